@@ -1,0 +1,88 @@
+#include "cli/arguments.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace halfnote::cli {
+namespace {
+
+/// The number that a text starts with, and the rest; nothing for a text without one.
+struct Counted {
+  int64_t number = 0;
+  std::string_view rest;
+};
+
+std::optional<Counted> leading_number(std::string_view text) {
+  Counted counted;
+  const char* const last = text.data() + text.size();
+  const auto [end, code] = std::from_chars(text.data(), last, counted.number);
+  if (code != std::errc() || counted.number < 0) return std::nullopt;
+  counted.rest = {end, static_cast<size_t>(last - end)};
+  return counted;
+}
+
+}  // namespace
+
+std::pair<std::string, int64_t> parse_dim(std::string_view text) {
+  const size_t at = text.find('=');
+  const auto counted =
+      at == std::string_view::npos ? std::nullopt : leading_number(text.substr(at + 1));
+  if (at == 0 || !counted || !counted->rest.empty() || counted->number < 1) {
+    throw Error(ErrorCode::kUsage, "--dim is not understood")
+        .expected("NAME=NUMBER, as in --dim batch=32", fmt::format("\"{}\"", text));
+  }
+  return {std::string(text.substr(0, at)), counted->number};
+}
+
+std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts) {
+  std::map<std::string, int64_t> dims;
+  for (const std::string& text : texts) {
+    const auto [name, number] = parse_dim(text);
+    const auto [found, is_new] = dims.emplace(name, number);
+    if (is_new || found->second == number) continue;
+    throw Error(ErrorCode::kUsage, fmt::format("--dim {} is given twice", name))
+        .expected("one number", fmt::format("{} and {}", found->second, number));
+  }
+  return dims;
+}
+
+Every parse_every(std::string_view flag, std::string_view text) {
+  constexpr std::array<std::string_view, 3> kEpochs = {"e", "epoch", "epochs"};
+  constexpr std::array<std::string_view, 4> kSteps = {"", "s", "step", "steps"};
+  if (const auto counted = leading_number(text)) {
+    for (const std::string_view unit : kEpochs) {
+      if (counted->rest == unit) return {0, counted->number};
+    }
+    for (const std::string_view unit : kSteps) {
+      if (counted->rest == unit) return {counted->number, 0};
+    }
+  }
+  throw Error(ErrorCode::kUsage, fmt::format("{} is not understood", flag))
+      .expected("steps as in 500, epochs as in 1e, or 0 for the end only",
+                fmt::format("\"{}\"", text));
+}
+
+std::string bytes_text(uint64_t bytes) {
+  constexpr std::array<std::string_view, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string count_text(int64_t number) {
+  std::string text = std::to_string(number);
+  const size_t first = number < 0 ? 1 : 0;
+  for (size_t at = text.size(); at > first + 3;) {
+    at -= 3;
+    text.insert(at, ",");
+  }
+  return text;
+}
+
+}  // namespace halfnote::cli

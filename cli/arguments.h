@@ -1,0 +1,29 @@
+// Notations that several verbs share.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/train/trainer.h"
+
+namespace halfnote::cli {
+
+/// `NAME=NUMBER` of a symbolic dim. Throws Error(kUsage).
+std::pair<std::string, int64_t> parse_dim(std::string_view text);
+/// Several of them; throws Error(kUsage) for a name that has two numbers.
+std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts);
+
+/// `500` or `500steps`; `1e` or `2epochs`; `0`: only at the end. Throws Error(kUsage) naming the
+/// flag.
+Every parse_every(std::string_view flag, std::string_view text);
+
+/// `1.5 KiB`, `12.0 MiB`.
+std::string bytes_text(uint64_t bytes);
+/// `1,234,567`.
+std::string count_text(int64_t number);
+
+}  // namespace halfnote::cli

@@ -1,0 +1,110 @@
+// halfnote inspect: what is in a model, what a compilation did to it, and why.
+#include <fmt/format.h>
+
+#include <array>
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "cli/arguments.h"
+#include "cli/graph_diff.h"
+#include "cli/graph_dot.h"
+#include "cli/model_summary.h"
+#include "cli/node_facts.h"
+#include "cli/verbs.h"
+#include "compiler/ir/text.h"
+#include "compiler/onnx/import.h"
+#include "runtime/train/session.h"
+
+namespace halfnote::cli {
+namespace {
+
+constexpr int64_t kElideAbove = 16;
+
+struct InspectArguments {
+  std::string file, format, graph, diff, why;
+  std::vector<std::string> dims;
+  bool nodes = false, casts = false;
+};
+
+/// The types of the source's values, as far as they can be inferred: an exporter need not write
+/// them.
+TypesByName source_types(const std::string& file) {
+  CompileOptions options;
+  options.inference_only = true;
+  options.stop_after = "infer-shapes";
+  try {
+    return types_of(compile_file(file, options).model.graph);
+  } catch (const Error& error) {
+    std::cerr << "note: the types in " << file << " cannot be inferred (" << error.problem()
+              << "); nodes without a written type count as not retyped\n";
+    return {};
+  }
+}
+
+std::string diff_against(const Model& model, const std::string& file) {
+  const Model source = import_model(file, {});
+  const TypesByName types = source_types(file);
+  std::string text = diff_text(diff_graph(source.graph, types, model.graph, "graph"));
+  for (const TrainingStep& step : model.training) {
+    text += "\n" + diff_text(diff_graph(source.graph, types, step.graph, step.name));
+  }
+  return text;
+}
+
+std::string formatted(const Model& model, const InspectArguments& a) {
+  if (a.format == "json") return report_json(make_report(model));
+  if (a.format == "dot") {
+    const Graph& graph = find_graph(model, a.graph);
+    return graph_dot(graph, a.graph.empty() ? graph_names(model).front() : a.graph);
+  }
+  if (a.format == "text") {
+    const PrintOptions options{kElideAbove};
+    return a.graph.empty() ? print(model, options) : print(find_graph(model, a.graph), options);
+  }
+  static constexpr std::array<std::string_view, 3> kFormats = {"text", "json", "dot"};
+  const std::string_view near = closest(a.format, kFormats);
+  throw Error(ErrorCode::kUsage, "unknown --format")
+      .expected("text, json or dot", fmt::format("\"{}\"", a.format))
+      .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
+}
+
+int inspect(const InspectArguments& a) {
+  const auto dims = parse_dims(a.dims);
+  const Model model = import_model(a.file, {});
+  std::vector<std::string> parts;
+  if (!a.format.empty()) parts.push_back(formatted(model, a));
+  if (!a.diff.empty()) parts.push_back(diff_against(model, a.diff));
+  if (!a.why.empty()) parts.push_back(node_facts(model, a.why, dims));
+  const Report report = make_report(model);
+  if (a.nodes) parts.push_back(report_table(report));
+  if (a.casts) parts.push_back(cast_table(report));
+  if (parts.empty()) parts.push_back(model_summary(model) + report_summary(report));
+  for (size_t i = 0; i < parts.size(); ++i) std::cout << (i == 0 ? "" : "\n") << parts[i];
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Action& action) {
+  auto a = std::make_shared<InspectArguments>();
+  CLI::App* verb = app.add_subcommand("inspect", "show a model or artifact: types, casts, reasons");
+  verb->add_option("file", a->file, "a model (.onnx, .onnxtxt) or an artifact")->required();
+  verb->add_flag("--nodes", a->nodes, "every node with its type, class and the reason");
+  verb->add_flag("--casts", a->casts, "every cast with the bytes it moves");
+  verb->add_option("--why", a->why,
+                   "all about one node (or the node that makes this value): decision, legality, "
+                   "gradient, kernels with their refusals");
+  verb->add_option("--dim", a->dims, "with --why: bind a symbolic dim for the kernels: NAME=N")
+      ->take_all();
+  verb->add_option("--diff", a->diff,
+                   "nodes added, removed, replaced and retyped since this source model");
+  verb->add_option("--format", a->format,
+                   "text (ONNX text, large constants elided), json (the report), dot (Graphviz)");
+  verb->add_option("--graph", a->graph,
+                   "which graph text and dot show: a step (step, evaluate, …), or graph");
+  verb->footer("Without options: a summary, with the share of contraction FLOPs in 16 bit.");
+  verb->callback([a, &action] { action = [a] { return inspect(*a); }; });
+}
+
+}  // namespace halfnote::cli

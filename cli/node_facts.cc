@@ -1,0 +1,206 @@
+#include "cli/node_facts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <variant>
+
+#include "base/error.h"
+#include "cli/model_summary.h"
+#include "compiler/ir/query.h"
+#include "compiler/ops/operator.h"
+#include "kernels/kernel.h"
+
+namespace halfnote::cli {
+namespace {
+
+using Dims = std::map<std::string, int64_t>;
+
+struct AttributeText {
+  std::string operator()(int64_t value) const { return std::to_string(value); }
+  std::string operator()(float value) const { return fmt::format("{}", value); }
+  std::string operator()(const std::string& value) const { return fmt::format("\"{}\"", value); }
+  std::string operator()(const std::vector<int64_t>& values) const {
+    return fmt::format("[{}]", fmt::join(values, ", "));
+  }
+  std::string operator()(const std::vector<float>& values) const {
+    return fmt::format("[{}]", fmt::join(values, ", "));
+  }
+  std::string operator()(const std::vector<std::string>& values) const {
+    return fmt::format("[{}]", fmt::join(values, ", "));
+  }
+  std::string operator()(RegionId) const { return "a subgraph"; }
+  std::string operator()(const std::vector<RegionId>&) const { return "subgraphs"; }
+  std::string operator()(const Tensor& tensor) const {
+    return fmt::format("{}{}", short_name(tensor.dtype()), to_string(tensor.shape()));
+  }
+  template <class T>
+  std::string operator()(const T&) const {
+    return "…";
+  }
+};
+
+std::string value_text(const Graph& graph, ValueId id) {
+  if (!id.valid()) return "(absent)";
+  const Value& value = graph.value(id);
+  const char* kind = value.kind == ValueKind::kInitializer ? ", initializer"
+                     : value.kind == ValueKind::kInput     ? ", input"
+                                                           : "";
+  return fmt::format("{} {}{}", value.name, to_string(value.type), kind);
+}
+
+void add_line(std::string& text, std::string_view key, std::string_view value) {
+  if (!value.empty()) text += fmt::format("  {:<11} {}\n", key, value);
+}
+
+std::string legality_text(const Legality& legality) {
+  const auto since = [](int opset) {
+    return opset == 0 ? std::string("never") : fmt::format("from op-set {}", opset);
+  };
+  return fmt::format("f16 {}, bf16 {}", since(legality.f16), since(legality.bf16));
+}
+
+void add_operator(std::string& text, const Node& node) {
+  const OperatorRow* row = find_operator(node);
+  if (row == nullptr) {
+    add_line(text, "class", "unknown: halfnote has no such operator");
+    return;
+  }
+  add_line(text, "class", class_name(row->precision));
+  add_line(text, "legal in", legality_text(row->legality));
+  add_line(
+      text, "gradient",
+      row->gradient != nullptr ? std::string("yes") : fmt::format("none: {}", row->no_gradient));
+  add_line(text, "note", row->note);
+}
+
+std::string precision_text(const Graph& graph, NodeId id) {
+  const Precision& decided = graph.node(id).precision;
+  const DType computes = compute_dtype(graph, id);
+  std::string text = decided.dtype == DType::kUndefined ? std::string("not decided")
+                                                        : std::string(short_name(decided.dtype));
+  if (!decided.reason.empty()) text += ": " + decided.reason;
+  if (computes != DType::kUndefined) {
+    text += fmt::format(" (its operands are {})", short_name(computes));
+  }
+  return text;
+}
+
+/// The operand with symbols bound; nothing while a dim is open.
+std::optional<Operand> operand_of(const Graph& graph, ValueId id, const Dims& dims) {
+  if (!id.valid()) return Operand{};
+  const ValueType& type = graph.value(id).type;
+  if (!type.is_tensor() || !type.shape) return std::nullopt;
+  Shape shape;
+  for (const Dim& dim : *type.shape) {
+    const auto found = dim.known() ? dims.end() : dims.find(dim.symbol);
+    if (!dim.known() && found == dims.end()) return std::nullopt;
+    shape.push_back(dim.known() ? dim.value : found->second);
+  }
+  return Operand{type.dtype, std::move(shape), {}, graph.constant(id)};
+}
+
+std::optional<KernelCall> call_of(const Graph& graph, NodeId id, const Dims& dims) {
+  const Node& node = graph.node(id);
+  KernelCall call;
+  call.domain = node.domain;
+  call.op = node.op;
+  call.attributes = &node.attributes;
+  const auto add = [&](std::span<const ValueId> values, std::vector<Operand>& operands) {
+    for (const ValueId value : values) {
+      auto operand = operand_of(graph, value, dims);
+      if (!operand) return false;
+      operands.push_back(std::move(*operand));
+    }
+    return true;
+  };
+  if (!add(graph.inputs(id), call.inputs) || !add(graph.outputs(id), call.outputs)) {
+    return std::nullopt;
+  }
+  return call;
+}
+
+void add_kernels(std::string& text, const Graph& graph, NodeId id, const Dims& dims) {
+  const Node& node = graph.node(id);
+  const auto rows = cpu_kernels().rows_of(node.domain, node.op);
+  if (rows.empty()) {
+    add_line(text, "kernels", "none on the cpu");
+    return;
+  }
+  const auto call = call_of(graph, id, dims);
+  if (!call) {
+    std::vector<std::string_view> names;
+    for (const KernelRow* row : rows) names.push_back(row->name);
+    add_line(text, "kernels",
+             fmt::format("on the cpu, best first: {} (bind the symbolic dims with --dim NAME=N to "
+                         "see which of them runs it)",
+                         fmt::join(names, ", ")));
+    return;
+  }
+  const KernelChoice choice = cpu_kernels().choose(*call);
+  for (const Refusal& refusal : choice.refusals) {
+    add_line(text, "kernel", fmt::format("{} refuses: {}", refusal.kernel, refusal.reason));
+  }
+  if (choice.row == nullptr) return;
+  add_line(text, "kernel", fmt::format("{} runs it on the cpu", choice.row->name));
+  bool after = false;
+  for (const KernelRow* row : rows) {
+    if (after) add_line(text, "kernel", fmt::format("{} would be next", row->name));
+    after |= row == choice.row;
+  }
+}
+
+std::string facts_of(const Graph& graph, NodeId id, const std::string& where, const Dims& dims) {
+  const Node& node = graph.node(id);
+  std::string text = fmt::format("{}: {} ({})\n", where, node.name, op_name(node));
+  add_line(text, "role", role_name(node.role));
+  add_line(text, "made for", node.origin);
+  for (const ValueId input : graph.inputs(id)) add_line(text, "input", value_text(graph, input));
+  for (const ValueId output : graph.outputs(id))
+    add_line(text, "output", value_text(graph, output));
+  for (const auto& [name, value] : node.attributes) {
+    add_line(text, "attribute", fmt::format("{} = {}", name, std::visit(AttributeText{}, value)));
+  }
+  add_line(text, "precision", precision_text(graph, id));
+  add_operator(text, node);
+  add_kernels(text, graph, id, dims);
+  return text;
+}
+
+bool is_meant(const Graph& graph, NodeId id, const std::string& name) {
+  if (graph.node(id).name == name) return true;
+  for (const ValueId output : graph.outputs(id)) {
+    if (output.valid() && graph.value(output).name == name) return true;
+  }
+  return false;
+}
+
+Error no_such_node(const Model& model, const std::string& name) {
+  std::vector<std::string> names;
+  for (const std::string& graph_name : graph_names(model)) {
+    const Graph& graph = find_graph(model, graph_name);
+    for (const NodeId id : graph.all_nodes()) names.push_back(graph.node(id).name);
+  }
+  const std::string_view near = closest(name, names);
+  return Error(ErrorCode::kUsage, fmt::format("no node is named \"{}\"", name))
+      .at({model.source, {}, {}})
+      .hint(near.empty() ? std::string("halfnote inspect FILE --nodes lists them")
+                         : fmt::format("did you mean {}?", near));
+}
+
+}  // namespace
+
+std::string node_facts(const Model& model, const std::string& name, const Dims& dims) {
+  std::string text;
+  for (const std::string& graph_name : graph_names(model)) {
+    const Graph& graph = find_graph(model, graph_name);
+    for (const NodeId id : graph.all_nodes()) {
+      if (!is_meant(graph, id, name)) continue;
+      text += (text.empty() ? "" : "\n") + facts_of(graph, id, graph_name, dims);
+    }
+  }
+  if (text.empty()) throw no_such_node(model, name);
+  return text;
+}
+
+}  // namespace halfnote::cli

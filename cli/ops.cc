@@ -1,0 +1,123 @@
+// halfnote ops: what the compiler and the CPU know: operators, passes, loss-scale presets.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "cli/verbs.h"
+#include "compiler/ops/operator.h"
+#include "kernels/kernel.h"
+#include "passes/manager.h"
+#include "passes/precision/presets.h"
+
+namespace halfnote::cli {
+namespace {
+
+struct OpsArguments {
+  std::string pattern;
+  bool passes = false, presets = false;
+};
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+std::string full_name(const OperatorRow& row) {
+  return row.domain.empty() ? std::string(row.name) : fmt::format("{}.{}", row.domain, row.name);
+}
+
+std::string since(int opset) { return opset == 0 ? "-" : std::to_string(opset); }
+
+std::string kernels_of(const OperatorRow& row) {
+  std::vector<std::string_view> names;
+  for (const KernelRow* kernel : cpu_kernels().rows_of(row.domain, row.name)) {
+    names.push_back(kernel->name);
+  }
+  return names.empty() ? "-" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string operator_line(const OperatorRow& row) {
+  const std::string gradient =
+      row.gradient != nullptr ? std::string("yes") : fmt::format("no: {}", row.no_gradient);
+  return fmt::format("{:<46} {:<6} {:>3} {:>4}  {:<34} {}\n", full_name(row),
+                     class_name(row.precision), since(row.legality.f16), since(row.legality.bf16),
+                     kernels_of(row), gradient);
+}
+
+void print_operators(const std::string& pattern) {
+  const std::string wanted = lower(pattern);
+  std::string text = fmt::format("{:<46} {:<6} {:>3} {:>4}  {:<34} {}\n", "operator", "class",
+                                 "f16", "bf16", "kernels on the cpu, best first", "gradient");
+  std::vector<std::string> names;
+  int shown = 0;
+  for (const OperatorRow& row : operator_rows()) {
+    const std::string name = full_name(row);
+    names.push_back(std::string(row.name));
+    if (lower(name).find(wanted) == std::string::npos) continue;
+    text += operator_line(row);
+    ++shown;
+  }
+  if (shown == 0) {
+    const std::string_view near = closest(pattern, names);
+    throw Error(ErrorCode::kUsage, fmt::format("no operator has \"{}\" in its name", pattern))
+        .hint(near.empty() ? std::string("halfnote ops lists them all")
+                           : fmt::format("did you mean {}?", near));
+  }
+  std::cout << text
+            << fmt::format(
+                   "{} of {} operators; f16 and bf16: the op-set from which they "
+                   "are legal\n",
+                   shown, names.size());
+}
+
+void print_passes() {
+  for (const PassRow& row : compile_pipeline()) {
+    std::cout << fmt::format("{:<20} {:<20} {}\n", row.name, stage_name(row.gives), row.reason);
+  }
+  std::cout << "pass, the stage it leaves the model in, and why it stands there\n";
+}
+
+std::string number(double value) { return value == 0 ? "-" : fmt::format("{:g}", value); }
+
+void print_presets() {
+  std::cout << fmt::format("{:<22} {:<8} {:>12} {:>9} {:>7} {:>11} {:>5} {:>12}  {}\n", "preset",
+                           "kind", "first", "interval", "warm-up", "hysteresis", "min", "max",
+                           "rule of");
+  for (const ScalerPreset& preset : scaler_presets()) {
+    const LossScaler& s = preset.scaler;
+    std::cout << fmt::format("{:<22} {:<8} {:>12} {:>9} {:>7} {:>11} {:>5} {:>12}  {}\n",
+                             preset.name, s.dynamic ? "dynamic" : "fixed", number(s.init),
+                             s.interval, number(static_cast<double>(s.warmup_interval)),
+                             s.hysteresis, number(s.min), number(s.max), preset.what);
+  }
+}
+
+int ops(const OpsArguments& a) {
+  if (a.passes) print_passes();
+  if (a.presets) print_presets();
+  if (!a.passes && !a.presets) print_operators(a.pattern);
+  return 0;
+}
+
+}  // namespace
+
+void add_ops(CLI::App& app, Action& action) {
+  auto a = std::make_shared<OpsArguments>();
+  CLI::App* verb = app.add_subcommand("ops", "list operators, passes and loss-scale presets");
+  verb->add_option("pattern", a->pattern, "only operators with this in their name");
+  verb->add_flag("--passes", a->passes, "the compile pipeline, with the reason of each pass");
+  verb->add_flag("--presets", a->presets, "the loss-scale rules of --loss-scale");
+  verb->footer(
+      "Classes: allow (16 bit, FP32 accumulation), fp32 (math in FP32), infer (follows its\n"
+      "neighbours), clear (only moves bits), struct (control flow), opaque (never retyped).");
+  verb->callback([a, &action] { action = [a] { return ops(*a); }; });
+}
+
+}  // namespace halfnote::cli

@@ -1,0 +1,170 @@
+// halfnote run: trains an artifact on data. Everything that can fail is checked and planned before
+// the first step; what happens then is in the run folder: config.json, metrics.jsonl, checkpoints/,
+// LATEST and, at the end, the trained model.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <iostream>
+#include <memory>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/run_report.h"
+#include "cli/verbs.h"
+#include "compiler/onnx/export.h"
+#include "compiler/onnx/import.h"
+#include "passes/train/step.h"
+#include "runtime/train/signals.h"
+
+namespace halfnote::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFooter =
+    "Data: mnist:DIR, cifar10:DIR, cifar100:DIR, FILE.npz, or NAME=FILE.npy,… one file a field.\n"
+    "A field goes to the input of its name, the rest in order; --map says otherwise. The formats\n"
+    "with a test split are evaluated on it unless --eval-data names another set.\n"
+    "Ctrl-C, SIGTERM and SIGUSR1 finish the step, save and exit with code 75; the same command\n"
+    "with --resume goes on, bit-identical to a run that was not stopped.\n"
+    "A step is one batch; an artifact compiled with --accumulate N updates the weights every N\n"
+    "steps.";
+
+/// The dropout seed of the artifact gives way to --seed.
+void set_random_seed(Session& session, uint64_t seed) {
+  const StateEntry* entry = session.state().find(kSeed);
+  if (entry == nullptr) return;
+  session.state().set(*entry, Tensor::scalar<int64_t>(static_cast<int64_t>(seed)));
+}
+
+std::string write_model(const Session& session, const RunArguments& arguments,
+                        const TrainerOptions& options) {
+  const fs::path file = arguments.export_file.empty() ? options.run_folder / "model.onnx"
+                                                      : fs::path(arguments.export_file);
+  export_model(session.trained_model(), file, {});
+  return file.string();
+}
+
+int stopped(const TrainResult& result, int signal) {
+  std::cerr << fmt::format("stopped by {} after step {}, saved in {}; go on with --resume\n",
+                           ::strsignal(signal), result.steps, result.checkpoint.string());
+  return static_cast<int>(ErrorCode::kPreempted);
+}
+
+int train(const RunArguments& arguments, Session& session, const BoundInputs& bound,
+          const RunData& data, Trainer& trainer, const TrainerOptions& options,
+          const SignalScope& signals) {
+  const Terminal terminal = Terminal::detect(STDOUT_FILENO);
+  const auto found = trainer.open();
+  write_file_atomic(options.run_folder / "config.json",
+                    config_json(arguments, session, bound, data, options));
+  if (found) {
+    for (const std::string& warning : found->warnings) std::cerr << "warning: " << warning << "\n";
+  }
+  if (!arguments.quiet) {
+    std::vector<TableRow> rows = start_rows(arguments, session, bound, data, trainer, options);
+    if (found) rows.push_back({"resumed", fmt::format("after step {}", found->step)});
+    print_table(std::cout, terminal, "run", rows);
+  }
+  const ProgressMode mode =
+      arguments.quiet ? ProgressMode::kNone : progress_mode_from_name(arguments.progress);
+  Progress progress(mode, trainer.total_steps(), terminal, std::cout);
+  const TrainResult result = trainer.run(progress);
+  if (result.stopped) return stopped(result, signals.requested());
+  const std::string model = write_model(session, arguments, options);
+  if (!arguments.quiet) {
+    print_table(std::cout, terminal, "result", result_rows(result, session, model));
+  }
+  return 0;
+}
+
+int run(const RunArguments& arguments) {
+  check_device(arguments.device);
+  progress_mode_from_name(arguments.progress);
+  Model model = import_model(arguments.artifact, {});
+  const BoundInputs bound = bind_inputs(model, arguments);
+  TrainerOptions options = trainer_options(arguments, bound.batch);
+  const RunData data = load_run_data(arguments, bound.inputs);
+  Session session(std::move(model), {arguments.threads, arguments.kernels, bound.dims});
+  if (arguments.seed_given) set_random_seed(session, arguments.seed);
+  std::optional<SignalScope> signals;
+  options.stop = [&signals] { return signals && signals->requested() != 0; };
+  Trainer trainer(session, data.train, data.evaluation, options);
+  trainer.plan();
+  if (arguments.plan_memory) {
+    print_table(std::cout, Terminal::detect(STDOUT_FILENO), "memory", memory_rows(session));
+    return 0;
+  }
+  signals.emplace();  // until here a signal ends the process: there is nothing to save
+  return train(arguments, session, bound, data, trainer, options, *signals);
+}
+
+void add_data_flags(CLI::App* verb, RunArguments& a) {
+  verb->add_option("--data", a.data, "training data")->required();
+  verb->add_option("--eval-data", a.eval_data, "evaluation data");
+  verb->add_option("--map", a.maps, "which field feeds an input: INPUT=FIELD")->take_all();
+  verb->add_option("--normalize", a.normalize,
+                   "MEAN,STD of float inputs, one number each or one a channel with slashes");
+  verb->add_option("--resize", a.resize,
+                   "images of another size: none (refuse), nearest, bilinear");
+  verb->add_option("--limit-samples", a.limit_samples, "only the first N samples of each data set")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void add_length_flags(CLI::App* verb, RunArguments& a) {
+  verb->add_option("--epochs", a.epochs, "passes over the training data")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--steps", a.steps, "batches, in place of --epochs")->check(CLI::PositiveNumber);
+  verb->add_option("--batch", a.batch,
+                   "samples in a batch, where the model leaves it open "
+                   "(default: 32)")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--dim", a.dims, "bind another symbolic dim of the inputs: NAME=N")->take_all();
+  verb->add_option("--seed", a.seed,
+                   "order of the data, and dropout (default: 0, and for dropout "
+                   "the artifact's)");
+}
+
+void add_run_flags(CLI::App* verb, RunArguments& a) {
+  verb->add_option("--device", a.device, "cpu or cuda, never another than that (default: cpu)");
+  verb->add_option("--threads", a.threads, "CPU threads (default: all cores)")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--kernels", a.kernels, "only kernels whose name starts so, as in reference");
+  verb->add_option("--run-dir", a.run_dir, "run folder (default: runs/NAME-N)");
+  verb->add_flag("--resume", a.resume, "go on from the newest intact checkpoint of the run folder");
+  verb->add_option("--save-every", a.save_every,
+                   "checkpoint every N steps, or Ne epochs; 0: only "
+                   "at the end (default: 1e)");
+  verb->add_option("--keep", a.keep, "checkpoints to keep; 0: all (default: 3)")
+      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--eval-every", a.eval_every,
+                   "evaluate every N steps, or Ne epochs; 0: only at "
+                   "the end (default: 1e)");
+  verb->add_option("--log-every", a.log_every, "steps between lines of metrics.jsonl (default: 1)")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--progress", a.progress, "auto, bar, plain or none");
+  verb->add_option("--export", a.export_file,
+                   "where the trained model goes, as plain inference "
+                   "ONNX (default: RUN/model.onnx)");
+  verb->add_flag("--plan-memory", a.plan_memory, "print the memory plan, train nothing");
+  verb->add_flag("-q,--quiet", a.quiet, "no tables, no progress");
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Action& action) {
+  auto a = std::make_shared<RunArguments>();
+  CLI::App* verb = app.add_subcommand("run", "train an artifact on data");
+  verb->add_option("artifact", a->artifact, "what halfnote compile wrote")->required();
+  add_data_flags(verb, *a);
+  add_length_flags(verb, *a);
+  add_run_flags(verb, *a);
+  verb->footer(kFooter);
+  verb->callback([verb, a, &action] {
+    a->seed_given = verb->count("--seed") > 0;
+    action = [a] { return run(*a); };
+  });
+}
+
+}  // namespace halfnote::cli

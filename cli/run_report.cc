@@ -1,0 +1,190 @@
+#include "cli/run_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <omp.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/version.h"
+#include "cli/arguments.h"
+#include "kernels/cpu/cpu_info.h"
+#include "passes/train/step.h"
+
+namespace halfnote::cli {
+namespace {
+
+nlohmann::ordered_json policy_of(const Model& model) {
+  const auto found = model.metadata.find("halfnote.policy");
+  if (found == model.metadata.end()) return nullptr;
+  auto json = nlohmann::ordered_json::parse(found->second, nullptr, false);
+  return json.is_object() ? json : nlohmann::ordered_json(nullptr);
+}
+
+std::string word(const nlohmann::ordered_json& json, const char* name) {
+  const bool there = json.is_object() && json.contains(name) && json[name].is_string();
+  return there ? json[name].get<std::string>() : std::string();
+}
+
+std::map<StateKind, size_t> state_bytes(const Session& session) {
+  std::map<StateKind, size_t> bytes;
+  for (const StateEntry& entry : session.state().entries()) bytes[entry.kind] += entry.bytes;
+  return bytes;
+}
+
+std::string parameters_text(const Session& session) {
+  int64_t count = 0, tensors = 0;
+  for (const StateEntry& entry : session.state().entries()) {
+    if (entry.kind != StateKind::kWeight) continue;
+    count += element_count(entry.shape);
+    ++tensors;
+  }
+  return fmt::format("{} in {} tensors", count_text(count), tensors);
+}
+
+std::string steps_text(const Trainer& trainer, const TrainerOptions& options) {
+  if (options.steps > 0) {
+    return fmt::format("{}, {} in an epoch", options.steps, trainer.steps_per_epoch());
+  }
+  return fmt::format("{} = {} epochs of {}", trainer.total_steps(), options.epochs,
+                     trainer.steps_per_epoch());
+}
+
+std::string memory_text(const Session& session) {
+  const MemoryUse memory = session.memory();
+  return fmt::format("{}: state {}, activations and workspaces {}, constants {}",
+                     bytes_text(memory.total()), bytes_text(memory.state), bytes_text(memory.arena),
+                     bytes_text(memory.constants));
+}
+
+void add_data_rows(std::vector<TableRow>& rows, const char* title, const InputMap& map) {
+  rows.push_back(
+      {title, fmt::format("{}, {} samples", map.data().origin(), count_text(map.data().size()))});
+  for (const std::string& line : map.describe()) rows.push_back({"input", line});
+}
+
+}  // namespace
+
+std::string precision_text(const Model& model) {
+  const auto policy = policy_of(model);
+  const std::string precision = word(policy, "precision");
+  if (precision.empty()) return "as the file has it (no policy in it)";
+  if (precision != "f16" || !policy.contains("scaler")) return precision;
+  const auto& scaler = policy["scaler"];
+  const bool dynamic = !scaler.contains("dynamic") || scaler["dynamic"] != false;
+  const double first =
+      scaler.contains("init") && scaler["init"].is_number() ? scaler["init"].get<double>() : 0;
+  return fmt::format("{}, loss scale {} {} ({})", precision, dynamic ? "dynamic from" : "fixed at",
+                     first, word(scaler, "preset"));
+}
+
+std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& session,
+                                 const BoundInputs& bound, const RunData& data,
+                                 const Trainer& trainer, const TrainerOptions& options) {
+  std::vector<TableRow> rows;
+  rows.push_back({"artifact", arguments.artifact});
+  rows.push_back({"device", "cpu: " + cpu::cpu_description()});
+  rows.push_back(
+      {"threads", std::to_string(arguments.threads > 0 ? arguments.threads : omp_get_num_procs())});
+  if (!arguments.kernels.empty()) rows.push_back({"kernels", arguments.kernels});
+  const std::string precision = precision_text(session.model());
+  rows.push_back({"precision", precision});
+  if (precision == "bf16" && !cpu::cpu_has_native_bf16()) {
+    rows.push_back({"note",
+                    "this CPU has no bf16 instructions: bf16 is computed in f32, which is "
+                    "correct but not faster"});
+  }
+  rows.push_back({"16-bit share", fmt::format("{:.1f} % of contraction FLOPs",
+                                              100 * session.low_precision_share())});
+  rows.push_back({"parameters", parameters_text(session)});
+  rows.push_back({"batch", session.accumulation() > 1
+                               ? fmt::format("{}, an update every {} steps", bound.batch,
+                                             session.accumulation())
+                               : std::to_string(bound.batch)});
+  rows.push_back({"steps", steps_text(trainer, options)});
+  add_data_rows(rows, "data", data.train);
+  if (data.evaluation) add_data_rows(rows, "evaluation", *data.evaluation);
+  rows.push_back({"memory", memory_text(session)});
+  rows.push_back({"run folder", options.run_folder.string()});
+  return rows;
+}
+
+std::vector<TableRow> memory_rows(const Session& session) {
+  std::vector<TableRow> rows;
+  for (const auto& [kind, bytes] : state_bytes(session)) {
+    rows.push_back({fmt::format("state: {}", state_kind_name(kind)), bytes_text(bytes)});
+  }
+  const MemoryUse memory = session.memory();
+  size_t steps = 0;
+  for (const std::string_view name : {kStepName, kAccumulateName, kApplyName}) {
+    const Program* program = session.program(name);
+    if (program == nullptr) continue;
+    steps += program->arena_bytes;
+    rows.push_back(
+        {fmt::format("activations and workspaces of {}", name), bytes_text(program->arena_bytes)});
+  }
+  if (memory.arena > steps) {
+    rows.push_back({"activations and workspaces of evaluate", bytes_text(memory.arena - steps)});
+  }
+  rows.push_back({"constants", bytes_text(memory.constants)});
+  rows.push_back({"total", bytes_text(memory.total())});
+  return rows;
+}
+
+std::vector<TableRow> result_rows(const TrainResult& result, const Session& session,
+                                  const std::string& model_file) {
+  std::vector<TableRow> rows;
+  rows.push_back({"steps", fmt::format("{}, {} updates applied, {} skipped", result.steps,
+                                       result.applied, result.skipped)});
+  if (result.loss) rows.push_back({"training loss", fmt::format("{:.5g}", *result.loss)});
+  if (result.accuracy) {
+    rows.push_back({"training accuracy", fmt::format("{:.4f}", *result.accuracy)});
+  }
+  if (const auto& evaluation = result.evaluation) {
+    if (evaluation->loss)
+      rows.push_back({"evaluation loss", fmt::format("{:.5g}", *evaluation->loss)});
+    if (evaluation->top1) {
+      rows.push_back({"evaluation top-1", fmt::format("{:.4f}", *evaluation->top1)});
+      rows.push_back({"evaluation top-5", fmt::format("{:.4f}", *evaluation->top5)});
+    }
+    rows.push_back({"evaluation samples", std::to_string(evaluation->samples)});
+  }
+  rows.push_back({"time", duration_text(result.seconds)});
+  if (result.step_seconds > 0) {
+    rows.push_back({"time per step", fmt::format("{:.3f} ms (median)", 1e3 * result.step_seconds)});
+  }
+  rows.push_back({"memory", bytes_text(session.memory().total()) + " (predicted peak)"});
+  if (!result.checkpoint.empty()) rows.push_back({"checkpoint", result.checkpoint.string()});
+  if (!model_file.empty()) rows.push_back({"model", model_file});
+  return rows;
+}
+
+std::string config_json(const RunArguments& arguments, const Session& session,
+                        const BoundInputs& bound, const RunData& data,
+                        const TrainerOptions& options) {
+  nlohmann::ordered_json json = {{"halfnote", kVersion},
+                                 {"artifact", arguments.artifact},
+                                 {"artifact_hash", options.artifact},
+                                 {"data", arguments.data},
+                                 {"eval_data", arguments.eval_data},
+                                 {"inputs", data.train.describe()},
+                                 {"samples", data.train.data().size()},
+                                 {"limit_samples", arguments.limit_samples},
+                                 {"epochs", arguments.epochs},
+                                 {"steps", arguments.steps},
+                                 {"batch", bound.batch},
+                                 {"dims", bound.dims},
+                                 {"seed", arguments.seed},
+                                 {"device", arguments.device},
+                                 {"threads", arguments.threads},
+                                 {"kernels", arguments.kernels},
+                                 {"eval_every", arguments.eval_every},
+                                 {"save_every", arguments.save_every},
+                                 {"keep", arguments.keep},
+                                 {"log_every", arguments.log_every},
+                                 {"policy", policy_of(session.model())}};
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace halfnote::cli

@@ -1,0 +1,225 @@
+#include "cli/run_setup.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <charconv>
+#include <set>
+
+#include "base/error.h"
+#include "cli/arguments.h"
+#include "runtime/train/data/spec.h"
+
+namespace halfnote::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kDefaultBatch = 32;
+
+/// The name of the artifact without `.hn.onnx`.
+std::string stem_of(const fs::path& artifact) {
+  std::string name = artifact.filename().string();
+  for (const std::string_view end : {".onnx", ".onnxtxt", ".hn"}) {
+    if (name.ends_with(end) && name.size() > end.size()) name.resize(name.size() - end.size());
+  }
+  return name;
+}
+
+/// N of `NAME-N`; 0 for other names.
+int64_t run_number(const std::string& folder, const std::string& name) {
+  if (!folder.starts_with(name + "-")) return 0;
+  const char* begin = folder.data() + name.size() + 1;
+  int64_t number = 0;
+  const auto [end, code] = std::from_chars(begin, folder.data() + folder.size(), number);
+  return code == std::errc() && end == folder.data() + folder.size() ? number : 0;
+}
+
+/// The first `limit` samples, sharing their bytes.
+Dataset take_first(const Dataset& data, int64_t limit) {
+  if (limit <= 0 || limit >= data.size()) return data;
+  std::vector<DataField> fields;
+  for (const DataField& field : data.fields()) {
+    Shape shape = field.data.shape();
+    shape[0] = limit;
+    const size_t bytes =
+        field.data.byte_size() / static_cast<size_t>(data.size()) * static_cast<size_t>(limit);
+    fields.push_back(
+        {field.name, Tensor(field.dtype(), std::move(shape), field.data.storage(), bytes)});
+  }
+  return Dataset(data.origin(), std::move(fields));
+}
+
+std::set<std::string> symbols_of(const Graph& graph) {
+  std::set<std::string> symbols;
+  for (const ValueId input : graph.inputs()) {
+    const ValueType& type = graph.value(input).type;
+    if (!type.shape) continue;
+    for (const Dim& dim : *type.shape) {
+      if (!dim.known() && !dim.symbol.empty()) symbols.insert(dim.symbol);
+    }
+  }
+  return symbols;
+}
+
+void check_symbols(const Graph& graph, const std::map<std::string, int64_t>& dims) {
+  const std::set<std::string> symbols = symbols_of(graph);
+  for (const auto& [name, number] : dims) {
+    if (symbols.contains(name)) continue;
+    const std::string_view near = closest(name, symbols);
+    throw Error(ErrorCode::kUsage, fmt::format("--dim {}: the inputs have no such dim", name))
+        .expected(symbols.empty() ? std::string("no --dim: all dims are numbers")
+                                  : fmt::format("one of {}", fmt::join(symbols, ", ")),
+                  fmt::format("\"{}\"", name))
+        .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
+  }
+}
+
+/// The numbers that the first dims of the inputs must have: from the artifact, from --dim.
+struct BatchSource {
+  std::optional<int64_t> fixed, bound;
+  std::set<std::string> symbols;
+};
+
+void add_batch_dim(const Value& input, const std::map<std::string, int64_t>& dims,
+                   BatchSource& source) {
+  const Dim& dim = input.type.shape->front();
+  std::optional<int64_t>& slot = dim.known() ? source.fixed : source.bound;
+  std::optional<int64_t> number;
+  if (dim.known()) number = dim.value;
+  if (!dim.known() && !dim.symbol.empty()) {
+    source.symbols.insert(dim.symbol);
+    if (const auto found = dims.find(dim.symbol); found != dims.end()) number = found->second;
+  }
+  if (!number) return;
+  if (slot && *slot != *number) {
+    throw Error(ErrorCode::kUsage, "the inputs do not agree on the batch size")
+        .at({{}, input.name, {}})
+        .expected(std::to_string(*slot), std::to_string(*number));
+  }
+  slot = number;
+}
+
+int64_t choose_batch(const BatchSource& source, int64_t given) {
+  const auto refuse = [&](const char* who, int64_t wanted, int64_t got) {
+    throw Error(ErrorCode::kUsage, fmt::format("{} has another batch size", who))
+        .expected(std::to_string(wanted), std::to_string(got))
+        .hint("a symbolic first dim in the model lets the run choose the batch size");
+  };
+  if (source.fixed && given > 0 && given != *source.fixed)
+    refuse("the artifact", *source.fixed, given);
+  if (source.fixed && source.bound && *source.bound != *source.fixed) {
+    refuse("the artifact", *source.fixed, *source.bound);
+  }
+  if (source.bound && given > 0 && given != *source.bound) refuse("--dim", *source.bound, given);
+  if (source.fixed) return *source.fixed;
+  if (source.bound) return *source.bound;
+  return given > 0 ? given : kDefaultBatch;
+}
+
+}  // namespace
+
+void check_device(const std::string& device) {
+  constexpr std::array<std::string_view, 2> kDevices = {"cpu", "cuda"};
+  if (device == "cpu") return;
+  if (device == "cuda" || device.starts_with("cuda:")) {
+    throw Error(ErrorCode::kDevice, "this build of halfnote has no CUDA")
+        .hint("run on --device cpu");
+  }
+  const std::string_view near = closest(device, kDevices);
+  throw Error(ErrorCode::kUsage, "unknown device")
+      .expected("cpu or cuda", fmt::format("\"{}\"", device))
+      .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
+}
+
+BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
+  if (!model.is_training()) {
+    throw Error(ErrorCode::kModel, "the model has no training step")
+        .at({model.source, {}, {}})
+        .hint("run halfnote compile first, and give its output");
+  }
+  const Graph& graph = model.training.front().graph;
+  BoundInputs bound;
+  bound.dims = parse_dims(arguments.dims);
+  check_symbols(graph, bound.dims);
+  BatchSource source;
+  for (const ValueId input : graph.inputs()) {
+    const Value& value = graph.value(input);
+    if (!value.type.is_tensor() || !value.type.shape || value.type.shape->empty()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("input \"{}\" has no dim for the batch", value.name))
+          .at({model.source, {}, {}})
+          .expected("a tensor whose first dim counts samples", to_string(value.type));
+    }
+    add_batch_dim(value, bound.dims, source);
+  }
+  bound.batch = choose_batch(source, arguments.batch);
+  bound.batch_is_fixed = source.fixed.has_value();
+  for (const std::string& symbol : source.symbols) bound.dims[symbol] = bound.batch;
+  for (const ValueId input : graph.inputs()) {
+    const Value& value = graph.value(input);
+    SymbolicShape shape = *value.type.shape;
+    for (Dim& dim : shape) {
+      const auto found = dim.known() ? bound.dims.end() : bound.dims.find(dim.symbol);
+      if (found != bound.dims.end()) dim = Dim(found->second);
+    }
+    bound.inputs.push_back({value.name, value.type.dtype, std::move(shape)});
+  }
+  return bound;
+}
+
+RunData load_run_data(const RunArguments& arguments, std::span<const ModelInput> inputs) {
+  InputOptions options;
+  if (!arguments.normalize.empty()) parse_normalize(arguments.normalize, options);
+  for (const std::string& map : arguments.maps) parse_input_names(map, options);
+  options.resize = resize_from_name(arguments.resize);
+  const DataSpec spec = parse_data_spec(arguments.data);
+  const auto load = [&](const DataSpec& from, Split split) {
+    return InputMap(take_first(load_dataset(from, split), arguments.limit_samples), inputs,
+                    options);
+  };
+  RunData data{load(spec, Split::kTrain), std::nullopt};
+  if (!arguments.eval_data.empty()) {
+    const DataSpec other = parse_data_spec(arguments.eval_data);
+    data.evaluation.emplace(load(other, other.has_test_split() ? Split::kTest : Split::kTrain));
+  } else if (spec.has_test_split()) {
+    data.evaluation.emplace(load(spec, Split::kTest));
+  }
+  return data;
+}
+
+fs::path choose_run_folder(const RunArguments& arguments) {
+  if (!arguments.run_dir.empty()) return arguments.run_dir;
+  const fs::path runs = "runs";
+  const std::string name = stem_of(arguments.artifact);
+  int64_t last = 0;
+  std::error_code error;
+  for (fs::directory_iterator at(runs, error), end; !error && at != end; at.increment(error)) {
+    last = std::max(last, run_number(at->path().filename().string(), name));
+  }
+  if (arguments.resume && last == 0) {
+    throw Error(ErrorCode::kCheckpoint, "no run to resume")
+        .expected(fmt::format("a folder runs/{}-N", name), "none")
+        .hint("name the run folder with --run-dir");
+  }
+  return runs / fmt::format("{}-{}", name, arguments.resume ? last : last + 1);
+}
+
+TrainerOptions trainer_options(const RunArguments& arguments, int64_t batch) {
+  TrainerOptions options;
+  options.run_folder = choose_run_folder(arguments);
+  options.artifact = artifact_hash(fs::path(arguments.artifact));
+  options.batch = batch;
+  options.seed = arguments.seed;
+  options.epochs = arguments.epochs;
+  options.steps = arguments.steps;
+  options.evaluate = parse_every("--eval-every", arguments.eval_every);
+  options.save = parse_every("--save-every", arguments.save_every);
+  options.keep = arguments.keep;
+  options.log_every = arguments.log_every;
+  options.resume = arguments.resume;
+  return options;
+}
+
+}  // namespace halfnote::cli

@@ -1,0 +1,63 @@
+// From the arguments of `halfnote run` to what the trainer takes: the session, its data, its
+// folder.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/train/trainer.h"
+
+namespace halfnote::cli {
+
+struct RunArguments {
+  std::string artifact, data, eval_data;
+  int64_t epochs = 0, steps = 0;
+  int64_t batch = 0;  // 0: not given
+  std::vector<std::string> dims, maps;
+  std::string normalize, resize = "none";
+  int64_t limit_samples = 0;
+  uint64_t seed = 0;
+  bool seed_given = false;
+  int threads = 0;
+  std::string device = "cpu", kernels;
+  std::string run_dir, export_file;
+  bool resume = false, plan_memory = false, quiet = false;
+  std::string save_every = "1e", eval_every = "1e";
+  int keep = 3;
+  int64_t log_every = 1;
+  std::string progress = "auto";
+};
+
+/// Throws Error(kDevice) for a device that this build lacks, Error(kUsage) for a word that is none.
+void check_device(const std::string& device);
+
+/// The inputs of an artifact with their symbolic dims bound.
+struct BoundInputs {
+  int64_t batch = 0;
+  bool batch_is_fixed = false;          // by the artifact
+  std::map<std::string, int64_t> dims;  // every symbol that is bound
+  std::vector<ModelInput> inputs;       // dims that stay symbolic take the data's sizes
+};
+
+/// Binds the batch (the first dim of the inputs) and the dims of --dim. Throws Error(kUsage) for a
+/// batch that a fixed artifact does not take, for contradictions and for names that do not exist.
+BoundInputs bind_inputs(const Model& model, const RunArguments& arguments);
+
+struct RunData {
+  InputMap train;
+  std::optional<InputMap> evaluation;
+};
+
+/// Reads the data sets: the training split, and for evaluation --eval-data or the test split of the
+/// same set. Throws Error(kData), Error(kIo), Error(kUsage).
+RunData load_run_data(const RunArguments& arguments, std::span<const ModelInput> inputs);
+
+/// --run-dir, or runs/NAME-N: the first number that is free, or with --resume the last that is not.
+std::filesystem::path choose_run_folder(const RunArguments& arguments);
+
+TrainerOptions trainer_options(const RunArguments& arguments, int64_t batch);
+
+}  // namespace halfnote::cli

@@ -1,0 +1,36 @@
+# halfnote_options(TARGET): the flags of all our own code.
+function(halfnote_options target)
+  target_compile_options(${target} PRIVATE
+    -Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers -Wno-restrict)
+  # The same arithmetic everywhere: no contraction of a*b+c, so that results do not depend on the
+  # instruction set.
+  target_compile_options(${target} PRIVATE -ffp-contract=off)
+  if(HALFNOTE_SANITIZE)
+    target_compile_options(${target} PRIVATE
+      -fsanitize=${HALFNOTE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${HALFNOTE_SANITIZE})
+  endif()
+endfunction()
+
+# halfnote_library(NAME [FOLDER dir] [LINK public…] [PRIVATE private…]): all sources below a folder
+# as halfnote_NAME.
+function(halfnote_library name)
+  cmake_parse_arguments(arg "" "FOLDER" "LINK;PRIVATE" ${ARGN})
+  if(NOT arg_FOLDER)
+    set(arg_FOLDER ${name})
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/*.cc)
+  set(target halfnote_${name})
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    target_include_directories(${target} PUBLIC
+      $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/halfnote>)
+    target_link_libraries(${target} PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE})
+    halfnote_options(${target})
+  else()
+    add_library(${target} INTERFACE)
+    target_link_libraries(${target} INTERFACE ${arg_LINK} ${arg_PRIVATE})
+  endif()
+  add_library(halfnote::${name} ALIAS ${target})
+  set_property(GLOBAL APPEND PROPERTY HALFNOTE_LIBRARIES ${target})
+endfunction()

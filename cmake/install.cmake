@@ -1,0 +1,1 @@
+# Installation: filled in once all libraries stand.

@@ -1,0 +1,401 @@
+#include "compiler/ir/verify.h"
+
+#include <set>
+
+#include "compiler/ir/graph_access.h"
+
+namespace halfnote {
+namespace {
+
+constexpr size_t kMaxFindings = 20;
+
+class Verifier {
+ public:
+  Verifier(const Graph& graph, const VerifyOptions& options, bool is_function)
+      : graph_(graph),
+        options_(options),
+        is_function_(is_function),
+        position_(graph.node_capacity(), kNowhere),
+        reached_(graph.region_count(), false),
+        listed_(graph.value_count(), false) {}
+
+  std::vector<std::string> run() {
+    walk_regions();
+    if (!findings_.empty()) return std::move(findings_);  // the rest relies on sound lists
+    check_unreached();
+    for (RegionId region : order_) check_region(region);
+    for (uint32_t i = 0; i < graph_.value_count(); ++i) check_value(ValueId{i});
+    for (uint32_t i = 0; i < graph_.states().size(); ++i) check_state(i);
+    return std::move(findings_);
+  }
+
+ private:
+  static constexpr uint32_t kNowhere = Handle<struct Tag>::kInvalid;
+
+  void report(std::string finding) { findings_.push_back(std::move(finding)); }
+
+  std::string name_of(NodeId id) const {
+    if (!id.valid()) return "no node";
+    const Node& node = graph_.node(id);
+    return "node \"" + (node.name.empty() ? "#" + std::to_string(id.index) : node.name) + "\" (" +
+           node.op + ")";
+  }
+  std::string name_of(ValueId id) const {
+    if (!id.valid()) return "an absent value";
+    if (id.index >= graph_.value_count()) return "a value that does not exist";
+    return "value \"" + graph_.value(id).name + "\"";
+  }
+  std::string name_of(RegionId id) const {
+    return id == graph_.main() ? "the graph" : "region " + std::to_string(id.index);
+  }
+
+  // --- regions and lists of nodes ----------------------------------------------------------------
+
+  /// Visits all regions from the main one; a region that is reached twice is not walked again, so
+  /// this ends.
+  void walk_regions() {
+    reached_[0] = true;
+    order_.push_back(graph_.main());
+    if (graph_.region_owner(graph_.main()).valid()) report("the main region has an owner");
+    if (graph_.parent(graph_.main()).valid()) report("the main region has a parent");
+    for (size_t i = 0; i < order_.size(); ++i) walk_nodes(order_[i]);
+  }
+
+  void walk_nodes(RegionId region) {
+    NodeId before;
+    uint32_t position = 0;
+    for (NodeId id = graph_.first(region); id.valid(); id = graph_.next(id)) {
+      if (position_[id.index] != kNowhere) return report(name_of(id) + " is linked twice");
+      position_[id.index] = position++;
+      ++reached_nodes_;
+      check_link(region, before, id);
+      for (RegionId inner : graph_.subgraphs(id)) enter(inner, id);
+      before = id;
+    }
+    if (GraphAccess::last(graph_, region) != before) {
+      report("the last node of " + name_of(region) + " is not the end of its list");
+    }
+  }
+
+  void check_link(RegionId region, NodeId before, NodeId id) {
+    const Node& node = graph_.node(id);
+    if (!node.alive) report(name_of(id) + " is removed but still linked");
+    if (node.region != region) report(name_of(id) + " says it is in another region");
+    if (graph_.prev(id) != before) report(name_of(id) + " is not linked to the node before it");
+    if (before.valid() && GraphAccess::order(graph_, before) >= GraphAccess::order(graph_, id)) {
+      report(name_of(id) + " does not have a greater order than the node before it");
+    }
+  }
+
+  void enter(RegionId region, NodeId owner) {
+    if (!region.valid() || region.index >= graph_.region_count()) {
+      return report(name_of(owner) + " holds a region that does not exist");
+    }
+    if (reached_[region.index]) return report(name_of(region) + " is held twice");
+    reached_[region.index] = true;
+    order_.push_back(region);
+    if (graph_.region_owner(region) != owner) {
+      report(name_of(region) + " is held by " + name_of(owner) + " but owned by " +
+             name_of(graph_.region_owner(region)));
+    }
+    if (graph_.parent(region) != graph_.node(owner).region) {
+      report(name_of(region) + " does not stand below the region of its owner");
+    }
+  }
+
+  void check_unreached() {
+    if (reached_nodes_ != graph_.node_count()) {
+      report("the graph counts " + std::to_string(graph_.node_count()) + " nodes but links " +
+             std::to_string(reached_nodes_));
+    }
+    for (uint32_t i = 1; i < graph_.region_count(); ++i) {
+      const RegionId region{i};
+      if (reached_[i]) continue;
+      const bool empty = !graph_.first(region).valid() && graph_.inputs(region).empty() &&
+                         graph_.outputs(region).empty() && graph_.initializers(region).empty();
+      if (!empty) report(name_of(region) + " is held by no node but is not empty");
+    }
+  }
+
+  // --- operands ----------------------------------------------------------------------------------
+
+  void check_region(RegionId region) {
+    for (ValueId input : graph_.inputs(region)) check_input(region, input);
+    for (NodeId id = graph_.first(region); id.valid(); id = graph_.next(id)) check_node(id);
+    const auto outputs = graph_.outputs(region);
+    for (uint32_t slot = 0; slot < outputs.size(); ++slot) {
+      const std::string reader = "output " + std::to_string(slot) + " of " + name_of(region);
+      if (!outputs[slot].valid()) {
+        report(reader + " is absent");
+        continue;
+      }
+      const Use use{UseKind::kRegionOutput, region.index, slot};
+      check_operand(outputs[slot], use, region, NodeId{}, reader);
+    }
+  }
+
+  void check_input(RegionId region, ValueId id) {
+    const Value& value = graph_.value(id);
+    listed_[id.index] = true;
+    const ValueKind kind = region == graph_.main() ? ValueKind::kInput : ValueKind::kRegionInput;
+    if (!value.alive) report(name_of(id) + " is removed but still an input");
+    if (value.kind != kind || value.region != region) {
+      report(name_of(id) + " is an input of " + name_of(region) + " but says otherwise");
+    }
+  }
+
+  void check_node(NodeId id) {
+    const Node& node = graph_.node(id);
+    if (node.op.empty()) report(name_of(id) + " has no op");
+    const auto inputs = graph_.inputs(id);
+    for (uint32_t slot = 0; slot < inputs.size(); ++slot) {
+      if (!inputs[slot].valid()) continue;
+      check_operand(inputs[slot], {UseKind::kNodeInput, id.index, slot}, node.region, id,
+                    name_of(id));
+    }
+    for (uint32_t slot = 0; slot < graph_.outputs(id).size(); ++slot) {
+      const ValueId output = graph_.output(id, slot);
+      if (output.valid()) check_result(id, output, slot);
+    }
+    if (is_function_) return;
+    for (const auto& [key, attribute] : node.attributes) {
+      if (!std::holds_alternative<AttributeReference>(attribute)) continue;
+      report("attribute \"" + key + "\" of " + name_of(id) +
+             " is a reference, which only a function body may hold");
+    }
+  }
+
+  void check_result(NodeId id, ValueId output, uint32_t slot) {
+    const Value& value = graph_.value(output);
+    if (!value.alive) report(name_of(output) + " is removed but still a result");
+    const bool agrees = value.kind == ValueKind::kResult && value.producer == id &&
+                        value.output == slot && value.region == graph_.node(id).region;
+    if (!agrees) report(name_of(output) + " is a result of " + name_of(id) + " but says otherwise");
+  }
+
+  /// A read of `id` in `region` by `node`, or by the end of the region.
+  void check_operand(ValueId id, const Use& use, RegionId region, NodeId node,
+                     const std::string& reader) {
+    if (id.index >= graph_.value_count())
+      return report(reader + " reads a value that does not exist");
+    const auto uses = graph_.uses(id);
+    const uint32_t position = GraphAccess::use_index(graph_, use);
+    if (position >= uses.size() || !(uses[position] == use)) {
+      report(reader + " reads " + name_of(id) + ", whose list of uses does not say so");
+    }
+    const Value& value = graph_.value(id);
+    if (!value.alive) return report(reader + " reads " + name_of(id) + ", which is removed");
+    // Up to the region of the value: there its definition must stand before the node that holds the
+    // reader.
+    NodeId at = node;
+    for (RegionId r = region; r != value.region; r = graph_.parent(r)) {
+      if (!r.valid()) return report(reader + " reads " + name_of(id) + " of a region it is not in");
+      at = graph_.region_owner(r);
+    }
+    if (value.kind != ValueKind::kResult) return;
+    if (!is_result_of_its_producer(id) || position_[value.producer.index] == kNowhere) {
+      return report(reader + " reads " + name_of(id) + ", whose producer is not in the graph");
+    }
+    // The end of a region comes after all its nodes.
+    if (at.valid() && position_[value.producer.index] >= position_[at.index]) {
+      report(reader + " reads " + name_of(id) + " before it is defined");
+    }
+  }
+
+  // --- values and states -------------------------------------------------------------------------
+
+  void check_value(ValueId id) {
+    const Value& value = graph_.value(id);
+    if (!value.alive) {
+      if (graph_.has_uses(id)) report("removed " + name_of(id) + " has uses");
+      return;
+    }
+    if (value.name.empty()) report("value #" + std::to_string(id.index) + " has no name");
+    if (graph_.find(value.name) != id) {
+      report("the name of " + name_of(id) + " leads to another value, or to none");
+    }
+    const auto uses = graph_.uses(id);
+    for (uint32_t i = 0; i < uses.size(); ++i) {
+      if (reader_of(uses[i]) != id) {
+        report(name_of(id) + " lists a use that does not exist");
+      } else if (GraphAccess::use_index(graph_, uses[i]) != i) {
+        report(name_of(id) + " lists a use whose reader points to another place of the list");
+      }
+    }
+    if (value.kind == ValueKind::kInitializer) return check_initializer(id);
+    if (value.kind == ValueKind::kResult && !is_result_of_its_producer(id)) {
+      report(name_of(id) + " is not a result of its producer");
+    }
+    if (value.kind != ValueKind::kResult && !listed_[id.index]) {
+      report(name_of(id) + " is an input of no region");
+    }
+    if (value.trainable) report(name_of(id) + " is trainable but no initializer");
+    if (options_.typed && !is_typed(value.type)) report(name_of(id) + " has no type");
+  }
+
+  bool is_result_of_its_producer(ValueId id) const {
+    const Value& value = graph_.value(id);
+    return value.producer.index < graph_.node_capacity() &&
+           graph_.output(value.producer, value.output) == id && graph_.node(value.producer).alive;
+  }
+
+  /// What the place that a use speaks of really holds.
+  ValueId reader_of(const Use& use) const {
+    const auto at = [&](std::span<const ValueId> list) {
+      return use.slot < list.size() ? list[use.slot] : ValueId{};
+    };
+    switch (use.kind) {
+      case UseKind::kNodeInput:
+        return use.owner < graph_.node_capacity() ? at(graph_.inputs(NodeId{use.owner}))
+                                                  : ValueId{};
+      case UseKind::kRegionOutput:
+        return use.owner < graph_.region_count() ? at(graph_.outputs(RegionId{use.owner}))
+                                                 : ValueId{};
+      case UseKind::kStateNext:
+        break;
+    }
+    return use.slot < graph_.states().size() ? graph_.states()[use.slot].next : ValueId{};
+  }
+
+  static bool is_typed(const ValueType& type) {
+    if (type.kind == TypeKind::kUnknown) return false;
+    return !type.is_tensor() || type.dtype != DType::kUndefined;
+  }
+
+  void check_initializer(ValueId id) {
+    const Value& value = graph_.value(id);
+    if (!value.tensor.defined()) return report("initializer " + name_of(id) + " has no data");
+    const auto type = ValueType::tensor(value.tensor.dtype(), symbolic(value.tensor.shape()));
+    if (!(value.type == type)) {
+      report("initializer " + name_of(id) + " is " + to_string(value.type) + " but its data is " +
+             to_string(type));
+    }
+    if (value.region.index >= reached_.size() || !reached_[value.region.index]) {
+      report("initializer " + name_of(id) + " is in a region that no node holds");
+    }
+  }
+
+  void check_state(uint32_t index) {
+    const State& state = graph_.states()[index];
+    if (state.current.index >= graph_.value_count()) {
+      return report("state " + std::to_string(index) + " has no current value");
+    }
+    const std::string what = "state \"" + graph_.value(state.current).name + "\"";
+    const Value& current = graph_.value(state.current);
+    if (!current.alive || current.kind != ValueKind::kInitializer ||
+        current.region != graph_.main()) {
+      return report(what + " is no initializer of the graph");
+    }
+    if (graph_.state_of(state.current) != index) report(what + " has two new values");
+    if (!state.next.valid()) return report(what + " has no new value");
+    check_operand(state.next, {UseKind::kStateNext, 0, index}, graph_.main(), NodeId{}, what);
+    if (state.next.index >= graph_.value_count()) return;
+    const ValueType& next = graph_.value(state.next).type;
+    if (!is_typed(next)) return;  // reported with the value where types are asked for
+    if (!next.is_tensor() || next.dtype != current.type.dtype || !may_match(next, current.type)) {
+      report(what + " is " + to_string(current.type) + " but its new value \"" +
+             graph_.value(state.next).name + "\" is " + to_string(next));
+    }
+  }
+
+  /// Same rank and no two different numbers; what is symbolic or unknown may still turn out equal.
+  static bool may_match(const ValueType& a, const ValueType& b) {
+    if (!a.shape || !b.shape) return true;
+    if (a.shape->size() != b.shape->size()) return false;
+    for (size_t i = 0; i < a.shape->size(); ++i) {
+      const Dim& x = (*a.shape)[i];
+      const Dim& y = (*b.shape)[i];
+      if (x.known() && y.known() && x.value != y.value) return false;
+    }
+    return true;
+  }
+
+  const Graph& graph_;
+  const VerifyOptions& options_;
+  bool is_function_;
+  std::vector<uint32_t> position_;  // of a node in its region
+  std::vector<bool> reached_;       // regions
+  std::vector<bool> listed_;        // values that are inputs of a region
+  std::vector<RegionId> order_;
+  uint32_t reached_nodes_ = 0;
+  std::vector<std::string> findings_;
+};
+
+[[noreturn]] void refuse(const std::string& what, const std::vector<std::string>& findings,
+                         const VerifyOptions& options, const std::string& file) {
+  std::string list;
+  for (size_t i = 0; i < findings.size() && i < kMaxFindings; ++i) {
+    list += (i == 0 ? "" : "; ") + findings[i];
+  }
+  if (findings.size() > kMaxFindings) {
+    list += "; and " + std::to_string(findings.size() - kMaxFindings) + " more";
+  }
+  throw Error(options.code, what + " is not valid: " + list).at({file, "", ""});
+}
+
+void verify_graph(const Graph& graph, const std::string& what, const VerifyOptions& options,
+                  bool is_function, const std::string& file) {
+  const auto findings = Verifier(graph, options, is_function).run();
+  if (!findings.empty()) refuse(what, findings, options, file);
+}
+
+/// The initialization of a step against the step's and the model's initializers.
+std::vector<std::string> check_bindings(const Model& model, const TrainingStep& step) {
+  std::vector<std::string> findings;
+  if (!step.initialization.inputs().empty()) {
+    findings.emplace_back("the initialization has inputs");
+  }
+  std::set<std::string> bound;
+  for (const auto& [target, source] : step.initialization_binding) {
+    if (!bound.insert(target).second) findings.push_back("\"" + target + "\" is initialized twice");
+    const Graph& home = step.graph.find(target).valid() ? step.graph : model.graph;
+    const ValueId initializer = home.find(target);
+    if (!initializer.valid() || home.value(initializer).kind != ValueKind::kInitializer) {
+      findings.push_back("\"" + target + "\" is initialized but is no initializer");
+      continue;
+    }
+    ValueId output;
+    for (ValueId value : step.initialization.outputs()) {
+      if (step.initialization.value(value).name == source) output = value;
+    }
+    if (!output.valid()) {
+      findings.push_back("\"" + source + "\" is no output of the initialization");
+      continue;
+    }
+    const ValueType& got = step.initialization.value(output).type;
+    const ValueType& want = home.value(initializer).type;
+    if (got.is_tensor() && got.dtype != want.dtype) {
+      findings.push_back("\"" + target + "\" is " + to_string(want) + " but is initialized with " +
+                         to_string(got));
+    }
+  }
+  return findings;
+}
+
+}  // namespace
+
+void verify(const Graph& graph, const VerifyOptions& options) {
+  verify_graph(graph, "graph \"" + graph.name + "\"", options, false, "");
+}
+
+void verify(const Model& model, const VerifyOptions& options) {
+  verify_graph(model.graph, "graph \"" + model.graph.name + "\"", options, false, model.source);
+  const VerifyOptions untyped{false, options.code};
+  for (const Function& function : model.functions) {
+    const std::string name = "function \"" + function.domain +
+                             (function.domain.empty() ? "" : ".") + function.name + "\"";
+    verify_graph(function.body, name, untyped, true, model.source);
+  }
+  std::set<std::string> names;
+  for (const TrainingStep& step : model.training) {
+    const std::string what = "training step \"" + step.name + "\"";
+    verify_graph(step.graph, what, options, false, model.source);
+    verify_graph(step.initialization, "the initialization of " + what, options, false,
+                 model.source);
+    auto findings = check_bindings(model, step);
+    if (!names.insert(step.name).second) findings.emplace_back("its name is taken");
+    if (!findings.empty()) refuse(what, findings, options, model.source);
+  }
+}
+
+}  // namespace halfnote

@@ -1,0 +1,80 @@
+#include "compiler/onnx/export.h"
+
+#include <google/protobuf/arena.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <onnx/onnx_pb.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "compiler/onnx/write/model.h"
+#include "compiler/onnx/write/sink.h"
+
+namespace halfnote {
+namespace {
+
+constexpr uint64_t kMaxFile = (uint64_t{1} << 31) - 1;
+
+std::string serialize(const Model& model, proto::SpliceSink& sink) {
+  google::protobuf::Arena arena;
+  auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
+  proto::write_model(model, sink, proto);
+  std::string text;
+  google::protobuf::io::StringOutputStream stream(&text);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  if (!proto.SerializeToCodedStream(&coded)) {
+    throw Error(ErrorCode::kModel, "the model is too large to be written");
+  }
+  coded.Trim();
+  return text;
+}
+
+void check_size(uint64_t size) {
+  if (size <= kMaxFile) return;
+  throw Error(ErrorCode::kModel, "the model is too large for one file")
+      .expected("at most " + std::to_string(kMaxFile) + " bytes", std::to_string(size))
+      .hint("write it with external data");
+}
+
+proto::Spliced splice(const std::string& text, const proto::SpliceSink& sink) {
+  return proto::splice_raw_data(text, [&](proto::RawToken token) { return sink.lookup(token); });
+}
+
+}  // namespace
+
+std::vector<std::byte> export_model_bytes(const Model& model) {
+  proto::SpliceSink sink;
+  const std::string text = serialize(model, sink);
+  const proto::Spliced spliced = splice(text, sink);
+  check_size(spliced.size);
+  std::vector<std::byte> bytes;
+  bytes.reserve(spliced.size);
+  for (const auto& piece : spliced.pieces) bytes.insert(bytes.end(), piece.begin(), piece.end());
+  return bytes;
+}
+
+void export_model(const Model& model, const std::filesystem::path& path,
+                  const ExportOptions& options) {
+  const std::filesystem::path data_path = path.string() + ".data";
+  proto::SpliceSink inside, outside(data_path.filename().string(), options.external_threshold);
+  bool external = options.external == ExternalTensors::kAlways;
+  std::string text = serialize(model, external ? outside : inside);
+  if (options.external == ExternalTensors::kWhenNeeded && proto::spliced_size(text) > kMaxFile) {
+    external = true;
+    text = serialize(model, outside);
+  }
+  const proto::Spliced spliced = splice(text, external ? outside : inside);
+  check_size(spliced.size);
+  const bool writes_data = external && !outside.external().empty();
+  if (writes_data) write_file_atomic(data_path, outside.external());
+  try {
+    write_file_atomic(path, spliced.pieces);
+  } catch (...) {
+    std::error_code ignored;
+    if (writes_data) std::filesystem::remove(data_path, ignored);
+    throw;
+  }
+}
+
+}  // namespace halfnote

@@ -1,0 +1,100 @@
+// A binary model is read in three steps: the wire scan checks the limits and takes the tensor bytes
+// out, protobuf parses what is left, and the readers turn that into the IR with tensors that share
+// the file.
+#include "compiler/onnx/import.h"
+
+#include <google/protobuf/arena.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <onnx/onnx_pb.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "compiler/ir/text.h"
+#include "compiler/onnx/proto/wire.h"
+#include "compiler/onnx/read/external_data.h"
+#include "compiler/onnx/read/model.h"
+
+namespace halfnote {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Every level of subgraphs is three of protobuf's (graph, node, attribute).
+constexpr int kMessagesPerGraph = 3;
+constexpr int kMessagesAround = 40;
+
+/// On an arena: a hundred thousand small messages are freed at once.
+const onnx::ModelProto& parse(const std::string& text, const ImportLimits& limits,
+                              google::protobuf::Arena& arena) {
+  auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
+  google::protobuf::io::CodedInputStream stream(reinterpret_cast<const uint8_t*>(text.data()),
+                                                static_cast<int>(text.size()));
+  stream.SetTotalBytesLimit(std::numeric_limits<int>::max());
+  stream.SetRecursionLimit(kMessagesPerGraph * limits.graph_nesting + 2 * limits.type_nesting +
+                           kMessagesAround);
+  if (!proto.ParseFromCodedStream(&stream) || !stream.ConsumedEntireMessage()) {
+    throw Error(ErrorCode::kModel, "not a valid ONNX file")
+        .hint("the file may be truncated or not be ONNX at all");
+  }
+  return proto;
+}
+
+Model read(std::shared_ptr<const std::byte> bytes, size_t size, proto::ExternalData* external,
+           const ImportOptions& options) {
+  const std::string text = proto::strip_raw_data({bytes.get(), size}, options.limits);
+  google::protobuf::Arena arena;
+  const onnx::ModelProto& proto = parse(text, options.limits, arena);
+  proto::TensorSource source;
+  source.file = std::move(bytes);
+  source.external = external;
+  source.limits = options.limits;
+  return proto::read_model(proto, source);
+}
+
+bool is_text(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".onnxtxt" || extension == ".txt";
+}
+
+Model read_text(const fs::path& path, const MappedFile& file) {
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                              file.bytes().size());
+  return parse_model(text, path.string());
+}
+
+}  // namespace
+
+Model import_model(const fs::path& path, const ImportOptions& options) {
+  Model model;
+  try {
+    const MappedFile file(path);
+    if (is_text(path)) {
+      model = read_text(path, file);
+    } else {
+      proto::ExternalData external(path, options.allowed_folders, options.warn);
+      model = read(file.share(), file.bytes().size(), &external, options);
+    }
+  } catch (Error& error) {
+    throw error.within({.file = path.string()});
+  }
+  model.source = path.string();
+  return model;
+}
+
+Model import_model_bytes(std::span<const std::byte> bytes, const std::string& source_name,
+                         const ImportOptions& options) {
+  Model model;
+  try {
+    Tensor copy(DType::kU8, {static_cast<int64_t>(bytes.size())});
+    if (!bytes.empty()) std::memcpy(copy.mutable_bytes(), bytes.data(), bytes.size());
+    model = read(copy.storage(), bytes.size(), nullptr, options);
+  } catch (Error& error) {
+    throw error.within({.file = source_name});
+  }
+  model.source = source_name;
+  return model;
+}
+
+}  // namespace halfnote

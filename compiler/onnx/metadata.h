@@ -1,0 +1,39 @@
+// The keys under which halfnote keeps in an ONNX file what ONNX has no field for. They stand in
+// `metadata_props`, so any other tool reads the file as before.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace halfnote {
+
+// Of a node.
+inline constexpr std::string_view kRoleKey = "halfnote.role";  // absent: forward
+inline constexpr std::string_view kPrecisionKey = "halfnote.precision";
+inline constexpr std::string_view kReasonKey = "halfnote.reason";
+inline constexpr std::string_view kOriginKey = "halfnote.origin";
+
+// Of a value.
+inline constexpr std::string_view kScalePowerKey = "halfnote.scale_power";
+
+// Of a graph; lists of names are written by `join_names`.
+inline constexpr std::string_view kTrainableKey = "halfnote.trainable";  // names of initializers
+inline constexpr std::string_view kStatesKey =
+    "halfnote.states";  // of `graph`: kind, name, next name, …
+// Of the algorithm of a training step.
+inline constexpr std::string_view kStepKey = "halfnote.step";  // name of the step
+inline constexpr std::string_view kKindsKey =
+    "halfnote.state_kinds";  // one kind for each update binding
+inline constexpr std::string_view kInputsKey = "halfnote.inputs";    // all inputs, in order
+inline constexpr std::string_view kOutputsKey = "halfnote.outputs";  // how many outputs are results
+/// Values of the algorithm whose name also stands in the inference graph carry this prefix in the
+/// file only.
+inline constexpr std::string_view kPrefixKey = "halfnote.prefix";
+
+/// One name a line; backslash and newline in names are escaped.
+std::string join_names(std::span<const std::string> names);
+std::vector<std::string> split_names(std::string_view text);
+
+}  // namespace halfnote

@@ -1,0 +1,24 @@
+// TypeProto to ValueType and back.
+#pragma once
+
+#include "base/type.h"
+#include "compiler/onnx/limits.h"
+
+namespace onnx {
+class TypeProto;
+class TensorShapeProto;
+}  // namespace onnx
+
+namespace halfnote::proto {
+
+/// Throws Error(kModel) for element types outside the standard, negative dims and shapes over the
+/// limits, and Error(kUnsupported) for opaque types. A proto without a value gives the unknown
+/// type.
+ValueType read_type(const onnx::TypeProto& type, const ImportLimits& limits = {});
+
+/// Leaves `to` without a value for the unknown type.
+void write_type(const ValueType& type, onnx::TypeProto& to);
+
+void write_shape(const SymbolicShape& shape, onnx::TensorShapeProto& to);
+
+}  // namespace halfnote::proto

@@ -1,0 +1,50 @@
+// The protobuf wire format of a ModelProto, read without protobuf: limits are checked before
+// anything is allocated, and the bytes of raw_data are taken out (import) or put in (export) around
+// a small message that protobuf handles.
+//
+// A raw_data field of the small message holds a token of 16 bytes: place and size of the real
+// bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/onnx/limits.h"
+
+namespace halfnote::proto {
+
+/// What a token says. On import `place` is an offset in the file; on export any number the writer
+/// chose.
+struct RawToken {
+  uint64_t place = 0;
+  uint64_t size = 0;
+};
+std::string encode(RawToken token);
+RawToken decode_token(std::string_view field);
+
+/// Checks a serialized ModelProto against the limits and returns it with every raw_data replaced by
+/// its token. Throws Error(kModel) that names the limit or the offset of the malformed bytes.
+std::string strip_raw_data(std::span<const std::byte> model, const ImportLimits& limits);
+
+/// The pieces of a message, to be written one after the other. `text` owns what is new; `pieces`
+/// point into it and into the tensors.
+struct Spliced {
+  std::shared_ptr<const std::string> text;
+  std::vector<std::span<const std::byte>> pieces;
+  uint64_t size = 0;
+};
+
+/// Replaces every token of a ModelProto by the bytes that `lookup` gives, which must be
+/// `token.size` many.
+Spliced splice_raw_data(std::string_view model,
+                        const std::function<std::span<const std::byte>(RawToken)>& lookup);
+/// The size that splicing would give.
+uint64_t spliced_size(std::string_view model);
+
+}  // namespace halfnote::proto

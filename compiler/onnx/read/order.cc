@@ -1,0 +1,149 @@
+// Stable topological sort: the node with the smallest index among those whose producers are done
+// comes next.
+#include "compiler/onnx/read/order.h"
+
+#include <onnx/onnx_pb.h>
+
+#include <queue>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/error.h"
+
+namespace halfnote::proto {
+namespace {
+
+using Names = std::vector<std::string>;
+
+void collect_reads(const onnx::NodeProto& node, Names& names);
+
+/// Names that a subgraph reads but does not define.
+void collect_captures(const onnx::GraphProto& graph, Names& names) {
+  std::unordered_set<std::string_view> defined;
+  for (const auto& input : graph.input()) defined.insert(input.name());
+  for (const auto& tensor : graph.initializer()) defined.insert(tensor.name());
+  for (const auto& tensor : graph.sparse_initializer()) defined.insert(tensor.values().name());
+  for (const auto& node : graph.node()) {
+    for (const auto& output : node.output()) defined.insert(output);
+  }
+  Names reads;
+  for (const auto& node : graph.node()) collect_reads(node, reads);
+  for (const auto& output : graph.output()) reads.push_back(output.name());
+  for (std::string& name : reads) {
+    if (!defined.contains(name)) names.push_back(std::move(name));
+  }
+}
+
+void collect_reads(const onnx::NodeProto& node, Names& names) {
+  for (const auto& input : node.input()) {
+    if (!input.empty()) names.push_back(input);
+  }
+  for (const auto& attribute : node.attribute()) {
+    if (attribute.has_g()) collect_captures(attribute.g(), names);
+    for (const auto& graph : attribute.graphs()) collect_captures(graph, names);
+  }
+}
+
+struct Dependencies {
+  std::vector<std::vector<int>> users;      // of each node
+  std::vector<std::vector<int>> producers;  // of each node
+  bool sorted = true;
+};
+
+Dependencies dependencies_of(NodeSpan nodes) {
+  std::unordered_map<std::string_view, int> producer;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const auto& output : nodes[i]->output()) {
+      if (!output.empty()) producer.emplace(output, static_cast<int>(i));
+    }
+  }
+  Dependencies result;
+  result.users.resize(nodes.size());
+  result.producers.resize(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const std::string& name : read_names(*nodes[i])) {
+      const auto found = producer.find(name);
+      if (found == producer.end()) continue;
+      result.users[static_cast<size_t>(found->second)].push_back(static_cast<int>(i));
+      result.producers[i].push_back(found->second);
+      result.sorted = result.sorted && found->second < static_cast<int>(i);
+    }
+  }
+  return result;
+}
+
+/// Walks from a node that waits to producers that wait too, until one comes up again.
+[[noreturn]] void report_cycle(NodeSpan nodes, const Dependencies& dependencies,
+                               const std::vector<int>& waiting) {
+  int at = 0;
+  while (waiting[static_cast<size_t>(at)] == 0) ++at;
+  std::vector<int> path;
+  std::unordered_map<int, size_t> place;
+  while (!place.contains(at)) {
+    place.emplace(at, path.size());
+    path.push_back(at);
+    for (int producer : dependencies.producers[static_cast<size_t>(at)]) {
+      if (waiting[static_cast<size_t>(producer)] == 0) continue;
+      at = producer;
+      break;
+    }
+  }
+  const std::vector<int> cycle(path.begin() + static_cast<ptrdiff_t>(place.at(at)), path.end());
+  std::string names;
+  for (size_t i = cycle.size(); i-- > 0;) {
+    if (cycle.size() - i > 8) {
+      names += "… <- ";
+      break;
+    }
+    names += "\"" + display_name(*nodes[static_cast<size_t>(cycle[i])]) + "\" <- ";
+  }
+  names += "\"" + display_name(*nodes[static_cast<size_t>(cycle.back())]) + "\"";
+  Error error(ErrorCode::kModel, "the graph has a cycle");
+  error.at({.node = display_name(*nodes[static_cast<size_t>(at)]),
+            .op = nodes[static_cast<size_t>(at)]->op_type()});
+  throw std::move(error).expected("an acyclic graph", names);
+}
+
+}  // namespace
+
+std::vector<std::string> read_names(const onnx::NodeProto& node) {
+  Names names;
+  collect_reads(node, names);
+  return names;
+}
+
+std::string display_name(const onnx::NodeProto& node) {
+  if (!node.name().empty()) return node.name();
+  for (const auto& output : node.output()) {
+    if (!output.empty()) return output;
+  }
+  return node.op_type();
+}
+
+std::vector<int> topological_order(NodeSpan nodes) {
+  std::vector<int> order(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) order[i] = static_cast<int>(i);
+  const Dependencies dependencies = dependencies_of(nodes);
+  if (dependencies.sorted) return order;
+
+  std::vector<int> waiting(nodes.size());
+  std::priority_queue<int, std::vector<int>, std::greater<>> ready;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    waiting[i] = static_cast<int>(dependencies.producers[i].size());
+    if (waiting[i] == 0) ready.push(static_cast<int>(i));
+  }
+  order.clear();
+  while (!ready.empty()) {
+    const int next = ready.top();
+    ready.pop();
+    order.push_back(next);
+    for (int user : dependencies.users[static_cast<size_t>(next)]) {
+      if (--waiting[static_cast<size_t>(user)] == 0) ready.push(user);
+    }
+  }
+  if (order.size() != nodes.size()) report_cycle(nodes, dependencies, waiting);
+  return order;
+}
+
+}  // namespace halfnote::proto

@@ -1,0 +1,226 @@
+#include "compiler/onnx/write/graph.h"
+
+#include <onnx/onnx_pb.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "compiler/onnx/metadata.h"
+#include "compiler/onnx/proto/attribute.h"
+#include "compiler/onnx/proto/tensor.h"
+#include "compiler/onnx/proto/type.h"
+
+namespace halfnote::proto {
+namespace {
+
+template <class Message>
+void add_entry(Message& to, std::string_view key, std::string_view value) {
+  auto* entry = to.add_metadata_props();
+  entry->set_key(std::string(key));
+  entry->set_value(std::string(value));
+}
+
+class GraphWriter {
+ public:
+  GraphWriter(const Graph& graph, const Naming& naming, TensorSink& sink)
+      : graph_(graph), naming_(naming), sink_(sink), initializers_(graph.region_count()) {
+    for (uint32_t i = 0; i < graph.value_count(); ++i) {
+      const Value& value = graph.value(ValueId{i});
+      if (value.alive && value.kind == ValueKind::kInitializer) {
+        initializers_[value.region.index].push_back(ValueId{i});
+      }
+    }
+  }
+
+  void write_region(RegionId region, onnx::GraphProto& to,
+                    std::span<const ValueId> more_outputs = {});
+  void write_node(NodeId id, onnx::NodeProto& to);
+  void write_value(ValueId id, onnx::ValueInfoProto& to);
+  void write_trainable(onnx::GraphProto& to);
+  void write_constant(ValueId id, onnx::NodeProto& to);
+  bool has_info(ValueId id) const;
+  const std::string& name(ValueId id) const { return naming_.of(graph_, id); }
+
+ private:
+  std::string node_name(NodeId id) const;
+  void write_metadata(const Node& node, onnx::NodeProto& to);
+  void write_initializers(RegionId region, onnx::GraphProto& to);
+  WriteTensor tensor_writer() {
+    return
+        [this](const Tensor& tensor, onnx::TensorProto& proto) { sink_.write(tensor, "", proto); };
+  }
+  WriteRegion region_writer() {
+    return [this](RegionId region, onnx::GraphProto& proto) { write_region(region, proto); };
+  }
+
+  const Graph& graph_;
+  const Naming& naming_;
+  TensorSink& sink_;
+  std::vector<std::vector<ValueId>> initializers_;  // by region
+};
+
+void GraphWriter::write_value(ValueId id, onnx::ValueInfoProto& to) {
+  const Value& value = graph_.value(id);
+  to.set_name(name(id));
+  if (value.type.kind != TypeKind::kUnknown) write_type(value.type, *to.mutable_type());
+  if (value.scale_power != 0) add_entry(to, kScalePowerKey, std::to_string(value.scale_power));
+}
+
+/// Is there anything to say about a value besides its name?
+bool GraphWriter::has_info(ValueId id) const {
+  const Value& value = graph_.value(id);
+  return value.type.kind != TypeKind::kUnknown || value.scale_power != 0;
+}
+
+void GraphWriter::write_metadata(const Node& node, onnx::NodeProto& to) {
+  for (const auto& [key, value] : node.metadata) add_entry(to, key, value);
+  if (node.role != Role::kForward) add_entry(to, kRoleKey, role_name(node.role));
+  if (node.precision.dtype != DType::kUndefined) {
+    add_entry(to, kPrecisionKey, short_name(node.precision.dtype));
+  }
+  if (!node.precision.reason.empty()) add_entry(to, kReasonKey, node.precision.reason);
+  if (!node.origin.empty()) add_entry(to, kOriginKey, node.origin);
+}
+
+void GraphWriter::write_node(NodeId id, onnx::NodeProto& to) {
+  const Node& node = graph_.node(id);
+  for (ValueId input : graph_.inputs(id)) to.add_input(input.valid() ? name(input) : "");
+  for (ValueId output : graph_.outputs(id)) to.add_output(output.valid() ? name(output) : "");
+  to.set_op_type(node.op);
+  to.set_name(node_name(id));
+  if (!node.domain.empty()) to.set_domain(node.domain);
+  if (!node.overload.empty()) to.set_overload(node.overload);
+  for (const auto& [key, attribute] : node.attributes) {
+    write_attribute(key, attribute, tensor_writer(), region_writer(), *to.add_attribute());
+  }
+  write_metadata(node, to);
+}
+
+/// As import does, a node without a name is called after its first result.
+std::string GraphWriter::node_name(NodeId id) const {
+  if (!graph_.node(id).name.empty()) return graph_.node(id).name;
+  for (ValueId output : graph_.outputs(id)) {
+    if (output.valid()) return graph_.value(output).name;
+  }
+  return graph_.node(id).op;
+}
+
+void GraphWriter::write_constant(ValueId id, onnx::NodeProto& to) {
+  to.add_output(name(id));
+  to.set_op_type("Constant");
+  to.set_name(name(id));
+  write_attribute("value", graph_.value(id).tensor, tensor_writer(), region_writer(),
+                  *to.add_attribute());
+}
+
+void GraphWriter::write_initializers(RegionId region, onnx::GraphProto& to) {
+  const bool main = region == graph_.main();
+  for (ValueId id : initializers_[region.index]) {
+    const Value& value = graph_.value(id);
+    if (value.scale_power != 0) write_value(id, *to.add_value_info());
+    if (naming_.shared.contains(id)) continue;
+    auto* tensor = to.add_initializer();
+    if (!main) {
+      sink_.write(value.tensor, name(id), *tensor);
+    } else if (!sink_.write_initializer(value.tensor, name(id), *tensor)) {
+      to.mutable_initializer()->RemoveLast();
+      write_value(id, *to.add_input());
+    }
+  }
+}
+
+void GraphWriter::write_region(RegionId region, onnx::GraphProto& to,
+                               std::span<const ValueId> more_outputs) {
+  const std::string& own_name = region == graph_.main() ? graph_.name : graph_.region_name(region);
+  to.set_name(own_name.empty() ? "graph" : own_name);
+  for (ValueId input : graph_.inputs(region)) {
+    if (!naming_.shared.contains(input)) write_value(input, *to.add_input());
+  }
+  write_initializers(region, to);
+  std::unordered_set<ValueId> outputs;
+  for (ValueId output : graph_.outputs(region)) {
+    if (!outputs.insert(output).second && region == graph_.main()) {
+      throw Error(ErrorCode::kModel, "graph output \"" + name(output) + "\" stands twice");
+    }
+    write_value(output, *to.add_output());
+  }
+  for (ValueId output : more_outputs) {
+    if (outputs.insert(output).second) write_value(output, *to.add_output());
+  }
+  for (NodeId id = graph_.first(region); id.valid(); id = graph_.next(id)) {
+    write_node(id, *to.add_node());
+    for (ValueId result : graph_.outputs(id)) {
+      const bool wanted = result.valid() && !outputs.contains(result) && has_info(result);
+      if (wanted) write_value(result, *to.add_value_info());
+    }
+  }
+}
+
+void GraphWriter::write_trainable(onnx::GraphProto& to) {
+  std::vector<std::string> names;
+  for (ValueId id : initializers_[graph_.main().index]) {
+    if (graph_.value(id).trainable) names.push_back(name(id));
+  }
+  if (!names.empty()) add_metadata(to, kTrainableKey, join_names(names));
+}
+
+}  // namespace
+
+const std::string& Naming::of(const Graph& graph, ValueId value) const {
+  const auto found = renamed.find(value);
+  return found == renamed.end() ? graph.value(value).name : found->second;
+}
+
+void add_metadata(onnx::GraphProto& to, std::string_view key, const std::string& value) {
+  add_entry(to, key, value);
+  auto& entries = *to.mutable_metadata_props();
+  for (int i = entries.size() - 1; i > 0 && entries.Get(i).key() < entries.Get(i - 1).key(); --i) {
+    entries.SwapElements(i, i - 1);
+  }
+}
+
+void write_graph(const Graph& graph, const Naming& naming, TensorSink& sink, onnx::GraphProto& to,
+                 std::span<const ValueId> more_outputs) {
+  GraphWriter writer(graph, naming, sink);
+  writer.write_region(graph.main(), to, more_outputs);
+  if (!graph.doc.empty()) to.set_doc_string(graph.doc);
+  writer.write_trainable(to);
+}
+
+void write_function(const Function& function, TensorSink& sink, onnx::FunctionProto& to) {
+  const Graph& body = function.body;
+  const Naming naming;
+  GraphWriter writer(body, naming, sink);
+  to.set_name(function.name);
+  to.set_domain(function.domain);
+  if (!function.overload.empty()) to.set_overload(function.overload);
+  if (!body.doc.empty()) to.set_doc_string(body.doc);
+  for (ValueId input : body.inputs()) {
+    to.add_input(writer.name(input));
+    if (writer.has_info(input)) writer.write_value(input, *to.add_value_info());
+  }
+  for (ValueId output : body.outputs()) to.add_output(writer.name(output));
+  for (const std::string& name : function.attributes) to.add_attribute(name);
+  for (const auto& [key, attribute] : function.default_attributes) {
+    write_attribute(
+        key, attribute,
+        [&](const Tensor& tensor, onnx::TensorProto& proto) { sink.write(tensor, "", proto); }, {},
+        *to.add_attribute_proto());
+  }
+  for (ValueId id : body.initializers()) writer.write_constant(id, *to.add_node());
+  for (NodeId id : body.nodes()) {
+    writer.write_node(id, *to.add_node());
+    for (ValueId result : body.outputs(id)) {
+      if (result.valid() && writer.has_info(result)) {
+        writer.write_value(result, *to.add_value_info());
+      }
+    }
+  }
+  for (const auto& [domain, version] : function.opsets) {
+    auto* import = to.add_opset_import();
+    import->set_domain(domain);
+    import->set_version(version);
+  }
+}
+
+}  // namespace halfnote::proto

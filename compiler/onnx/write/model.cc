@@ -1,0 +1,204 @@
+#include "compiler/onnx/write/model.h"
+
+#include <onnx/onnx_pb.h>
+
+#include <algorithm>
+
+#include "base/version.h"
+#include "compiler/onnx/metadata.h"
+
+namespace halfnote::proto {
+namespace {
+
+int64_t ir_version_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF4E2M1:
+      return 11;
+    case DType::kF8E8M0:
+      return 12;
+    case DType::kU2:
+    case DType::kI2:
+      return 13;
+    default:
+      return kIrVersion;
+  }
+}
+
+/// Version 10, or what the newest element type asks for.
+int64_t ir_version_of(const Model& model) {
+  int64_t version = kIrVersion;
+  const auto scan = [&](const Graph& graph) {
+    for (uint32_t i = 0; i < graph.value_count(); ++i) {
+      version = std::max(version, ir_version_of(graph.value(ValueId{i}).type.dtype));
+    }
+  };
+  scan(model.graph);
+  for (const TrainingStep& step : model.training) scan(step.graph);
+  for (const Function& function : model.functions) scan(function.body);
+  return version;
+}
+
+bool uses_domain(const Graph& graph, std::string_view domain) {
+  const auto nodes = graph.all_nodes();
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](NodeId id) { return graph.node(id).domain == domain; });
+}
+
+bool uses_halfnote(const Model& model) {
+  bool used = uses_domain(model.graph, kHalfnoteDomain);
+  for (const TrainingStep& step : model.training) {
+    used = used || uses_domain(step.graph, kHalfnoteDomain);
+  }
+  for (const Function& function : model.functions) {
+    used = used || function.domain == kHalfnoteDomain;
+  }
+  return used;
+}
+
+void write_opsets(const Model& model, onnx::ModelProto& to) {
+  std::map<std::string, int64_t> opsets = model.opsets;
+  if (uses_halfnote(model)) opsets.emplace(kHalfnoteDomain, 1);
+  for (const auto& [domain, version] : opsets) {
+    auto* import = to.add_opset_import();
+    import->set_domain(domain);
+    import->set_version(version);
+  }
+}
+
+void write_states(const Graph& graph, onnx::GraphProto& to) {
+  std::vector<std::string> words;
+  for (const State& state : graph.states()) {
+    words.emplace_back(state_kind_name(state.kind));
+    words.push_back(graph.value(state.current).name);
+    words.push_back(graph.value(state.next).name);
+  }
+  if (!words.empty()) add_metadata(to, kStatesKey, join_names(words));
+}
+
+bool same_tensor(const Tensor& a, const Tensor& b) {
+  const bool same_place = a.bytes() == b.bytes() && a.dtype() == b.dtype() &&
+                          a.shape() == b.shape() && a.dtype() != DType::kString;
+  return same_place || identical(a, b);
+}
+
+/// May the step's value stand for the inference graph's of the same name?
+bool can_share(const Graph& inference, const Value& theirs, const Graph& graph, const Value& ours) {
+  if (theirs.region != inference.main() || ours.region != graph.main()) return false;
+  if (theirs.kind != ours.kind) return false;
+  if (ours.kind == ValueKind::kInput) {
+    return ours.type == theirs.type && ours.scale_power == theirs.scale_power;
+  }
+  return ours.kind == ValueKind::kInitializer && same_tensor(ours.tensor, theirs.tensor);
+}
+
+bool any_name_starts(const Graph& graph, const std::string& prefix) {
+  for (uint32_t i = 0; i < graph.value_count(); ++i) {
+    const Value& value = graph.value(ValueId{i});
+    if (value.alive && value.name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+void add_binding(google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>& to,
+                 const std::string& key, const std::string& value) {
+  auto* entry = to.Add();
+  entry->set_key(key);
+  entry->set_value(value);
+}
+
+void write_step(const Graph& inference, const TrainingStep& step, TensorSink& sink,
+                onnx::TrainingInfoProto& to) {
+  Naming naming;
+  const std::string prefix = name_step(inference, step, naming);
+  write_algorithm(step, naming, prefix, sink, *to.mutable_algorithm());
+  for (const State& state : step.graph.states()) {
+    add_binding(*to.mutable_update_binding(), naming.of(step.graph, state.current),
+                naming.of(step.graph, state.next));
+  }
+  if (step.initialization_binding.empty()) return;
+  write_graph(step.initialization, {}, sink, *to.mutable_initialization());
+  for (const auto& [initializer, output] : step.initialization_binding) {
+    const ValueId target = step.graph.find(initializer);
+    add_binding(*to.mutable_initialization_binding(),
+                target.valid() ? naming.of(step.graph, target) : initializer, output);
+  }
+}
+
+}  // namespace
+
+std::string name_step(const Graph& inference, const TrainingStep& step, Naming& naming) {
+  const Graph& graph = step.graph;
+  std::vector<ValueId> clashes;
+  for (uint32_t i = 0; i < graph.value_count(); ++i) {
+    const Value& value = graph.value(ValueId{i});
+    if (!value.alive) continue;
+    const ValueId other = inference.find(value.name);
+    if (!other.valid()) continue;
+    if (can_share(inference, inference.value(other), graph, value)) {
+      naming.shared.insert(ValueId{i});
+    } else {
+      clashes.push_back(ValueId{i});
+    }
+  }
+  if (clashes.empty()) return {};
+  std::string prefix = step.name.empty() ? "step/" : step.name + "/";
+  while (any_name_starts(graph, prefix) || any_name_starts(inference, prefix)) {
+    prefix.insert(0, "_");
+  }
+  for (ValueId id : clashes) naming.renamed[id] = prefix + graph.value(id).name;
+  return prefix;
+}
+
+void write_algorithm(const TrainingStep& step, const Naming& naming, const std::string& prefix,
+                     TensorSink& sink, onnx::GraphProto& to) {
+  const Graph& graph = step.graph;
+  std::vector<ValueId> next_values;
+  std::string kinds;
+  for (const State& state : graph.states()) {
+    next_values.push_back(state.next);
+    kinds += (kinds.empty() ? "" : " ") + std::string(state_kind_name(state.kind));
+  }
+  write_graph(graph, naming, sink, to, next_values);
+  if (graph.name.empty() && !step.name.empty()) to.set_name(step.name);
+  if (!kinds.empty()) add_metadata(to, kKindsKey, kinds);
+  add_metadata(to, kOutputsKey, std::to_string(graph.outputs().size()));
+  add_metadata(to, kStepKey, step.name);
+  if (!prefix.empty()) add_metadata(to, kPrefixKey, prefix);
+  std::vector<std::string> inputs;
+  bool any_shared = false;
+  for (ValueId input : graph.inputs()) {
+    inputs.push_back(naming.of(graph, input));
+    any_shared = any_shared || naming.shared.contains(input);
+  }
+  if (any_shared) add_metadata(to, kInputsKey, join_names(inputs));
+}
+
+void write_without_training(const Model& model, TensorSink& sink, onnx::ModelProto& to) {
+  to.set_ir_version(ir_version_of(model));
+  write_opsets(model, to);
+  const bool own = model.producer_name.empty();
+  to.set_producer_name(own ? "halfnote" : model.producer_name);
+  to.set_producer_version(own ? kVersion : model.producer_version);
+  if (!model.domain.empty()) to.set_domain(model.domain);
+  if (model.model_version != 0) to.set_model_version(model.model_version);
+  if (!model.doc.empty()) to.set_doc_string(model.doc);
+  write_graph(model.graph, {}, sink, *to.mutable_graph());
+  write_states(model.graph, *to.mutable_graph());
+  for (const Function& function : model.functions) {
+    write_function(function, sink, *to.add_functions());
+  }
+  for (const auto& [key, value] : model.metadata) {
+    auto* entry = to.add_metadata_props();
+    entry->set_key(key);
+    entry->set_value(value);
+  }
+}
+
+void write_model(const Model& model, TensorSink& sink, onnx::ModelProto& to) {
+  write_without_training(model, sink, to);
+  for (const TrainingStep& step : model.training) {
+    write_step(model.graph, step, sink, *to.add_training_info());
+  }
+}
+
+}  // namespace halfnote::proto

@@ -1,0 +1,27 @@
+// Model to ModelProto.
+#pragma once
+
+#include "compiler/ir/model.h"
+#include "compiler/onnx/write/graph.h"
+
+namespace onnx {
+class ModelProto;
+}  // namespace onnx
+
+namespace halfnote::proto {
+
+/// Everything: graph, functions, training_info, metadata.
+void write_model(const Model& model, TensorSink& sink, onnx::ModelProto& to);
+
+/// Everything but `training_info`.
+void write_without_training(const Model& model, TensorSink& sink, onnx::ModelProto& to);
+
+/// How a step's values are called behind the inference graph: same inputs and initializers are
+/// shared, all other clashes of names get a prefix (returned; empty when there are none).
+std::string name_step(const Graph& inference, const TrainingStep& step, Naming& naming);
+
+/// The algorithm of one step. `outputs` of new states stand behind the step's own.
+void write_algorithm(const TrainingStep& step, const Naming& naming, const std::string& prefix,
+                     TensorSink& sink, onnx::GraphProto& to);
+
+}  // namespace halfnote::proto

@@ -1,0 +1,184 @@
+// Control flow, containers, quantization, strings and images, signal processing, resampling: what
+// fits no other family. Nothing here has a gradient yet.
+#include "compiler/ops/families.h"
+
+namespace halfnote {
+namespace {
+
+using enum PrecisionClass;
+
+constexpr std::string_view kControl =
+    "not in this release: gradients of control flow; unroll it or export without";
+constexpr std::string_view kContainer = "not in this release: gradients through containers";
+constexpr std::string_view kInteger = "the operands or results are quantized: no gradient exists";
+constexpr std::string_view kText = "works on strings or encoded bytes: no gradient exists";
+constexpr std::string_view kGenerated = "made from counts: no gradient exists";
+constexpr std::string_view kSpectral = "not in this release: gradients of Fourier transforms";
+constexpr std::string_view kResampling =
+    "not in this release: gradients of resampling; use ConvTranspose or DepthToSpace";
+
+std::vector<OperatorRow> control_flow() {
+  return {
+      {.name = "If",
+       .precision = kStruct,
+       .legality = {1, 16},
+       .no_gradient = kControl,
+       .note = "both branches give the same types"},
+      {.name = "Loop",
+       .precision = kStruct,
+       .legality = {1, 16},
+       .no_gradient = kControl,
+       .note = "a carried value keeps its type"},
+      {.name = "Scan",
+       .precision = kStruct,
+       .legality = {8, 16},
+       .no_gradient = kControl,
+       .note = "a carried value keeps its type"},
+      {.name = "SequenceMap",
+       .precision = kStruct,
+       .legality = {17, 0},
+       .no_gradient = kControl,
+       .note = "a function: inlined"},
+  };
+}
+
+/// Legality speaks of tensors: an op that has only containers is legal in none.
+OperatorRow container(std::string_view name, Legality legality) {
+  return {.name = name, .precision = kClear, .legality = legality, .no_gradient = kContainer};
+}
+
+std::vector<OperatorRow> containers() {
+  return {
+      container("ConcatFromSequence", {11, 0}),
+      container("Optional", {15, 28}),
+      container("OptionalGetElement", {15, 28}),
+      container("OptionalHasElement", {18, 28}),
+      container("SequenceAt", {11, 0}),
+      container("SequenceConstruct", {11, 0}),
+      container("SequenceEmpty", {}),
+      container("SequenceErase", {}),
+      container("SequenceInsert", {11, 0}),
+      container("SequenceLength", {}),
+      container("SplitToSequence", {11, 24}),
+  };
+}
+
+OperatorRow text(std::string_view name) {
+  return {.name = name, .precision = kOpaque, .no_gradient = kText};
+}
+
+std::vector<OperatorRow> never_retyped() {
+  return {
+      {.name = "DequantizeLinear",
+       .precision = kOpaque,
+       .legality = {19, 19},
+       .no_gradient = kInteger,
+       .note = "its scale keeps its type"},
+      {.name = "DynamicQuantizeLinear", .precision = kOpaque, .no_gradient = kInteger},
+      {.name = "QuantizeLinear",
+       .precision = kOpaque,
+       .legality = {19, 19},
+       .no_gradient = kInteger,
+       .note = "its scale keeps its type"},
+      text("ImageDecoder"),
+      text("RegexFullMatch"),
+      text("StringConcat"),
+      text("StringNormalizer"),
+      text("StringSplit"),
+      text("TfIdfVectorizer"),
+  };
+}
+
+OperatorRow spectral(std::string_view name, Legality legality, ScaleRule scale,
+                     std::string_view reason) {
+  return {.name = name,
+          .precision = kFp32,
+          .legality = legality,
+          .scale = scale,
+          .no_gradient = reason};
+}
+
+std::vector<OperatorRow> signals() {
+  return {
+      spectral("BlackmanWindow", {17, 17}, ScaleRule::kNone, kGenerated),
+      spectral("DFT", {17, 17}, ScaleRule::kFirst, kSpectral),
+      spectral("HammingWindow", {17, 17}, ScaleRule::kNone, kGenerated),
+      spectral("HannWindow", {17, 17}, ScaleRule::kNone, kGenerated),
+      spectral("MelWeightMatrix", {17, 17}, ScaleRule::kNone, kGenerated),
+      spectral("STFT", {17, 17}, ScaleRule::kFirst, kSpectral),
+  };
+}
+
+std::vector<OperatorRow> sampling() {
+  return {
+      {.name = "AffineGrid",
+       .precision = kFp32,
+       .legality = {20, 20},
+       .no_gradient = kResampling,
+       .note = "coordinates need f32"},
+      {.name = "GridSample",
+       .precision = kFp32,
+       .legality = {16, 22},
+       .fp32_inputs = 1u << 1,
+       .scale = ScaleRule::kFirst,
+       .no_gradient = kResampling,
+       .note = "the grid stays f32"},
+      {.name = "NonMaxSuppression",
+       .precision = kFp32,
+       .fp32_inputs = 0b11011,
+       .no_gradient = "integer output: no gradient exists",
+       .note = "f32 only in ONNX"},
+      {.name = "Resize",
+       .precision = kFp32,
+       .legality = {10, 13},
+       .fp32_inputs = 0b110,
+       .scale = ScaleRule::kFirst,
+       .no_gradient = kResampling,
+       .note = "roi and scales stay f32"},
+      {.name = "RotaryEmbedding",
+       .precision = kInfer,
+       .legality = {23, 23},
+       .scale = ScaleRule::kFirst,
+       .no_gradient = "not in this release: gradient of RotaryEmbedding",
+       .note = "the caches have the type of X"},
+      {.name = "Upsample",
+       .precision = kFp32,
+       .legality = {1, 0},
+       .fp32_inputs = 1u << 1,
+       .scale = ScaleRule::kFirst,
+       .no_gradient = "deprecated: lifting writes it as Resize",
+       .note = "the scales stay f32"},
+  };
+}
+
+/// ONNX's own training ops; the train passes expand or translate them, in f32.
+OperatorRow training(std::string_view name, Legality legality, std::string_view note) {
+  return {.domain = "ai.onnx.preview.training",
+          .name = name,
+          .precision = kFp32,
+          .legality = legality,
+          .no_gradient = "part of the training step: expanded before differentiation",
+          .note = note};
+}
+
+std::vector<OperatorRow> training_ops() {
+  return {
+      training("Adagrad", {}, "sums of squares"),
+      training("Adam", {}, "epsilon before bias correction, unlike PyTorch"),
+      training("Gradient", {1, 0}, "names the values it differentiates"),
+      training("Momentum", {}, "standard or nesterov"),
+  };
+}
+
+}  // namespace
+
+std::vector<OperatorRow> control_rows() {
+  std::vector<OperatorRow> all;
+  for (auto part : {control_flow, containers, never_retyped, signals, sampling, training_ops}) {
+    const std::vector<OperatorRow> rows = part();
+    all.insert(all.end(), rows.begin(), rows.end());
+  }
+  return all;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,20 @@
+// The families of the operator table. Each function gives the rows of one family, ONNX's operators
+// and those of `ai.halfnote`; table.cc puts them together.
+#pragma once
+
+#include <vector>
+
+#include "compiler/ops/operator.h"
+
+namespace halfnote {
+
+std::vector<OperatorRow> elementwise_rows();
+std::vector<OperatorRow> contraction_rows();
+std::vector<OperatorRow> normalization_rows();
+std::vector<OperatorRow> reduction_rows();
+std::vector<OperatorRow> movement_rows();
+std::vector<OperatorRow> loss_rows();
+std::vector<OperatorRow> stateful_rows();
+std::vector<OperatorRow> control_rows();
+
+}  // namespace halfnote

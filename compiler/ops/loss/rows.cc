@@ -1,0 +1,50 @@
+// The operator rows of the losses.
+#include "compiler/ir/model.h"
+#include "compiler/ops/families.h"
+#include "compiler/ops/loss/parts.h"
+#include "compiler/ops/rule_support.h"
+
+namespace halfnote {
+
+using namespace loss;  // NOLINT(google-build-using-namespace): the rules of this family
+
+std::vector<OperatorRow> loss_rows() {
+  constexpr std::string_view kSecond = "not in this release: second derivatives";
+  using enum PrecisionClass;
+  return {
+      {.name = "NegativeLogLikelihoodLoss",
+       .precision = kFp32,
+       .legality = {12, 22},
+       .gradient = nll_gradient,
+       .note = "f32 math and loss"},
+      {.name = "SoftmaxCrossEntropyLoss",
+       .precision = kFp32,
+       .legality = {12, 13},
+       .fp32_outputs = 0b11,  // the loss is f32 before the loss scale multiplies it; log_prob
+       .gradient = softmax_cross_entropy_gradient,
+       .note = "f32 math and loss"},
+      {.domain = kHalfnoteDomain,
+       .name = "NegativeLogLikelihoodLossGrad",
+       .precision = kFp32,
+       .legality = {1, 1},
+       .fp32_inputs = 0b1,  // dL, where the loss scale enters
+       .has_out_dtype = true,
+       .scale = ScaleRule::kFirst,
+       .no_gradient = kSecond,
+       .infer = infer_nll_grad,
+       .body = nll_grad_body,
+       .note = "gradient of NegativeLogLikelihoodLoss"},
+      {.domain = kHalfnoteDomain,
+       .name = "SoftmaxCrossEntropyLossGrad",
+       .precision = kFp32,
+       .legality = {1, 1},
+       .fp32_inputs = 0b1,
+       .scale = ScaleRule::kFirst,
+       .no_gradient = kSecond,
+       .infer = infer_like<1>,
+       .body = softmax_cross_entropy_grad_body,
+       .note = "gradient of SoftmaxCrossEntropyLoss from log_prob"},
+  };
+}
+
+}  // namespace halfnote

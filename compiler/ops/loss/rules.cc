@@ -1,0 +1,148 @@
+// Softmax cross-entropy and negative log likelihood. With w the weight of each label, 0 where it is
+// ignored, and d = Σ w for reduction mean, else 1:
+//   SoftmaxCrossEntropyLoss:  dX = (exp(log_prob) − onehot(label))·w·dL/d
+//   NegativeLogLikelihoodLoss:  dX = −onehot(label)·w·dL/d
+// Scores are (N, C, d…), labels (N, d…), weights (C); dL is a scalar, or (N, d…) for reduction
+// none.
+#include "base/error.h"
+#include "compiler/ir/model.h"
+#include "compiler/ops/loss/parts.h"
+#include "compiler/ops/rule_support.h"
+
+namespace halfnote::loss {
+namespace {
+
+Attributes loss_attributes(const Attributes& forward) {
+  Attributes attributes;
+  for (const char* name : {"reduction", "ignore_index"}) {
+    if (const Attribute* value = forward.find(name)) attributes.set(name, *value);
+  }
+  return attributes;
+}
+
+Expr input_or_none(const GradientContext& rule, size_t index) {
+  return index < rule.inputs.size() ? rule.inputs[index] : rule.b.none();
+}
+
+void refuse_weight_gradient(const GradientContext& rule) {
+  if (rule.needed.size() <= 2 || !rule.needed[2]) return;
+  throw Error(ErrorCode::kUnsupported, "the class weights of a loss cannot be trained")
+      .expected("constant weights", "weights that depend on a trainable initializer")
+      .hint("freeze them with --freeze REGEX");
+}
+
+/// The classes that labels are compared with: 0 … C − 1 as (C, 1…) against labels (N, 1, d…).
+Expr class_numbers(Builder& b, const SymbolicShape& scores, Expr shape) {
+  Expr numbers = b.none();
+  if (scores[1].known()) {
+    numbers = b.ints(axes_between(0, scores[1].value));
+  } else {
+    const Expr count = b.op("Gather", {shape, b.scalar(DType::kI64, 1)});
+    numbers = b.op("Range", {b.scalar(DType::kI64, 0), count, b.scalar(DType::kI64, 1)});
+  }
+  return per_channel(numbers, static_cast<int>(scores.size()));
+}
+
+struct Targets {
+  Expr one_hot;  // (N, C, d…) bool
+  Expr valid;    // (N, 1, d…) bool: not ignored; invalid if nothing is ever ignored
+  Expr factor;   // (N, 1, d…) or a scalar: w·dL/d
+};
+
+/// Everything that depends on the labels. `dl` has the math type.
+Targets targets_of(BodyContext& body, Expr dl, Expr labels, Expr weights,
+                   const SymbolicShape& scores, Expr shape) {
+  Builder& b = body.b;
+  const std::string reduction = body.attributes.get_string("reduction", "mean");
+  Targets t{b.none(), b.none(), dl};
+  Expr label = unsqueeze(b.cast(labels, DType::kI64), {1});
+  if (body.attributes.has("ignore_index")) {
+    const int64_t ignored = body.attributes.get_int("ignore_index", 0);
+    t.valid = b.op("Not", {b.op("Equal", {label, b.constant(Tensor::scalar<int64_t>(ignored))})});
+    // An ignored label may lie outside [0, C): class 0 stands for it where it is looked up.
+    label = b.op("Where", {t.valid, label, b.scalar(DType::kI64, 0)});
+  }
+  t.one_hot = b.op("Equal", {label, class_numbers(b, scores, shape)});
+
+  Expr w = b.none();
+  if (weights.valid()) w = b.op("Gather", {b.cast(weights, dl.dtype()), label});
+  if (t.valid.valid()) w = w.valid() ? mask_zero(t.valid, w) : b.cast(t.valid, dl.dtype());
+  if (reduction == "none") t.factor = unsqueeze(dl, {1});
+  if (reduction == "mean") {
+    const Expr total = w.valid() ? b.op("ReduceSum", {w}, {{"keepdims", int64_t{0}}})
+                                 : b.cast(b.op("Size", {label}), dl.dtype());
+    t.factor = dl / total;
+  }
+  if (w.valid()) t.factor = t.factor * w;
+  return t;
+}
+
+/// Rows of ignored labels are zero whatever the factor is (a mean over none divides by 0).
+Expr finish(BodyContext& body, const Targets& t, Expr dx) {
+  const Expr masked = t.valid.valid() ? mask_zero(t.valid, dx) : dx;
+  return body.b.cast(masked, body.output_types[0].dtype);
+}
+
+}  // namespace
+
+std::vector<ValueType> infer_nll_grad(const Graph& graph, NodeId node) {
+  const DType dtype = out_dtype_of(graph.node(node).attributes, operand_type(graph, node, 0).dtype);
+  return {ValueType::tensor(dtype, spelled_shape(graph, node, 3))};
+}
+
+std::vector<Expr> softmax_cross_entropy_gradient(GradientContext& rule) {
+  Builder& b = rule.b;
+  refuse_weight_gradient(rule);
+  const Expr log_prob = rule.request_output(1);
+  std::vector<Expr> results(rule.inputs.size(), b.none());
+  if (rule.grads[0].valid()) {
+    const Expr weights = input_or_none(rule, 2);
+    std::vector<Expr> operands = {rule.grads[0], log_prob, rule.inputs[1]};
+    if (weights.valid()) operands.push_back(weights);
+    results[0] = b.ops("SoftmaxCrossEntropyLossGrad", operands, 1,
+                       loss_attributes(rule.attributes()), kHalfnoteDomain)[0];
+  }
+  if (rule.grads[1].valid()) {
+    const Expr through =
+        b.op("LogSoftmaxGrad", {rule.grads[1], log_prob}, {{"axis", int64_t{1}}}, kHalfnoteDomain);
+    results[0] = results[0].valid() ? results[0] + through : through;
+  }
+  return results;
+}
+
+std::vector<Expr> nll_gradient(GradientContext& rule) {
+  Builder& b = rule.b;
+  refuse_weight_gradient(rule);
+  const Expr x = rule.inputs[0];
+  Attributes attributes = loss_attributes(rule.attributes());
+  attributes.set("out_dtype", static_cast<int64_t>(x.dtype()));
+  std::vector<Expr> results(rule.inputs.size(), b.none());
+  results[0] = b.op("NegativeLogLikelihoodLossGrad",
+                    {rule.grads[0], rule.inputs[1],
+                     input_or_none(rule, 2).valid() ? rule.inputs[2] : b.none(), b.shape_of(x)},
+                    std::move(attributes), kHalfnoteDomain);
+  return results;
+}
+
+std::vector<Expr> softmax_cross_entropy_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr log_prob = b.to_math(body.inputs[1]);
+  const Expr dl = b.cast(body.inputs[0], log_prob.dtype());
+  const Expr weights = body.inputs.size() > 3 ? body.inputs[3] : b.none();
+  const SymbolicShape scores = log_prob.shape();
+  const Expr shape = scores[1].known() ? b.none() : b.shape_of(log_prob);
+  const Targets t = targets_of(body, dl, body.inputs[2], weights, scores, shape);
+  const Expr residual = b.op("Exp", {log_prob}) - b.cast(t.one_hot, log_prob.dtype());
+  return {finish(body, t, residual * t.factor)};
+}
+
+std::vector<Expr> nll_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr dl = b.to_math(body.inputs[0]);
+  const SymbolicShape scores = body.output_types[0].shape.value_or(SymbolicShape{});
+  const Targets t = targets_of(body, dl, body.inputs[1], body.inputs[2], scores, body.inputs[3]);
+  const Expr hit = mask_zero(t.one_hot, -t.factor);
+  return {finish(body, t, hit)};
+}
+
+}  // namespace halfnote::loss

@@ -1,0 +1,92 @@
+// Bodies of the normalizations of ai.halfnote in standard ops: f32 math (f64 for f64), rounded
+// once.
+#include "base/error.h"
+#include "compiler/ops/normalization/parts.h"
+#include "compiler/ops/rule_support.h"
+
+namespace halfnote::normalization {
+namespace {
+
+Expr round_to(Expr x, const ValueType& type) { return x.builder->cast(x, type.dtype); }
+
+}  // namespace
+
+std::vector<Expr> batch_normalization_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr x = b.to_math(body.inputs[0]);
+  const Expr scale = body.inputs[1], bias = body.inputs[2];
+  const int rank = x.rank();
+  const std::vector<int64_t> axes = axes_but_channel(rank);
+  const double epsilon = body.attributes.get_float("epsilon", 1e-5f);
+  const double momentum = body.attributes.get_float("momentum", 0.9f);
+
+  const Expr mean = mean_keep(x, axes);
+  const Expr centred = x - mean;
+  const Expr variance = mean_keep(centred * centred, axes);
+  const Expr inv_std = b.op("Reciprocal", {b.op("Sqrt", {variance + epsilon})});
+  const Expr y = centred * inv_std * per_channel(scale, rank) + per_channel(bias, rank);
+
+  const Expr batch_mean = squeeze(mean, axes), batch_variance = squeeze(variance, axes);
+  const auto running = [&](Expr old, Expr batch) {
+    return old * momentum + batch * (1.0 - momentum);
+  };
+  return {round_to(y, body.output_types[0]), running(body.inputs[3], batch_mean),
+          running(body.inputs[4], batch_variance), batch_mean, squeeze(inv_std, axes)};
+}
+
+std::vector<Expr> batch_normalization_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr grad = b.to_math(body.inputs[0]);
+  const Expr x = b.to_math(body.inputs[1]);
+  const int rank = x.rank();
+  const std::vector<int64_t> axes = axes_but_channel(rank);
+  const Expr scale = per_channel(body.inputs[2], rank);
+  const Expr inv_std = per_channel(body.inputs[4], rank);
+
+  const Expr normalized = (x - per_channel(body.inputs[3], rank)) * inv_std;
+  const Expr product = grad * normalized;
+  const Expr centred = grad - mean_keep(grad, axes) - normalized * mean_keep(product, axes);
+  const Expr dx = scale * inv_std * centred;
+  return {round_to(dx, body.output_types[0]), b.reduce_sum(product, axes, false),
+          b.reduce_sum(grad, axes, false)};
+}
+
+std::vector<Expr> layer_normalization_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr grad = b.to_math(body.inputs[0]);
+  const Expr x = b.to_math(body.inputs[1]);
+  const Expr scale = b.to_math(body.inputs[2]);
+  const Expr mean = b.cast(body.inputs[3], x.dtype());
+  const Expr inv_std = b.cast(body.inputs[4], x.dtype());
+  const int64_t axis = normalize_axis(body.attributes.get_int("axis", -1), x.rank());
+  const std::vector<int64_t> inner = axes_between(axis, x.rank());
+  const std::vector<int64_t> outer = axes_between(0, axis);
+
+  const Expr normalized = (x - mean) * inv_std;
+  const Expr scaled = grad * scale;
+  const Expr centred =
+      scaled - mean_keep(scaled, inner) - normalized * mean_keep(scaled * normalized, inner);
+  return {round_to(inv_std * centred, body.output_types[0]),
+          round_to(b.reduce_sum(grad * normalized, outer, false), body.output_types[1]),
+          round_to(b.reduce_sum(grad, outer, false), body.output_types[2])};
+}
+
+std::vector<Expr> softmax_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr grad = b.to_math(body.inputs[0]);
+  const Expr y = b.to_math(body.inputs[1]);
+  const int64_t axis = body.attributes.get_int("axis", -1);
+  const Expr dx = (grad - b.reduce_sum(grad * y, {axis}, true)) * y;
+  return {round_to(dx, body.output_types[0])};
+}
+
+std::vector<Expr> log_softmax_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr grad = b.to_math(body.inputs[0]);
+  const Expr y = b.to_math(body.inputs[1]);
+  const int64_t axis = body.attributes.get_int("axis", -1);
+  const Expr dx = grad - b.op("Exp", {y}) * b.reduce_sum(grad, {axis}, true);
+  return {round_to(dx, body.output_types[0])};
+}
+
+}  // namespace halfnote::normalization

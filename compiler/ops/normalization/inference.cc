@@ -1,0 +1,50 @@
+#include "base/error.h"
+#include "compiler/ops/normalization/parts.h"
+#include "compiler/ops/rule_support.h"
+
+namespace halfnote::normalization {
+namespace {
+
+/// The type of a statistic or parameter, one number a channel: f32, f64 where X is f64. Operands
+/// from `first` on must have it.
+ValueType channel_type(const Graph& graph, NodeId node, size_t x_index, size_t first) {
+  const SymbolicShape& x = operand_shape(graph, node, x_index);
+  if (x.size() < 2) {
+    throw Error(ErrorCode::kModel, "BatchNormalization needs a channel dim")
+        .expected("rank 2 or more", to_string(x));
+  }
+  const DType dtype = math_dtype(operand_type(graph, node, x_index).dtype);
+  for (size_t i = first; i < 5; ++i) {
+    const DType got = operand_type(graph, node, i).dtype;
+    if (got == dtype) continue;
+    throw Error(ErrorCode::kModel, "parameters and statistics are not in full precision")
+        .expected(std::string(short_name(dtype)) + " operand " + std::to_string(i),
+                  std::string(short_name(got)))
+        .hint("keep scale, bias, mean and variance of BatchNormalization in f32");
+  }
+  return ValueType::tensor(dtype, {x[1]});
+}
+
+}  // namespace
+
+std::vector<ValueType> infer_batch_normalization(const Graph& graph, NodeId node) {
+  const ValueType channel = channel_type(graph, node, 0, 1);
+  return {operand_type(graph, node, 0), channel, channel, channel, channel};
+}
+
+std::vector<ValueType> infer_batch_normalization_grad(const Graph& graph, NodeId node) {
+  const ValueType channel = channel_type(graph, node, 1, 2);
+  return {operand_type(graph, node, 1), channel, channel};
+}
+
+std::vector<ValueType> infer_layer_normalization_grad(const Graph& graph, NodeId node) {
+  const Attributes& attributes = graph.node(node).attributes;
+  const ValueType& x = operand_type(graph, node, 1);
+  const auto rank = static_cast<int64_t>(operand_shape(graph, node, 1).size());
+  const int64_t axis = normalize_axis(attributes.get_int("axis", -1), rank);
+  const SymbolicShape normalized(x.shape->begin() + axis, x.shape->end());
+  const ValueType parameter = ValueType::tensor(out_dtype_of(attributes, x.dtype), normalized);
+  return {x, parameter, parameter};
+}
+
+}  // namespace halfnote::normalization

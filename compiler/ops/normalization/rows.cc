@@ -1,0 +1,149 @@
+// The operator rows of the normalizations and of softmax.
+#include <iterator>
+
+#include "compiler/ir/model.h"
+#include "compiler/ops/families.h"
+#include "compiler/ops/normalization/parts.h"
+#include "compiler/ops/rule_support.h"
+
+namespace halfnote {
+namespace {
+
+using namespace normalization;  // NOLINT(google-build-using-namespace): the rules of this family
+using enum PrecisionClass;
+
+constexpr std::string_view kSecond = "not in this release: second derivatives";
+constexpr std::string_view kComposite =
+    "not in this release: gradient of this normalization; write it as ReduceMean, Sub, Mul and "
+    "Sqrt";
+
+constexpr OperatorRow kOnnxRows[] = {
+    {.name = "BatchNormalization",
+     .precision = kFp32,
+     .legality = {1, 14},
+     .fp32_inputs = 0b11110,  // scale, B, mean, var
+     .fp32_outputs = 0b110,   // running mean and variance
+     .fp32_math_inside = true,
+     .gradient = batch_normalization_gradient,
+     .note = "16-bit X with f32 parameters and statistics"},
+    {.name = "GroupNormalization",
+     .precision = kFp32,
+     .legality = {18, 18},
+     .fp32_math_inside = true,
+     .no_gradient = kComposite,
+     .note = "stash_type keeps the statistics in f32"},
+    {.name = "Hardmax",
+     .precision = kClear,
+     .legality = {1, 13},
+     .no_gradient = "piecewise constant: the gradient is zero almost everywhere",
+     .note = "one-hot of the maximum"},
+    {.name = "InstanceNormalization",
+     .precision = kFp32,
+     .legality = {1, 22},
+     .no_gradient = kComposite,
+     .note = "no form with f32 statistics in ONNX: f32 in and out"},
+    {.name = "LRN",
+     .precision = kFp32,
+     .legality = {1, 13},
+     .no_gradient = "not in this release: gradient of LRN",
+     .note = "squares overflow f16"},
+    {.name = "LayerNormalization",
+     .precision = kFp32,
+     .legality = {17, 17},
+     .fp32_outputs = 0b110,  // Mean, InvStdDev
+     .fp32_math_inside = true,
+     .gradient = layer_normalization_gradient,
+     .note = "stash_type keeps the statistics in f32"},
+    {.name = "LogSoftmax",
+     .precision = kFp32,
+     .legality = {1, 13},
+     .gradient = log_softmax_gradient,
+     .note = "f32 math"},
+    {.name = "LpNormalization",
+     .precision = kFp32,
+     .legality = {1, 22},
+     .no_gradient = kComposite,
+     .note = "norms in f32"},
+    {.name = "MeanVarianceNormalization",
+     .precision = kFp32,
+     .legality = {9, 13},
+     .no_gradient = kComposite,
+     .note = "means and squares in f32"},
+    {.name = "RMSNormalization",
+     .precision = kFp32,
+     .legality = {23, 23},
+     .fp32_math_inside = true,
+     .no_gradient = kComposite,
+     .note = "stash_type keeps the statistics in f32"},
+    {.name = "Softmax",
+     .precision = kFp32,
+     .legality = {1, 13},
+     .gradient = softmax_gradient,
+     .note = "f32 math"},
+};
+
+constexpr OperatorRow kHalfnoteRows[] = {
+    {.domain = kHalfnoteDomain,
+     .name = "BatchNormalization",
+     .precision = kFp32,
+     .legality = {1, 1},
+     .fp32_inputs = 0b11110,
+     .fp32_outputs = 0b11110,
+     .fp32_math_inside = true,
+     .gradient = saved_batch_normalization_gradient,
+     .infer = infer_batch_normalization,
+     .body = batch_normalization_body,
+     .note = "training form that keeps its statistics for the backward"},
+    {.domain = kHalfnoteDomain,
+     .name = "BatchNormalizationGrad",
+     .precision = kFp32,
+     .legality = {1, 1},
+     .fp32_inputs = 0b11100,
+     .fp32_outputs = 0b110,
+     .fp32_math_inside = true,
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kSecond,
+     .infer = infer_batch_normalization_grad,
+     .body = batch_normalization_grad_body,
+     .note = "gradient of BatchNormalization in training form"},
+    {.domain = kHalfnoteDomain,
+     .name = "LayerNormalizationGrad",
+     .precision = kFp32,
+     .legality = {1, 1},
+     .fp32_inputs = 0b11000,
+     .has_out_dtype = true,
+     .fp32_math_inside = true,
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kSecond,
+     .infer = infer_layer_normalization_grad,
+     .body = layer_normalization_grad_body,
+     .note = "gradient of LayerNormalization; out_dtype is that of dScale and dB"},
+    {.domain = kHalfnoteDomain,
+     .name = "LogSoftmaxGrad",
+     .precision = kFp32,
+     .legality = {1, 1},
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kSecond,
+     .infer = infer_like<1>,
+     .body = log_softmax_grad_body,
+     .note = "gradient of LogSoftmax from its output"},
+    {.domain = kHalfnoteDomain,
+     .name = "SoftmaxGrad",
+     .precision = kFp32,
+     .legality = {1, 1},
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kSecond,
+     .infer = infer_like<1>,
+     .body = softmax_grad_body,
+     .note = "gradient of Softmax from its output"},
+};
+
+}  // namespace
+
+std::vector<OperatorRow> normalization_rows() {
+  std::vector<OperatorRow> rows(std::begin(kOnnxRows), std::end(kOnnxRows));
+  rows.insert(rows.end(), std::begin(kHalfnoteRows), std::end(kHalfnoteRows));
+  return rows;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,33 @@
+// The rules of the reduction and pooling rows: inference, gradients and function bodies.
+#pragma once
+
+#include <vector>
+
+#include "compiler/ops/operator.h"
+
+namespace halfnote::reduction {
+
+// reduce.cc
+std::vector<Expr> reduce_sum_gradient(GradientContext& rule);
+std::vector<Expr> reduce_mean_gradient(GradientContext& rule);
+/// ReduceMax and ReduceMin: equal extremes share the gradient.
+std::vector<Expr> reduce_extreme_gradient(GradientContext& rule);
+std::vector<Expr> reduce_l1_gradient(GradientContext& rule);
+std::vector<Expr> reduce_l2_gradient(GradientContext& rule);
+std::vector<Expr> reduce_log_sum_gradient(GradientContext& rule);
+std::vector<Expr> reduce_log_sum_exp_gradient(GradientContext& rule);
+std::vector<Expr> reduce_sum_square_gradient(GradientContext& rule);
+std::vector<Expr> reduce_prod_gradient(GradientContext& rule);
+std::vector<Expr> cum_sum_gradient(GradientContext& rule);
+std::vector<Expr> global_average_pool_gradient(GradientContext& rule);
+std::vector<Expr> global_max_pool_gradient(GradientContext& rule);
+
+// pool.cc
+std::vector<ValueType> infer_max_pool_grad(const Graph& graph, NodeId node);
+std::vector<ValueType> infer_average_pool_grad(const Graph& graph, NodeId node);
+std::vector<Expr> max_pool_gradient(GradientContext& rule);
+std::vector<Expr> average_pool_gradient(GradientContext& rule);
+std::vector<Expr> max_pool_grad_body(BodyContext& body);
+std::vector<Expr> average_pool_grad_body(BodyContext& body);
+
+}  // namespace halfnote::reduction

@@ -1,0 +1,30 @@
+// The rules of the stateful rows: dropout, optimizers, and what the loss scaler asks of gradients.
+#pragma once
+
+#include <vector>
+
+#include "compiler/ops/operator.h"
+
+namespace halfnote::stateful {
+
+// dropout.cc
+/// ONNX's Dropout in its inference form; the training form is an error here.
+std::vector<Expr> inference_dropout_gradient(GradientContext& rule);
+/// The same op on dY: the mask is made again.
+std::vector<Expr> dropout_gradient(GradientContext& rule);
+std::vector<Expr> dropout_body(BodyContext& body);
+
+// optimizers.cc
+std::vector<Expr> sgd_body(BodyContext& body);
+std::vector<Expr> momentum_body(BodyContext& body);
+std::vector<Expr> adam_body(BodyContext& body);
+std::vector<Expr> adam_w_body(BodyContext& body);
+
+// scaling.cc
+std::vector<ValueType> infer_all_finite(const Graph& graph, NodeId node);
+std::vector<ValueType> infer_global_norm(const Graph& graph, NodeId node);
+std::vector<Expr> all_finite_body(BodyContext& body);
+std::vector<Expr> global_norm_body(BodyContext& body);
+std::vector<Expr> update_loss_scale_body(BodyContext& body);
+
+}  // namespace halfnote::stateful

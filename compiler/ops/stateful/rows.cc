@@ -1,0 +1,124 @@
+// The operator rows of random numbers, dropout, the optimizers and the loss scaler.
+#include "compiler/ir/model.h"
+#include "compiler/ops/families.h"
+#include "compiler/ops/rule_support.h"
+#include "compiler/ops/stateful/parts.h"
+
+namespace halfnote {
+namespace {
+
+using namespace stateful;  // NOLINT(google-build-using-namespace): the rules of this family
+using enum PrecisionClass;
+
+constexpr std::string_view kRandom = "a random draw: no gradient exists";
+constexpr std::string_view kUpdate = "part of the update: nothing is differentiated through it";
+constexpr uint32_t kEveryInput = ~0u;
+
+OperatorRow random_row(std::string_view name, Legality legality, std::string_view note) {
+  return {.name = name,
+          .precision = kFp32,
+          .legality = legality,
+          .purity = Purity::kRandom,
+          .no_gradient = kRandom,
+          .note = note};
+}
+
+/// An optimizer: all tensors and scalars in full precision, `commit` its last input.
+OperatorRow optimizer_row(std::string_view name, int commit, InferRule infer, BodyRule body,
+                          std::string_view note) {
+  return {.domain = kHalfnoteDomain,
+          .name = name,
+          .precision = kFp32,
+          .fp32_inputs = kEveryInput,
+          .fp32_outputs = kEveryInput,
+          .commit_input = commit,
+          .no_gradient = kUpdate,
+          .infer = infer,
+          .body = body,
+          .note = note};
+}
+
+OperatorRow onnx_dropout() {
+  return {.name = "Dropout",
+          .precision = kInfer,
+          .legality = {1, 13},
+          .fp32_inputs = 0b10,  // ratio
+          .purity = Purity::kRandom,
+          .scale = ScaleRule::kFirst,
+          .gradient = inference_dropout_gradient,
+          .note = "in training form rewritten to ai.halfnote.Dropout"};
+}
+
+OperatorRow dropout() {
+  return {.domain = kHalfnoteDomain,
+          .name = "Dropout",
+          .precision = kInfer,
+          .legality = {1, 1},
+          .scale = ScaleRule::kFirst,
+          .gradient = dropout_gradient,
+          .infer = infer_like<0>,
+          .body = dropout_body,
+          .note = "counter-based: the mask is a function of seed, step and node"};
+}
+
+std::vector<OperatorRow> scaler_rows() {
+  return {
+      {.domain = kHalfnoteDomain,
+       .name = "AllFinite",
+       .precision = kOpaque,
+       .legality = {1, 1},
+       .scale = ScaleRule::kAbsorb,
+       .no_gradient = kUpdate,
+       .infer = infer_all_finite,
+       .body = all_finite_body,
+       .note = "reads each operand in its own type"},
+      {.domain = kHalfnoteDomain,
+       .name = "GlobalNorm",
+       .precision = kFp32,
+       .fp32_inputs = kEveryInput,
+       .fp32_outputs = kEveryInput,
+       .no_gradient = kUpdate,
+       .infer = infer_global_norm,
+       .body = global_norm_body,
+       .note = "accumulated in f64; takes unscaled gradients only"},
+      {.domain = kHalfnoteDomain,
+       .name = "UpdateLossScale",
+       .precision = kOpaque,
+       .fp32_inputs = 0b1001,
+       .fp32_outputs = 0b1001,
+       .scale = ScaleRule::kSame,
+       .no_gradient = kUpdate,
+       .infer = infer_like<0, 1, 2, 3, 4>,
+       .body = update_loss_scale_body,
+       .note = "the dynamic loss scale's state after a step"},
+  };
+}
+
+}  // namespace
+
+std::vector<OperatorRow> stateful_rows() {
+  constexpr std::string_view kStream =
+      "sampled in f32, so that the stream does not depend on types";
+  std::vector<OperatorRow> rows = {
+      random_row("Bernoulli", {15, 22}, "the probability is compared in f32"),
+      onnx_dropout(),
+      random_row("Multinomial", {7, 22}, "integer samples"),
+      random_row("RandomNormal", {1, 22}, kStream),
+      random_row("RandomNormalLike", {1, 22}, kStream),
+      random_row("RandomUniform", {1, 22}, kStream),
+      random_row("RandomUniformLike", {1, 22}, kStream),
+      optimizer_row("Adam", 6, infer_like<0, 2, 3>, adam_body,
+                    "PyTorch's Adam; weight decay is added to the gradient"),
+      optimizer_row("AdamW", 6, infer_like<0, 2, 3>, adam_w_body,
+                    "Adam with decoupled weight decay"),
+      dropout(),
+      optimizer_row("Momentum", 5, infer_like<0, 2>, momentum_body,
+                    "PyTorch's SGD with momentum, Nesterov's form too"),
+      optimizer_row("SGD", 3, infer_like<0>, sgd_body, "plain gradient descent"),
+  };
+  const std::vector<OperatorRow> scaler = scaler_rows();
+  rows.insert(rows.end(), scaler.begin(), scaler.end());
+  return rows;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,161 @@
+// What a mixed-precision step decides from its gradients: AllFinite, GlobalNorm, and
+// UpdateLossScale, whose rule is docs/loss-scaling.md.
+#include "base/error.h"
+#include "compiler/ops/rule_support.h"
+#include "compiler/ops/stateful/parts.h"
+
+namespace halfnote::stateful {
+namespace {
+
+/// Sum of the scalars, in order.
+Expr sum_of(Builder& b, const std::vector<Expr>& scalars) {
+  return scalars.size() == 1 ? scalars[0] : b.ops("Sum", scalars, 1)[0];
+}
+
+Expr sum_all(Expr x) { return x.builder->op("ReduceSum", {x}, {{"keepdims", int64_t{0}}}); }
+
+Expr is_special(Expr x) {
+  Builder& b = *x.builder;
+  return b.op("Or", {b.op("IsNaN", {x}), b.op("IsInf", {x})});
+}
+
+struct Rule {
+  double up, down, min, max;
+  int64_t interval, hysteresis, first_window_extra, warmup_interval;
+  bool every_clean, publish_delay;
+};
+
+Rule rule_of(const Attributes& attributes) {
+  const std::string refill = attributes.get_string("refill", "on_growth");
+  if (refill != "on_growth" && refill != "every_clean") {
+    throw Error(ErrorCode::kModel, "unknown refill of UpdateLossScale")
+        .expected("on_growth or every_clean", "\"" + refill + "\"");
+  }
+  return {.up = attributes.get_float("up", 2),
+          .down = attributes.get_float("down", 0.5f),
+          .min = attributes.get_float("min", 1),
+          .max = attributes.get_float("max", 16777216),
+          .interval = attributes.get_int("interval", 2000),
+          .hysteresis = attributes.get_int("hysteresis", 1),
+          .first_window_extra = attributes.get_int("first_window_extra", 0),
+          .warmup_interval = attributes.get_int("warmup_interval", 0),
+          .every_clean = refill == "every_clean",
+          .publish_delay = attributes.get_int("publish_delay", 0) != 0};
+}
+
+/// Builds the update from the state before it; both outcomes are computed and `finite` selects.
+class ScaleUpdate {
+ public:
+  ScaleUpdate(BodyContext& body)
+      : b_(body.b),
+        rule_(rule_of(body.attributes)),
+        scale_(body.inputs[0]),
+        growth_(body.inputs[1]),
+        hysteresis_(body.inputs[2]),
+        pending_(body.inputs[3]),
+        clean_(body.inputs[4]),
+        finite_(body.inputs[5]) {}
+
+  std::vector<Expr> run() {
+    const Expr before = rule_.publish_delay ? pending_ : scale_;
+    const Outcome good = after_clean(before);
+    const Outcome bad = after_overflow(before);
+    const Expr next = select(finite_, good.scale, bad.scale);
+    const Expr published = rule_.publish_delay ? b_.op("Identity", {pending_}) : next;
+    const Expr pending = rule_.publish_delay ? next : b_.op("Identity", {next});
+    return {published, select(finite_, good.growth, bad.growth),
+            select(finite_, good.hysteresis, bad.hysteresis), pending,
+            select(finite_, clean_, number(-1))};
+  }
+
+ private:
+  struct Outcome {
+    Expr scale, growth, hysteresis;
+  };
+
+  Expr number(int64_t value) { return b_.scalar(DType::kI32, static_cast<double>(value)); }
+  Expr real(double value) { return b_.scalar(DType::kF32, value); }
+  Expr select(Expr mask, Expr yes, Expr no) { return b_.op("Where", {mask, yes, no}); }
+
+  Outcome after_overflow(Expr before) {
+    const Expr more = b_.op("Greater", {hysteresis_, number(1)});
+    const Expr left = select(more, hysteresis_ - 1.0, number(0));
+    Expr shrunk = before * rule_.down;
+    if (rule_.min > 0) {
+      const Expr floor = b_.op("Min", {before, real(rule_.min)});
+      shrunk = select(b_.op("Less", {shrunk, real(rule_.min)}), floor, shrunk);
+    }
+    return {select(more, before, shrunk), number(0), left};
+  }
+
+  Outcome after_clean(Expr before) {
+    const Expr kept = rule_.every_clean ? number(rule_.hysteresis) : hysteresis_;
+    const bool warms_up = rule_.warmup_interval > 0;
+    if (!warms_up && rule_.interval <= 0) return {before, growth_, kept};
+    const Expr early = b_.op("GreaterOrEqual", {clean_, number(0)});
+    Expr interval = number(rule_.interval);
+    if (warms_up) interval = select(early, number(rule_.warmup_interval), interval);
+    const Expr count = growth_ + 1.0;
+    const Expr extra = number(rule_.first_window_extra);
+    const Expr full = b_.op("GreaterOrEqual", {count, interval + extra});
+    const Outcome counted = {select(full, grown(before), before), select(full, extra, count),
+                             select(full, number(rule_.hysteresis), kept)};
+    if (rule_.interval > 0) return counted;
+    // After the warm-up the scale never grows.
+    return {select(early, counted.scale, before), select(early, counted.growth, growth_),
+            select(early, counted.hysteresis, kept)};
+  }
+
+  Expr grown(Expr before) {
+    const Expr product = before * rule_.up;
+    Expr bounded = product;
+    if (rule_.max > 0) {
+      const Expr ceiling = b_.op("Max", {before, real(rule_.max)});
+      bounded = select(b_.op("Greater", {product, real(rule_.max)}), ceiling, product);
+    }
+    return select(is_special(product), before, bounded);
+  }
+
+  Builder& b_;
+  const Rule rule_;
+  const Expr scale_, growth_, hysteresis_, pending_, clean_, finite_;
+};
+
+}  // namespace
+
+std::vector<ValueType> infer_all_finite(const Graph& graph, NodeId node) {
+  for (size_t i = 0; i < graph.inputs(node).size(); ++i) {
+    if (is_float(operand_type(graph, node, i).dtype)) continue;
+    throw Error(ErrorCode::kModel, "an operand of AllFinite is no float tensor")
+        .expected("a float type", to_string(operand_type(graph, node, i)));
+  }
+  return {ValueType::tensor(DType::kBool, SymbolicShape{})};
+}
+
+std::vector<ValueType> infer_global_norm(const Graph& graph, NodeId node) {
+  return {ValueType::tensor(math_dtype(operand_type(graph, node, 0).dtype), SymbolicShape{})};
+}
+
+std::vector<Expr> all_finite_body(BodyContext& body) {
+  Builder& b = body.b;
+  std::vector<Expr> counts;
+  for (const Expr& input : body.inputs) {
+    counts.push_back(sum_all(b.cast(is_special(b.to_math(input)), DType::kF32)));
+  }
+  return {b.op("Equal", {sum_of(b, counts), b.scalar(DType::kF32, 0)})};
+}
+
+std::vector<Expr> global_norm_body(BodyContext& body) {
+  Builder& b = body.b;
+  std::vector<Expr> squares;
+  for (const Expr& input : body.inputs) {
+    const Expr wide = b.cast(input, DType::kF64);
+    squares.push_back(sum_all(wide * wide));
+  }
+  const Expr norm = b.op("Sqrt", {sum_of(b, squares)});
+  return {b.cast(norm, body.output_types[0].dtype)};
+}
+
+std::vector<Expr> update_loss_scale_body(BodyContext& body) { return ScaleUpdate(body).run(); }
+
+}  // namespace halfnote::stateful

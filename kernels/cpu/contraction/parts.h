@@ -1,0 +1,14 @@
+// The rows of the contraction family, file by file.
+#pragma once
+
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace halfnote::cpu {
+
+std::vector<KernelRow> matmul_rows();     // matmul.cc: MatMul, Gemm, plain and of ai.halfnote
+std::vector<KernelRow> conv_rows();       // conv.cc: Conv, ConvTranspose
+std::vector<KernelRow> conv_grad_rows();  // conv_grad.cc: ConvGradInput, ConvGradWeight
+
+}  // namespace halfnote::cpu

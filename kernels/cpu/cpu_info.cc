@@ -1,0 +1,87 @@
+#include "kernels/cpu/cpu_info.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <cstdlib>
+#include <dnnl.hpp>
+#include <fstream>
+#include <string_view>
+
+namespace halfnote::cpu {
+
+namespace {
+
+struct IsaName {
+  dnnl::cpu_isa isa;
+  std::string_view name;
+};
+
+constexpr IsaName kNames[] = {
+    {dnnl::cpu_isa::sse41, "sse41"},
+    {dnnl::cpu_isa::avx, "avx"},
+    {dnnl::cpu_isa::avx2, "avx2"},
+    {dnnl::cpu_isa::avx2_vnni, "avx2_vnni"},
+    {dnnl::cpu_isa::avx2_vnni_2, "avx2_vnni_2"},
+    {dnnl::cpu_isa::avx512_core, "avx512_core"},
+    {dnnl::cpu_isa::avx512_core_vnni, "avx512_core_vnni"},
+    {dnnl::cpu_isa::avx512_core_bf16, "avx512_core_bf16"},
+    {dnnl::cpu_isa::avx512_core_fp16, "avx512_core_fp16"},
+    {dnnl::cpu_isa::avx512_core_amx, "avx512_core_amx"},
+    {dnnl::cpu_isa::avx512_core_amx_fp16, "avx512_core_amx_fp16"},
+};
+
+/// The model name that Linux reports; empty where there is none.
+std::string model_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (!line.starts_with("model name")) continue;
+    const size_t start = line.find_first_not_of(" \t:", line.find(':'));
+    return start == std::string::npos ? std::string() : line.substr(start);
+  }
+  return {};
+}
+
+VectorIsa detect_vector_isa() {
+  const char* wish = std::getenv("HALFNOTE_ISA");
+  if (wish && std::string_view(wish) == "baseline") return VectorIsa::kBaseline;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return avx512 ? VectorIsa::kAvx512 : VectorIsa::kBaseline;
+}
+
+}  // namespace
+
+VectorIsa vector_isa() {
+  static const VectorIsa isa = detect_vector_isa();
+  return isa;
+}
+
+bool cpu_has_native_bf16() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::avx512_core_bf16:
+    case dnnl::cpu_isa::avx512_core_fp16:
+    case dnnl::cpu_isa::avx512_core_amx:
+    case dnnl::cpu_isa::avx512_core_amx_fp16:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string onednn_isa_name() {
+  const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+  for (const IsaName& entry : kNames) {
+    if (entry.isa == isa) return std::string(entry.name);
+  }
+  return fmt::format("isa {:#x}", static_cast<unsigned>(isa));
+}
+
+std::string cpu_description() {
+  const std::string model = model_name();
+  return fmt::format("{}, {} ({} bf16), {} threads", model.empty() ? "CPU" : model,
+                     onednn_isa_name(), cpu_has_native_bf16() ? "native" : "no native",
+                     omp_get_max_threads());
+}
+
+}  // namespace halfnote::cpu

@@ -1,0 +1,29 @@
+// The rows of our own fast kernels, file by file.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cpu/support.h"
+
+namespace halfnote::cpu::fast {
+
+std::vector<KernelRow>
+batch_norm_rows();  // batch_norm.cc: BatchNormalization in training, its gradient
+std::vector<KernelRow> max_pool_rows();  // max_pool.cc: MaxPool and its gradient in two dims
+
+/// for_float_type() without f64, which has only reference kernels.
+template <class Body>
+Prepared for_small_float(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kF32:
+      return body.template operator()<float>();
+    case DType::kF16:
+      return body.template operator()<Half>();
+    case DType::kBF16:
+      return body.template operator()<BFloat16>();
+    default:
+      return Prepared::no("elements of type " + std::string(short_name(dtype)));
+  }
+}
+
+}  // namespace halfnote::cpu::fast

@@ -1,0 +1,33 @@
+// The inner loops for any CPU of the architecture, and the choice among them.
+#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/fast/vector_math.h"
+
+namespace halfnote::cpu::fast {
+
+namespace baseline {
+namespace {
+#include "kernels/cpu/fast/vector_loops.inc"
+}
+}  // namespace baseline
+
+const VectorMath kBaselineMath = {
+    "baseline",
+    baseline::moments,
+    baseline::normalize,
+    baseline::gradient_sums,
+    baseline::normalize_gradient,
+    baseline::pair_maximum,
+    baseline::line_maximum,
+    baseline::line_maximum_gradient,
+    baseline::pair_maximum_gradient,
+    baseline::take_larger,
+};
+
+const VectorMath& vector_math() {
+#if defined(__x86_64__)
+  if (vector_isa() == VectorIsa::kAvx512) return kAvx512Math;
+#endif
+  return kBaselineMath;
+}
+
+}  // namespace halfnote::cpu::fast

@@ -1,0 +1,54 @@
+// The inner loops of our own fast kernels, on f32 in the first-level cache, compiled for the
+// baseline and for AVX-512. Both give the same bits: the order of every sum is fixed by the source,
+// in 64 interleaved partial sums.
+#pragma once
+
+#include <cstdint>
+
+namespace halfnote::cpu::fast {
+
+/// Elements that the kernels convert and process at a time.
+inline constexpr int64_t kPiece = 2048;
+
+/// Elements that the line_ loops may touch past the end.
+inline constexpr int64_t kOverrun = 16;
+
+struct VectorMath {
+  const char* name;
+
+  /// Mean of x and sum of squared distances from it; n > 0.
+  void (*moments)(const float* x, int64_t n, double* mean, double* squares);
+  /// y = (x − mean)·factor + shift
+  void (*normalize)(const float* x, int64_t n, float mean, float factor, float shift, float* y);
+  /// Adds Σ dy and Σ dy·(x − mean).
+  void (*gradient_sums)(const float* dy, const float* x, int64_t n, float mean, double* sum,
+                        double* product);
+  /// dx = factor·(dy − offset − (x − mean)·slope)
+  void (*normalize_gradient)(const float* dy, const float* x, int64_t n, float mean, float factor,
+                             float offset, float slope, float* dx);
+
+  /// The maximum of each pair x[2i], x[2i+1]: the first of equals, the first NaN.
+  void (*pair_maximum)(const float* x, int64_t n, float* y);
+  /// y[r] = the maximum of the lines x[2r] and x[2r + 1], elementwise, likewise; a line has
+  /// `columns` elements. Reads and writes up to kOverrun elements past the last line.
+  void (*line_maximum)(const float* x, int64_t rows, int64_t columns, float* y);
+  /// Each element of g[r] goes to where line_maximum() found the maximum, 0 to the other line.
+  /// Overruns likewise.
+  void (*line_maximum_gradient)(const float* x, const float* g, int64_t rows, int64_t columns,
+                                float* dx);
+  /// g[i] goes to the maximum of x[2i], x[2i+1]; dx likewise interleaved.
+  void (*pair_maximum_gradient)(const float* x, const float* g, int64_t n, float* dx);
+  /// Takes x[i·stride], where it is larger, into best[i], and first + i·stride into where[i] (may
+  /// be null).
+  void (*take_larger)(const float* x, int64_t stride, int64_t n, int32_t first, float* best,
+                      int32_t* where);
+};
+
+/// The loops for this CPU.
+const VectorMath& vector_math();
+
+extern const VectorMath kBaselineMath;
+/// Only on x86-64.
+extern const VectorMath kAvx512Math;
+
+}  // namespace halfnote::cpu::fast

@@ -1,0 +1,47 @@
+// What the cross-entropy losses and their gradients share: positions, labels, class weights, the
+// reduction.
+#pragma once
+
+#include <optional>
+
+#include "kernels/cpu/normalization/parts.h"
+#include "kernels/cpu/reals.h"
+
+namespace halfnote::cpu {
+
+std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the two losses
+std::vector<KernelRow> loss_grad_rows();      // loss_grad.cc: their gradients
+
+struct LossPlan {
+  enum class Reduction { kNone, kSum, kMean };
+
+  Lines lines;  // along the classes (axis 1); a line is a position with one label
+  Reduction reduction = Reduction::kMean;
+  std::optional<int64_t> ignored;  // the label that does not count
+  size_t label_input = 0, weight_input = 0;
+  DType label = DType::kUndefined, weight = DType::kUndefined;  // weight undefined: all 1
+  size_t weights_offset =
+      0;  // workspace: the weight of each position, 0 where the label is ignored
+  std::string op;
+
+  int64_t label_at(const KernelBuffers& buffers, int64_t position) const {
+    return label == DType::kI32 ? buffers.in<int32_t>(label_input)[position]
+                                : buffers.in<int64_t>(label_input)[position];
+  }
+  bool is_ignored(int64_t label_value) const { return ignored && *ignored == label_value; }
+
+  /// Fills the weights of all positions and returns what a loss is divided by (1, but for the
+  /// mean). Throws Error(kData) for a label outside the classes.
+  double prepare_weights(const KernelBuffers& buffers) const;
+};
+
+/// `scores` is (N, C, d…); labels have its shape without C. Throws Error(kModel) if shapes or
+/// attributes do not fit.
+LossPlan plan_loss(const KernelCall& call, const Shape& scores, size_t label_input,
+                   size_t weight_input, WorkspacePlan& workspace);
+/// The reason why types are not supported; else empty.
+std::string loss_type_refusal(const KernelCall& call, const LossPlan& plan);
+/// The shape of the loss.
+Shape loss_shape(const LossPlan& plan, const Shape& labels);
+
+}  // namespace halfnote::cpu

@@ -1,0 +1,60 @@
+// The rows of the normalization family, file by file, and what they share.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cpu/reals.h"
+#include "kernels/kernel.h"
+
+namespace halfnote::cpu {
+
+std::vector<KernelRow> batch_norm_rows();  // batch.cc: BatchNormalization and its gradient
+std::vector<KernelRow> layer_norm_rows();  // layer.cc: LayerNormalization, RMSNormalization
+std::vector<KernelRow> layer_grad_rows();  // layer_grad.cc: LayerNormalizationGrad
+std::vector<KernelRow> group_norm_rows();  // group.cc: InstanceNormalization, GroupNormalization
+std::vector<KernelRow>
+local_norm_rows();                      // local.cc: LpNormalization, LRN, MeanVarianceNormalization
+std::vector<KernelRow> softmax_rows();  // softmax.cc: Softmax, LogSoftmax, Hardmax
+std::vector<KernelRow> softmax_grad_rows();  // softmax_grad.cc: SoftmaxGrad, LogSoftmaxGrad
+
+/// A tensor seen as lines along one axis: line l starts at start(l), its elements are `stride`
+/// apart.
+struct Lines {
+  int64_t count = 0, length = 0, stride = 1;
+  int64_t start(int64_t line) const { return line / stride * length * stride + line % stride; }
+  /// Lines of a parallel block: about kElementGrain elements.
+  int64_t grain() const {
+    return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, length));
+  }
+};
+
+/// The lines along `axis`, which may be negative.
+Lines lines_along(const Shape& shape, int64_t axis);
+/// Lines that span all dims from `axis` on (contiguous).
+Lines lines_from(const Shape& shape, int64_t axis);
+
+/// Throws Error(kModel) unless input `index` is present and has `size` elements.
+void require_size(const KernelCall& call, size_t index, int64_t size);
+/// The reason why a present operand is no float; else empty.
+std::string float_refusal(const KernelCall& call);
+
+/// Mean and population variance, in double (two passes).
+struct Moments {
+  double mean = 0, variance = 0;
+};
+
+/// Of `count` elements that `at(i)` gives in math precision.
+template <class At>
+Moments moments_of(int64_t count, At&& at) {
+  Moments moments;
+  for (int64_t i = 0; i < count; ++i) moments.mean += at(i);
+  moments.mean /= static_cast<double>(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const double distance = at(i) - moments.mean;
+    moments.variance += distance * distance;
+  }
+  moments.variance /= static_cast<double>(count);
+  return moments;
+}
+
+}  // namespace halfnote::cpu

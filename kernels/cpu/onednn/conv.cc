@@ -1,0 +1,215 @@
+// Convolutions on oneDNN: forward, and the gradients for input and weights. The library chooses its
+// blocked or channels-last layouts, and operands are reordered in and out: on plain (N, C, H, W)
+// data it falls back to im2col, which takes about twice the time of its own layouts with the
+// reorders counted. A 1×1 convolution without stride or padding is a plain matrix product and stays
+// as it is.
+#include <numeric>
+
+#include "kernels/cpu/contraction/conv_plan.h"
+#include "kernels/cpu/onednn/parts.h"
+#include "kernels/cpu/onednn/program.h"
+
+namespace halfnote::cpu::onednn {
+
+namespace {
+
+/// The tensors x, w, y of a convolution in the types they are computed in, as they lie and as the
+/// library may want.
+struct ConvDescs {
+  Memory::desc x, w, y, bias;                 // plain
+  Memory::desc x_wanted, w_wanted, y_wanted;  // `any`, or the same
+  Memory::dims strides, dilations, pad_begin, pad_end;
+};
+
+struct ConvTypes {
+  DType x, w, y;
+};
+
+Shape spatial(const ConvPlan& plan, const ConvPlan::Dims& dims) {
+  return Shape(dims.end() - static_cast<int64_t>(plan.spatial), dims.end());
+}
+
+Shape tensor_shape(const ConvPlan& plan, int64_t channels, const ConvPlan::Dims& dims) {
+  Shape shape = spatial(plan, dims);
+  shape.insert(shape.begin(), {plan.batch, channels});
+  return shape;
+}
+
+Shape weight_shape(const ConvPlan& plan) {
+  Shape shape = spatial(plan, plan.kernel);
+  shape.insert(shape.begin(), {plan.group_filters(), plan.group_channels()});
+  if (plan.groups > 1) shape.insert(shape.begin(), plan.groups);
+  return shape;
+}
+
+bool is_matrix_product(const ConvPlan& plan) {
+  constexpr ConvPlan::Dims kOnes{1, 1, 1};
+  return plan.groups == 1 && plan.kernel == kOnes && plan.stride == kOnes && plan.in == plan.out;
+}
+
+ConvDescs describe(const ConvPlan& plan, const ConvTypes& types) {
+  const Shape x = tensor_shape(plan, plan.channels, plan.in);
+  const Shape y = tensor_shape(plan, plan.filters, plan.out);
+  const Shape w = weight_shape(plan);
+  ConvDescs descs{plain(x, types.x), plain(w, types.w), plain(y, types.y), {}};
+  const auto wanted = is_matrix_product(plan) ? plain : any_layout;
+  descs.x_wanted = wanted(x, types.x);
+  descs.w_wanted = wanted(w, types.w);
+  descs.y_wanted = wanted(y, types.y);
+  descs.strides = spatial(plan, plan.stride);
+  descs.dilations = spatial(plan, plan.dilation);
+  for (int64_t& dilation : descs.dilations) --dilation;  // the library counts the gaps
+  descs.pad_begin = spatial(plan, plan.pad_begin);
+  descs.pad_end = spatial(plan, plan.pad_end);
+  return descs;
+}
+
+dnnl::convolution_forward::primitive_desc forward_descriptor(const ConvDescs& d) {
+  return {engine(),
+          dnnl::prop_kind::forward_training,
+          dnnl::algorithm::convolution_direct,
+          d.x_wanted,
+          d.w_wanted,
+          d.bias,
+          d.y_wanted,
+          d.strides,
+          d.dilations,
+          d.pad_begin,
+          d.pad_end,
+          attributes()};
+}
+
+constexpr const char* kOnlyPlainLoop = "oneDNN has only a plain loop for this call";
+
+Prepared build_forward(const KernelCall& call, const ConvPlan& plan, Path path) {
+  const DType compute = compute_type(path, call.inputs[0].dtype);
+  ConvDescs descs = describe(plan, {compute, compute, result_type(compute, call.outputs[0].dtype)});
+  if (call.has_input(2)) descs.bias = plain({plan.filters}, compute);
+  const auto descriptor = forward_descriptor(descs);
+  if (is_plain_loop(descriptor)) return Prepared::no(kOnlyPlainLoop);
+  ProgramBuilder program(call);
+  const Memory x = program.in_layout(program.input(0, descs.x), descriptor.src_desc());
+  const Memory w = program.in_layout(program.input(1, descs.w), descriptor.weights_desc());
+  const Memory y = program.out_layout(program.output(0, descs.y), descriptor.dst_desc());
+  ProgramBuilder::Arguments arguments{{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}};
+  if (call.has_input(2)) arguments.emplace(DNNL_ARG_BIAS, program.input(2, descs.bias));
+  program.execute(dnnl::convolution_forward(descriptor), descriptor, std::move(arguments));
+  return program.finish();
+}
+
+/// Input 0 is dY, input 1 the weights, output 0 is dX.
+Prepared build_grad_input(const KernelCall& call, const ConvPlan& plan, Path path) {
+  const DType compute = compute_type(path, call.inputs[0].dtype);
+  const DType result = result_type(compute, call.outputs[0].dtype);
+  const auto hint = forward_descriptor(describe(plan, {compute, compute, compute}));
+  const ConvDescs d = describe(plan, {result, compute, compute});
+  const dnnl::convolution_backward_data::primitive_desc descriptor(
+      engine(), dnnl::algorithm::convolution_direct, d.x_wanted, d.w_wanted, d.y_wanted, d.strides,
+      d.dilations, d.pad_begin, d.pad_end, hint, attributes());
+  if (is_plain_loop(descriptor)) return Prepared::no(kOnlyPlainLoop);
+  ProgramBuilder program(call);
+  const Memory dy = program.in_layout(program.input(0, d.y), descriptor.diff_dst_desc());
+  const Memory w = program.in_layout(program.input(1, d.w), descriptor.weights_desc());
+  const Memory dx = program.out_layout(program.output(0, d.x), descriptor.diff_src_desc());
+  program.execute(dnnl::convolution_backward_data(descriptor), descriptor,
+                  {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, dx}});
+  return program.finish();
+}
+
+/// ConvTranspose on the library's deconvolution. Its x is the y of the plan, and its weights have
+/// the two channel dims swapped, which is a matter of strides.
+Prepared build_transpose(const KernelCall& call, const ConvPlan& plan, Path path) {
+  const DType compute = compute_type(path, call.inputs[0].dtype);
+  const ConvDescs d =
+      describe(plan, {result_type(compute, call.outputs[0].dtype), compute, compute});
+  std::vector<int> swapped(d.w.get_dims().size());
+  std::iota(swapped.begin(), swapped.end(), 0);
+  std::swap(swapped[plan.groups > 1 ? 1 : 0], swapped[plan.groups > 1 ? 2 : 1]);
+  const Memory::desc w = d.w.permute_axes(swapped);
+  const Memory::desc bias = call.has_input(2) ? plain({plan.channels}, compute) : Memory::desc();
+  const Memory::desc w_wanted(w.get_dims(), w.get_data_type(), Memory::format_tag::any);
+  Memory::dims pad_end;  // what is missing for the output's size, negative with output_padding
+  for (size_t i = 3 - plan.spatial; i < 3; ++i) {
+    const int64_t reach = (plan.kernel[i] - 1) * plan.dilation[i] + 1;
+    pad_end.push_back((plan.out[i] - 1) * plan.stride[i] + reach - plan.in[i] - plan.pad_begin[i]);
+    if (-pad_end.back() >= plan.stride[i]) return Prepared::no("an output that no input reaches");
+  }
+  const dnnl::deconvolution_forward::primitive_desc descriptor(
+      engine(), dnnl::prop_kind::forward_training, dnnl::algorithm::deconvolution_direct,
+      d.y_wanted, w_wanted, bias, d.x_wanted, d.strides, d.dilations, d.pad_begin, pad_end,
+      attributes());
+  if (is_plain_loop(descriptor)) return Prepared::no(kOnlyPlainLoop);
+  ProgramBuilder program(call);
+  const Memory x = program.in_layout(program.input(0, d.y), descriptor.src_desc());
+  const Memory weights = program.in_layout(program.input(1, w), descriptor.weights_desc());
+  const Memory y = program.out_layout(program.output(0, d.x), descriptor.dst_desc());
+  ProgramBuilder::Arguments arguments{
+      {DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DST, y}};
+  if (call.has_input(2)) arguments.emplace(DNNL_ARG_BIAS, program.input(2, bias));
+  program.execute(dnnl::deconvolution_forward(descriptor), descriptor, std::move(arguments));
+  return program.finish();
+}
+
+/// Input 0 is dY, input 1 is X, output 0 is dW.
+Prepared build_grad_weight(const KernelCall& call, const ConvPlan& plan, Path path) {
+  const DType compute = compute_type(path, call.inputs[0].dtype);
+  const DType result = result_type(compute, call.outputs[0].dtype);
+  const auto hint = forward_descriptor(describe(plan, {compute, compute, compute}));
+  const ConvDescs d = describe(plan, {compute, result, compute});
+  const dnnl::convolution_backward_weights::primitive_desc descriptor(
+      engine(), dnnl::algorithm::convolution_direct, d.x_wanted, d.w_wanted, d.y_wanted, d.strides,
+      d.dilations, d.pad_begin, d.pad_end, hint, attributes());
+  if (is_plain_loop(descriptor)) return Prepared::no(kOnlyPlainLoop);
+  ProgramBuilder program(call);
+  const Memory dy = program.in_layout(program.input(0, d.y), descriptor.diff_dst_desc());
+  const Memory x = program.in_layout(program.input(1, d.x), descriptor.src_desc());
+  const Memory dw = program.out_layout(program.output(0, d.w), descriptor.diff_weights_desc());
+  program.execute(dnnl::convolution_backward_weights(descriptor), descriptor,
+                  {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_WEIGHTS, dw}});
+  return program.finish();
+}
+
+std::string refusal(const KernelCall& call, Path path) {
+  if (!call.has_input(0) || !call.has_input(1) || !call.has_output(0))
+    return "an operand is missing";
+  if (std::string why = conv_rank_refusal(call.inputs[0].shape); !why.empty()) return why;
+  if (std::string why = path_refusal(path, call.inputs[0].dtype); !why.empty()) return why;
+  if (call.inputs[1].dtype != call.inputs[0].dtype) return "operands of different types";
+  if (call.domain.empty() && call.has_input(2) && call.inputs[2].dtype != call.inputs[0].dtype) {
+    return "a bias of another type";
+  }
+  return operand_refusal(call);
+}
+
+using Plan = ConvPlan (*)(const KernelCall&);
+using Build = Prepared (*)(const KernelCall&, const ConvPlan&, Path);
+
+template <Plan plan_call, Build build, Path path>
+Prepared prepare(const KernelCall& call) {
+  if (std::string why = refusal(call, path); !why.empty()) return Prepared::no(why);
+  const ConvPlan plan = plan_call(call);
+  return guarded(call, [&] { return build(call, plan, path); });
+}
+
+}  // namespace
+
+std::vector<KernelRow> conv_rows() {
+  constexpr Path kNative = Path::kNative, kViaF32 = Path::kViaF32;
+  return {
+      {"", "Conv", "onednn.conv", prepare<plan_conv, build_forward, kNative>},
+      {"", "Conv", "onednn.conv_via_f32", prepare<plan_conv, build_forward, kViaF32>},
+      {"", "ConvTranspose", "onednn.conv", prepare<plan_conv_transpose, build_transpose, kNative>},
+      {"", "ConvTranspose", "onednn.conv_via_f32",
+       prepare<plan_conv_transpose, build_transpose, kViaF32>},
+      {"ai.halfnote", "ConvGradInput", "onednn.conv",
+       prepare<plan_conv_grad_input, build_grad_input, kNative>},
+      {"ai.halfnote", "ConvGradInput", "onednn.conv_via_f32",
+       prepare<plan_conv_grad_input, build_grad_input, kViaF32>},
+      {"ai.halfnote", "ConvGradWeight", "onednn.conv",
+       prepare<plan_conv_grad_weight, build_grad_weight, kNative>},
+      {"ai.halfnote", "ConvGradWeight", "onednn.conv_via_f32",
+       prepare<plan_conv_grad_weight, build_grad_weight, kViaF32>},
+  };
+}
+
+}  // namespace halfnote::cpu::onednn

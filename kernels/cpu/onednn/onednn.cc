@@ -1,0 +1,19 @@
+// Joins the fast rows: oneDNN's, each before its variant that computes in f32, and our own
+// vectorised ones.
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/fast/parts.h"
+#include "kernels/cpu/onednn/parts.h"
+
+namespace halfnote::cpu {
+
+std::vector<KernelRow> onednn_kernels() {
+  std::vector<KernelRow> all;
+  for (auto part : {onednn::matmul_rows, onednn::conv_rows, onednn::average_pool_rows,
+                    onednn::softmax_rows, fast::batch_norm_rows, fast::max_pool_rows}) {
+    const std::vector<KernelRow> rows = part();
+    all.insert(all.end(), rows.begin(), rows.end());
+  }
+  return all;
+}
+
+}  // namespace halfnote::cpu

@@ -1,0 +1,15 @@
+// The rows of the reduction family, file by file.
+#pragma once
+
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace halfnote::cpu {
+
+std::vector<KernelRow> reduce_rows();     // reduce.cc: Reduce*, global pooling
+std::vector<KernelRow> along_rows();      // along.cc: ArgMax, ArgMin, CumSum, TopK
+std::vector<KernelRow> pool_rows();       // pool.cc: MaxPool, AveragePool, LpPool
+std::vector<KernelRow> pool_grad_rows();  // pool_grad.cc: MaxPoolGrad, AveragePoolGrad
+
+}  // namespace halfnote::cpu

@@ -1,0 +1,101 @@
+// The gradients of the pools. Overlapping windows add up in f32 (f64 for f64), in the order of the
+// outputs, and are rounded once.
+#include "base/error.h"
+#include "kernels/cpu/reduction/parts.h"
+#include "kernels/cpu/reduction/window.h"
+#include "kernels/cpu/support.h"
+
+namespace halfnote::cpu {
+
+namespace {
+
+/// `spread(plane, at, position, acc)` adds the gradient of one output to `acc`, the sums of its
+/// plane.
+template <class T, class Spread>
+Prepared spread_kernel(const KernelCall& call, const PoolGeometry& g, Spread spread) {
+  using M = Math<T>;
+  constexpr bool kWide = !std::is_same_v<T, M>;
+  const int64_t size = g.in_size();
+  const size_t workspace = kWide ? static_cast<size_t>(g.planes * size) * sizeof(M) : 0;
+  const auto body = [=, threads = call.threads](const KernelBuffers& buffers) {
+    parallel_blocks(g.planes, 1, threads, [&](int64_t plane, int64_t) {
+      T* dx = buffers.out<T>(0) + plane * size;
+      M* acc = nullptr;
+      if constexpr (kWide) {
+        acc = reinterpret_cast<M*>(buffers.workspace) + plane * size;
+      } else {
+        acc = dx;
+      }
+      std::fill_n(acc, size, M(0));
+      for_outputs(
+          g, [&](int64_t position, const auto& at) { spread(buffers, plane, at, position, acc); });
+      store_block(acc, size, dx);
+    });
+  };
+  return make_kernel(body, workspace);
+}
+
+/// dY (input 0) has the shape of the forward output, dX that of the forward input.
+std::string plan_backward(const KernelCall& call, PoolGeometry& geometry) {
+  if (!call.has_input(1) || !call.has_output(0)) return "an operand is missing";
+  if (call.inputs[0].dtype != call.outputs[0].dtype) return "operands of different types";
+  return plan_pool(call, call.outputs[0].shape, call.inputs[0].shape, geometry);
+}
+
+/// Each dY goes to the first maximum of its window.
+Prepared prepare_max_pool_grad(const KernelCall& call) {
+  PoolGeometry g;
+  if (std::string reason = plan_backward(call, g); !reason.empty()) return Prepared::no(reason);
+  if (call.inputs[1].dtype != call.outputs[0].dtype) {
+    return Prepared::no("operands of different types");
+  }
+  if (call.inputs[1].shape != call.outputs[0].shape) {
+    throw Error(ErrorCode::kModel, "X and dX of different shapes")
+        .at({.op = std::string(call.op)})
+        .expected(to_string(call.inputs[1].shape), to_string(call.outputs[0].shape));
+  }
+  return for_float_type(call.outputs[0].dtype, [&]<class T>() {
+    const auto spread = [g](const KernelBuffers& buffers, int64_t plane, const auto& at,
+                            int64_t position, Math<T>* acc) {
+      const T* x = buffers.in<T>(1) + plane * g.in_size();
+      int64_t best = -1;
+      for_window(g, at, [&](int64_t index) {
+        if (best < 0 || is_new_maximum(load(x[index]), load(x[best]))) best = index;
+      });
+      if (best >= 0) acc[best] += load(buffers.in<T>(0)[plane * g.out_size() + position]);
+    };
+    return spread_kernel<T>(call, g, spread);
+  });
+}
+
+/// Each dY is shared equally by the elements that its mean counted.
+Prepared prepare_average_pool_grad(const KernelCall& call) {
+  PoolGeometry g;
+  if (std::string reason = plan_backward(call, g); !reason.empty()) return Prepared::no(reason);
+  const bool include_pad = attributes_of(call).get_int("count_include_pad", 0) != 0;
+  return for_float_type(call.outputs[0].dtype, [&]<class T>() {
+    const auto spread = [g, include_pad](const KernelBuffers& buffers, int64_t plane,
+                                         const auto& at, int64_t position, Math<T>* acc) {
+      int64_t count = 0;
+      if (include_pad) {
+        count = g.padded_count(at);
+      } else {
+        for_window(g, at, [&](int64_t) { ++count; });
+      }
+      const Math<T> dy = load(buffers.in<T>(0)[plane * g.out_size() + position]);
+      for_window(g, at, [&](int64_t index) { acc[index] += dy / static_cast<Math<T>>(count); });
+    };
+    return spread_kernel<T>(call, g, spread);
+  });
+}
+
+}  // namespace
+
+std::vector<KernelRow> pool_grad_rows() {
+  return {
+      {"ai.halfnote", "AveragePoolGrad", "reference", prepare_average_pool_grad},
+      {"ai.halfnote", "MaxPoolGrad", "reference", prepare_max_pool_grad},
+  };
+}
+
+}  // namespace halfnote::cpu

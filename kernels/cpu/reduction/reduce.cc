@@ -1,0 +1,344 @@
+// Reduce* over any axes, and the global pools. Floats are summed in f64 and rounded through f32 to
+// their type; integers wrap around. Over no elements a reduction gives its neutral element, as ONNX
+// says.
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/cpu/reduction/parts.h"
+#include "kernels/cpu/reduction/plan.h"
+#include "kernels/math/binary.h"
+
+namespace halfnote::cpu {
+
+namespace {
+
+/// Sums of floats are kept in f64, of integers in their own type.
+template <class M>
+using Sum = std::conditional_t<std::is_floating_point_v<M>, double, M>;
+
+// A reduction: `A<M>` what it accumulates in, `neutral`, `step` takes one element, `merge` another
+// partial result, `finish` knows the number of elements. kShifted reductions subtract the maximum
+// first.
+struct SumBase {
+  template <class M>
+  using A = Sum<M>;
+  static constexpr bool kShifted = false;
+  template <class M>
+  static A<M> neutral() {
+    return 0;
+  }
+  template <class M>
+  static A<M> step(A<M> acc, M x, A<M>) {
+    return math::Add::value(acc, static_cast<A<M>>(x));
+  }
+  template <class Acc>
+  static Acc merge(Acc a, Acc b) {
+    return math::Add::value(a, b);
+  }
+  template <class M>
+  static M finish(A<M> acc, int64_t, A<M>) {
+    return static_cast<M>(acc);
+  }
+};
+
+struct ReduceSum : SumBase {};
+
+struct ReduceMean : SumBase {
+  template <class M>
+  static M finish(A<M> acc, int64_t count, A<M>) {
+    if constexpr (std::is_integral_v<M>) {
+      return count == 0 ? M(0) : static_cast<M>(acc / static_cast<M>(count));
+    } else {
+      return static_cast<M>(acc / static_cast<double>(count));
+    }
+  }
+};
+
+struct ReduceSumSquare : SumBase {
+  template <class M>
+  static A<M> step(A<M> acc, M x, A<M>) {
+    const A<M> wide = static_cast<A<M>>(x);
+    return math::Add::value(acc, math::Mul::value(wide, wide));
+  }
+};
+
+struct ReduceL1 : SumBase {
+  template <class M>
+  static A<M> step(A<M> acc, M x, A<M>) {
+    const A<M> wide = static_cast<A<M>>(x);
+    return math::Add::value(acc, x < 0 ? math::Sub::value(A<M>(0), wide) : wide);
+  }
+};
+
+struct ReduceL2 : ReduceSumSquare {
+  template <class M>
+  static M finish(A<M> acc, int64_t, A<M>) {
+    return static_cast<M>(std::sqrt(static_cast<double>(acc)));
+  }
+};
+
+struct ReduceLogSum : SumBase {
+  template <class M>
+  static M finish(A<M> acc, int64_t, A<M>) {
+    return static_cast<M>(std::log(static_cast<double>(acc)));
+  }
+};
+
+struct ReduceLogSumExp : SumBase {
+  static constexpr bool kShifted = true;
+  template <class M>
+  static A<M> step(A<M> acc, M x, A<M> shift) {
+    return acc + static_cast<A<M>>(std::exp(static_cast<double>(x) - static_cast<double>(shift)));
+  }
+  template <class M>
+  static M finish(A<M> acc, int64_t, A<M> shift) {
+    return static_cast<M>(std::log(static_cast<double>(acc)) + static_cast<double>(shift));
+  }
+};
+
+struct ReduceProd : SumBase {
+  template <class M>
+  static A<M> neutral() {
+    return 1;
+  }
+  template <class M>
+  static A<M> step(A<M> acc, M x, A<M>) {
+    return math::Mul::value(acc, static_cast<A<M>>(x));
+  }
+  template <class Acc>
+  static Acc merge(Acc a, Acc b) {
+    return math::Mul::value(a, b);
+  }
+};
+
+template <class Op>
+struct ReduceExtreme {
+  template <class M>
+  using A = M;
+  static constexpr bool kShifted = false;
+  template <class M>
+  static M neutral() {
+    using Limits = std::numeric_limits<M>;
+    constexpr bool kLargest = std::is_same_v<Op, math::Max>;
+    if constexpr (Limits::has_infinity) {
+      return kLargest ? -Limits::infinity() : Limits::infinity();
+    } else {
+      return kLargest ? Limits::lowest() : Limits::max();
+    }
+  }
+  template <class M>
+  static M step(M acc, M x, M) {
+    return Op::value(acc, x);
+  }
+  template <class M>
+  static M merge(M a, M b) {
+    return Op::value(a, b);
+  }
+  template <class M>
+  static M finish(M acc, int64_t, M) {
+    return acc;
+  }
+};
+
+using ReduceMax = ReduceExtreme<math::Max>;
+using ReduceMin = ReduceExtreme<math::Min>;
+
+constexpr int64_t kLanes = 8;
+
+/// Reduces a run of adjacent elements into kLanes interleaved accumulators.
+template <class R, class M, class A>
+void reduce_run(const M* x, int64_t count, A shift, A* lanes) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t k = 0; k < kLanes; ++k) lanes[k] = R::template step<M>(lanes[k], x[i + k], shift);
+  }
+  for (int64_t k = 0; i < count; ++i, ++k) lanes[k] = R::template step<M>(lanes[k], x[i], shift);
+}
+
+/// The input: elements of some storage type, brought to math precision a chunk at a time.
+template <class M>
+struct Source {
+  const std::byte* data = nullptr;
+  int64_t element_size = 0;
+  const M* (*load)(const std::byte* from, int64_t count, M* buffer) = nullptr;
+
+  const M* read(int64_t at, int64_t count, M* buffer) const {
+    return load(data + at * element_size, count, buffer);
+  }
+  Source at(int64_t offset) const { return {data + offset * element_size, element_size, load}; }
+};
+
+template <class T>
+const Math<T>* load_bytes(const std::byte* from, int64_t count, Math<T>* buffer) {
+  return load_block(reinterpret_cast<const T*>(from), count, buffer);
+}
+
+/// One result from the positions [begin, end) of its reduced runs.
+template <class R, class M, class A>
+A reduce_one(const ReducePlan& plan, const Source<M>& x, int64_t begin, int64_t end, A shift) {
+  A lanes[kLanes];
+  std::fill_n(lanes, kLanes, R::template neutral<M>());
+  const int64_t step = plan.reduced.step(0);
+  M chunk[kChunk];
+  walk_runs<1>(plan.reduced, begin, end, [&](int64_t, const auto& offset, int64_t length) {
+    for (int64_t from = 0; from < length; from += kChunk) {
+      const int64_t n = std::min(kChunk, length - from);
+      const int64_t at = offset[0] + from * step;
+      if (step == 1) {
+        reduce_run<R>(x.read(at, n, chunk), n, shift, lanes);
+        continue;
+      }
+      for (int64_t i = 0; i < n; ++i) chunk[i] = *x.read(at + i * step, 1, chunk + i);
+      reduce_run<R>(chunk, n, shift, lanes);
+    }
+  });
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t k = 0; k < half; ++k) lanes[k] = R::merge(lanes[k], lanes[k + half]);
+  }
+  return lanes[0];
+}
+
+/// `count` adjacent results at once: every reduced position gives one row of elements.
+template <class R, class M, class A>
+void reduce_columns(const ReducePlan& plan, const Source<M>& x, int64_t count, int64_t begin,
+                    int64_t end, const A* shifts, A* partial) {
+  std::fill_n(partial, count, R::template neutral<M>());
+  const int64_t step = plan.reduced.step(0);
+  M chunk[ReducePlan::kColumns];
+  walk_runs<1>(plan.reduced, begin, end, [&](int64_t, const auto& offset, int64_t length) {
+    for (int64_t i = 0; i < length; ++i) {
+      const M* row = x.read(offset[0] + i * step, count, chunk);
+      for (int64_t j = 0; j < count; ++j) {
+        partial[j] = R::template step<M>(partial[j], row[j], R::kShifted ? shifts[j] : A{});
+      }
+    }
+  });
+}
+
+/// Reduces into partial results, and merges those of one result into the first of them.
+template <class R, class M, class A>
+void reduce_all(const ReducePlan& plan, const Source<M>& x, const A* shifts, A* partials,
+                int threads) {
+  const auto unit = [&](int64_t row, int64_t column, int64_t count, int64_t begin, int64_t end,
+                        A* partial) {
+    const Source<M> from = x.at(outer_offset(plan, row) + column);
+    const A* shift = R::kShifted ? shifts + row * plan.width + column : nullptr;
+    if (plan.width == 1) {
+      *partial = reduce_one<R>(plan, from, begin, end, R::kShifted ? *shift : A{});
+    } else {
+      reduce_columns<R>(plan, from, count, begin, end, shift, partial);
+    }
+  };
+  run_reduce_units(plan, partials, threads, unit);
+  const int64_t results = plan.results();
+  for (int64_t block = 1; block < plan.blocks; ++block) {
+    for (int64_t i = 0; i < results; ++i) {
+      partials[i] = R::merge(partials[i], partials[block * results + i]);
+    }
+  }
+}
+
+/// The maximum of each result as its shift, or 0 where it is not finite. Works in `scratch`.
+template <class M, class A>
+void find_shifts(const ReducePlan& plan, const Source<M>& x, A* scratch, A* shifts, int threads) {
+  static_assert(sizeof(M) <= sizeof(A));
+  M* largest = reinterpret_cast<M*>(scratch);
+  reduce_all<ReduceMax, M, M>(plan, x, nullptr, largest, threads);
+  for (int64_t i = 0; i < plan.results(); ++i) {
+    shifts[i] = std::isfinite(largest[i]) ? static_cast<A>(largest[i]) : A(0);
+  }
+}
+
+/// The workspace holds the partial results and then, if any, the shifts.
+template <class R, class M>
+Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes,
+                       decltype(Source<M>::load) load,
+                       void (*save)(const M*, int64_t, std::byte*)) {
+  using A = typename R::template A<M>;
+  const ReducePlan plan = plan_reduce(call.inputs[0].shape, axes);
+  check_reduced_shape(call, plan);
+  const auto results = static_cast<size_t>(plan.results());
+  const size_t partials = results * static_cast<size_t>(plan.blocks);
+  const size_t workspace = (partials + (R::kShifted ? results : 0)) * sizeof(A);
+  const auto size = static_cast<int64_t>(size_of(call.inputs[0].dtype));
+  const auto body = [=, threads = call.threads](const KernelBuffers& buffers) {
+    const Source<M> x = {buffers.inputs[0], size, load};
+    A* acc = reinterpret_cast<A*>(buffers.workspace);
+    A* shifts = acc + partials;
+    if constexpr (R::kShifted) find_shifts<M, A>(plan, x, acc, shifts, threads);
+    reduce_all<R, M, A>(plan, x, shifts, acc, threads);
+    for (int64_t i = 0; i < plan.results(); ++i) {
+      const A shift = R::kShifted ? shifts[i] : A{};
+      const M result = R::template finish<M>(acc[i], plan.reduced.count, shift);
+      save(&result, 1, buffers.outputs[0] + i * size);
+    }
+  };
+  return make_kernel(body, workspace);
+}
+
+template <class T>
+void save_bytes(const Math<T>* from, int64_t count, std::byte* to) {
+  for (int64_t i = 0; i < count; ++i) reinterpret_cast<T*>(to)[i] = store<T>(from[i]);
+}
+
+/// The reason why the operands do not fit, or an empty string.
+std::string unfit_operands(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
+  return call.inputs[0].dtype == call.outputs[0].dtype ? "" : "operands of different types";
+}
+
+// The element types of a reduction: floats; also the wide integers; or all, for the maximum and
+// minimum.
+enum class Types { kFloats, kNumbers, kAll };
+
+template <class T>
+constexpr bool takes(Types types) {
+  if (types == Types::kAll || !std::is_integral_v<T>) return true;
+  return types == Types::kNumbers && sizeof(T) >= 4;
+}
+
+template <class R, Types kTypes>
+Prepared prepare_reduce(const KernelCall& call) {
+  if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
+  std::set<int64_t> axes;
+  if (std::string why = read_reduce_axes(call, axes); !why.empty()) return Prepared::no(why);
+  return for_any_type(call.inputs[0].dtype, [&]<class T>() -> Prepared {
+    if constexpr (takes<T>(kTypes)) {
+      return reduce_kernel<R, Math<T>>(call, axes, load_bytes<T>, save_bytes<T>);
+    } else {
+      return Prepared::no("not for elements of type " + std::string(short_name(dtype_of<T>())));
+    }
+  });
+}
+
+/// Global pooling reduces all axes behind (N, C).
+template <class R>
+Prepared prepare_global_pool(const KernelCall& call) {
+  if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
+  std::set<int64_t> axes;
+  for (size_t d = 2; d < call.inputs[0].shape.size(); ++d) axes.insert(static_cast<int64_t>(d));
+  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
+    return reduce_kernel<R, Math<T>>(call, axes, load_bytes<T>, save_bytes<T>);
+  });
+}
+
+}  // namespace
+
+std::vector<KernelRow> reduce_rows() {
+  return {
+      {"", "GlobalAveragePool", "reference", prepare_global_pool<ReduceMean>},
+      {"", "GlobalMaxPool", "reference", prepare_global_pool<ReduceMax>},
+      {"", "ReduceL1", "reference", prepare_reduce<ReduceL1, Types::kNumbers>},
+      {"", "ReduceL2", "reference", prepare_reduce<ReduceL2, Types::kFloats>},
+      {"", "ReduceLogSum", "reference", prepare_reduce<ReduceLogSum, Types::kFloats>},
+      {"", "ReduceLogSumExp", "reference", prepare_reduce<ReduceLogSumExp, Types::kFloats>},
+      {"", "ReduceMax", "reference", prepare_reduce<ReduceMax, Types::kAll>},
+      {"", "ReduceMean", "reference", prepare_reduce<ReduceMean, Types::kNumbers>},
+      {"", "ReduceMin", "reference", prepare_reduce<ReduceMin, Types::kAll>},
+      {"", "ReduceProd", "reference", prepare_reduce<ReduceProd, Types::kNumbers>},
+      {"", "ReduceSum", "reference", prepare_reduce<ReduceSum, Types::kNumbers>},
+      {"", "ReduceSumSquare", "reference", prepare_reduce<ReduceSumSquare, Types::kNumbers>},
+  };
+}
+
+}  // namespace halfnote::cpu

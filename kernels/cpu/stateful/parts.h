@@ -1,0 +1,14 @@
+// The rows of the stateful family, file by file.
+#pragma once
+
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace halfnote::cpu {
+
+std::vector<KernelRow> random_rows();     // random.cc: RandomNormal, RandomUniform, Dropout
+std::vector<KernelRow> optimizer_rows();  // optimizer.cc: SGD, Momentum, Adam, AdamW
+std::vector<KernelRow> scaling_rows();    // scaling.cc: AllFinite, GlobalNorm, UpdateLossScale
+
+}  // namespace halfnote::cpu

@@ -1,0 +1,147 @@
+// Random numbers and dropout, all from Philox4x32-10.
+//
+// RandomNormal and RandomUniform (and their Like forms) use the key (bits of the f32 attribute
+// `seed`, 0) and the counter (low, high word of i div 4, 0, 0) for element i, word i mod 4; without
+// a seed it is 0, so two nodes draw different numbers only if their seeds differ. Uniform numbers
+// are low + r·2⁻³²·(high − low); normal ones come in pairs from Box and Muller's method. Both are
+// computed in f64 and rounded once.
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+
+#include "kernels/cpu/stateful/parts.h"
+#include "kernels/cpu/support.h"
+#include "kernels/math/philox.h"
+
+namespace halfnote::cpu {
+
+namespace {
+
+/// Four draws from four words.
+using Draw = void (*)(const math::PhiloxCounter& words, double a, double b, double* to);
+
+void draw_uniform(const math::PhiloxCounter& words, double low, double high, double* to) {
+  for (int k = 0; k < 4; ++k) to[k] = low + words.word[k] * 0x1p-32 * (high - low);
+}
+
+void draw_normal(const math::PhiloxCounter& words, double mean, double scale, double* to) {
+  for (int k = 0; k < 4; k += 2) {
+    const double radius = std::sqrt(-2 * std::log((words.word[k] + 1.0) * 0x1p-32));
+    const double angle = 2 * std::numbers::pi * (words.word[k + 1] * 0x1p-32);
+    to[k] = mean + scale * radius * std::cos(angle);
+    to[k + 1] = mean + scale * radius * std::sin(angle);
+  }
+}
+
+Prepared random_kernel(const KernelCall& call, Draw draw, double a, double b) {
+  if (!call.has_output(0)) return Prepared::no("an operand is missing");
+  const math::PhiloxKey key = {std::bit_cast<uint32_t>(attributes_of(call).get_float("seed", 0)),
+                               0};
+  return for_float_type(call.outputs[0].dtype, [&]<class T>() {
+    return make_kernel([=, count = call.outputs[0].size(),
+                        threads = call.threads](const KernelBuffers& buffers) {
+      T* to = buffers.out<T>(0);
+      parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i += 4) {  // the grain is a multiple of 4
+          const auto group = static_cast<uint64_t>(i) / 4;
+          double drawn[4];
+          draw(math::philox4x32(
+                   {{static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), 0, 0}}, key),
+               a, b, drawn);
+          for (int64_t k = 0; k < 4 && i + k < end; ++k) {
+            to[i + k] = store<T>(static_cast<Math<T>>(drawn[k]));
+          }
+        }
+      });
+    });
+  });
+}
+
+Prepared prepare_normal(const KernelCall& call) {
+  const Attributes& attributes = attributes_of(call);
+  return random_kernel(call, draw_normal, attributes.get_float("mean", 0),
+                       attributes.get_float("scale", 1));
+}
+
+Prepared prepare_uniform(const KernelCall& call) {
+  const Attributes& attributes = attributes_of(call);
+  return random_kernel(call, draw_uniform, attributes.get_float("low", 0),
+                       attributes.get_float("high", 1));
+}
+
+/// Why X, seed and step of ai.halfnote.Dropout do not fit, or an empty string.
+std::string unfit_dropout(const KernelCall& call) {
+  if (!call.has_input(2) || !call.has_output(0)) return "an operand is missing";
+  if (call.inputs[0].dtype != call.outputs[0].dtype) return "operands of different types";
+  if (call.inputs[1].dtype != DType::kI64 || call.inputs[2].dtype != DType::kI64) {
+    return "seed and step are not i64";
+  }
+  return call.inputs[0].size() == call.outputs[0].size() ? "" : "operands of different sizes";
+}
+
+/// ai.halfnote.Dropout: element i is kept when its word r(i) ≥ ratio·2³².
+Prepared prepare_dropout(const KernelCall& call) {
+  if (std::string reason = unfit_dropout(call); !reason.empty()) return Prepared::no(reason);
+  const float ratio = attributes_of(call).get_float("ratio", 0.5f);
+  if (!(ratio >= 0 && ratio <= 1)) return Prepared::no("ratio is outside of [0, 1]");
+  const auto node = static_cast<uint32_t>(attributes_of(call).get_int("node", 0));
+  const auto threshold = static_cast<uint64_t>(std::ceil(static_cast<double>(ratio) * 0x1p32));
+  const float factor = ratio < 1 ? 1 / (1 - ratio) : 0.0f;
+  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
+    const auto body = [=, count = call.inputs[0].size(),
+                       threads = call.threads](const KernelBuffers& buffers) {
+      const T* x = buffers.in<T>(0);
+      T* y = buffers.out<T>(0);
+      const auto seed = static_cast<uint64_t>(*buffers.in<int64_t>(1));
+      const auto step = static_cast<uint64_t>(*buffers.in<int64_t>(2));
+      parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i += 4) {  // the grain is a multiple of 4
+          const auto words = math::dropout_words(seed, step, node, static_cast<uint64_t>(i) / 4);
+          for (int64_t k = 0; k < 4 && i + k < end; ++k) {
+            y[i + k] = words.word[k] >= threshold ? store<T>(load(x[i + k]) * factor) : T{};
+          }
+        }
+      });
+    };
+    return make_kernel(body, 0, [](size_t input, size_t) { return input == 0; });
+  });
+}
+
+/// ONNX's Dropout in its inference form: the identity, and a mask of ones.
+Prepared prepare_inference_dropout(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  if (call.has_input(2)) {
+    const Tensor* training = call.inputs[2].constant;
+    if (!training) return Prepared::no("training_mode is not known before the first step");
+    if (training->at_as_int(0) != 0) {
+      return Prepared::no(
+          "training_mode is true: the compiler rewrites this to ai.halfnote.Dropout");
+    }
+  }
+  const auto count = static_cast<size_t>(call.inputs[0].size());
+  const size_t bytes = count * size_of(call.inputs[0].dtype);
+  const auto body = [=, with_mask = call.has_output(1)](const KernelBuffers& buffers) {
+    if (bytes != 0 && buffers.inputs[0] != buffers.outputs[0]) {
+      std::memmove(buffers.outputs[0], buffers.inputs[0], bytes);
+    }
+    if (with_mask) std::fill_n(buffers.out<bool>(1), count, true);
+  };
+  return make_kernel(body, 0,
+                     [](size_t input, size_t output) { return input == 0 && output == 0; });
+}
+
+}  // namespace
+
+std::vector<KernelRow> random_rows() {
+  return {
+      {"", "Dropout", "reference", prepare_inference_dropout},
+      {"", "RandomNormal", "reference", prepare_normal},
+      {"", "RandomNormalLike", "reference", prepare_normal},
+      {"", "RandomUniform", "reference", prepare_uniform},
+      {"", "RandomUniformLike", "reference", prepare_uniform},
+      {"ai.halfnote", "Dropout", "reference", prepare_dropout},
+  };
+}
+
+}  // namespace halfnote::cpu

@@ -1,0 +1,187 @@
+// canonicalize: one form for each thing, so that the rules of later passes need to know only one.
+//
+//   Op (…)  without a name           ──▶  [name of its first result] Op (…)
+//   c = Constant <value>           ──▶  initializer c
+//   y = Identity(x)                ──▶  x
+//   y = Dropout(x, 0)              ──▶  x          (ratio 0, or inference form in a graph that is not trained)
+//   y = Cast <to = type of x> (x)  ──▶  x
+//   y = Transpose(Transpose(x))    ──▶  x, or one Transpose
+//   y = Reshape(Reshape(x, _), s)  ──▶  Reshape(x, s)      where s has no zeros
+//   y = Mul(x, 1), Div(x, 1), Sub(x, 0)  ──▶  x      where the shape of x stays
+//
+// Exact, bit for bit (Add(x, 0) is left alone: it turns -0 into 0). Leaves alone: graph outputs that would lose their name.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "passes/passes.h"
+
+namespace halfnote {
+namespace {
+
+class Canonicalizer {
+ public:
+  explicit Canonicalizer(Graph& graph) : graph_(graph) {}
+
+  bool run() {
+    bool changed = false;
+    for (NodeId node : graph_.nodes()) changed |= visit(node);
+    return changed;
+  }
+
+ private:
+  struct Rewrite {
+    std::string_view op;
+    bool (Canonicalizer::*apply)(NodeId);
+  };
+
+  bool visit(NodeId id) {
+    static constexpr Rewrite kRewrites[] = {
+        {"Constant", &Canonicalizer::constant},   {"Identity", &Canonicalizer::identity},
+        {"Dropout", &Canonicalizer::dropout},     {"Cast", &Canonicalizer::cast},
+        {"Transpose", &Canonicalizer::transpose}, {"Reshape", &Canonicalizer::reshape},
+        {"Mul", &Canonicalizer::times_one},       {"Div", &Canonicalizer::times_one},
+        {"Sub", &Canonicalizer::minus_zero},
+    };
+    bool named = false;
+    if (graph_.node(id).name.empty() && !graph_.outputs(id).empty()) {
+      graph_.node(id).name = graph_.value(first_output(id)).name;
+      named = true;
+    }
+    if (!graph_.node(id).domain.empty()) return named;
+    for (const Rewrite& rewrite : kRewrites) {
+      if (graph_.node(id).op == rewrite.op) return (this->*rewrite.apply)(id) || named;
+    }
+    return named;
+  }
+
+  ValueId first_output(NodeId id) const {
+    for (ValueId output : graph_.outputs(id)) {
+      if (output.valid()) return output;
+    }
+    return graph_.output(id);
+  }
+
+  /// Gives the uses of a node's first result to `by` and removes the node, if names of outputs allow.
+  bool replace(NodeId id, ValueId by) {
+    const ValueId result = graph_.output(id);
+    for (const Use& use : graph_.uses(result)) {
+      if (use.kind == UseKind::kRegionOutput && !take_name(result, by)) return false;
+    }
+    graph_.replace_uses(result, by);
+    graph_.remove(id);
+    return true;
+  }
+
+  /// A graph output keeps its name: the value that takes its place must be able to bear it.
+  bool take_name(ValueId result, ValueId by) {
+    const Value& value = graph_.value(by);
+    if (value.kind != ValueKind::kResult || value.region != graph_.main()) return false;
+    for (const Use& use : graph_.uses(by)) {
+      if (use.kind == UseKind::kRegionOutput) return false;
+    }
+    const std::string name = graph_.value(result).name;
+    graph_.rename(result, graph_.unique_name(name + ".old"));
+    graph_.rename(by, name);
+    return true;
+  }
+
+  bool constant(NodeId id) {
+    const Tensor* tensor = graph_.constant(graph_.output(id));
+    if (tensor == nullptr || graph_.node(id).region != graph_.main()) return false;
+    for (const Use& use : graph_.uses(graph_.output(id))) {
+      if (use.kind == UseKind::kRegionOutput) return false;
+    }
+    const std::string name = graph_.value(graph_.output(id)).name;
+    const Tensor value = *tensor;
+    graph_.rename(graph_.output(id), graph_.unique_name(name + ".node"));
+    graph_.replace_uses(graph_.output(id), graph_.add_initializer(name, value));
+    graph_.remove(id);
+    return true;
+  }
+
+  bool identity(NodeId id) { return replace(id, graph_.input(id, 0)); }
+
+  bool dropout(NodeId id) {
+    const Tensor* ratio = graph_.constant(graph_.input(id, 1));
+    if (ratio == nullptr || ratio->at_as_double(0) != 0) return false;
+    if (graph_.output(id, 1).valid() && graph_.has_uses(graph_.output(id, 1))) return false;
+    return replace(id, graph_.input(id, 0));
+  }
+
+  bool cast(NodeId id) {
+    const auto to = static_cast<DType>(graph_.node(id).attributes.get_int("to", 0));
+    if (graph_.value(graph_.input(id, 0)).type.dtype != to) return false;
+    return replace(id, graph_.input(id, 0));
+  }
+
+  std::vector<int64_t> permutation(NodeId id) const {
+    const int rank = graph_.value(graph_.input(id, 0)).type.rank();
+    std::vector<int64_t> reversed(static_cast<size_t>(std::max(rank, 0)));
+    std::iota(reversed.rbegin(), reversed.rend(), 0);
+    return graph_.node(id).attributes.get_ints("perm", reversed);
+  }
+
+  bool transpose(NodeId id) {
+    const ValueId from = graph_.input(id, 0);
+    if (graph_.value(from).type.rank() < 0) return false;
+    std::vector<int64_t> perm = permutation(id);
+    const NodeId above = graph_.value(from).producer;
+    const bool twice = above.valid() && graph_.node(above).op == "Transpose";
+    ValueId source = from;
+    if (twice) {
+      const std::vector<int64_t> first = permutation(above);
+      for (int64_t& axis : perm) axis = first[static_cast<size_t>(axis)];
+      source = graph_.input(above, 0);
+    }
+    if (std::is_sorted(perm.begin(), perm.end())) return replace(id, source);
+    if (!twice) return false;
+    graph_.set_input(id, 0, source);
+    graph_.node(id).attributes.set("perm", perm);
+    return true;
+  }
+
+  bool reshape(NodeId id) {
+    const NodeId above = graph_.value(graph_.input(id, 0)).producer;
+    const ValueType& from = graph_.value(graph_.input(id, 0)).type;
+    const ValueType& to = graph_.value(graph_.output(id)).type;
+    if (from.has_concrete_shape() && from == to) return replace(id, graph_.input(id, 0));
+    if (!above.valid() || !graph_.node(above).domain.empty() || graph_.node(above).op != "Reshape") return false;
+    const Tensor* target = graph_.constant(graph_.input(id, 1));
+    if (target == nullptr) return false;
+    for (int64_t dim : target->to_ints()) {
+      if (dim == 0) return false;
+    }
+    graph_.set_input(id, 0, graph_.input(above, 0));
+    return true;
+  }
+
+  /// Is operand `index` a constant of this number that broadcasts without changing the other operand's shape?
+  bool is_neutral(NodeId id, size_t index, double number) const {
+    const Tensor* tensor = graph_.constant(graph_.input(id, index));
+    if (tensor == nullptr || tensor->size() != 1 || tensor->at_as_double(0) != number) return false;
+    const ValueType& other = graph_.value(graph_.input(id, 1 - index)).type;
+    return other.rank() >= static_cast<int>(tensor->shape().size());
+  }
+
+  bool times_one(NodeId id) {
+    if (is_neutral(id, 1, 1.0)) return replace(id, graph_.input(id, 0));
+    if (graph_.node(id).op == "Mul" && is_neutral(id, 0, 1.0)) return replace(id, graph_.input(id, 1));
+    return false;
+  }
+
+  bool minus_zero(NodeId id) {
+    const Tensor* tensor = graph_.constant(graph_.input(id, 1));
+    if (tensor == nullptr || !is_neutral(id, 1, 0.0)) return false;
+    // x - (-0) turns -0 into 0.
+    return !std::signbit(tensor->at_as_double(0)) && replace(id, graph_.input(id, 0));
+  }
+
+  Graph& graph_;
+};
+
+}  // namespace
+
+bool canonicalize(Graph& graph, PassContext&) { return Canonicalizer(graph).run(); }
+
+}  // namespace halfnote

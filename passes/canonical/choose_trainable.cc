@@ -1,0 +1,121 @@
+// choose_trainable: decides which initializers are parameters.
+//
+//   (x) => <float[4,3] w, float[4] running_mean, int64[1] axes>      ──▶      w is trainable
+//
+// With --trainable the patterns decide (RE2, whole name; each must match). Else every float initializer that a node reads is
+// trainable but for: running statistics (BatchNormalization's mean and variance), scalars, and tables that only shape
+// arithmetic or FP32-fixed slots read. A parameter may also be a RandomNormal or RandomUniform node without operands: it
+// becomes an initializer of that name, drawn now (the node's seed, or one made from --seed and the name). --freeze takes
+// names away again. Leaves alone: models that are compiled for inference, training models.
+#include <re2/re2.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "compiler/ir/hash.h"
+#include "compiler/ops/operator.h"
+#include "passes/passes.h"
+
+namespace halfnote {
+namespace {
+
+class Chooser {
+ public:
+  Chooser(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
+
+  bool run() {
+    bool changed = draw_parameters();
+    const TrainOptions& train = context_.options.train;
+    std::set<ValueId> chosen;
+    for (ValueId id : graph_.initializers()) {
+      if (is_float(graph_.value(id).type.dtype) && looks_trainable(id)) chosen.insert(id);
+    }
+    if (!train.trainable.empty()) chosen = select(train.trainable, "--trainable");
+    for (ValueId id : train.frozen.empty() ? std::set<ValueId>{} : select(train.frozen, "--freeze")) {
+      chosen.erase(id);
+    }
+    for (ValueId id : graph_.initializers()) {
+      const bool trainable = chosen.contains(id);
+      changed |= graph_.value(id).trainable != trainable;
+      graph_.value(id).trainable = trainable;
+    }
+    return changed;
+  }
+
+ private:
+  /// Random nodes without operands that stand for the first value of a parameter.
+  bool draw_parameters() {
+    bool changed = false;
+    for (NodeId id : graph_.nodes()) {
+      const OperatorRow* row = find_operator(graph_.node(id));
+      if (row == nullptr || row->purity != Purity::kRandom || !graph_.inputs(id).empty()) continue;
+      const std::string name = graph_.value(graph_.output(id)).name;
+      if (!graph_.node(id).attributes.has("seed")) {
+        const uint64_t seed = hash_mix(hash_text(name), static_cast<uint64_t>(context_.options.train.seed));
+        graph_.node(id).attributes.set("seed", static_cast<float>(seed >> 40));  // 24 bits: exact
+      }
+      Tensor drawn = context_.evaluate(graph_, id, {}).front();
+      graph_.rename(graph_.output(id), graph_.unique_name(name + ".drawn"));
+      graph_.replace_uses(graph_.output(id), graph_.add_initializer(name, std::move(drawn)));
+      graph_.remove(id);
+      changed = true;
+    }
+    return changed;
+  }
+
+  bool looks_trainable(ValueId id) const {
+    if (graph_.value(id).tensor.shape().empty()) return false;
+    bool read = false;
+    for (const Use& use : graph_.uses(id)) {
+      if (!use.by_node()) continue;
+      const Node& node = graph_.node(use.node());
+      const OperatorRow* row = find_operator(node);
+      const bool statistic = node.op == "BatchNormalization" && use.slot >= 3;
+      const bool fixed = row != nullptr && (row->fp32_inputs >> use.slot & 1u) != 0 &&
+                         node.op != "BatchNormalization";
+      if (statistic || fixed) return false;
+      read = true;
+    }
+    return read;
+  }
+
+  std::set<ValueId> select(const std::vector<std::string>& patterns, const char* flag) const {
+    std::set<ValueId> found;
+    std::vector<std::string> names;
+    for (ValueId id : graph_.initializers()) {
+      if (is_float(graph_.value(id).type.dtype)) names.push_back(graph_.value(id).name);
+    }
+    for (const std::string& pattern : patterns) {
+      const RE2 re(pattern, RE2::Quiet);
+      if (!re.ok()) {
+        throw Error(ErrorCode::kUsage, std::string(flag) + " is no regular expression")
+            .expected("RE2 syntax", "\"" + pattern + "\" (" + re.error() + ")");
+      }
+      bool any = false;
+      for (const std::string& name : names) {
+        if (!RE2::FullMatch(name, re)) continue;
+        found.insert(graph_.find(name));
+        any = true;
+      }
+      if (any) continue;
+      const std::string_view near = closest(pattern, names);
+      throw Error(ErrorCode::kUsage, std::string(flag) + " matches no float initializer")
+          .expected("a pattern for a whole name", "\"" + pattern + "\"")
+          .hint(near.empty() ? "`halfnote inspect` lists the initializers"
+                             : "did you mean " + std::string(near) + "?");
+    }
+    return found;
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+};
+
+}  // namespace
+
+bool choose_trainable(Model& model, PassContext& context) {
+  if (context.options.inference_only || model.is_training()) return false;
+  return Chooser(model.graph, context).run();
+}
+
+}  // namespace halfnote

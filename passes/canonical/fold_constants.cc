@@ -1,0 +1,105 @@
+// fold_constants: computes at compile time what does not depend on inputs, weights or states.
+//
+//   s = Shape(x)  n = Gather(s, 0)  t = Concat(n, -1)  y = Reshape(x, t)      ──▶      y = Reshape(x, {32, -1})
+//
+// Exact: the reference kernels run the node. Shape and Size fold as soon as the dims they read are numbers. Leaves alone:
+// random nodes, nodes with subgraphs, results above 16 MiB unless smaller than the operands (folding must not blow up the
+// artifact), ops without a reference kernel.
+#include <algorithm>
+
+#include "base/error.h"
+#include "compiler/ops/operator.h"
+#include "passes/passes.h"
+
+namespace halfnote {
+namespace {
+
+constexpr size_t kMaxFoldedBytes = size_t{16} << 20;
+
+class Folder {
+ public:
+  Folder(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
+
+  bool run() {
+    bool changed = false;
+    for (NodeId node : graph_.nodes()) {
+      context_.infer(graph_, node);  // operands may have become constants
+      changed |= fold_shape(node) || fold(node);
+    }
+    return changed;
+  }
+
+ private:
+  /// Shape(x) needs the type of x only.
+  bool fold_shape(NodeId id) {
+    const Node& node = graph_.node(id);
+    if (!node.domain.empty() || (node.op != "Shape" && node.op != "Size")) return false;
+    const ValueType& type = graph_.value(graph_.input(id, 0)).type;
+    if (!type.shape) return false;
+    const auto rank = static_cast<int64_t>(type.shape->size());
+    const auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
+    const int64_t start = node.op == "Size" ? 0 : clamp(node.attributes.get_int("start", 0));
+    const int64_t end = node.op == "Size" ? rank : clamp(node.attributes.get_int("end", rank));
+    std::vector<int64_t> dims;
+    for (int64_t i = start; i < end; ++i) {
+      if (!(*type.shape)[static_cast<size_t>(i)].known()) return false;
+      dims.push_back((*type.shape)[static_cast<size_t>(i)].value);
+    }
+    if (node.op == "Size") {
+      replace(id, {Tensor::scalar<int64_t>(element_count(dims))});
+    } else {
+      replace(id, {Tensor::of<int64_t>({static_cast<int64_t>(dims.size())}, dims)});
+    }
+    return true;
+  }
+
+  bool fold(NodeId id) {
+    const Node& node = graph_.node(id);
+    const OperatorRow* row = find_operator(node);
+    if (row == nullptr || row->purity != Purity::kPure || !context_.evaluate) return false;
+    if (!graph_.subgraphs(id).empty() || graph_.outputs(id).empty()) return false;
+    std::vector<Tensor> inputs;
+    size_t input_bytes = 0;
+    for (ValueId input : graph_.inputs(id)) {
+      const Tensor* tensor = graph_.constant(input);
+      if (input.valid() && tensor == nullptr) return false;
+      inputs.push_back(tensor == nullptr ? Tensor{} : *tensor);
+      input_bytes += inputs.back().byte_size();
+    }
+    const size_t limit = std::max(kMaxFoldedBytes, input_bytes);
+    for (ValueId output : graph_.outputs(id)) {
+      if (!output.valid()) continue;
+      const ValueType& type = graph_.value(output).type;
+      if (!type.has_concrete_shape()) return false;
+      const auto count = static_cast<size_t>(element_count(concrete(*type.shape)));
+      if (count * std::max<size_t>(size_of(type.dtype), 1) > limit) return false;
+    }
+    try {
+      replace(id, context_.evaluate(graph_, id, inputs));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      return false;  // no reference kernel for this op: it stays as it is
+    }
+    return true;
+  }
+
+  void replace(NodeId id, std::vector<Tensor> values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const ValueId output = graph_.output(id, i);
+      if (!output.valid() || !graph_.has_uses(output)) continue;
+      const std::string name = graph_.value(output).name;
+      graph_.rename(output, graph_.unique_name(name + ".folded"));
+      graph_.replace_uses(output, graph_.add_initializer(name, std::move(values[i])));
+    }
+    graph_.remove(id);
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+};
+
+}  // namespace
+
+bool fold_constants(Graph& graph, PassContext& context) { return Folder(graph, context).run(); }
+
+}  // namespace halfnote

@@ -1,0 +1,226 @@
+#include "passes/canonical/lift_rules.h"
+
+#include <limits>
+
+#include "base/error.h"
+
+namespace halfnote {
+namespace {
+
+using Ctx = LiftContext;
+
+Node& node_of(const Ctx& c) { return c.graph.node(c.node); }
+const Attributes& attributes(const Ctx& c) { return c.graph.node(c.node).attributes; }
+
+/// Moves an int-list attribute to input `slot`.
+void ints_to_input(const Ctx& c, const char* name, size_t slot) {
+  if (!attributes(c).has(name)) return;
+  const std::vector<int64_t> values = attributes(c).get_ints(name);
+  node_of(c).attributes.erase(name);
+  c.graph.set_input(c.node, slot, c.b.ints(values).id);
+}
+
+DType input_type(const Ctx& c) {
+  const ValueId x = c.graph.input(c.node, 0);
+  const DType dtype = x.valid() ? c.graph.value(x).type.dtype : DType::kUndefined;
+  return dtype == DType::kUndefined ? DType::kF32 : dtype;
+}
+
+int rank_of(const Ctx& c) {
+  const int rank = c.graph.value(c.graph.input(c.node, 0)).type.rank();
+  if (rank >= 0) return rank;
+  throw Error(ErrorCode::kUnsupported, "lifting this op needs the rank of its operand")
+      .at({{}, node_of(c).name, node_of(c).op})
+      .hint("run shape inference on the model before export, or export with op-set 13 or newer");
+}
+
+void axes_to_input(const Ctx& c) { ints_to_input(c, "axes", 1); }
+void split_to_input(const Ctx& c) { ints_to_input(c, "split", 1); }
+
+/// Split of op-set 18 wants num_outputs where the sizes are not given.
+void split_count(const Ctx& c) {
+  if (c.graph.input(c.node, 1).valid() || attributes(c).has("num_outputs")) return;
+  node_of(c).attributes.set("num_outputs", static_cast<int64_t>(c.graph.outputs(c.node).size()));
+}
+
+void clip_bounds(const Ctx& c) {
+  const DType dtype = input_type(c);
+  for (const auto& [name, slot] : {std::pair{"min", size_t{1}}, std::pair{"max", size_t{2}}}) {
+    if (!attributes(c).has(name)) continue;
+    const float bound = attributes(c).get_float(name, 0);
+    node_of(c).attributes.erase(name);
+    c.graph.set_input(c.node, slot, c.b.scalar(dtype, bound).id);
+  }
+}
+
+void pad_inputs(const Ctx& c) {
+  ints_to_input(c, "pads", 1);
+  const float value = attributes(c).get_float("value", 0);
+  node_of(c).attributes.erase("value");
+  if (value != 0) c.graph.set_input(c.node, 2, c.b.scalar(input_type(c), value).id);
+}
+
+void slice_inputs(const Ctx& c) {
+  ints_to_input(c, "starts", 1);
+  ints_to_input(c, "ends", 2);
+  ints_to_input(c, "axes", 3);
+}
+
+void topk_input(const Ctx& c) {
+  if (!attributes(c).has("k")) return;
+  const int64_t k = attributes(c).get_int("k", 1);
+  node_of(c).attributes.erase("k");
+  c.graph.set_input(c.node, 1, c.b.ints({k}).id);
+}
+
+/// Dropout below op-set 12 has its ratio as an attribute and no training form.
+void dropout_ratio(const Ctx& c) {
+  const float ratio = attributes(c).get_float("ratio", 0.5f);
+  node_of(c).attributes.erase("ratio");
+  node_of(c).attributes.erase("is_test");
+  c.graph.set_input(c.node, 1, c.b.scalar(DType::kF32, ratio).id);
+}
+
+/// BatchNormalization: the training form of op-set 9 shows itself by its outputs (Y, mean, var, saved_mean, saved_var).
+void batch_normalization(const Ctx& c) {
+  node_of(c).attributes.erase("is_test");
+  if (attributes(c).get_int("spatial", 1) == 0) {
+    throw Error(ErrorCode::kUnsupported, "BatchNormalization with spatial = 0")
+        .at({{}, node_of(c).name, node_of(c).op})
+        .hint("statistics per element are not in newer op-sets; use LayerNormalization");
+  }
+  node_of(c).attributes.erase("spatial");
+  const bool training = c.graph.outputs(c.node).size() > 1;
+  if (!training) return;
+  for (size_t i = c.graph.outputs(c.node).size(); i-- > 3;) {
+    const ValueId saved = c.graph.output(c.node, i);
+    if (!saved.valid()) continue;
+    if (c.graph.has_uses(saved)) {
+      throw Error(ErrorCode::kUnsupported, "a saved statistic of BatchNormalization is used")
+          .at({{}, node_of(c).name, node_of(c).op});
+    }
+    c.graph.drop_output(c.node, i);
+  }
+  node_of(c).attributes.set("training_mode", int64_t{1});
+}
+
+/// Softmax below op-set 13 works on the 2-D view at its axis (default 1).
+void softmax_2d(const Ctx& c) {
+  const int rank = rank_of(c);
+  const int64_t axis = normalize_axis(attributes(c).get_int("axis", 1), rank);
+  node_of(c).attributes.set("axis", int64_t{-1});
+  if (axis == rank - 1) return;
+  const Expr x = c.b.value(c.graph.input(c.node, 0));
+  const Expr flat = c.b.op("Flatten", {x}, {{"axis", axis}});
+  c.graph.set_input(c.node, 0, flat.id);
+  const ValueId result = c.graph.output(c.node);
+  c.graph.value(result).type = flat.type();
+  c.b.set_insert_point(c.graph.after(c.node));
+  const Expr shape = c.b.shape_of(x);
+  const Expr back = c.b.reshape(c.b.value(result), shape);
+  c.graph.replace_uses_if(result, back.id, [&](const Use& use) { return use.node() != c.b.last(); });
+  const std::string name = c.graph.value(result).name;
+  c.graph.rename(result, c.graph.unique_name(name + ".flat"));
+  c.graph.rename(back.id, name);
+}
+
+void rename_op(const Ctx& c, std::string_view op) { node_of(c).op = op; }
+void scatter_elements(const Ctx& c) { rename_op(c, "ScatterElements"); }
+
+/// Resize-10 and Upsample have (X, scales): the asymmetric, floor form of Resize-11.
+void resize_10(const Ctx& c) {
+  rename_op(c, "Resize");
+  if (attributes(c).has("scales")) {
+    const std::vector<float> scales = attributes(c).get_floats("scales");
+    node_of(c).attributes.erase("scales");
+    c.graph.set_input(c.node, 1,
+                      c.b.constant(Tensor::of<float>({static_cast<int64_t>(scales.size())}, scales)).id);
+  }
+  const ValueId scales = c.graph.input(c.node, 1);
+  c.graph.set_input(c.node, 1, ValueId{});
+  c.graph.set_input(c.node, 2, scales);
+  node_of(c).attributes.set("coordinate_transformation_mode", std::string("asymmetric"));
+  node_of(c).attributes.set("nearest_mode", std::string("floor"));
+}
+
+/// Resize-11 gives an empty tensor for the operand it leaves out.
+void resize_empty_operands(const Ctx& c) {
+  for (size_t slot = 1; slot <= 2; ++slot) {
+    const Tensor* tensor = c.graph.constant(c.graph.input(c.node, slot));
+    if (tensor != nullptr && tensor->size() == 0) c.graph.set_input(c.node, slot, ValueId{});
+  }
+  c.graph.resize_inputs(c.node, c.graph.inputs(c.node).size());
+}
+
+/// GridSample-20 calls bilinear and bicubic by ONNX's words.
+void grid_sample_modes(const Ctx& c) {
+  const std::string mode = attributes(c).get_string("mode", "bilinear");
+  node_of(c).attributes.set("mode", mode == "bilinear" ? std::string("linear")
+                                    : mode == "bicubic" ? std::string("cubic")
+                                                        : mode);
+}
+
+void dft_axis(const Ctx& c) {
+  const int64_t axis = attributes(c).get_int("axis", 1);
+  node_of(c).attributes.erase("axis");
+  c.graph.set_input(c.node, 2, c.b.constant(Tensor::scalar<int64_t>(axis)).id);
+}
+
+/// GroupNormalization-18 has scale and bias per group; from 21 on they are per channel.
+void group_normalization(const Ctx& c) {
+  const ValueType& type = c.graph.value(c.graph.input(c.node, 0)).type;
+  const int64_t groups = attributes(c).get_int("num_groups", 0);
+  if (!type.shape || type.shape->size() < 2 || !(*type.shape)[1].known() || groups < 1) {
+    throw Error(ErrorCode::kUnsupported, "lifting GroupNormalization needs its number of channels")
+        .at({{}, node_of(c).name, node_of(c).op});
+  }
+  const int64_t channels = (*type.shape)[1].value;
+  for (size_t slot : {size_t{1}, size_t{2}}) {
+    const Expr per_group = c.b.value(c.graph.input(c.node, slot));
+    const Expr column = c.b.reshape(per_group, c.b.ints({groups, 1}));
+    const Expr wide = c.b.op("Expand", {column, c.b.ints({groups, channels / groups})});
+    c.graph.set_input(c.node, slot, c.b.reshape(wide, c.b.ints({channels})).id);
+  }
+}
+
+void drop_consumed_inputs(const Ctx& c) { node_of(c).attributes.erase("consumed_inputs"); }
+
+constexpr LiftRule kRules[] = {
+    {"BatchNormalization", 14, batch_normalization, "training form by outputs -> training_mode"},
+    {"Clip", 11, clip_bounds, "min, max: attributes -> inputs"},
+    {"DFT", 20, dft_axis, "axis: attribute -> input"},
+    {"Dropout", 12, dropout_ratio, "ratio: attribute -> input"},
+    {"GridSample", 20, grid_sample_modes, "bilinear, bicubic -> linear, cubic"},
+    {"GroupNormalization", 21, group_normalization, "scale and bias per group -> per channel"},
+    {"Hardmax", 13, softmax_2d, "2-D at axis -> along the last axis"},
+    {"LogSoftmax", 13, softmax_2d, "2-D at axis -> along the last axis"},
+    {"Pad", 11, pad_inputs, "pads, value: attributes -> inputs"},
+    {"ReduceL1", 18, axes_to_input, "axes: attribute -> input"},
+    {"ReduceL2", 18, axes_to_input, "axes: attribute -> input"},
+    {"ReduceLogSum", 18, axes_to_input, "axes: attribute -> input"},
+    {"ReduceLogSumExp", 18, axes_to_input, "axes: attribute -> input"},
+    {"ReduceMax", 18, axes_to_input, "axes: attribute -> input"},
+    {"ReduceMean", 18, axes_to_input, "axes: attribute -> input"},
+    {"ReduceMin", 18, axes_to_input, "axes: attribute -> input"},
+    {"ReduceProd", 18, axes_to_input, "axes: attribute -> input"},
+    {"ReduceSum", 13, axes_to_input, "axes: attribute -> input"},
+    {"ReduceSumSquare", 18, axes_to_input, "axes: attribute -> input"},
+    {"Resize", 11, resize_10, "(X, scales) -> (X, roi, scales), asymmetric"},
+    {"Resize", 13, resize_empty_operands, "empty operands -> absent ones"},
+    {"Scatter", 24, scatter_elements, "deprecated name"},
+    {"Slice", 10, slice_inputs, "starts, ends, axes: attributes -> inputs"},
+    {"Softmax", 13, softmax_2d, "2-D at axis -> along the last axis"},
+    {"Split", 13, split_to_input, "split: attribute -> input"},
+    {"Split", 18, split_count, "equal parts -> num_outputs"},
+    {"Squeeze", 13, axes_to_input, "axes: attribute -> input"},
+    {"Sum", 8, drop_consumed_inputs, "dead attribute"},
+    {"TopK", 10, topk_input, "k: attribute -> input"},
+    {"Unsqueeze", 13, axes_to_input, "axes: attribute -> input"},
+    {"Upsample", 24, resize_10, "deprecated name of Resize"},
+};
+
+}  // namespace
+
+std::span<const LiftRule> lift_rules() { return kRules; }
+
+}  // namespace halfnote

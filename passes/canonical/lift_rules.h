@@ -1,0 +1,27 @@
+// The rewrites of lift_opset: one row for each change of an op's meaning or form between op-set 7 and 23.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "compiler/ir/builder.h"
+
+namespace halfnote {
+
+struct LiftContext {
+  Graph& graph;
+  Builder& b;  // inserts before the node
+  NodeId node;
+  int64_t from;  // the model's op-set
+};
+
+struct LiftRule {
+  std::string_view op;
+  int64_t changed_in;  // applies to models below this op-set
+  void (*apply)(const LiftContext&);
+  std::string_view what;
+};
+
+std::span<const LiftRule> lift_rules();
+
+}  // namespace halfnote

@@ -1,0 +1,107 @@
+#include "passes/device/emit_step.h"
+
+#include "base/error.h"
+#include "compiler/ir/walk.h"
+#include "compiler/ops/body.h"
+#include "passes/canonical/infer_shapes.h"
+#include "passes/passes.h"
+
+namespace halfnote {
+namespace {
+
+const TrainingStep& step_of(const Model& model, std::string_view name) {
+  std::string known;
+  for (const TrainingStep& step : model.training) {
+    if (step.name == name) return step;
+    known += (known.empty() ? "" : ", ") + step.name;
+  }
+  throw Error(ErrorCode::kUsage, "the model has no such step")
+      .expected(known.empty() ? "a training model" : "one of " + known, "\"" + std::string(name) + "\"");
+}
+
+/// Turns the states into inputs and outputs.
+void expose_states(Graph& graph) {
+  std::vector<std::pair<std::string, ValueId>> results;
+  for (uint32_t i = static_cast<uint32_t>(graph.states().size()); i-- > 0;) {
+    const State state = graph.states()[i];
+    const std::string name = graph.value(state.current).name;
+    const ValueType type = graph.value(state.current).type;
+    const int8_t power = graph.value(state.current).scale_power;
+    graph.remove_state(i);
+    graph.rename(state.current, graph.unique_name(name + ".first"));
+    const ValueId input = graph.add_input(graph.main(), name, type);
+    graph.value(input).scale_power = power;
+    graph.replace_uses(state.current, input);
+    graph.remove_value(state.current);
+    for (auto& [other, next] : results) next = next == state.current ? input : next;
+    results.emplace_back(name, state.next == state.current ? input : state.next);
+  }
+  Builder b(graph, graph.end(), infer_node);
+  for (auto result = results.rbegin(); result != results.rend(); ++result) {
+    const Expr out = b.op("Identity", {b.value(result->second)});
+    graph.rename(out.id, graph.unique_name(result->first + ".new"));
+    graph.add_output(graph.main(), out.id);
+  }
+}
+
+/// An output must be the result of a node, once.
+void separate_outputs(Graph& graph) {
+  Builder b(graph, graph.end(), infer_node);
+  const std::vector<ValueId> outputs(graph.outputs().begin(), graph.outputs().end());
+  for (uint32_t i = 0; i < outputs.size(); ++i) {
+    if (graph.value(outputs[i]).kind == ValueKind::kResult) continue;
+    const Expr copy = b.op("Identity", {b.value(outputs[i])});
+    graph.rename(copy.id, graph.unique_name(graph.value(outputs[i]).name + ".out"));
+    graph.replace_use({UseKind::kRegionOutput, graph.main().index, i}, copy.id);
+  }
+}
+
+}  // namespace
+
+void inline_bodies(Graph& graph) {
+  for (NodeId id : graph.all_nodes()) {
+    if (graph.node(id).domain != kHalfnoteDomain) continue;
+    const Function body = build_body(graph, id, infer_node);
+    ValueMap values;
+    const auto formal = body.body.inputs();
+    for (size_t i = 0; i < formal.size(); ++i) values[formal[i]] = graph.input(id, i);
+    CloneOptions options;
+    options.prefix = graph.node(id).name + "/";
+    options.role = graph.node(id).role;
+    const std::vector<ValueId> results = clone_into(graph, graph.before(id), body.body, values, options);
+    size_t result = 0;
+    for (ValueId output : std::vector<ValueId>(graph.outputs(id).begin(), graph.outputs(id).end())) {
+      if (!output.valid()) continue;
+      const std::string name = graph.value(output).name;
+      const ValueId by = results[result++];
+      graph.rename(output, graph.unique_name(name + ".node"));
+      graph.replace_uses(output, by);
+      if (graph.value(by).kind == ValueKind::kResult) graph.rename(by, graph.unique_name(name));
+    }
+    graph.remove(id);
+  }
+}
+
+Model emit_step(const Model& model, std::string_view step_name, Emulation emulation) {
+  Model out;
+  out.graph = step_of(model, step_name).graph;
+  out.graph.name = std::string(step_name);
+  out.metadata = model.metadata;
+  out.producer_name = model.producer_name;
+  out.producer_version = model.producer_version;
+  out.opsets[""] = kOpsetVersion;
+  expose_states(out.graph);
+  inline_bodies(out.graph);
+  separate_outputs(out.graph);
+  if (emulation == Emulation::k16Bit) {
+    const CompileOptions options;
+    std::vector<Remark> remarks;
+    PassContext context{options, infer_node, {}, remarks, "emulate-16bit"};
+    emulate_16bit(out.graph, context);
+  }
+  for (ValueId value : out.graph.initializers()) out.graph.value(value).trainable = false;
+  erase_unused_initializers(out.graph);
+  return out;
+}
+
+}  // namespace halfnote

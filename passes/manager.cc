@@ -1,0 +1,125 @@
+#include "passes/manager.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "compiler/ir/hash.h"
+#include "compiler/ir/text.h"
+#include "compiler/ir/verify.h"
+
+namespace halfnote {
+namespace {
+
+constexpr std::string_view kStageNames[] = {"imported",           "canonical", "differentiated",
+                                            "precision-assigned", "padded",    "device-ready"};
+
+bool contains(const std::vector<std::string>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Pass names in the options must exist.
+void check_names(const CompileOptions& options, std::span<const PassRow> rows) {
+  std::vector<std::string> asked = options.skip_passes;
+  if (!options.stop_after.empty()) asked.push_back(options.stop_after);
+  for (const std::string& name : options.dump_after) {
+    if (name != "all") asked.push_back(name);
+  }
+  std::vector<std::string_view> known;
+  for (const PassRow& row : rows) known.push_back(row.name);
+  for (const std::string& name : asked) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string_view near = closest(name, known);
+    throw Error(ErrorCode::kUsage, "unknown pass")
+        .expected("a pass of the pipeline", "\"" + name + "\"")
+        .hint(near.empty() ? "`halfnote ops --passes` lists them" : "did you mean " + std::string(near) + "?");
+  }
+}
+
+uint64_t hash_of(const Model& model) {
+  uint64_t hash = content_hash(model.graph);
+  for (const TrainingStep& step : model.training) {
+    hash = hash * 0x9e3779b97f4a7c15u + content_hash(step.graph);
+  }
+  return hash * 31 + model.functions.size();
+}
+
+uint32_t count_nodes(const Model& model) {
+  uint32_t count = model.graph.node_count();
+  for (const TrainingStep& step : model.training) count += step.graph.node_count();
+  return count;
+}
+
+bool run_row(const PassRow& row, Model& model, PassContext& context) {
+  if (row.on_model != nullptr) return row.on_model(model, context);
+  bool changed = false;
+  if (row.scope == Scope::kEveryGraph) changed = row.on_graph(model.graph, context);
+  for (TrainingStep& step : model.training) changed |= row.on_graph(step.graph, context);
+  return changed;
+}
+
+void check_flag(const PassRow& row, bool changed, uint64_t before, uint64_t after) {
+  if (changed || before == after) return;
+  throw Error(ErrorCode::kInternal, "pass " + std::string(row.name) + " changed the model but said it did not");
+}
+
+void dump(const Model& model, const PassRow& row, size_t index, const CompileOptions& options) {
+  std::string number = std::to_string(index);
+  number.insert(0, number.size() < 2 ? 1 : 0, '0');
+  const std::filesystem::path file =
+      std::filesystem::path(options.dump_folder) / (number + "-" + std::string(row.name) + ".onnxtxt");
+  const std::string text = print(model, {.elide_above = 64});
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  write_file_atomic(file, std::span(&bytes, 1));
+}
+
+PassRecord run_one(const PassRow& row, Model& model, PassContext& context) {
+  PassRecord record;
+  record.name = row.name;
+  record.nodes_before = count_nodes(model);
+  const uint64_t before = hash_of(model);
+  const auto start = std::chrono::steady_clock::now();
+  context.pass = row.name;
+  try {
+    record.changed = run_row(row, model, context);
+    if (record.changed) verify(model);
+  } catch (Error& error) {
+    throw std::move(error.within({model.source, {}, {}})).in_pass(row.name);
+  }
+  record.milliseconds =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  record.nodes_after = count_nodes(model);
+  check_flag(row, record.changed, before, hash_of(model));
+  return record;
+}
+
+}  // namespace
+
+std::string_view stage_name(Stage stage) { return kStageNames[static_cast<size_t>(stage)]; }
+
+PipelineResult run_pipeline(Model& model, PassContext& context, std::span<const PassRow> rows) {
+  const CompileOptions& options = context.options;
+  check_names(options, rows);
+  PipelineResult result;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const PassRow& row = rows[i];
+    if (!contains(options.skip_passes, row.name)) {
+      if (row.needs > result.stage) {
+        throw Error(ErrorCode::kInternal, "pass " + std::string(row.name) + " needs stage " +
+                                              std::string(stage_name(row.needs)))
+            .expected(std::string(stage_name(row.needs)), std::string(stage_name(result.stage)));
+      }
+      result.records.push_back(run_one(row, model, context));
+    }
+    result.stage = std::max(result.stage, row.gives);
+    if (contains(options.dump_after, row.name) || contains(options.dump_after, "all")) {
+      dump(model, row, i, options);
+    }
+    if (options.stop_after == row.name) break;
+  }
+  return result;
+}
+
+}  // namespace halfnote

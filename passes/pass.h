@@ -1,0 +1,75 @@
+// The contract of a pass: one function that rewrites a graph (or the model) and says whether it changed it.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/ir/builder.h"
+#include "compiler/ir/model.h"
+#include "passes/options.h"
+
+namespace halfnote {
+
+/// Runs one node on constant operands; given by the runtime, which has kernels. Throws Error(kUnsupported) if it cannot.
+using EvaluateConstants =
+    std::function<std::vector<Tensor>(const Graph&, NodeId, const std::vector<Tensor>&)>;
+
+/// Something the user should know: what was done beyond the ordinary, with the place.
+struct Remark {
+  enum class Level : uint8_t { kNote, kWarning };
+  Level level = Level::kNote;
+  std::string pass;
+  std::string where;  // node or value name
+  std::string text;
+};
+
+struct PassContext {
+  const CompileOptions& options;
+  InferNode infer;
+  EvaluateConstants evaluate;  // may be empty: nothing is folded then
+  std::vector<Remark>& remarks;
+  std::string_view pass;  // the running one, set by the manager
+
+  void note(std::string where, std::string text) {
+    remarks.push_back({Remark::Level::kNote, std::string(pass), std::move(where), std::move(text)});
+  }
+  void warn(std::string where, std::string text) {
+    remarks.push_back(
+        {Remark::Level::kWarning, std::string(pass), std::move(where), std::move(text)});
+  }
+};
+
+/// How far a model has come. A pass needs one stage and may give the next.
+enum class Stage : uint8_t { kImported, kCanonical, kDifferentiated, kPrecisionAssigned, kPadded, kDeviceReady };
+std::string_view stage_name(Stage stage);
+
+/// Which graphs of the model a graph pass visits.
+enum class Scope : uint8_t { kEveryGraph, kTrainingSteps };
+
+using GraphPass = bool (*)(Graph&, PassContext&);
+using ModelPass = bool (*)(Model&, PassContext&);
+
+struct PassRow {
+  std::string_view name;
+  GraphPass on_graph = nullptr;  // exactly one of the two is set
+  ModelPass on_model = nullptr;
+  Scope scope = Scope::kEveryGraph;
+  Stage needs = Stage::kImported;
+  Stage gives = Stage::kImported;
+  /// Does it rewrite the bodies of If, Loop and Scan? If not, it must leave those regions as they are.
+  bool enters_subgraphs = false;
+  std::string_view reason;  // why it is there, one line
+};
+
+/// What the manager measured of one run.
+struct PassRecord {
+  std::string name;
+  bool changed = false;
+  double milliseconds = 0;
+  uint32_t nodes_before = 0, nodes_after = 0;
+};
+
+}  // namespace halfnote

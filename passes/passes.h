@@ -1,0 +1,39 @@
+// Every pass, one line each; its file says what it does, its golden file under tests/passes/golden/ shows it.
+#pragma once
+
+#include "passes/pass.h"
+
+namespace halfnote {
+
+// canonical/: any ONNX model -> op-set 23, typed, folded, without dead or repeated nodes
+bool inline_functions(Model& model, PassContext& context);
+bool lift_opset(Model& model, PassContext& context);
+bool bind_dims(Graph& graph, PassContext& context);
+bool choose_trainable(Model& model, PassContext& context);
+bool infer_shapes(Graph& graph, PassContext& context);
+bool fold_constants(Graph& graph, PassContext& context);
+bool canonicalize(Graph& graph, PassContext& context);
+bool eliminate_common(Graph& graph, PassContext& context);
+bool eliminate_dead(Graph& graph, PassContext& context);
+
+// train/: forward graph -> training step
+bool attach_loss(Model& model, PassContext& context);
+bool force_training(Model& model, PassContext& context);
+bool differentiate(Model& model, PassContext& context);
+bool append_optimizer(Model& model, PassContext& context);
+bool split_accumulation(Model& model, PassContext& context);
+
+// precision/
+bool assign_precision(Model& model, PassContext& context);
+bool insert_casts(Graph& graph, PassContext& context);
+bool scale_loss(Model& model, PassContext& context);
+bool clean_casts(Graph& graph, PassContext& context);
+
+// padding/
+bool pad_to_8(Graph& graph, PassContext& context);
+bool clean_padding(Graph& graph, PassContext& context);
+
+// device/ (emission): no part of the compile pipeline
+bool emulate_16bit(Graph& graph, PassContext& context);
+
+}  // namespace halfnote

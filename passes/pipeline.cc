@@ -1,0 +1,72 @@
+// The compile pipeline. Order is meaning: each row says what it needs, what it gives, and why it stands here.
+#include "passes/manager.h"
+#include "passes/passes.h"
+
+namespace halfnote {
+namespace {
+
+constexpr Stage kImp = Stage::kImported;
+constexpr Stage kCan = Stage::kCanonical;
+constexpr Stage kDif = Stage::kDifferentiated;
+constexpr Stage kPre = Stage::kPrecisionAssigned;
+constexpr Stage kPad = Stage::kPadded;
+constexpr Scope kAll = Scope::kEveryGraph;
+constexpr Scope kTrain = Scope::kTrainingSteps;
+
+// name, graph pass, model pass, scope, needs, gives, enters subgraphs, reason
+constexpr PassRow kRows[] = {
+    {"inline-functions", nullptr, inline_functions, kAll, kImp, kImp, true,
+     "operators of the model's own functions are unknown to every later pass"},
+    {"lift-opset", nullptr, lift_opset, kAll, kImp, kImp, true,
+     "all other passes speak op-set 23 only"},
+    {"bind-dims", bind_dims, nullptr, kAll, kImp, kImp, true,
+     "dims the user fixed (--dim) are numbers from here on"},
+    {"choose-trainable", nullptr, choose_trainable, kAll, kImp, kImp, false,
+     "weights must not be folded as if they were constants"},
+    {"infer-shapes", infer_shapes, nullptr, kAll, kImp, kImp, true, "every later pass reads types"},
+    {"fold-constants", fold_constants, nullptr, kAll, kImp, kImp, false,
+     "the shape arithmetic of exporters disappears"},
+    {"canonicalize", canonicalize, nullptr, kAll, kImp, kImp, false,
+     "one form for each thing, so that rules need to know one"},
+    {"eliminate-common", eliminate_common, nullptr, kAll, kImp, kImp, false,
+     "exporters repeat themselves"},
+    {"eliminate-dead", eliminate_dead, nullptr, kAll, kImp, kCan, false,
+     "what nobody reads need not be differentiated"},
+    {"attach-loss", nullptr, attach_loss, kAll, kCan, kCan, false,
+     "makes the training, evaluation and inference graphs"},
+    {"force-training", nullptr, force_training, kAll, kCan, kCan, false,
+     "batch statistics and dropout, with state of their own"},
+    {"differentiate", nullptr, differentiate, kAll, kCan, kCan, false, "the backward pass"},
+    {"append-optimizer", nullptr, append_optimizer, kAll, kCan, kCan, false,
+     "gradients become new weights"},
+    {"split-accumulation", nullptr, split_accumulation, kAll, kCan, kCan, false,
+     "micro-batches: accumulate, then apply"},
+    {"fold-gradients", fold_constants, nullptr, kTrain, kCan, kCan, false,
+     "rules write general forms; what is constant in them goes"},
+    {"simplify-gradients", canonicalize, nullptr, kAll, kCan, kCan, false,
+     "likewise: identities, transposes of transposes"},
+    {"merge-gradients", eliminate_common, nullptr, kTrain, kCan, kCan, false,
+     "rules ask for the same value twice"},
+    {"sweep-gradients", eliminate_dead, nullptr, kAll, kCan, kDif, false,
+     "gradients that nobody asked for, forward nodes that gave way"},
+    {"assign-precision", nullptr, assign_precision, kAll, kDif, kDif, false,
+     "decides the type each node computes in, with the reason"},
+    {"insert-casts", insert_casts, nullptr, kAll, kDif, kDif, false,
+     "rewrites the graph to the decisions: one cast per value and type"},
+    {"scale-loss", nullptr, scale_loss, kAll, kDif, kDif, false,
+     "loss scale, unscale, finite check, transactional update"},
+    {"clean-casts", clean_casts, nullptr, kAll, kDif, kDif, false,
+     "casts that are provably exact, or that we made and can do without"},
+    {"sweep-casts", eliminate_dead, nullptr, kAll, kDif, kPre, false, "what the casts replaced"},
+    {"pad-to-8", pad_to_8, nullptr, kAll, kPre, kPre, false,
+     "16-bit contractions run at full speed on multiples of 8"},
+    {"clean-padding", clean_padding, nullptr, kAll, kPre, kPre, false,
+     "Slice then Pad cancels through ops that keep padding inert"},
+    {"sweep-padding", eliminate_dead, nullptr, kAll, kPre, kPad, false, "what padding replaced"},
+};
+
+}  // namespace
+
+std::span<const PassRow> compile_pipeline() { return kRows; }
+
+}  // namespace halfnote

@@ -1,0 +1,228 @@
+#include "passes/policy_file.h"
+
+#include <toml++/toml.h>
+
+#include <functional>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "passes/precision/presets.h"
+
+namespace halfnote {
+namespace {
+
+constexpr size_t kMaxPolicyBytes = size_t{1} << 20;
+
+using Setter = std::function<void(const toml::node&, const std::string& where)>;
+using Keys = std::map<std::string, Setter, std::less<>>;
+
+std::string where_of(const toml::node& node, std::string_view file) {
+  return std::string(file) + ":" + std::to_string(node.source().begin.line);
+}
+
+[[noreturn]] void wrong_type(const std::string& where, const char* wanted) {
+  throw Error(ErrorCode::kUsage, "a policy value has the wrong type").at({where, {}, {}}).expected(wanted, "another type");
+}
+
+Setter into(std::string& target) {
+  return [&target](const toml::node& node, const std::string& where) {
+    const auto value = node.value_exact<std::string>();
+    if (!value) wrong_type(where, "a string");
+    target = *value;
+  };
+}
+
+Setter into(bool& target) {
+  return [&target](const toml::node& node, const std::string& where) {
+    const auto value = node.value_exact<bool>();
+    if (!value) wrong_type(where, "true or false");
+    target = *value;
+  };
+}
+
+Setter into(float& target) {
+  return [&target](const toml::node& node, const std::string& where) {
+    if (!node.is_number()) wrong_type(where, "a number");
+    target = static_cast<float>(*node.value<double>());
+  };
+}
+
+Setter into(int64_t& target) {
+  return [&target](const toml::node& node, const std::string& where) {
+    const auto value = node.value_exact<int64_t>();
+    if (!value) wrong_type(where, "an integer");
+    target = *value;
+  };
+}
+
+Setter into(std::vector<std::string>& target) {
+  return [&target](const toml::node& node, const std::string& where) {
+    const toml::array* list = node.as_array();
+    if (list == nullptr) wrong_type(where, "a list of strings");
+    target.clear();
+    for (const toml::node& element : *list) {
+      const auto value = element.value_exact<std::string>();
+      if (!value) wrong_type(where, "a list of strings");
+      target.push_back(*value);
+    }
+  };
+}
+
+template <class T>
+Setter into(std::optional<T>& target) {
+  return [&target](const toml::node& node, const std::string& where) {
+    T value{};
+    into(value)(node, where);
+    target = value;
+  };
+}
+
+class Reader {
+ public:
+  Reader(std::string_view file, CompileOptions& options) : file_(file), options_(options) {}
+
+  void run(const toml::table& root) {
+    read(root, {{"precision", table_of([this] { return precision_keys(); })},
+                {"loss_scale", [this](const toml::node& n, const std::string& w) { loss_scale(n, w); }},
+                {"train", table_of([this] { return train_keys(); })},
+                {"optimizer", table_of([this] { return optimizer_keys(); })}});
+  }
+
+ private:
+  /// Reads every key of a table by its setter; unknown keys are errors.
+  void read(const toml::table& table, const Keys& keys) {
+    for (const auto& [key, node] : table) {
+      const auto found = keys.find(key.str());
+      if (found != keys.end()) {
+        found->second(node, where_of(node, file_));
+        continue;
+      }
+      std::vector<std::string> known;
+      for (const auto& [name, setter] : keys) known.push_back(name);
+      const std::string_view near = closest(key.str(), known);
+      throw Error(ErrorCode::kUsage, "unknown key \"" + std::string(key.str()) + "\"")
+          .at({where_of(node, file_), {}, {}})
+          .hint(near.empty() ? "docs/policy.md lists the keys" : "did you mean " + std::string(near) + "?");
+    }
+  }
+
+  Setter table_of(std::function<Keys()> keys) {
+    return [this, keys = std::move(keys)](const toml::node& node, const std::string& where) {
+      const toml::table* table = node.as_table();
+      if (table == nullptr) wrong_type(where, "a table");
+      read(*table, keys());
+    };
+  }
+
+  Keys precision_keys() {
+    Policy& p = options_.policy;
+    return {{"dtype",
+             [&p](const toml::node& node, const std::string& where) {
+               std::string name;
+               into(name)(node, where);
+               p.dtype = parse_precision(name);
+             }},
+            {"allow_ops", into(p.allow_ops)},
+            {"fp32_ops", into(p.fp32_ops)},
+            {"allow_nodes", into(p.allow_nodes)},
+            {"fp32_nodes", into(p.fp32_nodes)},
+            {"cost_refinement", into(p.cost_refinement)},
+            {"pad", into(p.pad)}};
+  }
+
+  /// The preset first, whatever its place in the table; the other keys change it.
+  void loss_scale(const toml::node& node, const std::string& where) {
+    const toml::table* table = node.as_table();
+    if (table == nullptr) wrong_type(where, "a table");
+    LossScaler& s = options_.policy.scaler;
+    if (const auto preset = (*table)["preset"].value<std::string>()) s = scaler_preset(*preset);
+    read(*table, {{"preset", into(s.preset)},
+                  {"dynamic", into(s.dynamic)},
+                  {"init", into(s.init)},
+                  {"up", into(s.up)},
+                  {"down", into(s.down)},
+                  {"interval", into(s.interval)},
+                  {"warmup_interval", into(s.warmup_interval)},
+                  {"hysteresis", into(s.hysteresis)},
+                  {"refill", into(s.refill)},
+                  {"first_window_extra", into(s.first_window_extra)},
+                  {"publish_delay", into(s.publish_delay)},
+                  {"min", into(s.min)},
+                  {"max", into(s.max)}});
+  }
+
+  Keys train_keys() {
+    TrainOptions& t = options_.train;
+    return {{"loss", into(t.loss)},           {"loss_output", into(t.loss_output)},
+            {"loss_input", into(t.loss_input)}, {"trainable", into(t.trainable)},
+            {"freeze", into(t.frozen)},       {"force_training", into(t.force_training)},
+            {"accumulate", into(t.accumulation)}, {"seed", into(t.seed)}};
+  }
+
+  Keys optimizer_keys() {
+    Optimizer& o = options_.train.optimizer;
+    return {{"kind", into(o.kind)},
+            {"lr", into(o.lr)},
+            {"momentum", into(o.momentum)},
+            {"dampening", into(o.dampening)},
+            {"beta1", into(o.beta1)},
+            {"beta2", into(o.beta2)},
+            {"epsilon", into(o.epsilon)},
+            {"weight_decay", into(o.weight_decay)},
+            {"clip_norm", into(o.clip_norm)},
+            {"no_decay_on_1d", into(o.no_decay_on_1d)},
+            {"schedule", table_of([this] { return schedule_keys(); })},
+            {"group", [this](const toml::node& n, const std::string& w) { groups(n, w); }}};
+  }
+
+  Keys schedule_keys() {
+    Schedule& s = options_.train.optimizer.schedule;
+    return {{"kind", into(s.kind)},   {"warmup", into(s.warmup)},
+            {"total", into(s.total)}, {"final_factor", into(s.final_factor)},
+            {"step_size", into(s.step_size)}, {"gamma", into(s.gamma)}};
+  }
+
+  void groups(const toml::node& node, const std::string& where) {
+    const toml::array* list = node.as_array();
+    if (list == nullptr) wrong_type(where, "an array of tables ([[optimizer.group]])");
+    for (const toml::node& element : *list) {
+      const toml::table* table = element.as_table();
+      if (table == nullptr) wrong_type(where, "an array of tables ([[optimizer.group]])");
+      ParameterGroup group;
+      read(*table, {{"pattern", into(group.pattern)},
+                    {"weight_decay", into(group.weight_decay)},
+                    {"lr_factor", into(group.lr_factor)}});
+      options_.train.optimizer.groups.push_back(std::move(group));
+    }
+  }
+
+  std::string_view file_;
+  CompileOptions& options_;
+};
+
+}  // namespace
+
+DType parse_precision(std::string_view name) {
+  if (name == "fp32" || name == "f32" || name == "32") return DType::kF32;
+  if (name == "fp16" || name == "f16" || name == "fp16-mixed" || name == "16-mixed") return DType::kF16;
+  if (name == "bf16" || name == "bf16-mixed") return DType::kBF16;
+  throw Error(ErrorCode::kUsage, "unknown precision").expected("fp32, fp16 or bf16", "\"" + std::string(name) + "\"");
+}
+
+void parse_policy(std::string_view text, std::string_view file_name, CompileOptions& options) {
+  toml::table root;
+  try {
+    root = toml::parse(text, file_name);
+  } catch (const toml::parse_error& error) {
+    throw Error(ErrorCode::kUsage, "the policy file is no valid TOML: " + std::string(error.description()))
+        .at({std::string(file_name) + ":" + std::to_string(error.source().begin.line), {}, {}});
+  }
+  Reader(file_name, options).run(root);
+}
+
+void load_policy(const std::filesystem::path& file, CompileOptions& options) {
+  parse_policy(read_text(file, kMaxPolicyBytes), file.string(), options);
+}
+
+}  // namespace halfnote

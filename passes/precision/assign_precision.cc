@@ -1,0 +1,317 @@
+// assign_precision: decides the type each node computes in, and says why. Rewrites nothing: insert_casts does.
+//
+//   c = Conv(x, w)  r = Relu(c)  p = Softmax(r)
+//       ──▶  Conv: bf16 "allow list: Conv"   Relu: bf16 "between 16-bit nodes …"   Softmax: f32 "fp32 list: Softmax"
+//
+// The colouring is TensorFlow grappler's (auto_mixed_precision), on our classes:
+//   1. allow ops are 16-bit, fp32 ops are f32, the user's rules before both;
+//   2. f32 floods from fp32 nodes forwards through clear and infer nodes that lie above an fp32 or infer node;
+//   3. infer and clear nodes between two 16-bit nodes become 16-bit;
+//   4. clear nodes that touch a 16-bit node through clear ones become 16-bit;
+//   5. what op-set 23 does not allow in that type, or what has a constant that does not fit it, goes back to f32;
+//   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h).
+// A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and the scaler are f32. The
+// decisions of the training step hold for the same nodes of the other graphs. Leaves alone: nodes without f32 operands and
+// results, bodies of control flow, everything under --precision fp32.
+#include <cmath>
+#include <map>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "compiler/ops/operator.h"
+#include "passes/passes.h"
+#include "passes/precision/cost.h"
+#include "passes/precision/rules.h"
+#include "passes/train/step.h"
+
+namespace halfnote {
+namespace {
+
+using Kind = PrecisionClass;
+
+bool is_f32(const Graph& graph, ValueId value) {
+  return value.valid() && graph.value(value).type.is_tensor() && graph.value(value).type.dtype == DType::kF32;
+}
+
+class Colouring {
+ public:
+  Colouring(Graph& graph, PassContext& context, PrecisionRules& rules)
+      : graph_(graph), low_(context.options.policy.dtype), rules_(rules), nodes_(graph.nodes()),
+        colours_(graph.node_capacity()) {}
+
+  /// Decisions already made for nodes of these names (the training step's) are taken over.
+  void run(const std::map<std::string, Precision>& decided, bool refine) {
+    seed(decided);
+    flood_f32();
+    bridge();
+    spread();
+    check_legality();
+    if (refine) refine_by_cost();
+    write();
+  }
+
+ private:
+  enum class Colour : uint8_t { kNone, kOpen, kF32, kLow };
+  struct State {
+    Colour colour = Colour::kNone;
+    Kind kind = Kind::kFp32;
+    bool pinned = false;
+    std::string reason;
+  };
+
+  State& state(NodeId node) { return colours_[node.index]; }
+
+  /// Only a node that reads and writes f32 in slots that may change has a choice.
+  bool has_choice(NodeId id, const OperatorRow& row) const {
+    bool reads = false, writes = false;
+    const auto inputs = graph_.inputs(id);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      reads |= is_f32(graph_, inputs[i]) && (i >= 32 || (row.fp32_inputs >> i & 1u) == 0);
+    }
+    const auto outputs = graph_.outputs(id);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      writes |= is_f32(graph_, outputs[i]) && (i >= 32 || (row.fp32_outputs >> i & 1u) == 0);
+    }
+    return reads && writes;
+  }
+
+  void set(NodeId id, Colour colour, std::string reason) {
+    state(id).colour = colour;
+    state(id).reason = std::move(reason);
+  }
+
+  void seed(const std::map<std::string, Precision>& decided) {
+    for (NodeId id : nodes_) {
+      const Node& node = graph_.node(id);
+      const OperatorRow* row = find_operator(node);
+      const std::string op(node.op);
+      const auto forced = rules_.find(node);
+      if (row == nullptr) {
+        set(id, Colour::kF32, "unknown op: f32");
+        state(id).pinned = true;
+        continue;
+      }
+      if (row->precision == Kind::kOpaque || row->precision == Kind::kStruct || !has_choice(id, *row)) continue;
+      state(id).kind = row->fp32_math_inside ? Kind::kInfer : row->precision;
+      if (node.role == Role::kOptimizer || node.role == Role::kScaling) {
+        pin(id, Colour::kF32, "the " + std::string(role_name(node.role)) + " works in f32");
+      } else if (forced) {
+        pin(id, forced->low ? Colour::kLow : Colour::kF32, forced->rule);
+      } else if (const Precision* known = find_decision(node, decided)) {
+        pin(id, known->dtype == low_ ? Colour::kLow : Colour::kF32, known->reason);
+      } else if (node.role == Role::kLoss) {
+        pin(id, Colour::kF32, "the loss is computed in f32");
+      } else if (state(id).kind == Kind::kAllow) {
+        pin(id, Colour::kLow, "allow list: " + op);
+      } else if (state(id).kind == Kind::kFp32) {
+        pin(id, Colour::kF32, "fp32 list: " + op);
+      } else {
+        set(id, Colour::kOpen, "");
+      }
+    }
+  }
+
+  void pin(NodeId id, Colour colour, std::string reason) {
+    set(id, colour, std::move(reason));
+    state(id).pinned = true;
+  }
+
+  static const Precision* find_decision(const Node& node, const std::map<std::string, Precision>& decided) {
+    const auto found = decided.find(node.name);
+    return found == decided.end() ? nullptr : &found->second;
+  }
+
+  template <class Visit>
+  void each_above(NodeId id, Visit&& visit) const {
+    for (ValueId input : graph_.inputs(id)) {
+      if (!is_f32(graph_, input)) continue;
+      const NodeId producer = graph_.value(input).producer;
+      if (producer.valid() && graph_.node(producer).region == graph_.main()) visit(producer);
+    }
+  }
+
+  template <class Visit>
+  void each_below(NodeId id, Visit&& visit) const {
+    for (ValueId output : graph_.outputs(id)) {
+      if (!is_f32(graph_, output)) continue;
+      for (const Use& use : graph_.uses(output)) {
+        if (use.by_node() && graph_.node(use.node()).region == graph_.main()) visit(use.node());
+      }
+    }
+  }
+
+  /// All nodes reached from `from` over `step` (each_above or each_below) through nodes for which `through` holds.
+  template <class Step, class Through>
+  std::vector<bool> reach(const std::vector<NodeId>& from, Step&& step, Through&& through) {
+    std::vector<bool> seen(colours_.size(), false);
+    std::vector<NodeId> stack = from;
+    while (!stack.empty()) {
+      const NodeId id = stack.back();
+      stack.pop_back();
+      step(id, [&](NodeId next) {
+        if (seen[next.index] || !through(next)) return;
+        seen[next.index] = true;
+        stack.push_back(next);
+      });
+    }
+    return seen;
+  }
+
+  std::vector<NodeId> of_colour(Colour colour) {
+    std::vector<NodeId> found;
+    for (NodeId id : nodes_) {
+      if (state(id).colour == colour) found.push_back(id);
+    }
+    return found;
+  }
+
+  auto above() {
+    return [this](NodeId id, auto&& visit) { each_above(id, visit); };
+  }
+  auto below() {
+    return [this](NodeId id, auto&& visit) { each_below(id, visit); };
+  }
+
+  void flood_f32() {
+    std::vector<NodeId> roots;  // fp32 nodes and open infer nodes
+    for (NodeId id : nodes_) {
+      const State& s = state(id);
+      if (s.colour == Colour::kF32 || (s.colour == Colour::kOpen && s.kind == Kind::kInfer)) roots.push_back(id);
+    }
+    std::vector<bool> upstream = reach(roots, above(), [&](NodeId id) {
+      return state(id).colour == Colour::kOpen && state(id).kind == Kind::kClear;
+    });
+    for (NodeId id : roots) upstream[id.index] = true;
+    std::vector<NodeId> sources;
+    for (NodeId id : of_colour(Colour::kF32)) {
+      // The optimizer's f32 says nothing about what reads the loss scale or a weight.
+      if (graph_.node(id).role != Role::kOptimizer) sources.push_back(id);
+    }
+    const std::vector<bool> flooded = reach(sources, below(), [&](NodeId id) {
+      return state(id).colour == Colour::kOpen && upstream[id.index];
+    });
+    for (NodeId id : nodes_) {
+      if (flooded[id.index]) set(id, Colour::kF32, "follows an f32 node, and feeds one");
+    }
+  }
+
+  void bridge() {
+    const std::vector<NodeId> low = of_colour(Colour::kLow);
+    const auto open = [&](NodeId id) { return state(id).colour == Colour::kOpen; };
+    const std::vector<bool> after = reach(low, below(), open);
+    const std::vector<bool> ahead = reach(low, above(), open);
+    for (NodeId id : nodes_) {
+      if (after[id.index] && ahead[id.index]) set(id, Colour::kLow, "lies between 16-bit nodes");
+    }
+  }
+
+  void spread() {
+    const auto clear = [&](NodeId id) {
+      return state(id).colour == Colour::kOpen && state(id).kind == Kind::kClear;
+    };
+    const std::vector<NodeId> low = of_colour(Colour::kLow);
+    const std::vector<bool> after = reach(low, below(), clear);
+    const std::vector<bool> ahead = reach(low, above(), clear);
+    for (NodeId id : nodes_) {
+      if (after[id.index] || ahead[id.index]) set(id, Colour::kLow, "only moves what a 16-bit node has");
+    }
+    for (NodeId id : nodes_) {
+      if (state(id).colour == Colour::kOpen) set(id, Colour::kF32, "no 16-bit node on both sides");
+    }
+  }
+
+  void check_legality() {
+    for (NodeId id : nodes_) {
+      if (state(id).colour != Colour::kLow) continue;
+      const std::string why = why_illegal(id);
+      if (!why.empty()) pin(id, Colour::kF32, why);
+    }
+  }
+
+  std::string why_illegal(NodeId id) const {
+    const OperatorRow* row = find_operator(graph_.node(id));
+    const int since = low_ == DType::kF16 ? row->legality.f16 : row->legality.bf16;
+    const std::string type(short_name(low_));
+    if (since == 0 || since > kOpsetVersion) {
+      return graph_.node(id).op + " is not legal in " + type + " at op-set " + std::to_string(kOpsetVersion);
+    }
+    for (ValueId input : graph_.inputs(id)) {
+      const Tensor* tensor = graph_.constant(input);
+      if (tensor == nullptr || tensor->dtype() != DType::kF32) continue;
+      if (!fits(*tensor)) return "constant \"" + graph_.value(input).name + "\" does not fit " + type;
+    }
+    return "";
+  }
+
+  /// A finite constant must not become infinite, one that is not zero must not become zero.
+  bool fits(const Tensor& tensor) const {
+    for (float x : tensor.data<float>()) {
+      const float rounded = low_ == DType::kF16 ? to_f32(to_f16(x)) : to_f32(to_bf16(x));
+      if (std::isinf(rounded) != std::isinf(x) || (rounded == 0) != (x == 0)) return false;
+    }
+    return true;
+  }
+
+  void refine_by_cost() {
+    std::vector<bool> low(colours_.size(), false), free(colours_.size(), false);
+    for (NodeId id : nodes_) {
+      low[id.index] = state(id).colour == Colour::kLow;
+      const bool coloured = state(id).colour == Colour::kLow || state(id).colour == Colour::kF32;
+      free[id.index] = coloured && !state(id).pinned && why_illegal(id).empty();
+    }
+    for (const CostFlip& flip : refine_cost(graph_, low, free)) {
+      set(flip.node, flip.low ? Colour::kLow : Colour::kF32,
+          "cost: saves " + std::to_string(flip.saved_bytes) + " bytes of casts and traffic");
+    }
+  }
+
+  void write() {
+    for (NodeId id : nodes_) {
+      const State& s = state(id);
+      if (s.colour == Colour::kNone) continue;
+      graph_.node(id).precision = {s.colour == Colour::kLow ? low_ : DType::kF32, s.reason};
+    }
+  }
+
+  Graph& graph_;
+  const DType low_;
+  PrecisionRules& rules_;
+  const std::vector<NodeId> nodes_;
+  std::vector<State> colours_;
+};
+
+/// Decisions by node name, and by the name of the forward node where the step has another form of it.
+std::map<std::string, Precision> decisions_of(const Graph& graph) {
+  std::map<std::string, Precision> decided;
+  for (NodeId id : graph.nodes()) {
+    const Node& node = graph.node(id);
+    if (node.precision.dtype == DType::kUndefined || node.role != Role::kForward) continue;
+    decided.emplace(node.name, node.precision);
+    if (!node.origin.empty()) decided.emplace(node.origin, node.precision);
+  }
+  return decided;
+}
+
+}  // namespace
+
+bool assign_precision(Model& model, PassContext& context) {
+  const Policy& policy = context.options.policy;
+  PrecisionRules rules(policy);
+  if (policy.dtype == DType::kF32) return false;
+  if (policy.dtype != DType::kF16 && policy.dtype != DType::kBF16) {
+    throw Error(ErrorCode::kUsage, "no such training precision")
+        .expected("fp32, fp16 or bf16", std::string(short_name(policy.dtype)));
+  }
+  std::map<std::string, Precision> decided;
+  for (TrainingStep& step : model.training) {
+    const bool first = step.name == kStepName || step.name == kAccumulateName;
+    Colouring(step.graph, context, rules).run(first ? std::map<std::string, Precision>{} : decided,
+                                              policy.cost_refinement);
+    if (first) decided = decisions_of(step.graph);
+  }
+  Colouring(model.graph, context, rules).run(decided, policy.cost_refinement);
+  rules.check_all_matched(model);
+  return true;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,70 @@
+// clean_casts: removes the casts that change nothing.
+//
+//   b = Cast <f32> (a: bf16)   c = Cast <bf16> (b)      ──▶      c = a
+//   b = Cast <bf16> (constant f32)                      ──▶      constant in bf16 (rounded here, once)
+//
+// Exact: a wider type holds every value of the narrower one, and a constant is rounded as the node would round it. Leaves
+// alone: f32 -> 16 bit -> f32, which rounds, whoever wrote it; casts of weights and states, which change from step to step.
+#include "compiler/ops/operator.h"
+#include "passes/passes.h"
+
+namespace halfnote {
+namespace {
+
+/// Does `wide` hold every value of `narrow`?
+bool holds(DType wide, DType narrow) {
+  if (wide == narrow) return true;
+  if (is_16bit_float(narrow)) return wide == DType::kF32 || wide == DType::kF64;
+  return narrow == DType::kF32 && wide == DType::kF64;
+}
+
+bool is_cast(const Graph& graph, NodeId node) {
+  return node.valid() && graph.node(node).op == "Cast" && graph.node(node).domain.empty();
+}
+
+bool names_an_output(const Graph& graph, ValueId value) {
+  for (const Use& use : graph.uses(value)) {
+    if (use.kind == UseKind::kRegionOutput) return true;
+  }
+  return false;
+}
+
+bool skip_round_trip(Graph& graph, NodeId node) {
+  const ValueId result = graph.output(node);
+  const ValueId middle = graph.input(node, 0);
+  const NodeId above = graph.value(middle).producer;
+  if (!is_cast(graph, above) || names_an_output(graph, result)) return false;
+  const ValueId source = graph.input(above, 0);
+  const DType from = graph.value(source).type.dtype;
+  if (graph.value(result).type.dtype != from || !holds(graph.value(middle).type.dtype, from)) return false;
+  graph.replace_uses(result, source);
+  graph.remove(node);
+  return true;
+}
+
+bool fold_constant(Graph& graph, NodeId node) {
+  const ValueId result = graph.output(node);
+  const Tensor* tensor = graph.constant(graph.input(node, 0));
+  if (tensor == nullptr || !is_float(tensor->dtype()) || names_an_output(graph, result)) return false;
+  const DType to = graph.value(result).type.dtype;
+  if (!is_16bit_float(to) && to != DType::kF32 && to != DType::kF64) return false;
+  const std::string name = graph.value(result).name;
+  const Tensor rounded = tensor->cast_to(to);
+  graph.rename(result, graph.unique_name(name + ".cast"));
+  graph.replace_uses(result, graph.add_initializer(name, rounded));
+  graph.remove(node);
+  return true;
+}
+
+}  // namespace
+
+bool clean_casts(Graph& graph, PassContext&) {
+  bool changed = false;
+  for (NodeId node : graph.nodes()) {
+    if (!is_cast(graph, node)) continue;
+    changed |= skip_round_trip(graph, node) || fold_constant(graph, node);
+  }
+  return changed;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,165 @@
+// insert_casts: rewrites the graph to the decisions of assign_precision.
+//
+//   y = Conv(x, w)   [bf16]            x1 = Cast <bf16> (x)   w1 = Cast <bf16> (w)
+//   z = Softmax(y)   [f32]      ──▶    y = Conv(x1, w1)       y1 = Cast <f32> (y)     z = Softmax(y1)
+//
+// Rounding: every cast to 16 bits rounds once, and stands in the graph. One shared cast per value and type, right behind the
+// value (for weights and inputs: before the first reader). Slots that an op keeps in f32 get f32. An op that may write f32
+// from 16-bit operands (weight gradients) does so when all its readers want f32. Graph outputs and states keep their type.
+// Leaves alone: nodes without a decision (they get back the type they had), bodies of control flow.
+#include <map>
+
+#include "base/error.h"
+#include "compiler/ops/operator.h"
+#include "passes/passes.h"
+
+namespace halfnote {
+namespace {
+
+class Inserter {
+ public:
+  Inserter(Graph& graph, PassContext& context)
+      : graph_(graph), context_(context), low_(context.options.policy.dtype) {}
+
+  bool run() {
+    const std::vector<NodeId> nodes = graph_.nodes();
+    bool any = false;
+    for (NodeId id : nodes) any |= graph_.node(id).precision.dtype == low_;
+    if (!any) return false;
+    original_.resize(graph_.value_count());
+    for (uint32_t i = 0; i < graph_.value_count(); ++i) {
+      original_[i] = graph_.value(ValueId{i}).type.dtype;
+    }
+    for (NodeId id : nodes) rewrite(id);
+    restore_borders();
+    return true;
+  }
+
+ private:
+  /// The type an operand must have: f32 operands follow the node's decision, others stay what they were.
+  DType wanted(NodeId id, size_t slot, ValueId value) const {
+    const DType before = original_[value.index];
+    const Node& node = graph_.node(id);
+    if (before != DType::kF32 || node.precision.dtype != low_) return before;
+    const OperatorRow* row = find_operator(node);
+    const bool fixed = slot < 32 && (row->fp32_inputs >> slot & 1u) != 0;
+    return fixed ? before : low_;
+  }
+
+  void rewrite(NodeId id) {
+    const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].valid() || inputs[i].index >= original_.size()) continue;
+      graph_.set_input(id, i, as(inputs[i], wanted(id, i, inputs[i]), id));
+    }
+    for (RegionId region : graph_.subgraphs(id)) restore_captures(region, id);
+    if (graph_.node(id).precision.dtype == low_) widen_result(id);
+    retype(id);
+  }
+
+  /// Infers the results afresh; dims that inference does not know are kept from before.
+  void retype(NodeId id) {
+    std::vector<ValueType> before;
+    for (ValueId output : graph_.outputs(id)) {
+      before.push_back(output.valid() ? graph_.value(output).type : ValueType{});
+      if (output.valid()) graph_.value(output).type = {};
+    }
+    context_.infer(graph_, id);
+    for (size_t i = 0; i < before.size(); ++i) {
+      if (!graph_.output(id, i).valid() || !before[i].shape) continue;
+      auto& shape = graph_.value(graph_.output(id, i)).type.shape;
+      if (!shape) shape = before[i].shape;
+      for (size_t d = 0; d < shape->size() && d < before[i].shape->size(); ++d) {
+        if (!(*shape)[d].known() && (*shape)[d].symbol.empty()) (*shape)[d] = (*before[i].shape)[d];
+      }
+    }
+  }
+
+  /// A contraction whose readers all want f32 writes f32 itself.
+  void widen_result(NodeId id) {
+    const OperatorRow* row = find_operator(graph_.node(id));
+    if (row == nullptr || !row->has_out_dtype) return;
+    const ValueId output = graph_.output(id);
+    for (const Use& use : graph_.uses(output)) {
+      if (use.by_node() && wanted(use.node(), use.slot, output) == low_) return;
+    }
+    graph_.node(id).attributes.set("out_dtype", static_cast<int64_t>(DType::kF32));
+    graph_.node(id).precision.reason += ", result kept in f32";
+  }
+
+  /// `value` in type `dtype`: itself, or its shared cast.
+  ValueId as(ValueId value, DType dtype, NodeId reader) {
+    if (graph_.value(value).type.dtype == dtype) return value;
+    auto [found, is_new] = casts_.try_emplace({value, dtype}, ValueId{});
+    if (!is_new) return found->second;
+    const NodeId producer = graph_.value(value).producer;
+    const InsertPoint at = producer.valid() ? graph_.after(producer) : graph_.before(first_reader(value, reader));
+    Builder b(graph_, at, context_.infer);
+    b.set_role(producer.valid() ? graph_.node(producer).role : Role::kForward);
+    b.set_origin(producer.valid() ? graph_.node(producer).name : graph_.value(value).name);
+    b.set_prefix(graph_.value(value).name + ".");
+    const Expr cast = b.op("Cast", {b.value(value)}, {{"to", static_cast<int64_t>(dtype)}});
+    const NodeId node = b.last();
+    graph_.node(node).precision = {dtype, "cast inserted: readers want " + std::string(short_name(dtype))};
+    graph_.rename(cast.id, graph_.unique_name(graph_.value(value).name + "." + std::string(short_name(dtype))));
+    graph_.node(node).name = graph_.value(cast.id).name;
+    return found->second = cast.id;
+  }
+
+  NodeId first_reader(ValueId value, NodeId reader) const {
+    NodeId first = reader;
+    for (const Use& use : graph_.uses(value)) {
+      if (!use.by_node() || graph_.node(use.node()).region != graph_.main()) continue;
+      if (graph_.is_before(use.node(), first)) first = use.node();
+    }
+    return first;
+  }
+
+  /// A body of control flow reads its captures in the type they had.
+  void restore_captures(RegionId region, NodeId owner) {
+    for (NodeId id : graph_.nodes(region)) {
+      const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        if (!inputs[i].valid() || graph_.value(inputs[i]).region != graph_.main()) continue;
+        graph_.set_input(id, i, as(inputs[i], original_[inputs[i].index], owner));
+      }
+      for (RegionId inner : graph_.subgraphs(id)) restore_captures(inner, owner);
+    }
+  }
+
+  void restore_borders() {
+    const std::vector<ValueId> outputs(graph_.outputs().begin(), graph_.outputs().end());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      restore_output(outputs[i], {UseKind::kRegionOutput, graph_.main().index, static_cast<uint32_t>(i)});
+    }
+    for (uint32_t i = 0; i < graph_.states().size(); ++i) {
+      const ValueId next = graph_.states()[i].next;
+      graph_.set_state_next(i, as(next, original_[next.index], NodeId{}));
+    }
+  }
+
+  /// An output keeps name and type: the cast takes the name.
+  void restore_output(ValueId value, Use use) {
+    const ValueId cast = as(value, original_[value.index], NodeId{});
+    if (cast == value) return;
+    const std::string name = graph_.value(value).name;
+    graph_.rename(value, graph_.unique_name(name + "." + std::string(short_name(low_))));
+    graph_.rename(cast, name);
+    graph_.replace_use(use, cast);
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  const DType low_;
+  std::vector<DType> original_;  // of every value before the rewrite
+  std::map<std::pair<ValueId, DType>, ValueId> casts_;
+};
+
+}  // namespace
+
+bool insert_casts(Graph& graph, PassContext& context) {
+  if (context.options.policy.dtype == DType::kF32) return false;
+  return Inserter(graph, context).run();
+}
+
+}  // namespace halfnote

@@ -1,0 +1,130 @@
+#include "passes/precision/rules.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "compiler/ops/operator.h"
+
+namespace halfnote {
+
+struct PrecisionRules::Rule {
+  bool low = false;
+  bool by_node = false;
+  std::string text;  // as given
+  std::string flag;
+  std::unique_ptr<RE2> pattern;
+  bool matched = false;
+
+  bool hits(const Node& node) const {
+    if (by_node) {
+      return RE2::FullMatch(node.name, *pattern) ||
+             (!node.origin.empty() && RE2::FullMatch(node.origin, *pattern));
+    }
+    return text == node.op || text == node.domain + "." + node.op;
+  }
+};
+
+namespace {
+
+std::string full_name(const Node& node) {
+  return node.domain.empty() ? node.op : node.domain + "." + node.op;
+}
+
+bool contains(const std::vector<std::string>& list, const std::string& word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+std::string suggestion(std::string_view near) {
+  return near.empty() ? "`halfnote inspect` lists nodes and ops" : "did you mean " + std::string(near) + "?";
+}
+
+void check_op_exists(const std::string& op, const char* flag) {
+  std::vector<std::string> known;
+  for (const OperatorRow& row : operator_rows()) {
+    const std::string name =
+        row.domain.empty() ? std::string(row.name) : std::string(row.domain) + "." + std::string(row.name);
+    if (name == op || row.name == op) return;
+    known.push_back(name);
+  }
+  throw Error(ErrorCode::kUsage, std::string(flag) + " names no operator")
+      .expected("an op type such as Softmax", "\"" + op + "\"")
+      .hint(suggestion(closest(op, known)));
+}
+
+}  // namespace
+
+PrecisionRules::PrecisionRules(const Policy& policy) {
+  const auto add = [&](const std::vector<std::string>& list, bool low, bool by_node, const char* flag) {
+    for (const std::string& text : list) {
+      Rule rule{low, by_node, text, flag, nullptr, false};
+      if (by_node) {
+        rule.pattern = std::make_unique<RE2>(text, RE2::Quiet);
+        if (!rule.pattern->ok()) {
+          throw Error(ErrorCode::kUsage, std::string(flag) + " is no regular expression")
+              .expected("RE2 syntax", "\"" + text + "\" (" + rule.pattern->error() + ")");
+        }
+      } else {
+        check_op_exists(text, flag);
+      }
+      rules_.push_back(std::move(rule));
+    }
+  };
+  add(policy.fp32_nodes, false, true, "--fp32-node");
+  add(policy.allow_nodes, true, true, "--allow-node");
+  add(policy.fp32_ops, false, false, "--fp32-op");
+  add(policy.allow_ops, true, false, "--allow-op");
+  for (const std::string& op : policy.allow_ops) {
+    if (!contains(policy.fp32_ops, op)) continue;
+    throw Error(ErrorCode::kUsage, "op " + op + " stands in both lists")
+        .expected("--allow-op or --fp32-op", "both")
+        .hint("take one of the two rules away");
+  }
+}
+
+PrecisionRules::~PrecisionRules() = default;
+
+std::optional<Forced> PrecisionRules::find(const Node& node) {
+  const Rule* found = nullptr;
+  for (Rule& rule : rules_) {
+    if (found != nullptr && found->by_node && !rule.by_node) {
+      // A node rule wins; op rules that also hit still count as matched.
+      rule.matched |= rule.hits(node);
+      continue;
+    }
+    if (!rule.hits(node)) continue;
+    rule.matched = true;
+    if (found != nullptr && found->low != rule.low) {
+      throw Error(ErrorCode::kUsage, "two precision rules contradict each other")
+          .at({{}, node.name, full_name(node)})
+          .expected("one of them", found->flag + " " + found->text + " and " + rule.flag + " " + rule.text);
+    }
+    if (found == nullptr) found = &rule;
+  }
+  if (found == nullptr) return std::nullopt;
+  return Forced{found->low, "policy: " + found->flag + " " + found->text};
+}
+
+void PrecisionRules::check_all_matched(const Model& model) const {
+  std::vector<std::string> nodes, ops;
+  const auto collect = [&](const Graph& graph) {
+    for (NodeId id : graph.all_nodes()) {
+      nodes.push_back(graph.node(id).name);
+      ops.push_back(full_name(graph.node(id)));
+    }
+  };
+  for (const Rule& rule : rules_) {
+    if (rule.matched) continue;
+    if (nodes.empty()) {
+      collect(model.graph);
+      for (const TrainingStep& step : model.training) collect(step.graph);
+    }
+    throw Error(ErrorCode::kUsage, rule.flag + " matches nothing in this model")
+        .expected(rule.by_node ? "a pattern for the whole name of a node" : "an op of the graph",
+                  "\"" + rule.text + "\"")
+        .hint(suggestion(closest(rule.text, rule.by_node ? nodes : ops)));
+  }
+}
+
+}  // namespace halfnote

@@ -1,0 +1,183 @@
+#include "passes/report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "compiler/ops/operator.h"
+#include "passes/train/step.h"
+
+namespace halfnote {
+namespace {
+
+std::string full_op(const Node& node) { return node.domain.empty() ? node.op : node.domain + "." + node.op; }
+
+/// The type a node computes in: the decision, or else that of its first float result.
+std::string compute_type(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (node.precision.dtype != DType::kUndefined) return std::string(short_name(node.precision.dtype));
+  for (ValueId output : graph.outputs(id)) {
+    if (output.valid() && graph.value(output).type.is_tensor()) {
+      return std::string(short_name(graph.value(output).type.dtype));
+    }
+  }
+  return "-";
+}
+
+int64_t elements(const ValueType& type) {
+  if (!type.has_concrete_shape()) return -1;
+  return element_count(concrete(*type.shape));
+}
+
+/// 2·(elements of the larger result side)·K with symbolic dims as 1: enough for a share.
+double flops_of(const Graph& graph, NodeId id) {
+  const OperatorRow* row = find_operator(graph.node(id));
+  if (row == nullptr || row->precision != PrecisionClass::kAllow || graph.inputs(id).size() < 2) return 0;
+  double all[3] = {1, 1, 1};
+  const ValueId operands[3] = {graph.input(id, 0), graph.input(id, 1), graph.output(id)};
+  for (int i = 0; i < 3; ++i) {
+    if (!operands[i].valid() || !graph.value(operands[i]).type.shape) return 0;
+    for (const Dim& dim : *graph.value(operands[i]).type.shape) all[i] *= dim.known() ? static_cast<double>(dim.value) : 1.0;
+  }
+  // M·N·K = sqrt(M·K · K·N · M·N) for a matrix product; a fair measure for convolutions too.
+  return 2.0 * std::sqrt(all[0] * all[1] * all[2]);
+}
+
+bool reads_16bit(const Graph& graph, NodeId id) {
+  const ValueId first = graph.input(id, 0);
+  return first.valid() && is_16bit_float(graph.value(first).type.dtype);
+}
+
+void add_graph(Report& report, const Graph& graph, const std::string& name) {
+  for (NodeId id : graph.all_nodes()) {
+    const Node& node = graph.node(id);
+    const OperatorRow* row = find_operator(node);
+    report.nodes.push_back({name, node.name, full_op(node), std::string(role_name(node.role)),
+                            row == nullptr ? "unknown" : std::string(class_name(row->precision)),
+                            compute_type(graph, id), node.precision.reason, node.origin});
+    if (node.op == "Cast" && node.domain.empty() && graph.input(id, 0).valid()) {
+      const ValueType& from = graph.value(graph.input(id, 0)).type;
+      const ValueType& to = graph.value(graph.output(id)).type;
+      const int64_t count = elements(from);
+      const auto width = static_cast<int64_t>(size_of(from.dtype) + size_of(to.dtype));
+      report.casts.push_back({name, graph.value(graph.input(id, 0)).name, std::string(short_name(from.dtype)),
+                              std::string(short_name(to.dtype)), count < 0 ? -1 : count * width});
+    }
+  }
+}
+
+void add_totals(Report& report, const Graph& step) {
+  for (NodeId id : step.nodes()) {
+    const double flops = flops_of(step, id);
+    report.contraction_flops += flops;
+    if (reads_16bit(step, id)) report.low_contraction_flops += flops;
+  }
+}
+
+}  // namespace
+
+Report make_report(const Model& model) {
+  Report report;
+  report.source = model.source;
+  const auto policy = model.metadata.find("halfnote.policy");
+  if (policy != model.metadata.end()) report.policy = policy->second;
+  for (const TrainingStep& step : model.training) {
+    add_graph(report, step.graph, step.name);
+    if (step.name == kStepName || step.name == kAccumulateName) add_totals(report, step.graph);
+    for (const State& state : step.graph.states()) {
+      if (state.kind != StateKind::kWeight) continue;
+      ++report.parameter_tensors;
+      report.parameters += step.graph.value(state.current).tensor.size();
+    }
+  }
+  add_graph(report, model.graph, "graph");
+  if (!model.is_training()) add_totals(report, model.graph);
+  return report;
+}
+
+Report make_report(const CompileResult& result) {
+  Report report = make_report(result.model);
+  report.remarks = result.remarks;
+  report.passes = result.pipeline.records;
+  return report;
+}
+
+std::string report_summary(const Report& report) {
+  std::map<std::string, std::map<std::string, int>> types;
+  for (const NodeReport& node : report.nodes) ++types[node.graph][node.dtype];
+  std::string text;
+  if (report.parameters > 0) {
+    text += fmt::format("parameters     {} in {} tensors, FP32 master weights\n", report.parameters, report.parameter_tensors);
+  }
+  for (const auto& [graph, counts] : types) {
+    int total = 0;
+    std::string list;
+    for (const auto& [type, count] : counts) {
+      total += count;
+      list += fmt::format("{}{} {}", list.empty() ? "" : ", ", count, type);
+    }
+    text += fmt::format("{:<14} {} nodes: {}\n", graph, total, list);
+  }
+  int64_t bytes = 0;
+  bool symbolic = false;
+  for (const CastReport& cast : report.casts) {
+    symbolic |= cast.bytes < 0;
+    bytes += std::max<int64_t>(cast.bytes, 0);
+  }
+  text += fmt::format("casts          {}, {}{} bytes a run over all graphs\n", report.casts.size(), symbolic ? "at least " : "", bytes);
+  const double share = report.contraction_flops > 0 ? report.low_contraction_flops / report.contraction_flops : 0;
+  text += fmt::format("contractions   {:.1f} % of FLOPs on 16-bit operands\n", 100 * share);
+  const bool wanted = report.policy.find("\"precision\":\"f16\"") != std::string::npos ||
+                      report.policy.find("\"precision\":\"bf16\"") != std::string::npos;
+  if (wanted && share < 0.5) {
+    text += "WARNING: little or nothing was converted to 16 bit; halfnote inspect shows the reason of every node\n";
+  }
+  return text;
+}
+
+std::string report_json(const Report& report) {
+  nlohmann::ordered_json json;
+  json["source"] = report.source;
+  json["policy"] = nlohmann::ordered_json::parse(report.policy, nullptr, false);
+  if (json["policy"].is_discarded()) json["policy"] = nullptr;
+  json["parameters"] = report.parameters;
+  json["contraction_flops_share_16bit"] =
+      report.contraction_flops > 0 ? report.low_contraction_flops / report.contraction_flops : 0.0;
+  json["nodes"] = nlohmann::ordered_json::array();
+  for (const NodeReport& n : report.nodes) {
+    json["nodes"].push_back({{"graph", n.graph}, {"name", n.name}, {"op", n.op}, {"role", n.role},
+                             {"class", n.precision_class}, {"dtype", n.dtype}, {"reason", n.reason}, {"origin", n.origin}});
+  }
+  json["casts"] = nlohmann::ordered_json::array();
+  for (const CastReport& c : report.casts) {
+    json["casts"].push_back({{"graph", c.graph}, {"value", c.value}, {"from", c.from}, {"to", c.to}, {"bytes", c.bytes}});
+  }
+  json["remarks"] = nlohmann::ordered_json::array();
+  for (const Remark& r : report.remarks) {
+    json["remarks"].push_back({{"level", r.level == Remark::Level::kWarning ? "warning" : "note"},
+                               {"pass", r.pass}, {"where", r.where}, {"text", r.text}});
+  }
+  json["passes"] = nlohmann::ordered_json::array();
+  for (const PassRecord& p : report.passes) {
+    json["passes"].push_back({{"name", p.name}, {"changed", p.changed}, {"nodes_before", p.nodes_before}, {"nodes_after", p.nodes_after}});
+  }
+  return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string report_table(const Report& report) {
+  std::string text;
+  std::string graph;
+  for (const NodeReport& node : report.nodes) {
+    if (node.graph != graph) text += fmt::format("{}{}\n", text.empty() ? "" : "\n", node.graph);
+    graph = node.graph;
+    text += fmt::format("  {:<40} {:<32} {:<5} {:<7} {}\n", node.name, node.op, node.dtype, node.precision_class, node.reason);
+  }
+  return text;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,41 @@
+// What a compilation did, for people and for scripts: per node its type, class and reason; casts and their cost.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "passes/compile.h"
+
+namespace halfnote {
+
+struct NodeReport {
+  std::string graph, name, op, role, precision_class, dtype, reason, origin;
+};
+
+struct CastReport {
+  std::string graph, value, from, to;
+  int64_t bytes = -1;  // read and written per run; -1 where a dim is symbolic
+};
+
+struct Report {
+  std::string source, policy;
+  std::vector<NodeReport> nodes;
+  std::vector<CastReport> casts;
+  std::vector<Remark> remarks;
+  std::vector<PassRecord> passes;
+  int64_t parameters = 0, parameter_tensors = 0;
+  double contraction_flops = 0, low_contraction_flops = 0;  // of the training step, symbolic dims counted as 1
+};
+
+Report make_report(const CompileResult& result);
+/// The same for a model that was imported.
+Report make_report(const Model& model);
+
+/// A few lines for the terminal: nodes per type, casts, share of contraction FLOPs in 16 bit, loud where nothing was lowered.
+std::string report_summary(const Report& report);
+/// Everything, keys in fixed order.
+std::string report_json(const Report& report);
+/// A table of the nodes (name, op, type, reason).
+std::string report_table(const Report& report);
+
+}  // namespace halfnote

@@ -1,0 +1,239 @@
+// append_optimizer: turns the gradients of the step into updates of the weights.
+//
+//   outputs: loss, …, grad/w           t   = applied_step + 1          lr = schedule(applied_step)
+//                              ──▶     g   = clip(grad/w)
+//                                      w', m', v' = ai.halfnote.AdamW(w, g, m, v, lr, t)      state w -> w', …
+//
+// Exact: nothing before the gradients changes. Adds the counters `attempted_step` and `applied_step`, the learning rate as
+// a function of `applied_step`, global-norm clipping, one optimizer node a weight, and its moments. Leaves alone: weights
+// without a gradient, and a step that has its optimizer already.
+#include <re2/re2.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "passes/passes.h"
+#include "passes/train/step.h"
+
+namespace halfnote {
+namespace {
+
+/// How an optimizer's node is made: its op, its moments, its attributes, and whether it reads the step number.
+struct OptimizerForm {
+  std::string_view op;
+  std::vector<std::string_view> moments;
+  Attributes attributes;
+  bool reads_step = true;
+};
+
+OptimizerForm form_of(const Optimizer& o) {
+  if (o.kind == "sgd") return {"SGD", {}, {}, false};
+  if (o.kind == "momentum" || o.kind == "nesterov") {
+    return {"Momentum",
+            {"velocity"},
+            {{"momentum", o.momentum}, {"dampening", o.dampening}, {"nesterov", int64_t{o.kind == "nesterov"}}}};
+  }
+  const Attributes adam = {{"beta1", o.beta1}, {"beta2", o.beta2}, {"epsilon", o.epsilon}};
+  if (o.kind == "adam") return {"Adam", {"m", "v"}, adam};
+  if (o.kind == "adamw") return {"AdamW", {"m", "v"}, adam};
+  static constexpr std::string_view kKinds[] = {"sgd", "momentum", "nesterov", "adam", "adamw", "none"};
+  const std::string_view near = closest(o.kind, kKinds);
+  throw Error(ErrorCode::kUsage, "unknown optimizer")
+      .expected("sgd, momentum, nesterov, adam, adamw or none", "\"" + o.kind + "\"")
+      .hint(near.empty() ? "see halfnote compile --help" : "did you mean " + std::string(near) + "?");
+}
+
+class OptimizerBuilder {
+ public:
+  OptimizerBuilder(Graph& graph, PassContext& context)
+      : graph_(graph), context_(context), options_(context.options.train.optimizer),
+        b_(graph, graph.end(), context.infer) {
+    b_.set_role(Role::kOptimizer);
+  }
+
+  void run() {
+    const OptimizerForm form = form_of(options_);
+    counter(kAttemptedStep, StateKind::kRandom);
+    const Expr applied = counter(kAppliedStep, StateKind::kCounter);
+    const Expr step = b_.value(graph_.states()[*graph_.state_of(applied.id)].next);
+    const Expr rate = learning_rate(applied);
+    std::vector<Weight> weights = take_gradients();
+    if (weights.empty()) {
+      throw Error(ErrorCode::kModel, "the model has no parameter that the loss depends on")
+          .expected("at least one trainable float initializer", "none")
+          .hint("name them with --trainable REGEX");
+    }
+    clip(weights);
+    for (const Weight& weight : weights) update(form, weight, rate, step);
+    check_groups();
+  }
+
+ private:
+  struct Weight {
+    ValueId value;
+    Expr gradient;
+  };
+
+  /// An int64 state that grows by one each step.
+  Expr counter(std::string_view name, StateKind kind) {
+    ValueId value = graph_.find(name);
+    if (!value.valid()) value = graph_.add_initializer(std::string(name), Tensor::scalar<int64_t>(0));
+    Expr current = b_.value(value);
+    if (!graph_.state_of(value)) {
+      graph_.add_state(value, (current + 1.0).id, kind);
+    } else if (graph_.states()[*graph_.state_of(value)].next == value) {
+      graph_.set_state_next(*graph_.state_of(value), (current + 1.0).id);
+    }
+    return current;
+  }
+
+  /// lr as an f32 scalar of the number s of steps applied so far:
+  /// lr · min(1, (s + 1) / warmup) · the kind's factor, which counts from the end of the warm-up.
+  Expr learning_rate(Expr applied) {
+    const Schedule& schedule = options_.schedule;
+    check_schedule(schedule);
+    Expr base = b_.constant(Tensor::scalar<float>(options_.lr), "base_lr");
+    const bool varies = schedule.warmup > 0 || schedule.kind != "constant";
+    Expr rate = base;
+    if (varies) {
+      const Expr s = b_.cast(applied, DType::kF32);
+      if (schedule.kind != "constant") rate = rate * decay(schedule, s);
+      if (schedule.warmup > 0) {
+        rate = rate * b_.op("Min", {(s + 1.0) / static_cast<double>(schedule.warmup), one()});
+      }
+    } else {
+      rate = b_.op("Identity", {base});
+    }
+    graph_.rename(rate.id, graph_.unique_name("learning_rate"));
+    graph_.add_output(graph_.main(), rate.id);
+    return rate;
+  }
+
+  static void check_schedule(const Schedule& schedule) {
+    const bool needs_total = schedule.kind == "cosine" || schedule.kind == "linear";
+    if (needs_total && schedule.total <= schedule.warmup) {
+      throw Error(ErrorCode::kUsage, "schedule " + schedule.kind + " needs its number of steps")
+          .expected("--schedule-steps above the warm-up (" + std::to_string(schedule.warmup) + ")",
+                    std::to_string(schedule.total));
+    }
+    if (schedule.kind == "step" && schedule.step_size <= 0) {
+      throw Error(ErrorCode::kUsage, "schedule step needs --schedule-step-size above 0");
+    }
+    if (!needs_total && schedule.kind != "step" && schedule.kind != "constant") {
+      throw Error(ErrorCode::kUsage, "unknown learning-rate schedule")
+          .expected("constant, linear, cosine or step", "\"" + schedule.kind + "\"");
+    }
+  }
+
+  Expr decay(const Schedule& schedule, Expr s) {
+    const Expr since = b_.op("Max", {s - static_cast<double>(schedule.warmup), b_.scalar(DType::kF32, 0)});
+    if (schedule.kind == "step") {
+      const Expr drops = b_.op("Floor", {since / static_cast<double>(schedule.step_size)});
+      return b_.op("Pow", {b_.scalar(DType::kF32, schedule.gamma), drops});
+    }
+    const auto length = static_cast<double>(schedule.total - schedule.warmup);
+    const Expr progress = b_.op("Min", {since / length, one()});
+    const double low = schedule.final_factor;
+    if (schedule.kind == "linear") return 1.0 - (1.0 - low) * progress;
+    return low + (1.0 - low) * 0.5 * (b_.op("Cos", {progress * M_PI}) + 1.0);
+  }
+
+  Expr one() { return b_.scalar(DType::kF32, 1.0); }
+
+  /// The gradients, taken from the outputs of the step, in the order of the weights.
+  std::vector<Weight> take_gradients() {
+    std::vector<ValueId> kept;
+    std::vector<Weight> weights;
+    for (ValueId output : graph_.outputs()) {
+      const std::string& name = graph_.value(output).name;
+      if (!name.starts_with(kGradientPrefix)) {
+        kept.push_back(output);
+        continue;
+      }
+      weights.push_back({graph_.find(name.substr(kGradientPrefix.size())), b_.value(output)});
+    }
+    graph_.set_outputs(graph_.main(), std::move(kept));
+    return weights;
+  }
+
+  /// Scales all gradients by min(1, clip_norm / (norm + 1e-6)), PyTorch's rule, and reports the norm.
+  void clip(std::vector<Weight>& weights) {
+    if (options_.clip_norm <= 0) return;
+    std::vector<Expr> gradients;
+    for (const Weight& weight : weights) gradients.push_back(weight.gradient);
+    const Expr norm = b_.ops("GlobalNorm", gradients, 1, {}, kHalfnoteDomain)[0];
+    graph_.rename(norm.id, graph_.unique_name("grad_norm"));
+    graph_.add_output(graph_.main(), norm.id);
+    const Expr ratio = static_cast<double>(options_.clip_norm) / (norm + 1e-6);
+    const Expr factor = b_.op("Min", {ratio, one()});
+    for (Weight& weight : weights) {
+      weight.gradient = weight.gradient * b_.cast(factor, weight.gradient.dtype());
+    }
+  }
+
+  void update(const OptimizerForm& form, const Weight& weight, Expr rate, Expr step) {
+    const std::string name = graph_.value(weight.value).name;
+    const ValueType type = graph_.value(weight.value).type;
+    b_.set_origin(name);
+    Attributes attributes = form.attributes;
+    const auto [decay, factor] = group_of(name, type.rank());
+    attributes.set("weight_decay", decay);
+    std::vector<Expr> inputs = {b_.value(weight.value), weight.gradient};
+    std::vector<ValueId> states = {weight.value};
+    for (std::string_view moment : form.moments) {
+      const ValueId state = graph_.add_initializer(name + "." + std::string(moment),
+                                                   Tensor(type.dtype, concrete(*type.shape)));
+      states.push_back(state);
+      inputs.push_back(b_.value(state));
+    }
+    Expr lr = factor == 1.0f ? rate : rate * static_cast<double>(factor);
+    inputs.push_back(b_.cast(lr, type.dtype));
+    if (form.reads_step) inputs.push_back(step);
+    const auto results = b_.ops(form.op, inputs, static_cast<int>(states.size()),
+                                std::move(attributes), kHalfnoteDomain);
+    for (size_t i = 0; i < states.size(); ++i) {
+      graph_.rename(results[i].id, graph_.unique_name(graph_.value(states[i]).name + ".next"));
+      graph_.add_state(states[i], results[i].id, i == 0 ? StateKind::kWeight : StateKind::kMoment);
+    }
+  }
+
+  /// Weight decay and lr factor of a parameter: the first group that matches, else the defaults.
+  std::pair<float, float> group_of(const std::string& name, int rank) {
+    matched_.resize(options_.groups.size());
+    for (size_t i = 0; i < options_.groups.size(); ++i) {
+      const ParameterGroup& group = options_.groups[i];
+      if (!RE2::FullMatch(name, group.pattern)) continue;
+      matched_[i] = true;
+      return {group.weight_decay.value_or(options_.weight_decay), group.lr_factor.value_or(1.0f)};
+    }
+    if (options_.no_decay_on_1d && rank <= 1) return {0.0f, 1.0f};
+    return {options_.weight_decay, 1.0f};
+  }
+
+  void check_groups() {
+    for (size_t i = 0; i < options_.groups.size(); ++i) {
+      if (matched_[i]) continue;
+      throw Error(ErrorCode::kUsage, "parameter group matches no parameter of its own")
+          .expected("a pattern that matches a trainable initializer", "\"" + options_.groups[i].pattern + "\"")
+          .hint("patterns match the whole name; an earlier group may take all that this one matches");
+    }
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  const Optimizer& options_;
+  Builder b_;
+  std::vector<bool> matched_;
+};
+
+}  // namespace
+
+bool append_optimizer(Model& model, PassContext& context) {
+  TrainingStep* step = find_step(model, kStepName);
+  if (step == nullptr || context.options.train.optimizer.kind == "none") return false;
+  if (find_state(step->graph, kAppliedStep)) return false;  // done before
+  OptimizerBuilder(step->graph, context).run();
+  return true;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,194 @@
+// differentiate: reverse-mode autodiff. Appends the backward pass to the training step.
+//
+//   loss = Op(w, x)            loss = Op(w, x)
+//                      ──▶     dw, dx = gradient rule of Op (seed `loss_scale`)
+//                              outputs: loss, …, grad/w
+//
+// Exact: only new nodes are added (a forward node may be asked for an optional output, or give way to a form that keeps
+// its statistics). The seed of the loss is the state `loss_scale`, 1 until the loss-scaling pass decides. Each gradient of
+// a trainable initializer becomes the output `grad/NAME`. Leaves alone: nodes on no path from a trainable initializer to
+// the loss, the evaluation step, the inference graph.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "compiler/ops/operator.h"
+#include "passes/passes.h"
+#include "passes/train/step.h"
+
+namespace halfnote {
+namespace {
+
+/// Values on a path from a trainable initializer: those that can have a gradient.
+std::vector<bool> reached_from_weights(const Graph& graph) {
+  std::vector<bool> reached(graph.value_count(), false);
+  for (ValueId value : graph.initializers()) reached[value.index] = graph.value(value).trainable;
+  for (NodeId node : graph.nodes()) {
+    bool any = false;
+    for (ValueId input : graph.inputs(node)) any |= input.valid() && reached[input.index];
+    // A capture inside a subgraph counts as an input of the node that owns it.
+    for (RegionId region : graph.subgraphs(node)) {
+      for (NodeId inner : graph.nodes(region)) {
+        for (ValueId input : graph.inputs(inner)) any |= input.valid() && reached[input.index];
+      }
+    }
+    if (!any) continue;
+    for (ValueId output : graph.outputs(node)) {
+      if (output.valid() && is_float(graph.value(output).type.dtype)) reached[output.index] = true;
+    }
+  }
+  return reached;
+}
+
+/// Nodes that the loss depends on, last first.
+std::vector<NodeId> nodes_of_loss(const Graph& graph, ValueId loss, const std::vector<bool>& reached) {
+  std::vector<bool> wanted(graph.value_count(), false);
+  wanted[loss.index] = true;
+  std::vector<NodeId> order;
+  std::vector<NodeId> nodes = graph.nodes();
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    bool used = false;
+    for (ValueId output : graph.outputs(*node)) {
+      used |= output.valid() && wanted[output.index] && reached[output.index];
+    }
+    if (!used) continue;
+    order.push_back(*node);
+    for (ValueId input : graph.inputs(*node)) {
+      if (input.valid()) wanted[input.index] = true;
+    }
+  }
+  return order;
+}
+
+/// One message that names every op on the way that has no gradient.
+void refuse_unsupported(const Graph& graph, const std::vector<NodeId>& nodes) {
+  std::map<std::string, std::pair<std::string, std::vector<std::string>>> missing;
+  for (NodeId id : nodes) {
+    const Node& node = graph.node(id);
+    const OperatorRow* row = find_operator(node);
+    if (row != nullptr && row->gradient != nullptr) continue;
+    const std::string op = node.domain.empty() ? node.op : node.domain + "." + node.op;
+    auto& [why, where] = missing[op];
+    why = row == nullptr ? "the op is unknown" : std::string(row->no_gradient);
+    where.push_back(node.name.empty() ? graph.value(graph.output(id)).name : node.name);
+  }
+  if (missing.empty()) return;
+  std::string list;
+  for (const auto& [op, entry] : missing) {
+    list += (list.empty() ? "" : "; ") + op + " (" + entry.first + "; " +
+            std::to_string(entry.second.size()) + " node(s): " + entry.second.front();
+    for (size_t i = 1; i < std::min<size_t>(entry.second.size(), 5); ++i) list += ", " + entry.second[i];
+    list += entry.second.size() > 5 ? ", …)" : ")";
+  }
+  throw Error(ErrorCode::kUnsupported, "no gradient for " + std::to_string(missing.size()) +
+                                           " op(s) between the weights and the loss: " + list)
+      .hint("freeze the weights before these nodes (--freeze REGEX), or rewrite the nodes");
+}
+
+class Reverse {
+ public:
+  Reverse(Graph& graph, PassContext& context)
+      : graph_(graph), context_(context), builder_(graph, graph.end(), context.infer) {
+    builder_.set_role(Role::kBackward);
+  }
+
+  void run(ValueId loss) {
+    const std::vector<bool> reached = reached_from_weights(graph_);
+    const std::vector<NodeId> nodes = nodes_of_loss(graph_, loss, reached);
+    refuse_unsupported(graph_, nodes);
+    const ValueId scale =
+        graph_.add_initializer(std::string(kLossScale), Tensor::scalar<float>(1.0f));
+    graph_.add_state(scale, scale, StateKind::kScaler);
+    Expr seed = builder_.cast(builder_.value(scale), graph_.value(loss).type.dtype);
+    if (graph_.value(loss).type.rank() > 0) {
+      seed = builder_.reshape(seed, builder_.ints(std::vector<int64_t>(
+                                        static_cast<size_t>(graph_.value(loss).type.rank()), 1)));
+    }
+    gradients_[loss] = seed;
+    for (NodeId node : nodes) visit(node, reached);
+    publish();
+  }
+
+ private:
+  void visit(NodeId node, const std::vector<bool>& reached) {
+    GradientContext rule{builder_, node, {}, {}, {}, {}, context_.infer};
+    bool any = false;
+    for (ValueId output : graph_.outputs(node)) {
+      rule.outputs.push_back(builder_.value(output));
+      const auto found = output.valid() ? gradients_.find(output) : gradients_.end();
+      rule.grads.push_back(found == gradients_.end() ? builder_.none() : found->second);
+      any |= rule.grads.back().valid();
+    }
+    if (!any) return;
+    for (ValueId input : graph_.inputs(node)) {
+      rule.inputs.push_back(builder_.value(input));
+      rule.needed.push_back(input.valid() && input.index < reached.size() && reached[input.index]);
+    }
+    const Node& data = graph_.node(node);
+    builder_.set_origin(data.name.empty() ? graph_.value(graph_.output(node)).name : data.name);
+    const Place place{{}, data.name, data.op};
+    const std::vector<ValueId> inputs(graph_.inputs(node).begin(), graph_.inputs(node).end());
+    const std::vector<bool> needed = rule.needed;
+    std::vector<Expr> results;
+    try {
+      results = find_operator(data)->gradient(rule);
+    } catch (Error& error) {
+      throw error.within(place);
+    }
+    for (size_t i = 0; i < results.size() && i < inputs.size(); ++i) {
+      if (results[i].valid() && needed[i]) contribute(inputs[i], results[i], place);
+    }
+  }
+
+  void contribute(ValueId value, Expr gradient, const Place& place) {
+    const ValueType& to = graph_.value(value).type;
+    const ValueType& from = gradient.type();
+    if (from.dtype != to.dtype || from.rank() != to.rank()) {
+      throw Error(ErrorCode::kInternal, "a gradient rule gave another type than its operand's")
+          .at(place)
+          .expected(to_string(to), to_string(from));
+    }
+    auto [found, is_new] = gradients_.try_emplace(value, gradient);
+    if (!is_new) found->second = found->second + gradient;
+  }
+
+  /// Names the gradients of the weights and makes them outputs, in the order of the initializers.
+  void publish() {
+    for (ValueId weight : graph_.initializers()) {
+      if (!graph_.value(weight).trainable) continue;
+      const auto found = gradients_.find(weight);
+      if (found == gradients_.end()) {
+        context_.warn(graph_.value(weight).name, "the loss does not depend on this parameter: it is not trained");
+        graph_.value(weight).trainable = false;
+        continue;
+      }
+      ValueId gradient = found->second.id;
+      // A gradient that is another value's too (an Add passes it on) gets a name of its own.
+      if (!published_.insert(gradient).second || graph_.value(gradient).kind != ValueKind::kResult) {
+        gradient = builder_.op("Identity", {builder_.value(gradient)}).id;
+      }
+      graph_.rename(gradient, graph_.unique_name(std::string(kGradientPrefix) + graph_.value(weight).name));
+      graph_.add_output(graph_.main(), gradient);
+    }
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  Builder builder_;
+  std::map<ValueId, Expr> gradients_;
+  std::set<ValueId> published_;
+};
+
+}  // namespace
+
+bool differentiate(Model& model, PassContext& context) {
+  TrainingStep* step = find_step(model, kStepName);
+  if (step == nullptr) return false;
+  Graph& graph = step->graph;
+  if (find_state(graph, kLossScale)) return false;  // done before
+  Reverse(graph, context).run(loss_of(graph));
+  return true;
+}
+
+}  // namespace halfnote

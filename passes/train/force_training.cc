@@ -1,0 +1,112 @@
+// force_training: brings the normalizations and dropouts of the training step into their training form.
+//
+//   Y, rm, rv = BatchNormalization <training_mode = 1> (X, s, b, mean, var)   ──▶  + state mean -> rm, var -> rv
+//   Y = Dropout (X, ratio, true)          ──▶  Y = ai.halfnote.Dropout <ratio, node> (X, random_seed, attempted_step)
+//
+// Nodes that the exporter wrote in inference form (training_mode 0, Dropout without its third input) are named in a
+// warning and left alone, or with --force-training brought into the training form too. Exact where the node was in
+// training form: only the source of random numbers becomes our own. Leaves alone: Dropout with ratio 0.
+#include "base/error.h"
+#include "passes/passes.h"
+#include "passes/train/step.h"
+
+namespace halfnote {
+namespace {
+
+class TrainingForm {
+ public:
+  TrainingForm(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
+
+  bool run() {
+    bool changed = false;
+    for (NodeId node : graph_.nodes()) {
+      if (!graph_.node(node).domain.empty()) continue;
+      const std::string& op = graph_.node(node).op;
+      if (op == "BatchNormalization") changed |= batch_normalization(node);
+      if (op == "Dropout") changed |= dropout(node);
+    }
+    return changed;
+  }
+
+ private:
+  bool batch_normalization(NodeId node) {
+    const bool training = graph_.node(node).attributes.get_int("training_mode", 0) != 0;
+    if (!training && !context_.options.train.force_training) {
+      context_.warn(graph_.node(node).name,
+                    "BatchNormalization is in inference form: its statistics stay frozen "
+                    "(--force-training changes that)");
+      return false;
+    }
+    bool changed = false;
+    if (!training) {
+      graph_.node(node).attributes.set("training_mode", int64_t{1});
+      changed = true;
+    }
+    for (size_t i = 1; i <= 2; ++i) {
+      const ValueId current = graph_.input(node, i + 2);
+      if (!current.valid() || graph_.value(current).kind != ValueKind::kInitializer) continue;
+      if (graph_.state_of(current)) continue;
+      ValueId next = graph_.output(node, i);
+      if (!next.valid()) {
+        next = graph_.add_node_output(node, i, graph_.value(current).name + ".next");
+        context_.infer(graph_, node);
+      }
+      graph_.add_state(current, next, StateKind::kStatistic);
+      changed = true;
+    }
+    return changed;
+  }
+
+  bool dropout(NodeId node) {
+    const Tensor* ratio = graph_.constant(graph_.input(node, 1));
+    const Tensor* mode = graph_.constant(graph_.input(node, 2));
+    if (graph_.input(node, 1).valid() && ratio == nullptr) {
+      throw Error(ErrorCode::kUnsupported, "the ratio of Dropout is computed in the graph")
+          .at({{}, graph_.node(node).name, "Dropout"})
+          .expected("a constant", "\"" + graph_.value(graph_.input(node, 1)).name + "\"");
+    }
+    const double p = ratio == nullptr ? 0.5 : ratio->at_as_double(0);
+    const bool training = mode != nullptr && mode->at_as_int(0) != 0;
+    if (p <= 0) return false;
+    if (!training && !context_.options.train.force_training) {
+      context_.warn(graph_.node(node).name,
+                    "Dropout is in inference form: it does nothing (--force-training changes that)");
+      return false;
+    }
+    if (graph_.output(node, 1).valid() && graph_.has_uses(graph_.output(node, 1))) {
+      throw Error(ErrorCode::kUnsupported, "the mask output of a training Dropout is used")
+          .at({{}, graph_.node(node).name, "Dropout"});
+    }
+    Builder b(graph_, graph_.before(node), context_.infer);
+    b.set_origin(graph_.node(node).name);
+    const Expr y = b.op("Dropout", {b.value(graph_.input(node, 0)), state(b, kSeed, context_.options.train.seed),
+                                    state(b, kAttemptedStep, 0)},
+                        {{"ratio", static_cast<float>(p)}, {"node", next_id_++}}, kHalfnoteDomain);
+    graph_.replace_uses(graph_.output(node), y.id);
+    graph_.remove(node);
+    return true;
+  }
+
+  /// A random-number state of the step, shared by all dropouts.
+  Expr state(Builder& b, std::string_view name, int64_t first) {
+    ValueId value = graph_.find(name);
+    if (!value.valid()) {
+      value = graph_.add_initializer(std::string(name), Tensor::scalar<int64_t>(first));
+      graph_.add_state(value, value, StateKind::kRandom);
+    }
+    return b.value(value);
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  int64_t next_id_ = 0;
+};
+
+}  // namespace
+
+bool force_training(Model& model, PassContext& context) {
+  TrainingStep* step = find_step(model, kStepName);
+  return step != nullptr && TrainingForm(step->graph, context).run();
+}
+
+}  // namespace halfnote

@@ -1,0 +1,39 @@
+// What the train passes agree on: the names of the steps, of their states, and of the gradients.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "compiler/ir/model.h"
+
+namespace halfnote {
+
+inline constexpr std::string_view kStepName = "step";              // the whole step in one graph
+inline constexpr std::string_view kAccumulateName = "accumulate";  // one micro-batch, gradients summed
+inline constexpr std::string_view kApplyName = "apply";            // the update from the sums
+inline constexpr std::string_view kEvaluateName = "evaluate";      // loss and outputs in inference form
+
+inline constexpr std::string_view kLossScale = "loss_scale";
+inline constexpr std::string_view kAttemptedStep = "attempted_step";  // forward-backward passes begun
+inline constexpr std::string_view kAppliedStep = "applied_step";      // updates made
+inline constexpr std::string_view kSeed = "random_seed";
+inline constexpr std::string_view kGradientPrefix = "grad/";
+
+/// The step with this name; null if the model has none.
+inline TrainingStep* find_step(Model& model, std::string_view name) {
+  for (TrainingStep& step : model.training) {
+    if (step.name == name) return &step;
+  }
+  return nullptr;
+}
+
+/// The state whose current value is the initializer of this name; nothing if there is none.
+inline std::optional<uint32_t> find_state(const Graph& graph, std::string_view name) {
+  const ValueId value = graph.find(name);
+  return value.valid() ? graph.state_of(value) : std::nullopt;
+}
+
+/// The loss of a step is always its first output.
+inline ValueId loss_of(const Graph& graph) { return graph.outputs().front(); }
+
+}  // namespace halfnote

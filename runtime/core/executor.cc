@@ -1,0 +1,113 @@
+#include "runtime/core/executor.h"
+
+#include <cstring>
+#include <new>
+
+#include "base/error.h"
+#include "runtime/core/memory_plan.h"
+
+namespace halfnote {
+namespace {
+
+using Space = BufferRef::Space;
+
+void free_arena(std::byte* memory) { ::operator delete(memory, std::align_val_t{kBufferAlignment}); }
+
+std::byte* allocate_arena(size_t bytes) {
+  void* memory = ::operator new(std::max<size_t>(bytes, 1), std::align_val_t{kBufferAlignment}, std::nothrow);
+  if (memory != nullptr) return static_cast<std::byte*>(memory);
+  throw Error(ErrorCode::kMemory, "no memory for the step's arena")
+      .expected(std::to_string(bytes) + " bytes", "an allocation failure")
+      .hint("use a smaller batch (--batch), or gradient accumulation (--accumulate)");
+}
+
+}  // namespace
+
+Executor::Executor(Program program, StateStore& store)
+    : program_(std::move(program)), store_(store), arena_(allocate_arena(program_.arena_bytes), free_arena) {
+  std::memset(arena_.get(), 0, program_.arena_bytes);
+  resolve();
+}
+
+std::byte* Executor::address(const BufferRef& ref) {
+  switch (ref.space) {
+    case Space::kArena: return arena_.get() + ref.offset;
+    case Space::kState: return store_.base() + ref.offset;
+    // Constants are only ever read: kernels get them as inputs.
+    case Space::kConstant: return const_cast<std::byte*>(program_.constants[ref.offset].bytes());
+    case Space::kInput:
+    case Space::kNone: break;
+  }
+  return nullptr;
+}
+
+void Executor::resolve() {
+  pointers_.resize(program_.steps.size());
+  for (size_t s = 0; s < program_.steps.size(); ++s) {
+    const ProgramStep& step = program_.steps[s];
+    StepPointers& pointers = pointers_[s];
+    for (const BufferRef& ref : step.inputs) pointers.inputs.push_back(address(ref));
+    for (const BufferRef& ref : step.outputs) pointers.outputs.push_back(address(ref));
+    pointers.workspace = address(step.workspace);
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      if (step.inputs[i].space == Space::kInput) {
+        patches_.push_back({step.inputs[i].offset, &pointers.inputs[i]});
+      }
+    }
+  }
+  for (const ProgramOperand& output : program_.outputs) output_pointers_.push_back(address(output.buffer));
+  for (size_t i = 0; i < program_.outputs.size(); ++i) {
+    const BufferRef& ref = program_.outputs[i].buffer;
+    if (ref.space == Space::kInput) patches_.push_back({ref.offset, &output_pointers_[i]});
+  }
+  for (const StateCopy& commit : program_.commits) commit_pointers_.push_back(address(commit.from));
+  for (size_t i = 0; i < program_.commits.size(); ++i) {
+    const BufferRef& ref = program_.commits[i].from;
+    if (ref.space == Space::kInput) patches_.push_back({ref.offset, &commit_pointers_[i]});
+  }
+}
+
+void Executor::run(std::span<const Tensor> inputs) {
+  if (inputs.size() != program_.inputs.size()) {
+    throw Error(ErrorCode::kData, "wrong number of inputs for \"" + program_.name + "\"")
+        .expected(std::to_string(program_.inputs.size()), std::to_string(inputs.size()));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ProgramOperand& formal = program_.inputs[i];
+    if (inputs[i].dtype() == formal.dtype && inputs[i].shape() == formal.shape) continue;
+    throw Error(ErrorCode::kData, "input \"" + formal.name + "\" does not fit")
+        .expected(std::string(short_name(formal.dtype)) + to_string(formal.shape),
+                  std::string(short_name(inputs[i].dtype())) + to_string(inputs[i].shape()));
+  }
+  for (const InputPatch& patch : patches_) *patch.slot = inputs[patch.input].bytes();
+  for (size_t s = 0; s < program_.steps.size(); ++s) {
+    const StepPointers& pointers = pointers_[s];
+    const KernelBuffers buffers{pointers.inputs, pointers.outputs, pointers.workspace};
+    try {
+      program_.steps[s].kernel->run(buffers);
+    } catch (Error& error) {
+      throw error.within({{}, program_.steps[s].node, program_.steps[s].op});
+    }
+    if (observer_) observer_(program_.steps[s], buffers);
+  }
+  for (size_t i = 0; i < program_.commits.size(); ++i) {
+    const StateCopy& commit = program_.commits[i];
+    if (commit.bytes > 0) std::memmove(store_.base() + commit.to, commit_pointers_[i], commit.bytes);
+  }
+}
+
+Tensor Executor::output(size_t index) const {
+  const ProgramOperand& formal = program_.outputs[index];
+  Tensor tensor(formal.dtype, formal.shape);
+  if (formal.bytes > 0) std::memcpy(tensor.mutable_bytes(), output_pointers_[index], formal.bytes);
+  return tensor;
+}
+
+std::optional<size_t> Executor::find_output(std::string_view name) const {
+  for (size_t i = 0; i < program_.outputs.size(); ++i) {
+    if (program_.outputs[i].name == name) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,59 @@
+// Runs a Program. All pointers are resolved when it is made; a run allocates nothing.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/core/plan.h"
+#include "runtime/core/state_store.h"
+
+namespace halfnote {
+
+/// Called after each step of a program, for profiles and tests.
+using StepObserver = std::function<void(const ProgramStep& step, const KernelBuffers& buffers)>;
+
+class Executor {
+ public:
+  /// Takes the program; the store must outlive the executor. Throws Error(kMemory) if the arena does not fit.
+  Executor(Program program, StateStore& store);
+
+  const Program& program() const { return program_; }
+  /// Runs once on `inputs` (one per program input, in order; types and shapes are checked). The states are updated in
+  /// the store. Outputs stay readable until the next run.
+  void run(std::span<const Tensor> inputs);
+  /// A copy of output `index` of the last run.
+  Tensor output(size_t index) const;
+  /// The bytes of output `index`, valid until the next run.
+  const std::byte* output_bytes(size_t index) const { return output_pointers_[index]; }
+  /// Index of the output with this name; nothing if there is none.
+  std::optional<size_t> find_output(std::string_view name) const;
+  void observe(StepObserver observer) { observer_ = std::move(observer); }
+
+ private:
+  struct StepPointers {
+    std::vector<const std::byte*> inputs;
+    std::vector<std::byte*> outputs;
+    std::byte* workspace = nullptr;
+  };
+  /// Where the pointer of a program input has to be put before a run.
+  struct InputPatch {
+    size_t input = 0;
+    const std::byte** slot = nullptr;
+  };
+
+  std::byte* address(const BufferRef& ref);
+  void resolve();
+
+  Program program_;
+  StateStore& store_;
+  std::unique_ptr<std::byte[], void (*)(std::byte*)> arena_;
+  std::vector<StepPointers> pointers_;
+  std::vector<InputPatch> patches_;
+  std::vector<const std::byte*> output_pointers_;
+  std::vector<const std::byte*> commit_pointers_;
+  StepObserver observer_;
+};
+
+}  // namespace halfnote

@@ -1,0 +1,72 @@
+// The plan: a graph with concrete shapes becomes a Program: steps (kernel + buffers), one arena, state by name.
+//
+// Everything is decided here: which kernel runs each node (and why better ones said no), where every buffer lies, which
+// results are written over their operands, and how much memory the run takes. Executing a Program allocates nothing.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compiler/ir/graph.h"
+#include "kernels/kernel.h"
+#include "runtime/core/state_store.h"
+
+namespace halfnote {
+
+/// Where the bytes of a value are while the program runs.
+struct BufferRef {
+  enum class Space : uint8_t { kNone, kArena, kState, kConstant, kInput };
+  Space space = Space::kNone;
+  size_t offset = 0;  // in the arena or the state store; index of the constant or the input
+};
+
+struct ProgramStep {
+  std::string node, op;  // names for profiles and errors
+  NodeId id;
+  const KernelRow* row = nullptr;
+  std::unique_ptr<Kernel> kernel;
+  std::vector<Refusal> refusals;  // of the kernels that were tried first
+  std::vector<BufferRef> inputs, outputs;
+  BufferRef workspace;
+  double flops = 0;            // of contractions, by the usual count of 2·M·N·K
+  bool reads_16bit = false;    // a contraction whose operands are 16-bit
+};
+
+/// Copies a value into its state at the end of the program.
+struct StateCopy {
+  BufferRef from;
+  size_t to = 0;
+  size_t bytes = 0;
+};
+
+struct ProgramOperand {
+  std::string name;
+  DType dtype = DType::kUndefined;
+  Shape shape;
+  BufferRef buffer;
+  size_t bytes = 0;
+};
+
+struct Program {
+  std::string name;
+  std::vector<ProgramStep> steps;
+  std::vector<Tensor> constants;
+  std::vector<ProgramOperand> inputs, outputs;
+  std::vector<StateCopy> commits;
+  size_t arena_bytes = 0;
+  size_t constant_bytes = 0;
+  uint32_t views = 0;     // nodes that cost nothing: their result is their operand
+  uint32_t in_place = 0;  // results written over an operand
+};
+
+struct PlanOptions {
+  std::string_view kernels;  // only rows whose name starts with this; empty: all
+  int threads = 1;
+};
+
+/// Plans a graph on the CPU. Initializers that `store` holds are read from it, and the graph's states are written to it.
+/// Throws Error(kUnsupported) for a dim that is not bound, or naming every node that no kernel takes.
+Program plan(const Graph& graph, const StateStore& store, const PlanOptions& options);
+
+}  // namespace halfnote

@@ -1,0 +1,63 @@
+#include "runtime/core/state_store.h"
+
+#include <cstring>
+#include <new>
+
+#include "base/error.h"
+#include "runtime/core/memory_plan.h"
+
+namespace halfnote {
+namespace {
+
+std::byte* allocate_aligned(size_t bytes) {
+  void* memory = ::operator new(std::max<size_t>(bytes, 1), std::align_val_t{kBufferAlignment}, std::nothrow);
+  if (memory == nullptr) {
+    throw Error(ErrorCode::kMemory, "no memory for the training state")
+        .expected(std::to_string(bytes) + " bytes", "an allocation failure");
+  }
+  return static_cast<std::byte*>(memory);
+}
+
+void free_aligned(std::byte* memory) { ::operator delete(memory, std::align_val_t{kBufferAlignment}); }
+
+}  // namespace
+
+StateStore::StateStore(const Model& model) {
+  std::vector<const Tensor*> first;
+  for (const TrainingStep& step : model.training) {
+    for (const State& state : step.graph.states()) {
+      const Value& value = step.graph.value(state.current);
+      if (index_.contains(value.name)) continue;
+      index_[value.name] = entries_.size();
+      entries_.push_back({value.name, state.kind, value.tensor.dtype(), value.tensor.shape(), bytes_,
+                          value.tensor.byte_size()});
+      bytes_ += align_up(value.tensor.byte_size());
+      first.push_back(&value.tensor);
+    }
+  }
+  memory_ = {allocate_aligned(bytes_), free_aligned};
+  std::memset(memory_.get(), 0, bytes_);
+  for (size_t i = 0; i < entries_.size(); ++i) set(entries_[i], *first[i]);
+}
+
+const StateEntry* StateStore::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &entries_[found->second];
+}
+
+Tensor StateStore::get(const StateEntry& entry) const {
+  Tensor tensor(entry.dtype, entry.shape);
+  if (entry.bytes > 0) std::memcpy(tensor.mutable_bytes(), data(entry), entry.bytes);
+  return tensor;
+}
+
+void StateStore::set(const StateEntry& entry, const Tensor& tensor) {
+  if (tensor.dtype() != entry.dtype || tensor.shape() != entry.shape) {
+    throw Error(ErrorCode::kCheckpoint, "state \"" + entry.name + "\" does not fit")
+        .expected(std::string(short_name(entry.dtype)) + to_string(entry.shape),
+                  std::string(short_name(tensor.dtype())) + to_string(tensor.shape()));
+  }
+  if (entry.bytes > 0) std::memcpy(data(entry), tensor.bytes(), entry.bytes);
+}
+
+}  // namespace halfnote

@@ -1,0 +1,144 @@
+#include "runtime/train/checkpoint/manifest.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "runtime/train/checkpoint/hash.h"
+
+namespace halfnote {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "halfnote-checkpoint";
+constexpr int kMaxDepth = 32;
+
+/// The last line with what joins it to the rest.
+std::string closing(std::string_view hash) {
+  return fmt::format(",\n \"xxh3_128\": \"{}\"\n}}\n", hash);
+}
+constexpr size_t kClosingBytes = 2 + 14 + 32 + 4;
+
+/// JSON with a bounded depth and no key twice.
+Json parse_json(std::string_view text, const std::string& path) {
+  std::vector<std::set<std::string>> keys;
+  const auto refuse = [&](const std::string& what) {
+    return Error(ErrorCode::kCheckpoint, "bad JSON (" + what + ")").at({path, {}, {}});
+  };
+  const auto watch = [&](int depth, nlohmann::detail::parse_event_t event, Json& value) {
+    using Event = nlohmann::detail::parse_event_t;
+    if (depth > kMaxDepth) throw refuse(fmt::format("nested deeper than {}", kMaxDepth));
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
+      throw refuse("the key \"" + value.get<std::string>().substr(0, 100) + "\" twice");
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text, watch);
+  } catch (const Json::exception& error) {
+    throw refuse(error.what());
+  }
+}
+
+Manifest::Entry parse_entry(const Json& json, const std::string& path) {
+  Manifest::Entry entry;
+  entry.name = json.at("name").get<std::string>();
+  entry.hash = json.at("xxh3_128").get<std::string>();
+  entry.shape = json.at("shape").get<Shape>();
+  const auto dtype = json.at("dtype").get<std::string>();
+  const std::optional<DType> known = dtype_from_name(dtype);
+  if (!known) {
+    throw Error(ErrorCode::kCheckpoint, fmt::format("unknown type of tensor \"{}\"", entry.name))
+        .at({path, {}, {}})
+        .expected("a type of halfnote", fmt::format("\"{}\"", dtype));
+  }
+  entry.dtype = *known;
+  return entry;
+}
+
+void check_hash(std::string_view text, const std::string& path) {
+  const size_t covered = text.size() < kClosingBytes ? 0 : text.size() - kClosingBytes;
+  const std::string expected = closing(content_hash(text.substr(0, covered)));
+  if (text.substr(covered) == expected) return;
+  const std::string_view got = text.substr(covered).substr(0, kClosingBytes);
+  throw Error(ErrorCode::kCheckpoint, "the manifest is damaged or truncated")
+      .at({path, {}, {}})
+      .expected("hash " + expected.substr(16, 32), got.size() == kClosingBytes
+                                                       ? fmt::format("{}", got.substr(16, 32))
+                                                       : fmt::format("{} bytes", text.size()))
+      .hint("use an older checkpoint");
+}
+
+void check_format(const Json& json, const std::string& path) {
+  const auto format = json.at("format").get<std::string>();
+  const auto version = json.at("version").get<int64_t>();
+  if (format == kFormat && version == kManifestVersion) return;
+  throw Error(ErrorCode::kCheckpoint, "not a checkpoint that this version reads")
+      .at({path, {}, {}})
+      .expected(fmt::format("{} version {}", kFormat, kManifestVersion),
+                fmt::format("{} version {}", format, version))
+      .hint(version > kManifestVersion ? "a newer halfnote wrote it: use that one"
+                                       : "start a new run");
+}
+
+}  // namespace
+
+std::string write_manifest(const Manifest& manifest) {
+  const Json extra = parse_json(manifest.extra, "extra of the checkpoint");
+  if (!extra.is_object())
+    throw Error(ErrorCode::kCheckpoint, "extra of the checkpoint is no JSON object");
+  Json json = {{"format", kFormat}, {"version", kManifestVersion}, {"halfnote", kVersion}};
+  json["step"] = manifest.step;
+  json["sequence"] = manifest.sequence;
+  json["state"] = {{"file", "state.safetensors"},
+                   {"bytes", manifest.state_bytes},
+                   {"header_xxh3_128", manifest.header_hash}};
+  json["extra"] = extra;
+  Json& tensors = json["tensors"] = Json::array();
+  for (const Manifest::Entry& entry : manifest.tensors) {
+    tensors.push_back({{"name", entry.name},
+                       {"dtype", short_name(entry.dtype)},
+                       {"shape", entry.shape},
+                       {"xxh3_128", entry.hash}});
+  }
+  std::string text;
+  try {
+    text = json.dump(1);
+  } catch (const Json::exception&) {
+    throw Error(ErrorCode::kCheckpoint, "a tensor name is not UTF-8");
+  }
+  text.resize(text.size() - 2);  // "\n}"
+  text += closing(content_hash(text));
+  if (text.size() <= kManifestLimit) return text;
+  throw Error(ErrorCode::kCheckpoint, "the manifest would be too long")
+      .expected(fmt::format("at most {} bytes", kManifestLimit), std::to_string(text.size()));
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& path) {
+  check_hash(text, path);
+  try {
+    const Json json = parse_json(text, path);
+    check_format(json, path);
+    Manifest manifest;
+    manifest.step = json.at("step").get<int64_t>();
+    manifest.sequence = json.at("sequence").get<int64_t>();
+    manifest.state_bytes = json.at("state").at("bytes").get<uint64_t>();
+    manifest.header_hash = json.at("state").at("header_xxh3_128").get<std::string>();
+    manifest.extra = json.at("extra").dump();
+    for (const Json& entry : json.at("tensors"))
+      manifest.tensors.push_back(parse_entry(entry, path));
+    return manifest;
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::kCheckpoint, "the manifest lacks something")
+        .at({path, {}, {}})
+        .hint(error.what());
+  }
+}
+
+}  // namespace halfnote

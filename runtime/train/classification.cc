@@ -1,0 +1,189 @@
+#include "runtime/train/classification.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "compiler/ir/query.h"
+
+namespace halfnote {
+namespace {
+
+constexpr std::array<std::string_view, 2> kLosses = {"SoftmaxCrossEntropyLoss",
+                                                     "NegativeLogLikelihoodLoss"};
+constexpr std::array<std::string_view, 4> kKeepOrder = {"Cast", "Identity", "Reshape", "Flatten"};
+constexpr std::array<std::string_view, 2> kDropOnes = {"Squeeze", "Unsqueeze"};
+
+template <class List>
+bool contains(const List& list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+/// The elements of the result are those of operand 0, in the same order.
+bool keeps_order(const Node& node) {
+  return node.domain.empty() && (contains(kKeepOrder, node.op) || contains(kDropOnes, node.op));
+}
+
+bool is_loss(const Node& node) { return node.domain.empty() && contains(kLosses, node.op); }
+
+/// The one loss node of the graph; invalid if there is none, or more.
+NodeId find_loss(const Graph& graph) {
+  NodeId found;
+  for (const NodeId id : graph.nodes()) {
+    if (!is_loss(graph.node(id))) continue;
+    if (found.valid()) return {};
+    found = id;
+  }
+  return found;
+}
+
+/// Is the graph's loss nothing but the result of this node?
+bool is_whole_loss(const Graph& graph, NodeId loss) {
+  ValueId value = graph.outputs().front();
+  while (true) {
+    const NodeId from = graph.value(value).producer;
+    if (!from.valid()) return false;
+    if (from == loss) return value == graph.output(loss, 0);
+    if (!keeps_order(graph.node(from))) return false;
+    value = graph.input(from, 0);
+  }
+}
+
+std::optional<size_t> output_of(const Graph& graph, ValueId value) {
+  const auto outputs = graph.outputs();
+  const ValueId plain = before_casts(graph, value);
+  for (size_t i = 1; i < outputs.size(); ++i) {
+    if (before_casts(graph, outputs[i]) == plain) return i;
+  }
+  return std::nullopt;
+}
+
+/// Follows the scores back to an output, noting whether they were transposed or flattened.
+bool find_scores(const Graph& graph, ValueId value, Classification& kind) {
+  while (value.valid()) {
+    if (const auto index = output_of(graph, value)) {
+      kind.output = *index;
+      kind.scores = graph.value(graph.outputs()[*index]).name;
+      return true;
+    }
+    const NodeId from = graph.value(value).producer;
+    if (!from.valid()) return false;
+    const Node& node = graph.node(from);
+    const bool transposed = node.domain.empty() && node.op == "Transpose";
+    const bool monotone = node.domain.empty() && node.op == "LogSoftmax";
+    if (!keeps_order(node) && !transposed && !monotone) return false;
+    kind.class_last |= transposed || node.op == "Reshape";
+    value = graph.input(from, 0);
+  }
+  return false;
+}
+
+bool find_labels(const Graph& graph, ValueId value, Classification& kind) {
+  while (value.valid()) {
+    if (graph.value(value).kind == ValueKind::kInput) {
+      kind.labels = graph.value(value).name;
+      return is_integer(graph.value(value).type.dtype);
+    }
+    const NodeId from = graph.value(value).producer;
+    if (!from.valid() || !keeps_order(graph.node(from))) return false;
+    value = graph.input(from, 0);
+  }
+  return false;
+}
+
+Shape without(const Shape& shape, size_t axis) {
+  Shape rest = shape;
+  rest.erase(rest.begin() + static_cast<Shape::difference_type>(axis));
+  return rest;
+}
+
+ScoreLayout layout_at(const Shape& scores, size_t axis) {
+  const auto at = scores.begin() + static_cast<Shape::difference_type>(axis);
+  return {element_count({scores.begin(), at}), *at, element_count({at + 1, scores.end()})};
+}
+
+/// How many classes score higher than the label's; all of them if its score is NaN.
+int64_t rank_of(const float* scores, int64_t label, int64_t classes, int64_t stride) {
+  const float own = scores[label * stride];
+  if (std::isnan(own)) return classes;
+  int64_t rank = 0;
+  for (int64_t c = 0; c < classes; ++c) {
+    const float other = scores[c * stride];
+    rank += other > own || (other == own && c < label) || std::isnan(other) ? 1 : 0;
+  }
+  return rank;
+}
+
+double negative_log_softmax(const float* scores, int64_t label, int64_t classes, int64_t stride) {
+  double highest = -std::numeric_limits<double>::infinity();
+  for (int64_t c = 0; c < classes; ++c) highest = std::max<double>(highest, scores[c * stride]);
+  double sum = 0;
+  for (int64_t c = 0; c < classes; ++c) sum += std::exp(scores[c * stride] - highest);
+  return std::log(sum) + highest - scores[label * stride];
+}
+
+}  // namespace
+
+std::optional<Classification> find_classification(const Graph& graph) {
+  const NodeId loss = graph.outputs().empty() ? NodeId{} : find_loss(graph);
+  if (!loss.valid()) return std::nullopt;
+  const Attributes& attributes = graph.node(loss).attributes;
+  Classification kind;
+  if (attributes.has("ignore_index")) kind.ignore_index = attributes.get_int("ignore_index", 0);
+  kind.plain_mean = attributes.get_string("reduction", "mean") == "mean" &&
+                    !graph.input(loss, 2).valid() && is_whole_loss(graph, loss);
+  const bool found = find_scores(graph, graph.input(loss, 0), kind) &&
+                     find_labels(graph, graph.input(loss, 1), kind);
+  return found ? std::optional(kind) : std::nullopt;
+}
+
+std::optional<ScoreLayout> score_layout(const Classification& kind, const Shape& scores,
+                                        const Shape& labels) {
+  if (scores.size() < 2 || labels.empty()) return std::nullopt;
+  const size_t last = scores.size() - 1;
+  const bool fits_first = without(scores, 1) == labels;
+  const bool fits_last = without(scores, last) == labels;
+  if (fits_first && !(kind.class_last && fits_last)) return layout_at(scores, 1);
+  if (fits_last) return layout_at(scores, last);
+  // (N, T, C) scores against (N·T) labels, or labels (N, 1).
+  const ScoreLayout flat = layout_at(scores, last);
+  if (flat.outer == element_count(labels)) return flat;
+  return std::nullopt;
+}
+
+ScoreCounts& ScoreCounts::operator+=(const ScoreCounts& other) {
+  labels += other.labels;
+  top1 += other.top1;
+  top5 += other.top5;
+  loss += other.loss;
+  return *this;
+}
+
+std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor& scores,
+                                        const Tensor& labels, int64_t rows, ScoreLoss loss) {
+  const auto layout = score_layout(kind, scores.shape(), labels.shape());
+  if (!layout) return std::nullopt;
+  const Tensor floats = scores.dtype() == DType::kF32 ? scores : scores.cast_to(DType::kF32);
+  const std::span<const float> all = floats.data<float>();
+  const int64_t batch = std::max<int64_t>(scores.shape()[0], 1);
+  const int64_t counted = labels.size() / batch * std::min(rows, batch);
+  ScoreCounts counts;
+  for (int64_t i = 0; i < counted; ++i) {
+    const int64_t label = labels.at_as_int(i);
+    if (kind.ignore_index && label == *kind.ignore_index) continue;
+    if (label < 0 || label >= layout->classes) return std::nullopt;
+    const int64_t start = i / layout->inner * layout->classes * layout->inner + i % layout->inner;
+    const float* at = all.data() + start;
+    const int64_t rank = rank_of(at, label, layout->classes, layout->inner);
+    ++counts.labels;
+    counts.top1 += rank < 1 ? 1 : 0;
+    counts.top5 += rank < 5 && rank < layout->classes ? 1 : 0;
+    if (loss == ScoreLoss::kCompute) {
+      counts.loss += negative_log_softmax(at, label, layout->classes, layout->inner);
+    }
+  }
+  return counts;
+}
+
+}  // namespace halfnote

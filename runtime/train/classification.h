@@ -1,0 +1,52 @@
+// What a graph with a classification loss says about accuracy: which of its outputs holds the
+// scores, which of its inputs the labels, and how the two lie against each other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "compiler/ir/graph.h"
+
+namespace halfnote {
+
+struct Classification {
+  std::string scores;       // name of the output, (N, C, d…) or (N, d…, C)
+  size_t output = 0;        // its index
+  std::string labels;       // name of the input, integers (N, d…)
+  bool class_last = false;  // of the two places of C, try the last one first
+  std::optional<int64_t> ignore_index;
+  /// The graph's loss is the mean over the labels, unweighted: it can be computed from the scores.
+  bool plain_mean = false;
+};
+
+/// Looks for the one SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss of a graph (whose loss is
+/// output 0) and follows its operands, through ops that only move numbers, to an output and an
+/// input. Nothing if any of that is missing.
+std::optional<Classification> find_classification(const Graph& graph);
+
+/// Where C is in the scores: (outer, classes, inner), label i belonging to outer i / inner and
+/// inner i % inner. Nothing if the shapes do not belong together.
+struct ScoreLayout {
+  int64_t outer = 0, classes = 0, inner = 0;
+};
+std::optional<ScoreLayout> score_layout(const Classification& kind, const Shape& scores,
+                                        const Shape& labels);
+
+/// Sums over labels; ignored ones are not counted.
+struct ScoreCounts {
+  int64_t labels = 0, top1 = 0, top5 = 0;
+  double loss = 0;  // -log softmax(scores)[label], if asked for
+
+  ScoreCounts& operator+=(const ScoreCounts& other);
+};
+
+enum class ScoreLoss { kSkip, kCompute };
+
+/// Counts the first `rows` rows. A label is in the top k if fewer than k classes score higher
+/// (equal scores count for the lower class; NaN is never right). Nothing if the shapes do not
+/// belong together.
+std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor& scores,
+                                        const Tensor& labels, int64_t rows, ScoreLoss loss);
+
+}  // namespace halfnote

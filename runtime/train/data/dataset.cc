@@ -1,0 +1,105 @@
+#include "runtime/train/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace halfnote {
+namespace {
+
+template <class T>
+int64_t first_outside(std::span<const T> labels, int64_t classes, std::optional<int64_t> ignore) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const bool ignored =
+        ignore && std::in_range<T>(*ignore) && labels[i] == static_cast<T>(*ignore);
+    const bool inside = std::cmp_greater_equal(labels[i], 0) && std::cmp_less(labels[i], classes);
+    if (!inside && !ignored) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+int64_t first_outside(const Tensor& labels, int64_t classes, std::optional<int64_t> ignore) {
+  switch (labels.dtype()) {
+    case DType::kU8:
+      return first_outside(labels.data<uint8_t>(), classes, ignore);
+    case DType::kI8:
+      return first_outside(labels.data<int8_t>(), classes, ignore);
+    case DType::kU16:
+      return first_outside(labels.data<uint16_t>(), classes, ignore);
+    case DType::kI16:
+      return first_outside(labels.data<int16_t>(), classes, ignore);
+    case DType::kU32:
+      return first_outside(labels.data<uint32_t>(), classes, ignore);
+    case DType::kI32:
+      return first_outside(labels.data<int32_t>(), classes, ignore);
+    case DType::kU64:
+      return first_outside(labels.data<uint64_t>(), classes, ignore);
+    case DType::kI64:
+      return first_outside(labels.data<int64_t>(), classes, ignore);
+    default:
+      break;
+  }
+  throw Error(ErrorCode::kData, "labels of this type name no class")
+      .expected("an integer type", std::string(short_name(labels.dtype())));
+}
+
+/// As text, because a u64 label may not fit an int64_t.
+std::string element_text(const Tensor& tensor, int64_t index) {
+  if (tensor.dtype() == DType::kU64) {
+    return std::to_string(tensor.data<uint64_t>()[static_cast<size_t>(index)]);
+  }
+  return std::to_string(tensor.at_as_int(index));
+}
+
+}  // namespace
+
+std::string DataField::to_string() const {
+  return fmt::format("{} {}{}", name, short_name(dtype()), halfnote::to_string(sample_shape()));
+}
+
+Dataset::Dataset(std::string origin, std::vector<DataField> fields)
+    : origin_(std::move(origin)), fields_(std::move(fields)) {
+  if (fields_.empty()) throw Error(ErrorCode::kData, "no arrays in the data").at({origin_, {}, {}});
+  for (size_t i = 0; i < fields_.size(); ++i) {
+    const DataField& field = fields_[i];
+    if (field.data.shape().empty()) {
+      throw Error(ErrorCode::kData, fmt::format("array \"{}\" is a scalar", field.name))
+          .at({origin_, {}, {}})
+          .expected("a first dim that counts samples", "shape []");
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (fields_[j].name != field.name) continue;
+      throw Error(ErrorCode::kData, fmt::format("two arrays are named \"{}\"", field.name))
+          .at({origin_, {}, {}});
+    }
+    if (field.data.shape()[0] == fields_[0].data.shape()[0]) continue;
+    throw Error(ErrorCode::kData, "arrays hold different numbers of samples")
+        .at({origin_, {}, {}})
+        .expected(fmt::format("{} as in \"{}\"", fields_[0].data.shape()[0], fields_[0].name),
+                  fmt::format("{} in \"{}\"", field.data.shape()[0], field.name));
+  }
+  size_ = fields_[0].data.shape()[0];
+}
+
+const DataField* Dataset::find(std::string_view name) const {
+  for (const DataField& field : fields_) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+void check_labels(const Dataset& data, const DataField& field, int64_t classes,
+                  std::optional<int64_t> ignore_index) {
+  const int64_t index = first_outside(field.data, classes, ignore_index);
+  if (index < 0) return;
+  const int64_t elements = field.data.size() / data.size();
+  throw Error(ErrorCode::kData,
+              fmt::format("label out of range in \"{}\", sample {}", field.name, index / elements))
+      .at({data.origin(), {}, {}})
+      .expected(fmt::format("0 to {}{}", classes - 1,
+                            ignore_index ? fmt::format(" or {}", *ignore_index) : std::string()),
+                element_text(field.data, index))
+      .hint("the model has fewer classes than the data, or the labels are wrong");
+}
+
+}  // namespace halfnote

@@ -1,0 +1,54 @@
+// A data set in memory: named arrays whose first dim counts the samples.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/tensor.h"
+
+namespace halfnote {
+
+/// One array of a data set, (samples, sample shape…).
+struct DataField {
+  std::string name;
+  Tensor data;
+
+  DType dtype() const { return data.dtype(); }
+  /// The shape of one sample; empty for a scalar.
+  Shape sample_shape() const { return {data.shape().begin() + 1, data.shape().end()}; }
+  /// `image u8[28,28]`.
+  std::string to_string() const;
+};
+
+/// The arrays share their bytes with every copy of the data set, so copying one is cheap.
+class Dataset {
+ public:
+  Dataset() = default;
+  /// Throws Error(kData) naming `origin` for no field, a name used twice, a scalar, or unequal
+  /// sample counts.
+  Dataset(std::string origin, std::vector<DataField> fields);
+
+  /// Number of samples.
+  int64_t size() const { return size_; }
+  std::span<const DataField> fields() const { return fields_; }
+  /// The field of this name; null if there is none.
+  const DataField* find(std::string_view name) const;
+  /// Where it came from, for messages.
+  const std::string& origin() const { return origin_; }
+
+ private:
+  std::string origin_;
+  std::vector<DataField> fields_;
+  int64_t size_ = 0;
+};
+
+/// Checks that every element of an integer field is a class in [0, classes) or `ignore_index`.
+/// Throws Error(kData) with the index of the first sample that is not.
+void check_labels(const Dataset& data, const DataField& field, int64_t classes,
+                  std::optional<int64_t> ignore_index = std::nullopt);
+
+}  // namespace halfnote

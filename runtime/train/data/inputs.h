@@ -1,0 +1,60 @@
+// From the fields of a data set to the inputs of a model.
+//
+// A field goes to the input of the same name; inputs without a namesake take the remaining fields
+// in order. Types and shapes must then agree, up to these conversions, which `describe` tells and a
+// run prints:
+//   labels, tokens   any integer type to any integer type, range checked
+//   numbers          between the float types, through f32
+//   images           u8 to float divided by 255; resized; a channel dim added; grey replicated to 3
+//   channels;
+//                    normalised as (x - mean) / std; flattened when the input is a vector
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/train/data/dataset.h"
+#include "runtime/train/data/route.h"
+
+namespace halfnote {
+
+/// `--normalize MEAN,STD`, per channel with slashes: `0.286,0.353` or
+/// `0.49/0.48/0.45,0.25/0.24/0.26`. Sets mean and deviation; throws Error(kUsage).
+void parse_normalize(std::string_view text, InputOptions& options);
+
+/// `--map INPUT=FIELD,…`. Appends to names; throws Error(kUsage).
+void parse_input_names(std::string_view text, InputOptions& options);
+
+class InputMap {
+ public:
+  /// Throws Error(kData) naming input and field when they do not fit, Error(kUsage) for names that
+  /// do not exist.
+  InputMap(Dataset data, std::span<const ModelInput> inputs, const InputOptions& options = {});
+
+  const Dataset& data() const { return data_; }
+  /// Number of inputs.
+  size_t size() const { return routes_.size(); }
+  const ModelInput& input(size_t index) const { return routes_[index].input; }
+  /// The field that feeds an input.
+  const DataField& field(size_t index) const { return data_.fields()[routes_[index].field]; }
+  /// The shape of one sample as the input takes it; symbolic dims have the data's sizes.
+  const Shape& sample_shape(size_t index) const { return routes_[index].shape; }
+  /// One line an input, and one for the fields that nothing uses.
+  std::vector<std::string> describe() const;
+
+  /// Room for `rows` samples of an input.
+  Tensor make_batch(size_t index, int64_t rows) const;
+  /// Converts sample `sample` of the data into row `row` of such a tensor; see convert_sample.
+  void fill(size_t index, int64_t sample, int64_t row, Tensor& batch,
+            std::vector<float>& scratch) const;
+
+ private:
+  Dataset data_;
+  std::vector<Route> routes_;
+  Resize resize_ = Resize::kNone;
+};
+
+}  // namespace halfnote

@@ -1,0 +1,223 @@
+#include "runtime/train/data/route.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace halfnote {
+namespace {
+
+constexpr int64_t kMaxSide = 1 << 14;  // together 268 million pixels
+
+bool trains_in(DType dtype) {
+  return is_16bit_float(dtype) || dtype == DType::kF32 || dtype == DType::kF64;
+}
+
+/// The dims of one sample of an input; `?` for what the data decides.
+std::string sample_text(const ModelInput& input) {
+  std::string text = std::string(short_name(input.dtype)) + "[";
+  for (size_t i = 1; i < input.shape.size(); ++i) {
+    const Dim& dim = input.shape[i];
+    text += (i > 1 ? "," : "") + (dim.known()          ? std::to_string(dim.value)
+                                  : dim.symbol.empty() ? "?"
+                                                       : dim.symbol);
+  }
+  return text + "]";
+}
+
+Error misfit(const Dataset& data, const Route& route, const std::string& why) {
+  return Error(ErrorCode::kData,
+               fmt::format("the data does not fit input \"{}\" ({})", route.input.name, why))
+      .at({data.origin(), {}, {}})
+      .expected(sample_text(route.input) + " a sample", data.fields()[route.field].to_string());
+}
+
+int64_t known_or(const Dim& dim, int64_t otherwise) { return dim.known() ? dim.value : otherwise; }
+
+int64_t product(const Shape& shape) {
+  int64_t count = 1;
+  for (const int64_t dim : shape) count *= dim;
+  return count;
+}
+
+Shape without_ones(const Shape& shape) {
+  Shape rest;
+  std::copy_if(shape.begin(), shape.end(), std::back_inserter(rest),
+               [](int64_t dim) { return dim != 1; });
+  return rest;
+}
+
+/// The input's sample shape with unknown dims taken from the data, when both have the same rank and
+/// agree.
+bool same_dims(const SymbolicShape& input, const Shape& field, Shape& shape) {
+  if (input.size() != field.size() + 1) return false;
+  shape.clear();
+  for (size_t i = 0; i < field.size(); ++i) {
+    if (input[i + 1].known() && input[i + 1].value != field[i]) return false;
+    shape.push_back(field[i]);
+  }
+  return true;
+}
+
+/// Dims of 1 added or dropped: labels (N,1) to (N).
+bool same_but_for_ones(const SymbolicShape& input, const Shape& field, Shape& shape) {
+  shape.clear();
+  for (size_t i = 1; i < input.size(); ++i) {
+    if (!input[i].known()) return false;
+    shape.push_back(input[i].value);
+  }
+  return without_ones(shape) == without_ones(field);
+}
+
+bool flattened(const SymbolicShape& input, const Shape& field, Shape& shape) {
+  if (input.size() != 2) return false;
+  shape = {product(field)};
+  return known_or(input[1], shape[0]) == shape[0];
+}
+
+void fit_integers(const Dataset& data, Route& route) {
+  const DataField& field = data.fields()[route.field];
+  const bool same = field.dtype() == route.input.dtype;
+  if (!same && !(is_integer(field.dtype()) && is_integer(route.input.dtype))) {
+    throw misfit(data, route, "the types differ");
+  }
+  route.kind = same ? Route::Kind::kCopy : Route::Kind::kInteger;
+  const Shape from = field.sample_shape();
+  if (!same_dims(route.input.shape, from, route.shape) &&
+      !same_but_for_ones(route.input.shape, from, route.shape)) {
+    throw misfit(data, route, "the shapes differ");
+  }
+  route.width = route.from_width = product(from);
+}
+
+/// Image planes: (H,W) or (C,H,W) to (C,H,W), and (H,W) to (H,W).
+void fit_planes(const Dataset& data, Route& route, const InputOptions& options) {
+  const Shape from = data.fields()[route.field].sample_shape();
+  const SymbolicShape& to = route.input.shape;
+  const size_t rank = to.size() - 1;
+  const bool has_channels = from.size() == 3;
+  route.from_channels = has_channels ? from[0] : 1;
+  route.from_height = from[from.size() - 2];
+  route.from_width = from[from.size() - 1];
+  route.channels = rank == 3 ? known_or(to[1], route.from_channels) : 1;
+  route.height = known_or(to[rank - 1], route.from_height);
+  route.width = known_or(to[rank], route.from_width);
+  if (route.channels != route.from_channels && !(route.from_channels == 1 && route.channels == 3)) {
+    const bool last = has_channels && from[2] == route.channels;
+    throw misfit(data, route, "the channels differ")
+        .hint(last ? "the data has its channels last: transpose it to (N, C, H, W)"
+                   : "grey is replicated to 3 channels, nothing else is converted");
+  }
+  if (route.height > kMaxSide || route.width > kMaxSide)
+    throw misfit(data, route, "the image is too large");
+  route.resized = route.height != route.from_height || route.width != route.from_width;
+  if (route.resized &&
+      (options.resize == Resize::kNone || route.from_height == 0 || route.from_width == 0)) {
+    throw misfit(data, route, "the image sizes differ")
+        .hint("--resize bilinear (or nearest) resizes while loading");
+  }
+  if (route.resized) {
+    route.resizer =
+        Resizer(options.resize, route.from_height, route.from_width, route.height, route.width);
+  }
+  route.shape = {route.height, route.width};
+  if (rank == 3) route.shape.insert(route.shape.begin(), route.channels);
+}
+
+void fit_floats(const Dataset& data, Route& route, const InputOptions& options) {
+  const DataField& field = data.fields()[route.field];
+  route.scaled = field.dtype() == DType::kU8;
+  if (!route.scaled && !trains_in(field.dtype())) {
+    throw misfit(data, route, "the types differ")
+        .hint("only u8 and float data becomes float; convert the array");
+  }
+  route.kind = Route::Kind::kFloat;
+  const Shape from = field.sample_shape();
+  const size_t rank = route.input.shape.size() - 1;
+  if ((rank == 3 && (from.size() == 2 || from.size() == 3)) || (rank == 2 && from.size() == 2)) {
+    fit_planes(data, route, options);
+    return;
+  }
+  if (!same_dims(route.input.shape, from, route.shape) &&
+      !flattened(route.input.shape, from, route.shape) &&
+      !same_but_for_ones(route.input.shape, from, route.shape)) {
+    throw misfit(data, route, "the shapes differ");
+  }
+  if (from.size() == 3) route.channels = route.from_channels = from[0];
+  route.width = route.from_width = from.size() == 3 ? from[1] * from[2] : product(from);
+}
+
+/// One number a channel, from one for all or one for each.
+std::vector<float> per_channel(const Dataset& data, const Route& route,
+                               const std::vector<float>& values) {
+  const auto channels = static_cast<size_t>(route.channels);
+  if (values.size() == channels) return values;
+  if (values.size() == 1) return std::vector<float>(channels, values[0]);
+  throw Error(ErrorCode::kUsage,
+              fmt::format("mean and std do not fit input \"{}\"", route.input.name))
+      .at({data.origin(), {}, {}})
+      .expected(fmt::format("1 or {} numbers each", channels), std::to_string(values.size()));
+}
+
+void finish_floats(const Dataset& data, Route& route, const InputOptions& options) {
+  if (!options.mean.empty()) {
+    route.mean = per_channel(data, route, options.mean);
+    route.deviation = per_channel(data, route, options.deviation);
+  }
+  const bool same_type = data.fields()[route.field].dtype() == route.input.dtype;
+  if (same_type && !route.resized && route.mean.empty() && route.channels == route.from_channels) {
+    route.kind = Route::Kind::kCopy;
+  }
+  if (!route.scaled || route.resized) return;
+  for (size_t channel = 0; channel < static_cast<size_t>(route.channels); ++channel) {
+    for (int value = 0; value < 256; ++value) {
+      route.table.push_back(route.normalised(channel, static_cast<float>(value) / 255.0f));
+    }
+  }
+}
+
+std::vector<std::string> steps_of(const Route& route, const Dataset& data, Resize resize) {
+  const DType from = data.fields()[route.field].dtype();
+  std::vector<std::string> steps;
+  if (route.scaled) steps.push_back("/255");
+  if (route.resized) steps.push_back(fmt::format("resized ({})", resize_name(resize)));
+  if (route.channels != route.from_channels) steps.push_back("grey to 3 channels");
+  if (!route.mean.empty()) steps.push_back("normalised");
+  if (route.kind == Route::Kind::kInteger) steps.push_back("range checked");
+  const bool through_f32 = route.kind == Route::Kind::kFloat && from != DType::kU8 &&
+                           from != DType::kF32 && route.input.dtype != DType::kF32;
+  if (through_f32) steps.push_back("through f32");
+  return steps;
+}
+
+}  // namespace
+
+Route make_route(const Dataset& data, size_t field, const ModelInput& input,
+                 const InputOptions& options) {
+  Route route;
+  route.input = input;
+  route.field = field;
+  if (input.shape.empty()) throw misfit(data, route, "a scalar has no dim for the batch");
+  if (trains_in(input.dtype)) {
+    fit_floats(data, route, options);
+    finish_floats(data, route, options);
+    return route;
+  }
+  if (!is_integer(input.dtype) && input.dtype != DType::kBool) {
+    throw misfit(data, route, "no data becomes this type");
+  }
+  fit_integers(data, route);
+  return route;
+}
+
+std::string describe(const Route& route, const Dataset& data, Resize resize) {
+  const std::vector<std::string> steps = steps_of(route, data, resize);
+  return fmt::format("{} -> {} {}{}{}{}", data.fields()[route.field].to_string(), route.input.name,
+                     short_name(route.input.dtype), to_string(route.shape),
+                     steps.empty() ? "" : ": ", fmt::join(steps, ", "));
+}
+
+}  // namespace halfnote

@@ -1,0 +1,68 @@
+// How one field of a data set becomes one input of a model: which shape it gets and which
+// arithmetic is done on it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/shape.h"
+#include "runtime/train/data/dataset.h"
+#include "runtime/train/data/image.h"
+
+namespace halfnote {
+
+/// An input that takes data; its first dim is the batch.
+struct ModelInput {
+  std::string name;
+  DType dtype = DType::kUndefined;
+  SymbolicShape shape;
+};
+
+struct InputOptions {
+  std::vector<std::pair<std::string, std::string>>
+      names;                           // input and field, stronger than any rule
+  std::vector<float> mean, deviation;  // of float inputs: empty, one number, or one a channel
+  Resize resize = Resize::kNone;       // what to do when image sizes differ; none: refuse
+};
+
+/// One planned conversion. Images are (channels, height, width); everything else is one plane of
+/// one row.
+struct Route {
+  enum class Kind { kCopy, kInteger, kFloat };
+
+  ModelInput input;
+  size_t field = 0;
+  Kind kind = Kind::kCopy;
+  Shape shape;  // of one sample as the input takes it
+  int64_t from_channels = 1, from_height = 1, from_width = 1;
+  int64_t channels = 1, height = 1, width = 1;
+  bool scaled = false, resized = false;
+  std::vector<float> mean, deviation;  // one a channel, or empty
+  Resizer resizer;
+  std::vector<float> table;  // u8 that is not resized: 256 results a channel
+
+  int64_t elements() const { return channels * height * width; }
+  /// (x - mean) / std, in f32.
+  float normalised(size_t channel, float value) const {
+    return mean.empty() ? value : (value - mean[channel]) / deviation[channel];
+  }
+};
+
+/// Plans the conversion of field `field`. Throws Error(kData) naming both sides when they do not
+/// fit.
+Route make_route(const Dataset& data, size_t field, const ModelInput& input,
+                 const InputOptions& options);
+
+/// `image u8[28,28] -> x f32[3,32,32]: /255, resized (bilinear), grey to 3 channels`.
+std::string describe(const Route& route, const Dataset& data, Resize resize);
+
+/// Converts one sample; `to` holds one row of the input. `scratch` is kept by the caller, so that
+/// nothing is allocated after the first call. Throws Error(kData) with the sample's index for an
+/// integer that does not fit.
+void convert_sample(const Route& route, const Dataset& data, int64_t sample, std::byte* to,
+                    std::vector<float>& scratch);
+
+}  // namespace halfnote

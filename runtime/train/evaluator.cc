@@ -1,0 +1,149 @@
+#include "runtime/train/evaluator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "passes/train/step.h"
+
+namespace halfnote {
+namespace {
+
+const Graph& evaluation_graph(const Session& session) {
+  for (const TrainingStep& step : session.model().training) {
+    if (step.name == kEvaluateName) return step.graph;
+  }
+  throw Error(ErrorCode::kModel, "the artifact has no evaluation step")
+      .at({session.model().source, {}, {}});
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+bool has_symbolic_batch(const Session& session) {
+  for (const auto& [name, type] : session.inputs()) {
+    if (!type.shape || type.shape->empty() || type.shape->front().known()) return false;
+  }
+  return true;
+}
+
+std::optional<size_t> find_input(const InputMap& map, std::string_view name) {
+  for (size_t i = 0; i < map.size(); ++i) {
+    if (map.input(i).name == name) return i;
+  }
+  return std::nullopt;
+}
+
+void check_classes(const Classification& kind, const Program& program, const InputMap& map,
+                   size_t labels) {
+  const auto scores = std::find_if(program.outputs.begin(), program.outputs.end(),
+                                   [&](const ProgramOperand& o) { return o.name == kind.scores; });
+  if (scores == program.outputs.end() || scores->shape.empty()) return;
+  Shape shape = map.sample_shape(labels);
+  shape.insert(shape.begin(), scores->shape[0]);
+  const auto layout = score_layout(kind, scores->shape, shape);
+  const DType stored = map.field(labels).dtype();
+  if (!layout || !is_integer(stored)) return;
+  check_labels(map.data(), map.field(labels), layout->classes, kind.ignore_index);
+}
+
+struct Evaluator::Sums {
+  double loss = 0;
+  int64_t loss_weight = 0;
+  ScoreCounts counts;
+  bool scored = true;  // every batch gave scores and labels that fit together
+};
+
+Evaluator::Evaluator(Session& session, InputMap map, int64_t batch)
+    : session_(session),
+      map_(std::move(map)),
+      batch_(batch),
+      tail_(has_symbolic_batch(session) ? Tail::kShort : Tail::kPad) {
+  const Graph& graph = evaluation_graph(session);
+  for (const ValueId input : graph.inputs()) {
+    const std::string& name = graph.value(input).name;
+    const auto index = find_input(map_, name);
+    if (!index) {
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("no data for input \"{}\" of the evaluation", name))
+          .at({map_.data().origin(), {}, {}});
+    }
+    order_.push_back(*index);
+  }
+  kind_ = find_classification(graph);
+  const auto labels = kind_ ? find_input(map_, kind_->labels) : std::nullopt;
+  if (!labels) kind_.reset();
+  if (labels) labels_ = *labels;
+}
+
+std::vector<Shape> Evaluator::shapes(int64_t rows) const {
+  std::vector<Shape> shapes;
+  for (const size_t input : order_) {
+    Shape shape = map_.sample_shape(input);
+    shape.insert(shape.begin(), rows);
+    shapes.push_back(std::move(shape));
+  }
+  return shapes;
+}
+
+void Evaluator::prepare() {
+  const int64_t samples = map_.data().size();
+  const int64_t rest = samples % batch_;
+  if (tail_ == Tail::kShort && rest > 0) session_.prepare_evaluation(shapes(rest));
+  if (tail_ == Tail::kPad || samples >= batch_) session_.prepare_evaluation(shapes(batch_));
+  const Program* program = session_.program(kEvaluateName);
+  if (kind_ && program != nullptr) check_classes(*kind_, *program, map_, labels_);
+}
+
+void Evaluator::add_batch(const Batch& batch, Sums& sums) {
+  std::vector<Tensor> inputs;
+  for (const size_t input : order_) inputs.push_back(batch.inputs[input]);
+  const std::vector<Tensor> outputs = session_.evaluate(inputs);
+  const bool padded = batch.count < batch.inputs[order_.front()].shape()[0];
+  std::optional<ScoreCounts> counts;
+  if (kind_) {
+    counts = count_scores(*kind_, outputs[kind_->output], batch.inputs[labels_], batch.count,
+                          padded && kind_->plain_mean ? ScoreLoss::kCompute : ScoreLoss::kSkip);
+  }
+  sums.scored &= counts.has_value();
+  if (counts) sums.counts += *counts;
+  if (!padded) {
+    // The mean over a batch that ignores every label is 0 / 0.
+    const int64_t weight = counts && kind_->plain_mean ? counts->labels : batch.count;
+    if (weight > 0) sums.loss += outputs[0].at_as_double(0) * static_cast<double>(weight);
+    sums.loss_weight += weight;
+  } else if (counts && kind_->plain_mean) {
+    sums.loss += counts->loss;
+    sums.loss_weight += counts->labels;
+  }
+}
+
+std::optional<EvaluationResult> Evaluator::run(const std::function<bool()>& stop) {
+  const auto begin = std::chrono::steady_clock::now();
+  Batcher batcher(map_, {batch_, 0, false, tail_, 1});
+  Sums sums;
+  EvaluationResult result;
+  for (Batch batch; batcher.next(batch);) {
+    if (stop && stop()) return std::nullopt;
+    add_batch(batch, sums);
+    result.samples += batch.count;
+    const bool padded = batch.count < batch.inputs[order_.front()].shape()[0];
+    const bool plain = kind_ && kind_->plain_mean && sums.scored;
+    if (padded && !plain) result.samples_without_loss += batch.count;
+  }
+  if (sums.loss_weight > 0) result.loss = sums.loss / static_cast<double>(sums.loss_weight);
+  if (kind_ && sums.scored && sums.counts.labels > 0) {
+    const auto labels = static_cast<double>(sums.counts.labels);
+    result.top1 = static_cast<double>(sums.counts.top1) / labels;
+    result.top5 = static_cast<double>(sums.counts.top5) / labels;
+  }
+  result.seconds = seconds_since(begin);
+  return result;
+}
+
+}  // namespace halfnote

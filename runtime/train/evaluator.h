@@ -1,0 +1,66 @@
+// Loss and accuracy over a whole data set, in inference form. No sample is left out: where the
+// batch is symbolic the last one is planned with its own size; where it is fixed the last one is
+// filled up and only its real rows count.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "runtime/train/classification.h"
+#include "runtime/train/data/batcher.h"
+#include "runtime/train/session.h"
+
+namespace halfnote {
+
+struct EvaluationResult {
+  /// Mean over labels (over samples where the loss is no classification's); nothing if no batch
+  /// could tell it.
+  std::optional<double> loss;
+  int64_t samples = 0;
+  std::optional<double> top1, top5;  // shares; nothing where scores or labels are not to be found
+  /// Samples of a filled-up batch whose loss cannot be told from that of the filling: they count
+  /// for accuracy, not for the mean loss.
+  int64_t samples_without_loss = 0;
+  double seconds = 0;
+};
+
+/// May inputs of this model come with any number of rows?
+bool has_symbolic_batch(const Session& session);
+
+class Evaluator {
+ public:
+  /// `map` feeds the session's inputs; the session must outlive the evaluator. Throws Error(kUsage)
+  /// when the evaluation step reads an input that the training step lacks.
+  Evaluator(Session& session, InputMap map, int64_t batch);
+
+  /// Plans all signatures. Throws Error(kData) for labels outside the classes.
+  void prepare();
+  /// Nothing if `stop` said so between two batches.
+  std::optional<EvaluationResult> run(const std::function<bool()>& stop = {});
+
+  const InputMap& map() const { return map_; }
+
+ private:
+  struct Sums;
+  std::vector<Shape> shapes(int64_t rows) const;
+  void add_batch(const Batch& batch, Sums& sums);
+
+  Session& session_;
+  InputMap map_;
+  int64_t batch_;
+  Tail tail_;
+  std::vector<size_t> order_;  // input of the evaluation step -> input of the map
+  std::optional<Classification> kind_;
+  size_t labels_ = 0;  // input of the map that holds the labels
+};
+
+/// Throws Error(kData) naming the sample if a label is outside the classes of the scores. Checks
+/// nothing where the two do not belong together.
+void check_classes(const Classification& kind, const Program& program, const InputMap& map,
+                   size_t labels);
+
+/// Index of the map's input of this name; nothing if there is none.
+std::optional<size_t> find_input(const InputMap& map, std::string_view name);
+
+}  // namespace halfnote

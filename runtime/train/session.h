@@ -1,0 +1,104 @@
+// A training session: an artifact, its state, and the programs that move it. The public way to
+// train from C++:
+//
+//   CompileResult compiled = compile_file("model.onnx", options);
+//   Session session(std::move(compiled.model), {});
+//   StepResult result = session.step({images, labels});
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "passes/compile.h"
+#include "runtime/core/executor.h"
+
+namespace halfnote {
+
+/// Imports a model and compiles it, folding constants on the CPU kernels.
+CompileResult compile_file(const std::filesystem::path& file, const CompileOptions& options);
+/// The same for a model in memory.
+CompileResult compile_model(Model model, const CompileOptions& options);
+
+struct SessionOptions {
+  int threads = 0;                      // 0: all cores
+  std::string kernels;                  // only kernels whose name starts with this (`reference`)
+  std::map<std::string, int64_t> dims;  // bound besides what the shapes say
+};
+
+/// What one call of Session::step did.
+struct StepResult {
+  double loss = 0;
+  bool applied = false;   // the weights moved
+  bool finite = true;     // of the update just tried; a step that is not finite is skipped
+  bool updated = true;    // an update was tried (false inside an accumulation window)
+  double loss_scale = 1;  // after the step
+  std::optional<double> learning_rate, grad_norm;
+};
+
+/// Memory that everything prepared so far takes, in bytes.
+struct MemoryUse {
+  size_t state = 0, arena = 0, constants = 0;
+  size_t total() const { return state + arena + constants; }
+};
+
+class Session {
+ public:
+  Session(Model model, const SessionOptions& options);
+
+  const Model& model() const { return model_; }
+  StateStore& state() { return *state_; }
+  const StateStore& state() const { return *state_; }
+  /// Names and types of the inputs of the training step (symbolic dims stay).
+  std::vector<std::pair<std::string, ValueType>> inputs() const;
+  /// Micro-batches per update.
+  int64_t accumulation() const { return accumulation_; }
+  /// Micro-batches summed since the last update.
+  int64_t pending() const { return pending_; }
+  void set_pending(int64_t count) { pending_ = count; }
+  int64_t attempted_steps() const { return counter("attempted_step"); }
+  int64_t applied_steps() const { return counter("applied_step"); }
+
+  /// Plans everything for inputs of these shapes, before the first step.
+  void prepare(std::span<const Shape> shapes);
+  /// The same for the evaluation step, for one signature of several (a last batch that is not
+  /// full).
+  void prepare_evaluation(std::span<const Shape> shapes);
+  /// One micro-batch; applies the update when the accumulation window is full.
+  StepResult step(std::span<const Tensor> inputs);
+  /// The outputs of the evaluation step (loss first), nothing changes.
+  std::vector<Tensor> evaluate(std::span<const Tensor> inputs);
+  /// A named output of the last training step (`grad/w`, `logits`); throws Error(kUsage) for a name
+  /// that it lacks.
+  Tensor output(std::string_view name) const;
+  /// The program of a step as it was last used; null before.
+  const Program* program(std::string_view step) const;
+  MemoryUse memory() const;
+  /// Share of the contraction FLOPs of the training step that read 16-bit operands.
+  double low_precision_share() const;
+
+  /// The trained model as plain inference ONNX: model.graph with the present weights, in its own
+  /// precision, or in f32.
+  Model trained_model() const;
+
+ private:
+  int64_t counter(std::string_view name) const;
+  void require_evaluation() const;
+  Executor& executor(const std::string& step, std::span<const Shape> shapes);
+  const TrainingStep* find_training_step(std::string_view name) const;
+  void read_update(const Executor& executor, StepResult& result) const;
+
+  Model model_;
+  SessionOptions options_;
+  std::unique_ptr<StateStore> state_;
+  std::map<std::string, std::unique_ptr<Executor>> executors_;  // by step and shapes
+  std::map<std::string, Executor*, std::less<>> last_;          // by step
+  int64_t accumulation_ = 1;
+  int64_t pending_ = 0;
+};
+
+}  // namespace halfnote

@@ -1,0 +1,330 @@
+#include "runtime/train/trainer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "passes/train/step.h"
+
+namespace halfnote {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kMostStuck = 50;    // updates skipped in a row before training is given up
+constexpr size_t kTimedSteps = 4096;  // of the median
+constexpr const char* kMetrics = "metrics.jsonl";
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Does a step of the artifact check its gradients?
+bool has_finite_check(const Model& model) {
+  for (const TrainingStep& step : model.training) {
+    for (const ValueId output : step.graph.outputs()) {
+      if (step.graph.value(output).name == "finite") return true;
+    }
+  }
+  return false;
+}
+
+bool updates_weights(const StateStore& store) {
+  const auto entries = store.entries();
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const StateEntry& entry) { return entry.kind == StateKind::kWeight; });
+}
+
+void check(const Session& session, const TrainerOptions& options) {
+  if ((options.epochs > 0) == (options.steps > 0)) {
+    throw Error(ErrorCode::kUsage, "the length of the run is not clear")
+        .expected("either --epochs or --steps, above 0", options.epochs > 0 ? "both" : "neither");
+  }
+  if (options.log_every < 1) {
+    throw Error(ErrorCode::kUsage, "bad --log-every")
+        .expected("1 or more", std::to_string(options.log_every));
+  }
+  if (!updates_weights(session.state())) {
+    throw Error(ErrorCode::kModel, "the artifact has no optimizer: a run would change nothing")
+        .at({session.model().source, {}, {}})
+        .hint("compile it with --optimizer adamw, or another one");
+  }
+}
+
+}  // namespace
+
+Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evaluation,
+                 TrainerOptions options)
+    : session_(session), data_(std::move(data)), options_(std::move(options)) {
+  check(session_, options_);
+  if (evaluation) {
+    evaluator_ = std::make_unique<Evaluator>(session_, std::move(*evaluation), options_.batch);
+  }
+  guarded_ = has_finite_check(session_.model());
+  kind_ = find_classification(session_.model().training.front().graph);
+  const auto labels = kind_ ? find_input(data_, kind_->labels) : std::nullopt;
+  if (!labels) kind_.reset();
+  if (labels) labels_ = *labels;
+}
+
+int64_t Trainer::total_steps() const {
+  return options_.steps > 0 ? options_.steps : checked_mul(options_.epochs, steps_per_epoch());
+}
+
+void Trainer::plan() {
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < data_.size(); ++i) {
+    Shape shape = data_.sample_shape(i);
+    shape.insert(shape.begin(), options_.batch);
+    shapes.push_back(std::move(shape));
+  }
+  // Refuses a batch that the data cannot fill.
+  Batcher(data_, {options_.batch, options_.seed, true, Tail::kDrop, 0, 0});
+  session_.prepare(shapes);
+  const Program* program = session_.program(session_.model().training.front().name);
+  if (kind_ && program != nullptr) check_classes(*kind_, *program, data_, labels_);
+  if (evaluator_ != nullptr) evaluator_->prepare();
+}
+
+RunIdentity Trainer::identity() const {
+  return {options_.artifact, fmt::format("{}", fmt::join(data_.describe(), "; ")),
+          data_.data().size(), options_.batch, options_.seed};
+}
+
+std::optional<FoundCheckpoint> Trainer::open() {
+  std::error_code error;
+  std::filesystem::create_directories(options_.run_folder, error);
+  if (error) {
+    throw Error(ErrorCode::kIo, fmt::format("cannot make the run folder ({})", error.message()))
+        .at({options_.run_folder.string(), {}, {}});
+  }
+  lock_ = std::make_unique<RunLock>(options_.run_folder);
+  const std::filesystem::path metrics = options_.run_folder / kMetrics;
+  if (!options_.resume) {
+    if (std::filesystem::exists(options_.run_folder / "checkpoints", error)) {
+      throw Error(ErrorCode::kUsage, "the run folder holds another run")
+          .at({options_.run_folder.string(), {}, {}})
+          .hint("go on with it by --resume, or choose another folder with --run-dir");
+    }
+    metrics_.emplace(MetricsWriter::create(metrics));
+    return std::nullopt;
+  }
+  FoundCheckpoint found = locate_checkpoint(options_.run_folder);
+  const Checkpoint checkpoint = load_checkpoint(found.folder);
+  position_ = restore_checkpoint(session_, checkpoint, identity(), found.folder.string());
+  saved_ = position_.step;
+  result_.checkpoint = found.folder;
+  metrics_.emplace(MetricsWriter::resume(metrics, position_.step));
+  return found;
+}
+
+double Trainer::loss_scale() const {
+  const StateEntry* scale = session_.state().find(kLossScale);
+  return scale == nullptr ? 1 : session_.state().get(*scale).at_as_double(0);
+}
+
+Error Trainer::diverged(const StepResult& result, std::string what) {
+  metrics_->log(position_.step, {{"event", std::string("diverged")},
+                                 {"loss", result.loss},
+                                 {"loss_scale", result.loss_scale},
+                                 {"skipped", position_.skipped}});
+  return Error(ErrorCode::kNumerics, std::move(what));
+}
+
+/// Training diverged for good when the loss is no number and nothing skips the update, or when
+/// update after update is skipped and the loss scale has nowhere to go (below 1 it is not the
+/// scale that overflows).
+void Trainer::check_numerics(const StepResult& result, double scale_before) {
+  const bool checked = guarded_ && !(result.updated && result.applied);
+  if (!std::isfinite(result.loss) && !checked) {
+    throw diverged(result, fmt::format("the loss is {} at step {}", result.loss, position_.step))
+        .hint("use a smaller learning rate (--lr), a warm-up (--warmup) or clipping (--grad-clip)");
+  }
+  if (!result.updated) return;
+  if (result.finite) {
+    position_.stuck = 0;
+    return;
+  }
+  ++position_.skipped;
+  const bool helped = result.loss_scale < scale_before && result.loss_scale >= 1;
+  position_.stuck = helped ? 0 : position_.stuck + 1;
+  if (position_.stuck < kMostStuck) return;
+  throw diverged(result, fmt::format("the gradients of the last {} updates up to step {} were not "
+                                     "finite",
+                                     position_.stuck, position_.step))
+      .expected("an overflow that a smaller loss scale ends",
+                fmt::format("loss scale {}", result.loss_scale))
+      .hint(
+          "use a smaller learning rate, keep the nodes that overflow in FP32 (--fp32-node), or "
+          "compile for bf16");
+}
+
+void Trainer::count_accuracy(const Batch& batch) {
+  if (batch.start.sample == 0) position_.correct = position_.labels = 0;
+  if (!kind_) return;
+  const auto counts = count_scores(*kind_, session_.output(kind_->scores), batch.inputs[labels_],
+                                   batch.count, ScoreLoss::kSkip);
+  if (!counts) return;
+  position_.correct += counts->top1;
+  position_.labels += counts->labels;
+}
+
+void Trainer::step(const Batch& batch) {
+  const double scale_before = loss_scale();
+  const Clock::time_point begin = Clock::now();
+  last_ = session_.step(batch.inputs);
+  if (result_.new_steps > 0) step_seconds_.push_back(seconds_between(begin, Clock::now()));
+  if (step_seconds_.size() > kTimedSteps) step_seconds_.pop_front();
+  ++result_.new_steps;
+  ++position_.step;
+  position_.data = batch.next;
+  position_.pending = session_.pending();
+  check_numerics(last_, scale_before);
+  count_accuracy(batch);
+}
+
+void Trainer::report(const StepResult& result, double data_wait, Progress& progress) {
+  StepReport report;
+  report.step = position_.step;
+  report.loss = result.loss;
+  if (position_.labels > 0) {
+    report.accuracy =
+        static_cast<double>(position_.correct) / static_cast<double>(position_.labels);
+  }
+  if (session_.state().find(kLossScale) != nullptr) report.loss_scale = result.loss_scale;
+  report.skipped = position_.skipped;
+  report.samples = result_.new_steps * options_.batch;
+  report.data_wait = data_wait;
+  result_.loss = report.loss;
+  result_.accuracy = report.accuracy;
+  progress.update(report);
+}
+
+void Trainer::log_step(const StepResult& result, Progress& progress) {
+  const bool skipped = result.updated && !result.finite;
+  const bool regular = position_.step == 1 || position_.step % options_.log_every == 0;
+  if (!regular && !skipped && position_.step != total_steps()) return;
+  // The epoch of the batch that was just trained on, from 1.
+  const int64_t epoch = position_.data.epoch + (position_.data.sample > 0 ? 1 : 0);
+  std::vector<Metric> line = {{"epoch", epoch}, {"loss", result.loss}};
+  if (result_.accuracy) line.push_back({"accuracy", *result_.accuracy});
+  if (session_.state().find(kLossScale) != nullptr) {
+    line.push_back({"loss_scale", result.loss_scale});
+  }
+  if (guarded_ && result.updated) line.push_back({"finite", result.finite});
+  line.push_back({"skipped", position_.skipped});
+  line.push_back({"applied", session_.applied_steps()});
+  if (result.learning_rate) line.push_back({"lr", *result.learning_rate});
+  if (result.grad_norm) line.push_back({"grad_norm", *result.grad_norm});
+  line.push_back({"samples_per_second", progress.samples_per_second()});
+  line.push_back({"data_wait", progress.data_wait_share()});
+  metrics_->log(position_.step, line);
+}
+
+bool Trainer::due(const Every& every) const {
+  const int64_t step = position_.step;
+  if (step == 0) return false;
+  if (every.steps > 0 && step % every.steps == 0) return true;
+  const DataPosition& data = position_.data;
+  return every.epochs > 0 && data.sample == 0 && data.epoch > 0 && data.epoch % every.epochs == 0;
+}
+
+void Trainer::evaluate(Progress& progress) {
+  const auto evaluation = evaluator_->run(options_.stop);
+  if (!evaluation) return;
+  position_.evaluated = position_.step;
+  if (saved_ == position_.step) saved_ = -1;  // that checkpoint does not know of it yet
+  result_.evaluation = evaluation;
+  std::vector<Metric> line = {{"event", std::string("evaluation")}};
+  std::string text = fmt::format("evaluation after step {}:", position_.step);
+  if (evaluation->loss) {
+    line.push_back({"eval_loss", *evaluation->loss});
+    text += fmt::format(" loss {:.5g}", *evaluation->loss);
+  }
+  if (evaluation->top1) {
+    line.push_back({"eval_top1", *evaluation->top1});
+    line.push_back({"eval_top5", *evaluation->top5});
+    text += fmt::format(" top-1 {:.2f} % top-5 {:.2f} %", 100 * *evaluation->top1,
+                        100 * *evaluation->top5);
+  }
+  text += fmt::format(" ({} samples, {})", evaluation->samples, duration_text(evaluation->seconds));
+  if (evaluation->samples_without_loss > 0) {
+    text += fmt::format("; the loss leaves out the last {} samples, which do not fill a batch",
+                        evaluation->samples_without_loss);
+  }
+  line.push_back({"eval_samples", evaluation->samples});
+  line.push_back({"eval_samples_without_loss", evaluation->samples_without_loss});
+  line.push_back({"eval_seconds", evaluation->seconds});
+  metrics_->log(position_.step, line);
+  progress.note(text);
+}
+
+void Trainer::save(Progress& progress) {
+  metrics_->sync();
+  SaveOptions options;
+  options.keep_last = options_.keep;
+  const SavedCheckpoint saved = save_checkpoint(
+      options_.run_folder, make_checkpoint(session_, identity(), position_), options);
+  for (const std::string& warning : saved.warnings) progress.note("warning: " + warning);
+  saved_ = position_.step;
+  result_.checkpoint = saved.folder;
+}
+
+/// What is due after a step. After a resume it does what the stop cut short.
+void Trainer::housekeeping(Progress& progress) {
+  const bool end = position_.step >= total_steps();
+  const bool wanted = due(options_.evaluate) || (end && options_.evaluate_at_end);
+  if (evaluator_ != nullptr && wanted && position_.evaluated != position_.step && !wants_stop()) {
+    evaluate(progress);
+  }
+  if (due(options_.save) && saved_ != position_.step) save(progress);
+}
+
+void Trainer::train(Progress& progress) {
+  const int64_t total = total_steps();
+  Batcher batcher(data_, {options_.batch, options_.seed, true, Tail::kDrop, 0, options_.prefetch},
+                  position_.data);
+  housekeeping(progress);
+  for (Batch batch; position_.step < total && !wants_stop();) {
+    if (!batcher.next(batch)) throw Error(ErrorCode::kInternal, "the data ended before the run");
+    step(batch);
+    report(last_, batcher.wait_seconds(), progress);
+    log_step(last_, progress);
+    housekeeping(progress);
+  }
+  if (saved_ != position_.step) save(progress);
+}
+
+TrainResult Trainer::run(Progress& progress) {
+  const Clock::time_point begin = Clock::now();
+  try {
+    train(progress);
+  } catch (...) {
+    progress.finish();
+    throw;
+  }
+  progress.finish();
+  metrics_->sync();
+  const bool evaluated =
+      evaluator_ == nullptr || !options_.evaluate_at_end || position_.evaluated == position_.step;
+  result_.stopped = position_.step < total_steps() || !evaluated;
+  result_.steps = position_.step;
+  result_.applied = session_.applied_steps();
+  result_.skipped = position_.skipped;
+  result_.step_seconds = median({step_seconds_.begin(), step_seconds_.end()});
+  result_.seconds = seconds_between(begin, Clock::now());
+  return result_;
+}
+
+}  // namespace halfnote

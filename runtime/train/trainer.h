@@ -1,0 +1,120 @@
+// The training loop: steps, metrics, evaluation, checkpoints, and a stop at any step.
+//
+//   Trainer trainer(session, InputMap(data, inputs), std::nullopt, options);
+//   trainer.plan();                        // everything that can fail early
+//   trainer.open();                        // the run folder; with resume, the state of the run
+//   TrainResult result = trainer.run(progress);
+//
+// A run that was stopped and resumed is bit-identical to one that was not, whatever the precision
+// and wherever it stopped.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/train/checkpoint/run_lock.h"
+#include "runtime/train/evaluator.h"
+#include "runtime/train/metrics.h"
+#include "runtime/train/progress.h"
+#include "runtime/train/resume.h"
+
+namespace halfnote {
+
+/// When something is done: every so many steps, every so many epochs, or (0, 0) only at the end.
+struct Every {
+  int64_t steps = 0;
+  int64_t epochs = 0;
+};
+
+struct TrainerOptions {
+  std::filesystem::path run_folder;  // made if missing
+  std::string artifact;              // its hash (resume.h)
+  int64_t batch = 1;
+  uint64_t seed = 0;   // of the order of the data
+  int64_t epochs = 0;  // exactly one of the two is above 0: passes over the data …
+  int64_t steps = 0;   // … or steps, each one batch
+  Every evaluate = {0, 1};
+  bool evaluate_at_end = true;
+  Every save = {0, 1};
+  int keep = 3;           // checkpoints; 0: all
+  int64_t log_every = 1;  // steps between lines of metrics.jsonl
+  bool resume = false;    // go on from the newest intact checkpoint of the run folder
+  int prefetch = 2;
+  std::function<bool()> stop;  // asked after every step
+};
+
+struct TrainResult {
+  int64_t steps = 0;      // of the whole run, earlier sessions included
+  int64_t new_steps = 0;  // of this session
+  int64_t applied = 0, skipped = 0;
+  std::optional<double> loss, accuracy;  // of the last step; running over its epoch
+  std::optional<EvaluationResult> evaluation;
+  double step_seconds = 0;  // median, without the first step; 0 if there was one at most
+  double seconds = 0;
+  bool stopped = false;  // by options.stop, before the end
+  std::filesystem::path checkpoint;
+};
+
+class Trainer {
+ public:
+  /// The session must outlive the trainer. Throws Error(kUsage) for options that make no run,
+  /// Error(kModel) for an artifact that updates nothing.
+  Trainer(Session& session, InputMap data, std::optional<InputMap> evaluation,
+          TrainerOptions options);
+
+  /// Plans the step and all signatures of the evaluation, and checks the labels.
+  void plan();
+  /// Makes and locks the run folder; with `resume` restores the newest intact checkpoint and gives
+  /// it. Throws Error(kUsage) for a folder that holds another run, Error(kCheckpoint) when there is
+  /// nothing to resume from or it does not fit.
+  std::optional<FoundCheckpoint> open();
+  /// Trains to the end, or until `stop`. Throws Error(kNumerics) naming the step when training
+  /// diverges; the last checkpoint stays as it was.
+  TrainResult run(Progress& progress);
+
+  int64_t steps_per_epoch() const { return data_.data().size() / options_.batch; }
+  int64_t total_steps() const;
+  const RunPosition& position() const { return position_; }
+
+ private:
+  void train(Progress& progress);
+  void step(const Batch& batch);
+  /// The error that ends the run, after a line in the metrics.
+  Error diverged(const StepResult& result, std::string what);
+  void check_numerics(const StepResult& result, double scale_before);
+  void count_accuracy(const Batch& batch);
+  void log_step(const StepResult& result, Progress& progress);
+  void report(const StepResult& result, double data_wait, Progress& progress);
+  bool due(const Every& every) const;
+  bool wants_stop() const { return options_.stop && options_.stop(); }
+  void evaluate(Progress& progress);
+  void save(Progress& progress);
+  void housekeeping(Progress& progress);
+  RunIdentity identity() const;
+  double loss_scale() const;
+
+  Session& session_;
+  InputMap data_;
+  TrainerOptions options_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::optional<Classification> kind_;
+  size_t labels_ = 0;
+  bool guarded_ = false;  // the artifact checks its gradients and skips updates that are not finite
+  std::unique_ptr<RunLock> lock_;
+  std::optional<MetricsWriter> metrics_;
+
+  RunPosition position_;
+  StepResult last_;
+  TrainResult result_;
+  int64_t saved_ = -1;               // the step of the last checkpoint
+  std::deque<double> step_seconds_;  // the latest
+};
+
+}  // namespace halfnote

@@ -1,0 +1,16 @@
+# The environment of the other scripts; sourced, not run, from the repository root. Sets `cache`,
+# and puts the tools of scripts/setup.sh first in PATH: Debian 12 has an older CMake than ONNX wants.
+cache=${HALFNOTE_CACHE:-$PWD/.cache}
+export PATH="$cache/venv/bin:$PATH"
+export CCACHE_DIR="${CCACHE_DIR:-$cache/ccache}"
+export CMAKE_COLOR_DIAGNOSTICS=OFF
+python=$cache/venv/bin/python
+jobs=$(nproc)
+
+# build_preset PRESET [TARGET…]: configures and builds below build/PRESET.
+build_preset() {
+  local preset=$1
+  shift
+  cmake --preset "$preset" --log-level=WARNING >/dev/null
+  cmake --build "build/$preset" -j"$jobs" ${1:+--target "$@"} -- --quiet
+}

@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# Sets up, builds and runs all tests of halfnote; ends with a table of minutes per leg.
+#
+# Usage: scripts/test.sh [--quick] [--no-setup] [--list] [LEG…]
+#   --quick      only the legs checks, build and unit
+#   --no-setup   everything is installed already: leave out scripts/setup.sh
+#   --list       print the legs, run nothing
+#   LEG…         only these legs (and the build, if one of them needs its programs)
+#
+# Ends with 0 when all legs passed, 1 when one failed, 2 when it was called wrongly.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. scripts/environment.sh
+
+bin=$PWD/build/release/bin
+logs=$PWD/build/logs
+
+# Name, whether it needs the release programs, what it does. In the order they run.
+legs=(
+  "checks   no  include direction, sizes, clang-format"
+  "build    no  release build"
+  "unit     yes unit tests"
+  "cases    yes mlp and cifar_cnn in fp32, bf16 and fp16 against PyTorch's numbers"
+  "judges   yes function bodies and training steps in onnxruntime"
+  "examples yes the commands of README and docs, --help, the demo's short form"
+  "install  yes installation into an empty folder, and a project that uses it"
+  "asan     no  sanitizer build, unit tests"
+)
+
+leg_setup() { scripts/setup.sh; }
+
+leg_checks() {
+  python3 scripts/check_includes.py
+  python3 scripts/check_sizes.py
+  local files
+  mapfile -t files < <(git -c safe.directory="$PWD" ls-files --cached --others \
+    --exclude-standard -- '*.cc' '*.h' '*.inc' | while read -r f; do [ -f "$f" ] && echo "$f"; done)
+  printf '%s\0' "${files[@]}" | xargs -0 -n 16 -P "$jobs" clang-format-14 --dry-run -Werror
+  echo "clang-format: ${#files[@]} files ok"
+}
+
+leg_build() { build_preset release; }
+
+# run_ctest FOLDER LOG: only failures and the closing line are shown; the rest is in the log.
+run_ctest() {
+  local status=0
+  ctest --test-dir "$1" -j"$jobs" --output-on-failure --no-tests=error >"$2" 2>&1 || status=$?
+  if [ "$status" != 0 ]; then
+    grep -v -E '^ *[0-9]+/[0-9]+ Test .* Passed|^ *Start +[0-9]+:' "$2" | tail -n 300
+    echo "the whole log: $2"
+    return "$status"
+  fi
+  grep -E 'tests passed|tests failed' "$2"
+}
+
+leg_unit() { run_ctest build/release "$logs/unit.log"; }
+
+leg_cases() {
+  local precision status=0
+  for precision in fp32 bf16 fp16; do
+    echo "$precision:"
+    "$bin/halfnote-cases" --precision "$precision" \
+      tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn || status=1
+  done
+  return "$status"
+}
+
+leg_judges() {
+  local script status=0
+  "$python" tests/judges/bodies.py "$bin/halfnote_ops_test" || status=1
+  for script in tests/judges/judge_*.py; do
+    echo "$script:"
+    "$python" "$script" "$bin" || status=1
+  done
+  return "$status"
+}
+
+leg_examples() {
+  "$python" scripts/check_examples.py "$bin"
+  scripts/demo.sh --no-setup --quick
+}
+
+leg_install() { tests/install/run.sh build/release; }
+
+leg_asan() {
+  build_preset asan
+  ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    run_ctest build/asan "$logs/asan.log"
+}
+
+say() { printf '\n== %s\n' "$*"; }
+names() { printf '%s\n' "${legs[@]}" | awk '{print $1}'; }
+needs_build() { printf '%s\n' "${legs[@]}" | awk -v n="$1" '$1 == n {print $2}' | grep -q yes; }
+
+setup=1
+wanted=()
+for argument in "$@"; do
+  case "$argument" in
+    --quick) wanted+=(checks build unit) ;;
+    --no-setup) setup=0 ;;
+    --list) printf '%s\n' "${legs[@]}"; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *)
+      if ! names | grep -qxF -- "$argument"; then
+        echo "test: unknown leg or option '$argument' (see scripts/test.sh --help, --list)" >&2
+        exit 2
+      fi
+      wanted+=("$argument")
+      ;;
+  esac
+done
+[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names)
+for leg in "${wanted[@]}"; do
+  if needs_build "$leg"; then wanted+=(build); break; fi
+done
+
+mkdir -p "$logs"
+table=()
+failed=0
+broken=0  # the build, or the set-up, that the later legs stand on
+
+# run_leg NAME: runs leg_NAME in a subshell that ends at its first error, and notes the time.
+run_leg() {
+  local leg=$1 begin status
+  if [ "$broken" = 1 ]; then
+    table+=("$(printf '%-10s %9s  not run' "$leg" -)")
+    return
+  fi
+  say "$leg"
+  begin=$(date +%s.%N)
+  (set -e; "leg_$leg")
+  status=$?
+  local minutes
+  minutes=$(awk -v b="$begin" -v e="$(date +%s.%N)" 'BEGIN {printf "%.1f", (e - b) / 60}')
+  if [ "$status" = 0 ]; then
+    table+=("$(printf '%-10s %9s  pass' "$leg" "$minutes")")
+    return
+  fi
+  table+=("$(printf '%-10s %9s  FAIL' "$leg" "$minutes")")
+  failed=1
+}
+
+begin_all=$SECONDS
+if [ "$setup" = 1 ]; then
+  run_leg setup
+  broken=$failed
+fi
+for leg in $(names); do
+  printf '%s\n' "${wanted[@]}" | grep -qxF "$leg" || continue
+  before=$failed
+  failed=0
+  if needs_build "$leg" && [ "${build_failed:-0}" = 1 ]; then
+    table+=("$(printf '%-10s %9s  not run' "$leg" -)")
+  else
+    run_leg "$leg"
+  fi
+  [ "$leg" = build ] && build_failed=$failed
+  failed=$((before | failed))
+done
+
+say "minutes per leg"
+printf '%-10s %9s\n' leg minutes
+printf '%s\n' "${table[@]}"
+all=$(awk -v s=$((SECONDS - begin_all)) 'BEGIN {printf "%.1f", s / 60}')
+printf '%-10s %9s  %s\n' all "$all" "$([ "$failed" = 0 ] && echo pass || echo FAIL)"
+exit "$failed"

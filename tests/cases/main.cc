@@ -1,0 +1,74 @@
+// halfnote-cases [--precision fp32|bf16|fp16] [--device cpu] DIR…: runs case folders and holds them against the bars.
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <filesystem>
+#include <iostream>
+
+#include "base/error.h"
+#include "case.h"
+#include "passes/policy_file.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace halfnote;
+
+/// A folder that holds cases stands for all of them, in order of their names.
+std::vector<fs::path> expand(const std::vector<std::string>& arguments) {
+  std::vector<fs::path> folders;
+  for (const std::string& argument : arguments) {
+    if (fs::exists(fs::path(argument) / "case.json")) {
+      folders.emplace_back(argument);
+      continue;
+    }
+    std::vector<fs::path> inner;
+    if (fs::is_directory(argument)) {
+      for (const auto& entry : fs::directory_iterator(argument)) {
+        if (fs::exists(entry.path() / "case.json")) inner.push_back(entry.path());
+      }
+    }
+    if (inner.empty()) {
+      throw Error(ErrorCode::kUsage, "no case there").at({argument, {}, {}}).expected("a folder with case.json", "none");
+    }
+    std::sort(inner.begin(), inner.end());
+    folders.insert(folders.end(), inner.begin(), inner.end());
+  }
+  return folders;
+}
+
+int run_all(const std::vector<fs::path>& folders, DType precision, const std::string& kernels) {
+  int failed = 0;
+  for (const fs::path& folder : folders) {
+    const std::string name = folder.filename().empty() ? folder.parent_path().filename().string() : folder.filename().string();
+    try {
+      const cases::CaseResult result = cases::run_case(folder, precision, kernels);
+      failed += result.failures.empty() ? 0 : 1;
+      std::cout << cases::describe(name, result) << std::endl;
+    } catch (const std::exception& error) {
+      ++failed;
+      std::cout << name << "  FAIL: " << error.what() << std::endl;
+    }
+  }
+  std::cout << folders.size() - static_cast<size_t>(failed) << " passed, " << failed << " failed" << std::endl;
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"runs case folders through the public API and holds them against the bars", "halfnote-cases"};
+  std::string precision = "fp32", device = "cpu", kernels;
+  std::vector<std::string> arguments;
+  app.add_option("--precision", precision, "fp32, bf16 or fp16 (default: fp32)");
+  app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu"}));
+  app.add_option("--kernels", kernels, "only kernels whose name starts with this (reference)");
+  app.add_option("DIR", arguments, "case folders, or folders of case folders")->required();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run_all(expand(arguments), parse_precision(precision), kernels);
+  } catch (const Error& error) {
+    std::cerr << "halfnote-cases: " << error.what() << "\n";
+    return error.exit_code();
+  }
+}

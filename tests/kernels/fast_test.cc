@@ -1,0 +1,186 @@
+// Our own vectorised kernels and the pools of oneDNN against the reference; the instruction sets
+// against each other.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "exact.h"
+#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/fast/vector_math.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr std::string_view kOwn = "ai.halfnote";
+
+struct PoolCase {
+  const char* name;
+  Shape x, y;
+  std::vector<int64_t> kernel, strides, pads{0, 0, 0, 0}, dilations{1, 1};
+  bool common = true;  // oneDNN must take it
+};
+
+const PoolCase kPools[] = {
+    {"two_by_two", {2, 3, 8, 10}, {2, 3, 4, 5}, {2, 2}, {2, 2}},
+    {"two_by_two_wide", {1, 2, 6, 68}, {1, 2, 3, 34}, {2, 2}, {2, 2}},
+    {"odd_rows", {2, 3, 7, 10}, {2, 3, 3, 5}, {2, 2}, {2, 2}},
+    {"odd_columns", {2, 3, 8, 7}, {2, 3, 4, 3}, {2, 2}, {2, 2}},
+    {"odd_both", {3, 5, 7, 7}, {3, 5, 3, 3}, {2, 2}, {2, 2}},
+    {"smallest", {1, 1, 2, 2}, {1, 1, 1, 1}, {2, 2}, {2, 2}},
+    {"overlapping", {2, 2, 9, 11}, {2, 2, 5, 6}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
+    {"lopsided", {1, 2, 6, 9}, {1, 2, 4, 4}, {3, 2}, {1, 3}, {1, 2, 0, 1}, {1, 1}, false},
+    {"dilated", {1, 2, 9, 9}, {1, 2, 5, 7}, {3, 2}, {1, 1}, {0, 0, 0, 0}, {2, 2}, false},
+    {"stride_three", {1, 1, 10, 20}, {1, 1, 3, 6}, {3, 4}, {3, 3}},
+    {"ceil", {1, 2, 7, 7}, {1, 2, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}, false},
+    {"none", {0, 3, 8, 8}, {0, 3, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}, false},
+};
+
+Attributes attributes_of(const PoolCase& c) {
+  Attributes attributes{{"kernel_shape", c.kernel},
+                        {"strides", c.strides},
+                        {"pads", c.pads},
+                        {"dilations", c.dilations}};
+  if (std::string_view(c.name) == "ceil") attributes.set("ceil_mode", int64_t{1});
+  return attributes;
+}
+
+/// Few different values, so that windows have ties; some NaN and infinities.
+Tensor with_ties(DType type, const Shape& shape) {
+  Tensor x = random_tensor(DType::kF64, shape, -3, 3, 1);
+  auto values = x.mutable_data<double>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::round(values[i]);
+    if (i % 37 == 5) values[i] = std::nan("");
+    if (i % 41 == 7) values[i] = -std::numeric_limits<double>::infinity();
+  }
+  return x.cast_to(type);
+}
+
+TEST(FastMaxPool, IsTheReferenceBitForBit) {
+  for (const PoolCase& c : kPools) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+      SCOPED_TRACE(std::string(c.name) + " " + std::string(short_name(type)));
+      const Tensor x = with_ties(type, c.x), dy = random_tensor(type, c.y, -1, 1, 2);
+      const OutputSpec y{type, c.y}, dx{type, c.x};
+      EXPECT_TRUE(identical(run_one("", "MaxPool", {x}, attributes_of(c), y, {.kernel = "fast"}),
+                            run_one("", "MaxPool", {x}, attributes_of(c), y)));
+      EXPECT_TRUE(
+          identical(run_one(kOwn, "MaxPoolGrad", {dy, x}, attributes_of(c), dx, {.kernel = "fast"}),
+                    run_one(kOwn, "MaxPoolGrad", {dy, x}, attributes_of(c), dx)));
+    }
+  }
+}
+
+TEST(FastMaxPool, SaysWhatItDoesNotTake) {
+  const auto reason = [](const Shape& x, const Shape& y, std::vector<OutputSpec> more = {}) {
+    std::vector<OutputSpec> outputs{{DType::kF32, y}};
+    outputs.insert(outputs.end(), more.begin(), more.end());
+    return refusals("", "MaxPool", {Tensor(DType::kF32, x)},
+                    {{"kernel_shape", std::vector<int64_t>{2}}}, outputs, {.kernel = "fast"});
+  };
+  EXPECT_NE(reason({1, 2, 8}, {1, 2, 7}).find("two spatial dims"), std::string::npos);
+  EXPECT_NE(reason({1, 2, 8}, {1, 2, 7}, {{DType::kI64, {1, 2, 7}}}).find("indices"),
+            std::string::npos);
+}
+
+TEST(OneDnnAveragePool, AgreesWithTheReference) {
+  for (const PoolCase& c : kPools) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const int64_t include_pad : {0, 1}) {
+        SCOPED_TRACE(std::string(c.name) + " " + std::string(short_name(type)) + " " +
+                     std::to_string(include_pad));
+        Attributes attributes = attributes_of(c);
+        attributes.set("count_include_pad", include_pad);
+        const Tensor x = random_tensor(type, c.x, -1, 1, 1),
+                     dy = random_tensor(type, c.y, -1, 1, 2);
+        const Tensor shape = Tensor::of<int64_t>({4}, std::span<const int64_t>(c.x));
+        const OutputSpec y{type, c.y}, dx{type, c.x};
+        const RunOptions fast{.kernel = "onednn"};
+        if (!refusals("", "AveragePool", {x}, attributes, {y}, fast).empty()) {
+          EXPECT_FALSE(c.common) << refusals("", "AveragePool", {x}, attributes, {y}, fast);
+          continue;
+        }
+        // A mean of up to 12 numbers below 1, then one rounding; they may fall on different sides
+        // of a tie.
+        const double bound = 24 * 0x1p-24 + 2 * unit_roundoff(type);
+        expect_close(run_one("", "AveragePool", {x}, attributes, y, fast),
+                     run_one("", "AveragePool", {x}, attributes, y), bound, 24 * 0x1p-24);
+        expect_close(run_one(kOwn, "AveragePoolGrad", {dy, shape}, attributes, dx, fast),
+                     run_one(kOwn, "AveragePoolGrad", {dy, shape}, attributes, dx), bound, bound);
+      }
+    }
+  }
+}
+
+/// Runs every loop of VectorMath on `n` elements and gives all results.
+std::vector<float> all_loops(const cpu::fast::VectorMath& math, int64_t n) {
+  const auto size = static_cast<size_t>(2 * n + 64);
+  const Tensor a = with_ties(DType::kF32, {static_cast<int64_t>(size)}),
+               b = random_tensor(DType::kF32, {static_cast<int64_t>(size)}, -1, 1, 2);
+  const float *x = b.data<float>().data(), *ties = a.data<float>().data();
+  std::vector<float> results;
+  const auto keep = [&](const std::vector<float>& values) {
+    results.insert(results.end(), values.begin(), values.end());
+  };
+  double mean = 0, squares = 0, sum = 0, product = 0;
+  math.moments(x, n, &mean, &squares);
+  math.gradient_sums(x, x + n, n, 0.25f, &sum, &product);
+  for (const double value : {mean, squares, sum, product})
+    results.push_back(static_cast<float>(value));
+  std::vector<float> y(size), best(size, -1.0f);
+  std::vector<int32_t> where(size, -1);
+  math.normalize(x, n, 0.5f, 1.5f, 0.1f, y.data());
+  keep(y);
+  math.normalize_gradient(x, x + n, n, 0.5f, 1.5f, 0.1f, 0.2f, y.data());
+  keep(y);
+  math.pair_maximum(ties, n, y.data());
+  keep(y);
+  math.pair_maximum_gradient(ties, x, n, y.data());
+  keep(y);
+  math.line_maximum(ties, 1, n, y.data());
+  keep(y);
+  math.line_maximum_gradient(ties, x, 1, n, y.data());
+  keep({y.begin(), y.begin() + static_cast<int64_t>(2 * n)});
+  for (const int64_t stride : {1, 2, 3})
+    math.take_larger(ties, stride, n / 2, 7, best.data(), where.data());
+  keep(best);
+  for (const int32_t index : where) results.push_back(static_cast<float>(index));
+  return results;
+}
+
+TEST(VectorMath, GivesTheSameBitsOnEveryInstructionSet) {
+  if (cpu::vector_isa() == cpu::VectorIsa::kBaseline)
+    GTEST_SKIP() << "this CPU has only the baseline";
+  for (const int64_t n : {1, 2, 15, 16, 17, 63, 64, 65, 127, 200, 2048}) {
+    const std::vector<float> baseline = all_loops(cpu::fast::kBaselineMath, n),
+                             best = all_loops(cpu::fast::vector_math(), n);
+    ASSERT_EQ(baseline.size(), best.size());
+    EXPECT_EQ(std::memcmp(baseline.data(), best.data(), baseline.size() * sizeof(float)), 0)
+        << n << " elements";
+  }
+}
+
+TEST(FastBatchNormalization, SaysWhatItDoesNotTake) {
+  const Shape shape{2, 3, 3, 3}, c{3};
+  const Tensor x(DType::kF32, shape), p(DType::kF32, c);
+  const std::vector<OutputSpec> out{
+      {DType::kF32, shape}, {DType::kF32, c}, {DType::kF32, c}, {DType::kF32, c}, {DType::kF32, c}};
+  EXPECT_NE(refusals(kOwn, "BatchNormalization", {x, p, p, p, p}, {}, out, {.kernel = "fast"})
+                .find("9 elements"),
+            std::string::npos);
+  const Tensor wide(DType::kF64, {2, 3, 5, 5});
+  EXPECT_NE(refusals(kOwn, "BatchNormalization", {wide, p, p, p, p}, {}, out, {.kernel = "fast"})
+                .find("f64"),
+            std::string::npos);
+}
+
+TEST(CpuInfo, DescribesTheCpu) {
+  EXPECT_NE(cpu::cpu_description().find(cpu::onednn_isa_name()), std::string::npos);
+  EXPECT_EQ(cpu::cpu_has_native_bf16(),
+            cpu::cpu_description().find("(native bf16)") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace halfnote::test

@@ -1,0 +1,132 @@
+// What all oneDNN rows have in common: the same bytes on every run, reasons for refusals, the
+// choice by type.
+#include <gtest/gtest.h>
+
+#include "exact.h"
+#include "kernels/cpu/cpu_info.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr std::string_view kOwn = "ai.halfnote";
+
+struct Call {
+  std::string_view domain, op;
+  std::vector<Tensor> inputs;
+  Attributes attributes;
+  std::vector<OutputSpec> outputs;
+};
+
+/// Calls of all kinds, large enough to be shared by threads.
+std::vector<Call> calls_in(DType type) {
+  const auto random = [type](const Shape& shape, uint32_t seed) {
+    return random_tensor(type, shape, -1, 1, seed);
+  };
+  const Shape x{8, 12, 15, 15}, w{20, 12, 3, 3}, y{8, 20, 15, 15};
+  const Attributes conv{{"pads", std::vector<int64_t>{1, 1, 1, 1}},
+                        {"kernel_shape", std::vector<int64_t>{3, 3}},
+                        {"out_dtype", int64_t{1}}};
+  const Attributes pool{{"kernel_shape", std::vector<int64_t>{3, 3}}};
+  const Tensor shape = Tensor::of<int64_t>({4}, std::span<const int64_t>(x));
+  return {
+      {"", "MatMul", {random({3, 70, 90}, 1), random({90, 50}, 2)}, {}, {{type, {3, 70, 50}}}},
+      {"",
+       "Gemm",
+       {random({70, 90}, 1), random({50, 90}, 2), random({50}, 3)},
+       {{"transB", int64_t{1}}},
+       {{type, {70, 50}}}},
+      {kOwn,
+       "MatMul",
+       {random({300, 60}, 1), random({300, 50}, 2)},
+       {{"transA", int64_t{1}}, {"out_dtype", int64_t{1}}},
+       {{DType::kF32, {60, 50}}}},
+      {"", "Conv", {random(x, 1), random(w, 2), random({20}, 3)}, conv, {{type, y}}},
+      {"", "ConvTranspose", {random(y, 1), random(w, 2), random({12}, 3)}, conv, {{type, x}}},
+      {kOwn, "ConvGradInput", {random(y, 1), random(w, 2), shape}, conv, {{type, x}}},
+      {kOwn, "ConvGradWeight", {random(y, 1), random(x, 2)}, conv, {{DType::kF32, w}}},
+      {"", "AveragePool", {random(x, 1)}, pool, {{type, {8, 12, 13, 13}}}},
+      {kOwn, "AveragePoolGrad", {random({8, 12, 13, 13}, 1), shape}, pool, {{type, x}}},
+      {"", "Softmax", {random({40, 30}, 1)}, {}, {{type, {40, 30}}}},
+      {"", "LogSoftmax", {random({40, 30}, 1)}, {}, {{type, {40, 30}}}},
+      {kOwn, "SoftmaxGrad", {random({40, 30}, 1), random({40, 30}, 2)}, {}, {{type, {40, 30}}}},
+      {kOwn, "LogSoftmaxGrad", {random({40, 30}, 1), random({40, 30}, 2)}, {}, {{type, {40, 30}}}},
+  };
+}
+
+/// On an older CPU the library may lack a fast kernel for a call; then ours runs.
+bool is_taken(const Call& call) {
+  const RunOptions options{.kernel = "onednn"};
+  const std::string why =
+      refusals(call.domain, call.op, call.inputs, call.attributes, call.outputs, options);
+  EXPECT_TRUE(why.empty() || why.find("plain loop") != std::string::npos) << why;
+  return why.empty();
+}
+
+class OneDnn : public testing::TestWithParam<DType> {};
+
+TEST_P(OneDnn, GivesTheSameBytesOnEveryRun) {
+  for (const Call& call : calls_in(GetParam())) {
+    if (!is_taken(call)) continue;
+    for (const int threads : {1, 2, 3}) {
+      SCOPED_TRACE(std::string(call.op) + " on " + std::to_string(threads) + " threads");
+      const RunOptions options{.kernel = "onednn", .threads = threads, .check_repeats = false};
+      const auto run = [&] {
+        return run_kernel(call.domain, call.op, call.inputs, call.attributes, call.outputs,
+                          options)[0];
+      };
+      const Tensor first = run();
+      for (int i = 0; i < 3; ++i) EXPECT_TRUE(identical(run(), first));
+    }
+  }
+}
+
+TEST_P(OneDnn, AgreesWithTheReference) {
+  for (const Call& call : calls_in(GetParam())) {
+    SCOPED_TRACE(call.op);
+    if (!is_taken(call)) continue;
+    const RunOptions options{.kernel = "onednn", .threads = 2, .check_repeats = false};
+    const auto run = [&](const RunOptions& how) {
+      return run_kernel(call.domain, call.op, call.inputs, call.attributes, call.outputs, how)[0];
+    };
+    // Sums of up to 1800 products below 1, typically 25·√u off; both round once to the output's
+    // type.
+    const double store = 2 * unit_roundoff(call.outputs[0].dtype);
+    expect_close(run(options), run({.check_repeats = false}), store, 1800 * 0x1p-24 + store * 0.01);
+  }
+}
+
+TEST_P(OneDnn, IsChosenBeforeTheReference) {
+  const bool native =
+      GetParam() == DType::kF32 || (GetParam() == DType::kBF16 && cpu::cpu_has_native_bf16());
+  for (const Call& call : calls_in(GetParam())) {
+    const std::string_view wanted = native ? "onednn.matmul" : "onednn.matmul_via_f32";
+    if (call.op != "MatMul" && call.op != "Gemm") continue;
+    KernelCall kernel_call{.domain = call.domain, .op = call.op, .attributes = &call.attributes};
+    for (const Tensor& input : call.inputs)
+      kernel_call.inputs.push_back({input.dtype(), input.shape(), {}, nullptr});
+    for (const OutputSpec& output : call.outputs)
+      kernel_call.outputs.push_back({output.dtype, output.shape, {}, nullptr});
+    const KernelChoice choice = cpu_kernels().choose(kernel_call);
+    EXPECT_EQ(choice.row->name, wanted);
+    EXPECT_EQ(choice.refusals.size(), native ? 0u : 1u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, OneDnn, testing::Values(DType::kF32, DType::kF16, DType::kBF16),
+                         [](const auto& test) { return std::string(short_name(test.param)); });
+
+TEST(OneDnnRefusals, AreAllGiven) {
+  for (const Call& call : calls_in(DType::kF64)) {
+    std::vector<OutputSpec> outputs = call.outputs;
+    outputs[0].dtype = DType::kF64;
+    const std::string reasons =
+        refusals(call.domain, call.op, call.inputs, call.attributes, outputs, {.kernel = "onednn"});
+    EXPECT_NE(reasons.find("oneDNN does not compute in f64"), std::string::npos)
+        << call.op << ": " << reasons;
+    EXPECT_NE(reasons.find("f64 is no 16-bit float"), std::string::npos)
+        << call.op << ": " << reasons;
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test

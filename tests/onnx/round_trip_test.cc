@@ -1,0 +1,226 @@
+// Reading and writing whole models.
+#include "compiler/onnx/check.h"
+#include "tests/onnx/support.h"
+
+namespace halfnote {
+namespace {
+
+namespace fs = std::filesystem;
+using wire::Message;
+
+const fs::path kModels = fs::path(HALFNOTE_SOURCE_DIR) / "tests/fixtures/models";
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kModels)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class Fixtures : public testing::TestWithParam<std::string> {};
+
+TEST_P(Fixtures, ReadWrittenAndReadAgain) {
+  const Model model = import_model(kModels / GetParam() / "model.onnx");
+  EXPECT_GT(model.graph.node_count(), 0u);
+  const Model again = round_trip(model);
+  EXPECT_EQ(again.graph.node_count(), model.graph.node_count());
+  EXPECT_EQ(names_of(again.graph, again.graph.outputs()),
+            names_of(model.graph, model.graph.outputs()));
+  EXPECT_EQ(again.opsets, model.opsets);
+  EXPECT_NO_THROW(check_model(again));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Fixtures, testing::ValuesIn(model_names()),
+                         [](const auto& row) { return row.param; });
+
+TEST(Fixtures, ThereAreThirteen) { EXPECT_EQ(model_names().size(), 13u); }
+
+TEST(Import, KeepsTheHeader) {
+  const std::string bytes = wire::model_header(17, 8)
+                                .text(2, "maker")
+                                .text(3, "1.2")
+                                .text(4, "org.example")
+                                .number(5, 3)
+                                .text(6, "what it does")
+                                .message(14, wire::entry("policy", "default"))
+                                .message(7, wire::relu_graph().text(10, "graph doc"))
+                                .bytes();
+  const Model model = round_trip(import_text_bytes(bytes));
+  EXPECT_EQ(model.ir_version, kIrVersion);
+  EXPECT_EQ(model.opsets.at(""), 17);
+  EXPECT_EQ(model.producer_name + model.producer_version, "maker1.2");
+  EXPECT_EQ(model.domain, "org.example");
+  EXPECT_EQ(model.model_version, 3);
+  EXPECT_EQ(model.doc, "what it does");
+  EXPECT_EQ(model.metadata.at("policy"), "default");
+  EXPECT_EQ(model.graph.doc, "graph doc");
+}
+
+TEST(Import, InitializerThatIsAlsoAnInputIsNoInput) {
+  const Message w = wire::raw_tensor("w", DType::kF32, {2}, wire::raw_of<float>({1, 2}));
+  const Message graph =
+      wire::add_graph(w).message(wire::kInput, wire::value_info("w", DType::kF32, {2}));
+  const Model model = import_text_bytes(wire::model(graph, 9, 3));
+  EXPECT_EQ(model.ir_version, 3);
+  EXPECT_EQ(names_of(model.graph, model.graph.inputs()), (wire::Names{"x"}));
+  EXPECT_EQ(names_of(model.graph, model.graph.initializers()), (wire::Names{"w"}));
+  const Message other =
+      wire::add_graph(w).message(wire::kInput, wire::value_info("w", DType::kF32, {3}));
+  EXPECT_THAT(import_error(wire::model(other, 9, 3)).what(),
+              testing::HasSubstr("input \"w\" and its initializer differ: expected float[3], got "
+                                 "float[2]"));
+}
+
+TEST(Import, UnsortedNodesKeepAsMuchOrderAsPossible) {
+  const Message graph = Message()
+                            .text(wire::kGraphName, "g")
+                            .message(wire::kNode, wire::node("Relu", {"b"}, {"c"}, "third"))
+                            .message(wire::kNode, wire::node("Abs", {"x"}, {"d"}, "free"))
+                            .message(wire::kNode, wire::node("Neg", {"a"}, {"b"}, "second"))
+                            .message(wire::kNode, wire::node("Exp", {"x"}, {"a"}, "first"))
+                            .message(wire::kInput, wire::value_info("x", DType::kF32, {2}))
+                            .message(wire::kOutput, wire::value_info("c", DType::kF32, {2}))
+                            .message(wire::kOutput, wire::value_info("d", DType::kF32, {2}));
+  const Model model = round_trip(import_text_bytes(wire::model(graph)));
+  wire::Names names;
+  for (NodeId id : model.graph.nodes()) names.push_back(model.graph.node(id).name);
+  EXPECT_EQ(names, (wire::Names{"free", "first", "second", "third"}));
+}
+
+TEST(Import, NodesWithoutNameAreCalledAfterTheirResult) {
+  const Message graph = Message()
+                            .message(wire::kNode, wire::node("Relu", {"x"}, {"y"}))
+                            .message(wire::kInput, wire::value_info("x", DType::kF32, {2}))
+                            .message(wire::kOutput, wire::value_info("y", DType::kF32, {2}));
+  const Model model = round_trip(import_text_bytes(wire::model(graph)));
+  EXPECT_EQ(model.graph.node(model.graph.first(model.graph.main())).name, "y");
+}
+
+TEST(Import, ConstantsHaveOneSpelling) {
+  const auto constant = [](const Message& attribute) {
+    const Message node =
+        Message(wire::node("Constant", {}, {"c"}, "c")).message(wire::kAttribute, attribute);
+    const Message graph = Message()
+                              .message(wire::kNode, node)
+                              .message(wire::kOutput, wire::value_info("c", DType::kF32, {}));
+    const Model model = import_text_bytes(wire::model(graph));
+    return *model.graph.constant(model.graph.find("c"));
+  };
+  EXPECT_TRUE(
+      identical(constant(wire::float_attribute("value_float", 2.5f)), Tensor::scalar(2.5f)));
+  EXPECT_TRUE(
+      identical(constant(wire::int_attribute("value_int", -3)), Tensor::scalar<int64_t>(-3)));
+  const Message ints = Message().text(1, "value_ints").number(8, 4).number(8, 5).number(20, 7);
+  EXPECT_TRUE(identical(constant(ints), Tensor::of<int64_t>({2}, {4, 5})));
+  const Message floats = Message().text(1, "value_floats").f32(7, 1).number(20, 6);
+  EXPECT_TRUE(identical(constant(floats), Tensor::of<float>({1}, {1})));
+  const Message text = Message().text(1, "value_string").text(4, "hi").number(20, 3);
+  EXPECT_EQ(constant(text).string_data(), (wire::Names{"hi"}));
+  const Message sparse =
+      Message()
+          .message(1, wire::raw_tensor("", DType::kF32, {1}, wire::raw_of<float>({9})))
+          .message(2, wire::raw_tensor("", DType::kI64, {1}, wire::raw_of<int64_t>({1})))
+          .number(3, 2);
+  const Message attribute = Message().text(1, "sparse_value").message(22, sparse).number(20, 11);
+  EXPECT_TRUE(identical(constant(attribute), Tensor::of<float>({2}, {0, 9})));
+}
+
+TEST(Import, DomainAiOnnxIsTheDefaultDomain) {
+  const Message node = Message(wire::node("Relu", {"x"}, {"y"})).text(7, "ai.onnx");
+  const Message graph = Message()
+                            .message(wire::kNode, node)
+                            .message(wire::kInput, wire::value_info("x", DType::kF32, {2}))
+                            .message(wire::kOutput, wire::value_info("y", DType::kF32, {2}));
+  const Model model = import_text_bytes(wire::model(graph));
+  EXPECT_EQ(model.graph.node(model.graph.first(model.graph.main())).domain, "");
+}
+
+TEST(Import, OptionalOperandsMayBeAbsent) {
+  const Message node = wire::node("Clip", {"x", "", "high", ""}, {"y"}, "clip");
+  const Message high = wire::raw_tensor("high", DType::kF32, {}, wire::raw_of<float>({1}));
+  const Message graph = Message()
+                            .message(wire::kNode, node)
+                            .message(wire::kInitializer, high)
+                            .message(wire::kInput, wire::value_info("x", DType::kF32, {2}))
+                            .message(wire::kOutput, wire::value_info("y", DType::kF32, {2}));
+  const Model model = round_trip(import_text_bytes(wire::model(graph)));
+  const NodeId clip = find_op(model.graph, "Clip");
+  EXPECT_EQ(names_of(model.graph, model.graph.inputs(clip)), (wire::Names{"x", "", "high"}));
+}
+
+TEST(Import, ReadsTheTextFormToo) {
+  TempFolder folder;
+  const auto path = folder.write("m.onnxtxt",
+                                 "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+                                 "g (float[2] x) => (float[2] y) { y = Relu (x) }\n");
+  const Model model = import_model(path);
+  EXPECT_EQ(model.source, path.string());
+  EXPECT_EQ(model.graph.node_count(), 1u);
+  EXPECT_NO_THROW(check_model(round_trip(model)));
+}
+
+TEST(Export, SameModelSameBytes) {
+  const Model model = import_model(kModels / "mlp" / "model.onnx");
+  EXPECT_EQ(export_model_bytes(model), export_model_bytes(model));
+}
+
+TEST(Export, KeepsWhatTheCompilerKnowsOfNodesAndValues) {
+  Model model = import_text_bytes(wire::model(wire::relu_graph(), 23));
+  Graph& graph = model.graph;
+  const NodeId relu = find_op(graph, "Relu");
+  graph.node(relu).role = Role::kBackward;
+  graph.node(relu).precision = {DType::kBF16, "allow list: Relu"};
+  graph.node(relu).origin = "conv 1";
+  graph.node(relu).metadata = {{"z", "1"}, {"a", "2"}};
+  graph.value(graph.output(relu)).scale_power = -1;
+  const ValueId w = graph.add_initializer("w\n\\x", Tensor::scalar(1.0f));
+  graph.value(w).trainable = true;
+  graph.value(w).scale_power = 1;
+  graph.add_state(w, graph.output(relu), StateKind::kStatistic);
+
+  const Model read = round_trip(model);
+  const Node& node = read.graph.node(find_op(read.graph, "Relu"));
+  EXPECT_EQ(node.role, Role::kBackward);
+  EXPECT_EQ(node.precision, (Precision{DType::kBF16, "allow list: Relu"}));
+  EXPECT_EQ(node.origin, "conv 1");
+  EXPECT_EQ(node.metadata, graph.node(relu).metadata);
+  EXPECT_EQ(read.graph.value(read.graph.find("y")).scale_power, -1);
+  const ValueId read_w = read.graph.find("w\n\\x");
+  ASSERT_TRUE(read_w.valid());
+  EXPECT_TRUE(read.graph.value(read_w).trainable);
+  EXPECT_EQ(read.graph.value(read_w).scale_power, 1);
+  ASSERT_EQ(read.graph.states().size(), 1u);
+  EXPECT_EQ(read.graph.states()[0].kind, StateKind::kStatistic);
+  EXPECT_EQ(read.graph.states()[0].next, read.graph.find("y"));
+}
+
+TEST(Export, FailureLeavesNoFile) {
+  TempFolder folder;
+  const Model model = import_text_bytes(wire::model(wire::relu_graph()));
+  EXPECT_EQ(error_of([&] { export_model(model, folder / "no" / "m.onnx"); }).code(),
+            ErrorCode::kIo);
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  export_model(model, folder / "m.onnx");
+  EXPECT_EQ(import_model(folder / "m.onnx").graph.node_count(), 1u);
+}
+
+TEST(Export, ExternalDataIsOneFileBesideTheModel) {
+  TempFolder folder;
+  const Model model = import_model(kModels / "mlp" / "model.onnx");
+  export_model(model, folder / "m.onnx", {.external = ExternalTensors::kAlways});
+  EXPECT_TRUE(fs::exists(folder / "m.onnx.data"));
+  EXPECT_LT(fs::file_size(folder / "m.onnx"), fs::file_size(kModels / "mlp" / "model.onnx"));
+  const Model read = import_model(folder / "m.onnx");
+  EXPECT_EQ(export_model_bytes(read), export_model_bytes(model));
+}
+
+TEST(Check, SaysWhatTheCheckerSays) {
+  Model model = import_text_bytes(wire::model(wire::relu_graph()));
+  model.graph.node(find_op(model.graph, "Relu")).op = "NoSuchOperator";
+  EXPECT_THAT(error_of([&] { check_model(model); }).what(), testing::HasSubstr("NoSuchOperator"));
+}
+
+}  // namespace
+}  // namespace halfnote

@@ -1,0 +1,139 @@
+// Bodies of the contractions of ai.halfnote against their kernels, on shapes that divide by
+// nothing.
+#include <gtest/gtest.h>
+
+#include "tests/ops/body_harness.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+// Products of up to some hundred terms: the two orders of summation differ by few roundings of the
+// largest partial sum.
+constexpr double kSums = 32;
+
+Attributes with_out(Attributes attributes, DType out) {
+  attributes.set("out_dtype", static_cast<int64_t>(out));
+  return attributes;
+}
+
+struct Product {
+  const char* name;
+  Shape a, b;
+  Attributes attributes;
+};
+
+TEST(ContractionBody, MatMul) {
+  const Attributes ta = {{"transA", int64_t{1}}}, tb = {{"transB", int64_t{1}}};
+  const Attributes both = {{"transA", int64_t{1}}, {"transB", int64_t{1}}};
+  const Product products[] = {{"plain", {5, 7}, {7, 3}, {}},
+                              {"A transposed", {7, 5}, {7, 3}, ta},
+                              {"B transposed", {5, 7}, {3, 7}, tb},
+                              {"both transposed", {7, 5}, {3, 7}, both},
+                              {"batches broadcast", {2, 1, 5, 7}, {3, 7, 4}, {}},
+                              {"batched, both transposed", {2, 7, 5}, {2, 3, 7}, both},
+                              {"no rows", {0, 7}, {7, 3}, {}},
+                              {"nothing to sum", {2, 0}, {0, 3}, {}},
+                              {"one element", {1, 1}, {1, 1}, ta}};
+  for (DType dtype : kTypes) {
+    for (const Product& p : products) {
+      BodyCase call{p.name,
+                    "MatMul",
+                    p.attributes,
+                    {random_tensor(dtype, p.a, 1), random_tensor(dtype, p.b, 2)}};
+      expect_body_agrees(call, kSums);
+      if (dtype == DType::kF64) continue;
+      call.attributes = with_out(p.attributes, DType::kF32);
+      expect_body_agrees(call, kSums);
+    }
+  }
+}
+
+TEST(ContractionBody, Gemm) {
+  const Attributes scaled = {{"alpha", 0.75f}, {"beta", -1.5f}, {"transB", int64_t{1}}};
+  for (DType dtype : kTypes) {
+    const Tensor a = random_tensor(dtype, {5, 7}, 1), b = random_tensor(dtype, {3, 7}, 2);
+    for (const Shape& c : {Shape{}, Shape{3}, Shape{5, 1}, Shape{5, 3}}) {
+      expect_body_agrees({"C " + to_string(c), "Gemm", scaled, {a, b, random_tensor(dtype, c, 3)}},
+                         kSums);
+    }
+    expect_body_agrees({"no C", "Gemm", with_out(scaled, dtype), {a, b}}, kSums);
+    const Tensor swapped = random_tensor(dtype, {7, 5}, 4);
+    expect_body_agrees(
+        {"A transposed", "Gemm", {{"transA", int64_t{1}}, {"transB", int64_t{1}}}, {swapped, b}},
+        kSums);
+  }
+}
+
+struct Convolution {
+  const char* name;
+  Shape x;       // N, C, spatial…
+  int64_t maps;  // M
+  int64_t group;
+  std::vector<int64_t> kernel, strides, dilations, pads;
+};
+
+const Convolution kConvolutions[] = {
+    {"1-D", {2, 3, 11}, 5, 1, {3}, {1}, {1}, {0, 0}},
+    {"strided with a rest", {2, 3, 11}, 4, 1, {3}, {3}, {1}, {1, 0}},
+    {"2-D", {2, 3, 7, 5}, 4, 1, {3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+    {"asymmetric pads", {1, 2, 6, 9}, 3, 1, {3, 2}, {2, 2}, {1, 1}, {0, 1, 2, 0}},
+    {"dilated", {2, 2, 9, 8}, 3, 1, {2, 3}, {1, 2}, {3, 2}, {1, 2, 1, 2}},
+    {"grouped", {3, 6, 5, 5}, 4, 2, {3, 3}, {2, 1}, {1, 1}, {1, 1, 1, 1}},
+    {"depthwise", {2, 5, 6, 7}, 5, 5, {3, 3}, {2, 2}, {1, 1}, {1, 1, 0, 0}},
+    {"depthwise with multiplier", {2, 3, 6, 7}, 6, 3, {3, 3}, {1, 1}, {2, 1}, {2, 1, 2, 1}},
+    {"pointwise, strided", {2, 4, 5, 5}, 3, 1, {1, 1}, {2, 2}, {1, 1}, {0, 0, 0, 0}},
+    {"3-D", {1, 2, 4, 5, 3}, 2, 1, {2, 3, 1}, {1, 2, 1}, {1, 1, 1}, {1, 1, 0, 0, 1, 0}},
+};
+
+Shape output_shape(const Convolution& c) {
+  Shape shape = {c.x[0], c.maps};
+  for (size_t i = 0; i < c.kernel.size(); ++i) {
+    const int64_t padded = c.x[i + 2] + c.pads[i] + c.pads[c.kernel.size() + i];
+    shape.push_back((padded - c.dilations[i] * (c.kernel[i] - 1) - 1) / c.strides[i] + 1);
+  }
+  return shape;
+}
+
+Attributes attributes_of(const Convolution& c) {
+  return {{"kernel_shape", c.kernel},
+          {"strides", c.strides},
+          {"dilations", c.dilations},
+          {"pads", c.pads},
+          {"group", c.group}};
+}
+
+TEST(ContractionBody, ConvGradInput) {
+  for (DType dtype : kTypes) {
+    for (const Convolution& c : kConvolutions) {
+      Shape weight = {c.maps, c.x[1] / c.group};
+      weight.insert(weight.end(), c.kernel.begin(), c.kernel.end());
+      expect_body_agrees(
+          {c.name,
+           "ConvGradInput",
+           attributes_of(c),
+           {random_tensor(dtype, output_shape(c), 1), random_tensor(dtype, weight, 2), ints(c.x)},
+           1,
+           {2}},
+          kSums);
+    }
+  }
+}
+
+TEST(ContractionBody, ConvGradWeight) {
+  for (DType dtype : kTypes) {
+    for (const Convolution& c : kConvolutions) {
+      BodyCase call{c.name,
+                    "ConvGradWeight",
+                    attributes_of(c),
+                    {random_tensor(dtype, output_shape(c), 1), random_tensor(dtype, c.x, 2)}};
+      expect_body_agrees(call, kSums);
+      if (dtype == DType::kF64) continue;
+      call.attributes = with_out(call.attributes, DType::kF32);
+      expect_body_agrees(call, kSums);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test

@@ -1,0 +1,94 @@
+// Bodies of the loss gradients against their kernels.
+#include <gtest/gtest.h>
+
+#include "tests/ops/body_harness.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+constexpr double kSums = 16;  // Σ w over some dozen labels
+
+struct Scores {
+  const char* name;
+  Shape scores, labels;
+};
+const Scores kScores[] = {{"rows", {7, 5}, {7}},
+                          {"one class", {3, 1}, {3}},
+                          {"images", {2, 3, 4, 5}, {2, 4, 5}},
+                          {"no rows", {0, 5}, {0}}};
+
+/// Calls `body(dL, labels, weights or absent, attributes)` for every reduction and option.
+template <class Body>
+void for_each_form(DType dtype, const Scores& s, Body&& body) {
+  const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  for (const char* reduction : {"none", "sum", "mean"}) {
+    const Shape loss = std::string_view(reduction) == "none" ? s.labels : Shape{};
+    const Tensor dl = random_tensor(wide, loss, 1, 0.5, 2);
+    for (DType index : {DType::kI64, DType::kI32}) {
+      for (bool ignores : {false, true}) {
+        for (bool weighted : {false, true}) {
+          Attributes attributes = {{"reduction", std::string(reduction)}};
+          if (ignores) attributes.set("ignore_index", int64_t{0});
+          body(dl, random_ints(index, s.labels, 2, 0, s.scores[1]),
+               weighted ? random_tensor(dtype, {s.scores[1]}, 3, 0.25, 2) : Tensor{}, attributes);
+        }
+      }
+    }
+  }
+}
+
+TEST(LossBody, SoftmaxCrossEntropyLossGrad) {
+  for (DType dtype : kTypes) {
+    for (const Scores& s : kScores) {
+      for_each_form(dtype, s, [&](Tensor dl, Tensor labels, Tensor weights, Attributes attributes) {
+        std::vector<Tensor> inputs = {dl, random_tensor(dtype, s.scores, 4, -5, 0), labels};
+        if (weights.defined()) inputs.push_back(weights);
+        expect_body_agrees({s.name, "SoftmaxCrossEntropyLossGrad", attributes, inputs}, kSums);
+      });
+    }
+  }
+}
+
+TEST(LossBody, NegativeLogLikelihoodLossGrad) {
+  for (DType dtype : kTypes) {
+    for (const Scores& s : kScores) {
+      for_each_form(dtype, s, [&](Tensor dl, Tensor labels, Tensor weights, Attributes attributes) {
+        attributes.set("out_dtype", static_cast<int64_t>(dtype));
+        expect_body_agrees({s.name,
+                            "NegativeLogLikelihoodLossGrad",
+                            attributes,
+                            {dl, labels, weights, ints(s.scores)},
+                            1,
+                            {3}},
+                           kSums);
+      });
+    }
+  }
+}
+
+TEST(LossBody, IgnoredLabelsOutsideTheClasses) {
+  const Tensor labels = Tensor::of<int64_t>({4}, {1, -100, 2, -100});
+  const Attributes attributes = {{"ignore_index", int64_t{-100}}};
+  expect_body_agrees({"labels -100",
+                      "SoftmaxCrossEntropyLossGrad",
+                      attributes,
+                      {Tensor::scalar<float>(2), random_tensor(DType::kF32, {4, 3}, 1, -3, 0),
+                       labels, random_tensor(DType::kF32, {3}, 2, 0.5, 1)}},
+                     kSums);
+}
+
+TEST(LossBody, AllLabelsIgnoredGiveZero) {
+  const Tensor labels = Tensor::of<int64_t>({2}, {-1, -1});
+  const BodyCase call{
+      "all ignored",
+      "SoftmaxCrossEntropyLossGrad",
+      {{"ignore_index", int64_t{-1}}},
+      {Tensor::scalar<float>(1), random_tensor(DType::kF32, {2, 3}, 1, -3, 0), labels}};
+  for (const Tensor& dx : {run_kernel(call)[0], run_body(call)[0]}) {
+    for (int64_t i = 0; i < dx.size(); ++i) EXPECT_EQ(dx.at_as_double(i), 0);
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test

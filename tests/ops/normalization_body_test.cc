@@ -1,0 +1,87 @@
+// Bodies of the normalizations of ai.halfnote against their kernels.
+#include <gtest/gtest.h>
+
+#include "tests/ops/body_harness.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+// Sums of up to some hundred terms, and a division by a standard deviation of about 0.6.
+constexpr double kSums = 64;
+const Shape kShapes[] = {{4, 3}, {2, 5, 7}, {2, 3, 5, 3}, {3, 1, 2, 1, 3}};
+
+DType wide(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+TEST(NormalizationBody, BatchNormalization) {
+  for (DType dtype : kTypes) {
+    for (const Shape& shape : kShapes) {
+      const Shape channel = {shape[1]};
+      const DType w = wide(dtype);
+      expect_body_agrees({to_string(shape),
+                          "BatchNormalization",
+                          {{"epsilon", 1e-3f}, {"momentum", 0.7f}},
+                          {random_tensor(dtype, shape, 1, 1, 3), random_tensor(w, channel, 2),
+                           random_tensor(w, channel, 3), random_tensor(w, channel, 4),
+                           random_tensor(w, channel, 5, 0.5, 2)},
+                          5},
+                         kSums);
+    }
+  }
+}
+
+TEST(NormalizationBody, BatchNormalizationGrad) {
+  for (DType dtype : kTypes) {
+    for (const Shape& shape : kShapes) {
+      const Shape channel = {shape[1]};
+      const DType w = wide(dtype);
+      expect_body_agrees({to_string(shape),
+                          "BatchNormalizationGrad",
+                          {},
+                          {random_tensor(dtype, shape, 1), random_tensor(dtype, shape, 2),
+                           random_tensor(w, channel, 3), random_tensor(w, channel, 4, -0.1, 0.1),
+                           random_tensor(w, channel, 5, 1, 2)},
+                          3},
+                         kSums);
+    }
+  }
+}
+
+TEST(NormalizationBody, LayerNormalizationGrad) {
+  const Shape shape = {3, 5, 7};
+  for (DType dtype : kTypes) {
+    for (int64_t axis : {-1, 1, 0}) {
+      const auto first = static_cast<size_t>(axis < 0 ? axis + 3 : axis);
+      const Shape scale(shape.begin() + static_cast<std::ptrdiff_t>(first), shape.end());
+      Shape kept = shape;
+      for (size_t i = first; i < 3; ++i) kept[i] = 1;
+      for (DType out : {dtype, wide(dtype)}) {
+        expect_body_agrees(
+            {"axis " + std::to_string(axis),
+             "LayerNormalizationGrad",
+             {{"axis", axis}, {"out_dtype", static_cast<int64_t>(out)}},
+             {random_tensor(dtype, shape, 1), random_tensor(dtype, shape, 2),
+              random_tensor(dtype, scale, 3), random_tensor(DType::kF32, kept, 4, -0.1, 0.1),
+              random_tensor(DType::kF32, kept, 5, 1, 2)},
+             3},
+            kSums);
+      }
+    }
+  }
+}
+
+TEST(NormalizationBody, SoftmaxGradients) {
+  for (DType dtype : kTypes) {
+    for (int64_t axis : {-1, 0, 1}) {
+      const Attributes attributes = {{"axis", axis}};
+      const Tensor grad = random_tensor(dtype, {3, 5, 7}, 1);
+      const Tensor y = random_tensor(dtype, {3, 5, 7}, 2, 0, 0.3);
+      const Tensor log_y = random_tensor(dtype, {3, 5, 7}, 3, -4, 0);
+      expect_body_agrees({"axis", "SoftmaxGrad", attributes, {grad, y}}, kSums);
+      expect_body_agrees({"axis", "LogSoftmaxGrad", attributes, {grad, log_y}}, kSums);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test

@@ -1,0 +1,85 @@
+// Bodies of the pooling gradients against their kernels: overlapping and dilated windows, ties,
+// windows that reach beyond the input.
+#include <gtest/gtest.h>
+
+#include "tests/ops/body_harness.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+constexpr double kSums = 8;  // a sum of at most nine windows, in two orders
+
+struct Pool {
+  const char* name;
+  Shape x, y;
+  Attributes attributes;
+};
+
+using Ints = std::vector<int64_t>;
+
+const Pool kPools[] = {
+    {"apart", {2, 3, 6, 4}, {2, 3, 3, 2}, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}}},
+    {"overlapping", {1, 2, 7, 5}, {1, 2, 5, 3}, {{"kernel_shape", Ints{3, 3}}}},
+    {"padded",
+     {2, 1, 7, 5},
+     {2, 1, 4, 3},
+     {{"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}}},
+    {"asymmetric",
+     {2, 1, 7, 5},
+     {2, 1, 4, 2},
+     {{"kernel_shape", Ints{2, 3}}, {"strides", Ints{2, 2}}, {"pads", Ints{0, 1, 1, 0}}}},
+    {"a rest that no window reaches",
+     {1, 2, 8},
+     {1, 2, 2},
+     {{"kernel_shape", Ints{3}}, {"strides", Ints{3}}}},
+    {"ceil_mode",
+     {1, 2, 8, 6},
+     {1, 2, 4, 3},
+     {{"kernel_shape", Ints{3, 3}}, {"strides", Ints{2, 2}}, {"ceil_mode", int64_t{1}}}},
+    {"dilated", {2, 2, 9}, {2, 2, 5}, {{"kernel_shape", Ints{3}}, {"dilations", Ints{2}}}},
+    {"same_upper",
+     {1, 2, 7, 5},
+     {1, 2, 4, 3},
+     {{"kernel_shape", Ints{3, 2}},
+      {"strides", Ints{2, 2}},
+      {"auto_pad", std::string("SAME_UPPER")}}},
+    {"3-D",
+     {1, 2, 4, 3, 5},
+     {1, 2, 2, 2, 3},
+     {{"kernel_shape", Ints{2, 2, 3}}, {"strides", Ints{2, 1, 1}}}},
+};
+
+TEST(ReductionBody, MaxPoolGrad) {
+  for (DType dtype : kTypes) {
+    for (const Pool& pool : kPools) {
+      const Tensor grad = random_tensor(dtype, pool.y, 1);
+      expect_body_agrees(
+          {pool.name, "MaxPoolGrad", pool.attributes, {grad, random_tensor(dtype, pool.x, 2)}},
+          kSums);
+      const Tensor ties = random_ints(dtype, pool.x, 3, 0, 3);
+      expect_body_agrees({pool.name, "MaxPoolGrad", pool.attributes, {grad, ties}}, kSums);
+    }
+  }
+}
+
+TEST(ReductionBody, AveragePoolGrad) {
+  for (DType dtype : kTypes) {
+    for (const Pool& pool : kPools) {
+      for (int64_t include_pad : {0, 1}) {
+        Attributes attributes = pool.attributes;
+        attributes.set("count_include_pad", include_pad);
+        expect_body_agrees({pool.name,
+                            "AveragePoolGrad",
+                            attributes,
+                            {random_tensor(dtype, pool.y, 1), ints(pool.x)},
+                            1,
+                            {1}},
+                           kSums);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test

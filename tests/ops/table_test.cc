@@ -1,0 +1,170 @@
+// The operator table against ONNX's schemas, and against its own contract.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "compiler/ir/model.h"
+#include "compiler/onnx/schema.h"
+#include "compiler/ops/operator.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr int64_t kNewestOpset = 28;  // newer versions of an op say nothing about the table
+
+bool is_fixed(uint32_t slots, size_t index) { return index < 32 && (slots >> index & 1u) != 0; }
+
+bool has_type(const SchemaParameter& parameter, DType dtype) {
+  return std::find(parameter.dtypes.begin(), parameter.dtypes.end(), dtype) !=
+         parameter.dtypes.end();
+}
+
+/// May a tensor of floats that are computed with stand here? (8-bit floats are quantized data.)
+bool may_be_float(const SchemaParameter& parameter) {
+  return has_type(parameter, DType::kF32) || has_type(parameter, DType::kF16) ||
+         has_type(parameter, DType::kBF16);
+}
+
+/// The parameters that say whether an op takes a float type: those outside of the fixed slots, or
+/// all where every float slot is fixed.
+std::vector<SchemaParameter> deciding(const SchemaVersion& version, const OperatorRow& row) {
+  std::vector<SchemaParameter> free, all;
+  const auto look = [&](const std::vector<SchemaParameter>& parameters, uint32_t fixed) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!may_be_float(parameters[i])) continue;
+      all.push_back(parameters[i]);
+      if (!is_fixed(fixed, i)) free.push_back(parameters[i]);
+    }
+  };
+  look(version.inputs, row.fp32_inputs);
+  look(version.outputs, row.fp32_outputs);
+  return free.empty() ? all : free;
+}
+
+bool takes(const SchemaVersion& version, const OperatorRow& row, DType dtype) {
+  const std::vector<SchemaParameter> parameters = deciding(version, row);
+  return !parameters.empty() &&
+         std::all_of(parameters.begin(), parameters.end(),
+                     [&](const SchemaParameter& p) { return has_type(p, dtype); });
+}
+
+int first_legal(const SchemaOp& op, const OperatorRow& row, DType dtype) {
+  for (const SchemaVersion& version : op.versions) {
+    if (version.since <= kNewestOpset && takes(version, row, dtype)) {
+      return static_cast<int>(version.since);
+    }
+  }
+  return 0;
+}
+
+/// ai.onnx.ml holds classic learners (trees, vectorizers): nothing that is trained here.
+bool is_covered(const SchemaOp& op) { return op.domain != "ai.onnx.ml"; }
+
+std::string name_of(const OperatorRow& row) {
+  return std::string(row.domain) + (row.domain.empty() ? "" : ".") + std::string(row.name);
+}
+
+TEST(OperatorTable, EveryOnnxOpHasARow) {
+  int count = 0;
+  for (const SchemaOp& op : all_schema_ops()) {
+    if (!is_covered(op)) continue;
+    ++count;
+    EXPECT_NE(find_operator(op.domain, op.name), nullptr) << op.domain << "." << op.name;
+  }
+  EXPECT_GE(count, 203 + 5);  // the default domain, and the preview domains
+}
+
+TEST(OperatorTable, EveryRowIsAnOpOfOnnxOrOurs) {
+  std::set<std::pair<std::string_view, std::string_view>> known;
+  for (const SchemaOp& op : all_schema_ops()) known.emplace(op.domain, op.name);
+  for (const OperatorRow& row : operator_rows()) {
+    EXPECT_TRUE(row.domain == kHalfnoteDomain || known.count({row.domain, row.name}) == 1)
+        << name_of(row);
+  }
+}
+
+TEST(OperatorTable, LegalityIsThatOfTheSchemas) {
+  for (const SchemaOp& op : all_schema_ops()) {
+    const OperatorRow* row = find_operator(op.domain, op.name);
+    if (!is_covered(op) || row == nullptr) continue;
+    EXPECT_EQ(row->legality.f16, first_legal(op, *row, DType::kF16)) << name_of(*row);
+    EXPECT_EQ(row->legality.bf16, first_legal(op, *row, DType::kBF16)) << name_of(*row);
+  }
+}
+
+TEST(OperatorTable, RowsAreSortedAndUnique) {
+  const auto rows = operator_rows();
+  for (size_t i = 1; i < rows.size(); ++i) {
+    EXPECT_TRUE(std::tie(rows[i - 1].domain, rows[i - 1].name) <
+                std::tie(rows[i].domain, rows[i].name))
+        << name_of(rows[i]) << " stands twice";
+  }
+}
+
+TEST(OperatorTable, FindsEveryRowAndNothingElse) {
+  for (const OperatorRow& row : operator_rows()) {
+    EXPECT_EQ(find_operator(row.domain, row.name), &row) << name_of(row);
+  }
+  EXPECT_EQ(find_operator("", "Nonsense"), nullptr);
+  EXPECT_EQ(find_operator("", ""), nullptr);
+  EXPECT_EQ(find_operator("zzz", "Add"), nullptr);
+  EXPECT_EQ(find_operator(kHalfnoteDomain, "Conv"), nullptr);
+}
+
+TEST(OperatorTable, EveryRowStatesAGradientOrAReason) {
+  for (const OperatorRow& row : operator_rows()) {
+    EXPECT_NE(row.gradient != nullptr, !row.no_gradient.empty()) << name_of(row);
+  }
+}
+
+TEST(OperatorTable, OurOpsHaveInferenceAndBodyAndOnnxOpsHaveNone) {
+  for (const OperatorRow& row : operator_rows()) {
+    const bool ours = row.domain == kHalfnoteDomain;
+    EXPECT_EQ(row.infer != nullptr, ours) << name_of(row);
+    EXPECT_EQ(row.body != nullptr, ours) << name_of(row);
+  }
+}
+
+TEST(OperatorTable, FixedSlotsExistInTheSchema) {
+  for (const SchemaOp& op : all_schema_ops()) {
+    const OperatorRow* row = find_operator(op.domain, op.name);
+    if (!is_covered(op) || row == nullptr) continue;
+    const SchemaVersion& newest = op.versions.back();
+    EXPECT_EQ(row->fp32_inputs >> std::min<size_t>(newest.inputs.size(), 31), 0u) << name_of(*row);
+    EXPECT_EQ(row->fp32_outputs >> std::min<size_t>(newest.outputs.size(), 31), 0u)
+        << name_of(*row);
+  }
+}
+
+/// Ops whose precision class the reference table states, one of each kind of decision.
+TEST(OperatorTable, ClassesOfWellKnownOps) {
+  const std::pair<const char*, PrecisionClass> kExpected[] = {
+      {"MatMul", PrecisionClass::kAllow},  {"Conv", PrecisionClass::kAllow},
+      {"Softmax", PrecisionClass::kFp32},  {"Exp", PrecisionClass::kFp32},
+      {"Add", PrecisionClass::kInfer},     {"Tanh", PrecisionClass::kInfer},
+      {"Relu", PrecisionClass::kClear},    {"Reshape", PrecisionClass::kClear},
+      {"If", PrecisionClass::kStruct},     {"BitShift", PrecisionClass::kOpaque},
+      {"Softplus", PrecisionClass::kFp32}, {"Sqrt", PrecisionClass::kInfer},
+  };
+  for (const auto& [name, precision] : kExpected) {
+    ASSERT_NE(find_operator("", name), nullptr) << name;
+    EXPECT_EQ(find_operator("", name)->precision, precision) << name;
+  }
+  EXPECT_EQ(find_operator(kHalfnoteDomain, "SqrtGrad")->precision, PrecisionClass::kFp32);
+  EXPECT_EQ(find_operator(kHalfnoteDomain, "SoftplusGrad")->precision, PrecisionClass::kInfer);
+  EXPECT_EQ(class_name(PrecisionClass::kClear), "clear");
+}
+
+TEST(OperatorTable, GradientOpsAreLinearInTheIncomingGradient) {
+  for (const OperatorRow& row : operator_rows()) {
+    if (row.domain != kHalfnoteDomain || !row.name.ends_with("Grad")) continue;
+    EXPECT_EQ(row.scale, ScaleRule::kFirst) << name_of(row);
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test

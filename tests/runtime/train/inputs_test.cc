@@ -1,0 +1,334 @@
+// Fields to inputs: which goes where, every conversion against a formula written out here, and
+// refusals.
+#include <gmock/gmock.h>
+
+#include <cstring>
+
+#include "runtime/train/data/inputs.h"
+#include "support.h"
+
+namespace halfnote {
+namespace {
+
+using test::expect_error;
+
+SymbolicShape batch_of(std::initializer_list<int64_t> dims) {
+  SymbolicShape shape = {Dim::named("N")};
+  for (const int64_t dim : dims) shape.push_back(dim < 0 ? Dim::named("?") : Dim(dim));
+  return shape;
+}
+
+/// The first `rows` samples of one input.
+Tensor rows_of(const InputMap& map, size_t input, int64_t rows) {
+  Tensor batch = map.make_batch(input, rows);
+  std::vector<float> scratch;
+  for (int64_t row = 0; row < rows; ++row) map.fill(input, row, row, batch, scratch);
+  return batch;
+}
+
+Tensor convert(const Tensor& field, DType dtype, SymbolicShape shape,
+               const InputOptions& options = {}) {
+  const ModelInput input{"x", dtype, std::move(shape)};
+  const InputMap map(Dataset("d", {{"f", field}}), {&input, 1}, options);
+  return rows_of(map, 0, field.shape()[0]);
+}
+
+Dataset mnist_like() {
+  return Dataset("d", {{"image", test::random_tensor(DType::kU8, {3, 4, 4}, 1)},
+                       {"label", Tensor::of<uint8_t>({3}, {1, 2, 3})}});
+}
+
+TEST(InputChoice, GoesByNameThenOrder) {
+  const ModelInput by_order[] = {{"x.1", DType::kF32, batch_of({1, 4, 4})},
+                                 {"y", DType::kI64, batch_of({})}};
+  EXPECT_THAT(InputMap(mnist_like(), by_order).describe(),
+              testing::ElementsAre("image u8[4,4] -> x.1 f32[1,4,4]: /255",
+                                   "label u8[] -> y i64[]: range checked"));
+  const ModelInput swapped[] = {{"label", DType::kI64, batch_of({})},
+                                {"input", DType::kF32, batch_of({4, 4})}};
+  const InputMap map(mnist_like(), swapped);
+  EXPECT_EQ(map.field(0).name, "label");
+  EXPECT_EQ(map.field(1).name, "image");
+}
+
+TEST(InputChoice, GoesByMapFirst) {
+  const ModelInput inputs[] = {{"b", DType::kU8, batch_of({})}, {"a", DType::kU8, batch_of({})}};
+  const Dataset data("d",
+                     {{"a", Tensor::of<uint8_t>({1}, {1})}, {"b", Tensor::of<uint8_t>({1}, {2})}});
+  InputOptions options;
+  parse_input_names("a=b,b=a", options);
+  const InputMap map(data, inputs, options);
+  EXPECT_EQ(map.field(0).name, "a");
+  EXPECT_EQ(map.field(1).name, "b");
+}
+
+TEST(InputChoice, NamesUnusedFields) {
+  const ModelInput input{"x", DType::kF32, batch_of({4, 4})};
+  EXPECT_THAT(InputMap(mnist_like(), {&input, 1}).describe(),
+              testing::Contains("label u8[] is not used"));
+}
+
+TEST(InputChoice, RefusesWhatIsNotThere) {
+  const ModelInput inputs[] = {{"x", DType::kF32, batch_of({4, 4})},
+                               {"y", DType::kI64, batch_of({})},
+                               {"mask", DType::kI64, batch_of({})}};
+  expect_error(ErrorCode::kData,
+               {"no data for input \"mask\"", "expected 3 fields, got image u8[4,4], label u8[]"},
+               [&] { InputMap(mnist_like(), inputs); });
+  InputOptions options;
+  parse_input_names("x=imag", options);
+  expect_error(ErrorCode::kUsage, {"no such field", "did you mean image?"},
+               [&] { InputMap(mnist_like(), inputs, options); });
+  options.names = {{"z", "image"}};
+  expect_error(ErrorCode::kUsage, {"no such input"},
+               [&] { InputMap(mnist_like(), inputs, options); });
+}
+
+TEST(Conversion, ScalesBytes) {
+  const Tensor field = Tensor::of<uint8_t>({2, 2}, {0, 1, 128, 255});
+  const Tensor expected = Tensor::of<float>({2, 2}, {0, 1 / 255.0f, 128 / 255.0f, 1});
+  EXPECT_TRUE(identical(convert(field, DType::kF32, batch_of({2})), expected));
+  EXPECT_TRUE(
+      identical(convert(field, DType::kF16, batch_of({-1})), expected.cast_to(DType::kF16)));
+  EXPECT_TRUE(
+      identical(convert(field, DType::kBF16, batch_of({2})), expected.cast_to(DType::kBF16)));
+  EXPECT_TRUE(identical(convert(field, DType::kF64, batch_of({2})), expected.cast_to(DType::kF64)));
+}
+
+TEST(Conversion, ShapesImages) {
+  const Tensor grey = test::random_tensor(DType::kU8, {2, 3, 5}, 1);
+  struct Case {
+    SymbolicShape input;
+    Shape expected;
+  };
+  const Case cases[] = {{batch_of({1, 3, 5}), {2, 1, 3, 5}},
+                        {batch_of({-1, -1, -1}), {2, 1, 3, 5}},
+                        {batch_of({3, 5}), {2, 3, 5}},
+                        {batch_of({-1, 5}), {2, 3, 5}},
+                        {batch_of({15}), {2, 15}},
+                        {batch_of({-1}), {2, 15}},
+                        {batch_of({1, 1, 3, 5}), {2, 1, 1, 3, 5}}};
+  for (const Case& row : cases) {
+    const Tensor result = convert(grey, DType::kF32, row.input);
+    EXPECT_EQ(result.shape(), row.expected);
+    for (int64_t i = 0; i < grey.size(); ++i) {
+      ASSERT_EQ(result.at_as_double(i), static_cast<float>(grey.at_as_int(i)) / 255.0f);
+    }
+  }
+}
+
+TEST(Conversion, ReplicatesGrey) {
+  const Tensor result =
+      convert(Tensor::of<uint8_t>({1, 1, 2}, {51, 255}), DType::kF32, batch_of({3, 1, 2}));
+  EXPECT_TRUE(identical(result, Tensor::of<float>({1, 3, 1, 2}, {0.2f, 1, 0.2f, 1, 0.2f, 1})));
+}
+
+TEST(Conversion, NormalisesEachChannel) {
+  InputOptions options;
+  parse_normalize("0.5/0.25/0,0.5/1/2", options);
+  const Tensor result =
+      convert(Tensor::of<uint8_t>({1, 1, 1}, {255}), DType::kF32, batch_of({3, 1, 1}), options);
+  EXPECT_TRUE(identical(result, Tensor::of<float>({1, 3, 1, 1}, {1, 0.75f, 0.5f})));
+  parse_normalize("0.5,0.25", options);
+  EXPECT_TRUE(
+      identical(convert(Tensor::of<float>({1, 2}, {1, 0}), DType::kF32, batch_of({2}), options),
+                Tensor::of<float>({1, 2}, {2, -2})));
+}
+
+TEST(Conversion, ResizesBilinearly) {
+  // torch.nn.functional.interpolate([[[[0, 1], [2, 3]]]], size=(4, 4), mode="bilinear")
+  InputOptions options;
+  options.resize = Resize::kBilinear;
+  const Tensor result = convert(Tensor::of<float>({1, 2, 2}, {0, 1, 2, 3}), DType::kF32,
+                                batch_of({1, 4, 4}), options);
+  EXPECT_TRUE(identical(
+      result, Tensor::of<float>({1, 1, 4, 4}, {0, 0.25f, 0.75f, 1, 0.5f, 0.75f, 1.25f, 1.5f, 1.5f,
+                                               1.75f, 2.25f, 2.5f, 2, 2.25f, 2.75f, 3})));
+}
+
+TEST(Conversion, ResizesToTheNearest) {
+  InputOptions options;
+  options.resize = Resize::kNearest;
+  const Tensor field = Tensor::of<uint8_t>({1, 1, 3, 2}, {0, 51, 102, 153, 204, 255});
+  const Tensor larger = convert(field, DType::kF32, batch_of({1, 4, 3}), options);
+  EXPECT_TRUE(identical(larger, Tensor::of<float>({1, 1, 4, 3}, {0, 0, 0.2f, 0, 0, 0.2f, 0.4f, 0.4f,
+                                                                 0.6f, 0.8f, 0.8f, 1})));
+  const Tensor smaller = convert(field, DType::kF32, batch_of({1, 1, 1}), options);
+  EXPECT_TRUE(identical(smaller, Tensor::of<float>({1, 1, 1, 1}, {0})));
+}
+
+TEST(Conversion, FitsFashionMnistToTheCifarModel) {
+  InputOptions options;
+  options.resize = Resize::kBilinear;
+  const ModelInput inputs[] = {{"input.1", DType::kF32, batch_of({3, 32, 32})},
+                               {"y", DType::kI64, batch_of({})}};
+  const Dataset data("d", {{"image", test::random_tensor(DType::kU8, {2, 28, 28}, 5)},
+                           {"label", Tensor::of<uint8_t>({2}, {7, 9})}});
+  const InputMap map(data, inputs, options);
+  EXPECT_THAT(
+      map.describe(),
+      testing::Contains(
+          "image u8[28,28] -> input.1 f32[3,32,32]: /255, resized (bilinear), grey to 3 channels"));
+  const Tensor images = rows_of(map, 0, 2);
+  const auto pixels = images.data<float>();
+  for (size_t sample = 0; sample < 2; ++sample) {
+    const float* red = pixels.data() + sample * 3072;
+    EXPECT_EQ(std::memcmp(red, red + 1024, 4096), 0);
+    EXPECT_EQ(std::memcmp(red, red + 2048, 4096), 0);
+    EXPECT_EQ(red[0], static_cast<float>(
+                          data.fields()[0].data.at_as_int(static_cast<int64_t>(sample) * 784)) /
+                          255.0f);
+  }
+  EXPECT_TRUE(identical(rows_of(map, 1, 2), Tensor::of<int64_t>({2}, {7, 9})));
+}
+
+TEST(Conversion, CopiesWhatIsEqual) {
+  for (const DType dtype :
+       {DType::kF32, DType::kF64, DType::kBF16, DType::kI32, DType::kBool, DType::kU8}) {
+    const Tensor field = test::random_tensor(dtype, {3, 2, 2, 2}, 9);
+    EXPECT_TRUE(identical(convert(field, dtype, batch_of({2, 2, 2})), field)) << short_name(dtype);
+  }
+}
+
+TEST(Conversion, ChangesFloatTypesThroughF32) {
+  const Tensor wide = Tensor::of<double>({1, 3}, {0.1, -1e-3, 70000});
+  EXPECT_TRUE(identical(convert(wide, DType::kF32, batch_of({3})), wide.cast_to(DType::kF32)));
+  EXPECT_TRUE(identical(convert(wide, DType::kF16, batch_of({3})),
+                        wide.cast_to(DType::kF32).cast_to(DType::kF16)));
+  const Tensor half = Tensor::of<float>({1, 2}, {0.1f, 2}).cast_to(DType::kF16);
+  EXPECT_TRUE(identical(convert(half, DType::kF64, batch_of({2})), half.cast_to(DType::kF64)));
+}
+
+TEST(Conversion, ChangesIntegerTypes) {
+  const Tensor tokens = Tensor::of<uint16_t>({2, 3}, {0, 1, 2, 50000, 65535, 5});
+  EXPECT_TRUE(identical(convert(tokens, DType::kI64, batch_of({3})), tokens.cast_to(DType::kI64)));
+  const Tensor column = Tensor::of<int32_t>({2, 1}, {3, 4});
+  EXPECT_TRUE(
+      identical(convert(column, DType::kI64, batch_of({})), Tensor::of<int64_t>({2}, {3, 4})));
+  EXPECT_TRUE(
+      identical(convert(column, DType::kU8, batch_of({1})), Tensor::of<uint8_t>({2, 1}, {3, 4})));
+}
+
+TEST(Conversion, RefusesIntegersThatDoNotFit) {
+  expect_error(
+      ErrorCode::kData,
+      {"d: a number of \"f\" does not fit its input, sample 1", "expected i32, got 4294967296"},
+      [] {
+        convert(Tensor::of<int64_t>({2}, {1, int64_t{1} << 32}), DType::kI32, batch_of({}));
+      });
+  expect_error(ErrorCode::kData, {"sample 0", "expected u8, got -1"},
+               [] { convert(Tensor::of<int8_t>({1}, {-1}), DType::kU8, batch_of({})); });
+}
+
+struct MisfitCase {
+  const char* name;
+  DType from;
+  Shape field;
+  DType to;
+  SymbolicShape input;
+  std::vector<std::string> message;
+};
+
+class Misfit : public testing::TestWithParam<MisfitCase> {};
+
+TEST_P(Misfit, IsRefused) {
+  const MisfitCase& row = GetParam();
+  expect_error(ErrorCode::kData, row.message,
+               [&] { convert(Tensor(row.from, row.field), row.to, row.input); });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Misfit,
+    testing::Values(
+        MisfitCase{"size",
+                   DType::kU8,
+                   {2, 28, 28},
+                   DType::kF32,
+                   batch_of({1, 32, 32}),
+                   {"the data does not fit input \"x\" (the image sizes differ)",
+                    "expected f32[1,32,32] a sample, got f u8[28,28]", "--resize"}},
+        MisfitCase{"channels",
+                   DType::kU8,
+                   {2, 3, 4, 4},
+                   DType::kF32,
+                   batch_of({1, 4, 4}),
+                   {"the channels differ"}},
+        MisfitCase{"channels_last",
+                   DType::kU8,
+                   {2, 32, 32, 3},
+                   DType::kF32,
+                   batch_of({3, 32, 32}),
+                   {"transpose it to (N, C, H, W)"}},
+        MisfitCase{"label_as_image",
+                   DType::kU8,
+                   {2},
+                   DType::kF32,
+                   batch_of({1, 4, 4}),
+                   {"the shapes differ"}},
+        MisfitCase{"image_as_label",
+                   DType::kU8,
+                   {2, 4, 4},
+                   DType::kI64,
+                   batch_of({}),
+                   {"the shapes differ", "expected i64[] a sample"}},
+        MisfitCase{
+            "float_as_label", DType::kF32, {2}, DType::kI64, batch_of({}), {"the types differ"}},
+        MisfitCase{"int_as_float",
+                   DType::kI64,
+                   {2, 3},
+                   DType::kF32,
+                   batch_of({3}),
+                   {"only u8 and float data becomes float"}},
+        MisfitCase{
+            "bool_as_int", DType::kBool, {2}, DType::kI32, batch_of({}), {"the types differ"}},
+        MisfitCase{"length",
+                   DType::kF32,
+                   {2, 5},
+                   DType::kF32,
+                   batch_of({6}),
+                   {"the shapes differ", "got f f32[5]"}},
+        MisfitCase{
+            "no_batch", DType::kF32, {2}, DType::kF32, {}, {"a scalar has no dim for the batch"}},
+        MisfitCase{"huge",
+                   DType::kU8,
+                   {2, 4, 4},
+                   DType::kF32,
+                   batch_of({1, int64_t{1} << 40, int64_t{1} << 40}),
+                   {"the image is too large"}},
+        MisfitCase{
+            "type", DType::kU8, {2}, DType::kC64, batch_of({}), {"no data becomes this type"}}),
+    [](const auto& row) { return row.param.name; });
+
+TEST(Normalize, ReadsOneNumberOrOneAChannel) {
+  InputOptions options;
+  parse_normalize("0.286,0.353", options);
+  EXPECT_THAT(options.mean, testing::ElementsAre(0.286f));
+  parse_normalize("0.49/0.48/0.45,0.25/0.24/0.26", options);
+  EXPECT_THAT(options.deviation, testing::ElementsAre(0.25f, 0.24f, 0.26f));
+  for (const char* text :
+       {"", "1", "1,2,3", "a,1", "1,", "0,0", "0,-1", "1/2,1", "nan,1", "0,inf", "0 ,1"}) {
+    expect_error(ErrorCode::kUsage, {"--normalize"}, [&] { parse_normalize(text, options); });
+  }
+}
+
+TEST(Normalize, MustFitTheChannels) {
+  InputOptions options;
+  parse_normalize("0/0,1/1", options);
+  expect_error(ErrorCode::kUsage, {"expected 1 or 3 numbers each, got 2"}, [&] {
+    convert(Tensor(DType::kU8, {1, 3, 2, 2}), DType::kF32, batch_of({3, 2, 2}), options);
+  });
+}
+
+TEST(Words, OfOptionsAreChecked) {
+  EXPECT_EQ(resize_from_name("bilinear"), Resize::kBilinear);
+  expect_error(ErrorCode::kUsage, {"none, nearest or bilinear", "\"cubic\""},
+               [] { resize_from_name("cubic"); });
+  InputOptions options;
+  for (const char* text : {"", "a", "=a", "a=", "a=b,"}) {
+    expect_error(ErrorCode::kUsage, {"expected INPUT=FIELD"},
+                 [&] { parse_input_names(text, options); });
+  }
+}
+
+}  // namespace
+}  // namespace halfnote
