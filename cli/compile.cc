@@ -1,6 +1,7 @@
 // halfnote compile: an ONNX model in, a mixed-precision training artifact out.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -27,7 +28,8 @@ struct CompileArguments {
   std::vector<std::string> skip, dump;
   std::string stop_after, dump_folder = ".";
   CompileOptions flags;  // values of the plain flags
-  bool emulate = false, plan = false, quiet = false, verbose = false, no_pad = false, no_refine = false;
+  bool emulate = false, plan = false, quiet = false, verbose = false, no_pad = false,
+       no_refine = false;
 };
 
 /// `name=12`: the parts.
@@ -36,8 +38,10 @@ std::pair<std::string, int64_t> parse_dim(const std::string& text) {
   int64_t number = 0;
   const char* begin = text.data() + (at == std::string::npos ? text.size() : at + 1);
   const auto [end, code] = std::from_chars(begin, text.data() + text.size(), number);
-  if (at == 0 || at == std::string::npos || code != std::errc() || end != text.data() + text.size() || number < 1) {
-    throw Error(ErrorCode::kUsage, "--dim is not understood").expected("NAME=NUMBER, as in --dim batch=32", "\"" + text + "\"");
+  if (at == 0 || at == std::string::npos || code != std::errc() ||
+      end != text.data() + text.size() || number < 1) {
+    throw Error(ErrorCode::kUsage, "--dim is not understood")
+        .expected("NAME=NUMBER, as in --dim batch=32", "\"" + text + "\"");
   }
   return {text.substr(0, at), number};
 }
@@ -64,7 +68,8 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
   if (a.no_refine) o.policy.cost_refinement = false;
   if (!a.loss_scale.empty()) {
     float fixed = 0;
-    const auto [end, code] = std::from_chars(a.loss_scale.data(), a.loss_scale.data() + a.loss_scale.size(), fixed);
+    const auto [end, code] =
+        std::from_chars(a.loss_scale.data(), a.loss_scale.data() + a.loss_scale.size(), fixed);
     if (code == std::errc() && end == a.loss_scale.data() + a.loss_scale.size()) {
       o.policy.scaler = scaler_preset("static");
       o.policy.scaler.init = fixed;
@@ -90,7 +95,8 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
   override_with(verb, "--schedule", f.optimizer.schedule.kind, t.optimizer.schedule.kind);
   override_with(verb, "--warmup", f.optimizer.schedule.warmup, t.optimizer.schedule.warmup);
   override_with(verb, "--schedule-steps", f.optimizer.schedule.total, t.optimizer.schedule.total);
-  override_with(verb, "--schedule-step-size", f.optimizer.schedule.step_size, t.optimizer.schedule.step_size);
+  override_with(verb, "--schedule-step-size", f.optimizer.schedule.step_size,
+                t.optimizer.schedule.step_size);
   override_with(verb, "--schedule-gamma", f.optimizer.schedule.gamma, t.optimizer.schedule.gamma);
   for (const std::string& pattern : a.no_decay) {
     t.optimizer.groups.push_back({pattern, 0.0f, std::nullopt});
@@ -118,9 +124,11 @@ void write_text(const fs::path& file, const std::string& text) {
 
 int run(const CLI::App& verb, const CompileArguments& a) {
   if (a.emit != "artifact" && a.emit != "step") {
-    throw Error(ErrorCode::kUsage, "unknown --emit").expected("artifact or step", "\"" + a.emit + "\"");
+    throw Error(ErrorCode::kUsage, "unknown --emit")
+        .expected("artifact or step", "\"" + a.emit + "\"");
   }
-  if (a.emulate && a.emit != "step") throw Error(ErrorCode::kUsage, "--emulate-16bit goes with --emit step");
+  if (a.emulate && a.emit != "step")
+    throw Error(ErrorCode::kUsage, "--emulate-16bit goes with --emit step");
   const CompileOptions options = options_of(verb, a);
   const CompileResult result = compile_file(a.model, options);
   for (const Remark& remark : result.remarks) {
@@ -150,13 +158,17 @@ int run(const CLI::App& verb, const CompileArguments& a) {
 }
 
 void add_precision_flags(CLI::App* verb, CompileArguments& a) {
-  verb->add_option("--precision", a.precision, "fp32, fp16 or bf16 (default: the policy's, else fp32)");
+  verb->add_option("--precision", a.precision,
+                   "fp32, fp16 or bf16 (default: the policy's, else fp32)");
   verb->add_option("--policy", a.policy, "policy file (TOML, docs/policy.md); flags win over it");
   verb->add_option("--allow-op", a.allow_ops, "op type that runs in 16 bit")->take_all();
   verb->add_option("--fp32-op", a.fp32_ops, "op type that stays in FP32")->take_all();
-  verb->add_option("--allow-node", a.allow_nodes, "nodes that run in 16 bit (RE2, whole name)")->take_all();
-  verb->add_option("--fp32-node", a.fp32_nodes, "nodes that stay in FP32 (RE2, whole name)")->take_all();
-  verb->add_option("--loss-scale", a.loss_scale, "preset (halfnote, pytorch, keras, deepspeed, …) or a fixed number");
+  verb->add_option("--allow-node", a.allow_nodes, "nodes that run in 16 bit (RE2, whole name)")
+      ->take_all();
+  verb->add_option("--fp32-node", a.fp32_nodes, "nodes that stay in FP32 (RE2, whole name)")
+      ->take_all();
+  verb->add_option("--loss-scale", a.loss_scale,
+                   "preset (halfnote, pytorch, keras, deepspeed, …) or a fixed number");
   verb->add_flag("--no-pad", a.no_pad, "do not pad 16-bit contractions to multiples of 8");
   verb->add_flag("--no-cost-refinement", a.no_refine, "take the colouring by the lists as it is");
 }
@@ -165,22 +177,29 @@ void add_train_flags(CLI::App* verb, CompileArguments& a) {
   TrainOptions& t = a.flags.train;
   verb->add_option("--loss", t.loss, "attach a loss: cross_entropy, nll or mse");
   verb->add_option("--loss-output", t.loss_output, "name of the output that is the loss");
-  verb->add_option("--loss-input", t.loss_input, "value that --loss reads (default: the first output)");
-  verb->add_option("--optimizer", t.optimizer.kind, "sgd, momentum, nesterov, adam, adamw, none (default: adamw)");
+  verb->add_option("--loss-input", t.loss_input,
+                   "value that --loss reads (default: the first output)");
+  verb->add_option("--optimizer", t.optimizer.kind,
+                   "sgd, momentum, nesterov, adam, adamw, none (default: adamw)");
   verb->add_option("--lr", t.optimizer.lr, "learning rate (default: 1e-3)");
   verb->add_option("--momentum", t.optimizer.momentum, "of momentum and nesterov (default: 0.9)");
   verb->add_option("--weight-decay", t.optimizer.weight_decay, "decoupled for adamw (default: 0)");
-  verb->add_option("--no-decay", a.no_decay, "parameters without weight decay (RE2, whole name)")->take_all();
+  verb->add_option("--no-decay", a.no_decay, "parameters without weight decay (RE2, whole name)")
+      ->take_all();
   verb->add_option("--grad-clip", t.optimizer.clip_norm, "clip the global gradient norm");
   verb->add_option("--schedule", t.optimizer.schedule.kind, "constant, linear, cosine or step");
   verb->add_option("--warmup", t.optimizer.schedule.warmup, "steps of linear warm-up");
-  verb->add_option("--schedule-steps", t.optimizer.schedule.total, "steps until the end of linear and cosine");
-  verb->add_option("--schedule-step-size", t.optimizer.schedule.step_size, "steps between drops of step");
-  verb->add_option("--schedule-gamma", t.optimizer.schedule.gamma, "factor of each drop (default: 0.1)");
+  verb->add_option("--schedule-steps", t.optimizer.schedule.total,
+                   "steps until the end of linear and cosine");
+  verb->add_option("--schedule-step-size", t.optimizer.schedule.step_size,
+                   "steps between drops of step");
+  verb->add_option("--schedule-gamma", t.optimizer.schedule.gamma,
+                   "factor of each drop (default: 0.1)");
   verb->add_option("--accumulate", t.accumulation, "micro-batches per update (default: 1)");
   verb->add_option("--trainable", t.trainable, "parameters to train (RE2, whole name)")->take_all();
   verb->add_option("--freeze", t.frozen, "parameters to leave alone (RE2, whole name)")->take_all();
-  verb->add_flag("--force-training", t.force_training, "train BatchNormalization and Dropout exported for inference");
+  verb->add_flag("--force-training", t.force_training,
+                 "train BatchNormalization and Dropout exported for inference");
   verb->add_option("--seed", t.seed, "seed of drawn parameters and dropout (default: 0)");
   verb->add_flag("--inference", a.flags.inference_only, "precision passes only, no training step");
 }
@@ -189,15 +208,18 @@ void add_train_flags(CLI::App* verb, CompileArguments& a) {
 
 void add_compile(CLI::App& app, Action& action) {
   auto a = std::make_shared<CompileArguments>();
-  CLI::App* verb = app.add_subcommand("compile", "turn an ONNX model into a mixed-precision training artifact");
+  CLI::App* verb =
+      app.add_subcommand("compile", "turn an ONNX model into a mixed-precision training artifact");
   verb->add_option("model", a->model, "the model (.onnx, or ONNX text: .onnxtxt)")->required();
   verb->add_option("-o,--output", a->output, "the artifact (default: MODEL.hn.onnx)");
   add_precision_flags(verb, *a);
   add_train_flags(verb, *a);
   verb->add_option("--dim", a->dims, "fix a symbolic dim: NAME=N")->take_all();
   verb->add_option("--emit", a->emit, "artifact, or step: the training step as one ordinary model");
-  verb->add_flag("--emulate-16bit", a->emulate, "with --emit step: every 16-bit op as FP32 between casts");
-  verb->add_option("--report", a->report, "write the report as JSON: every node, its type and the reason");
+  verb->add_flag("--emulate-16bit", a->emulate,
+                 "with --emit step: every 16-bit op as FP32 between casts");
+  verb->add_option("--report", a->report,
+                   "write the report as JSON: every node, its type and the reason");
   verb->add_flag("--plan", a->plan, "print the report, write no artifact");
   verb->add_option("--skip-pass", a->skip, "leave a pass out")->take_all();
   verb->add_option("--stop-after", a->stop_after, "stop after this pass");

@@ -1,8 +1,10 @@
-// The contract between the plan and the kernels. A kernel knows tensors and attributes, never a graph.
+// The contract between the plan and the kernels. A kernel knows tensors and attributes, never a
+// graph.
 //
-// A backend is a table of rows, best first, the plain reference last. Whoever needs a kernel asks the rows of an
-// operator in turn: each either prepares a kernel for exactly this call (types, shapes, attributes, constants all
-// known) or says why it cannot. Preparation happens once, before the first step; `run` allocates nothing.
+// A backend is a table of rows, best first, the plain reference last. Whoever needs a kernel asks
+// the rows of an operator in turn: each either prepares a kernel for exactly this call (types,
+// shapes, attributes, constants all known) or says why it cannot. Preparation happens once, before
+// the first step; `run` allocates nothing.
 #pragma once
 
 #include <memory>
@@ -18,7 +20,8 @@
 
 namespace halfnote {
 
-/// How the elements of a buffer lie in memory. Only the plan and the kernels speak of it, the graph never does.
+/// How the elements of a buffer lie in memory. Only the plan and the kernels speak of it, the graph
+/// never does.
 struct Layout {
   enum class Kind : uint8_t {
     kPlain,         // row-major, in the order of the shape
@@ -83,9 +86,11 @@ class Kernel {
 
   /// Bytes of scratch memory that `run` needs, 64-byte aligned; nothing in it survives the call.
   virtual size_t workspace_bytes() const { return 0; }
-  /// May output `output` be written over input `input` (same bytes)? The plan decides whether it is.
+  /// May output `output` be written over input `input` (same bytes)? The plan decides whether it
+  /// is.
   virtual bool can_share(size_t /*input*/, size_t /*output*/) const { return false; }
-  /// Is output 0 just input 0 under another shape? Then the plan lets both share one buffer and skips the run.
+  /// Is output 0 just input 0 under another shape? Then the plan lets both share one buffer and
+  /// skips the run.
   virtual bool is_view() const { return false; }
   /// The layouts the kernel reads and writes, where they differ from the plain one.
   virtual Layout input_layout(size_t /*input*/) const { return {}; }
@@ -126,7 +131,8 @@ struct KernelChoice {
 class KernelTable {
  public:
   explicit KernelTable(std::vector<KernelRow> rows);
-  /// The first row that accepts the call. `only` restricts to rows whose name starts with it (tests, --kernels).
+  /// The first row that accepts the call. `only` restricts to rows whose name starts with it
+  /// (tests, --kernels).
   KernelChoice choose(const KernelCall& call, std::string_view only = {}) const;
   std::span<const KernelRow> rows() const { return rows_; }
   /// The rows of one operator, best first.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/version.h"
+#include "compiler/ir/node_names.h"
 #include "compiler/ops/body.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/infer_shapes.h"
@@ -41,10 +42,17 @@ nlohmann::ordered_json scaler_json(const LossScaler& s) {
 }
 
 nlohmann::ordered_json optimizer_json(const Optimizer& o) {
-  return {{"kind", o.kind},           {"lr", o.lr},           {"momentum", o.momentum},
-          {"beta1", o.beta1},         {"beta2", o.beta2},     {"epsilon", o.epsilon},
-          {"weight_decay", o.weight_decay}, {"clip_norm", o.clip_norm}, {"schedule", o.schedule.kind},
-          {"warmup", o.schedule.warmup},    {"total", o.schedule.total}};
+  return {{"kind", o.kind},
+          {"lr", o.lr},
+          {"momentum", o.momentum},
+          {"beta1", o.beta1},
+          {"beta2", o.beta2},
+          {"epsilon", o.epsilon},
+          {"weight_decay", o.weight_decay},
+          {"clip_norm", o.clip_norm},
+          {"schedule", o.schedule.kind},
+          {"warmup", o.schedule.warmup},
+          {"total", o.schedule.total}};
 }
 
 }  // namespace
@@ -84,6 +92,7 @@ CompileResult compile(Model model, const CompileOptions& options, EvaluateConsta
   CompileResult result;
   PassContext context{options, infer_node, std::move(evaluate), result.remarks, {}};
   result.pipeline = run_pipeline(model, context, compile_pipeline());
+  for_each_graph(model, make_node_names_unique);
   attach_bodies(model);
   model.ir_version = kIrVersion;
   model.producer_name = "halfnote";

@@ -34,7 +34,8 @@ void check_names(const CompileOptions& options, std::span<const PassRow> rows) {
     const std::string_view near = closest(name, known);
     throw Error(ErrorCode::kUsage, "unknown pass")
         .expected("a pass of the pipeline", "\"" + name + "\"")
-        .hint(near.empty() ? "`halfnote ops --passes` lists them" : "did you mean " + std::string(near) + "?");
+        .hint(near.empty() ? "`halfnote ops --passes` lists them"
+                           : "did you mean " + std::string(near) + "?");
   }
 }
 
@@ -62,14 +63,15 @@ bool run_row(const PassRow& row, Model& model, PassContext& context) {
 
 void check_flag(const PassRow& row, bool changed, uint64_t before, uint64_t after) {
   if (changed || before == after) return;
-  throw Error(ErrorCode::kInternal, "pass " + std::string(row.name) + " changed the model but said it did not");
+  throw Error(ErrorCode::kInternal,
+              "pass " + std::string(row.name) + " changed the model but said it did not");
 }
 
 void dump(const Model& model, const PassRow& row, size_t index, const CompileOptions& options) {
   std::string number = std::to_string(index);
   number.insert(0, number.size() < 2 ? 1 : 0, '0');
-  const std::filesystem::path file =
-      std::filesystem::path(options.dump_folder) / (number + "-" + std::string(row.name) + ".onnxtxt");
+  const std::filesystem::path file = std::filesystem::path(options.dump_folder) /
+                                     (number + "-" + std::string(row.name) + ".onnxtxt");
   const std::string text = print(model, {.elide_above = 64});
   const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
   write_file_atomic(file, std::span(&bytes, 1));

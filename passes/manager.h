@@ -1,4 +1,5 @@
-// Runs a pipeline: the stages in order, each pass verified, timed, and named in the errors it throws.
+// Runs a pipeline: the stages in order, each pass verified, timed, and named in the errors it
+// throws.
 #pragma once
 
 #include <span>
@@ -17,9 +18,10 @@ struct PipelineResult {
   std::vector<PassRecord> records;
 };
 
-/// Runs the rows on the model. After a pass that changed a graph the graph is verified; the flag that the pass gave is
-/// checked against a hash of the model. Options may skip passes by name, stop after one, and dump the text after
-/// some. Throws Error(kUsage) for an unknown pass name, with the closest one.
+/// Runs the rows on the model. After a pass that changed a graph the graph is verified; the flag
+/// that the pass gave is checked against a hash of the model. Options may skip passes by name, stop
+/// after one, and dump the text after some. Throws Error(kUsage) for an unknown pass name, with the
+/// closest one.
 PipelineResult run_pipeline(Model& model, PassContext& context, std::span<const PassRow> rows);
 
 }  // namespace halfnote

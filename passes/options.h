@@ -1,4 +1,5 @@
-// What the user asks of a compilation: plain data, filled from the policy file and the command line.
+// What the user asks of a compilation: plain data, filled from the policy file and the command
+// line.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace halfnote {
 
-/// The rule by which the loss scale moves (docs/loss-scaling.md). Field names are those of the op UpdateLossScale.
+/// The rule by which the loss scale moves (docs/loss-scaling.md). Field names are those of the op
+/// UpdateLossScale.
 struct LossScaler {
   std::string preset = "halfnote";
   bool dynamic = true;  // false: `init` for ever, overflowing steps are still skipped
@@ -29,8 +31,8 @@ struct LossScaler {
   friend bool operator==(const LossScaler&, const LossScaler&) = default;
 };
 
-/// The precision rules. Lists name op types (`Softmax`, `ai.halfnote.Dropout`) or match node names; node rules win over
-/// op rules, and a node or op in both lists is an error.
+/// The precision rules. Lists name op types (`Softmax`, `ai.halfnote.Dropout`) or match node names;
+/// node rules win over op rules, and a node or op in both lists is an error.
 struct Policy {
   DType dtype = DType::kF32;  // f32, f16 or bf16
   std::vector<std::string> allow_ops, fp32_ops;
@@ -64,7 +66,7 @@ struct Optimizer {
   float beta1 = 0.9f, beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.0f;
-  float clip_norm = 0.0f;  // global L2 norm; 0: no clipping
+  float clip_norm = 0.0f;              // global L2 norm; 0: no clipping
   std::vector<ParameterGroup> groups;  // the first that matches holds
   bool no_decay_on_1d = false;         // norms and biases
   Schedule schedule;
@@ -74,8 +76,9 @@ struct TrainOptions {
   std::string loss;         // cross_entropy, nll, mse: attached to a graph without a loss
   std::string loss_output;  // name of the output that is the loss, for a graph that has one
   std::string loss_input;   // the value the attached loss reads; default: the first output
-  std::vector<std::string> trainable;  // RE2 on initializer names; empty: all that look like weights
-  std::vector<std::string> frozen;     // RE2, taken away again
+  std::vector<std::string>
+      trainable;                    // RE2 on initializer names; empty: all that look like weights
+  std::vector<std::string> frozen;  // RE2, taken away again
   bool force_training = false;
   Optimizer optimizer;
   int64_t accumulation = 1;  // micro-batches per applied step
@@ -85,11 +88,11 @@ struct TrainOptions {
 struct CompileOptions {
   Policy policy;
   TrainOptions train;
-  bool inference_only = false;             // no training step: precision passes on the graph alone
-  std::map<std::string, int64_t> dims;     // --dim batch=32
+  bool inference_only = false;          // no training step: precision passes on the graph alone
+  std::map<std::string, int64_t> dims;  // --dim batch=32
   std::vector<std::string> skip_passes;
   std::string stop_after;
-  std::vector<std::string> dump_after;     // pass names, or `all`
+  std::vector<std::string> dump_after;  // pass names, or `all`
   std::string dump_folder = ".";
 };
 

@@ -1,4 +1,5 @@
-// The contract of a pass: one function that rewrites a graph (or the model) and says whether it changed it.
+// The contract of a pass: one function that rewrites a graph (or the model) and says whether it
+// changed it.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,8 @@
 
 namespace halfnote {
 
-/// Runs one node on constant operands; given by the runtime, which has kernels. Throws Error(kUnsupported) if it cannot.
+/// Runs one node on constant operands; given by the runtime, which has kernels. Throws
+/// Error(kUnsupported) if it cannot.
 using EvaluateConstants =
     std::function<std::vector<Tensor>(const Graph&, NodeId, const std::vector<Tensor>&)>;
 
@@ -43,7 +45,14 @@ struct PassContext {
 };
 
 /// How far a model has come. A pass needs one stage and may give the next.
-enum class Stage : uint8_t { kImported, kCanonical, kDifferentiated, kPrecisionAssigned, kPadded, kDeviceReady };
+enum class Stage : uint8_t {
+  kImported,
+  kCanonical,
+  kDifferentiated,
+  kPrecisionAssigned,
+  kPadded,
+  kDeviceReady
+};
 std::string_view stage_name(Stage stage);
 
 /// Which graphs of the model a graph pass visits.
@@ -59,7 +68,8 @@ struct PassRow {
   Scope scope = Scope::kEveryGraph;
   Stage needs = Stage::kImported;
   Stage gives = Stage::kImported;
-  /// Does it rewrite the bodies of If, Loop and Scan? If not, it must leave those regions as they are.
+  /// Does it rewrite the bodies of If, Loop and Scan? If not, it must leave those regions as they
+  /// are.
   bool enters_subgraphs = false;
   std::string_view reason;  // why it is there, one line
 };

@@ -1,4 +1,5 @@
-// Every pass, one line each; its file says what it does, its golden file under tests/passes/golden/ shows it.
+// Every pass, one line each; its file says what it does, its golden file under tests/passes/golden/
+// shows it.
 #pragma once
 
 #include "passes/pass.h"

@@ -1,4 +1,5 @@
-// The compile pipeline. Order is meaning: each row says what it needs, what it gives, and why it stands here.
+// The compile pipeline. Order is meaning: each row says what it needs, what it gives, and why it
+// stands here.
 #include "passes/manager.h"
 #include "passes/passes.h"
 

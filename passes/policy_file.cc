@@ -22,7 +22,9 @@ std::string where_of(const toml::node& node, std::string_view file) {
 }
 
 [[noreturn]] void wrong_type(const std::string& where, const char* wanted) {
-  throw Error(ErrorCode::kUsage, "a policy value has the wrong type").at({where, {}, {}}).expected(wanted, "another type");
+  throw Error(ErrorCode::kUsage, "a policy value has the wrong type")
+      .at({where, {}, {}})
+      .expected(wanted, "another type");
 }
 
 Setter into(std::string& target) {
@@ -83,10 +85,11 @@ class Reader {
   Reader(std::string_view file, CompileOptions& options) : file_(file), options_(options) {}
 
   void run(const toml::table& root) {
-    read(root, {{"precision", table_of([this] { return precision_keys(); })},
-                {"loss_scale", [this](const toml::node& n, const std::string& w) { loss_scale(n, w); }},
-                {"train", table_of([this] { return train_keys(); })},
-                {"optimizer", table_of([this] { return optimizer_keys(); })}});
+    read(root,
+         {{"precision", table_of([this] { return precision_keys(); })},
+          {"loss_scale", [this](const toml::node& n, const std::string& w) { loss_scale(n, w); }},
+          {"train", table_of([this] { return train_keys(); })},
+          {"optimizer", table_of([this] { return optimizer_keys(); })}});
   }
 
  private:
@@ -103,7 +106,8 @@ class Reader {
       const std::string_view near = closest(key.str(), known);
       throw Error(ErrorCode::kUsage, "unknown key \"" + std::string(key.str()) + "\"")
           .at({where_of(node, file_), {}, {}})
-          .hint(near.empty() ? "docs/policy.md lists the keys" : "did you mean " + std::string(near) + "?");
+          .hint(near.empty() ? "docs/policy.md lists the keys"
+                             : "did you mean " + std::string(near) + "?");
     }
   }
 
@@ -154,10 +158,14 @@ class Reader {
 
   Keys train_keys() {
     TrainOptions& t = options_.train;
-    return {{"loss", into(t.loss)},           {"loss_output", into(t.loss_output)},
-            {"loss_input", into(t.loss_input)}, {"trainable", into(t.trainable)},
-            {"freeze", into(t.frozen)},       {"force_training", into(t.force_training)},
-            {"accumulate", into(t.accumulation)}, {"seed", into(t.seed)}};
+    return {{"loss", into(t.loss)},
+            {"loss_output", into(t.loss_output)},
+            {"loss_input", into(t.loss_input)},
+            {"trainable", into(t.trainable)},
+            {"freeze", into(t.frozen)},
+            {"force_training", into(t.force_training)},
+            {"accumulate", into(t.accumulation)},
+            {"seed", into(t.seed)}};
   }
 
   Keys optimizer_keys() {
@@ -178,8 +186,8 @@ class Reader {
 
   Keys schedule_keys() {
     Schedule& s = options_.train.optimizer.schedule;
-    return {{"kind", into(s.kind)},   {"warmup", into(s.warmup)},
-            {"total", into(s.total)}, {"final_factor", into(s.final_factor)},
+    return {{"kind", into(s.kind)},           {"warmup", into(s.warmup)},
+            {"total", into(s.total)},         {"final_factor", into(s.final_factor)},
             {"step_size", into(s.step_size)}, {"gamma", into(s.gamma)}};
   }
 
@@ -205,9 +213,11 @@ class Reader {
 
 DType parse_precision(std::string_view name) {
   if (name == "fp32" || name == "f32" || name == "32") return DType::kF32;
-  if (name == "fp16" || name == "f16" || name == "fp16-mixed" || name == "16-mixed") return DType::kF16;
+  if (name == "fp16" || name == "f16" || name == "fp16-mixed" || name == "16-mixed")
+    return DType::kF16;
   if (name == "bf16" || name == "bf16-mixed") return DType::kBF16;
-  throw Error(ErrorCode::kUsage, "unknown precision").expected("fp32, fp16 or bf16", "\"" + std::string(name) + "\"");
+  throw Error(ErrorCode::kUsage, "unknown precision")
+      .expected("fp32, fp16 or bf16", "\"" + std::string(name) + "\"");
 }
 
 void parse_policy(std::string_view text, std::string_view file_name, CompileOptions& options) {
@@ -215,7 +225,8 @@ void parse_policy(std::string_view text, std::string_view file_name, CompileOpti
   try {
     root = toml::parse(text, file_name);
   } catch (const toml::parse_error& error) {
-    throw Error(ErrorCode::kUsage, "the policy file is no valid TOML: " + std::string(error.description()))
+    throw Error(ErrorCode::kUsage,
+                "the policy file is no valid TOML: " + std::string(error.description()))
         .at({std::string(file_name) + ":" + std::to_string(error.source().begin.line), {}, {}});
   }
   Reader(file_name, options).run(root);

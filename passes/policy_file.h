@@ -1,4 +1,5 @@
-// The policy file: TOML with the settings of a compilation (docs/policy.md). The command line wins over it.
+// The policy file: TOML with the settings of a compilation (docs/policy.md). The command line wins
+// over it.
 #pragma once
 
 #include <filesystem>
@@ -8,12 +9,14 @@
 
 namespace halfnote {
 
-/// Reads a policy file into the options. Throws Error(kUsage) with file and line for a syntax error, an unknown key (with
-/// the closest known one) or a value of the wrong type, Error(kIo) if it cannot be read.
+/// Reads a policy file into the options. Throws Error(kUsage) with file and line for a syntax
+/// error, an unknown key (with the closest known one) or a value of the wrong type, Error(kIo) if
+/// it cannot be read.
 void load_policy(const std::filesystem::path& file, CompileOptions& options);
 void parse_policy(std::string_view text, std::string_view file_name, CompileOptions& options);
 
-/// `fp32`, `fp16`, `bf16`, and the spellings `fp16-mixed`, `bf16-mixed`; throws Error(kUsage) for others.
+/// `fp32`, `fp16`, `bf16`, and the spellings `fp16-mixed`, `bf16-mixed`; throws Error(kUsage) for
+/// others.
 DType parse_precision(std::string_view name);
 
 }  // namespace halfnote

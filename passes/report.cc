@@ -15,12 +15,15 @@
 namespace halfnote {
 namespace {
 
-std::string full_op(const Node& node) { return node.domain.empty() ? node.op : node.domain + "." + node.op; }
+std::string full_op(const Node& node) {
+  return node.domain.empty() ? node.op : node.domain + "." + node.op;
+}
 
 /// The type a node computes in: the decision, or else that of its first float result.
 std::string compute_type(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
-  if (node.precision.dtype != DType::kUndefined) return std::string(short_name(node.precision.dtype));
+  if (node.precision.dtype != DType::kUndefined)
+    return std::string(short_name(node.precision.dtype));
   for (ValueId output : graph.outputs(id)) {
     if (output.valid() && graph.value(output).type.is_tensor()) {
       return std::string(short_name(graph.value(output).type.dtype));
@@ -37,12 +40,14 @@ int64_t elements(const ValueType& type) {
 /// 2·(elements of the larger result side)·K with symbolic dims as 1: enough for a share.
 double flops_of(const Graph& graph, NodeId id) {
   const OperatorRow* row = find_operator(graph.node(id));
-  if (row == nullptr || row->precision != PrecisionClass::kAllow || graph.inputs(id).size() < 2) return 0;
+  if (row == nullptr || row->precision != PrecisionClass::kAllow || graph.inputs(id).size() < 2)
+    return 0;
   double all[3] = {1, 1, 1};
   const ValueId operands[3] = {graph.input(id, 0), graph.input(id, 1), graph.output(id)};
   for (int i = 0; i < 3; ++i) {
     if (!operands[i].valid() || !graph.value(operands[i]).type.shape) return 0;
-    for (const Dim& dim : *graph.value(operands[i]).type.shape) all[i] *= dim.known() ? static_cast<double>(dim.value) : 1.0;
+    for (const Dim& dim : *graph.value(operands[i]).type.shape)
+      all[i] *= dim.known() ? static_cast<double>(dim.value) : 1.0;
   }
   // M·N·K = sqrt(M·K · K·N · M·N) for a matrix product; a fair measure for convolutions too.
   return 2.0 * std::sqrt(all[0] * all[1] * all[2]);
@@ -65,7 +70,8 @@ void add_graph(Report& report, const Graph& graph, const std::string& name) {
       const ValueType& to = graph.value(graph.output(id)).type;
       const int64_t count = elements(from);
       const auto width = static_cast<int64_t>(size_of(from.dtype) + size_of(to.dtype));
-      report.casts.push_back({name, graph.value(graph.input(id, 0)).name, std::string(short_name(from.dtype)),
+      report.casts.push_back({name, graph.value(graph.input(id, 0)).name,
+                              std::string(short_name(from.dtype)),
                               std::string(short_name(to.dtype)), count < 0 ? -1 : count * width});
     }
   }
@@ -112,7 +118,8 @@ std::string report_summary(const Report& report) {
   for (const NodeReport& node : report.nodes) ++types[node.graph][node.dtype];
   std::string text;
   if (report.parameters > 0) {
-    text += fmt::format("parameters     {} in {} tensors, FP32 master weights\n", report.parameters, report.parameter_tensors);
+    text += fmt::format("parameters     {} in {} tensors, FP32 master weights\n", report.parameters,
+                        report.parameter_tensors);
   }
   for (const auto& [graph, counts] : types) {
     int total = 0;
@@ -129,13 +136,17 @@ std::string report_summary(const Report& report) {
     symbolic |= cast.bytes < 0;
     bytes += std::max<int64_t>(cast.bytes, 0);
   }
-  text += fmt::format("casts          {}, {}{} bytes a run over all graphs\n", report.casts.size(), symbolic ? "at least " : "", bytes);
-  const double share = report.contraction_flops > 0 ? report.low_contraction_flops / report.contraction_flops : 0;
+  text += fmt::format("casts          {}, {}{} bytes a run over all graphs\n", report.casts.size(),
+                      symbolic ? "at least " : "", bytes);
+  const double share =
+      report.contraction_flops > 0 ? report.low_contraction_flops / report.contraction_flops : 0;
   text += fmt::format("contractions   {:.1f} % of FLOPs on 16-bit operands\n", 100 * share);
   const bool wanted = report.policy.find("\"precision\":\"f16\"") != std::string::npos ||
                       report.policy.find("\"precision\":\"bf16\"") != std::string::npos;
   if (wanted && share < 0.5) {
-    text += "WARNING: little or nothing was converted to 16 bit; halfnote inspect shows the reason of every node\n";
+    text +=
+        "WARNING: little or nothing was converted to 16 bit; halfnote inspect shows the reason of "
+        "every node\n";
   }
   return text;
 }
@@ -150,21 +161,36 @@ std::string report_json(const Report& report) {
       report.contraction_flops > 0 ? report.low_contraction_flops / report.contraction_flops : 0.0;
   json["nodes"] = nlohmann::ordered_json::array();
   for (const NodeReport& n : report.nodes) {
-    json["nodes"].push_back({{"graph", n.graph}, {"name", n.name}, {"op", n.op}, {"role", n.role},
-                             {"class", n.precision_class}, {"dtype", n.dtype}, {"reason", n.reason}, {"origin", n.origin}});
+    json["nodes"].push_back({{"graph", n.graph},
+                             {"name", n.name},
+                             {"op", n.op},
+                             {"role", n.role},
+                             {"class", n.precision_class},
+                             {"dtype", n.dtype},
+                             {"reason", n.reason},
+                             {"origin", n.origin}});
   }
   json["casts"] = nlohmann::ordered_json::array();
   for (const CastReport& c : report.casts) {
-    json["casts"].push_back({{"graph", c.graph}, {"value", c.value}, {"from", c.from}, {"to", c.to}, {"bytes", c.bytes}});
+    json["casts"].push_back({{"graph", c.graph},
+                             {"value", c.value},
+                             {"from", c.from},
+                             {"to", c.to},
+                             {"bytes", c.bytes}});
   }
   json["remarks"] = nlohmann::ordered_json::array();
   for (const Remark& r : report.remarks) {
     json["remarks"].push_back({{"level", r.level == Remark::Level::kWarning ? "warning" : "note"},
-                               {"pass", r.pass}, {"where", r.where}, {"text", r.text}});
+                               {"pass", r.pass},
+                               {"where", r.where},
+                               {"text", r.text}});
   }
   json["passes"] = nlohmann::ordered_json::array();
   for (const PassRecord& p : report.passes) {
-    json["passes"].push_back({{"name", p.name}, {"changed", p.changed}, {"nodes_before", p.nodes_before}, {"nodes_after", p.nodes_after}});
+    json["passes"].push_back({{"name", p.name},
+                              {"changed", p.changed},
+                              {"nodes_before", p.nodes_before},
+                              {"nodes_after", p.nodes_after}});
   }
   return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -175,7 +201,8 @@ std::string report_table(const Report& report) {
   for (const NodeReport& node : report.nodes) {
     if (node.graph != graph) text += fmt::format("{}{}\n", text.empty() ? "" : "\n", node.graph);
     graph = node.graph;
-    text += fmt::format("  {:<40} {:<32} {:<5} {:<7} {}\n", node.name, node.op, node.dtype, node.precision_class, node.reason);
+    text += fmt::format("  {:<40} {:<32} {:<5} {:<7} {}\n", node.name, node.op, node.dtype,
+                        node.precision_class, node.reason);
   }
   return text;
 }

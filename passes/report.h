@@ -1,4 +1,5 @@
-// What a compilation did, for people and for scripts: per node its type, class and reason; casts and their cost.
+// What a compilation did, for people and for scripts: per node its type, class and reason; casts
+// and their cost.
 #pragma once
 
 #include <string>
@@ -24,14 +25,16 @@ struct Report {
   std::vector<Remark> remarks;
   std::vector<PassRecord> passes;
   int64_t parameters = 0, parameter_tensors = 0;
-  double contraction_flops = 0, low_contraction_flops = 0;  // of the training step, symbolic dims counted as 1
+  double contraction_flops = 0,
+         low_contraction_flops = 0;  // of the training step, symbolic dims counted as 1
 };
 
 Report make_report(const CompileResult& result);
 /// The same for a model that was imported.
 Report make_report(const Model& model);
 
-/// A few lines for the terminal: nodes per type, casts, share of contraction FLOPs in 16 bit, loud where nothing was lowered.
+/// A few lines for the terminal: nodes per type, casts, share of contraction FLOPs in 16 bit, loud
+/// where nothing was lowered.
 std::string report_summary(const Report& report);
 /// Everything, keys in fixed order.
 std::string report_json(const Report& report);

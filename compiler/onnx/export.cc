@@ -1,3 +1,5 @@
+// A model is written as a small message whose tensor bytes are tokens; the real bytes are spliced
+// in on the way to disk.
 #include "compiler/onnx/export.h"
 
 #include <google/protobuf/arena.h>

@@ -1,3 +1,4 @@
+// Lists of names as text.
 #include "compiler/onnx/metadata.h"
 
 namespace halfnote {

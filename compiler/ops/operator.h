@@ -1,7 +1,7 @@
 // The operator table: all the compiler knows of one op stands in its row.
 //
-// Rows are grouped in families, one file each (compiler/ops/<family>.cc). The importer, exporter, autodiff, precision
-// passes and executor ask the row; none of them mentions an op by name.
+// Rows are grouped in families, one file each (compiler/ops/<family>.cc). The importer, exporter,
+// autodiff, precision passes and executor ask the row; none of them mentions an op by name.
 #pragma once
 
 #include <functional>
@@ -40,8 +40,9 @@ enum class Purity : uint8_t {
 
 /// Units of the loss scale: how the power of S in the results follows from that of the operands.
 enum class ScaleRule : uint8_t {
-  kNone,      // operands must carry no scale: nonlinear in them
-  kSame,      // all scaled operands carry the same power, the results too (Add, Concat, Cast, Reshape, ReduceSum)
+  kNone,  // operands must carry no scale: nonlinear in them
+  kSame,  // all scaled operands carry the same power, the results too (Add, Concat, Cast, Reshape,
+          // ReduceSum)
   kProduct,   // powers add (Mul, MatMul, Conv)
   kQuotient,  // power of operand 0 minus that of operand 1 (Div)
   kInverse,   // minus the power of operand 0 (Reciprocal)
@@ -49,8 +50,9 @@ enum class ScaleRule : uint8_t {
   kAbsorb,    // any operand may be scaled, results are not (AllFinite, Shape, comparisons with 0)
 };
 
-/// The context of one gradient rule. `inputs`/`outputs` are the forward node's, `grads` the gradients of its outputs
-/// (invalid where none flows). The rule returns one gradient per input, invalid where there is none.
+/// The context of one gradient rule. `inputs`/`outputs` are the forward node's, `grads` the
+/// gradients of its outputs (invalid where none flows). The rule returns one gradient per input,
+/// invalid where there is none.
 struct GradientContext {
   Builder& b;
   NodeId node;
@@ -63,15 +65,17 @@ struct GradientContext {
   const Attributes& attributes() { return b.graph().node(node).attributes; }
   /// Asks the forward node for an optional output that it leaves out (log_prob, saved statistics).
   Expr request_output(size_t index);
-  /// Replaces the forward node by another form that stashes more; the first outputs take the place of the old ones.
-  std::vector<Expr> replace_forward(std::string_view op, std::string_view domain, Attributes attributes,
-                                    const std::vector<Expr>& inputs, int outputs);
+  /// Replaces the forward node by another form that stashes more; the first outputs take the place
+  /// of the old ones.
+  std::vector<Expr> replace_forward(std::string_view op, std::string_view domain,
+                                    Attributes attributes, const std::vector<Expr>& inputs,
+                                    int outputs);
   InferNode infer;
 };
 using GradientRule = std::vector<Expr> (*)(GradientContext&);
 
-/// Builds the body of an `ai.halfnote` op from standard ops: the function's inputs are given, its outputs returned.
-/// `call` is the calling node's types and attributes.
+/// Builds the body of an `ai.halfnote` op from standard ops: the function's inputs are given, its
+/// outputs returned. `call` is the calling node's types and attributes.
 struct BodyContext {
   Builder& b;
   const Attributes& attributes;
@@ -88,17 +92,20 @@ struct OperatorRow {
   std::string_view name;
   PrecisionClass precision = PrecisionClass::kFp32;
   Legality legality;
-  /// Operand slots that keep f32 (or their own type) whatever the node runs in; bit i = input/output i.
+  /// Operand slots that keep f32 (or their own type) whatever the node runs in; bit i =
+  /// input/output i.
   uint32_t fp32_inputs = 0;
   uint32_t fp32_outputs = 0;
   /// Takes 16-bit operands and may write an f32 result, chosen by attribute `out_dtype`.
   bool has_out_dtype = false;
-  /// A kernel does f32 math on 16-bit tensors and ONNX has a legal form for it (normalizations with split types): when
-  /// the neighbours are 16-bit the node may take them as they are although its class is fp32.
+  /// A kernel does f32 math on 16-bit tensors and ONNX has a legal form for it (normalizations with
+  /// split types): when the neighbours are 16-bit the node may take them as they are although its
+  /// class is fp32.
   bool fp32_math_inside = false;
   Purity purity = Purity::kPure;
   ScaleRule scale = ScaleRule::kNone;
-  /// The optional bool input by which an optimizer keeps its old state (false); -1 for all other ops.
+  /// The optional bool input by which an optimizer keeps its old state (false); -1 for all other
+  /// ops.
   int commit_input = -1;
   GradientRule gradient = nullptr;
   std::string_view no_gradient;  // why, if `gradient` is null
@@ -111,6 +118,8 @@ struct OperatorRow {
 std::span<const OperatorRow> operator_rows();
 /// The row of an op; null for an op that halfnote does not know.
 const OperatorRow* find_operator(std::string_view domain, std::string_view name);
-inline const OperatorRow* find_operator(const Node& node) { return find_operator(node.domain, node.op); }
+inline const OperatorRow* find_operator(const Node& node) {
+  return find_operator(node.domain, node.op);
+}
 
 }  // namespace halfnote

@@ -1,8 +1,10 @@
-// bind_dims: gives symbolic dims of the graph's inputs their numbers (--dim NAME=N; `halfnote run` binds them from the data).
+// bind_dims: gives symbolic dims of the graph's inputs their numbers (--dim NAME=N; `halfnote run`
+// binds them from the data).
 //
 //   (float[N,4] x) => …     ──▶ (N = 32)     (float[32,4] x) => …
 //
-// Exact. Result types are forgotten where they name a bound dim; infer-shapes follows. Leaves alone: dims that no option names.
+// Exact. Result types are forgotten where they name a bound dim; infer-shapes follows. Leaves
+// alone: dims that no option names.
 #include "passes/passes.h"
 
 namespace halfnote {

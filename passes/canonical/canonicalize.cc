@@ -3,13 +3,13 @@
 //   Op (…)  without a name           ──▶  [name of its first result] Op (…)
 //   c = Constant <value>           ──▶  initializer c
 //   y = Identity(x)                ──▶  x
-//   y = Dropout(x, 0)              ──▶  x          (ratio 0, or inference form in a graph that is not trained)
-//   y = Cast <to = type of x> (x)  ──▶  x
-//   y = Transpose(Transpose(x))    ──▶  x, or one Transpose
-//   y = Reshape(Reshape(x, _), s)  ──▶  Reshape(x, s)      where s has no zeros
-//   y = Mul(x, 1), Div(x, 1), Sub(x, 0)  ──▶  x      where the shape of x stays
+//   y = Dropout(x, 0)              ──▶  x          (ratio 0, or inference form in a graph that is
+//   not trained) y = Cast <to = type of x> (x)  ──▶  x y = Transpose(Transpose(x))    ──▶  x, or
+//   one Transpose y = Reshape(Reshape(x, _), s)  ──▶  Reshape(x, s)      where s has no zeros y =
+//   Mul(x, 1), Div(x, 1), Sub(x, 0)  ──▶  x      where the shape of x stays
 //
-// Exact, bit for bit (Add(x, 0) is left alone: it turns -0 into 0). Leaves alone: graph outputs that would lose their name.
+// Exact, bit for bit (Add(x, 0) is left alone: it turns -0 into 0). Leaves alone: graph outputs
+// that would lose their name.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -62,7 +62,8 @@ class Canonicalizer {
     return graph_.output(id);
   }
 
-  /// Gives the uses of a node's first result to `by` and removes the node, if names of outputs allow.
+  /// Gives the uses of a node's first result to `by` and removes the node, if names of outputs
+  /// allow.
   bool replace(NodeId id, ValueId by) {
     const ValueId result = graph_.output(id);
     for (const Use& use : graph_.uses(result)) {
@@ -146,7 +147,8 @@ class Canonicalizer {
     const ValueType& from = graph_.value(graph_.input(id, 0)).type;
     const ValueType& to = graph_.value(graph_.output(id)).type;
     if (from.has_concrete_shape() && from == to) return replace(id, graph_.input(id, 0));
-    if (!above.valid() || !graph_.node(above).domain.empty() || graph_.node(above).op != "Reshape") return false;
+    if (!above.valid() || !graph_.node(above).domain.empty() || graph_.node(above).op != "Reshape")
+      return false;
     const Tensor* target = graph_.constant(graph_.input(id, 1));
     if (target == nullptr) return false;
     for (int64_t dim : target->to_ints()) {
@@ -156,7 +158,8 @@ class Canonicalizer {
     return true;
   }
 
-  /// Is operand `index` a constant of this number that broadcasts without changing the other operand's shape?
+  /// Is operand `index` a constant of this number that broadcasts without changing the other
+  /// operand's shape?
   bool is_neutral(NodeId id, size_t index, double number) const {
     const Tensor* tensor = graph_.constant(graph_.input(id, index));
     if (tensor == nullptr || tensor->size() != 1 || tensor->at_as_double(0) != number) return false;
@@ -166,7 +169,8 @@ class Canonicalizer {
 
   bool times_one(NodeId id) {
     if (is_neutral(id, 1, 1.0)) return replace(id, graph_.input(id, 0));
-    if (graph_.node(id).op == "Mul" && is_neutral(id, 0, 1.0)) return replace(id, graph_.input(id, 1));
+    if (graph_.node(id).op == "Mul" && is_neutral(id, 0, 1.0))
+      return replace(id, graph_.input(id, 1));
     return false;
   }
 

@@ -2,11 +2,13 @@
 //
 //   (x) => <float[4,3] w, float[4] running_mean, int64[1] axes>      ──▶      w is trainable
 //
-// With --trainable the patterns decide (RE2, whole name; each must match). Else every float initializer that a node reads is
-// trainable but for: running statistics (BatchNormalization's mean and variance), scalars, and tables that only shape
-// arithmetic or FP32-fixed slots read. A parameter may also be a RandomNormal or RandomUniform node without operands: it
-// becomes an initializer of that name, drawn now (the node's seed, or one made from --seed and the name). --freeze takes
-// names away again. Leaves alone: models that are compiled for inference, training models.
+// With --trainable the patterns decide (RE2, whole name; each must match). Else every float
+// initializer that a node reads is trainable but for: running statistics (BatchNormalization's mean
+// and variance), scalars, and tables that only shape arithmetic or FP32-fixed slots read. A
+// parameter may also be a RandomNormal or RandomUniform node without operands: it becomes an
+// initializer of that name, drawn now (the node's seed, or one made from --seed and the name).
+// --freeze takes names away again. Leaves alone: models that are compiled for inference, training
+// models.
 #include <re2/re2.h>
 
 #include <set>
@@ -31,7 +33,8 @@ class Chooser {
       if (is_float(graph_.value(id).type.dtype) && looks_trainable(id)) chosen.insert(id);
     }
     if (!train.trainable.empty()) chosen = select(train.trainable, "--trainable");
-    for (ValueId id : train.frozen.empty() ? std::set<ValueId>{} : select(train.frozen, "--freeze")) {
+    for (ValueId id :
+         train.frozen.empty() ? std::set<ValueId>{} : select(train.frozen, "--freeze")) {
       chosen.erase(id);
     }
     for (ValueId id : graph_.initializers()) {
@@ -51,7 +54,8 @@ class Chooser {
       if (row == nullptr || row->purity != Purity::kRandom || !graph_.inputs(id).empty()) continue;
       const std::string name = graph_.value(graph_.output(id)).name;
       if (!graph_.node(id).attributes.has("seed")) {
-        const uint64_t seed = hash_mix(hash_text(name), static_cast<uint64_t>(context_.options.train.seed));
+        const uint64_t seed =
+            hash_mix(hash_text(name), static_cast<uint64_t>(context_.options.train.seed));
         graph_.node(id).attributes.set("seed", static_cast<float>(seed >> 40));  // 24 bits: exact
       }
       Tensor drawn = context_.evaluate(graph_, id, {}).front();

@@ -1,9 +1,11 @@
-// eliminate_common: merges nodes that compute the same thing, and constants that hold the same bytes.
+// eliminate_common: merges nodes that compute the same thing, and constants that hold the same
+// bytes.
 //
 //   a = Exp(x)  b = Exp(x)  c = Add(a, b)      ──▶      a = Exp(x)  c = Add(a, a)
 //
-// Exact. Two nodes are the same when op, attributes, operands, result count and role are. Leaves alone: random nodes, nodes
-// with subgraphs, trainable initializers and states, results that are graph outputs under names of their own.
+// Exact. Two nodes are the same when op, attributes, operands, result count and role are. Leaves
+// alone: random nodes, nodes with subgraphs, trainable initializers and states, results that are
+// graph outputs under names of their own.
 #include <unordered_map>
 
 #include "compiler/ir/hash.h"
@@ -13,7 +15,8 @@
 namespace halfnote {
 namespace {
 
-constexpr int64_t kMaxMergedConstant = 1 << 16;  // elements: larger equal constants are rare, and costly to compare
+constexpr int64_t kMaxMergedConstant =
+    1 << 16;  // elements: larger equal constants are rare, and costly to compare
 
 class Merger {
  public:
@@ -77,8 +80,8 @@ class Merger {
     const Node& y = graph_.node(b);
     const auto p = graph_.inputs(a);
     const auto q = graph_.inputs(b);
-    if (x.op != y.op || x.domain != y.domain || x.role != y.role || !(x.attributes == y.attributes) ||
-        !std::equal(p.begin(), p.end(), q.begin(), q.end())) {
+    if (x.op != y.op || x.domain != y.domain || x.role != y.role ||
+        !(x.attributes == y.attributes) || !std::equal(p.begin(), p.end(), q.begin(), q.end())) {
       return false;
     }
     // The kept node must have every result that the other one has.
@@ -102,7 +105,8 @@ class Merger {
       if (output.valid() && !only_node_uses(output)) return false;
     }
     for (size_t i = 0; i < graph_.outputs(id).size(); ++i) {
-      if (graph_.output(id, i).valid()) graph_.replace_uses(graph_.output(id, i), graph_.output(by, i));
+      if (graph_.output(id, i).valid())
+        graph_.replace_uses(graph_.output(id, i), graph_.output(by, i));
     }
     graph_.remove(id);
     changed_ = true;

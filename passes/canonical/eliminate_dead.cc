@@ -2,8 +2,9 @@
 //
 //   y = Relu(x)  z = Exp(x)  outputs: y      ──▶      y = Relu(x)  outputs: y
 //
-// Exact. Leaves alone: graph inputs, states, results that a region or a state takes, and the used results' optional
-// neighbours; an optional result that nobody reads loses its name. Random nodes are dead as any other.
+// Exact. Leaves alone: graph inputs, states, results that a region or a state takes, and the used
+// results' optional neighbours; an optional result that nobody reads loses its name. Random nodes
+// are dead as any other.
 #include "passes/passes.h"
 
 namespace halfnote {

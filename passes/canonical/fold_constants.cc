@@ -1,10 +1,11 @@
 // fold_constants: computes at compile time what does not depend on inputs, weights or states.
 //
-//   s = Shape(x)  n = Gather(s, 0)  t = Concat(n, -1)  y = Reshape(x, t)      ──▶      y = Reshape(x, {32, -1})
+//   s = Shape(x)  n = Gather(s, 0)  t = Concat(n, -1)  y = Reshape(x, t)      ──▶      y =
+//   Reshape(x, {32, -1})
 //
-// Exact: the reference kernels run the node. Shape and Size fold as soon as the dims they read are numbers. Leaves alone:
-// random nodes, nodes with subgraphs, results above 16 MiB unless smaller than the operands (folding must not blow up the
-// artifact), ops without a reference kernel.
+// Exact: the reference kernels run the node. Shape and Size fold as soon as the dims they read are
+// numbers. Leaves alone: random nodes, nodes with subgraphs, results above 16 MiB unless smaller
+// than the operands (folding must not blow up the artifact), ops without a reference kernel.
 #include <algorithm>
 
 #include "base/error.h"
@@ -37,7 +38,9 @@ class Folder {
     const ValueType& type = graph_.value(graph_.input(id, 0)).type;
     if (!type.shape) return false;
     const auto rank = static_cast<int64_t>(type.shape->size());
-    const auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
+    const auto clamp = [&](int64_t i) {
+      return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank);
+    };
     const int64_t start = node.op == "Size" ? 0 : clamp(node.attributes.get_int("start", 0));
     const int64_t end = node.op == "Size" ? rank : clamp(node.attributes.get_int("end", rank));
     std::vector<int64_t> dims;

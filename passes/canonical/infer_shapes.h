@@ -6,8 +6,9 @@
 
 namespace halfnote {
 
-/// Sets the types of the node's results, by the row of an `ai.halfnote` op or the schema of an ONNX op (op-set 23).
-/// Throws Error(kModel) where operands do not fit, Error(kUnsupported) for an op nobody knows.
+/// Sets the types of the node's results, by the row of an `ai.halfnote` op or the schema of an ONNX
+/// op (op-set 23). Throws Error(kModel) where operands do not fit, Error(kUnsupported) for an op
+/// nobody knows.
 void infer_node(Graph& graph, NodeId node);
 
 /// `infer_node` for every node, in order. Returns true when a type changed.

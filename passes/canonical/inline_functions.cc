@@ -1,10 +1,12 @@
 // inline_functions: replaces calls of the model's own functions by their bodies.
 //
-//   y = my.Gelu(x)   with my.Gelu (X) => (Y) { … }      ──▶      … the nodes of the body, on x and y
+//   y = my.Gelu(x)   with my.Gelu (X) => (Y) { … }      ──▶      … the nodes of the body, on x and
+//   y
 //
-// Exact. Calls inside bodies are inlined too; a function that calls itself is an error. Functions of the domain ai.halfnote
-// stay: their nodes are ours, but a body that differs from the one we would write is an error. Leaves alone: models without
-// functions, nodes that no function stands for.
+// Exact. Calls inside bodies are inlined too; a function that calls itself is an error. Functions
+// of the domain ai.halfnote stay: their nodes are ours, but a body that differs from the one we
+// would write is an error. Leaves alone: models without functions, nodes that no function stands
+// for.
 #include <algorithm>
 #include <map>
 
@@ -20,7 +22,8 @@ namespace {
 constexpr int kMaxDepth = 16;
 constexpr uint32_t kMaxNodes = 1000000;
 
-std::string key_of(const std::string& domain, const std::string& name, const std::string& overload) {
+std::string key_of(const std::string& domain, const std::string& name,
+                   const std::string& overload) {
   return domain + ":" + name + ":" + overload;
 }
 
@@ -58,15 +61,20 @@ class Inliner {
     const Attributes given = graph.node(id).attributes;
     CloneOptions options;
     options.prefix = graph.node(id).name.empty() ? "" : graph.node(id).name + "/";
-    options.resolve = [&](const AttributeReference& reference) { return resolve(*function, given, reference); };
+    options.resolve = [&](const AttributeReference& reference) {
+      return resolve(*function, given, reference);
+    };
     ValueMap values;
     const auto formal = function->body.inputs();
     for (size_t i = 0; i < formal.size(); ++i) values[formal[i]] = graph.input(id, i);
     const NodeId before = graph.prev(id);
-    const std::vector<ValueId> results = clone_into(graph, graph.before(id), function->body, values, options);
+    const std::vector<ValueId> results =
+        clone_into(graph, graph.before(id), function->body, values, options);
     replace(graph, id, results);
     if (graph.node_count() > kMaxNodes) {
-      throw Error(ErrorCode::kModel, "inlining makes too many nodes").at(place).expected("at most 1,000,000", "more");
+      throw Error(ErrorCode::kModel, "inlining makes too many nodes")
+          .at(place)
+          .expected("at most 1,000,000", "more");
     }
     // The nodes of the body stand between `before` and what followed the call.
     NodeId inner = before.valid() ? graph.next(before) : graph.first(graph.node(id).region);
@@ -82,9 +90,11 @@ class Inliner {
   void check_opsets(const Function& function, const Place& place) const {
     for (const auto& [domain, version] : function.opsets) {
       const auto model = model_.opsets.find(domain);
-      if (model == model_.opsets.end() || model->second == version || domain == kHalfnoteDomain) continue;
+      if (model == model_.opsets.end() || model->second == version || domain == kHalfnoteDomain)
+        continue;
       if (!domain.empty()) continue;
-      throw Error(ErrorCode::kUnsupported, "function \"" + function.name + "\" has another op-set than the model")
+      throw Error(ErrorCode::kUnsupported,
+                  "function \"" + function.name + "\" has another op-set than the model")
           .at(place)
           .expected("op-set " + std::to_string(model->second), std::to_string(version))
           .hint("export functions and graph with one op-set");
@@ -122,12 +132,17 @@ void check_own_bodies(const Model& model, const Graph& graph, const InferNode& i
     const Node& node = graph.node(id);
     if (node.domain != kHalfnoteDomain) continue;
     for (const Function& function : model.functions) {
-      if (function.domain != node.domain || function.name != node.op || function.overload != node.overload) continue;
+      if (function.domain != node.domain || function.name != node.op ||
+          function.overload != node.overload)
+        continue;
       const Function own = build_body(graph, id, infer);
-      if (own.overload == function.overload && body_digest(own.body) == body_digest(function.body)) continue;
-      throw Error(ErrorCode::kModel, "the body of function ai.halfnote." + node.op + " is not halfnote's")
+      if (own.overload == function.overload && body_digest(own.body) == body_digest(function.body))
+        continue;
+      throw Error(ErrorCode::kModel,
+                  "the body of function ai.halfnote." + node.op + " is not halfnote's")
           .at({model.source, node.name, node.op})
-          .expected("the body that this version writes", "another body under overload \"" + node.overload + "\"")
+          .expected("the body that this version writes",
+                    "another body under overload \"" + node.overload + "\"")
           .hint("compile the source model again with this version");
     }
   }
@@ -141,7 +156,8 @@ bool inline_functions(Model& model, PassContext& context) {
   Inliner inliner(model);
   for_each_graph(model, [&](Graph& graph) { changed |= inliner.run(graph); });
   for_each_graph(model, [&](Graph& graph) { check_own_bodies(model, graph, context.infer); });
-  const size_t removed = std::erase_if(model.functions, [](const Function& f) { return f.domain != kHalfnoteDomain; });
+  const size_t removed =
+      std::erase_if(model.functions, [](const Function& f) { return f.domain != kHalfnoteDomain; });
   return changed || removed > 0;
 }
 

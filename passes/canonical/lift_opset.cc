@@ -2,9 +2,10 @@
 //
 //   op-set 12:  y = Squeeze <axes = [0]> (x)      ──▶  op-set 23:  y = Squeeze(x, {0})
 //
-// Exact: an op keeps its meaning. A table of rewrites (lift_rules.cc), each with the op-set that changed the op; ops newer
-// than op-set 23 are expanded by their schema's function, or refused. Everything that cannot be lifted is reported in one
-// error. Leaves alone: ops whose meaning did not change, domains other than ONNX's.
+// Exact: an op keeps its meaning. A table of rewrites (lift_rules.cc), each with the op-set that
+// changed the op; ops newer than op-set 23 are expanded by their schema's function, or refused.
+// Everything that cannot be lifted is reported in one error. Leaves alone: ops whose meaning did
+// not change, domains other than ONNX's.
 #include <algorithm>
 #include <map>
 
@@ -32,7 +33,8 @@ bool expand_newer(Graph& graph, NodeId node, int64_t opset) {
   for (size_t i = 0; i < formal.size(); ++i) values[formal[i]] = graph.input(node, i);
   CloneOptions options;
   options.prefix = graph.node(node).name + "/";
-  const std::vector<ValueId> results = clone_into(graph, graph.before(node), body->body, values, options);
+  const std::vector<ValueId> results =
+      clone_into(graph, graph.before(node), body->body, values, options);
   for (size_t i = 0; i < graph.outputs(node).size(); ++i) {
     const ValueId output = graph.output(node, i);
     if (!output.valid()) continue;
@@ -47,7 +49,8 @@ bool expand_newer(Graph& graph, NodeId node, int64_t opset) {
 
 class Lifter {
  public:
-  Lifter(Graph& graph, PassContext& context, int64_t from) : graph_(graph), context_(context), from_(from) {}
+  Lifter(Graph& graph, PassContext& context, int64_t from)
+      : graph_(graph), context_(context), from_(from) {}
 
   /// Says whether a node changed.
   bool run() {
@@ -63,7 +66,8 @@ class Lifter {
     if (problems_.empty()) return changed_;
     std::string list;
     for (const auto& [op, where] : problems_) list += (list.empty() ? "" : "; ") + op + where;
-    throw Error(ErrorCode::kUnsupported, std::to_string(problems_.size()) + " op(s) cannot be imported: " + list)
+    throw Error(ErrorCode::kUnsupported,
+                std::to_string(problems_.size()) + " op(s) cannot be imported: " + list)
         .hint("export with op-set 23 or lower, and standard ONNX ops");
   }
 
@@ -82,8 +86,10 @@ class Lifter {
     const std::string op = data.domain.empty() ? data.op : data.domain + "." + data.op;
     std::string& text = problems_[op];
     const std::string name = data.name.empty() ? graph_.value(graph_.output(node)).name : data.name;
-    if (text.empty()) text = " (op-set " + std::to_string(from_) + ", " + why + "): node " + name;
-    else if (text.size() < 400) text += ", " + name;
+    if (text.empty())
+      text = " (op-set " + std::to_string(from_) + ", " + why + "): node " + name;
+    else if (text.size() < 400)
+      text += ", " + name;
   }
 
   void check_domain(NodeId node) {
@@ -121,7 +127,8 @@ class Lifter {
       const auto has = [&name = name](const SchemaAttribute& a) { return a.name == name; };
       if (std::none_of(then->attributes.begin(), then->attributes.end(), has)) return false;
     }
-    const bool variadic = !then->inputs.empty() && then->inputs.back().option == ParameterOption::kVariadic;
+    const bool variadic =
+        !then->inputs.empty() && then->inputs.back().option == ParameterOption::kVariadic;
     return variadic || graph_.inputs(node).size() <= then->inputs.size();
   }
 

@@ -81,7 +81,8 @@ void dropout_ratio(const Ctx& c) {
   c.graph.set_input(c.node, 1, c.b.scalar(DType::kF32, ratio).id);
 }
 
-/// BatchNormalization: the training form of op-set 9 shows itself by its outputs (Y, mean, var, saved_mean, saved_var).
+/// BatchNormalization: the training form of op-set 9 shows itself by its outputs (Y, mean, var,
+/// saved_mean, saved_var).
 void batch_normalization(const Ctx& c) {
   node_of(c).attributes.erase("is_test");
   if (attributes(c).get_int("spatial", 1) == 0) {
@@ -118,7 +119,8 @@ void softmax_2d(const Ctx& c) {
   c.b.set_insert_point(c.graph.after(c.node));
   const Expr shape = c.b.shape_of(x);
   const Expr back = c.b.reshape(c.b.value(result), shape);
-  c.graph.replace_uses_if(result, back.id, [&](const Use& use) { return use.node() != c.b.last(); });
+  c.graph.replace_uses_if(result, back.id,
+                          [&](const Use& use) { return use.node() != c.b.last(); });
   const std::string name = c.graph.value(result).name;
   c.graph.rename(result, c.graph.unique_name(name + ".flat"));
   c.graph.rename(back.id, name);
@@ -133,8 +135,9 @@ void resize_10(const Ctx& c) {
   if (attributes(c).has("scales")) {
     const std::vector<float> scales = attributes(c).get_floats("scales");
     node_of(c).attributes.erase("scales");
-    c.graph.set_input(c.node, 1,
-                      c.b.constant(Tensor::of<float>({static_cast<int64_t>(scales.size())}, scales)).id);
+    c.graph.set_input(
+        c.node, 1,
+        c.b.constant(Tensor::of<float>({static_cast<int64_t>(scales.size())}, scales)).id);
   }
   const ValueId scales = c.graph.input(c.node, 1);
   c.graph.set_input(c.node, 1, ValueId{});
@@ -155,7 +158,7 @@ void resize_empty_operands(const Ctx& c) {
 /// GridSample-20 calls bilinear and bicubic by ONNX's words.
 void grid_sample_modes(const Ctx& c) {
   const std::string mode = attributes(c).get_string("mode", "bilinear");
-  node_of(c).attributes.set("mode", mode == "bilinear" ? std::string("linear")
+  node_of(c).attributes.set("mode", mode == "bilinear"  ? std::string("linear")
                                     : mode == "bicubic" ? std::string("cubic")
                                                         : mode);
 }

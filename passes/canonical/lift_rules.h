@@ -1,4 +1,5 @@
-// The rewrites of lift_opset: one row for each change of an op's meaning or form between op-set 7 and 23.
+// The rewrites of lift_opset: one row for each change of an op's meaning or form between op-set 7
+// and 23.
 #pragma once
 
 #include <span>

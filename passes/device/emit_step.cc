@@ -1,6 +1,7 @@
 #include "passes/device/emit_step.h"
 
 #include "base/error.h"
+#include "compiler/ir/node_names.h"
 #include "compiler/ir/walk.h"
 #include "compiler/ops/body.h"
 #include "passes/canonical/infer_shapes.h"
@@ -16,7 +17,8 @@ const TrainingStep& step_of(const Model& model, std::string_view name) {
     known += (known.empty() ? "" : ", ") + step.name;
   }
   throw Error(ErrorCode::kUsage, "the model has no such step")
-      .expected(known.empty() ? "a training model" : "one of " + known, "\"" + std::string(name) + "\"");
+      .expected(known.empty() ? "a training model" : "one of " + known,
+                "\"" + std::string(name) + "\"");
 }
 
 /// Turns the states into inputs and outputs.
@@ -68,9 +70,11 @@ void inline_bodies(Graph& graph) {
     CloneOptions options;
     options.prefix = graph.node(id).name + "/";
     options.role = graph.node(id).role;
-    const std::vector<ValueId> results = clone_into(graph, graph.before(id), body.body, values, options);
+    const std::vector<ValueId> results =
+        clone_into(graph, graph.before(id), body.body, values, options);
     size_t result = 0;
-    for (ValueId output : std::vector<ValueId>(graph.outputs(id).begin(), graph.outputs(id).end())) {
+    for (ValueId output :
+         std::vector<ValueId>(graph.outputs(id).begin(), graph.outputs(id).end())) {
       if (!output.valid()) continue;
       const std::string name = graph.value(output).name;
       const ValueId by = results[result++];
@@ -101,6 +105,7 @@ Model emit_step(const Model& model, std::string_view step_name, Emulation emulat
   }
   for (ValueId value : out.graph.initializers()) out.graph.value(value).trainable = false;
   erase_unused_initializers(out.graph);
+  make_node_names_unique(out.graph);
   return out;
 }
 

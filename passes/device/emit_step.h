@@ -7,9 +7,10 @@ namespace halfnote {
 
 enum class Emulation : uint8_t { kNone, k16Bit };
 
-/// The step of this name (`step`, `accumulate`, `apply`, `evaluate`) as a model of standard ops only: inputs are the model's,
-/// then every state under its name; outputs are the step's, then the new value of every state as `NAME.new`. With k16Bit
-/// every 16-bit op is f32 between casts. Throws Error(kUsage) for a step that the model does not have.
+/// The step of this name (`step`, `accumulate`, `apply`, `evaluate`) as a model of standard ops
+/// only: inputs are the model's, then every state under its name; outputs are the step's, then the
+/// new value of every state as `NAME.new`. With k16Bit every 16-bit op is f32 between casts. Throws
+/// Error(kUsage) for a step that the model does not have.
 Model emit_step(const Model& model, std::string_view step_name, Emulation emulation);
 
 /// Replaces every `ai.halfnote` node by its body.

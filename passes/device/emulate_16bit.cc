@@ -3,8 +3,9 @@
 //   y: bf16 = MatMul(a: bf16, b: bf16)     ──▶     a1 = Cast <f32> (a)   b1 = Cast <f32> (b)
 //                                                  y1 = MatMul(a1, b1)   y = Cast <bf16> (y1)
 //
-// Rounds where a kernel with f32 math and 16-bit storage rounds: once, at the end of each op. Leaves alone: Cast, and ops
-// without a 16-bit operand or result. Type attributes of ops that make values (ConstantOfShape …) stay.
+// Rounds where a kernel with f32 math and 16-bit storage rounds: once, at the end of each op.
+// Leaves alone: Cast, and ops without a 16-bit operand or result. Type attributes of ops that make
+// values (ConstantOfShape …) stay.
 #include <map>
 
 #include "passes/passes.h"
@@ -23,7 +24,9 @@ class Emulator {
   }
 
  private:
-  bool low(ValueId value) const { return value.valid() && is_16bit_float(graph_.value(value).type.dtype); }
+  bool low(ValueId value) const {
+    return value.valid() && is_16bit_float(graph_.value(value).type.dtype);
+  }
 
   bool rewrite(NodeId id) {
     if (graph_.node(id).op == "Cast" || !graph_.subgraphs(id).empty()) return false;
@@ -48,7 +51,8 @@ class Emulator {
       if (!is_16bit_float(results[i])) continue;
       const ValueId wide = outputs[i];
       const Expr rounded = b.cast(b.value(wide), results[i]);
-      graph_.replace_uses_if(wide, rounded.id, [&](const Use& use) { return use.node() != b.last(); });
+      graph_.replace_uses_if(wide, rounded.id,
+                             [&](const Use& use) { return use.node() != b.last(); });
     }
     return true;
   }

@@ -2,10 +2,11 @@
 //
 //   y = Slice(y1, to 10)   r = Relu(y)   r1 = Pad(r, to 16)      ──▶      r1 = Relu(y1)
 //
-// Exact: the lanes that the slice cut off are zero (the contraction's operands were zero there), and the ops that the slice
-// moves through keep zero zero. Slices sink through those ops as long as all their operands are slices of one extent; other
-// readers keep a slice behind the op. Leaves alone: padding that the user's model has, ops that move zero (Exp, Sigmoid,
-// Add of an unsliced operand), softmax, loss, norms and statistics, which must never see a padded lane.
+// Exact: the lanes that the slice cut off are zero (the contraction's operands were zero there),
+// and the ops that the slice moves through keep zero zero. Slices sink through those ops as long as
+// all their operands are slices of one extent; other readers keep a slice behind the op. Leaves
+// alone: padding that the user's model has, ops that move zero (Exp, Sigmoid, Add of an unsliced
+// operand), softmax, loss, norms and statistics, which must never see a padded lane.
 #include <algorithm>
 
 #include "passes/padding/remove_padding.h"
@@ -15,11 +16,19 @@ namespace halfnote {
 namespace {
 
 /// f(0, …, 0) = 0, element by element or, for pooling, channel by channel.
-constexpr std::string_view kKeepZero[] = {"Relu",    "LeakyRelu", "Neg",      "Abs",       "Cast",    "Gelu",
-                                          "Tanh",    "Erf",       "HardSwish", "Swish",    "Mish",    "Sign",
-                                          "Elu",     "Selu",      "Add",      "Sub",       "Mul",     "Sum",
-                                          "MaxPool", "AveragePool", "ReluGrad", "LeakyReluGrad", "GeluGrad",
-                                          "TanhGrad", "MaxPoolGrad", "AveragePoolGrad"};
+constexpr std::string_view kKeepZero[] = {"Relu",        "LeakyRelu",
+                                          "Neg",         "Abs",
+                                          "Cast",        "Gelu",
+                                          "Tanh",        "Erf",
+                                          "HardSwish",   "Swish",
+                                          "Mish",        "Sign",
+                                          "Elu",         "Selu",
+                                          "Add",         "Sub",
+                                          "Mul",         "Sum",
+                                          "MaxPool",     "AveragePool",
+                                          "ReluGrad",    "LeakyReluGrad",
+                                          "GeluGrad",    "TanhGrad",
+                                          "MaxPoolGrad", "AveragePoolGrad"};
 
 bool keeps_zero(const Node& node) {
   return std::find(std::begin(kKeepZero), std::end(kKeepZero), node.op) != std::end(kKeepZero);
@@ -31,7 +40,8 @@ bool is_marked(const Graph& graph, NodeId node, std::string_view op) {
 
 class Cleaner {
  public:
-  Cleaner(Graph& graph, PassContext& context) : graph_(graph), b_(graph, graph.end(), context.infer), infer_(context.infer) {}
+  Cleaner(Graph& graph, PassContext& context)
+      : graph_(graph), b_(graph, graph.end(), context.infer), infer_(context.infer) {}
 
   bool run() {
     bool changed = false;
@@ -65,7 +75,8 @@ class Cleaner {
       if (!use.by_node()) continue;
       if (is_marked(graph_, use.node(), "Pad")) return true;
       const Node& reader = graph_.node(use.node());
-      if (depth > 0 && keeps_zero(reader) && leads_to_pad(graph_.output(use.node()), depth - 1)) return true;
+      if (depth > 0 && keeps_zero(reader) && leads_to_pad(graph_.output(use.node()), depth - 1))
+        return true;
     }
     return false;
   }
@@ -90,7 +101,8 @@ class Cleaner {
     return true;
   }
 
-  /// MaxPoolGrad's operands differ in their spatial dims; the slices must still cut the same channels.
+  /// MaxPoolGrad's operands differ in their spatial dims; the slices must still cut the same
+  /// channels.
   bool is_pool_grad(NodeId node) const { return graph_.node(node).op == "MaxPoolGrad"; }
 
   bool same_extent(NodeId a, NodeId b) const {
@@ -111,8 +123,9 @@ class Cleaner {
     b_.set_insert_point(graph_.after(node));
     b_.set_role(graph_.node(node).role);
     b_.set_origin(graph_.node(node).name);
-    const Expr cut = b_.op("Slice", {b_.value(result), b_.value(graph_.input(slice, 1)),
-                                     b_.value(graph_.input(slice, 2)), b_.value(graph_.input(slice, 3))});
+    const Expr cut =
+        b_.op("Slice", {b_.value(result), b_.value(graph_.input(slice, 1)),
+                        b_.value(graph_.input(slice, 2)), b_.value(graph_.input(slice, 3))});
     const NodeId made = b_.last();
     graph_.node(made).metadata.emplace_back(kPaddingMark, "slice");
     graph_.node(made).precision.reason = "padding to multiples of 8";

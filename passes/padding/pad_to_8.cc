@@ -1,12 +1,15 @@
 // pad_to_8: dims of 16-bit contractions up to multiples of 8, where tensor cores run at full speed.
 //
-//   y = MatMul(a: bf16[32,30], b: bf16[30,10])   ──▶   a1 = Pad(a, to [32,32])  b1 = Pad(b, to [32,16])
-//                                                      y1 = MatMul(a1, b1)      y  = Slice(y1, to [32,10])
+//   y = MatMul(a: bf16[32,30], b: bf16[30,10])   ──▶   a1 = Pad(a, to [32,32])  b1 = Pad(b, to
+//   [32,16])
+//                                                      y1 = MatMul(a1, b1)      y  = Slice(y1, to
+//                                                      [32,10])
 //
-// Exact: the padding is zero on both sides of every product, so sums gain only zeros, and what grew is sliced off again;
-// nothing but the contraction sees a padded lane. Initializers keep their shape: Pad(weight) stands in the graph. GEMM M, N
-// and K, and the channels of convolutions with one group, are padded. Leaves alone: symbolic dims (`run` pads them when it
-// binds them), f32 contractions, grouped convolutions, vectors, dims of 1 (a dot product gains nothing), --no-pad.
+// Exact: the padding is zero on both sides of every product, so sums gain only zeros, and what grew
+// is sliced off again; nothing but the contraction sees a padded lane. Initializers keep their
+// shape: Pad(weight) stands in the graph. GEMM M, N and K, and the channels of convolutions with
+// one group, are padded. Leaves alone: symbolic dims (`run` pads them when it binds them), f32
+// contractions, grouped convolutions, vectors, dims of 1 (a dot product gains nothing), --no-pad.
 #include <array>
 
 #include "passes/padding/remove_padding.h"
@@ -29,8 +32,8 @@ struct PaddedSlot {
   bool from_end = false;
 };
 
-/// How one kind of contraction is padded. Dims of operands that must agree grow alike, since each grows to the next
-/// multiple of its own size.
+/// How one kind of contraction is padded. Dims of operands that must agree grow alike, since each
+/// grows to the next multiple of its own size.
 struct PadRule {
   std::string_view domain, op;
   std::array<PaddedSlot, 3> inputs;
@@ -42,7 +45,9 @@ struct PadRule {
 };
 
 constexpr PaddedSlot matrix(size_t slot) { return {slot, {1, 2}, true}; }
-constexpr PaddedSlot front(size_t slot, int first, int second = -1) { return {slot, {first, second}, false}; }
+constexpr PaddedSlot front(size_t slot, int first, int second = -1) {
+  return {slot, {first, second}, false};
+}
 
 constexpr PadRule kRules[] = {
     {"", "MatMul", {matrix(0), matrix(1)}, 2, {1, 2}, true},
@@ -63,7 +68,8 @@ const PadRule* find_rule(const Node& node) {
 
 class Padder {
  public:
-  Padder(Graph& graph, PassContext& context) : graph_(graph), b_(graph, graph.end(), context.infer), infer_(context.infer) {}
+  Padder(Graph& graph, PassContext& context)
+      : graph_(graph), b_(graph, graph.end(), context.infer), infer_(context.infer) {}
 
   bool run() {
     bool changed = false;
@@ -73,11 +79,13 @@ class Padder {
 
  private:
   /// The shape a value grows to; its own if nothing grows.
-  SymbolicShape grown(const SymbolicShape& shape, const std::array<int, 2>& dims, bool from_end) const {
+  SymbolicShape grown(const SymbolicShape& shape, const std::array<int, 2>& dims,
+                      bool from_end) const {
     SymbolicShape result = shape;
     for (int dim : dims) {
       if (dim < 0 || static_cast<size_t>(dim) > shape.size() - (from_end ? 0 : 1)) continue;
-      const size_t at = from_end ? shape.size() - static_cast<size_t>(dim) : static_cast<size_t>(dim);
+      const size_t at =
+          from_end ? shape.size() - static_cast<size_t>(dim) : static_cast<size_t>(dim);
       result[at] = Dim(result[at]).known() ? Dim(padded(result[at])) : result[at];
     }
     return result;
@@ -170,7 +178,8 @@ class Padder {
       axes.push_back(static_cast<int64_t>(i));
     }
     b_.set_insert_point(graph_.after(id));
-    const Expr slice = b_.op("Slice", {b_.value(result), b_.ints(starts), b_.ints(ends), b_.ints(axes)});
+    const Expr slice =
+        b_.op("Slice", {b_.value(result), b_.ints(starts), b_.ints(ends), b_.ints(axes)});
     mark("slice");
     const NodeId made = b_.last();
     const std::string name = graph_.value(result).name;

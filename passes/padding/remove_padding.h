@@ -5,7 +5,8 @@
 
 namespace halfnote {
 
-/// Metadata key of the nodes that pad_to_8 made: each can be replaced by its first operand, all of them together.
+/// Metadata key of the nodes that pad_to_8 made: each can be replaced by its first operand, all of
+/// them together.
 inline constexpr const char* kPaddingMark = "halfnote.padding";
 
 bool is_padding(const Node& node);

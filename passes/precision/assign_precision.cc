@@ -1,18 +1,23 @@
-// assign_precision: decides the type each node computes in, and says why. Rewrites nothing: insert_casts does.
+// assign_precision: decides the type each node computes in, and says why. Rewrites nothing:
+// insert_casts does.
 //
 //   c = Conv(x, w)  r = Relu(c)  p = Softmax(r)
-//       ──▶  Conv: bf16 "allow list: Conv"   Relu: bf16 "between 16-bit nodes …"   Softmax: f32 "fp32 list: Softmax"
+//       ──▶  Conv: bf16 "allow list: Conv"   Relu: bf16 "between 16-bit nodes …"   Softmax: f32
+//       "fp32 list: Softmax"
 //
 // The colouring is TensorFlow grappler's (auto_mixed_precision), on our classes:
 //   1. allow ops are 16-bit, fp32 ops are f32, the user's rules before both;
-//   2. f32 floods from fp32 nodes forwards through clear and infer nodes that lie above an fp32 or infer node;
+//   2. f32 floods from fp32 nodes forwards through clear and infer nodes that lie above an fp32 or
+//   infer node;
 //   3. infer and clear nodes between two 16-bit nodes become 16-bit;
 //   4. clear nodes that touch a 16-bit node through clear ones become 16-bit;
-//   5. what op-set 23 does not allow in that type, or what has a constant that does not fit it, goes back to f32;
+//   5. what op-set 23 does not allow in that type, or what has a constant that does not fit it,
+//   goes back to f32;
 //   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h).
-// A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and the scaler are f32. The
-// decisions of the training step hold for the same nodes of the other graphs. Leaves alone: nodes without f32 operands and
-// results, bodies of control flow, everything under --precision fp32.
+// A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and
+// the scaler are f32. The decisions of the training step hold for the same nodes of the other
+// graphs. Leaves alone: nodes without f32 operands and results, bodies of control flow, everything
+// under --precision fp32.
 #include <cmath>
 #include <map>
 #include <unordered_map>
@@ -30,13 +35,17 @@ namespace {
 using Kind = PrecisionClass;
 
 bool is_f32(const Graph& graph, ValueId value) {
-  return value.valid() && graph.value(value).type.is_tensor() && graph.value(value).type.dtype == DType::kF32;
+  return value.valid() && graph.value(value).type.is_tensor() &&
+         graph.value(value).type.dtype == DType::kF32;
 }
 
 class Colouring {
  public:
   Colouring(Graph& graph, PassContext& context, PrecisionRules& rules)
-      : graph_(graph), low_(context.options.policy.dtype), rules_(rules), nodes_(graph.nodes()),
+      : graph_(graph),
+        low_(context.options.policy.dtype),
+        rules_(rules),
+        nodes_(graph.nodes()),
         colours_(graph.node_capacity()) {}
 
   /// Decisions already made for nodes of these names (the training step's) are taken over.
@@ -91,7 +100,9 @@ class Colouring {
         state(id).pinned = true;
         continue;
       }
-      if (row->precision == Kind::kOpaque || row->precision == Kind::kStruct || !has_choice(id, *row)) continue;
+      if (row->precision == Kind::kOpaque || row->precision == Kind::kStruct ||
+          !has_choice(id, *row))
+        continue;
       state(id).kind = row->fp32_math_inside ? Kind::kInfer : row->precision;
       if (node.role == Role::kOptimizer || node.role == Role::kScaling) {
         pin(id, Colour::kF32, "the " + std::string(role_name(node.role)) + " works in f32");
@@ -116,7 +127,8 @@ class Colouring {
     state(id).pinned = true;
   }
 
-  static const Precision* find_decision(const Node& node, const std::map<std::string, Precision>& decided) {
+  static const Precision* find_decision(const Node& node,
+                                        const std::map<std::string, Precision>& decided) {
     const auto found = decided.find(node.name);
     return found == decided.end() ? nullptr : &found->second;
   }
@@ -140,7 +152,8 @@ class Colouring {
     }
   }
 
-  /// All nodes reached from `from` over `step` (each_above or each_below) through nodes for which `through` holds.
+  /// All nodes reached from `from` over `step` (each_above or each_below) through nodes for which
+  /// `through` holds.
   template <class Step, class Through>
   std::vector<bool> reach(const std::vector<NodeId>& from, Step&& step, Through&& through) {
     std::vector<bool> seen(colours_.size(), false);
@@ -176,7 +189,8 @@ class Colouring {
     std::vector<NodeId> roots;  // fp32 nodes and open infer nodes
     for (NodeId id : nodes_) {
       const State& s = state(id);
-      if (s.colour == Colour::kF32 || (s.colour == Colour::kOpen && s.kind == Kind::kInfer)) roots.push_back(id);
+      if (s.colour == Colour::kF32 || (s.colour == Colour::kOpen && s.kind == Kind::kInfer))
+        roots.push_back(id);
     }
     std::vector<bool> upstream = reach(roots, above(), [&](NodeId id) {
       return state(id).colour == Colour::kOpen && state(id).kind == Kind::kClear;
@@ -213,7 +227,8 @@ class Colouring {
     const std::vector<bool> after = reach(low, below(), clear);
     const std::vector<bool> ahead = reach(low, above(), clear);
     for (NodeId id : nodes_) {
-      if (after[id.index] || ahead[id.index]) set(id, Colour::kLow, "only moves what a 16-bit node has");
+      if (after[id.index] || ahead[id.index])
+        set(id, Colour::kLow, "only moves what a 16-bit node has");
     }
     for (NodeId id : nodes_) {
       if (state(id).colour == Colour::kOpen) set(id, Colour::kF32, "no 16-bit node on both sides");
@@ -233,12 +248,14 @@ class Colouring {
     const int since = low_ == DType::kF16 ? row->legality.f16 : row->legality.bf16;
     const std::string type(short_name(low_));
     if (since == 0 || since > kOpsetVersion) {
-      return graph_.node(id).op + " is not legal in " + type + " at op-set " + std::to_string(kOpsetVersion);
+      return graph_.node(id).op + " is not legal in " + type + " at op-set " +
+             std::to_string(kOpsetVersion);
     }
     for (ValueId input : graph_.inputs(id)) {
       const Tensor* tensor = graph_.constant(input);
       if (tensor == nullptr || tensor->dtype() != DType::kF32) continue;
-      if (!fits(*tensor)) return "constant \"" + graph_.value(input).name + "\" does not fit " + type;
+      if (!fits(*tensor))
+        return "constant \"" + graph_.value(input).name + "\" does not fit " + type;
     }
     return "";
   }
@@ -280,7 +297,8 @@ class Colouring {
   std::vector<State> colours_;
 };
 
-/// Decisions by node name, and by the name of the forward node where the step has another form of it.
+/// Decisions by node name, and by the name of the forward node where the step has another form of
+/// it.
 std::map<std::string, Precision> decisions_of(const Graph& graph) {
   std::map<std::string, Precision> decided;
   for (NodeId id : graph.nodes()) {
@@ -305,8 +323,8 @@ bool assign_precision(Model& model, PassContext& context) {
   std::map<std::string, Precision> decided;
   for (TrainingStep& step : model.training) {
     const bool first = step.name == kStepName || step.name == kAccumulateName;
-    Colouring(step.graph, context, rules).run(first ? std::map<std::string, Precision>{} : decided,
-                                              policy.cost_refinement);
+    Colouring(step.graph, context, rules)
+        .run(first ? std::map<std::string, Precision>{} : decided, policy.cost_refinement);
     if (first) decided = decisions_of(step.graph);
   }
   Colouring(model.graph, context, rules).run(decided, policy.cost_refinement);

@@ -1,10 +1,12 @@
 // clean_casts: removes the casts that change nothing.
 //
 //   b = Cast <f32> (a: bf16)   c = Cast <bf16> (b)      ──▶      c = a
-//   b = Cast <bf16> (constant f32)                      ──▶      constant in bf16 (rounded here, once)
+//   b = Cast <bf16> (constant f32)                      ──▶      constant in bf16 (rounded here,
+//   once)
 //
-// Exact: a wider type holds every value of the narrower one, and a constant is rounded as the node would round it. Leaves
-// alone: f32 -> 16 bit -> f32, which rounds, whoever wrote it; casts of weights and states, which change from step to step.
+// Exact: a wider type holds every value of the narrower one, and a constant is rounded as the node
+// would round it. Leaves alone: f32 -> 16 bit -> f32, which rounds, whoever wrote it; casts of
+// weights and states, which change from step to step.
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
 
@@ -36,7 +38,8 @@ bool skip_round_trip(Graph& graph, NodeId node) {
   if (!is_cast(graph, above) || names_an_output(graph, result)) return false;
   const ValueId source = graph.input(above, 0);
   const DType from = graph.value(source).type.dtype;
-  if (graph.value(result).type.dtype != from || !holds(graph.value(middle).type.dtype, from)) return false;
+  if (graph.value(result).type.dtype != from || !holds(graph.value(middle).type.dtype, from))
+    return false;
   graph.replace_uses(result, source);
   graph.remove(node);
   return true;
@@ -45,7 +48,8 @@ bool skip_round_trip(Graph& graph, NodeId node) {
 bool fold_constant(Graph& graph, NodeId node) {
   const ValueId result = graph.output(node);
   const Tensor* tensor = graph.constant(graph.input(node, 0));
-  if (tensor == nullptr || !is_float(tensor->dtype()) || names_an_output(graph, result)) return false;
+  if (tensor == nullptr || !is_float(tensor->dtype()) || names_an_output(graph, result))
+    return false;
   const DType to = graph.value(result).type.dtype;
   if (!is_16bit_float(to) && to != DType::kF32 && to != DType::kF64) return false;
   const std::string name = graph.value(result).name;

@@ -57,7 +57,8 @@ class Cost {
 
 }  // namespace
 
-std::vector<CostFlip> refine_cost(const Graph& graph, std::vector<bool> low, const std::vector<bool>& free) {
+std::vector<CostFlip> refine_cost(const Graph& graph, std::vector<bool> low,
+                                  const std::vector<bool>& free) {
   const Cost cost(graph, low);
   const std::vector<NodeId> nodes = graph.nodes();
   std::map<NodeId, int64_t> saved;
@@ -80,7 +81,8 @@ std::vector<CostFlip> refine_cost(const Graph& graph, std::vector<bool> low, con
   }
   std::vector<CostFlip> flips;
   for (NodeId node : nodes) {
-    if (low[node.index] != before[node.index]) flips.push_back({node, low[node.index], saved[node]});
+    if (low[node.index] != before[node.index])
+      flips.push_back({node, low[node.index], saved[node]});
   }
   return flips;
 }

@@ -1,12 +1,14 @@
 // insert_casts: rewrites the graph to the decisions of assign_precision.
 //
 //   y = Conv(x, w)   [bf16]            x1 = Cast <bf16> (x)   w1 = Cast <bf16> (w)
-//   z = Softmax(y)   [f32]      ──▶    y = Conv(x1, w1)       y1 = Cast <f32> (y)     z = Softmax(y1)
+//   z = Softmax(y)   [f32]      ──▶    y = Conv(x1, w1)       y1 = Cast <f32> (y)     z =
+//   Softmax(y1)
 //
-// Rounding: every cast to 16 bits rounds once, and stands in the graph. One shared cast per value and type, right behind the
-// value (for weights and inputs: before the first reader). Slots that an op keeps in f32 get f32. An op that may write f32
-// from 16-bit operands (weight gradients) does so when all its readers want f32. Graph outputs and states keep their type.
-// Leaves alone: nodes without a decision (they get back the type they had), bodies of control flow.
+// Rounding: every cast to 16 bits rounds once, and stands in the graph. One shared cast per value
+// and type, right behind the value (for weights and inputs: before the first reader). Slots that an
+// op keeps in f32 get f32. An op that may write f32 from 16-bit operands (weight gradients) does so
+// when all its readers want f32. Graph outputs and states keep their type. Leaves alone: nodes
+// without a decision (they get back the type they had), bodies of control flow.
 #include <map>
 
 #include "base/error.h"
@@ -36,7 +38,8 @@ class Inserter {
   }
 
  private:
-  /// The type an operand must have: f32 operands follow the node's decision, others stay what they were.
+  /// The type an operand must have: f32 operands follow the node's decision, others stay what they
+  /// were.
   DType wanted(NodeId id, size_t slot, ValueId value) const {
     const DType before = original_[value.index];
     const Node& node = graph_.node(id);
@@ -93,15 +96,18 @@ class Inserter {
     auto [found, is_new] = casts_.try_emplace({value, dtype}, ValueId{});
     if (!is_new) return found->second;
     const NodeId producer = graph_.value(value).producer;
-    const InsertPoint at = producer.valid() ? graph_.after(producer) : graph_.before(first_reader(value, reader));
+    const InsertPoint at =
+        producer.valid() ? graph_.after(producer) : graph_.before(first_reader(value, reader));
     Builder b(graph_, at, context_.infer);
     b.set_role(producer.valid() ? graph_.node(producer).role : Role::kForward);
     b.set_origin(producer.valid() ? graph_.node(producer).name : graph_.value(value).name);
     b.set_prefix(graph_.value(value).name + ".");
     const Expr cast = b.op("Cast", {b.value(value)}, {{"to", static_cast<int64_t>(dtype)}});
     const NodeId node = b.last();
-    graph_.node(node).precision = {dtype, "cast inserted: readers want " + std::string(short_name(dtype))};
-    graph_.rename(cast.id, graph_.unique_name(graph_.value(value).name + "." + std::string(short_name(dtype))));
+    graph_.node(node).precision = {dtype,
+                                   "cast inserted: readers want " + std::string(short_name(dtype))};
+    graph_.rename(cast.id, graph_.unique_name(graph_.value(value).name + "." +
+                                              std::string(short_name(dtype))));
     graph_.node(node).name = graph_.value(cast.id).name;
     return found->second = cast.id;
   }
@@ -130,7 +136,8 @@ class Inserter {
   void restore_borders() {
     const std::vector<ValueId> outputs(graph_.outputs().begin(), graph_.outputs().end());
     for (size_t i = 0; i < outputs.size(); ++i) {
-      restore_output(outputs[i], {UseKind::kRegionOutput, graph_.main().index, static_cast<uint32_t>(i)});
+      restore_output(outputs[i],
+                     {UseKind::kRegionOutput, graph_.main().index, static_cast<uint32_t>(i)});
     }
     for (uint32_t i = 0; i < graph_.states().size(); ++i) {
       const ValueId next = graph_.states()[i].next;

@@ -46,7 +46,8 @@ LossScaler fixed() {
 // A bound of 0 is no bound.
 const std::vector<ScalerPreset>& table() {
   static const std::vector<ScalerPreset> kPresets = {
-      {"halfnote", LossScaler{}, "2^16, interval 2000, 100 until the first overflow, between 1 and 2^24"},
+      {"halfnote", LossScaler{},
+       "2^16, interval 2000, 100 until the first overflow, between 1 and 2^24"},
       {"pytorch", plain("pytorch", k2_16, 2000, 0, 0), "torch.amp.GradScaler"},
       {"keras", plain("keras", k2_15, 2000, 0, 0), "Keras 3 LossScaleOptimizer"},
       {"tfkeras", plain("tfkeras", k2_15, 2000, 1, 0), "tf.keras LossScaleOptimizer"},
@@ -55,9 +56,11 @@ const std::vector<ScalerPreset>& table() {
       {"megengine", plain("megengine", 16.0f, 2000, 0, 0), "MegEngine GradScaler"},
       {"jmp", plain("jmp", k2_15, 2000, 1, 0), "JMP DynamicLossScale"},
       {"apex", plain("apex", k2_16, 2000, 0, k2_24), "Apex amp"},
-      {"apex_hysteresis", with_hysteresis(plain("apex_hysteresis", k2_16, 2000, 0, 0), 2, "every_clean"),
+      {"apex_hysteresis",
+       with_hysteresis(plain("apex_hysteresis", k2_16, 2000, 0, 0), 2, "every_clean"),
        "Apex update_scale_hysteresis"},
-      {"deepspeed", with_hysteresis(plain("deepspeed", k2_16, 1000, 1, 0), 2, "on_growth", 1), "DeepSpeed fp16"},
+      {"deepspeed", with_hysteresis(plain("deepspeed", k2_16, 1000, 1, 0), 2, "on_growth", 1),
+       "DeepSpeed fp16"},
       {"deepspeed_consecutive",
        with_hysteresis(plain("deepspeed_consecutive", k2_16, 1000, 1, 0), 2, "every_clean", 1),
        "DeepSpeed fp16 with consecutive_hysteresis"},
@@ -81,8 +84,10 @@ const LossScaler& scaler_preset(std::string_view name) {
   }
   const std::string_view near = closest(name, names);
   throw Error(ErrorCode::kUsage, "unknown loss-scale preset")
-      .expected("one of pytorch, keras, deepspeed, … (docs/loss-scaling.md)", "\"" + std::string(name) + "\"")
-      .hint(near.empty() ? "`halfnote compile --help` lists them" : "did you mean " + std::string(near) + "?");
+      .expected("one of pytorch, keras, deepspeed, … (docs/loss-scaling.md)",
+                "\"" + std::string(name) + "\"")
+      .hint(near.empty() ? "`halfnote compile --help` lists them"
+                         : "did you mean " + std::string(near) + "?");
 }
 
 }  // namespace halfnote

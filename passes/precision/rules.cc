@@ -37,14 +37,16 @@ bool contains(const std::vector<std::string>& list, const std::string& word) {
 }
 
 std::string suggestion(std::string_view near) {
-  return near.empty() ? "`halfnote inspect` lists nodes and ops" : "did you mean " + std::string(near) + "?";
+  return near.empty() ? "`halfnote inspect` lists nodes and ops"
+                      : "did you mean " + std::string(near) + "?";
 }
 
 void check_op_exists(const std::string& op, const char* flag) {
   std::vector<std::string> known;
   for (const OperatorRow& row : operator_rows()) {
-    const std::string name =
-        row.domain.empty() ? std::string(row.name) : std::string(row.domain) + "." + std::string(row.name);
+    const std::string name = row.domain.empty()
+                                 ? std::string(row.name)
+                                 : std::string(row.domain) + "." + std::string(row.name);
     if (name == op || row.name == op) return;
     known.push_back(name);
   }
@@ -56,7 +58,8 @@ void check_op_exists(const std::string& op, const char* flag) {
 }  // namespace
 
 PrecisionRules::PrecisionRules(const Policy& policy) {
-  const auto add = [&](const std::vector<std::string>& list, bool low, bool by_node, const char* flag) {
+  const auto add = [&](const std::vector<std::string>& list, bool low, bool by_node,
+                       const char* flag) {
     for (const std::string& text : list) {
       Rule rule{low, by_node, text, flag, nullptr, false};
       if (by_node) {
@@ -98,7 +101,8 @@ std::optional<Forced> PrecisionRules::find(const Node& node) {
     if (found != nullptr && found->low != rule.low) {
       throw Error(ErrorCode::kUsage, "two precision rules contradict each other")
           .at({{}, node.name, full_name(node)})
-          .expected("one of them", found->flag + " " + found->text + " and " + rule.flag + " " + rule.text);
+          .expected("one of them",
+                    found->flag + " " + found->text + " and " + rule.flag + " " + rule.text);
     }
     if (found == nullptr) found = &rule;
   }

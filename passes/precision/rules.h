@@ -1,4 +1,5 @@
-// The user's precision rules, compiled: which nodes they force, and the errors for rules that overlap or hit nothing.
+// The user's precision rules, compiled: which nodes they force, and the errors for rules that
+// overlap or hit nothing.
 #pragma once
 
 #include <memory>
@@ -19,12 +20,13 @@ struct Forced {
 
 class PrecisionRules {
  public:
-  /// Throws Error(kUsage) for a pattern that is no RE2, an op in both lists, or an op that halfnote does not know.
+  /// Throws Error(kUsage) for a pattern that is no RE2, an op in both lists, or an op that halfnote
+  /// does not know.
   explicit PrecisionRules(const Policy& policy);
   ~PrecisionRules();
 
-  /// The rule for a node: node rules (on its name, or the name of the forward node it was made for) before op rules.
-  /// Throws Error(kUsage) for a node that both node lists name.
+  /// The rule for a node: node rules (on its name, or the name of the forward node it was made for)
+  /// before op rules. Throws Error(kUsage) for a node that both node lists name.
   std::optional<Forced> find(const Node& node);
   /// Throws Error(kUsage) for rules that hit no node of any graph so far, with the closest name.
   void check_all_matched(const Model& model) const;

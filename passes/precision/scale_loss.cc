@@ -1,17 +1,21 @@
 // scale_loss: loss scaling and the transactional update.
 //
-//   dlogits = SoftmaxCrossEntropyLossGrad(loss_scale, …)       loss_scale: state, 65536 at first (f16), moved by
-//   dw      = … (backward, carries S)                   ──▶    UpdateLossScale from `finite`
-//   w'      = AdamW(w, dw, …)                                  finite = AllFinite(dw, …)   dw1 = Mul(dw, 1/loss_scale)
+//   dlogits = SoftmaxCrossEntropyLossGrad(loss_scale, …)       loss_scale: state, 65536 at first
+//   (f16), moved by dw      = … (backward, carries S)                   ──▶    UpdateLossScale from
+//   `finite` w'      = AdamW(w, dw, …)                                  finite = AllFinite(dw, …)
+//   dw1 = Mul(dw, 1/loss_scale)
 //                                                              w'     = AdamW(w, dw1, …, finite)
 //
-// By the policy's dtype: f32 takes the seed 1 and leaves the rest as it is; bf16 keeps the seed 1 and adds the finite check;
-// f16 scales too. A step that is not finite commits nothing: weights, moments, running statistics and `applied_step` keep
-// their bits (an optimizer through its `commit` input, other states through Where), while `attempted_step`, the random
-// seeds and the scaler's own state go on. With gradient accumulation S is constant over the micro-batches: the sums carry
-// it, and only `apply` unscales, checks and commits. Rounding: the product with 1/S is exact where S is a power of two.
+// By the policy's dtype: f32 takes the seed 1 and leaves the rest as it is; bf16 keeps the seed 1
+// and adds the finite check; f16 scales too. A step that is not finite commits nothing: weights,
+// moments, running statistics and `applied_step` keep their bits (an optimizer through its `commit`
+// input, other states through Where), while `attempted_step`, the random seeds and the scaler's own
+// state go on. With gradient accumulation S is constant over the micro-batches: the sums carry it,
+// and only `apply` unscales, checks and commits. Rounding: the product with 1/S is exact where S is
+// a power of two.
 //
-// Afterwards every value carries the right power of S (scale_units.h); anything else is a compile error.
+// Afterwards every value carries the right power of S (scale_units.h); anything else is a compile
+// error.
 #include <vector>
 
 #include "base/error.h"
@@ -34,13 +38,16 @@ void check_scaler(const LossScaler& s) {
   if (!(s.down > 0 && s.down <= 1)) refuse("down", "a factor in (0, 1]", std::to_string(s.down));
   if (s.interval < 1) refuse("interval", "1 or more", std::to_string(s.interval));
   if (s.hysteresis < 1) refuse("hysteresis", "1 or more", std::to_string(s.hysteresis));
-  if (s.min < 0 || (s.max > 0 && s.max < s.min)) refuse("min and max", "0 ≤ min ≤ max", std::to_string(s.min));
+  if (s.min < 0 || (s.max > 0 && s.max < s.min))
+    refuse("min and max", "0 ≤ min ≤ max", std::to_string(s.min));
 }
 
 class Scaling {
  public:
   Scaling(Graph& graph, PassContext& context)
-      : graph_(graph), context_(context), policy_(context.options.policy),
+      : graph_(graph),
+        context_(context),
+        policy_(context.options.policy),
         b_(graph, graph.end(), context.infer) {
     b_.set_role(Role::kScaling);
   }
@@ -52,7 +59,8 @@ class Scaling {
     const uint32_t state = *find_state(graph_, kLossScale);
     const ValueId scale = graph_.states()[state].current;
     const Expr one = b_.constant(Tensor::scalar<float>(1.0f), "one");
-    graph_.replace_uses_if(scale, one.id, [](const Use& use) { return use.kind != UseKind::kStateNext; });
+    graph_.replace_uses_if(scale, one.id,
+                           [](const Use& use) { return use.kind != UseKind::kStateNext; });
     graph_.remove_state(state);
     graph_.remove_value(scale);
   }
@@ -64,13 +72,15 @@ class Scaling {
     graph_.value(scale).scale_power = 1;
   }
 
-  /// What the optimizer (or an output of the step) takes from the backward pass, each once, in the order of the graph.
+  /// What the optimizer (or an output of the step) takes from the backward pass, each once, in the
+  /// order of the graph.
   std::vector<ValueId> boundary() const {
     std::vector<ValueId> found;
     for (NodeId node : graph_.nodes()) {
       if (graph_.node(node).role != Role::kBackward) continue;
       for (ValueId output : graph_.outputs(node)) {
-        if (output.valid() && is_float(graph_.value(output).type.dtype) && crosses(output)) found.push_back(output);
+        if (output.valid() && is_float(graph_.value(output).type.dtype) && crosses(output))
+          found.push_back(output);
       }
     }
     for (const State& state : graph_.states()) {
@@ -109,7 +119,8 @@ class Scaling {
                          : use.kind == UseKind::kRegionOutput;
   }
 
-  /// The first node that reads one of the gradients as the optimizer does; invalid if only outputs do.
+  /// The first node that reads one of the gradients as the optimizer does; invalid if only outputs
+  /// do.
   NodeId first_reader(const std::vector<ValueId>& gradients) const {
     NodeId first;
     for (ValueId gradient : gradients) {
@@ -140,8 +151,9 @@ class Scaling {
     b_.set_insert_point(graph_.end());
     for (uint32_t i = 0; i < graph_.states().size(); ++i) {
       const State state = graph_.states()[i];
-      const bool transactional = state.kind == StateKind::kWeight || state.kind == StateKind::kMoment ||
-                                 state.kind == StateKind::kStatistic || state.kind == StateKind::kCounter;
+      const bool transactional =
+          state.kind == StateKind::kWeight || state.kind == StateKind::kMoment ||
+          state.kind == StateKind::kStatistic || state.kind == StateKind::kCounter;
       if (!transactional || state.next == state.current) continue;
       const NodeId producer = graph_.value(state.next).producer;
       const OperatorRow* row = producer.valid() ? find_operator(graph_.node(producer)) : nullptr;

@@ -21,7 +21,8 @@ class UnitCheck {
       const int want = graph_.value(state.current).scale_power;
       const int got = power(state.next);
       if (want == got) continue;
-      throw wrong("the new value of state \"" + graph_.value(state.current).name + "\"", want, got, {});
+      throw wrong("the new value of state \"" + graph_.value(state.current).name + "\"", want, got,
+                  {});
     }
   }
 
@@ -59,23 +60,29 @@ class UnitCheck {
     switch (rule) {
       case ScaleRule::kNone:
         for (ValueId input : inputs) {
-          require_plain(input, input.valid() ? "operand \"" + graph_.value(input).name + "\"" : "", place);
+          require_plain(input, input.valid() ? "operand \"" + graph_.value(input).name + "\"" : "",
+                        place);
         }
         return 0;
-      case ScaleRule::kSame: return common_power(id, place);
+      case ScaleRule::kSame:
+        return common_power(id, place);
       case ScaleRule::kProduct:
         for (ValueId input : inputs) result += power(input);
         return result;
-      case ScaleRule::kQuotient: return power(graph_.input(id, 0)) - power(graph_.input(id, 1));
-      case ScaleRule::kInverse: return -power(graph_.input(id, 0));
+      case ScaleRule::kQuotient:
+        return power(graph_.input(id, 0)) - power(graph_.input(id, 1));
+      case ScaleRule::kInverse:
+        return -power(graph_.input(id, 0));
       case ScaleRule::kFirst:
         for (size_t i = 1; i < inputs.size(); ++i) {
           if (power(inputs[i]) != 0) {
-            throw wrong("operand \"" + graph_.value(inputs[i]).name + "\"", 0, power(inputs[i]), place);
+            throw wrong("operand \"" + graph_.value(inputs[i]).name + "\"", 0, power(inputs[i]),
+                        place);
           }
         }
         return power(graph_.input(id, 0));
-      case ScaleRule::kAbsorb: return 0;
+      case ScaleRule::kAbsorb:
+        return 0;
     }
     return 0;
   }
@@ -98,7 +105,8 @@ class UnitCheck {
   /// A constant of zeros, or zeros made in a computed shape: what gradients are scattered into.
   bool is_zero(ValueId value) const {
     const NodeId producer = graph_.value(value).producer;
-    if (producer.valid() && graph_.node(producer).op == "Cast") return is_zero(graph_.input(producer, 0));
+    if (producer.valid() && graph_.node(producer).op == "Cast")
+      return is_zero(graph_.input(producer, 0));
     const Tensor* constant = graph_.constant(value);
     if (producer.valid() && graph_.node(producer).op == "ConstantOfShape") {
       const Attribute* element = graph_.node(producer).attributes.find("value");

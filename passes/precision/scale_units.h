@@ -1,13 +1,15 @@
-// Units of the loss scale: every value of a step carries S to some power, and the ops say how powers combine.
+// Units of the loss scale: every value of a step carries S to some power, and the ops say how
+// powers combine.
 #pragma once
 
 #include "compiler/ir/graph.h"
 
 namespace halfnote {
 
-/// Sets Value::scale_power of all results from that of the inputs and initializers, by the ScaleRule of each op. Throws
-/// Error(kInternal) where the powers do not fit: a sum of scaled and plain gradients, a scaled value in a nonlinear op
-/// (clip before unscale), an optimizer or state that would take a scaled or doubly unscaled gradient, a scaled output.
+/// Sets Value::scale_power of all results from that of the inputs and initializers, by the
+/// ScaleRule of each op. Throws Error(kInternal) where the powers do not fit: a sum of scaled and
+/// plain gradients, a scaled value in a nonlinear op (clip before unscale), an optimizer or state
+/// that would take a scaled or doubly unscaled gradient, a scaled output.
 void check_scale_units(Graph& graph);
 
 }  // namespace halfnote

@@ -2,11 +2,13 @@
 //
 //   outputs: loss, …, grad/w           t   = applied_step + 1          lr = schedule(applied_step)
 //                              ──▶     g   = clip(grad/w)
-//                                      w', m', v' = ai.halfnote.AdamW(w, g, m, v, lr, t)      state w -> w', …
+//                                      w', m', v' = ai.halfnote.AdamW(w, g, m, v, lr, t)      state
+//                                      w -> w', …
 //
-// Exact: nothing before the gradients changes. Adds the counters `attempted_step` and `applied_step`, the learning rate as
-// a function of `applied_step`, global-norm clipping, one optimizer node a weight, and its moments. Leaves alone: weights
-// without a gradient, and a step that has its optimizer already.
+// Exact: nothing before the gradients changes. Adds the counters `attempted_step` and
+// `applied_step`, the learning rate as a function of `applied_step`, global-norm clipping, one
+// optimizer node a weight, and its moments. Leaves alone: weights without a gradient, and a step
+// that has its optimizer already.
 #include <re2/re2.h>
 
 #include <cmath>
@@ -18,7 +20,8 @@
 namespace halfnote {
 namespace {
 
-/// How an optimizer's node is made: its op, its moments, its attributes, and whether it reads the step number.
+/// How an optimizer's node is made: its op, its moments, its attributes, and whether it reads the
+/// step number.
 struct OptimizerForm {
   std::string_view op;
   std::vector<std::string_view> moments;
@@ -31,22 +34,28 @@ OptimizerForm form_of(const Optimizer& o) {
   if (o.kind == "momentum" || o.kind == "nesterov") {
     return {"Momentum",
             {"velocity"},
-            {{"momentum", o.momentum}, {"dampening", o.dampening}, {"nesterov", int64_t{o.kind == "nesterov"}}}};
+            {{"momentum", o.momentum},
+             {"dampening", o.dampening},
+             {"nesterov", int64_t{o.kind == "nesterov"}}}};
   }
   const Attributes adam = {{"beta1", o.beta1}, {"beta2", o.beta2}, {"epsilon", o.epsilon}};
   if (o.kind == "adam") return {"Adam", {"m", "v"}, adam};
   if (o.kind == "adamw") return {"AdamW", {"m", "v"}, adam};
-  static constexpr std::string_view kKinds[] = {"sgd", "momentum", "nesterov", "adam", "adamw", "none"};
+  static constexpr std::string_view kKinds[] = {"sgd",  "momentum", "nesterov",
+                                                "adam", "adamw",    "none"};
   const std::string_view near = closest(o.kind, kKinds);
   throw Error(ErrorCode::kUsage, "unknown optimizer")
       .expected("sgd, momentum, nesterov, adam, adamw or none", "\"" + o.kind + "\"")
-      .hint(near.empty() ? "see halfnote compile --help" : "did you mean " + std::string(near) + "?");
+      .hint(near.empty() ? "see halfnote compile --help"
+                         : "did you mean " + std::string(near) + "?");
 }
 
 class OptimizerBuilder {
  public:
   OptimizerBuilder(Graph& graph, PassContext& context)
-      : graph_(graph), context_(context), options_(context.options.train.optimizer),
+      : graph_(graph),
+        context_(context),
+        options_(context.options.train.optimizer),
         b_(graph, graph.end(), context.infer) {
     b_.set_role(Role::kOptimizer);
   }
@@ -77,7 +86,8 @@ class OptimizerBuilder {
   /// An int64 state that grows by one each step.
   Expr counter(std::string_view name, StateKind kind) {
     ValueId value = graph_.find(name);
-    if (!value.valid()) value = graph_.add_initializer(std::string(name), Tensor::scalar<int64_t>(0));
+    if (!value.valid())
+      value = graph_.add_initializer(std::string(name), Tensor::scalar<int64_t>(0));
     Expr current = b_.value(value);
     if (!graph_.state_of(value)) {
       graph_.add_state(value, (current + 1.0).id, kind);
@@ -126,7 +136,8 @@ class OptimizerBuilder {
   }
 
   Expr decay(const Schedule& schedule, Expr s) {
-    const Expr since = b_.op("Max", {s - static_cast<double>(schedule.warmup), b_.scalar(DType::kF32, 0)});
+    const Expr since =
+        b_.op("Max", {s - static_cast<double>(schedule.warmup), b_.scalar(DType::kF32, 0)});
     if (schedule.kind == "step") {
       const Expr drops = b_.op("Floor", {since / static_cast<double>(schedule.step_size)});
       return b_.op("Pow", {b_.scalar(DType::kF32, schedule.gamma), drops});
@@ -156,7 +167,8 @@ class OptimizerBuilder {
     return weights;
   }
 
-  /// Scales all gradients by min(1, clip_norm / (norm + 1e-6)), PyTorch's rule, and reports the norm.
+  /// Scales all gradients by min(1, clip_norm / (norm + 1e-6)), PyTorch's rule, and reports the
+  /// norm.
   void clip(std::vector<Weight>& weights) {
     if (options_.clip_norm <= 0) return;
     std::vector<Expr> gradients;
@@ -214,8 +226,10 @@ class OptimizerBuilder {
     for (size_t i = 0; i < options_.groups.size(); ++i) {
       if (matched_[i]) continue;
       throw Error(ErrorCode::kUsage, "parameter group matches no parameter of its own")
-          .expected("a pattern that matches a trainable initializer", "\"" + options_.groups[i].pattern + "\"")
-          .hint("patterns match the whole name; an earlier group may take all that this one matches");
+          .expected("a pattern that matches a trainable initializer",
+                    "\"" + options_.groups[i].pattern + "\"")
+          .hint(
+              "patterns match the whole name; an earlier group may take all that this one matches");
     }
   }
 

@@ -1,13 +1,15 @@
 // attach_loss: makes the steps of training out of a forward graph.
 //
-//   model.graph (x -> logits)      ──▶   training step      (x, labels -> loss, logits)   training form
-//                                        training evaluate  (x, labels -> loss, logits)   inference form
-//                                        model.graph        (x -> logits)                 inference form
+//   model.graph (x -> logits)      ──▶   training step      (x, labels -> loss, logits)   training
+//   form
+//                                        training evaluate  (x, labels -> loss, logits)   inference
+//                                        form model.graph        (x -> logits) inference form
 //
-// Exact in the step. A graph that has its loss inside (--loss-output) keeps it in both steps; in model.graph the loss and
-// the inputs that only it reads are taken away where another output remains. With --loss the loss is attached to the first
-// output (or --loss-input): cross_entropy reads logits (N, C, d…) and labels i64 (N, d…), nll log-probabilities, mse a
-// target of the output's own type. Leaves alone: a model that has training steps already.
+// Exact in the step. A graph that has its loss inside (--loss-output) keeps it in both steps; in
+// model.graph the loss and the inputs that only it reads are taken away where another output
+// remains. With --loss the loss is attached to the first output (or --loss-input): cross_entropy
+// reads logits (N, C, d…) and labels i64 (N, d…), nll log-probabilities, mse a target of the
+// output's own type. Leaves alone: a model that has training steps already.
 #include "base/error.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
@@ -31,7 +33,8 @@ ValueId named_value(const Graph& graph, const std::string& name, const char* fla
   const std::string_view near = closest(name, outputs);
   throw Error(ErrorCode::kUsage, std::string(flag) + " names no value of the graph")
       .expected("one of the outputs: " + list_outputs(graph), "\"" + name + "\"")
-      .hint(near.empty() ? "see halfnote inspect for the names" : "did you mean " + std::string(near) + "?");
+      .hint(near.empty() ? "see halfnote inspect for the names"
+                         : "did you mean " + std::string(near) + "?");
 }
 
 /// cross_entropy wants logits: of a graph that ends in Softmax, the value before it.
@@ -80,7 +83,9 @@ ValueId attach_named_loss(Graph& graph, PassContext& context) {
   const Expr labels = b.value(graph.add_input(
       graph.main(), "labels", ValueType::tensor(DType::kI64, label_shape(scores.shape()))));
   const Attributes mean = {{"reduction", std::string("mean")}};
-  return b.op(cross_entropy ? "SoftmaxCrossEntropyLoss" : "NegativeLogLikelihoodLoss", {scores, labels}, mean)
+  return b
+      .op(cross_entropy ? "SoftmaxCrossEntropyLoss" : "NegativeLogLikelihoodLoss", {scores, labels},
+          mean)
       .id;
 }
 
@@ -139,8 +144,9 @@ bool attach_loss(Model& model, PassContext& context) {
   if (context.options.inference_only || model.is_training()) return false;
   if (train.loss.empty() == train.loss_output.empty()) {
     throw Error(ErrorCode::kUsage, "a training step needs exactly one loss")
-        .expected("--loss NAME for a graph without a loss, or --loss-output NAME for one that has it",
-                  train.loss.empty() ? "neither" : "both")
+        .expected(
+            "--loss NAME for a graph without a loss, or --loss-output NAME for one that has it",
+            train.loss.empty() ? "neither" : "both")
         .hint("the outputs of the graph are " + list_outputs(model.graph));
   }
   if (model.graph.outputs().empty()) throw Error(ErrorCode::kModel, "the graph has no output");

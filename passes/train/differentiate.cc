@@ -4,10 +4,11 @@
 //                      ──▶     dw, dx = gradient rule of Op (seed `loss_scale`)
 //                              outputs: loss, …, grad/w
 //
-// Exact: only new nodes are added (a forward node may be asked for an optional output, or give way to a form that keeps
-// its statistics). The seed of the loss is the state `loss_scale`, 1 until the loss-scaling pass decides. Each gradient of
-// a trainable initializer becomes the output `grad/NAME`. Leaves alone: nodes on no path from a trainable initializer to
-// the loss, the evaluation step, the inference graph.
+// Exact: only new nodes are added (a forward node may be asked for an optional output, or give way
+// to a form that keeps its statistics). The seed of the loss is the state `loss_scale`, 1 until the
+// loss-scaling pass decides. Each gradient of a trainable initializer becomes the output
+// `grad/NAME`. Leaves alone: nodes on no path from a trainable initializer to the loss, the
+// evaluation step, the inference graph.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -42,7 +43,8 @@ std::vector<bool> reached_from_weights(const Graph& graph) {
 }
 
 /// Nodes that the loss depends on, last first.
-std::vector<NodeId> nodes_of_loss(const Graph& graph, ValueId loss, const std::vector<bool>& reached) {
+std::vector<NodeId> nodes_of_loss(const Graph& graph, ValueId loss,
+                                  const std::vector<bool>& reached) {
   std::vector<bool> wanted(graph.value_count(), false);
   wanted[loss.index] = true;
   std::vector<NodeId> order;
@@ -78,7 +80,8 @@ void refuse_unsupported(const Graph& graph, const std::vector<NodeId>& nodes) {
   for (const auto& [op, entry] : missing) {
     list += (list.empty() ? "" : "; ") + op + " (" + entry.first + "; " +
             std::to_string(entry.second.size()) + " node(s): " + entry.second.front();
-    for (size_t i = 1; i < std::min<size_t>(entry.second.size(), 5); ++i) list += ", " + entry.second[i];
+    for (size_t i = 1; i < std::min<size_t>(entry.second.size(), 5); ++i)
+      list += ", " + entry.second[i];
     list += entry.second.size() > 5 ? ", …)" : ")";
   }
   throw Error(ErrorCode::kUnsupported, "no gradient for " + std::to_string(missing.size()) +
@@ -159,16 +162,19 @@ class Reverse {
       if (!graph_.value(weight).trainable) continue;
       const auto found = gradients_.find(weight);
       if (found == gradients_.end()) {
-        context_.warn(graph_.value(weight).name, "the loss does not depend on this parameter: it is not trained");
+        context_.warn(graph_.value(weight).name,
+                      "the loss does not depend on this parameter: it is not trained");
         graph_.value(weight).trainable = false;
         continue;
       }
       ValueId gradient = found->second.id;
       // A gradient that is another value's too (an Add passes it on) gets a name of its own.
-      if (!published_.insert(gradient).second || graph_.value(gradient).kind != ValueKind::kResult) {
+      if (!published_.insert(gradient).second ||
+          graph_.value(gradient).kind != ValueKind::kResult) {
         gradient = builder_.op("Identity", {builder_.value(gradient)}).id;
       }
-      graph_.rename(gradient, graph_.unique_name(std::string(kGradientPrefix) + graph_.value(weight).name));
+      graph_.rename(gradient,
+                    graph_.unique_name(std::string(kGradientPrefix) + graph_.value(weight).name));
       graph_.add_output(graph_.main(), gradient);
     }
   }

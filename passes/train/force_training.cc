@@ -1,11 +1,14 @@
-// force_training: brings the normalizations and dropouts of the training step into their training form.
+// force_training: brings the normalizations and dropouts of the training step into their training
+// form.
 //
-//   Y, rm, rv = BatchNormalization <training_mode = 1> (X, s, b, mean, var)   ──▶  + state mean -> rm, var -> rv
-//   Y = Dropout (X, ratio, true)          ──▶  Y = ai.halfnote.Dropout <ratio, node> (X, random_seed, attempted_step)
+//   Y, rm, rv = BatchNormalization <training_mode = 1> (X, s, b, mean, var)   ──▶  + state mean ->
+//   rm, var -> rv Y = Dropout (X, ratio, true)          ──▶  Y = ai.halfnote.Dropout <ratio, node>
+//   (X, random_seed, attempted_step)
 //
-// Nodes that the exporter wrote in inference form (training_mode 0, Dropout without its third input) are named in a
-// warning and left alone, or with --force-training brought into the training form too. Exact where the node was in
-// training form: only the source of random numbers becomes our own. Leaves alone: Dropout with ratio 0.
+// Nodes that the exporter wrote in inference form (training_mode 0, Dropout without its third
+// input) are named in a warning and left alone, or with --force-training brought into the training
+// form too. Exact where the node was in training form: only the source of random numbers becomes
+// our own. Leaves alone: Dropout with ratio 0.
 #include "base/error.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
@@ -69,8 +72,9 @@ class TrainingForm {
     const bool training = mode != nullptr && mode->at_as_int(0) != 0;
     if (p <= 0) return false;
     if (!training && !context_.options.train.force_training) {
-      context_.warn(graph_.node(node).name,
-                    "Dropout is in inference form: it does nothing (--force-training changes that)");
+      context_.warn(
+          graph_.node(node).name,
+          "Dropout is in inference form: it does nothing (--force-training changes that)");
       return false;
     }
     if (graph_.output(node, 1).valid() && graph_.has_uses(graph_.output(node, 1))) {
@@ -79,8 +83,9 @@ class TrainingForm {
     }
     Builder b(graph_, graph_.before(node), context_.infer);
     b.set_origin(graph_.node(node).name);
-    const Expr y = b.op("Dropout", {b.value(graph_.input(node, 0)), state(b, kSeed, context_.options.train.seed),
-                                    state(b, kAttemptedStep, 0)},
+    const Expr y = b.op("Dropout",
+                        {b.value(graph_.input(node, 0)),
+                         state(b, kSeed, context_.options.train.seed), state(b, kAttemptedStep, 0)},
                         {{"ratio", static_cast<float>(p)}, {"node", next_id_++}}, kHalfnoteDomain);
     graph_.replace_uses(graph_.output(node), y.id);
     graph_.remove(node);

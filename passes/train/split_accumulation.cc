@@ -3,9 +3,10 @@
 //   step: x -> grad/w -> w'     ──▶   accumulate: x -> grad/w,  sum/w' = sum/w + grad/w
 //                                     apply:      grad/w = sum/w · 1/N -> w',  sum/w' = 0
 //
-// Only `apply` commits. Running statistics are kept pending: `accumulate` moves a copy, `apply` takes it over (or, when the
-// step is not finite, takes the committed ones back). `attempted_step` counts micro-batches. Exact where N is a power of
-// two. Leaves alone: models without a step, and accumulation 1.
+// Only `apply` commits. Running statistics are kept pending: `accumulate` moves a copy, `apply`
+// takes it over (or, when the step is not finite, takes the committed ones back). `attempted_step`
+// counts micro-batches. Exact where N is a power of two. Leaves alone: models without a step, and
+// accumulation 1.
 #include "base/error.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
@@ -53,19 +54,22 @@ void drop_unused(Graph& graph) {
 }
 
 /// The forward and backward pass of one micro-batch.
-Graph make_accumulate(const Graph& step, const std::vector<ValueId>& gradients, PassContext& context) {
+Graph make_accumulate(const Graph& step, const std::vector<ValueId>& gradients,
+                      PassContext& context) {
   Graph graph = step;
   Builder b(graph, graph.end(), context.infer);
   b.set_role(Role::kOptimizer);
   std::vector<ValueId> outputs;
   for (ValueId output : graph.outputs()) {
     const NodeId producer = graph.value(output).producer;
-    if (!producer.valid() || graph.node(producer).role != Role::kOptimizer) outputs.push_back(output);
+    if (!producer.valid() || graph.node(producer).role != Role::kOptimizer)
+      outputs.push_back(output);
   }
   graph.set_outputs(graph.main(), outputs);
   for (uint32_t i = static_cast<uint32_t>(graph.states().size()); i-- > 0;) {
     const State state = graph.states()[i];
-    if (state.kind == StateKind::kWeight || state.kind == StateKind::kMoment || state.kind == StateKind::kCounter) {
+    if (state.kind == StateKind::kWeight || state.kind == StateKind::kMoment ||
+        state.kind == StateKind::kCounter) {
       graph.remove_state(i);
       graph.value(state.current).trainable = state.kind == StateKind::kWeight;
     } else if (state.kind == StateKind::kStatistic) {
@@ -95,7 +99,8 @@ Graph make_apply(const Graph& step, const std::vector<ValueId>& gradients, PassC
   std::vector<ValueId> outputs;
   for (ValueId output : graph.outputs()) {
     const NodeId producer = graph.value(output).producer;
-    if (producer.valid() && graph.node(producer).role == Role::kOptimizer) outputs.push_back(output);
+    if (producer.valid() && graph.node(producer).role == Role::kOptimizer)
+      outputs.push_back(output);
   }
   graph.set_outputs(graph.main(), outputs);
   for (uint32_t i = static_cast<uint32_t>(graph.states().size()); i-- > 0;) {

@@ -8,14 +8,16 @@
 
 namespace halfnote {
 
-inline constexpr std::string_view kStepName = "step";              // the whole step in one graph
-inline constexpr std::string_view kAccumulateName = "accumulate";  // one micro-batch, gradients summed
-inline constexpr std::string_view kApplyName = "apply";            // the update from the sums
-inline constexpr std::string_view kEvaluateName = "evaluate";      // loss and outputs in inference form
+inline constexpr std::string_view kStepName = "step";  // the whole step in one graph
+inline constexpr std::string_view kAccumulateName =
+    "accumulate";                                              // one micro-batch, gradients summed
+inline constexpr std::string_view kApplyName = "apply";        // the update from the sums
+inline constexpr std::string_view kEvaluateName = "evaluate";  // loss and outputs in inference form
 
 inline constexpr std::string_view kLossScale = "loss_scale";
-inline constexpr std::string_view kAttemptedStep = "attempted_step";  // forward-backward passes begun
-inline constexpr std::string_view kAppliedStep = "applied_step";      // updates made
+inline constexpr std::string_view kAttemptedStep =
+    "attempted_step";                                             // forward-backward passes begun
+inline constexpr std::string_view kAppliedStep = "applied_step";  // updates made
 inline constexpr std::string_view kSeed = "random_seed";
 inline constexpr std::string_view kGradientPrefix = "grad/";
 

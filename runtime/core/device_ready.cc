@@ -16,10 +16,12 @@ void refuse_open_dims(const Graph& graph) {
   for (ValueId input : graph.inputs()) {
     const ValueType& type = graph.value(input).type;
     if (!type.shape) {
-      throw Error(ErrorCode::kUnsupported, "input \"" + graph.value(input).name + "\" has no known rank");
+      throw Error(ErrorCode::kUnsupported,
+                  "input \"" + graph.value(input).name + "\" has no known rank");
     }
     for (const Dim& dim : *type.shape) {
-      if (!dim.known()) open.insert(dim.symbol.empty() ? graph.value(input).name + " (unnamed)" : dim.symbol);
+      if (!dim.known())
+        open.insert(dim.symbol.empty() ? graph.value(input).name + " (unnamed)" : dim.symbol);
     }
   }
   if (open.empty()) return;

@@ -36,7 +36,8 @@ Error no_kernel(const KernelCall& call, const std::vector<Refusal>& refusals) {
   std::string operands;
   for (const Operand& input : call.inputs) {
     operands += operands.empty() ? "" : ", ";
-    operands += input.present() ? std::string(short_name(input.dtype)) + to_string(input.shape) : "-";
+    operands +=
+        input.present() ? std::string(short_name(input.dtype)) + to_string(input.shape) : "-";
   }
   std::string reasons;
   for (const Refusal& refusal : refusals) {
@@ -50,7 +51,8 @@ Error no_kernel(const KernelCall& call, const std::vector<Refusal>& refusals) {
       .hint("`halfnote ops` lists the kernels of every operator");
 }
 
-std::vector<Tensor> evaluate_node(const Graph& graph, NodeId node, const std::vector<Tensor>& inputs,
+std::vector<Tensor> evaluate_node(const Graph& graph, NodeId node,
+                                  const std::vector<Tensor>& inputs,
                                   const EvaluateOptions& options) {
   const Graph alone = isolate(graph, node, inputs);
   const NodeId copy = alone.first(alone.main());
@@ -73,7 +75,8 @@ std::vector<Tensor> evaluate_node(const Graph& graph, NodeId node, const std::ve
     if (!type.has_concrete_shape()) {
       throw Error(ErrorCode::kUnsupported, "the shape of a result depends on data")
           .at({.node = data.name, .op = data.op})
-          .expected("a shape that follows from the operands' shapes and constants", to_string(type));
+          .expected("a shape that follows from the operands' shapes and constants",
+                    to_string(type));
     }
     const Shape shape = concrete(*type.shape);
     call.outputs.push_back({type.dtype, shape, {}, nullptr});

@@ -1,5 +1,5 @@
-// Runs a graph node by node on the CPU kernels, types inferred on the way: the slow and simple way to a value. Constant
-// folding and the tests use it; training runs a Program (plan.h).
+// Runs a graph node by node on the CPU kernels, types inferred on the way: the slow and simple way
+// to a value. Constant folding and the tests use it; training runs a Program (plan.h).
 #pragma once
 
 #include <string_view>
@@ -16,9 +16,10 @@ struct EvaluateOptions {
   int threads = 1;
 };
 
-/// The results of one node for these inputs (an undefined Tensor stands for an absent one). Throws Error(kUnsupported)
-/// for an op without a kernel, naming each candidate's reason.
-std::vector<Tensor> evaluate_node(const Graph& graph, NodeId node, const std::vector<Tensor>& inputs,
+/// The results of one node for these inputs (an undefined Tensor stands for an absent one). Throws
+/// Error(kUnsupported) for an op without a kernel, naming each candidate's reason.
+std::vector<Tensor> evaluate_node(const Graph& graph, NodeId node,
+                                  const std::vector<Tensor>& inputs,
                                   const EvaluateOptions& options = {});
 
 /// The outputs of a graph for its inputs, in order. States keep their first values.

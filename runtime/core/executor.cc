@@ -11,10 +11,13 @@ namespace {
 
 using Space = BufferRef::Space;
 
-void free_arena(std::byte* memory) { ::operator delete(memory, std::align_val_t{kBufferAlignment}); }
+void free_arena(std::byte* memory) {
+  ::operator delete (memory, std::align_val_t{kBufferAlignment});
+}
 
 std::byte* allocate_arena(size_t bytes) {
-  void* memory = ::operator new(std::max<size_t>(bytes, 1), std::align_val_t{kBufferAlignment}, std::nothrow);
+  void* memory =
+      ::operator new (std::max<size_t>(bytes, 1), std::align_val_t{kBufferAlignment}, std::nothrow);
   if (memory != nullptr) return static_cast<std::byte*>(memory);
   throw Error(ErrorCode::kMemory, "no memory for the step's arena")
       .expected(std::to_string(bytes) + " bytes", "an allocation failure")
@@ -24,19 +27,25 @@ std::byte* allocate_arena(size_t bytes) {
 }  // namespace
 
 Executor::Executor(Program program, StateStore& store)
-    : program_(std::move(program)), store_(store), arena_(allocate_arena(program_.arena_bytes), free_arena) {
+    : program_(std::move(program)),
+      store_(store),
+      arena_(allocate_arena(program_.arena_bytes), free_arena) {
   std::memset(arena_.get(), 0, program_.arena_bytes);
   resolve();
 }
 
 std::byte* Executor::address(const BufferRef& ref) {
   switch (ref.space) {
-    case Space::kArena: return arena_.get() + ref.offset;
-    case Space::kState: return store_.base() + ref.offset;
+    case Space::kArena:
+      return arena_.get() + ref.offset;
+    case Space::kState:
+      return store_.base() + ref.offset;
     // Constants are only ever read: kernels get them as inputs.
-    case Space::kConstant: return const_cast<std::byte*>(program_.constants[ref.offset].bytes());
+    case Space::kConstant:
+      return const_cast<std::byte*>(program_.constants[ref.offset].bytes());
     case Space::kInput:
-    case Space::kNone: break;
+    case Space::kNone:
+      break;
   }
   return nullptr;
 }
@@ -55,7 +64,8 @@ void Executor::resolve() {
       }
     }
   }
-  for (const ProgramOperand& output : program_.outputs) output_pointers_.push_back(address(output.buffer));
+  for (const ProgramOperand& output : program_.outputs)
+    output_pointers_.push_back(address(output.buffer));
   for (size_t i = 0; i < program_.outputs.size(); ++i) {
     const BufferRef& ref = program_.outputs[i].buffer;
     if (ref.space == Space::kInput) patches_.push_back({ref.offset, &output_pointers_[i]});
@@ -92,7 +102,8 @@ void Executor::run(std::span<const Tensor> inputs) {
   }
   for (size_t i = 0; i < program_.commits.size(); ++i) {
     const StateCopy& commit = program_.commits[i];
-    if (commit.bytes > 0) std::memmove(store_.base() + commit.to, commit_pointers_[i], commit.bytes);
+    if (commit.bytes > 0)
+      std::memmove(store_.base() + commit.to, commit_pointers_[i], commit.bytes);
   }
 }
 

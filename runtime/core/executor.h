@@ -16,12 +16,13 @@ using StepObserver = std::function<void(const ProgramStep& step, const KernelBuf
 
 class Executor {
  public:
-  /// Takes the program; the store must outlive the executor. Throws Error(kMemory) if the arena does not fit.
+  /// Takes the program; the store must outlive the executor. Throws Error(kMemory) if the arena
+  /// does not fit.
   Executor(Program program, StateStore& store);
 
   const Program& program() const { return program_; }
-  /// Runs once on `inputs` (one per program input, in order; types and shapes are checked). The states are updated in
-  /// the store. Outputs stay readable until the next run.
+  /// Runs once on `inputs` (one per program input, in order; types and shapes are checked). The
+  /// states are updated in the store. Outputs stay readable until the next run.
   void run(std::span<const Tensor> inputs);
   /// A copy of output `index` of the last run.
   Tensor output(size_t index) const;

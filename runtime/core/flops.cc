@@ -14,7 +14,8 @@ double matmul(const KernelCall& call, const char* transposed) {
   return 2.0 * size(call.outputs[0]) * static_cast<double>(k);
 }
 
-/// Output pixels times the weights that touch each: `result` is the operand of the forward output's shape.
+/// Output pixels times the weights that touch each: `result` is the operand of the forward output's
+/// shape.
 double convolution(const Operand& result, const Operand& weight) {
   if (weight.shape.empty() || weight.shape[0] == 0) return 0;
   return 2.0 * size(result) * size(weight) / static_cast<double>(weight.shape[0]);

@@ -14,8 +14,8 @@ inline size_t align_up(size_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
-/// Best fit in time order: allocate and release as the steps go by; the arena is as large as it ever had to be.
-/// O(log n) a call. A released block merges with its free neighbours.
+/// Best fit in time order: allocate and release as the steps go by; the arena is as large as it
+/// ever had to be. O(log n) a call. A released block merges with its free neighbours.
 class ArenaPlan {
  public:
   /// The offset of a block of at least `bytes` (zero bytes take the smallest block).

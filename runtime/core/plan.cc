@@ -122,9 +122,10 @@ class Planner {
     if (failures.empty()) return;
     if (failures.size() == 1) throw failures.front();
     std::string list;
-    for (const Error& failure : failures) list += std::string(list.empty() ? "" : "\n  ") + failure.what();
-    throw Error(ErrorCode::kUnsupported,
-                std::to_string(failures.size()) + " nodes have no kernel on this device:\n  " + list);
+    for (const Error& failure : failures)
+      list += std::string(list.empty() ? "" : "\n  ") + failure.what();
+    throw Error(ErrorCode::kUnsupported, std::to_string(failures.size()) +
+                                             " nodes have no kernel on this device:\n  " + list);
   }
 
   /// Groups views with what they look at, then finds the last step that reads each buffer.
@@ -144,7 +145,8 @@ class Planner {
         if (input.valid()) buffer(input).last_use = static_cast<int>(i);
       }
       for (ValueId output : outputs) {
-        if (output.valid()) buffer(output).last_use = std::max(buffer(output).last_use, static_cast<int>(i));
+        if (output.valid())
+          buffer(output).last_use = std::max(buffer(output).last_use, static_cast<int>(i));
       }
     }
     for (ValueId output : graph_.outputs()) buffer(output).last_use = kForEver;
@@ -159,7 +161,8 @@ class Planner {
       if (use.kind != UseKind::kStateNext) continue;
       const State& state = graph_.states()[use.slot];
       const Buffer& old = buffer(state.current);
-      if (old.ref.space != Space::kState || old.last_use > step || taken_.contains(old.ref.offset)) continue;
+      if (old.ref.space != Space::kState || old.last_use > step || taken_.contains(old.ref.offset))
+        continue;
       if (!fits_over(step, state.current, output_index) && old.last_use == step) continue;
       taken_.insert({old.ref.offset, true});
       buffer(output).ref = old.ref;
@@ -177,7 +180,8 @@ class Planner {
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].valid() || buffer_of_[inputs[i].index] != buffer_of_[value.index]) continue;
       any = true;
-      if (!program_.steps[static_cast<size_t>(step)].kernel->can_share(i, output_index)) return false;
+      if (!program_.steps[static_cast<size_t>(step)].kernel->can_share(i, output_index))
+        return false;
     }
     return any;
   }
@@ -204,7 +208,8 @@ class Planner {
     const bool view = step.kernel->is_view() && graph_.input(step.id, 0).valid();
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].valid() || buffer(outputs[i]).planned) continue;
-      if (place_in_state(index, outputs[i], i) || place_over_operand(index, outputs[i], i)) continue;
+      if (place_in_state(index, outputs[i], i) || place_over_operand(index, outputs[i], i))
+        continue;
       buffer(outputs[i]).ref = {Space::kArena, arena_.allocate(buffer(outputs[i]).bytes)};
       buffer(outputs[i]).planned = true;
     }
@@ -214,7 +219,8 @@ class Planner {
     for (ValueId input : graph_.inputs(step.id)) {
       step.inputs.push_back(input.valid() ? buffer(input).ref : BufferRef{});
     }
-    for (ValueId output : outputs) step.outputs.push_back(output.valid() ? buffer(output).ref : BufferRef{});
+    for (ValueId output : outputs)
+      step.outputs.push_back(output.valid() ? buffer(output).ref : BufferRef{});
     if (step.workspace.space == Space::kArena) arena_.release(step.workspace.offset);
     if (view) ++program_.views;
     release_dead(index);

@@ -1,7 +1,9 @@
-// The plan: a graph with concrete shapes becomes a Program: steps (kernel + buffers), one arena, state by name.
+// The plan: a graph with concrete shapes becomes a Program: steps (kernel + buffers), one arena,
+// state by name.
 //
-// Everything is decided here: which kernel runs each node (and why better ones said no), where every buffer lies, which
-// results are written over their operands, and how much memory the run takes. Executing a Program allocates nothing.
+// Everything is decided here: which kernel runs each node (and why better ones said no), where
+// every buffer lies, which results are written over their operands, and how much memory the run
+// takes. Executing a Program allocates nothing.
 #pragma once
 
 #include <memory>
@@ -29,8 +31,8 @@ struct ProgramStep {
   std::vector<Refusal> refusals;  // of the kernels that were tried first
   std::vector<BufferRef> inputs, outputs;
   BufferRef workspace;
-  double flops = 0;            // of contractions, by the usual count of 2·M·N·K
-  bool reads_16bit = false;    // a contraction whose operands are 16-bit
+  double flops = 0;          // of contractions, by the usual count of 2·M·N·K
+  bool reads_16bit = false;  // a contraction whose operands are 16-bit
 };
 
 /// Copies a value into its state at the end of the program.
@@ -65,8 +67,9 @@ struct PlanOptions {
   int threads = 1;
 };
 
-/// Plans a graph on the CPU. Initializers that `store` holds are read from it, and the graph's states are written to it.
-/// Throws Error(kUnsupported) for a dim that is not bound, or naming every node that no kernel takes.
+/// Plans a graph on the CPU. Initializers that `store` holds are read from it, and the graph's
+/// states are written to it. Throws Error(kUnsupported) for a dim that is not bound, or naming
+/// every node that no kernel takes.
 Program plan(const Graph& graph, const StateStore& store, const PlanOptions& options);
 
 }  // namespace halfnote

@@ -10,7 +10,8 @@ namespace halfnote {
 namespace {
 
 std::byte* allocate_aligned(size_t bytes) {
-  void* memory = ::operator new(std::max<size_t>(bytes, 1), std::align_val_t{kBufferAlignment}, std::nothrow);
+  void* memory =
+      ::operator new (std::max<size_t>(bytes, 1), std::align_val_t{kBufferAlignment}, std::nothrow);
   if (memory == nullptr) {
     throw Error(ErrorCode::kMemory, "no memory for the training state")
         .expected(std::to_string(bytes) + " bytes", "an allocation failure");
@@ -18,7 +19,9 @@ std::byte* allocate_aligned(size_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-void free_aligned(std::byte* memory) { ::operator delete(memory, std::align_val_t{kBufferAlignment}); }
+void free_aligned(std::byte* memory) {
+  ::operator delete (memory, std::align_val_t{kBufferAlignment});
+}
 
 }  // namespace
 
@@ -29,8 +32,8 @@ StateStore::StateStore(const Model& model) {
       const Value& value = step.graph.value(state.current);
       if (index_.contains(value.name)) continue;
       index_[value.name] = entries_.size();
-      entries_.push_back({value.name, state.kind, value.tensor.dtype(), value.tensor.shape(), bytes_,
-                          value.tensor.byte_size()});
+      entries_.push_back({value.name, state.kind, value.tensor.dtype(), value.tensor.shape(),
+                          bytes_, value.tensor.byte_size()});
       bytes_ += align_up(value.tensor.byte_size());
       first.push_back(&value.tensor);
     }

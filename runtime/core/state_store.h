@@ -1,5 +1,5 @@
-// The persistent tensors of a training run, by name: weights, moments, statistics, loss scale, counters. All programs of a
-// session (accumulate, apply, evaluate) read and write the same store.
+// The persistent tensors of a training run, by name: weights, moments, statistics, loss scale,
+// counters. All programs of a session (accumulate, apply, evaluate) read and write the same store.
 #pragma once
 
 #include <map>
@@ -36,7 +36,8 @@ class StateStore {
   /// The start of the store; entries lie at their offsets.
   std::byte* base() { return memory_.get(); }
 
-  /// A copy of one state, and its replacement; `set` throws Error(kCheckpoint) when type or shape differ.
+  /// A copy of one state, and its replacement; `set` throws Error(kCheckpoint) when type or shape
+  /// differ.
   Tensor get(const StateEntry& entry) const;
   void set(const StateEntry& entry, const Tensor& tensor);
 

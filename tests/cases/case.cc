@@ -52,7 +52,8 @@ CompileOptions options_of(const Case& c, DType precision) {
   return options;
 }
 
-void set_optimizer(CompileOptions& options, const std::string& kind, const nlohmann::json& settings) {
+void set_optimizer(CompileOptions& options, const std::string& kind,
+                   const nlohmann::json& settings) {
   Optimizer& o = options.train.optimizer;
   o.kind = kind;
   o.lr = settings.value("lr", o.lr);
@@ -68,7 +69,8 @@ std::vector<Tensor> inputs_for(const Session& session, const Case& c) {
   std::vector<Tensor> inputs;
   for (const auto& [name, type] : session.inputs()) {
     const auto found = c.inputs.find(name);
-    if (found == c.inputs.end()) throw Error(ErrorCode::kData, "inputs.npz has no array \"" + name + "\"");
+    if (found == c.inputs.end())
+      throw Error(ErrorCode::kData, "inputs.npz has no array \"" + name + "\"");
     inputs.push_back(found->second.cast_to(type.dtype));
   }
   return inputs;
@@ -80,12 +82,16 @@ double relative(double got, double want) {
 }
 
 /// A number from `torch_error`, by path; 0 where it is not given.
-double torch_error(const Case& c, DType precision, const std::string& key, const std::string& inner = {}) {
-  const char* name = precision == DType::kF32 ? "fp32" : precision == DType::kBF16 ? "bf16" : "fp16";
+double torch_error(const Case& c, DType precision, const std::string& key,
+                   const std::string& inner = {}) {
+  const char* name = precision == DType::kF32    ? "fp32"
+                     : precision == DType::kBF16 ? "bf16"
+                                                 : "fp16";
   if (!c.json.contains("torch_error") || !c.json["torch_error"].contains(name)) return 0;
   const nlohmann::json& errors = c.json["torch_error"][name];
   if (!errors.contains(key)) return 0;
-  const nlohmann::json& value = inner.empty() ? errors[key] : errors[key].value(inner, nlohmann::json(0.0));
+  const nlohmann::json& value =
+      inner.empty() ? errors[key] : errors[key].value(inner, nlohmann::json(0.0));
   return value.is_number() ? value.get<double>() : 0;
 }
 
@@ -107,7 +113,8 @@ void compare_gradients(const Case& c, const Session& session, CaseResult& result
     }
     if (got.shape() != want.shape()) {
       throw Error(ErrorCode::kAccuracy, "gradient of \"" + name + "\" has another shape")
-          .expected(to_string(std::span<const int64_t>(want.shape())), to_string(std::span<const int64_t>(got.shape())));
+          .expected(to_string(std::span<const int64_t>(want.shape())),
+                    to_string(std::span<const int64_t>(got.shape())));
     }
     double error2 = 0, norm2 = 0;
     for (int64_t i = 0; i < want.size(); ++i) {
@@ -125,7 +132,8 @@ void compare_gradients(const Case& c, const Session& session, CaseResult& result
   for (const auto& [name, pair] : tensors) {
     // error <= bar·norm + 1e-6·total, as a fraction of what the bar multiplies.
     const double beyond = std::max(pair.first - 1e-6 * total, 0.0);
-    const double error = std::isfinite(pair.first) ? beyond / std::max(pair.second, 1e-300) : INFINITY;
+    const double error =
+        std::isfinite(pair.first) ? beyond / std::max(pair.second, 1e-300) : INFINITY;
     if (error < result.gradient_error) continue;
     result.gradient_error = error;
     result.worst_gradient = name;
@@ -181,14 +189,18 @@ void set_bars(const Case& c, DType precision, CaseResult& r) {
 }
 
 void judge(CaseResult& r) {
-  if (!(r.loss_error <= r.loss_bar)) r.failures.push_back(fmt::format("loss {:.1e} > {:.1e}", r.loss_error, r.loss_bar));
+  if (!(r.loss_error <= r.loss_bar))
+    r.failures.push_back(fmt::format("loss {:.1e} > {:.1e}", r.loss_error, r.loss_bar));
   if (!(r.gradient_error <= r.gradient_bar)) {
-    r.failures.push_back(fmt::format("gradient {:.1e} > {:.1e} ({})", r.gradient_error, r.gradient_bar, r.worst_gradient));
+    r.failures.push_back(fmt::format("gradient {:.1e} > {:.1e} ({})", r.gradient_error,
+                                     r.gradient_bar, r.worst_gradient));
   }
-  if (!(r.cosine >= r.cosine_bar)) r.failures.push_back(fmt::format("cosine {:.6f} < {:.6f}", r.cosine, r.cosine_bar));
+  if (!(r.cosine >= r.cosine_bar))
+    r.failures.push_back(fmt::format("cosine {:.6f} < {:.6f}", r.cosine, r.cosine_bar));
   for (const auto& [kind, bar] : r.trajectory_bars) {
     if (!(r.trajectory_errors[kind] <= bar)) {
-      r.failures.push_back(fmt::format("{} trajectory {:.1e} > {:.1e}", kind, r.trajectory_errors[kind], bar));
+      r.failures.push_back(
+          fmt::format("{} trajectory {:.1e} > {:.1e}", kind, r.trajectory_errors[kind], bar));
     }
   }
   if (!(r.low_share >= r.low_share_bar)) {
@@ -210,8 +222,10 @@ CaseResult run_case(const fs::path& folder, DType precision, const std::string& 
 }
 
 std::string describe(const std::string& name, const CaseResult& r) {
-  std::string line = fmt::format("{:<16} loss {:.1e}  grad {:.1e}  cos {:.8f}", name, r.loss_error, r.gradient_error, r.cosine);
-  for (const auto& [kind, error] : r.trajectory_errors) line += fmt::format("  {} {:.1e}", kind, error);
+  std::string line = fmt::format("{:<16} loss {:.1e}  grad {:.1e}  cos {:.8f}", name, r.loss_error,
+                                 r.gradient_error, r.cosine);
+  for (const auto& [kind, error] : r.trajectory_errors)
+    line += fmt::format("  {} {:.1e}", kind, error);
   line += fmt::format("  16-bit {:.1f} %  ", 100 * r.low_share);
   if (r.failures.empty()) return line + "pass";
   line += "FAIL: ";

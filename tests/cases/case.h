@@ -1,4 +1,5 @@
-// A case folder (model.onnx, inputs.npz, expected.npz, case.json), run through the public API and measured.
+// A case folder (model.onnx, inputs.npz, expected.npz, case.json), run through the public API and
+// measured.
 #pragma once
 
 #include <filesystem>
@@ -13,16 +14,18 @@ namespace halfnote::cases {
 
 /// What one case measured, and the bars it was held against.
 struct CaseResult {
-  double loss_error = 0, loss_bar = 0;                  // relative
-  double gradient_error = 0, gradient_bar = 0;          // worst tensor: error norm over its allowance's unit
+  double loss_error = 0, loss_bar = 0;  // relative
+  double gradient_error = 0,
+         gradient_bar = 0;  // worst tensor: error norm over its allowance's unit
   std::string worst_gradient;
-  double cosine = 1, cosine_bar = 0;                    // over all parameters
+  double cosine = 1, cosine_bar = 0;                                 // over all parameters
   std::map<std::string, double> trajectory_errors, trajectory_bars;  // by optimizer, relative
-  double low_share = 0, low_share_bar = 0;              // contraction FLOPs on 16-bit inputs
-  std::vector<std::string> failures;                    // the bars that were missed
+  double low_share = 0, low_share_bar = 0;  // contraction FLOPs on 16-bit inputs
+  std::vector<std::string> failures;        // the bars that were missed
 };
 
-/// Compiles and runs the case, on the kernels whose name starts with `kernels`. Throws Error where the case or the model cannot be read, compiled or run.
+/// Compiles and runs the case, on the kernels whose name starts with `kernels`. Throws Error where
+/// the case or the model cannot be read, compiled or run.
 CaseResult run_case(const std::filesystem::path& folder, DType precision,
                     const std::string& kernels = {});
 

@@ -1,4 +1,5 @@
-// halfnote-cases [--precision fp32|bf16|fp16] [--device cpu] DIR…: runs case folders and holds them against the bars.
+// halfnote-cases [--precision fp32|bf16|fp16] [--device cpu] DIR…: runs case folders and holds them
+// against the bars.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -29,7 +30,9 @@ std::vector<fs::path> expand(const std::vector<std::string>& arguments) {
       }
     }
     if (inner.empty()) {
-      throw Error(ErrorCode::kUsage, "no case there").at({argument, {}, {}}).expected("a folder with case.json", "none");
+      throw Error(ErrorCode::kUsage, "no case there")
+          .at({argument, {}, {}})
+          .expected("a folder with case.json", "none");
     }
     std::sort(inner.begin(), inner.end());
     folders.insert(folders.end(), inner.begin(), inner.end());
@@ -40,7 +43,8 @@ std::vector<fs::path> expand(const std::vector<std::string>& arguments) {
 int run_all(const std::vector<fs::path>& folders, DType precision, const std::string& kernels) {
   int failed = 0;
   for (const fs::path& folder : folders) {
-    const std::string name = folder.filename().empty() ? folder.parent_path().filename().string() : folder.filename().string();
+    const std::string name = folder.filename().empty() ? folder.parent_path().filename().string()
+                                                       : folder.filename().string();
     try {
       const cases::CaseResult result = cases::run_case(folder, precision, kernels);
       failed += result.failures.empty() ? 0 : 1;
@@ -50,14 +54,16 @@ int run_all(const std::vector<fs::path>& folders, DType precision, const std::st
       std::cout << name << "  FAIL: " << error.what() << std::endl;
     }
   }
-  std::cout << folders.size() - static_cast<size_t>(failed) << " passed, " << failed << " failed" << std::endl;
+  std::cout << folders.size() - static_cast<size_t>(failed) << " passed, " << failed << " failed"
+            << std::endl;
   return failed == 0 ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"runs case folders through the public API and holds them against the bars", "halfnote-cases"};
+  CLI::App app{"runs case folders through the public API and holds them against the bars",
+               "halfnote-cases"};
   std::string precision = "fp32", device = "cpu", kernels;
   std::vector<std::string> arguments;
   app.add_option("--precision", precision, "fp32, bf16 or fp16 (default: fp32)");

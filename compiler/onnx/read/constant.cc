@@ -1,3 +1,4 @@
+// One table of spellings, and one function that turns any of them into a tensor.
 #include "compiler/onnx/read/constant.h"
 
 #include <array>

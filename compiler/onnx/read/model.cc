@@ -1,3 +1,5 @@
+// The checks that need the whole model: op-sets are known, every domain is imported, functions do
+// not recur.
 #include "compiler/onnx/read/model.h"
 
 #include <onnx/onnx_pb.h>

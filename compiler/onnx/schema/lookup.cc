@@ -1,3 +1,4 @@
+// The registry of the ONNX library, asked by domain, name and op-set.
 #include "compiler/onnx/schema/lookup.h"
 
 #include <onnx/defs/schema.h>

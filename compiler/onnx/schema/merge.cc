@@ -1,3 +1,4 @@
+// Merging is symmetric but for symbols, where the declared one stays.
 #include "compiler/onnx/schema/merge.h"
 
 #include "base/error.h"

@@ -1,3 +1,4 @@
+// Conversions are lazy: most inference functions look at a few attributes only.
 #include "compiler/onnx/schema/node_proto.h"
 
 #include <onnx/onnx_pb.h>

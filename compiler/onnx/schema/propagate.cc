@@ -1,3 +1,5 @@
+// Runs the data propagation functions of the schemas on demand, from the value that is asked for
+// back to constants and Shape nodes.
 #include "compiler/onnx/schema/propagate.h"
 
 #include <onnx/defs/schema.h>

@@ -1,3 +1,5 @@
+// Writes a graph region by region, in the order of the graph, so that reading it back gives the
+// same order.
 #include "compiler/onnx/write/graph.h"
 
 #include <onnx/onnx_pb.h>

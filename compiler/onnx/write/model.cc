@@ -1,3 +1,6 @@
+// Graph, functions and header of a model, and the algorithm of each training step. ONNX runs an
+// algorithm behind the inference graph as one graph, so the names of a step are first kept apart
+// from those of the graph (`name_step`).
 #include "compiler/onnx/write/model.h"
 
 #include <onnx/onnx_pb.h>

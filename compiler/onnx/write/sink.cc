@@ -1,3 +1,4 @@
+// Tokens for splicing, places in the external file, or plain bytes for the checker.
 #include "compiler/onnx/write/sink.h"
 
 #include <onnx/onnx_pb.h>

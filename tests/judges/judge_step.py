@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Executes emitted training steps in onnxruntime and compares with our runtime and with PyTorch.
+
+    tests/judges/judge_step.py FOLDER/WITH/PROGRAMS [CASE…]
+
+For each case of tests/fixtures/models (default: mlp, cifar_cnn) and each of SGD, momentum and AdamW,
+the step is compiled twice: as the artifact, which our runtime executes (halfnote-step), and as one
+ordinary ONNX model, which onnxruntime executes. Both take three steps on the same batch, each
+feeding its own new states back. Compared are the losses and, after each step, every state.
+
+FP32: losses and states agree to 1e-4 of their norm, and the losses with PyTorch's to 1e-4.
+
+16 bit: both execute the same graph with the same roundings, so they differ only where a sum taken
+in another order falls on the other side of a rounding boundary. A flipped rounding moves an element
+by one spacing, 2u of it (u = 2^-8 for bf16, 2^-11 for fp16). On a path with D roundings the error
+is, relative to the norm, at most
+
+    e = 2 u D
+
+D is counted in the emitted model: the most casts to the 16-bit type on any path to the value. So
+
+    loss                   |z_y - log sum exp z| moves by at most 2 max|dz|, so 2 e max|z|, where z
+                           are the logits
+    momentum, 1st moment   linear in the gradients: e of its norm
+    2nd moment             quadratic: 2 e of its norm
+    weight, SGD, momentum  the update is linear: e times the norm of the update
+    weight, AdamW          an element whose gradient is smaller than the error may change its sign,
+                           and that moves it by twice its update; a fraction e of the elements is
+                           that small (the density of g / rms(g) at 0 is below 1/2): 2 sqrt(e) of
+                           the norm of the update, besides e
+
+and k times that after step k, as each step starts from the states of the one before. The f32 rest
+is allowed as in FP32. Loss scale and counters must be equal.
+"""
+import collections
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+STEPS = 3
+F32_BAR = 1e-4
+UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
+LOW_TYPE = {"bf16": onnx.TensorProto.BFLOAT16, "fp16": onnx.TensorProto.FLOAT16}
+NUMPY = {"f32": np.float32, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
+
+Run = collections.namedtuple("Run", "losses states logits")  # one entry a step
+
+
+def compile_case(programs, case, kind, precision, folder):
+    """The paths of the artifact and of the emitted step."""
+    settings = case["optimizers"][kind]
+    flags = ["--loss-output", case["loss_output"], "--precision", precision, "--quiet"]
+    flags += ["--optimizer", kind, "--lr", repr(settings["lr"])]
+    if "momentum" in settings:
+        flags += ["--momentum", repr(settings["momentum"])]
+    if "weight_decay" in settings:
+        flags += ["--weight-decay", repr(settings["weight_decay"])]
+    for name in case["trainable"]:
+        flags += ["--trainable", re.escape(name)]
+    artifact, step = folder / "artifact.hn.onnx", folder / "step.onnx"
+    command = [programs / "halfnote", "compile", case["file"], *flags]
+    subprocess.run([*command, "-o", artifact], check=True)
+    emulate = [] if precision == "fp32" else ["--emulate-16bit"]
+    subprocess.run([*command, "--emit", "step", *emulate, "-o", step], check=True)
+    return artifact, step
+
+
+def first_states(artifact):
+    """Initial values by name: initializers of the graph and of the training step."""
+    model = onnx.load(artifact)
+    found = {}
+    for graph in (model.graph, model.training_info[0].algorithm):
+        for tensor in graph.initializer:
+            found[tensor.name] = onnx.numpy_helper.to_array(tensor)
+    return found
+
+
+def run_onnxruntime(step, artifact, inputs):
+    """Three steps in onnxruntime, without its optimizer: it must not remove our roundings."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(step), options, providers=["CPUExecutionProvider"])
+    outputs = [o.name for o in session.get_outputs()]
+    states = {name[: -len(".new")] for name in outputs if name.endswith(".new")}
+    first = first_states(artifact)
+    feed = {}
+    for i in session.get_inputs():
+        if i.name in states:
+            feed[i.name] = first[i.name]
+        else:
+            wanted = np.int64 if "int64" in i.type else np.float32
+            feed[i.name] = inputs[i.name].astype(wanted)
+    run = Run([], [], [])
+    for _ in range(STEPS):
+        results = dict(zip(outputs, session.run(None, feed)))
+        run.losses.append(float(results[outputs[0]]))
+        run.logits.append(float(np.abs(results[outputs[1]].astype(np.float64)).max()))
+        run.states.append({name: results[name + ".new"] for name in sorted(states)})
+        feed.update({name: run.states[-1][name] for name in states if name in feed})
+    return run, first
+
+
+def run_ours(programs, artifact, inputs_file, folder):
+    """Three steps in our runtime."""
+    command = [programs / "halfnote-step", artifact, inputs_file, str(STEPS), folder]
+    subprocess.run(command, check=True)
+    described = json.loads((folder / "steps.json").read_text())
+    run = Run([s["loss"] for s in described["steps"]], [], [])
+    for k in range(STEPS):
+        data = (folder / f"step-{k + 1}.bin").read_bytes()
+        states = {}
+        for state in described["states"]:
+            dtype, count = NUMPY[state["dtype"]], int(np.prod(state["shape"]))
+            array = np.frombuffer(data, dtype, count, state["offset"])
+            states[state["name"]] = array.reshape(state["shape"])
+        run.states.append(states)
+    return run
+
+
+def count_roundings(step, precision):
+    """The most casts to the 16-bit type on any path, by value name."""
+    depth = collections.defaultdict(int)
+    for node in onnx.load(step).graph.node:
+        here = max((depth[name] for name in node.input), default=0)
+        if node.op_type == "Cast" and node.attribute[0].i == LOW_TYPE[precision]:
+            here += 1
+        for name in node.output:
+            depth[name] = here
+    return depth
+
+
+def norm(array):
+    return float(np.linalg.norm(array.astype(np.float64)))
+
+
+def allowed(name, trainable, kind, error, update, want):
+    """How far a state may be off, as a norm; 0 for what must be equal."""
+    if want.dtype != np.float32 or name.startswith("loss_scale"):
+        return 0.0
+    rest = F32_BAR * norm(want)
+    if name in trainable:
+        share = error if kind != "adamw" or error == 0 else error + 2 * error**0.5
+        return rest + share * update
+    return rest + (2 if name.endswith(".v") and kind == "adamw" else 1) * error * norm(want)
+
+
+def compare(case, kind, precision, judge, ours, first, depth):
+    """Yields one line for every difference beyond its bound; the worst ratio is the last item."""
+    worst = 0.0
+    for k in range(STEPS):
+        losses = ours.losses[k], judge.losses[k]
+        error = 0.0 if depth is None else 2 * UNIT[precision] * depth[case["loss_output"]] * (k + 1)
+        bar = F32_BAR * abs(losses[1]) + 2 * error * judge.logits[k]
+        ratio = abs(losses[0] - losses[1]) / bar
+        worst = max(worst, ratio)
+        if not ratio <= 1:
+            yield f"step {k + 1}: loss {losses[0]!r}, onnxruntime {losses[1]!r}, allowed {bar:.2e}"
+        if precision == "fp32":
+            want = case["losses"][kind][k]
+            if not abs(losses[1] - want) <= F32_BAR * abs(want):
+                yield f"step {k + 1}: loss {losses[1]!r} in onnxruntime, PyTorch {want!r}"
+        for name, want in judge.states[k].items():
+            got = ours.states[k][name]
+            if got.shape != want.shape or got.dtype != want.dtype:
+                yield f"step {k + 1}: {name}: {got.dtype}{got.shape}, not {want.dtype}{want.shape}"
+                continue
+            deep = 0.0 if depth is None else depth[name + ".new"]
+            error = 0.0 if depth is None else 2 * UNIT[precision] * deep * (k + 1)
+            update = norm(want.astype(np.float64) - first[name])
+            bar = allowed(name, case["trainable"], kind, error, update, want)
+            off = norm(got.astype(np.float64) - want)
+            if off == 0:
+                continue
+            worst = max(worst, off / bar if bar > 0 else float("inf"))
+            if not off <= bar:
+                yield f"step {k + 1}: {name}: off by {off:.3e}, allowed {bar:.3e}"
+    yield worst
+
+
+def judge_one(programs, case, kind, precision):
+    """The differences of one compilation; empty if there are none."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        artifact, step = compile_case(programs, case, kind, precision, folder)
+        onnx.checker.check_model(str(step), full_check=True)
+        judge, first = run_onnxruntime(step, artifact, case["inputs_arrays"])
+        ours = run_ours(programs, artifact, case["inputs_file"], folder / "ours")
+        depth = None if precision == "fp32" else count_roundings(step, precision)
+        *differences, worst = compare(case, kind, precision, judge, ours, first, depth)
+        applied = int(ours.states[-1]["applied_step"])
+        missing = set(case["trainable"]) - set(judge.states[0])
+        if missing:
+            differences.append(f"not among the states: {', '.join(sorted(missing))}")
+        if applied < 1:
+            differences.append("no step was applied: nothing was compared")
+    verdict = "pass" if not differences else "FAIL"
+    print(f"{case['model']:<10} {kind:<9} {precision}  applied {applied} of {STEPS}  "
+          f"worst {worst:.1e} of its bound  {verdict}")
+    return differences
+
+
+def read_case(name):
+    folder = ROOT / "tests" / "fixtures" / "models" / name
+    case = json.loads((folder / "case.json").read_text())
+    case["file"] = folder / "model.onnx"
+    case["inputs_file"] = folder / "inputs.npz"
+    case["inputs_arrays"] = dict(np.load(folder / "inputs.npz"))
+    return case
+
+
+def main():
+    if len(sys.argv) < 2:
+        print(__doc__)
+        return 2
+    programs = pathlib.Path(sys.argv[1])
+    failed = 0
+    for name in sys.argv[2:] or ["mlp", "cifar_cnn"]:
+        case = read_case(name)
+        for kind in case["optimizers"]:
+            for precision in ("fp32", "bf16", "fp16"):
+                differences = judge_one(programs, case, kind, precision)
+                failed += bool(differences)
+                for line in differences:
+                    print("    " + line)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
