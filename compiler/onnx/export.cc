@@ -15,8 +15,6 @@
 namespace halfnote {
 namespace {
 
-constexpr uint64_t kMaxFile = (uint64_t{1} << 31) - 1;
-
 std::string serialize(const Model& model, proto::SpliceSink& sink) {
   google::protobuf::Arena arena;
   auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
@@ -32,10 +30,10 @@ std::string serialize(const Model& model, proto::SpliceSink& sink) {
   return text;
 }
 
-void check_size(uint64_t size) {
-  if (size <= kMaxFile) return;
+void check_size(uint64_t size, uint64_t limit) {
+  if (size <= limit) return;
   throw Error(ErrorCode::kModel, "the model is too large for one file")
-      .expected("at most " + std::to_string(kMaxFile) + " bytes", std::to_string(size))
+      .expected("at most " + std::to_string(limit) + " bytes", std::to_string(size))
       .hint("write it with external data");
 }
 
@@ -49,7 +47,7 @@ std::vector<std::byte> export_model_bytes(const Model& model) {
   proto::SpliceSink sink;
   const std::string text = serialize(model, sink);
   const proto::Spliced spliced = splice(text, sink);
-  check_size(spliced.size);
+  check_size(spliced.size, ExportOptions{}.max_file_bytes);
   std::vector<std::byte> bytes;
   bytes.reserve(spliced.size);
   for (const auto& piece : spliced.pieces) bytes.insert(bytes.end(), piece.begin(), piece.end());
@@ -62,12 +60,13 @@ void export_model(const Model& model, const std::filesystem::path& path,
   proto::SpliceSink inside, outside(data_path.filename().string(), options.external_threshold);
   bool external = options.external == ExternalTensors::kAlways;
   std::string text = serialize(model, external ? outside : inside);
-  if (options.external == ExternalTensors::kWhenNeeded && proto::spliced_size(text) > kMaxFile) {
+  const bool may_choose = options.external == ExternalTensors::kWhenNeeded;
+  if (may_choose && proto::spliced_size(text) > options.max_file_bytes) {
     external = true;
     text = serialize(model, outside);
   }
   const proto::Spliced spliced = splice(text, external ? outside : inside);
-  check_size(spliced.size);
+  check_size(spliced.size, options.max_file_bytes);
   const bool writes_data = external && !outside.external().empty();
   if (writes_data) write_file_atomic(data_path, outside.external());
   try {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <vector>
 
@@ -12,7 +13,7 @@
 namespace halfnote {
 
 enum class ExternalTensors : uint8_t {
-  kWhenNeeded,  // only when the file would exceed what protobuf can read, 2 GiB
+  kWhenNeeded,  // only when the file would exceed `max_file_bytes`
   kAlways,
   kNever,
 };
@@ -21,6 +22,8 @@ struct ExportOptions {
   ExternalTensors external = ExternalTensors::kWhenNeeded;
   /// Initializers of fewer bytes stay in the model.
   uint64_t external_threshold = 1024;
+  /// Largest model file, without external data; protobuf reads no more than this.
+  uint64_t max_file_bytes = (uint64_t{1} << 31) - 1;
 };
 
 /// The model as one block of bytes, without external data. Throws Error(kModel) when that exceeds 2

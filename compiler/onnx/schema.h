@@ -17,11 +17,11 @@ namespace halfnote {
 bool has_schema(std::string_view domain, std::string_view op, int64_t opset = kOpsetVersion);
 
 /// Sets the types of a node's results by its schema, merged with the types they have: what both
-/// know must agree. Shape arithmetic (Shape, Gather, Concat, … of integers) is followed
-/// symbolically. Open dims of results in the main region get a symbol of their own, so that equal
-/// symbols mean equal sizes. Bodies of If, Loop and Scan are inferred first; `nested` infers their
-/// nodes (empty: this function). Throws Error(kModel) where operands do not fit,
-/// Error(kUnsupported) for an op without a schema.
+/// know must agree (a pass that changes operands clears the types of the results first). Shape
+/// arithmetic (Shape, Gather, Concat, … of integers) is followed symbolically. Open dims of results
+/// in the main region get a symbol of their own, so that equal symbols mean equal sizes. Bodies of
+/// If, Loop and Scan are inferred first; `nested` infers their nodes (empty: this function). Throws
+/// Error(kModel) where operands do not fit, Error(kUnsupported) for an op without a schema.
 void infer_with_schema(Graph& graph, NodeId node, int64_t opset = kOpsetVersion,
                        const InferNode& nested = {});
 

@@ -22,7 +22,7 @@ std::vector<KernelRow> movement_kernels();
 std::vector<KernelRow> loss_kernels();
 /// Random numbers, dropout, optimizers, the loss scaler.
 std::vector<KernelRow> stateful_kernels();
-/// The fast rows on oneDNN, of all families.
+/// The fast rows of all families: on oneDNN, and our own vectorised ones (fast/).
 std::vector<KernelRow> onednn_kernels();
 
 }  // namespace halfnote::cpu

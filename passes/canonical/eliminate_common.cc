@@ -4,8 +4,8 @@
 //   a = Exp(x)  b = Exp(x)  c = Add(a, b)      ──▶      a = Exp(x)  c = Add(a, a)
 //
 // Exact. Two nodes are the same when op, attributes, operands, result count and role are. Leaves
-// alone: random nodes, nodes with subgraphs, trainable initializers and states, results that are
-// graph outputs under names of their own.
+// alone: random nodes, nodes with subgraphs, trainable initializers and states, running statistics,
+// results that are graph outputs under names of their own.
 #include <unordered_map>
 
 #include "compiler/ir/hash.h"
@@ -34,6 +34,7 @@ class Merger {
     for (ValueId id : graph_.initializers()) {
       const Tensor* tensor = graph_.constant(id);
       if (tensor == nullptr || tensor->size() > kMaxMergedConstant) continue;
+      if (may_become_state(id)) continue;
       auto& group = seen[content_hash(*tensor)];
       const ValueId same = find_same(group, *tensor);
       if (!same.valid()) {
@@ -52,6 +53,17 @@ class Merger {
       if (identical(graph_.value(other).tensor, tensor)) return other;
     }
     return {};
+  }
+
+  /// Running statistics are equal at first only: each becomes a state of its own (force_training),
+  /// and the evaluation step reads that state by name.
+  bool may_become_state(ValueId value) const {
+    for (const Use& use : graph_.uses(value)) {
+      if (!use.by_node() || use.slot < 3) continue;
+      const Node& node = graph_.node(use.node());
+      if (node.op == "BatchNormalization") return true;
+    }
+    return false;
   }
 
   bool only_node_uses(ValueId value) const {

@@ -60,7 +60,7 @@ class Lifter {
         check_domain(node);
         continue;
       }
-      try_infer(node);
+      if (from_ != kOpsetVersion) try_infer(node);
       lift(node);
     }
     if (problems_.empty()) return changed_;

@@ -285,9 +285,28 @@ class Colouring {
   void write() {
     for (NodeId id : nodes_) {
       const State& s = state(id);
-      if (s.colour == Colour::kNone) continue;
+      if (s.colour == Colour::kNone) {
+        graph_.node(id).precision.reason = why_no_choice(id);
+        continue;
+      }
       graph_.node(id).precision = {s.colour == Colour::kLow ? low_ : DType::kF32, s.reason};
     }
+  }
+
+  /// The reason of a node that nothing was decided for.
+  std::string why_no_choice(NodeId id) const {
+    const Node& node = graph_.node(id);
+    const OperatorRow* row = find_operator(node);
+    if (row != nullptr && row->precision == Kind::kStruct) return "control flow: its body stays";
+    if (node.role == Role::kOptimizer || node.role == Role::kScaling) {
+      return "the " + std::string(role_name(node.role)) + " works in f32";
+    }
+    for (ValueId output : graph_.outputs(id)) {
+      if (output.valid() && is_float(graph_.value(output).type.dtype)) {
+        return "its operands and results keep their types";
+      }
+    }
+    return "computes no float";
   }
 
   Graph& graph_;

@@ -49,7 +49,24 @@ class Inserter {
     return fixed ? before : low_;
   }
 
+  /// A node without a decision that only moves, compares or measures (Shape, ArgMax, Equal) takes
+  /// 16-bit operands as they are, if all its float operands are: a cast up would tell it nothing.
+  bool takes_low(NodeId id) const {
+    const Node& node = graph_.node(id);
+    const OperatorRow* row = find_operator(node);
+    if (node.precision.dtype != DType::kUndefined || row == nullptr) return false;
+    if (row->precision != PrecisionClass::kClear) return false;
+    const int since = low_ == DType::kF16 ? row->legality.f16 : row->legality.bf16;
+    if (since == 0 || since > kOpsetVersion) return false;
+    for (ValueId input : graph_.inputs(id)) {
+      if (!input.valid() || !is_float(graph_.value(input).type.dtype)) continue;
+      if (graph_.value(input).type.dtype != low_) return false;
+    }
+    return true;
+  }
+
   void rewrite(NodeId id) {
+    if (takes_low(id)) return;
     const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].valid() || inputs[i].index >= original_.size()) continue;

@@ -206,6 +206,16 @@ class Scaling {
   Builder b_;
 };
 
+/// Nodes made here say why they are f32.
+void give_reasons(Graph& graph) {
+  for (NodeId node : graph.nodes()) {
+    std::string& reason = graph.node(node).precision.reason;
+    if (reason.empty() && graph.node(node).role == Role::kScaling) {
+      reason = "the scaling works in f32";
+    }
+  }
+}
+
 /// The accumulated sums carry S into and out of every step that holds them.
 void mark_accumulators(Graph& graph) {
   for (const State& state : graph.states()) {
@@ -230,6 +240,7 @@ bool scale_loss(Model& model, PassContext& context) {
     }
     if (guarded && step.name != kAccumulateName) scaling.guard(scaling.boundary(), scaled);
     if (!scaled) scaling.drop_scale();
+    give_reasons(step.graph);
     check_scale_units(step.graph);
     changed = true;
   }

@@ -66,9 +66,10 @@ void Executor::resolve() {
   }
   for (const ProgramOperand& output : program_.outputs)
     output_pointers_.push_back(address(output.buffer));
-  for (size_t i = 0; i < program_.outputs.size(); ++i) {
-    const BufferRef& ref = program_.outputs[i].buffer;
-    if (ref.space == Space::kInput) patches_.push_back({ref.offset, &output_pointers_[i]});
+  for (const SavedCopy& save : program_.saves) save_pointers_.push_back(address(save.from));
+  for (size_t i = 0; i < program_.saves.size(); ++i) {
+    const BufferRef& ref = program_.saves[i].from;
+    if (ref.space == Space::kInput) patches_.push_back({ref.offset, &save_pointers_[i]});
   }
   for (const StateCopy& commit : program_.commits) commit_pointers_.push_back(address(commit.from));
   for (size_t i = 0; i < program_.commits.size(); ++i) {
@@ -99,6 +100,10 @@ void Executor::run(std::span<const Tensor> inputs) {
       throw error.within({{}, program_.steps[s].node, program_.steps[s].op});
     }
     if (observer_) observer_(program_.steps[s], buffers);
+  }
+  for (size_t i = 0; i < program_.saves.size(); ++i) {
+    const SavedCopy& save = program_.saves[i];
+    if (save.bytes > 0) std::memcpy(arena_.get() + save.to, save_pointers_[i], save.bytes);
   }
   for (size_t i = 0; i < program_.commits.size(); ++i) {
     const StateCopy& commit = program_.commits[i];

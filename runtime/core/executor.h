@@ -53,6 +53,7 @@ class Executor {
   std::vector<StepPointers> pointers_;
   std::vector<InputPatch> patches_;
   std::vector<const std::byte*> output_pointers_;
+  std::vector<const std::byte*> save_pointers_;
   std::vector<const std::byte*> commit_pointers_;
   StepObserver observer_;
 };

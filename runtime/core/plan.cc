@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "compiler/ops/operator.h"
@@ -243,18 +244,35 @@ class Planner {
     std::erase_if(program_.steps, [&](const ProgramStep& step) {
       return step.kernel->is_view() && graph_.input(step.id, 0).valid();
     });
-    for (ValueId output : graph_.outputs()) {
-      const Operand o = operand(output);
-      program_.outputs.push_back(
-          {graph_.value(output).name, o.dtype, o.shape, buffer(output).ref, bytes_of(output)});
-    }
     for (const State& state : graph_.states()) {
       const BufferRef from = buffer(state.next).ref;
       const BufferRef to = buffer(state.current).ref;
       if (from.space == to.space && from.offset == to.offset) continue;
       program_.commits.push_back({from, to.offset, buffer(state.current).bytes});
     }
+    std::set<size_t> committed;
+    for (const StateCopy& commit : program_.commits) committed.insert(commit.to);
+    const auto changes = [&](const BufferRef& ref) {
+      return ref.space == Space::kState && committed.contains(ref.offset);
+    };
+    for (StateCopy& commit : program_.commits) {
+      if (changes(commit.from)) commit.from = save(commit.from, commit.bytes);
+    }
+    for (ValueId output : graph_.outputs()) {
+      const Operand o = operand(output);
+      BufferRef ref = buffer(output).ref;
+      // The caller's input may be gone when the output is read.
+      if (changes(ref) || ref.space == Space::kInput) ref = save(ref, bytes_of(output));
+      program_.outputs.push_back(
+          {graph_.value(output).name, o.dtype, o.shape, ref, bytes_of(output)});
+    }
     program_.arena_bytes = arena_.peak();
+  }
+
+  BufferRef save(const BufferRef& from, size_t bytes) {
+    const BufferRef to{Space::kArena, arena_.allocate(bytes)};
+    program_.saves.push_back({from, to.offset, bytes});
+    return to;
   }
 
   const Graph& graph_;

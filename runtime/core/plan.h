@@ -42,6 +42,14 @@ struct StateCopy {
   size_t bytes = 0;
 };
 
+/// Saves a value at a fixed place of the arena before the states change: a result that is a state
+/// or an input, or a state's new value that is another state's old one.
+struct SavedCopy {
+  BufferRef from;
+  size_t to = 0;  // offset in the arena
+  size_t bytes = 0;
+};
+
 struct ProgramOperand {
   std::string name;
   DType dtype = DType::kUndefined;
@@ -55,7 +63,8 @@ struct Program {
   std::vector<ProgramStep> steps;
   std::vector<Tensor> constants;
   std::vector<ProgramOperand> inputs, outputs;
-  std::vector<StateCopy> commits;
+  std::vector<SavedCopy> saves;    // done after the steps …
+  std::vector<StateCopy> commits;  // … and these after the saves
   size_t arena_bytes = 0;
   size_t constant_bytes = 0;
   uint32_t views = 0;     // nodes that cost nothing: their result is their operand

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "runtime/train/checkpoint/hash.h"
 #include "runtime/train/checkpoint/manifest.h"
-#include "runtime/train/foreign_file.h"
+#include "runtime/train/data/foreign_file.h"
 
 namespace halfnote {
 namespace {
@@ -115,17 +115,23 @@ void verify(const Manifest& manifest, const SafetensorsFile& file) {
   }
 }
 
-/// Removes what earlier saves left when they were stopped. What was set aside is kept while it is
-/// the only one of its step.
+/// Tidies up after saves that were stopped: what was set aside gets its name back if nothing took
+/// its place; it and whatever is unfinished are removed otherwise.
 void remove_leftovers(Disk& disk, const fs::path& folder) {
   std::error_code error;
-  std::vector<fs::path> leftovers;
+  std::vector<fs::path> leftovers, aside;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
-    const bool aside =
-        name.starts_with(kReplaced) && fs::exists(folder / name.substr(kReplaced.size()), error);
-    if (name.starts_with(kUnfinished) || name.starts_with(kDoomed) || aside)
-      leftovers.push_back(at->path());
+    if (name.starts_with(kReplaced)) aside.push_back(at->path());
+    if (name.starts_with(kUnfinished) || name.starts_with(kDoomed)) leftovers.push_back(at->path());
+  }
+  for (const fs::path& path : aside) {
+    const fs::path target = folder / path.filename().string().substr(kReplaced.size());
+    if (fs::exists(target, error)) {
+      leftovers.push_back(path);
+    } else {
+      disk.rename(path, target);
+    }
   }
   for (const fs::path& path : leftovers) remove_tree(disk, path);
 }

@@ -37,7 +37,10 @@ template <class Float>
 std::string number(Float value) {
   if (std::isnan(value)) return "\"NaN\"";
   if (std::isinf(value)) return value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
-  return fmt::format("{}", value);
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".e") == std::string::npos)
+    text += ".0";  // a reader takes it for a float, also -0
+  return text;
 }
 
 std::string json_string(std::string_view text) {

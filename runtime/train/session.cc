@@ -5,7 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "compiler/ir/walk.h"
 #include "compiler/onnx/import.h"
+#include "passes/device/emit_step.h"
+#include "passes/precision/to_f32.h"
 #include "passes/train/step.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
@@ -23,11 +26,8 @@ int64_t accumulation_of(const Model& model) {
   return std::max<int64_t>(json["accumulation"].get<int64_t>(), 1);
 }
 
-std::string key_of(const std::string& step, std::span<const Shape> shapes) {
-  std::string key = step;
-  for (const Shape& shape : shapes) key += to_string(std::span<const int64_t>(shape));
-  return key;
-}
+const Shape& shape_of(const Shape& shape) { return shape; }
+const Shape& shape_of(const Tensor& tensor) { return tensor.shape(); }
 
 std::vector<Shape> shapes_of(std::span<const Tensor> tensors) {
   std::vector<Shape> shapes;
@@ -35,8 +35,48 @@ std::vector<Shape> shapes_of(std::span<const Tensor> tensors) {
   return shapes;
 }
 
+/// The first element at `bytes`, without a copy of it.
+double scalar_at(DType dtype, const std::byte* bytes) {
+  const std::shared_ptr<const std::byte> borrowed(std::shared_ptr<const std::byte>(), bytes);
+  return Tensor(dtype, Shape{}, borrowed, size_of(dtype)).at_as_double(0);
+}
+
 double scalar(const Executor& executor, size_t output) {
-  return executor.output(output).at_as_double(0);
+  return scalar_at(executor.program().outputs[output].dtype, executor.output_bytes(output));
+}
+
+/// What is a state of another step changes too: it is no constant of this one.
+void keep_states_variable(Graph& graph, const StateStore& store) {
+  for (ValueId id : graph.initializers()) {
+    Value& value = graph.value(id);
+    if (store.find(value.name) != nullptr) value.trainable = true;
+  }
+}
+
+/// Takes out what halfnote notes in a model and no other tool reads.
+void drop_notes(Graph& graph) {
+  for (NodeId id : graph.all_nodes()) {
+    Node& node = graph.node(id);
+    node.role = Role::kForward;
+    node.precision = {};
+    node.origin.clear();
+    std::erase_if(node.metadata, [](const auto& e) { return e.first.starts_with("halfnote."); });
+  }
+  for (uint32_t i = 0; i < graph.value_count(); ++i) {
+    graph.value(ValueId{i}).trainable = false;
+    graph.value(ValueId{i}).scale_power = 0;
+  }
+}
+
+void make_plain(Model& model) {
+  to_f32(model.graph);
+  inline_bodies(model.graph);
+  drop_notes(model.graph);
+  erase_dead(model.graph, [](const Graph&, NodeId) { return true; });
+  erase_unused_initializers(model.graph);
+  model.opsets = {{"", kOpsetVersion}};
+  model.functions.clear();
+  std::erase_if(model.metadata, [](const auto& e) { return e.first.starts_with("halfnote."); });
 }
 
 }  // namespace
@@ -84,24 +124,59 @@ int64_t Session::counter(std::string_view name) const {
   return entry == nullptr ? 0 : state_->get(*entry).at_as_int(0);
 }
 
-Executor& Session::executor(const std::string& step, std::span<const Shape> shapes) {
-  const std::string key = key_of(step, shapes);
-  auto& slot = executors_[key];
-  if (slot == nullptr) {
-    const Graph& graph = find_training_step(step)->graph;
+template <class Inputs>
+Executor* Session::find_executor(std::string_view step, const Inputs& inputs) {
+  for (const Prepared& prepared : executors_) {
+    bool fits = prepared.step == step && prepared.shapes.size() == inputs.size();
+    for (size_t i = 0; fits && i < inputs.size(); ++i)
+      fits = prepared.shapes[i] == shape_of(inputs[i]);
+    if (fits) return prepared.executor.get();
+  }
+  return nullptr;
+}
+
+void Session::set_last(std::string_view step, Executor& executor) {
+  const auto found = last_.find(step);
+  if (found == last_.end()) {
+    last_.emplace(step, &executor);
+  } else {
+    found->second = &executor;
+  }
+}
+
+Executor& Session::executor(std::string_view step, std::span<const Shape> shapes) {
+  Executor* found = find_executor(step, shapes);
+  if (found == nullptr) {
+    Graph graph = find_training_step(step)->graph;
+    keep_states_variable(graph, *state_);
     std::map<std::string, int64_t> dims = dims_from_shapes(graph, shapes);
     dims.insert(options_.dims.begin(), options_.dims.end());
     const Graph ready = make_device_ready(graph, dims);
-    slot = std::make_unique<Executor>(plan(ready, *state_, {options_.kernels, options_.threads}),
-                                      *state_);
+    auto made = std::make_unique<Executor>(
+        plan(ready, *state_, {options_.kernels, options_.threads}), *state_);
+    found = made.get();
+    executors_.push_back(
+        {std::string(step), std::vector<Shape>(shapes.begin(), shapes.end()), std::move(made)});
   }
-  last_[step] = slot.get();
-  return *slot;
+  set_last(step, *found);
+  return *found;
+}
+
+Executor& Session::executor_for(std::string_view step, std::span<const Tensor> inputs) {
+  Executor* found = find_executor(step, inputs);
+  if (found == nullptr) return executor(step, shapes_of(inputs));
+  set_last(step, *found);
+  return *found;
+}
+
+double Session::loss_scale() const {
+  const StateEntry* scale = state_->find(kLossScale);
+  return scale == nullptr ? 1 : scalar_at(scale->dtype, state_->data(*scale));
 }
 
 void Session::prepare(std::span<const Shape> shapes) {
   executor(model_.training.front().name, shapes);
-  if (find_training_step(kApplyName) != nullptr) executor(std::string(kApplyName), {});
+  if (find_training_step(kApplyName) != nullptr) executor(kApplyName, {});
 }
 
 void Session::require_evaluation() const {
@@ -111,12 +186,12 @@ void Session::require_evaluation() const {
 
 void Session::prepare_evaluation(std::span<const Shape> shapes) {
   require_evaluation();
-  executor(std::string(kEvaluateName), shapes);
+  executor(kEvaluateName, shapes);
 }
 
 StepResult Session::step(std::span<const Tensor> inputs) {
   StepResult result;
-  Executor& main = executor(model_.training.front().name, shapes_of(inputs));
+  Executor& main = executor_for(model_.training.front().name, inputs);
   main.run(inputs);
   result.loss = scalar(main, 0);
   if (find_training_step(kApplyName) == nullptr) {
@@ -125,12 +200,11 @@ StepResult Session::step(std::span<const Tensor> inputs) {
   }
   result.updated = ++pending_ >= accumulation_;
   if (!result.updated) {
-    const StateEntry* scale = state_->find(kLossScale);
-    if (scale != nullptr) result.loss_scale = state_->get(*scale).at_as_double(0);
+    result.loss_scale = loss_scale();
     return result;
   }
   pending_ = 0;
-  Executor& apply = executor(std::string(kApplyName), {});
+  Executor& apply = executor_for(kApplyName, {});
   apply.run({});
   read_update(apply, result);
   return result;
@@ -143,14 +217,13 @@ void Session::read_update(const Executor& executor, StepResult& result) const {
     result.grad_norm = scalar(executor, *norm);
   if (const auto rate = executor.find_output("learning_rate"))
     result.learning_rate = scalar(executor, *rate);
-  const StateEntry* scale = state_->find(kLossScale);
-  if (scale != nullptr) result.loss_scale = state_->get(*scale).at_as_double(0);
+  result.loss_scale = loss_scale();
   result.applied = result.finite;
 }
 
 std::vector<Tensor> Session::evaluate(std::span<const Tensor> inputs) {
   require_evaluation();
-  Executor& program = executor(std::string(kEvaluateName), shapes_of(inputs));
+  Executor& program = executor_for(kEvaluateName, inputs);
   program.run(inputs);
   std::vector<Tensor> outputs;
   for (size_t i = 0; i < program.program().outputs.size(); ++i)
@@ -174,9 +247,9 @@ const Program* Session::program(std::string_view step) const {
 MemoryUse Session::memory() const {
   MemoryUse use;
   use.state = state_->bytes();
-  for (const auto& [key, executor] : executors_) {
-    use.arena += executor->program().arena_bytes;
-    use.constants += executor->program().constant_bytes;
+  for (const Prepared& prepared : executors_) {
+    use.arena += prepared.executor->program().arena_bytes;
+    use.constants += prepared.executor->program().constant_bytes;
   }
   return use;
 }
@@ -192,7 +265,7 @@ double Session::low_precision_share() const {
   return all > 0 ? low / all : 0;
 }
 
-Model Session::trained_model() const {
+Model Session::trained_model(TrainedForm form) const {
   Model model;
   model.graph = model_.graph;
   model.opsets = model_.opsets;
@@ -204,6 +277,7 @@ Model Session::trained_model() const {
     const StateEntry* entry = state_->find(model.graph.value(id).name);
     if (entry != nullptr) model.graph.value(id).tensor = state_->get(*entry);
   }
+  if (form == TrainedForm::kF32) make_plain(model);
   return model;
 }
 

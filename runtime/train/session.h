@@ -40,6 +40,12 @@ struct StepResult {
   std::optional<double> learning_rate, grad_norm;
 };
 
+/// In which types a trained model is given.
+enum class TrainedForm : uint8_t {
+  kAsTrained,  // the artifact's inference graph, with its casts, padding and functions
+  kF32,        // ONNX's own operators in f32: what any runtime serves
+};
+
 /// Memory that everything prepared so far takes, in bytes.
 struct MemoryUse {
   size_t state = 0, arena = 0, constants = 0;
@@ -68,7 +74,8 @@ class Session {
   /// The same for the evaluation step, for one signature of several (a last batch that is not
   /// full).
   void prepare_evaluation(std::span<const Shape> shapes);
-  /// One micro-batch; applies the update when the accumulation window is full.
+  /// One micro-batch; applies the update when the accumulation window is full. Allocates nothing
+  /// once the shapes are prepared.
   StepResult step(std::span<const Tensor> inputs);
   /// The outputs of the evaluation step (loss first), nothing changes.
   std::vector<Tensor> evaluate(std::span<const Tensor> inputs);
@@ -81,22 +88,34 @@ class Session {
   /// Share of the contraction FLOPs of the training step that read 16-bit operands.
   double low_precision_share() const;
 
-  /// The trained model as plain inference ONNX: model.graph with the present weights, in its own
-  /// precision, or in f32.
-  Model trained_model() const;
+  /// The trained model as inference ONNX: model.graph with the present weights and statistics. The
+  /// f32 form is that of to_f32 (passes/precision/to_f32.h), without functions and metadata of
+  /// ours.
+  Model trained_model(TrainedForm form = TrainedForm::kF32) const;
 
  private:
   int64_t counter(std::string_view name) const;
   void require_evaluation() const;
-  Executor& executor(const std::string& step, std::span<const Shape> shapes);
+  struct Prepared {
+    std::string step;
+    std::vector<Shape> shapes;
+    std::unique_ptr<Executor> executor;
+  };
+  /// The executor of a step for inputs of these shapes: the one there is, or null.
+  template <class Inputs>
+  Executor* find_executor(std::string_view step, const Inputs& inputs);
+  Executor& executor(std::string_view step, std::span<const Shape> shapes);
+  Executor& executor_for(std::string_view step, std::span<const Tensor> inputs);
+  void set_last(std::string_view step, Executor& executor);
+  double loss_scale() const;
   const TrainingStep* find_training_step(std::string_view name) const;
   void read_update(const Executor& executor, StepResult& result) const;
 
   Model model_;
   SessionOptions options_;
   std::unique_ptr<StateStore> state_;
-  std::map<std::string, std::unique_ptr<Executor>> executors_;  // by step and shapes
-  std::map<std::string, Executor*, std::less<>> last_;          // by step
+  std::vector<Prepared> executors_;                     // one a step and shapes
+  std::map<std::string, Executor*, std::less<>> last_;  // by step
   int64_t accumulation_ = 1;
   int64_t pending_ = 0;
 };

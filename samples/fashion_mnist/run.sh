@@ -3,7 +3,7 @@
 #
 # Usage: samples/fashion_mnist/run.sh [options] [-- options of `halfnote run`]
 #   --precision P   fp32, bf16 or fp16 (default: fp32)
-#   --epochs N      passes over the training images (default: 4)
+#   --epochs N      passes over the training images (default: 5)
 #   --seed S        of first weights, dropout and order of the data (default: 0)
 #   --samples N     only the first N images of each set (default: all 60,000)
 #   --out DIR       folder for the artifact, the run and its log (default: runs/fashion-P-S)
@@ -12,7 +12,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$here/../../build/release/bin:$PATH"
 
-precision=fp32 epochs=4 seed=0 samples=60000 out="" data=/usr/share/datasets/fashion-mnist
+precision=fp32 epochs=5 seed=0 samples=60000 out="" data=/usr/share/datasets/fashion-mnist
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;

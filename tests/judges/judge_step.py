@@ -154,14 +154,14 @@ def allowed(name, trainable, kind, error, update, want):
 
 
 def compare(case, kind, precision, judge, ours, first, depth):
-    """Yields one line for every difference beyond its bound; the worst ratio is the last item."""
-    worst = 0.0
+    """Yields a line for every difference beyond its bound; the last item is the worst (ratio, name)."""
+    worst = (0.0, "nothing")
     for k in range(STEPS):
         losses = ours.losses[k], judge.losses[k]
         error = 0.0 if depth is None else 2 * UNIT[precision] * depth[case["loss_output"]] * (k + 1)
         bar = F32_BAR * abs(losses[1]) + 2 * error * judge.logits[k]
         ratio = abs(losses[0] - losses[1]) / bar
-        worst = max(worst, ratio)
+        worst = max(worst, (ratio, "loss"))
         if not ratio <= 1:
             yield f"step {k + 1}: loss {losses[0]!r}, onnxruntime {losses[1]!r}, allowed {bar:.2e}"
         if precision == "fp32":
@@ -180,7 +180,7 @@ def compare(case, kind, precision, judge, ours, first, depth):
             off = norm(got.astype(np.float64) - want)
             if off == 0:
                 continue
-            worst = max(worst, off / bar if bar > 0 else float("inf"))
+            worst = max(worst, (off / bar if bar > 0 else float("inf"), name))
             if not off <= bar:
                 yield f"step {k + 1}: {name}: off by {off:.3e}, allowed {bar:.3e}"
     yield worst
@@ -204,7 +204,7 @@ def judge_one(programs, case, kind, precision):
             differences.append("no step was applied: nothing was compared")
     verdict = "pass" if not differences else "FAIL"
     print(f"{case['model']:<10} {kind:<9} {precision}  applied {applied} of {STEPS}  "
-          f"worst {worst:.1e} of its bound  {verdict}")
+          f"worst {worst[0]:.1e} of its bound ({worst[1]})  {verdict}")
     return differences
 
 

@@ -24,7 +24,7 @@ for shape_name, shape in shapes.items():
         name = f"{shape_name}_{array.dtype.name}"
         members[name] = array
         np.save(f"{folder}/{name}.npy", array)
-        np.save(f"{folder}/{name}_fortran.npy", np.asfortranarray(array))
+        np.save(f"{folder}/{name}_fortran.npy", array.copy(order="F"))
 np.savez(f"{folder}/stored.npz", **members)
 np.savez_compressed(f"{folder}/deflated.npz", **members)
 for version in (1, 2, 3):

@@ -1,6 +1,7 @@
-"""An independent reader of safetensors, from the format's description alone: read_safetensors.py FILE
+"""An independent reader of safetensors, from the format's description: read_safetensors.py FILE
 
-Prints the metadata, then one line a tensor in file order: name, type, shape, bytes in hex. Fails on any offence.
+Prints the metadata, then one line a tensor in file order: name, type, shape, bytes in hex. Fails
+on any offence.
 """
 import json
 import struct
@@ -12,7 +13,9 @@ header_text = data[8 : 8 + length].decode("utf-8")
 assert length % 8 == 0 and header_text.startswith("{") and header_text.rstrip(" ").endswith("}")
 header = json.loads(header_text)
 print(json.dumps(header.pop("__metadata__", {}), sort_keys=True))
-width = dict(BOOL=1, U8=1, I8=1, F8_E5M2=1, F8_E4M3=1, F8_E8M0=1, I16=2, U16=2, F16=2, BF16=2, I32=4, U32=4, F32=4, I64=8, U64=8, F64=8, C64=8)
+width = dict.fromkeys(["BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"], 1)
+width |= dict.fromkeys(["I16", "U16", "F16", "BF16"], 2)
+width |= dict.fromkeys(["I32", "U32", "F32"], 4) | dict.fromkeys(["I64", "U64", "F64", "C64"], 8)
 end = 0
 for name, entry in sorted(header.items(), key=lambda item: (item[1]["data_offsets"], item[0])):
     begin, size = entry["data_offsets"][0], width[entry["dtype"]]

@@ -216,6 +216,17 @@ TEST(Export, ExternalDataIsOneFileBesideTheModel) {
   EXPECT_EQ(export_model_bytes(read), export_model_bytes(model));
 }
 
+TEST(Export, ExternalDataIsUsedWhenTheFileWouldBeTooLarge) {
+  TempFolder folder;
+  const Model model = import_model(kModels / "mlp" / "model.onnx");
+  const uint64_t size = export_model_bytes(model).size();
+  export_model(model, folder / "in.onnx", {.max_file_bytes = size});
+  EXPECT_FALSE(fs::exists(folder / "in.onnx.data"));
+  export_model(model, folder / "out.onnx", {.max_file_bytes = size - 1});
+  EXPECT_TRUE(fs::exists(folder / "out.onnx.data"));
+  EXPECT_EQ(export_model_bytes(import_model(folder / "out.onnx")), export_model_bytes(model));
+}
+
 TEST(Check, SaysWhatTheCheckerSays) {
   Model model = import_text_bytes(wire::model(wire::relu_graph()));
   model.graph.node(find_op(model.graph, "Relu")).op = "NoSuchOperator";

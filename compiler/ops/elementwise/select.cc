@@ -49,14 +49,18 @@ std::vector<Expr> clip_gradient(GradientContext& rule) {
 }
 
 std::vector<Expr> clip_grad_body(BodyContext& body) {
-  const Expr dy = body.inputs[0], x = body.inputs[1];
+  // Only selects, but runtimes have their kernels for f32.
+  const Expr dy = body.b.to_math(body.inputs[0]), x = body.b.to_math(body.inputs[1]);
   Expr inside;
-  if (has_input(body.inputs, 2)) inside = call("GreaterOrEqual", x, body.inputs[2]);
+  if (has_input(body.inputs, 2)) {
+    inside = call("GreaterOrEqual", x, body.b.to_math(body.inputs[2]));
+  }
   if (has_input(body.inputs, 3)) {
-    const Expr not_above = call("LessOrEqual", x, body.inputs[3]);
+    const Expr not_above = call("LessOrEqual", x, body.b.to_math(body.inputs[3]));
     inside = inside.valid() ? call("And", inside, not_above) : not_above;
   }
-  return {inside.valid() ? where(inside, dy, zero(dy)) : call("Identity", dy)};
+  const Expr dx = inside.valid() ? where(inside, dy, zero(dy)) : call("Identity", dy);
+  return {body.b.cast(dx, body.output_types[0].dtype)};
 }
 
 /// Operands that tie share the gradient. No operand equals a NaN result: 0/0 lets NaN through.

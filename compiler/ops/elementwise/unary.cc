@@ -21,12 +21,6 @@ std::vector<Expr> wide(BodyContext& body) {
   return {body.b.cast(Formula(dy, s, body.attributes), body.output_types[0].dtype)};
 }
 
-/// A body that only selects: no rounding happens in the operands' own type.
-template <Derivative Formula>
-std::vector<Expr> narrow(BodyContext& body) {
-  return {Formula(body.inputs[0], body.inputs[1], body.attributes)};
-}
-
 /// What the gradient op reads beside dY: the output where that is enough, so that the forward op
 /// may run in place; else the input.
 enum class Source : uint8_t { kX, kY };
@@ -47,7 +41,7 @@ struct UnaryOp {
 constexpr std::string_view kExpInside = "exp inside overflows f16";
 
 const UnaryOp kOps[] = {
-    {"Abs", kClear, {1, 13}, "AbsGrad", kClear, kX, narrow<derivative::abs>},
+    {"Abs", kClear, {1, 13}, "AbsGrad", kClear, kX, wide<derivative::abs>},
     {"Acos", kFp32, {7, 22}, "AcosGrad", kFp32, kX, wide<derivative::acos>},
     {"Acosh", kFp32, {9, 22}, "AcoshGrad", kFp32, kX, wide<derivative::acosh>},
     {"Asin", kFp32, {7, 22}, "AsinGrad", kFp32, kX, wide<derivative::asin>},
@@ -103,7 +97,7 @@ const UnaryOp kOps[] = {
      wide<derivative::reciprocal>,
      "overflows below 1.53e-5 in f16",
      ScaleRule::kInverse},
-    {"Relu", kClear, {1, 13}, "ReluGrad", kClear, kY, narrow<derivative::relu>},
+    {"Relu", kClear, {1, 13}, "ReluGrad", kClear, kY, wide<derivative::relu>},
     {"Selu", kInfer, {1, 22}, "SeluGrad", kInfer, kY, wide<derivative::selu>},
     {"Shrink",
      kClear,

@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "runtime/train/foreign_file.h"
+#include "runtime/train/data/foreign_file.h"
 
 namespace halfnote {
 namespace {

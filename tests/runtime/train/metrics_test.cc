@@ -2,9 +2,12 @@
 #include "runtime/train/metrics.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "support.h"
 
@@ -103,10 +106,29 @@ INSTANTIATE_TEST_SUITE_P(
         ResumeCase{"from_the_start", line(1) + line(2), 0, "", 2}),
     [](const auto& row) { return row.param.name; });
 
-TEST(MetricsWriter, SaysWhenTheDiskIsFull) {
-  MetricsWriter writer = MetricsWriter::resume("/dev/full", 0);
-  expect_error(ErrorCode::kIo, {"/dev/full", "cannot write the metrics (No space left on device)"},
-               [&] { writer.log(1, {}); });
+TEST(MetricsWriter, TakesBackHalfALineWhenTheDiskIsFull) {
+  const TempFolder folder;
+  MetricsWriter writer = MetricsWriter::create(folder / "m");
+  writer.log(1, {});
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  const rlimit less{line(1).size() + 4, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &less), 0);
+  std::optional<Error> failure;
+  try {
+    writer.log(2, {});
+  } catch (const Error& error) {
+    failure = error;
+  }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code(), ErrorCode::kIo);
+  EXPECT_THAT(failure->what(), testing::HasSubstr("m: cannot write the metrics (File too large)"));
+  EXPECT_EQ(read_bytes(folder / "m"), line(1));
+  writer.log(3, {});
+  EXPECT_EQ(read_bytes(folder / "m"), line(1) + line(3));
 }
 
 }  // namespace

@@ -170,12 +170,11 @@ INSTANTIATE_TEST_SUITE_P(
         FileCase{"key_twice",
                  with_length(entry(R"("dtype":"U8","dtype":"U8")"), ""),
                  {"the key \"dtype\""}},
-        FileCase{
-            "name_twice",
-            with_length(
-                R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
-                ""),
-            {"the name \"w\" twice"}},
+        FileCase{"name_twice",
+                 with_length(R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
+                             R"("w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+                             ""),
+                 {"the name \"w\" twice"}},
         FileCase{
             "metadata_number", with_length(R"({"__metadata__":{"a":1}})", ""), {"got a number"}},
         FileCase{"metadata_twice",
@@ -221,30 +220,27 @@ INSTANTIATE_TEST_SUITE_P(
         FileCase{"hole",
                  with_length(entry(R"("dtype":"U8","shape":[],"data_offsets":[1,2])"), "xy"),
                  {"lies in the wrong place"}},
-        FileCase{
-            "overlap",
-            with_length(
-                R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
-                "xyz"),
-            {"\"b\" lies in the wrong place"}},
+        FileCase{"overlap",
+                 with_length(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                             R"("b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+                             "xyz"),
+                 {"\"b\" lies in the wrong place"}},
         FileCase{"short",
                  with_length(entry(R"("dtype":"U8","shape":[5],"data_offsets":[0,5])"), "1234"),
                  {"truncated in tensor \"w\": expected 5 bytes of tensors, got 4"}},
         FileCase{"tail",
                  with_length(entry(R"("dtype":"U8","shape":[1],"data_offsets":[0,1])"), "12"),
                  {"bytes behind the last tensor: expected 1 bytes of tensors, got 2"}},
-        FileCase{
-            "false_type",
-            with_length(
-                R"({"__metadata__":{"dtype:w":"f32"},"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
-                "123"),
-            {"does not have the type that the metadata says"}},
-        FileCase{
-            "no_type",
-            with_length(
-                R"({"__metadata__":{"dtype:w":"x"},"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
-                "123"),
-            {"does not have the type"}}),
+        FileCase{"false_type",
+                 with_length(R"({"__metadata__":{"dtype:w":"f32"},)"
+                             R"("w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
+                             "123"),
+                 {"does not have the type that the metadata says"}},
+        FileCase{"no_type",
+                 with_length(R"({"__metadata__":{"dtype:w":"x"},)"
+                             R"("w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
+                             "123"),
+                 {"does not have the type"}}),
     [](const auto& row) { return row.param.name; });
 
 TEST(Safetensors, CopiesUnalignedTensors) {

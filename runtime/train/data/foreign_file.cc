@@ -1,4 +1,4 @@
-#include "runtime/train/foreign_file.h"
+#include "runtime/train/data/foreign_file.h"
 
 #include <fmt/format.h>
 

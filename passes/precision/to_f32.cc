@@ -1,0 +1,136 @@
+// to_f32: a graph in mixed precision as it would be without a policy.
+//
+//   x1 = Cast <bf16> (x)   y = Conv(x1, w1)  [bf16]   y1 = Cast <f32> (y)      ──▶      y = Conv(x,
+//   w)
+//
+// Widens: every rounding that we put in the graph is gone, but for constants that clean_casts
+// rounded, which keep their rounded values. Leaves alone: casts and 16-bit values that came with
+// the model; bodies of control flow, which the precision passes left in f32.
+#include "passes/precision/to_f32.h"
+
+#include <map>
+
+#include "base/error.h"
+#include "compiler/ir/walk.h"
+#include "passes/canonical/infer_shapes.h"
+#include "passes/padding/remove_padding.h"
+
+namespace halfnote {
+namespace {
+
+constexpr std::string_view kInserted = "cast inserted";  // how insert_casts begins its reason
+
+class Widener {
+ public:
+  explicit Widener(Graph& graph) : graph_(graph) {}
+
+  void run() {
+    remove_padding(graph_);
+    for (NodeId id : graph_.nodes()) remove_cast(id);
+    for (NodeId id : graph_.nodes()) {
+      widen_constants(id);
+      retype(id);
+    }
+    for (NodeId id : graph_.all_nodes()) graph_.node(id).precision = {};
+    erase_unused_initializers(graph_);
+  }
+
+ private:
+  bool is_output(ValueId value) const {
+    for (const Use& use : graph_.uses(value)) {
+      if (use.kind == UseKind::kRegionOutput) return true;
+    }
+    return false;
+  }
+
+  /// An output of the graph keeps its name and its producer.
+  void remove_cast(NodeId id) {
+    const Node& node = graph_.node(id);
+    if (node.op != "Cast" || !node.domain.empty() || !node.precision.reason.starts_with(kInserted))
+      return;
+    const ValueId result = graph_.output(id);
+    const ValueId source = graph_.input(id, 0);
+    const bool named = is_output(result);
+    if (named && (graph_.value(source).kind != ValueKind::kResult || is_output(source))) {
+      graph_.node(id).op = "Identity";
+      graph_.node(id).attributes = {};
+      return;
+    }
+    const std::string name = graph_.value(result).name;
+    graph_.replace_uses(result, source);
+    graph_.remove(id);
+    if (named) graph_.rename(source, name);
+  }
+
+  bool low(ValueId value) const {
+    return value.valid() && is_16bit_float(graph_.value(value).type.dtype);
+  }
+
+  bool is_constant(ValueId value) const {
+    return graph_.value(value).kind == ValueKind::kInitializer;
+  }
+
+  /// The constants of a node that we had decided to run in 16 bits, unless the model itself gives
+  /// it 16-bit values.
+  void widen_constants(NodeId id) {
+    if (!is_16bit_float(graph_.node(id).precision.dtype)) return;
+    const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
+    for (ValueId input : inputs) {
+      if (low(input) && !is_constant(input)) return;
+    }
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (low(inputs[i])) graph_.set_input(id, i, wide(inputs[i]));
+    }
+    const Attribute* out = graph_.node(id).attributes.find("out_dtype");
+    if (out != nullptr)
+      graph_.node(id).attributes.set("out_dtype", static_cast<int64_t>(DType::kF32));
+  }
+
+  ValueId wide(ValueId constant) {
+    auto [found, is_new] = wide_.try_emplace(constant, ValueId{});
+    if (is_new) {
+      const Value& value = graph_.value(constant);
+      found->second = graph_.add_initializer(graph_.unique_name(value.name + ".wide"),
+                                             value.tensor.cast_to(DType::kF32));
+    }
+    return found->second;
+  }
+
+  /// Infers the results afresh; what inference cannot know stays as it was, in f32.
+  void retype(NodeId id) {
+    const std::vector<ValueId> outputs(graph_.outputs(id).begin(), graph_.outputs(id).end());
+    std::vector<ValueType> before;
+    for (ValueId output : outputs) {
+      before.push_back(output.valid() ? graph_.value(output).type : ValueType{});
+      if (output.valid()) graph_.value(output).type = {};
+    }
+    infer_node(graph_, id);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (outputs[i].valid()) complete(graph_.value(outputs[i]).type, before[i]);
+    }
+  }
+
+  static void complete(ValueType& type, const ValueType& before) {
+    if (type.dtype == DType::kUndefined) {
+      type = before;
+      if (is_16bit_float(type.dtype)) type.dtype = DType::kF32;
+      return;
+    }
+    if (!before.shape) return;
+    if (!type.shape) type.shape = before.shape;
+    if (type.shape->size() != before.shape->size()) return;
+    for (size_t d = 0; d < type.shape->size(); ++d) {
+      Dim& dim = (*type.shape)[d];
+      if (!dim.known() && dim.symbol.empty()) dim = (*before.shape)[d];
+    }
+  }
+
+  Graph& graph_;
+  std::map<ValueId, ValueId> wide_;
+};
+
+}  // namespace
+
+void to_f32(Graph& graph) { Widener(graph).run(); }
+
+}  // namespace halfnote

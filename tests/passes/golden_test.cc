@@ -1,0 +1,223 @@
+// The golden files of all passes. Each case is parsed, verified and given to its pass; the printed
+// result is compared, read again, given to the pass once more (which must find nothing to do), and
+// both sides run on the reference kernels. `HALFNOTE_UPDATE_GOLDEN=1` rewrites the expectations
+// instead (scripts/update_golden.sh); the difference is for review.
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "compiler/ir/text.h"
+#include "golden_file.h"
+#include "support.h"
+
+namespace halfnote::test {
+namespace {
+
+// A relative spacing of the coarser 16-bit type: half a step at 1 is what one rounding costs.
+constexpr double kEpsBf16 = 1.0 / 128;
+
+enum class Sides {
+  kExact,     // bit for bit
+  kRounding,  // within `bound`
+  kRuns,      // the source is nothing the kernels know; the result must run
+};
+enum class Again { kUnchanged, kNotMeant };
+
+struct GoldenRow {
+  const char* pass;
+  Sides sides;
+  double bound = 0;  // of the largest number of a tensor
+  Again again = Again::kUnchanged;
+};
+
+const GoldenRow kRows[] = {
+    {"inline-functions", Sides::kRuns},
+    {"lift-opset", Sides::kRuns},
+    {"bind-dims", Sides::kExact},
+    {"choose-trainable", Sides::kExact},
+    {"infer-shapes", Sides::kExact},
+    {"fold-constants", Sides::kExact},
+    {"canonicalize", Sides::kExact},
+    {"eliminate-common", Sides::kExact},
+    {"eliminate-dead", Sides::kExact},
+    {"attach-loss", Sides::kExact},
+    {"force-training", Sides::kExact},
+    {"differentiate", Sides::kExact},
+    {"append-optimizer", Sides::kExact},
+    {"split-accumulation", Sides::kExact},
+    {"assign-precision", Sides::kExact},
+    // The models are at most six 16-bit ops deep, each rounds its operands and its result once:
+    // 12 half steps, and as many again for sums of up to four products.
+    {"insert-casts", Sides::kRounding, 12 * kEpsBf16},
+    {"scale-loss", Sides::kExact},
+    {"clean-casts", Sides::kExact},
+    {"pad-to-8", Sides::kExact},
+    {"clean-padding", Sides::kExact},
+    // The kernels round where the casts do: 16-bit in and out, f32 inside.
+    {"emulate-16bit", Sides::kExact},
+    // Bodies in standard ops against fused kernels: both in f32, sums of at most 16 terms in
+    // another order.
+    {"emit-step", Sides::kRounding, 16.0 / (1 << 23), Again::kNotMeant},
+};
+
+std::string file_of(const GoldenRow& row) {
+  std::string name = row.pass;
+  for (char& c : name) c = c == '-' ? '_' : c;
+  return std::string(HALFNOTE_SOURCE_DIR) + "/tests/passes/golden/" + name + ".txt";
+}
+
+bool updating() {
+  const char* wish = std::getenv("HALFNOTE_UPDATE_GOLDEN");
+  return wish != nullptr && std::string(wish) == "1";
+}
+
+/// The model, or the graph that the case shows; without a header where the source has none.
+std::string shown(const Model& model, const GoldenCase& golden) {
+  for (const TrainingStep& step : model.training) {
+    if (step.name == golden.show) return print(step.graph);
+  }
+  if (golden.show == "graph") return print(model.graph);
+  EXPECT_EQ(golden.show, "") << "no such graph";
+  const std::string text = print(model);
+  const size_t head = text.find("\n>\n");
+  return golden.text.starts_with("<") || head == std::string::npos ? text : text.substr(head + 3);
+}
+
+std::string notes(const Ran& ran) {
+  std::string text;
+  for (const Remark& remark : ran.remarks) {
+    text += std::string(remark.level == Remark::Level::kWarning ? "# warning: " : "# note: ") +
+            remark.where + ": " + remark.text + "\n";
+  }
+  return text;
+}
+
+class Golden : public testing::TestWithParam<GoldenRow> {
+ protected:
+  /// What the pass makes of the case, as it stands in the file; checks all but the text itself.
+  std::string result_of(const GoldenCase& golden) {
+    try {
+      Model model = model_of(golden.text);
+      run_rows(model, golden.options, before(golden));
+      const Model source = model;
+      const PassRow row = row_of(GetParam().pass);
+      const Ran ran = run_rows(model, golden.options, {row});
+      EXPECT_EQ(ran.changed, print(model) != print(source)) << "the flag says another thing";
+      check_round_trip(model);
+      if (golden.no_run.empty()) check_sides(source, model, golden);
+      const std::string text = notes(ran) + (ran.changed ? shown(model, golden) : "unchanged\n");
+      if (GetParam().again == Again::kUnchanged) {
+        const std::string once = print(model);
+        EXPECT_FALSE(run_rows(model, golden.options, {row}).changed) << "a second run";
+        EXPECT_EQ(print(model), once) << "a second run";
+      }
+      return text;
+    } catch (const Error& error) {
+      return "error: " + std::string(kind_name(error.code())) + " " + error.what() + "\n";
+    }
+  }
+
+ private:
+  static std::vector<PassRow> before(const GoldenCase& golden) {
+    if (golden.before == std::vector<std::string>{"all"}) return rows_before(GetParam().pass);
+    std::vector<PassRow> rows;
+    for (const std::string& name : golden.before) rows.push_back(row_of(name));
+    return rows;
+  }
+
+  static void check_round_trip(const Model& model) {
+    const std::string text = print(model);
+    EXPECT_EQ(print(parse_model(text, "again")), text);
+  }
+
+  static void check_sides(const Model& source, const Model& model, const GoldenCase& golden) {
+    const GoldenRow& row = GetParam();
+    const Results after =
+        execute(model, golden.options.dims,
+                std::string(row.pass) == "emit-step" ? states_of(source, "step") : Feeds{});
+    EXPECT_FALSE(after.empty());
+    if (row.sides == Sides::kRuns) return;
+    Results want = execute(source, golden.options.dims);
+    if (std::string(row.pass) == "emit-step") {
+      // The step becomes the graph.
+      Results moved;
+      for (const auto& [name, tensor] : want) {
+        if (name.starts_with("step/")) moved[name.substr(4)] = tensor;
+      }
+      want = std::move(moved);
+    }
+    EXPECT_GT(expect_agreement(want, after, row.bound), 0) << "nothing to compare";
+  }
+};
+
+bool agrees(const std::string& want, const std::string& got) {
+  if (!want.starts_with("error: ")) return want == got;
+  const size_t space = want.find(' ', 7);  // behind the kind
+  if (space == std::string::npos) return false;
+  const std::string kind = want.substr(0, space + 1);
+  std::string part = want.substr(space + 1);
+  while (part.ends_with("\n")) part.pop_back();
+  return got.starts_with(kind) && got.find(part) != std::string::npos;
+}
+
+TEST_P(Golden, EveryCase) {
+  GoldenFile file = read_golden(file_of(GetParam()));
+  ASSERT_GT(file.cases.size(), 2u);
+  std::set<std::string> titles;
+  for (GoldenCase& golden : file.cases) {
+    SCOPED_TRACE(file.path + ":" + std::to_string(golden.line) + ": " + golden.title);
+    EXPECT_TRUE(titles.insert(golden.title).second) << "the title stands twice";
+    const std::string got = result_of(golden);
+    if (updating()) {
+      if (!agrees(golden.expected, got)) golden.expected = got;
+      continue;
+    }
+    if (golden.expected.starts_with("error: ")) {
+      EXPECT_TRUE(agrees(golden.expected, got)) << "want " << golden.expected << "got  " << got;
+    } else {
+      EXPECT_EQ(golden.expected, got);
+    }
+  }
+  if (updating()) write_golden(file);
+}
+
+std::string name_of(const testing::TestParamInfo<GoldenRow>& info) {
+  std::string name;
+  for (const char* c = info.param.pass; *c != 0; ++c) {
+    if (*c != '-') name += *c;
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Passes, Golden, testing::ValuesIn(kRows), name_of);
+
+TEST(GoldenFiles, EachBelongsToAPassAndAThirdLeavesAlone) {
+  std::set<std::string> known;
+  int cases = 0, alone = 0;
+  for (const GoldenRow& row : kRows) {
+    known.insert(file_of(row));
+    for (const GoldenCase& golden : read_golden(file_of(row)).cases) {
+      ++cases;
+      alone += golden.expected.ends_with("unchanged\n") || golden.title.starts_with("leaves alone");
+    }
+  }
+  const std::filesystem::path folder =
+      std::filesystem::path(HALFNOTE_SOURCE_DIR) / "tests/passes/golden";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    EXPECT_TRUE(known.contains(entry.path().string())) << entry.path();
+  }
+  EXPECT_GE(3 * alone, cases - 2) << alone << " of " << cases;
+}
+
+TEST(GoldenFiles, EveryRowOfThePipelineHasOne) {
+  std::set<void*> covered;
+  const auto key = [](const PassRow& row) {
+    return row.on_graph != nullptr ? reinterpret_cast<void*>(row.on_graph)
+                                   : reinterpret_cast<void*>(row.on_model);
+  };
+  for (const GoldenRow& row : kRows) covered.insert(key(row_of(row.pass)));
+  for (const PassRow& row : compile_pipeline()) EXPECT_TRUE(covered.contains(key(row))) << row.name;
+}
+
+}  // namespace
+}  // namespace halfnote::test

@@ -1,0 +1,216 @@
+// The loop itself: what it learns, when it evaluates and saves, when it gives up.
+#include "runtime/train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+
+#include "runtime/train/checkpoint.h"
+#include "tests/runtime/tiny_run.h"
+#include "tests/runtime/train/support.h"
+
+namespace halfnote {
+namespace {
+
+using test::TinyOptions;
+using test::TinyRun;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TrainerOptions epochs(int64_t count) {
+  TrainerOptions options;
+  options.epochs = count;
+  return options;
+}
+
+std::vector<std::string> checkpoints_in(const std::filesystem::path& run) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoints")) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(Trainer, LearnsInEveryPrecision) {
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const test::TempFolder folder;
+    const TinyRun run =
+        test::tiny_run(test::tiny_artifact({.precision = precision}), folder / "run", epochs(20));
+    ASSERT_TRUE(run.result.evaluation && run.result.evaluation->top1);
+    // The classes differ by 1 in two features of noise ±0.5: nearly all can be told apart.
+    EXPECT_GE(*run.result.evaluation->top1, 0.9) << short_name(precision);
+    EXPECT_EQ(run.result.evaluation->samples, 22);
+    EXPECT_EQ(*run.result.evaluation->top5, 1.0);
+    EXPECT_EQ(run.result.steps, 100);
+    EXPECT_EQ(run.losses.size(), 100u);
+  }
+}
+
+TEST(Trainer, SavesAndKeepsAsAsked) {
+  const Model artifact = test::tiny_artifact({});
+  const test::TempFolder folder;
+  test::tiny_run(artifact, folder / "epochs", epochs(4));
+  EXPECT_THAT(checkpoints_in(folder / "epochs"),
+              ElementsAre("step-00000010", "step-00000015", "step-00000020"));
+  TrainerOptions options = epochs(3);
+  options.save = {4, 0};
+  options.keep = 0;
+  test::tiny_run(artifact, folder / "steps", options);
+  EXPECT_THAT(checkpoints_in(folder / "steps"),
+              ElementsAre("step-00000004", "step-00000008", "step-00000012", "step-00000015"));
+  options.save = {};
+  test::tiny_run(artifact, folder / "end", options);
+  EXPECT_THAT(checkpoints_in(folder / "end"), ElementsAre("step-00000015"));
+}
+
+TEST(Trainer, EvaluatesAndLogsAsAsked) {
+  const Model artifact = test::tiny_artifact({.precision = DType::kF16, .clip_norm = 1.0f});
+  const test::TempFolder folder;
+  TrainerOptions options = epochs(2);
+  options.evaluate = {4, 0};
+  options.log_every = 5;
+  test::tiny_run(artifact, folder / "run", options);
+  const std::string metrics = test::read_bytes(folder / "run/metrics.jsonl");
+  std::vector<std::string> lines;
+  std::istringstream in(metrics);
+  for (std::string line; std::getline(in, line);)
+    lines.push_back(line.substr(0, line.find(",\"l")));
+  EXPECT_THAT(lines, ElementsAre(HasSubstr("{\"step\":1,\"epoch\":1"),
+                                 HasSubstr("{\"step\":4,\"event\":\"evaluation\""),
+                                 HasSubstr("{\"step\":5,\"epoch\":1"),
+                                 HasSubstr("{\"step\":8,\"event\":\"evaluation\""),
+                                 HasSubstr("{\"step\":10,\"epoch\":2"),
+                                 HasSubstr("{\"step\":10,\"event\":\"evaluation\"")));
+  for (const char* field :
+       {"\"loss\":", "\"accuracy\":", "\"loss_scale\":65536", "\"finite\":true", "\"skipped\":0",
+        "\"applied\":10", "\"lr\":", "\"grad_norm\":", "\"samples_per_second\":", "\"data_wait\":",
+        "\"eval_loss\":", "\"eval_top1\":", "\"eval_top5\":", "\"eval_samples\":22"}) {
+    EXPECT_THAT(metrics, HasSubstr(field));
+  }
+}
+
+TEST(Trainer, ASkippedStepAlwaysHasItsLine) {
+  const test::TempFolder folder;
+  TrainerOptions options = epochs(2);
+  options.log_every = 1000;
+  const TinyRun run =
+      test::tiny_run(test::tiny_artifact({.precision = DType::kF16, .first_scale = 16777216}),
+                     folder / "run", options);
+  const std::string metrics = test::read_bytes(folder / "run/metrics.jsonl");
+  int64_t skipped = 0;
+  for (size_t at = 0; (at = metrics.find("\"finite\":false", at)) != std::string::npos; ++at) {
+    ++skipped;
+  }
+  EXPECT_GE(skipped, 1);
+  EXPECT_EQ(skipped, run.result.skipped);
+}
+
+TEST(Trainer, AnF32LossThatIsNoNumberEndsTheRun) {
+  const test::TempFolder folder;
+  TrainerOptions options = epochs(40);
+  options.save = {1, 0};
+  options.keep = 0;
+  const Model artifact = test::tiny_artifact({.lr = 1e30f});
+  const Error error = test::caught([&] { test::tiny_run(artifact, folder / "run", options); });
+  EXPECT_EQ(error.code(), ErrorCode::kNumerics);
+  EXPECT_THAT(error.what(), HasSubstr("at step "));
+  EXPECT_THAT(error.what(), HasSubstr("--lr"));
+  EXPECT_THAT(test::read_bytes(folder / "run/metrics.jsonl"), HasSubstr("\"event\":\"diverged\""));
+  // The checkpoints are those of the steps before.
+  const size_t saved = checkpoints_in(folder / "run").size();
+  EXPECT_THAT(error.what(), HasSubstr("at step " + std::to_string(saved + 1)));
+}
+
+/// Data whose every batch overflows.
+TinyRun run_on_infinities(const Model& artifact, const std::filesystem::path& folder) {
+  Session session(artifact, {1, {}, {}});
+  Dataset data = test::tiny_data(8);
+  Tensor x(DType::kF32, {8, 6});
+  for (float& value : x.mutable_data<float>()) value = std::numeric_limits<float>::infinity();
+  data = Dataset("infinite", {{"x", x}, data.fields()[1]});
+  TrainerOptions options;
+  options.steps = 200;
+  options.run_folder = folder;
+  options.batch = 4;
+  Trainer trainer(session, InputMap(data, test::inputs_of(session)), std::nullopt, options);
+  trainer.plan();
+  trainer.open();
+  Progress progress = test::silent_progress();
+  return {trainer.run(progress), {}, {}};
+}
+
+TEST(Trainer, GivesUpWhenNoLossScaleHelps) {
+  const test::TempFolder folder;
+  // 2^16 falls to 1 in 16 skips, and at 1 it is given 50 more.
+  test::expect_error(ErrorCode::kNumerics, {"last 50 updates up to step 66", "loss scale 1"}, [&] {
+    run_on_infinities(test::tiny_artifact({.precision = DType::kF16}), folder / "f16");
+  });
+  test::expect_error(ErrorCode::kNumerics, {"last 50 updates up to step 50"}, [&] {
+    run_on_infinities(test::tiny_artifact({.precision = DType::kBF16}), folder / "bf16");
+  });
+  // A scale without a bound: below 1 it is not the scale that overflows.
+  test::expect_error(ErrorCode::kNumerics, {"last 50 updates up to step 66"}, [&] {
+    run_on_infinities(test::tiny_artifact({.precision = DType::kF16, .least_scale = 0}),
+                      folder / "unbounded");
+  });
+  test::expect_error(ErrorCode::kNumerics, {"last 50 updates up to step 132"}, [&] {
+    run_on_infinities(test::tiny_artifact({.precision = DType::kF16, .accumulation = 2}),
+                      folder / "accumulated");
+  });
+}
+
+TEST(Trainer, RefusesRunsThatMakeNoSense) {
+  const Model artifact = test::tiny_artifact({});
+  const test::TempFolder folder;
+  const auto expect_refusal = [&](TrainerOptions options, const std::string& part) {
+    test::expect_error(ErrorCode::kUsage, {part},
+                       [&] { test::tiny_run(artifact, folder / "run", options); });
+  };
+  TrainerOptions options;
+  expect_refusal(options, "neither");
+  options.epochs = options.steps = 1;
+  expect_refusal(options, "both");
+  options.steps = 0;
+  options.log_every = 0;
+  expect_refusal(options, "--log-every");
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+}
+
+TEST(Trainer, RefusesAnArtifactWithoutAnOptimizer) {
+  Model artifact = test::tiny_artifact({});
+  for (TrainingStep& step : artifact.training) {
+    while (!step.graph.states().empty()) step.graph.remove_state(0);
+  }
+  const test::TempFolder folder;
+  test::expect_error(ErrorCode::kModel, {"no optimizer"},
+                     [&] { test::tiny_run(artifact, folder / "run", epochs(1)); });
+}
+
+TEST(Trainer, RefusesLabelsOutsideTheClassesBeforeTheFirstStep) {
+  const Model artifact = test::tiny_artifact({});
+  Session session(artifact, {1, {}, {}});
+  Dataset data = test::tiny_data(8);
+  Tensor labels = data.fields()[1].data.deep_copy();
+  labels.mutable_data<int64_t>()[5] = 3;
+  data = Dataset("wrong", {data.fields()[0], {"labels", labels}});
+  TrainerOptions options;
+  options.steps = 1;
+  options.batch = 4;
+  Trainer trainer(session, InputMap(data, test::inputs_of(session)), std::nullopt, options);
+  test::expect_error(ErrorCode::kData, {"sample 5", "0 to 2"}, [&] { trainer.plan(); });
+}
+
+TEST(Trainer, OneProcessAtATimeInARunFolder) {
+  const Model artifact = test::tiny_artifact({});
+  const test::TempFolder folder;
+  std::filesystem::create_directories(folder / "run");
+  const RunLock lock(folder / "run");
+  test::expect_error(ErrorCode::kUsage, {},
+                     [&] { test::tiny_run(artifact, folder / "run", epochs(1)); });
+}
+
+}  // namespace
+}  // namespace halfnote

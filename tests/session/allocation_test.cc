@@ -1,0 +1,124 @@
+// A step allocates nothing, and the memory that a session predicts is what it takes. Every operator
+// new of this test program is counted while a probe is open.
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+
+#include "support.h"
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<size_t> calls{0}, total{0};
+
+void* counted(size_t size, size_t alignment) {
+  if (counting.load(std::memory_order_relaxed)) {
+    calls.fetch_add(1, std::memory_order_relaxed);
+    total.fetch_add(size, std::memory_order_relaxed);
+  }
+  const size_t rounded = (std::max<size_t>(size, 1) + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, rounded);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+constexpr size_t kPlain = alignof(std::max_align_t);
+
+}  // namespace
+
+void* operator new(size_t size) { return counted(size, kPlain); }
+void* operator new(size_t size, std::align_val_t alignment) {
+  return counted(size, static_cast<size_t>(alignment));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace halfnote::test {
+namespace {
+
+/// Counts what is allocated while it lives.
+class Probe {
+ public:
+  Probe() {
+    calls = 0;
+    total = 0;
+    counting = true;
+  }
+  ~Probe() { counting = false; }
+  size_t count() const { return calls; }
+  size_t bytes() const { return total; }
+};
+
+class Allocation : public ::testing::TestWithParam<DType> {};
+
+TEST_P(Allocation, AStepAllocatesNothing) {
+  for (const char* kernels : {"reference", ""}) {
+    for (const int64_t accumulation : {1, 2}) {
+      SCOPED_TRACE(std::string("kernels ") + kernels);
+      CompileOptions options = options_for("adamw", GetParam());
+      options.train.optimizer.clip_norm = 1;
+      options.train.optimizer.schedule = {.kind = "cosine", .warmup = 2, .total = 10};
+      options.train.accumulation = accumulation;
+      Session session(compile_model(cnn_model(), options).model,
+                      {.threads = 2, .kernels = kernels, .dims = {}});
+      const std::vector<Tensor> batch = cnn_batch(8, 1), other = cnn_batch(4, 2);
+      for (int i = 0; i < 4; ++i) {
+        session.step(batch);
+        session.step(other);
+      }
+      double loss = 0;
+      size_t count = 0;
+      {
+        const Probe probe;
+        for (int i = 0; i < 4; ++i) {
+          loss += session.step(batch).loss;
+          loss += session.step(other).loss;  // another signature, prepared before
+        }
+        count = probe.count();
+      }
+      EXPECT_EQ(count, 0u);
+      EXPECT_GT(loss, 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Allocation, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                         [](const auto& info) { return std::string(short_name(info.param)); });
+
+TEST(Allocation, PredictedMemoryIsWhatIsTaken) {
+  // The executor takes one block for the arena and its tables of pointers; the store one block.
+  const Model model = compile_model(cnn_model(), options_for("adamw")).model;
+  size_t store_bytes = 0;
+  {
+    const Probe probe;
+    const StateStore store(model);
+    store_bytes = probe.bytes();
+    EXPECT_GE(store_bytes, store.bytes());
+    // Names, types and shapes of some 40 entries.
+    EXPECT_LT(store_bytes, store.bytes() + 40 * 1024);
+  }
+  Session session(model, {.threads = 1, .kernels = "reference", .dims = {}});
+  const std::vector<Tensor> batch = cnn_batch(64, 1);
+  session.step(batch);
+  const Program* program = session.program("step");
+  ASSERT_NE(program, nullptr);
+  const MemoryUse use = session.memory();
+  EXPECT_EQ(use.state, session.state().bytes());
+  EXPECT_EQ(use.arena, program->arena_bytes);
+  EXPECT_EQ(use.constants, program->constant_bytes);
+  EXPECT_EQ(use.total(), use.state + use.arena + use.constants);
+  Program copy;
+  copy.arena_bytes = program->arena_bytes;
+  {
+    const Probe probe;
+    const Executor executor(std::move(copy), session.state());
+    EXPECT_EQ(probe.bytes(), program->arena_bytes) << "the arena is the one block it takes";
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test

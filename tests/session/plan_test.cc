@@ -1,0 +1,206 @@
+// Plans: judged by an independent checker, over the steps of tiny and of real models; views,
+// refusals, and the order of saves and commits.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "compiler/ir/text.h"
+#include "plan_checker.h"
+#include "runtime/core/device_ready.h"
+#include "runtime/core/evaluate.h"
+#include "runtime/core/executor.h"
+#include "support.h"
+
+namespace halfnote::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Plans every step of the model for this batch and checks each.
+void check_steps(const Model& model, const std::map<std::string, int64_t>& dims,
+                 std::string_view kernels) {
+  const StateStore store(model);
+  for (const TrainingStep& step : model.training) {
+    SCOPED_TRACE(step.name);
+    const Graph ready = make_device_ready(step.graph, dims);
+    const Program program = plan(ready, store, {kernels, 2});
+    EXPECT_TRUE(check_plan(ready, program, store));
+    EXPECT_EQ(program.steps.size() + program.views, ready.nodes().size());
+  }
+}
+
+TEST(Plan, StepsOfTinyModelsAreSound) {
+  for (const char* optimizer : {"sgd", "momentum", "adamw"}) {
+    for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const int64_t accumulation : {1, 4}) {
+        SCOPED_TRACE(std::string(optimizer) + " " + std::string(short_name(precision)));
+        CompileOptions options = options_for(optimizer, precision);
+        options.train.accumulation = accumulation;
+        options.train.optimizer.clip_norm = 1;
+        for (const Model& source : {mlp_model(), cnn_model()}) {
+          const Model model = compile_model(source, options).model;
+          for (const char* kernels : {"", "reference"}) check_steps(model, {{"N", 8}}, kernels);
+        }
+      }
+    }
+  }
+}
+
+TEST(Plan, StepsOfRealModelsAreSound) {
+  const std::filesystem::path folder =
+      std::filesystem::path(HALFNOTE_SOURCE_DIR) / "tests/fixtures/models";
+  for (const char* name : {"mlp", "cifar_cnn", "resnet50_narrow", "gpt2", "unet"}) {
+    SCOPED_TRACE(name);
+    const auto json =
+        nlohmann::json::parse(read_text(folder / name / "case.json", size_t{64} << 20));
+    CompileOptions options;
+    options.policy.dtype = DType::kBF16;
+    options.train.loss_output = json.at("loss_output").get<std::string>();
+    const Model model = compile_file(folder / name / "model.onnx", options).model;
+    std::map<std::string, int64_t> dims;
+    for (ValueId input : model.training.front().graph.inputs()) {
+      for (const Dim& dim : *model.training.front().graph.value(input).type.shape) {
+        if (!dim.known()) dims[dim.symbol] = 4;
+      }
+    }
+    check_steps(model, dims, "");
+  }
+}
+
+/// A graph with states, without a compiler around it.
+struct Small {
+  Model model;
+  explicit Small(const char* text) {
+    TrainingStep step;
+    step.name = "step";
+    step.graph = parse_graph(text, "small");
+    model.training.push_back(std::move(step));
+    infer();
+  }
+  Graph& graph() { return model.training.front().graph; }
+  void infer() { model.training.front().graph = make_device_ready(graph(), {}); }
+};
+
+TEST(Plan, StatesThatSwapAreSavedFirst) {
+  Small small(R"(g (float[2] x) => (float[2] y, float[2] b) <float[2] a = {1.0, 2.0},
+    float[2] b = {3.0, 4.0}> {
+  y = Add (a, x)
+  state moment a -> b
+  state moment b -> a
+})");
+  StateStore store(small.model);
+  Program program = plan(small.graph(), store, {});
+  EXPECT_TRUE(check_plan(small.graph(), program, store));
+  Executor executor(std::move(program), store);
+  const Tensor a = Tensor::of<float>({2}, {1, 2}), b = Tensor::of<float>({2}, {3, 4});
+  executor.run(std::vector<Tensor>{Tensor::of<float>({2}, {10, 20})});
+  EXPECT_TRUE(identical(store.get(*store.find("a")), b));
+  EXPECT_TRUE(identical(store.get(*store.find("b")), a));
+  EXPECT_TRUE(identical(executor.output(0), Tensor::of<float>({2}, {11, 22})));
+  EXPECT_TRUE(identical(executor.output(1), b)) << "an output is the value before the commit";
+}
+
+TEST(Plan, AStateIsNotWrittenBeforeItsLastReader) {
+  Small small(R"(g (float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}> {
+  next = Add (w, x)
+  y = Mul (w, next)
+  state weight w -> next
+})");
+  StateStore store(small.model);
+  Program program = plan(small.graph(), store, {});
+  EXPECT_TRUE(check_plan(small.graph(), program, store));
+  Executor executor(std::move(program), store);
+  executor.run(std::vector<Tensor>{Tensor::of<float>({2}, {10, 20})});
+  EXPECT_TRUE(identical(executor.output(0), Tensor::of<float>({2}, {11, 44})));
+  EXPECT_TRUE(identical(store.get(*store.find("w")), Tensor::of<float>({2}, {11, 22})));
+}
+
+TEST(Plan, AViewOfAStateKeepsItAlive) {
+  Small small(R"(g (float[4] x) => (float[2,2] v, float[4] n) <float[4] w = {1.0, 2.0, 3.0, 4.0},
+    int64[2] shape = {2, 2}> {
+  v = Reshape (w, shape)
+  n = Add (w, x)
+  state weight w -> n
+})");
+  StateStore store(small.model);
+  Program program = plan(small.graph(), store, {});
+  EXPECT_EQ(program.views, 1u);
+  EXPECT_EQ(program.steps.size(), 1u) << "the view is not run";
+  EXPECT_TRUE(check_plan(small.graph(), program, store));
+  Executor executor(std::move(program), store);
+  executor.run(std::vector<Tensor>{Tensor::full(DType::kF32, {4}, 1)});
+  EXPECT_TRUE(identical(executor.output(0), Tensor::of<float>({2, 2}, {1, 2, 3, 4})));
+  EXPECT_TRUE(identical(executor.output(1), Tensor::of<float>({4}, {2, 3, 4, 5})));
+}
+
+TEST(Plan, ElementwiseChainsRunInPlace) {
+  Small small(R"(g (float[1024] x) => (float[1024] y) {
+  a = Relu (x)
+  b = Neg (a)
+  c = Abs (b)
+  y = Relu (c)
+})");
+  const StateStore store(small.model);
+  const Program program = plan(small.graph(), store, {});
+  EXPECT_TRUE(check_plan(small.graph(), program, store));
+  EXPECT_EQ(program.in_place, 3u) << "all but the first, which reads the caller's input";
+  EXPECT_EQ(program.arena_bytes, 4096u);
+}
+
+TEST(Plan, TheCheckerFindsABadPlan) {
+  Small small(R"(g (float[64] x) => (float[64] y) {
+  a = Relu (x)
+  b = Neg (a)
+  y = Add (a, b)
+})");
+  const StateStore store(small.model);
+  Program program = plan(small.graph(), store, {});
+  ASSERT_TRUE(check_plan(small.graph(), program, store));
+  program.steps[1].outputs[0] = program.steps[0].outputs[0];  // b over a, which is read again
+  program.steps[2].inputs[1] = program.steps[0].outputs[0];
+  EXPECT_FALSE(check_plan(small.graph(), program, store));
+}
+
+TEST(Plan, NoKernelNamesEveryNodeAndEveryReason) {
+  // No kernel has a name that starts so: every node of the graph fails, with what was tried.
+  Small small(R"(g (float[4,4] x) => (float[4,4] y) {
+  a = Relu (x)
+  y = MatMul (a, a)
+})");
+  const StateStore store(small.model);
+  try {
+    plan(small.graph(), store, {"no-such-kernel", 1});
+    FAIL() << "planned without kernels";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(), HasSubstr("2 nodes have no kernel"));
+    EXPECT_THAT(error.what(), HasSubstr("Relu"));
+    EXPECT_THAT(error.what(), HasSubstr("MatMul"));
+    EXPECT_THAT(error.what(), HasSubstr("f32"));
+  }
+  KernelCall call;
+  call.op = "Relu";
+  call.inputs = {{DType::kF32, {2}, {}, nullptr}};
+  const std::string text =
+      no_kernel(call, {{"onednn.eltwise", "first reason"}, {"reference", "second reason"}}).what();
+  EXPECT_THAT(text, HasSubstr("onednn.eltwise: first reason"));
+  EXPECT_THAT(text, HasSubstr("reference: second reason"));
+}
+
+TEST(Plan, AnOpenDimIsRefusedByName) {
+  Model model = compile_model(mlp_model(), options_for("sgd")).model;
+  try {
+    make_device_ready(model.training.front().graph, {});
+    FAIL() << "planned with an open dim";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("N"));
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test

@@ -1,0 +1,219 @@
+// The session against the plain meaning of its step: every optimizer, clip and group trains, gives
+// bit for bit what the interpreter gives, and the same bytes on every run and number of threads.
+#include <cmath>
+
+#include "base/error.h"
+#include "compiler/ir/text.h"
+#include "passes/train/step.h"
+#include "runtime/core/evaluate.h"
+#include "support.h"
+
+namespace halfnote::test {
+namespace {
+
+struct OptimizerCase {
+  std::string name, kind;
+  float weight_decay = 0, clip = 0;
+  bool groups = false;
+};
+
+CompileOptions options_of(const OptimizerCase& c) {
+  CompileOptions options = options_for(c.kind);
+  Optimizer& o = options.train.optimizer;
+  o.weight_decay = c.weight_decay;
+  o.clip_norm = c.clip;
+  if (c.groups) {
+    o.groups = {{".*\\.?b.*", 0.0f, std::nullopt}, {".*w.*", std::nullopt, 0.5f}};
+  }
+  return options;
+}
+
+class Optimizers : public ::testing::TestWithParam<OptimizerCase> {};
+
+TEST_P(Optimizers, MlpTrainsAndEqualsTheInterpreter) {
+  Session session = reference_session(mlp_model(), options_of(GetParam()));
+  SlowStep slow(session.model().training.front().graph);
+  const std::vector<Tensor> batch = mlp_batch(12, 3);
+  std::vector<double> losses;
+  for (int i = 0; i < 12; ++i) {
+    const StepResult step = session.step(batch);
+    losses.push_back(step.loss);
+    EXPECT_TRUE(step.applied);
+    const std::vector<Tensor> want = slow.run(batch);
+    const Graph& graph = session.model().training.front().graph;
+    for (size_t k = 0; k < want.size(); ++k) {
+      const std::string& name = graph.value(graph.outputs()[k]).name;
+      EXPECT_TRUE(identical(session.output(name), want[k])) << name << " in step " << i;
+    }
+    for (const StateEntry& entry : session.state().entries()) {
+      EXPECT_TRUE(identical(session.state().get(entry), slow.state(entry.name)))
+          << entry.name << " in step " << i;
+    }
+  }
+  EXPECT_LT(losses.back(), 0.9 * losses.front());
+  EXPECT_EQ(session.applied_steps(), 12);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Optimizers,
+                         ::testing::Values(OptimizerCase{"sgd", "sgd"},
+                                           OptimizerCase{"sgd_decay", "sgd", 0.01f},
+                                           OptimizerCase{"momentum", "momentum"},
+                                           OptimizerCase{"nesterov", "nesterov", 0.001f},
+                                           OptimizerCase{"adam", "adam", 0.01f},
+                                           OptimizerCase{"adamw", "adamw", 0.01f},
+                                           OptimizerCase{"clip", "sgd", 0, 0.5f},
+                                           OptimizerCase{"groups", "adamw", 0.1f, 1.0f, true}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(Session, CnnEqualsTheInterpreterBitForBit) {
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+    CompileOptions options = options_for("adamw", precision);
+    options.policy.pad = false;  // the session takes padding out, the interpreter does not
+    Session session = reference_session(cnn_model(), options);
+    SlowStep slow(session.model().training.front().graph);
+    const std::vector<Tensor> batch = cnn_batch(8, 5);
+    for (int i = 0; i < 3; ++i) {
+      const StepResult step = session.step(batch);
+      const std::vector<Tensor> want = slow.run(batch);
+      EXPECT_EQ(step.loss, want[0].at_as_double(0)) << short_name(precision) << " step " << i;
+      const Graph& graph = session.model().training.front().graph;
+      for (size_t k = 0; k < want.size(); ++k) {
+        const std::string& name = graph.value(graph.outputs()[k]).name;
+        EXPECT_TRUE(identical(session.output(name), want[k])) << name << " in step " << i;
+      }
+      for (const StateEntry& entry : session.state().entries()) {
+        EXPECT_TRUE(identical(session.state().get(entry), slow.state(entry.name)))
+            << short_name(precision) << " " << entry.name << " in step " << i;
+      }
+    }
+  }
+}
+
+TEST(Session, CnnLearnsAndMovesItsStatisticsApart) {
+  Session session = reference_session(cnn_model(), options_for("adamw"));
+  const std::vector<Tensor> batch = cnn_batch(16, 8);
+  const double first = session.step(batch).loss;
+  double last = first;
+  for (int i = 0; i < 25; ++i) last = session.step(batch).loss;
+  EXPECT_LT(last, 0.9 * first);
+  // Two layers with the same first statistics have each their own.
+  for (const char* name : {"bn1.mean", "bn1.var", "bn2.mean", "bn2.var"})
+    ASSERT_NE(session.state().find(name), nullptr) << name;
+  const StateStore& store = session.state();
+  EXPECT_FALSE(identical(store.get(*store.find("bn1.mean")), store.get(*store.find("bn2.mean"))));
+  EXPECT_FALSE(identical(store.get(*store.find("bn1.var")), store.get(*store.find("bn2.var"))));
+}
+
+TEST(Session, SameBytesOnEveryRunAndNumberOfThreads) {
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+    std::vector<std::vector<Tensor>> runs;
+    for (const int threads : {1, 1, 2, 3}) {
+      Session session = reference_session(cnn_model(), options_for("adamw", precision), threads);
+      for (uint64_t i = 0; i < 4; ++i) session.step(cnn_batch(8, 20 + i));
+      runs.push_back(states_of(session));
+    }
+    for (size_t i = 1; i < runs.size(); ++i) expect_same(runs[0], runs[i]);
+  }
+}
+
+TEST(Session, ParameterGroupsSetDecayAndRate) {
+  CompileOptions options = options_for("sgd");
+  options.train.optimizer.weight_decay = 0.5f;
+  options.train.optimizer.groups = {{"b.*", 0.0f, std::nullopt}, {"w1", std::nullopt, 0.0f}};
+  Session session = reference_session(mlp_model(), options);
+  const StateStore& store = session.state();
+  const Tensor w1 = store.get(*store.find("w1")), w2 = store.get(*store.find("w2"));
+  session.step(mlp_batch(8, 1));
+  EXPECT_TRUE(identical(w1, store.get(*store.find("w1")))) << "a rate of 0 moves nothing";
+  EXPECT_FALSE(identical(w2, store.get(*store.find("w2"))));
+  options.train.optimizer.groups = {{"no_such_weight", 0.0f, std::nullopt}};
+  EXPECT_THROW(compile_model(mlp_model(), options), Error);
+}
+
+TEST(Session, ClipLimitsTheUpdateToTheNorm) {
+  CompileOptions options = options_for("sgd");
+  options.train.optimizer.lr = 1.0f;
+  options.train.optimizer.clip_norm = 1e-3f;
+  Session session = reference_session(mlp_model(), options);
+  const std::vector<Tensor> before = states_of(session);
+  const StepResult step = session.step(mlp_batch(8, 2));
+  ASSERT_TRUE(step.grad_norm.has_value());
+  EXPECT_GT(*step.grad_norm, 1e-3) << "the norm before clipping";
+  const std::vector<Tensor> after = states_of(session);
+  double moved = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (session.state().entries()[i].kind != StateKind::kWeight) continue;
+    for (int64_t k = 0; k < before[i].size(); ++k) {
+      const double d = after[i].at_as_double(k) - before[i].at_as_double(k);
+      moved += d * d;
+    }
+  }
+  // Each weight is rounded to f32: 2^-24 · |w| ≤ 2^-24 each, 163 weights.
+  EXPECT_NEAR(std::sqrt(moved), 1e-3, 163 * 0x1p-24);
+}
+
+TEST(Session, EvaluationChangesNothingAndReadsPresentStatistics) {
+  Session session = reference_session(cnn_model(), options_for("adamw"));
+  const std::vector<Tensor> batch = cnn_batch(8, 6);
+  const std::vector<Tensor> untrained = session.evaluate(batch);
+  for (int i = 0; i < 3; ++i) session.step(batch);
+  const std::vector<Tensor> before = states_of(session);
+  const std::vector<Tensor> once = session.evaluate(batch);
+  const std::vector<Tensor> twice = session.evaluate(batch);
+  expect_same(once, twice);
+  expect_same(before, states_of(session));
+  EXPECT_FALSE(identical(untrained[0], once[0]));
+
+  // By the interpreter, with the present states in the evaluation graph.
+  Model model = session.model();
+  Graph graph = find_step(model, kEvaluateName)->graph;
+  for (ValueId id : graph.initializers()) {
+    const StateEntry* entry = session.state().find(graph.value(id).name);
+    if (entry != nullptr) graph.value(id).tensor = session.state().get(*entry);
+  }
+  expect_same(evaluate(graph, batch), once);
+}
+
+TEST(Session, TwoSignaturesShareTheState) {
+  Session session = reference_session(mlp_model(), options_for("momentum"));
+  SlowStep slow(session.model().training.front().graph);
+  for (const int64_t n : {4, 7, 4, 1, 7}) {
+    const std::vector<Tensor> batch = mlp_batch(n, static_cast<uint64_t>(n));
+    EXPECT_EQ(session.step(batch).loss, slow.run(batch)[0].at_as_double(0)) << n;
+  }
+  EXPECT_EQ(session.applied_steps(), 5);
+  for (const StateEntry& entry : session.state().entries())
+    EXPECT_TRUE(identical(session.state().get(entry), slow.state(entry.name))) << entry.name;
+}
+
+TEST(Session, BadInputsLeaveItUsable) {
+  Session session = reference_session(mlp_model(), options_for("sgd"));
+  const std::vector<Tensor> batch = mlp_batch(4, 1);
+  EXPECT_THROW(session.step(std::vector<Tensor>{batch[0]}), Error);
+  EXPECT_THROW(session.step(std::vector<Tensor>{batch[1], batch[0]}), Error);
+  EXPECT_THROW(session.step(std::vector<Tensor>{batch[0], mlp_batch(3, 1)[1]}), Error);
+  EXPECT_THROW(session.output("no such output"), Error);
+  EXPECT_GT(session.memory().total(), 0u) << "a signature that was refused leaves nothing behind";
+  EXPECT_EQ(session.attempted_steps(), 0);
+  EXPECT_NO_THROW(session.step(batch));
+  EXPECT_THROW(Session(mlp_model(), {}), Error) << "a model without a training step";
+}
+
+TEST(Session, OutputsOutliveTheInputs) {
+  // An output that is an input of the step is copied: the caller may free the batch.
+  Model model = parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1.0, 2.0, 3.0, 4.0}> { y = MatMul (x, w) })",
+                            "g.onnxtxt");
+  CompileOptions options = options_for("sgd");
+  options.train.loss = "mse";
+  CompileResult compiled = compile_model(model, options);
+  Graph& graph = compiled.model.training.front().graph;
+  graph.add_output(graph.main(), graph.find("x"));
+  Session session(std::move(compiled.model), {});
+  const Tensor want = uniform({3, 2}, 4);
+  session.step(std::vector<Tensor>{want.deep_copy(), uniform({3, 2}, 5)});
+  EXPECT_TRUE(identical(session.output("x"), want));
+}
+
+}  // namespace
+}  // namespace halfnote::test

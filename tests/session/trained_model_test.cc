@@ -1,0 +1,148 @@
+// The trained model: exported, checked and read again it gives the outputs of the session; the f32
+// form is plain ONNX without 16-bit types.
+#include <cmath>
+
+#include "compiler/ir/query.h"
+#include "compiler/ir/text.h"
+#include "compiler/onnx/check.h"
+#include "compiler/onnx/export.h"
+#include "compiler/onnx/import.h"
+#include "passes/precision/to_f32.h"
+#include "runtime/core/device_ready.h"
+#include "runtime/core/evaluate.h"
+#include "support.h"
+
+namespace halfnote::test {
+namespace {
+
+Session trained(DType precision, int steps = 5) {
+  Session session = reference_session(cnn_model(), options_for("adamw", precision));
+  for (int i = 0; i < steps; ++i) session.step(cnn_batch(8, static_cast<uint64_t>(90 + i)));
+  return session;
+}
+
+Tensor logits_of(const Model& model, const Tensor& x) {
+  const Shape shape = x.shape();
+  const Graph ready =
+      make_device_ready(model.graph, dims_from_shapes(model.graph, std::span(&shape, 1)));
+  return evaluate(ready, {x}).front();
+}
+
+void expect_plain(const Model& model) {
+  EXPECT_TRUE(model.functions.empty());
+  EXPECT_FALSE(model.is_training());
+  for (const auto& [key, value] : model.metadata) EXPECT_FALSE(key.starts_with("halfnote.")) << key;
+  const Graph& graph = model.graph;
+  for (NodeId id : graph.all_nodes()) {
+    EXPECT_EQ(graph.node(id).domain, "") << graph.node(id).op;
+    EXPECT_TRUE(graph.node(id).precision.reason.empty());
+    for (ValueId output : graph.outputs(id)) {
+      if (output.valid()) {
+        EXPECT_FALSE(is_16bit_float(graph.value(output).type.dtype)) << graph.value(output).name;
+      }
+    }
+  }
+  for (ValueId id : graph.initializers())
+    EXPECT_FALSE(is_16bit_float(graph.value(id).type.dtype)) << graph.value(id).name;
+  EXPECT_TRUE(find_nodes(graph, "Cast").empty());
+}
+
+TEST(TrainedModel, F32FormIsPlainOnnx) {
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(short_name(precision));
+    const Session session = trained(precision);
+    const Model model = session.trained_model();
+    expect_plain(model);
+    EXPECT_NO_THROW(check_model(model));
+    const Model again = import_model_bytes(export_model_bytes(model), "trained");
+    expect_plain(again);
+    EXPECT_EQ(again.opsets, (std::map<std::string, int64_t>{{"", kOpsetVersion}}));
+    const Tensor x = cnn_batch(5, 77)[0];
+    EXPECT_TRUE(identical(logits_of(model, x), logits_of(again, x)));
+  }
+}
+
+TEST(TrainedModel, F32FormGivesTheOutputsOfTheSession) {
+  Session session = trained(DType::kF32);
+  const std::vector<Tensor> batch = cnn_batch(6, 78);
+  const Tensor want = session.evaluate(batch)[1];
+  EXPECT_TRUE(identical(logits_of(session.trained_model(), batch[0]), want));
+  EXPECT_TRUE(identical(logits_of(session.trained_model(TrainedForm::kAsTrained), batch[0]), want));
+}
+
+TEST(TrainedModel, F32FormOfAMixedModelIsCloseToTheF32Model) {
+  // The same weights in an f32 session: the f32 form must give exactly its outputs.
+  for (const DType precision : {DType::kBF16, DType::kF16}) {
+    Session mixed = trained(precision);
+    Session plain = trained(DType::kF32, 0);
+    for (const StateEntry& entry : plain.state().entries()) {
+      const StateEntry* other = mixed.state().find(entry.name);
+      ASSERT_NE(other, nullptr) << entry.name;
+      plain.state().set(entry, mixed.state().get(*other));
+    }
+    const std::vector<Tensor> batch = cnn_batch(6, 79);
+    const Tensor want = plain.evaluate(batch)[1];
+    const Tensor f32 = logits_of(mixed.trained_model(), batch[0]);
+    EXPECT_TRUE(identical(f32, want)) << short_name(precision);
+
+    // And the mixed outputs lie within some roundings to 16 bits of them: about a dozen, each
+    // relative to the largest logit.
+    const double unit = precision == DType::kBF16 ? 0x1p-8 : 0x1p-11;
+    const Tensor low = logits_of(mixed.trained_model(TrainedForm::kAsTrained), batch[0]);
+    ASSERT_TRUE(identical(low, mixed.evaluate(batch)[1]));
+    double largest = 0;
+    for (int64_t i = 0; i < want.size(); ++i)
+      largest = std::max(largest, std::fabs(want.at_as_double(i)));
+    for (int64_t i = 0; i < want.size(); ++i)
+      EXPECT_NEAR(low.at_as_double(i), want.at_as_double(i), 12 * unit * largest);
+  }
+}
+
+TEST(TrainedModel, AsTrainedKeepsItsTypes) {
+  const Model model = trained(DType::kBF16).trained_model(TrainedForm::kAsTrained);
+  EXPECT_NO_THROW(check_model(model));
+  EXPECT_TRUE(runs_in(model.graph, "Conv", DType::kBF16));
+  EXPECT_TRUE(model.metadata.contains("halfnote.policy"));
+}
+
+TEST(ToF32, WidensRoundedConstantsAndKeepsTheModelsOwnCasts) {
+  // 0.1 is a constant that clean_casts rounds to bf16; the model's own trip through f16 stays.
+  Model model = parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+g (float[N,4] x) => (float[N,4] y, float[N,4] z)
+<float[4,4] w = {1.0, 0.5, 0.25, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3},
+ float[4] c = {0.1, 0.2, 0.3, 0.4}> {
+  m = MatMul (x, w)
+  y = Add (m, c)
+  h = Cast <to = 10> (x)
+  z = Cast <to = 1> (h)
+})",
+                            "g.onnxtxt");
+  CompileOptions options;
+  options.policy.dtype = DType::kBF16;
+  options.policy.cost_refinement = false;
+  options.inference_only = true;
+  Model mixed = compile_model(std::move(model), options).model;
+  ASSERT_TRUE(runs_in(mixed.graph, "MatMul", DType::kBF16));
+  to_f32(mixed.graph);
+  EXPECT_TRUE(runs_in(mixed.graph, "MatMul", DType::kF32));
+  EXPECT_EQ(find_nodes(mixed.graph, "Cast").size(), 2u);
+  EXPECT_EQ(mixed.graph.value(mixed.graph.outputs()[0]).name, "y");
+  EXPECT_EQ(mixed.graph.value(mixed.graph.outputs()[1]).name, "z");
+  EXPECT_NO_THROW(check_model(mixed));
+  const NodeId product = find_nodes(mixed.graph, "MatMul").front();
+  const Tensor& w = mixed.graph.value(mixed.graph.input(product, 1)).tensor;
+  ASSERT_EQ(w.dtype(), DType::kF32);
+  EXPECT_EQ(w.at_as_double(3), Tensor::scalar<float>(0.1f).cast_to(DType::kBF16).at_as_double(0));
+}
+
+TEST(ToF32, LeavesAnF32GraphAlone) {
+  const Model model = compile_model(cnn_model(), options_for("sgd")).model;
+  Graph graph = model.graph;
+  to_f32(graph);
+  EXPECT_EQ(graph.nodes().size(), model.graph.nodes().size());
+  const Tensor x = cnn_batch(3, 1)[0];
+  EXPECT_TRUE(identical(evaluate(graph, {x})[0], evaluate(model.graph, {x})[0]));
+}
+
+}  // namespace
+}  // namespace halfnote::test
