@@ -139,7 +139,10 @@ class Scaling {
       const Expr g = b_.value(gradient);
       const DType wide = g.dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
       const Expr plain = b_.cast(g, wide) * b_.cast(inverse, wide);
-      graph_.rename(gradient, graph_.unique_name(name + ".scaled"));
+      // An accumulated sum keeps its name: it is the same state in both steps.
+      if (graph_.value(gradient).kind == ValueKind::kResult) {
+        graph_.rename(gradient, graph_.unique_name(name + ".scaled"));
+      }
       graph_.rename(plain.id, graph_.unique_name(name));
       graph_.replace_uses_if(gradient, plain.id, [&](const Use& use) {
         return is_boundary_use(use) && use.node() != check;

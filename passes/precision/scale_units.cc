@@ -20,7 +20,7 @@ class UnitCheck {
     for (const State& state : graph_.states()) {
       const int want = graph_.value(state.current).scale_power;
       const int got = power(state.next);
-      if (want == got) continue;
+      if (want == got || is_zero(state.next)) continue;
       throw wrong("the new value of state \"" + graph_.value(state.current).name + "\"", want, got,
                   {});
     }

@@ -34,16 +34,28 @@ struct Candidate {
   std::string problem;
 };
 
-Manifest read_manifest(const fs::path& folder) {
-  const fs::path path = folder / kManifest;
-  std::string text;
+/// What reading a part of a checkpoint gives; a part that is missing or unreadable makes it a
+/// damaged checkpoint.
+template <class Read>
+auto read_part(Read&& read) {
   try {
-    text = read_text(path, kManifestLimit);
+    return read();
   } catch (const Error& error) {
+    if (error.code() != ErrorCode::kIo) throw;
     throw Error(ErrorCode::kCheckpoint, error.problem())
         .at(error.place())
-        .expected(error.expectation(), error.value());
+        .expected(error.expectation(), error.value())
+        .hint("use an older checkpoint");
   }
+}
+
+SafetensorsFile open_state(const fs::path& folder) {
+  return read_part([&] { return SafetensorsFile(folder / kState); });
+}
+
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifest;
+  const std::string text = read_part([&] { return read_text(path, kManifestLimit); });
   Manifest manifest = parse_manifest(text, path.string());
   std::string name = folder.filename().string();
   if (name.starts_with(kReplaced)) name.erase(0, kReplaced.size());
@@ -263,7 +275,7 @@ std::optional<FoundCheckpoint> find_latest(const fs::path& run_folder) {
     if (!candidate.problem.empty()) break;
     try {
       const Manifest manifest = read_manifest(candidate.folder);
-      verify(manifest, SafetensorsFile(candidate.folder / kState));
+      verify(manifest, open_state(candidate.folder));
       if (auto warning = pointer_warning(run_folder, candidate.folder))
         warnings.push_back(std::move(*warning));
       return FoundCheckpoint{candidate.folder, manifest.step, std::move(warnings)};
@@ -292,7 +304,7 @@ FoundCheckpoint locate_checkpoint(const fs::path& path) {
 
 Checkpoint load_checkpoint(const fs::path& folder) {
   const Manifest manifest = read_manifest(folder);
-  const SafetensorsFile file(folder / kState);
+  const SafetensorsFile file = open_state(folder);
   verify(manifest, file);
   Checkpoint checkpoint;
   checkpoint.step = manifest.step;

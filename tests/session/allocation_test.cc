@@ -87,7 +87,7 @@ TEST_P(Allocation, AStepAllocatesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Allocation, ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
-                         [](const auto& info) { return std::string(short_name(info.param)); });
+                         [](const auto& test) { return std::string(short_name(test.param)); });
 
 TEST(Allocation, PredictedMemoryIsWhatIsTaken) {
   // The executor takes one block for the arena and its tables of pointers; the store one block.

@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
                      {.kind = "cosine", .warmup = 5, .total = 12, .final_factor = 0.25f}},
         ScheduleCase{"step", {.kind = "step", .step_size = 4, .gamma = 0.5f}},
         ScheduleCase{"step_warmup", {.kind = "step", .warmup = 2, .step_size = 3, .gamma = 0.1f}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& test) { return test.param.name; });
 
 TEST(Schedules, RefusesWhatHasNoMeaning) {
   const auto compiled_with = [](const Schedule& schedule) {

@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(All, Optimizers,
                                            OptimizerCase{"adamw", "adamw", 0.01f},
                                            OptimizerCase{"clip", "sgd", 0, 0.5f},
                                            OptimizerCase{"groups", "adamw", 0.1f, 1.0f, true}),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST(Session, CnnEqualsTheInterpreterBitForBit) {
   for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {

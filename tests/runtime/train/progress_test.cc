@@ -124,14 +124,16 @@ TEST(NoProgress, IsSilent) {
 TEST(Bar, RedrawsOneLine) {
   Fixture fixture(ProgressMode::kAuto, 4, kScreen);
   fixture.run(1, 2, 1);
-  EXPECT_THAT(fixture.out.str(), EndsWith("\r[====================>                   ] 2/4  loss "
-                                          "0.5  eta 2s  100 samples/s\x1b[K"));
+  EXPECT_THAT(fixture.out.str(),
+              EndsWith("\r[===============>              ] 2/4  loss 0.5  eta 2s  "
+                       "100 samples/s  data 25%\x1b[K"));
   EXPECT_THAT(fixture.out.str(), Not(HasSubstr("\n")));
   fixture.progress.note("saved");
   EXPECT_THAT(fixture.out.str(), HasSubstr("\r\x1b[Ksaved\n["));
   fixture.run(3, 4, 1);
   fixture.progress.finish();
-  EXPECT_THAT(fixture.out.str(), EndsWith("4/4  loss 0.25  eta 0s  100 samples/s\x1b[K\n"));
+  EXPECT_THAT(fixture.out.str(),
+              EndsWith("4/4  loss 0.25  eta 0s  100 samples/s  data 25%\x1b[K\n"));
 }
 
 TEST(Bar, IsNotRedrawnTooOften) {
