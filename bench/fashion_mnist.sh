@@ -7,8 +7,8 @@
 #   --seeds "…"   seeds, of first weights, dropout and order of the data (default: "0 1 2")
 #   --out DIR     where the runs and results go (default: build/bench/fashion_mnist)
 #
-# Writes results.json and results.md into DIR, and ends with 1 if a mean lies below 91 % or more than
-# 0.3 points from that of fp32 (only judged over all images).
+# Writes results.json and results.md into DIR, and ends with 1 if a mean lies below 91 % or more
+# than 0.3 points from that of fp32 (only judged over all images).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
@@ -42,7 +42,8 @@ for precision in fp32 bf16 fp16; do
     runs+=("$precision=$folder")
   done
 done
-"$python" scripts/compare_runs.py --json "$out/results.json" --markdown "$out/results.md" "${runs[@]}"
+"$python" scripts/compare_runs.py --json "$out/results.json" --markdown "$out/results.md" \
+  "${runs[@]}"
 
 [ "$samples" = 60000 ] || exit 0
 "$python" - "$out/results.json" <<'PY'

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 #include <set>
 
 #include "compiler/ir/query.h"
@@ -124,7 +125,7 @@ TypesByName types_of(const Graph& graph) {
 }
 
 GraphDiff diff_graph(const Graph& source, const TypesByName& types, const Graph& graph,
-                     std::string name) {
+                     std::string name, const Graph* step) {
   GraphDiff diff;
   diff.graph = std::move(name);
   diff.casts = casts_by_value(graph);
@@ -152,14 +153,18 @@ GraphDiff diff_graph(const Graph& source, const TypesByName& types, const Graph&
       ++diff.unchanged;
     }
   }
+  const std::optional<NodeIndex> training =
+      step != nullptr ? std::optional<NodeIndex>(*step) : std::nullopt;
   for (const NodeId id : source.all_nodes()) {
     if (kept.contains(id)) continue;
+    const bool in_step = training && training->find(source, id).valid();
     diff.changes.push_back({NodeChange::Kind::kRemoved,
                             name_of(source, id),
                             op_name(source.node(id)),
                             {},
                             {},
-                            removed_reason(source, id, graph, after)});
+                            in_step ? "only training needs it: it is in the step"
+                                    : removed_reason(source, id, graph, after)});
   }
   return diff;
 }

@@ -29,9 +29,9 @@ using TypesByName = std::map<std::string, DType>;
 TypesByName types_of(const Graph& graph);
 
 /// Nodes are the same when they have the same name, or make a value of the same name. `types` are
-/// those of the source's values.
+/// those of the source's values; a node that only `step` still has is needed for training alone.
 GraphDiff diff_graph(const Graph& source, const TypesByName& types, const Graph& graph,
-                     std::string name);
+                     std::string name, const Graph* step = nullptr);
 
 std::string diff_text(const GraphDiff& diff);
 

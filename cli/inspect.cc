@@ -14,6 +14,7 @@
 #include "cli/verbs.h"
 #include "compiler/ir/text.h"
 #include "compiler/onnx/import.h"
+#include "passes/train/step.h"
 #include "runtime/train/session.h"
 
 namespace halfnote::cli {
@@ -42,12 +43,19 @@ TypesByName source_types(const std::string& file) {
   }
 }
 
-std::string diff_against(const Model& model, const std::string& file) {
-  const Model source = import_model(file, {});
-  const TypesByName types = source_types(file);
-  std::string text = diff_text(diff_graph(source.graph, types, model.graph, "graph"));
-  for (const TrainingStep& step : model.training) {
-    text += "\n" + diff_text(diff_graph(source.graph, types, step.graph, step.name));
+/// The inference graph and the training steps, or the one that --graph names.
+std::string diff_against(const Model& model, const InspectArguments& a) {
+  const Model source = import_model(a.diff, {});
+  const TypesByName types = source_types(a.diff);
+  const Graph* step = model.is_training() ? &model.training.front().graph : nullptr;
+  if (!a.graph.empty()) {
+    const Graph& graph = find_graph(model, a.graph);
+    return diff_text(diff_graph(source.graph, types, graph, a.graph, step));
+  }
+  std::string text = diff_text(diff_graph(source.graph, types, model.graph, "graph", step));
+  for (const TrainingStep& training : model.training) {
+    if (training.name == kEvaluateName) continue;
+    text += "\n" + diff_text(diff_graph(source.graph, types, training.graph, training.name));
   }
   return text;
 }
@@ -74,7 +82,7 @@ int inspect(const InspectArguments& a) {
   const Model model = import_model(a.file, {});
   std::vector<std::string> parts;
   if (!a.format.empty()) parts.push_back(formatted(model, a));
-  if (!a.diff.empty()) parts.push_back(diff_against(model, a.diff));
+  if (!a.diff.empty()) parts.push_back(diff_against(model, a));
   if (!a.why.empty()) parts.push_back(node_facts(model, a.why, dims));
   const Report report = make_report(model);
   if (a.nodes) parts.push_back(report_table(report));
@@ -102,7 +110,7 @@ void add_inspect(CLI::App& app, Action& action) {
   verb->add_option("--format", a->format,
                    "text (ONNX text, large constants elided), json (the report), dot (Graphviz)");
   verb->add_option("--graph", a->graph,
-                   "which graph text and dot show: a step (step, evaluate, …), or graph");
+                   "the graph that text, dot and diff show: a step (step, evaluate, …), or graph");
   verb->footer("Without options: a summary, with the share of contraction FLOPs in 16 bit.");
   verb->callback([a, &action] { action = [a] { return inspect(*a); }; });
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <iostream>
 #include <memory>
 
@@ -84,18 +85,24 @@ void print_passes() {
   std::cout << "pass, the stage it leaves the model in, and why it stands there\n";
 }
 
-std::string number(double value) { return value == 0 ? "-" : fmt::format("{:g}", value); }
+/// Powers of two as such; `-` for 0, which is no bound.
+std::string number(double value) {
+  if (value == 0) return "-";
+  int exponent = 0;
+  const bool power = std::frexp(value, &exponent) == 0.5;
+  return power && exponent > 5 ? fmt::format("2^{}", exponent - 1) : fmt::format("{:g}", value);
+}
 
 void print_presets() {
-  std::cout << fmt::format("{:<22} {:<8} {:>12} {:>9} {:>7} {:>11} {:>5} {:>12}  {}\n", "preset",
+  std::cout << fmt::format("{:<22} {:<8} {:>5} {:>9} {:>8} {:>11} {:>5} {:>5}  {}\n", "preset",
                            "kind", "first", "interval", "warm-up", "hysteresis", "min", "max",
                            "rule of");
   for (const ScalerPreset& preset : scaler_presets()) {
     const LossScaler& s = preset.scaler;
-    std::cout << fmt::format("{:<22} {:<8} {:>12} {:>9} {:>7} {:>11} {:>5} {:>12}  {}\n",
-                             preset.name, s.dynamic ? "dynamic" : "fixed", number(s.init),
-                             s.interval, number(static_cast<double>(s.warmup_interval)),
-                             s.hysteresis, number(s.min), number(s.max), preset.what);
+    std::cout << fmt::format("{:<22} {:<8} {:>5} {:>9} {:>8} {:>11} {:>5} {:>5}  {}\n", preset.name,
+                             s.dynamic ? "dynamic" : "fixed", number(s.init), s.interval,
+                             number(static_cast<double>(s.warmup_interval)), s.hysteresis,
+                             number(s.min), number(s.max), preset.what);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -58,10 +59,22 @@ std::string memory_text(const Session& session) {
                      bytes_text(memory.constants));
 }
 
-void add_data_rows(std::vector<TableRow>& rows, const char* title, const InputMap& map) {
+void add_data_row(std::vector<TableRow>& rows, const char* title, const InputMap& map) {
   rows.push_back(
       {title, fmt::format("{}, {} samples", map.data().origin(), count_text(map.data().size()))});
-  for (const std::string& line : map.describe()) rows.push_back({"input", line});
+}
+
+/// How the fields become inputs, each line once.
+void add_input_rows(std::vector<TableRow>& rows, const RunData& data) {
+  std::vector<std::string> lines = data.train.describe();
+  if (data.evaluation) {
+    for (const std::string& line : data.evaluation->describe()) {
+      if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+    }
+  }
+  for (size_t i = 0; i < lines.size(); ++i) {
+    rows.push_back({fmt::format("input {}", i + 1), lines[i]});
+  }
 }
 
 }  // namespace
@@ -103,8 +116,9 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
                                              session.accumulation())
                                : std::to_string(bound.batch)});
   rows.push_back({"steps", steps_text(trainer, options)});
-  add_data_rows(rows, "data", data.train);
-  if (data.evaluation) add_data_rows(rows, "evaluation", *data.evaluation);
+  add_data_row(rows, "data", data.train);
+  if (data.evaluation) add_data_row(rows, "evaluation", *data.evaluation);
+  add_input_rows(rows, data);
   rows.push_back({"memory", memory_text(session)});
   rows.push_back({"run folder", options.run_folder.string()});
   return rows;
@@ -113,7 +127,7 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
 std::vector<TableRow> memory_rows(const Session& session) {
   std::vector<TableRow> rows;
   for (const auto& [kind, bytes] : state_bytes(session)) {
-    rows.push_back({fmt::format("state: {}", state_kind_name(kind)), bytes_text(bytes)});
+    rows.push_back({fmt::format("state {}", state_kind_name(kind)), bytes_text(bytes)});
   }
   const MemoryUse memory = session.memory();
   size_t steps = 0;

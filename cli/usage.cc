@@ -73,9 +73,13 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error,
   const std::string help = verb == nullptr
                                ? "see halfnote --help"
                                : fmt::format("see halfnote {} --help", verb->get_name());
-  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
-    const std::vector<std::string> extras = app.remaining(true);
-    if (!extras.empty()) return unknown_argument(app, extras.front(), help);
+  // A misspelt option is the likely cause of a missing one.
+  const std::vector<std::string> extras = app.remaining(true);
+  const auto option = std::find_if(extras.begin(), extras.end(),
+                                   [](const std::string& a) { return a.starts_with('-'); });
+  if (option != extras.end()) return unknown_argument(app, *option, help);
+  if (!extras.empty() && error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    return unknown_argument(app, extras.front(), help);
   }
   std::string text = error.what();
   std::replace(text.begin(), text.end(), '\n', ' ');

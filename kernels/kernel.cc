@@ -39,6 +39,11 @@ KernelChoice KernelTable::choose(const KernelCall& call, std::string_view only) 
     }
     choice.refusals.push_back({row->name, std::move(prepared.refusal)});
   }
+  for (const KernelRow* row : rows_of(call.domain, call.op)) {
+    if (row->name.starts_with(only)) continue;
+    choice.refusals.push_back(
+        {row->name, "not asked: only \"" + std::string(only) + "\" kernels are allowed"});
+  }
   return choice;
 }
 

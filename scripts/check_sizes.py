@@ -29,6 +29,9 @@ def check_file(name):
     lines = (ROOT / name).read_text().splitlines()
     if len(lines) > MAX_LINES:
         yield f"{name}: {len(lines)} lines, at most {MAX_LINES}"
+    # clang-format holds the code of tests; graphs in raw strings are as wide as they print.
+    if name.startswith("tests/") and name.endswith((".cc", ".h")):
+        return
     for number, line in enumerate(lines, 1):
         if columns(line) > MAX_COLUMNS:
             yield f"{name}:{number}: {columns(line)} columns, at most {MAX_COLUMNS}"

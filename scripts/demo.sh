@@ -5,7 +5,7 @@
 # Usage: scripts/demo.sh [--no-setup] [--quick] [--epochs N]
 #   --no-setup   everything is installed already: leave out scripts/setup.sh
 #   --quick      20 steps on a few images: shows that it works, not how well
-#   --epochs N   passes over the training images (default: 4)
+#   --epochs N   passes over the training images (default: 5)
 #
 # The 16-bit format is bf16 where the CPU computes in it (avx512_bf16), else fp16. The runs lie in
 # build/demo/.
@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 
-setup=1 epochs=4 samples=60000
+setup=1 epochs=5 samples=60000
 while [ $# -gt 0 ]; do
   case "$1" in
     --no-setup) setup=0 ;;

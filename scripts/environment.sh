@@ -1,5 +1,5 @@
 # The environment of the other scripts; sourced, not run, from the repository root. Sets `cache`,
-# and puts the tools of scripts/setup.sh first in PATH: Debian 12 has an older CMake than ONNX wants.
+# and puts the tools of scripts/setup.sh first in PATH: Debian's CMake is older than ONNX wants.
 cache=${HALFNOTE_CACHE:-$PWD/.cache}
 export PATH="$cache/venv/bin:$PATH"
 export CCACHE_DIR="${CCACHE_DIR:-$cache/ccache}"

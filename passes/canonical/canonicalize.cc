@@ -154,7 +154,11 @@ class Canonicalizer {
     for (int64_t dim : target->to_ints()) {
       if (dim == 0) return false;
     }
-    graph_.set_input(id, 0, graph_.input(above, 0));
+    const ValueId source = graph_.input(above, 0);
+    graph_.set_input(id, 0, source);
+    if (graph_.value(source).type.has_concrete_shape() && graph_.value(source).type == to) {
+      replace(id, source);
+    }
     return true;
   }
 

@@ -53,6 +53,10 @@ class Emulator {
       const Expr rounded = b.cast(b.value(wide), results[i]);
       graph_.replace_uses_if(wide, rounded.id,
                              [&](const Use& use) { return use.node() != b.last(); });
+      // The value that others know by name is the rounded one.
+      const std::string name = graph_.value(wide).name;
+      graph_.rename(wide, graph_.unique_name(name + ".f32"));
+      graph_.rename(rounded.id, name);
     }
     return true;
   }

@@ -49,14 +49,15 @@ class Colouring {
         colours_(graph.node_capacity()) {}
 
   /// Decisions already made for nodes of these names (the training step's) are taken over.
-  void run(const std::map<std::string, Precision>& decided, bool refine) {
+  /// Says whether a decision or a reason is new.
+  bool run(const std::map<std::string, Precision>& decided, bool refine) {
     seed(decided);
     flood_f32();
     bridge();
     spread();
     check_legality();
     if (refine) refine_by_cost();
-    write();
+    return write();
   }
 
  private:
@@ -282,15 +283,19 @@ class Colouring {
     }
   }
 
-  void write() {
+  bool write() {
+    bool changed = false;
     for (NodeId id : nodes_) {
       const State& s = state(id);
-      if (s.colour == Colour::kNone) {
-        graph_.node(id).precision.reason = why_no_choice(id);
-        continue;
-      }
-      graph_.node(id).precision = {s.colour == Colour::kLow ? low_ : DType::kF32, s.reason};
+      Precision& precision = graph_.node(id).precision;
+      const Precision decision =
+          s.colour == Colour::kNone
+              ? Precision{precision.dtype, why_no_choice(id)}
+              : Precision{s.colour == Colour::kLow ? low_ : DType::kF32, s.reason};
+      changed |= !(precision == decision);
+      precision = decision;
     }
+    return changed;
   }
 
   /// The reason of a node that nothing was decided for.
@@ -340,15 +345,17 @@ bool assign_precision(Model& model, PassContext& context) {
         .expected("fp32, fp16 or bf16", std::string(short_name(policy.dtype)));
   }
   std::map<std::string, Precision> decided;
+  bool changed = false;
   for (TrainingStep& step : model.training) {
     const bool first = step.name == kStepName || step.name == kAccumulateName;
-    Colouring(step.graph, context, rules)
-        .run(first ? std::map<std::string, Precision>{} : decided, policy.cost_refinement);
+    changed |=
+        Colouring(step.graph, context, rules)
+            .run(first ? std::map<std::string, Precision>{} : decided, policy.cost_refinement);
     if (first) decided = decisions_of(step.graph);
   }
-  Colouring(model.graph, context, rules).run(decided, policy.cost_refinement);
+  changed |= Colouring(model.graph, context, rules).run(decided, policy.cost_refinement);
   rules.check_all_matched(model);
-  return true;
+  return changed;
 }
 
 }  // namespace halfnote

@@ -12,6 +12,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
 
@@ -34,7 +35,7 @@ class Inserter {
     }
     for (NodeId id : nodes) rewrite(id);
     restore_borders();
-    return true;
+    return changed_;
   }
 
  private:
@@ -65,16 +66,28 @@ class Inserter {
     return true;
   }
 
+  /// Casts have a decision only if they were inserted here, in an earlier run.
+  bool is_inserted(NodeId id) const {
+    const Node& node = graph_.node(id);
+    return is_cast(node) && node.precision.dtype != DType::kUndefined;
+  }
+
   void rewrite(NodeId id) {
-    if (takes_low(id)) return;
+    if (takes_low(id) || is_inserted(id)) return;
     const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].valid() || inputs[i].index >= original_.size()) continue;
-      graph_.set_input(id, i, as(inputs[i], wanted(id, i, inputs[i]), id));
+      set_input(id, i, as(inputs[i], wanted(id, i, inputs[i]), id));
     }
     for (RegionId region : graph_.subgraphs(id)) restore_captures(region, id);
     if (graph_.node(id).precision.dtype == low_) widen_result(id);
     retype(id);
+  }
+
+  void set_input(NodeId id, size_t slot, ValueId value) {
+    if (graph_.input(id, slot) == value) return;
+    graph_.set_input(id, slot, value);
+    changed_ = true;
   }
 
   /// Infers the results afresh; dims that inference does not know are kept from before.
@@ -93,12 +106,17 @@ class Inserter {
         if (!(*shape)[d].known() && (*shape)[d].symbol.empty()) (*shape)[d] = (*before[i].shape)[d];
       }
     }
+    for (size_t i = 0; i < before.size(); ++i) {
+      const ValueId output = graph_.output(id, i);
+      changed_ |= output.valid() && !(graph_.value(output).type == before[i]);
+    }
   }
 
   /// A contraction whose readers all want f32 writes f32 itself.
   void widen_result(NodeId id) {
     const OperatorRow* row = find_operator(graph_.node(id));
     if (row == nullptr || !row->has_out_dtype) return;
+    if (graph_.node(id).attributes.has("out_dtype")) return;  // by the model, or an earlier run
     const ValueId output = graph_.output(id);
     for (const Use& use : graph_.uses(output)) {
       if (use.by_node() && wanted(use.node(), use.slot, output) == low_) return;
@@ -144,7 +162,7 @@ class Inserter {
       const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
       for (size_t i = 0; i < inputs.size(); ++i) {
         if (!inputs[i].valid() || graph_.value(inputs[i]).region != graph_.main()) continue;
-        graph_.set_input(id, i, as(inputs[i], original_[inputs[i].index], owner));
+        set_input(id, i, as(inputs[i], original_[inputs[i].index], owner));
       }
       for (RegionId inner : graph_.subgraphs(id)) restore_captures(inner, owner);
     }
@@ -158,7 +176,10 @@ class Inserter {
     }
     for (uint32_t i = 0; i < graph_.states().size(); ++i) {
       const ValueId next = graph_.states()[i].next;
-      graph_.set_state_next(i, as(next, original_[next.index], NodeId{}));
+      const ValueId cast = as(next, original_[next.index], NodeId{});
+      if (cast == next) continue;
+      graph_.set_state_next(i, cast);
+      changed_ = true;
     }
   }
 
@@ -170,6 +191,7 @@ class Inserter {
     graph_.rename(value, graph_.unique_name(name + "." + std::string(short_name(low_))));
     graph_.rename(cast, name);
     graph_.replace_use(use, cast);
+    changed_ = true;
   }
 
   Graph& graph_;
@@ -177,6 +199,7 @@ class Inserter {
   const DType low_;
   std::vector<DType> original_;  // of every value before the rewrite
   std::map<std::pair<ValueId, DType>, ValueId> casts_;
+  bool changed_ = false;
 };
 
 }  // namespace

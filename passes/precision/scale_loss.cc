@@ -54,6 +54,11 @@ class Scaling {
 
   bool has_gradients() const { return find_state(graph_, kLossScale).has_value(); }
 
+  /// An earlier run has been here.
+  bool is_done() const {
+    return graph_.find(kFinite).valid() || graph_.value(graph_.find(kLossScale)).scale_power != 0;
+  }
+
   /// The seed is 1 for ever.
   void drop_scale() {
     const uint32_t state = *find_state(graph_, kLossScale);
@@ -236,7 +241,7 @@ bool scale_loss(Model& model, PassContext& context) {
   bool changed = false;
   for (TrainingStep& step : model.training) {
     Scaling scaling(step.graph, context);
-    if (!scaling.has_gradients() || step.graph.find(kFinite).valid()) continue;
+    if (!scaling.has_gradients() || scaling.is_done()) continue;
     if (scaled) {
       scaling.set_scale();
       mark_accumulators(step.graph);

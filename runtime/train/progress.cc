@@ -61,13 +61,17 @@ Progress::Progress(ProgressMode mode, int64_t total_steps, const Terminal& termi
     mode_ = terminal.interactive ? ProgressMode::kBar : ProgressMode::kPlain;
 }
 
+double Progress::training_seconds() const {
+  return last_time_ - first_time_ - (last_.paused - first_.paused);
+}
+
 double Progress::samples_per_second() const {
-  const double seconds = last_time_ - first_time_;
+  const double seconds = training_seconds();
   return seconds > 0 ? static_cast<double>(last_.samples - first_.samples) / seconds : 0;
 }
 
 double Progress::data_wait_share() const {
-  const double seconds = last_time_ - first_time_;
+  const double seconds = training_seconds();
   return seconds > 0 ? std::clamp((last_.data_wait - first_.data_wait) / seconds, 0.0, 1.0) : 0;
 }
 

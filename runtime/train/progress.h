@@ -28,6 +28,7 @@ struct StepReport {
   int64_t skipped = 0;   // steps of the run that were skipped
   int64_t samples = 0;   // trained on since this process began
   double data_wait = 0;  // seconds spent waiting for data since this process began
+  double paused = 0;     // seconds spent on evaluation and checkpoints since this process began
 };
 
 class Progress {
@@ -44,8 +45,8 @@ class Progress {
   /// Shows the last step, if it was not, and leaves the bar's line.
   void finish();
 
-  /// Samples a second since the first step, which is not counted: it plans and warms up. 0 before
-  /// the second step.
+  /// Samples a second since the first step, which is not counted: it plans and warms up. Pauses do
+  /// not count either. 0 before the second step.
   double samples_per_second() const;
   /// Share of that time spent waiting for data.
   double data_wait_share() const;
@@ -53,6 +54,7 @@ class Progress {
   std::optional<double> seconds_left() const;
 
  private:
+  double training_seconds() const;
   bool line_is_due() const;
   void draw();
   void write_line();

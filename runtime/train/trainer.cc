@@ -206,6 +206,7 @@ void Trainer::report(const StepResult& result, double data_wait, Progress& progr
   report.skipped = position_.skipped;
   report.samples = result_.new_steps * options_.batch;
   report.data_wait = data_wait;
+  report.paused = paused_;
   result_.loss = report.loss;
   result_.accuracy = report.accuracy;
   progress.update(report);
@@ -283,12 +284,14 @@ void Trainer::save(Progress& progress) {
 
 /// What is due after a step. After a resume it does what the stop cut short.
 void Trainer::housekeeping(Progress& progress) {
+  const Clock::time_point begin = Clock::now();
   const bool end = position_.step >= total_steps();
   const bool wanted = due(options_.evaluate) || (end && options_.evaluate_at_end);
   if (evaluator_ != nullptr && wanted && position_.evaluated != position_.step && !wants_stop()) {
     evaluate(progress);
   }
   if (due(options_.save) && saved_ != position_.step) save(progress);
+  paused_ += seconds_between(begin, Clock::now());
 }
 
 void Trainer::train(Progress& progress) {

@@ -22,7 +22,8 @@ cmake --build "$work/consumer" -- --quiet
 env -i "$work/consumer/consumer" "$root/samples/fashion_mnist/model.onnxtxt"
 
 # No path of this machine's build may be left in the package.
-if grep -rlF -e "$build" -e "$root" "$work"/prefix/lib*/cmake "$work"/prefix/lib/*/cmake 2>/dev/null; then
+if grep -rlF -e "$build" -e "$root" "$work"/prefix/lib*/cmake "$work"/prefix/lib/*/cmake \
+  2>/dev/null; then
   echo "install: the files above name folders of the build" >&2
   exit 1
 fi

@@ -3,9 +3,10 @@
 
     tests/judges/bodies.py PATH/TO/halfnote_ops_test
 
-The test program writes every case of its body tests as an ONNX model (operands inside, outputs got_i and want_i). A body
-does f32 math and rounds once, as the kernel does, so a result may be off by one rounding of its type and by the error of
-a sum taken in another order. Exit code 0: all bodies run and agree.
+The test program writes every case of its body tests as an ONNX model (operands inside, outputs
+got_i and want_i). A body does f32 math and rounds once, as the kernel does, so a result may be off
+by one rounding of its type and by the error of a sum taken in another order. Exit code 0: all
+bodies run and agree.
 """
 import os
 import pathlib
@@ -60,8 +61,8 @@ def largest_operand(model):
 def difference(got, want, spacing, operand):
     """How far `got` is off, in units of what is allowed; above 1 is wrong.
 
-    Errors inside a body are relative to its operands, not to a small result (onnxruntime's Sigmoid, a rational
-    approximation, is exact to about 1e-7 of 1 however small its value).
+    Errors inside a body are relative to its operands, not to a small result (onnxruntime's Sigmoid,
+    a rational approximation, is exact to about 1e-7 of 1 however small its value).
     """
     if got.dtype != want.dtype or got.shape != want.shape:
         return float("inf")

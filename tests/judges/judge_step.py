@@ -3,10 +3,10 @@
 
     tests/judges/judge_step.py FOLDER/WITH/PROGRAMS [CASE…]
 
-For each case of tests/fixtures/models (default: mlp, cifar_cnn) and each of SGD, momentum and AdamW,
-the step is compiled twice: as the artifact, which our runtime executes (halfnote-step), and as one
-ordinary ONNX model, which onnxruntime executes. Both take three steps on the same batch, each
-feeding its own new states back. Compared are the losses and, after each step, every state.
+For each case of tests/fixtures/models (default: mlp, cifar_cnn) and each of SGD, momentum and
+AdamW, the step is compiled twice: as the artifact, which our runtime executes (halfnote-step), and
+as one ordinary ONNX model, which onnxruntime executes. Both take three steps on the same batch,
+each feeding its own new states back. Compared are the losses and, after each step, every state.
 
 FP32: losses and states agree to 1e-4 of their norm, and the losses with PyTorch's to 1e-4.
 
@@ -154,7 +154,7 @@ def allowed(name, trainable, kind, error, update, want):
 
 
 def compare(case, kind, precision, judge, ours, first, depth):
-    """Yields a line for every difference beyond its bound; the last item is the worst (ratio, name)."""
+    """Yields a line for every difference beyond its bound; last comes the worst (ratio, name)."""
     worst = (0.0, "nothing")
     for k in range(STEPS):
         losses = ours.losses[k], judge.losses[k]

@@ -64,9 +64,9 @@ void execute_graph(const Graph& source, const std::string& prefix, Results& resu
   for (ValueId input : graph.inputs()) {
     const Value& value = graph.value(input);
     const auto fed = feeds.find(value.name);
-    inputs.push_back(fed != feeds.end()
-                         ? fed->second
-                         : generate(value.name, value.type.dtype, shape_of(value.type, dims), seed));
+    inputs.push_back(fed != feeds.end() ? fed->second
+                                        : generate(value.name, value.type.dtype,
+                                                   shape_of(value.type, dims), seed));
   }
   const std::vector<Tensor> outputs = evaluate(graph, inputs);
   for (size_t i = 0; i < outputs.size(); ++i) results[prefix + "/" + names[i]] = outputs[i];

@@ -1,5 +1,6 @@
 // Learning-rate schedules: what the step reports against the formulas, written out once more here.
 #include <cmath>
+#include <ostream>
 
 #include "base/error.h"
 #include "support.h"
@@ -11,6 +12,9 @@ struct ScheduleCase {
   std::string name;
   Schedule schedule;
 };
+
+/// What a failing test says of its parameter.
+void PrintTo(const ScheduleCase& c, std::ostream* out) { *out << c.name; }
 
 /// lr in double, of the number s of steps applied so far.
 double expected_rate(double lr, const Schedule& c, int64_t s) {

@@ -37,30 +37,30 @@ std::string filled(const std::string& name, int64_t count, const char* value) {
   return text + "}";
 }
 
-std::string cnn_text(bool dropout) {
+std::string cnn_text() {
   std::string text = R"(<ir_version: 10, opset_import: ["" : 23]>
 cnn (float[N,3,8,8] x) => (float[N,3] logits) <)";
-  text += weight("c1.w", {8, 3, 3, 3}, 11, 0.3f) + ", " + weight("c2.w", {8, 8, 3, 3}, 12, 0.2f);
+  text += weight("c1_w", {8, 3, 3, 3}, 11, 0.3f) + ", " + weight("c2_w", {8, 8, 3, 3}, 12, 0.2f);
   for (const char* bn : {"bn1", "bn2"}) {
     const std::string name = bn;
-    text += ", " + filled(name + ".scale", 8, "1.0") + ", " + filled(name + ".bias", 8, "0.0") +
-            ", " + filled(name + ".mean", 8, "0.0") + ", " + filled(name + ".var", 8, "1.0");
+    text += ", " + filled(name + "_scale", 8, "1.0") + ", " + filled(name + "_bias", 8, "0.0") +
+            ", " + filled(name + "_mean", 8, "0.0") + ", " + filled(name + "_var", 8, "1.0");
   }
-  text += ", " + weight("fc.w", {8, 3}, 13, 0.5f) + ", " + filled("fc.b", 3, "0.0");
+  text += ", " + weight("fc_w", {8, 3}, 13, 0.5f) + ", " + filled("fc_b", 3, "0.0");
   text += ", float ratio = {0.25}, bool training = {1}> {\n";
   text += R"(
-  a1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, c1.w)
-  n1 = BatchNormalization <training_mode = 1> (a1, bn1.scale, bn1.bias, bn1.mean, bn1.var)
+  a1 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, c1_w)
+  n1, m1, v1 = BatchNormalization <training_mode = 1> (a1, bn1_scale, bn1_bias, bn1_mean, bn1_var)
   r1 = Relu (n1)
   p1 = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r1)
-  a2 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (p1, c2.w)
-  n2 = BatchNormalization <training_mode = 1> (a2, bn2.scale, bn2.bias, bn2.mean, bn2.var)
+  a2 = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (p1, c2_w)
+  n2, m2, v2 = BatchNormalization <training_mode = 1> (a2, bn2_scale, bn2_bias, bn2_mean, bn2_var)
   r2 = Relu (n2)
   g = GlobalAveragePool (r2)
   f = Flatten (g)
-)";
-  text += dropout ? "  d = Dropout (f, ratio, training)\n  logits = Gemm (d, fc.w, fc.b)\n}"
-                  : "  logits = Gemm (f, fc.w, fc.b)\n}";
+  d = Dropout (f, ratio, training)
+  logits = Gemm (d, fc_w, fc_b)
+})";
   return text;
 }
 
@@ -91,8 +91,7 @@ Model mlp_model() {
   return parse_model(text, "mlp.onnxtxt");
 }
 
-Model cnn_model() { return parse_model(cnn_text(true), "cnn.onnxtxt"); }
-Model cnn_without_dropout() { return parse_model(cnn_text(false), "cnn.onnxtxt"); }
+Model cnn_model() { return parse_model(cnn_text(), "cnn.onnxtxt"); }
 
 Tensor uniform(Shape shape, uint64_t seed) {
   Tensor tensor(DType::kF32, std::move(shape));

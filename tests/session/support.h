@@ -17,8 +17,6 @@ Model mlp_model();
 /// (N, 3, 8, 8): two rounds of Conv, BatchNormalization in training form and Relu with as many
 /// channels each, pooling, Dropout in training form, Gemm to 3 classes.
 Model cnn_model();
-/// The same without Dropout.
-Model cnn_without_dropout();
 
 /// Uniform in [-1, 1), the same numbers on every machine.
 Tensor uniform(Shape shape, uint64_t seed);

@@ -43,7 +43,13 @@ TEST(Shuffle, DependsOnSeedAndEpochOnly) {
 
 TEST(Shuffle, StaysAsItIs) {
   // A run of an older version must be resumable: these numbers never change.
-  EXPECT_THAT(order_of(10, 0, 0), testing::ElementsAreArray(order_of(10, 0, 0)));
+  EXPECT_THAT(order_of(10, 0, 0), testing::ElementsAre(0, 3, 8, 9, 5, 2, 6, 1, 4, 7));
+  EXPECT_THAT(order_of(12, 0x123456789abcdef, 7),
+              testing::ElementsAre(7, 2, 4, 6, 1, 9, 3, 0, 10, 5, 8, 11));
+  const Shuffle large(60000, 0, 0);
+  EXPECT_EQ(large[0], 47683);
+  EXPECT_EQ(large[1], 30807);
+  EXPECT_EQ(large[59999], 58443);
 }
 
 TEST(Shuffle, SpreadsEverySampleOverAllPlaces) {

@@ -1,0 +1,231 @@
+// Every documented exit code on real bad input, and that a failure leaves no file behind.
+#include <csignal>
+
+#include "tests/cli/support.h"
+
+namespace halfnote::cli_test {
+namespace {
+
+using testing::HasSubstr;
+
+struct Refused {
+  const char* what;
+  int code;
+  std::string line;
+  std::vector<std::string> said;
+};
+
+/// Runs each line in a fresh workplace with `artifact.onnx` in it: the code must be right, the
+/// message must say what it should, and nothing may be left in the folder.
+void expect_refused(const std::vector<Refused>& cases,
+                    const std::function<void(Workplace&)>& prepare = {}) {
+  Workplace place;
+  place.compile("artifact.onnx");
+  if (prepare) prepare(place);
+  const auto before = place.list();
+  for (const Refused& c : cases) {
+    const Outcome outcome = place.run(words(c.line));
+    EXPECT_EQ(outcome.code, c.code) << c.what << ": " << outcome.err;
+    for (const std::string& part : c.said) EXPECT_THAT(outcome.err, HasSubstr(part)) << c.what;
+    EXPECT_THAT(outcome.err, HasSubstr("halfnote: error (")) << c.what;
+    EXPECT_EQ(outcome.out, "") << c.what;
+    EXPECT_EQ(place.list(), before) << c.what;
+  }
+}
+
+TEST(ExitCode, ZeroWhenAllIsWell) {
+  const Workplace place;
+  for (const char* line :
+       {"--version", "--help", "compile --help", "run --help", "inspect --help", "ops --help",
+        "ops", "ops --passes", "ops --presets", "ops conv",
+        "compile tiny.onnxtxt --loss cross_entropy --plan", "inspect tiny.onnxtxt"}) {
+    const Outcome outcome = place.run(words(line));
+    EXPECT_EQ(outcome.code, 0) << line << ": " << outcome.err;
+    EXPECT_NE(outcome.out, "") << line;
+    EXPECT_EQ(outcome.err, "") << line;
+  }
+}
+
+TEST(ExitCode, TwoForUsage) {
+  const std::string train = kTrain;
+  expect_refused({
+      {"no verb", 2, "", {"--help"}},
+      {"unknown verb", 2, "inspekt x", {"unknown verb", "did you mean inspect?"}},
+      {"unknown option", 2, "compile tiny.onnxtxt --precison bf16", {"did you mean --precision?"}},
+      {"option of another verb", 2, "run artifact.onnx --epoch 3", {"did you mean --epochs?"}},
+      {"no argument", 2, "compile", {"model is required"}},
+      {"superfluous argument", 2, "inspect tiny.onnxtxt more", {"unexpected argument \"more\""}},
+      {"bad number", 2, "run artifact.onnx --epochs many " + train, {"--epochs"}},
+      {"bad precision", 2, "compile tiny.onnxtxt -o out.onnx --loss mse --precision f61", {"f61"}},
+      {"bad loss", 2, "compile tiny.onnxtxt -o out.onnx --loss cross_entrpy", {"cross_entropy"}},
+      {"neither length", 2, "run artifact.onnx " + train, {"--epochs or --steps", "neither"}},
+      {"both lengths", 2, "run artifact.onnx --epochs 1 --steps 1 " + train, {"both"}},
+      {"unknown dim", 2, "run artifact.onnx --steps 1 --dim M=2 " + train, {"\"M\"", "one of N"}},
+      {"two batches", 2, "run artifact.onnx --steps 1 --dim N=8 " + train, {"expected 8, got 4"}},
+      {"bad save-every", 2, "run artifact.onnx --steps 1 --save-every 2days " + train, {"2days"}},
+      {"bad progress", 2, "run artifact.onnx --steps 1 --progress planes " + train, {"plain"}},
+      {"bad device", 2, "run artifact.onnx --steps 1 --device cude " + train, {"cuda"}},
+      {"bad spec", 2, "run artifact.onnx --steps 1 --data nothing", {"mnist"}},
+      {"unknown node", 2, "inspect artifact.onnx --why logitz", {"logitz"}},
+      {"unknown graph", 2, "inspect artifact.onnx --format dot --graph stap", {"step"}},
+      {"unknown format", 2, "inspect artifact.onnx --format jsno", {"did you mean json?"}},
+      {"unknown operator", 2, "ops Sofmax", {"did you mean Softmax?"}},
+  });
+}
+
+TEST(ExitCode, ThreeForModels) {
+  expect_refused(
+      {
+          {"garbage", 3, "compile garbage.onnx -o out.onnx --loss mse", {"garbage.onnx"}},
+          {"truncated", 3, "run cut.onnx --steps 1 --data x.npy", {"cut.onnx"}},
+          {"truncated, inspected", 3, "inspect cut.onnx", {"cut.onnx"}},
+          {"bad text", 3, "compile bad.onnxtxt -o out.onnx --loss mse", {"bad.onnxtxt:1:"}},
+          {"no training step", 3, "run tiny.onnxtxt --steps 1 --data x.npy", {"halfnote compile"}},
+      },
+      [](Workplace& place) {
+        place.write("garbage.onnx", "this is no model\xff\xff\xff");
+        const std::string whole = place.read("artifact.onnx");
+        place.write("cut.onnx", whole.substr(0, whole.size() / 2));
+        place.write("bad.onnxtxt", "tiny (float[N] x => y {}");
+      });
+}
+
+TEST(ExitCode, FourForWhatHalfnoteLacks) {
+  expect_refused({{"unknown operator",
+                   4,
+                   "compile strange.onnxtxt -o out.onnx --loss mse",
+                   {"org.example", "Mystery"}}},
+                 [](Workplace& place) {
+                   place.write(
+                       "strange.onnxtxt",
+                       "<ir_version: 10, opset_import: [\"\" : 23, \"org.example\" : 1]>\n"
+                       "g (float[N,2] x) => (float[N,2] y) < float[2,2] w = {1, 2, 3, 4} >\n"
+                       "{ h = MatMul (x, w) y = org.example.Mystery (h) }\n");
+                 });
+}
+
+TEST(ExitCode, FiveForData) {
+  expect_refused(
+      {
+          {"label",
+           5,
+           "run artifact.onnx --steps 1 --batch 4 --data x=x.npy,labels=wrong.npy",
+           {"sample 5", "0 to 2"}},
+          {"cut off",
+           5,
+           "run artifact.onnx --steps 1 --batch 4 --data x=cut.npy,labels=labels.npy",
+           {"cut.npy"}},
+          {"shape",
+           5,
+           "run artifact.onnx --steps 1 --batch 4 --data x=labels.npy,labels=labels.npy",
+           {"does not fit input \"x\""}},
+          {"too few",
+           5,
+           std::string("run artifact.onnx --steps 1 --batch 64 ") +
+               "--data x=x.npy,labels=labels.npy",
+           {"at least 64", "got 22"}},
+          {"one array short", 5, "run artifact.onnx --steps 1 --data x=x.npy", {"labels"}},
+      },
+      [](Workplace& place) { place.write("cut.npy", place.read("x.npy").substr(0, 300)); });
+}
+
+TEST(ExitCode, SixForNumerics) {
+  const Workplace place;
+  place.compile("wild.onnx", words("--lr 1e30"));
+  const Outcome outcome = place.run(words(std::string("run wild.onnx --epochs 40 -q ") + kTrain));
+  EXPECT_EQ(outcome.code, 6) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("at step "));
+  EXPECT_FALSE(place.exists("runs/wild-1/model.onnx"));
+}
+
+TEST(ExitCode, EightForFiles) {
+  expect_refused({
+      {"no model", 8, "compile missing.onnx -o out.onnx --loss mse", {"missing.onnx"}},
+      {"no data", 8, "run artifact.onnx --steps 1 --data missing.npz", {"missing.npz"}},
+      {"no folder", 8, "compile tiny.onnxtxt --loss cross_entropy -q -o none/out.onnx", {"none"}},
+      {"run folder is a file",
+       8,
+       std::string("run artifact.onnx --steps 1 --run-dir x.npy ") + kTrain,
+       {"x.npy"}},
+  });
+}
+
+TEST(ExitCode, EightWhenTheDiskIsFull) {
+  // A limit on the size of files stands for it: the write fails half-way.
+  const Workplace place;
+  place.write("old.onnx", "what was there before");
+  const auto before = place.list();
+  for (const char* file : {"out.onnx", "old.onnx"}) {
+    Launch limited;
+    limited.file_size_limit = 4096;
+    const Outcome outcome = place.run(
+        words(std::string("compile tiny.onnxtxt --loss cross_entropy -q -o ") + file), limited);
+    EXPECT_EQ(outcome.code, 8) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(file));
+    EXPECT_EQ(place.list(), before);
+  }
+  EXPECT_EQ(place.read("old.onnx"), "what was there before");
+}
+
+TEST(ExitCode, AFailedCompileLeavesTheOldArtifact) {
+  const Workplace place;
+  place.compile("artifact.onnx");
+  const std::string before = place.read("artifact.onnx");
+  for (const char* line : {"compile tiny.onnxtxt --loss nonsense -o artifact.onnx",
+                           "compile missing.onnx --loss mse -o artifact.onnx",
+                           "compile tiny.onnxtxt --loss cross_entropy --fp32-node nothing "
+                           "--precision bf16 -o artifact.onnx"}) {
+    EXPECT_NE(place.run(words(line)).code, 0) << line;
+    EXPECT_TRUE(place.read("artifact.onnx") == before) << line;
+  }
+}
+
+TEST(ExitCode, NineForCheckpoints) {
+  const Workplace place;
+  place.compile("artifact.onnx");
+  place.compile("other.onnx", words("--lr 0.5"));
+  const std::string run = std::string("--run-dir run -q --steps 4 ") + kTrain;
+  EXPECT_EQ(place.run(words("run artifact.onnx --resume " + run)).code, 9);
+  EXPECT_EQ(place.run(words(std::string("run artifact.onnx --resume --steps 1 ") + kTrain)).code,
+            9);
+  ASSERT_EQ(place.run(words("run artifact.onnx --save-every 0 " + run)).code, 0);
+  const Outcome other = place.run(words("run other.onnx --resume " + run));
+  EXPECT_EQ(other.code, 9);
+  EXPECT_THAT(other.err, HasSubstr("another artifact"));
+  const std::string state = "run/checkpoints/step-00000004/state.safetensors";
+  std::string bytes = place.read(state);
+  bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 0x10);
+  place.write(state, bytes);
+  const Outcome damaged = place.run(words("run artifact.onnx --resume " + run));
+  EXPECT_EQ(damaged.code, 9);
+  EXPECT_THAT(damaged.err, HasSubstr("damaged"));
+}
+
+TEST(ExitCode, TenForDevices) {
+  const std::string train = kTrain;
+  expect_refused({
+      {"no CUDA", 10, "run artifact.onnx --steps 1 --device cuda " + train, {"no CUDA"}},
+      {"no second CUDA", 10, "run artifact.onnx --steps 1 --device cuda:1 " + train, {"no CUDA"}},
+  });
+}
+
+TEST(ExitCode, ErrorsAsJson) {
+  const Workplace place;
+  const Outcome outcome = place.run(words("--json-errors compile missing.onnx --loss mse"));
+  EXPECT_EQ(outcome.code, 8);
+  EXPECT_THAT(outcome.err, HasSubstr("{\"code\":8,\"kind\":\"io\""));
+  const Outcome usage = place.run(words("compile --json-errors --precison bf16 x.onnx"));
+  EXPECT_EQ(usage.code, 2);
+  EXPECT_THAT(usage.err, HasSubstr("{\"code\":2,\"kind\":\"usage\""));
+}
+
+TEST(ExitCode, NamesFromFilesCannotSteerTheTerminal) {
+  const Workplace place;
+  place.write("x\x1b[31m.onnx", "no model");
+  const Outcome outcome = place.run({"inspect", "x\x1b[31m.onnx"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_EQ(outcome.err.find('\x1b'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace halfnote::cli_test

@@ -1,0 +1,135 @@
+// halfnote inspect, ops and the help texts.
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/support.h"
+
+namespace halfnote::cli_test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class Inspect : public testing::Test {
+ protected:
+  void SetUp() override { place_.compile("tiny.hn.onnx", words("--precision bf16")); }
+  std::string inspect(const std::string& more) {
+    const Outcome outcome = place_.run(words("inspect tiny.hn.onnx " + more));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return outcome.out;
+  }
+  Workplace place_;
+};
+
+TEST_F(Inspect, Summary) {
+  const std::string text = inspect("");
+  for (const char* part : {"training artifact of halfnote", "ai.onnx 23", "float[N,6] x",
+                           "float[N,3] logits", "parameters", "contractions   100.0 %"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+}
+
+TEST_F(Inspect, NodesAndCasts) {
+  EXPECT_THAT(inspect("--nodes"), HasSubstr("allow list: Gemm"));
+  const std::string casts = inspect("--casts");
+  EXPECT_THAT(casts, HasSubstr("w1"));
+  EXPECT_THAT(casts, HasSubstr("f32 -> bf16"));
+  EXPECT_THAT(casts, HasSubstr("symbolic"));
+}
+
+TEST_F(Inspect, JsonIsJson) {
+  const auto json = nlohmann::json::parse(inspect("--format json"));
+  EXPECT_TRUE(json["nodes"].is_array());
+  EXPECT_DOUBLE_EQ(json["contraction_flops_share_16bit"].get<double>(), 1.0);
+}
+
+TEST_F(Inspect, TextElidesLargeConstants) {
+  const std::string text = inspect("--format text");
+  EXPECT_THAT(text, HasSubstr("training_info"));
+  EXPECT_THAT(text, HasSubstr("{...}"));
+  EXPECT_THAT(inspect("--format text --graph graph"), Not(HasSubstr("training_info")));
+}
+
+TEST_F(Inspect, DotIsBalancedAndColoured) {
+  const std::string dot = inspect("--format dot");
+  EXPECT_THAT(dot, StartsWith("digraph \"step\" {"));
+  EXPECT_THAT(dot, HasSubstr("palegreen"));
+  EXPECT_EQ(std::count(dot.begin(), dot.end(), '{'), std::count(dot.begin(), dot.end(), '}'));
+  EXPECT_EQ(std::count(dot.begin(), dot.end(), '"') % 2, 0);
+  EXPECT_THAT(inspect("--format dot --graph evaluate"), StartsWith("digraph \"evaluate\" {"));
+}
+
+TEST_F(Inspect, DotEscapesNames) {
+  place_.write("odd.onnxtxt",
+               "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+               "g (float[2] \"a\\\"b\\\\c\\x0ad\") => (float[2] y) "
+               "{ y = Relu (\"a\\\"b\\\\c\\x0ad\") }\n");
+  const Outcome outcome = place_.run(words("inspect odd.onnxtxt --format dot"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr(R"(a\"b\\c\\x0ad)"));
+}
+
+TEST_F(Inspect, DiffNamesEveryChangeWithItsReason) {
+  const std::string diff = inspect("--diff tiny.onnxtxt");
+  EXPECT_THAT(diff, HasSubstr("graph: "));
+  EXPECT_THAT(diff, HasSubstr("\nstep: "));
+  EXPECT_THAT(diff, testing::ContainsRegex("retyped  h +Gemm +f32 -> bf16 +allow list: Gemm"));
+  EXPECT_THAT(diff, testing::ContainsRegex("added +w1.bf16 +Cast +f32 -> bf16 of w1"));
+  EXPECT_THAT(diff, testing::ContainsRegex("added +AdamW +ai.halfnote.AdamW +optimizer of "));
+  EXPECT_THAT(diff, testing::ContainsRegex("casts +w1 +f32 -> bf16"));
+}
+
+TEST_F(Inspect, DiffAgainstItselfIsEmpty) {
+  const Outcome outcome = place_.run(words("inspect tiny.onnxtxt --diff tiny.onnxtxt"));
+  EXPECT_EQ(outcome.out, "graph: 4 unchanged, 0 retyped, 0 replaced, 0 added, 0 removed\n");
+}
+
+TEST_F(Inspect, WhyTellsDecisionGradientAndKernels) {
+  const std::string symbolic = inspect("--why h");
+  for (const char* part : {"(Gemm)", "class       allow", "precision   bf16: allow list: Gemm",
+                           "gradient    yes", "bind the symbolic dims"}) {
+    EXPECT_THAT(symbolic, HasSubstr(part));
+  }
+  const std::string bound = inspect("--why h --dim N=4");
+  EXPECT_THAT(bound, HasSubstr("runs it on the cpu"));
+  EXPECT_THAT(bound, Not(HasSubstr("bind the symbolic dims")));
+}
+
+TEST(Ops, ListsOperatorsPassesAndPresets) {
+  const Workplace place;
+  const std::string ops = place.run(words("ops")).out;
+  EXPECT_THAT(ops, HasSubstr("\nSoftmax "));
+  EXPECT_THAT(ops, HasSubstr("\nai.halfnote.AdamW "));
+  const std::string softmax = place.run(words("ops softmax")).out;
+  EXPECT_THAT(softmax, HasSubstr("ai.halfnote.SoftmaxGrad"));
+  EXPECT_THAT(softmax, Not(HasSubstr("MatMul")));
+  EXPECT_THAT(place.run(words("ops --passes")).out, HasSubstr("assign-precision"));
+  const std::string presets = place.run(words("ops --presets")).out;
+  EXPECT_THAT(presets, HasSubstr("deepspeed"));
+  EXPECT_THAT(presets, HasSubstr("2^16"));
+}
+
+TEST(Help, NamesEveryVerbAndOptionIsExplained) {
+  const Workplace place;
+  const std::string help = place.run({"--help"}).out;
+  for (const char* verb : {"compile", "run", "inspect", "ops"}) {
+    EXPECT_THAT(help, HasSubstr(std::string("\n  ") + verb + " "));
+    const Outcome own = place.run({verb, "--help"});
+    EXPECT_EQ(own.code, 0);
+    EXPECT_THAT(own.out, HasSubstr(std::string("Usage: halfnote ") + verb));
+  }
+  EXPECT_THAT(help, HasSubstr("Exit codes"));
+  const std::string run = place.run(words("run --help")).out;
+  for (const char* option :
+       {"--data",       "--eval-data", "--epochs",     "--steps",     "--batch",
+        "--dim",        "--normalize", "--resize",     "--map",       "--limit-samples",
+        "--seed",       "--threads",   "--device",     "--run-dir",   "--resume",
+        "--save-every", "--keep",      "--eval-every", "--log-every", "--progress",
+        "--kernels",    "--export",    "--plan-memory"}) {
+    EXPECT_THAT(run, HasSubstr(option));
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::cli_test

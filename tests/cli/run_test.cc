@@ -1,0 +1,169 @@
+// halfnote run: the run folder, the tables, signals and resume, all through the program.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "tests/cli/support.h"
+
+namespace halfnote::cli_test {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsSupersetOf;
+using testing::Not;
+
+/// Steps and losses of metrics.jsonl, without times.
+std::vector<std::string> losses(const Workplace& place, const std::string& run) {
+  std::istringstream in(place.read(run + "/metrics.jsonl"));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains("loss")) lines.push_back(json["step"].dump() + " " + json["loss"].dump());
+  }
+  return lines;
+}
+
+std::string train(const std::string& artifact, const std::string& more) {
+  return "run " + artifact + " " + kTrain + " " + more;
+}
+
+TEST(Run, FillsTheRunFolder) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx", words("--precision bf16"));
+  const Outcome outcome = place.run(words(train("tiny.hn.onnx",
+                                                "--epochs 2 --eval-data "
+                                                "x=x.npy,labels=labels.npy")));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(place.list("runs/tiny-1"), IsSupersetOf({"LATEST", "checkpoints", "config.json",
+                                                       "metrics.jsonl", "model.onnx"}));
+  EXPECT_EQ(place.read("runs/tiny-1/LATEST"), "checkpoints/step-00000010\n");
+  EXPECT_EQ(losses(place, "runs/tiny-1").size(), 10u);
+  const auto config = nlohmann::json::parse(place.read("runs/tiny-1/config.json"));
+  EXPECT_EQ(config["batch"], 4);
+  EXPECT_EQ(config["policy"]["precision"], "bf16");
+  for (const char* part :
+       {"device=", "precision=bf16", "parameters=", "steps=\"10 = 2 epochs of 5\"",
+        "memory=", "run_folder=runs/tiny-1", "step=1/10 ", "evaluation after step 5:",
+        "evaluation_top-1=", "time_per_step=", "model=runs/tiny-1/model.onnx"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+  EXPECT_EQ(outcome.out.find('\r'), std::string::npos);
+  EXPECT_EQ(outcome.out.find('\x1b'), std::string::npos);
+  // The next run gets the next number; the trained model is plain ONNX that can be inspected.
+  EXPECT_EQ(place.run(words(train("tiny.hn.onnx", "--steps 1 -q"))).code, 0);
+  EXPECT_THAT(place.list("runs"), ElementsAre("tiny-1", "tiny-2"));
+  const Outcome inspected = place.run(words("inspect runs/tiny-1/model.onnx"));
+  EXPECT_EQ(inspected.code, 0);
+  EXPECT_THAT(inspected.out, Not(HasSubstr("ai.halfnote")));
+}
+
+TEST(Run, QuietSaysNothingAndExportGoesWhereItShould) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const Outcome outcome =
+      place.run(words(train("tiny.hn.onnx", "--steps 3 -q --run-dir r --export trained.onnx")));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out + outcome.err, "");
+  EXPECT_TRUE(place.exists("trained.onnx"));
+  EXPECT_FALSE(place.exists("r/model.onnx"));
+}
+
+TEST(Run, PlanMemoryTrainsNothing) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const auto before = place.list();
+  const Outcome outcome = place.run(words(train("tiny.hn.onnx", "--steps 3 --plan-memory")));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"state_weight=", "state_moment=", "step=", "constants=", "total="}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+  EXPECT_EQ(place.list(), before);
+}
+
+TEST(Run, TheSameRunGivesTheSameBytes) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx", words("--precision fp16"));
+  ASSERT_EQ(place.run(words(train("tiny.hn.onnx", "--epochs 3 -q --run-dir a"))).code, 0);
+  ASSERT_EQ(place.run(words(train("tiny.hn.onnx", "--epochs 3 -q --run-dir b"))).code, 0);
+  EXPECT_EQ(losses(place, "a"), losses(place, "b"));
+  EXPECT_TRUE(place.read("a/model.onnx") == place.read("b/model.onnx"));
+  ASSERT_EQ(place.run(words(train("tiny.hn.onnx", "--epochs 3 -q --run-dir c --seed 1"))).code, 0);
+  EXPECT_NE(losses(place, "a"), losses(place, "c"));
+}
+
+TEST(Run, LimitSamplesTakesTheFirst) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const Outcome outcome = place.run(words(train("tiny.hn.onnx", "--epochs 1 --limit-samples 9")));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("9 samples"));
+  EXPECT_THAT(outcome.out, HasSubstr("2 = 1 epochs of 2"));
+}
+
+/// Sends the signal once the run has logged `lines` steps.
+Launch interrupt(const Workplace& place, const std::string& run, int signal, size_t lines) {
+  Launch launch;
+  launch.meanwhile = [&place, run, signal, lines](pid_t child) {
+    for (int i = 0; i < 3000; ++i) {
+      const std::string text =
+          place.exists(run + "/metrics.jsonl") ? place.read(run + "/metrics.jsonl") : std::string();
+      if (std::count(text.begin(), text.end(), '\n') >= static_cast<std::ptrdiff_t>(lines)) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ::kill(child, signal);
+  };
+  return launch;
+}
+
+TEST(Run, ASignalSavesAndResumeIsBitIdentical) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx", words("--precision bf16"));
+  // Long enough that the signal comes in the middle; the unbroken run is as long as the other.
+  const std::string length = "--steps 4000 -q --save-every 0 --log-every 100 ";
+  ASSERT_EQ(place.run(words(train("tiny.hn.onnx", length + "--run-dir unbroken"))).code, 0);
+  const Outcome stopped = place.run(words(train("tiny.hn.onnx", length + "--run-dir broken")),
+                                    interrupt(place, "broken", SIGTERM, 2));
+  ASSERT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("saved in broken/checkpoints/step-"));
+  EXPECT_THAT(stopped.err, HasSubstr("--resume"));
+  EXPECT_FALSE(place.exists("broken/model.onnx"));
+  const Outcome resumed =
+      place.run(words(train("tiny.hn.onnx", length + "--run-dir broken --resume")));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_TRUE(place.read("broken/model.onnx") == place.read("unbroken/model.onnx"));
+  EXPECT_EQ(losses(place, "broken"), losses(place, "unbroken"));
+}
+
+TEST(Run, CtrlCIsTheSame) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const Outcome stopped =
+      place.run(words(train("tiny.hn.onnx", "--steps 100000000 -q --run-dir r --save-every 0")),
+                interrupt(place, "r", SIGINT, 1));
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_TRUE(place.exists("r/LATEST"));
+}
+
+TEST(Run, ResumeWithoutAFolderTakesTheLastRun) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  ASSERT_EQ(place.run(words(train("tiny.hn.onnx", "--steps 2 -q"))).code, 0);
+  ASSERT_EQ(place.run(words(train("tiny.hn.onnx", "--steps 3 -q"))).code, 0);
+  const Outcome resumed = place.run(words(train("tiny.hn.onnx", "--steps 6 --resume")));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, HasSubstr("resumed=\"after step 3\""));
+  EXPECT_THAT(place.list("runs"), ElementsAre("tiny-1", "tiny-2"));
+  const Outcome again = place.run(words(train("tiny.hn.onnx", "--steps 6 --run-dir runs/tiny-1")));
+  EXPECT_EQ(again.code, 2);
+  EXPECT_THAT(again.err, HasSubstr("--resume"));
+}
+
+}  // namespace
+}  // namespace halfnote::cli_test

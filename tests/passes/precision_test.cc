@@ -1,0 +1,278 @@
+// The decisions of assign_precision and what insert_casts makes of them, asked of the graph as a
+// user would ask: which op runs in what, how often a value is cast, and which reason stands there.
+// Policy rules, legality, constants that do not fit, and FP32 as the policy that changes nothing.
+#include "compiler/ir/query.h"
+#include "compiler/ir/text.h"
+#include "support.h"
+#include "testing/graph_matchers.h"
+
+namespace halfnote::test {
+namespace {
+
+using namespace halfnote::matchers;
+using testing::HasSubstr;
+
+std::string numbers(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string((i * 7 % 11 - 5) / 8.0);
+  }
+  return text;
+}
+
+/// Two products that share a weight, an activation between them, a softmax behind them.
+std::string net() {
+  return "main (float[8,16] x) => (float[8,16] p) <\n   float[16,16] w = {" + numbers(256) + R"(}
+> {
+   a = MatMul (x, w)
+   r = Relu (a)
+   m = MatMul (r, w)
+   p = Softmax (m)
+}
+)";
+}
+
+CompileOptions options_for(DType dtype) {
+  CompileOptions options;
+  options.policy.dtype = dtype;
+  options.inference_only = true;
+  return options;
+}
+
+CompileOptions training_for(DType dtype) {
+  CompileOptions options;
+  options.policy.dtype = dtype;
+  options.train.loss = "cross_entropy";
+  options.train.optimizer.kind = "sgd";
+  return options;
+}
+
+Graph compiled(const std::string& text, const CompileOptions& options) {
+  Model model = model_of(text);
+  run_all(model, options);
+  return std::move(model.graph);
+}
+
+Graph compiled_step(const std::string& text, const CompileOptions& options) {
+  Model model = model_of(text);
+  run_all(model, options);
+  return std::move(model.training.front().graph);
+}
+
+class InBothTypes : public testing::TestWithParam<DType> {};
+
+TEST_P(InBothTypes, ProductsRunInSixteenBitsSoftmaxInF32) {
+  const Graph graph = compiled(net(), options_for(GetParam()));
+  EXPECT_THAT(graph, RunsIn("MatMul", GetParam()));
+  EXPECT_THAT(graph, RunsIn("Relu", GetParam()));
+  EXPECT_THAT(graph, RunsIn("Softmax", DType::kF32));
+  EXPECT_THAT(graph, HasReason("a", HasSubstr("allow list: MatMul")));
+  EXPECT_THAT(graph, HasReason("r", HasSubstr("between 16-bit nodes")));
+  EXPECT_THAT(graph, HasReason("p", HasSubstr("fp32 list: Softmax")));
+}
+
+TEST_P(InBothTypes, EachValueIsCastOnce) {
+  const Graph graph = compiled(net(), options_for(GetParam()));
+  EXPECT_THAT(graph, CastExactlyOnce("x", GetParam()));
+  EXPECT_THAT(graph, CastTimes("a", DType::kF32, 0));
+  EXPECT_THAT(graph, CastTimes("r", DType::kF32, 0));
+  EXPECT_THAT(graph, CastExactlyOnce("m", DType::kF32));
+  EXPECT_THAT(graph, HasOp("Cast", testing::Le(3)));
+}
+
+TEST_P(InBothTypes, AWeightOfATrainingStepIsCastOnce) {
+  const Graph step = compiled_step(net(), training_for(GetParam()));
+  EXPECT_THAT(step, CastExactlyOnce("w", GetParam()));
+  EXPECT_THAT(step, CastExactlyOnce("x", GetParam()));
+  EXPECT_EQ(step.value(step.find("w")).type.dtype, DType::kF32) << "master weights are f32";
+}
+
+TEST_P(InBothTypes, TheLossAndTheOptimizerAreF32) {
+  const Graph step = compiled_step(net(), training_for(GetParam()));
+  EXPECT_THAT(step, RunsIn("SoftmaxCrossEntropyLoss", DType::kF32));
+  EXPECT_THAT(step, RunsIn("ai.halfnote.SGD", DType::kF32));
+  EXPECT_THAT(step, NoPathScalesTwice());
+  EXPECT_EQ(step.value(step.outputs().front()).type.dtype, DType::kF32);
+}
+
+TEST_P(InBothTypes, EveryNodeHasAReason) {
+  const Graph step = compiled_step(net(), training_for(GetParam()));
+  for (NodeId node : step.all_nodes()) {
+    EXPECT_NE(step.node(node).precision.reason, "")
+        << op_name(step.node(node)) << " " << step.node(node).name;
+  }
+  const Graph graph = compiled(net(), options_for(GetParam()));
+  for (NodeId node : graph.all_nodes()) {
+    EXPECT_NE(graph.node(node).precision.reason, "")
+        << op_name(graph.node(node)) << " " << graph.node(node).name;
+  }
+}
+
+TEST_P(InBothTypes, GradientsOfAProductFollowTheProduct) {
+  const Graph step = compiled_step(net(), training_for(GetParam()));
+  int contractions = 0;
+  for (NodeId node : find_nodes(step, NodeQuery{.role = Role::kBackward})) {
+    if (step.node(node).op != "MatMul") continue;
+    ++contractions;
+    EXPECT_EQ(compute_dtype(step, node), GetParam()) << step.node(node).name;
+  }
+  EXPECT_GE(contractions, 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Precision, InBothTypes, testing::Values(DType::kF16, DType::kBF16),
+                         [](const auto& info) { return std::string(short_name(info.param)); });
+
+// --- policy --------------------------------------------------------------------------------------
+
+TEST(PolicyRules, AnFp32OpRuleHolds) {
+  CompileOptions options = options_for(DType::kBF16);
+  options.policy.fp32_ops = {"MatMul"};
+  const Graph graph = compiled(net(), options);
+  EXPECT_THAT(graph, RunsIn("MatMul", DType::kF32));
+  EXPECT_THAT(graph, HasReason("a", HasSubstr("policy: --fp32-op MatMul")));
+}
+
+TEST(PolicyRules, AnAllowOpRuleHolds) {
+  CompileOptions options = options_for(DType::kBF16);
+  options.policy.allow_ops = {"Softmax"};
+  const Graph graph = compiled(net(), options);
+  EXPECT_THAT(graph, RunsIn("Softmax", DType::kBF16));
+  EXPECT_THAT(graph, HasReason("p", HasSubstr("policy: --allow-op Softmax")));
+}
+
+TEST(PolicyRules, ANodeRuleBeatsAnOpRule) {
+  CompileOptions options = options_for(DType::kBF16);
+  options.policy.fp32_ops = {"MatMul"};
+  options.policy.allow_nodes = {"a"};
+  const Graph graph = compiled(net(), options);
+  EXPECT_THAT(graph, HasReason("a", HasSubstr("policy: --allow-node a")));
+  EXPECT_THAT(graph, HasReason("m", HasSubstr("policy: --fp32-op MatMul")));
+  EXPECT_EQ(compute_dtype(graph, find_node(graph, "a")), DType::kBF16);
+  EXPECT_EQ(compute_dtype(graph, find_node(graph, "m")), DType::kF32);
+}
+
+TEST(PolicyRules, ANodeRuleHoldsForTheGradientsOfTheNode) {
+  CompileOptions options = training_for(DType::kBF16);
+  options.policy.fp32_nodes = {"m"};
+  const Graph step = compiled_step(net(), options);
+  for (NodeId node : find_nodes(step, NodeQuery{.op = "MatMul", .origin = "m"})) {
+    EXPECT_EQ(compute_dtype(step, node), DType::kF32) << step.node(node).name;
+  }
+}
+
+struct BadPolicy {
+  const char* name;
+  void (*set)(Policy&);
+  std::vector<std::string> parts;  // of the message
+};
+
+class PolicyErrors : public testing::TestWithParam<BadPolicy> {};
+
+TEST_P(PolicyErrors, AreUsageErrorsThatSayWhat) {
+  CompileOptions options = options_for(DType::kBF16);
+  GetParam().set(options.policy);
+  Model model = model_of(net());
+  const std::string message = error_of([&] { run_all(model, options); }, ErrorCode::kUsage);
+  for (const std::string& part : GetParam().parts) EXPECT_THAT(message, HasSubstr(part));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Policy, PolicyErrors,
+    testing::Values(BadPolicy{"OpInBothLists",
+                              [](Policy& p) {
+                                p.allow_ops = {"Softmax"};
+                                p.fp32_ops = {"Softmax"};
+                              },
+                              {"Softmax", "both lists"}},
+                    BadPolicy{"NodeMatchedByBoth",
+                              [](Policy& p) {
+                                p.allow_nodes = {"a|m"};
+                                p.fp32_nodes = {"m"};
+                              },
+                              {"contradict", "--allow-node a|m", "--fp32-node m"}},
+                    BadPolicy{"UnmatchedNode",
+                              [](Policy& p) { p.fp32_nodes = {"q"}; },
+                              {"--fp32-node matches nothing", "\"q\"", "did you mean"}},
+                    BadPolicy{"UnmatchedOp",
+                              [](Policy& p) { p.fp32_ops = {"Conv"}; },
+                              {"--fp32-op matches nothing", "\"Conv\""}},
+                    BadPolicy{"MisspelledOp",
+                              [](Policy& p) { p.allow_ops = {"Softmx"}; },
+                              {"names no operator", "did you mean Softmax?"}},
+                    BadPolicy{"BadPattern",
+                              [](Policy& p) { p.allow_nodes = {"["}; },
+                              {"--allow-node", "regular expression"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// --- legality and constants ----------------------------------------------------------------------
+
+/// `op` between two products: in 16 bits wherever that is legal.
+std::string between(const std::string& node, const std::string& constants = "") {
+  return "main (float[8,16] x) => (float[8,16] y) <\n   float[16,16] w = {" + numbers(256) + "}" +
+         constants + "\n> {\n   a = MatMul (x, w)\n   " + node + "\n   y = MatMul (t, w)\n}\n";
+}
+
+TEST(Legality, AnOpThatOpset23HasNotInBf16StaysF32WithTheReason) {
+  // Shrink never got bf16.
+  const Graph graph = compiled(between("t = Shrink (a)"), options_for(DType::kBF16));
+  const NodeId node = find_nodes(graph, "Shrink").empty() ? find_node(graph, "t")
+                                                          : find_nodes(graph, "Shrink").front();
+  ASSERT_TRUE(node.valid());
+  EXPECT_EQ(compute_dtype(graph, node), DType::kF32);
+  EXPECT_THAT(graph.node(node).precision.reason, HasSubstr("not legal in bf16"));
+  EXPECT_THAT(graph, RunsIn("MatMul", DType::kBF16));
+}
+
+TEST(Legality, TheUsersRuleCannotMakeAnIllegalNode) {
+  CompileOptions options = options_for(DType::kBF16);
+  options.policy.allow_ops = {"Shrink"};
+  const Graph graph = compiled(between("t = Shrink (a)"), options);
+  EXPECT_THAT(graph, RunsIn("Shrink", DType::kF32));
+}
+
+TEST(Constants, OnesThatOverflowKeepTheirNodeF32) {
+  const std::string text = between("t = Mul (a, big)", ",\n   float big = {100000}");
+  const Graph f16 = compiled(text, options_for(DType::kF16));
+  EXPECT_THAT(f16, RunsIn("Mul", DType::kF32));
+  EXPECT_THAT(f16, HasReason("t", HasSubstr("constant \"big\" does not fit f16")));
+  EXPECT_THAT(compiled(text, options_for(DType::kBF16)), RunsIn("Mul", DType::kBF16));
+}
+
+TEST(Constants, OnesThatVanishKeepTheirNodeF32) {
+  const std::string text = between("t = Add (a, tiny)", ",\n   float tiny = {1e-12}");
+  const Graph f16 = compiled(text, options_for(DType::kF16));
+  EXPECT_THAT(f16, RunsIn("Add", DType::kF32));
+  EXPECT_THAT(f16, HasReason("t", HasSubstr("does not fit")));
+  EXPECT_THAT(compiled(text, options_for(DType::kBF16)), RunsIn("Add", DType::kBF16));
+}
+
+TEST(Constants, AnInfiniteMaskFits) {
+  const Graph graph =
+      compiled(between("t = Add (a, mask)", ",\n   float mask = {-inf}"), options_for(DType::kF16));
+  EXPECT_THAT(graph, RunsIn("Add", DType::kF16));
+}
+
+// --- fp32 ----------------------------------------------------------------------------------------
+
+TEST(Fp32Policy, LeavesTheInferenceGraphAsItIs) {
+  const CompileOptions options = options_for(DType::kF32);
+  Model model = model_of(net());
+  run_rows(model, options, rows_before("assign-precision"));
+  const std::string before = print(model);
+  for (const char* pass : {"assign-precision", "insert-casts", "scale-loss", "clean-casts",
+                           "sweep-casts", "pad-to-8", "clean-padding", "sweep-padding"}) {
+    EXPECT_FALSE(run_rows(model, options, {row_of(pass)}).changed) << pass;
+    EXPECT_EQ(print(model), before) << pass;
+  }
+}
+
+TEST(Fp32Policy, ATrainingStepHasNoCastNoScaleNoCheck) {
+  const Graph step = compiled_step(net(), training_for(DType::kF32));
+  EXPECT_THAT(step, HasOp("Cast", 0));
+  EXPECT_THAT(step, HasOp("Pad", 0));
+  EXPECT_THAT(step, HasOp("ai.halfnote.AllFinite", 0));
+  EXPECT_FALSE(step.find("loss_scale").valid());
+}
+
+}  // namespace
+}  // namespace halfnote::test
