@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/arguments.h"
 #include "cli/verbs.h"
 #include "compiler/ir/text.h"
 #include "compiler/onnx/export.h"
@@ -31,20 +32,6 @@ struct CompileArguments {
   bool emulate = false, plan = false, quiet = false, verbose = false, no_pad = false,
        no_refine = false;
 };
-
-/// `name=12`: the parts.
-std::pair<std::string, int64_t> parse_dim(const std::string& text) {
-  const size_t at = text.find('=');
-  int64_t number = 0;
-  const char* begin = text.data() + (at == std::string::npos ? text.size() : at + 1);
-  const auto [end, code] = std::from_chars(begin, text.data() + text.size(), number);
-  if (at == 0 || at == std::string::npos || code != std::errc() ||
-      end != text.data() + text.size() || number < 1) {
-    throw Error(ErrorCode::kUsage, "--dim is not understood")
-        .expected("NAME=NUMBER, as in --dim batch=32", "\"" + text + "\"");
-  }
-  return {text.substr(0, at), number};
-}
 
 /// What the flag was given on the command line wins over the policy file.
 template <class T>
@@ -102,7 +89,7 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
     t.optimizer.groups.push_back({pattern, 0.0f, std::nullopt});
   }
   override_with(verb, "--inference", a.flags.inference_only, o.inference_only);
-  for (const std::string& dim : a.dims) o.dims.insert(parse_dim(dim));
+  for (const auto& [name, number] : parse_dims(a.dims)) o.dims[name] = number;
   o.skip_passes = a.skip;
   o.stop_after = a.stop_after;
   o.dump_after = a.dump;

@@ -1,12 +1,13 @@
 // canonicalize: one form for each thing, so that the rules of later passes need to know only one.
 //
-//   Op (…)  without a name           ──▶  [name of its first result] Op (…)
-//   c = Constant <value>           ──▶  initializer c
-//   y = Identity(x)                ──▶  x
-//   y = Dropout(x, 0)              ──▶  x          (ratio 0, or inference form in a graph that is
-//   not trained) y = Cast <to = type of x> (x)  ──▶  x y = Transpose(Transpose(x))    ──▶  x, or
-//   one Transpose y = Reshape(Reshape(x, _), s)  ──▶  Reshape(x, s)      where s has no zeros y =
-//   Mul(x, 1), Div(x, 1), Sub(x, 0)  ──▶  x      where the shape of x stays
+//   Op (…)  without a name            ──▶  [name of its first result] Op (…)
+//   c = Constant <value>              ──▶  initializer c
+//   y = Identity(x)                   ──▶  x
+//   y = Dropout(x, 0)                 ──▶  x
+//   y = Cast <to = type of x> (x)     ──▶  x
+//   y = Transpose(Transpose(x))       ──▶  x, or one Transpose
+//   y = Reshape(Reshape(x, _), s)     ──▶  Reshape(x, s)      where s has no zeros
+//   y = Mul(x, 1), Div(x, 1), Sub(x, 0)  ──▶  x      where the shape of x stays
 //
 // Exact, bit for bit (Add(x, 0) is left alone: it turns -0 into 0). Leaves alone: graph outputs
 // that would lose their name.

@@ -116,6 +116,10 @@ class Inliner {
       if (!output.valid() || i >= results.size()) continue;
       const std::string name = graph.value(output).name;
       const bool can_take = graph.value(results[i]).kind == ValueKind::kResult;
+      // What the call declared of its result holds on.
+      if (can_take && graph.value(results[i]).type.kind == TypeKind::kUnknown) {
+        graph.value(results[i]).type = graph.value(output).type;
+      }
       graph.replace_uses(output, results[i]);
       graph.rename(output, graph.unique_name(name + ".call"));
       if (can_take) graph.rename(results[i], graph.unique_name(name));

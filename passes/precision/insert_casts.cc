@@ -1,8 +1,8 @@
 // insert_casts: rewrites the graph to the decisions of assign_precision.
 //
 //   y = Conv(x, w)   [bf16]            x1 = Cast <bf16> (x)   w1 = Cast <bf16> (w)
-//   z = Softmax(y)   [f32]      ──▶    y = Conv(x1, w1)       y1 = Cast <f32> (y)     z =
-//   Softmax(y1)
+//   z = Softmax(y)   [f32]      ──▶    y  = Conv(x1, w1)      y1 = Cast <f32> (y)
+//                                      z  = Softmax(y1)
 //
 // Rounding: every cast to 16 bits rounds once, and stands in the graph. One shared cast per value
 // and type, right behind the value (for weights and inputs: before the first reader). Slots that an

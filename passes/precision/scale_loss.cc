@@ -1,10 +1,13 @@
 // scale_loss: loss scaling and the transactional update.
 //
-//   dlogits = SoftmaxCrossEntropyLossGrad(loss_scale, …)       loss_scale: state, 65536 at first
-//   (f16), moved by dw      = … (backward, carries S)                   ──▶    UpdateLossScale from
-//   `finite` w'      = AdamW(w, dw, …)                                  finite = AllFinite(dw, …)
-//   dw1 = Mul(dw, 1/loss_scale)
-//                                                              w'     = AdamW(w, dw1, …, finite)
+//   dlogits = SoftmaxCrossEntropyLossGrad(loss_scale, …)
+//   dw      = … (backward, carries S)
+//   w'      = AdamW(w, dw, …)
+//       ──▶
+//   loss_scale: state, 65536 at first (f16), moved by UpdateLossScale from `finite`
+//   finite  = AllFinite(dw, …)
+//   dw1     = Mul(dw, 1/loss_scale)
+//   w'      = AdamW(w, dw1, …, finite)
 //
 // By the policy's dtype: f32 takes the seed 1 and leaves the rest as it is; bf16 keeps the seed 1
 // and adds the finite check; f16 scales too. A step that is not finite commits nothing: weights,

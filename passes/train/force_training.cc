@@ -45,19 +45,28 @@ class TrainingForm {
       graph_.node(node).attributes.set("training_mode", int64_t{1});
       changed = true;
     }
+    changed |= complete_results(node);
     for (size_t i = 1; i <= 2; ++i) {
       const ValueId current = graph_.input(node, i + 2);
       if (!current.valid() || graph_.value(current).kind != ValueKind::kInitializer) continue;
       if (graph_.state_of(current)) continue;
-      ValueId next = graph_.output(node, i);
-      if (!next.valid()) {
-        next = graph_.add_node_output(node, i, graph_.value(current).name + ".next");
-        context_.infer(graph_, node);
-      }
-      graph_.add_state(current, next, StateKind::kStatistic);
+      graph_.add_state(current, graph_.output(node, i), StateKind::kStatistic);
       changed = true;
     }
     return changed;
+  }
+
+  /// The training form has all three results, or none of its types can be inferred.
+  bool complete_results(NodeId node) {
+    bool added = false;
+    for (size_t i = 1; i <= 2; ++i) {
+      if (graph_.output(node, i).valid()) continue;
+      const std::string& name = graph_.value(graph_.input(node, i + 2)).name;
+      graph_.add_node_output(node, i, graph_.unique_name(name + ".next"));
+      added = true;
+    }
+    if (added) context_.infer(graph_, node);
+    return added;
   }
 
   bool dropout(NodeId node) {

@@ -113,7 +113,7 @@ class Trainer {
   RunPosition position_;
   StepResult last_;
   TrainResult result_;
-  double paused_ = 0;  // seconds of evaluation and checkpoints
+  double paused_ = 0;                // seconds of evaluation and checkpoints
   int64_t saved_ = -1;               // the step of the last checkpoint
   std::deque<double> step_seconds_;  // the latest
 };

@@ -126,7 +126,7 @@ TEST(Run, ASignalSavesAndResumeIsBitIdentical) {
   const Workplace place;
   place.compile("tiny.hn.onnx", words("--precision bf16"));
   // Long enough that the signal comes in the middle; the unbroken run is as long as the other.
-  const std::string length = "--steps 4000 -q --save-every 0 --log-every 100 ";
+  const std::string length = "--steps 8000 -q --save-every 0 --log-every 100 ";
   ASSERT_EQ(place.run(words(train("tiny.hn.onnx", length + "--run-dir unbroken"))).code, 0);
   const Outcome stopped = place.run(words(train("tiny.hn.onnx", length + "--run-dir broken")),
                                     interrupt(place, "broken", SIGTERM, 2));

@@ -57,6 +57,6 @@ std::string npy(std::string_view type, std::string_view shape, std::string_view 
 /// The words of a command line, separated by single spaces.
 std::vector<std::string> words(std::string_view line);
 
-inline constexpr const char* kTrain = "--data x=x.npy,labels=labels.npy --batch 4";
+inline constexpr const char* kTrain = "--data x=x.npy,labels=labels.npy --batch 4 --threads 1";
 
 }  // namespace halfnote::cli_test

@@ -131,13 +131,16 @@ class Golden : public testing::TestWithParam<GoldenRow> {
   }
 
   /// What the pass made to carry the loss scale S is S times what it was; S itself is new.
-  static void carry_scale(const Model& model, Results& want) {
-    for (const TrainingStep& step : model.training) {
+  static void carry_scale(const Model& source, const Model& model, Results& want) {
+    for (size_t i = 0; i < model.training.size() && i < source.training.size(); ++i) {
+      const TrainingStep& step = model.training[i];
+      const Graph& before = source.training[i].graph;
       const ValueId scale = step.graph.find("loss_scale");
       for (const State& state : step.graph.states()) {
-        if (step.graph.value(state.current).scale_power == 0) continue;
-        const auto found =
-            want.find(step.name + "/" + step.graph.value(state.current).name + ".new");
+        const Value& value = step.graph.value(state.current);
+        const ValueId old = before.find(value.name);
+        if (!old.valid() || before.value(old).scale_power == value.scale_power) continue;
+        const auto found = want.find(step.name + "/" + value.name + ".new");
         if (found == want.end()) continue;
         if (state.kind == StateKind::kScaler) {
           want.erase(found);
@@ -167,7 +170,7 @@ class Golden : public testing::TestWithParam<GoldenRow> {
       }
       want = std::move(moved);
     }
-    carry_scale(model, want);
+    carry_scale(source, model, want);
     EXPECT_GT(expect_agreement(want, after, row.bound), 0) << "nothing to compare";
   }
 };
@@ -228,7 +231,7 @@ TEST(GoldenFiles, EachBelongsToAPassAndAThirdLeavesAlone) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     EXPECT_TRUE(known.contains(entry.path().string())) << entry.path();
   }
-  EXPECT_GE(3 * alone, cases - 2) << alone << " of " << cases;
+  EXPECT_GE(3 * alone, cases) << alone << " of " << cases;
 }
 
 TEST(GoldenFiles, EveryRowOfThePipelineHasOne) {

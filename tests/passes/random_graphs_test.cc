@@ -56,7 +56,7 @@ TEST(RandomGraphs, CanonicalPassesAreExactBitForBit) {
   }
 }
 
-TEST(RandomGraphs, TheOrderOfCanonicalPassesDoesNotMatterForTheResult) {
+TEST(RandomGraphs, CanonicalPassesAreExactInAnotherOrderToo) {
   const char* const kPasses[] = {"eliminate-dead", "eliminate-common", "canonicalize",
                                  "fold-constants"};
   for (uint64_t seed = 0; seed < kModels && !testing::Test::HasFailure(); ++seed) {

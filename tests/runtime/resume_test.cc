@@ -22,6 +22,7 @@ struct ResumeCase {
   int64_t accumulation;
   int64_t stop_after;
   float first_scale;
+  friend std::ostream& operator<<(std::ostream& out, const ResumeCase& c) { return out << c.name; }
 };
 
 class Resume : public testing::TestWithParam<ResumeCase> {};

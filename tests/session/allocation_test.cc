@@ -1,58 +1,11 @@
-// A step allocates nothing, and the memory that a session predicts is what it takes. Every operator
-// new of this test program is counted while a probe is open.
-#include <algorithm>
-#include <atomic>
-#include <cstddef>
-#include <cstdlib>
-#include <new>
+// A step allocates nothing, and the memory that a session predicts is what it takes.
 
+#include "count_new.h"
 #include "runtime/core/device_ready.h"
 #include "support.h"
 
-namespace {
-
-std::atomic<bool> counting{false};
-std::atomic<size_t> calls{0}, total{0};
-
-void* counted(size_t size, size_t alignment) {
-  if (counting.load(std::memory_order_relaxed)) {
-    calls.fetch_add(1, std::memory_order_relaxed);
-    total.fetch_add(size, std::memory_order_relaxed);
-  }
-  const size_t rounded = (std::max<size_t>(size, 1) + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, rounded);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-constexpr size_t kPlain = alignof(std::max_align_t);
-
-}  // namespace
-
-void* operator new(size_t size) { return counted(size, kPlain); }
-void* operator new(size_t size, std::align_val_t alignment) {
-  return counted(size, static_cast<size_t>(alignment));
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
-
 namespace halfnote::test {
 namespace {
-
-/// Counts what is allocated while it lives.
-class Probe {
- public:
-  Probe() {
-    calls = 0;
-    total = 0;
-    counting = true;
-  }
-  ~Probe() { counting = false; }
-  size_t count() const { return calls; }
-  size_t bytes() const { return total; }
-};
 
 class Allocation : public ::testing::TestWithParam<DType> {};
 
@@ -98,9 +51,9 @@ TEST_P(Allocation, OnlyOneDnnItselfAllocates) {
   size_t seen = 0, ours = 0, library_steps = 0;
   executor.observe([&](const ProgramStep& step, const KernelBuffers&) {
     const bool library = step.row->name.starts_with("onednn");
-    if (!library) ours += calls - seen;
+    if (!library) ours += Probe::now() - seen;
     library_steps += library ? 1 : 0;
-    seen = calls;
+    seen = Probe::now();
   });
   for (int i = 0; i < 3; ++i) executor.run(batch);
   size_t rest = 0;

@@ -14,6 +14,7 @@ namespace {
 
 TEST(Signals, AskOnce) {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    ::signal(signal, SIG_DFL);  // a script may have started the tests with SIGINT ignored
     SignalScope scope;
     EXPECT_EQ(scope.requested(), 0);
     ::raise(signal);
@@ -70,6 +71,7 @@ int exit_code_after(std::initializer_list<int> signals) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::close(STDERR_FILENO);
+    ::signal(SIGINT, SIG_DFL);
     SignalScope scope;
     for (const int signal : signals) ::raise(signal);
     ::_exit(scope.requested() == 0 ? 0 : 75);

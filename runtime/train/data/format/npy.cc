@@ -84,8 +84,7 @@ Tensor read_npy(const std::string& path, const DataLimits& limits) {
     check_budget(path, header.bytes, limits);
     return read_npy_elements(reader, header);
   }
-  std::shared_ptr<const std::byte> elements(file.share(),
-                                            file.bytes().data() + header.data_offset);
+  std::shared_ptr<const std::byte> elements(file.share(), file.bytes().data() + header.data_offset);
   Tensor tensor(header.dtype, header.shape, std::move(elements), header.bytes);
   check_bools(tensor, path);
   return tensor;
