@@ -95,7 +95,8 @@ leg_asan() {
   local suite status=0
   local suites=(base ir onnx kernels)
   cmake --preset asan >"$logs/asan-configure.log" || return 1
-  cmake --build --preset asan -j "$jobs" --target halfnote_{base,ir,onnx,kernels}_test >"$logs/asan-build.log" ||
+  cmake --build --preset asan -j "$jobs" --target halfnote_{base,ir,onnx,kernels}_test \
+    >"$logs/asan-build.log" ||
     { tail -n 40 "$logs/asan-build.log"; return 1; }
   for suite in "${suites[@]}"; do
     ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
