@@ -104,6 +104,10 @@ RunIdentity Trainer::identity() const {
 
 std::optional<FoundCheckpoint> Trainer::open() {
   std::error_code error;
+  // A misspelt folder is not made, but named in the error.
+  if (options_.resume && !std::filesystem::exists(options_.run_folder, error)) {
+    locate_checkpoint(options_.run_folder);
+  }
   std::filesystem::create_directories(options_.run_folder, error);
   if (error) {
     throw Error(ErrorCode::kIo, fmt::format("cannot make the run folder ({})", error.message()))

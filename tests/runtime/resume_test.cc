@@ -167,6 +167,7 @@ TEST(ResumeRun, AnotherRunIsRefused) {
                      [&] { test::tiny_run(artifact, folder / "run", options); });
   test::expect_error(ErrorCode::kCheckpoint, {"no checkpoint"},
                      [&] { test::tiny_run(artifact, folder / "other", options); });
+  EXPECT_FALSE(std::filesystem::exists(folder / "other"));
 }
 
 TEST(ResumeRun, AWrongPositionIsRefused) {
