@@ -24,7 +24,7 @@ legs=(
   "judges   yes function bodies and training steps in onnxruntime"
   "examples yes the commands of README and docs, --help, the demo's short form"
   "install  yes installation into an empty folder, and a project that uses it"
-  "asan     no  sanitizer build, unit tests of base, ir, onnx and kernels"
+  "asan     no  address and undefined-behaviour sanitizers, unit tests"
 )
 
 leg_setup() { scripts/setup.sh; }
@@ -92,17 +92,9 @@ leg_examples() {
 leg_install() { tests/install/run.sh build/release; }
 
 leg_asan() {
-  local suite status=0
-  local suites=(base ir onnx kernels)
-  cmake --preset asan >"$logs/asan-configure.log" || return 1
-  cmake --build --preset asan -j "$jobs" --target halfnote_{base,ir,onnx,kernels}_test \
-    >"$logs/asan-build.log" ||
-    { tail -n 40 "$logs/asan-build.log"; return 1; }
-  for suite in "${suites[@]}"; do
-    ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
-      "build/asan/bin/halfnote_${suite}_test" --gtest_brief=1 || status=1
-  done
-  return "$status"
+  build_preset asan || return 1
+  ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    run_ctest build/asan "$logs/asan.log"
 }
 
 say() { printf '\n== %s\n' "$*"; }

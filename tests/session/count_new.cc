@@ -25,14 +25,36 @@ void* counted(size_t size, size_t alignment) {
 
 }  // namespace
 
+// All forms: one left to a sanitizer's runtime would pair with a delete of ours.
+using std::align_val_t;
+using std::nothrow_t;
+
 void* operator new(size_t size) { return counted(size, alignof(std::max_align_t)); }
-void* operator new(size_t size, std::align_val_t alignment) {
+void* operator new[](size_t size) { return operator new(size); }
+void* operator new(size_t size, align_val_t alignment) {
   return counted(size, static_cast<size_t>(alignment));
 }
+void* operator new[](size_t size, align_val_t alignment) { return operator new(size, alignment); }
+void* operator new(size_t size, const nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void* operator new[](size_t size, const nothrow_t& none) noexcept {
+  return operator new(size, none);
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t, align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, const nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, const nothrow_t&) noexcept { std::free(memory); }
 
 namespace halfnote::test {
 
