@@ -1,7 +1,7 @@
 // fold_constants: computes at compile time what does not depend on inputs, weights or states.
 //
-//   s = Shape(x)  n = Gather(s, 0)  t = Concat(n, -1)  y = Reshape(x, t)      ──▶      y =
-//   Reshape(x, {32, -1})
+//   s = Shape(x)   n = Gather(s, 0)   t = Concat(n, -1)   y = Reshape(x, t)
+//     ──▶   y = Reshape(x, {32, -1})
 //
 // Exact: the reference kernels run the node. Shape and Size fold as soon as the dims they read are
 // numbers. Leaves alone: random nodes, nodes with subgraphs, results above 16 MiB unless smaller

@@ -1,7 +1,6 @@
 // inline_functions: replaces calls of the model's own functions by their bodies.
 //
-//   y = my.Gelu(x)   with my.Gelu (X) => (Y) { … }      ──▶      … the nodes of the body, on x and
-//   y
+//   y = my.Gelu(x)   with my.Gelu (X) => (Y) { … }   ──▶   the nodes of the body, on x and y
 //
 // Exact. Calls inside bodies are inlined too; a function that calls itself is an error. Functions
 // of the domain ai.halfnote stay: their nodes are ours, but a body that differs from the one we

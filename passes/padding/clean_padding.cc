@@ -2,11 +2,14 @@
 //
 //   y = Slice(y1, to 10)   r = Relu(y)   r1 = Pad(r, to 16)      ──▶      r1 = Relu(y1)
 //
-// Exact: the lanes that the slice cut off are zero (the contraction's operands were zero there),
-// and the ops that the slice moves through keep zero zero. Slices sink through those ops as long as
-// all their operands are slices of one extent; other readers keep a slice behind the op. Leaves
-// alone: padding that the user's model has, ops that move zero (Exp, Sigmoid, Add of an unsliced
-// operand), softmax, loss, norms and statistics, which must never see a padded lane.
+// Exact for finite values: the lanes that the slice cut off are zero (the contraction's operands
+// were zero there), and the ops that the slice moves through keep zero zero. Slices sink through
+// those ops as long as all their operands are slices of one extent; other readers keep a slice
+// behind the op. A lane next to an Inf becomes NaN (0 · Inf), which the next contraction spreads:
+// a step that overflowed stays not finite and is skipped, though the Inf itself might have been
+// lost on the way (Relu of -Inf). Leaves alone: padding that the user's model has, ops that move
+// zero (Exp, Sigmoid, Add of an unsliced operand), softmax, loss, norms and statistics, which must
+// never see a padded lane.
 #include <algorithm>
 
 #include "passes/padding/remove_padding.h"

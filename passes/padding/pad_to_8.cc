@@ -1,9 +1,8 @@
 // pad_to_8: dims of 16-bit contractions up to multiples of 8, where tensor cores run at full speed.
 //
-//   y = MatMul(a: bf16[32,30], b: bf16[30,10])   ──▶   a1 = Pad(a, to [32,32])  b1 = Pad(b, to
-//   [32,16])
-//                                                      y1 = MatMul(a1, b1)      y  = Slice(y1, to
-//                                                      [32,10])
+//   y = MatMul(a: bf16[32,30], b: bf16[30,10])
+//     ──▶   a1 = Pad(a, to [32,32])   b1 = Pad(b, to [32,16])
+//           y1 = MatMul(a1, b1)       y  = Slice(y1, to [32,10])
 //
 // Exact: the padding is zero on both sides of every product, so sums gain only zeros, and what grew
 // is sliced off again; nothing but the contraction sees a padded lane. Initializers keep their

@@ -1,8 +1,7 @@
 // clean_casts: removes the casts that change nothing.
 //
 //   b = Cast <f32> (a: bf16)   c = Cast <bf16> (b)      ──▶      c = a
-//   b = Cast <bf16> (constant f32)                      ──▶      constant in bf16 (rounded here,
-//   once)
+//   b = Cast <bf16> (constant f32)                      ──▶      constant in bf16, rounded here
 //
 // Exact: a wider type holds every value of the narrower one, and a constant is rounded as the node
 // would round it. Leaves alone: f32 -> 16 bit -> f32, which rounds, whoever wrote it; casts of

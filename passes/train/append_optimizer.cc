@@ -1,9 +1,10 @@
 // append_optimizer: turns the gradients of the step into updates of the weights.
 //
-//   outputs: loss, …, grad/w           t   = applied_step + 1          lr = schedule(applied_step)
-//                              ──▶     g   = clip(grad/w)
-//                                      w', m', v' = ai.halfnote.AdamW(w, g, m, v, lr, t)      state
-//                                      w -> w', …
+//   outputs: loss, …, grad/w   ──▶   t  = applied_step + 1
+//                                    lr = schedule(applied_step)
+//                                    g  = clip(grad/w)
+//                                    w1, m1, v1 = ai.halfnote.AdamW (w, g, m, v, lr, t)
+//                                    state w -> w1, m -> m1, v -> v1
 //
 // Exact: nothing before the gradients changes. Adds the counters `attempted_step` and
 // `applied_step`, the learning rate as a function of `applied_step`, global-norm clipping, one

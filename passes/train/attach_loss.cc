@@ -1,9 +1,9 @@
 // attach_loss: makes the steps of training out of a forward graph.
 //
-//   model.graph (x -> logits)      ──▶   training step      (x, labels -> loss, logits)   training
-//   form
-//                                        training evaluate  (x, labels -> loss, logits)   inference
-//                                        form model.graph        (x -> logits) inference form
+//   model.graph (x -> logits)
+//     ──▶   training step       (x, labels -> loss, logits)   training form
+//           training evaluate   (x, labels -> loss, logits)   inference form
+//           model.graph         (x -> logits)                 inference form
 //
 // Exact in the step. A graph that has its loss inside (--loss-output) keeps it in both steps; in
 // model.graph the loss and the inputs that only it reads are taken away where another output
@@ -128,13 +128,23 @@ void to_inference_form(Graph& graph) {
   }
 }
 
-/// Takes the loss out of the inference graph where another output remains.
-void drop_loss(Graph& graph, const std::string& loss) {
+/// Takes the loss, and the inputs that only it reads, out of the inference graph where another
+/// output remains.
+void drop_loss(Graph& graph, const std::string& loss, PassContext& context) {
   std::vector<ValueId> outputs;
   for (ValueId output : graph.outputs()) {
     if (graph.value(output).name != loss) outputs.push_back(output);
   }
-  if (!outputs.empty()) graph.set_outputs(graph.main(), std::move(outputs));
+  if (outputs.empty() || outputs.size() == graph.outputs().size()) return;
+  std::vector<ValueId> read;
+  for (ValueId input : graph.inputs()) {
+    if (graph.has_uses(input)) read.push_back(input);
+  }
+  graph.set_outputs(graph.main(), std::move(outputs));
+  eliminate_dead(graph, context);
+  for (ValueId input : read) {
+    if (!graph.has_uses(input)) graph.remove_value(input);
+  }
 }
 
 }  // namespace
@@ -163,7 +173,7 @@ bool attach_loss(Model& model, PassContext& context) {
   evaluation.graph = step.graph;
   to_inference_form(evaluation.graph);
   to_inference_form(model.graph);
-  drop_loss(model.graph, train.loss_output);
+  drop_loss(model.graph, train.loss_output, context);
   model.training.push_back(std::move(step));
   model.training.push_back(std::move(evaluation));
   return true;

@@ -1,9 +1,10 @@
 // force_training: brings the normalizations and dropouts of the training step into their training
 // form.
 //
-//   Y, rm, rv = BatchNormalization <training_mode = 1> (X, s, b, mean, var)   ──▶  + state mean ->
-//   rm, var -> rv Y = Dropout (X, ratio, true)          ──▶  Y = ai.halfnote.Dropout <ratio, node>
-//   (X, random_seed, attempted_step)
+//   Y, m1, v1 = BatchNormalization <training_mode = 1> (X, s, b, m, v)
+//     ──▶   state m -> m1, v -> v1
+//   Y = Dropout (X, ratio, true)
+//     ──▶   Y = ai.halfnote.Dropout <ratio, node> (X, random_seed, attempted_step)
 //
 // Nodes that the exporter wrote in inference form (training_mode 0, Dropout without its third
 // input) are named in a warning and left alone, or with --force-training brought into the training
