@@ -12,6 +12,13 @@ function(halfnote_options target)
   endif()
 endfunction()
 
+# halfnote_precompile(TARGET HEADER…): heavy headers of third parties, parsed once a target. Not our
+# own and not the standard ones: a file that forgets to include them must not compile.
+function(halfnote_precompile target)
+  target_precompile_headers(${target} PRIVATE ${ARGN})
+  target_compile_options(${target} PRIVATE -fpch-preprocess)  # what ccache needs to see
+endfunction()
+
 # halfnote_library(NAME [FOLDER dir] [LINK public…] [PRIVATE private…]): all sources below a folder
 # as halfnote_NAME.
 function(halfnote_library name)

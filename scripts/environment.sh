@@ -3,6 +3,7 @@
 cache=${HALFNOTE_CACHE:-$PWD/.cache}
 export PATH="$cache/venv/bin:$PATH"
 export CCACHE_DIR="${CCACHE_DIR:-$cache/ccache}"
+export CCACHE_SLOPPINESS=pch_defines,time_macros  # without it ccache passes by precompiled headers
 export CMAKE_COLOR_DIAGNOSTICS=OFF
 python=$cache/venv/bin/python
 jobs=$(nproc)

@@ -120,7 +120,7 @@ TEST_P(InBothTypes, GradientsOfAProductFollowTheProduct) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Precision, InBothTypes, testing::Values(DType::kF16, DType::kBF16),
-                         [](const auto& info) { return std::string(short_name(info.param)); });
+                         [](const auto& test) { return std::string(short_name(test.param)); });
 
 // --- policy --------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
                     BadPolicy{"BadPattern",
                               [](Policy& p) { p.allow_nodes = {"["}; },
                               {"--allow-node", "regular expression"}}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& test) { return std::string(test.param.name); });
 
 // --- legality and constants ----------------------------------------------------------------------
 

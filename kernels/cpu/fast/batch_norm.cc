@@ -3,6 +3,7 @@
 // (Chan's formula), so x is read twice in all, not three times, and a large mean costs no accuracy.
 #include <array>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/cpu/fast/parts.h"
 #include "kernels/cpu/fast/vector_math.h"
@@ -44,6 +45,25 @@ Moments channel_moments(const Geometry& g, int64_t c, const T* x) {
     count = total;
   });
   return {mean, squares / count};
+}
+
+/// y = (x − mean)·factor + shift
+template <class T>
+void normalize_channel(const Geometry& g, int64_t c, const T* x, double mean, double factor,
+                       double shift, T* y) {
+  const VectorMath& math = vector_math();
+  if constexpr (std::is_same_v<T, float>) {
+    for_pieces(g, c, [&](int64_t start, int64_t size) {
+      math.normalize_exactly(x + start, size, mean, factor, shift, y + start);
+    });
+  } else {
+    std::array<float, kPiece> from, to;
+    for_pieces(g, c, [&](int64_t start, int64_t size) {
+      math.normalize(load_block(x + start, size, from.data()), size, static_cast<float>(mean),
+                     static_cast<float>(factor), static_cast<float>(shift), to.data());
+      store_block(to.data(), size, y + start);
+    });
+  }
 }
 
 std::string refusal(const KernelCall& call, size_t x, size_t first_parameter) {
@@ -97,17 +117,8 @@ Prepared forward_kernel(const KernelCall& call, const Geometry& g, bool saves) {
         write(buffers, 3, c, moments.mean);
         write(buffers, 4, c, inv_std);
       }
-      const auto factor = static_cast<float>(buffers.in<float>(1)[c] * inv_std);
-      const auto mean = static_cast<float>(moments.mean);
-      const float shift = buffers.in<float>(2)[c];
-      std::array<float, kPiece> from, to;
-      for_pieces(g, c, [&](int64_t start, int64_t size) {
-        const float* x = load_block(buffers.in<T>(0) + start, size, from.data());
-        T* target = buffers.out<T>(0) + start;
-        float* y = result_block(target, to.data());
-        vector_math().normalize(x, size, mean, factor, shift, y);
-        store_block(y, size, target);
-      });
+      normalize_channel(g, c, buffers.in<T>(0), moments.mean, buffers.in<float>(1)[c] * inv_std,
+                        buffers.in<float>(2)[c], buffers.out<T>(0));
     });
   };
   return make_kernel(body, 0,

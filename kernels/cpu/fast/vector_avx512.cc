@@ -19,6 +19,7 @@ const VectorMath kAvx512Math = {
     "avx512",
     avx512::moments,
     avx512::normalize,
+    avx512::normalize_exactly,
     avx512::gradient_sums,
     avx512::normalize_gradient,
     avx512::pair_maximum,

@@ -14,6 +14,7 @@ const VectorMath kBaselineMath = {
     "baseline",
     baseline::moments,
     baseline::normalize,
+    baseline::normalize_exactly,
     baseline::gradient_sums,
     baseline::normalize_gradient,
     baseline::pair_maximum,

@@ -20,6 +20,9 @@ struct VectorMath {
   void (*moments)(const float* x, int64_t n, double* mean, double* squares);
   /// y = (x − mean)·factor + shift
   void (*normalize)(const float* x, int64_t n, float mean, float factor, float shift, float* y);
+  /// The same, rounded once. For f32 results: a ReLU behind it should not see the rounding of ours.
+  void (*normalize_exactly)(const float* x, int64_t n, double mean, double factor, double shift,
+                            float* y);
   /// Adds Σ dy and Σ dy·(x − mean).
   void (*gradient_sums)(const float* dy, const float* x, int64_t n, float mean, double* sum,
                         double* product);

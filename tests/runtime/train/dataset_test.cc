@@ -156,9 +156,10 @@ TEST(LoadDataset, RefusesIdxFilesOfAnotherKind) {
 TEST(LoadDataset, FindsCifarInTheUnpackedArchive) {
   const TempFolder folder;
   std::filesystem::create_directory(folder / "cifar-10-batches-bin");
+  std::string record(3073, 'x');
   for (int i = 1; i <= 5; ++i) {
-    write_bytes(folder / ("cifar-10-batches-bin/data_batch_" + std::to_string(i) + ".bin"),
-                std::string(1, static_cast<char>(i)) + std::string(3072, 'x'));
+    record[0] = static_cast<char>(i);
+    write_bytes(folder / ("cifar-10-batches-bin/data_batch_" + std::to_string(i) + ".bin"), record);
   }
   const DataSpec spec = parse_data_spec("cifar10:" + folder.path().string());
   const Dataset data = load_dataset(spec, Split::kTrain);
