@@ -1,6 +1,7 @@
 // halfnote compile: an ONNX model in, a mixed-precision training artifact out.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <iostream>
@@ -39,18 +40,25 @@ void override_with(const CLI::App& verb, const char* flag, const T& given, T& ta
   if (verb.count(flag) > 0) target = given;
 }
 
-void append(std::vector<std::string>& to, const std::vector<std::string>& more) {
-  to.insert(to.end(), more.begin(), more.end());
+/// Adds a flag's rules; the policy file's rule for the same thing in the other list gives way.
+void add_rules(std::vector<std::string>& to, std::vector<std::string>& other,
+               const std::vector<std::string>& rules, const std::vector<std::string>& opposite) {
+  for (const std::string& rule : rules) {
+    to.push_back(rule);
+    const bool both_flags = std::find(opposite.begin(), opposite.end(), rule) != opposite.end();
+    if (!both_flags) std::erase(other, rule);
+  }
 }
 
 CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
   CompileOptions o;
   if (!a.policy.empty()) load_policy(a.policy, o);
   if (!a.precision.empty()) o.policy.dtype = parse_precision(a.precision);
-  append(o.policy.allow_ops, a.allow_ops);
-  append(o.policy.fp32_ops, a.fp32_ops);
-  append(o.policy.allow_nodes, a.allow_nodes);
-  append(o.policy.fp32_nodes, a.fp32_nodes);
+  Policy& p = o.policy;
+  add_rules(p.allow_ops, p.fp32_ops, a.allow_ops, a.fp32_ops);
+  add_rules(p.fp32_ops, p.allow_ops, a.fp32_ops, a.allow_ops);
+  add_rules(p.allow_nodes, p.fp32_nodes, a.allow_nodes, a.fp32_nodes);
+  add_rules(p.fp32_nodes, p.allow_nodes, a.fp32_nodes, a.allow_nodes);
   if (a.no_pad) o.policy.pad = false;
   if (a.no_refine) o.policy.cost_refinement = false;
   if (!a.loss_scale.empty()) {
@@ -127,6 +135,10 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   if (!a.report.empty()) write_text(a.report, report_json(report));
   if (!a.quiet) std::cout << report_summary(report);
   if (a.plan) return 0;
+  if (result.pipeline.stage != Stage::kPadded && !a.quiet) {
+    std::cerr << "warning: stopped after " << options.stop_after
+              << ": the file is good for inspect, but not for run\n";
+  }
   const fs::path file = output_of(a);
   if (a.emit == "artifact") {
     export_model(result.model, file, {});

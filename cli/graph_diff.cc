@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -187,6 +188,27 @@ std::string diff_text(const GraphDiff& diff) {
     text += fmt::format("  casts    {:<40} {}\n", value, types);
   }
   return text;
+}
+
+std::string diff_json(const std::vector<GraphDiff>& diffs) {
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
+  for (const GraphDiff& diff : diffs) {
+    Json changes = Json::array();
+    for (const NodeChange& change : diff.changes) {
+      Json one = {{"kind", kKindNames[static_cast<size_t>(change.kind)]},
+                  {"node", change.name},
+                  {"op", change.op}};
+      if (!change.from.empty()) one.update({{"from", change.from}, {"to", change.to}});
+      one["reason"] = change.reason;
+      changes.push_back(std::move(one));
+    }
+    list.push_back({{"graph", diff.graph},
+                    {"unchanged", diff.unchanged},
+                    {"changes", std::move(changes)},
+                    {"casts", diff.casts}});
+  }
+  return list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace halfnote::cli

@@ -34,5 +34,7 @@ GraphDiff diff_graph(const Graph& source, const TypesByName& types, const Graph&
                      std::string name, const Graph* step = nullptr);
 
 std::string diff_text(const GraphDiff& diff);
+/// A list with one object a graph.
+std::string diff_json(const std::vector<GraphDiff>& diffs);
 
 }  // namespace halfnote::cli

@@ -44,19 +44,30 @@ TypesByName source_types(const std::string& file) {
 }
 
 /// The inference graph and the training steps, or the one that --graph names.
-std::string diff_against(const Model& model, const InspectArguments& a) {
+std::vector<GraphDiff> diffs_of(const Model& model, const InspectArguments& a) {
   const Model source = import_model(a.diff, {});
   const TypesByName types = source_types(a.diff);
   const Graph* step = model.is_training() ? &model.training.front().graph : nullptr;
   if (!a.graph.empty()) {
-    const Graph& graph = find_graph(model, a.graph);
-    return diff_text(diff_graph(source.graph, types, graph, a.graph, step));
+    return {diff_graph(source.graph, types, find_graph(model, a.graph), a.graph, step)};
   }
-  std::string text = diff_text(diff_graph(source.graph, types, model.graph, "graph", step));
+  std::vector<GraphDiff> diffs = {diff_graph(source.graph, types, model.graph, "graph", step)};
   for (const TrainingStep& training : model.training) {
     if (training.name == kEvaluateName) continue;
-    text += "\n" + diff_text(diff_graph(source.graph, types, training.graph, training.name));
+    diffs.push_back(diff_graph(source.graph, types, training.graph, training.name));
   }
+  return diffs;
+}
+
+std::string diff_against(const Model& model, const InspectArguments& a) {
+  const std::vector<GraphDiff> diffs = diffs_of(model, a);
+  if (a.format == "json") return diff_json(diffs);
+  if (a.format == "dot") {
+    throw Error(ErrorCode::kUsage, "--diff has no form in dot")
+        .expected("--format text or json", "dot");
+  }
+  std::string text;
+  for (const GraphDiff& diff : diffs) text += (text.empty() ? "" : "\n") + diff_text(diff);
   return text;
 }
 
@@ -79,10 +90,18 @@ std::string formatted(const Model& model, const InspectArguments& a) {
 
 int inspect(const InspectArguments& a) {
   const auto dims = parse_dims(a.dims);
+  if (!a.format.empty() && (a.nodes || a.casts || !a.why.empty())) {
+    throw Error(ErrorCode::kUsage, "--format shows one thing at a time")
+        .expected("--format alone, or with --diff or --graph", "--nodes, --casts or --why with it")
+        .hint("--format json has every node, cast and reason");
+  }
   const Model model = import_model(a.file, {});
   std::vector<std::string> parts;
-  if (!a.format.empty()) parts.push_back(formatted(model, a));
-  if (!a.diff.empty()) parts.push_back(diff_against(model, a));
+  if (!a.diff.empty()) {
+    parts.push_back(diff_against(model, a));
+  } else if (!a.format.empty()) {
+    parts.push_back(formatted(model, a));
+  }
   if (!a.why.empty()) parts.push_back(node_facts(model, a.why, dims));
   const Report report = make_report(model);
   if (a.nodes) parts.push_back(report_table(report));
@@ -107,8 +126,9 @@ void add_inspect(CLI::App& app, Action& action) {
       ->take_all();
   verb->add_option("--diff", a->diff,
                    "nodes added, removed, replaced and retyped since this source model");
-  verb->add_option("--format", a->format,
-                   "text (ONNX text, large constants elided), json (the report), dot (Graphviz)");
+  verb->add_option(
+      "--format", a->format,
+      "text (ONNX text, large constants elided), json (the report, or the diff), dot (Graphviz)");
   verb->add_option("--graph", a->graph,
                    "the graph that text, dot and diff show: a step (step, evaluate, …), or graph");
   verb->footer("Without options: a summary, with the share of contraction FLOPs in 16 bit.");

@@ -83,13 +83,21 @@ std::string precision_text(const Model& model) {
   const auto policy = policy_of(model);
   const std::string precision = word(policy, "precision");
   if (precision.empty()) return "as the file has it (no policy in it)";
-  if (precision != "f16" || !policy.contains("scaler")) return precision;
-  const auto& scaler = policy["scaler"];
-  const bool dynamic = !scaler.contains("dynamic") || scaler["dynamic"] != false;
-  const double first =
-      scaler.contains("init") && scaler["init"].is_number() ? scaler["init"].get<double>() : 0;
+  if (precision != "f16") return precision;
+  // What the graph does, not what the policy asked for: a pass may have been left out.
+  const Graph& step = model.training.front().graph;
+  const auto scale = find_state(step, kLossScale);
+  if (!scale) return precision + ", no loss scale";
+  bool dynamic = false;
+  for (const TrainingStep& each : model.training) {
+    for (const State& state : each.graph.states())
+      dynamic |= state.kind == StateKind::kScaler && state.next != state.current;
+  }
+  const double first = step.value(step.states()[*scale].current).tensor.at_as_double(0);
+  const std::string preset =
+      policy.contains("loss_scale") ? word(policy["loss_scale"], "preset") : "";
   return fmt::format("{}, loss scale {} {} ({})", precision, dynamic ? "dynamic from" : "fixed at",
-                     first, word(scaler, "preset"));
+                     first, preset);
 }
 
 std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& session,

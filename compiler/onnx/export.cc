@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "compiler/onnx/check.h"
 #include "compiler/onnx/write/model.h"
 #include "compiler/onnx/write/sink.h"
 
@@ -56,6 +57,7 @@ std::vector<std::byte> export_model_bytes(const Model& model) {
 
 void export_model(const Model& model, const std::filesystem::path& path,
                   const ExportOptions& options) {
+  if (options.check) check_model(model);
   const std::filesystem::path data_path = path.string() + ".data";
   proto::SpliceSink inside, outside(data_path.filename().string(), options.external_threshold);
   bool external = options.external == ExternalTensors::kAlways;

@@ -24,6 +24,8 @@ struct ExportOptions {
   uint64_t external_threshold = 1024;
   /// Largest model file, without external data; protobuf reads no more than this.
   uint64_t max_file_bytes = (uint64_t{1} << 31) - 1;
+  /// Let ONNX's checker judge the model and every training step first (check.h).
+  bool check = true;
 };
 
 /// The model as one block of bytes, without external data. Throws Error(kModel) when that exceeds 2
@@ -32,7 +34,7 @@ std::vector<std::byte> export_model_bytes(const Model& model);
 
 /// Writes `path`, and `path` + `.data` beside it for external tensors. Both appear whole or not at
 /// all; the bytes of initializers go to disk from where they are, without a copy in memory. Throws
-/// Error(kIo) and leaves no file behind.
+/// Error(kModel) for a model that the checker refuses and Error(kIo), and leaves no file behind.
 void export_model(const Model& model, const std::filesystem::path& path,
                   const ExportOptions& options = {});
 

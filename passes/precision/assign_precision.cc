@@ -39,10 +39,36 @@ bool is_f32(const Graph& graph, ValueId value) {
          graph.value(value).type.dtype == DType::kF32;
 }
 
+/// Nodes of subgraphs that have no reason yet get this one.
+bool give_reason_to_bodies(Graph& graph, std::string_view reason) {
+  bool changed = false;
+  for (NodeId id : graph.all_nodes()) {
+    Node& node = graph.node(id);
+    if (node.region == graph.main() || !node.precision.reason.empty()) continue;
+    node.precision.reason = reason;
+    changed = true;
+  }
+  return changed;
+}
+
+/// With --precision fp32 all is f32 anyway; rules must name something all the same.
+bool keep_f32(Graph& graph, PrecisionRules& rules) {
+  bool changed = false;
+  for (NodeId id : graph.nodes()) {
+    Node& node = graph.node(id);
+    const auto forced = rules.find(node);
+    if (!node.precision.reason.empty()) continue;
+    node.precision.reason = forced && !forced->low ? forced->rule : "precision fp32: all is f32";
+    changed = true;
+  }
+  return give_reason_to_bodies(graph, "precision fp32: all is f32") || changed;
+}
+
 class Colouring {
  public:
   Colouring(Graph& graph, PassContext& context, PrecisionRules& rules)
       : graph_(graph),
+        context_(context),
         low_(context.options.policy.dtype),
         rules_(rules),
         nodes_(graph.nodes()),
@@ -106,6 +132,9 @@ class Colouring {
         continue;
       state(id).kind = row->fp32_math_inside ? Kind::kInfer : row->precision;
       if (node.role == Role::kOptimizer || node.role == Role::kScaling) {
+        if (forced && forced->low) {
+          context_.warn(node.name, "stays f32 against the " + forced->rule + ": the update is f32");
+        }
         pin(id, Colour::kF32, "the " + std::string(role_name(node.role)) + " works in f32");
       } else if (forced) {
         pin(id, forced->low ? Colour::kLow : Colour::kF32, forced->rule);
@@ -240,7 +269,12 @@ class Colouring {
     for (NodeId id : nodes_) {
       if (state(id).colour != Colour::kLow) continue;
       const std::string why = why_illegal(id);
-      if (!why.empty()) pin(id, Colour::kF32, why);
+      if (why.empty()) continue;
+      if (state(id).reason.starts_with("policy:")) {
+        context_.warn(graph_.node(id).name,
+                      "stays f32 against the " + state(id).reason + ": " + why);
+      }
+      pin(id, Colour::kF32, why);
     }
   }
 
@@ -295,7 +329,8 @@ class Colouring {
       changed |= !(precision == decision);
       precision = decision;
     }
-    return changed;
+    return give_reason_to_bodies(graph_, "in the body of control flow: it keeps its types") ||
+           changed;
   }
 
   /// The reason of a node that nothing was decided for.
@@ -315,6 +350,7 @@ class Colouring {
   }
 
   Graph& graph_;
+  PassContext& context_;
   const DType low_;
   PrecisionRules& rules_;
   const std::vector<NodeId> nodes_;
@@ -339,7 +375,12 @@ std::map<std::string, Precision> decisions_of(const Graph& graph) {
 bool assign_precision(Model& model, PassContext& context) {
   const Policy& policy = context.options.policy;
   PrecisionRules rules(policy);
-  if (policy.dtype == DType::kF32) return false;
+  if (policy.dtype == DType::kF32) {
+    bool changed = keep_f32(model.graph, rules);
+    for (TrainingStep& step : model.training) changed |= keep_f32(step.graph, rules);
+    rules.check_all_matched(model);
+    return changed;
+  }
   if (policy.dtype != DType::kF16 && policy.dtype != DType::kBF16) {
     throw Error(ErrorCode::kUsage, "no such training precision")
         .expected("fp32, fp16 or bf16", std::string(short_name(policy.dtype)));

@@ -30,8 +30,6 @@
 namespace halfnote {
 namespace {
 
-constexpr std::string_view kFinite = "finite";
-
 void check_scaler(const LossScaler& s) {
   const auto refuse = [](const char* what, const char* want, const std::string& got) {
     throw Error(ErrorCode::kUsage, std::string("loss scaler: ") + what).expected(want, got);

@@ -115,7 +115,7 @@ class OptimizerBuilder {
     } else {
       rate = b_.op("Identity", {base});
     }
-    graph_.rename(rate.id, graph_.unique_name("learning_rate"));
+    graph_.rename(rate.id, graph_.unique_name(kLearningRate));
     graph_.add_output(graph_.main(), rate.id);
     return rate;
   }
@@ -175,7 +175,7 @@ class OptimizerBuilder {
     std::vector<Expr> gradients;
     for (const Weight& weight : weights) gradients.push_back(weight.gradient);
     const Expr norm = b_.ops("GlobalNorm", gradients, 1, {}, kHalfnoteDomain)[0];
-    graph_.rename(norm.id, graph_.unique_name("grad_norm"));
+    graph_.rename(norm.id, graph_.unique_name(kGradientNorm));
     graph_.add_output(graph_.main(), norm.id);
     const Expr ratio = static_cast<double>(options_.clip_norm) / (norm + 1e-6);
     const Expr factor = b_.op("Min", {ratio, one()});

@@ -9,7 +9,9 @@
 // model.graph the loss and the inputs that only it reads are taken away where another output
 // remains. With --loss the loss is attached to the first output (or --loss-input): cross_entropy
 // reads logits (N, C, d…) and labels i64 (N, d…), nll log-probabilities, mse a target of the
-// output's own type. Leaves alone: a model that has training steps already.
+// output's own type. A value whose name the train passes need (step.h) gets another in the steps;
+// an input or weight of such a name is an error. Leaves alone: a model that has training steps
+// already.
 #include "base/error.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
@@ -60,7 +62,8 @@ ValueId attach_named_loss(Graph& graph, PassContext& context) {
   b.set_role(Role::kLoss);
   if (train.loss == "mse") {
     const Expr y = b.value(from);
-    const Expr target = b.value(graph.add_input(graph.main(), "target", y.type()));
+    const Expr target =
+        b.value(graph.add_input(graph.main(), graph.unique_name("target"), y.type()));
     const Expr difference = y - target;
     return b.op("ReduceMean", {difference * difference}, {{"keepdims", int64_t{0}}}).id;
   }
@@ -80,8 +83,9 @@ ValueId attach_named_loss(Graph& graph, PassContext& context) {
         .at({{}, graph.value(from).name, {}})
         .expected("rank 2 or more", to_string(scores.type()));
   }
-  const Expr labels = b.value(graph.add_input(
-      graph.main(), "labels", ValueType::tensor(DType::kI64, label_shape(scores.shape()))));
+  const Expr labels =
+      b.value(graph.add_input(graph.main(), graph.unique_name("labels"),
+                              ValueType::tensor(DType::kI64, label_shape(scores.shape()))));
   const Attributes mean = {{"reduction", std::string("mean")}};
   return b
       .op(cross_entropy ? "SoftmaxCrossEntropyLoss" : "NegativeLogLikelihoodLoss", {scores, labels},
@@ -147,6 +151,25 @@ void drop_loss(Graph& graph, const std::string& loss, PassContext& context) {
   }
 }
 
+/// Renames results whose names the train passes need. Inputs and weights are known by theirs.
+void free_reserved_names(Graph& graph, PassContext& context) {
+  for (uint32_t i = 0; i < graph.value_count(); ++i) {
+    const ValueId id{i};
+    if (!graph.value(id).alive || !is_reserved(graph.value(id).name)) continue;
+    const std::string name = graph.value(id).name;
+    const bool inner = graph.value(id).region != graph.main();
+    if (graph.value(id).kind != ValueKind::kResult && !inner) {
+      throw Error(ErrorCode::kModel, "an input or weight has a name that the training step uses")
+          .at({{}, name, {}})
+          .expected("another name than loss_scale, finite, learning_rate, … or grad/…", name)
+          .hint("rename it in the model");
+    }
+    const std::string renamed = graph.unique_name("model." + name);
+    graph.rename(id, renamed);
+    context.note(name, "is called " + renamed + " in the training step, which uses the name");
+  }
+}
+
 }  // namespace
 
 bool attach_loss(Model& model, PassContext& context) {
@@ -168,6 +191,7 @@ bool attach_loss(Model& model, PassContext& context) {
                            ? named_value(step.graph, train.loss_output, "--loss-output")
                            : attach_named_loss(step.graph, context);
   put_loss_first(step.graph, loss);
+  free_reserved_names(step.graph, context);
   TrainingStep evaluation;
   evaluation.name = kEvaluateName;
   evaluation.graph = step.graph;

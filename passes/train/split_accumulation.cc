@@ -14,8 +14,6 @@
 namespace halfnote {
 namespace {
 
-constexpr std::string_view kSumPrefix = "sum/";
-constexpr std::string_view kPendingPrefix = "pending/";
 
 /// Gradients are the float values that cross from the backward pass to the optimizer.
 std::vector<ValueId> gradients_of(const Graph& graph) {

@@ -19,7 +19,25 @@ inline constexpr std::string_view kAttemptedStep =
     "attempted_step";                                             // forward-backward passes begun
 inline constexpr std::string_view kAppliedStep = "applied_step";  // updates made
 inline constexpr std::string_view kSeed = "random_seed";
+inline constexpr std::string_view kFinite = "finite";               // output: the update was made
+inline constexpr std::string_view kGradientNorm = "grad_norm";      // output: before clipping
+inline constexpr std::string_view kLearningRate = "learning_rate";  // output: of this update
 inline constexpr std::string_view kGradientPrefix = "grad/";
+inline constexpr std::string_view kSumPrefix = "sum/";          // accumulated gradients
+inline constexpr std::string_view kPendingPrefix = "pending/";  // uncommitted statistics
+inline constexpr std::string_view kScalerPrefix = "loss_scale.";
+
+/// Is this a name that the train passes give in a step, and find again by?
+inline bool is_reserved(std::string_view name) {
+  for (std::string_view own :
+       {kLossScale, kAttemptedStep, kAppliedStep, kSeed, kFinite, kGradientNorm, kLearningRate}) {
+    if (name == own) return true;
+  }
+  for (std::string_view prefix : {kGradientPrefix, kSumPrefix, kPendingPrefix, kScalerPrefix}) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
+}
 
 /// The step with this name; null if the model has none.
 inline TrainingStep* find_step(Model& model, std::string_view name) {

@@ -26,6 +26,16 @@ int64_t accumulation_of(const Model& model) {
   return std::max<int64_t>(json["accumulation"].get<int64_t>(), 1);
 }
 
+/// A compilation that stopped early leaves a step without its loss scaling or update.
+void require_whole(const Model& model) {
+  const auto stage = model.metadata.find("halfnote.stage");
+  if (stage == model.metadata.end() || stage->second == stage_name(Stage::kPadded)) return;
+  throw Error(ErrorCode::kModel, "the artifact is compiled only in part")
+      .at({model.source, {}, {}})
+      .expected("stage " + std::string(stage_name(Stage::kPadded)), "stage " + stage->second)
+      .hint("compile it without --stop-after");
+}
+
 const Shape& shape_of(const Shape& shape) { return shape; }
 const Shape& shape_of(const Tensor& tensor) { return tensor.shape(); }
 
@@ -100,6 +110,7 @@ Session::Session(Model model, const SessionOptions& options)
         .expected("a model that `halfnote compile` wrote", "a model without training_info")
         .hint("run halfnote compile first");
   }
+  require_whole(model_);
   if (options_.threads <= 0) options_.threads = omp_get_num_procs();
   state_ = std::make_unique<StateStore>(model_);
 }
@@ -211,11 +222,11 @@ StepResult Session::step(std::span<const Tensor> inputs) {
 }
 
 void Session::read_update(const Executor& executor, StepResult& result) const {
-  if (const auto finite = executor.find_output("finite"))
+  if (const auto finite = executor.find_output(kFinite))
     result.finite = scalar(executor, *finite) != 0;
-  if (const auto norm = executor.find_output("grad_norm"))
+  if (const auto norm = executor.find_output(kGradientNorm))
     result.grad_norm = scalar(executor, *norm);
-  if (const auto rate = executor.find_output("learning_rate"))
+  if (const auto rate = executor.find_output(kLearningRate))
     result.learning_rate = scalar(executor, *rate);
   result.loss_scale = loss_scale();
   result.applied = result.finite;

@@ -77,8 +77,14 @@ class Session {
   /// One micro-batch; applies the update when the accumulation window is full. Allocates nothing
   /// once the shapes are prepared.
   StepResult step(std::span<const Tensor> inputs);
+  StepResult step(std::initializer_list<Tensor> inputs) {
+    return step(std::span(inputs.begin(), inputs.size()));
+  }
   /// The outputs of the evaluation step (loss first), nothing changes.
   std::vector<Tensor> evaluate(std::span<const Tensor> inputs);
+  std::vector<Tensor> evaluate(std::initializer_list<Tensor> inputs) {
+    return evaluate(std::span(inputs.begin(), inputs.size()));
+  }
   /// A named output of the last training step (`grad/w`, `logits`); throws Error(kUsage) for a name
   /// that it lacks.
   Tensor output(std::string_view name) const;

@@ -34,7 +34,7 @@ double median(std::vector<double> values) {
 bool has_finite_check(const Model& model) {
   for (const TrainingStep& step : model.training) {
     for (const ValueId output : step.graph.outputs()) {
-      if (step.graph.value(output).name == "finite") return true;
+      if (step.graph.value(output).name == kFinite) return true;
     }
   }
   return false;

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
 
     double first = 0, last = 0;
     for (int i = 0; i < kSteps; ++i) {
-      last = session.step(std::vector<halfnote::Tensor>{images, labels}).loss;
+      last = session.step({images, labels}).loss;
       if (i == 0) first = last;
     }
     std::printf("halfnote %s: loss %.4f -> %.4f\n", halfnote::kVersion, first, last);

@@ -258,9 +258,17 @@ TEST(Fp32Policy, LeavesTheInferenceGraphAsItIs) {
   const CompileOptions options = options_for(DType::kF32);
   Model model = model_of(net());
   run_rows(model, options, rows_before("assign-precision"));
+  Model decided = model;
+  EXPECT_TRUE(run_rows(decided, options, {row_of("assign-precision")}).changed);
+  for (NodeId node : decided.graph.all_nodes()) {
+    EXPECT_EQ(decided.graph.node(node).precision.reason, "precision fp32: all is f32");
+    decided.graph.node(node).precision.reason.clear();
+  }
+  EXPECT_EQ(print(decided), print(model)) << "only reasons are new";
+  run_rows(model, options, {row_of("assign-precision")});
   const std::string before = print(model);
-  for (const char* pass : {"assign-precision", "insert-casts", "scale-loss", "clean-casts",
-                           "sweep-casts", "pad-to-8", "clean-padding", "sweep-padding"}) {
+  for (const char* pass : {"insert-casts", "scale-loss", "clean-casts", "sweep-casts", "pad-to-8",
+                           "clean-padding", "sweep-padding"}) {
     EXPECT_FALSE(run_rows(model, options, {row_of(pass)}).changed) << pass;
     EXPECT_EQ(print(model), before) << pass;
   }

@@ -45,6 +45,16 @@ void* operator new(size_t size, const nothrow_t&) noexcept {
 void* operator new[](size_t size, const nothrow_t& none) noexcept {
   return operator new(size, none);
 }
+void* operator new(size_t size, align_val_t alignment, const nothrow_t&) noexcept {
+  try {
+    return operator new(size, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void* operator new[](size_t size, align_val_t alignment, const nothrow_t& none) noexcept {
+  return operator new(size, alignment, none);
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
@@ -55,6 +65,8 @@ void operator delete(void* memory, size_t, align_val_t) noexcept { std::free(mem
 void operator delete[](void* memory, size_t, align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, const nothrow_t&) noexcept { std::free(memory); }
 void operator delete[](void* memory, const nothrow_t&) noexcept { std::free(memory); }
+void operator delete(void* memory, align_val_t, const nothrow_t&) noexcept { std::free(memory); }
+void operator delete[](void* memory, align_val_t, const nothrow_t&) noexcept { std::free(memory); }
 
 namespace halfnote::test {
 

@@ -1,0 +1,97 @@
+// The settings of a compilation as one line of JSON, for the artifact's metadata: all that makes
+// two artifacts of one model differ. Keys are those of the policy file (docs/policy.md).
+#include <nlohmann/json.hpp>
+
+#include "passes/compile.h"
+
+namespace halfnote {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json scaler_json(const LossScaler& s) {
+  return {{"preset", s.preset},
+          {"dynamic", s.dynamic},
+          {"init", s.init},
+          {"up", s.up},
+          {"down", s.down},
+          {"interval", s.interval},
+          {"warmup_interval", s.warmup_interval},
+          {"hysteresis", s.hysteresis},
+          {"refill", s.refill},
+          {"first_window_extra", s.first_window_extra},
+          {"publish_delay", s.publish_delay},
+          {"min", s.min},
+          {"max", s.max}};
+}
+
+Json groups_json(const std::vector<ParameterGroup>& groups) {
+  Json list = Json::array();
+  for (const ParameterGroup& group : groups) {
+    Json one = {{"pattern", group.pattern}};
+    if (group.weight_decay) one["weight_decay"] = *group.weight_decay;
+    if (group.lr_factor) one["lr_factor"] = *group.lr_factor;
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
+Json optimizer_json(const Optimizer& o) {
+  Json json = {{"kind", o.kind},
+               {"lr", o.lr},
+               {"momentum", o.momentum},
+               {"dampening", o.dampening},
+               {"beta1", o.beta1},
+               {"beta2", o.beta2},
+               {"epsilon", o.epsilon},
+               {"weight_decay", o.weight_decay},
+               {"clip_norm", o.clip_norm},
+               {"no_decay_on_1d", o.no_decay_on_1d},
+               {"schedule",
+                {{"kind", o.schedule.kind},
+                 {"warmup", o.schedule.warmup},
+                 {"total", o.schedule.total},
+                 {"final_factor", o.schedule.final_factor},
+                 {"step_size", o.schedule.step_size},
+                 {"gamma", o.schedule.gamma}}}};
+  if (!o.groups.empty()) json["group"] = groups_json(o.groups);
+  return json;
+}
+
+void add_train(Json& json, const TrainOptions& train) {
+  if (!train.loss.empty()) json["loss"] = train.loss;
+  if (!train.loss_output.empty()) json["loss_output"] = train.loss_output;
+  if (!train.loss_input.empty()) json["loss_input"] = train.loss_input;
+  if (!train.trainable.empty()) json["trainable"] = train.trainable;
+  if (!train.frozen.empty()) json["freeze"] = train.frozen;
+  json["force_training"] = train.force_training;
+  json["optimizer"] = optimizer_json(train.optimizer);
+  json["accumulation"] = train.accumulation;
+  json["seed"] = train.seed;
+}
+
+}  // namespace
+
+std::string describe(const CompileOptions& options) {
+  const Policy& policy = options.policy;
+  Json json = {{"precision", short_name(policy.dtype)}};
+  if (policy.dtype != DType::kF32) {
+    json["allow_ops"] = policy.allow_ops;
+    json["fp32_ops"] = policy.fp32_ops;
+    json["allow_nodes"] = policy.allow_nodes;
+    json["fp32_nodes"] = policy.fp32_nodes;
+    json["cost_refinement"] = policy.cost_refinement;
+    json["pad"] = policy.pad;
+  }
+  if (policy.dtype == DType::kF16) json["loss_scale"] = scaler_json(policy.scaler);
+  if (options.inference_only) {
+    json["inference"] = true;
+  } else {
+    add_train(json, options.train);
+  }
+  if (!options.dims.empty()) json["dims"] = options.dims;
+  if (!options.skip_passes.empty()) json["skipped_passes"] = options.skip_passes;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace halfnote
