@@ -14,6 +14,8 @@
 #include "cli/verbs.h"
 #include "compiler/ir/text.h"
 #include "compiler/onnx/import.h"
+#include "passes/canonical/bind_dims.h"
+#include "passes/canonical/infer_shapes.h"
 #include "passes/train/step.h"
 #include "runtime/train/session.h"
 
@@ -71,8 +73,16 @@ std::string diff_against(const Model& model, const InspectArguments& a) {
   return text;
 }
 
+/// Every graph with the dims bound, for the sizes in a report.
+Model with_dims(Model model, const std::map<std::string, int64_t>& dims) {
+  for_each_graph(model, [&](Graph& graph) {
+    if (bind_symbols(graph, dims)) infer_graph(graph);
+  });
+  return model;
+}
+
 std::string formatted(const Model& model, const InspectArguments& a) {
-  if (a.format == "json") return report_json(make_report(model));
+  if (a.format == "json") return report_json(make_report(with_dims(model, parse_dims(a.dims))));
   if (a.format == "dot") {
     const Graph& graph = find_graph(model, a.graph);
     return graph_dot(graph, a.graph.empty() ? graph_names(model).front() : a.graph);
@@ -103,7 +113,7 @@ int inspect(const InspectArguments& a) {
     parts.push_back(formatted(model, a));
   }
   if (!a.why.empty()) parts.push_back(node_facts(model, a.why, dims));
-  const Report report = make_report(model);
+  const Report report = make_report(with_dims(model, dims));
   if (a.nodes) parts.push_back(report_table(report));
   if (a.casts) parts.push_back(cast_table(report));
   if (parts.empty()) parts.push_back(model_summary(model) + report_summary(report));
@@ -122,7 +132,7 @@ void add_inspect(CLI::App& app, Action& action) {
   verb->add_option("--why", a->why,
                    "all about one node (or the node that makes this value): decision, legality, "
                    "gradient, kernels with their refusals");
-  verb->add_option("--dim", a->dims, "with --why: bind a symbolic dim for the kernels: NAME=N")
+  verb->add_option("--dim", a->dims, "bind a symbolic dim, for the sizes and for --why: NAME=N")
       ->take_all();
   verb->add_option("--diff", a->diff,
                    "nodes added, removed, replaced and retyped since this source model");

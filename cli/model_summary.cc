@@ -134,7 +134,7 @@ std::string cast_table(const Report& report) {
     if (cast.graph != graph) text += fmt::format("{}{}\n", text.empty() ? "" : "\n", cast.graph);
     graph = cast.graph;
     const std::string bytes =
-        cast.bytes < 0 ? "symbolic" : bytes_text(static_cast<uint64_t>(cast.bytes));
+        cast.bytes < 0 ? cast.symbolic + " B" : bytes_text(static_cast<uint64_t>(cast.bytes));
     text += fmt::format("  {:<48} {:>5} -> {:<5} {:>12}\n", cast.value, cast.from, cast.to, bytes);
     total += std::max<int64_t>(cast.bytes, 0);
     symbolic += cast.bytes < 0 ? 1 : 0;
@@ -142,7 +142,7 @@ std::string cast_table(const Report& report) {
   text += fmt::format("{} casts, {} read and written a run", report.casts.size(),
                       bytes_text(static_cast<uint64_t>(total)));
   if (symbolic > 0) {
-    text += fmt::format(" besides {} of symbolic size (compile with --dim to know them)", symbolic);
+    text += fmt::format(" besides {} of symbolic size (bind the dims: --dim NAME=N)", symbolic);
   }
   return text + "\n";
 }

@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "cli/arguments.h"
 #include "kernels/cpu/cpu_info.h"
+#include "passes/padding/remove_padding.h"
 #include "passes/train/step.h"
 
 namespace halfnote::cli {
@@ -64,6 +65,13 @@ void add_data_row(std::vector<TableRow>& rows, const char* title, const InputMap
       {title, fmt::format("{}, {} samples", map.data().origin(), count_text(map.data().size()))});
 }
 
+int padding_nodes(const Model& model) {
+  int count = 0;
+  const Graph& step = model.training.front().graph;
+  for (NodeId id : step.all_nodes()) count += is_padding(step.node(id)) ? 1 : 0;
+  return count;
+}
+
 /// How the fields become inputs, each line once.
 void add_input_rows(std::vector<TableRow>& rows, const RunData& data) {
   std::vector<std::string> lines = data.train.describe();
@@ -115,6 +123,11 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
     rows.push_back({"note",
                     "this CPU has no bf16 instructions: bf16 is computed in f32, which is "
                     "correct but not faster"});
+  }
+  if (const int padding = padding_nodes(session.model()); padding > 0) {
+    rows.push_back(
+        {"padding",
+         fmt::format("{} nodes taken out: multiples of 8 gain nothing on a CPU", padding)});
   }
   rows.push_back({"16-bit share", fmt::format("{:.1f} % of contraction FLOPs",
                                               100 * session.low_precision_share())});

@@ -37,6 +37,20 @@ int64_t elements(const ValueType& type) {
   return element_count(concrete(*type.shape));
 }
 
+/// The elements of a type with symbolic dims times `width`: `150528·N`.
+std::string symbolic_bytes(const ValueType& type, int64_t width) {
+  if (!type.is_tensor() || !type.shape) return "?";
+  std::string symbols;
+  for (const Dim& dim : *type.shape) {
+    if (dim.known()) {
+      width *= dim.value;
+    } else {
+      symbols += "·" + (dim.symbol.empty() ? "?" : dim.symbol);
+    }
+  }
+  return std::to_string(width) + symbols;
+}
+
 /// 2·(elements of the larger result side)·K with symbolic dims as 1: enough for a share.
 double flops_of(const Graph& graph, NodeId id) {
   const OperatorRow* row = find_operator(graph.node(id));
@@ -72,7 +86,8 @@ void add_graph(Report& report, const Graph& graph, const std::string& name) {
       const auto width = static_cast<int64_t>(size_of(from.dtype) + size_of(to.dtype));
       report.casts.push_back({name, graph.value(graph.input(id, 0)).name,
                               std::string(short_name(from.dtype)),
-                              std::string(short_name(to.dtype)), count < 0 ? -1 : count * width});
+                              std::string(short_name(to.dtype)), count < 0 ? -1 : count * width,
+                              count < 0 ? symbolic_bytes(from, width) : ""});
     }
   }
 }
@@ -176,7 +191,8 @@ std::string report_json(const Report& report) {
                              {"value", c.value},
                              {"from", c.from},
                              {"to", c.to},
-                             {"bytes", c.bytes}});
+                             {"bytes", c.bytes < 0 ? nlohmann::ordered_json(c.symbolic)
+                                                   : nlohmann::ordered_json(c.bytes)}});
   }
   json["remarks"] = nlohmann::ordered_json::array();
   for (const Remark& r : report.remarks) {

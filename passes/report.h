@@ -15,7 +15,8 @@ struct NodeReport {
 
 struct CastReport {
   std::string graph, value, from, to;
-  int64_t bytes = -1;  // read and written per run; -1 where a dim is symbolic
+  int64_t bytes = -1;    // read and written per run; -1 where a dim is symbolic
+  std::string symbolic;  // then: `150528·N`; `?` where the rank is unknown
 };
 
 struct Report {

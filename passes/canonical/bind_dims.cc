@@ -5,6 +5,8 @@
 //
 // Exact. Result types are forgotten where they name a bound dim; infer-shapes follows. Leaves
 // alone: dims that no option names.
+#include "passes/canonical/bind_dims.h"
+
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -24,14 +26,17 @@ bool bind(ValueType& type, const std::map<std::string, int64_t>& dims) {
 
 }  // namespace
 
-bool bind_dims(Graph& graph, PassContext& context) {
-  if (context.options.dims.empty()) return false;
+bool bind_symbols(Graph& graph, const std::map<std::string, int64_t>& dims) {
   bool changed = false;
   for (uint32_t i = 0; i < graph.value_count(); ++i) {
     Value& value = graph.value(ValueId{i});
-    if (value.alive) changed |= bind(value.type, context.options.dims);
+    if (value.alive) changed |= bind(value.type, dims);
   }
   return changed;
+}
+
+bool bind_dims(Graph& graph, PassContext& context) {
+  return !context.options.dims.empty() && bind_symbols(graph, context.options.dims);
 }
 
 }  // namespace halfnote

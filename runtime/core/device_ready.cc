@@ -3,6 +3,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "compiler/ir/verify.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/passes.h"
@@ -50,6 +51,7 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
   fold_constants(ready, context);
   canonicalize(ready, context);
   eliminate_dead(ready, context);
+  verify(ready);
   return ready;
 }
 

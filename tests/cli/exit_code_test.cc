@@ -90,6 +90,15 @@ TEST(ExitCode, ThreeForModels) {
       });
 }
 
+TEST(ExitCode, ThreeForAnArtifactThatIsCompiledInPart) {
+  Workplace place;
+  place.compile("part.hn.onnx", words("--precision fp16 --stop-after insert-casts"));
+  EXPECT_EQ(place.run(words("inspect part.hn.onnx")).code, 0);
+  const Outcome run = place.run(words(std::string("run part.hn.onnx ") + kTrain));
+  EXPECT_EQ(run.code, 3);
+  EXPECT_THAT(run.err, HasSubstr("compiled only in part"));
+}
+
 TEST(ExitCode, FourForWhatHalfnoteLacks) {
   expect_refused({{"unknown operator",
                    4,

@@ -35,7 +35,10 @@ TEST_F(Inspect, NodesAndCasts) {
   const std::string casts = inspect("--casts");
   EXPECT_THAT(casts, HasSubstr("w1"));
   EXPECT_THAT(casts, HasSubstr("f32 -> bf16"));
-  EXPECT_THAT(casts, HasSubstr("symbolic"));
+  EXPECT_THAT(casts, HasSubstr("36·N B"));  // 6 elements of 4 + 2 bytes
+  const std::string bound = inspect("--casts --dim N=10");
+  EXPECT_THAT(bound, HasSubstr("360 B"));
+  EXPECT_THAT(bound, Not(HasSubstr("symbolic")));
 }
 
 TEST_F(Inspect, JsonIsJson) {
@@ -78,6 +81,24 @@ TEST_F(Inspect, DiffNamesEveryChangeWithItsReason) {
   EXPECT_THAT(diff, testing::ContainsRegex("added +w1.bf16 +Cast +f32 -> bf16 of w1"));
   EXPECT_THAT(diff, testing::ContainsRegex("added +AdamW +ai.halfnote.AdamW +optimizer of "));
   EXPECT_THAT(diff, testing::ContainsRegex("casts +w1 +f32 -> bf16"));
+}
+
+TEST_F(Inspect, DiffAsJsonIsJson) {
+  const auto json = nlohmann::json::parse(inspect("--diff tiny.onnxtxt --format json"));
+  ASSERT_GE(json.size(), 2u);
+  EXPECT_EQ(json[0]["graph"], "graph");
+  EXPECT_FALSE(json[0]["changes"].empty());
+  for (const auto& change : json[1]["changes"]) EXPECT_NE(change["kind"], "") << change;
+}
+
+TEST_F(Inspect, FormatsThatDoNotGoTogetherAreRefused) {
+  for (const char* more : {"--diff tiny.onnxtxt --format dot", "--nodes --format json",
+                           "--casts --format text", "--why w1 --format json"}) {
+    const Outcome outcome = place_.run(words(std::string("inspect tiny.hn.onnx ") + more));
+    EXPECT_EQ(outcome.code, 2) << more;
+    EXPECT_THAT(outcome.err, HasSubstr("--format")) << more;
+    EXPECT_EQ(outcome.out, "") << more;
+  }
 }
 
 TEST_F(Inspect, DiffAgainstItselfIsEmpty) {

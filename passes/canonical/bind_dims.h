@@ -1,0 +1,16 @@
+// Binding symbolic dims outside of the pipeline.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "compiler/ir/graph.h"
+
+namespace halfnote {
+
+/// Gives the named dims their numbers in the types of all values; result types that follow from
+/// them are left to `infer_graph`. Returns true when a type changed.
+bool bind_symbols(Graph& graph, const std::map<std::string, int64_t>& dims);
+
+}  // namespace halfnote
