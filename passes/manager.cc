@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "compiler/ir/hash.h"
 #include "compiler/ir/text.h"
 #include "compiler/ir/verify.h"
+#include "passes/precision/scale_units.h"
 
 namespace halfnote {
 namespace {
@@ -67,6 +69,44 @@ void check_flag(const PassRow& row, bool changed, uint64_t before, uint64_t afte
               "pass " + std::string(row.name) + " changed the model but said it did not");
 }
 
+/// What stands in the bodies of If, Loop and Scan, by graph and region.
+using Bodies = std::map<std::pair<std::string, uint32_t>, uint64_t>;
+
+void add_bodies(const Graph& graph, const std::string& name, Bodies& bodies) {
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    const NodeId owner = graph.region_owner(RegionId{i});
+    if (!owner.valid() || !graph.node(owner).alive) continue;
+    uint64_t hash = 0;
+    for (NodeId id : graph.nodes(RegionId{i})) {
+      const Node& node = graph.node(id);
+      hash = hash_mix(hash, hash_text(node.op));
+      hash = hash_mix(hash, hash_text(node.domain));
+      hash = hash_mix(hash, graph.inputs(id).size() * 64 + graph.outputs(id).size());
+      hash = hash_mix(hash, node.attributes.size());
+    }
+    bodies.emplace(std::pair(name, i), hash);
+  }
+}
+
+Bodies bodies_of(const Model& model) {
+  Bodies bodies;
+  add_bodies(model.graph, "graph", bodies);
+  for (const TrainingStep& step : model.training) add_bodies(step.graph, step.name, bodies);
+  return bodies;
+}
+
+/// A body that is still there must be as it was, unless the pass enters bodies.
+void check_bodies(const PassRow& row, const Bodies& before, const Bodies& after) {
+  for (const auto& [where, hash] : before) {
+    const auto found = after.find(where);
+    if (found == after.end() || found->second == hash) continue;
+    throw Error(ErrorCode::kInternal, "pass " + std::string(row.name) +
+                                          " changed a body of control flow, which it is not "
+                                          "said to enter")
+        .at({where.first, {}, {}});
+  }
+}
+
 void dump(const Model& model, const PassRow& row, size_t index, const CompileOptions& options) {
   std::string number = std::to_string(index);
   number.insert(0, number.size() < 2 ? 1 : 0, '0');
@@ -82,11 +122,15 @@ PassRecord run_one(const PassRow& row, Model& model, PassContext& context) {
   record.name = row.name;
   record.nodes_before = count_nodes(model);
   const uint64_t before = hash_of(model);
+  const Bodies bodies = row.enters_subgraphs ? Bodies{} : bodies_of(model);
   const auto start = std::chrono::steady_clock::now();
   context.pass = row.name;
   try {
     record.changed = run_row(row, model, context);
-    if (record.changed) verify(model);
+    if (record.changed) {
+      verify(model);
+      for (TrainingStep& step : model.training) check_scale_units(step.graph);
+    }
   } catch (Error& error) {
     throw std::move(error.within({model.source, {}, {}})).in_pass(row.name);
   }
@@ -94,6 +138,7 @@ PassRecord run_one(const PassRow& row, Model& model, PassContext& context) {
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   record.nodes_after = count_nodes(model);
   check_flag(row, record.changed, before, hash_of(model));
+  if (!row.enters_subgraphs) check_bodies(row, bodies, bodies_of(model));
   return record;
 }
 
