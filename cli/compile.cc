@@ -150,6 +150,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
       fs::path apply = file;
       apply.replace_extension(".apply.onnx");
       export_model(emit_step(result.model, "apply", emulation), apply, {});
+      if (!a.quiet) std::cout << "wrote " << apply.string() << " (the update from the sums)\n";
     }
   }
   if (!a.quiet) std::cout << "wrote " << file.string() << "\n";
@@ -214,7 +215,10 @@ void add_compile(CLI::App& app, Action& action) {
   add_precision_flags(verb, *a);
   add_train_flags(verb, *a);
   verb->add_option("--dim", a->dims, "fix a symbolic dim: NAME=N")->take_all();
-  verb->add_option("--emit", a->emit, "artifact, or step: the training step as one ordinary model");
+  verb->add_option(
+      "--emit", a->emit,
+      "artifact, or step: the training step as one ordinary model (with --accumulate two: a "
+      "micro-batch, and beside it .apply.onnx, the update)");
   verb->add_flag("--emulate-16bit", a->emulate,
                  "with --emit step: every 16-bit op as FP32 between casts");
   verb->add_option("--report", a->report,

@@ -4,8 +4,8 @@
 //                                                  y1 = MatMul(a1, b1)   y = Cast <bf16> (y1)
 //
 // Rounds where a kernel with f32 math and 16-bit storage rounds: once, at the end of each op.
-// Leaves alone: Cast, and ops without a 16-bit operand or result. Type attributes of ops that make
-// values (ConstantOfShape …) stay.
+// Ops that make 16-bit values out of none (ConstantOfShape, RandomNormal …) make f32 ones, too.
+// Leaves alone: Cast, and ops without a 16-bit operand or result.
 #include <map>
 
 #include "passes/passes.h"
@@ -28,11 +28,25 @@ class Emulator {
     return value.valid() && is_16bit_float(graph_.value(value).type.dtype);
   }
 
+  /// The type that an op without 16-bit operands gives its results: `value` or `dtype`.
+  static bool widen_attributes(Attributes& attributes) {
+    const Attribute* value = attributes.find("value");
+    const Tensor* tensor = value == nullptr ? nullptr : std::get_if<Tensor>(value);
+    if (tensor != nullptr && is_16bit_float(tensor->dtype())) {
+      attributes.set("value", tensor->cast_to(DType::kF32));
+      return true;
+    }
+    const auto named = static_cast<DType>(attributes.get_int("dtype", 0));
+    if (!is_16bit_float(named)) return false;
+    attributes.set("dtype", static_cast<int64_t>(DType::kF32));
+    return true;
+  }
+
   bool rewrite(NodeId id) {
     if (graph_.node(id).op == "Cast" || !graph_.subgraphs(id).empty()) return false;
     bool any = false;
     for (ValueId input : graph_.inputs(id)) any |= low(input);
-    if (!any) return false;
+    if (!any && !widen_attributes(graph_.node(id).attributes)) return false;
     Builder b(graph_, graph_.before(id), context_.infer);
     b.set_role(graph_.node(id).role);
     const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());

@@ -13,6 +13,7 @@
 #include <re2/re2.h>
 
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "passes/passes.h"
@@ -49,6 +50,23 @@ OptimizerForm form_of(const Optimizer& o) {
       .expected("sgd, momentum, nesterov, adam, adamw or none", "\"" + o.kind + "\"")
       .hint(near.empty() ? "see halfnote compile --help"
                          : "did you mean " + std::string(near) + "?");
+}
+
+void check_numbers(const Optimizer& o) {
+  const auto require = [](bool good, const char* flag, const char* want, float got) {
+    if (good) return;
+    throw Error(ErrorCode::kUsage, std::string("optimizer: ") + flag + " is out of range")
+        .expected(want, std::to_string(got));
+  };
+  const auto within = [](float x, float below) { return x >= 0 && x < below; };
+  const float inf = std::numeric_limits<float>::infinity();
+  require(within(o.lr, inf), "lr", "a number of 0 or more", o.lr);
+  require(within(o.momentum, 1), "momentum", "a number in [0, 1)", o.momentum);
+  require(within(o.beta1, 1), "beta1", "a number in [0, 1)", o.beta1);
+  require(within(o.beta2, 1), "beta2", "a number in [0, 1)", o.beta2);
+  require(o.epsilon >= 0 && o.epsilon < inf, "epsilon", "a number of 0 or more", o.epsilon);
+  require(within(o.weight_decay, inf), "weight_decay", "a number of 0 or more", o.weight_decay);
+  require(within(o.clip_norm, inf), "clip_norm", "a number of 0 or more", o.clip_norm);
 }
 
 class OptimizerBuilder {
@@ -247,6 +265,7 @@ bool append_optimizer(Model& model, PassContext& context) {
   TrainingStep* step = find_step(model, kStepName);
   if (step == nullptr || context.options.train.optimizer.kind == "none") return false;
   if (find_state(step->graph, kAppliedStep)) return false;  // done before
+  check_numbers(context.options.train.optimizer);
   OptimizerBuilder(step->graph, context).run();
   return true;
 }

@@ -14,7 +14,6 @@
 namespace halfnote {
 namespace {
 
-
 /// Gradients are the float values that cross from the backward pass to the optimizer.
 std::vector<ValueId> gradients_of(const Graph& graph) {
   std::vector<ValueId> found;
@@ -141,6 +140,11 @@ bool split_accumulation(Model& model, PassContext& context) {
         .expected("1 or more", std::to_string(count));
   }
   TrainingStep* step = find_step(model, kStepName);
+  if (count > 1 && step != nullptr && context.options.train.optimizer.kind == "none") {
+    throw Error(ErrorCode::kUsage, "gradient accumulation needs an optimizer")
+        .expected("an optimizer that takes the sums", "--optimizer none")
+        .hint("without one, sum the grad/ outputs of the step yourself");
+  }
   if (count == 1 || step == nullptr || !find_state(step->graph, kAppliedStep)) return false;
   const std::vector<ValueId> gradients = gradients_of(step->graph);
   TrainingStep apply;

@@ -14,13 +14,21 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json to_json(const RunIdentity& identity, const RunPosition& position) {
-  return {{"artifact", identity.artifact},  {"data", identity.data},
-          {"samples", identity.samples},    {"batch", identity.batch},
-          {"seed", identity.seed},          {"step", position.step},
-          {"pending", position.pending},    {"epoch", position.data.epoch},
-          {"sample", position.data.sample}, {"skipped", position.skipped},
-          {"stuck", position.stuck},        {"correct", position.correct},
-          {"labels", position.labels},      {"evaluated", position.evaluated}};
+  return {{"artifact", identity.artifact},
+          {"data", identity.data},
+          {"samples", identity.samples},
+          {"batch", identity.batch},
+          {"seed", identity.seed},
+          {"step", position.step},
+          {"pending", position.pending},
+          {"epoch", position.data.epoch},
+          {"sample", position.data.sample},
+          {"skipped", position.skipped},
+          {"stuck", position.stuck},
+          {"correct", position.correct},
+          {"labels", position.labels},
+          {"evaluated", position.evaluated},
+          {"arithmetic", identity.arithmetic}};
 }
 
 /// Reads the JSON of a checkpoint, all of whose members must be there.
@@ -156,6 +164,19 @@ Checkpoint make_checkpoint(const Session& session, const RunIdentity& identity,
   }
   checkpoint.extra = to_json(identity, position).dump();
   return checkpoint;
+}
+
+std::string arithmetic_warning(const Checkpoint& checkpoint, const RunIdentity& identity) {
+  const auto json = nlohmann::json::parse(checkpoint.extra, nullptr, false);
+  const std::string saved =
+      json.is_object() && json.contains("arithmetic") && json["arithmetic"].is_string()
+          ? json["arithmetic"].get<std::string>()
+          : "unknown";
+  if (saved == identity.arithmetic) return {};
+  return fmt::format(
+      "the checkpoint was made with {}, now there are {}: the run goes on, but not "
+      "bit for bit as if it had never stopped",
+      saved, identity.arithmetic);
 }
 
 RunPosition restore_checkpoint(Session& session, const Checkpoint& checkpoint,

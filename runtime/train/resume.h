@@ -19,6 +19,7 @@ struct RunIdentity {
   int64_t samples = 0;
   int64_t batch = 0;
   uint64_t seed = 0;
+  std::string arithmetic;  // Session::arithmetic; another one is no error, but rounds differently
 };
 
 /// Where a run is. A step is one batch, forward and backward: with gradient accumulation several
@@ -41,6 +42,9 @@ std::string artifact_hash(const Model& model);
 /// Everything to go on from here.
 Checkpoint make_checkpoint(const Session& session, const RunIdentity& identity,
                            const RunPosition& position);
+
+/// A warning if the run goes on with other arithmetic than the checkpoint's; else empty.
+std::string arithmetic_warning(const Checkpoint& checkpoint, const RunIdentity& identity);
 
 /// Sets the session's states and pending batches, and gives the position. Nothing is changed unless
 /// all of it fits. Throws Error(kCheckpoint) naming what differs.

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "compiler/ir/walk.h"
 #include "compiler/onnx/import.h"
+#include "kernels/cpu/cpu_info.h"
 #include "passes/device/emit_step.h"
 #include "passes/precision/to_f32.h"
 #include "passes/train/step.h"
@@ -263,6 +264,11 @@ MemoryUse Session::memory() const {
     use.constants += prepared.executor->program().constant_bytes;
   }
   return use;
+}
+
+std::string Session::arithmetic() const {
+  return std::to_string(options_.threads) + " threads, " + cpu::onednn_isa_name() +
+         (options_.kernels.empty() ? "" : ", " + options_.kernels + " kernels only");
 }
 
 double Session::low_precision_share() const {

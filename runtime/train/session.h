@@ -91,6 +91,9 @@ class Session {
   /// The program of a step as it was last used; null before.
   const Program* program(std::string_view step) const;
   MemoryUse memory() const;
+  /// What the bytes of a run depend on besides model and data: `2 threads, avx512_core_bf16`. Runs
+  /// of equal arithmetic are equal bit for bit.
+  std::string arithmetic() const;
   /// Share of the contraction FLOPs of the training step that read 16-bit operands.
   double low_precision_share() const;
 

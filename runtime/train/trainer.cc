@@ -98,8 +98,9 @@ void Trainer::plan() {
 }
 
 RunIdentity Trainer::identity() const {
-  return {options_.artifact, fmt::format("{}", fmt::join(data_.describe(), "; ")),
-          data_.data().size(), options_.batch, options_.seed};
+  return {options_.artifact,   fmt::format("{}", fmt::join(data_.describe(), "; ")),
+          data_.data().size(), options_.batch,
+          options_.seed,       session_.arithmetic()};
 }
 
 std::optional<FoundCheckpoint> Trainer::open() {
@@ -127,6 +128,9 @@ std::optional<FoundCheckpoint> Trainer::open() {
   FoundCheckpoint found = locate_checkpoint(options_.run_folder);
   const Checkpoint checkpoint = load_checkpoint(found.folder);
   position_ = restore_checkpoint(session_, checkpoint, identity(), found.folder.string());
+  if (std::string warning = arithmetic_warning(checkpoint, identity()); !warning.empty()) {
+    found.warnings.push_back(std::move(warning));
+  }
   saved_ = position_.step;
   result_.checkpoint = found.folder;
   metrics_.emplace(MetricsWriter::resume(metrics, position_.step));

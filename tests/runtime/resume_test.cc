@@ -151,6 +151,20 @@ TEST(ResumeRun, AFinishedRunHasNothingToDo) {
   EXPECT_EQ(test::tiny_run(artifact, folder / "run", options).result.new_steps, 3);
 }
 
+TEST(ResumeRun, OtherArithmeticIsAWarning) {
+  Checkpoint checkpoint;
+  RunIdentity identity;
+  identity.arithmetic = "2 threads, avx512_core_bf16";
+  checkpoint.extra = R"({"arithmetic": "2 threads, avx512_core_bf16"})";
+  EXPECT_EQ(arithmetic_warning(checkpoint, identity), "");
+  checkpoint.extra = R"({"arithmetic": "4 threads, avx2"})";
+  EXPECT_THAT(arithmetic_warning(checkpoint, identity),
+              testing::AllOf(testing::HasSubstr("4 threads, avx2"),
+                             testing::HasSubstr(identity.arithmetic)));
+  checkpoint.extra = "{}";
+  EXPECT_THAT(arithmetic_warning(checkpoint, identity), testing::HasSubstr("unknown"));
+}
+
 TEST(ResumeRun, AnotherRunIsRefused) {
   const Model artifact = test::tiny_artifact({});
   const test::TempFolder folder;
