@@ -37,6 +37,7 @@ class Chooser {
          train.frozen.empty() ? std::set<ValueId>{} : select(train.frozen, "--freeze")) {
       chosen.erase(id);
     }
+    if (train.trainable.empty()) note_guesses(chosen);
     for (ValueId id : graph_.initializers()) {
       const bool trainable = chosen.contains(id);
       changed |= graph_.value(id).trainable != trainable;
@@ -46,6 +47,16 @@ class Chooser {
   }
 
  private:
+  /// Nothing tells a parameter from a table or a mask: what is guessed is listed.
+  void note_guesses(const std::set<ValueId>& chosen) {
+    for (ValueId id : chosen) {
+      const Value& value = graph_.value(id);
+      context_.note(value.name,
+                    "is trained, as every float initializer that looks like a weight (" +
+                        to_string(value.type) + "); --freeze leaves it alone");
+    }
+  }
+
   /// Random nodes without operands that stand for the first value of a parameter.
   bool draw_parameters() {
     bool changed = false;
@@ -75,7 +86,8 @@ class Chooser {
       const Node& node = graph_.node(use.node());
       const OperatorRow* row = find_operator(node);
       const bool statistic = node.op == "BatchNormalization" && use.slot >= 3;
-      const bool fixed = row != nullptr && (row->fp32_inputs >> use.slot & 1u) != 0 &&
+      const bool fixed = row != nullptr && use.slot < 32 &&
+                         (row->fp32_inputs >> use.slot & 1u) != 0 &&
                          node.op != "BatchNormalization";
       if (statistic || fixed) return false;
       read = true;

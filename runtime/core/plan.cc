@@ -92,6 +92,16 @@ class Planner {
     }
   }
 
+  /// Buffers are plain so far: a kernel that wants another layout would misread them.
+  static void require_plain_layouts(const Kernel& kernel, const KernelCall& call) {
+    bool plain = true;
+    for (size_t i = 0; i < call.inputs.size(); ++i) plain &= kernel.input_layout(i) == Layout{};
+    for (size_t i = 0; i < call.outputs.size(); ++i) plain &= kernel.output_layout(i) == Layout{};
+    if (plain) return;
+    throw Error(ErrorCode::kInternal, "a kernel asks for a layout that the plan does not give")
+        .at({{}, {}, std::string(call.op)});
+  }
+
   void choose_kernels() {
     std::vector<Error> failures;
     for (NodeId id : nodes_) {
@@ -112,6 +122,7 @@ class Planner {
         failures.push_back(no_kernel(call, choice.refusals).within({{}, step.node, {}}));
         continue;
       }
+      require_plain_layouts(*choice.kernel, call);
       step.row = choice.row;
       step.kernel = std::move(choice.kernel);
       step.refusals = std::move(choice.refusals);
