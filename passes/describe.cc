@@ -22,7 +22,8 @@ Json scaler_json(const LossScaler& s) {
           {"first_window_extra", s.first_window_extra},
           {"publish_delay", s.publish_delay},
           {"min", s.min},
-          {"max", s.max}};
+          {"max", s.max},
+          {"on_floor", s.on_floor}};
 }
 
 Json groups_json(const std::vector<ParameterGroup>& groups) {

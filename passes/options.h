@@ -28,6 +28,9 @@ struct LossScaler {
   int64_t publish_delay = 0;
   float min = 1.0f;
   float max = 16777216.0f;
+  /// What `run` does at an overflow when the scale is at `min` already: `hold` goes on, `raise`
+  /// stops, `diagnose` stops and names the node that makes the first Inf or NaN.
+  std::string on_floor = "diagnose";
   friend bool operator==(const LossScaler&, const LossScaler&) = default;
 };
 

@@ -153,7 +153,8 @@ class Reader {
                   {"first_window_extra", into(s.first_window_extra)},
                   {"publish_delay", into(s.publish_delay)},
                   {"min", into(s.min)},
-                  {"max", into(s.max)}});
+                  {"max", into(s.max)},
+                  {"on_floor", into(s.on_floor)}});
   }
 
   Keys train_keys() {

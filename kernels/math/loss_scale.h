@@ -26,11 +26,14 @@ struct LossScaleState {
   int32_t hysteresis = 1;  // overflows left
   float pending = 65536;  // the scale after the next update if publish_delay is set, else the scale
   int32_t clean = 0;      // 0 until the first overflow, then -1
+  int64_t skips = 0;      // overflows in all
+  int32_t skips_in_row = 0;
+  int32_t floor_hits = 0;  // overflows that should have shrunk a scale that was at `min` already
 };
 
 /// The state before the first step.
 HN_HD inline LossScaleState initial_loss_scale(const LossScaleRule& rule, float scale) {
-  return {scale, 0, rule.hysteresis, scale, 0};
+  return {scale, 0, rule.hysteresis, scale, 0, 0, 0, 0};
 }
 
 /// A bound stops the scale but never moves it the other way; a product that is not finite is not
@@ -56,9 +59,15 @@ HN_HD inline LossScaleState update_loss_scale(const LossScaleRule& rule, LossSca
   if (!finite) {
     state.clean = -1;
     state.growth = 0;
+    ++state.skips;
+    ++state.skips_in_row;
     state.hysteresis = state.hysteresis > 1 ? state.hysteresis - 1 : 0;
-    if (state.hysteresis == 0) scale = shrunk_scale(rule, scale);
+    if (state.hysteresis == 0) {
+      if (rule.min > 0 && scale <= rule.min) ++state.floor_hits;
+      scale = shrunk_scale(rule, scale);
+    }
   } else {
+    state.skips_in_row = 0;
     const bool warm_up = state.clean >= 0 && rule.warmup_interval > 0;
     const int32_t interval = warm_up ? rule.warmup_interval : rule.interval;
     if (rule.refill == HysteresisRefill::kEveryClean) state.hysteresis = rule.hysteresis;

@@ -21,6 +21,7 @@ LossScaler plain(const char* name, float init, int64_t interval, float min, floa
   s.warmup_interval = 0;
   s.min = min;
   s.max = max;
+  s.on_floor = "hold";
   return s;
 }
 
@@ -28,6 +29,12 @@ LossScaler with_hysteresis(LossScaler s, int64_t count, const char* refill, int6
   s.hysteresis = count;
   s.refill = refill;
   s.first_window_extra = extra;
+  return s;
+}
+
+/// DeepSpeed ends the run when the scale cannot shrink any more.
+LossScaler raising(LossScaler s) {
+  s.on_floor = "raise";
   return s;
 }
 
@@ -40,6 +47,7 @@ LossScaler mxnet() {
 LossScaler fixed() {
   LossScaler s = plain("static", k2_16, 2000, 0, 0);
   s.dynamic = false;
+  s.up = s.down = 1;
   return s;
 }
 
@@ -59,10 +67,12 @@ const std::vector<ScalerPreset>& table() {
       {"apex_hysteresis",
        with_hysteresis(plain("apex_hysteresis", k2_16, 2000, 0, 0), 2, "every_clean"),
        "Apex update_scale_hysteresis"},
-      {"deepspeed", with_hysteresis(plain("deepspeed", k2_16, 1000, 1, 0), 2, "on_growth", 1),
+      {"deepspeed",
+       raising(with_hysteresis(plain("deepspeed", k2_16, 1000, 1, 0), 2, "on_growth", 1)),
        "DeepSpeed fp16"},
       {"deepspeed_consecutive",
-       with_hysteresis(plain("deepspeed_consecutive", k2_16, 1000, 1, 0), 2, "every_clean", 1),
+       raising(
+           with_hysteresis(plain("deepspeed_consecutive", k2_16, 1000, 1, 0), 2, "every_clean", 1)),
        "DeepSpeed fp16 with consecutive_hysteresis"},
       {"megatron", with_hysteresis(plain("megatron", k2_32, 1000, 1, 0), 2, "on_growth"),
        "Megatron DynamicGradScaler"},
@@ -79,7 +89,7 @@ std::span<const ScalerPreset> scaler_presets() { return table(); }
 const LossScaler& scaler_preset(std::string_view name) {
   std::vector<std::string_view> names;
   for (const ScalerPreset& preset : table()) {
-    if (preset.name == name) return preset.scaler;
+    if (preset.name == (name == "keras3" ? "keras" : name)) return preset.scaler;
     names.push_back(preset.name);
   }
   const std::string_view near = closest(name, names);

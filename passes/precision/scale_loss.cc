@@ -39,6 +39,8 @@ void check_scaler(const LossScaler& s) {
   if (!(s.down > 0 && s.down <= 1)) refuse("down", "a factor in (0, 1]", std::to_string(s.down));
   if (s.interval < 1) refuse("interval", "1 or more", std::to_string(s.interval));
   if (s.hysteresis < 1) refuse("hysteresis", "1 or more", std::to_string(s.hysteresis));
+  if (s.on_floor != "hold" && s.on_floor != "raise" && s.on_floor != "diagnose")
+    refuse("on_floor", "hold, raise or diagnose", s.on_floor);
   if (s.min < 0 || (s.max > 0 && s.max < s.min))
     refuse("min and max", "0 ≤ min ≤ max", std::to_string(s.min));
 }
@@ -187,11 +189,13 @@ class Scaling {
         b_.value(scale), int_state("loss_scale.growth", 0),
         int_state("loss_scale.hysteresis", static_cast<int32_t>(s.hysteresis)),
         b_.value(graph_.add_initializer("loss_scale.pending", Tensor::scalar<float>(s.init))),
-        int_state("loss_scale.clean", 0)};
+        int_state("loss_scale.clean", 0),
+        b_.value(graph_.add_initializer("loss_scale.skips", Tensor::scalar<int64_t>(0))),
+        int_state("loss_scale.skips_in_row", 0), int_state("loss_scale.floor_hits", 0)};
     graph_.value(states[3].id).scale_power = 1;
     std::vector<Expr> operands = states;
     operands.push_back(finite);
-    const auto next = b_.ops("UpdateLossScale", operands, 5,
+    const auto next = b_.ops("UpdateLossScale", operands, static_cast<int>(states.size()),
                              {{"up", s.up},
                               {"down", s.down},
                               {"interval", s.interval},

@@ -13,18 +13,32 @@
 #include "passes/train/step.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
+#include "runtime/core/nonfinite.h"
 
 namespace halfnote {
 namespace {
 
-int64_t accumulation_of(const Model& model) {
+/// The settings of the compilation, from the metadata; null where there are none.
+nlohmann::json policy_of(const Model& model) {
   const auto found = model.metadata.find("halfnote.policy");
-  if (found == model.metadata.end()) return 1;
-  const auto json = nlohmann::json::parse(found->second, nullptr, false);
-  if (!json.is_object() || !json.contains("accumulation") ||
-      !json["accumulation"].is_number_integer())
-    return 1;
-  return std::max<int64_t>(json["accumulation"].get<int64_t>(), 1);
+  if (found == model.metadata.end()) return nullptr;
+  auto json = nlohmann::json::parse(found->second, nullptr, false);
+  return json.is_object() ? json : nlohmann::json(nullptr);
+}
+
+int64_t accumulation_of(const Model& model) {
+  const auto policy = policy_of(model);
+  if (!policy.contains("accumulation") || !policy["accumulation"].is_number_integer()) return 1;
+  return std::max<int64_t>(policy["accumulation"].get<int64_t>(), 1);
+}
+
+OnFloor on_floor_of(const Model& model) {
+  const auto policy = policy_of(model);
+  if (!policy.contains("loss_scale") || !policy["loss_scale"].is_object()) return OnFloor::kHold;
+  const auto word = policy["loss_scale"].find("on_floor");
+  if (word == policy["loss_scale"].end()) return OnFloor::kHold;
+  if (*word == "raise") return OnFloor::kRaise;
+  return *word == "diagnose" ? OnFloor::kDiagnose : OnFloor::kHold;
 }
 
 /// A compilation that stopped early leaves a step without its loss scaling or update.
@@ -104,7 +118,10 @@ CompileResult compile_file(const std::filesystem::path& file, const CompileOptio
 }
 
 Session::Session(Model model, const SessionOptions& options)
-    : model_(std::move(model)), options_(options), accumulation_(accumulation_of(model_)) {
+    : model_(std::move(model)),
+      options_(options),
+      accumulation_(accumulation_of(model_)),
+      on_floor_(on_floor_of(model_)) {
   if (!model_.is_training()) {
     throw Error(ErrorCode::kModel, "the model has no training step")
         .at({model_.source, {}, {}})
@@ -156,16 +173,19 @@ void Session::set_last(std::string_view step, Executor& executor) {
   }
 }
 
+Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes) const {
+  Graph graph = find_training_step(step)->graph;
+  keep_states_variable(graph, *state_);
+  std::map<std::string, int64_t> dims = dims_from_shapes(graph, shapes);
+  dims.insert(options_.dims.begin(), options_.dims.end());
+  return make_device_ready(graph, dims);
+}
+
 Executor& Session::executor(std::string_view step, std::span<const Shape> shapes) {
   Executor* found = find_executor(step, shapes);
   if (found == nullptr) {
-    Graph graph = find_training_step(step)->graph;
-    keep_states_variable(graph, *state_);
-    std::map<std::string, int64_t> dims = dims_from_shapes(graph, shapes);
-    dims.insert(options_.dims.begin(), options_.dims.end());
-    const Graph ready = make_device_ready(graph, dims);
     auto made = std::make_unique<Executor>(
-        plan(ready, *state_, {options_.kernels, options_.threads}), *state_);
+        plan(ready_graph(step, shapes), *state_, {options_.kernels, options_.threads}), *state_);
     found = made.get();
     executors_.push_back(
         {std::string(step), std::vector<Shape>(shapes.begin(), shapes.end()), std::move(made)});
@@ -249,6 +269,16 @@ Tensor Session::output(std::string_view name) const {
     if (const auto index = executor->find_output(name)) return executor->output(*index);
   }
   throw Error(ErrorCode::kUsage, "the training step has no output \"" + std::string(name) + "\"");
+}
+
+std::string Session::diagnose(std::span<const Tensor> inputs) {
+  const std::string& step = model_.training.front().name;
+  const std::vector<Shape> shapes = shapes_of(inputs);
+  Executor& executor = executor_for(step, inputs);
+  const std::vector<std::byte> saved(state_->base(), state_->base() + state_->bytes());
+  const auto found = find_nonfinite(executor, *state_, ready_graph(step, shapes), inputs);
+  std::copy(saved.begin(), saved.end(), state_->base());
+  return found ? to_string(*found) : std::string();
 }
 
 const Program* Session::program(std::string_view step) const {

@@ -52,6 +52,8 @@ struct MemoryUse {
   size_t total() const { return state + arena + constants; }
 };
 
+enum class OnFloor : uint8_t { kHold, kRaise, kDiagnose };
+
 class Session {
  public:
   Session(Model model, const SessionOptions& options);
@@ -63,6 +65,10 @@ class Session {
   std::vector<std::pair<std::string, ValueType>> inputs() const;
   /// Micro-batches per update.
   int64_t accumulation() const { return accumulation_; }
+  /// What a run does at an overflow when the loss scale is at its minimum.
+  OnFloor on_floor() const { return on_floor_; }
+  /// Such overflows so far.
+  int64_t floor_hits() const { return counter("loss_scale.floor_hits"); }
   /// Micro-batches summed since the last update.
   int64_t pending() const { return pending_; }
   void set_pending(int64_t count) { pending_ = count; }
@@ -88,6 +94,9 @@ class Session {
   /// A named output of the last training step (`grad/w`, `logits`); throws Error(kUsage) for a name
   /// that it lacks.
   Tensor output(std::string_view name) const;
+  /// Where a step on this batch first makes an Inf or NaN (the states stay as they are); empty if
+  /// it does not, or only the sums of several micro-batches do.
+  std::string diagnose(std::span<const Tensor> inputs);
   /// The program of a step as it was last used; null before.
   const Program* program(std::string_view step) const;
   MemoryUse memory() const;
@@ -118,6 +127,7 @@ class Session {
   void set_last(std::string_view step, Executor& executor);
   double loss_scale() const;
   const TrainingStep* find_training_step(std::string_view name) const;
+  Graph ready_graph(std::string_view step, std::span<const Shape> shapes) const;
   void read_update(const Executor& executor, StepResult& result) const;
 
   Model model_;
@@ -126,6 +136,7 @@ class Session {
   std::vector<Prepared> executors_;                     // one a step and shapes
   std::map<std::string, Executor*, std::less<>> last_;  // by step
   int64_t accumulation_ = 1;
+  OnFloor on_floor_ = OnFloor::kHold;
   int64_t pending_ = 0;
 };
 

@@ -153,7 +153,8 @@ Error Trainer::diverged(const StepResult& result, std::string what) {
 /// Training diverged for good when the loss is no number and nothing skips the update, or when
 /// update after update is skipped and the loss scale has nowhere to go (below 1 it is not the
 /// scale that overflows).
-void Trainer::check_numerics(const StepResult& result, double scale_before) {
+void Trainer::check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
+                             const Batch& batch) {
   const bool checked = guarded_ && !(result.updated && result.applied);
   if (!std::isfinite(result.loss) && !checked) {
     throw diverged(result, fmt::format("the loss is {} at step {}", result.loss, position_.step))
@@ -165,6 +166,7 @@ void Trainer::check_numerics(const StepResult& result, double scale_before) {
     return;
   }
   ++position_.skipped;
+  if (session_.floor_hits() > hits_before) check_floor(result, batch);
   const bool helped = result.loss_scale < scale_before && result.loss_scale >= 1;
   position_.stuck = helped ? 0 : position_.stuck + 1;
   if (position_.stuck < kMostStuck) return;
@@ -176,6 +178,21 @@ void Trainer::check_numerics(const StepResult& result, double scale_before) {
       .hint(
           "use a smaller learning rate, keep the nodes that overflow in FP32 (--fp32-node), or "
           "compile for bf16");
+}
+
+void Trainer::check_floor(const StepResult& result, const Batch& batch) {
+  if (session_.on_floor() == OnFloor::kHold) return;
+  std::string what =
+      fmt::format("the gradients of step {} overflow at the smallest loss scale", position_.step);
+  if (session_.on_floor() == OnFloor::kDiagnose) {
+    const std::string where = session_.diagnose(batch.inputs);
+    if (!where.empty()) what += ": " + where;
+  }
+  throw diverged(result, std::move(what))
+      .expected("finite gradients", fmt::format("an overflow at loss scale {}", result.loss_scale))
+      .hint(
+          "keep that node in FP32 (--fp32-node), use a smaller learning rate, or compile for bf16; "
+          "the policy's on_floor = \"hold\" goes on");
 }
 
 void Trainer::count_accuracy(const Batch& batch) {
@@ -190,6 +207,7 @@ void Trainer::count_accuracy(const Batch& batch) {
 
 void Trainer::step(const Batch& batch) {
   const double scale_before = loss_scale();
+  const int64_t hits_before = session_.floor_hits();
   const Clock::time_point begin = Clock::now();
   last_ = session_.step(batch.inputs);
   if (result_.new_steps > 0) step_seconds_.push_back(seconds_between(begin, Clock::now()));
@@ -198,7 +216,7 @@ void Trainer::step(const Batch& batch) {
   ++position_.step;
   position_.data = batch.next;
   position_.pending = session_.pending();
-  check_numerics(last_, scale_before);
+  check_numerics(last_, scale_before, hits_before, batch);
   count_accuracy(batch);
 }
 

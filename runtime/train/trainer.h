@@ -88,7 +88,10 @@ class Trainer {
   void step(const Batch& batch);
   /// The error that ends the run, after a line in the metrics.
   Error diverged(const StepResult& result, std::string what);
-  void check_numerics(const StepResult& result, double scale_before);
+  void check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
+                      const Batch& batch);
+  /// Ends the run at an overflow at the minimum of the loss scale, if the policy says so.
+  void check_floor(const StepResult& result, const Batch& batch);
   void count_accuracy(const Batch& batch);
   void log_step(const StepResult& result, Progress& progress);
   void report(const StepResult& result, double data_wait, Progress& progress);

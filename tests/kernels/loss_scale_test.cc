@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 
 #include "harness.h"
@@ -36,14 +37,14 @@ Attributes attributes_of(const LossScaleRule& rule) {
 /// them.
 Trace trace_of(const LossScaleRule& rule, std::string_view events, float init = 1024) {
   LossScaleState state = math::initial_loss_scale(rule, init);
-  std::vector<Tensor> tensors = {Tensor::scalar(state.scale), Tensor::scalar(state.growth),
-                                 Tensor::scalar(state.hysteresis), Tensor::scalar(state.pending),
-                                 Tensor::scalar(state.clean)};
-  const std::vector<OutputSpec> outputs = {{DType::kF32, {}},
-                                           {DType::kI32, {}},
-                                           {DType::kI32, {}},
-                                           {DType::kF32, {}},
-                                           {DType::kI32, {}}};
+  std::vector<Tensor> tensors = {
+      Tensor::scalar(state.scale),        Tensor::scalar(state.growth),
+      Tensor::scalar(state.hysteresis),   Tensor::scalar(state.pending),
+      Tensor::scalar(state.clean),        Tensor::scalar(state.skips),
+      Tensor::scalar(state.skips_in_row), Tensor::scalar(state.floor_hits)};
+  const std::vector<OutputSpec> outputs = {{DType::kF32, {}}, {DType::kI32, {}}, {DType::kI32, {}},
+                                           {DType::kF32, {}}, {DType::kI32, {}}, {DType::kI64, {}},
+                                           {DType::kI32, {}}, {DType::kI32, {}}};
   Trace scales;
   for (const char event : events) {
     state = math::update_loss_scale(rule, state, event == 'F');
@@ -54,6 +55,9 @@ Trace trace_of(const LossScaleRule& rule, std::string_view events, float init = 
     EXPECT_EQ(tensors[2].at_as_int(0), state.hysteresis);
     EXPECT_EQ(tensors[3].at_as_double(0), state.pending);
     EXPECT_EQ(tensors[4].at_as_int(0), state.clean);
+    EXPECT_EQ(tensors[5].at_as_int(0), state.skips);
+    EXPECT_EQ(tensors[6].at_as_int(0), state.skips_in_row);
+    EXPECT_EQ(tensors[7].at_as_int(0), state.floor_hits);
     scales.push_back(state.scale);
   }
   return scales;
@@ -158,6 +162,24 @@ TEST(LossScale, StopsAtItsLowerBound) {
   rule.min = 1;
   EXPECT_EQ(trace_of(rule, "IIIIII", 8), (Trace{4, 2, 1, 1, 1, 1}));
   EXPECT_EQ(trace_of(rule, "I", 0.5f), (Trace{0.5f})) << "a bound must not raise the scale";
+}
+
+TEST(LossScale, CountsSkipsAndHitsOfTheFloor) {
+  LossScaleRule rule = plain_rule();
+  rule.min = 256;
+  rule.hysteresis = 2;
+  LossScaleState state = math::initial_loss_scale(rule, 1024);
+  const auto after = [&](std::string_view events) {
+    for (const char event : events) state = math::update_loss_scale(rule, state, event == 'F');
+    return std::array<int64_t, 3>{state.skips, state.skips_in_row, state.floor_hits};
+  };
+  EXPECT_EQ(after("FI"), (std::array<int64_t, 3>{1, 1, 0})) << "hysteresis holds";
+  EXPECT_EQ(after("II"), (std::array<int64_t, 3>{3, 3, 0})) << "down to 256";
+  EXPECT_EQ(after("I"), (std::array<int64_t, 3>{4, 4, 1})) << "no way down";
+  EXPECT_EQ(after("F"), (std::array<int64_t, 3>{4, 0, 1}));
+  EXPECT_EQ(after("I"), (std::array<int64_t, 3>{5, 1, 2})) << "hysteresis is used up";
+  rule.min = 0;
+  EXPECT_EQ(after("III"), (std::array<int64_t, 3>{8, 4, 2})) << "no floor";
 }
 
 TEST(LossScale, StopsAtItsUpperBoundAndBeforeInfinity) {

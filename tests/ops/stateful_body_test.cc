@@ -155,9 +155,10 @@ TEST(StatefulBody, UpdateLossScaleFollowsTheKernel) {
       const auto left = static_cast<int32_t>(scaler.attributes.get_int("hysteresis", 1));
       std::vector<Tensor> state = {Tensor::scalar<float>(1024), Tensor::scalar<int32_t>(0),
                                    Tensor::scalar<int32_t>(left), Tensor::scalar<float>(1024),
-                                   Tensor::scalar<int32_t>(0)};
+                                   Tensor::scalar<int32_t>(0), Tensor::scalar<int64_t>(0),
+                                   Tensor::scalar<int32_t>(0), Tensor::scalar<int32_t>(0)};
       for (char event : events) {
-        BodyCase call{scaler.name, "UpdateLossScale", scaler.attributes, state, 5};
+        BodyCase call{scaler.name, "UpdateLossScale", scaler.attributes, state, 8};
         call.inputs.push_back(Tensor::scalar<bool>(event == 'F'));
         expect_body_identical(call);
         state = run_kernel(call);

@@ -2,9 +2,17 @@
 // wrong is an error that names the line.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
 #include "base/error.h"
 #include "passes/compile.h"
 #include "passes/policy_file.h"
+#include "passes/precision/presets.h"
 
 namespace halfnote {
 namespace {
@@ -38,6 +46,7 @@ TEST(PolicyFile, EveryKeyShowsInTheMetadata) {
       "[loss_scale]\npublish_delay = 1",
       "[loss_scale]\nmin = 2",
       "[loss_scale]\nmax = 4096",
+      "[loss_scale]\non_floor = \"raise\"",
       "[train]\nloss = \"mse\"",
       "[train]\nloss_output = \"l\"",
       "[train]\nloss_input = \"i\"",
@@ -108,6 +117,83 @@ TEST(PolicyFile, ErrorsNameTheLineAndTheNearestKey) {
   expect_refused("[precision\n", {"policy.toml:1", "no valid TOML"});
   expect_refused("[precision]\ndtype = \"int8\"", {"fp32, fp16 or bf16", "int8"});
   expect_refused("[loss_scale]\npreset = \"pytorhc\"", {"pytorhc", "pytorch"});
+}
+
+// --- presets -------------------------------------------------------------------------------------
+
+/// `2¹⁶` or a plain number.
+float number(std::string text) {
+  static const std::pair<const char*, const char*> kDigits[] = {
+      {"⁰", "0"}, {"¹", "1"}, {"²", "2"}, {"³", "3"}, {"⁴", "4"},
+      {"⁵", "5"}, {"⁶", "6"}, {"⁷", "7"}, {"⁸", "8"}, {"⁹", "9"}};
+  std::string exponent;
+  for (size_t at = 1; at < text.size();) {
+    bool found = false;
+    for (const auto& [power, digit] : kDigits) {
+      if (text.compare(at, std::strlen(power), power) != 0) continue;
+      exponent += digit;
+      at += std::strlen(power);
+      found = true;
+      break;
+    }
+    if (!found) break;
+  }
+  return exponent.empty() ? std::stof(text) : std::exp2(std::stof(exponent));
+}
+
+/// The cells of the rows of the docs' table, by the name in the first.
+std::map<std::string, std::vector<std::string>> documented_presets() {
+  std::ifstream file(std::filesystem::path(HALFNOTE_SOURCE_DIR) / "docs/loss-scaling.md");
+  std::map<std::string, std::vector<std::string>> rows;
+  bool inside = false;
+  for (std::string line; std::getline(file, line);) {
+    inside |= line == "## Presets";
+    if (!inside || !line.starts_with("| `")) continue;
+    std::vector<std::string> cells;
+    std::istringstream stream(line.substr(1));
+    for (std::string cell; std::getline(stream, cell, '|');) {
+      cell.erase(0, cell.find_first_not_of(' '));
+      cell.erase(cell.find_last_not_of(' ') + 1);
+      cells.push_back(cell);
+    }
+    const size_t end = cells[0].find('`', 1);
+    rows.emplace(cells[0].substr(1, end - 1), cells);
+  }
+  return rows;
+}
+
+TEST(Presets, AreAsTheDocsSay) {
+  const auto rows = documented_presets();
+  EXPECT_EQ(rows.size(), scaler_presets().size());
+  for (const ScalerPreset& preset : scaler_presets()) {
+    const auto found = rows.find(std::string(preset.name));
+    ASSERT_NE(found, rows.end()) << preset.name;
+    const std::vector<std::string>& cells = found->second;
+    ASSERT_EQ(cells.size(), 12u) << preset.name;
+    const LossScaler& s = preset.scaler;
+    const std::vector<float> numbers = {s.init,
+                                        s.up,
+                                        s.down,
+                                        static_cast<float>(s.interval),
+                                        static_cast<float>(s.hysteresis),
+                                        static_cast<float>(s.first_window_extra),
+                                        static_cast<float>(s.publish_delay),
+                                        static_cast<float>(s.warmup_interval),
+                                        s.min,
+                                        s.max};
+    constexpr size_t kCells[] = {1, 2, 3, 4, 5, 7, 8, 9, 10, 11};
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      EXPECT_EQ(number(cells[kCells[i]]), numbers[i]) << preset.name << ", column " << kCells[i];
+    }
+    EXPECT_EQ(cells[6], s.refill) << preset.name;
+  }
+}
+
+TEST(Presets, KerasHasTwoNames) {
+  EXPECT_EQ(scaler_preset("keras3"), scaler_preset("keras"));
+  EXPECT_EQ(scaler_preset("deepspeed").on_floor, "raise");
+  EXPECT_EQ(scaler_preset("pytorch").on_floor, "hold");
+  EXPECT_EQ(scaler_preset("halfnote").on_floor, "diagnose");
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ Model tiny_artifact(const TinyOptions& options) {
   compile.policy.dtype = options.precision;
   compile.policy.scaler.init = options.first_scale;
   compile.policy.scaler.min = options.least_scale;
+  compile.policy.scaler.on_floor = options.on_floor;
   compile.train.loss = options.loss;
   compile.train.optimizer.lr = options.lr;
   compile.train.optimizer.weight_decay = 0.01f;

@@ -20,6 +20,7 @@ struct TinyOptions {
   float lr = 0.05f;
   float first_scale = 65536.0f;
   float least_scale = 1.0f;
+  std::string on_floor = "diagnose";
   float clip_norm = 0.0f;
   std::string loss = "cross_entropy";
   BatchDim batch = BatchDim::kSymbolic;

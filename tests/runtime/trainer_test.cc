@@ -142,11 +142,50 @@ TinyRun run_on_infinities(const Model& artifact, const std::filesystem::path& fo
   return {trainer.run(progress), {}, {}};
 }
 
+TEST(Trainer, AnOverflowAtTheFloorIsDiagnosed) {
+  const test::TempFolder folder;
+  // 2^16 falls to 1 in 16 skips.
+  const auto run = [&](const char* on_floor, const char* name, int64_t accumulation = 1) {
+    run_on_infinities(
+        test::tiny_artifact(
+            {.precision = DType::kF16, .accumulation = accumulation, .on_floor = on_floor}),
+        folder / name);
+  };
+  test::expect_error(ErrorCode::kNumerics, {"step 17", "smallest loss scale", "\"x\" holds Inf"},
+                     [&] { run("diagnose", "diagnosed"); });
+  test::expect_error(ErrorCode::kNumerics, {"step 34", "\"x\" holds Inf"},
+                     [&] { run("diagnose", "accumulated", 2); });
+  test::expect_error(ErrorCode::kNumerics, {"step 17", "loss scale 1"},
+                     [&] { run("raise", "raised"); });
+}
+
+TEST(Trainer, ADiagnosisNamesTheNodeAndKeepsTheStates) {
+  Session session(test::tiny_artifact({.precision = DType::kF16}), {1, {}, {}});
+  const Dataset data = test::tiny_data(4);
+  std::vector<Tensor> batch = {data.fields()[0].data.deep_copy(), data.fields()[1].data};
+  session.step(batch);
+  EXPECT_EQ(session.diagnose(batch), "");
+  // 6 features of 60000 each: finite in f16, but not their product with the weights.
+  for (float& value : batch[0].mutable_data<float>()) value = 60000;
+  const StateEntry* weight = session.state().find("w1");
+  session.state().set(*weight, Tensor::full(DType::kF32, weight->shape, 2));
+  std::vector<Tensor> before;
+  for (const StateEntry& entry : session.state().entries())
+    before.push_back(session.state().get(entry));
+  const std::string found = session.diagnose(batch);
+  EXPECT_THAT(found, HasSubstr("(Gemm) makes the first Inf"));
+  size_t i = 0;
+  for (const StateEntry& entry : session.state().entries()) {
+    EXPECT_TRUE(identical(session.state().get(entry), before[i++])) << entry.name;
+  }
+}
+
 TEST(Trainer, GivesUpWhenNoLossScaleHelps) {
   const test::TempFolder folder;
   // 2^16 falls to 1 in 16 skips, and at 1 it is given 50 more.
   test::expect_error(ErrorCode::kNumerics, {"last 50 updates up to step 66", "loss scale 1"}, [&] {
-    run_on_infinities(test::tiny_artifact({.precision = DType::kF16}), folder / "f16");
+    run_on_infinities(test::tiny_artifact({.precision = DType::kF16, .on_floor = "hold"}),
+                      folder / "f16");
   });
   test::expect_error(ErrorCode::kNumerics, {"last 50 updates up to step 50"}, [&] {
     run_on_infinities(test::tiny_artifact({.precision = DType::kBF16}), folder / "bf16");
@@ -157,8 +196,9 @@ TEST(Trainer, GivesUpWhenNoLossScaleHelps) {
                       folder / "unbounded");
   });
   test::expect_error(ErrorCode::kNumerics, {"last 50 updates up to step 132"}, [&] {
-    run_on_infinities(test::tiny_artifact({.precision = DType::kF16, .accumulation = 2}),
-                      folder / "accumulated");
+    run_on_infinities(
+        test::tiny_artifact({.precision = DType::kF16, .accumulation = 2, .on_floor = "hold"}),
+        folder / "accumulated");
   });
 }
 

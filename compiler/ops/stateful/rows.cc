@@ -88,7 +88,7 @@ std::vector<OperatorRow> scaler_rows() {
        .fp32_outputs = 0b1001,
        .scale = ScaleRule::kSame,
        .no_gradient = kUpdate,
-       .infer = infer_like<0, 1, 2, 3, 4>,
+       .infer = infer_like<0, 1, 2, 3, 4, 5, 6, 7>,
        .body = update_loss_scale_body,
        .note = "the dynamic loss scale's state after a step"},
   };

@@ -54,7 +54,10 @@ class ScaleUpdate {
         hysteresis_(body.inputs[2]),
         pending_(body.inputs[3]),
         clean_(body.inputs[4]),
-        finite_(body.inputs[5]) {}
+        skips_(body.inputs[5]),
+        skips_in_row_(body.inputs[6]),
+        floor_hits_(body.inputs[7]),
+        finite_(body.inputs[8]) {}
 
   std::vector<Expr> run() {
     const Expr before = rule_.publish_delay ? pending_ : scale_;
@@ -63,9 +66,14 @@ class ScaleUpdate {
     const Expr next = select(finite_, good.scale, bad.scale);
     const Expr published = rule_.publish_delay ? b_.op("Identity", {pending_}) : next;
     const Expr pending = rule_.publish_delay ? next : b_.op("Identity", {next});
-    return {published, select(finite_, good.growth, bad.growth),
-            select(finite_, good.hysteresis, bad.hysteresis), pending,
-            select(finite_, clean_, number(-1))};
+    return {published,
+            select(finite_, good.growth, bad.growth),
+            select(finite_, good.hysteresis, bad.hysteresis),
+            pending,
+            select(finite_, clean_, number(-1)),
+            select(finite_, skips_, skips_ + 1.0),
+            select(finite_, number(0), skips_in_row_ + 1.0),
+            select(finite_, floor_hits_, hits_after_overflow(before))};
   }
 
  private:
@@ -86,6 +94,13 @@ class ScaleUpdate {
       shrunk = select(b_.op("Less", {shrunk, real(rule_.min)}), floor, shrunk);
     }
     return {select(more, before, shrunk), number(0), left};
+  }
+
+  Expr hits_after_overflow(Expr before) {
+    if (rule_.min <= 0) return b_.op("Identity", {floor_hits_});
+    const Expr stays = b_.op("Greater", {hysteresis_, number(1)});
+    const Expr above = b_.op("Greater", {before, real(rule_.min)});
+    return select(b_.op("Or", {stays, above}), floor_hits_, floor_hits_ + 1.0);
   }
 
   Outcome after_clean(Expr before) {
@@ -118,7 +133,8 @@ class ScaleUpdate {
 
   Builder& b_;
   const Rule rule_;
-  const Expr scale_, growth_, hysteresis_, pending_, clean_, finite_;
+  const Expr scale_, growth_, hysteresis_, pending_, clean_, skips_, skips_in_row_, floor_hits_,
+      finite_;
 };
 
 }  // namespace

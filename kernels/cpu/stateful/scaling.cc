@@ -138,13 +138,14 @@ math::LossScaleRule read_rule(const Attributes& attributes) {
 }
 
 Prepared prepare_update_loss_scale(const KernelCall& call) {
-  constexpr DType kTypes[] = {DType::kF32, DType::kI32, DType::kI32,
-                              DType::kF32, DType::kI32, DType::kBool};
-  if (call.inputs.size() != 6 || call.outputs.size() != 5) {
+  constexpr DType kTypes[] = {DType::kF32, DType::kI32, DType::kI32, DType::kF32, DType::kI32,
+                              DType::kI64, DType::kI32, DType::kI32, DType::kBool};
+  constexpr size_t kStates = 8;
+  if (call.inputs.size() != kStates + 1 || call.outputs.size() != kStates) {
     return Prepared::no("an operand is missing");
   }
-  for (size_t i = 0; i < 6; ++i) {
-    if (call.inputs[i].dtype != kTypes[i] || (i < 5 && call.outputs[i].dtype != kTypes[i])) {
+  for (size_t i = 0; i <= kStates; ++i) {
+    if (call.inputs[i].dtype != kTypes[i] || (i < kStates && call.outputs[i].dtype != kTypes[i])) {
       return Prepared::no("operand of the wrong type");
     }
   }
@@ -153,15 +154,20 @@ Prepared prepare_update_loss_scale(const KernelCall& call) {
     return Prepared::no("refill is neither on_growth nor every_clean");
   }
   const auto body = [rule = read_rule(attributes_of(call))](const KernelBuffers& buffers) {
-    const math::LossScaleState old = {*buffers.in<float>(0), *buffers.in<int32_t>(1),
+    const math::LossScaleState old = {*buffers.in<float>(0),   *buffers.in<int32_t>(1),
                                       *buffers.in<int32_t>(2), *buffers.in<float>(3),
-                                      *buffers.in<int32_t>(4)};
-    const math::LossScaleState next = math::update_loss_scale(rule, old, *buffers.in<bool>(5));
+                                      *buffers.in<int32_t>(4), *buffers.in<int64_t>(5),
+                                      *buffers.in<int32_t>(6), *buffers.in<int32_t>(7)};
+    const math::LossScaleState next =
+        math::update_loss_scale(rule, old, *buffers.in<bool>(kStates));
     *buffers.out<float>(0) = next.scale;
     *buffers.out<int32_t>(1) = next.growth;
     *buffers.out<int32_t>(2) = next.hysteresis;
     *buffers.out<float>(3) = next.pending;
     *buffers.out<int32_t>(4) = next.clean;
+    *buffers.out<int64_t>(5) = next.skips;
+    *buffers.out<int32_t>(6) = next.skips_in_row;
+    *buffers.out<int32_t>(7) = next.floor_hits;
   };
   return make_kernel(body, 0, [](size_t input, size_t output) { return input == output; });
 }

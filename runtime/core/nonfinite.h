@@ -1,0 +1,28 @@
+// Where a run first makes an Inf or a NaN out of finite numbers: for the message of a training that
+// is given up. Slow; used once.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "compiler/ir/graph.h"
+#include "runtime/core/executor.h"
+
+namespace halfnote {
+
+struct NonFinite {
+  std::string node, op;  // empty for an input or a state that is not finite itself
+  std::string value;
+  bool nan = false;  // else Inf
+};
+
+/// Runs the program once and gives the first value that holds a NaN (an Inf) though no operand of
+/// its node holds one. `graph` is the graph that the program was planned from. The states change as
+/// in every run. Nothing if all stays finite.
+std::optional<NonFinite> find_nonfinite(Executor& executor, const StateStore& store,
+                                        const Graph& graph, std::span<const Tensor> inputs);
+
+/// `node "conv1" (Conv) makes the first Inf, in "y"`.
+std::string to_string(const NonFinite& found);
+
+}  // namespace halfnote
