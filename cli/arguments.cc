@@ -66,6 +66,17 @@ Every parse_every(std::string_view flag, std::string_view text) {
                 fmt::format("\"{}\"", text));
 }
 
+CLI::Validator at_least_one() {
+  return CLI::Validator(
+      [](const std::string& text) {
+        int64_t number = 0;
+        const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool good = code == std::errc() && end == text.data() + text.size() && number >= 1;
+        return good ? std::string() : "expected a whole number of at least 1, got " + text;
+      },
+      "");
+}
+
 std::string bytes_text(uint64_t bytes) {
   constexpr std::array<std::string_view, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024) return fmt::format("{} B", bytes);

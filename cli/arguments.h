@@ -1,6 +1,8 @@
 // Notations that several verbs share.
 #pragma once
 
+#include <CLI/CLI.hpp>
+
 #include <cstdint>
 #include <map>
 #include <string>
@@ -20,6 +22,9 @@ std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts)
 /// `500` or `500steps`; `1e` or `2epochs`; `0`: only at the end. Throws Error(kUsage) naming the
 /// flag.
 Every parse_every(std::string_view flag, std::string_view text);
+
+/// For options that count something: `at least 1`, in place of CLI11's range of a double.
+CLI::Validator at_least_one();
 
 /// `1.5 KiB`, `12.0 MiB`.
 std::string bytes_text(uint64_t bytes);

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 
 #include "base/error.h"
@@ -65,7 +66,9 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
     float fixed = 0;
     const auto [end, code] =
         std::from_chars(a.loss_scale.data(), a.loss_scale.data() + a.loss_scale.size(), fixed);
-    if (code == std::errc() && end == a.loss_scale.data() + a.loss_scale.size()) {
+    const bool too_large = code == std::errc::result_out_of_range;
+    if (too_large) fixed = std::numeric_limits<float>::infinity();
+    if ((code == std::errc() || too_large) && end == a.loss_scale.data() + a.loss_scale.size()) {
       o.policy.scaler = scaler_preset("static");
       o.policy.scaler.init = fixed;
     } else {
@@ -117,6 +120,30 @@ void write_text(const fs::path& file, const std::string& text) {
   write_file_atomic(file, std::span(&bytes, 1));
 }
 
+/// An output must not take the place of an input or of another output.
+void refuse_same_file(const CompileArguments& a) {
+  const std::pair<const char*, fs::path> files[] = {{"the model", a.model},
+                                                    {"--policy", a.policy},
+                                                    {"--report", a.report},
+                                                    {"the output", a.plan ? "" : output_of(a)}};
+  constexpr size_t kFirstWritten = 2;
+  for (size_t i = kFirstWritten; i < std::size(files); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      const auto& [written, path] = files[i];
+      if (path.empty() || files[k].second.empty()) continue;
+      std::error_code error;
+      if (!fs::equivalent(path, files[k].second, error) &&
+          fs::absolute(path, error).lexically_normal() !=
+              fs::absolute(files[k].second, error).lexically_normal())
+        continue;
+      throw Error(ErrorCode::kUsage,
+                  fmt::format("{} and {} are the same file", files[k].first, written))
+          .at({path.string(), {}, {}})
+          .hint("name another one (-o)");
+    }
+  }
+}
+
 int run(const CLI::App& verb, const CompileArguments& a) {
   if (a.emit != "artifact" && a.emit != "step") {
     throw Error(ErrorCode::kUsage, "unknown --emit")
@@ -124,6 +151,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   }
   if (a.emulate && a.emit != "step")
     throw Error(ErrorCode::kUsage, "--emulate-16bit goes with --emit step");
+  refuse_same_file(a);
   const CompileOptions options = options_of(verb, a);
   const CompileResult result = compile_file(a.model, options);
   for (const Remark& remark : result.remarks) {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/arguments.h"
 #include "cli/run_report.h"
 #include "cli/verbs.h"
 #include "compiler/onnx/export.h"
@@ -84,9 +85,12 @@ int run(const RunArguments& arguments) {
   progress_mode_from_name(arguments.progress);
   Model model = import_model(arguments.artifact, {});
   const BoundInputs bound = bind_inputs(model, arguments);
+  check_kernels(arguments.kernels);
+  check_export(arguments.export_file);
   TrainerOptions options = trainer_options(arguments, bound.batch);
   const RunData data = load_run_data(arguments, bound.inputs);
-  Session session(std::move(model), {arguments.threads, arguments.kernels, bound.dims});
+  Session session(std::move(model),
+                  {arguments.threads, arguments.kernels, bound.dims, arguments.plan_memory});
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;
   options.stop = [&signals] { return signals && signals->requested() != 0; };
@@ -113,13 +117,12 @@ void add_data_flags(CLI::App* verb, RunArguments& a) {
 }
 
 void add_length_flags(CLI::App* verb, RunArguments& a) {
-  verb->add_option("--epochs", a.epochs, "passes over the training data")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--steps", a.steps, "batches, in place of --epochs")->check(CLI::PositiveNumber);
+  verb->add_option("--epochs", a.epochs, "passes over the training data")->check(at_least_one());
+  verb->add_option("--steps", a.steps, "batches, in place of --epochs")->check(at_least_one());
   verb->add_option("--batch", a.batch,
                    "samples in a batch, where the model leaves it open "
                    "(default: 32)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   verb->add_option("--dim", a.dims, "bind another symbolic dim of the inputs: NAME=N")->take_all();
   verb->add_option("--seed", a.seed,
                    "order of the data, and dropout (default: 0, and for dropout "
@@ -142,7 +145,7 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
                    "evaluate every N steps, or Ne epochs; 0: only at "
                    "the end (default: 1e)");
   verb->add_option("--log-every", a.log_every, "steps between lines of metrics.jsonl (default: 1)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least_one());
   verb->add_option("--progress", a.progress, "auto, bar, plain or none");
   verb->add_option("--export", a.export_file,
                    "where the trained model goes, as plain inference "

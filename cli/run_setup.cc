@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <array>
 #include <charconv>
@@ -9,6 +10,8 @@
 
 #include "base/error.h"
 #include "cli/arguments.h"
+#include "kernels/kernel.h"
+#include "passes/canonical/bind_dims.h"
 #include "runtime/train/data/spec.h"
 
 namespace halfnote::cli {
@@ -51,31 +54,6 @@ Dataset take_first(const Dataset& data, int64_t limit) {
   return Dataset(data.origin(), std::move(fields));
 }
 
-std::set<std::string> symbols_of(const Graph& graph) {
-  std::set<std::string> symbols;
-  for (const ValueId input : graph.inputs()) {
-    const ValueType& type = graph.value(input).type;
-    if (!type.shape) continue;
-    for (const Dim& dim : *type.shape) {
-      if (!dim.known() && !dim.symbol.empty()) symbols.insert(dim.symbol);
-    }
-  }
-  return symbols;
-}
-
-void check_symbols(const Graph& graph, const std::map<std::string, int64_t>& dims) {
-  const std::set<std::string> symbols = symbols_of(graph);
-  for (const auto& [name, number] : dims) {
-    if (symbols.contains(name)) continue;
-    const std::string_view near = closest(name, symbols);
-    throw Error(ErrorCode::kUsage, fmt::format("--dim {}: the inputs have no such dim", name))
-        .expected(symbols.empty() ? std::string("no --dim: all dims are numbers")
-                                  : fmt::format("one of {}", fmt::join(symbols, ", ")),
-                  fmt::format("\"{}\"", name))
-        .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
-  }
-}
-
 /// The numbers that the first dims of the inputs must have: from the artifact, from --dim.
 struct BatchSource {
   std::optional<int64_t> fixed, bound;
@@ -105,7 +83,7 @@ int64_t choose_batch(const BatchSource& source, int64_t given) {
   const auto refuse = [&](const char* who, int64_t wanted, int64_t got) {
     throw Error(ErrorCode::kUsage, fmt::format("{} has another batch size", who))
         .expected(std::to_string(wanted), std::to_string(got))
-        .hint("a symbolic first dim in the model lets the run choose the batch size");
+        .hint("leave --batch out; a symbolic first dim in the model lets the run choose");
   };
   if (source.fixed && given > 0 && given != *source.fixed)
     refuse("the artifact", *source.fixed, given);
@@ -133,6 +111,31 @@ void check_device(const std::string& device) {
       .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
 }
 
+void check_kernels(const std::string& kernels) {
+  if (kernels.empty()) return;
+  std::set<std::string, std::less<>> names;
+  for (const KernelRow& row : cpu_kernels().rows()) {
+    if (row.name.starts_with(kernels)) return;
+    names.emplace(row.name.substr(0, row.name.find('.')));
+  }
+  throw Error(ErrorCode::kUsage, "--kernels names no kernel")
+      .expected(fmt::format("the start of a kernel's name: {}", fmt::join(names, ", ")),
+                fmt::format("\"{}\"", kernels))
+      .hint("`halfnote ops` lists the kernels");
+}
+
+void check_export(const std::string& file) {
+  if (file.empty()) return;
+  const fs::path folder = fs::absolute(file).parent_path();
+  std::error_code error;
+  if (fs::is_directory(folder, error) && ::access(folder.c_str(), W_OK) == 0 &&
+      !fs::is_directory(file, error))
+    return;
+  throw Error(ErrorCode::kIo, "the trained model cannot be written there")
+      .at({file, {}, {}})
+      .expected("a file in a folder that can be written", file);
+}
+
 BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
   if (!model.is_training()) {
     throw Error(ErrorCode::kModel, "the model has no training step")
@@ -142,7 +145,7 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
   const Graph& graph = model.training.front().graph;
   BoundInputs bound;
   bound.dims = parse_dims(arguments.dims);
-  check_symbols(graph, bound.dims);
+  check_dim_names(graph, bound.dims);
   BatchSource source;
   for (const ValueId input : graph.inputs()) {
     const Value& value = graph.value(input);
@@ -214,6 +217,8 @@ TrainerOptions trainer_options(const RunArguments& arguments, int64_t batch) {
   options.seed = arguments.seed;
   options.epochs = arguments.epochs;
   options.steps = arguments.steps;
+  // A plan has no length, but the trainer wants one.
+  if (arguments.plan_memory && options.epochs == 0 && options.steps == 0) options.steps = 1;
   options.evaluate = parse_every("--eval-every", arguments.eval_every);
   options.save = parse_every("--save-every", arguments.save_every);
   options.keep = arguments.keep;

@@ -34,6 +34,12 @@ struct RunArguments {
 /// Throws Error(kDevice) for a device that this build lacks, Error(kUsage) for a word that is none.
 void check_device(const std::string& device);
 
+/// Throws Error(kUsage) where no kernel's name starts so.
+void check_kernels(const std::string& kernels);
+/// Throws Error(kIo) for a file that cannot be written, before a training that would be for
+/// nothing.
+void check_export(const std::string& file);
+
 /// The inputs of an artifact with their symbolic dims bound.
 struct BoundInputs {
   int64_t batch = 0;

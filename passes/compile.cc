@@ -3,10 +3,12 @@
 #include <map>
 #include <set>
 
+#include "base/error.h"
 #include "base/version.h"
 #include "compiler/ir/node_names.h"
 #include "compiler/ops/body.h"
 #include "compiler/ops/operator.h"
+#include "passes/canonical/bind_dims.h"
 #include "passes/canonical/infer_shapes.h"
 
 namespace halfnote {
@@ -35,7 +37,23 @@ void attach_bodies(Model& model) {
   if (any) model.opsets[std::string(kHalfnoteDomain)] = 1;
 }
 
+namespace {
+
+/// Steps, padding and casts of an earlier compilation would be taken for the user's own.
+void refuse_compiled(const Model& model) {
+  const auto stage = model.metadata.find("halfnote.stage");
+  if (stage == model.metadata.end()) return;
+  throw Error(ErrorCode::kModel, "the model was compiled by halfnote already")
+      .at({model.source, {}, {}})
+      .expected("a source model", "stage " + stage->second)
+      .hint("compile the model that this was made from, or one that halfnote run exported");
+}
+
+}  // namespace
+
 CompileResult compile(Model model, const CompileOptions& options, EvaluateConstants evaluate) {
+  refuse_compiled(model);
+  check_dim_names(model.graph, options.dims);
   CompileResult result;
   PassContext context{options, infer_node, std::move(evaluate), result.remarks, {}};
   result.pipeline = run_pipeline(model, context, compile_pipeline());

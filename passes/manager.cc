@@ -112,6 +112,8 @@ void dump(const Model& model, const PassRow& row, size_t index, const CompileOpt
   number.insert(0, number.size() < 2 ? 1 : 0, '0');
   const std::filesystem::path file = std::filesystem::path(options.dump_folder) /
                                      (number + "-" + std::string(row.name) + ".onnxtxt");
+  std::error_code error;
+  std::filesystem::create_directories(options.dump_folder, error);  // the write below says why not
   const std::string text = print(model, {.elide_above = 64});
   const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
   write_file_atomic(file, std::span(&bytes, 1));

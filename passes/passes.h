@@ -11,6 +11,7 @@ bool inline_functions(Model& model, PassContext& context);
 bool lift_opset(Model& model, PassContext& context);
 bool bind_dims(Graph& graph, PassContext& context);
 bool choose_trainable(Model& model, PassContext& context);
+bool widen_weights(Model& model, PassContext& context);
 bool infer_shapes(Graph& graph, PassContext& context);
 bool fold_constants(Graph& graph, PassContext& context);
 bool canonicalize(Graph& graph, PassContext& context);

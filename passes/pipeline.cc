@@ -24,6 +24,8 @@ constexpr PassRow kRows[] = {
      "dims the user fixed (--dim) are numbers from here on"},
     {"choose-trainable", nullptr, choose_trainable, kAll, kImp, kImp, false,
      "weights must not be folded as if they were constants"},
+    {"widen-weights", nullptr, widen_weights, kAll, kImp, kImp, true,
+     "the weights of f16 models, before types are inferred"},
     {"infer-shapes", infer_shapes, nullptr, kAll, kImp, kImp, true, "every later pass reads types"},
     {"fold-constants", fold_constants, nullptr, kAll, kImp, kImp, false,
      "the shape arithmetic of exporters disappears"},

@@ -7,6 +7,10 @@
 // alone: dims that no option names.
 #include "passes/canonical/bind_dims.h"
 
+#include <set>
+#include <vector>
+
+#include "base/error.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -33,6 +37,28 @@ bool bind_symbols(Graph& graph, const std::map<std::string, int64_t>& dims) {
     if (value.alive) changed |= bind(value.type, dims);
   }
   return changed;
+}
+
+void check_dim_names(const Graph& graph, const std::map<std::string, int64_t>& dims) {
+  std::set<std::string> symbols;
+  for (ValueId input : graph.inputs()) {
+    const ValueType& type = graph.value(input).type;
+    if (!type.is_tensor() || !type.shape) continue;
+    for (const Dim& dim : *type.shape) {
+      if (!dim.known() && !dim.symbol.empty()) symbols.insert(dim.symbol);
+    }
+  }
+  std::string list;
+  for (const std::string& symbol : symbols) list += (list.empty() ? "" : ", ") + symbol;
+  for (const auto& [name, number] : dims) {
+    if (symbols.contains(name)) continue;
+    const std::string_view near =
+        closest(name, std::vector<std::string>(symbols.begin(), symbols.end()));
+    throw Error(ErrorCode::kUsage, "--dim " + name + ": the inputs have no such dim")
+        .expected(symbols.empty() ? "no --dim: all dims are numbers" : "one of " + list,
+                  "\"" + name + "\"")
+        .hint(near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
+  }
 }
 
 bool bind_dims(Graph& graph, PassContext& context) {

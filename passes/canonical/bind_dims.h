@@ -13,4 +13,7 @@ namespace halfnote {
 /// them are left to `infer_graph`. Returns true when a type changed.
 bool bind_symbols(Graph& graph, const std::map<std::string, int64_t>& dims);
 
+/// Throws Error(kUsage) for a name that no input of the graph has as a dim.
+void check_dim_names(const Graph& graph, const std::map<std::string, int64_t>& dims);
+
 }  // namespace halfnote

@@ -96,7 +96,7 @@ const LossScaler& scaler_preset(std::string_view name) {
   throw Error(ErrorCode::kUsage, "unknown loss-scale preset")
       .expected("one of pytorch, keras, deepspeed, … (docs/loss-scaling.md)",
                 "\"" + std::string(name) + "\"")
-      .hint(near.empty() ? "`halfnote compile --help` lists them"
+      .hint(near.empty() ? "`halfnote ops --presets` lists them"
                          : "did you mean " + std::string(near) + "?");
 }
 

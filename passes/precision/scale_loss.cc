@@ -19,6 +19,7 @@
 //
 // Afterwards every value carries the right power of S (scale_units.h); anything else is a compile
 // error.
+#include <cmath>
 #include <vector>
 
 #include "base/error.h"
@@ -34,7 +35,8 @@ void check_scaler(const LossScaler& s) {
   const auto refuse = [](const char* what, const char* want, const std::string& got) {
     throw Error(ErrorCode::kUsage, std::string("loss scaler: ") + what).expected(want, got);
   };
-  if (!(s.init > 0)) refuse("init", "a number above 0", std::to_string(s.init));
+  if (!(s.init > 0 && std::isfinite(s.init)))
+    refuse("init", "a finite number above 0", std::to_string(s.init));
   if (!(s.up >= 1)) refuse("up", "a factor of 1 or more", std::to_string(s.up));
   if (!(s.down > 0 && s.down <= 1)) refuse("down", "a factor in (0, 1]", std::to_string(s.down));
   if (s.interval < 1) refuse("interval", "1 or more", std::to_string(s.interval));
@@ -186,12 +188,14 @@ class Scaling {
       return b_.value(graph_.add_initializer(name, Tensor::scalar<int32_t>(first)));
     };
     const std::vector<Expr> states = {
-        b_.value(scale), int_state("loss_scale.growth", 0),
+        b_.value(scale),
+        int_state("loss_scale.growth", 0),
         int_state("loss_scale.hysteresis", static_cast<int32_t>(s.hysteresis)),
         b_.value(graph_.add_initializer("loss_scale.pending", Tensor::scalar<float>(s.init))),
         int_state("loss_scale.clean", 0),
         b_.value(graph_.add_initializer("loss_scale.skips", Tensor::scalar<int64_t>(0))),
-        int_state("loss_scale.skips_in_row", 0), int_state("loss_scale.floor_hits", 0)};
+        int_state("loss_scale.skips_in_row", 0),
+        int_state("loss_scale.floor_hits", 0)};
     graph_.value(states[3].id).scale_power = 1;
     std::vector<Expr> operands = states;
     operands.push_back(finite);

@@ -27,9 +27,11 @@ std::byte* allocate_arena(size_t bytes) {
 }  // namespace
 
 Executor::Executor(Program program, StateStore& store)
-    : program_(std::move(program)),
-      store_(store),
-      arena_(allocate_arena(program_.arena_bytes), free_arena) {
+    : program_(std::move(program)), store_(store), arena_(nullptr, free_arena) {}
+
+void Executor::allocate() {
+  if (arena_) return;
+  arena_.reset(allocate_arena(program_.arena_bytes));
   std::memset(arena_.get(), 0, program_.arena_bytes);
   resolve();
 }
@@ -79,6 +81,7 @@ void Executor::resolve() {
 }
 
 void Executor::run(std::span<const Tensor> inputs) {
+  allocate();
   if (inputs.size() != program_.inputs.size()) {
     throw Error(ErrorCode::kData, "wrong number of inputs for \"" + program_.name + "\"")
         .expected(std::to_string(program_.inputs.size()), std::to_string(inputs.size()));

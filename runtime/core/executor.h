@@ -16,9 +16,11 @@ using StepObserver = std::function<void(const ProgramStep& step, const KernelBuf
 
 class Executor {
  public:
-  /// Takes the program; the store must outlive the executor. Throws Error(kMemory) if the arena
-  /// does not fit.
+  /// Takes the program; the store must outlive the executor.
   Executor(Program program, StateStore& store);
+
+  /// Makes the arena, which the first run does otherwise. Throws Error(kMemory) if it does not fit.
+  void allocate();
 
   const Program& program() const { return program_; }
   /// Runs once on `inputs` (one per program input, in order; types and shapes are checked). The

@@ -186,6 +186,7 @@ Executor& Session::executor(std::string_view step, std::span<const Shape> shapes
   if (found == nullptr) {
     auto made = std::make_unique<Executor>(
         plan(ready_graph(step, shapes), *state_, {options_.kernels, options_.threads}), *state_);
+    if (!options_.plan_only) made->allocate();
     found = made.get();
     executors_.push_back(
         {std::string(step), std::vector<Shape>(shapes.begin(), shapes.end()), std::move(made)});

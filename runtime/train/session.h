@@ -28,6 +28,7 @@ struct SessionOptions {
   int threads = 0;                      // 0: all cores
   std::string kernels;                  // only kernels whose name starts with this (`reference`)
   std::map<std::string, int64_t> dims;  // bound besides what the shapes say
+  bool plan_only = false;               // arenas are planned, but not made before a step
 };
 
 /// What one call of Session::step did.

@@ -335,6 +335,15 @@ void Trainer::train(Progress& progress) {
   if (saved_ != position_.step) save(progress);
 }
 
+/// A run whose every update was skipped trained nothing.
+void Trainer::refuse_idle_run() {
+  if (result_.stopped || position_.skipped == 0 || session_.applied_steps() > 0) return;
+  throw diverged(last_, fmt::format("none of the {} updates was finite: nothing was trained",
+                                    position_.skipped))
+      .expected("an update with finite gradients", fmt::format("loss scale {}", last_.loss_scale))
+      .hint("train longer, or start with a smaller loss scale (--loss-scale)");
+}
+
 TrainResult Trainer::run(Progress& progress) {
   const Clock::time_point begin = Clock::now();
   try {
@@ -350,6 +359,7 @@ TrainResult Trainer::run(Progress& progress) {
   result_.stopped = position_.step < total_steps() || !evaluated;
   result_.steps = position_.step;
   result_.applied = session_.applied_steps();
+  refuse_idle_run();
   result_.skipped = position_.skipped;
   result_.step_seconds = median({step_seconds_.begin(), step_seconds_.end()});
   result_.seconds = seconds_between(begin, Clock::now());

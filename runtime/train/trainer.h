@@ -92,6 +92,7 @@ class Trainer {
                       const Batch& batch);
   /// Ends the run at an overflow at the minimum of the loss scale, if the policy says so.
   void check_floor(const StepResult& result, const Batch& batch);
+  void refuse_idle_run();
   void count_accuracy(const Batch& batch);
   void log_step(const StepResult& result, Progress& progress);
   void report(const StepResult& result, double data_wait, Progress& progress);

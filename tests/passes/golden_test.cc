@@ -35,6 +35,7 @@ const GoldenRow kRows[] = {
     {"lift-opset", Sides::kRuns},
     {"bind-dims", Sides::kExact},
     {"choose-trainable", Sides::kExact},
+    {"widen-weights", Sides::kExact},
     {"infer-shapes", Sides::kExact},
     {"fold-constants", Sides::kExact},
     {"canonicalize", Sides::kExact},

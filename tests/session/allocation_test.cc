@@ -97,7 +97,9 @@ TEST(Allocation, PredictedMemoryIsWhatIsTaken) {
   copy.arena_bytes = program->arena_bytes;
   {
     const Probe probe;
-    const Executor executor(std::move(copy), session.state());
+    Executor executor(std::move(copy), session.state());
+    EXPECT_EQ(probe.bytes(), 0u) << "a plan takes nothing";
+    executor.allocate();
     EXPECT_EQ(probe.bytes(), program->arena_bytes) << "the arena is the one block it takes";
   }
 }

@@ -166,8 +166,25 @@ void InputMap::fill(size_t index, int64_t sample, int64_t row, Tensor& batch,
                     std::vector<float>& scratch) const {
   const Route& route = routes_[index];
   const size_t row_bytes = static_cast<size_t>(route.elements()) * size_of(route.input.dtype);
-  convert_sample(route, data_, sample, batch.mutable_bytes() + static_cast<size_t>(row) * row_bytes,
-                 scratch);
+  std::byte* target = batch.mutable_bytes() + static_cast<size_t>(row) * row_bytes;
+  convert_sample(route, data_, sample, target, scratch);
+  if (route.input.dtype == DType::kF32 && is_float(data_.fields()[route.field].data.dtype())) {
+    check_finite(route, sample, reinterpret_cast<const float*>(target));
+  }
+}
+
+void InputMap::check_finite(const Route& route, int64_t sample, const float* row) const {
+  bool special = false;
+  for (int64_t i = 0; i < route.elements(); ++i) special |= !std::isfinite(row[i]);
+  if (!special) return;
+  const auto bad =
+      std::find_if(row, row + route.elements(), [](float x) { return !std::isfinite(x); });
+  throw Error(ErrorCode::kData, fmt::format("sample {} of \"{}\" is not finite", sample,
+                                            data_.fields()[route.field].name))
+      .at({data_.origin(), {}, {}})
+      .expected("finite numbers",
+                fmt::format("{} in element {}", std::isnan(*bad) ? "NaN" : "Inf", bad - row))
+      .hint("clean the data: one such sample costs every update that it is in");
 }
 
 }  // namespace halfnote

@@ -311,6 +311,20 @@ TEST(Normalize, ReadsOneNumberOrOneAChannel) {
   }
 }
 
+TEST(Fill, NamesTheSampleThatIsNotFinite) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const Tensor x = Tensor::of<float>({3, 2}, {1, 2, 3, 4, 5, bad});
+    const ModelInput input{"x", DType::kF32, batch_of({2})};
+    const InputMap map(Dataset("data.npz", {{"x", x}}), {&input, 1});
+    Tensor batch = map.make_batch(0, 3);
+    std::vector<float> scratch;
+    map.fill(0, 0, 0, batch, scratch);
+    expect_error(ErrorCode::kData, {"data.npz", "sample 2 of \"x\"", "in element 1"},
+                 [&] { map.fill(0, 2, 2, batch, scratch); });
+  }
+}
+
 TEST(Normalize, MustFitTheChannels) {
   InputOptions options;
   parse_normalize("0/0,1/1", options);
