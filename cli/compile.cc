@@ -1,5 +1,6 @@
 // halfnote compile: an ONNX model in, a mixed-precision training artifact out.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -18,6 +19,9 @@
 #include "passes/policy_file.h"
 #include "passes/precision/presets.h"
 #include "passes/report.h"
+#include "passes/train/step.h"
+#include "runtime/core/state_store.h"
+#include "runtime/train/checkpoint/safetensors.h"
 #include "runtime/train/session.h"
 
 namespace halfnote::cli {
@@ -144,6 +148,30 @@ void refuse_same_file(const CompileArguments& a) {
   }
 }
 
+/// The first values of the states, which an emitted step takes as inputs.
+void write_states(const Model& model, const fs::path& file) {
+  const StateStore store(model);
+  std::vector<NamedTensor> tensors;
+  for (const StateEntry& entry : store.entries()) tensors.push_back({entry.name, store.get(entry)});
+  const SafetensorsLayout layout = lay_out_safetensors(tensors);
+  write_file_atomic(file, safetensors_parts(layout, tensors));
+}
+
+void write_steps(const CompileResult& result, const fs::path& file, const CompileArguments& a,
+                 bool accumulates) {
+  const Emulation emulation = a.emulate ? Emulation::k16Bit : Emulation::kNone;
+  std::vector<std::string> written = {file.string()};
+  export_model(emit_step(result.model, accumulates ? kAccumulateName : kStepName, emulation), file,
+               {});
+  if (accumulates) {
+    written.push_back(fs::path(file).replace_extension(".apply.onnx").string());
+    export_model(emit_step(result.model, kApplyName, emulation), written.back(), {});
+  }
+  written.push_back(fs::path(file).replace_extension(".states.safetensors").string());
+  write_states(result.model, written.back());
+  if (!a.quiet) std::cout << fmt::format("wrote {}\n", fmt::join(written, ", "));
+}
+
 int run(const CLI::App& verb, const CompileArguments& a) {
   if (a.emit != "artifact" && a.emit != "step") {
     throw Error(ErrorCode::kUsage, "unknown --emit")
@@ -168,19 +196,11 @@ int run(const CLI::App& verb, const CompileArguments& a) {
               << ": the file is good for inspect, but not for run\n";
   }
   const fs::path file = output_of(a);
-  if (a.emit == "artifact") {
-    export_model(result.model, file, {});
-  } else {
-    const std::string_view step = options.train.accumulation > 1 ? "accumulate" : "step";
-    const Emulation emulation = a.emulate ? Emulation::k16Bit : Emulation::kNone;
-    export_model(emit_step(result.model, step, emulation), file, {});
-    if (options.train.accumulation > 1) {
-      fs::path apply = file;
-      apply.replace_extension(".apply.onnx");
-      export_model(emit_step(result.model, "apply", emulation), apply, {});
-      if (!a.quiet) std::cout << "wrote " << apply.string() << " (the update from the sums)\n";
-    }
+  if (a.emit == "step") {
+    write_steps(result, file, a, options.train.accumulation > 1);
+    return 0;
   }
+  export_model(result.model, file, {});
   if (!a.quiet) std::cout << "wrote " << file.string() << "\n";
   return 0;
 }

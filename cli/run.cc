@@ -27,8 +27,8 @@ constexpr const char* kFooter =
     "Data: mnist:DIR, cifar10:DIR, cifar100:DIR, FILE.npz, or NAME=FILE.npy,… one file a field.\n"
     "A field goes to the input of its name, the rest in order; --map says otherwise. The formats\n"
     "with a test split are evaluated on it unless --eval-data names another set.\n"
-    "Ctrl-C, SIGTERM and SIGUSR1 finish the step, save and exit with code 75; the same command\n"
-    "with --resume goes on, bit-identical to a run that was not stopped.\n"
+    "Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 finish the step, save and exit with code 75; the same\n"
+    "command with --resume goes on, bit-identical to a run that was not stopped.\n"
     "A step is one batch; an artifact compiled with --accumulate N updates the weights every N\n"
     "steps.";
 

@@ -19,7 +19,7 @@ void handle(int signal) {
   const int saved = errno;
   int none = 0;
   const bool first = requested_signal.compare_exchange_strong(none, signal);
-  if (!first && signal != SIGUSR1) ::_exit(128 + signal);
+  if (!first && signal != SIGUSR1 && signal != SIGHUP) ::_exit(128 + signal);
   if (first) {
     static constexpr char kMessage[] =
         "\nstopping after this step; once more to stop at once without saving\n";
@@ -28,7 +28,7 @@ void handle(int signal) {
   errno = saved;
 }
 
-bool asks_to_stop(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGUSR1; }
+bool asks_to_stop(int signal) { return signal != SIGPIPE && signal != SIGXFSZ; }
 
 }  // namespace
 
@@ -42,7 +42,8 @@ SignalScope::SignalScope() {
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
     ::sigaction(kSignals[i], nullptr, &before_[i]);
-    const bool stays_ignored = kSignals[i] == SIGINT && before_[i].sa_handler == SIG_IGN;
+    const bool may_stay = kSignals[i] == SIGINT || kSignals[i] == SIGHUP;
+    const bool stays_ignored = may_stay && before_[i].sa_handler == SIG_IGN;
     if (!stays_ignored) ::sigaction(kSignals[i], &action, nullptr);
   }
 }

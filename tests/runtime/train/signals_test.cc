@@ -13,7 +13,7 @@ namespace halfnote {
 namespace {
 
 TEST(Signals, AskOnce) {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     ::signal(signal, SIG_DFL);  // a script may have started the tests with SIGINT ignored
     SignalScope scope;
     EXPECT_EQ(scope.requested(), 0);
@@ -89,6 +89,7 @@ TEST(Signals, EndTheProcessTheSecondTime) {
   EXPECT_EQ(exit_code_after({SIGTERM, SIGTERM}), 143);
   EXPECT_EQ(exit_code_after({SIGUSR1, SIGTERM}), 143);
   EXPECT_EQ(exit_code_after({SIGTERM, SIGUSR1}), 75);
+  EXPECT_EQ(exit_code_after({SIGHUP, SIGHUP}), 75);
 }
 
 }  // namespace
