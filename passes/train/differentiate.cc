@@ -36,7 +36,10 @@ std::vector<bool> reached_from_weights(const Graph& graph) {
     }
     if (!any) continue;
     for (ValueId output : graph.outputs(node)) {
-      if (output.valid() && is_float(graph.value(output).type.dtype)) reached[output.index] = true;
+      if (!output.valid()) continue;
+      // What is no tensor (a sequence) may hold floats.
+      const ValueType& type = graph.value(output).type;
+      reached[output.index] = !type.is_tensor() || is_float(type.dtype);
     }
   }
   return reached;
