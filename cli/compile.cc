@@ -148,6 +148,15 @@ void refuse_same_file(const CompileArguments& a) {
   }
 }
 
+/// What each pass did and took, for --verbose.
+void print_passes(const CompileResult& result) {
+  for (const PassRecord& pass : result.pipeline.records) {
+    std::cerr << fmt::format("pass {:<20} {:>8.2f} ms  {:>6} -> {} nodes{}\n", pass.name,
+                             pass.milliseconds, pass.nodes_before, pass.nodes_after,
+                             pass.changed ? "" : ", unchanged");
+  }
+}
+
 /// The first values of the states, which an emitted step takes as inputs.
 void write_states(const Model& model, const fs::path& file) {
   const StateStore store(model);
@@ -187,6 +196,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
     if (a.quiet || (!warning && !a.verbose)) continue;
     std::cerr << (warning ? "warning: " : "note: ") << remark.where << ": " << remark.text << "\n";
   }
+  if (a.verbose && !a.quiet) print_passes(result);
   const Report report = make_report(result);
   if (!a.report.empty()) write_text(a.report, report_json(report));
   if (!a.quiet) std::cout << report_summary(report);
@@ -277,7 +287,7 @@ void add_compile(CLI::App& app, Action& action) {
   verb->add_option("--dump-after", a->dump, "write the text after this pass, or all")->take_all();
   verb->add_option("--dump-folder", a->dump_folder, "where dumps go (default: .)");
   verb->add_flag("-q,--quiet", a->quiet, "no summary, no warnings");
-  verb->add_flag("-v,--verbose", a->verbose, "notes too");
+  verb->add_flag("-v,--verbose", a->verbose, "notes too, and what each pass did");
   verb->callback([verb, a, &action] { action = [verb, a] { return run(*verb, *a); }; });
 }
 

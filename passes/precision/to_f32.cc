@@ -1,7 +1,6 @@
 // to_f32: a graph in mixed precision as it would be without a policy.
 //
-//   x1 = Cast <bf16> (x)   y1 = Conv(x1, w1)   y = Cast <f32> (y1)      ──▶      y = Conv(x, w)
-//   w)
+//   x1 = Cast <bf16> (x)   y1 = Conv(x1, w1)   y = Cast <f32> (y1)   ──▶   y = Conv(x, w)
 //
 // Widens: every rounding that we put in the graph is gone, but for constants that clean_casts
 // rounded, which keep their rounded values. Leaves alone: casts and 16-bit values that came with

@@ -151,7 +151,7 @@ std::vector<OperatorRow> sampling() {
   };
 }
 
-/// ONNX's own training ops; the train passes expand or translate them, in f32.
+/// ONNX's own training ops: known, so that a model that has them is refused by their names.
 OperatorRow training(std::string_view name, Legality legality, std::string_view note) {
   return {.domain = "ai.onnx.preview.training",
           .name = name,

@@ -1,12 +1,14 @@
 // manifest.json of a checkpoint: what it holds and a hash of each part.
 //
-//   format "halfnote-checkpoint", version 1, halfnote (the version that wrote it)
-//   step, sequence      the applied step; the number of this save in its run folder, which orders
-//   checkpoints by age state               file, bytes, header_xxh3_128 (of length and JSON of the
-//   safetensors file) tensors             name, dtype, shape, xxh3_128 of each, sorted by name
-//   extra               whatever the session adds: counters, data position, configuration, hash of
-//   the artifact xxh3_128            always last, on its own line: the hash of all bytes before its
-//   comma
+//   format             "halfnote-checkpoint"
+//   version            1
+//   halfnote           the version that wrote it
+//   step               the applied step
+//   sequence           the number of this save in its run folder, which orders checkpoints by age
+//   state              file, bytes, header_xxh3_128 (of length and JSON of the safetensors file)
+//   tensors            name, dtype, shape, xxh3_128 of each, sorted by name
+//   extra              what the session adds: counters, data position, hash of the artifact
+//   xxh3_128           always last, on its own line: the hash of all bytes before its comma
 //
 // The header's hash and the tensors' hashes cover every byte of the state file, the last line every
 // byte of the manifest.
