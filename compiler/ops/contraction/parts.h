@@ -26,4 +26,7 @@ std::vector<Expr> conv_grad_input_body(BodyContext& body);
 std::vector<Expr> conv_grad_weight_body(BodyContext& body);
 std::vector<Expr> conv_gradient(GradientContext& rule);
 
+// conv_transpose.cc
+std::vector<Expr> conv_transpose_gradient(GradientContext& rule);
+
 }  // namespace halfnote::contraction
