@@ -92,6 +92,7 @@ std::vector<RecurrentCase> recurrent_cases() {
   Attributes each = kBoth;
   each.set("activations", Texts{"Sigmoid", "tanh", "Relu", "HardSigmoid", "Softsign", "TANH"});
   cases.push_back({"functions of each direction", "LSTM", each});
+  for (RecurrentCase& test : cases) test.attributes.set("hidden_size", test.hidden);
   return cases;
 }
 

@@ -26,7 +26,10 @@ TEST(RecurrentGradient, EveryAttribute) {
 
 TEST(RecurrentGradient, OneResultAlone) {
   for (const char* op : {"RNN", "GRU", "LSTM"}) {
-    const RecurrentCase test{"one result", op, {{"direction", std::string("bidirectional")}}};
+    const RecurrentCase test{
+        "one result",
+        op,
+        {{"direction", std::string("bidirectional")}, {"hidden_size", int64_t{3}}}};
     expect_recurrent_gradient(test, {1, 2});
     expect_recurrent_gradient(test, {0, 2});
     if (std::string_view(op) == "LSTM") expect_recurrent_gradient(test, {0, 1});
@@ -35,13 +38,14 @@ TEST(RecurrentGradient, OneResultAlone) {
 
 TEST(RecurrentGradient, SymbolicDims) {
   for (const char* op : {"RNN", "GRU", "LSTM"}) {
-    const RecurrentCase test{"symbolic", op, {}};
-    GradientCase call{test.name, test.op, {}, recurrent_inputs(test, DType::kF64), {0, 1, 2, 3}};
+    const RecurrentCase test{"symbolic", op, {{"hidden_size", int64_t{3}}}};
+    GradientCase call{
+        test.name, test.op, test.attributes, recurrent_inputs(test, DType::kF64), {0, 1, 2, 3}};
     expect_gradient(call, Dims::kSymbolic);
   }
 }
 
-/// An f64 value has no 16-bit form: the rule must give each gradient in its operand's type.
+/// A model that we compiled before is differentiated again.
 TEST(RecurrentGradient, FormsOfAiHalfnoteHaveTheSameGradient) {
   const RecurrentCase test{"our own form", "LSTM", {}};
   GradientCase call{test.name, test.op, {}, recurrent_inputs(test, DType::kF64), {0, 1, 2, 3}};
