@@ -318,6 +318,15 @@ ValueId Graph::output(NodeId node, size_t index) const {
   return index < list.size() ? list[index] : ValueId{};
 }
 
+const std::string& Graph::label(NodeId id) const {
+  const Node& data = node(id);
+  if (!data.name.empty()) return data.name;
+  for (ValueId result : data.outputs_) {
+    if (result.valid()) return value(result).name;
+  }
+  return data.op;
+}
+
 void Graph::set_input(NodeId node, size_t index, ValueId value) {
   while (nodes_[node.index].inputs_.size() <= index) add_node_input(node, ValueId{});
   replace_use({UseKind::kNodeInput, node.index, static_cast<uint32_t>(index)}, value);

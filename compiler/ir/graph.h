@@ -202,6 +202,9 @@ class Graph {
   /// Input `index`, invalid if the node has no such input or leaves it out.
   ValueId input(NodeId node, size_t index) const;
   ValueId output(NodeId node, size_t index = 0) const;
+  /// What messages call a node: its name, or that of its first result (the first output may be
+  /// absent), or its op.
+  const std::string& label(NodeId node) const;
   void set_input(NodeId node, size_t index, ValueId value);
   void add_node_input(NodeId node, ValueId value);
   /// Drops trailing absent inputs and inputs from `count` on.

@@ -115,7 +115,7 @@ class RegionOrder {
   [[noreturn]] void refuse_cycle(NodeId node) const {
     const Node& data = graph_.node(node);
     throw Error(ErrorCode::kModel, "the graph has a cycle")
-        .at({{}, data.name.empty() ? graph_.value(graph_.output(node)).name : data.name, data.op})
+        .at({{}, graph_.label(node), data.op})
         .expected("nodes that depend on earlier results only", "a node that depends on itself");
   }
 

@@ -4,6 +4,18 @@
 
 namespace halfnote {
 
+namespace {
+
+/// The name of the first result that the node has.
+std::string base_name(const Graph& graph, NodeId node) {
+  for (ValueId output : graph.outputs(node)) {
+    if (output.valid()) return graph.value(output).name;
+  }
+  return graph.node(node).op;
+}
+
+}  // namespace
+
 Expr GradientContext::request_output(size_t index) {
   Graph& g = graph();
   if (outputs.size() <= index) {
@@ -11,7 +23,7 @@ Expr GradientContext::request_output(size_t index) {
     grads.resize(index + 1, b.none());
   }
   if (!outputs[index].valid()) {
-    const std::string name = g.value(g.output(node)).name + "_" + std::to_string(index);
+    const std::string name = base_name(g, node) + "_" + std::to_string(index);
     outputs[index] = b.value(g.add_node_output(node, index, name));
     infer(g, node);
   }
@@ -30,7 +42,7 @@ std::vector<Expr> GradientContext::replace_forward(std::string_view op, std::str
   for (const Expr& input : new_inputs) spec.inputs.push_back(input.id);
 
   const std::vector<ValueId> old(g.outputs(node).begin(), g.outputs(node).end());
-  const std::string base = g.value(g.output(node)).name;
+  const std::string base = base_name(g, node);
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) names.push_back(base + "_" + std::to_string(i));
   const NodeId made = g.create(std::move(spec), std::move(names), g.before(node));

@@ -46,8 +46,9 @@ enum class ScaleRule : uint8_t {
   kProduct,   // powers add (Mul, MatMul, Conv)
   kQuotient,  // power of operand 0 minus that of operand 1 (Div)
   kInverse,   // minus the power of operand 0 (Reciprocal)
-  kFirst,     // linear in operand 0, which alone may be scaled: its power (a gradient op: dY)
-  kAbsorb,    // any operand may be scaled, results are not (AllFinite, Shape, comparisons with 0)
+  kFirst,   // linear in the operands of mask `linear_inputs` together (operand 0: dY of a gradient
+            // op), which alone may be scaled: their common power
+  kAbsorb,  // any operand may be scaled, results are not (AllFinite, Shape, comparisons with 0)
 };
 
 /// The context of one gradient rule. `inputs`/`outputs` are the forward node's, `grads` the
@@ -98,12 +99,17 @@ struct OperatorRow {
   uint32_t fp32_outputs = 0;
   /// Takes 16-bit operands and may write an f32 result, chosen by attribute `out_dtype`.
   bool has_out_dtype = false;
+  /// The results that `out_dtype` speaks of; bit i = output i.
+  uint32_t wide_outputs = 1;
   /// A kernel does f32 math on 16-bit tensors and ONNX has a legal form for it (normalizations with
   /// split types): when the neighbours are 16-bit the node may take them as they are although its
   /// class is fp32.
   bool fp32_math_inside = false;
   Purity purity = Purity::kPure;
   ScaleRule scale = ScaleRule::kNone;
+  /// Of ScaleRule::kFirst: bit i = input i. More than operand 0 where a node has several results,
+  /// each with a gradient.
+  uint32_t linear_inputs = 1;
   /// The optional bool input by which an optimizer keeps its old state (false); -1 for all other
   /// ops.
   int commit_input = -1;

@@ -85,7 +85,7 @@ class Lifter {
     const Node& data = graph_.node(node);
     const std::string op = data.domain.empty() ? data.op : data.domain + "." + data.op;
     std::string& text = problems_[op];
-    const std::string name = data.name.empty() ? graph_.value(graph_.output(node)).name : data.name;
+    const std::string name = graph_.label(node);
     if (text.empty())
       text = " (op-set " + std::to_string(from_) + ", " + why + "): node " + name;
     else if (text.size() < 400)

@@ -117,9 +117,12 @@ class Inserter {
     const OperatorRow* row = find_operator(graph_.node(id));
     if (row == nullptr || !row->has_out_dtype) return;
     if (graph_.node(id).attributes.has("out_dtype")) return;  // by the model, or an earlier run
-    const ValueId output = graph_.output(id);
-    for (const Use& use : graph_.uses(output)) {
-      if (use.by_node() && wanted(use.node(), use.slot, output) == low_) return;
+    for (size_t i = 0; i < graph_.outputs(id).size() && i < 32; ++i) {
+      const ValueId output = graph_.output(id, i);
+      if ((row->wide_outputs >> i & 1u) == 0 || !output.valid()) continue;
+      for (const Use& use : graph_.uses(output)) {
+        if (use.by_node() && wanted(use.node(), use.slot, output) == low_) return;
+      }
     }
     graph_.node(id).attributes.set("out_dtype", static_cast<int64_t>(DType::kF32));
     graph_.node(id).precision.reason += ", result kept in f32";

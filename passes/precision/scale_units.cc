@@ -60,12 +60,12 @@ class UnitCheck {
     switch (rule) {
       case ScaleRule::kNone:
         for (ValueId input : inputs) {
-          require_plain(input, input.valid() ? "operand \"" + graph_.value(input).name + "\"" : "",
-                        place);
+          require_plain(input, operand_name(input), place);
         }
         return 0;
       case ScaleRule::kSame:
-        return common_power(id, place);
+        return common_power(
+            id, [](size_t) { return true; }, place);
       case ScaleRule::kProduct:
         for (ValueId input : inputs) result += power(input);
         return result;
@@ -74,27 +74,40 @@ class UnitCheck {
       case ScaleRule::kInverse:
         return -power(graph_.input(id, 0));
       case ScaleRule::kFirst:
-        for (size_t i = 1; i < inputs.size(); ++i) {
-          if (power(inputs[i]) != 0) {
-            throw wrong("operand \"" + graph_.value(inputs[i]).name + "\"", 0, power(inputs[i]),
-                        place);
-          }
+        for (size_t i = 0; i < inputs.size(); ++i) {
+          if (!is_linear(id, i)) require_plain(inputs[i], operand_name(inputs[i]), place);
         }
-        return power(graph_.input(id, 0));
+        return common_power(
+            id, [&](size_t i) { return is_linear(id, i); }, place);
       case ScaleRule::kAbsorb:
         return 0;
     }
     return 0;
   }
 
-  /// All float operands must carry the same power, but for zeros (they fit any).
-  int common_power(NodeId id, const Place& place) const {
+  std::string operand_name(ValueId input) const {
+    return input.valid() ? "operand \"" + graph_.value(input).name + "\"" : "";
+  }
+
+  /// May operand `slot` of a node of ScaleRule::kFirst carry the scale?
+  bool is_linear(NodeId id, size_t slot) const {
+    const OperatorRow* row = find_operator(graph_.node(id));
+    return row != nullptr && slot < 32 && (row->linear_inputs >> slot & 1u) != 0;
+  }
+
+  /// All float operands for which `counts` holds must carry the same power, but for zeros (they fit
+  /// any).
+  template <class Counts>
+  int common_power(NodeId id, Counts&& counts, const Place& place) const {
     bool have = false;
     int result = 0;
-    for (ValueId input : graph_.inputs(id)) {
-      if (!input.valid() || !is_float(graph_.value(input).type.dtype) || is_zero(input)) continue;
+    const auto inputs = graph_.inputs(id);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const ValueId input = inputs[i];
+      if (!counts(i) || !input.valid() || !is_float(graph_.value(input).type.dtype)) continue;
+      if (is_zero(input)) continue;
       if (have && power(input) != result) {
-        throw wrong("operand \"" + graph_.value(input).name + "\"", result, power(input), place);
+        throw wrong(operand_name(input), result, power(input), place);
       }
       result = power(input);
       have = true;

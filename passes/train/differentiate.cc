@@ -76,7 +76,7 @@ void refuse_unsupported(const Graph& graph, const std::vector<NodeId>& nodes) {
     const std::string op = node.domain.empty() ? node.op : node.domain + "." + node.op;
     auto& [why, where] = missing[op];
     why = row == nullptr ? "the op is unknown" : std::string(row->no_gradient);
-    where.push_back(node.name.empty() ? graph.value(graph.output(id)).name : node.name);
+    where.push_back(graph.label(id));
   }
   if (missing.empty()) return;
   std::string list;
@@ -132,7 +132,7 @@ class Reverse {
       rule.needed.push_back(input.valid() && input.index < reached.size() && reached[input.index]);
     }
     const Node& data = graph_.node(node);
-    builder_.set_origin(data.name.empty() ? graph_.value(graph_.output(node)).name : data.name);
+    builder_.set_origin(graph_.label(node));
     const Place place{{}, data.name, data.op};
     const std::vector<ValueId> inputs(graph_.inputs(node).begin(), graph_.inputs(node).end());
     const std::vector<bool> needed = rule.needed;

@@ -21,6 +21,13 @@ double convolution(const Operand& result, const Operand& weight) {
   return 2.0 * size(result) * size(weight) / static_cast<double>(weight.shape[0]);
 }
 
+/// Products of a recurrent op: every row of X at every step with W, and the state with R.
+double recurrence(const KernelCall& call) {
+  const Shape& x = call.inputs[0].shape;
+  if (x.size() != 3 || call.inputs.size() < 3) return 0;
+  return 2.0 * static_cast<double>(x[0] * x[1]) * (size(call.inputs[1]) + size(call.inputs[2]));
+}
+
 }  // namespace
 
 double contraction_flops(const KernelCall& call) {
@@ -30,6 +37,11 @@ double contraction_flops(const KernelCall& call) {
   if (call.op == "ConvTranspose") return convolution(call.inputs[0], call.inputs[1]);
   if (call.op == "ConvGradInput") return convolution(call.inputs[0], call.inputs[1]);
   if (call.op == "ConvGradWeight") return convolution(call.inputs[0], call.outputs[0]);
+  if (call.op == "LSTM" || call.op == "GRU" || call.op == "RNN") return recurrence(call);
+  // Two products for each of the forward's: for its operand, and for its weight.
+  if (call.op == "LSTMGrad" || call.op == "GRUGrad" || call.op == "RNNGrad") {
+    return 2.0 * recurrence(call);
+  }
   return 0;
 }
 

@@ -116,7 +116,7 @@ class Planner {
       KernelChoice choice = cpu_kernels().choose(call, options_.kernels);
       ProgramStep step;
       step.id = id;
-      step.node = node.name.empty() ? graph_.value(graph_.output(id)).name : node.name;
+      step.node = graph_.label(id);
       step.op = node.domain.empty() ? node.op : node.domain + "." + node.op;
       if (choice.kernel == nullptr) {
         failures.push_back(no_kernel(call, choice.refusals).within({{}, step.node, {}}));

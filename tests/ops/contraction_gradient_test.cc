@@ -1,4 +1,4 @@
-// Gradient rules of MatMul, Gemm and Conv against central differences.
+// Gradient rules of MatMul, Gemm, Conv and ConvTranspose against central differences.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -110,6 +110,59 @@ TEST(ContractionGradient, ConvWithAutoPad) {
                      {{"auto_pad", std::string(mode)}, {"strides", Ints{2, 3}}},
                      {f64({1, 2, 6, 7}, 1), f64({2, 2, 3, 4}, 2)},
                      {0, 1}});
+  }
+}
+
+struct Transposed {
+  const char* name;
+  Shape x, w;
+  Attributes attributes;
+};
+
+Ints twos() { return {2, 2}; }
+
+const Transposed kTransposed[] = {
+    {"1-D", {2, 3, 5}, {3, 4, 3}, {}},
+    {"pads at one side", {2, 2, 4, 5}, {2, 3, 3, 3}, {{"pads", Ints{1, 0, 2, 1}}}},
+    {"strided", {1, 2, 4, 3}, {2, 2, 3, 2}, {{"strides", Ints{3, 2}}}},
+    {"dilated", {1, 2, 4, 3}, {2, 2, 3, 2}, {{"dilations", Ints{2, 3}}}},
+    {"grouped", {2, 4, 3, 3}, {4, 3, 3, 3}, {{"group", int64_t{2}}, {"strides", Ints{2, 1}}}},
+    {"depthwise", {2, 3, 4, 3}, {3, 1, 2, 2}, {{"group", int64_t{3}}, {"strides", twos()}}},
+    {"output_padding",
+     {1, 2, 3, 4},
+     {2, 2, 3, 3},
+     {{"strides", twos()}, {"pads", Ints{1, 1, 0, 1}}, {"output_padding", Ints{1, 0}}}},
+    {"output_padding beyond the stride",
+     {1, 2, 3, 4},
+     {2, 2, 3, 3},
+     {{"dilations", Ints{3, 1}}, {"output_padding", Ints{2, 0}}}},
+    {"output_shape",
+     {1, 2, 3, 4},
+     {2, 2, 3, 3},
+     {{"strides", twos()}, {"output_shape", Ints{6, 8}}}},
+    {"output_shape, a row more",
+     {1, 1, 3, 3},
+     {1, 2, 3, 3},
+     {{"strides", Ints{3, 2}}, {"output_shape", Ints{10, 8}}}},
+    {"SAME_UPPER",
+     {1, 2, 3, 3},
+     {2, 2, 3, 4},
+     {{"strides", twos()}, {"auto_pad", std::string("SAME_UPPER")}}},
+    {"SAME_LOWER",
+     {1, 2, 3, 3},
+     {2, 2, 3, 4},
+     {{"strides", twos()}, {"auto_pad", std::string("SAME_LOWER")}}},
+    {"VALID", {1, 2, 3, 3}, {2, 2, 3, 2}, {{"auto_pad", std::string("VALID")}}},
+    {"3-D", {1, 2, 2, 3, 2}, {2, 2, 2, 2, 2}, {{"pads", Ints{0, 1, 0, 1, 0, 0}}}},
+};
+
+TEST(ContractionGradient, ConvTranspose) {
+  for (const Transposed& c : kTransposed) {
+    const int64_t group = c.attributes.get_int("group", 1);
+    const Tensor bias = f64({c.w[1] * group}, 3);
+    expect_gradient(
+        {c.name, "ConvTranspose", c.attributes, {f64(c.x, 1), f64(c.w, 2), bias}, {0, 1, 2}});
+    expect_gradient({c.name, "ConvTranspose", c.attributes, {f64(c.x, 1), f64(c.w, 2)}, {0, 1}});
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/recurrence.h"
 #include "compiler/ops/operator.h"
 
 namespace halfnote::contraction {
@@ -25,5 +26,27 @@ std::vector<ValueType> infer_conv_grad_weight(const Graph& graph, NodeId node);
 std::vector<Expr> conv_grad_input_body(BodyContext& body);
 std::vector<Expr> conv_grad_weight_body(BodyContext& body);
 std::vector<Expr> conv_gradient(GradientContext& rule);
+
+// conv_transpose.cc
+std::vector<Expr> conv_transpose_gradient(GradientContext& rule);
+
+// recurrent.cc
+/// RNN, GRU and LSTM of ai.halfnote, by the name of the node.
+std::vector<ValueType> infer_recurrent(const Graph& graph, NodeId node);
+std::vector<ValueType> infer_recurrent_grad(const Graph& graph, NodeId node);
+/// RNN, GRU and LSTM of either domain.
+std::vector<Expr> recurrent_gradient(GradientContext& rule);
+
+// recurrent_bodies.cc, recurrent_grad_bodies.cc
+std::vector<Expr> recurrent_body(BodyContext& body, RecurrentOp op);
+std::vector<Expr> recurrent_grad_body(BodyContext& body, RecurrentOp op);
+template <RecurrentOp op>
+std::vector<Expr> recurrent_body(BodyContext& body) {
+  return recurrent_body(body, op);
+}
+template <RecurrentOp op>
+std::vector<Expr> recurrent_grad_body(BodyContext& body) {
+  return recurrent_grad_body(body, op);
+}
 
 }  // namespace halfnote::contraction

@@ -10,5 +10,9 @@ namespace halfnote::cpu {
 std::vector<KernelRow> matmul_rows();     // matmul.cc: MatMul, Gemm, plain and of ai.halfnote
 std::vector<KernelRow> conv_rows();       // conv.cc: Conv, ConvTranspose
 std::vector<KernelRow> conv_grad_rows();  // conv_grad.cc: ConvGradInput, ConvGradWeight
+// recurrent/forward.cc: RNN, GRU, LSTM, plain and of ai.halfnote
+std::vector<KernelRow> recurrent_rows();
+// recurrent/backward.cc: RNNGrad, GRUGrad, LSTMGrad
+std::vector<KernelRow> recurrent_grad_rows();
 
 }  // namespace halfnote::cpu

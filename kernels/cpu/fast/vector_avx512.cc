@@ -27,6 +27,8 @@ const VectorMath kAvx512Math = {
     avx512::line_maximum_gradient,
     avx512::pair_maximum_gradient,
     avx512::take_larger,
+    avx512::sigmoid,
+    avx512::tanh,
 };
 
 }  // namespace halfnote::cpu::fast

@@ -22,6 +22,8 @@ const VectorMath kBaselineMath = {
     baseline::line_maximum_gradient,
     baseline::pair_maximum_gradient,
     baseline::take_larger,
+    baseline::sigmoid,
+    baseline::tanh,
 };
 
 const VectorMath& vector_math() {

@@ -45,6 +45,10 @@ struct VectorMath {
   /// be null).
   void (*take_larger)(const float* x, int64_t stride, int64_t n, int32_t first, float* best,
                       int32_t* where);
+
+  /// y = 1/(1 + exp(−x)) and y = tanh(x), to about two spacings; y may be x.
+  void (*sigmoid)(const float* x, int64_t n, float* y);
+  void (*tanh)(const float* x, int64_t n, float* y);
 };
 
 /// The loops for this CPU.

@@ -1,0 +1,332 @@
+// RNN, GRU and LSTM, ONNX's and those of ai.halfnote, which also write what their backward reads.
+//
+// The input projection of all steps is one product, X·Wᵀ; each step then adds its recurrent one and
+// runs its rows in parallel. The products run on the best kernel for their type (row `products`) or
+// on the reference. Gates and cells are in math precision; the state is rounded to the type of X
+// once a step, since it is an operand of the next product.
+#include <cstring>
+
+#include "kernels/cpu/contraction/parts.h"
+#include "kernels/cpu/contraction/recurrent/cells.h"
+#include "kernels/cpu/contraction/recurrent/plan.h"
+#include "kernels/cpu/contraction/recurrent/product.h"
+#include "kernels/cpu/reals.h"
+
+namespace halfnote::cpu {
+namespace {
+
+using namespace recurrent;  // NOLINT(google-build-using-namespace): names of operands
+
+/// Everything about one call, and its places in the workspace.
+struct ForwardCall {
+  RecurrentPlan p;
+  DType type = DType::kF32;
+  DType b_type = DType::kUndefined, p_type = DType::kUndefined, c_type = DType::kUndefined;
+  size_t element = 4;  // bytes of an element of X
+  int threads = 1;
+  InnerProduct input, step, reset;  // reset: the last gate of a GRU that resets first
+  size_t x = 0, gates = 0, recurrent = 0, state = 0, reset_state = 0, h = 0, c = 0, bias = 0,
+         peepholes = 0, scratch = 0, product = 0;
+  size_t product_bytes = 0;
+
+  bool lstm() const { return p.r.op == RecurrentOp::kLstm; }
+  bool gru() const { return p.r.op == RecurrentOp::kGru; }
+  bool resets_first() const { return gru() && !p.r.linear_before_reset; }
+  size_t gates_output() const { return lstm() ? 3 : 2; }
+  /// Rows of R that the product of every step takes: all, or those of z and r.
+  int64_t step_width() const { return resets_first() ? 2 * p.hidden : p.width(); }
+};
+
+template <class M>
+class ForwardRun {
+ public:
+  ForwardRun(const ForwardCall& call, const KernelBuffers& buffers)
+      : call_(call), p_(call.p), buffers_(buffers) {}
+
+  void run() {
+    check_lengths(p_, lengths());
+    const std::byte* x = time_major();
+    for (int64_t d = 0; d < p_.directions(); ++d) run_direction(d, x);
+  }
+
+ private:
+  const int32_t* lengths() const { return buffers_.in<int32_t>(kLengths); }
+  M* room(size_t offset) const { return part<M>(buffers_, offset); }
+  std::byte* bytes(size_t offset) const { return buffers_.workspace + offset; }
+  int64_t grain() const { return std::max<int64_t>(1, 2048 / std::max<int64_t>(1, p_.hidden)); }
+
+  /// X as (T·B, I).
+  const std::byte* time_major() const {
+    if (!p_.r.batch_first) return buffers_.inputs[kX];
+    std::byte* to = bytes(call_.x);
+    const size_t line = static_cast<size_t>(p_.inputs) * call_.element;
+    for (int64_t t = 0; t < p_.steps; ++t) {
+      for (int64_t row = 0; row < p_.batch; ++row, to += line) {
+        std::memcpy(to, buffers_.inputs[kX] + static_cast<size_t>(p_.x_at(t, row)) * call_.element,
+                    line);
+      }
+    }
+    return bytes(call_.x);
+  }
+
+  const std::byte* weights(size_t index, int64_t elements) const {
+    return buffers_.inputs[index] + static_cast<size_t>(elements) * call_.element;
+  }
+
+  void run_direction(int64_t d, const std::byte* x) {
+    load_parameters(d);
+    load_states(d);
+    M* const all = buffers_.out<M>(call_.gates_output());
+    gates_ = all != nullptr ? all + d * p_.rows() * p_.width() : room(call_.gates);
+    M* const more = buffers_.out<M>(call_.gates_output() + 1);
+    stash_ = more != nullptr ? more + d * p_.rows() * p_.hidden : nullptr;
+    call_.input.run(x, weights(kW, d * p_.w_size()), gates_, bytes(call_.product));
+    for (int64_t s = 0; s < p_.steps; ++s) run_step(d, p_.time(d, s));
+    store_states(d);
+  }
+
+  /// Biases and peepholes of a direction in M. Wb + Rb, but the last gate of a GRU with
+  /// linear_before_reset keeps its Rb apart, behind the others.
+  void load_parameters(int64_t d) {
+    const int64_t width = p_.width(), n = p_.hidden;
+    bias_ = room(call_.bias);
+    std::fill_n(bias_, width + n, M(0));
+    if (call_.b_type != DType::kUndefined) {
+      M* const both = room(call_.scratch);  // 9·H or more
+      load_reals(buffers_.inputs[kB], call_.b_type, 2 * d * width, 2 * width, both);
+      const int64_t summed = p_.r.linear_before_reset ? 2 * n : width;
+      for (int64_t j = 0; j < width; ++j) bias_[j] = both[j] + (j < summed ? both[width + j] : 0);
+      if (p_.r.linear_before_reset) std::copy_n(both + width + 2 * n, n, bias_ + width);
+    }
+    cell_ = {&p_.r, d, n, nullptr};
+    if (call_.p_type == DType::kUndefined) return;
+    M* const peepholes = room(call_.peepholes);
+    load_reals(buffers_.inputs[kP], call_.p_type, 3 * d * n, 3 * n, peepholes);
+    cell_.peepholes = peepholes;
+  }
+
+  void load_states(int64_t d) {
+    h_ = room(call_.h);
+    c_ = call_.lstm() ? room(call_.c) : nullptr;
+    for (int64_t row = 0; row < p_.batch; ++row) {
+      load_state(kInitialH, call_.type, d, row, h_ + row * p_.hidden);
+      if (call_.lstm()) load_state(kInitialC, call_.c_type, d, row, c_ + row * p_.hidden);
+    }
+    store_reals(h_, p_.batch * p_.hidden, call_.type, bytes(call_.state), 0);
+  }
+
+  void load_state(size_t index, DType type, int64_t d, int64_t row, M* to) const {
+    const std::byte* from = index < buffers_.inputs.size() ? buffers_.inputs[index] : nullptr;
+    if (from == nullptr) {
+      std::fill_n(to, p_.hidden, M(0));
+    } else {
+      load_reals(from, type, p_.state_at(d, row), p_.hidden, to);
+    }
+  }
+
+  void store_states(int64_t d) const {
+    for (int64_t row = 0; row < p_.batch; ++row) {
+      const int64_t at = p_.state_at(d, row);
+      if (std::byte* y_h = output(1)) {
+        store_reals(h_ + row * p_.hidden, p_.hidden, call_.type, y_h, at);
+      }
+      if (std::byte* y_c = call_.lstm() ? output(2) : nullptr) {
+        store_reals(c_ + row * p_.hidden, p_.hidden, call_.type, y_c, at);
+      }
+    }
+  }
+
+  std::byte* output(size_t index) const {
+    return index < buffers_.outputs.size() ? buffers_.outputs[index] : nullptr;
+  }
+
+  void run_step(int64_t d, int64_t t) {
+    const std::byte* r = weights(kR, d * p_.r_size());
+    M* const rec = room(call_.recurrent);
+    call_.step.run(bytes(call_.state), r, rec, bytes(call_.product));
+    if (call_.resets_first()) {
+      rows(t, [&](int64_t row, M* a, M* scratch) { reset_row(row, a, scratch); });
+      call_.reset.run(bytes(call_.reset_state),
+                      r + static_cast<size_t>(2 * p_.hidden * p_.hidden) * call_.element,
+                      room(call_.recurrent), bytes(call_.product));
+    }
+    rows(
+        t,
+        [&](int64_t row, M* a, M* scratch) {
+          M* const h = h_ + row * p_.hidden;
+          advance_row(t, row, a, h, scratch);
+          store_reals(h, p_.hidden, call_.type, bytes(call_.state), row * p_.hidden);
+          load_reals(bytes(call_.state), call_.type, row * p_.hidden, p_.hidden, h);
+          if (std::byte* y = output(0)) {
+            store_reals(h, p_.hidden, call_.type, y, p_.y_at(t, d, row));
+          }
+        },
+        [&](int64_t row) { skip_row(d, t, row); });
+  }
+
+  /// `body(row, gates of the row, scratch)` for the rows that are not yet over at time t, `over`
+  /// for the others.
+  template <class Body, class Over>
+  void rows(int64_t t, Body&& body, Over&& over) {
+    parallel_blocks(p_.batch, grain(), call_.threads, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        if (t >= length_of(p_, lengths(), row)) {
+          over(row);
+          continue;
+        }
+        body(row, gates_ + (t * p_.batch + row) * p_.width(),
+             room(call_.scratch) + row * kCellScratch * p_.hidden);
+      }
+    });
+  }
+  template <class Body>
+  void rows(int64_t t, Body&& body) {
+    rows(t, body, [](int64_t) {});
+  }
+
+  /// A row beyond its length: Y, gates and hidden are zero, state and cell stay.
+  void skip_row(int64_t d, int64_t t, int64_t row) {
+    std::fill_n(gates_ + (t * p_.batch + row) * p_.width(), p_.width(), M(0));
+    if (std::byte* y = output(0)) {
+      const auto line = static_cast<size_t>(p_.hidden) * call_.element;
+      std::memset(y + static_cast<size_t>(p_.y_at(t, d, row)) * call_.element, 0, line);
+    }
+    if (stash_ == nullptr) return;
+    M* const kept = stash_ + (t * p_.batch + row) * p_.hidden;
+    if (call_.lstm()) {
+      std::copy_n(c_ + row * p_.hidden, p_.hidden, kept);
+    } else {
+      std::fill_n(kept, p_.hidden, M(0));
+    }
+  }
+
+  /// GRU that resets first: the gates z and r, then r∘h for the product of the last gate.
+  void reset_row(int64_t row, M* a, M* scratch) {
+    const int64_t n = p_.hidden;
+    add_to(a, room(call_.recurrent) + row * 2 * n, 2 * n);
+    add_to(a, bias_, 2 * n);
+    cell_.act(0, a + n, scratch);
+    for (int64_t j = 0; j < n; ++j) scratch[j] *= h_[row * n + j];
+    store_reals(scratch, n, call_.type, bytes(call_.reset_state), row * n);
+  }
+
+  /// Finishes the gates of a row and moves its state on.
+  void advance_row(int64_t t, int64_t row, M* a, M* h, M* scratch) {
+    const int64_t n = p_.hidden, width = p_.width();
+    if (call_.resets_first()) {
+      add_to(a + 2 * n, room(call_.recurrent) + row * n, n);
+      add_to(a + 2 * n, bias_ + 2 * n, n);
+      return gru_forward(cell_, a, h, scratch);
+    }
+    M* const rec = room(call_.recurrent) + row * width;
+    const int64_t plain = call_.gru() ? 2 * n : width;
+    add_to(a, rec, plain);
+    add_to(a, bias_, width);
+    if (call_.lstm()) {
+      M* const c = c_ + row * n;
+      lstm_forward(cell_, a, c, h, scratch);
+      if (stash_ != nullptr) std::copy_n(c, n, stash_ + (t * p_.batch + row) * n);
+      return;
+    }
+    if (!call_.gru()) return cell_.act(0, a, h);
+    M* const q = rec + 2 * n;  // the hidden part of the last gate
+    add_to(q, bias_ + width, n);
+    if (stash_ != nullptr) std::copy_n(q, n, stash_ + (t * p_.batch + row) * n);
+    cell_.act(0, a + n, scratch);
+    for (int64_t j = 0; j < n; ++j) a[2 * n + j] += scratch[j] * q[j];
+    gru_forward(cell_, a, h, scratch);
+  }
+
+  const ForwardCall& call_;
+  const RecurrentPlan& p_;
+  const KernelBuffers& buffers_;
+  Cell<M> cell_;
+  M *gates_ = nullptr, *stash_ = nullptr, *bias_ = nullptr, *h_ = nullptr, *c_ = nullptr;
+};
+
+DType input_type(const KernelCall& call, size_t index) {
+  return call.has_input(index) ? call.inputs[index].dtype : DType::kUndefined;
+}
+
+/// The products and the workspace; the reason if a product has no kernel.
+template <class M>
+std::string lay_out(const KernelCall& call, std::string_view only, ForwardCall& f,
+                    WorkspacePlan& workspace) {
+  const RecurrentPlan& p = f.p;
+  const DType math = dtype_of<M>();
+  const auto product = [&](int64_t m, int64_t n, int64_t k) {
+    return InnerProduct::prepare({m, n, k, false, true}, f.type, math, call.threads, only);
+  };
+  f.input = product(p.rows(), p.width(), p.inputs);
+  f.step = product(p.batch, f.step_width(), p.hidden);
+  f.reset = f.resets_first() ? product(p.batch, p.hidden, p.hidden) : f.step;
+  for (const InnerProduct* each : {&f.input, &f.step, &f.reset}) {
+    if (!each->ready()) return each->refusal();
+    f.product_bytes = std::max(f.product_bytes, each->workspace_bytes());
+  }
+  const int64_t cells = p.batch * p.hidden;
+  const auto in_type = [&](int64_t count) {
+    return workspace.add(static_cast<size_t>(count) * f.element);
+  };
+  if (p.r.batch_first) f.x = in_type(p.rows() * p.inputs);
+  if (!call.has_output(f.gates_output())) {
+    f.gates = workspace.add_elements<M>(p.rows() * p.width());
+  }
+  f.recurrent = workspace.add_elements<M>(p.batch * p.width());
+  f.state = in_type(cells);
+  f.reset_state = in_type(cells);
+  f.h = workspace.add_elements<M>(cells);
+  f.c = workspace.add_elements<M>(cells);
+  f.bias = workspace.add_elements<M>(p.width() + p.hidden);
+  f.peepholes = workspace.add_elements<M>(3 * p.hidden);
+  f.scratch = workspace.add_elements<M>(std::max<int64_t>(1, p.batch) * kCellScratch * p.hidden);
+  f.product = workspace.add(f.product_bytes);
+  return {};
+}
+
+Prepared prepare(const KernelCall& call, std::string_view only) {
+  ForwardCall f;
+  f.p = plan_recurrent(call);
+  if (std::string why = recurrent_type_refusal(call, f.p, false); !why.empty()) {
+    return Prepared::no(why);
+  }
+  f.type = call.inputs[kX].dtype;
+  f.element = size_of(f.type);
+  f.threads = call.threads;
+  f.b_type = input_type(call, kB);
+  if (f.lstm()) {
+    f.c_type = input_type(call, kInitialC);
+    f.p_type = input_type(call, kP);
+  }
+  return for_math_type(f.type, [&]<class M>() -> Prepared {
+    WorkspacePlan workspace;
+    if (std::string why = lay_out<M>(call, only, f, workspace); !why.empty()) {
+      return Prepared::no("an inner product has no kernel: " + why);
+    }
+    return make_kernel([f](const KernelBuffers& buffers) { ForwardRun<M>(f, buffers).run(); },
+                       workspace.size());
+  });
+}
+
+Prepared prepare_products(const KernelCall& call) {
+  if (call.has_input(kX) && call.inputs[kX].dtype == DType::kF64) {
+    return Prepared::no("f64 has reference products only");
+  }
+  return prepare(call, {});
+}
+Prepared prepare_reference(const KernelCall& call) { return prepare(call, "reference"); }
+
+}  // namespace
+
+std::vector<KernelRow> recurrent_rows() {
+  std::vector<KernelRow> rows;
+  for (std::string_view domain : {"", "ai.halfnote"}) {
+    for (std::string_view op : {"GRU", "LSTM", "RNN"}) {
+      rows.push_back({domain, op, "products", prepare_products});
+      rows.push_back({domain, op, "reference", prepare_reference});
+    }
+  }
+  return rows;
+}
+
+}  // namespace halfnote::cpu
