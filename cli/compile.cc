@@ -8,7 +8,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "cli/arguments.h"
+#include "cli/import_flags.h"
 #include "cli/verbs.h"
 #include "compiler/ir/text.h"
 #include "compiler/onnx/export.h"
@@ -29,6 +31,7 @@ struct CompileArguments {
   std::vector<std::string> skip, dump;
   std::string stop_after, dump_folder = ".";
   CompileOptions flags;  // values of the plain flags
+  ImportFlags import;
   bool emulate = false, plan = false, quiet = false, verbose = false, no_pad = false,
        no_refine = false;
 };
@@ -90,6 +93,7 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
   }
   override_with(verb, "--inference", a.flags.inference_only, o.inference_only);
   for (const auto& [name, number] : parse_dims(a.dims)) o.dims[name] = number;
+  o.limits = a.import.limits;
   o.skip_passes = a.skip;
   o.stop_after = a.stop_after;
   o.dump_after = a.dump;
@@ -117,11 +121,12 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   if (a.emulate && a.emit != "step")
     throw Error(ErrorCode::kUsage, "--emulate-16bit goes with --emit step");
   const CompileOptions options = options_of(verb, a);
-  const CompileResult result = compile_file(a.model, options);
+  const CompileResult result = compile_file(a.model, options, a.import.folders());
   for (const Remark& remark : result.remarks) {
     const bool warning = remark.level == Remark::Level::kWarning;
     if (a.quiet || (!warning && !a.verbose)) continue;
-    std::cerr << (warning ? "warning: " : "note: ") << remark.where << ": " << remark.text << "\n";
+    std::cerr << (warning ? "warning: " : "note: ") << printable(remark.where) << ": "
+              << printable(remark.text) << "\n";
   }
   const Report report = make_report(result);
   if (!a.report.empty()) write_text(a.report, report_json(report));
@@ -214,6 +219,7 @@ void add_compile(CLI::App& app, Action& action) {
   verb->add_option("--dump-folder", a->dump_folder, "where dumps go (default: .)");
   verb->add_flag("-q,--quiet", a->quiet, "no summary, no warnings");
   verb->add_flag("-v,--verbose", a->verbose, "notes too");
+  add_import_flags(verb, a->import);
   verb->callback([verb, a, &action] { action = [verb, a] { return run(*verb, *a); }; });
 }
 
