@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 
 namespace halfnote::test {
 namespace {
@@ -133,6 +134,11 @@ TEST(ContractionBody, ConvGradWeight) {
       expect_body_agrees(call, kSums);
     }
   }
+}
+
+TEST(ContractionBody, EveryBodyIsTested) {
+  const std::set<std::string> kTested = {"ConvGradInput", "ConvGradWeight", "Gemm", "MatMul"};
+  EXPECT_EQ(with_body(contraction_rows()), kTested);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "compiler/ir/model.h"
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 #include "tests/ops/gradient_harness.h"
 
 namespace halfnote::test {
@@ -117,6 +118,12 @@ TEST(ContractionGradient, ConvWithAutoPad) {
 TEST(ContractionGradient, SymbolicKernelIsRefused) {
   const GradientCase test{"symbolic", "Conv", {}, {f64({1, 2, 7}, 1), f64({3, 2, 4}, 2)}, {0}};
   EXPECT_THROW(rule_gradients(test, {f64({1, 3, 4}, 3)}, Dims::kSymbolic), Error);
+}
+
+TEST(ContractionGradient, EveryRuleIsTested) {
+  const std::set<std::string> kTested = {"Conv", "Gemm", "MatMul", "ai.halfnote.Gemm",
+                                         "ai.halfnote.MatMul"};
+  EXPECT_EQ(with_gradient(contraction_rows()), kTested);
 }
 
 }  // namespace
