@@ -14,7 +14,9 @@ either class. Only those are allowed to differ. In FP32, e = 64 spacings (the lo
 terms, whose rounding errors mostly cancel). In 16 bit our evaluation computes with 16-bit operands
 and the exported model in FP32; with D roundings on the way to the logits e = 2 u D, as in
 judge_step.py, u = 2^-8 for bf16 and 2^-11 for fp16; and as roundings go both ways, the hits may
-differ by 0.3 points at the most, which is what training in 16 bit may cost. Exit code 0: they agree.
+differ by 0.3 points at the most, which is what training in 16 bit may cost.
+
+Exit code 0: they agree.
 """
 import gzip
 import json
