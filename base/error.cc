@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/printable.h"
+
 namespace halfnote {
 
 std::string_view kind_name(ErrorCode code) {
@@ -75,9 +77,10 @@ Error&& Error::in_pass(std::string_view pass) && {
 
 void Error::render() {
   message_.clear();
-  if (!place_.file.empty()) message_ += place_.file + ": ";
-  if (!place_.node.empty()) message_ += "node \"" + place_.node + "\"";
-  if (!place_.op.empty()) message_ += (place_.node.empty() ? "" : " ") + ("(" + place_.op + ")");
+  if (!place_.file.empty()) message_ += printable(place_.file) + ": ";
+  if (!place_.node.empty()) message_ += "node \"" + printable(place_.node) + "\"";
+  if (!place_.op.empty())
+    message_ += (place_.node.empty() ? "" : " ") + ("(" + printable(place_.op) + ")");
   if (!place_.node.empty() || !place_.op.empty()) message_ += ": ";
   message_ += what_;
   if (!expected_.empty()) message_ += ": expected " + expected_;

@@ -117,6 +117,11 @@ Container read_all(const fs::path& path, size_t max_bytes) {
   }
 }
 
+[[noreturn]] void became_shorter(const fs::path& path) {
+  throw Error(ErrorCode::kIo, "the file became shorter while it was read")
+      .at({.file = path.string()});
+}
+
 std::shared_ptr<const std::byte> map(const Descriptor& file, size_t size) {
   void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) return nullptr;
@@ -127,10 +132,7 @@ std::shared_ptr<const std::byte> map(const Descriptor& file, size_t size) {
 std::shared_ptr<const std::byte> read_shared(const fs::path& path, const Descriptor& file,
                                              size_t size) {
   auto bytes = std::make_shared<std::vector<std::byte>>(size);
-  if (read_some(path, file, bytes->data(), size) != size) {
-    throw Error(ErrorCode::kIo, "the file became shorter while it was read")
-        .at({.file = path.string()});
-  }
+  if (read_some(path, file, bytes->data(), size) != size) became_shorter(path);
   return {bytes, bytes->data()};
 }
 
@@ -222,6 +224,9 @@ MappedFile::MappedFile(const fs::path& path) {
   if (size_ == 0) return;
   const bool trusted = status.st_uid == geteuid() || status.st_uid == 0;
   if (trusted) data_ = map(file, size_);
+  if (data_ != nullptr && static_cast<size_t>(status_of(path, file).st_size) < size_) {
+    became_shorter(path);
+  }
   if (data_ == nullptr) data_ = read_shared(path, file, size_);
 }
 

@@ -11,7 +11,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "cli/arguments.h"
+#include "cli/import_flags.h"
 #include "cli/verbs.h"
 #include "compiler/ir/text.h"
 #include "compiler/onnx/export.h"
@@ -35,6 +37,7 @@ struct CompileArguments {
   std::vector<std::string> skip, dump;
   std::string stop_after, dump_folder = ".";
   CompileOptions flags;  // values of the plain flags
+  ImportFlags import;
   bool emulate = false, plan = false, quiet = false, verbose = false, no_pad = false,
        no_refine = false;
 };
@@ -105,6 +108,7 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
   }
   override_with(verb, "--inference", a.flags.inference_only, o.inference_only);
   for (const auto& [name, number] : parse_dims(a.dims)) o.dims[name] = number;
+  o.limits = a.import.limits;
   o.skip_passes = a.skip;
   o.stop_after = a.stop_after;
   o.dump_after = a.dump;
@@ -190,11 +194,12 @@ int run(const CLI::App& verb, const CompileArguments& a) {
     throw Error(ErrorCode::kUsage, "--emulate-16bit goes with --emit step");
   refuse_same_file(a);
   const CompileOptions options = options_of(verb, a);
-  const CompileResult result = compile_file(a.model, options);
+  const CompileResult result = compile_file(a.model, options, a.import.folders());
   for (const Remark& remark : result.remarks) {
     const bool warning = remark.level == Remark::Level::kWarning;
     if (a.quiet || (!warning && !a.verbose)) continue;
-    std::cerr << (warning ? "warning: " : "note: ") << remark.where << ": " << remark.text << "\n";
+    std::cerr << (warning ? "warning: " : "note: ") << printable(remark.where) << ": "
+              << printable(remark.text) << "\n";
   }
   if (a.verbose && !a.quiet) print_passes(result);
   const Report report = make_report(result);
@@ -288,6 +293,7 @@ void add_compile(CLI::App& app, Action& action) {
   verb->add_option("--dump-folder", a->dump_folder, "where dumps go (default: .)");
   verb->add_flag("-q,--quiet", a->quiet, "no summary, no warnings");
   verb->add_flag("-v,--verbose", a->verbose, "notes too, and what each pass did");
+  add_import_flags(verb, a->import);
   verb->callback([verb, a, &action] { action = [verb, a] { return run(*verb, *a); }; });
 }
 

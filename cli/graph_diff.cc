@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "base/printable.h"
 #include "compiler/ir/query.h"
 
 namespace halfnote::cli {
@@ -173,19 +174,20 @@ GraphDiff diff_graph(const Graph& source, const TypesByName& types, const Graph&
 std::string diff_text(const GraphDiff& diff) {
   std::array<int, 4> counts = {};
   for (const NodeChange& change : diff.changes) ++counts[static_cast<size_t>(change.kind)];
-  std::string text = fmt::format("{}: {} unchanged", diff.graph, diff.unchanged);
+  std::string text = fmt::format("{}: {} unchanged", printable(diff.graph), diff.unchanged);
   for (size_t i = 0; i < counts.size(); ++i)
     text += fmt::format(", {} {}", counts[i], kKindNames[i]);
   text += "\n";
   for (const NodeChange& change : diff.changes) {
-    const std::string step =
-        change.from.empty() ? std::string() : fmt::format("{} -> {}  ", change.from, change.to);
+    const std::string step = change.from.empty() ? std::string()
+                                                 : fmt::format("{} -> {}  ", printable(change.from),
+                                                               printable(change.to));
     text +=
         fmt::format("  {:<8} {:<40} {:<28} {}{}\n", kKindNames[static_cast<size_t>(change.kind)],
-                    change.name, change.op, step, change.reason);
+                    printable(change.name), printable(change.op), step, printable(change.reason));
   }
   for (const auto& [value, types] : diff.casts) {
-    text += fmt::format("  casts    {:<40} {}\n", value, types);
+    text += fmt::format("  casts    {:<40} {}\n", printable(value), types);
   }
   return text;
 }

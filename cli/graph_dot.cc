@@ -2,23 +2,18 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.h"
 #include "compiler/ir/query.h"
 
 namespace halfnote::cli {
 namespace {
 
-/// A DOT string: quotes and backslashes escaped, control characters as \xNN in clear text.
+/// A DOT string: quotes and backslashes escaped, what a name must not show as \xNN in clear text.
 std::string quoted(const std::string& text) {
   std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      result += fmt::format("\\\\x{:02x}", static_cast<unsigned char>(c));
-    } else {
-      result += c;
-    }
+  for (const char c : printable(text)) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += c;
   }
   return result + "\"";
 }

@@ -6,9 +6,11 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/arguments.h"
 #include "cli/graph_diff.h"
 #include "cli/graph_dot.h"
+#include "cli/import_flags.h"
 #include "cli/model_summary.h"
 #include "cli/node_facts.h"
 #include "cli/verbs.h"
@@ -28,20 +30,23 @@ struct InspectArguments {
   std::string file, format, graph, diff, why;
   std::vector<std::string> dims;
   bool nodes = false, casts = false;
+  ImportFlags import;
 };
 
 /// The types of the source's values, as far as they can be inferred: an exporter need not write
 /// them.
-TypesByName source_types(const std::string& file) {
+TypesByName source_types(const std::string& file, const ImportFlags& import) {
   CompileOptions options;
+  options.limits = import.limits;
   options.inference_only = true;
   options.stop_after = "infer-shapes";
   try {
-    Model source = import_model(file, {});
+    Model source = import_model(file, import_options(import));
     source.metadata.erase("halfnote.stage");  // a diff of two artifacts is a fair question
     return types_of(compile_model(std::move(source), options).model.graph);
   } catch (const Error& error) {
-    std::cerr << "note: the types in " << file << " cannot be inferred (" << error.problem()
+    std::cerr << "note: the types in " << file << " cannot be inferred ("
+              << printable(error.problem())
               << "); nodes without a written type count as not retyped\n";
     return {};
   }
@@ -49,8 +54,8 @@ TypesByName source_types(const std::string& file) {
 
 /// The inference graph and the training steps, or the one that --graph names.
 std::vector<GraphDiff> diffs_of(const Model& model, const InspectArguments& a) {
-  const Model source = import_model(a.diff, {});
-  const TypesByName types = source_types(a.diff);
+  const Model source = import_model(a.diff, import_options(a.import));
+  const TypesByName types = source_types(a.diff, a.import);
   const Graph* step = model.is_training() ? &model.training.front().graph : nullptr;
   if (!a.graph.empty()) {
     return {diff_graph(source.graph, types, find_graph(model, a.graph), a.graph, step)};
@@ -107,7 +112,7 @@ int inspect(const InspectArguments& a) {
         .expected("--format alone, or with --diff or --graph", "--nodes, --casts or --why with it")
         .hint("--format json has every node, cast and reason");
   }
-  const Model model = import_model(a.file, {});
+  const Model model = import_model(a.file, import_options(a.import));
   std::vector<std::string> parts;
   if (!a.diff.empty()) {
     parts.push_back(diff_against(model, a));
@@ -143,6 +148,7 @@ void add_inspect(CLI::App& app, Action& action) {
       "text (ONNX text, large constants elided), json (the report, or the diff), dot (Graphviz)");
   verb->add_option("--graph", a->graph,
                    "the graph that text, dot and diff show: a step (step, evaluate, …), or graph");
+  add_import_flags(verb, a->import);
   verb->footer("Without options: a summary, with the share of contraction FLOPs in 16 bit.");
   verb->callback([a, &action] { action = [a] { return inspect(*a); }; });
 }

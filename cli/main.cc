@@ -10,6 +10,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "base/version.h"
 #include "cli/usage.h"
 #include "cli/verbs.h"

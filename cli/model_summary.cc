@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/arguments.h"
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
@@ -111,7 +112,7 @@ std::string model_summary(const Model& model) {
   const std::map<std::string, int> counts = count_ops(model, unknown);
   std::string text;
   const auto line = [&](const char* key, const std::string& value) {
-    if (!value.empty()) text += fmt::format("{:<14} {}\n", key, value);
+    if (!value.empty()) text += fmt::format("{:<14} {}\n", printable(key), printable(value));
   };
   line("file", model.source);
   line("kind", kind_text(model));
@@ -131,11 +132,13 @@ std::string cast_table(const Report& report) {
   std::string text, graph;
   int64_t total = 0, symbolic = 0;
   for (const CastReport& cast : report.casts) {
-    if (cast.graph != graph) text += fmt::format("{}{}\n", text.empty() ? "" : "\n", cast.graph);
+    if (cast.graph != graph)
+      text += fmt::format("{}{}\n", text.empty() ? "" : "\n", printable(cast.graph));
     graph = cast.graph;
     const std::string bytes =
         cast.bytes < 0 ? cast.symbolic + " B" : bytes_text(static_cast<uint64_t>(cast.bytes));
-    text += fmt::format("  {:<48} {:>5} -> {:<5} {:>12}\n", cast.value, cast.from, cast.to, bytes);
+    text += fmt::format("  {:<48} {:>5} -> {:<5} {:>12}\n", printable(cast.value), cast.from,
+                        cast.to, bytes);
     total += std::max<int64_t>(cast.bytes, 0);
     symbolic += cast.bytes < 0 ? 1 : 0;
   }

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/model_summary.h"
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
@@ -50,7 +51,7 @@ std::string value_text(const Graph& graph, ValueId id) {
 }
 
 void add_line(std::string& text, std::string_view key, std::string_view value) {
-  if (!value.empty()) text += fmt::format("  {:<11} {}\n", key, value);
+  if (!value.empty()) text += fmt::format("  {:<11} {}\n", key, printable(value));
 }
 
 std::string legality_text(const Legality& legality) {
@@ -152,7 +153,8 @@ void add_kernels(std::string& text, const Graph& graph, NodeId id, const Dims& d
 
 std::string facts_of(const Graph& graph, NodeId id, const std::string& where, const Dims& dims) {
   const Node& node = graph.node(id);
-  std::string text = fmt::format("{}: {} ({})\n", where, node.name, op_name(node));
+  std::string text = fmt::format("{}: {} ({})\n", printable(where), printable(node.name),
+                                 printable(op_name(node)));
   add_line(text, "role", role_name(node.role));
   add_line(text, "made for", node.origin);
   for (const ValueId input : graph.inputs(id)) add_line(text, "input", value_text(graph, input));

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "cli/arguments.h"
 #include "cli/run_report.h"
 #include "cli/verbs.h"
@@ -61,7 +62,8 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   write_file_atomic(options.run_folder / "config.json",
                     config_json(arguments, session, bound, data, options));
   if (found) {
-    for (const std::string& warning : found->warnings) std::cerr << "warning: " << warning << "\n";
+    for (const std::string& warning : found->warnings)
+      std::cerr << "warning: " << printable(warning) << "\n";
   }
   if (!arguments.quiet) {
     std::vector<TableRow> rows = start_rows(arguments, session, bound, data, trainer, options);
@@ -83,7 +85,7 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
 int run(const RunArguments& arguments) {
   check_device(arguments.device);
   progress_mode_from_name(arguments.progress);
-  Model model = import_model(arguments.artifact, {});
+  Model model = import_model(arguments.artifact, import_options(arguments.import));
   const BoundInputs bound = bind_inputs(model, arguments);
   check_kernels(arguments.kernels);
   check_export(arguments.export_file);
@@ -163,6 +165,7 @@ void add_run(CLI::App& app, Action& action) {
   add_data_flags(verb, *a);
   add_length_flags(verb, *a);
   add_run_flags(verb, *a);
+  add_import_flags(verb, a->import);
   verb->footer(kFooter);
   verb->callback([verb, a, &action] {
     a->seed_given = verb->count("--seed") > 0;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/import_flags.h"
 #include "runtime/train/trainer.h"
 
 namespace halfnote::cli {
@@ -29,6 +30,7 @@ struct RunArguments {
   int keep = 3;
   int64_t log_every = 1;
   std::string progress = "auto";
+  ImportFlags import;
 };
 
 /// Throws Error(kDevice) for a device that this build lacks, Error(kUsage) for a word that is none.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "compiler/ir/limits.h"
 
 namespace halfnote {
 
@@ -93,6 +94,7 @@ struct CompileOptions {
   TrainOptions train;
   bool inference_only = false;          // no training step: precision passes on the graph alone
   std::map<std::string, int64_t> dims;  // --dim batch=32
+  ImportLimits limits;                  // on the model file, and on what its functions expand to
   std::vector<std::string> skip_passes;
   std::string stop_after;
   std::vector<std::string> dump_after;  // pass names, or `all`

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "compiler/ops/operator.h"
 #include "passes/train/step.h"
 
@@ -143,7 +144,7 @@ std::string report_summary(const Report& report) {
       total += count;
       list += fmt::format("{}{} {}", list.empty() ? "" : ", ", count, type);
     }
-    text += fmt::format("{:<14} {} nodes: {}\n", graph, total, list);
+    text += fmt::format("{:<14} {} nodes: {}\n", printable(graph), total, list);
   }
   int64_t bytes = 0;
   bool symbolic = false;
@@ -215,10 +216,12 @@ std::string report_table(const Report& report) {
   std::string text;
   std::string graph;
   for (const NodeReport& node : report.nodes) {
-    if (node.graph != graph) text += fmt::format("{}{}\n", text.empty() ? "" : "\n", node.graph);
+    if (node.graph != graph)
+      text += fmt::format("{}{}\n", text.empty() ? "" : "\n", printable(node.graph));
     graph = node.graph;
-    text += fmt::format("  {:<40} {:<32} {:<5} {:<7} {}\n", node.name, node.op, node.dtype,
-                        node.precision_class, node.reason);
+    text +=
+        fmt::format("  {:<40} {:<32} {:<5} {:<7} {}\n", printable(node.name), printable(node.op),
+                    node.dtype, node.precision_class, printable(node.reason));
   }
   return text;
 }

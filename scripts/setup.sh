@@ -28,9 +28,9 @@ say() { printf 'setup: %s\n' "$*"; }
 # Debian packages. python3-venv gives the tools that Debian 12 has too old (CMake 3.25; ONNX wants
 # 3.26).
 packages=(build-essential cmake ninja-build ccache git ca-certificates pkg-config
-  python3 python3-venv clang-format-14 libprotobuf-dev protobuf-compiler libfmt-dev libspdlog-dev
+  python3 python3-venv clang-format-14 libprotobuf-dev protobuf-compiler libfmt-dev
   libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev libzip-dev zlib1g-dev libre2-dev
-  libgtest-dev libgmock-dev librapidcheck-dev dataset-fashion-mnist)
+  libgtest-dev libgmock-dev dataset-fashion-mnist)
 
 install_packages() {
   local missing=() package

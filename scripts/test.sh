@@ -22,7 +22,7 @@ legs=(
   "unit     yes unit tests"
   "cases    yes mlp and cifar_cnn in fp32, bf16 and fp16 against PyTorch's numbers"
   "judges   yes function bodies and training steps in onnxruntime"
-  "examples yes the commands of README and docs, --help, the demo's short form"
+  "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
   "asan     no  address and undefined-behaviour sanitizers, unit tests"
 )
@@ -87,6 +87,9 @@ leg_judges() {
 leg_examples() {
   "$python" scripts/check_examples.py "$bin"
   scripts/demo.sh --no-setup --quick
+  # The loader's resize: Fashion-MNIST in the CNN of the CIFAR size.
+  rm -rf build/cifar_quick
+  samples/cifar_cnn/run.sh --precision bf16 --epochs 1 --samples 1280 --out build/cifar_quick
 }
 
 leg_install() { tests/install/run.sh build/release; }

@@ -38,6 +38,7 @@
 #include <string>
 #include <string_view>
 
+#include "compiler/ir/limits.h"
 #include "compiler/ir/model.h"
 
 namespace halfnote {
@@ -51,12 +52,13 @@ std::string print(const Model& model, const PrintOptions& options = {});
 std::string print(const Graph& graph, const PrintOptions& options = {});
 
 /// Read a text; throw Error(kModel) with `file:line:column` for anything that is not one
-/// (Error(kUnsupported) for what only ONNX knows). Accepted are up to 2 GiB of text, 1,000,000
-/// nodes, 16 levels of nesting, rank 8, names of 64 KiB. An input with a default value becomes an
-/// initializer. Names that are used again in another subgraph get a number. Types that are declared
-/// for values that do not exist are dropped. The result has sound structure; whether types fit
-/// together is the verifier's question.
-Model parse_model(std::string_view text, std::string_view file_name);
-Graph parse_graph(std::string_view text, std::string_view file_name);
+/// (Error(kUnsupported) for what only ONNX knows). `limits` holds as for a binary file. An input
+/// with a default value becomes an initializer. Names that are used again in another subgraph get a
+/// number. Types that are declared for values that do not exist are dropped. The result has sound
+/// structure; whether types fit together is the verifier's question.
+Model parse_model(std::string_view text, std::string_view file_name,
+                  const ImportLimits& limits = {});
+Graph parse_graph(std::string_view text, std::string_view file_name,
+                  const ImportLimits& limits = {});
 
 }  // namespace halfnote

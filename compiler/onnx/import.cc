@@ -58,10 +58,10 @@ bool is_text(const fs::path& path) {
   return extension == ".onnxtxt" || extension == ".txt";
 }
 
-Model read_text(const fs::path& path, const MappedFile& file) {
+Model read_text(const fs::path& path, const MappedFile& file, const ImportLimits& limits) {
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
                               file.bytes().size());
-  return parse_model(text, path.string());
+  return parse_model(text, path.string(), limits);
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ Model import_model(const fs::path& path, const ImportOptions& options) {
   try {
     const MappedFile file(path);
     if (is_text(path)) {
-      model = read_text(path, file);
+      model = read_text(path, file, options.limits);
     } else {
       proto::ExternalData external(path, options.allowed_folders, options.warn);
       model = read(file.share(), file.bytes().size(), &external, options);

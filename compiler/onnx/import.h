@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "compiler/ir/limits.h"
 #include "compiler/ir/model.h"
-#include "compiler/onnx/limits.h"
 
 namespace halfnote {
 

@@ -18,9 +18,6 @@
 namespace halfnote {
 namespace {
 
-constexpr int kMaxDepth = 16;
-constexpr uint32_t kMaxNodes = 1000000;
-
 std::string key_of(const std::string& domain, const std::string& name,
                    const std::string& overload) {
   return domain + ":" + name + ":" + overload;
@@ -28,7 +25,7 @@ std::string key_of(const std::string& domain, const std::string& name,
 
 class Inliner {
  public:
-  explicit Inliner(Model& model) : model_(model) {
+  Inliner(Model& model, const ImportLimits& limits) : model_(model), limits_(limits) {
     for (const Function& function : model.functions) {
       functions_[key_of(function.domain, function.name, function.overload)] = &function;
     }
@@ -51,10 +48,11 @@ class Inliner {
     const Function* function = function_of(graph.node(id));
     if (function == nullptr) return false;
     const Place place{model_.source, graph.node(id).name, graph.node(id).op};
-    if (depth >= kMaxDepth) {
+    if (depth >= limits_.graph_nesting) {
       throw Error(ErrorCode::kModel, "functions call each other too deeply")
           .at(place)
-          .expected("at most 16 levels", "a function that calls itself, or more levels");
+          .expected("at most " + std::to_string(limits_.graph_nesting) + " levels",
+                    "a function that calls itself, or more levels");
     }
     check_opsets(*function, place);
     const Attributes given = graph.node(id).attributes;
@@ -70,10 +68,11 @@ class Inliner {
     const std::vector<ValueId> results =
         clone_into(graph, graph.before(id), function->body, values, options);
     replace(graph, id, results);
-    if (graph.node_count() > kMaxNodes) {
-      throw Error(ErrorCode::kModel, "inlining makes too many nodes")
+    if (graph.node_count() > limits_.nodes) {
+      throw Error(ErrorCode::kModel,
+                  "the number of nodes with all functions expanded is over the limit")
           .at(place)
-          .expected("at most 1,000,000", "more");
+          .expected("at most " + std::to_string(limits_.nodes), "more");
     }
     // The nodes of the body stand between `before` and what followed the call.
     NodeId inner = before.valid() ? graph.next(before) : graph.first(graph.node(id).region);
@@ -126,6 +125,7 @@ class Inliner {
   }
 
   Model& model_;
+  const ImportLimits limits_;
   std::map<std::string, const Function*> functions_;
 };
 
@@ -156,7 +156,7 @@ void check_own_bodies(const Model& model, const Graph& graph, const InferNode& i
 bool inline_functions(Model& model, PassContext& context) {
   if (model.functions.empty()) return false;
   bool changed = false;
-  Inliner inliner(model);
+  Inliner inliner(model, context.options.limits);
   for_each_graph(model, [&](Graph& graph) { changed |= inliner.run(graph); });
   for_each_graph(model, [&](Graph& graph) { check_own_bodies(model, graph, context.infer); });
   const size_t removed =

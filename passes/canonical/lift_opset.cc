@@ -7,14 +7,15 @@
 // Everything that cannot be lifted is reported in one error. Leaves alone: ops whose meaning did
 // not change, domains other than ONNX's.
 #include <algorithm>
-#include <map>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "compiler/ir/walk.h"
 #include "compiler/onnx/schema.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/lift_rules.h"
 #include "passes/passes.h"
+#include "passes/unsupported.h"
 
 namespace halfnote {
 namespace {
@@ -49,10 +50,10 @@ bool expand_newer(Graph& graph, NodeId node, int64_t opset) {
 
 class Lifter {
  public:
-  Lifter(Graph& graph, PassContext& context, int64_t from)
-      : graph_(graph), context_(context), from_(from) {}
+  Lifter(Graph& graph, PassContext& context, int64_t from, UnsupportedOps& problems)
+      : graph_(graph), context_(context), from_(from), problems_(problems) {}
 
-  /// Says whether a node changed.
+  /// Says whether a node changed. What cannot be lifted is noted in the problems.
   bool run() {
     for (NodeId node : graph_.all_nodes()) {
       if (!graph_.node(node).alive) continue;
@@ -63,12 +64,7 @@ class Lifter {
       if (from_ != kOpsetVersion) try_infer(node);
       lift(node);
     }
-    if (problems_.empty()) return changed_;
-    std::string list;
-    for (const auto& [op, where] : problems_) list += (list.empty() ? "" : "; ") + op + where;
-    throw Error(ErrorCode::kUnsupported,
-                std::to_string(problems_.size()) + " op(s) cannot be imported: " + list)
-        .hint("export with op-set 23 or lower, and standard ONNX ops");
+    return changed_;
   }
 
  private:
@@ -81,30 +77,33 @@ class Lifter {
     }
   }
 
-  void problem(NodeId node, const std::string& why) {
-    const Node& data = graph_.node(node);
-    const std::string op = data.domain.empty() ? data.op : data.domain + "." + data.op;
-    std::string& text = problems_[op];
-    const std::string name = graph_.label(node);
-    if (text.empty())
-      text = " (op-set " + std::to_string(from_) + ", " + why + "): node " + name;
-    else if (text.size() < 400)
-      text += ", " + name;
-  }
+  void problem(NodeId node, const std::string& why) { problems_.add(graph_, node, from_, why); }
 
   void check_domain(NodeId node) {
     if (find_operator(graph_.node(node)) != nullptr) return;
-    problem(node, "unknown operator of domain " + graph_.node(node).domain);
+    problem(node, "unknown operator of domain " + printable(graph_.node(node).domain));
   }
 
-  void lift(NodeId node) {
+  /// Applies the rules of the op; false where one refuses, which is noted.
+  bool apply_rules(NodeId node) {
     for (const LiftRule& rule : lift_rules()) {
       if (rule.op != graph_.node(node).op || from_ >= rule.changed_in) continue;
       Builder b(graph_, graph_.before(node), context_.infer);
-      rule.apply({graph_, b, node, from_});
+      try {
+        rule.apply({graph_, b, node, from_});
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kUnsupported) throw;
+        problem(node, error.problem() +
+                          (error.hint_text().empty() ? "" : " (" + error.hint_text() + ")"));
+        return false;
+      }
       changed_ = true;
-      if (!graph_.node(node).alive) return;
     }
+    return true;
+  }
+
+  void lift(NodeId node) {
+    if (!apply_rules(node)) return;
     const std::string op = graph_.node(node).op;
     if (has_schema("", op, kOpsetVersion) && (from_ <= kOpsetVersion || fits(node))) return;
     if (from_ > kOpsetVersion && expand_newer(graph_, node, from_)) {
@@ -135,8 +134,8 @@ class Lifter {
   Graph& graph_;
   PassContext& context_;
   const int64_t from_;
+  UnsupportedOps& problems_;
   bool changed_ = false;
-  std::map<std::string, std::string> problems_;
 };
 
 }  // namespace
@@ -148,9 +147,16 @@ bool lift_opset(Model& model, PassContext& context) {
         .expected("op-set " + std::to_string(kMinOpset) + " or newer", std::to_string(from))
         .hint("export the model again with a newer op-set");
   }
-  // Our own artifacts are op-set 23 and hold training steps; there is nothing to lift in them.
-  if (from == kOpsetVersion && model.is_training()) return false;
-  const bool changed = Lifter(model.graph, context, from).run();
+  UnsupportedOps problems;
+  bool changed = false;
+  const auto lift = [&](Graph& graph) { changed |= Lifter(graph, context, from, problems).run(); };
+  for_each_graph(model, lift);
+  for (TrainingStep& step : model.training) lift(step.initialization);
+  if (!problems.empty()) {
+    throw Error(ErrorCode::kUnsupported, std::to_string(problems.op_count()) +
+                                             " op(s) cannot be imported: " + problems.list())
+        .hint("export with op-set 23 or lower, and standard ONNX ops");
+  }
   model.opsets[""] = kOpsetVersion;
   model.ir_version = kIrVersion;
   return changed || from != kOpsetVersion;

@@ -73,22 +73,28 @@ void topk_input(const Ctx& c) {
   c.graph.set_input(c.node, 1, c.b.ints({k}).id);
 }
 
+[[noreturn]] void refuse(const Ctx& c, const std::string& what, const std::string& hint) {
+  throw Error(ErrorCode::kUnsupported, what).at({{}, node_of(c).name, node_of(c).op}).hint(hint);
+}
+
 /// Dropout below op-set 12 has its ratio as an attribute and no training form.
 void dropout_ratio(const Ctx& c) {
   const float ratio = attributes(c).get_float("ratio", 0.5f);
   node_of(c).attributes.erase("ratio");
-  node_of(c).attributes.erase("is_test");
+  const ValueId mask = c.graph.output(c.node, 1);
+  if (c.from < 10 && mask.valid() && c.graph.has_uses(mask)) {
+    refuse(c, "the mask of Dropout is a number",
+           "from op-set 10 on it is a bool: export with that");
+  }
   c.graph.set_input(c.node, 1, c.b.scalar(DType::kF32, ratio).id);
 }
 
 /// BatchNormalization: the training form of op-set 9 shows itself by its outputs (Y, mean, var,
 /// saved_mean, saved_var).
 void batch_normalization(const Ctx& c) {
-  node_of(c).attributes.erase("is_test");
   if (attributes(c).get_int("spatial", 1) == 0) {
-    throw Error(ErrorCode::kUnsupported, "BatchNormalization with spatial = 0")
-        .at({{}, node_of(c).name, node_of(c).op})
-        .hint("statistics per element are not in newer op-sets; use LayerNormalization");
+    refuse(c, "BatchNormalization with spatial = 0",
+           "statistics per element are not in newer op-sets; use LayerNormalization");
   }
   node_of(c).attributes.erase("spatial");
   const bool training = c.graph.outputs(c.node).size() > 1;
@@ -97,8 +103,8 @@ void batch_normalization(const Ctx& c) {
     const ValueId saved = c.graph.output(c.node, i);
     if (!saved.valid()) continue;
     if (c.graph.has_uses(saved)) {
-      throw Error(ErrorCode::kUnsupported, "a saved statistic of BatchNormalization is used")
-          .at({{}, node_of(c).name, node_of(c).op});
+      refuse(c, "a saved statistic of BatchNormalization is used",
+             "from op-set 14 on it is no result: compute it with ReduceMean");
     }
     c.graph.drop_output(c.node, i);
   }
@@ -129,8 +135,28 @@ void softmax_2d(const Ctx& c) {
 void rename_op(const Ctx& c, std::string_view op) { node_of(c).op = op; }
 void scatter_elements(const Ctx& c) { rename_op(c, "ScatterElements"); }
 
-/// Resize-10 and Upsample have (X, scales): the asymmetric, floor form of Resize-11.
+/// Where Resize-10 takes the nearest sample: at the floor of its place where it enlarges, at the
+/// ceiling where it shrinks. Upsample never shrinks.
+std::string nearest_mode_10(const Ctx& c) {
+  if (node_of(c).op == "Upsample" || attributes(c).get_string("mode", "nearest") != "nearest") {
+    return "floor";
+  }
+  const Tensor* scales = c.graph.constant(c.graph.input(c.node, 1));
+  bool grows = scales == nullptr, shrinks = scales == nullptr;
+  for (int64_t i = 0; scales != nullptr && i < scales->size(); ++i) {
+    grows |= scales->at_as_double(i) > 1;
+    shrinks |= scales->at_as_double(i) < 1;
+  }
+  if (grows && shrinks) {
+    refuse(c, "Resize to the nearest sample that may enlarge one axis and shrink another",
+           "from op-set 11 on all axes round alike: export with that, or split the node");
+  }
+  return shrinks ? "ceil" : "floor";
+}
+
+/// Resize-10 and Upsample have (X, scales): the asymmetric form of Resize-11.
 void resize_10(const Ctx& c) {
+  const std::string nearest = nearest_mode_10(c);
   rename_op(c, "Resize");
   if (attributes(c).has("scales")) {
     const std::vector<float> scales = attributes(c).get_floats("scales");
@@ -143,11 +169,14 @@ void resize_10(const Ctx& c) {
   c.graph.set_input(c.node, 1, ValueId{});
   c.graph.set_input(c.node, 2, scales);
   node_of(c).attributes.set("coordinate_transformation_mode", std::string("asymmetric"));
-  node_of(c).attributes.set("nearest_mode", std::string("floor"));
+  node_of(c).attributes.set("nearest_mode", nearest);
 }
 
-/// Resize-11 gives an empty tensor for the operand it leaves out.
-void resize_empty_operands(const Ctx& c) {
+/// Resize-11 gives an empty tensor for the operand it leaves out, and has a mode of its own.
+void resize_11(const Ctx& c) {
+  if (attributes(c).get_string("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn") {
+    refuse(c, "Resize with tf_half_pixel_for_nn", "op-set 13 dropped that mode: use half_pixel");
+  }
   for (size_t slot = 1; slot <= 2; ++slot) {
     const Tensor* tensor = c.graph.constant(c.graph.input(c.node, slot));
     if (tensor != nullptr && tensor->size() == 0) c.graph.set_input(c.node, slot, ValueId{});
@@ -186,7 +215,17 @@ void group_normalization(const Ctx& c) {
   }
 }
 
-void drop_consumed_inputs(const Ctx& c) { node_of(c).attributes.erase("consumed_inputs"); }
+/// RoiAlign below op-set 16 takes pixels at their corners; from then on at their centres, if not
+/// said.
+void roi_align(const Ctx& c) {
+  node_of(c).attributes.set("coordinate_transformation_mode", std::string("output_half_pixel"));
+}
+
+/// Scan-8 scans each sample of a batch on its own, for as many steps as `sequence_lens` says.
+void scan_8(const Ctx& c) {
+  refuse(c, "Scan-8 has a batch axis and sequence_lens",
+         "from op-set 9 on Scan has neither: export with that");
+}
 
 constexpr LiftRule kRules[] = {
     {"BatchNormalization", 14, batch_normalization, "training form by outputs -> training_mode"},
@@ -209,14 +248,15 @@ constexpr LiftRule kRules[] = {
     {"ReduceSum", 13, axes_to_input, "axes: attribute -> input"},
     {"ReduceSumSquare", 18, axes_to_input, "axes: attribute -> input"},
     {"Resize", 11, resize_10, "(X, scales) -> (X, roi, scales), asymmetric"},
-    {"Resize", 13, resize_empty_operands, "empty operands -> absent ones"},
+    {"Resize", 13, resize_11, "empty operands -> absent ones"},
+    {"RoiAlign", 16, roi_align, "pixels at their corners -> output_half_pixel"},
+    {"Scan", 9, scan_8, "refused: batch axis, sequence_lens"},
     {"Scatter", 24, scatter_elements, "deprecated name"},
     {"Slice", 10, slice_inputs, "starts, ends, axes: attributes -> inputs"},
     {"Softmax", 13, softmax_2d, "2-D at axis -> along the last axis"},
     {"Split", 13, split_to_input, "split: attribute -> input"},
     {"Split", 18, split_count, "equal parts -> num_outputs"},
     {"Squeeze", 13, axes_to_input, "axes: attribute -> input"},
-    {"Sum", 8, drop_consumed_inputs, "dead attribute"},
     {"TopK", 10, topk_input, "k: attribute -> input"},
     {"Unsqueeze", 13, axes_to_input, "axes: attribute -> input"},
     {"Upsample", 24, resize_10, "deprecated name of Resize"},

@@ -17,6 +17,7 @@
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
+#include "passes/unsupported.h"
 
 namespace halfnote {
 namespace {
@@ -66,30 +67,26 @@ std::vector<NodeId> nodes_of_loss(const Graph& graph, ValueId loss,
   return order;
 }
 
-/// One message that names every op on the way that has no gradient.
-void refuse_unsupported(const Graph& graph, const std::vector<NodeId>& nodes) {
-  std::map<std::string, std::pair<std::string, std::vector<std::string>>> missing;
+constexpr const char* kFreeze =
+    "freeze the weights before these nodes (--freeze REGEX), or rewrite the nodes";
+
+[[noreturn]] void refuse(const UnsupportedOps& missing) {
+  throw Error(ErrorCode::kUnsupported,
+              "no gradient for " + std::to_string(missing.op_count()) +
+                  " op(s) between the weights and the loss: " + missing.list())
+      .hint(kFreeze);
+}
+
+/// Every op on the way that has no gradient.
+UnsupportedOps without_gradient(const Graph& graph, const std::vector<NodeId>& nodes) {
+  UnsupportedOps missing;
   for (NodeId id : nodes) {
-    const Node& node = graph.node(id);
-    const OperatorRow* row = find_operator(node);
+    const OperatorRow* row = find_operator(graph.node(id));
     if (row != nullptr && row->gradient != nullptr) continue;
-    const std::string op = node.domain.empty() ? node.op : node.domain + "." + node.op;
-    auto& [why, where] = missing[op];
-    why = row == nullptr ? "the op is unknown" : std::string(row->no_gradient);
-    where.push_back(graph.label(id));
+    missing.add(graph, id, kOpsetVersion,
+                row == nullptr ? "the op is unknown" : std::string(row->no_gradient));
   }
-  if (missing.empty()) return;
-  std::string list;
-  for (const auto& [op, entry] : missing) {
-    list += (list.empty() ? "" : "; ") + op + " (" + entry.first + "; " +
-            std::to_string(entry.second.size()) + " node(s): " + entry.second.front();
-    for (size_t i = 1; i < std::min<size_t>(entry.second.size(), 5); ++i)
-      list += ", " + entry.second[i];
-    list += entry.second.size() > 5 ? ", …)" : ")";
-  }
-  throw Error(ErrorCode::kUnsupported, "no gradient for " + std::to_string(missing.size()) +
-                                           " op(s) between the weights and the loss: " + list)
-      .hint("freeze the weights before these nodes (--freeze REGEX), or rewrite the nodes");
+  return missing;
 }
 
 class Reverse {
@@ -102,7 +99,7 @@ class Reverse {
   void run(ValueId loss) {
     const std::vector<bool> reached = reached_from_weights(graph_);
     const std::vector<NodeId> nodes = nodes_of_loss(graph_, loss, reached);
-    refuse_unsupported(graph_, nodes);
+    problems_ = without_gradient(graph_, nodes);
     const ValueId scale =
         graph_.add_initializer(std::string(kLossScale), Tensor::scalar<float>(1.0f));
     graph_.add_state(scale, scale, StateKind::kScaler);
@@ -113,6 +110,7 @@ class Reverse {
     }
     gradients_[loss] = seed;
     for (NodeId node : nodes) visit(node, reached);
+    if (!problems_.empty()) refuse(problems_);
     publish();
   }
 
@@ -136,14 +134,24 @@ class Reverse {
     const Place place{{}, data.name, data.op};
     const std::vector<ValueId> inputs(graph_.inputs(node).begin(), graph_.inputs(node).end());
     const std::vector<bool> needed = rule.needed;
-    std::vector<Expr> results;
-    try {
-      results = find_operator(data)->gradient(rule);
-    } catch (Error& error) {
-      throw error.within(place);
-    }
+    const std::vector<Expr> results = gradient_of(node, rule, place);
     for (size_t i = 0; i < results.size() && i < inputs.size(); ++i) {
       if (results[i].valid() && needed[i]) contribute(inputs[i], results[i], place);
+    }
+  }
+
+  /// What the rule gives. A rule that refuses is noted; the operands themselves stand in for its
+  /// gradients, so that the nodes before it are asked too.
+  std::vector<Expr> gradient_of(NodeId node, GradientContext& rule, const Place& place) {
+    const OperatorRow* row = find_operator(graph_.node(node));
+    if (row == nullptr || row->gradient == nullptr) return rule.inputs;  // noted already
+    const std::vector<Expr> operands = rule.inputs;
+    try {
+      return row->gradient(rule);
+    } catch (Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw error.within(place);
+      problems_.add(graph_, node, kOpsetVersion, error.problem());
+      return operands;
     }
   }
 
@@ -187,6 +195,7 @@ class Reverse {
   Builder builder_;
   std::map<ValueId, Expr> gradients_;
   std::set<ValueId> published_;
+  UnsupportedOps problems_;
 };
 
 }  // namespace

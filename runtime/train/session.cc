@@ -8,9 +8,11 @@
 #include "compiler/ir/walk.h"
 #include "compiler/onnx/import.h"
 #include "kernels/cpu/cpu_info.h"
+#include "kernels/kernel.h"
 #include "passes/device/emit_step.h"
 #include "passes/precision/to_f32.h"
 #include "passes/train/step.h"
+#include "passes/unsupported.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/nonfinite.h"
@@ -104,17 +106,47 @@ void make_plain(Model& model) {
   std::erase_if(model.metadata, [](const auto& e) { return e.first.starts_with("halfnote."); });
 }
 
+/// An artifact is for every device, so this is no error; who means to train on the CPU should know.
+void tell_missing_kernels(CompileResult& result) {
+  UnsupportedOps missing;
+  for_each_graph(result.model, [&](const Graph& graph) {
+    for (NodeId id : graph.all_nodes()) {
+      const Node& node = graph.node(id);
+      if (!cpu_kernels().rows_of(node.domain, node.op).empty()) continue;
+      missing.add(graph, id, kOpsetVersion, "no kernel");
+    }
+  });
+  if (missing.empty()) return;
+  result.remarks.push_back(
+      {Remark::Level::kWarning, "kernels", result.model.source,
+       "the CPU has no kernel for " + std::to_string(missing.op_count()) +
+           " op(s), so halfnote run will refuse them there: " + missing.list()});
+}
+
 }  // namespace
 
 CompileResult compile_model(Model model, const CompileOptions& options) {
-  return compile(std::move(model), options,
-                 [](const Graph& graph, NodeId node, const std::vector<Tensor>& inputs) {
-                   return evaluate_node(graph, node, inputs);
-                 });
+  CompileResult result =
+      compile(std::move(model), options,
+              [](const Graph& graph, NodeId node, const std::vector<Tensor>& inputs) {
+                return evaluate_node(graph, node, inputs);
+              });
+  tell_missing_kernels(result);
+  return result;
 }
 
-CompileResult compile_file(const std::filesystem::path& file, const CompileOptions& options) {
-  return compile_model(import_model(file, {}), options);
+CompileResult compile_file(const std::filesystem::path& file, const CompileOptions& options,
+                           const std::vector<std::filesystem::path>& allowed_folders) {
+  std::vector<Remark> remarks;
+  ImportOptions reading;
+  reading.limits = options.limits;
+  reading.allowed_folders = allowed_folders;
+  reading.warn = [&](const std::string& text) {
+    remarks.push_back({Remark::Level::kWarning, "import", file.string(), text});
+  };
+  CompileResult result = compile_model(import_model(file, reading), options);
+  result.remarks.insert(result.remarks.begin(), remarks.begin(), remarks.end());
+  return result;
 }
 
 Session::Session(Model model, const SessionOptions& options)

@@ -19,8 +19,10 @@
 
 namespace halfnote {
 
-/// Imports a model and compiles it, folding constants on the CPU kernels.
-CompileResult compile_file(const std::filesystem::path& file, const CompileOptions& options);
+/// Imports a model and compiles it, folding constants on the CPU kernels. What is odd in the file
+/// stands in the remarks (pass `import`). Links to external data may lead into `allowed_folders`.
+CompileResult compile_file(const std::filesystem::path& file, const CompileOptions& options,
+                           const std::vector<std::filesystem::path>& allowed_folders = {});
 /// The same for a model in memory.
 CompileResult compile_model(Model model, const CompileOptions& options);
 

@@ -1,6 +1,5 @@
 #include "runtime/train/terminal.h"
 
-#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -9,7 +8,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "base/log.h"
+#include "base/printable.h"
 
 namespace halfnote {
 namespace {
@@ -104,27 +103,15 @@ std::string plain_value(const std::string& value) {
 Terminal Terminal::detect(int file) {
   Terminal terminal;
   terminal.interactive = ::isatty(file) == 1 && environment("TERM") != "dumb";
-  terminal.color = terminal.interactive && wants_color(file);
+  terminal.color = wants_color(file);
   terminal.utf8 = locale_is_utf8();
   terminal.columns = width_of(file);
   return terminal;
 }
 
-std::string printable(std::string_view text) {
-  std::string result;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if (c < 0x20 || c == 0x7f) {
-      result += fmt::format("\\x{:02x}", c);
-    } else if (c == 0xc2 && next >= 0x80 && next < 0xa0) {  // the control characters above ASCII
-      result += fmt::format("\\x{:02x}", next);
-      ++i;
-    } else {
-      result += text[i];
-    }
-  }
-  return result;
+bool wants_color(int descriptor) {
+  return environment("NO_COLOR").empty() && environment("TERM") != "dumb" &&
+         ::isatty(descriptor) == 1;
 }
 
 size_t display_width(std::string_view text) {

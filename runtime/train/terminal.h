@@ -20,8 +20,9 @@ struct Terminal {
   static Terminal detect(int file);
 };
 
-/// The text with control characters as \xNN, so that a name from a file cannot steer the terminal.
-std::string printable(std::string_view text);
+/// Whether colour fits this descriptor: a terminal that is not `dumb`, and NO_COLOR is unset or
+/// empty.
+bool wants_color(int descriptor);
 
 /// Characters of a UTF-8 text, each taken as one column wide.
 size_t display_width(std::string_view text);

@@ -20,6 +20,8 @@ cmake -S "$root/tests/install" -B "$work/consumer" -G Ninja -DCMAKE_BUILD_TYPE=R
   -DCMAKE_PREFIX_PATH="$work/prefix" --log-level=WARNING >/dev/null
 cmake --build "$work/consumer" -- --quiet
 env -i "$work/consumer/consumer" "$root/samples/fashion_mnist/model.onnxtxt"
+env -i MODEL="$root/samples/fashion_mnist/model.onnxtxt" "$work/consumer/consumer_test" \
+  --gtest_brief=1
 
 # No path of this machine's build may be left in the package.
 if grep -rlF -e "$build" -e "$root" "$work"/prefix/lib*/cmake "$work"/prefix/lib/*/cmake \

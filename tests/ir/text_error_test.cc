@@ -38,9 +38,11 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"g (\xc3\xa4) => (x) {}", "f:1:4: unexpected character \"\\xc3\""},
         Bad{"g (float[2,] x) => (x) {}", "f:1:12: syntax error: expected a dim"},
         Bad{"g (float[-2] x) => (x) {}", "f:1:10: an integer is out of range"},
-        Bad{"g (float[1099511627777] x) => (x) {}", "f:1:10: an integer is out of range"},
+        Bad{"g (float[1099511627777] x) => (x) {}",
+            "f:1:10: the size of a dim is over the limit: expected at most 1099511627776, got "
+            "more"},
         Bad{"g (float[1,1,1,1,1,1,1,1,1] x) => (x) {}",
-            "the rank is too high: expected at most 8 dims"},
+            "the rank of a type is over the limit: expected at most 8"},
         Bad{"g (seq(banana) x) => (x) {}", "f:1:8: syntax error: expected a type, got \"banana\""},
         Bad{"g (map(seq(float), float) x) => (x) {}", "expected an element type, got \"seq\""},
         Bad{"g (float \"\") => () {}", "f:1:10: a name is empty"},
@@ -176,11 +178,11 @@ TEST(TextLimits, NestingOfGraphs) {
     for (int i = 0; i < depth; ++i) text += "}> ()";
     return text + "}";
   };
-  EXPECT_NO_THROW(verify(parse_graph(nested(16), "f")));
-  EXPECT_THAT(error_of([&] { parse_graph(nested(17), "f"); }, ErrorCode::kModel),
-              HasSubstr("graphs are nested too deeply: expected at most 16 levels"));
+  EXPECT_NO_THROW(verify(parse_graph(nested(15), "f")));  // the graph itself is a level too
+  EXPECT_THAT(error_of([&] { parse_graph(nested(16), "f"); }, ErrorCode::kModel),
+              HasSubstr("the nesting of graphs is over the limit: expected at most 16"));
   EXPECT_THAT(error_of([&] { parse_graph(nested(100000), "f"); }, ErrorCode::kModel),
-              HasSubstr("graphs are nested too deeply"));
+              HasSubstr("the nesting of graphs is over the limit"));
 }
 
 TEST(TextLimits, NestingOfTypes) {
@@ -189,11 +191,15 @@ TEST(TextLimits, NestingOfTypes) {
     for (int i = 0; i < depth; ++i) type = "seq(" + type + ")";
     return "g (" + type + " x) => (x) {}";
   };
-  EXPECT_NO_THROW(parse_graph(nested(16), "f"));
-  for (const int depth : {17, 10000}) {
+  EXPECT_NO_THROW(parse_graph(nested(15), "f"));
+  for (const int depth : {16, 10000}) {
     EXPECT_THAT(error_of([&] { parse_graph(nested(depth), "f"); }, ErrorCode::kModel),
-                HasSubstr("types are nested too deeply"));
+                HasSubstr("the nesting of types is over the limit"));
   }
+}
+
+TEST(TextLimits, SizeOfDims) {
+  EXPECT_NO_THROW(parse_graph("g (float[1099511627776] x) => () {}", "f"));  // 2^40
 }
 
 TEST(TextLimits, LengthOfNames) {
@@ -201,7 +207,7 @@ TEST(TextLimits, LengthOfNames) {
   EXPECT_NO_THROW(parse_graph("g (" + longest + ") => () {}", "f"));
   EXPECT_THAT(
       error_of([&] { parse_graph("g (" + longest + "a) => () {}", "f"); }, ErrorCode::kModel),
-      HasSubstr("a name is too long"));
+      HasSubstr("the length of a name is over the limit"));
 }
 
 TEST(TextLimits, LongTokensAreCutInMessages) {

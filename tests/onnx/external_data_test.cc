@@ -248,6 +248,19 @@ TEST(ExternalData, OddButLegalThingsAreTold) {
   EXPECT_THAT(warnings[1], testing::HasSubstr("not verified"));
 }
 
+TEST(ExternalData, AFileThatShrinksWhileItIsOpenedIsAnError) {
+  TempFolder folder;
+  folder.write("w.bin", kData);
+  // The hard link makes the reader speak between its look at the size and the mapping.
+  fs::create_hard_link(folder / "w.bin", folder / "second.bin");
+  const auto path = folder.write("m.onnx", model_with(at("w.bin")));
+  ImportOptions options;
+  options.warn = [&](const std::string&) { fs::resize_file(folder / "w.bin", 4); };
+  const Error error = error_of([&] { import_model(path, options); });
+  EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
+  EXPECT_THAT(error.what(), testing::HasSubstr("became shorter while it was opened"));
+}
+
 /// `count` initializers, the i-th in `location(i)`.
 std::string many(int count, const std::function<std::string(int)>& location) {
   wire::Message graph = wire::relu_graph();

@@ -271,7 +271,10 @@ INSTANTIATE_TEST_SUITE_P(
     TypesAndShapes, BadModels,
     testing::Values(
         Bad{"NegativeDim", typed(wire::type(DType::kF32, {-1})), "value \"q\": bad dim"},
-        Bad{"HugeDim", typed(wire::type(DType::kF32, {int64_t{1} << 62})), "bad dim"},
+        Bad{"HugeDim", typed(wire::type(DType::kF32, {int64_t{1} << 62})), "size of a dim is over"},
+        Bad{"DimOverTheLimit", typed(wire::type(DType::kF32, {(int64_t{1} << 40) + 1})),
+            "the size of a dim is over the limit: expected at most 1099511627776, got "
+            "1099511627777"},
         Bad{"Rank9", typed(wire::type(DType::kF32, {1, 1, 1, 1, 1, 1, 1, 1, 1})), "rank"},
         Bad{"Type99", typed(wire::type(static_cast<DType>(99), {1})), "unknown element type"},
         Bad{"Opaque", typed(Message().message(7, Message().text(1, "d"))), "opaque",
@@ -351,10 +354,56 @@ INSTANTIATE_TEST_SUITE_P(
         Limit{"Attributes", [](ImportLimits& l, uint64_t n) { l.attributes = n; }, 2},
         Limit{"Initializers", [](ImportLimits& l, uint64_t n) { l.initializers = n; }, 1},
         Limit{"NameBytes", [](ImportLimits& l, uint64_t n) { l.name_bytes = n; }, 11},
+        Limit{"Dim", [](ImportLimits& l, uint64_t n) { l.dim = static_cast<int64_t>(n); }, 2},
         Limit{"Rank", [](ImportLimits& l, uint64_t n) { l.rank = static_cast<int>(n); }, 1},
         Limit{"Elements", [](ImportLimits& l, uint64_t n) { l.elements = static_cast<int64_t>(n); },
               2}),
     [](const auto& row) { return row.param.name; });
+
+TEST(Limits, ADimMayHaveTwoToTheFortieth) {
+  EXPECT_NO_THROW(import_text_bytes(typed(wire::type(DType::kF32, {int64_t{1} << 40}))));
+}
+
+/// The text form of a model with one of everything that a limit counts.
+constexpr const char* kText = R"(<ir_version: 10, opset_import: ["" : 23, "d" : 1]>
+g (float[2] x, bool c, seq(seq(float)) s) => (float[N] z) <float[2] w = {1, 2}> {
+  y = Add (x, w)
+  v = d.twice (y)
+  z = If (c) <then_branch = a () => (t) { t = Relu (x) }, else_branch = b () => (u) { u = Neg (v) }>
+}
+<opset_import: ["" : 23], domain: "d">
+twice (p) => (r) { r = Add (p, p) }
+)";
+
+TEST(Limits, HoldExactlyInTextToo) {
+  const Limit rows[] = {
+      {"FileBytes", [](ImportLimits& l, uint64_t n) { l.file_bytes = n; },
+       std::string_view(kText).size()},
+      {"Nesting", [](ImportLimits& l, uint64_t n) { l.graph_nesting = static_cast<int>(n); }, 2},
+      {"Types", [](ImportLimits& l, uint64_t n) { l.type_nesting = static_cast<int>(n); }, 3},
+      {"Nodes", [](ImportLimits& l, uint64_t n) { l.nodes = n; }, 6},
+      {"Operands", [](ImportLimits& l, uint64_t n) { l.node_operands = n; }, 2},
+      {"Attributes", [](ImportLimits& l, uint64_t n) { l.attributes = n; }, 2},
+      {"Initializers", [](ImportLimits& l, uint64_t n) { l.initializers = n; }, 1},
+      {"NameBytes", [](ImportLimits& l, uint64_t n) { l.name_bytes = n; }, 11},
+      {"Dim", [](ImportLimits& l, uint64_t n) { l.dim = static_cast<int64_t>(n); }, 2},
+      {"Rank", [](ImportLimits& l, uint64_t n) { l.rank = static_cast<int>(n); }, 1},
+      {"Elements", [](ImportLimits& l, uint64_t n) { l.elements = static_cast<int64_t>(n); }, 2},
+  };
+  TempFolder folder;
+  const auto path = folder.write("m.onnxtxt", kText);
+  for (const Limit& row : rows) {
+    SCOPED_TRACE(row.name);
+    ImportOptions options;
+    row.set(options.limits, row.exact);
+    EXPECT_NO_THROW(import_model(path, options));
+    row.set(options.limits, row.exact - 1);
+    const Error error = error_of([&] { import_model(path, options); });
+    EXPECT_EQ(error.code(), ErrorCode::kModel);
+    EXPECT_THAT(error.what(), testing::HasSubstr("over the limit"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("at most " + std::to_string(row.exact - 1)));
+  }
+}
 
 TEST(MalformedErrors, NameAllThatIsKnown) {
   const Error error =

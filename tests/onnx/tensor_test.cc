@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "more than once"},
         BadTensor{"WrongList", tensor("w", DType::kF32, {1}).number(7, 1), "float_data"},
         BadTensor{"NegativeDim", tensor("w", DType::kF32, {-1}), "bad dim"},
-        BadTensor{"HugeDim", tensor("w", DType::kF32, {int64_t{1} << 62}), "bad dim"},
+        BadTensor{"HugeDim", tensor("w", DType::kF32, {int64_t{1} << 62}), "size of a dim"},
         BadTensor{"ProductOverflow", tensor("w", DType::kF32, {int64_t{1} << 40, int64_t{1} << 40}),
                   "elements"},
         BadTensor{"Rank9", tensor("w", DType::kF32, {1, 1, 1, 1, 1, 1, 1, 1, 1}), "rank"},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 
 namespace halfnote::test {
 namespace {
@@ -133,6 +134,14 @@ TEST(ContractionBody, ConvGradWeight) {
       expect_body_agrees(call, kSums);
     }
   }
+}
+
+TEST(ContractionBody, EveryBodyIsTested) {
+  // The recurrent ones in recurrent/body_test.cc.
+  const std::set<std::string> kTested = {"ConvGradInput", "ConvGradWeight", "GRU",      "GRUGrad",
+                                         "Gemm",          "LSTM",           "LSTMGrad", "MatMul",
+                                         "RNN",           "RNNGrad"};
+  EXPECT_EQ(with_body(contraction_rows()), kTested);
 }
 
 }  // namespace

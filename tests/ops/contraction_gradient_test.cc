@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "compiler/ir/model.h"
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 #include "tests/ops/gradient_harness.h"
 
 namespace halfnote::test {
@@ -170,6 +171,23 @@ TEST(ContractionGradient, ConvTranspose) {
 TEST(ContractionGradient, SymbolicKernelIsRefused) {
   const GradientCase test{"symbolic", "Conv", {}, {f64({1, 2, 7}, 1), f64({3, 2, 4}, 2)}, {0}};
   EXPECT_THROW(rule_gradients(test, {f64({1, 3, 4}, 3)}, Dims::kSymbolic), Error);
+}
+
+TEST(ContractionGradient, EveryRuleIsTested) {
+  // The recurrent ones in recurrent/gradient_test.cc.
+  const std::set<std::string> kTested = {"Conv",
+                                         "ConvTranspose",
+                                         "Gemm",
+                                         "MatMul",
+                                         "GRU",
+                                         "LSTM",
+                                         "RNN",
+                                         "ai.halfnote.Gemm",
+                                         "ai.halfnote.GRU",
+                                         "ai.halfnote.LSTM",
+                                         "ai.halfnote.MatMul",
+                                         "ai.halfnote.RNN"};
+  EXPECT_EQ(with_gradient(contraction_rows()), kTested);
 }
 
 }  // namespace

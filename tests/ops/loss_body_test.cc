@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 
 namespace halfnote::test {
 namespace {
@@ -88,6 +89,12 @@ TEST(LossBody, AllLabelsIgnoredGiveZero) {
   for (const Tensor& dx : {run_kernel(call)[0], run_body(call)[0]}) {
     for (int64_t i = 0; i < dx.size(); ++i) EXPECT_EQ(dx.at_as_double(i), 0);
   }
+}
+
+TEST(LossBody, EveryBodyIsTested) {
+  const std::set<std::string> kTested = {"NegativeLogLikelihoodLossGrad",
+                                         "SoftmaxCrossEntropyLossGrad"};
+  EXPECT_EQ(with_body(loss_rows()), kTested);
 }
 
 }  // namespace

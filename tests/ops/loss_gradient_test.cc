@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 #include "tests/ops/gradient_harness.h"
 
 namespace halfnote::test {
@@ -75,6 +76,11 @@ TEST(LossGradient, TrainedClassWeightsAreRefused) {
       {f64({2, 3}, 1, -2, 2), Tensor::of<int64_t>({2}, {0, 2}), f64({3}, 2, 0.5, 1)},
       {0, 2}};
   EXPECT_THROW(gradient_graph(test, {Tensor::scalar<double>(1)}, Dims::kFixed), Error);
+}
+
+TEST(LossGradient, EveryRuleIsTested) {
+  const std::set<std::string> kTested = {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"};
+  EXPECT_EQ(with_gradient(loss_rows()), kTested);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 
 namespace halfnote::test {
 namespace {
@@ -81,6 +82,12 @@ TEST(NormalizationBody, SoftmaxGradients) {
       expect_body_agrees({"axis", "LogSoftmaxGrad", attributes, {grad, log_y}}, kSums);
     }
   }
+}
+
+TEST(NormalizationBody, EveryBodyIsTested) {
+  const std::set<std::string> kTested = {"BatchNormalization", "BatchNormalizationGrad",
+                                         "LayerNormalizationGrad", "LogSoftmaxGrad", "SoftmaxGrad"};
+  EXPECT_EQ(with_body(normalization_rows()), kTested);
 }
 
 }  // namespace

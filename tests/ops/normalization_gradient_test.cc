@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "compiler/ir/model.h"
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 #include "tests/ops/gradient_harness.h"
 
 namespace halfnote::test {
@@ -112,6 +113,12 @@ TEST(NormalizationGradient, Softmax) {
     }
     expect_gradient({"default axis", op, {}, {f64({3, 4}, 2, -2, 2)}});
   }
+}
+
+TEST(NormalizationGradient, EveryRuleIsTested) {
+  const std::set<std::string> kTested = {"BatchNormalization", "LayerNormalization", "LogSoftmax",
+                                         "Softmax", "ai.halfnote.BatchNormalization"};
+  EXPECT_EQ(with_gradient(normalization_rows()), kTested);
 }
 
 }  // namespace

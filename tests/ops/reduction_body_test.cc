@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 
 namespace halfnote::test {
 namespace {
@@ -79,6 +80,11 @@ TEST(ReductionBody, AveragePoolGrad) {
       }
     }
   }
+}
+
+TEST(ReductionBody, EveryBodyIsTested) {
+  const std::set<std::string> kTested = {"AveragePoolGrad", "MaxPoolGrad"};
+  EXPECT_EQ(with_body(reduction_rows()), kTested);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 #include "tests/ops/gradient_harness.h"
 
 namespace halfnote::test {
@@ -150,6 +151,12 @@ TEST(ReductionGradient, GlobalPools) {
       expect_gradient(test, Dims::kSymbolic);
     }
   }
+}
+
+TEST(ReductionGradient, EveryRuleIsTested) {
+  std::set<std::string> tested(std::begin(kReductions), std::end(kReductions));
+  tested.insert({"AveragePool", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"});
+  EXPECT_EQ(with_gradient(reduction_rows()), tested);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 
 namespace halfnote::test {
 namespace {
@@ -165,6 +166,12 @@ TEST(StatefulBody, UpdateLossScaleFollowsTheKernel) {
       }
     }
   }
+}
+
+TEST(StatefulBody, EveryBodyIsTested) {
+  const std::set<std::string> kTested = {"Adam",       "AdamW",    "AllFinite", "Dropout",
+                                         "GlobalNorm", "Momentum", "SGD",       "UpdateLossScale"};
+  EXPECT_EQ(with_body(stateful_rows()), kTested);
 }
 
 }  // namespace

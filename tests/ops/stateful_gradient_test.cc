@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "compiler/ir/model.h"
 #include "tests/ops/body_harness.h"
+#include "tests/ops/coverage.h"
 #include "tests/ops/gradient_harness.h"
 
 namespace halfnote::test {
@@ -36,6 +37,11 @@ TEST(StatefulGradient, TrainingDropoutIsRefused) {
                           {},
                           {f64({5}, 1), Tensor::scalar<double>(0.4), Tensor::scalar<bool>(true)}};
   EXPECT_THROW(rule_gradients(test, {f64({5}, 2)}), Error);
+}
+
+TEST(StatefulGradient, EveryRuleIsTested) {
+  const std::set<std::string> kTested = {"Dropout", "ai.halfnote.Dropout"};
+  EXPECT_EQ(with_gradient(stateful_rows()), kTested);
 }
 
 }  // namespace

@@ -62,11 +62,8 @@ void execute_graph(const Graph& source, const std::string& prefix, Results& resu
   }
   std::vector<Tensor> inputs;
   for (ValueId input : graph.inputs()) {
-    const Value& value = graph.value(input);
-    const auto fed = feeds.find(value.name);
-    inputs.push_back(fed != feeds.end() ? fed->second
-                                        : generate(value.name, value.type.dtype,
-                                                   shape_of(value.type, dims), seed));
+    const auto fed = feeds.find(graph.value(input).name);
+    inputs.push_back(fed != feeds.end() ? fed->second : test_input(graph, input, dims, seed));
   }
   const std::vector<Tensor> outputs = evaluate(graph, inputs);
   for (size_t i = 0; i < outputs.size(); ++i) results[prefix + "/" + names[i]] = outputs[i];
@@ -138,6 +135,12 @@ Ran run_until(Model& model, const CompileOptions& options, std::string_view name
 
 Ran run_all(Model& model, const CompileOptions& options) {
   return run_rows(model, options, rows_before(""));
+}
+
+Tensor test_input(const Graph& graph, ValueId input, const std::map<std::string, int64_t>& dims,
+                  uint64_t seed) {
+  const Value& value = graph.value(input);
+  return generate(value.name, value.type.dtype, shape_of(value.type, dims), seed);
 }
 
 Results execute(const Model& model, const std::map<std::string, int64_t>& dims, const Feeds& feeds,

@@ -43,9 +43,13 @@ using Results = std::map<std::string, Tensor>;
 /// Tensors by input name that stand in place of generated ones.
 using Feeds = std::map<std::string, Tensor>;
 
-/// Runs every graph of the model on the reference kernels. Inputs are small multiples of 1/8 (0 and
-/// 1 for integers), the same for the same name, shape and type; symbolic dims are those of `dims`,
-/// else 3.
+/// What stands in for an input: small multiples of 1/8 (0 and 1 for integers), the same for the
+/// same name, shape and type; symbolic dims are those of `dims`, else 3.
+Tensor test_input(const Graph& graph, ValueId input, const std::map<std::string, int64_t>& dims,
+                  uint64_t seed = 0);
+
+/// Runs every graph of the model on the reference kernels, with `feeds` and for the rest
+/// `test_input`.
 Results execute(const Model& model, const std::map<std::string, int64_t>& dims = {},
                 const Feeds& feeds = {}, uint64_t seed = 0);
 /// The first values of everything persistent in a training step, by name.

@@ -8,6 +8,7 @@ namespace halfnote::text {
 
 void GraphParser::parse_graph() {
   Scope scope{graph_.main(), nullptr, {}, {}};
+  depth_ = 1;
   parse_region(scope);
 }
 
@@ -105,7 +106,10 @@ void GraphParser::parse_value_list(Scope& scope) {
 
 /// What stands behind `=`: elements in braces, or `@name` of the shared graph.
 Tensor GraphParser::parse_initial_value(const TypedName& item) {
-  if (!lexer_.matches("@")) return parse_elements(lexer_, item.type);
+  if (!lexer_.matches("@")) {
+    lexer_.count_initializer(item.offset);
+    return parse_elements(lexer_, item.type);
+  }
   const size_t offset = lexer_.peek().offset;
   const std::string name = parse_name(lexer_, "the name of an initializer of the model's graph");
   if (shared_ == nullptr) lexer_.fail("\"@\" is for the initializers of a training step", offset);

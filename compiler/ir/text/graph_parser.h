@@ -11,8 +11,6 @@
 
 namespace halfnote::text {
 
-inline constexpr uint32_t kMaxNodes = 1'000'000;
-
 class GraphParser {
  public:
   /// Fills `graph`, which is empty. `shared` (may be null) is the graph whose initializers `@name`
@@ -65,6 +63,7 @@ class GraphParser {
   void parse_node(Scope& scope);
   std::vector<TypedName> parse_results();
   std::vector<ValueId> parse_operands();
+  void check_operands(size_t count, std::string_view what, size_t offset) const;
   void parse_op(NodeSpec& spec, std::string& overload);
   Attributes parse_attributes();
   Attribute parse_value(AttributeType expected);
@@ -78,7 +77,7 @@ class GraphParser {
   Graph& graph_;
   const Graph* shared_;
   Scope* scope_ = nullptr;  // the innermost open region
-  int depth_ = 0;
+  int depth_ = 0;           // of open graphs; the body of a function is none
 };
 
 }  // namespace halfnote::text

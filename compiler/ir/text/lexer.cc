@@ -20,13 +20,13 @@ std::string describe(const Token& token) {
 
 }  // namespace
 
-Lexer::Lexer(std::string_view text, std::string_view file)
-    : text_(text), file_(file), end_(text.size()) {
+Lexer::Lexer(std::string_view text, std::string_view file, const ImportLimits& limits)
+    : text_(text), file_(file), limits_(limits), end_(text.size()) {
   current_ = scan();
 }
 
 Lexer Lexer::inside(std::string_view comment) const {
-  Lexer lexer("", file_);
+  Lexer lexer("", file_, limits_);
   lexer.text_ = text_;
   lexer.at_ = static_cast<size_t>(comment.data() - text_.data());
   lexer.end_ = lexer.at_ + comment.size();
@@ -71,6 +71,21 @@ void Lexer::fail_expected(std::string_view what) const {
 
 void Lexer::fail(std::string problem, size_t offset, ErrorCode code) const {
   throw error(std::move(problem), offset, code);
+}
+
+void Lexer::fail_over(std::string_view what, uint64_t limit, size_t offset) const {
+  throw error("the " + std::string(what) + " is over the limit", offset)
+      .expected("at most " + std::to_string(limit), "more");
+}
+
+void Lexer::count_node(size_t offset) {
+  if (++nodes_ > limits_.nodes) fail_over("number of nodes", limits_.nodes, offset);
+}
+
+void Lexer::count_initializer(size_t offset) {
+  if (++initializers_ > limits_.initializers) {
+    fail_over("number of initializers", limits_.initializers, offset);
+  }
 }
 
 Error Lexer::error(std::string problem, size_t offset, ErrorCode code) const {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "compiler/ir/limits.h"
 
 namespace halfnote::text {
 
@@ -25,7 +26,7 @@ struct Token {
 /// Reads a text token by token with one token of look-ahead.
 class Lexer {
  public:
-  Lexer(std::string_view text, std::string_view file);
+  Lexer(std::string_view text, std::string_view file, const ImportLimits& limits = {});
   /// The words of a comment that stands in the same text.
   Lexer inside(std::string_view comment) const;
 
@@ -39,6 +40,10 @@ class Lexer {
   bool matches(std::string_view mark);
   bool matches_word(std::string_view word);
   void expect(std::string_view mark);
+  const ImportLimits& limits() const { return limits_; }
+  /// Counts one more node, or initializer, of the whole text; throws over the limit.
+  void count_node(size_t offset);
+  void count_initializer(size_t offset);
   bool at_end() const { return current_.is(TokenKind::kEnd); }
   /// Characters from the current token to the end: a bound for what can still come.
   size_t rest() const { return end_ - current_.offset; }
@@ -48,6 +53,8 @@ class Lexer {
   [[noreturn]] void fail(std::string problem, size_t offset,
                          ErrorCode code = ErrorCode::kModel) const;
   [[noreturn]] void fail(std::string problem) const { fail(std::move(problem), current_.offset); }
+  /// `the WHAT is over the limit: expected at most LIMIT` at an offset.
+  [[noreturn]] void fail_over(std::string_view what, uint64_t limit, size_t offset) const;
   /// An error at an offset, to be completed by the caller.
   Error error(std::string problem, size_t offset, ErrorCode code = ErrorCode::kModel) const;
 
@@ -60,6 +67,8 @@ class Lexer {
 
   std::string_view text_;
   std::string file_;
+  ImportLimits limits_;
+  uint64_t nodes_ = 0, initializers_ = 0;
   size_t at_ = 0, end_ = 0;
   Token last_, current_, second_;
   bool has_second_ = false;

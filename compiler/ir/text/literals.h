@@ -10,9 +10,6 @@
 
 namespace halfnote::text {
 
-inline constexpr int kMaxNesting = 16;
-inline constexpr size_t kMaxName = 64 * 1024;
-
 // --- names and strings (names.cc) ----------------------------------------------------------------
 bool starts_word(char c);
 bool continues_word(char c);

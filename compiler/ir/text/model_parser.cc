@@ -9,8 +9,6 @@ namespace halfnote {
 namespace text {
 namespace {
 
-constexpr size_t kMaxText = (size_t{1} << 31) - 1;
-
 int64_t parse_version(Lexer& lexer) {
   return parse_integer(lexer, 0, std::numeric_limits<int64_t>::max());
 }
@@ -160,19 +158,20 @@ void parse_step(Lexer& lexer, const Graph& shared, TrainingStep& step) {
       .expected("\"algorithm: …\"", "none");
 }
 
-void check_size(std::string_view content, std::string_view file_name) {
-  if (content.size() <= kMaxText) return;
-  throw Error(ErrorCode::kModel, "the text is too long")
+void check_size(std::string_view content, std::string_view file_name, uint64_t limit) {
+  if (content.size() <= limit) return;
+  throw Error(ErrorCode::kModel, "the model file is over the limit")
       .at({std::string(file_name), "", ""})
-      .expected("at most " + std::to_string(kMaxText) + " bytes", std::to_string(content.size()));
+      .expected("at most " + std::to_string(limit) + " bytes", std::to_string(content.size()));
 }
 
 }  // namespace
 }  // namespace text
 
-Model parse_model(std::string_view content, std::string_view file_name) {
-  text::check_size(content, file_name);
-  text::Lexer lexer(content, file_name);
+Model parse_model(std::string_view content, std::string_view file_name,
+                  const ImportLimits& limits) {
+  text::check_size(content, file_name, limits.file_bytes);
+  text::Lexer lexer(content, file_name, limits);
   Model model;
   model.source = file_name;
   text::parse_model_header(lexer, model);
@@ -189,9 +188,10 @@ Model parse_model(std::string_view content, std::string_view file_name) {
   return model;
 }
 
-Graph parse_graph(std::string_view content, std::string_view file_name) {
-  text::check_size(content, file_name);
-  text::Lexer lexer(content, file_name);
+Graph parse_graph(std::string_view content, std::string_view file_name,
+                  const ImportLimits& limits) {
+  text::check_size(content, file_name, limits.file_bytes);
+  text::Lexer lexer(content, file_name, limits);
   Graph graph;
   text::GraphParser(lexer, graph, nullptr).parse_graph();
   if (!lexer.at_end()) lexer.fail_expected("the end of the text");

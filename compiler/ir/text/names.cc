@@ -1,49 +1,19 @@
 // Names and strings. ONNX's strings know one escape, `\c` for the character c. We add `\xHH`, so
 // that a text stays one line a node and shows nothing that a terminal would act on.
 #include "base/dtype.h"
+#include "base/printable.h"
 #include "compiler/ir/text/literals.h"
 
 namespace halfnote::text {
 namespace {
 
 constexpr std::string_view kContainers[] = {"seq", "map", "optional", "sparse_tensor"};
-constexpr char kHex[] = "0123456789abcdef";
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   return -1;
-}
-
-/// Length of the well-formed UTF-8 sequence at the beginning; 0 if there is none.
-size_t utf8_length(std::string_view s) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || s.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const bool overlong = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xf0 && byte(1) < 0x90);
-  const bool surrogate = lead == 0xed && byte(1) >= 0xa0;
-  const bool too_large = lead == 0xf4 && byte(1) >= 0x90;
-  return overlong || surrogate || too_large ? 0 : length;
-}
-
-/// C1 controls (U+0080 to U+009F) and the marks that turn the direction of writing hide what a line
-/// says.
-bool is_hidden(std::string_view sequence) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(sequence[i]); };
-  if (sequence.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
-  if (sequence.size() == 2) return byte(0) == 0xc2 && byte(1) < 0xa0;
-  const bool general = sequence.size() == 3 && byte(0) == 0xe2;
-  if (!general) return false;
-  const bool turns = byte(1) == 0x80 &&
-                     (byte(2) == 0x8e || byte(2) == 0x8f || (byte(2) >= 0xa8 && byte(2) <= 0xae));
-  const bool isolates = byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9;
-  return turns || isolates;
 }
 
 }  // namespace
@@ -72,17 +42,10 @@ std::string quoted(std::string_view raw) {
   std::string out = "\"";
   for (size_t i = 0; i < raw.size();) {
     const size_t length = utf8_length(raw.substr(i));
-    const std::string_view sequence = raw.substr(i, length == 0 ? 1 : length);
-    if (length == 0 || is_hidden(sequence)) {
-      for (char c : sequence) {
-        const auto byte = static_cast<unsigned char>(c);
-        out += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-      }
-    } else {
-      if (raw[i] == '"' || raw[i] == '\\') out += '\\';
-      out += sequence;
-    }
-    i += sequence.size();
+    const std::string_view character = raw.substr(i, length == 0 ? 1 : length);
+    if (raw[i] == '"' || raw[i] == '\\') out += '\\';
+    out += printable(character);
+    i += character.size();
   }
   return out + '"';
 }
@@ -125,10 +88,8 @@ std::string parse_name(Lexer& lexer, std::string_view what) {
   } else {
     lexer.fail_expected(what);
   }
-  if (name.size() > kMaxName) {
-    throw lexer.error("a name is too long", offset)
-        .expected("at most " + std::to_string(kMaxName) + " bytes", std::to_string(name.size()));
-  }
+  const uint64_t limit = lexer.limits().name_bytes;
+  if (name.size() > limit) lexer.fail_over("length of a name", limit, offset);
   return name;
 }
 

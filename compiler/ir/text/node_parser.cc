@@ -43,10 +43,7 @@ void GraphParser::parse_node(Scope& scope) {
   if (lexer_.peek().is_mark("<")) spec.attributes = parse_attributes();
   spec.inputs = parse_operands();
   if (spec.attributes.empty() && lexer_.peek().is_mark("<")) spec.attributes = parse_attributes();
-  if (graph_.node_count() >= kMaxNodes) {
-    throw lexer_.error("the graph has too many nodes", offset)
-        .expected("at most " + std::to_string(kMaxNodes), "more");
-  }
+  lexer_.count_node(offset);
   std::vector<std::string> names;
   for (const TypedName& result : results) {
     // The graph reads "-" as an absent result: such a name is given afterwards.
@@ -68,6 +65,11 @@ void GraphParser::parse_node(Scope& scope) {
   parse_node_note(lexer_, graph_, node);
 }
 
+void GraphParser::check_operands(size_t count, std::string_view what, size_t offset) const {
+  const uint64_t limit = lexer_.limits().node_operands;
+  if (count >= limit) lexer_.fail_over(what, limit, offset);
+}
+
 /// `[type] name, …` up to `=`. As in ONNX, an absent result is "", or nothing in front of a comma.
 std::vector<GraphParser::TypedName> GraphParser::parse_results() {
   std::vector<TypedName> results;
@@ -76,6 +78,7 @@ std::vector<GraphParser::TypedName> GraphParser::parse_results() {
     if (next_is_type(lexer_)) item.type = parse_type(lexer_);
     item.offset = lexer_.peek().offset;
     if (!lexer_.peek().is_mark(",")) item.name = parse_name(lexer_, "a result of a node");
+    check_operands(results.size(), "number of outputs", item.offset);
     results.push_back(std::move(item));
     if (!lexer_.matches(",")) break;
   }
@@ -90,6 +93,7 @@ std::vector<ValueId> GraphParser::parse_operands() {
     const size_t offset = lexer_.peek().offset;
     std::string name;
     if (!lexer_.peek().is_mark(",")) name = parse_name(lexer_, "an operand");
+    check_operands(operands.size(), "number of inputs", offset);
     operands.push_back(name.empty() ? ValueId{} : lookup(name, offset));
     if (!lexer_.matches(",")) break;
   }
@@ -121,6 +125,8 @@ Attributes GraphParser::parse_attributes() {
     if (attributes.has(name)) {
       lexer_.fail("the attribute " + quoted(name) + " is given twice", offset);
     }
+    const uint64_t limit = lexer_.limits().attributes;
+    if (attributes.size() >= limit) lexer_.fail_over("number of attributes", limit, offset);
     attributes.set(name, std::move(value));
   } while (lexer_.matches(","));
   lexer_.expect(">");
@@ -248,9 +254,9 @@ Tensor GraphParser::parse_tensor() {
 }
 
 RegionId GraphParser::parse_subgraph() {
-  if (depth_ == kMaxNesting) {
-    throw lexer_.error("graphs are nested too deeply", lexer_.peek().offset)
-        .expected("at most " + std::to_string(kMaxNesting) + " levels", "more");
+  const int limit = lexer_.limits().graph_nesting;
+  if (depth_ >= limit) {
+    lexer_.fail_over("nesting of graphs", static_cast<uint64_t>(limit), lexer_.peek().offset);
   }
   if (scope_ == nullptr) {
     lexer_.fail("a function attribute cannot have a graph as its default", lexer_.peek().offset,

@@ -227,6 +227,10 @@ Tensor parse_elements(Lexer& lexer, const ValueType& type) {
   } catch (Error& error) {
     throw error.within(lexer.error("", offset).place());
   }
+  const int64_t limit = lexer.limits().elements;
+  if (element_count(shape) > limit) {
+    lexer.fail_over("size of a tensor", static_cast<uint64_t>(limit), offset);
+  }
   // An element takes at least two characters.
   const size_t expected = std::min(static_cast<size_t>(count), lexer.rest() / 2 + 1);
   if (type.dtype == DType::kString) {

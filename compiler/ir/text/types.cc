@@ -1,4 +1,6 @@
 // Types. As in ONNX text, `float` is a scalar, `float[]` a tensor of unknown rank.
+#include <limits>
+
 #include "compiler/ir/text/literals.h"
 
 namespace halfnote::text {
@@ -30,7 +32,13 @@ void append_shape(std::string& out, const std::optional<SymbolicShape>& shape) {
 Dim parse_dim(Lexer& lexer) {
   if (lexer.matches("?")) return Dim();
   const Token& token = lexer.peek();
-  if (token.is(TokenKind::kInteger)) return Dim(parse_integer(lexer, 0, kMaxElements));
+  if (token.is(TokenKind::kInteger)) {
+    const size_t offset = token.offset;
+    const int64_t dim = parse_integer(lexer, 0, std::numeric_limits<int64_t>::max());
+    const int64_t limit = lexer.limits().dim;
+    if (dim > limit) lexer.fail_over("size of a dim", static_cast<uint64_t>(limit), offset);
+    return Dim(dim);
+  }
   std::string symbol = parse_name(lexer, "a dim: a number, a name or \"?\"");
   return symbol.empty() ? Dim() : Dim::named(std::move(symbol));
 }
@@ -40,10 +48,8 @@ std::optional<SymbolicShape> parse_shape(Lexer& lexer) {
   if (lexer.matches("]")) return std::nullopt;
   SymbolicShape shape;
   do {
-    if (shape.size() == static_cast<size_t>(kMaxRank)) {
-      throw lexer.error("the rank is too high", lexer.peek().offset)
-          .expected("at most " + std::to_string(kMaxRank) + " dims", "more");
-    }
+    const auto limit = static_cast<size_t>(lexer.limits().rank);
+    if (shape.size() == limit) lexer.fail_over("rank of a type", limit, lexer.peek().offset);
     shape.push_back(parse_dim(lexer));
   } while (lexer.matches(","));
   lexer.expect("]");
@@ -91,7 +97,10 @@ ValueType parse_container(Lexer& lexer, std::string_view word, int depth) {
 
 ValueType parse_nested(Lexer& lexer, int depth) {
   const Token token = lexer.peek();
-  if (depth > kMaxNesting) lexer.fail("types are nested too deeply");
+  const int limit = lexer.limits().type_nesting;
+  if (depth > limit) {
+    lexer.fail_over("nesting of types", static_cast<uint64_t>(limit), token.offset);
+  }
   if (lexer.matches(kUnknownType)) return {};
   if (!token.is(TokenKind::kWord) || !is_type_word(token.text)) lexer.fail_expected("a type");
   const bool container = token.text == "seq" || token.text == "map" || token.text == "optional" ||
@@ -149,7 +158,7 @@ void append_type(std::string& out, const ValueType& type) {
   out += ")";
 }
 
-ValueType parse_type(Lexer& lexer) { return parse_nested(lexer, 0); }
+ValueType parse_type(Lexer& lexer) { return parse_nested(lexer, 1); }
 
 bool next_is_type(Lexer& lexer) {
   const Token& token = lexer.peek();

@@ -36,7 +36,11 @@ Shape read_dims(const onnx::TensorProto& proto, const ImportLimits& limits) {
   }
   Shape shape(proto.dims().begin(), proto.dims().end());
   for (int64_t dim : shape) {
-    if (dim < 0 || dim > limits.dim) {
+    if (dim > limits.dim) {
+      throw Error(ErrorCode::kModel, "the size of a dim is over the limit")
+          .expected("at most " + std::to_string(limits.dim), std::to_string(dim));
+    }
+    if (dim < 0) {
       throw Error(ErrorCode::kModel, "bad dim of a tensor")
           .expected("0 to " + std::to_string(limits.dim), std::to_string(dim));
     }

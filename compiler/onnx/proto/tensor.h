@@ -11,7 +11,7 @@
 #include <string>
 
 #include "base/tensor.h"
-#include "compiler/onnx/limits.h"
+#include "compiler/ir/limits.h"
 
 namespace onnx {
 class TensorProto;

@@ -19,7 +19,11 @@ DType read_dtype(int64_t code) {
 Dim read_dim(const onnx::TensorShapeProto::Dimension& dim, const ImportLimits& limits) {
   if (dim.has_dim_param()) return Dim::named(dim.dim_param());
   if (!dim.has_dim_value()) return {};
-  if (dim.dim_value() < 0 || dim.dim_value() > limits.dim) {
+  if (dim.dim_value() > limits.dim) {
+    throw Error(ErrorCode::kModel, "the size of a dim is over the limit")
+        .expected("at most " + std::to_string(limits.dim), std::to_string(dim.dim_value()));
+  }
+  if (dim.dim_value() < 0) {
     throw Error(ErrorCode::kModel, "bad dim in a type")
         .expected("0 to " + std::to_string(limits.dim), std::to_string(dim.dim_value()))
         .hint("a dim that is open should have a name (dim_param) or no value");

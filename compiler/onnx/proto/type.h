@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/type.h"
-#include "compiler/onnx/limits.h"
+#include "compiler/ir/limits.h"
 
 namespace onnx {
 class TypeProto;

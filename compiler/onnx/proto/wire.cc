@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "compiler/onnx/proto/wire_format.h"
 
 namespace halfnote::proto {
@@ -23,27 +24,11 @@ void append_varint(std::string& text, uint64_t value) {
   text.push_back(static_cast<char>(value));
 }
 
-/// Length of valid UTF-8 at the start of `text`, as strict as the standard: no overlong forms, no
-/// surrogates.
 bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<uint8_t>(text[i]);
-    const int more = lead < 0x80   ? 0
-                     : lead < 0xc2 ? -1
-                     : lead < 0xe0 ? 1
-                     : lead < 0xf0 ? 2
-                     : lead < 0xf5 ? 3
-                                   : -1;
-    if (more < 0 || i + static_cast<size_t>(more) >= text.size()) return false;
-    uint32_t code = more == 0 ? lead : lead & (0x3fu >> more);
-    for (int k = 1; k <= more; ++k) {
-      const auto byte = static_cast<uint8_t>(text[i + static_cast<size_t>(k)]);
-      if ((byte & 0xc0) != 0x80) return false;
-      code = code << 6 | (byte & 0x3fu);
-    }
-    if (more == 2 && (code < 0x800 || (code >= 0xd800 && code < 0xe000))) return false;
-    if (more == 3 && (code < 0x10000 || code > 0x10ffff)) return false;
-    i += static_cast<size_t>(more) + 1;
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
   }
   return true;
 }

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "compiler/onnx/limits.h"
+#include "compiler/ir/limits.h"
 
 namespace halfnote::proto {
 

@@ -1,7 +1,9 @@
 // What a run shows: sparse lines in logs, a bar on terminals, the start table.
 #include "runtime/train/progress.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <optional>
@@ -256,12 +258,42 @@ TEST(StartTable, IsABoxOnATerminal) {
   for (std::string line; std::getline(lines, line);) EXPECT_EQ(line.size(), 20u) << line;
 }
 
-TEST(Printable, LeavesTextAndEscapesControl) {
-  EXPECT_EQ(printable("größe ✓"), "größe ✓");
-  EXPECT_EQ(printable(std::string_view("\x1b[2J\0\x7f\r\n", 8)), "\\x1b[2J\\x00\\x7f\\x0d\\x0a");
-  EXPECT_EQ(printable("\xc2\x9b"
-                      "31m"),
-            "\\x9b31m");
+/// Sets or (nullptr) clears a variable of the environment until the end of the test.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    set(value);
+  }
+  ~Variable() { set(old_ ? old_->c_str() : nullptr); }
+
+ private:
+  void set(const char* value) { value ? setenv(name_, value, 1) : unsetenv(name_); }
+
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+TEST(Color, IsForTerminalsThatWantIt) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  const int plain = open("/dev/null", O_WRONLY);
+  if (terminal < 0) GTEST_SKIP() << "this system gives no pseudo-terminal";
+  {
+    const Variable no_color("NO_COLOR", nullptr), term("TERM", "xterm");
+    EXPECT_TRUE(wants_color(terminal));
+    EXPECT_FALSE(wants_color(plain));
+    EXPECT_FALSE(wants_color(-1));
+  }
+  {
+    const Variable no_color("NO_COLOR", "1"), term("TERM", "xterm");
+    EXPECT_FALSE(wants_color(terminal));
+  }
+  {
+    const Variable no_color("NO_COLOR", ""), term("TERM", "dumb");
+    EXPECT_FALSE(wants_color(terminal));
+  }
+  close(terminal);
+  close(plain);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Limits on untrusted model files. Every one is checked before memory is spent on what it bounds.
+// Limits on untrusted model files, binary and text: one set for all readers. Every one is checked
+// before memory is spent on what it bounds. `cli/import_flags.cc` has a flag for each.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,36 @@
+// Everything a model asks for that halfnote lacks, collected over the whole model, so that one run
+// tells all of it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "compiler/ir/graph.h"
+
+namespace halfnote {
+
+class UnsupportedOps {
+ public:
+  /// Notes a node of op-set `opset`, and why it cannot be taken.
+  void add(const Graph& graph, NodeId node, int64_t opset, const std::string& why);
+
+  bool empty() const { return rows_.empty(); }
+  /// Op types, whatever the reason.
+  size_t op_count() const;
+  /// `Op (op-set 9; 2 nodes; why): a, b; …`: all ops in alphabetical order and the names of all
+  /// their nodes. Of more than 50 names the middle is left out, with the number.
+  std::string list() const;
+
+ private:
+  struct Nodes {
+    std::vector<std::string> names;  // each once: a step repeats the nodes of the graph
+    std::set<std::string> seen;
+  };
+  std::map<std::tuple<std::string, int64_t, std::string>, Nodes> rows_;  // by op, op-set, why
+};
+
+}  // namespace halfnote

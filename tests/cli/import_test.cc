@@ -1,0 +1,176 @@
+// What the verbs do with model files: limits and their flags, what is told of odd files, names that
+// want to steer the terminal, and that one run tells everything that is missing.
+#include <nlohmann/json.hpp>
+
+#include "base/printable.h"
+#include "compiler/ir/text.h"
+#include "compiler/onnx/export.h"
+#include "tests/cli/support.h"
+
+namespace halfnote::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kHead = "<ir_version: 10, opset_import: [\"\" : 23]>\n";
+
+/// Two nodes, an initializer of 64 floats and rank 2.
+std::string small_model() {
+  std::string text = std::string(kHead) + "g (float[2,8] x) => (float[2,8] y) <float[8,8] w = {0";
+  for (int i = 1; i < 64; ++i) text += ", " + std::to_string(i);
+  return text + "}> { h = MatMul (x, w) y = Relu (h) }";
+}
+
+/// Nothing that a terminal would act on, line by line.
+void expect_tame(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    EXPECT_EQ(line, printable(line));
+    at = end + 1;
+  }
+}
+
+TEST(ImportFlags, LimitsHoldExactly) {
+  const Workplace place;
+  place.write("m.onnxtxt", small_model());
+  const std::pair<const char*, int> exact[] = {
+      {"--max-nodes", 2},         {"--max-node-operands", 2}, {"--max-initializers", 1},
+      {"--max-graph-nesting", 1}, {"--max-type-nesting", 1},  {"--max-name-bytes", 6},
+      {"--max-rank", 2},          {"--max-dim", 8},           {"--max-elements", 64}};
+  for (const auto& [flag, limit] : exact) {
+    SCOPED_TRACE(flag);
+    EXPECT_EQ(place.run({"inspect", "m.onnxtxt", flag, std::to_string(limit)}).code, 0);
+    if (limit == 1) continue;  // no file would do with less
+    for (const char* verb : {"inspect", "compile"}) {
+      const Outcome over = place.run({verb, "m.onnxtxt", flag, std::to_string(limit - 1)});
+      EXPECT_EQ(over.code, 3) << over.err;
+      EXPECT_THAT(over.err, HasSubstr("over the limit"));
+    }
+  }
+}
+
+TEST(ImportFlags, BeyondWhatTheReadersCanIsAUsageError) {
+  const Workplace place;
+  for (const char* flag :
+       {"--max-rank 9", "--max-graph-nesting 65", "--max-nodes 0", "--max-dim 1099511627777",
+        "--max-file-bytes 2147483648", "--allow-dir none"}) {
+    const Outcome outcome = place.run(words(std::string("inspect tiny.onnxtxt ") + flag));
+    EXPECT_EQ(outcome.code, 2) << flag << outcome.err;
+  }
+}
+
+TEST(Import, OddFilesAreTold) {
+  const Workplace place;
+  export_model(parse_model(small_model(), "m"), place / "m.onnx",
+               {.external = ExternalTensors::kAlways, .external_threshold = 1});
+  EXPECT_EQ(place.run(words("inspect m.onnx")).err, "");
+  fs::create_hard_link(place / "m.onnx.data", place / "second");
+  const std::string told = "external data \"m.onnx.data\" has more than one name (hard link)\n";
+  EXPECT_EQ(place.run(words("inspect m.onnx")).err, "warning: " + told);
+  const Outcome compiled = place.run(words("compile m.onnx --inference -o a.onnx --report r.json"));
+  EXPECT_EQ(compiled.code, 0) << compiled.err;
+  EXPECT_EQ(compiled.err, "warning: m.onnx: " + told);
+  const auto report = nlohmann::json::parse(place.read("r.json"));
+  EXPECT_EQ(report["remarks"][0]["pass"], "import");
+  EXPECT_EQ(place.run(words("compile m.onnx --inference -o a.onnx --quiet")).err, "");
+}
+
+TEST(Import, AllowedFoldersMayBeLinkedTo) {
+  const Workplace place;
+  export_model(parse_model(small_model(), "m"), place / "m.onnx",
+               {.external = ExternalTensors::kAlways, .external_threshold = 1});
+  fs::create_directory(place / "blobs");
+  fs::rename(place / "m.onnx.data", place / "blobs/1");
+  fs::create_symlink("blobs/1", place / "m.onnx.data");
+  const Outcome refused = place.run(words("inspect m.onnx"));
+  EXPECT_EQ(refused.code, 3) << refused.err;
+  for (const char* verb : {"inspect m.onnx", "compile m.onnx --inference -o a.onnx"}) {
+    const Outcome allowed = place.run(words(std::string(verb) + " --allow-dir blobs"));
+    EXPECT_EQ(allowed.code, 0) << allowed.err;
+  }
+}
+
+TEST(Import, NamesCannotSteerTheTerminal) {
+  const Workplace place;
+  // A screen wiped, a title set, a line forged, C1, and writing turned round.
+  const std::string evil =
+      "\\x1b[2J\\x1b]0;t\\x07\\x0anote: all is well\\xc2\\x9b31m\\xe2\\x80\\xae";
+  place.write(
+      "m.onnxtxt", "<ir_version: 10, opset_import: [\"\" : 23], producer_name: \"p" + evil +
+                       "\">\n\"g" + evil + "\" (float[2,8] \"x" + evil + "\") => (float[2,8] \"y" +
+                       evil + "\") <float[8,8] \"w" + evil + "\" = {1" +
+                       [] {
+                         std::string rest;
+                         for (int i = 1; i < 64; ++i) rest += ", 1";
+                         return rest;
+                       }() +
+                       "}, float[1] \"unused" + evil + "\" = {1}> { [\"n" + evil + "\"] \"y" +
+                       evil + "\" = MatMul (\"x" + evil + "\", \"w" + evil + "\") }");
+  const Outcome compiled =
+      place.run(words("compile m.onnxtxt -o a.onnx --loss mse --precision bf16 --verbose"));
+  ASSERT_EQ(compiled.code, 0) << compiled.err;
+  expect_tame(compiled.err);
+  expect_tame(compiled.out);
+  const std::string name =
+      "n\x1b[2J\x1b]0;t\x07\nnote: all is well\xc2\x9b"
+      "31m\xe2\x80\xae";
+  const std::vector<std::vector<std::string>> commands = {
+      {"inspect", "m.onnxtxt"},
+      {"inspect", "a.onnx"},
+      {"inspect", "a.onnx", "--nodes"},
+      {"inspect", "a.onnx", "--casts"},
+      {"inspect", "a.onnx", "--diff", "m.onnxtxt"},
+      {"inspect", "a.onnx", "--why", name},
+      {"inspect", "a.onnx", "--format", "text"},
+      {"inspect", "a.onnx", "--format", "dot"},
+      {"compile", "m.onnxtxt", "--loss-output", "none", "-o", "b.onnx"},
+  };
+  for (const std::vector<std::string>& command : commands) {
+    const Outcome outcome = place.run(command);
+    SCOPED_TRACE(testing::PrintToString(command));
+    EXPECT_EQ(outcome.code, command[0] == "inspect" ? 0 : 2) << outcome.err;
+    expect_tame(outcome.out);
+    expect_tame(outcome.err);
+    EXPECT_THAT(outcome.out, Not(HasSubstr("\nnote: all is well")));
+  }
+}
+
+TEST(Import, AllThatIsUnsupportedIsOneError) {
+  const Workplace place;
+  std::string nodes;
+  for (int i = 0; i < 60; ++i) {
+    const std::string n = std::to_string(i);
+    nodes += "[quux" + n + "] q" + n + " = Quux (x)\n";
+  }
+  place.write("m.onnxtxt", std::string(kHead) + "g (float[2] x) => (float[2] y) {\n" + nodes +
+                               "[frob] f = com.acme.Frob (x)\n y = Add (q1, f) }");
+  const Outcome outcome = place.run(words("compile m.onnxtxt --loss mse -o a.onnx"));
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("com.acme.Frob (op-set 23; 1 node; "));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("Quux (op-set 23; 60 nodes; unknown operator): quux0, quux1, "));
+  EXPECT_THAT(outcome.err, HasSubstr("quux24, … 10 more …, quux35"));
+  EXPECT_THAT(outcome.err, HasSubstr("quux58, quux59"));
+}
+
+TEST(Import, AllOpsWithoutAKernelAreTold) {
+  const Workplace place;
+  place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x) => (float[2,2] y, float[] z) {
+    [det] d = Det (x)
+    [first] s = Unique (x)
+    [second] t = Unique (d)
+    [add] y = Add (x, d)
+    [sum] z = Add (t, t)
+  })");
+  const Outcome outcome = place.run(words("compile m.onnxtxt --inference -o a.onnx"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("warning: m.onnxtxt: the CPU has no kernel for 2 op(s)"));
+  EXPECT_THAT(outcome.err, HasSubstr("Det (op-set 23; 1 node; no kernel): det"));
+  EXPECT_THAT(outcome.err, HasSubstr("Unique (op-set 23; 1 node; no kernel): second"));
+}
+
+}  // namespace
+}  // namespace halfnote::cli_test
