@@ -5,8 +5,8 @@
 
 namespace halfnote {
 
-/// 2·M·N·K of a MatMul, Gemm, convolution, recurrent op or one of their gradients; 0 for every other
-/// op.
+/// 2·M·N·K of a MatMul, Gemm, convolution, recurrent op or one of their gradients; 0 for every
+/// other op.
 double contraction_flops(const KernelCall& call);
 
 }  // namespace halfnote
