@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "base/error.h"
@@ -52,20 +51,23 @@ std::string symbolic_bytes(const ValueType& type, int64_t width) {
   return std::to_string(width) + symbols;
 }
 
-/// 2·(elements of the larger result side)·K with symbolic dims as 1: enough for a share.
+/// With symbolic dims as 1: enough for a share.
+Shape plain_shape(const Graph& graph, ValueId value) {
+  Shape shape;
+  if (!value.valid() || !graph.value(value).type.is_tensor()) return shape;
+  for (const Dim& dim : graph.value(value).type.shape.value_or(SymbolicShape{})) {
+    shape.push_back(dim.known() ? dim.value : 1);
+  }
+  return shape;
+}
+
 double flops_of(const Graph& graph, NodeId id) {
   const OperatorRow* row = find_operator(graph.node(id));
-  if (row == nullptr || row->precision != PrecisionClass::kAllow || graph.inputs(id).size() < 2)
-    return 0;
-  double all[3] = {1, 1, 1};
-  const ValueId operands[3] = {graph.input(id, 0), graph.input(id, 1), graph.output(id)};
-  for (int i = 0; i < 3; ++i) {
-    if (!operands[i].valid() || !graph.value(operands[i]).type.shape) return 0;
-    for (const Dim& dim : *graph.value(operands[i]).type.shape)
-      all[i] *= dim.known() ? static_cast<double>(dim.value) : 1.0;
-  }
-  // M·N·K = sqrt(M·K · K·N · M·N) for a matrix product; a fair measure for convolutions too.
-  return 2.0 * std::sqrt(all[0] * all[1] * all[2]);
+  if (row == nullptr || row->flops == nullptr) return 0;
+  std::vector<Shape> inputs, outputs;
+  for (ValueId input : graph.inputs(id)) inputs.push_back(plain_shape(graph, input));
+  for (ValueId output : graph.outputs(id)) outputs.push_back(plain_shape(graph, output));
+  return row->flops(graph.node(id).attributes, inputs, outputs);
 }
 
 bool reads_16bit(const Graph& graph, NodeId id) {

@@ -88,6 +88,11 @@ using BodyRule = std::vector<Expr> (*)(BodyContext&);
 /// Types of the results of an `ai.halfnote` op.
 using InferRule = std::vector<ValueType> (*)(const Graph&, NodeId);
 
+/// Floating-point operations of a contraction from the shapes of all operands and results (absent
+/// ones are empty), by the usual count of two per multiply-add.
+using FlopsRule = double (*)(const Attributes& attributes, std::span<const Shape> inputs,
+                             std::span<const Shape> outputs);
+
 struct OperatorRow {
   std::string_view domain;
   std::string_view name;
@@ -117,6 +122,7 @@ struct OperatorRow {
   std::string_view no_gradient;  // why, if `gradient` is null
   InferRule infer = nullptr;     // ai.halfnote only; ONNX's ops are inferred by their schema
   BodyRule body = nullptr;       // ai.halfnote only
+  FlopsRule flops = nullptr;     // contractions only
   std::string_view note;         // one line for `halfnote ops`
 };
 

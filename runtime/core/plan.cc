@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "compiler/ops/operator.h"
 #include "runtime/core/evaluate.h"
-#include "runtime/core/flops.h"
 #include "runtime/core/memory_plan.h"
 
 namespace halfnote {
@@ -102,6 +101,15 @@ class Planner {
         .at({{}, {}, std::string(call.op)});
   }
 
+  static double flops_of(const Node& node, const KernelCall& call) {
+    const OperatorRow* row = find_operator(node);
+    if (row == nullptr || row->flops == nullptr) return 0;
+    std::vector<Shape> inputs, outputs;
+    for (const Operand& input : call.inputs) inputs.push_back(input.shape);
+    for (const Operand& output : call.outputs) outputs.push_back(output.shape);
+    return row->flops(node.attributes, inputs, outputs);
+  }
+
   void choose_kernels() {
     std::vector<Error> failures;
     for (NodeId id : nodes_) {
@@ -126,7 +134,7 @@ class Planner {
       step.row = choice.row;
       step.kernel = std::move(choice.kernel);
       step.refusals = std::move(choice.refusals);
-      step.flops = contraction_flops(call);
+      step.flops = flops_of(node, call);
       step.reads_16bit = step.flops > 0 && is_16bit_float(call.inputs[0].dtype) &&
                          is_16bit_float(call.inputs[1].dtype);
       program_.steps.push_back(std::move(step));

@@ -166,5 +166,37 @@ TEST(OperatorTable, GradientOpsAreLinearInTheIncomingGradient) {
   }
 }
 
+TEST(OperatorTable, ContractionsHaveFlopsAndOthersNone) {
+  for (const OperatorRow& row : operator_rows()) {
+    const bool trained =
+        row.precision == PrecisionClass::kAllow && (row.gradient != nullptr || row.body != nullptr);
+    if (trained) {
+      EXPECT_NE(row.flops, nullptr) << name_of(row);
+    }
+    if (row.flops != nullptr) {
+      EXPECT_EQ(row.precision, PrecisionClass::kAllow) << name_of(row);
+    }
+  }
+}
+
+TEST(OperatorTable, FlopsCountTwoPerMultiplyAdd) {
+  const auto flops = [](std::string_view domain, std::string_view op, const Attributes& attributes,
+                        const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
+    return find_operator(domain, op)->flops(attributes, inputs, outputs);
+  };
+  EXPECT_EQ(flops("", "MatMul", {}, {{5, 2, 3}, {3, 4}}, {{5, 2, 4}}), 2.0 * 5 * 2 * 3 * 4);
+  EXPECT_EQ(flops("", "Gemm", {{"transA", int64_t{1}}}, {{3, 2}, {3, 4}}, {{2, 4}}),
+            2.0 * 2 * 3 * 4);
+  const Shape x = {2, 6, 8, 8}, w = {4, 3, 3, 3}, y = {2, 4, 6, 6};  // 2 groups
+  const double convolution = 2.0 * (2 * 4 * 6 * 6) * (3 * 3 * 3);
+  EXPECT_EQ(flops("", "Conv", {}, {x, w}, {y}), convolution);
+  EXPECT_EQ(flops("", "ConvTranspose", {}, {y, w}, {x}), convolution);
+  EXPECT_EQ(flops(kHalfnoteDomain, "ConvGradInput", {}, {y, w}, {x}), convolution);
+  EXPECT_EQ(flops(kHalfnoteDomain, "ConvGradWeight", {}, {y, x}, {w}), convolution);
+  const Shape sequence = {7, 2, 5}, input = {1, 16, 5}, state = {1, 16, 4};
+  EXPECT_EQ(flops("", "LSTM", {}, {sequence, input, state}, {{7, 1, 2, 4}}),
+            2.0 * 7 * 2 * (16 * 5 + 16 * 4));
+}
+
 }  // namespace
 }  // namespace halfnote::test

@@ -49,4 +49,18 @@ std::vector<Expr> recurrent_grad_body(BodyContext& body) {
   return recurrent_grad_body(body, op);
 }
 
+// flops.cc
+double matmul_flops(const Attributes&, std::span<const Shape> inputs,
+                    std::span<const Shape> outputs);
+double conv_flops(const Attributes&, std::span<const Shape> inputs, std::span<const Shape> outputs);
+/// ConvTranspose too, whose operand is the result of a convolution.
+double conv_grad_input_flops(const Attributes&, std::span<const Shape> inputs,
+                             std::span<const Shape> outputs);
+double conv_grad_weight_flops(const Attributes&, std::span<const Shape> inputs,
+                              std::span<const Shape> outputs);
+double recurrent_flops(const Attributes&, std::span<const Shape> inputs,
+                       std::span<const Shape> outputs);
+double recurrent_grad_flops(const Attributes&, std::span<const Shape> inputs,
+                            std::span<const Shape> outputs);
+
 }  // namespace halfnote::contraction
