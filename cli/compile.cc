@@ -1,9 +1,11 @@
 // halfnote compile: an ONNX model in, a mixed-precision training artifact out.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <limits>
@@ -38,6 +40,7 @@ struct CompileArguments {
   std::string stop_after, dump_folder = ".";
   CompileOptions flags;  // values of the plain flags
   ImportFlags import;
+  unsigned timeout = 1800;
   bool emulate = false, plan = false, quiet = false, verbose = false, no_pad = false,
        no_refine = false;
 };
@@ -185,6 +188,22 @@ void write_steps(const CompileResult& result, const fs::path& file, const Compil
   if (!a.quiet) std::cout << fmt::format("wrote {}\n", fmt::join(written, ", "));
 }
 
+/// Ends the process when the time is up; outputs appear whole or not at all. In a handler: only
+/// calls that are safe there.
+void end_late(int) {
+  static constexpr char kMessage[] =
+      "halfnote: error (model): the compilation took longer than --timeout; nothing was written\n";
+  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+  ::_exit(static_cast<int>(ErrorCode::kModel));
+}
+
+/// Limits the time from here on; a hostile model must not keep a machine busy.
+void start_clock(unsigned seconds) {
+  if (seconds == 0) return;
+  ::signal(SIGALRM, end_late);
+  ::alarm(seconds);
+}
+
 int run(const CLI::App& verb, const CompileArguments& a) {
   if (a.emit != "artifact" && a.emit != "step") {
     throw Error(ErrorCode::kUsage, "unknown --emit")
@@ -193,6 +212,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   if (a.emulate && a.emit != "step")
     throw Error(ErrorCode::kUsage, "--emulate-16bit goes with --emit step");
   refuse_same_file(a);
+  start_clock(a.timeout);
   const CompileOptions options = options_of(verb, a);
   const CompileResult result = compile_file(a.model, options, a.import.folders());
   for (const Remark& remark : result.remarks) {
@@ -291,6 +311,8 @@ void add_compile(CLI::App& app, Action& action) {
   verb->add_option("--stop-after", a->stop_after, "stop after this pass");
   verb->add_option("--dump-after", a->dump, "write the text after this pass, or all")->take_all();
   verb->add_option("--dump-folder", a->dump_folder, "where dumps go (default: .)");
+  verb->add_option("--timeout", a->timeout,
+                   "seconds that a compilation may take; 0: any (default: 1800)");
   verb->add_flag("-q,--quiet", a->quiet, "no summary, no warnings");
   verb->add_flag("-v,--verbose", a->verbose, "notes too, and what each pass did");
   add_import_flags(verb, a->import);
