@@ -10,6 +10,7 @@
 #include "compiler/ops/body.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/train/optimizer_form.h"
 
 namespace halfnote {
 namespace {
@@ -41,18 +42,35 @@ nlohmann::ordered_json scaler_json(const LossScaler& s) {
           {"max", s.max}};
 }
 
+/// A number or text attribute.
+nlohmann::ordered_json attribute_json(const Attribute& attribute) {
+  if (const auto* number = std::get_if<float>(&attribute)) return *number;
+  if (const auto* integer = std::get_if<int64_t>(&attribute)) return *integer;
+  return std::get<std::string>(attribute);
+}
+
 nlohmann::ordered_json optimizer_json(const Optimizer& o) {
-  return {{"kind", o.kind},
-          {"lr", o.lr},
-          {"momentum", o.momentum},
-          {"beta1", o.beta1},
-          {"beta2", o.beta2},
-          {"epsilon", o.epsilon},
-          {"weight_decay", o.weight_decay},
-          {"clip_norm", o.clip_norm},
-          {"schedule", o.schedule.kind},
-          {"warmup", o.schedule.warmup},
-          {"total", o.schedule.total}};
+  nlohmann::ordered_json json = {{"kind", o.kind}, {"lr", o.lr}};
+  if (o.kind != "none") {
+    for (const auto& [name, value] : optimizer_form(o).attributes) {
+      json[name] = attribute_json(value);
+    }
+  }
+  json["weight_decay"] = o.weight_decay;
+  json["clip_norm"] = o.clip_norm;
+  json["schedule"] = o.schedule.kind;
+  json["warmup"] = o.schedule.warmup;
+  json["total"] = o.schedule.total;
+  if (o.schedule.warmup_kind != "linear") json["warmup_kind"] = o.schedule.warmup_kind;
+  return json;
+}
+
+/// `cross_entropy`, or the outputs that are summed.
+std::string loss_text(const TrainOptions& train) {
+  if (!train.loss.empty()) return train.loss;
+  std::string text;
+  for (const std::string& loss : train.loss_outputs) text += (text.empty() ? "" : " + ") + loss;
+  return text;
 }
 
 }  // namespace
@@ -71,6 +89,7 @@ std::string describe(const CompileOptions& options) {
   const Policy& policy = options.policy;
   nlohmann::ordered_json json = {{"precision", short_name(policy.dtype)}};
   if (policy.dtype != DType::kF32) {
+    if (!policy.like.empty()) json["like"] = policy.like;
     json["allow_ops"] = policy.allow_ops;
     json["fp32_ops"] = policy.fp32_ops;
     json["allow_nodes"] = policy.allow_nodes;
@@ -80,9 +99,12 @@ std::string describe(const CompileOptions& options) {
   }
   if (policy.dtype == DType::kF16) json["scaler"] = scaler_json(policy.scaler);
   if (!options.inference_only) {
-    json["loss"] = options.train.loss.empty() ? options.train.loss_output : options.train.loss;
+    json["loss"] = loss_text(options.train);
     json["optimizer"] = optimizer_json(options.train.optimizer);
+    if (options.train.label_smoothing != 0) json["label_smoothing"] = options.train.label_smoothing;
+    if (options.train.loss == "huber") json["huber_delta"] = options.train.huber_delta;
     json["accumulation"] = options.train.accumulation;
+    if (options.train.micro_batch > 0) json["micro_batch"] = options.train.micro_batch;
     json["seed"] = options.train.seed;
   }
   return json.dump();
@@ -99,6 +121,9 @@ CompileResult compile(Model model, const CompileOptions& options, EvaluateConsta
   model.producer_version = kVersion;
   model.metadata["halfnote.version"] = kVersion;
   model.metadata["halfnote.policy"] = describe(options);
+  if (options.train.micro_batch > 0) {
+    model.metadata["halfnote.micro_batch"] = std::to_string(options.train.micro_batch);
+  }
   model.metadata["halfnote.stage"] = std::string(stage_name(result.pipeline.stage));
   result.model = std::move(model);
   return result;
