@@ -257,12 +257,14 @@ class Colouring {
       const std::string why = why_illegal(id);
       if (why.empty()) continue;
       pin(id, Colour::kF32, why);
-      if (why.starts_with("constant ")) report(graph_.node(id).name, why + "; kept in f32");
+      if (why.starts_with("constant ")) report(id, why + "; kept in f32");
     }
   }
 
   /// A note, once: the same node stands in several graphs.
-  void report(const std::string& where, const std::string& text) {
+  void report(NodeId id, const std::string& text) {
+    const std::string& name = graph_.node(id).name;
+    const std::string& where = name.empty() ? graph_.value(graph_.output(id)).name : name;
     for (const Remark& remark : context_.remarks) {
       if (remark.where == where && remark.text == text) return;
     }

@@ -21,10 +21,9 @@ float round_to(float x, DType low) {
 /// Is a result of an operand's size times or plus something (Add, Mul, ReduceSum)? Those are the
 /// ops through which a loss scale passes.
 bool keeps_large(const OperatorRow& row) {
-  if (row.precision == PrecisionClass::kClear) return true;
   if (row.precision == PrecisionClass::kAllow) return false;
-  return row.scale == ScaleRule::kSame || row.scale == ScaleRule::kProduct ||
-         row.scale == ScaleRule::kQuotient;
+  return row.scale == ScaleRule::kSame || row.scale == ScaleRule::kFirst ||
+         row.scale == ScaleRule::kProduct || row.scale == ScaleRule::kQuotient;
 }
 
 }  // namespace
@@ -95,7 +94,8 @@ void UnfitValues::look_at_fill(const Graph& graph, NodeId node, DType low) {
 void UnfitValues::pass_on(const Graph& graph, NodeId node) {
   const OperatorRow* row = find_operator(graph.node(node));
   if (row == nullptr) return;
-  const bool moves = row->precision == PrecisionClass::kClear;
+  // A bound of Clip does not move on: such ops are not linear, which their scale rule says.
+  const bool moves = row->precision == PrecisionClass::kClear && row->scale != ScaleRule::kNone;
   if (!keeps_large(*row)) return;
   for (ValueId input : graph.inputs(node)) {
     const UnfitConstant* unfit = of(input);
