@@ -68,8 +68,8 @@ class OptimizerFixture : public testing::TestWithParam<DType> {
         if (slot.dtype() != DType::kUndefined) slot = results[next++];
       }
       expect_close(param.cast_to(DType::kF64),
-                   tensor_of(DType::kF64, shape, test.at("want")[static_cast<size_t>(step - 1)]),
-                   0, tolerance);
+                   tensor_of(DType::kF64, shape, test.at("want")[static_cast<size_t>(step - 1)]), 0,
+                   tolerance);
     }
     expect_uncommitted(test, op, param, slots, outputs, step);
   }

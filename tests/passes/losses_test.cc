@@ -184,9 +184,9 @@ TEST(LossValues, SixteenBitModelsHaveTheirLossInF32) {
   options.train.optimizer.kind = "none";
   Model model = model_of(net({2}, "float16"));
   run_until(model, options, "attach-loss");
-  const Results results =
-      execute(model, {}, {{"x", Tensor::full(DType::kF16, {2}, 300)},
-                          {"target", Tensor::full(DType::kF16, {2}, 0)}});
+  const Results results = execute(
+      model, {},
+      {{"x", Tensor::full(DType::kF16, {2}, 300)}, {"target", Tensor::full(DType::kF16, {2}, 0)}});
   const Graph& step = model.training.front().graph;
   const Value& loss = step.value(step.outputs().front());
   EXPECT_EQ(loss.type.dtype, DType::kF32);
