@@ -19,8 +19,10 @@
 #include "cli/verbs.h"
 #include "compiler/ir/text.h"
 #include "compiler/onnx/export.h"
+#include "passes/deepspeed_file.h"
 #include "passes/device/emit_step.h"
 #include "passes/policy_file.h"
+#include "passes/precision/like.h"
 #include "passes/precision/presets.h"
 #include "passes/report.h"
 #include "passes/train/step.h"
@@ -34,7 +36,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct CompileArguments {
-  std::string model, output, policy, precision, emit = "artifact", report, loss_scale;
+  std::string model, output, policy, deepspeed, like, precision, emit = "artifact", report;
+  std::string loss_scale;
   std::vector<std::string> allow_ops, fp32_ops, allow_nodes, fp32_nodes, dims, no_decay;
   std::vector<std::string> skip, dump;
   std::string stop_after, dump_folder = ".";
@@ -42,7 +45,7 @@ struct CompileArguments {
   ImportFlags import;
   unsigned timeout = 1800;
   bool emulate = false, plan = false, quiet = false, verbose = false, no_pad = false,
-       no_refine = false;
+       no_refine = false, no_relative_step = false, no_scale_parameter = false;
 };
 
 /// What the flag was given on the command line wins over the policy file.
@@ -61,9 +64,58 @@ void add_rules(std::vector<std::string>& to, std::vector<std::string>& other,
   }
 }
 
+void override_optimizer(const CLI::App& verb, const Optimizer& f, Optimizer& o) {
+  override_with(verb, "--optimizer", f.kind, o.kind);
+  override_with(verb, "--lr", f.lr, o.lr);
+  override_with(verb, "--momentum", f.momentum, o.momentum);
+  override_with(verb, "--beta1", f.beta1, o.beta1);
+  override_with(verb, "--beta2", f.beta2, o.beta2);
+  override_with(verb, "--epsilon", f.epsilon, o.epsilon);
+  override_with(verb, "--rms-alpha", f.alpha, o.alpha);
+  override_with(verb, "--centered", f.centered, o.centered);
+  override_with(verb, "--lr-decay", f.lr_decay, o.lr_decay);
+  override_with(verb, "--initial-accumulator", f.initial_accumulator, o.initial_accumulator);
+  override_with(verb, "--max-trust-ratio", f.max_ratio, o.max_ratio);
+  override_with(verb, "--min-trust-ratio", f.min_ratio, o.min_ratio);
+  override_with(verb, "--weight-decay", f.weight_decay, o.weight_decay);
+  override_with(verb, "--grad-clip", f.clip_norm, o.clip_norm);
+  override_with(verb, "--schedule", f.schedule.kind, o.schedule.kind);
+  override_with(verb, "--warmup", f.schedule.warmup, o.schedule.warmup);
+  override_with(verb, "--schedule-steps", f.schedule.total, o.schedule.total);
+  override_with(verb, "--schedule-step-size", f.schedule.step_size, o.schedule.step_size);
+  override_with(verb, "--schedule-gamma", f.schedule.gamma, o.schedule.gamma);
+}
+
+/// The flags of training over the policy's settings.
+void override_training(const CLI::App& verb, const CompileArguments& a, TrainOptions& t) {
+  const TrainOptions& f = a.flags.train;
+  override_with(verb, "--loss", f.loss, t.loss);
+  override_with(verb, "--loss-output", f.loss_outputs, t.loss_outputs);
+  override_with(verb, "--huber-delta", f.huber_delta, t.huber_delta);
+  override_with(verb, "--label-smoothing", f.label_smoothing, t.label_smoothing);
+  override_with(verb, "--loss-input", f.loss_input, t.loss_input);
+  override_with(verb, "--accumulate", f.accumulation, t.accumulation);
+  override_with(verb, "--seed", f.seed, t.seed);
+  override_with(verb, "--force-training", f.force_training, t.force_training);
+  override_with(verb, "--trainable", f.trainable, t.trainable);
+  override_with(verb, "--freeze", f.frozen, t.frozen);
+  for (const std::string& pattern : a.no_decay) {
+    t.optimizer.groups.push_back({pattern, 0.0f, std::nullopt});
+  }
+  override_optimizer(verb, f.optimizer, t.optimizer);
+  if (a.no_relative_step) t.optimizer.relative_step = false;
+  if (a.no_scale_parameter) t.optimizer.scale_parameter = false;
+}
+
 CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
   CompileOptions o;
   if (!a.policy.empty()) load_policy(a.policy, o);
+  if (!a.deepspeed.empty()) {
+    for (const std::string& note : load_deepspeed(a.deepspeed, o)) {
+      if (!a.quiet) std::cerr << "note: " << a.deepspeed << ": " << note << "\n";
+    }
+  }
+  if (!a.like.empty()) apply_like(a.like, o.policy);
   if (!a.precision.empty()) o.policy.dtype = parse_precision(a.precision);
   Policy& p = o.policy;
   add_rules(p.allow_ops, p.fp32_ops, a.allow_ops, a.fp32_ops);
@@ -85,30 +137,7 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
       o.policy.scaler = scaler_preset(a.loss_scale);
     }
   }
-  const TrainOptions& f = a.flags.train;
-  TrainOptions& t = o.train;
-  override_with(verb, "--loss", f.loss, t.loss);
-  override_with(verb, "--loss-output", f.loss_output, t.loss_output);
-  override_with(verb, "--loss-input", f.loss_input, t.loss_input);
-  override_with(verb, "--accumulate", f.accumulation, t.accumulation);
-  override_with(verb, "--seed", f.seed, t.seed);
-  override_with(verb, "--force-training", f.force_training, t.force_training);
-  override_with(verb, "--trainable", f.trainable, t.trainable);
-  override_with(verb, "--freeze", f.frozen, t.frozen);
-  override_with(verb, "--optimizer", f.optimizer.kind, t.optimizer.kind);
-  override_with(verb, "--lr", f.optimizer.lr, t.optimizer.lr);
-  override_with(verb, "--momentum", f.optimizer.momentum, t.optimizer.momentum);
-  override_with(verb, "--weight-decay", f.optimizer.weight_decay, t.optimizer.weight_decay);
-  override_with(verb, "--grad-clip", f.optimizer.clip_norm, t.optimizer.clip_norm);
-  override_with(verb, "--schedule", f.optimizer.schedule.kind, t.optimizer.schedule.kind);
-  override_with(verb, "--warmup", f.optimizer.schedule.warmup, t.optimizer.schedule.warmup);
-  override_with(verb, "--schedule-steps", f.optimizer.schedule.total, t.optimizer.schedule.total);
-  override_with(verb, "--schedule-step-size", f.optimizer.schedule.step_size,
-                t.optimizer.schedule.step_size);
-  override_with(verb, "--schedule-gamma", f.optimizer.schedule.gamma, t.optimizer.schedule.gamma);
-  for (const std::string& pattern : a.no_decay) {
-    t.optimizer.groups.push_back({pattern, 0.0f, std::nullopt});
-  }
+  override_training(verb, a, o.train);
   override_with(verb, "--inference", a.flags.inference_only, o.inference_only);
   for (const auto& [name, number] : parse_dims(a.dims)) o.dims[name] = number;
   o.limits = a.import.limits;
@@ -213,6 +242,10 @@ int run(const CLI::App& verb, const CompileArguments& a) {
     throw Error(ErrorCode::kUsage, "--emulate-16bit goes with --emit step");
   refuse_same_file(a);
   start_clock(a.timeout);
+  if (!a.policy.empty() && !a.deepspeed.empty()) {
+    throw Error(ErrorCode::kUsage, "--policy and --deepspeed are two settings of the same")
+        .expected("one of them", "both");
+  }
   const CompileOptions options = options_of(verb, a);
   const CompileResult result = compile_file(a.model, options, a.import.folders());
   for (const Remark& remark : result.remarks) {
@@ -224,7 +257,10 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   if (a.verbose && !a.quiet) print_passes(result);
   const Report report = make_report(result);
   if (!a.report.empty()) write_text(a.report, report_json(report));
-  if (!a.quiet) std::cout << report_summary(report);
+  if (!a.quiet) {
+    std::cout << report_summary(report);
+    std::cerr << conversion_warning(report);
+  }
   if (a.plan) return 0;
   if (result.pipeline.stage != Stage::kPadded && !a.quiet) {
     std::cerr << "warning: stopped after " << options.stop_after
@@ -242,8 +278,12 @@ int run(const CLI::App& verb, const CompileArguments& a) {
 
 void add_precision_flags(CLI::App* verb, CompileArguments& a) {
   verb->add_option("--precision", a.precision,
-                   "fp32, fp16 or bf16 (default: the policy's, else fp32)");
+                   "fp32, fp16 or bf16, or a Keras policy (default: the policy's, else fp32)");
   verb->add_option("--policy", a.policy, "policy file (TOML, docs/policy.md); flags win over it");
+  verb->add_option("--deepspeed", a.deepspeed,
+                   "DeepSpeed configuration (JSON): fp16, bf16, batch sizes, optimizer, scheduler");
+  verb->add_option("--like", a.like,
+                   "op lists and loss scaler of a framework (pytorch, keras, apex-O1, …)");
   verb->add_option("--allow-op", a.allow_ops, "op type that runs in 16 bit")->take_all();
   verb->add_option("--fp32-op", a.fp32_ops, "op type that stays in FP32")->take_all();
   verb->add_option("--allow-node", a.allow_nodes, "nodes that run in 16 bit (RE2, whole name)")
@@ -258,26 +298,16 @@ void add_precision_flags(CLI::App* verb, CompileArguments& a) {
 
 void add_train_flags(CLI::App* verb, CompileArguments& a) {
   TrainOptions& t = a.flags.train;
-  verb->add_option("--loss", t.loss, "attach a loss: cross_entropy, nll or mse");
-  verb->add_option("--loss-output", t.loss_output, "name of the output that is the loss");
+  verb->add_option("--loss", t.loss,
+                   "attach a loss: cross_entropy, nll, mse, l1, huber, bce_with_logits or kl");
+  verb->add_option("--loss-output", t.loss_outputs,
+                   "output that is the loss; several (NAME or NAME*0.5) are summed")
+      ->take_all();
   verb->add_option("--loss-input", t.loss_input,
                    "value that --loss reads (default: the first output)");
-  verb->add_option("--optimizer", t.optimizer.kind,
-                   "sgd, momentum, nesterov, adam, adamw, none (default: adamw)");
-  verb->add_option("--lr", t.optimizer.lr, "learning rate (default: 1e-3)");
-  verb->add_option("--momentum", t.optimizer.momentum, "of momentum and nesterov (default: 0.9)");
-  verb->add_option("--weight-decay", t.optimizer.weight_decay, "decoupled for adamw (default: 0)");
-  verb->add_option("--no-decay", a.no_decay, "parameters without weight decay (RE2, whole name)")
-      ->take_all();
-  verb->add_option("--grad-clip", t.optimizer.clip_norm, "clip the global gradient norm");
-  verb->add_option("--schedule", t.optimizer.schedule.kind, "constant, linear, cosine or step");
-  verb->add_option("--warmup", t.optimizer.schedule.warmup, "steps of linear warm-up");
-  verb->add_option("--schedule-steps", t.optimizer.schedule.total,
-                   "steps until the end of linear and cosine");
-  verb->add_option("--schedule-step-size", t.optimizer.schedule.step_size,
-                   "steps between drops of step");
-  verb->add_option("--schedule-gamma", t.optimizer.schedule.gamma,
-                   "factor of each drop (default: 0.1)");
+  verb->add_option("--huber-delta", t.huber_delta, "where huber turns linear (default: 1)");
+  verb->add_option("--label-smoothing", t.label_smoothing,
+                   "share of the other classes in cross_entropy and nll (default: 0)");
   verb->add_option("--accumulate", t.accumulation, "micro-batches per update (default: 1)");
   verb->add_option("--trainable", t.trainable, "parameters to train (RE2, whole name)")->take_all();
   verb->add_option("--freeze", t.frozen, "parameters to leave alone (RE2, whole name)")->take_all();
@@ -285,6 +315,39 @@ void add_train_flags(CLI::App* verb, CompileArguments& a) {
                  "train BatchNormalization and Dropout exported for inference");
   verb->add_option("--seed", t.seed, "seed of drawn parameters and dropout (default: 0)");
   verb->add_flag("--inference", a.flags.inference_only, "precision passes only, no training step");
+}
+
+void add_optimizer_flags(CLI::App* verb, CompileArguments& a) {
+  Optimizer& o = a.flags.train.optimizer;
+  verb->add_option(
+      "--optimizer", o.kind,
+      "sgd, momentum, nesterov, adam, adamw, adagrad, rmsprop, lamb, lion, adafactor,\n"
+      "none (default: adamw)");
+  verb->add_option("--lr", o.lr, "learning rate (default: 1e-3)");
+  verb->add_option("--momentum", o.momentum, "of momentum, nesterov (default: 0.9), rmsprop (0)");
+  verb->add_option("--beta1", o.beta1, "of adam, adamw, lamb, lion (default: 0.9)");
+  verb->add_option("--beta2", o.beta2, "likewise (default: 0.999; lion 0.99)");
+  verb->add_option("--epsilon", o.epsilon, "default: PyTorch's of the optimizer");
+  verb->add_option("--rms-alpha", o.alpha, "of rmsprop (default: 0.99)");
+  verb->add_flag("--centered", o.centered, "rmsprop by the variance");
+  verb->add_option("--lr-decay", o.lr_decay, "of adagrad (default: 0)");
+  verb->add_option("--initial-accumulator", o.initial_accumulator, "of adagrad (default: 0)");
+  verb->add_option("--min-trust-ratio", o.min_ratio, "of lamb (default: 0, no bound)");
+  verb->add_option("--max-trust-ratio", o.max_ratio, "of lamb (default: 0, no bound)");
+  verb->add_flag("--no-relative-step", a.no_relative_step,
+                 "adafactor: lr as it is, not at most 1/sqrt(step)");
+  verb->add_flag("--no-scale-parameter", a.no_scale_parameter,
+                 "adafactor: lr not times the parameter's size");
+  verb->add_option("--weight-decay", o.weight_decay, "decoupled for adamw (default: 0)");
+  verb->add_option("--no-decay", a.no_decay, "parameters without weight decay (RE2, whole name)")
+      ->take_all();
+  verb->add_option("--grad-clip", o.clip_norm, "clip the global gradient norm");
+  verb->add_option("--schedule", o.schedule.kind, "constant, linear, cosine or step");
+  verb->add_option("--warmup", o.schedule.warmup, "steps of linear warm-up");
+  verb->add_option("--schedule-steps", o.schedule.total,
+                   "steps until the end of linear and cosine");
+  verb->add_option("--schedule-step-size", o.schedule.step_size, "steps between drops of step");
+  verb->add_option("--schedule-gamma", o.schedule.gamma, "factor of each drop (default: 0.1)");
 }
 
 }  // namespace
@@ -297,6 +360,7 @@ void add_compile(CLI::App& app, Action& action) {
   verb->add_option("-o,--output", a->output, "the artifact (default: MODEL.hn.onnx)");
   add_precision_flags(verb, *a);
   add_train_flags(verb, *a);
+  add_optimizer_flags(verb, *a);
   verb->add_option("--dim", a->dims, "fix a symbolic dim: NAME=N")->take_all();
   verb->add_option(
       "--emit", a->emit,

@@ -13,6 +13,7 @@
 #include "compiler/ops/operator.h"
 #include "kernels/kernel.h"
 #include "passes/manager.h"
+#include "passes/precision/like.h"
 #include "passes/precision/presets.h"
 
 namespace halfnote::cli {
@@ -106,9 +107,26 @@ void print_presets() {
   }
 }
 
+std::string joined(const char* what, const std::vector<std::string_view>& ops) {
+  return ops.empty() ? std::string() : fmt::format("; {}: {}", what, fmt::join(ops, " "));
+}
+
+void print_frameworks() {
+  std::cout << fmt::format("\n{:<22} {:<16} {}\n", "--like", "--loss-scale", "op lists");
+  for (const LikePreset& preset : like_presets()) {
+    std::cout << fmt::format("{:<22} {:<16} {}{}{}{}{}\n", preset.name, preset.scaler, preset.what,
+                             preset.everything ? "; 16 bit: all that the op-set allows" : "",
+                             joined("16 bit", preset.low), joined("FP32", preset.fp32),
+                             joined("as the neighbours", preset.follow));
+  }
+}
+
 int ops(const OpsArguments& a) {
   if (a.passes) print_passes();
-  if (a.presets) print_presets();
+  if (a.presets) {
+    print_presets();
+    print_frameworks();
+  }
   if (!a.passes && !a.presets) print_operators(a.pattern);
   return 0;
 }
@@ -120,7 +138,7 @@ void add_ops(CLI::App& app, Action& action) {
   CLI::App* verb = app.add_subcommand("ops", "list operators, passes and loss-scale presets");
   verb->add_option("pattern", a->pattern, "only operators with this in their name");
   verb->add_flag("--passes", a->passes, "the compile pipeline, with the reason of each pass");
-  verb->add_flag("--presets", a->presets, "the loss-scale rules of --loss-scale");
+  verb->add_flag("--presets", a->presets, "the rules of --loss-scale and the op lists of --like");
   verb->footer(
       "Classes: allow (16 bit, FP32 accumulation), fp32 (math in FP32), infer (follows its\n"
       "neighbours), clear (only moves bits), struct (control flow), opaque (never retyped).");

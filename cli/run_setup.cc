@@ -79,7 +79,18 @@ void add_batch_dim(const Value& input, const std::map<std::string, int64_t>& dim
   slot = number;
 }
 
-int64_t choose_batch(const BatchSource& source, int64_t given) {
+/// The micro-batch that the artifact was compiled for (a DeepSpeed file says it), else our default.
+int64_t default_batch(const Model& model) {
+  const auto found = model.metadata.find("halfnote.micro_batch");
+  if (found == model.metadata.end()) return kDefaultBatch;
+  const std::string& text = found->second;
+  int64_t number = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = code == std::errc() && end == text.data() + text.size();
+  return whole && number > 0 ? number : kDefaultBatch;
+}
+
+int64_t choose_batch(const BatchSource& source, int64_t given, int64_t otherwise) {
   const auto refuse = [&](const char* who, int64_t wanted, int64_t got) {
     throw Error(ErrorCode::kUsage, fmt::format("{} has another batch size", who))
         .expected(std::to_string(wanted), std::to_string(got))
@@ -93,7 +104,7 @@ int64_t choose_batch(const BatchSource& source, int64_t given) {
   if (source.bound && given > 0 && given != *source.bound) refuse("--dim", *source.bound, given);
   if (source.fixed) return *source.fixed;
   if (source.bound) return *source.bound;
-  return given > 0 ? given : kDefaultBatch;
+  return given > 0 ? given : otherwise;
 }
 
 }  // namespace
@@ -157,7 +168,7 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
     }
     add_batch_dim(value, bound.dims, source);
   }
-  bound.batch = choose_batch(source, arguments.batch);
+  bound.batch = choose_batch(source, arguments.batch, default_batch(model));
   bound.batch_is_fixed = source.fixed.has_value();
   for (const std::string& symbol : source.symbols) bound.dims[symbol] = bound.batch;
   for (const ValueId input : graph.inputs()) {

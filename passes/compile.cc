@@ -64,6 +64,9 @@ CompileResult compile(Model model, const CompileOptions& options, EvaluateConsta
   model.producer_version = kVersion;
   model.metadata["halfnote.version"] = kVersion;
   model.metadata["halfnote.policy"] = describe(options);
+  if (options.train.micro_batch > 0) {
+    model.metadata["halfnote.micro_batch"] = std::to_string(options.train.micro_batch);
+  }
   model.metadata["halfnote.stage"] = std::string(stage_name(result.pipeline.stage));
   result.model = std::move(model);
   return result;

@@ -40,34 +40,53 @@ Json groups_json(const std::vector<ParameterGroup>& groups) {
 Json optimizer_json(const Optimizer& o) {
   Json json = {{"kind", o.kind},
                {"lr", o.lr},
-               {"momentum", o.momentum},
                {"dampening", o.dampening},
                {"beta1", o.beta1},
-               {"beta2", o.beta2},
-               {"epsilon", o.epsilon},
                {"weight_decay", o.weight_decay},
+               {"alpha", o.alpha},
+               {"centered", o.centered},
+               {"lr_decay", o.lr_decay},
+               {"initial_accumulator", o.initial_accumulator},
+               {"min_ratio", o.min_ratio},
+               {"max_ratio", o.max_ratio},
+               {"decay_rate", o.decay_rate},
+               {"clip_threshold", o.clip_threshold},
+               {"epsilon_param", o.epsilon_param},
+               {"relative_step", o.relative_step},
+               {"scale_parameter", o.scale_parameter},
                {"clip_norm", o.clip_norm},
                {"no_decay_on_1d", o.no_decay_on_1d},
                {"schedule",
                 {{"kind", o.schedule.kind},
                  {"warmup", o.schedule.warmup},
+                 {"warmup_kind", o.schedule.warmup_kind},
+                 {"warmup_factor", o.schedule.warmup_factor},
+                 {"delay", o.schedule.delay},
+                 {"decay_start", o.schedule.decay_start},
                  {"total", o.schedule.total},
                  {"final_factor", o.schedule.final_factor},
                  {"step_size", o.schedule.step_size},
                  {"gamma", o.schedule.gamma}}}};
+  // Without a number each kind has its own.
+  if (o.momentum) json["momentum"] = *o.momentum;
+  if (o.beta2) json["beta2"] = *o.beta2;
+  if (o.epsilon) json["epsilon"] = *o.epsilon;
   if (!o.groups.empty()) json["group"] = groups_json(o.groups);
   return json;
 }
 
 void add_train(Json& json, const TrainOptions& train) {
   if (!train.loss.empty()) json["loss"] = train.loss;
-  if (!train.loss_output.empty()) json["loss_output"] = train.loss_output;
+  if (!train.loss_outputs.empty()) json["loss_output"] = train.loss_outputs;
   if (!train.loss_input.empty()) json["loss_input"] = train.loss_input;
   if (!train.trainable.empty()) json["trainable"] = train.trainable;
   if (!train.frozen.empty()) json["freeze"] = train.frozen;
   json["force_training"] = train.force_training;
   json["optimizer"] = optimizer_json(train.optimizer);
+  json["huber_delta"] = train.huber_delta;
+  json["label_smoothing"] = train.label_smoothing;
   json["accumulation"] = train.accumulation;
+  if (train.micro_batch > 0) json["micro_batch"] = train.micro_batch;
   json["seed"] = train.seed;
 }
 
@@ -77,6 +96,7 @@ std::string describe(const CompileOptions& options) {
   const Policy& policy = options.policy;
   Json json = {{"precision", short_name(policy.dtype)}};
   if (policy.dtype != DType::kF32) {
+    if (!policy.like.empty()) json["like"] = policy.like;
     json["allow_ops"] = policy.allow_ops;
     json["fp32_ops"] = policy.fp32_ops;
     json["allow_nodes"] = policy.allow_nodes;

@@ -39,6 +39,7 @@ struct LossScaler {
 /// node rules win over op rules, and a node or op in both lists is an error.
 struct Policy {
   DType dtype = DType::kF32;  // f32, f16 or bf16
+  std::string like;           // a framework's op lists (passes/precision/like.h); empty: our own
   std::vector<std::string> allow_ops, fp32_ops;
   std::vector<std::string> allow_nodes, fp32_nodes;  // RE2, full match
   bool cost_refinement = true;
@@ -54,22 +55,35 @@ struct ParameterGroup {
 };
 
 struct Schedule {
-  std::string kind = "constant";  // constant, linear, cosine, step
-  int64_t warmup = 0;             // applied steps of linear warm-up from 0
-  int64_t total = 0;              // applied steps until the end of linear or cosine
-  float final_factor = 0.0f;      // of lr at the end
-  int64_t step_size = 0;          // of step: every so many applied steps …
-  float gamma = 0.1f;             // … lr is multiplied by this
+  std::string kind = "constant";       // constant, linear, cosine, step
+  int64_t warmup = 0;                  // applied steps of warm-up
+  std::string warmup_kind = "linear";  // (s + 1) / warmup; from_zero: s / warmup; log: log(s + 1)
+  float warmup_factor = 0.0f;          // of lr where the warm-up begins
+  int64_t delay = 0;                   // applied steps before the warm-up's s counts
+  int64_t decay_start = 0;             // the step that linear, cosine, step start at; 0: warmup
+  int64_t total = 0;                   // applied steps until the end of linear or cosine
+  float final_factor = 0.0f;           // of lr at the end
+  int64_t step_size = 0;               // of step: every so many applied steps …
+  float gamma = 0.1f;                  // … lr is multiplied by this
 };
 
 struct Optimizer {
-  std::string kind = "adamw";  // sgd, momentum, nesterov, adam, adamw
+  std::string kind = "adamw";  // a row of passes/train/optimizer_form.cc
   float lr = 1e-3f;
-  float momentum = 0.9f;
+  std::optional<float> momentum;  // default: 0.9; of rmsprop 0
   float dampening = 0.0f;
-  float beta1 = 0.9f, beta2 = 0.999f;
-  float epsilon = 1e-8f;
+  float beta1 = 0.9f;
+  std::optional<float> beta2;    // each kind has its own default
+  std::optional<float> epsilon;  // likewise
   float weight_decay = 0.0f;
+  float alpha = 0.99f;  // rmsprop
+  bool centered = false;
+  float lr_decay = 0.0f;  // adagrad
+  float initial_accumulator = 0.0f;
+  float min_ratio = 0.0f, max_ratio = 0.0f;  // lamb: bounds of the trust ratio; 0: none
+  float decay_rate = -0.8f;                  // adafactor
+  float clip_threshold = 1.0f, epsilon_param = 1e-3f;
+  bool relative_step = true, scale_parameter = true;
   float clip_norm = 0.0f;              // global L2 norm; 0: no clipping
   std::vector<ParameterGroup> groups;  // the first that matches holds
   bool no_decay_on_1d = false;         // norms and biases
@@ -77,15 +91,20 @@ struct Optimizer {
 };
 
 struct TrainOptions {
-  std::string loss;         // cross_entropy, nll, mse: attached to a graph without a loss
-  std::string loss_output;  // name of the output that is the loss, for a graph that has one
-  std::string loss_input;   // the value the attached loss reads; default: the first output
+  std::string loss;  // attached to a graph without a loss: a row of passes/train/losses.cc
+  /// The outputs that are the loss, for a graph that has it: `NAME` or `NAME*0.5`; the loss is
+  /// their sum.
+  std::vector<std::string> loss_outputs;
+  std::string loss_input;  // the value the attached loss reads; default: the first output
+  float huber_delta = 1.0f;
+  float label_smoothing = 0.0f;  // of cross_entropy and nll
   std::vector<std::string>
       trainable;                    // RE2 on initializer names; empty: all that look like weights
   std::vector<std::string> frozen;  // RE2, taken away again
   bool force_training = false;
   Optimizer optimizer;
   int64_t accumulation = 1;  // micro-batches per applied step
+  int64_t micro_batch = 0;   // samples of a micro-batch that `run` takes by default; 0: its own
   int64_t seed = 0;
 };
 

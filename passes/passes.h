@@ -26,6 +26,7 @@ bool append_optimizer(Model& model, PassContext& context);
 bool split_accumulation(Model& model, PassContext& context);
 
 // precision/
+bool mend_constants(Graph& graph, PassContext& context);
 bool assign_precision(Model& model, PassContext& context);
 bool insert_casts(Graph& graph, PassContext& context);
 bool scale_loss(Model& model, PassContext& context);

@@ -35,6 +35,8 @@ constexpr PassRow kRows[] = {
      "exporters repeat themselves"},
     {"eliminate-dead", eliminate_dead, nullptr, kAll, kImp, kCan, true,
      "what nobody reads need not be differentiated"},
+    {"mend-constants", mend_constants, nullptr, kAll, kCan, kCan, false,
+     "bounds that bound nothing would not fit 16 bits and keep their nodes in f32"},
     {"attach-loss", nullptr, attach_loss, kAll, kCan, kCan, true,
      "makes the training, evaluation and inference graphs"},
     {"force-training", nullptr, force_training, kAll, kCan, kCan, false,

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "passes/precision/like.h"
 #include "passes/precision/presets.h"
 
 namespace halfnote {
@@ -71,6 +72,15 @@ Setter into(std::vector<std::string>& target) {
   };
 }
 
+/// A string, or a list of strings.
+Setter one_or_more(std::vector<std::string>& target) {
+  return [&target](const toml::node& node, const std::string& where) {
+    if (!node.is_string()) return into(target)(node, where);
+    target.clear();
+    if (const std::string text = *node.value<std::string>(); !text.empty()) target.push_back(text);
+  };
+}
+
 template <class T>
 Setter into(std::optional<T>& target) {
   return [&target](const toml::node& node, const std::string& where) {
@@ -84,7 +94,11 @@ class Reader {
  public:
   Reader(std::string_view file, CompileOptions& options) : file_(file), options_(options) {}
 
+  /// A framework's lists and scaler first, wherever they stand; the other keys change them.
   void run(const toml::table& root) {
+    if (const auto like = root["precision"]["like"].value<std::string>()) {
+      apply_like(*like, options_.policy);
+    }
     read(root,
          {{"precision", table_of([this] { return precision_keys(); })},
           {"loss_scale", [this](const toml::node& n, const std::string& w) { loss_scale(n, w); }},
@@ -127,6 +141,7 @@ class Reader {
                into(name)(node, where);
                p.dtype = parse_precision(name);
              }},
+            {"like", into(like_)},
             {"allow_ops", into(p.allow_ops)},
             {"fp32_ops", into(p.fp32_ops)},
             {"allow_nodes", into(p.allow_nodes)},
@@ -160,12 +175,15 @@ class Reader {
   Keys train_keys() {
     TrainOptions& t = options_.train;
     return {{"loss", into(t.loss)},
-            {"loss_output", into(t.loss_output)},
+            {"loss_output", one_or_more(t.loss_outputs)},
             {"loss_input", into(t.loss_input)},
+            {"huber_delta", into(t.huber_delta)},
+            {"label_smoothing", into(t.label_smoothing)},
             {"trainable", into(t.trainable)},
             {"freeze", into(t.frozen)},
             {"force_training", into(t.force_training)},
             {"accumulate", into(t.accumulation)},
+            {"micro_batch", into(t.micro_batch)},
             {"seed", into(t.seed)}};
   }
 
@@ -179,6 +197,17 @@ class Reader {
             {"beta2", into(o.beta2)},
             {"epsilon", into(o.epsilon)},
             {"weight_decay", into(o.weight_decay)},
+            {"alpha", into(o.alpha)},
+            {"centered", into(o.centered)},
+            {"lr_decay", into(o.lr_decay)},
+            {"initial_accumulator", into(o.initial_accumulator)},
+            {"min_ratio", into(o.min_ratio)},
+            {"max_ratio", into(o.max_ratio)},
+            {"decay_rate", into(o.decay_rate)},
+            {"clip_threshold", into(o.clip_threshold)},
+            {"epsilon_param", into(o.epsilon_param)},
+            {"relative_step", into(o.relative_step)},
+            {"scale_parameter", into(o.scale_parameter)},
             {"clip_norm", into(o.clip_norm)},
             {"no_decay_on_1d", into(o.no_decay_on_1d)},
             {"schedule", table_of([this] { return schedule_keys(); })},
@@ -187,9 +216,16 @@ class Reader {
 
   Keys schedule_keys() {
     Schedule& s = options_.train.optimizer.schedule;
-    return {{"kind", into(s.kind)},           {"warmup", into(s.warmup)},
-            {"total", into(s.total)},         {"final_factor", into(s.final_factor)},
-            {"step_size", into(s.step_size)}, {"gamma", into(s.gamma)}};
+    return {{"kind", into(s.kind)},
+            {"warmup", into(s.warmup)},
+            {"warmup_kind", into(s.warmup_kind)},
+            {"warmup_factor", into(s.warmup_factor)},
+            {"delay", into(s.delay)},
+            {"decay_start", into(s.decay_start)},
+            {"total", into(s.total)},
+            {"final_factor", into(s.final_factor)},
+            {"step_size", into(s.step_size)},
+            {"gamma", into(s.gamma)}};
   }
 
   void groups(const toml::node& node, const std::string& where) {
@@ -208,17 +244,38 @@ class Reader {
 
   std::string_view file_;
   CompileOptions& options_;
+  std::string like_;  // taken before the other keys
 };
 
 }  // namespace
 
 DType parse_precision(std::string_view name) {
-  if (name == "fp32" || name == "f32" || name == "32") return DType::kF32;
-  if (name == "fp16" || name == "f16" || name == "fp16-mixed" || name == "16-mixed")
-    return DType::kF16;
-  if (name == "bf16" || name == "bf16-mixed") return DType::kBF16;
+  struct Spelling {
+    std::string_view name;
+    DType dtype;
+  };
+  // Ours, PyTorch Lightning's and Keras'.
+  static constexpr Spelling kSpellings[] = {
+      {"fp32", DType::kF32},       {"f32", DType::kF32},         {"32", DType::kF32},
+      {"float32", DType::kF32},    {"fp16", DType::kF16},        {"f16", DType::kF16},
+      {"fp16-mixed", DType::kF16}, {"16-mixed", DType::kF16},    {"mixed_float16", DType::kF16},
+      {"bf16", DType::kBF16},      {"bf16-mixed", DType::kBF16}, {"mixed_bfloat16", DType::kBF16},
+  };
+  std::vector<std::string_view> names;
+  for (const Spelling& spelling : kSpellings) {
+    if (spelling.name == name) return spelling.dtype;
+    names.push_back(spelling.name);
+  }
+  std::string hint;
+  if (name == "float16" || name == "bfloat16") {
+    hint = "weights stay in FP32 here: the mixed policy is mixed_" + std::string(name);
+  } else if (const std::string_view near = closest(name, names); !near.empty()) {
+    hint = "did you mean " + std::string(near) + "?";
+  }
   throw Error(ErrorCode::kUsage, "unknown precision")
-      .expected("fp32, fp16 or bf16", "\"" + std::string(name) + "\"");
+      .expected("fp32, fp16 or bf16 (Keras: float32, mixed_float16, mixed_bfloat16)",
+                "\"" + std::string(name) + "\"")
+      .hint(hint);
 }
 
 void parse_policy(std::string_view text, std::string_view file_name, CompileOptions& options) {

@@ -15,8 +15,8 @@ namespace halfnote {
 void load_policy(const std::filesystem::path& file, CompileOptions& options);
 void parse_policy(std::string_view text, std::string_view file_name, CompileOptions& options);
 
-/// `fp32`, `fp16`, `bf16`, and the spellings `fp16-mixed`, `bf16-mixed`; throws Error(kUsage) for
-/// others.
+/// `fp32`, `fp16`, `bf16`, Lightning's `16-mixed`, `bf16-mixed`, Keras' `mixed_float16`,
+/// `mixed_bfloat16`, `float32`; throws Error(kUsage) for others.
 DType parse_precision(std::string_view name);
 
 }  // namespace halfnote

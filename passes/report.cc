@@ -95,12 +95,38 @@ void add_graph(Report& report, const Graph& graph, const std::string& name) {
   }
 }
 
+void add_blocker(Report& report, const Node& node, double flops) {
+  const std::string reason = node.precision.reason.empty() ? "no reason" : node.precision.reason;
+  for (Report::Blocker& blocker : report.blockers) {
+    if (blocker.reason != reason) continue;
+    blocker.flops += flops;
+    ++blocker.nodes;
+    return;
+  }
+  report.blockers.push_back({reason, flops, 1, node.name});
+}
+
+double low_share(const Report& report) {
+  return report.contraction_flops > 0 ? report.low_contraction_flops / report.contraction_flops : 0;
+}
+
+/// Notes about constants that 16 bits do not hold.
+int64_t constant_notes(const Report& report, std::string_view pass) {
+  return std::count_if(report.remarks.begin(), report.remarks.end(), [&](const Remark& remark) {
+    return remark.pass == pass &&
+           (pass == "mend-constants" || remark.text.starts_with("constant "));
+  });
+}
+
 void add_totals(Report& report, const Graph& step) {
   for (NodeId id : step.nodes()) {
     const double flops = flops_of(step, id);
     report.contraction_flops += flops;
     if (reads_16bit(step, id)) report.low_contraction_flops += flops;
+    if (flops > 0 && !reads_16bit(step, id)) add_blocker(report, step.node(id), flops);
   }
+  std::stable_sort(report.blockers.begin(), report.blockers.end(),
+                   [](const auto& a, const auto& b) { return a.flops > b.flops; });
 }
 
 }  // namespace
@@ -156,17 +182,42 @@ std::string report_summary(const Report& report) {
   }
   text += fmt::format("casts          {}, {}{} bytes a run over all graphs\n", report.casts.size(),
                       symbolic ? "at least " : "", bytes);
-  const double share =
-      report.contraction_flops > 0 ? report.low_contraction_flops / report.contraction_flops : 0;
-  text += fmt::format("contractions   {:.1f} % of FLOPs on 16-bit operands\n", 100 * share);
-  const bool wanted = report.policy.find("\"precision\":\"f16\"") != std::string::npos ||
-                      report.policy.find("\"precision\":\"bf16\"") != std::string::npos;
-  if (wanted && share < 0.5) {
-    text +=
-        "WARNING: little or nothing was converted to 16 bit; halfnote inspect shows the reason of "
-        "every node\n";
+  text +=
+      fmt::format("contractions   {:.1f} % of FLOPs on 16-bit operands\n", 100 * low_share(report));
+  const int64_t kept = constant_notes(report, "assign-precision");
+  const int64_t mended = constant_notes(report, "mend-constants");
+  if (kept + mended > 0) {
+    text += fmt::format("constants      {} nodes kept in FP32 for them, {} bounds taken away\n",
+                        kept, mended);
   }
   return text;
+}
+
+std::string conversion_warning(const Report& report) {
+  const bool wanted = report.policy.find("\"precision\":\"f16\"") != std::string::npos ||
+                      report.policy.find("\"precision\":\"bf16\"") != std::string::npos;
+  const double share = low_share(report);
+  if (!wanted || share >= 0.5) return "";
+  if (report.contraction_flops == 0) {
+    return "warning: nothing was converted to 16 bit: the graph has no contraction (MatMul, Gemm, "
+           "Conv) to gain from it\n";
+  }
+  std::string text = fmt::format(
+      "warning: {} was converted to 16 bit: {:.1f} % of the contraction FLOPs. "
+      "What kept the rest in FP32:\n",
+      share == 0 ? "nothing" : "little", 100 * share);
+  constexpr size_t kMost = 8;
+  for (size_t i = 0; i < std::min(report.blockers.size(), kMost); ++i) {
+    const Report::Blocker& blocker = report.blockers[i];
+    text +=
+        fmt::format("  {:5.1f} %  {} ({} node{}: {}{})\n",
+                    100 * blocker.flops / report.contraction_flops, blocker.reason, blocker.nodes,
+                    blocker.nodes == 1 ? "" : "s", blocker.first, blocker.nodes == 1 ? "" : ", …");
+  }
+  if (report.blockers.size() > kMost) {
+    text += fmt::format("  and {} further reasons\n", report.blockers.size() - kMost);
+  }
+  return text + "  halfnote inspect --nodes shows the reason of every node\n";
 }
 
 std::string report_json(const Report& report) {
@@ -175,8 +226,14 @@ std::string report_json(const Report& report) {
   json["policy"] = nlohmann::ordered_json::parse(report.policy, nullptr, false);
   if (json["policy"].is_discarded()) json["policy"] = nullptr;
   json["parameters"] = report.parameters;
-  json["contraction_flops_share_16bit"] =
-      report.contraction_flops > 0 ? report.low_contraction_flops / report.contraction_flops : 0.0;
+  json["contraction_flops_share_16bit"] = low_share(report);
+  json["blockers"] = nlohmann::ordered_json::array();
+  for (const Report::Blocker& b : report.blockers) {
+    json["blockers"].push_back({{"reason", b.reason},
+                                {"flops_share", b.flops / report.contraction_flops},
+                                {"nodes", b.nodes},
+                                {"first", b.first}});
+  }
   json["nodes"] = nlohmann::ordered_json::array();
   for (const NodeReport& n : report.nodes) {
     json["nodes"].push_back({{"graph", n.graph},

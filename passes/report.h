@@ -28,6 +28,14 @@ struct Report {
   int64_t parameters = 0, parameter_tensors = 0;
   double contraction_flops = 0,
          low_contraction_flops = 0;  // of the training step, symbolic dims counted as 1
+  /// Contractions of the training step that stayed in FP32, by reason: FLOPs, nodes, the first.
+  struct Blocker {
+    std::string reason;
+    double flops = 0;
+    int64_t nodes = 0;
+    std::string first;
+  };
+  std::vector<Blocker> blockers;  // the largest first
 };
 
 Report make_report(const CompileResult& result);
@@ -37,6 +45,9 @@ Report make_report(const Model& model);
 /// A few lines for the terminal: nodes per type, casts, share of contraction FLOPs in 16 bit, loud
 /// where nothing was lowered.
 std::string report_summary(const Report& report);
+/// What to say aloud (stderr) where 16 bits were asked for and less than half of the contraction
+/// FLOPs got them: how much, and the blockers. Empty where all is well.
+std::string conversion_warning(const Report& report);
 /// Everything, keys in fixed order.
 std::string report_json(const Report& report);
 /// A table of the nodes (name, op, type, reason).

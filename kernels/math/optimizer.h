@@ -64,4 +64,112 @@ HN_HD AdamStep<M> adam_step(const AdamSettings& settings, double lr, double step
   return result;
 }
 
+/// PyTorch's Adagrad; lr is that of the step, lr / (1 + (step − 1)·lr_decay).
+template <class M>
+struct AdagradStep {
+  M lr, epsilon, weight_decay;
+
+  HN_HD void update(M& param, M grad, M& sum) const {
+    grad = grad + weight_decay * param;
+    sum = sum + grad * grad;
+    param = param - lr * grad / (sqrt(sum) + epsilon);
+  }
+};
+
+/// PyTorch's RMSprop. Centered: a variance that rounding made negative counts as 0 (PyTorch: NaN).
+template <class M>
+struct RMSpropStep {
+  M lr, alpha, one_minus_alpha, epsilon, momentum, weight_decay;
+  bool centered, has_momentum;
+
+  HN_HD void update(M& param, M grad, M& square, M& mean, M& velocity) const {
+    grad = grad + weight_decay * param;
+    square = alpha * square + one_minus_alpha * grad * grad;
+    M variance = square;
+    if (centered) {
+      mean = alpha * mean + one_minus_alpha * grad;
+      variance = square - mean * mean;
+      if (variance < M(0)) variance = M(0);
+    }
+    const M step = grad / (sqrt(variance) + epsilon);
+    if (has_momentum) velocity = momentum * velocity + step;
+    param = param - lr * (has_momentum ? velocity : step);
+  }
+};
+
+/// Lion (Chen et al. 2023): the sign of an interpolated momentum; decay decoupled.
+template <class M>
+struct LionStep {
+  M lr, beta1, one_minus_beta1, beta2, one_minus_beta2;
+  M keep;  // 1 − lr·weight_decay
+
+  HN_HD void update(M& param, M grad, M& m) const {
+    const M direction = beta1 * m + one_minus_beta1 * grad;
+    const M sign = direction > M(0) ? M(1) : direction < M(0) ? M(-1) : M(0);
+    param = param * keep - lr * sign;
+    m = beta2 * m + one_minus_beta2 * grad;
+  }
+};
+
+/// LAMB (You et al. 2020): Adam's direction with decoupled decay, its length that of the parameter.
+template <class M>
+struct LambStep {
+  M beta1, one_minus_beta1, beta2, one_minus_beta2;
+  M epsilon, weight_decay;
+  M first;        // 1 − beta1^step
+  M second_root;  // sqrt(1 − beta2^step)
+
+  HN_HD void moments(M grad, M& m, M& v) const {
+    m = beta1 * m + one_minus_beta1 * grad;
+    v = beta2 * v + one_minus_beta2 * grad * grad;
+  }
+  HN_HD M direction(M param, M m, M v) const {
+    return m / first / (sqrt(v) / second_root + epsilon) + weight_decay * param;
+  }
+};
+
+template <class M>
+HN_HD LambStep<M> lamb_step(const AdamSettings& settings, double step) {
+  LambStep<M> result;
+  result.beta1 = M(settings.beta1);
+  result.one_minus_beta1 = M(1 - settings.beta1);
+  result.beta2 = M(settings.beta2);
+  result.one_minus_beta2 = M(1 - settings.beta2);
+  result.epsilon = M(settings.epsilon);
+  result.weight_decay = M(settings.weight_decay);
+  result.first = M(1 - pow(settings.beta1, step));
+  result.second_root = M(sqrt(1 - pow(settings.beta2, step)));
+  return result;
+}
+
+/// LAMB's trust ratio from two norms: 1 where one of them is 0; a bound of 0 is none.
+HN_HD inline double lamb_ratio(double param, double direction, double min, double max) {
+  if (!(param > 0) || !(direction > 0)) return 1;
+  const double ratio = param / direction;
+  if (min > 0 && ratio < min) return min;
+  if (max > 0 && ratio > max) return max;
+  return ratio;
+}
+
+/// What a step of Adafactor (Shazeer & Stern 2018; PyTorch's form) shares, in f64.
+struct AdafactorStep {
+  double beta;  // 1 − step^decay_rate, of the running means
+  double rate;  // lr, min(lr, 1/sqrt(step)) if relative
+  double keep;  // 1 − lr·weight_decay
+
+  /// The factor of the update from the root mean squares of parameter and update.
+  HN_HD double scale(double param_rms, double update_rms, bool scaled, double epsilon,
+                     double clip) const {
+    const double size = !scaled ? 1 : param_rms > epsilon ? param_rms : epsilon;
+    const double excess = update_rms / clip;
+    return rate * size / (excess > 1 ? excess : 1);
+  }
+};
+
+HN_HD inline AdafactorStep adafactor_step(double lr, double step, double decay_rate, bool relative,
+                                          double weight_decay) {
+  const double limit = 1 / sqrt(step);
+  return {1 - pow(step, decay_rate), relative && limit < lr ? limit : lr, 1 - lr * weight_decay};
+}
+
 }  // namespace halfnote::math

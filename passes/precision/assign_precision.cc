@@ -11,21 +11,22 @@
 //   infer node;
 //   3. infer and clear nodes between two 16-bit nodes become 16-bit;
 //   4. clear nodes that touch a 16-bit node through clear ones become 16-bit;
-//   5. what op-set 23 does not allow in that type, or what has a constant that does not fit it,
-//   goes back to f32;
+//   5. what op-set 23 does not allow in that type, or what reads a constant that does not fit it
+//   (constants.h), however far it has been moved, goes back to f32, with a note in the report;
 //   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h).
 // A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and
 // the scaler are f32. The decisions of the training step hold for the same nodes of the other
 // graphs. Leaves alone: nodes without f32 operands and results, bodies of control flow, everything
 // under --precision fp32.
-#include <cmath>
 #include <map>
 #include <unordered_map>
 
 #include "base/error.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
+#include "passes/precision/constants.h"
 #include "passes/precision/cost.h"
+#include "passes/precision/like.h"
 #include "passes/precision/rules.h"
 #include "passes/train/step.h"
 
@@ -70,7 +71,10 @@ class Colouring {
       : graph_(graph),
         context_(context),
         low_(context.options.policy.dtype),
+        like_(context.options.policy.like.empty() ? nullptr
+                                                  : &like_preset(context.options.policy.like)),
         rules_(rules),
+        unfit_(graph, low_),
         nodes_(graph.nodes()),
         colours_(graph.node_capacity()) {}
 
@@ -130,7 +134,7 @@ class Colouring {
       if (row->precision == Kind::kOpaque || row->precision == Kind::kStruct ||
           !has_choice(id, *row))
         continue;
-      state(id).kind = row->fp32_math_inside ? Kind::kInfer : row->precision;
+      const std::string list = choose_kind(id, *row);
       if (node.role == Role::kOptimizer || node.role == Role::kScaling) {
         if (forced && forced->low) {
           context_.warn(node.name, "stays f32 against the " + forced->rule + ": the update is f32");
@@ -143,13 +147,23 @@ class Colouring {
       } else if (node.role == Role::kLoss) {
         pin(id, Colour::kF32, "the loss is computed in f32");
       } else if (state(id).kind == Kind::kAllow) {
-        pin(id, Colour::kLow, "allow list: " + op);
+        pin(id, Colour::kLow, list + "allow list: " + op);
       } else if (state(id).kind == Kind::kFp32) {
-        pin(id, Colour::kF32, "fp32 list: " + op);
+        pin(id, Colour::kF32, list + "fp32 list: " + op);
       } else {
         set(id, Colour::kOpen, "");
       }
     }
+  }
+
+  /// The class of a node, the framework's before our own; whose list that is, for the reason.
+  std::string choose_kind(NodeId id, const OperatorRow& row) {
+    state(id).kind = row.fp32_math_inside ? Kind::kInfer : row.precision;
+    if (like_ == nullptr) return "";
+    const auto kind = like_class(*like_, row.name, state(id).kind);
+    if (!kind || *kind == state(id).kind) return "";
+    state(id).kind = *kind;
+    return "like " + std::string(like_->name) + ", ";
   }
 
   void pin(NodeId id, Colour colour, std::string reason) {
@@ -275,7 +289,18 @@ class Colouring {
                       "stays f32 against the " + state(id).reason + ": " + why);
       }
       pin(id, Colour::kF32, why);
+      if (why.starts_with("constant ")) report(id, why + "; kept in f32");
     }
+  }
+
+  /// A note, once: the same node stands in several graphs.
+  void report(NodeId id, const std::string& text) {
+    const std::string& name = graph_.node(id).name;
+    const std::string& where = name.empty() ? graph_.value(graph_.output(id)).name : name;
+    for (const Remark& remark : context_.remarks) {
+      if (remark.where == where && remark.text == text) return;
+    }
+    context_.note(where, text);
   }
 
   std::string why_illegal(NodeId id) const {
@@ -286,22 +311,21 @@ class Colouring {
       return graph_.node(id).op + " is not legal in " + type + " at op-set " +
              std::to_string(kOpsetVersion);
     }
-    for (ValueId input : graph_.inputs(id)) {
-      const Tensor* tensor = graph_.constant(input);
-      if (tensor == nullptr || tensor->dtype() != DType::kF32) continue;
-      if (!fits(*tensor))
-        return "constant \"" + graph_.value(input).name + "\" does not fit " + type;
-    }
-    return "";
+    return why_unfit(id, *row);
   }
 
-  /// A finite constant must not become infinite, one that is not zero must not become zero.
-  bool fits(const Tensor& tensor) const {
-    for (float x : tensor.data<float>()) {
-      const float rounded = low_ == DType::kF16 ? to_f32(to_f16(x)) : to_f32(to_bf16(x));
-      if (std::isinf(rounded) != std::isinf(x) || (rounded == 0) != (x == 0)) return false;
+  /// A constant that does not fit, or a value that carries one, in a slot that would be 16-bit. A
+  /// contraction only minds the constant itself: what was computed with it depends on the data,
+  /// and the finite check watches it.
+  std::string why_unfit(NodeId id, const OperatorRow& row) const {
+    const auto inputs = graph_.inputs(id);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!is_f32(graph_, inputs[i]) || (i < 32 && (row.fp32_inputs >> i & 1u) != 0)) continue;
+      const UnfitConstant* unfit =
+          row.precision == Kind::kAllow ? unfit_.itself(inputs[i]) : unfit_.of(inputs[i]);
+      if (unfit != nullptr) return describe(*unfit, low_);
     }
-    return true;
+    return "";
   }
 
   void refine_by_cost() {
@@ -352,7 +376,9 @@ class Colouring {
   Graph& graph_;
   PassContext& context_;
   const DType low_;
+  const LikePreset* like_;
   PrecisionRules& rules_;
+  const UnfitValues unfit_;
   const std::vector<NodeId> nodes_;
   std::vector<State> colours_;
 };

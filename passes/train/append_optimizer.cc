@@ -17,40 +17,11 @@
 
 #include "base/error.h"
 #include "passes/passes.h"
+#include "passes/train/optimizer_form.h"
 #include "passes/train/step.h"
 
 namespace halfnote {
 namespace {
-
-/// How an optimizer's node is made: its op, its moments, its attributes, and whether it reads the
-/// step number.
-struct OptimizerForm {
-  std::string_view op;
-  std::vector<std::string_view> moments;
-  Attributes attributes;
-  bool reads_step = true;
-};
-
-OptimizerForm form_of(const Optimizer& o) {
-  if (o.kind == "sgd") return {"SGD", {}, {}, false};
-  if (o.kind == "momentum" || o.kind == "nesterov") {
-    return {"Momentum",
-            {"velocity"},
-            {{"momentum", o.momentum},
-             {"dampening", o.dampening},
-             {"nesterov", int64_t{o.kind == "nesterov"}}}};
-  }
-  const Attributes adam = {{"beta1", o.beta1}, {"beta2", o.beta2}, {"epsilon", o.epsilon}};
-  if (o.kind == "adam") return {"Adam", {"m", "v"}, adam};
-  if (o.kind == "adamw") return {"AdamW", {"m", "v"}, adam};
-  static constexpr std::string_view kKinds[] = {"sgd",  "momentum", "nesterov",
-                                                "adam", "adamw",    "none"};
-  const std::string_view near = closest(o.kind, kKinds);
-  throw Error(ErrorCode::kUsage, "unknown optimizer")
-      .expected("sgd, momentum, nesterov, adam, adamw or none", "\"" + o.kind + "\"")
-      .hint(near.empty() ? "see halfnote compile --help"
-                         : "did you mean " + std::string(near) + "?");
-}
 
 void check_numbers(const Optimizer& o) {
   const auto require = [](bool good, const char* flag, const char* want, float got) {
@@ -61,10 +32,12 @@ void check_numbers(const Optimizer& o) {
   const auto within = [](float x, float below) { return x >= 0 && x < below; };
   const float inf = std::numeric_limits<float>::infinity();
   require(within(o.lr, inf), "lr", "a number of 0 or more", o.lr);
-  require(within(o.momentum, 1), "momentum", "a number in [0, 1)", o.momentum);
+  require(within(o.momentum.value_or(0), 1), "momentum", "a number in [0, 1)",
+          o.momentum.value_or(0));
   require(within(o.beta1, 1), "beta1", "a number in [0, 1)", o.beta1);
-  require(within(o.beta2, 1), "beta2", "a number in [0, 1)", o.beta2);
-  require(o.epsilon >= 0 && o.epsilon < inf, "epsilon", "a number of 0 or more", o.epsilon);
+  require(within(o.beta2.value_or(0), 1), "beta2", "a number in [0, 1)", o.beta2.value_or(0));
+  require(within(o.epsilon.value_or(0), inf), "epsilon", "a number of 0 or more",
+          o.epsilon.value_or(0));
   require(within(o.weight_decay, inf), "weight_decay", "a number of 0 or more", o.weight_decay);
   require(within(o.clip_norm, inf), "clip_norm", "a number of 0 or more", o.clip_norm);
 }
@@ -80,7 +53,7 @@ class OptimizerBuilder {
   }
 
   void run() {
-    const OptimizerForm form = form_of(options_);
+    const OptimizerForm form = optimizer_form(options_);
     counter(kAttemptedStep, StateKind::kRandom);
     const Expr applied = counter(kAppliedStep, StateKind::kCounter);
     const Expr step = b_.value(graph_.states()[*graph_.state_of(applied.id)].next);
@@ -117,7 +90,8 @@ class OptimizerBuilder {
   }
 
   /// lr as an f32 scalar of the number s of steps applied so far:
-  /// lr · min(1, (s + 1) / warmup) · the kind's factor, which counts from the end of the warm-up.
+  /// lr · the warm-up's factor · the kind's factor, which counts from decay_start (else the end of
+  /// the warm-up).
   Expr learning_rate(Expr applied) {
     const Schedule& schedule = options_.schedule;
     check_schedule(schedule);
@@ -127,9 +101,7 @@ class OptimizerBuilder {
     if (varies) {
       const Expr s = b_.cast(applied, DType::kF32);
       if (schedule.kind != "constant") rate = rate * decay(schedule, s);
-      if (schedule.warmup > 0) {
-        rate = rate * b_.op("Min", {(s + 1.0) / static_cast<double>(schedule.warmup), one()});
-      }
+      if (schedule.warmup > 0) rate = rate * warm_up(schedule, s);
     } else {
       rate = b_.op("Identity", {base});
     }
@@ -138,15 +110,45 @@ class OptimizerBuilder {
     return rate;
   }
 
+  /// min(1, (s + 1) / warmup), s / warmup (from_zero) or log(s + 1) / log(warmup), taken from
+  /// warmup_factor instead of 0 to 1. The first `delay` steps count as s = 0.
+  Expr warm_up(const Schedule& schedule, Expr s) {
+    const auto steps = static_cast<double>(schedule.warmup);
+    if (schedule.delay > 0) {
+      s = b_.op("Max", {s - static_cast<double>(schedule.delay), b_.scalar(DType::kF32, 0)});
+    }
+    Expr progress = (s + 1.0) / steps;
+    if (schedule.warmup_kind == "from_zero") progress = s / steps;
+    if (schedule.warmup_kind == "log") progress = b_.op("Log", {s + 1.0}) / std::log(steps);
+    const Expr share = b_.op("Min", {progress, one()});
+    if (schedule.warmup_factor == 0) return share;
+    const double from = schedule.warmup_factor;
+    return share * (1.0 - from) + from;
+  }
+
+  static int64_t decay_start(const Schedule& schedule) {
+    return schedule.decay_start > 0 ? schedule.decay_start : schedule.warmup;
+  }
+
   static void check_schedule(const Schedule& schedule) {
     const bool needs_total = schedule.kind == "cosine" || schedule.kind == "linear";
-    if (needs_total && schedule.total <= schedule.warmup) {
+    if (needs_total && schedule.total <= decay_start(schedule)) {
       throw Error(ErrorCode::kUsage, "schedule " + schedule.kind + " needs its number of steps")
-          .expected("--schedule-steps above the warm-up (" + std::to_string(schedule.warmup) + ")",
-                    std::to_string(schedule.total));
+          .expected(
+              "--schedule-steps above the warm-up (" + std::to_string(decay_start(schedule)) + ")",
+              std::to_string(schedule.total));
     }
     if (schedule.kind == "step" && schedule.step_size <= 0) {
       throw Error(ErrorCode::kUsage, "schedule step needs --schedule-step-size above 0");
+    }
+    const std::string& warm_up = schedule.warmup_kind;
+    if (warm_up != "linear" && warm_up != "from_zero" && warm_up != "log") {
+      throw Error(ErrorCode::kUsage, "unknown kind of warm-up")
+          .expected("linear, from_zero or log", "\"" + warm_up + "\"");
+    }
+    if (warm_up == "log" && schedule.warmup == 1) {
+      throw Error(ErrorCode::kUsage, "a logarithmic warm-up of one step has no meaning")
+          .expected("--warmup 2 or more", "1");
     }
     if (!needs_total && schedule.kind != "step" && schedule.kind != "constant") {
       throw Error(ErrorCode::kUsage, "unknown learning-rate schedule")
@@ -156,12 +158,12 @@ class OptimizerBuilder {
 
   Expr decay(const Schedule& schedule, Expr s) {
     const Expr since =
-        b_.op("Max", {s - static_cast<double>(schedule.warmup), b_.scalar(DType::kF32, 0)});
+        b_.op("Max", {s - static_cast<double>(decay_start(schedule)), b_.scalar(DType::kF32, 0)});
     if (schedule.kind == "step") {
       const Expr drops = b_.op("Floor", {since / static_cast<double>(schedule.step_size)});
       return b_.op("Pow", {b_.scalar(DType::kF32, schedule.gamma), drops});
     }
-    const auto length = static_cast<double>(schedule.total - schedule.warmup);
+    const auto length = static_cast<double>(schedule.total - decay_start(schedule));
     const Expr progress = b_.op("Min", {since / length, one()});
     const double low = schedule.final_factor;
     if (schedule.kind == "linear") return 1.0 - (1.0 - low) * progress;
@@ -211,9 +213,13 @@ class OptimizerBuilder {
     attributes.set("weight_decay", decay);
     std::vector<Expr> inputs = {b_.value(weight.value), weight.gradient};
     std::vector<ValueId> states = {weight.value};
-    for (std::string_view moment : form.moments) {
-      const ValueId state = graph_.add_initializer(name + "." + std::string(moment),
-                                                   Tensor(type.dtype, concrete(*type.shape)));
+    for (const auto& slot : optimizer_states(options_, concrete(*type.shape))) {
+      if (!slot) {
+        inputs.push_back(b_.none());
+        continue;
+      }
+      const ValueId state = graph_.add_initializer(
+          name + "." + std::string(slot->name), Tensor::full(type.dtype, slot->shape, slot->first));
       states.push_back(state);
       inputs.push_back(b_.value(state));
     }

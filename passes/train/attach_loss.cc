@@ -7,13 +7,18 @@
 //
 // Exact in the step. A graph that has its loss inside (--loss-output) keeps it in both steps; in
 // model.graph the loss and the inputs that only it reads are taken away where another output
-// remains. With --loss the loss is attached to the first output (or --loss-input): cross_entropy
-// reads logits (N, C, d…) and labels i64 (N, d…), nll log-probabilities, mse a target of the
-// output's own type. A value whose name the train passes need (step.h) gets another in the steps;
-// an input or weight of such a name is an error. Leaves alone: a model that has training steps
-// already.
+// remains. Several losses (--loss-output A --loss-output B*0.5) are summed in f32. With --loss the
+// loss is attached to the first output (or --loss-input): losses.cc. A value whose name the train
+// passes need (step.h) gets another in the steps; an input or weight of such a name is an error.
+// Leaves alone: a model that has training steps already.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+
 #include "base/error.h"
 #include "passes/passes.h"
+#include "passes/train/losses.h"
 #include "passes/train/step.h"
 
 namespace halfnote {
@@ -39,73 +44,82 @@ ValueId named_value(const Graph& graph, const std::string& name, const char* fla
                          : "did you mean " + std::string(near) + "?");
 }
 
-/// cross_entropy wants logits: of a graph that ends in Softmax, the value before it.
-ValueId logits_of(Graph& graph, ValueId output, PassContext& context) {
-  const NodeId producer = graph.value(output).producer;
-  if (!producer.valid() || graph.node(producer).op != "Softmax") return output;
-  context.note(graph.value(output).name,
-               "cross_entropy reads logits: the loss is attached before this Softmax");
-  return graph.input(producer, 0);
+/// One loss inside the graph: `NAME` or `NAME*WEIGHT`.
+struct LossTerm {
+  ValueId value;
+  double weight = 1;
+};
+
+/// A value may have a star in its name: the whole text is tried first.
+LossTerm term_of(const Graph& graph, const std::string& text) {
+  const ValueId whole = graph.find(text);
+  const size_t star = text.rfind('*');
+  if (whole.valid() || star == std::string::npos) {
+    return {named_value(graph, text, "--loss-output"), 1};
+  }
+  const std::string number = text.substr(star + 1);
+  double weight = 0;
+  const auto [end, code] = std::from_chars(number.data(), number.data() + number.size(), weight);
+  if (code != std::errc() || end != number.data() + number.size() || !std::isfinite(weight)) {
+    throw Error(ErrorCode::kUsage, "--loss-output has a weight that is no number")
+        .expected("NAME or NAME*0.5", "\"" + text + "\"");
+  }
+  return {named_value(graph, text.substr(0, star), "--loss-output"), weight};
 }
 
-SymbolicShape label_shape(const SymbolicShape& scores) {
-  SymbolicShape shape = scores;
-  if (shape.size() >= 2) shape.erase(shape.begin() + 1);
-  return shape;
-}
-
-ValueId attach_named_loss(Graph& graph, PassContext& context) {
-  const TrainOptions& train = context.options.train;
-  ValueId from = train.loss_input.empty() ? graph.outputs().front()
-                                          : named_value(graph, train.loss_input, "--loss-input");
-  Builder b(graph, graph.end(), context.infer);
-  b.set_role(Role::kLoss);
-  if (train.loss == "mse") {
-    const Expr y = b.value(from);
-    const Expr target =
-        b.value(graph.add_input(graph.main(), graph.unique_name("target"), y.type()));
-    const Expr difference = y - target;
-    return b.op("ReduceMean", {difference * difference}, {{"keepdims", int64_t{0}}}).id;
-  }
-  const bool cross_entropy = train.loss == "cross_entropy";
-  if (!cross_entropy && train.loss != "nll") {
-    static constexpr std::string_view kLosses[] = {"cross_entropy", "nll", "mse"};
-    const std::string_view near = closest(train.loss, kLosses);
-    throw Error(ErrorCode::kUsage, "unknown loss")
-        .expected("cross_entropy, nll or mse", "\"" + train.loss + "\"")
-        .hint(near.empty() ? "use --loss-output NAME for a loss that is in the graph"
-                           : "did you mean " + std::string(near) + "?");
-  }
-  if (cross_entropy) from = logits_of(graph, from, context);
-  const Expr scores = b.value(from);
-  if (scores.rank() < 2) {
-    throw Error(ErrorCode::kModel, "--loss " + train.loss + " needs scores of shape (N, C, …)")
-        .at({{}, graph.value(from).name, {}})
-        .expected("rank 2 or more", to_string(scores.type()));
-  }
-  const Expr labels =
-      b.value(graph.add_input(graph.main(), graph.unique_name("labels"),
-                              ValueType::tensor(DType::kI64, label_shape(scores.shape()))));
-  const Attributes mean = {{"reduction", std::string("mean")}};
-  return b
-      .op(cross_entropy ? "SoftmaxCrossEntropyLoss" : "NegativeLogLikelihoodLoss", {scores, labels},
-          mean)
-      .id;
-}
-
-/// Makes the loss output 0 of a step and checks that it is a scalar.
-void put_loss_first(Graph& graph, ValueId loss) {
+void check_scalar(const Graph& graph, ValueId loss) {
   const ValueType& type = graph.value(loss).type;
   bool scalar = type.is_tensor() && is_float(type.dtype) && type.shape;
   if (scalar) {
     for (const Dim& dim : *type.shape) scalar &= dim.is(1);
   }
-  if (!scalar) {
-    throw Error(ErrorCode::kModel, "the loss is no scalar")
-        .at({{}, graph.value(loss).name, {}})
-        .expected("a float tensor with one element", to_string(type))
-        .hint("reduce it (ReduceMean) in the model, or use --loss");
+  if (scalar) return;
+  throw Error(ErrorCode::kModel, "the loss is no scalar")
+      .at({{}, graph.value(loss).name, {}})
+      .expected("a float tensor with one element", to_string(type))
+      .hint("reduce it (ReduceMean) in the model, or use --loss");
+}
+
+/// The weighted sum of the terms, in f32; a single plain one is the loss as it is.
+ValueId sum_of_losses(Graph& graph, const std::vector<LossTerm>& terms, PassContext& context) {
+  if (terms.size() == 1 && terms[0].weight == 1) return terms[0].value;
+  Builder b(graph, graph.end(), context.infer);
+  b.set_role(Role::kLoss);
+  Expr total = b.none();
+  for (const LossTerm& term : terms) {
+    check_scalar(graph, term.value);
+    Expr loss = b.to_math(b.value(term.value));
+    if (loss.rank() > 0) loss = b.reshape(loss, b.ints({}));
+    if (term.weight != 1) loss = loss * term.weight;
+    total = total.valid() ? total + b.cast(loss, total.dtype()) : loss;
   }
+  graph.rename(total.id, graph.unique_name("loss"));
+  return total.id;
+}
+
+/// The losses in the graph, by --loss-output.
+std::vector<LossTerm> terms_of(const Graph& graph, const TrainOptions& train) {
+  std::vector<LossTerm> terms;
+  for (const std::string& text : train.loss_outputs) {
+    const LossTerm term = term_of(graph, text);
+    for (const LossTerm& other : terms) {
+      if (other.value != term.value) continue;
+      throw Error(ErrorCode::kUsage, "--loss-output names a loss twice")
+          .expected("each loss once, with its weight", "\"" + text + "\"");
+    }
+    terms.push_back(term);
+  }
+  return terms;
+}
+
+ValueId loss_input(const Graph& graph, const TrainOptions& train) {
+  if (train.loss_input.empty()) return graph.outputs().front();
+  return named_value(graph, train.loss_input, "--loss-input");
+}
+
+/// Makes the loss output 0 of a step and checks that it is a scalar.
+void put_loss_first(Graph& graph, ValueId loss) {
+  check_scalar(graph, loss);
   std::vector<ValueId> outputs = {loss};
   for (ValueId output : graph.outputs()) {
     if (output != loss) outputs.push_back(output);
@@ -132,12 +146,12 @@ void to_inference_form(Graph& graph) {
   }
 }
 
-/// Takes the loss, and the inputs that only it reads, out of the inference graph where another
+/// Takes the losses, and the inputs that only they read, out of the inference graph where another
 /// output remains.
-void drop_loss(Graph& graph, const std::string& loss, PassContext& context) {
+void drop_losses(Graph& graph, const std::set<std::string>& losses, PassContext& context) {
   std::vector<ValueId> outputs;
   for (ValueId output : graph.outputs()) {
-    if (graph.value(output).name != loss) outputs.push_back(output);
+    if (!losses.contains(graph.value(output).name)) outputs.push_back(output);
   }
   if (outputs.empty() || outputs.size() == graph.outputs().size()) return;
   std::vector<ValueId> read;
@@ -175,7 +189,7 @@ void free_reserved_names(Graph& graph, PassContext& context) {
 bool attach_loss(Model& model, PassContext& context) {
   const TrainOptions& train = context.options.train;
   if (context.options.inference_only || model.is_training()) return false;
-  if (train.loss.empty() == train.loss_output.empty()) {
+  if (train.loss.empty() == train.loss_outputs.empty()) {
     throw Error(ErrorCode::kUsage, "a training step needs exactly one loss")
         .expected(
             "--loss NAME for a graph without a loss, or --loss-output NAME for one that has it",
@@ -187,9 +201,12 @@ bool attach_loss(Model& model, PassContext& context) {
   TrainingStep step;
   step.name = kStepName;
   step.graph = model.graph;
+  const std::vector<LossTerm> terms = terms_of(step.graph, train);
+  std::set<std::string> names;
+  for (const LossTerm& term : terms) names.insert(step.graph.value(term.value).name);
   const ValueId loss = train.loss.empty()
-                           ? named_value(step.graph, train.loss_output, "--loss-output")
-                           : attach_named_loss(step.graph, context);
+                           ? sum_of_losses(step.graph, terms, context)
+                           : attach_named_loss(step.graph, loss_input(step.graph, train), context);
   put_loss_first(step.graph, loss);
   free_reserved_names(step.graph, context);
   TrainingStep evaluation;
@@ -197,7 +214,7 @@ bool attach_loss(Model& model, PassContext& context) {
   evaluation.graph = step.graph;
   to_inference_form(evaluation.graph);
   to_inference_form(model.graph);
-  drop_loss(model.graph, train.loss_output, context);
+  drop_losses(model.graph, names, context);
   model.training.push_back(std::move(step));
   model.training.push_back(std::move(evaluation));
   return true;

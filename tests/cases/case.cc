@@ -44,7 +44,7 @@ Case read_case(const fs::path& folder) {
 CompileOptions options_of(const Case& c, DType precision) {
   CompileOptions options;
   options.policy.dtype = precision;
-  options.train.loss_output = c.json.at("loss_output").get<std::string>();
+  options.train.loss_outputs = {c.json.at("loss_output").get<std::string>()};
   for (const auto& name : c.json.at("trainable")) {
     options.train.trainable.push_back(RE2::QuoteMeta(name.get<std::string>()));
   }
@@ -57,10 +57,10 @@ void set_optimizer(CompileOptions& options, const std::string& kind,
   Optimizer& o = options.train.optimizer;
   o.kind = kind;
   o.lr = settings.value("lr", o.lr);
-  o.momentum = settings.value("momentum", o.momentum);
+  if (settings.contains("momentum")) o.momentum = settings.at("momentum").get<float>();
   o.beta1 = settings.value("beta1", o.beta1);
-  o.beta2 = settings.value("beta2", o.beta2);
-  o.epsilon = settings.value("eps", o.epsilon);
+  if (settings.contains("beta2")) o.beta2 = settings.at("beta2").get<float>();
+  if (settings.contains("eps")) o.epsilon = settings.at("eps").get<float>();
   o.weight_decay = settings.value("weight_decay", 0.0f);
 }
 

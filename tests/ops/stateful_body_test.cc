@@ -154,10 +154,10 @@ TEST(StatefulBody, UpdateLossScaleFollowsTheKernel) {
   for (const Scaler& scaler : kScalers) {
     for (const std::string events : {"FFFFIFFFFFIIFFFFFF", "IIIIFFFFIF", "IFIFIFIF"}) {
       const auto left = static_cast<int32_t>(scaler.attributes.get_int("hysteresis", 1));
-      std::vector<Tensor> state = {Tensor::scalar<float>(1024), Tensor::scalar<int32_t>(0),
+      std::vector<Tensor> state = {Tensor::scalar<float>(1024),   Tensor::scalar<int32_t>(0),
                                    Tensor::scalar<int32_t>(left), Tensor::scalar<float>(1024),
-                                   Tensor::scalar<int32_t>(0), Tensor::scalar<int64_t>(0),
-                                   Tensor::scalar<int32_t>(0), Tensor::scalar<int32_t>(0)};
+                                   Tensor::scalar<int32_t>(0),    Tensor::scalar<int64_t>(0),
+                                   Tensor::scalar<int32_t>(0),    Tensor::scalar<int32_t>(0)};
       for (char event : events) {
         BodyCase call{scaler.name, "UpdateLossScale", scaler.attributes, state, 8};
         call.inputs.push_back(Tensor::scalar<bool>(event == 'F'));
@@ -169,8 +169,9 @@ TEST(StatefulBody, UpdateLossScaleFollowsTheKernel) {
 }
 
 TEST(StatefulBody, EveryBodyIsTested) {
-  const std::set<std::string> kTested = {"Adam",       "AdamW",    "AllFinite", "Dropout",
-                                         "GlobalNorm", "Momentum", "SGD",       "UpdateLossScale"};
+  const std::set<std::string> kTested = {
+      "Adafactor", "Adagrad", "Adam",     "AdamW",   "AllFinite", "Dropout",        "GlobalNorm",
+      "Lamb",      "Lion",    "Momentum", "RMSprop", "SGD",       "UpdateLossScale"};
   EXPECT_EQ(with_body(stateful_rows()), kTested);
 }
 

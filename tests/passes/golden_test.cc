@@ -44,6 +44,7 @@ const GoldenRow kRows[] = {
     {"canonicalize", Sides::kExact},
     {"eliminate-common", Sides::kExact},
     {"eliminate-dead", Sides::kExact},
+    {"mend-constants", Sides::kExact},
     {"attach-loss", Sides::kExact},
     {"force-training", Sides::kExact},
     {"differentiate", Sides::kExact},

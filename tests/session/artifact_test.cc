@@ -30,7 +30,7 @@ Model compile_fixture(const std::string& name, DType precision) {
   const auto json = nlohmann::json::parse(read_text(folder / "case.json", size_t{64} << 20));
   CompileOptions options;
   options.policy.dtype = precision;
-  options.train.loss_output = json.at("loss_output").get<std::string>();
+  options.train.loss_outputs = {json.at("loss_output").get<std::string>()};
   return compile_file(folder / "model.onnx", options).model;
 }
 

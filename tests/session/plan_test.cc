@@ -59,7 +59,7 @@ TEST(Plan, StepsOfRealModelsAreSound) {
         nlohmann::json::parse(read_text(folder / name / "case.json", size_t{64} << 20));
     CompileOptions options;
     options.policy.dtype = DType::kBF16;
-    options.train.loss_output = json.at("loss_output").get<std::string>();
+    options.train.loss_outputs = {json.at("loss_output").get<std::string>()};
     const Model model = compile_file(folder / name / "model.onnx", options).model;
     std::map<std::string, int64_t> dims;
     for (ValueId input : model.training.front().graph.inputs()) {

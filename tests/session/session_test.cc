@@ -58,16 +58,17 @@ TEST_P(Optimizers, MlpTrainsAndEqualsTheInterpreter) {
   EXPECT_EQ(session.applied_steps(), 24);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Optimizers,
-                         ::testing::Values(OptimizerCase{"sgd", "sgd"},
-                                           OptimizerCase{"sgd_decay", "sgd", 0.01f},
-                                           OptimizerCase{"momentum", "momentum"},
-                                           OptimizerCase{"nesterov", "nesterov", 0.001f},
-                                           OptimizerCase{"adam", "adam", 0.01f},
-                                           OptimizerCase{"adamw", "adamw", 0.01f},
-                                           OptimizerCase{"clip", "sgd", 0, 0.5f},
-                                           OptimizerCase{"groups", "adamw", 0.1f, 1.0f, true}),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, Optimizers,
+    ::testing::Values(
+        OptimizerCase{"sgd", "sgd"}, OptimizerCase{"sgd_decay", "sgd", 0.01f},
+        OptimizerCase{"momentum", "momentum"}, OptimizerCase{"nesterov", "nesterov", 0.001f},
+        OptimizerCase{"adam", "adam", 0.01f}, OptimizerCase{"adamw", "adamw", 0.01f},
+        OptimizerCase{"adagrad", "adagrad", 0.01f}, OptimizerCase{"rmsprop", "rmsprop", 0.01f},
+        OptimizerCase{"lamb", "lamb", 0.01f}, OptimizerCase{"lion", "lion", 0.01f},
+        OptimizerCase{"adafactor", "adafactor", 0.01f}, OptimizerCase{"clip", "sgd", 0, 0.5f},
+        OptimizerCase{"groups", "adamw", 0.1f, 1.0f, true}),
+    [](const auto& test) { return test.param.name; });
 
 TEST(Session, CnnEqualsTheInterpreterBitForBit) {
   for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {

@@ -1,12 +1,10 @@
-// Bodies of the optimizers: PyTorch's rules. What all elements share (bias corrections, decay
-// factors) is computed in f64 and rounded once; `commit` false gives the old state back.
+// Bodies of SGD, Momentum, Adam and AdamW: PyTorch's rules. What all elements share (bias
+// corrections, decay factors) is computed in f64 and rounded once; `commit` false gives the old
+// state back.
 #include "compiler/ops/rule_support.h"
 #include "compiler/ops/stateful/parts.h"
 
 namespace halfnote::stateful {
-namespace {
-
-/// `fresh` where the step commits, else `old`, for each state.
 std::vector<Expr> committed(BodyContext& body, size_t commit, const std::vector<Expr>& fresh,
                             const std::vector<Expr>& old) {
   if (commit >= body.inputs.size() || !body.inputs[commit].valid()) return fresh;
@@ -17,10 +15,11 @@ std::vector<Expr> committed(BodyContext& body, size_t commit, const std::vector<
   return results;
 }
 
-/// grad + weight_decay·param.
 Expr with_decay(Expr grad, Expr param, double weight_decay) {
   return weight_decay == 0 ? grad : grad + param * weight_decay;
 }
+
+namespace {
 
 std::vector<Expr> adam(BodyContext& body, bool decoupled) {
   Builder& b = body.b;

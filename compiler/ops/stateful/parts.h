@@ -15,10 +15,27 @@ std::vector<Expr> dropout_gradient(GradientContext& rule);
 std::vector<Expr> dropout_body(BodyContext& body);
 
 // optimizers.cc
+/// `fresh` where the step commits (input `commit`, if the call has it), else `old`, for each state.
+std::vector<Expr> committed(BodyContext& body, size_t commit, const std::vector<Expr>& fresh,
+                            const std::vector<Expr>& old);
+/// grad + weight_decay·param.
+Expr with_decay(Expr grad, Expr param, double weight_decay);
 std::vector<Expr> sgd_body(BodyContext& body);
 std::vector<Expr> momentum_body(BodyContext& body);
 std::vector<Expr> adam_body(BodyContext& body);
 std::vector<Expr> adam_w_body(BodyContext& body);
+
+// optimizers_adaptive.cc
+/// The types of param and of the states from input 2 on, as far as they are there, before input
+/// `end`.
+std::vector<ValueType> infer_states(const Graph& graph, NodeId node, size_t end);
+std::vector<ValueType> infer_rmsprop(const Graph& graph, NodeId node);
+std::vector<ValueType> infer_adafactor(const Graph& graph, NodeId node);
+std::vector<Expr> adagrad_body(BodyContext& body);
+std::vector<Expr> rmsprop_body(BodyContext& body);
+std::vector<Expr> lion_body(BodyContext& body);
+std::vector<Expr> lamb_body(BodyContext& body);
+std::vector<Expr> adafactor_body(BodyContext& body);
 
 // scaling.cc
 std::vector<ValueType> infer_all_finite(const Graph& graph, NodeId node);

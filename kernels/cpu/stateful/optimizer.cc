@@ -1,42 +1,32 @@
 // The optimizers of ai.halfnote: SGD, Momentum, Adam, AdamW. Where `commit` is false the old state
 // is given back bit for bit.
-#include <cstring>
-
-#include "kernels/cpu/stateful/parts.h"
-#include "kernels/cpu/support.h"
 #include "kernels/math/optimizer.h"
+#include "kernels/cpu/stateful/optimizer_state.h"
+#include "kernels/cpu/stateful/parts.h"
 
 namespace halfnote::cpu {
 
-namespace {
-
-/// Where the operands of an optimizer are. Inputs: param, grad, `moments` state tensors, lr,
-/// [step], [commit].
-struct Signature {
-  size_t moments = 0;
-  bool has_step = true;
-
-  size_t lr() const { return 2 + moments; }
-  size_t step() const { return 3 + moments; }
-  size_t commit() const { return has_step ? 4 + moments : 3 + moments; }
-  /// The input whose new value output `output` is.
-  size_t old_of(size_t output) const { return output == 0 ? 0 : 1 + output; }
-};
-
-/// Why the operands do not fit, or an empty string.
 std::string unfit_state(const KernelCall& call, const Signature& signature) {
-  if (call.inputs.size() < signature.commit() || call.outputs.size() != 1 + signature.moments) {
+  const std::vector<size_t> old = signature.old_inputs();
+  if (call.inputs.size() < signature.commit() || call.outputs.size() != old.size()) {
     return "an operand is missing";
   }
+  const Operand& param = call.inputs[0];
+  const auto unfit = [&](const Operand& operand, int64_t size) -> const char* {
+    if (operand.dtype != param.dtype) return "operands of different types";
+    return operand.size() == size ? nullptr : "operands of different sizes";
+  };
+  size_t output = 0;
   for (size_t i = 0; i < signature.lr() + 1; ++i) {
+    const bool is_slot = i >= 2 && i < signature.lr();
+    if (is_slot && !signature.has(i - 2)) continue;
     if (!call.has_input(i)) return "an operand is missing";
-    if (call.inputs[i].dtype != call.inputs[0].dtype) return "operands of different types";
-    const int64_t size = i < signature.lr() ? call.inputs[0].size() : 1;
-    if (call.inputs[i].size() != size) return "operands of different sizes";
-  }
-  for (const Operand& output : call.outputs) {
-    if (output.dtype != call.inputs[0].dtype) return "operands of different types";
-    if (output.size() != call.inputs[0].size()) return "operands of different sizes";
+    int64_t size = i == signature.lr() ? 1 : param.size();
+    if (is_slot && !signature.sizes.empty()) size = signature.sizes[i - 2];
+    if (const char* why = unfit(call.inputs[i], size)) return why;
+    if (output >= old.size() || old[output] != i) continue;
+    if (const char* why = unfit(call.outputs[output], size)) return why;
+    ++output;
   }
   if (signature.has_step &&
       (!call.has_input(signature.step()) || call.inputs[signature.step()].dtype != DType::kI64)) {
@@ -48,35 +38,7 @@ std::string unfit_state(const KernelCall& call, const Signature& signature) {
   return {};
 }
 
-/// A kernel around `update(buffers, begin, end)`, which is called only for steps that commit.
-template <class T, class Update>
-Prepared optimizer_kernel(const KernelCall& call, const Signature& signature, Update update) {
-  const auto body = [=, count = call.inputs[0].size(),
-                     threads = call.threads](const KernelBuffers& buffers) {
-    const bool* commit = buffers.in<bool>(signature.commit());
-    if (!commit || *commit) {
-      update(buffers, count, threads);
-      return;
-    }
-    for (size_t output = 0; output <= signature.moments; ++output) {
-      const T* old = buffers.in<T>(signature.old_of(output));
-      if (count != 0 && old != buffers.out<T>(output)) {
-        std::memmove(buffers.out<T>(output), old, static_cast<size_t>(count) * sizeof(T));
-      }
-    }
-  };
-  return make_kernel(body, 0, [signature](size_t input, size_t output) {
-    return input == signature.old_of(output);
-  });
-}
-
-/// f32 and f64 only: state has no 16-bit form.
-template <class Body>
-Prepared for_state_type(DType dtype, Body&& body) {
-  if (dtype == DType::kF32) return body.template operator()<float>();
-  if (dtype == DType::kF64) return body.template operator()<double>();
-  return Prepared::no("optimizer state is neither f32 nor f64");
-}
+namespace {
 
 Prepared prepare_sgd(const KernelCall& call) {
   const Signature signature{0, false};

@@ -9,6 +9,8 @@ namespace halfnote::cpu {
 
 std::vector<KernelRow> random_rows();     // random.cc: RandomNormal, RandomUniform, Dropout
 std::vector<KernelRow> optimizer_rows();  // optimizer.cc: SGD, Momentum, Adam, AdamW
-std::vector<KernelRow> scaling_rows();    // scaling.cc: AllFinite, GlobalNorm, UpdateLossScale
+std::vector<KernelRow> adaptive_optimizer_rows();  // optimizer_adaptive.cc: Adagrad, RMSprop, Lion
+std::vector<KernelRow> scaled_optimizer_rows();    // optimizer_scaled.cc: LAMB, Adafactor
+std::vector<KernelRow> scaling_rows();  // scaling.cc: AllFinite, GlobalNorm, UpdateLossScale
 
 }  // namespace halfnote::cpu

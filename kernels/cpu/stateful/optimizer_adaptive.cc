@@ -1,0 +1,139 @@
+// The optimizers of ai.halfnote that scale each element by its own history, or take its sign:
+// Adagrad, RMSprop, Lion.
+#include "kernels/cpu/stateful/optimizer_state.h"
+#include "kernels/cpu/stateful/parts.h"
+#include "kernels/math/optimizer.h"
+
+namespace halfnote::cpu {
+
+namespace {
+
+Prepared prepare_adagrad(const KernelCall& call) {
+  const Signature signature{1, true};
+  if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
+  const Attributes& attributes = attributes_of(call);
+  const double epsilon = attributes.get_float("epsilon", 1e-10f);
+  const double lr_decay = attributes.get_float("lr_decay", 0);
+  const double decay = attributes.get_float("weight_decay", 0);
+  return for_state_type(call.inputs[0].dtype, [&]<class T>() {
+    return optimizer_kernel<T>(
+        call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {
+          const auto lr = static_cast<double>(*buffers.in<T>(3));
+          const auto step = static_cast<double>(*buffers.in<int64_t>(4));
+          const math::AdagradStep<T> rule = {static_cast<T>(lr / (1 + (step - 1) * lr_decay)),
+                                             static_cast<T>(epsilon), static_cast<T>(decay)};
+          const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1), *old = buffers.in<T>(2);
+          T *to = buffers.out<T>(0), *sum = buffers.out<T>(1);
+          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+              T p = param[i], s = old[i];
+              rule.update(p, grad[i], s);
+              to[i] = p;
+              sum[i] = s;
+            }
+          });
+        });
+  });
+}
+
+/// The tensors of RMSprop's optional slots and where their new values go; null if absent.
+template <class T>
+struct OptionalState {
+  const T* old = nullptr;
+  T* fresh = nullptr;
+
+  T read(int64_t i) const { return old == nullptr ? T(0) : old[i]; }
+  void write(int64_t i, T value) const {
+    if (fresh != nullptr) fresh[i] = value;
+  }
+};
+
+template <class T>
+void rmsprop_elements(const math::RMSpropStep<T>& rule, const KernelBuffers& buffers, int64_t begin,
+                      int64_t end) {
+  const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1), *old = buffers.in<T>(2);
+  T *to = buffers.out<T>(0), *square = buffers.out<T>(1);
+  OptionalState<T> mean, velocity;
+  size_t output = 2;
+  if (rule.centered) mean = {buffers.in<T>(3), buffers.out<T>(output++)};
+  if (rule.has_momentum) velocity = {buffers.in<T>(4), buffers.out<T>(output)};
+  for (int64_t i = begin; i < end; ++i) {
+    T p = param[i], s = old[i], m = mean.read(i), v = velocity.read(i);
+    rule.update(p, grad[i], s, m, v);
+    to[i] = p;
+    square[i] = s;
+    mean.write(i, m);
+    velocity.write(i, v);
+  }
+}
+
+Prepared prepare_rmsprop(const KernelCall& call) {
+  const Attributes& attributes = attributes_of(call);
+  const double alpha = attributes.get_float("alpha", 0.99f);
+  const double epsilon = attributes.get_float("epsilon", 1e-8f);
+  const double momentum = attributes.get_float("momentum", 0);
+  const double decay = attributes.get_float("weight_decay", 0);
+  const bool centered = attributes.get_int("centered", 0) != 0;
+  const bool has_momentum = momentum != 0;
+  const Signature signature{3, false, (centered ? 0u : 2u) | (has_momentum ? 0u : 4u)};
+  if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
+  return for_state_type(call.inputs[0].dtype, [&]<class T>() {
+    return optimizer_kernel<T>(
+        call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {
+          const math::RMSpropStep<T> rule = {*buffers.in<T>(5),
+                                             static_cast<T>(alpha),
+                                             static_cast<T>(1 - alpha),
+                                             static_cast<T>(epsilon),
+                                             static_cast<T>(momentum),
+                                             static_cast<T>(decay),
+                                             centered,
+                                             has_momentum};
+          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
+            rmsprop_elements(rule, buffers, begin, end);
+          });
+        });
+  });
+}
+
+Prepared prepare_lion(const KernelCall& call) {
+  const Signature signature{1, false};
+  if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
+  const Attributes& attributes = attributes_of(call);
+  const double beta1 = attributes.get_float("beta1", 0.9f);
+  const double beta2 = attributes.get_float("beta2", 0.99f);
+  const double decay = attributes.get_float("weight_decay", 0);
+  return for_state_type(call.inputs[0].dtype, [&]<class T>() {
+    return optimizer_kernel<T>(
+        call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {
+          const T lr = *buffers.in<T>(3);
+          const math::LionStep<T> rule = {lr,
+                                          static_cast<T>(beta1),
+                                          static_cast<T>(1 - beta1),
+                                          static_cast<T>(beta2),
+                                          static_cast<T>(1 - beta2),
+                                          static_cast<T>(1 - static_cast<double>(lr) * decay)};
+          const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1), *old = buffers.in<T>(2);
+          T *to = buffers.out<T>(0), *fresh = buffers.out<T>(1);
+          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+              T p = param[i], m = old[i];
+              rule.update(p, grad[i], m);
+              to[i] = p;
+              fresh[i] = m;
+            }
+          });
+        });
+  });
+}
+
+}  // namespace
+
+std::vector<KernelRow> adaptive_optimizer_rows() {
+  return {
+      {"ai.halfnote", "Adagrad", "reference", prepare_adagrad},
+      {"ai.halfnote", "Lion", "reference", prepare_lion},
+      {"ai.halfnote", "RMSprop", "reference", prepare_rmsprop},
+  };
+}
+
+}  // namespace halfnote::cpu

@@ -1,0 +1,476 @@
+// DeepSpeed's own defaults hold for every key that is left out of a section that is there.
+//
+//   {"train_batch_size": 64, "gradient_accumulation_steps": 4, "fp16": {"enabled": true}}
+//       ──▶  precision f16, scaler deepspeed, 4 micro-batches of 16 samples
+#include "passes/deepspeed_file.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "passes/precision/presets.h"
+
+namespace halfnote {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMaxBytes = size_t{1} << 20;
+
+using Setter = std::function<void(const Json& value, const std::string& key)>;
+using Keys = std::map<std::string, Setter, std::less<>>;
+
+[[noreturn]] void wrong(const std::string& key, std::string wanted, const Json& got) {
+  Error error(ErrorCode::kUsage, "DeepSpeed file: \"" + key + "\" has a value it cannot have");
+  if (got == "auto") {
+    throw std::move(error)
+        .expected(std::move(wanted), "\"auto\"")
+        .hint("\"auto\" is filled in by the Hugging Face trainer: write the value");
+  }
+  throw std::move(error).expected(
+      std::move(wanted), got.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60));
+}
+
+Setter flag(bool& target) {
+  return [&target](const Json& value, const std::string& key) {
+    if (!value.is_boolean()) wrong(key, "true or false", value);
+    target = value.get<bool>();
+  };
+}
+
+Setter number(double& target, double least = -HUGE_VAL) {
+  return [&target, least](const Json& value, const std::string& key) {
+    if (!value.is_number() || !(value.get<double>() >= least)) {
+      wrong(key, std::isinf(least) ? "a number" : fmt::format("a number from {:g}", least), value);
+    }
+    target = value.get<double>();
+  };
+}
+
+Setter count(int64_t& target, int64_t least) {
+  return [&target, least](const Json& value, const std::string& key) {
+    const bool whole =
+        value.is_number_integer() ||
+        (value.is_number() && std::floor(value.get<double>()) == value.get<double>() &&
+         std::fabs(value.get<double>()) < 1e15);
+    if (!whole || value.get<double>() < static_cast<double>(least)) {
+      wrong(key, fmt::format("a whole number from {}", least), value);
+    }
+    target = static_cast<int64_t>(value.get<double>());
+  };
+}
+
+Setter text(std::string& target) {
+  return [&target](const Json& value, const std::string& key) {
+    if (!value.is_string()) wrong(key, "a string", value);
+    target = value.get<std::string>();
+  };
+}
+
+Setter pair_of(double& first, double& second) {
+  return [&first, &second](const Json& value, const std::string& key) {
+    if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
+      wrong(key, "two numbers", value);
+    }
+    first = value[0].get<double>();
+    second = value[1].get<double>();
+  };
+}
+
+/// A switch that is only taken in one position: the other would train otherwise than it says.
+Setter only(const Json& accepted, std::string why) {
+  return [accepted, why = std::move(why)](const Json& value, const std::string& key) {
+    if (value == accepted) return;
+    throw Error(ErrorCode::kUsage, "DeepSpeed file: \"" + key + "\" is not supported: " + why)
+        .expected(accepted.dump(), value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  };
+}
+
+class Reader {
+ public:
+  Reader(std::string_view file, CompileOptions& options) : file_(file), options_(options) {}
+
+  std::vector<std::string> run(const Json& root) {
+    if (!root.is_object()) wrong("", "an object", root);
+    read(root, "", top_keys());
+    set_precision();
+    set_batch();
+    options_.train.optimizer.clip_norm = static_cast<float>(clipping_);
+    return std::move(notes_);
+  }
+
+ private:
+  /// Reads every key of an object by its setter.
+  void read(const Json& object, const std::string& prefix, const Keys& keys) {
+    for (const auto& [key, value] : object.items()) {
+      const std::string full = prefix.empty() ? key : prefix + "." + key;
+      const auto found = keys.find(key);
+      if (found != keys.end()) {
+        found->second(value, full);
+        continue;
+      }
+      std::vector<std::string> known;
+      for (const auto& [name, setter] : keys) known.push_back(name);
+      const std::string_view near = closest(key, known);
+      throw Error(ErrorCode::kUsage, "unknown key \"" + full + "\"")
+          .at({std::string(file_), {}, {}})
+          .hint(near.empty() ? "docs/policy.md lists the keys that are read"
+                             : "did you mean " + std::string(near) + "?");
+    }
+  }
+
+  Setter section(std::function<void(const Json&, const std::string&)> body) {
+    return [body = std::move(body)](const Json& value, const std::string& key) {
+      if (!value.is_object()) wrong(key, "an object", value);
+      body(value, key);
+    };
+  }
+
+  /// A key without meaning in one process on one device.
+  Setter ignored() {
+    return [this](const Json&, const std::string& key) {
+      notes_.push_back("DeepSpeed's \"" + key + "\" has no meaning here");
+    };
+  }
+
+  Keys top_keys() {
+    const char* shards = "halfnote does not shard optimizer or weights";
+    Keys keys = {
+        {"train_batch_size", count(batch_, 1)},
+        {"train_micro_batch_size_per_gpu", count(micro_, 1)},
+        {"gradient_accumulation_steps", count(accumulation_, 1)},
+        {"gradient_clipping", number(clipping_, 0)},
+        {"prescale_gradients", only(false, "there is one process")},
+        {"gradient_predivide_factor", only(1.0, "there is one process")},
+        {"fp16", section([this](const Json& j, const std::string& k) { fp16(j, k); })},
+        {"bf16", section([this](const Json& j, const std::string& k) { bf16(j, k); })},
+        {"optimizer", section([this](const Json& j, const std::string& k) { optimizer(j, k); })},
+        {"scheduler", section([this](const Json& j, const std::string& k) { scheduler(j, k); })},
+        {"zero_optimization", section([this, shards](const Json& j, const std::string& k) {
+           const Json stage = j.value("stage", Json(0));
+           only(0, shards)(stage, k + ".stage");
+         })},
+    };
+    for (const char* key :
+         {"steps_per_print", "wall_clock_breakdown", "dump_state", "tensorboard", "wandb",
+          "csv_monitor", "comms_logger", "flops_profiler", "communication_data_type",
+          "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "sparse_gradients"}) {
+      keys.emplace(key, ignored());
+    }
+    return keys;
+  }
+
+  void fp16(const Json& object, const std::string& prefix) {
+    LossScaler& s = fp16_scaler_ = scaler_preset("deepspeed");
+    double fixed = 0, least = 1;
+    int64_t power = 16;
+    bool consecutive = false, casts = false;
+    read(object, prefix,
+         {{"enabled", flag(fp16_)},
+          {"auto_cast", flag(casts)},  // inputs of 16-bit nodes are cast in the graph anyway
+          {"loss_scale", number(fixed, 0)},
+          {"initial_scale_power", count(power, 0)},
+          {"loss_scale_window", count(s.interval, 1)},
+          {"hysteresis", count(s.hysteresis, 1)},
+          {"consecutive_hysteresis", flag(consecutive)},
+          {"min_loss_scale", number(least, 0)},
+          {"fp16_master_weights_and_grads", only(false, "master weights are FP32 here")}});
+    if (power > 127) wrong(prefix + ".initial_scale_power", "at most 127", power);
+    s.init = std::ldexp(1.0f, static_cast<int>(power));
+    s.min = static_cast<float>(least);
+    if (consecutive) {
+      s.refill = "every_clean";
+      s.preset = "deepspeed_consecutive";
+    }
+    if (fixed > 0) {
+      s = scaler_preset("static");
+      s.init = static_cast<float>(fixed);
+    }
+  }
+
+  void bf16(const Json& object, const std::string& prefix) {
+    bool immediate = false;
+    read(object, prefix,
+         {{"enabled", flag(bf16_)},
+          {"immediate_grad_update", flag(immediate)},  // sums are FP32 either way
+          {"check_grad_overflow", only(true, "a step that is not finite is always skipped")},
+          {"bf16_master_weights_and_grads", only(false, "master weights are FP32 here")},
+          {"bf16_optimizer_states", only(false, "optimizer states are FP32 here")}});
+  }
+
+  void set_precision() {
+    if (fp16_ && bf16_) {
+      throw Error(ErrorCode::kUsage, "DeepSpeed file: fp16 and bf16 are both enabled")
+          .at({std::string(file_), {}, {}})
+          .hint("enable one of them");
+    }
+    options_.policy.dtype = fp16_ ? DType::kF16 : bf16_ ? DType::kBF16 : DType::kF32;
+    if (fp16_) options_.policy.scaler = fp16_scaler_;
+  }
+
+  /// train_batch_size = micro-batch · accumulation; what is left out follows from the rest.
+  void set_batch() {
+    if (accumulation_ == 0 && batch_ > 0 && micro_ > 0 && batch_ % micro_ == 0) {
+      accumulation_ = batch_ / micro_;
+    }
+    if (accumulation_ == 0) accumulation_ = 1;
+    if (micro_ == 0 && batch_ % accumulation_ == 0) micro_ = batch_ / accumulation_;
+    if (batch_ > 0 && micro_ * accumulation_ != batch_) {
+      throw Error(ErrorCode::kUsage, "DeepSpeed file: the batch sizes contradict each other")
+          .at({std::string(file_), {}, {}})
+          .expected(
+              "train_batch_size = train_micro_batch_size_per_gpu · "
+              "gradient_accumulation_steps, in one process",
+              fmt::format("{} and {} · {}", batch_, micro_, accumulation_));
+    }
+    options_.train.accumulation = accumulation_;
+    options_.train.micro_batch = micro_;
+  }
+
+  void optimizer(const Json& object, const std::string& prefix) {
+    std::string type;
+    Json params = Json::object();
+    read(object, prefix,
+         {{"type", text(type)},
+          {"params", section([&](const Json& j, const std::string&) { params = j; })},
+          {"legacy_fusion", ignored()}});
+    const std::map<std::string, std::function<void(const Json&, const std::string&)>> kinds = {
+        {"Adam", [this](const Json& j, const std::string& k) { adam(j, k, "adam"); }},
+        {"AdamW", [this](const Json& j, const std::string& k) { adam(j, k, "adamw"); }},
+        {"Lamb", [this](const Json& j, const std::string& k) { lamb(j, k); }},
+        {"Lion", [this](const Json& j, const std::string& k) { lion(j, k); }},
+        {"Adagrad", [this](const Json& j, const std::string& k) { adagrad(j, k); }},
+        {"SGD", [this](const Json& j, const std::string& k) { sgd(j, k); }},
+        {"RMSprop", [this](const Json& j, const std::string& k) { rmsprop(j, k); }},
+    };
+    const auto found = kinds.find(type);
+    if (found == kinds.end()) unknown_type(prefix, type, kinds);
+    found->second(params, prefix + ".params");
+  }
+
+  template <class Map>
+  [[noreturn]] void unknown_type(const std::string& prefix, const std::string& type,
+                                 const Map& kinds) {
+    std::vector<std::string> names;
+    std::string list;
+    for (const auto& [name, setter] : kinds) {
+      names.push_back(name);
+      list += (list.empty() ? "" : ", ") + name;
+    }
+    const std::string_view near = closest(type, names);
+    throw Error(ErrorCode::kUsage, "DeepSpeed file: " + prefix + ".type is not supported")
+        .at({std::string(file_), {}, {}})
+        .expected("one of " + list, "\"" + type + "\"")
+        .hint(near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
+  }
+
+  /// The optimizer's settings from numbers read as doubles.
+  struct Params {
+    double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, decay = 0;
+  };
+
+  Keys with(Params& p, Keys more) {
+    more.emplace("lr", number(p.lr, 0));
+    more.emplace("weight_decay", number(p.decay, 0));
+    return more;
+  }
+
+  Optimizer& set(const char* kind, const Params& p) {
+    Optimizer& o = options_.train.optimizer;
+    o.kind = kind;
+    o.lr = static_cast<float>(p.lr);
+    o.weight_decay = static_cast<float>(p.decay);
+    return o;
+  }
+
+  void set_betas(Optimizer& o, const Params& p) {
+    o.beta1 = static_cast<float>(p.beta1);
+    o.beta2 = static_cast<float>(p.beta2);
+  }
+
+  /// DeepSpeed's "Adam" decouples the weight decay unless adam_w_mode is false.
+  void adam(const Json& params, const std::string& prefix, std::string kind) {
+    Params p;
+    p.decay = kind == "adamw" ? 0.01 : 0;
+    bool decoupled = true, torch = false;
+    read(params, prefix,
+         with(p, {{"betas", pair_of(p.beta1, p.beta2)},
+                  {"eps", number(p.eps, 0)},
+                  {"adam_w_mode", flag(decoupled)},
+                  {"torch_adam", flag(torch)},
+                  {"bias_correction", only(true, "Adam corrects the bias here")},
+                  {"amsgrad", only(false, "there is no AMSGrad here")}}));
+    // torch_adam is torch.optim.Adam under type "Adam", which never decouples.
+    if (kind == "adam" && decoupled && !torch) kind = "adamw";
+    Optimizer& o = set(kind.c_str(), p);
+    set_betas(o, p);
+    o.epsilon = static_cast<float>(p.eps);
+  }
+
+  void lamb(const Json& params, const std::string& prefix) {
+    Params p;
+    double most = 10, least = 0.01;
+    read(params, prefix,
+         with(p, {{"betas", pair_of(p.beta1, p.beta2)},
+                  {"eps", number(p.eps, 0)},
+                  {"max_coeff", number(most, 0)},
+                  {"min_coeff", number(least, 0)},
+                  {"bias_correction", only(true, "LAMB corrects the bias here")},
+                  {"max_grad_norm", only(0, "use gradient_clipping")},
+                  {"amsgrad", only(false, "there is no AMSGrad here")}}));
+    Optimizer& o = set("lamb", p);
+    set_betas(o, p);
+    o.epsilon = static_cast<float>(p.eps);
+    o.min_ratio = static_cast<float>(least);
+    o.max_ratio = static_cast<float>(most);
+  }
+
+  void lion(const Json& params, const std::string& prefix) {
+    Params p;
+    p.beta2 = 0.99;
+    read(params, prefix, with(p, {{"betas", pair_of(p.beta1, p.beta2)}}));
+    set_betas(set("lion", p), p);
+  }
+
+  void adagrad(const Json& params, const std::string& prefix) {
+    Params p{.lr = 1e-2, .eps = 1e-10};
+    double lr_decay = 0, first = 0;
+    read(params, prefix,
+         with(p, {{"eps", number(p.eps, 0)},
+                  {"lr_decay", number(lr_decay, 0)},
+                  {"initial_accumulator_value", number(first, 0)}}));
+    Optimizer& o = set("adagrad", p);
+    o.epsilon = static_cast<float>(p.eps);
+    o.lr_decay = static_cast<float>(lr_decay);
+    o.initial_accumulator = static_cast<float>(first);
+  }
+
+  void sgd(const Json& params, const std::string& prefix) {
+    Params p;
+    double momentum = 0, dampening = 0;
+    bool nesterov = false;
+    read(params, prefix,
+         with(p, {{"momentum", number(momentum, 0)},
+                  {"dampening", number(dampening)},
+                  {"nesterov", flag(nesterov)}}));
+    Optimizer& o = set(momentum == 0 ? "sgd" : nesterov ? "nesterov" : "momentum", p);
+    o.momentum = static_cast<float>(momentum);
+    o.dampening = static_cast<float>(dampening);
+  }
+
+  void rmsprop(const Json& params, const std::string& prefix) {
+    Params p{.lr = 1e-2};
+    double alpha = 0.99, momentum = 0;
+    bool centered = false;
+    read(params, prefix,
+         with(p, {{"alpha", number(alpha, 0)},
+                  {"eps", number(p.eps, 0)},
+                  {"momentum", number(momentum, 0)},
+                  {"centered", flag(centered)}}));
+    Optimizer& o = set("rmsprop", p);
+    o.alpha = static_cast<float>(alpha);
+    o.epsilon = static_cast<float>(p.eps);
+    o.momentum = static_cast<float>(momentum);
+    o.centered = centered;
+  }
+
+  /// WarmupLR, WarmupDecayLR and WarmupCosineLR. DeepSpeed sets the rate of a step after the one
+  /// before it: the first two steps of the warm-up count as iteration 0.
+  void scheduler(const Json& object, const std::string& prefix) {
+    std::string type;
+    Json params = Json::object();
+    read(object, prefix,
+         {{"type", text(type)},
+          {"params", section([&](const Json& j, const std::string&) { params = j; })}});
+    const std::map<std::string, const char*> kinds = {
+        {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}};
+    const auto found = kinds.find(type);
+    if (found == kinds.end()) unknown_type(prefix, type, kinds);
+    Schedule& s = options_.train.optimizer.schedule;
+    s.kind = found->second;
+    s.delay = 1;
+    s.warmup = 1000;
+    if (type == "WarmupCosineLR") {
+      cosine(params, prefix + ".params");
+    } else {
+      warm_up(params, prefix + ".params", type == "WarmupDecayLR");
+    }
+    s.warmup = std::max<int64_t>(s.warmup, 2);
+    // The linear decay goes by the iteration before the step, the cosine by the step itself.
+    s.decay_start = type == "WarmupCosineLR" ? s.warmup : s.warmup + 1;
+    if (type == "WarmupDecayLR") s.total += 1;
+  }
+
+  void warm_up(const Json& params, const std::string& prefix, bool decays) {
+    Schedule& s = options_.train.optimizer.schedule;
+    double low = 0, high = 1e-3;
+    std::string kind = "log";
+    Keys keys = {{"warmup_min_lr", number(low, 0)},
+                 {"warmup_max_lr", number(high, 0)},
+                 {"warmup_num_steps", count(s.warmup, 0)},
+                 {"warmup_type", text(kind)},
+                 {"last_batch_iteration", only(-1, "a run resumes by its checkpoint")}};
+    if (decays) keys.emplace("total_num_steps", count(s.total, 1));
+    read(params, prefix, keys);
+    if (!(high > 0)) wrong(prefix + ".warmup_max_lr", "a number above 0", high);
+    set_warmup_kind(kind, prefix);
+    s.warmup_factor = s.final_factor = static_cast<float>(low / high);
+    options_.train.optimizer.lr = static_cast<float>(high);  // in place of the optimizer's
+  }
+
+  void cosine(const Json& params, const std::string& prefix) {
+    Schedule& s = options_.train.optimizer.schedule;
+    double low = 0, last = 1e-4;
+    std::string kind = "log";
+    read(params, prefix,
+         {{"total_num_steps", count(s.total, 1)},
+          {"warmup_min_ratio", number(low, 0)},
+          {"warmup_num_steps", count(s.warmup, 0)},
+          {"cos_min_ratio", number(last, 0)},
+          {"warmup_type", text(kind)},
+          {"last_batch_iteration", only(-1, "a run resumes by its checkpoint")}});
+    set_warmup_kind(kind, prefix);
+    s.warmup_factor = static_cast<float>(low);
+    s.final_factor = static_cast<float>(last);
+  }
+
+  void set_warmup_kind(const std::string& kind, const std::string& prefix) {
+    if (kind != "log" && kind != "linear") wrong(prefix + ".warmup_type", "log or linear", kind);
+    options_.train.optimizer.schedule.warmup_kind = kind == "log" ? "log" : "from_zero";
+  }
+
+  std::string_view file_;
+  CompileOptions& options_;
+  std::vector<std::string> notes_;
+  bool fp16_ = false, bf16_ = false;
+  LossScaler fp16_scaler_;
+  int64_t batch_ = 0, micro_ = 0, accumulation_ = 0;
+  double clipping_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view file_name,
+                                         CompileOptions& options) {
+  Json root;
+  try {
+    root = Json::parse(text);
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::kUsage,
+                "the DeepSpeed file is no valid JSON: " + std::string(error.what()))
+        .at({std::string(file_name), {}, {}});
+  }
+  return Reader(file_name, options).run(root);
+}
+
+std::vector<std::string> load_deepspeed(const std::filesystem::path& file,
+                                        CompileOptions& options) {
+  return parse_deepspeed(read_text(file, kMaxBytes), file.string(), options);
+}
+
+}  // namespace halfnote

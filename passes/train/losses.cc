@@ -1,0 +1,205 @@
+// The losses, each a few standard ops in f32 (f64 for f64 models); y is the output, t the target:
+//
+//   cross_entropy    SoftmaxCrossEntropyLoss (logits, labels)      label smoothing e:
+//   nll              NegativeLogLikelihoodLoss (log-prob, labels)    (1−e)·loss − e·mean(log-prob)
+//   mse              mean((y − t)²)
+//   l1               mean(|y − t|)
+//   huber            mean(m·(a − m/2)),  a = |y − t|, m = min(a, delta)
+//   bce_with_logits  mean((1 − t)·softplus(y) + t·softplus(−y))
+//   kl               Σ t·(log t − y) / N,  y log-probabilities
+//
+// The usual stable form of bce_with_logits, max(y, 0) − y·t + log1p(exp(−|y|)), is the same number,
+// but its gradient from parts is wrong at y = 0, where a fresh zero-initialised head stands:
+// neither max nor |.| has a derivative there. Softplus is log1p(exp(.)) in its stable form, and for
+// t in [0, 1] both terms are non-negative, so nothing cancels. Huber's form has the right
+// derivative at a = delta whichever side Min takes.
+#include "passes/train/losses.h"
+
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+
+namespace halfnote {
+namespace {
+
+using std::string;
+
+enum class Target : uint8_t { kClasses, kSameType };
+
+/// `y` is in math precision; `t` the labels (i64), or the target in math precision.
+using LossRule = Expr (*)(Builder& b, Expr y, Expr t, const TrainOptions& train);
+
+struct LossRow {
+  std::string_view name;
+  Target target;
+  LossRule rule;
+  /// An activation that the loss holds itself: where the output is its result, the loss reads
+  /// its input (null: none); and what stands in for it (null: nothing).
+  const char* absorbs = nullptr;
+  const char* instead = nullptr;
+};
+
+Expr mean(Expr x) { return x.builder->op("ReduceMean", {x}, {{"keepdims", int64_t{0}}}); }
+Expr magnitude(Expr x) { return x.builder->op("Abs", {x}); }
+
+/// (1 − e)·loss + e·(mean over samples and classes of −log-prob): PyTorch's smoothing.
+Expr smoothed(Expr loss, Expr log_prob, double smoothing) {
+  if (smoothing == 0) return loss;
+  return loss * (1 - smoothing) - mean(log_prob) * smoothing;
+}
+
+Expr cross_entropy(Builder& b, Expr y, Expr t, const TrainOptions& train) {
+  const Attributes attributes = {{"reduction", string("mean")}};
+  if (train.label_smoothing == 0) return b.op("SoftmaxCrossEntropyLoss", {y, t}, attributes);
+  const auto results = b.ops("SoftmaxCrossEntropyLoss", {y, t}, 2, attributes);
+  return smoothed(results[0], results[1], train.label_smoothing);
+}
+
+Expr nll(Builder& b, Expr y, Expr t, const TrainOptions& train) {
+  const Expr loss = b.op("NegativeLogLikelihoodLoss", {y, t}, {{"reduction", string("mean")}});
+  return smoothed(loss, y, train.label_smoothing);
+}
+
+Expr mse(Builder&, Expr y, Expr t, const TrainOptions&) {
+  const Expr difference = y - t;
+  return mean(difference * difference);
+}
+
+Expr l1(Builder&, Expr y, Expr t, const TrainOptions&) { return mean(magnitude(y - t)); }
+
+Expr huber(Builder& b, Expr y, Expr t, const TrainOptions& train) {
+  const Expr a = magnitude(y - t);
+  const Expr m = b.op("Min", {a, b.scalar(y.dtype(), train.huber_delta)});
+  return mean(m * (a - m * 0.5));
+}
+
+Expr bce_with_logits(Builder& b, Expr y, Expr t, const TrainOptions&) {
+  const Expr negative = (1.0 - t) * b.op("Softplus", {y});
+  const Expr positive = t * b.op("Softplus", {-y});
+  return mean(negative + positive);
+}
+
+Expr kl(Builder& b, Expr y, Expr t, const TrainOptions&) {
+  // 0·log 0 is 0: the logarithm reads nothing below the smallest normal number.
+  const Expr smallest = b.scalar(y.dtype(), std::numeric_limits<float>::min());
+  const Expr log_t = b.op("Log", {b.op("Max", {t, smallest})});
+  const Expr total = b.op("ReduceSum", {t * (log_t - y)}, {{"keepdims", int64_t{0}}});
+  const Dim& samples = y.shape().front();
+  if (samples.known()) return total / static_cast<double>(samples.value);
+  const Expr count = b.op("Shape", {y}, {{"start", int64_t{0}}, {"end", int64_t{1}}});
+  const Expr scalar = b.op("Squeeze", {count});
+  return total / b.cast(scalar, y.dtype());
+}
+
+constexpr LossRow kLosses[] = {
+    {"cross_entropy", Target::kClasses, cross_entropy, "Softmax"},
+    {"nll", Target::kClasses, nll},
+    {"mse", Target::kSameType, mse},
+    {"l1", Target::kSameType, l1},
+    {"huber", Target::kSameType, huber},
+    {"bce_with_logits", Target::kSameType, bce_with_logits, "Sigmoid"},
+    {"kl", Target::kSameType, kl, "Softmax", "LogSoftmax"},
+};
+
+const LossRow& loss_row(const string& name) {
+  std::vector<string> names;
+  string list;
+  for (const LossRow& row : kLosses) {
+    if (row.name == name) return row;
+    names.emplace_back(row.name);
+    list += (list.empty() ? "" : ", ") + names.back();
+  }
+  const std::string_view near = closest(name, names);
+  throw Error(ErrorCode::kUsage, "unknown loss")
+      .expected(list, "\"" + name + "\"")
+      .hint(near.empty() ? "use --loss-output NAME for a loss that is in the graph"
+                         : "did you mean " + string(near) + "?");
+}
+
+void check_settings(const LossRow& row, const TrainOptions& train) {
+  const float e = train.label_smoothing;
+  if (!(e >= 0 && e < 1)) {
+    throw Error(ErrorCode::kUsage, "--label-smoothing is no share")
+        .expected("a number in [0, 1)", std::to_string(e));
+  }
+  if (e != 0 && row.target != Target::kClasses) {
+    throw Error(ErrorCode::kUsage, "--label-smoothing needs a loss that reads class labels")
+        .expected("--loss cross_entropy or nll", "--loss " + train.loss);
+  }
+  if (row.name == "huber" && !(train.huber_delta > 0)) {
+    throw Error(ErrorCode::kUsage, "--huber-delta is not above 0")
+        .expected("a number above 0", std::to_string(train.huber_delta));
+  }
+}
+
+/// What the loss reads: of a graph that ends in an activation which the loss holds itself, the
+/// value before it.
+Expr scores_of(Builder& b, const LossRow& row, ValueId from, PassContext& context) {
+  Graph& graph = b.graph();
+  const NodeId producer = graph.value(from).producer;
+  const bool absorbs = row.absorbs != nullptr && producer.valid() &&
+                       graph.node(producer).domain.empty() &&
+                       graph.node(producer).op == row.absorbs;
+  if (!absorbs) return b.value(from);
+  const Expr before = b.value(graph.input(producer, 0));
+  const string what(row.name);
+  if (row.instead == nullptr) {
+    context.note(graph.value(from).name,
+                 what + " reads logits: the loss is attached before this " + string(row.absorbs));
+    return before;
+  }
+  context.note(graph.value(from).name, what + " reads log-probabilities: the loss has a " +
+                                           string(row.instead) + " of its own in place of this " +
+                                           string(row.absorbs));
+  const int64_t axis = graph.node(producer).attributes.get_int("axis", -1);
+  return b.op(row.instead, {b.to_math(before)}, {{"axis", axis}});
+}
+
+SymbolicShape label_shape(const SymbolicShape& scores) {
+  SymbolicShape shape = scores;
+  shape.erase(shape.begin() + 1);
+  return shape;
+}
+
+Expr labels_for(Builder& b, const LossRow& row, Expr scores) {
+  if (scores.rank() < 2) {
+    throw Error(ErrorCode::kModel,
+                "--loss " + string(row.name) + " needs scores of shape (N, C, …)")
+        .at({{}, b.graph().value(scores.id).name, {}})
+        .expected("rank 2 or more", to_string(scores.type()));
+  }
+  Graph& graph = b.graph();
+  return b.value(graph.add_input(graph.main(), graph.unique_name("labels"),
+                                 ValueType::tensor(DType::kI64, label_shape(scores.shape()))));
+}
+
+}  // namespace
+
+ValueId attach_named_loss(Graph& graph, ValueId from, PassContext& context) {
+  const TrainOptions& train = context.options.train;
+  const LossRow& row = loss_row(train.loss);
+  check_settings(row, train);
+  Builder b(graph, graph.end(), context.infer);
+  b.set_role(Role::kLoss);
+  const Expr scores = scores_of(b, row, from, context);
+  if (!is_float(scores.dtype())) {
+    throw Error(ErrorCode::kModel, "--loss " + train.loss + " needs an output of floats")
+        .at({{}, graph.value(scores.id).name, {}})
+        .expected("a float tensor", to_string(scores.type()))
+        .hint("name the value it reads with --loss-input");
+  }
+  if (row.target == Target::kClasses) {
+    return row.rule(b, b.to_math(scores), labels_for(b, row, scores), train).id;
+  }
+  if (row.name == "kl" && scores.rank() < 1) {
+    throw Error(ErrorCode::kModel, "--loss kl needs log-probabilities of shape (N, …)")
+        .at({{}, graph.value(scores.id).name, {}})
+        .expected("rank 1 or more", to_string(scores.type()));
+  }
+  const ValueType type = ValueType::tensor(b.value(from).dtype(), scores.shape());
+  const Expr target = b.value(graph.add_input(graph.main(), graph.unique_name("target"), type));
+  return row.rule(b, b.to_math(scores), b.to_math(target), train).id;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,154 @@
+#include "passes/train/optimizer_form.h"
+
+#include "base/error.h"
+
+namespace halfnote {
+namespace {
+
+using States = std::vector<std::optional<OptimizerState>>;
+
+Attributes no_attributes(const Optimizer&) { return {}; }
+
+Attributes momentum(const Optimizer& o) {
+  return {{"momentum", o.momentum.value_or(0.9f)},
+          {"dampening", o.dampening},
+          {"nesterov", int64_t{o.kind == "nesterov"}}};
+}
+
+/// The betas and epsilon of Adam and its kin; beta2 and epsilon default to the kind's own.
+Attributes betas(const Optimizer& o, float beta2, float epsilon) {
+  return {{"beta1", o.beta1},
+          {"beta2", o.beta2.value_or(beta2)},
+          {"epsilon", o.epsilon.value_or(epsilon)}};
+}
+
+Attributes adam(const Optimizer& o) { return betas(o, 0.999f, 1e-8f); }
+
+Attributes lamb(const Optimizer& o) {
+  Attributes attributes = betas(o, 0.999f, 1e-6f);
+  attributes.set("min_ratio", o.min_ratio);
+  attributes.set("max_ratio", o.max_ratio);
+  return attributes;
+}
+
+Attributes lion(const Optimizer& o) {
+  return {{"beta1", o.beta1}, {"beta2", o.beta2.value_or(0.99f)}};
+}
+
+Attributes adagrad(const Optimizer& o) {
+  return {{"epsilon", o.epsilon.value_or(1e-10f)}, {"lr_decay", o.lr_decay}};
+}
+
+Attributes rmsprop(const Optimizer& o) {
+  return {{"alpha", o.alpha},
+          {"epsilon", o.epsilon.value_or(1e-8f)},
+          {"momentum", o.momentum.value_or(0)},
+          {"centered", int64_t{o.centered}}};
+}
+
+Attributes adafactor(const Optimizer& o) {
+  return {{"decay_rate", o.decay_rate},
+          {"epsilon", o.epsilon.value_or(1e-30f)},
+          {"epsilon_param", o.epsilon_param},
+          {"clip_threshold", o.clip_threshold},
+          {"relative_step", int64_t{o.relative_step}},
+          {"scale_parameter", int64_t{o.scale_parameter}}};
+}
+
+OptimizerState state(std::string_view name, const Shape& shape, float first = 0) {
+  return {name, shape, first};
+}
+
+States no_states(const Optimizer&, const Shape&) { return {}; }
+States velocity(const Optimizer&, const Shape& s) { return {state("velocity", s)}; }
+States m_only(const Optimizer&, const Shape& s) { return {state("m", s)}; }
+States m_and_v(const Optimizer&, const Shape& s) { return {state("m", s), state("v", s)}; }
+States sum(const Optimizer& o, const Shape& s) { return {state("sum", s, o.initial_accumulator)}; }
+
+States rmsprop_states(const Optimizer& o, const Shape& s) {
+  States states = {state("square_avg", s), std::nullopt, std::nullopt};
+  if (o.centered) states[1] = state("grad_avg", s);
+  if (o.momentum.value_or(0) != 0) states[2] = state("velocity", s);
+  return states;
+}
+
+States adafactor_states(const Optimizer&, const Shape& s) {
+  if (s.size() < 2) return {state("v", s), std::nullopt};
+  Shape row(s.begin(), s.end() - 1), column = row;
+  column.back() = s.back();
+  return {state("v_row", row), state("v_col", column)};
+}
+
+struct FormRow {
+  std::string_view kind, op;
+  Attributes (*attributes)(const Optimizer&);
+  States (*states)(const Optimizer&, const Shape&);
+  bool reads_step = true;
+};
+
+constexpr FormRow kForms[] = {
+    {"sgd", "SGD", no_attributes, no_states, false},
+    {"momentum", "Momentum", momentum, velocity},
+    {"nesterov", "Momentum", momentum, velocity},
+    {"adam", "Adam", adam, m_and_v},
+    {"adamw", "AdamW", adam, m_and_v},
+    {"adagrad", "Adagrad", adagrad, sum},
+    {"rmsprop", "RMSprop", rmsprop, rmsprop_states, false},
+    {"lamb", "Lamb", lamb, m_and_v},
+    {"lion", "Lion", lion, m_only, false},
+    {"adafactor", "Adafactor", adafactor, adafactor_states},
+};
+
+const FormRow& form_row(const std::string& kind) {
+  std::vector<std::string> kinds;
+  std::string list;
+  for (const FormRow& row : kForms) {
+    if (row.kind == kind) return row;
+    kinds.emplace_back(row.kind);
+    list += kinds.back() + ", ";
+  }
+  kinds.emplace_back("none");
+  const std::string_view near = closest(kind, kinds);
+  throw Error(ErrorCode::kUsage, "unknown optimizer")
+      .expected(list + "none", "\"" + kind + "\"")
+      .hint(near.empty() ? "see halfnote compile --help"
+                         : "did you mean " + std::string(near) + "?");
+}
+
+void check(const char* what, double value, bool fits, const char* wanted) {
+  if (fits) return;
+  throw Error(ErrorCode::kUsage, std::string("optimizer: ") + what + " is out of range")
+      .expected(wanted, std::to_string(value));
+}
+
+void check_settings(const Optimizer& o) {
+  const auto share = [](double x) { return x >= 0 && x < 1; };
+  const double beta2 = o.beta2.value_or(0), epsilon = o.epsilon.value_or(0);
+  check("beta1", o.beta1, share(o.beta1), "a number in [0, 1)");
+  check("beta2", beta2, share(beta2), "a number in [0, 1)");
+  check("epsilon", epsilon, epsilon >= 0, "0 or more");
+  check("alpha", o.alpha, o.alpha >= 0 && o.alpha <= 1, "a number in [0, 1]");
+  check("momentum", o.momentum.value_or(0), o.momentum.value_or(0) >= 0, "0 or more");
+  check("lr_decay", o.lr_decay, o.lr_decay >= 0, "0 or more");
+  check("initial_accumulator", o.initial_accumulator, o.initial_accumulator >= 0, "0 or more");
+  check("min_ratio", o.min_ratio, o.min_ratio >= 0, "0 or more");
+  check("max_ratio", o.max_ratio, o.max_ratio == 0 || o.max_ratio >= o.min_ratio,
+        "0 (no bound), or at least min_ratio");
+  check("clip_threshold", o.clip_threshold, o.clip_threshold > 0, "a number above 0");
+  check("decay_rate", o.decay_rate, o.decay_rate <= 0, "0 or less, as -0.8");
+}
+
+}  // namespace
+
+OptimizerForm optimizer_form(const Optimizer& options) {
+  const FormRow& row = form_row(options.kind);
+  check_settings(options);
+  return {row.op, row.attributes(options), row.reads_step};
+}
+
+std::vector<std::optional<OptimizerState>> optimizer_states(const Optimizer& options,
+                                                            const Shape& shape) {
+  return form_row(options.kind).states(options, shape);
+}
+
+}  // namespace halfnote

@@ -1,0 +1,258 @@
+// A DeepSpeed file taken as it is: what it sets, what it refuses, and that the compiled model then
+// moves its loss scale and its learning rate as DeepSpeed does.
+#include "passes/deepspeed_file.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/math/loss_scale.h"
+#include "support.h"
+
+namespace halfnote::test {
+namespace {
+
+CompileOptions parsed(std::string_view text) {
+  CompileOptions options;
+  EXPECT_TRUE(parse_deepspeed(text, "ds.json", options).empty());
+  return options;
+}
+
+std::string refusal(std::string_view text) {
+  try {
+    CompileOptions options;
+    parse_deepspeed(text, "ds.json", options);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted: " << text;
+  return "";
+}
+
+constexpr std::string_view kCase = R"({"train_batch_size": 64, "gradient_accumulation_steps": 4,
+  "fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 1000, "hysteresis": 2,
+           "min_loss_scale": 1}})";
+
+/// deepspeed/runtime/fp16/loss_scaler.py, DynamicLossScaler.update_scale, without its exception.
+class DeepSpeedScaler {
+ public:
+  double update(bool overflow) {
+    if (overflow) {
+      if (delayed_shift_ == 1 || hysteresis_ == 1) {
+        scale_ = std::max(scale_ / 2, min_);
+      } else {
+        --hysteresis_;
+      }
+      last_overflow_ = iteration_;
+    } else {
+      if (consecutive_) hysteresis_ = delayed_shift_;
+      const int64_t stable = iteration_ - last_overflow_ - 1;
+      if (stable > 0 && stable % window_ == 0) {
+        if (!consecutive_) hysteresis_ = delayed_shift_;
+        scale_ *= 2;
+      }
+    }
+    ++iteration_;
+    return scale_;
+  }
+  DeepSpeedScaler(double scale, double min, int64_t window, int64_t hysteresis, bool consecutive)
+      : scale_(scale),
+        min_(min),
+        window_(window),
+        delayed_shift_(hysteresis),
+        hysteresis_(hysteresis),
+        consecutive_(consecutive) {}
+
+ private:
+  double scale_, min_;
+  int64_t window_, delayed_shift_, hysteresis_;
+  bool consecutive_;
+  int64_t iteration_ = 0, last_overflow_ = -1;
+};
+
+/// Bursts of overflows between clean stretches, some longer than the window.
+bool is_planted(int64_t step) {
+  return step % 1700 == 40 || step % 1700 == 41 || step % 1700 == 44 || step == 2300 ||
+         (step > 5000 && step < 5030);
+}
+
+math::LossScaleRule rule_of(const LossScaler& s) {
+  math::LossScaleRule rule;
+  rule.up = s.up;
+  rule.down = s.down;
+  rule.interval = static_cast<int32_t>(s.interval);
+  rule.hysteresis = static_cast<int32_t>(s.hysteresis);
+  if (s.refill == "every_clean") rule.refill = math::HysteresisRefill::kEveryClean;
+  rule.first_window_extra = static_cast<int32_t>(s.first_window_extra);
+  rule.publish_delay = s.publish_delay != 0;
+  rule.warmup_interval = static_cast<int32_t>(s.warmup_interval);
+  rule.min = s.min;
+  rule.max = s.max;
+  return rule;
+}
+
+TEST(DeepSpeed, TheCaseSetsPrecisionBatchAndScaler) {
+  const CompileOptions options = parsed(kCase);
+  EXPECT_EQ(options.policy.dtype, DType::kF16);
+  EXPECT_EQ(options.train.accumulation, 4);
+  EXPECT_EQ(options.train.micro_batch, 16);
+  EXPECT_EQ(options.policy.scaler.init, 65536);
+  EXPECT_EQ(options.policy.scaler.interval, 1000);
+  EXPECT_EQ(options.policy.scaler.hysteresis, 2);
+  EXPECT_EQ(options.policy.scaler.min, 1);
+  EXPECT_TRUE(options.policy.scaler.dynamic);
+}
+
+TEST(DeepSpeed, TheRuleFollowsDeepSpeedsOver10000Steps) {
+  for (const char* more : {"", R"(, "consecutive_hysteresis": true)"}) {
+    const std::string text =
+        R"({"fp16": {"enabled": true, "loss_scale_window": 1000, "hysteresis": 2)" +
+        std::string(more) + "}}";
+    const LossScaler scaler = parsed(text).policy.scaler;
+    DeepSpeedScaler want(65536, 1, 1000, 2, *more != 0);
+    math::LossScaleState state = math::initial_loss_scale(rule_of(scaler), scaler.init);
+    for (int64_t step = 0; step < 10000; ++step) {
+      state = math::update_loss_scale(rule_of(scaler), state, !is_planted(step));
+      ASSERT_EQ(state.scale, want.update(is_planted(step))) << "step " << step << more;
+    }
+  }
+}
+
+TEST(DeepSpeed, TheCompiledCaseReproducesTheScaleTrace) {
+  CompileOptions options = parsed(kCase);
+  options.train.loss = "cross_entropy";
+  options.train.optimizer.kind = "sgd";
+  options.train.optimizer.lr = 1e-3f;
+  Session session = reference_session(mlp_model(), options);
+  const std::vector<Tensor> good = mlp_batch(16, 1);
+  const std::vector<Tensor> bad = {
+      Tensor::full(DType::kF32, {16, 6}, std::numeric_limits<double>::infinity()), good[1]};
+  DeepSpeedScaler want(65536, 1, 1000, 2, false);
+  int64_t applied = 0;
+  for (int64_t step = 0; step < 2400; ++step) {
+    // One bad micro-batch of the four is enough, whichever it is.
+    StepResult result;
+    for (int64_t micro = 0; micro < 4; ++micro) {
+      result = session.step(is_planted(step) && micro == step % 4 ? bad : good);
+      EXPECT_EQ(result.updated, micro == 3);
+    }
+    ASSERT_EQ(result.applied, !is_planted(step)) << "step " << step;
+    ASSERT_EQ(result.loss_scale, want.update(is_planted(step))) << "step " << step;
+    applied += result.applied;
+  }
+  EXPECT_EQ(session.applied_steps(), applied);
+}
+
+TEST(DeepSpeed, StaticScaleAndBf16) {
+  const LossScaler fixed =
+      parsed(R"({"fp16": {"enabled": true, "loss_scale": 128}})").policy.scaler;
+  EXPECT_FALSE(fixed.dynamic);
+  EXPECT_EQ(fixed.init, 128);
+  EXPECT_EQ(parsed(R"({"bf16": {"enabled": true}})").policy.dtype, DType::kBF16);
+  EXPECT_EQ(parsed(R"({"fp16": {"enabled": false}})").policy.dtype, DType::kF32);
+  EXPECT_EQ(parsed(R"({"fp16": {"enabled": true, "initial_scale_power": 8}})").policy.scaler.init,
+            256);
+}
+
+TEST(DeepSpeed, TheThirdBatchSizeFollowsFromTwo) {
+  const CompileOptions a =
+      parsed(R"({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 8})");
+  EXPECT_EQ(a.train.accumulation, 4);
+  const CompileOptions b =
+      parsed(R"({"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2})");
+  EXPECT_EQ(b.train.micro_batch, 8);
+  EXPECT_EQ(b.train.accumulation, 2);
+  EXPECT_EQ(parsed(R"({"train_batch_size": 32})").train.micro_batch, 32);
+}
+
+TEST(DeepSpeed, Optimizers) {
+  const Optimizer adam = parsed(R"({"gradient_clipping": 1.0, "optimizer": {"type": "Adam",
+      "params": {"lr": 0.001, "betas": [0.8, 0.999], "eps": 1e-8, "weight_decay": 3e-7}}})")
+                             .train.optimizer;
+  EXPECT_EQ(adam.kind, "adamw") << "adam_w_mode is DeepSpeed's default";
+  EXPECT_EQ(adam.beta1, 0.8f);
+  EXPECT_EQ(adam.clip_norm, 1.0f);
+  EXPECT_EQ(parsed(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})")
+                .train.optimizer.kind,
+            "adam");
+  const Optimizer lamb =
+      parsed(R"({"optimizer": {"type": "Lamb", "params": {"max_coeff": 0.3}}})").train.optimizer;
+  EXPECT_EQ(lamb.kind, "lamb");
+  EXPECT_EQ(lamb.max_ratio, 0.3f);
+  EXPECT_EQ(lamb.min_ratio, 0.01f);
+  EXPECT_EQ(parsed(R"({"optimizer": {"type": "SGD", "params": {"lr": 1, "momentum": 0.9,
+      "nesterov": true}}})")
+                .train.optimizer.kind,
+            "nesterov");
+}
+
+struct RateCase {
+  const char* type;
+  const char* params;
+  /// DeepSpeed's rate of a step that follows `iteration` (-1: none).
+  double (*rate)(double iteration);
+};
+
+TEST(DeepSpeed, SchedulersGiveTheRatesOfEachStep) {
+  const RateCase cases[] = {
+      {"WarmupLR", R"("warmup_min_lr": 0.001, "warmup_max_lr": 0.01, "warmup_num_steps": 5)",
+       [](double i) {
+         const double gamma = i < 0 ? 0 : i < 5 ? std::log(i + 1) / std::log(5.0) : 1;
+         return 0.001 + 0.009 * gamma;
+       }},
+      {"WarmupDecayLR",
+       R"("warmup_min_lr": 0, "warmup_max_lr": 0.01, "warmup_num_steps": 4,
+          "warmup_type": "linear", "total_num_steps": 12)",
+       [](double i) {
+         if (i < 0) return 0.0;
+         return 0.01 * (i < 4 ? i / 4 : std::max(0.0, (12 - i) / 8));
+       }},
+      {"WarmupCosineLR",
+       R"("total_num_steps": 12, "warmup_num_steps": 4, "warmup_min_ratio": 0.1,
+          "cos_min_ratio": 0.2, "warmup_type": "linear")",
+       [](double i) {
+         if (i < 4) return 0.01 * (0.1 + 0.9 * std::max(i, 0.0) / 4);
+         const double share = (i - 4 + 1) / 8;
+         return 0.01 * (0.2 + 0.8 * (1 + std::cos(M_PI * share)) / 2);
+       }},
+  };
+  for (const RateCase& test : cases) {
+    SCOPED_TRACE(test.type);
+    CompileOptions options =
+        parsed(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.01}}, "scheduler": {"type": ")" +
+               std::string(test.type) + R"(", "params": {)" + test.params + "}}}");
+    options.train.loss = "cross_entropy";
+    Session session = reference_session(mlp_model(), options);
+    for (int step = 0; step < 12; ++step) {
+      // Some ten f32 roundings, and a cosine good to a few ulp of 1.
+      EXPECT_NEAR(*session.step(mlp_batch(4, 1)).learning_rate, test.rate(step - 1),
+                  0.01 * 16 * 0x1p-24)
+          << "step " << step;
+    }
+  }
+}
+
+TEST(DeepSpeed, RefusesWhatItCannotKeep) {
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal(R"({"fp16": {"enabeld": true}})"), HasSubstr("did you mean enabled?"));
+  EXPECT_THAT(refusal(R"({"train_batch_sise": 8})"), HasSubstr("did you mean train_batch_size?"));
+  EXPECT_THAT(refusal(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"),
+              HasSubstr("both enabled"));
+  EXPECT_THAT(refusal(R"({"train_batch_size": "auto"})"), HasSubstr("Hugging Face"));
+  EXPECT_THAT(refusal(R"({"train_batch_size": 10, "gradient_accumulation_steps": 4})"),
+              HasSubstr("contradict"));
+  EXPECT_THAT(refusal(R"({"zero_optimization": {"stage": 2}})"), HasSubstr("does not shard"));
+  EXPECT_THAT(refusal(R"({"optimizer": {"type": "Adan"}})"), HasSubstr("did you mean Adam?"));
+  EXPECT_THAT(refusal(R"({"scheduler": {"type": "OneCycle"}})"), HasSubstr("WarmupLR"));
+  EXPECT_THAT(refusal(R"({"gradient_clipping": -1})"), HasSubstr("a number from 0"));
+  EXPECT_THAT(refusal("[1]"), HasSubstr("an object"));
+  EXPECT_THAT(refusal("{"), HasSubstr("no valid JSON"));
+  CompileOptions options;
+  EXPECT_EQ(parse_deepspeed(R"({"steps_per_print": 10})", "ds.json", options).size(), 1u);
+}
+
+}  // namespace
+}  // namespace halfnote::test
