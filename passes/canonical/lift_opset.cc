@@ -10,9 +10,9 @@
 #include <map>
 
 #include "base/error.h"
-#include "compiler/ir/walk.h"
 #include "compiler/onnx/schema.h"
 #include "compiler/ops/operator.h"
+#include "passes/canonical/expand_function.h"
 #include "passes/canonical/lift_rules.h"
 #include "passes/passes.h"
 
@@ -22,29 +22,6 @@ namespace {
 int64_t default_opset(const Model& model) {
   const auto found = model.opsets.find("");
   return found == model.opsets.end() ? kOpsetVersion : found->second;
-}
-
-/// Expands a node newer than op-set 23 by its schema's function. False if it has none.
-bool expand_newer(Graph& graph, NodeId node, int64_t opset) {
-  const auto body = schema_function_body(graph, node, opset);
-  if (!body) return false;
-  ValueMap values;
-  const auto formal = body->body.inputs();
-  for (size_t i = 0; i < formal.size(); ++i) values[formal[i]] = graph.input(node, i);
-  CloneOptions options;
-  options.prefix = graph.node(node).name + "/";
-  const std::vector<ValueId> results =
-      clone_into(graph, graph.before(node), body->body, values, options);
-  for (size_t i = 0; i < graph.outputs(node).size(); ++i) {
-    const ValueId output = graph.output(node, i);
-    if (!output.valid()) continue;
-    const std::string name = graph.value(output).name;
-    graph.rename(output, graph.unique_name(name + ".lifted"));
-    graph.replace_uses(output, results[i]);
-    graph.rename(results[i], name);
-  }
-  graph.remove(node);
-  return true;
 }
 
 class Lifter {
@@ -107,7 +84,7 @@ class Lifter {
     }
     const std::string op = graph_.node(node).op;
     if (has_schema("", op, kOpsetVersion) && (from_ <= kOpsetVersion || fits(node))) return;
-    if (from_ > kOpsetVersion && expand_newer(graph_, node, from_)) {
+    if (from_ > kOpsetVersion && expand_function(graph_, node, from_)) {
       changed_ = true;
       return;
     }
