@@ -1,11 +1,12 @@
-// lift_opset: any op-set from 7 on -> op-set 23, on our IR.
+// lift_opset: any op-set -> op-set 23, on our IR.
 //
 //   op-set 12:  y = Squeeze <axes = [0]> (x)      ──▶  op-set 23:  y = Squeeze(x, {0})
 //
 // Exact: an op keeps its meaning. A table of rewrites (lift_rules.cc), each with the op-set that
 // changed the op; ops newer than op-set 23 are expanded by their schema's function, or refused.
-// Everything that cannot be lifted is reported in one error. Leaves alone: ops whose meaning did
-// not change, domains other than ONNX's.
+// Of op-sets below 7 only ops are read that did not change up to 7, or whose old form a rewrite
+// knows. Everything that cannot be lifted is reported in one error. Leaves alone: ops whose meaning
+// did not change, domains other than ONNX's.
 #include <algorithm>
 #include <map>
 
@@ -22,6 +23,14 @@ namespace {
 int64_t default_opset(const Model& model) {
   const auto found = model.opsets.find("");
   return found == model.opsets.end() ? kOpsetVersion : found->second;
+}
+
+/// ONNX's op of this name; null if there is none.
+const SchemaOp* find_schema_op(const std::string& name) {
+  for (const SchemaOp& op : all_schema_ops()) {
+    if (op.domain.empty() && op.name == name) return &op;
+  }
+  return nullptr;
 }
 
 class Lifter {
@@ -74,7 +83,24 @@ class Lifter {
     problem(node, "unknown operator of domain " + graph_.node(node).domain);
   }
 
+  /// Did the op change between the model's op-set and op-set 7, in a way that no rewrite knows?
+  bool is_too_old(NodeId node) const {
+    if (from_ >= kMinOpset) return false;
+    const std::string& name = graph_.node(node).op;
+    for (const LiftRule& rule : lift_rules()) {
+      if (rule.op == name && rule.changed_in == kMinOpset) return false;
+    }
+    const SchemaOp* op = find_schema_op(name);
+    const SchemaVersion* then = op == nullptr ? nullptr : op->in(from_);
+    const SchemaVersion* later = op == nullptr ? nullptr : op->in(kMinOpset);
+    return then != nullptr && later != nullptr && then->since != later->since;
+  }
+
   void lift(NodeId node) {
+    if (is_too_old(node)) {
+      problem(node, "a form older than op-set 7");
+      return;
+    }
     for (const LiftRule& rule : lift_rules()) {
       if (rule.op != graph_.node(node).op || from_ >= rule.changed_in) continue;
       Builder b(graph_, graph_.before(node), context_.infer);
@@ -93,10 +119,7 @@ class Lifter {
 
   /// Does a node of a newer op-set use only what the op has in op-set 23 already?
   bool fits(NodeId node) const {
-    const SchemaOp* op = nullptr;
-    for (const SchemaOp& candidate : all_schema_ops()) {
-      if (candidate.domain.empty() && candidate.name == graph_.node(node).op) op = &candidate;
-    }
+    const SchemaOp* op = find_schema_op(graph_.node(node).op);
     const SchemaVersion* now = op->in(from_);
     const SchemaVersion* then = op->in(kOpsetVersion);
     if (now == nullptr || now->since <= kOpsetVersion) return now != nullptr;
@@ -120,11 +143,6 @@ class Lifter {
 
 bool lift_opset(Model& model, PassContext& context) {
   const int64_t from = default_opset(model);
-  if (from < kMinOpset) {
-    throw Error(ErrorCode::kUnsupported, "the model's op-set is too old")
-        .expected("op-set " + std::to_string(kMinOpset) + " or newer", std::to_string(from))
-        .hint("export the model again with a newer op-set");
-  }
   // Our own artifacts are op-set 23 and hold training steps; there is nothing to lift in them.
   if (from == kOpsetVersion && model.is_training()) return false;
   const bool changed = Lifter(model.graph, context, from).run();

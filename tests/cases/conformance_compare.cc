@@ -1,4 +1,4 @@
-#include "conformance_compare.h"
+#include "tests/cases/conformance_compare.h"
 
 #include <fmt/format.h>
 

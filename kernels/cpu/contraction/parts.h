@@ -11,4 +11,7 @@ std::vector<KernelRow> matmul_rows();     // matmul.cc: MatMul, Gemm, plain and 
 std::vector<KernelRow> conv_rows();       // conv.cc: Conv, ConvTranspose
 std::vector<KernelRow> conv_grad_rows();  // conv_grad.cc: ConvGradInput, ConvGradWeight
 
+std::vector<KernelRow> determinant_rows();  // determinant.cc: Det
+std::vector<KernelRow> deform_conv_rows();  // deform_conv.cc: DeformConv
+
 }  // namespace halfnote::cpu

@@ -11,7 +11,7 @@ std::vector<Datum> pass_on(Interpreter& run, NodeId node) { return {run.input(no
 
 std::vector<Datum> give_constant(Interpreter& run, NodeId node) {
   const Tensor* tensor = run.graph().constant(run.graph().output(node));
-  if (tensor == nullptr) throw Error(ErrorCode::kUnsupported, "a constant that is no tensor");
+  if (tensor == nullptr) throw Error(ErrorCode::kModel, "a Constant has no value");
   return {*tensor};
 }
 
