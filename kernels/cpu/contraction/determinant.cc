@@ -36,8 +36,8 @@ Prepared prepare_det(const KernelCall& call) {
   const DType type = call.inputs[0].dtype;
   if (!is_real(type) || call.outputs[0].dtype != type) return Prepared::no("no floats");
   if (shape.size() < 2 || shape.back() != shape[shape.size() - 2]) {
-    throw model_error(call, "the matrices are not square").expected("two equal last dims",
-                                                                    to_string(shape));
+    throw model_error(call, "the matrices are not square")
+        .expected("two equal last dims", to_string(shape));
   }
   const int64_t n = shape.back();
   const auto bytes = static_cast<size_t>(n * n) * sizeof(double);

@@ -53,7 +53,8 @@ std::string unfit_operands(const KernelCall& call) {
   }
   if (!is_element(call.inputs[1].dtype)) return "the scale is no number";
   if (!call.has_input(2)) return {};
-  return call.inputs[2].size() == call.inputs[1].size() ? "" : "scale and zero point differ in size";
+  return call.inputs[2].size() == call.inputs[1].size() ? ""
+                                                        : "scale and zero point differ in size";
 }
 
 double zero_point(const KernelBuffers& buffers, DType dtype, int64_t index) {

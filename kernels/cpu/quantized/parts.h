@@ -9,8 +9,9 @@
 
 namespace halfnote::cpu {
 
-std::vector<KernelRow> linear_rows();   // linear.cc: QuantizeLinear, DequantizeLinear
-std::vector<KernelRow> product_rows();  // product.cc: MatMulInteger, QLinearMatMul, and convolutions
+std::vector<KernelRow> linear_rows();  // linear.cc: QuantizeLinear, DequantizeLinear
+std::vector<KernelRow>
+product_rows();  // product.cc: MatMulInteger, QLinearMatMul, and convolutions
 
 /// One element of any real type as a double. The switch is made for each element: the reference
 /// kernels of this family are no inner loops.

@@ -88,8 +88,7 @@ struct Finish {
 
 Finish finish_of(const KernelCall& call, const Form& form) {
   return {parameter(call, form.a.scale, 1), parameter(call, form.b.scale, 1),
-          parameter(call, form.y.scale, 1), parameter(call, form.y.zero, 0),
-          call.outputs[0].dtype};
+          parameter(call, form.y.scale, 1), parameter(call, form.y.zero, 0), call.outputs[0].dtype};
 }
 
 /// The call with operands a and b alone, as the plans of the float ops want it.
@@ -175,8 +174,7 @@ Prepared prepare_conv(const KernelCall& call) {
     double* sums = part<double>(buffers, row_room);
     const int64_t per_filter = plan.group_channels() * plan.kernel_size();
     subtract_zero(buffers, kForm.a, x, x_zero, data, [](int64_t) { return 0; });
-    subtract_zero(buffers, kForm.b, w, w_zero, weights,
-                  [&](int64_t i) { return i / per_filter; });
+    subtract_zero(buffers, kForm.b, w, w_zero, weights, [&](int64_t i) { return i / per_filter; });
     const int64_t lines = plan.out[0] * plan.out[1];
     for (int64_t block = 0; block < plan.batch * plan.filters * lines; ++block) {
       const int64_t m = block / lines % plan.filters;

@@ -23,9 +23,9 @@ struct Bounds {
   double low, high;
 };
 constexpr Bounds kBounds[] = {
-    {DType::kU8, 0, 255},          {DType::kI8, -128, 127}, {DType::kU16, 0, 65535},
-    {DType::kI16, -32768, 32767},  {DType::kU4, 0, 15},     {DType::kI4, -8, 7},
-    {DType::kU2, 0, 3},            {DType::kI2, -2, 1},
+    {DType::kU8, 0, 255},         {DType::kI8, -128, 127}, {DType::kU16, 0, 65535},
+    {DType::kI16, -32768, 32767}, {DType::kU4, 0, 15},     {DType::kI4, -8, 7},
+    {DType::kU2, 0, 3},           {DType::kI2, -2, 1},
 };
 
 }  // namespace
@@ -51,9 +51,8 @@ void write_quantized(double value, std::byte* to, DType dtype, int64_t index, Ov
     to[index] = std::byte{write_low_bit(dtype, value, overflow)};
     return;
   }
-  with_type(dtype, [&]<class T>() {
-    reinterpret_cast<T*>(to)[index] = math::convert_element<T>(value);
-  });
+  with_type(dtype,
+            [&]<class T>() { reinterpret_cast<T*>(to)[index] = math::convert_element<T>(value); });
 }
 
 double quantized(double value, double zero_point) { return std::nearbyint(value) + zero_point; }

@@ -19,7 +19,8 @@ void transform(const std::vector<Complex>& x, int64_t length, bool inverse, int6
                std::vector<Complex>& y) {
   const double turn = (inverse ? 2 : -2) * std::numbers::pi / static_cast<double>(length);
   std::vector<Complex> roots;
-  for (int64_t k = 0; k < length; ++k) roots.push_back(std::polar(1.0, turn * static_cast<double>(k)));
+  for (int64_t k = 0; k < length; ++k)
+    roots.push_back(std::polar(1.0, turn * static_cast<double>(k)));
   y.assign(static_cast<size_t>(bins), 0);
   const auto used = std::min<int64_t>(length, static_cast<int64_t>(x.size()));
   for (int64_t k = 0; k < bins; ++k) {
@@ -130,8 +131,8 @@ Prepared prepare_stft(const KernelCall& call) {
       x.clear();
       for (int64_t i = 0; i < length; ++i) {
         const double weight = windowed ? read_real(buffers.inputs[2], type, i) : 1.0;
-        x.push_back(weight * read_complex(buffers.inputs[0], type, (first + i) * signal[2],
-                                          signal[2]));
+        x.push_back(weight *
+                    read_complex(buffers.inputs[0], type, (first + i) * signal[2], signal[2]));
       }
       transform(x, length, false, bins, y);
       for (int64_t k = 0; k < bins; ++k)
