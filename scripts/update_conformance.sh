@@ -7,4 +7,4 @@ cd "$(dirname "$0")/.."
 . scripts/environment.sh
 build_preset release halfnote-conformance
 OMP_WAIT_POLICY=passive build/release/bin/halfnote-conformance "$cache/onnx-tests-1.22.0" \
-  --floor 1600 --write-docs "${1:-docs/conformance.md}"
+  --floor 1750 --write-docs "${1:-docs/conformance.md}"

@@ -31,6 +31,7 @@ double value_of(const Tensor& tensor, int64_t index) {
 bool is_close(double got, double want, const Tolerance& tolerance) {
   if (std::isnan(got) || std::isnan(want)) return std::isnan(got) && std::isnan(want);
   if (got == want) return true;
+  if (std::isinf(got) || std::isinf(want)) return false;
   return std::fabs(got - want) <= tolerance.absolute + tolerance.relative * std::fabs(want);
 }
 
