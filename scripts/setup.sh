@@ -4,7 +4,8 @@
 #
 # Usage: scripts/setup.sh [--no-system] [--no-judges]
 #   --no-system   do not call apt-get (the packages are there, or you are not root)
-#   --no-judges   leave out the Python packages that only the tests need (numpy, onnx, onnxruntime)
+#   --no-judges   leave out what only the tests need: Python packages (numpy, onnx, onnxruntime) and
+#                 ONNX's own tests
 #
 # What is built or downloaded goes to .cache/ (HALFNOTE_CACHE names another folder). Running it
 # again does only what is missing. Nothing here needs CUDA.
@@ -19,7 +20,7 @@ for argument in "$@"; do
   case "$argument" in
     --no-system) system=0 ;;
     --no-judges) judges=0 ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$argument' (see scripts/setup.sh --help)" >&2; exit 2 ;;
   esac
 done
@@ -147,9 +148,28 @@ PY
   touch "$prefix/.complete"
 }
 
+# ONNX's own tests come in its source distribution: a folder a case, with a small model, inputs and
+# outputs. Only they are unpacked (about 65 MB).
+unpack_onnx_tests() {
+  local version=1.22.0 folder=$cache/onnx-tests-1.22.0
+  if [ -f "$folder/.complete" ]; then
+    say "ONNX's tests $version: there"
+    return
+  fi
+  say "ONNX's tests $version: downloading the source distribution"
+  fetch "onnx==$version" ef40c0aaf0b643857ea9306fc7eddce17eaf9fb0407e4801f1fc5758443a38e0 \
+    "$cache/download/onnx-tests" --no-binary onnx
+  rm -rf "$folder" && mkdir -p "$folder"
+  tar -xzf "$cache"/download/onnx-tests/onnx-*.tar.gz -C "$folder" --strip-components=5 \
+    "onnx-$version/onnx/backend/test/data"
+  rm -rf "$cache/download/onnx-tests"
+  touch "$folder/.complete"
+}
+
 mkdir -p "$cache"
 install_packages
 make_venv
 build_onnx
 install_onednn
+[ "$judges" = 0 ] || unpack_onnx_tests
 say "done: everything is in $cache"

@@ -21,6 +21,7 @@ legs=(
   "build    no  release build"
   "unit     yes unit tests"
   "cases    yes mlp and cifar_cnn in fp32, bf16 and fp16 against PyTorch's numbers"
+  "conformance yes ONNX's own tests; docs/conformance.md is up to date"
   "judges   yes function bodies and training steps in onnxruntime"
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
@@ -72,6 +73,18 @@ leg_cases() {
       tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn || status=1
   done
   return "$status"
+}
+
+# No wrong result, no fewer passes than ever, and the page about them says what is true.
+leg_conformance() {
+  local page=$logs/conformance.md
+  "$bin/halfnote-conformance" "$cache/onnx-tests-1.22.0" --floor 1750 --write-docs "$page" \
+    >"$logs/conformance.log" || { tail -n 40 "$logs/conformance.log"; return 1; }
+  tail -n 5 "$logs/conformance.log"
+  diff -u docs/conformance.md "$page" || {
+    echo "docs/conformance.md is out of date: scripts/update_conformance.sh"
+    return 1
+  }
 }
 
 leg_judges() {
@@ -135,7 +148,7 @@ broken=0  # the build, or the set-up, that the later legs stand on
 run_leg() {
   local leg=$1 begin status
   if [ "$broken" = 1 ]; then
-    table+=("$(printf '%-10s %9s  not run' "$leg" -)")
+    table+=("$(printf '%-12s %9s  not run' "$leg" -)")
     return
   fi
   say "$leg"
@@ -145,10 +158,10 @@ run_leg() {
   local minutes
   minutes=$(awk -v b="$begin" -v e="$(date +%s.%N)" 'BEGIN {printf "%.1f", (e - b) / 60}')
   if [ "$status" = 0 ]; then
-    table+=("$(printf '%-10s %9s  pass' "$leg" "$minutes")")
+    table+=("$(printf '%-12s %9s  pass' "$leg" "$minutes")")
     return
   fi
-  table+=("$(printf '%-10s %9s  FAIL' "$leg" "$minutes")")
+  table+=("$(printf '%-12s %9s  FAIL' "$leg" "$minutes")")
   failed=1
 }
 
@@ -162,7 +175,7 @@ for leg in $(names); do
   before=$failed
   failed=0
   if needs_build "$leg" && [ "${build_failed:-0}" = 1 ]; then
-    table+=("$(printf '%-10s %9s  not run' "$leg" -)")
+    table+=("$(printf '%-12s %9s  not run' "$leg" -)")
   else
     run_leg "$leg"
   fi
@@ -171,8 +184,8 @@ for leg in $(names); do
 done
 
 say "minutes per leg"
-printf '%-10s %9s\n' leg minutes
+printf '%-12s %9s\n' leg minutes
 printf '%s\n' "${table[@]}"
 all=$(awk -v s=$((SECONDS - begin_all)) 'BEGIN {printf "%.1f", s / 60}')
-printf '%-10s %9s  %s\n' all "$all" "$([ "$failed" = 0 ] && echo pass || echo FAIL)"
+printf '%-12s %9s  %s\n' all "$all" "$([ "$failed" = 0 ] && echo pass || echo FAIL)"
 exit "$failed"

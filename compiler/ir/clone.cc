@@ -3,6 +3,7 @@
 // The source may be the target, which grows while it is read: lists of nodes and values are copied
 // before they are walked.
 #include "base/error.h"
+#include "compiler/ir/constant_form.h"
 #include "compiler/ir/walk.h"
 
 namespace halfnote {
@@ -90,6 +91,8 @@ class Cloner {
     spec.domain = original.domain;
     spec.name = original.name.empty() ? "" : options_.prefix + original.name;
     spec.attributes = copy_attributes(original.attributes, at.region);
+    const bool resolved = options_.resolve && spec.op == "Constant" && spec.domain.empty();
+    if (resolved) normalize_constant(spec.attributes);
     for (ValueId input : from_.inputs(id)) spec.inputs.push_back(mapped(input));
     const NodeId copy = to_.create(std::move(spec), std::vector<std::string>{}, at);
     Node& node = to_.node(copy);

@@ -14,7 +14,7 @@ namespace halfnote {
 inline constexpr std::string_view kHalfnoteDomain = "ai.halfnote";
 inline constexpr int64_t kOpsetVersion = 23;  // what `lift` lifts to and export writes
 inline constexpr int64_t kIrVersion = 10;
-inline constexpr int64_t kMinOpset = 7;  // the oldest op-set and IR generation that are read
+inline constexpr int64_t kMinOpset = 7;  // the oldest op-set read in full; see lift_opset.cc
 
 /// A model-local function as imported. Its body is a graph whose inputs and outputs are the
 /// function's.

@@ -22,6 +22,10 @@ std::vector<KernelRow> movement_kernels();
 std::vector<KernelRow> loss_kernels();
 /// Random numbers, dropout, optimizers, the loss scaler.
 std::vector<KernelRow> stateful_kernels();
+/// QuantizeLinear, DequantizeLinear and the products of 8-bit operands.
+std::vector<KernelRow> quantized_kernels();
+/// DFT, STFT and the mel scale.
+std::vector<KernelRow> signal_kernels();
 /// The fast rows of all families: on oneDNN, and our own vectorised ones (fast/).
 std::vector<KernelRow> onednn_kernels();
 

@@ -11,7 +11,8 @@ using Family = std::vector<KernelRow> (*)();
 constexpr Family kFamilies[] = {
     cpu::onednn_kernels,        cpu::elementwise_kernels, cpu::contraction_kernels,
     cpu::normalization_kernels, cpu::reduction_kernels,   cpu::movement_kernels,
-    cpu::loss_kernels,          cpu::stateful_kernels,
+    cpu::loss_kernels,          cpu::stateful_kernels,    cpu::quantized_kernels,
+    cpu::signal_kernels,
 };
 
 std::vector<KernelRow> all_rows() {

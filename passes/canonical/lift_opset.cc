@@ -1,11 +1,12 @@
-// lift_opset: any op-set from 7 on -> op-set 23, on our IR.
+// lift_opset: any op-set -> op-set 23, on our IR.
 //
 //   op-set 12:  y = Squeeze <axes = [0]> (x)      ──▶  op-set 23:  y = Squeeze(x, {0})
 //
 // Exact: an op keeps its meaning. A table of rewrites (lift_rules.cc), each with the op-set that
 // changed the op; ops newer than op-set 23 are expanded by their schema's function, or refused.
-// Everything that cannot be lifted is reported in one error. Leaves alone: ops whose meaning did
-// not change, domains other than ONNX's.
+// Of op-sets below 7 only ops are read that did not change up to 7, or whose old form a rewrite
+// knows. Everything that cannot be lifted is reported in one error. Leaves alone: ops whose meaning
+// did not change, domains other than ONNX's.
 #include <algorithm>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@
 #include "compiler/ir/walk.h"
 #include "compiler/onnx/schema.h"
 #include "compiler/ops/operator.h"
+#include "passes/canonical/expand_function.h"
 #include "passes/canonical/lift_rules.h"
 #include "passes/passes.h"
 #include "passes/unsupported.h"
@@ -25,27 +27,12 @@ int64_t default_opset(const Model& model) {
   return found == model.opsets.end() ? kOpsetVersion : found->second;
 }
 
-/// Expands a node newer than op-set 23 by its schema's function. False if it has none.
-bool expand_newer(Graph& graph, NodeId node, int64_t opset) {
-  const auto body = schema_function_body(graph, node, opset);
-  if (!body) return false;
-  ValueMap values;
-  const auto formal = body->body.inputs();
-  for (size_t i = 0; i < formal.size(); ++i) values[formal[i]] = graph.input(node, i);
-  CloneOptions options;
-  options.prefix = graph.node(node).name + "/";
-  const std::vector<ValueId> results =
-      clone_into(graph, graph.before(node), body->body, values, options);
-  for (size_t i = 0; i < graph.outputs(node).size(); ++i) {
-    const ValueId output = graph.output(node, i);
-    if (!output.valid()) continue;
-    const std::string name = graph.value(output).name;
-    graph.rename(output, graph.unique_name(name + ".lifted"));
-    graph.replace_uses(output, results[i]);
-    graph.rename(results[i], name);
+/// ONNX's op of this name; null if there is none.
+const SchemaOp* find_schema_op(const std::string& name) {
+  for (const SchemaOp& op : all_schema_ops()) {
+    if (op.domain.empty() && op.name == name) return &op;
   }
-  graph.remove(node);
-  return true;
+  return nullptr;
 }
 
 class Lifter {
@@ -84,6 +71,19 @@ class Lifter {
     problem(node, "unknown operator of domain " + printable(graph_.node(node).domain));
   }
 
+  /// Did the op change between the model's op-set and op-set 7, in a way that no rewrite knows?
+  bool is_too_old(NodeId node) const {
+    if (from_ >= kMinOpset) return false;
+    const std::string& name = graph_.node(node).op;
+    for (const LiftRule& rule : lift_rules()) {
+      if (rule.op == name && rule.changed_in == kMinOpset) return false;
+    }
+    const SchemaOp* op = find_schema_op(name);
+    const SchemaVersion* then = op == nullptr ? nullptr : op->in(from_);
+    const SchemaVersion* later = op == nullptr ? nullptr : op->in(kMinOpset);
+    return then != nullptr && later != nullptr && then->since != later->since;
+  }
+
   /// Applies the rules of the op; false where one refuses, which is noted.
   bool apply_rules(NodeId node) {
     for (const LiftRule& rule : lift_rules()) {
@@ -103,10 +103,15 @@ class Lifter {
   }
 
   void lift(NodeId node) {
+    if (is_too_old(node)) {
+      problem(node, "a form older than op-set 7");
+      return;
+    }
     if (!apply_rules(node)) return;
+    if (!graph_.node(node).alive) return;
     const std::string op = graph_.node(node).op;
     if (has_schema("", op, kOpsetVersion) && (from_ <= kOpsetVersion || fits(node))) return;
-    if (from_ > kOpsetVersion && expand_newer(graph_, node, from_)) {
+    if (from_ > kOpsetVersion && expand_function(graph_, node, from_)) {
       changed_ = true;
       return;
     }
@@ -115,10 +120,7 @@ class Lifter {
 
   /// Does a node of a newer op-set use only what the op has in op-set 23 already?
   bool fits(NodeId node) const {
-    const SchemaOp* op = nullptr;
-    for (const SchemaOp& candidate : all_schema_ops()) {
-      if (candidate.domain.empty() && candidate.name == graph_.node(node).op) op = &candidate;
-    }
+    const SchemaOp* op = find_schema_op(graph_.node(node).op);
     const SchemaVersion* now = op->in(from_);
     const SchemaVersion* then = op->in(kOpsetVersion);
     if (now == nullptr || now->since <= kOpsetVersion) return now != nullptr;
@@ -142,11 +144,8 @@ class Lifter {
 
 bool lift_opset(Model& model, PassContext& context) {
   const int64_t from = default_opset(model);
-  if (from < kMinOpset) {
-    throw Error(ErrorCode::kUnsupported, "the model's op-set is too old")
-        .expected("op-set " + std::to_string(kMinOpset) + " or newer", std::to_string(from))
-        .hint("export the model again with a newer op-set");
-  }
+  // Our own artifacts are op-set 23 and hold training steps; there is nothing to lift in them.
+  if (from == kOpsetVersion && model.is_training()) return false;
   UnsupportedOps problems;
   bool changed = false;
   const auto lift = [&](Graph& graph) { changed |= Lifter(graph, context, from, problems).run(); };

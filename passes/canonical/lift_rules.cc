@@ -227,16 +227,76 @@ void scan_8(const Ctx& c) {
          "from op-set 9 on Scan has neither: export with that");
 }
 
+/// Below op-set 7 an operation broadcast its second operand only where asked, from `axis` on.
+void legacy_broadcast(const Ctx& c) {
+  const bool placed = attributes(c).get_int("broadcast", 0) != 0 && attributes(c).has("axis");
+  const int64_t given = attributes(c).get_int("axis", 0);
+  for (const char* name : {"broadcast", "axis", "consumed_inputs"})
+    node_of(c).attributes.erase(name);
+  if (!placed) return;
+  const int64_t rank = rank_of(c);
+  const Expr right = c.b.value(c.graph.input(c.node, 1));
+  const int64_t end = normalize_axis(given, rank) + right.rank();
+  std::vector<int64_t> axes;
+  for (int64_t behind = end; behind < rank; ++behind) axes.push_back(right.rank() + behind - end);
+  if (axes.empty()) return;
+  c.graph.set_input(c.node, 1, c.b.op("Unsqueeze", {right, c.b.ints(axes)}).id);
+}
+
+/// Below op-set 7 a slope of one dim belonged to the channels, axis 1.
+void prelu_channels(const Ctx& c) {
+  node_of(c).attributes.erase("consumed_inputs");
+  const Expr slope = c.b.value(c.graph.input(c.node, 1));
+  const int rank = rank_of(c);
+  if (slope.rank() != 1 || rank <= 2) return;
+  std::vector<int64_t> axes;
+  for (int64_t axis = 1; axis <= rank - 2; ++axis) axes.push_back(axis);
+  c.graph.set_input(c.node, 1, c.b.op("Unsqueeze", {slope, c.b.ints(axes)}).id);
+}
+
+void drop_gemm_broadcast(const Ctx& c) { node_of(c).attributes.erase("broadcast"); }
+
+/// Attributes of op-set 6 that say what the number of outputs says from op-set 7 on.
+void drop_is_test(const Ctx& c) {
+  node_of(c).attributes.erase("is_test");
+  node_of(c).attributes.erase("consumed_inputs");
+}
+
+void keep(const Ctx&) {}
+
+/// The library's inference takes an absent `onesided` for 0, against the default of the schema.
+void stft_onesided(const Ctx& c) {
+  if (!attributes(c).has("onesided")) node_of(c).attributes.set("onesided", int64_t{1});
+}
+
+void drop_consumed_inputs(const Ctx& c) { node_of(c).attributes.erase("consumed_inputs"); }
+
+constexpr int64_t kAlways = 1 << 20;
+
 constexpr LiftRule kRules[] = {
+    {"Add", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
+    {"And", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
+    {"AveragePool", 7, keep, "count_include_pad is new"},
+    {"BatchNormalization", 7, drop_is_test, "is_test: attribute -> number of outputs"},
     {"BatchNormalization", 14, batch_normalization, "training form by outputs -> training_mode"},
     {"Clip", 11, clip_bounds, "min, max: attributes -> inputs"},
     {"DFT", 20, dft_axis, "axis: attribute -> input"},
+    {"Div", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
+    {"Dropout", 7, drop_is_test, "is_test: attribute -> always"},
     {"Dropout", 12, dropout_ratio, "ratio: attribute -> input"},
+    {"Equal", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
+    {"Gemm", 7, drop_gemm_broadcast, "broadcast: attribute -> always"},
+    {"Greater", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"GridSample", 20, grid_sample_modes, "bilinear, bicubic -> linear, cubic"},
     {"GroupNormalization", 21, group_normalization, "scale and bias per group -> per channel"},
     {"Hardmax", 13, softmax_2d, "2-D at axis -> along the last axis"},
+    {"Less", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"LogSoftmax", 13, softmax_2d, "2-D at axis -> along the last axis"},
+    {"Mul", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
+    {"Or", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
+    {"PRelu", 7, prelu_channels, "a slope of one dim: channels -> the last axis"},
     {"Pad", 11, pad_inputs, "pads, value: attributes -> inputs"},
+    {"Pow", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"ReduceL1", 18, axes_to_input, "axes: attribute -> input"},
     {"ReduceL2", 18, axes_to_input, "axes: attribute -> input"},
     {"ReduceLogSum", 18, axes_to_input, "axes: attribute -> input"},
@@ -250,6 +310,7 @@ constexpr LiftRule kRules[] = {
     {"Resize", 11, resize_10, "(X, scales) -> (X, roi, scales), asymmetric"},
     {"Resize", 13, resize_11, "empty operands -> absent ones"},
     {"RoiAlign", 16, roi_align, "pixels at their corners -> output_half_pixel"},
+    {"STFT", kAlways, stft_onesided, "the default of onesided, spelt out"},
     {"Scan", 9, scan_8, "refused: batch axis, sequence_lens"},
     {"Scatter", 24, scatter_elements, "deprecated name"},
     {"Slice", 10, slice_inputs, "starts, ends, axes: attributes -> inputs"},
@@ -257,9 +318,12 @@ constexpr LiftRule kRules[] = {
     {"Split", 13, split_to_input, "split: attribute -> input"},
     {"Split", 18, split_count, "equal parts -> num_outputs"},
     {"Squeeze", 13, axes_to_input, "axes: attribute -> input"},
+    {"Sub", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
+    {"Sum", 8, drop_consumed_inputs, "dead attribute"},
     {"TopK", 10, topk_input, "k: attribute -> input"},
     {"Unsqueeze", 13, axes_to_input, "axes: attribute -> input"},
     {"Upsample", 24, resize_10, "deprecated name of Resize"},
+    {"Xor", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The rewrites of lift_opset: one row for each change of an op's meaning or form between op-set 7
+// The rewrites of lift_opset: one row for each change of an op's meaning or form between op-set 6
 // and 23.
 #pragma once
 

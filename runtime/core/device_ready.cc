@@ -3,7 +3,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "compiler/ir/model.h"
 #include "compiler/ir/verify.h"
+#include "kernels/kernel.h"
+#include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/passes.h"
@@ -11,6 +14,8 @@
 
 namespace halfnote {
 namespace {
+
+constexpr int kMaxExpansions = 8;  // bodies in bodies
 
 void refuse_open_dims(const Graph& graph) {
   std::set<std::string> open;
@@ -32,6 +37,25 @@ void refuse_open_dims(const Graph& graph) {
       .hint("bind them with --dim NAME=N or --batch N");
 }
 
+/// Nodes whose op has no kernel but a function body become that body, until nothing is left to
+/// expand.
+bool expand_without_kernel(Graph& graph) {
+  bool changed = false;
+  for (int depth = 0; depth < kMaxExpansions; ++depth) {
+    bool expanded = false;
+    for (NodeId node : graph.nodes()) {
+      const Node& data = graph.node(node);
+      if (!cpu_kernels().rows_of(data.domain, data.op).empty()) continue;
+      if (data.domain == kHalfnoteDomain || !graph.subgraphs(node).empty()) continue;
+      expanded |= expand_function(graph, node, kOpsetVersion);
+    }
+    if (!expanded) break;
+    infer_graph(graph);
+    changed = true;
+  }
+  return changed;
+}
+
 }  // namespace
 
 Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>& dims) {
@@ -49,6 +73,7 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
   remove_padding(ready);
   infer_graph(ready);
   fold_constants(ready, context);
+  if (expand_without_kernel(ready)) fold_constants(ready, context);
   canonicalize(ready, context);
   eliminate_dead(ready, context);
   verify(ready);

@@ -1,7 +1,14 @@
+// One node at a time: a dynamic op, a kernel, or the op's function body.
 #include "runtime/core/evaluate.h"
 
+#include <optional>
+
 #include "base/error.h"
+#include "compiler/ir/model.h"
+#include "kernels/dynamic.h"
+#include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
+#include "runtime/core/interpret/interpreter.h"
 
 namespace halfnote {
 namespace {
@@ -20,9 +27,36 @@ Graph isolate(const Graph& graph, NodeId node, const std::vector<Tensor>& inputs
   }
   std::vector<std::string> names;
   for (ValueId output : graph.outputs(node)) names.push_back(output.valid() ? "out" : "-");
-  const NodeId copy = alone.create(std::move(spec), std::move(names), alone.end());
-  infer_node(alone, copy);
+  alone.create(std::move(spec), std::move(names), alone.end());
   return alone;
+}
+
+/// The results of an op that runs outside of the kernels; nothing if it is not such an op.
+std::optional<std::vector<Tensor>> run_dynamic(const Graph& graph, NodeId node,
+                                               const std::vector<Tensor>& inputs) {
+  const Node& data = graph.node(node);
+  const DynamicCall call{data.domain, data.op, data.attributes, inputs, graph.outputs(node).size()};
+  const DynamicRow* row = find_dynamic(call);
+  if (row == nullptr) return std::nullopt;
+  return row->run(call);
+}
+
+/// An op without kernels may have a body in ops that have some. `alone` holds just the node.
+std::optional<std::vector<Tensor>> run_body(Graph& alone, NodeId node,
+                                            const EvaluateOptions& options) {
+  const Node& data = alone.node(node);
+  if (!cpu_kernels().rows_of(data.domain, data.op).empty()) return std::nullopt;
+  for (ValueId output : alone.outputs(node)) {
+    if (output.valid()) alone.add_output(alone.main(), output);
+  }
+  const std::vector<ValueId> named(alone.outputs(node).begin(), alone.outputs(node).end());
+  if (!expand_function(alone, node, kOpsetVersion)) return std::nullopt;
+  std::vector<Datum> results = Interpreter(alone, options).run({});
+  std::vector<Tensor> tensors;
+  size_t next = 0;
+  for (ValueId output : named)
+    tensors.push_back(output.valid() ? std::move(results[next++].tensor) : Tensor{});
+  return tensors;
 }
 
 Operand operand_of(const Tensor& tensor) {
@@ -54,8 +88,11 @@ Error no_kernel(const KernelCall& call, const std::vector<Refusal>& refusals) {
 std::vector<Tensor> evaluate_node(const Graph& graph, NodeId node,
                                   const std::vector<Tensor>& inputs,
                                   const EvaluateOptions& options) {
-  const Graph alone = isolate(graph, node, inputs);
+  if (auto results = run_dynamic(graph, node, inputs)) return std::move(*results);
+  Graph alone = isolate(graph, node, inputs);
   const NodeId copy = alone.first(alone.main());
+  infer_node(alone, copy);
+  if (auto results = run_body(alone, copy, options)) return std::move(*results);
   const Node& data = alone.node(copy);
 
   KernelCall call;
@@ -96,29 +133,15 @@ std::vector<Tensor> evaluate_node(const Graph& graph, NodeId node,
 
 std::vector<Tensor> evaluate(const Graph& graph, const std::vector<Tensor>& inputs,
                              const EvaluateOptions& options) {
-  const auto formal = graph.inputs();
-  if (formal.size() != inputs.size()) {
-    throw Error(ErrorCode::kUsage, "wrong number of inputs")
-        .expected(std::to_string(formal.size()), std::to_string(inputs.size()));
-  }
-  std::vector<Tensor> values(graph.value_count());
-  for (size_t i = 0; i < inputs.size(); ++i) values[formal[i].index] = inputs[i];
-  for (ValueId initializer : graph.initializers()) {
-    values[initializer.index] = graph.value(initializer).tensor;
-  }
-  for (NodeId node : graph.nodes()) {
-    std::vector<Tensor> operands;
-    for (ValueId input : graph.inputs(node)) {
-      operands.push_back(input.valid() ? values[input.index] : Tensor{});
-    }
-    std::vector<Tensor> results = evaluate_node(graph, node, operands, options);
-    const auto outputs = graph.outputs(node);
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      if (outputs[i].valid()) values[outputs[i].index] = std::move(results[i]);
-    }
-  }
   std::vector<Tensor> results;
-  for (ValueId output : graph.outputs()) results.push_back(values[output.index]);
+  for (Datum& result :
+       Interpreter(graph, options).run(std::vector<Datum>(inputs.begin(), inputs.end()))) {
+    if (!result.is_tensor()) {
+      throw Error(ErrorCode::kUnsupported, "an output is a container")
+          .hint("the interpreter gives sequences and optional values");
+    }
+    results.push_back(std::move(result.tensor));
+  }
   return results;
 }
 

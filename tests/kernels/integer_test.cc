@@ -120,8 +120,21 @@ TEST(Cast, RoundsOnceTo16Bits) {
 
 TEST(Cast, RefusesWhatItCannotHold) {
   const Tensor x = Tensor::of<float>({1}, {1});
-  EXPECT_EQ(refusals("", "Cast", {x}, {}, {{DType::kF8E4M3FN, {1}}}),
-            "reference: no kernel for elements of type f8e4m3");
+  EXPECT_EQ(refusals("", "Cast", {x}, {}, {{DType::kC64, {1}}}),
+            "reference: no kernel for elements of type c64");
+}
+
+TEST(Cast, GoesToAndFromLowBitTypes) {
+  const Tensor x = Tensor::of<float>({4}, {1, -300, 1e6f, kNan});
+  const Tensor low = run_one("", "Cast", {x}, {}, {DType::kF8E4M3FN, {4}});
+  const Tensor back = run_one("", "Cast", {low}, {}, {DType::kF32, {4}});
+  expect_close(back, Tensor::of<float>({4}, {1, -288, 448, kNan}), 0, 0);
+  const Attributes open = {{"saturate", int64_t{0}}};
+  const Tensor wide = run_one("", "Cast", {x}, open, {DType::kF8E5M2, {4}});
+  const Tensor again = run_one("", "Cast", {wide}, {}, {DType::kF32, {4}});
+  expect_close(again, Tensor::of<float>({4}, {1, -320, kInf, kNan}), 0, 0);
+  const Tensor bits = run_one("", "Cast", {low}, {}, {DType::kI4, {4}});
+  EXPECT_EQ(std::to_integer<int>(bits.bytes()[0]), 1);
 }
 
 TEST(SpecialFloats, GoThrough) {

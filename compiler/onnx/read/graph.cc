@@ -11,11 +11,11 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "compiler/ir/constant_form.h"
 #include "compiler/onnx/metadata.h"
 #include "compiler/onnx/proto/attribute.h"
 #include "compiler/onnx/proto/failure.h"
 #include "compiler/onnx/proto/type.h"
-#include "compiler/onnx/read/constant.h"
 #include "compiler/onnx/read/order.h"
 
 namespace halfnote::proto {

@@ -30,7 +30,7 @@ void check_ir_version(const onnx::ModelProto& proto) {
 
 void check_opset(const std::string& domain, int64_t version) {
   const int64_t newest = newest_opset(domain);
-  const int64_t oldest = domain.empty() ? kMinOpset : 1;
+  constexpr int64_t oldest = 1;
   if (version >= oldest && (newest == 0 || version <= newest)) return;
   const std::string name = domain.empty() ? "ai.onnx" : domain;
   throw Error(ErrorCode::kUnsupported, "the op-set version of \"" + name + "\" is not supported")

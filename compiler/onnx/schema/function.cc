@@ -65,6 +65,16 @@ bool find_body(const onnx::OpSchema& schema, const onnx::NodeProto& node,
   return schema.BuildContextDependentFunction(context, body, opset);
 }
 
+/// Bodies do not define results that the node leaves out: these go, or, in between, become another
+/// name of the first.
+void drop_absent_outputs(const Graph& graph, NodeId id, onnx::FunctionProto& body) {
+  const auto named = static_cast<int>(graph.outputs(id).size());
+  while (body.output_size() > named) body.mutable_output()->RemoveLast();
+  for (int i = 1; i < body.output_size(); ++i) {
+    if (!graph.output(id, static_cast<size_t>(i)).valid()) body.set_output(i, body.output(0));
+  }
+}
+
 /// A body without imports is in the op-set it was asked for.
 void complete(const Node& node, const Attributes& defaults, int64_t opset, Function& function) {
   function.domain = node.domain;
@@ -92,6 +102,7 @@ std::optional<Function> schema_function_body(const Graph& graph, NodeId id, int6
     const auto version = static_cast<int>(node.domain.empty() ? opset : newest_opset(node.domain));
     onnx::FunctionProto body;
     if (!find_body(schema, proto, input_types(graph, id), version, body)) return std::nullopt;
+    drop_absent_outputs(graph, id, body);
     proto::TensorSource literal;
     Function function = proto::read_function(body, literal);
     complete(node, defaults, opset, function);

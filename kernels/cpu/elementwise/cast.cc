@@ -1,4 +1,6 @@
-// Cast and CastLike between all numeric types and bool.
+// Cast and CastLike between all numeric types and bool. To and from the types of 8 bits and fewer
+// that no processor computes in, an element goes through double, which holds them all.
+#include "base/low_bit.h"
 #include "kernels/cpu/elementwise/parts.h"
 #include "kernels/cpu/support.h"
 #include "kernels/math/convert.h"
@@ -35,8 +37,64 @@ Prepared cast_kernel(const KernelCall& call, CastBlock cast) {
   return make_kernel(body);
 }
 
+using ReadElement = double (*)(const std::byte* from, DType dtype, int64_t index);
+using WriteElement = void (*)(double value, std::byte* to, int64_t index);
+
+double read_code(const std::byte* from, DType dtype, int64_t index) {
+  return read_low_bit(dtype, std::to_integer<uint8_t>(from[index]));
+}
+
+template <class T>
+double read_number(const std::byte* from, DType, int64_t index) {
+  return math::convert_element<double>(reinterpret_cast<const T*>(from)[index]);
+}
+
+template <class T>
+void write_number(double value, std::byte* to, int64_t index) {
+  reinterpret_cast<T*>(to)[index] = math::convert_element<T>(value);
+}
+
+/// The word of attribute `round_mode`, which only f8e8m0 listens to.
+PowerRounding rounding_of(const KernelCall& call) {
+  const std::string word = attributes_of(call).get_string("round_mode", "up");
+  return word == "down"      ? PowerRounding::kDown
+         : word == "nearest" ? PowerRounding::kNearest
+                             : PowerRounding::kUp;
+}
+
+Prepared low_bit_kernel(const KernelCall& call, ReadElement read, WriteElement write) {
+  const bool saturate = attributes_of(call).get_int("saturate", 1) != 0;
+  const Overflow overflow = saturate ? Overflow::kSaturate : Overflow::kInfinity;
+  return make_kernel([=, from = call.inputs[0].dtype, to = call.outputs[0].dtype,
+                      rounding = rounding_of(call), count = call.inputs[0].size(),
+                      threads = call.threads](const KernelBuffers& buffers) {
+    parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const double value = read(buffers.inputs[0], from, i);
+        if (write != nullptr) {
+          write(value, buffers.outputs[0], i);
+        } else {
+          buffers.outputs[0][i] = std::byte{write_low_bit(to, value, overflow, rounding)};
+        }
+      }
+    });
+  });
+}
+
+Prepared prepare_low_bit(const KernelCall& call) {
+  const DType from = call.inputs[0].dtype, to = call.outputs[0].dtype;
+  if (is_low_bit(from) && is_low_bit(to)) return low_bit_kernel(call, read_code, nullptr);
+  return for_any_type(is_low_bit(from) ? to : from, [&]<class T>() {
+    return is_low_bit(from) ? low_bit_kernel(call, read_code, write_number<T>)
+                            : low_bit_kernel(call, read_number<T>, nullptr);
+  });
+}
+
 Prepared prepare_cast(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  if (is_low_bit(call.inputs[0].dtype) || is_low_bit(call.outputs[0].dtype)) {
+    return prepare_low_bit(call);
+  }
   return for_any_type(call.inputs[0].dtype, [&]<class From>() {
     return for_any_type(call.outputs[0].dtype,
                         [&]<class To>() { return cast_kernel(call, cast_block<From, To>); });

@@ -1,12 +1,12 @@
 // One table of spellings, and one function that turns any of them into a tensor.
-#include "compiler/onnx/read/constant.h"
+#include "compiler/ir/constant_form.h"
 
 #include <array>
 #include <string_view>
 
 #include "base/error.h"
 
-namespace halfnote::proto {
+namespace halfnote {
 namespace {
 
 constexpr std::array<std::string_view, 8> kSpellings = {
@@ -68,4 +68,4 @@ void normalize_constant(Attributes& attributes) {
   attributes.set("value", std::move(tensor));
 }
 
-}  // namespace halfnote::proto
+}  // namespace halfnote

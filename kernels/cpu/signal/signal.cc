@@ -1,0 +1,189 @@
+// DFT, STFT and MelWeightMatrix. Transforms are the plain sums, in f64: exact enough for any
+// length, and quick enough for the lengths that models have.
+#include <cmath>
+#include <complex>
+#include <numbers>
+
+#include "kernels/cpu/families.h"
+#include "kernels/cpu/quantized/parts.h"
+#include "kernels/cpu/reals.h"
+
+namespace halfnote::cpu {
+
+namespace {
+
+using Complex = std::complex<double>;
+
+/// `bins` values of the transform of `x`, whose missing elements are zero up to `length`.
+void transform(const std::vector<Complex>& x, int64_t length, bool inverse, int64_t bins,
+               std::vector<Complex>& y) {
+  const double turn = (inverse ? 2 : -2) * std::numbers::pi / static_cast<double>(length);
+  std::vector<Complex> roots;
+  for (int64_t k = 0; k < length; ++k)
+    roots.push_back(std::polar(1.0, turn * static_cast<double>(k)));
+  y.assign(static_cast<size_t>(bins), 0);
+  const auto used = std::min<int64_t>(length, static_cast<int64_t>(x.size()));
+  for (int64_t k = 0; k < bins; ++k) {
+    Complex sum = 0;
+    for (int64_t i = 0; i < used; ++i)
+      sum += x[static_cast<size_t>(i)] * roots[static_cast<size_t>(i * k % length)];
+    y[static_cast<size_t>(k)] = inverse ? sum / static_cast<double>(length) : sum;
+  }
+}
+
+/// A tensor of reals, or of pairs of real and imaginary parts, along one axis.
+struct Line {
+  int64_t dim = 1, inner = 1, parts = 1;  // inner: lines between two elements
+
+  Line(const Shape& shape, size_t axis) : dim(shape[axis]), parts(shape.back()) {
+    const std::span<const int64_t> dims(shape);
+    inner = element_count(dims.subspan(axis + 1, shape.size() - axis - 2));
+  }
+  /// Where element `i` of line `line` starts.
+  int64_t at(int64_t line, int64_t i) const {
+    return ((line / inner * dim + i) * inner + line % inner) * parts;
+  }
+};
+
+Complex read_complex(const std::byte* from, DType dtype, int64_t at, int64_t parts) {
+  return {read_real(from, dtype, at), parts == 2 ? read_real(from, dtype, at + 1) : 0.0};
+}
+
+void write_complex(const Complex& value, std::byte* to, DType dtype, int64_t at, int64_t parts) {
+  write_real(value.real(), to, dtype, at);
+  if (parts == 2) write_real(value.imag(), to, dtype, at + 1);
+}
+
+/// Fills in the second half of a spectrum whose signal is real.
+void mirror(std::vector<Complex>& x, int64_t length) {
+  x.resize(static_cast<size_t>(length / 2 + 1));
+  const auto known = static_cast<int64_t>(x.size());
+  for (int64_t k = known; k < length; ++k)
+    x.push_back(std::conj(x[static_cast<size_t>(length - k)]));
+}
+
+bool fits_parts(const Operand& operand) {
+  return operand.shape.size() >= 2 && (operand.shape.back() == 1 || operand.shape.back() == 2);
+}
+
+Prepared prepare_dft(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  const Operand &in = call.inputs[0], &out = call.outputs[0];
+  if (!is_real(in.dtype) || !is_real(out.dtype)) return Prepared::no("no floats");
+  if (!fits_parts(in) || !fits_parts(out)) return Prepared::no("the last dim is neither 1 nor 2");
+  if (call.has_input(1) && !call.inputs[1].constant) return Prepared::no("the length is not known");
+  if (call.has_input(2) && !call.inputs[2].constant) return Prepared::no("the axis is not known");
+  const int64_t given = call.has_input(2) ? call.inputs[2].constant->at_as_int(0) : -2;
+  const auto rank = static_cast<int64_t>(in.shape.size());
+  const auto axis = static_cast<size_t>(normalize_axis(given, rank));
+  if (axis + 1 == in.shape.size()) return Prepared::no("the axis is that of the parts");
+  const Line from(in.shape, axis), to(out.shape, axis);
+  const bool inverse = attributes_of(call).get_int("inverse", 0) != 0;
+  const bool one_sided = attributes_of(call).get_int("onesided", 0) != 0;
+  int64_t length = inverse && one_sided ? 2 * (from.dim - 1) : from.dim;
+  if (call.has_input(1)) length = call.inputs[1].constant->at_as_int(0);
+  const int64_t bins = one_sided && !inverse ? length / 2 + 1 : length;
+  if (length < 1 || to.dim != bins) return Prepared::no("the output has another length");
+  const int64_t lines = in.size() / std::max<int64_t>(1, from.dim * from.parts);
+  return make_kernel([=, type = in.dtype, result = out.dtype](const KernelBuffers& buffers) {
+    std::vector<Complex> x, y;
+    for (int64_t line = 0; line < lines; ++line) {
+      x.clear();
+      for (int64_t i = 0; i < from.dim; ++i)
+        x.push_back(read_complex(buffers.inputs[0], type, from.at(line, i), from.parts));
+      if (inverse && one_sided) mirror(x, length);
+      transform(x, length, inverse, bins, y);
+      for (int64_t k = 0; k < bins; ++k)
+        write_complex(y[static_cast<size_t>(k)], buffers.outputs[0], result, to.at(line, k),
+                      to.parts);
+    }
+  });
+}
+
+/// signal (batch, length, 1 or 2) -> (batch, frames, bins, 2)
+Prepared prepare_stft(const KernelCall& call) {
+  if (!call.has_input(1) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  const Operand &in = call.inputs[0], &out = call.outputs[0];
+  if (!is_real(in.dtype) || out.dtype != in.dtype) return Prepared::no("no floats");
+  if (in.shape.size() != 3 || out.shape.size() != 4 || !fits_parts(in) || out.shape[3] != 2) {
+    return Prepared::no("the shapes are not those of signals");
+  }
+  if (!call.inputs[1].constant || (call.has_input(3) && !call.inputs[3].constant)) {
+    return Prepared::no("step and length are not known before the first step");
+  }
+  if (!call.has_input(2) && !call.has_input(3)) return Prepared::no("no window and no length");
+  const int64_t step = call.inputs[1].constant->at_as_int(0);
+  const int64_t length =
+      call.has_input(3) ? call.inputs[3].constant->at_as_int(0) : call.inputs[2].size();
+  const bool one_sided = attributes_of(call).get_int("onesided", 1) != 0;
+  const int64_t bins = one_sided ? length / 2 + 1 : length;
+  const bool windowed = call.has_input(2);
+  if (windowed && call.inputs[2].size() != length) return Prepared::no("the window does not fit");
+  const Shape signal = in.shape, result = out.shape;
+  if (step < 1 || length < 1 || length > signal[1] || result[0] != signal[0] ||
+      result[1] != (signal[1] - length) / step + 1 || result[2] != bins) {
+    return Prepared::no("the output has another shape");
+  }
+  return make_kernel([=, type = in.dtype](const KernelBuffers& buffers) {
+    std::vector<Complex> x, y;
+    for (int64_t frame = 0; frame < result[0] * result[1]; ++frame) {
+      const int64_t first = frame / result[1] * signal[1] + frame % result[1] * step;
+      x.clear();
+      for (int64_t i = 0; i < length; ++i) {
+        const double weight = windowed ? read_real(buffers.inputs[2], type, i) : 1.0;
+        x.push_back(weight *
+                    read_complex(buffers.inputs[0], type, (first + i) * signal[2], signal[2]));
+      }
+      transform(x, length, false, bins, y);
+      for (int64_t k = 0; k < bins; ++k)
+        write_complex(y[static_cast<size_t>(k)], buffers.outputs[0], type, (frame * bins + k) * 2,
+                      2);
+    }
+  });
+}
+
+/// The triangles of the mel scale; (dft_length / 2 + 1, num_mel_bins).
+Prepared prepare_mel(const KernelCall& call) {
+  for (size_t i = 0; i < 5; ++i) {
+    if (!call.has_input(i) || call.inputs[i].size() != 1 || !is_element(call.inputs[i].dtype)) {
+      return Prepared::no("five numbers are needed");
+    }
+  }
+  if (!call.has_output(0) || !is_element(call.outputs[0].dtype)) return Prepared::no("no numbers");
+  if (call.outputs[0].shape.size() != 2) return Prepared::no("the output is no matrix");
+  std::array<DType, 5> types{};
+  for (size_t i = 0; i < 5; ++i) types[i] = call.inputs[i].dtype;
+  const int64_t rows = call.outputs[0].shape[0], columns = call.outputs[0].shape[1];
+  return make_kernel([=, type = call.outputs[0].dtype](const KernelBuffers& buffers) {
+    std::array<double, 5> given{};  // mel bins, DFT length, sample rate, lowest, highest frequency
+    for (size_t i = 0; i < 5; ++i) given[i] = read_element(buffers.inputs[i], types[i], 0);
+    const auto to_mel = [](double hertz) { return 2595 * std::log10(1 + hertz / 700); };
+    const double low = to_mel(given[3]);
+    const double step = (to_mel(given[4]) - low) / static_cast<double>(columns + 2);
+    const auto bin = [&](int64_t i) {
+      const double hertz = 700 * (std::pow(10, (static_cast<double>(i) * step + low) / 2595) - 1);
+      return static_cast<int64_t>(std::floor((given[1] + 1) * hertz / given[2]));
+    };
+    for (int64_t j = 0; j < columns; ++j) {
+      const int64_t left = bin(j), top = bin(j + 1), right = bin(j + 2);
+      for (int64_t i = 0; i < rows; ++i) {
+        double weight = i == top ? 1 : 0;
+        if (i >= left && i < top) weight = static_cast<double>(i - left) / (top - left);
+        if (i > top && i < right) weight = static_cast<double>(right - i) / (right - top);
+        write_quantized(weight, buffers.outputs[0], type, i * columns + j, Overflow::kSaturate);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<KernelRow> signal_kernels() {
+  return {
+      {"", "DFT", "reference", prepare_dft},
+      {"", "MelWeightMatrix", "reference", prepare_mel},
+      {"", "STFT", "reference", prepare_stft},
+  };
+}
+
+}  // namespace halfnote::cpu

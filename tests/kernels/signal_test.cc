@@ -1,0 +1,114 @@
+// Fourier transforms, determinants, regions and moving taps, by properties that hold exactly or up
+// to the rounding of f32.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "harness.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr double kEps = 1.2e-7;  // of f32; sums here have at most 16 terms of size 1
+
+Tensor axis(int64_t index) { return Tensor::scalar<int64_t>(index); }
+
+TEST(Dft, OfAnImpulseIsFlat) {
+  const Tensor x = Tensor::of<float>({1, 4, 1}, {1, 0, 0, 0});
+  const Tensor y = run_one("", "DFT", {x, {}, axis(1)}, {}, {DType::kF32, {1, 4, 2}});
+  expect_close(y, Tensor::of<float>({1, 4, 2}, {1, 0, 1, 0, 1, 0, 1, 0}), 0, kEps);
+}
+
+TEST(Dft, IsUndoneByItsInverse) {
+  const Tensor x = random_tensor(DType::kF32, {2, 6, 3, 2}, -1, 1);
+  const OutputSpec same{DType::kF32, {2, 6, 3, 2}};
+  const Tensor y = run_one("", "DFT", {x, {}, axis(1)}, {}, same);
+  const Tensor back = run_one("", "DFT", {y, {}, axis(1)}, {{"inverse", int64_t{1}}}, same);
+  expect_close(back, x, 0, 16 * kEps);
+}
+
+TEST(Dft, OneSidedIsTheFirstHalfAndComesBack) {
+  const Tensor x = random_tensor(DType::kF32, {1, 6, 1}, -1, 1);
+  const Attributes one = {{"onesided", int64_t{1}}};
+  const Attributes back = {{"onesided", int64_t{1}}, {"inverse", int64_t{1}}};
+  const Tensor y = run_one("", "DFT", {x, {}, axis(1)}, one, {DType::kF32, {1, 4, 2}});
+  const Tensor again = run_one("", "DFT", {y, {}, axis(1)}, back, {DType::kF32, {1, 6, 1}});
+  expect_close(again, x, 0, 16 * kEps);
+}
+
+TEST(Dft, OfFramesIsWindowed) {
+  const Tensor x = Tensor::of<float>({1, 4, 1}, {1, 2, 3, 4});
+  const Tensor window = Tensor::of<float>({2}, {1, 0});
+  const Tensor y = run_one("", "STFT", {x, axis(2), window}, {}, {DType::kF32, {1, 2, 2, 2}});
+  expect_close(y, Tensor::of<float>({1, 2, 2, 2}, {1, 0, 1, 0, 3, 0, 3, 0}), 0, 4 * kEps);
+}
+
+TEST(MelWeights, AreTriangles) {
+  const Tensor y = run_one(
+      "", "MelWeightMatrix",
+      {axis(2), axis(16), axis(8192), Tensor::scalar<float>(0), Tensor::scalar<float>(4096)}, {},
+      {DType::kF32, {9, 2}});
+  for (int64_t column = 0; column < 2; ++column) {
+    double largest = 0;
+    for (int64_t row = 0; row < 9; ++row) {
+      const double weight = y.at_as_double(row * 2 + column);
+      EXPECT_GE(weight, 0);
+      largest = std::max(largest, weight);
+    }
+    EXPECT_EQ(largest, 1);
+  }
+}
+
+TEST(Det, SwapsRowsForAPivot) {
+  const Tensor x = Tensor::of<float>({2, 2, 2}, {0, 2, 3, 4, 1, 2, 2, 4});
+  const Tensor y = run_one("", "Det", {x}, {}, {DType::kF32, {2}});
+  expect_close(y, Tensor::of<float>({2}, {-6, 0}), 0, 0);
+  EXPECT_THROW(run_one("", "Det", {Tensor::of<float>({1, 2}, {1, 2})}, {}, {DType::kF32, {}}),
+               Error);
+}
+
+TEST(RoiAlign, OfAPlaneReadsThePlane) {
+  // x(row, column) = 4·row + column is linear: the mean of a bin is its value in the middle.
+  std::vector<float> plane;
+  for (int i = 0; i < 16; ++i) plane.push_back(static_cast<float>(i));
+  const Tensor x = Tensor::of<float>({1, 1, 4, 4}, std::span<const float>(plane));
+  const Tensor roi = Tensor::of<float>({1, 4}, {0.5f, 0.5f, 2.5f, 2.5f});
+  const Tensor y = run_one("", "RoiAlign", {x, roi, Tensor::of<int64_t>({1}, {0})},
+                           {{"sampling_ratio", int64_t{2}},
+                            {"coordinate_transformation_mode", std::string("half_pixel")}},
+                           {DType::kF32, {1, 1, 2, 2}});
+  // The region is [0, 2] in pixels; bins are centred at 0.5 and 1.5.
+  expect_close(y, Tensor::of<float>({1, 1, 2, 2}, {2.5f, 3.5f, 6.5f, 7.5f}), 8 * kEps, 0);
+  EXPECT_THROW(run_one("", "RoiAlign", {x, roi, Tensor::of<int64_t>({1}, {7})}, {},
+                       {DType::kF32, {1, 1, 1, 1}}),
+               Error)
+      << "no such image";
+}
+
+TEST(DeformConv, WithoutOffsetsIsAConvolution) {
+  const Tensor x = random_tensor(DType::kF32, {2, 4, 5, 4}, -1, 1, 1);
+  const Tensor w = random_tensor(DType::kF32, {6, 2, 3, 2}, -1, 1, 2);
+  const Attributes attributes = {{"group", int64_t{2}},
+                                 {"pads", std::vector<int64_t>{1, 0, 1, 1}},
+                                 {"strides", std::vector<int64_t>{2, 1}}};
+  const OutputSpec out{DType::kF32, {2, 6, 3, 4}};
+  const Tensor offsets(DType::kF32, {2, 12, 3, 4});
+  const Tensor wanted = run_one("", "Conv", {x, w}, attributes, out);
+  const Tensor y = run_one("", "DeformConv", {x, w, offsets}, attributes, out);
+  expect_close(y, wanted, 0, 16 * kEps);
+}
+
+TEST(DeformConv, MovesTapsByTheOffsets) {
+  const Tensor x = Tensor::of<float>({1, 1, 1, 3}, {1, 2, 4});
+  const Tensor w = Tensor::of<float>({1, 1, 1, 1}, {1});
+  // Down by 0, right by 1/2, 1 and 1: the last tap reads outside.
+  const Tensor offsets = Tensor::of<float>({1, 2, 1, 3}, {0, 0, 0, 0.5f, 1, 1});
+  const Tensor mask = Tensor::of<float>({1, 1, 1, 3}, {1, 0.5f, 1});
+  const Tensor y =
+      run_one("", "DeformConv", {x, w, offsets, {}, mask}, {}, {DType::kF32, {1, 1, 1, 3}});
+  expect_close(y, Tensor::of<float>({1, 1, 1, 3}, {1.5f, 2, 0}), 0, 0);
+}
+
+}  // namespace
+}  // namespace halfnote::test
