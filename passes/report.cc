@@ -187,7 +187,7 @@ std::string report_summary(const Report& report) {
   const int64_t kept = constant_notes(report, "assign-precision");
   const int64_t mended = constant_notes(report, "mend-constants");
   if (kept + mended > 0) {
-    text += fmt::format("constants      {} nodes kept in FP32 for them, {} bounds taken away\n",
+    text += fmt::format("constants      {} node(s) kept in FP32 for them, {} bound(s) taken away\n",
                         kept, mended);
   }
   return text;
