@@ -159,7 +159,7 @@ TEST(Import, AllThatIsUnsupportedIsOneError) {
 TEST(Import, AllOpsWithoutAKernelAreTold) {
   const Workplace place;
   place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x) => (float[2,2] y, float[] z) {
-    [det] d = Det (x)
+    [draw] d = Bernoulli (x)
     [first] s = Unique (x)
     [second] t = Unique (d)
     [add] y = Add (x, d)
@@ -168,7 +168,7 @@ TEST(Import, AllOpsWithoutAKernelAreTold) {
   const Outcome outcome = place.run(words("compile m.onnxtxt --inference -o a.onnx"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("warning: m.onnxtxt: the CPU has no kernel for 2 op(s)"));
-  EXPECT_THAT(outcome.err, HasSubstr("Det (op-set 23; 1 node; no kernel): det"));
+  EXPECT_THAT(outcome.err, HasSubstr("Bernoulli (op-set 23; 1 node; no kernel): draw"));
   EXPECT_THAT(outcome.err, HasSubstr("Unique (op-set 23; 1 node; no kernel): second"));
 }
 
