@@ -12,6 +12,7 @@ bool lift_opset(Model& model, PassContext& context);
 bool bind_dims(Graph& graph, PassContext& context);
 bool choose_trainable(Model& model, PassContext& context);
 bool infer_shapes(Graph& graph, PassContext& context);
+bool lower_ops(Graph& graph, PassContext& context);
 bool fold_constants(Graph& graph, PassContext& context);
 bool canonicalize(Graph& graph, PassContext& context);
 bool eliminate_common(Graph& graph, PassContext& context);

@@ -25,6 +25,8 @@ constexpr PassRow kRows[] = {
     {"choose-trainable", nullptr, choose_trainable, kAll, kImp, kImp, false,
      "weights must not be folded as if they were constants"},
     {"infer-shapes", infer_shapes, nullptr, kAll, kImp, kImp, true, "every later pass reads types"},
+    {"lower-ops", lower_ops, nullptr, kAll, kImp, kImp, true,
+     "composite ops become simple ones: one gradient rule and one kernel for each of these"},
     {"fold-constants", fold_constants, nullptr, kAll, kImp, kImp, false,
      "the shape arithmetic of exporters disappears"},
     {"canonicalize", canonicalize, nullptr, kAll, kImp, kImp, false,

@@ -121,6 +121,13 @@ TEST(OperatorTable, EveryRowStatesAGradientOrAReason) {
   }
 }
 
+TEST(OperatorTable, LoweredOpsStateNoGradient) {
+  for (const OperatorRow& row : operator_rows()) {
+    if (row.lower != nullptr) EXPECT_EQ(row.gradient, nullptr) << name_of(row);
+    EXPECT_EQ(row.no_gradient == kLowered, row.lower != nullptr) << name_of(row);
+  }
+}
+
 TEST(OperatorTable, OurOpsHaveInferenceAndBodyAndOnnxOpsHaveNone) {
   for (const OperatorRow& row : operator_rows()) {
     const bool ours = row.domain == kHalfnoteDomain;

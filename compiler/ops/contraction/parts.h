@@ -26,4 +26,11 @@ std::vector<Expr> conv_grad_input_body(BodyContext& body);
 std::vector<Expr> conv_grad_weight_body(BodyContext& body);
 std::vector<Expr> conv_gradient(GradientContext& rule);
 
+// attention.cc
+std::vector<Expr> lower_attention(LowerContext& rule);
+std::vector<Expr> lower_rotary_embedding(LowerContext& rule);
+
+// einsum.cc
+std::vector<Expr> lower_einsum(LowerContext& rule);
+
 }  // namespace halfnote::contraction

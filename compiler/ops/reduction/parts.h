@@ -30,4 +30,9 @@ std::vector<Expr> average_pool_gradient(GradientContext& rule);
 std::vector<Expr> max_pool_grad_body(BodyContext& body);
 std::vector<Expr> average_pool_grad_body(BodyContext& body);
 
+// resize.cc
+std::vector<Expr> resize_gradient(GradientContext& rule);
+std::vector<ValueType> infer_resize_grad(const Graph& graph, NodeId node);
+std::vector<Expr> resize_grad_body(BodyContext& body);
+
 }  // namespace halfnote::reduction

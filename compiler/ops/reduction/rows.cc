@@ -174,6 +174,15 @@ constexpr OperatorRow kPoolRows[] = {
      .infer = infer_max_pool_grad,
      .body = max_pool_grad_body,
      .note = "gradient of MaxPool; overlapping windows add in f32"},
+    {.domain = kHalfnoteDomain,
+     .name = "ResizeGrad",
+     .precision = kFp32,
+     .legality = {1, 1},
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kSecond,
+     .infer = infer_resize_grad,
+     .body = resize_grad_body,
+     .note = "gradient of Resize in all modes"},
 };
 
 }  // namespace

@@ -6,7 +6,7 @@ namespace halfnote::cpu {
 
 std::vector<KernelRow> reduction_kernels() {
   std::vector<KernelRow> all;
-  for (auto part : {reduce_rows, along_rows, pool_rows, pool_grad_rows}) {
+  for (auto part : {reduce_rows, along_rows, pool_rows, pool_grad_rows, resize_rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }
