@@ -154,7 +154,8 @@ std::vector<double> scales_of(const Attributes& attributes, const ResizeOperands
                                        : -1;
   }
   if (common < 0) invalid("keep_aspect_ratio_policy", policy);
-  for (size_t i = 0; i < axes.size() && !stretch; ++i) scales[static_cast<size_t>(axes[i])] = common;
+  for (size_t i = 0; i < axes.size() && !stretch; ++i)
+    scales[static_cast<size_t>(axes[i])] = common;
   return scales;
 }
 

@@ -8,15 +8,19 @@
 namespace halfnote {
 namespace {
 
-/// The product of some sizes: a number, a symbol alone, or open.
+/// The product of some sizes: a number, or a symbol made of theirs, so that the same product is the
+/// same dim wherever it is made; open where a size is.
 Dim product_of(const std::vector<Extent>& sizes) {
-  if (sizes.size() == 1) return sizes[0].dim();
   int64_t product = 1;
+  std::string symbols;
   for (const Extent& size : sizes) {
-    if (!size.dim().known()) return Dim();
-    product = checked_mul(product, size.dim().value);
+    const Dim dim = size.dim();
+    if (!dim.known() && dim.symbol.empty()) return Dim();
+    if (!dim.known()) symbols += (symbols.empty() ? "" : "_times_") + dim.symbol;
+    if (dim.known()) product = checked_mul(product, dim.value);
   }
-  return Dim(product);
+  if (symbols.empty()) return Dim(product);
+  return Dim::named(product == 1 ? symbols : symbols + "_times_" + std::to_string(product));
 }
 
 Expr size_of_axis(Builder& b, const Extent& size) {
@@ -33,9 +37,7 @@ Expr computed_product(Builder& b, const std::vector<Extent>& sizes) {
 
 }  // namespace
 
-Dim Extent::dim() const {
-  return of.valid() ? of.shape()[static_cast<size_t>(axis)] : Dim(axis);
-}
+Dim Extent::dim() const { return of.valid() ? of.shape()[static_cast<size_t>(axis)] : Dim(axis); }
 
 Expr with_shape(Expr x, const SymbolicShape& shape) {
   ValueType& type = x.builder->graph().value(x.id).type;
@@ -69,12 +71,15 @@ Expr reshape_to(Expr x, const std::vector<std::vector<Extent>>& dims) {
   Builder& b = *x.builder;
   SymbolicShape shape;
   for (const std::vector<Extent>& sizes : dims) shape.push_back(product_of(sizes));
-  const auto is_open = [](const Dim& dim) { return !dim.known(); };
-  const auto open = std::count_if(shape.begin(), shape.end(), is_open);
+  const SymbolicShape from = x.shape();
   const bool empty = std::any_of(shape.begin(), shape.end(), [](const Dim& d) { return d.is(0); });
-  if (open == 0 || (open == 1 && !empty)) {
-    std::vector<int64_t> numbers;
-    for (const Dim& dim : shape) numbers.push_back(dim.known() ? dim.value : -1);
+  // 0 copies the dim of x that stands at the same place, one dim may be what is left over.
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const bool copied = !empty && i < from.size() && shape[i].same_as(from[i]);
+    numbers.push_back(shape[i].known() ? shape[i].value : copied ? 0 : -1);
+  }
+  if (std::count(numbers.begin(), numbers.end(), -1) <= (empty ? 0 : 1)) {
     Attributes attributes;
     if (empty) attributes.set("allowzero", int64_t{1});
     return with_shape(b.op("Reshape", {x, b.ints(numbers)}, std::move(attributes)), shape);

@@ -24,6 +24,16 @@ int64_t default_opset(const Model& model) {
   return found == model.opsets.end() ? kOpsetVersion : found->second;
 }
 
+/// The value that an attribute of a function body takes from the call, or by default.
+std::optional<Attribute> resolved(const Function& function, const Attributes& given,
+                                  const AttributeReference& reference) {
+  if (const Attribute* attribute = given.find(reference.name)) return *attribute;
+  for (const auto& [name, value] : function.default_attributes) {
+    if (name == reference.name) return value;
+  }
+  return std::nullopt;
+}
+
 /// Expands a node newer than op-set 23 by its schema's function. False if it has none.
 bool expand_newer(Graph& graph, NodeId node, int64_t opset) {
   const auto body = schema_function_body(graph, node, opset);
@@ -33,6 +43,9 @@ bool expand_newer(Graph& graph, NodeId node, int64_t opset) {
   for (size_t i = 0; i < formal.size(); ++i) values[formal[i]] = graph.input(node, i);
   CloneOptions options;
   options.prefix = graph.node(node).name + "/";
+  options.resolve = [&](const AttributeReference& reference) {
+    return resolved(*body, graph.node(node).attributes, reference);
+  };
   const std::vector<ValueId> results =
       clone_into(graph, graph.before(node), body->body, values, options);
   for (size_t i = 0; i < graph.outputs(node).size(); ++i) {

@@ -3,14 +3,12 @@
 //   y = Einsum <equation = "ij,jk"> (a, b)   ──▶   y = MatMul(a, b)
 //
 // Exact as far as the op's definition is: the same sums, in f32 accumulation. Gradients, precision
-// and kernels are then those of the simpler ops. New nodes bear the old node's name as prefix and as
-// origin, so that name patterns of a policy still find them. Leaves alone: ops without a lowering,
-// calls that a rule leaves alone because a kernel does them better.
+// and kernels are then those of the simpler ops. New nodes bear the old node's name as prefix and
+// as origin, so that name patterns of a policy still find them. Leaves alone: ops without a
+// lowering, calls that a rule leaves alone because a kernel does them better.
 #include "passes/canonical/lower_ops.h"
 
 #include "base/error.h"
-#include "compiler/ir/walk.h"
-#include "compiler/onnx/schema.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
 
@@ -54,16 +52,24 @@ class Lowering {
       throw error.within(place);
     }
     changed_ = true;
-    visit_new(before, node, depth + 1);
+    const std::vector<NodeId> made = made_between(before, node);
+    if (row->precision == PrecisionClass::kFp32) mark(made, *row);
+    for (NodeId inner : made) visit(inner, depth + 1);
     graph_.remove(node);
   }
 
-  /// Lowers what stands between `before` and `node`.
-  void visit_new(NodeId before, NodeId node, int depth) {
+  /// The parts of an op of class fp32 have that class, whatever their own is.
+  void mark(const std::vector<NodeId>& nodes, const OperatorRow& row) {
+    for (NodeId node : nodes) {
+      graph_.node(node).metadata.emplace_back(kLoweredFromKey, row.name);
+    }
+  }
+
+  std::vector<NodeId> made_between(NodeId before, NodeId node) const {
     std::vector<NodeId> made;
     NodeId at = before.valid() ? graph_.next(before) : graph_.first(graph_.node(node).region);
     for (; at.valid() && at != node; at = graph_.next(at)) made.push_back(at);
-    for (NodeId inner : made) visit(inner, depth);
+    return made;
   }
 
   std::vector<Expr> lower(NodeId node, const OperatorRow& row, const std::string& name) {
@@ -71,33 +77,12 @@ class Lowering {
     b.set_role(graph_.node(node).role);
     b.set_origin(name);
     b.set_prefix(name + "/");
-    LowerContext rule{b, node, {}, {}, [&] { return expand(b, node, name); }};
+    LowerContext rule{b, node, {}, {}};
     for (ValueId input : graph_.inputs(node)) rule.inputs.push_back(b.value(input));
     for (ValueId output : graph_.outputs(node)) {
       rule.wanted.push_back(output.valid() && graph_.has_uses(output));
     }
     return row.lower(rule);
-  }
-
-  /// ONNX's function body as nodes before `node`, typed.
-  std::vector<Expr> expand(Builder& b, NodeId node, const std::string& name) {
-    const auto body = schema_function_body(graph_, node, kOpsetVersion);
-    if (!body) throw Error(ErrorCode::kUnsupported, "ONNX gives no function for this call");
-    const NodeId before = graph_.prev(node);
-    ValueMap values;
-    const auto formal = body->body.inputs();
-    for (size_t i = 0; i < formal.size(); ++i) values[formal[i]] = graph_.input(node, i);
-    CloneOptions options;
-    options.prefix = name + "/";
-    options.role = graph_.node(node).role;
-    options.origin = name;
-    const std::vector<ValueId> results =
-        clone_into(graph_, graph_.before(node), body->body, values, options);
-    NodeId at = before.valid() ? graph_.next(before) : graph_.first(graph_.node(node).region);
-    for (; at != node; at = graph_.next(at)) infer_(graph_, at);
-    std::vector<Expr> expressions;
-    for (ValueId result : results) expressions.push_back(b.value(result));
-    return expressions;
   }
 
   /// Gives names, types and uses of the node's results to `results`.
@@ -108,8 +93,8 @@ class Lowering {
       const ValueId output = graph_.output(node, i);
       if (!output.valid() || !graph_.has_uses(output)) continue;
       if (i >= results.size() || !results[i].valid()) {
-        throw Error(ErrorCode::kUnsupported, "result " + std::to_string(i) +
-                                                 " has no form in simpler ops");
+        throw Error(ErrorCode::kUnsupported,
+                    "result " + std::to_string(i) + " has no form in simpler ops");
       }
       // An operand that is passed through keeps its own name.
       const bool own = graph_.value(results[i].id).kind == ValueKind::kResult &&

@@ -219,7 +219,8 @@ TEST(LayerNormalization, BroadcastsScaleAndBias) {
   const Tensor x = random_tensor(DType::kF32, shape, -1, 1, 1);
   const Tensor one = Tensor::full(DType::kF32, {5}, 1);
   const Attributes axis{{"axis", int64_t{1}}};
-  for (const Shape& own : {Shape{1}, Shape{5}, Shape{4, 1}, Shape{1, 1, 5}, Shape{3, 1, 1}, shape}) {
+  for (const Shape& own :
+       {Shape{1}, Shape{5}, Shape{4, 1}, Shape{1, 1, 5}, Shape{3, 1, 1}, shape}) {
     SCOPED_TRACE(to_string(own));
     const Tensor scale = random_tensor(DType::kF32, own, 0.5, 1.5, 2);
     const Tensor y = run_one("", "LayerNormalization", {x, scale, scale}, axis);

@@ -130,11 +130,8 @@ TEST(NormalizationGradient, GroupsAndInstances) {
       expect_gradient(test, Dims::kSymbolic);
     }
     if (shape.size() < 3) continue;
-    const GradientCase test{to_string(shape),
-                            "InstanceNormalization",
-                            {{"epsilon", 1e-3f}},
-                            inputs,
-                            {0, 1, 2}};
+    const GradientCase test{
+        to_string(shape), "InstanceNormalization", {{"epsilon", 1e-3f}}, inputs, {0, 1, 2}};
     expect_gradient(test);
     expect_gradient(test, Dims::kSymbolic);
   }

@@ -11,9 +11,9 @@ namespace {
 
 using Text = std::string;
 
-constexpr const char* kCoordinates[] = {
-    "half_pixel",   "half_pixel_symmetric", "pytorch_half_pixel",
-    "align_corners", "asymmetric",           "tf_crop_and_resize"};
+constexpr const char* kCoordinates[] = {"half_pixel",         "half_pixel_symmetric",
+                                        "pytorch_half_pixel", "align_corners",
+                                        "asymmetric",         "tf_crop_and_resize"};
 
 struct Form {
   const char* name;
@@ -41,7 +41,8 @@ Tensor image(const Shape& shape) { return random_tensor(DType::kF64, shape, 3); 
 TEST(ResizeGradient, AllModesByScales) {
   for (const char* coordinates : kCoordinates) {
     for (const Form& form : kForms) {
-      for (const std::vector<float>& scales : {std::vector<float>{1, 1, 1.7f, 0.6f}, {1, 1, 2, 3}}) {
+      for (const std::vector<float>& scales :
+           {std::vector<float>{1, 1, 1.7f, 0.6f}, {1, 1, 2, 3}}) {
         Attributes attributes = form.attributes;
         attributes.set("coordinate_transformation_mode", Text(coordinates));
         const Tensor roi = floats({0, 0, -0.2f, 0.1f, 1, 1, 0.8f, 1.1f});
@@ -78,14 +79,9 @@ TEST(ResizeGradient, SymbolicBatch) {
 }
 
 TEST(ResizeGradient, ComputedScalesAreRefused) {
-  const GradientCase test{"computed",
-                          "Resize",
-                          {},
-                          {image({1, 1, 2, 2}), Tensor{}, Tensor{}, ints({1, 1, 4, 4})},
-                          {0},
-                          1,
-                          {},
-                          {3}};
+  const GradientCase test{
+      "computed", "Resize", {}, {image({1, 1, 2, 2}), Tensor{}, Tensor{}, ints({1, 1, 4, 4})},
+      {0},        1,        {}, {3}};
   EXPECT_THROW(rule_gradients(test, {image({1, 1, 4, 4})}), Error);
 }
 

@@ -36,6 +36,7 @@ const GoldenRow kRows[] = {
     {"bind-dims", Sides::kExact},
     {"choose-trainable", Sides::kExact},
     {"infer-shapes", Sides::kExact},
+    {"lower-ops", Sides::kRuns},
     {"fold-constants", Sides::kExact},
     {"canonicalize", Sides::kExact},
     {"eliminate-common", Sides::kExact},

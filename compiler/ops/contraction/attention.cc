@@ -39,7 +39,8 @@ Expr split_heads(Expr x, int64_t heads) {
     throw Error(ErrorCode::kModel, "the number of heads does not divide the hidden size")
         .expected("a divisor of " + std::to_string(hidden), std::to_string(heads));
   }
-  return reshape_to(x, {{{x, 0}}, {{x, 1}}, {Extent::number(heads)}, {Extent::number(hidden / heads)}});
+  return reshape_to(
+      x, {{{x, 0}}, {{x, 1}}, {Extent::number(heads)}, {Extent::number(hidden / heads)}});
 }
 
 /// (B, S, heads·D) or (B, heads, S, D) as the latter.
@@ -71,7 +72,12 @@ Heads heads_of(LowerContext& rule) {
   Heads heads{by_head(rule, 0, "q_num_heads"), by_head(rule, 1, "kv_num_heads"),
               by_head(rule, 2, "kv_num_heads")};
   heads.key = with_past(rule, 4, heads.key);
-  heads.value = with_past(rule, 5, heads.value);
+  if (rule.has_input(5)) {  // as many values as keys
+    heads.value = with_past(rule, 5, heads.value);
+    SymbolicShape shape = heads.value.shape();
+    shape[2] = heads.key.shape()[2];
+    with_shape(heads.value, shape);
+  }
   const Dim q = heads.query.shape()[1], k = heads.key.shape()[1];
   if (q.same_as(k)) return heads;
   const int64_t many = known_size(heads.query, 1, "the number of heads of Q");
@@ -87,10 +93,8 @@ Heads heads_of(LowerContext& rule) {
 /// (B, heads, S, D) as (B, heads of K, group·S, D).
 Expr grouped(const Heads& heads, Expr x) {
   if (heads.group == 1) return x;
-  return reshape_to(x, {{{x, 0}},
-                        {{heads.key, 1}},
-                        {Extent::number(heads.group), {heads.query, 2}},
-                        {{x, 3}}});
+  return reshape_to(
+      x, {{{x, 0}}, {{heads.key, 1}}, {Extent::number(heads.group), {heads.query, 2}}, {{x, 3}}});
 }
 
 /// … and back.
@@ -112,8 +116,8 @@ Expr scaled_query(LowerContext& rule, Expr query) {
 /// 0 … size − 1 as int64.
 Expr counting(Builder& b, const Extent& size) {
   const auto number = [&](int64_t n) { return b.constant(Tensor::scalar<int64_t>(n)); };
-  const Expr count = size.dim().known() ? number(size.dim().value)
-                                        : b.reshape(sizes_of(b, {size}), b.ints({}));
+  const Expr count =
+      size.dim().known() ? number(size.dim().value) : b.reshape(sizes_of(b, {size}), b.ints({}));
   return with_shape(b.op("Range", {number(0), count, number(1)}), {size.dim()});
 }
 
@@ -131,9 +135,8 @@ Expr full_mask(Expr mask, Expr key) {
   const Dim own = mask.shape().back(), all = key.shape()[2];
   if (!own.known() || !all.known() || own.value >= all.value || own.is(1)) return mask;
   const bool is_bool = mask.dtype() == DType::kBool;
-  const Expr hidden =
-      is_bool ? b.constant(Tensor::scalar<bool>(false))
-              : b.scalar(mask.dtype(), -std::numeric_limits<double>::infinity());
+  const Expr hidden = is_bool ? b.constant(Tensor::scalar<bool>(false))
+                              : b.scalar(mask.dtype(), -std::numeric_limits<double>::infinity());
   return b.op("Pad", {mask, b.ints({0, all.value - own.value}), hidden, b.ints({-1})});
 }
 

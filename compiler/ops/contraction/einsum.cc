@@ -69,8 +69,8 @@ Term without_repeats(Term term) {
   Builder& b = *term.x.builder;
   for (size_t i = 0; i < term.labels.size(); ++i) {
     const int label = term.labels[i];
-    const auto twin = std::find(term.labels.begin() + static_cast<int64_t>(i) + 1,
-                                term.labels.end(), label);
+    const auto twin =
+        std::find(term.labels.begin() + static_cast<int64_t>(i) + 1, term.labels.end(), label);
     if (twin == term.labels.end()) continue;
     const int64_t second = twin - term.labels.begin();
     std::vector<int64_t> perm;
@@ -116,8 +116,8 @@ Term without_units(const Term& term, const Term& other) {
   std::vector<int64_t> axes;
   Term result{term.x, {}};
   for (int label : term.labels) {
-    const bool unit = term.dim(label).is(1) && contains(other.labels, label) &&
-                      !other.dim(label).is(1);
+    const bool unit =
+        term.dim(label).is(1) && contains(other.labels, label) && !other.dim(label).is(1);
     if (unit) axes.push_back(term.axis(label));
     if (!unit) result.labels.push_back(label);
   }
@@ -228,8 +228,7 @@ Term product(Term a, Term b, const Labels& needed) {
 std::vector<Expr> lower_einsum(LowerContext& rule) {
   std::vector<int> ranks;
   for (const Expr& input : rule.inputs) ranks.push_back(input.rank());
-  const Equation equation =
-      parse_equation(rule.attributes().get_string("equation", ""), ranks);
+  const Equation equation = parse_equation(rule.attributes().get_string("equation", ""), ranks);
   Term term;
   for (size_t i = 0; i < rule.inputs.size(); ++i) {
     Labels needed = equation.result;

@@ -4,6 +4,7 @@
 #include "compiler/ir/model.h"
 #include "compiler/ops/contraction/parts.h"
 #include "compiler/ops/families.h"
+#include "compiler/ops/reduction/parts.h"
 
 namespace halfnote {
 namespace {
@@ -35,7 +36,8 @@ constexpr OperatorRow kOnnxRows[] = {
      .precision = kInfer,
      .legality = {18, 18},
      .scale = ScaleRule::kFirst,
-     .no_gradient = "not in this release: gradient of Col2Im",
+     .no_gradient = kLowered,
+     .lower = reduction::lower_col2im,
      .note = "adds overlapping blocks into an image"},
     {.name = "Conv",
      .precision = kAllow,

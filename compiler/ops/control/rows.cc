@@ -16,8 +16,6 @@ constexpr std::string_view kInteger = "the operands or results are quantized: no
 constexpr std::string_view kText = "works on strings or encoded bytes: no gradient exists";
 constexpr std::string_view kGenerated = "made from counts: no gradient exists";
 constexpr std::string_view kSpectral = "not in this release: gradients of Fourier transforms";
-constexpr std::string_view kResampling =
-    "not in this release: gradients of resampling; use ConvTranspose or DepthToSpace";
 
 std::vector<OperatorRow> control_flow() {
   return {
@@ -116,14 +114,16 @@ std::vector<OperatorRow> sampling() {
       {.name = "AffineGrid",
        .precision = kFp32,
        .legality = {20, 20},
-       .no_gradient = kResampling,
+       .no_gradient = kLowered,
+       .lower = reduction::lower_affine_grid,
        .note = "coordinates need f32"},
       {.name = "GridSample",
        .precision = kFp32,
        .legality = {16, 22},
        .fp32_inputs = 1u << 1,
        .scale = ScaleRule::kFirst,
-       .no_gradient = kResampling,
+       .no_gradient = kLowered,
+       .lower = reduction::lower_grid_sample,
        .note = "the grid stays f32"},
       {.name = "NonMaxSuppression",
        .precision = kFp32,

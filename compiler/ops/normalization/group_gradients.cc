@@ -42,8 +42,9 @@ Expr channel_sums(Expr x, int64_t before, int64_t after) {
   kernel[0] = before + after + 1;
   pads[0] = before;
   pads[spatial] = after;
-  const Expr mean = b.op("AveragePool", {unsqueeze(x, {1})},
-                         {{"kernel_shape", kernel}, {"pads", pads}, {"count_include_pad", int64_t{1}}});
+  const Expr mean =
+      b.op("AveragePool", {unsqueeze(x, {1})},
+           {{"kernel_shape", kernel}, {"pads", pads}, {"count_include_pad", int64_t{1}}});
   return movement::with_type_of(squeeze(mean, {1}) * static_cast<double>(kernel[0]), x);
 }
 

@@ -60,8 +60,9 @@ std::vector<Expr> layer_normalization_gradient(GradientContext& rule) {
   const Expr inv_std = rule.request_output(2);
   const bool by_line = varies_by_line(scale, x, axis);
   const Expr line = by_line ? ones_from(x, axis) : as_line(scale, x, axis);
-  const auto grads = b.ops("LayerNormalizationGrad", {by_line ? dy * scale : dy, x, line, mean, inv_std},
-                           3, {{"axis", axis}}, kHalfnoteDomain);
+  const auto grads =
+      b.ops("LayerNormalizationGrad", {by_line ? dy * scale : dy, x, line, mean, inv_std}, 3,
+            {{"axis", axis}}, kHalfnoteDomain);
   std::vector<Expr> results(rule.inputs.size(), b.none());
   results[0] = grads[0];
   if (rule.needed[1] && by_line) {
@@ -92,8 +93,8 @@ std::vector<Expr> rms_normalization_gradient(GradientContext& rule) {
   const Expr wide_x = same(x), wide_scale = same(scale), dy = same(rule.grads[0]);
   const bool by_line = varies_by_line(scale, x, axis);
   const Expr line = by_line ? ones_from(wide_x, axis) : as_line(wide_scale, x, axis);
-  const auto grads = b.ops("RMSNormalizationGrad", {by_line ? dy * wide_scale : dy, wide_x, line}, 2,
-                           attributes, kHalfnoteDomain);
+  const auto grads = b.ops("RMSNormalizationGrad", {by_line ? dy * wide_scale : dy, wide_x, line},
+                           2, attributes, kHalfnoteDomain);
   std::vector<Expr> results = {b.cast(grads[0], x.dtype()), b.none()};
   if (!rule.needed[1]) return results;
   Expr full = grads[1];

@@ -90,8 +90,8 @@ void rms_inverses(const RmsPlan& plan, const KernelBuffers& buffers, int64_t beg
 }
 
 template <class T>
-void rms_columns(const RmsPlan& plan, const Sums& sums, const KernelBuffers& buffers,
-                 int64_t begin, int64_t end) {
+void rms_columns(const RmsPlan& plan, const Sums& sums, const KernelBuffers& buffers, int64_t begin,
+                 int64_t end) {
   std::array<double, kColumns> d_scale{};
   for (int64_t line = 0; line < plan.lines.count; ++line) {
     const T* dy = buffers.in<T>(0) + line * plan.lines.length;
@@ -132,9 +132,8 @@ Prepared prepare_rms(const KernelCall& call) {
         });
       }
       if (!plan.has_dx) return;
-      parallel_blocks(plan.lines.count, grain, plan.threads, [&](int64_t begin, int64_t end) {
-        rms_lines<T>(plan, buffers, begin, end);
-      });
+      parallel_blocks(plan.lines.count, grain, plan.threads,
+                      [&](int64_t begin, int64_t end) { rms_lines<T>(plan, buffers, begin, end); });
     };
     return make_kernel(body, workspace.size(), over_operands);
   });
@@ -228,9 +227,8 @@ Prepared prepare_group(const KernelCall& call) {
   return for_float_type(call.inputs[1].dtype, [&]<class T>() {
     const auto body = [plan, sums](const KernelBuffers& buffers) {
       const int64_t count = plan.channels == 0 ? 0 : plan.batch * plan.groups;
-      parallel_blocks(count, 1, plan.threads, [&](int64_t group, int64_t) {
-        group_gradient<T>(plan, buffers, group);
-      });
+      parallel_blocks(count, 1, plan.threads,
+                      [&](int64_t group, int64_t) { group_gradient<T>(plan, buffers, group); });
       if (sums.any()) sum_over_batch(plan, sums, buffers);
     };
     return make_kernel(body, workspace.size(), over_operands);

@@ -26,8 +26,8 @@ struct LineParameter {
         room(workspace.add_elements<M>(room_for_reals<M>(operand))) {
     const Shape own = aligned_to(operand.shape, x.size());
     const std::span<const int64_t> dims(own), line(x);
-    is_plain = size == 1 || (size == element_count(line.subspan(lead)) &&
-                             element_count(dims.first(lead)) == 1);
+    is_plain = size == 1 ||
+               (size == element_count(line.subspan(lead)) && element_count(dims.first(lead)) == 1);
     if (is_plain) return;
     outer = offsets(own, x, 0, lead);
     inner = offsets(own, x, lead, x.size());
@@ -51,8 +51,7 @@ struct LineParameter {
   static std::vector<int64_t> offsets(const Shape& own, const Shape& x, size_t from, size_t to) {
     const Shape strides = strides_of(own);
     const std::span<const int64_t> dims(x);
-    std::vector<int64_t> all(
-        static_cast<size_t>(element_count(dims.subspan(from, to - from))));
+    std::vector<int64_t> all(static_cast<size_t>(element_count(dims.subspan(from, to - from))));
     for (size_t i = 0; i < all.size(); ++i) {
       auto rest = static_cast<int64_t>(i);
       for (size_t d = to; d-- > from; rest /= x[d]) {
