@@ -69,9 +69,10 @@ void add_operator(std::string& text, const Node& node) {
   }
   add_line(text, "class", class_name(row->precision));
   add_line(text, "legal in", legality_text(row->legality));
-  add_line(
-      text, "gradient",
-      row->gradient != nullptr ? std::string("yes") : fmt::format("none: {}", row->no_gradient));
+  const char* form = row->lower != nullptr ? "yes: {}" : "none: {}";
+  add_line(text, "gradient",
+           row->gradient != nullptr ? std::string("yes")
+                                    : fmt::format(fmt::runtime(form), row->no_gradient));
   add_line(text, "note", row->note);
 }
 

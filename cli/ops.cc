@@ -46,8 +46,9 @@ std::string kernels_of(const OperatorRow& row) {
 }
 
 std::string operator_line(const OperatorRow& row) {
-  const std::string gradient =
-      row.gradient != nullptr ? std::string("yes") : fmt::format("no: {}", row.no_gradient);
+  const std::string gradient = row.gradient != nullptr ? std::string("yes")
+                               : row.lower != nullptr  ? fmt::format("yes: {}", row.no_gradient)
+                                                       : fmt::format("no: {}", row.no_gradient);
   return fmt::format("{:<46} {:<6} {:>3} {:>4}  {:<34} {}\n", full_name(row),
                      class_name(row.precision), since(row.legality.f16), since(row.legality.bf16),
                      kernels_of(row), gradient);

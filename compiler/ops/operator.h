@@ -85,6 +85,22 @@ struct BodyContext {
 };
 using BodyRule = std::vector<Expr> (*)(BodyContext&);
 
+/// The context of one lowering: the rule makes other ops before `node` and gives what stands for
+/// its results.
+struct LowerContext {
+  Builder& b;
+  NodeId node;
+  std::vector<Expr> inputs;  // invalid where the node leaves one out
+  std::vector<bool> wanted;  // does anybody use result i?
+
+  const Attributes& attributes() { return b.graph().node(node).attributes; }
+  bool has_input(size_t index) const { return index < inputs.size() && inputs[index].valid(); }
+  bool wants(size_t index) const { return index < wanted.size() && wanted[index]; }
+};
+/// Gives one expression per result (invalid for one that nobody wants), or none at all: then the
+/// node stays.
+using LowerRule = std::vector<Expr> (*)(LowerContext&);
+
 /// Types of the results of an `ai.halfnote` op.
 using InferRule = std::vector<ValueType> (*)(const Graph&, NodeId);
 
@@ -120,11 +136,19 @@ struct OperatorRow {
   int commit_input = -1;
   GradientRule gradient = nullptr;
   std::string_view no_gradient;  // why, if `gradient` is null
-  InferRule infer = nullptr;     // ai.halfnote only; ONNX's ops are inferred by their schema
-  BodyRule body = nullptr;       // ai.halfnote only
-  FlopsRule flops = nullptr;     // contractions only
-  std::string_view note;         // one line for `halfnote ops`
+  /// Writes the op in others before differentiation, so that it needs neither gradient nor kernel.
+  LowerRule lower = nullptr;
+  /// ONNX's ops are inferred by their schema; those whose schema gives no shapes have a rule too.
+  InferRule infer = nullptr;
+  BodyRule body = nullptr;    // ai.halfnote only
+  FlopsRule flops = nullptr;  // contractions only
+  std::string_view note;      // one line for `halfnote ops`
 };
+
+/// Why a row that is lowered states no gradient of its own.
+inline constexpr std::string_view kLowered = "lowered to other ops before differentiation";
+/// The key in a node's metadata that names the op of class fp32 of which it is a part: f32 as that.
+inline constexpr std::string_view kLoweredFromKey = "halfnote.lowered_from";
 
 /// All rows, ONNX's and ours, ordered by domain and name.
 std::span<const OperatorRow> operator_rows();

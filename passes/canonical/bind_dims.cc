@@ -48,12 +48,12 @@ void check_dim_names(const Graph& graph, const std::map<std::string, int64_t>& d
       if (!dim.known() && !dim.symbol.empty()) symbols.insert(dim.symbol);
     }
   }
+  const std::vector<std::string> names(symbols.begin(), symbols.end());
   std::string list;
-  for (const std::string& symbol : symbols) list += (list.empty() ? "" : ", ") + symbol;
+  for (const std::string& symbol : names) list += (list.empty() ? "" : ", ") + symbol;
   for (const auto& [name, number] : dims) {
     if (symbols.contains(name)) continue;
-    const std::string_view near =
-        closest(name, std::vector<std::string>(symbols.begin(), symbols.end()));
+    const std::string_view near = closest(name, names);
     throw Error(ErrorCode::kUsage, "--dim " + name + ": the inputs have no such dim")
         .expected(symbols.empty() ? "no --dim: all dims are numbers" : "one of " + list,
                   "\"" + name + "\"")

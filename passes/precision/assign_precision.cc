@@ -14,6 +14,7 @@
 //   5. what op-set 23 does not allow in that type, or what reads a constant that does not fit it
 //   (constants.h), however far it has been moved, goes back to f32, with a note in the report;
 //   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h).
+// A node that lowering made of an fp32 op, and its gradients, are f32 as that op is.
 // A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and
 // the scaler are f32. The decisions of the training step hold for the same nodes of the other
 // graphs. Leaves alone: nodes without f32 operands and results, bodies of control flow, everything
@@ -120,7 +121,19 @@ class Colouring {
     state(id).reason = std::move(reason);
   }
 
+  /// The op of class fp32 of which a node, or the forward node it was made for, is a part.
+  const std::string* f32_whole(const Node& node) const {
+    auto found = wholes_.find(node.name);
+    if (found == wholes_.end()) found = wholes_.find(node.origin);
+    return found == wholes_.end() ? nullptr : &found->second;
+  }
+
   void seed(const std::map<std::string, Precision>& decided) {
+    for (NodeId id : nodes_) {
+      for (const auto& [key, value] : graph_.node(id).metadata) {
+        if (key == kLoweredFromKey) wholes_.emplace(graph_.node(id).name, value);
+      }
+    }
     for (NodeId id : nodes_) {
       const Node& node = graph_.node(id);
       const OperatorRow* row = find_operator(node);
@@ -144,6 +157,8 @@ class Colouring {
         pin(id, forced->low ? Colour::kLow : Colour::kF32, forced->rule);
       } else if (const Precision* known = find_decision(node, decided)) {
         pin(id, known->dtype == low_ ? Colour::kLow : Colour::kF32, known->reason);
+      } else if (const std::string* whole = f32_whole(node)) {
+        pin(id, Colour::kF32, "fp32 list: part of " + *whole);
       } else if (node.role == Role::kLoss) {
         pin(id, Colour::kF32, "the loss is computed in f32");
       } else if (state(id).kind == Kind::kAllow) {
@@ -381,6 +396,7 @@ class Colouring {
   const UnfitValues unfit_;
   const std::vector<NodeId> nodes_;
   std::vector<State> colours_;
+  std::map<std::string, std::string> wholes_;  // by node name
 };
 
 /// Decisions by node name, and by the name of the forward node where the step has another form of

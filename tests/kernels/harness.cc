@@ -33,6 +33,9 @@ KernelCall make_call(std::string_view domain, std::string_view op,
     if (options.constants && input.defined() && is_known(input)) operand.constant = &input;
     call.inputs.push_back(operand);
   }
+  for (size_t i : options.known) {
+    if (i < inputs.size() && inputs[i].defined()) call.inputs[i].constant = &inputs[i];
+  }
   for (const OutputSpec& output : outputs) {
     Operand operand;
     operand.dtype = output.dtype;

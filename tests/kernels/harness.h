@@ -27,6 +27,8 @@ struct RunOptions {
   /// Integer and bool inputs are known before the first step, as the shape arithmetic of a model
   /// is.
   bool constants = true;
+  /// Float inputs that are known too (scales of a Resize).
+  std::vector<size_t> known = {};
   /// Runs again with 2 and 3 threads and, where the kernel allows it, in place, and expects the
   /// same bytes.
   bool check_repeats = true;

@@ -214,6 +214,26 @@ TEST(LayerNormalization, RejectsAScaleOfAnotherSize) {
       Error);
 }
 
+TEST(LayerNormalization, BroadcastsScaleAndBias) {
+  const Shape shape{3, 4, 5};
+  const Tensor x = random_tensor(DType::kF32, shape, -1, 1, 1);
+  const Tensor one = Tensor::full(DType::kF32, {5}, 1);
+  const Attributes axis{{"axis", int64_t{1}}};
+  for (const Shape& own :
+       {Shape{1}, Shape{5}, Shape{4, 1}, Shape{1, 1, 5}, Shape{3, 1, 1}, shape}) {
+    SCOPED_TRACE(to_string(own));
+    const Tensor scale = random_tensor(DType::kF32, own, 0.5, 1.5, 2);
+    const Tensor y = run_one("", "LayerNormalization", {x, scale, scale}, axis);
+    const Tensor plain = run_one("", "LayerNormalization", {x, one}, axis);
+    const Tensor wide = run_one("", "Expand", {scale, Tensor::of<int64_t>({3}, {3, 4, 5})}, {},
+                                {DType::kF32, shape});
+    for (int64_t i = 0; i < y.size(); ++i) {
+      const double wanted = (plain.at_as_double(i) + 1) * wide.at_as_double(i);
+      EXPECT_NEAR(y.at_as_double(i), wanted, 8 * 0x1p-24 * (std::fabs(wanted) + 2));
+    }
+  }
+}
+
 TEST(GroupNormalization, NormalizesGroupsAndInstances) {
   const Shape shape{2, 6, 3, 5};
   for (const DType type : kFloatTypes) {

@@ -240,6 +240,14 @@ TEST(ElementwiseGradient, Clip) {
   }
 }
 
+TEST(ElementwiseGradient, Mod) {
+  const Tensor a = random_tensor(kF64, {3, 4}, 1, -5, 5), b = random_tensor(kF64, {4}, 2, 0.7, 1.9);
+  const Tensor c = random_tensor(kF64, {3, 1}, 3, -1.9, -0.7);
+  const Attributes as_c = {{"fmod", int64_t{1}}};
+  expect_both({"positive", "Mod", as_c, {a, b}, {0, 1}});
+  expect_both({"negative", "Mod", as_c, {a, c}, {0, 1}});
+}
+
 TEST(ElementwiseGradient, CastsConvertBack) {
   const Tensor dy = random_tensor(DType::kF32, {2, 3}, 1);
   const Tensor x = random_tensor(kF64, {2, 3}, 2);
@@ -261,8 +269,8 @@ TEST(ElementwiseGradient, CastFromIntegersHasNone) {
 }
 
 TEST(ElementwiseGradient, EveryRuleIsTested) {
-  std::set<std::string_view> tested = {"Add",   "Cast", "CastLike", "Clip", "Div", "Max", "Mean",
-                                       "Min",   "Mul",  "PRelu",    "Pow",  "Sub", "Sum",
+  std::set<std::string_view> tested = {"Add",   "Cast", "CastLike", "Clip",  "Div", "Max", "Mean",
+                                       "Min",   "Mod",  "Mul",      "PRelu", "Pow", "Sub", "Sum",
                                        "Swish",  // younger than op-set 23: see below
                                        "Where"};
   for (const Unary& test : kUnary) tested.insert(test.op);

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "compiler/ir/walk.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/canonical/lower_ops.h"
 #include "passes/precision/scale_units.h"
 #include "runtime/core/evaluate.h"
 #include "tests/ops/body_harness.h"
@@ -38,7 +41,7 @@ ValueType type_of(const Tensor& tensor, Dims dims) {
   return ValueType::tensor(tensor.dtype(), std::move(shape));
 }
 
-/// A graph of the forward node alone, its outputs the node's.
+/// A graph of the forward node alone, its outputs the node's; lowered, where the op is.
 Graph forward_graph(const GradientCase& test, Dims dims) {
   Graph graph;
   NodeSpec spec{test.op, {}, test.attributes, test.domain, "forward"};
@@ -56,6 +59,7 @@ Graph forward_graph(const GradientCase& test, Dims dims) {
   const NodeId node = graph.create(std::move(spec), test.outputs, graph.end());
   infer_node(graph, node);
   for (ValueId output : graph.outputs(node)) graph.add_output(graph.main(), output);
+  lower_graph(graph, infer_node);
   return graph;
 }
 
@@ -152,6 +156,52 @@ Tensor scaled(const Tensor& tensor, double factor) {
   return result;
 }
 
+using Gradients = std::map<ValueId, Expr>;
+
+/// Float results of a node that reads a reached value are reached.
+void spread(const Graph& graph, NodeId node, std::set<ValueId>& reached) {
+  const auto inputs = graph.inputs(node);
+  const auto is_reached = [&](ValueId input) { return reached.count(input) > 0; };
+  if (std::none_of(inputs.begin(), inputs.end(), is_reached)) return;
+  for (ValueId output : graph.outputs(node)) {
+    if (output.valid() && is_float(graph.value(output).type.dtype)) reached.insert(output);
+  }
+}
+
+/// Runs the rule of one node and adds up what it gives, as autodiff does.
+void add_gradients(Builder& builder, NodeId node, const std::set<ValueId>& reached,
+                   Gradients& gradients) {
+  Graph& graph = builder.graph();
+  GradientContext rule{builder, node, {}, {}, {}, {}, infer_node};
+  bool any = false;
+  for (ValueId output : graph.outputs(node)) {
+    rule.outputs.push_back(builder.value(output));
+    const auto found = gradients.find(output);
+    rule.grads.push_back(found == gradients.end() ? builder.none() : found->second);
+    any = any || rule.grads.back().valid();
+  }
+  bool asked = false;
+  for (ValueId input : graph.inputs(node)) {
+    rule.inputs.push_back(builder.value(input));
+    rule.needed.push_back(input.valid() && reached.count(input) > 0);
+    asked = asked || rule.needed.back();
+  }
+  if (!any || !asked) return;
+  const OperatorRow* row = find_operator(graph.node(node));
+  ASSERT_NE(row->gradient, nullptr) << row->name << ": " << row->no_gradient;
+  const std::vector<Expr> inputs = rule.inputs;
+  const std::vector<bool> needed = rule.needed;
+  const std::vector<Expr> results = row->gradient(rule);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!results[i].valid() || !needed[i]) continue;
+    // What autodiff demands before it adds gradients up.
+    EXPECT_EQ(results[i].dtype(), inputs[i].dtype());
+    EXPECT_EQ(results[i].rank(), inputs[i].rank());
+    const auto [found, is_new] = gradients.try_emplace(inputs[i].id, results[i]);
+    if (!is_new) found->second = found->second + results[i];
+  }
+}
+
 struct ScaledCall {
   std::vector<size_t> inputs;  // that carry S
   int power = 1;               // of S in the results
@@ -203,31 +253,27 @@ void expect_scale_rule(const GradientCase& test) {
 
 Graph gradient_graph(const GradientCase& test, const std::vector<Tensor>& dy, Dims dims) {
   Graph graph = forward_graph(test, dims);
-  const NodeId node = graph.first(graph.main());
   Builder builder(graph, graph.end(), infer_node);
   builder.set_role(Role::kBackward);
-  GradientContext rule{builder, node, {}, {}, {}, {}, infer_node};
-  for (size_t i = 0; i < test.inputs.size(); ++i) {
-    rule.inputs.push_back(builder.value(graph.input(node, i)));
-    rule.needed.push_back(contains(test.wrt, i));
-  }
+  Gradients gradients;
+  const std::vector<ValueId> results(graph.outputs().begin(), graph.outputs().end());
+  const std::vector<NodeId> nodes = graph.nodes();
   for (size_t k = 0; k < dy.size(); ++k) {
-    const ValueId output = graph.output(node, k);
-    rule.outputs.push_back(builder.value(output));
-    rule.grads.push_back(builder.none());
     if (!dy[k].defined()) continue;
-    const ValueType type = graph.value(output).type;
-    rule.grads[k] = builder.value(graph.add_input(graph.main(), "dy" + std::to_string(k), type));
+    const ValueType type = graph.value(results[k]).type;
+    const ValueId given = graph.add_input(graph.main(), "dy" + std::to_string(k), type);
+    gradients.emplace(results[k], builder.value(given));
   }
-  const OperatorRow* row = find_operator(test.domain, test.op);
-  const std::vector<Expr> results = row->gradient(rule);
+  std::set<ValueId> reached;
+  for (size_t index : test.wrt) reached.insert(graph.find("in" + std::to_string(index)));
+  for (NodeId node : nodes) spread(graph, node, reached);
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    add_gradients(builder, *node, reached, gradients);
+  }
   std::vector<ValueId> outputs;
   for (size_t index : test.wrt) {
-    if (index >= results.size() || !results[index].valid()) continue;
-    // What autodiff demands before it adds gradients up.
-    EXPECT_EQ(results[index].dtype(), rule.inputs[index].dtype());
-    EXPECT_EQ(results[index].rank(), rule.inputs[index].rank());
-    outputs.push_back(results[index].id);
+    const auto found = gradients.find(graph.find("in" + std::to_string(index)));
+    if (found != gradients.end()) outputs.push_back(found->second.id);
   }
   graph.set_outputs(graph.main(), outputs);
   erase_dead(graph, [](const Graph&, NodeId) { return true; });

@@ -214,13 +214,27 @@ TEST(MovementGradient, ScatterND) {
   expect_all({"add", "ScatterND", add, {x, i64({3, 1}, {2, 0, 2}), f64({3, 4}, 2)}, {0, 2}});
 }
 
-TEST(MovementGradient, ScatterWithAProductIsRefused) {
-  const GradientCase test{"mul",
-                          "ScatterND",
-                          {{"reduction", word("mul")}},
-                          {f64({3}), i64({1, 1}, {1}), f64({1})},
-                          {0, 2}};
-  EXPECT_THROW(rule_gradients(test, {f64({3})}), Error);
+// Several updates of one element, and zeros among the factors of a product.
+TEST(MovementGradient, ScatterWithOtherReductions) {
+  const Tensor x = f64({3, 4}, 1);
+  Tensor some_zeros = f64({3, 4}, 2), updates = f64({3, 4}, 3);
+  for (int64_t i : {0, 5, 6}) some_zeros.mutable_data<double>()[static_cast<size_t>(i)] = 0;
+  for (int64_t i : {1, 5, 8}) updates.mutable_data<double>()[static_cast<size_t>(i)] = 0;
+  const Tensor rows = i64({3, 1}, {2, 0, 2});
+  const Tensor places = i64({3, 4}, {0, 1, 1, 2, 1, 1, 0, -1, 2, 2, 2, 0});
+  for (const char* reduction : {"max", "min"}) {
+    const Attributes attributes = {{"reduction", word(reduction)}};
+    expect_all({reduction, "ScatterND", attributes, {x, rows, f64({3, 4}, 4)}, {0, 2}});
+    expect_all({reduction, "ScatterElements", attributes, {x, places, f64({3, 4}, 5)}, {0, 2}});
+  }
+  const Attributes product = {{"reduction", word("mul")}};
+  for (const Dims dims : {Dims::kFixed, Dims::kSymbolic}) {
+    expect_gradient({"mul", "ScatterND", product, {x, rows, f64({3, 4}, 4)}, {0, 2}}, dims);
+    expect_gradient({"zeros", "ScatterND", product, {some_zeros, rows, updates}, {0, 2}}, dims);
+    expect_gradient({"mul", "ScatterElements", product, {x, places, updates}, {0, 2}}, dims);
+    expect_gradient({"zeros", "ScatterElements", product, {some_zeros, places, updates}, {0, 2}},
+                    dims);
+  }
 }
 
 TEST(MovementGradient, DepthAndSpace) {

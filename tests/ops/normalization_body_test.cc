@@ -71,6 +71,44 @@ TEST(NormalizationBody, LayerNormalizationGrad) {
   }
 }
 
+TEST(NormalizationBody, RMSNormalizationGrad) {
+  const Shape shape = {3, 5, 7};
+  for (DType dtype : kTypes) {
+    for (int64_t axis : {-1, 1, 0}) {
+      const auto first = static_cast<std::ptrdiff_t>(axis < 0 ? axis + 3 : axis);
+      const Shape scale(shape.begin() + first, shape.end());
+      for (DType out : {dtype, wide(dtype)}) {
+        expect_body_agrees({"axis " + std::to_string(axis),
+                            "RMSNormalizationGrad",
+                            {{"axis", axis}, {"out_dtype", static_cast<int64_t>(out)}},
+                            {random_tensor(dtype, shape, 1), random_tensor(dtype, shape, 2),
+                             random_tensor(dtype, scale, 3)},
+                            2},
+                           kSums);
+      }
+    }
+  }
+}
+
+TEST(NormalizationBody, GroupNormalizationGrad) {
+  for (DType dtype : kTypes) {
+    for (const Shape& shape : {Shape{3, 6}, Shape{2, 6, 5}, Shape{2, 6, 3, 2}}) {
+      for (int64_t groups : {0, 1, 3}) {
+        if (shape.size() == 2 && groups != 1) continue;  // too few elements for a variance
+        expect_body_agrees({to_string(shape) + " in " + std::to_string(groups),
+                            "GroupNormalizationGrad",
+                            {{"num_groups", groups},
+                             {"epsilon", 1e-3f},
+                             {"out_dtype", static_cast<int64_t>(wide(dtype))}},
+                            {random_tensor(dtype, shape, 1), random_tensor(dtype, shape, 2, -1, 2),
+                             random_tensor(dtype, {6}, 3)},
+                            3},
+                           kSums);
+      }
+    }
+  }
+}
+
 TEST(NormalizationBody, SoftmaxGradients) {
   for (DType dtype : kTypes) {
     for (int64_t axis : {-1, 0, 1}) {

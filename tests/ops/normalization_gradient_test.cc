@@ -88,18 +88,96 @@ TEST(NormalizationGradient, LayerNormalization) {
   }
 }
 
-// Scale and bias may be broadcast to the normalized shape; their gradients have their own shapes.
-TEST(NormalizationGradient, LayerNormalizationWithBroadcastScale) {
-  const GradientCase test{"scale (1), bias (4, 1)",
-                          "LayerNormalization",
-                          {{"axis", int64_t{1}}},
-                          {f64({3, 4, 5}, 1), f64({1}, 2), f64({4, 1}, 3)},
-                          {0, 1, 2}};
-  const Graph graph = gradient_graph(test, {f64({3, 4, 5}, 4)}, Dims::kFixed);
-  ASSERT_EQ(graph.outputs().size(), 3u);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(to_string(graph.value(graph.outputs()[i]).type),
-              "double" + to_string(test.inputs[i].shape()));
+// Scale and bias may be broadcast to the normalized shape, or to all of X.
+TEST(NormalizationGradient, ParametersThatAreBroadcast) {
+  const std::pair<Shape, Shape> kShapes[] = {{{1}, {4, 1}},
+                                             {{5}, {1, 4, 5}},
+                                             {{3, 1, 5}, {4, 5}},
+                                             {{4, 1}, {3, 4, 1}},
+                                             {{1, 4, 5}, {3, 1, 1}}};
+  for (const auto& [scale, bias] : kShapes) {
+    const Attributes axis = {{"axis", int64_t{1}}, {"epsilon", 1e-3f}};
+    const std::string name = to_string(scale) + ", " + to_string(bias);
+    const std::vector<Tensor> inputs = {f64({3, 4, 5}, 1), f64(scale, 2), f64(bias, 3)};
+    expect_gradient({name, "LayerNormalization", axis, inputs, {0, 1, 2}});
+    expect_gradient({name, "RMSNormalization", axis, {inputs[0], inputs[1]}, {0, 1}});
+  }
+}
+
+TEST(NormalizationGradient, RmsNormalization) {
+  for (int64_t axis : {-1, 1, 0}) {
+    const Shape shape = {3, 4, 5};
+    const Shape scale(shape.begin() + (axis < 0 ? axis + 3 : axis), shape.end());
+    const GradientCase test{"axis " + std::to_string(axis),
+                            "RMSNormalization",
+                            {{"axis", axis}, {"epsilon", 1e-3f}},
+                            {f64(shape, 1), f64(scale, 2, 0.5, 1.5)},
+                            {0, 1}};
+    expect_gradient(test);
+    expect_gradient(test, Dims::kSymbolic);
+  }
+}
+
+TEST(NormalizationGradient, GroupsAndInstances) {
+  for (const Shape& shape : {Shape{3, 6}, Shape{2, 6, 5}, Shape{2, 6, 3, 2}}) {
+    const std::vector<Tensor> inputs = {f64(shape, 1, -1, 2), f64({6}, 2, 0.5, 1.5), f64({6}, 3)};
+    for (int64_t groups : {1, 2, 3}) {
+      const GradientCase test{to_string(shape) + " in " + std::to_string(groups),
+                              "GroupNormalization",
+                              {{"num_groups", groups}, {"epsilon", 1e-3f}},
+                              inputs,
+                              {0, 1, 2}};
+      expect_gradient(test);
+      expect_gradient(test, Dims::kSymbolic);
+    }
+    if (shape.size() < 3) continue;
+    const GradientCase test{
+        to_string(shape), "InstanceNormalization", {{"epsilon", 1e-3f}}, inputs, {0, 1, 2}};
+    expect_gradient(test);
+    expect_gradient(test, Dims::kSymbolic);
+  }
+}
+
+TEST(NormalizationGradient, LpNormalization) {
+  for (int64_t p : {1, 2}) {
+    for (int64_t axis : {-1, 0, 1}) {
+      const GradientCase test{"p " + std::to_string(p) + ", axis " + std::to_string(axis),
+                              "LpNormalization",
+                              {{"p", p}, {"axis", axis}},
+                              {f64({3, 4, 5}, 1)}};
+      expect_gradient(test);
+      expect_gradient(test, Dims::kSymbolic);
+    }
+  }
+}
+
+TEST(NormalizationGradient, LpNormalizationOfZerosIsZero) {
+  const GradientCase test{"zeros", "LpNormalization", {}, {Tensor(DType::kF64, {2, 3})}};
+  const Tensor dx = rule_gradients(test, {f64({2, 3}, 1)})[0];
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(dx.at_as_double(i), 0);
+}
+
+TEST(NormalizationGradient, Lrn) {
+  for (int64_t size : {1, 2, 3, 4}) {
+    for (const Shape& shape : {Shape{2, 5, 3}, Shape{1, 3, 2, 2}}) {
+      const GradientCase test{"size " + std::to_string(size) + to_string(shape),
+                              "LRN",
+                              {{"size", size}, {"alpha", 0.5f}, {"beta", 0.7f}, {"bias", 1.5f}},
+                              {f64(shape, 1)}};
+      expect_gradient(test);
+      expect_gradient(test, Dims::kSymbolic);
+    }
+  }
+}
+
+TEST(NormalizationGradient, MeanVarianceNormalization) {
+  for (const std::vector<int64_t>& axes : {std::vector<int64_t>{0, 2, 3}, {1}, {0, 1, 2, 3}}) {
+    const GradientCase test{std::to_string(axes.size()) + " axes",
+                            "MeanVarianceNormalization",
+                            {{"axes", axes}},
+                            {f64({2, 3, 4, 2}, 1)}};
+    expect_gradient(test);
+    expect_gradient(test, Dims::kSymbolic);
   }
 }
 

@@ -63,4 +63,11 @@ double recurrent_flops(const Attributes&, std::span<const Shape> inputs,
 double recurrent_grad_flops(const Attributes&, std::span<const Shape> inputs,
                             std::span<const Shape> outputs);
 
+// attention.cc
+std::vector<Expr> lower_attention(LowerContext& rule);
+std::vector<Expr> lower_rotary_embedding(LowerContext& rule);
+
+// einsum.cc
+std::vector<Expr> lower_einsum(LowerContext& rule);
+
 }  // namespace halfnote::contraction

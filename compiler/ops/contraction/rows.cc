@@ -4,6 +4,7 @@
 #include "compiler/ir/model.h"
 #include "compiler/ops/contraction/parts.h"
 #include "compiler/ops/families.h"
+#include "compiler/ops/reduction/parts.h"
 
 namespace halfnote {
 namespace {
@@ -21,8 +22,9 @@ constexpr OperatorRow kOnnxRows[] = {
      .precision = kAllow,
      .legality = {23, 23},
      .fp32_inputs = 1u << 3,  // the mask has a type of its own
-     .no_gradient = kAttention,
-     .note = "fused scaled dot-product attention"},
+     .no_gradient = kLowered,
+     .lower = lower_attention,
+     .note = "written as MatMul and Softmax"},
     {.name = "CausalConvWithState",
      .precision = kInfer,
      .legality = {27, 27},
@@ -32,7 +34,8 @@ constexpr OperatorRow kOnnxRows[] = {
      .precision = kInfer,
      .legality = {18, 18},
      .scale = ScaleRule::kFirst,
-     .no_gradient = "not in this release: gradient of Col2Im",
+     .no_gradient = kLowered,
+     .lower = reduction::lower_col2im,
      .note = "adds overlapping blocks into an image"},
     {.name = "Conv",
      .precision = kAllow,
@@ -61,8 +64,9 @@ constexpr OperatorRow kOnnxRows[] = {
      .precision = kAllow,
      .legality = {12, 28},
      .scale = ScaleRule::kProduct,
-     .no_gradient = "not in this release: gradient of Einsum; write it as MatMul",
-     .note = "bf16 is not legal in op-set 23: lower to Transpose and MatMul"},
+     .no_gradient = kLowered,
+     .lower = lower_einsum,
+     .note = "written as Transpose, MatMul, ReduceSum and Mul"},
     {.domain = "ai.onnx.preview",
      .name = "FlexAttention",
      .precision = kAllow,

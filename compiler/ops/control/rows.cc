@@ -1,6 +1,8 @@
 // Control flow, containers, quantization, strings and images, signal processing, resampling: what
-// fits no other family. Nothing here has a gradient yet.
+// fits no other family. Rules of the few that have some stand with their next of kin.
+#include "compiler/ops/contraction/parts.h"
 #include "compiler/ops/families.h"
+#include "compiler/ops/reduction/parts.h"
 
 namespace halfnote {
 namespace {
@@ -14,8 +16,6 @@ constexpr std::string_view kInteger = "the operands or results are quantized: no
 constexpr std::string_view kText = "works on strings or encoded bytes: no gradient exists";
 constexpr std::string_view kGenerated = "made from counts: no gradient exists";
 constexpr std::string_view kSpectral = "not in this release: gradients of Fourier transforms";
-constexpr std::string_view kResampling =
-    "not in this release: gradients of resampling; use ConvTranspose or DepthToSpace";
 
 std::vector<OperatorRow> control_flow() {
   return {
@@ -114,14 +114,16 @@ std::vector<OperatorRow> sampling() {
       {.name = "AffineGrid",
        .precision = kFp32,
        .legality = {20, 20},
-       .no_gradient = kResampling,
+       .no_gradient = kLowered,
+       .lower = reduction::lower_affine_grid,
        .note = "coordinates need f32"},
       {.name = "GridSample",
        .precision = kFp32,
        .legality = {16, 22},
        .fp32_inputs = 1u << 1,
        .scale = ScaleRule::kFirst,
-       .no_gradient = kResampling,
+       .no_gradient = kLowered,
+       .lower = reduction::lower_grid_sample,
        .note = "the grid stays f32"},
       {.name = "NonMaxSuppression",
        .precision = kFp32,
@@ -133,14 +135,15 @@ std::vector<OperatorRow> sampling() {
        .legality = {10, 13},
        .fp32_inputs = 0b110,
        .scale = ScaleRule::kFirst,
-       .no_gradient = kResampling,
+       .gradient = reduction::resize_gradient,
        .note = "roi and scales stay f32"},
       {.name = "RotaryEmbedding",
        .precision = kInfer,
        .legality = {23, 23},
        .scale = ScaleRule::kFirst,
-       .no_gradient = "not in this release: gradient of RotaryEmbedding",
-       .note = "the caches have the type of X"},
+       .no_gradient = kLowered,
+       .lower = contraction::lower_rotary_embedding,
+       .note = "written as Mul, Sub and Add; the caches have the type of X"},
       {.name = "Upsample",
        .precision = kFp32,
        .legality = {1, 0},

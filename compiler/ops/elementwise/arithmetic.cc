@@ -89,6 +89,19 @@ std::vector<Expr> pow_gradient(GradientContext& rule) {
   return results;
 }
 
+/// C = A − q·B with the whole number q = (A − C) / B, which is constant but for jumps.
+std::vector<Expr> mod_gradient(GradientContext& rule) {
+  Builder& b = rule.b;
+  const Expr dc = rule.grads[0], a = rule.inputs[0], divisor = rule.inputs[1];
+  std::vector<Expr> results(2, b.none());
+  if (rule.needed[0]) results[0] = b.sum_to(dc, a);
+  if (rule.needed[1]) {
+    const Expr quotient = call("Round", (a - rule.outputs[0]) / divisor);
+    results[1] = b.sum_to(-(dc * quotient), divisor);
+  }
+  return results;
+}
+
 }  // namespace
 
 std::vector<OperatorRow> arithmetic_rows() {
@@ -113,7 +126,7 @@ std::vector<OperatorRow> arithmetic_rows() {
       {.name = "Mod",
        .precision = kInfer,
        .legality = {10, 13},
-       .no_gradient = "not in this release: gradient of Mod",
+       .gradient = mod_gradient,
        .note = "not exact above 2048 in f16"},
       {.name = "Mul",
        .precision = kInfer,

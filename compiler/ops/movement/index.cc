@@ -1,6 +1,7 @@
 // Gradients of ops that read or write by index: what was read is added up where it came from, what
 // was written is read where it went.
 #include <algorithm>
+#include <functional>
 
 #include "base/error.h"
 #include "compiler/ops/movement/parts.h"
@@ -61,24 +62,78 @@ std::optional<Expr> single_slice(GradientContext& rule, int64_t axis) {
   return b.op("Pad", {slice, b.ints({before, dim.value - 1 - before}), b.none(), b.ints({axis})});
 }
 
-/// reduction of a Scatter: true for add, false for none; the others have no gradient yet.
-bool adds(GradientContext& rule) {
-  const std::string reduction = rule.attributes().get_string("reduction", "none");
-  if (reduction != "none" && reduction != "add") {
-    throw Error(ErrorCode::kUnsupported, "no gradient of a scatter with this reduction")
-        .expected("reduction none or add", reduction);
-  }
-  return reduction == "add";
+/// The two directions of a scatter: `scatter(data, updates, reduction)` writes updates into data,
+/// `gather(data)` reads them.
+struct Access {
+  std::function<Expr(Expr, Expr, const char*)> scatter;
+  std::function<Expr(Expr)> gather;
+};
+
+/// Where `x` is 0: 1, elsewhere 0.
+Expr zero_count(Expr x) {
+  Builder& b = *x.builder;
+  return b.cast(b.op("Equal", {x, b.scalar(x.dtype(), 0)}), x.dtype());
 }
 
-/// The gradients of a scatter: `scatter` writes updates into data, `gather` reads them.
-template <class Scatter, class Gather>
-std::vector<Expr> scatter_gradient(GradientContext& rule, Scatter&& scatter, Gather&& gather) {
+/// y is a product of some factors f; of those, z are 0. dy·∂y/∂f is dy·y/f where z is 0, dy times
+/// the product of the others where f alone is 0, else 0.
+Expr product_gradient(Expr dy, Expr others, Expr zeros, Expr factor) {
+  Builder& b = *dy.builder;
+  const Expr is_zero = b.op("Equal", {factor, b.scalar(factor.dtype(), 0)});
+  const Expr safe = b.op("Where", {is_zero, b.scalar(factor.dtype(), 1), factor});
+  const Expr own = b.cast(is_zero, zeros.dtype());
+  const Expr alone = b.op("Equal", {zeros, own});  // no other factor is 0
+  return mask_zero(alone, dy * others / safe);
+}
+
+/// reduction mul: `others` is the product of the factors that are not 0.
+void scatter_mul_gradient(GradientContext& rule, const Access& access, std::vector<Expr>& results) {
+  Builder& b = rule.b;
+  const Expr data = rule.inputs[0], updates = rule.inputs[2], dy = rule.grads[0];
+  const auto without_zeros = [&](Expr x) {
+    const Expr is_zero = b.op("Equal", {x, b.scalar(x.dtype(), 0)});
+    return b.op("Where", {is_zero, b.scalar(x.dtype(), 1), x});
+  };
+  const Expr others = access.scatter(without_zeros(data), without_zeros(updates), "mul");
+  const Expr count = access.scatter(zero_count(data), zero_count(updates), "add");
+  if (rule.needed[0]) results[0] = product_gradient(dy, others, count, data);
+  if (!rule.needed[2]) return;
+  results[2] =
+      product_gradient(access.gather(dy), access.gather(others), access.gather(count), updates);
+}
+
+/// reduction max or min: those that equal the result share its gradient.
+void scatter_extreme_gradient(GradientContext& rule, const Access& access,
+                              std::vector<Expr>& results) {
+  Builder& b = rule.b;
+  const Expr data = rule.inputs[0], updates = rule.inputs[2], y = rule.outputs[0];
+  const auto equal = [&](Expr x, Expr extreme) {
+    return b.cast(b.op("Equal", {x, extreme}), x.dtype());
+  };
+  const Expr of_data = equal(data, y), of_updates = equal(updates, access.gather(y));
+  const Expr share = rule.grads[0] / access.scatter(of_data, of_updates, "add");
+  if (rule.needed[0]) results[0] = share * of_data;
+  if (rule.needed[2]) results[2] = access.gather(share) * of_updates;
+}
+
+std::vector<Expr> scatter_gradient(GradientContext& rule, const Access& access) {
   const Expr dy = rule.grads[0];
-  const bool keeps_data = adds(rule);
+  const std::string reduction = rule.attributes().get_string("reduction", "none");
   std::vector<Expr> results(3, rule.b.none());
-  if (rule.needed[0]) results[0] = keeps_data ? dy : scatter(dy, zeros_like(rule.inputs[2]));
-  if (rule.needed[2]) results[2] = with_type_of(gather(dy), rule.inputs[2]);
+  if (reduction == "mul") {
+    scatter_mul_gradient(rule, access, results);
+  } else if (reduction == "max" || reduction == "min") {
+    scatter_extreme_gradient(rule, access, results);
+  } else {
+    const bool keeps_data = reduction == "add";
+    if (rule.needed[0]) {
+      results[0] = keeps_data ? dy : access.scatter(dy, zeros_like(rule.inputs[2]), "none");
+    }
+    if (rule.needed[2]) results[2] = access.gather(dy);
+  }
+  for (size_t i : {size_t{0}, size_t{2}}) {
+    if (results[i].valid() && results[i].id != dy.id) with_type_of(results[i], rule.inputs[i]);
+  }
   return results;
 }
 
@@ -116,29 +171,36 @@ std::vector<Expr> gather_nd_gradient(GradientContext& rule) {
   return {with_type_of(dx, x), rule.b.none()};
 }
 
+namespace {
+
+/// The attributes of a scatter; none is the default.
+Attributes reducing(Attributes attributes, std::string_view reduction) {
+  if (reduction != "none") attributes.set("reduction", std::string(reduction));
+  return attributes;
+}
+
+}  // namespace
+
 std::vector<Expr> scatter_elements_gradient(GradientContext& rule) {
-  const Attributes axis = {{"axis", rule.attributes().get_int("axis", 0)}};
+  const int64_t axis = rule.attributes().get_int("axis", 0);
   const Expr indices = rule.inputs[1];
-  return scatter_gradient(
-      rule,
-      [&](Expr data, Expr updates) {
-        return rule.b.op("ScatterElements", {data, indices, updates}, axis);
-      },
-      [&](Expr data) {
-        return rule.b.op("GatherElements", {data, indices}, axis);
-      });
+  const auto scatter = [&](Expr data, Expr updates, const char* reduction) {
+    return rule.b.op("ScatterElements", {data, indices, updates},
+                     reducing({{"axis", axis}}, reduction));
+  };
+  const auto gather = [&](Expr data) {
+    return rule.b.op("GatherElements", {data, indices}, {{"axis", axis}});
+  };
+  return scatter_gradient(rule, {scatter, gather});
 }
 
 std::vector<Expr> scatter_nd_gradient(GradientContext& rule) {
   const Expr indices = rule.inputs[1];
-  return scatter_gradient(
-      rule,
-      [&](Expr data, Expr updates) {
-        return rule.b.op("ScatterND", {data, indices, updates});
-      },
-      [&](Expr data) {
-        return rule.b.op("GatherND", {data, indices});
-      });
+  const auto scatter = [&](Expr data, Expr updates, const char* reduction) {
+    return rule.b.op("ScatterND", {data, indices, updates}, reducing({}, reduction));
+  };
+  const auto gather = [&](Expr data) { return rule.b.op("GatherND", {data, indices}); };
+  return scatter_gradient(rule, {scatter, gather});
 }
 
 }  // namespace halfnote::movement

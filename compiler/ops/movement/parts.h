@@ -26,6 +26,9 @@ std::vector<Expr> pad_gradient(GradientContext& rule);
 std::vector<Expr> expand_gradient(GradientContext& rule);
 std::vector<Expr> tile_gradient(GradientContext& rule);
 
+// crop.cc
+std::vector<Expr> lower_center_crop_pad(LowerContext& rule);
+
 // index.cc: elements read or written by index
 std::vector<Expr> gather_gradient(GradientContext& rule);
 std::vector<Expr> gather_elements_gradient(GradientContext& rule);

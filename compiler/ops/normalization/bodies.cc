@@ -71,6 +71,49 @@ std::vector<Expr> layer_normalization_grad_body(BodyContext& body) {
           round_to(b.reduce_sum(grad, outer, false), body.output_types[2])};
 }
 
+std::vector<Expr> rms_normalization_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr grad = b.to_math(body.inputs[0]);
+  const Expr x = b.to_math(body.inputs[1]);
+  const Expr scale = b.to_math(body.inputs[2]);
+  const int64_t axis = normalize_axis(body.attributes.get_int("axis", -1), x.rank());
+  const std::vector<int64_t> inner = axes_between(axis, x.rank());
+  const double epsilon = body.attributes.get_float("epsilon", 1e-5f);
+
+  const Expr inv_rms = b.op("Reciprocal", {b.op("Sqrt", {mean_keep(x * x, inner) + epsilon})});
+  const Expr normalized = x * inv_rms;
+  const Expr scaled = grad * scale;
+  const Expr dx = inv_rms * (scaled - normalized * mean_keep(scaled * normalized, inner));
+  const Expr d_scale = b.reduce_sum(grad * normalized, axes_between(0, axis), false);
+  return {round_to(dx, body.output_types[0]), round_to(d_scale, body.output_types[1])};
+}
+
+std::vector<Expr> group_normalization_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr grad = b.to_math(body.inputs[0]);
+  const Expr x = b.to_math(body.inputs[1]);
+  const Expr scale = per_channel(b.to_math(body.inputs[2]), x.rank());
+  const int64_t groups = body.attributes.get_int("num_groups", 0);
+  const double epsilon = body.attributes.get_float("epsilon", 1e-5f);
+  const Expr shape = b.shape_of(x);
+  const Expr grouped = b.ints({0, groups, -1});  // (N, G, rest); G = 0 copies C
+  const auto in_groups = [&](Expr full) { return b.reshape(full, grouped); };
+  const auto as_x = [&](Expr full) { return b.reshape(full, shape); };
+
+  const Expr rows = in_groups(x);
+  const Expr centred = rows - mean_keep(rows, {2});
+  const Expr variance = mean_keep(centred * centred, {2});
+  const Expr inv_std = b.op("Reciprocal", {b.op("Sqrt", {variance + epsilon})});
+  const Expr normalized = centred * inv_std;
+  const Expr scaled = in_groups(grad * scale);
+  const Expr dx = inv_std * (scaled - mean_keep(scaled, {2}) -
+                             normalized * mean_keep(scaled * normalized, {2}));
+  const std::vector<int64_t> axes = axes_but_channel(x.rank());
+  const Expr d_scale = b.reduce_sum(grad * as_x(normalized), axes, false);
+  return {round_to(as_x(dx), body.output_types[0]), round_to(d_scale, body.output_types[1]),
+          round_to(b.reduce_sum(grad, axes, false), body.output_types[2])};
+}
+
 std::vector<Expr> softmax_grad_body(BodyContext& body) {
   Builder& b = body.b;
   const Expr grad = b.to_math(body.inputs[0]);

@@ -57,23 +57,9 @@ std::vector<Expr> frozen_gradient(GradientContext& rule) {
   return results;
 }
 
-/// Gradient of a parameter that was broadcast to the normalized shape: undone by a sum.
-Expr parameter_gradient(GradientContext& rule, Expr full, size_t input) {
-  if (input >= rule.inputs.size() || !rule.inputs[input].valid()) return rule.b.none();
-  return rule.b.cast(rule.b.sum_to(full, rule.inputs[input]), rule.inputs[input].dtype());
-}
-
 std::vector<Expr> from_output(GradientContext& rule, std::string_view op) {
   const int64_t axis = rule.attributes().get_int("axis", -1);
   return {rule.b.op(op, {rule.grads[0], rule.outputs[0]}, {{"axis", axis}}, kHalfnoteDomain)};
-}
-
-bool same_dims(const SymbolicShape& a, const SymbolicShape& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (!a[i].same_as(b[i])) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -94,32 +80,6 @@ std::vector<Expr> saved_batch_normalization_gradient(GradientContext& rule) {
   refuse_running_statistics(rule);
   const Expr mean = rule.request_output(3);
   return from_saved(rule, mean, rule.request_output(4));
-}
-
-std::vector<Expr> layer_normalization_gradient(GradientContext& rule) {
-  Builder& b = rule.b;
-  for (size_t i = 1; i < rule.grads.size(); ++i) {
-    if (!rule.grads[i].valid()) continue;
-    throw Error(ErrorCode::kUnsupported, "a gradient flows through Mean or InvStdDev")
-        .expected("a loss that reads only the first output", "output " + std::to_string(i));
-  }
-  const Expr x = rule.inputs[0];
-  const int64_t axis = normalize_axis(rule.attributes().get_int("axis", -1), x.rank());
-  const Expr mean = rule.request_output(1);
-  const Expr inv_std = rule.request_output(2);
-
-  const SymbolicShape shape = x.shape();
-  const SymbolicShape normalized(shape.begin() + axis, shape.end());
-  Expr scale = rule.inputs[1];
-  if (!same_dims(scale.shape(), normalized)) {
-    scale = b.op("Expand", {scale, dims_of(x, axis, x.rank())});
-  }
-  const auto grads = b.ops("LayerNormalizationGrad", {rule.grads[0], x, scale, mean, inv_std}, 3,
-                           {{"axis", axis}}, kHalfnoteDomain);
-  std::vector<Expr> results = {grads[0], parameter_gradient(rule, grads[1], 1),
-                               parameter_gradient(rule, grads[2], 2)};
-  results.resize(rule.inputs.size(), b.none());
-  return results;
 }
 
 std::vector<Expr> softmax_gradient(GradientContext& rule) {

@@ -47,4 +47,25 @@ std::vector<ValueType> infer_layer_normalization_grad(const Graph& graph, NodeId
   return {x, parameter, parameter};
 }
 
+std::vector<ValueType> infer_rms_normalization_grad(const Graph& graph, NodeId node) {
+  const Attributes& attributes = graph.node(node).attributes;
+  const ValueType& x = operand_type(graph, node, 1);
+  const auto rank = static_cast<int64_t>(operand_shape(graph, node, 1).size());
+  const int64_t axis = normalize_axis(attributes.get_int("axis", -1), rank);
+  const SymbolicShape normalized(x.shape->begin() + axis, x.shape->end());
+  return {x, ValueType::tensor(out_dtype_of(attributes, x.dtype), normalized)};
+}
+
+std::vector<ValueType> infer_group_normalization_grad(const Graph& graph, NodeId node) {
+  const ValueType& x = operand_type(graph, node, 1);
+  const SymbolicShape& shape = operand_shape(graph, node, 1);
+  if (shape.size() < 2) {
+    throw Error(ErrorCode::kModel, "GroupNormalizationGrad needs a channel dim")
+        .expected("rank 2 or more", to_string(shape));
+  }
+  const DType dtype = out_dtype_of(graph.node(node).attributes, x.dtype);
+  const ValueType parameter = ValueType::tensor(dtype, {shape[1]});
+  return {x, parameter, parameter};
+}
+
 }  // namespace halfnote::normalization

@@ -30,4 +30,20 @@ std::vector<Expr> average_pool_gradient(GradientContext& rule);
 std::vector<Expr> max_pool_grad_body(BodyContext& body);
 std::vector<Expr> average_pool_grad_body(BodyContext& body);
 
+// resize.cc
+std::vector<Expr> resize_gradient(GradientContext& rule);
+std::vector<ValueType> infer_resize_grad(const Graph& graph, NodeId node);
+std::vector<Expr> resize_grad_body(BodyContext& body);
+
+// grid_sample.cc
+std::vector<Expr> lower_affine_grid(LowerContext& rule);
+std::vector<Expr> lower_grid_sample(LowerContext& rule);
+
+// unpool.cc
+std::vector<Expr> lower_col2im(LowerContext& rule);
+std::vector<Expr> lower_max_unpool(LowerContext& rule);
+std::vector<Expr> lower_global_lp_pool(LowerContext& rule);
+std::vector<Expr> lp_pool_gradient(GradientContext& rule);
+std::vector<Expr> top_k_gradient(GradientContext& rule);
+
 }  // namespace halfnote::reduction

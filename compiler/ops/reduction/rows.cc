@@ -102,7 +102,7 @@ constexpr OperatorRow kReduceRows[] = {
     {.name = "TopK",
      .precision = kClear,
      .legality = {1, 24},
-     .no_gradient = "not in this release: gradient of TopK",
+     .gradient = top_k_gradient,
      .note = "rounding may change the order"},
 };
 
@@ -124,7 +124,8 @@ constexpr OperatorRow kPoolRows[] = {
     {.name = "GlobalLpPool",
      .precision = kFp32,
      .legality = kFrom22,
-     .no_gradient = "not in this release: gradient of GlobalLpPool; write it as ReduceL2",
+     .no_gradient = kLowered,
+     .lower = lower_global_lp_pool,
      .note = "powers in f32"},
     {.name = "GlobalMaxPool",
      .precision = kClear,
@@ -134,7 +135,7 @@ constexpr OperatorRow kPoolRows[] = {
     {.name = "LpPool",
      .precision = kFp32,
      .legality = kFrom22,
-     .no_gradient = "not in this release: gradient of LpPool",
+     .gradient = lp_pool_gradient,
      .note = "powers in f32"},
     {.name = "MaxPool",
      .precision = kClear,
@@ -149,7 +150,8 @@ constexpr OperatorRow kPoolRows[] = {
     {.name = "MaxUnpool",
      .precision = kClear,
      .legality = {9, 22},
-     .no_gradient = "not in this release: gradient of MaxUnpool",
+     .no_gradient = kLowered,
+     .lower = lower_max_unpool,
      .note = "places elements by index"},
     {.name = "RoiAlign",
      .precision = kFp32,
@@ -174,6 +176,15 @@ constexpr OperatorRow kPoolRows[] = {
      .infer = infer_max_pool_grad,
      .body = max_pool_grad_body,
      .note = "gradient of MaxPool; overlapping windows add in f32"},
+    {.domain = kHalfnoteDomain,
+     .name = "ResizeGrad",
+     .precision = kFp32,
+     .legality = {1, 1},
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kSecond,
+     .infer = infer_resize_grad,
+     .body = resize_grad_body,
+     .note = "gradient of Resize in all modes"},
 };
 
 }  // namespace

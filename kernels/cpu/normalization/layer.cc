@@ -8,39 +8,94 @@ namespace halfnote::cpu {
 
 namespace {
 
-/// Scale or B: an element for each position of a line, or one for all.
-void require_line_parameter(const KernelCall& call, size_t input, int64_t length) {
-  if (call.has_input(input) && call.inputs[input].size() == 1) return;
-  require_size(call, input, length);
-}
-
-/// A parameter in math precision; element i is at i·step.
+/// A parameter in math precision, broadcast to X. A plain one has an element for each position of a
+/// line, or one for all; any other goes by the offsets of its lines and positions.
 template <class M>
 struct LineParameter {
   DType dtype = DType::kUndefined;
   int64_t size = 0;
   size_t room = 0;
+  bool is_plain = true;
+  std::vector<int64_t> outer, inner;
 
   LineParameter() = default;
-  LineParameter(const Operand& operand, WorkspacePlan& workspace)
+  /// `lead` dims of X number the lines.
+  LineParameter(const Operand& operand, const Shape& x, size_t lead, WorkspacePlan& workspace)
       : dtype(operand.dtype),
         size(operand.size()),
-        room(workspace.add_elements<M>(room_for_reals<M>(operand))) {}
+        room(workspace.add_elements<M>(room_for_reals<M>(operand))) {
+    const Shape own = aligned_to(operand.shape, x.size());
+    const std::span<const int64_t> dims(own), line(x);
+    is_plain = size == 1 ||
+               (size == element_count(line.subspan(lead)) && element_count(dims.first(lead)) == 1);
+    if (is_plain) return;
+    outer = offsets(own, x, 0, lead);
+    inner = offsets(own, x, lead, x.size());
+  }
   int64_t step() const { return size == 1 ? 0 : 1; }
+  int64_t offset(int64_t line, int64_t i) const {
+    if (is_plain) return i * step();
+    return outer[static_cast<size_t>(line)] + inner[static_cast<size_t>(i)];
+  }
   const M* read(const KernelBuffers& buffers, size_t input) const {
     return all_reals(buffers.inputs[input], dtype, size, part<M>(buffers, room), 1);
   }
+
+ private:
+  static Shape aligned_to(const Shape& shape, size_t rank) {
+    Shape aligned(rank - shape.size(), 1);
+    aligned.insert(aligned.end(), shape.begin(), shape.end());
+    return aligned;
+  }
+  /// Where the parameter's elements lie for all positions of dims [from, to) of X.
+  static std::vector<int64_t> offsets(const Shape& own, const Shape& x, size_t from, size_t to) {
+    const Shape strides = strides_of(own);
+    const std::span<const int64_t> dims(x);
+    std::vector<int64_t> all(static_cast<size_t>(element_count(dims.subspan(from, to - from))));
+    for (size_t i = 0; i < all.size(); ++i) {
+      auto rest = static_cast<int64_t>(i);
+      for (size_t d = to; d-- > from; rest /= x[d]) {
+        if (own[d] != 1) all[i] += rest % x[d] * strides[d];
+      }
+    }
+    return all;
+  }
 };
+
+/// Dims of X before `axis`.
+size_t lead_of(const KernelCall& call) {
+  const auto rank = static_cast<int64_t>(call.inputs[0].shape.size());
+  if (rank == 0) return 0;
+  return static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", -1), rank));
+}
+
+/// Throws Error(kModel) unless a parameter broadcasts to X.
+void require_broadcast(const KernelCall& call, size_t input) {
+  if (!call.has_input(input)) {
+    throw model_error(call, "input " + std::to_string(input) + " is missing");
+  }
+  const Shape &x = call.inputs[0].shape, &own = call.inputs[input].shape;
+  bool fits = own.size() <= x.size();
+  for (size_t i = 0; fits && i < own.size(); ++i) {
+    fits = own[i] == 1 || own[i] == x[i + x.size() - own.size()];
+  }
+  if (fits) return;
+  throw model_error(call, "input " + std::to_string(input) + " does not broadcast to X")
+      .expected("a shape that broadcasts to " + to_string(x), to_string(own));
+}
 
 template <class T>
 Prepared layer_kernel(const KernelCall& call, const Lines& lines) {
   using M = Math<T>;
   const double epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
   WorkspacePlan workspace;
-  const LineParameter<M> scale(call.inputs[1], workspace);
+  const Shape& x_shape = call.inputs[0].shape;
+  const LineParameter<M> scale(call.inputs[1], x_shape, lead_of(call), workspace);
   const bool has_bias = call.has_input(2);
   const LineParameter<M> bias =
-      has_bias ? LineParameter<M>(call.inputs[2], workspace) : LineParameter<M>();
+      has_bias ? LineParameter<M>(call.inputs[2], x_shape, lead_of(call), workspace)
+               : LineParameter<M>();
+  const bool is_plain = scale.is_plain && bias.is_plain;
   const auto type = [&](size_t output) {
     return call.has_output(output) ? call.outputs[output].dtype : DType::kUndefined;
   };
@@ -60,8 +115,9 @@ Prepared layer_kernel(const KernelCall& call, const Lines& lines) {
         const auto mean = static_cast<M>(moments.mean), slope = static_cast<M>(inv_std);
         T* y = buffers.out<T>(0) + line * lines.length;
         for (int64_t i = 0; i < lines.length; ++i) {
-          M value = (load(x[i]) - mean) * slope * factors[i * scale.step()];
-          if (shifts) value += shifts[i * bias.step()];
+          M value = (load(x[i]) - mean) * slope;
+          value *= factors[is_plain ? i * scale.step() : scale.offset(line, i)];
+          if (shifts) value += shifts[is_plain ? i * bias.step() : bias.offset(line, i)];
           y[i] = store<T>(value);
         }
       }
@@ -73,8 +129,8 @@ Prepared layer_kernel(const KernelCall& call, const Lines& lines) {
 Prepared prepare_layer(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_output(0)) throw model_error(call, "X or Y is missing");
   const Lines lines = lines_from(call.inputs[0].shape, attributes_of(call).get_int("axis", -1));
-  require_line_parameter(call, 1, lines.length);
-  if (call.has_input(2)) require_line_parameter(call, 2, lines.length);
+  require_broadcast(call, 1);
+  if (call.has_input(2)) require_broadcast(call, 2);
   if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
   if (call.outputs[0].dtype != call.inputs[0].dtype)
     return Prepared::no("X and Y of different types");
@@ -88,7 +144,7 @@ Prepared rms_kernel(const KernelCall& call, const Lines& lines) {
   using M = Math<T>;
   const double epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
   WorkspacePlan workspace;
-  const LineParameter<M> scale(call.inputs[1], workspace);
+  const LineParameter<M> scale(call.inputs[1], call.inputs[0].shape, lead_of(call), workspace);
   const auto body = [=, type = call.outputs[0].dtype,
                      threads = call.threads](const KernelBuffers& buffers) {
     const M* factors = scale.read(buffers, 1);
@@ -103,7 +159,7 @@ Prepared rms_kernel(const KernelCall& call, const Lines& lines) {
         const auto slope =
             static_cast<M>(1 / std::sqrt(squares / static_cast<double>(lines.length) + epsilon));
         for (int64_t i = 0; i < lines.length; ++i) {
-          write_real(load(x[i]) * slope * factors[i * scale.step()], buffers.outputs[0], type,
+          write_real(load(x[i]) * slope * factors[scale.offset(line, i)], buffers.outputs[0], type,
                      line * lines.length + i);
         }
       }
@@ -115,7 +171,7 @@ Prepared rms_kernel(const KernelCall& call, const Lines& lines) {
 Prepared prepare_rms(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_output(0)) throw model_error(call, "X or Y is missing");
   const Lines lines = lines_from(call.inputs[0].shape, attributes_of(call).get_int("axis", -1));
-  require_line_parameter(call, 1, lines.length);
+  require_broadcast(call, 1);
   if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype,
                         [&]<class T>() { return rms_kernel<T>(call, lines); });

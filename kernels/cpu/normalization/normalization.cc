@@ -46,8 +46,8 @@ std::string float_refusal(const KernelCall& call) {
 
 std::vector<KernelRow> normalization_kernels() {
   std::vector<KernelRow> all;
-  for (auto part : {batch_norm_rows, layer_norm_rows, layer_grad_rows, group_norm_rows,
-                    local_norm_rows, softmax_rows, softmax_grad_rows}) {
+  for (auto part : {batch_norm_rows, layer_norm_rows, layer_grad_rows, group_grad_rows,
+                    group_norm_rows, local_norm_rows, softmax_rows, softmax_grad_rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -11,6 +11,7 @@ namespace halfnote::cpu {
 std::vector<KernelRow> batch_norm_rows();  // batch.cc: BatchNormalization and its gradient
 std::vector<KernelRow> layer_norm_rows();  // layer.cc: LayerNormalization, RMSNormalization
 std::vector<KernelRow> layer_grad_rows();  // layer_grad.cc: LayerNormalizationGrad
+std::vector<KernelRow> group_grad_rows();  // group_grad.cc: Group- and RMSNormalizationGrad
 std::vector<KernelRow> group_norm_rows();  // group.cc: InstanceNormalization, GroupNormalization
 std::vector<KernelRow>
 local_norm_rows();                      // local.cc: LpNormalization, LRN, MeanVarianceNormalization

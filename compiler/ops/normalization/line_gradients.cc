@@ -1,0 +1,106 @@
+// Gradients of LayerNormalization and RMSNormalization, through their fused gradients. These take a
+// scale of the normalized shape; one that is smaller is expanded and its gradient summed, one that
+// also varies from line to line is multiplied into dY beforehand.
+#include "base/error.h"
+#include "compiler/ir/model.h"
+#include "compiler/ops/normalization/parts.h"
+#include "compiler/ops/rule_support.h"
+
+namespace halfnote::normalization {
+namespace {
+
+/// Does a parameter differ from line to line: has it dims above 1 before `axis` of X?
+bool varies_by_line(Expr parameter, Expr x, int64_t axis) {
+  const int64_t lead = axis - (x.rank() - parameter.rank());
+  for (int64_t i = 0; i < lead; ++i) {
+    if (!parameter.shape()[static_cast<size_t>(i)].is(1)) return true;
+  }
+  return false;
+}
+
+/// The parameter with the dims from `axis` of X on, and no others.
+Expr as_line(Expr parameter, Expr x, int64_t axis) {
+  Builder& b = *x.builder;
+  const int64_t lead = axis - (x.rank() - parameter.rank());
+  const Expr own = lead > 0 ? squeeze(parameter, axes_between(0, lead)) : parameter;
+  const SymbolicShape shape = x.shape();
+  bool same = own.rank() == x.rank() - axis;
+  for (int64_t i = axis; same && i < x.rank(); ++i) {
+    same = own.shape()[static_cast<size_t>(i - axis)].same_as(shape[static_cast<size_t>(i)]);
+  }
+  return same ? own : b.op("Expand", {own, dims_of(x, axis, x.rank())});
+}
+
+/// The gradient of a parameter of which `full` is that of its expanded form.
+Expr undo_broadcast(Expr full, Expr parameter) {
+  Builder& b = *full.builder;
+  if (full.rank() < parameter.rank()) {
+    full = unsqueeze(full, axes_between(0, parameter.rank() - full.rank()));
+  }
+  return b.cast(b.sum_to(full, parameter), parameter.dtype());
+}
+
+Expr ones_from(Expr x, int64_t axis) {
+  Builder& b = *x.builder;
+  return b.op("Expand", {b.scalar(x.dtype(), 1), dims_of(x, axis, x.rank())});
+}
+
+}  // namespace
+
+std::vector<Expr> layer_normalization_gradient(GradientContext& rule) {
+  Builder& b = rule.b;
+  for (size_t i = 1; i < rule.grads.size(); ++i) {
+    if (!rule.grads[i].valid()) continue;
+    throw Error(ErrorCode::kUnsupported, "a gradient flows through Mean or InvStdDev")
+        .expected("a loss that reads only the first output", "output " + std::to_string(i));
+  }
+  const Expr x = rule.inputs[0], scale = rule.inputs[1], dy = rule.grads[0];
+  const int64_t axis = normalize_axis(rule.attributes().get_int("axis", -1), x.rank());
+  const Expr mean = rule.request_output(1);
+  const Expr inv_std = rule.request_output(2);
+  const bool by_line = varies_by_line(scale, x, axis);
+  const Expr line = by_line ? ones_from(x, axis) : as_line(scale, x, axis);
+  const auto grads =
+      b.ops("LayerNormalizationGrad", {by_line ? dy * scale : dy, x, line, mean, inv_std}, 3,
+            {{"axis", axis}}, kHalfnoteDomain);
+  std::vector<Expr> results(rule.inputs.size(), b.none());
+  results[0] = grads[0];
+  if (rule.needed[1] && by_line) {
+    const Expr normalized = (x - b.cast(mean, x.dtype())) * b.cast(inv_std, x.dtype());
+    results[1] = undo_broadcast(dy * normalized, scale);
+  } else if (rule.needed[1]) {
+    results[1] = undo_broadcast(grads[1], scale);
+  }
+  if (results.size() > 2 && rule.needed[2]) {
+    const Expr bias = rule.inputs[2];
+    const bool summed = !by_line && !varies_by_line(bias, x, axis);
+    results[2] = undo_broadcast(summed ? grads[2] : dy, bias);
+  }
+  return results;
+}
+
+std::vector<Expr> rms_normalization_gradient(GradientContext& rule) {
+  Builder& b = rule.b;
+  const Expr x = rule.inputs[0], scale = rule.inputs[1];
+  const int64_t axis = normalize_axis(rule.attributes().get_int("axis", -1), x.rank());
+  Attributes attributes = {{"axis", axis}};
+  if (const Attribute* epsilon = rule.attributes().find("epsilon")) {
+    attributes.set("epsilon", *epsilon);
+  }
+  // X may have another type than scale and Y: both are then brought to f32, which holds them.
+  const bool mixed = x.dtype() != scale.dtype();
+  const auto same = [&](Expr e) { return mixed ? b.to_math(e) : e; };
+  const Expr wide_x = same(x), wide_scale = same(scale), dy = same(rule.grads[0]);
+  const bool by_line = varies_by_line(scale, x, axis);
+  const Expr line = by_line ? ones_from(wide_x, axis) : as_line(wide_scale, x, axis);
+  const auto grads = b.ops("RMSNormalizationGrad", {by_line ? dy * wide_scale : dy, wide_x, line},
+                           2, attributes, kHalfnoteDomain);
+  std::vector<Expr> results = {b.cast(grads[0], x.dtype()), b.none()};
+  if (!rule.needed[1]) return results;
+  Expr full = grads[1];
+  if (by_line) full = dy * b.op("RMSNormalization", {wide_x, line}, attributes);
+  results[1] = undo_broadcast(full, scale);
+  return results;
+}
+
+}  // namespace halfnote::normalization

@@ -1,0 +1,162 @@
+// Resize and ResizeGrad: one axis after the other, each result a weighted sum of a few elements
+// (base/resample.h). The gradient runs the same loops on the transposed weights.
+#include "base/resample.h"
+
+#include "kernels/cpu/reals.h"
+#include "kernels/cpu/reduction/parts.h"
+
+namespace halfnote::cpu {
+
+namespace {
+
+/// One axis of a tensor (outer, axis, inner).
+struct Pass {
+  Taps taps;
+  int64_t outer = 1, inner = 1;
+
+  int64_t results() const { return outer * taps.outputs() * inner; }
+};
+
+struct ResizePlan {
+  std::vector<Pass> passes;
+  double extrapolation = 0;
+  size_t buffers[2] = {0, 0};
+  int64_t size = 0;  // of the operand
+  int threads = 1;
+};
+
+template <class From, class To>
+void apply(const Pass& pass, const From* from, To* to, double outside, int threads) {
+  const int64_t rows = pass.outer * pass.taps.outputs();
+  const int64_t grain = std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, pass.inner));
+  parallel_blocks(rows, grain, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const auto at = static_cast<size_t>(row % pass.taps.outputs());
+      const From* x = from + row / pass.taps.outputs() * pass.taps.inputs * pass.inner;
+      To* y = to + row * pass.inner;
+      const auto first = static_cast<size_t>(pass.taps.starts[at]);
+      const auto last = static_cast<size_t>(pass.taps.starts[at + 1]);
+      const bool extrapolated = !pass.taps.outside.empty() && pass.taps.outside[at] != 0;
+      for (int64_t i = 0; i < pass.inner; ++i) {
+        double sum = extrapolated ? outside : 0;
+        for (size_t k = first; k < last; ++k) {
+          sum += pass.taps.weights[k] * load(x[pass.taps.sources[k] * pass.inner + i]);
+        }
+        y[i] = store<To>(static_cast<Math<To>>(sum));
+      }
+    }
+  });
+}
+
+template <class T>
+void run(const ResizePlan& plan, const KernelBuffers& buffers) {
+  using M = Math<T>;
+  const T* from = buffers.in<T>(0);
+  T* to = buffers.out<T>(0);
+  const size_t count = plan.passes.size();
+  if (count == 0) {
+    std::copy_n(from, plan.size, to);
+    return;
+  }
+  const auto between = [&](size_t i) { return part<M>(buffers, plan.buffers[i % 2]); };
+  for (size_t i = 0; i < count; ++i) {
+    const Pass& pass = plan.passes[i];
+    const bool first = i == 0, last = i + 1 == count;
+    if (first && last) apply(pass, from, to, plan.extrapolation, plan.threads);
+    if (first && !last) apply(pass, from, between(i), plan.extrapolation, plan.threads);
+    if (!first && last) apply(pass, between(i - 1), to, plan.extrapolation, plan.threads);
+    if (!first && !last) apply(pass, between(i - 1), between(i), plan.extrapolation, plan.threads);
+  }
+}
+
+template <class T>
+Prepared resize_kernel(ResizePlan plan) {
+  WorkspacePlan workspace;
+  int64_t largest[2] = {0, 0};
+  for (size_t i = 0; i + 1 < plan.passes.size(); ++i) {
+    largest[i % 2] = std::max(largest[i % 2], plan.passes[i].results());
+  }
+  for (const size_t i : {0, 1}) plan.buffers[i] = workspace.add_elements<Math<T>>(largest[i]);
+  return make_kernel(
+      [plan = std::move(plan)](const KernelBuffers& buffers) { run<T>(plan, buffers); },
+      workspace.size());
+}
+
+/// The passes that take a tensor of shape `from` along these axes.
+std::vector<Pass> passes_of(const Attributes& attributes, const std::vector<AxisResize>& axes,
+                            Shape from, bool backward) {
+  std::vector<Pass> passes;
+  for (const AxisResize& axis : axes) {
+    Pass pass;
+    pass.taps = resize_taps(attributes, axis);
+    if (backward) pass.taps = transposed(pass.taps);
+    const std::span<const int64_t> dims(from);
+    pass.outer = element_count(dims.first(axis.axis));
+    pass.inner = element_count(dims.subspan(axis.axis + 1));
+    from[axis.axis] = pass.taps.outputs();
+    passes.push_back(std::move(pass));
+  }
+  return passes;
+}
+
+std::vector<double> numbers_of(const Operand& operand) {
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < operand.constant->size(); ++i) {
+    numbers.push_back(operand.constant->at_as_double(i));
+  }
+  return numbers;
+}
+
+Prepared prepare(const KernelCall& call, const ResizeOperands& operands, const Shape& input,
+                 const Shape& output, bool backward) {
+  const Attributes& attributes = attributes_of(call);
+  if (call.inputs[0].dtype != call.outputs[0].dtype) {
+    return Prepared::no("operand and result of different types");
+  }
+  if (input.size() != output.size()) throw model_error(call, "operand and result differ in rank");
+  ResizePlan plan;
+  const auto axes = resized_axes(attributes, operands, input, output);
+  plan.passes = passes_of(attributes, axes, backward ? output : input, backward);
+  plan.extrapolation = backward ? 0 : attributes.get_float("extrapolation_value", 0);
+  plan.size = call.inputs[0].size();
+  plan.threads = call.threads;
+  return for_float_type(call.inputs[0].dtype,
+                        [&]<class T>() { return resize_kernel<T>(std::move(plan)); });
+}
+
+Prepared prepare_resize(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) throw model_error(call, "X or Y is missing");
+  for (size_t i = 1; i < call.inputs.size(); ++i) {
+    const bool used = call.inputs[i].present() && call.inputs[i].size() > 0;
+    if (used && call.inputs[i].constant == nullptr) {
+      return Prepared::no("roi, scales or sizes are computed by the model: constants are needed");
+    }
+  }
+  const auto used = [&](size_t i) { return call.has_input(i) && call.inputs[i].size() > 0; };
+  ResizeOperands operands;
+  if (used(1)) operands.roi = numbers_of(call.inputs[1]);
+  if (used(2)) operands.scales = numbers_of(call.inputs[2]);
+  if (used(3)) operands.sizes = call.inputs[3].constant->to_ints();
+  return prepare(call, operands, call.inputs[0].shape, call.outputs[0].shape, false);
+}
+
+Prepared prepare_grad(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) throw model_error(call, "dY or dX is missing");
+  const Attributes& attributes = attributes_of(call);
+  ResizeOperands operands;
+  for (const float x : attributes.get_floats("roi", {})) operands.roi.push_back(x);
+  for (const float x : attributes.get_floats("scales", {})) operands.scales.push_back(x);
+  operands.sizes = attributes.get_ints("sizes", {});
+  return prepare(call, operands, call.outputs[0].shape, call.inputs[0].shape, true);
+}
+
+}  // namespace
+
+std::vector<KernelRow> resize_rows() {
+  return {
+      {"", "Resize", "reference", prepare_resize},
+      {"ai.halfnote", "ResizeGrad", "reference", prepare_grad},
+  };
+}
+
+}  // namespace halfnote::cpu

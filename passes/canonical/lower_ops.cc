@@ -1,0 +1,131 @@
+// lower-ops: writes composite ops in simpler ones, by the lowering of their operator rows.
+//
+//   y = Einsum <equation = "ij,jk"> (a, b)   ──▶   y = MatMul(a, b)
+//
+// Exact as far as the op's definition is: the same sums, in f32 accumulation. Gradients, precision
+// and kernels are then those of the simpler ops. New nodes bear the old node's name as prefix and
+// as origin, so that name patterns of a policy still find them. Leaves alone: ops without a
+// lowering, calls that a rule leaves alone because a kernel does them better.
+#include "passes/canonical/lower_ops.h"
+
+#include "base/error.h"
+#include "compiler/ops/operator.h"
+#include "passes/passes.h"
+
+namespace halfnote {
+namespace {
+
+constexpr int kMaxDepth = 8;  // a lowering that lowers to itself is a bug
+
+class Lowering {
+ public:
+  Lowering(Graph& graph, const InferNode& infer) : graph_(graph), infer_(infer) {}
+
+  bool run() {
+    for (NodeId node : graph_.all_nodes()) {
+      if (graph_.node(node).alive) visit(node, 0);
+    }
+    return changed_;
+  }
+
+ private:
+  std::string name_of(NodeId node) const {
+    const std::string& name = graph_.node(node).name;
+    if (!name.empty()) return name;
+    for (ValueId output : graph_.outputs(node)) {
+      if (output.valid()) return graph_.value(output).name;
+    }
+    return graph_.node(node).op;
+  }
+
+  void visit(NodeId node, int depth) {
+    const OperatorRow* row = find_operator(graph_.node(node));
+    if (row == nullptr || row->lower == nullptr || depth >= kMaxDepth) return;
+    const Place place{{}, graph_.node(node).name, graph_.node(node).op};
+    const std::string name = name_of(node);
+    const NodeId before = graph_.prev(node);
+    try {
+      const std::vector<Expr> results = lower(node, *row, name);
+      if (results.empty()) return;
+      replace(node, results);
+    } catch (Error& error) {
+      throw error.within(place);
+    }
+    changed_ = true;
+    const std::vector<NodeId> made = made_between(before, node);
+    if (row->precision == PrecisionClass::kFp32) mark(made, *row);
+    for (NodeId inner : made) visit(inner, depth + 1);
+    graph_.remove(node);
+  }
+
+  /// The parts of an op of class fp32 have that class, whatever their own is.
+  void mark(const std::vector<NodeId>& nodes, const OperatorRow& row) {
+    for (NodeId node : nodes) {
+      graph_.node(node).metadata.emplace_back(kLoweredFromKey, row.name);
+    }
+  }
+
+  std::vector<NodeId> made_between(NodeId before, NodeId node) const {
+    std::vector<NodeId> made;
+    NodeId at = before.valid() ? graph_.next(before) : graph_.first(graph_.node(node).region);
+    for (; at.valid() && at != node; at = graph_.next(at)) made.push_back(at);
+    return made;
+  }
+
+  std::vector<Expr> lower(NodeId node, const OperatorRow& row, const std::string& name) {
+    Builder b(graph_, graph_.before(node), infer_);
+    b.set_role(graph_.node(node).role);
+    b.set_origin(name);
+    b.set_prefix(name + "/");
+    LowerContext rule{b, node, {}, {}};
+    for (ValueId input : graph_.inputs(node)) rule.inputs.push_back(b.value(input));
+    for (ValueId output : graph_.outputs(node)) {
+      rule.wanted.push_back(output.valid() && graph_.has_uses(output));
+    }
+    return row.lower(rule);
+  }
+
+  /// Gives names, types and uses of the node's results to `results`.
+  void replace(NodeId node, const std::vector<Expr>& results) {
+    Builder b(graph_, graph_.before(node), infer_);
+    b.set_role(graph_.node(node).role);
+    for (size_t i = 0; i < graph_.outputs(node).size(); ++i) {
+      const ValueId output = graph_.output(node, i);
+      if (!output.valid() || !graph_.has_uses(output)) continue;
+      if (i >= results.size() || !results[i].valid()) {
+        throw Error(ErrorCode::kUnsupported,
+                    "result " + std::to_string(i) + " has no form in simpler ops");
+      }
+      // An operand that is passed through keeps its own name.
+      const bool own = graph_.value(results[i].id).kind == ValueKind::kResult &&
+                       graph_.value(results[i].id).name.starts_with(name_of(node) + "/");
+      const ValueId result = own ? results[i].id : b.op("Identity", {results[i]}).id;
+      const std::string name = graph_.value(output).name;
+      graph_.rename(output, graph_.unique_name(name + ".lowered"));
+      graph_.rename(result, name);
+      refine(result, graph_.value(output).type);
+      graph_.replace_uses(output, result);
+    }
+  }
+
+  /// What was declared of a dim that is still open holds on.
+  void refine(ValueId result, const ValueType& declared) {
+    ValueType& type = graph_.value(result).type;
+    if (!type.shape || !declared.shape || type.rank() != declared.rank()) return;
+    for (size_t i = 0; i < type.shape->size(); ++i) {
+      if (!(*type.shape)[i].known()) (*type.shape)[i] = (*declared.shape)[i];
+    }
+  }
+
+  Graph& graph_;
+  const InferNode& infer_;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+bool lower_graph(Graph& graph, const InferNode& infer) { return Lowering(graph, infer).run(); }
+
+bool lower_ops(Graph& graph, PassContext& context) { return lower_graph(graph, context.infer); }
+
+}  // namespace halfnote
