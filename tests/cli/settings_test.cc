@@ -28,7 +28,7 @@ TEST(Settings, ADeepSpeedFileGivesRunItsBatch) {
   const auto config = nlohmann::json::parse(place.read("runs/ds-1/config.json"));
   EXPECT_EQ(config["batch"], 5);
   EXPECT_EQ(config["policy"]["optimizer"]["kind"], "lamb");
-  EXPECT_EQ(config["policy"]["scaler"]["preset"], "deepspeed");
+  EXPECT_EQ(config["policy"]["loss_scale"]["preset"], "deepspeed");
   EXPECT_EQ(config["policy"]["accumulation"], 2);
 }
 
@@ -51,7 +51,7 @@ TEST(Settings, LikeAFrameworkTrains) {
   const auto policy = policy_of(place, "runs/like-1");
   EXPECT_EQ(policy["precision"], "f16");
   EXPECT_EQ(policy["like"], "keras");
-  EXPECT_EQ(policy["scaler"]["preset"], "keras");
+  EXPECT_EQ(policy["loss_scale"]["preset"], "keras");
   EXPECT_EQ(policy["optimizer"]["centered"], 1);
 }
 
