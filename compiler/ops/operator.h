@@ -138,7 +138,7 @@ struct OperatorRow {
   std::string_view no_gradient;  // why, if `gradient` is null
   /// Writes the op in others before differentiation, so that it needs neither gradient nor kernel.
   LowerRule lower = nullptr;
-  /// ONNX's ops are inferred by their schema; those whose schema gives no shapes have a rule too.
+  /// ONNX's ops are inferred by their schema; a rule of theirs adds the dims that it leaves open.
   InferRule infer = nullptr;
   BodyRule body = nullptr;    // ai.halfnote only
   FlopsRule flops = nullptr;  // contractions only

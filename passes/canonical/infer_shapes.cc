@@ -25,11 +25,10 @@ void infer_node(Graph& graph, NodeId node) {
   const Node& data = graph.node(node);
   const OperatorRow* row = find_operator(data);
   try {
-    if (row != nullptr && row->infer != nullptr) {
-      set_types(graph, node, row->infer(graph, node));
-    } else {
-      infer_with_schema(graph, node);
-    }
+    const bool ruled = row != nullptr && row->infer != nullptr;
+    // A rule of an ONNX op knows more than its schema does.
+    if (!ruled || row->domain.empty()) infer_with_schema(graph, node);
+    if (ruled) set_types(graph, node, row->infer(graph, node));
   } catch (Error& error) {
     throw error.within(place_of(graph.node(node)));
   }

@@ -113,7 +113,8 @@ class Lowering {
     ValueType& type = graph_.value(result).type;
     if (!type.shape || !declared.shape || type.rank() != declared.rank()) return;
     for (size_t i = 0; i < type.shape->size(); ++i) {
-      if (!(*type.shape)[i].known()) (*type.shape)[i] = (*declared.shape)[i];
+      Dim& dim = (*type.shape)[i];
+      if (!dim.known() && dim.symbol.empty()) dim = (*declared.shape)[i];
     }
   }
 

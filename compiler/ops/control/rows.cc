@@ -136,6 +136,7 @@ std::vector<OperatorRow> sampling() {
        .fp32_inputs = 0b110,
        .scale = ScaleRule::kFirst,
        .gradient = reduction::resize_gradient,
+       .infer = reduction::infer_resize,
        .note = "roi and scales stay f32"},
       {.name = "RotaryEmbedding",
        .precision = kInfer,

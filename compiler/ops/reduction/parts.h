@@ -32,6 +32,8 @@ std::vector<Expr> average_pool_grad_body(BodyContext& body);
 
 // resize.cc
 std::vector<Expr> resize_gradient(GradientContext& rule);
+/// Dims that are not resized are those of X, symbols too.
+std::vector<ValueType> infer_resize(const Graph& graph, NodeId node);
 std::vector<ValueType> infer_resize_grad(const Graph& graph, NodeId node);
 std::vector<Expr> resize_grad_body(BodyContext& body);
 

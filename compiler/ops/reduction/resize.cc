@@ -93,6 +93,26 @@ std::vector<Expr> resize_gradient(GradientContext& rule) {
   return results;
 }
 
+std::vector<ValueType> infer_resize(const Graph& graph, NodeId node) {
+  ValueType y = graph.value(graph.output(node)).type;
+  const ValueType& x = operand_type(graph, node, 0);
+  const Tensor* scales = nullptr;
+  if (graph.input(node, 2).valid()) scales = graph.constant(graph.input(node, 2));
+  if (!y.shape || !x.shape || y.rank() != x.rank()) return {y};
+  const auto rank = static_cast<int64_t>(x.shape->size());
+  const auto axes = graph.node(node).attributes.get_ints("axes", axes_between(0, rank));
+  std::vector<bool> stays(x.shape->size(), true);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    stays[static_cast<size_t>(normalize_axis(axes[i], rank))] =
+        scales != nullptr && at < scales->size() && scales->at_as_double(at) == 1;
+  }
+  for (size_t i = 0; i < stays.size(); ++i) {
+    if (stays[i] && !(*y.shape)[i].known()) (*y.shape)[i] = (*x.shape)[i];
+  }
+  return {y};
+}
+
 std::vector<ValueType> infer_resize_grad(const Graph& graph, NodeId node) {
   const ValueType& grad = operand_type(graph, node, 0);
   SymbolicShape x = spelled_shape(graph, node, 1);
