@@ -52,7 +52,7 @@ TEST(Settings, LikeAFrameworkTrains) {
   EXPECT_EQ(policy["precision"], "f16");
   EXPECT_EQ(policy["like"], "keras");
   EXPECT_EQ(policy["loss_scale"]["preset"], "keras");
-  EXPECT_EQ(policy["optimizer"]["centered"], 1);
+  EXPECT_EQ(policy["optimizer"]["centered"], true);
 }
 
 TEST(Settings, NothingConvertedIsSaidOnStderr) {

@@ -123,8 +123,13 @@ TEST(NormalizationBody, SoftmaxGradients) {
 }
 
 TEST(NormalizationBody, EveryBodyIsTested) {
-  const std::set<std::string> kTested = {"BatchNormalization", "BatchNormalizationGrad",
-                                         "LayerNormalizationGrad", "LogSoftmaxGrad", "SoftmaxGrad"};
+  const std::set<std::string> kTested = {"BatchNormalization",
+                                         "BatchNormalizationGrad",
+                                         "GroupNormalizationGrad",
+                                         "LayerNormalizationGrad",
+                                         "LogSoftmaxGrad",
+                                         "RMSNormalizationGrad",
+                                         "SoftmaxGrad"};
   EXPECT_EQ(with_body(normalization_rows()), kTested);
 }
 

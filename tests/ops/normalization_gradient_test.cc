@@ -194,8 +194,17 @@ TEST(NormalizationGradient, Softmax) {
 }
 
 TEST(NormalizationGradient, EveryRuleIsTested) {
-  const std::set<std::string> kTested = {"BatchNormalization", "LayerNormalization", "LogSoftmax",
-                                         "Softmax", "ai.halfnote.BatchNormalization"};
+  const std::set<std::string> kTested = {"BatchNormalization",
+                                         "GroupNormalization",
+                                         "InstanceNormalization",
+                                         "LRN",
+                                         "LayerNormalization",
+                                         "LogSoftmax",
+                                         "LpNormalization",
+                                         "MeanVarianceNormalization",
+                                         "RMSNormalization",
+                                         "Softmax",
+                                         "ai.halfnote.BatchNormalization"};
   EXPECT_EQ(with_gradient(normalization_rows()), kTested);
 }
 
