@@ -271,7 +271,8 @@ int run(const CLI::App& verb, const CompileArguments& a) {
     write_steps(result, file, a, options.train.accumulation > 1);
     return 0;
   }
-  export_model(result.model, file, {});
+  // What stopped early may lack types that the checker asks for.
+  export_model(result.model, file, {.check = result.pipeline.stage == Stage::kPadded});
   if (!a.quiet) std::cout << "wrote " << file.string() << "\n";
   return 0;
 }

@@ -172,6 +172,42 @@ def movements():
     yield case(("DFT", 20), (17, 19), {"x": numbers(2, 8, 4, 2)}, {"inverse": 1})
 
 
+def legacy():
+    """Op-set 6, which onnxruntime does not run: the results are written down in numpy."""
+    x, y, row = np.abs(numbers(2, 3, 4)) + np.float32(0.5), numbers(3, seed=2), numbers(4, seed=3)
+    placed = y[:, None]
+    arithmetic = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide,
+                  "Pow": np.power, "Greater": np.greater, "Less": np.less}
+    for op, rule in arithmetic.items():
+        yield case((op, 7), (6,), {"x": x, "y": y}, {"broadcast": 1, "axis": 1},
+                   want=[rule(x, placed)])
+        yield case((op, 7), (6,), {"x": x, "y": row}, {"broadcast": 1}, want=[rule(x, row)])
+        yield case((op, 7), (6,), {"x": x, "y": x[::-1].copy()}, want=[rule(x, x[::-1])])
+    bits, mask = numbers(2, 3, 4, seed=4) > 0, y > 0
+    for op, rule in {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}.items():
+        yield case((op, 7), (6,), {"x": bits, "y": mask}, {"broadcast": 1, "axis": 1},
+                   want=[rule(bits, mask[:, None])])
+    counts, few = np.arange(24).reshape(2, 3, 4) % 3, np.array([0, 1, 2])
+    yield case(("Equal", 7), (6,), {"x": counts, "y": few}, {"broadcast": 1, "axis": 1},
+               want=[counts == few[:, None]])
+    signed = numbers(2, 3, 4, seed=5)
+    yield case(("PRelu", 7), (6,), {"x": signed, "s": y},
+               want=[np.where(signed < 0, signed * placed, signed)])
+    a, b, c = numbers(2, 3), numbers(3, 4, seed=6), row
+    yield case(("Gemm", 7), (6,), {"a": a, "b": b, "c": c}, {"broadcast": 1}, want=[a @ b + c])
+    yield case(("Sum", 8), (6, 7), {"x": x, "y": x[::-1].copy()}, want=[x + x[::-1]])
+    yield case(("Dropout", 7), (6,), {"x": x}, {"is_test": 1, "ratio": 0.25}, want=[x])
+    image = numbers(1, 2, 4, 6)
+    pooled = image.reshape(1, 2, 2, 2, 3, 2).mean((3, 5))
+    yield case(("AveragePool", 7), (6,), {"x": image}, {"kernel_shape": [2, 2], "strides": [2, 2]},
+               want=[pooled])
+    scale, bias, mean, var = (np.abs(numbers(3, seed=i)) + np.float32(0.5) for i in range(4))
+    normal = (x - mean[:, None]) / np.sqrt(var[:, None] + np.float32(1e-3))
+    yield case(("BatchNormalization", 7), (6,), {"x": x}, {"epsilon": 1e-3, "is_test": 1},
+               {"scale": scale, "bias": bias, "mean": mean, "var": var},
+               want=[normal * scale[:, None] + bias[:, None]])
+
+
 def scans():
     body = helper.make_graph(
         [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["o"])],
@@ -182,7 +218,8 @@ def scans():
 
 
 def cases():
-    for family in (reductions, softmaxes, resizes, regions, normalizations, movements, scans):
+    for family in (reductions, softmaxes, resizes, regions, normalizations, movements, legacy,
+                   scans):
         yield from family()
 
 
@@ -198,12 +235,15 @@ def build(c, opset):
     results = [f"y{i}" for i in range(c.outputs)]
     node = helper.make_node(c.op, inputs, results, name="node", **c.attributes)
     kinds = {np.dtype(np.float32): onnx.TensorProto.FLOAT,
-             np.dtype(np.int64): onnx.TensorProto.INT64}
+             np.dtype(np.int64): onnx.TensorProto.INT64,
+             np.dtype(np.bool_): onnx.TensorProto.BOOL}
     graph = helper.make_graph(
         [node], "main",
         [value(k, v.shape, kinds[v.dtype]) for k, v in c.feeds.items()],
         [value(r, None) for r in results[: 3 if c.op == "BatchNormalization" else None]],
         [onnx.numpy_helper.from_array(v, k) for k, v in c.constants.items()])
+    if c.op in ("And", "Or", "Xor", "Equal", "Greater", "Less"):
+        graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BOOL
     if c.op == "TopK":
         graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
     return helper.make_model(graph, ir_version=8 if opset < 20 else 10,
