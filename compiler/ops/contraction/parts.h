@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "base/recurrence.h"
+#include "base/ops/recurrence.h"
 #include "compiler/ops/operator.h"
 
 namespace halfnote::contraction {

@@ -6,7 +6,7 @@
 //   Y, Y_h, Y_c, gates, cells = LSTM(X, W, R, B, …)
 //   dX, dW, dR, dB, … = LSTMGrad(X, W, R, …, Y, gates, cells, dY, dY_h, dY_c)
 #include "base/error.h"
-#include "base/recurrence.h"
+#include "base/ops/recurrence.h"
 #include "compiler/ir/model.h"
 #include "compiler/ops/contraction/parts.h"
 #include "compiler/ops/rule_support.h"

@@ -1,6 +1,6 @@
 // Resize: its gradient, and the body of ResizeGrad: a product with a constant matrix for each axis
 // that the op resizes.
-#include "base/resample.h"
+#include "base/ops/resample.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 // Resize and ResizeGrad: one axis after the other, each result a weighted sum of a few elements
-// (base/resample.h). The gradient runs the same loops on the transposed weights.
-#include "base/resample.h"
+// (base/ops/resample.h). The gradient runs the same loops on the transposed weights.
+#include "base/ops/resample.h"
 
 #include "kernels/cpu/reals.h"
 #include "kernels/cpu/reduction/parts.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/recurrence.h"
+#include "base/ops/recurrence.h"
 
 namespace halfnote::cpu {
 

@@ -1,5 +1,5 @@
 // One row of one step of the recurrent cells, forward and backward, in math precision. `a` is what
-// goes into the activations, one block of H numbers a gate (base/recurrence.h has the order);
+// goes into the activations, one block of H numbers a gate (base/ops/recurrence.h has the order);
 // vectors are H long.
 #pragma once
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "base/recurrence.h"
+#include "base/ops/recurrence.h"
 #include "kernels/kernel.h"
 
 namespace halfnote::cpu {

@@ -1,4 +1,4 @@
-#include "base/recurrence.h"
+#include "base/ops/recurrence.h"
 
 #include <algorithm>
 #include <cctype>

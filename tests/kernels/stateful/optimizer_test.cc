@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "harness.h"
+#include "tests/kernels/harness.h"
 
 namespace halfnote::test {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "harness.h"
 #include "kernels/math/philox.h"
+#include "tests/kernels/harness.h"
 
 namespace halfnote::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "harness.h"
+#include "tests/kernels/harness.h"
 
 namespace halfnote::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <array>
 #include <limits>
 
-#include "harness.h"
+#include "tests/kernels/harness.h"
 
 namespace halfnote::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/resample.h"
+#include "base/ops/resample.h"
 
 #include <algorithm>
 #include <cmath>
