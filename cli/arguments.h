@@ -1,8 +1,6 @@
 // Notations that several verbs share.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,6 +9,10 @@
 #include <vector>
 
 #include "runtime/train/trainer.h"
+
+namespace CLI {
+class Validator;
+}
 
 namespace halfnote::cli {
 

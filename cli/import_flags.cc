@@ -1,5 +1,7 @@
 #include "cli/import_flags.h"
 
+#include <CLI/CLI.hpp>
+
 #include <fmt/format.h>
 
 #include <iostream>

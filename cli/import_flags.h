@@ -2,13 +2,15 @@
 // links to external data may lead to.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "compiler/onnx/import.h"
+
+namespace CLI {
+class App;
+}
 
 namespace halfnote::cli {
 

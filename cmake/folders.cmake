@@ -12,9 +12,12 @@ function(halfnote_options target)
   endif()
 endfunction()
 
-# halfnote_precompile(TARGET HEADER…): heavy headers of third parties, parsed once a target. Not our
-# own and not the standard ones: a file that forgets to include them must not compile.
+# halfnote_precompile(TARGET HEADER…): heavy headers that are not our own, parsed once a target. The
+# sanitizer build parses them everywhere: a file that forgets to include one does not compile there.
 function(halfnote_precompile target)
+  if(HALFNOTE_SANITIZE)
+    return()
+  endif()
   target_precompile_headers(${target} PRIVATE ${ARGN})
   target_compile_options(${target} PRIVATE -fpch-preprocess)  # what ccache needs to see
 endfunction()
@@ -34,6 +37,8 @@ function(halfnote_library name)
       $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/halfnote>)
     target_link_libraries(${target} PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE})
     halfnote_options(${target})
+    halfnote_precompile(${target} <algorithm> <array> <cmath> <functional> <map> <memory>
+      <optional> <set> <span> <string> <string_view> <variant> <vector>)
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE ${arg_LINK} ${arg_PRIVATE})
