@@ -88,6 +88,25 @@ TEST(Compile, FlagsWinOverThePolicy) {
   EXPECT_EQ(report["contraction_flops_share_16bit"], 1.0);
 }
 
+/// Constants whose folding takes minutes: 40 products of 2000 x 2000 on the reference kernel.
+std::string slow_model() {
+  std::string text =
+      "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+      "main (float[2] x) => (float[2] y) {\n"
+      "   s = Constant <value_ints: ints = [2000, 2000]> ()\n"
+      "   a0 = ConstantOfShape <value: tensor = float[1] {0.01}> (s)\n";
+  for (int i = 0; i < 40; ++i) {
+    text += "   a" + std::to_string(i + 1) + " = MatMul (a" + std::to_string(i) + ", a0)\n";
+  }
+  return text + "   r = ReduceMean <keepdims: int = 0> (a40)\n   y = Mul (x, r)\n}\n";
+}
+
+TEST(Compile, EndsWhenItsTimeIsUp) {
+  const Workplace place;
+  place.write("slow.onnxtxt", slow_model());
+  expect_refused(place, "compile slow.onnxtxt --inference --timeout 1 -o a.onnx", 3, "--timeout");
+}
+
 TEST(Compile, DumpsMakeTheirFolder) {
   const Workplace place;
   const Outcome outcome = place.run(
