@@ -18,12 +18,12 @@
 namespace halfnote {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
 
-using Setter = std::function<void(const Json& value, const std::string& key)>;
-using Keys = std::map<std::string, Setter, std::less<>>;
+using JsonSetter = std::function<void(const Json& value, const std::string& key)>;
+using JsonKeys = std::map<std::string, JsonSetter, std::less<>>;
 
 [[noreturn]] void wrong(const std::string& key, std::string wanted, const Json& got) {
   Error error(ErrorCode::kUsage, "DeepSpeed file: \"" + key + "\" has a value it cannot have");
@@ -36,14 +36,14 @@ using Keys = std::map<std::string, Setter, std::less<>>;
       std::move(wanted), got.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60));
 }
 
-Setter flag(bool& target) {
+JsonSetter flag(bool& target) {
   return [&target](const Json& value, const std::string& key) {
     if (!value.is_boolean()) wrong(key, "true or false", value);
     target = value.get<bool>();
   };
 }
 
-Setter number(double& target, double least = -HUGE_VAL) {
+JsonSetter number(double& target, double least = -HUGE_VAL) {
   return [&target, least](const Json& value, const std::string& key) {
     if (!value.is_number() || !(value.get<double>() >= least)) {
       wrong(key, std::isinf(least) ? "a number" : fmt::format("a number from {:g}", least), value);
@@ -52,7 +52,7 @@ Setter number(double& target, double least = -HUGE_VAL) {
   };
 }
 
-Setter count(int64_t& target, int64_t least) {
+JsonSetter count(int64_t& target, int64_t least) {
   return [&target, least](const Json& value, const std::string& key) {
     const bool whole =
         value.is_number_integer() ||
@@ -65,14 +65,14 @@ Setter count(int64_t& target, int64_t least) {
   };
 }
 
-Setter text(std::string& target) {
+JsonSetter text(std::string& target) {
   return [&target](const Json& value, const std::string& key) {
     if (!value.is_string()) wrong(key, "a string", value);
     target = value.get<std::string>();
   };
 }
 
-Setter pair_of(double& first, double& second) {
+JsonSetter pair_of(double& first, double& second) {
   return [&first, &second](const Json& value, const std::string& key) {
     if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
       wrong(key, "two numbers", value);
@@ -83,7 +83,7 @@ Setter pair_of(double& first, double& second) {
 }
 
 /// A switch that is only taken in one position: the other would train otherwise than it says.
-Setter only(const Json& accepted, std::string why) {
+JsonSetter only(const Json& accepted, std::string why) {
   return [accepted, why = std::move(why)](const Json& value, const std::string& key) {
     if (value == accepted) return;
     throw Error(ErrorCode::kUsage, "DeepSpeed file: \"" + key + "\" is not supported: " + why)
@@ -91,9 +91,9 @@ Setter only(const Json& accepted, std::string why) {
   };
 }
 
-class Reader {
+class JsonReader {
  public:
-  Reader(std::string_view file, CompileOptions& options) : file_(file), options_(options) {}
+  JsonReader(std::string_view file, CompileOptions& options) : file_(file), options_(options) {}
 
   std::vector<std::string> run(const Json& root) {
     if (!root.is_object()) wrong("", "an object", root);
@@ -106,7 +106,7 @@ class Reader {
 
  private:
   /// Reads every key of an object by its setter.
-  void read(const Json& object, const std::string& prefix, const Keys& keys) {
+  void read(const Json& object, const std::string& prefix, const JsonKeys& keys) {
     for (const auto& [key, value] : object.items()) {
       const std::string full = prefix.empty() ? key : prefix + "." + key;
       const auto found = keys.find(key);
@@ -124,7 +124,7 @@ class Reader {
     }
   }
 
-  Setter section(std::function<void(const Json&, const std::string&)> body) {
+  JsonSetter section(std::function<void(const Json&, const std::string&)> body) {
     return [body = std::move(body)](const Json& value, const std::string& key) {
       if (!value.is_object()) wrong(key, "an object", value);
       body(value, key);
@@ -132,15 +132,15 @@ class Reader {
   }
 
   /// A key without meaning in one process on one device.
-  Setter ignored() {
+  JsonSetter ignored() {
     return [this](const Json&, const std::string& key) {
       notes_.push_back("DeepSpeed's \"" + key + "\" has no meaning here");
     };
   }
 
-  Keys top_keys() {
+  JsonKeys top_keys() {
     const char* shards = "halfnote does not shard optimizer or weights";
-    Keys keys = {
+    JsonKeys keys = {
         {"train_batch_size", count(batch_, 1)},
         {"train_micro_batch_size_per_gpu", count(micro_, 1)},
         {"gradient_accumulation_steps", count(accumulation_, 1)},
@@ -274,7 +274,7 @@ class Reader {
     double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, decay = 0;
   };
 
-  Keys with(Params& p, Keys more) {
+  JsonKeys with(Params& p, JsonKeys more) {
     more.emplace("lr", number(p.lr, 0));
     more.emplace("weight_decay", number(p.decay, 0));
     return more;
@@ -410,11 +410,11 @@ class Reader {
     Schedule& s = options_.train.optimizer.schedule;
     double low = 0, high = 1e-3;
     std::string kind = "log";
-    Keys keys = {{"warmup_min_lr", number(low, 0)},
-                 {"warmup_max_lr", number(high, 0)},
-                 {"warmup_num_steps", count(s.warmup, 0)},
-                 {"warmup_type", text(kind)},
-                 {"last_batch_iteration", only(-1, "a run resumes by its checkpoint")}};
+    JsonKeys keys = {{"warmup_min_lr", number(low, 0)},
+                     {"warmup_max_lr", number(high, 0)},
+                     {"warmup_num_steps", count(s.warmup, 0)},
+                     {"warmup_type", text(kind)},
+                     {"last_batch_iteration", only(-1, "a run resumes by its checkpoint")}};
     if (decays) keys.emplace("total_num_steps", count(s.total, 1));
     read(params, prefix, keys);
     if (!(high > 0)) wrong(prefix + ".warmup_max_lr", "a number above 0", high);
@@ -465,7 +465,7 @@ std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view
                 "the DeepSpeed file is no valid JSON: " + std::string(error.what()))
         .at({std::string(file_name), {}, {}});
   }
-  return Reader(file_name, options).run(root);
+  return JsonReader(file_name, options).run(root);
 }
 
 std::vector<std::string> load_deepspeed(const std::filesystem::path& file,

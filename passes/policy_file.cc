@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kMaxPolicyBytes = size_t{1} << 20;
 
-using Setter = std::function<void(const toml::node&, const std::string& where)>;
-using Keys = std::map<std::string, Setter, std::less<>>;
+using TomlSetter = std::function<void(const toml::node&, const std::string& where)>;
+using TomlKeys = std::map<std::string, TomlSetter, std::less<>>;
 
 std::string where_of(const toml::node& node, std::string_view file) {
   return std::string(file) + ":" + std::to_string(node.source().begin.line);
@@ -28,7 +28,7 @@ std::string where_of(const toml::node& node, std::string_view file) {
       .expected(wanted, "another type");
 }
 
-Setter into(std::string& target) {
+TomlSetter into(std::string& target) {
   return [&target](const toml::node& node, const std::string& where) {
     const auto value = node.value_exact<std::string>();
     if (!value) wrong_type(where, "a string");
@@ -36,7 +36,7 @@ Setter into(std::string& target) {
   };
 }
 
-Setter into(bool& target) {
+TomlSetter into(bool& target) {
   return [&target](const toml::node& node, const std::string& where) {
     const auto value = node.value_exact<bool>();
     if (!value) wrong_type(where, "true or false");
@@ -44,14 +44,14 @@ Setter into(bool& target) {
   };
 }
 
-Setter into(float& target) {
+TomlSetter into(float& target) {
   return [&target](const toml::node& node, const std::string& where) {
     if (!node.is_number()) wrong_type(where, "a number");
     target = static_cast<float>(*node.value<double>());
   };
 }
 
-Setter into(int64_t& target) {
+TomlSetter into(int64_t& target) {
   return [&target](const toml::node& node, const std::string& where) {
     const auto value = node.value_exact<int64_t>();
     if (!value) wrong_type(where, "an integer");
@@ -59,7 +59,7 @@ Setter into(int64_t& target) {
   };
 }
 
-Setter into(std::vector<std::string>& target) {
+TomlSetter into(std::vector<std::string>& target) {
   return [&target](const toml::node& node, const std::string& where) {
     const toml::array* list = node.as_array();
     if (list == nullptr) wrong_type(where, "a list of strings");
@@ -73,7 +73,7 @@ Setter into(std::vector<std::string>& target) {
 }
 
 /// A string, or a list of strings.
-Setter one_or_more(std::vector<std::string>& target) {
+TomlSetter one_or_more(std::vector<std::string>& target) {
   return [&target](const toml::node& node, const std::string& where) {
     if (!node.is_string()) return into(target)(node, where);
     target.clear();
@@ -82,7 +82,7 @@ Setter one_or_more(std::vector<std::string>& target) {
 }
 
 template <class T>
-Setter into(std::optional<T>& target) {
+TomlSetter into(std::optional<T>& target) {
   return [&target](const toml::node& node, const std::string& where) {
     T value{};
     into(value)(node, where);
@@ -90,9 +90,9 @@ Setter into(std::optional<T>& target) {
   };
 }
 
-class Reader {
+class TomlReader {
  public:
-  Reader(std::string_view file, CompileOptions& options) : file_(file), options_(options) {}
+  TomlReader(std::string_view file, CompileOptions& options) : file_(file), options_(options) {}
 
   /// A framework's lists and scaler first, wherever they stand; the other keys change them.
   void run(const toml::table& root) {
@@ -108,7 +108,7 @@ class Reader {
 
  private:
   /// Reads every key of a table by its setter; unknown keys are errors.
-  void read(const toml::table& table, const Keys& keys) {
+  void read(const toml::table& table, const TomlKeys& keys) {
     for (const auto& [key, node] : table) {
       const auto found = keys.find(key.str());
       if (found != keys.end()) {
@@ -125,7 +125,7 @@ class Reader {
     }
   }
 
-  Setter table_of(std::function<Keys()> keys) {
+  TomlSetter table_of(std::function<TomlKeys()> keys) {
     return [this, keys = std::move(keys)](const toml::node& node, const std::string& where) {
       const toml::table* table = node.as_table();
       if (table == nullptr) wrong_type(where, "a table");
@@ -133,7 +133,7 @@ class Reader {
     };
   }
 
-  Keys precision_keys() {
+  TomlKeys precision_keys() {
     Policy& p = options_.policy;
     return {{"dtype",
              [&p](const toml::node& node, const std::string& where) {
@@ -172,7 +172,7 @@ class Reader {
                   {"on_floor", into(s.on_floor)}});
   }
 
-  Keys train_keys() {
+  TomlKeys train_keys() {
     TrainOptions& t = options_.train;
     return {{"loss", into(t.loss)},
             {"loss_output", one_or_more(t.loss_outputs)},
@@ -187,7 +187,7 @@ class Reader {
             {"seed", into(t.seed)}};
   }
 
-  Keys optimizer_keys() {
+  TomlKeys optimizer_keys() {
     Optimizer& o = options_.train.optimizer;
     return {{"kind", into(o.kind)},
             {"lr", into(o.lr)},
@@ -214,7 +214,7 @@ class Reader {
             {"group", [this](const toml::node& n, const std::string& w) { groups(n, w); }}};
   }
 
-  Keys schedule_keys() {
+  TomlKeys schedule_keys() {
     Schedule& s = options_.train.optimizer.schedule;
     return {{"kind", into(s.kind)},
             {"warmup", into(s.warmup)},
@@ -287,7 +287,7 @@ void parse_policy(std::string_view text, std::string_view file_name, CompileOpti
                 "the policy file is no valid TOML: " + std::string(error.description()))
         .at({std::string(file_name) + ":" + std::to_string(error.source().begin.line), {}, {}});
   }
-  Reader(file_name, options).run(root);
+  TomlReader(file_name, options).run(root);
 }
 
 void load_policy(const std::filesystem::path& file, CompileOptions& options) {

@@ -119,4 +119,8 @@ Expr operator*(double a, Expr b) { return number_like(b, a) * b; }
 Expr operator/(double a, Expr b) { return number_like(b, a) / b; }
 Expr operator-(Expr a) { return a.builder->op("Neg", {a}); }
 
+Expr where(Expr condition, Expr yes, Expr no) {
+  return condition.builder->op("Where", {condition, yes, no});
+}
+
 }  // namespace halfnote

@@ -102,5 +102,7 @@ Expr operator-(double a, Expr b);
 Expr operator*(double a, Expr b);
 Expr operator/(double a, Expr b);
 Expr operator-(Expr a);
+/// Where(condition, yes, no).
+Expr where(Expr condition, Expr yes, Expr no);
 
 }  // namespace halfnote

@@ -2,11 +2,15 @@
 // and those of `ai.halfnote`; table.cc puts them together.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "compiler/ops/operator.h"
 
 namespace halfnote {
+
+/// Why the gradient operators of every family have no gradient of their own.
+inline constexpr std::string_view kSecond = "not in this release: second derivatives";
 
 std::vector<OperatorRow> elementwise_rows();
 std::vector<OperatorRow> contraction_rows();

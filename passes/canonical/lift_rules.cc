@@ -273,7 +273,7 @@ void drop_consumed_inputs(const Ctx& c) { node_of(c).attributes.erase("consumed_
 
 constexpr int64_t kAlways = 1 << 20;
 
-constexpr LiftRule kRules[] = {
+constexpr LiftRule kLiftRules[] = {
     {"Add", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"And", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"AveragePool", 7, keep, "count_include_pad is new"},
@@ -328,6 +328,6 @@ constexpr LiftRule kRules[] = {
 
 }  // namespace
 
-std::span<const LiftRule> lift_rules() { return kRules; }
+std::span<const LiftRule> lift_rules() { return kLiftRules; }
 
 }  // namespace halfnote

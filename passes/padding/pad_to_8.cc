@@ -48,7 +48,7 @@ constexpr PaddedSlot front(size_t slot, int first, int second = -1) {
   return {slot, {first, second}, false};
 }
 
-constexpr PadRule kRules[] = {
+constexpr PadRule kPadRules[] = {
     {"", "MatMul", {matrix(0), matrix(1)}, 2, {1, 2}, true},
     {"ai.halfnote", "MatMul", {matrix(0), matrix(1)}, 2, {1, 2}, true},
     {"", "Gemm", {matrix(0), matrix(1), {2, {1, 2}, true}}, 3, {1, 2}, true},
@@ -59,7 +59,7 @@ constexpr PadRule kRules[] = {
 };
 
 const PadRule* find_rule(const Node& node) {
-  for (const PadRule& rule : kRules) {
+  for (const PadRule& rule : kPadRules) {
     if (rule.op == node.op && rule.domain == node.domain) return &rule;
   }
   return nullptr;

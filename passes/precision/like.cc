@@ -12,7 +12,7 @@ namespace {
 // Only what differs from the operator table. "follow" is an op that these systems run in whatever
 // type arrives. The lists are those of torch.amp (CUDA), Apex O1, TensorFlow's grappler, MXNet's,
 // Paddle's and MegEngine's AMP.
-const std::vector<LikePreset>& table() {
+const std::vector<LikePreset>& likes() {
   static const std::vector<LikePreset> kPresets = {
       {"pytorch",
        "pytorch",
@@ -69,12 +69,12 @@ bool contains(const std::vector<std::string_view>& list, std::string_view op) {
 
 }  // namespace
 
-std::span<const LikePreset> like_presets() { return table(); }
+std::span<const LikePreset> like_presets() { return likes(); }
 
 const LikePreset& like_preset(std::string_view name) {
   std::vector<std::string> names;
   std::string list;
-  for (const LikePreset& preset : table()) {
+  for (const LikePreset& preset : likes()) {
     if (lower(preset.name) == lower(name)) return preset;
     names.emplace_back(preset.name);
     list += (list.empty() ? "" : ", ") + names.back();

@@ -52,7 +52,7 @@ LossScaler fixed() {
 }
 
 // A bound of 0 is no bound.
-const std::vector<ScalerPreset>& table() {
+const std::vector<ScalerPreset>& scalers() {
   static const std::vector<ScalerPreset> kPresets = {
       {"halfnote", LossScaler{},
        "2^16, interval 2000, 100 until the first overflow, between 1 and 2^24"},
@@ -84,11 +84,11 @@ const std::vector<ScalerPreset>& table() {
 
 }  // namespace
 
-std::span<const ScalerPreset> scaler_presets() { return table(); }
+std::span<const ScalerPreset> scaler_presets() { return scalers(); }
 
 const LossScaler& scaler_preset(std::string_view name) {
   std::vector<std::string_view> names;
-  for (const ScalerPreset& preset : table()) {
+  for (const ScalerPreset& preset : scalers()) {
     if (preset.name == (name == "keras3" ? "keras" : name)) return preset.scaler;
     names.push_back(preset.name);
   }

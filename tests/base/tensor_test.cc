@@ -11,7 +11,7 @@
 namespace halfnote {
 namespace {
 
-constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMaxInt = std::numeric_limits<int64_t>::max();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 std::shared_ptr<const std::byte> bytes_of(const std::vector<uint8_t>& values) {
@@ -30,7 +30,7 @@ TEST(Tensors, StartZeroedAndAligned) {
   }
   EXPECT_FALSE(Tensor().defined());
   EXPECT_THROW(Tensor(DType::kF32, {-1}), Error);
-  EXPECT_THROW(Tensor(DType::kF32, {kMax, kMax}), Error);
+  EXPECT_THROW(Tensor(DType::kF32, {kMaxInt, kMaxInt}), Error);
 }
 
 TEST(Tensors, CopiesShareTheBytes) {
@@ -157,8 +157,9 @@ TEST(TensorCast, FloatsToIntegersTruncateAndSaturate) {
   const Tensor from = Tensor::of<double>({6}, {-1.9, 1.9, 300.0, -300.0, kNan, HUGE_VAL});
   EXPECT_EQ(from.cast_to(DType::kI8).to_ints(), (std::vector<int64_t>{-1, 1, 127, -128, 0, 127}));
   EXPECT_EQ(from.cast_to(DType::kU8).to_ints(), (std::vector<int64_t>{0, 1, 255, 0, 0, 255}));
-  EXPECT_EQ(from.cast_to(DType::kI64).to_ints(), (std::vector<int64_t>{-1, 1, 300, -300, 0, kMax}));
-  EXPECT_EQ(Tensor::scalar(0x1p63).cast_to(DType::kI64).to_ints()[0], kMax);
+  EXPECT_EQ(from.cast_to(DType::kI64).to_ints(),
+            (std::vector<int64_t>{-1, 1, 300, -300, 0, kMaxInt}));
+  EXPECT_EQ(Tensor::scalar(0x1p63).cast_to(DType::kI64).to_ints()[0], kMaxInt);
   EXPECT_EQ(Tensor::scalar(0x1p64).cast_to(DType::kU64).data<uint64_t>()[0],
             std::numeric_limits<uint64_t>::max());
 }

@@ -32,12 +32,6 @@ constexpr std::string_view kMixed = R"(g (float[N,4] x, bool c) => (float[N,4] p
   [grad] bfloat16[N,4] dh = SoftmaxGrad (h2, h2)  # role=backward origin="soft"
 })";
 
-std::vector<std::string> names(const Graph& graph, const std::vector<NodeId>& nodes) {
-  std::vector<std::string> list;
-  for (NodeId node : nodes) list.push_back(graph.node(node).name);
-  return list;
-}
-
 struct Query : testing::Test {
   Graph graph = graph_of(kMixed);
   ValueId value(const char* name) { return graph.find(name); }

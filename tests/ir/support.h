@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "compiler/ir/text.h"
@@ -18,6 +19,19 @@ inline Graph graph_of(std::string_view text) {
   Graph graph = parse_graph(text, "test");
   verify(graph);
   return graph;
+}
+
+/// The names of nodes, of values.
+inline std::vector<std::string> names(const Graph& graph, const std::vector<NodeId>& nodes) {
+  std::vector<std::string> list;
+  for (NodeId node : nodes) list.push_back(graph.node(node).name);
+  return list;
+}
+
+inline std::vector<std::string> names(const Graph& graph, const std::vector<ValueId>& values) {
+  std::vector<std::string> list;
+  for (ValueId value : values) list.push_back(graph.value(value).name);
+  return list;
 }
 
 /// The message of the Error that `run` throws; fails the test if there is none or if it has another

@@ -142,12 +142,12 @@ TEST(TextModel, AFunctionMayBeCalledTrainingInfo) {
   EXPECT_TRUE(model.training.empty());
 }
 
-struct Bad {
+struct BadModelText {
   const char* text;
   const char* message;
 };
 
-class ModelErrors : public testing::TestWithParam<Bad> {};
+class ModelErrors : public testing::TestWithParam<BadModelText> {};
 
 TEST_P(ModelErrors, SayWhereAndWhat) {
   const std::string text = GetParam().text;
@@ -158,28 +158,36 @@ TEST_P(ModelErrors, SayWhereAndWhat) {
 INSTANTIATE_TEST_SUITE_P(
     TextModel, ModelErrors,
     testing::Values(
-        Bad{"<ir_versio: 3> g () => () {}", "m:1:2: unknown key: expected ir_version"},
-        Bad{"<ir_version: \"3\"> g () => () {}", "m:1:14: syntax error: expected an integer"},
-        Bad{"<ir_version: -3> g () => () {}", "m:1:14: an integer is out of range"},
-        Bad{"<opset_import: [\"\" : 1, \"\" : 2]> g () => () {}", "is imported twice"},
-        Bad{"<metadata_props: [\"a\": \"\", \"a\": \"\"]> g () => () {}", "\"a\" is given twice"},
-        Bad{"<> g () => () {}", "m:1:2: syntax error: expected ir_version"},
-        Bad{"g () => () {} f <a, a> () => () {}", "the attribute \"a\" is given twice"},
-        Bad{"g () => () {} f <a: int> () => () {}", "expected \"=\", got \">\""},
-        Bad{"g () => () {} training_info s {}", "m:1:15: a training step has no algorithm"},
-        Bad{"g () => () {} training_info s { x: 1 }",
-            "m:1:33: syntax error: expected initialization"},
-        Bad{"g () => () {} training_info s { algorithm: a () => () {} algorithm: a () => () {} }",
+        BadModelText{"<ir_versio: 3> g () => () {}", "m:1:2: unknown key: expected ir_version"},
+        BadModelText{"<ir_version: \"3\"> g () => () {}",
+                     "m:1:14: syntax error: expected an integer"},
+        BadModelText{"<ir_version: -3> g () => () {}", "m:1:14: an integer is out of range"},
+        BadModelText{"<opset_import: [\"\" : 1, \"\" : 2]> g () => () {}", "is imported twice"},
+        BadModelText{"<metadata_props: [\"a\": \"\", \"a\": \"\"]> g () => () {}",
+                     "\"a\" is given twice"},
+        BadModelText{"<> g () => () {}", "m:1:2: syntax error: expected ir_version"},
+        BadModelText{"g () => () {} f <a, a> () => () {}", "the attribute \"a\" is given twice"},
+        BadModelText{"g () => () {} f <a: int> () => () {}", "expected \"=\", got \">\""},
+        BadModelText{"g () => () {} training_info s {}",
+                     "m:1:15: a training step has no algorithm"},
+        BadModelText{"g () => () {} training_info s { x: 1 }",
+                     "m:1:33: syntax error: expected initialization"},
+        BadModelText{
+            "g () => () {} training_info s { algorithm: a () => () {} algorithm: a () => () {} }",
             "\"algorithm\" is given twice"},
-        Bad{"g () => () {} training_info s { algorithm: a () => () <float w = @w> {} }",
-            "m:1:67: the model's graph has no initializer \"w\""},
-        Bad{"g () => () <float[2] w = {1, 2}> {} training_info s { algorithm: a () => () <float w "
+        BadModelText{"g () => () {} training_info s { algorithm: a () => () <float w = @w> {} }",
+                     "m:1:67: the model's graph has no initializer \"w\""},
+        BadModelText{
+            "g () => () <float[2] w = {1, 2}> {} training_info s { algorithm: a () => () <float w "
             "= "
             "@w> {} }",
             "the type of \"w\" is not that of \"w\""},
-        Bad{"g () => () <float w = @w> {}", "\"@\" is for the initializers of a training step"},
-        Bad{"g () => () {} }", "m:1:15: syntax error: expected the name of a function, got \"}\""},
-        Bad{"", "m:1:1: syntax error: expected the name of a graph, got the end of the text"}));
+        BadModelText{"g () => () <float w = @w> {}",
+                     "\"@\" is for the initializers of a training step"},
+        BadModelText{"g () => () {} }",
+                     "m:1:15: syntax error: expected the name of a function, got \"}\""},
+        BadModelText{
+            "", "m:1:1: syntax error: expected the name of a graph, got the end of the text"}));
 
 TEST(TextModel, AFunctionHasNoGraphAsADefault) {
   EXPECT_THAT(error_of([] { parse_model("g () => () {} f <a = b () => () {}> () => () {}", "m"); },

@@ -21,18 +21,6 @@ constexpr std::string_view kNested = R"(g (x, c) => (y, z) <float w = {1}> {
   [z] z = Z (x)
 })";
 
-std::vector<std::string> names(const Graph& graph, const std::vector<NodeId>& nodes) {
-  std::vector<std::string> list;
-  for (NodeId node : nodes) list.push_back(graph.node(node).name);
-  return list;
-}
-
-std::vector<std::string> names(const Graph& graph, const std::vector<ValueId>& values) {
-  std::vector<std::string> list;
-  for (ValueId value : values) list.push_back(graph.value(value).name);
-  return list;
-}
-
 NodeId node_named(const Graph& graph, std::string_view name) {
   for (NodeId node : graph.all_nodes()) {
     if (graph.node(node).name == name) return node;

@@ -57,8 +57,6 @@ TEST_P(External, ReadsOrRefuses) {
   EXPECT_THAT(error.what(), testing::HasSubstr(GetParam().says));
 }
 
-std::string row_name(const testing::TestParamInfo<Case>& row) { return row.param.name; }
-
 Entries at(const std::string& location) { return {{"location", location}}; }
 Entries with(Entries entries, const std::string& key, const std::string& value) {
   entries.emplace_back(key, value);

@@ -127,7 +127,7 @@ TEST(Malformed, RandomEditsOfRealModels) {
   }
 }
 
-struct Bad {
+struct BadModel {
   const char* name;
   std::string bytes;
   const char* says;
@@ -164,7 +164,7 @@ Message sequence_of(int levels) {
   return type;
 }
 
-class BadModels : public testing::TestWithParam<Bad> {};
+class BadModels : public testing::TestWithParam<BadModel> {};
 
 TEST_P(BadModels, IsRefusedWithTheReason) {
   const Error error = import_error(GetParam().bytes);
@@ -173,88 +173,89 @@ TEST_P(BadModels, IsRefusedWithTheReason) {
   EXPECT_THAT(error.what(), testing::HasSubstr(GetParam().says));
 }
 
-std::string row_name(const testing::TestParamInfo<Bad>& row) { return row.param.name; }
-
-const std::string kValid = wire::model(wire::relu_graph());
+const std::string kValidModel = wire::model(wire::relu_graph());
 
 INSTANTIATE_TEST_SUITE_P(
     Wire, BadModels,
-    testing::Values(Bad{"Empty", "", "no IR version"},
-                    Bad{"NotOnnx", "PK\3\4 this is a zip file", "not a valid ONNX file"},
-                    Bad{"NumberTooLong", std::string("\x08") + std::string(11, '\xff'), "too long"},
-                    Bad{"NumberCut", "\x08\xff", "ends too early"},
-                    Bad{"LengthTooBig", std::string("\x3a\xff\xff\xff\xff\x07", 6),
-                        "longer than what holds it"},
-                    Bad{"GroupTag", std::string("\x0b\x0c", 2), "wire type"},
-                    Bad{"FieldZero", std::string("\x00\x01", 2), "field number"},
-                    Bad{"NoGraph", wire::model_header().bytes(), "no graph"},
-                    Bad{"NameNotUtf8",
-                        wire::model(with_nodes({wire::node("Relu", {"x"}, {"y"}, "\xff\xfe")})),
-                        "UTF-8"}),
+    testing::Values(
+        BadModel{"Empty", "", "no IR version"},
+        BadModel{"NotOnnx", "PK\3\4 this is a zip file", "not a valid ONNX file"},
+        BadModel{"NumberTooLong", std::string("\x08") + std::string(11, '\xff'), "too long"},
+        BadModel{"NumberCut", "\x08\xff", "ends too early"},
+        BadModel{"LengthTooBig", std::string("\x3a\xff\xff\xff\xff\x07", 6),
+                 "longer than what holds it"},
+        BadModel{"GroupTag", std::string("\x0b\x0c", 2), "wire type"},
+        BadModel{"FieldZero", std::string("\x00\x01", 2), "field number"},
+        BadModel{"NoGraph", wire::model_header().bytes(), "no graph"},
+        BadModel{"NameNotUtf8",
+                 wire::model(with_nodes({wire::node("Relu", {"x"}, {"y"}, "\xff\xfe")})), "UTF-8"}),
     row_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Versions, BadModels,
     testing::Values(
-        Bad{"IrTooOld", wire::model(wire::relu_graph(), 7, 2), "IR version",
-            ErrorCode::kUnsupported},
-        Bad{"IrTooNew", wire::model(wire::relu_graph(), 23, 99), "got 99", ErrorCode::kUnsupported},
-        Bad{"OpsetTooOld", wire::model(wire::relu_graph(), 0), "expected 1 to",
-            ErrorCode::kUnsupported},
-        Bad{"OpsetTooNew", wire::model(wire::relu_graph(), 1000), "got 1000",
-            ErrorCode::kUnsupported},
-        Bad{"OpsetNegative", wire::model(wire::relu_graph(), -1), "got -1",
-            ErrorCode::kUnsupported},
-        Bad{"OpsetTwice",
-            wire::model_header()
-                .message(8, Message().number(2, 17))
-                .message(7, wire::relu_graph())
-                .bytes(),
-            "imported twice"},
-        Bad{"NoOpset", Message().number(1, 8).message(7, wire::relu_graph()).bytes(),
-            "node \"relu\" (Relu): the model does not import the op-set of \"ai.onnx\""}),
+        BadModel{"IrTooOld", wire::model(wire::relu_graph(), 7, 2), "IR version",
+                 ErrorCode::kUnsupported},
+        BadModel{"IrTooNew", wire::model(wire::relu_graph(), 23, 99), "got 99",
+                 ErrorCode::kUnsupported},
+        BadModel{"OpsetTooOld", wire::model(wire::relu_graph(), 0), "expected 1 to",
+                 ErrorCode::kUnsupported},
+        BadModel{"OpsetTooNew", wire::model(wire::relu_graph(), 1000), "got 1000",
+                 ErrorCode::kUnsupported},
+        BadModel{"OpsetNegative", wire::model(wire::relu_graph(), -1), "got -1",
+                 ErrorCode::kUnsupported},
+        BadModel{"OpsetTwice",
+                 wire::model_header()
+                     .message(8, Message().number(2, 17))
+                     .message(7, wire::relu_graph())
+                     .bytes(),
+                 "imported twice"},
+        BadModel{"NoOpset", Message().number(1, 8).message(7, wire::relu_graph()).bytes(),
+                 "node \"relu\" (Relu): the model does not import the op-set of \"ai.onnx\""}),
     row_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Structure, BadModels,
     testing::Values(
-        Bad{"Cycle",
+        BadModel{
+            "Cycle",
             wire::model(with_nodes({wire::node("Add", {"x", "b"}, {"a"}, "one"),
                                     wire::node("Relu", {"a"}, {"b"}, "two"),
                                     wire::node("Neg", {"b"}, {"y"}, "three")})),
             "the graph has a cycle: expected an acyclic graph, got \"two\" <- \"one\" <- \"two\""},
-        Bad{"SelfLoop", wire::model(with_nodes({wire::node("Add", {"x", "y"}, {"y"}, "n")})),
-            "cycle"},
-        Bad{"MissingInput", wire::model(with_nodes({wire::node("Relu", {"xx"}, {"y"}, "n")})),
-            "node \"n\" (Relu): input \"xx\" is not defined; did you mean \"x\"?"},
-        Bad{"MissingOutput", wire::model(with_nodes({wire::node("Relu", {"x"}, {"z"}, "n")})),
-            "graph output \"y\" is not defined"},
-        Bad{"NameTwice",
-            wire::model(with_nodes({wire::node("Relu", {"x"}, {"y"}, "n"),
-                                    wire::node("Neg", {"x"}, {"y"}, "m")})),
-            "node \"m\" (Neg): the name \"y\" is defined twice"},
-        Bad{"ResultNamedAsInput", wire::model(with_nodes({wire::node("Relu", {"x"}, {"x"}, "n")})),
-            "cycle"},
-        Bad{"InputTwice",
-            wire::model(wire::relu_graph().message(wire::kInput,
-                                                   wire::value_info("x", DType::kF32, {2}))),
-            "graph input \"x\" stands twice"},
-        Bad{"OutputTwice",
-            wire::model(wire::relu_graph().message(wire::kOutput,
-                                                   wire::value_info("y", DType::kF32, {2}))),
-            "graph output \"y\" stands twice"},
-        Bad{"InitializerTwice",
-            wire::model(wire::add_graph(wire::raw_tensor("w", DType::kF32, {1}, "aaaa"))
-                            .message(wire::kInitializer,
-                                     wire::raw_tensor("w", DType::kF32, {1}, "aaaa"))),
-            "\"w\" is defined twice"},
-        Bad{"NoOperator", wire::model(with_nodes({wire::node("", {"x"}, {"y"}, "n")})),
-            "a node has no operator"},
-        Bad{"InputWithoutName",
-            wire::model(wire::relu_graph().message(wire::kInput,
-                                                   wire::value_info("", DType::kF32, {2}))),
-            "a graph input has no name"},
-        Bad{"CaptureOfMissing",
+        BadModel{"SelfLoop", wire::model(with_nodes({wire::node("Add", {"x", "y"}, {"y"}, "n")})),
+                 "cycle"},
+        BadModel{"MissingInput", wire::model(with_nodes({wire::node("Relu", {"xx"}, {"y"}, "n")})),
+                 "node \"n\" (Relu): input \"xx\" is not defined; did you mean \"x\"?"},
+        BadModel{"MissingOutput", wire::model(with_nodes({wire::node("Relu", {"x"}, {"z"}, "n")})),
+                 "graph output \"y\" is not defined"},
+        BadModel{"NameTwice",
+                 wire::model(with_nodes({wire::node("Relu", {"x"}, {"y"}, "n"),
+                                         wire::node("Neg", {"x"}, {"y"}, "m")})),
+                 "node \"m\" (Neg): the name \"y\" is defined twice"},
+        BadModel{"ResultNamedAsInput",
+                 wire::model(with_nodes({wire::node("Relu", {"x"}, {"x"}, "n")})), "cycle"},
+        BadModel{"InputTwice",
+                 wire::model(wire::relu_graph().message(wire::kInput,
+                                                        wire::value_info("x", DType::kF32, {2}))),
+                 "graph input \"x\" stands twice"},
+        BadModel{"OutputTwice",
+                 wire::model(wire::relu_graph().message(wire::kOutput,
+                                                        wire::value_info("y", DType::kF32, {2}))),
+                 "graph output \"y\" stands twice"},
+        BadModel{"InitializerTwice",
+                 wire::model(wire::add_graph(wire::raw_tensor("w", DType::kF32, {1}, "aaaa"))
+                                 .message(wire::kInitializer,
+                                          wire::raw_tensor("w", DType::kF32, {1}, "aaaa"))),
+                 "\"w\" is defined twice"},
+        BadModel{"NoOperator", wire::model(with_nodes({wire::node("", {"x"}, {"y"}, "n")})),
+                 "a node has no operator"},
+        BadModel{"InputWithoutName",
+                 wire::model(wire::relu_graph().message(wire::kInput,
+                                                        wire::value_info("", DType::kF32, {2}))),
+                 "a graph input has no name"},
+        BadModel{
+            "CaptureOfMissing",
             wire::model(with_nodes(
                 {Message(wire::node("If", {"x"}, {"y"}, "n"))
                      .message(wire::kAttribute,
@@ -263,63 +264,65 @@ INSTANTIATE_TEST_SUITE_P(
                                   Message().message(wire::kNode,
                                                     wire::node("Abs", {"no"}, {"q"}, "inner"))))})),
             "node \"inner\" (Abs): input \"no\" is not defined"},
-        Bad{"TooDeep", nested(17), "nesting of graphs is over the limit: expected at most 16"},
-        Bad{"MuchTooDeep", nested(500), "nesting of graphs"}),
+        BadModel{"TooDeep", nested(17), "nesting of graphs is over the limit: expected at most 16"},
+        BadModel{"MuchTooDeep", nested(500), "nesting of graphs"}),
     row_name);
 
 INSTANTIATE_TEST_SUITE_P(
     TypesAndShapes, BadModels,
     testing::Values(
-        Bad{"NegativeDim", typed(wire::type(DType::kF32, {-1})), "value \"q\": bad dim"},
-        Bad{"HugeDim", typed(wire::type(DType::kF32, {int64_t{1} << 62})), "size of a dim is over"},
-        Bad{"DimOverTheLimit", typed(wire::type(DType::kF32, {(int64_t{1} << 40) + 1})),
-            "the size of a dim is over the limit: expected at most 1099511627776, got "
-            "1099511627777"},
-        Bad{"Rank9", typed(wire::type(DType::kF32, {1, 1, 1, 1, 1, 1, 1, 1, 1})), "rank"},
-        Bad{"Type99", typed(wire::type(static_cast<DType>(99), {1})), "unknown element type"},
-        Bad{"Opaque", typed(Message().message(7, Message().text(1, "d"))), "opaque",
-            ErrorCode::kUnsupported},
-        Bad{"DeepType", typed(sequence_of(17)), "nesting of types"}),
+        BadModel{"NegativeDim", typed(wire::type(DType::kF32, {-1})), "value \"q\": bad dim"},
+        BadModel{"HugeDim", typed(wire::type(DType::kF32, {int64_t{1} << 62})),
+                 "size of a dim is over"},
+        BadModel{"DimOverTheLimit", typed(wire::type(DType::kF32, {(int64_t{1} << 40) + 1})),
+                 "the size of a dim is over the limit: expected at most 1099511627776, got "
+                 "1099511627777"},
+        BadModel{"Rank9", typed(wire::type(DType::kF32, {1, 1, 1, 1, 1, 1, 1, 1, 1})), "rank"},
+        BadModel{"Type99", typed(wire::type(static_cast<DType>(99), {1})), "unknown element type"},
+        BadModel{"Opaque", typed(Message().message(7, Message().text(1, "d"))), "opaque",
+                 ErrorCode::kUnsupported},
+        BadModel{"DeepType", typed(sequence_of(17)), "nesting of types"}),
     row_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Attributes, BadModels,
     testing::Values(
-        Bad{"Twice",
-            wire::model(
-                with_nodes({Message(wire::node("LeakyRelu", {"x"}, {"y"}, "n"))
-                                .message(wire::kAttribute, wire::float_attribute("alpha", 1))
-                                .message(wire::kAttribute, wire::float_attribute("alpha", 2))})),
-            "attribute \"alpha\" stands twice"},
-        Bad{"NoType", with_attribute(Message().text(1, "alpha").f32(2, 1)), "has no type"},
-        Bad{"WrongType", with_attribute(Message().text(1, "alpha").f32(2, 1).number(20, 7)),
-            "expected ints, got float"},
-        Bad{"TwoValues",
-            with_attribute(Message().text(1, "alpha").f32(2, 1).number(3, 1).number(20, 1)),
-            "values of several types"},
-        Bad{"NoTensor", with_attribute(Message().text(1, "alpha").number(20, 4)), "got no value"},
-        Bad{"NoName", with_attribute(Message().f32(2, 1).number(20, 1)),
-            "an attribute has no name"},
-        Bad{"ReferenceOutsideOfFunction",
-            with_attribute(Message().text(1, "alpha").text(21, "a").number(20, 1)),
-            "refers to an attribute of a function"},
-        Bad{"ConstantTwice",
-            wire::model(with_nodes(
-                {Message(wire::node("Constant", {}, {"y"}, "n"))
-                     .message(wire::kAttribute, wire::int_attribute("value_int", 1))
-                     .message(wire::kAttribute, wire::float_attribute("value_float", 2))})),
-            "more than one value"},
-        Bad{"ConstantWithout", wire::model(with_nodes({wire::node("Constant", {}, {"y"}, "n")})),
-            "has no value"},
-        Bad{"ConstantWrongType",
-            wire::model(with_nodes({Message(wire::node("Constant", {}, {"y"}, "n"))
-                                        .message(wire::kAttribute,
-                                                 wire::int_attribute("value_float", 1))})),
-            "wrong type"},
-        Bad{"BadRole",
-            wire::model(with_nodes({Message(wire::node("Relu", {"x"}, {"y"}, "n"))
-                                        .message(9, wire::entry("halfnote.role", "boss"))})),
-            "bad value of metadata \"halfnote.role\""}),
+        BadModel{"Twice",
+                 wire::model(with_nodes(
+                     {Message(wire::node("LeakyRelu", {"x"}, {"y"}, "n"))
+                          .message(wire::kAttribute, wire::float_attribute("alpha", 1))
+                          .message(wire::kAttribute, wire::float_attribute("alpha", 2))})),
+                 "attribute \"alpha\" stands twice"},
+        BadModel{"NoType", with_attribute(Message().text(1, "alpha").f32(2, 1)), "has no type"},
+        BadModel{"WrongType", with_attribute(Message().text(1, "alpha").f32(2, 1).number(20, 7)),
+                 "expected ints, got float"},
+        BadModel{"TwoValues",
+                 with_attribute(Message().text(1, "alpha").f32(2, 1).number(3, 1).number(20, 1)),
+                 "values of several types"},
+        BadModel{"NoTensor", with_attribute(Message().text(1, "alpha").number(20, 4)),
+                 "got no value"},
+        BadModel{"NoName", with_attribute(Message().f32(2, 1).number(20, 1)),
+                 "an attribute has no name"},
+        BadModel{"ReferenceOutsideOfFunction",
+                 with_attribute(Message().text(1, "alpha").text(21, "a").number(20, 1)),
+                 "refers to an attribute of a function"},
+        BadModel{"ConstantTwice",
+                 wire::model(with_nodes(
+                     {Message(wire::node("Constant", {}, {"y"}, "n"))
+                          .message(wire::kAttribute, wire::int_attribute("value_int", 1))
+                          .message(wire::kAttribute, wire::float_attribute("value_float", 2))})),
+                 "more than one value"},
+        BadModel{"ConstantWithout",
+                 wire::model(with_nodes({wire::node("Constant", {}, {"y"}, "n")})), "has no value"},
+        BadModel{"ConstantWrongType",
+                 wire::model(with_nodes({Message(wire::node("Constant", {}, {"y"}, "n"))
+                                             .message(wire::kAttribute,
+                                                      wire::int_attribute("value_float", 1))})),
+                 "wrong type"},
+        BadModel{"BadRole",
+                 wire::model(with_nodes({Message(wire::node("Relu", {"x"}, {"y"}, "n"))
+                                             .message(9, wire::entry("halfnote.role", "boss"))})),
+                 "bad value of metadata \"halfnote.role\""}),
     row_name);
 
 struct Limit {

@@ -6,9 +6,6 @@
 namespace halfnote {
 namespace {
 
-ValueType floats(std::initializer_list<Dim> dims) {
-  return ValueType::tensor(DType::kF32, SymbolicShape(dims));
-}
 Dim sym(const char* name) { return Dim::named(name); }
 
 /// A graph under construction whose nodes are inferred as they are made.

@@ -15,6 +15,14 @@
 
 namespace halfnote {
 
+/// The type of f32 tensors with these dims.
+inline ValueType floats(std::initializer_list<Dim> dims) {
+  return ValueType::tensor(DType::kF32, SymbolicShape(dims));
+}
+
+/// The name of a table test: that of its row.
+inline constexpr auto row_name = [](const auto& row) -> std::string { return row.param.name; };
+
 inline Model import_text_bytes(const std::string& bytes, const ImportOptions& options = {}) {
   return import_model_bytes(wire::as_bytes(bytes), "test.onnx", options);
 }

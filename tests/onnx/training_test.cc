@@ -8,10 +8,6 @@ namespace {
 
 using wire::Message;
 
-ValueType floats(std::initializer_list<Dim> dims) {
-  return ValueType::tensor(DType::kF32, SymbolicShape(dims));
-}
-
 /// A result with a declared type.
 ValueId add_node(Graph& graph, NodeSpec spec, const std::string& name, ValueType type) {
   spec.name = name;

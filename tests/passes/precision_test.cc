@@ -32,7 +32,7 @@ std::string net() {
 )";
 }
 
-CompileOptions options_for(DType dtype) {
+CompileOptions inference_for(DType dtype) {
   CompileOptions options;
   options.policy.dtype = dtype;
   options.inference_only = true;
@@ -62,7 +62,7 @@ Graph compiled_step(const std::string& text, const CompileOptions& options) {
 class InBothTypes : public testing::TestWithParam<DType> {};
 
 TEST_P(InBothTypes, ProductsRunInSixteenBitsSoftmaxInF32) {
-  const Graph graph = compiled(net(), options_for(GetParam()));
+  const Graph graph = compiled(net(), inference_for(GetParam()));
   EXPECT_THAT(graph, RunsIn("MatMul", GetParam()));
   EXPECT_THAT(graph, RunsIn("Relu", GetParam()));
   EXPECT_THAT(graph, RunsIn("Softmax", DType::kF32));
@@ -72,7 +72,7 @@ TEST_P(InBothTypes, ProductsRunInSixteenBitsSoftmaxInF32) {
 }
 
 TEST_P(InBothTypes, EachValueIsCastOnce) {
-  const Graph graph = compiled(net(), options_for(GetParam()));
+  const Graph graph = compiled(net(), inference_for(GetParam()));
   EXPECT_THAT(graph, CastExactlyOnce("x", GetParam()));
   EXPECT_THAT(graph, CastTimes("a", DType::kF32, 0));
   EXPECT_THAT(graph, CastTimes("r", DType::kF32, 0));
@@ -101,7 +101,7 @@ TEST_P(InBothTypes, EveryNodeHasAReason) {
     EXPECT_NE(step.node(node).precision.reason, "")
         << op_name(step.node(node)) << " " << step.node(node).name;
   }
-  const Graph graph = compiled(net(), options_for(GetParam()));
+  const Graph graph = compiled(net(), inference_for(GetParam()));
   for (NodeId node : graph.all_nodes()) {
     EXPECT_NE(graph.node(node).precision.reason, "")
         << op_name(graph.node(node)) << " " << graph.node(node).name;
@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Precision, InBothTypes, testing::Values(DType::kF16, DT
 // --- policy --------------------------------------------------------------------------------------
 
 TEST(PolicyRules, AnFp32OpRuleHolds) {
-  CompileOptions options = options_for(DType::kBF16);
+  CompileOptions options = inference_for(DType::kBF16);
   options.policy.fp32_ops = {"MatMul"};
   const Graph graph = compiled(net(), options);
   EXPECT_THAT(graph, RunsIn("MatMul", DType::kF32));
@@ -133,7 +133,7 @@ TEST(PolicyRules, AnFp32OpRuleHolds) {
 }
 
 TEST(PolicyRules, AnAllowOpRuleHolds) {
-  CompileOptions options = options_for(DType::kBF16);
+  CompileOptions options = inference_for(DType::kBF16);
   options.policy.allow_ops = {"Softmax"};
   const Graph graph = compiled(net(), options);
   EXPECT_THAT(graph, RunsIn("Softmax", DType::kBF16));
@@ -141,7 +141,7 @@ TEST(PolicyRules, AnAllowOpRuleHolds) {
 }
 
 TEST(PolicyRules, ANodeRuleBeatsAnOpRule) {
-  CompileOptions options = options_for(DType::kBF16);
+  CompileOptions options = inference_for(DType::kBF16);
   options.policy.fp32_ops = {"MatMul"};
   options.policy.allow_nodes = {"a"};
   const Graph graph = compiled(net(), options);
@@ -169,7 +169,7 @@ struct BadPolicy {
 class PolicyErrors : public testing::TestWithParam<BadPolicy> {};
 
 TEST_P(PolicyErrors, AreUsageErrorsThatSayWhat) {
-  CompileOptions options = options_for(DType::kBF16);
+  CompileOptions options = inference_for(DType::kBF16);
   GetParam().set(options.policy);
   Model model = model_of(net());
   const std::string message = error_of([&] { run_all(model, options); }, ErrorCode::kUsage);
@@ -214,7 +214,7 @@ std::string between(const std::string& node, const std::string& constants = "") 
 
 TEST(Legality, AnOpThatOpset23HasNotInBf16StaysF32WithTheReason) {
   // Shrink never got bf16.
-  const Graph graph = compiled(between("t = Shrink (a)"), options_for(DType::kBF16));
+  const Graph graph = compiled(between("t = Shrink (a)"), inference_for(DType::kBF16));
   const NodeId node = find_nodes(graph, "Shrink").empty() ? find_node(graph, "t")
                                                           : find_nodes(graph, "Shrink").front();
   ASSERT_TRUE(node.valid());
@@ -224,7 +224,7 @@ TEST(Legality, AnOpThatOpset23HasNotInBf16StaysF32WithTheReason) {
 }
 
 TEST(Legality, TheUsersRuleCannotMakeAnIllegalNode) {
-  CompileOptions options = options_for(DType::kBF16);
+  CompileOptions options = inference_for(DType::kBF16);
   options.policy.allow_ops = {"Shrink"};
   const Graph graph = compiled(between("t = Shrink (a)"), options);
   EXPECT_THAT(graph, RunsIn("Shrink", DType::kF32));
@@ -232,30 +232,30 @@ TEST(Legality, TheUsersRuleCannotMakeAnIllegalNode) {
 
 TEST(Constants, OnesThatOverflowKeepTheirNodeF32) {
   const std::string text = between("t = Mul (a, big)", ",\n   float big = {100000}");
-  const Graph f16 = compiled(text, options_for(DType::kF16));
+  const Graph f16 = compiled(text, inference_for(DType::kF16));
   EXPECT_THAT(f16, RunsIn("Mul", DType::kF32));
   EXPECT_THAT(f16, HasReason("t", HasSubstr("constant \"big\" does not fit f16")));
-  EXPECT_THAT(compiled(text, options_for(DType::kBF16)), RunsIn("Mul", DType::kBF16));
+  EXPECT_THAT(compiled(text, inference_for(DType::kBF16)), RunsIn("Mul", DType::kBF16));
 }
 
 TEST(Constants, OnesThatVanishKeepTheirNodeF32) {
   const std::string text = between("t = Add (a, tiny)", ",\n   float tiny = {1e-12}");
-  const Graph f16 = compiled(text, options_for(DType::kF16));
+  const Graph f16 = compiled(text, inference_for(DType::kF16));
   EXPECT_THAT(f16, RunsIn("Add", DType::kF32));
   EXPECT_THAT(f16, HasReason("t", HasSubstr("does not fit")));
-  EXPECT_THAT(compiled(text, options_for(DType::kBF16)), RunsIn("Add", DType::kBF16));
+  EXPECT_THAT(compiled(text, inference_for(DType::kBF16)), RunsIn("Add", DType::kBF16));
 }
 
 TEST(Constants, AnInfiniteMaskFits) {
-  const Graph graph =
-      compiled(between("t = Add (a, mask)", ",\n   float mask = {-inf}"), options_for(DType::kF16));
+  const Graph graph = compiled(between("t = Add (a, mask)", ",\n   float mask = {-inf}"),
+                               inference_for(DType::kF16));
   EXPECT_THAT(graph, RunsIn("Add", DType::kF16));
 }
 
 // --- fp32 ----------------------------------------------------------------------------------------
 
 TEST(Fp32Policy, LeavesTheInferenceGraphAsItIs) {
-  const CompileOptions options = options_for(DType::kF32);
+  const CompileOptions options = inference_for(DType::kF32);
   Model model = model_of(net());
   run_rows(model, options, rows_before("assign-precision"));
   Model decided = model;

@@ -10,12 +10,6 @@ namespace {
 
 constexpr int64_t kMicroBatches = 4;
 
-Tensor state(const Session& session, const std::string& name) {
-  const StateEntry* entry = session.state().find(name);
-  if (entry == nullptr) ADD_FAILURE() << "no state " << name;
-  return entry == nullptr ? Tensor() : session.state().get(*entry);
-}
-
 CompileOptions accumulating(const std::string& optimizer, DType precision = DType::kF32) {
   CompileOptions options = options_for(optimizer, precision);
   options.train.accumulation = kMicroBatches;

@@ -11,7 +11,7 @@ namespace halfnote::test {
 namespace {
 
 /// What should be in use: offset -> size, kept by the test.
-class Model {
+class PlanModel {
  public:
   void allocate(ArenaPlan& plan, size_t bytes) {
     const size_t size = std::max(align_up(bytes), kBufferAlignment);
@@ -56,7 +56,7 @@ TEST(ArenaPlan, LiveBlocksNeverOverlap) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
     ArenaPlan plan;
-    Model model;
+    PlanModel model;
     for (int i = 0; i < 400; ++i) {
       const bool release = model.count() > 0 && random() % 100 < 45;
       if (release) {

@@ -26,14 +26,8 @@ std::vector<Tensor> poisoned(double number) {
   return {Tensor::full(DType::kF32, {4, 6}, number), mlp_batch(4, 1)[1]};
 }
 
-Tensor state(const Session& session, const std::string& name) {
-  const StateEntry* entry = session.state().find(name);
-  if (entry == nullptr) ADD_FAILURE() << "no state " << name;
-  return entry == nullptr ? Tensor() : session.state().get(*entry);
-}
-
 /// Everything that only an applied step may move.
-std::vector<Tensor> committed(const Session& session) {
+std::vector<Tensor> guarded(const Session& session) {
   std::vector<Tensor> found;
   for (const StateEntry& entry : session.state().entries()) {
     if (entry.kind == StateKind::kRandom || entry.kind == StateKind::kScaler) continue;
@@ -63,7 +57,7 @@ TEST(ScaleEdges, OverflowInStepZeroLeavesTheFirstStepTheFirst) {
   plain.step(mlp_batch(4, 1));
   late.step(mlp_batch(4, 1));
   // Bias correction counts applied steps; the scale is a power of two either way.
-  expect_same(committed(plain), committed(late));
+  expect_same(guarded(plain), guarded(late));
   EXPECT_EQ(late.applied_steps(), 1);
 }
 
@@ -71,13 +65,13 @@ TEST(ScaleEdges, NanInTheForwardPassLowersTheScaleInVain) {
   CompileOptions options = f16_options("sgd", 8);
   options.policy.scaler.min = 1;
   Session session = reference_session(mlp_model(), options);
-  const std::vector<Tensor> before = committed(session);
+  const std::vector<Tensor> before = guarded(session);
   for (const double want : {4, 2, 1, 1}) {
     const StepResult result = session.step(poisoned(std::nan("")));
     EXPECT_TRUE(std::isnan(result.loss)) << "the loss says what happened";
     EXPECT_EQ(result.loss_scale, want);
   }
-  expect_same(before, committed(session));
+  expect_same(before, guarded(session));
   EXPECT_TRUE(session.step(mlp_batch(4, 1)).applied);
 }
 
@@ -121,11 +115,11 @@ main (float[N,2] x) => (float[N,2] y) <
   CompileOptions options = f16_options("momentum", 4096);
   options.train.optimizer.groups = {{"v", 0.5f, std::nullopt}, {"w", std::nullopt, 0.5f}};
   Session session = reference_session(model, options);
-  const std::vector<Tensor> before = committed(session);
+  const std::vector<Tensor> before = guarded(session);
   const StepResult bad = session.step(batch);
   EXPECT_TRUE(std::isfinite(bad.loss));
   EXPECT_FALSE(bad.applied);
-  expect_same(before, committed(session));
+  expect_same(before, guarded(session));
   options.policy.scaler.init = 16;
   Session fits = reference_session(model, options);
   EXPECT_TRUE(fits.step(batch).applied);
@@ -143,11 +137,11 @@ TEST(ScaleEdges, AnOverflowedNormClipsNothing) {
   options.train.optimizer.weight_decay = 0.1f;
   Session session = reference_session(mlp_model(), options);
   session.step(mlp_batch(4, 1));
-  const std::vector<Tensor> before = committed(session);
+  const std::vector<Tensor> before = guarded(session);
   const StepResult bad = session.step(poisoned(kInf));
   ASSERT_TRUE(bad.grad_norm.has_value());
   EXPECT_FALSE(std::isfinite(*bad.grad_norm));
-  expect_same(before, committed(session));
+  expect_same(before, guarded(session));
 }
 
 TEST(ScaleEdges, ANormBeyondSixteenBitsOfFiniteGradients) {
@@ -222,9 +216,9 @@ TEST(ScaleEdges, DecayAndMomentumRestInASkippedStep) {
     options.train.optimizer.weight_decay = 0.1f;
     Session session = reference_session(mlp_model(), options);
     for (int i = 0; i < 3; ++i) EXPECT_TRUE(session.step(mlp_batch(4, 1)).applied);
-    const std::vector<Tensor> before = committed(session);
+    const std::vector<Tensor> before = guarded(session);
     EXPECT_FALSE(session.step(poisoned(kInf)).applied);
-    expect_same(before, committed(session));
+    expect_same(before, guarded(session));
     EXPECT_TRUE(session.step(mlp_batch(4, 1)).applied);
   }
 }

@@ -1,6 +1,7 @@
 #include "support.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
@@ -141,6 +142,12 @@ Session reference_session(const Model& model, const CompileOptions& options, int
   session.threads = threads;
   session.kernels = "reference";
   return Session(compile_model(model, options).model, session);
+}
+
+Tensor state(const Session& session, const std::string& name) {
+  const StateEntry* entry = session.state().find(name);
+  if (entry == nullptr) ADD_FAILURE() << "no state " << name;
+  return entry == nullptr ? Tensor() : session.state().get(*entry);
 }
 
 std::vector<Tensor> states_of(const Session& session) {

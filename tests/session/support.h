@@ -32,6 +32,8 @@ Session reference_session(const Model& model, const CompileOptions& options, int
 
 /// All states, in the order of the store.
 std::vector<Tensor> states_of(const Session& session);
+/// The state of this name; a failure of the test where there is none.
+Tensor state(const Session& session, const std::string& name);
 void expect_same(const std::vector<Tensor>& a, const std::vector<Tensor>& b);
 
 /// Runs a training step node by node, states kept by hand.

@@ -15,15 +15,13 @@ namespace halfnote::contraction {
 namespace {
 
 /// One direction of a call: operands in math precision, then what the steps leave, by time.
-struct Direction {
+struct ForwardDirection {
   int64_t d = 0;
   Expr w, r, bias, peepholes;  // (1, G·H, …); bias and peepholes may be invalid
   std::vector<Expr> x, mask;   // one a time; mask empty without sequence_lens
   Expr h, c;                   // (1, B, H)
   std::vector<Expr> old_h, old_c, cells, y;
 };
-
-Expr where(Expr mask, Expr yes, Expr no) { return mask.builder->op("Where", {mask, yes, no}); }
 
 /// The attributes of a single step of ONNX's operator.
 Attributes step_attributes(const BodySizes& sizes, int64_t d) {
@@ -60,7 +58,7 @@ class RecurrentBody {
     if (has(4)) masks_ = within_length(sizes_, body_.inputs[4], 0);
     std::vector<Expr> y, y_h, y_c, gates, more;
     for (int64_t d = 0; d < sizes_.r.directions(); ++d) {
-      Direction run = start(d);
+      ForwardDirection run = start(d);
       for (int64_t s = 0; s < sizes_.steps; ++s) step(run, sizes_.time(d, s));
       y.push_back(unsqueeze(concat(run.y, 0), {1}));
       y_h.push_back(run.h);
@@ -93,8 +91,8 @@ class RecurrentBody {
     return has(input) ? direction_of(b_.to_math(body_.inputs[input]), d) : b_.none();
   }
 
-  Direction start(int64_t d) {
-    Direction run;
+  ForwardDirection start(int64_t d) {
+    ForwardDirection run;
     run.d = d;
     run.w = parameter(1, d);
     run.r = parameter(2, d);
@@ -117,7 +115,7 @@ class RecurrentBody {
     return run;
   }
 
-  void step(Direction& run, int64_t time) {
+  void step(ForwardDirection& run, int64_t time) {
     const auto t = static_cast<size_t>(time);
     run.old_h[t] = run.h;
     if (lstm()) run.old_c[t] = run.c;
@@ -147,7 +145,7 @@ class RecurrentBody {
   }
 
   /// X·Wᵀ of gate blocks [from, to) for all times, (T, B, blocks·H).
-  Expr projection(const Direction& run, int64_t from, int64_t to) {
+  Expr projection(const ForwardDirection& run, int64_t from, int64_t to) {
     return b_.op("MatMul", {x_, blocks(run.w, from, to)});
   }
   /// Rows of W or R as a matrix to multiply with from the right.
@@ -156,18 +154,18 @@ class RecurrentBody {
     return b_.transpose(rows, {1, 0});
   }
   /// Wb (half 0) or Rb (half 1) of blocks [from, to), (blocks·H); zero without B.
-  Expr half_bias(const Direction& run, int64_t half, int64_t from, int64_t to) {
+  Expr half_bias(const ForwardDirection& run, int64_t half, int64_t from, int64_t to) {
     if (!run.bias.valid()) return b_.scalar(x_.dtype(), 0);
     const int64_t base = half * sizes_.r.gates();
     return squeeze(slice(run.bias, 1, (base + from) * sizes_.hidden, (base + to) * sizes_.hidden),
                    {0});
   }
-  Expr summed_bias(const Direction& run, int64_t from, int64_t to) {
+  Expr summed_bias(const ForwardDirection& run, int64_t from, int64_t to) {
     return half_bias(run, 0, from, to) + half_bias(run, 1, from, to);
   }
 
   /// h' = (1 − z)∘n + z∘h of a GRU that resets first.
-  Expr reset_step(const Direction& run, size_t t) {
+  Expr reset_step(const ForwardDirection& run, size_t t) {
     const int64_t n = sizes_.hidden;
     const Expr zr =
         slice(projected_[t], 2, 0, 2 * n) + b_.op("MatMul", {run.h, blocks(run.r, 0, 2)});
@@ -183,7 +181,7 @@ class RecurrentBody {
   Expr stash(Expr x) { return unsqueeze(masks_.valid() ? mask_zero(masks_, x) : x, {0}); }
 
   /// What goes into the activations, and cells or the hidden part.
-  void add_stash(const Direction& run, std::vector<Expr>& gates, std::vector<Expr>& more) {
+  void add_stash(const ForwardDirection& run, std::vector<Expr>& gates, std::vector<Expr>& more) {
     const Expr old = concat(run.old_h, 0);
     if (lstm()) {
       Expr a = plain_gates(run, old, 0, 4);
@@ -197,20 +195,20 @@ class RecurrentBody {
     }
   }
 
-  Expr plain_gates(const Direction& run, Expr old, int64_t from, int64_t to) {
+  Expr plain_gates(const ForwardDirection& run, Expr old, int64_t from, int64_t to) {
     return projection(run, from, to) + b_.op("MatMul", {old, blocks(run.r, from, to)}) +
            summed_bias(run, from, to);
   }
 
   /// P∘c of the gates i, o, f; zero for the last one.
-  Expr peephole_part(const Direction& run) {
+  Expr peephole_part(const ForwardDirection& run) {
     const Expr old = concat(run.old_c, 0), cells = concat(run.cells, 0);
     const Expr zero = b_.constant(Tensor(x_.dtype(), {1, sizes_.hidden}));
     const Expr factors = concat({run.peepholes, zero}, 1);
     return concat({old, cells, old, old}, 2) * factors;
   }
 
-  void add_gru_stash(const Direction& run, Expr old, std::vector<Expr>& gates,
+  void add_gru_stash(const ForwardDirection& run, Expr old, std::vector<Expr>& gates,
                      std::vector<Expr>& more) {
     const Expr zr = plain_gates(run, old, 0, 2);
     const Expr r = activation(sizes_, run.d, 0, split(zr, 2, 2)[1]);

@@ -30,7 +30,7 @@ Slots slots_of(RecurrentOp op) {
 }
 
 /// What the steps of one direction read and leave, by time.
-struct Direction {
+struct BackwardDirection {
   int64_t d = 0;
   Expr w, r, peepholes;        // (G·H, I), (G·H, H); peepholes (1, 3·H), may be invalid
   Expr old_h, old_c;           // (T, B, H)
@@ -54,7 +54,7 @@ class RecurrentGradBody {
     x_ = recurrent_input(body_, 0, sizes_.r.batch_first);
     if (has(3)) mask_ = b_.cast(within_length(sizes_, body_.inputs[3], 0), x_.dtype());
     for (int64_t d = 0; d < sizes_.r.directions(); ++d) {
-      Direction run = start(d);
+      BackwardDirection run = start(d);
       prepare_factors(run);
       for (int64_t s = sizes_.steps; s-- > 0;) {
         step(run, static_cast<size_t>(sizes_.time(d, s)));
@@ -83,8 +83,8 @@ class RecurrentGradBody {
   }
   Expr stash(size_t input, int64_t d) { return squeeze(slice(in_math(input), 0, d, d + 1), {0}); }
 
-  Direction start(int64_t d) {
-    Direction run;
+  BackwardDirection start(int64_t d) {
+    BackwardDirection run;
     run.d = d;
     run.w = squeeze(direction_of(in_math(1), d), {0});
     run.r = squeeze(direction_of(in_math(2), d), {0});
@@ -113,25 +113,25 @@ class RecurrentGradBody {
     return b_.op("Where", {within_length(sizes_, body_.inputs[3], 1), moved, initial});
   }
 
-  Expr act(const Direction& run, int64_t function, Expr a) {
+  Expr act(const BackwardDirection& run, int64_t function, Expr a) {
     return activation(sizes_, run.d, function, a);
   }
-  Expr slope(const Direction& run, int64_t function, Expr a, Expr y) {
+  Expr slope(const BackwardDirection& run, int64_t function, Expr a, Expr y) {
     return activation_slope(sizes_, run.d, function, a, y);
   }
   /// A factor of the steps, 0 beyond the lengths.
-  void add_factor(Direction& run, Expr factor) {
+  void add_factor(BackwardDirection& run, Expr factor) {
     run.factors.push_back(split(mask_.valid() ? factor * mask_ : factor, 0, sizes_.steps));
   }
 
-  void prepare_factors(Direction& run) {
+  void prepare_factors(BackwardDirection& run) {
     const Exprs a = split(stash(slots_.gates, run.d), 2, sizes_.r.gates());
     if (lstm()) return prepare_lstm(run, a);
     if (gru()) return prepare_gru(run, a);
     add_factor(run, slope(run, 0, a[0], act(run, 0, a[0])));
   }
 
-  void prepare_lstm(Direction& run, const Exprs& a) {
+  void prepare_lstm(BackwardDirection& run, const Exprs& a) {
     const Expr c = stash(slots_.more, run.d);
     const Expr i = act(run, 0, a[0]), o = act(run, 0, a[1]), n = act(run, 1, a[3]);
     const Expr hc = act(run, 2, c);
@@ -147,7 +147,7 @@ class RecurrentGradBody {
     run.factors.push_back(split(kept, 0, sizes_.steps));
   }
 
-  void prepare_gru(Direction& run, const Exprs& a) {
+  void prepare_gru(BackwardDirection& run, const Exprs& a) {
     const Expr z = act(run, 0, a[0]), r = act(run, 0, a[1]), n = act(run, 1, a[2]);
     add_factor(run, (run.old_h - n) * slope(run, 0, a[0], z));
     add_factor(run, (1.0 - z) * slope(run, 1, a[2], n));
@@ -158,7 +158,7 @@ class RecurrentGradBody {
     if (resets_first()) reset_state_.push_back(rounded(r * run.old_h, dtype_));
   }
 
-  void step(Direction& run, size_t t) {
+  void step(BackwardDirection& run, size_t t) {
     const Expr dh = run.dy.empty() ? run.dh : run.dh + run.dy[t];
     Expr back;
     if (lstm()) {
@@ -173,11 +173,11 @@ class RecurrentGradBody {
   }
 
   Expr through_r(Expr da, Expr r) { return b_.op("MatMul", {rounded(da, dtype_), r}); }
-  Expr peephole(const Direction& run, int64_t block) {
+  Expr peephole(const BackwardDirection& run, int64_t block) {
     return slice(run.peepholes, 1, block * sizes_.hidden, (block + 1) * sizes_.hidden);
   }
 
-  Expr lstm_step(Direction& run, Expr dh, size_t t) {
+  Expr lstm_step(BackwardDirection& run, Expr dh, size_t t) {
     const auto& f = run.factors;
     const Expr output = dh * f[0][t];
     Expr dc = run.dc + dh * f[1][t];
@@ -191,7 +191,7 @@ class RecurrentGradBody {
     return through_r(run.da[t], run.r);
   }
 
-  Expr gru_step(Direction& run, Expr dh, size_t t) {
+  Expr gru_step(BackwardDirection& run, Expr dh, size_t t) {
     const auto& f = run.factors;
     const int64_t n = sizes_.hidden;
     const Expr update = dh * f[0][t], last = dh * f[1][t], direct = dh * f[4][t];
@@ -215,7 +215,7 @@ class RecurrentGradBody {
     return b_.op("MatMul", {left, flat(other, columns)});
   }
 
-  void finish(Direction& run) {
+  void finish(BackwardDirection& run) {
     const int64_t n = sizes_.hidden, width = sizes_.r.gates() * n;
     const Expr da = concat(run.da, 0), typed = rounded(da, dtype_);
     const Expr dx = b_.op("MatMul", {typed, run.w});

@@ -6,10 +6,6 @@
 namespace halfnote::contraction {
 namespace {
 
-Expr where(Expr condition, Expr yes, Expr no) {
-  return condition.builder->op("Where", {condition, yes, no});
-}
-
 Expr scalar_like(Expr x, double number) { return x.builder->scalar(x.dtype(), number); }
 
 Expr less(Expr a, Expr b) { return a.builder->op("Less", {a, b}); }

@@ -15,9 +15,8 @@ using enum PrecisionClass;
 constexpr std::string_view kInteger = "the operands are integers or quantized: no gradient exists";
 constexpr std::string_view kAttention =
     "not in this release: gradient of fused attention; export it as MatMul and Softmax";
-constexpr std::string_view kSecond = "not in this release: second derivatives";
 
-constexpr OperatorRow kOnnxRows[] = {
+constexpr OperatorRow kContractions[] = {
     {.name = "Attention",
      .precision = kAllow,
      .legality = {23, 23},
@@ -126,7 +125,7 @@ constexpr OperatorRow kOnnxRows[] = {
      .note = "gate math in f32"},
 };
 
-constexpr OperatorRow kHalfnoteRows[] = {
+constexpr OperatorRow kHalfnoteContractions[] = {
     {.domain = kHalfnoteDomain,
      .name = "ConvGradInput",
      .precision = kAllow,
@@ -253,8 +252,8 @@ constexpr OperatorRow kHalfnoteRows[] = {
 }  // namespace
 
 std::vector<OperatorRow> contraction_rows() {
-  std::vector<OperatorRow> rows(std::begin(kOnnxRows), std::end(kOnnxRows));
-  rows.insert(rows.end(), std::begin(kHalfnoteRows), std::end(kHalfnoteRows));
+  std::vector<OperatorRow> rows(std::begin(kContractions), std::end(kContractions));
+  rows.insert(rows.end(), std::begin(kHalfnoteContractions), std::end(kHalfnoteContractions));
   return rows;
 }
 

@@ -12,7 +12,7 @@ using enum PrecisionClass;
 constexpr std::string_view kControl =
     "not in this release: gradients of control flow; unroll it or export without";
 constexpr std::string_view kContainer = "not in this release: gradients through containers";
-constexpr std::string_view kInteger = "the operands or results are quantized: no gradient exists";
+constexpr std::string_view kQuantized = "the operands or results are quantized: no gradient exists";
 constexpr std::string_view kText = "works on strings or encoded bytes: no gradient exists";
 constexpr std::string_view kGenerated = "made from counts: no gradient exists";
 constexpr std::string_view kSpectral = "not in this release: gradients of Fourier transforms";
@@ -72,13 +72,13 @@ std::vector<OperatorRow> never_retyped() {
       {.name = "DequantizeLinear",
        .precision = kOpaque,
        .legality = {19, 19},
-       .no_gradient = kInteger,
+       .no_gradient = kQuantized,
        .note = "its scale keeps its type"},
-      {.name = "DynamicQuantizeLinear", .precision = kOpaque, .no_gradient = kInteger},
+      {.name = "DynamicQuantizeLinear", .precision = kOpaque, .no_gradient = kQuantized},
       {.name = "QuantizeLinear",
        .precision = kOpaque,
        .legality = {19, 19},
-       .no_gradient = kInteger,
+       .no_gradient = kQuantized,
        .note = "its scale keeps its type"},
       text("ImageDecoder"),
       text("RegexFullMatch"),

@@ -10,7 +10,6 @@ namespace {
 using derivative::call;
 using derivative::greater;
 using derivative::number;
-using derivative::where;
 using derivative::zero;
 using enum PrecisionClass;
 

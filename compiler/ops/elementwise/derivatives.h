@@ -14,9 +14,6 @@ inline Expr call(const char* op, Expr a, Expr b) { return a.builder->op(op, {a, 
 inline Expr number(Expr like, double value) { return like.builder->scalar(like.dtype(), value); }
 inline Expr greater(Expr a, double b) { return call("Greater", a, number(a, b)); }
 inline Expr less(Expr a, double b) { return call("Less", a, number(a, b)); }
-inline Expr where(Expr condition, Expr yes, Expr no) {
-  return yes.builder->op("Where", {condition, yes, no});
-}
 inline Expr zero(Expr like) { return number(like, 0); }
 /// sqrt((1 − x)(1 + x)): no cancellation near ±1.
 inline Expr circle(Expr x) { return call("Sqrt", (1.0 - x) * (1.0 + x)); }

@@ -8,7 +8,6 @@ namespace {
 
 using derivative::call;
 using derivative::less;
-using derivative::where;
 using derivative::zero;
 using enum PrecisionClass;
 

@@ -9,7 +9,6 @@ namespace halfnote {
 using namespace loss;  // NOLINT(google-build-using-namespace): the rules of this family
 
 std::vector<OperatorRow> loss_rows() {
-  constexpr std::string_view kSecond = "not in this release: second derivatives";
   using enum PrecisionClass;
   return {
       {.name = "NegativeLogLikelihoodLoss",

@@ -12,9 +12,7 @@ namespace {
 using namespace normalization;  // NOLINT(google-build-using-namespace): the rules of this family
 using enum PrecisionClass;
 
-constexpr std::string_view kSecond = "not in this release: second derivatives";
-
-constexpr OperatorRow kOnnxRows[] = {
+constexpr OperatorRow kNormalizations[] = {
     {.name = "BatchNormalization",
      .precision = kFp32,
      .legality = {1, 14},
@@ -81,7 +79,7 @@ constexpr OperatorRow kOnnxRows[] = {
      .note = "f32 math"},
 };
 
-constexpr OperatorRow kHalfnoteRows[] = {
+constexpr OperatorRow kHalfnoteNormalizations[] = {
     {.domain = kHalfnoteDomain,
      .name = "BatchNormalization",
      .precision = kFp32,
@@ -162,8 +160,8 @@ constexpr OperatorRow kHalfnoteRows[] = {
 }  // namespace
 
 std::vector<OperatorRow> normalization_rows() {
-  std::vector<OperatorRow> rows(std::begin(kOnnxRows), std::end(kOnnxRows));
-  rows.insert(rows.end(), std::begin(kHalfnoteRows), std::end(kHalfnoteRows));
+  std::vector<OperatorRow> rows(std::begin(kNormalizations), std::end(kNormalizations));
+  rows.insert(rows.end(), std::begin(kHalfnoteNormalizations), std::end(kHalfnoteNormalizations));
   return rows;
 }
 

@@ -60,7 +60,6 @@ std::vector<Expr> apply(GradientContext& rule, Traits traits, Formula&& formula)
 }
 
 Expr equal(Expr a, Expr b) { return a.builder->op("Equal", {a, b}); }
-Expr where(Expr mask, Expr a, Expr b) { return mask.builder->op("Where", {mask, a, b}); }
 Expr number(Expr like, double value) { return like.builder->scalar(like.dtype(), value); }
 
 /// dY to every element that equals the extreme, divided by their number.

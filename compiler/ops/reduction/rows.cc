@@ -11,8 +11,7 @@ namespace {
 using namespace reduction;  // NOLINT(google-build-using-namespace): the rules of this family
 using enum PrecisionClass;
 
-constexpr std::string_view kSecond = "not in this release: second derivatives";
-constexpr std::string_view kIndices = "the results are indices: no gradient exists";
+constexpr std::string_view kIndexResults = "the results are indices: no gradient exists";
 constexpr std::string_view kRegions =
     "not in this release: gradients of region-of-interest pooling";
 
@@ -23,13 +22,13 @@ constexpr OperatorRow kReduceRows[] = {
      .precision = kClear,
      .legality = kFrom13,
      .scale = ScaleRule::kAbsorb,
-     .no_gradient = kIndices,
+     .no_gradient = kIndexResults,
      .note = "index of the maximum; rounding may make ties"},
     {.name = "ArgMin",
      .precision = kClear,
      .legality = kFrom13,
      .scale = ScaleRule::kAbsorb,
-     .no_gradient = kIndices,
+     .no_gradient = kIndexResults,
      .note = "index of the minimum; rounding may make ties"},
     {.name = "CumProd",
      .precision = kFp32,

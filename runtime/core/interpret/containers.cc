@@ -121,7 +121,7 @@ Results has_element(Interpreter& run, NodeId node) {
   return {Tensor::scalar<bool>(has)};
 }
 
-constexpr std::pair<std::string_view, RunNode> kOps[] = {
+constexpr std::pair<std::string_view, RunNode> kContainerOps[] = {
     {"ConcatFromSequence", concat},
     {"Optional", make_optional},
     {"OptionalGetElement", get_element},
@@ -138,7 +138,7 @@ constexpr std::pair<std::string_view, RunNode> kOps[] = {
 }  // namespace
 
 RunNode find_container_op(std::string_view op) {
-  for (const auto& [name, run] : kOps) {
+  for (const auto& [name, run] : kContainerOps) {
     if (name == op) return run;
   }
   return nullptr;

@@ -162,7 +162,7 @@ std::vector<Datum> run_sequence_map(Interpreter& run, NodeId node) {
   return sequences;
 }
 
-constexpr std::pair<std::string_view, RunNode> kOps[] = {
+constexpr std::pair<std::string_view, RunNode> kControlOps[] = {
     {"If", run_if},
     {"Loop", run_loop},
     {"Scan", run_scan},
@@ -172,7 +172,7 @@ constexpr std::pair<std::string_view, RunNode> kOps[] = {
 }  // namespace
 
 RunNode find_control_op(std::string_view op) {
-  for (const auto& [name, run] : kOps) {
+  for (const auto& [name, run] : kControlOps) {
     if (name == op) return run;
   }
   return nullptr;

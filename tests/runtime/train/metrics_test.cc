@@ -69,7 +69,7 @@ TEST(MetricsWriter, CreatesOnlyNewFiles) {
                [&] { MetricsWriter::create(folder / "no/m"); });
 }
 
-struct ResumeCase {
+struct KeptCase {
   const char* name;
   std::string before;
   int64_t last_step;
@@ -77,10 +77,10 @@ struct ResumeCase {
   int64_t dropped;
 };
 
-class MetricsResume : public testing::TestWithParam<ResumeCase> {};
+class MetricsResume : public testing::TestWithParam<KeptCase> {};
 
 TEST_P(MetricsResume, CutsLinesBeyondTheStep) {
-  const ResumeCase& row = GetParam();
+  const KeptCase& row = GetParam();
   const TempFolder folder;
   write_bytes(folder / "m", row.before);
   MetricsWriter writer = MetricsWriter::resume(folder / "m", row.last_step);
@@ -93,17 +93,16 @@ TEST_P(MetricsResume, CutsLinesBeyondTheStep) {
 INSTANTIATE_TEST_SUITE_P(
     All, MetricsResume,
     testing::Values(
-        ResumeCase{"all", line(1) + line(2), 2, line(1) + line(2), 0},
-        ResumeCase{"beyond", line(1) + line(2) + line(3) + line(4), 2, line(1) + line(2), 2},
-        ResumeCase{"sparse", line(1) + line(10) + line(100), 50, line(1) + line(10), 1},
-        ResumeCase{"same_step_twice", line(2) + line(2) + line(3), 2, line(2) + line(2), 1},
-        ResumeCase{"torn", line(1) + "{\"step\":2,\"lo", 5, line(1), 1},
-        ResumeCase{"torn_number", line(1) + "{\"step\":2", 5, line(1), 1},
-        ResumeCase{"without_end", line(1) + "{\"step\":2}", 5, line(1), 1},
-        ResumeCase{"zeros", line(1) + std::string(100, '\0'), 5, line(1), 1},
-        ResumeCase{"garbage", line(1) + "hello\n" + line(2), 5, line(1), 2},
-        ResumeCase{"nothing", "", 5, "", 0},
-        ResumeCase{"from_the_start", line(1) + line(2), 0, "", 2}),
+        KeptCase{"all", line(1) + line(2), 2, line(1) + line(2), 0},
+        KeptCase{"beyond", line(1) + line(2) + line(3) + line(4), 2, line(1) + line(2), 2},
+        KeptCase{"sparse", line(1) + line(10) + line(100), 50, line(1) + line(10), 1},
+        KeptCase{"same_step_twice", line(2) + line(2) + line(3), 2, line(2) + line(2), 1},
+        KeptCase{"torn", line(1) + "{\"step\":2,\"lo", 5, line(1), 1},
+        KeptCase{"torn_number", line(1) + "{\"step\":2", 5, line(1), 1},
+        KeptCase{"without_end", line(1) + "{\"step\":2}", 5, line(1), 1},
+        KeptCase{"zeros", line(1) + std::string(100, '\0'), 5, line(1), 1},
+        KeptCase{"garbage", line(1) + "hello\n" + line(2), 5, line(1), 2},
+        KeptCase{"nothing", "", 5, "", 0}, KeptCase{"from_the_start", line(1) + line(2), 0, "", 2}),
     [](const auto& row) { return row.param.name; });
 
 TEST(MetricsWriter, TakesBackHalfALineWhenTheDiskIsFull) {
