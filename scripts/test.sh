@@ -22,7 +22,7 @@ legs=(
   "unit     yes unit tests"
   "cases    yes mlp and cifar_cnn in fp32, bf16 and fp16 against PyTorch's numbers"
   "conformance yes ONNX's own tests; docs/conformance.md is up to date"
-  "judges   yes function bodies and training steps in onnxruntime"
+  "judges   yes function bodies and training steps of all fixtures in onnxruntime"
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
   "asan     no  address and undefined-behaviour sanitizers, unit tests"

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "compiler/ir/walk.h"
 #include "compiler/ops/operator.h"
 
 namespace halfnote {
@@ -171,6 +173,8 @@ Function build_body(const Graph& graph, NodeId node, const InferNode& infer) {
   } catch (Error& error) {
     throw error.within({{}, call.name, call.domain + "." + call.op});
   }
+  // ONNX's inference wants no more results of a function than the call names.
+  results.resize(std::min(results.size(), context.output_types.size()));
   std::set<ValueId> published;
   for (size_t i = 0; i < results.size(); ++i) {
     const bool is_result = body.value(results[i].id).kind == ValueKind::kResult;
@@ -180,6 +184,7 @@ Function build_body(const Graph& graph, NodeId node, const InferNode& infer) {
     body.rename(results[i].id, body.unique_name("y" + std::to_string(i)));
     body.add_output(body.main(), results[i].id);
   }
+  erase_dead(body, [](const Graph&, NodeId) { return true; });
   function.overload = overload_name(graph, node, body);
   return function;
 }

@@ -6,9 +6,16 @@
 //
 // Exact: the padding is zero on both sides of every product, so sums gain only zeros, and what grew
 // is sliced off again; nothing but the contraction sees a padded lane. Initializers keep their
-// shape: Pad(weight) stands in the graph. GEMM M, N and K, and the channels of convolutions with
-// one group, are padded. Leaves alone: symbolic dims (`run` pads them when it binds them), f32
-// contractions, grouped convolutions, vectors, dims of 1 (a dot product gains nothing), --no-pad.
+// shape: Pad(weight) stands in the graph. GEMM M, N and K, and the channels of convolutions, are
+// padded, those of grouped convolutions group by group:
+//
+//   x1 = Reshape(Pad(Reshape(x: [N,6,…], to [N,2,3,…]), to [N,2,8,…]), to [N,16,…])
+//
+// Leaves alone: symbolic dims (`run` pads them when it binds them), f32 contractions, convolutions
+// with one channel in or out a group (depthwise: there is no matrix product), recurrent ops, whose
+// kernels lay out their weights themselves, vectors, dims of 1 (a dot product gains nothing),
+// --no-pad. docs/precision.md has the argument for each form.
+#include <algorithm>
 #include <array>
 
 #include "passes/padding/remove_padding.h"
@@ -29,6 +36,7 @@ struct PaddedSlot {
   size_t slot = 0;
   std::array<int, 2> dims{-1, -1};  // negative: none; counted from the end where `from_end`
   bool from_end = false;
+  int grouped = -1;  // the one of them that holds the channels of all groups of a convolution
 };
 
 /// How one kind of contraction is padded. Dims of operands that must agree grow alike, since each
@@ -40,12 +48,14 @@ struct PadRule {
   std::array<int, 2> result_dims{-1, -1};
   bool from_end = false;
   bool convolution = false;
+  int result_grouped = -1;
   int shape_input = -1;  // i64 operand that names a shape whose dim 1 grows
 };
 
 constexpr PaddedSlot matrix(size_t slot) { return {slot, {1, 2}, true}; }
+/// The channels of all groups are the first dim.
 constexpr PaddedSlot front(size_t slot, int first, int second = -1) {
-  return {slot, {first, second}, false};
+  return {slot, {first, second}, false, first};
 }
 
 constexpr PadRule kPadRules[] = {
@@ -53,9 +63,9 @@ constexpr PadRule kPadRules[] = {
     {"ai.halfnote", "MatMul", {matrix(0), matrix(1)}, 2, {1, 2}, true},
     {"", "Gemm", {matrix(0), matrix(1), {2, {1, 2}, true}}, 3, {1, 2}, true},
     {"ai.halfnote", "Gemm", {matrix(0), matrix(1), {2, {1, 2}, true}}, 3, {1, 2}, true},
-    {"", "Conv", {front(0, 1), front(1, 0, 1), front(2, 0)}, 3, {1, -1}, false, true},
-    {"ai.halfnote", "ConvGradInput", {front(0, 1), front(1, 0, 1)}, 2, {1, -1}, false, true, 2},
-    {"ai.halfnote", "ConvGradWeight", {front(0, 1), front(1, 1)}, 2, {0, 1}, false, true},
+    {"", "Conv", {front(0, 1), front(1, 0, 1), front(2, 0)}, 3, {1, -1}, false, true, 1},
+    {"ai.halfnote", "ConvGradInput", {front(0, 1), front(1, 0, 1)}, 2, {1, -1}, false, true, 1, 2},
+    {"ai.halfnote", "ConvGradWeight", {front(0, 1), front(1, 1)}, 2, {0, 1}, false, true, 0},
 };
 
 const PadRule* find_rule(const Node& node) {
@@ -77,23 +87,28 @@ class Padder {
   }
 
  private:
-  /// The shape a value grows to; its own if nothing grows.
-  SymbolicShape grown(const SymbolicShape& shape, const std::array<int, 2>& dims,
-                      bool from_end) const {
+  /// The shape a value grows to; its own if nothing grows. `grouped` grows in each of the groups.
+  SymbolicShape grown(const SymbolicShape& shape, const PaddedSlot& slot) const {
     SymbolicShape result = shape;
-    for (int dim : dims) {
-      if (dim < 0 || static_cast<size_t>(dim) > shape.size() - (from_end ? 0 : 1)) continue;
+    for (int dim : slot.dims) {
+      if (dim < 0 || static_cast<size_t>(dim) > shape.size() - (slot.from_end ? 0 : 1)) continue;
       const size_t at =
-          from_end ? shape.size() - static_cast<size_t>(dim) : static_cast<size_t>(dim);
-      result[at] = Dim(result[at]).known() ? Dim(padded(result[at])) : result[at];
+          slot.from_end ? shape.size() - static_cast<size_t>(dim) : static_cast<size_t>(dim);
+      const Dim size = result[at];
+      if (!size.known()) continue;
+      const int64_t parts = dim == slot.grouped ? groups_ : 1;
+      result[at] = Dim(parts * padded(Dim(size.value / parts)));
     }
     return result;
+  }
+
+  static PaddedSlot result_slot(const PadRule& rule) {
+    return {0, rule.result_dims, rule.from_end, rule.result_grouped};
   }
 
   bool applies(NodeId id, const PadRule& rule) const {
     const ValueType& first = graph_.value(graph_.input(id, 0)).type;
     if (!is_16bit_float(first.dtype)) return false;
-    if (rule.convolution && graph_.node(id).attributes.get_int("group", 1) != 1) return false;
     for (size_t i = 0; i < rule.input_count; ++i) {
       const ValueId input = graph_.input(id, rule.inputs[i].slot);
       if (!input.valid()) continue;
@@ -101,26 +116,49 @@ class Padder {
       const bool bias = rule.inputs[i].slot == 2;
       if (!type.shape || type.shape->empty() || (!bias && type.shape->size() < 2)) return false;
     }
-    return graph_.value(graph_.output(id)).type.shape.has_value();
+    if (!graph_.value(graph_.output(id)).type.shape.has_value()) return false;
+    return groups_ == 1 || (groups_ > 1 && groups_fit(id, rule));
+  }
+
+  /// Each group is a matrix product, and its channels can be taken apart: all sizes behind them are
+  /// numbers.
+  bool groups_fit(NodeId id, const PadRule& rule) const {
+    for (size_t i = 0; i < rule.input_count; ++i) {
+      const ValueId input = graph_.input(id, rule.inputs[i].slot);
+      if (input.valid() && !group_fits(graph_.value(input).type, rule.inputs[i])) return false;
+    }
+    return group_fits(graph_.value(graph_.output(id)).type, result_slot(rule));
+  }
+
+  bool group_fits(const ValueType& type, const PaddedSlot& slot) const {
+    const SymbolicShape& shape = *type.shape;
+    for (size_t at = static_cast<size_t>(slot.grouped); at < shape.size(); ++at) {
+      if (!shape[at].known()) return false;
+    }
+    const int64_t channels = shape[static_cast<size_t>(slot.grouped)].value;
+    const bool one_of_two = slot.dims[1] >= 0 && shape[1].value <= 1;
+    return channels % groups_ == 0 && channels / groups_ > 1 && !one_of_two;
   }
 
   bool visit(NodeId id) {
     const PadRule* rule = find_rule(graph_.node(id));
-    if (rule == nullptr || !applies(id, *rule)) return false;
+    if (rule == nullptr) return false;
+    groups_ = rule->convolution ? graph_.node(id).attributes.get_int("group", 1) : 1;
+    if (!applies(id, *rule)) return false;
     bool any = false;
     for (size_t i = 0; i < rule->input_count; ++i) {
       const PaddedSlot& slot = rule->inputs[i];
       const ValueId input = graph_.input(id, slot.slot);
       if (!input.valid()) continue;
       const SymbolicShape& shape = *graph_.value(input).type.shape;
-      any |= grown(shape, slot.dims, slot.from_end) != shape;
+      any |= grown(shape, slot) != shape;
     }
     if (!any) return false;
     b_.set_insert_point(graph_.before(id));
     b_.set_role(graph_.node(id).role);
     b_.set_origin(graph_.node(id).name);
     for (size_t i = 0; i < rule->input_count; ++i) pad_input(id, rule->inputs[i]);
-    if (rule->shape_input >= 0) pad_shape(id, static_cast<size_t>(rule->shape_input));
+    if (rule->shape_input >= 0) pad_shape(id, *rule);
     slice_result(id, *rule);
     return true;
   }
@@ -131,37 +169,83 @@ class Padder {
     node.precision.reason = "padding to multiples of 8";
   }
 
+  /// `shape`, the grouped dim as two: groups, and channels of one. A leading 0 copies a dim.
+  std::vector<int64_t> apart(const SymbolicShape& shape, size_t grouped) const {
+    std::vector<int64_t> sizes;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if (i == grouped) sizes.push_back(groups_);
+      sizes.push_back(i < grouped ? 0 : i == grouped ? shape[i].value / groups_ : shape[i].value);
+    }
+    return sizes;
+  }
+
+  std::vector<int64_t> together(const SymbolicShape& shape, size_t grouped) const {
+    std::vector<int64_t> sizes;
+    for (size_t i = 0; i < shape.size(); ++i) sizes.push_back(i < grouped ? 0 : shape[i].value);
+    return sizes;
+  }
+
+  Expr reshape(Expr value, const std::vector<int64_t>& shape) {
+    const Expr result = b_.op("Reshape", {value, b_.ints(shape)});
+    mark("reshape");
+    return result;
+  }
+
+  /// The dim whose groups grow one by one; none (no such dim) if it does not grow, or as a whole.
+  size_t taken_apart(const SymbolicShape& shape, const SymbolicShape& goal,
+                     const PaddedSlot& slot) const {
+    if (groups_ == 1 || slot.grouped < 0) return shape.size();
+    const auto at = static_cast<size_t>(slot.grouped);
+    return goal[at] == shape[at] ? shape.size() : at;
+  }
+
+  /// How much each dim grows at its end, with the grouped one in two.
+  std::vector<int64_t> growth(const SymbolicShape& shape, const SymbolicShape& goal,
+                              size_t grouped) const {
+    std::vector<int64_t> more;
+    for (size_t i = 0; i < shape.size(); ++i) {
+      const int64_t extra = goal[i] == shape[i] ? 0 : goal[i].value - shape[i].value;
+      if (i == grouped) more.push_back(0);
+      more.push_back(i == grouped ? extra / groups_ : extra);
+    }
+    return more;
+  }
+
   void pad_input(NodeId id, const PaddedSlot& slot) {
     const ValueId input = graph_.input(id, slot.slot);
     if (!input.valid()) return;
     const SymbolicShape shape = *graph_.value(input).type.shape;
-    const SymbolicShape goal = grown(shape, slot.dims, slot.from_end);
+    const SymbolicShape goal = grown(shape, slot);
     if (goal == shape) return;
-    std::vector<int64_t> pads(2 * shape.size(), 0);
-    for (size_t i = 0; i < shape.size(); ++i) {
-      if (!(goal[i] == shape[i])) pads[shape.size() + i] = goal[i].value - shape[i].value;
-    }
-    const Expr wide = b_.op("Pad", {b_.value(input), b_.ints(pads)});
+    const size_t grouped = taken_apart(shape, goal, slot);
+    const bool in_groups = grouped < shape.size();
+    const std::vector<int64_t> more = growth(shape, goal, grouped);
+    std::vector<int64_t> pads(more.size(), 0);
+    pads.insert(pads.end(), more.begin(), more.end());
+    Expr wide = b_.value(input);
+    if (in_groups) wide = reshape(wide, apart(shape, grouped));
+    wide = b_.op("Pad", {wide, b_.ints(pads)});
     mark("pad");
+    if (in_groups) wide = reshape(wide, together(goal, grouped));
     graph_.set_input(id, slot.slot, wide.id);
   }
 
   /// ConvGradInput names the shape of X: its channels grow too.
-  void pad_shape(NodeId id, size_t slot) {
-    const ValueType& result = graph_.value(graph_.output(id)).type;
-    std::vector<int64_t> extra(result.shape->size(), 0);
-    const Dim& channels = (*result.shape)[1];
-    if (!channels.known() || padded(channels) == channels.value) return;
-    extra[1] = padded(channels) - channels.value;
-    const Expr shape = b_.value(graph_.input(id, slot)) + b_.ints(extra);
+  void pad_shape(NodeId id, const PadRule& rule) {
+    const SymbolicShape shape = *graph_.value(graph_.output(id)).type.shape;
+    const SymbolicShape goal = grown(shape, result_slot(rule));
+    if (goal == shape) return;
+    const auto slot = static_cast<size_t>(rule.shape_input);
+    const std::vector<int64_t> extra = growth(shape, goal, shape.size());
+    const Expr sum = b_.value(graph_.input(id, slot)) + b_.ints(extra);
     mark("shape");
-    graph_.set_input(id, slot, shape.id);
+    graph_.set_input(id, slot, sum.id);
   }
 
   void slice_result(NodeId id, const PadRule& rule) {
     const ValueId result = graph_.output(id);
     const SymbolicShape shape = *graph_.value(result).type.shape;
-    const SymbolicShape goal = grown(shape, rule.result_dims, rule.from_end);
+    const SymbolicShape goal = grown(shape, result_slot(rule));
     const ValueType before = graph_.value(result).type;
     graph_.value(result).type = {};
     infer_(graph_, id);
@@ -169,25 +253,47 @@ class Padder {
       graph_.value(result).type = before;
       return;
     }
-    std::vector<int64_t> starts, ends, axes;
-    for (size_t i = 0; i < shape.size(); ++i) {
-      if (goal[i] == shape[i]) continue;
-      starts.push_back(0);
-      ends.push_back(shape[i].value);
-      axes.push_back(static_cast<int64_t>(i));
-    }
     b_.set_insert_point(graph_.after(id));
-    const Expr slice =
-        b_.op("Slice", {b_.value(result), b_.ints(starts), b_.ints(ends), b_.ints(axes)});
-    mark("slice");
-    const NodeId made = b_.last();
+    std::vector<NodeId> made;
+    const Expr whole = b_.value(result);
+    const Expr cut = cut_off(whole, shape, goal, taken_apart(shape, goal, result_slot(rule)), made);
     const std::string name = graph_.value(result).name;
-    graph_.replace_uses_if(result, slice.id, [&](const Use& use) { return use.node() != made; });
+    graph_.replace_uses_if(result, cut.id, [&](const Use& use) {
+      return std::find(made.begin(), made.end(), use.node()) == made.end();
+    });
     graph_.rename(result, graph_.unique_name(name + ".padded"));
-    graph_.rename(slice.id, name);
-    graph_.value(slice.id).scale_power = graph_.value(result).scale_power;
+    graph_.rename(cut.id, name);
+    graph_.value(cut.id).scale_power = graph_.value(result).scale_power;
   }
 
+  /// Slices `whole` of shape `goal` to `shape`; adds the nodes to `made`.
+  Expr cut_off(Expr whole, const SymbolicShape& shape, const SymbolicShape& goal, size_t grouped,
+               std::vector<NodeId>& made) {
+    const bool in_groups = grouped < shape.size();
+    Expr cut = whole;
+    if (in_groups) {
+      cut = reshape(cut, apart(goal, grouped));
+      made.push_back(b_.last());
+    }
+    const std::vector<int64_t> more = growth(shape, goal, grouped);
+    std::vector<int64_t> starts, ends, axes;
+    for (size_t i = 0; i < more.size(); ++i) {
+      if (more[i] == 0) continue;
+      const size_t dim = in_groups && i > grouped ? i - 1 : i;
+      starts.push_back(0);
+      ends.push_back(in_groups && dim == grouped ? shape[dim].value / groups_ : shape[dim].value);
+      axes.push_back(static_cast<int64_t>(i));
+    }
+    cut = b_.op("Slice", {cut, b_.ints(starts), b_.ints(ends), b_.ints(axes)});
+    mark("slice");
+    made.push_back(b_.last());
+    if (!in_groups) return cut;
+    cut = reshape(cut, together(shape, grouped));
+    made.push_back(b_.last());
+    return cut;
+  }
+
+  int64_t groups_ = 1;  // of the node at hand
   Graph& graph_;
   Builder b_;
   InferNode infer_;

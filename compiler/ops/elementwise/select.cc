@@ -7,6 +7,7 @@ namespace halfnote::elementwise {
 namespace {
 
 using derivative::call;
+using derivative::greater;
 using derivative::less;
 using derivative::zero;
 using enum PrecisionClass;
@@ -82,7 +83,8 @@ std::vector<Expr> prelu_gradient(GradientContext& rule) {
   const Expr dy = rule.grads[0], x = rule.inputs[0], slope = rule.inputs[1];
   const Expr negative = less(x, 0);
   std::vector<Expr> results(2, rule.b.none());
-  if (rule.needed[0]) results[0] = where(negative, dy * slope, dy);
+  // At 0 the slope counts, as for LeakyRelu and in PyTorch.
+  if (rule.needed[0]) results[0] = where(greater(x, 0), dy, dy * slope);
   if (rule.needed[1]) results[1] = rule.b.sum_to(where(negative, dy * x, zero(dy)), slope);
   return results;
 }

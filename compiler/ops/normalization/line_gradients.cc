@@ -45,6 +45,22 @@ Expr ones_from(Expr x, int64_t axis) {
   return b.op("Expand", {b.scalar(x.dtype(), 1), dims_of(x, axis, x.rank())});
 }
 
+struct LineStatistics {
+  Expr mean, inv_std;
+};
+
+/// ONNX gives Mean and InvStdDev of an f64 X in f32 at best: these are taken again in f64.
+LineStatistics line_statistics(GradientContext& rule, Expr x, int64_t axis) {
+  if (x.dtype() != DType::kF64) return {rule.request_output(1), rule.request_output(2)};
+  Builder& b = rule.b;
+  const std::vector<int64_t> inner = axes_between(axis, x.rank());
+  const double epsilon = rule.attributes().get_float("epsilon", 1e-5f);
+  const Expr mean = mean_keep(x, inner);
+  const Expr centred = x - mean;
+  const Expr deviation = b.op("Sqrt", {mean_keep(centred * centred, inner) + epsilon});
+  return {mean, b.op("Reciprocal", {deviation})};
+}
+
 }  // namespace
 
 std::vector<Expr> layer_normalization_gradient(GradientContext& rule) {
@@ -56,8 +72,7 @@ std::vector<Expr> layer_normalization_gradient(GradientContext& rule) {
   }
   const Expr x = rule.inputs[0], scale = rule.inputs[1], dy = rule.grads[0];
   const int64_t axis = normalize_axis(rule.attributes().get_int("axis", -1), x.rank());
-  const Expr mean = rule.request_output(1);
-  const Expr inv_std = rule.request_output(2);
+  const auto [mean, inv_std] = line_statistics(rule, x, axis);
   const bool by_line = varies_by_line(scale, x, axis);
   const Expr line = by_line ? ones_from(x, axis) : as_line(scale, x, axis);
   const auto grads =
