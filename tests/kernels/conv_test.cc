@@ -95,21 +95,23 @@ double at(const std::vector<double>& values, int64_t index) {
 
 void check_forward(const ConvCase& c, DType type, const RunOptions& options) {
   const Triple t = random_triple(c, type);
+  const DType math = sum_type(options.kernel, type);
   const Tensor bias = random_tensor(type, {c.w[0]}, -1, 1, 4);
   Exact exact(c.y);
   exact.terms = element_count(c.w) / c.w[0] + 1;
   for_products(c,
                [&](int64_t x, int64_t w, int64_t y) { exact.add(y, at(t.vx, x) * at(t.vw, w)); });
-  expect_sums(run_one("", "Conv", {t.x, t.w}, attributes_of(c), {type, c.y}, options), exact, type);
+  expect_sums(run_one("", "Conv", {t.x, t.w}, attributes_of(c), {type, c.y}, options), exact, math);
   const int64_t plane = element_count(c.y) / c.y[0] / c.y[1];
   for (int64_t i = 0; i < element_count(c.y); ++i)
     exact.add(i, bias.at_as_double(i / plane % c.y[1]));
   expect_sums(run_one("", "Conv", {t.x, t.w, bias}, attributes_of(c), {type, c.y}, options), exact,
-              type);
+              math);
 }
 
 void check_gradients(const ConvCase& c, DType type, const RunOptions& options) {
   const Triple t = random_triple(c, type);
+  const DType math = sum_type(options.kernel, type);
   Exact dx(c.x), dw(c.w);
   dx.terms = element_count(c.w) / c.w[1];
   dw.terms = element_count(c.y) / c.y[1];
@@ -121,13 +123,13 @@ void check_gradients(const ConvCase& c, DType type, const RunOptions& options) {
   const Tensor shape = Tensor::of<int64_t>({rank}, std::span<const int64_t>(c.x));
   expect_sums(
       run_one(kOwn, "ConvGradInput", {t.dy, t.w, shape}, attributes_of(c), {type, c.x}, options),
-      dx, type);
+      dx, math);
   Attributes attributes = attributes_of(c);
   attributes.set("kernel_shape", std::vector<int64_t>(c.w.begin() + 2, c.w.end()));
   for (const DType out : {type, DType::kF32}) {
     attributes.set("out_dtype", static_cast<int64_t>(out));
     expect_sums(run_one(kOwn, "ConvGradWeight", {t.dy, t.x}, attributes, {out, c.w}, options), dw,
-                type);
+                math);
   }
 }
 
@@ -156,6 +158,29 @@ TEST(Conv, OneDnnAgrees) {
   }
 }
 
+TEST(Conv, SumsInF64RoundOnce) {
+  for (const ConvCase& c : kCases) {
+    SCOPED_TRACE(c.name);
+    check_forward(c, DType::kF32, {.kernel = "fast", .threads = 2});
+    check_gradients(c, DType::kF32, {.kernel = "fast", .threads = 2});
+  }
+}
+
+TEST(Conv, SumsInF64AreForSmallCalls) {
+  const Tensor x(DType::kF32, {32, 16, 16, 16}), w(DType::kF32, {16, 16, 3, 3});
+  const Attributes attributes{{"pads", std::vector<int64_t>{1, 1, 1, 1}},
+                              {"kernel_shape", std::vector<int64_t>{3, 3}}};
+  const auto reason = [&](std::string_view op, const Tensor& a, const Tensor& b, Shape out) {
+    return refusals(op == "Conv" ? "" : kOwn, op, {a, b}, attributes, {{DType::kF32, out}},
+                    {.kernel = "fast"});
+  };
+  EXPECT_EQ(reason("Conv", x, w, x.shape()), "");
+  const std::string above = reason("ConvGradWeight", x, x, w.shape());
+  EXPECT_NE(above.find("18874368 multiply-adds, above the 1048576"), std::string::npos) << above;
+  const Tensor half(DType::kBF16, x.shape()), half_w(DType::kBF16, w.shape());
+  EXPECT_NE(reason("Conv", half, half_w, x.shape()).find("type bf16"), std::string::npos);
+}
+
 TEST(Conv, AutoPadIsExplicitPadding) {
   const Tensor x = random_tensor(DType::kF32, {1, 2, 6, 7}, -1, 1, 1),
                w = random_tensor(DType::kF32, {3, 2, 3, 4}, -1, 1, 2);
@@ -172,7 +197,7 @@ TEST(Conv, AutoPadIsExplicitPadding) {
     const OutputSpec y{DType::kF32, entry.y};
     const Tensor padded =
         run_one("", "Conv", {x, w}, {{"strides", strides}, {"pads", entry.pads}}, y);
-    for (const char* kernel : {"reference", "onednn"}) {
+    for (const char* kernel : {"reference", "onednn", "fast"}) {
       const Tensor same =
           run_one("", "Conv", {x, w}, {{"strides", strides}, {"auto_pad", std::string(entry.mode)}},
                   y, {.kernel = kernel, .check_repeats = false});
@@ -278,6 +303,10 @@ TEST(ConvTranspose, IsTheTransposeOfConv) {
         expect_sums(run_one("", "ConvTranspose", {t.dy, t.w, bias}, attributes, y, options), exact,
                     type);
       }
+      if (type != DType::kF32) continue;
+      expect_sums(run_one("", "ConvTranspose", {t.dy, t.w, bias}, attributes, y,
+                          {.kernel = "fast", .threads = 2}),
+                  exact, DType::kF64);
     }
   }
 }

@@ -35,6 +35,11 @@ std::vector<double> doubles(const Tensor& tensor);
 /// for f64 inputs) and u' of the output's type; the first is the standard bound for a sum in any
 /// order, the second the one rounding at the end.
 void expect_sums(const Tensor& got, const Exact& exact, DType input);
+/// The type that a row whose name starts with `kernel` sums products of `type` in: the own fast
+/// rows, f64.
+inline DType sum_type(std::string_view kernel, DType type) {
+  return kernel == "fast" ? DType::kF64 : type;
+}
 
 /// Expects `gradient` to be that of the scalar function `loss` of f64 tensors for its input
 /// `input`: central differences, norm of the error at most 1e-6 of the norm of the gradient.

@@ -162,6 +162,23 @@ TEST(VectorMath, GivesTheSameBitsOnEveryInstructionSet) {
   }
 }
 
+TEST(VectorMath, TilesOfProductsHaveTheSameBitsOnEveryInstructionSet) {
+  using cpu::fast::kTallTile, cpu::fast::kWideColumns;
+  constexpr int64_t kDepth = 19;
+  const Tensor a = random_tensor(DType::kF64, {kDepth, kTallTile}, -1, 1, 1),
+               b = random_tensor(DType::kF64, {kDepth, kWideColumns}, -1, 1, 2);
+  const auto sums = [&](const cpu::fast::VectorMath& math) {
+    std::vector<double> all(kTallTile * kWideColumns, 0.5);
+    math.wide_tile(a.data<double>().data(), b.data<double>().data(), kDepth, all.data());
+    return all;
+  };
+  const std::vector<double> baseline = sums(cpu::fast::kBaselineMath),
+                            best = sums(cpu::fast::vector_math());
+  EXPECT_NE(baseline[0], 0.5);
+  EXPECT_EQ(baseline[cpu::fast::kWideTile], 0.5);  // the next tile
+  EXPECT_EQ(std::memcmp(baseline.data(), best.data(), baseline.size() * sizeof(double)), 0);
+}
+
 TEST(FastBatchNormalization, SaysWhatItDoesNotTake) {
   const Shape shape{2, 3, 3, 3}, c{3};
   const Tensor x(DType::kF32, shape), p(DType::kF32, c);

@@ -79,7 +79,8 @@ void check_product(const ProductCase& entry, DType in, DType out, const RunOptio
                   {"out_dtype", code(out)}};
   }
   const Tensor y = run_one(own ? kOwn : "", "MatMul", {a, b}, attributes, {out, entry.y}, options);
-  expect_sums(y, exact_product(a, b, entry.trans_a, entry.trans_b, entry.y), in);
+  expect_sums(y, exact_product(a, b, entry.trans_a, entry.trans_b, entry.y),
+              sum_type(options.kernel, in));
 }
 
 TEST(MatMul, ReferenceIsTheSumOfProducts) {
@@ -102,11 +103,34 @@ TEST(MatMul, OneDnnAgrees) {
   }
 }
 
+TEST(MatMul, SumsInF64RoundOnce) {
+  for (const ProductCase& entry : kProducts) {
+    check_product(entry, DType::kF32, DType::kF32, {.kernel = "fast", .threads = 2});
+  }
+  // A sum that f32 in any order but this one gets wrong.
+  const Tensor a = Tensor::of<float>({1, 4}, {0x1p30f, 1, -0x1p30f, 0x1p-10f});
+  const Tensor ones = Tensor::of<float>({4, 1}, {1, 1, 1, 1});
+  const Tensor y = run_one("", "MatMul", {a, ones}, {}, {DType::kF32, {1, 1}}, {.kernel = "fast"});
+  EXPECT_EQ(y.data<float>()[0], 1 + 0x1p-10f);
+}
+
+TEST(MatMul, SumsInF64AreForSmallCalls) {
+  const auto reason = [](std::string_view domain, int64_t size) {
+    const Tensor x(DType::kF32, {size, size});
+    return refusals(domain, "MatMul", {x, x}, {}, {{DType::kF32, {size, size}}},
+                    {.kernel = "fast"});
+  };
+  EXPECT_EQ(reason("", 256), "");
+  EXPECT_NE(reason("", 304).find("28094464 multiply-adds, above the 25165824"), std::string::npos);
+  EXPECT_EQ(reason(kOwn, 64), "");
+  EXPECT_NE(reason(kOwn, 256).find("above the 1048576"), std::string::npos);
+}
+
 TEST(MatMul, OfVectors) {
   const Tensor matrix = random_tensor(DType::kF32, {4, 6}, -1, 1, 1);
   const Tensor left = random_tensor(DType::kF32, {4}, -1, 1, 2),
                right = random_tensor(DType::kF32, {6}, -1, 1, 3);
-  for (const char* kernel : {"reference", "onednn"}) {
+  for (const char* kernel : {"reference", "onednn", "fast"}) {
     const RunOptions options{.kernel = kernel};
     const Tensor y = run_one("", "MatMul", {left, matrix}, {}, {DType::kF32, {6}}, options);
     const Exact rows = exact_product(left.reshaped({1, 4}), matrix, false, false, {1, 6});
@@ -191,14 +215,15 @@ void check_gemm(const GemmCase& entry, DType type, std::string_view kernel) {
     const int64_t row = c[0] == 1 ? 0 : i / 3, column = c[1] == 1 ? 0 : i % 3;
     exact.add(i, entry.beta * inputs[2].at_as_double(row * c[1] + column));
   }
-  const RunOptions options{.kernel = kernel, .check_repeats = kernel == "reference"};
+  const RunOptions options{.kernel = kernel, .check_repeats = kernel != "onednn"};
   if (!refusals("", "Gemm", inputs, attributes, {{type, {5, 3}}}, options).empty()) {
     EXPECT_NE(kernel, "reference");
     return;
   }
-  expect_sums(run_one("", "Gemm", inputs, attributes, {type, {5, 3}}, options), exact, type);
+  const DType math = sum_type(kernel, type);
+  expect_sums(run_one("", "Gemm", inputs, attributes, {type, {5, 3}}, options), exact, math);
   expect_sums(run_one(kOwn, "Gemm", inputs, attributes, {DType::kF32, {5, 3}}, options), exact,
-              type);
+              math);
 }
 
 TEST(Gemm, ReferenceFollowsTheFormula) {
@@ -212,6 +237,12 @@ TEST(Gemm, OneDnnAgreesWhereItAccepts) {
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16})
       check_gemm(entry, type, "onednn");
   }
+}
+
+TEST(Gemm, SumsInF64TakeEveryForm) {
+  for (const GemmCase& entry : kGemms) check_gemm(entry, DType::kF32, "fast");
+  const Tensor a(DType::kF32, {5, 7}), b(DType::kF32, {7, 3});
+  EXPECT_EQ(refusals("", "Gemm", {a, b}, {}, {{DType::kF32, {5, 3}}}, {.kernel = "fast"}), "");
 }
 
 TEST(Gemm, OneDnnTakesTheCommonForms) {
@@ -241,6 +272,7 @@ TEST(Gemm, SmallAndUglySizesOnEveryKernel) {
           "ugly", {size, 2 * size - 1}, {2 * size - 1, size + 3}, {size, size + 3}};
       check_product(entry, type, type, {.kernel = "reference"});
       check_product(entry, type, type, {.kernel = "onednn", .check_repeats = false});
+      if (type == DType::kF32) check_product(entry, type, type, {.kernel = "fast"});
     }
   }
 }

@@ -116,7 +116,8 @@ void plan_pads(const KernelCall& call, ConvPlan& plan) {
 
 Range outputs_within(int64_t begin, int64_t end, int64_t stride, int64_t offset, int64_t outputs) {
   const auto ceiling = [stride](int64_t value) {
-    return value <= 0 ? int64_t{0} : (value + stride - 1) / stride;
+    if (value <= 0) return int64_t{0};
+    return stride == 1 ? value : (value + stride - 1) / stride;
   };
   return {std::min(outputs, ceiling(begin - offset)), std::min(outputs, ceiling(end - offset))};
 }

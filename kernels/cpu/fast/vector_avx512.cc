@@ -29,6 +29,7 @@ const VectorMath kAvx512Math = {
     avx512::take_larger,
     avx512::sigmoid,
     avx512::tanh,
+    avx512::wide_tile,
 };
 
 }  // namespace halfnote::cpu::fast

@@ -24,6 +24,7 @@ const VectorMath kBaselineMath = {
     baseline::take_larger,
     baseline::sigmoid,
     baseline::tanh,
+    baseline::wide_tile,
 };
 
 const VectorMath& vector_math() {

@@ -13,6 +13,10 @@ inline constexpr int64_t kPiece = 2048;
 /// Elements that the line_ loops may touch past the end.
 inline constexpr int64_t kOverrun = 16;
 
+/// A tile of a product with sums in f64: kTallTile rows by kWideTile columns; and the columns of
+/// the block that it stands in.
+inline constexpr int64_t kTallTile = 8, kWideTile = 16, kWideColumns = 64;
+
 struct VectorMath {
   const char* name;
 
@@ -49,6 +53,10 @@ struct VectorMath {
   /// y = 1/(1 + exp(−x)) and y = tanh(x), to about two spacings; y may be x.
   void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*tanh)(const float* x, int64_t n, float* y);
+
+  /// Adds a·b to a tile of sums, summed over k in order: a is (k, kTallTile); b is (k, kWideTile)
+  /// and the sums are (kTallTile, kWideTile), both with lines kWideColumns apart.
+  void (*wide_tile)(const double* a, const double* b, int64_t k, double* sums);
 };
 
 /// The loops for this CPU.

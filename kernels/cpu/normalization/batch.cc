@@ -77,6 +77,8 @@ enum class Statistics { kGiven, kOfBatch };
 template <class T>
 Prepared forward_kernel(const KernelCall& call, const Channels& plan, Statistics statistics) {
   using M = Math<T>;
+  // An f32 result is rounded once: a ReLU behind it should not see the rounding of ours.
+  using Wide = std::conditional_t<std::is_same_v<T, float>, double, M>;
   const double epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
   const double momentum = attributes_of(call).get_float("momentum", 0.9f);
   const bool saves = !call.domain.empty();
@@ -99,12 +101,12 @@ Prepared forward_kernel(const KernelCall& call, const Channels& plan, Statistics
         parameters.write(buffers, 3, c, moments.mean);
         parameters.write(buffers, 4, c, inv_std);
       }
-      const auto mean = static_cast<M>(moments.mean);
-      const auto factor = static_cast<M>(parameters.read(buffers, 1, c) * inv_std);
-      const auto shift = static_cast<M>(parameters.read(buffers, 2, c));
+      const auto mean = static_cast<Wide>(moments.mean);
+      const auto factor = static_cast<Wide>(parameters.read(buffers, 1, c) * inv_std);
+      const auto shift = static_cast<Wide>(parameters.read(buffers, 2, c));
       T* y = buffers.out<T>(0);
       for_channel(plan, c, [&](int64_t, int64_t i) {
-        y[i] = store<T>((load(x[i]) - mean) * factor + shift);
+        y[i] = store<T>(static_cast<M>((static_cast<Wide>(load(x[i])) - mean) * factor + shift));
       });
     });
   };
