@@ -162,13 +162,11 @@ class Padder {
     const ValueId result = graph_.output(id);
     const SymbolicShape shape = *graph_.value(result).type.shape;
     const SymbolicShape goal = grown(shape, rule.result_dims, rule.from_end);
-    const ValueType before = graph_.value(result).type;
+    if (goal == shape) return;
     graph_.value(result).type = {};
     infer_(graph_, id);
-    if (goal == shape) {
-      graph_.value(result).type = before;
-      return;
-    }
+    // Inference may not see through a shape operand that is computed.
+    graph_.value(result).type.shape = goal;
     std::vector<int64_t> starts, ends, axes;
     for (size_t i = 0; i < shape.size(); ++i) {
       if (goal[i] == shape[i]) continue;
