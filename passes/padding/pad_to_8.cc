@@ -253,6 +253,8 @@ class Padder {
       graph_.value(result).type = before;
       return;
     }
+    // Inference may not see through a shape operand that is computed.
+    graph_.value(result).type.shape = goal;
     b_.set_insert_point(graph_.after(id));
     std::vector<NodeId> made;
     const Expr whole = b_.value(result);

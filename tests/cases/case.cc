@@ -44,7 +44,13 @@ Case read_case(const fs::path& folder) {
 CompileOptions options_of(const Case& c, DType precision) {
   CompileOptions options;
   options.policy.dtype = precision;
-  options.train.loss_outputs = {c.json.at("loss_output").get<std::string>()};
+  const nlohmann::json settings = c.json.value("compile", nlohmann::json::object());
+  options.train.loss = settings.value("loss", "");
+  options.train.loss_input = settings.value("loss_input", "");
+  options.train.force_training = settings.value("force_training", false);
+  options.dims = settings.value("dims", options.dims);
+  if (options.train.loss.empty())
+    options.train.loss_outputs = {c.json.at("loss_output").get<std::string>()};
   for (const auto& name : c.json.at("trainable")) {
     options.train.trainable.push_back(RE2::QuoteMeta(name.get<std::string>()));
   }

@@ -13,6 +13,15 @@ std::vector<Expr> cast_gradient(GradientContext& rule) {
   return results;
 }
 
+/// A Cast states its type, whatever becomes of the operand that CastLike reads it from.
+std::vector<Expr> lower_cast_like(LowerContext& rule) {
+  const DType dtype = rule.inputs[1].dtype();
+  if (dtype == DType::kUndefined) return {};
+  Attributes attributes = rule.attributes();
+  attributes.set("to", static_cast<int64_t>(dtype));
+  return {rule.b.op("Cast", {rule.inputs[0]}, std::move(attributes))};
+}
+
 }  // namespace
 
 std::vector<OperatorRow> cast_rows() {
@@ -33,7 +42,8 @@ std::vector<OperatorRow> cast_rows() {
        .legality = {15, 15},
        .fp32_inputs = 1u << 1,  // only its type is read
        .scale = ScaleRule::kFirst,
-       .gradient = cast_gradient},
+       .no_gradient = kLowered,
+       .lower = lower_cast_like},
   };
 }
 
