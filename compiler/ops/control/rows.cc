@@ -11,7 +11,9 @@ using enum PrecisionClass;
 
 constexpr std::string_view kControl =
     "not in this release: gradients of control flow; unroll it or export without";
-constexpr std::string_view kContainer = "not in this release: gradients through containers";
+constexpr std::string_view kContainer =
+    "its elements are not known at compile time: fix the dims (--dim NAME=N), give sizes and "
+    "positions as constants";
 constexpr std::string_view kInteger = "the operands or results are quantized: no gradient exists";
 constexpr std::string_view kText = "works on strings or encoded bytes: no gradient exists";
 constexpr std::string_view kGenerated = "made from counts: no gradient exists";
