@@ -13,6 +13,7 @@ bool bind_dims(Graph& graph, PassContext& context);
 bool choose_trainable(Model& model, PassContext& context);
 bool widen_weights(Model& model, PassContext& context);
 bool infer_shapes(Graph& graph, PassContext& context);
+bool flatten_control(Graph& graph, PassContext& context);
 bool lower_ops(Graph& graph, PassContext& context);
 bool fold_constants(Graph& graph, PassContext& context);
 bool canonicalize(Graph& graph, PassContext& context);

@@ -53,7 +53,8 @@ enum class ScaleRule : uint8_t {
 
 /// The context of one gradient rule. `inputs`/`outputs` are the forward node's, `grads` the
 /// gradients of its outputs (invalid where none flows). The rule returns one gradient per input,
-/// invalid where there is none.
+/// invalid where there is none. What the bodies of a node capture stands in `inputs` and `needed`
+/// behind the node's own operands, and has its gradients in the result likewise.
 struct GradientContext {
   Builder& b;
   NodeId node;
@@ -72,6 +73,16 @@ struct GradientContext {
                                     Attributes attributes, const std::vector<Expr>& inputs,
                                     int outputs);
   InferNode infer;
+
+  /// A value of a region, and the gradient that flows into it.
+  struct Seed {
+    ValueId value, gradient;
+  };
+  /// Appends a backward pass to a region: the gradients of `wanted` (inputs of the region, or
+  /// captures) as they follow from the seeds, invalid where there are none.
+  std::function<std::vector<ValueId>(RegionId, const std::vector<Seed>&,
+                                     const std::vector<ValueId>& wanted)>
+      differentiate = nullptr;
 };
 using GradientRule = std::vector<Expr> (*)(GradientContext&);
 

@@ -6,6 +6,8 @@
 // Exact: the reference kernels run the node. Shape and Size fold as soon as the dims they read are
 // numbers. Leaves alone: random nodes, nodes with subgraphs, results above 16 MiB unless smaller
 // than the operands (folding must not blow up the artifact), ops without a reference kernel.
+#include "passes/canonical/fold_constants.h"
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -21,13 +23,9 @@ class Folder {
  public:
   Folder(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
 
-  bool run() {
-    bool changed = false;
-    for (NodeId node : graph_.nodes()) {
-      context_.infer(graph_, node);  // operands may have become constants
-      changed |= fold_shape(node) || fold(node);
-    }
-    return changed;
+  bool visit(NodeId node) {
+    context_.infer(graph_, node);  // operands may have become constants
+    return fold_shape(node) || fold(node);
   }
 
  private:
@@ -103,6 +101,15 @@ class Folder {
 
 }  // namespace
 
-bool fold_constants(Graph& graph, PassContext& context) { return Folder(graph, context).run(); }
+bool fold_node(Graph& graph, NodeId node, PassContext& context) {
+  return Folder(graph, context).visit(node);
+}
+
+bool fold_constants(Graph& graph, PassContext& context) {
+  Folder folder(graph, context);
+  bool changed = false;
+  for (NodeId node : graph.nodes()) changed |= folder.visit(node);
+  return changed;
+}
 
 }  // namespace halfnote

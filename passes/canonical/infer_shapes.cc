@@ -27,7 +27,7 @@ void infer_node(Graph& graph, NodeId node) {
   try {
     const bool ruled = row != nullptr && row->infer != nullptr;
     // A rule of an ONNX op knows more than its schema does.
-    if (!ruled || row->domain.empty()) infer_with_schema(graph, node);
+    if (!ruled || row->domain.empty()) infer_with_schema(graph, node, kOpsetVersion, infer_node);
     if (ruled) set_types(graph, node, row->infer(graph, node));
   } catch (Error& error) {
     throw error.within(place_of(graph.node(node)));

@@ -161,6 +161,15 @@ class Inserter {
 
   /// A body of control flow reads its captures in the type they had.
   void restore_captures(RegionId region, NodeId owner) {
+    const auto outputs = graph_.outputs(region);
+    for (uint32_t i = 0; i < outputs.size(); ++i) {
+      const ValueId value = outputs[i];
+      if (graph_.value(value).region != graph_.main()) continue;
+      const ValueId cast = as(value, original_[value.index], owner);
+      if (cast == value) continue;
+      graph_.replace_use({UseKind::kRegionOutput, region.index, i}, cast);
+      changed_ = true;
+    }
     for (NodeId id : graph_.nodes(region)) {
       const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
       for (size_t i = 0; i < inputs.size(); ++i) {

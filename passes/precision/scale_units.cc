@@ -1,6 +1,8 @@
 #include "passes/precision/scale_units.h"
 
 #include "base/error.h"
+#include "compiler/ir/walk.h"
+#include "compiler/ops/control/links.h"
 #include "compiler/ops/operator.h"
 
 namespace halfnote {
@@ -11,7 +13,7 @@ class UnitCheck {
   explicit UnitCheck(Graph& graph) : graph_(graph) {}
 
   void run() {
-    for (NodeId node : graph_.all_nodes()) visit(node);
+    visit_region(graph_.main());
     for (ValueId output : graph_.outputs()) {
       // The scale itself may be shown; what it scales may not.
       if (graph_.value(output).kind == ValueKind::kInitializer) continue;
@@ -40,7 +42,56 @@ class UnitCheck {
     if (power(value) != 0) throw wrong(what, 0, power(value), std::move(place));
   }
 
+  void visit_region(RegionId region) {
+    for (NodeId node : graph_.nodes(region)) visit(node);
+  }
+
+  void set_power(ValueId value, int power_of_s) {
+    const bool is_number = is_float(graph_.value(value).type.dtype);
+    graph_.value(value).scale_power = static_cast<int8_t>(is_number ? power_of_s : 0);
+  }
+
+  /// The power that something a node reads has, if anything is scaled.
+  int power_of_reads(NodeId id) const {
+    for (ValueId value : reads(graph_, id)) {
+      if (power(value) != 0) return power(value);
+    }
+    return 0;
+  }
+
+  /// A node with bodies: its operands are inputs of the bodies, and their outputs its results. A
+  /// sum that starts as zero has the power of what is added to it.
+  void visit_bodies(NodeId id) {
+    const BodyLinks links = links_of(graph_, id);
+    const Place place{{}, graph_.label(id), graph_.node(id).op};
+    std::vector<int> powers(graph_.outputs(id).size(), 0);
+    for (RegionId region : graph_.subgraphs(id)) {
+      const auto inputs = graph_.inputs(region);
+      for (size_t i = links.own_inputs; i < inputs.size(); ++i) {
+        const ValueId operand = graph_.input(id, i - links.own_inputs + links.own_operands);
+        const bool zero = operand.valid() && is_zero(operand);
+        set_power(inputs[i], zero ? power_of_reads(id) : power(operand));
+      }
+      visit_region(region);
+      const auto outputs = graph_.outputs(region);
+      for (size_t i = links.own_outputs; i < outputs.size(); ++i) {
+        const size_t result = i - links.own_outputs;
+        if (is_zero(outputs[i])) continue;
+        const int got = power(outputs[i]);
+        if (result < links.carried && got != power(inputs[links.own_inputs + result])) {
+          throw wrong("carried value \"" + graph_.value(outputs[i]).name + "\"",
+                      power(inputs[links.own_inputs + result]), got, place);
+        }
+        if (result < powers.size()) powers[result] = got;
+      }
+    }
+    for (size_t i = 0; i < powers.size(); ++i) {
+      if (graph_.output(id, i).valid()) set_power(graph_.output(id, i), powers[i]);
+    }
+  }
+
   void visit(NodeId id) {
+    if (!graph_.subgraphs(id).empty()) return visit_bodies(id);
     const Node& node = graph_.node(id);
     const OperatorRow* row = find_operator(node);
     const ScaleRule rule = row == nullptr ? ScaleRule::kNone : row->scale;

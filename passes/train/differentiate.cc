@@ -7,65 +7,18 @@
 // Exact: only new nodes are added (a forward node may be asked for an optional output, or give way
 // to a form that keeps its statistics). The seed of the loss is the state `loss_scale`, 1 until the
 // loss-scaling pass decides. Each gradient of a trainable initializer becomes the output
-// `grad/NAME`. Leaves alone: nodes on no path from a trainable initializer to the loss, the
+// `grad/NAME`. The gradient of an If or Scan has bodies of its own, in which the forward body is
+// computed again. Leaves alone: nodes on no path from a trainable initializer to the loss, the
 // evaluation step, the inference graph.
-#include <algorithm>
-#include <map>
 #include <set>
 
 #include "base/error.h"
-#include "compiler/ops/operator.h"
 #include "passes/passes.h"
+#include "passes/train/backward.h"
 #include "passes/train/step.h"
-#include "passes/unsupported.h"
 
 namespace halfnote {
 namespace {
-
-/// Values on a path from a trainable initializer: those that can have a gradient.
-std::vector<bool> reached_from_weights(const Graph& graph) {
-  std::vector<bool> reached(graph.value_count(), false);
-  for (ValueId value : graph.initializers()) reached[value.index] = graph.value(value).trainable;
-  for (NodeId node : graph.nodes()) {
-    bool any = false;
-    for (ValueId input : graph.inputs(node)) any |= input.valid() && reached[input.index];
-    // A capture inside a subgraph counts as an input of the node that owns it.
-    for (RegionId region : graph.subgraphs(node)) {
-      for (NodeId inner : graph.nodes(region)) {
-        for (ValueId input : graph.inputs(inner)) any |= input.valid() && reached[input.index];
-      }
-    }
-    if (!any) continue;
-    for (ValueId output : graph.outputs(node)) {
-      if (!output.valid()) continue;
-      // What is no tensor (a sequence) may hold floats.
-      const ValueType& type = graph.value(output).type;
-      reached[output.index] = !type.is_tensor() || is_float(type.dtype);
-    }
-  }
-  return reached;
-}
-
-/// Nodes that the loss depends on, last first.
-std::vector<NodeId> nodes_of_loss(const Graph& graph, ValueId loss,
-                                  const std::vector<bool>& reached) {
-  std::vector<bool> wanted(graph.value_count(), false);
-  wanted[loss.index] = true;
-  std::vector<NodeId> order;
-  std::vector<NodeId> nodes = graph.nodes();
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    bool used = false;
-    for (ValueId output : graph.outputs(*node)) {
-      used |= output.valid() && wanted[output.index] && reached[output.index];
-    }
-    if (!used) continue;
-    order.push_back(*node);
-    for (ValueId input : graph.inputs(*node)) {
-      if (input.valid()) wanted[input.index] = true;
-    }
-  }
-  return order;
-}
 
 constexpr const char* kFreeze =
     "freeze the weights before these nodes (--freeze REGEX), or rewrite the nodes";
@@ -77,112 +30,51 @@ constexpr const char* kFreeze =
       .hint(kFreeze);
 }
 
-/// Every op on the way that has no gradient.
-UnsupportedOps without_gradient(const Graph& graph, const std::vector<NodeId>& nodes) {
-  UnsupportedOps missing;
-  for (NodeId id : nodes) {
-    const OperatorRow* row = find_operator(graph.node(id));
-    if (row != nullptr && row->gradient != nullptr) continue;
-    missing.add(graph, id, kOpsetVersion,
-                row == nullptr ? "the op is unknown" : std::string(row->no_gradient));
-  }
-  return missing;
-}
-
 class Reverse {
  public:
   Reverse(Graph& graph, PassContext& context)
-      : graph_(graph), context_(context), builder_(graph, graph.end(), context.infer) {
-    builder_.set_role(Role::kBackward);
-  }
+      : graph_(graph),
+        context_(context),
+        backward_(graph, graph.main(), context.infer, problems_) {}
 
   void run(ValueId loss) {
-    const std::vector<bool> reached = reached_from_weights(graph_);
-    const std::vector<NodeId> nodes = nodes_of_loss(graph_, loss, reached);
-    problems_ = without_gradient(graph_, nodes);
+    std::vector<ValueId> weights;
+    for (ValueId value : graph_.initializers()) {
+      if (graph_.value(value).trainable) weights.push_back(value);
+    }
+    const std::vector<NodeId> forward = graph_.nodes();
     const ValueId scale =
         graph_.add_initializer(std::string(kLossScale), Tensor::scalar<float>(1.0f));
     graph_.add_state(scale, scale, StateKind::kScaler);
-    Expr seed = builder_.cast(builder_.value(scale), graph_.value(loss).type.dtype);
+    Builder& b = backward_.builder();
+    Expr seed = b.cast(b.value(scale), graph_.value(loss).type.dtype);
     if (graph_.value(loss).type.rank() > 0) {
-      seed = builder_.reshape(seed, builder_.ints(std::vector<int64_t>(
-                                        static_cast<size_t>(graph_.value(loss).type.rank()), 1)));
+      seed = b.reshape(seed, b.ints(std::vector<int64_t>(
+                                 static_cast<size_t>(graph_.value(loss).type.rank()), 1)));
     }
-    gradients_[loss] = seed;
-    for (NodeId node : nodes) visit(node, reached);
+    backward_.seed(loss, seed);
+    backward_.run(forward, weights);
     if (!problems_.empty()) refuse(problems_);
     publish();
   }
 
  private:
-  void visit(NodeId node, const std::vector<bool>& reached) {
-    GradientContext rule{builder_, node, {}, {}, {}, {}, context_.infer};
-    bool any = false;
-    for (ValueId output : graph_.outputs(node)) {
-      rule.outputs.push_back(builder_.value(output));
-      const auto found = output.valid() ? gradients_.find(output) : gradients_.end();
-      rule.grads.push_back(found == gradients_.end() ? builder_.none() : found->second);
-      any |= rule.grads.back().valid();
-    }
-    if (!any) return;
-    for (ValueId input : graph_.inputs(node)) {
-      rule.inputs.push_back(builder_.value(input));
-      rule.needed.push_back(input.valid() && input.index < reached.size() && reached[input.index]);
-    }
-    const Node& data = graph_.node(node);
-    builder_.set_origin(graph_.label(node));
-    const Place place{{}, data.name, data.op};
-    const std::vector<ValueId> inputs(graph_.inputs(node).begin(), graph_.inputs(node).end());
-    const std::vector<bool> needed = rule.needed;
-    const std::vector<Expr> results = gradient_of(node, rule, place);
-    for (size_t i = 0; i < results.size() && i < inputs.size(); ++i) {
-      if (results[i].valid() && needed[i]) contribute(inputs[i], results[i], place);
-    }
-  }
-
-  /// What the rule gives. A rule that refuses is noted; the operands themselves stand in for its
-  /// gradients, so that the nodes before it are asked too.
-  std::vector<Expr> gradient_of(NodeId node, GradientContext& rule, const Place& place) {
-    const OperatorRow* row = find_operator(graph_.node(node));
-    if (row == nullptr || row->gradient == nullptr) return rule.inputs;  // noted already
-    const std::vector<Expr> operands = rule.inputs;
-    try {
-      return row->gradient(rule);
-    } catch (Error& error) {
-      if (error.code() != ErrorCode::kUnsupported) throw error.within(place);
-      problems_.add(graph_, node, kOpsetVersion, error.problem());
-      return operands;
-    }
-  }
-
-  void contribute(ValueId value, Expr gradient, const Place& place) {
-    const ValueType& to = graph_.value(value).type;
-    const ValueType& from = gradient.type();
-    if (from.dtype != to.dtype || from.rank() != to.rank()) {
-      throw Error(ErrorCode::kInternal, "a gradient rule gave another type than its operand's")
-          .at(place)
-          .expected(to_string(to), to_string(from));
-    }
-    auto [found, is_new] = gradients_.try_emplace(value, gradient);
-    if (!is_new) found->second = found->second + gradient;
-  }
-
   /// Names the gradients of the weights and makes them outputs, in the order of the initializers.
   void publish() {
     for (ValueId weight : graph_.initializers()) {
       if (!graph_.value(weight).trainable) continue;
-      const auto found = gradients_.find(weight);
-      if (found == gradients_.end()) {
+      ValueId gradient = backward_.gradient(weight);
+      if (!gradient.valid()) {
         context_.warn(graph_.value(weight).name,
                       "the loss does not depend on this parameter: it is not trained");
         graph_.value(weight).trainable = false;
         continue;
       }
-      ValueId gradient = found->second.id;
       // A gradient that is another value's too (an Add passes it on) gets a name of its own.
       if (!published_.insert(gradient).second ||
           graph_.value(gradient).kind != ValueKind::kResult) {
-        gradient = builder_.op("Identity", {builder_.value(gradient)}).id;
+        Builder& b = backward_.builder();
+        gradient = b.op("Identity", {b.value(gradient)}).id;
       }
       graph_.rename(gradient,
                     graph_.unique_name(std::string(kGradientPrefix) + graph_.value(weight).name));
@@ -192,10 +84,9 @@ class Reverse {
 
   Graph& graph_;
   PassContext& context_;
-  Builder builder_;
-  std::map<ValueId, Expr> gradients_;
-  std::set<ValueId> published_;
   UnsupportedOps problems_;
+  Backward backward_;
+  std::set<ValueId> published_;
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "compiler/ops/operator.h"
+#include "runtime/core/control_step.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/memory_plan.h"
 
@@ -32,7 +33,7 @@ class Planner {
   Program run() {
     program_.name = graph_.name;
     nodes_ = graph_.nodes();
-    for (size_t i = 0; i < nodes_.size(); ++i) position_[nodes_[i]] = static_cast<int>(i);
+    for (NodeId node : nodes_) reads_.push_back(step_operands(graph_, node, store_));
     place_inputs();
     place_initializers();
     choose_kernels();
@@ -112,8 +113,13 @@ class Planner {
 
   void choose_kernels() {
     std::vector<Error> failures;
-    for (NodeId id : nodes_) {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const NodeId id = nodes_[i];
       const Node& node = graph_.node(id);
+      if (!graph_.subgraphs(id).empty()) {
+        add_control(id, reads_[i], failures);
+        continue;
+      }
       KernelCall call;
       call.domain = node.domain;
       call.op = node.op;
@@ -148,10 +154,29 @@ class Planner {
                                              " nodes have no kernel on this device:\n  " + list);
   }
 
+  /// A node with bodies is a step over programs of its own.
+  void add_control(NodeId id, const std::vector<ValueId>& operands, std::vector<Error>& failures) {
+    ProgramStep step;
+    step.id = id;
+    step.node = graph_.label(id);
+    step.op = graph_.node(id).op;
+    try {
+      ControlStep control = plan_control(graph_, id, operands, options_);
+      step.kernel = std::move(control.kernel);
+      step.flops = control.flops;
+      step.reads_16bit = control.reads_16bit;
+      program_.constant_bytes += control.constant_bytes;
+      program_.steps.push_back(std::move(step));
+    } catch (Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      failures.push_back(std::move(error));
+    }
+  }
+
   /// Groups views with what they look at, then finds the last step that reads each buffer.
   void find_lifetimes() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      const auto inputs = graph_.inputs(nodes_[i]);
+      const std::vector<ValueId>& inputs = reads_[i];
       const auto outputs = graph_.outputs(nodes_[i]);
       if (program_.steps[i].kernel->is_view() && inputs[0].valid() && outputs[0].valid()) {
         buffer_of_[outputs[0].index] = buffer_of_[inputs[0].index];
@@ -195,7 +220,7 @@ class Planner {
 
   /// May output `output_index` of the step be written over `value`, one of its operands?
   bool fits_over(int step, ValueId value, size_t output_index) const {
-    const auto inputs = graph_.inputs(nodes_[static_cast<size_t>(step)]);
+    const std::vector<ValueId>& inputs = reads_[static_cast<size_t>(step)];
     bool any = false;
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].valid() || buffer_of_[inputs[i].index] != buffer_of_[value.index]) continue;
@@ -207,7 +232,7 @@ class Planner {
   }
 
   bool place_over_operand(int step, ValueId output, size_t output_index) {
-    const auto inputs = graph_.inputs(nodes_[static_cast<size_t>(step)]);
+    const std::vector<ValueId>& inputs = reads_[static_cast<size_t>(step)];
     for (ValueId input : inputs) {
       if (!input.valid()) continue;
       Buffer& from = buffer(input);
@@ -236,7 +261,7 @@ class Planner {
     if (step.kernel->workspace_bytes() > 0) {
       step.workspace = {Space::kArena, arena_.allocate(step.kernel->workspace_bytes())};
     }
-    for (ValueId input : graph_.inputs(step.id)) {
+    for (ValueId input : reads_[static_cast<size_t>(index)]) {
       step.inputs.push_back(input.valid() ? buffer(input).ref : BufferRef{});
     }
     for (ValueId output : outputs)
@@ -255,7 +280,7 @@ class Planner {
       arena_.release(b.ref.offset);
       b.last_use = -1;
     };
-    for (ValueId input : graph_.inputs(node)) release(input);
+    for (ValueId input : reads_[static_cast<size_t>(index)]) release(input);
     for (ValueId output : graph_.outputs(node)) release(output);
   }
 
@@ -299,7 +324,7 @@ class Planner {
   const PlanOptions& options_;
   Program program_;
   std::vector<NodeId> nodes_;
-  std::map<NodeId, int> position_;
+  std::vector<std::vector<ValueId>> reads_;  // what each node reads, captures too
   std::vector<int> buffer_of_;
   std::vector<Buffer> buffers_;
   std::map<size_t, bool> taken_;  // states already written over

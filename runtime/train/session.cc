@@ -13,6 +13,7 @@
 #include "passes/precision/to_f32.h"
 #include "passes/train/step.h"
 #include "passes/unsupported.h"
+#include "runtime/core/control_step.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/nonfinite.h"
@@ -112,7 +113,7 @@ void tell_missing_kernels(CompileResult& result) {
   for_each_graph(result.model, [&](const Graph& graph) {
     for (NodeId id : graph.all_nodes()) {
       const Node& node = graph.node(id);
-      if (!cpu_kernels().rows_of(node.domain, node.op).empty()) continue;
+      if (!cpu_kernels().rows_of(node.domain, node.op).empty() || runs_bodies(node)) continue;
       missing.add(graph, id, kOpsetVersion, "no kernel");
     }
   });

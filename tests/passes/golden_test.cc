@@ -41,6 +41,7 @@ const GoldenRow kRows[] = {
     {"choose-trainable", Sides::kExact},
     {"widen-weights", Sides::kExact},
     {"infer-shapes", Sides::kExact},
+    {"flatten-control", Sides::kExact},
     {"lower-ops", Sides::kRuns},
     {"fold-constants", Sides::kExact},
     {"canonicalize", Sides::kExact},

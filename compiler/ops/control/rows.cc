@@ -1,6 +1,7 @@
 // Control flow, containers, quantization, strings and images, signal processing, resampling: what
 // fits no other family. Rules of the few that have some stand with their next of kin.
 #include "compiler/ops/contraction/parts.h"
+#include "compiler/ops/control/parts.h"
 #include "compiler/ops/families.h"
 #include "compiler/ops/reduction/parts.h"
 
@@ -9,9 +10,15 @@ namespace {
 
 using enum PrecisionClass;
 
-constexpr std::string_view kControl =
-    "not in this release: gradients of control flow; unroll it or export without";
-constexpr std::string_view kContainer = "not in this release: gradients through containers";
+constexpr std::string_view kTrips =
+    "how often it runs depends on data: give the trip count as a constant (or bind the dims it "
+    "follows from, --dim NAME=N) and pass the condition on";
+constexpr std::string_view kMap =
+    "its sequences are not known at compile time: fix the dims (--dim NAME=N), give sizes as "
+    "constants";
+constexpr std::string_view kContainer =
+    "its elements are not known at compile time: fix the dims (--dim NAME=N), give sizes and "
+    "positions as constants";
 constexpr std::string_view kQuantized = "the operands or results are quantized: no gradient exists";
 constexpr std::string_view kText = "works on strings or encoded bytes: no gradient exists";
 constexpr std::string_view kGenerated = "made from counts: no gradient exists";
@@ -22,22 +29,22 @@ std::vector<OperatorRow> control_flow() {
       {.name = "If",
        .precision = kStruct,
        .legality = {1, 16},
-       .no_gradient = kControl,
+       .gradient = control::if_gradient,
        .note = "both branches give the same types"},
       {.name = "Loop",
        .precision = kStruct,
        .legality = {1, 16},
-       .no_gradient = kControl,
+       .no_gradient = kTrips,
        .note = "a carried value keeps its type"},
       {.name = "Scan",
        .precision = kStruct,
        .legality = {8, 16},
-       .no_gradient = kControl,
+       .gradient = control::scan_gradient,
        .note = "a carried value keeps its type"},
       {.name = "SequenceMap",
        .precision = kStruct,
        .legality = {17, 0},
-       .no_gradient = kControl,
+       .no_gradient = kMap,
        .note = "a function: inlined"},
   };
 }

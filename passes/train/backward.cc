@@ -1,0 +1,151 @@
+#include "passes/train/backward.h"
+
+#include "compiler/ir/model.h"
+#include "compiler/ir/walk.h"
+
+namespace halfnote {
+namespace {
+
+/// What a node reads, absent operands too; captures of its bodies behind its operands.
+std::vector<ValueId> operands_of(const Graph& graph, NodeId node) {
+  std::vector<ValueId> operands(graph.inputs(node).begin(), graph.inputs(node).end());
+  if (graph.subgraphs(node).empty()) return operands;
+  for (ValueId capture : captures(graph, node)) operands.push_back(capture);
+  return operands;
+}
+
+/// Values on a path from a source: those that can have a gradient.
+std::vector<bool> reached_from(const Graph& graph, const std::vector<NodeId>& nodes,
+                               const std::vector<ValueId>& sources) {
+  std::vector<bool> reached(graph.value_count(), false);
+  for (ValueId value : sources) reached[value.index] = true;
+  for (NodeId node : nodes) {
+    bool any = false;
+    for (ValueId input : operands_of(graph, node)) any |= input.valid() && reached[input.index];
+    if (!any) continue;
+    for (ValueId output : graph.outputs(node)) {
+      if (!output.valid()) continue;
+      // What is no tensor (a sequence) may hold floats.
+      const ValueType& type = graph.value(output).type;
+      reached[output.index] = !type.is_tensor() || is_float(type.dtype);
+    }
+  }
+  return reached;
+}
+
+/// Nodes that the seeds depend on, last first.
+std::vector<NodeId> nodes_of_seeds(const Graph& graph, const std::vector<NodeId>& nodes,
+                                   std::vector<bool> wanted, const std::vector<bool>& reached) {
+  std::vector<NodeId> order;
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    bool used = false;
+    for (ValueId output : graph.outputs(*node)) {
+      used |= output.valid() && wanted[output.index] && reached[output.index];
+    }
+    if (!used) continue;
+    order.push_back(*node);
+    for (ValueId input : operands_of(graph, *node)) {
+      if (input.valid()) wanted[input.index] = true;
+    }
+  }
+  return order;
+}
+
+/// Every op on the way that has no gradient.
+void note_missing(const Graph& graph, const std::vector<NodeId>& nodes, UnsupportedOps& problems) {
+  for (NodeId id : nodes) {
+    const OperatorRow* row = find_operator(graph.node(id));
+    if (row != nullptr && row->gradient != nullptr) continue;
+    problems.add(graph, id, kOpsetVersion,
+                 row == nullptr ? "the op is unknown" : std::string(row->no_gradient));
+  }
+}
+
+}  // namespace
+
+Backward::Backward(Graph& graph, RegionId region, const InferNode& infer, UnsupportedOps& problems)
+    : graph_(graph), infer_(infer), problems_(problems), builder_(graph, graph.end(region), infer) {
+  builder_.set_role(Role::kBackward);
+}
+
+void Backward::seed(ValueId value, Expr gradient) {
+  auto [found, is_new] = gradients_.try_emplace(value, gradient);
+  if (!is_new) found->second = found->second + gradient;
+}
+
+void Backward::run(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources) {
+  const std::vector<bool> reached = reached_from(graph_, nodes, sources);
+  std::vector<bool> wanted(graph_.value_count(), false);
+  for (const auto& [value, gradient] : gradients_) wanted[value.index] = true;
+  const std::vector<NodeId> order = nodes_of_seeds(graph_, nodes, std::move(wanted), reached);
+  note_missing(graph_, order, problems_);
+  for (NodeId node : order) visit(node, reached);
+}
+
+ValueId Backward::gradient(ValueId value) const {
+  const auto found = gradients_.find(value);
+  return found == gradients_.end() ? ValueId{} : found->second.id;
+}
+
+void Backward::visit(NodeId node, const std::vector<bool>& reached) {
+  GradientContext rule{builder_, node, {}, {}, {}, {}, infer_};
+  bool any = false;
+  for (ValueId output : graph_.outputs(node)) {
+    rule.outputs.push_back(builder_.value(output));
+    const auto found = output.valid() ? gradients_.find(output) : gradients_.end();
+    rule.grads.push_back(found == gradients_.end() ? builder_.none() : found->second);
+    any |= rule.grads.back().valid();
+  }
+  if (!any) return;
+  const std::vector<ValueId> inputs = operands_of(graph_, node);
+  for (ValueId input : inputs) {
+    rule.inputs.push_back(builder_.value(input));
+    rule.needed.push_back(input.valid() && input.index < reached.size() && reached[input.index]);
+  }
+  rule.differentiate = [this](RegionId region, const std::vector<GradientContext::Seed>& seeds,
+                              const std::vector<ValueId>& sources) {
+    Backward inner(graph_, region, infer_, problems_);
+    const std::vector<NodeId> forward = graph_.nodes(region);
+    for (const auto& [value, gradient] : seeds) inner.seed(value, inner.builder_.value(gradient));
+    inner.run(forward, sources);
+    std::vector<ValueId> gradients;
+    for (ValueId source : sources) gradients.push_back(inner.gradient(source));
+    return gradients;
+  };
+  const Node& data = graph_.node(node);
+  builder_.set_origin(graph_.label(node));
+  const Place place{{}, data.name, data.op};
+  const std::vector<bool> needed = rule.needed;
+  const std::vector<Expr> results = gradient_of(node, rule, place);
+  for (size_t i = 0; i < results.size() && i < inputs.size(); ++i) {
+    if (results[i].valid() && needed[i]) contribute(inputs[i], results[i], place);
+  }
+}
+
+/// What the rule gives. A rule that refuses is noted; the operands themselves stand in for its
+/// gradients, so that the nodes before it are asked too.
+std::vector<Expr> Backward::gradient_of(NodeId node, GradientContext& rule, const Place& place) {
+  const OperatorRow* row = find_operator(graph_.node(node));
+  if (row == nullptr || row->gradient == nullptr) return rule.inputs;  // noted already
+  const std::vector<Expr> operands = rule.inputs;
+  try {
+    return row->gradient(rule);
+  } catch (Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw error.within(place);
+    problems_.add(graph_, node, kOpsetVersion, error.problem());
+    return operands;
+  }
+}
+
+void Backward::contribute(ValueId value, Expr gradient, const Place& place) {
+  const ValueType& to = graph_.value(value).type;
+  const ValueType& from = gradient.type();
+  if (from.dtype != to.dtype || from.rank() != to.rank()) {
+    throw Error(ErrorCode::kInternal, "a gradient rule gave another type than its operand's")
+        .at(place)
+        .expected(to_string(to), to_string(from));
+  }
+  seed(value, gradient);
+}
+
+}  // namespace halfnote

@@ -1,0 +1,39 @@
+// Reverse mode over the nodes of one region: of the training step, and of the bodies in it.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "base/error.h"
+#include "compiler/ops/operator.h"
+#include "passes/unsupported.h"
+
+namespace halfnote {
+
+class Backward {
+ public:
+  /// New nodes go to the end of `region`. Ops without a gradient are noted in `problems`.
+  Backward(Graph& graph, RegionId region, const InferNode& infer, UnsupportedOps& problems);
+
+  Builder& builder() { return builder_; }
+  /// Adds to the gradient of a value.
+  void seed(ValueId value, Expr gradient);
+  /// Goes backwards through `nodes`, which stand in the region in this order, wherever a seed
+  /// depends on one of `sources`.
+  void run(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources);
+  /// The gradient of a value; invalid where none flows into it.
+  ValueId gradient(ValueId value) const;
+
+ private:
+  void visit(NodeId node, const std::vector<bool>& reached);
+  std::vector<Expr> gradient_of(NodeId node, GradientContext& rule, const Place& place);
+  void contribute(ValueId value, Expr gradient, const Place& place);
+
+  Graph& graph_;
+  const InferNode& infer_;
+  UnsupportedOps& problems_;
+  Builder builder_;
+  std::map<ValueId, Expr> gradients_;
+};
+
+}  // namespace halfnote
