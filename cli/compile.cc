@@ -66,6 +66,7 @@ void add_rules(std::vector<std::string>& to, std::vector<std::string>& other,
 
 void override_optimizer(const CLI::App& verb, const Optimizer& f, Optimizer& o) {
   override_with(verb, "--optimizer", f.kind, o.kind);
+  if (verb.count("--optimizer") > 0) o.chosen = true;
   override_with(verb, "--lr", f.lr, o.lr);
   override_with(verb, "--momentum", f.momentum, o.momentum);
   override_with(verb, "--beta1", f.beta1, o.beta1);
@@ -151,6 +152,7 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
 fs::path output_of(const CompileArguments& a) {
   if (!a.output.empty()) return a.output;
   fs::path path(a.model);
+  if (!path.has_filename()) path = path.parent_path();  // FOLDER/
   path.replace_extension();
   return path.string() + (a.emit == "step" ? ".step.onnx" : ".hn.onnx");
 }
@@ -357,7 +359,9 @@ void add_compile(CLI::App& app, Action& action) {
   auto a = std::make_shared<CompileArguments>();
   CLI::App* verb =
       app.add_subcommand("compile", "turn an ONNX model into a mixed-precision training artifact");
-  verb->add_option("model", a->model, "the model (.onnx, or ONNX text: .onnxtxt)")->required();
+  verb->add_option("model", a->model,
+                   "the model (.onnx, ONNX text: .onnxtxt, or a folder of ONNX Runtime artifacts)")
+      ->required();
   verb->add_option("-o,--output", a->output, "the artifact (default: MODEL.hn.onnx)");
   add_precision_flags(verb, *a);
   add_train_flags(verb, *a);

@@ -283,6 +283,7 @@ class JsonReader {
   Optimizer& set(const char* kind, const Params& p) {
     Optimizer& o = options_.train.optimizer;
     o.kind = kind;
+    o.chosen = true;
     o.lr = static_cast<float>(p.lr);
     o.weight_decay = static_cast<float>(p.decay);
     return o;

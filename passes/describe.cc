@@ -43,6 +43,7 @@ Json optimizer_json(const Optimizer& o) {
                {"dampening", o.dampening},
                {"beta1", o.beta1},
                {"weight_decay", o.weight_decay},
+               {"correct_bias", o.correct_bias},
                {"alpha", o.alpha},
                {"centered", o.centered},
                {"lr_decay", o.lr_decay},

@@ -69,6 +69,7 @@ struct Schedule {
 
 struct Optimizer {
   std::string kind = "adamw";  // a row of passes/train/optimizer_form.cc
+  bool chosen = false;         // named by the user: an artifact's own gives way
   float lr = 1e-3f;
   std::optional<float> momentum;  // default: 0.9; of rmsprop 0
   float dampening = 0.0f;
@@ -76,6 +77,7 @@ struct Optimizer {
   std::optional<float> beta2;    // each kind has its own default
   std::optional<float> epsilon;  // likewise
   float weight_decay = 0.0f;
+  bool correct_bias = true;  // of adamw and hf_adamw
   float alpha = 0.99f;  // rmsprop
   bool centered = false;
   float lr_decay = 0.0f;  // adagrad

@@ -6,6 +6,9 @@
 
 namespace halfnote {
 
+// foreign/: training graphs by others -> our training model
+bool adopt_training(Model& model, PassContext& context);
+
 // canonical/: any ONNX model -> op-set 23, typed, folded, without dead or repeated nodes
 bool inline_functions(Model& model, PassContext& context);
 bool lift_opset(Model& model, PassContext& context);

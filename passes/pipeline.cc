@@ -16,6 +16,8 @@ constexpr Scope kTrain = Scope::kTrainingSteps;
 
 // name, graph pass, model pass, scope, needs, gives, enters subgraphs, reason
 constexpr PassRow kRows[] = {
+    {"adopt-training", nullptr, adopt_training, kAll, kImp, kImp, false,
+     "a backward pass that came with the model is kept: no autodiff"},
     {"inline-functions", nullptr, inline_functions, kAll, kImp, kImp, true,
      "operators of the model's own functions are unknown to every later pass"},
     {"lift-opset", nullptr, lift_opset, kAll, kImp, kImp, true,

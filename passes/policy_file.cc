@@ -189,7 +189,12 @@ class TomlReader {
 
   TomlKeys optimizer_keys() {
     Optimizer& o = options_.train.optimizer;
-    return {{"kind", into(o.kind)},
+    const auto kind = [&o, set = TomlSetter(into(o.kind))](const toml::node& n, const std::string& w) {
+      set(n, w);
+      o.chosen = true;
+    };
+    return {{"kind", kind},
+            {"correct_bias", into(o.correct_bias)},
             {"lr", into(o.lr)},
             {"momentum", into(o.momentum)},
             {"dampening", into(o.dampening)},

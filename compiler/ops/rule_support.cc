@@ -30,6 +30,26 @@ const SymbolicShape& operand_shape(const Graph& graph, NodeId node, size_t index
   return *type.shape;
 }
 
+namespace {
+
+/// Shape(X) + constant, as padding spells a shape; nothing where a symbolic dim would grow.
+std::optional<SymbolicShape> enlarged_shape(const Graph& graph, NodeId add) {
+  const Node& node = graph.node(add);
+  if (node.op != "Add" || !node.domain.empty()) return std::nullopt;
+  const Tensor* more = graph.constant(graph.input(add, 1));
+  if (more == nullptr || more->dtype() != DType::kI64) return std::nullopt;
+  SymbolicShape shape = spelled_shape(graph, add, 0);
+  if (more->size() != static_cast<int64_t>(shape.size())) return std::nullopt;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const int64_t grown = more->at_as_int(static_cast<int64_t>(i));
+    if (grown != 0 && !shape[i].known()) return std::nullopt;
+    if (grown != 0) shape[i] = Dim{checked_add(shape[i].value, grown)};
+  }
+  return shape;
+}
+
+}  // namespace
+
 SymbolicShape spelled_shape(const Graph& graph, NodeId node, size_t index) {
   const ValueId value = graph.input(node, index);
   const SymbolicShape& own = operand_shape(graph, node, index);
@@ -46,6 +66,7 @@ SymbolicShape spelled_shape(const Graph& graph, NodeId node, size_t index) {
       const ValueType& type = operand_type(graph, producer, 0);
       if (type.shape) return *type.shape;
     }
+    if (auto enlarged = enlarged_shape(graph, producer)) return *enlarged;
   }
   if (!own[0].known()) {
     throw Error(ErrorCode::kUnsupported, "the rank of the result is unknown")

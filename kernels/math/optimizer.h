@@ -33,19 +33,24 @@ struct AdamStep {
   M keep;         // param is multiplied by it first; 1 if not decoupled
   M step_size;    // lr / (1 − beta1^step)
   M second_root;  // sqrt(1 − beta2^step)
+  M late_keep;    // param is multiplied by it last; 1 but for adam_mode 1
 
   HN_HD void update(M& param, M grad, M& m, M& v) const {
     grad = grad + decay * param;
     param = param * keep;
     m = beta1 * m + one_minus_beta1 * grad;
     v = beta2 * v + one_minus_beta2 * grad * grad;
-    param = param - step_size * m / (sqrt(v) / second_root + epsilon);
+    param = (param - step_size * m / (sqrt(v) / second_root + epsilon)) * late_keep;
   }
 };
 
 struct AdamSettings {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
-  bool decoupled = false;  // AdamW
+  bool decoupled = false;    // AdamW
+  bool correct_bias = true;  // AdamW: false takes moments as they are
+  /// AdamW as Hugging Face wrote it and ONNX Runtime has it (adam_mode 1): epsilon before the bias
+  /// correction, decay after the update.
+  bool decay_last = false;
 };
 
 /// `step` counts from 1.
@@ -58,9 +63,13 @@ HN_HD AdamStep<M> adam_step(const AdamSettings& settings, double lr, double step
   result.one_minus_beta2 = M(1 - settings.beta2);
   result.epsilon = M(settings.epsilon);
   result.decay = settings.decoupled ? M(0) : M(settings.weight_decay);
-  result.keep = settings.decoupled ? M(1 - lr * settings.weight_decay) : M(1);
-  result.step_size = M(lr / (1 - pow(settings.beta1, step)));
-  result.second_root = M(sqrt(1 - pow(settings.beta2, step)));
+  const double kept = settings.decoupled ? 1 - lr * settings.weight_decay : 1;
+  result.keep = settings.decay_last ? M(1) : M(kept);
+  result.late_keep = settings.decay_last ? M(kept) : M(1);
+  const double first = settings.correct_bias ? 1 - pow(settings.beta1, step) : 1;
+  const double root = settings.correct_bias ? sqrt(1 - pow(settings.beta2, step)) : 1;
+  result.step_size = M(settings.decay_last ? lr * root / first : lr / first);
+  result.second_root = settings.decay_last ? M(1) : M(root);
   return result;
 }
 

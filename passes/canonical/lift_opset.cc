@@ -16,6 +16,7 @@
 #include "compiler/ops/operator.h"
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/lift_rules.h"
+#include "passes/foreign/foreign_ops.h"
 #include "passes/passes.h"
 #include "passes/unsupported.h"
 
@@ -44,12 +45,17 @@ class Lifter {
   bool run() {
     for (NodeId node : graph_.all_nodes()) {
       if (!graph_.node(node).alive) continue;
+      if (find_foreign_op(graph_.node(node)) != nullptr) {
+        lift_foreign(node);
+        continue;
+      }
       if (!graph_.node(node).domain.empty()) {
         check_domain(node);
         continue;
       }
       if (from_ != kOpsetVersion) try_infer(node);
       lift(node);
+      if (from_ != kOpsetVersion && graph_.node(node).alive) infer_newer(node);
     }
     return changed_;
   }
@@ -61,6 +67,27 @@ class Lifter {
       infer_with_schema(graph_, node, from_);
     } catch (const Error&) {
       return;
+    }
+  }
+
+  /// Ops that a runtime had in ONNX's domain before ONNX did (LayerNormalization below op-set 17).
+  void infer_newer(NodeId node) {
+    if (graph_.node(node).op.empty() || has_schema("", graph_.node(node).op, from_)) return;
+    try {
+      context_.infer(graph_, node);
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  void lift_foreign(NodeId node) {
+    try {
+      lift_foreign_op(graph_, node, context_.infer);
+      changed_ = true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      problem(node, error.problem() +
+                        (error.hint_text().empty() ? "" : " (" + error.hint_text() + ")"));
     }
   }
 

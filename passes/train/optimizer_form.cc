@@ -24,6 +24,15 @@ Attributes betas(const Optimizer& o, float beta2, float epsilon) {
 
 Attributes adam(const Optimizer& o) { return betas(o, 0.999f, 1e-8f); }
 
+/// PyTorch's (adam_mode 0), or that of Hugging Face and ONNX Runtime (1).
+Attributes adam_w(const Optimizer& o) {
+  const bool other = o.kind == "hf_adamw";
+  Attributes attributes = betas(o, 0.999f, other ? 1e-6f : 1e-8f);
+  if (other) attributes.set("adam_mode", int64_t{1});
+  if (!o.correct_bias) attributes.set("correct_bias", int64_t{0});
+  return attributes;
+}
+
 Attributes lamb(const Optimizer& o) {
   Attributes attributes = betas(o, 0.999f, 1e-6f);
   attributes.set("min_ratio", o.min_ratio);
@@ -91,7 +100,8 @@ constexpr FormRow kForms[] = {
     {"momentum", "Momentum", momentum, velocity},
     {"nesterov", "Momentum", momentum, velocity},
     {"adam", "Adam", adam, m_and_v},
-    {"adamw", "AdamW", adam, m_and_v},
+    {"adamw", "AdamW", adam_w, m_and_v},
+    {"hf_adamw", "AdamW", adam_w, m_and_v},
     {"adagrad", "Adagrad", adagrad, sum},
     {"rmsprop", "RMSprop", rmsprop, rmsprop_states, false},
     {"lamb", "Lamb", lamb, m_and_v},

@@ -10,6 +10,7 @@
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/kernel.h"
 #include "passes/device/emit_step.h"
+#include "passes/foreign/ort_artifact.h"
 #include "passes/precision/to_f32.h"
 #include "passes/train/step.h"
 #include "passes/unsupported.h"
@@ -145,7 +146,11 @@ CompileResult compile_file(const std::filesystem::path& file, const CompileOptio
   reading.warn = [&](const std::string& text) {
     remarks.push_back({Remark::Level::kWarning, "import", file.string(), text});
   };
-  CompileResult result = compile_model(import_model(file, reading), options);
+  const std::filesystem::path model_file = model_file_of(file);
+  Model model = import_model(model_file, reading);
+  CompileOptions own = options;
+  if (is_ort_training(model)) complete_ort_artifact(model, model_file, reading, own);
+  CompileResult result = compile_model(std::move(model), own);
   result.remarks.insert(result.remarks.begin(), remarks.begin(), remarks.end());
   return result;
 }

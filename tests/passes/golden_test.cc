@@ -35,6 +35,7 @@ struct GoldenRow {
 };
 
 const GoldenRow kRows[] = {
+    {"adopt-training", Sides::kRuns},
     {"inline-functions", Sides::kCalls},
     {"lift-opset", Sides::kForms},
     {"bind-dims", Sides::kExact},

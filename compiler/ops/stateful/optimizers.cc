@@ -32,19 +32,26 @@ std::vector<Expr> adam(BodyContext& body, bool decoupled) {
 
   const Expr lr = b.cast(body.inputs[4], DType::kF64);
   const Expr step = b.cast(body.inputs[5], DType::kF64);
+  const bool corrects = !decoupled || body.attributes.get_int("correct_bias", 1) != 0;
+  const bool decays_last = decoupled && body.attributes.get_int("adam_mode", 0) == 1;
   const auto correction = [&](double beta) {
+    if (!corrects) return b.scalar(DType::kF64, 1);
     return 1.0 - b.op("Pow", {b.scalar(DType::kF64, beta), step});
   };
-  const Expr step_size = b.cast(lr / correction(beta1), dtype);
-  const Expr second_root = b.cast(b.op("Sqrt", {correction(beta2)}), dtype);
+  const Expr first = correction(beta1), root = b.op("Sqrt", {correction(beta2)});
+  const Expr step_size = b.cast(decays_last ? lr * root / first : lr / first, dtype);
 
   const Expr grad = decoupled ? body.inputs[1] : with_decay(body.inputs[1], param, decay);
   const bool shrinks = decoupled && decay != 0;
-  const Expr base = shrinks ? param * b.cast(1.0 - lr * decay, dtype) : param;
+  const auto keep = [&](Expr x) { return x * b.cast(1.0 - lr * decay, dtype); };
+  const Expr base = shrinks && !decays_last ? keep(param) : param;
   const Expr new_m = m * beta1 + grad * (1 - beta1);
   const Expr new_v = v * beta2 + grad * (1 - beta2) * grad;
-  const Expr scale = b.op("Sqrt", {new_v}) / second_root + epsilon;
-  return committed(body, 6, {base - step_size * new_m / scale, new_m, new_v}, {param, m, v});
+  const Expr length = b.op("Sqrt", {new_v});
+  const Expr scale = (decays_last ? length : length / b.cast(root, dtype)) + epsilon;
+  const Expr moved = base - step_size * new_m / scale;
+  const Expr fresh = shrinks && decays_last ? keep(moved) : moved;
+  return committed(body, 6, {fresh, new_m, new_v}, {param, m, v});
 }
 
 }  // namespace

@@ -89,6 +89,26 @@ const Case kCases[] = {
      [](double p, double g, double& m, double& v, double lr, int step) {
        return adam(p * (1 - lr * 0.125), g, m, v, lr, step, 0);
      }},
+    {"AdamW without bias correction",
+     "AdamW",
+     2,
+     {{"weight_decay", 0.125f}, {"correct_bias", int64_t{0}}},
+     [](double p, double g, double& m, double& v, double lr, int) {
+       p *= 1 - lr * 0.125;
+       adam(p, g, m, v, lr, 1, 0);  // moves the moments
+       return p - lr * m / (std::sqrt(v) + double{1e-8f});
+     }},
+    {"AdamW of Hugging Face",
+     "AdamW",
+     2,
+     {{"weight_decay", 0.125f}, {"adam_mode", int64_t{1}}, {"epsilon", 1e-3f}},
+     [](double p, double g, double& m, double& v, double lr, int step) {
+       adam(p, g, m, v, lr, 1, 0);  // moves the moments
+       const double first = 1 - std::pow(double{0.9f}, step);
+       const double second = 1 - std::pow(double{0.999f}, step);
+       p -= lr * std::sqrt(second) / first * m / (std::sqrt(v) + double{1e-3f});
+       return p * (1 - lr * 0.125);
+     }},
 };
 
 /// The operands of a step: state is param and then the moments.

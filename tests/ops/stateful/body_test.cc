@@ -96,6 +96,8 @@ TEST(StatefulBody, Adam) {
 TEST(StatefulBody, AdamW) {
   expect_optimizer("AdamW", {}, 2, true);
   expect_optimizer("AdamW", {{"weight_decay", 0.0f}}, 2, true);
+  expect_optimizer("AdamW", {{"correct_bias", int64_t{0}}}, 2, true);
+  expect_optimizer("AdamW", {{"adam_mode", int64_t{1}}, {"epsilon", 1e-3f}}, 2, true);
 }
 
 TEST(StatefulBody, AllFinite) {

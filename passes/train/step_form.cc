@@ -1,0 +1,85 @@
+// The inference form of a graph, its losses and its names.
+#include "passes/train/step_form.h"
+
+#include "base/error.h"
+#include "passes/passes.h"
+#include "passes/train/step.h"
+
+namespace halfnote {
+
+void check_scalar(const Graph& graph, ValueId loss) {
+  const ValueType& type = graph.value(loss).type;
+  bool scalar = type.is_tensor() && is_float(type.dtype) && type.shape;
+  if (scalar) {
+    for (const Dim& dim : *type.shape) scalar &= dim.is(1);
+  }
+  if (scalar) return;
+  throw Error(ErrorCode::kModel, "the loss is no scalar")
+      .at({{}, graph.value(loss).name, {}})
+      .expected("a float tensor with one element", to_string(type))
+      .hint("reduce it (ReduceMean) in the model, or use --loss");
+}
+
+void put_loss_first(Graph& graph, ValueId loss) {
+  check_scalar(graph, loss);
+  std::vector<ValueId> outputs = {loss};
+  for (ValueId output : graph.outputs()) {
+    if (output != loss) outputs.push_back(output);
+  }
+  graph.set_outputs(graph.main(), std::move(outputs));
+}
+
+void to_inference_form(Graph& graph) {
+  for (NodeId node : graph.all_nodes()) {
+    const std::string& op = graph.node(node).op;
+    if (!graph.node(node).domain.empty()) continue;
+    if (op == "Dropout" && !graph.has_uses(graph.output(node))) continue;
+    if (op == "Dropout") {
+      graph.replace_uses(graph.output(node), graph.input(node, 0));
+    } else if (op == "BatchNormalization") {
+      graph.node(node).attributes.erase("training_mode");
+      for (size_t i = graph.outputs(node).size(); i-- > 1;) {
+        if (graph.output(node, i).valid() && !graph.has_uses(graph.output(node, i))) {
+          graph.drop_output(node, i);
+        }
+      }
+    }
+  }
+}
+
+void drop_losses(Graph& graph, const std::set<std::string>& losses, PassContext& context) {
+  std::vector<ValueId> outputs;
+  for (ValueId output : graph.outputs()) {
+    if (!losses.contains(graph.value(output).name)) outputs.push_back(output);
+  }
+  if (outputs.empty() || outputs.size() == graph.outputs().size()) return;
+  std::vector<ValueId> read;
+  for (ValueId input : graph.inputs()) {
+    if (graph.has_uses(input)) read.push_back(input);
+  }
+  graph.set_outputs(graph.main(), std::move(outputs));
+  eliminate_dead(graph, context);
+  for (ValueId input : read) {
+    if (!graph.has_uses(input)) graph.remove_value(input);
+  }
+}
+
+void free_reserved_names(Graph& graph, PassContext& context) {
+  for (uint32_t i = 0; i < graph.value_count(); ++i) {
+    const ValueId id{i};
+    if (!graph.value(id).alive || !is_reserved(graph.value(id).name)) continue;
+    const std::string name = graph.value(id).name;
+    const bool inner = graph.value(id).region != graph.main();
+    if (graph.value(id).kind != ValueKind::kResult && !inner) {
+      throw Error(ErrorCode::kModel, "an input or weight has a name that the training step uses")
+          .at({{}, name, {}})
+          .expected("another name than loss_scale, finite, learning_rate, … or grad/…", name)
+          .hint("rename it in the model");
+    }
+    const std::string renamed = graph.unique_name("model." + name);
+    graph.rename(id, renamed);
+    context.note(name, "is called " + renamed + " in the training step, which uses the name");
+  }
+}
+
+}  // namespace halfnote

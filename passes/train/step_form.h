@@ -1,0 +1,24 @@
+// The forms of a training model's graphs that attach-loss and adopt-training make alike.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "passes/pass.h"
+
+namespace halfnote {
+
+/// Dropout becomes the identity, BatchNormalization uses its running statistics.
+void to_inference_form(Graph& graph);
+/// Takes the losses, and the inputs that only they read, out of the inference graph where another
+/// output remains.
+void drop_losses(Graph& graph, const std::set<std::string>& losses, PassContext& context);
+/// Renames results whose names the train passes need (step.h). Inputs and weights are known by
+/// theirs: throws Error(kModel) for one of such a name.
+void free_reserved_names(Graph& graph, PassContext& context);
+/// Throws Error(kModel) unless the value is a float with one element.
+void check_scalar(const Graph& graph, ValueId loss);
+/// Makes the loss output 0 of a step; throws Error(kModel) if it is no float scalar.
+void put_loss_first(Graph& graph, ValueId loss);
+
+}  // namespace halfnote
