@@ -189,7 +189,8 @@ class TomlReader {
 
   TomlKeys optimizer_keys() {
     Optimizer& o = options_.train.optimizer;
-    const auto kind = [&o, set = TomlSetter(into(o.kind))](const toml::node& n, const std::string& w) {
+    const auto kind = [&o, set = TomlSetter(into(o.kind))](const toml::node& n,
+                                                           const std::string& w) {
       set(n, w);
       o.chosen = true;
     };

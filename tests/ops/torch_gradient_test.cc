@@ -25,8 +25,10 @@ constexpr const char* kFamilies[] = {"contraction", "elementwise",   "loss",
 const std::map<std::string, std::string> kNotInTorch = {
     {"ai.halfnote.Dropout", "random: the mask is checked where it is made (tests/ops/stateful)"},
     {"Dropout", "random"},
+    {"If", "PyTorch's control flow is Python's"},
     {"MeanVarianceNormalization", "no such op"},
     {"RotaryEmbedding", "no such op"},
+    {"Scan", "PyTorch's control flow is Python's"},
     {"Swish", "younger than op-set 23: its body is taken when it is imported"},
     {"ReverseSequence", "no such op: flip has one length for all rows"},
 };

@@ -43,11 +43,12 @@ TEST_P(Allocation, AStepAllocatesNothing) {
 TEST_P(Allocation, OnlyOneDnnItselfAllocates) {
   // The library makes a small table of arguments in each call of a primitive, which we cannot
   // prevent. Everything else (our fast kernels, the executor) allocates nothing.
+  constexpr int64_t kRows = 256;  // enough that the library multiplies f32
   const Model model = compile_model(cnn_model(), options_of(GetParam(), 1)).model;
   StateStore store(model);
-  const Graph ready = make_device_ready(model.training.front().graph, {{"N", 8}});
+  const Graph ready = make_device_ready(model.training.front().graph, {{"N", kRows}});
   Executor executor(plan(ready, store, {{}, 2}), store);
-  const std::vector<Tensor> batch = cnn_batch(8, 1);
+  const std::vector<Tensor> batch = cnn_batch(kRows, 1);
   size_t seen = 0, ours = 0, library_steps = 0;
   executor.observe([&](const ProgramStep& step, const KernelBuffers&) {
     const bool library = step.row->name.starts_with("onednn");

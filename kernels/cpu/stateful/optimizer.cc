@@ -96,9 +96,11 @@ Prepared prepare_adam(const KernelCall& call, bool decoupled) {
   if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
   const Attributes& attributes = attributes_of(call);
   const math::AdamSettings settings = {
-      attributes.get_float("beta1", 0.9f), attributes.get_float("beta2", 0.999f),
+      attributes.get_float("beta1", 0.9f),
+      attributes.get_float("beta2", 0.999f),
       attributes.get_float("epsilon", 1e-8f),
-      attributes.get_float("weight_decay", decoupled ? 0.01f : 0.0f), decoupled,
+      attributes.get_float("weight_decay", decoupled ? 0.01f : 0.0f),
+      decoupled,
       !decoupled || attributes.get_int("correct_bias", 1) != 0,
       decoupled && attributes.get_int("adam_mode", 0) == 1};
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
