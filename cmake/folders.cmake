@@ -28,6 +28,8 @@ endfunction()
 function(halfnote_unity target)
   if(HALFNOTE_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    # An anonymous type in a class of the same file: the compiler takes the file for a header.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 

@@ -22,9 +22,9 @@ sum of terms that cancel, and has their rounding errors: n = 2^-24·64 (f32 sums
 the largest norm among the gradients is allowed on any gradient, and what becomes of it in a moment.
 
 A ReLU whose input is 0 up to rounding passes a gradient on one side and not on the other: one of n
-elements moves the gradients by 1/sqrt(n), 4 % in the last layers of resnet50_narrow, whose pictures
-have such an element. They are therefore turned upside down (UPSIDE_DOWN), and not compared with
-PyTorch.
+elements moves the gradients by 1/sqrt(n), 4 % in the last layers of resnet50_narrow, which has half
+a million of them: in its second or third step one falls between our sums (in f64) and onnxruntime's
+(in f32). Its first step alone is judged in FP32 (FIRST_STEP_ONLY).
 
 16 bit: both execute the same graph with the same roundings, so they differ only where a sum taken
 in another order falls on the other side of a rounding boundary. A flipped rounding moves an element
@@ -62,7 +62,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 STEPS = 3
 F32_BAR = 1e-4
 F32_NOISE = 64 * 2.0**-24
-UPSIDE_DOWN = {"resnet50_narrow"}
+FIRST_STEP_ONLY = {"resnet50_narrow"}
 UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 LOW_TYPE = {"bf16": onnx.TensorProto.BFLOAT16, "fp16": onnx.TensorProto.FLOAT16}
 NUMPY = {"f32": np.float32, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
@@ -202,11 +202,15 @@ class Allowed:
         return rest + error * norm(want) + self.moved_before
 
 
+def judged_steps(case, precision):
+    return 1 if precision == "fp32" and case["model"] in FIRST_STEP_ONLY else STEPS
+
+
 def compare(case, kind, precision, judge, ours, first, depth):
     """Yields a line for every difference beyond its bound; last comes the worst (ratio, name)."""
     worst = (0.0, "nothing")
     allowed = Allowed(case, kind, precision)
-    for k in range(STEPS):
+    for k in range(judged_steps(case, precision)):
         allowed.begin(k, ours.states[k], judge.states[k])
         losses = ours.losses[k], judge.losses[k]
         error = 0.0 if depth is None else 2 * UNIT[precision] * depth[case["loss_output"]] * (k + 1)
@@ -215,7 +219,7 @@ def compare(case, kind, precision, judge, ours, first, depth):
         worst = max(worst, (ratio, "loss"))
         if not ratio <= 1:
             yield f"step {k + 1}: loss {losses[0]!r}, onnxruntime {losses[1]!r}, allowed {bar:.2e}"
-        if precision == "fp32" and case["model"] not in UPSIDE_DOWN:
+        if precision == "fp32":
             want = case["losses"][kind][k]
             if not abs(losses[1] - want) <= F32_BAR * abs(want):
                 yield f"step {k + 1}: loss {losses[1]!r} in onnxruntime, PyTorch {want!r}"
@@ -267,9 +271,6 @@ def read_case(name):
     case = json.loads((folder / "case.json").read_text())
     case["file"] = folder / "model.onnx"
     arrays = dict(np.load(folder / "inputs.npz"))
-    for key, array in arrays.items():
-        if name in UPSIDE_DOWN and array.ndim == 4:
-            arrays[key] = np.ascontiguousarray(array[..., ::-1, :])
     case["inputs_arrays"] = arrays
     return case
 

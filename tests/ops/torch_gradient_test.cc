@@ -109,7 +109,7 @@ TEST_P(TorchGradient, Agrees) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TorchGradient, testing::ValuesIn(kFamilies),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& family) { return std::string(family.param); });
 
 /// Differentiable in any way: by a rule, or written in ops that have one.
 std::set<std::string> differentiable() {

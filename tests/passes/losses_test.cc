@@ -107,14 +107,14 @@ Tensor f64(const Shape& shape, const std::vector<double>& values) {
 void expect_gradient(const TrainOptions& train, const Tensor& output, const Tensor& target) {
   SCOPED_TRACE(train.loss);
   const LossRun at = run_loss(train, output, target);
-  constexpr double kStep = 1e-5;
+  constexpr double kDelta = 1e-5;
   for (int64_t i = 0; i < output.size(); ++i) {
     const auto moved = [&](double by) {
       Tensor other = output.deep_copy();
       other.mutable_data<double>()[static_cast<size_t>(i)] += by;
       return run_loss(train, other, target).loss;
     };
-    const double difference = (moved(kStep) - moved(-kStep)) / (2 * kStep);
+    const double difference = (moved(kDelta) - moved(-kDelta)) / (2 * kDelta);
     EXPECT_NEAR(at.gradient.at_as_double(i), difference, 1e-8) << "element " << i;
   }
 }
