@@ -5,8 +5,8 @@
 
 Small classifiers whose hidden values go through an If, a Scan, a Loop that becomes a Scan, and one
 that is unrolled. Compilation, runs, and bounds are those of judge_step.py; there is no PyTorch loss
-here. 16 bit is compared for the unrolled loop alone: bodies stay f32, and the bound counts roundings
-on the paths of the main graph only.
+here. 16 bit is compared for the unrolled loop alone: bodies stay f32, and the bound counts the
+roundings on the paths of the main graph only.
 """
 import pathlib
 import sys
