@@ -11,6 +11,7 @@
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 #include "kernels/kernel.h"
+#include "runtime/core/control_step.h"
 
 namespace halfnote::cli {
 namespace {
@@ -125,6 +126,10 @@ std::optional<KernelCall> call_of(const Graph& graph, NodeId id, const Dims& dim
 void add_kernels(std::string& text, const Graph& graph, NodeId id, const Dims& dims) {
   const Node& node = graph.node(id);
   const auto rows = cpu_kernels().rows_of(node.domain, node.op);
+  if (runs_bodies(node.domain, node.op)) {
+    add_line(text, "kernels", "its bodies are planned as programs of their own on the cpu");
+    return;
+  }
   if (rows.empty()) {
     add_line(text, "kernels", "none on the cpu");
     return;

@@ -15,6 +15,7 @@
 #include "passes/manager.h"
 #include "passes/precision/like.h"
 #include "passes/precision/presets.h"
+#include "runtime/core/control_step.h"
 
 namespace halfnote::cli {
 namespace {
@@ -42,6 +43,7 @@ std::string kernels_of(const OperatorRow& row) {
   for (const KernelRow* kernel : cpu_kernels().rows_of(row.domain, row.name)) {
     names.push_back(kernel->name);
   }
+  if (runs_bodies(row.domain, row.name)) return "its bodies, planned";
   return names.empty() ? "-" : fmt::format("{}", fmt::join(names, ", "));
 }
 

@@ -118,13 +118,31 @@ int64_t constant_notes(const Report& report, std::string_view pass) {
   });
 }
 
-void add_totals(Report& report, const Graph& step) {
-  for (NodeId id : step.nodes()) {
-    const double flops = flops_of(step, id);
+/// How often the bodies of a node run, as far as a type tells: the length of a Scan's last operand.
+double trips_of(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (node.op != "Scan" || graph.inputs(id).empty()) return 1;
+  const Shape shape = plain_shape(graph, graph.inputs(id).back());
+  const std::vector<int64_t> axes = node.attributes.get_ints("scan_input_axes");
+  const auto rank = static_cast<int64_t>(shape.size());
+  const int64_t axis = axes.empty() ? 0 : axes.back() < 0 ? axes.back() + rank : axes.back();
+  return axis < rank ? static_cast<double>(shape[static_cast<size_t>(axis)]) : 1;
+}
+
+void add_region(Report& report, const Graph& step, RegionId region, double times) {
+  for (NodeId id : step.nodes(region)) {
+    const double flops = times * flops_of(step, id);
     report.contraction_flops += flops;
     if (reads_16bit(step, id)) report.low_contraction_flops += flops;
     if (flops > 0 && !reads_16bit(step, id)) add_blocker(report, step.node(id), flops);
+    for (RegionId inner : step.subgraphs(id)) {
+      add_region(report, step, inner, times * trips_of(step, id));
+    }
   }
+}
+
+void add_totals(Report& report, const Graph& step) {
+  add_region(report, step, step.main(), 1);
   std::stable_sort(report.blockers.begin(), report.blockers.end(),
                    [](const auto& a, const auto& b) { return a.flops > b.flops; });
 }

@@ -8,7 +8,8 @@
 // inner node's name as origin, and its metadata; what is constant in them is folded as they are
 // made, so that conditions and positions that count trips are known. Unrolled is what takes at most
 // 4096 nodes (trips times nodes of the body). Sequences and optional values whose elements are
-// known become tensors (flatten_containers.cc). Leaves alone: conditions, trip counts, lengths and
+// known become tensors (flatten_containers.cc); a longer Loop that only counts becomes a Scan
+// (flatten_loop.cc). Leaves alone: conditions, trip counts, lengths and
 // positions that depend on data or on open dims, longer loops, graphs that have none of these.
 #include "passes/canonical/flatten_control.h"
 
@@ -111,6 +112,10 @@ class Flattening {
       throw error.within(place);
     }
     for (RegionId region : graph_.subgraphs(node)) visit_region(region);
+    const NodeId scan = loop_to_scan(graph_, node, context_);
+    if (!scan.valid()) return;
+    changed_ = true;
+    for (RegionId region : graph_.subgraphs(scan)) visit_region(region);
   }
 
   bool flatten(NodeId node) {

@@ -22,6 +22,10 @@ using KnownElements = std::map<ValueId, std::vector<ValueId>>;
 /// node's own (no name below the node's) is passed on by an Identity.
 void give_result(Graph& graph, NodeId node, ValueId output, ValueId value, PassContext& context);
 
+/// Writes a Loop whose trips are counted as a Scan over their numbers (flatten_loop.cc). Gives the
+/// Scan; invalid where the Loop stays.
+NodeId loop_to_scan(Graph& graph, NodeId node, PassContext& context);
+
 /// The parts of `x` of these sizes along `axis`: results of a Split, or `x` itself.
 std::vector<Expr> split_parts(Builder& b, Expr x, int64_t axis, const std::vector<int64_t>& sizes);
 /// `parts` along a new axis.

@@ -19,6 +19,17 @@ void set_types(Graph& graph, NodeId node, const std::vector<ValueType>& types) {
   }
 }
 
+/// The results of a node, and the inputs and results of its bodies.
+void add_results(const Graph& graph, NodeId node, std::vector<ValueId>& values) {
+  for (ValueId output : graph.outputs(node)) {
+    if (output.valid()) values.push_back(output);
+  }
+  for (RegionId region : graph.subgraphs(node)) {
+    values.insert(values.end(), graph.inputs(region).begin(), graph.inputs(region).end());
+    for (NodeId inner : graph.nodes(region)) add_results(graph, inner, values);
+  }
+}
+
 }  // namespace
 
 void infer_node(Graph& graph, NodeId node) {
@@ -37,14 +48,14 @@ void infer_node(Graph& graph, NodeId node) {
 bool infer_graph(Graph& graph) {
   bool changed = false;
   for (NodeId node : graph.all_nodes()) {
+    // A node with bodies infers what stands in them.
+    std::vector<ValueId> values;
+    add_results(graph, node, values);
     std::vector<ValueType> before;
-    for (ValueId output : graph.outputs(node)) {
-      before.push_back(output.valid() ? graph.value(output).type : ValueType{});
-    }
+    for (ValueId value : values) before.push_back(graph.value(value).type);
     infer_node(graph, node);
-    const auto outputs = graph.outputs(node);
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      changed |= outputs[i].valid() && !(graph.value(outputs[i]).type == before[i]);
+    for (size_t i = 0; i < values.size(); ++i) {
+      changed |= !(graph.value(values[i]).type == before[i]);
     }
   }
   return changed;

@@ -17,8 +17,8 @@
 // A node that lowering made of an fp32 op, and its gradients, are f32 as that op is.
 // A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and
 // the scaler are f32. The decisions of the training step hold for the same nodes of the other
-// graphs. Leaves alone: nodes without f32 operands and results, bodies of control flow, everything
-// under --precision fp32.
+// graphs. Bodies of control flow are coloured each by itself: what crosses their border is f32.
+// Leaves alone: nodes without f32 operands and results, everything under --precision fp32.
 #include <map>
 #include <unordered_map>
 
@@ -41,42 +41,32 @@ bool is_f32(const Graph& graph, ValueId value) {
          graph.value(value).type.dtype == DType::kF32;
 }
 
-/// Nodes of subgraphs that have no reason yet get this one.
-bool give_reason_to_bodies(Graph& graph, std::string_view reason) {
-  bool changed = false;
-  for (NodeId id : graph.all_nodes()) {
-    Node& node = graph.node(id);
-    if (node.region == graph.main() || !node.precision.reason.empty()) continue;
-    node.precision.reason = reason;
-    changed = true;
-  }
-  return changed;
-}
-
 /// With --precision fp32 all is f32 anyway; rules must name something all the same.
 bool keep_f32(Graph& graph, PrecisionRules& rules) {
   bool changed = false;
-  for (NodeId id : graph.nodes()) {
+  for (NodeId id : graph.all_nodes()) {
     Node& node = graph.node(id);
     const auto forced = rules.find(node);
     if (!node.precision.reason.empty()) continue;
     node.precision.reason = forced && !forced->low ? forced->rule : "precision fp32: all is f32";
     changed = true;
   }
-  return give_reason_to_bodies(graph, "precision fp32: all is f32") || changed;
+  return changed;
 }
 
 class Colouring {
  public:
-  Colouring(Graph& graph, PassContext& context, PrecisionRules& rules)
+  Colouring(Graph& graph, RegionId region, PassContext& context, PrecisionRules& rules,
+            const UnfitValues& unfit)
       : graph_(graph),
+        region_(region),
         context_(context),
         low_(context.options.policy.dtype),
         like_(context.options.policy.like.empty() ? nullptr
                                                   : &like_preset(context.options.policy.like)),
         rules_(rules),
-        unfit_(graph, low_),
-        nodes_(graph.nodes()),
+        unfit_(unfit),
+        nodes_(graph.nodes(region)),
         colours_(graph.node_capacity()) {}
 
   /// Decisions already made for nodes of these names (the training step's) are taken over.
@@ -197,7 +187,7 @@ class Colouring {
     for (ValueId input : graph_.inputs(id)) {
       if (!is_f32(graph_, input)) continue;
       const NodeId producer = graph_.value(input).producer;
-      if (producer.valid() && graph_.node(producer).region == graph_.main()) visit(producer);
+      if (producer.valid() && graph_.node(producer).region == region_) visit(producer);
     }
   }
 
@@ -206,7 +196,7 @@ class Colouring {
     for (ValueId output : graph_.outputs(id)) {
       if (!is_f32(graph_, output)) continue;
       for (const Use& use : graph_.uses(output)) {
-        if (use.by_node() && graph_.node(use.node()).region == graph_.main()) visit(use.node());
+        if (use.by_node() && graph_.node(use.node()).region == region_) visit(use.node());
       }
     }
   }
@@ -368,15 +358,15 @@ class Colouring {
       changed |= !(precision == decision);
       precision = decision;
     }
-    return give_reason_to_bodies(graph_, "in the body of control flow: it keeps its types") ||
-           changed;
+    return changed;
   }
 
   /// The reason of a node that nothing was decided for.
   std::string why_no_choice(NodeId id) const {
     const Node& node = graph_.node(id);
     const OperatorRow* row = find_operator(node);
-    if (row != nullptr && row->precision == Kind::kStruct) return "control flow: its body stays";
+    if (row != nullptr && row->precision == Kind::kStruct)
+      return "control flow: what crosses its border is f32";
     if (node.role == Role::kOptimizer || node.role == Role::kScaling) {
       return "the " + std::string(role_name(node.role)) + " works in f32";
     }
@@ -389,11 +379,12 @@ class Colouring {
   }
 
   Graph& graph_;
+  const RegionId region_;
   PassContext& context_;
   const DType low_;
   const LikePreset* like_;
   PrecisionRules& rules_;
-  const UnfitValues unfit_;
+  const UnfitValues& unfit_;
   const std::vector<NodeId> nodes_;
   std::vector<State> colours_;
   std::map<std::string, std::string> wholes_;  // by node name
@@ -403,13 +394,28 @@ class Colouring {
 /// it.
 std::map<std::string, Precision> decisions_of(const Graph& graph) {
   std::map<std::string, Precision> decided;
-  for (NodeId id : graph.nodes()) {
+  for (NodeId id : graph.all_nodes()) {
     const Node& node = graph.node(id);
     if (node.precision.dtype == DType::kUndefined || node.role != Role::kForward) continue;
     decided.emplace(node.name, node.precision);
     if (!node.origin.empty()) decided.emplace(node.origin, node.precision);
   }
   return decided;
+}
+
+/// Colours the graph, then each body in it. A body is small, and its casts are cheap next to what
+/// it does in each trip: it is not refined.
+bool colour(Graph& graph, PassContext& context, PrecisionRules& rules,
+            const std::map<std::string, Precision>& decided) {
+  const UnfitValues unfit(graph, context.options.policy.dtype);
+  const bool refine = context.options.policy.cost_refinement;
+  bool changed = Colouring(graph, graph.main(), context, rules, unfit).run(decided, refine);
+  for (NodeId id : graph.all_nodes()) {
+    for (RegionId body : graph.subgraphs(id)) {
+      changed |= Colouring(graph, body, context, rules, unfit).run(decided, false);
+    }
+  }
+  return changed;
 }
 
 }  // namespace
@@ -432,11 +438,10 @@ bool assign_precision(Model& model, PassContext& context) {
   for (TrainingStep& step : model.training) {
     const bool first = step.name == kStepName || step.name == kAccumulateName;
     changed |=
-        Colouring(step.graph, context, rules)
-            .run(first ? std::map<std::string, Precision>{} : decided, policy.cost_refinement);
+        colour(step.graph, context, rules, first ? std::map<std::string, Precision>{} : decided);
     if (first) decided = decisions_of(step.graph);
   }
-  changed |= Colouring(model.graph, context, rules).run(decided, policy.cost_refinement);
+  changed |= colour(model.graph, context, rules, decided);
   rules.check_all_matched(model);
   return changed;
 }

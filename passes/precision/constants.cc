@@ -48,8 +48,10 @@ std::optional<UnfitConstant> unfit_constant(const Tensor& tensor, DType low) {
 
 UnfitValues::UnfitValues(const Graph& graph, DType low)
     : carried_(graph.value_count(), 0), computed_(graph.value_count(), false) {
-  for (ValueId value : graph.initializers()) look_at_constant(graph, value, low);
-  for (NodeId node : graph.nodes()) {
+  for (uint32_t i = 0; i < graph.region_count(); ++i) {
+    for (ValueId value : graph.initializers(RegionId{i})) look_at_constant(graph, value, low);
+  }
+  for (NodeId node : graph.all_nodes()) {
     look_at_constant(graph, graph.output(node), low);
     look_at_fill(graph, node, low);
     pass_on(graph, node);

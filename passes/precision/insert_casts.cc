@@ -7,8 +7,9 @@
 // Rounding: every cast to 16 bits rounds once, and stands in the graph. One shared cast per value
 // and type, right behind the value (for weights and inputs: before the first reader). Slots that an
 // op keeps in f32 get f32. An op that may write f32 from 16-bit operands (weight gradients) does so
-// when all its readers want f32. Graph outputs and states keep their type. Leaves alone: nodes
-// without a decision (they get back the type they had), bodies of control flow.
+// when all its readers want f32. Graph outputs, states, and what goes in and out of bodies keep
+// their type; the cast of a capture stands outside of the body. Leaves alone: nodes without a
+// decision (they get back the type they had).
 #include <map>
 
 #include "base/error.h"
@@ -27,7 +28,7 @@ class Inserter {
   bool run() {
     const std::vector<NodeId> nodes = graph_.nodes();
     bool any = false;
-    for (NodeId id : nodes) any |= graph_.node(id).precision.dtype == low_;
+    for (NodeId id : graph_.all_nodes()) any |= graph_.node(id).precision.dtype == low_;
     if (!any) return false;
     original_.resize(graph_.value_count());
     for (uint32_t i = 0; i < graph_.value_count(); ++i) {
@@ -79,7 +80,7 @@ class Inserter {
       if (!inputs[i].valid() || inputs[i].index >= original_.size()) continue;
       set_input(id, i, as(inputs[i], wanted(id, i, inputs[i]), id));
     }
-    for (RegionId region : graph_.subgraphs(id)) restore_captures(region, id);
+    for (RegionId region : graph_.subgraphs(id)) rewrite_body(region);
     if (graph_.node(id).precision.dtype == low_) widen_result(id);
     retype(id);
   }
@@ -150,33 +151,36 @@ class Inserter {
     return found->second = cast.id;
   }
 
+  /// The node itself, or the one around it that stands in `region`.
+  NodeId in_region(NodeId node, RegionId region) const {
+    while (node.valid() && graph_.node(node).region != region) {
+      node = graph_.region_owner(graph_.node(node).region);
+    }
+    return node;
+  }
+
   NodeId first_reader(ValueId value, NodeId reader) const {
-    NodeId first = reader;
+    const RegionId home = graph_.value(value).region;
+    NodeId first = in_region(reader, home);
     for (const Use& use : graph_.uses(value)) {
-      if (!use.by_node() || graph_.node(use.node()).region != graph_.main()) continue;
-      if (graph_.is_before(use.node(), first)) first = use.node();
+      if (!use.by_node()) continue;
+      const NodeId other = in_region(use.node(), home);
+      if (other.valid() && graph_.is_before(other, first)) first = other;
     }
     return first;
   }
 
-  /// A body of control flow reads its captures in the type they had.
-  void restore_captures(RegionId region, NodeId owner) {
-    const auto outputs = graph_.outputs(region);
+  /// What a body gives keeps its type.
+  void rewrite_body(RegionId region) {
+    for (NodeId id : graph_.nodes(region)) rewrite(id);
+    const std::vector<ValueId> outputs(graph_.outputs(region).begin(),
+                                       graph_.outputs(region).end());
     for (uint32_t i = 0; i < outputs.size(); ++i) {
-      const ValueId value = outputs[i];
-      if (graph_.value(value).region != graph_.main()) continue;
-      const ValueId cast = as(value, original_[value.index], owner);
-      if (cast == value) continue;
+      if (outputs[i].index >= original_.size()) continue;
+      const ValueId cast = as(outputs[i], original_[outputs[i].index], graph_.region_owner(region));
+      if (cast == outputs[i]) continue;
       graph_.replace_use({UseKind::kRegionOutput, region.index, i}, cast);
       changed_ = true;
-    }
-    for (NodeId id : graph_.nodes(region)) {
-      const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        if (!inputs[i].valid() || graph_.value(inputs[i]).region != graph_.main()) continue;
-        set_input(id, i, as(inputs[i], original_[inputs[i].index], owner));
-      }
-      for (RegionId inner : graph_.subgraphs(id)) restore_captures(inner, owner);
     }
   }
 

@@ -371,8 +371,8 @@ ControlStep plan_scan(const Graph& graph, NodeId node, const std::vector<ValueId
 
 }  // namespace
 
-bool runs_bodies(const Node& node) {
-  return node.domain.empty() && (node.op == "If" || node.op == "Scan");
+bool runs_bodies(std::string_view domain, std::string_view op) {
+  return domain.empty() && (op == "If" || op == "Scan");
 }
 
 std::vector<ValueId> step_operands(const Graph& graph, NodeId node, const StateStore& store) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "compiler/ir/graph.h"
@@ -13,8 +14,8 @@
 
 namespace halfnote {
 
-/// Has this op of ONNX's bodies that a step can run?
-bool runs_bodies(const Node& node);
+/// Is this an op whose bodies a step can run (If, Scan)?
+bool runs_bodies(std::string_view domain, std::string_view op);
 
 /// What a step reads, in order: the node's inputs (absent ones too), then what its bodies capture
 /// and is not known before the run.

@@ -114,7 +114,10 @@ void tell_missing_kernels(CompileResult& result) {
   for_each_graph(result.model, [&](const Graph& graph) {
     for (NodeId id : graph.all_nodes()) {
       const Node& node = graph.node(id);
-      if (!cpu_kernels().rows_of(node.domain, node.op).empty() || runs_bodies(node)) continue;
+      if (!cpu_kernels().rows_of(node.domain, node.op).empty() ||
+          runs_bodies(node.domain, node.op)) {
+        continue;
+      }
       missing.add(graph, id, kOpsetVersion, "no kernel");
     }
   });

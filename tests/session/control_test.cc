@@ -1,0 +1,162 @@
+// Models with control flow, trained: they learn, and planned bodies give what the interpreter
+// gives, bit for bit, without an allocation in the step.
+#include "base/error.h"
+#include "compiler/ir/query.h"
+#include "compiler/ir/text.h"
+#include "count_new.h"
+#include "support.h"
+
+namespace halfnote::test {
+namespace {
+
+struct ControlModel {
+  const char* name;
+  const char* op;    // that stands in the training step; null: it was unrolled
+  const char* core;  // from the hidden values h (N, 8) to t (N, 8)
+};
+
+/// What a failing test says of its parameter.
+void PrintTo(const ControlModel& c, std::ostream* out) { *out << c.name; }
+
+constexpr ControlModel kModels[] = {
+    {"If", "If", R"(
+  mean = ReduceMean <keepdims: int = 0> (h)
+  zero = Constant <value: tensor = float {0.0}> ()
+  c = Greater (mean, zero)
+  t = If <then_branch: graph = a () => (p) { m = MatMul (h, u) p = Tanh (m) },
+          else_branch: graph = b () => (q) { n = Add (h, bias) q = Relu (n) }> (c)
+)"},
+    {"Scan", "Scan", R"(
+  last, t = Scan <num_scan_inputs: int = 1, body: graph = s (float[8] r, float[8] e) => (r2, o) {
+              m = MatMul (r, u)
+              a = Add (m, e)
+              r2 = Tanh (a)
+              o = Mul (r2, bias)
+            }> (bias, h)
+)"},
+    {"Loop", "Scan", R"(
+  t = Loop <body: graph = l (int64 i, bool c, float[N,8] r) => (c2, r2) {
+             c2 = Identity (c)
+             m = MatMul (r, u)
+             a = Add (m, h)
+             r2 = Tanh (a)
+           }> (trips, , h)
+)"},
+    {"ShortLoop", nullptr, R"(
+  t = Loop <body: graph = l (int64 i, bool c, float[N,8] r) => (c2, r2) {
+             c2 = Identity (c)
+             m = MatMul (r, u)
+             a = Add (m, h)
+             r2 = Tanh (a)
+           }> (few, , h)
+)"},
+    {"Sequence", nullptr, R"(
+  s = SplitToSequence <axis: int = 1> (h, halves)
+  one = SequenceAt (s, at)
+  e = SequenceErase (s, at)
+  f = SequenceInsert (e, one)
+  g = ConcatFromSequence <axis: int = 1> (f)
+  m = MatMul (g, u)
+  t = Tanh (m)
+)"},
+};
+
+std::string numbers(const char* name, int rows, int columns, uint64_t seed) {
+  const Tensor values = uniform({rows, columns}, seed);
+  std::string text = "float[" + std::to_string(rows) + "," + std::to_string(columns) + "] " + name;
+  for (int64_t i = 0; i < values.size(); ++i)
+    text += (i == 0 ? " = {" : ", ") + std::to_string(0.6 * values.at_as_double(i));
+  return text + "}";
+}
+
+Model model_of(const ControlModel& c) {
+  const std::string text =
+      "<ir_version: 10, opset_import: [\"\" : 23]>\nnet (float[N,6] x) => (float[N,3] logits) <" +
+      numbers("w", 6, 8, 1) + ", " + numbers("u", 8, 8, 2) + ", " + numbers("v", 8, 3, 3) +
+      ", float[8] bias = {0.1, 0.2, -0.1, 0.3, 0, -0.2, 0.1, 0}, int64 trips = {1200}, "
+      "int64 few = {3}, int64[2] halves = {3, 5}, int64 at = {0}> {\n  h = MatMul (x, w)\n" +
+      std::string(c.core) + "  logits = MatMul (t, v)\n}";
+  return parse_model(text, "control.onnxtxt");
+}
+
+CompileOptions options_of(DType precision) {
+  CompileOptions options = options_for("adamw", precision);
+  options.policy.pad = false;  // the session takes padding out, the interpreter does not
+  return options;
+}
+
+class ControlFlow : public ::testing::TestWithParam<ControlModel> {};
+
+TEST_P(ControlFlow, TrainsAndEqualsTheInterpreter) {
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(short_name(precision));
+    Session session = reference_session(model_of(GetParam()), options_of(precision));
+    const Graph& graph = session.model().training.front().graph;
+    for (const char* op : {"If", "Loop", "Scan", "SplitToSequence"}) {
+      const bool expected = GetParam().op != nullptr && std::string_view(GetParam().op) == op;
+      EXPECT_EQ(!find_nodes(graph, op).empty(), expected) << op;
+    }
+    SlowStep slow(graph);
+    for (int i = 0; i < 3; ++i) {
+      const std::vector<Tensor> batch = mlp_batch(8, 5 + static_cast<uint64_t>(i));
+      const StepResult step = session.step(batch);
+      EXPECT_EQ(step.loss, slow.run(batch)[0].at_as_double(0)) << "step " << i;
+      for (const StateEntry& entry : session.state().entries()) {
+        EXPECT_TRUE(identical(session.state().get(entry), slow.state(entry.name)))
+            << entry.name << " in step " << i;
+      }
+    }
+  }
+}
+
+TEST_P(ControlFlow, Learns) {
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    Session session = reference_session(model_of(GetParam()), options_of(precision));
+    const std::vector<Tensor> batch = mlp_batch(16, 9);
+    const double first = session.step(batch).loss;
+    double last = first;
+    for (int i = 0; i < 30; ++i) last = session.step(batch).loss;
+    EXPECT_LT(last, 0.9 * first) << short_name(precision);
+  }
+}
+
+TEST_P(ControlFlow, AllocatesNothing) {
+  Session session = reference_session(model_of(GetParam()), options_of(DType::kBF16));
+  const std::vector<Tensor> batch = mlp_batch(8, 1);
+  session.step(batch);
+  session.step(batch);
+  size_t count = 0;
+  {
+    const Probe probe;
+    session.step(batch);
+    count = probe.count();
+  }
+  EXPECT_EQ(count, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ControlFlow, testing::ValuesIn(kModels),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(ControlFlowRefusals, ALoopThatDataEndsNamesTheReasonAndTheWayOut) {
+  const ControlModel model{"Data", nullptr, R"(
+  t = Loop <body: graph = l (int64 i, bool c, float[N,8] r) => (c2, r2) {
+             m = MatMul (r, u)
+             r2 = Tanh (m)
+             s = ReduceSum <keepdims: int = 0> (r2)
+             z = Constant <value: tensor = float {0.0}> ()
+             c2 = Greater (s, z)
+           }> (few, , h)
+)"};
+  try {
+    compile_model(model_of(model), options_of(DType::kF32));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("how often it runs depends on data"), std::string::npos) << text;
+    EXPECT_NE(text.find("give the trip count as a constant"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test
