@@ -82,7 +82,10 @@ const std::set<std::string> kElsewhere = {"BiasSoftmaxDropout",
                                           "Group",                         // gives a constant
                                           "NegativeLogLikelihoodLossInternal",
                                           "NegativeLogLikelihoodLossInternal2",
-                                          "TransposeMatMul"};
+                                          "TransposeMatMul",
+                                          "Adagrad",
+                                          "Adam",
+                                          "Momentum"};  // the last three: Preview…
 
 TEST(ForeignOpTable, EachRowHasARecordOrAReason) {
   std::set<std::string> names;
@@ -114,6 +117,96 @@ main (float[4] x) => (float[4] z) {
     for (const char* part : {"GistPack8Decoder", "memory optimizations", "MegatronF",
                              "several devices", "operand 1 is missing", "NoSuchOp"}) {
       EXPECT_THAT(error.what(), HasSubstr(part));
+    }
+  }
+}
+
+/// One optimizer of ai.onnx.preview.training on two parameters, by the formulas of ONNX.
+struct PreviewCase {
+  const char* name;
+  const char* node;  // op and attributes
+  int states;
+  double (*rule)(double r, int t, double x, double g, double& v, double& h);
+};
+
+double preview_momentum(int t, double x, double g, double& v, double r, bool nesterov) {
+  const double grad = 0.25 * x + g;
+  v = 0.5 * v + (t > 0 ? 0.75 : 1) * grad;
+  return x - r * (nesterov ? grad + 0.5 * v : v);
+}
+
+const PreviewCase kPreviewCases[] = {
+    {"Adam",
+     "Adam <alpha = 0.5, beta = 0.75, epsilon = 0.125, norm_coefficient = 0.25, "
+     "norm_coefficient_post = 0.5>",
+     2,
+     [](double r, int t, double x, double g, double& v, double& h) {
+       const double grad = 0.25 * x + g;
+       v = 0.5 * v + 0.5 * grad;
+       h = 0.75 * h + 0.25 * grad * grad;
+       const double rate =
+           t > 0 ? r * std::sqrt(1 - std::pow(0.75, t)) / (1 - std::pow(0.5, t)) : r;
+       return 0.5 * (x - rate * v / (std::sqrt(h) + 0.125));
+     }},
+    {"Adagrad", "Adagrad <decay_factor = 0.5, epsilon = 0.125, norm_coefficient = 0.25>", 1,
+     [](double r, int t, double x, double g, double& v, double&) {
+       const double grad = 0.25 * x + g;
+       v += grad * grad;
+       return x - r / (1 + t * 0.5) * grad / (std::sqrt(v) + 0.125);
+     }},
+    {"Momentum",
+     "Momentum <alpha = 0.5, beta = 0.75, norm_coefficient = 0.25, mode = \"standard\">", 1,
+     [](double r, int t, double x, double g, double& v, double&) {
+       return preview_momentum(t, x, g, v, r, false);
+     }},
+    {"Nesterov",
+     "Momentum <alpha = 0.5, beta = 0.75, norm_coefficient = 0.25, mode = \"nesterov\">", 1,
+     [](double r, int t, double x, double g, double& v, double&) {
+       return preview_momentum(t, x, g, v, r, true);
+     }},
+};
+
+TEST(PreviewOptimizers, FollowOnnx) {
+  for (const PreviewCase& test : kPreviewCases) {
+    for (int t : {0, 1, 3}) {
+      SCOPED_TRACE(std::string(test.name) + " at T = " + std::to_string(t));
+      const bool two = test.states == 2;
+      const std::string text =
+          std::string("<ir_version: 8, opset_import: [\"ai.onnx.preview.training\" : 1]>\n") +
+          "main (float R, int64 T, float[3] X0, float[2] X1, float[3] G0, float[2] G1, float[3] "
+          "V0, "
+          "float[2] V1" +
+          (two ? ", float[3] H0, float[2] H1" : "") +
+          ") => (float[3] Y0, float[2] Y1, float[3] W0, "
+          "float[2] W1" +
+          (two ? ", float[3] K0, float[2] K1" : "") + ") {\n [n] Y0, Y1, W0, W1" +
+          (two ? ", K0, K1" : "") + " = ai.onnx.preview.training." + test.node +
+          " (R, T, X0, X1, G0, G1, V0, V1" + (two ? ", H0, H1" : "") + ")\n}";
+      Model model = model_of(text);
+      CompileOptions options;
+      options.inference_only = true;
+      run_until(model, options, "eliminate-dead");
+      Feeds feeds;
+      feeds["R"] = Tensor::scalar<float>(0.5f);
+      feeds["T"] = Tensor::scalar<int64_t>(t);
+      for (const char* name : {"X0", "G0", "V0", "H0"})
+        feeds[name] = Tensor::of<float>({3}, {0.5f, -1, 2});
+      for (const char* name : {"X1", "G1", "V1", "H1"})
+        feeds[name] = Tensor::of<float>({2}, {1, 0.25f});
+      feeds["H0"] = feeds["V0"] = Tensor::of<float>({3}, {0.5f, 1, 2});
+      if (!two) feeds.erase("H0"), feeds.erase("H1");
+      const Results results = execute(model, {}, feeds);
+      for (const std::string k : {"0", "1"}) {
+        const Tensor &x = feeds["X" + k], &g = feeds["G" + k];
+        for (int64_t i = 0; i < x.size(); ++i) {
+          double v = feeds["V" + k].at_as_double(i), h = two ? feeds["H" + k].at_as_double(i) : 0;
+          const double y = test.rule(0.5, t, x.at_as_double(i), g.at_as_double(i), v, h);
+          EXPECT_NEAR(results.at("/Y" + k).at_as_double(i), y, kTolerance);
+          EXPECT_NEAR(results.at("/W" + k).at_as_double(i), v, kTolerance);
+          if (!two) continue;
+          EXPECT_NEAR(results.at("/K" + k).at_as_double(i), h, kTolerance);
+        }
+      }
     }
   }
 }
