@@ -211,6 +211,13 @@ TEST(OrtArtifacts, TheOptimizerIsTheArtifactsUnlessNamed) {
   EXPECT_EQ(optimizer(options), "sgd");
 }
 
+TEST(OrtArtifacts, NothingOfTheirDomainsIsLeft) {
+  const Model model = compile_file(fixture("transformer_adamw"), options_with(1e-2f)).model;
+  for (const auto& [domain, version] : model.opsets) {
+    EXPECT_TRUE(domain.empty() || domain == kHalfnoteDomain) << domain;
+  }
+}
+
 TEST(OrtArtifacts, MicroBatchesAreSummed) {
   const Expected expected = expected_of("mlp_sgd_bce");
   CompileOptions options = options_with(expected.lr);
