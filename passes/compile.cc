@@ -25,6 +25,16 @@ void collect_bodies(Graph& graph, std::map<std::string, Function>& bodies, bool&
   }
 }
 
+/// Drops the op-sets of domains that no node is of any more (ONNX Runtime lists all it has).
+void drop_unused_opsets(Model& model) {
+  std::set<std::string> used = {""};
+  for_each_graph(model, [&](const Graph& graph) {
+    for (NodeId id : graph.all_nodes()) used.insert(graph.node(id).domain);
+  });
+  for (const Function& function : model.functions) used.insert(function.domain);
+  std::erase_if(model.opsets, [&](const auto& entry) { return !used.contains(entry.first); });
+}
+
 }  // namespace
 
 void attach_bodies(Model& model) {
@@ -59,6 +69,7 @@ CompileResult compile(Model model, const CompileOptions& options, EvaluateConsta
   result.pipeline = run_pipeline(model, context, compile_pipeline());
   for_each_graph(model, make_node_names_unique);
   attach_bodies(model);
+  drop_unused_opsets(model);
   model.ir_version = kIrVersion;
   model.producer_name = "halfnote";
   model.producer_version = kVersion;

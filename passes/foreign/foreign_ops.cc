@@ -72,6 +72,7 @@ NodeId producer_of(const LowerContext& c, Expr value) {
 
 namespace {
 
+constexpr std::string_view kPreview = "ai.onnx.preview.training";
 constexpr std::string_view kMs = "com.microsoft";
 constexpr std::string_view kDevices =
     "part of ONNX Runtime's training on several devices; export the model for one";
@@ -80,6 +81,8 @@ constexpr std::string_view kTrainer =
     "onnxruntime-training 1.19.2, or compile the forward model";
 constexpr std::string_view kModule =
     "calls back into Python (ORTModule); export the forward model with torch.onnx";
+constexpr std::string_view kGradient =
+    "asks for a gradient inside the graph; compile the forward model, halfnote differentiates it";
 constexpr std::string_view kGist = "compressed activations; export without memory optimizations";
 
 // Ordered by domain and name.
@@ -89,6 +92,10 @@ constexpr ForeignOp kOps[] = {
     {"", "SimplifiedLayerNormalization", simplified_layer_norm},
     {"", "SoftmaxCrossEntropyGrad", softmax_cross_entropy_grad},
     {"", "SparseSoftmaxCrossEntropyGrad", sparse_softmax_cross_entropy_grad},
+    {kPreview, "Adagrad", preview_adagrad},
+    {kPreview, "Adam", preview_adam},
+    {kPreview, "Gradient", nullptr, kGradient},
+    {kPreview, "Momentum", preview_momentum},
     {kMs, "ATen", nullptr, kModule},
     {kMs, "AdamOptimizer", nullptr, kTrainer},
     {kMs, "AdamWOptimizer", nullptr, kTrainer},

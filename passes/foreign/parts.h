@@ -93,6 +93,11 @@ Results softmax_cross_entropy_loss_internal_grad(LowerContext& c);
 Results softmax_cross_entropy_grad(LowerContext& c);
 Results sparse_softmax_cross_entropy_grad(LowerContext& c);
 
+// --- preview.cc: ai.onnx.preview.training ---
+Results preview_adam(LowerContext& c);
+Results preview_adagrad(LowerContext& c);
+Results preview_momentum(LowerContext& c);
+
 // --- dropout.cc ---
 Results dropout_grad(LowerContext& c);
 Results bitmask_dropout(LowerContext& c);

@@ -19,7 +19,8 @@ Attributes pool_attributes(const Attributes& forward, const SymbolicShape& x) {
 /// The AveragePool whose gradient this is: ONNX Runtime calls its gradient `NAME_Grad/…`.
 NodeId average_pool_of(LowerContext& c) {
   const Graph& graph = c.b.graph();
-  const std::string& origin = graph.node(c.node).origin;
+  const std::string& name = graph.node(c.node).name;
+  const std::string origin = name.substr(0, name.find("_Grad/"));
   for (NodeId node : graph.nodes(graph.node(c.node).region)) {
     if (graph.node(node).op == "AveragePool" && graph.node(node).name == origin) return node;
   }

@@ -111,5 +111,133 @@ INSTANTIATE_TEST_SUITE_P(All, OrtArtifact,
                                            "cnn_batch_norm", "transformer_adamw"),
                          [](const auto& test) { return std::string(test.param); });
 
+/// A folder with the files of a fixture, to be changed.
+fs::path copy_of(const std::string& name) {
+  const fs::path folder = fs::path(::testing::TempDir()) / ("ort_" + name);
+  fs::remove_all(folder);
+  fs::copy(fixture(name), folder);
+  return folder;
+}
+
+std::string read_all(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void write_all(const fs::path& file, const std::string& bytes) {
+  std::ofstream(file, std::ios::binary) << bytes;
+}
+
+void expect_refused(const fs::path& path, const CompileOptions& options, ErrorCode code,
+                    const std::string& part) {
+  try {
+    compile_file(path, options);
+    FAIL() << "not refused: " << part;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(part));
+  }
+}
+
+/// No damage reaches memory: each is an error, or leaves a file that reads.
+TEST(OrtCheckpoint, DamagedFilesAreErrors) {
+  const fs::path file = fs::path(::testing::TempDir()) / "checkpoint";
+  const std::string whole = read_all(fixture("mlp_adamw") / "checkpoint");
+  int refused = 0;
+  const auto read = [&](const std::string& bytes) {
+    write_all(file, bytes);
+    try {
+      read_ort_checkpoint(file);
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.code() == ErrorCode::kModel || error.code() == ErrorCode::kUnsupported)
+          << error.what();
+      ++refused;
+    }
+  };
+  for (size_t size = 0; size < whole.size(); size += 71) read(whole.substr(0, size));
+  EXPECT_GT(refused, 30) << "truncated";
+  for (size_t at = 0; at < whole.size(); at += 23) {
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ 0xff);
+    read(bytes);
+  }
+  EXPECT_GT(refused, 40) << "flipped";
+}
+
+TEST(OrtCheckpoint, HoldsTrainedAndFrozenParameters) {
+  const OrtCheckpoint checkpoint = read_ort_checkpoint(fixture("cnn_batch_norm") / "checkpoint");
+  int trained = 0, frozen = 0;
+  for (const OrtParameter& parameter : checkpoint.parameters) {
+    ++(parameter.trained ? trained : frozen);
+  }
+  EXPECT_EQ(trained, 5);
+  EXPECT_EQ(frozen, 2);
+}
+
+TEST(OrtArtifacts, WhatIsMissingOrContradictoryIsRefused) {
+  const fs::path folder = copy_of("mlp_adamw");
+  CompileOptions options = options_with(1e-2f);
+  options.train.loss = "mse";
+  expect_refused(folder, options, ErrorCode::kUsage, "has its loss and its gradients");
+  options.train.loss.clear();
+  fs::remove(folder / "checkpoint");
+  expect_refused(folder, options, ErrorCode::kIo, "checkpoint that is missing");
+  fs::copy(fixture("cnn_adamw") / "checkpoint", folder / "checkpoint");
+  expect_refused(folder, options, ErrorCode::kModel, "no value of a parameter");
+  fs::remove(folder / "training_model.onnx");
+  expect_refused(folder, options, ErrorCode::kIo, "the model is a folder");
+}
+
+TEST(OrtArtifacts, TheOptimizerIsTheArtifactsUnlessNamed) {
+  const fs::path folder = copy_of("mlp_adamw_decay");
+  const auto optimizer = [&](const CompileOptions& options) {
+    const Model model = compile_file(folder, options).model;
+    const Graph& graph = find_step(const_cast<Model&>(model), kStepName)->graph;
+    for (NodeId node : graph.nodes()) {
+      if (graph.node(node).op == "SGD") return std::string("sgd");
+      if (graph.node(node).op != "AdamW") continue;
+      const Attributes& a = graph.node(node).attributes;
+      return "adamw " + std::to_string(a.get_int("adam_mode", 0)) + " " +
+             std::to_string(a.get_float("weight_decay", -1));
+    }
+    return std::string("none");
+  };
+  CompileOptions options = options_with(1e-2f);
+  EXPECT_EQ(optimizer(options), "adamw 1 0.100000");
+  options.train.optimizer.weight_decay = 0.5f;
+  EXPECT_EQ(optimizer(options), "adamw 1 0.500000");
+  options.train.optimizer.kind = "sgd";
+  options.train.optimizer.chosen = true;
+  EXPECT_EQ(optimizer(options), "sgd");
+}
+
+TEST(OrtArtifacts, NothingOfTheirDomainsIsLeft) {
+  const Model model = compile_file(fixture("transformer_adamw"), options_with(1e-2f)).model;
+  for (const auto& [domain, version] : model.opsets) {
+    EXPECT_TRUE(domain.empty() || domain == kHalfnoteDomain) << domain;
+  }
+}
+
+TEST(OrtArtifacts, MicroBatchesAreSummed) {
+  const Expected expected = expected_of("mlp_sgd_bce");
+  CompileOptions options = options_with(expected.lr);
+  options.train.accumulation = 2;
+  Session halves = session_of("mlp_sgd_bce", options);
+  Session whole = session_of("mlp_sgd_bce", options_with(expected.lr));
+  for (int64_t i = 0; i < 4; ++i) {
+    const std::vector<Tensor> batch = rows({expected.x, expected.y}, 8 * i, 8);
+    whole.step(batch);
+    halves.step(rows(batch, 0, 4));
+    halves.step(rows(batch, 4, 4));
+  }
+  const auto weight = [](const Session& session) {
+    return session.state().get(*session.state().find("fc1.weight"));
+  };
+  const Tensor a = weight(whole), b = weight(halves);
+  for (int64_t k = 0; k < a.size(); ++k) {
+    EXPECT_NEAR(a.at_as_double(k), b.at_as_double(k), 1e-6);  // sums in another order
+  }
+}
+
 }  // namespace
 }  // namespace halfnote::test
