@@ -15,7 +15,7 @@
 namespace halfnote {
 namespace {
 
-constexpr int kMaxDepth = 8;  // a lowering that lowers to itself is a bug
+constexpr int kMaxLoweringDepth = 8;  // a lowering that lowers to itself is a bug
 
 class Lowering {
  public:
@@ -40,7 +40,7 @@ class Lowering {
 
   void visit(NodeId node, int depth) {
     const OperatorRow* row = find_operator(graph_.node(node));
-    if (row == nullptr || row->lower == nullptr || depth >= kMaxDepth) return;
+    if (row == nullptr || row->lower == nullptr || depth >= kMaxLoweringDepth) return;
     const Place place{{}, graph_.node(node).name, graph_.node(node).op};
     const std::string name = name_of(node);
     const NodeId before = graph_.prev(node);
