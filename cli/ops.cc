@@ -16,6 +16,7 @@
 #include "passes/precision/like.h"
 #include "passes/precision/presets.h"
 #include "runtime/core/control_step.h"
+#include "runtime/core/device_ready.h"
 
 namespace halfnote::cli {
 namespace {
@@ -83,10 +84,16 @@ void print_operators(const std::string& pattern) {
 }
 
 void print_passes() {
-  for (const PassRow& row : compile_pipeline()) {
-    std::cout << fmt::format("{:<20} {:<20} {}\n", row.name, stage_name(row.gives), row.reason);
+  for (const auto rows : {compile_pipeline(), device_pipeline()}) {
+    for (const PassRow& row : rows) {
+      const bool at_run = rows.data() == device_pipeline().data();
+      std::cout << fmt::format("{:<22} {:<20} {}\n", row.name,
+                               at_run ? stage_name(Stage::kDeviceReady) : stage_name(row.gives),
+                               row.reason);
+    }
   }
-  std::cout << "pass, the stage it leaves the model in, and why it stands there\n";
+  std::cout << "pass, the stage it leaves the model in (device-ready: in halfnote run), and why it "
+               "stands there\n";
 }
 
 /// Powers of two as such; `-` for 0, which is no bound.
@@ -140,7 +147,7 @@ void add_ops(CLI::App& app, Action& action) {
   auto a = std::make_shared<OpsArguments>();
   CLI::App* verb = app.add_subcommand("ops", "list operators, passes and loss-scale presets");
   verb->add_option("pattern", a->pattern, "only operators with this in their name");
-  verb->add_flag("--passes", a->passes, "the compile pipeline, with the reason of each pass");
+  verb->add_flag("--passes", a->passes, "the passes of compile and run, with the reason of each");
   verb->add_flag("--presets", a->presets, "the rules of --loss-scale and the op lists of --like");
   verb->footer(
       "Classes: allow (16 bit, FP32 accumulation), fp32 (math in FP32), infer (follows its\n"

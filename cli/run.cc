@@ -91,13 +91,20 @@ int run(const RunArguments& arguments) {
   check_export(arguments.export_file);
   TrainerOptions options = trainer_options(arguments, bound.batch);
   const RunData data = load_run_data(arguments, bound.inputs);
-  Session session(std::move(model),
-                  {arguments.threads, arguments.kernels, bound.dims, arguments.plan_memory});
+  Session session(std::move(model), {arguments.threads,
+                                     arguments.kernels,
+                                     bound.dims,
+                                     arguments.plan_memory,
+                                     {arguments.dump, arguments.dump_folder}});
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;
   options.stop = [&signals] { return signals && signals->requested() != 0; };
   Trainer trainer(session, data.train, data.evaluation, options);
   trainer.plan();
+  for (const Remark& remark : session.device_remarks()) {
+    if (!arguments.quiet)
+      std::cerr << "note: " << printable(remark.where) << ": " << printable(remark.text) << "\n";
+  }
   if (arguments.plan_memory) {
     print_table(std::cout, Terminal::detect(STDOUT_FILENO), "memory", memory_rows(session));
     return 0;
@@ -152,6 +159,12 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_option("--export", a.export_file,
                    "where the trained model goes, as plain inference "
                    "ONNX (default: RUN/model.onnx)");
+  verb->add_option("--dump-after", a.dump,
+                   "write the text after this pass of the device pipeline (halfnote ops "
+                   "--passes), or all")
+      ->take_all();
+  verb->add_option("--dump-folder", a.dump_folder,
+                   "where dumps go, a folder for each step (default: .)");
   verb->add_flag("--plan-memory", a.plan_memory, "print the memory plan, train nothing");
   verb->add_flag("-q,--quiet", a.quiet, "no tables, no progress");
 }

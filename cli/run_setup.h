@@ -30,6 +30,8 @@ struct RunArguments {
   int keep = 3;
   int64_t log_every = 1;
   std::string progress = "auto";
+  std::vector<std::string> dump;  // passes of the device pipeline
+  std::string dump_folder = ".";
   ImportFlags import;
 };
 

@@ -45,6 +45,7 @@ uint64_t hash_of(const Model& model) {
   uint64_t hash = content_hash(model.graph);
   for (const TrainingStep& step : model.training) {
     hash = hash * 0x9e3779b97f4a7c15u + content_hash(step.graph);
+    hash = hash * 0x9e3779b97f4a7c15u + content_hash(step.initialization);
   }
   return hash * 31 + model.functions.size();
 }

@@ -29,6 +29,7 @@ bool force_training(Model& model, PassContext& context);
 bool differentiate(Model& model, PassContext& context);
 bool append_optimizer(Model& model, PassContext& context);
 bool split_accumulation(Model& model, PassContext& context);
+bool initialize_states(Model& model, PassContext& context);
 
 // precision/
 bool mend_constants(Graph& graph, PassContext& context);

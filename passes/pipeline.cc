@@ -75,6 +75,8 @@ constexpr PassRow kRows[] = {
     {"clean-padding", clean_padding, nullptr, kAll, kPre, kPre, false,
      "Slice then Pad cancels through ops that keep padding inert"},
     {"sweep-padding", eliminate_dead, nullptr, kAll, kPre, kPad, true, "what padding replaced"},
+    {"initialize-states", nullptr, initialize_states, kAll, kPad, kPad, false,
+     "the first values of moments, scaler and counters, as ONNX states them"},
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "kernels/kernel.h"
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/manager.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/passes.h"
 #include "runtime/core/evaluate.h"
@@ -37,9 +38,22 @@ void refuse_open_dims(const Graph& graph) {
       .hint("bind them with --dim NAME=N or --batch N");
 }
 
+bool bind_all_dims(Graph& graph, PassContext& context) {
+  const bool changed = bind_dims(graph, context);
+  refuse_open_dims(graph);
+  return changed;
+}
+
+/// The types of the results change with the sizes, so they are inferred at once.
+bool take_out_padding(Graph& graph, PassContext&) {
+  if (remove_padding(graph) == 0) return false;
+  infer_graph(graph);
+  return true;
+}
+
 /// Nodes whose op has no kernel but a function body become that body, until nothing is left to
 /// expand.
-bool expand_without_kernel(Graph& graph) {
+bool expand_without_kernel(Graph& graph, PassContext&) {
   bool changed = false;
   for (int depth = 0; depth < kMaxExpansions; ++depth) {
     bool expanded = false;
@@ -56,28 +70,51 @@ bool expand_without_kernel(Graph& graph) {
   return changed;
 }
 
+constexpr Stage kAny = Stage::kImported;
+constexpr Scope kAll = Scope::kEveryGraph;
+
+// name, graph pass, model pass, scope, needs, gives, enters subgraphs, reason
+constexpr PassRow kRows[] = {
+    {"bind-all-dims", bind_all_dims, nullptr, kAll, kAny, kAny, true,
+     "the data say what the artifact left open"},
+    {"take-out-padding", take_out_padding, nullptr, kAll, kAny, kAny, false,
+     "a CPU has no tensor cores and gains nothing by it"},
+    {"infer-sizes", infer_shapes, nullptr, kAll, kAny, kAny, true, "sizes follow from the inputs"},
+    {"fold-sizes", fold_constants, nullptr, kAll, kAny, kAny, false,
+     "arithmetic on sizes has become constant"},
+    {"expand-without-kernel", expand_without_kernel, nullptr, kAll, kAny, kAny, true,
+     "an operator without a kernel runs as its body"},
+    {"fold-expanded", fold_constants, nullptr, kAll, kAny, kAny, false,
+     "what is constant in these bodies goes"},
+    {"simplify-sizes", canonicalize, nullptr, kAll, kAny, kAny, false,
+     "views and broadcasts that turned out to change nothing"},
+    {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, Stage::kDeviceReady, true,
+     "what the above replaced"},
+};
+
 }  // namespace
 
-Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>& dims) {
-  Graph ready = graph;
-  CompileOptions options;
-  options.dims = dims;
-  std::vector<Remark> remarks;
-  PassContext context{options, infer_node,
+std::span<const PassRow> device_pipeline() { return kRows; }
+
+Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>& dims,
+                        const DeviceReadyOptions& options, std::vector<Remark>* remarks) {
+  Model ready;
+  ready.graph = graph;
+  CompileOptions settings;
+  settings.dims = dims;
+  settings.dump_after = options.dump_after;
+  settings.dump_folder = options.dump_folder;
+  std::vector<Remark> own;
+  PassContext context{settings,
+                      infer_node,
                       [](const Graph& g, NodeId n, const std::vector<Tensor>& inputs) {
                         return evaluate_node(g, n, inputs);
                       },
-                      remarks, "device-ready"};
-  bind_dims(ready, context);
-  refuse_open_dims(ready);
-  remove_padding(ready);
-  infer_graph(ready);
-  fold_constants(ready, context);
-  if (expand_without_kernel(ready)) fold_constants(ready, context);
-  canonicalize(ready, context);
-  eliminate_dead(ready, context);
-  verify(ready);
-  return ready;
+                      remarks ? *remarks : own,
+                      {}};
+  run_pipeline(ready, context, device_pipeline());
+  verify(ready.graph);  // also if no pass changed it
+  return std::move(ready.graph);
 }
 
 std::map<std::string, int64_t> dims_from_shapes(const Graph& graph, std::span<const Shape> shapes) {

@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -214,12 +215,25 @@ void Session::set_last(std::string_view step, Executor& executor) {
   }
 }
 
-Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes) const {
+namespace {
+
+/// The name of a step, which is the file's word, as the name of a folder.
+std::string file_name(std::string_view step) {
+  std::string name(step);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+}  // namespace
+
+Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes) {
   Graph graph = find_training_step(step)->graph;
   keep_states_variable(graph, *state_);
   std::map<std::string, int64_t> dims = dims_from_shapes(graph, shapes);
   dims.insert(options_.dims.begin(), options_.dims.end());
-  return make_device_ready(graph, dims);
+  DeviceReadyOptions passes = options_.passes;
+  passes.dump_folder = (std::filesystem::path(passes.dump_folder) / file_name(step)).string();
+  return make_device_ready(graph, dims, passes, &remarks_);
 }
 
 Executor& Session::executor(std::string_view step, std::span<const Shape> shapes) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "passes/compile.h"
+#include "runtime/core/device_ready.h"
 #include "runtime/core/executor.h"
 
 namespace halfnote {
@@ -31,6 +32,8 @@ struct SessionOptions {
   std::string kernels;                  // only kernels whose name starts with this (`reference`)
   std::map<std::string, int64_t> dims;  // bound besides what the shapes say
   bool plan_only = false;               // arenas are planned, but not made before a step
+  /// Dumps of the passes that make a graph ready for the device; a folder a step in `dump_folder`.
+  DeviceReadyOptions passes = {};
 };
 
 /// What one call of Session::step did.
@@ -62,6 +65,8 @@ class Session {
   Session(Model model, const SessionOptions& options);
 
   const Model& model() const { return model_; }
+  /// What the passes that made the graphs ready for the device had to say.
+  std::span<const Remark> device_remarks() const { return remarks_; }
   StateStore& state() { return *state_; }
   const StateStore& state() const { return *state_; }
   /// Names and types of the inputs of the training step (symbolic dims stay).
@@ -130,11 +135,12 @@ class Session {
   void set_last(std::string_view step, Executor& executor);
   double loss_scale() const;
   const TrainingStep* find_training_step(std::string_view name) const;
-  Graph ready_graph(std::string_view step, std::span<const Shape> shapes) const;
+  Graph ready_graph(std::string_view step, std::span<const Shape> shapes);
   void read_update(const Executor& executor, StepResult& result) const;
 
   Model model_;
   SessionOptions options_;
+  std::vector<Remark> remarks_;
   std::unique_ptr<StateStore> state_;
   std::vector<Prepared> executors_;                     // one a step and shapes
   std::map<std::string, Executor*, std::less<>> last_;  // by step

@@ -147,6 +147,37 @@ TEST(ExitCode, SixForNumerics) {
   EXPECT_FALSE(place.exists("runs/wild-1/model.onnx"));
 }
 
+TEST(ExitCode, SevenForMemory) {
+  // Activations of 2^40 elements in a machine with 64 GiB.
+  const Workplace place;
+  place.write("vast.onnxtxt",
+              "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+              "g (float[N,6] x) => (float loss) < float[6,2] w = {1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, "
+              "1}, int64[4] shape = {1, 1048576, 131072, 1}, int64[2] axes = {1, 2} >\n"
+              "{ h = MatMul (x, w) u = Unsqueeze (h, axes) y = Expand (u, shape) t = Tanh (y)\n"
+              "  loss = ReduceMean <keepdims: int = 0> (t) }\n");
+  ASSERT_EQ(place.run(words("compile vast.onnxtxt -q --loss-output loss -o vast.onnx")).code, 0);
+  Launch limited;
+  limited.memory_limit = uint64_t{64} << 30;
+  const auto before = place.list();
+  const Outcome outcome =
+      place.run(words("run vast.onnx --steps 1 --batch 4 --data x=x.npy"), limited);
+  EXPECT_EQ(outcome.code, 7) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("halfnote: error (memory): no memory"));
+  EXPECT_THAT(outcome.err, HasSubstr("--batch"));
+  EXPECT_EQ(place.list(), before);
+  EXPECT_EQ(place.run(words("run vast.onnx --steps 1 --batch 4 --data x=x.npy --plan-memory")).code,
+            0);
+}
+
+TEST(ExitCode, SeventyForContradictionsOfOurOwn) {
+  // The one way there that a user has: to leave out a pass that the ones after it build on.
+  expect_refused({{"no types",
+                   70,
+                   "compile tiny.onnxtxt --loss cross_entropy --skip-pass infer-shapes -o out.onnx",
+                   {"halfnote: error (internal)", "pass fold-constants"}}});
+}
+
 TEST(ExitCode, EightForFiles) {
   expect_refused({
       {"no model", 8, "compile missing.onnx -o out.onnx --loss mse", {"missing.onnx"}},

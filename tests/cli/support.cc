@@ -71,6 +71,15 @@ std::string slurp(const fs::path& path) {
     const rlimit limit = {*launch.file_size_limit, *launch.file_size_limit};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
+  if (launch.memory_limit) {
+#ifdef __SANITIZE_ADDRESS__
+    // The sanitizer's own tables take more than any limit; it refuses what is over a terabyte.
+    ::setenv("ASAN_OPTIONS", "allocator_may_return_null=1", 1);
+#else
+    const rlimit limit = {*launch.memory_limit, *launch.memory_limit};
+    ::setrlimit(RLIMIT_AS, &limit);
+#endif
+  }
   if (ready) ::execv(program.c_str(), argv.data());
   ::_exit(127);
 }

@@ -135,6 +135,17 @@ std::vector<float> all_loops(const cpu::fast::VectorMath& math, int64_t n) {
   keep(y);
   math.normalize_gradient(x, x + n, n, 0.5f, 1.5f, 0.1f, 0.2f, y.data());
   keep(y);
+  math.normalize_exactly(x, n, 0.5, 1.5, 0.1, y.data());
+  keep(y);
+  for (const float* bias : {static_cast<const float*>(nullptr), x + n}) {
+    math.normalize_line(x, n, 0.5, 1.5, x + 5, bias, y.data());
+    keep(y);
+  }
+  math.multiply(x, x + n, n, y.data());
+  keep(y);
+  math.add_line_gradient(x, x + n, n, 0.5f, 1.5f, y.data(), best.data());
+  keep(y);
+  keep(best);
   math.pair_maximum(ties, n, y.data());
   keep(y);
   math.pair_maximum_gradient(ties, x, n, y.data());
@@ -191,6 +202,71 @@ TEST(FastBatchNormalization, SaysWhatItDoesNotTake) {
   EXPECT_NE(refusals(kOwn, "BatchNormalization", {wide, p, p, p, p}, {}, out, {.kernel = "fast"})
                 .find("f64"),
             std::string::npos);
+}
+
+struct NormCase {
+  Shape x;
+  int64_t axis;
+  bool has_bias = true;
+};
+
+const NormCase kNorms[] = {{{1, 1}, -1},        {{3, 7}, -1},     {{5, 3, 16}, -1, false},
+                           {{2, 3, 5, 17}, -2}, {{67, 129}, 1},   {{33, 64}, -1},
+                           {{4, 2049}, -1},     {{2, 3, 1700}, 1}};
+
+/// Y, mean, 1/deviation, dX, dScale, dB by a kernel.
+std::vector<Tensor> run_layer_norm(const NormCase& c, DType type, const RunOptions& options) {
+  const auto rank = static_cast<int64_t>(c.x.size());
+  const auto lead = (c.axis + rank) % rank;
+  const Shape own(c.x.begin() + lead, c.x.end());
+  Shape statistic(c.x.begin(), c.x.begin() + lead);
+  statistic.resize(c.x.size(), 1);
+  const Tensor x = random_tensor(type, c.x, -2, 3, 1), dy = random_tensor(type, c.x, -1, 1, 2),
+               scale = random_tensor(DType::kF32, own, 0.5, 1.5, 3),
+               bias = c.has_bias ? random_tensor(type, own, -1, 1, 4) : Tensor();
+  const OutputSpec like_x{type, c.x}, f32{DType::kF32, statistic}, gradient{DType::kF32, own};
+  const Attributes attributes{{"axis", c.axis}};
+  std::vector<Tensor> all = run_kernel("", "LayerNormalization", {x, scale, bias}, attributes,
+                                       {like_x, f32, f32}, options);
+  // The same statistics for both kernels, so that the gradient is compared alone.
+  const std::vector<Tensor> forward =
+      run_kernel("", "LayerNormalization", {x, scale, bias}, attributes, {like_x, f32, f32});
+  for (Tensor& tensor :
+       run_kernel(kOwn, "LayerNormalizationGrad", {dy, x, scale, forward[1], forward[2]},
+                  attributes, {like_x, gradient, gradient}, options)) {
+    all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+TEST(FastLayerNormalization, AgreesWithTheReference) {
+  for (const NormCase& c : kNorms) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+      SCOPED_TRACE(to_string(c.x) + " " + std::string(short_name(type)));
+      const std::vector<Tensor> got = run_layer_norm(c, type, {.kernel = "fast", .threads = 2});
+      const std::vector<Tensor> wanted = run_layer_norm(c, type, {});
+      ASSERT_EQ(got.size(), wanted.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        SCOPED_TRACE("output " + std::to_string(i));
+        // 64 partial sums of f32 over a piece of at most 2048 elements, of size up to 3; both round
+        // once to the type of the output, perhaps to different sides of a tie.
+        const double store = 2 * unit_roundoff(got[i].dtype());
+        expect_close(got[i], wanted[i], store + 64 * 0x1p-24, 64 * 0x1p-24);
+      }
+    }
+  }
+}
+
+TEST(FastLayerNormalization, SaysWhatItDoesNotTake) {
+  const auto reason = [](DType type, const Shape& scale) {
+    const Tensor x(type, {4, 6});
+    return refusals("", "LayerNormalization", {x, Tensor(DType::kF32, scale)}, {}, {{type, {4, 6}}},
+                    {.kernel = "fast"});
+  };
+  EXPECT_EQ(reason(DType::kBF16, {6}), "");
+  EXPECT_NE(reason(DType::kF64, {6}).find("f64"), std::string::npos);
+  EXPECT_NE(reason(DType::kF32, {1}).find("broadcast"), std::string::npos);
+  EXPECT_NE(reason(DType::kF32, {4, 1}).find("broadcast"), std::string::npos);
 }
 
 TEST(CpuInfo, DescribesTheCpu) {

@@ -62,6 +62,7 @@ const GoldenRow kRows[] = {
     {"clean-casts", Sides::kExact},
     {"pad-to-8", Sides::kExact},
     {"clean-padding", Sides::kExact},
+    {"initialize-states", Sides::kExact},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
     {"emulate-16bit", Sides::kExact},
     // Bodies in standard ops against fused kernels: both in f32, sums of at most 16 terms in

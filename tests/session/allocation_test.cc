@@ -64,7 +64,10 @@ TEST_P(Allocation, OnlyOneDnnItselfAllocates) {
     executor.run(batch);
     rest = probe.count() - seen;
   }
-  EXPECT_GT(library_steps, 0u) << "the plan has kernels of the library";
+  // Products of f32 as small as these are our own.
+  if (GetParam() != DType::kF32) {
+    EXPECT_GT(library_steps, 0u) << "the plan has kernels of the library";
+  }
   EXPECT_EQ(ours, 0u);
   EXPECT_EQ(rest, 0u) << "saves and commits";
 }

@@ -1,6 +1,7 @@
 // The artifact: written, read and run it is the model in memory; the checker takes it and the steps
 // emitted from it, in every precision.
 #include <filesystem>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,7 @@
 #include "passes/device/emit_step.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
+#include "runtime/core/evaluate.h"
 #include "support.h"
 
 namespace halfnote::test {
@@ -65,6 +67,42 @@ TEST(Artifact, WrittenAgainItHasTheSameBytes) {
       const Model again = import_model_bytes(bytes, name);
       EXPECT_EQ(bytes, export_model_bytes(again)) << name << " " << short_name(precision);
     }
+  }
+}
+
+/// Each binding against the initializer; returns the states that are bound.
+std::set<std::string> expect_first_values(const TrainingStep& step) {
+  std::set<std::string> bound;
+  const std::vector<Tensor> values = evaluate(step.initialization, {});
+  const auto outputs = step.initialization.outputs();
+  for (const auto& [state, output] : step.initialization_binding) {
+    bound.insert(state);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (step.initialization.value(outputs[i]).name != output) continue;
+      EXPECT_TRUE(identical(values[i], step.graph.value(step.graph.find(state)).tensor)) << state;
+    }
+  }
+  EXPECT_EQ(bound.size(), outputs.size());
+  return bound;
+}
+
+TEST(Artifact, InitializationGivesTheFirstValuesOfAllThatTheModelLacks) {
+  for (const int64_t accumulation : {1, 2}) {
+    CompileOptions options = options_for("adamw", DType::kF16);
+    options.train.accumulation = accumulation;
+    const Model model = reread(compile_model(cnn_model(), options).model);
+    for (const TrainingStep& step : model.training) {
+      SCOPED_TRACE(step.name);
+      const std::set<std::string> bound = expect_first_values(step);
+      for (const State& state : step.graph.states()) {
+        const std::string& name = step.graph.value(state.current).name;
+        EXPECT_NE(bound.contains(name), model.graph.find(name).valid()) << name;
+      }
+    }
+    const TrainingStep& last = model.training[accumulation == 1 ? 0 : 1];
+    EXPECT_EQ(last.name, accumulation == 1 ? kStepName : kApplyName);
+    EXPECT_TRUE(expect_first_values(last).contains("loss_scale"));
+    EXPECT_TRUE(expect_first_values(last).contains(std::string(kAppliedStep)));
   }
 }
 

@@ -205,5 +205,40 @@ TEST(Plan, AnOpenDimIsRefusedByName) {
   }
 }
 
+TEST(DeviceReady, RunsItsPassesUnderTheManager) {
+  const Model model = compile_model(mlp_model(), options_for("sgd", DType::kBF16)).model;
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / "device_ready_dumps";
+  std::filesystem::remove_all(folder);
+  const Graph ready = make_device_ready(model.training.front().graph, {{"N", 4}},
+                                        {{"take-out-padding", "sweep-sizes"}, folder.string()});
+  EXPECT_TRUE(std::filesystem::exists(folder / "01-take-out-padding.onnxtxt"));
+  const std::string last = read_text(folder / "07-sweep-sizes.onnxtxt", 1 << 20);
+  EXPECT_THAT(last, HasSubstr("[4,"));  // the batch is bound
+  EXPECT_FALSE(std::filesystem::exists(folder / "02-infer-sizes.onnxtxt"));
+  EXPECT_GT(ready.node_count(), 0u);
+}
+
+TEST(DeviceReady, RefusesAnUnknownPass) {
+  const Model model = compile_model(mlp_model(), options_for("sgd")).model;
+  try {
+    make_device_ready(model.training.front().graph, {{"N", 4}}, {{"sweep-size"}, "."});
+    FAIL() << "an unknown pass";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr("did you mean sweep-sizes?"));
+  }
+}
+
+TEST(DeviceReady, NamesThePassOfAnError) {
+  const Model model = compile_model(mlp_model(), options_for("sgd")).model;
+  try {
+    make_device_ready(model.training.front().graph, {});
+    FAIL() << "an open dim";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("bind-all-dims"));
+  }
+}
+
 }  // namespace
 }  // namespace halfnote::test

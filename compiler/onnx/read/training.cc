@@ -71,16 +71,9 @@ NameSet Joiner::defined_in(const onnx::GraphProto& algorithm) const {
   return names;
 }
 
-onnx::GraphProto Joiner::join(const onnx::TrainingInfoProto& info,
-                              SharedInitializers& shared) const {
+/// What the algorithm reads, and what the bindings and its metadata name.
+std::vector<std::string> wanted_names(const onnx::TrainingInfoProto& info) {
   const onnx::GraphProto& algorithm = info.algorithm();
-  NameSet done = defined_in(algorithm);
-  for (const std::string& name : done) {
-    const ValueId other = model_.graph.find(name);
-    if (!other.valid() || model_.graph.value(other).region != model_.graph.main()) continue;
-    throw Error(ErrorCode::kModel, "the algorithm defines \"" + name + "\", as graph does")
-        .hint("graph and algorithm run as one graph: their names must differ");
-  }
   std::vector<std::string> wanted;
   for (const auto& node : algorithm.node()) {
     for (std::string& name : read_names(node)) wanted.push_back(std::move(name));
@@ -96,7 +89,20 @@ onnx::GraphProto Joiner::join(const onnx::TrainingInfoProto& info,
       wanted.push_back(std::move(name));
     }
   }
+  return wanted;
+}
 
+onnx::GraphProto Joiner::join(const onnx::TrainingInfoProto& info,
+                              SharedInitializers& shared) const {
+  const onnx::GraphProto& algorithm = info.algorithm();
+  NameSet done = defined_in(algorithm);
+  for (const std::string& name : done) {
+    const ValueId other = model_.graph.find(name);
+    if (!other.valid() || model_.graph.value(other).region != model_.graph.main()) continue;
+    throw Error(ErrorCode::kModel, "the algorithm defines \"" + name + "\", as graph does")
+        .hint("graph and algorithm run as one graph: their names must differ");
+  }
+  std::vector<std::string> wanted = wanted_names(info);
   std::unordered_set<const onnx::NodeProto*> nodes;
   NameSet inputs, tensors;
   while (!wanted.empty()) {

@@ -34,6 +34,15 @@ struct VectorMath {
   void (*normalize_gradient)(const float* dy, const float* x, int64_t n, float mean, float factor,
                              float offset, float slope, float* dx);
 
+  /// y = (x − mean)·factor·scale + bias, elementwise scale and bias (may be null), rounded once.
+  void (*normalize_line)(const float* x, int64_t n, double mean, double factor, const float* scale,
+                         const float* bias, float* y);
+  /// y = a·b
+  void (*multiply)(const float* a, const float* b, int64_t n, float* y);
+  /// Adds dy·(x − mean)·factor to d_scale and dy to d_bias, elementwise.
+  void (*add_line_gradient)(const float* dy, const float* x, int64_t n, float mean, float factor,
+                            float* d_scale, float* d_bias);
+
   /// The maximum of each pair x[2i], x[2i+1]: the first of equals, the first NaN.
   void (*pair_maximum)(const float* x, int64_t n, float* y);
   /// y[r] = the maximum of the lines x[2r] and x[2r + 1], elementwise, likewise; a line has

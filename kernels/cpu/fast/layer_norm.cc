@@ -1,0 +1,251 @@
+// LayerNormalization and its gradient on f32, f16 and bf16, a line (all dims from `axis` on) at a
+// time, in pieces that stay in the first-level cache. oneDNN's own layer normalization is passed
+// over: it reads no f16, wants statistics and parameters in f32 next to bf16 data, and sums by the
+// number of threads; ours gives the same bits on any number.
+//
+// Forward: the moments of pieces are merged in double (Chan's formula), a result is rounded once.
+// Gradient: that for X line by line; those for scale and bias by columns, a few lines in f32, their
+// sums in double.
+#include <array>
+#include <cmath>
+
+#include "kernels/cpu/fast/parts.h"
+#include "kernels/cpu/fast/vector_math.h"
+#include "kernels/cpu/normalization/parts.h"
+
+namespace halfnote::cpu::fast {
+
+namespace {
+
+/// Columns of a parallel block of the parameters' gradients, and lines that are summed in f32.
+constexpr int64_t kColumns = 64;
+constexpr int64_t kLinesInF32 = 32;
+
+using Room = std::array<float, kPiece>;
+
+/// Calls `body(start, count)` for the pieces of a line of `length` elements.
+template <class Body>
+void for_pieces(int64_t length, Body&& body) {
+  for (int64_t at = 0; at < length; at += kPiece) body(at, std::min(kPiece, length - at));
+}
+
+template <class T>
+Moments line_moments(const T* x, int64_t length) {
+  Room room;
+  double count = 0, mean = 0, squares = 0;
+  for_pieces(length, [&](int64_t start, int64_t size) {
+    double piece_mean = 0, piece_squares = 0;
+    vector_math().moments(load_block(x + start, size, room.data()), size, &piece_mean,
+                          &piece_squares);
+    const auto added = static_cast<double>(size);
+    const double distance = piece_mean - mean, total = count + added;
+    mean += distance * added / total;
+    squares += piece_squares + distance * distance * count * added / total;
+    count = total;
+  });
+  return {mean, squares / count};
+}
+
+/// A parameter or statistic: its type, and where its f32 form goes.
+struct Vector {
+  DType dtype = DType::kUndefined;
+  int64_t size = 0;
+  size_t room = 0;
+
+  Vector() = default;
+  Vector(const Operand& operand, WorkspacePlan& workspace)
+      : dtype(operand.dtype),
+        size(operand.size()),
+        room(workspace.add_elements<float>(room_for_reals<float>(operand))) {}
+  const float* read(const KernelBuffers& buffers, size_t input) const {
+    if (dtype == DType::kUndefined) return nullptr;
+    return all_reals(buffers.inputs[input], dtype, size, part<float>(buffers, room), 1);
+  }
+};
+
+DType output_type(const KernelCall& call, size_t output) {
+  return call.has_output(output) ? call.outputs[output].dtype : DType::kUndefined;
+}
+
+template <class T>
+Prepared forward_kernel(const KernelCall& call, const Lines& lines) {
+  const double epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
+  WorkspacePlan workspace;
+  const Vector scale(call.inputs[1], workspace);
+  const Vector bias = call.has_input(2) ? Vector(call.inputs[2], workspace) : Vector();
+  const auto body = [=, mean_type = output_type(call, 1), inv_std_type = output_type(call, 2),
+                     threads = call.threads](const KernelBuffers& buffers) {
+    const float *factors = scale.read(buffers, 1), *shifts = bias.read(buffers, 2);
+    parallel_blocks(lines.count, lines.grain(), threads, [&](int64_t begin, int64_t end) {
+      Room from, to;
+      for (int64_t line = begin; line < end; ++line) {
+        const T* x = buffers.in<T>(0) + line * lines.length;
+        T* y = buffers.out<T>(0) + line * lines.length;
+        const Moments moments = line_moments(x, lines.length);
+        const double inv_std = 1 / std::sqrt(moments.variance + epsilon);
+        if (mean_type != DType::kUndefined)
+          write_real(moments.mean, buffers.outputs[1], mean_type, line);
+        if (inv_std_type != DType::kUndefined)
+          write_real(inv_std, buffers.outputs[2], inv_std_type, line);
+        for_pieces(lines.length, [&](int64_t at, int64_t size) {
+          float* result = result_block(y + at, to.data());
+          vector_math().normalize_line(load_block(x + at, size, from.data()), size, moments.mean,
+                                       inv_std, factors + at, shifts ? shifts + at : nullptr,
+                                       result);
+          store_block(result, size, y + at);
+        });
+      }
+    });
+  };
+  return make_kernel(body, workspace.size(),
+                     [](size_t input, size_t output) { return input == 0 && output == 0; });
+}
+
+struct Gradient {
+  Lines lines;
+  Vector scale, mean, inv_std;
+  DType d_scale = DType::kUndefined, d_bias = DType::kUndefined;
+  bool has_dx = false;
+  int threads = 1;
+};
+
+/// dX = inv_std·(g − mean(g) − x̂·mean(g·x̂)) with g = dY·scale and x̂ = (x − mean)·inv_std.
+template <class T>
+void input_gradient(const Gradient& p, const KernelBuffers& buffers, const float* scale,
+                    const float* means, const float* inv_stds) {
+  const VectorMath& math = vector_math();
+  const auto count = static_cast<double>(p.lines.length);
+  parallel_blocks(p.lines.count, p.lines.grain(), p.threads, [&](int64_t begin, int64_t end) {
+    Room dy_room, x_room, g;
+    for (int64_t line = begin; line < end; ++line) {
+      const T* dy = buffers.in<T>(0) + line * p.lines.length;
+      const T* x = buffers.in<T>(1) + line * p.lines.length;
+      T* dx = buffers.out<T>(0) + line * p.lines.length;
+      double sum = 0, product = 0;
+      for_pieces(p.lines.length, [&](int64_t at, int64_t size) {
+        math.multiply(load_block(dy + at, size, dy_room.data()), scale + at, size, g.data());
+        math.gradient_sums(g.data(), load_block(x + at, size, x_room.data()), size, means[line],
+                           &sum, &product);
+      });
+      const double factor = inv_stds[line];
+      const auto offset = static_cast<float>(sum / count);
+      const auto slope = static_cast<float>(product / count * factor * factor);
+      for_pieces(p.lines.length, [&](int64_t at, int64_t size) {
+        math.multiply(load_block(dy + at, size, dy_room.data()), scale + at, size, g.data());
+        float* result = result_block(dx + at, dy_room.data());
+        math.normalize_gradient(g.data(), load_block(x + at, size, x_room.data()), size,
+                                means[line], inv_stds[line], offset, slope, result);
+        store_block(result, size, dx + at);
+      });
+    }
+  });
+}
+
+template <class T>
+void parameter_gradients(const Gradient& p, const KernelBuffers& buffers, const float* means,
+                         const float* inv_stds) {
+  using Sums = std::array<float, kColumns>;
+  parallel_blocks(p.lines.length, kColumns, p.threads, [&](int64_t begin, int64_t end) {
+    std::array<double, kColumns> d_scale{}, d_bias{};
+    Sums dy_room, x_room;
+    const int64_t columns = end - begin;
+    for (int64_t first = 0; first < p.lines.count; first += kLinesInF32) {
+      Sums scale_part{}, bias_part{};
+      for (int64_t line = first; line < std::min(p.lines.count, first + kLinesInF32); ++line) {
+        const int64_t at = line * p.lines.length + begin;
+        vector_math().add_line_gradient(load_block(buffers.in<T>(0) + at, columns, dy_room.data()),
+                                        load_block(buffers.in<T>(1) + at, columns, x_room.data()),
+                                        columns, means[line], inv_stds[line], scale_part.data(),
+                                        bias_part.data());
+      }
+      for (size_t i = 0; i < kColumns; ++i) {
+        d_scale[i] += static_cast<double>(scale_part[i]);
+        d_bias[i] += static_cast<double>(bias_part[i]);
+      }
+    }
+    if (p.d_scale != DType::kUndefined)
+      store_reals(d_scale.data(), columns, p.d_scale, buffers.outputs[1], begin);
+    if (p.d_bias != DType::kUndefined)
+      store_reals(d_bias.data(), columns, p.d_bias, buffers.outputs[2], begin);
+  });
+}
+
+template <class T>
+Prepared gradient_kernel(const KernelCall& call, const Lines& lines) {
+  WorkspacePlan workspace;
+  Gradient plan;
+  plan.lines = lines;
+  plan.scale = Vector(call.inputs[2], workspace);
+  plan.mean = Vector(call.inputs[3], workspace);
+  plan.inv_std = Vector(call.inputs[4], workspace);
+  plan.d_scale = output_type(call, 1);
+  plan.d_bias = output_type(call, 2);
+  plan.has_dx = call.has_output(0);
+  plan.threads = call.threads;
+  const auto body = [plan](const KernelBuffers& buffers) {
+    const float *means = plan.mean.read(buffers, 3), *inv_stds = plan.inv_std.read(buffers, 4);
+    // First, as dX may lie over dY or X.
+    if (plan.d_scale != DType::kUndefined || plan.d_bias != DType::kUndefined)
+      parameter_gradients<T>(plan, buffers, means, inv_stds);
+    if (plan.has_dx) {
+      input_gradient<T>(plan, buffers, plan.scale.read(buffers, 2), means, inv_stds);
+    }
+  };
+  return make_kernel(body, workspace.size(),
+                     [](size_t input, size_t output) { return input <= 1 && output == 0; });
+}
+
+/// `x` is the index of X; parameters from `first` on are vectors in any float but f64.
+std::string refusal(const KernelCall& call, size_t x, size_t first) {
+  const DType type = call.inputs[x].dtype;
+  if (call.inputs[0].dtype != type || (call.has_output(0) && call.outputs[0].dtype != type))
+    return "operands of different types";
+  if (call.inputs[x].size() == 0) return "a tensor without elements";
+  for (size_t i = first; i < call.inputs.size(); ++i) {
+    if (call.has_input(i) && call.inputs[i].dtype == DType::kF64) return "a parameter of type f64";
+  }
+  return {};
+}
+
+Prepared prepare_forward(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_input(1) || !call.has_output(0))
+    return Prepared::no("X, scale or Y is missing");
+  if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
+  if (std::string why = refusal(call, 0, 1); !why.empty()) return Prepared::no(why);
+  const Lines lines = lines_from(call.inputs[0].shape, attributes_of(call).get_int("axis", -1));
+  for (size_t i = 1; i < call.inputs.size(); ++i) {
+    // As many elements may also be spread over the lines, so the shape must be that of a line.
+    const Shape &own = call.inputs[i].shape, &x = call.inputs[0].shape;
+    const bool fits = own.size() <= x.size() && call.inputs[i].size() == lines.length &&
+                      std::equal(own.rbegin(), own.rend(), x.rbegin());
+    if (call.has_input(i) && !fits) return Prepared::no("a parameter that is broadcast");
+  }
+  return for_small_float(call.inputs[0].dtype,
+                         [&]<class T>() { return forward_kernel<T>(call, lines); });
+}
+
+Prepared prepare_gradient(const KernelCall& call) {
+  for (size_t i = 0; i < 5; ++i) {
+    if (!call.has_input(i)) return Prepared::no("an operand is missing");
+  }
+  if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
+  if (std::string why = refusal(call, 1, 2); !why.empty()) return Prepared::no(why);
+  const Lines lines = lines_from(call.inputs[1].shape, attributes_of(call).get_int("axis", -1));
+  require_size(call, 0, call.inputs[1].size());
+  require_size(call, 2, lines.length);
+  require_size(call, 3, lines.count);
+  require_size(call, 4, lines.count);
+  return for_small_float(call.inputs[1].dtype,
+                         [&]<class T>() { return gradient_kernel<T>(call, lines); });
+}
+
+}  // namespace
+
+std::vector<KernelRow> layer_norm_rows() {
+  return {
+      {"", "LayerNormalization", "fast.layer_norm", prepare_forward},
+      {"ai.halfnote", "LayerNormalizationGrad", "fast.layer_norm", prepare_gradient},
+  };
+}
+
+}  // namespace halfnote::cpu::fast
