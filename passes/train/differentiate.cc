@@ -16,56 +16,12 @@
 #include "base/error.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
+#include "passes/train/gradient_path.h"
 #include "passes/train/step.h"
 #include "passes/unsupported.h"
 
 namespace halfnote {
 namespace {
-
-/// Values on a path from a trainable initializer: those that can have a gradient.
-std::vector<bool> reached_from_weights(const Graph& graph) {
-  std::vector<bool> reached(graph.value_count(), false);
-  for (ValueId value : graph.initializers()) reached[value.index] = graph.value(value).trainable;
-  for (NodeId node : graph.nodes()) {
-    bool any = false;
-    for (ValueId input : graph.inputs(node)) any |= input.valid() && reached[input.index];
-    // A capture inside a subgraph counts as an input of the node that owns it.
-    for (RegionId region : graph.subgraphs(node)) {
-      for (NodeId inner : graph.nodes(region)) {
-        for (ValueId input : graph.inputs(inner)) any |= input.valid() && reached[input.index];
-      }
-    }
-    if (!any) continue;
-    for (ValueId output : graph.outputs(node)) {
-      if (!output.valid()) continue;
-      // What is no tensor (a sequence) may hold floats.
-      const ValueType& type = graph.value(output).type;
-      reached[output.index] = !type.is_tensor() || is_float(type.dtype);
-    }
-  }
-  return reached;
-}
-
-/// Nodes that the loss depends on, last first.
-std::vector<NodeId> nodes_of_loss(const Graph& graph, ValueId loss,
-                                  const std::vector<bool>& reached) {
-  std::vector<bool> wanted(graph.value_count(), false);
-  wanted[loss.index] = true;
-  std::vector<NodeId> order;
-  std::vector<NodeId> nodes = graph.nodes();
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    bool used = false;
-    for (ValueId output : graph.outputs(*node)) {
-      used |= output.valid() && wanted[output.index] && reached[output.index];
-    }
-    if (!used) continue;
-    order.push_back(*node);
-    for (ValueId input : graph.inputs(*node)) {
-      if (input.valid()) wanted[input.index] = true;
-    }
-  }
-  return order;
-}
 
 constexpr const char* kFreeze =
     "freeze the weights before these nodes (--freeze REGEX), or rewrite the nodes";
@@ -73,20 +29,8 @@ constexpr const char* kFreeze =
 [[noreturn]] void refuse(const UnsupportedOps& missing) {
   throw Error(ErrorCode::kUnsupported,
               "no gradient for " + std::to_string(missing.op_count()) +
-                  " op(s) between the weights and the loss: " + missing.list())
+                  " op(s) between the weights and the loss: " + missing.list_with_forms())
       .hint(kFreeze);
-}
-
-/// Every op on the way that has no gradient.
-UnsupportedOps without_gradient(const Graph& graph, const std::vector<NodeId>& nodes) {
-  UnsupportedOps missing;
-  for (NodeId id : nodes) {
-    const OperatorRow* row = find_operator(graph.node(id));
-    if (row != nullptr && row->gradient != nullptr) continue;
-    missing.add(graph, id, kOpsetVersion,
-                row == nullptr ? "the op is unknown" : std::string(row->no_gradient));
-  }
-  return missing;
 }
 
 class Reverse {
@@ -98,8 +42,8 @@ class Reverse {
 
   void run(ValueId loss) {
     const std::vector<bool> reached = reached_from_weights(graph_);
-    const std::vector<NodeId> nodes = nodes_of_loss(graph_, loss, reached);
-    problems_ = without_gradient(graph_, nodes);
+    const std::vector<NodeId> nodes = nodes_between(graph_, reached, std::span(&loss, 1));
+    add_without_gradient(graph_, nodes, kOpsetVersion, problems_);
     const ValueId scale =
         graph_.add_initializer(std::string(kLossScale), Tensor::scalar<float>(1.0f));
     graph_.add_state(scale, scale, StateKind::kScaler);
