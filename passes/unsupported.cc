@@ -1,7 +1,11 @@
 #include "passes/unsupported.h"
 
+#include <vector>
+
+#include "base/error.h"
 #include "base/printable.h"
 #include "compiler/ir/query.h"
+#include "compiler/ops/operator.h"
 
 namespace halfnote {
 namespace {
@@ -22,12 +26,73 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
+struct Form {
+  std::string_view op, instead;
+};
+
+// Ops that models are exported with and that have no row, or no gradient.
+constexpr Form kForms[] = {
+    {"Bernoulli", "Dropout"},
+    {"Compress", "Mul or Where with a mask"},
+    {"DeformConv", "GridSample and Conv"},
+    {"FlexAttention", "Attention"},
+    {"Hardmax", "Softmax"},
+    {"MaxRoiPool", "GridSample and MaxPool"},
+    {"NonMaxSuppression", "none: take it out of the model that is trained"},
+    {"RoiAlign", "GridSample and AveragePool"},
+    {"Unique", "none: take it out of the model that is trained"},
+    {"com.microsoft.Attention", "Attention of op-set 23"},
+    {"com.microsoft.BiasGelu", "Add and Gelu"},
+    {"com.microsoft.EmbedLayerNormalization", "Gather, Add and LayerNormalization"},
+    {"com.microsoft.FastGelu", "Gelu with approximate = tanh"},
+    {"com.microsoft.FusedConv", "Conv and the activation"},
+    {"com.microsoft.FusedMatMul", "Transpose and MatMul"},
+    {"com.microsoft.Gelu", "Gelu"},
+    {"com.microsoft.GroupQueryAttention", "Attention of op-set 23"},
+    {"com.microsoft.MultiHeadAttention", "Attention of op-set 23"},
+    {"com.microsoft.QuickGelu", "Mul and Sigmoid"},
+    {"com.microsoft.RotaryEmbedding", "RotaryEmbedding of op-set 23"},
+    {"com.microsoft.SkipLayerNormalization", "Add and LayerNormalization"},
+    {"com.microsoft.SkipSimplifiedLayerNormalization", "Add and RMSNormalization"},
+};
+
+std::string instead(const std::string& op) {
+  const std::string form = nearest_form(op);
+  return form.empty() ? "" : "; instead: " + form;
+}
+
 }  // namespace
+
+std::string nearest_form(std::string_view op) {
+  for (const Form& form : kForms) {
+    if (form.op == op) return std::string(form.instead);
+  }
+  if (find_operator("", op) != nullptr) return "";
+  const size_t dot = op.rfind('.');
+  const std::string_view name = dot == std::string_view::npos ? op : op.substr(dot + 1);
+  std::vector<std::string_view> known;
+  for (const OperatorRow& row : operator_rows()) {
+    if (row.domain.empty() && (row.gradient != nullptr || row.lower != nullptr)) {
+      known.push_back(row.name);
+    }
+  }
+  return std::string(closest(name, known));
+}
 
 void UnsupportedOps::add(const Graph& graph, NodeId node, int64_t opset, const std::string& why) {
   const std::string& name = graph.label(node);
   Nodes& nodes = rows_[{op_name(graph.node(node)), opset, why}];
   if (nodes.seen.insert(name).second) nodes.names.push_back(printable(name));
+}
+
+bool UnsupportedOps::contains(const Graph& graph, NodeId node) const {
+  const std::string op = op_name(graph.node(node));
+  const std::string& name = graph.label(node);
+  for (auto row = rows_.lower_bound({op, INT64_MIN, {}}); row != rows_.end(); ++row) {
+    if (std::get<0>(row->first) != op) break;
+    if (row->second.seen.contains(name)) return true;
+  }
+  return false;
 }
 
 size_t UnsupportedOps::op_count() const {
@@ -36,14 +101,14 @@ size_t UnsupportedOps::op_count() const {
   return ops.size();
 }
 
-std::string UnsupportedOps::list() const {
+std::string UnsupportedOps::list(Advice advice) const {
   std::string text;
   for (const auto& [row, nodes] : rows_) {
     const auto& [op, opset, why] = row;
     const std::vector<std::string>& names = nodes.names;
     text += (text.empty() ? "" : "; ") + printable(op) + " (op-set " + std::to_string(opset) +
             "; " + std::to_string(names.size()) + (names.size() == 1 ? " node; " : " nodes; ") +
-            why + "): " + joined(names);
+            why + (advice == Advice::kForms ? instead(op) : "") + "): " + joined(names);
   }
   return text;
 }

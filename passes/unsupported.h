@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -18,19 +19,31 @@ class UnsupportedOps {
   /// Notes a node of op-set `opset`, and why it cannot be taken.
   void add(const Graph& graph, NodeId node, int64_t opset, const std::string& why);
 
+  /// Is the node noted, whatever the reason?
+  bool contains(const Graph& graph, NodeId node) const;
   bool empty() const { return rows_.empty(); }
   /// Op types, whatever the reason.
   size_t op_count() const;
   /// `Op (op-set 9; 2 nodes; why): a, b; …`: all ops in alphabetical order and the names of all
   /// their nodes. Of more than 50 names the middle is left out, with the number.
-  std::string list() const;
+  std::string list() const { return list(Advice::kNone); }
+  /// The same with the nearest supported form of each op that has one: `(…; why; instead:
+  /// Softmax)`.
+  std::string list_with_forms() const { return list(Advice::kForms); }
 
  private:
+  enum class Advice : uint8_t { kNone, kForms };
+  std::string list(Advice advice) const;
+
   struct Nodes {
     std::vector<std::string> names;  // each once: a step repeats the nodes of the graph
     std::set<std::string> seen;
   };
   std::map<std::tuple<std::string, int64_t, std::string>, Nodes> rows_;  // by op, op-set, why
 };
+
+/// What halfnote takes, and differentiates, in the place of an op (`domain.Op`, or `Op`): other
+/// ops, or a name that is much alike; empty if nothing is near.
+std::string nearest_form(std::string_view op);
 
 }  // namespace halfnote

@@ -5,8 +5,9 @@
 // Exact: an op keeps its meaning. A table of rewrites (lift_rules.cc), each with the op-set that
 // changed the op; ops newer than op-set 23 are expanded by their schema's function, or refused.
 // Of op-sets below 7 only ops are read that did not change up to 7, or whose old form a rewrite
-// knows. Everything that cannot be lifted is reported in one error. Leaves alone: ops whose meaning
-// did not change, domains other than ONNX's.
+// knows. Everything that cannot be lifted is reported in one error, together with the ops between
+// weights and results that have no gradient, if the model is to be trained. Leaves alone: ops whose
+// meaning did not change, domains other than ONNX's.
 #include <algorithm>
 
 #include "base/error.h"
@@ -18,6 +19,7 @@
 #include "passes/canonical/lift_rules.h"
 #include "passes/foreign/foreign_ops.h"
 #include "passes/passes.h"
+#include "passes/train/gradient_path.h"
 #include "passes/unsupported.h"
 
 namespace halfnote {
@@ -167,6 +169,59 @@ class Lifter {
   bool changed_ = false;
 };
 
+/// Types of results that are the same whatever the operands are: indices, masks.
+void set_fixed_types(Graph& graph, NodeId node) {
+  const SchemaOp* op = find_schema_op(graph.node(node).op);
+  const SchemaVersion* version = op == nullptr ? nullptr : op->in(kOpsetVersion);
+  const auto outputs = graph.outputs(node);
+  for (size_t i = 0; version != nullptr && i < std::min(outputs.size(), version->outputs.size());
+       ++i) {
+    const std::vector<DType>& types = version->outputs[i].dtypes;
+    if (!outputs[i].valid() || types.size() != 1) continue;
+    ValueType& type = graph.value(outputs[i]).type;
+    if (type.kind == TypeKind::kUnknown) type = ValueType::tensor(types.front());
+  }
+}
+
+/// The ops that differentiation would miss, for the same error. The model is not used any more:
+/// types are inferred as far as they can be.
+void add_missing_gradients(Model& model, PassContext& context, int64_t from,
+                           UnsupportedOps& problems) {
+  if (context.options.inference_only || model.is_training()) return;
+  Graph& graph = model.graph;
+  for (NodeId node : graph.nodes()) {
+    try {
+      context.infer(graph, node);
+    } catch (const Error&) {  // its results may stay of unknown type
+    }
+    set_fixed_types(graph, node);
+  }
+  try {
+    choose_trainable(model, context);
+  } catch (const Error&) {
+    return;  // a wrong --trainable is told when the ops are known
+  }
+  std::vector<ValueId> ends;
+  for (const std::string& name : context.options.train.loss_outputs) {
+    if (const ValueId value = graph.find(name); value.valid()) ends.push_back(value);
+  }
+  if (ends.empty()) ends.assign(graph.outputs().begin(), graph.outputs().end());
+  const std::vector<NodeId> nodes = graph.nodes();
+  const std::vector<bool> reached = reached_from(graph, nodes, trainable_initializers(graph));
+  add_without_gradient(graph, nodes_between(graph, nodes, reached, ends), from, problems);
+}
+
+[[noreturn]] void refuse(const UnsupportedOps& problems, size_t unknown) {
+  const size_t others = problems.op_count() - unknown;
+  throw Error(ErrorCode::kUnsupported,
+              std::to_string(unknown) + " op(s) cannot be imported" +
+                  (others == 0 ? ""
+                               : " and " + std::to_string(others) +
+                                     " more between weights and results have no gradient") +
+                  ": " + problems.list_with_forms())
+      .hint("export with op-set 23 or lower, and standard ONNX ops");
+}
+
 }  // namespace
 
 bool lift_opset(Model& model, PassContext& context) {
@@ -179,9 +234,9 @@ bool lift_opset(Model& model, PassContext& context) {
   for_each_graph(model, lift);
   for (TrainingStep& step : model.training) lift(step.initialization);
   if (!problems.empty()) {
-    throw Error(ErrorCode::kUnsupported, std::to_string(problems.op_count()) +
-                                             " op(s) cannot be imported: " + problems.list())
-        .hint("export with op-set 23 or lower, and standard ONNX ops");
+    const size_t unknown = problems.op_count();
+    add_missing_gradients(model, context, from, problems);
+    refuse(problems, unknown);
   }
   model.opsets[""] = kOpsetVersion;
   model.ir_version = kIrVersion;

@@ -1,55 +1,10 @@
 #include "passes/train/backward.h"
 
 #include "compiler/ir/model.h"
-#include "compiler/ir/walk.h"
+#include "passes/train/gradient_path.h"
 
 namespace halfnote {
 namespace {
-
-/// What a node reads, absent operands too; captures of its bodies behind its operands.
-std::vector<ValueId> operands_of(const Graph& graph, NodeId node) {
-  std::vector<ValueId> operands(graph.inputs(node).begin(), graph.inputs(node).end());
-  if (graph.subgraphs(node).empty()) return operands;
-  for (ValueId capture : captures(graph, node)) operands.push_back(capture);
-  return operands;
-}
-
-/// Values on a path from a source: those that can have a gradient.
-std::vector<bool> reached_from(const Graph& graph, const std::vector<NodeId>& nodes,
-                               const std::vector<ValueId>& sources) {
-  std::vector<bool> reached(graph.value_count(), false);
-  for (ValueId value : sources) reached[value.index] = true;
-  for (NodeId node : nodes) {
-    bool any = false;
-    for (ValueId input : operands_of(graph, node)) any |= input.valid() && reached[input.index];
-    if (!any) continue;
-    for (ValueId output : graph.outputs(node)) {
-      if (!output.valid()) continue;
-      // What is no tensor (a sequence) may hold floats.
-      const ValueType& type = graph.value(output).type;
-      reached[output.index] = !type.is_tensor() || is_float(type.dtype);
-    }
-  }
-  return reached;
-}
-
-/// Nodes that the seeds depend on, last first.
-std::vector<NodeId> nodes_of_seeds(const Graph& graph, const std::vector<NodeId>& nodes,
-                                   std::vector<bool> wanted, const std::vector<bool>& reached) {
-  std::vector<NodeId> order;
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    bool used = false;
-    for (ValueId output : graph.outputs(*node)) {
-      used |= output.valid() && wanted[output.index] && reached[output.index];
-    }
-    if (!used) continue;
-    order.push_back(*node);
-    for (ValueId input : operands_of(graph, *node)) {
-      if (input.valid()) wanted[input.index] = true;
-    }
-  }
-  return order;
-}
 
 /// Every op on the way that has no gradient.
 void note_missing(const Graph& graph, const std::vector<NodeId>& nodes, UnsupportedOps& problems) {
@@ -75,9 +30,9 @@ void Backward::seed(ValueId value, Expr gradient) {
 
 void Backward::run(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources) {
   const std::vector<bool> reached = reached_from(graph_, nodes, sources);
-  std::vector<bool> wanted(graph_.value_count(), false);
-  for (const auto& [value, gradient] : gradients_) wanted[value.index] = true;
-  const std::vector<NodeId> order = nodes_of_seeds(graph_, nodes, std::move(wanted), reached);
+  std::vector<ValueId> seeds;
+  for (const auto& [value, gradient] : gradients_) seeds.push_back(value);
+  const std::vector<NodeId> order = nodes_between(graph_, nodes, reached, seeds);
   note_missing(graph_, order, problems_);
   for (NodeId node : order) visit(node, reached);
 }

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "passes/passes.h"
 #include "passes/train/backward.h"
+#include "passes/train/gradient_path.h"
 #include "passes/train/step.h"
 
 namespace halfnote {
@@ -26,7 +27,7 @@ constexpr const char* kFreeze =
 [[noreturn]] void refuse(const UnsupportedOps& missing) {
   throw Error(ErrorCode::kUnsupported,
               "no gradient for " + std::to_string(missing.op_count()) +
-                  " op(s) between the weights and the loss: " + missing.list())
+                  " op(s) between the weights and the loss: " + missing.list_with_forms())
       .hint(kFreeze);
 }
 
@@ -38,10 +39,6 @@ class Reverse {
         backward_(graph, graph.main(), context.infer, problems_) {}
 
   void run(ValueId loss) {
-    std::vector<ValueId> weights;
-    for (ValueId value : graph_.initializers()) {
-      if (graph_.value(value).trainable) weights.push_back(value);
-    }
     const std::vector<NodeId> forward = graph_.nodes();
     const ValueId scale =
         graph_.add_initializer(std::string(kLossScale), Tensor::scalar<float>(1.0f));
@@ -53,7 +50,7 @@ class Reverse {
                                  static_cast<size_t>(graph_.value(loss).type.rank()), 1)));
     }
     backward_.seed(loss, seed);
-    backward_.run(forward, weights);
+    backward_.run(forward, trainable_initializers(graph_));
     if (!problems_.empty()) refuse(problems_);
     publish();
   }

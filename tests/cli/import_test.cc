@@ -156,6 +156,51 @@ TEST(Import, AllThatIsUnsupportedIsOneError) {
   EXPECT_THAT(outcome.err, HasSubstr("quux58, quux59"));
 }
 
+TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
+  const Workplace place;
+  place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x) => (float[2,2] y)
+  <float[2,2] w = {1.0, 2.0, 3.0, 4.0}, float[2,2] v = {1.0, 2.0, 3.0, 4.0}> {
+    [before] a = Hardmax (x)
+    [one] b = MatMul (a, w)
+    [hard] c = Hardmax (b)
+    [odd] d = Sofmax (c)
+    [gelu] e = com.microsoft.FastGelu (d)
+    [again] f = Hardmax (e)
+    [index] i = ArgMax <keepdims: int = 0> (f)
+    [rows] y = Gather (v, i)
+  })");
+  const Outcome outcome = place.run(words("compile m.onnxtxt --loss mse -o a.onnx"));
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  for (const char* part :
+       {"2 op(s) cannot be imported", "Sofmax (op-set 23; 1 node; unknown operator",
+        "instead: Softmax): odd", "com.microsoft.FastGelu (op-set 23; 1 node; ",
+        "instead: Gelu with approximate = tanh): gelu"}) {
+    EXPECT_THAT(outcome.err, HasSubstr(part));
+  }
+  // No gradient flows through the index; the first one has no weight before it.
+  EXPECT_THAT(outcome.err, Not(HasSubstr("Hardmax")));
+
+  place.write("n.onnxtxt", std::string(kHead) + R"(g (float[2,2] x) => (float[2,2] y)
+  <float[2,2] w = {1.0, 2.0, 3.0, 4.0}> {
+    [before] a = Hardmax (x)
+    [one] b = MatMul (a, w)
+    [hard] c = Hardmax (b)
+    [odd] d = Sofmax (c)
+    [again] e = Hardmax (d)
+    [end] y = MatMul (e, w)
+  })");
+  const Outcome both = place.run(words("compile n.onnxtxt --loss mse -o a.onnx"));
+  EXPECT_EQ(both.code, 4) << both.err;
+  for (const char* part : {"1 op(s) cannot be imported and 1 more between weights and results",
+                           "Hardmax (op-set 23; 2 nodes; piecewise constant",
+                           "instead: Softmax): again, hard; Sofmax (op-set 23; 1 node"}) {
+    EXPECT_THAT(both.err, HasSubstr(part));
+  }
+  const Outcome inference = place.run(words("compile n.onnxtxt --inference -o a.onnx"));
+  EXPECT_EQ(inference.code, 4) << inference.err;
+  EXPECT_THAT(inference.err, Not(HasSubstr("Hardmax")));
+}
+
 TEST(Import, AllOpsWithoutAKernelAreTold) {
   const Workplace place;
   place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x) => (float[2,2] y, float[] z) {

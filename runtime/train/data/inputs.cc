@@ -100,6 +100,32 @@ std::vector<size_t> choose_fields(const Dataset& data, std::span<const ModelInpu
   return chosen;
 }
 
+/// The first of `count` floats whose exponent bits are all set, that is Inf or NaN; `count` if
+/// there is none. `exponent` masks these bits.
+template <class Bits>
+int64_t first_special(const std::byte* row, int64_t count, Bits exponent) {
+  const auto* bits = reinterpret_cast<const Bits*>(row);
+  const auto is_special = [exponent](Bits x) { return (x & exponent) == exponent; };
+  bool any = false;
+  for (int64_t i = 0; i < count; ++i) any |= is_special(bits[i]);
+  return any ? std::find_if(bits, bits + count, is_special) - bits : count;
+}
+
+int64_t first_special(DType dtype, const std::byte* row, int64_t count) {
+  switch (dtype) {
+    case DType::kF64:
+      return first_special<uint64_t>(row, count, 0x7ff0'0000'0000'0000u);
+    case DType::kF32:
+      return first_special<uint32_t>(row, count, 0x7f80'0000u);
+    case DType::kF16:
+      return first_special<uint16_t>(row, count, 0x7c00u);
+    case DType::kBF16:
+      return first_special<uint16_t>(row, count, 0x7f80u);
+    default:
+      return count;
+  }
+}
+
 }  // namespace
 
 void parse_normalize(std::string_view text, InputOptions& options) {
@@ -168,22 +194,19 @@ void InputMap::fill(size_t index, int64_t sample, int64_t row, Tensor& batch,
   const size_t row_bytes = static_cast<size_t>(route.elements()) * size_of(route.input.dtype);
   std::byte* target = batch.mutable_bytes() + static_cast<size_t>(row) * row_bytes;
   convert_sample(route, data_, sample, target, scratch);
-  if (route.input.dtype == DType::kF32 && is_float(data_.fields()[route.field].data.dtype())) {
-    check_finite(route, sample, reinterpret_cast<const float*>(target));
-  }
+  if (is_float(data_.fields()[route.field].data.dtype())) check_finite(route, sample, target);
 }
 
-void InputMap::check_finite(const Route& route, int64_t sample, const float* row) const {
-  bool special = false;
-  for (int64_t i = 0; i < route.elements(); ++i) special |= !std::isfinite(row[i]);
-  if (!special) return;
-  const auto bad =
-      std::find_if(row, row + route.elements(), [](float x) { return !std::isfinite(x); });
-  throw Error(ErrorCode::kData, fmt::format("sample {} of \"{}\" is not finite", sample,
-                                            data_.fields()[route.field].name))
+void InputMap::check_finite(const Route& route, int64_t sample, const std::byte* row) const {
+  const int64_t bad = first_special(route.input.dtype, row, route.elements());
+  if (bad == route.elements()) return;
+  const DataField& field = data_.fields()[route.field];
+  throw Error(ErrorCode::kData,
+              fmt::format("sample {} of \"{}\" is not finite", sample, field.name))
       .at({data_.origin(), {}, {}})
       .expected("finite numbers",
-                fmt::format("{} in element {}", std::isnan(*bad) ? "NaN" : "Inf", bad - row))
+                fmt::format("NaN, Inf or, in {}, too large a number in element {}",
+                            short_name(route.input.dtype), bad))
       .hint("clean the data: one such sample costs every update that it is in");
 }
 

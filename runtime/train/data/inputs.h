@@ -48,12 +48,12 @@ class InputMap {
   /// Room for `rows` samples of an input.
   Tensor make_batch(size_t index, int64_t rows) const;
   /// Converts sample `sample` of the data into row `row` of such a tensor; see convert_sample.
-  /// Throws Error(kData) for a float that is not finite.
+  /// Throws Error(kData) for a float that is not finite, in the data or in the input's type.
   void fill(size_t index, int64_t sample, int64_t row, Tensor& batch,
             std::vector<float>& scratch) const;
 
  private:
-  void check_finite(const Route& route, int64_t sample, const float* row) const;
+  void check_finite(const Route& route, int64_t sample, const std::byte* row) const;
 
   Dataset data_;
   std::vector<Route> routes_;

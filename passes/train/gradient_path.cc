@@ -1,0 +1,87 @@
+#include "passes/train/gradient_path.h"
+
+#include <algorithm>
+
+#include "compiler/ir/walk.h"
+#include "compiler/ops/operator.h"
+
+namespace halfnote {
+namespace {
+
+bool may_be_flattened(const Graph& graph, NodeId node) {
+  const auto is_container = [&](ValueId value) {
+    return value.valid() && !graph.value(value).type.is_tensor() &&
+           graph.value(value).type.kind != TypeKind::kUnknown;
+  };
+  const auto inputs = graph.inputs(node), outputs = graph.outputs(node);
+  return !graph.subgraphs(node).empty() ||
+         std::any_of(inputs.begin(), inputs.end(), is_container) ||
+         std::any_of(outputs.begin(), outputs.end(), is_container);
+}
+
+}  // namespace
+
+std::vector<ValueId> operands_of(const Graph& graph, NodeId node) {
+  std::vector<ValueId> operands(graph.inputs(node).begin(), graph.inputs(node).end());
+  if (graph.subgraphs(node).empty()) return operands;
+  for (ValueId capture : captures(graph, node)) operands.push_back(capture);
+  return operands;
+}
+
+std::vector<ValueId> trainable_initializers(const Graph& graph) {
+  std::vector<ValueId> weights;
+  for (ValueId value : graph.initializers()) {
+    if (graph.value(value).trainable) weights.push_back(value);
+  }
+  return weights;
+}
+
+std::vector<bool> reached_from(const Graph& graph, std::span<const NodeId> nodes,
+                               std::span<const ValueId> sources) {
+  std::vector<bool> reached(graph.value_count(), false);
+  for (ValueId value : sources) reached[value.index] = true;
+  for (NodeId node : nodes) {
+    bool any = false;
+    for (ValueId input : operands_of(graph, node)) any |= input.valid() && reached[input.index];
+    if (!any) continue;
+    for (ValueId output : graph.outputs(node)) {
+      if (!output.valid()) continue;
+      // What is no tensor (a sequence) may hold floats.
+      const ValueType& type = graph.value(output).type;
+      const bool unknown = !type.is_tensor() || type.dtype == DType::kUndefined;
+      reached[output.index] = unknown || is_float(type.dtype);
+    }
+  }
+  return reached;
+}
+
+std::vector<NodeId> nodes_between(const Graph& graph, std::span<const NodeId> nodes,
+                                  const std::vector<bool>& reached, std::span<const ValueId> ends) {
+  std::vector<bool> wanted(graph.value_count(), false);
+  for (ValueId end : ends) wanted[end.index] = true;
+  std::vector<NodeId> order;
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    bool used = false;
+    for (ValueId output : graph.outputs(*node)) {
+      used |= output.valid() && wanted[output.index] && reached[output.index];
+    }
+    if (!used) continue;
+    order.push_back(*node);
+    for (ValueId input : operands_of(graph, *node)) {
+      if (input.valid()) wanted[input.index] = true;
+    }
+  }
+  return order;
+}
+
+void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes, int64_t opset,
+                          UnsupportedOps& missing) {
+  for (NodeId id : nodes) {
+    const OperatorRow* row = find_operator(graph.node(id));
+    if (row == nullptr || row->gradient != nullptr || row->lower != nullptr) continue;
+    if (may_be_flattened(graph, id) || missing.contains(graph, id)) continue;
+    missing.add(graph, id, opset, std::string(row->no_gradient));
+  }
+}
+
+}  // namespace halfnote

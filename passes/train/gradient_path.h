@@ -1,0 +1,31 @@
+// Which nodes a gradient has to flow through, and which of them have no rule for it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "compiler/ir/graph.h"
+#include "passes/unsupported.h"
+
+namespace halfnote {
+
+/// What a node reads, absent operands too; captures of its bodies behind its operands.
+std::vector<ValueId> operands_of(const Graph& graph, NodeId node);
+
+std::vector<ValueId> trainable_initializers(const Graph& graph);
+
+/// Values on a path from a source through `nodes`, by index: those that can have a gradient. A
+/// value of unknown type may be a float.
+std::vector<bool> reached_from(const Graph& graph, std::span<const NodeId> nodes,
+                               std::span<const ValueId> sources);
+
+/// Those of `nodes` that lie between the reached values and these ends, last first.
+std::vector<NodeId> nodes_between(const Graph& graph, std::span<const NodeId> nodes,
+                                  const std::vector<bool>& reached, std::span<const ValueId> ends);
+
+/// Notes every one of the nodes, if it is not noted yet, whose op is known, has neither a gradient
+/// nor a lowering, and is no control flow and no container, which may be flattened.
+void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes, int64_t opset,
+                          UnsupportedOps& missing);
+
+}  // namespace halfnote
