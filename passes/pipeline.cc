@@ -27,6 +27,8 @@ constexpr PassRow kRows[] = {
     {"widen-weights", nullptr, widen_weights, kAll, kImp, kImp, true,
      "the weights of f16 models, before types are inferred"},
     {"infer-shapes", infer_shapes, nullptr, kAll, kImp, kImp, true, "every later pass reads types"},
+    {"fold-operands", fold_constants, nullptr, kAll, kImp, kImp, false,
+     "lowerings read sizes that exporters compute"},
     {"lower-ops", lower_ops, nullptr, kAll, kImp, kImp, true,
      "composite ops become simple ones: one gradient rule and one kernel for each of these"},
     {"fold-constants", fold_constants, nullptr, kAll, kImp, kImp, false,
