@@ -77,25 +77,29 @@ Expr Builder::sum_to(Expr x, Expr target) {
   }
   const size_t lead = from.size() - to.size();
   std::vector<int64_t> leading, kept;
-  for (size_t i = 0; i < from.size(); ++i) {
-    if (i < lead) {
-      leading.push_back(static_cast<int64_t>(i));
-      continue;
-    }
+  for (size_t i = 0; i < lead; ++i) leading.push_back(static_cast<int64_t>(i));
+  bool open = false;
+  for (size_t i = lead; i < from.size(); ++i) {
     const Dim& goal = to[i - lead];
     if (goal.same_as(from[i])) continue;
     if (goal.is(1)) {
       kept.push_back(static_cast<int64_t>(i));
-      continue;
+    } else {
+      open |= !goal.known();  // a known dim above 1 was not broadcast
     }
-    if (goal.known() && !from[i].known()) continue;  // a known dim above 1 was not broadcast
-    throw Error(ErrorCode::kUnsupported, "the gradient of \"" + graph_.value(target.id).name +
-                                             "\" depends on whether a symbolic dim is 1")
-        .expected("dims that are equal or 1", to_string(to) + " broadcast to " + to_string(from))
-        .hint("fix the dim with --dim NAME=N");
   }
+  if (open) return sum_where_they_differ(reduce_sum(x, leading, false), target);
   Expr result = reduce_sum(x, kept, true);
   return reduce_sum(result, leading, false);
+}
+
+Expr Builder::sum_where_they_differ(Expr x, Expr target) {
+  const Expr same = op("Equal", {op("Shape", {x}), shape_of(target)});
+  const Expr axes = reshape(op("NonZero", {op("Not", {same})}), ints({-1}));
+  const Expr sum =
+      op("ReduceSum", {x, axes}, {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}});
+  graph_.value(sum.id).type = ValueType::tensor(x.dtype(), target.shape());
+  return sum;
 }
 
 namespace {

@@ -121,11 +121,22 @@ TEST_F(BuilderTest, SumToUndoesABroadcast) {
   }
 }
 
-TEST_F(BuilderTest, SumToRefusesWhatItCannotKnow) {
+TEST_F(BuilderTest, SumToComputesTheAxesThatSymbolsLeaveOpen) {
+  const Expr x = input("x", floats({Dim(4), Dim::named("M"), Dim(8)}));
+  const Expr n = input("n", floats({Dim::named("N"), Dim(8)}));
+  const Expr sum = b.sum_to(x, n);
+  EXPECT_EQ(sum.type(), n.type());
+  const Node& last = graph.node(graph.value(sum.id).producer);
+  EXPECT_EQ(last.op, "ReduceSum");
+  EXPECT_EQ(last.attributes.get_int("keepdims", 0), 1);
+  EXPECT_EQ(last.attributes.get_int("noop_with_empty_axes", 0), 1);
+  const ValueId axes = graph.input(graph.value(sum.id).producer, 1);
+  EXPECT_EQ(graph.constant(axes), nullptr);
+  verify(graph);
+}
+
+TEST_F(BuilderTest, SumToRefusesALowerRank) {
   const Expr x = input("x", floats({8}));
-  const Expr n = input("n", floats({Dim::named("N")}));
-  EXPECT_THAT(error_of([&] { b.sum_to(x, n); }, ErrorCode::kUnsupported),
-              HasSubstr("depends on whether a symbolic dim is 1"));
   const Expr matrix = input("m", floats({2, 8}));
   EXPECT_THAT(error_of([&] { b.sum_to(x, matrix); }, ErrorCode::kInternal),
               HasSubstr("a gradient has a lower rank than \"m\""));

@@ -189,8 +189,8 @@ void prefer_input_dims(const Graph& graph, ValueType& merged, const ValueType& i
   for (size_t i = 0; i < merged.shape->size(); ++i) {
     Dim& dim = (*merged.shape)[i];
     const Dim& by_rule = (*inferred.shape)[i];
-    const bool differ = !dim.known() && !by_rule.known() && !by_rule.symbol.empty() &&
-                        dim.symbol != by_rule.symbol;
+    const bool differ =
+        !dim.known() && !by_rule.known() && !by_rule.symbol.empty() && dim.symbol != by_rule.symbol;
     if (differ && names_input_dim(graph, by_rule.symbol)) dim = by_rule;
   }
 }
