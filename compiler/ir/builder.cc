@@ -88,18 +88,30 @@ Expr Builder::sum_to(Expr x, Expr target) {
       open |= !goal.known();  // a known dim above 1 was not broadcast
     }
   }
-  if (open) return sum_where_they_differ(reduce_sum(x, leading, false), target);
   Expr result = reduce_sum(x, kept, true);
-  return reduce_sum(result, leading, false);
+  result = reduce_sum(result, leading, false);
+  return open ? sum_where_they_differ(result, target) : result;
 }
 
 Expr Builder::sum_where_they_differ(Expr x, Expr target) {
-  const Expr same = op("Equal", {op("Shape", {x}), shape_of(target)});
-  const Expr axes = reshape(op("NonZero", {op("Not", {same})}), ints({-1}));
-  const Expr sum =
-      op("ReduceSum", {x, axes}, {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{1}}});
-  graph_.value(sum.id).type = ValueType::tensor(x.dtype(), target.shape());
-  return sum;
+  const SymbolicShape to = target.shape();
+  const DType dtype = x.dtype();
+  SymbolicShape shape = x.shape();
+  for (size_t i = 0; i < to.size(); ++i) {
+    if (to[i].known() || to[i].same_as(shape[i])) continue;
+    const auto axis = static_cast<int64_t>(i);
+    const auto size_of = [&](Expr y) {
+      return op("Shape", {y}, {{"start", axis}, {"end", axis + 1}});
+    };
+    const Expr goal = size_of(target);
+    const Expr same = op("Equal", {size_of(x), goal});
+    // Of an axis that was broadcast, each slice holds the sum; the first of them is left.
+    const Expr sums = op("Where", {same, x, reduce_sum(x, {axis}, true)});
+    x = op("Slice", {sums, ints({0}), goal, ints({axis})});
+    shape[i] = to[i];
+    graph_.value(x.id).type = ValueType::tensor(dtype, shape);
+  }
+  return x;
 }
 
 namespace {
