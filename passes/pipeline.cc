@@ -29,6 +29,8 @@ constexpr PassRow kRows[] = {
     {"widen-weights", nullptr, widen_weights, kAll, kImp, kImp, true,
      "the weights of f16 models, before types are inferred"},
     {"infer-shapes", infer_shapes, nullptr, kAll, kImp, kImp, true, "every later pass reads types"},
+    {"fold-operands", fold_constants, nullptr, kAll, kImp, kImp, false,
+     "lowerings read sizes that exporters compute"},
     {"flatten-control", flatten_control, nullptr, kAll, kImp, kImp, true,
      "what control flow does is known: plain nodes have gradients, kernels and 16-bit forms"},
     {"lower-ops", lower_ops, nullptr, kAll, kImp, kImp, true,

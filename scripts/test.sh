@@ -20,7 +20,7 @@ legs=(
   "checks   no  include direction, sizes, clang-format"
   "build    no  release build"
   "unit     yes unit tests"
-  "cases    yes mlp and cifar_cnn in fp32, bf16 and fp16 against PyTorch's numbers"
+  "cases    yes models of today's exporters in fp32, bf16, fp16 against PyTorch's numbers"
   "conformance yes ONNX's own tests; docs/conformance.md is up to date"
   "judges   yes function bodies and training steps of all fixtures in onnxruntime"
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
@@ -70,7 +70,7 @@ leg_cases() {
   for precision in fp32 bf16 fp16; do
     echo "$precision:"
     "$bin/halfnote-cases" --precision "$precision" \
-      tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn || status=1
+      tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn tests/fixtures/exporters || status=1
   done
   return "$status"
 }

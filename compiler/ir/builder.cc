@@ -77,25 +77,41 @@ Expr Builder::sum_to(Expr x, Expr target) {
   }
   const size_t lead = from.size() - to.size();
   std::vector<int64_t> leading, kept;
-  for (size_t i = 0; i < from.size(); ++i) {
-    if (i < lead) {
-      leading.push_back(static_cast<int64_t>(i));
-      continue;
-    }
+  for (size_t i = 0; i < lead; ++i) leading.push_back(static_cast<int64_t>(i));
+  bool open = false;
+  for (size_t i = lead; i < from.size(); ++i) {
     const Dim& goal = to[i - lead];
     if (goal.same_as(from[i])) continue;
     if (goal.is(1)) {
       kept.push_back(static_cast<int64_t>(i));
-      continue;
+    } else {
+      open |= !goal.known();  // a known dim above 1 was not broadcast
     }
-    if (goal.known() && !from[i].known()) continue;  // a known dim above 1 was not broadcast
-    throw Error(ErrorCode::kUnsupported, "the gradient of \"" + graph_.value(target.id).name +
-                                             "\" depends on whether a symbolic dim is 1")
-        .expected("dims that are equal or 1", to_string(to) + " broadcast to " + to_string(from))
-        .hint("fix the dim with --dim NAME=N");
   }
   Expr result = reduce_sum(x, kept, true);
-  return reduce_sum(result, leading, false);
+  result = reduce_sum(result, leading, false);
+  return open ? sum_where_they_differ(result, target) : result;
+}
+
+Expr Builder::sum_where_they_differ(Expr x, Expr target) {
+  const SymbolicShape to = target.shape();
+  const DType dtype = x.dtype();
+  SymbolicShape shape = x.shape();
+  for (size_t i = 0; i < to.size(); ++i) {
+    if (to[i].known() || to[i].same_as(shape[i])) continue;
+    const auto axis = static_cast<int64_t>(i);
+    const auto size_of = [&](Expr y) {
+      return op("Shape", {y}, {{"start", axis}, {"end", axis + 1}});
+    };
+    const Expr goal = size_of(target);
+    const Expr same = op("Equal", {size_of(x), goal});
+    // Of an axis that was broadcast, each slice holds the sum; the first of them is left.
+    const Expr sums = op("Where", {same, x, reduce_sum(x, {axis}, true)});
+    x = op("Slice", {sums, ints({0}), goal, ints({axis})});
+    shape[i] = to[i];
+    graph_.value(x.id).type = ValueType::tensor(dtype, shape);
+  }
+  return x;
 }
 
 namespace {

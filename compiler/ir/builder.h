@@ -73,14 +73,17 @@ class Builder {
   /// Shape(x): a constant where all dims are known.
   Expr shape_of(Expr x);
   /// Sums `x` over the axes along which `target` was broadcast to the shape of `x`, so that the
-  /// result has the shape of `target`. Throws Error(kUnsupported) where symbolic dims leave open
-  /// whether an axis was broadcast.
+  /// result has the shape of `target`. Where symbolic dims leave open whether an axis was
+  /// broadcast, the graph finds out from both shapes.
   Expr sum_to(Expr x, Expr target);
   Expr reduce_sum(Expr x, const std::vector<int64_t>& axes, bool keep_dims);
   Expr reshape(Expr x, Expr shape);
   Expr transpose(Expr x, std::vector<int64_t> perm);
 
  private:
+  /// The same for operands of one rank, along the axes that are still open.
+  Expr sum_where_they_differ(Expr x, Expr target);
+
   Graph& graph_;
   InsertPoint at_;
   InferNode infer_;

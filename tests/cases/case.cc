@@ -191,7 +191,7 @@ void set_bars(const Case& c, DType precision, CaseResult& r) {
   const double torch_cosine = torch_error(c, precision, "cosine");
   r.cosine_bar = bf16 ? 0.99 : 0.999;
   if (torch_cosine != 0) r.cosine_bar = std::min(r.cosine_bar, 1 - 2 * (1 - torch_cosine));
-  r.low_share_bar = 0.95;
+  r.low_share_bar = c.json.value("min_16bit_share", 0.95);
 }
 
 void judge(CaseResult& r) {
@@ -214,11 +214,31 @@ void judge(CaseResult& r) {
   }
 }
 
+/// A case that must be refused: with this exit code, and a message that holds this text.
+CaseResult expect_refusal(const Case& c, DType precision) {
+  const nlohmann::json& want = c.json["refused"];
+  CaseResult result;
+  try {
+    compile_file(c.model, options_of(c, precision));
+    result.failures.push_back("compiled, although it must be refused");
+  } catch (const Error& error) {
+    result.refusal = error.what();
+    const std::string text = want.at("message").get<std::string>();
+    if (error.exit_code() != want.at("exit_code").get<int>() ||
+        result.refusal.find(text) == std::string::npos) {
+      result.failures.push_back(
+          fmt::format("refused otherwise: exit code {}, {}", error.exit_code(), result.refusal));
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 CaseResult run_case(const fs::path& folder, DType precision, const std::string& kernels) {
   Case c = read_case(folder);
   c.session.kernels = kernels;
+  if (c.json.contains("refused")) return expect_refusal(c, precision);
   CaseResult result;
   measure_step(c, precision, result);
   measure_trajectories(c, precision, result);
@@ -228,7 +248,10 @@ CaseResult run_case(const fs::path& folder, DType precision, const std::string& 
 }
 
 std::string describe(const std::string& name, const CaseResult& r) {
-  std::string line = fmt::format("{:<16} loss {:.1e}  grad {:.1e}  cos {:.8f}", name, r.loss_error,
+  if (!r.refusal.empty() && r.failures.empty()) {
+    return fmt::format("{:<28} refused, as it must be: {}  pass", name, r.refusal);
+  }
+  std::string line = fmt::format("{:<28} loss {:.1e}  grad {:.1e}  cos {:.8f}", name, r.loss_error,
                                  r.gradient_error, r.cosine);
   for (const auto& [kind, error] : r.trajectory_errors)
     line += fmt::format("  {} {:.1e}", kind, error);

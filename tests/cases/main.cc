@@ -62,8 +62,10 @@ int run_all(const std::vector<fs::path>& folders, DType precision, const std::st
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"runs case folders through the public API and holds them against the bars",
-               "halfnote-cases"};
+  CLI::App app{
+      "runs case folders through the public API and holds them against the bars; what a case.json "
+      "may hold stands in tests/cases/case.h",
+      "halfnote-cases"};
   std::string precision = "fp32", device = "cpu", kernels;
   std::vector<std::string> arguments;
   app.add_option("--precision", precision, "fp32, bf16 or fp16 (default: fp32)");

@@ -121,11 +121,20 @@ TEST_F(BuilderTest, SumToUndoesABroadcast) {
   }
 }
 
-TEST_F(BuilderTest, SumToRefusesWhatItCannotKnow) {
+TEST_F(BuilderTest, SumToAsksTheSizesWhereSymbolsLeaveItOpen) {
+  const Expr x = input("x", floats({Dim(4), Dim::named("M"), Dim(8)}));
+  const Expr n = input("n", floats({Dim::named("N"), Dim(8)}));
+  const Expr sum = b.sum_to(x, n);
+  EXPECT_EQ(sum.type(), n.type());
+  const NodeId slice = graph.value(sum.id).producer;
+  EXPECT_EQ(graph.node(slice).op, "Slice");
+  EXPECT_EQ(graph.node(graph.value(graph.input(slice, 0)).producer).op, "Where");
+  EXPECT_EQ(graph.node(graph.value(graph.input(slice, 2)).producer).op, "Shape");
+  verify(graph);
+}
+
+TEST_F(BuilderTest, SumToRefusesALowerRank) {
   const Expr x = input("x", floats({8}));
-  const Expr n = input("n", floats({Dim::named("N")}));
-  EXPECT_THAT(error_of([&] { b.sum_to(x, n); }, ErrorCode::kUnsupported),
-              HasSubstr("depends on whether a symbolic dim is 1"));
   const Expr matrix = input("m", floats({2, 8}));
   EXPECT_THAT(error_of([&] { b.sum_to(x, matrix); }, ErrorCode::kInternal),
               HasSubstr("a gradient has a lower rank than \"m\""));

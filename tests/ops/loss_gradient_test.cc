@@ -78,6 +78,21 @@ TEST(LossGradient, TrainedClassWeightsAreRefused) {
   EXPECT_THROW(gradient_graph(test, {Tensor::scalar<double>(1)}, Dims::kFixed), Error);
 }
 
+TEST(LossGradient, ProbabilitiesAsLabelsAreRefused) {
+  const GradientCase test{"probabilities",
+                          "SoftmaxCrossEntropyLoss",
+                          {},
+                          {f64({2, 3}, 1, -2, 2), f64({2, 3}, 2, 0, 1)},
+                          {0}};
+  try {
+    gradient_graph(test, {Tensor::scalar<double>(1)}, Dims::kFixed);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kModel);
+    EXPECT_NE(error.hint_text().find("log_softmax"), std::string::npos) << error.what();
+  }
+}
+
 TEST(LossGradient, EveryRuleIsTested) {
   const std::set<std::string> kTested = {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"};
   EXPECT_EQ(with_gradient(loss_rows()), kTested);

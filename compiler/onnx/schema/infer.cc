@@ -171,6 +171,30 @@ void name_open_dims(Value& value) {
   }
 }
 
+bool names_input_dim(const Graph& graph, const std::string& symbol) {
+  for (ValueId input : graph.inputs(graph.main())) {
+    const ValueType& type = graph.value(input).type;
+    if (!type.shape) continue;
+    for (const Dim& dim : *type.shape) {
+      if (!dim.known() && dim.symbol == symbol) return true;
+    }
+  }
+  return false;
+}
+
+/// Exporters declare a fresh symbol for each result (`unk__755`); that it is a dim of an input is
+/// worth more.
+void prefer_input_dims(const Graph& graph, ValueType& merged, const ValueType& inferred) {
+  if (!merged.shape || !inferred.shape || merged.shape->size() != inferred.shape->size()) return;
+  for (size_t i = 0; i < merged.shape->size(); ++i) {
+    Dim& dim = (*merged.shape)[i];
+    const Dim& by_rule = (*inferred.shape)[i];
+    const bool differ =
+        !dim.known() && !by_rule.known() && !by_rule.symbol.empty() && dim.symbol != by_rule.symbol;
+    if (differ && names_input_dim(graph, by_rule.symbol)) dim = by_rule;
+  }
+}
+
 void run_inference(const onnx::OpSchema& schema, Context& context) {
   try {
     schema.GetTypeAndShapeInferenceFunction()(context);
@@ -199,7 +223,9 @@ void infer_with_schema(Graph& graph, NodeId node, int64_t opset, const InferNode
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].valid()) continue;
       Value& value = graph.value(outputs[i]);
-      value.type = merge_types(value.type, proto::read_type(*context.getOutputType(i)), value.name);
+      const ValueType inferred = proto::read_type(*context.getOutputType(i));
+      value.type = merge_types(value.type, inferred, value.name);
+      prefer_input_dims(graph, value.type, inferred);
     }
     proto::refine_reshape(graph, node);
     for (ValueId output : outputs) {
