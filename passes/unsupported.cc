@@ -31,7 +31,7 @@ struct Form {
 };
 
 // Ops that models are exported with and that have no row, or no gradient.
-constexpr Form kForms[] = {
+constexpr Form kNearestForms[] = {
     {"Bernoulli", "Dropout"},
     {"Compress", "Mul or Where with a mask"},
     {"DeformConv", "GridSample and Conv"},
@@ -64,7 +64,7 @@ std::string instead(const std::string& op) {
 }  // namespace
 
 std::string nearest_form(std::string_view op) {
-  for (const Form& form : kForms) {
+  for (const Form& form : kNearestForms) {
     if (form.op == op) return std::string(form.instead);
   }
   if (find_operator("", op) != nullptr) return "";
