@@ -175,7 +175,7 @@ TEST(ExitCode, SeventyForContradictionsOfOurOwn) {
   expect_refused({{"no types",
                    70,
                    "compile tiny.onnxtxt --loss cross_entropy --skip-pass infer-shapes -o out.onnx",
-                   {"halfnote: error (internal)", "pass fold-constants"}}});
+                   {"halfnote: error (internal)", "pass fold-operands"}}});
 }
 
 TEST(ExitCode, EightForFiles) {

@@ -164,7 +164,7 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
     [one] b = MatMul (a, w)
     [hard] c = Hardmax (b)
     [odd] d = Sofmax (c)
-    [gelu] e = com.microsoft.FastGelu (d)
+    [norm] e = com.microsoft.SkipLayerNormalization (d)
     [again] f = Hardmax (e)
     [index] i = ArgMax <keepdims: int = 0> (f)
     [rows] y = Gather (v, i)
@@ -173,8 +173,8 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
   EXPECT_EQ(outcome.code, 4) << outcome.err;
   for (const char* part :
        {"2 op(s) cannot be imported", "Sofmax (op-set 23; 1 node; unknown operator",
-        "instead: Softmax): odd", "com.microsoft.FastGelu (op-set 23; 1 node; ",
-        "instead: Gelu with approximate = tanh): gelu"}) {
+        "instead: Softmax): odd", "com.microsoft.SkipLayerNormalization (op-set 23; 1 node; ",
+        "instead: Add and LayerNormalization): norm"}) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
   }
   // No gradient flows through the index; the first one has no weight before it.
