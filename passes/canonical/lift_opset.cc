@@ -88,8 +88,8 @@ class Lifter {
       changed_ = true;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kUnsupported) throw;
-      problem(node, error.problem() +
-                        (error.hint_text().empty() ? "" : " (" + error.hint_text() + ")"));
+      problem(node,
+              error.problem() + (error.hint_text().empty() ? "" : " (" + error.hint_text() + ")"));
     }
   }
 
