@@ -72,7 +72,8 @@ def write_case(folder, name):
     }
     np.savez(inputs_file, **inputs)
     trainable = [w for w in WEIGHTS if w in CORES[name] or w in ("w", "v")]
-    optimizers = {"sgd": {"lr": 0.1}, "adamw": {"lr": 0.01, "weight_decay": 0.01}}
+    adamw = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
+    optimizers = {"sgd": {"lr": 0.1}, "adamw": adamw}
     return {
         "model": name,
         "file": file,

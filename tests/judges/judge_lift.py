@@ -323,7 +323,7 @@ def judge(halfnote, c, opset, folder):
 
 
 def rules():
-    table = RULES.read_text().split("kRules[] = {")[1].split("};")[0]
+    table = RULES.read_text().split("kLiftRules[] = {")[1].split("};")[0]
     return {(op, int(changed)) for op, changed in re.findall(r'\{"(\w+)", (\d+), ', table)}
 
 
