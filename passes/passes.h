@@ -14,6 +14,7 @@ bool inline_functions(Model& model, PassContext& context);
 bool lift_opset(Model& model, PassContext& context);
 bool bind_dims(Graph& graph, PassContext& context);
 bool choose_trainable(Model& model, PassContext& context);
+bool tie_weights(Model& model, PassContext& context);
 bool widen_weights(Model& model, PassContext& context);
 bool infer_shapes(Graph& graph, PassContext& context);
 bool flatten_control(Graph& graph, PassContext& context);

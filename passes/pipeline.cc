@@ -26,6 +26,8 @@ constexpr PassRow kRows[] = {
      "dims the user fixed (--dim) are numbers from here on"},
     {"choose-trainable", nullptr, choose_trainable, kAll, kImp, kImp, false,
      "weights must not be folded as if they were constants"},
+    {"tie-weights", nullptr, tie_weights, kAll, kImp, kImp, false,
+     "weights that the exporter split in two (--tie) are one parameter, while both are whole"},
     {"widen-weights", nullptr, widen_weights, kAll, kImp, kImp, true,
      "the weights of f16 models, before types are inferred"},
     {"infer-shapes", infer_shapes, nullptr, kAll, kImp, kImp, true, "every later pass reads types"},

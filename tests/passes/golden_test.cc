@@ -40,6 +40,7 @@ const GoldenRow kRows[] = {
     {"lift-opset", Sides::kForms},
     {"bind-dims", Sides::kExact},
     {"choose-trainable", Sides::kExact},
+    {"tie-weights", Sides::kExact, 0, Again::kNotMeant},  // what --tie named is gone
     {"widen-weights", Sides::kExact},
     {"infer-shapes", Sides::kExact},
     {"flatten-control", Sides::kExact},
