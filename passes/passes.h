@@ -8,6 +8,8 @@ namespace halfnote {
 
 // foreign/: training graphs by others -> our training model
 bool adopt_training(Model& model, PassContext& context);
+bool bind_gradients(Model& model, PassContext& context);
+bool expand_gradients(Graph& graph, PassContext& context);
 
 // canonical/: any ONNX model -> op-set 23, typed, folded, without dead or repeated nodes
 bool inline_functions(Model& model, PassContext& context);

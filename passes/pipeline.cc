@@ -18,6 +18,8 @@ constexpr Scope kTrain = Scope::kTrainingSteps;
 constexpr PassRow kRows[] = {
     {"adopt-training", nullptr, adopt_training, kAll, kImp, kImp, false,
      "a backward pass that came with the model is kept: no autodiff"},
+    {"bind-gradients", nullptr, bind_gradients, kAll, kImp, kImp, false,
+     "Gradient names values, and passes rename them"},
     {"inline-functions", nullptr, inline_functions, kAll, kImp, kImp, true,
      "operators of the model's own functions are unknown to every later pass"},
     {"lift-opset", nullptr, lift_opset, kAll, kImp, kImp, true,
@@ -37,6 +39,8 @@ constexpr PassRow kRows[] = {
      "what control flow does is known: plain nodes have gradients, kernels and 16-bit forms"},
     {"lower-ops", lower_ops, nullptr, kAll, kImp, kImp, true,
      "composite ops become simple ones: one gradient rule and one kernel for each of these"},
+    {"expand-gradients", expand_gradients, nullptr, kAll, kImp, kImp, false,
+     "a Gradient in the graph is differentiated once its forward nodes have rules"},
     {"fold-constants", fold_constants, nullptr, kAll, kImp, kImp, false,
      "the shape arithmetic of exporters disappears"},
     {"canonicalize", canonicalize, nullptr, kAll, kImp, kImp, false,

@@ -36,6 +36,8 @@ struct GoldenRow {
 
 const GoldenRow kRows[] = {
     {"adopt-training", Sides::kRuns},
+    {"bind-gradients", Sides::kRuns},
+    {"expand-gradients", Sides::kRuns},
     {"inline-functions", Sides::kCalls},
     {"lift-opset", Sides::kForms},
     {"bind-dims", Sides::kExact},
