@@ -46,6 +46,23 @@ std::vector<std::string> names_of(const Graph& graph, NodeId node, std::string_v
       .at(place_of(graph, node));
 }
 
+/// Operands are there, and no more results than xs. Gives the number of variables.
+size_t check_form(const Graph& graph, NodeId node) {
+  const size_t wanted = names_of(graph, node, "xs").size();
+  const auto inputs = graph.inputs(node);
+  const bool absent =
+      std::any_of(inputs.begin(), inputs.end(), [](ValueId input) { return !input.valid(); });
+  if (wanted == 0 || absent || graph.outputs(node).size() > wanted) {
+    throw Error(ErrorCode::kModel, "Gradient has the wrong form")
+        .at(place_of(graph, node))
+        .expected("xs, an operand for each of xs and zs, and a result for each of xs",
+                  absent ? "an operand that is left out"
+                         : std::to_string(wanted) + " xs and " +
+                               std::to_string(graph.outputs(node).size()) + " results");
+  }
+  return wanted + names_of(graph, node, "zs").size();
+}
+
 // --- bind ----------------------------------------------------------------------------------------
 
 /// The value that a Gradient names; in the region of the node.
@@ -60,12 +77,8 @@ ValueId named_value(const Graph& graph, NodeId node, const std::string& name) {
 }
 
 bool bind(Graph& graph, NodeId node) {
+  check_form(graph, node);
   std::vector<std::string> names = names_of(graph, node, "xs");
-  if (names.empty()) {
-    throw Error(ErrorCode::kModel, "Gradient names no value to differentiate by")
-        .at(place_of(graph, node))
-        .expected("xs", "none");
-  }
   const std::vector<std::string> zs = names_of(graph, node, "zs");
   names.insert(names.end(), zs.begin(), zs.end());
   const size_t operands = graph.inputs(node).size();
@@ -104,7 +117,8 @@ class Expansion {
   Expansion(Graph& graph, NodeId node, const InferNode& infer)
       : graph_(graph), node_(node), infer_(infer) {
     const auto inputs = graph.inputs(node);
-    count_ = inputs.size() / 2;
+    count_ = check_form(graph, node);
+    if (inputs.size() != 2 * count_ + 1) refuse(graph, node, "is not bound (bind-gradients)");
     wanted_ = names_of(graph, node, "xs").size();
     at_.assign(inputs.begin(), inputs.begin() + static_cast<ptrdiff_t>(count_));
     named_.assign(inputs.begin() + static_cast<ptrdiff_t>(count_), inputs.end() - 1);
@@ -204,7 +218,16 @@ class Expansion {
     for (NodeId node : nodes_before()) {
       if (node.index >= first) copies.push_back(node);
     }
+    for (NodeId node : copies) infer_again(node);
     return copies;
+  }
+
+  /// The operands may have other shapes than what they stand for.
+  void infer_again(NodeId node) {
+    for (ValueId output : graph_.outputs(node)) {
+      if (output.valid()) graph_.value(output).type = ValueType{};
+    }
+    infer_(graph_, node);
   }
 
   /// Gives the name and the uses of a result to the gradient; zeros where y does not depend on x.
