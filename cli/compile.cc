@@ -100,6 +100,7 @@ void override_training(const CLI::App& verb, const CompileArguments& a, TrainOpt
   override_with(verb, "--force-training", f.force_training, t.force_training);
   override_with(verb, "--trainable", f.trainable, t.trainable);
   override_with(verb, "--freeze", f.frozen, t.frozen);
+  override_with(verb, "--tie", f.tied, t.tied);
   for (const std::string& pattern : a.no_decay) {
     t.optimizer.groups.push_back({pattern, 0.0f, std::nullopt});
   }
@@ -314,6 +315,9 @@ void add_train_flags(CLI::App* verb, CompileArguments& a) {
   verb->add_option("--accumulate", t.accumulation, "micro-batches per update (default: 1)");
   verb->add_option("--trainable", t.trainable, "parameters to train (RE2, whole name)")->take_all();
   verb->add_option("--freeze", t.frozen, "parameters to leave alone (RE2, whole name)")->take_all();
+  verb->add_option("--tie", t.tied,
+                   "A=B: initializers of equal contents, or transposed, that are one parameter")
+      ->take_all();
   verb->add_flag("--force-training", t.force_training,
                  "train BatchNormalization and Dropout exported for inference");
   verb->add_option("--seed", t.seed, "seed of drawn parameters and dropout (default: 0)");

@@ -85,7 +85,9 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
 int run(const RunArguments& arguments) {
   check_device(arguments.device);
   progress_mode_from_name(arguments.progress);
-  Model model = import_model(arguments.artifact, import_options(arguments.import));
+  Model model =
+      adopt_training_info(import_model(arguments.artifact, import_options(arguments.import)),
+                          static_cast<int64_t>(arguments.seed));
   const BoundInputs bound = bind_inputs(model, arguments);
   check_kernels(arguments.kernels);
   check_export(arguments.export_file);

@@ -164,7 +164,8 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
       throw Error(ErrorCode::kUnsupported,
                   fmt::format("input \"{}\" has no dim for the batch", value.name))
           .at({model.source, {}, {}})
-          .expected("a tensor whose first dim counts samples", to_string(value.type));
+          .expected("a tensor whose first dim counts samples", to_string(value.type))
+          .hint("a number that all steps share is an initializer, not an input");
     }
     add_batch_dim(value, bound.dims, source);
   }

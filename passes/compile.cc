@@ -10,6 +10,7 @@
 #include "compiler/ops/operator.h"
 #include "passes/canonical/bind_dims.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/foreign/training_info.h"
 
 namespace halfnote {
 namespace {
@@ -59,10 +60,22 @@ void refuse_compiled(const Model& model) {
       .hint("compile the model that this was made from, or one that halfnote run exported");
 }
 
+/// A step that came with the model is run as it is: precision and optimizer are its own.
+void refuse_foreign_step(const Model& model) {
+  if (!has_foreign_step(model)) return;
+  throw Error(ErrorCode::kUnsupported, "the model has a training step of its own (training_info)")
+      .at({model.source, {}, {}})
+      .expected("a forward model", std::to_string(model.training.size()) + " step(s)")
+      .hint(
+          "`halfnote run` trains it as it is; for mixed precision take training_info out, and "
+          "compile the forward graph");
+}
+
 }  // namespace
 
 CompileResult compile(Model model, const CompileOptions& options, EvaluateConstants evaluate) {
   refuse_compiled(model);
+  refuse_foreign_step(model);
   check_dim_names(model.graph, options.dims);
   CompileResult result;
   PassContext context{options, infer_node, std::move(evaluate), result.remarks, {}};

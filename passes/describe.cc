@@ -82,6 +82,7 @@ void add_train(Json& json, const TrainOptions& train) {
   if (!train.loss_input.empty()) json["loss_input"] = train.loss_input;
   if (!train.trainable.empty()) json["trainable"] = train.trainable;
   if (!train.frozen.empty()) json["freeze"] = train.frozen;
+  if (!train.tied.empty()) json["tie"] = train.tied;
   json["force_training"] = train.force_training;
   json["optimizer"] = optimizer_json(train.optimizer);
   json["huber_delta"] = train.huber_delta;

@@ -103,6 +103,7 @@ struct TrainOptions {
   std::vector<std::string>
       trainable;                    // RE2 on initializer names; empty: all that look like weights
   std::vector<std::string> frozen;  // RE2, taken away again
+  std::vector<std::string> tied;    // A=B: two initializers that are one parameter
   bool force_training = false;
   Optimizer optimizer;
   int64_t accumulation = 1;  // micro-batches per applied step

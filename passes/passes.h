@@ -8,12 +8,15 @@ namespace halfnote {
 
 // foreign/: training graphs by others -> our training model
 bool adopt_training(Model& model, PassContext& context);
+bool bind_gradients(Model& model, PassContext& context);
+bool expand_gradients(Graph& graph, PassContext& context);
 
 // canonical/: any ONNX model -> op-set 23, typed, folded, without dead or repeated nodes
 bool inline_functions(Model& model, PassContext& context);
 bool lift_opset(Model& model, PassContext& context);
 bool bind_dims(Graph& graph, PassContext& context);
 bool choose_trainable(Model& model, PassContext& context);
+bool tie_weights(Model& model, PassContext& context);
 bool widen_weights(Model& model, PassContext& context);
 bool infer_shapes(Graph& graph, PassContext& context);
 bool flatten_control(Graph& graph, PassContext& context);

@@ -181,6 +181,7 @@ class TomlReader {
             {"label_smoothing", into(t.label_smoothing)},
             {"trainable", into(t.trainable)},
             {"freeze", into(t.frozen)},
+            {"tie", into(t.tied)},
             {"force_training", into(t.force_training)},
             {"accumulate", into(t.accumulation)},
             {"micro_batch", into(t.micro_batch)},

@@ -45,7 +45,12 @@ class Lifter {
 
   /// Says whether a node changed. What cannot be lifted is noted in the problems.
   bool run() {
-    for (NodeId node : graph_.all_nodes()) {
+    const std::vector<NodeId> nodes = graph_.all_nodes();
+    types_wanted_ =
+        from_ != kOpsetVersion || std::any_of(nodes.begin(), nodes.end(), [&](NodeId n) {
+          return find_foreign_op(graph_.node(n)) != nullptr;
+        });
+    for (NodeId node : nodes) {
       if (!graph_.node(node).alive) continue;
       if (find_foreign_op(graph_.node(node)) != nullptr) {
         lift_foreign(node);
@@ -53,9 +58,10 @@ class Lifter {
       }
       if (!graph_.node(node).domain.empty()) {
         check_domain(node);
+        if (types_wanted_) try_infer_ours(node);
         continue;
       }
-      if (from_ != kOpsetVersion) try_infer(node);
+      if (types_wanted_) try_infer(node);
       lift(node);
       if (from_ != kOpsetVersion && graph_.node(node).alive) infer_newer(node);
     }
@@ -67,6 +73,15 @@ class Lifter {
   void try_infer(NodeId node) {
     try {
       infer_with_schema(graph_, node, from_);
+    } catch (const Error&) {
+      return;
+    }
+  }
+
+  /// The same for an op of another domain whose row knows its types.
+  void try_infer_ours(NodeId node) {
+    try {
+      context_.infer(graph_, node);
     } catch (const Error&) {
       return;
     }
@@ -166,6 +181,7 @@ class Lifter {
   PassContext& context_;
   const int64_t from_;
   UnsupportedOps& problems_;
+  bool types_wanted_ = false;  // by the rewrites of older op-sets, and of foreign ops
   bool changed_ = false;
 };
 
@@ -226,8 +242,6 @@ void add_missing_gradients(Model& model, PassContext& context, int64_t from,
 
 bool lift_opset(Model& model, PassContext& context) {
   const int64_t from = default_opset(model);
-  // Our own artifacts are op-set 23 and hold training steps; there is nothing to lift in them.
-  if (from == kOpsetVersion && model.is_training()) return false;
   UnsupportedOps problems;
   bool changed = false;
   const auto lift = [&](Graph& graph) { changed |= Lifter(graph, context, from, problems).run(); };

@@ -58,12 +58,13 @@ std::vector<Accumulator> accumulators_of(const Graph& graph) {
 void refuse_settings(const CompileOptions& options) {
   const TrainOptions& train = options.train;
   const bool loss = !train.loss.empty() || !train.loss_outputs.empty() || !train.loss_input.empty();
-  const bool choice = !train.trainable.empty() || !train.frozen.empty() || train.force_training;
+  const bool choice = !train.trainable.empty() || !train.frozen.empty() || !train.tied.empty() ||
+                      train.force_training;
   if (!loss && !choice) return;
   throw Error(ErrorCode::kUsage, "an ONNX Runtime training artifact has its loss and its gradients")
-      .expected("no --loss…, --trainable, --freeze or --force-training",
+      .expected("no --loss…, --trainable, --freeze, --tie or --force-training",
                 loss ? "--loss, --loss-output or --loss-input"
-                     : "--trainable, --freeze or --force-training")
+                     : "--trainable, --freeze, --tie or --force-training")
       .hint("generate the artifact with other requires_grad, or compile the forward model");
 }
 

@@ -81,8 +81,6 @@ constexpr std::string_view kTrainer =
     "onnxruntime-training 1.19.2, or compile the forward model";
 constexpr std::string_view kModule =
     "calls back into Python (ORTModule); export the forward model with torch.onnx";
-constexpr std::string_view kGradient =
-    "asks for a gradient inside the graph; compile the forward model, halfnote differentiates it";
 constexpr std::string_view kGist = "compressed activations; export without memory optimizations";
 
 // Ordered by domain and name.
@@ -94,7 +92,6 @@ constexpr ForeignOp kOps[] = {
     {"", "SparseSoftmaxCrossEntropyGrad", sparse_softmax_cross_entropy_grad},
     {kPreview, "Adagrad", preview_adagrad},
     {kPreview, "Adam", preview_adam},
-    {kPreview, "Gradient", nullptr, kGradient},
     {kPreview, "Momentum", preview_momentum},
     {kMs, "ATen", nullptr, kModule},
     {kMs, "AdamOptimizer", nullptr, kTrainer},

@@ -10,8 +10,10 @@
 #include "compiler/onnx/import.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/kernel.h"
+#include "passes/canonical/infer_shapes.h"
 #include "passes/device/emit_step.h"
 #include "passes/foreign/ort_artifact.h"
+#include "passes/foreign/training_info.h"
 #include "passes/precision/to_f32.h"
 #include "passes/train/step.h"
 #include "passes/unsupported.h"
@@ -139,6 +141,22 @@ CompileResult compile_model(Model model, const CompileOptions& options) {
               });
   tell_missing_kernels(result);
   return result;
+}
+
+Model adopt_training_info(Model model, int64_t seed) {
+  if (!has_foreign_step(model)) return model;
+  CompileOptions options;
+  options.train.seed = seed;
+  std::vector<Remark> remarks;
+  PassContext context{options,
+                      infer_node,
+                      [](const Graph& graph, NodeId node, const std::vector<Tensor>& inputs) {
+                        return evaluate_node(graph, node, inputs);
+                      },
+                      remarks,
+                      {}};
+  adopt_foreign_step(model, context);
+  return model;
 }
 
 CompileResult compile_file(const std::filesystem::path& file, const CompileOptions& options,

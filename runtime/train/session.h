@@ -27,6 +27,12 @@ CompileResult compile_file(const std::filesystem::path& file, const CompileOptio
 /// The same for a model in memory.
 CompileResult compile_model(Model model, const CompileOptions& options);
 
+/// Makes a model with a `training_info` that others wrote ready for a Session: its initialization
+/// is evaluated (`seed`: of random nodes that have none), its graphs are brought to canonical form.
+/// Other models are given back as they are. Throws Error(kUnsupported) with the reason for a step
+/// that cannot be run.
+Model adopt_training_info(Model model, int64_t seed);
+
 struct SessionOptions {
   int threads = 0;                      // 0: all cores
   std::string kernels;                  // only kernels whose name starts with this (`reference`)

@@ -238,6 +238,11 @@ void Trainer::report(const StepResult& result, double data_wait, Progress& progr
   progress.update(report);
 }
 
+int64_t Trainer::applied_updates() const {
+  const bool counted = session_.state().find(kAppliedStep) != nullptr;
+  return counted ? session_.applied_steps() : position_.step - position_.skipped;
+}
+
 void Trainer::log_step(const StepResult& result, Progress& progress) {
   const bool skipped = result.updated && !result.finite;
   const bool regular = position_.step == 1 || position_.step % options_.log_every == 0;
@@ -251,7 +256,7 @@ void Trainer::log_step(const StepResult& result, Progress& progress) {
   }
   if (guarded_ && result.updated) line.push_back({"finite", result.finite});
   line.push_back({"skipped", position_.skipped});
-  line.push_back({"applied", session_.applied_steps()});
+  line.push_back({"applied", applied_updates()});
   if (result.learning_rate) line.push_back({"lr", *result.learning_rate});
   if (result.grad_norm) line.push_back({"grad_norm", *result.grad_norm});
   line.push_back({"samples_per_second", progress.samples_per_second()});
@@ -358,7 +363,7 @@ TrainResult Trainer::run(Progress& progress) {
       evaluator_ == nullptr || !options_.evaluate_at_end || position_.evaluated == position_.step;
   result_.stopped = position_.step < total_steps() || !evaluated;
   result_.steps = position_.step;
-  result_.applied = session_.applied_steps();
+  result_.applied = applied_updates();
   refuse_idle_run();
   result_.skipped = position_.skipped;
   result_.step_seconds = median({step_seconds_.begin(), step_seconds_.end()});

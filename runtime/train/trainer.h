@@ -92,6 +92,8 @@ class Trainer {
                       const Batch& batch);
   /// Ends the run at an overflow at the minimum of the loss scale, if the policy says so.
   void check_floor(const StepResult& result, const Batch& batch);
+  /// Of the whole run; a step that others wrote has no counter, and skips nothing.
+  int64_t applied_updates() const;
   void refuse_idle_run();
   void count_accuracy(const Batch& batch);
   void log_step(const StepResult& result, Progress& progress);

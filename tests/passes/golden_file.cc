@@ -59,6 +59,7 @@ const std::map<std::string, Setter>& setters() {
       {"loss_input", [](O& o, const S& v) { o.train.loss_input = v; }},
       {"trainable", [](O& o, const S& v) { o.train.trainable.push_back(v); }},
       {"frozen", [](O& o, const S& v) { o.train.frozen.push_back(v); }},
+      {"tied", [](O& o, const S& v) { o.train.tied.push_back(v); }},
       {"force_training", [](O& o, const S& v) { o.train.force_training = on(v); }},
       {"accumulation", [](O& o, const S& v) { o.train.accumulation = std::stoll(v); }},
       {"seed", [](O& o, const S& v) { o.train.seed = std::stoll(v); }},

@@ -36,10 +36,13 @@ struct GoldenRow {
 
 const GoldenRow kRows[] = {
     {"adopt-training", Sides::kRuns},
+    {"bind-gradients", Sides::kRuns},
+    {"expand-gradients", Sides::kRuns},
     {"inline-functions", Sides::kCalls},
     {"lift-opset", Sides::kForms},
     {"bind-dims", Sides::kExact},
     {"choose-trainable", Sides::kExact},
+    {"tie-weights", Sides::kExact, 0, Again::kNotMeant},  // what --tie named is gone
     {"widen-weights", Sides::kExact},
     {"infer-shapes", Sides::kExact},
     {"flatten-control", Sides::kExact},

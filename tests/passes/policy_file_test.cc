@@ -52,6 +52,7 @@ const char* const kPolicies[] = {
     "[train]\nloss_input = \"i\"",
     "[train]\ntrainable = [\"w\"]",
     "[train]\nfreeze = [\"w\"]",
+    "[train]\ntie = [\"a=b\"]",
     "[train]\nforce_training = true",
     "[train]\naccumulate = 4",
     "[train]\nseed = 5",

@@ -43,6 +43,12 @@ void collect_reads(const onnx::NodeProto& node, Names& names) {
     if (attribute.has_g()) collect_captures(attribute.g(), names);
     for (const auto& graph : attribute.graphs()) collect_captures(graph, names);
   }
+  // The one op that refers to values by attributes: what it differentiates must stand before it.
+  if (node.op_type() != "Gradient" || node.domain() != "ai.onnx.preview.training") return;
+  for (const auto& attribute : node.attribute()) {
+    if (!attribute.s().empty()) names.push_back(attribute.s());
+    for (const std::string& name : attribute.strings()) names.push_back(name);
+  }
 }
 
 struct Dependencies {

@@ -19,7 +19,8 @@ using NodeSpan = std::span<const onnx::NodeProto* const>;
 /// nodes of a cycle.
 std::vector<int> topological_order(NodeSpan nodes);
 
-/// The names that a node reads from around it: its inputs, and what its subgraphs capture.
+/// The names that a node reads from around it: its inputs, what its subgraphs capture, and what a
+/// Gradient of ai.onnx.preview.training differentiates.
 std::vector<std::string> read_names(const onnx::NodeProto& node);
 
 /// What a message calls a node: its name, or that of its first result.

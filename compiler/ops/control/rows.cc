@@ -162,7 +162,7 @@ std::vector<OperatorRow> sampling() {
   };
 }
 
-/// ONNX's own training ops: known, so that a model that has them is refused by their names.
+/// ONNX's own training ops, which passes/foreign/ writes in others.
 OperatorRow training(std::string_view name, Legality legality, std::string_view note) {
   return {.domain = "ai.onnx.preview.training",
           .name = name,
@@ -172,11 +172,23 @@ OperatorRow training(std::string_view name, Legality legality, std::string_view 
           .note = note};
 }
 
+/// A gradient has the type of what it is taken by: the first operands, one a result.
+std::vector<ValueType> types_of_gradients(const Graph& graph, NodeId node) {
+  std::vector<ValueType> types;
+  for (size_t i = 0; i < graph.outputs(node).size(); ++i) {
+    const ValueId x = graph.input(node, i);
+    types.push_back(x.valid() ? graph.value(x).type : ValueType{});
+  }
+  return types;
+}
+
 std::vector<OperatorRow> training_ops() {
+  OperatorRow gradient = training("Gradient", {1, 0}, "names the values it differentiates");
+  gradient.infer = types_of_gradients;
   return {
       training("Adagrad", {}, "sums of squares"),
       training("Adam", {}, "epsilon before bias correction, unlike PyTorch"),
-      training("Gradient", {1, 0}, "names the values it differentiates"),
+      gradient,
       training("Momentum", {}, "standard or nesterov"),
   };
 }

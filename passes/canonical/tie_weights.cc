@@ -1,0 +1,271 @@
+// tie_weights: makes one parameter of two initializers that hold the same weight (exporters split
+// tied weights in two, one of them often transposed).
+//
+//   --tie emb=head     (x) => <float[5,2] emb, float[2,5] head>     h = Gather (emb, x)
+//                                                                   y = MatMul (h, head)
+//   ──▶                <float[5,2] emb>      head = Transpose (emb)
+//                                            h = Gather (emb, x)    y = MatMul (h, head)
+//
+// Exact: the values are compared bit for bit, others are an error. The first of the two names
+// stays; autodiff sums the gradients of all uses. The parameter is trained where either was chosen.
+// Without the flag, float matrices of some size with equal contents that would be trained apart are
+// named in a warning: one pass over the bytes of those whose corners agree, nothing is copied.
+// Leaves alone: what the flag does not name, models that are compiled for inference.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+
+#include "base/error.h"
+#include "compiler/ir/builder.h"
+#include "compiler/ir/hash.h"
+#include "passes/passes.h"
+
+namespace halfnote {
+namespace {
+
+/// Smaller tensors are equal by chance, or because they were initialized alike.
+constexpr int64_t kMinNamedElements = 256;
+constexpr size_t kMaxNamed = 4;  // partners that one warning names
+
+enum class Likeness : uint8_t { kNone, kEqual, kTransposed };
+
+/// Calls `visit` with an unsigned number as wide as an element of the tensor.
+template <class Visit>
+auto with_bits(const Tensor& tensor, Visit&& visit) {
+  switch (tensor.byte_size() / static_cast<size_t>(tensor.size())) {
+    case 1:
+      return visit(uint8_t{});
+    case 2:
+      return visit(uint16_t{});
+    case 4:
+      return visit(uint32_t{});
+    default:
+      return visit(uint64_t{});
+  }
+}
+
+template <class Bits>
+Bits bits_at(const Tensor& tensor, int64_t index) {
+  Bits bits;
+  std::memcpy(&bits, tensor.bytes() + static_cast<size_t>(index) * sizeof bits, sizeof bits);
+  return bits;
+}
+
+bool is_transposed(const Tensor& a, const Tensor& b) {
+  const int64_t rows = a.shape()[0], columns = a.shape()[1];
+  return with_bits(a, [&](auto width) {
+    using Bits = decltype(width);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) {
+        if (bits_at<Bits>(a, r * columns + c) != bits_at<Bits>(b, c * rows + r)) return false;
+      }
+    }
+    return true;
+  });
+}
+
+bool fits_transposed(const Tensor& a, const Tensor& b) {
+  return a.shape().size() == 2 && b.shape().size() == 2 && a.shape()[0] == b.shape()[1] &&
+         a.shape()[1] == b.shape()[0];
+}
+
+Likeness likeness(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || a.size() != b.size()) return Likeness::kNone;
+  if (identical(a, b)) return Likeness::kEqual;
+  if (a.size() == 0 || !fits_transposed(a, b)) return Likeness::kNone;
+  return is_transposed(a, b) ? Likeness::kTransposed : Likeness::kNone;
+}
+
+/// What a matrix and its transpose have in common, without reading them: type, extents, corners.
+std::tuple<DType, Shape, uint64_t, uint64_t> frame_of(const Tensor& tensor) {
+  Shape shape = tensor.shape();
+  if (shape.size() == 2) std::sort(shape.begin(), shape.end());
+  return with_bits(tensor, [&](auto width) {
+    using Bits = decltype(width);
+    return std::tuple(tensor.dtype(), shape, uint64_t{bits_at<Bits>(tensor, 0)},
+                      uint64_t{bits_at<Bits>(tensor, tensor.size() - 1)});
+  });
+}
+
+/// A hash of the elements in any order; 0 where all are the same (a matrix of zeros is like any
+/// other).
+uint64_t hash_of_elements(const Tensor& tensor) {
+  return with_bits(tensor, [&](auto width) {
+    using Bits = decltype(width);
+    const Bits first = bits_at<Bits>(tensor, 0);
+    uint64_t sum = 0;
+    bool uniform = true;
+    for (int64_t i = 0; i < tensor.size(); ++i) {
+      const Bits bits = bits_at<Bits>(tensor, i);
+      uniform &= bits == first;
+      sum += hash_mix(bits, 1);
+    }
+    return uniform ? uint64_t{0} : sum | 1;
+  });
+}
+
+class Tying {
+ public:
+  Tying(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
+
+  bool run() {
+    for (const std::string& pair : context_.options.train.tied) tie(pair);
+    name_split_weights();
+    return !context_.options.train.tied.empty();
+  }
+
+ private:
+  void tie(const std::string& pair) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) {
+      throw Error(ErrorCode::kUsage, "--tie takes two names").expected("A=B", "\"" + pair + "\"");
+    }
+    const ValueId kept = weight(pair.substr(0, equals)), other = weight(pair.substr(equals + 1));
+    if (kept == other) {
+      throw Error(ErrorCode::kUsage, "--tie takes two names").expected("A=B", "\"" + pair + "\"");
+    }
+    const Tensor a = graph_.value(kept).tensor, b = graph_.value(other).tensor;
+    const Likeness like = likeness(a, b);
+    if (like == Likeness::kNone) refuse(kept, other);
+    choose(kept, other);
+    const std::string name = graph_.value(other).name;
+    replace(kept, other, like);
+    merged_.emplace(name, graph_.value(kept).name);
+    context_.note(graph_.value(kept).name,
+                  std::string("is one parameter with ") + name +
+                      (like == Likeness::kTransposed ? ", which is its transpose" : ""));
+  }
+
+  ValueId weight(const std::string& name) const {
+    const auto merged = merged_.find(name);
+    if (merged != merged_.end()) {
+      throw Error(ErrorCode::kUsage, "--tie names \"" + name + "\" twice")
+          .hint("it is one with " + merged->second + " already: tie others to that");
+    }
+    std::vector<std::string> names;
+    for (ValueId id : graph_.initializers()) {
+      if (is_float(graph_.value(id).type.dtype)) names.push_back(graph_.value(id).name);
+    }
+    if (std::find(names.begin(), names.end(), name) != names.end()) return graph_.find(name);
+    const std::string_view near = closest(name, names);
+    throw Error(ErrorCode::kUsage, "--tie names no float initializer")
+        .expected("a name of the model", "\"" + name + "\"")
+        .hint(near.empty() ? "`halfnote inspect` lists the initializers"
+                           : "did you mean " + std::string(near) + "?");
+  }
+
+  [[noreturn]] void refuse(ValueId kept, ValueId other) const {
+    const Value &a = graph_.value(kept), &b = graph_.value(other);
+    const bool fits = a.type.dtype == b.type.dtype &&
+                      (a.tensor.shape() == b.tensor.shape() || fits_transposed(a.tensor, b.tensor));
+    throw Error(ErrorCode::kUsage, "--tie " + a.name + "=" + b.name + ": the " +
+                                       (fits ? "values differ" : "types or shapes differ"))
+        .expected("equal contents, or one the transpose of the other",
+                  to_string(a.type) + " and " + to_string(b.type))
+        .hint(fits ? "weights that were trained apart are two weights: leave them so" : "");
+  }
+
+  /// One parameter is trained or not.
+  void choose(ValueId kept, ValueId other) {
+    Value& a = graph_.value(kept);
+    const Value& b = graph_.value(other);
+    if (a.trainable != b.trainable && !context_.options.train.frozen.empty()) {
+      throw Error(ErrorCode::kUsage,
+                  "--tie " + a.name + "=" + b.name + ": one is frozen, the other trained")
+          .expected("both or none", (a.trainable ? b.name : a.name) + " frozen")
+          .hint("--freeze both names, or neither");
+    }
+    a.trainable |= b.trainable;
+  }
+
+  /// Gives the uses of `other` to `kept`, or to its transpose, which takes the name.
+  void replace(ValueId kept, ValueId other, Likeness like) {
+    const NodeId first = graph_.first(graph_.main());
+    Builder b(graph_, first.valid() ? graph_.before(first) : graph_.end(), context_.infer);
+    const auto uses = graph_.uses(other);
+    const bool shown =
+        !std::all_of(uses.begin(), uses.end(), [](const Use& u) { return u.by_node(); });
+    ValueId value = kept;
+    if (like == Likeness::kTransposed)
+      value = b.transpose(b.value(kept), {1, 0}).id;
+    else if (shown)
+      value = b.op("Identity", {b.value(kept)}).id;  // an output keeps its name
+    const std::string name = graph_.value(other).name;
+    graph_.replace_uses(other, value);
+    graph_.remove_value(other);
+    if (value == kept) return;
+    graph_.rename(value, name);
+    graph_.node(graph_.value(value).producer).name = name;
+  }
+
+  void name_split_weights() {
+    std::map<std::tuple<DType, Shape, uint64_t, uint64_t>, std::vector<ValueId>> frames;
+    for (ValueId id : graph_.initializers()) {
+      const Value& value = graph_.value(id);
+      const bool large =
+          value.tensor.shape().size() >= 2 && value.tensor.size() >= kMinNamedElements;
+      if (value.trainable && large) frames[frame_of(value.tensor)].push_back(id);
+    }
+    std::map<ValueId, std::vector<ValueId>> split;
+    for (const auto& [frame, values] : frames) {
+      if (values.size() > 1) find_equal(values, split);
+    }
+    for (const auto& [kept, others] : split) warn(kept, others);
+  }
+
+  /// Adds the values of the list that are equal, by the first of them.
+  void find_equal(const std::vector<ValueId>& values,
+                  std::map<ValueId, std::vector<ValueId>>& split) const {
+    std::map<uint64_t, std::vector<ValueId>> firsts;
+    for (ValueId id : values) {
+      const Tensor& tensor = graph_.value(id).tensor;
+      const uint64_t hash = hash_of_elements(tensor);
+      if (hash == 0) continue;
+      std::vector<ValueId>& candidates = firsts[hash];
+      const auto same = std::find_if(candidates.begin(), candidates.end(), [&](ValueId first) {
+        return likeness(graph_.value(first).tensor, tensor) != Likeness::kNone;
+      });
+      if (same == candidates.end())
+        candidates.push_back(id);
+      else
+        split[*same].push_back(id);
+    }
+  }
+
+  void warn(ValueId kept, const std::vector<ValueId>& others) const {
+    const std::string& name = graph_.value(kept).name;
+    std::string names, flags;
+    for (size_t i = 0; i < std::min(others.size(), kMaxNamed); ++i) {
+      const std::string& other = graph_.value(others[i]).name;
+      names += (i == 0 ? "" : ", ") + other;
+      flags += " --tie " + name + "=" + other;
+    }
+    if (others.size() > kMaxNamed) {
+      names += " and " + std::to_string(others.size() - kMaxNamed) + " more";
+      flags += " …";
+    }
+    context_.warn(name,
+                  "has the values of " + names +
+                      ", and they are trained apart; if the exporter split one weight:" + flags);
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  std::map<std::string, std::string> merged_;  // the name that went -> the one that stays
+};
+
+}  // namespace
+
+bool tie_weights(Model& model, PassContext& context) {
+  const bool asked = !context.options.train.tied.empty();
+  if (context.options.inference_only || model.is_training()) {
+    if (!asked) return false;
+    throw Error(ErrorCode::kUsage, "--tie makes one parameter of two, for training")
+        .expected("a forward model to train",
+                  model.is_training() ? "a training model" : "--inference");
+  }
+  return Tying(model.graph, context).run();
+}
+
+}  // namespace halfnote
