@@ -26,7 +26,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFooter =
     "Data: mnist:DIR, cifar10:DIR, cifar100:DIR, FILE.npz, or NAME=FILE.npy,… one file a field.\n"
-    "A field goes to the input of its name, the rest in order; --map says otherwise. The formats\n"
+    "A field goes to the input of its name, the rest in order; --map says otherwise. Its first\n"
+    "dim counts samples, of which a step takes --batch, unless the input is named by --whole, is "
+    "a\n"
+    "scalar, or (without --whole) the first dims of the model's inputs are numbers that differ, "
+    "as\n"
+    "in a graph network: then every input is fed whole, and an epoch is one step. The formats\n"
     "with a test split are evaluated on it unless --eval-data names another set.\n"
     "Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 finish the step, save and exit with code 75; the same\n"
     "command with --resume goes on, bit-identical to a run that was not stopped.\n"
@@ -119,6 +124,10 @@ void add_data_flags(CLI::App* verb, RunArguments& a) {
   verb->add_option("--data", a.data, "training data")->required();
   verb->add_option("--eval-data", a.eval_data, "evaluation data");
   verb->add_option("--map", a.maps, "which field feeds an input: INPUT=FIELD")->take_all();
+  verb->add_option("--whole", a.whole,
+                   "an input without a dim for the batch: its field is fed whole in every step; "
+                   "all: every input")
+      ->take_all();
   verb->add_option("--normalize", a.normalize,
                    "MEAN,STD of float inputs, one number each or one a channel with slashes");
   verb->add_option("--resize", a.resize,

@@ -39,21 +39,6 @@ int64_t run_number(const std::string& folder, const std::string& name) {
   return code == std::errc() && end == folder.data() + folder.size() ? number : 0;
 }
 
-/// The first `limit` samples, sharing their bytes.
-Dataset take_first(const Dataset& data, int64_t limit) {
-  if (limit <= 0 || limit >= data.size()) return data;
-  std::vector<DataField> fields;
-  for (const DataField& field : data.fields()) {
-    Shape shape = field.data.shape();
-    shape[0] = limit;
-    const size_t bytes =
-        field.data.byte_size() / static_cast<size_t>(data.size()) * static_cast<size_t>(limit);
-    fields.push_back(
-        {field.name, Tensor(field.dtype(), std::move(shape), field.data.storage(), bytes)});
-  }
-  return Dataset(data.origin(), std::move(fields));
-}
-
 /// The numbers that the first dims of the inputs must have: from the artifact, from --dim.
 struct BatchSource {
   std::optional<int64_t> fixed, bound;
@@ -74,9 +59,59 @@ void add_batch_dim(const Value& input, const std::map<std::string, int64_t>& dim
   if (slot && *slot != *number) {
     throw Error(ErrorCode::kUsage, "the inputs do not agree on the batch size")
         .at({{}, input.name, {}})
-        .expected(std::to_string(*slot), std::to_string(*number));
+        .expected(std::to_string(*slot), std::to_string(*number))
+        .hint("--whole INPUT names an input without a dim for the batch");
   }
   slot = number;
+}
+
+/// Throws for an input whose rank is not known.
+void check_shapes(const Model& model) {
+  const Graph& graph = model.training.front().graph;
+  for (const ValueId input : graph.inputs()) {
+    const Value& value = graph.value(input);
+    if (value.type.is_tensor() && value.type.shape) continue;
+    throw Error(ErrorCode::kUnsupported, fmt::format("input \"{}\" takes no data", value.name))
+        .at({model.source, {}, {}})
+        .expected("a tensor of known rank", to_string(value.type));
+  }
+}
+
+/// Are all first dims numbers, and not all the same? Then none of them can be the batch.
+bool has_no_batch(const Graph& graph) {
+  std::set<int64_t> numbers;
+  for (const ValueId input : graph.inputs()) {
+    const SymbolicShape& shape = *graph.value(input).type.shape;
+    if (shape.empty()) continue;
+    if (!shape.front().known()) return false;
+    numbers.insert(shape.front().value);
+  }
+  return numbers.size() > 1;
+}
+
+/// The inputs that are fed whole: those of --whole, scalars, and without --whole all inputs of a
+/// model whose first dims cannot be a batch.
+std::set<std::string> whole_inputs(const Graph& graph, const std::vector<std::string>& given) {
+  std::vector<std::string_view> names;
+  for (const ValueId input : graph.inputs()) names.push_back(graph.value(input).name);
+  const bool all = std::find(given.begin(), given.end(), "all") != given.end() ||
+                   (given.empty() && has_no_batch(graph));
+  std::set<std::string> whole;
+  for (const ValueId input : graph.inputs()) {
+    const Value& value = graph.value(input);
+    if (all || value.type.shape->empty()) whole.insert(value.name);
+  }
+  for (const std::string& name : given) {
+    if (name == "all") continue;
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      const std::string_view near = closest(name, names);
+      throw Error(ErrorCode::kUsage, fmt::format("--whole {}: no such input", name))
+          .expected(fmt::format("all, {}", fmt::join(names, ", ")), name)
+          .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
+    }
+    whole.insert(name);
+  }
+  return whole;
 }
 
 /// The micro-batch that the artifact was compiled for (a DeepSpeed file says it), else our default.
@@ -94,7 +129,10 @@ int64_t choose_batch(const BatchSource& source, int64_t given, int64_t otherwise
   const auto refuse = [&](const char* who, int64_t wanted, int64_t got) {
     throw Error(ErrorCode::kUsage, fmt::format("{} has another batch size", who))
         .expected(std::to_string(wanted), std::to_string(got))
-        .hint("leave --batch out; a symbolic first dim in the model lets the run choose");
+        .hint(
+            "leave --batch out; a symbolic first dim in the model lets the run choose; an input "
+            "without a "
+            "batch is named by --whole");
   };
   if (source.fixed && given > 0 && given != *source.fixed)
     refuse("the artifact", *source.fixed, given);
@@ -157,20 +195,29 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
   BoundInputs bound;
   bound.dims = parse_dims(arguments.dims);
   check_dim_names(graph, bound.dims);
+  check_shapes(model);
+  const std::set<std::string> whole = whole_inputs(graph, arguments.whole);
   BatchSource source;
   for (const ValueId input : graph.inputs()) {
     const Value& value = graph.value(input);
+    if (whole.contains(value.name)) continue;
     if (!value.type.is_tensor() || !value.type.shape || value.type.shape->empty()) {
       throw Error(ErrorCode::kUnsupported,
                   fmt::format("input \"{}\" has no dim for the batch", value.name))
           .at({model.source, {}, {}})
           .expected("a tensor whose first dim counts samples", to_string(value.type))
-          .hint("a number that all steps share is an initializer, not an input");
+          .hint("a number that all steps share is an initializer, not an input; or --whole " +
+                value.name);
     }
     add_batch_dim(value, bound.dims, source);
   }
-  bound.batch = choose_batch(source, arguments.batch, default_batch(model));
-  bound.batch_is_fixed = source.fixed.has_value();
+  const bool batched = whole.size() < graph.inputs().size();
+  if (!batched && arguments.batch > 1) {
+    throw Error(ErrorCode::kUsage, "no input has a dim for the batch: all are fed whole")
+        .expected("no --batch", std::to_string(arguments.batch));
+  }
+  bound.batch = batched ? choose_batch(source, arguments.batch, default_batch(model)) : 1;
+  bound.batch_is_fixed = source.fixed.has_value() || !batched;
   for (const std::string& symbol : source.symbols) bound.dims[symbol] = bound.batch;
   for (const ValueId input : graph.inputs()) {
     const Value& value = graph.value(input);
@@ -179,7 +226,8 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
       const auto found = dim.known() ? bound.dims.end() : bound.dims.find(dim.symbol);
       if (found != bound.dims.end()) dim = Dim(found->second);
     }
-    bound.inputs.push_back({value.name, value.type.dtype, std::move(shape)});
+    bound.inputs.push_back(
+        {value.name, value.type.dtype, std::move(shape), whole.contains(value.name)});
   }
   return bound;
 }
@@ -189,10 +237,10 @@ RunData load_run_data(const RunArguments& arguments, std::span<const ModelInput>
   if (!arguments.normalize.empty()) parse_normalize(arguments.normalize, options);
   for (const std::string& map : arguments.maps) parse_input_names(map, options);
   options.resize = resize_from_name(arguments.resize);
+  options.limit = arguments.limit_samples;
   const DataSpec spec = parse_data_spec(arguments.data);
   const auto load = [&](const DataSpec& from, Split split) {
-    return InputMap(take_first(load_dataset(from, split), arguments.limit_samples), inputs,
-                    options);
+    return InputMap(load_dataset(from, split), inputs, options);
   };
   RunData data{load(spec, Split::kTrain), std::nullopt};
   if (!arguments.eval_data.empty()) {

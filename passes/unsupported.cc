@@ -34,12 +34,10 @@ struct Form {
 constexpr Form kNearestForms[] = {
     {"Bernoulli", "Dropout"},
     {"Compress", "Mul or Where with a mask"},
-    {"DeformConv", "GridSample and Conv"},
     {"FlexAttention", "Attention"},
     {"Hardmax", "Softmax"},
-    {"MaxRoiPool", "GridSample and MaxPool"},
+    {"MaxRoiPool", "RoiAlign"},
     {"NonMaxSuppression", "none: take it out of the model that is trained"},
-    {"RoiAlign", "GridSample and AveragePool"},
     {"Unique", "none: take it out of the model that is trained"},
     {"com.microsoft.Attention", "Attention of op-set 23"},
     {"com.microsoft.EmbedLayerNormalization", "Gather, Add and LayerNormalization"},

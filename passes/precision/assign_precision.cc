@@ -14,6 +14,7 @@
 //   5. what op-set 23 does not allow in that type, or what reads a constant that does not fit it
 //   (constants.h), however far it has been moved, goes back to f32, with a note in the report;
 //   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h).
+// A slot that is f32 whatever its node computes in (the biases of an LSTM) connects nothing.
 // A node that lowering made of an fp32 op, and its gradients, are f32 as that op is.
 // A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and
 // the scaler are f32. The decisions of the training step hold for the same nodes of the other
@@ -57,7 +58,7 @@ bool keep_f32(Graph& graph, PrecisionRules& rules) {
 class Colouring {
  public:
   Colouring(Graph& graph, RegionId region, PassContext& context, PrecisionRules& rules,
-            const UnfitValues& unfit)
+            const UnfitValues& unfit, const FixedSlots& fixed)
       : graph_(graph),
         region_(region),
         context_(context),
@@ -66,6 +67,7 @@ class Colouring {
                                                   : &like_preset(context.options.policy.like)),
         rules_(rules),
         unfit_(unfit),
+        fixed_(fixed),
         nodes_(graph.nodes(region)),
         colours_(graph.node_capacity()) {}
 
@@ -182,21 +184,28 @@ class Colouring {
     return found == decided.end() ? nullptr : &found->second;
   }
 
+  /// The producers that a node reads in the type it computes in, not through a slot that is f32
+  /// whatever both do.
   template <class Visit>
   void each_above(NodeId id, Visit&& visit) const {
-    for (ValueId input : graph_.inputs(id)) {
-      if (!is_f32(graph_, input)) continue;
-      const NodeId producer = graph_.value(input).producer;
-      if (producer.valid() && graph_.node(producer).region == region_) visit(producer);
+    const auto inputs = graph_.inputs(id);
+    for (uint32_t i = 0; i < inputs.size(); ++i) {
+      if (!is_f32(graph_, inputs[i])) continue;
+      if (fixed_.reads_f32({UseKind::kNodeInput, id.index, i})) continue;
+      const Value& value = graph_.value(inputs[i]);
+      const NodeId producer = value.producer;
+      if (!producer.valid() || fixed_.writes_f32(value)) continue;
+      if (graph_.node(producer).region == region_) visit(producer);
     }
   }
 
   template <class Visit>
   void each_below(NodeId id, Visit&& visit) const {
     for (ValueId output : graph_.outputs(id)) {
-      if (!is_f32(graph_, output)) continue;
+      if (!is_f32(graph_, output) || fixed_.writes_f32(graph_.value(output))) continue;
       for (const Use& use : graph_.uses(output)) {
-        if (use.by_node() && graph_.node(use.node()).region == region_) visit(use.node());
+        if (!use.by_node() || fixed_.reads_f32(use)) continue;
+        if (graph_.node(use.node()).region == region_) visit(use.node());
       }
     }
   }
@@ -340,7 +349,7 @@ class Colouring {
       const bool coloured = state(id).colour == Colour::kLow || state(id).colour == Colour::kF32;
       free[id.index] = coloured && !state(id).pinned && why_illegal(id).empty();
     }
-    for (const CostFlip& flip : refine_cost(graph_, low, free)) {
+    for (const CostFlip& flip : refine_cost(graph_, fixed_, low, free)) {
       set(flip.node, flip.low ? Colour::kLow : Colour::kF32,
           "cost: saves " + std::to_string(flip.saved_bytes) + " bytes of casts and traffic");
     }
@@ -385,6 +394,7 @@ class Colouring {
   const LikePreset* like_;
   PrecisionRules& rules_;
   const UnfitValues& unfit_;
+  const FixedSlots& fixed_;
   const std::vector<NodeId> nodes_;
   std::vector<State> colours_;
   std::map<std::string, std::string> wholes_;  // by node name
@@ -408,11 +418,12 @@ std::map<std::string, Precision> decisions_of(const Graph& graph) {
 bool colour(Graph& graph, PassContext& context, PrecisionRules& rules,
             const std::map<std::string, Precision>& decided) {
   const UnfitValues unfit(graph, context.options.policy.dtype);
+  const FixedSlots fixed(graph);
   const bool refine = context.options.policy.cost_refinement;
-  bool changed = Colouring(graph, graph.main(), context, rules, unfit).run(decided, refine);
+  bool changed = Colouring(graph, graph.main(), context, rules, unfit, fixed).run(decided, refine);
   for (NodeId id : graph.all_nodes()) {
     for (RegionId body : graph.subgraphs(id)) {
-      changed |= Colouring(graph, body, context, rules, unfit).run(decided, false);
+      changed |= Colouring(graph, body, context, rules, unfit, fixed).run(decided, false);
     }
   }
   return changed;

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/shape.h"
+#include "compiler/ops/operator.h"
 
 namespace halfnote {
 namespace {
@@ -12,18 +13,20 @@ constexpr int kMaxRounds = 8;
 
 class Cost {
  public:
-  Cost(const Graph& graph, std::vector<bool>& low) : graph_(graph), low_(low) {}
+  Cost(const Graph& graph, const FixedSlots& fixed, std::vector<bool>& low)
+      : graph_(graph), fixed_(fixed), low_(low) {}
 
   /// Bytes moved for one value under the present decisions.
   int64_t of_value(ValueId value) const {
     const Value& data = graph_.value(value);
     if (data.type.dtype != DType::kF32) return 0;
     const int64_t n = elements(data.type);
-    const bool made_low = data.producer.valid() && low_[data.producer.index];
+    const bool made_low =
+        data.producer.valid() && low_[data.producer.index] && !fixed_.writes_f32(data);
     bool want_low = false, want_f32 = false;
     int64_t reads = 0;
     for (const Use& use : graph_.uses(value)) {
-      const bool reader_low = use.by_node() && low_[use.node().index];
+      const bool reader_low = use.by_node() && low_[use.node().index] && !fixed_.reads_f32(use);
       (reader_low ? want_low : want_f32) = true;
       reads += n * (reader_low ? 2 : 4);
     }
@@ -52,14 +55,22 @@ class Cost {
   }
 
   const Graph& graph_;
+  const FixedSlots& fixed_;
   std::vector<bool>& low_;
 };
 
 }  // namespace
 
-std::vector<CostFlip> refine_cost(const Graph& graph, std::vector<bool> low,
-                                  const std::vector<bool>& free) {
-  const Cost cost(graph, low);
+FixedSlots::FixedSlots(const Graph& graph) : slots_(graph.node_capacity()) {
+  for (const NodeId id : graph.all_nodes()) {
+    const OperatorRow* row = find_operator(graph.node(id));
+    if (row != nullptr) slots_[id.index] = {row->fp32_inputs, row->fp32_outputs};
+  }
+}
+
+std::vector<CostFlip> refine_cost(const Graph& graph, const FixedSlots& fixed,
+                                  std::vector<bool> low, const std::vector<bool>& free) {
+  const Cost cost(graph, fixed, low);
   const std::vector<NodeId> nodes = graph.nodes();
   std::map<NodeId, int64_t> saved;
   const std::vector<bool> before = low;

@@ -25,8 +25,10 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 }  // namespace
 
-bool has_symbolic_batch(const Session& session) {
+bool has_symbolic_batch(const Session& session, const InputMap& map) {
   for (const auto& [name, type] : session.inputs()) {
+    const auto index = find_input(map, name);
+    if (index && map.is_whole(*index)) continue;
     if (!type.shape || type.shape->empty() || type.shape->front().known()) return false;
   }
   return true;
@@ -44,8 +46,7 @@ void check_classes(const Classification& kind, const Program& program, const Inp
   const auto scores = std::find_if(program.outputs.begin(), program.outputs.end(),
                                    [&](const ProgramOperand& o) { return o.name == kind.scores; });
   if (scores == program.outputs.end() || scores->shape.empty()) return;
-  Shape shape = map.sample_shape(labels);
-  shape.insert(shape.begin(), scores->shape[0]);
+  const Shape shape = map.batch_shape(labels, scores->shape[0]);
   const auto layout = score_layout(kind, scores->shape, shape);
   const DType stored = map.field(labels).dtype();
   if (!layout || !is_integer(stored)) return;
@@ -63,7 +64,7 @@ Evaluator::Evaluator(Session& session, InputMap map, int64_t batch)
     : session_(session),
       map_(std::move(map)),
       batch_(batch),
-      tail_(has_symbolic_batch(session) ? Tail::kShort : Tail::kPad) {
+      tail_(has_symbolic_batch(session, map_) ? Tail::kShort : Tail::kPad) {
   const Graph& graph = evaluation_graph(session);
   for (const ValueId input : graph.inputs()) {
     const std::string& name = graph.value(input).name;
@@ -83,11 +84,7 @@ Evaluator::Evaluator(Session& session, InputMap map, int64_t batch)
 
 std::vector<Shape> Evaluator::shapes(int64_t rows) const {
   std::vector<Shape> shapes;
-  for (const size_t input : order_) {
-    Shape shape = map_.sample_shape(input);
-    shape.insert(shape.begin(), rows);
-    shapes.push_back(std::move(shape));
-  }
+  for (const size_t input : order_) shapes.push_back(map_.batch_shape(input, rows));
   return shapes;
 }
 
@@ -104,10 +101,11 @@ void Evaluator::add_batch(const Batch& batch, Sums& sums) {
   std::vector<Tensor> inputs;
   for (const size_t input : order_) inputs.push_back(batch.inputs[input]);
   const std::vector<Tensor> outputs = session_.evaluate(inputs);
-  const bool padded = batch.count < batch.inputs[order_.front()].shape()[0];
+  const bool padded = batch.count < batch.rows;
   std::optional<ScoreCounts> counts;
   if (kind_) {
-    counts = count_scores(*kind_, outputs[kind_->output], batch.inputs[labels_], batch.count,
+    counts = count_scores(*kind_, outputs[kind_->output], batch.inputs[labels_],
+                          map_.rows_of(labels_, batch.count),
                           padded && kind_->plain_mean ? ScoreLoss::kCompute : ScoreLoss::kSkip);
   }
   sums.scored &= counts.has_value();
@@ -132,7 +130,7 @@ std::optional<EvaluationResult> Evaluator::run(const std::function<bool()>& stop
     if (stop && stop()) return std::nullopt;
     add_batch(batch, sums);
     result.samples += batch.count;
-    const bool padded = batch.count < batch.inputs[order_.front()].shape()[0];
+    const bool padded = batch.count < batch.rows;
     const bool plain = kind_ && kind_->plain_mean && sums.scored;
     if (padded && !plain) result.samples_without_loss += batch.count;
   }

@@ -25,8 +25,8 @@ struct EvaluationResult {
   double seconds = 0;
 };
 
-/// May inputs of this model come with any number of rows?
-bool has_symbolic_batch(const Session& session);
+/// May the inputs that are not whole come with any number of rows?
+bool has_symbolic_batch(const Session& session, const InputMap& map);
 
 class Evaluator {
  public:

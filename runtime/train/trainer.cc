@@ -85,9 +85,7 @@ int64_t Trainer::total_steps() const {
 void Trainer::plan() {
   std::vector<Shape> shapes;
   for (size_t i = 0; i < data_.size(); ++i) {
-    Shape shape = data_.sample_shape(i);
-    shape.insert(shape.begin(), options_.batch);
-    shapes.push_back(std::move(shape));
+    shapes.push_back(data_.batch_shape(i, options_.batch));
   }
   // Refuses a batch that the data cannot fill.
   Batcher(data_, {options_.batch, options_.seed, true, Tail::kDrop, 0, 0});
@@ -199,7 +197,7 @@ void Trainer::count_accuracy(const Batch& batch) {
   if (batch.start.sample == 0) position_.correct = position_.labels = 0;
   if (!kind_) return;
   const auto counts = count_scores(*kind_, session_.output(kind_->scores), batch.inputs[labels_],
-                                   batch.count, ScoreLoss::kSkip);
+                                   data_.rows_of(labels_, batch.count), ScoreLoss::kSkip);
   if (!counts) return;
   position_.correct += counts->top1;
   position_.labels += counts->labels;

@@ -107,6 +107,62 @@ TEST(Run, LimitSamplesTakesTheFirst) {
   EXPECT_THAT(outcome.out, HasSubstr("2 = 1 epochs of 2"));
 }
 
+/// The arguments that train the fixture of a graph network, whose inputs have no batch.
+std::vector<std::string> graph_network(const char* more) {
+  const std::string data = std::string(HALFNOTE_SOURCE_DIR) + "/tests/fixtures/models/gcn/";
+  return words("run gcn.hn.onnx --steps 6 --data " + data + "inputs.npz " + more);
+}
+
+void compile_graph_network(const Workplace& place, const char* precision) {
+  const std::string model =
+      std::string(HALFNOTE_SOURCE_DIR) + "/tests/fixtures/models/gcn/model.onnx";
+  const Outcome outcome =
+      place.run(words("compile " + model + " -o gcn.hn.onnx --loss-output 60 --optimizer sgd " +
+                      "--lr 0.05 --precision " + precision));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST(Run, FeedsInputsWithoutABatchWhole) {
+  // PyTorch's losses of the fixture.
+  const double kLosses[] = {1.36200154, 1.35427761, 1.34772623, 1.34114540, 1.33452749, 1.32786524};
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Workplace place;
+    compile_graph_network(place, precision);
+    const Outcome outcome = place.run(graph_network("--run-dir r"));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("ei i64[2,14]: whole"));
+    std::istringstream in(place.read("r/metrics.jsonl"));
+    size_t step = 0;
+    for (std::string line; std::getline(in, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (!json.contains("loss") || json.contains("event")) continue;
+      ASSERT_LT(step, std::size(kLosses));
+      // f32: 8 roundings of 1.2e-7; bf16 activations: 2^-8, as the fixture's own bar.
+      const double bound = std::string_view(precision) == "fp32" ? 1e-6 : 4e-3;
+      EXPECT_NEAR(json["loss"].get<double>(), kLosses[step++], bound) << precision;
+    }
+    EXPECT_EQ(step, std::size(kLosses));
+    // A run that is resumed takes the same arrays.
+    EXPECT_EQ(place.run(graph_network("--whole all -q --run-dir s")).code, 0);
+    EXPECT_EQ(losses(place, "r"), losses(place, "s"));
+  }
+}
+
+TEST(Run, NamesWhatCannotBeFedWhole) {
+  const Workplace place;
+  compile_graph_network(place, "fp32");
+  const Outcome batch = place.run(graph_network("--batch 4"));
+  EXPECT_EQ(batch.code, 2);
+  EXPECT_THAT(batch.err, HasSubstr("no input has a dim for the batch"));
+  const Outcome name = place.run(graph_network("--whole eii"));
+  EXPECT_EQ(name.code, 2);
+  EXPECT_THAT(name.err, HasSubstr("--whole eii: no such input"));
+  EXPECT_THAT(name.err, HasSubstr("did you mean ei?"));
+  // Six nodes as six samples: the edges alone are whole.
+  const Outcome some = place.run(graph_network("--whole ei -q"));
+  EXPECT_EQ(some.code, 0) << some.err;
+}
+
 /// Sends the signal once the run has logged `lines` steps.
 Launch interrupt(const Workplace& place, const std::string& run, int signal, size_t lines) {
   Launch launch;

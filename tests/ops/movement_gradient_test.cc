@@ -265,12 +265,23 @@ TEST(MovementGradient, ReverseSequence) {
               {f64({3, 4, 2}), lengths}});
 }
 
+TEST(MovementGradient, OneHot) {
+  const Tensor indices = Tensor::of<int64_t>({2, 3}, {0, 3, -1, 2, 2, 7});  // 7 is out of range
+  const Tensor depth = Tensor::scalar<int64_t>(4);
+  const Tensor values = random_tensor(DType::kF64, {2}, 1);
+  for (int64_t axis : {-1, 0, 1}) {
+    const GradientCase test{"axis", "OneHot", {{"axis", axis}}, {indices, depth, values}, {2}};
+    expect_gradient(test);
+  }
+}
+
 TEST(MovementGradient, EveryRuleIsTested) {
   const std::set<std::string_view> kTested = {
-      "Concat",    "DepthToSpace", "Expand",       "Flatten", "Gather",          "GatherElements",
-      "GatherND",  "Identity",     "Pad",          "Reshape", "ReverseSequence", "ScatterElements",
-      "ScatterND", "Slice",        "SpaceToDepth", "Split",   "Squeeze",         "Tile",
-      "Transpose", "Trilu",        "Unsqueeze"};
+      "Concat",         "DepthToSpace",    "Expand",          "Flatten",   "Gather",
+      "GatherElements", "GatherND",        "Identity",        "OneHot",    "Pad",
+      "Reshape",        "ReverseSequence", "ScatterElements", "ScatterND", "Slice",
+      "SpaceToDepth",   "Split",           "Squeeze",         "Tile",      "Transpose",
+      "Trilu",          "Unsqueeze"};
   std::set<std::string_view> rules;
   for (const OperatorRow& row : movement_rows()) {
     if (row.gradient != nullptr) rules.insert(row.name);

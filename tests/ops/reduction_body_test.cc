@@ -83,8 +83,9 @@ TEST(ReductionBody, AveragePoolGrad) {
 }
 
 TEST(ReductionBody, EveryBodyIsTested) {
-  // ResizeGrad in resize_test.cc.
-  const std::set<std::string> kTested = {"AveragePoolGrad", "MaxPoolGrad", "ResizeGrad"};
+  // ResizeGrad in resize_test.cc, RoiAlignGrad in lowering/sampling_test.cc.
+  const std::set<std::string> kTested = {"AveragePoolGrad", "MaxPoolGrad", "ResizeGrad",
+                                         "RoiAlignGrad"};
   EXPECT_EQ(with_body(reduction_rows()), kTested);
 }
 

@@ -24,9 +24,12 @@ constexpr const char* kFamilies[] = {"contraction", "elementwise",   "loss",
 /// Ops with a rule, or a lowering, that cannot be held against PyTorch.
 const std::map<std::string, std::string> kNotInTorch = {
     {"ai.halfnote.Dropout", "random: the mask is checked where it is made (tests/ops/stateful)"},
+    {"DeformConv", "torchvision's, not PyTorch's"},
     {"Dropout", "random"},
     {"If", "PyTorch's control flow is Python's"},
     {"MeanVarianceNormalization", "no such op"},
+    {"OneHot", "one_hot of PyTorch takes no values"},
+    {"RoiAlign", "torchvision's, not PyTorch's"},
     {"RotaryEmbedding", "no such op"},
     {"Scan", "PyTorch's control flow is Python's"},
     {"Swish", "younger than op-set 23: its body is taken when it is imported"},

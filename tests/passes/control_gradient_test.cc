@@ -220,13 +220,12 @@ TEST(ControlGradientRefusals, SayWhatAndWhy) {
     })")
                 .find("its body draws random numbers"),
             std::string::npos);
-  EXPECT_NE(
-      refusal_of(
-          R"(main (bool c, float[2] x) => (y) <int64[2] at = {0, 0}, int64 depth = {1}, int64[1] one = {1}> {
-      y = If <then_branch: graph = t () => (a) { d = OneHot (at, depth, x) a = Squeeze (d, one) }, else_branch: graph = e () => (b) { b = Neg (x) }> (c)
+  EXPECT_NE(refusal_of(
+                R"(main (bool c, float[2] x) => (y) {
+      y = If <then_branch: graph = t () => (a) { d = Hardmax (x) a = Neg (d) }, else_branch: graph = e () => (b) { b = Neg (x) }> (c)
     })")
-          .find("OneHot"),
-      std::string::npos);
+                .find("Hardmax"),
+            std::string::npos);
 }
 
 }  // namespace

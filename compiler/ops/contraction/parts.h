@@ -70,4 +70,7 @@ std::vector<Expr> lower_rotary_embedding(LowerContext& rule);
 // einsum.cc
 std::vector<Expr> lower_einsum(LowerContext& rule);
 
+// deform_conv.cc
+std::vector<Expr> lower_deform_conv(LowerContext& rule);
+
 }  // namespace halfnote::contraction

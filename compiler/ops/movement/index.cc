@@ -203,4 +203,19 @@ std::vector<Expr> scatter_nd_gradient(GradientContext& rule) {
   return scatter_gradient(rule, {scatter, gather});
 }
 
+/// Y is values[1] where the index points and values[0] elsewhere: each takes the sum of dY there.
+std::vector<Expr> one_hot_gradient(GradientContext& rule) {
+  Builder& b = rule.b;
+  const Expr indices = rule.inputs[0], depth = rule.inputs[1], values = rule.inputs[2];
+  const Expr dy = rule.grads[0];
+  const std::vector<int64_t> axes = axes_between(0, dy.rank());
+  const auto sum_where = [&](double off, double on) {
+    const Tensor marks = Tensor::of<double>({2}, {off, on}).cast_to(dy.dtype());
+    const Expr mask = b.op("OneHot", {indices, depth, b.constant(marks)}, rule.attributes());
+    return b.reshape(b.reduce_sum(dy * mask, axes, false), b.ints({1}));
+  };
+  const Expr sums = b.op("Concat", {sum_where(1, 0), sum_where(0, 1)}, {{"axis", int64_t{0}}});
+  return {b.none(), b.none(), with_type_of(sums, values)};
+}
+
 }  // namespace halfnote::movement

@@ -35,6 +35,7 @@ std::vector<Expr> gather_elements_gradient(GradientContext& rule);
 std::vector<Expr> gather_nd_gradient(GradientContext& rule);
 std::vector<Expr> scatter_elements_gradient(GradientContext& rule);
 std::vector<Expr> scatter_nd_gradient(GradientContext& rule);
+std::vector<Expr> one_hot_gradient(GradientContext& rule);
 
 /// States that `x` has the type of `like`: for rules that know more than inference finds out.
 Expr with_type_of(Expr x, Expr like);

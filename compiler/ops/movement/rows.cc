@@ -97,7 +97,8 @@ std::vector<OperatorRow> others() {
        .precision = kClear,
        .legality = {9, 28},
        .fp32_inputs = 0b011,  // indices and depth are counts: rounding would change them
-       .no_gradient = "not in this release: gradient of OneHot's values"},
+       .gradient = one_hot_gradient,
+       .note = "the gradient goes to the two values"},
       {.name = "Range",
        .precision = kFp32,
        .legality = {27, 27},

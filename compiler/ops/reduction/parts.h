@@ -41,6 +41,11 @@ std::vector<Expr> resize_grad_body(BodyContext& body);
 std::vector<Expr> lower_affine_grid(LowerContext& rule);
 std::vector<Expr> lower_grid_sample(LowerContext& rule);
 
+// roi_align.cc
+std::vector<Expr> roi_align_gradient(GradientContext& rule);
+std::vector<ValueType> infer_roi_align_grad(const Graph& graph, NodeId node);
+std::vector<Expr> roi_align_grad_body(BodyContext& body);
+
 // unpool.cc
 std::vector<Expr> lower_col2im(LowerContext& rule);
 std::vector<Expr> lower_max_unpool(LowerContext& rule);

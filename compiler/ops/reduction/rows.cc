@@ -155,8 +155,8 @@ constexpr OperatorRow kPoolRows[] = {
     {.name = "RoiAlign",
      .precision = kFp32,
      .legality = {10, 22},
-     .no_gradient = kRegions,
-     .note = "the regions share the type of X and need f32"},
+     .gradient = roi_align_gradient,
+     .note = "mean of the samples; the regions are taken as given"},
     {.domain = kHalfnoteDomain,
      .name = "AveragePoolGrad",
      .precision = kInfer,
@@ -184,6 +184,15 @@ constexpr OperatorRow kPoolRows[] = {
      .infer = infer_resize_grad,
      .body = resize_grad_body,
      .note = "gradient of Resize in all modes"},
+    {.domain = kHalfnoteDomain,
+     .name = "RoiAlignGrad",
+     .precision = kFp32,
+     .legality = {1, 1},
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kSecond,
+     .infer = infer_roi_align_grad,
+     .body = roi_align_grad_body,
+     .note = "gradient of RoiAlign in mode avg"},
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// RoiAlign: regions of an image, each pooled to one size from samples between the pixels.
+// RoiAlign and the gradient of its mean: regions of an image, each pooled to one size from samples
+// between the pixels.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -91,11 +92,13 @@ struct RoiPlan {
   }
 };
 
-Prepared plan_roi(const KernelCall& call, RoiPlan& plan) {
+/// `x` and `y` are the types of image and result, or of their gradients.
+Prepared plan_roi(const KernelCall& call, const Operand& image, const Operand& result,
+                  RoiPlan& plan) {
   if (!call.has_input(2) || !call.has_output(0)) return Prepared::no("an operand is missing");
-  const Shape &x = call.inputs[0].shape, &rois = call.inputs[1].shape, &y = call.outputs[0].shape;
-  const bool typed = is_real(call.inputs[0].dtype) && is_real(call.inputs[1].dtype) &&
-                     call.outputs[0].dtype == call.inputs[0].dtype;
+  const Shape &x = image.shape, &rois = call.inputs[1].shape, &y = result.shape;
+  const bool typed =
+      is_real(image.dtype) && is_real(call.inputs[1].dtype) && result.dtype == image.dtype;
   if (!typed) return Prepared::no("no floats");
   if (std::string reason = unfit_indices(call, 2); !reason.empty()) return Prepared::no(reason);
   if (x.size() != 4 || rois.size() != 2 || rois[1] != 4 || y.size() != 4 || y[0] != rois[0] ||
@@ -121,7 +124,9 @@ Prepared plan_roi(const KernelCall& call, RoiPlan& plan) {
 
 Prepared prepare_roi_align(const KernelCall& call) {
   RoiPlan plan;
-  if (Prepared refused = plan_roi(call, plan); !refused.refusal.empty()) return refused;
+  if (Prepared refused = plan_roi(call, call.inputs[0], call.outputs[0], plan);
+      !refused.refusal.empty())
+    return refused;
   return make_kernel([plan, type = call.inputs[0].dtype, corner_type = call.inputs[1].dtype,
                       images = call.inputs[0].shape[0], regions = call.inputs[1].shape[0],
                       reader = IndexReader(call, 2)](const KernelBuffers& buffers) {
@@ -141,10 +146,48 @@ Prepared prepare_roi_align(const KernelCall& call) {
   });
 }
 
+/// Operands: dY, regions, images, shape of X. Sums in f64.
+Prepared prepare_roi_align_grad(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  RoiPlan plan;
+  Prepared refused = plan_roi(call, call.outputs[0], call.inputs[0], plan);
+  if (!refused.refusal.empty()) return refused;
+  if (plan.largest) return Prepared::no("mode 'max'");
+  const int64_t size = call.outputs[0].size();
+  const auto body = [plan, size, type = call.inputs[0].dtype, corner_type = call.inputs[1].dtype,
+                     images = call.outputs[0].shape[0], regions = call.inputs[1].shape[0],
+                     reader = IndexReader(call, 2)](const KernelBuffers& buffers) {
+    const int64_t bins = plan.out_height * plan.out_width, area = plan.height * plan.width;
+    auto* sums = reinterpret_cast<double*>(buffers.workspace);
+    std::fill(sums, sums + size, 0.0);
+    for (int64_t n = 0; n < regions; ++n) {
+      std::array<double, 4> corners{};
+      load_reals(buffers.inputs[1], corner_type, n * 4, 4, corners.data());
+      double* image = sums + reader.read(buffers, n, images) * plan.channels * area;
+      plan.walk(corners, [&](int64_t bin, const std::vector<Sample>& samples) {
+        for (int64_t c = 0; c < plan.channels; ++c) {
+          const int64_t at = (n * plan.channels + c) * bins + bin;
+          const double share =
+              read_real(buffers.inputs[0], type, at) / static_cast<double>(samples.size());
+          for (const Sample& sample : samples) {
+            for (size_t k = 0; k < 4; ++k)
+              image[c * area + sample.at[k]] += sample.weight[k] * share;
+          }
+        }
+      });
+    }
+    for (int64_t i = 0; i < size; ++i) write_real(sums[i], buffers.outputs[0], type, i);
+  };
+  return make_kernel(body, static_cast<size_t>(size) * sizeof(double));
+}
+
 }  // namespace
 
 std::vector<KernelRow> roi_align_rows() {
-  return {{"", "RoiAlign", "reference", prepare_roi_align}};
+  return {
+      {"", "RoiAlign", "reference", prepare_roi_align},
+      {"ai.halfnote", "RoiAlignGrad", "reference", prepare_roi_align_grad},
+  };
 }
 
 }  // namespace halfnote::cpu

@@ -58,11 +58,14 @@ class BatchMaker {
     batch.start = at_;
     batch.count = std::min(options_.batch_size, map_.data().size() - at_.sample);
     const int64_t rows = options_.tail == Tail::kPad ? options_.batch_size : batch.count;
+    batch.rows = rows;
     prepare(batch, rows);
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t place = at_.sample + std::min(row, batch.count - 1);
       const int64_t sample = options_.shuffle ? order_[place] : place;
-      for (size_t i = 0; i < map_.size(); ++i) map_.fill(i, sample, row, batch.inputs[i], scratch_);
+      for (size_t i = 0; i < map_.size(); ++i) {
+        if (!map_.is_whole(i)) map_.fill(i, sample, row, batch.inputs[i], scratch_);
+      }
     }
     at_.sample += batch.count;
     skip_epoch_end();
@@ -84,6 +87,10 @@ class BatchMaker {
     batch.inputs.resize(map_.size());
     for (size_t i = 0; i < map_.size(); ++i) {
       Tensor& tensor = batch.inputs[i];
+      if (map_.is_whole(i)) {
+        tensor = map_.whole(i);
+        continue;
+      }
       const bool fits = tensor.defined() && tensor.dtype() == map_.input(i).dtype &&
                         !tensor.shape().empty() && tensor.shape()[0] == rows &&
                         tensor.storage().use_count() == 1 &&

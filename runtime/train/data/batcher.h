@@ -39,6 +39,7 @@ struct DataPosition {
 
 struct Batch {
   std::vector<Tensor> inputs;  // one an input of the map
+  int64_t rows = 0;            // of the inputs that are not whole
   int64_t count = 0;           // rows that are samples
   DataPosition start;          // of its first sample
   DataPosition next;           // where the following batch starts; what a checkpoint stores

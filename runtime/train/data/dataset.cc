@@ -51,6 +51,11 @@ std::string element_text(const Tensor& tensor, int64_t index) {
   return std::to_string(tensor.at_as_int(index));
 }
 
+/// The first `bytes` bytes in another shape.
+Tensor with_shape(const Tensor& tensor, Shape shape, size_t bytes) {
+  return Tensor(tensor.dtype(), std::move(shape), tensor.storage(), bytes);
+}
+
 }  // namespace
 
 std::string DataField::to_string() const {
@@ -62,23 +67,57 @@ Dataset::Dataset(std::string origin, std::vector<DataField> fields)
   if (fields_.empty()) throw Error(ErrorCode::kData, "no arrays in the data").at({origin_, {}, {}});
   for (size_t i = 0; i < fields_.size(); ++i) {
     const DataField& field = fields_[i];
-    if (field.data.shape().empty()) {
-      throw Error(ErrorCode::kData, fmt::format("array \"{}\" is a scalar", field.name))
-          .at({origin_, {}, {}})
-          .expected("a first dim that counts samples", "shape []");
-    }
     for (size_t j = 0; j < i; ++j) {
       if (fields_[j].name != field.name) continue;
       throw Error(ErrorCode::kData, fmt::format("two arrays are named \"{}\"", field.name))
           .at({origin_, {}, {}});
     }
-    if (field.data.shape()[0] == fields_[0].data.shape()[0]) continue;
+  }
+  const Shape& first = fields_[0].data.shape();
+  size_ = first.empty() ? 1 : first[0];
+}
+
+void Dataset::split_samples(std::span<const size_t> whole) {
+  for (const size_t index : whole) {
+    DataField& field = fields_[index];
+    if (field.whole) continue;
+    Shape shape = field.data.shape();
+    shape.insert(shape.begin(), 1);
+    field.data = with_shape(field.data, std::move(shape), field.data.byte_size());
+    field.whole = true;
+  }
+  const DataField* first = nullptr;
+  for (const DataField& field : fields_) {
+    if (field.whole) continue;
+    if (field.data.shape().empty()) {
+      throw Error(ErrorCode::kData, fmt::format("array \"{}\" is a scalar", field.name))
+          .at({origin_, {}, {}})
+          .expected("a first dim that counts samples", "shape []");
+    }
+    if (first == nullptr) first = &field;
+    const int64_t count = field.data.shape()[0];
+    const int64_t expected = first->data.shape()[0];
+    if (count == expected) continue;
     throw Error(ErrorCode::kData, "arrays hold different numbers of samples")
         .at({origin_, {}, {}})
-        .expected(fmt::format("{} as in \"{}\"", fields_[0].data.shape()[0], fields_[0].name),
-                  fmt::format("{} in \"{}\"", field.data.shape()[0], field.name));
+        .expected(fmt::format("{} as in \"{}\"", expected, first->name),
+                  fmt::format("{} in \"{}\"", count, field.name))
+        .hint("--whole INPUT feeds an array that holds no samples whole in every step");
   }
-  size_ = fields_[0].data.shape()[0];
+  size_ = first == nullptr ? 1 : first->data.shape()[0];
+}
+
+void Dataset::take_first(int64_t limit) {
+  if (limit <= 0 || limit >= size_) return;
+  for (DataField& field : fields_) {
+    if (field.whole) continue;
+    Shape shape = field.data.shape();
+    shape[0] = limit;
+    const size_t sample_bytes = field.data.byte_size() / static_cast<size_t>(size_);
+    field.data =
+        with_shape(field.data, std::move(shape), sample_bytes * static_cast<size_t>(limit));
+  }
+  size_ = limit;
 }
 
 const DataField* Dataset::find(std::string_view name) const {
@@ -92,7 +131,7 @@ void check_labels(const Dataset& data, const DataField& field, int64_t classes,
                   std::optional<int64_t> ignore_index) {
   const int64_t index = first_outside(field.data, classes, ignore_index);
   if (index < 0) return;
-  const int64_t elements = field.data.size() / data.size();
+  const int64_t elements = field.data.size() / field.data.shape()[0];
   throw Error(ErrorCode::kData,
               fmt::format("label out of range in \"{}\", sample {}", field.name, index / elements))
       .at({data.origin(), {}, {}})

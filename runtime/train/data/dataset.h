@@ -1,4 +1,5 @@
-// A data set in memory: named arrays whose first dim counts the samples.
+// A data set in memory: named arrays whose first dim counts the samples, but for those that are
+// one value for all of them (the edges of a graph, a table of anchors).
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,11 @@
 
 namespace halfnote {
 
-/// One array of a data set, (samples, sample shape…).
+/// One array of a data set, (samples, sample shape…), or (1, shape…) if it is whole.
 struct DataField {
   std::string name;
   Tensor data;
+  bool whole = false;  // the same for every sample; see Dataset::split_samples
 
   DType dtype() const { return data.dtype(); }
   /// The shape of one sample; empty for a scalar.
@@ -28,11 +30,16 @@ struct DataField {
 class Dataset {
  public:
   Dataset() = default;
-  /// Throws Error(kData) naming `origin` for no field, a name used twice, a scalar, or unequal
-  /// sample counts.
+  /// Throws Error(kData) naming `origin` for no field or a name used twice.
   Dataset(std::string origin, std::vector<DataField> fields);
 
-  /// Number of samples.
+  /// Says which fields are whole: no samples, but one value for all; they get a first dim of 1.
+  /// Throws Error(kData) if one of the others is a scalar or they hold unequal numbers of samples.
+  void split_samples(std::span<const size_t> whole);
+  /// Keeps the first `limit` samples (0: all), sharing their bytes.
+  void take_first(int64_t limit);
+
+  /// Number of samples; 1 if every field is whole. Known once the samples are split.
   int64_t size() const { return size_; }
   std::span<const DataField> fields() const { return fields_; }
   /// The field of this name; null if there is none.

@@ -100,6 +100,25 @@ std::vector<size_t> choose_fields(const Dataset& data, std::span<const ModelInpu
   return chosen;
 }
 
+/// The fields of the whole inputs. Throws for one that also feeds an input of samples.
+std::vector<size_t> whole_fields(const Dataset& data, std::span<const size_t> fields,
+                                 std::span<const ModelInput> inputs) {
+  std::vector<size_t> whole;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].whole) whole.push_back(fields[i]);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].whole || std::find(whole.begin(), whole.end(), fields[i]) == whole.end())
+      continue;
+    throw Error(ErrorCode::kUsage, fmt::format("field \"{}\" cannot be fed whole and by samples",
+                                               data.fields()[fields[i]].name))
+        .at({data.origin(), {}, {}})
+        .expected(fmt::format("input \"{}\" fed whole too", inputs[i].name), "samples")
+        .hint("--whole names every input that is fed whole");
+  }
+  return whole;
+}
+
 /// The first of `count` floats whose exponent bits are all set, that is Inf or NaN; `count` if
 /// there is none. `exponent` masks these bits.
 template <class Bits>
@@ -164,9 +183,29 @@ InputMap::InputMap(Dataset data, std::span<const ModelInput> inputs, const Input
     : data_(std::move(data)), resize_(options.resize) {
   check_names(data_, inputs, options);
   const std::vector<size_t> fields = choose_fields(data_, inputs, options);
+  data_.split_samples(whole_fields(data_, fields, inputs));
+  data_.take_first(options.limit);
+  whole_.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    routes_.push_back(make_route(data_, fields[i], inputs[i], options));
+    ModelInput input = inputs[i];
+    if (input.whole) input.shape.insert(input.shape.begin(), Dim(1));
+    routes_.push_back(make_route(data_, fields[i], input, options));
+    if (!input.whole) continue;
+    std::vector<float> scratch;
+    whole_[i] = Tensor(input.dtype, sample_shape(i));
+    fill(i, 0, 0, whole_[i], scratch);
   }
+}
+
+Shape InputMap::batch_shape(size_t index, int64_t rows) const {
+  Shape shape = sample_shape(index);
+  if (!is_whole(index)) shape.insert(shape.begin(), rows);
+  return shape;
+}
+
+int64_t InputMap::rows_of(size_t index, int64_t count) const {
+  if (!is_whole(index)) return count;
+  return sample_shape(index).empty() ? 1 : sample_shape(index)[0];
 }
 
 std::vector<std::string> InputMap::describe() const {
@@ -183,9 +222,7 @@ std::vector<std::string> InputMap::describe() const {
 }
 
 Tensor InputMap::make_batch(size_t index, int64_t rows) const {
-  Shape shape = sample_shape(index);
-  shape.insert(shape.begin(), rows);
-  return Tensor(input(index).dtype, std::move(shape));
+  return Tensor(input(index).dtype, batch_shape(index, rows));
 }
 
 void InputMap::fill(size_t index, int64_t sample, int64_t row, Tensor& batch,
@@ -201,8 +238,9 @@ void InputMap::check_finite(const Route& route, int64_t sample, const std::byte*
   const int64_t bad = first_special(route.input.dtype, row, route.elements());
   if (bad == route.elements()) return;
   const DataField& field = data_.fields()[route.field];
-  throw Error(ErrorCode::kData,
-              fmt::format("sample {} of \"{}\" is not finite", sample, field.name))
+  throw Error(ErrorCode::kData, route.input.whole ? fmt::format("\"{}\" is not finite", field.name)
+                                                  : fmt::format("sample {} of \"{}\" is not finite",
+                                                                sample, field.name))
       .at({data_.origin(), {}, {}})
       .expected("finite numbers",
                 fmt::format("NaN, Inf or, in {}, too large a number in element {}",

@@ -1,5 +1,6 @@
 // From the fields of a data set to the inputs of a model.
 //
+// A whole input takes its field as it is in every step; the other fields are samples.
 // A field goes to the input of the same name; inputs without a namesake take the remaining fields
 // in order. Types and shapes must then agree, up to these conversions, which `describe` tells and a
 // run prints:
@@ -31,7 +32,7 @@ void parse_input_names(std::string_view text, InputOptions& options);
 class InputMap {
  public:
   /// Throws Error(kData) naming input and field when they do not fit, Error(kUsage) for names that
-  /// do not exist.
+  /// do not exist and for a field that feeds a whole input and one that is not.
   InputMap(Dataset data, std::span<const ModelInput> inputs, const InputOptions& options = {});
 
   const Dataset& data() const { return data_; }
@@ -40,12 +41,20 @@ class InputMap {
   const ModelInput& input(size_t index) const { return routes_[index].input; }
   /// The field that feeds an input.
   const DataField& field(size_t index) const { return data_.fields()[routes_[index].field]; }
-  /// The shape of one sample as the input takes it; symbolic dims have the data's sizes.
+  bool is_whole(size_t index) const { return routes_[index].input.whole; }
+  /// The shape of one sample, or of the whole, as the input takes it; symbolic dims have the data's
+  /// sizes.
   const Shape& sample_shape(size_t index) const { return routes_[index].shape; }
+  /// The shape of the input in a batch of `rows` samples.
+  Shape batch_shape(size_t index, int64_t rows) const;
+  /// How many of the input's rows belong to the first `count` samples: all of a whole input.
+  int64_t rows_of(size_t index, int64_t count) const;
   /// One line an input, and one for the fields that nothing uses.
   std::vector<std::string> describe() const;
 
-  /// Room for `rows` samples of an input.
+  /// What a whole input takes, converted once.
+  const Tensor& whole(size_t index) const { return whole_[index]; }
+  /// Room for `rows` samples of an input that is not whole.
   Tensor make_batch(size_t index, int64_t rows) const;
   /// Converts sample `sample` of the data into row `row` of such a tensor; see convert_sample.
   /// Throws Error(kData) for a float that is not finite, in the data or in the input's type.
@@ -57,6 +66,7 @@ class InputMap {
 
   Dataset data_;
   std::vector<Route> routes_;
+  std::vector<Tensor> whole_;  // one an input; undefined where it takes samples
   Resize resize_ = Resize::kNone;
 };
 

@@ -32,7 +32,8 @@ Error misfit(const Dataset& data, const Route& route, const std::string& why) {
   return Error(ErrorCode::kData,
                fmt::format("the data does not fit input \"{}\" ({})", route.input.name, why))
       .at({data.origin(), {}, {}})
-      .expected(sample_text(route.input) + " a sample", data.fields()[route.field].to_string());
+      .expected(sample_text(route.input) + (route.input.whole ? ", whole" : " a sample"),
+                data.fields()[route.field].to_string());
 }
 
 int64_t known_or(const Dim& dim, int64_t otherwise) { return dim.known() ? dim.value : otherwise; }
@@ -182,6 +183,7 @@ void finish_floats(const Dataset& data, Route& route, const InputOptions& option
 std::vector<std::string> steps_of(const Route& route, const Dataset& data, Resize resize) {
   const DType from = data.fields()[route.field].dtype();
   std::vector<std::string> steps;
+  if (route.input.whole) steps.push_back("whole");
   if (route.scaled) steps.push_back("/255");
   if (route.resized) steps.push_back(fmt::format("resized ({})", resize_name(resize)));
   if (route.channels != route.from_channels) steps.push_back("grey to 3 channels");

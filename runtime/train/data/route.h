@@ -14,11 +14,12 @@
 
 namespace halfnote {
 
-/// An input that takes data; its first dim is the batch.
+/// An input that takes data; its first dim is the batch unless it is whole.
 struct ModelInput {
   std::string name;
   DType dtype = DType::kUndefined;
   SymbolicShape shape;
+  bool whole = false;  // takes its field as it is in every step, without a dim for the batch
 };
 
 struct InputOptions {
@@ -26,6 +27,7 @@ struct InputOptions {
       names;                           // input and field, stronger than any rule
   std::vector<float> mean, deviation;  // of float inputs: empty, one number, or one a channel
   Resize resize = Resize::kNone;       // what to do when image sizes differ; none: refuse
+  int64_t limit = 0;                   // only the first samples; 0: all
 };
 
 /// One planned conversion. Images are (channels, height, width); everything else is one plane of
@@ -51,7 +53,8 @@ struct Route {
   }
 };
 
-/// Plans the conversion of field `field`. Throws Error(kData) naming both sides when they do not
+/// Plans the conversion of field `field`. A whole input comes with a first dim of 1, as its field
+/// does. Throws Error(kData) naming both sides when they do not
 /// fit.
 Route make_route(const Dataset& data, size_t field, const ModelInput& input,
                  const InputOptions& options);

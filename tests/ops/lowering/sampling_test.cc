@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "passes/canonical/infer_shapes.h"
+#include "passes/canonical/lower_ops.h"
+#include "runtime/core/evaluate.h"
 #include "tests/ops/body_harness.h"
 #include "tests/ops/gradient_harness.h"
 
@@ -30,6 +33,146 @@ TEST(SamplingGradient, GridSample) {
       }
     }
   }
+}
+
+/// Boxes within the image, beyond its borders, and one that is turned around.
+Tensor boxes(DType dtype) {
+  return Tensor::of<double>({4, 4}, {0.3, 0.2, 4.1, 3.7, -2.5, 1.1, 3.3, 9.4, 2.2, 2.9, 2.6, 3.1,
+                                     4.5, 3.5, 1.2, 0.7})
+      .cast_to(dtype);
+}
+
+Attributes roi_attributes(const char* coordinates, int64_t ratio) {
+  return {{"coordinate_transformation_mode", Text(coordinates)},
+          {"output_height", int64_t{2}},
+          {"output_width", int64_t{3}},
+          {"sampling_ratio", ratio},
+          {"spatial_scale", 0.8f}};
+}
+
+TEST(SamplingGradient, RoiAlign) {
+  const Tensor image = f64({2, 2, 5, 6}, 1), images = ints({1, 0, 1, 1});
+  for (const char* coordinates : {"half_pixel", "output_half_pixel"}) {
+    for (int64_t ratio : {0, 1, 3}) {
+      expect_gradient({coordinates,
+                       "RoiAlign",
+                       roi_attributes(coordinates, ratio),
+                       {image, boxes(DType::kF64), images}});
+    }
+  }
+}
+
+TEST(SamplingGradient, RoiAlignOfTheLargestIsRefused) {
+  Attributes attributes = roi_attributes("half_pixel", 2);
+  attributes.set("mode", Text("max"));
+  const GradientCase test{"max",
+                          "RoiAlign",
+                          attributes,
+                          {f64({2, 2, 5, 6}, 1), boxes(DType::kF64), ints({1, 0, 1, 1})}};
+  EXPECT_THROW(rule_gradients(test, {f64({4, 2, 2, 3}, 2)}), Error);
+}
+
+TEST(SamplingBody, RoiAlignGrad) {
+  // Sums of up to 6 products for each of 4 regions, in two passes; the samples' places are rounded.
+  constexpr double kSums = 64;
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const char* coordinates : {"half_pixel", "output_half_pixel"}) {
+      for (int64_t ratio : {0, 1, 3}) {
+        expect_body_agrees({coordinates,
+                            "RoiAlignGrad",
+                            roi_attributes(coordinates, ratio),
+                            {random_tensor(dtype, {4, 2, 2, 3}, 1), boxes(dtype),
+                             ints({1, 0, 1, 1}), ints({2, 2, 5, 6})},
+                            1,
+                            {3}},
+                           kSums);
+      }
+    }
+  }
+}
+
+TEST(SamplingGradient, DeformConv) {
+  // (N, offset groups · 4 taps · 2, oH, oW): offsets up to 1.3 pixels, some beyond the border.
+  const Attributes plain = {{"kernel_shape", Ints{2, 2}}};
+  expect_gradient({"plain",
+                   "DeformConv",
+                   plain,
+                   {f64({1, 2, 3, 4}, 1), f64({3, 2, 2, 2}, 2), f64({1, 8, 2, 3}, 3, -1.3, 1.3)},
+                   {0, 1, 2}});
+  const Attributes two = {{"offset_group", int64_t{2}}};
+  expect_gradient({"all",
+                   "DeformConv",
+                   two,
+                   {f64({2, 2, 3, 3}, 4), f64({2, 2, 2, 2}, 5), f64({2, 16, 2, 2}, 6, -1.3, 1.3),
+                    f64({2}, 7), f64({2, 8, 2, 2}, 8)},
+                   {0, 1, 2, 3, 4}});
+  const Attributes wide = {{"strides", Ints{2, 1}},
+                           {"pads", Ints{1, 0, 0, 2}},
+                           {"dilations", Ints{1, 2}},
+                           {"group", int64_t{2}},
+                           {"offset_group", int64_t{2}}};
+  expect_gradient({"groups",
+                   "DeformConv",
+                   wide,
+                   {f64({1, 4, 3, 4}, 9), f64({4, 2, 2, 2}, 10), f64({1, 16, 2, 4}, 11, -1.3, 1.3),
+                    Tensor{}, f64({1, 8, 2, 4}, 12)},
+                   {0, 1, 2, 4}});
+}
+
+/// The results of a node on its own kernel, and of what it is lowered to.
+void expect_lowered_like_kernel(const char* op, const Attributes& attributes,
+                                const std::vector<Tensor>& operands) {
+  Graph graph;
+  NodeSpec spec{op, {}, attributes};
+  std::vector<Tensor> inputs;
+  for (const Tensor& operand : operands) {
+    spec.inputs.emplace_back();
+    if (!operand.defined()) continue;
+    const ValueType type = ValueType::tensor(operand.dtype(), symbolic(operand.shape()));
+    spec.inputs.back() =
+        graph.add_input(graph.main(), "in" + std::to_string(spec.inputs.size()), type);
+    inputs.push_back(operand);
+  }
+  const NodeId node = graph.create(std::move(spec), {"y"}, graph.end());
+  infer_node(graph, node);
+  graph.add_output(graph.main(), graph.output(node));
+  const Tensor kernel = evaluate(graph, inputs)[0];
+  ASSERT_TRUE(lower_graph(graph, infer_node));
+  const Tensor lowered = evaluate(graph, inputs)[0];
+  ASSERT_EQ(lowered.shape(), kernel.shape());
+  ASSERT_EQ(lowered.dtype(), kernel.dtype());
+  // Sums of up to 24 terms of size 1, in another order.
+  const double bound = 24 * spacing(kernel.dtype());
+  for (int64_t i = 0; i < kernel.size(); ++i) {
+    ASSERT_NEAR(lowered.at_as_double(i), kernel.at_as_double(i), bound) << i;
+  }
+}
+
+TEST(SamplingLowering, DeformConvIsThatOfTheKernel) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16}) {
+    const auto numbers = [&](const Shape& shape, uint64_t seed, double size = 1) {
+      return random_tensor(dtype, shape, seed, -size, size);
+    };
+    const Tensor x = numbers({2, 4, 4, 5}, 1);
+    expect_lowered_like_kernel("DeformConv", {{"offset_group", int64_t{2}}},
+                               {x, numbers({6, 4, 2, 2}, 2), numbers({2, 16, 3, 4}, 3, 1.5),
+                                numbers({6}, 4), numbers({2, 8, 3, 4}, 5)});
+    const Attributes wide = {{"strides", Ints{2, 1}},
+                             {"pads", Ints{1, 0, 0, 2}},
+                             {"dilations", Ints{1, 2}},
+                             {"group", int64_t{2}},
+                             {"offset_group", int64_t{2}}};
+    expect_lowered_like_kernel("DeformConv", wide,
+                               {x, numbers({6, 2, 2, 3}, 6), numbers({2, 24, 2, 3}, 7, 1.5)});
+  }
+}
+
+TEST(SamplingGradient, DeformConvThatDoesNotFitIsRefused) {
+  const GradientCase test{"offsets",
+                          "DeformConv",
+                          {},
+                          {f64({1, 2, 4, 4}, 1), f64({2, 2, 2, 2}, 2), f64({1, 6, 3, 3}, 3)}};
+  EXPECT_THROW(rule_gradients(test, {f64({1, 2, 3, 3}, 4)}), Error);
 }
 
 TEST(SamplingGradient, AffineGrid) {

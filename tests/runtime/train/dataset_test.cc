@@ -38,13 +38,33 @@ TEST(Dataset, KnowsItsFields) {
 
 TEST(Dataset, RefusesFieldsThatDoNotGoTogether) {
   expect_error(ErrorCode::kData, {"x: no arrays"}, [] { Dataset("x", {}); });
-  expect_error(ErrorCode::kData, {"\"a\" is a scalar"}, [] { Dataset("x", {{"a", bytes({})}}); });
+  expect_error(ErrorCode::kData, {"\"a\" is a scalar"}, [] {
+    Dataset("x", {{"a", bytes({})}}).split_samples({});
+  });
   expect_error(ErrorCode::kData, {"two arrays are named \"a\""}, [] {
     Dataset("x", {{"a", bytes({2})}, {"a", bytes({2})}});
   });
   expect_error(ErrorCode::kData, {"expected 2 as in \"a\", got 3 in \"b\""}, [] {
-    Dataset("x", {{"a", bytes({2})}, {"b", bytes({3})}});
+    Dataset("x", {{"a", bytes({2})}, {"b", bytes({3})}}).split_samples({});
   });
+}
+
+TEST(Dataset, WholeFieldsAreNoSamples) {
+  Dataset data("x", {{"edges", bytes({2, 7})}, {"a", bytes({5, 3})}, {"one", bytes({})}});
+  const size_t whole[] = {0, 2};
+  data.split_samples(whole);
+  EXPECT_EQ(data.size(), 5);
+  EXPECT_EQ(data.fields()[0].to_string(), "edges u8[2,7]");
+  EXPECT_EQ(data.fields()[1].to_string(), "a u8[3]");
+  EXPECT_EQ(data.fields()[2].to_string(), "one u8[]");
+  data.take_first(4);
+  EXPECT_EQ(data.size(), 4);
+  EXPECT_EQ(data.fields()[0].data.shape(), Shape({1, 2, 7}));
+  EXPECT_EQ(data.fields()[1].data.shape(), Shape({4, 3}));
+  Dataset graph("x", {{"edges", bytes({2, 7})}, {"nodes", bytes({5})}});
+  const size_t both[] = {0, 1};
+  graph.split_samples(both);
+  EXPECT_EQ(graph.size(), 1);
 }
 
 TEST(Labels, AreCheckedInEveryIntegerType) {

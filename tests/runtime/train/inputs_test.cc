@@ -2,6 +2,7 @@
 // refusals.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "runtime/train/data/inputs.h"
@@ -60,6 +61,62 @@ TEST(InputChoice, GoesByMapFirst) {
   const InputMap map(data, inputs, options);
   EXPECT_EQ(map.field(0).name, "a");
   EXPECT_EQ(map.field(1).name, "b");
+}
+
+TEST(WholeInputs, TakeTheirFieldAsItIs) {
+  const ModelInput inputs[] = {
+      {"x", DType::kF32, batch_of({2})},
+      {"edges", DType::kI32, {Dim(2), Dim::named("E")}, true},
+      {"rate", DType::kF32, {}, true},
+  };
+  const Tensor edges = Tensor::of<int64_t>({2, 3}, {0, 1, 2, 2, 1, 0});
+  const Tensor x = test::random_tensor(DType::kF32, {5, 2}, 1);
+  const Tensor rate = Tensor::scalar<double>(0.5);
+  InputOptions options;
+  options.limit = 4;
+  const InputMap map(Dataset("d", {{"edges", edges}, {"rate", rate}, {"x", x}}), inputs, options);
+  EXPECT_EQ(map.data().size(), 4);
+  EXPECT_THAT(map.describe(),
+              testing::ElementsAre("x f32[2] -> x f32[2]",
+                                   "edges i64[2,3] -> edges i32[2,3]: whole, range checked",
+                                   "rate f64[] -> rate f32[]: whole"));
+  EXPECT_EQ(map.batch_shape(0, 3), Shape({3, 2}));
+  EXPECT_EQ(map.batch_shape(1, 3), Shape({2, 3}));
+  EXPECT_EQ(map.batch_shape(2, 3), Shape());
+  EXPECT_TRUE(identical(map.whole(1), edges.cast_to(DType::kI32)));
+  EXPECT_EQ(map.whole(2).at_as_double(0), 0.5);
+  EXPECT_EQ(map.rows_of(0, 3), 3);
+  EXPECT_EQ(map.rows_of(1, 3), 2);
+}
+
+TEST(WholeInputs, RefuseWhatDoesNotFit) {
+  const ModelInput whole{"edges", DType::kI64, {Dim(2), Dim(4)}, true};
+  const Tensor edges = Tensor::of<int64_t>({2, 3}, {0, 1, 2, 2, 1, 0});
+  expect_error(ErrorCode::kData,
+               {"does not fit input \"edges\"", "expected i64[2,4], whole, got edges i64[2,3]"},
+               [&] {
+                 InputMap(Dataset("d", {{"edges", edges}}), {&whole, 1});
+               });
+  const ModelInput both[] = {{"edges", DType::kI64, {Dim(2), Dim(3)}, true},
+                             {"x", DType::kI64, batch_of({3})}};
+  InputOptions options;
+  parse_input_names("x=edges", options);
+  expect_error(ErrorCode::kUsage, {"field \"edges\" cannot be fed whole and by samples"}, [&] {
+    InputMap(Dataset("d", {{"edges", edges}}), both, options);
+  });
+  const ModelInput samples[] = {{"edges", DType::kI64, {Dim(2), Dim(3)}},
+                                {"x", DType::kI64, batch_of({})}};
+  const Tensor x = Tensor::of<int64_t>({3}, {1, 2, 3});
+  expect_error(ErrorCode::kData, {"arrays hold different numbers of samples", "--whole INPUT"},
+               [&] {
+                 InputMap(Dataset("d", {{"edges", edges}, {"x", x}}), samples);
+               });
+  Tensor bad(DType::kF32, {2});
+  bad.mutable_data<float>()[1] = INFINITY;
+  const ModelInput rates{"rates", DType::kF32, {Dim(2)}, true};
+  expect_error(ErrorCode::kData, {"\"rates\" is not finite", "element 1"}, [&] {
+    InputMap(Dataset("d", {{"rates", bad}}), {&rates, 1});
+  });
 }
 
 TEST(InputChoice, NamesUnusedFields) {
