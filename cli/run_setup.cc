@@ -200,16 +200,7 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
   BatchSource source;
   for (const ValueId input : graph.inputs()) {
     const Value& value = graph.value(input);
-    if (whole.contains(value.name)) continue;
-    if (!value.type.is_tensor() || !value.type.shape || value.type.shape->empty()) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("input \"{}\" has no dim for the batch", value.name))
-          .at({model.source, {}, {}})
-          .expected("a tensor whose first dim counts samples", to_string(value.type))
-          .hint("a number that all steps share is an initializer, not an input; or --whole " +
-                value.name);
-    }
-    add_batch_dim(value, bound.dims, source);
+    if (!whole.contains(value.name)) add_batch_dim(value, bound.dims, source);
   }
   const bool batched = whole.size() < graph.inputs().size();
   if (!batched && arguments.batch > 1) {
