@@ -78,7 +78,7 @@ struct Optimizer {
   std::optional<float> epsilon;  // likewise
   float weight_decay = 0.0f;
   bool correct_bias = true;  // of adamw and hf_adamw
-  float alpha = 0.99f;  // rmsprop
+  float alpha = 0.99f;       // rmsprop
   bool centered = false;
   float lr_decay = 0.0f;  // adagrad
   float initial_accumulator = 0.0f;

@@ -19,8 +19,8 @@
 #include "base/error.h"
 #include "passes/passes.h"
 #include "passes/train/losses.h"
-#include "passes/train/step_form.h"
 #include "passes/train/step.h"
+#include "passes/train/step_form.h"
 
 namespace halfnote {
 namespace {
