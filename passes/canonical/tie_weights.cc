@@ -10,6 +10,8 @@
 // stays; autodiff sums the gradients of all uses. The parameter is trained where either was chosen.
 // Without the flag, float matrices of some size with equal contents that would be trained apart are
 // named in a warning: one pass over the bytes of those whose corners agree, nothing is copied.
+// Named is also the opposite: a parameter whose first elements are all equal and that several nodes
+// read (exporters merge initializers of equal contents, such as all scales that start with 1).
 // Leaves alone: what the flag does not name, models that are compiled for inference.
 #include <algorithm>
 #include <cstring>
@@ -50,6 +52,13 @@ Bits bits_at(const Tensor& tensor, int64_t index) {
   Bits bits;
   std::memcpy(&bits, tensor.bytes() + static_cast<size_t>(index) * sizeof bits, sizeof bits);
   return bits;
+}
+
+/// At least two elements, all of the same bits.
+bool is_filled(const Tensor& tensor) {
+  if (tensor.size() < 2) return false;
+  const size_t width = tensor.byte_size() / static_cast<size_t>(tensor.size());
+  return std::memcmp(tensor.bytes(), tensor.bytes() + width, tensor.byte_size() - width) == 0;
 }
 
 bool is_transposed(const Tensor& a, const Tensor& b) {
@@ -112,6 +121,7 @@ class Tying {
   bool run() {
     for (const std::string& pair : context_.options.train.tied) tie(pair);
     name_split_weights();
+    name_merged_parameters();
     return !context_.options.train.tied.empty();
   }
 
@@ -230,6 +240,19 @@ class Tying {
         candidates.push_back(id);
       else
         split[*same].push_back(id);
+    }
+  }
+
+  void name_merged_parameters() {
+    for (ValueId id : graph_.initializers()) {
+      const Value& value = graph_.value(id);
+      if (!value.trainable || !is_filled(value.tensor)) continue;
+      const size_t readers = graph_.users(id).size();
+      if (readers < 2) continue;
+      context_.warn(value.name,
+                    "is one parameter that " + std::to_string(readers) +
+                        " nodes read, and all its elements start equal; if the exporter merged "
+                        "several into one, export without optimization (PyTorch: optimize=False)");
     }
   }
 
