@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "cli/arguments.h"
+#include "cli/compile/idle_flags.h"
 #include "cli/import_flags.h"
 #include "cli/verbs.h"
 #include "compiler/ir/text.h"
@@ -277,6 +278,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
         .expected("one of them", "both");
   }
   const CompileOptions options = options_of(verb, a);
+  refuse_idle_flags(verb, options);
   const CompileResult result = compile_file(a.model, options, a.import.folders());
   for (const Remark& remark : result.remarks) {
     const bool warning = remark.level == Remark::Level::kWarning;
