@@ -45,7 +45,9 @@ class Descriptor {
   bool valid() const { return number_ >= 0; }
   int get() const { return number_; }
   /// Some file systems report a lost write only here.
-  int close() { return ::close(std::exchange(number_, -1)); }
+  int close() { return ::close(release()); }
+  /// Leaves the closing to the caller.
+  int release() { return std::exchange(number_, -1); }
 
  private:
   int number_;
@@ -230,27 +232,72 @@ MappedFile::MappedFile(const fs::path& path) {
   if (data_ == nullptr) data_ = read_shared(path, file, size_);
 }
 
-void write_file_atomic(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
-  const fs::path target = behind_link(path);
-  const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
-  if (!target.has_filename()) {
-    throw Error(ErrorCode::kIo, "not the name of a file").at({.file = path.string()});
+/// One file of a set. The members are destroyed from the last to the first: the temporary file goes
+/// while its folder is still open.
+struct FileSet::Staged {
+  explicit Staged(const fs::path& given)
+      : path(given), target(behind_link(given)), folder(open_folder()), file(target, folder) {}
+
+  /// Looks at what is in the place before anything is written.
+  int open_folder() {
+    if (!target.has_filename()) {
+      throw Error(ErrorCode::kIo, "not the name of a file").at({.file = path.string()});
+    }
+    const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
+    const int number = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (number < 0) fail(path, "cannot open the folder of the file", errno);
+    Descriptor opened(number);
+    struct stat old {};
+    const std::string name = target.filename().string();
+    exists = fstatat(number, name.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!exists && errno != ENOENT) fail(path, "cannot look at the file", errno);
+    if (exists) check_regular(path, old.st_mode);
+    mode = old.st_mode;
+    return opened.release();
   }
-  const Descriptor folder(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.valid()) fail(path, "cannot open the folder of the file", errno);
 
-  struct stat old {};
-  const std::string name = target.filename().string();
-  const bool exists = fstatat(folder.get(), name.c_str(), &old, AT_SYMLINK_NOFOLLOW) == 0;
-  if (!exists && errno != ENOENT) fail(path, "cannot look at the file", errno);
-  if (exists) check_regular(path, old.st_mode);
+  fs::path path, target;
+  bool exists = false;
+  mode_t mode = 0;
+  Descriptor folder;
+  TemporaryFile file;
+};
 
-  TemporaryFile file(target, folder);
-  if (exists) file.take_mode(old.st_mode);
-  for (const std::span<const std::byte>& part : parts) file.write(part);
-  file.flush();
-  file.rename_to_target();
-  flush_folder(path, folder);
+FileSet::FileSet() = default;
+FileSet::~FileSet() = default;
+
+void FileSet::add(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
+  auto staged = std::make_unique<Staged>(path);
+  if (staged->exists) staged->file.take_mode(staged->mode);
+  for (const std::span<const std::byte>& part : parts) staged->file.write(part);
+  staged->file.flush();
+  files_.push_back(std::move(staged));
+}
+
+void FileSet::add(const fs::path& path, std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  add(path, std::span(&bytes, 1));
+}
+
+void FileSet::commit() {
+  size_t renamed = 0;
+  try {
+    for (; renamed < files_.size(); ++renamed) files_[renamed]->file.rename_to_target();
+  } catch (...) {
+    for (size_t i = 0; i < renamed; ++i) {
+      const Staged& done = *files_[i];
+      if (!done.exists) unlinkat(done.folder.get(), done.target.filename().c_str(), 0);
+    }
+    throw;
+  }
+  for (const auto& staged : files_) flush_folder(staged->path, staged->folder);
+  files_.clear();
+}
+
+void write_file_atomic(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
+  FileSet one;
+  one.add(path, parts);
+  one.commit();
 }
 
 void write_file_atomic(const fs::path& path, std::string_view text) {

@@ -43,4 +43,26 @@ void write_file_atomic(const std::filesystem::path& path,
                        std::span<const std::span<const std::byte>> parts);
 void write_file_atomic(const std::filesystem::path& path, std::string_view text);
 
+/// Files that appear together or not at all: each is written and flushed as a temporary file beside
+/// its place, and only commit() renames them. What is not committed leaves nothing behind.
+class FileSet {
+ public:
+  FileSet();
+  ~FileSet();
+  FileSet(const FileSet&) = delete;
+  FileSet& operator=(const FileSet&) = delete;
+
+  /// Writes one more file, by the rules of write_file_atomic(), under its temporary name.
+  void add(const std::filesystem::path& path, std::span<const std::span<const std::byte>> parts);
+  void add(const std::filesystem::path& path, std::string_view text);
+  /// Renames all, in the order of add(), and flushes their folders. If a rename fails, which the
+  /// writing before has made unlikely, the files that are new through this call are removed again;
+  /// one that took the place of an older file stays.
+  void commit();
+
+ private:
+  struct Staged;
+  std::vector<std::unique_ptr<Staged>> files_;
+};
+
 }  // namespace halfnote

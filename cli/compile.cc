@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "cli/arguments.h"
+#include "cli/compile/idle_flags.h"
 #include "cli/import_flags.h"
 #include "cli/verbs.h"
 #include "compiler/ir/text.h"
@@ -158,17 +159,24 @@ fs::path output_of(const CompileArguments& a) {
   return path.string() + (a.emit == "step" ? ".step.onnx" : ".hn.onnx");
 }
 
-void write_text(const fs::path& file, const std::string& text) {
-  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
-  write_file_atomic(file, std::span(&bytes, 1));
+constexpr const char* kUpdate = ".apply.onnx";
+constexpr const char* kStates = ".states.safetensors";
+
+/// What an emitted step has beside it; none without one.
+fs::path beside(fs::path step, const char* extension) {
+  return step.empty() ? step : step.replace_extension(extension);
 }
 
 /// An output must not take the place of an input or of another output.
 void refuse_same_file(const CompileArguments& a) {
+  const fs::path output = a.plan ? fs::path() : output_of(a);
+  const fs::path step = a.emit == "step" ? output : fs::path();
   const std::pair<const char*, fs::path> files[] = {{"the model", a.model},
                                                     {"--policy", a.policy},
                                                     {"--report", a.report},
-                                                    {"the output", a.plan ? "" : output_of(a)}};
+                                                    {"the output", output},
+                                                    {"the update", beside(step, kUpdate)},
+                                                    {"the states", beside(step, kStates)}};
   constexpr size_t kFirstWritten = 2;
   for (size_t i = kFirstWritten; i < std::size(files); ++i) {
     for (size_t k = 0; k < i; ++k) {
@@ -197,27 +205,48 @@ void print_passes(const CompileResult& result) {
 }
 
 /// The first values of the states, which an emitted step takes as inputs.
-void write_states(const Model& model, const fs::path& file) {
+void write_states(const Model& model, const fs::path& file, FileSet& files) {
   const StateStore store(model);
   std::vector<NamedTensor> tensors;
   for (const StateEntry& entry : store.entries()) tensors.push_back({entry.name, store.get(entry)});
   const SafetensorsLayout layout = lay_out_safetensors(tensors);
-  write_file_atomic(file, safetensors_parts(layout, tensors));
+  files.add(file, safetensors_parts(layout, tensors));
 }
 
-void write_steps(const CompileResult& result, const fs::path& file, const CompileArguments& a,
-                 bool accumulates) {
+/// Returns what it wrote.
+std::string write_steps(const CompileResult& result, const fs::path& file,
+                        const CompileArguments& a, bool accumulates, FileSet& files) {
   const Emulation emulation = a.emulate ? Emulation::k16Bit : Emulation::kNone;
   std::vector<std::string> written = {file.string()};
   export_model(emit_step(result.model, accumulates ? kAccumulateName : kStepName, emulation), file,
-               {});
+               files);
   if (accumulates) {
-    written.push_back(fs::path(file).replace_extension(".apply.onnx").string());
-    export_model(emit_step(result.model, kApplyName, emulation), written.back(), {});
+    written.push_back(beside(file, kUpdate).string());
+    export_model(emit_step(result.model, kApplyName, emulation), written.back(), files);
   }
-  written.push_back(fs::path(file).replace_extension(".states.safetensors").string());
-  write_states(result.model, written.back());
-  if (!a.quiet) std::cout << fmt::format("wrote {}\n", fmt::join(written, ", "));
+  written.push_back(beside(file, kStates).string());
+  write_states(result.model, written.back(), files);
+  return fmt::format("{}", fmt::join(written, ", "));
+}
+
+/// All outputs appear together: a failure in one leaves none of them.
+void write_outputs(const CompileResult& result, const Report& report, const CompileArguments& a,
+                   bool accumulates) {
+  FileSet files;
+  std::string written;
+  if (!a.plan) {
+    const fs::path file = output_of(a);
+    if (a.emit == "step") {
+      written = write_steps(result, file, a, accumulates, files);
+    } else {
+      // What stopped early may lack types that the checker asks for.
+      export_model(result.model, file, files, {.check = result.pipeline.stage == Stage::kPadded});
+      written = file.string();
+    }
+  }
+  if (!a.report.empty()) files.add(a.report, report_json(report));
+  files.commit();
+  if (!written.empty() && !a.quiet) std::cout << "wrote " << written << "\n";
 }
 
 /// Ends the process when the time is up; outputs appear whole or not at all. In a handler: only
@@ -250,6 +279,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
         .expected("one of them", "both");
   }
   const CompileOptions options = options_of(verb, a);
+  refuse_idle_flags(verb, options);
   const CompileResult result = compile_file(a.model, options, a.import.folders());
   for (const Remark& remark : result.remarks) {
     const bool warning = remark.level == Remark::Level::kWarning;
@@ -259,24 +289,15 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   }
   if (a.verbose && !a.quiet) print_passes(result);
   const Report report = make_report(result);
-  if (!a.report.empty()) write_text(a.report, report_json(report));
   if (!a.quiet) {
     std::cout << report_summary(report);
     std::cerr << conversion_warning(report);
   }
-  if (a.plan) return 0;
-  if (result.pipeline.stage != Stage::kPadded && !a.quiet) {
+  if (!a.plan && result.pipeline.stage != Stage::kPadded && !a.quiet) {
     std::cerr << "warning: stopped after " << options.stop_after
               << ": the file is good for inspect, but not for run\n";
   }
-  const fs::path file = output_of(a);
-  if (a.emit == "step") {
-    write_steps(result, file, a, options.train.accumulation > 1);
-    return 0;
-  }
-  // What stopped early may lack types that the checker asks for.
-  export_model(result.model, file, {.check = result.pipeline.stage == Stage::kPadded});
-  if (!a.quiet) std::cout << "wrote " << file.string() << "\n";
+  write_outputs(result, report, a, options.train.accumulation > 1);
   return 0;
 }
 

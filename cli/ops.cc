@@ -42,7 +42,9 @@ std::string since(int opset) { return opset == 0 ? "-" : std::to_string(opset); 
 std::string kernels_of(const OperatorRow& row) {
   std::vector<std::string_view> names;
   for (const KernelRow* kernel : cpu_kernels().rows_of(row.domain, row.name)) {
-    names.push_back(kernel->name);
+    // Several rows of one name, for different types, are one thing to the reader.
+    if (std::find(names.begin(), names.end(), kernel->name) == names.end())
+      names.push_back(kernel->name);
   }
   if (runs_bodies(row.domain, row.name)) return "its bodies, planned";
   return names.empty() ? "-" : fmt::format("{}", fmt::join(names, ", "));

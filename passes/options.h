@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -42,6 +43,8 @@ struct Policy {
   std::string like;           // a framework's op lists (passes/precision/like.h); empty: our own
   std::vector<std::string> allow_ops, fp32_ops;
   std::vector<std::string> allow_nodes, fp32_nodes;  // RE2, full match
+  /// Of rules from a policy file, by list (`fp32_nodes`) and rule: FILE:LINE.
+  std::map<std::pair<std::string, std::string>, std::string> sources;
   bool cost_refinement = true;
   bool pad = true;
   LossScaler scaler;

@@ -15,21 +15,26 @@ namespace {
 
 constexpr size_t kMaxPolicyBytes = size_t{1} << 20;
 
-using TomlSetter = std::function<void(const toml::node&, const std::string& where)>;
+/// A key and its place in the file, for errors.
+struct Where {
+  std::string place, key;  // FILE:LINE
+};
+
+using TomlSetter = std::function<void(const toml::node&, const Where& where)>;
 using TomlKeys = std::map<std::string, TomlSetter, std::less<>>;
 
 std::string where_of(const toml::node& node, std::string_view file) {
   return std::string(file) + ":" + std::to_string(node.source().begin.line);
 }
 
-[[noreturn]] void wrong_type(const std::string& where, const char* wanted) {
-  throw Error(ErrorCode::kUsage, "a policy value has the wrong type")
-      .at({where, {}, {}})
+[[noreturn]] void wrong_type(const Where& where, const char* wanted) {
+  throw Error(ErrorCode::kUsage, "key \"" + where.key + "\" has the wrong type")
+      .at({where.place, {}, {}})
       .expected(wanted, "another type");
 }
 
 TomlSetter into(std::string& target) {
-  return [&target](const toml::node& node, const std::string& where) {
+  return [&target](const toml::node& node, const Where& where) {
     const auto value = node.value_exact<std::string>();
     if (!value) wrong_type(where, "a string");
     target = *value;
@@ -37,7 +42,7 @@ TomlSetter into(std::string& target) {
 }
 
 TomlSetter into(bool& target) {
-  return [&target](const toml::node& node, const std::string& where) {
+  return [&target](const toml::node& node, const Where& where) {
     const auto value = node.value_exact<bool>();
     if (!value) wrong_type(where, "true or false");
     target = *value;
@@ -45,14 +50,14 @@ TomlSetter into(bool& target) {
 }
 
 TomlSetter into(float& target) {
-  return [&target](const toml::node& node, const std::string& where) {
+  return [&target](const toml::node& node, const Where& where) {
     if (!node.is_number()) wrong_type(where, "a number");
     target = static_cast<float>(*node.value<double>());
   };
 }
 
 TomlSetter into(int64_t& target) {
-  return [&target](const toml::node& node, const std::string& where) {
+  return [&target](const toml::node& node, const Where& where) {
     const auto value = node.value_exact<int64_t>();
     if (!value) wrong_type(where, "an integer");
     target = *value;
@@ -60,7 +65,7 @@ TomlSetter into(int64_t& target) {
 }
 
 TomlSetter into(std::vector<std::string>& target) {
-  return [&target](const toml::node& node, const std::string& where) {
+  return [&target](const toml::node& node, const Where& where) {
     const toml::array* list = node.as_array();
     if (list == nullptr) wrong_type(where, "a list of strings");
     target.clear();
@@ -74,7 +79,7 @@ TomlSetter into(std::vector<std::string>& target) {
 
 /// A string, or a list of strings.
 TomlSetter one_or_more(std::vector<std::string>& target) {
-  return [&target](const toml::node& node, const std::string& where) {
+  return [&target](const toml::node& node, const Where& where) {
     if (!node.is_string()) return into(target)(node, where);
     target.clear();
     if (const std::string text = *node.value<std::string>(); !text.empty()) target.push_back(text);
@@ -83,7 +88,7 @@ TomlSetter one_or_more(std::vector<std::string>& target) {
 
 template <class T>
 TomlSetter into(std::optional<T>& target) {
-  return [&target](const toml::node& node, const std::string& where) {
+  return [&target](const toml::node& node, const Where& where) {
     T value{};
     into(value)(node, where);
     target = value;
@@ -99,11 +104,10 @@ class TomlReader {
     if (const auto like = root["precision"]["like"].value<std::string>()) {
       apply_like(*like, options_.policy);
     }
-    read(root,
-         {{"precision", table_of([this] { return precision_keys(); })},
-          {"loss_scale", [this](const toml::node& n, const std::string& w) { loss_scale(n, w); }},
-          {"train", table_of([this] { return train_keys(); })},
-          {"optimizer", table_of([this] { return optimizer_keys(); })}});
+    read(root, {{"precision", table_of([this] { return precision_keys(); })},
+                {"loss_scale", [this](const toml::node& n, const Where& w) { loss_scale(n, w); }},
+                {"train", table_of([this] { return train_keys(); })},
+                {"optimizer", table_of([this] { return optimizer_keys(); })}});
   }
 
  private:
@@ -112,7 +116,7 @@ class TomlReader {
     for (const auto& [key, node] : table) {
       const auto found = keys.find(key.str());
       if (found != keys.end()) {
-        found->second(node, where_of(node, file_));
+        found->second(node, {where_of(node, file_), std::string(key.str())});
         continue;
       }
       std::vector<std::string> known;
@@ -126,32 +130,42 @@ class TomlReader {
   }
 
   TomlSetter table_of(std::function<TomlKeys()> keys) {
-    return [this, keys = std::move(keys)](const toml::node& node, const std::string& where) {
+    return [this, keys = std::move(keys)](const toml::node& node, const Where& where) {
       const toml::table* table = node.as_table();
       if (table == nullptr) wrong_type(where, "a table");
       read(*table, keys());
     };
   }
 
+  /// A list of precision rules; errors about one of them, found much later, name its line.
+  TomlSetter rules(std::vector<std::string>& target) {
+    return [this, &target](const toml::node& node, const Where& where) {
+      into(target)(node, where);
+      for (size_t i = 0; i < target.size(); ++i) {
+        options_.policy.sources[{where.key, target[i]}] = where_of(*node.as_array()->get(i), file_);
+      }
+    };
+  }
+
   TomlKeys precision_keys() {
     Policy& p = options_.policy;
     return {{"dtype",
-             [&p](const toml::node& node, const std::string& where) {
+             [&p](const toml::node& node, const Where& where) {
                std::string name;
                into(name)(node, where);
                p.dtype = parse_precision(name);
              }},
             {"like", into(like_)},
-            {"allow_ops", into(p.allow_ops)},
-            {"fp32_ops", into(p.fp32_ops)},
-            {"allow_nodes", into(p.allow_nodes)},
-            {"fp32_nodes", into(p.fp32_nodes)},
+            {"allow_ops", rules(p.allow_ops)},
+            {"fp32_ops", rules(p.fp32_ops)},
+            {"allow_nodes", rules(p.allow_nodes)},
+            {"fp32_nodes", rules(p.fp32_nodes)},
             {"cost_refinement", into(p.cost_refinement)},
             {"pad", into(p.pad)}};
   }
 
   /// The preset first, whatever its place in the table; the other keys change it.
-  void loss_scale(const toml::node& node, const std::string& where) {
+  void loss_scale(const toml::node& node, const Where& where) {
     const toml::table* table = node.as_table();
     if (table == nullptr) wrong_type(where, "a table");
     LossScaler& s = options_.policy.scaler;
@@ -190,8 +204,7 @@ class TomlReader {
 
   TomlKeys optimizer_keys() {
     Optimizer& o = options_.train.optimizer;
-    const auto kind = [&o, set = TomlSetter(into(o.kind))](const toml::node& n,
-                                                           const std::string& w) {
+    const auto kind = [&o, set = TomlSetter(into(o.kind))](const toml::node& n, const Where& w) {
       set(n, w);
       o.chosen = true;
     };
@@ -218,7 +231,7 @@ class TomlReader {
             {"clip_norm", into(o.clip_norm)},
             {"no_decay_on_1d", into(o.no_decay_on_1d)},
             {"schedule", table_of([this] { return schedule_keys(); })},
-            {"group", [this](const toml::node& n, const std::string& w) { groups(n, w); }}};
+            {"group", [this](const toml::node& n, const Where& w) { groups(n, w); }}};
   }
 
   TomlKeys schedule_keys() {
@@ -235,7 +248,7 @@ class TomlReader {
             {"gamma", into(s.gamma)}};
   }
 
-  void groups(const toml::node& node, const std::string& where) {
+  void groups(const toml::node& node, const Where& where) {
     const toml::array* list = node.as_array();
     if (list == nullptr) wrong_type(where, "an array of tables ([[optimizer.group]])");
     for (const toml::node& element : *list) {

@@ -8,7 +8,6 @@
 #include <onnx/onnx_pb.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "compiler/onnx/check.h"
 #include "compiler/onnx/write/model.h"
 #include "compiler/onnx/write/sink.h"
@@ -55,7 +54,7 @@ std::vector<std::byte> export_model_bytes(const Model& model) {
   return bytes;
 }
 
-void export_model(const Model& model, const std::filesystem::path& path,
+void export_model(const Model& model, const std::filesystem::path& path, FileSet& files,
                   const ExportOptions& options) {
   if (options.check) check_model(model);
   const std::filesystem::path data_path = path.string() + ".data";
@@ -69,15 +68,15 @@ void export_model(const Model& model, const std::filesystem::path& path,
   }
   const proto::Spliced spliced = splice(text, external ? outside : inside);
   check_size(spliced.size, options.max_file_bytes);
-  const bool writes_data = external && !outside.external().empty();
-  if (writes_data) write_file_atomic(data_path, outside.external());
-  try {
-    write_file_atomic(path, spliced.pieces);
-  } catch (...) {
-    std::error_code ignored;
-    if (writes_data) std::filesystem::remove(data_path, ignored);
-    throw;
-  }
+  if (external && !outside.external().empty()) files.add(data_path, outside.external());
+  files.add(path, spliced.pieces);
+}
+
+void export_model(const Model& model, const std::filesystem::path& path,
+                  const ExportOptions& options) {
+  FileSet files;
+  export_model(model, path, files, options);
+  files.commit();
 }
 
 }  // namespace halfnote

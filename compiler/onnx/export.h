@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/file.h"
 #include "compiler/ir/model.h"
 
 namespace halfnote {
@@ -36,6 +37,9 @@ std::vector<std::byte> export_model_bytes(const Model& model);
 /// all; the bytes of initializers go to disk from where they are, without a copy in memory. Throws
 /// Error(kModel) for a model that the checker refuses and Error(kIo), and leaves no file behind.
 void export_model(const Model& model, const std::filesystem::path& path,
+                  const ExportOptions& options = {});
+/// The same as a part of `files`: the model appears when they are committed.
+void export_model(const Model& model, const std::filesystem::path& path, FileSet& files,
                   const ExportOptions& options = {});
 
 }  // namespace halfnote

@@ -117,7 +117,7 @@ class Chooser {
       const std::string_view near = closest(pattern, names);
       throw Error(ErrorCode::kUsage, std::string(flag) + " matches no float initializer")
           .expected("a pattern for a whole name", "\"" + pattern + "\"")
-          .hint(near.empty() ? "`halfnote inspect` lists the initializers"
+          .hint(near.empty() ? "`halfnote inspect MODEL --format text` shows the initializers"
                              : "did you mean " + std::string(near) + "?");
     }
     return found;

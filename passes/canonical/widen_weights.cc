@@ -1,7 +1,8 @@
 // widen_weights: master weights in f32, whatever type the file has them in.
 //
-//   y = MatMul (x: f16, w: f16 weight)   ──▶   w: f32 weight   w1 = Cast <f16> (w)   y = MatMul (x,
-//   w1)
+//   w: f16 weight   y = MatMul (x: f16, w)
+//     ──▶
+//   w: f32 weight   w1 = Cast <f16> (w)   y = MatMul (x, w1)
 //
 // Exact: f32 holds every f16 and bf16. An update of a 16-bit weight would be lost wherever it is
 // below the weight's rounding. Running statistics of a BatchNormalization become f32 without a

@@ -1,9 +1,11 @@
 // Foreign dropouts. Our dropout keeps no mask: it is a function of seed, step and node, so the
 // forward node and its gradient are lifted together and share the node's number.
 //
-//   Y, mask = Dropout (X, ratio, true)          Y  = ai.halfnote.Dropout <ratio, node> (X, seed,
-//   step) dX = DropoutGrad (dY, mask, ratio, true)    dX = ai.halfnote.Dropout <ratio, node> (dY,
-//   seed, step)
+//   Y, mask = Dropout (X, ratio, true)
+//   dX = DropoutGrad (dY, mask, ratio, true)
+//     ──▶
+//   Y = ai.halfnote.Dropout <ratio, node> (X, seed, step)
+//   dX = ai.halfnote.Dropout <ratio, node> (dY, seed, step)
 #include <algorithm>
 
 #include "compiler/ir/model.h"

@@ -14,6 +14,8 @@ struct PrecisionRules::Rule {
   bool by_node = false;
   std::string text;  // as given
   std::string flag;
+  std::string name;   // what errors call it: the flag, or the key of the policy file
+  std::string place;  // FILE:LINE of the latter
   std::unique_ptr<RE2> pattern;
   bool matched = false;
 
@@ -36,48 +38,52 @@ bool contains(const std::vector<std::string>& list, const std::string& word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-std::string suggestion(std::string_view near) {
-  return near.empty() ? "`halfnote inspect` lists nodes and ops"
-                      : "did you mean " + std::string(near) + "?";
+std::string suggestion(std::string_view near, const char* otherwise) {
+  return near.empty() ? otherwise : "did you mean " + std::string(near) + "?";
 }
 
-void check_op_exists(const std::string& op, const char* flag) {
+void check_op_exists(const std::string& op, const std::string& name, const std::string& place) {
   std::vector<std::string> known;
   for (const OperatorRow& row : operator_rows()) {
-    const std::string name = row.domain.empty()
+    const std::string full = row.domain.empty()
                                  ? std::string(row.name)
                                  : std::string(row.domain) + "." + std::string(row.name);
-    if (name == op || row.name == op) return;
-    known.push_back(name);
+    if (full == op || row.name == op) return;
+    known.push_back(full);
   }
-  throw Error(ErrorCode::kUsage, std::string(flag) + " names no operator")
+  throw Error(ErrorCode::kUsage, name + " names no operator")
+      .at({place, {}, {}})
       .expected("an op type such as Softmax", "\"" + op + "\"")
-      .hint(suggestion(closest(op, known)));
+      .hint(suggestion(closest(op, known), "`halfnote ops` lists the operators"));
 }
 
 }  // namespace
 
 PrecisionRules::PrecisionRules(const Policy& policy) {
   const auto add = [&](const std::vector<std::string>& list, bool low, bool by_node,
-                       const char* flag) {
+                       const char* flag, const char* key) {
     for (const std::string& text : list) {
-      Rule rule{low, by_node, text, flag, nullptr, false};
+      const auto source = policy.sources.find({key, text});
+      const bool from_file = source != policy.sources.end();
+      Rule rule{low, by_node, text, flag, from_file ? key : flag, {}, nullptr, false};
+      if (from_file) rule.place = source->second;
       if (by_node) {
         rule.pattern = std::make_unique<RE2>(text, RE2::Quiet);
         if (!rule.pattern->ok()) {
-          throw Error(ErrorCode::kUsage, std::string(flag) + " is no regular expression")
+          throw Error(ErrorCode::kUsage, rule.name + " is no regular expression")
+              .at({rule.place, {}, {}})
               .expected("RE2 syntax", "\"" + text + "\" (" + rule.pattern->error() + ")");
         }
       } else {
-        check_op_exists(text, flag);
+        check_op_exists(text, rule.name, rule.place);
       }
       rules_.push_back(std::move(rule));
     }
   };
-  add(policy.fp32_nodes, false, true, "--fp32-node");
-  add(policy.allow_nodes, true, true, "--allow-node");
-  add(policy.fp32_ops, false, false, "--fp32-op");
-  add(policy.allow_ops, true, false, "--allow-op");
+  add(policy.fp32_nodes, false, true, "--fp32-node", "fp32_nodes");
+  add(policy.allow_nodes, true, true, "--allow-node", "allow_nodes");
+  add(policy.fp32_ops, false, false, "--fp32-op", "fp32_ops");
+  add(policy.allow_ops, true, false, "--allow-op", "allow_ops");
   for (const std::string& op : policy.allow_ops) {
     if (!contains(policy.fp32_ops, op)) continue;
     throw Error(ErrorCode::kUsage, "op " + op + " stands in both lists")
@@ -102,7 +108,7 @@ std::optional<Forced> PrecisionRules::find(const Node& node) {
       throw Error(ErrorCode::kUsage, "two precision rules contradict each other")
           .at({{}, node.name, full_name(node)})
           .expected("one of them",
-                    found->flag + " " + found->text + " and " + rule.flag + " " + rule.text);
+                    found->name + " " + found->text + " and " + rule.name + " " + rule.text);
     }
     if (found == nullptr) found = &rule;
   }
@@ -124,10 +130,12 @@ void PrecisionRules::check_all_matched(const Model& model) const {
       collect(model.graph);
       for (const TrainingStep& step : model.training) collect(step.graph);
     }
-    throw Error(ErrorCode::kUsage, rule.flag + " matches nothing in this model")
+    throw Error(ErrorCode::kUsage, rule.name + " matches nothing in this model")
+        .at({rule.place, {}, {}})
         .expected(rule.by_node ? "a pattern for the whole name of a node" : "an op of the graph",
                   "\"" + rule.text + "\"")
-        .hint(suggestion(closest(rule.text, rule.by_node ? nodes : ops)));
+        .hint(suggestion(closest(rule.text, rule.by_node ? nodes : ops),
+                         "`halfnote inspect MODEL --nodes` lists nodes and their ops"));
   }
 }
 

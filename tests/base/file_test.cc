@@ -240,6 +240,39 @@ class FileSizeLimit {
   void (*handler_)(int);
 };
 
+TEST_F(Files, ASetAppearsTogetherOrNotAtAll) {
+  const fs::path old = make("old", "before"), sub = folder_ / "sub";
+  {
+    FileSet files;
+    files.add(folder_ / "a", "1");
+    files.add(old, "2");
+    fs::create_directory(sub);
+    EXPECT_THAT(io_error(sub, [&] { files.add(sub, "3"); }), HasSubstr("got a folder"));
+    EXPECT_FALSE(fs::exists(folder_ / "a"));
+  }
+  EXPECT_EQ(read_text(old, 9), "before");
+  EXPECT_THAT(names(), ElementsAre("old", "sub"));
+  FileSet files;
+  files.add(folder_ / "a", "1");
+  files.add(old, "2");
+  files.commit();
+  EXPECT_EQ(read_text(folder_ / "a", 9), "1");
+  EXPECT_EQ(read_text(old, 9), "2");
+  EXPECT_THAT(names(), ElementsAre("a", "old", "sub"));
+}
+
+TEST_F(Files, ASetTakesBackWhatIsNewIfARenameFails) {
+  const fs::path late = folder_ / "late";
+  {
+    FileSet files;
+    files.add(folder_ / "a", "1");
+    files.add(late, "2");
+    fs::create_directory(late);  // after the look at it
+    EXPECT_THAT(io_error(late, [&] { files.commit(); }), HasSubstr("cannot rename"));
+  }
+  EXPECT_THAT(names(), ElementsAre("late"));
+}
+
 TEST_F(Files, AFullDiskLeavesTheOldFileAndNothingElse) {
   const fs::path path = make("f", "old");
   const std::string text(100000, 'x');

@@ -72,6 +72,12 @@ int main(int argc, char** argv) {
   app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu"}));
   app.add_option("--kernels", kernels, "only kernels whose name starts with this (reference)");
   app.add_option("DIR", arguments, "case folders, or folders of case folders")->required();
+  app.footer(
+      "A line says: loss, its relative error; grad, the worst tensor's |error| / (|gradient| + "
+      "0.01 "
+      "|all gradients|),\nL2 norms, bar in fp32 1e-4; cos, the cosine over all gradients; each "
+      "optimizer's worst relative error of the loss\nover its steps; 16-bit, the share of the "
+      "contractions' FLOPs on 16-bit inputs.");
   CLI11_PARSE(app, argc, argv);
   try {
     return run_all(expand(arguments), parse_precision(precision), kernels);

@@ -207,6 +207,47 @@ TEST(ExitCode, EightWhenTheDiskIsFull) {
   EXPECT_EQ(place.read("old.onnx"), "what was there before");
 }
 
+TEST(ExitCode, EightAndNoOutputIfOneOfThemCannotBeWritten) {
+  struct Row {
+    const char* blocked;  // a folder stands in the place of this file
+    const char* line;
+  };
+  const Row rows[] = {
+      {"out.apply.onnx", "--emit step --accumulate 2 -o out.onnx"},
+      {"out.states.safetensors", "--emit step --accumulate 2 -o out.onnx"},
+      {"out.states.safetensors", "--emit step --report report.json -o out.onnx"},
+      {"report.json", "--emit step --report report.json -o out.onnx"},
+      {"report.json", "--report report.json -o out.onnx"},
+      {"out.onnx", "--report report.json -o out.onnx"},
+      {"report.json", "--report report.json -o old.onnx"},
+      {"old.states.safetensors", "--emit step --report report.json -o old.onnx"},
+  };
+  for (const Row& row : rows) {
+    const Workplace place;
+    place.write("old.onnx", "what was there before");
+    std::filesystem::create_directory(place / row.blocked);
+    const auto before = place.list();
+    const std::string line =
+        std::string("compile tiny.onnxtxt --loss cross_entropy -q ") + row.line;
+    const Outcome outcome = place.run(words(line));
+    EXPECT_EQ(outcome.code, 8) << line << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(row.blocked)) << line;
+    EXPECT_EQ(place.list(), before) << row.blocked << ": " << line;
+    EXPECT_EQ(place.read("old.onnx"), "what was there before") << line;
+    std::filesystem::remove(place / row.blocked);
+    EXPECT_EQ(place.run(words(line)).code, 0) << line;
+    EXPECT_TRUE(place.exists(row.blocked)) << line;
+  }
+}
+
+TEST(ExitCode, TwoForOutputsInOnePlace) {
+  const std::string step = "compile tiny.onnxtxt --loss cross_entropy --emit step ";
+  expect_refused({
+      {"the states", 2, step + "-o out.onnx --report out.states.safetensors", {"the same file"}},
+      {"the update", 2, step + "--accumulate 2 -o out.onnx --report out.apply.onnx", {"the same"}},
+  });
+}
+
 TEST(ExitCode, AFailedCompileLeavesTheOldArtifact) {
   const Workplace place;
   place.compile("artifact.onnx");

@@ -55,6 +55,75 @@ TEST(Settings, LikeAFrameworkTrains) {
   EXPECT_EQ(policy["optimizer"]["centered"], true);
 }
 
+TEST(Settings, FlagsThatWouldDoNothingAreRefused) {
+  struct Row {
+    const char *line, *flag, *belongs_to;
+  };
+  const Row rows[] = {
+      {"--loss cross_entropy --loss-scale 1024", "--loss-scale", "--precision fp16"},
+      {"--loss cross_entropy --precision bf16 --loss-scale pytorch", "--loss-scale", "got --prec"},
+      {"--loss cross_entropy --huber-delta 2", "--huber-delta", "--loss huber"},
+      {"--loss mse --label-smoothing 0", "--label-smoothing", "--loss cross_entropy, nll"},
+      {"--loss mse --optimizer sgd --beta1 0.8", "--beta1", "--optimizer adam, adamw"},
+      {"--loss mse --optimizer lion --epsilon 1e-6", "--epsilon", "got --optimizer lion"},
+      {"--loss mse --momentum 0.5", "--momentum", "momentum, nesterov, rmsprop"},
+      {"--loss mse --no-relative-step", "--no-relative-step", "--optimizer adafactor"},
+      {"--loss mse --optimizer none --lr 0.1", "--lr", "any but none"},
+      {"--loss mse --schedule-steps 9", "--schedule-steps", "--schedule linear, cosine"},
+      {"--loss mse --schedule cosine --schedule-steps 9 --schedule-gamma 0.5", "--schedule-gamma",
+       "--schedule step"},
+      {"--inference --lr 0.1", "--lr", "--inference"},
+      {"--policy sgd.toml --beta1 0.5", "--beta1", "got --optimizer sgd"},
+  };
+  const Workplace place;
+  place.write("sgd.toml", "[train]\nloss = \"cross_entropy\"\n[optimizer]\nkind = \"sgd\"\n");
+  const auto before = place.list();
+  for (const Row& row : rows) {
+    const Outcome outcome = place.run(words(std::string("compile tiny.onnxtxt -q ") + row.line));
+    EXPECT_EQ(outcome.code, 2) << row.line;
+    EXPECT_THAT(outcome.err, HasSubstr(std::string(row.flag) + " does nothing")) << row.line;
+    EXPECT_THAT(outcome.err, HasSubstr(row.belongs_to)) << row.line;
+    EXPECT_EQ(place.list(), before) << row.line;
+  }
+}
+
+TEST(Settings, KeysOfAFileAndFlagsThatAreReadAreNoIdleOnes) {
+  const Workplace place;
+  place.write("all.toml",
+              "[loss_scale]\ninit = 8.0\n[train]\nhuber_delta = 2.0\n[optimizer]\n"
+              "kind = \"sgd\"\nbeta1 = 0.5\n");
+  for (const char* line :
+       {"--policy all.toml", "--policy all.toml --optimizer adam --beta1 0.8 --epsilon 1e-6",
+        "--precision fp16 --loss-scale 1024", "--like keras --loss-scale pytorch",
+        "--optimizer rmsprop --momentum 0.5 --centered --rms-alpha 0.9", "--warmup 3",
+        "--schedule step --schedule-step-size 2 --schedule-gamma 0.5"}) {
+    const Outcome outcome = place.run(
+        words(std::string("compile tiny.onnxtxt -q --plan --loss cross_entropy ") + line));
+    EXPECT_EQ(outcome.code, 0) << line << ": " << outcome.err;
+  }
+}
+
+TEST(Settings, ARuleOfAPolicyFileIsNamedByItsLine) {
+  const Workplace place;
+  const std::string head = "[train]\nloss = \"cross_entropy\"\n[precision]\ndtype = \"bf16\"\n";
+  place.write("node.toml", head + "fp32_nodes = [\n  \"nothing-like-it\"]\n");
+  place.write("op.toml", head + "allow_ops = [\"Softmx\"]\n");
+  place.write("type.toml", head + "[optimizer]\nlr = \"fast\"\n");
+  const Outcome node = place.run(words("compile tiny.onnxtxt --policy node.toml --plan"));
+  EXPECT_EQ(node.code, 2);
+  EXPECT_THAT(node.err, HasSubstr("node.toml:6: fp32_nodes matches nothing"));
+  EXPECT_THAT(node.err, HasSubstr("`halfnote inspect MODEL --nodes`"));
+  const Outcome op = place.run(words("compile tiny.onnxtxt --policy op.toml --plan"));
+  EXPECT_EQ(op.code, 2);
+  EXPECT_THAT(op.err, HasSubstr("op.toml:5: allow_ops names no operator"));
+  const Outcome type = place.run(words("compile tiny.onnxtxt --policy type.toml --plan"));
+  EXPECT_EQ(type.code, 2);
+  EXPECT_THAT(type.err, HasSubstr("type.toml:6: key \"lr\" has the wrong type"));
+  const Outcome flag = place.run(
+      words("compile tiny.onnxtxt --loss cross_entropy --precision bf16 --fp32-node zzz --plan"));
+  EXPECT_THAT(flag.err, HasSubstr("--fp32-node matches nothing"));
+}
+
 TEST(Settings, NothingConvertedIsSaidOnStderr) {
   const Workplace place;
   const Outcome none =

@@ -9,6 +9,7 @@
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/emit_step.h"
 #include "passes/passes.h"
+#include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
 
 namespace halfnote::test {
@@ -23,7 +24,7 @@ bool emit_plain(Model& model, PassContext&) {
   return true;
 }
 
-constexpr PassRow kDeviceRows[] = {
+constexpr PassRow kEmitRows[] = {
     {"emulate-16bit", emulate_16bit, nullptr, Scope::kEveryGraph, Stage::kImported,
      Stage::kImported, true, "for judges without 16-bit kernels"},
     {"emit-step", nullptr, emit_plain, Scope::kEveryGraph, Stage::kImported, Stage::kImported,
@@ -98,7 +99,10 @@ PassRow row_of(std::string_view name) {
   for (const PassRow& row : compile_pipeline()) {
     if (row.name == name) return row;
   }
-  for (const PassRow& row : kDeviceRows) {
+  for (const PassRow& row : device_pipeline()) {
+    if (row.name == name) return row;
+  }
+  for (const PassRow& row : kEmitRows) {
     if (row.name == name) return row;
   }
   throw Error(ErrorCode::kUsage, "no pass \"" + std::string(name) + "\"");

@@ -28,7 +28,8 @@ struct Ran {
 /// Runs rows with the reference kernels behind constant folding, whatever stage they want; verifies
 /// and checks the flag as the manager does.
 Ran run_rows(Model& model, const CompileOptions& options, std::vector<PassRow> rows);
-/// The row of the pipeline with this name (`fold-constants`), or `emulate-16bit`, `emit-step`.
+/// The row of the compile or the device pipeline with this name (`fold-constants`), or
+/// `emulate-16bit`, `emit-step`.
 PassRow row_of(std::string_view name);
 /// The rows before the first one with this name; the whole pipeline for those it does not have.
 std::vector<PassRow> rows_before(std::string_view name);

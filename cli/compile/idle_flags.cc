@@ -1,0 +1,101 @@
+// A setting that is dropped without a word is taken for one that works: who gives --beta1 to sgd
+// believes in a momentum. So each flag that only some choice of another one reads has its row here.
+#include "cli/compile/idle_flags.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "passes/train/optimizer_form.h"
+
+namespace halfnote::cli {
+namespace {
+
+using Choices = std::vector<std::string_view>;
+
+struct IdleRow {
+  std::string_view flag, belongs_to;
+  Choices choices;  // of `belongs_to` that read the flag; empty: all but `none`
+};
+
+const std::vector<IdleRow>& rows() {
+  static const Choices kBetas = {"adam", "adamw", "hf_adamw", "lamb", "lion"};
+  static const std::vector<IdleRow> kRows = {
+      {"--loss-scale", "--precision", {"fp16"}},
+      {"--huber-delta", "--loss", {"huber"}},
+      {"--label-smoothing", "--loss", {"cross_entropy", "nll"}},
+      {"--momentum", "--optimizer", {"momentum", "nesterov", "rmsprop"}},
+      {"--beta1", "--optimizer", kBetas},
+      {"--beta2", "--optimizer", kBetas},
+      {"--epsilon",
+       "--optimizer",
+       {"adam", "adamw", "hf_adamw", "adagrad", "rmsprop", "lamb", "adafactor"}},
+      {"--rms-alpha", "--optimizer", {"rmsprop"}},
+      {"--centered", "--optimizer", {"rmsprop"}},
+      {"--lr-decay", "--optimizer", {"adagrad"}},
+      {"--initial-accumulator", "--optimizer", {"adagrad"}},
+      {"--min-trust-ratio", "--optimizer", {"lamb"}},
+      {"--max-trust-ratio", "--optimizer", {"lamb"}},
+      {"--no-relative-step", "--optimizer", {"adafactor"}},
+      {"--no-scale-parameter", "--optimizer", {"adafactor"}},
+      {"--lr", "--optimizer", {}},
+      {"--weight-decay", "--optimizer", {}},
+      {"--no-decay", "--optimizer", {}},
+      {"--grad-clip", "--optimizer", {}},
+      {"--schedule", "--optimizer", {}},
+      {"--warmup", "--optimizer", {}},
+      {"--schedule-steps", "--schedule", {"linear", "cosine"}},
+      {"--schedule-step-size", "--schedule", {"step"}},
+      {"--schedule-gamma", "--schedule", {"step"}},
+  };
+  return kRows;
+}
+
+std::string_view chosen(std::string_view flag, const CompileOptions& options) {
+  if (flag == "--loss") return options.train.loss;
+  if (flag == "--schedule") return options.train.optimizer.schedule.kind;
+  if (flag == "--optimizer") return options.train.optimizer.kind;
+  const DType dtype = options.policy.dtype;
+  return dtype == DType::kF16 ? "fp16" : dtype == DType::kBF16 ? "bf16" : "fp32";
+}
+
+bool reads(const IdleRow& row, std::string_view choice) {
+  if (row.choices.empty()) return choice != "none";
+  return std::find(row.choices.begin(), row.choices.end(), choice) != row.choices.end();
+}
+
+}  // namespace
+
+void refuse_idle_flags(const CLI::App& verb, const CompileOptions& options) {
+  if (options.inference_only) {
+    for (const IdleRow& row : rows()) {
+      if (verb.count(std::string(row.flag)) == 0) continue;
+      throw Error(ErrorCode::kUsage, fmt::format("{} does nothing with --inference", row.flag))
+          .hint(fmt::format("take {} or --inference away", row.flag));
+    }
+    return;
+  }
+  // An unknown kind, or a number out of range, is told first.
+  const Optimizer& optimizer = options.train.optimizer;
+  if (optimizer.kind != "none") optimizer_form(optimizer);
+  for (const IdleRow& row : rows()) {
+    const std::string_view choice = chosen(row.belongs_to, options);
+    if (verb.count(std::string(row.flag)) == 0 || reads(row, choice)) continue;
+    const std::string wanted = row.choices.empty()
+                                   ? std::string("any but none")
+                                   : fmt::format("{}", fmt::join(row.choices, ", "));
+    const std::string got = choice.empty() ? "none" : std::string(choice);
+    throw Error(ErrorCode::kUsage, fmt::format("{} does nothing here", row.flag))
+        .expected(fmt::format("{} {}", row.belongs_to, wanted),
+                  fmt::format("{} {}", row.belongs_to, got))
+        .hint(fmt::format("take {} away, or choose another {}", row.flag, row.belongs_to));
+  }
+}
+
+}  // namespace halfnote::cli
