@@ -8,9 +8,10 @@
 // Exact in the step. A graph that has its loss inside (--loss-output) keeps it in both steps; in
 // model.graph the loss and the inputs that only it reads are taken away where another output
 // remains. Several losses (--loss-output A --loss-output B*0.5) are summed in f32. With --loss the
-// loss is attached to the first output (or --loss-input): losses.cc. A value whose name the train
-// passes need (step.h) gets another in the steps; an input or weight of such a name is an error.
-// Leaves alone: a model that has training steps already.
+// loss is attached to the first output (or --loss-input): losses.cc. A loss, or what it is made of,
+// that the model rounds to 16 bits at its border is taken before that rounding. A value whose name
+// the train passes need (step.h) gets another in the steps; an input or weight of such a name is an
+// error. Leaves alone: a model that has training steps already.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -68,6 +69,18 @@ LossTerm term_of(const Graph& graph, const std::string& text) {
   return {named_value(graph, text.substr(0, star), "--loss-output"), weight};
 }
 
+/// The loss without a rounding at its end; its name stays.
+ValueId take_rounding_away(Graph& graph, ValueId loss) {
+  const ValueId source = before_rounding(graph, loss);
+  if (source == loss || graph.value(source).kind != ValueKind::kResult) return source;
+  const NodeId cast = graph.value(loss).producer;
+  const std::string name = graph.value(loss).name;
+  graph.replace_uses(loss, source);
+  graph.remove(cast);
+  graph.rename(source, name);
+  return source;
+}
+
 /// The weighted sum of the terms, in f32; a single plain one is the loss as it is.
 ValueId sum_of_losses(Graph& graph, const std::vector<LossTerm>& terms, PassContext& context) {
   if (terms.size() == 1 && terms[0].weight == 1) return terms[0].value;
@@ -122,9 +135,12 @@ bool attach_loss(Model& model, PassContext& context) {
   TrainingStep step;
   step.name = kStepName;
   step.graph = model.graph;
-  const std::vector<LossTerm> terms = terms_of(step.graph, train);
+  std::vector<LossTerm> terms = terms_of(step.graph, train);
   std::set<std::string> names;
-  for (const LossTerm& term : terms) names.insert(step.graph.value(term.value).name);
+  for (LossTerm& term : terms) {
+    names.insert(step.graph.value(term.value).name);
+    term.value = take_rounding_away(step.graph, term.value);
+  }
   const ValueId loss = train.loss.empty()
                            ? sum_of_losses(step.graph, terms, context)
                            : attach_named_loss(step.graph, loss_input(step.graph, train), context);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "compiler/ir/query.h"
 
 namespace halfnote {
 namespace {
@@ -176,13 +177,22 @@ Expr labels_for(Builder& b, const LossRow& row, Expr scores) {
 
 }  // namespace
 
-ValueId attach_named_loss(Graph& graph, ValueId from, PassContext& context) {
+ValueId before_rounding(const Graph& graph, ValueId value) {
+  const NodeId cast = graph.value(value).producer;
+  if (!cast.valid() || !is_cast(graph.node(cast))) return value;
+  const ValueId source = graph.input(cast, 0);
+  const bool rounds = is_16bit_float(graph.value(value).type.dtype) &&
+                      graph.value(source).type.dtype == DType::kF32;
+  return rounds ? source : value;
+}
+
+ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context) {
   const TrainOptions& train = context.options.train;
   const LossRow& row = loss_row(train.loss);
   check_settings(row, train);
   Builder b(graph, graph.end(), context.infer);
   b.set_role(Role::kLoss);
-  const Expr scores = scores_of(b, row, from, context);
+  const Expr scores = scores_of(b, row, before_rounding(graph, output), context);
   if (!is_float(scores.dtype())) {
     throw Error(ErrorCode::kModel, "--loss " + train.loss + " needs an output of floats")
         .at({{}, graph.value(scores.id).name, {}})
@@ -197,7 +207,7 @@ ValueId attach_named_loss(Graph& graph, ValueId from, PassContext& context) {
         .at({{}, graph.value(scores.id).name, {}})
         .expected("rank 1 or more", to_string(scores.type()));
   }
-  const ValueType type = ValueType::tensor(b.value(from).dtype(), scores.shape());
+  const ValueType type = ValueType::tensor(b.value(output).dtype(), scores.shape());
   const Expr target = b.value(graph.add_input(graph.main(), graph.unique_name("target"), type));
   return row.rule(b, b.to_math(scores), b.to_math(target), train).id;
 }

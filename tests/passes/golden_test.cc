@@ -44,8 +44,9 @@ const GoldenRow kRows[] = {
     {"bind-dims", Sides::kExact},
     {"choose-trainable", Sides::kExact},
     {"tie-weights", Sides::kExact, 0, Again::kNotMeant},  // what --tie named is gone
-    {"widen-weights", Sides::kExact},
     {"infer-shapes", Sides::kExact},
+    // The source rounds operands and result of up to three 16-bit ops, sums of two products each.
+    {"undo-autocast", Sides::kRounding, 12 * kEpsBf16},
     {"flatten-control", Sides::kExact},
     {"lower-ops", Sides::kRuns},
     {"fold-constants", Sides::kExact},
