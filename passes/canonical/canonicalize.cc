@@ -5,16 +5,20 @@
 //   y = Identity(x)                   ──▶  x
 //   y = Dropout(x, 0)                 ──▶  x
 //   y = Cast <to = type of x> (x)     ──▶  x
+//   y = Cast <f32> (Cast <16 bit> (x: f32))  ──▶  x      in the backward pass
 //   y = Transpose(Transpose(x))       ──▶  x, or one Transpose
 //   y = Reshape(Reshape(x, _), s)     ──▶  Reshape(x, s)      where s has no zeros
 //   y = Mul(x, 1), Div(x, 1), Sub(x, 0)  ──▶  x      where the shape of x stays
 //
-// Exact, bit for bit (Add(x, 0) is left alone: it turns -0 into 0). Leaves alone: graph outputs
-// that would lose their name.
+// Exact, bit for bit (Add(x, 0) is left alone: it turns -0 into 0), but for the gradient of a
+// rounding that the model asks for: it is the identity, and in 16 bits it would underflow without a
+// loss scale. Leaves alone: graph outputs that would lose their name; roundings of the forward
+// pass.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "compiler/ir/query.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -113,8 +117,21 @@ class Canonicalizer {
 
   bool cast(NodeId id) {
     const auto to = static_cast<DType>(graph_.node(id).attributes.get_int("to", 0));
-    if (graph_.value(graph_.input(id, 0)).type.dtype != to) return false;
-    return replace(id, graph_.input(id, 0));
+    if (graph_.value(graph_.input(id, 0)).type.dtype == to) return replace(id, graph_.input(id, 0));
+    return rounded_gradient(id, to);
+  }
+
+  /// Back from 16 bits to the f32 that the gradient came in. Before the precision passes only the
+  /// gradient of a cast does that.
+  bool rounded_gradient(NodeId id, DType to) {
+    const ValueId middle = graph_.input(id, 0);
+    const NodeId above = graph_.value(middle).producer;
+    if (to != DType::kF32 || !is_16bit_float(graph_.value(middle).type.dtype)) return false;
+    if (!above.valid() || !is_cast(graph_.node(above))) return false;
+    if (graph_.node(id).role != Role::kBackward || graph_.node(above).role != Role::kBackward)
+      return false;
+    const ValueId source = graph_.input(above, 0);
+    return graph_.value(source).type.dtype == DType::kF32 && replace(id, source);
   }
 
   std::vector<int64_t> permutation(NodeId id) const {

@@ -111,6 +111,20 @@ TEST(AutocastExport, ReasonsAreTrueOfModelsInHalf) {
   EXPECT_GT(borders, 0U);
 }
 
+TEST(AutocastExport, RoundingsThatAreKeptHaveGradientsInF32) {
+  const Model source = parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+net (float[N,2] x) => (float[N,2] y) <float[2,2] w = {0.11, -0.23, 0.37, 0.41}> {
+  q = Cast <to = 10> (w)
+  w1 = Cast <to = 1> (q)
+  y = MatMul (x, w1)
+})",
+                                   "rounded");
+  const Model model = compile_model(source, options_for("adamw", DType::kF32)).model;
+  const Graph& step = model.training.front().graph;
+  EXPECT_EQ(find_nodes(step, "Cast").size(), 2U);
+  for (NodeId cast : find_nodes(step, "Cast")) EXPECT_EQ(step.node(cast).role, Role::kForward);
+}
+
 TEST(AutocastExport, TrainsAsTheF32ModelInEveryPrecision) {
   for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
     const std::vector<float> plain = losses(two_layers("float"), precision);
