@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "compiler/ir/query.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/pass_through.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -236,22 +237,13 @@ class Undo {
     return cast;
   }
 
-  /// Takes away a cast that has nothing to convert any more. An output keeps its name.
+  /// Takes away a cast that has nothing to convert any more.
   void remove_if_idle(NodeId id) {
     if (!touched_.contains(id)) return;
     const ValueId result = graph_.output(id);
     const ValueId source = graph_.input(id, 0);
     if (graph_.value(source).type.dtype != graph_.value(result).type.dtype) return;
-    const bool named = is_output(result);
-    if (named && (graph_.value(source).kind != ValueKind::kResult || is_output(source))) {
-      graph_.node(id).op = "Identity";
-      graph_.node(id).attributes = {};
-      return;
-    }
-    const std::string name = graph_.value(result).name;
-    graph_.replace_uses(result, source);
-    graph_.remove(id);
-    if (named) graph_.rename(source, name);
+    pass_through(graph_, id);
   }
 
   static void add(std::string& text, int count, const std::string& one, const std::string& many) {

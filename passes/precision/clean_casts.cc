@@ -7,6 +7,7 @@
 // would round it. Leaves alone: f32 -> 16 bit -> f32, which rounds, whoever wrote it; casts of
 // weights and states, which change from step to step.
 #include "compiler/ops/operator.h"
+#include "passes/pass_through.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -23,18 +24,11 @@ bool is_cast(const Graph& graph, NodeId node) {
   return node.valid() && graph.node(node).op == "Cast" && graph.node(node).domain.empty();
 }
 
-bool names_an_output(const Graph& graph, ValueId value) {
-  for (const Use& use : graph.uses(value)) {
-    if (use.kind == UseKind::kRegionOutput) return true;
-  }
-  return false;
-}
-
 bool skip_round_trip(Graph& graph, NodeId node) {
   const ValueId result = graph.output(node);
   const ValueId middle = graph.input(node, 0);
   const NodeId above = graph.value(middle).producer;
-  if (!is_cast(graph, above) || names_an_output(graph, result)) return false;
+  if (!is_cast(graph, above) || is_region_output(graph, result)) return false;
   const ValueId source = graph.input(above, 0);
   const DType from = graph.value(source).type.dtype;
   if (graph.value(result).type.dtype != from || !holds(graph.value(middle).type.dtype, from))
@@ -47,7 +41,7 @@ bool skip_round_trip(Graph& graph, NodeId node) {
 bool fold_constant(Graph& graph, NodeId node) {
   const ValueId result = graph.output(node);
   const Tensor* tensor = graph.constant(graph.input(node, 0));
-  if (tensor == nullptr || !is_float(tensor->dtype()) || names_an_output(graph, result))
+  if (tensor == nullptr || !is_float(tensor->dtype()) || is_region_output(graph, result))
     return false;
   const DType to = graph.value(result).type.dtype;
   if (!is_16bit_float(to) && to != DType::kF32 && to != DType::kF64) return false;

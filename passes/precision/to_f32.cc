@@ -13,6 +13,7 @@
 #include "compiler/ir/walk.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/padding/remove_padding.h"
+#include "passes/pass_through.h"
 
 namespace halfnote {
 namespace {
@@ -35,30 +36,11 @@ class Widener {
   }
 
  private:
-  bool is_output(ValueId value) const {
-    for (const Use& use : graph_.uses(value)) {
-      if (use.kind == UseKind::kRegionOutput) return true;
-    }
-    return false;
-  }
-
-  /// An output of the graph keeps its name and its producer.
   void remove_cast(NodeId id) {
     const Node& node = graph_.node(id);
     if (node.op != "Cast" || !node.domain.empty() || !node.precision.reason.starts_with(kInserted))
       return;
-    const ValueId result = graph_.output(id);
-    const ValueId source = graph_.input(id, 0);
-    const bool named = is_output(result);
-    if (named && (graph_.value(source).kind != ValueKind::kResult || is_output(source))) {
-      graph_.node(id).op = "Identity";
-      graph_.node(id).attributes = {};
-      return;
-    }
-    const std::string name = graph_.value(result).name;
-    graph_.replace_uses(result, source);
-    graph_.remove(id);
-    if (named) graph_.rename(source, name);
+    pass_through(graph_, id);
   }
 
   bool low(ValueId value) const {
