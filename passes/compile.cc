@@ -1,10 +1,13 @@
 #include "passes/compile.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "base/version.h"
+#include "compiler/ir/hash.h"
 #include "compiler/ir/node_names.h"
 #include "compiler/ops/body.h"
 #include "compiler/ops/operator.h"
@@ -15,16 +18,68 @@
 namespace halfnote {
 namespace {
 
-/// Adds the bodies that the nodes of one graph call, each once.
-void collect_bodies(Graph& graph, std::map<std::string, Function>& bodies, bool& any) {
-  for (NodeId id : graph.all_nodes()) {
-    if (graph.node(id).domain != kHalfnoteDomain) continue;
+/// The bodies that nodes call. A body follows from the op, the attributes and the types of a call:
+/// calls that agree in them share one, and only the first builds it.
+class Bodies {
+ public:
+  void add_calls(Graph& graph) {
+    for (NodeId id : graph.all_nodes()) {
+      if (graph.node(id).domain == kHalfnoteDomain) add_call(graph, id);
+    }
+  }
+
+  std::map<std::string, Function> take() { return std::move(bodies_); }
+
+ private:
+  struct Call {
+    const Graph* graph;
+    NodeId node;
+  };
+
+  void add_call(Graph& graph, NodeId id) {
+    std::vector<Call>& alike = calls_[hash_of(graph, id)];
+    for (const Call& call : alike) {
+      if (!same(graph, id, call)) continue;
+      graph.node(id).overload = call.graph->node(call.node).overload;
+      return;
+    }
     Function body = build_body(graph, id, infer_node);
     graph.node(id).overload = body.overload;
-    any = true;
-    bodies.try_emplace(body.name + ":" + body.overload, std::move(body));
+    alike.push_back({&graph, id});
+    bodies_.try_emplace(body.name + ":" + body.overload, std::move(body));
   }
-}
+
+  static uint64_t hash_of(const Graph& graph, NodeId id) {
+    const Node& node = graph.node(id);
+    uint64_t hash = hash_mix(hash_text(node.op), content_hash(node.attributes));
+    const auto add = [&](ValueId value) {
+      const ValueType type = value.valid() ? graph.value(value).type : ValueType{};
+      hash = hash_mix(
+          hash, static_cast<uint64_t>(type.dtype) * 16 + static_cast<uint64_t>(type.rank() + 1));
+    };
+    for (ValueId input : graph.inputs(id)) add(input);
+    for (ValueId output : graph.outputs(id)) add(output);
+    return hash;
+  }
+
+  static bool same(const Graph& graph, NodeId id, const Call& other) {
+    const Node& a = graph.node(id);
+    const Node& b = other.graph->node(other.node);
+    const auto agree = [&](std::span<const ValueId> ours, std::span<const ValueId> theirs) {
+      return std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
+                        [&](ValueId x, ValueId y) {
+                          if (x.valid() != y.valid()) return false;
+                          return !x.valid() || graph.value(x).type == other.graph->value(y).type;
+                        });
+    };
+    return a.op == b.op && a.attributes == b.attributes &&
+           agree(graph.inputs(id), other.graph->inputs(other.node)) &&
+           agree(graph.outputs(id), other.graph->outputs(other.node));
+  }
+
+  std::unordered_map<uint64_t, std::vector<Call>> calls_;
+  std::map<std::string, Function> bodies_;
+};
 
 /// Drops the op-sets of domains that no node is of any more (ONNX Runtime lists all it has).
 void drop_unused_opsets(Model& model) {
@@ -39,9 +94,10 @@ void drop_unused_opsets(Model& model) {
 }  // namespace
 
 void attach_bodies(Model& model) {
-  std::map<std::string, Function> bodies;
-  bool any = false;
-  for_each_graph(model, [&](Graph& graph) { collect_bodies(graph, bodies, any); });
+  Bodies calls;
+  for_each_graph(model, [&](Graph& graph) { calls.add_calls(graph); });
+  std::map<std::string, Function> bodies = calls.take();
+  const bool any = !bodies.empty();
   std::erase_if(model.functions, [](const Function& f) { return f.domain == kHalfnoteDomain; });
   for (auto& [name, body] : bodies) model.functions.push_back(std::move(body));
   model.opsets[""] = kOpsetVersion;

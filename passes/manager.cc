@@ -41,13 +41,41 @@ void check_names(const CompileOptions& options, std::span<const PassRow> rows) {
   }
 }
 
-uint64_t hash_of(const Model& model) {
-  uint64_t hash = content_hash(model.graph);
-  for (const TrainingStep& step : model.training) {
-    hash = hash * 0x9e3779b97f4a7c15u + content_hash(step.graph);
-    hash = hash * 0x9e3779b97f4a7c15u + content_hash(step.initialization);
+/// What each graph of a model said at some time: hashes of the graphs in their order. A model is
+/// hashed once a pass: what it said after one pass is what it says before the next.
+struct Fingerprint {
+  std::vector<uint64_t> graphs;
+  size_t functions = 0;
+
+  explicit Fingerprint(const Model& model) : functions(model.functions.size()) {
+    graphs.push_back(content_hash(model.graph));
+    for (const TrainingStep& step : model.training) {
+      graphs.push_back(content_hash(step.graph));
+      graphs.push_back(content_hash(step.initialization));
+    }
   }
-  return hash * 31 + model.functions.size();
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+};
+
+/// Verifies the graphs whose content is another than before. The check of the units writes them
+/// down: `after` then holds what the model says with them.
+void verify_changed(Model& model, const Fingerprint& before, Fingerprint& after) {
+  std::map<const Graph*, size_t> place = {{&model.graph, 0}};
+  for (size_t i = 0; i < model.training.size(); ++i) {
+    place[&model.training[i].graph] = 1 + 2 * i;
+    place[&model.training[i].initialization] = 2 + 2 * i;
+  }
+  const auto changed = [&](const Graph& graph) {
+    const auto found = place.find(&graph);
+    if (found == place.end()) return true;  // the body of a function
+    const size_t index = found->second;
+    return index >= before.graphs.size() || before.graphs[index] != after.graphs[index];
+  };
+  verify(model, changed);
+  for (TrainingStep& step : model.training) {
+    if (!changed(step.graph) || !check_scale_units(step.graph)) continue;
+    after.graphs[place.at(&step.graph)] = content_hash(step.graph);
+  }
 }
 
 uint32_t count_nodes(const Model& model) {
@@ -64,7 +92,8 @@ bool run_row(const PassRow& row, Model& model, PassContext& context) {
   return changed;
 }
 
-void check_flag(const PassRow& row, bool changed, uint64_t before, uint64_t after) {
+void check_flag(const PassRow& row, bool changed, const Fingerprint& before,
+                const Fingerprint& after) {
   if (changed || before == after) return;
   throw Error(ErrorCode::kInternal,
               "pass " + std::string(row.name) + " changed the model but said it did not");
@@ -120,27 +149,26 @@ void dump(const Model& model, const PassRow& row, size_t index, const CompileOpt
   write_file_atomic(file, std::span(&bytes, 1));
 }
 
-PassRecord run_one(const PassRow& row, Model& model, PassContext& context) {
+/// `said` is what the model says before the pass, and then what it says after it.
+PassRecord run_one(const PassRow& row, Model& model, PassContext& context, Fingerprint& said) {
   PassRecord record;
   record.name = row.name;
   record.nodes_before = count_nodes(model);
-  const uint64_t before = hash_of(model);
   const Bodies bodies = row.enters_subgraphs ? Bodies{} : bodies_of(model);
   const auto start = std::chrono::steady_clock::now();
   context.pass = row.name;
   try {
     record.changed = run_row(row, model, context);
-    if (record.changed) {
-      verify(model);
-      for (TrainingStep& step : model.training) check_scale_units(step.graph);
-    }
+    Fingerprint after(model);
+    check_flag(row, record.changed, said, after);
+    if (record.changed) verify_changed(model, said, after);
+    said = std::move(after);
   } catch (Error& error) {
     throw std::move(error.within({model.source, {}, {}})).in_pass(row.name);
   }
   record.milliseconds =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   record.nodes_after = count_nodes(model);
-  check_flag(row, record.changed, before, hash_of(model));
   if (!row.enters_subgraphs) check_bodies(row, bodies, bodies_of(model));
   return record;
 }
@@ -153,6 +181,7 @@ PipelineResult run_pipeline(Model& model, PassContext& context, std::span<const 
   const CompileOptions& options = context.options;
   check_names(options, rows);
   PipelineResult result;
+  Fingerprint said(model);
   for (size_t i = 0; i < rows.size(); ++i) {
     const PassRow& row = rows[i];
     if (!contains(options.skip_passes, row.name)) {
@@ -161,7 +190,7 @@ PipelineResult run_pipeline(Model& model, PassContext& context, std::span<const 
                                               std::string(stage_name(row.needs)))
             .expected(std::string(stage_name(row.needs)), std::string(stage_name(result.stage)));
       }
-      result.records.push_back(run_one(row, model, context));
+      result.records.push_back(run_one(row, model, context, said));
     }
     result.stage = std::max(result.stage, row.gives);
     if (contains(options.dump_after, row.name) || contains(options.dump_after, "all")) {

@@ -198,7 +198,7 @@ void Graph::replace_uses(ValueId from, ValueId to) {
 }
 
 ValueId Graph::find(std::string_view value_name) const {
-  const auto found = by_name_.find(std::string(value_name));
+  const auto found = by_name_.find(value_name);
   return found == by_name_.end() ? ValueId{} : found->second;
 }
 

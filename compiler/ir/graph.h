@@ -8,6 +8,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -250,6 +251,11 @@ class Graph {
  private:
   friend struct GraphAccess;  // the verifier's view (verify.cc)
 
+  struct NameHash {
+    using is_transparent = void;  // looks a string_view up without making a string of it
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+
   struct Region {
     RegionId parent;
     NodeId owner;
@@ -276,7 +282,7 @@ class Graph {
   std::vector<State> states_;
   std::vector<uint32_t> state_use_index_;
   std::unordered_map<uint32_t, uint32_t> state_index_;
-  std::unordered_map<std::string, ValueId> by_name_;
+  std::unordered_map<std::string, ValueId, NameHash, std::equal_to<>> by_name_;
   std::unordered_map<std::string, uint32_t> name_counter_;
   uint32_t alive_nodes_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "compiler/ir/verify.h"
 
 #include <set>
+#include <unordered_map>
 
 #include "compiler/ir/graph_access.h"
 
@@ -47,6 +48,19 @@ class Verifier {
   }
   std::string name_of(RegionId id) const {
     return id == graph_.main() ? "the graph" : "region " + std::to_string(id.index);
+  }
+
+  /// Who reads, for messages.
+  std::string name_of(const Use& use) const {
+    switch (use.kind) {
+      case UseKind::kNodeInput:
+        return name_of(NodeId{use.owner});
+      case UseKind::kRegionOutput:
+        return "output " + std::to_string(use.slot) + " of " + name_of(RegionId{use.owner});
+      case UseKind::kStateNext:
+        break;
+    }
+    return "state \"" + graph_.value(graph_.states()[use.slot].current).name + "\"";
   }
 
   // --- regions and lists of nodes ----------------------------------------------------------------
@@ -124,13 +138,12 @@ class Verifier {
     for (NodeId id = graph_.first(region); id.valid(); id = graph_.next(id)) check_node(id);
     const auto outputs = graph_.outputs(region);
     for (uint32_t slot = 0; slot < outputs.size(); ++slot) {
-      const std::string reader = "output " + std::to_string(slot) + " of " + name_of(region);
+      const Use use{UseKind::kRegionOutput, region.index, slot};
       if (!outputs[slot].valid()) {
-        report(reader + " is absent");
+        report(name_of(use) + " is absent");
         continue;
       }
-      const Use use{UseKind::kRegionOutput, region.index, slot};
-      check_operand(outputs[slot], use, region, NodeId{}, reader);
+      check_operand(outputs[slot], use, region, NodeId{});
     }
   }
 
@@ -150,8 +163,7 @@ class Verifier {
     const auto inputs = graph_.inputs(id);
     for (uint32_t slot = 0; slot < inputs.size(); ++slot) {
       if (!inputs[slot].valid()) continue;
-      check_operand(inputs[slot], {UseKind::kNodeInput, id.index, slot}, node.region, id,
-                    name_of(id));
+      check_operand(inputs[slot], {UseKind::kNodeInput, id.index, slot}, node.region, id);
     }
     for (uint32_t slot = 0; slot < graph_.outputs(id).size(); ++slot) {
       const ValueId output = graph_.output(id, slot);
@@ -174,31 +186,32 @@ class Verifier {
   }
 
   /// A read of `id` in `region` by `node`, or by the end of the region.
-  void check_operand(ValueId id, const Use& use, RegionId region, NodeId node,
-                     const std::string& reader) {
+  void check_operand(ValueId id, const Use& use, RegionId region, NodeId node) {
     if (id.index >= graph_.value_count())
-      return report(reader + " reads a value that does not exist");
+      return report(name_of(use) + " reads a value that does not exist");
     const auto uses = graph_.uses(id);
     const uint32_t position = GraphAccess::use_index(graph_, use);
     if (position >= uses.size() || !(uses[position] == use)) {
-      report(reader + " reads " + name_of(id) + ", whose list of uses does not say so");
+      report(name_of(use) + " reads " + name_of(id) + ", whose list of uses does not say so");
     }
     const Value& value = graph_.value(id);
-    if (!value.alive) return report(reader + " reads " + name_of(id) + ", which is removed");
+    if (!value.alive) return report(name_of(use) + " reads " + name_of(id) + ", which is removed");
     // Up to the region of the value: there its definition must stand before the node that holds the
     // reader.
     NodeId at = node;
     for (RegionId r = region; r != value.region; r = graph_.parent(r)) {
-      if (!r.valid()) return report(reader + " reads " + name_of(id) + " of a region it is not in");
+      if (!r.valid())
+        return report(name_of(use) + " reads " + name_of(id) + " of a region it is not in");
       at = graph_.region_owner(r);
     }
     if (value.kind != ValueKind::kResult) return;
     if (!is_result_of_its_producer(id) || position_[value.producer.index] == kNowhere) {
-      return report(reader + " reads " + name_of(id) + ", whose producer is not in the graph");
+      return report(name_of(use) + " reads " + name_of(id) +
+                    ", whose producer is not in the graph");
     }
     // The end of a region comes after all its nodes.
     if (at.valid() && position_[value.producer.index] >= position_[at.index]) {
-      report(reader + " reads " + name_of(id) + " before it is defined");
+      report(name_of(use) + " reads " + name_of(id) + " before it is defined");
     }
   }
 
@@ -280,20 +293,20 @@ class Verifier {
     if (state.current.index >= graph_.value_count()) {
       return report("state " + std::to_string(index) + " has no current value");
     }
-    const std::string what = "state \"" + graph_.value(state.current).name + "\"";
+    const auto what = [&] { return name_of(Use{UseKind::kStateNext, 0, index}); };
     const Value& current = graph_.value(state.current);
     if (!current.alive || current.kind != ValueKind::kInitializer ||
         current.region != graph_.main()) {
-      return report(what + " is no initializer of the graph");
+      return report(what() + " is no initializer of the graph");
     }
-    if (graph_.state_of(state.current) != index) report(what + " has two new values");
-    if (!state.next.valid()) return report(what + " has no new value");
-    check_operand(state.next, {UseKind::kStateNext, 0, index}, graph_.main(), NodeId{}, what);
+    if (graph_.state_of(state.current) != index) report(what() + " has two new values");
+    if (!state.next.valid()) return report(what() + " has no new value");
+    check_operand(state.next, {UseKind::kStateNext, 0, index}, graph_.main(), NodeId{});
     if (state.next.index >= graph_.value_count()) return;
     const ValueType& next = graph_.value(state.next).type;
     if (!is_typed(next)) return;  // reported with the value where types are asked for
     if (!next.is_tensor() || next.dtype != current.type.dtype || !may_match(next, current.type)) {
-      report(what + " is " + to_string(current.type) + " but its new value \"" +
+      report(what() + " is " + to_string(current.type) + " but its new value \"" +
              graph_.value(state.next).name + "\" is " + to_string(next));
     }
   }
@@ -345,7 +358,11 @@ std::vector<std::string> check_bindings(const Model& model, const TrainingStep& 
   if (!step.initialization.inputs().empty()) {
     findings.emplace_back("the initialization has inputs");
   }
-  std::set<std::string> bound;
+  std::unordered_map<std::string_view, ValueId> outputs;
+  for (ValueId value : step.initialization.outputs()) {
+    outputs.emplace(step.initialization.value(value).name, value);
+  }
+  std::set<std::string_view> bound;
   for (const auto& [target, source] : step.initialization_binding) {
     if (!bound.insert(target).second) findings.push_back("\"" + target + "\" is initialized twice");
     const Graph& home = step.graph.find(target).valid() ? step.graph : model.graph;
@@ -354,15 +371,12 @@ std::vector<std::string> check_bindings(const Model& model, const TrainingStep& 
       findings.push_back("\"" + target + "\" is initialized but is no initializer");
       continue;
     }
-    ValueId output;
-    for (ValueId value : step.initialization.outputs()) {
-      if (step.initialization.value(value).name == source) output = value;
-    }
-    if (!output.valid()) {
+    const auto output = outputs.find(source);
+    if (output == outputs.end()) {
       findings.push_back("\"" + source + "\" is no output of the initialization");
       continue;
     }
-    const ValueType& got = step.initialization.value(output).type;
+    const ValueType& got = step.initialization.value(output->second).type;
     const ValueType& want = home.value(initializer).type;
     if (got.is_tensor() && got.dtype != want.dtype) {
       findings.push_back("\"" + target + "\" is " + to_string(want) + " but is initialized with " +
@@ -379,9 +393,19 @@ void verify(const Graph& graph, const VerifyOptions& options) {
 }
 
 void verify(const Model& model, const VerifyOptions& options) {
-  verify_graph(model.graph, "graph \"" + model.graph.name + "\"", options, false, model.source);
+  verify(
+      model, [](const Graph&) { return true; }, options);
+}
+
+void verify(const Model& model, const std::function<bool(const Graph&)>& wanted,
+            const VerifyOptions& options) {
+  const auto check = [&](const Graph& graph, const std::string& what) {
+    if (wanted(graph)) verify_graph(graph, what, options, false, model.source);
+  };
+  check(model.graph, "graph \"" + model.graph.name + "\"");
   const VerifyOptions untyped{false, options.code};
   for (const Function& function : model.functions) {
+    if (!wanted(function.body)) continue;
     const std::string name = "function \"" + function.domain +
                              (function.domain.empty() ? "" : ".") + function.name + "\"";
     verify_graph(function.body, name, untyped, true, model.source);
@@ -389,9 +413,8 @@ void verify(const Model& model, const VerifyOptions& options) {
   std::set<std::string> names;
   for (const TrainingStep& step : model.training) {
     const std::string what = "training step \"" + step.name + "\"";
-    verify_graph(step.graph, what, options, false, model.source);
-    verify_graph(step.initialization, "the initialization of " + what, options, false,
-                 model.source);
+    check(step.graph, what);
+    check(step.initialization, "the initialization of " + what);
     auto findings = check_bindings(model, step);
     if (!names.insert(step.name).second) findings.emplace_back("its name is taken");
     if (!findings.empty()) refuse(what, findings, options, model.source);

@@ -2,6 +2,8 @@
 // changed something.
 #pragma once
 
+#include <functional>
+
 #include "base/error.h"
 #include "compiler/ir/model.h"
 
@@ -30,5 +32,8 @@ void verify(const Graph& graph, const VerifyOptions& options = {});
 /// Checks every graph of the model, and the bindings of its training steps: an initialization has
 /// no inputs and gives values of the right type to initializers that exist; step names are unique.
 void verify(const Model& model, const VerifyOptions& options = {});
+/// The same for those graphs only that `wanted` asks for; the bindings always.
+void verify(const Model& model, const std::function<bool(const Graph&)>& wanted,
+            const VerifyOptions& options = {});
 
 }  // namespace halfnote

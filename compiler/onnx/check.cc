@@ -1,8 +1,10 @@
 // ONNX's checker does not look into `training_info`, so the joined graph of each step is built here
-// and checked as an ordinary model. Large initializers become inputs: the checker needs their types
+// and checked as an ordinary model. The graph's own nodes are checked once, apart from them.
+// Large initializers become inputs: the checker needs their types
 // only.
 #include "compiler/onnx/check.h"
 
+#include <google/protobuf/arena.h>
 #include <onnx/checker.h>
 #include <onnx/onnx_pb.h>
 
@@ -26,18 +28,22 @@ void run_checker(const onnx::ModelProto& proto, const std::string& what) {
 
 void check_model(const Model& model) {
   proto::CheckSink sink;
-  onnx::ModelProto proto;
+  google::protobuf::Arena arena;
+  auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
   proto::write_without_training(model, sink, proto);
   run_checker(proto, "the model");
+  // Steps share the graph's inputs and initializers only; its nodes were just checked.
+  onnx::GraphProto& graph = *proto.mutable_graph();
+  for (auto* dropped : {graph.mutable_value_info(), graph.mutable_output()}) dropped->Clear();
+  graph.clear_node();
   for (const TrainingStep& step : model.training) {
     proto::Naming naming;
     const std::string prefix = proto::name_step(model.graph, step, naming);
-    onnx::GraphProto algorithm;
-    proto::write_algorithm(step, naming, prefix, sink, algorithm);
-    onnx::ModelProto joined = proto;
-    const std::string name = joined.graph().name();
-    joined.mutable_graph()->MergeFrom(algorithm);
-    joined.mutable_graph()->set_name(name);
+    google::protobuf::Arena own;
+    auto& joined = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&own);
+    joined = proto;
+    proto::write_algorithm(step, naming, prefix, sink, *joined.mutable_graph());
+    joined.mutable_graph()->set_name(graph.name());
     run_checker(joined, "training step \"" + step.name + "\"");
   }
 }

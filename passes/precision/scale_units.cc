@@ -12,7 +12,8 @@ class UnitCheck {
  public:
   explicit UnitCheck(Graph& graph) : graph_(graph) {}
 
-  void run() {
+  /// Has any value another power now?
+  bool run() {
     visit_region(graph_.main());
     for (ValueId output : graph_.outputs()) {
       // The scale itself may be shown; what it scales may not.
@@ -26,6 +27,7 @@ class UnitCheck {
       throw wrong("the new value of state \"" + graph_.value(state.current).name + "\"", want, got,
                   {});
     }
+    return changed_;
   }
 
  private:
@@ -48,7 +50,9 @@ class UnitCheck {
 
   void set_power(ValueId value, int power_of_s) {
     const bool is_number = is_float(graph_.value(value).type.dtype);
-    graph_.value(value).scale_power = static_cast<int8_t>(is_number ? power_of_s : 0);
+    const auto wanted = static_cast<int8_t>(is_number ? power_of_s : 0);
+    changed_ = changed_ || graph_.value(value).scale_power != wanted;
+    graph_.value(value).scale_power = wanted;
   }
 
   /// The power that something a node reads has, if anything is scaled.
@@ -98,8 +102,7 @@ class UnitCheck {
     const int result = combine(id, rule);
     for (ValueId output : graph_.outputs(id)) {
       if (!output.valid()) continue;
-      const bool is_number = is_float(graph_.value(output).type.dtype);
-      graph_.value(output).scale_power = static_cast<int8_t>(is_number ? result : 0);
+      set_power(output, result);
     }
   }
 
@@ -185,10 +188,11 @@ class UnitCheck {
   }
 
   Graph& graph_;
+  bool changed_ = false;
 };
 
 }  // namespace
 
-void check_scale_units(Graph& graph) { UnitCheck(graph).run(); }
+bool check_scale_units(Graph& graph) { return UnitCheck(graph).run(); }
 
 }  // namespace halfnote

@@ -9,7 +9,8 @@ namespace halfnote {
 /// Sets Value::scale_power of all results from that of the inputs and initializers, by the
 /// ScaleRule of each op. Throws Error(kInternal) where the powers do not fit: a sum of scaled and
 /// plain gradients, a scaled value in a nonlinear op (clip before unscale), an optimizer or state
-/// that would take a scaled or doubly unscaled gradient, a scaled output.
-void check_scale_units(Graph& graph);
+/// that would take a scaled or doubly unscaled gradient, a scaled output. Returns whether any power
+/// was another before.
+bool check_scale_units(Graph& graph);
 
 }  // namespace halfnote

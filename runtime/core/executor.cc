@@ -1,24 +1,17 @@
 #include "runtime/core/executor.h"
 
 #include <cstring>
-#include <new>
 
 #include "base/error.h"
-#include "runtime/core/memory_plan.h"
 
 namespace halfnote {
 namespace {
 
 using Space = BufferRef::Space;
 
-void free_arena(std::byte* memory) {
-  ::operator delete (memory, std::align_val_t{kBufferAlignment});
-}
-
-std::byte* allocate_arena(size_t bytes) {
-  void* memory =
-      ::operator new (std::max<size_t>(bytes, 1), std::align_val_t{kBufferAlignment}, std::nothrow);
-  if (memory != nullptr) return static_cast<std::byte*>(memory);
+Pages allocate_arena(size_t bytes) {
+  Pages memory = allocate_pages(bytes);
+  if (memory) return memory;
   throw Error(ErrorCode::kMemory, "no memory for the step's arena")
       .expected(std::to_string(bytes) + " bytes", "an allocation failure")
       .hint("use a smaller batch (--batch), or gradient accumulation (--accumulate)");
@@ -27,12 +20,11 @@ std::byte* allocate_arena(size_t bytes) {
 }  // namespace
 
 Executor::Executor(Program program, StateStore& store)
-    : program_(std::move(program)), store_(store), arena_(nullptr, free_arena) {}
+    : program_(std::move(program)), store_(store) {}
 
 void Executor::allocate() {
   if (arena_) return;
-  arena_.reset(allocate_arena(program_.arena_bytes));
-  std::memset(arena_.get(), 0, program_.arena_bytes);
+  arena_ = allocate_arena(program_.arena_bytes);
   resolve();
 }
 

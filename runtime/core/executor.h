@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/core/pages.h"
 #include "runtime/core/plan.h"
 #include "runtime/core/state_store.h"
 
@@ -51,7 +52,7 @@ class Executor {
 
   Program program_;
   StateStore& store_;
-  std::unique_ptr<std::byte[], void (*)(std::byte*)> arena_;
+  Pages arena_;
   std::vector<StepPointers> pointers_;
   std::vector<InputPatch> patches_;
   std::vector<const std::byte*> output_pointers_;

@@ -1,7 +1,6 @@
 #include "runtime/core/state_store.h"
 
 #include <cstring>
-#include <new>
 
 #include "base/error.h"
 #include "runtime/core/memory_plan.h"
@@ -9,18 +8,11 @@
 namespace halfnote {
 namespace {
 
-std::byte* allocate_aligned(size_t bytes) {
-  void* memory =
-      ::operator new (std::max<size_t>(bytes, 1), std::align_val_t{kBufferAlignment}, std::nothrow);
-  if (memory == nullptr) {
-    throw Error(ErrorCode::kMemory, "no memory for the training state")
-        .expected(std::to_string(bytes) + " bytes", "an allocation failure");
-  }
-  return static_cast<std::byte*>(memory);
-}
-
-void free_aligned(std::byte* memory) {
-  ::operator delete (memory, std::align_val_t{kBufferAlignment});
+Pages allocate_state(size_t bytes) {
+  Pages memory = allocate_pages(bytes);
+  if (memory) return memory;
+  throw Error(ErrorCode::kMemory, "no memory for the training state")
+      .expected(std::to_string(bytes) + " bytes", "an allocation failure");
 }
 
 }  // namespace
@@ -38,8 +30,7 @@ StateStore::StateStore(const Model& model) {
       first.push_back(&value.tensor);
     }
   }
-  memory_ = {allocate_aligned(bytes_), free_aligned};
-  std::memset(memory_.get(), 0, bytes_);
+  memory_ = allocate_state(bytes_);
   for (size_t i = 0; i < entries_.size(); ++i) set(entries_[i], *first[i]);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/tensor.h"
 #include "compiler/ir/model.h"
+#include "runtime/core/pages.h"
 
 namespace halfnote {
 
@@ -44,7 +45,7 @@ class StateStore {
  private:
   std::vector<StateEntry> entries_;
   std::map<std::string, size_t, std::less<>> index_;
-  std::unique_ptr<std::byte[], void (*)(std::byte*)> memory_{nullptr, nullptr};
+  Pages memory_;
   size_t bytes_ = 0;
 };
 

@@ -95,7 +95,7 @@ void GraphWriter::write_node(NodeId id, onnx::NodeProto& to) {
   for (const auto& [key, attribute] : node.attributes) {
     write_attribute(key, attribute, tensor_writer(), region_writer(), *to.add_attribute());
   }
-  write_metadata(node, to);
+  if (sink_.wants_metadata()) write_metadata(node, to);
 }
 
 /// As import does, a node without a name is called after its first result.

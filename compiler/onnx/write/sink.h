@@ -28,6 +28,8 @@ class TensorSink {
     write(tensor, name, to);
     return true;
   }
+  /// Is what only readers look at (metadata of nodes) wanted?
+  virtual bool wants_metadata() const { return true; }
 };
 
 /// Leaves a token in the proto and remembers the bytes, which are spliced in when the file is
@@ -61,6 +63,7 @@ class CheckSink : public TensorSink {
   void write(const Tensor& tensor, const std::string& name, onnx::TensorProto& to) override;
   bool write_initializer(const Tensor& tensor, const std::string& name,
                          onnx::TensorProto& to) override;
+  bool wants_metadata() const override { return false; }
 };
 
 }  // namespace halfnote::proto

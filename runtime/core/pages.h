@@ -1,0 +1,21 @@
+// Memory for the two big blocks of a run, the arena and the training state.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+namespace halfnote {
+
+struct PageDeleter {
+  size_t bytes = 0;
+  void operator()(std::byte* memory) const;
+};
+
+using Pages = std::unique_ptr<std::byte[], PageDeleter>;
+
+/// At least `bytes` zeros on a page boundary, in huge pages where the system has them: a step that
+/// walks through gigabytes spends its time on data, not on page tables. Nothing is touched: what
+/// the run never writes takes no room. Null when there is no memory.
+Pages allocate_pages(size_t bytes);
+
+}  // namespace halfnote
