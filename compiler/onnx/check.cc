@@ -7,6 +7,7 @@
 #include <google/protobuf/arena.h>
 #include <onnx/checker.h>
 #include <onnx/onnx_pb.h>
+#include <onnx/shape_inference/implementation.h>
 
 #include "base/error.h"
 #include "compiler/onnx/write/model.h"
@@ -14,9 +15,13 @@
 namespace halfnote {
 namespace {
 
-void run_checker(const onnx::ModelProto& proto, const std::string& what) {
+/// The checker's full check, but types are inferred in `proto` itself, not in a copy of it.
+void run_checker(onnx::ModelProto& proto, const std::string& what) {
+  const onnx::ShapeInferenceOptions strict(/*check_type=*/true, /*error_mode=*/1,
+                                           /*data_propagation=*/false);
   try {
-    onnx::checker::check_model(proto, /*full_check=*/true);
+    onnx::checker::check_model(proto, /*full_check=*/false);
+    onnx::shape_inference::InferShapes(proto, onnx::OpSchemaRegistry::Instance(), strict);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
