@@ -7,17 +7,34 @@
 #include <onnx/onnx_pb.h>
 
 #include "base/error.h"
+#include "compiler/onnx/schema.h"
 #include "compiler/onnx/write/model.h"
 
 namespace halfnote {
 namespace {
 
-void run_checker(const onnx::ModelProto& proto, const std::string& what) {
+/// Throws what is wrong with a node by its schema, if that is what the checker means: it names the
+/// node and both types, which ONNX's messages often do not.
+void explain(const Graph& graph, const Model& model) {
+  const auto opset = model.opsets.find("");
+  for (NodeId id : graph.all_nodes()) {
+    if (!graph.node(id).domain.empty()) continue;
+    check_node(graph, id, opset == model.opsets.end() ? kOpsetVersion : opset->second);
+  }
+}
+
+void run_checker(const onnx::ModelProto& proto, const Graph& graph, const Model& model,
+                 const std::string& what) {
   try {
     onnx::checker::check_model(proto, /*full_check=*/true);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
+    try {
+      explain(graph, model);
+    } catch (Error& reason) {
+      throw reason.within({model.source, {}, {}});
+    }
     throw Error(ErrorCode::kModel, "the ONNX checker refuses " + what + ": " + error.what());
   }
 }
@@ -28,7 +45,7 @@ void check_model(const Model& model) {
   proto::CheckSink sink;
   onnx::ModelProto proto;
   proto::write_without_training(model, sink, proto);
-  run_checker(proto, "the model");
+  run_checker(proto, model.graph, model, "the model");
   for (const TrainingStep& step : model.training) {
     proto::Naming naming;
     const std::string prefix = proto::name_step(model.graph, step, naming);
@@ -38,7 +55,7 @@ void check_model(const Model& model) {
     const std::string name = joined.graph().name();
     joined.mutable_graph()->MergeFrom(algorithm);
     joined.mutable_graph()->set_name(name);
-    run_checker(joined, "training step \"" + step.name + "\"");
+    run_checker(joined, step.graph, model, "training step \"" + step.name + "\"");
   }
 }
 

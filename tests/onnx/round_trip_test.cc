@@ -233,5 +233,15 @@ TEST(Check, SaysWhatTheCheckerSays) {
   EXPECT_THAT(error_of([&] { check_model(model); }).what(), testing::HasSubstr("NoSuchOperator"));
 }
 
+TEST(Check, NamesTheNodeAndBothTypes) {
+  const Model model = parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+      main (float[2] a, double[2] b) => (float[2] y) { [sum] float[2] y = Add (a, b) })",
+                                  "model.onnxtxt");
+  const std::string message = error_of([&] { check_model(model); }).what();
+  for (const char* part : {"sum", "Add", "tensor(float)", "tensor(double)"}) {
+    EXPECT_THAT(message, testing::HasSubstr(part));
+  }
+}
+
 }  // namespace
 }  // namespace halfnote
