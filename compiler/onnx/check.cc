@@ -15,11 +15,19 @@ namespace {
 
 /// Throws what is wrong with a node by its schema, if that is what the checker means: it names the
 /// node and both types, which ONNX's messages often do not.
-void explain(const Graph& graph, const Model& model) {
+void explain(const Graph& graph, const Model& model, const std::string& refused) {
   const auto opset = model.opsets.find("");
   for (NodeId id : graph.all_nodes()) {
     if (!graph.node(id).domain.empty()) continue;
-    check_node(graph, id, opset == model.opsets.end() ? kOpsetVersion : opset->second);
+    try {
+      check_node(graph, id, opset == model.opsets.end() ? kOpsetVersion : opset->second);
+    } catch (const Error& reason) {
+      Error error(ErrorCode::kModel, refused + reason.problem());
+      error.at(reason.place()).within({model.source, {}, {}});
+      throw std::move(error)
+          .expected(reason.expectation(), reason.value())
+          .hint(reason.hint_text());
+    }
   }
 }
 
@@ -30,12 +38,9 @@ void run_checker(const onnx::ModelProto& proto, const Graph& graph, const Model&
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    try {
-      explain(graph, model);
-    } catch (Error& reason) {
-      throw reason.within({model.source, {}, {}});
-    }
-    throw Error(ErrorCode::kModel, "the ONNX checker refuses " + what + ": " + error.what());
+    const std::string refused = "the ONNX checker refuses " + what + ": ";
+    explain(graph, model, refused);
+    throw Error(ErrorCode::kModel, refused + error.what());
   }
 }
 

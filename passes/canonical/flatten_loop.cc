@@ -257,6 +257,7 @@ NodeId loop_to_scan(Graph& graph, NodeId node, PassContext& context) {
   Builder b = builder_at(graph, node, context);
   NodeSpec spec{"Scan", {}, {}, {}, data.name};
   if (bounded) {
+    spec.name = graph.label(node);
     const ValueId first = graph.input(node, 1);
     spec.inputs.push_back(first.valid() ? b.reshape(b.value(first), b.ints({})).id
                                         : b.constant(Tensor::scalar<bool>(true), "go").id);
@@ -271,7 +272,8 @@ NodeId loop_to_scan(Graph& graph, NodeId node, PassContext& context) {
   graph.node(scan).role = data.role;
   graph.node(scan).origin = data.origin;
   graph.node(scan).metadata = data.metadata;
-  if (bounded) graph.add_node_output(scan, 0, graph.unique_name(graph.label(node) + "/running"));
+  if (bounded)
+    graph.add_node_output(scan, 0, graph.unique_name(graph.node(scan).name + "/running"));
   give_results(graph, node, scan, bounded ? 1 : 0);
   graph.remove(node);
   context.infer(graph, scan);

@@ -107,7 +107,10 @@ class Naming {
       names.push_back(name);
       names.push_back(shown);
     }
-    if (!names.empty()) model_.metadata[std::string(kParameterNamesKey)] = join_names(names);
+    if (names.empty()) return changed;
+    std::string& listed = model_.metadata[std::string(kParameterNamesKey)];
+    changed |= listed != join_names(names);
+    listed = join_names(names);
     return changed;
   }
 

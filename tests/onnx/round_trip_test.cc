@@ -1,4 +1,5 @@
 // Reading and writing whole models.
+#include "compiler/ir/text.h"
 #include "compiler/onnx/check.h"
 #include "tests/onnx/support.h"
 
