@@ -24,9 +24,12 @@ void explain(const Graph& graph, const Model& model, const std::string& refused)
     } catch (const Error& reason) {
       Error error(ErrorCode::kModel, refused + reason.problem());
       error.at(reason.place()).within({model.source, {}, {}});
+      const bool types = reason.problem().find("the type of") != std::string::npos ||
+                         reason.problem().find("a type that") != std::string::npos;
+      const char* way_out = "export the model in one float type, without autocast and .half()";
       throw std::move(error)
           .expected(reason.expectation(), reason.value())
-          .hint(reason.hint_text());
+          .hint(types && reason.hint_text().empty() ? way_out : reason.hint_text());
     }
   }
 }
