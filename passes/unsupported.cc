@@ -36,6 +36,9 @@ constexpr Form kNearestForms[] = {
     {"Compress", "Mul or Where with a mask"},
     {"FlexAttention", "Attention"},
     {"Hardmax", "Softmax"},
+    {"Loop",
+     "a bound on its trips (M) that is a number or follows from shapes; where its condition is "
+     "computed, carried values of fixed shapes and no collected results"},
     {"MaxRoiPool", "RoiAlign"},
     {"NonMaxSuppression", "none: take it out of the model that is trained"},
     {"Unique", "none: take it out of the model that is trained"},

@@ -1,7 +1,6 @@
 // ONNX's checker does not look into `training_info`, so the joined graph of each step is built here
 // and checked as an ordinary model. The graph's own nodes are checked once, apart from them.
-// Large initializers become inputs: the checker needs their types
-// only.
+// Large initializers become inputs: the checker needs their types only.
 #include "compiler/onnx/check.h"
 
 #include <google/protobuf/arena.h>
@@ -10,13 +9,36 @@
 #include <onnx/shape_inference/implementation.h>
 
 #include "base/error.h"
+#include "compiler/onnx/schema.h"
 #include "compiler/onnx/write/model.h"
 
 namespace halfnote {
 namespace {
 
+/// Throws what is wrong with a node by its schema, if that is what the checker means: it names the
+/// node and both types, which ONNX's messages often do not.
+void explain(const Graph& graph, const Model& model, const std::string& refused) {
+  const auto opset = model.opsets.find("");
+  for (NodeId id : graph.all_nodes()) {
+    if (!graph.node(id).domain.empty()) continue;
+    try {
+      check_node(graph, id, opset == model.opsets.end() ? kOpsetVersion : opset->second);
+    } catch (const Error& reason) {
+      Error error(ErrorCode::kModel, refused + reason.problem());
+      error.at(reason.place()).within({model.source, {}, {}});
+      const bool types = reason.problem().find("the type of") != std::string::npos ||
+                         reason.problem().find("a type that") != std::string::npos;
+      const char* way_out = "export the model in one float type, without autocast and .half()";
+      throw std::move(error)
+          .expected(reason.expectation(), reason.value())
+          .hint(types && reason.hint_text().empty() ? way_out : reason.hint_text());
+    }
+  }
+}
+
 /// The checker's full check, but types are inferred in `proto` itself, not in a copy of it.
-void run_checker(onnx::ModelProto& proto, const std::string& what) {
+void run_checker(onnx::ModelProto& proto, const Graph& graph, const Model& model,
+                 const std::string& what) {
   const onnx::ShapeInferenceOptions strict(/*check_type=*/true, /*error_mode=*/1,
                                            /*data_propagation=*/false);
   try {
@@ -25,7 +47,9 @@ void run_checker(onnx::ModelProto& proto, const std::string& what) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ErrorCode::kModel, "the ONNX checker refuses " + what + ": " + error.what());
+    const std::string refused = "the ONNX checker refuses " + what + ": ";
+    explain(graph, model, refused);
+    throw Error(ErrorCode::kModel, refused + error.what());
   }
 }
 
@@ -36,7 +60,7 @@ void check_model(const Model& model) {
   google::protobuf::Arena arena;
   auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
   proto::write_without_training(model, sink, proto);
-  run_checker(proto, "the model");
+  run_checker(proto, model.graph, model, "the model");
   // Steps share the graph's inputs and initializers only; its nodes were just checked.
   onnx::GraphProto& graph = *proto.mutable_graph();
   for (auto* dropped : {graph.mutable_value_info(), graph.mutable_output()}) dropped->Clear();
@@ -49,7 +73,7 @@ void check_model(const Model& model) {
     joined = proto;
     proto::write_algorithm(step, naming, prefix, sink, *joined.mutable_graph());
     joined.mutable_graph()->set_name(graph.name());
-    run_checker(joined, "training step \"" + step.name + "\"");
+    run_checker(joined, step.graph, model, "training step \"" + step.name + "\"");
   }
 }
 

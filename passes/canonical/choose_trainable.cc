@@ -7,15 +7,18 @@
 // and variance), scalars, and tables that only shape arithmetic or FP32-fixed slots read. A
 // parameter may also be a RandomNormal or RandomUniform node without operands: it becomes an
 // initializer of that name, drawn now (the node's seed, or one made from --seed and the name).
-// --freeze takes names away again. Leaves alone: models that are compiled for inference, training
-// models.
+// Weights that stand in the bodies of If, Loop and Scan are moved to the graph and captured: there
+// they can be trained. --freeze takes names away again. Leaves alone: models that are compiled for
+// inference, training models.
 #include <re2/re2.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
 #include "compiler/ir/hash.h"
 #include "compiler/ops/operator.h"
+#include "passes/exporters/module_names.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -23,10 +26,12 @@ namespace {
 
 class Chooser {
  public:
-  Chooser(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
+  Chooser(Model& model, PassContext& context)
+      : graph_(model.graph), context_(context), names_(model) {}
 
   bool run() {
-    bool changed = draw_parameters();
+    bool changed = hoist_weights();
+    changed |= draw_parameters();
     const TrainOptions& train = context_.options.train;
     std::set<ValueId> chosen;
     for (ValueId id : graph_.initializers()) {
@@ -51,10 +56,34 @@ class Chooser {
   void note_guesses(const std::set<ValueId>& chosen) {
     for (ValueId id : chosen) {
       const Value& value = graph_.value(id);
-      context_.note(value.name,
+      context_.note(names_.shown(value.name),
                     "is trained, as every float initializer that looks like a weight (" +
                         to_string(value.type) + "); --freeze leaves it alone");
     }
+  }
+
+  /// Float tables in bodies become initializers of the graph, under their names.
+  bool hoist_weights() {
+    bool changed = false;
+    for (uint32_t i = 1; i < graph_.region_count(); ++i) {
+      for (ValueId id : graph_.initializers(RegionId{i})) {
+        const Value value = graph_.value(id);
+        const auto uses = graph_.uses(id);
+        const bool by_nodes =
+            std::all_of(uses.begin(), uses.end(), [](const Use& use) { return use.by_node(); });
+        if (!is_float(value.type.dtype) || value.tensor.shape().empty()) continue;
+        if (uses.empty() || !by_nodes) continue;
+        graph_.rename(id, graph_.unique_name(value.name + ".body"));
+        graph_.replace_uses(id, graph_.add_initializer(value.name, value.tensor));
+        graph_.remove_value(id);
+        const NodeId owner = graph_.region_owner(RegionId{i});
+        context_.note(value.name, "is moved out of the body of " +
+                                      (owner.valid() ? graph_.label(owner) : "a node") +
+                                      ", where nothing can be trained");
+        changed = true;
+      }
+    }
+    return changed;
   }
 
   /// Random nodes without operands that stand for the first value of a parameter.
@@ -109,7 +138,7 @@ class Chooser {
       }
       bool any = false;
       for (const std::string& name : names) {
-        if (!RE2::FullMatch(name, re)) continue;
+        if (!names_.matches(name, re)) continue;
         found.insert(graph_.find(name));
         any = true;
       }
@@ -125,13 +154,14 @@ class Chooser {
 
   Graph& graph_;
   PassContext& context_;
+  const ParameterNames names_;
 };
 
 }  // namespace
 
 bool choose_trainable(Model& model, PassContext& context) {
   if (context.options.inference_only || model.is_training()) return false;
-  return Chooser(model.graph, context).run();
+  return Chooser(model, context).run();
 }
 
 }  // namespace halfnote

@@ -115,6 +115,7 @@ class Flattening {
     const NodeId scan = loop_to_scan(graph_, node, context_);
     if (!scan.valid()) return;
     changed_ = true;
+    if (unroll_scan(scan)) return;
     for (RegionId region : graph_.subgraphs(scan)) visit_region(region);
   }
 

@@ -1,12 +1,17 @@
-// A Loop whose trips are counted becomes a Scan over their numbers, for flatten-control: Scan has a
-// gradient and a kernel.
+// A Loop whose trips are counted, or bounded, becomes a Scan over their numbers, for
+// flatten-control: Scan has a gradient and a kernel.
 //
 //   s, y = Loop (M, true, s0) <body (i, c, s1) => (c, s2, y1)>
 //     ──▶   s, y = Scan (s0, {0, …, M − 1}) <body (s1, i) => (s2, y1)>
 //
-// Exact. M is a constant, or follows from shapes: then it is known when the dims are bound. Leaves
-// alone: trip counts and conditions that depend on data, carried containers, carried values that
-// change their shape.
+//   s = Loop (M, c0, s0) <body (i, c, s1) => (c2, s2)>      the condition depends on data
+//     ──▶   a, s = Scan (c0, s0, {0, …, M − 1}) <body (a, s1, i) => (a & c2, Where(a, s2, s1))>
+//
+// Exact. M is a constant, or follows from shapes: then it is known when the dims are bound. In the
+// second form the body runs M times; trips after the last one compute the first once more (i is 0,
+// s1 is s0), so that no gradient meets an Inf or NaN that the Loop never made, and change nothing.
+// Leaves alone: trip counts that depend on data, collected results of a Loop that stops early
+// (their length is open), carried containers, carried values that change their shape.
 #include "base/error.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/flatten_control.h"
@@ -14,7 +19,10 @@
 namespace halfnote {
 namespace {
 
-constexpr int kMaxDepth = 32;  // of the arithmetic between a shape and a trip count
+constexpr int kMaxDepth = 32;           // of the arithmetic between a shape and a trip count
+constexpr int64_t kMaxTrips = 1 << 20;  // more is how exporters write "without a bound"
+
+enum class LoopForm : uint8_t { kOther, kCounted, kBounded };
 
 /// Does a value follow from constants and shapes alone?
 bool follows_from_shapes(const Graph& graph, ValueId id, int depth = 0) {
@@ -57,15 +65,22 @@ bool all_tensors(const Graph& graph, std::span<const ValueId> values) {
   return true;
 }
 
-bool is_counted(const Graph& graph, NodeId node, RegionId body) {
+LoopForm form_of(const Graph& graph, NodeId node, RegionId body) {
   const auto inputs = graph.inputs(node);
-  if (inputs.size() < 2 || graph.inputs(body).size() != inputs.size()) return false;
-  if (graph.outputs(body).size() + 1 < inputs.size()) return false;
-  if (!inputs[0].valid() || !follows_from_shapes(graph, inputs[0])) return false;
-  if (inputs[1].valid() && !is_true(graph, inputs[1])) return false;
-  if (graph.value(graph.inputs(body)[0]).type.rank() > 0) return false;
-  return goes_on(graph, body) && all_tensors(graph, inputs.subspan(2)) &&
-         all_tensors(graph, graph.outputs(body).subspan(1));
+  const auto results = graph.outputs(body);
+  if (inputs.size() < 2 || graph.inputs(body).size() != inputs.size()) return LoopForm::kOther;
+  const size_t carried = inputs.size() - 2;
+  if (results.size() < carried + 1) return LoopForm::kOther;
+  if (!inputs[0].valid() || !follows_from_shapes(graph, inputs[0])) return LoopForm::kOther;
+  const Tensor* trips = graph.constant(inputs[0]);
+  if (trips != nullptr && (trips->size() != 1 || trips->at_as_int(0) > kMaxTrips))
+    return LoopForm::kOther;
+  if (graph.value(graph.inputs(body)[0]).type.rank() > 0) return LoopForm::kOther;
+  if (!all_tensors(graph, inputs.subspan(2))) return LoopForm::kOther;
+  if (!all_tensors(graph, results.subspan(1))) return LoopForm::kOther;
+  const bool starts = !inputs[1].valid() || is_true(graph, inputs[1]);
+  if (starts && goes_on(graph, body)) return LoopForm::kCounted;
+  return carried > 0 && results.size() == carried + 1 ? LoopForm::kBounded : LoopForm::kOther;
 }
 
 /// 0, 1, …, M − 1.
@@ -90,23 +105,30 @@ void drop_condition(Graph& graph, RegionId region, ValueId go) {
   if (!graph.has_uses(go)) graph.remove_value(go);
 }
 
-/// The body with the number of the trip as its last input, and without the condition.
-RegionId scan_body(Graph& graph, NodeId node, RegionId body) {
-  const RegionId region = graph.add_region(graph.node(node).region);
-  graph.region_name(region) = std::string(graph.region_name(body));
-  const std::vector<ValueId> formal(graph.inputs(body).begin(), graph.inputs(body).end());
+/// The carried values and the number of the trip as inputs of a new body.
+struct Formal {
+  std::vector<ValueId> carried;
+  ValueId trip;
+};
+
+Formal add_formal(Graph& graph, NodeId node, RegionId body, RegionId region) {
   const std::string prefix = graph.label(node) + "/";
-  ValueMap values;
+  const auto name = [&](ValueId id) { return graph.unique_name(prefix + graph.value(id).name); };
+  const std::vector<ValueId> formal(graph.inputs(body).begin(), graph.inputs(body).end());
+  Formal made;
   for (size_t i = 2; i < formal.size(); ++i) {
-    values[formal[i]] =
-        graph.add_input(region, graph.unique_name(prefix + graph.value(formal[i]).name),
-                        graph.value(graph.input(node, i)).type);
+    const ValueType type = graph.value(graph.input(node, i)).type;
+    made.carried.push_back(graph.add_input(region, name(formal[i]), type));
   }
-  values[formal[0]] =
-      graph.add_input(region, graph.unique_name(prefix + graph.value(formal[0]).name),
-                      ValueType::tensor(DType::kI64, SymbolicShape{}));
-  const ValueId go = graph.add_initializer(region, prefix + "go", Tensor::scalar<bool>(true));
-  values[formal[1]] = go;
+  made.trip =
+      graph.add_input(region, name(formal[0]), ValueType::tensor(DType::kI64, SymbolicShape{}));
+  return made;
+}
+
+/// Copies what stands in the body to the region; gives what stands for its outputs.
+std::vector<ValueId> copy_nodes(Graph& graph, NodeId node, RegionId body, RegionId region,
+                                ValueMap& values) {
+  const std::string prefix = graph.label(node) + "/";
   for (ValueId id : graph.initializers(body)) {
     const Value original = graph.value(id);
     values[id] = graph.add_initializer(region, prefix + original.name, original.tensor);
@@ -114,13 +136,105 @@ RegionId scan_body(Graph& graph, NodeId node, RegionId body) {
   const std::vector<NodeId> nodes = graph.nodes(body);
   clone_nodes(graph, graph.end(region), graph, nodes, values, {.prefix = prefix});
   std::vector<ValueId> outputs;
-  for (size_t i = 1; i < graph.outputs(body).size(); ++i) {
-    const auto found = values.find(graph.outputs(body)[i]);
-    outputs.push_back(found == values.end() ? graph.outputs(body)[i] : found->second);
+  for (ValueId output : graph.outputs(body)) {
+    const auto found = values.find(output);
+    outputs.push_back(found == values.end() ? output : found->second);
   }
-  graph.set_outputs(region, outputs);
+  return outputs;
+}
+
+RegionId new_body(Graph& graph, NodeId node, RegionId body) {
+  const RegionId region = graph.add_region(graph.node(node).region);
+  graph.region_name(region) = std::string(graph.region_name(body));
+  return region;
+}
+
+/// The body with the number of the trip as its last input, and without the condition.
+RegionId counted_body(Graph& graph, NodeId node, RegionId body) {
+  const RegionId region = new_body(graph, node, body);
+  const std::vector<ValueId> formal(graph.inputs(body).begin(), graph.inputs(body).end());
+  const Formal made = add_formal(graph, node, body, region);
+  ValueMap values;
+  for (size_t i = 2; i < formal.size(); ++i) values[formal[i]] = made.carried[i - 2];
+  values[formal[0]] = made.trip;
+  const ValueId go =
+      graph.add_initializer(region, graph.label(node) + "/go", Tensor::scalar<bool>(true));
+  values[formal[1]] = go;
+  const std::vector<ValueId> outputs = copy_nodes(graph, node, body, region, values);
+  graph.set_outputs(region, {outputs.begin() + 1, outputs.end()});
   drop_condition(graph, region, go);
   return region;
+}
+
+/// The body of a Loop that may stop early: a first carried value says whether it still runs.
+RegionId bounded_body(Graph& graph, NodeId node, RegionId body, PassContext& context) {
+  const RegionId region = new_body(graph, node, body);
+  const std::string prefix = graph.label(node) + "/";
+  const std::vector<ValueId> formal(graph.inputs(body).begin(), graph.inputs(body).end());
+  const ValueId active = graph.add_input(region, graph.unique_name(prefix + "active"),
+                                         ValueType::tensor(DType::kBool, SymbolicShape{}));
+  const Formal made = add_formal(graph, node, body, region);
+  Builder b(graph, graph.end(region), context.infer);
+  b.set_role(graph.node(node).role);
+  b.set_origin(graph.label(node));
+  b.set_prefix(prefix);
+  ValueMap values;
+  const Expr runs = b.value(active);
+  values[formal[0]] = where(runs, b.value(made.trip), b.scalar(DType::kI64, 0)).id;
+  values[formal[1]] = b.constant(Tensor::scalar<bool>(true), "go").id;
+  for (size_t i = 2; i < formal.size(); ++i) {
+    values[formal[i]] = where(runs, b.value(made.carried[i - 2]), b.value(graph.input(node, i))).id;
+  }
+  const std::vector<ValueId> results = copy_nodes(graph, node, body, region, values);
+  for (NodeId copy : graph.nodes(region)) context.infer(graph, copy);
+  b.set_insert_point(graph.end(region));
+  std::vector<ValueId> outputs = {
+      b.op("And", {runs, b.reshape(b.value(results[0]), b.ints({}))}).id};
+  for (size_t k = 0; k < made.carried.size(); ++k) {
+    outputs.push_back(where(runs, b.value(results[k + 1]), b.value(made.carried[k])).id);
+  }
+  graph.set_outputs(region, outputs);
+  return region;
+}
+
+/// Are the shapes that a body takes those that it gives?
+bool keeps_shapes(const Graph& graph, RegionId region) {
+  for (size_t i = 0; i < graph.outputs(region).size(); ++i) {
+    const NodeId last = graph.value(graph.outputs(region)[i]).producer;
+    const ValueId next = i == 0 ? graph.outputs(region)[i] : graph.input(last, 1);
+    const ValueType &before = graph.value(graph.inputs(region)[i]).type,
+                    &after = graph.value(next).type;
+    if (!before.shape || !after.shape || before.dtype != after.dtype) return false;
+    if (before.shape->size() != after.shape->size()) return false;
+    for (size_t axis = 0; axis < before.shape->size(); ++axis) {
+      const Dim &a = (*before.shape)[axis], &c = (*after.shape)[axis];
+      const bool same = a.known() ? c.known() && a.value == c.value
+                                  : !c.known() && !a.symbol.empty() && a.symbol == c.symbol;
+      if (!same) return false;
+    }
+  }
+  return true;
+}
+
+/// Tries it on a copy: shapes are known once the body is inferred with those of the first values.
+bool can_be_bounded(const Graph& graph, NodeId node, RegionId body, PassContext& context) {
+  Graph trial = graph;
+  try {
+    return keeps_shapes(trial, bounded_body(trial, node, body, context));
+  } catch (const Error&) {
+    return false;  // the body gives what it does not take
+  }
+}
+
+/// Gives the names and uses of the Loop's results to those of the Scan, from `skipped` on.
+void give_results(Graph& graph, NodeId loop, NodeId scan, size_t skipped) {
+  const std::vector<ValueId> outputs(graph.outputs(loop).begin(), graph.outputs(loop).end());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].valid()) continue;
+    const std::string name = graph.value(outputs[i]).name;
+    graph.rename(outputs[i], graph.unique_name(name + ".counted"));
+    graph.replace_uses(outputs[i], graph.add_node_output(scan, i + skipped, name));
+  }
 }
 
 }  // namespace
@@ -130,29 +244,37 @@ NodeId loop_to_scan(Graph& graph, NodeId node, PassContext& context) {
   if (data.op != "Loop" || !data.domain.empty()) return {};
   const Attribute* attribute = data.attributes.find("body");
   const auto* body = attribute == nullptr ? nullptr : std::get_if<RegionId>(attribute);
-  if (body == nullptr || !is_counted(graph, node, *body)) return {};
+  if (body == nullptr) return {};
+  const LoopForm form = form_of(graph, node, *body);
+  if (form == LoopForm::kOther) return {};
   for (size_t i = 2; i < graph.inputs(node).size(); ++i) {
     const ValueType& before = graph.value(graph.input(node, i)).type;
     const ValueType& after = graph.value(graph.outputs(*body)[i - 1]).type;
     if (before.shape && after.shape && before.rank() != after.rank()) return {};
   }
+  const bool bounded = form == LoopForm::kBounded;
+  if (bounded && !can_be_bounded(graph, node, *body, context)) return {};
   Builder b = builder_at(graph, node, context);
   NodeSpec spec{"Scan", {}, {}, {}, data.name};
+  if (bounded) {
+    spec.name = graph.label(node);
+    const ValueId first = graph.input(node, 1);
+    spec.inputs.push_back(first.valid() ? b.reshape(b.value(first), b.ints({})).id
+                                        : b.constant(Tensor::scalar<bool>(true), "go").id);
+  }
   for (size_t i = 2; i < graph.inputs(node).size(); ++i)
     spec.inputs.push_back(graph.input(node, i));
   spec.inputs.push_back(trip_numbers(b, graph, graph.input(node, 0)).id);
-  spec.attributes = {{"body", scan_body(graph, node, *body)}, {"num_scan_inputs", int64_t{1}}};
-  const std::vector<ValueId> outputs(graph.outputs(node).begin(), graph.outputs(node).end());
+  const RegionId region =
+      bounded ? bounded_body(graph, node, *body, context) : counted_body(graph, node, *body);
+  spec.attributes = {{"body", region}, {"num_scan_inputs", int64_t{1}}};
   const NodeId scan = graph.create(std::move(spec), std::vector<std::string>{}, graph.before(node));
   graph.node(scan).role = data.role;
   graph.node(scan).origin = data.origin;
   graph.node(scan).metadata = data.metadata;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].valid()) continue;
-    const std::string name = graph.value(outputs[i]).name;
-    graph.rename(outputs[i], graph.unique_name(name + ".counted"));
-    graph.replace_uses(outputs[i], graph.add_node_output(scan, i, name));
-  }
+  if (bounded)
+    graph.add_node_output(scan, 0, graph.unique_name(graph.node(scan).name + "/running"));
+  give_results(graph, node, scan, bounded ? 1 : 0);
   graph.remove(node);
   context.infer(graph, scan);
   return scan;

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "compiler/ir/builder.h"
 #include "compiler/ir/hash.h"
+#include "passes/exporters/module_names.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -116,7 +117,8 @@ uint64_t hash_of_elements(const Tensor& tensor) {
 
 class Tying {
  public:
-  Tying(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
+  Tying(Model& model, PassContext& context)
+      : graph_(model.graph), context_(context), names_(model) {}
 
   bool run() {
     for (const std::string& pair : context_.options.train.tied) tie(pair);
@@ -249,7 +251,7 @@ class Tying {
       if (!value.trainable || !is_filled(value.tensor)) continue;
       const size_t readers = graph_.users(id).size();
       if (readers < 2) continue;
-      context_.warn(value.name,
+      context_.warn(names_.shown(value.name),
                     "is one parameter that " + std::to_string(readers) +
                         " nodes read, and all its elements start equal; if the exporter merged "
                         "several into one, export without optimization (PyTorch: optimize=False)");
@@ -261,20 +263,21 @@ class Tying {
     std::string names, flags;
     for (size_t i = 0; i < std::min(others.size(), kMaxNamed); ++i) {
       const std::string& other = graph_.value(others[i]).name;
-      names += (i == 0 ? "" : ", ") + other;
+      names += (i == 0 ? "" : ", ") + names_.shown(other);
       flags += " --tie " + name + "=" + other;
     }
     if (others.size() > kMaxNamed) {
       names += " and " + std::to_string(others.size() - kMaxNamed) + " more";
       flags += " …";
     }
-    context_.warn(name,
+    context_.warn(names_.shown(name),
                   "has the values of " + names +
                       ", and they are trained apart; if the exporter split one weight:" + flags);
   }
 
   Graph& graph_;
   PassContext& context_;
+  const ParameterNames names_;
   std::map<std::string, std::string> merged_;  // the name that went -> the one that stays
 };
 
@@ -288,7 +291,7 @@ bool tie_weights(Model& model, PassContext& context) {
         .expected("a forward model to train",
                   model.is_training() ? "a training model" : "--inference");
   }
-  return Tying(model.graph, context).run();
+  return Tying(model, context).run();
 }
 
 }  // namespace halfnote

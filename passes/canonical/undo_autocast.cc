@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "compiler/ir/query.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/exporters/repair_types.h"
 #include "passes/pass_through.h"
 #include "passes/passes.h"
 
@@ -96,7 +97,7 @@ class Undo {
   /// Do only casts to another type, and outputs of the graph, read the value?
   bool only_casts_read(ValueId value) const {
     const auto converts = [&](NodeId id) {
-      return is_cast(graph_.node(id)) &&
+      return is_cast(graph_.node(id)) && !is_repair(graph_.node(id)) &&
              graph_.value(graph_.output(id)).type.dtype != graph_.value(value).type.dtype;
     };
     const auto uses = graph_.uses(value);
@@ -114,7 +115,8 @@ class Undo {
   /// The roundings that stay. A cast to the type that its operand has rounds nothing.
   void find_kept() {
     for (NodeId id : graph_.all_nodes()) {
-      if (!is_cast(graph_.node(id)) || !low(graph_.output(id))) continue;
+      const Node& node = graph_.node(id);
+      if (!is_cast(node) || is_repair(node) || !low(graph_.output(id))) continue;
       const ValueId result = graph_.output(id);
       const ValueId source = graph_.input(id, 0);
       if (graph_.value(source).type.dtype == graph_.value(result).type.dtype) continue;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "compiler/ops/operator.h"
+#include "passes/exporters/module_names.h"
 
 namespace halfnote {
 
@@ -21,8 +22,10 @@ struct PrecisionRules::Rule {
 
   bool hits(const Node& node) const {
     if (by_node) {
+      const std::string in_file(source_name(node));
       return RE2::FullMatch(node.name, *pattern) ||
-             (!node.origin.empty() && RE2::FullMatch(node.origin, *pattern));
+             (!node.origin.empty() && RE2::FullMatch(node.origin, *pattern)) ||
+             (!in_file.empty() && RE2::FullMatch(in_file, *pattern));
     }
     return text == node.op || text == node.domain + "." + node.op;
   }

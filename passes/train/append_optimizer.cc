@@ -16,6 +16,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "passes/exporters/module_names.h"
 #include "passes/passes.h"
 #include "passes/train/optimizer_form.h"
 #include "passes/train/step.h"
@@ -44,11 +45,12 @@ void check_numbers(const Optimizer& o) {
 
 class OptimizerBuilder {
  public:
-  OptimizerBuilder(Graph& graph, PassContext& context)
+  OptimizerBuilder(Graph& graph, ParameterNames names, PassContext& context)
       : graph_(graph),
         context_(context),
         options_(context.options.train.optimizer),
-        b_(graph, graph.end(), context.infer) {
+        b_(graph, graph.end(), context.infer),
+        names_(std::move(names)) {
     b_.set_role(Role::kOptimizer);
   }
 
@@ -239,7 +241,7 @@ class OptimizerBuilder {
     matched_.resize(options_.groups.size());
     for (size_t i = 0; i < options_.groups.size(); ++i) {
       const ParameterGroup& group = options_.groups[i];
-      if (!RE2::FullMatch(name, group.pattern)) continue;
+      if (!names_.matches(name, RE2(group.pattern))) continue;
       matched_[i] = true;
       return {group.weight_decay.value_or(options_.weight_decay), group.lr_factor.value_or(1.0f)};
     }
@@ -262,6 +264,7 @@ class OptimizerBuilder {
   PassContext& context_;
   const Optimizer& options_;
   Builder b_;
+  const ParameterNames names_;
   std::vector<bool> matched_;
 };
 
@@ -272,7 +275,7 @@ bool append_optimizer(Model& model, PassContext& context) {
   if (step == nullptr || context.options.train.optimizer.kind == "none") return false;
   if (find_state(step->graph, kAppliedStep)) return false;  // done before
   check_numbers(context.options.train.optimizer);
-  OptimizerBuilder(step->graph, context).run();
+  OptimizerBuilder(step->graph, ParameterNames(model), context).run();
   return true;
 }
 

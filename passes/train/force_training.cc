@@ -7,9 +7,11 @@
 //     ──▶   Y = ai.halfnote.Dropout <ratio, node> (X, random_seed, attempted_step)
 //
 // Nodes that the exporter wrote in inference form (training_mode 0, Dropout without its third
-// input) are named in a warning and left alone, or with --force-training brought into the training
-// form too. Exact where the node was in training form: only the source of random numbers becomes
-// our own. Leaves alone: Dropout with ratio 0.
+// input) are left alone and counted in one warning an op, or with --force-training brought into the
+// training form too. Exact where the node was in training form: only the source of random numbers
+// becomes our own. Leaves alone: Dropout with ratio 0.
+#include <algorithm>
+
 #include "base/error.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
@@ -19,7 +21,8 @@ namespace {
 
 class TrainingForm {
  public:
-  TrainingForm(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
+  TrainingForm(Graph& graph, const std::string& source, PassContext& context)
+      : graph_(graph), source_(source), context_(context) {}
 
   bool run() {
     bool changed = false;
@@ -29,6 +32,8 @@ class TrainingForm {
       if (op == "BatchNormalization") changed |= batch_normalization(node);
       if (op == "Dropout") changed |= dropout(node);
     }
+    warn("BatchNormalization", "statistics stay frozen", frozen_);
+    warn("Dropout", "nothing is dropped", idle_);
     return changed;
   }
 
@@ -36,9 +41,7 @@ class TrainingForm {
   bool batch_normalization(NodeId node) {
     const bool training = graph_.node(node).attributes.get_int("training_mode", 0) != 0;
     if (!training && !context_.options.train.force_training) {
-      context_.warn(graph_.node(node).name,
-                    "BatchNormalization is in inference form: its statistics stay frozen "
-                    "(--force-training changes that)");
+      frozen_.push_back(graph_.label(node));
       return false;
     }
     bool changed = false;
@@ -82,9 +85,7 @@ class TrainingForm {
     const bool training = mode != nullptr && mode->at_as_int(0) != 0;
     if (p <= 0) return false;
     if (!training && !context_.options.train.force_training) {
-      context_.warn(
-          graph_.node(node).name,
-          "Dropout is in inference form: it does nothing (--force-training changes that)");
+      idle_.push_back(graph_.label(node));
       return false;
     }
     if (graph_.output(node, 1).valid() && graph_.has_uses(graph_.output(node, 1))) {
@@ -112,8 +113,28 @@ class TrainingForm {
     return b.value(value);
   }
 
+  /// One warning for all nodes of an op that are in inference form.
+  void warn(const std::string& op, const std::string& effect,
+            const std::vector<std::string>& names) {
+    if (names.empty()) return;
+    std::string first;
+    for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
+      first += (i == 0 ? "" : ", ") + names[i];
+    }
+    if (names.size() > kMostNames) first += ", …";
+    const bool one = names.size() == 1;
+    context_.warn(source_, (one ? op : std::to_string(names.size()) + " " + op + " nodes") + " (" +
+                               first + (one ? ") is" : ") are") + " in inference form: " + effect +
+                               "; --force-training changes that, or an export with "
+                               "training=TrainingMode.TRAINING (PyTorch, dynamo=False)");
+  }
+
+  static constexpr size_t kMostNames = 4;
+
   Graph& graph_;
+  const std::string& source_;
   PassContext& context_;
+  std::vector<std::string> frozen_, idle_;
   int64_t next_id_ = 0;
 };
 
@@ -121,7 +142,7 @@ class TrainingForm {
 
 bool force_training(Model& model, PassContext& context) {
   TrainingStep* step = find_step(model, kStepName);
-  return step != nullptr && TrainingForm(step->graph, context).run();
+  return step != nullptr && TrainingForm(step->graph, model.source, context).run();
 }
 
 }  // namespace halfnote

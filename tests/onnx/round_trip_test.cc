@@ -1,4 +1,5 @@
 // Reading and writing whole models.
+#include "compiler/ir/text.h"
 #include "compiler/onnx/check.h"
 #include "tests/onnx/support.h"
 
@@ -231,6 +232,16 @@ TEST(Check, SaysWhatTheCheckerSays) {
   Model model = import_text_bytes(wire::model(wire::relu_graph()));
   model.graph.node(find_op(model.graph, "Relu")).op = "NoSuchOperator";
   EXPECT_THAT(error_of([&] { check_model(model); }).what(), testing::HasSubstr("NoSuchOperator"));
+}
+
+TEST(Check, NamesTheNodeAndBothTypes) {
+  const Model model = parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+      main (float[2] a, double[2] b) => (float[2] y) { [sum] float[2] y = Add (a, b) })",
+                                  "model.onnxtxt");
+  const std::string message = error_of([&] { check_model(model); }).what();
+  for (const char* part : {"sum", "Add", "tensor(float)", "tensor(double)", "in one float type"}) {
+    EXPECT_THAT(message, testing::HasSubstr(part));
+  }
 }
 
 }  // namespace

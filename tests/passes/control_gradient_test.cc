@@ -6,9 +6,11 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "compiler/ir/query.h"
 #include "compiler/ir/text.h"
 #include "compiler/ir/verify.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/passes.h"
 #include "passes/train/backward.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
@@ -86,7 +88,45 @@ constexpr ControlCase kCases[] = {
         s2 = Scan <num_scan_inputs: int = 1, body: graph = b2 (double[2] r, double[2] d) => (r2) {
           m = Mul (r, w) n = Tanh (m) r2 = Add (n, d) }> (s, e) }> (s0, x)
     })"},
+    // Too long to be written out: a Scan.
+    {"LoopThatStops",
+     R"(main (bool c, double[2] s0, double[2] w) => (last, n) <int64 m = {700}, int64 zero = {0}, int64 one = {1}> {
+      last, n = Loop <body: graph = b (int64 i, bool go, double[2] s, int64 k) => (go2, s2, k2) <double top = {5}> {
+        p = Mul (s, w)
+        e = Exp (p)
+        s2 = Add (s, e)
+        total = ReduceSum <keepdims: int = 0> (s2)
+        go2 = Less (total, top)
+        k2 = Add (k, one) }> (m, c, s0, zero)
+    })"},
+    // What trip 3 would compute is not finite.
+    {"LoopWhoseNextTripIsInfinite",
+     R"(main (bool c, double[2] s0, double[2] w) => (last) <int64 m = {6}> {
+      last = Loop <body: graph = b (int64 i, bool go, double[2] s) => (go2, s2) <double three = {3}, double one = {1}, int64 two = {2}, double top = {100}> {
+        f = Cast <to: int = 11> (i)
+        left = Sub (three, f)
+        q = Div (one, left)
+        u = Mul (q, w)
+        s2 = Add (s, u)
+        total = ReduceSum <keepdims: int = 0> (s2)
+        small = Less (total, top)
+        early = Less (i, two)
+        go2 = And (small, early) }> (m, c, s0)
+    })"},
 };
+
+/// Loops have a gradient as what flatten-control makes of them.
+Graph without_loops(const Graph& forward) {
+  Graph graph = forward;
+  if (find_nodes(graph, "Loop").empty()) return graph;
+  const CompileOptions options;
+  std::vector<Remark> remarks;
+  PassContext context{options, infer_node, {}, remarks, "flatten-control"};
+  EXPECT_TRUE(flatten_control(graph, context));
+  EXPECT_TRUE(find_nodes(graph, "Loop").empty());
+  verify(graph);
+  return graph;
+}
 
 Tensor numbers(const ValueType& type, uint64_t seed) {
   const Tensor singles = [&] {
@@ -170,7 +210,10 @@ TEST_P(ControlGradient, AgreesWithDifferences) {
       const ValueType type = ValueType::tensor(DType::kF64, symbolic(y.shape()));
       dy.push_back(is_float(y.dtype()) ? numbers(type, 50 + dy.size()) : Tensor{});
     }
-    const Graph graph = with_gradients(forward, dy);
+    const Graph flat = without_loops(forward);
+    const std::vector<Tensor> same = evaluate(flat, inputs), wanted = evaluate(forward, inputs);
+    for (size_t k = 0; k < wanted.size(); ++k) EXPECT_TRUE(identical(same[k], wanted[k])) << k;
+    const Graph graph = with_gradients(flat, dy);
     const std::vector<Tensor> gradients = evaluate(graph, inputs);
     const std::vector<Tensor> planned = run_program(graph, inputs);
     ASSERT_EQ(gradients.size(), inputs.size() - 1);

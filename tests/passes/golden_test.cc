@@ -40,10 +40,13 @@ const GoldenRow kRows[] = {
     {"bind-gradients", Sides::kRuns},
     {"expand-gradients", Sides::kRuns},
     {"inline-functions", Sides::kCalls},
+    {"name-modules", Sides::kExact},
+    {"repair-types", Sides::kRuns},
     {"lift-opset", Sides::kForms},
     {"bind-dims", Sides::kExact},
     {"choose-trainable", Sides::kExact},
     {"tie-weights", Sides::kExact, 0, Again::kNotMeant},  // what --tie named is gone
+    {"find-folded", Sides::kExact},
     {"infer-shapes", Sides::kExact},
     // The source rounds operands and result of up to three 16-bit ops, sums of two products each.
     {"undo-autocast", Sides::kRounding, 12 * kEpsBf16},
