@@ -50,7 +50,8 @@ bool clean_casts(Graph& graph, PassContext& context);
 bool pad_to_8(Graph& graph, PassContext& context);
 bool clean_padding(Graph& graph, PassContext& context);
 
-// device/ (emission): no part of the compile pipeline
+// device/: emission, and passes of device_pipeline(); no part of the compile pipeline
 bool emulate_16bit(Graph& graph, PassContext& context);
+bool update_early(Graph& graph, PassContext& context);
 
 }  // namespace halfnote

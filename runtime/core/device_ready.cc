@@ -88,8 +88,9 @@ constexpr PassRow kRows[] = {
      "what is constant in these bodies goes"},
     {"simplify-sizes", canonicalize, nullptr, kAll, kAny, kAny, false,
      "views and broadcasts that turned out to change nothing"},
-    {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, Stage::kDeviceReady, true,
-     "what the above replaced"},
+    {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
+    {"update-early", update_early, nullptr, kAll, kAny, Stage::kDeviceReady, false,
+     "a gradient goes as soon as its weight is updated"},
 };
 
 }  // namespace

@@ -75,6 +75,7 @@ const GoldenRow kRows[] = {
     {"take-out-padding", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},
+    {"update-early", Sides::kExact},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
     {"emulate-16bit", Sides::kExact},
     // Bodies in standard ops against fused kernels: both in f32, sums of at most 16 terms in
