@@ -45,7 +45,8 @@ bool clean_casts(Graph& graph, PassContext& context);
 bool pad_to_8(Graph& graph, PassContext& context);
 bool clean_padding(Graph& graph, PassContext& context);
 
-// device/ (emission): no part of the compile pipeline
+// device/: no part of the compile pipeline; the first belongs to `run`, the second to emission
+bool absorb_transposes(Graph& graph, PassContext& context);
 bool emulate_16bit(Graph& graph, PassContext& context);
 
 }  // namespace halfnote

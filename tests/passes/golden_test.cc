@@ -70,6 +70,7 @@ const GoldenRow kRows[] = {
     {"initialize-states", Sides::kExact},
     {"bind-all-dims", Sides::kExact},
     {"take-out-padding", Sides::kExact},
+    {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
