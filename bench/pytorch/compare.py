@@ -149,10 +149,11 @@ HEAD = ("| model | dtype | against | ours ms (range) | PyTorch ms | ratio (range
 
 def line(row):
     low, high = row["ms_range"]
+    least, most = row["ratio_range"]
     note = "" if row["agree"] else " LOSSES DISAGREE"
     return (f"| {row['model']} | {row['precision']} | {row['against']} | "
             f"{row['ms']:.1f} ({low:.1f} to {high:.1f}) | {row['torch_ms']:.1f} | "
-            f"**{row['ratio']:.2f}×** ({row['ratio_range'][0]:.2f} to {row['ratio_range'][1]:.2f}) | "
+            f"**{row['ratio']:.2f}×** ({least:.2f} to {most:.2f}) | "
             f"{100 * row['peak_share']:.0f} % | {row['planned_bytes'] / 2**20:.0f} / "
             f"{row['rss_bytes'] / 2**20:.0f} | {row['torch_rss_bytes'] / 2**20:.0f}{note} |")
 

@@ -1,4 +1,4 @@
-"""Writes NAME.onnx (weights drawn from the seed of models.py) and NAME.npz (its batch) into a folder.
+"""Writes NAME.onnx (weights from the seed of models.py) and NAME.npz (its batch) into a folder.
 
     export.py NAME FOLDER
 """
@@ -17,9 +17,9 @@ def export(name, folder):
     names = ["x", "labels"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(module, batch, str(folder / f"{name}.onnx"), input_names=names, output_names=["loss"],
-                          opset_version=17, dynamo=False, training=torch.onnx.TrainingMode.TRAINING,
-                          do_constant_folding=False)
+        torch.onnx.export(module, batch, str(folder / f"{name}.onnx"), input_names=names,
+                          output_names=["loss"], opset_version=17, dynamo=False,
+                          training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
     np.savez(folder / f"{name}.npz", **{n: t.numpy() for n, t in zip(names, batch)})
 
 

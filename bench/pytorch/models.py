@@ -1,7 +1,7 @@
 """The models of the comparison: what PyTorch trains, and what is exported for halfnote.
 
-Each is a module that takes the batch and gives the loss, its weights drawn from a fixed seed, so that both sides start
-from the same ones; dropout is off. Sizes are those of issue trackers and papers, not of tests.
+Each is a module that takes the batch and gives the loss, its weights drawn from a fixed seed, so
+that both sides start from the same ones; dropout is off.
 """
 from dataclasses import dataclass
 from typing import Callable
@@ -45,20 +45,22 @@ def resnet50(attention):
 
 def bert(attention):
     from transformers import BertConfig, BertForMaskedLM
-    config = BertConfig(attn_implementation=attention, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = BertConfig(attn_implementation=attention, hidden_dropout_prob=0.0,
+                        attention_probs_dropout_prob=0.0)
     return WithLoss(BertForMaskedLM(config), lambda model, ids: model(input_ids=ids).logits)
 
 
 def gpt2(attention):
     from transformers import GPT2Config, GPT2LMHeadModel
-    config = GPT2Config(attn_implementation=attention, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False)
+    config = GPT2Config(attn_implementation=attention, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+                        use_cache=False)
     return WithLoss(GPT2LMHeadModel(config), gpt2_logits)
 
 
 def gpt2_logits(model, ids):
     if model.config._attn_implementation != "eager":
         return model(input_ids=ids).logits
-    # A mask of our own: the one that transformers makes is traced into ops that the legacy exporter lacks.
+    # A mask of our own: that of transformers is traced into ops that the legacy exporter lacks.
     length = ids.shape[1]
     mask = torch.full((length, length), torch.finfo(torch.float32).min).triu(1)[None, None]
     position = torch.arange(length)[None]
@@ -70,7 +72,8 @@ def images(batch, size, classes):
 
 
 def tokens(batch, length, vocabulary):
-    return torch.randint(0, vocabulary, (batch, length)), torch.randint(0, vocabulary, (batch, length))
+    ids = torch.randint(0, vocabulary, (batch, length))
+    return ids, torch.randint(0, vocabulary, (batch, length))
 
 
 @dataclass
