@@ -12,7 +12,8 @@ channels_last for images, scaled_dot_product_attention. "+mkl" preloads a librar
 vendor check by which MKL slows down on AMD processors (gcc builds it in the output folder).
 
 Prints a line for each comparison and writes results.json and results.md. Ends with 1 if losses
-disagree. It wants Python packages of its own: pip install -r bench/pytorch/requirements.txt
+disagree. The machine must be idle: two threads that wait for each other on a busy one measure the
+scheduler; the load is noted with each row. It wants Python packages of its own: pip install -r bench/pytorch/requirements.txt
 """
 import argparse
 import json
@@ -27,6 +28,7 @@ ROOT = HERE.parent.parent
 CHECKED_STEPS = 3
 # Losses of the first steps: sums in another order, and in bf16 roundings at other places.
 TOLERANCE = {"fp32": 2e-4, "bf16": 2e-2}
+BUSY = 0.5
 VENDOR_CHECK = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
 
 
@@ -122,6 +124,7 @@ def agree(ours, theirs, precision):
 
 def compare(name, precision, how, ours, args, stub):
     """By turns; one row of the table."""
+    load = os.getloadavg()[0]
     theirs = torch_side(name, precision, how, args, stub)
     theirs.warm_up()
     ours.seconds, ratios = [], []
@@ -138,7 +141,7 @@ def compare(name, precision, how, ours, args, stub):
            "planned_bytes": ours.about["memory"], "rss_bytes": ours.peak_memory(),
            "torch_rss_bytes": theirs.peak_memory(), "torch": theirs.about["torch"],
            "losses": ours.first_losses, "torch_losses": theirs.first_losses,
-           "agree": agree(ours, theirs, precision)}
+           "agree": agree(ours, theirs, precision), "load": load}
     theirs.close()
     return row
 
@@ -163,6 +166,9 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     stub = vendor_stub(args.out.resolve())
     rows = []
+    if os.getloadavg()[0] > BUSY:
+        print(f"compare: the load is {os.getloadavg()[0]:.1f}: on a busy machine these figures "
+              "mean nothing", file=sys.stderr)
     print(HEAD, flush=True)
     for name in args.models.split(","):
         for precision in args.precisions.split(","):
