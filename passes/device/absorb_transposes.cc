@@ -11,6 +11,9 @@
 // wants a product that nothing else reads and a Gemm without C. Exact: the same products are
 // summed. Left alone: transposes that move other dims, operands that are vectors, bodies, and small
 // MatMuls of f32 (absorb_transposes.h).
+//
+// absorb-gradients, in the compile pipeline, does the second to the backward pass alone: a weight's
+// gradient is then the product itself, which may write f32 from 16-bit operands.
 #include "passes/device/absorb_transposes.h"
 
 #include <numeric>
@@ -135,6 +138,16 @@ bool absorb_transposes(Graph& graph, PassContext&) {
     if (!takes_flags(graph, id)) continue;
     changed |= absorb_operands(graph, id);
     changed |= absorb_result(graph, id);
+  }
+  return changed;
+}
+
+bool absorb_gradients(Graph& graph, PassContext&) {
+  bool changed = false;
+  for (const NodeId id : graph.nodes()) {
+    const Node& node = graph.node(id);
+    if (node.role != Role::kBackward || node.domain != kHalfnoteDomain) continue;
+    if (takes_flags(graph, id)) changed |= absorb_result(graph, id);
   }
   return changed;
 }

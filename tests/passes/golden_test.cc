@@ -59,6 +59,7 @@ const GoldenRow kRows[] = {
     {"differentiate", Sides::kExact},
     {"append-optimizer", Sides::kExact},
     {"split-accumulation", Sides::kExact},
+    {"absorb-gradients", Sides::kExact},
     {"assign-precision", Sides::kExact},
     // The models are at most six 16-bit ops deep, each rounds its operands and its result once:
     // 12 half steps, and as many again for sums of up to four products.
