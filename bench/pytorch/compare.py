@@ -13,7 +13,8 @@ vendor check by which MKL slows down on AMD processors (gcc builds it in the out
 
 Prints a line for each comparison and writes results.json and results.md. Ends with 1 if losses
 disagree. The machine must be idle: two threads that wait for each other on a busy one measure the
-scheduler; the load is noted with each row. It wants Python packages of its own: pip install -r bench/pytorch/requirements.txt
+scheduler; the load is noted with each row. It wants Python packages of its own:
+pip install -r bench/pytorch/requirements.txt
 """
 import argparse
 import json
