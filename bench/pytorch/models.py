@@ -83,11 +83,15 @@ class Model:
     optimizer: str          # adamw or momentum: the same on both sides
     lr: float
     channels_last: bool = False
+    # PyTorch differs from itself by 3e-3 in the second loss of ResNet-50 (plain against
+    # channels_last, fp32): its later losses cannot be held to rounding.
+    later_losses: float = 0
 
 
 MODELS = {
     "cifar_cnn": Model(cifar_cnn, lambda: images(128, 32, 10), "adamw", 1e-3, True),
-    "resnet50": Model(resnet50, lambda: images(32, 224, 1000), "momentum", 1e-2, True),
+    "resnet50": Model(resnet50, lambda: images(32, 224, 1000), "momentum", 1e-2, True,
+                      2e-2),
     "bert": Model(bert, lambda: tokens(8, 128, 30522), "adamw", 1e-4),
     "gpt2": Model(gpt2, lambda: tokens(2, 256, 50257), "adamw", 1e-4),
 }
