@@ -17,6 +17,7 @@
 #include "compiler/onnx/export.h"
 #include "compiler/onnx/import.h"
 #include "passes/train/step.h"
+#include "runtime/core/profile/output.h"
 #include "runtime/train/signals.h"
 
 namespace halfnote::cli {
@@ -53,6 +54,20 @@ std::string write_model(const Session& session, const RunArguments& arguments,
   return file.string();
 }
 
+/// The table goes to the screen, its JSON and the trace into files.
+void write_profile(const RunArguments& arguments, const Profiler& profiler, const MachinePeak& peak,
+                   const fs::path& run_folder) {
+  const fs::path file = arguments.profile == kDefaultProfile ? run_folder / "profile.json"
+                                                             : fs::path(arguments.profile);
+  const fs::path trace = fs::path(file).replace_extension(".trace.json");
+  write_file_atomic(file, profile_json(profiler, peak));
+  write_file_atomic(trace, profile_trace(profiler));
+  if (arguments.quiet) return;
+  std::cout << profile_text(profiler, peak)
+            << fmt::format("\nprofile: {}; trace for ui.perfetto.dev: {}\n", file.string(),
+                           trace.string());
+}
+
 int stopped(const TrainResult& result, int signal) {
   std::cerr << fmt::format("stopped by {} after step {}, saved in {}; go on with --resume\n",
                            ::strsignal(signal), result.steps, result.checkpoint.string());
@@ -61,7 +76,7 @@ int stopped(const TrainResult& result, int signal) {
 
 int train(const RunArguments& arguments, Session& session, const BoundInputs& bound,
           const RunData& data, Trainer& trainer, const TrainerOptions& options,
-          const SignalScope& signals) {
+          const SignalScope& signals, const Profiler& profiler) {
   const Terminal terminal = Terminal::detect(STDOUT_FILENO);
   const auto found = trainer.open();
   write_file_atomic(options.run_folder / "config.json",
@@ -77,8 +92,11 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   }
   const ProgressMode mode =
       arguments.quiet ? ProgressMode::kNone : progress_mode_from_name(arguments.progress);
+  MachinePeak peak;
+  if (!arguments.profile.empty()) peak = measure_peak(arguments.threads);
   Progress progress(mode, trainer.total_steps(), terminal, std::cout);
   const TrainResult result = trainer.run(progress);
+  if (!arguments.profile.empty()) write_profile(arguments, profiler, peak, options.run_folder);
   if (result.stopped) return stopped(result, signals.requested());
   const std::string model = write_model(session, arguments, options);
   if (!arguments.quiet) {
@@ -95,14 +113,17 @@ int run(const RunArguments& arguments) {
                           static_cast<int64_t>(arguments.seed));
   const BoundInputs bound = bind_inputs(model, arguments);
   check_kernels(arguments.kernels);
-  check_export(arguments.export_file);
+  check_output(arguments.export_file, "the trained model");
+  if (arguments.profile != kDefaultProfile) check_output(arguments.profile, "the profile");
   TrainerOptions options = trainer_options(arguments, bound.batch);
   const RunData data = load_run_data(arguments, bound.inputs);
+  Profiler profiler;
   Session session(std::move(model), {arguments.threads,
                                      arguments.kernels,
                                      bound.dims,
                                      arguments.plan_memory,
-                                     {arguments.dump, arguments.dump_folder}});
+                                     {arguments.dump, arguments.dump_folder},
+                                     arguments.profile.empty() ? nullptr : &profiler});
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;
   options.stop = [&signals] { return signals && signals->requested() != 0; };
@@ -117,7 +138,7 @@ int run(const RunArguments& arguments) {
     return 0;
   }
   signals.emplace();  // until here a signal ends the process: there is nothing to save
-  return train(arguments, session, bound, data, trainer, options, *signals);
+  return train(arguments, session, bound, data, trainer, options, *signals, profiler);
 }
 
 void add_data_flags(CLI::App* verb, RunArguments& a) {
@@ -176,6 +197,9 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
       ->take_all();
   verb->add_option("--dump-folder", a.dump_folder,
                    "where dumps go, a folder for each step (default: .)");
+  verb->add_flag("--profile{RUN/profile.json}", a.profile,
+                 "time by op, kernel and shape: a table, FILE as JSON, and beside it a trace for "
+                 "Perfetto (--profile=FILE)");
   verb->add_flag("--plan-memory", a.plan_memory, "print the memory plan, train nothing");
   verb->add_flag("-q,--quiet", a.quiet, "no tables, no progress");
 }

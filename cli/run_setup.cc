@@ -173,14 +173,14 @@ void check_kernels(const std::string& kernels) {
       .hint("`halfnote ops` lists the kernels");
 }
 
-void check_export(const std::string& file) {
+void check_output(const std::string& file, const char* what) {
   if (file.empty()) return;
   const fs::path folder = fs::absolute(file).parent_path();
   std::error_code error;
   if (fs::is_directory(folder, error) && ::access(folder.c_str(), W_OK) == 0 &&
       !fs::is_directory(file, error))
     return;
-  throw Error(ErrorCode::kIo, "the trained model cannot be written there")
+  throw Error(ErrorCode::kIo, fmt::format("{} cannot be written there", what))
       .at({file, {}, {}})
       .expected("a file in a folder that can be written", file);
 }

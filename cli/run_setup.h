@@ -32,8 +32,12 @@ struct RunArguments {
   std::string progress = "auto";
   std::vector<std::string> dump;  // passes of the device pipeline
   std::string dump_folder = ".";
+  std::string profile;  // its JSON file; kDefaultProfile: in the run folder; empty: none
   ImportFlags import;
 };
+
+/// What --profile without a file stands for.
+inline constexpr const char* kDefaultProfile = "RUN/profile.json";
 
 /// Throws Error(kDevice) for a device that this build lacks, Error(kUsage) for a word that is none.
 void check_device(const std::string& device);
@@ -41,8 +45,8 @@ void check_device(const std::string& device);
 /// Throws Error(kUsage) where no kernel's name starts so.
 void check_kernels(const std::string& kernels);
 /// Throws Error(kIo) for a file that cannot be written, before a training that would be for
-/// nothing.
-void check_export(const std::string& file);
+/// nothing. `what`: its name in the message.
+void check_output(const std::string& file, const char* what);
 
 /// The inputs of an artifact with their symbolic dims bound.
 struct BoundInputs {

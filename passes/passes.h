@@ -37,6 +37,7 @@ bool force_training(Model& model, PassContext& context);
 bool differentiate(Model& model, PassContext& context);
 bool append_optimizer(Model& model, PassContext& context);
 bool split_accumulation(Model& model, PassContext& context);
+bool absorb_gradients(Graph& graph, PassContext& context);  // device/absorb_transposes.cc
 bool initialize_states(Model& model, PassContext& context);
 
 // precision/
@@ -51,6 +52,7 @@ bool pad_to_8(Graph& graph, PassContext& context);
 bool clean_padding(Graph& graph, PassContext& context);
 
 // device/: emission, and passes of device_pipeline(); no part of the compile pipeline
+bool absorb_transposes(Graph& graph, PassContext& context);
 bool emulate_16bit(Graph& graph, PassContext& context);
 bool update_early(Graph& graph, PassContext& context);
 

@@ -74,6 +74,8 @@ constexpr PassRow kRows[] = {
      "likewise: identities, transposes of transposes"},
     {"merge-gradients", eliminate_common, nullptr, kTrain, kCan, kCan, false,
      "rules ask for the same value twice"},
+    {"absorb-gradients", absorb_gradients, nullptr, kAll, kCan, kCan, false,
+     "the gradient of a weight that the model transposes is one product, which may write f32"},
     {"sweep-gradients", eliminate_dead, nullptr, kAll, kCan, kDif, true,
      "gradients that nobody asked for, forward nodes that gave way"},
     {"assign-precision", nullptr, assign_precision, kAll, kDif, kDif, true,

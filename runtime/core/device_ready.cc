@@ -5,9 +5,11 @@
 #include "base/error.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/verify.h"
+#include "kernels/cpu/fast/wide_product.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/device/absorb_transposes.h"
 #include "passes/manager.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/passes.h"
@@ -70,6 +72,8 @@ bool expand_without_kernel(Graph& graph, PassContext&) {
   return changed;
 }
 
+static_assert(kSmallProduct == cpu::fast::kWideForwardWork);
+
 constexpr Stage kAny = Stage::kImported;
 constexpr Scope kAll = Scope::kEveryGraph;
 
@@ -88,6 +92,8 @@ constexpr PassRow kRows[] = {
      "what is constant in these bodies goes"},
     {"simplify-sizes", canonicalize, nullptr, kAll, kAny, kAny, false,
      "views and broadcasts that turned out to change nothing"},
+    {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
+     "a matrix product reads its operands either way round at the same speed"},
     {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
     {"update-early", update_early, nullptr, kAll, kAny, Stage::kDeviceReady, false,
      "a gradient goes as soon as its weight is updated"},

@@ -86,6 +86,7 @@ void Executor::run(std::span<const Tensor> inputs) {
                   std::string(short_name(inputs[i].dtype())) + to_string(inputs[i].shape()));
   }
   for (const InputPatch& patch : patches_) *patch.slot = inputs[patch.input].bytes();
+  if (profile_) profile_->begin_run();
   for (size_t s = 0; s < program_.steps.size(); ++s) {
     const StepPointers& pointers = pointers_[s];
     const KernelBuffers buffers{pointers.inputs, pointers.outputs, pointers.workspace};
@@ -94,6 +95,7 @@ void Executor::run(std::span<const Tensor> inputs) {
     } catch (Error& error) {
       throw error.within({{}, program_.steps[s].node, program_.steps[s].op});
     }
+    if (profile_) profile_->end_step();
     if (observer_) observer_(program_.steps[s], buffers);
   }
   for (size_t i = 0; i < program_.saves.size(); ++i) {
@@ -105,6 +107,7 @@ void Executor::run(std::span<const Tensor> inputs) {
     if (commit.bytes > 0)
       std::memmove(store_.base() + commit.to, commit_pointers_[i], commit.bytes);
   }
+  if (profile_) profile_->end_run();
 }
 
 Tensor Executor::output(size_t index) const {

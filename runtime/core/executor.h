@@ -8,6 +8,7 @@
 
 #include "runtime/core/pages.h"
 #include "runtime/core/plan.h"
+#include "runtime/core/profile/profiler.h"
 #include "runtime/core/state_store.h"
 
 namespace halfnote {
@@ -34,6 +35,8 @@ class Executor {
   /// Index of the output with this name; nothing if there is none.
   std::optional<size_t> find_output(std::string_view name) const;
   void observe(StepObserver observer) { observer_ = std::move(observer); }
+  /// Times go there from the next run on; null: nowhere.
+  void set_profile(ProgramProfile* profile) { profile_ = profile; }
 
  private:
   struct StepPointers {
@@ -59,6 +62,7 @@ class Executor {
   std::vector<const std::byte*> save_pointers_;
   std::vector<const std::byte*> commit_pointers_;
   StepObserver observer_;
+  ProgramProfile* profile_ = nullptr;
 };
 
 }  // namespace halfnote

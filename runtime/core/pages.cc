@@ -3,15 +3,23 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 
 namespace halfnote {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
+std::atomic<size_t> held = 0;
+
 }  // namespace
 
-void PageDeleter::operator()(std::byte* memory) const { ::munmap(memory, bytes); }
+void PageDeleter::operator()(std::byte* memory) const {
+  ::munmap(memory, bytes);
+  held -= bytes;
+}
+
+size_t held_page_bytes() { return held; }
 
 Pages allocate_pages(size_t bytes) {
   const size_t wanted = std::max<size_t>(bytes, 1);
@@ -22,6 +30,7 @@ Pages allocate_pages(size_t bytes) {
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return Pages(nullptr, {});
   if (size >= kHugePage) ::madvise(memory, size, MADV_HUGEPAGE);  // a wish; small pages do as well
+  held += size;
   return Pages(static_cast<std::byte*>(memory), {size});
 }
 

@@ -17,5 +17,7 @@ using Pages = std::unique_ptr<std::byte[], PageDeleter>;
 /// walks through gigabytes spends its time on data, not on page tables. Nothing is touched: what
 /// the run never writes takes no room. Null when there is no memory.
 Pages allocate_pages(size_t bytes);
+/// Bytes of all blocks that are held now, for tests.
+size_t held_page_bytes();
 
 }  // namespace halfnote

@@ -111,6 +111,16 @@ class Planner {
     return row->flops(node.attributes, inputs, outputs);
   }
 
+  void keep_types(ProgramStep& step) const {
+    if (!options_.keep_types) return;
+    const auto keep = [&](ValueId value) {
+      const Operand o = operand(value);
+      return StepOperand{o.dtype, o.shape, o.constant != nullptr};
+    };
+    for (ValueId input : graph_.inputs(step.id)) step.input_types.push_back(keep(input));
+    for (ValueId output : graph_.outputs(step.id)) step.output_types.push_back(keep(output));
+  }
+
   void choose_kernels() {
     std::vector<Error> failures;
     for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -143,6 +153,7 @@ class Planner {
       step.flops = flops_of(node, call);
       step.reads_16bit = step.flops > 0 && is_16bit_float(call.inputs[0].dtype) &&
                          is_16bit_float(call.inputs[1].dtype);
+      keep_types(step);
       program_.steps.push_back(std::move(step));
     }
     if (failures.empty()) return;
@@ -166,6 +177,7 @@ class Planner {
       step.flops = control.flops;
       step.reads_16bit = control.reads_16bit;
       program_.constant_bytes += control.constant_bytes;
+      keep_types(step);
       program_.steps.push_back(std::move(step));
     } catch (Error& error) {
       if (error.code() != ErrorCode::kUnsupported) throw;

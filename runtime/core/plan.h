@@ -23,6 +23,13 @@ struct BufferRef {
   size_t offset = 0;  // in the arena or the state store; index of the constant or the input
 };
 
+/// Type and shape of an operand of a step; kUndefined for one that is absent.
+struct StepOperand {
+  DType dtype = DType::kUndefined;
+  Shape shape;
+  bool constant = false;  // known before the first step
+};
+
 struct ProgramStep {
   std::string node, op;  // names for profiles and errors
   NodeId id;
@@ -33,6 +40,7 @@ struct ProgramStep {
   BufferRef workspace;
   double flops = 0;          // of contractions, by the usual count of 2·M·N·K
   bool reads_16bit = false;  // a contraction whose operands are 16-bit
+  std::vector<StepOperand> input_types, output_types;  // with PlanOptions::keep_types
 };
 
 /// Copies a value into its state at the end of the program.
@@ -74,6 +82,7 @@ struct Program {
 struct PlanOptions {
   std::string_view kernels;  // only rows whose name starts with this; empty: all
   int threads = 1;
+  bool keep_types = false;  // steps remember the types of their operands, for a profile
 };
 
 /// Plans a graph on the CPU. Initializers that `store` holds are read from it, and the graph's

@@ -257,8 +257,12 @@ Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes)
 Executor& Session::executor(std::string_view step, std::span<const Shape> shapes) {
   Executor* found = find_executor(step, shapes);
   if (found == nullptr) {
-    auto made = std::make_unique<Executor>(
-        plan(ready_graph(step, shapes), *state_, {options_.kernels, options_.threads}), *state_);
+    Profiler* profiler = options_.profiler;
+    auto made =
+        std::make_unique<Executor>(plan(ready_graph(step, shapes), *state_,
+                                        {options_.kernels, options_.threads, profiler != nullptr}),
+                                   *state_);
+    if (profiler) made->set_profile(&profiler->add(step, made->program()));
     if (!options_.plan_only) made->allocate();
     found = made.get();
     executors_.push_back(

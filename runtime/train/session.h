@@ -40,6 +40,7 @@ struct SessionOptions {
   bool plan_only = false;               // arenas are planned, but not made before a step
   /// Dumps of the passes that make a graph ready for the device; a folder a step in `dump_folder`.
   DeviceReadyOptions passes = {};
+  Profiler* profiler = nullptr;  // takes the times of all programs; it must outlive the session
 };
 
 /// What one call of Session::step did.

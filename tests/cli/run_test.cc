@@ -87,6 +87,36 @@ TEST(Run, PlanMemoryTrainsNothing) {
   EXPECT_EQ(place.list(), before);
 }
 
+TEST(Run, ProfileIsATableAndTwoFiles) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const Outcome outcome =
+      place.run(words(train("tiny.hn.onnx", "--steps 4 --profile --run-dir r")));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"the machine's peak", "by op and kernel", "by shape", "matmul peak",
+                           "mean of 3 runs after the first", "r/profile.trace.json"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+  const auto profile = nlohmann::json::parse(place.read("r/profile.json"));
+  EXPECT_EQ(profile["programs"][0]["program"], "step");
+  EXPECT_EQ(profile["programs"][0]["runs"], 3);
+  EXPECT_GT(nlohmann::json::parse(place.read("r/profile.trace.json"))["traceEvents"].size(), 9u);
+
+  const Outcome elsewhere =
+      place.run(words(train("tiny.hn.onnx", "--steps 2 -q --profile=p.json --run-dir s")));
+  EXPECT_EQ(elsewhere.code, 0) << elsewhere.err;
+  EXPECT_EQ(elsewhere.out + elsewhere.err, "");
+  EXPECT_TRUE(place.exists("p.json"));
+  EXPECT_TRUE(place.exists("p.trace.json"));
+  EXPECT_FALSE(place.exists("s/profile.json"));
+
+  const Outcome nowhere =
+      place.run(words(train("tiny.hn.onnx", "--steps 2 --profile=no/p.json --run-dir t")));
+  EXPECT_EQ(nowhere.code, 8);
+  EXPECT_THAT(nowhere.err, HasSubstr("the profile cannot be written there"));
+  EXPECT_FALSE(place.exists("t"));
+}
+
 TEST(Run, TheSameRunGivesTheSameBytes) {
   const Workplace place;
   place.compile("tiny.hn.onnx", words("--precision fp16"));

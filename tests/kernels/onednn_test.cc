@@ -95,6 +95,38 @@ TEST_P(OneDnn, AgreesWithTheReference) {
   }
 }
 
+/// 1×1 convolutions of few, some and many pixels: the rows differ in the layouts they compute in.
+TEST_P(OneDnn, OneByOneConvolutionsAgreeWithTheReference) {
+  const double store = 2 * unit_roundoff(GetParam());
+  const auto check = [&](const Call& call) {
+    SCOPED_TRACE(call.op);
+    if (!is_taken(call)) return;
+    const RunOptions fast{.kernel = "onednn", .threads = 2, .check_repeats = false};
+    const auto run = [&](const RunOptions& how) {
+      return run_kernel(call.domain, call.op, call.inputs, call.attributes, call.outputs, how)[0];
+    };
+    // Sums of up to 1452 products below 1.
+    expect_close(run(fast), run({.check_repeats = false}), store, 1452 * 0x1p-24 + store * 0.01);
+  };
+  const auto random = [&](const Shape& shape, uint32_t seed) {
+    return random_tensor(GetParam(), shape, -1, 1, seed);
+  };
+  for (const int64_t side : {7, 13, 22}) {
+    for (const int64_t stride : {1, 2}) {
+      SCOPED_TRACE(std::to_string(side) + " by stride " + std::to_string(stride));
+      const int64_t out = (side + stride - 1) / stride;
+      const Shape x{3, 12, side, side}, w{20, 12, 1, 1}, y{3, 20, out, out};
+      const Attributes conv{{"strides", std::vector<int64_t>{stride, stride}},
+                            {"kernel_shape", std::vector<int64_t>{1, 1}},
+                            {"out_dtype", int64_t{1}}};
+      const Tensor shape = Tensor::of<int64_t>({4}, std::span<const int64_t>(x));
+      check({"", "Conv", {random(x, 1), random(w, 2), random({20}, 3)}, conv, {{GetParam(), y}}});
+      check({kOwn, "ConvGradInput", {random(y, 1), random(w, 2), shape}, conv, {{GetParam(), x}}});
+      check({kOwn, "ConvGradWeight", {random(y, 1), random(x, 2)}, conv, {{DType::kF32, w}}});
+    }
+  }
+}
+
 TEST_P(OneDnn, IsChosenBeforeTheReference) {
   const bool native =
       GetParam() == DType::kF32 || (GetParam() == DType::kBF16 && cpu::cpu_has_native_bf16());

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "exact.h"
 #include "harness.h"
 
 namespace halfnote::test {
@@ -67,6 +68,51 @@ TEST(Reduce, CutsLargeSumsIntoUnits) {
   expect_sum({1201, 300}, {0});
   expect_sum({64, 17, 31, 31}, {0, 2, 3});
   expect_sum({7, 2000, 5, 9}, {1, 3});
+}
+
+/// The fast row is another spelling of the same sums: the same bits, on any number of threads.
+TEST(Reduce, FastSumsAreThoseOfTheReference) {
+  struct Case {
+    Shape shape;
+    std::vector<int64_t> axes;
+  };
+  const std::vector<Case> cases = {
+      {{}, {}},
+      {{5}, {0}},
+      {{0, 3}, {0}},
+      {{3, 0}, {1}},
+      {{70, 9}, {0}},
+      {{70, 9}, {1}},
+      {{4, 700, 30}, {0, 1}},
+      {{1500, 777}, {0}},
+      {{9, 4, 33}, {0, 2}},
+      {{40, 6, 17, 13}, {0, 2, 3}},
+      {{7, 1, 5}, {1}},
+      {{3, 90000}, {1}},
+      {{2, 3, 4, 5}, {1, 3}},
+      {{100000}, {0}},
+  };
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(std::string(short_name(type)) + to_string(c.shape) + " over " +
+                   to_string(c.axes));
+      const std::vector<Tensor> inputs = {random_tensor(type, c.shape, -1, 1), axes_tensor(c.axes)};
+      const OutputSpec output{type, reduced_shape(c.shape, c.axes)};
+      const auto run = [&](std::string_view kernel) {
+        return run_one("", "ReduceSum", inputs, {}, output, {.kernel = kernel});
+      };
+      EXPECT_TRUE(identical(run("fast.reduce_sum"), run("reference")));
+    }
+  }
+}
+
+TEST(Reduce, LeavesWideElementsToTheReference) {
+  const auto why = [](DType type, const Shape& shape, const std::vector<int64_t>& axes) {
+    return refusals("", "ReduceSum", {random_tensor(type, shape, -1, 1), axes_tensor(axes)}, {},
+                    {{type, reduced_shape(shape, axes)}}, {.kernel = "fast"});
+  };
+  EXPECT_NE(why(DType::kF64, {3, 4}, {0}).find("f64"), std::string::npos);
+  EXPECT_EQ(why(DType::kF32, {3, 4}, {0}), "");
 }
 
 TEST(Reduce, GivesTheNeutralElementOfNothing) {

@@ -62,6 +62,7 @@ const GoldenRow kRows[] = {
     {"differentiate", Sides::kExact},
     {"append-optimizer", Sides::kExact},
     {"split-accumulation", Sides::kExact},
+    {"absorb-gradients", Sides::kExact},
     {"assign-precision", Sides::kExact},
     // The models are at most six 16-bit ops deep, each rounds its operands and its result once:
     // 12 half steps, and as many again for sums of up to four products.
@@ -73,6 +74,7 @@ const GoldenRow kRows[] = {
     {"initialize-states", Sides::kExact},
     {"bind-all-dims", Sides::kExact},
     {"take-out-padding", Sides::kExact},
+    {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},
     {"update-early", Sides::kExact},

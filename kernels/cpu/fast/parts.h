@@ -11,6 +11,7 @@ std::vector<KernelRow>
 batch_norm_rows();  // batch_norm.cc: BatchNormalization in training, its gradient
 std::vector<KernelRow> layer_norm_rows();   // layer_norm.cc: LayerNormalization and its gradient
 std::vector<KernelRow> max_pool_rows();     // max_pool.cc: MaxPool and its gradient in two dims
+std::vector<KernelRow> reduce_sum_rows();   // reduce_sum.cc: ReduceSum
 std::vector<KernelRow> wide_matmul_rows();  // wide_matmul.cc: small MatMul and Gemm of f32
 std::vector<KernelRow> wide_conv_rows();    // wide_conv.cc: small convolutions of f32
 

@@ -1,8 +1,8 @@
 // Convolutions on oneDNN: forward, and the gradients for input and weights. The library chooses its
 // blocked or channels-last layouts, and operands are reordered in and out: on plain (N, C, H, W)
 // data it falls back to im2col, which takes about twice the time of its own layouts with the
-// reorders counted. A 1×1 convolution without stride or padding is a plain matrix product and stays
-// as it is.
+// reorders counted. 1×1 convolutions without padding are matrix products on plain data too, and
+// stay as they are where that was measured to be faster (stays_plain).
 #include <numeric>
 
 #include "kernels/cpu/contraction/conv_plan.h"
@@ -42,17 +42,40 @@ Shape weight_shape(const ConvPlan& plan) {
   return shape;
 }
 
-bool is_matrix_product(const ConvPlan& plan) {
+enum class Direction { kForward, kGradInput, kGradWeight };
+
+/// The cost table of 1×1 convolutions without padding: plain data, or the library's layouts with
+/// reorders. GFLOP/s of one core of an AMD Zen 5, plain / reordered, of the shapes of ResNet-50:
+///
+///   C -> F @ pixels, stride     forward f32, bf16     dX f32, bf16         dW f32, bf16
+///   64 -> 256 @ 56×56           233/118, 271/175      230/100, 247/175     162/111, 264/118
+///   256 -> 1024 @ 14×14         219/196, 376/343      210/178, 332/327     169/176, 372/288
+///   1024 -> 256 @ 14×14         209/183, 375/337      172/199, 331/331     151/169, 399/244
+///   512 -> 2048 @ 7×7           164/188, 278/367      155/179, 218/338     188/178, 390/265
+///   2048 -> 512 @ 7×7           159/193, 277/358      112/175, 174/331     163/126, 413/166
+///   256 -> 512 @ 56×56, 2       129/144, 221/242      183/93,  286/144     173/131, 321/166
+///   512 -> 1024 @ 28×28, 2      136/169, 232/294      180/118, 282/189     180/151, 367/236
+bool stays_plain(const ConvPlan& plan, Direction direction) {
   constexpr ConvPlan::Dims kOnes{1, 1, 1};
-  return plan.groups == 1 && plan.kernel == kOnes && plan.stride == kOnes && plan.in == plan.out;
+  constexpr int64_t kFewPixels = 100, kSomePixels = 400;
+  if (plan.groups != 1 || plan.kernel != kOnes) return false;
+  int64_t pixels = 1;
+  for (size_t d = 0; d < 3; ++d) {
+    if (plan.out[d] != (plan.in[d] + plan.stride[d] - 1) / plan.stride[d]) return false;  // padded
+    pixels *= plan.out[d];
+  }
+  if (plan.stride != kOnes) return direction != Direction::kForward && plan.spatial == 2;
+  if (direction == Direction::kGradWeight) return true;
+  if (direction == Direction::kForward) return pixels >= kFewPixels;
+  return pixels >= (plan.channels > plan.filters ? kSomePixels : kFewPixels);
 }
 
-ConvDescs describe(const ConvPlan& plan, const ConvTypes& types) {
+ConvDescs describe(const ConvPlan& plan, const ConvTypes& types, Direction direction) {
   const Shape x = tensor_shape(plan, plan.channels, plan.in);
   const Shape y = tensor_shape(plan, plan.filters, plan.out);
   const Shape w = weight_shape(plan);
   ConvDescs descs{plain(x, types.x), plain(w, types.w), plain(y, types.y), {}};
-  const auto wanted = is_matrix_product(plan) ? plain : any_layout;
+  const auto wanted = stays_plain(plan, direction) ? plain : any_layout;
   descs.x_wanted = wanted(x, types.x);
   descs.w_wanted = wanted(w, types.w);
   descs.y_wanted = wanted(y, types.y);
@@ -83,7 +106,8 @@ constexpr const char* kOnlyPlainLoop = "oneDNN has only a plain loop for this ca
 
 Prepared build_forward(const KernelCall& call, const ConvPlan& plan, Path path) {
   const DType compute = compute_type(path, call.inputs[0].dtype);
-  ConvDescs descs = describe(plan, {compute, compute, result_type(compute, call.outputs[0].dtype)});
+  ConvDescs descs = describe(plan, {compute, compute, result_type(compute, call.outputs[0].dtype)},
+                             Direction::kForward);
   if (call.has_input(2)) descs.bias = plain({plan.filters}, compute);
   const auto descriptor = forward_descriptor(descs);
   if (is_plain_loop(descriptor)) return Prepared::no(kOnlyPlainLoop);
@@ -101,8 +125,9 @@ Prepared build_forward(const KernelCall& call, const ConvPlan& plan, Path path) 
 Prepared build_grad_input(const KernelCall& call, const ConvPlan& plan, Path path) {
   const DType compute = compute_type(path, call.inputs[0].dtype);
   const DType result = result_type(compute, call.outputs[0].dtype);
-  const auto hint = forward_descriptor(describe(plan, {compute, compute, compute}));
-  const ConvDescs d = describe(plan, {result, compute, compute});
+  const auto hint =
+      forward_descriptor(describe(plan, {compute, compute, compute}, Direction::kGradInput));
+  const ConvDescs d = describe(plan, {result, compute, compute}, Direction::kGradInput);
   const dnnl::convolution_backward_data::primitive_desc descriptor(
       engine(), dnnl::algorithm::convolution_direct, d.x_wanted, d.w_wanted, d.y_wanted, d.strides,
       d.dilations, d.pad_begin, d.pad_end, hint, attributes());
@@ -120,8 +145,8 @@ Prepared build_grad_input(const KernelCall& call, const ConvPlan& plan, Path pat
 /// the two channel dims swapped, which is a matter of strides.
 Prepared build_transpose(const KernelCall& call, const ConvPlan& plan, Path path) {
   const DType compute = compute_type(path, call.inputs[0].dtype);
-  const ConvDescs d =
-      describe(plan, {result_type(compute, call.outputs[0].dtype), compute, compute});
+  const ConvDescs d = describe(
+      plan, {result_type(compute, call.outputs[0].dtype), compute, compute}, Direction::kForward);
   std::vector<int> swapped(d.w.get_dims().size());
   std::iota(swapped.begin(), swapped.end(), 0);
   std::swap(swapped[plan.groups > 1 ? 1 : 0], swapped[plan.groups > 1 ? 2 : 1]);
@@ -154,8 +179,9 @@ Prepared build_transpose(const KernelCall& call, const ConvPlan& plan, Path path
 Prepared build_grad_weight(const KernelCall& call, const ConvPlan& plan, Path path) {
   const DType compute = compute_type(path, call.inputs[0].dtype);
   const DType result = result_type(compute, call.outputs[0].dtype);
-  const auto hint = forward_descriptor(describe(plan, {compute, compute, compute}));
-  const ConvDescs d = describe(plan, {compute, result, compute});
+  const auto hint =
+      forward_descriptor(describe(plan, {compute, compute, compute}, Direction::kGradWeight));
+  const ConvDescs d = describe(plan, {compute, result, compute}, Direction::kGradWeight);
   const dnnl::convolution_backward_weights::primitive_desc descriptor(
       engine(), dnnl::algorithm::convolution_direct, d.x_wanted, d.w_wanted, d.y_wanted, d.strides,
       d.dilations, d.pad_begin, d.pad_end, hint, attributes());

@@ -1,0 +1,164 @@
+// ReduceSum of small floats (the gradients of biases, mostly): the plan, the units and the order of
+// every sum are those of the reference (reduction/reduce.cc), sums are in f64, so the bits are the
+// same; the loops are written with vectors, for AVX-512 too.
+#include <array>
+
+#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/fast/parts.h"
+#include "kernels/cpu/reduction/plan.h"
+
+namespace halfnote::cpu::fast {
+
+namespace {
+
+constexpr int64_t kLanes = 8;
+constexpr int64_t kRows = 4;  // taken into the column sums at once
+
+using Floats = float __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+using Doubles = double __attribute__((vector_size(8 * kLanes), aligned(8), may_alias));
+
+[[gnu::always_inline]] inline void add_run_loop(const float* x, int64_t n, double* lanes) {
+  Doubles sum = *reinterpret_cast<const Doubles*>(lanes);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    sum += __builtin_convertvector(*reinterpret_cast<const Floats*>(x + i), Doubles);
+  }
+  *reinterpret_cast<Doubles*>(lanes) = sum;
+  for (int64_t k = 0; i < n; ++i, ++k) lanes[k] += static_cast<double>(x[i]);
+}
+
+[[gnu::always_inline]] inline void add_rows_loop(const float* const* rows, int64_t count, int64_t n,
+                                                 double* sums) {
+  int64_t j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    Doubles sum = *reinterpret_cast<const Doubles*>(sums + j);
+    for (int64_t r = 0; r < count; ++r) {
+      sum += __builtin_convertvector(*reinterpret_cast<const Floats*>(rows[r] + j), Doubles);
+    }
+    *reinterpret_cast<Doubles*>(sums + j) = sum;
+  }
+  for (; j < n; ++j) {
+    for (int64_t r = 0; r < count; ++r) sums[j] += static_cast<double>(rows[r][j]);
+  }
+}
+
+struct SumLoops {
+  /// Adds x to kLanes interleaved sums.
+  void (*add_run)(const float* x, int64_t n, double* lanes);
+  /// Adds `count` rows of n elements to n sums, row by row.
+  void (*add_rows)(const float* const* rows, int64_t count, int64_t n, double* sums);
+};
+
+constexpr SumLoops kBaselineLoops = {
+    [](const float* x, int64_t n, double* lanes) { add_run_loop(x, n, lanes); },
+    [](const float* const* rows, int64_t count, int64_t n, double* sums) {
+      add_rows_loop(rows, count, n, sums);
+    },
+};
+
+#if defined(__x86_64__)
+[[gnu::target("avx512f,avx512dq,avx512vl")]] void add_run_avx512(const float* x, int64_t n,
+                                                                 double* lanes) {
+  add_run_loop(x, n, lanes);
+}
+
+[[gnu::target("avx512f,avx512dq,avx512vl")]] void add_rows_avx512(const float* const* rows,
+                                                                  int64_t count, int64_t n,
+                                                                  double* sums) {
+  add_rows_loop(rows, count, n, sums);
+}
+
+constexpr SumLoops kAvx512Loops = {add_run_avx512, add_rows_avx512};
+#endif
+
+const SumLoops& sum_loops() {
+#if defined(__x86_64__)
+  if (vector_isa() == VectorIsa::kAvx512) return kAvx512Loops;
+#endif
+  return kBaselineLoops;
+}
+
+/// One result from the positions [begin, end) of its reduced runs, which are adjacent elements.
+template <class T>
+double sum_one(const ReducePlan& plan, const T* x, int64_t begin, int64_t end,
+               const SumLoops& loops) {
+  alignas(64) std::array<double, kLanes> lanes{};
+  std::array<float, kChunk> room;
+  walk_runs<1>(plan.reduced, begin, end, [&](int64_t, const auto& offset, int64_t length) {
+    for (int64_t from = 0; from < length; from += kChunk) {
+      const int64_t n = std::min(kChunk, length - from);
+      loops.add_run(load_block(x + offset[0] + from, n, room.data()), n, lanes.data());
+    }
+  });
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (int64_t k = 0; k < half; ++k) lanes[k] += lanes[k + half];
+  }
+  return lanes[0];
+}
+
+/// `count` adjacent results: every reduced position gives one row of elements.
+template <class T>
+void sum_columns(const ReducePlan& plan, const T* x, int64_t count, int64_t begin, int64_t end,
+                 const SumLoops& loops, double* sums) {
+  std::fill_n(sums, count, 0.0);
+  const int64_t step = plan.reduced.step(0);
+  std::array<std::array<float, ReducePlan::kColumns>, kRows> room;
+  std::array<const float*, kRows> rows{};
+  walk_runs<1>(plan.reduced, begin, end, [&](int64_t, const auto& offset, int64_t length) {
+    for (int64_t i = 0; i < length; i += kRows) {
+      const int64_t some = std::min(kRows, length - i);
+      for (int64_t r = 0; r < some; ++r) {
+        rows[r] = load_block(x + offset[0] + (i + r) * step, count, room[r].data());
+      }
+      loops.add_rows(rows.data(), some, count, sums);
+    }
+  });
+}
+
+template <class T>
+Prepared sum_kernel(const KernelCall& call, const ReducePlan& plan) {
+  const size_t workspace = static_cast<size_t>(plan.results() * plan.blocks) * sizeof(double);
+  const auto body = [plan, threads = call.threads](const KernelBuffers& buffers) {
+    const SumLoops& loops = sum_loops();
+    double* partials = reinterpret_cast<double*>(buffers.workspace);
+    run_reduce_units(plan, partials, threads,
+                     [&](int64_t row, int64_t column, int64_t count, int64_t begin, int64_t end,
+                         double* partial) {
+                       const T* x = buffers.in<T>(0) + outer_offset(plan, row) + column;
+                       if (plan.width == 1) {
+                         *partial = sum_one(plan, x, begin, end, loops);
+                       } else {
+                         sum_columns(plan, x, count, begin, end, loops, partial);
+                       }
+                     });
+    const int64_t results = plan.results();
+    for (int64_t i = 0; i < results; ++i) {
+      double sum = partials[i];
+      for (int64_t block = 1; block < plan.blocks; ++block) sum += partials[block * results + i];
+      buffers.out<T>(0)[i] = store<T>(static_cast<float>(sum));
+    }
+  };
+  return make_kernel(body, workspace);
+}
+
+Prepared prepare_sum(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  if (call.inputs[0].dtype != call.outputs[0].dtype)
+    return Prepared::no("operands of different types");
+  std::set<int64_t> axes;
+  if (std::string why = read_reduce_axes(call, axes); !why.empty()) return Prepared::no(why);
+  const ReducePlan plan = plan_reduce(call.inputs[0].shape, axes);
+  check_reduced_shape(call, plan);
+  if (plan.width == 1 && plan.reduced.count > 1 && plan.reduced.step(0) != 1)
+    return Prepared::no("single elements far from each other");
+  return for_small_float(call.inputs[0].dtype,
+                         [&]<class T>() { return sum_kernel<T>(call, plan); });
+}
+
+}  // namespace
+
+std::vector<KernelRow> reduce_sum_rows() {
+  return {{"", "ReduceSum", "fast.reduce_sum", prepare_sum}};
+}
+
+}  // namespace halfnote::cpu::fast
