@@ -20,8 +20,7 @@ std::byte* allocate_arena(size_t bytes) {
       ::operator new (std::max<size_t>(bytes, 1), std::align_val_t{kBufferAlignment}, std::nothrow);
   if (memory != nullptr) return static_cast<std::byte*>(memory);
   throw Error(ErrorCode::kMemory, "no memory for the step's arena")
-      .expected(std::to_string(bytes) + " bytes", "an allocation failure")
-      .hint("use a smaller batch (--batch), or gradient accumulation (--accumulate)");
+      .expected(std::to_string(bytes) + " bytes", "an allocation failure");
 }
 
 }  // namespace
