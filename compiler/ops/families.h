@@ -21,7 +21,7 @@ std::vector<OperatorRow> loss_rows();
 std::vector<OperatorRow> stateful_rows();
 std::vector<OperatorRow> control_rows();
 std::vector<OperatorRow> quantized_rows();
-std::vector<OperatorRow> dynamic_rows();
+std::vector<OperatorRow> dynamic_size_rows();
 std::vector<OperatorRow> signal_rows();
 
 }  // namespace halfnote

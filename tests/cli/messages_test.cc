@@ -16,8 +16,8 @@ constexpr const char* kWeights =
     "float[6,3] w = {1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1, 1, 2, 3, 4, 5, 6}";
 
 /// Compiles a model given as text with output `loss`, and trains it.
-Outcome train(const Workplace& place, const std::string& text, const std::string& more,
-              const std::string& flags = "") {
+Outcome train_model(const Workplace& place, const std::string& text, const std::string& more,
+                    const std::string& flags = "") {
   place.write("m.onnxtxt", kHeader + text);
   const Outcome compiled =
       place.run(words("compile m.onnxtxt -q --loss-output loss -o m.onnx" + flags));
@@ -31,8 +31,8 @@ TEST(Messages, ALabelIsNamedByItsSample) {
                             kWeights +
                             ", int64[1] zero = {0} >\n{ h = MatMul (x, w) l = Add (labels, zero)\n"
                             "  loss = SoftmaxCrossEntropyLoss (h, l) }\n";
-  const Outcome outcome =
-      train(place, model, "--epochs 1 --batch 22 --threads 1 --data x=x.npy,labels=wrong.npy");
+  const Outcome outcome = train_model(
+      place, model, "--epochs 1 --batch 22 --threads 1 --data x=x.npy,labels=wrong.npy");
   EXPECT_EQ(outcome.code, 5) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("wrong.npy"),
                                  HasSubstr("sample 5 of \"labels\": label 3 is no class"),
@@ -60,12 +60,12 @@ TEST(Messages, APlaceThatCannotBeWrittenIsToldBeforeTheWork) {
 
 TEST(Messages, ALossThatNeverWasFiniteBlamesNoLearningRate) {
   const Workplace place;
-  const Outcome outcome =
-      train(place,
-            std::string("g (float[N,6] x) => (float loss) < ") + kWeights +
-                ", float[1] minus = {-1} >\n{ h = MatMul (x, w) a = Abs (h) n = Mul (a, minus)\n"
-                "  s = Sqrt (n) loss = ReduceMean <keepdims: int = 0> (s) }\n",
-            "--steps 60 --batch 4 --threads 1 --data x=x.npy");
+  const Outcome outcome = train_model(
+      place,
+      std::string("g (float[N,6] x) => (float loss) < ") + kWeights +
+          ", float[1] minus = {-1} >\n{ h = MatMul (x, w) a = Abs (h) n = Mul (a, minus)\n"
+          "  s = Sqrt (n) loss = ReduceMean <keepdims: int = 0> (s) }\n",
+      "--steps 60 --batch 4 --threads 1 --data x=x.npy");
   EXPECT_EQ(outcome.code, 6) << outcome.err;
   EXPECT_THAT(outcome.err,
               AllOf(HasSubstr("the forward pass itself"), Not(HasSubstr("learning rate"))));
@@ -74,10 +74,10 @@ TEST(Messages, ALossThatNeverWasFiniteBlamesNoLearningRate) {
 TEST(Messages, AWeightThatIsNotFiniteIsNamed) {
   const Workplace place;
   const Outcome outcome =
-      train(place,
-            "g (float[N,6] x) => (float loss) < float[6,1] bad = {1, 2, 3, 4, 1e39, 6} >\n"
-            "{ h = MatMul (x, bad) loss = ReduceMean <keepdims: int = 0> (h) }\n",
-            "--steps 60 --batch 4 --threads 1 --data x=x.npy");
+      train_model(place,
+                  "g (float[N,6] x) => (float loss) < float[6,1] bad = {1, 2, 3, 4, nan, 6} >\n"
+                  "{ h = MatMul (x, bad) loss = ReduceMean <keepdims: int = 0> (h) }\n",
+                  "--steps 60 --batch 4 --threads 1 --data x=x.npy");
   EXPECT_EQ(outcome.code, 6) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("\"bad\" held a NaN or Inf before the first step"));
 }
@@ -118,11 +118,12 @@ TEST(Messages, OperandsThatDoNotFitAreShown) {
 
 TEST(Messages, WhatStopsTheGradientIsNamed) {
   const Workplace place;
-  const Outcome outcome = train(place,
-                                std::string("g (float[N,6] x) => (float loss) < ") + kWeights +
-                                    " >\n{ h = MatMul (x, w) [steps] r = Round (h)\n"
-                                    "  loss = ReduceMean <keepdims: int = 0> (r) }\n",
-                                "");
+  const Outcome outcome =
+      train_model(place,
+                  std::string("g (float[N,6] x) => (float loss) < ") + kWeights +
+                      " >\n{ h = MatMul (x, w) [steps] r = Round (h)\n"
+                      "  loss = ReduceMean <keepdims: int = 0> (r) }\n",
+                  "");
   EXPECT_EQ(outcome.code, 3) << outcome.err;
   EXPECT_THAT(outcome.err,
               AllOf(HasSubstr("no gradient passes"), HasSubstr("Round"), HasSubstr("steps")));

@@ -14,7 +14,7 @@ OperatorRow text(std::string_view name) {
 
 }  // namespace
 
-std::vector<OperatorRow> dynamic_rows() {
+std::vector<OperatorRow> dynamic_size_rows() {
   return {
       text("ImageDecoder"),
       {.name = "NonMaxSuppression",

@@ -11,13 +11,18 @@ namespace {
 
 enum class Finish { kNone, kMean };
 
-/// acc[i] = acc[i] ∘ x[i·step].
+/// acc[i] = acc[i] ∘ x[i·step], where the step is 0 or 1.
 template <class M>
 using Fold = void (*)(M* acc, const M* x, int64_t step, int64_t count);
 
 template <class Op, class M>
 void fold(M* acc, const M* x, int64_t step, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) acc[i] = Op::value(acc[i], x[i * step]);
+  if (step != 0) {
+    for (int64_t i = 0; i < count; ++i) acc[i] = Op::value(acc[i], x[i]);
+    return;
+  }
+  const M right = *x;
+  for (int64_t i = 0; i < count; ++i) acc[i] = Op::value(acc[i], right);
 }
 
 /// Compiled once for a type; what differs between the ops is `fold` and the end.
@@ -44,8 +49,10 @@ Prepared variadic_kernel(const KernelCall& call, Fold<Math<T>> fold, Finish fini
             M* to = acc + (at - from);
             if (k != 0) {
               fold(to, values, step, run);
+            } else if (step != 0) {
+              std::copy_n(values, run, to);
             } else {
-              for (int64_t i = 0; i < run; ++i) to[i] = values[i * step];
+              std::fill_n(to, run, *values);
             }
           });
         }

@@ -162,11 +162,14 @@ struct Steps {
 
 template <class R, class M, class A>
 void reduce_run(const M* x, int64_t count, A shift, A* lanes) {
+  A own[kLanes];  // in registers: lanes may be anywhere, also among the elements
+  std::copy_n(lanes, kLanes, own);
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t k = 0; k < kLanes; ++k) lanes[k] = R::template step<M>(lanes[k], x[i + k], shift);
+    for (int64_t k = 0; k < kLanes; ++k) own[k] = R::template step<M>(own[k], x[i + k], shift);
   }
-  for (int64_t k = 0; i < count; ++i, ++k) lanes[k] = R::template step<M>(lanes[k], x[i], shift);
+  for (int64_t k = 0; i < count; ++i, ++k) own[k] = R::template step<M>(own[k], x[i], shift);
+  std::copy_n(own, kLanes, lanes);
 }
 
 template <class R, class M, class A>
