@@ -87,7 +87,8 @@ TEST(Messages, AFixedBatchIsNotToldToTakeAnother) {
   Launch limited;
   limited.memory_limit = uint64_t{64} << 30;
   place.write("m.onnxtxt",
-              std::string(kHeader) + "g (float[4,6] x) => (float loss) < " + kWeights +
+              std::string(kHeader) +
+                  "g (float[4,6] x) => (float loss) < float[6,1] w = {1, 2, 3, 4, 5, 6}"
                   ", int64[4] shape = {1, 1048576, 131072, 1}, int64[2] axes = {1, 2} >\n"
                   "{ h = MatMul (x, w) u = Unsqueeze (h, axes) y = Expand (u, shape) t = Tanh (y)\n"
                   "  loss = ReduceMean <keepdims: int = 0> (t) }\n");
