@@ -263,6 +263,8 @@ struct FileSet::Staged {
   TemporaryFile file;
 };
 
+void check_writable(const fs::path& path) { const FileSet::Staged staged(path); }
+
 FileSet::FileSet() = default;
 FileSet::~FileSet() = default;
 

@@ -43,6 +43,10 @@ void write_file_atomic(const std::filesystem::path& path,
                        std::span<const std::span<const std::byte>> parts);
 void write_file_atomic(const std::filesystem::path& path, std::string_view text);
 
+/// Throws Error(kIo) if write_file_atomic() could not create or replace `path`: for commands that
+/// work long before they write. Leaves nothing behind.
+void check_writable(const std::filesystem::path& path);
+
 /// Files that appear together or not at all: each is written and flushed as a temporary file beside
 /// its place, and only commit() renames them. What is not committed leaves nothing behind.
 class FileSet {
@@ -61,6 +65,7 @@ class FileSet {
   void commit();
 
  private:
+  friend void check_writable(const std::filesystem::path& path);
   struct Staged;
   std::vector<std::unique_ptr<Staged>> files_;
 };

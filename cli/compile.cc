@@ -195,6 +195,17 @@ void refuse_same_file(const CompileArguments& a) {
   }
 }
 
+/// A place that cannot be written is told before the long work.
+void check_outputs(const CompileArguments& a, bool accumulates) {
+  if (!a.report.empty()) check_writable(a.report);
+  if (a.plan) return;
+  const fs::path output = output_of(a);
+  check_writable(output);
+  if (a.emit != "step") return;
+  check_writable(beside(output, kStates));
+  if (accumulates) check_writable(beside(output, kUpdate));
+}
+
 /// What each pass did and took, for --verbose.
 void print_passes(const CompileResult& result) {
   for (const PassRecord& pass : result.pipeline.records) {
@@ -280,6 +291,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   }
   const CompileOptions options = options_of(verb, a);
   refuse_idle_flags(verb, options);
+  check_outputs(a, options.train.accumulation > 1);
   const CompileResult result = compile_file(a.model, options, a.import.folders());
   for (const Remark& remark : result.remarks) {
     const bool warning = remark.level == Remark::Level::kWarning;

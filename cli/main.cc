@@ -20,7 +20,7 @@ namespace {
 
 using namespace halfnote;
 
-constexpr const char* kFooter =
+constexpr const char* kMainFooter =
     "Exit codes: 0 ok, 2 usage, 3 invalid model, 4 unsupported, 5 bad data, 6 numerics, 7 out of "
     "memory, 8 I/O,\n"
     "9 checkpoint, 10 device, 70 bug, 75 stopped by a signal with the state saved "
@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
   CLI::App app{"halfnote " + std::string(kVersion) +
                    ": ONNX models to mixed-precision training, without a framework",
                "halfnote"};
-  app.footer(kFooter);
+  app.footer(kMainFooter);
   app.set_version_flag("--version", std::string("halfnote ") + kVersion);
   app.require_subcommand(1);
   app.fallthrough();

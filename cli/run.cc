@@ -168,6 +168,7 @@ void add_length_flags(CLI::App* verb, RunArguments& a) {
   verb->add_option("--seed", a.seed,
                    "order of the data, and dropout (default: 0, and for dropout "
                    "the artifact's)");
+  verb->add_flag("--no-shuffle", a.no_shuffle, "take the samples in the order of the data");
 }
 
 void add_run_flags(CLI::App* verb, RunArguments& a) {

@@ -175,14 +175,13 @@ void check_kernels(const std::string& kernels) {
 
 void check_output(const std::string& file, const char* what) {
   if (file.empty()) return;
-  const fs::path folder = fs::absolute(file).parent_path();
-  std::error_code error;
-  if (fs::is_directory(folder, error) && ::access(folder.c_str(), W_OK) == 0 &&
-      !fs::is_directory(file, error))
-    return;
-  throw Error(ErrorCode::kIo, fmt::format("{} cannot be written there", what))
-      .at({file, {}, {}})
-      .expected("a file in a folder that can be written", file);
+  try {
+    check_writable(file);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kIo, fmt::format("{} cannot be written there", what))
+        .at({file, {}, {}})
+        .expected("a file in a folder that can be written", error.problem());
+  }
 }
 
 BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
@@ -266,6 +265,7 @@ TrainerOptions trainer_options(const RunArguments& arguments, int64_t batch) {
   options.artifact = artifact_hash(fs::path(arguments.artifact));
   options.batch = batch;
   options.seed = arguments.seed;
+  options.shuffle = !arguments.no_shuffle;
   options.epochs = arguments.epochs;
   options.steps = arguments.steps;
   // A plan has no length, but the trainer wants one.

@@ -25,7 +25,7 @@ struct RunArguments {
   int threads = 0;
   std::string device = "cpu", kernels;
   std::string run_dir, export_file;
-  bool resume = false, plan_memory = false, quiet = false;
+  bool no_shuffle = false, resume = false, plan_memory = false, quiet = false;
   std::string save_every = "1e", eval_every = "1e";
   int keep = 3;
   int64_t log_every = 1;

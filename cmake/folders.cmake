@@ -27,7 +27,7 @@ endfunction()
 # sanitizer build compiles each file alone: a file that leans on its neighbour fails there.
 function(halfnote_unity target)
   if(HALFNOTE_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
     # An anonymous type in a class of the same file: the compiler takes the file for a header.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()

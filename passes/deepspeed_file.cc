@@ -26,7 +26,7 @@ using JsonSetter = std::function<void(const Json& value, const std::string& key)
 using JsonKeys = std::map<std::string, JsonSetter, std::less<>>;
 
 [[noreturn]] void wrong(const std::string& key, std::string wanted, const Json& got) {
-  Error error(ErrorCode::kUsage, "DeepSpeed file: \"" + key + "\" has a value it cannot have");
+  Error error(ErrorCode::kUsage, "\"" + key + "\" has a value it cannot have");
   if (got == "auto") {
     throw std::move(error)
         .expected(std::move(wanted), "\"auto\"")
@@ -86,7 +86,7 @@ JsonSetter pair_of(double& first, double& second) {
 JsonSetter only(const Json& accepted, std::string why) {
   return [accepted, why = std::move(why)](const Json& value, const std::string& key) {
     if (value == accepted) return;
-    throw Error(ErrorCode::kUsage, "DeepSpeed file: \"" + key + "\" is not supported: " + why)
+    throw Error(ErrorCode::kUsage, "\"" + key + "\" is not supported: " + why)
         .expected(accepted.dump(), value.dump(-1, ' ', false, Json::error_handler_t::replace));
   };
 }
@@ -205,7 +205,7 @@ class JsonReader {
 
   void set_precision() {
     if (fp16_ && bf16_) {
-      throw Error(ErrorCode::kUsage, "DeepSpeed file: fp16 and bf16 are both enabled")
+      throw Error(ErrorCode::kUsage, "fp16 and bf16 are both enabled")
           .at({std::string(file_), {}, {}})
           .hint("enable one of them");
     }
@@ -221,7 +221,7 @@ class JsonReader {
     if (accumulation_ == 0) accumulation_ = 1;
     if (micro_ == 0 && batch_ % accumulation_ == 0) micro_ = batch_ / accumulation_;
     if (batch_ > 0 && micro_ * accumulation_ != batch_) {
-      throw Error(ErrorCode::kUsage, "DeepSpeed file: the batch sizes contradict each other")
+      throw Error(ErrorCode::kUsage, "the batch sizes contradict each other")
           .at({std::string(file_), {}, {}})
           .expected(
               "train_batch_size = train_micro_batch_size_per_gpu · "
@@ -263,7 +263,7 @@ class JsonReader {
       list += (list.empty() ? "" : ", ") + name;
     }
     const std::string_view near = closest(type, names);
-    throw Error(ErrorCode::kUsage, "DeepSpeed file: " + prefix + ".type is not supported")
+    throw Error(ErrorCode::kUsage, prefix + ".type is not supported")
         .at({std::string(file_), {}, {}})
         .expected("one of " + list, "\"" + type + "\"")
         .hint(near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
@@ -466,7 +466,11 @@ std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view
                 "the DeepSpeed file is no valid JSON: " + std::string(error.what()))
         .at({std::string(file_name), {}, {}});
   }
-  return JsonReader(file_name, options).run(root);
+  try {
+    return JsonReader(file_name, options).run(root);
+  } catch (Error& error) {
+    throw error.within({.file = std::string(file_name)});
+  }
 }
 
 std::vector<std::string> load_deepspeed(const std::filesystem::path& file,

@@ -1,5 +1,7 @@
 // The settings of a compilation as one line of JSON, for the artifact's metadata: all that makes
 // two artifacts of one model differ. Keys are those of the policy file (docs/policy.md).
+#include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "passes/compile.h"
@@ -8,6 +10,27 @@ namespace halfnote {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// The number of settings that are floats as it was written: 0.001, not 0.0010000000474974513.
+double as_written(float value) {
+  if (!std::isfinite(value)) return value;
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  double number = 0;
+  std::from_chars(text, end, number);
+  return number;
+}
+
+/// as_written() for all numbers in `json`.
+void shorten(Json& json) {
+  if (json.is_structured()) {
+    for (Json& part : json) shorten(part);
+  } else if (json.is_number_float()) {
+    const auto number = json.get<double>();
+    const auto narrow = static_cast<float>(number);
+    if (static_cast<double>(narrow) == number) json = as_written(narrow);
+  }
+}
 
 Json scaler_json(const LossScaler& s) {
   return {{"preset", s.preset},
@@ -114,6 +137,7 @@ std::string describe(const CompileOptions& options) {
   }
   if (!options.dims.empty()) json["dims"] = options.dims;
   if (!options.skip_passes.empty()) json["skipped_passes"] = options.skip_passes;
+  shorten(json);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

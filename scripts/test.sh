@@ -25,7 +25,7 @@ legs=(
   "judges   yes function bodies and training steps of all fixtures in onnxruntime"
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
-  "asan     no  address and undefined-behaviour sanitizers, unit tests"
+  "asan     no  sanitizers (address, undefined behaviour): unit tests, two models trained"
 )
 
 leg_setup() { scripts/setup.sh; }
@@ -110,7 +110,14 @@ leg_install() { tests/install/run.sh build/release; }
 leg_asan() {
   build_preset asan || return 1
   ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
-    run_ctest build/asan "$logs/asan.log"
+    run_ctest build/asan "$logs/asan.log" || return 1
+  local precision
+  for precision in fp32 bf16 fp16; do
+    echo "$precision:"
+    ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+      OMP_WAIT_POLICY=passive build/asan/bin/halfnote-cases --precision "$precision" \
+      tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn || return 1
+  done
 }
 
 say() { printf '\n== %s\n' "$*"; }

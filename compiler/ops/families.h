@@ -20,5 +20,8 @@ std::vector<OperatorRow> movement_rows();
 std::vector<OperatorRow> loss_rows();
 std::vector<OperatorRow> stateful_rows();
 std::vector<OperatorRow> control_rows();
+std::vector<OperatorRow> quantized_rows();
+std::vector<OperatorRow> dynamic_size_rows();
+std::vector<OperatorRow> signal_rows();
 
 }  // namespace halfnote

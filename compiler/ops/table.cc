@@ -13,8 +13,9 @@ Key key_of(const OperatorRow& row) { return {row.domain, row.name}; }
 
 std::vector<OperatorRow> all_rows() {
   std::vector<OperatorRow> all;
-  for (auto family : {elementwise_rows, contraction_rows, normalization_rows, reduction_rows,
-                      movement_rows, loss_rows, stateful_rows, control_rows}) {
+  for (auto family :
+       {elementwise_rows, contraction_rows, normalization_rows, reduction_rows, movement_rows,
+        loss_rows, stateful_rows, control_rows, quantized_rows, dynamic_size_rows, signal_rows}) {
     const std::vector<OperatorRow> rows = family();
     all.insert(all.end(), rows.begin(), rows.end());
   }

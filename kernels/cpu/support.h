@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <type_traits>
@@ -206,33 +205,20 @@ void store_block(const Math<T>* from, int64_t count, T* to) {
   }
 }
 
+/// `body(begin, end)` behind pointers; see parallel_blocks().
+void run_blocks(int64_t count, int64_t grain, int threads,
+                void (*call)(const void* body, int64_t begin, int64_t end), const void* body);
+
 /// Runs `body(begin, end)` over blocks of `grain` that cover [0, count). Block borders depend on
 /// `grain` alone, so a body that reduces within its block gives the same bits on any number of
-/// threads. Of several exceptions that of the first block is thrown.
+/// threads. Of several exceptions that of the first block is thrown. The body is compiled once, for
+/// one thread and for many: half of the code, and of the time of a build.
 template <class Body>
-void parallel_blocks(int64_t count, int64_t grain, int threads, Body&& body) {
-  const int64_t blocks = grain > 0 ? (count + grain - 1) / grain : 0;
-  if (blocks <= 1 || threads <= 1) {
-    for (int64_t block = 0; block < blocks; ++block) {
-      body(block * grain, std::min(count, (block + 1) * grain));
-    }
-    return;
-  }
-  std::exception_ptr error;
-  int64_t error_block = blocks;
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t block = 0; block < blocks; ++block) {
-    try {
-      body(block * grain, std::min(count, (block + 1) * grain));
-    } catch (...) {
-#pragma omp critical(halfnote_parallel_blocks)
-      if (block < error_block) {
-        error_block = block;
-        error = std::current_exception();
-      }
-    }
-  }
-  if (error) std::rethrow_exception(error);
+void parallel_blocks(int64_t count, int64_t grain, int threads, const Body& body) {
+  const auto call = [](const void* erased, int64_t begin, int64_t end) {
+    (*static_cast<const Body*>(erased))(begin, end);
+  };
+  run_blocks(count, grain, threads, call, &body);
 }
 
 }  // namespace halfnote::cpu

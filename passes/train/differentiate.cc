@@ -62,8 +62,8 @@ class Reverse {
       if (!graph_.value(weight).trainable) continue;
       ValueId gradient = backward_.gradient(weight);
       if (!gradient.valid()) {
-        context_.warn(graph_.value(weight).name,
-                      "the loss does not depend on this parameter: it is not trained");
+        const std::string why = why_untrained(weight);
+        context_.warn(graph_.value(weight).name, why + ": it is not trained");
         graph_.value(weight).trainable = false;
         continue;
       }
@@ -77,6 +77,36 @@ class Reverse {
                     graph_.unique_name(std::string(kGradientPrefix) + graph_.value(weight).name));
       graph_.add_output(graph_.main(), gradient);
     }
+    if (!published_.empty() || stopped_.empty()) return;
+    throw Error(ErrorCode::kModel, "no parameter has a gradient: " + stopped_)
+        .hint("take that node out of the way from the weights to the loss");
+  }
+
+  /// Names the node that hands no gradient on, where there is one on a way to the loss.
+  std::string why_untrained(ValueId weight) {
+    std::vector<ValueId> open = {weight};
+    std::set<ValueId> seen = {weight};
+    while (!open.empty()) {
+      const ValueId value = open.back();
+      open.pop_back();
+      for (NodeId user : graph_.users(value)) {
+        if (graph_.node(user).role != Role::kForward) continue;
+        for (ValueId output : graph_.outputs(user)) {
+          if (!output.valid()) continue;
+          if (backward_.gradient(output).valid()) return stopped_ = stopped_by(user);
+          if (seen.insert(output).second) open.push_back(output);
+        }
+      }
+    }
+    return "the loss does not depend on this parameter";
+  }
+
+  std::string stopped_by(NodeId id) const {
+    const Node& node = graph_.node(id);
+    const OperatorRow* row = find_operator(node);
+    std::string text = "no gradient passes " + graph_.label(id) + " (" + node.op + ")";
+    if (row != nullptr && !row->note.empty()) text += ", " + std::string(row->note);
+    return text;
   }
 
   Graph& graph_;
@@ -84,6 +114,7 @@ class Reverse {
   UnsupportedOps problems_;
   Backward backward_;
   std::set<ValueId> published_;
+  std::string stopped_;  // why a weight on a way to the loss has no gradient
 };
 
 }  // namespace

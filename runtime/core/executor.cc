@@ -13,8 +13,7 @@ Pages allocate_arena(size_t bytes) {
   Pages memory = allocate_pages(bytes);
   if (memory) return memory;
   throw Error(ErrorCode::kMemory, "no memory for the step's arena")
-      .expected(std::to_string(bytes) + " bytes", "an allocation failure")
-      .hint("use a smaller batch (--batch), or gradient accumulation (--accumulate)");
+      .expected(std::to_string(bytes) + " bytes", "an allocation failure");
 }
 
 }  // namespace

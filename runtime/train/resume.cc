@@ -14,21 +14,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json to_json(const RunIdentity& identity, const RunPosition& position) {
-  return {{"artifact", identity.artifact},
-          {"data", identity.data},
-          {"samples", identity.samples},
-          {"batch", identity.batch},
-          {"seed", identity.seed},
-          {"step", position.step},
-          {"pending", position.pending},
-          {"epoch", position.data.epoch},
-          {"sample", position.data.sample},
-          {"skipped", position.skipped},
-          {"stuck", position.stuck},
-          {"correct", position.correct},
-          {"labels", position.labels},
-          {"evaluated", position.evaluated},
-          {"arithmetic", identity.arithmetic}};
+  return {{"artifact", identity.artifact},   {"data", identity.data},
+          {"samples", identity.samples},     {"batch", identity.batch},
+          {"seed", identity.seed},           {"shuffle", identity.shuffle},
+          {"step", position.step},           {"pending", position.pending},
+          {"epoch", position.data.epoch},    {"sample", position.data.sample},
+          {"skipped", position.skipped},     {"stuck", position.stuck},
+          {"correct", position.correct},     {"labels", position.labels},
+          {"evaluated", position.evaluated}, {"arithmetic", identity.arithmetic}};
 }
 
 /// Reads the JSON of a checkpoint, all of whose members must be there.
@@ -48,6 +41,12 @@ class Extra {
     const auto& value = member(name);
     if (!value.is_number_integer()) throw damaged(name, "an integer");
     return value.get<int64_t>();
+  }
+  /// A switch that checkpoints of older versions lack.
+  bool flag(const char* name, bool otherwise) const {
+    if (!json_.contains(name)) return otherwise;
+    if (!json_[name].is_boolean()) throw damaged(name, "true or false");
+    return json_[name].get<bool>();
   }
   uint64_t unsigned_integer(const char* name) const {
     const auto& value = member(name);
@@ -97,6 +96,8 @@ void check_identity(const Extra& extra, const RunIdentity& now, const std::strin
   check("artifact", extra.string("artifact"), now.artifact);
   check("batch size", std::to_string(extra.integer("batch")), std::to_string(now.batch));
   check("seed", std::to_string(extra.unsigned_integer("seed")), std::to_string(now.seed));
+  const auto order = [](bool shuffle) { return shuffle ? "shuffled" : "as in the data"; };
+  check("order of samples", order(extra.flag("shuffle", true)), order(now.shuffle));
   check("number of samples", std::to_string(extra.integer("samples")), std::to_string(now.samples));
   check("kind of data", extra.string("data"), now.data);
 }

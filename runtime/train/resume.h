@@ -19,6 +19,7 @@ struct RunIdentity {
   int64_t samples = 0;
   int64_t batch = 0;
   uint64_t seed = 0;
+  bool shuffle = true;
   std::string arithmetic;  // Session::arithmetic; another one is no error, but rounds differently
 };
 

@@ -242,6 +242,28 @@ std::string file_name(std::string_view step) {
   return name;
 }
 
+/// Is there an input whose first dim the run chooses?
+bool leaves_batch_open(const Graph& graph) {
+  const auto inputs = graph.inputs();
+  return std::any_of(inputs.begin(), inputs.end(), [&](ValueId input) {
+    const auto& shape = graph.value(input).type.shape;
+    return shape && !shape->empty() && !shape->front().known();
+  });
+}
+
+/// Allocates what a step needs; a refusal says what would make it less.
+void allocate(Executor& executor, const Graph& step) {
+  try {
+    executor.allocate();
+  } catch (Error& error) {
+    throw std::move(error).hint(
+        leaves_batch_open(step)
+            ? "use a smaller batch (--batch), with gradient accumulation (--accumulate)"
+            : "the model fixes its batch: export it with a smaller one, or with a symbolic first "
+              "dim");
+  }
+}
+
 }  // namespace
 
 Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes) {
@@ -263,7 +285,7 @@ Executor& Session::executor(std::string_view step, std::span<const Shape> shapes
                                         {options_.kernels, options_.threads, profiler != nullptr}),
                                    *state_);
     if (profiler) made->set_profile(&profiler->add(step, made->program()));
-    if (!options_.plan_only) made->allocate();
+    if (!options_.plan_only) allocate(*made, find_training_step(step)->graph);
     found = made.get();
     executors_.push_back(
         {std::string(step), std::vector<Shape>(shapes.begin(), shapes.end()), std::move(made)});

@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 
 #include "base/error.h"
 #include "passes/train/step.h"
+#include "runtime/train/data/shuffle.h"
 
 namespace halfnote {
 namespace {
@@ -62,6 +64,18 @@ void check(const Session& session, const TrainerOptions& options) {
   }
 }
 
+/// The first state (weights, moments, statistics) that holds a NaN or Inf from the start; empty if
+/// none does.
+std::string find_broken(const Session& session) {
+  for (const StateEntry& entry : session.state().entries()) {
+    if (entry.dtype != DType::kF32) continue;
+    const auto* values = reinterpret_cast<const float*>(session.state().data(entry));
+    const auto* end = values + element_count(entry.shape);
+    if (!std::all_of(values, end, [](float v) { return std::isfinite(v); })) return entry.name;
+  }
+  return {};
+}
+
 }  // namespace
 
 Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evaluation,
@@ -72,6 +86,7 @@ Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evalua
     evaluator_ = std::make_unique<Evaluator>(session_, std::move(*evaluation), options_.batch);
   }
   guarded_ = has_finite_check(session_.model());
+  broken_ = find_broken(session_);
   kind_ = find_classification(session_.model().training.front().graph);
   const auto labels = kind_ ? find_input(data_, kind_->labels) : std::nullopt;
   if (!labels) kind_.reset();
@@ -88,7 +103,7 @@ void Trainer::plan() {
     shapes.push_back(data_.batch_shape(i, options_.batch));
   }
   // Refuses a batch that the data cannot fill.
-  Batcher(data_, {options_.batch, options_.seed, true, Tail::kDrop, 0, 0});
+  Batcher(data_, {options_.batch, options_.seed, options_.shuffle, Tail::kDrop, 0, 0});
   session_.prepare(shapes);
   const Program* program = session_.program(session_.model().training.front().name);
   if (kind_ && program != nullptr) check_classes(*kind_, *program, data_, labels_);
@@ -96,9 +111,10 @@ void Trainer::plan() {
 }
 
 RunIdentity Trainer::identity() const {
-  return {options_.artifact,   fmt::format("{}", fmt::join(data_.describe(), "; ")),
-          data_.data().size(), options_.batch,
-          options_.seed,       session_.arithmetic()};
+  return {options_.artifact,    fmt::format("{}", fmt::join(data_.describe(), "; ")),
+          data_.data().size(),  options_.batch,
+          options_.seed,        options_.shuffle,
+          session_.arithmetic()};
 }
 
 std::optional<FoundCheckpoint> Trainer::open() {
@@ -148,15 +164,28 @@ Error Trainer::diverged(const StepResult& result, std::string what) {
   return Error(ErrorCode::kNumerics, std::move(what));
 }
 
+/// What no setting of the training helps against: a model that was broken before the first update.
+std::optional<std::string> Trainer::reason_from_the_start() const {
+  if (!broken_.empty()) {
+    return fmt::format("\"{}\" held a NaN or Inf before the first step: mend it in the model",
+                       broken_);
+  }
+  if (!lost_at_first_) return std::nullopt;
+  return "no weight was changed yet: the forward pass itself gives it; look at the range of the "
+         "data (--normalize), and for a Log, Sqrt or Div of what can be 0 in the model";
+}
+
 /// Training diverged for good when the loss is no number and nothing skips the update, or when
 /// update after update is skipped and the loss scale has nowhere to go (below 1 it is not the
 /// scale that overflows).
 void Trainer::check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
                              const Batch& batch) {
+  if (position_.step == 1) lost_at_first_ = !std::isfinite(result.loss);
   const bool checked = guarded_ && !(result.updated && result.applied);
   if (!std::isfinite(result.loss) && !checked) {
     throw diverged(result, fmt::format("the loss is {} at step {}", result.loss, position_.step))
-        .hint("use a smaller learning rate (--lr), a warm-up (--warmup) or clipping (--grad-clip)");
+        .hint(reason_from_the_start().value_or(
+            "use a smaller learning rate (--lr), a warm-up (--warmup) or clipping (--grad-clip)"));
   }
   if (!result.updated) return;
   if (result.finite) {
@@ -173,9 +202,9 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
                                      position_.stuck, position_.step))
       .expected("an overflow that a smaller loss scale ends",
                 fmt::format("loss scale {}", result.loss_scale))
-      .hint(
+      .hint(reason_from_the_start().value_or(
           "use a smaller learning rate, keep the nodes that overflow in FP32 (--fp32-node), or "
-          "compile for bf16");
+          "compile for bf16"));
 }
 
 void Trainer::check_floor(const StepResult& result, const Batch& batch) {
@@ -203,11 +232,48 @@ void Trainer::count_accuracy(const Batch& batch) {
   position_.labels += counts->labels;
 }
 
+/// Throws the error of a kernel about a label with the file, field and sample instead of the place
+/// in the batch; returns if no field, or more than one, can have held it.
+void Trainer::name_sample(const Error& error, const Batch& batch) const {
+  int64_t label = 0;
+  const std::string& text = error.value();
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), label);
+  if (code != std::errc() || end != text.data() + text.size()) return;
+  std::optional<size_t> field;
+  int64_t row = 0;
+  for (size_t i = 0; i < data_.size(); ++i) {
+    const Tensor& tensor = batch.inputs[i];
+    if (data_.is_whole(i) || !is_integer(tensor.dtype()) || batch.rows == 0) continue;
+    for (int64_t k = 0; k < tensor.size(); ++k) {
+      if (tensor.at_as_int(k) != label) continue;
+      if (field) return;
+      field = i;
+      row = k / (tensor.size() / batch.rows);
+      break;
+    }
+  }
+  if (!field) return;
+  const int64_t place = batch.start.sample + row;
+  const int64_t sample = options_.shuffle
+                             ? Shuffle(data_.data().size(), options_.seed, batch.start.epoch)[place]
+                             : place;
+  throw Error(ErrorCode::kData, fmt::format("sample {} of \"{}\": label {} is no class", sample,
+                                            data_.field(*field).name, label))
+      .at({data_.data().origin(), {}, {}})
+      .expected(error.expectation(), text)
+      .hint(error.hint_text());
+}
+
 void Trainer::step(const Batch& batch) {
   const double scale_before = loss_scale();
   const int64_t hits_before = session_.floor_hits();
   const Clock::time_point begin = Clock::now();
-  last_ = session_.step(batch.inputs);
+  try {
+    last_ = session_.step(batch.inputs);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kData && error.place().file.empty()) name_sample(error, batch);
+    throw;
+  }
   if (result_.new_steps > 0) step_seconds_.push_back(seconds_between(begin, Clock::now()));
   if (step_seconds_.size() > kTimedSteps) step_seconds_.pop_front();
   ++result_.new_steps;
@@ -325,8 +391,9 @@ void Trainer::housekeeping(Progress& progress) {
 
 void Trainer::train(Progress& progress) {
   const int64_t total = total_steps();
-  Batcher batcher(data_, {options_.batch, options_.seed, true, Tail::kDrop, 0, options_.prefetch},
-                  position_.data);
+  Batcher batcher(
+      data_, {options_.batch, options_.seed, options_.shuffle, Tail::kDrop, 0, options_.prefetch},
+      position_.data);
   housekeeping(progress);
   for (Batch batch; position_.step < total && !wants_stop();) {
     if (!batcher.next(batch)) throw Error(ErrorCode::kInternal, "the data ended before the run");

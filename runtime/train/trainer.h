@@ -37,9 +37,10 @@ struct TrainerOptions {
   std::filesystem::path run_folder;  // made if missing
   std::string artifact;              // its hash (resume.h)
   int64_t batch = 1;
-  uint64_t seed = 0;   // of the order of the data
-  int64_t epochs = 0;  // exactly one of the two is above 0: passes over the data …
-  int64_t steps = 0;   // … or steps, each one batch
+  uint64_t seed = 0;    // of the order of the data
+  bool shuffle = true;  // else every epoch takes the data in its own order
+  int64_t epochs = 0;   // exactly one of the two is above 0: passes over the data …
+  int64_t steps = 0;    // … or steps, each one batch
   Every evaluate = {0, 1};
   bool evaluate_at_end = true;
   Every save = {0, 1};
@@ -86,6 +87,7 @@ class Trainer {
  private:
   void train(Progress& progress);
   void step(const Batch& batch);
+  void name_sample(const Error& error, const Batch& batch) const;
   /// The error that ends the run, after a line in the metrics.
   Error diverged(const StepResult& result, std::string what);
   void check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
@@ -103,6 +105,7 @@ class Trainer {
   void evaluate(Progress& progress);
   void save(Progress& progress);
   void housekeeping(Progress& progress);
+  std::optional<std::string> reason_from_the_start() const;
   RunIdentity identity() const;
   double loss_scale() const;
 
@@ -113,6 +116,8 @@ class Trainer {
   std::optional<Classification> kind_;
   size_t labels_ = 0;
   bool guarded_ = false;  // the artifact checks its gradients and skips updates that are not finite
+  std::string broken_;    // a weight that was not finite before the first step
+  bool lost_at_first_ = false;  // the loss of the first step was not finite
   std::unique_ptr<RunLock> lock_;
   std::optional<MetricsWriter> metrics_;
 

@@ -8,8 +8,6 @@
 namespace halfnote::test {
 namespace {
 
-constexpr std::string_view kOwn = "ai.halfnote";
-
 struct ConvCase {
   const char* name;
   Shape x, w, y;
@@ -17,7 +15,7 @@ struct ConvCase {
   int64_t group = 1;
 };
 
-const ConvCase kCases[] = {
+const ConvCase kConvCases[] = {
     {"plain", {2, 3, 7, 6}, {4, 3, 3, 3}, {2, 4, 5, 4}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
     {"padded", {1, 2, 5, 5}, {3, 2, 3, 3}, {1, 3, 5, 5}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
     {"lopsided", {2, 2, 6, 7}, {3, 2, 3, 2}, {2, 3, 4, 3}, {2, 3}, {1, 1}, {2, 0, 1, 1}},
@@ -134,21 +132,21 @@ void check_gradients(const ConvCase& c, DType type, const RunOptions& options) {
 }
 
 TEST(Conv, ReferenceIsTheSumOfItsDefinition) {
-  for (const ConvCase& c : kCases) {
+  for (const ConvCase& c : kConvCases) {
     SCOPED_TRACE(c.name);
     for (const DType type : kFloatTypes) check_forward(c, type, {});
   }
 }
 
 TEST(Conv, ReferenceGradientsAreItsTranspose) {
-  for (const ConvCase& c : kCases) {
+  for (const ConvCase& c : kConvCases) {
     SCOPED_TRACE(c.name);
     for (const DType type : kFloatTypes) check_gradients(c, type, {});
   }
 }
 
 TEST(Conv, OneDnnAgrees) {
-  for (const ConvCase& c : kCases) {
+  for (const ConvCase& c : kConvCases) {
     SCOPED_TRACE(c.name);
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
       const RunOptions options{.kernel = "onednn", .threads = 2, .check_repeats = false};
@@ -159,7 +157,7 @@ TEST(Conv, OneDnnAgrees) {
 }
 
 TEST(Conv, SumsInF64RoundOnce) {
-  for (const ConvCase& c : kCases) {
+  for (const ConvCase& c : kConvCases) {
     SCOPED_TRACE(c.name);
     check_forward(c, DType::kF32, {.kernel = "fast", .threads = 2});
     check_gradients(c, DType::kF32, {.kernel = "fast", .threads = 2});

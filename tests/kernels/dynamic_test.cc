@@ -10,6 +10,8 @@
 namespace halfnote {
 namespace {
 
+using test::values;
+
 using Strings = std::vector<std::string>;
 
 std::vector<Tensor> run(std::string_view op, const std::vector<Tensor>& inputs,
@@ -25,11 +27,6 @@ Tensor words(Strings elements) {
   return Tensor::strings({size}, std::move(elements));
 }
 
-template <class T>
-std::vector<T> values(const Tensor& tensor) {
-  const auto data = tensor.data<T>();
-  return {data.begin(), data.end()};
-}
 using Ints = std::vector<int64_t>;
 
 TEST(Dynamic, NonZeroGivesIndicesRowByRow) {

@@ -12,7 +12,7 @@ namespace {
 enum class Reads { kInput, kOutput };
 
 /// An op on the interval [low, high]; points closer than `gap` to a kink are moved away from it.
-struct Case {
+struct GradCase {
   const char* op;
   Reads reads = Reads::kInput;
   double low = -3, high = 3;
@@ -20,7 +20,7 @@ struct Case {
   std::vector<double> kinks = {};
 };
 
-const Case kCases[] = {
+const GradCase kGradCases[] = {
     {"Abs", Reads::kInput, -3, 3, {}, {0}},
     {"Acos", Reads::kInput, -0.9, 0.9},
     {"Acosh", Reads::kInput, 1.1, 9},
@@ -63,7 +63,7 @@ const Case kCases[] = {
 
 constexpr double kStep = 1e-5;  // the error of a central difference is about step² = 1e-10
 
-Tensor points_of(const Case& test) {
+Tensor points_of(const GradCase& test) {
   Tensor points = random_tensor(DType::kF64, {101}, test.low, test.high);
   for (double& x : points.mutable_data<double>()) {
     for (const double kink : test.kinks) {
@@ -80,14 +80,14 @@ Tensor shifted(const Tensor& points, double by) {
 }
 
 /// The attributes that the forward op knows.
-Attributes forward_attributes(const Case& test) {
+Attributes forward_attributes(const GradCase& test) {
   Attributes attributes = test.attributes;
   attributes.erase("from_input");
   return attributes;
 }
 
 TEST(ElementwiseGrad, AgreesWithCentralDifferences) {
-  for (const Case& test : kCases) {
+  for (const GradCase& test : kGradCases) {
     SCOPED_TRACE(test.op);
     const Attributes forward = forward_attributes(test);
     const Tensor x = points_of(test), dy = random_tensor(DType::kF64, {101}, -2, 2, 7);

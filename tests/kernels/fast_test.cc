@@ -13,16 +13,14 @@
 namespace halfnote::test {
 namespace {
 
-constexpr std::string_view kOwn = "ai.halfnote";
-
-struct PoolCase {
+struct FastPool {
   const char* name;
   Shape x, y;
   std::vector<int64_t> kernel, strides, pads{0, 0, 0, 0}, dilations{1, 1};
   bool common = true;  // oneDNN must take it
 };
 
-const PoolCase kPools[] = {
+const FastPool kFastPools[] = {
     {"two_by_two", {2, 3, 8, 10}, {2, 3, 4, 5}, {2, 2}, {2, 2}},
     {"two_by_two_wide", {1, 2, 6, 68}, {1, 2, 3, 34}, {2, 2}, {2, 2}},
     {"odd_rows", {2, 3, 7, 10}, {2, 3, 3, 5}, {2, 2}, {2, 2}},
@@ -37,7 +35,7 @@ const PoolCase kPools[] = {
     {"none", {0, 3, 8, 8}, {0, 3, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}, false},
 };
 
-Attributes attributes_of(const PoolCase& c) {
+Attributes attributes_of(const FastPool& c) {
   Attributes attributes{{"kernel_shape", c.kernel},
                         {"strides", c.strides},
                         {"pads", c.pads},
@@ -59,7 +57,7 @@ Tensor with_ties(DType type, const Shape& shape) {
 }
 
 TEST(FastMaxPool, IsTheReferenceBitForBit) {
-  for (const PoolCase& c : kPools) {
+  for (const FastPool& c : kFastPools) {
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
       SCOPED_TRACE(std::string(c.name) + " " + std::string(short_name(type)));
       const Tensor x = with_ties(type, c.x), dy = random_tensor(type, c.y, -1, 1, 2);
@@ -86,7 +84,7 @@ TEST(FastMaxPool, SaysWhatItDoesNotTake) {
 }
 
 TEST(OneDnnAveragePool, AgreesWithTheReference) {
-  for (const PoolCase& c : kPools) {
+  for (const FastPool& c : kFastPools) {
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
       for (const int64_t include_pad : {0, 1}) {
         SCOPED_TRACE(std::string(c.name) + " " + std::string(short_name(type)) + " " +

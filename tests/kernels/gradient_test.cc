@@ -9,7 +9,6 @@
 namespace halfnote::test {
 namespace {
 
-constexpr std::string_view kOwn = "ai.halfnote";
 constexpr RunOptions kOnce{.check_repeats = false};
 
 Tensor real(Shape shape, uint32_t seed, double low = -1, double high = 1) {

@@ -14,6 +14,16 @@
 
 namespace halfnote::test {
 
+/// The domain of our own operators.
+inline constexpr std::string_view kOwn = "ai.halfnote";
+
+/// The elements of a tensor.
+template <class T>
+std::vector<T> values(const Tensor& tensor) {
+  const auto data = tensor.data<T>();
+  return {data.begin(), data.end()};
+}
+
 /// Type and shape of an output; an undefined type stands for an output that is not asked for.
 struct OutputSpec {
   DType dtype = DType::kUndefined;

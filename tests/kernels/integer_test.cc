@@ -16,12 +16,6 @@ constexpr int64_t kHighest = std::numeric_limits<int64_t>::max();
 constexpr float kInf = INFINITY, kNan = NAN;
 
 template <class T>
-std::vector<T> values(const Tensor& tensor) {
-  const auto data = tensor.data<T>();
-  return {data.begin(), data.end()};
-}
-
-template <class T>
 std::vector<T> binary(const char* op, std::initializer_list<T> a, std::initializer_list<T> b,
                       const Attributes& attributes = {}) {
   const auto size = static_cast<int64_t>(a.size());

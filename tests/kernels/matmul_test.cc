@@ -8,8 +8,6 @@
 namespace halfnote::test {
 namespace {
 
-constexpr std::string_view kOwn = "ai.halfnote";
-
 int64_t code(DType dtype) { return static_cast<int64_t>(dtype); }
 
 /// op(A)·op(B) over broadcast batch dims, straight from the definition.

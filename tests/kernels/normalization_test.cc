@@ -10,7 +10,6 @@
 namespace halfnote::test {
 namespace {
 
-constexpr std::string_view kOwn = "ai.halfnote";
 constexpr double kEpsilon = 1e-5f;
 
 Tensor of_doubles(DType dtype, const Shape& shape, const std::vector<double>& values) {

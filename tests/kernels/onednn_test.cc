@@ -8,8 +8,6 @@
 namespace halfnote::test {
 namespace {
 
-constexpr std::string_view kOwn = "ai.halfnote";
-
 struct Call {
   std::string_view domain, op;
   std::vector<Tensor> inputs;

@@ -7,12 +7,6 @@
 namespace halfnote::test {
 namespace {
 
-template <class T>
-std::vector<T> values(const Tensor& tensor) {
-  const auto data = tensor.data<T>();
-  return {data.begin(), data.end()};
-}
-
 Tensor u8(Shape shape, std::initializer_list<uint8_t> data) {
   return Tensor::of<uint8_t>(std::move(shape), data);
 }

@@ -82,7 +82,7 @@ void expect_products_agree(const std::string& op, DType dtype) {
   const double bound = (dtype == DType::kF32 ? 256 : 4) * spacing;
   const Sizes s;
   const std::vector<Tensor> in = operands(op, dtype, s);
-  RunOptions fast{.kernel = "products"};
+  RunOptions fast{.kernel = "fast.products"};
   fast.check_repeats = false;
   const auto outputs = forward_outputs(op, dtype, s);
   const auto want = run_kernel(domain(), op, in, kBoth, outputs);

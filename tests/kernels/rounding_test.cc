@@ -7,7 +7,7 @@
 namespace halfnote::test {
 namespace {
 
-struct Case {
+struct RoundingCase {
   const char* domain;
   const char* op;
   int inputs = 1;
@@ -15,7 +15,7 @@ struct Case {
   Attributes attributes = {};
 };
 
-const Case kCases[] = {
+const RoundingCase kRoundingCases[] = {
     {"", "Abs"},
     {"", "Acos", 1, -1, 1},
     {"", "Acosh", 1, 1, 5},
@@ -78,7 +78,7 @@ const Case kCases[] = {
 class Rounding : public testing::TestWithParam<DType> {};
 
 /// The kernel on `dtype` against the f32 kernel on the same values.
-void expect_rounded(const Case& test, DType dtype, const std::vector<Tensor>& inputs,
+void expect_rounded(const RoundingCase& test, DType dtype, const std::vector<Tensor>& inputs,
                     const Shape& output) {
   std::vector<Tensor> wide;
   for (const Tensor& input : inputs) wide.push_back(input.cast_to(DType::kF32));
@@ -89,7 +89,7 @@ void expect_rounded(const Case& test, DType dtype, const std::vector<Tensor>& in
 }
 
 TEST_P(Rounding, HappensOnceOnWriting) {
-  for (const Case& test : kCases) {
+  for (const RoundingCase& test : kRoundingCases) {
     for (const Shape& shape : {Shape{0}, Shape{}, Shape{7, 11}, Shape{3, 1025}}) {
       std::vector<Tensor> inputs;
       for (int i = 0; i < test.inputs; ++i) {
@@ -103,7 +103,7 @@ TEST_P(Rounding, HappensOnceOnWriting) {
 
 TEST_P(Rounding, HappensOnceWhenBroadcasting) {
   const Shape whole = {5, 3, 2051};
-  for (const Case& test : kCases) {
+  for (const RoundingCase& test : kRoundingCases) {
     const bool broadcasts = test.inputs >= 2 && std::string_view(test.domain).empty();
     if (!broadcasts) continue;
     for (const Shape& part : {Shape{}, Shape{2051}, Shape{3, 1}, Shape{5, 1, 2051}}) {

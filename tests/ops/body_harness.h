@@ -36,6 +36,10 @@ std::vector<Tensor> run_body(const BodyCase& call);
 
 /// Numbers in [low, high), the same for the same seed everywhere.
 Tensor random_tensor(DType dtype, Shape shape, uint64_t seed, double low = -1, double high = 1);
+/// The same in f64, as gradients are checked in.
+inline Tensor f64(Shape shape, uint64_t seed = 1, double low = -1, double high = 1) {
+  return random_tensor(DType::kF64, std::move(shape), seed, low, high);
+}
 Tensor random_ints(DType dtype, Shape shape, uint64_t seed, int64_t low, int64_t high);
 Tensor ints(const std::vector<int64_t>& numbers);
 

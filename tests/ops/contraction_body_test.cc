@@ -8,17 +8,17 @@
 namespace halfnote::test {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kContractionTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
 // Products of up to some hundred terms: the two orders of summation differ by few roundings of the
 // largest partial sum.
-constexpr double kSums = 32;
+constexpr double kContractionSums = 32;
 
 Attributes with_out(Attributes attributes, DType out) {
   attributes.set("out_dtype", static_cast<int64_t>(out));
   return attributes;
 }
 
-struct Product {
+struct ProductBody {
   const char* name;
   Shape a, b;
   Attributes attributes;
@@ -27,46 +27,46 @@ struct Product {
 TEST(ContractionBody, MatMul) {
   const Attributes ta = {{"transA", int64_t{1}}}, tb = {{"transB", int64_t{1}}};
   const Attributes both = {{"transA", int64_t{1}}, {"transB", int64_t{1}}};
-  const Product products[] = {{"plain", {5, 7}, {7, 3}, {}},
-                              {"A transposed", {7, 5}, {7, 3}, ta},
-                              {"B transposed", {5, 7}, {3, 7}, tb},
-                              {"both transposed", {7, 5}, {3, 7}, both},
-                              {"batches broadcast", {2, 1, 5, 7}, {3, 7, 4}, {}},
-                              {"batched, both transposed", {2, 7, 5}, {2, 3, 7}, both},
-                              {"no rows", {0, 7}, {7, 3}, {}},
-                              {"nothing to sum", {2, 0}, {0, 3}, {}},
-                              {"one element", {1, 1}, {1, 1}, ta}};
-  for (DType dtype : kTypes) {
-    for (const Product& p : products) {
+  const ProductBody products[] = {{"plain", {5, 7}, {7, 3}, {}},
+                                  {"A transposed", {7, 5}, {7, 3}, ta},
+                                  {"B transposed", {5, 7}, {3, 7}, tb},
+                                  {"both transposed", {7, 5}, {3, 7}, both},
+                                  {"batches broadcast", {2, 1, 5, 7}, {3, 7, 4}, {}},
+                                  {"batched, both transposed", {2, 7, 5}, {2, 3, 7}, both},
+                                  {"no rows", {0, 7}, {7, 3}, {}},
+                                  {"nothing to sum", {2, 0}, {0, 3}, {}},
+                                  {"one element", {1, 1}, {1, 1}, ta}};
+  for (DType dtype : kContractionTypes) {
+    for (const ProductBody& p : products) {
       BodyCase call{p.name,
                     "MatMul",
                     p.attributes,
                     {random_tensor(dtype, p.a, 1), random_tensor(dtype, p.b, 2)}};
-      expect_body_agrees(call, kSums);
+      expect_body_agrees(call, kContractionSums);
       if (dtype == DType::kF64) continue;
       call.attributes = with_out(p.attributes, DType::kF32);
-      expect_body_agrees(call, kSums);
+      expect_body_agrees(call, kContractionSums);
     }
   }
 }
 
 TEST(ContractionBody, Gemm) {
   const Attributes scaled = {{"alpha", 0.75f}, {"beta", -1.5f}, {"transB", int64_t{1}}};
-  for (DType dtype : kTypes) {
+  for (DType dtype : kContractionTypes) {
     const Tensor a = random_tensor(dtype, {5, 7}, 1), b = random_tensor(dtype, {3, 7}, 2);
     for (const Shape& c : {Shape{}, Shape{3}, Shape{5, 1}, Shape{5, 3}}) {
       expect_body_agrees({"C " + to_string(c), "Gemm", scaled, {a, b, random_tensor(dtype, c, 3)}},
-                         kSums);
+                         kContractionSums);
     }
-    expect_body_agrees({"no C", "Gemm", with_out(scaled, dtype), {a, b}}, kSums);
+    expect_body_agrees({"no C", "Gemm", with_out(scaled, dtype), {a, b}}, kContractionSums);
     const Tensor swapped = random_tensor(dtype, {7, 5}, 4);
     expect_body_agrees(
         {"A transposed", "Gemm", {{"transA", int64_t{1}}, {"transB", int64_t{1}}}, {swapped, b}},
-        kSums);
+        kContractionSums);
   }
 }
 
-struct Convolution {
+struct ConvolutionBody {
   const char* name;
   Shape x;       // N, C, spatial…
   int64_t maps;  // M
@@ -74,7 +74,7 @@ struct Convolution {
   std::vector<int64_t> kernel, strides, dilations, pads;
 };
 
-const Convolution kConvolutions[] = {
+const ConvolutionBody kConvolutionBodies[] = {
     {"1-D", {2, 3, 11}, 5, 1, {3}, {1}, {1}, {0, 0}},
     {"strided with a rest", {2, 3, 11}, 4, 1, {3}, {3}, {1}, {1, 0}},
     {"2-D", {2, 3, 7, 5}, 4, 1, {3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
@@ -87,7 +87,7 @@ const Convolution kConvolutions[] = {
     {"3-D", {1, 2, 4, 5, 3}, 2, 1, {2, 3, 1}, {1, 2, 1}, {1, 1, 1}, {1, 1, 0, 0, 1, 0}},
 };
 
-Shape output_shape(const Convolution& c) {
+Shape output_shape(const ConvolutionBody& c) {
   Shape shape = {c.x[0], c.maps};
   for (size_t i = 0; i < c.kernel.size(); ++i) {
     const int64_t padded = c.x[i + 2] + c.pads[i] + c.pads[c.kernel.size() + i];
@@ -96,7 +96,7 @@ Shape output_shape(const Convolution& c) {
   return shape;
 }
 
-Attributes attributes_of(const Convolution& c) {
+Attributes attributes_of(const ConvolutionBody& c) {
   return {{"kernel_shape", c.kernel},
           {"strides", c.strides},
           {"dilations", c.dilations},
@@ -105,8 +105,8 @@ Attributes attributes_of(const Convolution& c) {
 }
 
 TEST(ContractionBody, ConvGradInput) {
-  for (DType dtype : kTypes) {
-    for (const Convolution& c : kConvolutions) {
+  for (DType dtype : kContractionTypes) {
+    for (const ConvolutionBody& c : kConvolutionBodies) {
       Shape weight = {c.maps, c.x[1] / c.group};
       weight.insert(weight.end(), c.kernel.begin(), c.kernel.end());
       expect_body_agrees(
@@ -116,22 +116,22 @@ TEST(ContractionBody, ConvGradInput) {
            {random_tensor(dtype, output_shape(c), 1), random_tensor(dtype, weight, 2), ints(c.x)},
            1,
            {2}},
-          kSums);
+          kContractionSums);
     }
   }
 }
 
 TEST(ContractionBody, ConvGradWeight) {
-  for (DType dtype : kTypes) {
-    for (const Convolution& c : kConvolutions) {
+  for (DType dtype : kContractionTypes) {
+    for (const ConvolutionBody& c : kConvolutionBodies) {
       BodyCase call{c.name,
                     "ConvGradWeight",
                     attributes_of(c),
                     {random_tensor(dtype, output_shape(c), 1), random_tensor(dtype, c.x, 2)}};
-      expect_body_agrees(call, kSums);
+      expect_body_agrees(call, kContractionSums);
       if (dtype == DType::kF64) continue;
       call.attributes = with_out(call.attributes, DType::kF32);
-      expect_body_agrees(call, kSums);
+      expect_body_agrees(call, kContractionSums);
     }
   }
 }

@@ -12,8 +12,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-Tensor f64(const Shape& shape, uint64_t seed) { return random_tensor(DType::kF64, shape, seed); }
-
 struct Product {
   const char* name;
   Shape a, b;

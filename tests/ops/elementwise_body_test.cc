@@ -10,11 +10,11 @@
 namespace halfnote::test {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-const Shape kShapes[] = {{}, {0, 3}, {1}, {257}, {3, 5, 7}};
+constexpr DType kElementwiseTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+const Shape kElementwiseShapes[] = {{}, {0, 3}, {1}, {257}, {3, 5, 7}};
 
 /// Numbers `s` in [low, high), which is X or Y as the op reads it.
-struct Call {
+struct ElementwiseCall {
   const char* op;
   double low = -4, high = 4;
   Attributes attributes = {};
@@ -23,7 +23,7 @@ struct Call {
   double functions = 8;
 };
 
-const Call kCalls[] = {
+const ElementwiseCall kCalls[] = {
     {"AbsGrad"},
     {"AcosGrad", -0.99, 0.99},
     {"AcoshGrad", 1.05, 9},
@@ -70,9 +70,9 @@ const Call kCalls[] = {
 };
 
 TEST(ElementwiseBody, AgreesWithItsKernel) {
-  for (const Call& call : kCalls) {
-    for (DType dtype : kTypes) {
-      for (const Shape& shape : kShapes) {
+  for (const ElementwiseCall& call : kCalls) {
+    for (DType dtype : kElementwiseTypes) {
+      for (const Shape& shape : kElementwiseShapes) {
         expect_body_agrees({std::string(short_name(dtype)) + to_string(shape),
                             call.op,
                             call.attributes,
@@ -86,7 +86,7 @@ TEST(ElementwiseBody, AgreesWithItsKernel) {
 
 TEST(ElementwiseBody, EveryGradientOpIsTested) {
   std::set<std::string_view> tested = {"ClipGrad"};
-  for (const Call& call : kCalls) tested.insert(call.op);
+  for (const ElementwiseCall& call : kCalls) tested.insert(call.op);
   for (const OperatorRow& row : operator_rows()) {
     const size_t suffix = row.name.rfind("Grad");
     if (row.domain.empty() || suffix == std::string_view::npos) continue;
@@ -114,7 +114,7 @@ TEST(ElementwiseBody, AgreesAtKinksAndInfinities) {
       {"MishGrad", {20, 21, 1000, inf}},       {"SoftplusGrad", {1000, -1000, inf, -inf}},
   };
   for (const Points& test : kPoints) {
-    for (DType dtype : kTypes) {
+    for (DType dtype : kElementwiseTypes) {
       const Shape shape = {static_cast<int64_t>(test.points.size())};
       const Tensor s = Tensor::of<double>(shape, test.points).cast_to(dtype);
       expect_body_agrees({"kinks", test.op, {}, {Tensor::full(dtype, shape, 1.5), s}}, 2);
@@ -123,9 +123,9 @@ TEST(ElementwiseBody, AgreesAtKinksAndInfinities) {
 }
 
 TEST(ElementwiseBody, ClipGrad) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : kElementwiseTypes) {
     const Tensor min = Tensor::scalar_of(dtype, -1), max = Tensor::scalar_of(dtype, 1.5);
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : kElementwiseShapes) {
       const Tensor dy = random_tensor(dtype, shape, 1), x = random_tensor(dtype, shape, 2, -3, 3);
       expect_body_identical({"no bound", "ClipGrad", {}, {dy, x}});
       expect_body_identical({"min", "ClipGrad", {}, {dy, x, min}});

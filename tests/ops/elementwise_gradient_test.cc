@@ -15,7 +15,7 @@ namespace {
 
 constexpr DType kF64 = DType::kF64;
 
-void expect_both(const GradientCase& test) {
+void expect_elementwise(const GradientCase& test) {
   expect_scale_rule(test);
   expect_gradient(test, Dims::kFixed);
   expect_gradient(test, Dims::kSymbolic);
@@ -89,10 +89,10 @@ const Unary kUnary[] = {
 TEST(ElementwiseGradient, Unary) {
   for (const Unary& test : kUnary) {
     for (const Shape& shape : {Shape{}, Shape{17}, Shape{0, 2}, Shape{2, 1, 5}}) {
-      expect_both({to_string(shape),
-                   test.op,
-                   test.attributes,
-                   {smooth_points(shape, 5, test.low, test.high, test.kinks)}});
+      expect_elementwise({to_string(shape),
+                          test.op,
+                          test.attributes,
+                          {smooth_points(shape, 5, test.low, test.high, test.kinks)}});
     }
   }
 }
@@ -107,11 +107,11 @@ const std::pair<Shape, Shape> kPairs[] = {
 TEST(ElementwiseGradient, Binary) {
   for (const char* op : {"Add", "Sub", "Mul", "Div"}) {
     for (const auto& [a, b] : kPairs) {
-      expect_both({to_string(a) + to_string(b),
-                   op,
-                   {},
-                   {random_tensor(kF64, a, 1, -2, 2), random_tensor(kF64, b, 2, 0.5, 2)},
-                   {0, 1}});
+      expect_elementwise({to_string(a) + to_string(b),
+                          op,
+                          {},
+                          {random_tensor(kF64, a, 1, -2, 2), random_tensor(kF64, b, 2, 0.5, 2)},
+                          {0, 1}});
     }
   }
 }
@@ -126,14 +126,14 @@ TEST(ElementwiseGradient, Variadic) {
   for (const char* op : {"Sum", "Mean", "Min", "Max"}) {
     for (const auto& [a, b] : kPairs) {
       // Three ranges of which neighbours overlap: no ties, but no operand always wins.
-      expect_both({to_string(a) + to_string(b),
-                   op,
-                   {},
-                   {random_tensor(kF64, a, 1, -2, 1), random_tensor(kF64, b, 2, -1, 2),
-                    random_tensor(kF64, {1}, 3, -0.1, 0.1)},
-                   {0, 1, 2}});
+      expect_elementwise({to_string(a) + to_string(b),
+                          op,
+                          {},
+                          {random_tensor(kF64, a, 1, -2, 1), random_tensor(kF64, b, 2, -1, 2),
+                           random_tensor(kF64, {1}, 3, -0.1, 0.1)},
+                          {0, 1, 2}});
     }
-    expect_both({"one operand", op, {}, {random_tensor(kF64, {2, 3}, 1)}});
+    expect_elementwise({"one operand", op, {}, {random_tensor(kF64, {2, 3}, 1)}});
   }
 }
 
@@ -163,9 +163,9 @@ TEST(ElementwiseGradient, PowWithConstantExponent) {
       GradientCase test{
           std::to_string(exponent), "Pow", {}, {x, Tensor::full(kF64, shape, exponent)}};
       test.constants = {1};
-      expect_both(test);
+      expect_elementwise(test);
     }
-    expect_both({"one for each", "Pow", {}, {x, Tensor::full(kF64, {3}, exponent)}, {0, 1}});
+    expect_elementwise({"one for each", "Pow", {}, {x, Tensor::full(kF64, {3}, exponent)}, {0, 1}});
   }
 }
 
@@ -173,19 +173,19 @@ TEST(ElementwiseGradient, PowWithIntegerExponent) {
   const Tensor x = random_tensor(kF64, {2, 3}, 1, -2, 2);
   for (int64_t exponent : {0, 1, 2, 3, 5}) {
     GradientCase test{std::to_string(exponent), "Pow", {}, {x, Tensor::scalar<int64_t>(exponent)}};
-    expect_both(test);
+    expect_elementwise(test);
     test.computed = {1};
-    expect_both(test);
+    expect_elementwise(test);
   }
 }
 
 TEST(ElementwiseGradient, PowOfBoth) {
   for (const auto& [a, b] : kPairs) {
-    expect_both({to_string(a) + to_string(b),
-                 "Pow",
-                 {},
-                 {random_tensor(kF64, a, 1, 0.3, 2), random_tensor(kF64, b, 2, -2, 2)},
-                 {0, 1}});
+    expect_elementwise({to_string(a) + to_string(b),
+                        "Pow",
+                        {},
+                        {random_tensor(kF64, a, 1, 0.3, 2), random_tensor(kF64, b, 2, -2, 2)},
+                        {0, 1}});
   }
 }
 
@@ -204,11 +204,11 @@ TEST(ElementwiseGradient, PRelu) {
                              {{2, 3, 4}, {3, 1}},
                              {{5}, {5}},
                              {{0, 3}, {3}}}) {
-    expect_both({to_string(a) + to_string(b),
-                 "PRelu",
-                 {},
-                 {smooth_points(a, 1, -2, 2, {0}), random_tensor(kF64, b, 2, -0.5, 0.5)},
-                 {0, 1}});
+    expect_elementwise({to_string(a) + to_string(b),
+                        "PRelu",
+                        {},
+                        {smooth_points(a, 1, -2, 2, {0}), random_tensor(kF64, b, 2, -0.5, 0.5)},
+                        {0, 1}});
   }
 }
 
@@ -223,7 +223,7 @@ TEST(ElementwiseGradient, Where) {
                         {1, 2}};
       expect_gradient(test);
       test.computed = {0};
-      expect_both(test);
+      expect_elementwise(test);
     }
   }
 }
@@ -232,11 +232,11 @@ TEST(ElementwiseGradient, Clip) {
   const Tensor min = Tensor::scalar<double>(-0.5), max = Tensor::scalar<double>(0.7);
   for (const Shape& shape : {Shape{}, Shape{9}, Shape{0, 2}, Shape{3, 1, 5}}) {
     const Tensor x = smooth_points(shape, 4, -2, 2, {-0.5, 0.7});
-    expect_both({"no bound", "Clip", {}, {x}});
-    expect_both({"min", "Clip", {}, {x, min}, {0, 1}});
-    expect_both({"max", "Clip", {}, {x, Tensor{}, max}, {0, 2}});
-    expect_both({"both", "Clip", {}, {x, min, max}, {0, 1, 2}});
-    expect_both({"crossed: all is max", "Clip", {}, {x, max, min}, {0, 1, 2}});
+    expect_elementwise({"no bound", "Clip", {}, {x}});
+    expect_elementwise({"min", "Clip", {}, {x, min}, {0, 1}});
+    expect_elementwise({"max", "Clip", {}, {x, Tensor{}, max}, {0, 2}});
+    expect_elementwise({"both", "Clip", {}, {x, min, max}, {0, 1, 2}});
+    expect_elementwise({"crossed: all is max", "Clip", {}, {x, max, min}, {0, 1, 2}});
   }
 }
 
@@ -244,8 +244,8 @@ TEST(ElementwiseGradient, Mod) {
   const Tensor a = random_tensor(kF64, {3, 4}, 1, -5, 5), b = random_tensor(kF64, {4}, 2, 0.7, 1.9);
   const Tensor c = random_tensor(kF64, {3, 1}, 3, -1.9, -0.7);
   const Attributes as_c = {{"fmod", int64_t{1}}};
-  expect_both({"positive", "Mod", as_c, {a, b}, {0, 1}});
-  expect_both({"negative", "Mod", as_c, {a, c}, {0, 1}});
+  expect_elementwise({"positive", "Mod", as_c, {a, b}, {0, 1}});
+  expect_elementwise({"negative", "Mod", as_c, {a, c}, {0, 1}});
 }
 
 TEST(ElementwiseGradient, CastsConvertBack) {

@@ -7,8 +7,8 @@
 namespace halfnote::test {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-constexpr double kSums = 16;  // Σ w over some dozen labels
+constexpr DType kLossTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+constexpr double kLossSums = 16;  // Σ w over some dozen labels
 
 struct Scores {
   const char* name;
@@ -40,19 +40,19 @@ void for_each_form(DType dtype, const Scores& s, Body&& body) {
 }
 
 TEST(LossBody, SoftmaxCrossEntropyLossGrad) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : kLossTypes) {
     for (const Scores& s : kScores) {
       for_each_form(dtype, s, [&](Tensor dl, Tensor labels, Tensor weights, Attributes attributes) {
         std::vector<Tensor> inputs = {dl, random_tensor(dtype, s.scores, 4, -5, 0), labels};
         if (weights.defined()) inputs.push_back(weights);
-        expect_body_agrees({s.name, "SoftmaxCrossEntropyLossGrad", attributes, inputs}, kSums);
+        expect_body_agrees({s.name, "SoftmaxCrossEntropyLossGrad", attributes, inputs}, kLossSums);
       });
     }
   }
 }
 
 TEST(LossBody, NegativeLogLikelihoodLossGrad) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : kLossTypes) {
     for (const Scores& s : kScores) {
       for_each_form(dtype, s, [&](Tensor dl, Tensor labels, Tensor weights, Attributes attributes) {
         attributes.set("out_dtype", static_cast<int64_t>(dtype));
@@ -62,7 +62,7 @@ TEST(LossBody, NegativeLogLikelihoodLossGrad) {
                             {dl, labels, weights, ints(s.scores)},
                             1,
                             {3}},
-                           kSums);
+                           kLossSums);
       });
     }
   }
@@ -76,7 +76,7 @@ TEST(LossBody, IgnoredLabelsOutsideTheClasses) {
                       attributes,
                       {Tensor::scalar<float>(2), random_tensor(DType::kF32, {4, 3}, 1, -3, 0),
                        labels, random_tensor(DType::kF32, {3}, 2, 0.5, 1)}},
-                     kSums);
+                     kLossSums);
 }
 
 TEST(LossBody, AllLabelsIgnoredGiveZero) {

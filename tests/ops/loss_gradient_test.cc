@@ -9,10 +9,6 @@
 namespace halfnote::test {
 namespace {
 
-Tensor f64(const Shape& shape, uint64_t seed, double low, double high) {
-  return random_tensor(DType::kF64, shape, seed, low, high);
-}
-
 constexpr const char* kLosses[] = {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"};
 
 TEST(LossGradient, AllForms) {

@@ -12,10 +12,6 @@
 namespace halfnote::test {
 namespace {
 
-Tensor f64(Shape shape, uint64_t seed = 1) {
-  return random_tensor(DType::kF64, std::move(shape), seed);
-}
-
 Tensor i64(Shape shape, std::initializer_list<int64_t> numbers) {
   return Tensor::of<int64_t>(std::move(shape), numbers);
 }

@@ -7,16 +7,16 @@
 namespace halfnote::test {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kNormalizationTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
 // Sums of up to some hundred terms, and a division by a standard deviation of about 0.6.
-constexpr double kSums = 64;
-const Shape kShapes[] = {{4, 3}, {2, 5, 7}, {2, 3, 5, 3}, {3, 1, 2, 1, 3}};
+constexpr double kNormalizationSums = 64;
+const Shape kNormalizationShapes[] = {{4, 3}, {2, 5, 7}, {2, 3, 5, 3}, {3, 1, 2, 1, 3}};
 
 DType wide(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 TEST(NormalizationBody, BatchNormalization) {
-  for (DType dtype : kTypes) {
-    for (const Shape& shape : kShapes) {
+  for (DType dtype : kNormalizationTypes) {
+    for (const Shape& shape : kNormalizationShapes) {
       const Shape channel = {shape[1]};
       const DType w = wide(dtype);
       expect_body_agrees({to_string(shape),
@@ -26,14 +26,14 @@ TEST(NormalizationBody, BatchNormalization) {
                            random_tensor(w, channel, 3), random_tensor(w, channel, 4),
                            random_tensor(w, channel, 5, 0.5, 2)},
                           5},
-                         kSums);
+                         kNormalizationSums);
     }
   }
 }
 
 TEST(NormalizationBody, BatchNormalizationGrad) {
-  for (DType dtype : kTypes) {
-    for (const Shape& shape : kShapes) {
+  for (DType dtype : kNormalizationTypes) {
+    for (const Shape& shape : kNormalizationShapes) {
       const Shape channel = {shape[1]};
       const DType w = wide(dtype);
       expect_body_agrees({to_string(shape),
@@ -43,14 +43,14 @@ TEST(NormalizationBody, BatchNormalizationGrad) {
                            random_tensor(w, channel, 3), random_tensor(w, channel, 4, -0.1, 0.1),
                            random_tensor(w, channel, 5, 1, 2)},
                           3},
-                         kSums);
+                         kNormalizationSums);
     }
   }
 }
 
 TEST(NormalizationBody, LayerNormalizationGrad) {
   const Shape shape = {3, 5, 7};
-  for (DType dtype : kTypes) {
+  for (DType dtype : kNormalizationTypes) {
     for (int64_t axis : {-1, 1, 0}) {
       const auto first = static_cast<size_t>(axis < 0 ? axis + 3 : axis);
       const Shape scale(shape.begin() + static_cast<std::ptrdiff_t>(first), shape.end());
@@ -65,7 +65,7 @@ TEST(NormalizationBody, LayerNormalizationGrad) {
               random_tensor(dtype, scale, 3), random_tensor(DType::kF32, kept, 4, -0.1, 0.1),
               random_tensor(DType::kF32, kept, 5, 1, 2)},
              3},
-            kSums);
+            kNormalizationSums);
       }
     }
   }
@@ -73,7 +73,7 @@ TEST(NormalizationBody, LayerNormalizationGrad) {
 
 TEST(NormalizationBody, RMSNormalizationGrad) {
   const Shape shape = {3, 5, 7};
-  for (DType dtype : kTypes) {
+  for (DType dtype : kNormalizationTypes) {
     for (int64_t axis : {-1, 1, 0}) {
       const auto first = static_cast<std::ptrdiff_t>(axis < 0 ? axis + 3 : axis);
       const Shape scale(shape.begin() + first, shape.end());
@@ -84,14 +84,14 @@ TEST(NormalizationBody, RMSNormalizationGrad) {
                             {random_tensor(dtype, shape, 1), random_tensor(dtype, shape, 2),
                              random_tensor(dtype, scale, 3)},
                             2},
-                           kSums);
+                           kNormalizationSums);
       }
     }
   }
 }
 
 TEST(NormalizationBody, GroupNormalizationGrad) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : kNormalizationTypes) {
     for (const Shape& shape : {Shape{3, 6}, Shape{2, 6, 5}, Shape{2, 6, 3, 2}}) {
       for (int64_t groups : {0, 1, 3}) {
         if (shape.size() == 2 && groups != 1) continue;  // too few elements for a variance
@@ -103,21 +103,21 @@ TEST(NormalizationBody, GroupNormalizationGrad) {
                             {random_tensor(dtype, shape, 1), random_tensor(dtype, shape, 2, -1, 2),
                              random_tensor(dtype, {6}, 3)},
                             3},
-                           kSums);
+                           kNormalizationSums);
       }
     }
   }
 }
 
 TEST(NormalizationBody, SoftmaxGradients) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : kNormalizationTypes) {
     for (int64_t axis : {-1, 0, 1}) {
       const Attributes attributes = {{"axis", axis}};
       const Tensor grad = random_tensor(dtype, {3, 5, 7}, 1);
       const Tensor y = random_tensor(dtype, {3, 5, 7}, 2, 0, 0.3);
       const Tensor log_y = random_tensor(dtype, {3, 5, 7}, 3, -4, 0);
-      expect_body_agrees({"axis", "SoftmaxGrad", attributes, {grad, y}}, kSums);
-      expect_body_agrees({"axis", "LogSoftmaxGrad", attributes, {grad, log_y}}, kSums);
+      expect_body_agrees({"axis", "SoftmaxGrad", attributes, {grad, y}}, kNormalizationSums);
+      expect_body_agrees({"axis", "LogSoftmaxGrad", attributes, {grad, log_y}}, kNormalizationSums);
     }
   }
 }

@@ -10,10 +10,6 @@
 namespace halfnote::test {
 namespace {
 
-Tensor f64(const Shape& shape, uint64_t seed, double low = -1, double high = 1) {
-  return random_tensor(DType::kF64, shape, seed, low, high);
-}
-
 std::vector<Tensor> batch_operands(const Shape& shape) {
   const Shape channel = {shape[1]};
   return {f64(shape, 1, -1, 2), f64(channel, 2, 0.5, 1.5), f64(channel, 3), f64(channel, 4),

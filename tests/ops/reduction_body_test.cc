@@ -8,10 +8,10 @@
 namespace halfnote::test {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-constexpr double kSums = 8;  // a sum of at most nine windows, in two orders
+constexpr DType kReductionTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+constexpr double kReductionSums = 8;  // a sum of at most nine windows, in two orders
 
-struct Pool {
+struct PoolBody {
   const char* name;
   Shape x, y;
   Attributes attributes;
@@ -19,7 +19,7 @@ struct Pool {
 
 using Ints = std::vector<int64_t>;
 
-const Pool kPools[] = {
+const PoolBody kPoolBodies[] = {
     {"apart", {2, 3, 6, 4}, {2, 3, 3, 2}, {{"kernel_shape", Ints{2, 2}}, {"strides", Ints{2, 2}}}},
     {"overlapping", {1, 2, 7, 5}, {1, 2, 5, 3}, {{"kernel_shape", Ints{3, 3}}}},
     {"padded",
@@ -52,21 +52,21 @@ const Pool kPools[] = {
 };
 
 TEST(ReductionBody, MaxPoolGrad) {
-  for (DType dtype : kTypes) {
-    for (const Pool& pool : kPools) {
+  for (DType dtype : kReductionTypes) {
+    for (const PoolBody& pool : kPoolBodies) {
       const Tensor grad = random_tensor(dtype, pool.y, 1);
       expect_body_agrees(
           {pool.name, "MaxPoolGrad", pool.attributes, {grad, random_tensor(dtype, pool.x, 2)}},
-          kSums);
+          kReductionSums);
       const Tensor ties = random_ints(dtype, pool.x, 3, 0, 3);
-      expect_body_agrees({pool.name, "MaxPoolGrad", pool.attributes, {grad, ties}}, kSums);
+      expect_body_agrees({pool.name, "MaxPoolGrad", pool.attributes, {grad, ties}}, kReductionSums);
     }
   }
 }
 
 TEST(ReductionBody, AveragePoolGrad) {
-  for (DType dtype : kTypes) {
-    for (const Pool& pool : kPools) {
+  for (DType dtype : kReductionTypes) {
+    for (const PoolBody& pool : kPoolBodies) {
       for (int64_t include_pad : {0, 1}) {
         Attributes attributes = pool.attributes;
         attributes.set("count_include_pad", include_pad);
@@ -76,7 +76,7 @@ TEST(ReductionBody, AveragePoolGrad) {
                             {random_tensor(dtype, pool.y, 1), ints(pool.x)},
                             1,
                             {1}},
-                           kSums);
+                           kReductionSums);
       }
     }
   }

@@ -157,6 +157,7 @@ TEST(ReductionGradient, EveryRuleIsTested) {
   std::set<std::string> tested(std::begin(kReductions), std::end(kReductions));
   tested.insert({"AveragePool", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"});
   tested.insert({"LpPool", "RoiAlign", "TopK"});  // lowering/sampling_test.cc
+  tested.insert("Resize");                        // resize_test.cc
   EXPECT_EQ(with_gradient(reduction_rows()), tested);
 }
 

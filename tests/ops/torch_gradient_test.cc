@@ -16,7 +16,7 @@ namespace halfnote::test {
 namespace {
 
 // Both compute in f64, in another order: of sums of up to a few hundred terms.
-constexpr double kBound = 1e-10;
+constexpr double kTorchBound = 1e-10;
 
 constexpr const char* kFamilies[] = {"contraction", "elementwise",   "loss",
                                      "movement",    "normalization", "reduction"};
@@ -80,7 +80,7 @@ void expect_like_torch(const Tensor& got, const Tensor& want, const Tensor& inpu
   }
   ASSERT_EQ(got.shape(), input.shape());
   ASSERT_EQ(got.dtype(), input.dtype());
-  const double bound = kBound * largest(want);
+  const double bound = kTorchBound * largest(want);
   for (int64_t i = 0; i < want.size(); ++i) {
     const double a = got.at_as_double(i), b = want.at_as_double(i);
     if (std::isfinite(b)) {

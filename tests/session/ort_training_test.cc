@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-fs::path fixture(const std::string& name) {
+fs::path ort_fixture(const std::string& name) {
   return fs::path(HALFNOTE_SOURCE_DIR) / "tests/fixtures/ort_training" / name;
 }
 
@@ -32,7 +32,7 @@ struct Expected {
 
 Expected expected_of(const std::string& name) {
   Expected expected;
-  const SafetensorsFile file(fixture(name) / "expected.safetensors");
+  const SafetensorsFile file(ort_fixture(name) / "expected.safetensors");
   const auto tensor = [&](const char* key) { return file.tensor(*file.find(key)); };
   expected.x = tensor("x");
   expected.y = tensor("y");
@@ -67,7 +67,7 @@ std::vector<double> curve(Session& session, const Expected& expected) {
 Session session_of(const std::string& name, const CompileOptions& options) {
   SessionOptions run;
   run.threads = 1;
-  return Session(compile_file(fixture(name), options).model, run);
+  return Session(compile_file(ort_fixture(name), options).model, run);
 }
 
 class OrtArtifact : public ::testing::TestWithParam<const char*> {};
@@ -115,7 +115,7 @@ INSTANTIATE_TEST_SUITE_P(All, OrtArtifact,
 fs::path copy_of(const std::string& name) {
   const fs::path folder = fs::path(::testing::TempDir()) / ("ort_" + name);
   fs::remove_all(folder);
-  fs::copy(fixture(name), folder);
+  fs::copy(ort_fixture(name), folder);
   return folder;
 }
 
@@ -142,7 +142,7 @@ void expect_refused(const fs::path& path, const CompileOptions& options, ErrorCo
 /// No damage reaches memory: each is an error, or leaves a file that reads.
 TEST(OrtCheckpoint, DamagedFilesAreErrors) {
   const fs::path file = fs::path(::testing::TempDir()) / "checkpoint";
-  const std::string whole = read_all(fixture("mlp_adamw") / "checkpoint");
+  const std::string whole = read_all(ort_fixture("mlp_adamw") / "checkpoint");
   int refused = 0;
   const auto read = [&](const std::string& bytes) {
     write_all(file, bytes);
@@ -165,7 +165,8 @@ TEST(OrtCheckpoint, DamagedFilesAreErrors) {
 }
 
 TEST(OrtCheckpoint, HoldsTrainedAndFrozenParameters) {
-  const OrtCheckpoint checkpoint = read_ort_checkpoint(fixture("cnn_batch_norm") / "checkpoint");
+  const OrtCheckpoint checkpoint =
+      read_ort_checkpoint(ort_fixture("cnn_batch_norm") / "checkpoint");
   int trained = 0, frozen = 0;
   for (const OrtParameter& parameter : checkpoint.parameters) {
     ++(parameter.trained ? trained : frozen);
@@ -182,7 +183,7 @@ TEST(OrtArtifacts, WhatIsMissingOrContradictoryIsRefused) {
   options.train.loss.clear();
   fs::remove(folder / "checkpoint");
   expect_refused(folder, options, ErrorCode::kIo, "checkpoint that is missing");
-  fs::copy(fixture("cnn_adamw") / "checkpoint", folder / "checkpoint");
+  fs::copy(ort_fixture("cnn_adamw") / "checkpoint", folder / "checkpoint");
   expect_refused(folder, options, ErrorCode::kModel, "no value of a parameter");
   fs::remove(folder / "training_model.onnx");
   expect_refused(folder, options, ErrorCode::kIo, "the model is a folder");
@@ -212,7 +213,7 @@ TEST(OrtArtifacts, TheOptimizerIsTheArtifactsUnlessNamed) {
 }
 
 TEST(OrtArtifacts, NothingOfTheirDomainsIsLeft) {
-  const Model model = compile_file(fixture("transformer_adamw"), options_with(1e-2f)).model;
+  const Model model = compile_file(ort_fixture("transformer_adamw"), options_with(1e-2f)).model;
   for (const auto& [domain, version] : model.opsets) {
     EXPECT_TRUE(domain.empty() || domain == kHalfnoteDomain) << domain;
   }

@@ -124,6 +124,13 @@ constexpr OperatorRow kContractions[] = {
      .gradient = recurrent_gradient,
      .flops = recurrent_flops,
      .note = "gate math in f32"},
+    {.name = "RotaryEmbedding",
+     .precision = kInfer,
+     .legality = {23, 23},
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kLowered,
+     .lower = lower_rotary_embedding,
+     .note = "written as Mul, Sub and Add; the caches have the type of X"},
 };
 
 constexpr OperatorRow kHalfnoteContractions[] = {

@@ -1,9 +1,6 @@
-// Control flow, containers, quantization, strings and images, signal processing, resampling: what
-// fits no other family. Rules of the few that have some stand with their next of kin.
-#include "compiler/ops/contraction/parts.h"
+// Control flow, containers, and ONNX's own training ops.
 #include "compiler/ops/control/parts.h"
 #include "compiler/ops/families.h"
-#include "compiler/ops/reduction/parts.h"
 
 namespace halfnote {
 namespace {
@@ -19,10 +16,6 @@ constexpr std::string_view kMap =
 constexpr std::string_view kContainer =
     "its elements are not known at compile time: fix the dims (--dim NAME=N), give sizes and "
     "positions as constants";
-constexpr std::string_view kQuantized = "the operands or results are quantized: no gradient exists";
-constexpr std::string_view kText = "works on strings or encoded bytes: no gradient exists";
-constexpr std::string_view kGenerated = "made from counts: no gradient exists";
-constexpr std::string_view kSpectral = "not in this release: gradients of Fourier transforms";
 
 std::vector<OperatorRow> control_flow() {
   return {
@@ -70,98 +63,6 @@ std::vector<OperatorRow> containers() {
   };
 }
 
-OperatorRow text(std::string_view name) {
-  return {.name = name, .precision = kOpaque, .no_gradient = kText};
-}
-
-std::vector<OperatorRow> never_retyped() {
-  return {
-      {.name = "DequantizeLinear",
-       .precision = kOpaque,
-       .legality = {19, 19},
-       .no_gradient = kQuantized,
-       .note = "its scale keeps its type"},
-      {.name = "DynamicQuantizeLinear", .precision = kOpaque, .no_gradient = kQuantized},
-      {.name = "QuantizeLinear",
-       .precision = kOpaque,
-       .legality = {19, 19},
-       .no_gradient = kQuantized,
-       .note = "its scale keeps its type"},
-      text("ImageDecoder"),
-      text("RegexFullMatch"),
-      text("StringConcat"),
-      text("StringNormalizer"),
-      text("StringSplit"),
-      text("TfIdfVectorizer"),
-  };
-}
-
-OperatorRow spectral(std::string_view name, Legality legality, ScaleRule scale,
-                     std::string_view reason) {
-  return {.name = name,
-          .precision = kFp32,
-          .legality = legality,
-          .scale = scale,
-          .no_gradient = reason};
-}
-
-std::vector<OperatorRow> signals() {
-  return {
-      spectral("BlackmanWindow", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("DFT", {17, 17}, ScaleRule::kFirst, kSpectral),
-      spectral("HammingWindow", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("HannWindow", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("MelWeightMatrix", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("STFT", {17, 17}, ScaleRule::kFirst, kSpectral),
-  };
-}
-
-std::vector<OperatorRow> sampling() {
-  return {
-      {.name = "AffineGrid",
-       .precision = kFp32,
-       .legality = {20, 20},
-       .no_gradient = kLowered,
-       .lower = reduction::lower_affine_grid,
-       .note = "coordinates need f32"},
-      {.name = "GridSample",
-       .precision = kFp32,
-       .legality = {16, 22},
-       .fp32_inputs = 1u << 1,
-       .scale = ScaleRule::kFirst,
-       .no_gradient = kLowered,
-       .lower = reduction::lower_grid_sample,
-       .note = "the grid stays f32"},
-      {.name = "NonMaxSuppression",
-       .precision = kFp32,
-       .fp32_inputs = 0b11011,
-       .no_gradient = "integer output: no gradient exists",
-       .note = "f32 only in ONNX"},
-      {.name = "Resize",
-       .precision = kFp32,
-       .legality = {10, 13},
-       .fp32_inputs = 0b110,
-       .scale = ScaleRule::kFirst,
-       .gradient = reduction::resize_gradient,
-       .infer = reduction::infer_resize,
-       .note = "roi and scales stay f32"},
-      {.name = "RotaryEmbedding",
-       .precision = kInfer,
-       .legality = {23, 23},
-       .scale = ScaleRule::kFirst,
-       .no_gradient = kLowered,
-       .lower = contraction::lower_rotary_embedding,
-       .note = "written as Mul, Sub and Add; the caches have the type of X"},
-      {.name = "Upsample",
-       .precision = kFp32,
-       .legality = {1, 0},
-       .fp32_inputs = 1u << 1,
-       .scale = ScaleRule::kFirst,
-       .no_gradient = "deprecated: lifting writes it as Resize",
-       .note = "the scales stay f32"},
-  };
-}
-
 /// ONNX's own training ops, which passes/foreign/ writes in others.
 OperatorRow training(std::string_view name, Legality legality, std::string_view note) {
   return {.domain = "ai.onnx.preview.training",
@@ -197,7 +98,7 @@ std::vector<OperatorRow> training_ops() {
 
 std::vector<OperatorRow> control_rows() {
   std::vector<OperatorRow> all;
-  for (auto part : {control_flow, containers, never_retyped, signals, sampling, training_ops}) {
+  for (auto part : {control_flow, containers, training_ops}) {
     const std::vector<OperatorRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -11,24 +11,29 @@ namespace {
 
 enum class Finish { kNone, kMean };
 
-/// acc[i] = Op(acc[i], x[i·step]), or acc[i] = x[i·step] for the first input.
+/// acc[i] = acc[i] ∘ x[i·step], where the step is 0 or 1.
+template <class M>
+using Fold = void (*)(M* acc, const M* x, int64_t step, int64_t count);
+
 template <class Op, class M>
-void fold(M* acc, const M* x, int64_t step, int64_t count, bool first) {
-  if (first) {
-    for (int64_t i = 0; i < count; ++i) acc[i] = x[i * step];
+void fold(M* acc, const M* x, int64_t step, int64_t count) {
+  if (step != 0) {
+    for (int64_t i = 0; i < count; ++i) acc[i] = Op::value(acc[i], x[i]);
     return;
   }
-  for (int64_t i = 0; i < count; ++i) acc[i] = Op::value(acc[i], x[i * step]);
+  const M right = *x;
+  for (int64_t i = 0; i < count; ++i) acc[i] = Op::value(acc[i], right);
 }
 
-template <class Op, Finish kFinish, class T>
-Prepared variadic_kernel(const KernelCall& call) {
+/// Compiled once for a type; what differs between the ops is `fold` and the end.
+template <class T>
+Prepared variadic_kernel(const KernelCall& call, Fold<Math<T>> fold, Finish finish) {
   std::vector<Runs> plans;  // one for each input
   for (const Operand& input : call.inputs) {
     if (input.dtype != call.inputs[0].dtype) return Prepared::no("operands of different types");
     plans.push_back(plan_broadcast({input.shape}, call.outputs[0].shape));
   }
-  const auto body = [plans = std::move(plans),
+  const auto body = [plans = std::move(plans), fold, finish,
                      threads = call.threads](const KernelBuffers& buffers) {
     using M = Math<T>;
     T* y = buffers.out<T>(0);
@@ -41,10 +46,17 @@ Prepared variadic_kernel(const KernelCall& call) {
           const int64_t step = plans[k].step(0);
           walk_runs<1>(plans[k], from, from + n, [&](int64_t at, const auto& offset, int64_t run) {
             const M* values = load_block(x + offset[0], step != 0 ? run : 1, chunk);
-            fold<Op>(acc + (at - from), values, step, run, k == 0);
+            M* to = acc + (at - from);
+            if (k != 0) {
+              fold(to, values, step, run);
+            } else if (step != 0) {
+              std::copy_n(values, run, to);
+            } else {
+              std::fill_n(to, run, *values);
+            }
           });
         }
-        if constexpr (kFinish == Finish::kMean) {
+        if (finish == Finish::kMean) {
           for (int64_t i = 0; i < n; ++i) acc[i] /= static_cast<M>(plans.size());
         }
         for (int64_t i = 0; i < n; ++i) y[from + i] = store<T>(acc[i]);
@@ -63,7 +75,7 @@ Prepared prepare_variadic(const KernelCall& call) {
     if constexpr (std::is_same_v<T, bool>) {
       return Prepared::no("not for bool");
     } else {
-      return variadic_kernel<Op, kFinish, T>(call);
+      return variadic_kernel<T>(call, fold<Op, Math<T>>, kFinish);
     }
   });
 }

@@ -145,14 +145,50 @@ using ReduceMin = ReduceExtreme<math::Min>;
 
 constexpr int64_t kLanes = 8;
 
-/// Reduces a run of adjacent elements into kLanes interleaved accumulators.
+/// A reduction of elements of M with accumulators of A, as functions over rows: the walk around
+/// them is compiled once for M and A, not once for each reduction.
+template <class M, class A>
+struct Steps {
+  A neutral;
+  bool shifted;
+  /// A run of adjacent elements into kLanes interleaved accumulators.
+  void (*run)(const M* x, int64_t count, A shift, A* lanes);
+  /// One row of elements into one accumulator each.
+  void (*row)(const M* x, int64_t count, const A* shifts, A* partial);
+  /// to[i] takes from[i] in.
+  void (*merge)(A* to, const A* from, int64_t count);
+  M (*finish)(A acc, int64_t count, A shift);
+};
+
 template <class R, class M, class A>
 void reduce_run(const M* x, int64_t count, A shift, A* lanes) {
+  A own[kLanes];  // in registers: lanes may be anywhere, also among the elements
+  std::copy_n(lanes, kLanes, own);
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t k = 0; k < kLanes; ++k) lanes[k] = R::template step<M>(lanes[k], x[i + k], shift);
+    for (int64_t k = 0; k < kLanes; ++k) own[k] = R::template step<M>(own[k], x[i + k], shift);
   }
-  for (int64_t k = 0; i < count; ++i, ++k) lanes[k] = R::template step<M>(lanes[k], x[i], shift);
+  for (int64_t k = 0; i < count; ++i, ++k) own[k] = R::template step<M>(own[k], x[i], shift);
+  std::copy_n(own, kLanes, lanes);
+}
+
+template <class R, class M, class A>
+void reduce_row(const M* x, int64_t count, const A* shifts, A* partial) {
+  for (int64_t i = 0; i < count; ++i) {
+    partial[i] = R::template step<M>(partial[i], x[i], R::kShifted ? shifts[i] : A{});
+  }
+}
+
+template <class R, class A>
+void merge_results(A* to, const A* from, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = R::merge(to[i], from[i]);
+}
+
+template <class R, class M>
+Steps<M, typename R::template A<M>> steps_of() {
+  using A = typename R::template A<M>;
+  return {R::template neutral<M>(), R::kShifted,         reduce_run<R, M, A>,
+          reduce_row<R, M, A>,      merge_results<R, A>, R::template finish<M>};
 }
 
 /// The input: elements of some storage type, brought to math precision a chunk at a time.
@@ -174,67 +210,62 @@ const Math<T>* load_bytes(const std::byte* from, int64_t count, Math<T>* buffer)
 }
 
 /// One result from the positions [begin, end) of its reduced runs.
-template <class R, class M, class A>
-A reduce_one(const ReducePlan& plan, const Source<M>& x, int64_t begin, int64_t end, A shift) {
+template <class M, class A>
+A reduce_one(const ReducePlan& plan, const Steps<M, A>& steps, const Source<M>& x, int64_t begin,
+             int64_t end, A shift) {
   A lanes[kLanes];
-  std::fill_n(lanes, kLanes, R::template neutral<M>());
+  std::fill_n(lanes, kLanes, steps.neutral);
   const int64_t step = plan.reduced.step(0);
   M chunk[kChunk];
   walk_runs<1>(plan.reduced, begin, end, [&](int64_t, const auto& offset, int64_t length) {
     for (int64_t from = 0; from < length; from += kChunk) {
       const int64_t n = std::min(kChunk, length - from);
       const int64_t at = offset[0] + from * step;
+      const M* run = chunk;
       if (step == 1) {
-        reduce_run<R>(x.read(at, n, chunk), n, shift, lanes);
-        continue;
+        run = x.read(at, n, chunk);
+      } else {
+        for (int64_t i = 0; i < n; ++i) chunk[i] = *x.read(at + i * step, 1, chunk + i);
       }
-      for (int64_t i = 0; i < n; ++i) chunk[i] = *x.read(at + i * step, 1, chunk + i);
-      reduce_run<R>(chunk, n, shift, lanes);
+      steps.run(run, n, shift, lanes);
     }
   });
-  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (int64_t k = 0; k < half; ++k) lanes[k] = R::merge(lanes[k], lanes[k + half]);
-  }
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) steps.merge(lanes, lanes + half, half);
   return lanes[0];
 }
 
 /// `count` adjacent results at once: every reduced position gives one row of elements.
-template <class R, class M, class A>
-void reduce_columns(const ReducePlan& plan, const Source<M>& x, int64_t count, int64_t begin,
-                    int64_t end, const A* shifts, A* partial) {
-  std::fill_n(partial, count, R::template neutral<M>());
+template <class M, class A>
+void reduce_columns(const ReducePlan& plan, const Steps<M, A>& steps, const Source<M>& x,
+                    int64_t count, int64_t begin, int64_t end, const A* shifts, A* partial) {
+  std::fill_n(partial, count, steps.neutral);
   const int64_t step = plan.reduced.step(0);
   M chunk[ReducePlan::kColumns];
   walk_runs<1>(plan.reduced, begin, end, [&](int64_t, const auto& offset, int64_t length) {
     for (int64_t i = 0; i < length; ++i) {
-      const M* row = x.read(offset[0] + i * step, count, chunk);
-      for (int64_t j = 0; j < count; ++j) {
-        partial[j] = R::template step<M>(partial[j], row[j], R::kShifted ? shifts[j] : A{});
-      }
+      steps.row(x.read(offset[0] + i * step, count, chunk), count, shifts, partial);
     }
   });
 }
 
 /// Reduces into partial results, and merges those of one result into the first of them.
-template <class R, class M, class A>
-void reduce_all(const ReducePlan& plan, const Source<M>& x, const A* shifts, A* partials,
-                int threads) {
+template <class M, class A>
+void reduce_all(const ReducePlan& plan, const Steps<M, A>& steps, const Source<M>& x,
+                const A* shifts, A* partials, int threads) {
   const auto unit = [&](int64_t row, int64_t column, int64_t count, int64_t begin, int64_t end,
                         A* partial) {
     const Source<M> from = x.at(outer_offset(plan, row) + column);
-    const A* shift = R::kShifted ? shifts + row * plan.width + column : nullptr;
+    const A* shift = steps.shifted ? shifts + row * plan.width + column : nullptr;
     if (plan.width == 1) {
-      *partial = reduce_one<R>(plan, from, begin, end, R::kShifted ? *shift : A{});
+      *partial = reduce_one<M, A>(plan, steps, from, begin, end, shift ? *shift : A{});
     } else {
-      reduce_columns<R>(plan, from, count, begin, end, shift, partial);
+      reduce_columns<M, A>(plan, steps, from, count, begin, end, shift, partial);
     }
   };
   run_reduce_units(plan, partials, threads, unit);
   const int64_t results = plan.results();
   for (int64_t block = 1; block < plan.blocks; ++block) {
-    for (int64_t i = 0; i < results; ++i) {
-      partials[i] = R::merge(partials[i], partials[block * results + i]);
-    }
+    steps.merge(partials, partials + block * results, results);
   }
 }
 
@@ -243,34 +274,40 @@ template <class M, class A>
 void find_shifts(const ReducePlan& plan, const Source<M>& x, A* scratch, A* shifts, int threads) {
   static_assert(sizeof(M) <= sizeof(A));
   M* largest = reinterpret_cast<M*>(scratch);
-  reduce_all<ReduceMax, M, M>(plan, x, nullptr, largest, threads);
+  reduce_all<M, M>(plan, steps_of<ReduceMax, M>(), x, nullptr, largest, threads);
   for (int64_t i = 0; i < plan.results(); ++i) {
     shifts[i] = std::isfinite(largest[i]) ? static_cast<A>(largest[i]) : A(0);
   }
 }
 
+/// Loads elements of the storage type, and saves them.
+template <class M>
+struct Storage {
+  decltype(Source<M>::load) load;
+  void (*save)(const M* from, int64_t count, std::byte* to);
+};
+
 /// The workspace holds the partial results and then, if any, the shifts.
-template <class R, class M>
+template <class M, class A>
 Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes,
-                       decltype(Source<M>::load) load,
-                       void (*save)(const M*, int64_t, std::byte*)) {
-  using A = typename R::template A<M>;
+                       const Steps<M, A>& steps, Storage<M> storage) {
   const ReducePlan plan = plan_reduce(call.inputs[0].shape, axes);
   check_reduced_shape(call, plan);
   const auto results = static_cast<size_t>(plan.results());
   const size_t partials = results * static_cast<size_t>(plan.blocks);
-  const size_t workspace = (partials + (R::kShifted ? results : 0)) * sizeof(A);
+  const size_t workspace = (partials + (steps.shifted ? results : 0)) * sizeof(A);
   const auto size = static_cast<int64_t>(size_of(call.inputs[0].dtype));
   const auto body = [=, threads = call.threads](const KernelBuffers& buffers) {
-    const Source<M> x = {buffers.inputs[0], size, load};
+    const Source<M> x = {buffers.inputs[0], size, storage.load};
     A* acc = reinterpret_cast<A*>(buffers.workspace);
-    A* shifts = acc + partials;
-    if constexpr (R::kShifted) find_shifts<M, A>(plan, x, acc, shifts, threads);
-    reduce_all<R, M, A>(plan, x, shifts, acc, threads);
+    A* shifts = steps.shifted ? acc + partials : nullptr;
+    if constexpr (std::is_floating_point_v<M>) {
+      if (shifts) find_shifts<M, A>(plan, x, acc, shifts, threads);
+    }
+    reduce_all<M, A>(plan, steps, x, shifts, acc, threads);
     for (int64_t i = 0; i < plan.results(); ++i) {
-      const A shift = R::kShifted ? shifts[i] : A{};
-      const M result = R::template finish<M>(acc[i], plan.reduced.count, shift);
-      save(&result, 1, buffers.outputs[0] + i * size);
+      const M result = steps.finish(acc[i], plan.reduced.count, shifts ? shifts[i] : A{});
+      storage.save(&result, 1, buffers.outputs[0] + i * size);
     }
   };
   return make_kernel(body, workspace);
@@ -279,6 +316,12 @@ Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes,
 template <class T>
 void save_bytes(const Math<T>* from, int64_t count, std::byte* to) {
   for (int64_t i = 0; i < count; ++i) reinterpret_cast<T*>(to)[i] = store<T>(from[i]);
+}
+
+template <class R, class T>
+Prepared kernel_for(const KernelCall& call, const std::set<int64_t>& axes) {
+  using M = Math<T>;
+  return reduce_kernel(call, axes, steps_of<R, M>(), Storage<M>{load_bytes<T>, save_bytes<T>});
 }
 
 /// The reason why the operands do not fit, or an empty string.
@@ -304,7 +347,7 @@ Prepared prepare_reduce(const KernelCall& call) {
   if (std::string why = read_reduce_axes(call, axes); !why.empty()) return Prepared::no(why);
   return for_any_type(call.inputs[0].dtype, [&]<class T>() -> Prepared {
     if constexpr (takes<T>(kTypes)) {
-      return reduce_kernel<R, Math<T>>(call, axes, load_bytes<T>, save_bytes<T>);
+      return kernel_for<R, T>(call, axes);
     } else {
       return Prepared::no("not for elements of type " + std::string(short_name(dtype_of<T>())));
     }
@@ -317,9 +360,8 @@ Prepared prepare_global_pool(const KernelCall& call) {
   if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
   std::set<int64_t> axes;
   for (size_t d = 2; d < call.inputs[0].shape.size(); ++d) axes.insert(static_cast<int64_t>(d));
-  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
-    return reduce_kernel<R, Math<T>>(call, axes, load_bytes<T>, save_bytes<T>);
-  });
+  return for_float_type(call.inputs[0].dtype,
+                        [&]<class T>() { return kernel_for<R, T>(call, axes); });
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ constexpr int kSteps = 5;
 /// PyTorch's update of one element: returns the new parameter, changes the moments.
 using Rule = double (*)(double p, double g, double& m, double& v, double lr, int step);
 
-struct Case {
+struct OptimizerCase {
   const char* name;
   const char* op;
   int moments;
@@ -32,7 +32,7 @@ double adam(double p, double g, double& m, double& v, double lr, int step, doubl
   return p - lr / first * m / (std::sqrt(v) / std::sqrt(second) + double{1e-8f});
 }
 
-const Case kCases[] = {
+const OptimizerCase kOptimizerCases[] = {
     {"SGD",
      "SGD",
      0,
@@ -112,8 +112,8 @@ const Case kCases[] = {
 };
 
 /// The operands of a step: state is param and then the moments.
-std::vector<Tensor> operands(const Case& test, const std::vector<Tensor>& state, const Tensor& grad,
-                             const Tensor& lr, int64_t step) {
+std::vector<Tensor> operands(const OptimizerCase& test, const std::vector<Tensor>& state,
+                             const Tensor& grad, const Tensor& lr, int64_t step) {
   std::vector<Tensor> inputs = {state[0], grad};
   inputs.insert(inputs.end(), state.begin() + 1, state.end());
   inputs.push_back(lr);
@@ -121,7 +121,7 @@ std::vector<Tensor> operands(const Case& test, const std::vector<Tensor>& state,
   return inputs;
 }
 
-std::vector<OutputSpec> outputs_of(const Case& test, DType dtype) {
+std::vector<OutputSpec> outputs_of(const OptimizerCase& test, DType dtype) {
   return std::vector<OutputSpec>(static_cast<size_t>(1 + test.moments), {dtype, {kSize}});
 }
 
@@ -130,7 +130,7 @@ class Optimizers : public testing::TestWithParam<DType> {};
 TEST_P(Optimizers, FollowPyTorch) {
   // Each f32 step rounds some ten times; the parameters are of size 1.
   const double tolerance = GetParam() == DType::kF64 ? 1e-14 : kSteps * 10 * 0x1p-24;
-  for (const Case& test : kCases) {
+  for (const OptimizerCase& test : kOptimizerCases) {
     SCOPED_TRACE(test.name);
     const Tensor lr = Tensor::scalar_of(GetParam(), 0.0625);
     std::vector<Tensor> state = {random_tensor(GetParam(), {kSize}, -1, 1)};
@@ -152,7 +152,7 @@ TEST_P(Optimizers, FollowPyTorch) {
 }
 
 TEST_P(Optimizers, GiveTheOldStateBackWithoutCommit) {
-  for (const Case& test : kCases) {
+  for (const OptimizerCase& test : kOptimizerCases) {
     SCOPED_TRACE(test.name);
     std::vector<Tensor> state;
     for (int i = 0; i <= test.moments; ++i) {

@@ -16,8 +16,6 @@
 namespace halfnote::test {
 namespace {
 
-Tensor f64(const Shape& shape, uint64_t seed) { return random_tensor(DType::kF64, shape, seed); }
-
 struct Equation {
   const char* text;
   std::vector<Shape> shapes;

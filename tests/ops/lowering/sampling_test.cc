@@ -14,10 +14,6 @@ namespace {
 using Ints = std::vector<int64_t>;
 using Text = std::string;
 
-Tensor f64(const Shape& shape, uint64_t seed, double low = -1, double high = 1) {
-  return random_tensor(DType::kF64, shape, seed, low, high);
-}
-
 TEST(SamplingGradient, GridSample) {
   const Tensor image = f64({2, 2, 3, 4}, 1), volume = f64({1, 2, 2, 3, 2}, 2);
   const Tensor grid = f64({2, 3, 2, 2}, 3, -1.4, 1.4), points = f64({1, 2, 2, 2, 3}, 4, -1.4, 1.4);

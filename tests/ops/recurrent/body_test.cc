@@ -9,23 +9,23 @@
 namespace halfnote::test {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kRecurrentTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
 // Sums of some ten terms through four steps, each of which passes an error on; f32 functions are
 // exact to two spacings.
-constexpr double kSums = 64;
+constexpr double kRecurrentSums = 64;
 
-DType math_type(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+DType math_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 /// The body for fixed steps and, where the batch is the first dim, for a symbolic batch.
 void expect_recurrent_body_agrees(const BodyCase& call) {
   SCOPED_TRACE(call.op + ": " + call.name + " " + std::string(short_name(call.inputs[0].dtype())));
   const std::vector<Tensor> kernel = run_kernel(call);
   record_body(call, kernel);
-  expect_close(kernel, run_body(call), kSums);
+  expect_close(kernel, run_body(call), kRecurrentSums);
   if (call.attributes.get_int("layout", 0) == 0) return;
   BodyCase symbolic = call;
   symbolic.symbolic_batch = true;
-  expect_close(kernel, run_body(symbolic), kSums);
+  expect_close(kernel, run_body(symbolic), kRecurrentSums);
 }
 
 int forward_outputs(const RecurrentCase& test) {
@@ -34,7 +34,7 @@ int forward_outputs(const RecurrentCase& test) {
 }
 
 BodyCase forward_call(const RecurrentCase& test, DType dtype) {
-  return {test.name, test.op, test.attributes, recurrent_inputs(test, dtype, math_type(dtype)),
+  return {test.name, test.op, test.attributes, recurrent_inputs(test, dtype, math_of(dtype)),
           forward_outputs(test)};
 }
 
@@ -64,7 +64,7 @@ BodyCase gradient_call(const RecurrentCase& test, const BodyCase& forward,
 }
 
 TEST(RecurrentBody, EveryAttribute) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : kRecurrentTypes) {
     for (const RecurrentCase& test : recurrent_cases()) {
       const BodyCase forward = forward_call(test, dtype);
       expect_recurrent_body_agrees(forward);
@@ -73,7 +73,7 @@ TEST(RecurrentBody, EveryAttribute) {
 }
 
 TEST(RecurrentGradBody, EveryAttribute) {
-  for (DType dtype : kTypes) {
+  for (DType dtype : kRecurrentTypes) {
     for (const RecurrentCase& test : recurrent_cases()) {
       const BodyCase forward = forward_call(test, dtype);
       expect_recurrent_body_agrees(gradient_call(test, forward, run_kernel(forward)));

@@ -10,8 +10,6 @@
 namespace halfnote::test {
 namespace {
 
-Tensor f64(const Shape& shape, uint64_t seed) { return random_tensor(DType::kF64, shape, seed); }
-
 TEST(StatefulGradient, DropoutOfOurs) {
   for (float ratio : {0.0f, 0.3f, 1.0f}) {
     GradientCase test{"ratio",

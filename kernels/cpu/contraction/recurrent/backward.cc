@@ -389,7 +389,7 @@ Prepared prepare_reference(const KernelCall& call) { return prepare(call, "refer
 std::vector<KernelRow> recurrent_grad_rows() {
   std::vector<KernelRow> rows;
   for (std::string_view op : {"GRUGrad", "LSTMGrad", "RNNGrad"}) {
-    rows.push_back({"ai.halfnote", op, "products", prepare_products});
+    rows.push_back({"ai.halfnote", op, "fast.products", prepare_products});
     rows.push_back({"ai.halfnote", op, "reference", prepare_reference});
   }
   return rows;

@@ -322,7 +322,7 @@ std::vector<KernelRow> recurrent_rows() {
   std::vector<KernelRow> rows;
   for (std::string_view domain : {"", "ai.halfnote"}) {
     for (std::string_view op : {"GRU", "LSTM", "RNN"}) {
-      rows.push_back({domain, op, "products", prepare_products});
+      rows.push_back({domain, op, "fast.products", prepare_products});
       rows.push_back({domain, op, "reference", prepare_reference});
     }
   }

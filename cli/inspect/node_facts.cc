@@ -1,4 +1,4 @@
-#include "cli/node_facts.h"
+#include "cli/inspect/node_facts.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "cli/model_summary.h"
+#include "cli/inspect/model_summary.h"
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 #include "kernels/kernel.h"

@@ -1,4 +1,4 @@
-#include "cli/model_summary.h"
+#include "cli/inspect/model_summary.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

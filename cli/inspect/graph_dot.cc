@@ -1,4 +1,4 @@
-#include "cli/graph_dot.h"
+#include "cli/inspect/graph_dot.h"
 
 #include <fmt/format.h>
 

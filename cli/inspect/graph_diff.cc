@@ -1,4 +1,4 @@
-#include "cli/graph_diff.h"
+#include "cli/inspect/graph_diff.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,159 @@
+// What a message must say so that a stranger can act on it: which file, sample, node, and a hint
+// that helps.
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/support.h"
+
+namespace halfnote::cli_test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kHeader = "<ir_version: 10, opset_import: [\"\" : 23]>\n";
+constexpr const char* kWeights =
+    "float[6,3] w = {1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1, 1, 2, 3, 4, 5, 6}";
+
+/// Compiles a model given as text with output `loss`, and trains it.
+Outcome train_model(const Workplace& place, const std::string& text, const std::string& more,
+                    const std::string& flags = "") {
+  place.write("m.onnxtxt", kHeader + text);
+  const Outcome compiled =
+      place.run(words("compile m.onnxtxt -q --loss-output loss -o m.onnx" + flags));
+  return compiled.code != 0 ? compiled : place.run(words("run m.onnx " + more));
+}
+
+TEST(Messages, ALabelIsNamedByItsSample) {
+  // The labels are computed, so only the loss itself sees that one is no class.
+  const Workplace place;
+  const std::string model = std::string("g (float[N,6] x, int64[N] labels) => (float loss) < ") +
+                            kWeights +
+                            ", int64[1] zero = {0} >\n{ h = MatMul (x, w) l = Add (labels, zero)\n"
+                            "  loss = SoftmaxCrossEntropyLoss (h, l) }\n";
+  const Outcome outcome = train_model(
+      place, model, "--epochs 1 --batch 22 --threads 1 --data x=x.npy,labels=wrong.npy");
+  EXPECT_EQ(outcome.code, 5) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("wrong.npy"),
+                                 HasSubstr("sample 5 of \"labels\": label 3 is no class"),
+                                 HasSubstr("expected 0 to 2, got 3")));
+}
+
+TEST(Messages, APlaceThatCannotBeWrittenIsToldBeforeTheWork) {
+  const Workplace place;
+  for (const char* output : {"-o none/a.onnx", "-o /dev/full", "-o a.onnx --report none/r.json"}) {
+    const auto before = place.list();
+    const Outcome outcome =
+        place.run(words(std::string("compile tiny.onnxtxt -q --loss cross_entropy --dump-after "
+                                    "insert-casts --dump-folder dumps ") +
+                        output));
+    EXPECT_EQ(outcome.code, 8) << outcome.err;
+    EXPECT_EQ(place.list(), before) << output << ": a pass has run";
+  }
+  place.compile("a.onnx");
+  const Outcome outcome =
+      place.run(words(std::string("run a.onnx --steps 1 --export /dev/full ") + kTrain));
+  EXPECT_EQ(outcome.code, 8);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot be written"));
+  EXPECT_FALSE(place.exists("runs"));
+}
+
+TEST(Messages, ALossThatNeverWasFiniteBlamesNoLearningRate) {
+  const Workplace place;
+  const Outcome outcome = train_model(
+      place,
+      std::string("g (float[N,6] x) => (float loss) < ") + kWeights +
+          ", float[1] minus = {-1} >\n{ h = MatMul (x, w) a = Abs (h) n = Mul (a, minus)\n"
+          "  s = Sqrt (n) loss = ReduceMean <keepdims: int = 0> (s) }\n",
+      "--steps 60 --batch 4 --threads 1 --data x=x.npy");
+  EXPECT_EQ(outcome.code, 6) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("the forward pass itself"), Not(HasSubstr("learning rate"))));
+}
+
+TEST(Messages, AWeightThatIsNotFiniteIsNamed) {
+  const Workplace place;
+  const Outcome outcome =
+      train_model(place,
+                  "g (float[N,6] x) => (float loss) < float[6,1] bad = {1, 2, 3, 4, nan, 6} >\n"
+                  "{ h = MatMul (x, bad) loss = ReduceMean <keepdims: int = 0> (h) }\n",
+                  "--steps 60 --batch 4 --threads 1 --data x=x.npy");
+  EXPECT_EQ(outcome.code, 6) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("\"bad\" held a NaN or Inf before the first step"));
+}
+
+TEST(Messages, AFixedBatchIsNotToldToTakeAnother) {
+  const Workplace place;
+  Launch limited;
+  limited.memory_limit = uint64_t{64} << 30;
+  place.write("m.onnxtxt",
+              std::string(kHeader) +
+                  "g (float[4,6] x) => (float loss) < float[6,1] w = {1, 2, 3, 4, 5, 6}"
+                  ", int64[4] shape = {1, 1048576, 131072, 1}, int64[2] axes = {1, 2} >\n"
+                  "{ h = MatMul (x, w) u = Unsqueeze (h, axes) y = Expand (u, shape) t = Tanh (y)\n"
+                  "  loss = ReduceMean <keepdims: int = 0> (t) }\n");
+  ASSERT_EQ(place.run(words("compile m.onnxtxt -q --loss-output loss -o m.onnx")).code, 0);
+  const Outcome outcome = place.run(words("run m.onnx --steps 1 --data x=x.npy"), limited);
+  EXPECT_EQ(outcome.code, 7) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("fixes its batch"), Not(HasSubstr("--batch"))));
+}
+
+TEST(Messages, ADeepSpeedFileIsNamed) {
+  const Workplace place;
+  place.write("ds.json", "{\"fp16\": {\"enabled\": 3}}");
+  const Outcome outcome =
+      place.run(words("compile tiny.onnxtxt --loss cross_entropy -o a.onnx --deepspeed ds.json"));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("ds.json: "), HasSubstr("fp16.enabled")));
+}
+
+TEST(Messages, OperandsThatDoNotFitAreShown) {
+  const Workplace place;
+  place.write("m.onnxtxt", std::string(kHeader) + "g (float[4,5] x) => (float[4,3] y) < " +
+                               kWeights + " >\n{ [odd] y = MatMul (x, w) }\n");
+  const Outcome outcome = place.run(words("compile m.onnxtxt --inference -o a.onnx"));
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("m.onnxtxt"), HasSubstr("odd"), HasSubstr("[4,5]"),
+                                 HasSubstr("[6,3]")));
+}
+
+TEST(Messages, WhatStopsTheGradientIsNamed) {
+  const Workplace place;
+  const Outcome outcome =
+      train_model(place,
+                  std::string("g (float[N,6] x) => (float loss) < ") + kWeights +
+                      " >\n{ h = MatMul (x, w) [steps] r = Round (h)\n"
+                      "  loss = ReduceMean <keepdims: int = 0> (r) }\n",
+                  "");
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("no gradient passes"), HasSubstr("Round"), HasSubstr("steps")));
+}
+
+TEST(Messages, NumbersOfThePolicyStandAsTheyWereWritten) {
+  const Workplace place;
+  place.compile("a.onnx", words("--lr 0.001 --optimizer adamw --report r.json"));
+  const auto report = nlohmann::json::parse(place.read("r.json"));
+  EXPECT_EQ(report["policy"]["optimizer"]["lr"].dump(), "0.001");
+}
+
+TEST(Messages, NoShuffleKeepsTheOrderOfTheData) {
+  const Workplace place;
+  place.compile("a.onnx");
+  const auto first_loss = [&](const std::string& name, const std::string& more) {
+    const Outcome outcome = place.run(
+        words(std::string("run a.onnx --steps 3 -q --run-dir ") + name + " " + kTrain + more));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const std::string lines = place.read(name + "/metrics.jsonl");
+    return nlohmann::json::parse(lines.substr(0, lines.find('\n')))["loss"].get<double>();
+  };
+  EXPECT_NE(first_loss("s1", " --seed 1"), first_loss("s2", " --seed 2"));
+  EXPECT_EQ(first_loss("n1", " --seed 1 --no-shuffle"), first_loss("n2", " --seed 2 --no-shuffle"));
+  const Outcome outcome = place.run(
+      words(std::string("run a.onnx --steps 6 -q --resume --run-dir n1 --seed 1 ") + kTrain));
+  EXPECT_EQ(outcome.code, 9);
+  EXPECT_THAT(outcome.err, HasSubstr("order of samples"));
+}
+
+}  // namespace
+}  // namespace halfnote::cli_test
