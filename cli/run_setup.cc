@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/arguments.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/bind_dims.h"
