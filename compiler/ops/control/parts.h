@@ -11,6 +11,10 @@ namespace halfnote::control {
 std::vector<Expr> if_gradient(GradientContext& rule);    // if_gradient.cc
 std::vector<Expr> scan_gradient(GradientContext& rule);  // scan_gradient.cc
 
+// spectral.cc
+std::vector<Expr> dft_gradient(GradientContext& rule);
+std::vector<Expr> lower_stft(LowerContext& rule);
+
 /// The region that an attribute holds; throws Error(kModel) if it holds none.
 RegionId body_of(const Graph& graph, NodeId node, std::string_view attribute);
 /// Throws Error(kUnsupported) where a body, at any depth, draws random numbers: computed again it

@@ -22,8 +22,6 @@ constexpr std::string_view kContainer =
 constexpr std::string_view kQuantized = "the operands or results are quantized: no gradient exists";
 constexpr std::string_view kText = "works on strings or encoded bytes: no gradient exists";
 constexpr std::string_view kGenerated = "made from counts: no gradient exists";
-constexpr std::string_view kSpectral = "not in this release: gradients of Fourier transforms";
-
 std::vector<OperatorRow> control_flow() {
   return {
       {.name = "If",
@@ -96,23 +94,28 @@ std::vector<OperatorRow> never_retyped() {
   };
 }
 
-OperatorRow spectral(std::string_view name, Legality legality, ScaleRule scale,
-                     std::string_view reason) {
-  return {.name = name,
-          .precision = kFp32,
-          .legality = legality,
-          .scale = scale,
-          .no_gradient = reason};
+OperatorRow generated(std::string_view name) {
+  return {.name = name, .precision = kFp32, .legality = {17, 17}, .no_gradient = kGenerated};
 }
 
 std::vector<OperatorRow> signals() {
   return {
-      spectral("BlackmanWindow", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("DFT", {17, 17}, ScaleRule::kFirst, kSpectral),
-      spectral("HammingWindow", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("HannWindow", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("MelWeightMatrix", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("STFT", {17, 17}, ScaleRule::kFirst, kSpectral),
+      generated("BlackmanWindow"),
+      {.name = "DFT",
+       .precision = kFp32,
+       .legality = {17, 17},
+       .scale = ScaleRule::kFirst,
+       .gradient = control::dft_gradient},
+      generated("HammingWindow"),
+      generated("HannWindow"),
+      generated("MelWeightMatrix"),
+      {.name = "STFT",
+       .precision = kFp32,
+       .legality = {17, 17},
+       .scale = ScaleRule::kFirst,
+       .no_gradient = kLowered,
+       .lower = control::lower_stft,
+       .note = "written as the DFT of windowed frames"},
   };
 }
 
