@@ -55,10 +55,10 @@ TEST(Body, SymbolicSizesThatItNeedsAreRefused) {
     return graph.add_input(graph.main(), name, ValueType::tensor(DType::kF32, std::move(shape)));
   };
   const ValueId dy = input("dy", {Dim::named("N"), 4, Dim::named("oH")});
-  const ValueId w = input("w", {4, 3, 3});
-  const ValueId x = input("x", {Dim::named("N"), 3, Dim::named("H")});
+  const ValueId x = input("x", {Dim::named("N"), 4, Dim::named("H")});
   Builder b(graph, graph.end(), infer_node);
-  b.op("ConvGradInput", {b.value(dy), b.value(w), b.shape_of(b.value(x))}, {}, kHalfnoteDomain);
+  b.op("AveragePoolGrad", {b.value(dy), b.shape_of(b.value(x))},
+       {{"kernel_shape", std::vector<int64_t>{2}}}, kHalfnoteDomain);
   try {
     build_body(graph, b.last(), infer_node);
     FAIL() << "expected an error";

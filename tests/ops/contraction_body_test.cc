@@ -2,6 +2,9 @@
 // nothing.
 #include <gtest/gtest.h>
 
+#include "compiler/ops/body.h"
+#include "passes/canonical/infer_shapes.h"
+#include "runtime/core/evaluate.h"
 #include "tests/ops/body_harness.h"
 #include "tests/ops/coverage.h"
 
@@ -121,6 +124,23 @@ TEST(ContractionBody, ConvGradInput) {
   }
 }
 
+TEST(ContractionBody, ConvGradInputOfUnknownSizes) {
+  for (const ConvolutionBody& c : kConvolutionBodies) {
+    Shape weight = {c.maps, c.x[1] / c.group};
+    weight.insert(weight.end(), c.kernel.begin(), c.kernel.end());
+    BodyCase call{c.name,
+                  "ConvGradInput",
+                  attributes_of(c),
+                  {random_tensor(DType::kF64, output_shape(c), 1),
+                   random_tensor(DType::kF64, weight, 2), ints(c.x)},
+                  1,
+                  {2}};
+    const std::vector<Tensor> kernel = run_kernel(call);
+    call.constants = {};  // the body learns the sizes when it runs
+    expect_close(kernel, run_body(call), kContractionSums);
+  }
+}
+
 TEST(ContractionBody, ConvGradWeight) {
   for (DType dtype : kContractionTypes) {
     for (const ConvolutionBody& c : kConvolutionBodies) {
@@ -133,6 +153,35 @@ TEST(ContractionBody, ConvGradWeight) {
       call.attributes = with_out(call.attributes, DType::kF32);
       expect_body_agrees(call, kContractionSums);
     }
+  }
+}
+
+/// The types of a call whose spatial sizes are symbols; the body itself runs on those of `call`.
+Function body_of_unknown_sizes(const BodyCase& call) {
+  Graph graph;
+  std::vector<ValueId> operands;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    SymbolicShape shape = symbolic(call.inputs[i].shape());
+    for (size_t d = 2; d < shape.size(); ++d)
+      shape[d] = Dim::named("d" + std::to_string(i) + std::to_string(d));
+    operands.push_back(graph.add_input(graph.main(), "in" + std::to_string(i),
+                                       ValueType::tensor(call.inputs[i].dtype(), shape)));
+  }
+  const NodeId node = graph.create(
+      {call.op, operands, call.attributes, std::string(kHalfnoteDomain)}, 1, graph.end());
+  infer_node(graph, node);
+  return build_body(graph, node, infer_node);
+}
+
+TEST(ContractionBody, ConvGradWeightOfUnknownSizes) {
+  for (const ConvolutionBody& c : kConvolutionBodies) {
+    const BodyCase call{
+        c.name,
+        "ConvGradWeight",
+        attributes_of(c),
+        {random_tensor(DType::kF64, output_shape(c), 1), random_tensor(DType::kF64, c.x, 2)}};
+    const Function body = body_of_unknown_sizes(call);
+    expect_close(run_kernel(call), evaluate(body.body, call.inputs), kContractionSums);
   }
 }
 

@@ -1,10 +1,13 @@
 // Convolution: its gradient and the bodies of ConvGradInput and ConvGradWeight.
 //
 // With window (k, stride s, dilation d, pads pb, pe) and group g:
-//   dX = ConvTranspose(dY, W) with output_padding = (H + pb + pe − d·(k−1) − 1) mod s
+//   dX = ConvTranspose(dY, W) with output_padding = (H + pb + pe − d·(k−1) − 1) mod s; where H is
+//        known only when it runs: without pads, s − 1 zeros put behind, rows pb … pb + H cut out
 //   dW = Conv over swapped axes: X as (C/g, g·N, H…), dY as the kernel (M, N, oH…), strides d,
 //        dilations s, group g; cut to k; (C/g, M, k…) transposed to (M, C/g, k…)
 //   db = sum of dY over all axes but 1
+#include <algorithm>
+
 #include "base/error.h"
 #include "compiler/ir/model.h"
 #include "compiler/ops/contraction/parts.h"
@@ -51,6 +54,34 @@ std::vector<int64_t> kernel_of(const SymbolicShape& weight) {
   return require_static(weight, 2, "the kernel of a convolution");
 }
 
+/// The rows at the end of X that no window reaches, per axis.
+std::vector<int64_t> output_padding_of(const Window& window, const SymbolicShape& x) {
+  std::vector<int64_t> surplus;
+  for (size_t axis = 0; axis < window.rank(); ++axis) {
+    const int64_t padded = x[axis + 2].value + window.begin(axis) + window.end(axis);
+    if (padded < window.extent(axis)) {
+      throw Error(ErrorCode::kModel, "the kernel is larger than its padded input")
+          .expected("at least " + std::to_string(window.extent(axis)), std::to_string(padded));
+    }
+    surplus.push_back((padded - window.extent(axis)) % window.strides[axis]);
+  }
+  return surplus;
+}
+
+/// The gradient of the padded X cut to X, whose sizes only `shape` knows. Of the rows that no
+/// window reaches there are fewer than the stride.
+Expr cut_to(Expr padded, Expr shape, const Window& window) {
+  Builder& b = *padded.builder;
+  const auto rank = static_cast<int64_t>(window.rank());
+  const std::vector<int64_t> axes = axes_between(2, 2 + rank);
+  std::vector<int64_t> rows(window.rank(), 0);
+  for (int64_t stride : window.strides) rows.push_back(stride - 1);
+  const Expr reached = b.op("Pad", {padded, b.ints(rows), b.none(), b.ints(axes)});
+  const Expr begins = b.ints({window.pads.begin(), window.pads.begin() + rank});
+  const Expr sizes = b.op("Slice", {shape, b.ints({2}), b.ints({2 + rank}), b.ints({0})});
+  return b.op("Slice", {reached, begins, begins + sizes, b.ints(axes)});
+}
+
 }  // namespace
 
 std::vector<ValueType> infer_conv_grad_input(const Graph& graph, NodeId node) {
@@ -89,23 +120,15 @@ std::vector<Expr> conv_grad_input_body(BodyContext& body) {
   const Expr grad = b.to_math(body.inputs[0]);
   const Expr w = b.to_math(body.inputs[1]);
   const SymbolicShape x = body.output_types[0].shape.value_or(SymbolicShape{});
-  const std::vector<int64_t> spatial = require_static(x, 2, "the body of ConvGradInput");
   const Window window = window_of(body.attributes, x, kernel_of(w.shape()));
-
-  std::vector<int64_t> output_padding;
-  for (size_t axis = 0; axis < window.rank(); ++axis) {
-    const int64_t padded = spatial[axis] + window.begin(axis) + window.end(axis);
-    if (padded < window.extent(axis)) {
-      throw Error(ErrorCode::kModel, "the kernel is larger than its padded input")
-          .expected("at least " + std::to_string(window.extent(axis)), std::to_string(padded));
-    }
-    output_padding.push_back((padded - window.extent(axis)) % window.strides[axis]);
-  }
   Attributes attributes = window.attributes();
   attributes.set("group", body.attributes.get_int("group", 1));
-  attributes.set("output_padding", std::move(output_padding));
+  const bool fixed = std::all_of(x.begin() + 2, x.end(), [](const Dim& d) { return d.known(); });
+  if (fixed) attributes.set("output_padding", output_padding_of(window, x));
+  if (!fixed) attributes.set("pads", std::vector<int64_t>(2 * window.rank(), 0));
   const Expr dx = b.op("ConvTranspose", {grad, w}, std::move(attributes));
-  return {b.cast(dx, body.output_types[0].dtype)};
+  const Expr result = fixed ? dx : cut_to(dx, body.inputs[2], window);
+  return {b.cast(result, body.output_types[0].dtype)};
 }
 
 std::vector<Expr> conv_grad_weight_body(BodyContext& body) {
@@ -122,6 +145,11 @@ std::vector<Expr> conv_grad_weight_body(BodyContext& body) {
                            {"pads", window.pads},
                            {"group", group}};
   const Expr full = b.op("Conv", {swapped_x, swapped_grad}, std::move(attributes));
+  if (!full.type().shape) {  // ONNX infers nothing from a kernel of unknown size, which dY is here
+    SymbolicShape open = {swapped_x.shape()[0], swapped_grad.shape()[0]};
+    open.resize(2 + window.rank());
+    b.graph().value(full.id).type = ValueType::tensor(full.dtype(), std::move(open));
+  }
   // Rows of X that no window reaches give surplus taps beyond k.
   const auto rank = static_cast<int64_t>(window.rank());
   const Expr cut = b.op("Slice", {full, b.ints(std::vector<int64_t>(window.rank(), 0)),

@@ -5,6 +5,10 @@
 // the hidden part of the last gate (GRU with linear_before_reset); <Op>Grad runs back over them:
 //   Y, Y_h, Y_c, gates, cells = LSTM(X, W, R, B, …)
 //   dX, dW, dR, dB, … = LSTMGrad(X, W, R, …, Y, gates, cells, dY, dY_h, dY_c)
+#include <span>
+#include <string>
+#include <tuple>
+
 #include "base/error.h"
 #include "base/ops/recurrence.h"
 #include "compiler/ir/model.h"
@@ -62,6 +66,36 @@ Sizes sizes_of(const Graph& graph, NodeId node) {
   return sizes;
 }
 
+bool fits(const SymbolicShape& given, const SymbolicShape& wanted) {
+  if (given.size() != wanted.size()) return false;
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i].known() && wanted[i].known() && given[i].value != wanted[i].value) return false;
+  }
+  return true;
+}
+
+/// The weights and states of a forward op against its hidden size.
+void check_operands(const Graph& graph, NodeId node, const Sizes& sizes) {
+  const int64_t gates = sizes.r.gates();
+  const Dim directions(sizes.r.directions()), rows = times(sizes.hidden, gates);
+  const std::vector<std::tuple<size_t, const char*, SymbolicShape>> operands = {
+      {1, "W", {directions, rows, operand_shape(graph, node, 0)[2]}},
+      {2, "R", {directions, rows, sizes.hidden}},
+      {3, "B", sizes.per_direction(2 * gates)},
+      {5, "initial_h", sizes.state()},
+      {6, "initial_c", sizes.state()},
+      {7, "P", sizes.per_direction(3)}};
+  const std::span<const ValueId> inputs = graph.inputs(node);
+  for (const auto& [index, name, wanted] : operands) {
+    if (index >= inputs.size() || !inputs[index].valid()) continue;
+    const auto& given = graph.value(inputs[index]).type.shape;
+    if (!given || fits(*given, wanted)) continue;
+    throw Error(ErrorCode::kModel, std::string(name) + " of a recurrent op does not fit the others")
+        .expected(to_string(wanted), to_string(*given))
+        .hint("ONNX knows no projections: export an LSTM with proj_size 0, and a layer behind it");
+  }
+}
+
 /// Operand `index` of a node, none beyond its end.
 Expr operand(const GradientContext& rule, size_t index) {
   return index < rule.inputs.size() ? rule.inputs[index] : rule.b.none();
@@ -92,6 +126,7 @@ Stash stash_of(GradientContext& rule, const Recurrence& r) {
 
 std::vector<ValueType> infer_recurrent(const Graph& graph, NodeId node) {
   const Sizes sizes = sizes_of(graph, node);
+  check_operands(graph, node, sizes);
   const DType dtype = operand_type(graph, node, 0).dtype;
   const DType math = math_dtype(dtype);
   std::vector<ValueType> types = {ValueType::tensor(dtype, sizes.y()),

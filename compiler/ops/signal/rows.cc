@@ -1,5 +1,6 @@
 // Windows and Fourier transforms.
 #include "compiler/ops/families.h"
+#include "compiler/ops/signal/parts.h"
 
 namespace halfnote {
 namespace {
@@ -7,27 +8,31 @@ namespace {
 using enum PrecisionClass;
 
 constexpr std::string_view kGenerated = "made from counts: no gradient exists";
-constexpr std::string_view kSpectral = "not in this release: gradients of Fourier transforms";
 
-OperatorRow spectral(std::string_view name, Legality legality, ScaleRule scale,
-                     std::string_view reason) {
-  return {.name = name,
-          .precision = kFp32,
-          .legality = legality,
-          .scale = scale,
-          .no_gradient = reason};
+OperatorRow generated(std::string_view name) {
+  return {.name = name, .precision = kFp32, .legality = {17, 17}, .no_gradient = kGenerated};
 }
 
 }  // namespace
 
 std::vector<OperatorRow> signal_rows() {
   return {
-      spectral("BlackmanWindow", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("DFT", {17, 17}, ScaleRule::kFirst, kSpectral),
-      spectral("HammingWindow", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("HannWindow", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("MelWeightMatrix", {17, 17}, ScaleRule::kNone, kGenerated),
-      spectral("STFT", {17, 17}, ScaleRule::kFirst, kSpectral),
+      generated("BlackmanWindow"),
+      {.name = "DFT",
+       .precision = kFp32,
+       .legality = {17, 17},
+       .scale = ScaleRule::kFirst,
+       .gradient = signal::dft_gradient},
+      generated("HammingWindow"),
+      generated("HannWindow"),
+      generated("MelWeightMatrix"),
+      {.name = "STFT",
+       .precision = kFp32,
+       .legality = {17, 17},
+       .scale = ScaleRule::kFirst,
+       .no_gradient = kLowered,
+       .lower = signal::lower_stft,
+       .note = "written as the DFT of windowed frames"},
   };
 }
 

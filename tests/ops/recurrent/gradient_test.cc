@@ -53,5 +53,20 @@ TEST(RecurrentGradient, FormsOfAiHalfnoteHaveTheSameGradient) {
   expect_gradient(call);
 }
 
+/// As exporters write an LSTM whose h is projected to fewer sizes than c has.
+TEST(RecurrentGradient, StatesOfAnotherSizeAreRefused) {
+  const RecurrentCase test{"projected", "LSTM", {}};
+  GradientCase call{test.name, test.op, {}, recurrent_inputs(test, DType::kF64), {0, 1, 2}};
+  call.inputs[6] = random_tensor(DType::kF64, {1, test.batch, test.hidden + 2}, 1);
+  try {
+    gradient_graph(call, {random_tensor(DType::kF64, {test.steps, 1, test.batch, test.hidden}, 2)},
+                   Dims::kFixed);
+    FAIL() << "c has another size than h";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kModel);
+    EXPECT_NE(std::string(error.what()).find("initial_c"), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace halfnote::test
