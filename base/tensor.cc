@@ -18,15 +18,31 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
+Error no_memory(size_t bytes) {
+  return Error(ErrorCode::kMemory, "no memory for a tensor")
+      .expected(std::to_string(bytes) + " bytes", "an allocation failure");
+}
+
 std::shared_ptr<std::byte> allocate(size_t bytes) {
   void* memory =
       ::operator new (std::max<size_t>(bytes, 1), std::align_val_t{kAlignment}, std::nothrow);
-  if (memory == nullptr) {
-    throw Error(ErrorCode::kMemory, "no memory for a tensor")
-        .expected(std::to_string(bytes) + " bytes", "an allocation failure");
-  }
+  if (memory == nullptr) throw no_memory(bytes);
   return {static_cast<std::byte*>(memory),
           [](std::byte* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
+}
+
+/// Zeros. Large blocks come from the system as pages that take no room until they are written.
+std::shared_ptr<std::byte> allocate_zeros(size_t bytes) {
+  constexpr size_t kLarge = size_t{1} << 20;
+  if (bytes < kLarge) {
+    auto memory = allocate(bytes);
+    std::memset(memory.get(), 0, bytes);
+    return memory;
+  }
+  void* block = bytes + kAlignment < bytes ? nullptr : std::calloc(1, bytes + kAlignment);
+  if (block == nullptr) throw no_memory(bytes);
+  const size_t shift = kAlignment - reinterpret_cast<uintptr_t>(block) % kAlignment;
+  return {static_cast<std::byte*>(block) + shift, [block](std::byte*) { std::free(block); }};
 }
 
 /// One element. A bool is read as its byte, because the bytes of a file may be other than 0 and 1.
@@ -144,9 +160,7 @@ constexpr bool has_array_conversion() {
 Tensor::Tensor(DType dtype, Shape shape)
     : dtype_(dtype), shape_(std::move(shape)), size_(element_count(shape_)) {
   byte_size_ = static_cast<size_t>(checked_mul(size_, static_cast<int64_t>(size_of(dtype))));
-  auto memory = allocate(byte_size_);
-  std::memset(memory.get(), 0, byte_size_);
-  bytes_ = std::move(memory);
+  bytes_ = allocate_zeros(byte_size_);
   if (dtype == DType::kString) {
     strings_ = std::make_shared<std::vector<std::string>>(static_cast<size_t>(size_));
   }
@@ -259,6 +273,15 @@ Tensor Tensor::deep_copy() const {
   Tensor copy(dtype_, shape_);
   if (byte_size_ > 0) std::memcpy(copy.mutable_bytes(), bytes_.get(), byte_size_);
   return copy;
+}
+
+bool all_zero(const Tensor& tensor) {
+  if (tensor.dtype() == DType::kString || !tensor.defined()) return false;
+  const size_t size = tensor.byte_size();
+  if (size == 0) return true;
+  // Each byte equals the one before it.
+  return tensor.bytes()[0] == std::byte{0} &&
+         std::memcmp(tensor.bytes(), tensor.bytes() + 1, size - 1) == 0;
 }
 
 bool identical(const Tensor& a, const Tensor& b) {

@@ -135,6 +135,8 @@ class Tensor {
   std::shared_ptr<const std::vector<std::string>> strings_;
 };
 
+/// Is every byte 0? No for strings and for a tensor without data.
+bool all_zero(const Tensor& tensor);
 /// Same type, shape and bytes (so NaN equals NaN, and 0 differs from -0).
 bool identical(const Tensor& a, const Tensor& b);
 

@@ -31,7 +31,9 @@ StateStore::StateStore(const Model& model) {
     }
   }
   memory_ = allocate_state(bytes_);
-  for (size_t i = 0; i < entries_.size(); ++i) set(entries_[i], *first[i]);
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (!all_zero(*first[i])) set(entries_[i], *first[i]);  // zeros are there already, untouched
+  }
 }
 
 const StateEntry* StateStore::find(std::string_view name) const {

@@ -348,7 +348,9 @@ Tensor read_sparse(const onnx::SparseTensorProto& proto, TensorSource& source) {
         .expected("at most " + std::to_string(source.limits.sparse_elements) + " elements",
                   std::to_string(element_count(shape)));
   }
-  source.spend(static_cast<uint64_t>(element_count(shape)) * size_of(values.dtype()));
+  // Zeros take no room until somebody writes them: nothing is copied.
+  const uint64_t bytes = static_cast<uint64_t>(element_count(shape)) * size_of(values.dtype());
+  if (values.size() > 0) source.spend(bytes);
   Tensor dense(values.dtype(), shape);
   const Shape strides = strides_of(shape);
   const size_t unit = size_of(values.dtype());
@@ -358,6 +360,16 @@ Tensor read_sparse(const onnx::SparseTensorProto& proto, TensorSource& source) {
     std::memcpy(to + at * unit, values.bytes() + static_cast<size_t>(k) * unit, unit);
   }
   return dense;
+}
+
+void write_sparse_zeros(const Tensor& tensor, const std::string& name,
+                        onnx::SparseTensorProto& to) {
+  to.mutable_values()->set_name(name);
+  to.mutable_values()->set_data_type(static_cast<int>(tensor.dtype()));
+  to.mutable_values()->add_dims(0);
+  to.mutable_indices()->set_data_type(onnx::TensorProto::INT64);
+  to.mutable_indices()->add_dims(0);
+  for (int64_t dim : tensor.shape()) to.add_dims(dim);
 }
 
 void write_tensor_header(const Tensor& tensor, const std::string& name, onnx::TensorProto& to) {

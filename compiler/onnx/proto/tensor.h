@@ -39,6 +39,9 @@ Tensor read_tensor(const onnx::TensorProto& proto, TensorSource& source);
 /// The dense form.
 Tensor read_sparse(const onnx::SparseTensorProto& proto, TensorSource& source);
 
+/// A tensor of zeros, in the form that has no elements: it takes the room of its name and dims.
+void write_sparse_zeros(const Tensor& tensor, const std::string& name, onnx::SparseTensorProto& to);
+
 /// Type, dims and name; the caller fills in the data.
 void write_tensor_header(const Tensor& tensor, const std::string& name, onnx::TensorProto& to);
 /// The whole tensor, its data as raw_data (strings as string_data).

@@ -15,6 +15,8 @@
 namespace halfnote::proto {
 namespace {
 
+constexpr size_t kDenseState = 4096;  // bytes: smaller states are written out, for readers
+
 template <class Message>
 void add_entry(Message& to, std::string_view key, std::string_view value) {
   auto* entry = to.add_metadata_props();
@@ -45,6 +47,7 @@ class GraphWriter {
 
  private:
   std::string node_name(NodeId id) const;
+  bool is_fresh_state(ValueId id) const;
   void write_metadata(const Node& node, onnx::NodeProto& to);
   void write_initializers(RegionId region, onnx::GraphProto& to);
   WriteTensor tensor_writer() {
@@ -95,7 +98,7 @@ void GraphWriter::write_node(NodeId id, onnx::NodeProto& to) {
   for (const auto& [key, attribute] : node.attributes) {
     write_attribute(key, attribute, tensor_writer(), region_writer(), *to.add_attribute());
   }
-  if (sink_.wants_metadata()) write_metadata(node, to);
+  if (!sink_.is_check()) write_metadata(node, to);
 }
 
 /// As import does, a node without a name is called after its first result.
@@ -115,12 +118,22 @@ void GraphWriter::write_constant(ValueId id, onnx::NodeProto& to) {
                   *to.add_attribute());
 }
 
+/// Is this a state that begins with zeros (moments, accumulators), and not a small one?
+bool GraphWriter::is_fresh_state(ValueId id) const {
+  const Tensor& tensor = graph_.value(id).tensor;
+  return tensor.byte_size() >= kDenseState && graph_.state_of(id) && all_zero(tensor);
+}
+
 void GraphWriter::write_initializers(RegionId region, onnx::GraphProto& to) {
   const bool main = region == graph_.main();
   for (ValueId id : initializers_[region.index]) {
     const Value& value = graph_.value(id);
     if (value.scale_power != 0) write_value(id, *to.add_value_info());
     if (naming_.shared.contains(id)) continue;
+    if (main && !sink_.is_check() && is_fresh_state(id)) {
+      write_sparse_zeros(value.tensor, name(id), *to.add_sparse_initializer());
+      continue;
+    }
     auto* tensor = to.add_initializer();
     if (!main) {
       sink_.write(value.tensor, name(id), *tensor);

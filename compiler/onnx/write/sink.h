@@ -28,8 +28,8 @@ class TensorSink {
     write(tensor, name, to);
     return true;
   }
-  /// Is what only readers look at (metadata of nodes) wanted?
-  virtual bool wants_metadata() const { return true; }
+  /// Is the proto for the checker alone? It needs no metadata of nodes and no data.
+  virtual bool is_check() const { return false; }
 };
 
 /// Leaves a token in the proto and remembers the bytes, which are spliced in when the file is
@@ -63,7 +63,7 @@ class CheckSink : public TensorSink {
   void write(const Tensor& tensor, const std::string& name, onnx::TensorProto& to) override;
   bool write_initializer(const Tensor& tensor, const std::string& name,
                          onnx::TensorProto& to) override;
-  bool wants_metadata() const override { return false; }
+  bool is_check() const override { return true; }
 };
 
 }  // namespace halfnote::proto
