@@ -1,0 +1,18 @@
+// The pointwise loops for any CPU: the reference of programs. Without a fused multiply-add in the
+// baseline each one is a call, so that single ops have other references.
+#include "kernels/cpu/pointwise/loops.h"
+
+namespace halfnote::cpu::pointwise {
+
+namespace baseline {
+namespace {
+#include "kernels/cpu/pointwise/formulas.inc"
+//
+#include "kernels/cpu/pointwise/loops.inc"
+}  // namespace
+}  // namespace baseline
+
+const Loops kBaselineLoops = {"baseline",          baseline::kLoops,  baseline::round_bf16,
+                              baseline::from_bool, baseline::to_bool, baseline::fill};
+
+}  // namespace halfnote::cpu::pointwise
