@@ -104,7 +104,7 @@ void expect_reference(const PointwiseRow& row, const std::vector<Tensor>& inputs
 
 TEST(Pointwise, EveryOpAgreesWithTheReference) {
   for (const PointwiseRow& row : pointwise_rows()) {
-    if (row.types == PointwiseTypes::kConvert || row.code == PointwiseOp::kIdentity) continue;
+    if (row.code == PointwiseOp::kCast || row.code == PointwiseOp::kIdentity) continue;
     const bool bools = row.types == PointwiseTypes::kBools;
     for (const DType type : kTypes) {
       if (bools && type != DType::kF32) continue;
@@ -124,17 +124,71 @@ TEST(Pointwise, EveryOpAgreesWithTheReference) {
   }
 }
 
-TEST(Pointwise, CastsAreTheReferenceBitForBit) {
+/// The program runs on every row that takes it; each result must be that of its steps alone.
+TEST(Pointwise, ProgramsAreTheirStepsBitForBit) {
+  for (const DType type : kTypes) {
+    for (const Shape& shape : {Shape{3, 5, 130}, Shape{33, 1031}, Shape{1}}) {
+      const std::string name(short_name(type));
+      const std::string text =
+          "t0:" + name + " = Add(x0, x1); t1:" + name + " = Erf(t0); t2:" + name +
+          " = Mul(t1, t0); t3:f32 = Cast(t2); t4:bool = Less(t0, x2); t5:" + name +
+          " = Where(t4, t2, x0); t6:" + name + " = Gelu[1, 0](t5); out t2, t3, t4, t6";
+      const Tensor x = operand(type, shape, 1), bias = operand(type, {shape.back()}, 2),
+                   limit = operand(type, {}, 3);
+      const OutputSpec same{type, shape}, boolean{DType::kBool, shape}, wide{DType::kF32, shape};
+      const Tensor t0 = run_one("", "Add", {x, bias}, {}, same, kFast);
+      const Tensor t2 =
+          run_one("", "Mul", {run_one("", "Erf", {t0}, {}, same, kFast), t0}, {}, same, kFast);
+      const Tensor t4 = run_one("", "Less", {t0, limit}, {}, boolean, kFast);
+      const Tensor t5 = run_one("", "Where", {t4, t2, x}, {}, same, kFast);
+      const Tensor t6 = run_one("", "Gelu", {t5}, {{"approximate", "tanh"}}, same, kFast);
+      for (const std::string_view row : {"fast", "reference"}) {
+        SCOPED_TRACE(std::string(row) + " " + name + " " + to_string(shape));
+        const std::vector<Tensor> got =
+            run_kernel("ai.halfnote", "Pointwise", {x, bias, limit}, {{"program", text}},
+                       {same, wide, boolean, same}, {.kernel = row});
+        EXPECT_TRUE(identical(got[0], t2));
+        EXPECT_TRUE(identical(got[1], t2.cast_to(DType::kF32)));
+        EXPECT_TRUE(identical(got[2], t4));
+        EXPECT_TRUE(identical(got[3], t6));
+      }
+    }
+  }
+}
+
+TEST(Pointwise, CastsInProgramsAreTheReferenceBitForBit) {
   const DType types[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kBool};
   for (const DType from : types) {
     for (const DType to : types) {
       const Tensor x = operand(from, {3, 1037}, 5);
       const OutputSpec output{to, x.shape()};
-      const Attributes attributes{{"to", static_cast<int64_t>(to)}};
-      EXPECT_TRUE(identical(run_one("", "Cast", {x}, attributes, output, kFast),
-                            run_one("", "Cast", {x}, attributes, output)))
-          << short_name(from) << " to " << short_name(to);
+      const std::string name(short_name(to));
+      EXPECT_TRUE(
+          identical(run_one("ai.halfnote", "Pointwise", {x},
+                            {{"program", "t0:" + name + " = Cast(x0); out t0"}}, output, kFast),
+                    run_one("", "Cast", {x}, {{"to", static_cast<int64_t>(to)}}, output)))
+          << short_name(from) << " to " << name;
     }
+  }
+}
+
+TEST(PointwiseProgram, TextGoesThereAndBack) {
+  const DType inputs[] = {DType::kBF16, DType::kF32}, outputs[] = {DType::kF32, DType::kBF16};
+  const std::string text =
+      "t0:bf16 = LeakyRelu[0.1, 0](x0); t1:f32 = Cast(t0); t2:f32 = Sub(x1, t1); out t2, t0";
+  EXPECT_EQ(to_text(parse_pointwise(text, inputs, outputs)), text);
+}
+
+TEST(PointwiseProgram, BrokenTextIsAnError) {
+  const DType inputs[] = {DType::kBF16, DType::kF32}, outputs[] = {DType::kF32};
+  for (const char* text :
+       {"", "out", "out t0", "out x1", "t0:f32 = Add(x1, x1)", "t0:f32 = Add(x1, x0); out t0",
+        "t0:f32 = Add(x1, x2); out t0", "t0:f32 = Add(x1, t0); out t0", "t0:i64 = Neg(x1); out t0",
+        "t1:f32 = Neg(x1); out t1", "t0:f32 = Nonsense(x1); out t0", "t0:f32 = Add(x1); out t0",
+        "t0:f32 = Neg(x1); out t0, t0", "t0:bf16 = Neg(x0); out t0",
+        "t0:f32 = Neg(x99999999999); out t0", "t0:f32 = Where(x1, x1, x1); out t0",
+        "t0:f32 = Neg(x1); out t0 ", "t0:f32 = Swish[](x1); out t0"}) {
+    EXPECT_THROW(parse_pointwise(text, inputs, outputs), Error) << text;
   }
 }
 

@@ -67,8 +67,8 @@ Prepared prepare_reference_program(const KernelCall& call) {
 std::vector<KernelRow> rows() {
   std::vector<KernelRow> all;
   for (const PointwiseRow& row : pointwise_rows()) {
-    // A copy is a view, which costs nothing.
-    if (row.code == PointwiseOp::kIdentity) continue;
+    // A copy is a view, which costs nothing; the reference of Cast is vectorised itself.
+    if (row.code == PointwiseOp::kIdentity || row.code == PointwiseOp::kCast) continue;
     all.push_back({row.domain, row.op, "fast.pointwise", prepare_op});
   }
   all.push_back({"ai.halfnote", "Pointwise", "fast.pointwise", prepare_fast_program});
