@@ -13,6 +13,18 @@ namespace halfnote::cpu::pointwise {
 /// the step.
 using Loop = void (*)(const float* const* in, float* y, int64_t count, const float* parameters);
 
+/// What all elements of an update by Adam share: math::AdamStep<float>, whose bits the loop gives.
+struct AdamNumbers {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon;
+  float decay, keep, step_size, second_root, late_keep;
+};
+
+/// The new tensors may lie over the old ones.
+struct AdamLines {
+  const float *param, *grad, *m, *v;
+  float *new_param, *new_m, *new_v;
+};
+
 struct Loops {
   const char* name;
   const Loop* of;  // in the order of PointwiseOp
@@ -22,6 +34,20 @@ struct Loops {
   /// Anything but 0 is true.
   void (*to_bool)(const float* x, uint8_t* y, int64_t count);
   void (*fill)(float value, float* y, int64_t count);
+
+  /// count > 0. NaN may be passed over: it shows in the sum of the exponentials.
+  float (*maximum)(const float* x, int64_t count);
+  /// Σ exp(x − shift)
+  double (*sum_exponentials)(const float* x, int64_t count, float shift);
+  /// y = exp(x)·factor; y may be x.
+  void (*scaled_exponentials)(const float* x, int64_t count, float factor, float* y);
+  /// y = x − what, rounded once; y may be x.
+  void (*subtract)(const float* x, int64_t count, double what, float* y);
+  double (*sum_squares)(const float* x, int64_t count);
+  /// Does an element have all bits of `exponent` set, as infinities and NaN have?
+  bool (*any_special_32)(const uint32_t* x, int64_t count, uint32_t exponent);
+  bool (*any_special_16)(const uint16_t* x, int64_t count, uint16_t exponent);
+  void (*adam)(const AdamNumbers& numbers, const AdamLines& at, int64_t count);
 };
 
 /// The vector loops for this CPU; null where it has neither AVX-512 nor AVX2 with FMA.

@@ -9,10 +9,26 @@ namespace {
 #include "kernels/cpu/pointwise/formulas.inc"
 //
 #include "kernels/cpu/pointwise/loops.inc"
+//
+#include "kernels/cpu/pointwise/rows.inc"
 }  // namespace
 }  // namespace baseline
 
-const Loops kBaselineLoops = {"baseline",          baseline::kLoops,  baseline::round_bf16,
-                              baseline::from_bool, baseline::to_bool, baseline::fill};
+const Loops kBaselineLoops = {
+    "baseline",
+    baseline::kLoops,
+    baseline::round_bf16,
+    baseline::from_bool,
+    baseline::to_bool,
+    baseline::fill,
+    baseline::maximum,
+    baseline::sum_exponentials,
+    baseline::scaled_exponentials,
+    baseline::subtract,
+    baseline::sum_squares,
+    baseline::any_with<uint32_t>,
+    baseline::any_with<uint16_t>,
+    baseline::adam,
+};
 
 }  // namespace halfnote::cpu::pointwise
