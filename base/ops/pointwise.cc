@@ -100,7 +100,8 @@ class Reader {
     do {
       const int step = read_operand();
       if (step >= 0) fail("an output is an input");
-      if (dtype_of(step) != type_of_output(program_.outputs.size())) fail("type of an output");
+      const DType wanted = type_of_output(program_.outputs.size());
+      if (wanted != DType::kUndefined && dtype_of(step) != wanted) fail("type of an output");
       program_.outputs.push_back(~step);
     } while (take(", "));
     if (at_ != text_.size() || program_.outputs.size() != outputs_.size()) fail("outputs");
@@ -272,6 +273,16 @@ std::string to_text(const PointwiseProgram& program) {
 PointwiseProgram parse_pointwise(std::string_view text, std::span<const DType> inputs,
                                  std::span<const DType> outputs) {
   return Reader(text, inputs, outputs).read();
+}
+
+std::vector<DType> pointwise_types(std::string_view text, std::span<const DType> inputs,
+                                   size_t outputs) {
+  const std::vector<DType> open(outputs, DType::kUndefined);
+  const PointwiseProgram program = Reader(text, inputs, open).read();
+  std::vector<DType> types;
+  for (const int step : program.outputs)
+    types.push_back(program.steps[static_cast<size_t>(step)].dtype);
+  return types;
 }
 
 }  // namespace halfnote

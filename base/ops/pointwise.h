@@ -145,5 +145,9 @@ std::string to_text(const PointwiseProgram& program);
 /// Error(kModel) with the step.
 PointwiseProgram parse_pointwise(std::string_view text, std::span<const DType> inputs,
                                  std::span<const DType> outputs);
+/// The types of the `outputs` results, as the text states them; checks the rest as
+/// parse_pointwise().
+std::vector<DType> pointwise_types(std::string_view text, std::span<const DType> inputs,
+                                   size_t outputs);
 
 }  // namespace halfnote

@@ -8,6 +8,7 @@
 #include "kernels/kernel.h"
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/device/fuse_pointwise.h"
 #include "passes/manager.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/passes.h"
@@ -88,8 +89,9 @@ constexpr PassRow kRows[] = {
      "what is constant in these bodies goes"},
     {"simplify-sizes", canonicalize, nullptr, kAll, kAny, kAny, false,
      "views and broadcasts that turned out to change nothing"},
-    {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, Stage::kDeviceReady, true,
-     "what the above replaced"},
+    {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
+    {"fuse-pointwise", fuse_pointwise, nullptr, kAll, kAny, Stage::kDeviceReady, false,
+     "chains of elementwise ops read and write memory once"},
 };
 
 }  // namespace

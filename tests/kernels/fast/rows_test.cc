@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "exact.h"
+#include "tests/kernels/exact.h"
 
 namespace halfnote::test {
 namespace {

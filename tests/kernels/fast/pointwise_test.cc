@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/ops/pointwise.h"
-#include "exact.h"
+#include "tests/kernels/exact.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/pointwise/loops.h"
 
