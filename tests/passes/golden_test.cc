@@ -72,9 +72,7 @@ const GoldenRow kRows[] = {
     {"take-out-padding", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},
-    // The reference of erf alone is the math library's, that of a program its own, within two
-    // spacings; vector kernels give the same bits on both sides (fusion_test.cc).
-    {"fuse-pointwise", Sides::kRounding, 16.0 / (1 << 23)},
+    {"fuse-pointwise", Sides::kExact},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
     {"emulate-16bit", Sides::kExact},
     // Bodies in standard ops against fused kernels: both in f32, sums of at most 16 terms in

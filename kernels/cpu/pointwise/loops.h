@@ -53,6 +53,10 @@ struct Loops {
 /// The vector loops for this CPU; null where it has neither AVX-512 nor AVX2 with FMA.
 const Loops* vector_loops();
 
+/// Those of the reference of programs: functions as the references of the single ops have them.
+const Loops& reference_loops();
+
+/// The formulas of the vector loops on any CPU.
 extern const Loops kBaselineLoops;
 #if defined(__x86_64__)
 extern const Loops kAvx2Loops;

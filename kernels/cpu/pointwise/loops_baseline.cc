@@ -1,5 +1,5 @@
-// The pointwise loops for any CPU: the reference of programs. Without a fused multiply-add in the
-// baseline each one is a call, so that single ops have other references.
+// The pointwise loops for any CPU, to hold the vector loops against. Without a fused multiply-add
+// in the baseline each one is a call.
 #include "kernels/cpu/pointwise/loops.h"
 
 namespace halfnote::cpu::pointwise {

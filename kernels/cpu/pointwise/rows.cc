@@ -59,7 +59,7 @@ Prepared prepare_fast_program(const KernelCall& call) {
 }
 
 Prepared prepare_reference_program(const KernelCall& call) {
-  return prepare_program(call, kBaselineLoops);
+  return prepare_program(call, reference_loops());
 }
 
 }  // namespace

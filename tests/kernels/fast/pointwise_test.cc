@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/ops/pointwise.h"
-#include "tests/kernels/exact.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/pointwise/loops.h"
+#include "tests/kernels/exact.h"
 
 namespace halfnote::test {
 namespace {
@@ -136,17 +136,18 @@ TEST(Pointwise, ProgramsAreTheirStepsBitForBit) {
       const Tensor x = operand(type, shape, 1), bias = operand(type, {shape.back()}, 2),
                    limit = operand(type, {}, 3);
       const OutputSpec same{type, shape}, boolean{DType::kBool, shape}, wide{DType::kF32, shape};
-      const Tensor t0 = run_one("", "Add", {x, bias}, {}, same, kFast);
-      const Tensor t2 =
-          run_one("", "Mul", {run_one("", "Erf", {t0}, {}, same, kFast), t0}, {}, same, kFast);
-      const Tensor t4 = run_one("", "Less", {t0, limit}, {}, boolean, kFast);
-      const Tensor t5 = run_one("", "Where", {t4, t2, x}, {}, same, kFast);
-      const Tensor t6 = run_one("", "Gelu", {t5}, {{"approximate", "tanh"}}, same, kFast);
       for (const std::string_view row : {"fast", "reference"}) {
         SCOPED_TRACE(std::string(row) + " " + name + " " + to_string(shape));
+        const RunOptions on{.kernel = row};
+        const Tensor t0 = run_one("", "Add", {x, bias}, {}, same, on);
+        const Tensor t1 = run_one("", "Erf", {t0}, {}, same, on);
+        const Tensor t2 = run_one("", "Mul", {t1, t0}, {}, same, on);
+        const Tensor t4 = run_one("", "Less", {t0, limit}, {}, boolean, on);
+        const Tensor t5 = run_one("", "Where", {t4, t2, x}, {}, same, on);
+        const Tensor t6 = run_one("", "Gelu", {t5}, {{"approximate", "tanh"}}, same, on);
         const std::vector<Tensor> got =
             run_kernel("ai.halfnote", "Pointwise", {x, bias, limit}, {{"program", text}},
-                       {same, wide, boolean, same}, {.kernel = row});
+                       {same, wide, boolean, same}, on);
         EXPECT_TRUE(identical(got[0], t2));
         EXPECT_TRUE(identical(got[1], t2.cast_to(DType::kF32)));
         EXPECT_TRUE(identical(got[2], t4));
