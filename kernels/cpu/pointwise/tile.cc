@@ -112,7 +112,8 @@ class TileProgram::Compiler {
       if (input.whole && input.dtype == DType::kF32) {
         loaded_[index] = {Slot::Space::kInput, index};
       } else {
-        loaded_[index] = new_room();
+        // The room of a single element is nobody else's: it must last for all tiles.
+        loaded_[index] = input.single ? Slot{Slot::Space::kRoom, rooms_++} : new_room();
         Action load{input.whole ? Kind::kConvert : Kind::kLoad};
         load.to = loaded_[index];
         load.operand = index;
@@ -180,6 +181,7 @@ class TileProgram::Compiler {
     }
     const bool is_input = operand >= 0;
     const auto index = static_cast<size_t>(is_input ? operand : ~operand);
+    if (is_input && tile_.inputs_[index].single) return;  // for the tiles to come
     if ((is_input ? last_of_input_ : last_of_step_)[index] != number) return;
     release(is_input ? loaded_[index] : results_[index]);
   }
@@ -216,8 +218,10 @@ TileProgram::TileProgram(const PointwiseProgram& program, const KernelCall& call
       first_written_(call.outputs.size(), 0),
       count_(call.outputs[0].size()) {
   for (const Operand& operand : call.inputs) {
-    Input input{operand.dtype, false, plan_broadcast({operand.shape}, call.outputs[0].shape)};
+    Input input{operand.dtype, false, false,
+                plan_broadcast({operand.shape}, call.outputs[0].shape)};
     input.whole = operand.size() == count_;
+    input.single = operand.size() == 1 && !input.whole;
     inputs_.push_back(std::move(input));
   }
   for (const Operand& operand : call.outputs) outputs_.push_back(operand.dtype);
@@ -234,6 +238,7 @@ struct TileProgram::Tile {
   const Loops& loops;
   const KernelBuffers& buffers;
   Room* rooms;
+  const float** places;  // where the elements of a room are: in it, or in an input
   int64_t at, count;
 
   const float* read(const Slot& slot) const {
@@ -245,17 +250,23 @@ struct TileProgram::Tile {
       case Slot::Space::kRoom:
         break;
     }
-    return rooms[slot.index].data();
+    return places[slot.index];
   }
   float* write(const Slot& slot) const {
-    return slot.space == Slot::Space::kOutput ? buffers.out<float>(slot.index) + at
-                                              : rooms[slot.index].data();
+    if (slot.space == Slot::Space::kOutput) return buffers.out<float>(slot.index) + at;
+    places[slot.index] = rooms[slot.index].data();
+    return rooms[slot.index].data();
   }
-  void load(const Input& input, size_t index, float* to) const {
+  void load(const Input& input, size_t index, const Slot& slot) const {
     const std::byte* from = buffers.inputs[index];
+    float* to = write(slot);
     walk_runs<1>(input.runs, at, at + count,
                  [&](int64_t position, const auto& offsets, int64_t length) {
                    float* start = to + (position - at);
+                   if (length == count && input.dtype == DType::kF32 && input.runs.step(0) != 0) {
+                     places[slot.index] = reinterpret_cast<const float*>(from) + offsets[0];
+                     return;
+                   }
                    if (input.runs.step(0) != 0)
                      return load_elements(loops, input.dtype, from, offsets[0], length, start);
                    load_elements(loops, input.dtype, from, offsets[0], 1, start);
@@ -266,12 +277,14 @@ struct TileProgram::Tile {
 
 void TileProgram::run(const KernelBuffers& buffers, int64_t begin, int64_t end) const {
   alignas(64) Room rooms[kMaxRooms];
+  const float* places[kMaxRooms] = {};
   for (int64_t at = begin; at < end; at += kTile) {
-    const Tile tile{loops_, buffers, rooms, at, std::min(kTile, end - at)};
+    const Tile tile{loops_, buffers, rooms, places, at, std::min(kTile, end - at)};
     for (const Action& action : actions_) {
       switch (action.kind) {
         case Kind::kLoad:
-          tile.load(inputs_[action.operand], action.operand, tile.write(action.to));
+          if (inputs_[action.operand].single && at != begin) break;  // it lies there already
+          tile.load(inputs_[action.operand], action.operand, action.to);
           break;
         case Kind::kConvert:
           load_elements(loops_, action.dtype, buffers.inputs[action.operand], at, tile.count,

@@ -54,8 +54,9 @@ class TileProgram {
 
   struct Input {
     DType dtype = DType::kUndefined;
-    bool whole = false;  // as many elements as the outputs, in their order
-    Runs runs;           // otherwise
+    bool whole = false;   // as many elements as the outputs, in their order
+    bool single = false;  // one element, spread over a room once for many tiles
+    Runs runs;            // otherwise
   };
 
   class Compiler;
