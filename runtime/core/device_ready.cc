@@ -10,6 +10,7 @@
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/absorb_transposes.h"
+#include "passes/device/fuse_pointwise.h"
 #include "passes/manager.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/passes.h"
@@ -95,6 +96,8 @@ constexpr PassRow kRows[] = {
     {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
      "a matrix product reads its operands either way round at the same speed"},
     {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
+    {"fuse-pointwise", fuse_pointwise, nullptr, kAll, kAny, kAny, false,
+     "chains of elementwise ops read and write memory once"},
     {"update-early", update_early, nullptr, kAll, kAny, Stage::kDeviceReady, false,
      "a gradient goes as soon as its weight is updated"},
 };

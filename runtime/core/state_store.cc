@@ -47,6 +47,11 @@ Tensor StateStore::get(const StateEntry& entry) const {
   return tensor;
 }
 
+Tensor StateStore::view(const StateEntry& entry) const {
+  const std::shared_ptr<const std::byte> bytes(std::shared_ptr<void>(), data(entry));
+  return {entry.dtype, entry.shape, bytes, entry.bytes};
+}
+
 void StateStore::set(const StateEntry& entry, const Tensor& tensor) {
   if (tensor.dtype() != entry.dtype || tensor.shape() != entry.shape) {
     throw Error(ErrorCode::kCheckpoint, "state \"" + entry.name + "\" does not fit")

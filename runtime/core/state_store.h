@@ -37,6 +37,8 @@ class StateStore {
   /// The start of the store; entries lie at their offsets.
   std::byte* base() { return memory_.get(); }
 
+  /// One state, sharing the store's memory: it changes with the next step, and ends with the store.
+  Tensor view(const StateEntry& entry) const;
   /// A copy of one state, and its replacement; `set` throws Error(kCheckpoint) when type or shape
   /// differ.
   Tensor get(const StateEntry& entry) const;

@@ -161,7 +161,7 @@ Checkpoint make_checkpoint(const Session& session, const RunIdentity& identity,
   checkpoint.step = position.step;
   const StateStore& store = session.state();
   for (const StateEntry& entry : store.entries()) {
-    checkpoint.tensors.push_back({entry.name, store.get(entry)});
+    checkpoint.tensors.push_back({entry.name, store.view(entry)});
   }
   checkpoint.extra = to_json(identity, position).dump();
   return checkpoint;

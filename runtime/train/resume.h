@@ -40,7 +40,8 @@ std::string artifact_hash(const std::filesystem::path& file);
 /// The hash of the bytes that export would write.
 std::string artifact_hash(const Model& model);
 
-/// Everything to go on from here.
+/// Everything to go on from here. The tensors share the session's memory: write it before the next
+/// step.
 Checkpoint make_checkpoint(const Session& session, const RunIdentity& identity,
                            const RunPosition& position);
 

@@ -114,8 +114,8 @@ TEST(Cast, RoundsOnceTo16Bits) {
 
 TEST(Cast, RefusesWhatItCannotHold) {
   const Tensor x = Tensor::of<float>({1}, {1});
-  EXPECT_EQ(refusals("", "Cast", {x}, {}, {{DType::kC64, {1}}}),
-            "reference: no kernel for elements of type c64");
+  EXPECT_TRUE(refusals("", "Cast", {x}, {}, {{DType::kC64, {1}}})
+                  .starts_with("reference: no kernel for elements of type c64"));
 }
 
 TEST(Cast, GoesToAndFromLowBitTypes) {
@@ -161,8 +161,8 @@ TEST(SpecialFloats, TailsStayAccurate) {
 
 TEST(SpecialFloats, MixedTypesAreRefused) {
   const Tensor f32 = Tensor::of<float>({1}, {1}), f64 = Tensor::of<double>({1}, {1});
-  EXPECT_EQ(refusals("", "Add", {f32, f64}, {}, {{DType::kF32, {1}}}),
-            "reference: operands of different types");
+  EXPECT_TRUE(refusals("", "Add", {f32, f64}, {}, {{DType::kF32, {1}}})
+                  .starts_with("reference: operands of different types"));
   EXPECT_EQ(refusals("", "Mod", {f32, f32}, {}, {{DType::kF32, {1}}}),
             "reference: Mod of floats needs fmod = 1");
 }

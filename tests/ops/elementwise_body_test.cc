@@ -142,6 +142,37 @@ TEST(ElementwiseBody, ClipGrad) {
   }
 }
 
+/// Arithmetic only: both sides have the same bits, roundings in between included.
+TEST(ElementwiseBody, Pointwise) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::string type(short_name(dtype));
+    const std::string program =
+        "t0:" + type + " = Add(x0, x1); t1:" + type + " = LeakyRelu[0.25, 0](t0); t2:" + type +
+        " = Mul(t1, t0); t3:f32 = Cast(t2); t4:bool = Less(t0, x2); t5:" + type +
+        " = Where(t4, x0, t1); t6:" + type + " = ReluGrad(t5, t0); out t3, t4, t6";
+    for (const Shape& shape : kShapes) {
+      const Tensor x = random_tensor(dtype, shape, 1, -2, 2), limit = random_tensor(dtype, {}, 3);
+      const Tensor bias = random_tensor(dtype, {shape.empty() ? 1 : shape.back()}, 2);
+      expect_body_identical({type + to_string(shape),
+                             "Pointwise",
+                             {{"program", program}},
+                             {x, shape.empty() ? limit : bias, limit},
+                             3});
+    }
+  }
+}
+
+TEST(ElementwiseBody, RefusesBrokenPrograms) {
+  const Tensor x = random_tensor(DType::kF32, {2, 3}, 1),
+               other = random_tensor(DType::kF32, {4}, 2);
+  EXPECT_THROW(graph_of({"text", "Pointwise", {{"program", "t0:f32 = Add(x0); out t0"}}, {x, x}}),
+               Error);
+  EXPECT_THROW(graph_of({"none", "Pointwise", {}, {x, x}}), Error);
+  EXPECT_THROW(
+      graph_of({"shapes", "Pointwise", {{"program", "t0:f32 = Add(x0, x1); out t0"}}, {x, other}}),
+      Error);
+}
+
 TEST(ElementwiseBody, RefusesOperandsThatDiffer) {
   const Tensor f32 = random_tensor(DType::kF32, {2, 3}, 1);
   const Tensor f16 = random_tensor(DType::kF16, {2, 3}, 1);

@@ -78,6 +78,7 @@ const GoldenRow kRows[] = {
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},
     {"update-early", Sides::kExact},
+    {"fuse-pointwise", Sides::kExact},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
     {"emulate-16bit", Sides::kExact},
     // Bodies in standard ops against fused kernels: both in f32, sums of at most 16 terms in

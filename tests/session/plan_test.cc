@@ -139,10 +139,10 @@ TEST(Plan, AViewOfAStateKeepsItAlive) {
 
 TEST(Plan, ElementwiseChainsRunInPlace) {
   Small small(R"(g (float[1024] x) => (float[1024] y) {
-  a = Relu (x)
-  b = Neg (a)
-  c = Abs (b)
-  y = Relu (c)
+  a = Sin (x)
+  b = Cos (a)
+  c = Tan (b)
+  y = Sinh (c)
 })");
   const StateStore store(small.model);
   const Program program = plan(small.graph(), store, {});
@@ -151,10 +151,26 @@ TEST(Plan, ElementwiseChainsRunInPlace) {
   EXPECT_EQ(program.arena_bytes, 4096u);
 }
 
+TEST(Plan, FusedChainsAreOneStepAndRunInPlace) {
+  Small small(R"(g (float[1024] x) => (float[1024] y) {
+  s = Sin (x)
+  a = Relu (s)
+  b = Neg (a)
+  y = Mul (b, s)
+})");
+  const StateStore store(small.model);
+  const Program program = plan(small.graph(), store, {});
+  EXPECT_TRUE(check_plan(small.graph(), program, store));
+  ASSERT_EQ(program.steps.size(), 2u);
+  EXPECT_EQ(program.steps[1].op, "ai.halfnote.Pointwise");
+  EXPECT_EQ(program.in_place, 1u);
+  EXPECT_EQ(program.arena_bytes, 4096u);
+}
+
 TEST(Plan, TheCheckerFindsABadPlan) {
   Small small(R"(g (float[64] x) => (float[64] y) {
-  a = Relu (x)
-  b = Neg (a)
+  a = Sin (x)
+  b = Cos (a)
   y = Add (a, b)
 })");
   const StateStore store(small.model);

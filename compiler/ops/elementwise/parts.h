@@ -17,6 +17,8 @@ std::vector<OperatorRow> select_rows();
 std::vector<OperatorRow> logic_rows();
 /// cast.cc: Cast, CastLike, BitCast.
 std::vector<OperatorRow> cast_rows();
+/// fused.cc: Pointwise.
+std::vector<OperatorRow> fused_rows();
 
 /// Types of a gradient op's result: those of dY. Throws Error(kModel) unless dY and the operand
 /// beside it are floats of one type and of shapes that agree.

@@ -36,7 +36,7 @@ std::vector<Expr> zero_gradient(GradientContext& rule) {
 std::vector<OperatorRow> elementwise_rows() {
   using namespace elementwise;  // NOLINT(google-build-using-namespace): the parts of this family
   std::vector<OperatorRow> all;
-  for (auto part : {unary_rows, arithmetic_rows, select_rows, logic_rows, cast_rows}) {
+  for (auto part : {unary_rows, arithmetic_rows, select_rows, logic_rows, cast_rows, fused_rows}) {
     const std::vector<OperatorRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -9,11 +9,13 @@ namespace halfnote::cpu::fast {
 
 std::vector<KernelRow>
 batch_norm_rows();  // batch_norm.cc: BatchNormalization in training, its gradient
-std::vector<KernelRow> layer_norm_rows();   // layer_norm.cc: LayerNormalization and its gradient
-std::vector<KernelRow> max_pool_rows();     // max_pool.cc: MaxPool and its gradient in two dims
+std::vector<KernelRow> layer_norm_rows();     // layer_norm.cc: LayerNormalization and its gradient
+std::vector<KernelRow> max_pool_rows();       // max_pool.cc: MaxPool and its gradient in two dims
+std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the loss and its gradient
+std::vector<KernelRow> optimizer_rows();      // optimizer.cc: Adam, AdamW, AllFinite, GlobalNorm
+std::vector<KernelRow> wide_matmul_rows();    // wide_matmul.cc: small MatMul and Gemm of f32
+std::vector<KernelRow> wide_conv_rows();      // wide_conv.cc: small convolutions of f32
 std::vector<KernelRow> reduce_sum_rows();   // reduce_sum.cc: ReduceSum
-std::vector<KernelRow> wide_matmul_rows();  // wide_matmul.cc: small MatMul and Gemm of f32
-std::vector<KernelRow> wide_conv_rows();    // wide_conv.cc: small convolutions of f32
 
 /// for_float_type() without f64, which has only reference kernels.
 template <class Body>

@@ -7,9 +7,6 @@
 
 namespace halfnote::cpu {
 
-namespace {
-
-/// Adds or divides the losses of all positions (already weighted) and writes the output.
 void write_loss(const LossPlan& plan, const KernelBuffers& buffers, DType type,
                 const double* losses, double divisor) {
   if (plan.reduction == LossPlan::Reduction::kNone) {
@@ -20,6 +17,16 @@ void write_loss(const LossPlan& plan, const KernelBuffers& buffers, DType type,
   for (int64_t i = 0; i < plan.lines.count; ++i) sum += losses[i];
   write_real(sum / divisor, buffers.outputs[0], type, 0);
 }
+
+void check_loss_output(const KernelCall& call, const LossPlan& plan) {
+  if (!call.has_output(0)) throw model_error(call, "the loss is missing");
+  const Shape expected = loss_shape(plan, call.inputs[1].shape);
+  if (call.outputs[0].shape == expected) return;
+  throw model_error(call, "loss of the wrong shape")
+      .expected(to_string(expected), to_string(call.outputs[0].shape));
+}
+
+namespace {
 
 /// Calls `body(position)`, which gives the log-probability of the label, for each position that
 /// counts or for all.
@@ -42,14 +49,6 @@ double log_sum_exp(const T* x, const Lines& lines) {
     sum += std::exp(distance);
   }
   return maximum + std::log(sum);
-}
-
-void check_outputs(const KernelCall& call, const LossPlan& plan) {
-  if (!call.has_output(0)) throw model_error(call, "the loss is missing");
-  const Shape expected = loss_shape(plan, call.inputs[1].shape);
-  if (call.outputs[0].shape == expected) return;
-  throw model_error(call, "loss of the wrong shape")
-      .expected(to_string(expected), to_string(call.outputs[0].shape));
 }
 
 template <class T>
@@ -83,7 +82,7 @@ Prepared prepare_cross_entropy(const KernelCall& call) {
   if (!call.has_input(0)) throw model_error(call, "the scores are missing");
   WorkspacePlan workspace;
   const LossPlan plan = plan_loss(call, call.inputs[0].shape, 1, 2, workspace);
-  check_outputs(call, plan);
+  check_loss_output(call, plan);
   if (std::string why = loss_type_refusal(call, plan); !why.empty()) return Prepared::no(why);
   if (call.has_output(1) && call.outputs[1].dtype != call.inputs[0].dtype) {
     return Prepared::no("log_prob of another type than the scores");
@@ -98,7 +97,7 @@ Prepared prepare_log_likelihood(const KernelCall& call) {
   if (!call.has_input(0)) throw model_error(call, "the log-probabilities are missing");
   WorkspacePlan workspace;
   const LossPlan plan = plan_loss(call, call.inputs[0].shape, 1, 2, workspace);
-  check_outputs(call, plan);
+  check_loss_output(call, plan);
   if (std::string why = loss_type_refusal(call, plan); !why.empty()) return Prepared::no(why);
   const size_t offset = workspace.add_elements<double>(plan.lines.count);
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {

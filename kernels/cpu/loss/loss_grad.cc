@@ -9,19 +9,11 @@
 
 namespace halfnote::cpu {
 
-namespace {
-
-/// w·dL/D of a position.
-struct Upstream {
-  DType type = DType::kUndefined;
-  bool per_position = false;
-
-  double at(const LossPlan& plan, const KernelBuffers& buffers, double divisor,
-            int64_t position) const {
-    const double dl = read_real(buffers.inputs[0], type, per_position ? position : 0);
-    return part<double>(buffers, plan.weights_offset)[position] * dl / divisor;
-  }
-};
+double Upstream::at(const LossPlan& plan, const KernelBuffers& buffers, double divisor,
+                    int64_t position) const {
+  const double dl = read_real(buffers.inputs[0], type, per_position ? position : 0);
+  return part<double>(buffers, plan.weights_offset)[position] * dl / divisor;
+}
 
 Upstream plan_upstream(const KernelCall& call, const LossPlan& plan) {
   if (!call.has_input(0) || !call.has_output(0)) throw model_error(call, "dL or dX is missing");
@@ -29,6 +21,8 @@ Upstream plan_upstream(const KernelCall& call, const LossPlan& plan) {
   require_size(call, 0, per_position ? plan.lines.count : 1);
   return {call.inputs[0].dtype, per_position};
 }
+
+namespace {
 
 /// `fill(buffers, position, label, factor)` writes the line of a position that counts; others
 /// become 0.

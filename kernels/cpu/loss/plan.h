@@ -43,5 +43,22 @@ LossPlan plan_loss(const KernelCall& call, const Shape& scores, size_t label_inp
 std::string loss_type_refusal(const KernelCall& call, const LossPlan& plan);
 /// The shape of the loss.
 Shape loss_shape(const LossPlan& plan, const Shape& labels);
+/// Throws Error(kModel) if output 0, the loss, is missing or has another shape.
+void check_loss_output(const KernelCall& call, const LossPlan& plan);
+/// Adds or divides the losses of all positions (already weighted) and writes output 0.
+void write_loss(const LossPlan& plan, const KernelBuffers& buffers, DType type,
+                const double* losses, double divisor);
+
+/// w·dL/D of a position: the factor of a gradient.
+struct Upstream {
+  DType type = DType::kUndefined;
+  bool per_position = false;
+
+  double at(const LossPlan& plan, const KernelBuffers& buffers, double divisor,
+            int64_t position) const;
+};
+
+/// Throws Error(kModel) if dL, input 0, does not fit the plan.
+Upstream plan_upstream(const KernelCall& call, const LossPlan& plan);
 
 }  // namespace halfnote::cpu

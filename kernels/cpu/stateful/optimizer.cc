@@ -38,6 +38,17 @@ std::string unfit_state(const KernelCall& call, const Signature& signature) {
   return {};
 }
 
+math::AdamSettings adam_settings(const KernelCall& call, bool decoupled) {
+  const Attributes& attributes = attributes_of(call);
+  return {attributes.get_float("beta1", 0.9f),
+          attributes.get_float("beta2", 0.999f),
+          attributes.get_float("epsilon", 1e-8f),
+          attributes.get_float("weight_decay", decoupled ? 0.01f : 0.0f),
+          decoupled,
+          !decoupled || attributes.get_int("correct_bias", 1) != 0,
+          decoupled && attributes.get_int("adam_mode", 0) == 1};
+}
+
 namespace {
 
 Prepared prepare_sgd(const KernelCall& call) {
@@ -94,15 +105,7 @@ Prepared prepare_momentum(const KernelCall& call) {
 Prepared prepare_adam(const KernelCall& call, bool decoupled) {
   const Signature signature{2, true};
   if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const Attributes& attributes = attributes_of(call);
-  const math::AdamSettings settings = {
-      attributes.get_float("beta1", 0.9f),
-      attributes.get_float("beta2", 0.999f),
-      attributes.get_float("epsilon", 1e-8f),
-      attributes.get_float("weight_decay", decoupled ? 0.01f : 0.0f),
-      decoupled,
-      !decoupled || attributes.get_int("correct_bias", 1) != 0,
-      decoupled && attributes.get_int("adam_mode", 0) == 1};
+  const math::AdamSettings settings = adam_settings(call, decoupled);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
     return optimizer_kernel<T>(
         call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/support.h"
+#include "kernels/math/optimizer.h"
 
 namespace halfnote::cpu {
 
@@ -34,6 +35,9 @@ struct Signature {
 
 /// Why the operands do not fit, or an empty string.
 std::string unfit_state(const KernelCall& call, const Signature& signature);
+
+/// The attributes of Adam or, decoupled, of AdamW.
+math::AdamSettings adam_settings(const KernelCall& call, bool decoupled);
 
 /// A kernel around `update(buffers, count, threads)`, which is called only for steps that commit.
 template <class T, class Update>

@@ -1,0 +1,288 @@
+#include "base/ops/pointwise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "base/error.h"
+
+namespace halfnote {
+namespace {
+
+using Op = PointwiseOp;
+using Types = PointwiseTypes;
+constexpr std::string_view kOwn = "ai.halfnote";
+constexpr std::array<PointwiseParameter, 2> kApproximate = {{{"approximate", 0, "tanh"}}};
+constexpr std::array<PointwiseParameter, 2> kAlpha = {{{"alpha", 1.0f, {}}}};
+constexpr std::array<PointwiseParameter, 2> kLeak = {{{"alpha", 0.01f, {}}}};
+constexpr std::array<PointwiseParameter, 2> kHard = {{{"alpha", 0.2f, {}}, {"beta", 0.5f, {}}}};
+
+constexpr PointwiseRow kRows[] = {
+    {Op::kAdd, "", "Add", 2},
+    {Op::kSub, "", "Sub", 2},
+    {Op::kMul, "", "Mul", 2},
+    {Op::kDiv, "", "Div", 2},
+    {Op::kMin, "", "Min", 2},
+    {Op::kMax, "", "Max", 2},
+    {Op::kPow, "", "Pow", 2},
+    {Op::kPRelu, "", "PRelu", 2},
+    {Op::kEqual, "", "Equal", 2, Types::kCompare},
+    {Op::kLess, "", "Less", 2, Types::kCompare},
+    {Op::kLessOrEqual, "", "LessOrEqual", 2, Types::kCompare},
+    {Op::kGreater, "", "Greater", 2, Types::kCompare},
+    {Op::kGreaterOrEqual, "", "GreaterOrEqual", 2, Types::kCompare},
+    {Op::kAnd, "", "And", 2, Types::kBools},
+    {Op::kOr, "", "Or", 2, Types::kBools},
+    {Op::kXor, "", "Xor", 2, Types::kBools},
+    {Op::kWhere, "", "Where", 3, Types::kSelect},
+    {Op::kCast, "", "Cast", 1, Types::kConvert},
+    {Op::kIdentity, "", "Identity", 1},
+    {Op::kNot, "", "Not", 1, Types::kBools},
+    {Op::kAbs, "", "Abs"},
+    {Op::kCeil, "", "Ceil"},
+    {Op::kErf, "", "Erf"},
+    {Op::kExp, "", "Exp"},
+    {Op::kFloor, "", "Floor"},
+    {Op::kGelu, "", "Gelu", 1, Types::kFloats, kApproximate},
+    {Op::kHardSigmoid, "", "HardSigmoid", 1, Types::kFloats, kHard},
+    {Op::kHardSwish, "", "HardSwish"},
+    {Op::kLeakyRelu, "", "LeakyRelu", 1, Types::kFloats, kLeak},
+    {Op::kLog, "", "Log"},
+    {Op::kNeg, "", "Neg"},
+    {Op::kReciprocal, "", "Reciprocal"},
+    {Op::kRelu, "", "Relu"},
+    {Op::kRound, "", "Round"},
+    {Op::kSigmoid, "", "Sigmoid"},
+    {Op::kSign, "", "Sign"},
+    {Op::kSoftplus, "", "Softplus"},
+    {Op::kSoftsign, "", "Softsign"},
+    {Op::kSqrt, "", "Sqrt"},
+    {Op::kSwish, "", "Swish", 1, Types::kFloats, kAlpha},
+    {Op::kTanh, "", "Tanh"},
+    {Op::kThresholdedRelu, "", "ThresholdedRelu", 1, Types::kFloats, kAlpha},
+    {Op::kAbsGrad, kOwn, "AbsGrad", 2},
+    {Op::kErfGrad, kOwn, "ErfGrad", 2},
+    {Op::kExpGrad, kOwn, "ExpGrad", 2},
+    {Op::kGeluGrad, kOwn, "GeluGrad", 2, Types::kFloats, kApproximate},
+    {Op::kHardSigmoidGrad, kOwn, "HardSigmoidGrad", 2, Types::kFloats, kHard},
+    {Op::kHardSwishGrad, kOwn, "HardSwishGrad", 2},
+    {Op::kLeakyReluGrad, kOwn, "LeakyReluGrad", 2, Types::kFloats, kLeak},
+    {Op::kLogGrad, kOwn, "LogGrad", 2},
+    {Op::kReciprocalGrad, kOwn, "ReciprocalGrad", 2},
+    {Op::kReluGrad, kOwn, "ReluGrad", 2},
+    {Op::kSigmoidGrad, kOwn, "SigmoidGrad", 2},
+    {Op::kSoftplusGrad, kOwn, "SoftplusGrad", 2},
+    {Op::kSoftsignGrad, kOwn, "SoftsignGrad", 2},
+    {Op::kSqrtGrad, kOwn, "SqrtGrad", 2},
+    {Op::kSwishGrad, kOwn, "SwishGrad", 2, Types::kFloats, kAlpha},
+    {Op::kTanhGrad, kOwn, "TanhGrad", 2},
+    {Op::kThresholdedReluGrad, kOwn, "ThresholdedReluGrad", 2, Types::kFloats, kAlpha},
+};
+static_assert(std::ranges::all_of(kRows, [](const PointwiseRow& row) {
+  return &row == kRows + static_cast<size_t>(row.code);
+}));
+
+bool is_float_type(DType dtype) { return dtype == DType::kF32 || is_16bit_float(dtype); }
+
+/// A cursor over the text of a program.
+class Reader {
+ public:
+  Reader(std::string_view text, std::span<const DType> inputs, std::span<const DType> outputs)
+      : text_(text), inputs_(inputs), outputs_(outputs) {}
+
+  PointwiseProgram read() {
+    while (!take("out ")) {
+      read_step();
+      require("; ");
+    }
+    do {
+      const int step = read_operand();
+      if (step >= 0) fail("an output is an input");
+      const DType wanted = type_of_output(program_.outputs.size());
+      if (wanted != DType::kUndefined && dtype_of(step) != wanted) fail("type of an output");
+      program_.outputs.push_back(~step);
+    } while (take(", "));
+    if (at_ != text_.size() || program_.outputs.size() != outputs_.size()) fail("outputs");
+    return std::move(program_);
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view what) const {
+    throw Error(ErrorCode::kModel, fmt::format("pointwise program: {}", what))
+        .expected("t0:f32 = Op(x0, …); …; out t0",
+                  fmt::format("\"{}\" at {}", text_.substr(0, 200), at_));
+  }
+  DType type_of_output(size_t index) const {
+    return index < outputs_.size() ? outputs_[index] : DType::kUndefined;
+  }
+  DType dtype_of(int operand) const {
+    return operand >= 0 ? inputs_[static_cast<size_t>(operand)]
+                        : program_.steps[static_cast<size_t>(~operand)].dtype;
+  }
+  bool take(std::string_view word) {
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+  void require(std::string_view word) {
+    if (!take(word)) fail(fmt::format("no '{}'", word));
+  }
+  std::string_view word() {
+    const size_t start = at_;
+    const auto in_word = [](char c) {
+      return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    };
+    while (at_ < text_.size() && in_word(text_[at_])) ++at_;
+    return text_.substr(start, at_ - start);
+  }
+  template <class T>
+  T number() {
+    T value{};
+    const auto [end, error] =
+        std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+    if (error != std::errc()) fail("not a number");
+    at_ = static_cast<size_t>(end - text_.data());
+    return value;
+  }
+  int read_operand() {
+    const bool is_input = take("x");
+    if (!is_input) require("t");
+    const int index = number<int>();
+    const size_t count = is_input ? inputs_.size() : program_.steps.size();
+    if (index < 0 || static_cast<size_t>(index) >= count) fail("no such operand");
+    return is_input ? index : ~index;
+  }
+  DType read_type() {
+    const std::string_view name = word();
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kBool}) {
+      if (name == short_name(dtype)) return dtype;
+    }
+    fail("no such type");
+  }
+  void read_step() {
+    require("t");
+    if (number<size_t>() != program_.steps.size()) fail("steps out of order");
+    PointwiseStep step;
+    require(":");
+    step.dtype = read_type();
+    require(" = ");
+    const std::string_view name = word();
+    const auto* row = std::ranges::find(kRows, name, &PointwiseRow::op);
+    if (row == std::end(kRows)) fail("no such op");
+    step.op = row->code;
+    if (take("[")) {
+      step.parameters[0] = number<float>();
+      require(", ");
+      step.parameters[1] = number<float>();
+      require("]");
+    }
+    std::array<DType, kPointwiseArity> types{};
+    for (int i = 0; i < row->arity; ++i) {
+      require(i == 0 ? "(" : ", ");
+      step.operands[static_cast<size_t>(i)] = read_operand();
+      types[static_cast<size_t>(i)] = dtype_of(step.operands[static_cast<size_t>(i)]);
+    }
+    require(")");
+    const std::span<const DType> operands(types.data(), static_cast<size_t>(row->arity));
+    if (std::string why = unfit_types(*row, operands, step.dtype); !why.empty()) fail(why);
+    program_.steps.push_back(step);
+  }
+
+  std::string_view text_;
+  std::span<const DType> inputs_, outputs_;
+  size_t at_ = 0;
+  PointwiseProgram program_;
+};
+
+}  // namespace
+
+std::span<const PointwiseRow> pointwise_rows() { return kRows; }
+
+const PointwiseRow* find_pointwise(std::string_view domain, std::string_view op) {
+  static const auto* const kIndex = [] {
+    auto* index = new std::map<std::pair<std::string_view, std::string_view>, const PointwiseRow*>;
+    for (const PointwiseRow& row : kRows) index->emplace(std::pair(row.domain, row.op), &row);
+    return index;
+  }();
+  const auto found = kIndex->find({domain, op});
+  return found == kIndex->end() ? nullptr : found->second;
+}
+
+PointwiseNumbers pointwise_parameters(const PointwiseRow& row, const Attributes& attributes) {
+  PointwiseNumbers numbers{};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const PointwiseParameter& parameter = row.parameters[i];
+    if (parameter.name.empty()) continue;
+    numbers[i] = parameter.word_for_one.empty()
+                     ? attributes.get_float(parameter.name, parameter.fallback)
+                     : attributes.get_string(parameter.name, "none") == parameter.word_for_one;
+  }
+  return numbers;
+}
+
+bool is_pointwise_type(DType dtype) { return is_float_type(dtype) || dtype == DType::kBool; }
+
+std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands, DType result) {
+  for (const DType dtype : operands) {
+    if (!is_pointwise_type(dtype)) return fmt::format("elements of type {}", short_name(dtype));
+  }
+  if (!is_pointwise_type(result)) return fmt::format("elements of type {}", short_name(result));
+  const bool select = row.types == Types::kSelect;
+  const std::span<const DType> alike = operands.subspan(select ? 1 : 0);
+  const bool even = std::ranges::all_of(alike, [&](DType dtype) { return dtype == alike[0]; });
+  const bool boolean = result == DType::kBool;
+  switch (row.types) {
+    case Types::kConvert:
+      return {};
+    case Types::kFloats:
+    case Types::kSelect:
+      if (select && operands[0] != DType::kBool) return "the condition is not bool";
+      if (boolean || !even || alike[0] != result) return "operands of different types, or bool";
+      return {};
+    case Types::kCompare:
+      return boolean && even ? "" : "operands of different types";
+    case Types::kBools:
+      return boolean && even && operands[0] == DType::kBool ? "" : "operands that are not bool";
+  }
+  return {};
+}
+
+std::string to_text(const PointwiseProgram& program) {
+  const auto operand = [](int index) {
+    return index >= 0 ? fmt::format("x{}", index) : fmt::format("t{}", ~index);
+  };
+  std::string text;
+  for (size_t i = 0; i < program.steps.size(); ++i) {
+    const PointwiseStep& step = program.steps[i];
+    const PointwiseRow& row = pointwise_row(step.op);
+    text += fmt::format("t{}:{} = {}", i, short_name(step.dtype), row.op);
+    if (!row.parameters[0].name.empty())
+      text += fmt::format("[{}, {}]", step.parameters[0], step.parameters[1]);
+    for (int k = 0; k < row.arity; ++k)
+      text += (k == 0 ? "(" : ", ") + operand(step.operands[static_cast<size_t>(k)]);
+    text += "); ";
+  }
+  text += "out ";
+  for (size_t i = 0; i < program.outputs.size(); ++i)
+    text += fmt::format("{}t{}", i == 0 ? "" : ", ", program.outputs[i]);
+  return text;
+}
+
+PointwiseProgram parse_pointwise(std::string_view text, std::span<const DType> inputs,
+                                 std::span<const DType> outputs) {
+  return Reader(text, inputs, outputs).read();
+}
+
+std::vector<DType> pointwise_types(std::string_view text, std::span<const DType> inputs,
+                                   size_t outputs) {
+  const std::vector<DType> open(outputs, DType::kUndefined);
+  const PointwiseProgram program = Reader(text, inputs, open).read();
+  std::vector<DType> types;
+  for (const int step : program.outputs)
+    types.push_back(program.steps[static_cast<size_t>(step)].dtype);
+  return types;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,160 @@
+// Memory-bound kernels, each candidate row on the same operands: GB/s of reads and writes.
+//
+//   halfnote-bench-kernels [threads] [op]
+//
+// Best of several runs, each at least 20 ms; with one thread in CPU time, which a busy machine does
+// not lengthen. Rows that refuse a call are left out.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <random>
+#include <vector>
+
+#include "base/tensor.h"
+#include "kernels/kernel.h"
+
+namespace halfnote {
+namespace {
+
+/// Milliseconds of this thread's CPU time, or of the clock.
+double now(int threads) {
+  if (threads == 1) return static_cast<double>(std::clock()) * 1e3 / CLOCKS_PER_SEC;
+  const auto time = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+struct Case {
+  std::string_view domain, op;
+  std::vector<std::pair<DType, Shape>> inputs, outputs;
+  Attributes attributes = {};
+};
+
+constexpr std::string_view kOwn = "ai.halfnote";
+
+/// The cases of one float type: activations of BERT and GPT-2, weights of a few million.
+std::vector<Case> cases_of(DType t) {
+  const Shape wide{1024, 3072}, narrow{1024, 768}, scores{8, 12, 128, 128}, logits{512, 30522};
+  const Shape weight{3072, 768}, one{};
+  const DType f32 = DType::kF32;
+  const Attributes tanh{{"approximate", "tanh"}}, to{{"to", static_cast<int64_t>(f32)}};
+  return {
+      {"", "Add", {{t, wide}, {t, wide}}, {{t, wide}}},
+      {"", "Add", {{t, wide}, {t, {3072}}}, {{t, wide}}},
+      {"", "Mul", {{t, scores}, {t, one}}, {{t, scores}}},
+      {"", "Relu", {{t, wide}}, {{t, wide}}},
+      {"", "Gelu", {{t, wide}}, {{t, wide}}},
+      {"", "Gelu", {{t, wide}}, {{t, wide}}, tanh},
+      {"", "Erf", {{t, wide}}, {{t, wide}}},
+      {"", "Tanh", {{t, wide}}, {{t, wide}}},
+      {"", "Exp", {{t, wide}}, {{t, wide}}},
+      {"", "Sigmoid", {{t, wide}}, {{t, wide}}},
+      {"", "Cast", {{t, wide}}, {{f32, wide}}, to},
+      {kOwn, "GeluGrad", {{t, wide}, {t, wide}}, {{t, wide}}},
+      {kOwn, "ErfGrad", {{t, wide}, {t, wide}}, {{t, wide}}},
+      {"", "Softmax", {{t, scores}}, {{t, scores}}},
+      {kOwn, "SoftmaxGrad", {{t, scores}, {t, scores}}, {{t, scores}}},
+      {"", "LayerNormalization", {{t, narrow}, {t, {768}}, {t, {768}}}, {{t, narrow}}},
+      {"", "ReduceSum", {{t, wide}, {DType::kI64, {1}}}, {{t, {3072}}}, {{"keepdims", int64_t{0}}}},
+      {"", "SoftmaxCrossEntropyLoss", {{t, logits}, {DType::kI64, {512}}}, {{t, one}, {t, logits}}},
+      {kOwn,
+       "AdamW",
+       {{f32, weight},
+        {f32, weight},
+        {f32, weight},
+        {f32, weight},
+        {f32, one},
+        {DType::kI64, one},
+        {DType::kBool, one}},
+       {{f32, weight}, {f32, weight}, {f32, weight}}},
+      {kOwn, "AllFinite", {{t, weight}}, {{DType::kBool, one}}},
+      {kOwn, "GlobalNorm", {{t, weight}}, {{f32, one}}},
+  };
+}
+
+/// Small numbers; integers are 0 or, as class labels, below 1000; bool is true.
+Tensor filled(DType dtype, const Shape& shape) {
+  std::mt19937 random(7);
+  const auto count = static_cast<size_t>(element_count(shape));
+  if (dtype == DType::kBool)
+    return Tensor::of<float>(shape, std::vector<float>(count, 1)).cast_to(dtype);
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(random() % 1000) / 1000;
+  if (dtype == DType::kI64)
+    for (float& value : values) value = shape.empty() || count == 1 ? 0 : value * 1000;
+  return Tensor::of<float>(shape, std::span<const float>(values)).cast_to(dtype);
+}
+
+struct Operands {
+  KernelCall call;
+  std::vector<Tensor> inputs, outputs;
+  std::vector<const std::byte*> from;
+  std::vector<std::byte*> to;
+  double bytes = 0;
+};
+
+double milliseconds(const Kernel& kernel, const KernelBuffers& buffers, int threads) {
+  kernel.run(buffers);
+  double best = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    int runs = 0;
+    const double start = now(threads);
+    double passed = 0;
+    do {
+      kernel.run(buffers);
+      ++runs;
+      passed = now(threads) - start;
+    } while (passed < 20);
+    best = std::min(best, passed / runs);
+  }
+  return best;
+}
+
+void measure(const Case& c, int threads) {
+  Operands p;
+  p.call.domain = c.domain;
+  p.call.op = c.op;
+  p.call.attributes = &c.attributes;
+  p.call.threads = threads;
+  p.inputs.reserve(c.inputs.size());
+  for (const auto& [dtype, shape] : c.inputs) p.inputs.push_back(filled(dtype, shape));
+  for (const auto& [dtype, shape] : c.outputs) p.outputs.emplace_back(dtype, shape);
+  for (const Tensor& tensor : p.inputs) {
+    const bool constant = tensor.dtype() == DType::kI64 && tensor.size() == 1;
+    p.call.inputs.push_back({tensor.dtype(), tensor.shape(), {}, constant ? &tensor : nullptr});
+    p.from.push_back(tensor.bytes());
+    p.bytes += static_cast<double>(tensor.byte_size());
+  }
+  for (Tensor& tensor : p.outputs) {
+    p.call.outputs.push_back({tensor.dtype(), tensor.shape(), {}, nullptr});
+    p.to.push_back(tensor.mutable_bytes());
+    p.bytes += static_cast<double>(tensor.byte_size());
+  }
+  fmt::print("{:24} {:5}{:14}", c.op, short_name(c.inputs[0].first), to_string(c.inputs[0].second));
+  for (const KernelRow* row : cpu_kernels().rows_of(c.domain, c.op)) {
+    const Prepared prepared = row->prepare(p.call);
+    if (!prepared) continue;
+    std::vector<std::byte> workspace(prepared.kernel->workspace_bytes() + 64);
+    std::byte* start = workspace.data();
+    while (reinterpret_cast<uintptr_t>(start) % 64 != 0) ++start;
+    const double time = milliseconds(*prepared.kernel, {p.from, p.to, start}, threads);
+    fmt::print("  {} {:.2f} ms {:.1f} GB/s", row->name, time, p.bytes / time * 1e-6);
+  }
+  fmt::print("\n");
+}
+
+}  // namespace
+}  // namespace halfnote
+
+int main(int argc, char** argv) {
+  using namespace halfnote;
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const Case& c : cases_of(dtype)) {
+      if (argc <= 2 || c.op == argv[2]) measure(c, threads);
+    }
+  }
+  return 0;
+}

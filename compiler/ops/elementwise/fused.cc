@@ -1,0 +1,86 @@
+// Pointwise: a program of elementwise steps (base/ops/pointwise.h). The pass fuse-pointwise makes
+// it for a device, behind everything that asks for gradients or precision.
+#include "base/ops/pointwise.h"
+#include "compiler/ir/model.h"
+#include "compiler/ops/elementwise/parts.h"
+#include "compiler/ops/rule_support.h"
+
+namespace halfnote::elementwise {
+namespace {
+
+std::vector<ValueType> infer_pointwise(const Graph& graph, NodeId node) {
+  std::vector<DType> inputs;
+  SymbolicShape shape;
+  for (size_t i = 0; i < graph.inputs(node).size(); ++i) {
+    inputs.push_back(operand_type(graph, node, i).dtype);
+    const SymbolicShape& own = operand_shape(graph, node, i);
+    if (own.size() > shape.size()) shape.insert(shape.begin(), own.size() - shape.size(), Dim(1));
+    for (size_t d = 0; d < own.size(); ++d) {
+      Dim& dim = shape[shape.size() - own.size() + d];
+      dim = broadcast_dim(dim, own[d]);
+    }
+  }
+  const std::string text = graph.node(node).attributes.get_string("program", "");
+  std::vector<ValueType> types;
+  for (const DType dtype : pointwise_types(text, inputs, graph.outputs(node).size()))
+    types.push_back(ValueType::tensor(dtype, shape));
+  return types;
+}
+
+/// A step as the operator that it stands for; ours as their bodies.
+Expr step_of(BodyContext& body, const PointwiseStep& step, const std::vector<Expr>& operands) {
+  const PointwiseRow& row = pointwise_row(step.op);
+  Attributes attributes;
+  for (size_t i = 0; i < step.parameters.size(); ++i) {
+    const PointwiseParameter& parameter = row.parameters[i];
+    if (parameter.name.empty()) continue;
+    if (parameter.word_for_one.empty()) {
+      attributes.set(parameter.name, step.parameters[i]);
+    } else {
+      attributes.set(parameter.name,
+                     std::string(step.parameters[i] != 0 ? parameter.word_for_one : "none"));
+    }
+  }
+  if (step.op == PointwiseOp::kCast) return body.b.cast(operands[0], step.dtype);
+  if (row.domain.empty()) return body.b.ops(row.op, operands, 1, std::move(attributes))[0];
+  BodyContext inner{body.b, attributes, operands, {operands[0].type()}};
+  return find_operator(row.domain, row.op)->body(inner)[0];
+}
+
+std::vector<Expr> pointwise_body(BodyContext& body) {
+  std::vector<DType> inputs, outputs;
+  for (const Expr& input : body.inputs) inputs.push_back(input.dtype());
+  for (const ValueType& type : body.output_types) outputs.push_back(type.dtype);
+  const PointwiseProgram program =
+      parse_pointwise(body.attributes.get_string("program", ""), inputs, outputs);
+  std::vector<Expr> results;
+  for (const PointwiseStep& step : program.steps) {
+    std::vector<Expr> operands;
+    for (int i = 0; i < pointwise_row(step.op).arity; ++i) {
+      const int operand = step.operands[static_cast<size_t>(i)];
+      operands.push_back(operand >= 0 ? body.inputs[static_cast<size_t>(operand)]
+                                      : results[static_cast<size_t>(~operand)]);
+    }
+    results.push_back(step_of(body, step, operands));
+  }
+  std::vector<Expr> all;
+  for (const int output : program.outputs) all.push_back(results[static_cast<size_t>(output)]);
+  return all;
+}
+
+}  // namespace
+
+std::vector<OperatorRow> fused_rows() {
+  return {
+      {.domain = kHalfnoteDomain,
+       .name = "Pointwise",
+       .precision = PrecisionClass::kOpaque,
+       .legality = {1, 1},
+       .no_gradient = "made behind differentiation",
+       .infer = infer_pointwise,
+       .body = pointwise_body,
+       .note = "a chain of elementwise ops, one pass over memory; made for a device"},
+  };
+}
+
+}  // namespace halfnote::elementwise

@@ -1,0 +1,171 @@
+// SoftmaxCrossEntropyLoss and its gradient where the classes are the innermost dim: exponentials in
+// vectors of f32, a line in pieces that stay in the first-level cache. The sum of a line is that of
+// its pieces in f64, in order, the losses are added up in order: the same bits on any number of
+// threads.
+#include <array>
+#include <cmath>
+
+#include "kernels/cpu/fast/parts.h"
+#include "kernels/cpu/loss/plan.h"
+#include "kernels/cpu/pointwise/loops.h"
+
+namespace halfnote::cpu::fast {
+
+namespace {
+
+using pointwise::Loops;
+using pointwise::vector_loops;
+
+/// Elements that are converted and processed at a time.
+constexpr int64_t kPiece = 2048;
+using Room = std::array<float, kPiece>;
+
+/// Calls `body(x, at, count)` for the pieces of a line, in f32.
+template <class T, class Body>
+void for_pieces(const T* line, int64_t length, Body&& body) {
+  Room room;
+  for (int64_t at = 0; at < length; at += kPiece) {
+    const int64_t count = std::min(kPiece, length - at);
+    body(load_block(line + at, count, room.data()), at, count);
+  }
+}
+
+/// The logarithm of Σ exp(x) over one line.
+template <class T>
+double log_sum_exp(const Loops& loops, const T* line, int64_t length) {
+  float most = -std::numeric_limits<float>::infinity();
+  for_pieces(line, length, [&](const float* x, int64_t, int64_t count) {
+    most = std::max(most, loops.maximum(x, count));
+  });
+  double sum = 0;
+  for_pieces(line, length, [&](const float* x, int64_t, int64_t count) {
+    sum += loops.sum_exponentials(x, count, most);
+  });
+  return static_cast<double>(most) + std::log(sum);
+}
+
+template <class T>
+void write_log_prob(const Loops& loops, const T* line, int64_t length, double log_sum, T* to) {
+  Room room;
+  for_pieces(line, length, [&](const float* x, int64_t at, int64_t count) {
+    float* result = result_block(to + at, room.data());
+    loops.subtract(x, count, log_sum, result);
+    store_block(result, count, to + at);
+  });
+}
+
+/// What forward and backward refuse alike.
+std::string refusal(const LossPlan& plan, const Operand& scores) {
+  if (vector_loops() == nullptr) return "the CPU has neither AVX-512 nor AVX2 with FMA";
+  if (plan.lines.stride != 1) return "the classes are not the innermost dim";
+  return scores.size() == 0 ? "a tensor without elements" : "";
+}
+
+template <class T>
+Prepared forward_kernel(const KernelCall& call, const LossPlan& plan, size_t losses_offset,
+                        size_t workspace) {
+  const bool with_log_prob = call.has_output(1);
+  const auto body = [=, type = call.outputs[0].dtype,
+                     threads = call.threads](const KernelBuffers& buffers) {
+    const Loops& loops = *vector_loops();
+    const double divisor = plan.prepare_weights(buffers);
+    const auto* weights = part<double>(buffers, plan.weights_offset);
+    auto* losses = part<double>(buffers, losses_offset);
+    parallel_blocks(plan.lines.count, plan.lines.grain(), threads, [&](int64_t begin, int64_t end) {
+      for (int64_t position = begin; position < end; ++position) {
+        const int64_t start = plan.lines.start(position), length = plan.lines.length;
+        const T* x = buffers.in<T>(0) + start;
+        const double log_sum = log_sum_exp(loops, x, length);
+        const int64_t label = plan.label_at(buffers, position);
+        losses[position] =
+            plan.is_ignored(label)
+                ? 0
+                : weights[position] * (log_sum - static_cast<double>(load(x[label])));
+        if (with_log_prob) write_log_prob(loops, x, length, log_sum, buffers.out<T>(1) + start);
+      }
+    });
+    write_loss(plan, buffers, type, losses, divisor);
+  };
+  return make_kernel(body, workspace,
+                     [](size_t input, size_t output) { return input == 0 && output == 1; });
+}
+
+Prepared prepare_forward(const KernelCall& call) {
+  if (!call.has_input(0)) throw model_error(call, "the scores are missing");
+  WorkspacePlan workspace;
+  const LossPlan plan = plan_loss(call, call.inputs[0].shape, 1, 2, workspace);
+  check_loss_output(call, plan);
+  if (std::string why = loss_type_refusal(call, plan); !why.empty()) return Prepared::no(why);
+  if (std::string why = refusal(plan, call.inputs[0]); !why.empty()) return Prepared::no(why);
+  if (call.has_output(1) && call.outputs[1].dtype != call.inputs[0].dtype)
+    return Prepared::no("log_prob of another type than the scores");
+  const size_t losses = workspace.add_elements<double>(plan.lines.count);
+  return for_small_float(call.inputs[0].dtype, [&]<class T>() {
+    return forward_kernel<T>(call, plan, losses, workspace.size());
+  });
+}
+
+/// dX = (exp(log_prob) − [c = label])·factor over one line.
+template <class T>
+void gradient_line(const Loops& loops, const T* log_prob, int64_t length, int64_t label,
+                   double factor, T* dx) {
+  const double own =
+      (static_cast<double>(std::exp(load(log_prob[label]))) - 1) * factor;  // before dX is written
+  Room room;
+  for_pieces(log_prob, length, [&](const float* x, int64_t at, int64_t count) {
+    float* result = result_block(dx + at, room.data());
+    loops.scaled_exponentials(x, count, static_cast<float>(factor), result);
+    store_block(result, count, dx + at);
+  });
+  dx[label] = store<T>(static_cast<float>(own));
+}
+
+template <class T>
+Prepared gradient_kernel(const KernelCall& call, const LossPlan& plan, size_t workspace) {
+  const auto body = [=, upstream = plan_upstream(call, plan),
+                     threads = call.threads](const KernelBuffers& buffers) {
+    const Loops& loops = *vector_loops();
+    const double divisor = plan.prepare_weights(buffers);
+    parallel_blocks(plan.lines.count, plan.lines.grain(), threads, [&](int64_t begin, int64_t end) {
+      for (int64_t position = begin; position < end; ++position) {
+        const int64_t start = plan.lines.start(position), length = plan.lines.length;
+        T* dx = buffers.out<T>(0) + start;
+        const int64_t label = plan.label_at(buffers, position);
+        if (plan.is_ignored(label)) {
+          std::fill_n(dx, length, store<T>(0));
+        } else {
+          gradient_line(loops, buffers.in<T>(1) + start, length, label,
+                        upstream.at(plan, buffers, divisor, position), dx);
+        }
+      }
+    });
+  };
+  return make_kernel(body, workspace,
+                     [](size_t input, size_t output) { return input == 1 && output == 0; });
+}
+
+Prepared prepare_gradient(const KernelCall& call) {
+  if (!call.has_input(1)) throw model_error(call, "the log-probabilities are missing");
+  WorkspacePlan workspace;
+  const LossPlan plan = plan_loss(call, call.inputs[1].shape, 2, 3, workspace);
+  plan_upstream(call, plan);
+  if (std::string why = loss_type_refusal(call, plan); !why.empty()) return Prepared::no(why);
+  if (std::string why = refusal(plan, call.inputs[1]); !why.empty()) return Prepared::no(why);
+  if (!is_real(call.inputs[0].dtype)) return Prepared::no("dL is no float");
+  if (call.outputs[0].dtype != call.inputs[1].dtype)
+    return Prepared::no("log_prob and dX of different types");
+  return for_small_float(call.inputs[1].dtype, [&]<class T>() {
+    return gradient_kernel<T>(call, plan, workspace.size());
+  });
+}
+
+}  // namespace
+
+std::vector<KernelRow> cross_entropy_rows() {
+  return {
+      {"", "SoftmaxCrossEntropyLoss", "fast.cross_entropy", prepare_forward},
+      {"ai.halfnote", "SoftmaxCrossEntropyLossGrad", "fast.cross_entropy", prepare_gradient},
+  };
+}
+
+}  // namespace halfnote::cpu::fast

@@ -1,0 +1,311 @@
+#include "kernels/cpu/pointwise/tile.h"
+
+#include <array>
+
+#include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/cpu/support.h"
+
+namespace halfnote::cpu::pointwise {
+
+namespace {
+
+using Room = std::array<float, kTile>;
+
+/// `count` elements from element `at` on, in f32.
+void load_elements(const Loops& loops, DType dtype, const std::byte* from, int64_t at,
+                   int64_t count, float* to) {
+  const auto size = static_cast<size_t>(count);
+  switch (dtype) {
+    case DType::kF32:
+      std::copy_n(reinterpret_cast<const float*>(from) + at, size, to);
+      return;
+    case DType::kF16:
+      convert(std::span(reinterpret_cast<const Half*>(from) + at, size), std::span(to, size));
+      return;
+    case DType::kBF16:
+      convert(std::span(reinterpret_cast<const BFloat16*>(from) + at, size), std::span(to, size));
+      return;
+    default:
+      loops.from_bool(reinterpret_cast<const uint8_t*>(from) + at, to, count);
+  }
+}
+
+void store_elements(const Loops& loops, DType dtype, const float* from, std::byte* to, int64_t at,
+                    int64_t count) {
+  const auto size = static_cast<size_t>(count);
+  switch (dtype) {
+    case DType::kF32:
+      std::copy_n(from, size, reinterpret_cast<float*>(to) + at);
+      return;
+    case DType::kF16:
+      convert(std::span(from, size), std::span(reinterpret_cast<Half*>(to) + at, size));
+      return;
+    case DType::kBF16:
+      convert(std::span(from, size), std::span(reinterpret_cast<BFloat16*>(to) + at, size));
+      return;
+    default:
+      loops.to_bool(from, reinterpret_cast<uint8_t*>(to) + at, count);
+  }
+}
+
+/// Rounds to the type of a step's result and back.
+void round_elements(const Loops& loops, DType dtype, float* values, int64_t count) {
+  const auto size = static_cast<size_t>(count);
+  if (dtype == DType::kBF16) return loops.round_bf16(values, values, count);
+  if (dtype == DType::kF16) {
+    std::array<Half, kTile> narrow;
+    convert(std::span<const float>(values, size), std::span<Half>(narrow.data(), size));
+    convert(std::span<const Half>(narrow.data(), size), std::span<float>(values, size));
+  }
+}
+
+}  // namespace
+
+/// Turns the steps into actions: loads before the first use, roundings and stores behind the step,
+/// rooms reused once nobody reads them any more.
+class TileProgram::Compiler {
+ public:
+  Compiler(TileProgram& tile, const PointwiseProgram& program)
+      : tile_(tile), program_(program), loaded_(tile.inputs_.size()), is_loaded_(loaded_.size()) {}
+
+  void run() {
+    find_last_uses();
+    for (size_t s = 0; s < program_.steps.size(); ++s) add_step(static_cast<int>(s));
+    tile_.rooms_ = rooms_;
+  }
+
+ private:
+  static size_t arity(const PointwiseStep& step) {
+    return static_cast<size_t>(pointwise_row(step.op).arity);
+  }
+
+  void find_last_uses() {
+    last_of_input_.assign(tile_.inputs_.size(), -1);
+    last_of_step_.assign(program_.steps.size(), -1);
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      for (size_t i = 0; i < arity(program_.steps[s]); ++i) {
+        const int operand = program_.steps[s].operands[i];
+        (operand >= 0 ? last_of_input_[static_cast<size_t>(operand)]
+                      : last_of_step_[static_cast<size_t>(~operand)]) = static_cast<int>(s);
+      }
+    }
+  }
+
+  Slot new_room() {
+    if (!free_.empty()) {
+      const size_t room = free_.back();
+      free_.pop_back();
+      return {Slot::Space::kRoom, room};
+    }
+    return {Slot::Space::kRoom, rooms_++};
+  }
+  void release(const Slot& slot) {
+    if (slot.space == Slot::Space::kRoom) free_.push_back(slot.index);
+  }
+
+  Slot slot_of(int operand) {
+    if (operand < 0) return results_[static_cast<size_t>(~operand)];
+    const auto index = static_cast<size_t>(operand);
+    if (!is_loaded_[index]) {
+      const Input& input = tile_.inputs_[index];
+      is_loaded_[index] = true;
+      if (input.whole && input.dtype == DType::kF32) {
+        loaded_[index] = {Slot::Space::kInput, index};
+      } else {
+        // The room of a single element is nobody else's: it must last for all tiles.
+        loaded_[index] = input.single ? Slot{Slot::Space::kRoom, rooms_++} : new_room();
+        Action load{input.whole ? Kind::kConvert : Kind::kLoad};
+        load.to = loaded_[index];
+        load.operand = index;
+        load.dtype = input.dtype;
+        add(load);
+        tile_.last_read_[index] = tile_.actions_.size() - 1;
+      }
+    }
+    return loaded_[index];
+  }
+
+  void add(const Action& action) { tile_.actions_.push_back(action); }
+
+  void add_step(int number) {
+    const PointwiseStep& step = program_.steps[static_cast<size_t>(number)];
+    Action action{Kind::kStep};
+    action.loop = tile_.loops_.of[index_of(step.op)];
+    std::copy(step.parameters.begin(), step.parameters.end(), action.parameters);
+    for (size_t i = 0; i < arity(step); ++i) action.from[i] = slot_of(step.operands[i]);
+    for (size_t i = 0; i < arity(step); ++i) finish_operand(step, i, number);
+    const auto output = std::ranges::find(program_.outputs, number);
+    const bool is_output = output != program_.outputs.end();
+    const auto index = static_cast<size_t>(output - program_.outputs.begin());
+    const bool direct = is_output && step.dtype == DType::kF32;
+    action.to = direct ? Slot{Slot::Space::kOutput, index} : new_room();
+    const size_t position = tile_.actions_.size();
+    for (size_t i = 0; i < arity(step); ++i) {
+      if (step.operands[i] >= 0 && action.from[i].space == Slot::Space::kInput)
+        tile_.last_read_[action.from[i].index] = position;
+    }
+    add(action);
+    results_.push_back(action.to);
+    const bool read_again = last_of_step_[static_cast<size_t>(number)] >= 0;
+    const bool one_store = is_output && !read_again;  // which rounds
+    if (is_16bit_float(step.dtype) && !one_store) {
+      Action round{Kind::kRound};
+      round.to = action.to;
+      round.dtype = step.dtype;
+      add(round);
+    }
+    if (is_output) add_stores(number, action.to, step.dtype);
+    if (!read_again) release(action.to);
+  }
+
+  /// One value may be several outputs.
+  void add_stores(int number, const Slot& from, DType dtype) {
+    for (size_t k = 0; k < program_.outputs.size(); ++k) {
+      if (program_.outputs[k] != number) continue;
+      tile_.first_written_[k] = tile_.actions_.size() - 1;
+      if (from.space == Slot::Space::kOutput && from.index == k) continue;
+      Action store{Kind::kStore};
+      store.from[0] = from;
+      store.operand = k;
+      store.dtype = dtype;
+      add(store);
+      tile_.first_written_[k] = tile_.actions_.size() - 1;
+    }
+  }
+
+  /// Gives back the room of an operand that is read for the last time, once.
+  void finish_operand(const PointwiseStep& step, size_t i, int number) {
+    const int operand = step.operands[i];
+    for (size_t k = 0; k < i; ++k) {
+      if (step.operands[k] == operand) return;
+    }
+    const bool is_input = operand >= 0;
+    const auto index = static_cast<size_t>(is_input ? operand : ~operand);
+    if (is_input && tile_.inputs_[index].single) return;  // for the tiles to come
+    if ((is_input ? last_of_input_ : last_of_step_)[index] != number) return;
+    release(is_input ? loaded_[index] : results_[index]);
+  }
+
+  TileProgram& tile_;
+  const PointwiseProgram& program_;
+  std::vector<Slot> loaded_, results_;
+  std::vector<bool> is_loaded_;
+  std::vector<int> last_of_input_, last_of_step_;
+  std::vector<size_t> free_;
+  size_t rooms_ = 0;
+};
+
+std::string TileProgram::refusal(const KernelCall& call) {
+  if (call.inputs.empty() || call.outputs.empty()) return "an operand is missing";
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    if (!call.has_input(i)) return "an operand is missing";
+    if (!is_pointwise_type(call.inputs[i].dtype))
+      return "elements of type " + std::string(short_name(call.inputs[i].dtype));
+  }
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    if (!call.has_output(i)) return "an operand is missing";
+    if (!is_pointwise_type(call.outputs[i].dtype))
+      return "elements of type " + std::string(short_name(call.outputs[i].dtype));
+    if (call.outputs[i].shape != call.outputs[0].shape) return "outputs of different shapes";
+  }
+  return {};
+}
+
+TileProgram::TileProgram(const PointwiseProgram& program, const KernelCall& call,
+                         const Loops& loops)
+    : loops_(loops),
+      last_read_(call.inputs.size(), 0),
+      first_written_(call.outputs.size(), 0),
+      count_(call.outputs[0].size()) {
+  for (const Operand& operand : call.inputs) {
+    Input input{operand.dtype, false, false,
+                plan_broadcast({operand.shape}, call.outputs[0].shape)};
+    input.whole = operand.size() == count_;
+    input.single = operand.size() == 1 && !input.whole;
+    inputs_.push_back(std::move(input));
+  }
+  for (const Operand& operand : call.outputs) outputs_.push_back(operand.dtype);
+  Compiler(*this, program).run();
+}
+
+bool TileProgram::can_share(size_t input, size_t output) const {
+  return inputs_[input].whole && size_of(inputs_[input].dtype) == size_of(outputs_[output]) &&
+         last_read_[input] <= first_written_[output];
+}
+
+/// One tile under way: where its slots are.
+struct TileProgram::Tile {
+  const Loops& loops;
+  const KernelBuffers& buffers;
+  Room* rooms;
+  const float** places;  // where the elements of a room are: in it, or in an input
+  int64_t at, count;
+
+  const float* read(const Slot& slot) const {
+    switch (slot.space) {
+      case Slot::Space::kInput:
+        return buffers.in<float>(slot.index) + at;
+      case Slot::Space::kOutput:
+        return buffers.out<float>(slot.index) + at;
+      case Slot::Space::kRoom:
+        break;
+    }
+    return places[slot.index];
+  }
+  float* write(const Slot& slot) const {
+    if (slot.space == Slot::Space::kOutput) return buffers.out<float>(slot.index) + at;
+    places[slot.index] = rooms[slot.index].data();
+    return rooms[slot.index].data();
+  }
+  void load(const Input& input, size_t index, const Slot& slot) const {
+    const std::byte* from = buffers.inputs[index];
+    float* to = write(slot);
+    walk_runs<1>(input.runs, at, at + count,
+                 [&](int64_t position, const auto& offsets, int64_t length) {
+                   float* start = to + (position - at);
+                   if (length == count && input.dtype == DType::kF32 && input.runs.step(0) != 0) {
+                     places[slot.index] = reinterpret_cast<const float*>(from) + offsets[0];
+                     return;
+                   }
+                   if (input.runs.step(0) != 0)
+                     return load_elements(loops, input.dtype, from, offsets[0], length, start);
+                   load_elements(loops, input.dtype, from, offsets[0], 1, start);
+                   loops.fill(*start, start, length);
+                 });
+  }
+};
+
+void TileProgram::run(const KernelBuffers& buffers, int64_t begin, int64_t end) const {
+  alignas(64) Room rooms[kMaxRooms];
+  const float* places[kMaxRooms] = {};
+  for (int64_t at = begin; at < end; at += kTile) {
+    const Tile tile{loops_, buffers, rooms, places, at, std::min(kTile, end - at)};
+    for (const Action& action : actions_) {
+      switch (action.kind) {
+        case Kind::kLoad:
+          if (inputs_[action.operand].single && at != begin) break;  // it lies there already
+          tile.load(inputs_[action.operand], action.operand, action.to);
+          break;
+        case Kind::kConvert:
+          load_elements(loops_, action.dtype, buffers.inputs[action.operand], at, tile.count,
+                        tile.write(action.to));
+          break;
+        case Kind::kStep: {
+          const float* const in[] = {tile.read(action.from[0]), tile.read(action.from[1]),
+                                     tile.read(action.from[2])};
+          action.loop(in, tile.write(action.to), tile.count, action.parameters);
+          break;
+        }
+        case Kind::kRound:
+          round_elements(loops_, action.dtype, tile.write(action.to), tile.count);
+          break;
+        case Kind::kStore:
+          store_elements(loops_, action.dtype, tile.read(action.from[0]),
+                         buffers.outputs[action.operand], at, tile.count);
+          break;
+      }
+    }
+  }
+}
+
+}  // namespace halfnote::cpu::pointwise

@@ -1,0 +1,131 @@
+// Adam, AllFinite, GlobalNorm and the cross-entropy in vectors, against their references.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/kernels/exact.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr std::string_view kOwn = "ai.halfnote";
+const RunOptions kFast{.kernel = "fast"};
+
+TEST(FastOptimizer, AdamIsTheReferenceBitForBit) {
+  for (const std::string_view op : {"Adam", "AdamW"}) {
+    for (const int64_t mode : {0, 1}) {
+      for (const bool commit : {true, false}) {
+        for (const Shape& shape : {Shape{1}, Shape{37}, Shape{129, 257}}) {
+          SCOPED_TRACE(std::string(op) + " " + to_string(shape));
+          Attributes attributes{{"weight_decay", 0.1f}, {"beta1", 0.8f}};
+          if (op == "AdamW") attributes.set("adam_mode", mode);
+          const std::vector<Tensor> inputs{
+              random_tensor(DType::kF32, shape, -1, 1, 1),
+              random_tensor(DType::kF32, shape, -1, 1, 2),
+              random_tensor(DType::kF32, shape, -1, 1, 3),
+              random_tensor(DType::kF32, shape, 0, 1, 4),
+              Tensor::of<float>({}, {0.01f}),
+              Tensor::of<int64_t>({}, {3}),
+              Tensor::of<float>({}, {commit ? 1.0f : 0.0f}).cast_to(DType::kBool)};
+          const OutputSpec state{DType::kF32, shape};
+          const auto got = run_kernel(kOwn, op, inputs, attributes, {state, state, state}, kFast);
+          const auto wanted = run_kernel(kOwn, op, inputs, attributes, {state, state, state});
+          for (size_t i = 0; i < wanted.size(); ++i) EXPECT_TRUE(identical(got[i], wanted[i])) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(FastOptimizer, FindsWhatIsNotFiniteWhereverItStands) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int64_t at : {-1, 0, 5, 63, 64, 16384, 20000}) {
+      for (const double special : {std::numeric_limits<double>::infinity(),
+                                   -std::numeric_limits<double>::infinity(), std::nan("")}) {
+        Tensor x = random_tensor(DType::kF64, {20001}, -6e4, 6e4, 1);
+        if (at >= 0) x.mutable_data<double>()[static_cast<size_t>(at)] = special;
+        const Tensor finite =
+            run_one(kOwn, "AllFinite", {random_tensor(type, {3}, 0, 1), x.cast_to(type)}, {},
+                    {DType::kBool, {}}, kFast);
+        EXPECT_EQ(finite.data<bool>()[0], at < 0) << short_name(type) << " " << at;
+      }
+    }
+  }
+}
+
+TEST(FastOptimizer, GlobalNormIsTheReferenceBitForBit) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::vector<Tensor> x{random_tensor(type, {7}, -1, 1, 1),
+                                random_tensor(type, {129, 255}, -9, 9, 2),
+                                random_tensor(type, {0}, 0, 1, 3)};
+    EXPECT_TRUE(identical(run_one(kOwn, "GlobalNorm", x, {}, {DType::kF32, {}}, kFast),
+                          run_one(kOwn, "GlobalNorm", x, {}, {DType::kF32, {}})));
+  }
+}
+
+struct LossCase {
+  Shape scores;
+  std::string reduction = "mean";
+  bool ignore = false, weights = false;
+};
+const LossCase kLosses[] = {{{1, 1}},
+                            {{5, 7}},
+                            {{6, 65}, "sum", true},
+                            {{33, 130}, "none", false, true},
+                            {{9, 4099}, "mean", true, true}};
+
+TEST(FastCrossEntropy, AgreesWithTheReference) {
+  for (const LossCase& c : kLosses) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+      SCOPED_TRACE(to_string(c.scores) + " " + std::string(short_name(type)));
+      const int64_t rows = c.scores[0], classes = c.scores[1];
+      const Tensor x = random_tensor(type, c.scores, -9, 9, 1);
+      const Tensor labels = random_tensor(DType::kI64, {rows}, 0, static_cast<double>(classes), 2);
+      const Tensor weights = c.weights ? random_tensor(type, {classes}, 0.5, 2, 3) : Tensor();
+      Attributes attributes{{"reduction", c.reduction}};
+      if (c.ignore) attributes.set("ignore_index", labels.data<int64_t>()[1]);
+      const Shape loss = c.reduction == "none" ? Shape{rows} : Shape{};
+      const std::vector<OutputSpec> outputs{{type, loss}, {type, c.scores}};
+      const auto got = run_kernel("", "SoftmaxCrossEntropyLoss", {x, labels, weights}, attributes,
+                                  outputs, kFast);
+      const auto wanted =
+          run_kernel("", "SoftmaxCrossEntropyLoss", {x, labels, weights}, attributes, outputs);
+      // exp within an ulp, 64 partial sums of f32 over at most 2048 elements; one rounding each to
+      // the type of the result. Log-probabilities are up to 27.
+      const double bound = 64 * 0x1p-24 + 2 * unit_roundoff(type);
+      for (size_t i = 0; i < wanted.size(); ++i)
+        expect_close(got[i], wanted[i], bound, 27 * 64 * 0x1p-24);
+      const Tensor dl = random_tensor(DType::kF32, loss, 0.5, 2, 4);
+      const OutputSpec dx{type, c.scores};
+      expect_close(run_one(kOwn, "SoftmaxCrossEntropyLossGrad", {dl, wanted[1], labels, weights},
+                           attributes, dx, kFast),
+                   run_one(kOwn, "SoftmaxCrossEntropyLossGrad", {dl, wanted[1], labels, weights},
+                           attributes, dx),
+                   bound, 16 * 0x1p-24);
+    }
+  }
+}
+
+TEST(FastCrossEntropy, TakesInfinitiesAndNanAsTheReference) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const Tensor x =
+      Tensor::of<float>({3, 4}, {-inf, 1, 2, -inf, 0, inf, 1, 2, 1, std::nanf(""), 2, 3});
+  const Tensor labels = Tensor::of<int64_t>({3}, {1, 0, 2});
+  const std::vector<OutputSpec> outputs{{DType::kF32, {3}}, {DType::kF32, {3, 4}}};
+  const Attributes attributes{{"reduction", "none"}};
+  const auto got =
+      run_kernel("", "SoftmaxCrossEntropyLoss", {x, labels}, attributes, outputs, kFast);
+  const auto wanted = run_kernel("", "SoftmaxCrossEntropyLoss", {x, labels}, attributes, outputs);
+  for (size_t i = 0; i < 2; ++i) expect_close(got[i], wanted[i], 4 * 0x1p-24, 0);
+}
+
+TEST(FastCrossEntropy, SaysWhatItDoesNotTake) {
+  const Tensor x(DType::kF32, {2, 3, 4}), labels(DType::kI64, {2, 4});
+  EXPECT_NE(refusals("", "SoftmaxCrossEntropyLoss", {x, labels}, {}, {{DType::kF32, {}}}, kFast)
+                .find("innermost"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace halfnote::test
