@@ -58,7 +58,7 @@ void StateStore::set(const StateEntry& entry, const Tensor& tensor) {
         .expected(std::string(short_name(entry.dtype)) + to_string(entry.shape),
                   std::string(short_name(tensor.dtype())) + to_string(tensor.shape()));
   }
-  if (entry.bytes > 0) std::memcpy(data(entry), tensor.bytes(), entry.bytes);
+  if (entry.bytes > 0) std::memmove(data(entry), tensor.bytes(), entry.bytes);
 }
 
 }  // namespace halfnote

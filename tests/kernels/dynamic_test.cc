@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "harness.h"
 
 namespace halfnote {
 namespace {

@@ -150,7 +150,7 @@ TEST(ElementwiseBody, Pointwise) {
         "t0:" + type + " = Add(x0, x1); t1:" + type + " = LeakyRelu[0.25, 0](t0); t2:" + type +
         " = Mul(t1, t0); t3:f32 = Cast(t2); t4:bool = Less(t0, x2); t5:" + type +
         " = Where(t4, x0, t1); t6:" + type + " = ReluGrad(t5, t0); out t3, t4, t6";
-    for (const Shape& shape : kShapes) {
+    for (const Shape& shape : kElementwiseShapes) {
       const Tensor x = random_tensor(dtype, shape, 1, -2, 2), limit = random_tensor(dtype, {}, 3);
       const Tensor bias = random_tensor(dtype, {shape.empty() ? 1 : shape.back()}, 2);
       expect_body_identical({type + to_string(shape),
