@@ -15,7 +15,7 @@ std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the loss and 
 std::vector<KernelRow> optimizer_rows();      // optimizer.cc: Adam, AdamW, AllFinite, GlobalNorm
 std::vector<KernelRow> wide_matmul_rows();    // wide_matmul.cc: small MatMul and Gemm of f32
 std::vector<KernelRow> wide_conv_rows();      // wide_conv.cc: small convolutions of f32
-std::vector<KernelRow> reduce_sum_rows();   // reduce_sum.cc: ReduceSum
+std::vector<KernelRow> reduce_sum_rows();     // reduce_sum.cc: ReduceSum
 
 /// for_float_type() without f64, which has only reference kernels.
 template <class Body>
