@@ -22,7 +22,7 @@ namespace halfnote {
 namespace {
 
 constexpr size_t kMostNames = 4;
-constexpr const char* kWayOut =
+constexpr const char* kExporterWayOut =
     "export with optimize=False (PyTorch, dynamo=True), or with do_constant_folding=False and "
     "training=TrainingMode.TRAINING (dynamo=False)";
 
@@ -124,7 +124,8 @@ void warn(PassContext& context, const std::string& source, const std::vector<std
           const std::string& text) {
   if (names.empty()) return;
   context.warn(source, "trained, but no parameter of the model: " + listed(names) + " (" +
-                           std::to_string(names.size()) + " in all): " + text + "; " + kWayOut);
+                           std::to_string(names.size()) + " in all): " + text + "; " +
+                           kExporterWayOut);
 }
 
 }  // namespace
