@@ -98,4 +98,22 @@ std::string count_text(int64_t number) {
   return text;
 }
 
+void refuse_same_file(std::span<const NamedFile> files, size_t first_written, const char* hint) {
+  namespace fs = std::filesystem;
+  for (size_t i = first_written; i < files.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      const fs::path &written = files[i].path, &other = files[k].path;
+      if (written.empty() || other.empty()) continue;
+      std::error_code error;
+      if (!fs::equivalent(written, other, error) &&
+          fs::absolute(written, error).lexically_normal() !=
+              fs::absolute(other, error).lexically_normal())
+        continue;
+      throw Error(ErrorCode::kUsage, files[k].name + " and " + files[i].name + " are the same file")
+          .at({written.string(), {}, {}})
+          .hint(hint);
+    }
+  }
+}
+
 }  // namespace halfnote::cli

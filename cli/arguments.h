@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,6 +26,15 @@ std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts)
 /// `500` or `500steps`; `1e` or `2epochs`; `0`: only at the end. Throws Error(kUsage) naming the
 /// flag.
 Every parse_every(std::string_view flag, std::string_view text);
+
+/// A file that a verb reads or writes, with its name in messages; an empty path stands for none.
+struct NamedFile {
+  std::string name;
+  std::filesystem::path path;
+};
+/// Throws Error(kUsage) if one of the files from `first_written` on is another of the list, under
+/// whatever name: nothing that is read, and no other output, is written over. `hint`: what to do.
+void refuse_same_file(std::span<const NamedFile> files, size_t first_written, const char* hint);
 
 /// For options that count something: `at least 1`, in place of CLI11's range of a double.
 CLI::Validator at_least_one();

@@ -168,31 +168,20 @@ fs::path beside(fs::path step, const char* extension) {
 }
 
 /// An output must not take the place of an input or of another output.
-void refuse_same_file(const CompileArguments& a) {
+void refuse_same_file(const CompileArguments& a, std::span<const std::string> data_files) {
   const fs::path output = a.plan ? fs::path() : output_of(a);
   const fs::path step = a.emit == "step" ? output : fs::path();
-  const std::pair<const char*, fs::path> files[] = {{"the model", a.model},
-                                                    {"--policy", a.policy},
-                                                    {"--report", a.report},
-                                                    {"the output", output},
-                                                    {"the update", beside(step, kUpdate)},
-                                                    {"the states", beside(step, kStates)}};
-  constexpr size_t kFirstWritten = 2;
-  for (size_t i = kFirstWritten; i < std::size(files); ++i) {
-    for (size_t k = 0; k < i; ++k) {
-      const auto& [written, path] = files[i];
-      if (path.empty() || files[k].second.empty()) continue;
-      std::error_code error;
-      if (!fs::equivalent(path, files[k].second, error) &&
-          fs::absolute(path, error).lexically_normal() !=
-              fs::absolute(files[k].second, error).lexically_normal())
-        continue;
-      throw Error(ErrorCode::kUsage,
-                  fmt::format("{} and {} are the same file", files[k].first, written))
-          .at({path.string(), {}, {}})
-          .hint("name another one (-o)");
-    }
-  }
+  fs::path data = output;
+  if (!data.empty()) data += ".data";
+  std::vector<NamedFile> files = {{"the model", a.model}, {"--policy", a.policy}};
+  for (const std::string& data : data_files) files.push_back({"the model's external data", data});
+  const size_t first_written = files.size();
+  files.push_back({"--report", a.report});
+  files.push_back({"the output", output});
+  files.push_back({"the output's external data", data});
+  files.push_back({"the update", beside(step, kUpdate)});
+  files.push_back({"the states", beside(step, kStates)});
+  refuse_same_file(files, first_written, "name another one (-o)");
 }
 
 /// A place that cannot be written is told before the long work.
@@ -283,7 +272,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   }
   if (a.emulate && a.emit != "step")
     throw Error(ErrorCode::kUsage, "--emulate-16bit goes with --emit step");
-  refuse_same_file(a);
+  refuse_same_file(a, {});
   start_clock(a.timeout);
   if (!a.policy.empty() && !a.deepspeed.empty()) {
     throw Error(ErrorCode::kUsage, "--policy and --deepspeed are two settings of the same")
@@ -293,6 +282,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   refuse_idle_flags(verb, options);
   check_outputs(a, options.train.accumulation > 1);
   const CompileResult result = compile_file(a.model, options, a.import.folders());
+  refuse_same_file(a, result.model.data_files);
   for (const Remark& remark : result.remarks) {
     const bool warning = remark.level == Remark::Level::kWarning;
     if (a.quiet || (!warning && !a.verbose)) continue;

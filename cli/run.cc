@@ -114,7 +114,14 @@ int run(const RunArguments& arguments) {
   const BoundInputs bound = bind_inputs(model, arguments);
   check_kernels(arguments.kernels);
   check_output(arguments.export_file, "the trained model");
-  if (arguments.profile != kDefaultProfile) check_output(arguments.profile, "the profile");
+  const bool own_profile = arguments.profile != kDefaultProfile;
+  if (own_profile) check_output(arguments.profile, "the profile");
+  refuse_same_file(std::vector<NamedFile>{{"the artifact", arguments.artifact},
+                                          {"--data", arguments.data},
+                                          {"--eval-data", arguments.eval_data},
+                                          {"--export", arguments.export_file},
+                                          {"--profile", own_profile ? arguments.profile : ""}},
+                   3, "name another file");
   TrainerOptions options = trainer_options(arguments, bound.batch);
   const RunData data = load_run_data(arguments, bound.inputs);
   Profiler profiler;
@@ -173,8 +180,8 @@ void add_length_flags(CLI::App* verb, RunArguments& a) {
 
 void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_option("--device", a.device, "cpu or cuda, never another than that (default: cpu)");
-  verb->add_option("--threads", a.threads, "CPU threads (default: all cores)")
-      ->check(CLI::NonNegativeNumber);
+  verb->add_option("--threads", a.threads, "CPU threads, at most 1024 (default: all cores)")
+      ->check(CLI::Range(0, kMaxThreads));
   verb->add_option("--kernels", a.kernels, "only kernels whose name starts so, as in reference");
   verb->add_option("--run-dir", a.run_dir, "run folder (default: runs/NAME-N)");
   verb->add_flag("--resume", a.resume, "go on from the newest intact checkpoint of the run folder");

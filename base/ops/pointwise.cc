@@ -19,7 +19,7 @@ constexpr std::array<PointwiseParameter, 2> kAlpha = {{{"alpha", 1.0f, {}}}};
 constexpr std::array<PointwiseParameter, 2> kLeak = {{{"alpha", 0.01f, {}}}};
 constexpr std::array<PointwiseParameter, 2> kHard = {{{"alpha", 0.2f, {}}, {"beta", 0.5f, {}}}};
 
-constexpr PointwiseRow kRows[] = {
+constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kAdd, "", "Add", 2},
     {Op::kSub, "", "Sub", 2},
     {Op::kMul, "", "Mul", 2},
@@ -80,8 +80,8 @@ constexpr PointwiseRow kRows[] = {
     {Op::kTanhGrad, kOwn, "TanhGrad", 2},
     {Op::kThresholdedReluGrad, kOwn, "ThresholdedReluGrad", 2, Types::kFloats, kAlpha},
 };
-static_assert(std::ranges::all_of(kRows, [](const PointwiseRow& row) {
-  return &row == kRows + static_cast<size_t>(row.code);
+static_assert(std::ranges::all_of(kPointwiseRows, [](const PointwiseRow& row) {
+  return &row == kPointwiseRows + static_cast<size_t>(row.code);
 }));
 
 bool is_float_type(DType dtype) { return dtype == DType::kF32 || is_16bit_float(dtype); }
@@ -169,8 +169,8 @@ class Reader {
     step.dtype = read_type();
     require(" = ");
     const std::string_view name = word();
-    const auto* row = std::ranges::find(kRows, name, &PointwiseRow::op);
-    if (row == std::end(kRows)) fail("no such op");
+    const auto* row = std::ranges::find(kPointwiseRows, name, &PointwiseRow::op);
+    if (row == std::end(kPointwiseRows)) fail("no such op");
     step.op = row->code;
     if (take("[")) {
       step.parameters[0] = number<float>();
@@ -198,12 +198,13 @@ class Reader {
 
 }  // namespace
 
-std::span<const PointwiseRow> pointwise_rows() { return kRows; }
+std::span<const PointwiseRow> pointwise_rows() { return kPointwiseRows; }
 
 const PointwiseRow* find_pointwise(std::string_view domain, std::string_view op) {
   static const auto* const kIndex = [] {
     auto* index = new std::map<std::pair<std::string_view, std::string_view>, const PointwiseRow*>;
-    for (const PointwiseRow& row : kRows) index->emplace(std::pair(row.domain, row.op), &row);
+    for (const PointwiseRow& row : kPointwiseRows)
+      index->emplace(std::pair(row.domain, row.op), &row);
     return index;
   }();
   const auto found = kIndex->find({domain, op});

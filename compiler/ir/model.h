@@ -47,7 +47,8 @@ struct Model {
   int64_t ir_version = kIrVersion;
   std::string producer_name, producer_version, domain, doc;
   int64_t model_version = 0;
-  std::string source;  // the file it came from, for messages
+  std::string source;                   // the file it came from, for messages
+  std::vector<std::string> data_files;  // external data that it was read from
 
   bool is_training() const { return !training.empty(); }
 };

@@ -75,6 +75,7 @@ Model import_model(const fs::path& path, const ImportOptions& options) {
     } else {
       proto::ExternalData external(path, options.allowed_folders, options.warn);
       model = read(file.share(), file.bytes().size(), &external, options);
+      model.data_files = external.files();
     }
   } catch (Error& error) {
     throw error.within({.file = path.string()});

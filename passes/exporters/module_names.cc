@@ -26,7 +26,7 @@ namespace halfnote {
 
 namespace {
 
-constexpr int kMaxSteps = 4;  // movement between a parameter and its reader
+constexpr int kMaxNameSteps = 4;  // movement between a parameter and its reader
 
 /// The words of a Python list of strings.
 std::vector<std::string> words_of(std::string_view list) {
@@ -133,13 +133,13 @@ class Naming {
   /// The name to show for a parameter; empty where its reader says nothing.
   std::string name_parameter(ValueId id) {
     ValueId at = id;
-    for (int step = 0; step <= kMaxSteps; ++step) {
+    for (int step = 0; step <= kMaxNameSteps; ++step) {
       const auto uses = graph_.uses(at);
       const auto use =
           std::find_if(uses.begin(), uses.end(), [](const Use& u) { return u.by_node(); });
       if (use == uses.end()) return "";
       const Node& reader = graph_.node(use->node());
-      if (only_moves(reader.op) && use->slot == 0 && step < kMaxSteps) {
+      if (only_moves(reader.op) && use->slot == 0 && step < kMaxNameSteps) {
         at = graph_.output(use->node());
         continue;
       }

@@ -26,7 +26,7 @@ namespace {
 constexpr std::string_view kReason = "repaired: promoted to a type that fits";
 
 /// Operands that one type variable of the schema binds to one type.
-struct Group {
+struct TypeGroup {
   const SchemaParameter* parameter = nullptr;
   std::vector<size_t> slots;
   std::set<DType> dtypes;
@@ -134,15 +134,15 @@ class Repair {
     return version != nullptr ? version : found->second->in(kOpsetVersion);
   }
 
-  std::map<std::string, Group> groups_of(NodeId id, const SchemaVersion& schema) const {
-    std::map<std::string, Group> groups;
+  std::map<std::string, TypeGroup> groups_of(NodeId id, const SchemaVersion& schema) const {
+    std::map<std::string, TypeGroup> groups;
     for (size_t i = 0; i < graph_.inputs(id).size() && !schema.inputs.empty(); ++i) {
       const SchemaParameter& parameter = schema.inputs[std::min(i, schema.inputs.size() - 1)];
       const ValueId input = graph_.input(id, i);
       const bool free = parameter.option == ParameterOption::kVariadic && !parameter.homogeneous;
       if (free || !input.valid() || !graph_.value(input).type.is_tensor()) continue;
       if (graph_.value(input).type.dtype == DType::kUndefined) continue;
-      Group& group = groups[parameter.type_variable];
+      TypeGroup& group = groups[parameter.type_variable];
       if (group.parameter == nullptr) group.parameter = &parameter;
       group.slots.push_back(i);
       group.dtypes.insert(graph_.value(input).type.dtype);
@@ -185,7 +185,7 @@ class Repair {
     return result;
   }
 
-  void note(NodeId id, const Group& group) {
+  void note(NodeId id, const TypeGroup& group) {
     const std::string types = listed(group.dtypes);
     const std::string why = group.dtypes.size() == 1 ? types + ", which " + graph_.node(id).op +
                                                            " does not take in "
@@ -196,7 +196,7 @@ class Repair {
                   "the export gives it " + why + ": computed in f32, as PyTorch promotes them");
   }
 
-  [[noreturn]] void refuse(NodeId id, const Group& group) const {
+  [[noreturn]] void refuse(NodeId id, const TypeGroup& group) const {
     throw Error(ErrorCode::kUnsupported, kRefusal)
         .at({{}, graph_.label(id), graph_.node(id).op})
         .expected("one type for \"" + group.parameter->name + "\" and its like",

@@ -41,6 +41,23 @@ void check_numbers(const Optimizer& o) {
           o.epsilon.value_or(0));
   require(within(o.weight_decay, inf), "weight_decay", "a number of 0 or more", o.weight_decay);
   require(within(o.clip_norm, inf), "clip_norm", "a number of 0 or more", o.clip_norm);
+  for (const ParameterGroup& group : o.groups) {
+    const float decay = group.weight_decay.value_or(0), factor = group.lr_factor.value_or(0);
+    require(within(decay, inf), "weight_decay of a group", "a number of 0 or more", decay);
+    require(within(factor, inf), "lr_factor of a group", "a number of 0 or more", factor);
+  }
+  const Schedule& s = o.schedule;
+  require(within(s.final_factor, inf), "final factor of the schedule", "a number of 0 or more",
+          s.final_factor);
+  require(within(s.warmup_factor, inf), "factor of the warm-up", "a number of 0 or more",
+          s.warmup_factor);
+  require(within(s.gamma, inf), "gamma of the schedule", "a number of 0 or more", s.gamma);
+  for (const auto& [name, steps] :
+       {std::pair("steps of the warm-up", s.warmup), std::pair("delay of the warm-up", s.delay),
+        std::pair("start of the decay", s.decay_start),
+        std::pair("steps of the schedule", s.total)}) {
+    require(steps >= 0, name, "0 or more", static_cast<float>(steps));
+  }
 }
 
 class OptimizerBuilder {
@@ -275,6 +292,10 @@ bool append_optimizer(Model& model, PassContext& context) {
   if (step == nullptr || context.options.train.optimizer.kind == "none") return false;
   if (find_state(step->graph, kAppliedStep)) return false;  // done before
   check_numbers(context.options.train.optimizer);
+  if (const int64_t samples = context.options.train.micro_batch; samples < 0) {
+    throw Error(ErrorCode::kUsage, "micro_batch is out of range")
+        .expected("0 or more samples", std::to_string(samples));
+  }
   OptimizerBuilder(step->graph, ParameterNames(model), context).run();
   return true;
 }

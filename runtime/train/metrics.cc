@@ -108,9 +108,11 @@ MetricsWriter::~MetricsWriter() {
 MetricsWriter MetricsWriter::create(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error) && std::filesystem::file_size(path, error) > 0) {
+    const bool saved = std::filesystem::exists(path.parent_path() / "LATEST", error);
     throw Error(ErrorCode::kUsage, "the run folder has the metrics of another run")
         .at({path.string(), {}, {}})
-        .hint("go on with it by --resume, or choose another run folder");
+        .hint(saved ? "go on with it by --resume, or choose another run folder"
+                    : "that run ended before it saved: remove the folder, or choose another one");
   }
   return resume(path, 0);
 }

@@ -189,6 +189,10 @@ Session::Session(Model model, const SessionOptions& options)
         .hint("run halfnote compile first");
   }
   require_whole(model_);
+  if (options_.threads > kMaxThreads) {
+    throw Error(ErrorCode::kUsage, "too many threads")
+        .expected("at most " + std::to_string(kMaxThreads), std::to_string(options_.threads));
+  }
   if (options_.threads <= 0) options_.threads = omp_get_num_procs();
   state_ = std::make_unique<StateStore>(model_);
 }

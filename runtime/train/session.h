@@ -33,6 +33,9 @@ CompileResult compile_model(Model model, const CompileOptions& options);
 /// that cannot be run.
 Model adopt_training_info(Model model, int64_t seed);
 
+/// More threads than any machine has cores; far more, and the system refuses to make them.
+inline constexpr int kMaxThreads = 1024;
+
 struct SessionOptions {
   int threads = 0;                      // 0: all cores
   std::string kernels;                  // only kernels whose name starts with this (`reference`)

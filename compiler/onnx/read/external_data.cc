@@ -194,6 +194,12 @@ ExternalData::ExternalData(fs::path model, std::vector<fs::path> allowed,
 
 ExternalData::~ExternalData() = default;
 
+std::vector<std::string> ExternalData::files() const {
+  std::vector<std::string> paths;
+  for (const auto& [location, file] : files_) paths.push_back((folder_ / location).string());
+  return paths;
+}
+
 int ExternalData::open_below(const std::string& location) {
   const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) cannot_open(location, errno);

@@ -47,6 +47,9 @@ class ExternalData {
   std::shared_ptr<const std::byte> open(const ExternalEntry& entry, uint64_t size,
                                         TensorSource& source);
 
+  /// The files that were opened.
+  std::vector<std::string> files() const;
+
  private:
   struct File;
   File& file(const ExternalEntry& entry, const ImportLimits& limits);
