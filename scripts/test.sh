@@ -70,7 +70,7 @@ leg_cases() {
   for precision in fp32 bf16 fp16; do
     echo "$precision:"
     "$bin/halfnote-cases" --precision "$precision" \
-      tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn tests/fixtures/exporters || status=1
+      tests/fixtures/models tests/fixtures/exporters || status=1
   done
   return "$status"
 }

@@ -10,7 +10,8 @@
 namespace halfnote {
 
 /// Why the gradient operators of every family have no gradient of their own.
-inline constexpr std::string_view kSecond = "not in this release: second derivatives";
+inline constexpr std::string_view kSecond =
+    "its body stands in for it, but not in bodies of control flow";
 
 std::vector<OperatorRow> elementwise_rows();
 std::vector<OperatorRow> contraction_rows();

@@ -1,7 +1,6 @@
 #include "kernels/cpu/cpu_info.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <cstdlib>
 #include <dnnl.hpp>
@@ -79,9 +78,8 @@ std::string onednn_isa_name() {
 
 std::string cpu_description() {
   const std::string model = model_name();
-  return fmt::format("{}, {} ({} bf16), {} threads", model.empty() ? "CPU" : model,
-                     onednn_isa_name(), cpu_has_native_bf16() ? "native" : "no native",
-                     omp_get_max_threads());
+  return fmt::format("{}, {} ({} bf16)", model.empty() ? "CPU" : model, onednn_isa_name(),
+                     cpu_has_native_bf16() ? "native" : "no native");
 }
 
 }  // namespace halfnote::cpu

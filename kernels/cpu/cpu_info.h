@@ -16,7 +16,7 @@ VectorIsa vector_isa();
 /// f32?
 bool cpu_has_native_bf16();
 
-/// One line for people: `AMD EPYC, avx512_core_bf16 (native bf16), 2 threads`.
+/// One line for people: `AMD EPYC, avx512_core_bf16 (native bf16)`.
 std::string cpu_description();
 
 /// The instruction set that oneDNN uses: `avx2`, `avx512_core_bf16`, …

@@ -8,6 +8,8 @@
 // lowering, calls that a rule leaves alone because a kernel does them better.
 #include "passes/canonical/lower_ops.h"
 
+#include <set>
+
 #include "base/error.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
@@ -17,9 +19,12 @@ namespace {
 
 constexpr int kMaxLoweringDepth = 8;  // a lowering that lowers to itself is a bug
 
+enum class Form { kLowering, kBody };
+
 class Lowering {
  public:
-  Lowering(Graph& graph, const InferNode& infer) : graph_(graph), infer_(infer) {}
+  Lowering(Graph& graph, const InferNode& infer, Form form)
+      : graph_(graph), infer_(infer), form_(form) {}
 
   bool run() {
     for (NodeId node : graph_.all_nodes()) {
@@ -28,7 +33,14 @@ class Lowering {
     return changed_;
   }
 
+  void visit(NodeId node) { visit(node, 0); }
+
  private:
+  bool has_form(const OperatorRow& row) const {
+    if (form_ == Form::kLowering) return row.lower != nullptr;
+    return row.gradient == nullptr && row.body != nullptr;
+  }
+
   std::string name_of(NodeId node) const {
     const std::string& name = graph_.node(node).name;
     if (!name.empty()) return name;
@@ -40,7 +52,7 @@ class Lowering {
 
   void visit(NodeId node, int depth) {
     const OperatorRow* row = find_operator(graph_.node(node));
-    if (row == nullptr || row->lower == nullptr || depth >= kMaxLoweringDepth) return;
+    if (row == nullptr || !has_form(*row) || depth >= kMaxLoweringDepth) return;
     const Place place{{}, graph_.node(node).name, graph_.node(node).op};
     const std::string name = name_of(node);
     const NodeId before = graph_.prev(node);
@@ -77,6 +89,7 @@ class Lowering {
     b.set_role(graph_.node(node).role);
     b.set_origin(name);
     b.set_prefix(name + "/");
+    if (form_ == Form::kBody) return body_of(node, row, b);
     LowerContext rule{b, node, {}, {}};
     for (ValueId input : graph_.inputs(node)) rule.inputs.push_back(b.value(input));
     for (ValueId output : graph_.outputs(node)) {
@@ -85,10 +98,21 @@ class Lowering {
     return row.lower(rule);
   }
 
+  std::vector<Expr> body_of(NodeId node, const OperatorRow& row, Builder& b) const {
+    const Attributes attributes = graph_.node(node).attributes;  // new nodes move the node's own
+    BodyContext call{b, attributes, {}, {}};
+    for (ValueId input : graph_.inputs(node)) call.inputs.push_back(b.value(input));
+    for (ValueId output : graph_.outputs(node)) {
+      call.output_types.push_back(output.valid() ? graph_.value(output).type : ValueType{});
+    }
+    return row.body(call);
+  }
+
   /// Gives names, types and uses of the node's results to `results`.
   void replace(NodeId node, const std::vector<Expr>& results) {
     Builder b(graph_, graph_.before(node), infer_);
     b.set_role(graph_.node(node).role);
+    std::set<ValueId> given;
     for (size_t i = 0; i < graph_.outputs(node).size(); ++i) {
       const ValueId output = graph_.output(node, i);
       if (!output.valid() || !graph_.has_uses(output)) continue;
@@ -96,9 +120,10 @@ class Lowering {
         throw Error(ErrorCode::kUnsupported,
                     "result " + std::to_string(i) + " has no form in simpler ops");
       }
-      // An operand that is passed through keeps its own name.
+      // An operand that is passed through keeps its own name, as what two results share does.
       const bool own = graph_.value(results[i].id).kind == ValueKind::kResult &&
-                       graph_.value(results[i].id).name.starts_with(name_of(node) + "/");
+                       graph_.value(results[i].id).name.starts_with(name_of(node) + "/") &&
+                       given.insert(results[i].id).second;
       const ValueId result = own ? results[i].id : b.op("Identity", {results[i]}).id;
       const std::string name = graph_.value(output).name;
       graph_.rename(output, graph_.unique_name(name + ".lowered"));
@@ -120,12 +145,20 @@ class Lowering {
 
   Graph& graph_;
   const InferNode& infer_;
+  Form form_;
   bool changed_ = false;
 };
 
 }  // namespace
 
-bool lower_graph(Graph& graph, const InferNode& infer) { return Lowering(graph, infer).run(); }
+bool lower_graph(Graph& graph, const InferNode& infer) {
+  return Lowering(graph, infer, Form::kLowering).run();
+}
+
+void write_out_bodies(Graph& graph, const InferNode& infer, std::span<const NodeId> nodes) {
+  Lowering writing(graph, infer, Form::kBody);
+  for (NodeId node : nodes) writing.visit(node);
+}
 
 bool lower_ops(Graph& graph, PassContext& context) { return lower_graph(graph, context.infer); }
 

@@ -8,7 +8,8 @@
 // Exact: our own autodiff. Names are bound to values first of all, as other passes rename; the
 // backward pass is written when types are known and composite ops are lowered. Operands are the
 // values at which the derivative is taken: where they are others than xs and zs name, the nodes
-// between are computed again for them. A Gradient of a Gradient's result is written after it.
+// between are computed again for them. A Gradient of a Gradient's result is written after it, from
+// the bodies of the first one's gradient ops.
 // Leaves alone: everything else.
 #include <algorithm>
 #include <set>
@@ -19,6 +20,7 @@
 #include "compiler/ops/rule_support.h"
 #include "passes/passes.h"
 #include "passes/train/backward.h"
+#include "passes/train/gradient_path.h"
 
 namespace halfnote {
 namespace {
@@ -269,6 +271,13 @@ bool expand_gradients(Graph& graph, PassContext& context) {
   bool changed = false;
   for (NodeId node : graph.nodes()) {
     if (!is_gradient(graph.node(node))) continue;
+    const size_t count = check_form(graph, node);
+    const auto operands = graph.inputs(node);
+    if (operands.size() == 2 * count + 1) {
+      const std::vector<ValueId> named(operands.begin() + static_cast<ptrdiff_t>(count),
+                                       operands.end() - 1);
+      write_out_derivatives(graph, context.infer, named, operands.back());
+    }
     Expansion(graph, node, context.infer).run();
     changed = true;
   }

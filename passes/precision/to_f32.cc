@@ -3,13 +3,15 @@
 //   x1 = Cast <bf16> (x)   y1 = Conv(x1, w1)   y = Cast <f32> (y1)   ──▶   y = Conv(x, w)
 //
 // Widens: every rounding that we put in the graph is gone, but for constants that clean_casts
-// rounded, which keep their rounded values. Leaves alone: casts and 16-bit values that came with
-// the model; bodies of control flow, which the precision passes left in f32.
+// rounded, which keep their rounded values. A 16-bit input of the model that a 16-bit node read as
+// it is gets a cast to f32. Leaves alone: casts and 16-bit values that came with the model; bodies
+// of control flow, which the precision passes left in f32.
 #include "passes/precision/to_f32.h"
 
 #include <map>
 
 #include "base/error.h"
+#include "compiler/ir/builder.h"
 #include "compiler/ir/walk.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/padding/remove_padding.h"
@@ -28,7 +30,7 @@ class Widener {
     remove_padding(graph_);
     for (NodeId id : graph_.nodes()) remove_cast(id);
     for (NodeId id : graph_.nodes()) {
-      widen_constants(id);
+      widen_operands(id);
       retype(id);
     }
     for (NodeId id : graph_.all_nodes()) graph_.node(id).precision = {};
@@ -51,16 +53,14 @@ class Widener {
     return graph_.value(value).kind == ValueKind::kInitializer;
   }
 
-  /// The constants of a node that we had decided to run in 16 bits, unless the model itself gives
-  /// it 16-bit values.
-  void widen_constants(NodeId id) {
+  /// The 16-bit operands of a node that we had decided to run in 16 bits: constants, and what the
+  /// model itself has in 16 bits (clean_casts took its way through f32 out).
+  void widen_operands(NodeId id) {
     if (!is_16bit_float(graph_.node(id).precision.dtype)) return;
     const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
-    for (ValueId input : inputs) {
-      if (low(input) && !is_constant(input)) return;
-    }
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (low(inputs[i])) graph_.set_input(id, i, wide(inputs[i]));
+      if (!low(inputs[i])) continue;
+      graph_.set_input(id, i, is_constant(inputs[i]) ? wide(inputs[i]) : cast_of(inputs[i], id));
     }
     const Attribute* out = graph_.node(id).attributes.find("out_dtype");
     if (out != nullptr)
@@ -73,6 +73,16 @@ class Widener {
       const Value& value = graph_.value(constant);
       found->second = graph_.add_initializer(graph_.unique_name(value.name + ".wide"),
                                              value.tensor.cast_to(DType::kF32));
+    }
+    return found->second;
+  }
+
+  /// The value in f32; the cast stands before the first node that reads it.
+  ValueId cast_of(ValueId value, NodeId reader) {
+    auto [found, is_new] = wide_.try_emplace(value, ValueId{});
+    if (is_new) {
+      Builder b(graph_, graph_.before(reader), infer_node);
+      found->second = b.cast(b.value(value), DType::kF32).id;
     }
     return found->second;
   }

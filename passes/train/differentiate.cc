@@ -5,7 +5,8 @@
 //                              outputs: loss, …, grad/w
 //
 // Exact: only new nodes are added (a forward node may be asked for an optional output, or give way
-// to a form that keeps its statistics). The seed of the loss is the state `loss_scale`, 1 until the
+// to a form that keeps its statistics; a gradient op in the forward model, as of a gradient
+// penalty, gives way to its body). The seed of the loss is the state `loss_scale`, 1 until the
 // loss-scaling pass decides. Each gradient of a trainable initializer becomes the output
 // `grad/NAME`. The gradient of an If or Scan has bodies of its own, in which the forward body is
 // computed again. Leaves alone: nodes on no path from a trainable initializer to the loss, the
@@ -124,6 +125,7 @@ bool differentiate(Model& model, PassContext& context) {
   if (step == nullptr) return false;
   Graph& graph = step->graph;
   if (find_state(graph, kLossScale)) return false;  // done before
+  write_out_derivatives(graph, context.infer, trainable_initializers(graph), loss_of(graph));
   Reverse(graph, context).run(loss_of(graph));
   return true;
 }

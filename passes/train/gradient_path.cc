@@ -4,6 +4,7 @@
 
 #include "compiler/ir/walk.h"
 #include "compiler/ops/operator.h"
+#include "passes/canonical/lower_ops.h"
 
 namespace halfnote {
 namespace {
@@ -74,11 +75,19 @@ std::vector<NodeId> nodes_between(const Graph& graph, std::span<const NodeId> no
   return order;
 }
 
+void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const ValueId> sources,
+                           ValueId end) {
+  const std::vector<NodeId> nodes = graph.nodes();
+  const std::vector<bool> reached = reached_from(graph, nodes, sources);
+  write_out_bodies(graph, infer, nodes_between(graph, nodes, reached, {&end, 1}));
+}
+
 void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes, int64_t opset,
                           UnsupportedOps& missing) {
   for (NodeId id : nodes) {
     const OperatorRow* row = find_operator(graph.node(id));
     if (row == nullptr || row->gradient != nullptr || row->lower != nullptr) continue;
+    if (row->body != nullptr) continue;
     if (may_be_flattened(graph, id) || missing.contains(graph, id)) continue;
     missing.add(graph, id, opset, std::string(row->no_gradient));
   }

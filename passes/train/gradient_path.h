@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "compiler/ir/builder.h"
 #include "compiler/ir/graph.h"
 #include "passes/unsupported.h"
 
@@ -23,8 +24,13 @@ std::vector<bool> reached_from(const Graph& graph, std::span<const NodeId> nodes
 std::vector<NodeId> nodes_between(const Graph& graph, std::span<const NodeId> nodes,
                                   const std::vector<bool>& reached, std::span<const ValueId> ends);
 
+/// Gradient ops of ours between the sources and `end` become their bodies in standard ops, so that
+/// they can be differentiated once more.
+void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const ValueId> sources,
+                           ValueId end);
+
 /// Notes every one of the nodes, if it is not noted yet, whose op is known, has neither a gradient
-/// nor a lowering, and is no control flow and no container, which may be flattened.
+/// nor a lowering nor a body, and is no control flow and no container, which may be flattened.
 void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes, int64_t opset,
                           UnsupportedOps& missing);
 

@@ -1,6 +1,8 @@
 // Gradient rules of the normalizations and of softmax against central differences.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "compiler/ir/model.h"
 #include "tests/ops/body_harness.h"
@@ -81,6 +83,46 @@ TEST(NormalizationGradient, LayerNormalization) {
     test.inputs.pop_back();
     test.wrt = {0, 1};
     expect_gradient(test, Dims::kSymbolic);
+  }
+}
+
+// Mean and InvStdDev of f64 are f32 in ONNX, so the central differences are those of the formulas.
+TEST(NormalizationGradient, LayerNormalizationThroughItsStatistics) {
+  constexpr int64_t kLines = 3, kWidth = 5;
+  constexpr double kEpsilon = 1e-3, kStep = 1e-4;
+  const Tensor x = f64({kLines, kWidth}, 1);
+  const Tensor of_mean = Tensor::of<float>({kLines, 1}, {0.5f, -1.25f, 2.0f});
+  const Tensor of_inv_std = Tensor::of<float>({kLines, 1}, {-0.75f, 1.5f, 0.25f});
+  const auto value = [&](const Tensor& at, int64_t line, bool mean_too, bool inv_std_too) {
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < kWidth; ++i) sum += at.data<double>()[line * kWidth + i] / kWidth;
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const double centred = at.data<double>()[line * kWidth + i] - sum;
+      squares += centred * centred / kWidth;
+    }
+    return (mean_too ? of_mean.data<float>()[line] * sum : 0) +
+           (inv_std_too ? of_inv_std.data<float>()[line] / std::sqrt(squares + kEpsilon) : 0);
+  };
+  const GradientCase test{"statistics",
+                          "LayerNormalization",
+                          {{"epsilon", static_cast<float>(kEpsilon)}},
+                          {x, f64({kWidth}, 2)},
+                          {0},
+                          3};
+  for (const auto& [mean_too, inv_std_too] :
+       {std::pair(true, true), {true, false}, {false, true}}) {
+    const Tensor got = rule_gradients(test, {Tensor{}, mean_too ? of_mean : Tensor{},
+                                             inv_std_too ? of_inv_std : Tensor{}})
+                           .front();
+    for (int64_t i = 0; i < x.size(); ++i) {
+      Tensor up = x.deep_copy(), down = x.deep_copy();
+      up.mutable_data<double>()[i] += kStep;
+      down.mutable_data<double>()[i] -= kStep;
+      const double want = (value(up, i / kWidth, mean_too, inv_std_too) -
+                           value(down, i / kWidth, mean_too, inv_std_too)) /
+                          (2 * kStep);
+      EXPECT_NEAR(got.data<double>()[i], want, 1e-6 * 4) << i;  // of the largest, some 4
+    }
   }
 }
 

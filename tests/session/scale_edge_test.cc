@@ -258,6 +258,45 @@ TEST(ScaleEdges, TheScaleIsNoParameter) {
   EXPECT_FALSE(step.value(step.find(kLossScale)).trainable);
 }
 
+TEST(ScaleEdges, AGradientPenaltyIsScaledOnce) {
+  // d = dy/dx of y = tanh(x·w) is w·(1 − y²); the loss is mean(d²). The scale is in the gradient of
+  // the loss only, never in d.
+  const Model model = parse_model(
+      "<ir_version: 10, opset_import: [\"\" : 23, \"ai.onnx.preview.training\" : 1]>\n"
+      R"(main (float[4,1] x) => (float loss) <float[1,1] w = {0.75}> {
+   h = MatMul (x, w)
+   y = Tanh (h)
+   s = ReduceSum <keepdims: int = 0> (y)
+   d = ai.onnx.preview.training.Gradient <xs: strings = ["x"], zs: strings = ["w"],
+                                          y: string = "s"> (x, w)
+   d2 = Mul (d, d)
+   loss = ReduceMean <keepdims: int = 0> (d2)
+}
+)",
+      "edge.onnxtxt");
+  const Tensor x = uniform({4, 1}, 1);
+  const double w = 0.75;
+  double loss = 0, gradient = 0;
+  for (int64_t i = 0; i < x.size(); ++i) {
+    const double y = std::tanh(x.at_as_double(i) * w), slope = 1 - y * y, d = w * slope;
+    loss += d * d / 4;
+    gradient += 2 * d * (slope - 2 * w * y * slope * x.at_as_double(i)) / 4;
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(short_name(dtype));
+    CompileOptions options = f16_options("sgd");
+    options.policy.dtype = dtype;
+    options.train.loss.clear();
+    options.train.loss_outputs = {"loss"};
+    options.train.optimizer.lr = 1;
+    Session session = reference_session(model, options);
+    // Some ten roundings on the way of each number.
+    const double eps = dtype == DType::kF32 ? 0x1p-24 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
+    EXPECT_NEAR(session.step(std::vector<Tensor>{x}).loss, loss, 10 * eps);
+    EXPECT_NEAR(w - state(session, "w").at_as_double(0), gradient, 10 * eps);
+  }
+}
+
 TEST(ScaleEdges, AScaleThatF16CannotHoldIsF32) {
   Session session = reference_session(mlp_model(), f16_options("sgd", 65536));
   EXPECT_TRUE(session.step(mlp_batch(4, 1)).applied) << "2^16 is above the 65504 of f16";

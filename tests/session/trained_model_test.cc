@@ -135,6 +135,34 @@ g (float[N,4] x) => (float[N,4] y, float[N,4] z)
   EXPECT_EQ(w.at_as_double(3), Tensor::scalar<float>(0.1f).cast_to(DType::kBF16).at_as_double(0));
 }
 
+TEST(ToF32, CastsThe16BitInputsOfTheModel) {
+  const Model model = parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+g (float16[N,4] x) => (float16[N,2] y) <
+   float16[4,2] w = {0.5, -0.25, 0.25, 0.5, 0.125, 0.5, -0.5, 0.25}
+> {
+   t = Transpose <perm = [1, 0]> (x)
+   u = Transpose <perm = [1, 0]> (t)
+   r = Tanh (u)
+   y = MatMul (r, w)
+})",
+                                  "half.onnxtxt");
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(short_name(precision));
+    const Session session = reference_session(model, options_for("sgd", precision));
+    const Model trained = session.trained_model();
+    EXPECT_NO_THROW(check_model(trained));
+    EXPECT_TRUE(runs_in(trained.graph, "MatMul", DType::kF32));
+    const Tensor x = uniform({3, 4}, 1).cast_to(DType::kF16);
+    const Tensor y = logits_of(trained, x);
+    for (int64_t line = 0; line < 3; ++line) {
+      double want = 0;
+      const double w[] = {0.5, 0.25, 0.125, -0.5};
+      for (int64_t i = 0; i < 4; ++i) want += std::tanh(x.at_as_double(line * 4 + i)) * w[i];
+      EXPECT_NEAR(y.at_as_double(line * 2), want, 0x1p-10) << "one rounding of y to f16";
+    }
+  }
+}
+
 TEST(ToF32, LeavesAnF32GraphAlone) {
   const Model model = compile_model(cnn_model(), options_for("sgd")).model;
   Graph graph = model.graph;

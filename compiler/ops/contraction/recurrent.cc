@@ -105,9 +105,16 @@ struct Stash {
   Expr y, gates, more;  // more: cells or hidden
 };
 
-/// Makes the forward node keep what the backward reads.
+/// Makes the forward node keep what the backward reads. Nothing else may read it: what a second
+/// derivative adds to the gates has no way back.
 Stash stash_of(GradientContext& rule, const Recurrence& r) {
   const size_t gates = r.op == RecurrentOp::kLstm ? 3 : 2;
+  for (size_t i = gates; i < rule.grads.size(); ++i) {
+    if (!rule.grads[i].valid()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                "a gradient flows through the gates that its own gradient "
+                "reads: a second derivative");
+  }
   const bool more = r.op == RecurrentOp::kLstm || r.linear_before_reset;
   if (rule.graph().node(rule.node).domain.empty()) {
     const std::string op = rule.graph().node(rule.node).op;

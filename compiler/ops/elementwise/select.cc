@@ -2,6 +2,7 @@
 #include "compiler/ir/model.h"
 #include "compiler/ops/elementwise/derivatives.h"
 #include "compiler/ops/elementwise/parts.h"
+#include "compiler/ops/families.h"
 
 namespace halfnote::elementwise {
 namespace {
@@ -116,7 +117,7 @@ std::vector<OperatorRow> select_rows() {
        .precision = kClear,
        .legality = {1, 1},
        .scale = ScaleRule::kFirst,
-       .no_gradient = "not in this release: second derivatives",
+       .no_gradient = kSecond,
        .infer = infer_like_grad,
        .body = clip_grad_body,
        .note = "dY inside of the bounds, else 0"},

@@ -5,6 +5,7 @@
 #include "compiler/ir/model.h"
 #include "compiler/ops/elementwise/derivatives.h"
 #include "compiler/ops/elementwise/parts.h"
+#include "compiler/ops/families.h"
 
 namespace halfnote::elementwise {
 namespace {
@@ -179,7 +180,7 @@ std::vector<OperatorRow> unary_rows() {
                     .precision = op.gradient_precision,
                     .legality = {1, 1},
                     .scale = ScaleRule::kFirst,
-                    .no_gradient = "not in this release: second derivatives",
+                    .no_gradient = kSecond,
                     .infer = infer_like_grad,
                     .body = op.body,
                     .note = op.source == kX ? "reads dY and X" : "reads dY and Y"});

@@ -1,7 +1,6 @@
 // Gradients of LayerNormalization and RMSNormalization, through their fused gradients. These take a
 // scale of the normalized shape; one that is smaller is expanded and its gradient summed, one that
 // also varies from line to line is multiplied into dY beforehand.
-#include "base/error.h"
 #include "compiler/ir/model.h"
 #include "compiler/ops/normalization/parts.h"
 #include "compiler/ops/rule_support.h"
@@ -61,25 +60,49 @@ LineStatistics line_statistics(GradientContext& rule, Expr x, int64_t axis) {
   return {mean, b.op("Reciprocal", {deviation})};
 }
 
+/// What flows into X through Mean and InvStdDev: ∂mean/∂x = 1/n and ∂inv_std/∂x =
+/// −inv_std³·(x − mean)/n. None where nothing does.
+Expr through_statistics(GradientContext& rule, Expr x, int64_t axis, const LineStatistics& s) {
+  Builder& b = rule.b;
+  const Expr wide = b.to_math(x);
+  const auto grad = [&](size_t i) {
+    const bool flows = i < rule.grads.size() && rule.grads[i].valid();
+    return flows ? b.cast(rule.grads[i], wide.dtype()) : b.none();
+  };
+  const Expr of_mean = grad(1), of_inv_std = grad(2);
+  Expr sum;
+  if (of_inv_std.valid()) {
+    const Expr inv_std = b.cast(s.inv_std, wide.dtype());
+    sum = -(of_inv_std * inv_std * inv_std * inv_std) * (wide - b.cast(s.mean, wide.dtype()));
+    if (of_mean.valid()) sum = sum + of_mean;
+  } else if (of_mean.valid()) {
+    sum = expand_like(of_mean, wide);
+  }
+  if (!sum.valid()) return b.none();
+  const Expr count = count_along(x, axes_between(axis, x.rank()), wide.dtype());
+  return b.cast(sum / count, x.dtype());
+}
+
 }  // namespace
 
 std::vector<Expr> layer_normalization_gradient(GradientContext& rule) {
   Builder& b = rule.b;
-  for (size_t i = 1; i < rule.grads.size(); ++i) {
-    if (!rule.grads[i].valid()) continue;
-    throw Error(ErrorCode::kUnsupported, "a gradient flows through Mean or InvStdDev")
-        .expected("a loss that reads only the first output", "output " + std::to_string(i));
-  }
   const Expr x = rule.inputs[0], scale = rule.inputs[1], dy = rule.grads[0];
   const int64_t axis = normalize_axis(rule.attributes().get_int("axis", -1), x.rank());
   const auto [mean, inv_std] = line_statistics(rule, x, axis);
+  const Expr through = through_statistics(rule, x, axis, {mean, inv_std});
+  if (!dy.valid()) {
+    std::vector<Expr> results(rule.inputs.size(), b.none());
+    results[0] = through;
+    return results;
+  }
   const bool by_line = varies_by_line(scale, x, axis);
   const Expr line = by_line ? ones_from(x, axis) : as_line(scale, x, axis);
   const auto grads =
       b.ops("LayerNormalizationGrad", {by_line ? dy * scale : dy, x, line, mean, inv_std}, 3,
             {{"axis", axis}}, kHalfnoteDomain);
   std::vector<Expr> results(rule.inputs.size(), b.none());
-  results[0] = grads[0];
+  results[0] = through.valid() ? grads[0] + through : grads[0];
   if (rule.needed[1] && by_line) {
     const Expr normalized = (x - b.cast(mean, x.dtype())) * b.cast(inv_std, x.dtype());
     results[1] = undo_broadcast(dy * normalized, scale);
