@@ -185,7 +185,8 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
   if (!std::isfinite(result.loss) && !checked) {
     throw diverged(result, fmt::format("the loss is {} at step {}", result.loss, position_.step))
         .hint(reason_from_the_start().value_or(
-            "use a smaller learning rate (--lr), a warm-up (--warmup) or clipping (--grad-clip)"));
+            "compile with a smaller learning rate (--lr), a warm-up (--warmup) or clipping "
+            "(--grad-clip)"));
   }
   if (!result.updated) return;
   if (result.finite) {
@@ -202,9 +203,9 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
                                      position_.stuck, position_.step))
       .expected("an overflow that a smaller loss scale ends",
                 fmt::format("loss scale {}", result.loss_scale))
-      .hint(reason_from_the_start().value_or(
-          "use a smaller learning rate, keep the nodes that overflow in FP32 (--fp32-node), or "
-          "compile for bf16"));
+      .hint(reason_from_the_start().value_or("compile with a smaller learning rate, keep the nodes "
+                                             "that overflow in FP32 (--fp32-node), or "
+                                             "compile for bf16"));
 }
 
 void Trainer::check_floor(const StepResult& result, const Batch& batch) {
