@@ -23,6 +23,7 @@ bool bind_dims(Graph& graph, PassContext& context);
 bool choose_trainable(Model& model, PassContext& context);
 bool tie_weights(Model& model, PassContext& context);
 bool infer_shapes(Graph& graph, PassContext& context);
+bool check_nodes(Graph& graph, PassContext& context);
 bool undo_autocast(Model& model, PassContext& context);
 bool flatten_control(Graph& graph, PassContext& context);
 bool lower_ops(Graph& graph, PassContext& context);
