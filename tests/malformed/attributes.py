@@ -143,8 +143,8 @@ def of_the_wrong_kind():
     yield body("string-attribute-not-utf8", '[n] y = Conv <auto_pad = "VALID"> (x, w)', CONV, OUT,
                edit=lambda m: m.graph.node[0].attribute[0].__setattr__("s", b"\xff\xfe"))
     yield body("attribute-of-another-operator", "[n] y = Relu <alpha = 0.5> (x)")
-    yield body("ok-attribute-newer-than-the-opset", "[n] y = ReduceSum <noop_with_empty_axes = 1> (x)",
-               opset=11, outputs="float[2,3] y")
+    yield body("ok-attribute-newer-than-the-opset",
+               "[n] y = ReduceSum <noop_with_empty_axes = 1> (x)", opset=11, outputs="float[2,3] y")
     yield body("constant-tensor-over-the-rank", "c = Constant <value = float[1] {1}> () "
                "y = Add (x, c)", edit=lambda m: m.graph.node[0].attribute[0].t.dims.__setitem__(
                    slice(0, 1), [1] * 9))

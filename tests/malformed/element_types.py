@@ -1,4 +1,4 @@
-"""Element types that an operator, an op-set or halfnote does not take; types that are no tensors."""
+"""Element types that an operator or an op-set does not take; types that are no tensors."""
 import onnx
 from onnx import helper
 

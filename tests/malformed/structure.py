@@ -50,7 +50,8 @@ def graphs():
                edit=lambda m: m.graph.node[0].output.__setitem__(0, ""))
     yield body("operator-of-no-opset", "[n] y = Reluu (x)")
     yield body("ok-operator-newer-than-its-opset", "[n] y = Gelu (x)", opset=17)
-    yield body("ok-operator-older-than-its-opset", "[n] y = Upsample <scales = [1.0, 1.0]> (x)", opset=13)
+    yield body("ok-operator-older-than-its-opset",
+               "[n] y = Upsample <scales = [1.0, 1.0]> (x)", opset=13)
     yield body("domain-not-imported", "[n] y = com.acme.Fuse (x)")
     yield body("operand-over-the-limit", "[n] y = Sum (" + ", ".join(["x"] * 5000) + ")")
     yield body("attribute-over-the-limit", "[n] y = Relu (x)",
@@ -85,8 +86,8 @@ def subgraphs():
     yield loops("loop-trip-count-is-float", "cond_out = Identity (cond) v_out = Abs (v)",
                 edit=lambda m: m.graph.node[0].attribute[0].CopyFrom(
                     helper.make_attribute("value_float", 3.0)))
-    yield body("scan-without-its-count", "[n] y = Scan (x) <body = b (float[3] e) => (float[3] f) "
-               "{ f = Abs (e) }>")
+    yield body("scan-without-its-count",
+               "[n] y = Scan (x) <body = b (float[3] e) => (float[3] f) { f = Abs (e) }>")
     yield body("scan-with-too-many-inputs", "[n] y = Scan (x) <num_scan_inputs = 5, body = b "
                "(float[3] e) => (float[3] f) { f = Abs (e) }>")
 
@@ -101,7 +102,7 @@ def functions():
                                                                           "d.twice (a)"))
     yield case("functions-call-each-other",
                IMPORTS + CALL + FUNCTION.replace("Add (a, a)", "d.other (a)") +
-               FUNCTION.replace("Add (a, a)", "d.twice (a)").replace("twice (a) =>", "other (a) =>"))
+               FUNCTION.replace("twice (a)", "other (a)").replace("Add (a, a)", "d.twice (a)"))
     yield case("function-twice", IMPORTS + CALL + FUNCTION + FUNCTION)
     yield case("function-without-opset", IMPORTS + CALL + FUNCTION,
                lambda m: m.functions[0].ClearField("opset_import"))

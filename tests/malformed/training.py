@@ -128,7 +128,8 @@ def preview(name, node, **change):
 def preview_operators():
     op = "ai.onnx.preview.training."
     yield preview("gradient-of-non-float",
-                  f'w2 = Neg (w) k = Cast <to = 7> (x) [n] d = {op}Gradient <xs = ["k"], y = "l"> (k)')
+                  "w2 = Neg (w) k = Cast <to = 7> (x) "
+                  f'[n] d = {op}Gradient <xs = ["k"], y = "l"> (k)')
     yield preview("gradient-of-unknown-name",
                   f'[n] w2 = {op}Gradient <xs = ["w"], y = "loss"> (w)')
     yield preview("gradient-without-xs", f'[n] w2 = {op}Gradient <y = "l"> (w)')
@@ -140,7 +141,8 @@ def preview_operators():
                   weights=MODEL["weights"] + ", float r = {0.1}, int64 t = {0}")
     yield preview("momentum-mode-unknown",
                   f'd = {op}Gradient <xs = ["w"], y = "l"> (w) [n] w2, v2 = {op}Momentum '
-                  f'<alpha = 0.9, beta = 1.0, mode = "wild", norm_coefficient = 0.0> (r, t, w, d, v)',
+                  '<alpha = 0.9, beta = 1.0, mode = "wild", norm_coefficient = 0.0> '
+                  "(r, t, w, d, v)",
                   weights=MODEL["weights"] + ", float r = {0.1}, int64 t = {0}, "
                   "float[3,2] v = {0,0,0,0,0,0}")
     yield preview("adam-state-of-other-shape",

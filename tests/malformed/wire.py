@@ -3,7 +3,7 @@ import gzip
 
 import onnx
 
-from case import GRAPH, IR_VERSION, NODE, OPSETS, Case, field, parsed, varint
+from case import GRAPH, INPUT, IR_VERSION, NODE, OPSETS, Case, field, parsed, varint
 
 VALID = parsed("g (float[2,3] x) => (float[2,3] y) { [relu] y = Relu(x) }").SerializeToString()
 HEAD = field(IR_VERSION, 10) + field(OPSETS, field(2, 23))
@@ -51,6 +51,25 @@ def cut_and_bent():
     yield Case("model-twice", VALID + VALID)
 
 
+def deep(levels):
+    """Graphs in graphs, each the branch of an If without a condition."""
+    graph = graph_without()
+    for _ in range(levels - 1):
+        branch = field(1, b"b") + field(6, graph) + field(20, onnx.AttributeProto.GRAPH)
+        graph = field(NODE, field(4, b"If") + field(5, branch))
+    return HEAD + field(GRAPH, graph)
+
+
+def nested():
+    yield Case("graphs-17-deep", deep(17))
+    yield Case("graphs-2000-deep", deep(2000))
+    sequence = field(1, field(1, 1))
+    for _ in range(2000):
+        sequence = field(4, field(1, sequence))
+    yield Case("types-2000-deep",
+               VALID + field(GRAPH, field(INPUT, field(1, b"q") + field(2, sequence))))
+
+
 def legal():
     """What protobuf allows, and readers must take."""
     yield Case("ok-minimal", VALID)
@@ -67,4 +86,5 @@ def legal():
 def cases():
     yield from foreign_files()
     yield from cut_and_bent()
+    yield from nested()
     yield from legal()

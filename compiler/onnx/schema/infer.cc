@@ -195,7 +195,34 @@ void prefer_input_dims(const Graph& graph, ValueType& merged, const ValueType& i
   }
 }
 
-void run_inference(const onnx::OpSchema& schema, Context& context) {
+/// `"x" float[2,3], "w" float[4,5]`: what did not fit.
+std::string operands_of(const Graph& graph, NodeId node) {
+  constexpr size_t kShown = 8;
+  std::string text;
+  size_t shown = 0;
+  for (ValueId input : graph.inputs(node)) {
+    if (!input.valid()) continue;
+    if (shown == kShown) return text + ", …";
+    const Value& value = graph.value(input);
+    text += (shown++ == 0 ? "\"" : ", \"") + value.name + "\" " + to_string(value.type);
+  }
+  return text;
+}
+
+/// The type that inference found; a size below 0 comes from a window or padding that is too large.
+ValueType read_result(const onnx::TypeProto& type, const std::string& name) {
+  try {
+    return proto::read_type(type);
+  } catch (const Error& error) {
+    if (!error.value().starts_with("-")) throw;
+    throw Error(ErrorCode::kModel, "the result \"" + name + "\" would have a size below 0")
+        .expected("0 or more", error.value())
+        .hint("a window is larger than what it moves over, or more is cut off than there is");
+  }
+}
+
+void run_inference(const onnx::OpSchema& schema, const Graph& graph, NodeId node,
+                   Context& context) {
   try {
     schema.GetTypeAndShapeInferenceFunction()(context);
   } catch (const Error&) {
@@ -203,7 +230,9 @@ void run_inference(const onnx::OpSchema& schema, Context& context) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ErrorCode::kModel, plain_message(error));
+    std::string message = plain_message(error);
+    while (message.ends_with('.') || message.ends_with('\n')) message.pop_back();
+    throw Error(ErrorCode::kModel, std::move(message)).expected("", operands_of(graph, node));
   }
 }
 
@@ -218,12 +247,12 @@ void infer_with_schema(Graph& graph, NodeId node, int64_t opset, const InferNode
     check_arity(graph, node, schema);
     if (!all_inputs_typed(graph, node)) return;
     Context context(graph, node, opset, nested ? nested : by_schema);
-    run_inference(schema, context);
+    run_inference(schema, graph, node, context);
     const auto outputs = graph.outputs(node);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].valid()) continue;
       Value& value = graph.value(outputs[i]);
-      const ValueType inferred = proto::read_type(*context.getOutputType(i));
+      const ValueType inferred = read_result(*context.getOutputType(i), value.name);
       value.type = merge_types(value.type, inferred, value.name);
       prefer_input_dims(graph, value.type, inferred);
     }

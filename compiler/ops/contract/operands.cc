@@ -216,6 +216,19 @@ void check_split(const Operands& o) {
       .expected(std::to_string(results), std::to_string(parts));
 }
 
+/// The heads of Q and K have one size, K and V one length.
+void check_attention(const Operands& o) {
+  const SymbolicShape *q = o.shape(0), *k = o.shape(1), *v = o.shape(2);
+  if (q == nullptr || k == nullptr || v == nullptr || q->size() != 4) return;
+  if (k->size() != 4 || v->size() != 4) return;
+  if ((*q)[3].known() && !fits((*k)[3], (*q)[3].value)) {
+    refuse(o, 1, "K", "heads of size " + std::to_string((*q)[3].value), to_string(*k));
+  }
+  if ((*k)[2].known() && !fits((*v)[2], (*k)[2].value)) {
+    refuse(o, 2, "V", "length " + std::to_string((*k)[2].value), to_string(*v));
+  }
+}
+
 /// The body says with its first result whether another trip follows.
 void check_loop(const Operands& o) {
   for (RegionId body : o.graph.subgraphs(o.id)) {
@@ -252,6 +265,7 @@ constexpr Row kRows[] = {
     {"LpPool", check_pool},
     {"Split", check_split},
     {"Loop", check_loop},
+    {"Attention", check_attention},
 };
 
 }  // namespace
