@@ -23,6 +23,7 @@ class Checker {
   void check(NodeId id) {
     const Node& node = graph_.node(id);
     try {
+      check_known_mistakes(graph_, id);
       if (has_schema(node.domain, node.op)) check_schema(id);
       check_contract(graph_, id);
       for (ValueId output : graph_.outputs(id)) {

@@ -195,18 +195,36 @@ void prefer_input_dims(const Graph& graph, ValueType& merged, const ValueType& i
   }
 }
 
-/// `"x" float[2,3], "w" float[4,5]`: what did not fit.
-std::string operands_of(const Graph& graph, NodeId node) {
+/// ` strides = [0, 1]`, ` axis = 2`; nothing for what would not fit into a message.
+std::string attribute_text(const std::string& name, const Attribute& attribute) {
+  if (const auto* number = std::get_if<int64_t>(&attribute)) {
+    return " " + name + " = " + std::to_string(*number);
+  }
+  if (const auto* numbers = std::get_if<std::vector<int64_t>>(&attribute)) {
+    return numbers->size() > kMaxRank * 2 ? ""
+                                          : " " + name + " = " + to_string(std::span(*numbers));
+  }
+  const auto* word = std::get_if<std::string>(&attribute);
+  return word == nullptr || word->size() > 80 ? "" : " " + name + " = \"" + *word + "\"";
+}
+
+/// `the operands are "x" float[2,3], "w" float[4,5], the attributes axis = 2`: what did not fit.
+std::string facts_of(const Graph& graph, NodeId node) {
   constexpr size_t kShown = 8;
-  std::string text;
+  std::string text, attributes;
+  for (const auto& [name, attribute] : graph.node(node).attributes) {
+    const std::string one = attribute_text(name, attribute);
+    if (!one.empty()) attributes += (attributes.empty() ? "; the attributes" : ",") + one;
+  }
   size_t shown = 0;
   for (ValueId input : graph.inputs(node)) {
     if (!input.valid()) continue;
-    if (shown == kShown) return text + ", …";
+    if (shown == kShown) return text + ", …" + attributes;
     const Value& value = graph.value(input);
-    text += (shown++ == 0 ? "\"" : ", \"") + value.name + "\" " + to_string(value.type);
+    text += (shown++ == 0 ? "the operands are \"" : ", \"") + value.name + "\" " +
+            to_string(value.type);
   }
-  return text;
+  return text + attributes;
 }
 
 /// The type that inference found; a size below 0 comes from a window or padding that is too large.
@@ -232,7 +250,9 @@ void run_inference(const onnx::OpSchema& schema, const Graph& graph, NodeId node
   } catch (const std::exception& error) {
     std::string message = plain_message(error);
     while (message.ends_with('.') || message.ends_with('\n')) message.pop_back();
-    throw Error(ErrorCode::kModel, std::move(message)).expected("", operands_of(graph, node));
+    if (message.ends_with(" in "))
+      message.resize(message.size() - 4);  // the node has no name there
+    throw Error(ErrorCode::kModel, std::move(message)).hint(facts_of(graph, node));
   }
 }
 

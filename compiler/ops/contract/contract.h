@@ -12,6 +12,10 @@ namespace halfnote {
 /// Error(kModel) that names the attribute or operand.
 void check_contract(const Graph& graph, NodeId node);
 
+/// Mistakes that a schema sees as well, but for which we know where they come from and what helps;
+/// asked before the schema. Throws Error(kModel).
+void check_known_mistakes(const Graph& graph, NodeId node);
+
 namespace contract {
 
 /// Attributes: words out of a list, numbers out of a range, axes within the rank.

@@ -279,6 +279,21 @@ void check_operands(const Graph& graph, NodeId id) {
 
 }  // namespace contract
 
+void check_known_mistakes(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  const bool has_labels =
+      node.op == "SoftmaxCrossEntropyLoss" || node.op == "NegativeLogLikelihoodLoss";
+  if (!node.domain.empty() || !has_labels || graph.inputs(id).size() < 2) return;
+  // PyTorch's cross entropy takes probabilities too; its exporters write them where ONNX has
+  // labels.
+  const ValueId labels = graph.input(id, 1);
+  if (!labels.valid() || !is_float(graph.value(labels).type.dtype)) return;
+  throw Error(ErrorCode::kModel,
+              "the labels are class probabilities, which ONNX's op does not take")
+      .expected("class numbers of type int64", to_string(graph.value(labels).type))
+      .hint("write the loss as -(p * log_softmax(x, 1)).sum(1).mean() and export again");
+}
+
 void check_contract(const Graph& graph, NodeId node) {
   if (!graph.node(node).domain.empty()) return;
   contract::check_attributes(graph, node);
