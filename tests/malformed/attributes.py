@@ -117,6 +117,8 @@ def numbers():
     yield body("lrn-size-zero", "[n] y = LRN <size = 0> (x)", IMAGE, "float[1,4,8,8] y")
     yield body("einsum-equation-empty", '[n] y = Einsum <equation = ""> (x, x)')
     yield body("einsum-equation-broken", '[n] y = Einsum <equation = "i j->->k,,"> (x, x)')
+    yield body("einsum-odd-character", '[n] y = Einsum <equation = "ij,jk#->ik"> (x, w)',
+               "float[2,3] x, float[3,4] w", "float[2,4] y")
     yield body("einsum-unknown-letter", '[n] y = Einsum <equation = "ij,jk->iz"> (x, w)',
                "float[2,3] x, float[3,4] w", "float[2,4] y")
     yield body("einsum-too-many-terms", '[n] y = Einsum <equation = "ij,jk,kl->il"> (x, x)')

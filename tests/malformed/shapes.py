@@ -200,6 +200,9 @@ def legal():
     yield body("ok-symbol-named-as-a-number", "y = Relu (x)", "float[N,3] x", "float[N,3] y",
                edit=both(["7", 3]))
     yield body("ok-unnamed-unknown-dim", "y = Relu (x)", edit=both([None, 3]))
+    yield body("ok-open-dim-known-by-lowering",
+               "y = Attention (q, k, k, m)",
+               "float[2,3,?,8] q, float[2,3,6,8] k, float[4,6] m", "float[2,3,4,8] y")
     yield body("ok-reshape-keeps-zero-size", "y = Reshape (x, s)", "float[0,3] x", "float[0,3] y",
                weights="int64[2] s = {0, 3}")
     yield body("ok-slice-of-nothing", "y = Slice (x, s, e)", outputs="float[0,3] y",

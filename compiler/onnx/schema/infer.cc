@@ -8,6 +8,7 @@
 #include "compiler/onnx/proto/tensor.h"
 #include "compiler/onnx/proto/type.h"
 #include "compiler/onnx/schema.h"
+#include "compiler/onnx/schema/guard.h"
 #include "compiler/onnx/schema/lookup.h"
 #include "compiler/onnx/schema/merge.h"
 #include "compiler/onnx/schema/node_proto.h"
@@ -265,6 +266,7 @@ void infer_with_schema(Graph& graph, NodeId node, int64_t opset, const InferNode
   try {
     const onnx::OpSchema& schema = proto::require_schema(graph.node(node), opset);
     check_arity(graph, node, schema);
+    proto::guard_inference(graph.node(node));
     if (!all_inputs_typed(graph, node)) return;
     Context context(graph, node, opset, nested ? nested : by_schema);
     run_inference(schema, graph, node, context);
