@@ -234,9 +234,10 @@ ValueType read_result(const onnx::TypeProto& type, const std::string& name) {
     return proto::read_type(type);
   } catch (const Error& error) {
     if (!error.value().starts_with("-")) throw;
-    throw Error(ErrorCode::kModel, "the result \"" + name + "\" would have a size below 0")
+    throw Error(ErrorCode::kModel, "a result would have a size below 0")
         .expected("0 or more", error.value())
-        .hint("a window is larger than what it moves over, or more is cut off than there is");
+        .hint("it is \"" + name +
+              "\": a window is larger than what it moves over, or more is cut off than there is");
   }
 }
 
