@@ -26,10 +26,11 @@ constexpr const char* kMainFooter =
     "9 checkpoint, 10 device, 70 bug, 75 stopped by a signal with the state saved "
     "(docs/exit-codes.md).";
 
-/// Line by line, so that a name from a file cannot steer the terminal.
+/// Line by line, so that a name from a file cannot steer the terminal. Our own lists are indented;
+/// any other line break came with a name.
 void print_lines(std::string_view text) {
   for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
+    const size_t end = std::min(text.find("\n  ", begin), text.size());
     std::cerr << printable(text.substr(begin, end - begin)) << "\n";
     begin = end + 1;
   }

@@ -11,10 +11,11 @@ bool adopt_training(Model& model, PassContext& context);
 bool bind_gradients(Model& model, PassContext& context);
 bool expand_gradients(Graph& graph, PassContext& context);
 
-// exporters/: what exporters do to names, types and weights
+// exporters/: what exporters do to names, types and weights, and what they get wrong
 bool name_modules(Model& model, PassContext& context);
 bool repair_types(Model& model, PassContext& context);
 bool find_folded(Model& model, PassContext& context);
+bool check_nodes(Graph& graph, PassContext& context);
 
 // canonical/: any ONNX model -> op-set 23, typed, folded, without dead or repeated nodes
 bool inline_functions(Model& model, PassContext& context);

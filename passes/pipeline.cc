@@ -40,6 +40,8 @@ constexpr PassRow kRows[] = {
     {"infer-shapes", infer_shapes, nullptr, kAll, kImp, kImp, true, "every later pass reads types"},
     {"undo-autocast", nullptr, undo_autocast, kAll, kImp, kImp, true,
      "what runs in 16 bits is for our policy to decide, and master weights are f32"},
+    {"check-nodes", check_nodes, nullptr, kAll, kImp, kImp, true,
+     "what is wrong in a model is told in its own nodes, and later passes rely on it"},
     {"fold-operands", fold_constants, nullptr, kAll, kImp, kImp, false,
      "lowerings read sizes that exporters compute"},
     {"flatten-control", flatten_control, nullptr, kAll, kImp, kImp, true,

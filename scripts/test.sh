@@ -22,6 +22,7 @@ legs=(
   "unit     yes unit tests"
   "cases    yes models of today's exporters in fp32, bf16, fp16 against PyTorch's numbers"
   "conformance yes ONNX's own tests; docs/conformance.md is up to date"
+  "malformed yes broken and odd models: the documented error and exit code, in 2 s and 1 GiB"
   "judges   yes function bodies and training steps of all fixtures in onnxruntime"
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
@@ -85,6 +86,13 @@ leg_conformance() {
     echo "docs/conformance.md is out of date: scripts/update_conformance.sh"
     return 1
   }
+}
+
+leg_malformed() {
+  local status=0
+  "$python" tests/malformed/run.py "$bin" || status=1
+  "$python" tests/malformed/run.py "$bin" --generated 2000 --keep build/malformed || status=1
+  return "$status"
 }
 
 leg_judges() {

@@ -8,6 +8,8 @@
 #include <onnx/onnx_pb.h>
 #include <onnx/shape_inference/implementation.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "compiler/onnx/schema.h"
 #include "compiler/onnx/write/model.h"
@@ -36,6 +38,14 @@ void explain(const Graph& graph, const Model& model, const std::string& refused)
   }
 }
 
+/// ONNX's messages have several lines, and names from the file stand in them as they are.
+std::string one_line(std::string text) {
+  for (size_t at = 0; (at = text.find("\n\n")) != std::string::npos;) text.erase(at, 1);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
 /// The checker's full check, but types are inferred in `proto` itself, not in a copy of it.
 void run_checker(onnx::ModelProto& proto, const Graph& graph, const Model& model,
                  const std::string& what) {
@@ -49,7 +59,7 @@ void run_checker(onnx::ModelProto& proto, const Graph& graph, const Model& model
   } catch (const std::exception& error) {
     const std::string refused = "the ONNX checker refuses " + what + ": ";
     explain(graph, model, refused);
-    throw Error(ErrorCode::kModel, refused + error.what());
+    throw Error(ErrorCode::kModel, refused + one_line(error.what())).at({model.source, {}, {}});
   }
 }
 

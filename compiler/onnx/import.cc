@@ -41,8 +41,33 @@ const onnx::ModelProto& parse(const std::string& text, const ImportLimits& limit
   return proto;
 }
 
+/// What people give by mistake, by its first bytes: none of them begins an ONNX model.
+struct OtherFile {
+  std::string_view begins, what, way_out;
+};
+
+constexpr OtherFile kOtherFiles[] = {
+    {"version https://git-lfs", "a Git LFS pointer", "fetch the file itself: git lfs pull"},
+    {"PK\3\4", "a zip archive, as PyTorch's own files are", "export the model: torch.onnx.export"},
+    {"\x80\2", "a Python pickle", "load it in Python, and export the model"},
+    {"\x1f\x8b", "a gzip archive", "unpack it: gunzip"},
+    {"\x89HDF", "an HDF5 file, as Keras writes them", "export the model with tf2onnx"},
+    {"<ir_version", "ONNX text", "name the file .onnxtxt"},
+    {"<", "a web page or XML", "the download gave a page in place of the file"},
+    {"{", "JSON", "give the model itself"},
+};
+
+void refuse_other_files(std::string_view bytes) {
+  for (const OtherFile& file : kOtherFiles) {
+    if (!bytes.starts_with(file.begins)) continue;
+    throw Error(ErrorCode::kModel, "not a valid ONNX file: it is " + std::string(file.what))
+        .hint(std::string(file.way_out));
+  }
+}
+
 Model read(std::shared_ptr<const std::byte> bytes, size_t size, proto::ExternalData* external,
            const ImportOptions& options) {
+  refuse_other_files({reinterpret_cast<const char*>(bytes.get()), size});
   const std::string text = proto::strip_raw_data({bytes.get(), size}, options.limits);
   google::protobuf::Arena arena;
   const onnx::ModelProto& proto = parse(text, options.limits, arena);

@@ -99,6 +99,14 @@ class Folder {
   PassContext& context_;
 };
 
+std::vector<ValueType> result_types(const Graph& graph, NodeId node) {
+  std::vector<ValueType> types;
+  for (ValueId output : graph.outputs(node)) {
+    types.push_back(output.valid() ? graph.value(output).type : ValueType{});
+  }
+  return types;
+}
+
 }  // namespace
 
 bool fold_node(Graph& graph, NodeId node, PassContext& context) {
@@ -108,7 +116,11 @@ bool fold_node(Graph& graph, NodeId node, PassContext& context) {
 bool fold_constants(Graph& graph, PassContext& context) {
   Folder folder(graph, context);
   bool changed = false;
-  for (NodeId node : graph.nodes()) changed |= folder.visit(node);
+  for (NodeId node : graph.nodes()) {
+    const std::vector<ValueType> before = result_types(graph, node);
+    // A node that stays may know more of its results by now.
+    changed |= folder.visit(node) || result_types(graph, node) != before;
+  }
   return changed;
 }
 

@@ -55,6 +55,7 @@ class Inliner {
                     "a function that calls itself, or more levels");
     }
     check_opsets(*function, place);
+    check_operands(graph, id, *function, place);
     const Attributes given = graph.node(id).attributes;
     CloneOptions options;
     options.prefix = graph.node(id).name.empty() ? "" : graph.node(id).name + "/";
@@ -96,6 +97,21 @@ class Inliner {
           .at(place)
           .expected("op-set " + std::to_string(model->second), std::to_string(version))
           .hint("export functions and graph with one op-set");
+    }
+  }
+
+  /// Operands that may be left out are fewer; more are nothing that the body could read.
+  static void check_operands(const Graph& graph, NodeId id, const Function& function,
+                             const Place& place) {
+    const std::pair<const char*, std::pair<size_t, size_t>> counts[] = {
+        {"inputs", {graph.inputs(id).size(), function.body.inputs().size()}},
+        {"outputs", {graph.outputs(id).size(), function.body.outputs().size()}}};
+    for (const auto& [what, count] : counts) {
+      if (count.first <= count.second) continue;
+      throw Error(ErrorCode::kModel, std::string("a call has more ") + what + " than function \"" +
+                                         function.name + "\"")
+          .at(place)
+          .expected("at most " + std::to_string(count.second), std::to_string(count.first));
     }
   }
 

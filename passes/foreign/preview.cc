@@ -17,6 +17,14 @@ struct Parameter {
   std::vector<Expr> states;
 };
 
+/// A gradient or state that only broadcasts to its parameter is another parameter's.
+void check_shape(LowerContext& c, const Expr& x, const Expr& other) {
+  const auto &want = x.type().shape, &got = other.type().shape;
+  if (!want || !got || !is_concrete(*want) || !is_concrete(*got) || *want == *got) return;
+  refuse(c, "a gradient or state has another shape than its parameter: expected " +
+                to_string(*want) + ", got " + to_string(*got));
+}
+
 std::vector<Parameter> parameters_of(LowerContext& c, size_t states) {
   const size_t kinds = 2 + states;
   if (c.inputs.size() < 2 + kinds || (c.inputs.size() - 2) % kinds != 0) {
@@ -27,9 +35,11 @@ std::vector<Parameter> parameters_of(LowerContext& c, size_t states) {
   std::vector<Parameter> parameters;
   for (size_t i = 0; i < count; ++i) {
     Parameter p{require_input(c, 2 + i), require_input(c, 2 + count + i), {}};
+    check_shape(c, p.x, p.gradient);
     if (decay != 0) p.gradient = p.x * decay + p.gradient;
     for (size_t s = 0; s < states; ++s) {
       p.states.push_back(require_input(c, 2 + (2 + s) * count + i));
+      check_shape(c, p.x, p.states.back());
     }
     parameters.push_back(std::move(p));
   }

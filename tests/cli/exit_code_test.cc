@@ -170,14 +170,6 @@ TEST(ExitCode, SevenForMemory) {
             0);
 }
 
-TEST(ExitCode, SeventyForContradictionsOfOurOwn) {
-  // The one way there that a user has: to leave out a pass that the ones after it build on.
-  expect_refused({{"no types",
-                   70,
-                   "compile tiny.onnxtxt --loss cross_entropy --skip-pass infer-shapes -o out.onnx",
-                   {"halfnote: error (internal)", "pass fold-operands"}}});
-}
-
 TEST(ExitCode, EightForFiles) {
   expect_refused({
       {"no model", 8, "compile missing.onnx -o out.onnx --loss mse", {"missing.onnx"}},

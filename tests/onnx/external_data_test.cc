@@ -36,8 +36,16 @@ void write(const fs::path& path, const std::string& content) {
 
 class External : public testing::TestWithParam<Case> {};
 
+/// Where tests/malformed/make_models.py wants the cases as files; else a folder that goes away.
+fs::path folder_of(const Case& row, const fs::path& temporary) {
+  const char* kept = std::getenv("HALFNOTE_CASE_FOLDER");
+  if (kept == nullptr) return temporary;
+  return fs::path(kept) / ((row.says == nullptr ? "ok-" : "") + std::string(row.name));
+}
+
 TEST_P(External, ReadsOrRefuses) {
-  TempFolder outer;
+  TempFolder temporary;
+  const fs::path outer = folder_of(GetParam(), temporary.path());
   const fs::path folder = outer / "models";
   fs::create_directories(folder);
   write(outer / "secret.bin", kData);

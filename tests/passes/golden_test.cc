@@ -50,6 +50,7 @@ const GoldenRow kRows[] = {
     {"infer-shapes", Sides::kExact},
     // The source rounds operands and result of up to three 16-bit ops, sums of two products each.
     {"undo-autocast", Sides::kRounding, 12 * kEpsBf16},
+    {"check-nodes", Sides::kExact},
     {"flatten-control", Sides::kExact},
     {"lower-ops", Sides::kRuns},
     {"fold-constants", Sides::kExact},

@@ -355,8 +355,14 @@ Tensor read_sparse(const onnx::SparseTensorProto& proto, TensorSource& source) {
   const Shape strides = strides_of(shape);
   const size_t unit = size_of(values.dtype());
   std::byte* to = dense.mutable_bytes();
+  std::vector<bool> seen(static_cast<size_t>(dense.size()));
   for (int64_t k = 0; k < values.size(); ++k) {
     const auto at = static_cast<size_t>(linear_index(indices, k, shape, strides));
+    if (seen[at]) {
+      throw Error(ErrorCode::kModel, "an index of a sparse tensor stands twice")
+          .expected("each element once", "two values for element " + std::to_string(at));
+    }
+    seen[at] = true;
     std::memcpy(to + at * unit, values.bytes() + static_cast<size_t>(k) * unit, unit);
   }
   return dense;

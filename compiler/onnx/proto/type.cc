@@ -17,7 +17,14 @@ DType read_dtype(int64_t code) {
 }
 
 Dim read_dim(const onnx::TensorShapeProto::Dimension& dim, const ImportLimits& limits) {
-  if (dim.has_dim_param()) return Dim::named(dim.dim_param());
+  if (dim.has_dim_param()) {
+    if (dim.dim_param().size() > limits.name_bytes) {
+      throw Error(ErrorCode::kModel, "the length of the name of a dim is over the limit")
+          .expected("at most " + std::to_string(limits.name_bytes),
+                    std::to_string(dim.dim_param().size()));
+    }
+    return Dim::named(dim.dim_param());
+  }
   if (!dim.has_dim_value()) return {};
   if (dim.dim_value() > limits.dim) {
     throw Error(ErrorCode::kModel, "the size of a dim is over the limit")

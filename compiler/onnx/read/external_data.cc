@@ -27,9 +27,11 @@ namespace fs = std::filesystem;
 constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
 constexpr size_t kMaxLocation = 4096;
 
-[[noreturn]] void unsafe(const std::string& location, const std::string& why) {
+[[noreturn]] void unsafe(const std::string& location, const std::string& why,
+                         const std::string& way_out = "") {
   throw Error(ErrorCode::kModel, "unsafe location of external data: " + why)
-      .expected("a relative path below the model's folder", "\"" + location + "\"");
+      .expected("a relative path below the model's folder", "\"" + location + "\"")
+      .hint(way_out);
 }
 
 [[noreturn]] void cannot_open(const std::string& location, int error) {
@@ -224,7 +226,9 @@ int ExternalData::open_link(const std::string& location) {
   const bool beside_model = !error && target.parent_path() == model.parent_path();
   bool allowed = beside_model;
   for (const fs::path& folder : allowed_) allowed = allowed || is_below(target, folder);
-  if (!allowed) unsafe(location, "it is a link that leaves the model's folder");
+  if (!allowed)
+    unsafe(location, "it is a link that leaves the model's folder",
+           "name the folder that it leads to with --allow-dir, if you trust it");
   int descriptor = open_at(AT_FDCWD, target.c_str(), RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS);
   if (descriptor < 0 && (errno == ENOSYS || errno == EPERM)) {
     const int root = ::open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

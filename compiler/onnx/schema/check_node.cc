@@ -128,32 +128,43 @@ class NodeChecker {
       const bool untyped =
           type.kind == TypeKind::kUnknown || (type.is_tensor() && type.dtype == DType::kUndefined);
       if (untyped) continue;
-      check_type(what, formal_of(formals, i), type);
+      check_type(what, formal_of(formals, i), graph_.value(values[i]));
     }
   }
 
-  void check_type(const char* what, const Formal& formal, const ValueType& type) {
-    const onnx::DataType name = interned(type);
+  void check_type(const char* what, const Formal& formal, const Value& value) {
+    const onnx::DataType name = interned(value.type);
     if (!formal.GetTypes().contains(name)) {
       throw Error(ErrorCode::kModel, std::string(what) + " \"" + formal.GetName() +
                                          "\" has a type that the operator does not take")
-          .expected(allowed_types(formal), *name);
+          .expected(allowed_types(formal), *name)
+          .hint("this is \"" + value.name + "\": Cast it, or export the model in another type");
     }
     const bool free = formal.GetOption() == Schema::Variadic && !formal.GetIsHomogeneous();
     if (free || !schema_.typeConstraintMap().contains(formal.GetTypeStr())) return;
-    const auto [bound, first] = bindings_.emplace(formal.GetTypeStr(), std::pair(&formal, name));
-    if (first || bound->second.second == name) return;
+    const auto [bound, first] =
+        bindings_.emplace(formal.GetTypeStr(), Binding{&formal, name, &value});
+    if (first || bound->second.type == name) return;
     throw Error(ErrorCode::kModel, std::string(what) + " \"" + formal.GetName() +
                                        "\" must have the type of \"" +
-                                       bound->second.first->GetName() + "\"")
-        .expected(*bound->second.second, *name);
+                                       bound->second.formal->GetName() + "\"")
+        .expected(*bound->second.type, *name)
+        .hint("Cast \"" + value.name + "\" to the type of \"" + bound->second.value->name + "\"" +
+              (is_float(value.type.dtype) && is_float(bound->second.value->type.dtype)
+                   ? ", or export the model in one float type, without autocast and .half()"
+                   : ""));
   }
 
   const Graph& graph_;
   NodeId id_;
   const Node& node_;
   const Schema& schema_;
-  std::map<std::string, std::pair<const Formal*, onnx::DataType>> bindings_;
+  struct Binding {
+    const Formal* formal;
+    onnx::DataType type;
+    const Value* value;
+  };
+  std::map<std::string, Binding> bindings_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "compiler/onnx/proto/tensor.h"
 #include "compiler/onnx/proto/type.h"
 #include "compiler/onnx/schema.h"
+#include "compiler/onnx/schema/guard.h"
 #include "compiler/onnx/schema/lookup.h"
 #include "compiler/onnx/schema/merge.h"
 #include "compiler/onnx/schema/node_proto.h"
@@ -195,7 +196,53 @@ void prefer_input_dims(const Graph& graph, ValueType& merged, const ValueType& i
   }
 }
 
-void run_inference(const onnx::OpSchema& schema, Context& context) {
+/// ` strides = [0, 1]`, ` axis = 2`; nothing for what would not fit into a message.
+std::string attribute_text(const std::string& name, const Attribute& attribute) {
+  if (const auto* number = std::get_if<int64_t>(&attribute)) {
+    return " " + name + " = " + std::to_string(*number);
+  }
+  if (const auto* numbers = std::get_if<std::vector<int64_t>>(&attribute)) {
+    return numbers->size() > kMaxRank * 2 ? ""
+                                          : " " + name + " = " + to_string(std::span(*numbers));
+  }
+  const auto* word = std::get_if<std::string>(&attribute);
+  return word == nullptr || word->size() > 80 ? "" : " " + name + " = \"" + *word + "\"";
+}
+
+/// `the operands are "x" float[2,3], "w" float[4,5], the attributes axis = 2`: what did not fit.
+std::string facts_of(const Graph& graph, NodeId node) {
+  constexpr size_t kShown = 8;
+  std::string text, attributes;
+  for (const auto& [name, attribute] : graph.node(node).attributes) {
+    const std::string one = attribute_text(name, attribute);
+    if (!one.empty()) attributes += (attributes.empty() ? "; the attributes" : ",") + one;
+  }
+  size_t shown = 0;
+  for (ValueId input : graph.inputs(node)) {
+    if (!input.valid()) continue;
+    if (shown == kShown) return text + ", …" + attributes;
+    const Value& value = graph.value(input);
+    text += (shown++ == 0 ? "the operands are \"" : ", \"") + value.name + "\" " +
+            to_string(value.type);
+  }
+  return text + attributes;
+}
+
+/// The type that inference found; a size below 0 comes from a window or padding that is too large.
+ValueType read_result(const onnx::TypeProto& type, const std::string& name) {
+  try {
+    return proto::read_type(type);
+  } catch (const Error& error) {
+    if (!error.value().starts_with("-")) throw;
+    throw Error(ErrorCode::kModel, "a result would have a size below 0")
+        .expected("0 or more", error.value())
+        .hint("it is \"" + name +
+              "\": a window is larger than what it moves over, or more is cut off than there is");
+  }
+}
+
+void run_inference(const onnx::OpSchema& schema, const Graph& graph, NodeId node,
+                   Context& context) {
   try {
     schema.GetTypeAndShapeInferenceFunction()(context);
   } catch (const Error&) {
@@ -203,7 +250,11 @@ void run_inference(const onnx::OpSchema& schema, Context& context) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ErrorCode::kModel, plain_message(error));
+    std::string message = plain_message(error);
+    while (message.ends_with('.') || message.ends_with('\n')) message.pop_back();
+    if (message.ends_with(" in "))
+      message.resize(message.size() - 4);  // the node has no name there
+    throw Error(ErrorCode::kModel, std::move(message)).hint(facts_of(graph, node));
   }
 }
 
@@ -216,14 +267,15 @@ void infer_with_schema(Graph& graph, NodeId node, int64_t opset, const InferNode
   try {
     const onnx::OpSchema& schema = proto::require_schema(graph.node(node), opset);
     check_arity(graph, node, schema);
+    proto::guard_inference(graph.node(node));
     if (!all_inputs_typed(graph, node)) return;
     Context context(graph, node, opset, nested ? nested : by_schema);
-    run_inference(schema, context);
+    run_inference(schema, graph, node, context);
     const auto outputs = graph.outputs(node);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].valid()) continue;
       Value& value = graph.value(outputs[i]);
-      const ValueType inferred = proto::read_type(*context.getOutputType(i));
+      const ValueType inferred = read_result(*context.getOutputType(i), value.name);
       value.type = merge_types(value.type, inferred, value.name);
       prefer_input_dims(graph, value.type, inferred);
     }

@@ -31,16 +31,6 @@ void refuse_weight_gradient(const GradientContext& rule) {
       .hint("freeze them with --freeze REGEX");
 }
 
-/// PyTorch's cross entropy takes probabilities too; its exporters write them where ONNX has labels.
-void refuse_probabilities(const GradientContext& rule) {
-  const ValueType& labels = rule.inputs[1].type();
-  if (!is_float(labels.dtype)) return;
-  throw Error(ErrorCode::kModel,
-              "the labels are class probabilities, which ONNX's op does not take")
-      .expected("class numbers of type int64", to_string(labels))
-      .hint("write the loss as -(p * log_softmax(x, 1)).sum(1).mean() and export again");
-}
-
 /// The classes that labels are compared with: 0 … C − 1 as (C, 1…) against labels (N, 1, d…).
 Expr class_numbers(Builder& b, const SymbolicShape& scores, Expr shape) {
   Expr numbers = b.none();
@@ -103,7 +93,6 @@ std::vector<ValueType> infer_nll_grad(const Graph& graph, NodeId node) {
 std::vector<Expr> softmax_cross_entropy_gradient(GradientContext& rule) {
   Builder& b = rule.b;
   refuse_weight_gradient(rule);
-  refuse_probabilities(rule);
   const Expr log_prob = rule.request_output(1);
   std::vector<Expr> results(rule.inputs.size(), b.none());
   if (rule.grads[0].valid()) {
@@ -124,7 +113,6 @@ std::vector<Expr> softmax_cross_entropy_gradient(GradientContext& rule) {
 std::vector<Expr> nll_gradient(GradientContext& rule) {
   Builder& b = rule.b;
   refuse_weight_gradient(rule);
-  refuse_probabilities(rule);
   const Expr x = rule.inputs[0];
   Attributes attributes = loss_attributes(rule.attributes());
   attributes.set("out_dtype", static_cast<int64_t>(x.dtype()));

@@ -1,0 +1,175 @@
+// The attributes' side of the contracts, as tables: which words an attribute may be, how small a
+// number, and up to which rank an axis may point.
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "compiler/ops/contract/contract.h"
+
+namespace halfnote::contract {
+namespace {
+
+struct Words {
+  const char* op;
+  const char* attribute;
+  std::span<const char* const> allowed;
+};
+
+constexpr const char* kAutoPad[] = {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"};
+constexpr const char* kDirections[] = {"forward", "reverse", "bidirectional"};
+constexpr const char* kGelu[] = {"none", "tanh"};
+constexpr const char* kPadModes[] = {"constant", "reflect", "edge", "wrap"};
+constexpr const char* kReductions[] = {"none", "add", "mul", "max", "min"};
+constexpr const char* kLossReductions[] = {"none", "sum", "mean"};
+constexpr const char* kResizeModes[] = {"nearest", "linear", "cubic"};
+constexpr const char* kPolicies[] = {"stretch", "not_larger", "not_smaller"};
+constexpr const char* kNearest[] = {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"};
+constexpr const char* kCoordinates[] = {"half_pixel",         "half_pixel_symmetric",
+                                        "pytorch_half_pixel", "align_corners",
+                                        "asymmetric",         "tf_crop_and_resize"};
+constexpr const char* kGridModes[] = {"linear", "nearest", "cubic"};
+constexpr const char* kGridPadding[] = {"zeros", "border", "reflection"};
+constexpr const char* kDepth[] = {"DCR", "CRD"};
+
+constexpr Words kWords[] = {
+    {"Conv", "auto_pad", kAutoPad},
+    {"ConvTranspose", "auto_pad", kAutoPad},
+    {"MaxPool", "auto_pad", kAutoPad},
+    {"AveragePool", "auto_pad", kAutoPad},
+    {"LpPool", "auto_pad", kAutoPad},
+    {"LSTM", "direction", kDirections},
+    {"GRU", "direction", kDirections},
+    {"RNN", "direction", kDirections},
+    {"Gelu", "approximate", kGelu},
+    {"Pad", "mode", kPadModes},
+    {"ScatterElements", "reduction", kReductions},
+    {"ScatterND", "reduction", kReductions},
+    {"SoftmaxCrossEntropyLoss", "reduction", kLossReductions},
+    {"NegativeLogLikelihoodLoss", "reduction", kLossReductions},
+    {"Resize", "mode", kResizeModes},
+    {"Resize", "keep_aspect_ratio_policy", kPolicies},
+    {"Resize", "nearest_mode", kNearest},
+    {"Resize", "coordinate_transformation_mode", kCoordinates},
+    {"GridSample", "mode", kGridModes},
+    {"GridSample", "padding_mode", kGridPadding},
+    {"DepthToSpace", "mode", kDepth},
+};
+
+struct Least {
+  const char* op;
+  const char* attribute;
+  int64_t least;
+};
+
+constexpr Least kLeast[] = {
+    {"Conv", "group", 1},
+    {"ConvTranspose", "group", 1},
+    {"LpPool", "p", 1},
+    {"LRN", "size", 1},
+    {"LSTM", "hidden_size", 1},
+    {"GRU", "hidden_size", 1},
+    {"RNN", "hidden_size", 1},
+    {"GroupNormalization", "num_groups", 1},
+    {"GlobalLpPool", "p", 1},
+    {"DepthToSpace", "blocksize", 1},
+    {"SpaceToDepth", "blocksize", 1},
+};
+
+constexpr const char* kWithEpsilon[] = {"BatchNormalization", "LayerNormalization",
+                                        "GroupNormalization", "InstanceNormalization",
+                                        "RMSNormalization",   "MeanVarianceNormalization"};
+
+struct Axis {
+  const char* op;
+  int64_t past = 0;  // how many axes behind the operand's last one may be named
+};
+
+// Their `axis` is one of operand 0.
+constexpr Axis kAxes[] = {
+    {"Softmax"}, {"LogSoftmax"},       {"Hardmax"},         {"Concat"},
+    {"Split"},   {"Gather"},           {"GatherElements"},  {"ScatterElements"},
+    {"ArgMax"},  {"ArgMin"},           {"Flatten", 1},      {"LayerNormalization"},
+    {"TopK"},    {"RMSNormalization"}, {"LpNormalization"}, {"Compress"},
+};
+
+std::string listed(std::span<const char* const> words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + std::string(words[i]);
+  }
+  return text;
+}
+
+void check_words(const Node& node) {
+  for (const Words& row : kWords) {
+    if (node.op != row.op || !node.attributes.has(row.attribute)) continue;
+    const std::string word = node.attributes.get_string(row.attribute, "");
+    const auto is_word = [&](const char* allowed) { return word == allowed; };
+    if (std::any_of(row.allowed.begin(), row.allowed.end(), is_word)) continue;
+    const std::string_view near = closest(word, row.allowed);
+    throw Error(ErrorCode::kModel,
+                std::string("unknown value of attribute \"") + row.attribute + "\"")
+        .expected(listed(row.allowed), "\"" + word + "\"")
+        .hint(near.empty() ? std::string() : "did you mean \"" + std::string(near) + "\"?");
+  }
+}
+
+void check_numbers(const Node& node) {
+  for (const Least& row : kLeast) {
+    if (node.op != row.op || !node.attributes.has(row.attribute)) continue;
+    const int64_t number = node.attributes.get_int(row.attribute, row.least);
+    if (number >= row.least) continue;
+    throw Error(ErrorCode::kModel,
+                std::string("attribute \"") + row.attribute + "\" is out of range")
+        .expected("at least " + std::to_string(row.least), std::to_string(number));
+  }
+  for (const char* op : kWithEpsilon) {
+    if (node.op != op) continue;
+    const float epsilon = node.attributes.get_float("epsilon", 1e-5f);
+    if (std::isfinite(epsilon) && epsilon >= 0) continue;
+    throw Error(ErrorCode::kModel, "attribute \"epsilon\" is out of range")
+        .expected("a number of 0 or more", std::to_string(epsilon))
+        .hint("it keeps a variance of 0 from a division by 0; 1e-5 is usual");
+  }
+}
+
+void check_axis(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  const auto row = std::find_if(std::begin(kAxes), std::end(kAxes),
+                                [&](const Axis& axis) { return node.op == axis.op; });
+  if (row == std::end(kAxes) || !node.attributes.has("axis")) return;
+  const ValueId operand = graph.input(id, 0);
+  const int64_t rank = operand.valid() ? graph.value(operand).type.rank() : -1;
+  const int64_t axis = node.attributes.get_int("axis", 0);
+  if (rank < 0 || (axis >= -rank && axis < rank + row->past)) return;
+  // ONNX lets a scalar have the axes 0 and -1.
+  if (rank == 0 && (axis == 0 || axis == -1)) return;
+  throw Error(ErrorCode::kModel, "attribute \"axis\" is out of range")
+      .expected("an axis of an operand of rank " + std::to_string(rank) + ": " +
+                    std::to_string(-rank) + " to " + std::to_string(rank - 1 + row->past),
+                std::to_string(axis));
+}
+
+/// A number that stands for a type.
+void check_cast(const Node& node) {
+  if (node.op != "Cast") return;
+  const int64_t to = node.attributes.get_int("to", 0);
+  if (to > 0 && to <= static_cast<int64_t>(DType::kI2)) return;
+  throw Error(ErrorCode::kModel, "attribute \"to\" names no element type")
+      .expected("an ONNX data type, 1 to " + std::to_string(static_cast<int64_t>(DType::kI2)),
+                std::to_string(to));
+}
+
+}  // namespace
+
+void check_attributes(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  check_words(node);
+  check_numbers(node);
+  check_axis(graph, id);
+  check_cast(node);
+}
+
+}  // namespace halfnote::contract

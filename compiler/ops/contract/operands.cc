@@ -1,0 +1,303 @@
+// The operands' side of the contracts: one function an operator, in a table. Open dims fit
+// anything.
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "compiler/ops/contract/contract.h"
+
+namespace halfnote {
+namespace contract {
+namespace {
+
+/// A node and the shapes of its operands.
+struct Operands {
+  const Graph& graph;
+  NodeId id;
+  const Node& node;
+
+  /// Null where the operand is absent or its rank is not known.
+  const SymbolicShape* shape(size_t index) const {
+    if (index >= graph.inputs(id).size()) return nullptr;
+    const ValueId operand = graph.input(id, index);
+    if (!operand.valid()) return nullptr;
+    const auto& type = graph.value(operand).type;
+    return type.is_tensor() && type.shape ? &*type.shape : nullptr;
+  }
+  const Tensor* constant(size_t index) const {
+    if (index >= graph.inputs(id).size() || !graph.input(id, index).valid()) return nullptr;
+    return graph.constant(graph.input(id, index));
+  }
+  std::string name(size_t index) const { return graph.value(graph.input(id, index)).name; }
+};
+
+[[noreturn]] void refuse(const Operands& o, size_t index, const std::string& what,
+                         std::string expected, std::string got) {
+  throw Error(ErrorCode::kModel, what + " \"" + o.name(index) + "\" does not fit")
+      .expected(std::move(expected), std::move(got));
+}
+
+/// Can the number stand where this dim is wanted?
+bool fits(const Dim& dim, int64_t wanted) { return !dim.known() || dim.value == wanted; }
+
+void check_vector(const Operands& o, size_t index, const char* what, const Dim& length) {
+  const SymbolicShape* shape = o.shape(index);
+  if (shape == nullptr || !length.known()) return;
+  if (shape->size() == 1 && fits(shape->front(), length.value)) return;
+  refuse(o, index, what, "shape [" + std::to_string(length.value) + "]", to_string(*shape));
+}
+
+/// Does `shape` broadcast to `target` without changing it?
+bool broadcasts_to(const SymbolicShape& shape, const SymbolicShape& target, size_t rank) {
+  if (shape.size() > rank) return false;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const Dim& dim = shape[shape.size() - 1 - i];
+    const Dim& want = target[target.size() - 1 - i];
+    if (dim.known() && want.known() && dim.value != 1 && dim.value != want.value) return false;
+  }
+  return true;
+}
+
+void check_broadcast(const Operands& o, size_t index, const char* what,
+                     const SymbolicShape& target) {
+  const SymbolicShape* shape = o.shape(index);
+  if (shape == nullptr || broadcasts_to(*shape, target, target.size())) return;
+  refuse(o, index, what, "a shape that broadcasts to " + to_string(target), to_string(*shape));
+}
+
+void check_conv(const Operands& o) {
+  const SymbolicShape *x = o.shape(0), *w = o.shape(1);
+  if (x == nullptr || w == nullptr || x->size() < 3 || w->size() != x->size()) return;
+  const int64_t group = o.node.attributes.get_int("group", 1);
+  const bool transposed = o.node.op == "ConvTranspose";
+  const Dim channels = (*x)[1], rows = (*w)[0], columns = (*w)[1];
+  if (channels.known() && channels.value % group != 0) {
+    throw Error(ErrorCode::kModel, "attribute \"group\" does not divide the channels")
+        .expected("a divisor of " + std::to_string(channels.value), std::to_string(group));
+  }
+  if (!transposed && rows.known() && rows.value % group != 0) {
+    throw Error(ErrorCode::kModel, "attribute \"group\" does not divide the output channels")
+        .expected("a divisor of " + std::to_string(rows.value), std::to_string(group));
+  }
+  const int64_t wanted = transposed ? channels.value : channels.value / group;
+  const Dim& given = transposed ? rows : columns;
+  if (channels.known() && !fits(given, wanted)) {
+    refuse(o, 1, "weight",
+           std::to_string(wanted) + " channels" +
+               (group == 1 || transposed ? ""
+                                         : " (" + std::to_string(channels.value) + " in " +
+                                               std::to_string(group) + " groups)"),
+           to_string(*w));
+  }
+  const auto kernel = o.node.attributes.get_ints("kernel_shape");
+  for (size_t i = 0; i < kernel.size() && kernel.size() + 2 == w->size(); ++i) {
+    if (fits((*w)[i + 2], kernel[i])) continue;
+    throw Error(ErrorCode::kModel, "attribute \"kernel_shape\" contradicts the weight")
+        .expected("the last dims of " + to_string(*w), to_string(std::span(kernel)));
+  }
+  const Dim outputs = !transposed       ? rows
+                      : columns.known() ? Dim(checked_mul(columns.value, group))
+                                        : Dim();
+  check_vector(o, 2, "bias", outputs);
+}
+
+void check_gemm(const Operands& o) {
+  const SymbolicShape *a = o.shape(0), *b = o.shape(1);
+  if (a == nullptr || b == nullptr || a->size() != 2 || b->size() != 2) return;
+  const bool left = o.node.attributes.get_int("transA", 0) != 0;
+  const bool right = o.node.attributes.get_int("transB", 0) != 0;
+  check_broadcast(o, 2, "C", {(*a)[left ? 1 : 0], (*b)[right ? 0 : 1]});
+}
+
+void check_prelu(const Operands& o) {
+  if (const SymbolicShape* x = o.shape(0)) check_broadcast(o, 1, "slope", *x);
+}
+
+void check_layer_norm(const Operands& o) {
+  const SymbolicShape* x = o.shape(0);
+  if (x == nullptr) return;
+  check_broadcast(o, 1, "scale", *x);
+  check_broadcast(o, 2, "bias", *x);
+}
+
+/// Scale and bias a channel.
+void check_channel_norm(const Operands& o) {
+  const SymbolicShape* x = o.shape(0);
+  if (x == nullptr || x->size() < 2) return;
+  const int64_t groups = o.node.attributes.get_int("num_groups", 1);
+  const Dim& channels = (*x)[1];
+  if (channels.known() && channels.value % groups != 0) {
+    throw Error(ErrorCode::kModel, "attribute \"num_groups\" does not divide the channels")
+        .expected("a divisor of " + std::to_string(channels.value), std::to_string(groups));
+  }
+  check_vector(o, 1, "scale", channels);
+  check_vector(o, 2, "bias", channels);
+}
+
+void check_reshape(const Operands& o) {
+  const SymbolicShape *x = o.shape(0), *vector = o.shape(1);
+  if (vector != nullptr && vector->size() != 1) {
+    refuse(o, 1, "shape", "rank 1", to_string(*vector));
+  }
+  const Tensor* target = o.constant(1);
+  if (x == nullptr || target == nullptr || !is_concrete(*x)) return;
+  const bool keeps_zero = o.node.attributes.get_int("allowzero", 0) == 0;
+  int64_t product = 1;
+  std::string text;
+  for (int64_t i = 0; i < target->size(); ++i) {
+    int64_t dim = target->at_as_int(i);
+    if (dim == -1) return;  // inference looks at these
+    if (dim == 0 && keeps_zero && i < static_cast<int64_t>(x->size())) {
+      dim = (*x)[static_cast<size_t>(i)].value;
+    }
+    product = checked_mul(product, dim);
+    text += (i == 0 ? "" : ",") + std::to_string(dim);
+  }
+  const int64_t count = element_count(concrete(*x));
+  if (product == count) return;
+  refuse(o, 1, "shape", std::to_string(count) + " elements, as " + to_string(*x) + " has",
+         std::to_string(product) + " in [" + text + "]");
+}
+
+void check_gather(const Operands& o) {
+  const SymbolicShape* x = o.shape(0);
+  const Tensor* indices = o.constant(1);
+  if (x == nullptr || indices == nullptr || x->empty()) return;
+  const int64_t axis =
+      normalize_axis(o.node.attributes.get_int("axis", 0), static_cast<int64_t>(x->size()));
+  const Dim& dim = (*x)[static_cast<size_t>(axis)];
+  if (!dim.known()) return;
+  for (int64_t i = 0; i < indices->size(); ++i) {
+    const int64_t index = indices->at_as_int(i);
+    if (index >= -dim.value && index < dim.value) continue;
+    throw Error(ErrorCode::kModel, "an index in \"" + o.name(1) + "\" is out of range")
+        .expected(std::to_string(-dim.value) + " to " + std::to_string(dim.value - 1) +
+                      " for axis " + std::to_string(axis) + " of " + to_string(*x),
+                  std::to_string(index));
+  }
+}
+
+void check_depth_to_space(const Operands& o) {
+  const SymbolicShape* x = o.shape(0);
+  if (x == nullptr || x->size() != 4) return;
+  const int64_t block = o.node.attributes.get_int("blocksize", 1);
+  const bool from_depth = o.node.op == "DepthToSpace";
+  const int64_t divisor = from_depth ? checked_mul(block, block) : block;
+  for (size_t axis = from_depth ? 1 : 2; axis < (from_depth ? 2u : 4u); ++axis) {
+    const Dim& dim = (*x)[axis];
+    if (!dim.known() || dim.value % divisor == 0) continue;
+    throw Error(ErrorCode::kModel, "attribute \"blocksize\" does not divide dim " +
+                                       std::to_string(axis) + " of \"" + o.name(0) + "\"")
+        .expected("a multiple of " + std::to_string(divisor), to_string(*x));
+  }
+}
+
+/// A window that lies in padding alone has no largest element, and no mean.
+void check_pool(const Operands& o) {
+  const auto kernel = o.node.attributes.get_ints("kernel_shape");
+  const auto pads = o.node.attributes.get_ints("pads");
+  if (pads.size() != 2 * kernel.size()) return;
+  const auto dilations = o.node.attributes.get_ints("dilations");
+  for (size_t i = 0; i < pads.size(); ++i) {
+    const size_t axis = i % kernel.size();
+    const int64_t step = dilations.size() == kernel.size() ? dilations[axis] : 1;
+    if (pads[i] <= checked_mul(kernel[axis] - 1, step)) continue;
+    throw Error(ErrorCode::kModel, "attribute \"pads\" is not smaller than the window")
+        .expected("less than " + to_string(std::span(kernel)), to_string(std::span(pads)));
+  }
+}
+
+void check_split(const Operands& o) {
+  const int64_t parts = o.node.attributes.get_int("num_outputs", -1);
+  const auto results = static_cast<int64_t>(o.graph.outputs(o.id).size());
+  if (parts < 0 || parts == results) return;
+  throw Error(ErrorCode::kModel, "attribute \"num_outputs\" contradicts the node's outputs")
+      .expected(std::to_string(results), std::to_string(parts));
+}
+
+/// The heads of Q and K have one size, K and V one length.
+void check_attention(const Operands& o) {
+  const SymbolicShape *q = o.shape(0), *k = o.shape(1), *v = o.shape(2);
+  if (q == nullptr || k == nullptr || v == nullptr || q->size() != 4) return;
+  if (k->size() != 4 || v->size() != 4) return;
+  if ((*q)[3].known() && !fits((*k)[3], (*q)[3].value)) {
+    refuse(o, 1, "K", "heads of size " + std::to_string((*q)[3].value), to_string(*k));
+  }
+  if ((*k)[2].known() && !fits((*v)[2], (*k)[2].value)) {
+    refuse(o, 2, "V", "length " + std::to_string((*k)[2].value), to_string(*v));
+  }
+}
+
+/// The body says with its first result whether another trip follows.
+void check_loop(const Operands& o) {
+  for (RegionId body : o.graph.subgraphs(o.id)) {
+    const auto results = o.graph.outputs(body);
+    if (results.empty()) continue;
+    const ValueType& go = o.graph.value(results.front()).type;
+    if (!go.is_tensor() || go.dtype == DType::kUndefined || go.dtype == DType::kBool) continue;
+    throw Error(ErrorCode::kModel, "the condition that the body of a Loop gives, \"" +
+                                       o.graph.value(results.front()).name + "\", is no bool")
+        .expected("bool", to_string(go));
+  }
+}
+
+struct Row {
+  std::string_view op;
+  void (*check)(const Operands&);
+};
+
+constexpr Row kRows[] = {
+    {"Conv", check_conv},
+    {"ConvTranspose", check_conv},
+    {"Gemm", check_gemm},
+    {"PRelu", check_prelu},
+    {"LayerNormalization", check_layer_norm},
+    {"RMSNormalization", check_layer_norm},
+    {"GroupNormalization", check_channel_norm},
+    {"InstanceNormalization", check_channel_norm},
+    {"Reshape", check_reshape},
+    {"Gather", check_gather},
+    {"DepthToSpace", check_depth_to_space},
+    {"SpaceToDepth", check_depth_to_space},
+    {"MaxPool", check_pool},
+    {"AveragePool", check_pool},
+    {"LpPool", check_pool},
+    {"Split", check_split},
+    {"Loop", check_loop},
+    {"Attention", check_attention},
+};
+
+}  // namespace
+
+void check_operands(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  for (const Row& row : kRows) {
+    if (node.op == row.op) row.check({graph, id, node});
+  }
+}
+
+}  // namespace contract
+
+void check_known_mistakes(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  const bool has_labels =
+      node.op == "SoftmaxCrossEntropyLoss" || node.op == "NegativeLogLikelihoodLoss";
+  if (!node.domain.empty() || !has_labels || graph.inputs(id).size() < 2) return;
+  // PyTorch's cross entropy takes probabilities too; its exporters write them where ONNX has
+  // labels.
+  const ValueId labels = graph.input(id, 1);
+  if (!labels.valid() || !is_float(graph.value(labels).type.dtype)) return;
+  throw Error(ErrorCode::kModel,
+              "the labels are class probabilities, which ONNX's op does not take")
+      .expected("class numbers of type int64", to_string(graph.value(labels).type))
+      .hint("write the loss as -(p * log_softmax(x, 1)).sum(1).mean() and export again");
+}
+
+void check_contract(const Graph& graph, NodeId node) {
+  if (!graph.node(node).domain.empty()) return;
+  contract::check_attributes(graph, node);
+  contract::check_operands(graph, node);
+}
+
+}  // namespace halfnote
