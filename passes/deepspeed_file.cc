@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/nesting.h"
 #include "passes/precision/presets.h"
 
 namespace halfnote {
@@ -458,6 +459,11 @@ class JsonReader {
 
 std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view file_name,
                                          CompileOptions& options) {
+  if (json_nests_deeper(text)) {
+    throw Error(ErrorCode::kUsage, "the DeepSpeed file nests too deep")
+        .at({std::string(file_name), {}, {}})
+        .expected(fmt::format("at most {} levels", kMaxJsonDepth), "more");
+  }
   Json root;
   try {
     root = Json::parse(text);

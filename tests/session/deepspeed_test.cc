@@ -250,6 +250,9 @@ TEST(DeepSpeed, RefusesWhatItCannotKeep) {
   EXPECT_THAT(refusal(R"({"gradient_clipping": -1})"), HasSubstr("a number from 0"));
   EXPECT_THAT(refusal("[1]"), HasSubstr("an object"));
   EXPECT_THAT(refusal("{"), HasSubstr("no valid JSON"));
+  // Found by fuzzing: the value of an error message is printed by recursion.
+  EXPECT_THAT(refusal("{\"fp16\": " + std::string(400'000, '[') + std::string(400'000, ']') + "}"),
+              HasSubstr("nests too deep"));
   CompileOptions options;
   EXPECT_EQ(parse_deepspeed(R"({"steps_per_print": 10})", "ds.json", options).size(), 1u);
 }
