@@ -26,6 +26,7 @@ legs=(
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
   "asan     no  address and undefined-behaviour sanitizers, unit tests"
+  "fuzz     no  fuzz targets: their corpora, then about 60 s of new inputs"
 )
 
 leg_setup() { scripts/setup.sh; }
@@ -111,6 +112,12 @@ leg_asan() {
   build_preset asan || return 1
   ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
     run_ctest build/asan "$logs/asan.log"
+}
+
+leg_fuzz() {
+  local targets
+  targets=$(scripts/fuzz.sh --list | wc -l)
+  scripts/fuzz.sh --seconds $(((60 + targets - 1) / targets))
 }
 
 say() { printf '\n== %s\n' "$*"; }
