@@ -2,6 +2,7 @@
 #include "compiler/onnx/import.h"
 #include "runtime/train/session.h"
 #include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/limits.h"
 
 using namespace halfnote;  // NOLINT: a program of one function
 
@@ -27,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto kinds = {ErrorCode::kModel, ErrorCode::kUnsupported, ErrorCode::kData,
                       ErrorCode::kMemory};
   fuzz::accepts(kinds, [&] {
-    Model model = import_model_bytes(fuzz::as_bytes(data, size), "fuzz");
+    Model model = import_model_bytes(fuzz::as_bytes(data, size), "fuzz", fuzz::import_options());
     Session session(adopt_training_info(std::move(model), 0), {.threads = 1, .plan_only = true});
     session.prepare(shapes_of(session));
   });

@@ -5,13 +5,14 @@
 #include "compiler/onnx/export.h"
 #include "compiler/onnx/import.h"
 #include "tests/fuzz/support/fuzz.h"
+#include "tests/fuzz/support/limits.h"
 
 using namespace halfnote;  // NOLINT: a program of one function
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Model model;
   const bool sound = fuzz::accepts({ErrorCode::kModel, ErrorCode::kUnsupported}, [&] {
-    model = import_model_bytes(fuzz::as_bytes(data, size), "fuzz");
+    model = import_model_bytes(fuzz::as_bytes(data, size), "fuzz", fuzz::import_options());
     verify(model, {.code = ErrorCode::kModel});
   });
   if (!sound) return 0;

@@ -92,7 +92,7 @@ def settings_seeds():
                        "params": {"warmup_min_lr": 0, "warmup_max_lr": 1e-3,
                                   "warmup_num_steps": 10, "total_num_steps": 100}}},
         {"fp16": {"enabled": True, "loss_scale": 128}, "steps_per_print": 10,
-         "optimizer": {"type": "Lamb", "params": {"lr": "auto"}}, "zero_optimization": {"stage": 0}},
+         "gradient_accumulation_steps": 2, "optimizer": {"type": "Lamb", "params": {"lr": "auto"}}, "zero_optimization": {"stage": 0}},
     ]):
         put("deepspeed", f"config{i}", json.dumps(config, indent=1))
 

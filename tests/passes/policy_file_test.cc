@@ -127,7 +127,7 @@ void expect_refused(std::string_view text, std::initializer_list<std::string_vie
   }
 }
 
-/// Found by fuzzing: a megabyte of `a.a.a…` overflowed the stack of the TOML parser.
+/// A megabyte of `a.a.a…` overflowed the stack of the TOML parser.
 TEST(PolicyFile, AKeyOfAMegabyteIsRefused) {
   std::string key = "a";
   for (int i = 0; i < 400'000; ++i) key += ".a";
