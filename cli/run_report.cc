@@ -8,10 +8,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/nesting.h"
 #include "base/version.h"
 #include "cli/arguments.h"
 #include "kernels/cpu/cpu_info.h"
+#include "passes/nesting.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/train/step.h"
 

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/nesting.h"
+#include "passes/nesting.h"
 #include "passes/precision/presets.h"
 
 namespace halfnote {

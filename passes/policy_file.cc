@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/nesting.h"
+#include "passes/nesting.h"
 #include "passes/precision/like.h"
 #include "passes/precision/presets.h"
 

@@ -8,9 +8,9 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/nesting.h"
 #include "base/printable.h"
 #include "compiler/ops/operator.h"
+#include "passes/nesting.h"
 #include "passes/train/step.h"
 
 namespace halfnote {

@@ -92,7 +92,8 @@ def settings_seeds():
                        "params": {"warmup_min_lr": 0, "warmup_max_lr": 1e-3,
                                   "warmup_num_steps": 10, "total_num_steps": 100}}},
         {"fp16": {"enabled": True, "loss_scale": 128}, "steps_per_print": 10,
-         "gradient_accumulation_steps": 2, "optimizer": {"type": "Lamb", "params": {"lr": "auto"}}, "zero_optimization": {"stage": 0}},
+         "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 0},
+         "optimizer": {"type": "Lamb", "params": {"lr": "auto"}}},
     ]):
         put("deepspeed", f"config{i}", json.dumps(config, indent=1))
 
@@ -155,8 +156,8 @@ def binary_seeds():
     node = helper.make_node("If", ["c"], ["y"], then_branch=branch[0], else_branch=branch[1])
     put("import_binary", "if", model_of([node], [info("c", TensorProto.BOOL, []), x],
                                         [y]).SerializeToString())
-    function = helper.make_function("d", "F", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])],
-                                    [helper.make_opsetid("", 17)])
+    relu = helper.make_node("Relu", ["a"], ["b"])
+    function = helper.make_function("d", "F", ["a"], ["b"], [relu], [helper.make_opsetid("", 17)])
     model = model_of([helper.make_node("F", ["x"], ["y"], domain="d")], [x], [info("y", f32, None)],
                      functions=[function])
     model.opset_import.append(helper.make_opsetid("d", 1))
@@ -178,7 +179,8 @@ def external_seeds():
     for name, lines in {
         "plain": ["location=weights.bin"], "part": ["location=weights.bin", "offset=8", "length=8"],
         "sub": ["location=sub/weights.bin", "length=8"], "near": ["location=near.bin"],
-        "link": ["location=link.bin"], "far": ["location=far.bin"], "up": ["location=up/secret.bin"],
+        "link": ["location=link.bin"], "far": ["location=far.bin"],
+        "up": ["location=up/secret.bin"],
         "parent": ["location=sub/../../secret.bin"], "absolute": ["location=/etc/hostname"],
         "loop": ["location=loop"], "pipe": ["location=pipe"], "folder": ["location=sub"],
         "far_offset": ["location=weights.bin", "offset=18446744073709551608", "length=8"],

@@ -1,4 +1,4 @@
-#include "base/nesting.h"
+#include "passes/nesting.h"
 
 #include <algorithm>
 
