@@ -13,6 +13,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   fuzz::accepts({ErrorCode::kModel}, [&] { verify(model, {.code = ErrorCode::kModel}); });
   const std::string printed = print(model);
-  if (print(parse_model(printed, "again")) != printed) fuzz::fail("printed and read: not equal");
+  fuzz::expect_same(printed, print(parse_model(printed, "again")));
   return 0;
 }

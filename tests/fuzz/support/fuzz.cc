@@ -42,6 +42,18 @@ void fail(const std::string& words) {
   std::abort();
 }
 
+void expect_same(std::string_view before, std::string_view after) {
+  if (before == after) return;
+  const auto [a, b] = std::mismatch(before.begin(), before.end(), after.begin(), after.end());
+  const auto line_at = [](std::string_view text, size_t at) {
+    const size_t begin = at == 0 ? 0 : text.rfind('\n', at - 1) + 1;  // npos + 1 is 0
+    return std::string(text.substr(begin, text.find('\n', at) - begin));
+  };
+  fail("not the same when it is read again:\n" +
+       line_at(before, static_cast<size_t>(a - before.begin())) + "\n" +
+       line_at(after, static_cast<size_t>(b - after.begin())));
+}
+
 void judge(const Error& error, std::initializer_list<ErrorCode> codes) {
   const std::string_view message = error.what();
   if (std::find(codes.begin(), codes.end(), error.code()) == codes.end()) {

@@ -21,6 +21,9 @@ namespace halfnote::fuzz {
 /// Prints the words and ends the program, so that libFuzzer keeps the input.
 [[noreturn]] void fail(const std::string& words);
 
+/// Fails, showing the first line that differs, unless the two texts of a model are equal.
+void expect_same(std::string_view before, std::string_view after);
+
 /// Fails unless the code of the error is one of `codes` and its message can be shown.
 void judge(const Error& error, std::initializer_list<ErrorCode> codes);
 
