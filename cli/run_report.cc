@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "cli/arguments.h"
 #include "kernels/cpu/cpu_info.h"
+#include "passes/nesting.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/train/step.h"
 
@@ -19,7 +20,7 @@ namespace {
 
 nlohmann::ordered_json policy_of(const Model& model) {
   const auto found = model.metadata.find("halfnote.policy");
-  if (found == model.metadata.end()) return nullptr;
+  if (found == model.metadata.end() || json_nests_deeper(found->second)) return nullptr;
   auto json = nlohmann::ordered_json::parse(found->second, nullptr, false);
   return json.is_object() ? json : nlohmann::ordered_json(nullptr);
 }

@@ -1,7 +1,8 @@
 # halfnote_options(TARGET): the flags of all our own code.
 function(halfnote_options target)
   target_compile_options(${target} PRIVATE
-    -Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers -Wno-restrict)
+    -Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   # The same arithmetic everywhere: no contraction of a*b+c, so that results do not depend on the
   # instruction set.
   target_compile_options(${target} PRIVATE -ffp-contract=off)
@@ -29,7 +30,7 @@ function(halfnote_unity target)
   if(HALFNOTE_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
     # An anonymous type in a class of the same file: the compiler takes the file for a header.
-    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 

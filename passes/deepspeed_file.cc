@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "passes/nesting.h"
 #include "passes/precision/presets.h"
 
 namespace halfnote {
@@ -21,6 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr double kMaxCount = 1e9;  // the product of two counts fits into 64 bits
 
 using JsonSetter = std::function<void(const Json& value, const std::string& key)>;
 using JsonKeys = std::map<std::string, JsonSetter, std::less<>>;
@@ -54,14 +56,12 @@ JsonSetter number(double& target, double least = -HUGE_VAL) {
 
 JsonSetter count(int64_t& target, int64_t least) {
   return [&target, least](const Json& value, const std::string& key) {
-    const bool whole =
-        value.is_number_integer() ||
-        (value.is_number() && std::floor(value.get<double>()) == value.get<double>() &&
-         std::fabs(value.get<double>()) < 1e15);
-    if (!whole || value.get<double>() < static_cast<double>(least)) {
-      wrong(key, fmt::format("a whole number from {}", least), value);
+    const double given = value.is_number() ? value.get<double>() : -1;
+    if (!value.is_number() || std::floor(given) != given || given < static_cast<double>(least) ||
+        given > kMaxCount) {
+      wrong(key, fmt::format("a whole number from {} to {:g}", least, kMaxCount), value);
     }
-    target = static_cast<int64_t>(value.get<double>());
+    target = static_cast<int64_t>(given);
   };
 }
 
@@ -458,6 +458,11 @@ class JsonReader {
 
 std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view file_name,
                                          CompileOptions& options) {
+  if (json_nests_deeper(text)) {
+    throw Error(ErrorCode::kUsage, "the DeepSpeed file nests too deep")
+        .at({std::string(file_name), {}, {}})
+        .expected(fmt::format("at most {} levels", kMaxJsonDepth), "more");
+  }
   Json root;
   try {
     root = Json::parse(text);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "passes/nesting.h"
 #include "passes/precision/like.h"
 #include "passes/precision/presets.h"
 
@@ -14,6 +15,7 @@ namespace halfnote {
 namespace {
 
 constexpr size_t kMaxPolicyBytes = size_t{1} << 20;
+constexpr int kMaxKeyParts = 8;  // `optimizer.schedule.kind` has 3
 
 /// A key and its place in the file, for errors.
 struct Where {
@@ -299,6 +301,11 @@ DType parse_precision(std::string_view name) {
 }
 
 void parse_policy(std::string_view text, std::string_view file_name, CompileOptions& options) {
+  if (toml_key_longer(text, kMaxKeyParts)) {
+    throw Error(ErrorCode::kUsage, "a key of the policy file has too many parts")
+        .at({std::string(file_name), {}, {}})
+        .expected("at most " + std::to_string(kMaxKeyParts) + " between dots", "more");
+  }
   toml::table root;
   try {
     root = toml::parse(text, file_name);

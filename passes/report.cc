@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "compiler/ops/operator.h"
+#include "passes/nesting.h"
 #include "passes/train/step.h"
 
 namespace halfnote {
@@ -241,7 +242,10 @@ std::string conversion_warning(const Report& report) {
 std::string report_json(const Report& report) {
   nlohmann::ordered_json json;
   json["source"] = report.source;
-  json["policy"] = nlohmann::ordered_json::parse(report.policy, nullptr, false);
+  // From the metadata of a file: what nests too deep cannot be printed.
+  json["policy"] = json_nests_deeper(report.policy)
+                       ? nlohmann::ordered_json()
+                       : nlohmann::ordered_json::parse(report.policy, nullptr, false);
   if (json["policy"].is_discarded()) json["policy"] = nullptr;
   json["parameters"] = report.parameters;
   json["contraction_flops_share_16bit"] = low_share(report);

@@ -27,6 +27,7 @@ legs=(
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
   "asan     no  sanitizers (address, undefined behaviour): unit tests, two models trained"
+  "fuzz     no  fuzz targets: their corpora, then about 60 s of new inputs"
 )
 
 leg_setup() { scripts/setup.sh; }
@@ -126,6 +127,12 @@ leg_asan() {
       OMP_WAIT_POLICY=passive build/asan/bin/halfnote-cases --precision "$precision" \
       tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn || return 1
   done
+}
+
+leg_fuzz() {
+  local targets
+  targets=$(scripts/fuzz.sh --list | wc -l)
+  scripts/fuzz.sh --seconds $(((60 + targets - 1) / targets))
 }
 
 say() { printf '\n== %s\n' "$*"; }

@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t kMaxTensors = 1'000'000;
 constexpr size_t kMaxRank = 64;
+constexpr size_t kShownName = 100;  // bytes of a name in a message
 
 // The places of fields in vtables, by ONNX Runtime's ort.fbs and training schema.
 constexpr uint64_t kModuleState = 6, kOptimizerGroups = 8;
@@ -185,15 +186,15 @@ OrtCheckpoint read(const FlatBuffer& buffer) {
   }
   OrtCheckpoint result;
   std::set<std::string> names;
-  uint64_t total = 0;  // tensors may share bytes in a hostile file
+  uint64_t total = 0;  // tensors and names may share bytes in a hostile file
   for (const auto& [slot, trained] : {std::pair{kTrained, true}, std::pair{kFrozen, false}}) {
     for (const FlatTable& table : state->tables(slot)) {
       OrtParameter parameter{table.text(kName), {}, trained};
       parameter.tensor = tensor_of(table, parameter.name);
-      total += parameter.tensor.byte_size();
+      total += parameter.tensor.byte_size() + parameter.name.size();
       if (total > buffer.size() || !names.insert(parameter.name).second) {
         throw Error(ErrorCode::kModel, "the checkpoint is damaged: tensors share bytes or a name")
-            .at({{}, printable(parameter.name), {}});
+            .at({{}, printable(parameter.name.substr(0, kShownName)), {}});
       }
       result.parameters.push_back(std::move(parameter));
     }

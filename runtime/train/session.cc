@@ -77,6 +77,40 @@ double scalar(const Executor& executor, size_t output) {
   return scalar_at(executor.program().outputs[output].dtype, executor.output_bytes(output));
 }
 
+/// What the session reads as one number is one, whatever the file says.
+void require_number(const Model& model, const std::string& what, const Shape& shape) {
+  if (element_count(shape) == 1) return;
+  throw Error(ErrorCode::kModel, "the artifact is not one that can be run: " + what)
+      .at({model.source, {}, {}})
+      .expected("one number", "shape " + to_string(shape));
+}
+
+void check_states(const Model& model, const StateStore& store) {
+  constexpr std::string_view kFloorHits = "loss_scale.floor_hits";
+  for (const std::string_view name : {kLossScale, kAttemptedStep, kAppliedStep, kFloorHits}) {
+    const StateEntry* entry = store.find(name);
+    if (entry != nullptr) require_number(model, "its state " + entry->name, entry->shape);
+  }
+}
+
+/// Every step but `apply` gives the loss first.
+void check_outputs(const Model& model, std::string_view step, const Program& program) {
+  if (step != kApplyName) {
+    if (program.outputs.empty()) {
+      throw Error(ErrorCode::kModel, "the artifact is not one that can be run: " +
+                                         std::string(step) + " gives no loss")
+          .at({model.source, {}, {}})
+          .expected("the loss as its first output", "no output");
+    }
+    require_number(model, "the loss of " + std::string(step), program.outputs.front().shape);
+  }
+  for (const ProgramOperand& output : program.outputs) {
+    const bool read =
+        output.name == kFinite || output.name == kGradientNorm || output.name == kLearningRate;
+    if (read) require_number(model, "its output " + output.name, output.shape);
+  }
+}
+
 /// What is a state of another step changes too: it is no constant of this one.
 void keep_states_variable(Graph& graph, const StateStore& store) {
   for (ValueId id : graph.initializers()) {
@@ -195,6 +229,7 @@ Session::Session(Model model, const SessionOptions& options)
   }
   if (options_.threads <= 0) options_.threads = omp_get_num_procs();
   state_ = std::make_unique<StateStore>(model_);
+  check_states(model_, *state_);
 }
 
 const TrainingStep* Session::find_training_step(std::string_view name) const {
@@ -288,6 +323,7 @@ Executor& Session::executor(std::string_view step, std::span<const Shape> shapes
         std::make_unique<Executor>(plan(ready_graph(step, shapes), *state_,
                                         {options_.kernels, options_.threads, profiler != nullptr}),
                                    *state_);
+    check_outputs(model_, step, made->program());
     if (profiler) made->set_profile(&profiler->add(step, made->program()));
     if (!options_.plan_only) allocate(*made, find_training_step(step)->graph);
     found = made.get();

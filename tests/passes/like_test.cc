@@ -110,6 +110,10 @@ TEST(ConversionWarning, NamesTheBlockersWhereLittleWasConverted) {
   EXPECT_THAT(conversion_warning(none), HasSubstr("nothing was converted to 16 bit"));
   EXPECT_THAT(conversion_warning(none), HasSubstr("100.0 %  policy: --fp32-op MatMul (2 nodes: "));
   EXPECT_THAT(report_json(none), HasSubstr("\"blockers\""));
+  // The metadata of a file: printing it would overflow the stack.
+  Report deep = none;
+  deep.policy = std::string(400'000, '[') + std::string(400'000, ']');
+  EXPECT_THAT(report_json(deep), HasSubstr("\"policy\": null"));
   options.policy.dtype = DType::kF32;
   options.policy.fp32_ops.clear();
   EXPECT_EQ(conversion_warning(make_report(result_of(options))), "") << "nobody asked for it";

@@ -127,6 +127,16 @@ void expect_refused(std::string_view text, std::initializer_list<std::string_vie
   }
 }
 
+/// A megabyte of `a.a.a…` overflowed the stack of the TOML parser.
+TEST(PolicyFile, AKeyOfAMegabyteIsRefused) {
+  std::string key = "a";
+  for (int i = 0; i < 400'000; ++i) key += ".a";
+  for (const std::string& text :
+       {key + " = 1\n", "[" + key + "]\n", "x = {" + key + " = 1}\n", "[[" + key + "]]\n"}) {
+    expect_refused(text, {"policy.toml", "too many parts", "at most 8"});
+  }
+}
+
 TEST(PolicyFile, ErrorsNameTheLineAndTheNearestKey) {
   expect_refused("[precision]\nallow_op = []", {"policy.toml:2", "allow_op", "allow_ops"});
   expect_refused("[presicion]\n", {"policy.toml:1", "presicion", "precision"});

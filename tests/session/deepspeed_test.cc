@@ -250,6 +250,15 @@ TEST(DeepSpeed, RefusesWhatItCannotKeep) {
   EXPECT_THAT(refusal(R"({"gradient_clipping": -1})"), HasSubstr("a number from 0"));
   EXPECT_THAT(refusal("[1]"), HasSubstr("an object"));
   EXPECT_THAT(refusal("{"), HasSubstr("no valid JSON"));
+  // 2^64 - 1 and 2^40 each: the first is no int64, the product of the others neither.
+  EXPECT_THAT(refusal(R"({"train_batch_size": 18446744073709551615})"), HasSubstr("whole number"));
+  EXPECT_THAT(refusal(R"({"train_batch_size": 8, "gradient_accumulation_steps": 1099511627776,
+                          "train_micro_batch_size_per_gpu": 1099511627776})"),
+              HasSubstr("whole number"));
+  EXPECT_THAT(refusal(R"({"train_batch_size": 1e999})"), HasSubstr("no valid JSON"));
+  // The value of an error message is printed by recursion.
+  EXPECT_THAT(refusal("{\"fp16\": " + std::string(400'000, '[') + std::string(400'000, ']') + "}"),
+              HasSubstr("nests too deep"));
   CompileOptions options;
   EXPECT_EQ(parse_deepspeed(R"({"steps_per_print": 10})", "ds.json", options).size(), 1u);
 }

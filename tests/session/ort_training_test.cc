@@ -164,6 +164,41 @@ TEST(OrtCheckpoint, DamagedFilesAreErrors) {
   EXPECT_GT(refused, 40) << "flipped";
 }
 
+/// A file of 200 kB whose thousand names are all but the same bytes: read one by one, they would
+/// take 200 MB, and those of a megabyte gigabytes.
+TEST(OrtCheckpoint, NamesThatShareBytesAreRefused) {
+  constexpr uint32_t kTables = 1000, kTail = 200'000;
+  std::string bytes;
+  const auto u16 = [&](uint16_t value) { bytes.append(reinterpret_cast<char*>(&value), 2); };
+  const auto u32 = [&](uint32_t value) { bytes.append(reinterpret_cast<char*>(&value), 4); };
+  const auto here = [&] { return static_cast<uint32_t>(bytes.size()); };
+  u32(16);
+  bytes += "ODTC";
+  for (const uint16_t slot : {8, 0, 0, 4}) u16(slot);  // 8: the root's form; field 6 is the state
+  u32(8), u32(12);                                     // 16: the root
+  for (const uint16_t slot : {6, 0, 4, 0}) u16(slot);  // 24: field 4 is the trained parameters
+  u32(8), u32(32);                                     // 32: the state
+  for (const uint16_t slot : {14, 0, 4, 0, 8, 12, 0, 0}) u16(slot);  // 40: name, dims, type
+  u32(1), u32(0), u32(0);                                            // 56: no elements
+  u32(kTables);                                                      // 68
+  const uint32_t tables = here() + 4 * kTables, names = tables + 16 * kTables;
+  for (uint32_t i = 0; i < kTables; ++i) u32(tables + 16 * i - here());
+  for (uint32_t i = 0; i < kTables; ++i) {
+    u32(here() - 40), u32(names + 4 * i - here()), u32(56 - here()), u32(1);
+  }
+  for (uint32_t i = 0; i < kTables; ++i) u32(kTail - 4 * i);
+  bytes.append(kTail, 'n');
+  const fs::path file = fs::path(::testing::TempDir()) / "checkpoint_names";
+  write_all(file, bytes);
+  try {
+    read_ort_checkpoint(file);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kModel);
+    EXPECT_THAT(error.what(), HasSubstr("share bytes"));
+  }
+}
+
 TEST(OrtCheckpoint, HoldsTrainedAndFrozenParameters) {
   const OrtCheckpoint checkpoint =
       read_ort_checkpoint(ort_fixture("cnn_batch_norm") / "checkpoint");

@@ -84,7 +84,7 @@ void complete(const Node& node, const Attributes& defaults, int64_t opset, Funct
     std::erase(function.attributes, name);
     const auto given =
         std::find_if(function.default_attributes.begin(), function.default_attributes.end(),
-                     [&](const auto& entry) { return entry.first == name; });
+                     [&name = name](const auto& entry) { return entry.first == name; });
     if (given == function.default_attributes.end()) {
       function.default_attributes.emplace_back(name, attribute);
     }

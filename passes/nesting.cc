@@ -1,0 +1,68 @@
+#include "passes/nesting.h"
+
+#include <algorithm>
+
+namespace halfnote {
+namespace {
+
+/// The place behind the quoted text that begins at `at`; the end of the text if it is open.
+size_t behind_quoted(std::string_view text, size_t at, std::string_view quote, bool escapes) {
+  for (at += quote.size(); at < text.size(); ++at) {
+    if (escapes && text[at] == '\\') {
+      ++at;
+    } else if (text.substr(at).starts_with(quote)) {
+      return at + quote.size();
+    }
+  }
+  return text.size();
+}
+
+/// The same for TOML's four kinds of strings. The closing mark of a string of several lines may
+/// have up to two quotes of the content before it.
+size_t behind_toml_string(std::string_view text, size_t at) {
+  const char mark = text[at];
+  const bool escapes = mark == '"';
+  const std::string_view three = mark == '"' ? "\"\"\"" : "'''";
+  if (!text.substr(at).starts_with(three)) return behind_quoted(text, at, {&mark, 1}, escapes);
+  size_t end = behind_quoted(text, at, three, escapes);
+  for (int i = 0; i < 2 && end < text.size() && text[end] == mark; ++i) ++end;
+  return end;
+}
+
+}  // namespace
+
+bool json_nests_deeper(std::string_view text, int levels) {
+  int depth = 0;
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"') {
+      at = behind_quoted(text, at, "\"", true);
+      continue;
+    }
+    if ((c == '{' || c == '[') && ++depth > levels) return true;
+    if (c == '}' || c == ']') --depth;
+    ++at;
+  }
+  return false;
+}
+
+bool toml_key_longer(std::string_view text, int parts) {
+  int dots = 0;  // since the last mark that ends a key
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"' || c == '\'') {
+      at = behind_toml_string(text, at);
+      continue;
+    }
+    if (c == '#') {
+      at = std::min(text.find('\n', at), text.size());
+      continue;
+    }
+    if (c == '.' && ++dots >= parts) return true;
+    if (std::string_view("=,{}[]\n").find(c) != std::string_view::npos) dots = 0;
+    ++at;
+  }
+  return false;
+}
+
+}  // namespace halfnote

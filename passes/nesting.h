@@ -1,0 +1,20 @@
+// How deep a text nests, told before a library reads it that would go as deep on the stack: what a
+// file of a megabyte can nest overflows it.
+#pragma once
+
+#include <string_view>
+
+namespace halfnote {
+
+/// More than any JSON that halfnote reads or writes has.
+inline constexpr int kMaxJsonDepth = 32;
+
+/// Whether objects and arrays stand in each other more than `levels` deep. Of a text that is no
+/// JSON, what stands before its first error is judged rightly.
+bool json_nests_deeper(std::string_view text, int levels = kMaxJsonDepth);
+
+/// Whether a key of a TOML text (`a.b.c`) has more than `parts` parts. Of a text that is no TOML,
+/// what stands before its first error is judged rightly.
+bool toml_key_longer(std::string_view text, int parts);
+
+}  // namespace halfnote

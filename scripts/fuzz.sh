@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Builds the fuzz targets of tests/fuzz (clang, libFuzzer, address and undefined-behaviour
+# sanitizers), replays their corpora and fuzzes them one after the other.
+#
+# Usage: scripts/fuzz.sh [TARGET…] [--runs N | --seconds N | --replay] [--no-build] [--list]
+#   TARGET…      only these (default: all)
+#   --runs N     N executions a target
+#   --seconds N  N seconds a target (default: 60)
+#   --replay     only the corpora of tests/fuzz/corpus
+#   --no-build   the programs are built already
+#   --list       print the targets
+#
+# New inputs that reach new code go to build/fuzz/corpus/TARGET and are used again; inputs that
+# fail go to build/fuzz/finds/TARGET-*. Ends with 0 when nothing was found, 1 when something was,
+# 2 when it was called wrongly.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. scripts/environment.sh
+
+seconds=2       # an input may take
+megabytes=2048  # a target may take
+largest=512     # megabytes, of one allocation
+
+mapfile -t all < <(cd tests/fuzz && ls -- *.cc | sed 's/\.cc$//')
+wanted=()
+length=(-max_total_time=60)
+build=1
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --runs | --seconds)
+      if ! [[ "${2:-}" =~ ^[1-9][0-9]*$ ]]; then
+        echo "fuzz: $1 needs a number (see scripts/fuzz.sh --help)" >&2
+        exit 2
+      fi
+      if [ "$1" = --runs ]; then length=("-runs=$2"); else length=("-max_total_time=$2"); fi
+      shift
+      ;;
+    --replay) length=(-runs=0) ;;
+    --no-build) build=0 ;;
+    --list) printf '%s\n' "${all[@]}"; exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *)
+      if ! printf '%s\n' "${all[@]}" | grep -qxF -- "$1"; then
+        echo "fuzz: unknown target or option '$1' (see scripts/fuzz.sh --help, --list)" >&2
+        exit 2
+      fi
+      wanted+=("$1")
+      ;;
+  esac
+  shift
+done
+[ ${#wanted[@]} -gt 0 ] || wanted=("${all[@]}")
+
+if [ "$build" = 1 ]; then
+  build_preset fuzz "${wanted[@]/#/fuzz_}" || exit 1
+fi
+
+# Containers that cross into libraries without a sanitizer look overfull to it. What is over the
+# limit of one allocation fails as it would on a machine without that memory.
+export ASAN_OPTIONS=detect_container_overflow=0:${ASAN_OPTIONS:-}
+export UBSAN_OPTIONS=print_stacktrace=1:${UBSAN_OPTIONS:-}
+export OMP_WAIT_POLICY=passive
+finds=build/fuzz/finds
+mkdir -p "$finds"
+status=0
+for target in "${wanted[@]}"; do
+  corpus=build/fuzz/corpus/$target log=build/fuzz/$target.log
+  mkdir -p "$corpus"
+  build/fuzz/bin/"fuzz_$target" "${length[@]}" -timeout="$seconds" -rss_limit_mb="$megabytes" \
+    -malloc_limit_mb="$largest" -print_final_stats=1 -artifact_prefix="$finds/$target-" \
+    "$corpus" "tests/fuzz/corpus/$target" >"$log" 2>&1
+  result=$?
+  runs=$(awk '/stat::number_of_executed_units/ {print $2}' "$log")
+  speed=$(awk '/stat::average_exec_per_sec/ {print $2}' "$log")
+  if [ "$result" = 0 ]; then
+    printf 'fuzz: %-15s %9s executions, %6s a second, nothing found\n' \
+      "$target" "$runs" "$speed"
+    continue
+  fi
+  status=1
+  echo "fuzz: $target: found something; the whole log: $log" >&2
+  grep -E -A 12 'ERROR: |runtime error|^fuzz: |terminate called|what\(\)' "$log" | head -n 40 >&2
+  grep -F 'Test unit written' "$log" >&2
+done
+exit "$status"

@@ -1,0 +1,15 @@
+// A DeepSpeed configuration (JSON); what is accepted can be described.
+#include "passes/compile.h"
+#include "passes/deepspeed_file.h"
+#include "tests/fuzz/support/fuzz.h"
+
+using namespace halfnote;  // NOLINT: a program of one function
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  fuzz::accepts({ErrorCode::kUsage, ErrorCode::kUnsupported}, [&] {
+    CompileOptions options;
+    parse_deepspeed(fuzz::as_text(data, size), "fuzz", options);
+    if (describe(options).empty()) fuzz::fail("a configuration without a description");
+  });
+  return 0;
+}

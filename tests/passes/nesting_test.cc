@@ -1,0 +1,51 @@
+#include "passes/nesting.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace halfnote {
+namespace {
+
+std::string times(int count, std::string_view text) {
+  std::string result;
+  for (int i = 0; i < count; ++i) result += text;
+  return result;
+}
+
+TEST(Nesting, JsonAtTheLimitAndAboveIt) {
+  EXPECT_FALSE(json_nests_deeper(times(32, "[") + times(32, "]")));
+  EXPECT_TRUE(json_nests_deeper(times(33, "[") + times(33, "]")));
+  EXPECT_TRUE(json_nests_deeper(times(33, "{\"a\":")));
+  EXPECT_FALSE(json_nests_deeper(times(100, "[],{},")));
+  EXPECT_FALSE(json_nests_deeper(""));
+}
+
+TEST(Nesting, JsonStringsDoNotNest) {
+  EXPECT_FALSE(json_nests_deeper("\"" + times(50, "[") + "\""));
+  EXPECT_FALSE(json_nests_deeper("[\"\\\"" + times(50, "[") + "\"]"));
+  EXPECT_TRUE(json_nests_deeper("[\"\\\\\"" + times(50, "[")));
+  EXPECT_FALSE(json_nests_deeper("\"open " + times(50, "[")));
+}
+
+TEST(Nesting, TomlKeysAtTheLimitAndAboveIt) {
+  EXPECT_FALSE(toml_key_longer("a.b.c = 1", 3));
+  EXPECT_TRUE(toml_key_longer("a.b.c.d = 1", 3));
+  EXPECT_TRUE(toml_key_longer("[a.'b'.\"c\".d]", 3));
+  EXPECT_TRUE(toml_key_longer("x = {a.b.c.d = 1}", 3));
+  EXPECT_FALSE(toml_key_longer("a.b = 1.5\nc.d = [1.5, 2.5, 3.5]", 3));
+}
+
+TEST(Nesting, TomlStringsAndCommentsAreNoKeys) {
+  const std::string dots = "a.b.c.d.e.f";
+  EXPECT_FALSE(toml_key_longer("x = \"" + dots + "\"  # " + dots + "\ny = '" + dots + "'", 3));
+  EXPECT_FALSE(toml_key_longer("x = \"\"\"\n" + dots + "\n\"\"\"", 3));
+  EXPECT_FALSE(toml_key_longer("x = '''\n" + dots + "'''''\ny = 1", 3));
+  // Behind a closing mark, and an apostrophe in a comment, keys count again.
+  EXPECT_TRUE(toml_key_longer("x = {y = \"\"\"'\"\"\", " + dots + " = 1}", 3));
+  EXPECT_TRUE(toml_key_longer("# don't\n" + dots + " = 1", 3));
+  EXPECT_TRUE(toml_key_longer("x = 'a\\'\n" + dots + " = 1", 3));
+}
+
+}  // namespace
+}  // namespace halfnote

@@ -1,0 +1,83 @@
+// Artifacts that no compiler wrote: what the session would read past its end is refused before the
+// first step.
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+#include "compiler/ir/text.h"
+#include "support.h"
+
+namespace halfnote::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Parts {
+  std::string outputs = "float loss";
+  std::string states;       // initializers
+  std::string nodes;        // besides the loss
+  std::string transitions;  // of the states
+};
+
+std::string artifact(const Parts& parts) {
+  return R"(<ir_version: 10, opset_import: ["" : 23]>
+g (float[2] x) => (float[2] y) { float[2] y = Neg (x) }
+training_info step {
+   algorithm: s (float[2] x) => ()" +
+         parts.outputs + ") <float unused = {0}" + parts.states + R"(> {
+      float loss = ReduceSum <keepdims = 0> (x)
+      float[1] one = ReduceSum <keepdims = 1> (x)
+      float[2] two = Neg (x)
+)" + parts.nodes +
+         parts.transitions + "\n}}\n";
+}
+
+void prepare(const Parts& parts) {
+  Session session(parse_model(artifact(parts), "artifact"), {.threads = 1});
+  const Shape shape = {2};
+  session.prepare({&shape, 1});
+  EXPECT_EQ(session.attempted_steps() + session.floor_hits(), 0);
+}
+
+void expect_refused(const Parts& parts, const char* words) {
+  try {
+    prepare(parts);
+    ADD_FAILURE() << "accepted: " << artifact(parts);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kModel) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(words));
+  }
+}
+
+TEST(HostileArtifact, TheLossIsTheFirstOutputAndOneNumber) {
+  EXPECT_NO_THROW(prepare({}));
+  EXPECT_NO_THROW(prepare({.outputs = "float[1] one"}));
+  expect_refused({.outputs = ""}, "step gives no loss");
+  expect_refused({.outputs = "float[2] two, float loss"}, "the loss of step");
+}
+
+TEST(HostileArtifact, WhatAStepReportsIsOneNumber) {
+  for (const char* name : {"finite", "grad_norm", "learning_rate"}) {
+    const std::string output = std::string("float[0] ") + name;
+    expect_refused({.outputs = "float loss, " + output,
+                    .states = ", float[0] none = {}",
+                    .nodes = output + " = Neg (none)"},
+                   name);
+  }
+}
+
+TEST(HostileArtifact, StatesOfTheSessionAreOneNumber) {
+  for (const char* name :
+       {"loss_scale", "attempted_step", "applied_step", "\"loss_scale.floor_hits\""}) {
+    const auto parts = [&](const std::string& type, const std::string& value) {
+      return Parts{.states = ", " + type + " " + name + " = {" + value + "}",
+                   .nodes = type + " next = Identity (" + name + ")\n",
+                   .transitions = std::string("state counter ") + name + " -> next"};
+    };
+    EXPECT_NO_THROW(prepare(parts("int64", "0"))) << name;
+    expect_refused(parts("int64[0]", ""), "its state");
+    expect_refused(parts("int64[2]", "1, 2"), "its state");
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::test
