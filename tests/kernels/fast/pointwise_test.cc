@@ -15,8 +15,8 @@
 namespace halfnote::test {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-const RunOptions kFast{.kernel = "fast"};
+constexpr DType kPointwiseTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+const RunOptions kFastPointwise{.kernel = "fast"};
 
 /// Does the op take its bits from the arithmetic of IEEE 754 alone, as the reference does?
 bool is_arithmetic(PointwiseOp op) {
@@ -90,7 +90,7 @@ void expect_reference(const PointwiseRow& row, const std::vector<Tensor>& inputs
                       const OutputSpec& output) {
   SCOPED_TRACE(std::string(row.op) + " " + std::string(short_name(inputs.back().dtype())) + " " +
                to_string(output.shape));
-  const Tensor got = run_one(row.domain, row.op, inputs, {}, output, kFast);
+  const Tensor got = run_one(row.domain, row.op, inputs, {}, output, kFastPointwise);
   const Tensor wanted = run_one(row.domain, row.op, inputs, {}, output);
   if (is_arithmetic(row.code)) {
     EXPECT_TRUE(identical(got, wanted));
@@ -106,7 +106,7 @@ TEST(Pointwise, EveryOpAgreesWithTheReference) {
   for (const PointwiseRow& row : pointwise_rows()) {
     if (row.code == PointwiseOp::kCast || row.code == PointwiseOp::kIdentity) continue;
     const bool bools = row.types == PointwiseTypes::kBools;
-    for (const DType type : kTypes) {
+    for (const DType type : kPointwiseTypes) {
       if (bools && type != DType::kF32) continue;
       for (const Broadcast& shape : kBroadcasts) {
         const bool gradient = !row.domain.empty();
@@ -126,7 +126,7 @@ TEST(Pointwise, EveryOpAgreesWithTheReference) {
 
 /// The program runs on every row that takes it; each result must be that of its steps alone.
 TEST(Pointwise, ProgramsAreTheirStepsBitForBit) {
-  for (const DType type : kTypes) {
+  for (const DType type : kPointwiseTypes) {
     for (const Shape& shape : {Shape{3, 5, 130}, Shape{33, 1031}, Shape{1}}) {
       const std::string name(short_name(type));
       const std::string text =
@@ -164,10 +164,10 @@ TEST(Pointwise, CastsInProgramsAreTheReferenceBitForBit) {
       const Tensor x = operand(from, {3, 1037}, 5);
       const OutputSpec output{to, x.shape()};
       const std::string name(short_name(to));
-      EXPECT_TRUE(
-          identical(run_one("ai.halfnote", "Pointwise", {x},
-                            {{"program", "t0:" + name + " = Cast(x0); out t0"}}, output, kFast),
-                    run_one("", "Cast", {x}, {{"to", static_cast<int64_t>(to)}}, output)))
+      EXPECT_TRUE(identical(
+          run_one("ai.halfnote", "Pointwise", {x},
+                  {{"program", "t0:" + name + " = Cast(x0); out t0"}}, output, kFastPointwise),
+          run_one("", "Cast", {x}, {{"to", static_cast<int64_t>(to)}}, output)))
           << short_name(from) << " to " << name;
     }
   }
@@ -232,9 +232,10 @@ TEST(Pointwise, FunctionsAreWithinTwoUlps) {
   for (const Function& f : functions) {
     const Tensor y = run_one("", f.op, {x}, f.attributes, {}, {.kernel = "fast", .threads = 2});
     const Tensor wanted = run_one("", f.op, {wide}, f.attributes, {}, {.check_repeats = false});
-    const Tensor narrow = run_one("", f.op, {x.cast_to(DType::kBF16)}, f.attributes, {}, kFast);
-    const Tensor rounded =
-        run_one("", f.op, {x.cast_to(DType::kBF16).cast_to(DType::kF32)}, f.attributes, {}, kFast);
+    const Tensor narrow =
+        run_one("", f.op, {x.cast_to(DType::kBF16)}, f.attributes, {}, kFastPointwise);
+    const Tensor rounded = run_one("", f.op, {x.cast_to(DType::kBF16).cast_to(DType::kF32)},
+                                   f.attributes, {}, kFastPointwise);
     EXPECT_TRUE(identical(narrow, rounded.cast_to(DType::kBF16))) << f.op;
     double worst = 0;
     for (size_t i = 0; i < y.data<float>().size(); ++i) {
@@ -282,7 +283,7 @@ TEST(Pointwise, GivesTheSameBitsOnEveryInstructionSet) {
 
 TEST(Pointwise, SaysWhatItDoesNotTake) {
   const auto reason = [](const Tensor& a, const Tensor& b, DType y) {
-    return refusals("", "Add", {a, b}, {}, {{y, a.shape()}}, kFast);
+    return refusals("", "Add", {a, b}, {}, {{y, a.shape()}}, kFastPointwise);
   };
   EXPECT_EQ(reason(Tensor(DType::kF32, {3}), Tensor(DType::kF32, {1}), DType::kF32), "");
   EXPECT_NE(reason(Tensor(DType::kF64, {3}), Tensor(DType::kF64, {3}), DType::kF64).find("f64"),

@@ -64,19 +64,19 @@ TEST(FastOptimizer, GlobalNormIsTheReferenceBitForBit) {
   }
 }
 
-struct LossCase {
+struct FastLossCase {
   Shape scores;
   std::string reduction = "mean";
   bool ignore = false, weights = false;
 };
-const LossCase kLosses[] = {{{1, 1}},
-                            {{5, 7}},
-                            {{6, 65}, "sum", true},
-                            {{33, 130}, "none", false, true},
-                            {{9, 4099}, "mean", true, true}};
+const FastLossCase kLosses[] = {{{1, 1}},
+                                {{5, 7}},
+                                {{6, 65}, "sum", true},
+                                {{33, 130}, "none", false, true},
+                                {{9, 4099}, "mean", true, true}};
 
 TEST(FastCrossEntropy, AgreesWithTheReference) {
-  for (const LossCase& c : kLosses) {
+  for (const FastLossCase& c : kLosses) {
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
       SCOPED_TRACE(to_string(c.scores) + " " + std::string(short_name(type)));
       const int64_t rows = c.scores[0], classes = c.scores[1];

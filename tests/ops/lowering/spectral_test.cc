@@ -12,9 +12,11 @@
 namespace halfnote::test {
 namespace {
 
-Tensor f64(const Shape& shape, uint64_t seed) { return random_tensor(DType::kF64, shape, seed); }
+Tensor f64_values(const Shape& shape, uint64_t seed) {
+  return random_tensor(DType::kF64, shape, seed);
+}
 
-Tensor number(int64_t value) { return Tensor::scalar(value); }
+Tensor scalar_of(int64_t value) { return Tensor::scalar(value); }
 
 struct Spectral {
   const char* name;
@@ -43,11 +45,11 @@ const Spectral kTransforms[] = {
 };
 
 GradientCase case_of(const Spectral& s) {
-  const Tensor length = s.length > 0 ? number(s.length) : Tensor{};
+  const Tensor length = s.length > 0 ? scalar_of(s.length) : Tensor{};
   return {s.name,
           "DFT",
           {{"inverse", s.inverse}, {"onesided", s.one_sided}},
-          {f64(s.x, 3), length, number(s.axis)}};
+          {f64_values(s.x, 3), length, scalar_of(s.axis)}};
 }
 
 TEST(SpectralGradient, Dft) {
@@ -57,18 +59,19 @@ TEST(SpectralGradient, Dft) {
 TEST(SpectralGradient, NeedsAKnownLength) {
   GradientCase test = case_of({"computed", {2, 7, 1}, 0, 0, 1, 4});
   test.computed = {1};
-  EXPECT_THROW(rule_gradients(test, {f64({2, 4, 2}, 4)}), Error);
+  EXPECT_THROW(rule_gradients(test, {f64_values({2, 4, 2}, 4)}), Error);
 }
 
 TEST(SpectralGradient, Stft) {
-  const Tensor real = f64({2, 11, 1}, 1), complex = f64({1, 9, 2}, 2), window = f64({4}, 3);
-  expect_gradient({"windowed", "STFT", {}, {real, number(3), window}, {0, 2}});
-  expect_gradient({"length", "STFT", {}, {real, number(2), Tensor{}, number(5)}, {0}});
+  const Tensor real = f64_values({2, 11, 1}, 1), complex = f64_values({1, 9, 2}, 2),
+               window = f64_values({4}, 3);
+  expect_gradient({"windowed", "STFT", {}, {real, scalar_of(3), window}, {0, 2}});
+  expect_gradient({"length", "STFT", {}, {real, scalar_of(2), Tensor{}, scalar_of(5)}, {0}});
   for (int64_t one_sided : {0, 1}) {
     expect_gradient({"complex",
                      "STFT",
                      {{"onesided", one_sided}},
-                     {complex, number(2), window, number(4)},
+                     {complex, scalar_of(2), window, scalar_of(4)},
                      {0, 2}});
   }
 }
@@ -78,8 +81,8 @@ Graph stft_graph(Dim dim) {
   Graph graph;
   const ValueId x =
       graph.add_input(graph.main(), "x", ValueType::tensor(DType::kF64, {Dim(2), dim, Dim(1)}));
-  const ValueId step = graph.add_initializer("step", number(3));
-  const ValueId window = graph.add_initializer("window", f64({4}, 3));
+  const ValueId step = graph.add_initializer("step", scalar_of(3));
+  const ValueId window = graph.add_initializer("window", f64_values({4}, 3));
   const NodeId node =
       graph.create({"STFT", {x, step, window}, {{"onesided", int64_t{1}}}}, {"y"}, graph.end());
   infer_node(graph, node);
@@ -88,7 +91,7 @@ Graph stft_graph(Dim dim) {
 }
 
 TEST(StftLowering, GivesWhatTheKernelGives) {
-  const Tensor x = f64({2, 12, 1}, 5);
+  const Tensor x = f64_values({2, 12, 1}, 5);
   Graph whole = stft_graph(Dim(12)), lowered = stft_graph(Dim(12));
   EXPECT_TRUE(lower_graph(lowered, infer_node));
   const Tensor want = evaluate(whole, {x})[0], got = evaluate(lowered, {x})[0];
