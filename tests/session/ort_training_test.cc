@@ -182,12 +182,14 @@ TEST(OrtCheckpoint, NamesThatShareBytesAreRefused) {
   u32(1), u32(0), u32(0);                                            // 56: no elements
   u32(kTables);                                                      // 68
   const uint32_t tables = here() + 4 * kTables, names = tables + 16 * kTables;
+  const uint32_t no_dims = names + 4 * kTables + kTail;  // offsets lead forward
   for (uint32_t i = 0; i < kTables; ++i) u32(tables + 16 * i - here());
   for (uint32_t i = 0; i < kTables; ++i) {
-    u32(here() - 40), u32(names + 4 * i - here()), u32(56 - here()), u32(1);
+    u32(here() - 40), u32(names + 4 * i - here()), u32(no_dims - here()), u32(1);
   }
   for (uint32_t i = 0; i < kTables; ++i) u32(kTail - 4 * i);
   bytes.append(kTail, 'n');
+  u32(0);
   const fs::path file = fs::path(::testing::TempDir()) / "checkpoint_names";
   write_all(file, bytes);
   try {

@@ -62,6 +62,9 @@ TEST(MetricsWriter, CreatesOnlyNewFiles) {
   write_bytes(folder / "empty", "");
   EXPECT_NO_THROW(MetricsWriter::create(folder / "empty"));
   write_bytes(folder / "m", line(1));
+  expect_error(ErrorCode::kUsage, {"metrics of another run", "ended before it saved"},
+               [&] { MetricsWriter::create(folder / "m"); });
+  write_bytes(folder / "LATEST", "checkpoints/step-00000001");
   expect_error(ErrorCode::kUsage, {"metrics of another run", "--resume"},
                [&] { MetricsWriter::create(folder / "m"); });
   EXPECT_EQ(read_bytes(folder / "m"), line(1));
