@@ -190,7 +190,7 @@ OrtCheckpoint read(const FlatBuffer& buffer) {
   for (const auto& [slot, trained] : {std::pair{kTrained, true}, std::pair{kFrozen, false}}) {
     for (const FlatTable& table : state->tables(slot)) {
       OrtParameter parameter{table.text(kName), {}, trained};
-      parameter.tensor = tensor_of(table, parameter.name);
+      parameter.tensor = tensor_of(table, parameter.name.substr(0, kShownName));
       total += parameter.tensor.byte_size() + parameter.name.size();
       if (total > buffer.size() || !names.insert(parameter.name).second) {
         throw Error(ErrorCode::kModel, "the checkpoint is damaged: tensors share bytes or a name")

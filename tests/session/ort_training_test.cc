@@ -189,7 +189,7 @@ TEST(OrtCheckpoint, NamesThatShareBytesAreRefused) {
   }
   for (uint32_t i = 0; i < kTables; ++i) u32(kTail - 4 * i);
   bytes.append(kTail, 'n');
-  u32(0);
+  u32(1), u32(0), u32(0);  // one dim: 0
   const fs::path file = fs::path(::testing::TempDir()) / "checkpoint_names";
   write_all(file, bytes);
   try {
