@@ -171,14 +171,14 @@ fs::path beside(fs::path step, const char* extension) {
 void refuse_same_file(const CompileArguments& a, std::span<const std::string> data_files) {
   const fs::path output = a.plan ? fs::path() : output_of(a);
   const fs::path step = a.emit == "step" ? output : fs::path();
-  fs::path data = output;
-  if (!data.empty()) data += ".data";
+  fs::path external = output;
+  if (!external.empty()) external += ".data";
   std::vector<NamedFile> files = {{"the model", a.model}, {"--policy", a.policy}};
   for (const std::string& data : data_files) files.push_back({"the model's external data", data});
   const size_t first_written = files.size();
   files.push_back({"--report", a.report});
   files.push_back({"the output", output});
-  files.push_back({"the output's external data", data});
+  files.push_back({"the output's external data", external});
   files.push_back({"the update", beside(step, kUpdate)});
   files.push_back({"the states", beside(step, kStates)});
   refuse_same_file(files, first_written, "name another one (-o)");

@@ -5,7 +5,8 @@
 #   --quick      only the legs checks, build and unit
 #   --no-setup   everything is installed already: leave out scripts/setup.sh
 #   --list       print the legs, run nothing
-#   LEG…         only these legs (and the build, if one of them needs its programs)
+#   LEG…         only these legs (and the build, if one of them needs its programs); the leg fuzz
+#                runs only when it is named
 #
 # Ends with 0 when all legs passed, 1 when one failed, 2 when it was called wrongly.
 set -uo pipefail
@@ -146,7 +147,7 @@ for argument in "$@"; do
     --quick) wanted+=(checks build unit) ;;
     --no-setup) setup=0 ;;
     --list) printf '%s\n' "${legs[@]}"; exit 0 ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
       if ! names | grep -qxF -- "$argument"; then
         echo "test: unknown leg or option '$argument' (see scripts/test.sh --help, --list)" >&2
@@ -156,7 +157,7 @@ for argument in "$@"; do
       ;;
   esac
 done
-[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names)
+[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names | grep -vxF fuzz)
 for leg in "${wanted[@]}"; do
   if needs_build "$leg"; then wanted+=(build); break; fi
 done
