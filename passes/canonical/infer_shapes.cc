@@ -30,17 +30,6 @@ void add_results(const Graph& graph, NodeId node, std::vector<ValueId>& values) 
   }
 }
 
-/// `f32[2,3] and f32[4,5]`.
-std::string operand_types(const Graph& graph, NodeId node) {
-  std::string text;
-  for (ValueId input : graph.inputs(node)) {
-    if (!input.valid()) continue;
-    if (!text.empty()) text += " and ";
-    text += to_string(graph.value(input).type);
-  }
-  return text;
-}
-
 }  // namespace
 
 void infer_node(Graph& graph, NodeId node) {
@@ -52,10 +41,7 @@ void infer_node(Graph& graph, NodeId node) {
     if (!ruled || row->domain.empty()) infer_with_schema(graph, node, kOpsetVersion, infer_node);
     if (ruled) set_types(graph, node, row->infer(graph, node));
   } catch (Error& error) {
-    error.within(place_of(graph.node(node)));
-    // The schema's own words name no shape.
-    if (!error.problem().starts_with("Incompatible dimensions")) throw;
-    throw std::move(error).expected("operands that fit together", operand_types(graph, node));
+    throw error.within(place_of(graph.node(node)));
   }
 }
 

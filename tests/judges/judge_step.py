@@ -96,6 +96,10 @@ def first_states(artifact):
     for graph in (model.graph, model.training_info[0].algorithm):
         for tensor in graph.initializer:
             found[tensor.name] = onnx.numpy_helper.to_array(tensor)
+        for tensor in graph.sparse_initializer:  # states that begin with zeros
+            kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.values.data_type)
+            assert tensor.values.dims[0] == 0, f"{tensor.values.name} is not all zeros"
+            found[tensor.values.name] = np.zeros(tensor.dims, kind)
     return found
 
 

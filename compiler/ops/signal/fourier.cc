@@ -129,6 +129,10 @@ std::vector<Expr> dft_gradient(GradientContext& rule) {
 
 std::vector<Expr> lower_stft(LowerContext& rule) {
   Builder& b = rule.b;
+  // A kernel runs what is only known in the step; such an STFT has no gradient.
+  for (const size_t slot : {1, 3}) {
+    if (rule.has_input(slot) && !constant_ints(b.graph(), rule.inputs[slot].id)) return {};
+  }
   Expr signal = rule.inputs[0];
   if (signal.rank() == 2) signal = unsqueeze(signal, {2});
   const std::vector<int64_t> sizes = require_static(signal.shape(), 1, "STFT");

@@ -32,7 +32,7 @@ std::vector<OperatorRow> signal_rows() {
        .scale = ScaleRule::kFirst,
        .no_gradient = kLowered,
        .lower = signal::lower_stft,
-       .note = "written as the DFT of windowed frames"},
+       .note = "written as the DFT of windowed frames, where frame_step is a constant"},
   };
 }
 
