@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <filesystem>
@@ -298,6 +299,10 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   if (!a.plan && result.pipeline.stage != Stage::kPadded && !a.quiet) {
     std::cerr << "warning: stopped after " << options.stop_after
               << ": the file is good for inspect, but not for run\n";
+  }
+  // A failure leaves no output: a full disk behind the summary counts, a reader who left does not.
+  if (!std::cout.flush() && errno != EPIPE) {
+    throw Error(ErrorCode::kIo, "cannot write to standard output");
   }
   write_outputs(result, report, a, options.train.accumulation > 1);
   return 0;

@@ -199,6 +199,18 @@ TEST(ExitCode, EightWhenTheDiskIsFull) {
   EXPECT_EQ(place.read("old.onnx"), "what was there before");
 }
 
+TEST(ExitCode, EightAndNoOutputIfTheSummaryCannotBeWritten) {
+  const Workplace place;
+  const auto before = place.list();
+  Launch full;
+  full.output = "/dev/full";
+  const Outcome outcome =
+      place.run(words("compile tiny.onnxtxt --loss cross_entropy -o out.onnx"), full);
+  EXPECT_EQ(outcome.code, 8) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("standard output"));
+  EXPECT_EQ(place.list(), before);
+}
+
 TEST(ExitCode, EightAndNoOutputIfOneOfThemCannotBeWritten) {
   struct Row {
     const char* blocked;  // a folder stands in the place of this file

@@ -63,7 +63,8 @@ std::string slurp(const fs::path& path) {
   argv.push_back(program.data());
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  const int to = ::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  const std::string file = launch.output.empty() ? out.string() : launch.output;
+  const int to = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   const int errors = ::open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   const bool ready = ::dup2(to, STDOUT_FILENO) >= 0 && ::dup2(errors, STDERR_FILENO) >= 0 &&
                      ::chdir(folder.c_str()) == 0;

@@ -23,6 +23,7 @@ struct Outcome {
 struct Launch {
   std::optional<uint64_t> file_size_limit;              // bytes that a file may have
   std::optional<uint64_t> memory_limit;                 // bytes of address space
+  std::string output;                                   // file for standard output; empty: kept
   std::function<void(pid_t)> meanwhile = [](pid_t) {};  // called while the program runs
 };
 
