@@ -6,13 +6,12 @@
 #include <charconv>
 #include <chrono>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "compiler/onnx/import.h"
 #include "runtime/core/profile/peak.h"
-#include "runtime/train/data/format/readers.h"
+#include "runtime/train/data/batch_file.h"
 #include "runtime/train/session.h"
 
 namespace {
@@ -27,20 +26,6 @@ int parse_count(std::string_view text, std::string_view what) {
   if (code == std::errc() && end == text.data() + text.size() && count >= 1) return count;
   throw Error(ErrorCode::kUsage, "bad " + std::string(what))
       .expected("at least 1", "\"" + std::string(text) + "\"");
-}
-
-std::vector<Tensor> read_inputs(const Session& session, const std::string& file) {
-  std::map<std::string, Tensor> arrays;
-  for (const DataField& field : read_npz(file)) arrays[field.name] = field.data;
-  std::vector<Tensor> inputs;
-  for (const auto& [name, type] : session.inputs()) {
-    const auto found = arrays.find(name);
-    if (found == arrays.end()) {
-      throw Error(ErrorCode::kData, "no array \"" + name + "\"").at({file, {}, {}});
-    }
-    inputs.push_back(found->second.cast_to(type.dtype));
-  }
-  return inputs;
 }
 
 double flops_of(const Session& session) {
@@ -71,7 +56,7 @@ void serve(const std::string& artifact, const std::string& data, int threads) {
   SessionOptions options;
   options.threads = threads;
   Session session(import_model(artifact, {}), options);
-  const std::vector<Tensor> inputs = read_inputs(session, data);
+  const std::vector<Tensor> inputs = read_batch(session, data);
   std::vector<Shape> shapes;
   for (const Tensor& input : inputs) shapes.push_back(input.shape());
   session.prepare(shapes);

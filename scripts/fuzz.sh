@@ -52,6 +52,10 @@ done
 [ ${#wanted[@]} -gt 0 ] || wanted=("${all[@]}")
 
 if [ "$build" = 1 ]; then
+  if ! command -v clang++-14 >/dev/null; then
+    echo "fuzz: clang++-14 is not there: scripts/setup.sh --fuzz installs it" >&2
+    exit 1
+  fi
   build_preset fuzz "${wanted[@]/#/fuzz_}" || exit 1
 fi
 

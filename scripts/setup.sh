@@ -2,10 +2,11 @@
 # Installs everything that halfnote needs on a bare Debian 12: Debian packages, the ONNX C++
 # library and oneDNN.
 #
-# Usage: scripts/setup.sh [--no-system] [--no-judges]
+# Usage: scripts/setup.sh [--no-system] [--no-judges] [--fuzz]
 #   --no-system   do not call apt-get (the packages are there, or you are not root)
 #   --no-judges   leave out what only the tests need: Python packages (numpy, onnx, onnxruntime) and
 #                 ONNX's own tests
+#   --fuzz        also the compiler that scripts/fuzz.sh wants: clang 14 with libFuzzer
 #
 # What is built or downloaded goes to .cache/ (HALFNOTE_CACHE names another folder). Running it
 # again does only what is missing. Nothing here needs CUDA.
@@ -16,11 +17,13 @@ cache=${HALFNOTE_CACHE:-$PWD/.cache}
 export CCACHE_DIR=${CCACHE_DIR:-$cache/ccache}
 system=1
 judges=1
+fuzz=0
 for argument in "$@"; do
   case "$argument" in
     --no-system) system=0 ;;
     --no-judges) judges=0 ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --fuzz) fuzz=1 ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$argument' (see scripts/setup.sh --help)" >&2; exit 2 ;;
   esac
 done
@@ -31,7 +34,8 @@ say() { printf 'setup: %s\n' "$*"; }
 packages=(build-essential cmake ninja-build ccache git ca-certificates pkg-config
   python3 python3-venv clang-format-14 libprotobuf-dev protobuf-compiler libfmt-dev
   libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev libzip-dev zlib1g-dev libre2-dev
-  libgtest-dev libgmock-dev dataset-fashion-mnist clang-14 libclang-rt-14-dev libomp-14-dev)
+  libgtest-dev libgmock-dev dataset-fashion-mnist)
+[ "$fuzz" = 0 ] || packages+=(clang-14 libclang-rt-14-dev libomp-14-dev)
 
 install_packages() {
   local missing=() package

@@ -64,7 +64,6 @@ class OptimizerBuilder {
  public:
   OptimizerBuilder(Graph& graph, ParameterNames names, PassContext& context)
       : graph_(graph),
-        context_(context),
         options_(context.options.train.optimizer),
         b_(graph, graph.end(), context.infer),
         names_(std::move(names)) {
@@ -278,7 +277,6 @@ class OptimizerBuilder {
   }
 
   Graph& graph_;
-  PassContext& context_;
   const Optimizer& options_;
   Builder b_;
   const ParameterNames names_;

@@ -19,6 +19,18 @@ std::shared_ptr<const std::byte> bytes_of(const std::vector<uint8_t>& values) {
   return {owner, reinterpret_cast<const std::byte*>(owner->data())};
 }
 
+TEST(Tensors, LargeOnesStartZeroedToo) {
+  for (const int64_t size : {(int64_t{1} << 18) - 1, int64_t{1} << 18, (int64_t{1} << 18) + 3}) {
+    Tensor tensor(DType::kF32, {size});
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.bytes()) % 64, 0u);
+    EXPECT_TRUE(all_zero(tensor));
+    tensor.mutable_data<float>().back() = -0.0f;  // no zero byte by byte
+    EXPECT_FALSE(all_zero(tensor));
+  }
+  EXPECT_TRUE(all_zero(Tensor(DType::kF32, {0})));
+  EXPECT_FALSE(all_zero(Tensor::strings({1}, {""})));
+}
+
 TEST(Tensors, StartZeroedAndAligned) {
   for (const Shape& shape : {Shape{}, Shape{0}, Shape{3, 5}, Shape{2, 0, 4}}) {
     const Tensor tensor(DType::kF32, shape);

@@ -5,13 +5,12 @@
 #include <charconv>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "compiler/onnx/import.h"
-#include "runtime/train/data/format/readers.h"
+#include "runtime/train/data/batch_file.h"
 #include "runtime/train/session.h"
 
 namespace {
@@ -20,20 +19,6 @@ namespace fs = std::filesystem;
 using namespace halfnote;
 
 constexpr int kMaxSteps = 1000;
-
-std::vector<Tensor> read_inputs(const Session& session, const std::string& file) {
-  std::map<std::string, Tensor> arrays;
-  for (const DataField& field : read_npz(file)) arrays[field.name] = field.data;
-  std::vector<Tensor> inputs;
-  for (const auto& [name, type] : session.inputs()) {
-    const auto found = arrays.find(name);
-    if (found == arrays.end()) {
-      throw Error(ErrorCode::kData, "no array \"" + name + "\"").at({file, {}, {}});
-    }
-    inputs.push_back(found->second.cast_to(type.dtype));
-  }
-  return inputs;
-}
 
 nlohmann::ordered_json describe_states(const StateStore& store) {
   auto states = nlohmann::ordered_json::array();
@@ -68,7 +53,7 @@ int parse_steps(std::string_view text) {
 
 void run(const std::string& artifact, const std::string& data, int steps, const fs::path& folder) {
   Session session(import_model(artifact, {}), {});
-  const std::vector<Tensor> inputs = read_inputs(session, data);
+  const std::vector<Tensor> inputs = read_batch(session, data);
   fs::create_directories(folder);
   nlohmann::ordered_json json;
   json["steps"] = nlohmann::ordered_json::array();

@@ -155,5 +155,40 @@ TEST(Messages, NoShuffleKeepsTheOrderOfTheData) {
   EXPECT_THAT(outcome.err, HasSubstr("order of samples"));
 }
 
+TEST(Messages, OutputsNeverTakeThePlaceOfInputs) {
+  const Workplace place;
+  place.compile("a.onnx");
+  place.write("data.npy", place.read("x.npy"));
+  const auto before = place.list();
+  for (const char* flags :
+       {"--export a.onnx", "--export ./a.onnx", "--profile=a.onnx", "--export p --profile=p"}) {
+    const Outcome outcome =
+        place.run(words("run a.onnx --steps 1 " + std::string(kTrain) + " " + flags));
+    EXPECT_EQ(outcome.code, 2) << flags;
+    EXPECT_THAT(outcome.err, HasSubstr("are the same file"));
+    EXPECT_EQ(place.list(), before) << flags;
+  }
+}
+
+TEST(Messages, NumbersOutOfRangeAreRefused) {
+  const Workplace place;
+  for (const char* flags :
+       {"--warmup -1", "--schedule step --schedule-step-size 1 --schedule-gamma -2"}) {
+    const Outcome outcome =
+        place.run(words(std::string("compile tiny.onnxtxt --loss cross_entropy ") + flags));
+    EXPECT_EQ(outcome.code, 2) << flags;
+    EXPECT_THAT(outcome.err, HasSubstr("0 or more"));
+  }
+  place.write("p.toml", "[[optimizer.groups]]\npattern = \".*\"\nlr_factor = -2\n");
+  const Outcome group =
+      place.run(words("compile tiny.onnxtxt --loss cross_entropy --policy p.toml"));
+  EXPECT_EQ(group.code, 2) << group.err;
+  place.compile("a.onnx");
+  const Outcome threads =
+      place.run(words("run a.onnx --steps 1 --threads 100000 " + std::string(kTrain)));
+  EXPECT_EQ(threads.code, 2) << threads.err;
+  EXPECT_FALSE(place.exists("runs"));
+}
+
 }  // namespace
 }  // namespace halfnote::cli_test

@@ -246,5 +246,23 @@ INSTANTIATE_TEST_SUITE_P(
             "bad number of outputs"}),
     [](const auto& row) { return row.param.name; });
 
+TEST(Training, StatesThatBeginWithZerosTakeNoRoom) {
+  for (const float first : {0.0f, 1.0f}) {
+    Model model = make_training_model();
+    Graph& g = model.training.front().graph;
+    Tensor moment(DType::kF32, {4096});
+    moment.mutable_data<float>()[7] = first;
+    const ValueId state = g.add_initializer("moment", moment);
+    g.add_state(state, state, StateKind::kMoment);
+    const std::vector<std::byte> bytes = export_model_bytes(model);
+    EXPECT_EQ(bytes.size() < moment.byte_size(), first == 0) << bytes.size();
+    const Model again = import_model_bytes(bytes, "model.onnx", {});
+    const Graph& step = again.training.front().graph;
+    EXPECT_TRUE(identical(step.value(step.find("moment")).tensor, moment));
+    EXPECT_EQ(export_model_bytes(again), bytes);
+    EXPECT_NO_THROW(check_model(again));
+  }
+}
+
 }  // namespace
 }  // namespace halfnote
