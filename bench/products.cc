@@ -1,91 +1,166 @@
 // Multiply-adds a nanosecond of every kernel row that takes a MatMul: the figures of the kernel
-// table in docs/developer.md. One thread; the median of nine times, each over at least 20 ms.
+// table in docs/developer.md and of the limits in kernels/cpu. One thread; the rows take turns, and
+// the smallest processor time of some rounds counts, so that a busy machine does little harm.
 //
 //   cmake --build build/release --target halfnote-products && build/release/bin/halfnote-products
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
+#include <cstring>
+#include <ctime>
 #include <memory>
 #include <new>
+#include <random>
 #include <vector>
 
+#include "base/float16.h"
 #include "kernels/kernel.h"
 
 namespace {
 
 using namespace halfnote;
-using Clock = std::chrono::steady_clock;
 
-constexpr int kTimes = 9;
-constexpr double kLeastNanoseconds = 2e7;
+constexpr int kRounds = 7;
+constexpr double kLeastSeconds = 0.005;
 
 struct Product {
-  DType dtype;
-  int64_t m, k, n;
+  DType in, out;
+  int64_t m, n, k;
+  bool trans_a = false, trans_b = false;
 };
 
-// Small ones, about the limit of fast.matmul_f64_sums (25 million), and large ones.
+constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
+
 constexpr Product kProducts[] = {
-    {DType::kF32, 128, 128, 128},     {DType::kF32, 256, 256, 256},
-    {DType::kF32, 128, 784, 128},     {DType::kF32, 512, 512, 512},
-    {DType::kF32, 1024, 1024, 1024},  {DType::kBF16, 512, 512, 512},
-    {DType::kBF16, 1024, 1024, 1024},
+    // Small ones, about the limit of fast.matmul_f64_sums (25 million), and thin ones.
+    {kF32, kF32, 128, 128, 128},
+    {kF32, kF32, 256, 256, 256},
+    {kF32, kF32, 128, 128, 784},
+    {kF32, kF32, 512, 16, 512},
+    {kF32, kF32, 512, 32, 512},
+    {kF32, kF32, 8, 2048, 512},
+    {kF32, kF32, 32, 1000, 2048, false, true},
+    {kBF16, kBF16, 128, 128, 128},
+    {kBF16, kBF16, 8, 2048, 512},
+    {kBF16, kBF16, 32, 1000, 2048, false, true},
+    // Linear layers of BERT-base: forward, gradients of the input and of the weight.
+    {kF32, kF32, 1024, 768, 768, false, true},
+    {kF32, kF32, 1024, 768, 768},
+    {kF32, kF32, 768, 768, 1024, true, false},
+    {kF32, kF32, 1024, 3072, 768, false, true},
+    {kF32, kF32, 1024, 768, 3072},
+    {kF32, kF32, 3072, 768, 1024, true, false},
+    {kBF16, kBF16, 1024, 768, 768, false, true},
+    {kBF16, kBF16, 1024, 768, 768},
+    {kBF16, kF32, 768, 768, 1024, true, false},
+    {kBF16, kBF16, 1024, 3072, 768, false, true},
+    {kBF16, kBF16, 1024, 768, 3072},
+    {kBF16, kF32, 3072, 768, 1024, true, false},
+    {kF16, kF16, 1024, 768, 768, false, true},
+    {kF16, kF32, 768, 768, 1024, true, false},
+    // The vocabulary of GPT-2.
+    {kF32, kF32, 512, 50257, 768, false, true},
+    {kF32, kF32, 512, 768, 50257},
+    {kF32, kF32, 50257, 768, 512, true, false},
+    {kBF16, kBF16, 512, 50257, 768, false, true},
+    {kBF16, kBF16, 512, 768, 50257},
+    {kBF16, kF32, 50257, 768, 512, true, false},
 };
-
-double nanoseconds(const Kernel& kernel, const KernelBuffers& buffers, int64_t repeats) {
-  const Clock::time_point begin = Clock::now();
-  for (int64_t i = 0; i < repeats; ++i) kernel.run(buffers);
-  return std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
-}
-
-/// The median time of one run.
-double time_of(const Kernel& kernel, const KernelBuffers& buffers) {
-  int64_t repeats = 1;
-  while (nanoseconds(kernel, buffers, repeats) < kLeastNanoseconds) repeats *= 2;
-  std::vector<double> times;
-  for (int i = 0; i < kTimes; ++i) {
-    times.push_back(nanoseconds(kernel, buffers, repeats) / static_cast<double>(repeats));
-  }
-  std::nth_element(times.begin(), times.begin() + kTimes / 2, times.end());
-  return times[kTimes / 2];
-}
 
 struct FreeAligned {
-  void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
+  void operator()(std::byte* memory) const {
+    ::operator delete (memory, std::align_val_t{size_t{2} << 20});
+  }
+};
+using Memory = std::unique_ptr<std::byte, FreeAligned>;
+
+/// In huge pages where they are to be had, as the arena of a run is; filled with small numbers.
+Memory room(size_t bytes, DType type = DType::kU8) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  const size_t size = (std::max<size_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage;
+  Memory memory(static_cast<std::byte*>(::operator new (size, std::align_val_t{kHugePage})));
+  madvise(memory.get(), size, MADV_HUGEPAGE);
+  std::memset(memory.get(), 0, bytes);
+  std::minstd_rand random(1);
+  auto* words = reinterpret_cast<uint16_t*>(memory.get());
+  auto* floats = reinterpret_cast<float*>(memory.get());
+  for (size_t i = 0; type != DType::kU8 && i < bytes / size_of(type); ++i) {
+    const float value = static_cast<float>(random() % 17) / 8 - 1;
+    if (type == kF32) floats[i] = value;
+    if (type == kF16) words[i] = to_f16(value).bits;
+    if (type == kBF16) words[i] = to_bf16(value).bits;
+  }
+  return memory;
+}
+
+double processor_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+struct Candidate {
+  const KernelRow* row;
+  std::unique_ptr<Kernel> kernel;
+  Memory workspace;
+  double seconds = 1e9;
 };
 
-void measure(const Product& p, const KernelRow& row) {
-  const auto operand = [&](Shape shape) { return Operand{.dtype = p.dtype, .shape = shape}; };
-  const KernelCall call{.op = "MatMul",
-                        .inputs = {operand({p.m, p.k}), operand({p.k, p.n})},
-                        .outputs = {operand({p.m, p.n})}};
-  const std::string title = fmt::format("{:<5} {:>5} x {:>4} x {:>4}  {:<24}", short_name(p.dtype),
-                                        p.m, p.k, p.n, row.name);
-  const Prepared prepared = row.prepare(call);
-  if (!prepared) {
-    fmt::print("{} {}\n", title, prepared.refusal);
-    return;
+void time_once(Candidate& candidate, const KernelBuffers& buffers) {
+  int64_t runs = 0;
+  const double begin = processor_seconds();
+  double passed = 0;
+  do {
+    candidate.kernel->run(buffers);
+    ++runs;
+    passed = processor_seconds() - begin;
+  } while (passed < kLeastSeconds);
+  candidate.seconds = std::min(candidate.seconds, passed / static_cast<double>(runs));
+}
+
+void measure(const Product& p) {
+  const Attributes attributes{{"transA", int64_t{p.trans_a}},
+                              {"transB", int64_t{p.trans_b}},
+                              {"out_dtype", static_cast<int64_t>(p.out)}};
+  const Shape a = p.trans_a ? Shape{p.k, p.m} : Shape{p.m, p.k};
+  const Shape b = p.trans_b ? Shape{p.n, p.k} : Shape{p.k, p.n};
+  KernelCall call{.domain = "ai.halfnote", .op = "MatMul", .attributes = &attributes};
+  call.inputs = {{.dtype = p.in, .shape = a}, {.dtype = p.in, .shape = b}};
+  call.outputs = {{.dtype = p.out, .shape = {p.m, p.n}}};
+  std::vector<Candidate> candidates;
+  for (const KernelRow* row : cpu_kernels().rows_of(call.domain, call.op)) {
+    if (row->name == "reference") continue;
+    Prepared prepared = row->prepare(call);
+    if (!prepared) continue;
+    Memory workspace = room(prepared.kernel->workspace_bytes());
+    candidates.push_back({row, std::move(prepared.kernel), std::move(workspace)});
   }
-  const Tensor a(p.dtype, call.inputs[0].shape), b(p.dtype, call.inputs[1].shape);
-  Tensor y(p.dtype, call.outputs[0].shape);
-  const size_t workspace = prepared.kernel->workspace_bytes();
-  const std::unique_ptr<std::byte, FreeAligned> memory(static_cast<std::byte*>(
-      ::operator new (std::max<size_t>(workspace, 64), std::align_val_t{64})));
-  const std::byte* inputs[] = {a.bytes(), b.bytes()};
-  std::byte* outputs[] = {y.mutable_bytes()};
-  const double time = time_of(*prepared.kernel, {inputs, outputs, memory.get()});
-  fmt::print("{} {:>8.1f} multiply-adds/ns  {:>9.3f} ms\n", title,
-             static_cast<double>(p.m * p.k * p.n) / time, time / 1e6);
+  const auto bytes = [](DType type, int64_t elements) {
+    return static_cast<size_t>(elements) * size_of(type);
+  };
+  const Memory left = room(bytes(p.in, p.m * p.k), p.in),
+               right = room(bytes(p.in, p.k * p.n), p.in);
+  const Memory y = room(bytes(p.out, p.m * p.n));
+  const std::byte* inputs[] = {left.get(), right.get()};
+  std::byte* outputs[] = {y.get()};
+  for (int round = 0; round < kRounds; ++round) {
+    for (Candidate& candidate : candidates)
+      time_once(candidate, {inputs, outputs, candidate.workspace.get()});
+  }
+  fmt::print("{:>4} -> {:<4} {:>5} x {:>5} x {:>5} {}{}", short_name(p.in), short_name(p.out), p.m,
+             p.n, p.k, p.trans_a ? 'T' : 'N', p.trans_b ? 'T' : 'N');
+  for (const Candidate& candidate : candidates) {
+    fmt::print("  {} {:.1f}", candidate.row->name,
+               static_cast<double>(p.m * p.k * p.n) / candidate.seconds / 1e9);
+  }
+  fmt::print("\n");
 }
 
 }  // namespace
 
 int main() {
-  for (const Product& product : kProducts) {
-    for (const KernelRow* row : cpu_kernels().rows_of("", "MatMul")) {
-      if (row->name != "reference") measure(product, *row);
-    }
-  }
+  fmt::print("operands -> result, m x n x k, N or T of either operand; multiply-adds/ns\n");
+  for (const Product& product : kProducts) measure(product);
   return 0;
 }

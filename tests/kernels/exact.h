@@ -41,6 +41,9 @@ inline DType sum_type(std::string_view kernel, DType type) {
   return kernel == "fast" ? DType::kF64 : type;
 }
 
+/// op(A)·op(B) over broadcast batch dims, straight from the definition; `y` is its shape.
+Exact exact_product(const Tensor& a, const Tensor& b, bool trans_a, bool trans_b, const Shape& y);
+
 /// Expects `gradient` to be that of the scalar function `loss` of f64 tensors for its input
 /// `input`: central differences, norm of the error at most 1e-6 of the norm of the gradient.
 void expect_gradient(const std::function<double(const std::vector<Tensor>&)>& loss,

@@ -10,40 +10,6 @@ namespace {
 
 int64_t code(DType dtype) { return static_cast<int64_t>(dtype); }
 
-/// op(A)·op(B) over broadcast batch dims, straight from the definition.
-Exact exact_product(const Tensor& a, const Tensor& b, bool trans_a, bool trans_b, const Shape& y) {
-  const auto stacked = [](Shape shape, size_t rank) {
-    shape.insert(shape.begin(), rank - shape.size(), 1);
-    return shape;
-  };
-  const size_t rank = std::max(a.shape().size(), b.shape().size());
-  const Shape sa = stacked(a.shape(), rank), sb = stacked(b.shape(), rank);
-  const std::vector<double> va = doubles(a), vb = doubles(b);
-  const int64_t m = trans_a ? sa[rank - 1] : sa[rank - 2],
-                k = trans_a ? sa[rank - 2] : sa[rank - 1];
-  const int64_t n = trans_b ? sb[rank - 2] : sb[rank - 1];
-  Exact exact(y);
-  exact.terms = k;
-  for (int64_t index = 0; index < element_count(y); ++index) {
-    const int64_t i = index / n % m, j = index % n;
-    int64_t rest = index / n / m, batch_a = 0, batch_b = 0, step_a = 1, step_b = 1;
-    for (size_t d = rank - 2; d-- > 0;) {
-      const int64_t size = std::max(sa[d], sb[d]);
-      batch_a += (sa[d] == 1 ? 0 : rest % size) * step_a;
-      batch_b += (sb[d] == 1 ? 0 : rest % size) * step_b;
-      step_a *= sa[d];
-      step_b *= sb[d];
-      rest /= size;
-    }
-    for (int64_t l = 0; l < k; ++l) {
-      const int64_t at_a = batch_a * m * k + (trans_a ? l * m + i : i * k + l);
-      const int64_t at_b = batch_b * k * n + (trans_b ? j * k + l : l * n + j);
-      exact.add(index, va[static_cast<size_t>(at_a)] * vb[static_cast<size_t>(at_b)]);
-    }
-  }
-  return exact;
-}
-
 struct ProductCase {
   const char* name;
   Shape a, b, y;

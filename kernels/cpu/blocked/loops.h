@@ -1,0 +1,73 @@
+// The inner loops of a blocked matrix product, one set for each element type and instruction set.
+//
+// A product is cut into tiles of at most kTileRows × kTileColumns results that stay in registers
+// while k runs over one block. Both operands are first copied ("packed") into panels that a tile
+// reads in order, converted where the products are not of the stored type. A lane is what one
+// 32-bit element of a panel holds: one k, or the two neighbouring k that a bf16 dot product takes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace halfnote::cpu::blocked {
+
+inline constexpr int64_t kTileRows = 14;
+inline constexpr int64_t kTileColumns = 32;
+/// Lanes of k in a block: a panel of A and what a tile reads of B at a time fit in 48 KiB.
+inline constexpr int64_t kDepth = 384;
+/// From one row of a panel of A to the next: the rows never fall on the same lines of the cache.
+inline constexpr int64_t kRowStep = kDepth + 16;
+/// From one lane to the next where a panel of A holds its lanes one after the other.
+inline constexpr int64_t kLaneStep = 16;
+
+/// How a panel of A lies: follows from which of its dims is contiguous in memory.
+enum class LeftForm { kRows, kLanes };
+
+/// Part of an operand: element (i, l) at `from` + i·line_step + l·k_step elements; one of the two
+/// steps is 1. `lines` are rows of A or columns of B.
+struct Part {
+  const std::byte* from = nullptr;
+  int64_t line_step = 0, k_step = 0;
+  int64_t lines = 0, depth = 0;
+};
+
+/// What becomes of the sums of one tile and one block of k.
+struct Finish {
+  int64_t rows = 0, columns = 0;
+  float* partial = nullptr;  // the sums so far, and where they go if more blocks follow
+  int64_t partial_step = 0;
+  bool first = true, last = true;  // block of k
+  // Of the last block: y = alpha·sum + c.
+  float alpha = 1;
+  const std::byte* c = nullptr;
+  DType c_type = DType::kUndefined;
+  int64_t c_row = 0, c_column = 0;  // c_column is 0 or 1
+  std::byte* y = nullptr;
+  DType y_type = DType::kUndefined;
+  int64_t y_step = 0;
+};
+
+struct Loops {
+  const char* name;
+  int64_t k_of_lane;  // 1 or 2
+  /// At most kTileRows rows, into kTileRows·kRowStep floats.
+  void (*pack_left)(const Part& part, float* panel);
+  /// At most kTileColumns columns, into kTileColumns floats a lane, lanes rounded up to 16.
+  void (*pack_right)(const Part& part, float* panel);
+  /// tile[form][rows]: sums[rows][kTileColumns] over `lanes`.
+  using Tile = void (*)(const float* left, const float* right, int64_t lanes, float* sums);
+  std::array<std::array<Tile, kTileRows + 1>, 2> tile;
+  /// Takes the sums of a tile where they belong; may write over them.
+  void (*finish)(float* sums, const Finish& finish);
+};
+
+/// The loops for operands of this type on this CPU; null if there are none.
+const Loops* find_loops(DType operands);
+
+extern const Loops kAvx512F32, kAvx512F16, kAvx512BF16AsF32;  // loops_avx512.cc
+extern const Loops kAvx512BF16;                               // loops_avx512_bf16.cc
+
+}  // namespace halfnote::cpu::blocked
