@@ -1,4 +1,4 @@
-// The inner loops of a blocked matrix product, one set for each element type and instruction set.
+// The inner loops of a tiled matrix product, one set for each element type and instruction set.
 //
 // A product is cut into tiles of at most kTileRows × kTileColumns results that stay in registers
 // while k runs over one block. Both operands are first copied ("packed") into panels that a tile
@@ -12,7 +12,7 @@
 
 #include "base/dtype.h"
 
-namespace halfnote::cpu::blocked {
+namespace halfnote::cpu::tiled {
 
 inline constexpr int64_t kTileRows = 14;
 inline constexpr int64_t kTileColumns = 32;
@@ -70,4 +70,4 @@ const Loops* find_loops(DType operands);
 extern const Loops kAvx512F32, kAvx512F16, kAvx512BF16AsF32;  // loops_avx512.cc
 extern const Loops kAvx512BF16;                               // loops_avx512_bf16.cc
 
-}  // namespace halfnote::cpu::blocked
+}  // namespace halfnote::cpu::tiled

@@ -9,9 +9,9 @@
 
 #include <vector>
 
-#include "kernels/cpu/blocked/loops.h"
+#include "kernels/cpu/tiled/loops.h"
 
-namespace halfnote::cpu::blocked {
+namespace halfnote::cpu::tiled {
 
 /// Element (i, l) of A is at i·row_step + l·k_step; likewise of B with column_step. One step of
 /// each is 1.
@@ -56,4 +56,4 @@ class Product {
   size_t slot_bytes_ = 0;  // of a region
 };
 
-}  // namespace halfnote::cpu::blocked
+}  // namespace halfnote::cpu::tiled

@@ -1,10 +1,10 @@
-// MatMul and Gemm as blocked products, where that was measured to be faster than oneDNN.
-#include "kernels/cpu/blocked/product.h"
-#include "kernels/cpu/blocked/rows.h"
+// MatMul and Gemm as tiled products, where that was measured to be faster than oneDNN.
 #include "kernels/cpu/contraction/matmul_plan.h"
 #include "kernels/cpu/support.h"
+#include "kernels/cpu/tiled/product.h"
+#include "kernels/cpu/tiled/rows.h"
 
-namespace halfnote::cpu::blocked {
+namespace halfnote::cpu::tiled {
 
 namespace {
 
@@ -112,10 +112,10 @@ std::vector<KernelRow> rows_named(std::string_view name) {
 
 }  // namespace
 
-std::vector<KernelRow> rows() { return rows_named<Wanted::kWhereItPays>("blocked.matmul"); }
+std::vector<KernelRow> rows() { return rows_named<Wanted::kWhereItPays>("tiled.matmul"); }
 
 std::vector<KernelRow> other_rows() {
-  return rows_named<Wanted::kAnywhere>("blocked.matmul_of_any_form");
+  return rows_named<Wanted::kAnywhere>("tiled.matmul_of_any_form");
 }
 
-}  // namespace halfnote::cpu::blocked
+}  // namespace halfnote::cpu::tiled

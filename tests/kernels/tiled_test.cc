@@ -1,4 +1,4 @@
-// The blocked matrix product against sums in f64: every type, form and border of its tiles, the
+// The tiled matrix product against sums in f64: every type, form and border of its tiles, the
 // same bits on any number of threads (the harness runs each again with 2 and 3).
 #include <gtest/gtest.h>
 
@@ -11,29 +11,29 @@
 namespace halfnote::test {
 namespace {
 
-constexpr RunOptions kBlocked{.kernel = "blocked"};
+constexpr RunOptions kTiled{.kernel = "tiled"};
 
 bool has_kernel() { return cpu::vector_isa() == cpu::VectorIsa::kAvx512; }
 
-struct BlockedCase {
+struct TiledCase {
   const char* name;
   int64_t m, n, k;
 };
 
 // Tiles are 14 × 32, blocks of k 384 lanes (768 elements of bf16), blocks of B 384 columns.
-const BlockedCase kBlockedCases[] = {{"borders", 61, 129, 401},     {"whole_tiles", 28, 64, 384},
-                                     {"blocks_of_k", 37, 40, 1601}, {"one_more", 15, 33, 1537},
-                                     {"wide", 9, 1000, 65},         {"few_columns", 1000, 24, 30},
-                                     {"one_row_left", 71, 385, 33}};
+const TiledCase kTiledCases[] = {{"borders", 61, 129, 401},     {"whole_tiles", 28, 64, 384},
+                                 {"blocks_of_k", 37, 40, 1601}, {"one_more", 15, 33, 1537},
+                                 {"wide", 9, 1000, 65},         {"few_columns", 1000, 24, 30},
+                                 {"one_row_left", 71, 385, 33}};
 
 Tensor operand(DType type, int64_t rows, int64_t columns, bool transposed, uint32_t seed) {
   const Shape shape = transposed ? Shape{columns, rows} : Shape{rows, columns};
   return random_tensor(type, shape, -1, 1, seed);
 }
 
-TEST(BlockedProduct, IsTheSumOfProducts) {
+TEST(TiledProduct, IsTheSumOfProducts) {
   if (!has_kernel()) GTEST_SKIP() << "the CPU has no AVX-512";
-  for (const BlockedCase& entry : kBlockedCases) {
+  for (const TiledCase& entry : kTiledCases) {
     for (const DType in : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const int form : {0, 1, 2, 3}) {
         const bool trans_a = (form & 1) != 0, trans_b = (form & 2) != 0;
@@ -47,15 +47,15 @@ TEST(BlockedProduct, IsTheSumOfProducts) {
                                       {"transB", int64_t{trans_b}},
                                       {"out_dtype", static_cast<int64_t>(out)}};
           expect_sums(
-              run_one(kOwn, "MatMul", {a, b}, attributes, {out, {entry.m, entry.n}}, kBlocked),
-              exact, DType::kF32);
+              run_one(kOwn, "MatMul", {a, b}, attributes, {out, {entry.m, entry.n}}, kTiled), exact,
+              DType::kF32);
         }
       }
     }
   }
 }
 
-TEST(BlockedProduct, AddsEveryFormOfC) {
+TEST(TiledProduct, AddsEveryFormOfC) {
   if (!has_kernel()) GTEST_SKIP() << "the CPU has no AVX-512";
   const int64_t m = 45, n = 70, k = 900;
   for (const Shape& shape : {Shape{n}, Shape{1, n}, Shape{m, 1}, Shape{m, n}, Shape{}, Shape{1}}) {
@@ -74,27 +74,27 @@ TEST(BlockedProduct, AddsEveryFormOfC) {
         const int64_t at = (by_row ? i / n * (by_column ? n : 1) : 0) + (by_column ? i % n : 0);
         exact.add(i, c.at_as_double(at));
       }
-      expect_sums(run_one("", "Gemm", {a, b, c}, {{"alpha", alpha}}, {type, {m, n}}, kBlocked),
-                  exact, DType::kF32);
+      expect_sums(run_one("", "Gemm", {a, b, c}, {{"alpha", alpha}}, {type, {m, n}}, kTiled), exact,
+                  DType::kF32);
     }
   }
 }
 
-TEST(BlockedProduct, TakesAStackOfAAsOneProduct) {
+TEST(TiledProduct, TakesAStackOfAAsOneProduct) {
   if (!has_kernel()) GTEST_SKIP() << "the CPU has no AVX-512";
   const Tensor a = random_tensor(DType::kF32, {3, 50, 64}, -1, 1, 1);
   const Tensor b = random_tensor(DType::kF32, {64, 96}, -1, 1, 2);
-  expect_sums(run_one("", "MatMul", {a, b}, {}, {DType::kF32, {3, 50, 96}}, kBlocked),
+  expect_sums(run_one("", "MatMul", {a, b}, {}, {DType::kF32, {3, 50, 96}}, kTiled),
               exact_product(a, b, false, false, {3, 50, 96}), DType::kF32);
 }
 
-TEST(BlockedProduct, KeepsNonFiniteResults) {
+TEST(TiledProduct, KeepsNonFiniteResults) {
   if (!has_kernel()) GTEST_SKIP() << "the CPU has no AVX-512";
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     Tensor a = Tensor(DType::kF32, {64, 128}), b = random_tensor(type, {128, 96}, 1, 2, 2);
     a.mutable_data<float>()[5 * 128] = std::numeric_limits<float>::infinity();
     a.mutable_data<float>()[7 * 128 + 3] = std::numeric_limits<float>::quiet_NaN();
-    const Tensor y = run_one("", "MatMul", {a.cast_to(type), b}, {}, {type, {64, 96}}, kBlocked);
+    const Tensor y = run_one("", "MatMul", {a.cast_to(type), b}, {}, {type, {64, 96}}, kTiled);
     for (int64_t j = 0; j < 96; ++j) {
       EXPECT_EQ(y.at_as_double(4 * 96 + j), 0);
       EXPECT_EQ(y.at_as_double(5 * 96 + j), std::numeric_limits<double>::infinity());
@@ -103,7 +103,7 @@ TEST(BlockedProduct, KeepsNonFiniteResults) {
   }
 }
 
-TEST(BlockedProduct, StandsBeforeOneDnnWhereItPays) {
+TEST(TiledProduct, StandsBeforeOneDnnWhereItPays) {
   if (!has_kernel()) GTEST_SKIP() << "the CPU has no AVX-512";
   const auto chosen = [](DType in, DType out, bool trans_a, bool trans_b) {
     const Attributes attributes{{"transA", int64_t{trans_a}},
@@ -114,15 +114,15 @@ TEST(BlockedProduct, StandsBeforeOneDnnWhereItPays) {
     call.outputs = {{.dtype = out, .shape = {2048, 2048}}};
     return std::string(cpu_kernels().choose(call).row->name);
   };
-  EXPECT_EQ(chosen(DType::kBF16, DType::kF32, true, false), "blocked.matmul");
-  EXPECT_EQ(chosen(DType::kF16, DType::kF32, true, false), "blocked.matmul");
-  EXPECT_EQ(chosen(DType::kF32, DType::kF32, false, false), "blocked.matmul");
+  EXPECT_EQ(chosen(DType::kBF16, DType::kF32, true, false), "tiled.matmul");
+  EXPECT_EQ(chosen(DType::kF16, DType::kF32, true, false), "tiled.matmul");
+  EXPECT_EQ(chosen(DType::kF32, DType::kF32, false, false), "tiled.matmul");
   EXPECT_EQ(chosen(DType::kF32, DType::kF32, false, true), "onednn.matmul");
 }
 
-TEST(BlockedProduct, LeavesOtherCallsToOtherRows) {
+TEST(TiledProduct, LeavesOtherCallsToOtherRows) {
   const auto why = [](const Shape& a, const Shape& b, const Shape& y, DType type) {
-    return refusals("", "MatMul", {Tensor(type, a), Tensor(type, b)}, {}, {{type, y}}, kBlocked);
+    return refusals("", "MatMul", {Tensor(type, a), Tensor(type, b)}, {}, {{type, y}}, kTiled);
   };
   EXPECT_NE(why({64, 64}, {64, 64}, {64, 64}, DType::kF64).find("f64"), std::string::npos);
   if (!has_kernel()) return;

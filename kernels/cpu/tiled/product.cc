@@ -1,4 +1,4 @@
-#include "kernels/cpu/blocked/product.h"
+#include "kernels/cpu/tiled/product.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/support.h"
 
-namespace halfnote::cpu::blocked {
+namespace halfnote::cpu::tiled {
 
 namespace {
 
@@ -286,4 +286,4 @@ void Product::run(const std::byte* a, const std::byte* b, const ProductResult& r
   });
 }
 
-}  // namespace halfnote::cpu::blocked
+}  // namespace halfnote::cpu::tiled

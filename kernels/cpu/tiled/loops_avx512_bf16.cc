@@ -1,4 +1,4 @@
-// The loops of a blocked product for the bf16 dot products of avx512_bf16. Everything that is
+// The loops of a tiled product for the bf16 dot products of avx512_bf16. Everything that is
 // included from elsewhere stands before the change of target.
 #if defined(__x86_64__)
 
@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "kernels/cpu/blocked/loops.h"
+#include "kernels/cpu/tiled/loops.h"
 
 // The compiler's own header sets some results from themselves (GCC bug 105593).
 #pragma GCC diagnostic push
@@ -15,11 +15,11 @@
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")
 
-namespace halfnote::cpu::blocked {
+namespace halfnote::cpu::tiled {
 
 namespace avx512_bf16 {
 namespace {
-#include "kernels/cpu/blocked/loops.inc"
+#include "kernels/cpu/tiled/loops.inc"
 
 /// Two neighbouring k in a lane, the first in its lower half; past the end of k there are zeros.
 struct BF16 {
@@ -45,7 +45,7 @@ struct BF16 {
 
 constinit const Loops kAvx512BF16 = avx512_bf16::loops_of<avx512_bf16::BF16>("avx512_bf16");
 
-}  // namespace halfnote::cpu::blocked
+}  // namespace halfnote::cpu::tiled
 
 #pragma GCC pop_options
 #pragma GCC diagnostic pop
