@@ -15,6 +15,24 @@ void write(const KernelBuffers& buffers, size_t output, int64_t c, double value)
   }
 }
 
+/// Calls `first(unit, plane)` for all planes, then `between(block)`, then `second(block, plane)`;
+/// what belongs together does not depend on the number of threads.
+template <class First, class Between, class Second>
+void two_passes(const Groups& groups, int threads, const First& first, const Between& between,
+                const Second& second) {
+  if (groups.block_by_block(threads)) {
+    parallel_blocks(groups.geometry.blocks, 1, threads, [&](int64_t block, int64_t) {
+      groups.for_block(block, first);
+      between(block);
+      groups.for_block(block, [&](int64_t, int64_t plane) { second(block, plane); });
+    });
+    return;
+  }
+  groups.for_planes(threads, [&](int64_t unit, int64_t, int64_t plane) { first(unit, plane); });
+  for (int64_t block = 0; block < groups.geometry.blocks; ++block) between(block);
+  groups.for_planes(threads, [&](int64_t, int64_t block, int64_t plane) { second(block, plane); });
+}
+
 struct Forward {
   Groups groups;
   DType type;
@@ -53,24 +71,32 @@ struct Forward {
     auto* moments = reinterpret_cast<Moments16*>(buffers.workspace);
     auto* scales = reinterpret_cast<Scale16*>(moments + units());
     std::uninitialized_fill_n(moments, units(), Moments16{});
-    groups.for_planes(threads, [&](int64_t unit, int64_t, int64_t plane) {
+    const auto measure = [&](int64_t unit, int64_t plane) {
       loops().moments(plane_at(buffers.inputs[0], type, plane, lines), lines, moments[unit]);
-    });
-    for (int64_t block = 0; block < groups.geometry.blocks; ++block) {
+    };
+    const auto merge = [&](int64_t block) {
       Moments16& all = moments[block * groups.count];
       for (int64_t g = 1; g < groups.count; ++g) all.merge(moments[block * groups.count + g]);
       finish(buffers, block, all, scales[block]);
-    }
-    groups.for_planes(threads, [&](int64_t, int64_t block, int64_t plane) {
+    };
+    const auto normalize = [&](int64_t block, int64_t plane) {
       loops().normalize(plane_at(buffers.inputs[0], type, plane, lines), lines, scales[block],
                         plane_at(buffers.outputs[0], type, plane, lines));
-    });
+    };
+    two_passes(groups, threads, measure, merge, normalize);
   }
 };
 
 /// Σ dy and Σ dy·(x − mean) of 16 channels.
 struct GradientSums {
   double sum[kBlockChannels] = {}, product[kBlockChannels] = {};
+
+  void add(const GradientSums& more) {
+    for (int64_t c = 0; c < kBlockChannels; ++c) {
+      sum[c] += more.sum[c];
+      product[c] += more.product[c];
+    }
+  }
 };
 
 struct Backward {
@@ -105,29 +131,25 @@ struct Backward {
     auto* sums = reinterpret_cast<GradientSums*>(buffers.workspace);
     auto* gradients = reinterpret_cast<Gradient16*>(sums + units());
     std::uninitialized_fill_n(sums, units(), GradientSums{});
-    groups.for_planes(threads, [&](int64_t unit, int64_t block, int64_t plane) {
+    const auto add = [&](int64_t unit, int64_t plane) {
+      const int64_t block = unit / groups.count;
       loops().gradient_sums(plane_at(buffers.inputs[0], type, plane, lines),
                             plane_at(buffers.inputs[1], type, plane, lines), lines,
                             buffers.in<float>(3) + block * kBlockChannels, sums[unit].sum,
                             sums[unit].product);
-    });
-    for (int64_t block = 0; block < groups.geometry.blocks; ++block) {
+    };
+    const auto merge = [&](int64_t block) {
       GradientSums& all = sums[block * groups.count];
-      for (int64_t g = 1; g < groups.count; ++g) {
-        const GradientSums& more = sums[block * groups.count + g];
-        for (int64_t c = 0; c < kBlockChannels; ++c) {
-          all.sum[c] += more.sum[c];
-          all.product[c] += more.product[c];
-        }
-      }
+      for (int64_t g = 1; g < groups.count; ++g) all.add(sums[block * groups.count + g]);
       finish(buffers, block, all, gradients[block]);
-    }
-    groups.for_planes(threads, [&](int64_t, int64_t block, int64_t plane) {
+    };
+    const auto apply = [&](int64_t block, int64_t plane) {
       loops().normalize_gradient(plane_at(buffers.inputs[0], type, plane, lines),
                                  plane_at(buffers.inputs[1], type, plane, lines), lines,
                                  gradients[block],
                                  plane_at(buffers.outputs[0], type, plane, lines));
-    });
+    };
+    two_passes(groups, threads, add, merge, apply);
   }
 };
 

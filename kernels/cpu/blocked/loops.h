@@ -32,10 +32,13 @@ struct Gradient16 {
   float mean[kBlockChannels], factor[kBlockChannels], offset[kBlockChannels], slope[kBlockChannels];
 };
 
-/// The taps of one output pixel of a pool, as indices of pixels of the plane.
-struct Window {
+/// The windows of a pool: those of output pixel i are pixels[starts[i]] to pixels[starts[i + 1] -
+/// 1] of the larger plane.
+struct Windows {
   const int32_t* pixels = nullptr;
-  int64_t count = 0;
+  const int32_t* starts = nullptr;
+  int64_t count = 0;  // output pixels
+  int64_t taps = 0;   // of every window; 0 if they differ
 };
 
 /// Tensors are arrays of T, the type that the loops were asked for.
@@ -51,13 +54,13 @@ struct Loops {
                              void* dx);
   /// Adds the lines to 16 sums in f64.
   void (*add_lines)(const void* x, int64_t lines, double* sums);
-  /// The maximum of each lane: the first of equals, the first NaN; −∞ if there are no taps.
-  void (*maximum)(const void* x, const Window& window, void* y);
-  /// Adds the line dy to where maximum() found each lane's, in the f32 plane dx.
-  void (*maximum_gradient)(const void* dy, const void* x, const Window& window, float* dx);
-  /// The same for a window that shares no pixel with another: all its lines of dx, which has type
-  /// T, are written.
-  void (*maximum_gradient_apart)(const void* dy, const void* x, const Window& window, void* dx);
+  /// A pooled plane. The maximum of a lane: the first of equals, the first NaN; −∞ without taps.
+  void (*maximum)(const void* x, const Windows& windows, void* y);
+  /// Adds the lines of dy to where maximum() found each lane's, in the f32 plane dx.
+  void (*maximum_gradient)(const void* dy, const void* x, const Windows& windows, float* dx);
+  /// The same for windows that share no pixel: all their lines of dx, which has type T, are
+  /// written.
+  void (*maximum_gradient_apart)(const void* dy, const void* x, const Windows& windows, void* dx);
   /// The f32 plane dx in T.
   void (*store)(const float* from, int64_t lines, void* to);
   /// 16 planes of `pixels` elements each, to and from `pixels` lines of 16.

@@ -208,33 +208,46 @@ void add_lines(const void* from, int64_t lines, double* sums) {
 
 /// Where `value` is the new maximum: larger, or the first NaN.
 INLINE __mmask16 beats(__m512 value, __m512 best) {
-  const __mmask16 larger = _mm512_cmp_ps_mask(value, best, _CMP_GT_OQ);
-  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  return static_cast<__mmask16>(larger | (nan & _mm512_cmp_ps_mask(best, best, _CMP_ORD_Q)));
+  const __mmask16 known = _mm512_cmp_ps_mask(best, best, _CMP_ORD_Q);
+  return _mm512_mask_cmp_ps_mask(known, value, best, _CMP_NLE_UQ);
+}
+
+/// Calls `body(output, pixels, taps)` for every window; `taps` is a constant in the common case.
+template <class Body>
+INLINE void for_windows(const Windows& w, const Body& body) {
+  if (w.taps == 4) {
+    for (int64_t i = 0; i < w.count; ++i) body(i, w.pixels + 4 * i, int64_t{4});
+    return;
+  }
+  for (int64_t i = 0; i < w.count; ++i) {
+    body(i, w.pixels + w.starts[i], int64_t{w.starts[i + 1]} - w.starts[i]);
+  }
 }
 
 template <class T>
-void maximum(const void* from, const Window& window, void* to) {
+void maximum(const void* from, const Windows& windows, void* to) {
   const T* x = static_cast<const T*>(from);
-  if (window.count == 0) {
-    store(_mm512_set1_ps(-std::numeric_limits<float>::infinity()), static_cast<T*>(to));
-    return;
-  }
-  __m512 best = load(x + window.pixels[0] * kC);
-  for (int64_t t = 1; t < window.count; ++t) {
-    const __m512 value = load(x + window.pixels[t] * kC);
-    best = _mm512_mask_mov_ps(best, beats(value, best), value);
-  }
-  store(best, static_cast<T*>(to));
+  T* y = static_cast<T*>(to);
+  for_windows(
+      windows, [&](int64_t output, const int32_t* pixels, int64_t taps)
+                   __attribute__((always_inline)) {
+                     __m512 best = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+                     if (taps > 0) best = load(x + pixels[0] * kC);
+                     for (int64_t t = 1; t < taps; ++t) {
+                       const __m512 value = load(x + pixels[t] * kC);
+                       best = _mm512_mask_mov_ps(best, beats(value, best), value);
+                     }
+                     store(best, y + output * kC);
+                   });
 }
 
 /// The tap of the maximum, lane by lane.
 template <class T>
-INLINE __m512i place_of_maximum(const T* x, const Window& window) {
-  __m512 best = load(x + window.pixels[0] * kC);
+INLINE __m512i place_of_maximum(const T* x, const int32_t* pixels, int64_t taps) {
+  __m512 best = load(x + pixels[0] * kC);
   __m512i where = _mm512_setzero_si512();
-  for (int64_t t = 1; t < window.count; ++t) {
-    const __m512 value = load(x + window.pixels[t] * kC);
+  for (int64_t t = 1; t < taps; ++t) {
+    const __m512 value = load(x + pixels[t] * kC);
     const __mmask16 better = beats(value, best);
     best = _mm512_mask_mov_ps(best, better, value);
     where = _mm512_mask_mov_epi32(where, better, _mm512_set1_epi32(static_cast<int>(t)));
@@ -243,29 +256,48 @@ INLINE __m512i place_of_maximum(const T* x, const Window& window) {
 }
 
 template <class T>
-void maximum_gradient(const void* from, const void* at, const Window& window, float* dx) {
-  if (window.count == 0) return;
-  const __m512i where = place_of_maximum(static_cast<const T*>(at), window);
-  const __m512 dy = load(static_cast<const T*>(from));
-  for (int64_t t = 0; t < window.count; ++t) {
-    float* line = dx + window.pixels[t] * kC;
-    const __mmask16 here = _mm512_cmpeq_epi32_mask(where, _mm512_set1_epi32(static_cast<int>(t)));
-    const __m512 old = load(line);
-    store(_mm512_mask_add_ps(old, here, old, dy), line);
-  }
+void maximum_gradient(const void* from, const void* at, const Windows& windows, float* dx) {
+  const T *dy = static_cast<const T*>(from), *x = static_cast<const T*>(at);
+  for_windows(
+      windows, [&](int64_t output, const int32_t* pixels, int64_t taps)
+                   __attribute__((always_inline)) {
+                     if (taps == 0) return;
+                     const __m512i where = place_of_maximum(x, pixels, taps);
+                     const __m512 value = load(dy + output * kC);
+                     for (int64_t t = 0; t < taps; ++t) {
+                       float* line = dx + pixels[t] * kC;
+                       const __mmask16 here =
+                           _mm512_cmpeq_epi32_mask(where, _mm512_set1_epi32(static_cast<int>(t)));
+                       const __m512 old = load(line);
+                       store(_mm512_mask_add_ps(old, here, old, value), line);
+                     }
+                   });
+}
+
+/// The lanes of `mask` of a line, 0 in the others.
+INLINE void copy_lanes(const float* from, __mmask16 mask, float* to) {
+  _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(mask, from));
+}
+template <class T>
+INLINE void copy_lanes(const T* from, __mmask16 mask, T* to) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_maskz_loadu_epi16(mask, from));
 }
 
 template <class T>
-void maximum_gradient_apart(const void* from, const void* at, const Window& window, void* to) {
-  if (window.count == 0) return;
-  const __m512i where = place_of_maximum(static_cast<const T*>(at), window);
-  const __m512 dy = load(static_cast<const T*>(from));
-  for (int64_t t = 0; t < window.count; ++t) {
-    const __mmask16 here = _mm512_cmpeq_epi32_mask(where, _mm512_set1_epi32(static_cast<int>(t)));
-    // dy + 0: as in a sum, −0 becomes 0.
-    const __m512 value = _mm512_add_ps(_mm512_maskz_mov_ps(here, dy), _mm512_setzero_ps());
-    store(value, static_cast<T*>(to) + window.pixels[t] * kC);
-  }
+void maximum_gradient_apart(const void* from, const void* at, const Windows& windows, void* to) {
+  const T *dy = static_cast<const T*>(from), *x = static_cast<const T*>(at);
+  T* dx = static_cast<T*>(to);
+  for_windows(
+      windows, [&](int64_t output, const int32_t* pixels, int64_t taps)
+                   __attribute__((always_inline)) {
+                     if (taps == 0) return;
+                     const __m512i where = place_of_maximum(x, pixels, taps);
+                     for (int64_t t = 0; t < taps; ++t) {
+                       const __mmask16 here =
+                           _mm512_cmpeq_epi32_mask(where, _mm512_set1_epi32(static_cast<int>(t)));
+                       copy_lanes(dy + output * kC, here, dx + pixels[t] * kC);
+                     }
+                   });
 }
 
 template <class T>

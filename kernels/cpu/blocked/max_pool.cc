@@ -12,26 +12,29 @@ namespace halfnote::cpu::blocked {
 namespace {
 
 /// The pixels of the window of every output pixel, one behind the other.
-struct Windows {
-  std::vector<int32_t> pixels;
-  std::vector<size_t> starts;  // of each output, and the end
+struct WindowList {
+  std::vector<int32_t> pixels, starts;
+  int64_t taps = 0;
 
-  explicit Windows(const PoolGeometry& g) {
+  explicit WindowList(const PoolGeometry& g) {
     for_outputs(g, [&](int64_t, const PoolGeometry::Dims& at) {
-      starts.push_back(pixels.size());
+      starts.push_back(static_cast<int32_t>(pixels.size()));
       for_window(g, at, [&](int64_t index) { pixels.push_back(static_cast<int32_t>(index)); });
     });
-    starts.push_back(pixels.size());
+    starts.push_back(static_cast<int32_t>(pixels.size()));
+    taps = starts[1];
+    for (size_t i = 1; i < starts.size(); ++i) {
+      if (starts[i] - starts[i - 1] != taps) taps = 0;
+    }
   }
-  Window at(int64_t output) const {
-    const auto i = static_cast<size_t>(output);
-    return {pixels.data() + starts[i], static_cast<int64_t>(starts[i + 1] - starts[i])};
+  Windows all() const {
+    return {pixels.data(), starts.data(), static_cast<int64_t>(starts.size()) - 1, taps};
   }
 };
 
 struct Pool {
   PoolGeometry geometry;
-  std::shared_ptr<const Windows> windows;
+  std::shared_ptr<const WindowList> windows;
   DType type = DType::kUndefined;
   int64_t planes = 0;
   int threads = 1;
@@ -41,11 +44,7 @@ struct Pool {
   int64_t share() const { return (planes + threads - 1) / threads; }
   size_t line_bytes() const { return kBlockChannels * size_of(type); }
 
-  void forward(const std::byte* x, std::byte* y) const {
-    for (int64_t i = 0; i < geometry.out_size(); ++i, y += line_bytes()) {
-      loops().maximum(x, windows->at(i), y);
-    }
-  }
+  void forward(const std::byte* x, std::byte* y) const { loops().maximum(x, windows->all(), y); }
   /// Does no pixel lie in two windows?
   bool apart() const {
     for (size_t d = 0; d < 3; ++d) {
@@ -58,16 +57,12 @@ struct Pool {
   void backward_apart(const std::byte* dy, const std::byte* x, std::byte* dx) const {
     const auto lines = static_cast<size_t>(geometry.in_size());
     if (windows->pixels.size() < lines) std::memset(dx, 0, lines * line_bytes());
-    for (int64_t i = 0; i < geometry.out_size(); ++i, dy += line_bytes()) {
-      loops().maximum_gradient_apart(dy, x, windows->at(i), dx);
-    }
+    loops().maximum_gradient_apart(dy, x, windows->all(), dx);
   }
   /// Gradients of overlapping windows are added in the order of the windows.
   void backward(const std::byte* dy, const std::byte* x, float* dx) const {
     std::fill_n(dx, geometry.in_size() * kBlockChannels, 0.0f);
-    for (int64_t i = 0; i < geometry.out_size(); ++i, dy += line_bytes()) {
-      loops().maximum_gradient(dy, x, windows->at(i), dx);
-    }
+    loops().maximum_gradient(dy, x, windows->all(), dx);
   }
 };
 
@@ -75,8 +70,12 @@ struct Pool {
 std::string plan(const KernelCall& call, const Shape& in, const Shape& out, DType type,
                  Pool& pool) {
   if (std::string why = plan_pool(call, in, out, pool.geometry); !why.empty()) return why;
-  if (pool.geometry.in_size() > std::numeric_limits<int32_t>::max()) return "planes too large";
-  pool.windows = std::make_shared<const Windows>(pool.geometry);
+  const int64_t most = std::numeric_limits<int32_t>::max();
+  if (pool.geometry.in_size() > most) return "planes too large";
+  int64_t taps = pool.geometry.out_size();
+  for (const int64_t k : pool.geometry.kernel) taps = checked_mul(taps, k);
+  if (taps > most) return "windows too large";
+  pool.windows = std::make_shared<const WindowList>(pool.geometry);
   pool.type = type;
   pool.planes = geometry_of(in).planes();
   pool.threads = std::max(1, call.threads);

@@ -22,6 +22,16 @@ Geometry geometry_of(const Shape& shape);
 struct Groups {
   explicit Groups(const Geometry& geometry);
   int64_t units() const { return geometry.blocks * count; }
+  /// Are there blocks enough for the threads to take whole ones? Then a block's second pass finds
+  /// it in a cache.
+  bool block_by_block(int threads) const { return geometry.blocks >= 2 * threads; }
+  /// Calls `body(unit, plane)` for all planes of a block, in order.
+  template <class Body>
+  void for_block(int64_t block, const Body& body) const {
+    for (int64_t n = 0; n < geometry.images; ++n) {
+      body(block * count + n / images, n * geometry.blocks + block);
+    }
+  }
   /// Calls `body(unit, block, plane)` for all planes of all units, in order within a unit.
   template <class Body>
   void for_planes(int threads, const Body& body) const {
