@@ -43,8 +43,9 @@ struct BlockedRow {
 
 /// The blocked rows of the CPU.
 std::span<const BlockedRow> blocked_rows();
-/// The blocked form of a row of the kernel table; null if it has none.
-const BlockedRow* find_blocked(const KernelRow& plain);
+/// The blocked forms of a row of the kernel table, best first. The last one takes all operands that
+/// any of them does; the others may refuse.
+std::vector<const BlockedRow*> blocked_rows_of(const KernelRow& plain);
 
 /// The row that copies input 0 into another layout. No node of a graph asks for it, the plan does.
 const KernelRow& reorder_row();

@@ -32,11 +32,25 @@ struct LayoutCopy {
   Layout layout;
 };
 
-/// The blocked form of a step's kernel; null if there is none.
+/// The blocked forms of a step's kernel, and the operands that they take.
 struct BlockedForm {
-  const BlockedRow* row = nullptr;
+  std::span<const BlockedRow* const> rows;
   BlockedOperands operands;
 };
+
+/// A blocked kernel, and the row that it comes from; no kernel if all of them refuse.
+struct BlockedChoice {
+  const KernelRow* row = nullptr;
+  std::unique_ptr<Kernel> kernel;
+};
+
+BlockedChoice choose_blocked_kernel(const BlockedForm& form, const KernelCall& call) {
+  for (const BlockedRow* candidate : form.rows) {
+    Prepared prepared = candidate->row.prepare(call);
+    if (prepared) return {&candidate->row, std::move(prepared.kernel)};
+  }
+  return {};
+}
 
 class Planner {
  public:
@@ -193,11 +207,11 @@ class Planner {
   /// kernels are allowed, all stays plain.
   void note_blocked_form(size_t step, const KernelRow& plain, const KernelCall& call) {
     if (!options_.kernels.empty()) return;
-    const auto [at, fresh] = blocked_rows_.try_emplace(&plain, nullptr);
-    if (fresh) at->second = find_blocked(plain);
-    if (at->second == nullptr) return;
+    const auto [at, fresh] = blocked_rows_.try_emplace(&plain);
+    if (fresh) at->second = blocked_rows_of(plain);
+    if (at->second.empty()) return;
     forms_.resize(nodes_.size());
-    forms_[step] = {at->second, at->second->operands(call)};
+    forms_[step] = {at->second, at->second.back()->operands(call)};
     any_preferred_ |= forms_[step].operands.preferred;
   }
 
@@ -226,7 +240,7 @@ class Planner {
     const std::vector<bool> regions = choose_blocked(steps, layout_values());
     std::vector<StepLayouts> layouts;
     blocked_.assign(graph_.value_count(), false);
-    std::vector<std::unique_ptr<Kernel>> kernels(nodes_.size());
+    std::vector<BlockedChoice> choices(nodes_.size());
     for (size_t i = 0; i < nodes_.size(); ++i) {
       layouts.push_back({blocked_operands(reads_[i], steps[i].blocked.inputs, regions),
                          blocked_operands(writes_[i], steps[i].blocked.outputs, regions)});
@@ -234,18 +248,16 @@ class Planner {
       KernelCall call = call_of(i);
       set_layouts(call.inputs, layouts[i].reads);
       set_layouts(call.outputs, layouts[i].writes);
-      Prepared prepared = forms_[i].row->row.prepare(call);
-      if (!prepared) {
-        forms_[i] = {};
-        blocked_.clear();
-        return true;
-      }
-      kernels[i] = std::move(prepared.kernel);
+      choices[i] = choose_blocked_kernel(forms_[i], call);
+      if (choices[i].kernel != nullptr) continue;
+      forms_[i] = {};
+      blocked_.clear();
+      return true;
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (kernels[i] == nullptr) continue;
-      program_.steps[i].kernel = std::move(kernels[i]);
-      program_.steps[i].row = &forms_[i].row->row;
+      if (choices[i].kernel == nullptr) continue;
+      program_.steps[i].kernel = std::move(choices[i].kernel);
+      program_.steps[i].row = choices[i].row;
     }
     put_reorders(layouts);
     return false;
@@ -508,7 +520,7 @@ class Planner {
   std::vector<std::vector<ValueId>> reads_;  // captures too
   std::vector<std::vector<ValueId>> writes_;
   std::vector<BlockedForm> forms_;
-  std::map<const KernelRow*, const BlockedRow*> blocked_rows_;
+  std::map<const KernelRow*, std::vector<const BlockedRow*>> blocked_rows_;
   bool any_preferred_ = false;
   std::vector<bool> blocked_;       // is the value written in channel blocks? Empty: none is
   std::vector<LayoutCopy> copies_;  // values behind those of the graph

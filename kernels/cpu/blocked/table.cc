@@ -34,7 +34,7 @@ void add_elementwise(std::vector<BlockedRow>& all) {
 
 std::vector<BlockedRow> make_rows() {
   std::vector<BlockedRow> all;
-  for (const auto part : {conv_rows, batch_norm_rows, max_pool_rows, sum_rows}) {
+  for (const auto part : {weight_1x1_rows, conv_rows, batch_norm_rows, max_pool_rows, sum_rows}) {
     const std::vector<BlockedRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }
@@ -50,12 +50,13 @@ std::span<const BlockedRow> blocked_rows() {
   return rows;
 }
 
-const BlockedRow* find_blocked(const KernelRow& plain) {
+std::vector<const BlockedRow*> blocked_rows_of(const KernelRow& plain) {
+  std::vector<const BlockedRow*> rows;
   for (const BlockedRow& row : blocked_rows()) {
     if (row.row.op == plain.op && row.row.domain == plain.domain && row.beside == plain.name)
-      return &row;
+      rows.push_back(&row);
   }
-  return nullptr;
+  return rows;
 }
 
 bool fits_channel_blocks(const Operand& operand) {
