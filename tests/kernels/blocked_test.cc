@@ -250,14 +250,21 @@ TEST(ChannelBlocks, ElementsMeetTheirLikes) {
   for (const DType type : kTypes) {
     const Tensor a = random_tensor(type, shape, -2, 2, 1), b = random_tensor(type, shape, -2, 2, 2),
                  one = random_tensor(type, {}, -2, 2, 3), line = random_tensor(type, {3}, -2, 2, 4);
-    for (const Tensor& other : {b, one}) {
-      const Call call{"", "Mul", "fast", {a, other}, {}, {{type, shape}}};
-      const std::vector<Tensor> got = run_blocked(call);
-      ASSERT_EQ(got.size(), 1u);
-      EXPECT_TRUE(identical(got[0], run_plain(call)[0]));
+    const Tensor channels = random_tensor(type, {32, 1, 1}, -2, 2, 5),
+                 gates = random_tensor(type, {2, 32, 1, 1}, -2, 2, 6),
+                 shared = random_tensor(type, {1, 32, 1, 1}, -2, 2, 7);
+    for (const Tensor& other : {b, one, channels, gates, shared}) {
+      for (const bool first : {false, true}) {
+        const Call call{"",     "Sub",
+                        "fast", first ? std::vector{other, a} : std::vector{a, other},
+                        {},     {{type, shape}}};
+        const std::vector<Tensor> got = run_blocked(call);
+        ASSERT_EQ(got.size(), 1u);
+        EXPECT_TRUE(identical(got[0], run_plain(call)[0])) << to_string(other.shape());
+      }
     }
     const Call broadcast{"", "Mul", "fast", {a, line}, {}, {{type, shape}}};
-    EXPECT_TRUE(run_blocked(broadcast).empty()) << "a line is no single element";
+    EXPECT_TRUE(run_blocked(broadcast).empty()) << "a line lies otherwise in blocks";
     const Call cast{"",
                     "Cast",
                     "reference",
