@@ -14,6 +14,7 @@
 #include "passes/nesting.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/train/step.h"
+#include "runtime/core/layout.h"
 
 namespace halfnote::cli {
 namespace {
@@ -86,6 +87,20 @@ void add_input_rows(std::vector<TableRow>& rows, const RunData& data) {
   }
 }
 
+/// What is kept in channel blocks in the programs of a step; empty if nothing is.
+std::string layout_text(const Session& session) {
+  LayoutCounts all;
+  for (const std::string_view name : {kStepName, kAccumulateName, kApplyName}) {
+    const Program* program = session.program(name);
+    if (program == nullptr) continue;
+    const LayoutCounts counts = count_layouts(*program);
+    all.blocked_steps += counts.blocked_steps;
+    all.reorders += counts.reorders;
+  }
+  if (all.blocked_steps == 0) return {};
+  return fmt::format("{} kernels on channel blocks, {} reorders", all.blocked_steps, all.reorders);
+}
+
 }  // namespace
 
 std::string precision_text(const Model& model) {
@@ -142,6 +157,9 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
   if (data.evaluation) add_data_row(rows, "evaluation", *data.evaluation);
   add_input_rows(rows, data);
   rows.push_back({"memory", memory_text(session)});
+  if (const std::string layouts = layout_text(session); !layouts.empty()) {
+    rows.push_back({"layouts", layouts});
+  }
   rows.push_back({"run folder", options.run_folder.string()});
   return rows;
 }

@@ -49,6 +49,7 @@ class Search {
   }
 
   void visit(const ProgramStep& step, const KernelBuffers& buffers) {
+    if (!step.id.valid()) return;  // a reorder: its operand was looked at
     Special operands;
     for (ValueId input : graph_.inputs(step.id)) {
       if (!input.valid()) continue;

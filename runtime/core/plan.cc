@@ -8,6 +8,7 @@
 #include "compiler/ops/operator.h"
 #include "runtime/core/control_step.h"
 #include "runtime/core/evaluate.h"
+#include "runtime/core/layout.h"
 #include "runtime/core/memory_plan.h"
 
 namespace halfnote {
@@ -25,6 +26,32 @@ struct Buffer {
 
 constexpr int kForEver = 1 << 30;
 
+/// A copy of a value in another layout.
+struct LayoutCopy {
+  ValueId of;
+  Layout layout;
+};
+
+/// The blocked forms of a step's kernel, and the operands that they take.
+struct BlockedForm {
+  std::span<const BlockedRow* const> rows;
+  BlockedOperands operands;
+};
+
+/// A blocked kernel, and the row that it comes from; no kernel if all of them refuse.
+struct BlockedChoice {
+  const KernelRow* row = nullptr;
+  std::unique_ptr<Kernel> kernel;
+};
+
+BlockedChoice choose_blocked_kernel(const BlockedForm& form, const KernelCall& call) {
+  for (const BlockedRow* candidate : form.rows) {
+    Prepared prepared = candidate->row.prepare(call);
+    if (prepared) return {&candidate->row, std::move(prepared.kernel)};
+  }
+  return {};
+}
+
 class Planner {
  public:
   Planner(const Graph& graph, const StateStore& store, const PlanOptions& options)
@@ -33,12 +60,18 @@ class Planner {
   Program run() {
     program_.name = graph_.name;
     nodes_ = graph_.nodes();
-    for (NodeId node : nodes_) reads_.push_back(step_operands(graph_, node, store_));
+    for (NodeId node : nodes_) {
+      const auto outputs = graph_.outputs(node);
+      reads_.push_back(step_operands(graph_, node, store_));
+      writes_.emplace_back(outputs.begin(), outputs.end());
+    }
     place_inputs();
     place_initializers();
     choose_kernels();
+    while (assign_layouts()) {
+    }
     find_lifetimes();
-    for (size_t i = 0; i < nodes_.size(); ++i) place_step(static_cast<int>(i));
+    for (size_t i = 0; i < program_.steps.size(); ++i) place_step(static_cast<int>(i));
     finish();
     return std::move(program_);
   }
@@ -53,13 +86,21 @@ class Planner {
 
   Operand operand(ValueId id) const {
     if (!id.valid()) return {};
+    if (id.index >= graph_.value_count()) {
+      const LayoutCopy& copy = copies_[id.index - graph_.value_count()];
+      Operand original = operand(copy.of);
+      original.layout = copy.layout;
+      return original;
+    }
     const Value& value = graph_.value(id);
     if (!value.type.has_concrete_shape()) {
       throw Error(ErrorCode::kUnsupported, "value \"" + value.name + "\" has no concrete shape")
           .expected("every dim a number", to_string(value.type))
           .hint("bind symbolic dims: --dim NAME=N, or give data");
     }
-    return {value.type.dtype, concrete(*value.type.shape), {}, graph_.constant(id)};
+    const bool blocked = !blocked_.empty() && blocked_[id.index];
+    return {value.type.dtype, concrete(*value.type.shape), blocked ? channel_blocks() : Layout{},
+            graph_.constant(id)};
   }
 
   size_t bytes_of(ValueId id) const {
@@ -92,16 +133,6 @@ class Planner {
     }
   }
 
-  /// Buffers are plain so far: a kernel that wants another layout would misread them.
-  static void require_plain_layouts(const Kernel& kernel, const KernelCall& call) {
-    bool plain = true;
-    for (size_t i = 0; i < call.inputs.size(); ++i) plain &= kernel.input_layout(i) == Layout{};
-    for (size_t i = 0; i < call.outputs.size(); ++i) plain &= kernel.output_layout(i) == Layout{};
-    if (plain) return;
-    throw Error(ErrorCode::kInternal, "a kernel asks for a layout that the plan does not give")
-        .at({{}, {}, std::string(call.op)});
-  }
-
   static double flops_of(const Node& node, const KernelCall& call) {
     const OperatorRow* row = find_operator(node);
     if (row == nullptr || row->flops == nullptr) return 0;
@@ -109,6 +140,19 @@ class Planner {
     for (const Operand& input : call.inputs) inputs.push_back(input.shape);
     for (const Operand& output : call.outputs) outputs.push_back(output.shape);
     return row->flops(node.attributes, inputs, outputs);
+  }
+
+  KernelCall call_of(size_t step) const {
+    const Node& node = graph_.node(nodes_[step]);
+    KernelCall call;
+    call.domain = node.domain;
+    call.op = node.op;
+    call.attributes = &node.attributes;
+    call.threads = options_.threads;
+    const size_t operands = graph_.inputs(nodes_[step]).size();
+    for (size_t i = 0; i < operands; ++i) call.inputs.push_back(operand(reads_[step][i]));
+    for (ValueId output : writes_[step]) call.outputs.push_back(operand(output));
+    return call;
   }
 
   void keep_types(ProgramStep& step) const {
@@ -130,13 +174,7 @@ class Planner {
         add_control(id, reads_[i], failures);
         continue;
       }
-      KernelCall call;
-      call.domain = node.domain;
-      call.op = node.op;
-      call.attributes = &node.attributes;
-      call.threads = options_.threads;
-      for (ValueId input : graph_.inputs(id)) call.inputs.push_back(operand(input));
-      for (ValueId output : graph_.outputs(id)) call.outputs.push_back(operand(output));
+      const KernelCall call = call_of(i);
       KernelChoice choice = cpu_kernels().choose(call, options_.kernels);
       ProgramStep step;
       step.id = id;
@@ -146,7 +184,6 @@ class Planner {
         failures.push_back(no_kernel(call, choice.refusals).within({{}, step.node, {}}));
         continue;
       }
-      require_plain_layouts(*choice.kernel, call);
       step.row = choice.row;
       step.kernel = std::move(choice.kernel);
       step.refusals = std::move(choice.refusals);
@@ -154,6 +191,7 @@ class Planner {
       step.reads_16bit = step.flops > 0 && is_16bit_float(call.inputs[0].dtype) &&
                          is_16bit_float(call.inputs[1].dtype);
       keep_types(step);
+      note_blocked_form(i, *choice.row, call);
       program_.steps.push_back(std::move(step));
     }
     if (failures.empty()) return;
@@ -163,6 +201,148 @@ class Planner {
       list += std::string(list.empty() ? "" : "\n  ") + failure.what();
     throw Error(ErrorCode::kUnsupported, std::to_string(failures.size()) +
                                              " nodes have no kernel on this device:\n  " + list);
+  }
+
+  /// Remembers which operands the chosen kernel would take in channel blocks. Where only some
+  /// kernels are allowed, all stays plain.
+  void note_blocked_form(size_t step, const KernelRow& plain, const KernelCall& call) {
+    if (!options_.kernels.empty()) return;
+    const auto [at, fresh] = blocked_rows_.try_emplace(&plain);
+    if (fresh) at->second = blocked_rows_of(plain);
+    if (at->second.empty()) return;
+    forms_.resize(nodes_.size());
+    forms_[step] = {at->second, at->second.back()->operands(call)};
+    any_preferred_ |= forms_[step].operands.preferred;
+  }
+
+  std::vector<LayoutValue> layout_values() const {
+    std::vector<LayoutValue> values(graph_.value_count());
+    const auto note = [&](ValueId value) {
+      if (value.valid()) values[value.index].bytes = bytes_of(value);
+    };
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      for (ValueId value : reads_[i]) note(value);
+      for (ValueId value : writes_[i]) note(value);
+    }
+    for (ValueId output : graph_.outputs()) values[output.index].stays_plain = true;
+    for (const State& state : graph_.states()) values[state.next.index].stays_plain = true;
+    return values;
+  }
+
+  /// Keeps regions in channel blocks where that spares reorders (layout.h). True if a kernel
+  /// refused to, so that the answer has to be found anew without it.
+  bool assign_layouts() {
+    if (!any_preferred_) return false;
+    std::vector<LayoutStep> steps;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      steps.push_back({reads_[i], writes_[i], forms_[i].operands});
+    }
+    const std::vector<bool> regions = choose_blocked(steps, layout_values());
+    std::vector<StepLayouts> layouts;
+    blocked_.assign(graph_.value_count(), false);
+    std::vector<BlockedChoice> choices(nodes_.size());
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      layouts.push_back({blocked_operands(reads_[i], steps[i].blocked.inputs, regions),
+                         blocked_operands(writes_[i], steps[i].blocked.outputs, regions)});
+      if (!layouts[i].any()) continue;
+      KernelCall call = call_of(i);
+      set_layouts(call.inputs, layouts[i].reads);
+      set_layouts(call.outputs, layouts[i].writes);
+      choices[i] = choose_blocked_kernel(forms_[i], call);
+      if (choices[i].kernel != nullptr) continue;
+      forms_[i] = {};
+      blocked_.clear();
+      return true;
+    }
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (choices[i].kernel == nullptr) continue;
+      program_.steps[i].kernel = std::move(choices[i].kernel);
+      program_.steps[i].row = choices[i].row;
+    }
+    put_reorders(layouts);
+    return false;
+  }
+
+  /// Which operands of a step are in channel blocks, in the order of the operands.
+  struct StepLayouts {
+    std::vector<bool> reads, writes;
+    bool any() const {
+      return std::find(reads.begin(), reads.end(), true) != reads.end() ||
+             std::find(writes.begin(), writes.end(), true) != writes.end();
+    }
+  };
+
+  static std::vector<bool> blocked_operands(const std::vector<ValueId>& values, uint32_t mask,
+                                            const std::vector<bool>& regions) {
+    std::vector<bool> blocked(values.size(), false);
+    for (size_t i = 0; i < std::min<size_t>(values.size(), 32); ++i) {
+      blocked[i] = (mask >> i & 1) != 0 && values[i].valid() && regions[values[i].index];
+    }
+    return blocked;
+  }
+
+  static void set_layouts(std::vector<Operand>& operands, const std::vector<bool>& blocked) {
+    for (size_t i = 0; i < operands.size(); ++i) {
+      operands[i].layout = blocked[i] ? channel_blocks() : Layout{};
+    }
+  }
+
+  /// Puts a reorder before the first step that reads a value in the layout in which it is not
+  /// written; later ones share the copy.
+  void put_reorders(const std::vector<StepLayouts>& layouts) {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      for (size_t k = 0; k < writes_[i].size(); ++k) {
+        if (layouts[i].writes[k]) blocked_[writes_[i][k].index] = true;
+      }
+    }
+    std::vector<ProgramStep> steps = std::move(program_.steps);
+    std::vector<std::vector<ValueId>> reads = std::move(reads_), writes = std::move(writes_);
+    program_.steps.clear();
+    reads_.clear();
+    writes_.clear();
+    std::map<ValueId, ValueId> copies;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      for (size_t k = 0; k < reads[i].size(); ++k) {
+        ValueId& value = reads[i][k];
+        if (!value.valid() || blocked_[value.index] == layouts[i].reads[k]) continue;
+        const auto [copy, fresh] = copies.try_emplace(value);
+        if (fresh) copy->second = add_reorder(value, layouts[i].reads[k]);
+        value = copy->second;
+      }
+      program_.steps.push_back(std::move(steps[i]));
+      reads_.push_back(std::move(reads[i]));
+      writes_.push_back(std::move(writes[i]));
+    }
+  }
+
+  /// A step that copies `value` into the other layout; gives the copy.
+  ValueId add_reorder(ValueId value, bool to_blocks) {
+    const ValueId copy{graph_.value_count() + static_cast<uint32_t>(copies_.size())};
+    copies_.push_back({value, to_blocks ? channel_blocks() : Layout{}});
+    buffer_of_.push_back(-1);
+    KernelCall call;
+    call.op = reorder_row().op;
+    call.threads = options_.threads;
+    call.inputs = {operand(value)};
+    call.outputs = {operand(copy)};
+    Prepared prepared = reorder_row().prepare(call);
+    if (!prepared) {
+      throw Error(ErrorCode::kInternal, "a layout that cannot be changed: " + prepared.refusal)
+          .at({{}, graph_.value(value).name, {}});
+    }
+    ProgramStep step;
+    step.node = graph_.value(value).name + (to_blocks ? " in channel blocks" : " in plain layout");
+    step.op = call.op;
+    step.row = &reorder_row();
+    step.kernel = std::move(prepared.kernel);
+    if (options_.keep_types) {
+      step.input_types = {{call.inputs[0].dtype, call.inputs[0].shape}};
+      step.output_types = step.input_types;
+    }
+    program_.steps.push_back(std::move(step));
+    reads_.push_back({value});
+    writes_.push_back({copy});
+    return copy;
   }
 
   /// A node with bodies is a step over programs of its own.
@@ -187,9 +367,9 @@ class Planner {
 
   /// Groups views with what they look at, then finds the last step that reads each buffer.
   void find_lifetimes() {
-    for (size_t i = 0; i < nodes_.size(); ++i) {
+    for (size_t i = 0; i < program_.steps.size(); ++i) {
       const std::vector<ValueId>& inputs = reads_[i];
-      const auto outputs = graph_.outputs(nodes_[i]);
+      const std::vector<ValueId>& outputs = writes_[i];
       if (program_.steps[i].kernel->is_view() && inputs[0].valid() && outputs[0].valid()) {
         buffer_of_[outputs[0].index] = buffer_of_[inputs[0].index];
       }
@@ -214,6 +394,7 @@ class Planner {
 
   /// Writes a new state value straight over the old one where nobody reads the old one any more.
   bool place_in_state(int step, ValueId output, size_t output_index) {
+    if (output.index >= graph_.value_count()) return false;
     for (const Use& use : graph_.uses(output)) {
       if (use.kind != UseKind::kStateNext) continue;
       const State& state = graph_.states()[use.slot];
@@ -261,8 +442,8 @@ class Planner {
 
   void place_step(int index) {
     ProgramStep& step = program_.steps[static_cast<size_t>(index)];
-    const auto outputs = graph_.outputs(step.id);
-    const bool view = step.kernel->is_view() && graph_.input(step.id, 0).valid();
+    const std::vector<ValueId>& outputs = writes_[static_cast<size_t>(index)];
+    const bool view = step.kernel->is_view() && reads_[static_cast<size_t>(index)][0].valid();
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].valid() || buffer(outputs[i]).planned) continue;
       if (place_in_state(index, outputs[i], i) || place_over_operand(index, outputs[i], i))
@@ -284,7 +465,6 @@ class Planner {
   }
 
   void release_dead(int index) {
-    const NodeId node = nodes_[static_cast<size_t>(index)];
     const auto release = [&](ValueId value) {
       if (!value.valid()) return;
       Buffer& b = buffer(value);
@@ -293,12 +473,12 @@ class Planner {
       b.last_use = -1;
     };
     for (ValueId input : reads_[static_cast<size_t>(index)]) release(input);
-    for (ValueId output : graph_.outputs(node)) release(output);
+    for (ValueId output : writes_[static_cast<size_t>(index)]) release(output);
   }
 
   void finish() {
     std::erase_if(program_.steps, [&](const ProgramStep& step) {
-      return step.kernel->is_view() && graph_.input(step.id, 0).valid();
+      return step.kernel->is_view() && step.inputs[0].space != Space::kNone;
     });
     for (const State& state : graph_.states()) {
       const BufferRef from = buffer(state.next).ref;
@@ -336,7 +516,14 @@ class Planner {
   const PlanOptions& options_;
   Program program_;
   std::vector<NodeId> nodes_;
-  std::vector<std::vector<ValueId>> reads_;  // what each node reads, captures too
+  // By step, which are the nodes until reorders come between them.
+  std::vector<std::vector<ValueId>> reads_;  // captures too
+  std::vector<std::vector<ValueId>> writes_;
+  std::vector<BlockedForm> forms_;
+  std::map<const KernelRow*, std::vector<const BlockedRow*>> blocked_rows_;
+  bool any_preferred_ = false;
+  std::vector<bool> blocked_;       // is the value written in channel blocks? Empty: none is
+  std::vector<LayoutCopy> copies_;  // values behind those of the graph
   std::vector<int> buffer_of_;
   std::vector<Buffer> buffers_;
   std::map<size_t, bool> taken_;  // states already written over

@@ -34,6 +34,14 @@ class Memory {
            found->second.end >= from + size;
   }
 
+  /// The value that starts here; invalid if none does.
+  ValueId at(Space space, size_t from) const {
+    const auto map = maps_.find(space);
+    if (map == maps_.end()) return {};
+    const auto found = map->second.find(from);
+    return found == map->second.end() ? ValueId{} : found->second.value;
+  }
+
  private:
   struct Piece {
     size_t end = 0;
@@ -64,7 +72,7 @@ class Checker {
     for (const State& state : graph_.states()) start(state.current);
     for (ValueId id : graph_.initializers()) start(id);
     for (NodeId node : graph_.nodes()) {
-      if (!visit(node)) return AssertionFailure() << problem_;
+      if (!copy_before(node) || !visit(node)) return AssertionFailure() << problem_;
     }
     if (!finish()) return AssertionFailure() << problem_;
     return AssertionSuccess();
@@ -116,6 +124,26 @@ class Checker {
     return ref.space == Space::kArena   ? end <= program_.arena_bytes
            : ref.space == Space::kState ? end <= store_.bytes()
                                         : true;
+  }
+
+  /// The reorders between the step before and that of this node: the copy holds the value too.
+  bool copy_before(NodeId node) {
+    const auto found = by_node_.find(node);
+    if (found == by_node_.end()) return true;
+    for (; &program_.steps[next_] != found->second; ++next_) {
+      const ProgramStep& step = program_.steps[next_];
+      if (step.id.valid()) continue;
+      const BufferRef &from = step.inputs[0], &to = step.outputs[0];
+      const ValueId value = from.space == Space::kInput
+                                ? graph_.find(program_.inputs[from.offset].name)
+                                : memory_.at(from.space, from.offset);
+      if (!value.valid()) return fail(step.node + " copies what is no value");
+      if (to.space != Space::kArena || !in_bounds(to, bytes(value))) return fail("out of bounds");
+      if (overlap(from, bytes(value), to, bytes(value)))
+        return fail(step.node + " copies in place");
+      memory_.write(to.space, to.offset, bytes(value), value);
+    }
+    return true;
   }
 
   bool visit(NodeId node) {
@@ -236,6 +264,7 @@ class Checker {
   const Program& program_;
   const StateStore& store_;
   std::map<NodeId, const ProgramStep*> by_node_;
+  size_t next_ = 0;  // step whose reorders were not looked at yet
   std::map<ValueId, ValueId> root_;
   Memory memory_;
   std::string problem_;

@@ -13,6 +13,7 @@
 #include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/executor.h"
+#include "runtime/core/layout.h"
 #include "support.h"
 
 namespace halfnote::test {
@@ -29,7 +30,8 @@ void check_steps(const Model& model, const std::map<std::string, int64_t>& dims,
     const Graph ready = make_device_ready(step.graph, dims);
     const Program program = plan(ready, store, {kernels, 2});
     EXPECT_TRUE(check_plan(ready, program, store));
-    EXPECT_EQ(program.steps.size() + program.views, ready.nodes().size());
+    EXPECT_EQ(program.steps.size() + program.views,
+              ready.nodes().size() + count_layouts(program).reorders);
   }
 }
 

@@ -1,0 +1,42 @@
+// Which values of a program are kept in channel blocks (kernels/layout.h), and where reorders go.
+//
+// Convolutions take blocks as they lie and would otherwise reorder inside; elementwise ops, batch
+// normalizations and pools do as well on blocks as on plain tensors, if all their tensors are
+// blocked. So values that such ops tie together form a region, and a region is blocked as a whole
+// if that spares more bytes of reordering inside of kernels than it costs at its borders. All
+// other kernels, results and states see plain tensors: where one reads a blocked value, or a
+// blocked region reads a plain one, a reorder step makes the copy, once for all readers.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "compiler/ir/graph.h"
+#include "kernels/layout.h"
+#include "runtime/core/plan.h"
+
+namespace halfnote {
+
+/// A step as far as layouts matter.
+struct LayoutStep {
+  std::span<const ValueId> reads, writes;  // `reads` may go on behind the operands of the kernel
+  BlockedOperands blocked;                 // what the blocked form of its kernel takes
+};
+
+/// What is known of a value.
+struct LayoutValue {
+  size_t bytes = 0;
+  bool stays_plain = false;  // a result or a state: it is written plain
+};
+
+/// For each value: is its region blocked? Clears the operands of `steps` that are written plain
+/// because their value stays so, or because they only go together with one that does.
+std::vector<bool> choose_blocked(std::span<LayoutStep> steps, std::span<const LayoutValue> values);
+
+/// What became of it in a program. Reorders are steps without a node.
+struct LayoutCounts {
+  size_t blocked_steps = 0, reorders = 0;
+};
+LayoutCounts count_layouts(const Program& program);
+
+}  // namespace halfnote
