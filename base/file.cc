@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system/mapped_files.h"
 
 namespace halfnote {
 namespace {
@@ -27,6 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kReadChunk = size_t{1} << 20;
 constexpr size_t kWriteChunk = size_t{1} << 30;  // one write() never takes more than 2 GiB
+constexpr size_t kCopied = size_t{1} << 20;      // parts from here on are looked up as mapped files
 constexpr int kNameAttempts = 1000;
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what, int error) {
@@ -127,8 +129,12 @@ Container read_all(const fs::path& path, size_t max_bytes) {
 std::shared_ptr<const std::byte> map(const Descriptor& file, size_t size) {
   void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) return nullptr;
-  return {static_cast<const std::byte*>(address),
-          [size](const std::byte* p) { munmap(const_cast<std::byte*>(p), size); }};
+  const auto* begin = static_cast<const std::byte*>(address);
+  remember_mapping({begin, size}, file.get());
+  return {begin, [size](const std::byte* p) {
+            forget_mapping(p);
+            munmap(const_cast<std::byte*>(p), size);
+          }};
 }
 
 std::shared_ptr<const std::byte> read_shared(const fs::path& path, const Descriptor& file,
@@ -152,15 +158,27 @@ class TemporaryFile {
   void take_mode(mode_t mode) {
     if (fchmod(file_.get(), mode & 0777) != 0) fail(target_, "cannot set the permissions", errno);
   }
+  /// Large parts of a mapped file are copied by the system, and its holes stay holes.
   void write(std::span<const std::byte> part) {
-    while (!part.empty()) {
-      const ssize_t done = ::write(file_.get(), part.data(), std::min(part.size(), kWriteChunk));
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) fail(target_, "cannot write the file", errno);
-      part = part.subspan(static_cast<size_t>(done));
+    const auto place = part.size() < kCopied ? std::nullopt : find_mapping(part);
+    if (!place) return write_bytes(part);
+    const auto offset = static_cast<off_t>(place->offset);
+    const auto size = static_cast<off_t>(part.size());
+    for (off_t done = 0; done < size;) {
+      const off_t data = next(place->descriptor, offset + done, SEEK_DATA, offset + size) - offset;
+      if (data > done) skip(data - done);
+      if (data == size) break;
+      const off_t end = next(place->descriptor, offset + data, SEEK_HOLE, offset + size) - offset;
+      copy(*place, part, data, end);
+      done = end;
     }
   }
   void flush() {
+    // A hole at the end has no byte that makes the file as long as it is.
+    const off_t size = holes_ ? ::lseek(file_.get(), 0, SEEK_CUR) : 0;
+    if (size < 0 || (holes_ && ftruncate(file_.get(), size) != 0)) {
+      fail(target_, "cannot write the file", errno);
+    }
     if (fsync(file_.get()) != 0) fail(target_, "cannot flush the file to the disk", errno);
     if (file_.close() != 0) fail(target_, "cannot finish the file", errno);
   }
@@ -173,6 +191,52 @@ class TemporaryFile {
   }
 
  private:
+  /// Where the next data or hole begins, `end` at the most. A file system that knows no holes has
+  /// data everywhere.
+  static off_t next(int source, off_t from, int what, off_t end) {
+    const off_t found = ::lseek(source, from, what);
+    if (found >= 0) return std::min(found, end);
+    if (errno == ENXIO) return end;
+    return what == SEEK_DATA ? from : end;
+  }
+
+  void skip(off_t size) {
+    if (::lseek(file_.get(), size, SEEK_CUR) < 0) fail(target_, "cannot write the file", errno);
+    holes_ = true;
+  }
+
+  /// Copies [from, to) of the part. Where the system will not (another file system), the bytes are
+  /// written from memory, and the pages they came in with go again.
+  void copy(const FilePlace& place, std::span<const std::byte> part, off_t from, off_t to) {
+    auto at = static_cast<off_t>(place.offset) + from;
+    while (from < to) {
+      const ssize_t done = ::copy_file_range(place.descriptor, &at, file_.get(), nullptr,
+                                             static_cast<size_t>(to - from), 0);
+      if (done < 0 && errno == EINTR) continue;
+      if (done <= 0) break;
+      from += done;
+    }
+    const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+    while (from < to) {
+      const size_t size = std::min(static_cast<size_t>(to - from), kCopied);
+      const auto piece = part.subspan(static_cast<size_t>(from), size);
+      write_bytes(piece);
+      const uintptr_t begin = reinterpret_cast<uintptr_t>(piece.data()) / page * page;
+      const uintptr_t end = reinterpret_cast<uintptr_t>(piece.data()) + size;
+      ::madvise(reinterpret_cast<void*>(begin), end / page * page - begin, MADV_DONTNEED);
+      from += static_cast<off_t>(size);
+    }
+  }
+
+  void write_bytes(std::span<const std::byte> part) {
+    while (!part.empty()) {
+      const ssize_t done = ::write(file_.get(), part.data(), std::min(part.size(), kWriteChunk));
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) fail(target_, "cannot write the file", errno);
+      part = part.subspan(static_cast<size_t>(done));
+    }
+  }
+
   /// Not mkstemp: the kernel applies umask and the folder's default ACL only to the mode asked for
   /// here. The name is short, so that it fits wherever the target's does.
   int create() {
@@ -190,7 +254,7 @@ class TemporaryFile {
   const fs::path& target_;
   const Descriptor& folder_;
   std::string name_;
-  bool renamed_ = false;
+  bool renamed_ = false, holes_ = false;
   Descriptor file_;
 };
 

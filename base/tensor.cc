@@ -31,6 +31,15 @@ std::shared_ptr<std::byte> allocate(size_t bytes) {
           [](std::byte* p) { ::operator delete (p, std::align_val_t{kAlignment}); }};
 }
 
+/// A large block of zeros from the system, and whether anybody asked to write it: one that nobody
+/// did is known to be zero without a look at it, which for the moments of a large model is a matter
+/// of many seconds.
+struct ZeroBlock {
+  void* block = nullptr;
+  bool written = false;
+  void operator()(std::byte*) const { std::free(block); }
+};
+
 /// Zeros. Large blocks come from the system as pages that take no room until they are written.
 std::shared_ptr<std::byte> allocate_zeros(size_t bytes) {
   constexpr size_t kLarge = size_t{1} << 20;
@@ -42,7 +51,7 @@ std::shared_ptr<std::byte> allocate_zeros(size_t bytes) {
   void* block = bytes + kAlignment < bytes ? nullptr : std::calloc(1, bytes + kAlignment);
   if (block == nullptr) throw no_memory(bytes);
   const size_t shift = kAlignment - reinterpret_cast<uintptr_t>(block) % kAlignment;
-  return {static_cast<std::byte*>(block) + shift, [block](std::byte*) { std::free(block); }};
+  return {static_cast<std::byte*>(block) + shift, ZeroBlock{block}};
 }
 
 /// One element. A bool is read as its byte, because the bytes of a file may be other than 0 and 1.
@@ -200,6 +209,7 @@ Tensor Tensor::full(DType dtype, Shape shape, double value) {
   Tensor tensor(dtype, std::move(shape));
   visit_number(dtype, [&](auto zero) {
     using T = decltype(zero);
+    if (value == 0 && !std::signbit(value)) return;  // as it is
     for (T& element : tensor.mutable_data<T>()) element = from_double<T>(value);
   });
   return tensor;
@@ -216,6 +226,7 @@ void Tensor::check_access(DType dtype) const {
 
 std::byte* Tensor::mutable_bytes() {
   if (bytes_.use_count() > 1) std::abort();  // a bug of the caller: shared bytes are read only
+  if (auto* zeros = std::get_deleter<ZeroBlock>(bytes_)) zeros->written = true;
   return const_cast<std::byte*>(bytes_.get());
 }
 
@@ -279,6 +290,8 @@ bool all_zero(const Tensor& tensor) {
   if (tensor.dtype() == DType::kString || !tensor.defined()) return false;
   const size_t size = tensor.byte_size();
   if (size == 0) return true;
+  const auto* zeros = std::get_deleter<ZeroBlock>(tensor.storage());
+  if (zeros != nullptr && !zeros->written) return true;
   // Each byte equals the one before it.
   return tensor.bytes()[0] == std::byte{0} &&
          std::memcmp(tensor.bytes(), tensor.bytes() + 1, size - 1) == 0;

@@ -291,7 +291,8 @@ int run(const CLI::App& verb, const CompileArguments& a) {
               << printable(remark.text) << "\n";
   }
   if (a.verbose && !a.quiet) print_passes(result);
-  const Report report = make_report(result);
+  const bool asked = !a.quiet || !a.report.empty();
+  const Report report = asked ? make_report(result) : Report{};
   if (!a.quiet) {
     std::cout << report_summary(report);
     std::cerr << conversion_warning(report);

@@ -17,6 +17,7 @@
 #include "compiler/onnx/export.h"
 #include "compiler/onnx/import.h"
 #include "passes/train/step.h"
+#include "runtime/core/pages.h"
 #include "runtime/core/profile/output.h"
 #include "runtime/train/signals.h"
 
@@ -76,7 +77,7 @@ int stopped(const TrainResult& result, int signal) {
 
 int train(const RunArguments& arguments, Session& session, const BoundInputs& bound,
           const RunData& data, Trainer& trainer, const TrainerOptions& options,
-          const SignalScope& signals, const Profiler& profiler) {
+          const SignalScope& signals, const Profiler& profiler, size_t resident) {
   const Terminal terminal = Terminal::detect(STDOUT_FILENO);
   const auto found = trainer.open();
   write_file_atomic(options.run_folder / "config.json",
@@ -96,11 +97,12 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   if (!arguments.profile.empty()) peak = measure_peak(arguments.threads);
   Progress progress(mode, trainer.total_steps(), terminal, std::cout);
   const TrainResult result = trainer.run(progress);
+  const size_t measured = resident_bytes() - resident;
   if (!arguments.profile.empty()) write_profile(arguments, profiler, peak, options.run_folder);
   if (result.stopped) return stopped(result, signals.requested());
   const std::string model = write_model(session, arguments, options);
   if (!arguments.quiet) {
-    print_table(std::cout, terminal, "result", result_rows(result, session, model));
+    print_table(std::cout, terminal, "result", result_rows(result, session, measured, model));
   }
   return 0;
 }
@@ -113,6 +115,7 @@ int run(const RunArguments& arguments) {
                           static_cast<int64_t>(arguments.seed));
   const BoundInputs bound = bind_inputs(model, arguments);
   check_kernels(arguments.kernels);
+  const SessionOptions::Memory memory = parse_memory(arguments.memory);
   check_output(arguments.export_file, "the trained model");
   const bool own_profile = arguments.profile != kDefaultProfile;
   if (own_profile) check_output(arguments.profile, "the profile");
@@ -125,12 +128,14 @@ int run(const RunArguments& arguments) {
   TrainerOptions options = trainer_options(arguments, bound.batch);
   const RunData data = load_run_data(arguments, bound.inputs);
   Profiler profiler;
+  const size_t resident = resident_bytes();
   Session session(std::move(model), {arguments.threads,
                                      arguments.kernels,
                                      bound.dims,
                                      arguments.plan_memory,
                                      {arguments.dump, arguments.dump_folder},
-                                     arguments.profile.empty() ? nullptr : &profiler});
+                                     arguments.profile.empty() ? nullptr : &profiler,
+                                     memory});
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;
   options.stop = [&signals] { return signals && signals->requested() != 0; };
@@ -145,7 +150,7 @@ int run(const RunArguments& arguments) {
     return 0;
   }
   signals.emplace();  // until here a signal ends the process: there is nothing to save
-  return train(arguments, session, bound, data, trainer, options, *signals, profiler);
+  return train(arguments, session, bound, data, trainer, options, *signals, profiler, resident);
 }
 
 void add_data_flags(CLI::App* verb, RunArguments& a) {
@@ -208,6 +213,9 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_flag("--profile{RUN/profile.json}", a.profile,
                  "time by op, kernel and shape: a table, FILE as JSON, and beside it a trace for "
                  "Perfetto (--profile=FILE)");
+  verb->add_option("--memory", a.memory,
+                   "what the activations may take: a share of what they do (0.6), or bytes (3GB);\n"
+                   "the rest is computed again in the backward pass, with the same bits");
   verb->add_flag("--plan-memory", a.plan_memory, "print the memory plan, train nothing");
   verb->add_flag("-q,--quiet", a.quiet, "no tables, no progress");
 }

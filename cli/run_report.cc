@@ -62,6 +62,20 @@ std::string memory_text(const Session& session) {
                      bytes_text(memory.constants));
 }
 
+/// What --memory made of the step, if it was given.
+void add_recomputation_rows(std::vector<TableRow>& rows, const Session& session) {
+  const std::optional<Recomputation>& again = session.recomputation();
+  if (!again) return;
+  rows.push_back({"recomputation", again->what.empty() ? "none is needed" : again->what});
+  rows.push_back(
+      {"activations",
+       fmt::format("{} of {} without recomputation ({:.2f}), limit {}{}", bytes_text(again->after),
+                   bytes_text(again->before),
+                   static_cast<double>(again->after) /
+                       static_cast<double>(std::max<size_t>(again->before, 1)),
+                   bytes_text(again->limit), again->after > again->limit ? ": NOT reached" : "")});
+}
+
 void add_data_row(std::vector<TableRow>& rows, const char* title, const InputMap& map) {
   rows.push_back(
       {title, fmt::format("{}, {} samples", map.data().origin(), count_text(map.data().size()))});
@@ -160,6 +174,7 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
   if (const std::string layouts = layout_text(session); !layouts.empty()) {
     rows.push_back({"layouts", layouts});
   }
+  add_recomputation_rows(rows, session);
   rows.push_back({"run folder", options.run_folder.string()});
   return rows;
 }
@@ -169,6 +184,7 @@ std::vector<TableRow> memory_rows(const Session& session) {
   for (const auto& [kind, bytes] : state_bytes(session)) {
     rows.push_back({fmt::format("state {}", state_kind_name(kind)), bytes_text(bytes)});
   }
+  add_recomputation_rows(rows, session);
   const MemoryUse memory = session.memory();
   size_t steps = 0;
   for (const std::string_view name : {kStepName, kAccumulateName, kApplyName}) {
@@ -187,7 +203,7 @@ std::vector<TableRow> memory_rows(const Session& session) {
 }
 
 std::vector<TableRow> result_rows(const TrainResult& result, const Session& session,
-                                  const std::string& model_file) {
+                                  size_t measured, const std::string& model_file) {
   std::vector<TableRow> rows;
   rows.push_back({"steps", fmt::format("{}, {} updates applied, {} skipped", result.steps,
                                        result.applied, result.skipped)});
@@ -208,7 +224,9 @@ std::vector<TableRow> result_rows(const TrainResult& result, const Session& sess
   if (result.step_seconds > 0) {
     rows.push_back({"time per step", fmt::format("{:.3f} ms (median)", 1e3 * result.step_seconds)});
   }
-  rows.push_back({"memory", bytes_text(session.memory().total()) + " (predicted peak)"});
+  rows.push_back(
+      {"memory", fmt::format("{} predicted, {} measured with data and libraries",
+                             bytes_text(session.memory().total()), bytes_text(measured))});
   if (!result.checkpoint.empty()) rows.push_back({"checkpoint", result.checkpoint.string()});
   if (!model_file.empty()) rows.push_back({"model", model_file});
   return rows;
@@ -237,6 +255,7 @@ std::string config_json(const RunArguments& arguments, const Session& session,
                                  {"eval_every", arguments.eval_every},
                                  {"save_every", arguments.save_every},
                                  {"keep", arguments.keep},
+                                 {"memory", arguments.memory},
                                  {"log_every", arguments.log_every},
                                  {"policy", policy_of(session.model())}};
   return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -20,8 +20,9 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
 /// Peak memory by category.
 std::vector<TableRow> memory_rows(const Session& session);
 
+/// `measured`: bytes that the process took in the run, besides files.
 std::vector<TableRow> result_rows(const TrainResult& result, const Session& session,
-                                  const std::string& model_file);
+                                  size_t measured, const std::string& model_file);
 
 /// The text of config.json.
 std::string config_json(const RunArguments& arguments, const Session& session,

@@ -185,6 +185,38 @@ void check_output(const std::string& file, const char* what) {
   }
 }
 
+SessionOptions::Memory parse_memory(const std::string& text) {
+  if (text.empty()) return {};
+  struct Unit {
+    std::string_view name;
+    double bytes;
+  };
+  constexpr std::array<Unit, 7> kUnits = {{{"B", 1},
+                                           {"KB", 1e3},
+                                           {"MB", 1e6},
+                                           {"GB", 1e9},
+                                           {"KiB", 1024.0},
+                                           {"MiB", 1048576.0},
+                                           {"GiB", 1073741824.0}}};
+  constexpr double kMost = 1e15;
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, code] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  const std::string_view unit(rest, static_cast<size_t>(end - rest));
+  if (code == std::errc() && number > 0) {
+    if (unit.empty() && number <= 1) return {number, 0};
+    for (const Unit& each : kUnits) {
+      const double bytes = number * each.bytes;
+      if (unit == each.name && bytes >= 1 && bytes <= kMost) {
+        return {0, static_cast<int64_t>(bytes)};
+      }
+    }
+  }
+  throw Error(ErrorCode::kUsage, "--memory is not understood")
+      .expected("a share up to 1 as in 0.6, or bytes as in 3GB or 500MiB",
+                fmt::format("\"{}\"", text));
+}
+
 BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
   if (!model.is_training()) {
     throw Error(ErrorCode::kModel, "the model has no training step")

@@ -32,6 +32,7 @@ struct RunArguments {
   std::string progress = "auto";
   std::vector<std::string> dump;  // passes of the device pipeline
   std::string dump_folder = ".";
+  std::string memory;   // --memory: a share (0.6) or bytes (3GB); empty: no limit
   std::string profile;  // its JSON file; kDefaultProfile: in the run folder; empty: none
   ImportFlags import;
 };
@@ -47,6 +48,10 @@ void check_kernels(const std::string& kernels);
 /// Throws Error(kIo) for a file that cannot be written, before a training that would be for
 /// nothing. `what`: its name in the message.
 void check_output(const std::string& file, const char* what);
+
+/// `0.6`: a share of what the activations take, up to 1; `3GB`, `500MiB`: bytes; empty: no limit.
+/// Throws Error(kUsage).
+SessionOptions::Memory parse_memory(const std::string& text);
 
 /// The inputs of an artifact with their symbolic dims bound.
 struct BoundInputs {

@@ -48,10 +48,10 @@ struct Fingerprint {
   size_t functions = 0;
 
   explicit Fingerprint(const Model& model) : functions(model.functions.size()) {
-    graphs.push_back(content_hash(model.graph));
+    graphs.push_back(history_hash(model.graph));
     for (const TrainingStep& step : model.training) {
-      graphs.push_back(content_hash(step.graph));
-      graphs.push_back(content_hash(step.initialization));
+      graphs.push_back(history_hash(step.graph));
+      graphs.push_back(history_hash(step.initialization));
     }
   }
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
@@ -74,7 +74,7 @@ void verify_changed(Model& model, const Fingerprint& before, Fingerprint& after)
   verify(model, changed);
   for (TrainingStep& step : model.training) {
     if (!changed(step.graph) || !check_scale_units(step.graph)) continue;
-    after.graphs[place.at(&step.graph)] = content_hash(step.graph);
+    after.graphs[place.at(&step.graph)] = history_hash(step.graph);
   }
 }
 

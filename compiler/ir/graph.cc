@@ -381,11 +381,13 @@ NodeId Graph::first(RegionId region) const { return regions_[region.index].first
 
 std::vector<NodeId> Graph::nodes(RegionId region) const {
   std::vector<NodeId> list;
+  if (region == main()) list.reserve(alive_nodes_);
   for (NodeId id = first(region); id.valid(); id = next(id)) list.push_back(id);
   return list;
 }
 
 std::vector<NodeId> Graph::all_nodes() const {
+  if (region_count() == 1) return nodes(main());
   std::vector<NodeId> list;
   std::vector<NodeId> stack;  // where to go on in each open region
   for (NodeId id = first(main()); id.valid() || !stack.empty();) {
@@ -407,6 +409,7 @@ std::vector<NodeId> Graph::all_nodes() const {
 
 std::vector<RegionId> Graph::subgraphs(NodeId node) const {
   std::vector<RegionId> found;
+  if (region_count() == 1) return found;  // no look at the node, which is the point of it
   for (const auto& [key, attribute] : nodes_[node.index].attributes) {
     if (const auto* region = std::get_if<RegionId>(&attribute)) found.push_back(*region);
     if (const auto* list = std::get_if<std::vector<RegionId>>(&attribute)) {

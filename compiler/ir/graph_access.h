@@ -34,6 +34,8 @@ struct GraphAccess {
   static NodeId last(const Graph& graph, RegionId region) {
     return graph.regions_[region.index].last;
   }
+  /// All names with what they lead to.
+  static const auto& names(const Graph& graph) { return graph.by_name_; }
   static uint32_t& alive_nodes(Graph& graph) { return graph.alive_nodes_; }
 };
 

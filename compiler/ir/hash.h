@@ -16,11 +16,17 @@ namespace halfnote {
 uint64_t content_hash(const Graph& graph);
 uint64_t content_hash(const Model& model);
 
+/// Tells one graph object from what it was before, several times as fast: uses count by their
+/// handles, so a graph rebuilt with the same content has another one, and large tensors by their
+/// address: a mapped weight is not touched.
+uint64_t history_hash(const Graph& graph);
+
 /// Equal for identical tensors and for equal attributes, in any process. Tensors above 4 KiB count
 /// with samples only, and graphs in attributes with their handle only: compare what has the same
 /// hash.
 uint64_t content_hash(const Tensor& tensor);
 uint64_t content_hash(const Attributes& attributes);
+uint64_t content_hash(const ValueType& type);
 /// Building blocks for hashes of other things; the same in any process.
 uint64_t hash_mix(uint64_t a, uint64_t b);
 uint64_t hash_text(std::string_view text);

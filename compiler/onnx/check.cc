@@ -1,6 +1,8 @@
-// ONNX's checker does not look into `training_info`, so the joined graph of each step is built here
-// and checked as an ordinary model. The graph's own nodes are checked once, apart from them.
-// Large initializers become inputs: the checker needs their types only.
+// ONNX's checker does not look into `training_info`, and judges every node anew. So it is asked
+// about one node of each kind of call (examples.h), in all graphs of the model; that names are
+// unique and nodes in order is the business of our own verifier. A graph that cannot be judged so
+// is checked as a whole: a step joined with the inference graph, as ONNX defines its meaning. Large
+// initializers become inputs: the checker needs their types only.
 #include "compiler/onnx/check.h"
 
 #include <google/protobuf/arena.h>
@@ -11,6 +13,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "compiler/onnx/examples.h"
 #include "compiler/onnx/schema.h"
 #include "compiler/onnx/write/model.h"
 
@@ -63,27 +66,55 @@ void run_checker(onnx::ModelProto& proto, const Graph& graph, const Model& model
   }
 }
 
-}  // namespace
-
-void check_model(const Model& model) {
+/// Judges the calls that no earlier graph made.
+void check_calls(const Model& model, const Graph& graph, proto::Examples& examples,
+                 const std::string& what) {
+  const std::vector<NodeId> nodes = examples.pick(graph);
+  const bool header = &graph == &model.graph;  // is judged with the first graph
+  if (nodes.empty() && !header) return;
   proto::CheckSink sink;
   google::protobuf::Arena arena;
   auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
-  proto::write_without_training(model, sink, proto);
-  run_checker(proto, model.graph, model, "the model");
-  // Steps share the graph's inputs and initializers only; its nodes were just checked.
+  proto::write_header(model, sink, proto);
+  const auto with_data = [&](ValueId value) {
+    return proto::Examples::counts_with_data(graph, value);
+  };
+  proto::write_excerpt(graph, nodes, with_data, sink, *proto.mutable_graph());
+  run_checker(proto, graph, model, what);
+}
+
+/// Judges the inference graph as it stands, or a step as ONNX defines its meaning: both joined.
+/// They share inputs and initializers only; the nodes of the graph are left out.
+void check_whole(const Model& model, const TrainingStep* step, const std::string& what) {
+  proto::CheckSink sink;
+  google::protobuf::Arena arena;
+  auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
+  proto::write_header(model, sink, proto);
   onnx::GraphProto& graph = *proto.mutable_graph();
-  for (auto* dropped : {graph.mutable_value_info(), graph.mutable_output()}) dropped->Clear();
-  graph.clear_node();
-  for (const TrainingStep& step : model.training) {
+  proto::write_graph(model.graph, {}, sink, graph);
+  if (step != nullptr) {
+    for (auto* dropped : {graph.mutable_value_info(), graph.mutable_output()}) dropped->Clear();
+    graph.clear_node();
+    const std::string name = graph.name();
     proto::Naming naming;
-    const std::string prefix = proto::name_step(model.graph, step, naming);
-    google::protobuf::Arena own;
-    auto& joined = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&own);
-    joined = proto;
-    proto::write_algorithm(step, naming, prefix, sink, *joined.mutable_graph());
-    joined.mutable_graph()->set_name(graph.name());
-    run_checker(joined, step.graph, model, "training step \"" + step.name + "\"");
+    const std::string prefix = proto::name_step(model.graph, *step, naming);
+    proto::write_algorithm(*step, naming, prefix, sink, graph);
+    graph.set_name(name);
+  }
+  run_checker(proto, step == nullptr ? model.graph : step->graph, model, what);
+}
+
+}  // namespace
+
+void check_model(const Model& model) {
+  proto::Examples examples;
+  const auto check = [&](const Graph& graph, const TrainingStep* step, const std::string& what) {
+    if (proto::Examples::suits(graph)) return check_calls(model, graph, examples, what);
+    check_whole(model, step, what);
+  };
+  check(model.graph, nullptr, "the model");
+  for (const TrainingStep& step : model.training) {
+    check(step.graph, &step, "training step \"" + step.name + "\"");
   }
 }
 

@@ -2,11 +2,6 @@
 // in on the way to disk.
 #include "compiler/onnx/export.h"
 
-#include <google/protobuf/arena.h>
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
-#include <onnx/onnx_pb.h>
-
 #include "base/error.h"
 #include "compiler/onnx/check.h"
 #include "compiler/onnx/write/model.h"
@@ -14,21 +9,6 @@
 
 namespace halfnote {
 namespace {
-
-std::string serialize(const Model& model, proto::SpliceSink& sink) {
-  google::protobuf::Arena arena;
-  auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
-  proto::write_model(model, sink, proto);
-  std::string text;
-  google::protobuf::io::StringOutputStream stream(&text);
-  google::protobuf::io::CodedOutputStream coded(&stream);
-  coded.SetSerializationDeterministic(true);
-  if (!proto.SerializeToCodedStream(&coded)) {
-    throw Error(ErrorCode::kModel, "the model is too large to be written");
-  }
-  coded.Trim();
-  return text;
-}
 
 void check_size(uint64_t size, uint64_t limit) {
   if (size <= limit) return;
@@ -45,7 +25,7 @@ proto::Spliced splice(const std::string& text, const proto::SpliceSink& sink) {
 
 std::vector<std::byte> export_model_bytes(const Model& model) {
   proto::SpliceSink sink;
-  const std::string text = serialize(model, sink);
+  const std::string text = proto::write_model(model, sink);
   const proto::Spliced spliced = splice(text, sink);
   check_size(spliced.size, ExportOptions{}.max_file_bytes);
   std::vector<std::byte> bytes;
@@ -60,13 +40,14 @@ void export_model(const Model& model, const std::filesystem::path& path, FileSet
   const std::filesystem::path data_path = path.string() + ".data";
   proto::SpliceSink inside, outside(data_path.filename().string(), options.external_threshold);
   bool external = options.external == ExternalTensors::kAlways;
-  std::string text = serialize(model, external ? outside : inside);
+  std::string text = proto::write_model(model, external ? outside : inside);
   const bool may_choose = options.external == ExternalTensors::kWhenNeeded;
   if (may_choose && proto::spliced_size(text) > options.max_file_bytes) {
     external = true;
-    text = serialize(model, outside);
+    text = proto::write_model(model, outside);
   }
   const proto::Spliced spliced = splice(text, external ? outside : inside);
+  text = {};
   check_size(spliced.size, options.max_file_bytes);
   if (external && !outside.external().empty()) files.add(data_path, outside.external());
   files.add(path, spliced.pieces);

@@ -26,6 +26,7 @@ bool is_of_model(const Graph& inference, const Value& state) {
 
 bool has_equal_elements(const Tensor& tensor) {
   if (tensor.size() == 0 || tensor.dtype() == DType::kString) return false;
+  if (all_zero(tensor)) return true;
   const size_t element = tensor.byte_size() / static_cast<size_t>(tensor.size());
   return std::memcmp(tensor.bytes(), tensor.bytes() + element, tensor.byte_size() - element) == 0;
 }

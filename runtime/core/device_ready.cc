@@ -11,6 +11,7 @@
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/absorb_transposes.h"
 #include "passes/device/fuse_pointwise.h"
+#include "passes/device/rematerialize.h"
 #include "passes/manager.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/passes.h"
@@ -98,6 +99,8 @@ constexpr PassRow kRows[] = {
     {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
     {"fuse-pointwise", fuse_pointwise, nullptr, kAll, kAny, kAny, false,
      "chains of elementwise ops read and write memory once"},
+    {"rematerialize", nullptr, rematerialize, kAll, kAny, kAny, false,
+     "within a limit on memory, activations are computed again where the backward pass reads them"},
     {"update-early", update_early, nullptr, kAll, kAny, Stage::kDeviceReady, false,
      "a gradient goes as soon as its weight is updated"},
 };
@@ -110,6 +113,7 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
                         const DeviceReadyOptions& options, std::vector<Remark>* remarks) {
   Model ready;
   ready.graph = graph;
+  limit_activations(ready, options.activation_bytes);
   CompileOptions settings;
   settings.dims = dims;
   settings.dump_after = options.dump_after;

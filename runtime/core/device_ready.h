@@ -16,6 +16,7 @@ namespace halfnote {
 struct DeviceReadyOptions {
   std::vector<std::string> dump_after;  // pass names, or `all`
   std::string dump_folder = ".";
+  int64_t activation_bytes = 0;  // limit of the pass rematerialize; 0: none
 };
 
 /// The passes of make_device_ready(), in order. They stand here and not in passes/, as they ask

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <string>
 
 namespace halfnote {
 namespace {
@@ -17,6 +19,16 @@ std::atomic<size_t> held = 0;
 void PageDeleter::operator()(std::byte* memory) const {
   ::munmap(memory, bytes);
   held -= bytes;
+}
+
+size_t resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word) {
+    size_t kilobytes = 0;
+    if (word == "RssAnon:" && status >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
 }
 
 size_t held_page_bytes() { return held; }

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <cctype>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -281,6 +282,9 @@ std::string file_name(std::string_view step) {
   return name;
 }
 
+constexpr int kMemoryAttempts = 6;
+constexpr double kMemorySlack = 0.03;  // below the limit: recomputing less would save little
+
 /// Is there an input whose first dim the run chooses?
 bool leaves_batch_open(const Graph& graph) {
   const auto inputs = graph.inputs();
@@ -305,24 +309,67 @@ void allocate(Executor& executor, const Graph& step) {
 
 }  // namespace
 
-Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes) {
+Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
+                           int64_t activation_bytes) {
   Graph graph = find_training_step(step)->graph;
   keep_states_variable(graph, *state_);
   std::map<std::string, int64_t> dims = dims_from_shapes(graph, shapes);
   dims.insert(options_.dims.begin(), options_.dims.end());
   DeviceReadyOptions passes = options_.passes;
   passes.dump_folder = (std::filesystem::path(passes.dump_folder) / file_name(step)).string();
+  passes.activation_bytes = activation_bytes;
   return make_device_ready(graph, dims, passes, &remarks_);
+}
+
+Program Session::plan_step(std::string_view step, std::span<const Shape> shapes,
+                           int64_t activation_bytes) {
+  return plan(ready_graph(step, shapes, activation_bytes), *state_,
+              {options_.kernels, options_.threads, options_.profiler != nullptr});
+}
+
+Program Session::plan_limited(std::string_view step, std::span<const Shape> shapes) {
+  Program best = plan_step(step, shapes);
+  const auto before = static_cast<int64_t>(best.arena_bytes);
+  const auto& memory = options_.memory;
+  const int64_t limit =
+      memory.bytes > 0
+          ? memory.bytes
+          : static_cast<int64_t>(std::ceil(memory.share * static_cast<double>(before)));
+  recomputation_ = {static_cast<size_t>(limit), best.arena_bytes, best.arena_bytes, {}};
+  // The pass does not see workspaces, nor results written over operands: it is told to aim lower or
+  // higher until the plan itself hits the limit.
+  int64_t aim = limit, last = before;
+  for (int attempt = 0; attempt < kMemoryAttempts && aim > 0 && limit < before; ++attempt) {
+    const size_t said = remarks_.size();
+    Program found = plan_step(step, shapes, aim);
+    const auto arena = static_cast<int64_t>(found.arena_bytes);
+    const auto kept = static_cast<int64_t>(best.arena_bytes);
+    const bool fits = arena <= limit;
+    const bool better = fits ? kept > limit || arena > kept : arena < kept && kept > limit;
+    std::string what = remarks_.size() > said ? remarks_.back().text : std::string();
+    remarks_.resize(said);
+    if (better) {
+      best = std::move(found);
+      recomputation_->after = best.arena_bytes;
+      recomputation_->what = std::move(what);
+    }
+    if (fits && static_cast<double>(limit - arena) < kMemorySlack * static_cast<double>(limit)) {
+      break;
+    }
+    if (!fits && arena == last) break;  // all is done that can be
+    last = arena;
+    aim += limit - arena;
+  }
+  return best;
 }
 
 Executor& Session::executor(std::string_view step, std::span<const Shape> shapes) {
   Executor* found = find_executor(step, shapes);
   if (found == nullptr) {
     Profiler* profiler = options_.profiler;
-    auto made =
-        std::make_unique<Executor>(plan(ready_graph(step, shapes), *state_,
-                                        {options_.kernels, options_.threads, profiler != nullptr}),
-                                   *state_);
+    const bool limited = options_.memory.limited() && step == model_.training.front().name;
+    auto made = std::make_unique<Executor>(
+        limited ? plan_limited(step, shapes) : plan_step(step, shapes), *state_);
     check_outputs(model_, step, made->program());
     if (profiler) made->set_profile(&profiler->add(step, made->program()));
     if (!options_.plan_only) allocate(*made, find_training_step(step)->graph);

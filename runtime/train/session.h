@@ -44,6 +44,13 @@ struct SessionOptions {
   /// Dumps of the passes that make a graph ready for the device; a folder a step in `dump_folder`.
   DeviceReadyOptions passes = {};
   Profiler* profiler = nullptr;  // takes the times of all programs; it must outlive the session
+  /// Limits the arena of the training step by computing forward results again (the pass
+  /// rematerialize): a share of what it takes without, or bytes. Neither: no limit.
+  struct Memory {
+    double share = 0;
+    int64_t bytes = 0;
+    bool limited() const { return share > 0 || bytes > 0; }
+  } memory = {};
 };
 
 /// What one call of Session::step did.
@@ -66,6 +73,14 @@ enum class TrainedForm : uint8_t {
 struct MemoryUse {
   size_t state = 0, arena = 0, constants = 0;
   size_t total() const { return state + arena + constants; }
+};
+
+/// What a limit on memory made of a step.
+struct Recomputation {
+  size_t limit = 0;       // bytes of the arena that were asked for
+  size_t before = 0;      // bytes of the arena without it
+  size_t after = 0;       // and with it
+  std::string what = {};  // the note of the pass: how many nodes, what they cost
 };
 
 enum class OnFloor : uint8_t { kHold, kRaise, kDiagnose };
@@ -121,6 +136,8 @@ class Session {
   /// What the bytes of a run depend on besides model and data: `2 threads, avx512_core_bf16`. Runs
   /// of equal arithmetic are equal bit for bit.
   std::string arithmetic() const;
+  /// Of the training step, if its memory is limited and it is prepared.
+  const std::optional<Recomputation>& recomputation() const { return recomputation_; }
   /// Share of the contraction FLOPs of the training step that read 16-bit operands.
   double low_precision_share() const;
 
@@ -145,12 +162,18 @@ class Session {
   void set_last(std::string_view step, Executor& executor);
   double loss_scale() const;
   const TrainingStep* find_training_step(std::string_view name) const;
-  Graph ready_graph(std::string_view step, std::span<const Shape> shapes);
+  Graph ready_graph(std::string_view step, std::span<const Shape> shapes,
+                    int64_t activation_bytes = 0);
+  Program plan_step(std::string_view step, std::span<const Shape> shapes,
+                    int64_t activation_bytes = 0);
+  /// The plan that computes the least again within the limit, or the smallest there is.
+  Program plan_limited(std::string_view step, std::span<const Shape> shapes);
   void read_update(const Executor& executor, StepResult& result) const;
 
   Model model_;
   SessionOptions options_;
   std::vector<Remark> remarks_;
+  std::optional<Recomputation> recomputation_;
   std::unique_ptr<StateStore> state_;
   std::vector<Prepared> executors_;                     // one a step and shapes
   std::map<std::string, Executor*, std::less<>> last_;  // by step

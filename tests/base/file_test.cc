@@ -300,5 +300,36 @@ TEST_F(Files, ManyWritersLeaveOneWholeVersion) {
   EXPECT_THAT(names(), ElementsAre("f"));
 }
 
+/// Bytes that the file takes on the disk.
+uint64_t room_of(const fs::path& path) {
+  struct stat status {};
+  EXPECT_EQ(stat(path.c_str(), &status), 0);
+  return static_cast<uint64_t>(status.st_blocks) * 512;
+}
+
+TEST_F(Files, HolesOfAMappedFileStayHoles) {
+  constexpr uint64_t kSize = uint64_t{64} << 20, kOffset = 4096 + 64;
+  const fs::path source = make("source", "begin");
+  {
+    std::fstream file(source, std::ios::in | std::ios::out | std::ios::binary);
+    for (const uint64_t place : {kOffset, kSize / 2 + 7}) {
+      file.seekp(static_cast<std::streamoff>(place));
+      file << "middle " << place;
+    }
+  }
+  fs::resize_file(source, kSize);
+  const MappedFile mapped(source);
+  const std::string head = "head";
+  const std::vector<std::span<const std::byte>> parts = {
+      std::as_bytes(std::span(head)), mapped.bytes().subspan(kOffset, kSize - kOffset - 5)};
+  write_file_atomic(folder_ / "copy", parts);
+  const auto copy = read_file(folder_ / "copy", size_t{1} << 30);
+  ASSERT_EQ(copy.size(), head.size() + kSize - kOffset - 5);
+  EXPECT_EQ(std::memcmp(copy.data(), head.data(), head.size()), 0);
+  EXPECT_EQ(std::memcmp(copy.data() + head.size(), parts[1].data(), parts[1].size()), 0);
+  const bool knows_holes = room_of(source) < kSize / 2;  // the file system
+  EXPECT_TRUE(!knows_holes || room_of(folder_ / "copy") < kSize / 2);
+}
+
 }  // namespace
 }  // namespace halfnote

@@ -201,5 +201,16 @@ TEST(TensorCast, EmptyTensorsStayEmpty) {
   EXPECT_EQ(cast.dtype(), DType::kBF16);
 }
 
+// Gigabytes of moments are known to be zero without a look at them.
+TEST(Tensors, ZerosThatNobodyWroteTakeNoRoomAndNoTime) {
+  const int64_t many = int64_t{1} << 28;
+  Tensor zeros = Tensor::full(DType::kF32, {many}, 0);
+  EXPECT_TRUE(all_zero(zeros));
+  EXPECT_TRUE(all_zero(zeros.reshaped({2, many / 2})));
+  zeros.mutable_data<float>()[7] = 1;
+  EXPECT_FALSE(all_zero(zeros));
+  EXPECT_FALSE(all_zero(Tensor::full(DType::kF32, {1 << 20}, -0.0)));
+}
+
 }  // namespace
 }  // namespace halfnote

@@ -143,11 +143,11 @@ TEST(Help, NamesEveryVerbAndOptionIsExplained) {
   EXPECT_THAT(help, HasSubstr("Exit codes"));
   const std::string run = place.run(words("run --help")).out;
   for (const char* option :
-       {"--data",       "--eval-data", "--epochs",     "--steps",     "--batch",
-        "--dim",        "--normalize", "--resize",     "--map",       "--limit-samples",
-        "--seed",       "--threads",   "--device",     "--run-dir",   "--resume",
-        "--save-every", "--keep",      "--eval-every", "--log-every", "--progress",
-        "--kernels",    "--export",    "--plan-memory"}) {
+       {"--data",       "--eval-data", "--epochs",      "--steps",     "--batch",
+        "--dim",        "--normalize", "--resize",      "--map",       "--limit-samples",
+        "--seed",       "--threads",   "--device",      "--run-dir",   "--resume",
+        "--save-every", "--keep",      "--eval-every",  "--log-every", "--progress",
+        "--kernels",    "--export",    "--plan-memory", "--memory "}) {
     EXPECT_THAT(run, HasSubstr(option));
   }
 }

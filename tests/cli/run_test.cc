@@ -87,6 +87,27 @@ TEST(Run, PlanMemoryTrainsNothing) {
   EXPECT_EQ(place.list(), before);
 }
 
+TEST(Run, LessMemoryTrainsTheSame) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const Outcome plain = place.run(words(train("tiny.hn.onnx", "--steps 3 --run-dir a")));
+  const Outcome small =
+      place.run(words(train("tiny.hn.onnx", "--steps 3 --run-dir b --memory 0.9")));
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  EXPECT_EQ(small.code, 0) << small.err;
+  EXPECT_EQ(losses(place, "a"), losses(place, "b"));
+  EXPECT_EQ(plain.out.find("recomputation="), std::string::npos);
+  for (const char* part : {"recomputation=", "activations=", "predicted, "}) {
+    EXPECT_THAT(small.out, HasSubstr(part));
+  }
+  for (const char* bad : {"0", "1.5", "-1", "3XB", "much", "0GB", "1e300GB"}) {
+    const Outcome refused =
+        place.run(words(train("tiny.hn.onnx", std::string("--steps 1 --memory=") + bad)));
+    EXPECT_EQ(refused.code, 2) << bad;
+    EXPECT_THAT(refused.err, HasSubstr("a share up to 1 as in 0.6")) << bad;
+  }
+}
+
 TEST(Run, ProfileIsATableAndTwoFiles) {
   const Workplace place;
   place.compile("tiny.hn.onnx");

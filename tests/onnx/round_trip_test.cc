@@ -244,5 +244,27 @@ TEST(Check, NamesTheNodeAndBothTypes) {
   }
 }
 
+// A model makes few kinds of calls, and each is judged once: the one that differs in a type, an
+// attribute or a shape's data must be among them.
+TEST(Check, FindsTheOneWrongCallAmongMany) {
+  const std::string head = R"(<ir_version: 10, opset_import: ["" : 23]>
+      main (float[2,3] x, float[3,2] z) => (float[6] y) <int64[1] six = {6}, int64[1] five = {5}> {)";
+  std::string many;
+  for (int i = 0; i < 20; ++i) {
+    const std::string n = std::to_string(i);
+    many += "[a" + n + "] float[2,3] a" + n + " = Relu (x)\n";
+    many += "[r" + n + "] float[6] r" + n + " = Reshape (a" + n + ", six)\n";
+  }
+  const std::string tail = "[y] float[6] y = Relu (r19) }";
+  EXPECT_NO_THROW(check_model(parse_model(head + many + tail, "m.onnxtxt")));
+  for (const char* wrong :
+       {"[bad] float[3,3] bad = Relu (x)", "[bad] float[6] bad = Reshape (x, five)",
+        "[bad] float[6] bad = Reshape <allowzero: float = 1> (x, six)",
+        "[bad] float[2,3] bad = Add (x, z)", "[bad] float[2,3] bad = Relu (x, x)"}) {
+    const Model model = parse_model(head + many + wrong + "\n" + tail, "m.onnxtxt");
+    EXPECT_THAT(error_of([&] { check_model(model); }).what(), testing::HasSubstr("bad")) << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace halfnote

@@ -1,4 +1,6 @@
-// A step allocates nothing, and the memory that a session predicts is what it takes.
+// A step allocates nothing, the memory that a session predicts is what it takes, and with less of
+// it (activations computed again) a session trains to the same bits.
+#include <gmock/gmock.h>
 
 #include "count_new.h"
 #include "runtime/core/device_ready.h"
@@ -113,6 +115,72 @@ TEST(Allocation, PredictedMemoryIsWhatIsTaken) {
     EXPECT_GE(taken, program->arena_bytes);
     EXPECT_LT(taken, program->arena_bytes + kRounding);
   }
+}
+
+/// A short training within a limit on memory.
+struct LimitedRun {
+  std::vector<double> losses;
+  std::vector<Tensor> states;
+  size_t arena = 0;
+  std::optional<Recomputation> again;
+};
+
+LimitedRun train_limited(const Model& compiled, const std::vector<Tensor>& batch,
+                         SessionOptions::Memory memory) {
+  SessionOptions options;
+  options.threads = 2;
+  options.memory = memory;
+  Session session(compiled, options);
+  LimitedRun run;
+  for (int i = 0; i < 3; ++i) run.losses.push_back(session.step(batch).loss);
+  run.states = states_of(session);
+  run.arena = session.memory().arena;
+  run.again = session.recomputation();
+  return run;
+}
+
+TEST(Memory, LessOfItGivesTheSameBits) {
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const bool deep : {true, false}) {
+      SCOPED_TRACE(std::string(short_name(precision)) + (deep ? " cnn" : " mlp"));
+      const Model model =
+          compile_model(deep ? cnn_model() : mlp_model(), options_for("adamw", precision)).model;
+      const std::vector<Tensor> batch = deep ? cnn_batch(64, 5) : mlp_batch(512, 5);
+      const LimitedRun plain = train_limited(model, batch, {});
+      EXPECT_FALSE(plain.again);
+      for (const double share : {0.8, 0.5}) {
+        SCOPED_TRACE(share);
+        const LimitedRun small = train_limited(model, batch, {share, 0});
+        EXPECT_EQ(small.losses, plain.losses);
+        expect_same(small.states, plain.states);
+        ASSERT_TRUE(small.again);
+        EXPECT_EQ(small.again->before, plain.arena);
+        EXPECT_EQ(small.again->after, small.arena);
+        EXPECT_LE(small.arena, plain.arena);
+      }
+    }
+  }
+}
+
+TEST(Memory, ReachesWhatIsAskedOfADeepModel) {
+  const Model model = compile_model(cnn_model(), options_for("sgd", DType::kF32)).model;
+  const std::vector<Tensor> batch = cnn_batch(64, 5);
+  const LimitedRun plain = train_limited(model, batch, {});
+  const LimitedRun small = train_limited(model, batch, {0.9, 0});
+  ASSERT_TRUE(small.again);
+  EXPECT_LE(small.arena, small.again->limit);
+  EXPECT_THAT(small.again->what, testing::HasSubstr("computed again"));
+  const LimitedRun bytes =
+      train_limited(model, batch, {0, static_cast<int64_t>(small.again->limit)});
+  EXPECT_EQ(bytes.arena, small.arena);
+}
+
+TEST(Memory, EnoughOfItChangesNothing) {
+  const Model model = compile_model(mlp_model(), options_for("sgd")).model;
+  const LimitedRun small = train_limited(model, mlp_batch(64, 5), {0, int64_t{1} << 40});
+  ASSERT_TRUE(small.again);
+  EXPECT_EQ(small.again->before, small.again->after);
+  EXPECT_EQ(small.again->what, "");
 }
 
 }  // namespace

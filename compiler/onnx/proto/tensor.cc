@@ -352,6 +352,7 @@ Tensor read_sparse(const onnx::SparseTensorProto& proto, TensorSource& source) {
   const uint64_t bytes = static_cast<uint64_t>(element_count(shape)) * size_of(values.dtype());
   if (values.size() > 0) source.spend(bytes);
   Tensor dense(values.dtype(), shape);
+  if (values.size() == 0) return dense;
   const Shape strides = strides_of(shape);
   const size_t unit = size_of(values.dtype());
   std::byte* to = dense.mutable_bytes();

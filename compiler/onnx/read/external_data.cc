@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system/mapped_files.h"
 
 namespace halfnote::proto {
 namespace {
@@ -141,8 +142,12 @@ void ExternalData::File::map() {
   void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (address == MAP_FAILED) return;  // read instead
   const size_t bytes = size;
-  mapping = {static_cast<const std::byte*>(address),
-             [address, bytes](const std::byte*) { munmap(address, bytes); }};
+  const auto* begin = static_cast<const std::byte*>(address);
+  remember_mapping({begin, bytes}, descriptor);
+  mapping = {begin, [address, bytes](const std::byte* p) {
+               forget_mapping(p);
+               munmap(address, bytes);
+             }};
   struct stat status {};
   if (fstat(descriptor, &status) != 0 || static_cast<uint64_t>(status.st_size) < size) {
     throw Error(ErrorCode::kIo, "external data became shorter while it was opened");

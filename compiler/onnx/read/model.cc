@@ -167,6 +167,7 @@ Model read_model(const onnx::ModelProto& proto, TensorSource& source) {
   model.opsets = read_opsets(proto.opset_import());
   for (const auto& entry : proto.metadata_props()) model.metadata[entry.key()] = entry.value();
   std::set<std::string> own;
+  model.functions.reserve(static_cast<size_t>(proto.functions_size()));
   for (const auto& function : proto.functions()) {
     model.functions.push_back(read_function(function, source));
     own.insert(model.functions.back().domain);

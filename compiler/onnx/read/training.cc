@@ -250,6 +250,8 @@ std::vector<ValueId> read_initialization(const onnx::TrainingInfoProto& info, Te
 void read_training(const onnx::ModelProto& proto, TensorSource& source, Model& model) {
   if (proto.training_info_size() == 0) return;
   const Joiner joiner(proto, model);
+  // Graphs are copied when a vector of them grows: their deques do not move without allocating.
+  model.training.reserve(static_cast<size_t>(proto.training_info_size()));
   for (const auto& info : proto.training_info()) {
     TrainingStep step;
     step.name = metadata_of(info.algorithm(), kStepKey).value_or("");

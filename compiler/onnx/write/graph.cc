@@ -37,7 +37,9 @@ class GraphWriter {
   }
 
   void write_region(RegionId region, onnx::GraphProto& to,
-                    std::span<const ValueId> more_outputs = {});
+                    std::span<const ValueId> more_outputs = {}, GraphText* text = nullptr);
+  void write_excerpt(std::span<const NodeId> nodes, const std::function<bool(ValueId)>& with_data,
+                     onnx::GraphProto& to);
   void write_node(NodeId id, onnx::NodeProto& to);
   void write_value(ValueId id, onnx::ValueInfoProto& to);
   void write_trainable(onnx::GraphProto& to);
@@ -145,7 +147,7 @@ void GraphWriter::write_initializers(RegionId region, onnx::GraphProto& to) {
 }
 
 void GraphWriter::write_region(RegionId region, onnx::GraphProto& to,
-                               std::span<const ValueId> more_outputs) {
+                               std::span<const ValueId> more_outputs, GraphText* text) {
   const std::string& own_name = region == graph_.main() ? graph_.name : graph_.region_name(region);
   to.set_name(own_name.empty() ? "graph" : own_name);
   for (ValueId input : graph_.inputs(region)) {
@@ -167,6 +169,30 @@ void GraphWriter::write_region(RegionId region, onnx::GraphProto& to,
     for (ValueId result : graph_.outputs(id)) {
       const bool wanted = result.valid() && !outputs.contains(result) && has_info(result);
       if (wanted) write_value(result, *to.add_value_info());
+    }
+    if (text != nullptr) text->drain(to, GraphText::kChunk);
+  }
+}
+
+void GraphWriter::write_excerpt(std::span<const NodeId> nodes,
+                                const std::function<bool(ValueId)>& with_data,
+                                onnx::GraphProto& to) {
+  to.set_name(graph_.name.empty() ? "graph" : graph_.name);
+  std::unordered_set<ValueId> known;
+  for (NodeId id : nodes) {
+    for (ValueId input : graph_.inputs(id)) {
+      if (!input.valid() || !known.insert(input).second) continue;
+      if (with_data(input)) {
+        sink_.write(*graph_.constant(input), name(input), *to.add_initializer());
+      } else {
+        write_value(input, *to.add_input());
+      }
+    }
+    write_node(id, *to.add_node());
+    for (ValueId result : graph_.outputs(id)) {
+      if (!result.valid()) continue;
+      known.insert(result);
+      write_value(result, *to.add_value_info());
     }
   }
 }
@@ -195,11 +221,17 @@ void add_metadata(onnx::GraphProto& to, std::string_view key, const std::string&
 }
 
 void write_graph(const Graph& graph, const Naming& naming, TensorSink& sink, onnx::GraphProto& to,
-                 std::span<const ValueId> more_outputs) {
+                 std::span<const ValueId> more_outputs, GraphText* text) {
   GraphWriter writer(graph, naming, sink);
-  writer.write_region(graph.main(), to, more_outputs);
+  writer.write_region(graph.main(), to, more_outputs, text);
   if (!graph.doc.empty()) to.set_doc_string(graph.doc);
   writer.write_trainable(to);
+}
+
+void write_excerpt(const Graph& graph, std::span<const NodeId> nodes,
+                   const std::function<bool(ValueId)>& with_data, TensorSink& sink,
+                   onnx::GraphProto& to) {
+  GraphWriter(graph, {}, sink).write_excerpt(nodes, with_data, to);
 }
 
 void write_function(const Function& function, TensorSink& sink, onnx::FunctionProto& to) {

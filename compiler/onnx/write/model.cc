@@ -109,22 +109,33 @@ void add_binding(google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto
   entry->set_value(value);
 }
 
-void write_step(const Graph& inference, const TrainingStep& step, TensorSink& sink,
-                onnx::TrainingInfoProto& to) {
+/// The serialized TrainingInfoProto.
+std::string write_step(const Graph& inference, const TrainingStep& step, TensorSink& sink) {
   Naming naming;
   const std::string prefix = name_step(inference, step, naming);
-  write_algorithm(step, naming, prefix, sink, *to.mutable_algorithm());
+  onnx::GraphProto graph;
+  GraphText text;
+  write_algorithm(step, naming, prefix, sink, graph, &text);
+  std::string algorithm = text.finish(graph);
+  onnx::TrainingInfoProto bindings;
   for (const State& state : step.graph.states()) {
-    add_binding(*to.mutable_update_binding(), naming.of(step.graph, state.current),
+    add_binding(*bindings.mutable_update_binding(), naming.of(step.graph, state.current),
                 naming.of(step.graph, state.next));
   }
-  if (step.initialization_binding.empty()) return;
-  write_graph(step.initialization, {}, sink, *to.mutable_initialization());
+  std::string info;
+  if (!step.initialization_binding.empty()) {
+    write_graph(step.initialization, {}, sink, graph, {}, &text);
+    append_field(info, onnx::TrainingInfoProto::kInitializationFieldNumber, text.finish(graph));
+  }
+  append_field(info, onnx::TrainingInfoProto::kAlgorithmFieldNumber, algorithm);
+  algorithm = {};
   for (const auto& [initializer, output] : step.initialization_binding) {
     const ValueId target = step.graph.find(initializer);
-    add_binding(*to.mutable_initialization_binding(),
+    add_binding(*bindings.mutable_initialization_binding(),
                 target.valid() ? naming.of(step.graph, target) : initializer, output);
   }
+  info += bindings.SerializeAsString();
+  return info;
 }
 
 }  // namespace
@@ -153,7 +164,7 @@ std::string name_step(const Graph& inference, const TrainingStep& step, Naming& 
 }
 
 void write_algorithm(const TrainingStep& step, const Naming& naming, const std::string& prefix,
-                     TensorSink& sink, onnx::GraphProto& to) {
+                     TensorSink& sink, onnx::GraphProto& to, GraphText* text) {
   const Graph& graph = step.graph;
   std::vector<ValueId> next_values;
   std::string kinds;
@@ -161,7 +172,7 @@ void write_algorithm(const TrainingStep& step, const Naming& naming, const std::
     next_values.push_back(state.next);
     kinds += (kinds.empty() ? "" : " ") + std::string(state_kind_name(state.kind));
   }
-  write_graph(graph, naming, sink, to, next_values);
+  write_graph(graph, naming, sink, to, next_values, text);
   if (graph.name.empty() && !step.name.empty()) to.set_name(step.name);
   if (!kinds.empty()) add_metadata(to, kKindsKey, kinds);
   add_metadata(to, kOutputsKey, std::to_string(graph.outputs().size()));
@@ -176,7 +187,7 @@ void write_algorithm(const TrainingStep& step, const Naming& naming, const std::
   if (any_shared) add_metadata(to, kInputsKey, join_names(inputs));
 }
 
-void write_without_training(const Model& model, TensorSink& sink, onnx::ModelProto& to) {
+void write_header(const Model& model, TensorSink& sink, onnx::ModelProto& to) {
   to.set_ir_version(ir_version_of(model));
   write_opsets(model, to);
   const bool own = model.producer_name.empty();
@@ -185,8 +196,6 @@ void write_without_training(const Model& model, TensorSink& sink, onnx::ModelPro
   if (!model.domain.empty()) to.set_domain(model.domain);
   if (model.model_version != 0) to.set_model_version(model.model_version);
   if (!model.doc.empty()) to.set_doc_string(model.doc);
-  write_graph(model.graph, {}, sink, *to.mutable_graph());
-  write_states(model.graph, *to.mutable_graph());
   for (const Function& function : model.functions) {
     write_function(function, sink, *to.add_functions());
   }
@@ -197,11 +206,29 @@ void write_without_training(const Model& model, TensorSink& sink, onnx::ModelPro
   }
 }
 
-void write_model(const Model& model, TensorSink& sink, onnx::ModelProto& to) {
-  write_without_training(model, sink, to);
+std::string write_model(const Model& model, TensorSink& sink) {
+  onnx::GraphProto rest;
+  GraphText text;
+  write_graph(model.graph, {}, sink, rest, {}, &text);
+  write_states(model.graph, rest);
+  std::string graph = text.finish(rest);
+  // In the order of their numbers, as protobuf would write them: head, graph, what stands between
+  // graph and steps, the steps, functions.
+  onnx::ModelProto head, middle, functions;
+  write_header(model, sink, head);
+  middle.mutable_opset_import()->Swap(head.mutable_opset_import());
+  middle.mutable_metadata_props()->Swap(head.mutable_metadata_props());
+  functions.mutable_functions()->Swap(head.mutable_functions());
+  std::string written = head.SerializeAsString();
+  append_field(written, onnx::ModelProto::kGraphFieldNumber, graph);
+  graph = {};
+  written += middle.SerializeAsString();
   for (const TrainingStep& step : model.training) {
-    write_step(model.graph, step, sink, *to.add_training_info());
+    append_field(written, onnx::ModelProto::kTrainingInfoFieldNumber,
+                 write_step(model.graph, step, sink));
   }
+  written += functions.SerializeAsString();
+  return written;
 }
 
 }  // namespace halfnote::proto

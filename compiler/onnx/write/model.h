@@ -10,18 +10,20 @@ class ModelProto;
 
 namespace halfnote::proto {
 
-/// Everything: graph, functions, training_info, metadata.
-void write_model(const Model& model, TensorSink& sink, onnx::ModelProto& to);
+/// The serialized ModelProto: graph, functions, training_info, metadata. Never stands in memory as
+/// a message (graph_text.h).
+std::string write_model(const Model& model, TensorSink& sink);
 
-/// Everything but `training_info`.
-void write_without_training(const Model& model, TensorSink& sink, onnx::ModelProto& to);
+/// Everything but `graph` and `training_info`.
+void write_header(const Model& model, TensorSink& sink, onnx::ModelProto& to);
 
 /// How a step's values are called behind the inference graph: same inputs and initializers are
 /// shared, all other clashes of names get a prefix (returned; empty when there are none).
 std::string name_step(const Graph& inference, const TrainingStep& step, Naming& naming);
 
-/// The algorithm of one step. `outputs` of new states stand behind the step's own.
+/// The algorithm of one step. `outputs` of new states stand behind the step's own. As `write_graph`
+/// with `text`.
 void write_algorithm(const TrainingStep& step, const Naming& naming, const std::string& prefix,
-                     TensorSink& sink, onnx::GraphProto& to);
+                     TensorSink& sink, onnx::GraphProto& to, GraphText* text = nullptr);
 
 }  // namespace halfnote::proto

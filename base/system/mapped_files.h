@@ -1,0 +1,27 @@
+// Which memory is a map of which file. Whoever writes such bytes into another file can leave the
+// copying to the system, hole by hole and extent by extent: nothing is read into the program, and
+// what took no room in the source takes none in the copy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace halfnote {
+
+/// A place in a file that is open for reading as long as it is mapped.
+struct FilePlace {
+  int descriptor = -1;
+  uint64_t offset = 0;
+};
+
+/// Remembers that `bytes` map the file from its start, read only. Keeps a descriptor of its own;
+/// small files are not remembered (there may be thousands), nor is one without a free descriptor.
+void remember_mapping(std::span<const std::byte> bytes, int descriptor);
+/// Before the map goes.
+void forget_mapping(const std::byte* begin);
+/// Where these bytes stand, if they lie in one remembered map.
+std::optional<FilePlace> find_mapping(std::span<const std::byte> bytes);
+
+}  // namespace halfnote
