@@ -10,6 +10,7 @@
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/absorb_transposes.h"
+#include "passes/device/fuse_attention.h"
 #include "passes/device/fuse_pointwise.h"
 #include "passes/device/rematerialize.h"
 #include "passes/manager.h"
@@ -74,6 +75,13 @@ bool expand_without_kernel(Graph& graph, PassContext&) {
   return changed;
 }
 
+/// The blockwise kernels (kernels/cpu/contraction/attention) have every type but f64.
+bool attention_pays(const AttentionSize& size) { return size.dtype != DType::kF64; }
+
+bool fuse_attention_on_cpu(Graph& graph, PassContext& context) {
+  return fuse_attention(graph, context, attention_pays);
+}
+
 static_assert(kSmallProduct == cpu::fast::kWideForwardWork);
 
 constexpr Stage kAny = Stage::kImported;
@@ -97,6 +105,8 @@ constexpr PassRow kRows[] = {
     {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
      "a matrix product reads its operands either way round at the same speed"},
     {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
+    {"fuse-attention", fuse_attention_on_cpu, nullptr, kAll, kAny, kAny, false,
+     "attention without the matrix of its probabilities"},
     {"fuse-pointwise", fuse_pointwise, nullptr, kAll, kAny, kAny, false,
      "chains of elementwise ops read and write memory once"},
     {"rematerialize", nullptr, rematerialize, kAll, kAny, kAny, false,

@@ -1,4 +1,6 @@
 // What contractions cost: two operations per multiply-add, whatever the kernel does.
+#include <algorithm>
+
 #include "compiler/ops/contraction/parts.h"
 
 namespace halfnote::contraction {
@@ -41,6 +43,23 @@ double conv_grad_input_flops(const Attributes&, std::span<const Shape> inputs,
 double conv_grad_weight_flops(const Attributes&, std::span<const Shape> inputs,
                               std::span<const Shape> outputs) {
   return inputs.empty() || outputs.empty() ? 0 : convolution(inputs[0], outputs[0]);
+}
+
+/// Scores from Q (…, M, D) and V (…, N, E), and the values they weigh.
+double attention_flops(const Attributes&, std::span<const Shape> inputs, std::span<const Shape>) {
+  if (inputs.size() < 3 || inputs[0].size() < 2 || inputs[2].size() < 2) return 0;
+  const Shape &q = inputs[0], &v = inputs[2];
+  return 2.0 * size(q) / static_cast<double>(std::max<int64_t>(1, q.back())) *
+         static_cast<double>(v[v.size() - 2] * (q.back() + v.back()));
+}
+
+/// The four products of the gradient, and the scores once more.
+double attention_grad_flops(const Attributes&, std::span<const Shape> inputs,
+                            std::span<const Shape>) {
+  if (inputs.size() < 4 || inputs[1].size() < 2 || inputs[3].size() < 2) return 0;
+  const Shape &q = inputs[1], &v = inputs[3];
+  return 2.0 * size(q) / static_cast<double>(std::max<int64_t>(1, q.back())) *
+         static_cast<double>(v[v.size() - 2] * (3 * q.back() + 2 * v.back()));
 }
 
 /// Every row of X at every step with W, and the state with R.

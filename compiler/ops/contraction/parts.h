@@ -49,6 +49,12 @@ std::vector<Expr> recurrent_grad_body(BodyContext& body) {
   return recurrent_grad_body(body, op);
 }
 
+// fused_attention.cc: Attention and AttentionGrad of ai.halfnote
+std::vector<ValueType> infer_attention(const Graph& graph, NodeId node);
+std::vector<ValueType> infer_attention_grad(const Graph& graph, NodeId node);
+std::vector<Expr> attention_body(BodyContext& body);
+std::vector<Expr> attention_grad_body(BodyContext& body);
+
 // flops.cc
 double matmul_flops(const Attributes&, std::span<const Shape> inputs,
                     std::span<const Shape> outputs);
@@ -58,6 +64,10 @@ double conv_grad_input_flops(const Attributes&, std::span<const Shape> inputs,
                              std::span<const Shape> outputs);
 double conv_grad_weight_flops(const Attributes&, std::span<const Shape> inputs,
                               std::span<const Shape> outputs);
+double attention_flops(const Attributes&, std::span<const Shape> inputs,
+                       std::span<const Shape> outputs);
+double attention_grad_flops(const Attributes&, std::span<const Shape> inputs,
+                            std::span<const Shape> outputs);
 double recurrent_flops(const Attributes&, std::span<const Shape> inputs,
                        std::span<const Shape> outputs);
 double recurrent_grad_flops(const Attributes&, std::span<const Shape> inputs,

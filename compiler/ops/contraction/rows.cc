@@ -13,6 +13,7 @@ using namespace contraction;  // NOLINT(google-build-using-namespace): the rules
 using enum PrecisionClass;
 
 constexpr std::string_view kInteger = "the operands are integers or quantized: no gradient exists";
+constexpr std::string_view kMadeLate = "made behind differentiation";
 constexpr std::string_view kAttention =
     "not in this release: gradient of fused attention; export it as MatMul and Softmax";
 
@@ -134,6 +135,25 @@ constexpr OperatorRow kContractions[] = {
 };
 
 constexpr OperatorRow kHalfnoteContractions[] = {
+    {.domain = kHalfnoteDomain,
+     .name = "Attention",
+     .precision = kOpaque,
+     .legality = {1, 1},
+     .no_gradient = kMadeLate,
+     .infer = infer_attention,
+     .body = attention_body,
+     .flops = attention_flops,
+     .note = "attention without the matrix of probabilities; made for a device"},
+    {.domain = kHalfnoteDomain,
+     .name = "AttentionGrad",
+     .precision = kOpaque,
+     .legality = {1, 1},
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kSecond,
+     .infer = infer_attention_grad,
+     .body = attention_grad_body,
+     .flops = attention_grad_flops,
+     .note = "gradient of Attention; made for a device"},
     {.domain = kHalfnoteDomain,
      .name = "ConvGradInput",
      .precision = kAllow,

@@ -15,6 +15,7 @@ std::vector<KernelRow> recurrent_rows();
 // recurrent/backward.cc: RNNGrad, GRUGrad, LSTMGrad
 std::vector<KernelRow> recurrent_grad_rows();
 
+std::vector<KernelRow> attention_rows();    // attention/reference.cc: Attention of ai.halfnote
 std::vector<KernelRow> determinant_rows();  // determinant.cc: Det
 std::vector<KernelRow> deform_conv_rows();  // deform_conv.cc: DeformConv
 

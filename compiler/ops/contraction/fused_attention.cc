@@ -1,0 +1,174 @@
+// Attention and AttentionGrad of ai.halfnote (base/ops/attention.h). The pass fuse-attention makes
+// them for a device, behind everything that asks for gradients or precision; their bodies write
+// the matrices of scores that kernels never hold.
+//
+//   dP = dY·Vᵀ, dS = P∘(dP − rowsum(dY∘Y)), dQ = dS·K·scale, dK = dSᵀ·Q·scale, dV = Pᵀ·dY
+#include <limits>
+
+#include "base/error.h"
+#include "base/ops/attention.h"
+#include "compiler/ir/model.h"
+#include "compiler/ops/contraction/parts.h"
+#include "compiler/ops/rule_support.h"
+
+namespace halfnote::contraction {
+namespace {
+
+/// Operands of AttentionGrad before and behind Q, K, V.
+constexpr size_t kForwardTerms = 3, kGradientTerms = 7;
+
+SymbolicShape batch_of(const SymbolicShape& shape) {
+  if (shape.size() < 2) {
+    throw Error(ErrorCode::kModel, "an operand of Attention is no matrix")
+        .expected("rank 2 or more", to_string(shape));
+  }
+  return {shape.begin(), shape.end() - 2};
+}
+
+ValueType tail_type(DType dtype, SymbolicShape batch, std::initializer_list<Dim> tail) {
+  batch.insert(batch.end(), tail);
+  return ValueType::tensor(dtype, std::move(batch));
+}
+
+struct Call {
+  Builder& b;
+  AttentionAttributes attributes;
+  Expr q, k, v;  // in math precision, K as (…, N, D)
+  std::vector<Expr> terms;
+};
+
+Expr swapped(Expr x) {
+  std::vector<int64_t> perm = axes_between(0, x.rank());
+  std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
+  return x.builder->transpose(x, std::move(perm));
+}
+
+Call read_call(BodyContext& body, size_t q, size_t first_term) {
+  Call call{body.b,
+            read_attention(body.attributes, body.inputs.size() - first_term),
+            body.b.to_math(body.inputs[q]),
+            body.b.to_math(body.inputs[q + 1]),
+            body.b.to_math(body.inputs[q + 2]),
+            {}};
+  if (call.attributes.trans_k) call.k = swapped(call.k);
+  call.terms.assign(body.inputs.begin() + static_cast<std::ptrdiff_t>(first_term),
+                    body.inputs.end());
+  return call;
+}
+
+bool hides(Expr term) { return term.dtype() == DType::kBool; }
+
+/// May query i see key j?
+Expr causal_mask(const Call& call) {
+  const auto counting = [&](Expr x) {
+    const size_t axis = x.shape().size() - 2;
+    const int64_t size = require_static({x.shape()[axis]}, 0, "the length of a sequence")[0];
+    return call.b.ints(axes_between(0, size));
+  };
+  return call.b.op("GreaterOrEqual", {unsqueeze(counting(call.q), {1}), counting(call.k)});
+}
+
+Expr scores_of(const Call& call) {
+  Builder& b = call.b;
+  Expr scores =
+      b.op("MatMul", {call.q, swapped(call.k)}) * static_cast<double>(call.attributes.scale);
+  const auto hide = [&](Expr mask, double hidden) {
+    scores = where(mask, scores, b.scalar(scores.dtype(), hidden));
+  };
+  for (size_t i = 0; i < call.terms.size(); ++i) {
+    const Expr term = call.terms[i];
+    if (hides(term)) {
+      hide(term, static_cast<double>(call.attributes.hidden[i]));
+    } else {
+      scores = scores + b.cast(term, scores.dtype());
+    }
+  }
+  if (call.attributes.causal) hide(causal_mask(call), -std::numeric_limits<double>::infinity());
+  return scores;
+}
+
+Expr without_nan(const Call& call, Expr weights) {
+  if (!call.attributes.nan_is_zero) return weights;
+  Builder& b = call.b;
+  return where(b.op("IsNaN", {weights}), b.scalar(weights.dtype(), 0), weights);
+}
+
+}  // namespace
+
+std::vector<ValueType> infer_attention(const Graph& graph, NodeId node) {
+  const ValueType& q = operand_type(graph, node, 0);
+  const SymbolicShape &shape = operand_shape(graph, node, 0), &v = operand_shape(graph, node, 2);
+  const SymbolicShape batch = batch_of(shape);
+  batch_of(v);
+  const Dim queries = shape[shape.size() - 2];
+  return {tail_type(q.dtype, batch, {queries, v.back()}),
+          tail_type(math_dtype(q.dtype), batch, {queries}),
+          tail_type(math_dtype(q.dtype), batch, {queries})};
+}
+
+std::vector<ValueType> infer_attention_grad(const Graph& graph, NodeId node) {
+  std::vector<ValueType> types;
+  const std::vector<int64_t> codes = graph.node(node).attributes.get_ints("out_dtypes");
+  for (size_t i = 0; i < 3; ++i) {
+    types.push_back(operand_type(graph, node, i + 1));
+    if (i >= codes.size()) continue;
+    const auto dtype = dtype_from_onnx(codes[i]);
+    if (!dtype || !is_float(*dtype)) {
+      throw Error(ErrorCode::kModel, "attribute out_dtypes names no float type")
+          .expected("the code of a float type", std::to_string(codes[i]));
+    }
+    types.back().dtype = *dtype;
+  }
+  for (size_t i = kGradientTerms; i < graph.inputs(node).size(); ++i) {
+    types.push_back(operand_type(graph, node, i));
+    types.back().dtype = math_dtype(types[0].dtype);
+  }
+  types.resize(std::max<size_t>(3, graph.outputs(node).size()));
+  return types;
+}
+
+std::vector<Expr> attention_body(BodyContext& body) {
+  const Call call = read_call(body, 0, kForwardTerms);
+  Builder& b = call.b;
+  const Expr scores = scores_of(call);
+  const Attributes keep = {{"keepdims", int64_t{1}}};
+  const Expr axis = b.ints({-1});
+  const Expr most = b.op("ReduceMax", {scores, axis}, keep);
+  const Expr powers = b.op("Exp", {scores - most});
+  const Expr sums = b.op("ReduceSum", {powers, axis}, keep);
+  const Expr weights = without_nan(call, powers / sums);
+  const Expr y = b.op("MatMul", {weights, call.v});
+  std::vector<Expr> results = {b.cast(y, body.output_types[0].dtype), squeeze(most, {-1}),
+                               squeeze(sums, {-1})};
+  results.resize(std::min(results.size(), body.output_types.size()));
+  return results;
+}
+
+std::vector<Expr> attention_grad_body(BodyContext& body) {
+  const Call call = read_call(body, 1, kGradientTerms);
+  Builder& b = call.b;
+  const Expr dy = b.to_math(body.inputs[0]), y = b.to_math(body.inputs[4]);
+  const Expr most = unsqueeze(body.inputs[5], {-1}), sums = unsqueeze(body.inputs[6], {-1});
+  const Expr weights = b.op("Exp", {scores_of(call) - most}) / sums;
+  const Expr deltas = b.op("ReduceSum", {dy * y, b.ints({-1})}, {{"keepdims", int64_t{1}}});
+  Expr slopes = weights * (b.op("MatMul", {dy, swapped(call.v)}) - deltas);
+  std::vector<Expr> results(body.output_types.size(), b.none());
+  for (size_t i = call.terms.size(); i-- > 0;) {
+    const Expr term = call.terms[i];
+    if (hides(term)) slopes = mask_zero(term, slopes);
+    if (3 + i < results.size() && body.output_types[3 + i].dtype != DType::kUndefined)
+      results[3 + i] = b.sum_to(slopes, term);
+  }
+  slopes = slopes * static_cast<double>(call.attributes.scale);
+  const Expr dk = b.op("MatMul", {swapped(slopes), call.q});
+  const Expr gradients[] = {b.op("MatMul", {slopes, call.k}),
+                            call.attributes.trans_k ? swapped(dk) : dk,
+                            b.op("MatMul", {swapped(without_nan(call, weights)), dy})};
+  for (size_t i = 0; i < 3 && i < results.size(); ++i) {
+    if (body.output_types[i].dtype != DType::kUndefined)
+      results[i] = b.cast(gradients[i], body.output_types[i].dtype);
+  }
+  return results;
+}
+
+}  // namespace halfnote::contraction

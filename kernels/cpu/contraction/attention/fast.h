@@ -1,0 +1,141 @@
+// What the blockwise kernels share: which calls they take, and how they read and multiply operands
+// of E, float or BFloat16 (where the CPU multiplies pairs of it; else 16-bit operands are converted
+// to float).
+#pragma once
+
+#include <string>
+
+#include "kernels/cpu/contraction/attention/pack.h"
+#include "kernels/cpu/contraction/attention/scores.h"
+#include "kernels/cpu/reals.h"
+
+namespace halfnote::cpu::attention {
+
+/// The reason why a call is not for the blockwise kernels; else empty.
+std::string fast_refusal(const AttentionPlan& plan);
+
+/// A matrix of every batch (rows, columns) that products read as E.
+template <class E>
+struct Source {
+  size_t input = 0;
+  DType dtype = DType::kUndefined;
+  int64_t rows = 0, columns = 0;
+  bool even = false;  // lines have an even number of elements: they are read in pairs
+  size_t room = 0;    // of a copy, in elements from the start of a slot
+
+  int64_t ld() const { return even && sizeof(E) == 2 ? round_up(columns, 2) : columns; }
+  bool is_direct() const { return dtype == dtype_of<E>() && ld() == columns; }
+
+  const E* read(const KernelBuffers& buffers, int64_t batch, std::byte* slot) const {
+    const int64_t first = batch * rows * columns;
+    if (is_direct()) return buffers.in<E>(input) + first;
+    E* to = reinterpret_cast<E*>(slot + room);
+    if constexpr (sizeof(E) == sizeof(float)) {
+      load_reals(buffers.inputs[input], dtype, first, rows * columns, to);
+    } else {
+      for (int64_t row = 0; row < rows; ++row) {
+        std::copy_n(buffers.in<E>(input) + first + row * columns, columns, to + row * ld());
+        to[row * ld() + columns] = E{};
+      }
+    }
+    return to;
+  }
+};
+
+template <class E>
+Source<E> source_of(const KernelCall& call, size_t input, bool even, WorkspacePlan& slot) {
+  const Operand& operand = call.inputs[input];
+  const size_t rank = operand.shape.size();
+  Source<E> source{input, operand.dtype, operand.shape[rank - 2], operand.shape[rank - 1], even};
+  if (!source.is_direct()) source.room = slot.add_elements<E>(source.rows * source.ld());
+  return source;
+}
+
+/// C = A·B or C + A·B of a packed B.
+template <class E>
+void multiply(const E* a, int64_t lda, const E* b, int64_t width, int64_t rows, int64_t k, float* c,
+              int64_t ldc, bool add) {
+  if constexpr (sizeof(E) == sizeof(float)) {
+    tile_math().product(a, lda, b, width, rows, k, c, ldc, add);
+  } else {
+    tile_math().pair_product(a, lda, reinterpret_cast<const uint32_t*>(b), width, rows,
+                             round_up(k, 2), c, ldc, add);
+  }
+}
+
+/// Panels of packed operands: for each panel of keys, B (terms, keys) with the columns of the
+/// source as terms, or B (keys, columns) with the keys as terms, itself in panels of columns.
+template <class E>
+class KeyPanels {
+ public:
+  enum class Terms { kColumns, kKeys };
+
+  KeyPanels() = default;
+  KeyPanels(Terms terms, int64_t keys, int64_t columns, WorkspacePlan& slot)
+      : terms_(terms), keys_(keys), columns_(columns) {
+    room_ = slot.add_elements<E>((keys + kPanel - 1) / kPanel * stride());
+  }
+
+  /// Packs all of a source, which is stored by keys, or by columns if `transposed`.
+  void pack(const E* from, bool transposed, std::byte* slot) const {
+    for (int64_t first = 0; first < keys_; first += kPanel) {
+      const int64_t keys = std::min(kPanel, keys_ - first);
+      E* to = reinterpret_cast<E*>(slot + room_) + first / kPanel * stride();
+      if (terms_ == Terms::kColumns) {
+        if (transposed) {
+          pack_rows(from + first, keys_, columns_, keys, panel_width(keys), to);
+        } else {
+          pack_columns(from + first * columns_, columns_, columns_, keys, panel_width(keys), to);
+        }
+        continue;
+      }
+      for (int64_t c = 0; c < columns_; c += kPanel, to += kPanel * kPanel) {
+        const int64_t count = std::min(kPanel, columns_ - c), width = panel_width(count);
+        if (transposed) {
+          pack_columns(from + c * keys_ + first, keys_, keys, count, width, to);
+        } else {
+          pack_rows(from + first * columns_ + c, columns_, keys, count, width, to);
+        }
+      }
+    }
+  }
+
+  const E* panel(const std::byte* slot, int64_t key) const {
+    return reinterpret_cast<const E*>(slot + room_) + key / kPanel * stride();
+  }
+
+  /// C (rows, columns) (+)= A (rows, keys)·B for the panel of keys from `key` on.
+  void multiply_keys(const E* a, const std::byte* slot, int64_t key, int64_t rows, float* c,
+                     int64_t ldc, bool add) const {
+    const E* b = panel(slot, key);
+    const int64_t keys = std::min(kPanel, keys_ - key);
+    for (int64_t column = 0; column < columns_; column += kPanel, b += kPanel * kPanel)
+      multiply(a, kPanel, b, panel_width(columns_ - column), rows, keys, c + column, ldc, add);
+  }
+
+ private:
+  int64_t stride() const {
+    return terms_ == Terms::kColumns ? round_up(columns_, 2) * kPanel
+                                     : kPanel * round_up(columns_, kPanel);
+  }
+
+  Terms terms_ = Terms::kColumns;
+  int64_t keys_ = 0, columns_ = 0;
+  size_t room_ = 0;
+};
+
+/// Runs `body(task, slot)` for all tasks, each on one of `slots` parts of the workspace of `bytes`
+/// each. Which part it is depends on the number of threads, what is computed does not.
+template <class Body>
+void for_tasks(int64_t tasks, int slots, size_t bytes, const KernelBuffers& buffers,
+               const Body& body) {
+  parallel_blocks(slots, 1, slots, [&](int64_t slot, int64_t) {
+    for (int64_t task = slot; task < tasks; task += slots)
+      body(task, buffers.workspace + static_cast<size_t>(slot) * bytes);
+  });
+}
+
+Prepared prepare_fast(const KernelCall& call);           // fast_forward.cc
+Prepared prepare_fast_gradient(const KernelCall& call);  // fast_gradient.cc
+
+}  // namespace halfnote::cpu::attention

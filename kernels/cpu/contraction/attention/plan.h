@@ -1,0 +1,48 @@
+// What a call of Attention or AttentionGrad of ai.halfnote computes, whatever kernel does it.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/ops/attention.h"
+#include "kernels/kernel.h"
+
+namespace halfnote::cpu::attention {
+
+/// A term of the scores: element (i, j) of batch b is at starts[b] + i·row + j·column.
+struct Term {
+  size_t input = 0;
+  DType dtype = DType::kUndefined;
+  float hidden = 0;  // of a bool term
+  int64_t row = 0, column = 0;
+  std::vector<int64_t> starts;  // by batch
+  size_t gradient = 0;          // output of its gradient; 0: nobody asks for it
+
+  bool hides() const { return dtype == DType::kBool; }
+};
+
+struct AttentionPlan {
+  int64_t batches = 0;                 // of all batch dims
+  int64_t m = 0, n = 0, d = 0, e = 0;  // queries, keys, size of a key, size of a value
+  AttentionAttributes attributes;
+  std::vector<Term> terms;
+  DType dtype = DType::kUndefined;  // of the operands
+  int threads = 1;
+  /// Batches that add to the same gradient of a term, in order; else each batch alone.
+  std::vector<std::vector<int64_t>> groups;
+
+  /// The term whose gradient is asked for; null if there is none.
+  const Term* differentiated() const;
+};
+
+/// Where the operands of AttentionGrad stand.
+inline constexpr size_t kGradY = 0, kGradQ = 1, kGradK = 2, kGradV = 3, kGradResult = 4,
+                        kGradMost = 5, kGradSum = 6, kGradTerms = 7;
+
+/// Reads a call of Attention (Q, K, V, terms…), or of AttentionGrad (dY, Q, K, V, Y, MAX, SUM,
+/// terms…). Throws Error(kModel) if the shapes do not fit; `refusal` says why no kernel takes the
+/// call.
+AttentionPlan plan_attention(const KernelCall& call, bool gradient, std::string* refusal);
+
+}  // namespace halfnote::cpu::attention

@@ -1,0 +1,250 @@
+// The backward of attention, as the gradient rules and the precision passes leave it:
+//
+//   dV = Pᵀ·dY    dP = dY·Vᵀ → SoftmaxGrad(dP, P) = dS → scales, masks → dQ = dS·K, dK = dSᵀ·Q
+//
+// with casts, views of the batch dims and Where(IsNaN(P), 0, dP) in between, and a ReduceSum of dS
+// where a term has a gradient.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "compiler/ir/model.h"
+#include "compiler/ir/query.h"
+#include "passes/device/attention_match.h"
+
+namespace halfnote {
+namespace {
+
+/// A Where that passes a gradient on where the mask of the forward does not hide, else 0.
+bool is_mask_gradient(const Graph& graph, NodeId id, ValueId slope, ValueId mask, bool inverted) {
+  const Node& node = graph.node(id);
+  if (node.op != "Where" || !node.domain.empty() || graph.input(id, 0) != mask) return false;
+  const size_t kept = inverted ? 2 : 1;
+  const auto zero = constant_number(graph, graph.input(id, 3 - kept));
+  return graph.input(id, kept) == slope && zero && *zero == 0;
+}
+
+class BackwardMatcher {
+ public:
+  BackwardMatcher(const Graph& graph, const AttentionForward& forward)
+      : graph_(graph), forward_(forward) {}
+
+  std::optional<AttentionBackward> run(std::string* why) {
+    const bool matched =
+        read_probabilities() &&
+        (done_ || (read_products() && descend({graph_.output(softmax_grad_), 1, {}})));
+    if (matched) return std::move(found_);
+    *why = why_;
+    return std::nullopt;
+  }
+
+ private:
+  /// dS on its way to the products: what it was multiplied by, and the masks it has passed.
+  struct Slope {
+    ValueId value;
+    double factor = 1;
+    std::set<size_t> passed;  // indices of terms
+  };
+
+  bool no(std::string why) {
+    why_ = std::move(why);
+    return false;
+  }
+
+  bool is_forward(NodeId id) const {
+    return std::ranges::find(forward_.nodes, id) != forward_.nodes.end();
+  }
+
+  bool is_probabilities(ValueId value) const {
+    return std::ranges::find(forward_.probabilities, value) != forward_.probabilities.end();
+  }
+
+  /// Sorts the readers of P.
+  bool read_probabilities() {
+    for (const ValueId p : forward_.probabilities) {
+      for (const Use& use : graph_.uses(p)) {
+        const NodeId id = use.node();
+        if (is_forward(id)) continue;
+        const Node& node = graph_.node(id);
+        const bool look = is_float_cast(graph_, id) || is_batch_view(graph_, id) ||
+                          (node.op == "IsNaN" && node.domain.empty()) ||
+                          is_nan_guard(graph_, id, forward_.probabilities);
+        if (look) {
+          take(id);
+        } else if (node.op == "SoftmaxGrad" && node.domain == kHalfnoteDomain && use.slot == 1) {
+          if (softmax_grad_.valid()) return no("two gradients of Softmax");
+          softmax_grad_ = id;
+          take(id);
+        } else if (product_flags(graph_, id)) {
+          if (value_product_.valid()) return no("two gradients of V");
+          value_product_ = id;
+        } else {
+          return no("the probabilities have other readers: " + op_name(node));
+        }
+      }
+    }
+    if (!softmax_grad_.valid())
+      return value_product_.valid() ? no("a gradient of V alone") : (done_ = true);
+    return true;
+  }
+
+  void take(NodeId id) {
+    if (std::ranges::find(found_.nodes, id) == found_.nodes.end()) found_.nodes.push_back(id);
+  }
+
+  /// dP = dY·Vᵀ, which names dY, and dV = Pᵀ·dY.
+  bool read_products() {
+    ValueId slope = graph_.input(softmax_grad_, 0);
+    NodeId id = producer(graph_, slope);
+    while (id.valid() && (is_float_cast(graph_, id) || is_batch_view(graph_, id) ||
+                          is_nan_guard(graph_, id, forward_.probabilities))) {
+      const bool guard = graph_.node(id).op == "Where";
+      guarded_ |= guard;
+      take(id);
+      id = producer(graph_, graph_.input(id, guard ? 2 : 0));
+    }
+    if (!id.valid()) return no("no product before the gradient of Softmax");
+    const auto flags = product_flags(graph_, id);
+    if (!flags || flags->a || !flags->b || graph_.input(id, 1) != forward_.value)
+      return no("the gradient of P is not dY·Vᵀ");
+    if (guarded_ != forward_.nan_is_zero) return no("NaN in P are not hidden alike");
+    take(id);
+    found_.grad = graph_.input(id, 0);
+    if (graph_.value(found_.grad).type.dtype != graph_.value(forward_.query).type.dtype)
+      return no("dY differs in type");
+    if (!value_product_.valid()) return true;
+    const auto of_v = product_flags(graph_, value_product_);
+    const bool fits = of_v->a && !of_v->b && is_probabilities(graph_.input(value_product_, 0)) &&
+                      graph_.input(value_product_, 1) == found_.grad;
+    if (!fits) return no("the gradient of V is not Pᵀ·dY");
+    found_.dv = graph_.output(value_product_);
+    take(value_product_);
+    return true;
+  }
+
+  /// Follows dS to everybody who reads it.
+  bool descend(const Slope& slope) {
+    for (const Use& use : graph_.uses(slope.value)) {
+      if (!use.by_node()) return no("the gradient of the scores is a result");
+      if (!read_reader(slope, use)) return false;
+    }
+    return true;
+  }
+
+  bool read_reader(const Slope& slope, const Use& use) {
+    const NodeId id = use.node();
+    if (graph_.node(id).region != graph_.node(softmax_grad_).region) return no("a body reads dS");
+    Slope next = slope;
+    next.value = graph_.output(id);
+    if (is_float_cast(graph_, id) || is_batch_view(graph_, id)) return pass(id, next);
+    if (const auto factor = scale_factor(graph_, id, slope.value)) {
+      next.factor *= *factor;
+      return pass(id, next);
+    }
+    if (const auto term = mask_of(id, slope.value)) {
+      if (*term < forward_.terms.size()) next.passed.insert(*term);
+      return pass(id, next);
+    }
+    if (product_flags(graph_, id)) return read_leaf(slope, use);
+    return read_term_gradient(slope, id);
+  }
+
+  bool pass(NodeId id, const Slope& next) {
+    take(id);
+    return descend(next);
+  }
+
+  /// The term that this node hides the gradient by; as many as there are terms: the causal mask.
+  std::optional<size_t> mask_of(NodeId id, ValueId slope) const {
+    for (size_t i = 0; i < forward_.terms.size(); ++i) {
+      const ScoreTerm& term = forward_.terms[i];
+      if (term.mask && is_mask_gradient(graph_, id, slope, term.value, term.inverted)) return i;
+    }
+    if (!forward_.causal_mask.valid()) return std::nullopt;
+    for (const bool inverted : {false, true}) {
+      if (is_mask_gradient(graph_, id, slope, forward_.causal_mask, inverted))
+        return forward_.terms.size();
+    }
+    return std::nullopt;
+  }
+
+  /// Has dS passed every mask from term `first` on?
+  bool passed_masks(const Slope& slope, size_t first) const {
+    std::set<size_t> masks;
+    for (size_t i = first; i < forward_.terms.size(); ++i) {
+      if (forward_.terms[i].mask) masks.insert(i);
+    }
+    return slope.passed == masks;
+  }
+
+  bool read_leaf(const Slope& slope, const Use& use) {
+    const NodeId id = use.node();
+    if (std::abs(slope.factor / forward_.scale - 1) > 1e-6) return no("dS has another scale");
+    if (!passed_masks(slope, 0)) return no("dS passed other masks");
+    const ProductFlags flags = *product_flags(graph_, id);
+    const ValueId other = graph_.input(id, 1 - use.slot);
+    if (use.slot == 0 && !flags.a && other == forward_.key && flags.b == forward_.trans_k) {
+      if (found_.dq.valid()) return no("two gradients of Q");
+      found_.dq = graph_.output(id);
+    } else if (other == forward_.query && !flags.b && flags.a) {
+      if (found_.dk.valid()) return no("two gradients of K");
+      found_.dk = graph_.output(id);
+      found_.dk_transposed = use.slot == 1;
+    } else {
+      return no("a product with dS that is neither dQ nor dK");
+    }
+    take(id);
+    return true;
+  }
+
+  /// A sum of dS over batch dims to the shape of a float term.
+  bool read_term_gradient(const Slope& slope, NodeId id) {
+    const Node& node = graph_.node(id);
+    const bool sums = node.op == "ReduceSum" && node.domain.empty() &&
+                      graph_.input(id, 0) == slope.value &&
+                      node.attributes.get_int("keepdims", 1) != 0;
+    if (!sums) return no("dS has other readers: " + op_name(node));
+    if (found_.term_grad.valid()) return no("gradients of two terms");
+    if (slope.factor != 1) return no("the gradient of a term has a scale");
+    const auto shape = known_shape(graph_, graph_.output(id));
+    for (size_t i = 0; shape && i < forward_.terms.size(); ++i) {
+      if (forward_.terms[i].mask || !is_term_shape(*shape, i) || !passed_masks(slope, i)) continue;
+      found_.term_grad = graph_.output(id);
+      found_.term = i;
+      take(id);
+      return graph_.value(found_.term_grad).type.dtype == wide() || no("dS is summed in 16 bits");
+    }
+    return no("a sum of dS that is no gradient of a term");
+  }
+
+  DType wide() const {
+    const DType type = graph_.value(forward_.query).type.dtype;
+    return type == DType::kF64 ? type : DType::kF32;
+  }
+
+  /// Is it the shape of the term with ones in front, and the term whole in its last two dims?
+  bool is_term_shape(Shape shape, size_t term) const {
+    Shape own = *known_shape(graph_, forward_.terms[term].value);
+    while (own.size() < shape.size()) own.insert(own.begin(), 1);
+    const Shape& scores = forward_.score_shape;
+    return own == shape && std::equal(own.end() - 2, own.end(), scores.end() - 2);
+  }
+
+  const Graph& graph_;
+  const AttentionForward& forward_;
+  AttentionBackward found_;
+  NodeId softmax_grad_, value_product_;
+  bool guarded_ = false;  // Where(IsNaN(P), 0, dP)
+  bool done_ = false;     // nobody asks for a gradient
+  std::string why_;
+};
+
+}  // namespace
+
+std::optional<AttentionBackward> match_attention_gradient(const Graph& graph,
+                                                          const AttentionForward& forward,
+                                                          std::string* why) {
+  return BackwardMatcher(graph, forward).run(why);
+}
+
+}  // namespace halfnote

@@ -1,0 +1,316 @@
+// The forward of attention. From Softmax up to the product the steps may be, as data in kSteps:
+// casts, a Mul or Div by a number, an Add of a term, a Where that hides by a mask (its number where
+// the mask is false, or true), a view of the batch dims. From Softmax down to the product with V: a
+// cast, a view, Where(IsNaN(P), 0, P).
+#include <algorithm>
+#include <cmath>
+
+#include "compiler/ir/model.h"
+#include "compiler/ir/query.h"
+#include "passes/device/attention_match.h"
+
+namespace halfnote {
+namespace {
+
+/// What a row of scores can be hidden by and no score be less than: exp is 0 behind it.
+constexpr double kFarBelow = -3e4;
+constexpr int kMaxSteps = 12;  // between the product and Softmax
+
+bool is_op(const Graph& graph, NodeId id, std::string_view op) {
+  return id.valid() && graph.node(id).domain.empty() && graph.node(id).op == op;
+}
+
+Shape batch_of(const Shape& shape) { return {shape.begin(), shape.end() - 2}; }
+
+/// Has the value the last two dims of `shape` or less, and can it be broadcast to it?
+bool broadcasts_to(const Graph& graph, ValueId value, const Shape& shape) {
+  const auto own = known_shape(graph, value);
+  if (!own || own->size() > shape.size()) return false;
+  for (size_t i = 0; i < own->size(); ++i) {
+    const int64_t dim = (*own)[own->size() - 1 - i];
+    if (dim != 1 && dim != shape[shape.size() - 1 - i]) return false;
+  }
+  return true;
+}
+
+/// One step from Softmax towards the product, and the operand that goes on.
+struct Step {
+  ValueId next;
+  double factor = 1;
+  std::optional<ScoreTerm> term;
+};
+using ReadStep = std::vector<Step> (*)(const Graph&, NodeId);
+
+std::vector<Step> read_cast(const Graph& graph, NodeId id) {
+  if (!is_float_cast(graph, id) && !is_batch_view(graph, id)) return {};
+  return {{graph.input(id, 0), 1, {}}};
+}
+
+std::vector<Step> read_scale(const Graph& graph, NodeId id) {
+  std::vector<Step> steps;
+  for (const ValueId x : graph.inputs(id)) {
+    if (const auto factor = scale_factor(graph, id, x)) steps.push_back({x, *factor, {}});
+  }
+  return steps;
+}
+
+/// Either operand may be the term; the other has to lead to the product.
+std::vector<Step> read_bias(const Graph& graph, NodeId id) {
+  if (!is_op(graph, id, "Add")) return {};
+  const ValueId a = graph.input(id, 0), b = graph.input(id, 1);
+  return {{a, 1, ScoreTerm{b}}, {b, 1, ScoreTerm{a}}};
+}
+
+std::vector<Step> read_mask(const Graph& graph, NodeId id) {
+  if (!is_op(graph, id, "Where")) return {};
+  std::vector<Step> steps;
+  for (const size_t scores : {1, 2}) {
+    const auto hidden = constant_number(graph, graph.input(id, 3 - scores));
+    if (!hidden) continue;
+    steps.push_back(
+        {graph.input(id, scores), 1,
+         ScoreTerm{graph.input(id, 0), true, scores == 2, static_cast<float>(*hidden)}});
+  }
+  return steps;
+}
+
+constexpr ReadStep kSteps[] = {read_cast, read_scale, read_bias, read_mask};
+
+class ForwardMatcher {
+ public:
+  ForwardMatcher(const Graph& graph, NodeId softmax) : graph_(graph) { found_.softmax = softmax; }
+
+  std::optional<AttentionForward> run(std::string* why) {
+    const bool matched = read_softmax() && climb(graph_.input(found_.softmax, 0), 0) &&
+                         read_terms() && read_probabilities();
+    if (!matched) {
+      *why = why_;
+      return std::nullopt;
+    }
+    find_causal();
+    return std::move(found_);
+  }
+
+ private:
+  bool no(std::string why) {
+    why_ = std::move(why);
+    return false;
+  }
+
+  bool read_softmax() {
+    const auto shape = known_shape(graph_, graph_.input(found_.softmax, 0));
+    if (!shape || shape->size() < 2) return no("the shape is not known");
+    const auto rank = static_cast<int64_t>(shape->size());
+    const int64_t axis = graph_.node(found_.softmax).attributes.get_int("axis", -1);
+    if (axis != -1 && axis != rank - 1) return no("Softmax along another dim than the last");
+    found_.score_shape = *shape;
+    return true;
+  }
+
+  /// From `value` to the product; the steps on the way in `steps_`, the nearest to Softmax first.
+  bool climb(ValueId value, int depth) {
+    const NodeId id = producer(graph_, value);
+    if (!id.valid() || depth > kMaxSteps) return no("no product of matrices before Softmax");
+    if (graph_.uses(value).size() != 1) return no("the scores have other readers");
+    if (const auto flags = product_flags(graph_, id)) return read_product(id, *flags);
+    for (const ReadStep read : kSteps) {
+      for (Step& step : read(graph_, id)) {
+        const size_t nodes = found_.nodes.size(), steps = steps_.size();
+        steps_.push_back(std::move(step));
+        found_.nodes.push_back(id);
+        if (climb(steps_[steps].next, depth + 1)) return true;
+        steps_.resize(steps);
+        found_.nodes.resize(nodes);
+      }
+    }
+    if (why_.empty()) no("no step of attention: " + op_name(graph_.node(id)));
+    return false;
+  }
+
+  bool read_product(NodeId id, ProductFlags flags) {
+    const auto shape = known_shape(graph_, graph_.output(id));
+    const auto q = known_shape(graph_, graph_.input(id, 0)),
+               k = known_shape(graph_, graph_.input(id, 1));
+    if (!shape || !q || !k) return no("the shape is not known");
+    if (flags.a) return no("Q is transposed");
+    if (batch_of(*q) != batch_of(*shape) || batch_of(*k) != batch_of(*shape))
+      return no("Q or K is broadcast");
+    const Shape &s = found_.score_shape, &p = *shape;
+    if (s[s.size() - 2] != p[p.size() - 2] || s.back() != p.back() ||
+        element_count(s) != element_count(p))
+      return no("the scores are regrouped");
+    found_.product = id;
+    found_.product_shape = p;
+    found_.query = graph_.input(id, 0);
+    found_.key = graph_.input(id, 1);
+    found_.trans_k = !flags.b;
+    found_.nodes.push_back(id);
+    return true;
+  }
+
+  /// Steps in the order of computation: scales, then terms on the shape that Softmax reads.
+  bool read_terms() {
+    for (size_t i = steps_.size(); i-- > 0;) {
+      Step& step = steps_[i];
+      if (step.factor != 1 && !found_.terms.empty()) return no("a scale behind a mask or a bias");
+      found_.scale *= step.factor;
+      if (!step.term) continue;
+      const auto full = known_shape(graph_, step.next);
+      if (!full || *full != found_.score_shape) return no("a term before a change of shape");
+      if (!broadcasts_to(graph_, step.term->value, found_.score_shape))
+        return no("a term that is larger than the scores");
+      found_.terms.push_back(*step.term);
+    }
+    const auto scale = static_cast<float>(found_.scale);
+    return (scale > 0 && std::isfinite(scale)) || no("a scale that is not positive and finite");
+  }
+
+  /// Follows P to the product with V.
+  bool read_probabilities() {
+    found_.nodes.push_back(found_.softmax);
+    found_.probabilities = {graph_.output(found_.softmax)};
+    for (size_t i = 0; i < found_.probabilities.size(); ++i) {
+      const ValueId p = found_.probabilities[i];
+      for (const Use& use : graph_.uses(p)) {
+        if (!use.by_node()) return no("the probabilities are a result");
+        if (graph_.node(use.node()).region != graph_.node(found_.softmax).region)
+          return no("a body reads the probabilities");
+        if (!read_use(use)) return false;
+      }
+    }
+    if (!found_.result.valid()) return no("no product with the probabilities");
+    return read_value();
+  }
+
+  bool read_use(const Use& use) {
+    const NodeId id = use.node();
+    if (is_float_cast(graph_, id) || is_batch_view(graph_, id)) return take_probabilities(id);
+    if (is_nan_guard(graph_, id, found_.probabilities) && use.slot == 2) {
+      found_.nan_is_zero = true;
+      return take_probabilities(id);
+    }
+    if (graph_.node(id).role == Role::kBackward || is_op(graph_, id, "IsNaN")) return true;
+    const auto flags = product_flags(graph_, id);
+    if (!flags || use.slot != 0 || flags->a) return no("the probabilities have other readers");
+    if (found_.result.valid() && found_.result != id) return no("two products with probabilities");
+    if (flags->b) return no("V is transposed");
+    found_.result = id;
+    return true;
+  }
+
+  bool take_probabilities(NodeId id) {
+    // A backward may have casts or views of its own: they belong to it.
+    const bool own = graph_.node(id).role != Role::kBackward;
+    if (own) found_.nodes.push_back(id);
+    const ValueId value = graph_.output(id);
+    if (std::ranges::find(found_.probabilities, value) == found_.probabilities.end())
+      found_.probabilities.push_back(value);
+    return true;
+  }
+
+  bool read_value() {
+    const NodeId id = found_.result;
+    found_.value = graph_.input(id, 1);
+    found_.nodes.push_back(id);
+    const auto v = known_shape(graph_, found_.value), y = known_shape(graph_, graph_.output(id)),
+               q = known_shape(graph_, found_.query);
+    if (!v || !y || !q) return no("the shape is not known");
+    if (batch_of(*v) != batch_of(*y) || batch_of(*y) != batch_of(*q)) return no("V is broadcast");
+    const DType type = graph_.value(found_.query).type.dtype;
+    for (const ValueId value : {found_.key, found_.value, graph_.output(id)}) {
+      if (graph_.value(value).type.dtype != type) return no("Q, K, V and Y differ in type");
+    }
+    return is_float(type) || no("no floats");
+  }
+
+  /// A constant that hides exactly the keys j > i, as the only term.
+  void find_causal() {
+    if (found_.terms.size() != 1) return;
+    const ScoreTerm& term = found_.terms[0];
+    const Tensor* tensor = graph_.constant(before_casts(graph_, term.value));
+    const int64_t m = found_.score_shape[found_.score_shape.size() - 2];
+    if (tensor == nullptr || m != found_.score_shape.back() || tensor->shape().size() < 2) return;
+    const Shape& own = tensor->shape();
+    if (own.back() != m || own[own.size() - 2] != m) return;
+    if (term.mask && !(static_cast<double>(term.hidden) <= kFarBelow)) return;
+    for (int64_t i = 0; i < tensor->size(); ++i) {
+      const bool later = i % m > i / m % m;
+      const double number = tensor->at_as_double(i);
+      const bool fits = term.mask ? (number != 0) == (later == term.inverted)
+                                  : (later ? number <= kFarBelow : number == 0);
+      if (!fits) return;
+    }
+    if (term.mask) found_.causal_mask = term.value;
+    found_.causal = true;
+    found_.terms.clear();
+  }
+
+  const Graph& graph_;
+  AttentionForward found_;
+  std::vector<Step> steps_;
+  std::string why_;
+};
+
+}  // namespace
+
+std::optional<AttentionForward> match_attention(const Graph& graph, NodeId softmax,
+                                                std::string* why) {
+  return ForwardMatcher(graph, softmax).run(why);
+}
+
+std::optional<Shape> known_shape(const Graph& graph, ValueId value) {
+  if (!value.valid() || !graph.value(value).type.has_concrete_shape()) return std::nullopt;
+  return concrete(*graph.value(value).type.shape);
+}
+
+std::optional<double> constant_number(const Graph& graph, ValueId value) {
+  const Tensor* tensor = graph.constant(before_casts(graph, value));
+  if (tensor == nullptr || tensor->size() != 1 || !is_float(tensor->dtype())) return std::nullopt;
+  return tensor->at_as_double(0);
+}
+
+std::optional<ProductFlags> product_flags(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (node.op != "MatMul" || (!node.domain.empty() && node.domain != kHalfnoteDomain))
+    return std::nullopt;
+  const auto a = known_shape(graph, graph.input(id, 0)), b = known_shape(graph, graph.input(id, 1));
+  if (!a || !b || a->size() < 2 || b->size() < 2) return std::nullopt;
+  return ProductFlags{node.attributes.get_int("transA", 0) != 0,
+                      node.attributes.get_int("transB", 0) != 0};
+}
+
+bool is_float_cast(const Graph& graph, NodeId id) {
+  return is_cast(graph.node(id)) && is_float(graph.value(graph.input(id, 0)).type.dtype) &&
+         is_float(graph.value(graph.output(id)).type.dtype);
+}
+
+bool is_batch_view(const Graph& graph, NodeId id) {
+  if (!is_op(graph, id, "Reshape") && !is_op(graph, id, "Squeeze") &&
+      !is_op(graph, id, "Unsqueeze"))
+    return false;
+  const auto from = known_shape(graph, graph.input(id, 0)),
+             to = known_shape(graph, graph.output(id));
+  return from && to && from->size() >= 2 && to->size() >= 2 &&
+         std::equal(from->end() - 2, from->end(), to->end() - 2);
+}
+
+bool is_nan_guard(const Graph& graph, NodeId id, const std::vector<ValueId>& probabilities) {
+  if (!is_op(graph, id, "Where")) return false;
+  const NodeId test = producer(graph, graph.input(id, 0));
+  if (!is_op(graph, test, "IsNaN")) return false;
+  const auto zero = constant_number(graph, graph.input(id, 1));
+  return zero && *zero == 0 &&
+         std::ranges::find(probabilities, graph.input(test, 0)) != probabilities.end();
+}
+
+std::optional<double> scale_factor(const Graph& graph, NodeId id, ValueId x) {
+  const bool div = is_op(graph, id, "Div");
+  if (!div && !is_op(graph, id, "Mul")) return std::nullopt;
+  const bool first = graph.input(id, 0) == x;
+  if (div && !first) return std::nullopt;
+  const auto number = constant_number(graph, graph.input(id, first ? 1 : 0));
+  if (!number || (div && *number == 0)) return std::nullopt;
+  return div ? 1 / *number : *number;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,78 @@
+// Attention as exporters and the gradient rules write it, recognised (fuse_attention.cc says what
+// becomes of it). Knows graphs only, no device.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compiler/ir/graph.h"
+
+namespace halfnote {
+
+/// Something added to the scores, or a mask that hides some.
+struct ScoreTerm {
+  ValueId value;
+  bool mask = false;  // bool: `hidden` where it is false, or where it is true if `inverted`
+  bool inverted = false;
+  float hidden = 0;
+};
+
+/// The forward: MatMul(Q, K) → scales → terms → Softmax → MatMul(P, V).
+struct AttentionForward {
+  NodeId product, softmax, result;
+  ValueId query, key, value;
+  bool trans_k = false;  // K is stored as (…, D, N)
+  double scale = 1;
+  std::vector<ScoreTerm> terms;  // in their order
+  bool causal = false;           // in place of the only term
+  ValueId causal_mask;           // … which was this, if it was a mask
+  bool nan_is_zero = false;
+  Shape product_shape, score_shape;    // of the product, and of what Softmax reads
+  std::vector<ValueId> probabilities;  // all values that are P, cast or looked at otherwise
+  std::vector<NodeId> nodes;           // all that the fused node stands for
+};
+
+/// The backward of it; invalid values where nobody asks for a gradient.
+struct AttentionBackward {
+  ValueId grad;  // dY
+  ValueId dq, dk, dv;
+  bool dk_transposed = false;  // dK is (…, D, N)
+  ValueId term_grad;           // the sum of dS to the shape of term `term`
+  size_t term = 0;
+  std::vector<NodeId> nodes;
+};
+
+/// The forward around a Softmax; nothing, and the reason why in `why`, if it is no attention or
+/// somebody else reads what it computes on the way. Other readers of P (the backward) are not
+/// looked at.
+std::optional<AttentionForward> match_attention(const Graph& graph, NodeId softmax,
+                                                std::string* why);
+/// All else that reads P, as the backward of `forward`; nothing, and the reason in `why`, where it
+/// is something else. `grad` stays invalid where nobody asks for a gradient.
+std::optional<AttentionBackward> match_attention_gradient(const Graph& graph,
+                                                          const AttentionForward& forward,
+                                                          std::string* why);
+
+// --- what both matchers ask ---
+
+/// Dims of a value as numbers; empty if they are not known.
+std::optional<Shape> known_shape(const Graph& graph, ValueId value);
+/// The number of a constant of one element, casts skipped.
+std::optional<double> constant_number(const Graph& graph, ValueId value);
+/// Is this node a product of matrices, and which flags has it?
+struct ProductFlags {
+  bool a = false, b = false;
+};
+std::optional<ProductFlags> product_flags(const Graph& graph, NodeId node);
+/// A Cast between floats.
+bool is_float_cast(const Graph& graph, NodeId node);
+/// A Reshape, Squeeze or Unsqueeze that keeps the last two dims.
+bool is_batch_view(const Graph& graph, NodeId node);
+/// The condition if the node is Where(IsNaN(P), 0, x) for a P of the forward.
+bool is_nan_guard(const Graph& graph, NodeId node, const std::vector<ValueId>& probabilities);
+/// A Mul or Div of operand `x` by a number; the factor.
+std::optional<double> scale_factor(const Graph& graph, NodeId node, ValueId x);
+
+}  // namespace halfnote

@@ -1,0 +1,236 @@
+// fuse_attention: scaled dot-product attention, as exporters write it, and its gradient become one
+// node each; neither holds the matrix of probabilities.
+//
+//   s = MatMul (q, kᵗ)  d = Div (s, 8)  m = Add (d, mask)  p = Softmax (m)  y = MatMul (p, v)   ──▶
+//   y, max, sum = ai.halfnote.Attention <scale = 0.125, transK = 1> (q, kᵗ, v, mask)
+//
+//   dP = MatMul (dY, vᵀ)  dS = SoftmaxGrad (dP, p)  …  dQ, dK = MatMul (dS, …)  dV = MatMul (pᵀ,
+//   dY) ──▶  dQ, dK, dV = ai.halfnote.AttentionGrad (dY, q, kᵗ, v, y, max, sum, mask)
+//
+// Rounding: scores and probabilities were rounded to 16 bits between the nodes and are no more;
+// sums are in another order. The matchers (attention_match.h) say which spellings are known. A mask
+// that hides just the later keys becomes is_causal, one that hides where it is true is inverted.
+// Leaves alone: probabilities or scores that somebody else reads, dropout, K or V that is broadcast
+// or grouped, and what the device says does not pay.
+#include "passes/device/fuse_attention.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "compiler/ir/model.h"
+#include "compiler/ir/query.h"
+#include "compiler/ir/walk.h"
+#include "passes/device/attention_match.h"
+#include "passes/pass_through.h"
+
+namespace halfnote {
+namespace {
+
+class AttentionFuser {
+ public:
+  AttentionFuser(Graph& graph, PassContext& context, bool (*pays)(const AttentionSize&))
+      : graph_(graph), context_(context), pays_(pays) {}
+
+  bool run() {
+    bool changed = false;
+    for (const NodeId id : graph_.nodes()) {
+      if (graph_.node(id).op != "Softmax" || !graph_.node(id).domain.empty()) continue;
+      changed |= fuse(id);
+    }
+    if (!changed) return false;
+    erase_dead(graph_, [this](const Graph&, NodeId id) { return replaced_.count(id) != 0; });
+    for (const auto& [made, name] : names_) {
+      if (!graph_.find(name).valid()) graph_.rename(made, name);
+    }
+    return true;
+  }
+
+ private:
+  bool fuse(NodeId softmax) {
+    std::string why;
+    const auto forward = match_attention(graph_, softmax, &why);
+    if (!forward) return false;
+    const auto backward = match_attention_gradient(graph_, *forward, &why);
+    const std::string& where = graph_.label(softmax);
+    if (!backward) {
+      context_.note(where, "attention is left as it is: " + why);
+      return false;
+    }
+    if (!is_closed(*forward, *backward) || !pays_(size_of(*forward, *backward))) return false;
+    place(*forward, *backward);
+    return true;
+  }
+
+  /// Does nobody else read what the nodes make, but for the results that are replaced?
+  bool is_closed(const AttentionForward& forward, const AttentionBackward& backward) const {
+    std::set<NodeId> all(forward.nodes.begin(), forward.nodes.end());
+    all.insert(backward.nodes.begin(), backward.nodes.end());
+    const std::set<ValueId> results = {graph_.output(forward.result), backward.dq, backward.dk,
+                                       backward.dv, backward.term_grad};
+    for (const NodeId id : all) {
+      for (const ValueId value : graph_.outputs(id)) {
+        if (!value.valid() || results.count(value) != 0) continue;
+        for (const Use& use : graph_.uses(value)) {
+          if (!use.by_node() || all.count(use.node()) == 0) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  AttentionSize size_of(const AttentionForward& forward, const AttentionBackward& backward) const {
+    const Shape& s = forward.product_shape;
+    AttentionSize size;
+    size.queries = s[s.size() - 2];
+    size.keys = s.back();
+    size.batches = element_count(Shape(s.begin(), s.end() - 2));
+    size.key_size = known_shape(graph_, forward.query)->back();
+    size.value_size = known_shape(graph_, forward.value)->back();
+    size.dtype = graph_.value(forward.query).type.dtype;
+    size.has_gradient = backward.grad.valid();
+    return size;
+  }
+
+  Builder builder_at(NodeId before) {
+    Builder b(graph_, graph_.before(before), context_.infer);
+    const Node& node = graph_.node(before);
+    b.set_role(node.role);
+    b.set_origin(node.origin.empty() ? graph_.label(before) : node.origin);
+    return b;
+  }
+
+  /// `value` with the batch dims of the scores, where the products have others.
+  Expr with_batch_of_scores(Builder& b, ValueId value, const AttentionForward& forward) {
+    const Expr x = b.value(value);
+    if (forward.product_shape == forward.score_shape) return x;
+    const Shape own = *known_shape(graph_, value);
+    Shape shape(forward.score_shape.begin(), forward.score_shape.end() - 2);
+    shape.insert(shape.end(), own.end() - 2, own.end());
+    return b.reshape(x, b.ints({shape.begin(), shape.end()}));
+  }
+
+  /// The result of a fused node in place of `old`.
+  void replace(Builder& b, ValueId old, Expr made) {
+    if (!old.valid()) return;
+    const Shape wanted = *known_shape(graph_, old);
+    if (*known_shape(graph_, made.id) != wanted) {
+      graph_.value(made.id).scale_power = graph_.value(old).scale_power;
+      made = b.reshape(made, b.ints({wanted.begin(), wanted.end()}));
+    }
+    graph_.value(made.id).scale_power = graph_.value(old).scale_power;
+    graph_.replace_uses(old, made.id);
+    names_.emplace_back(made.id, graph_.value(old).name);
+  }
+
+  static Expr swap_last_two(Builder& b, Expr x) {
+    std::vector<int64_t> perm(static_cast<size_t>(x.rank()));
+    std::iota(perm.begin(), perm.end(), 0);
+    std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
+    return b.transpose(x, std::move(perm));
+  }
+
+  std::vector<Expr> terms_of(Builder& b, const AttentionForward& forward) {
+    std::vector<Expr> terms;
+    for (const ScoreTerm& term : forward.terms) {
+      if (!term.inverted) {
+        terms.push_back(b.value(term.value));
+        continue;
+      }
+      ValueId& mask = inverted_[term.value];
+      if (!mask.valid()) mask = b.op("Not", {b.value(term.value)}).id;
+      terms.push_back(b.value(mask));
+    }
+    return terms;
+  }
+
+  Attributes attributes_of(const AttentionForward& forward) const {
+    Attributes attributes = {{"scale", static_cast<float>(forward.scale)}};
+    if (forward.causal) attributes.set("is_causal", int64_t{1});
+    if (forward.nan_is_zero) attributes.set("nan_is_zero", int64_t{1});
+    if (forward.trans_k) attributes.set("transK", int64_t{1});
+    std::vector<float> hidden;
+    for (const ScoreTerm& term : forward.terms) hidden.push_back(term.hidden);
+    const auto masks = [](const ScoreTerm& term) { return term.mask; };
+    if (std::ranges::any_of(forward.terms, masks)) attributes.set("hidden", hidden);
+    return attributes;
+  }
+
+  void place(const AttentionForward& forward, const AttentionBackward& backward) {
+    for (const auto* nodes : {&forward.nodes, &backward.nodes})
+      replaced_.insert(nodes->begin(), nodes->end());
+    Builder b = builder_at(forward.result);
+    std::vector<Expr> inputs;
+    for (const ValueId value : {forward.query, forward.key, forward.value})
+      inputs.push_back(with_batch_of_scores(b, value, forward));
+    const std::vector<Expr> terms = terms_of(b, forward), operands = inputs;
+    inputs.insert(inputs.end(), terms.begin(), terms.end());
+    const auto made = b.ops("Attention", inputs, 3, attributes_of(forward), kHalfnoteDomain);
+    name(b.last(), forward.result);
+    if (backward.grad.valid()) place_gradient(forward, backward, operands, made, terms);
+    replace(b, graph_.output(forward.result), made[0]);
+  }
+
+  void name(NodeId made, NodeId like) {
+    graph_.node(made).name = graph_.node(like).name;
+    graph_.node(made).precision = graph_.node(like).precision;
+  }
+
+  /// The first of the nodes that read dY: nobody reads a gradient before it.
+  NodeId first_reader(const AttentionBackward& backward) const {
+    NodeId first;
+    for (const NodeId id : graph_.users(backward.grad)) {
+      const bool ours = std::ranges::find(backward.nodes, id) != backward.nodes.end();
+      if (ours && (!first.valid() || graph_.is_before(id, first))) first = id;
+    }
+    return first;
+  }
+
+  void place_gradient(const AttentionForward& forward, const AttentionBackward& backward,
+                      const std::vector<Expr>& operands, const std::vector<Expr>& results,
+                      const std::vector<Expr>& terms) {
+    const NodeId first = first_reader(backward);
+    Builder b = builder_at(first);
+    std::vector<Expr> inputs = {with_batch_of_scores(b, backward.grad, forward)};
+    for (const Expr& x : operands) inputs.push_back(b.value(x.id));
+    for (const Expr& x : results) inputs.push_back(b.value(x.id));
+    for (const Expr& x : terms) inputs.push_back(b.value(x.id));
+    Attributes attributes = attributes_of(forward);
+    const ValueId old[] = {backward.dq, backward.dk, backward.dv};
+    std::vector<int64_t> types;
+    for (const ValueId value : old) {
+      const DType own = graph_.value(forward.query).type.dtype;
+      types.push_back(static_cast<int64_t>(value.valid() ? graph_.value(value).type.dtype : own));
+    }
+    attributes.set("out_dtypes", types);
+    const bool of_term = backward.term_grad.valid();
+    const int count = of_term ? 4 + static_cast<int>(backward.term) : 3;
+    auto made = b.ops("AttentionGrad", inputs, count, attributes, kHalfnoteDomain);
+    const NodeId node = b.last();
+    if (backward.dk.valid() && backward.dk_transposed != forward.trans_k)
+      made[1] = swap_last_two(b, made[1]);
+    name(node, first);
+    for (size_t i = 0; i < 3; ++i) replace(b, old[i], made[i]);
+    if (of_term) replace(b, backward.term_grad, made.back());
+    for (size_t i = made.size(); i-- > 0;) {
+      if (!graph_.has_uses(graph_.output(node, i))) graph_.drop_output(node, i);
+    }
+  }
+
+  Graph& graph_;
+  PassContext& context_;
+  bool (*pays_)(const AttentionSize&);
+  std::set<NodeId> replaced_;
+  std::map<ValueId, ValueId> inverted_;  // masks, by those they invert
+  std::vector<std::pair<ValueId, std::string>> names_;
+};
+
+}  // namespace
+
+bool fuse_attention(Graph& graph, PassContext& context, bool (*pays)(const AttentionSize&)) {
+  return AttentionFuser(graph, context, pays).run();
+}
+
+}  // namespace halfnote

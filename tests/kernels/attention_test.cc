@@ -1,0 +1,206 @@
+// Attention and AttentionGrad of ai.halfnote: the reference's gradient against central differences,
+// the blockwise kernels against the reference on sizes around their tiles, and rows that a mask
+// hides whole.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "harness.h"
+
+namespace halfnote::test {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+struct AttentionCase {
+  const char* name;
+  Shape batch;
+  int64_t m, n, d, e;
+  std::vector<Shape> terms = {};     // a shape with `hidden` is that of a bool term
+  std::vector<float> hidden = {};    // 0: a float term
+  size_t differentiated = SIZE_MAX;  // the term whose gradient is asked for
+  bool causal = false, trans_k = false, nan_is_zero = false;
+};
+
+const AttentionCase kCases[] = {
+    {"one_element", {1}, 1, 1, 1, 1},
+    {"no_batch", {}, 5, 7, 3, 2},
+    {"small", {2, 3}, 6, 6, 8, 8},
+    {"odd", {2, 1}, 13, 17, 5, 3, {{17}}, {0}},
+    {"keys_transposed", {2, 2}, 9, 20, 7, 8, {{2, 1, 1, 20}}, {0}, SIZE_MAX, false, true},
+    {"causal", {1, 2}, 70, 70, 16, 16, {}, {}, SIZE_MAX, true},
+    {"causal_tiles", {1}, 300, 300, 16, 20, {}, {}, SIZE_MAX, true, true},
+    {"few_queries", {2}, 3, 400, 16, 8, {}, {}, SIZE_MAX, false},
+    {"few_keys", {2}, 280, 5, 16, 8, {}, {}, SIZE_MAX, true},
+    {"wide_head", {1, 2}, 66, 130, 80, 96},
+    {"wide_value", {1}, 129, 65, 65, 129, {}, {}, SIZE_MAX, false, true},
+    {"trained_bias", {3, 2}, 21, 33, 8, 8, {{1, 2, 21, 33}}, {0}, 0},
+    {"bias_and_mask", {3, 2}, 33, 21, 8, 8, {{2, 33, 21}, {3, 1, 1, 21}}, {0, -1e9f}, 0},
+    {"mask_then_bias", {2, 2}, 12, 14, 8, 8, {{2, 1, 12, 14}, {12, 14}}, {-3e38f, 0}, 1},
+    {"bias_by_row", {2}, 12, 14, 8, 8, {{12, 1}}, {0}},
+    {"hidden_rows", {2, 1}, 10, 12, 8, 8, {{2, 1, 10, 1}}, {-1e9f}},
+    {"hidden_rows_to_nan", {2, 1}, 10, 12, 8, 8, {{2, 1, 10, 1}}, {kMinusInfinity}},
+    {"nan_as_zero",
+     {2, 1},
+     10,
+     12,
+     8,
+     8,
+     {{2, 1, 10, 1}},
+     {kMinusInfinity},
+     SIZE_MAX,
+     false,
+     false,
+     true},
+};
+
+Shape joined(Shape shape, std::initializer_list<int64_t> tail) {
+  shape.insert(shape.end(), tail);
+  return shape;
+}
+
+Attributes attributes_of(const AttentionCase& c) {
+  Attributes attributes{{"scale", static_cast<float>(1 / std::sqrt(static_cast<double>(c.d)))},
+                        {"hidden", c.hidden}};
+  if (c.causal) attributes.set("is_causal", int64_t{1});
+  if (c.trans_k) attributes.set("transK", int64_t{1});
+  if (c.nan_is_zero) attributes.set("nan_is_zero", int64_t{1});
+  return attributes;
+}
+
+Tensor random_mask(const Shape& shape) {
+  const Tensor numbers = random_tensor(DType::kF64, shape, -1, 1, 9);
+  Tensor mask(DType::kBool, shape);
+  for (size_t i = 0; i < numbers.data<double>().size(); ++i)
+    mask.mutable_data<bool>()[i] = numbers.data<double>()[i] > -0.3;
+  return mask;
+}
+
+/// Q, K, V and the terms.
+std::vector<Tensor> operands_of(const AttentionCase& c, DType type) {
+  const Shape k = c.trans_k ? joined(c.batch, {c.d, c.n}) : joined(c.batch, {c.n, c.d});
+  std::vector<Tensor> all = {random_tensor(type, joined(c.batch, {c.m, c.d}), -2, 2, 1),
+                             random_tensor(type, k, -2, 2, 2),
+                             random_tensor(type, joined(c.batch, {c.n, c.e}), -2, 2, 3)};
+  const DType wide = type == DType::kF64 ? type : DType::kF32;
+  for (size_t i = 0; i < c.terms.size(); ++i) {
+    all.push_back(c.hidden[i] != 0 ? random_mask(c.terms[i])
+                                   : random_tensor(wide, c.terms[i], -1, 1, 4));
+  }
+  return all;
+}
+
+std::vector<Tensor> forward(const AttentionCase& c, const std::vector<Tensor>& operands,
+                            std::string_view kernel, bool repeats = true) {
+  const DType type = operands[0].dtype(), wide = type == DType::kF64 ? type : DType::kF32;
+  return run_kernel(kOwn, "Attention", operands, attributes_of(c),
+                    {{type, joined(c.batch, {c.m, c.e})},
+                     {wide, joined(c.batch, {c.m})},
+                     {wide, joined(c.batch, {c.m})}},
+                    {.kernel = kernel, .threads = 2, .constants = false, .check_repeats = repeats});
+}
+
+/// dQ, dK, dV and the gradient of the differentiated term.
+std::vector<Tensor> backward(const AttentionCase& c, const std::vector<Tensor>& operands,
+                             const std::vector<Tensor>& results, const Tensor& dy,
+                             std::string_view kernel) {
+  const DType type = dy.dtype(), wide = type == DType::kF64 ? type : DType::kF32;
+  std::vector<Tensor> inputs = {dy,         operands[0], operands[1], operands[2],
+                                results[0], results[1],  results[2]};
+  inputs.insert(inputs.end(), operands.begin() + 3, operands.end());
+  std::vector<OutputSpec> outputs;
+  for (size_t i = 0; i < 3; ++i) outputs.push_back({type, operands[i].shape()});
+  for (size_t i = 0; i < c.terms.size(); ++i) {
+    outputs.push_back(i == c.differentiated ? OutputSpec{wide, c.terms[i]} : OutputSpec{});
+  }
+  return run_kernel(kOwn, "AttentionGrad", inputs, attributes_of(c), outputs,
+                    {.kernel = kernel, .threads = 2, .constants = false});
+}
+
+double weighted_sum(const Tensor& y, const Tensor& dy) {
+  double sum = 0;
+  for (size_t i = 0; i < values<double>(y).size(); ++i)
+    sum += y.data<double>()[i] * dy.data<double>()[i];
+  return sum;
+}
+
+TEST(Attention, GradientOfTheReferenceIsThatOfCentralDifferences) {
+  for (const AttentionCase& c : kCases) {
+    if (c.m * c.n > 300 || (!c.hidden.empty() && c.hidden[0] == kMinusInfinity)) continue;
+    SCOPED_TRACE(c.name);
+    std::vector<Tensor> operands = operands_of(c, DType::kF64);
+    const Tensor dy = random_tensor(DType::kF64, joined(c.batch, {c.m, c.e}), -1, 1, 8);
+    const auto results = forward(c, operands, "reference");
+    const auto gradients = backward(c, operands, results, dy, "reference");
+    for (size_t k = 0; k < gradients.size(); ++k) {
+      if (k >= 3 && k - 3 != c.differentiated) continue;
+      for (size_t i = 0; i < values<double>(operands[k]).size(); i += 7) {
+        constexpr double kStep = 1e-5;  // the error of the difference is near its square
+        const double at = operands[k].data<double>()[i];
+        operands[k].mutable_data<double>()[i] = at + kStep;
+        const double above = weighted_sum(forward(c, operands, "reference", false)[0], dy);
+        operands[k].mutable_data<double>()[i] = at - kStep;
+        const double below = weighted_sum(forward(c, operands, "reference", false)[0], dy);
+        operands[k].mutable_data<double>()[i] = at;
+        EXPECT_NEAR(gradients[k].data<double>()[i], (above - below) / (2 * kStep), 1e-7)
+            << "operand " << k << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST(Attention, BlockwiseKernelsAgreeWithTheReference) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    // Operands below 2, sums of up to 400 products: f32 rounds them a few times in another order.
+    // bf16: P, dS and the results are rounded, each by half a spacing of its size.
+    const double spacing = type == DType::kF32   ? std::ldexp(1, -23)
+                           : type == DType::kF16 ? std::ldexp(1, -10)
+                                                 : std::ldexp(1, -7);
+    const double tolerance = (type == DType::kF32 ? 64 : 4) * spacing;
+    for (const AttentionCase& c : kCases) {
+      SCOPED_TRACE(std::string(c.name) + " " + std::string(short_name(type)));
+      const auto operands = operands_of(c, type);
+      const Tensor dy = random_tensor(type, joined(c.batch, {c.m, c.e}), -1, 1, 8);
+      const auto want = forward(c, operands, "reference"), got = forward(c, operands, "fast.");
+      for (size_t k = 0; k < want.size(); ++k) expect_close(got[k], want[k], tolerance, tolerance);
+      const auto slopes = backward(c, operands, want, dy, "reference");
+      const auto fast_slopes = backward(c, operands, want, dy, "fast.");
+      for (size_t k = 0; k < slopes.size(); ++k)
+        expect_close(fast_slopes[k], slopes[k], tolerance, tolerance);
+    }
+  }
+}
+
+TEST(Attention, ARowThatIsHiddenWholeIsWhatSoftmaxMakesOfIt) {
+  AttentionCase c{"hidden", {1}, 2, 3, 2, 2, {{2, 1}}, {-1e9f}};
+  std::vector<Tensor> operands = operands_of(c, DType::kF32);
+  operands[3] = Tensor::of<bool>({2, 1}, {false, true});
+  const auto v = values<float>(operands[2]);
+  for (const std::string_view kernel : {"reference", "fast."}) {
+    const auto mean = values<float>(forward(c, operands, kernel)[0]);
+    EXPECT_NEAR(mean[0], (v[0] + v[2] + v[4]) / 3, 1e-6);  // all keys alike
+    AttentionCase none = c;
+    none.hidden = {kMinusInfinity};
+    EXPECT_TRUE(std::isnan(values<float>(forward(none, operands, kernel)[0])[0]));
+    none.nan_is_zero = true;
+    EXPECT_EQ(values<float>(forward(none, operands, kernel)[0])[0], 0.0f);
+  }
+}
+
+TEST(Attention, RefusesWhatDoesNotFit) {
+  const AttentionCase c{"small", {2}, 3, 4, 2, 2};
+  std::vector<Tensor> operands = operands_of(c, DType::kF32);
+  operands[1] = random_tensor(DType::kF32, {2, 4, 3}, -1, 1);
+  EXPECT_THROW(forward(c, operands, "fast."), Error);
+  operands = operands_of(c, DType::kF32);
+  operands.push_back(random_tensor(DType::kF32, {5}, -1, 1));
+  EXPECT_THROW(forward(c, operands, "reference"), Error);
+  operands = operands_of(c, DType::kF32);
+  operands[2] = random_tensor(DType::kF16, {2, 4, 2}, -1, 1);
+  EXPECT_THROW(forward(c, operands, ""), Error);
+}
+
+}  // namespace
+}  // namespace halfnote::test
