@@ -5,7 +5,10 @@
 #include <CLI/CLI.hpp>
 
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <iostream>
+#include <limits>
 
 #include "base/error.h"
 
@@ -68,16 +71,29 @@ Every parse_every(std::string_view flag, std::string_view text) {
                 fmt::format("\"{}\"", text));
 }
 
-CLI::Validator at_least_one() {
+void check_standard_output() {
+  if (std::cout.flush() || errno == EPIPE) return;
+  throw Error(ErrorCode::kIo, "cannot write to standard output");
+}
+
+CLI::Validator whole_number(int64_t least, int64_t most) {
+  const std::string wanted =
+      most == std::numeric_limits<int64_t>::max()
+          ? fmt::format("expected a whole number of at least {}", least)
+          : fmt::format("expected a whole number from {} to {}", least, most);
   return CLI::Validator(
-      [](const std::string& text) {
+      [=](const std::string& text) {
         int64_t number = 0;
         const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-        const bool good = code == std::errc() && end == text.data() + text.size() && number >= 1;
-        return good ? std::string() : "expected a whole number of at least 1, got " + text;
+        const bool good = code == std::errc() && end == text.data() + text.size() &&
+                          number >= least && number <= most;
+        return good ? std::string() : fmt::format("{}, got \"{}\"", wanted, text);
       },
       "");
 }
+
+CLI::Validator at_least_one() { return whole_number(1, std::numeric_limits<int64_t>::max()); }
+CLI::Validator at_least_zero() { return whole_number(0, std::numeric_limits<int64_t>::max()); }
 
 std::string bytes_text(uint64_t bytes) {
   constexpr std::array<std::string_view, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};

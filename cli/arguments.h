@@ -36,8 +36,14 @@ struct NamedFile {
 /// whatever name: nothing that is read, and no other output, is written over. `hint`: what to do.
 void refuse_same_file(std::span<const NamedFile> files, size_t first_written, const char* hint);
 
-/// For options that count something: `at least 1`, in place of CLI11's range of a double.
+/// Throws Error(kIo) if what was printed so far cannot be written (a full disk); a reader who left
+/// is none. Before outputs are written: a command that fails leaves none.
+void check_standard_output();
+
+/// For options that count something: whole numbers, where CLI11's own ranges are of doubles.
+CLI::Validator whole_number(int64_t least, int64_t most);
 CLI::Validator at_least_one();
+CLI::Validator at_least_zero();
 
 /// `1.5 KiB`, `12.0 MiB`.
 std::string bytes_text(uint64_t bytes);

@@ -4,12 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <filesystem>
 #include <iostream>
-#include <limits>
 #include <memory>
 
 #include "base/error.h"
@@ -50,11 +48,23 @@ struct CompileArguments {
        no_refine = false, no_relative_step = false, no_scale_parameter = false;
 };
 
-/// What the flag was given on the command line wins over the policy file.
-template <class T>
-void override_with(const CLI::App& verb, const char* flag, const T& given, T& target) {
-  if (verb.count(flag) > 0) target = given;
-}
+/// What was given by flags, over what a policy file says.
+class Override {
+ public:
+  Override(const CLI::App& verb, CompileOptions& options) : verb_(verb), options_(options) {}
+
+  /// `key`: the name in a policy file, which is not to blame for the flag's value.
+  template <class T>
+  void operator()(const char* flag, const std::string& key, const T& given, T& target) {
+    if (verb_.count(flag) == 0) return;
+    target = given;
+    options_.sources.erase(key);
+  }
+
+ private:
+  const CLI::App& verb_;
+  CompileOptions& options_;
+};
 
 /// Adds a flag's rules; the policy file's rule for the same thing in the other list gives way.
 void add_rules(std::vector<std::string>& to, std::vector<std::string>& other,
@@ -66,49 +76,72 @@ void add_rules(std::vector<std::string>& to, std::vector<std::string>& other,
   }
 }
 
-void override_optimizer(const CLI::App& verb, const Optimizer& f, Optimizer& o) {
-  override_with(verb, "--optimizer", f.kind, o.kind);
-  if (verb.count("--optimizer") > 0) o.chosen = true;
-  override_with(verb, "--lr", f.lr, o.lr);
-  override_with(verb, "--momentum", f.momentum, o.momentum);
-  override_with(verb, "--beta1", f.beta1, o.beta1);
-  override_with(verb, "--beta2", f.beta2, o.beta2);
-  override_with(verb, "--epsilon", f.epsilon, o.epsilon);
-  override_with(verb, "--rms-alpha", f.alpha, o.alpha);
-  override_with(verb, "--centered", f.centered, o.centered);
-  override_with(verb, "--lr-decay", f.lr_decay, o.lr_decay);
-  override_with(verb, "--initial-accumulator", f.initial_accumulator, o.initial_accumulator);
-  override_with(verb, "--max-trust-ratio", f.max_ratio, o.max_ratio);
-  override_with(verb, "--min-trust-ratio", f.min_ratio, o.min_ratio);
-  override_with(verb, "--weight-decay", f.weight_decay, o.weight_decay);
-  override_with(verb, "--grad-clip", f.clip_norm, o.clip_norm);
-  override_with(verb, "--schedule", f.schedule.kind, o.schedule.kind);
-  override_with(verb, "--warmup", f.schedule.warmup, o.schedule.warmup);
-  override_with(verb, "--schedule-steps", f.schedule.total, o.schedule.total);
-  override_with(verb, "--schedule-step-size", f.schedule.step_size, o.schedule.step_size);
-  override_with(verb, "--schedule-gamma", f.schedule.gamma, o.schedule.gamma);
+void override_optimizer(Override& take, const Optimizer& f, Optimizer& o) {
+  const auto number = [&](const char* flag, const char* key, const auto& given, auto& target) {
+    take(flag, std::string("optimizer.") + key, given, target);
+  };
+  number("--lr", "lr", f.lr, o.lr);
+  number("--momentum", "momentum", f.momentum, o.momentum);
+  number("--beta1", "beta1", f.beta1, o.beta1);
+  number("--beta2", "beta2", f.beta2, o.beta2);
+  number("--epsilon", "epsilon", f.epsilon, o.epsilon);
+  number("--rms-alpha", "alpha", f.alpha, o.alpha);
+  number("--centered", "centered", f.centered, o.centered);
+  number("--lr-decay", "lr_decay", f.lr_decay, o.lr_decay);
+  number("--initial-accumulator", "initial_accumulator", f.initial_accumulator,
+         o.initial_accumulator);
+  number("--max-trust-ratio", "max_ratio", f.max_ratio, o.max_ratio);
+  number("--min-trust-ratio", "min_ratio", f.min_ratio, o.min_ratio);
+  number("--weight-decay", "weight_decay", f.weight_decay, o.weight_decay);
+  number("--grad-clip", "clip_norm", f.clip_norm, o.clip_norm);
+  number("--schedule", "schedule.kind", f.schedule.kind, o.schedule.kind);
+  number("--warmup", "schedule.warmup", f.schedule.warmup, o.schedule.warmup);
+  number("--schedule-steps", "schedule.total", f.schedule.total, o.schedule.total);
+  number("--schedule-step-size", "schedule.step_size", f.schedule.step_size, o.schedule.step_size);
+  number("--schedule-gamma", "schedule.gamma", f.schedule.gamma, o.schedule.gamma);
 }
 
 /// The flags of training over the policy's settings.
-void override_training(const CLI::App& verb, const CompileArguments& a, TrainOptions& t) {
+void override_training(const CLI::App& verb, const CompileArguments& a, CompileOptions& options) {
+  Override take(verb, options);
   const TrainOptions& f = a.flags.train;
-  override_with(verb, "--loss", f.loss, t.loss);
-  override_with(verb, "--loss-output", f.loss_outputs, t.loss_outputs);
-  override_with(verb, "--huber-delta", f.huber_delta, t.huber_delta);
-  override_with(verb, "--label-smoothing", f.label_smoothing, t.label_smoothing);
-  override_with(verb, "--loss-input", f.loss_input, t.loss_input);
-  override_with(verb, "--accumulate", f.accumulation, t.accumulation);
-  override_with(verb, "--seed", f.seed, t.seed);
-  override_with(verb, "--force-training", f.force_training, t.force_training);
-  override_with(verb, "--trainable", f.trainable, t.trainable);
-  override_with(verb, "--freeze", f.frozen, t.frozen);
-  override_with(verb, "--tie", f.tied, t.tied);
+  TrainOptions& t = options.train;
+  take("--loss", "train.loss", f.loss, t.loss);
+  take("--loss-output", "train.loss_output", f.loss_outputs, t.loss_outputs);
+  take("--huber-delta", "train.huber_delta", f.huber_delta, t.huber_delta);
+  take("--label-smoothing", "train.label_smoothing", f.label_smoothing, t.label_smoothing);
+  take("--ignore-index", "train.ignore_index", f.ignore_index, t.ignore_index);
+  take("--loss-input", "train.loss_input", f.loss_input, t.loss_input);
+  take("--accumulate", "train.accumulate", f.accumulation, t.accumulation);
+  take("--seed", "train.seed", f.seed, t.seed);
+  take("--force-training", "train.force_training", f.force_training, t.force_training);
+  take("--trainable", "train.trainable", f.trainable, t.trainable);
+  take("--freeze", "train.freeze", f.frozen, t.frozen);
+  take("--tie", "train.tie", f.tied, t.tied);
+  take("--inference", "", a.flags.inference_only, options.inference_only);
   for (const std::string& pattern : a.no_decay) {
     t.optimizer.groups.push_back({pattern, 0.0f, std::nullopt});
   }
-  override_optimizer(verb, f.optimizer, t.optimizer);
+  take("--optimizer", "optimizer.kind", f.optimizer.kind, t.optimizer.kind);
+  if (verb.count("--optimizer") > 0) t.optimizer.chosen = true;
+  override_optimizer(take, f.optimizer, t.optimizer);
   if (a.no_relative_step) t.optimizer.relative_step = false;
   if (a.no_scale_parameter) t.optimizer.scale_parameter = false;
+}
+
+/// A preset, or a fixed number.
+LossScaler scaler_from(const std::string& text) {
+  float fixed = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, code] = std::from_chars(text.data(), last, fixed);
+  if (end != last || code == std::errc::invalid_argument) return scaler_preset(text);
+  if (code == std::errc::result_out_of_range) {
+    throw Error(ErrorCode::kUsage, "--loss-scale is no number that FP32 holds")
+        .expected("a preset, or a number of at most 3.4e38", text);
+  }
+  LossScaler scaler = scaler_preset("static");
+  scaler.init = fixed;
+  return scaler;
 }
 
 CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
@@ -129,20 +162,10 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
   if (a.no_pad) o.policy.pad = false;
   if (a.no_refine) o.policy.cost_refinement = false;
   if (!a.loss_scale.empty()) {
-    float fixed = 0;
-    const auto [end, code] =
-        std::from_chars(a.loss_scale.data(), a.loss_scale.data() + a.loss_scale.size(), fixed);
-    const bool too_large = code == std::errc::result_out_of_range;
-    if (too_large) fixed = std::numeric_limits<float>::infinity();
-    if ((code == std::errc() || too_large) && end == a.loss_scale.data() + a.loss_scale.size()) {
-      o.policy.scaler = scaler_preset("static");
-      o.policy.scaler.init = fixed;
-    } else {
-      o.policy.scaler = scaler_preset(a.loss_scale);
-    }
+    o.policy.scaler = scaler_from(a.loss_scale);
+    std::erase_if(o.sources, [](const auto& at) { return at.first.starts_with("loss_scale."); });
   }
-  override_training(verb, a, o.train);
-  override_with(verb, "--inference", a.flags.inference_only, o.inference_only);
+  override_training(verb, a, o);
   for (const auto& [name, number] : parse_dims(a.dims)) o.dims[name] = number;
   o.limits = a.import.limits;
   o.skip_passes = a.skip;
@@ -287,8 +310,9 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   for (const Remark& remark : result.remarks) {
     const bool warning = remark.level == Remark::Level::kWarning;
     if (a.quiet || (!warning && !a.verbose)) continue;
-    std::cerr << (warning ? "warning: " : "note: ") << printable(remark.where) << ": "
-              << printable(remark.text) << "\n";
+    const bool has_file = remark.where.starts_with(a.model);
+    std::cerr << (warning ? "warning: " : "note: ") << (has_file ? "" : printable(a.model) + ": ")
+              << printable(remark.where) << ": " << printable(remark.text) << "\n";
   }
   if (a.verbose && !a.quiet) print_passes(result);
   const bool asked = !a.quiet || !a.report.empty();
@@ -302,9 +326,7 @@ int run(const CLI::App& verb, const CompileArguments& a) {
               << ": the file is good for inspect, but not for run\n";
   }
   // A failure leaves no output: a full disk behind the summary counts, a reader who left does not.
-  if (!std::cout.flush() && errno != EPIPE) {
-    throw Error(ErrorCode::kIo, "cannot write to standard output");
-  }
+  check_standard_output();
   write_outputs(result, report, a, options.train.accumulation > 1);
   return 0;
 }
@@ -341,6 +363,8 @@ void add_train_flags(CLI::App* verb, CompileArguments& a) {
   verb->add_option("--huber-delta", t.huber_delta, "where huber turns linear (default: 1)");
   verb->add_option("--label-smoothing", t.label_smoothing,
                    "share of the other classes in cross_entropy and nll (default: 0)");
+  verb->add_option("--ignore-index", t.ignore_index,
+                   "label that cross_entropy and nll leave out (default: -100)");
   verb->add_option("--accumulate", t.accumulation, "micro-batches per update (default: 1)");
   verb->add_option("--trainable", t.trainable, "parameters to train (RE2, whole name)")->take_all();
   verb->add_option("--freeze", t.frozen, "parameters to leave alone (RE2, whole name)")->take_all();
@@ -355,10 +379,9 @@ void add_train_flags(CLI::App* verb, CompileArguments& a) {
 
 void add_optimizer_flags(CLI::App* verb, CompileArguments& a) {
   Optimizer& o = a.flags.train.optimizer;
-  verb->add_option(
-      "--optimizer", o.kind,
-      "sgd, momentum, nesterov, adam, adamw, adagrad, rmsprop, lamb, lion, adafactor,\n"
-      "none (default: adamw)");
+  verb->add_option("--optimizer", o.kind,
+                   "sgd, momentum, nesterov, adam, adamw, hf_adamw, adagrad, rmsprop, lamb, lion,\n"
+                   "adafactor, none (default: adamw)");
   verb->add_option("--lr", o.lr, "learning rate (default: 1e-3)");
   verb->add_option("--momentum", o.momentum, "of momentum, nesterov (default: 0.9), rmsprop (0)");
   verb->add_option("--beta1", o.beta1, "of adam, adamw, lamb, lion (default: 0.9)");

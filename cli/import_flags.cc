@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/printable.h"
+#include "cli/arguments.h"
 
 namespace halfnote::cli {
 namespace {
@@ -20,7 +21,7 @@ constexpr uint64_t kMany = std::numeric_limits<uint32_t>::max();
 template <class T>
 void add_limit(CLI::App* verb, const char* flag, T& limit, T most, const char* what) {
   verb->add_option(flag, limit, fmt::format("{} (default: {})", what, limit))
-      ->check(CLI::Range(T{1}, most))
+      ->check(whole_number(1, static_cast<int64_t>(most)))
       ->group(kGroup);
 }
 
@@ -46,7 +47,7 @@ void add_import_flags(CLI::App* verb, ImportFlags& flags) {
   verb->add_option("--max-memory", l.copied_bytes,
                    "bytes of tensors that are read into memory, not mapped (default: 80 % of the "
                    "machine's)")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least_one())
       ->group(kGroup);
   verb->add_option("--allow-dir", flags.allowed,
                    "folder that links to external data may lead to, besides the model's own")

@@ -88,8 +88,18 @@ Model with_dims(Model model, const std::map<std::string, int64_t>& dims) {
   return model;
 }
 
+/// The report of all graphs, or of the one that --graph names.
+Report report_of(const Model& model, const InspectArguments& a) {
+  Report report = make_report(with_dims(model, parse_dims(a.dims)));
+  if (a.graph.empty()) return report;
+  find_graph(model, a.graph);
+  std::erase_if(report.nodes, [&](const NodeReport& node) { return node.graph != a.graph; });
+  std::erase_if(report.casts, [&](const CastReport& cast) { return cast.graph != a.graph; });
+  return report;
+}
+
 std::string formatted(const Model& model, const InspectArguments& a) {
-  if (a.format == "json") return report_json(make_report(with_dims(model, parse_dims(a.dims))));
+  if (a.format == "json") return report_json(report_of(model, a));
   if (a.format == "dot") {
     const Graph& graph = find_graph(model, a.graph);
     return graph_dot(graph, a.graph.empty() ? graph_names(model).front() : a.graph);
@@ -105,14 +115,51 @@ std::string formatted(const Model& model, const InspectArguments& a) {
       .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
 }
 
+/// A flag that nothing reads is taken for one that works.
+void refuse_idle(const InspectArguments& a) {
+  const bool text = a.format == "text" || a.format == "dot";
+  const bool tables = a.nodes || a.casts || a.format == "json";
+  const auto refuse = [](const char* flag, const char* wanted) {
+    throw Error(ErrorCode::kUsage, std::string(flag) + " does nothing here")
+        .expected(wanted, "none of them")
+        .hint(std::string("take ") + flag + " away");
+  };
+  if (!a.graph.empty() && !text && !tables && a.diff.empty()) {
+    refuse("--graph", "--format, --nodes, --casts or --diff");
+  }
+  const bool summary = a.format.empty() && a.diff.empty() && a.why.empty();
+  if (!a.dims.empty() && !tables && a.why.empty() && !summary) {
+    refuse("--dim", "--nodes, --casts, --why or --format json");
+  }
+}
+
+/// Each dim is one of an input, of the graph or of a step.
+void check_dims(const Model& model, const std::map<std::string, int64_t>& dims) {
+  for (const auto& [name, number] : dims) {
+    bool known = false;
+    for (const std::string& graph_name : graph_names(model)) {
+      const Graph& graph = find_graph(model, graph_name);
+      for (const ValueId input : graph.inputs()) {
+        const ValueType& type = graph.value(input).type;
+        for (const Dim& dim : type.shape ? *type.shape : SymbolicShape()) {
+          known |= !dim.known() && dim.symbol == name;
+        }
+      }
+    }
+    if (!known) check_dim_names(model.graph, {{name, number}});
+  }
+}
+
 int inspect(const InspectArguments& a) {
   const auto dims = parse_dims(a.dims);
+  refuse_idle(a);
   if (!a.format.empty() && (a.nodes || a.casts || !a.why.empty())) {
     throw Error(ErrorCode::kUsage, "--format shows one thing at a time")
         .expected("--format alone, or with --diff or --graph", "--nodes, --casts or --why with it")
         .hint("--format json has every node, cast and reason");
   }
   const Model model = import_model(a.file, import_options(a.import));
+  check_dims(model, dims);
   std::vector<std::string> parts;
   if (!a.diff.empty()) {
     parts.push_back(diff_against(model, a));
@@ -120,7 +167,7 @@ int inspect(const InspectArguments& a) {
     parts.push_back(formatted(model, a));
   }
   if (!a.why.empty()) parts.push_back(node_facts(model, a.why, dims));
-  const Report report = make_report(with_dims(model, dims));
+  const Report report = report_of(model, a);
   if (a.nodes) parts.push_back(report_table(report));
   if (a.casts) parts.push_back(cast_table(report));
   if (parts.empty()) parts.push_back(model_summary(model) + report_summary(report));
@@ -146,8 +193,7 @@ void add_inspect(CLI::App& app, Action& action) {
   verb->add_option(
       "--format", a->format,
       "text (ONNX text, large constants elided), json (the report, or the diff), dot (Graphviz)");
-  verb->add_option("--graph", a->graph,
-                   "the graph that text, dot and diff show: a step (step, evaluate, …), or graph");
+  verb->add_option("--graph", a->graph, "the graph to show: a step (step, evaluate, …), or graph");
   add_import_flags(verb, a->import);
   verb->footer("Without options: a summary, with the share of contraction FLOPs in 16 bit.");
   verb->callback([a, &action] { action = [a] { return inspect(*a); }; });

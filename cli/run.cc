@@ -75,6 +75,24 @@ int stopped(const TrainResult& result, int signal) {
   return static_cast<int>(ErrorCode::kPreempted);
 }
 
+/// What is trained in vain, or not at all, is said before.
+void warn_of_idle_steps(const Session& session, const Trainer& trainer, bool resumed) {
+  const int64_t total = trainer.total_steps(), done = trainer.position().step;
+  if (resumed && done >= total) {
+    std::cerr << fmt::format(
+        "note: nothing is left to train: the run has done {} steps of {}; --epochs and --steps "
+        "count from its start\n",
+        done, total);
+    return;
+  }
+  const int64_t each = session.accumulation(), rest = total % each;
+  if (rest == 0) return;
+  std::cerr << fmt::format(
+      "warning: an update takes {} steps (--accumulate): the last {} of {} will change nothing; "
+      "--steps {} leaves them out\n",
+      each, rest, total, total - rest);
+}
+
 int train(const RunArguments& arguments, Session& session, const BoundInputs& bound,
           const RunData& data, Trainer& trainer, const TrainerOptions& options,
           const SignalScope& signals, const Profiler& profiler, size_t resident) {
@@ -91,6 +109,8 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
     if (found) rows.push_back({"resumed", fmt::format("after step {}", found->step)});
     print_table(std::cout, terminal, "run", rows);
   }
+  check_standard_output();
+  warn_of_idle_steps(session, trainer, found.has_value());
   const ProgressMode mode =
       arguments.quiet ? ProgressMode::kNone : progress_mode_from_name(arguments.progress);
   MachinePeak peak;
@@ -165,8 +185,11 @@ void add_data_flags(CLI::App* verb, RunArguments& a) {
                    "MEAN,STD of float inputs, one number each or one a channel with slashes");
   verb->add_option("--resize", a.resize,
                    "images of another size: none (refuse), nearest, bilinear");
+  verb->add_option("--bytes", a.bytes,
+                   "u8 data of float inputs: scale (divide by 255), keep, or auto: scale images, "
+                   "whose samples have two dims or more (default)");
   verb->add_option("--limit-samples", a.limit_samples, "only the first N samples of each data set")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
 }
 
 void add_length_flags(CLI::App* verb, RunArguments& a) {
@@ -186,7 +209,7 @@ void add_length_flags(CLI::App* verb, RunArguments& a) {
 void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_option("--device", a.device, "cpu or cuda, never another than that (default: cpu)");
   verb->add_option("--threads", a.threads, "CPU threads, at most 1024 (default: all cores)")
-      ->check(CLI::Range(0, kMaxThreads));
+      ->check(whole_number(0, kMaxThreads));
   verb->add_option("--kernels", a.kernels, "only kernels whose name starts so, as in reference");
   verb->add_option("--run-dir", a.run_dir, "run folder (default: runs/NAME-N)");
   verb->add_flag("--resume", a.resume, "go on from the newest intact checkpoint of the run folder");
@@ -194,7 +217,7 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
                    "checkpoint every N steps, or Ne epochs; 0: only "
                    "at the end (default: 1e)");
   verb->add_option("--keep", a.keep, "checkpoints to keep; 0: all (default: 3)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero());
   verb->add_option("--eval-every", a.eval_every,
                    "evaluate every N steps, or Ne epochs; 0: only at "
                    "the end (default: 1e)");

@@ -14,6 +14,7 @@
 #include "passes/nesting.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/train/step.h"
+#include "passes/unsupported.h"
 #include "runtime/core/layout.h"
 
 namespace halfnote::cli {
@@ -29,6 +30,10 @@ nlohmann::ordered_json policy_of(const Model& model) {
 std::string word(const nlohmann::ordered_json& json, const char* name) {
   const bool there = json.is_object() && json.contains(name) && json[name].is_string();
   return there ? json[name].get<std::string>() : std::string();
+}
+
+int threads_of(const RunArguments& arguments) {
+  return arguments.threads > 0 ? arguments.threads : omp_get_num_procs();
 }
 
 std::map<StateKind, size_t> state_bytes(const Session& session) {
@@ -51,7 +56,8 @@ std::string steps_text(const Trainer& trainer, const TrainerOptions& options) {
   if (options.steps > 0) {
     return fmt::format("{}, {} in an epoch", options.steps, trainer.steps_per_epoch());
   }
-  return fmt::format("{} = {} epochs of {}", trainer.total_steps(), options.epochs,
+  return fmt::format("{} = {} of {}", trainer.total_steps(),
+                     counted(static_cast<size_t>(options.epochs), "epoch"),
                      trainer.steps_per_epoch());
 }
 
@@ -144,8 +150,7 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
   std::vector<TableRow> rows;
   rows.push_back({"artifact", arguments.artifact});
   rows.push_back({"device", "cpu: " + cpu::cpu_description()});
-  rows.push_back(
-      {"threads", std::to_string(arguments.threads > 0 ? arguments.threads : omp_get_num_procs())});
+  rows.push_back({"threads", std::to_string(threads_of(arguments))});
   if (!arguments.kernels.empty()) rows.push_back({"kernels", arguments.kernels});
   const std::string precision = precision_text(session.model());
   rows.push_back({"precision", precision});
@@ -207,13 +212,12 @@ std::vector<TableRow> result_rows(const TrainResult& result, const Session& sess
   std::vector<TableRow> rows;
   rows.push_back({"steps", fmt::format("{}, {} updates applied, {} skipped", result.steps,
                                        result.applied, result.skipped)});
-  if (result.loss) rows.push_back({"training loss", fmt::format("{:.5g}", *result.loss)});
+  if (result.loss) rows.push_back({"training loss", loss_text(*result.loss)});
   if (result.accuracy) {
     rows.push_back({"training accuracy", fmt::format("{:.4f}", *result.accuracy)});
   }
   if (const auto& evaluation = result.evaluation) {
-    if (evaluation->loss)
-      rows.push_back({"evaluation loss", fmt::format("{:.5g}", *evaluation->loss)});
+    if (evaluation->loss) rows.push_back({"evaluation loss", loss_text(*evaluation->loss)});
     if (evaluation->top1) {
       rows.push_back({"evaluation top-1", fmt::format("{:.4f}", *evaluation->top1)});
       rows.push_back({"evaluation top-5", fmt::format("{:.4f}", *evaluation->top5)});
@@ -225,7 +229,7 @@ std::vector<TableRow> result_rows(const TrainResult& result, const Session& sess
     rows.push_back({"time per step", fmt::format("{:.3f} ms (median)", 1e3 * result.step_seconds)});
   }
   rows.push_back(
-      {"memory", fmt::format("{} predicted, {} measured with data and libraries",
+      {"memory", fmt::format("{} planned, {} measured with data and libraries",
                              bytes_text(session.memory().total()), bytes_text(measured))});
   if (!result.checkpoint.empty()) rows.push_back({"checkpoint", result.checkpoint.string()});
   if (!model_file.empty()) rows.push_back({"model", model_file});
@@ -250,7 +254,7 @@ std::string config_json(const RunArguments& arguments, const Session& session,
                                  {"seed", arguments.seed},
                                  {"shuffle", !arguments.no_shuffle},
                                  {"device", arguments.device},
-                                 {"threads", arguments.threads},
+                                 {"threads", threads_of(arguments)},
                                  {"kernels", arguments.kernels},
                                  {"eval_every", arguments.eval_every},
                                  {"save_every", arguments.save_every},

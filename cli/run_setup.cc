@@ -260,6 +260,7 @@ RunData load_run_data(const RunArguments& arguments, std::span<const ModelInput>
   if (!arguments.normalize.empty()) parse_normalize(arguments.normalize, options);
   for (const std::string& map : arguments.maps) parse_input_names(map, options);
   options.resize = resize_from_name(arguments.resize);
+  options.bytes = bytes_from_name(arguments.bytes);
   options.limit = arguments.limit_samples;
   const DataSpec spec = parse_data_spec(arguments.data);
   const auto load = [&](const DataSpec& from, Split split) {

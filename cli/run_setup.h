@@ -18,7 +18,7 @@ struct RunArguments {
   int64_t epochs = 0, steps = 0;
   int64_t batch = 0;  // 0: not given
   std::vector<std::string> dims, maps, whole;
-  std::string normalize, resize = "none";
+  std::string normalize, resize = "none", bytes = "auto";
   int64_t limit_samples = 0;
   uint64_t seed = 0;
   bool seed_given = false;

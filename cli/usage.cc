@@ -28,6 +28,14 @@ void add_options(const CLI::App& app, std::vector<std::string>& names) {
   }
 }
 
+/// Another verb that has this option; empty if none has.
+std::string verb_with(const CLI::App& app, const std::string& option) {
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (verb->get_option_no_throw(option) != nullptr) return verb->get_name();
+  }
+  return {};
+}
+
 std::string suggestion(const std::string& word, const std::vector<std::string>& names,
                        const std::string& otherwise) {
   const std::string_view near = closest(word, names);
@@ -50,8 +58,65 @@ Error unknown_argument(const CLI::App& app, const std::string& argument, const s
   if (verb != nullptr) add_options(*verb, names);
   add_options(app, names);
   const std::string name = argument.substr(0, argument.find('='));
-  return Error(ErrorCode::kUsage, fmt::format("unknown option {}", name))
-      .hint(suggestion(name, names, help));
+  Error error(ErrorCode::kUsage, fmt::format("unknown option {}", name));
+  if (const std::string other = verb_with(app, name); verb != nullptr && !other.empty()) {
+    return std::move(error).hint(fmt::format("it is an option of halfnote {}", other));
+  }
+  return std::move(error).hint(suggestion(name, names, help));
+}
+
+/// What the option takes, by CLI11's name of its type.
+std::string wanted_text(const CLI::App* verb, const std::string& name) {
+  const CLI::Option* option = verb == nullptr ? nullptr : verb->get_option_no_throw(name);
+  const std::string type = option == nullptr ? std::string() : option->get_type_name();
+  if (type.starts_with("UINT")) return "a whole number of 0 or more";
+  if (type.starts_with("INT")) return "a whole number";
+  return type.starts_with("FLOAT") ? "a number" : "another value";
+}
+
+/// A value that cannot be read: CLI11 says `Could not convert: --lr = abc`.
+Error bad_value(const CLI::App* verb, const std::string& text) {
+  constexpr std::string_view kHead = "Could not convert: ";
+  if (!text.starts_with(kHead)) {
+    const std::string name = text.substr(0, text.find_first_of(": "));
+    return Error(ErrorCode::kUsage, name + " takes no value");
+  }
+  const size_t equals = text.find(" = ", kHead.size());
+  const std::string name = text.substr(kHead.size(), equals - kHead.size());
+  const std::string got = equals == std::string::npos ? std::string() : text.substr(equals + 3);
+  return Error(ErrorCode::kUsage, name + " has a value that it cannot have")
+      .expected(wanted_text(verb, name), fmt::format("\"{}\"", got));
+}
+
+/// An option without its value, or given more than once: `--lr: 1 required FLOAT missing`,
+/// `--lr: At Most 1 required but received 2`.
+Error bad_count(const std::string& text) {
+  const std::string name = text.substr(0, text.find(':'));
+  const size_t received = text.rfind("received ");
+  if (text.ends_with("missing")) return Error(ErrorCode::kUsage, name + " needs a value");
+  if (received == std::string::npos) return Error(ErrorCode::kUsage, name + " takes no value");
+  return Error(ErrorCode::kUsage, name + " is given more than once")
+      .expected("once", text.substr(received + 9) + " times");
+}
+
+/// CLI11's other errors in our words.
+Error refused(const CLI::App& app, const CLI::ParseError& error) {
+  std::string text = error.what();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  const CLI::App* verb = chosen_verb(app);
+  switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
+    case CLI::ExitCodes::ConversionError:
+      return bad_value(verb, text);
+    case CLI::ExitCodes::ArgumentMismatch:
+      return bad_count(text);
+    case CLI::ExitCodes::RequiredError:
+      if (verb != nullptr) break;
+      return Error(ErrorCode::kUsage, "no verb is given")
+          .expected(fmt::format("one of {}", fmt::join(verbs_of(app), ", ")), "none");
+    default:
+      break;
+  }
+  return Error(ErrorCode::kUsage, std::move(text));
 }
 
 /// The first argument that is no option of the program itself.
@@ -81,9 +146,7 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error,
   if (!extras.empty() && error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     return unknown_argument(app, extras.front(), help);
   }
-  std::string text = error.what();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return Error(ErrorCode::kUsage, std::move(text)).hint(help);
+  return refused(app, error).hint(help);
 }
 
 }  // namespace halfnote::cli

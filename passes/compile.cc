@@ -14,6 +14,7 @@
 #include "passes/canonical/bind_dims.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/foreign/training_info.h"
+#include "passes/unsupported.h"
 
 namespace halfnote {
 namespace {
@@ -122,7 +123,7 @@ void refuse_foreign_step(const Model& model) {
   if (!has_foreign_step(model)) return;
   throw Error(ErrorCode::kUnsupported, "the model has a training step of its own (training_info)")
       .at({model.source, {}, {}})
-      .expected("a forward model", std::to_string(model.training.size()) + " step(s)")
+      .expected("a forward model", counted(model.training.size(), "step"))
       .hint(
           "`halfnote run` trains it as it is; for mixed precision take training_info out, and "
           "compile the forward graph");

@@ -26,4 +26,8 @@ void attach_bodies(Model& model);
 /// order.
 std::string describe(const CompileOptions& options);
 
+/// Some lines of that text for people: precision, loss, optimizer, schedule. Empty for a text that
+/// is none.
+std::string settings_text(std::string_view description);
+
 }  // namespace halfnote

@@ -468,7 +468,7 @@ std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view
     root = Json::parse(text);
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::kUsage,
-                "the DeepSpeed file is no valid JSON: " + std::string(error.what()))
+                "the DeepSpeed file is no valid JSON: " + json_problem(error.what()))
         .at({std::string(file_name), {}, {}});
   }
   try {

@@ -1,10 +1,15 @@
 // The settings of a compilation as one line of JSON, for the artifact's metadata: all that makes
 // two artifacts of one model differ. Keys are those of the policy file (docs/policy.md).
+#include <fmt/format.h>
+
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "passes/compile.h"
+#include "passes/nesting.h"
+#include "passes/train/optimizer_form.h"
 
 namespace halfnote {
 namespace {
@@ -92,9 +97,13 @@ Json optimizer_json(const Optimizer& o) {
                  {"step_size", o.schedule.step_size},
                  {"gamma", o.schedule.gamma}}}};
   // Without a number each kind has its own.
-  if (o.momentum) json["momentum"] = *o.momentum;
-  if (o.beta2) json["beta2"] = *o.beta2;
-  if (o.epsilon) json["epsilon"] = *o.epsilon;
+  const Attributes own = o.kind == "none" ? Attributes() : optimizer_form(o).attributes;
+  const auto add = [&](const char* key, const std::optional<float>& given) {
+    if (given || own.has(key)) json[key] = given.value_or(own.get_float(key, 0));
+  };
+  add("momentum", o.momentum);
+  add("beta2", o.beta2);
+  add("epsilon", o.epsilon);
   if (!o.groups.empty()) json["group"] = groups_json(o.groups);
   return json;
 }
@@ -110,6 +119,7 @@ void add_train(Json& json, const TrainOptions& train) {
   json["optimizer"] = optimizer_json(train.optimizer);
   json["huber_delta"] = train.huber_delta;
   json["label_smoothing"] = train.label_smoothing;
+  json["ignore_index"] = train.ignore_index;
   json["accumulation"] = train.accumulation;
   if (train.micro_batch > 0) json["micro_batch"] = train.micro_batch;
   json["seed"] = train.seed;
@@ -139,6 +149,88 @@ std::string describe(const CompileOptions& options) {
   if (!options.skip_passes.empty()) json["skipped_passes"] = options.skip_passes;
   shorten(json);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+namespace {
+
+/// Reads a description that may come from anybody's file: what is of another type is not there.
+class Description {
+ public:
+  explicit Description(Json json) : json_(std::move(json)) {}
+
+  Description in(const char* key) const {
+    const bool there = json_.is_object() && json_.contains(key) && json_[key].is_object();
+    return Description(there ? json_[key] : Json::object());
+  }
+  std::string word(const char* key) const {
+    if (!json_.is_object() || !json_.contains(key)) return "";
+    const Json& value = json_[key];
+    if (value.is_string()) return value.get<std::string>();
+    std::string list;
+    for (const Json& each : value.is_array() ? value : Json::array()) {
+      if (each.is_string()) list += (list.empty() ? "" : " + ") + each.get<std::string>();
+    }
+    return list;
+  }
+  double number(const char* key, double otherwise = 0) const {
+    const bool there = json_.is_object() && json_.contains(key) && json_[key].is_number();
+    return there ? json_[key].get<double>() : otherwise;
+  }
+  /// `, lr 0.001`; nothing where the number is `usual`.
+  std::string part(const char* key, const char* what, double usual) const {
+    const double value = number(key, usual);
+    return value == usual ? std::string() : fmt::format(", {} {:g}", what, value);
+  }
+
+ private:
+  Json json_;
+};
+
+std::string loss_line(const Description& all) {
+  const std::string inside = all.word("loss_output");
+  if (!inside.empty()) return inside + ", in the graph";
+  const std::string name = all.word("loss");
+  if (name.empty()) return "";
+  const bool labels = name == "cross_entropy" || name == "nll";
+  return name + (labels ? all.part("label_smoothing", "label smoothing", 0) : "") +
+         (labels ? all.part("ignore_index", "ignore index", -100) : "") +
+         (name == "huber" ? all.part("huber_delta", "delta", 1) : "");
+}
+
+std::string schedule_line(const Description& schedule) {
+  const std::string kind = schedule.word("kind");
+  const double warmup = schedule.number("warmup");
+  if (kind.empty() || (kind == "constant" && warmup == 0)) return "";
+  const std::string how = kind == "step" ? schedule.part("step_size", "every so many steps", 0) +
+                                               schedule.part("gamma", "gamma", 1)
+                                         : schedule.part("total", "until step", 0);
+  return kind + how + schedule.part("warmup", "warm-up", 0);
+}
+
+}  // namespace
+
+std::string settings_text(std::string_view description) {
+  if (json_nests_deeper(description)) return "";
+  const Description all(Json::parse(description, nullptr, false));
+  std::string text;
+  const auto line = [&](const char* key, const std::string& value) {
+    if (!value.empty()) text += fmt::format("{:<14} {}\n", key, printable(value));
+  };
+  const Description scaler = all.in("loss_scale"), optimizer = all.in("optimizer");
+  const std::string preset = scaler.word("preset");
+  line("precision", all.word("precision") + (preset.empty() ? "" : ", loss scale " + preset));
+  line("loss", loss_line(all));
+  const std::string kind = optimizer.word("kind");
+  if (!kind.empty()) {
+    line("optimizer", kind == "none"
+                          ? kind
+                          : fmt::format("{}, lr {:g}{}{}", kind, optimizer.number("lr"),
+                                        optimizer.part("weight_decay", "weight decay", 0),
+                                        optimizer.part("clip_norm", "clip", 0)) +
+                                all.part("accumulation", "micro-batches", 1));
+    line("schedule", schedule_line(optimizer.in("schedule")));
+  }
+  return text;
 }
 
 }  // namespace halfnote

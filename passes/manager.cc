@@ -164,7 +164,8 @@ PassRecord run_one(const PassRow& row, Model& model, PassContext& context, Finge
     if (record.changed) verify_changed(model, said, after);
     said = std::move(after);
   } catch (Error& error) {
-    throw std::move(error.within({model.source, {}, {}})).in_pass(row.name);
+    std::move(error.within({model.source, {}, {}})).in_pass(row.name);
+    throw;  // as the kind of Error that it is
   }
   record.milliseconds =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

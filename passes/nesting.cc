@@ -46,6 +46,16 @@ bool json_nests_deeper(std::string_view text, int levels) {
   return false;
 }
 
+std::string json_problem(std::string_view what) {
+  if (what.starts_with("[json.")) what.remove_prefix(std::min(what.find("] ") + 2, what.size()));
+  constexpr std::string_view kError = "parse error at ";
+  if (what.starts_with(kError)) what.remove_prefix(kError.size());
+  // `line 1, column 2: syntax error while parsing object key - unexpected …`
+  const size_t syntax = what.find("syntax error while parsing "), dash = what.find(" - ");
+  if (syntax == std::string_view::npos || dash == std::string_view::npos) return std::string(what);
+  return std::string(what.substr(0, syntax)) + std::string(what.substr(dash + 3));
+}
+
 bool toml_key_longer(std::string_view text, int parts) {
   int dots = 0;  // since the last mark that ends a key
   for (size_t at = 0; at < text.size();) {

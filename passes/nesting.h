@@ -2,6 +2,7 @@
 // file of a megabyte can nest overflows it.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace halfnote {
@@ -12,6 +13,10 @@ inline constexpr int kMaxJsonDepth = 32;
 /// Whether objects and arrays stand in each other more than `levels` deep. Of a text that is no
 /// JSON, what stands before its first error is judged rightly.
 bool json_nests_deeper(std::string_view text, int levels = kMaxJsonDepth);
+
+/// What the JSON library says of a text that is none, without its own words for itself:
+/// `line 1, column 2: unexpected end of input; expected string literal`.
+std::string json_problem(std::string_view what);
 
 /// Whether a key of a TOML text (`a.b.c`) has more than `parts` parts. Of a text that is no TOML,
 /// what stands before its first error is judged rightly.

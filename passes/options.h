@@ -103,6 +103,7 @@ struct TrainOptions {
   std::string loss_input;  // the value the attached loss reads; default: the first output
   float huber_delta = 1.0f;
   float label_smoothing = 0.0f;  // of cross_entropy and nll
+  int64_t ignore_index = -100;   // of cross_entropy and nll: a label that counts nothing
   std::vector<std::string>
       trainable;                    // RE2 on initializer names; empty: all that look like weights
   std::vector<std::string> frozen;  // RE2, taken away again
@@ -119,7 +120,9 @@ struct CompileOptions {
   TrainOptions train;
   bool inference_only = false;          // no training step: precision passes on the graph alone
   std::map<std::string, int64_t> dims;  // --dim batch=32
-  ImportLimits limits;                  // on the model file, and on what its functions expand to
+  /// Where a policy file says a setting (`optimizer.beta1`): FILE:LINE.
+  std::map<std::string, std::string> sources;
+  ImportLimits limits;  // on the model file, and on what its functions expand to
   std::vector<std::string> skip_passes;
   std::string stop_after;
   std::vector<std::string> dump_after;  // pass names, or `all`

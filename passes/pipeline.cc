@@ -86,7 +86,7 @@ constexpr PassRow kRows[] = {
      "rewrites the graph to the decisions: one cast per value and type"},
     {"scale-loss", nullptr, scale_loss, kAll, kDif, kDif, false,
      "loss scale, unscale, finite check, transactional update"},
-    {"clean-casts", clean_casts, nullptr, kAll, kDif, kDif, false,
+    {"clean-casts", clean_casts, nullptr, kAll, kDif, kDif, true,
      "casts that are provably exact, or that we made and can do without"},
     {"sweep-casts", eliminate_dead, nullptr, kAll, kDif, kPre, true, "what the casts replaced"},
     {"pad-to-8", pad_to_8, nullptr, kAll, kPre, kPre, false,

@@ -1,5 +1,6 @@
 #include "passes/policy_file.h"
 
+#include <fmt/format.h>
 #include <toml++/toml.h>
 
 #include <functional>
@@ -17,9 +18,9 @@ namespace {
 constexpr size_t kMaxPolicyBytes = size_t{1} << 20;
 constexpr int kMaxKeyParts = 8;  // `optimizer.schedule.kind` has 3
 
-/// A key and its place in the file, for errors.
+/// A key, its place in the file and its name with that of its tables, for errors.
 struct Where {
-  std::string place, key;  // FILE:LINE
+  std::string place, key, path;  // FILE:LINE, beta1, optimizer.beta1
 };
 
 using TomlSetter = std::function<void(const toml::node&, const Where& where)>;
@@ -29,16 +30,32 @@ std::string where_of(const toml::node& node, std::string_view file) {
   return std::string(file) + ":" + std::to_string(node.source().begin.line);
 }
 
-[[noreturn]] void wrong_type(const Where& where, const char* wanted) {
+/// As in `a list of 2` or `the string "fast"`.
+std::string found_text(const toml::node& node) {
+  if (const toml::array* list = node.as_array()) {
+    for (const toml::node& element : *list) {
+      if (!element.is_string()) return "a list with " + found_text(element);
+    }
+    return "a list of strings";
+  }
+  if (const auto text = node.value_exact<std::string>()) return "the string \"" + *text + "\"";
+  if (const auto number = node.value_exact<int64_t>())
+    return "the number " + std::to_string(*number);
+  if (const auto number = node.value_exact<double>()) return fmt::format("the number {}", *number);
+  if (const auto flag = node.value_exact<bool>()) return *flag ? "true" : "false";
+  return node.is_table() ? "a table" : "a date or time";
+}
+
+[[noreturn]] void wrong_type(const Where& where, const char* wanted, const toml::node& got) {
   throw Error(ErrorCode::kUsage, "key \"" + where.key + "\" has the wrong type")
       .at({where.place, {}, {}})
-      .expected(wanted, "another type");
+      .expected(wanted, found_text(got));
 }
 
 TomlSetter into(std::string& target) {
   return [&target](const toml::node& node, const Where& where) {
     const auto value = node.value_exact<std::string>();
-    if (!value) wrong_type(where, "a string");
+    if (!value) wrong_type(where, "a string", node);
     target = *value;
   };
 }
@@ -46,14 +63,14 @@ TomlSetter into(std::string& target) {
 TomlSetter into(bool& target) {
   return [&target](const toml::node& node, const Where& where) {
     const auto value = node.value_exact<bool>();
-    if (!value) wrong_type(where, "true or false");
+    if (!value) wrong_type(where, "true or false", node);
     target = *value;
   };
 }
 
 TomlSetter into(float& target) {
   return [&target](const toml::node& node, const Where& where) {
-    if (!node.is_number()) wrong_type(where, "a number");
+    if (!node.is_number()) wrong_type(where, "a number", node);
     target = static_cast<float>(*node.value<double>());
   };
 }
@@ -61,7 +78,7 @@ TomlSetter into(float& target) {
 TomlSetter into(int64_t& target) {
   return [&target](const toml::node& node, const Where& where) {
     const auto value = node.value_exact<int64_t>();
-    if (!value) wrong_type(where, "an integer");
+    if (!value) wrong_type(where, "an integer", node);
     target = *value;
   };
 }
@@ -69,11 +86,11 @@ TomlSetter into(int64_t& target) {
 TomlSetter into(std::vector<std::string>& target) {
   return [&target](const toml::node& node, const Where& where) {
     const toml::array* list = node.as_array();
-    if (list == nullptr) wrong_type(where, "a list of strings");
+    if (list == nullptr) wrong_type(where, "a list of strings", node);
     target.clear();
     for (const toml::node& element : *list) {
       const auto value = element.value_exact<std::string>();
-      if (!value) wrong_type(where, "a list of strings");
+      if (!value) wrong_type(where, "a list of strings", node);
       target.push_back(*value);
     }
   };
@@ -104,21 +121,36 @@ class TomlReader {
   /// A framework's lists and scaler first, wherever they stand; the other keys change them.
   void run(const toml::table& root) {
     if (const auto like = root["precision"]["like"].value<std::string>()) {
-      apply_like(*like, options_.policy);
+      at_line(root["precision"]["like"], [&] { apply_like(*like, options_.policy); });
     }
-    read(root, {{"precision", table_of([this] { return precision_keys(); })},
-                {"loss_scale", [this](const toml::node& n, const Where& w) { loss_scale(n, w); }},
-                {"train", table_of([this] { return train_keys(); })},
-                {"optimizer", table_of([this] { return optimizer_keys(); })}});
+    read(root, "",
+         {{"precision", table_of([this] { return precision_keys(); })},
+          {"loss_scale", [this](const toml::node& n, const Where& w) { loss_scale(n, w); }},
+          {"train", table_of([this] { return train_keys(); })},
+          {"optimizer", table_of([this] { return optimizer_keys(); })}});
   }
 
  private:
-  /// Reads every key of a table by its setter; unknown keys are errors.
-  void read(const toml::table& table, const TomlKeys& keys) {
+  /// Calls `body`, whose errors are about this node.
+  template <class NodeOrView, class Body>
+  void at_line(const NodeOrView& node, Body&& body) {
+    try {
+      body();
+    } catch (Error& error) {
+      error.within({where_of(*node.node(), file_), {}, {}});
+      throw;
+    }
+  }
+
+  /// Reads every key of a table by its setter; unknown keys are errors. `prefix`: the table's path
+  /// and a dot.
+  void read(const toml::table& table, const std::string& prefix, const TomlKeys& keys) {
     for (const auto& [key, node] : table) {
       const auto found = keys.find(key.str());
       if (found != keys.end()) {
-        found->second(node, {where_of(node, file_), std::string(key.str())});
+        const std::string name(key.str()), place = where_of(node, file_);
+        options_.sources[prefix + name] = place;
+        at_line(toml::node_view(node), [&] { found->second(node, {place, name, prefix + name}); });
         continue;
       }
       std::vector<std::string> known;
@@ -134,8 +166,8 @@ class TomlReader {
   TomlSetter table_of(std::function<TomlKeys()> keys) {
     return [this, keys = std::move(keys)](const toml::node& node, const Where& where) {
       const toml::table* table = node.as_table();
-      if (table == nullptr) wrong_type(where, "a table");
-      read(*table, keys());
+      if (table == nullptr) wrong_type(where, "a table", node);
+      read(*table, where.path + ".", keys());
     };
   }
 
@@ -169,23 +201,26 @@ class TomlReader {
   /// The preset first, whatever its place in the table; the other keys change it.
   void loss_scale(const toml::node& node, const Where& where) {
     const toml::table* table = node.as_table();
-    if (table == nullptr) wrong_type(where, "a table");
+    if (table == nullptr) wrong_type(where, "a table", node);
     LossScaler& s = options_.policy.scaler;
-    if (const auto preset = (*table)["preset"].value<std::string>()) s = scaler_preset(*preset);
-    read(*table, {{"preset", into(s.preset)},
-                  {"dynamic", into(s.dynamic)},
-                  {"init", into(s.init)},
-                  {"up", into(s.up)},
-                  {"down", into(s.down)},
-                  {"interval", into(s.interval)},
-                  {"warmup_interval", into(s.warmup_interval)},
-                  {"hysteresis", into(s.hysteresis)},
-                  {"refill", into(s.refill)},
-                  {"first_window_extra", into(s.first_window_extra)},
-                  {"publish_delay", into(s.publish_delay)},
-                  {"min", into(s.min)},
-                  {"max", into(s.max)},
-                  {"on_floor", into(s.on_floor)}});
+    if (const auto preset = (*table)["preset"].value<std::string>()) {
+      at_line((*table)["preset"], [&] { s = scaler_preset(*preset); });
+    }
+    read(*table, where.path + ".",
+         {{"preset", into(s.preset)},
+          {"dynamic", into(s.dynamic)},
+          {"init", into(s.init)},
+          {"up", into(s.up)},
+          {"down", into(s.down)},
+          {"interval", into(s.interval)},
+          {"warmup_interval", into(s.warmup_interval)},
+          {"hysteresis", into(s.hysteresis)},
+          {"refill", into(s.refill)},
+          {"first_window_extra", into(s.first_window_extra)},
+          {"publish_delay", into(s.publish_delay)},
+          {"min", into(s.min)},
+          {"max", into(s.max)},
+          {"on_floor", into(s.on_floor)}});
   }
 
   TomlKeys train_keys() {
@@ -195,6 +230,7 @@ class TomlReader {
             {"loss_input", into(t.loss_input)},
             {"huber_delta", into(t.huber_delta)},
             {"label_smoothing", into(t.label_smoothing)},
+            {"ignore_index", into(t.ignore_index)},
             {"trainable", into(t.trainable)},
             {"freeze", into(t.frozen)},
             {"tie", into(t.tied)},
@@ -252,14 +288,16 @@ class TomlReader {
 
   void groups(const toml::node& node, const Where& where) {
     const toml::array* list = node.as_array();
-    if (list == nullptr) wrong_type(where, "an array of tables ([[optimizer.group]])");
+    if (list == nullptr) wrong_type(where, "an array of tables ([[optimizer.group]])", node);
     for (const toml::node& element : *list) {
       const toml::table* table = element.as_table();
-      if (table == nullptr) wrong_type(where, "an array of tables ([[optimizer.group]])");
+      if (table == nullptr) wrong_type(where, "an array of tables ([[optimizer.group]])", element);
       ParameterGroup group;
-      read(*table, {{"pattern", into(group.pattern)},
-                    {"weight_decay", into(group.weight_decay)},
-                    {"lr_factor", into(group.lr_factor)}});
+      const size_t index = options_.train.optimizer.groups.size();
+      read(*table, fmt::format("{}[{}].", where.path, index),
+           {{"pattern", into(group.pattern)},
+            {"weight_decay", into(group.weight_decay)},
+            {"lr_factor", into(group.lr_factor)}});
       options_.train.optimizer.groups.push_back(std::move(group));
     }
   }

@@ -12,6 +12,7 @@
 #include "compiler/ops/operator.h"
 #include "passes/nesting.h"
 #include "passes/train/step.h"
+#include "passes/unsupported.h"
 
 namespace halfnote {
 namespace {
@@ -179,7 +180,7 @@ Report make_report(const CompileResult& result) {
 std::string report_summary(const Report& report) {
   std::map<std::string, std::map<std::string, int>> types;
   for (const NodeReport& node : report.nodes) ++types[node.graph][node.dtype];
-  std::string text;
+  std::string text = settings_text(report.policy);
   if (report.parameters > 0) {
     text += fmt::format("parameters     {} in {} tensors, FP32 master weights\n", report.parameters,
                         report.parameter_tensors);
@@ -206,8 +207,9 @@ std::string report_summary(const Report& report) {
   const int64_t kept = constant_notes(report, "assign-precision");
   const int64_t mended = constant_notes(report, "mend-constants");
   if (kept + mended > 0) {
-    text += fmt::format("constants      {} node(s) kept in FP32 for them, {} bound(s) taken away\n",
-                        kept, mended);
+    text += fmt::format("constants      {} kept in FP32 for them, {} taken away\n",
+                        counted(static_cast<size_t>(kept), "node"),
+                        counted(static_cast<size_t>(mended), "bound"));
   }
   return text;
 }
@@ -296,13 +298,17 @@ std::string report_json(const Report& report) {
 std::string report_table(const Report& report) {
   std::string text;
   std::string graph;
+  size_t op_width = 0;
+  for (const NodeReport& node : report.nodes) {
+    op_width = std::max(op_width, printable(node.op).size());
+  }
   for (const NodeReport& node : report.nodes) {
     if (node.graph != graph)
       text += fmt::format("{}{}\n", text.empty() ? "" : "\n", printable(node.graph));
     graph = node.graph;
     text +=
-        fmt::format("  {:<40} {:<32} {:<5} {:<7} {}\n", printable(node.name), printable(node.op),
-                    node.dtype, node.precision_class, printable(node.reason));
+        fmt::format("  {:<40} {:<{}} {:<5} {:<7} {}\n", printable(node.name), printable(node.op),
+                    op_width, node.dtype, node.precision_class, printable(node.reason));
   }
   return text;
 }

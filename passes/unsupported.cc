@@ -81,6 +81,10 @@ void UnsupportedOps::add(const Graph& graph, NodeId node, int64_t opset, const s
   if (nodes.seen.insert(name).second) nodes.names.push_back(printable(name));
 }
 
+std::string counted(size_t count, std::string_view what) {
+  return std::to_string(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+}
+
 bool UnsupportedOps::contains(const Graph& graph, NodeId node) const {
   const std::string op = op_name(graph.node(node));
   const std::string& name = graph.label(node);

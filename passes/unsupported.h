@@ -14,6 +14,9 @@
 
 namespace halfnote {
 
+/// `1 node`, `2 nodes`.
+std::string counted(size_t count, std::string_view what);
+
 class UnsupportedOps {
  public:
   /// Notes a node of op-set `opset`, and why it cannot be taken.
@@ -24,6 +27,8 @@ class UnsupportedOps {
   bool empty() const { return rows_.empty(); }
   /// Op types, whatever the reason.
   size_t op_count() const;
+  /// Their number as text: `1 op`, `2 ops`.
+  std::string ops_text() const { return counted(op_count(), "op"); }
   /// `Op (op-set 9; 2 nodes; why): a, b; …`: all ops in alphabetical order and the names of all
   /// their nodes. Of more than 50 names the middle is left out, with the number.
   std::string list() const { return list(Advice::kNone); }

@@ -11,8 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
-#include "passes/train/optimizer_form.h"
+#include "passes/settings.h"
 
 namespace halfnote::cli {
 namespace {
@@ -25,11 +24,20 @@ struct IdleRow {
 };
 
 const std::vector<IdleRow>& rows() {
+  static const Choices k16Bit = {"fp16", "bf16"};
   static const Choices kBetas = {"adam", "adamw", "hf_adamw", "lamb", "lion"};
   static const std::vector<IdleRow> kRows = {
       {"--loss-scale", "--precision", {"fp16"}},
+      {"--like", "--precision", k16Bit},
+      {"--allow-op", "--precision", k16Bit},
+      {"--fp32-op", "--precision", k16Bit},
+      {"--allow-node", "--precision", k16Bit},
+      {"--fp32-node", "--precision", k16Bit},
+      {"--no-pad", "--precision", k16Bit},
+      {"--no-cost-refinement", "--precision", k16Bit},
       {"--huber-delta", "--loss", {"huber"}},
       {"--label-smoothing", "--loss", {"cross_entropy", "nll"}},
+      {"--ignore-index", "--loss", {"cross_entropy", "nll"}},
       {"--momentum", "--optimizer", {"momentum", "nesterov", "rmsprop"}},
       {"--beta1", "--optimizer", kBetas},
       {"--beta2", "--optimizer", kBetas},
@@ -75,15 +83,13 @@ bool reads(const IdleRow& row, std::string_view choice) {
 void refuse_idle_flags(const CLI::App& verb, const CompileOptions& options) {
   if (options.inference_only) {
     for (const IdleRow& row : rows()) {
-      if (verb.count(std::string(row.flag)) == 0) continue;
+      const bool trains = row.belongs_to != "--precision" || row.flag == "--loss-scale";
+      if (!trains || verb.count(std::string(row.flag)) == 0) continue;
       throw Error(ErrorCode::kUsage, fmt::format("{} does nothing with --inference", row.flag))
           .hint(fmt::format("take {} or --inference away", row.flag));
     }
-    return;
   }
-  // An unknown kind, or a number out of range, is told first.
-  const Optimizer& optimizer = options.train.optimizer;
-  if (optimizer.kind != "none") optimizer_form(optimizer);
+  check_settings(options);  // an unknown kind, or a number out of range, is told first
   for (const IdleRow& row : rows()) {
     const std::string_view choice = chosen(row.belongs_to, options);
     if (verb.count(std::string(row.flag)) == 0 || reads(row, choice)) continue;

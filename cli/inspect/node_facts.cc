@@ -74,7 +74,8 @@ void add_operator(std::string& text, const Node& node) {
   add_line(text, "gradient",
            row->gradient != nullptr ? std::string("yes")
                                     : fmt::format(fmt::runtime(form), row->no_gradient));
-  add_line(text, "note", row->note);
+  const bool ours = node.op == "Cast" && node.precision.reason.starts_with("cast inserted");
+  if (!ours) add_line(text, "note", row->note);
 }
 
 std::string precision_text(const Graph& graph, NodeId id) {

@@ -13,6 +13,7 @@
 #include <re2/re2.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -43,6 +44,7 @@ class Chooser {
       chosen.erase(id);
     }
     if (train.trainable.empty()) note_guesses(chosen);
+    warn_of_broken(chosen);
     for (ValueId id : graph_.initializers()) {
       const bool trainable = chosen.contains(id);
       changed |= graph_.value(id).trainable != trainable;
@@ -59,6 +61,20 @@ class Chooser {
       context_.note(names_.shown(value.name),
                     "is trained, as every float initializer that looks like a weight (" +
                         to_string(value.type) + "); --freeze leaves it alone");
+    }
+  }
+
+  /// No training mends such a weight.
+  void warn_of_broken(const std::set<ValueId>& chosen) {
+    for (ValueId id : chosen) {
+      const Value& value = graph_.value(id);
+      if (value.type.dtype != DType::kF32) continue;
+      const auto values = value.tensor.data<float>();
+      if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
+        continue;
+      }
+      context_.warn(names_.shown(value.name),
+                    "holds a NaN or Inf, and is to be trained: nothing can come of it");
     }
   }
 

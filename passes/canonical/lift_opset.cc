@@ -230,12 +230,12 @@ void add_missing_gradients(Model& model, PassContext& context, int64_t from,
 [[noreturn]] void refuse(const UnsupportedOps& problems, size_t unknown) {
   const size_t others = problems.op_count() - unknown;
   throw Error(ErrorCode::kUnsupported,
-              std::to_string(unknown) + " op(s) cannot be imported" +
+              counted(unknown, "op") + " cannot be imported" +
                   (others == 0 ? ""
                                : " and " + std::to_string(others) +
                                      " more between weights and results have no gradient") +
                   ": " + problems.list_with_forms())
-      .hint("export with op-set 23 or lower, and standard ONNX ops");
+      .hint("export with op-set 7 to 23, and standard ONNX ops");
 }
 
 }  // namespace

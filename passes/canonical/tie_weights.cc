@@ -115,6 +115,21 @@ uint64_t hash_of_elements(const Tensor& tensor) {
   });
 }
 
+/// `layers.0.linear.weight (val_2)` -> `layers.#.linear.weight`: positions in lists do not count,
+/// nor does what the file calls it.
+std::string without_numbers(const std::string& shown) {
+  const std::string path = shown.substr(0, shown.find(' '));
+  std::string text;
+  for (size_t at = 0; at < path.size();) {
+    const size_t end = std::min(path.find('.', at), path.size());
+    const std::string part = path.substr(at, end - at);
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
+    text += (at == 0 ? "" : ".") + (number ? "#" : part);
+    at = end + 1;
+  }
+  return text;
+}
+
 class Tying {
  public:
   Tying(Model& model, PassContext& context)
@@ -163,7 +178,7 @@ class Tying {
     const std::string_view near = closest(name, names);
     throw Error(ErrorCode::kUsage, "--tie names no float initializer")
         .expected("a name of the model", "\"" + name + "\"")
-        .hint(near.empty() ? "`halfnote inspect` lists the initializers"
+        .hint(near.empty() ? "`halfnote inspect MODEL --format text` shows the initializers"
                            : "did you mean " + std::string(near) + "?");
   }
 
@@ -258,8 +273,26 @@ class Tying {
     }
   }
 
+  /// Weights of layers that a list holds and that were copied, as PyTorch's TransformerEncoder
+  /// does, start equal and are meant to part: layers.0.linear.weight, layers.1.linear.weight.
+  bool are_copies(ValueId kept, const std::vector<ValueId>& others) const {
+    const std::string kind = without_numbers(names_.shown(graph_.value(kept).name));
+    return kind.find(".#.") != std::string::npos &&
+           std::all_of(others.begin(), others.end(), [&](ValueId other) {
+             return without_numbers(names_.shown(graph_.value(other).name)) == kind;
+           });
+  }
+
   void warn(ValueId kept, const std::vector<ValueId>& others) const {
     const std::string& name = graph_.value(kept).name;
+    if (are_copies(kept, others)) {
+      context_.note(names_.shown(name),
+                    "starts with the values of " + std::to_string(others.size()) +
+                        " others, and they are trained apart, as layers that were copied; if it is "
+                        "one layer used several times: --tie " +
+                        name + "=" + graph_.value(others.front()).name);
+      return;
+    }
     std::string names, flags;
     for (size_t i = 0; i < std::min(others.size(), kMaxNamed); ++i) {
       const std::string& other = graph_.value(others[i]).name;

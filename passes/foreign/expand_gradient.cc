@@ -142,8 +142,8 @@ class Expansion {
     backward.run(forward, sources);
     if (!problems.empty()) {
       refuse(graph_, node_,
-             "no gradient for " + std::to_string(problems.op_count()) +
-                 " op(s) between xs and y: " + problems.list_with_forms());
+             "no gradient for " + problems.ops_text() +
+                 " between xs and y: " + problems.list_with_forms());
     }
     for (size_t i = 0; i < graph_.outputs(node_).size(); ++i) {
       give_result(b, i, backward.gradient(sources[i]), first_value);

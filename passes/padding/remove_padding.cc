@@ -25,10 +25,13 @@ int remove_padding(Graph& graph) {
     ++removed;
   }
   if (removed == 0) return 0;
-  // Sizes change back: forget the results' shapes, inference sets them.
+  // Sizes change back: forget those of the results, inference sets them. Symbols never grew.
   for (NodeId id : graph.nodes()) {
     for (ValueId output : graph.outputs(id)) {
-      if (output.valid()) graph.value(output).type.shape.reset();
+      if (!output.valid() || !graph.value(output).type.shape) continue;
+      for (Dim& dim : *graph.value(output).type.shape) {
+        if (dim.known()) dim = Dim();
+      }
     }
   }
   return removed;

@@ -5,7 +5,8 @@
 //
 // Exact: a wider type holds every value of the narrower one, and a constant is rounded as the node
 // would round it. Leaves alone: f32 -> 16 bit -> f32, which rounds, whoever wrote it; casts of
-// weights and states, which change from step to step.
+// weights and states, which change from step to step. In bodies of control flow too: a value that a
+// body captures is the same inside.
 #include "compiler/ops/operator.h"
 #include "passes/pass_through.h"
 #include "passes/passes.h"
@@ -31,7 +32,8 @@ bool skip_round_trip(Graph& graph, NodeId node) {
   if (!is_cast(graph, above) || is_region_output(graph, result)) return false;
   const ValueId source = graph.input(above, 0);
   const DType from = graph.value(source).type.dtype;
-  if (graph.value(result).type.dtype != from || !holds(graph.value(middle).type.dtype, from))
+  if (from == DType::kUndefined || graph.value(result).type.dtype != from ||
+      !holds(graph.value(middle).type.dtype, from))
     return false;
   graph.replace_uses(result, source);
   graph.remove(node);
@@ -57,7 +59,7 @@ bool fold_constant(Graph& graph, NodeId node) {
 
 bool clean_casts(Graph& graph, PassContext&) {
   bool changed = false;
-  for (NodeId node : graph.nodes()) {
+  for (NodeId node : graph.all_nodes()) {
     if (!is_cast(graph, node)) continue;
     changed |= skip_round_trip(graph, node) || fold_constant(graph, node);
   }

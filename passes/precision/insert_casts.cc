@@ -16,6 +16,7 @@
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
+#include "passes/precision/keep_dims.h"
 
 namespace halfnote {
 namespace {
@@ -100,12 +101,7 @@ class Inserter {
     }
     context_.infer(graph_, id);
     for (size_t i = 0; i < before.size(); ++i) {
-      if (!graph_.output(id, i).valid() || !before[i].shape) continue;
-      auto& shape = graph_.value(graph_.output(id, i)).type.shape;
-      if (!shape) shape = before[i].shape;
-      for (size_t d = 0; d < shape->size() && d < before[i].shape->size(); ++d) {
-        if (!(*shape)[d].known() && (*shape)[d].symbol.empty()) (*shape)[d] = (*before[i].shape)[d];
-      }
+      if (graph_.output(id, i).valid()) keep_dims(graph_.value(graph_.output(id, i)), before[i]);
     }
     for (size_t i = 0; i < before.size(); ++i) {
       const ValueId output = graph_.output(id, i);

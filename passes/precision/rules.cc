@@ -120,11 +120,10 @@ std::optional<Forced> PrecisionRules::find(const Node& node) {
 }
 
 void PrecisionRules::check_all_matched(const Model& model) const {
-  std::vector<std::string> nodes, ops;
+  std::vector<std::string> nodes;
   const auto collect = [&](const Graph& graph) {
     for (NodeId id : graph.all_nodes()) {
       nodes.push_back(graph.node(id).name);
-      ops.push_back(full_name(graph.node(id)));
     }
   };
   for (const Rule& rule : rules_) {
@@ -133,12 +132,13 @@ void PrecisionRules::check_all_matched(const Model& model) const {
       collect(model.graph);
       for (const TrainingStep& step : model.training) collect(step.graph);
     }
+    // An operator that is known is no misspelt one.
+    const std::string_view near = rule.by_node ? closest(rule.text, nodes) : std::string_view();
     throw Error(ErrorCode::kUsage, rule.name + " matches nothing in this model")
         .at({rule.place, {}, {}})
         .expected(rule.by_node ? "a pattern for the whole name of a node" : "an op of the graph",
                   "\"" + rule.text + "\"")
-        .hint(suggestion(closest(rule.text, rule.by_node ? nodes : ops),
-                         "`halfnote inspect MODEL --nodes` lists nodes and their ops"));
+        .hint(suggestion(near, "`halfnote inspect MODEL --nodes` lists nodes and their ops"));
   }
 }
 

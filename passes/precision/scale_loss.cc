@@ -26,26 +26,11 @@
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
 #include "passes/precision/scale_units.h"
+#include "passes/settings.h"
 #include "passes/train/step.h"
 
 namespace halfnote {
 namespace {
-
-void check_scaler(const LossScaler& s) {
-  const auto refuse = [](const char* what, const char* want, const std::string& got) {
-    throw Error(ErrorCode::kUsage, std::string("loss scaler: ") + what).expected(want, got);
-  };
-  if (!(s.init > 0 && std::isfinite(s.init)))
-    refuse("init", "a finite number above 0", std::to_string(s.init));
-  if (!(s.up >= 1)) refuse("up", "a factor of 1 or more", std::to_string(s.up));
-  if (!(s.down > 0 && s.down <= 1)) refuse("down", "a factor in (0, 1]", std::to_string(s.down));
-  if (s.interval < 1) refuse("interval", "1 or more", std::to_string(s.interval));
-  if (s.hysteresis < 1) refuse("hysteresis", "1 or more", std::to_string(s.hysteresis));
-  if (s.on_floor != "hold" && s.on_floor != "raise" && s.on_floor != "diagnose")
-    refuse("on_floor", "hold, raise or diagnose", s.on_floor);
-  if (s.min < 0 || (s.max > 0 && s.max < s.min))
-    refuse("min and max", "0 ≤ min ≤ max", std::to_string(s.min));
-}
 
 class Scaling {
  public:

@@ -4,8 +4,8 @@
 //
 // Widens: every rounding that we put in the graph is gone, but for constants that clean_casts
 // rounded, which keep their rounded values. A 16-bit input of the model that a 16-bit node read as
-// it is gets a cast to f32. Leaves alone: casts and 16-bit values that came with the model; bodies
-// of control flow, which the precision passes left in f32.
+// it is gets a cast to f32. Bodies of control flow likewise; what goes in and out of them is f32
+// already. Leaves alone: casts and 16-bit values that came with the model.
 #include "passes/precision/to_f32.h"
 
 #include <map>
@@ -16,6 +16,7 @@
 #include "passes/canonical/infer_shapes.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/pass_through.h"
+#include "passes/precision/keep_dims.h"
 
 namespace halfnote {
 namespace {
@@ -28,11 +29,8 @@ class Widener {
 
   void run() {
     remove_padding(graph_);
-    for (NodeId id : graph_.nodes()) remove_cast(id);
-    for (NodeId id : graph_.nodes()) {
-      widen_operands(id);
-      retype(id);
-    }
+    for (NodeId id : graph_.all_nodes()) remove_cast(id);
+    widen(graph_.main());
     for (NodeId id : graph_.all_nodes()) graph_.node(id).precision = {};
     erase_unused_initializers(graph_);
   }
@@ -43,6 +41,15 @@ class Widener {
     if (node.op != "Cast" || !node.domain.empty() || !node.precision.reason.starts_with(kInserted))
       return;
     pass_through(graph_, id);
+  }
+
+  /// A body before its node, whose inference reads the types in it.
+  void widen(RegionId region) {
+    for (NodeId id : graph_.nodes(region)) {
+      for (RegionId body : graph_.subgraphs(id)) widen(body);
+      widen_operands(id);
+      retype(id);
+    }
   }
 
   bool low(ValueId value) const {
@@ -77,9 +84,9 @@ class Widener {
     return found->second;
   }
 
-  /// The value in f32; the cast stands before the first node that reads it.
+  /// The value in f32; the cast stands before the first node that reads it, in each body anew.
   ValueId cast_of(ValueId value, NodeId reader) {
-    auto [found, is_new] = wide_.try_emplace(value, ValueId{});
+    auto [found, is_new] = casts_.try_emplace({value, graph_.node(reader).region}, ValueId{});
     if (is_new) {
       Builder b(graph_, graph_.before(reader), infer_node);
       found->second = b.cast(b.value(value), DType::kF32).id;
@@ -97,27 +104,23 @@ class Widener {
     }
     infer_node(graph_, id);
     for (size_t i = 0; i < outputs.size(); ++i) {
-      if (outputs[i].valid()) complete(graph_.value(outputs[i]).type, before[i]);
+      if (outputs[i].valid()) complete(graph_.value(outputs[i]), before[i]);
     }
   }
 
-  static void complete(ValueType& type, const ValueType& before) {
+  static void complete(Value& value, const ValueType& before) {
+    ValueType& type = value.type;
     if (type.dtype == DType::kUndefined) {
       type = before;
       if (is_16bit_float(type.dtype)) type.dtype = DType::kF32;
       return;
     }
-    if (!before.shape) return;
-    if (!type.shape) type.shape = before.shape;
-    if (type.shape->size() != before.shape->size()) return;
-    for (size_t d = 0; d < type.shape->size(); ++d) {
-      Dim& dim = (*type.shape)[d];
-      if (!dim.known() && dim.symbol.empty()) dim = (*before.shape)[d];
-    }
+    keep_dims(value, before);
   }
 
   Graph& graph_;
-  std::map<ValueId, ValueId> wide_;
+  std::map<ValueId, ValueId> wide_;                        // constants
+  std::map<std::pair<ValueId, RegionId>, ValueId> casts_;  // of what the model has in 16 bits
 };
 
 }  // namespace

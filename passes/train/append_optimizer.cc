@@ -13,52 +13,16 @@
 #include <re2/re2.h>
 
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "passes/exporters/module_names.h"
 #include "passes/passes.h"
+#include "passes/settings.h"
 #include "passes/train/optimizer_form.h"
 #include "passes/train/step.h"
 
 namespace halfnote {
 namespace {
-
-void check_numbers(const Optimizer& o) {
-  const auto require = [](bool good, const char* flag, const char* want, float got) {
-    if (good) return;
-    throw Error(ErrorCode::kUsage, std::string("optimizer: ") + flag + " is out of range")
-        .expected(want, std::to_string(got));
-  };
-  const auto within = [](float x, float below) { return x >= 0 && x < below; };
-  const float inf = std::numeric_limits<float>::infinity();
-  require(within(o.lr, inf), "lr", "a number of 0 or more", o.lr);
-  require(within(o.momentum.value_or(0), 1), "momentum", "a number in [0, 1)",
-          o.momentum.value_or(0));
-  require(within(o.beta1, 1), "beta1", "a number in [0, 1)", o.beta1);
-  require(within(o.beta2.value_or(0), 1), "beta2", "a number in [0, 1)", o.beta2.value_or(0));
-  require(within(o.epsilon.value_or(0), inf), "epsilon", "a number of 0 or more",
-          o.epsilon.value_or(0));
-  require(within(o.weight_decay, inf), "weight_decay", "a number of 0 or more", o.weight_decay);
-  require(within(o.clip_norm, inf), "clip_norm", "a number of 0 or more", o.clip_norm);
-  for (const ParameterGroup& group : o.groups) {
-    const float decay = group.weight_decay.value_or(0), factor = group.lr_factor.value_or(0);
-    require(within(decay, inf), "weight_decay of a group", "a number of 0 or more", decay);
-    require(within(factor, inf), "lr_factor of a group", "a number of 0 or more", factor);
-  }
-  const Schedule& s = o.schedule;
-  require(within(s.final_factor, inf), "final factor of the schedule", "a number of 0 or more",
-          s.final_factor);
-  require(within(s.warmup_factor, inf), "factor of the warm-up", "a number of 0 or more",
-          s.warmup_factor);
-  require(within(s.gamma, inf), "gamma of the schedule", "a number of 0 or more", s.gamma);
-  for (const auto& [name, steps] :
-       {std::pair("steps of the warm-up", s.warmup), std::pair("delay of the warm-up", s.delay),
-        std::pair("start of the decay", s.decay_start),
-        std::pair("steps of the schedule", s.total)}) {
-    require(steps >= 0, name, "0 or more", static_cast<float>(steps));
-  }
-}
 
 class OptimizerBuilder {
  public:
@@ -66,7 +30,8 @@ class OptimizerBuilder {
       : graph_(graph),
         options_(context.options.train.optimizer),
         b_(graph, graph.end(), context.infer),
-        names_(std::move(names)) {
+        names_(std::move(names)),
+        frozen_(!context.options.train.frozen.empty()) {
     b_.set_role(Role::kOptimizer);
   }
 
@@ -80,7 +45,7 @@ class OptimizerBuilder {
     if (weights.empty()) {
       throw Error(ErrorCode::kModel, "the model has no parameter that the loss depends on")
           .expected("at least one trainable float initializer", "none")
-          .hint("name them with --trainable REGEX");
+          .hint(frozen_ ? "--freeze takes all of them away" : "name them with --trainable REGEX");
     }
     clip(weights);
     for (const Weight& weight : weights) update(form, weight, rate, step);
@@ -112,7 +77,6 @@ class OptimizerBuilder {
   /// the warm-up).
   Expr learning_rate(Expr applied) {
     const Schedule& schedule = options_.schedule;
-    check_schedule(schedule);
     Expr base = b_.constant(Tensor::scalar<float>(options_.lr), "base_lr");
     const bool varies = schedule.warmup > 0 || schedule.kind != "constant";
     Expr rate = base;
@@ -146,32 +110,6 @@ class OptimizerBuilder {
 
   static int64_t decay_start(const Schedule& schedule) {
     return schedule.decay_start > 0 ? schedule.decay_start : schedule.warmup;
-  }
-
-  static void check_schedule(const Schedule& schedule) {
-    const bool needs_total = schedule.kind == "cosine" || schedule.kind == "linear";
-    if (needs_total && schedule.total <= decay_start(schedule)) {
-      throw Error(ErrorCode::kUsage, "schedule " + schedule.kind + " needs its number of steps")
-          .expected(
-              "--schedule-steps above the warm-up (" + std::to_string(decay_start(schedule)) + ")",
-              std::to_string(schedule.total));
-    }
-    if (schedule.kind == "step" && schedule.step_size <= 0) {
-      throw Error(ErrorCode::kUsage, "schedule step needs --schedule-step-size above 0");
-    }
-    const std::string& warm_up = schedule.warmup_kind;
-    if (warm_up != "linear" && warm_up != "from_zero" && warm_up != "log") {
-      throw Error(ErrorCode::kUsage, "unknown kind of warm-up")
-          .expected("linear, from_zero or log", "\"" + warm_up + "\"");
-    }
-    if (warm_up == "log" && schedule.warmup == 1) {
-      throw Error(ErrorCode::kUsage, "a logarithmic warm-up of one step has no meaning")
-          .expected("--warmup 2 or more", "1");
-    }
-    if (!needs_total && schedule.kind != "step" && schedule.kind != "constant") {
-      throw Error(ErrorCode::kUsage, "unknown learning-rate schedule")
-          .expected("constant, linear, cosine or step", "\"" + schedule.kind + "\"");
-    }
   }
 
   Expr decay(const Schedule& schedule, Expr s) {
@@ -281,6 +219,7 @@ class OptimizerBuilder {
   Builder b_;
   const ParameterNames names_;
   std::vector<bool> matched_;
+  const bool frozen_;  // the user froze weights
 };
 
 }  // namespace
@@ -289,11 +228,7 @@ bool append_optimizer(Model& model, PassContext& context) {
   TrainingStep* step = find_step(model, kStepName);
   if (step == nullptr || context.options.train.optimizer.kind == "none") return false;
   if (find_state(step->graph, kAppliedStep)) return false;  // done before
-  check_numbers(context.options.train.optimizer);
-  if (const int64_t samples = context.options.train.micro_batch; samples < 0) {
-    throw Error(ErrorCode::kUsage, "micro_batch is out of range")
-        .expected("0 or more samples", std::to_string(samples));
-  }
+  check_optimizer(context.options.train.optimizer);
   OptimizerBuilder(step->graph, ParameterNames(model), context).run();
   return true;
 }

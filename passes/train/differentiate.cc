@@ -27,8 +27,8 @@ constexpr const char* kFreeze =
 
 [[noreturn]] void refuse(const UnsupportedOps& missing) {
   throw Error(ErrorCode::kUnsupported,
-              "no gradient for " + std::to_string(missing.op_count()) +
-                  " op(s) between the weights and the loss: " + missing.list_with_forms())
+              "no gradient for " + missing.ops_text() +
+                  " between the weights and the loss: " + missing.list_with_forms())
       .hint(kFreeze);
 }
 

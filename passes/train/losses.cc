@@ -2,6 +2,7 @@
 //
 //   cross_entropy    SoftmaxCrossEntropyLoss (logits, labels)      label smoothing e:
 //   nll              NegativeLogLikelihoodLoss (log-prob, labels)    (1−e)·loss − e·mean(log-prob)
+//                    a label `ignore_index` counts in neither mean
 //   mse              mean((y − t)²)
 //   l1               mean(|y − t|)
 //   huber            mean(m·(a − m/2)),  a = |y − t|, m = min(a, delta)
@@ -15,11 +16,13 @@
 // derivative at a = delta whichever side Min takes.
 #include "passes/train/losses.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 #include <vector>
 
-#include "base/error.h"
 #include "compiler/ir/query.h"
+#include "passes/settings.h"
 
 namespace halfnote {
 namespace {
@@ -44,22 +47,34 @@ struct LossRow {
 Expr mean(Expr x) { return x.builder->op("ReduceMean", {x}, {{"keepdims", int64_t{0}}}); }
 Expr magnitude(Expr x) { return x.builder->op("Abs", {x}); }
 
-/// (1 − e)·loss + e·(mean over samples and classes of −log-prob): PyTorch's smoothing.
-Expr smoothed(Expr loss, Expr log_prob, double smoothing) {
-  if (smoothing == 0) return loss;
-  return loss * (1 - smoothing) - mean(log_prob) * smoothing;
+Attributes mean_of_counted(const TrainOptions& train) {
+  return {{"reduction", string("mean")}, {"ignore_index", train.ignore_index}};
+}
+
+/// (1 − e)·loss + e·(mean over classes, and over the samples that count, of −log-prob): PyTorch's
+/// smoothing.
+Expr smoothed(Builder& b, Expr loss, Expr log_prob, Expr labels, const TrainOptions& train) {
+  const double e = train.label_smoothing;
+  if (e == 0) return loss;
+  const Attributes keep_none = {{"keepdims", int64_t{0}}};
+  const Expr means = b.op("ReduceMean", {log_prob, b.ints({1})}, keep_none);
+  const Expr ignored = b.constant(Tensor::scalar<int64_t>(train.ignore_index), "ignore_index");
+  const Expr counts = b.op("Not", {b.op("Equal", {labels, ignored})});
+  const Expr counted = b.op("Where", {counts, means, b.scalar(means.dtype(), 0)});
+  const Expr number = b.op("ReduceSum", {b.cast(counts, means.dtype())}, keep_none);
+  return loss * (1 - e) - b.op("ReduceSum", {counted}, keep_none) / number * e;
 }
 
 Expr cross_entropy(Builder& b, Expr y, Expr t, const TrainOptions& train) {
-  const Attributes attributes = {{"reduction", string("mean")}};
+  const Attributes attributes = mean_of_counted(train);
   if (train.label_smoothing == 0) return b.op("SoftmaxCrossEntropyLoss", {y, t}, attributes);
   const auto results = b.ops("SoftmaxCrossEntropyLoss", {y, t}, 2, attributes);
-  return smoothed(results[0], results[1], train.label_smoothing);
+  return smoothed(b, results[0], results[1], t, train);
 }
 
 Expr nll(Builder& b, Expr y, Expr t, const TrainOptions& train) {
-  const Expr loss = b.op("NegativeLogLikelihoodLoss", {y, t}, {{"reduction", string("mean")}});
-  return smoothed(loss, y, train.label_smoothing);
+  const Expr loss = b.op("NegativeLogLikelihoodLoss", {y, t}, mean_of_counted(train));
+  return smoothed(b, loss, y, t, train);
 }
 
 Expr mse(Builder&, Expr y, Expr t, const TrainOptions&) {
@@ -112,26 +127,12 @@ const LossRow& loss_row(const string& name) {
     list += (list.empty() ? "" : ", ") + names.back();
   }
   const std::string_view near = closest(name, names);
-  throw Error(ErrorCode::kUsage, "unknown loss")
-      .expected(list, "\"" + name + "\"")
-      .hint(near.empty() ? "use --loss-output NAME for a loss that is in the graph"
-                         : "did you mean " + string(near) + "?");
-}
-
-void check_settings(const LossRow& row, const TrainOptions& train) {
-  const float e = train.label_smoothing;
-  if (!(e >= 0 && e < 1)) {
-    throw Error(ErrorCode::kUsage, "--label-smoothing is no share")
-        .expected("a number in [0, 1)", std::to_string(e));
-  }
-  if (e != 0 && row.target != Target::kClasses) {
-    throw Error(ErrorCode::kUsage, "--label-smoothing needs a loss that reads class labels")
-        .expected("--loss cross_entropy or nll", "--loss " + train.loss);
-  }
-  if (row.name == "huber" && !(train.huber_delta > 0)) {
-    throw Error(ErrorCode::kUsage, "--huber-delta is not above 0")
-        .expected("a number above 0", std::to_string(train.huber_delta));
-  }
+  throw SettingError(
+      "train.loss",
+      Error(ErrorCode::kUsage, "unknown loss")
+          .expected(list, "\"" + name + "\"")
+          .hint(near.empty() ? "use --loss-output NAME for a loss that is in the graph"
+                             : "did you mean " + string(near) + "?"));
 }
 
 /// What the loss reads: of a graph that ends in an activation which the loss holds itself, the
@@ -186,10 +187,30 @@ ValueId before_rounding(const Graph& graph, ValueId value) {
   return rounds ? source : value;
 }
 
+void check_loss(const TrainOptions& train) {
+  const LossRow& row = loss_row(train.loss);
+  const float e = train.label_smoothing;
+  const auto refuse = [](const char* key, const char* what, const string& want, const string& got) {
+    throw SettingError(string("train.") + key, Error(ErrorCode::kUsage, what).expected(want, got));
+  };
+  if (!(e >= 0 && e < 1)) {
+    refuse("label_smoothing", "--label-smoothing is no share", "a number in [0, 1)",
+           fmt::format("{}", e));
+  }
+  if (e != 0 && row.target != Target::kClasses) {
+    refuse("label_smoothing", "--label-smoothing needs a loss that reads class labels",
+           "--loss cross_entropy or nll", "--loss " + train.loss);
+  }
+  if (row.name == "huber" && !(train.huber_delta > 0)) {
+    refuse("huber_delta", "--huber-delta is not above 0", "a number above 0",
+           fmt::format("{}", train.huber_delta));
+  }
+}
+
 ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context) {
   const TrainOptions& train = context.options.train;
   const LossRow& row = loss_row(train.loss);
-  check_settings(row, train);
+  check_loss(train);
   Builder b(graph, graph.end(), context.infer);
   b.set_role(Role::kLoss);
   const Expr scores = scores_of(b, row, before_rounding(graph, output), context);

@@ -12,6 +12,9 @@ namespace halfnote {
 /// source has in 16 bits. A loss is computed in f32, from what lies before such a cast.
 ValueId before_rounding(const Graph& graph, ValueId value);
 
+/// Throws SettingError for an unknown loss, or a setting of it that has no meaning.
+void check_loss(const TrainOptions& train);
+
 /// Appends the loss `options.train.loss` of the value `output` behind the graph, with the graph
 /// input it compares with (`labels`, or `target` in the type of the output); returns the scalar
 /// loss. Classes, probabilities and

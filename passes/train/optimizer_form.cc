@@ -1,6 +1,6 @@
 #include "passes/train/optimizer_form.h"
 
-#include "base/error.h"
+#include "passes/settings.h"
 
 namespace halfnote {
 namespace {
@@ -119,40 +119,17 @@ const FormRow& form_row(const std::string& kind) {
   }
   kinds.emplace_back("none");
   const std::string_view near = closest(kind, kinds);
-  throw Error(ErrorCode::kUsage, "unknown optimizer")
-      .expected(list + "none", "\"" + kind + "\"")
-      .hint(near.empty() ? "see halfnote compile --help"
-                         : "did you mean " + std::string(near) + "?");
-}
-
-void check(const char* what, double value, bool fits, const char* wanted) {
-  if (fits) return;
-  throw Error(ErrorCode::kUsage, std::string("optimizer: ") + what + " is out of range")
-      .expected(wanted, std::to_string(value));
-}
-
-void check_settings(const Optimizer& o) {
-  const auto share = [](double x) { return x >= 0 && x < 1; };
-  const double beta2 = o.beta2.value_or(0), epsilon = o.epsilon.value_or(0);
-  check("beta1", o.beta1, share(o.beta1), "a number in [0, 1)");
-  check("beta2", beta2, share(beta2), "a number in [0, 1)");
-  check("epsilon", epsilon, epsilon >= 0, "0 or more");
-  check("alpha", o.alpha, o.alpha >= 0 && o.alpha <= 1, "a number in [0, 1]");
-  check("momentum", o.momentum.value_or(0), o.momentum.value_or(0) >= 0, "0 or more");
-  check("lr_decay", o.lr_decay, o.lr_decay >= 0, "0 or more");
-  check("initial_accumulator", o.initial_accumulator, o.initial_accumulator >= 0, "0 or more");
-  check("min_ratio", o.min_ratio, o.min_ratio >= 0, "0 or more");
-  check("max_ratio", o.max_ratio, o.max_ratio == 0 || o.max_ratio >= o.min_ratio,
-        "0 (no bound), or at least min_ratio");
-  check("clip_threshold", o.clip_threshold, o.clip_threshold > 0, "a number above 0");
-  check("decay_rate", o.decay_rate, o.decay_rate <= 0, "0 or less, as -0.8");
+  throw SettingError("optimizer.kind",
+                     Error(ErrorCode::kUsage, "unknown optimizer")
+                         .expected(list + "none", "\"" + kind + "\"")
+                         .hint(near.empty() ? "see halfnote compile --help"
+                                            : "did you mean " + std::string(near) + "?"));
 }
 
 }  // namespace
 
 OptimizerForm optimizer_form(const Optimizer& options) {
   const FormRow& row = form_row(options.kind);
-  check_settings(options);
   return {row.op, row.attributes(options), row.reads_step};
 }
 

@@ -25,7 +25,7 @@ struct OptimizerForm {
   bool reads_step = true;
 };
 
-/// The form of `options.kind`; throws Error(kUsage) for an unknown kind or a setting out of range.
+/// The form of `options.kind`; throws SettingError for an unknown kind.
 OptimizerForm optimizer_form(const Optimizer& options);
 /// The states of a parameter of this shape, in the order of the op's inputs; nothing where the op's
 /// slot stays empty.

@@ -5,6 +5,8 @@
 namespace halfnote {
 namespace {
 
+constexpr std::string_view kCastInserted = "cast inserted";  // insert_casts begins its reason so
+
 struct Special {
   bool nan = false, inf = false;
 };
@@ -73,8 +75,23 @@ class Search {
     if (first_ || !(new_nan || new_inf)) return;
     first_ = NonFinite{{}, {}, graph_.value(id).name, new_nan};
     if (!node.valid()) return;
-    first_->node = graph_.node(node).name;
-    first_->op = graph_.node(node).op;
+    const Node& maker = graph_.node(node);
+    if (maker.op == "Cast" && maker.precision.reason.starts_with(kCastInserted)) {
+      first_->rounded_to = graph_.value(id).type.dtype;
+      const ValueId source = graph_.input(node, 0);
+      first_->value = graph_.value(source).name;
+      name(graph_.value(source).producer);
+    } else {
+      name(node);
+    }
+  }
+
+  /// A node of the backward pass by the name of the one it was made for, which rules can name.
+  void name(NodeId node) {
+    if (!node.valid()) return;
+    const Node& maker = graph_.node(node);
+    first_->node = maker.origin.empty() ? maker.name : maker.origin;
+    first_->op = maker.op;
   }
 
   const Graph& graph_;
@@ -98,9 +115,24 @@ std::optional<NonFinite> find_nonfinite(Executor& executor, const StateStore& st
 
 std::string to_string(const NonFinite& found) {
   const std::string kind = found.nan ? "NaN" : "Inf";
+  if (found.rounded_to != DType::kUndefined) {
+    const std::string by =
+        found.node.empty() ? "" : ", which node \"" + found.node + "\" (" + found.op + ") makes,";
+    return "\"" + found.value + "\"" + by + " is too large for " +
+           std::string(short_name(found.rounded_to));
+  }
   if (found.node.empty()) return "\"" + found.value + "\" holds " + kind;
   return "node \"" + found.node + "\" (" + found.op + ") makes the first " + kind + ", in \"" +
          found.value + "\"";
+}
+
+std::string advice(const NonFinite& found) {
+  if (found.node.empty() && found.rounded_to != DType::kUndefined) {
+    return "make the data smaller (--normalize), or compile with --precision bf16";
+  }
+  if (found.node.empty()) return "mend it in the model or in the data";
+  return "compile with --fp32-node '" + found.node +
+         "', a smaller learning rate (--lr), or --precision bf16";
 }
 
 }  // namespace halfnote

@@ -14,6 +14,9 @@ struct NonFinite {
   std::string node, op;  // empty for an input or a state that is not finite itself
   std::string value;
   bool nan = false;  // else Inf
+  /// Where the value is what halfnote rounds to 16 bits: that type. `node` and `op` are then of the
+  /// node that makes what does not fit, empty for an input or a state.
+  DType rounded_to = DType::kUndefined;
 };
 
 /// Runs the program once and gives the first value that holds a NaN (an Inf) though no operand of
@@ -22,7 +25,9 @@ struct NonFinite {
 std::optional<NonFinite> find_nonfinite(Executor& executor, const StateStore& store,
                                         const Graph& graph, std::span<const Tensor> inputs);
 
-/// `node "conv1" (Conv) makes the first Inf, in "y"`.
+/// `node "conv1" (Conv) makes the first Inf, in "y"`, or `"x" is too large for f16`.
 std::string to_string(const NonFinite& found);
+/// What helps against it.
+std::string advice(const NonFinite& found);
 
 }  // namespace halfnote

@@ -299,7 +299,10 @@ FoundCheckpoint locate_checkpoint(const fs::path& path) {
   throw Error(ErrorCode::kCheckpoint, "no checkpoint here")
       .at({path.string(), {}, {}})
       .expected("a run folder, or RUN/checkpoints/step-…",
-                fs::exists(path, error) ? "neither" : "nothing of this name");
+                fs::exists(path, error) ? "neither" : "nothing of this name")
+      .hint(fs::exists(path / "metrics.jsonl", error)
+                ? "that run ended before it saved: remove the folder, and start anew"
+                : "");
 }
 
 Checkpoint load_checkpoint(const fs::path& folder) {

@@ -39,6 +39,10 @@ ProgressMode progress_mode_from_name(std::string_view name) {
       .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
 }
 
+std::string loss_text(double loss) {
+  return std::isnan(loss) ? "nan" : fmt::format("{:.5g}", loss);
+}
+
 bool is_milestone(int64_t step) {
   while (step >= 10 && step % 10 == 0) step /= 10;
   return step == 1 || step == 2 || step == 5;
@@ -111,7 +115,7 @@ void Progress::draw() {
 void Progress::write_line() {
   std::string line = fmt::format("step={}", last_.step);
   if (total_steps_ > 0) line += fmt::format("/{}", total_steps_);
-  if (last_.loss) line += fmt::format(" loss={:.5g}", *last_.loss);
+  if (last_.loss) line += " loss=" + loss_text(*last_.loss);
   if (last_.accuracy) line += fmt::format(" accuracy={:.4f}", *last_.accuracy);
   if (last_.loss_scale) line += fmt::format(" loss_scale={}", loss_scale_text(*last_.loss_scale));
   line += fmt::format(" skipped={}", last_.skipped);
@@ -126,7 +130,7 @@ void Progress::write_line() {
 
 std::string Progress::bar_text() const {
   std::vector<std::string> parts;
-  if (last_.loss) parts.push_back(fmt::format("loss {:.5g}", *last_.loss));
+  if (last_.loss) parts.push_back("loss " + loss_text(*last_.loss));
   if (last_.accuracy) parts.push_back(fmt::format("acc {:.1f}%", 100 * *last_.accuracy));
   if (const auto left = seconds_left()) parts.push_back("eta " + duration_text(*left));
   if (samples_per_second() > 0)

@@ -20,6 +20,8 @@ enum class ProgressMode { kAuto, kBar, kPlain, kNone };
 
 /// `auto`, `bar`, `plain`, `none`; throws Error(kUsage) for other words.
 ProgressMode progress_mode_from_name(std::string_view name);
+/// `0.69315`; `nan` whatever its sign.
+std::string loss_text(double loss);
 
 /// What is known after a step.
 struct StepReport {
@@ -73,6 +75,8 @@ class Progress {
 };
 
 /// 1, 2 or 5 times a power of ten.
+/// `0.69315`; `nan` whatever its sign.
+std::string loss_text(double loss);
 bool is_milestone(int64_t step);
 
 /// `42s`, `3:07`, `1:02:03`.

@@ -160,22 +160,27 @@ void tell_missing_kernels(CompileResult& result) {
     }
   });
   if (missing.empty()) return;
-  result.remarks.push_back(
-      {Remark::Level::kWarning, "kernels", result.model.source,
-       "the CPU has no kernel for " + std::to_string(missing.op_count()) +
-           " op(s), so halfnote run will refuse them there: " + missing.list()});
+  result.remarks.push_back({Remark::Level::kWarning, "kernels", result.model.source,
+                            "the CPU has no kernel for " + missing.ops_text() +
+                                ", so halfnote run will refuse them there: " + missing.list()});
 }
 
 }  // namespace
 
 CompileResult compile_model(Model model, const CompileOptions& options) {
-  CompileResult result =
-      compile(std::move(model), options,
-              [](const Graph& graph, NodeId node, const std::vector<Tensor>& inputs) {
-                return evaluate_node(graph, node, inputs);
-              });
-  tell_missing_kernels(result);
-  return result;
+  const std::string source = model.source;
+  try {
+    CompileResult result =
+        compile(std::move(model), options,
+                [](const Graph& graph, NodeId node, const std::vector<Tensor>& inputs) {
+                  return evaluate_node(graph, node, inputs);
+                });
+    tell_missing_kernels(result);
+    return result;
+  } catch (Error& error) {
+    error.within({source, {}, {}});
+    throw;
+  }
 }
 
 Model adopt_training_info(Model model, int64_t seed) {
@@ -458,14 +463,14 @@ Tensor Session::output(std::string_view name) const {
   throw Error(ErrorCode::kUsage, "the training step has no output \"" + std::string(name) + "\"");
 }
 
-std::string Session::diagnose(std::span<const Tensor> inputs) {
+std::optional<NonFinite> Session::diagnose(std::span<const Tensor> inputs) {
   const std::string& step = model_.training.front().name;
   const std::vector<Shape> shapes = shapes_of(inputs);
   Executor& executor = executor_for(step, inputs);
   const std::vector<std::byte> saved(state_->base(), state_->base() + state_->bytes());
   const auto found = find_nonfinite(executor, *state_, ready_graph(step, shapes), inputs);
   std::copy(saved.begin(), saved.end(), state_->base());
-  return found ? to_string(*found) : std::string();
+  return found;
 }
 
 const Program* Session::program(std::string_view step) const {

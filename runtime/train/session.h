@@ -17,6 +17,7 @@
 #include "passes/compile.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/executor.h"
+#include "runtime/core/nonfinite.h"
 
 namespace halfnote {
 
@@ -127,9 +128,9 @@ class Session {
   /// A named output of the last training step (`grad/w`, `logits`); throws Error(kUsage) for a name
   /// that it lacks.
   Tensor output(std::string_view name) const;
-  /// Where a step on this batch first makes an Inf or NaN (the states stay as they are); empty if
+  /// Where a step on this batch first makes an Inf or NaN (the states stay as they are); nothing if
   /// it does not, or only the sums of several micro-batches do.
-  std::string diagnose(std::span<const Tensor> inputs);
+  std::optional<NonFinite> diagnose(std::span<const Tensor> inputs);
   /// The program of a step as it was last used; null before.
   const Program* program(std::string_view step) const;
   MemoryUse memory() const;

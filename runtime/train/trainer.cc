@@ -98,6 +98,12 @@ int64_t Trainer::total_steps() const {
 }
 
 void Trainer::plan() {
+  if (total_steps() < session_.accumulation()) {
+    throw Error(ErrorCode::kUsage, "the run ends before its first update")
+        .expected(fmt::format("at least {} steps, which the artifact was compiled to accumulate",
+                              session_.accumulation()),
+                  std::to_string(total_steps()));
+  }
   std::vector<Shape> shapes;
   for (size_t i = 0; i < data_.size(); ++i) {
     shapes.push_back(data_.batch_shape(i, options_.batch));
@@ -164,6 +170,16 @@ Error Trainer::diverged(const StepResult& result, std::string what) {
   return Error(ErrorCode::kNumerics, std::move(what));
 }
 
+/// The mean over none of them is NaN, as PyTorch's; the gradients are 0.
+bool Trainer::all_labels_ignored(const Batch& batch) const {
+  if (!kind_ || !kind_->ignore_index) return false;
+  const Tensor& labels = batch.inputs[labels_];
+  for (int64_t i = 0; i < labels.size(); ++i) {
+    if (labels.at_as_int(i) != *kind_->ignore_index) return false;
+  }
+  return true;
+}
+
 /// What no setting of the training helps against: a model that was broken before the first update.
 std::optional<std::string> Trainer::reason_from_the_start() const {
   if (!broken_.empty()) {
@@ -181,11 +197,14 @@ std::optional<std::string> Trainer::reason_from_the_start() const {
 void Trainer::check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
                              const Batch& batch) {
   if (position_.step == 1) lost_at_first_ = !std::isfinite(result.loss);
-  const bool checked = guarded_ && !(result.updated && result.applied);
-  if (!std::isfinite(result.loss) && !checked) {
-    throw diverged(result, fmt::format("the loss is {} at step {}", result.loss, position_.step))
+  // No smaller loss scale mends a weight.
+  const bool hopeless = lost_at_first_ && !broken_.empty();
+  const bool checked = guarded_ && !hopeless && !(result.updated && result.applied);
+  if (!std::isfinite(result.loss) && !checked && !all_labels_ignored(batch)) {
+    throw diverged(result,
+                   fmt::format("the loss is {} at step {}", loss_text(result.loss), position_.step))
         .hint(reason_from_the_start().value_or(
-            "compile with a smaller learning rate (--lr), a warm-up (--warmup) or clipping "
+            "compile again, with a smaller learning rate (--lr), a warm-up (--warmup) or clipping "
             "(--grad-clip)"));
   }
   if (!result.updated) return;
@@ -203,24 +222,25 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
                                      position_.stuck, position_.step))
       .expected("an overflow that a smaller loss scale ends",
                 fmt::format("loss scale {}", result.loss_scale))
-      .hint(reason_from_the_start().value_or("compile with a smaller learning rate, keep the nodes "
-                                             "that overflow in FP32 (--fp32-node), or "
-                                             "compile for bf16"));
+      .hint(reason_from_the_start().value_or("compile again, with a smaller learning rate (--lr), "
+                                             "the nodes that overflow in FP32 (--fp32-node), or "
+                                             "--precision bf16"));
 }
 
 void Trainer::check_floor(const StepResult& result, const Batch& batch) {
   if (session_.on_floor() == OnFloor::kHold) return;
   std::string what =
       fmt::format("the gradients of step {} overflow at the smallest loss scale", position_.step);
+  std::string help = "compile again, with a smaller learning rate (--lr) or --precision bf16";
   if (session_.on_floor() == OnFloor::kDiagnose) {
-    const std::string where = session_.diagnose(batch.inputs);
-    if (!where.empty()) what += ": " + where;
+    if (const auto found = session_.diagnose(batch.inputs)) {
+      what += ": " + to_string(*found);
+      help = advice(*found);
+    }
   }
   throw diverged(result, std::move(what))
       .expected("finite gradients", fmt::format("an overflow at loss scale {}", result.loss_scale))
-      .hint(
-          "keep that node in FP32 (--fp32-node), use a smaller learning rate, or compile for bf16; "
-          "the policy's on_floor = \"hold\" goes on");
+      .hint(help + "; the policy's on_floor = \"hold\" goes on");
 }
 
 void Trainer::count_accuracy(const Batch& batch) {
@@ -233,8 +253,8 @@ void Trainer::count_accuracy(const Batch& batch) {
   position_.labels += counts->labels;
 }
 
-/// Throws the error of a kernel about a label with the file, field and sample instead of the place
-/// in the batch; returns if no field, or more than one, can have held it.
+/// Throws the error of a kernel about a label or an index with the file, field and sample instead
+/// of the place in the batch; returns if no field, or more than one, can have held it.
 void Trainer::name_sample(const Error& error, const Batch& batch) const {
   int64_t label = 0;
   const std::string& text = error.value();
@@ -258,11 +278,17 @@ void Trainer::name_sample(const Error& error, const Batch& batch) const {
   const int64_t sample = options_.shuffle
                              ? Shuffle(data_.data().size(), options_.seed, batch.start.epoch)[place]
                              : place;
-  throw Error(ErrorCode::kData, fmt::format("sample {} of \"{}\": label {} is no class", sample,
-                                            data_.field(*field).name, label))
+  const std::string& op = error.place().op;
+  const bool is_label = op.find("Loss") != std::string::npos;
+  const std::string what = is_label ? fmt::format("label {} is no class", label)
+                                    : fmt::format("{} is out of range for the {} that reads it",
+                                                  label, op.empty() ? "node" : op);
+  throw Error(ErrorCode::kData,
+              fmt::format("sample {} of \"{}\": {}", sample, data_.field(*field).name, what))
       .at({data_.data().origin(), {}, {}})
       .expected(error.expectation(), text)
-      .hint(error.hint_text());
+      .hint(is_label ? error.hint_text()
+                     : "do data and model belong together (the size of a vocabulary)?");
 }
 
 void Trainer::step(const Batch& batch) {
@@ -347,7 +373,7 @@ void Trainer::evaluate(Progress& progress) {
   std::string text = fmt::format("evaluation after step {}:", position_.step);
   if (evaluation->loss) {
     line.push_back({"eval_loss", *evaluation->loss});
-    text += fmt::format(" loss {:.5g}", *evaluation->loss);
+    text += " loss " + loss_text(*evaluation->loss);
   }
   if (evaluation->top1) {
     line.push_back({"eval_top1", *evaluation->top1});

@@ -105,6 +105,7 @@ class Trainer {
   void evaluate(Progress& progress);
   void save(Progress& progress);
   void housekeeping(Progress& progress);
+  bool all_labels_ignored(const Batch& batch) const;
   std::optional<std::string> reason_from_the_start() const;
   RunIdentity identity() const;
   double loss_scale() const;

@@ -160,7 +160,7 @@ void run_all(const ConformanceCase& test, Outcome& outcome) {
 /// equal.
 std::string reason_of(const Error& error) {
   constexpr std::string_view kNoRow = "no kernel on this device (no kernel is registered";
-  constexpr std::string_view kImport = "1 op(s) cannot be imported: ";
+  constexpr std::string_view kImport = "1 op cannot be imported: ";
   std::string text = error.problem();
   if (text.starts_with(kNoRow)) return "no kernel";
   if (text.starts_with(kImport)) text.erase(0, kImport.size());

@@ -172,7 +172,7 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
   const Outcome outcome = place.run(words("compile m.onnxtxt --loss mse -o a.onnx"));
   EXPECT_EQ(outcome.code, 4) << outcome.err;
   for (const char* part :
-       {"2 op(s) cannot be imported", "Sofmax (op-set 23; 1 node; unknown operator",
+       {"2 ops cannot be imported", "Sofmax (op-set 23; 1 node; unknown operator",
         "instead: Softmax): odd", "com.microsoft.SkipLayerNormalization (op-set 23; 1 node; ",
         "instead: Add and LayerNormalization): norm"}) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
@@ -191,7 +191,7 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
   })");
   const Outcome both = place.run(words("compile n.onnxtxt --loss mse -o a.onnx"));
   EXPECT_EQ(both.code, 4) << both.err;
-  for (const char* part : {"1 op(s) cannot be imported and 1 more between weights and results",
+  for (const char* part : {"1 op cannot be imported and 1 more between weights and results",
                            "Hardmax (op-set 23; 2 nodes; piecewise constant",
                            "instead: Softmax): again, hard; Sofmax (op-set 23; 1 node"}) {
     EXPECT_THAT(both.err, HasSubstr(part));
@@ -212,7 +212,7 @@ TEST(Import, AllOpsWithoutAKernelAreTold) {
   })");
   const Outcome outcome = place.run(words("compile m.onnxtxt --inference -o a.onnx"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("warning: m.onnxtxt: the CPU has no kernel for 2 op(s)"));
+  EXPECT_THAT(outcome.err, HasSubstr("warning: m.onnxtxt: the CPU has no kernel for 2 ops"));
   EXPECT_THAT(outcome.err, HasSubstr("Bernoulli (op-set 23; 1 node; no kernel): draw"));
   EXPECT_THAT(outcome.err, HasSubstr("Unique (op-set 23; 1 node; no kernel): second"));
 }

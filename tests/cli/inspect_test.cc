@@ -24,14 +24,19 @@ class Inspect : public testing::Test {
 
 TEST_F(Inspect, Summary) {
   const std::string text = inspect("");
-  for (const char* part : {"training artifact of halfnote", "ai.onnx 23", "float[N,6] x",
-                           "float[N,3] logits", "parameters", "contractions   100.0 %"}) {
+  for (const char* part :
+       {"training artifact of halfnote", "ai.onnx 23", "float[N,6] x", "float[N,3] logits",
+        "parameters", "contractions   100.0 %", "precision      bf16",
+        "loss           cross_entropy", "optimizer      adamw, lr 0.001"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }
 
 TEST_F(Inspect, NodesAndCasts) {
   EXPECT_THAT(inspect("--nodes"), HasSubstr("allow list: Gemm"));
+  const std::string evaluate = inspect("--nodes --graph evaluate");
+  EXPECT_THAT(evaluate, StartsWith("evaluate\n"));
+  EXPECT_THAT(evaluate, Not(HasSubstr("\nstep\n")));
   const std::string casts = inspect("--casts");
   EXPECT_THAT(casts, HasSubstr("w1"));
   EXPECT_THAT(casts, HasSubstr("f32 -> bf16"));
@@ -115,6 +120,23 @@ TEST_F(Inspect, WhyTellsDecisionGradientAndKernels) {
   const std::string bound = inspect("--why h --dim N=4");
   EXPECT_THAT(bound, HasSubstr("runs it on the cpu"));
   EXPECT_THAT(bound, Not(HasSubstr("bind the symbolic dims")));
+}
+
+TEST_F(Inspect, WhyOfACastOfOursDoesNotCallItTheModels) {
+  const std::string facts = inspect("--why w1.bf16");
+  EXPECT_THAT(facts, HasSubstr("cast inserted"));
+  EXPECT_THAT(facts, Not(HasSubstr("the model's own")));
+}
+
+TEST_F(Inspect, SummaryTellsTheSchedule) {
+  place_.compile("s.hn.onnx",
+                 words("--precision fp16 --optimizer lamb --weight-decay 0.5 --accumulate 2 "
+                       "--label-smoothing 0.25 --schedule cosine --schedule-steps 9 --warmup 3"));
+  const std::string text = place_.run(words("inspect s.hn.onnx")).out;
+  EXPECT_THAT(text, HasSubstr("precision      f16, loss scale halfnote"));
+  EXPECT_THAT(text, HasSubstr("loss           cross_entropy, label smoothing 0.25"));
+  EXPECT_THAT(text, HasSubstr("lamb, lr 0.001, weight decay 0.5, micro-batches 2"));
+  EXPECT_THAT(text, HasSubstr("schedule       cosine, until step 9, warm-up 3"));
 }
 
 TEST(Ops, ListsOperatorsPassesAndPresets) {

@@ -39,6 +39,64 @@ TEST(Messages, ALabelIsNamedByItsSample) {
                                  HasSubstr("expected 0 to 2, got 3")));
 }
 
+TEST(Messages, AnIndexThatIsNoLabelIsNotCalledOne) {
+  const Workplace place;
+  const std::string model =
+      "g (int64[N] labels, float[N,6] x) => (float loss) < float[3,6] w = {1, 2, 3, 4, 5, 6, 6, 5, "
+      "4, 3, 2, 1, 1, 2, 3, 4, 5, 6} >\n{ e = Gather (w, labels) d = Sub (e, x) s = Mul (d, d)\n"
+      "  loss = ReduceMean <keepdims: int = 0> (s) }\n";
+  const Outcome outcome = train_model(
+      place, model, "--epochs 1 --batch 22 --threads 1 --data x=x.npy,labels=wrong.npy");
+  EXPECT_EQ(outcome.code, 5) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("sample 5 of \"labels\": 3 is out of range"), HasSubstr("Gather"),
+                    HasSubstr("[-3, 3), got 3"), Not(HasSubstr("class"))));
+}
+
+TEST(Messages, StepsThatChangeNothingAreToldBefore) {
+  const Workplace place;
+  place.compile("acc.hn.onnx", words("--accumulate 4"));
+  const std::string run = std::string("run acc.hn.onnx ") + kTrain;
+  const Outcome none = place.run(words(run + " --steps 3"));
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("before its first update"), HasSubstr("at least 4 steps")));
+  const Outcome some = place.run(words(run + " --steps 7 --run-dir r"));
+  EXPECT_EQ(some.code, 0) << some.err;
+  EXPECT_THAT(some.err, AllOf(HasSubstr("the last 3 of 7"), HasSubstr("--steps 4")));
+  const Outcome whole = place.run(words(run + " --steps 8 --run-dir w"));
+  EXPECT_EQ(whole.err, "");
+  const Outcome again = place.run(words(run + " --steps 4 --run-dir w --resume"));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.err, HasSubstr("nothing is left to train: the run has done 8 steps of 4"));
+}
+
+TEST(Messages, ARunFolderWithoutACheckpointIsNoDeadEnd) {
+  const Workplace place;
+  place.compile("a.hn.onnx", words("--lr 1e30 --optimizer sgd"));
+  const std::string run =
+      std::string("run a.hn.onnx --steps 8 --save-every 0 --run-dir r ") + kTrain;
+  const Outcome first = place.run(words(run));
+  EXPECT_EQ(first.code, 6) << first.err;
+  EXPECT_THAT(first.err,
+              AllOf(HasSubstr("the loss is "), HasSubstr("compile again"), Not(HasSubstr("-nan"))));
+  EXPECT_THAT(place.run(words(run)).err, HasSubstr("remove the folder"));
+  const Outcome resumed = place.run(words(run + " --resume"));
+  EXPECT_EQ(resumed.code, 9);
+  EXPECT_THAT(resumed.err, HasSubstr("remove the folder, and start anew"));
+}
+
+TEST(Messages, AFullDiskBehindTheTableEndsTheRunBeforeIt) {
+  const Workplace place;
+  place.compile("a.hn.onnx");
+  Launch launch;
+  launch.output = "/dev/full";
+  const Outcome outcome =
+      place.run(words(std::string("run a.hn.onnx --steps 2 --run-dir r ") + kTrain), launch);
+  EXPECT_EQ(outcome.code, 8) << outcome.err;
+  EXPECT_FALSE(place.exists("r/model.onnx"));
+  EXPECT_FALSE(place.exists("r/checkpoints"));
+}
+
 TEST(Messages, APlaceThatCannotBeWrittenIsToldBeforeTheWork) {
   const Workplace place;
   for (const char* output : {"-o none/a.onnx", "-o /dev/full", "-o a.onnx --report none/r.json"}) {

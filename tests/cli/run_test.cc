@@ -155,7 +155,7 @@ TEST(Run, LimitSamplesTakesTheFirst) {
   const Outcome outcome = place.run(words(train("tiny.hn.onnx", "--epochs 1 --limit-samples 9")));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("9 samples"));
-  EXPECT_THAT(outcome.out, HasSubstr("2 = 1 epochs of 2"));
+  EXPECT_THAT(outcome.out, HasSubstr("2 = 1 epoch of 2"));
 }
 
 /// The arguments that train the fixture of a graph network, whose inputs have no batch.

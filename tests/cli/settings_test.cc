@@ -8,6 +8,7 @@ namespace halfnote::cli_test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 nlohmann::json policy_of(const Workplace& place, const std::string& run) {
   return nlohmann::json::parse(place.read(run + "/config.json"))["policy"];
@@ -73,6 +74,11 @@ TEST(Settings, FlagsThatWouldDoNothingAreRefused) {
       {"--loss mse --schedule cosine --schedule-steps 9 --schedule-gamma 0.5", "--schedule-gamma",
        "--schedule step"},
       {"--inference --lr 0.1", "--lr", "--inference"},
+      {"--loss mse --ignore-index 0", "--ignore-index", "--loss cross_entropy, nll"},
+      {"--loss cross_entropy --precision fp32 --like keras", "--like", "--precision fp16, bf16"},
+      {"--loss cross_entropy --fp32-op Gemm", "--fp32-op", "got --precision fp32"},
+      {"--loss cross_entropy --allow-node .*", "--allow-node", "--precision"},
+      {"--inference --no-pad", "--no-pad", "--precision"},
       {"--policy sgd.toml --beta1 0.5", "--beta1", "got --optimizer sgd"},
   };
   const Workplace place;
@@ -119,6 +125,15 @@ TEST(Settings, ARuleOfAPolicyFileIsNamedByItsLine) {
   const Outcome type = place.run(words("compile tiny.onnxtxt --policy type.toml --plan"));
   EXPECT_EQ(type.code, 2);
   EXPECT_THAT(type.err, HasSubstr("type.toml:6: key \"lr\" has the wrong type"));
+  place.write("kind.toml", head + "[optimizer.schedule]\nkind = \"cosin\"\n");
+  const Outcome kind = place.run(words("compile tiny.onnxtxt --policy kind.toml --plan"));
+  EXPECT_EQ(kind.code, 2);
+  EXPECT_THAT(kind.err, HasSubstr("kind.toml:6: unknown learning-rate schedule"));
+  // A flag that takes the key's place is to blame itself.
+  const Outcome both =
+      place.run(words("compile tiny.onnxtxt --policy kind.toml --schedule cosinus --plan"));
+  EXPECT_THAT(both.err, Not(HasSubstr("kind.toml")));
+  EXPECT_THAT(both.err, HasSubstr("got \"cosinus\""));
   const Outcome flag = place.run(
       words("compile tiny.onnxtxt --loss cross_entropy --precision bf16 --fp32-node zzz --plan"));
   EXPECT_THAT(flag.err, HasSubstr("--fp32-node matches nothing"));

@@ -104,7 +104,7 @@ TEST(ConversionWarning, NamesTheBlockersWhereLittleWasConverted) {
   options.policy.dtype = DType::kF16;
   const Report all = make_report(result_of(options));
   EXPECT_EQ(conversion_warning(all), "");
-  EXPECT_THAT(report_summary(all), HasSubstr("constants      1 node(s) kept in FP32"));
+  EXPECT_THAT(report_summary(all), HasSubstr("constants      1 node kept in FP32"));
   options.policy.fp32_ops = {"MatMul"};
   const Report none = make_report(result_of(options));
   EXPECT_THAT(conversion_warning(none), HasSubstr("nothing was converted to 16 bit"));

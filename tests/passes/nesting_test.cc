@@ -21,6 +21,17 @@ TEST(Nesting, JsonAtTheLimitAndAboveIt) {
   EXPECT_FALSE(json_nests_deeper(""));
 }
 
+TEST(Nesting, ProblemsOfJsonAreInPlainWords) {
+  EXPECT_EQ(
+      json_problem("[json.exception.parse_error.101] parse error at line 1, column 2: syntax "
+                   "error while parsing object key - unexpected end of input; expected string "
+                   "literal"),
+      "line 1, column 2: unexpected end of input; expected string literal");
+  EXPECT_EQ(json_problem("[json.exception.out_of_range.406] number overflow parsing '1e999'"),
+            "number overflow parsing '1e999'");
+  EXPECT_EQ(json_problem("other"), "other");
+}
+
 TEST(Nesting, JsonStringsDoNotNest) {
   EXPECT_FALSE(json_nests_deeper("\"" + times(50, "[") + "\""));
   EXPECT_FALSE(json_nests_deeper("[\"\\\"" + times(50, "[") + "\"]"));

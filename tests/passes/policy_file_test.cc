@@ -13,6 +13,7 @@
 #include "passes/compile.h"
 #include "passes/policy_file.h"
 #include "passes/precision/presets.h"
+#include "passes/settings.h"
 
 namespace halfnote {
 namespace {
@@ -82,6 +83,7 @@ const char* const kPolicies[] = {
     "[optimizer.schedule]\ndecay_start = 7",
     "[train]\nhuber_delta = 0.5",
     "[train]\nlabel_smoothing = 0.5",
+    "[train]\nignore_index = 0",
     "[train]\nmicro_batch = 5",
     "[optimizer]\nno_decay_on_1d = true",
     "[optimizer.schedule]\nkind = \"cosine\"",
@@ -146,8 +148,61 @@ TEST(PolicyFile, ErrorsNameTheLineAndTheNearestKey) {
   expect_refused("train = 1", {"policy.toml:1", "a table"});
   expect_refused("[optimizer]\ngroup = 1", {"policy.toml:2", "array of tables"});
   expect_refused("[precision\n", {"policy.toml:1", "no valid TOML"});
-  expect_refused("[precision]\ndtype = \"int8\"", {"fp32, fp16 or bf16", "int8"});
-  expect_refused("[loss_scale]\npreset = \"pytorhc\"", {"pytorhc", "pytorch"});
+  expect_refused("[precision]\ndtype = \"int8\"", {"policy.toml:2", "fp32, fp16 or bf16", "int8"});
+  expect_refused("[loss_scale]\npreset = \"pytorhc\"", {"policy.toml:2", "pytorhc", "pytorch"});
+  expect_refused("[precision]\n\nlike = \"pytorhc\"", {"policy.toml:3", "pytorhc"});
+}
+
+TEST(PolicyFile, WrongTypesSayWhatCame) {
+  expect_refused("[train]\nloss = 1", {"policy.toml:2", "expected a string, got the number 1"});
+  expect_refused("[train]\nseed = 1.5", {"an integer, got the number 1.5"});
+  expect_refused("[optimizer]\nlr = \"fast\"", {"a number, got the string \"fast\""});
+  expect_refused("[train]\nfreeze = [\"a\", 2]", {"got a list with the number 2"});
+  expect_refused("[precision]\npad = []", {"true or false, got a list of strings"});
+  expect_refused("[optimizer]\nschedule = true", {"a table, got true"});
+}
+
+TEST(PolicyFile, ValuesThatCannotBeNameTheLine) {
+  const std::pair<const char*, std::vector<std::string_view>> rows[] = {
+      {"[optimizer]\nlr = 0.1\nbeta1 = 3.0", {"policy.toml:3", "beta1 is out of range", "got 3"}},
+      {"[optimizer]\nkind = \"adma\"", {"policy.toml:2", "unknown optimizer", "adam"}},
+      {"[optimizer]\nmax_ratio = 1.0\nmin_ratio = 2.0", {"policy.toml:2", "max_ratio"}},
+      {"[optimizer.schedule]\nkind = \"cosin\"", {"policy.toml:2", "learning-rate schedule"}},
+      {"[optimizer.schedule]\nkind = \"cosine\"\ntotal = -4", {"policy.toml:3", "got -4"}},
+      {"[optimizer.schedule]\nwarmup_kind = \"quick\"", {"policy.toml:2", "kind of warm-up"}},
+      {"[optimizer.schedule]\ngamma = -3.0", {"policy.toml:2", "gamma", "got -3"}},
+      {"[[optimizer.group]]\npattern = \"b\"\n[[optimizer.group]]\npattern = \"c\"\n"
+       "lr_factor = -2.0",
+       {"policy.toml:5", "lr_factor", "got -2"}},
+      {"[loss_scale]\non_floor = \"raze\"", {"policy.toml:2", "on_floor", "\"raze\""}},
+      {"[loss_scale]\nmin = 4.0\nmax = 2.0", {"policy.toml:3", "at least min", "got 2"}},
+      {"[train]\nloss = \"msee\"", {"policy.toml:2", "unknown loss", "mse"}},
+      {"[train]\nloss = \"mse\"\nlabel_smoothing = 0.5", {"policy.toml:3", "cross_entropy"}},
+      {"[train]\nmicro_batch = -1", {"policy.toml:2", "micro_batch", "got -1"}},
+  };
+  for (const auto& [text, parts] : rows) {
+    try {
+      check_settings(parsed(text));
+      ADD_FAILURE() << "taken: " << text;
+    } catch (const SettingError& error) {
+      for (std::string_view part : parts) {
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+            << error.what() << "\nlacks " << part;
+      }
+    }
+  }
+}
+
+TEST(PolicyFile, AWrongSettingWithoutAFileHasNoPlace) {
+  CompileOptions options;
+  options.train.optimizer.beta1 = 3;
+  try {
+    check_settings(options);
+    ADD_FAILURE() << "taken";
+  } catch (const SettingError& error) {
+    EXPECT_EQ(error.key(), "optimizer.beta1");
+    EXPECT_EQ(error.place().file, "");
+  }
 }
 
 // --- presets -------------------------------------------------------------------------------------

@@ -152,13 +152,59 @@ TEST(Trainer, AnOverflowAtTheFloorIsDiagnosed) {
             {.precision = DType::kF16, .accumulation = accumulation, .on_floor = on_floor}),
         folder / name);
   };
-  test::expect_error(ErrorCode::kNumerics,
-                     {"step 17", "smallest loss scale", "(Cast) makes the first Inf"},
-                     [&] { run("diagnose", "diagnosed"); });
-  test::expect_error(ErrorCode::kNumerics, {"step 34", "(Cast) makes the first Inf"},
+  test::expect_error(
+      ErrorCode::kNumerics,
+      {"step 17", "smallest loss scale", "\"x\" is too large for f16", "--normalize"},
+      [&] { run("diagnose", "diagnosed"); });
+  test::expect_error(ErrorCode::kNumerics, {"step 34", "\"x\" is too large for f16"},
                      [&] { run("diagnose", "accumulated", 2); });
   test::expect_error(ErrorCode::kNumerics, {"step 17", "loss scale 1"},
                      [&] { run("raise", "raised"); });
+}
+
+/// As in PyTorch: the mean over no label is NaN, the gradients are 0.
+TEST(Trainer, ABatchWhoseEveryLabelIsIgnoredDoesNotEndTheRun) {
+  for (const DType precision : {DType::kF32, DType::kF16, DType::kBF16}) {
+    SCOPED_TRACE(short_name(precision));
+    const test::TempFolder folder;
+    Session session(test::tiny_artifact({.precision = precision}), {1, {}, {}});
+    Dataset data = test::tiny_data(8);
+    Tensor labels(DType::kI64, {8});
+    const std::vector<int64_t> values = {-100, -100, -100, -100, 0, -100, 2, 1};
+    std::copy(values.begin(), values.end(), labels.mutable_data<int64_t>().begin());
+    data = Dataset("padded", {data.fields()[0], {"labels", labels}});
+    TrainerOptions options;
+    options.steps = 2;
+    options.shuffle = false;
+    options.run_folder = folder / "run";
+    options.batch = 4;
+    Trainer trainer(session, InputMap(data, test::inputs_of(session)), std::nullopt, options);
+    trainer.plan();
+    trainer.open();
+    Progress progress = test::silent_progress();
+    const TrainResult result = trainer.run(progress);
+    EXPECT_EQ(result.applied, 2);
+    EXPECT_EQ(result.skipped, 0);
+    EXPECT_TRUE(std::isfinite(result.loss.value()));
+    EXPECT_THAT(test::read_bytes(folder / "run/metrics.jsonl"), HasSubstr("\"loss\":\"NaN\""));
+  }
+}
+
+TEST(Trainer, AWeightThatIsNoNumberEndsTheRunAtOnce) {
+  for (const DType precision : {DType::kF32, DType::kF16, DType::kBF16}) {
+    SCOPED_TRACE(short_name(precision));
+    const test::TempFolder folder;
+    Model artifact = test::tiny_artifact({.precision = precision});
+    for (TrainingStep& step : artifact.training) {
+      Value& weight = step.graph.value(step.graph.find("w1"));
+      weight.tensor = Tensor::full(DType::kF32, weight.tensor.shape(), std::nan(""));
+    }
+    TrainerOptions options;
+    options.steps = 40;
+    test::expect_error(ErrorCode::kNumerics,
+                       {"the loss is nan at step 1", "\"w1\" held a NaN or Inf before"},
+                       [&] { test::tiny_run(artifact, folder / "run", options); });
+  }
 }
 
 TEST(Trainer, ARunWhoseEveryUpdateWasSkippedFails) {
@@ -173,7 +219,7 @@ TEST(Trainer, ADiagnosisNamesTheNodeAndKeepsTheStates) {
   const Dataset data = test::tiny_data(4);
   std::vector<Tensor> batch = {data.fields()[0].data.deep_copy(), data.fields()[1].data};
   session.step(batch);
-  EXPECT_EQ(session.diagnose(batch), "");
+  EXPECT_FALSE(session.diagnose(batch));
   // 6 features of 60000 each: finite in f16, but not their product with the weights.
   for (float& value : batch[0].mutable_data<float>()) value = 60000;
   const StateEntry* weight = session.state().find("w1");
@@ -181,8 +227,10 @@ TEST(Trainer, ADiagnosisNamesTheNodeAndKeepsTheStates) {
   std::vector<Tensor> before;
   for (const StateEntry& entry : session.state().entries())
     before.push_back(session.state().get(entry));
-  const std::string found = session.diagnose(batch);
-  EXPECT_THAT(found, HasSubstr("(Gemm) makes the first Inf"));
+  const auto found = session.diagnose(batch);
+  ASSERT_TRUE(found);
+  EXPECT_THAT(to_string(*found), HasSubstr("(Gemm) makes the first Inf"));
+  EXPECT_THAT(advice(*found), HasSubstr("--fp32-node '" + found->node + "'"));
   size_t i = 0;
   for (const StateEntry& entry : session.state().entries()) {
     EXPECT_TRUE(identical(session.state().get(entry), before[i++])) << entry.name;

@@ -3,7 +3,10 @@
 #include "base/error.h"
 #include "compiler/ir/query.h"
 #include "compiler/ir/text.h"
+#include "compiler/onnx/check.h"
 #include "count_new.h"
+#include "runtime/core/device_ready.h"
+#include "runtime/core/evaluate.h"
 #include "support.h"
 
 namespace halfnote::test {
@@ -105,6 +108,33 @@ TEST_P(ControlFlow, TrainsAndEqualsTheInterpreter) {
         EXPECT_TRUE(identical(session.state().get(entry), slow.state(entry.name)))
             << entry.name << " in step " << i;
       }
+    }
+  }
+}
+
+TEST_P(ControlFlow, TheTrainedModelIsF32InItsBodiesToo) {
+  for (const DType precision : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(short_name(precision));
+    Session session = reference_session(model_of(GetParam()), options_of(precision));
+    const std::vector<Tensor> batch = mlp_batch(8, 5);
+    session.step(batch);
+    const Model trained = session.trained_model();
+    EXPECT_NO_THROW(check_model(trained));
+    const Graph& graph = trained.graph;
+    for (NodeId id : graph.all_nodes()) {
+      for (ValueId output : graph.outputs(id)) {
+        EXPECT_FALSE(output.valid() && is_16bit_float(graph.value(output).type.dtype))
+            << graph.node(id).name;
+      }
+    }
+    const Shape shape = batch[0].shape();
+    const Graph ready = make_device_ready(graph, dims_from_shapes(graph, std::span(&shape, 1)));
+    const Tensor f32 = evaluate(ready, {batch[0]}).front();
+    const Tensor mixed = session.evaluate(batch)[1].cast_to(DType::kF32);
+    // A handful of roundings in each of some trips, of numbers up to about 1.
+    const double bound = 64 * (precision == DType::kBF16 ? 0x1p-9 : 0x1p-12);
+    for (int64_t i = 0; i < f32.size(); ++i) {
+      EXPECT_NEAR(f32.at_as_double(i), mixed.at_as_double(i), bound);
     }
   }
 }

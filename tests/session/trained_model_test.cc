@@ -135,6 +135,26 @@ g (float[N,4] x) => (float[N,4] y, float[N,4] z)
   EXPECT_EQ(w.at_as_double(3), Tensor::scalar<float>(0.1f).cast_to(DType::kBF16).at_as_double(0));
 }
 
+TEST(ToF32, KeepsTheSymbolsThatTheModelGave) {
+  // No rule knows that (4·batch, 2) reshaped to (?, 4, 2) is (batch, 4, 2).
+  const Model model = parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+g (float[batch,8] x) => (float[batch,4,3] y) <
+   float[2,3] w = {0.5, -0.25, 0.25, 0.5, 0.125, 0.5}, int64[2] a = {-1, 2}, int64[3] b = {-1, 4, 2}
+> {
+   float["4*batch",2] f = Reshape (x, a)
+   t = Tanh (f)
+   float[batch,4,2] r = Reshape (t, b)
+   y = MatMul (r, w)
+})",
+                                  "symbols.onnxtxt");
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    SCOPED_TRACE(short_name(precision));
+    const Session session = reference_session(model, options_for("sgd", precision));
+    const Model trained = session.trained_model();
+    EXPECT_EQ(to_string(trained.graph.value(trained.graph.outputs()[0]).type), "float[batch,4,3]");
+  }
+}
+
 TEST(ToF32, CastsThe16BitInputsOfTheModel) {
   const Model model = parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
 g (float16[N,4] x) => (float16[N,2] y) <

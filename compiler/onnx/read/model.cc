@@ -19,7 +19,9 @@ constexpr int64_t kOldestIrVersion = 3;
 void check_ir_version(const onnx::ModelProto& proto) {
   const int64_t version = proto.ir_version();
   if (!proto.has_ir_version()) {
-    throw Error(ErrorCode::kModel, "not a valid ONNX file: it has no IR version");
+    const bool empty = proto.ByteSizeLong() == 0;
+    throw Error(ErrorCode::kModel, std::string("not a valid ONNX file: it ") +
+                                       (empty ? "is empty" : "has no IR version"));
   }
   if (version >= kOldestIrVersion && version <= onnx::Version::IR_VERSION) return;
   throw Error(ErrorCode::kUnsupported, "the IR version of the model is not supported")
@@ -34,7 +36,9 @@ void check_opset(const std::string& domain, int64_t version) {
   if (version >= oldest && (newest == 0 || version <= newest)) return;
   const std::string name = domain.empty() ? "ai.onnx" : domain;
   throw Error(ErrorCode::kUnsupported, "the op-set version of \"" + name + "\" is not supported")
-      .expected(std::to_string(oldest) + " to " + std::to_string(newest), std::to_string(version))
+      .expected(domain.empty() ? "7 to " + std::to_string(newest)
+                               : std::to_string(oldest) + " to " + std::to_string(newest),
+                std::to_string(version))
       .hint(version < oldest ? "convert the model with ONNX's version converter first" : "");
 }
 

@@ -113,7 +113,7 @@ Stash stash_of(GradientContext& rule, const Recurrence& r) {
     if (!rule.grads[i].valid()) continue;
     throw Error(ErrorCode::kUnsupported,
                 "a gradient flows through the gates that its own gradient "
-                "reads: a second derivative");
+                "reads, a second derivative: write the steps out (MatMul, Sigmoid, Tanh)");
   }
   const bool more = r.op == RecurrentOp::kLstm || r.linear_before_reset;
   if (rule.graph().node(rule.node).domain.empty()) {

@@ -20,7 +20,7 @@ std::string rate_text(double amount, double seconds) {
 
 std::string totals_text(const ProfileTable& t) {
   std::string text =
-      fmt::format("{}: {} steps, {:.3f} ms a run (fastest {:.3f}), mean of {} run{}\n", t.program,
+      fmt::format("{}: {} nodes, {:.3f} ms a run (fastest {:.3f}), mean of {} run{}\n", t.program,
                   t.steps, kMs * t.seconds, kMs * t.best_seconds, t.runs,
                   t.runs == 1 ? ", the first" : "s after the first");
   text += fmt::format("  contractions   {:.3f} ms = {:.1f} % of the run\n", kMs * t.contractions,

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/version.h"
+#include "passes/nesting.h"
 #include "runtime/train/checkpoint/hash.h"
 
 namespace halfnote {
@@ -42,7 +43,7 @@ Json parse_json(std::string_view text, const std::string& path) {
   try {
     return Json::parse(text, watch);
   } catch (const Json::exception& error) {
-    throw refuse(error.what());
+    throw refuse(json_problem(error.what()));
   }
 }
 
@@ -137,7 +138,7 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::kCheckpoint, "the manifest lacks something")
         .at({path, {}, {}})
-        .hint(error.what());
+        .hint(json_problem(error.what()));
   }
 }
 

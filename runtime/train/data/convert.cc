@@ -17,8 +17,7 @@ namespace {
 template <class From>
 float load_one(From value) {
   if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) return to_f32(value);
-  if constexpr (std::is_same_v<From, uint8_t>) return static_cast<float>(value) / 255.0f;
-  if constexpr (std::is_same_v<From, float> || std::is_same_v<From, double>)
+  if constexpr (!std::is_same_v<From, Half> && !std::is_same_v<From, BFloat16>)
     return static_cast<float>(value);
 }
 
@@ -28,11 +27,13 @@ void load_as(const Tensor& from, int64_t first, std::span<float> to) {
   for (size_t i = 0; i < to.size(); ++i) to[i] = load_one(elements[i]);
 }
 
-/// Elements first … first + to.size() as f32; u8 divided by 255.
-void load(const Tensor& from, int64_t first, std::span<float> to) {
+/// Elements first … first + to.size() as f32.
+void load(const Route& route, const Tensor& from, int64_t first, std::span<float> to) {
   switch (from.dtype()) {
     case DType::kU8:
-      return load_as<uint8_t>(from, first, to);
+      load_as<uint8_t>(from, first, to);
+      for (float& value : to) value /= route.divisor();
+      return;
     case DType::kF16:
       return load_as<Half>(from, first, to);
     case DType::kBF16:
@@ -70,7 +71,7 @@ void convert_planes(const Route& route, const Tensor& from, int64_t sample, std:
       for (size_t i = 0; i < pixels; ++i) out[i] = table[elements[i]];
       continue;
     }
-    load(from, first, route.resized ? plane : out);
+    load(route, from, first, route.resized ? plane : out);
     if (route.resized) route.resizer.apply(plane, out);
     if (route.mean.empty()) continue;
     for (float& value : out) value = route.normalised(channel, value);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 
@@ -27,6 +28,8 @@ std::string sample_text(const ModelInput& input) {
   }
   return text + "]";
 }
+
+constexpr std::array<std::string_view, 3> kByteWords = {"auto", "scale", "keep"};
 
 Error misfit(const Dataset& data, const Route& route, const std::string& why) {
   return Error(ErrorCode::kData,
@@ -117,8 +120,8 @@ void fit_planes(const Dataset& data, Route& route, const InputOptions& options) 
   route.resized = route.height != route.from_height || route.width != route.from_width;
   if (route.resized &&
       (options.resize == Resize::kNone || route.from_height == 0 || route.from_width == 0)) {
-    throw misfit(data, route, "the image sizes differ")
-        .hint("--resize bilinear (or nearest) resizes while loading");
+    throw misfit(data, route, "the sizes differ")
+        .hint("of images, --resize bilinear (or nearest) makes others while loading");
   }
   if (route.resized) {
     route.resizer =
@@ -128,17 +131,25 @@ void fit_planes(const Dataset& data, Route& route, const InputOptions& options) 
   if (rank == 3) route.shape.insert(route.shape.begin(), route.channels);
 }
 
+/// Bytes are numbers from 0 to 1 in an image, and what they are elsewhere.
+bool scales(const Route& route, const Shape& sample, const InputOptions& options) {
+  if (options.bytes == Bytes::kAuto) return !route.input.whole && sample.size() >= 2;
+  return options.bytes == Bytes::kScale;
+}
+
 void fit_floats(const Dataset& data, Route& route, const InputOptions& options) {
   const DataField& field = data.fields()[route.field];
-  route.scaled = field.dtype() == DType::kU8;
-  if (!route.scaled && !trains_in(field.dtype())) {
+  const Shape from = field.sample_shape();
+  const bool bytes = field.dtype() == DType::kU8;
+  route.scaled = bytes && scales(route, from, options);
+  if (!bytes && !trains_in(field.dtype())) {
     throw misfit(data, route, "the types differ")
         .hint("only u8 and float data becomes float; convert the array");
   }
   route.kind = Route::Kind::kFloat;
-  const Shape from = field.sample_shape();
   const size_t rank = route.input.shape.size() - 1;
-  if ((rank == 3 && (from.size() == 2 || from.size() == 3)) || (rank == 2 && from.size() == 2)) {
+  const bool planes = !route.input.whole && (from.size() == 2 || from.size() == 3);
+  if (planes && (rank == 3 || (rank == 2 && from.size() == 2))) {
     fit_planes(data, route, options);
     return;
   }
@@ -172,10 +183,11 @@ void finish_floats(const Dataset& data, Route& route, const InputOptions& option
   if (same_type && !route.resized && route.mean.empty() && route.channels == route.from_channels) {
     route.kind = Route::Kind::kCopy;
   }
-  if (!route.scaled || route.resized) return;
+  const bool bytes = data.fields()[route.field].dtype() == DType::kU8;
+  if (!bytes || route.resized) return;
   for (size_t channel = 0; channel < static_cast<size_t>(route.channels); ++channel) {
     for (int value = 0; value < 256; ++value) {
-      route.table.push_back(route.normalised(channel, static_cast<float>(value) / 255.0f));
+      route.table.push_back(route.normalised(channel, static_cast<float>(value) / route.divisor()));
     }
   }
 }
@@ -185,6 +197,8 @@ std::vector<std::string> steps_of(const Route& route, const Dataset& data, Resiz
   std::vector<std::string> steps;
   if (route.input.whole) steps.push_back("whole");
   if (route.scaled) steps.push_back("/255");
+  if (route.kind == Route::Kind::kFloat && from == DType::kU8 && !route.scaled)
+    steps.push_back("not scaled");
   if (route.resized) steps.push_back(fmt::format("resized ({})", resize_name(resize)));
   if (route.channels != route.from_channels) steps.push_back("grey to 3 channels");
   if (!route.mean.empty()) steps.push_back("normalised");
@@ -196,6 +210,14 @@ std::vector<std::string> steps_of(const Route& route, const Dataset& data, Resiz
 }
 
 }  // namespace
+
+Bytes bytes_from_name(std::string_view name) {
+  for (size_t i = 0; i < kByteWords.size(); ++i) {
+    if (kByteWords[i] == name) return static_cast<Bytes>(i);
+  }
+  throw Error(ErrorCode::kUsage, "unknown word for --bytes")
+      .expected("auto, scale or keep", fmt::format("\"{}\"", name));
+}
 
 Route make_route(const Dataset& data, size_t field, const ModelInput& input,
                  const InputOptions& options) {

@@ -22,12 +22,20 @@ struct ModelInput {
   bool whole = false;  // takes its field as it is in every step, without a dim for the batch
 };
 
+/// What becomes of u8 data for a float input: divided by 255 (auto: where a sample has two dims or
+/// more, as an image does), or kept as numbers from 0 to 255.
+enum class Bytes : uint8_t { kAuto, kScale, kKeep };
+
+/// `auto`, `scale`, `keep`; throws Error(kUsage) for other words.
+Bytes bytes_from_name(std::string_view name);
+
 struct InputOptions {
   std::vector<std::pair<std::string, std::string>>
       names;                           // input and field, stronger than any rule
   std::vector<float> mean, deviation;  // of float inputs: empty, one number, or one a channel
   Resize resize = Resize::kNone;       // what to do when image sizes differ; none: refuse
-  int64_t limit = 0;                   // only the first samples; 0: all
+  Bytes bytes = Bytes::kAuto;
+  int64_t limit = 0;  // only the first samples; 0: all
 };
 
 /// One planned conversion. Images are (channels, height, width); everything else is one plane of
@@ -46,6 +54,8 @@ struct Route {
   Resizer resizer;
   std::vector<float> table;  // u8 that is not resized: 256 results a channel
 
+  /// Of u8 elements.
+  float divisor() const { return scaled ? 255.0f : 1.0f; }
   int64_t elements() const { return channels * height * width; }
   /// (x - mean) / std, in f32.
   float normalised(size_t channel, float value) const {

@@ -141,15 +141,30 @@ TEST(InputChoice, RefusesWhatIsNotThere) {
                [&] { InputMap(mnist_like(), inputs, options); });
 }
 
-TEST(Conversion, ScalesBytes) {
+TEST(Conversion, ScalesTheBytesOfImages) {
+  const Tensor field = Tensor::of<uint8_t>({2, 1, 2}, {0, 1, 128, 255});
+  const Tensor expected = Tensor::of<float>({2, 1, 2}, {0, 1 / 255.0f, 128 / 255.0f, 1});
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64}) {
+    EXPECT_TRUE(identical(convert(field, dtype, batch_of({1, 2})), expected.cast_to(dtype)));
+  }
+}
+
+TEST(Conversion, KeepsOtherBytesUnlessTold) {
   const Tensor field = Tensor::of<uint8_t>({2, 2}, {0, 1, 128, 255});
-  const Tensor expected = Tensor::of<float>({2, 2}, {0, 1 / 255.0f, 128 / 255.0f, 1});
-  EXPECT_TRUE(identical(convert(field, DType::kF32, batch_of({2})), expected));
-  EXPECT_TRUE(
-      identical(convert(field, DType::kF16, batch_of({-1})), expected.cast_to(DType::kF16)));
-  EXPECT_TRUE(
-      identical(convert(field, DType::kBF16, batch_of({2})), expected.cast_to(DType::kBF16)));
-  EXPECT_TRUE(identical(convert(field, DType::kF64, batch_of({2})), expected.cast_to(DType::kF64)));
+  const Tensor kept = Tensor::of<float>({2, 2}, {0, 1, 128, 255});
+  const Tensor scaled = Tensor::of<float>({2, 2}, {0, 1 / 255.0f, 128 / 255.0f, 1});
+  EXPECT_TRUE(identical(convert(field, DType::kF32, batch_of({2})), kept));
+  EXPECT_TRUE(identical(convert(field, DType::kBF16, batch_of({-1})), kept.cast_to(DType::kBF16)));
+  InputOptions options;
+  options.bytes = Bytes::kScale;
+  EXPECT_TRUE(identical(convert(field, DType::kF32, batch_of({2}), options), scaled));
+  options.bytes = Bytes::kKeep;
+  const Tensor image = Tensor::of<uint8_t>({1, 1, 2}, {51, 255});
+  EXPECT_TRUE(identical(convert(image, DType::kF32, batch_of({1, 2}), options),
+                        Tensor::of<float>({1, 1, 2}, {51, 255})));
+  EXPECT_EQ(bytes_from_name("keep"), Bytes::kKeep);
+  expect_error(ErrorCode::kUsage, {"auto, scale or keep", "\"all\""},
+               [] { bytes_from_name("all"); });
 }
 
 TEST(Conversion, ShapesImages) {
@@ -302,7 +317,7 @@ INSTANTIATE_TEST_SUITE_P(
                    {2, 28, 28},
                    DType::kF32,
                    batch_of({1, 32, 32}),
-                   {"the data does not fit input \"x\" (the image sizes differ)",
+                   {"the data does not fit input \"x\" (the sizes differ)",
                     "expected f32[1,32,32] a sample, got f u8[28,28]", "--resize"}},
         MisfitCase{"channels",
                    DType::kU8,
