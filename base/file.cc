@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/vanished_file.h"
 
 namespace halfnote {
 namespace {
@@ -124,11 +125,14 @@ Container read_all(const fs::path& path, size_t max_bytes) {
       .at({.file = path.string()});
 }
 
-std::shared_ptr<const std::byte> map(const Descriptor& file, size_t size) {
+std::shared_ptr<const std::byte> map(const fs::path& path, const Descriptor& file, size_t size) {
   void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) return nullptr;
-  return {static_cast<const std::byte*>(address),
-          [size](const std::byte* p) { munmap(const_cast<std::byte*>(p), size); }};
+  note_mapping(static_cast<const std::byte*>(address), size, path);
+  return {static_cast<const std::byte*>(address), [size](const std::byte* p) {
+            forget_mapping(p);
+            munmap(const_cast<std::byte*>(p), size);
+          }};
 }
 
 std::shared_ptr<const std::byte> read_shared(const fs::path& path, const Descriptor& file,
@@ -225,7 +229,7 @@ MappedFile::MappedFile(const fs::path& path) {
   size_ = static_cast<size_t>(status.st_size);
   if (size_ == 0) return;
   const bool trusted = status.st_uid == geteuid() || status.st_uid == 0;
-  if (trusted) data_ = map(file, size_);
+  if (trusted) data_ = map(path, file, size_);
   if (data_ != nullptr && static_cast<size_t>(status_of(path, file).st_size) < size_) {
     became_shorter(path);
   }

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/vanished_file.h"
 #include "base/version.h"
 #include "cli/usage.h"
 #include "cli/verbs.h"
@@ -106,5 +107,6 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return explain(app, error, {argv + 1, argv + argc});
   }
+  report_vanished_files(json_errors ? ErrorForm::kJson : ErrorForm::kText);
   return guarded(action, json_errors);
 }
