@@ -126,11 +126,11 @@ Container read_all(const fs::path& path, size_t max_bytes) {
       .at({.file = path.string()});
 }
 
-std::shared_ptr<const std::byte> map(const Descriptor& file, size_t size) {
+std::shared_ptr<const std::byte> map(const fs::path& path, const Descriptor& file, size_t size) {
   void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) return nullptr;
   const auto* begin = static_cast<const std::byte*>(address);
-  remember_mapping({begin, size}, file.get());
+  remember_mapping({begin, size}, file.get(), path);
   return {begin, [size](const std::byte* p) {
             forget_mapping(p);
             munmap(const_cast<std::byte*>(p), size);
@@ -289,7 +289,7 @@ MappedFile::MappedFile(const fs::path& path) {
   size_ = static_cast<size_t>(status.st_size);
   if (size_ == 0) return;
   const bool trusted = status.st_uid == geteuid() || status.st_uid == 0;
-  if (trusted) data_ = map(file, size_);
+  if (trusted) data_ = map(path, file, size_);
   if (data_ != nullptr && static_cast<size_t>(status_of(path, file).st_size) < size_) {
     became_shorter(path);
   }

@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "base/system/vanished_file.h"
 #include "base/version.h"
 #include "cli/guard.h"
 #include "cli/usage.h"
@@ -56,5 +57,6 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return explain(app, error, {argv + 1, argv + argc});
   }
+  report_vanished_files(json_errors ? ErrorForm::kJson : ErrorForm::kText);
   return cli::guarded(action, json_errors);
 }

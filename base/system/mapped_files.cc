@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 
+#include "base/system/vanished_file.h"
+
 namespace halfnote {
 namespace {
 
@@ -29,7 +31,9 @@ Mappings& mappings() {
 
 }  // namespace
 
-void remember_mapping(std::span<const std::byte> bytes, int descriptor) {
+void remember_mapping(std::span<const std::byte> bytes, int descriptor,
+                      const std::filesystem::path& path) {
+  watch_mapping(bytes.data(), bytes.size(), path);
   if (bytes.size() < kSmall) return;
   const int own = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return;
@@ -39,6 +43,7 @@ void remember_mapping(std::span<const std::byte> bytes, int descriptor) {
 }
 
 void forget_mapping(const std::byte* begin) {
+  unwatch_mapping(begin);
   Mappings& all = mappings();
   const std::lock_guard lock(all.mutex);
   const auto found = all.by_start.find(begin);

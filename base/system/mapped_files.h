@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <span>
 
@@ -16,9 +17,11 @@ struct FilePlace {
   uint64_t offset = 0;
 };
 
-/// Remembers that `bytes` map the file from its start, read only. Keeps a descriptor of its own;
-/// small files are not remembered (there may be thousands), nor is one without a free descriptor.
-void remember_mapping(std::span<const std::byte> bytes, int descriptor);
+/// Remembers that `bytes` map the file from its start, read only; a program that asked for it
+/// (vanished_file.h) then ends with a message if the file becomes shorter. Keeps a descriptor of
+/// its own for find_mapping(), but for small files (there may be thousands) and where none is free.
+void remember_mapping(std::span<const std::byte> bytes, int descriptor,
+                      const std::filesystem::path& path);
 /// Before the map goes.
 void forget_mapping(const std::byte* begin);
 /// Where these bytes stand, if they lie in one remembered map.

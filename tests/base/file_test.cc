@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/system/vanished_file.h"
 #include "base/tensor.h"
 
 namespace halfnote {
@@ -147,6 +148,31 @@ TEST_F(Files, ReadsInsteadOfMappingAFileOfAnotherUser) {
   const MappedFile file(path);
   ASSERT_EQ(truncate(path.c_str(), 0), 0);  // SIGBUS for whoever had mapped it
   EXPECT_EQ(as_text(file.bytes()), std::string(10000, 'x'));
+}
+
+TEST_F(Files, AMappedFileThatIsCutEndsTheProgramWithItsName) {
+  const fs::path path = make("cut.npy", std::string(100000, 'x'));
+  const auto read_after_cut = [&](ErrorForm form) {
+    report_vanished_files(form);
+    const MappedFile file(path);
+    if (truncate(path.c_str(), 0) != 0) std::exit(1);
+    [[maybe_unused]] volatile std::byte touched = file.bytes()[50000];
+  };
+  EXPECT_EXIT(read_after_cut(ErrorForm::kText), testing::ExitedWithCode(8),
+              "halfnote: error \\(io\\): .*cut.npy: the file became shorter while it was read");
+  make("cut.npy", std::string(100000, 'x'));
+  EXPECT_EXIT(read_after_cut(ErrorForm::kJson), testing::ExitedWithCode(8),
+              "\\{\"code\":8,.*cut.npy\",");
+}
+
+TEST_F(Files, AFaultOutsideOfMappedFilesIsLeftToTheSystem) {
+  EXPECT_EXIT(
+      {
+        report_vanished_files(ErrorForm::kText);
+        std::raise(SIGBUS);
+        std::raise(SIGBUS);
+      },
+      testing::KilledBySignal(SIGBUS), "");
 }
 
 TEST_F(Files, WritesAllPartsInOrder) {

@@ -118,7 +118,7 @@ struct ExternalData::File {
     if (descriptor >= 0) close(descriptor);
   }
   void check(const std::string& location, const std::function<void(const std::string&)>& warn);
-  void map();
+  void map(const std::string& location);
 };
 
 void ExternalData::File::check(const std::string& location,
@@ -135,15 +135,15 @@ void ExternalData::File::check(const std::string& location,
   size = static_cast<uint64_t>(status.st_size);
   // A file that its owner shortens under us would end the program with SIGBUS.
   const bool ours = status.st_uid == geteuid() || status.st_uid == 0;
-  if (ours && size > 0) map();
+  if (ours && size > 0) map(location);
 }
 
-void ExternalData::File::map() {
+void ExternalData::File::map(const std::string& location) {
   void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (address == MAP_FAILED) return;  // read instead
   const size_t bytes = size;
   const auto* begin = static_cast<const std::byte*>(address);
-  remember_mapping({begin, bytes}, descriptor);
+  remember_mapping({begin, bytes}, descriptor, location);
   mapping = {begin, [address, bytes](const std::byte* p) {
                forget_mapping(p);
                munmap(address, bytes);
