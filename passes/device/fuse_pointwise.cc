@@ -7,9 +7,9 @@
 // Exact: each step computes in f32 and rounds to its type, as the node did. Results that others
 // read stay outputs, nothing is computed twice. Attribute `nodes` keeps the names for reports.
 // A node joins the nodes that make its operands if the results have one shape and nobody in between
-// reads what they make; these stand at most kWindow nodes back, so that the pass is linear and
-// values are not held much longer.
-// Leaves alone: single nodes, other types than f32, f16, bf16 and bool, shapes that are not known.
+// reads what they make; these stand at most kPointwiseWindow nodes back, so that the pass is linear
+// and values are not held much longer. Leaves alone: single nodes, other types than f32, f16, bf16
+// and bool, shapes that are not known.
 #include "passes/device/fuse_pointwise.h"
 
 #include <algorithm>
@@ -17,15 +17,18 @@
 #include <map>
 #include <memory>
 
-#include "base/ops/pointwise.h"
 #include "compiler/ir/model.h"
 
 namespace halfnote {
 namespace {
 
-constexpr size_t kMaxSteps = 16;
+constexpr size_t kMaxSteps = 32;
 constexpr size_t kMaxInputs = 12;
-constexpr int64_t kWindow = 64;
+
+bool is_known_pointwise(const Graph& graph, ValueId value) {
+  return value.valid() && graph.value(value).type.has_concrete_shape() &&
+         is_pointwise_type(graph.value(value).type.dtype);
+}
 
 /// Nodes that will be one. Their results may be read by others only behind the last of them.
 struct Group {
@@ -55,26 +58,6 @@ class Fuser {
   }
 
  private:
-  bool known(ValueId value) const {
-    return value.valid() && graph_.value(value).type.has_concrete_shape() &&
-           is_pointwise_type(graph_.value(value).type.dtype);
-  }
-
-  const PointwiseRow* row_of(NodeId id) const {
-    const Node& node = graph_.node(id);
-    const PointwiseRow* row = find_pointwise(node.domain, node.op);
-    const auto inputs = graph_.inputs(id), outputs = graph_.outputs(id);
-    if (row == nullptr || inputs.size() != static_cast<size_t>(row->arity) || outputs.size() != 1)
-      return nullptr;
-    if (!known(outputs[0])) return nullptr;
-    std::vector<DType> types;
-    for (ValueId input : inputs) {
-      if (!known(input)) return nullptr;
-      types.push_back(graph_.value(input).type.dtype);
-    }
-    return unfit_types(*row, types, graph_.value(outputs[0]).type.dtype).empty() ? row : nullptr;
-  }
-
   Shape shape_of(NodeId id) const { return concrete(*graph_.value(graph_.output(id)).type.shape); }
 
   /// The groups that make operands of the node, each once.
@@ -100,7 +83,7 @@ class Fuser {
   void visit(NodeId id, int64_t position) {
     const std::vector<std::shared_ptr<Group>> sources = makers(id);
     std::shared_ptr<Group> own;
-    if (row_of(id) != nullptr) {
+    if (pointwise_row_of(graph_, id) != nullptr) {
       own = std::make_shared<Group>();
       own->nodes = {{position, id}};
       own->shape = shape_of(id);
@@ -119,7 +102,7 @@ class Fuser {
   /// Takes `source` into `own`, the group of the node under way.
   bool join(const std::shared_ptr<Group>& own, const std::shared_ptr<Group>& source) {
     if (!source->open || source->shape != own->shape) return false;
-    if (own->last() - source->last() > kWindow) return false;
+    if (own->last() - source->last() > kPointwiseWindow) return false;
     if (own->nodes.size() + source->nodes.size() > kMaxSteps) return false;
     std::vector<ValueId> inputs;
     const auto made_inside = [&](ValueId value) {
@@ -153,7 +136,7 @@ class Fuser {
     for (size_t k = 0; k < group.nodes.size(); ++k) {
       const NodeId id = group.nodes[k].second;
       const Node& node = graph_.node(id);
-      const PointwiseRow& row = *row_of(id);
+      const PointwiseRow& row = *pointwise_row_of(graph_, id);
       const ValueId result = graph_.output(id);
       PointwiseStep step{row.code,
                          {},
@@ -222,6 +205,21 @@ class Fuser {
 };
 
 }  // namespace
+
+const PointwiseRow* pointwise_row_of(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  const PointwiseRow* row = find_pointwise(node.domain, node.op);
+  const auto inputs = graph.inputs(id), outputs = graph.outputs(id);
+  if (row == nullptr || inputs.size() != static_cast<size_t>(row->arity) || outputs.size() != 1)
+    return nullptr;
+  if (!is_known_pointwise(graph, outputs[0])) return nullptr;
+  std::vector<DType> types;
+  for (ValueId input : inputs) {
+    if (!is_known_pointwise(graph, input)) return nullptr;
+    types.push_back(graph.value(input).type.dtype);
+  }
+  return unfit_types(*row, types, graph.value(outputs[0]).type.dtype).empty() ? row : nullptr;
+}
 
 bool fuse_pointwise(Graph& graph, PassContext&) { return Fuser(graph).run(); }
 

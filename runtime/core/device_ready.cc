@@ -9,9 +9,14 @@
 #include "kernels/kernel.h"
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/device/absorb_casts.h"
+#include "passes/device/absorb_scatters.h"
 #include "passes/device/absorb_transposes.h"
+#include "passes/device/cast_before_views.h"
 #include "passes/device/fuse_attention.h"
+#include "passes/device/fuse_cross_entropy.h"
 #include "passes/device/fuse_pointwise.h"
+#include "passes/device/recompute_pointwise.h"
 #include "passes/device/rematerialize.h"
 #include "passes/manager.h"
 #include "passes/padding/remove_padding.h"
@@ -107,6 +112,16 @@ constexpr PassRow kRows[] = {
     {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
     {"fuse-attention", fuse_attention_on_cpu, nullptr, kAll, kAny, kAny, false,
      "attention without the matrix of its probabilities"},
+    {"fuse-cross-entropy", fuse_cross_entropy, nullptr, kAll, kAny, kAny, false,
+     "loss and gradient read the scores once and write no probabilities"},
+    {"absorb-casts", absorb_casts, nullptr, kAll, kAny, kAny, false,
+     "gradients of biases are summed from 16 bits without a pass over memory for a cast"},
+    {"absorb-scatters", absorb_scatters, nullptr, kAll, kAny, kAny, false,
+     "rows are added to a gradient, not to zeros and these to the gradient"},
+    {"cast-before-views", cast_before_views, nullptr, kAll, kAny, kAny, false,
+     "a cast belongs to the elementwise nodes that make its operand"},
+    {"recompute-pointwise", recompute_pointwise, nullptr, kAll, kAny, kAny, false,
+     "arithmetic in the first-level cache costs less than memory"},
     {"fuse-pointwise", fuse_pointwise, nullptr, kAll, kAny, kAny, false,
      "chains of elementwise ops read and write memory once"},
     {"rematerialize", nullptr, rematerialize, kAll, kAny, kAny, false,

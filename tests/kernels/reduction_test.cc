@@ -102,6 +102,17 @@ TEST(Reduce, FastSumsAreThoseOfTheReference) {
         return run_one("", "ReduceSum", inputs, {}, output, {.kernel = kernel});
       };
       EXPECT_TRUE(identical(run("fast.reduce_sum"), run("reference")));
+      // Ours writes f32 from 16 bits: as if it were cast before.
+      const OutputSpec wide{DType::kF32, output.shape};
+      const auto own = [&](std::string_view kernel) {
+        return run_one("ai.halfnote", "ReduceSum", {inputs[0]}, {{"axes", c.axes}}, wide,
+                       {.kernel = kernel});
+      };
+      const Tensor cast =
+          run_one("", "ReduceSum", {inputs[0].cast_to(DType::kF32), inputs[1]}, {}, wide);
+      if (c.axes.empty()) continue;  // an empty tensor of axes and an empty attribute both mean all
+      EXPECT_TRUE(identical(own("fast.reduce_sum"), cast));
+      EXPECT_TRUE(identical(own("reference"), cast));
     }
   }
 }

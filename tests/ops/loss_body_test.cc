@@ -51,6 +51,20 @@ TEST(LossBody, SoftmaxCrossEntropyLossGrad) {
   }
 }
 
+TEST(LossBody, SoftmaxCrossEntropyLossWithGradient) {
+  for (DType dtype : kLossTypes) {
+    for (const Scores& s : kScores) {
+      for_each_form(dtype, s, [&](Tensor dl, Tensor labels, Tensor weights, Attributes attributes) {
+        attributes.set("out_dtype", static_cast<int64_t>(dtype));
+        std::vector<Tensor> inputs = {random_tensor(dtype, s.scores, 4, -5, 5), labels, dl};
+        if (weights.defined()) inputs.push_back(weights);
+        expect_body_agrees({s.name, "SoftmaxCrossEntropyLossWithGradient", attributes, inputs, 2},
+                           kLossSums);
+      });
+    }
+  }
+}
+
 TEST(LossBody, NegativeLogLikelihoodLossGrad) {
   for (DType dtype : kLossTypes) {
     for (const Scores& s : kScores) {
@@ -93,6 +107,7 @@ TEST(LossBody, AllLabelsIgnoredGiveZero) {
 
 TEST(LossBody, EveryBodyIsTested) {
   const std::set<std::string> kTested = {"NegativeLogLikelihoodLossGrad",
+                                         "SoftmaxCrossEntropyLossWithGradient",
                                          "SoftmaxCrossEntropyLossGrad"};
   EXPECT_EQ(with_body(loss_rows()), kTested);
 }

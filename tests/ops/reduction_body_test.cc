@@ -82,10 +82,24 @@ TEST(ReductionBody, AveragePoolGrad) {
   }
 }
 
+TEST(ReductionBody, ReduceSum) {
+  for (DType dtype : kReductionTypes) {
+    const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+    for (const Ints& axes : {Ints{0}, Ints{-1, 0}, Ints{}}) {
+      for (int64_t keep : {0, 1}) {
+        const Attributes attributes = {
+            {"axes", axes}, {"keepdims", keep}, {"out_dtype", static_cast<int64_t>(wide)}};
+        const Tensor x = random_tensor(dtype, {5, 3, 4}, 1);
+        expect_body_agrees({"sum", "ReduceSum", attributes, {x}}, kReductionSums);
+      }
+    }
+  }
+}
+
 TEST(ReductionBody, EveryBodyIsTested) {
   // ResizeGrad in resize_test.cc, RoiAlignGrad in lowering/sampling_test.cc.
-  const std::set<std::string> kTested = {"AveragePoolGrad", "MaxPoolGrad", "ResizeGrad",
-                                         "RoiAlignGrad"};
+  const std::set<std::string> kTested = {"AveragePoolGrad", "MaxPoolGrad", "ReduceSum",
+                                         "ResizeGrad", "RoiAlignGrad"};
   EXPECT_EQ(with_body(reduction_rows()), kTested);
 }
 

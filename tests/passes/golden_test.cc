@@ -79,6 +79,13 @@ const GoldenRow kRows[] = {
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},
     {"update-early", Sides::kExact},
+    // A node each in vectors against one: the same numbers, rounded at the same places.
+    {"fuse-cross-entropy", Sides::kExact},
+    // Two updates of an element and what they are added to, in another order.
+    {"absorb-scatters", Sides::kRounding, 3.0 / (1 << 23)},
+    {"absorb-casts", Sides::kExact},
+    {"cast-before-views", Sides::kExact},
+    {"recompute-pointwise", Sides::kExact},
     {"fuse-pointwise", Sides::kExact},
     // Scores, probabilities and the gradient of the scores are rounded to bf16 once less each, or
     // at another size; f32 sums in another order are far below.

@@ -90,6 +90,15 @@ std::vector<ValueType> infer_nll_grad(const Graph& graph, NodeId node) {
   return {ValueType::tensor(dtype, spelled_shape(graph, node, 3))};
 }
 
+std::vector<ValueType> infer_loss_and_grad(const Graph& graph, NodeId node) {
+  const DType dtype = operand_type(graph, node, 0).dtype;
+  const Attributes& attributes = graph.node(node).attributes;
+  SymbolicShape loss;
+  if (attributes.get_string("reduction", "mean") == "none") loss = operand_shape(graph, node, 1);
+  return {ValueType::tensor(math_dtype(dtype), loss),
+          ValueType::tensor(out_dtype_of(attributes, dtype), operand_shape(graph, node, 0))};
+}
+
 std::vector<Expr> softmax_cross_entropy_gradient(GradientContext& rule) {
   Builder& b = rule.b;
   refuse_weight_gradient(rule);
@@ -134,6 +143,22 @@ std::vector<Expr> softmax_cross_entropy_grad_body(BodyContext& body) {
   const Targets t = targets_of(body, dl, body.inputs[2], weights, scores, shape);
   const Expr residual = b.op("Exp", {log_prob}) - b.cast(t.one_hot, log_prob.dtype());
   return {finish(body, t, residual * t.factor)};
+}
+
+std::vector<Expr> loss_and_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr scores = b.to_math(body.inputs[0]);
+  const Expr labels = body.inputs[1], dl = body.inputs[2];
+  std::vector<Expr> operands = {scores, labels};
+  if (body.inputs.size() > 3 && body.inputs[3].valid())
+    operands.push_back(b.cast(body.inputs[3], scores.dtype()));
+  const Attributes attributes = loss_attributes(body.attributes);
+  const std::vector<Expr> forward = b.ops("SoftmaxCrossEntropyLoss", operands, 2, attributes);
+  std::vector<Expr> backward = {dl, forward[1], labels};
+  if (operands.size() > 2) backward.push_back(operands[2]);
+  BodyContext inner{b, attributes, backward, {scores.type()}};
+  const Expr dx = softmax_cross_entropy_grad_body(inner)[0];
+  return {forward[0], b.cast(dx, body.output_types[1].dtype)};
 }
 
 std::vector<Expr> nll_grad_body(BodyContext& body) {

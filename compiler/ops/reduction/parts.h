@@ -9,6 +9,9 @@ namespace halfnote::reduction {
 
 // reduce.cc
 std::vector<Expr> reduce_sum_gradient(GradientContext& rule);
+/// Of our ReduceSum, whose axes are an attribute.
+std::vector<ValueType> infer_own_sum(const Graph& graph, NodeId node);
+std::vector<Expr> own_sum_body(BodyContext& body);
 std::vector<Expr> reduce_mean_gradient(GradientContext& rule);
 /// ReduceMax and ReduceMin: equal extremes share the gradient.
 std::vector<Expr> reduce_extreme_gradient(GradientContext& rule);

@@ -1,6 +1,7 @@
 // Gradients of the reductions. Each brings dY and, where the rule reads it, Y to the reduced shape
 // with its dims kept, so that they broadcast against X; the axes must be constant.
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "compiler/ops/reduction/parts.h"
@@ -148,6 +149,35 @@ std::vector<Expr> global_average_pool_gradient(GradientContext& rule) {
 std::vector<Expr> global_max_pool_gradient(GradientContext& rule) {
   const Expr x = rule.inputs[0];
   return {share_extreme(x, rule.outputs[0], rule.grads[0], spatial_axes(x))};
+}
+
+std::vector<ValueType> infer_own_sum(const Graph& graph, NodeId node) {
+  const Attributes& attributes = graph.node(node).attributes;
+  const DType dtype = out_dtype_of(attributes, operand_type(graph, node, 0).dtype);
+  const SymbolicShape& shape = operand_shape(graph, node, 0);
+  const auto rank = static_cast<int64_t>(shape.size());
+  std::set<int64_t> axes;
+  for (const int64_t axis : attributes.get_ints("axes")) axes.insert(normalize_axis(axis, rank));
+  const bool keep = attributes.get_int("keepdims", 1) != 0;
+  SymbolicShape reduced;
+  for (int64_t d = 0; d < rank; ++d) {
+    if (!axes.empty() && !axes.contains(d)) {
+      reduced.push_back(shape[static_cast<size_t>(d)]);
+    } else if (keep) {
+      reduced.push_back(Dim(1));
+    }
+  }
+  return {ValueType::tensor(dtype, reduced)};
+}
+
+std::vector<Expr> own_sum_body(BodyContext& body) {
+  Builder& b = body.b;
+  std::vector<Expr> operands = {b.to_math(body.inputs[0])};
+  const std::vector<int64_t> axes = body.attributes.get_ints("axes");
+  if (!axes.empty()) operands.push_back(b.ints(axes));
+  const Attributes attributes = {{"keepdims", body.attributes.get_int("keepdims", 1)}};
+  const Expr sum = b.ops("ReduceSum", operands, 1, attributes)[0];
+  return {b.cast(sum, body.output_types[0].dtype)};
 }
 
 }  // namespace halfnote::reduction

@@ -1,4 +1,5 @@
-// SoftmaxCrossEntropyLoss and its gradient where the classes are the innermost dim: exponentials in
+// SoftmaxCrossEntropyLoss, its gradient, and both at once, where the classes are the innermost dim:
+// exponentials in
 // vectors of f32, a line in pieces that stay in the first-level cache. The sum of a line is that of
 // its pieces in f64, in order, the losses are added up in order: the same bits on any number of
 // threads.
@@ -159,10 +160,73 @@ Prepared prepare_gradient(const KernelCall& call) {
   });
 }
 
+/// From the scores of one line: what forward and gradient do behind each other, bit for bit, a
+/// piece at a time, so that no log-probability goes to memory.
+template <class T, class U>
+void both_line(const Loops& loops, const T* x, int64_t length, int64_t label, double log_sum,
+               double factor, U* dx) {
+  const auto own = static_cast<float>(static_cast<double>(load(x[label])) - log_sum);
+  Room room, log_prob;
+  for_pieces(x, length, [&](const float* piece, int64_t at, int64_t count) {
+    loops.subtract(piece, count, log_sum, log_prob.data());
+    float* result = result_block(dx + at, room.data());
+    loops.scaled_exponentials(log_prob.data(), count, static_cast<float>(factor), result);
+    store_block(result, count, dx + at);
+  });
+  dx[label] = store<U>(static_cast<float>((static_cast<double>(std::exp(own)) - 1) * factor));
+}
+
+template <class T, class U>
+Prepared both_kernel(const KernelCall& call, const LossAndGradPlan& plan, size_t workspace) {
+  const auto body = [=, type = call.outputs[0].dtype,
+                     threads = call.threads](const KernelBuffers& buffers) {
+    const Loops& loops = *vector_loops();
+    const LossPlan& loss = plan.loss;
+    const double divisor = loss.prepare_weights(buffers);
+    const auto* weights = part<double>(buffers, loss.weights_offset);
+    auto* losses = part<double>(buffers, plan.losses_offset);
+    parallel_blocks(loss.lines.count, loss.lines.grain(), threads, [&](int64_t begin, int64_t end) {
+      for (int64_t position = begin; position < end; ++position) {
+        const int64_t start = loss.lines.start(position), length = loss.lines.length;
+        const int64_t label = loss.label_at(buffers, position);
+        U* dx = buffers.out<U>(1) + start;
+        losses[position] = 0;
+        if (loss.is_ignored(label)) {
+          std::fill_n(dx, length, store<U>(0));
+          continue;
+        }
+        const T* x = buffers.in<T>(0) + start;
+        const double log_sum = log_sum_exp(loops, x, length);
+        losses[position] = weights[position] * (log_sum - static_cast<double>(load(x[label])));
+        both_line(loops, x, length, label, log_sum,
+                  plan.upstream.at(loss, buffers, divisor, position), dx);
+      }
+    });
+    write_loss(loss, buffers, type, losses, divisor);
+  };
+  return make_kernel(body, workspace, [](size_t input, size_t output) {
+    return input == 0 && output == 1 && sizeof(T) == sizeof(U);
+  });
+}
+
+Prepared prepare_both(const KernelCall& call) {
+  WorkspacePlan workspace;
+  const LossAndGradPlan plan = plan_loss_and_grad(call, workspace);
+  if (std::string why = loss_and_grad_refusal(call, plan.loss); !why.empty())
+    return Prepared::no(why);
+  if (std::string why = refusal(plan.loss, call.inputs[0]); !why.empty()) return Prepared::no(why);
+  return for_small_float(call.inputs[0].dtype, [&]<class T>() {
+    return for_small_float(call.outputs[1].dtype, [&]<class U>() {
+      return both_kernel<T, U>(call, plan, workspace.size());
+    });
+  });
+}
+
 }  // namespace
 
 std::vector<KernelRow> cross_entropy_rows() {
   return {
+      {"ai.halfnote", "SoftmaxCrossEntropyLossWithGradient", "fast.cross_entropy", prepare_both},
       {"", "SoftmaxCrossEntropyLoss", "fast.cross_entropy", prepare_forward},
       {"ai.halfnote", "SoftmaxCrossEntropyLossGrad", "fast.cross_entropy", prepare_gradient},
   };

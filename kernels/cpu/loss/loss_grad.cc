@@ -11,15 +11,17 @@ namespace halfnote::cpu {
 
 double Upstream::at(const LossPlan& plan, const KernelBuffers& buffers, double divisor,
                     int64_t position) const {
-  const double dl = read_real(buffers.inputs[0], type, per_position ? position : 0);
+  const double dl = read_real(buffers.inputs[input], type, per_position ? position : 0);
   return part<double>(buffers, plan.weights_offset)[position] * dl / divisor;
 }
 
-Upstream plan_upstream(const KernelCall& call, const LossPlan& plan) {
-  if (!call.has_input(0) || !call.has_output(0)) throw model_error(call, "dL or dX is missing");
+Upstream plan_upstream(const KernelCall& call, const LossPlan& plan, size_t input,
+                       size_t gradient) {
+  if (!call.has_input(input) || !call.has_output(gradient))
+    throw model_error(call, "dL or dX is missing");
   const bool per_position = plan.reduction == LossPlan::Reduction::kNone;
-  require_size(call, 0, per_position ? plan.lines.count : 1);
-  return {call.inputs[0].dtype, per_position};
+  require_size(call, input, per_position ? plan.lines.count : 1);
+  return {input, call.inputs[input].dtype, per_position};
 }
 
 namespace {

@@ -11,6 +11,7 @@ namespace halfnote::cpu {
 
 std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the two losses
 std::vector<KernelRow> loss_grad_rows();      // loss_grad.cc: their gradients
+std::vector<KernelRow> loss_and_grad_rows();  // loss_and_grad.cc: loss and gradient at once
 
 struct LossPlan {
   enum class Reduction { kNone, kSum, kMean };
@@ -51,6 +52,7 @@ void write_loss(const LossPlan& plan, const KernelBuffers& buffers, DType type,
 
 /// w·dL/D of a position: the factor of a gradient.
 struct Upstream {
+  size_t input = 0;  // dL
   DType type = DType::kUndefined;
   bool per_position = false;
 
@@ -58,7 +60,21 @@ struct Upstream {
             int64_t position) const;
 };
 
-/// Throws Error(kModel) if dL, input 0, does not fit the plan.
-Upstream plan_upstream(const KernelCall& call, const LossPlan& plan);
+/// Throws Error(kModel) if dL does not fit the plan, or the gradient, output `gradient`, is
+/// missing.
+Upstream plan_upstream(const KernelCall& call, const LossPlan& plan, size_t input = 0,
+                       size_t gradient = 0);
+
+/// The operands of SoftmaxCrossEntropyLossWithGradient, planned.
+struct LossAndGradPlan {
+  LossPlan loss;
+  Upstream upstream;
+  size_t losses_offset = 0;  // workspace: the loss of each position
+};
+
+/// Throws Error(kModel) if shapes or attributes do not fit.
+LossAndGradPlan plan_loss_and_grad(const KernelCall& call, WorkspacePlan& workspace);
+/// The reason why its types are not supported; else empty.
+std::string loss_and_grad_refusal(const KernelCall& call, const LossPlan& plan);
 
 }  // namespace halfnote::cpu

@@ -7,12 +7,14 @@ namespace halfnote::cpu {
 
 namespace {
 
-/// Units of about kUnit elements; a reduction without positions still has one unit, which writes
-/// the neutral element.
+/// Units of about kUnit elements, or of as many rows but more columns: long pieces of a row are
+/// read faster, and which rows are summed first does not change. A reduction without positions
+/// still has one unit, which writes the neutral element.
 void cut_units(ReducePlan& plan) {
   plan.columns = std::max<int64_t>(1, std::min(plan.width, ReducePlan::kColumns));
   plan.column_blocks = (plan.width + plan.columns - 1) / plan.columns;
-  plan.block = std::max<int64_t>(1, ReducePlan::kUnit / plan.columns);
+  plan.block =
+      std::max<int64_t>(1, ReducePlan::kUnit / std::min(plan.columns, ReducePlan::kUnitColumns));
   plan.blocks = std::max<int64_t>(1, (plan.reduced.count + plan.block - 1) / plan.block);
 }
 

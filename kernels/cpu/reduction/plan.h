@@ -24,8 +24,10 @@ struct ReducePlan {
   int64_t blocks = 1;   // units along the reduced positions, at least 1
   int64_t column_blocks = 1;
 
-  static constexpr int64_t kColumns = 256;
-  static constexpr int64_t kUnit = int64_t{1} << 15;  // elements of a unit, about
+  static constexpr int64_t kColumns = 1024;
+  /// Elements of a unit of so many columns, about: it decides which partial sums are taken.
+  static constexpr int64_t kUnit = int64_t{1} << 15;
+  static constexpr int64_t kUnitColumns = 256;
 
   int64_t results() const { return outer.count * width; }
   int64_t units() const { return outer.count * column_blocks * blocks; }

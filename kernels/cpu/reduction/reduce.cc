@@ -297,6 +297,7 @@ Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes,
   const size_t partials = results * static_cast<size_t>(plan.blocks);
   const size_t workspace = (partials + (steps.shifted ? results : 0)) * sizeof(A);
   const auto size = static_cast<int64_t>(size_of(call.inputs[0].dtype));
+  const auto result_size = static_cast<int64_t>(size_of(call.outputs[0].dtype));
   const auto body = [=, threads = call.threads](const KernelBuffers& buffers) {
     const Source<M> x = {buffers.inputs[0], size, storage.load};
     A* acc = reinterpret_cast<A*>(buffers.workspace);
@@ -307,7 +308,7 @@ Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes,
     reduce_all<M, A>(plan, steps, x, shifts, acc, threads);
     for (int64_t i = 0; i < plan.results(); ++i) {
       const M result = steps.finish(acc[i], plan.reduced.count, shifts ? shifts[i] : A{});
-      storage.save(&result, 1, buffers.outputs[0] + i * size);
+      storage.save(&result, 1, buffers.outputs[0] + i * result_size);
     }
   };
   return make_kernel(body, workspace);
@@ -354,6 +355,23 @@ Prepared prepare_reduce(const KernelCall& call) {
   });
 }
 
+/// Our own sum, which may write another float type than it reads.
+Prepared prepare_own_sum(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  std::set<int64_t> axes;
+  if (std::string why = read_reduce_axes(call, axes); !why.empty()) return Prepared::no(why);
+  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
+    return for_float_type(call.outputs[0].dtype, [&]<class U>() -> Prepared {
+      if constexpr (std::is_same_v<Math<T>, Math<U>>) {
+        return reduce_kernel(call, axes, steps_of<ReduceSum, Math<T>>(),
+                             Storage<Math<T>>{load_bytes<T>, save_bytes<U>});
+      } else {
+        return Prepared::no("f64 with a narrower type");
+      }
+    });
+  });
+}
+
 /// Global pooling reduces all axes behind (N, C).
 template <class R>
 Prepared prepare_global_pool(const KernelCall& call) {
@@ -380,6 +398,7 @@ std::vector<KernelRow> reduce_rows() {
       {"", "ReduceProd", "reference", prepare_reduce<ReduceProd, Types::kNumbers>},
       {"", "ReduceSum", "reference", prepare_reduce<ReduceSum, Types::kNumbers>},
       {"", "ReduceSumSquare", "reference", prepare_reduce<ReduceSumSquare, Types::kNumbers>},
+      {"ai.halfnote", "ReduceSum", "reference", prepare_own_sum},
   };
 }
 

@@ -107,6 +107,42 @@ TEST(FastCrossEntropy, AgreesWithTheReference) {
   }
 }
 
+/// One call from scores of 16 bits: the bits of casts, loss and gradient one after the other.
+TEST(FastCrossEntropy, LossAndGradientAtOnceAreTheTwoBitForBit) {
+  for (const FastLossCase& c : kLosses) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+      SCOPED_TRACE(to_string(c.scores) + " " + std::string(short_name(type)));
+      const int64_t rows = c.scores[0], classes = c.scores[1];
+      const Tensor x = random_tensor(type, c.scores, -9, 9, 1);
+      const Tensor labels = random_tensor(DType::kI64, {rows}, 0, static_cast<double>(classes), 2);
+      const Tensor weights =
+          c.weights ? random_tensor(DType::kF32, {classes}, 0.5, 2, 3) : Tensor();
+      Attributes attributes{{"reduction", c.reduction}};
+      if (c.ignore) attributes.set("ignore_index", labels.data<int64_t>()[1]);
+      const Shape loss = c.reduction == "none" ? Shape{rows} : Shape{};
+      const Tensor dl = random_tensor(DType::kF32, loss, 0.5, 2, 4);
+      const std::vector<OutputSpec> wide{{DType::kF32, loss}, {DType::kF32, c.scores}};
+      const auto forward =
+          run_kernel("", "SoftmaxCrossEntropyLoss", {x.cast_to(DType::kF32), labels, weights},
+                     attributes, wide, kFast);
+      const Tensor dx =
+          run_one(kOwn, "SoftmaxCrossEntropyLossGrad", {dl, forward[1], labels, weights},
+                  attributes, {DType::kF32, c.scores}, kFast);
+      const std::vector<OutputSpec> outputs{{DType::kF32, loss}, {type, c.scores}};
+      const std::vector<Tensor> inputs{x, labels, dl, weights};
+      const auto got = run_kernel(kOwn, "SoftmaxCrossEntropyLossWithGradient", inputs, attributes,
+                                  outputs, kFast);
+      EXPECT_TRUE(identical(got[0], forward[0]));
+      EXPECT_TRUE(identical(got[1], dx.cast_to(type)));
+      const auto wanted =
+          run_kernel(kOwn, "SoftmaxCrossEntropyLossWithGradient", inputs, attributes, outputs);
+      expect_close(got[0], wanted[0], 64 * 0x1p-24, 27 * 64 * 0x1p-24);
+      // Two roundings to the type may fall on different sides of a tie.
+      expect_close(got[1], wanted[1], 64 * 0x1p-24 + 2 * unit_roundoff(type), 27 * 64 * 0x1p-24);
+    }
+  }
+}
+
 TEST(FastCrossEntropy, TakesInfinitiesAndNanAsTheReference) {
   const float inf = std::numeric_limits<float>::infinity();
   const Tensor x =
@@ -123,6 +159,10 @@ TEST(FastCrossEntropy, TakesInfinitiesAndNanAsTheReference) {
 TEST(FastCrossEntropy, SaysWhatItDoesNotTake) {
   const Tensor x(DType::kF32, {2, 3, 4}), labels(DType::kI64, {2, 4});
   EXPECT_NE(refusals("", "SoftmaxCrossEntropyLoss", {x, labels}, {}, {{DType::kF32, {}}}, kFast)
+                .find("innermost"),
+            std::string::npos);
+  EXPECT_NE(refusals(kOwn, "SoftmaxCrossEntropyLossWithGradient", {x, labels, Tensor::scalar(1.0f)},
+                     {}, {{DType::kF32, {}}, {DType::kF32, {2, 3, 4}}}, kFast)
                 .find("innermost"),
             std::string::npos);
 }
