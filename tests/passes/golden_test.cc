@@ -78,6 +78,7 @@ const GoldenRow kRows[] = {
     {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},
+    {"rematerialize", Sides::kExact},
     {"update-early", Sides::kExact},
     {"fuse-pointwise", Sides::kExact},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
