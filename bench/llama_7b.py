@@ -177,7 +177,8 @@ def main():
         seconds, cpu, peak = run(command)
         taken = sum(os.stat(f).st_blocks * 512 for f in folder.glob("llama.hn.onnx*"))
         size = sum(os.stat(f).st_size for f in folder.glob("llama.hn.onnx*"))
-        print(f"compile  {seconds:.1f} s ({cpu:.1f} s of CPU), {peak / 1e6:.0f} MB resident at most")
+        print(f"compile  {seconds:.1f} s ({cpu:.1f} s of CPU), "
+              f"{peak / 1e6:.0f} MB resident at most")
         print(f"artifact {size / 1e9:.1f} GB, of which {taken / 1e6:.0f} MB take room on the disk")
         equal = weights_are_equal(folder, w.initializers)
         print(f"weights  {'are those of the source' if equal else 'DIFFER'}")

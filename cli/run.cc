@@ -117,7 +117,8 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   if (!arguments.profile.empty()) peak = measure_peak(arguments.threads);
   Progress progress(mode, trainer.total_steps(), terminal, std::cout);
   const TrainResult result = trainer.run(progress);
-  const size_t measured = resident_bytes() - resident;
+  const size_t now = resident_bytes();
+  const size_t measured = now > resident ? now - resident : 0;
   if (!arguments.profile.empty()) write_profile(arguments, profiler, peak, options.run_folder);
   if (result.stopped) return stopped(result, signals.requested());
   const std::string model = write_model(session, arguments, options);

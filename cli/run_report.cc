@@ -228,9 +228,11 @@ std::vector<TableRow> result_rows(const TrainResult& result, const Session& sess
   if (result.step_seconds > 0) {
     rows.push_back({"time per step", fmt::format("{:.3f} ms (median)", 1e3 * result.step_seconds)});
   }
-  rows.push_back(
-      {"memory", fmt::format("{} planned, {} measured with data and libraries",
-                             bytes_text(session.memory().total()), bytes_text(measured))});
+  const size_t predicted = session.memory().total();
+  const double more =
+      static_cast<double>(measured) / static_cast<double>(std::max<size_t>(predicted, 1)) - 1;
+  rows.push_back({"memory", fmt::format("{} planned, {} measured ({:+.1f} %: data, libraries)",
+                                        bytes_text(predicted), bytes_text(measured), 100 * more)});
   if (!result.checkpoint.empty()) rows.push_back({"checkpoint", result.checkpoint.string()});
   if (!model_file.empty()) rows.push_back({"model", model_file});
   return rows;

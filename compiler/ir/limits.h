@@ -14,8 +14,8 @@ struct ImportLimits {
   int graph_nesting = 16;       // If in Loop in …
   int type_nesting = 16;        // sequence of optional of …
   uint64_t nodes = 1'000'000;
-  uint64_t node_operands = 4096;  // inputs, and outputs, of one node
-  uint64_t attributes = 64;       // of one node
+  uint64_t node_operands = 100'000;  // inputs, and outputs, of one node
+  uint64_t attributes = 64;          // of one node
   uint64_t initializers = 100'000;
   uint64_t name_bytes = 64 * 1024;
   uint64_t fields =

@@ -86,7 +86,7 @@ class Rematerializer {
     }
     if (copies_ == 0) return false;
     erase_dead(graph_, [this](const Graph&, NodeId node) { return copied_.contains(node); });
-    context.note("activations", fmt::format("{} nodes are computed again, {:.1f} ms by the cost "
+    context.note("activations", fmt::format("{} node(s) are computed again, {:.1f} ms by the cost "
                                             "table: {:.1f} instead of {:.1f} MB held at once",
                                             copies_, ms_, static_cast<double>(after) / 1e6,
                                             static_cast<double>(before) / 1e6));
@@ -263,6 +263,7 @@ class Rematerializer {
     if (known == copy_of_.end()) {
       CloneOptions options;
       options.role = Role::kBackward;
+      options.prefix = "again/";
       clone_nodes(graph_, graph_.before(before), graph_, std::span(&original, 1), values, options);
       const NodeId copy = graph_.prev(before);
       copy_of_.emplace(original, copy);

@@ -1,5 +1,7 @@
 #include "passes/precision/scale_units.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "compiler/ir/walk.h"
 #include "compiler/ops/control/links.h"
@@ -148,6 +150,8 @@ class UnitCheck {
     bool have = false;
     int result = 0;
     const auto inputs = graph_.inputs(id);
+    // Nearly always nothing is scaled: then nobody has to look for zeros in large constants.
+    if (std::ranges::all_of(inputs, [&](ValueId input) { return power(input) == 0; })) return 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const ValueId input = inputs[i];
       if (!counts(i) || !input.valid() || !is_float(graph_.value(input).type.dtype)) continue;

@@ -97,7 +97,7 @@ TEST(Run, LessMemoryTrainsTheSame) {
   EXPECT_EQ(small.code, 0) << small.err;
   EXPECT_EQ(losses(place, "a"), losses(place, "b"));
   EXPECT_EQ(plain.out.find("recomputation="), std::string::npos);
-  for (const char* part : {"recomputation=", "activations=", "predicted, "}) {
+  for (const char* part : {"recomputation=", "activations=", "planned, "}) {
     EXPECT_THAT(small.out, HasSubstr(part));
   }
   for (const char* bad : {"0", "1.5", "-1", "3XB", "much", "0GB", "1e300GB"}) {

@@ -78,6 +78,7 @@ const GoldenRow kRows[] = {
     {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},
+    {"rematerialize", Sides::kExact},
     {"update-early", Sides::kExact},
     // A node each in vectors against one: the same numbers, rounded at the same places.
     {"fuse-cross-entropy", Sides::kExact},

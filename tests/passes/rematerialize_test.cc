@@ -105,7 +105,7 @@ TEST(Rematerialize, ComputesTheCheapOneAgain) {
   EXPECT_EQ(count_ops(model.graph, "MatMul"), 5u);
   EXPECT_LE(LiveRanges(model.graph).peak(), 4 * 4096);
   ASSERT_EQ(ran.remarks.size(), 1u);
-  EXPECT_THAT(ran.remarks[0].text, HasSubstr("1 nodes are computed again"));
+  EXPECT_THAT(ran.remarks[0].text, HasSubstr("1 node(s) are computed again"));
 }
 
 TEST(Rematerialize, GoesOnWithWhatThatNeeds) {

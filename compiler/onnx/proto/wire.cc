@@ -247,6 +247,7 @@ Spliced splice_raw_data(std::string_view model,
   // Pieces of the text are noted as sizes first: the text grows and moves.
   std::vector<std::pair<size_t, std::span<const std::byte>>> cuts;
   auto written = std::make_shared<std::string>();
+  written->reserve(model.size() + 64);  // tokens go, a few lengths get longer
   Emit(as_bytes(model), measure.sizes, *written)
       .run([&](std::string& to, size_t, std::string_view content) {
         const RawToken token = decode_token(content);

@@ -57,6 +57,7 @@ std::string GraphText::finish(onnx::GraphProto& rest) {
   tail.mutable_sparse_initializer()->Swap(rest.mutable_sparse_initializer());
   tail.mutable_metadata_props()->Swap(rest.mutable_metadata_props());
   std::string text = std::move(nodes_);
+  text.reserve(text.size() + infos_.size() + rest.ByteSizeLong() + tail.ByteSizeLong());
   append_content(text, rest);
   text += infos_;
   infos_ = {};

@@ -13,6 +13,8 @@
 namespace halfnote::proto {
 namespace {
 
+constexpr size_t kFieldHeaders = 4096;  // room for tags and lengths, and for small messages
+
 int64_t ir_version_of(DType dtype) {
   switch (dtype) {
     case DType::kF4E2M1:
@@ -122,10 +124,16 @@ std::string write_step(const Graph& inference, const TrainingStep& step, TensorS
     add_binding(*bindings.mutable_update_binding(), naming.of(step.graph, state.current),
                 naming.of(step.graph, state.next));
   }
-  std::string info;
+  std::string initialization;
   if (!step.initialization_binding.empty()) {
     write_graph(step.initialization, {}, sink, graph, {}, &text);
-    append_field(info, onnx::TrainingInfoProto::kInitializationFieldNumber, text.finish(graph));
+    initialization = text.finish(graph);
+  }
+  std::string info;
+  info.reserve(initialization.size() + algorithm.size() + kFieldHeaders);
+  if (!step.initialization_binding.empty()) {
+    append_field(info, onnx::TrainingInfoProto::kInitializationFieldNumber, initialization);
+    initialization = {};
   }
   append_field(info, onnx::TrainingInfoProto::kAlgorithmFieldNumber, algorithm);
   algorithm = {};
@@ -219,13 +227,21 @@ std::string write_model(const Model& model, TensorSink& sink) {
   middle.mutable_opset_import()->Swap(head.mutable_opset_import());
   middle.mutable_metadata_props()->Swap(head.mutable_metadata_props());
   functions.mutable_functions()->Swap(head.mutable_functions());
+  std::vector<std::string> steps;
+  size_t size = graph.size() + kFieldHeaders;
+  for (const TrainingStep& step : model.training) {
+    steps.push_back(write_step(model.graph, step, sink));
+    size += steps.back().size() + kFieldHeaders;
+  }
+  // A string that grows by itself takes up to three times its size while it does.
   std::string written = head.SerializeAsString();
+  written.reserve(size);
   append_field(written, onnx::ModelProto::kGraphFieldNumber, graph);
   graph = {};
   written += middle.SerializeAsString();
-  for (const TrainingStep& step : model.training) {
-    append_field(written, onnx::ModelProto::kTrainingInfoFieldNumber,
-                 write_step(model.graph, step, sink));
+  for (std::string& step : steps) {
+    append_field(written, onnx::ModelProto::kTrainingInfoFieldNumber, step);
+    step = {};
   }
   written += functions.SerializeAsString();
   return written;
