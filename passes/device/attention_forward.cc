@@ -15,7 +15,7 @@ namespace {
 
 /// What a row of scores can be hidden by and no score be less than: exp is 0 behind it.
 constexpr double kFarBelow = -3e4;
-constexpr int kMaxSteps = 12;  // between the product and Softmax
+constexpr int kMaxScoreSteps = 12;  // between the product and Softmax
 
 bool is_op(const Graph& graph, NodeId id, std::string_view op) {
   return id.valid() && graph.node(id).domain.empty() && graph.node(id).op == op;
@@ -111,7 +111,7 @@ class ForwardMatcher {
   /// From `value` to the product; the steps on the way in `steps_`, the nearest to Softmax first.
   bool climb(ValueId value, int depth) {
     const NodeId id = producer(graph_, value);
-    if (!id.valid() || depth > kMaxSteps) return no("no product of matrices before Softmax");
+    if (!id.valid() || depth > kMaxScoreSteps) return no("no product of matrices before Softmax");
     if (graph_.uses(value).size() != 1) return no("the scores have other readers");
     if (const auto flags = product_flags(graph_, id)) return read_product(id, *flags);
     for (const ReadStep read : kSteps) {
