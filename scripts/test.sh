@@ -74,6 +74,10 @@ leg_cases() {
     echo "$precision:"
     "$bin/halfnote-cases" --precision "$precision" \
       tests/fixtures/models tests/fixtures/exporters || status=1
+    # These models are too small for fuse-attention to pay.
+    HALFNOTE_ATTENTION=always "$bin/halfnote-cases" --precision "$precision" \
+      tests/fixtures/models/{bert,gpt2,llama,vit} \
+      tests/fixtures/exporters/*{bert,gpt2,llama,sdpa,attention,t5,swin,bloom}* || status=1
   done
   return "$status"
 }

@@ -183,7 +183,9 @@ class BackwardMatcher {
     if (!passed_masks(slope, 0)) return no("dS passed other masks");
     const ProductFlags flags = *product_flags(graph_, id);
     const ValueId other = graph_.input(id, 1 - use.slot);
-    if (use.slot == 0 && !flags.a && other == forward_.key && flags.b == forward_.trans_k) {
+    const bool of_key = (other == forward_.key && flags.b == forward_.trans_k) ||
+                        (other == forward_.key_other_way && flags.b != forward_.trans_k);
+    if (use.slot == 0 && !flags.a && of_key) {
       if (found_.dq.valid()) return no("two gradients of Q");
       found_.dq = graph_.output(id);
     } else if (other == forward_.query && !flags.b && flags.a) {
@@ -208,7 +210,9 @@ class BackwardMatcher {
     if (slope.factor != 1) return no("the gradient of a term has a scale");
     const auto shape = known_shape(graph_, graph_.output(id));
     for (size_t i = 0; shape && i < forward_.terms.size(); ++i) {
-      if (forward_.terms[i].mask || !is_term_shape(*shape, i) || !passed_masks(slope, i)) continue;
+      const ScoreTerm& term = forward_.terms[i];
+      if (term.mask || !term.view.empty() || !is_term_shape(*shape, i)) continue;
+      if (!passed_masks(slope, i)) continue;
       found_.term_grad = graph_.output(id);
       found_.term = i;
       take(id);

@@ -4,6 +4,7 @@
 // cast, a view, Where(IsNaN(P), 0, P).
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
@@ -14,7 +15,7 @@ namespace {
 
 /// What a row of scores can be hidden by and no score be less than: exp is 0 behind it.
 constexpr double kFarBelow = -3e4;
-constexpr int kMaxSteps = 12;  // between the product and Softmax
+constexpr int kMaxScoreSteps = 12;  // between the product and Softmax
 
 bool is_op(const Graph& graph, NodeId id, std::string_view op) {
   return id.valid() && graph.node(id).domain.empty() && graph.node(id).op == op;
@@ -110,7 +111,7 @@ class ForwardMatcher {
   /// From `value` to the product; the steps on the way in `steps_`, the nearest to Softmax first.
   bool climb(ValueId value, int depth) {
     const NodeId id = producer(graph_, value);
-    if (!id.valid() || depth > kMaxSteps) return no("no product of matrices before Softmax");
+    if (!id.valid() || depth > kMaxScoreSteps) return no("no product of matrices before Softmax");
     if (graph_.uses(value).size() != 1) return no("the scores have other readers");
     if (const auto flags = product_flags(graph_, id)) return read_product(id, *flags);
     for (const ReadStep read : kSteps) {
@@ -144,6 +145,12 @@ class ForwardMatcher {
     found_.query = graph_.input(id, 0);
     found_.key = graph_.input(id, 1);
     found_.trans_k = !flags.b;
+    const NodeId transpose = producer(graph_, found_.key);
+    if (found_.trans_k && transpose.valid() && is_matrix_transpose(graph_, transpose)) {
+      found_.key_other_way = found_.key;
+      found_.key = graph_.input(transpose, 0);
+      found_.trans_k = false;
+    }
     found_.nodes.push_back(id);
     return true;
   }
@@ -156,13 +163,25 @@ class ForwardMatcher {
       found_.scale *= step.factor;
       if (!step.term) continue;
       const auto full = known_shape(graph_, step.next);
-      if (!full || *full != found_.score_shape) return no("a term before a change of shape");
-      if (!broadcasts_to(graph_, step.term->value, found_.score_shape))
-        return no("a term that is larger than the scores");
+      if (!full || !fit_term(*step.term, *full)) return no("a term that is larger than the scores");
       found_.terms.push_back(*step.term);
     }
     const auto scale = static_cast<float>(found_.scale);
     return (scale > 0 && std::isfinite(scale)) || no("a scale that is not positive and finite");
+  }
+
+  /// Can the term be broadcast to the scores, which had the shape `full` where it met them? Where
+  /// Softmax sees other batch dims, so must a term of all batches.
+  bool fit_term(ScoreTerm& term, const Shape& full) const {
+    if (!broadcasts_to(graph_, term.value, full)) return false;
+    if (full == found_.score_shape) return true;
+    const Shape own = *known_shape(graph_, term.value);
+    const bool one = own.size() <= 2 || element_count(batch_of(own)) == 1;
+    if (one && own.size() <= found_.score_shape.size()) return true;
+    if (term.inverted || own.size() != full.size() || batch_of(own) != batch_of(full)) return false;
+    term.view = batch_of(found_.score_shape);
+    term.view.insert(term.view.end(), own.end() - 2, own.end());
+    return true;
   }
 
   /// Follows P to the product with V.
@@ -277,6 +296,17 @@ std::optional<ProductFlags> product_flags(const Graph& graph, NodeId id) {
   if (!a || !b || a->size() < 2 || b->size() < 2) return std::nullopt;
   return ProductFlags{node.attributes.get_int("transA", 0) != 0,
                       node.attributes.get_int("transB", 0) != 0};
+}
+
+bool is_matrix_transpose(const Graph& graph, NodeId id) {
+  if (!is_op(graph, id, "Transpose")) return false;
+  const auto shape = known_shape(graph, graph.input(id, 0));
+  const auto perm = graph.node(id).attributes.get_ints("perm");
+  if (!shape || shape->size() < 2 || perm.size() != shape->size()) return false;
+  std::vector<int64_t> swapped(perm.size());
+  std::iota(swapped.begin(), swapped.end(), 0);
+  std::swap(swapped[perm.size() - 1], swapped[perm.size() - 2]);
+  return perm == swapped;
 }
 
 bool is_float_cast(const Graph& graph, NodeId id) {

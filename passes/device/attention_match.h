@@ -17,13 +17,15 @@ struct ScoreTerm {
   bool mask = false;  // bool: `hidden` where it is false, or where it is true if `inverted`
   bool inverted = false;
   float hidden = 0;
+  Shape view = {};  // that it has to be seen in, where the scores change their batch dims behind it
 };
 
 /// The forward: MatMul(Q, K) → scales → terms → Softmax → MatMul(P, V).
 struct AttentionForward {
   NodeId product, softmax, result;
   ValueId query, key, value;
-  bool trans_k = false;  // K is stored as (…, D, N)
+  bool trans_k = false;   // K is stored as (…, D, N)
+  ValueId key_other_way;  // K laid out the other way, where there is that too
   double scale = 1;
   std::vector<ScoreTerm> terms;  // in their order
   bool causal = false;           // in place of the only term
@@ -66,6 +68,8 @@ struct ProductFlags {
   bool a = false, b = false;
 };
 std::optional<ProductFlags> product_flags(const Graph& graph, NodeId node);
+/// Does it swap the last two dims and leave the others?
+bool is_matrix_transpose(const Graph& graph, NodeId node);
 /// A Cast between floats.
 bool is_float_cast(const Graph& graph, NodeId node);
 /// A Reshape, Squeeze or Unsqueeze that keeps the last two dims.

@@ -90,6 +90,7 @@ class AttentionFuser {
     size.key_size = known_shape(graph_, forward.query)->back();
     size.value_size = known_shape(graph_, forward.value)->back();
     size.dtype = graph_.value(forward.query).type.dtype;
+    size.causal = forward.causal;
     size.has_gradient = backward.grad.valid();
     return size;
   }
@@ -136,7 +137,9 @@ class AttentionFuser {
     std::vector<Expr> terms;
     for (const ScoreTerm& term : forward.terms) {
       if (!term.inverted) {
-        terms.push_back(b.value(term.value));
+        const Expr x = b.value(term.value);
+        const bool view = !term.view.empty();
+        terms.push_back(view ? b.reshape(x, b.ints({term.view.begin(), term.view.end()})) : x);
         continue;
       }
       ValueId& mask = inverted_[term.value];
@@ -161,6 +164,8 @@ class AttentionFuser {
   void place(const AttentionForward& forward, const AttentionBackward& backward) {
     for (const auto* nodes : {&forward.nodes, &backward.nodes})
       replaced_.insert(nodes->begin(), nodes->end());
+    // The transpose of K goes where nobody else reads it.
+    if (forward.key_other_way.valid()) replaced_.insert(producer(graph_, forward.key_other_way));
     Builder b = builder_at(forward.result);
     std::vector<Expr> inputs;
     for (const ValueId value : {forward.query, forward.key, forward.value})

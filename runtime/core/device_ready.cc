@@ -1,6 +1,8 @@
 #include "runtime/core/device_ready.h"
 
+#include <cstdlib>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "compiler/ir/model.h"
@@ -80,8 +82,32 @@ bool expand_without_kernel(Graph& graph, PassContext&) {
   return changed;
 }
 
-/// The blockwise kernels (kernels/cpu/contraction/attention) have every type but f64.
-bool attention_pays(const AttentionSize& size) { return size.dtype != DType::kF64; }
+/// From how many scores a head on one node is better: measured on the gradient with its forward
+/// (bench/attention.cc). Below, oneDNN's products and softmax are faster; from there on the fused
+/// node is, or it takes less than a tenth longer and a seventh of the memory.
+struct AttentionCost {
+  DType dtype;
+  bool causal;
+  int64_t scores;
+};
+
+constexpr AttentionCost kAttentionCosts[] = {
+    {DType::kBF16, true, 256 * 256}, {DType::kBF16, false, 256 * 256},
+    {DType::kF16, true, 256 * 256},  {DType::kF16, false, 256 * 256},
+    {DType::kF32, true, 256 * 256},  {DType::kF32, false, 512 * 512},
+};
+
+/// HALFNOTE_ATTENTION=always or never in the environment overrules the table.
+bool attention_pays(const AttentionSize& size) {
+  const char* wish = std::getenv("HALFNOTE_ATTENTION");
+  const std::string_view choice = wish == nullptr ? "" : wish;
+  if (choice == "always" || choice == "never") return choice == "always";
+  for (const AttentionCost& cost : kAttentionCosts) {
+    if (cost.dtype == size.dtype && cost.causal == size.causal)
+      return size.queries * size.keys >= cost.scores;
+  }
+  return false;  // f64 has only reference kernels
+}
 
 bool fuse_attention_on_cpu(Graph& graph, PassContext& context) {
   return fuse_attention(graph, context, attention_pays);

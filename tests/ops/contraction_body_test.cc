@@ -186,10 +186,10 @@ TEST(ContractionBody, ConvGradWeightOfUnknownSizes) {
 }
 
 TEST(ContractionBody, EveryBodyIsTested) {
-  // The recurrent ones in recurrent/body_test.cc.
-  const std::set<std::string> kTested = {"ConvGradInput", "ConvGradWeight", "GRU",      "GRUGrad",
-                                         "Gemm",          "LSTM",           "LSTMGrad", "MatMul",
-                                         "RNN",           "RNNGrad"};
+  // The recurrent ones in recurrent/body_test.cc, attention in attention_body_test.cc.
+  const std::set<std::string> kTested = {
+      "Attention", "AttentionGrad", "ConvGradInput", "ConvGradWeight", "GRU", "GRUGrad",
+      "Gemm",      "LSTM",          "LSTMGrad",      "MatMul",         "RNN", "RNNGrad"};
   EXPECT_EQ(with_body(contraction_rows()), kTested);
 }
 

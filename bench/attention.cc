@@ -1,0 +1,155 @@
+// halfnote-bench-attention [BATCH HEADS SIZE]: attention forward and backward as GPT-2 has them,
+// on the kernels that a step gets, with and without fuse-attention.
+//
+// Both graphs run by turns in one process on one thread; a time is the processor time of the
+// fastest of several runs, so that other load on the machine says little. A line for each type,
+// mask and length: milliseconds and bytes of the arena without and with the pass, and their ratios.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <ctime>
+#include <memory>
+
+#include "compiler/ir/text.h"
+#include "passes/canonical/infer_shapes.h"
+#include "passes/manager.h"
+#include "runtime/core/device_ready.h"
+#include "runtime/core/evaluate.h"
+#include "runtime/core/executor.h"
+
+namespace {
+
+using namespace halfnote;
+
+constexpr int kTurns = 5;
+
+struct Sizes {
+  int64_t batch = 2, heads = 12, size = 64, length = 0;
+  bool causal = false;
+  DType dtype = DType::kBF16;
+};
+
+std::string mask_text(const Sizes& s) {
+  std::string bits;
+  for (int64_t i = 0; i < s.length * s.length; ++i)
+    bits += fmt::format("{}{}", i == 0 ? "" : ", ", i % s.length <= i / s.length ? 1 : 0);
+  return fmt::format(",\n bool[1,1,{0},{0}] before = {{{1}}}", s.length, bits);
+}
+
+/// Scores in the type of the operands, Softmax and its gradient in f32, as a compiled model has it.
+std::string model_text(const Sizes& s) {
+  const bool wide = s.dtype == DType::kF32;
+  const std::string type = wide ? "float" : s.dtype == DType::kF16 ? "float16" : "bfloat16";
+  const std::string x = fmt::format("{}[{},{},{},{}]", type, s.batch, s.heads, s.length, s.size);
+  const std::string dims = fmt::format("[{},{},{},{}]", s.batch, s.heads, s.length, s.length);
+  const std::string narrow = type + dims, full = "float" + dims;
+  const auto code = static_cast<int>(s.dtype);
+  const std::string back = "  # role=backward\n";
+  std::string text = fmt::format(
+      "<ir_version: 10, opset_import: [\"\" : 23, \"ai.halfnote\" : 1]>\n"
+      "main ({0} q, {0} k, {0} v, {0} dy) => ({0} y, {0} dq, {0} dk, {0} dv) <\n"
+      " {1} root = {{{2}}}, {1} zero = {{0.0}}, float low = {{-3e38}}{3}\n> {{\n",
+      x, type, fmt::format("{:.1f}", std::sqrt(static_cast<double>(s.size))),
+      s.causal ? mask_text(s) : "");
+  text += fmt::format("{0} s = ai.halfnote.MatMul <transB: int = 1> (q, k)\n", narrow);
+  text += fmt::format("{0} d = Div (s, root)\n", narrow);
+  text += fmt::format("{0} w = Cast <to: int = 1> (d)\n", full);
+  if (s.causal) text += fmt::format("{0} m = Where (before, w, low)\n", full);
+  text += fmt::format("{0} p = Softmax ({1})\n", full, s.causal ? "m" : "w");
+  text += fmt::format("{0} b = Cast <to: int = {1}> (p)\n{2} y = MatMul (b, v)\n", narrow, code, x);
+  text += fmt::format("{0} dp = ai.halfnote.MatMul <out_dtype: int = 1, transB: int = 1> (dy, v)",
+                      full) +
+          back;
+  text += fmt::format("{0} dv = ai.halfnote.MatMul <transA: int = 1> (b, dy)", x) + back;
+  text += fmt::format("{0} ds = ai.halfnote.SoftmaxGrad (dp, p)", full) + back;
+  text += fmt::format("{0} c = Cast <to: int = {1}> (ds)", narrow, code) + back;
+  if (s.causal) text += fmt::format("{0} n = Where (before, c, zero)", narrow) + back;
+  text += fmt::format("{0} e = Div ({1}, root)", narrow, s.causal ? "n" : "c") + back;
+  text += fmt::format("{0} dq = ai.halfnote.MatMul (e, k)", x) + back;
+  text += fmt::format("{0} dk = ai.halfnote.MatMul <transA: int = 1> (e, q)", x) + back + "}\n";
+  return text;
+}
+
+/// The model behind the device passes, with or without fuse-attention, ready to run.
+struct Side {
+  StateStore store;
+  std::unique_ptr<Executor> executor;
+  double best = 1e9;
+
+  Side(Model model, bool fused) {
+    std::vector<PassRow> rows;
+    for (const PassRow& row : device_pipeline()) {
+      if (fused || row.name != "fuse-attention") rows.push_back(row);
+    }
+    CompileOptions options;
+    std::vector<Remark> remarks;
+    PassContext context{options,
+                        infer_node,
+                        [](const Graph& g, NodeId n, const std::vector<Tensor>& inputs) {
+                          return evaluate_node(g, n, inputs);
+                        },
+                        remarks,
+                        {}};
+    run_pipeline(model, context, rows);
+    executor = std::make_unique<Executor>(plan(model.graph, store, {}), store);
+  }
+
+  void turn(const std::vector<Tensor>& inputs) {
+    const std::clock_t begin = std::clock();
+    executor->run(inputs);
+    best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+  }
+};
+
+std::vector<Tensor> inputs_of(const Model& model) {
+  std::vector<Tensor> inputs;
+  for (const ValueId input : model.graph.inputs()) {
+    Tensor numbers(DType::kF32, concrete(*model.graph.value(input).type.shape));
+    uint32_t state = input.index + 1;
+    for (float& number : numbers.mutable_data<float>()) {
+      state = state * 1664525u + 1013904223u;
+      number = static_cast<float>(state >> 8) / static_cast<float>(1 << 23) - 1;
+    }
+    inputs.push_back(numbers.cast_to(model.graph.value(input).type.dtype));
+  }
+  return inputs;
+}
+
+void compare(const Sizes& s) {
+  const Model model = parse_model(model_text(s), "attention");
+  const std::vector<Tensor> inputs = inputs_of(model);
+  Side apart(model, false), fused(model, true);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    apart.turn(inputs);
+    fused.turn(inputs);
+  }
+  const auto bytes = [](const Side& side) {
+    return static_cast<double>(side.executor->program().arena_bytes) / (1 << 20);
+  };
+  fmt::print("{:>4} {:>6} {:>5}  {:9.2f} {:9.2f} ms {:6.2f}  {:9.1f} {:9.1f} MiB {:6.2f}\n",
+             short_name(s.dtype), s.causal ? "causal" : "", s.length, apart.best * 1e3,
+             fused.best * 1e3, apart.best / fused.best, bytes(apart), bytes(fused),
+             bytes(apart) / bytes(fused));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Sizes s;
+  if (argc == 4) {
+    s.batch = std::atoll(argv[1]);
+    s.heads = std::atoll(argv[2]);
+    s.size = std::atoll(argv[3]);
+  }
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16}) {
+    for (const int64_t length : {16, 32, 64, 128, 256, 512, 1024}) {
+      for (const bool causal : {false, true}) {
+        s.dtype = dtype;
+        s.length = length;
+        s.causal = causal;
+        compare(s);
+      }
+    }
+  }
+}
