@@ -471,6 +471,12 @@ std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view
                 "the DeepSpeed file is no valid JSON: " + json_problem(error.what()))
         .at({std::string(file_name), {}, {}});
   }
+  // Of numbers that no optimizer takes the file is named; flags take their keys out again.
+  for (const char* key : {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay",
+                          "clip_norm", "alpha", "lr_decay", "initial_accumulator", "min_ratio",
+                          "max_ratio", "schedule.kind", "schedule.total", "schedule.warmup"}) {
+    options.sources[std::string("optimizer.") + key] = file_name;
+  }
   try {
     return JsonReader(file_name, options).run(root);
   } catch (Error& error) {

@@ -41,6 +41,17 @@ TEST(Settings, ErrorsOfADeepSpeedFileNameItAndTheKey) {
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("ds.json"));
   EXPECT_THAT(outcome.err, HasSubstr("did you mean loss_scale_window?"));
+  place.write("betas.json", R"({"optimizer": {"type": "Adam", "params": {"betas": [3, 0.9]}}})");
+  const Outcome betas =
+      place.run(words("compile tiny.onnxtxt --loss cross_entropy --deepspeed betas.json --plan"));
+  EXPECT_EQ(betas.code, 2);
+  EXPECT_THAT(betas.err, HasSubstr("betas.json: optimizer: beta1 is out of range"));
+  place.write("cut.json", "{");
+  const Outcome cut =
+      place.run(words("compile tiny.onnxtxt --loss cross_entropy --deepspeed cut.json --plan"));
+  EXPECT_THAT(cut.err,
+              HasSubstr("cut.json: the DeepSpeed file is no valid JSON: line 1, column 2"));
+  EXPECT_THAT(cut.err, Not(HasSubstr("json.exception")));
   EXPECT_EQ(place.run(words("compile tiny.onnxtxt --loss mse --deepspeed none.json --plan")).code,
             place.run(words("compile tiny.onnxtxt --loss mse --policy none.toml --plan")).code);
 }
