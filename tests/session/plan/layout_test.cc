@@ -119,9 +119,9 @@ struct Chain {
   explicit Chain(size_t count) : values(count, LayoutValue{1, false}) {}
   void add(std::vector<uint32_t> from, std::vector<uint32_t> to, BlockedOperands operands) {
     const auto ids = [](const std::vector<uint32_t>& list) {
-      std::vector<ValueId> values;
-      for (const uint32_t i : list) values.push_back(ValueId{i});
-      return values;
+      std::vector<ValueId> found;
+      for (const uint32_t i : list) found.push_back(ValueId{i});
+      return found;
     };
     reads.push_back(ids(from));
     writes.push_back(ids(to));
