@@ -241,6 +241,7 @@ class Planner {
     std::vector<StepLayouts> layouts;
     blocked_.assign(graph_.value_count(), false);
     std::vector<BlockedChoice> choices(nodes_.size());
+    bool refused = false;
     for (size_t i = 0; i < nodes_.size(); ++i) {
       layouts.push_back({blocked_operands(reads_[i], steps[i].blocked.inputs, regions),
                          blocked_operands(writes_[i], steps[i].blocked.outputs, regions)});
@@ -251,6 +252,9 @@ class Planner {
       choices[i] = choose_blocked_kernel(forms_[i], call);
       if (choices[i].kernel != nullptr) continue;
       forms_[i] = {};
+      refused = true;
+    }
+    if (refused) {
       blocked_.clear();
       return true;
     }

@@ -12,7 +12,7 @@
 namespace halfnote::test {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kBlockedTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 bool cpu_has_blocks() { return fits_channel_blocks({DType::kF32, {1, 16, 2, 2}, {}, nullptr}); }
 
@@ -24,8 +24,8 @@ Operand operand_of(const Tensor& tensor) {
   return {tensor.dtype(), tensor.shape(), {}, tensor.dtype() == DType::kI64 ? &tensor : nullptr};
 }
 
-void run(const Kernel& kernel, const std::vector<const std::byte*>& from,
-         const std::vector<std::byte*>& to) {
+void run_bound(const Kernel& kernel, const std::vector<const std::byte*>& from,
+               const std::vector<std::byte*>& to) {
   std::vector<std::byte> room(kernel.workspace_bytes() + 64, std::byte{0x5a});
   auto* aligned =
       reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64);
@@ -40,18 +40,18 @@ Tensor reordered(const Tensor& tensor, bool to_blocks) {
   const Prepared prepared = reorder_row().prepare(call);
   EXPECT_TRUE(prepared) << prepared.refusal;
   Tensor result(tensor.dtype(), tensor.shape());
-  run(*prepared.kernel, {tensor.bytes()}, {result.mutable_bytes()});
+  run_bound(*prepared.kernel, {tensor.bytes()}, {result.mutable_bytes()});
   return result;
 }
 
-struct Call {
+struct BlockedCall {
   std::string_view domain, op, plain;  // `plain`: the name that the plain row starts with
   std::vector<Tensor> inputs;
   Attributes attributes;
   std::vector<OutputSpec> outputs;
 };
 
-KernelCall call_of(const Call& c, int threads) {
+KernelCall kernel_call_of(const BlockedCall& c, int threads) {
   KernelCall call;
   call.domain = c.domain;
   call.op = c.op;
@@ -65,11 +65,11 @@ KernelCall call_of(const Call& c, int threads) {
 
 /// The results of the blocked form, plain again, from as many blocked operands as `mask` leaves;
 /// none if the row has no blocked operands for the call. The same bits on one to three threads.
-std::vector<Tensor> run_blocked(const Call& c, uint32_t input_mask = ~0u,
+std::vector<Tensor> run_blocked(const BlockedCall& c, uint32_t input_mask = ~0u,
                                 uint32_t output_mask = ~0u) {
   std::vector<Tensor> first;
   for (int threads = 1; threads <= 3; ++threads) {
-    KernelCall call = call_of(c, threads);
+    KernelCall call = kernel_call_of(c, threads);
     const KernelChoice choice = cpu_kernels().choose(call, c.plain);
     EXPECT_NE(choice.row, nullptr) << c.op;
     if (choice.row == nullptr) return {};
@@ -100,7 +100,7 @@ std::vector<Tensor> run_blocked(const Call& c, uint32_t input_mask = ~0u,
     std::vector<std::byte*> to;
     for (const Tensor& input : inputs) from.push_back(input.defined() ? input.bytes() : nullptr);
     for (Tensor& result : results) to.push_back(result.mutable_bytes());
-    run(*prepared.kernel, from, to);
+    run_bound(*prepared.kernel, from, to);
     for (size_t i = 0; i < results.size(); ++i) {
       if (is_blocked(call.outputs[i])) results[i] = reordered(results[i], false);
     }
@@ -113,14 +113,14 @@ std::vector<Tensor> run_blocked(const Call& c, uint32_t input_mask = ~0u,
   return first;
 }
 
-std::vector<Tensor> run_plain(const Call& c) {
+std::vector<Tensor> run_plain(const BlockedCall& c) {
   return run_kernel(c.domain, c.op, c.inputs, c.attributes, c.outputs,
                     {.kernel = c.plain, .check_repeats = false});
 }
 
 TEST(ChannelBlocks, ReorderIsWhereItIsSaidToBe) {
   NEEDS_BLOCKS();
-  for (const DType type : kTypes) {
+  for (const DType type : kBlockedTypes) {
     for (const Shape& shape : {Shape{2, 32, 5, 7}, Shape{1, 16, 4, 8}, Shape{3, 48, 17}}) {
       const Tensor x = random_tensor(type, shape, -4, 4);
       const Tensor y = reordered(x, true);
@@ -150,20 +150,20 @@ TEST(ChannelBlocks, OnlyWholeBlocksOfSmallFloats) {
   EXPECT_TRUE(fits_channel_blocks({DType::kBF16, {2, 32, 4}, {}, nullptr}));
 }
 
-struct PoolCase {
+struct BlockedPoolCase {
   Shape x, y;
   std::vector<int64_t> kernel, strides, pads;
 };
 
 TEST(ChannelBlocks, MaxPoolIsThePlainOneBitForBit) {
   NEEDS_BLOCKS();
-  const PoolCase cases[] = {
+  const BlockedPoolCase cases[] = {
       {{2, 32, 8, 10}, {2, 32, 4, 5}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
       {{2, 16, 9, 11}, {2, 16, 5, 6}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
       {{1, 48, 7, 5}, {1, 48, 5, 3}, {3, 3}, {1, 1}, {0, 0, 0, 0}},
   };
-  for (const PoolCase& c : cases) {
-    for (const DType type : kTypes) {
+  for (const BlockedPoolCase& c : cases) {
+    for (const DType type : kBlockedTypes) {
       // Few different values, so that windows have ties; some NaN and infinities.
       Tensor wide = random_tensor(DType::kF64, c.x, -3, 3);
       auto data = wide.mutable_data<double>();
@@ -173,9 +173,9 @@ TEST(ChannelBlocks, MaxPoolIsThePlainOneBitForBit) {
       const Tensor x = wide.cast_to(type), dy = random_tensor(type, c.y, -1, 1, 2);
       const Attributes attributes{
           {"kernel_shape", c.kernel}, {"strides", c.strides}, {"pads", c.pads}};
-      const Call forward{"", "MaxPool", "fast", {x}, attributes, {{type, c.y}}};
-      const Call backward{kOwn, "MaxPoolGrad", "fast", {dy, x}, attributes, {{type, c.x}}};
-      for (const Call& call : {forward, backward}) {
+      const BlockedCall forward{"", "MaxPool", "fast", {x}, attributes, {{type, c.y}}};
+      const BlockedCall backward{kOwn, "MaxPoolGrad", "fast", {dy, x}, attributes, {{type, c.x}}};
+      for (const BlockedCall& call : {forward, backward}) {
         const std::vector<Tensor> got = run_blocked(call);
         ASSERT_EQ(got.size(), 1u);
         EXPECT_TRUE(identical(got[0], run_plain(call)[0])) << call.op << " " << short_name(type);
@@ -185,12 +185,12 @@ TEST(ChannelBlocks, MaxPoolIsThePlainOneBitForBit) {
 }
 
 /// Units of rounding of the type, and of f32 sums of a few thousand elements inside.
-double bound_of(DType type) { return 4 * unit_roundoff(type) + 64 * 0x1p-24; }
+double bound_of_statistics(DType type) { return 4 * unit_roundoff(type) + 64 * 0x1p-24; }
 
 TEST(ChannelBlocks, BatchNormalizationAgreesWithTheReference) {
   NEEDS_BLOCKS();
   for (const Shape& shape : {Shape{4, 32, 6, 7}, Shape{3, 16, 20, 20}, Shape{70, 48, 4, 4}}) {
-    for (const DType type : kTypes) {
+    for (const DType type : kBlockedTypes) {
       SCOPED_TRACE(std::string(short_name(type)) + " " + std::to_string(shape[0]));
       const Shape c{shape[1]};
       // A mean far from 0: sums of squares would lose it.
@@ -200,45 +200,49 @@ TEST(ChannelBlocks, BatchNormalizationAgreesWithTheReference) {
                    mean = random_tensor(DType::kF32, c, -1, 1, 4),
                    variance = random_tensor(DType::kF32, c, 0.5, 2, 5);
       const OutputSpec f32{DType::kF32, c};
-      Call call{kOwn,   "BatchNormalization",
-                "fast", {x, scale, bias, mean, variance},
-                {},     {{type, shape}, f32, f32, f32, f32}};
+      BlockedCall call{kOwn,   "BatchNormalization",
+                       "fast", {x, scale, bias, mean, variance},
+                       {},     {{type, shape}, f32, f32, f32, f32}};
       const std::vector<Tensor> y = run_blocked(call);
       ASSERT_EQ(y.size(), 5u);
       call.plain = "reference";
       const std::vector<Tensor> wanted = run_plain(call);
-      for (size_t i = 0; i < 5; ++i) expect_close(y[i], wanted[i], bound_of(type), bound_of(type));
+      for (size_t i = 0; i < 5; ++i)
+        expect_close(y[i], wanted[i], bound_of_statistics(type), bound_of_statistics(type));
       // f32 results are rounded once.
       if (type == DType::kF32) expect_close(y[0], wanted[0], 2 * 0x1p-24, 0x1p-22);
 
       const Tensor dy = random_tensor(type, shape, -1, 1, 6);
-      Call gradient{kOwn, "BatchNormalizationGrad", "fast", {dy, x, scale, wanted[3], wanted[4]},
-                    {},   {{type, shape}, f32, f32}};
+      BlockedCall gradient{kOwn,   "BatchNormalizationGrad",
+                           "fast", {dy, x, scale, wanted[3], wanted[4]},
+                           {},     {{type, shape}, f32, f32}};
       const std::vector<Tensor> dx = run_blocked(gradient);
       ASSERT_EQ(dx.size(), 3u);
       gradient.plain = "reference";
       const std::vector<Tensor> exact = run_plain(gradient);
       // Sums of up to 1,200 products below 3, in f32 lanes; dX inherits their error.
       const double sums = 1200 * 3 * 4 * 0x1p-24;
-      expect_close(dx[0], exact[0], bound_of(type), 8 * unit_roundoff(type) + 64 * 0x1p-24);
-      expect_close(dx[1], exact[1], bound_of(DType::kF32), sums);
-      expect_close(dx[2], exact[2], bound_of(DType::kF32), sums);
+      expect_close(dx[0], exact[0], bound_of_statistics(type),
+                   8 * unit_roundoff(type) + 64 * 0x1p-24);
+      expect_close(dx[1], exact[1], bound_of_statistics(DType::kF32), sums);
+      expect_close(dx[2], exact[2], bound_of_statistics(DType::kF32), sums);
     }
   }
 }
 
 TEST(ChannelBlocks, ReduceSumOverAllButTheChannels) {
   NEEDS_BLOCKS();
-  for (const DType type : kTypes) {
+  for (const DType type : kBlockedTypes) {
     const Tensor x = random_tensor(type, {9, 32, 5, 6}, -1, 1);
     const int64_t all[] = {0, 2, 3}, some[] = {2, 3};
     const Tensor axes = Tensor::of<int64_t>({3}, all), other = Tensor::of<int64_t>({2}, some);
-    const Call call{"", "ReduceSum", "fast", {x, axes}, {{"keepdims", int64_t{0}}}, {{type, {32}}}};
+    const BlockedCall call{
+        "", "ReduceSum", "fast", {x, axes}, {{"keepdims", int64_t{0}}}, {{type, {32}}}};
     const std::vector<Tensor> got = run_blocked(call);
     ASSERT_EQ(got.size(), 1u);
     // Both sum in f64 and round once; they may fall on different sides of a tie.
     expect_close(got[0], run_plain(call)[0], 2 * unit_roundoff(type), 0x1p-40);
-    const Call planes{
+    const BlockedCall planes{
         "", "ReduceSum", "fast", {x, other}, {{"keepdims", int64_t{0}}}, {{type, {9, 32}}}};
     EXPECT_TRUE(run_blocked(planes).empty()) << "sums of planes stay plain";
   }
@@ -247,7 +251,7 @@ TEST(ChannelBlocks, ReduceSumOverAllButTheChannels) {
 TEST(ChannelBlocks, ElementsMeetTheirLikes) {
   NEEDS_BLOCKS();
   const Shape shape{2, 32, 5, 3};
-  for (const DType type : kTypes) {
+  for (const DType type : kBlockedTypes) {
     const Tensor a = random_tensor(type, shape, -2, 2, 1), b = random_tensor(type, shape, -2, 2, 2),
                  one = random_tensor(type, {}, -2, 2, 3), line = random_tensor(type, {3}, -2, 2, 4);
     const Tensor channels = random_tensor(type, {32, 1, 1}, -2, 2, 5),
@@ -255,40 +259,40 @@ TEST(ChannelBlocks, ElementsMeetTheirLikes) {
                  shared = random_tensor(type, {1, 32, 1, 1}, -2, 2, 7);
     for (const Tensor& other : {b, one, channels, gates, shared}) {
       for (const bool first : {false, true}) {
-        const Call call{"",     "Sub",
-                        "fast", first ? std::vector{other, a} : std::vector{a, other},
-                        {},     {{type, shape}}};
+        const BlockedCall call{"",     "Sub",
+                               "fast", first ? std::vector{other, a} : std::vector{a, other},
+                               {},     {{type, shape}}};
         const std::vector<Tensor> got = run_blocked(call);
         ASSERT_EQ(got.size(), 1u);
         EXPECT_TRUE(identical(got[0], run_plain(call)[0])) << to_string(other.shape());
       }
     }
-    const Call broadcast{"", "Mul", "fast", {a, line}, {}, {{type, shape}}};
+    const BlockedCall broadcast{"", "Mul", "fast", {a, line}, {}, {{type, shape}}};
     EXPECT_TRUE(run_blocked(broadcast).empty()) << "a line lies otherwise in blocks";
-    const Call cast{"",
-                    "Cast",
-                    "reference",
-                    {a},
-                    {{"to", static_cast<int64_t>(DType::kF32)}},
-                    {{DType::kF32, shape}}};
+    const BlockedCall cast{"",
+                           "Cast",
+                           "reference",
+                           {a},
+                           {{"to", static_cast<int64_t>(DType::kF32)}},
+                           {{DType::kF32, shape}}};
     const std::vector<Tensor> wide = run_blocked(cast);
     ASSERT_EQ(wide.size(), 1u);
     EXPECT_TRUE(identical(wide[0], run_plain(cast)[0]));
   }
 }
 
-struct ConvCase {
+struct BlockedConvCase {
   Shape x, w, y;
   std::vector<int64_t> strides, pads;
   int64_t group = 1;
 };
 
-using Masks = std::vector<uint32_t>;
+using OperandMasks = std::vector<uint32_t>;
 
 /// Operands one by one and all together: a convolution takes each as it comes.
 TEST(ChannelBlocks, ConvolutionsAgreeWithTheReference) {
   NEEDS_BLOCKS();
-  const ConvCase cases[] = {
+  const BlockedConvCase cases[] = {
       {{1, 32, 6, 5}, {48, 32, 3, 3}, {1, 48, 6, 5}, {1, 1}, {1, 1, 1, 1}},
       {{2, 3, 8, 8}, {16, 3, 5, 5}, {2, 16, 4, 4}, {2, 2}, {2, 2, 2, 2}},
       {{2, 64, 5, 5}, {32, 64, 1, 1}, {2, 32, 5, 5}, {1, 1}, {0, 0, 0, 0}},
@@ -298,26 +302,28 @@ TEST(ChannelBlocks, ConvolutionsAgreeWithTheReference) {
       {{2, 32, 6, 6}, {32, 1, 3, 3}, {2, 32, 6, 6}, {1, 1}, {1, 1, 1, 1}, 32},
       {{2, 32, 19}, {16, 32, 3}, {2, 16, 19}, {1}, {1, 1}},
   };
-  for (const ConvCase& c : cases) {
+  for (const BlockedConvCase& c : cases) {
     for (const DType type : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(std::string(short_name(type)) + " " + to_string(c.w));
       const Attributes attributes{{"strides", c.strides}, {"pads", c.pads}, {"group", c.group}};
       const Tensor x = random_tensor(type, c.x, -1, 1, 1), w = random_tensor(type, c.w, -1, 1, 2),
                    dy = random_tensor(type, c.y, -1, 1, 3);
-      const Call forward{"", "Conv", "onednn.conv", {x, w}, attributes, {{type, c.y}}};
+      const BlockedCall forward{"", "Conv", "onednn.conv", {x, w}, attributes, {{type, c.y}}};
       const Tensor x_shape = Tensor::of<int64_t>({static_cast<int64_t>(c.x.size())}, c.x);
-      const Call grad_input{kOwn,       "ConvGradInput", "onednn.conv", {dy, w, x_shape},
-                            attributes, {{type, c.x}}};
-      Call grad_weight{kOwn, "ConvGradWeight", "onednn.conv", {dy, x}, attributes, {{type, c.w}}};
+      const BlockedCall grad_input{kOwn,       "ConvGradInput", "onednn.conv", {dy, w, x_shape},
+                                   attributes, {{type, c.x}}};
+      BlockedCall grad_weight{kOwn,    "ConvGradWeight", "onednn.conv",
+                              {dy, x}, attributes,       {{type, c.w}}};
       grad_weight.attributes.set("kernel_shape", std::vector<int64_t>(c.w.begin() + 2, c.w.end()));
-      for (Call call : {forward, grad_input, grad_weight}) {
-        if (!cpu_kernels().choose(call_of(call, 1), call.plain).row) continue;
-        Call reference = call;
+      for (BlockedCall call : {forward, grad_input, grad_weight}) {
+        if (!cpu_kernels().choose(kernel_call_of(call, 1), call.plain).row) continue;
+        BlockedCall reference = call;
         reference.plain = "reference";
         const Tensor wanted = run_plain(reference)[0];
         // Sums of at most 2,025 products of numbers below 1.
         const double bound = 2025 * 0x1p-24 + 2 * unit_roundoff(type);
-        for (const uint32_t inputs : type == DType::kF32 ? Masks{0, 1, 2, 3} : Masks{3}) {
+        for (const uint32_t inputs :
+             type == DType::kF32 ? OperandMasks{0, 1, 2, 3} : OperandMasks{3}) {
           for (const uint32_t outputs : {0u, 1u}) {
             const std::vector<Tensor> got = run_blocked(call, inputs, outputs);
             if (!got.empty()) expect_close(got[0], wanted, bound, bound);

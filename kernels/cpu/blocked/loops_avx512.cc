@@ -379,6 +379,8 @@ constexpr Loops kLoopsOf = {
     store_lines<T>, to_lines<Bits>, to_planes<Bits>,
 };
 
+#undef INLINE
+
 }  // namespace
 
 }  // namespace halfnote::cpu::blocked

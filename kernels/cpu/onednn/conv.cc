@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/blocked/rows.h"
 #include "kernels/cpu/contraction/conv_plan.h"
+#include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/onednn/parts.h"
 #include "kernels/cpu/onednn/program.h"
 
@@ -266,6 +267,7 @@ Prepared prepare(const KernelCall& call) {
 /// x and y of the call, each as it comes.
 BlockedOperands each(const KernelCall& call, const ConvPlan& plan, Direction direction) {
   BlockedOperands operands;
+  if (!onednn_isa_name().starts_with("avx512")) return operands;  // its blocks would be of 8
   const bool grad_weight = direction == Direction::kGradWeight;
   for (uint32_t i = 0; i <= (grad_weight ? 1 : 0); ++i) {
     if (blocked::fit(call, 1u << i, 0)) operands.inputs |= 1u << i;
