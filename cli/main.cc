@@ -10,8 +10,8 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/os/vanished_file.h"
 #include "base/printable.h"
-#include "base/vanished_file.h"
 #include "base/version.h"
 #include "cli/usage.h"
 #include "cli/verbs.h"

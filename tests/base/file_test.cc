@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/os/vanished_file.h"
 #include "base/tensor.h"
-#include "base/vanished_file.h"
 
 namespace halfnote {
 namespace {

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/vanished_file.h"
+#include "base/os/vanished_file.h"
 
 namespace halfnote::proto {
 namespace {

@@ -1,6 +1,6 @@
 // The table of mappings is read by a signal handler: fixed slots, no lock, no allocation. A slot's
 // `begin` is set last and cleared first.
-#include "base/vanished_file.h"
+#include "base/os/vanished_file.h"
 
 #include <unistd.h>
 
