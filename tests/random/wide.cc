@@ -1,5 +1,6 @@
 #include "tests/random/wide.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "compiler/ir/walk.h"
@@ -81,14 +82,32 @@ bool is_setting(const Graph& graph, ValueId id) {
   return graph.has_uses(id);
 }
 
-Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt) {
+double largest(const Tensor& tensor) {
+  double most = 0;
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    most = std::max(most, std::abs(tensor.at_as_double(i)));
+  }
+  return most;
+}
+
+/// What an operator rounds inside, where that is more than the rounding of its operands and result:
+/// a gradient of softmax is a difference of what is as large as dY, (1 − p)·dY at a label, where p
+/// may be near 1.
+double inner_size(const Node& node, const std::vector<Tensor>& operands) {
+  static constexpr std::string_view kDifferences[] = {"SoftmaxCrossEntropyLossGrad",
+                                                      "LogSoftmaxGrad", "SoftmaxGrad"};
+  const bool is_one = std::ranges::find(kDifferences, node.op) != std::end(kDifferences);
+  return is_one ? largest(operands[0]) : 0;
+}
+
+Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt, double inner) {
   if (noise.amount == 0 || !narrow(type)) return tensor;
   Tensor moved = tensor.deep_copy();
   uint64_t state = mix(noise.seed * 0x9e3779b97f4a7c15u + salt);
   for (double& x : moved.mutable_data<double>()) {
     state = mix(state);
     const double dice = static_cast<double>(state >> 11) * 0x1p-52 - 1.0;
-    x += dice * noise.amount * (unit_of(type) * std::abs(x) + floor_of(type));
+    x += dice * noise.amount * (unit_of(type) * (std::abs(x) + inner) + floor_of(type));
   }
   return moved;
 }
@@ -110,10 +129,10 @@ WideStep::WideStep(const Graph& step) : graph_(step) {
 
 std::vector<Tensor> WideStep::values(const std::vector<Tensor>& inputs, const Noise& noise) const {
   std::vector<Tensor> known(graph_.value_count());
-  const auto set = [&](ValueId id, const Tensor& tensor, bool constant) {
+  const auto set = [&](ValueId id, const Tensor& tensor, bool constant, double inner = 0) {
     const bool moves = constant || !noise.constants_only;
     known[id.index] = moves && tensor.dtype() == DType::kF64
-                          ? noisy(tensor, types_[id.index], noise, id.index)
+                          ? noisy(tensor, types_[id.index], noise, id.index, inner)
                           : tensor;
   };
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -129,7 +148,8 @@ std::vector<Tensor> WideStep::values(const std::vector<Tensor>& inputs, const No
     const std::vector<Tensor> results = evaluate_node(graph_, node, operands);
     const auto outputs = graph_.outputs(node);
     for (size_t i = 0; i < outputs.size() && i < results.size(); ++i) {
-      if (outputs[i].valid()) set(outputs[i], results[i], false);
+      if (!outputs[i].valid()) continue;
+      set(outputs[i], results[i], false, inner_size(graph_.node(node), operands));
     }
   }
   return known;
@@ -146,15 +166,11 @@ Numbers WideStep::run(const std::vector<Tensor>& inputs, const Noise& noise) con
 
 double WideStep::largest_f16(const std::vector<Tensor>& inputs) const {
   const std::vector<Tensor> known = values(inputs, {});
-  double largest = 0;
+  double most = 0;
   for (size_t i = 0; i < known.size(); ++i) {
-    if (types_[i] != DType::kF16 || !known[i].defined()) continue;
-    for (int64_t k = 0; k < known[i].size(); ++k) {
-      const double x = std::abs(known[i].at_as_double(k));
-      largest = std::isnan(x) ? INFINITY : std::max(largest, x);
-    }
+    if (types_[i] == DType::kF16 && known[i].defined()) most = std::max(most, largest(known[i]));
   }
-  return largest;
+  return most;
 }
 
 std::map<std::string, std::vector<double>> spreads(const WideStep& step,
@@ -178,9 +194,8 @@ std::map<std::string, std::vector<double>> spreads(const WideStep& step,
     }
   }
   for (auto& [name, most] : moved) {
-    double largest = 0;
-    for (double x : most) largest = std::max(largest, x);
-    for (double& x : most) x = std::max(x, 0.1 * largest);
+    const double top = most.empty() ? 0 : *std::max_element(most.begin(), most.end());
+    for (double& x : most) x = std::max(x, 0.1 * top);
   }
   return moved;
 }
