@@ -16,13 +16,13 @@
 namespace halfnote::random {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using EmitJson = nlohmann::ordered_json;
 
-constexpr int kRuns = 16;
-constexpr double kNoise = 16;  // as the second look of judge.cc: there is none here
+constexpr int kEmitRuns = 16;
+constexpr double kEmitNoise = 16;  // as the second look of judge.cc: there is none here
 
-Json numbers_of(const Tensor& tensor) {
-  Json json = Json::array();
+EmitJson numbers_of(const Tensor& tensor) {
+  EmitJson json = EmitJson::array();
   for (int64_t i = 0; i < tensor.size(); ++i) {
     const double x = tensor.at_as_double(i);
     if (!std::isfinite(x)) throw Error(ErrorCode::kNumerics, "not finite");
@@ -31,7 +31,7 @@ Json numbers_of(const Tensor& tensor) {
   return json;
 }
 
-Json described(const Tensor& tensor) {
+EmitJson described(const Tensor& tensor) {
   return {{"dtype", short_name(tensor.dtype())},
           {"shape", tensor.shape()},
           {"data", numbers_of(tensor)}};
@@ -42,8 +42,8 @@ void emit_one(const Problem& problem, DType precision, const std::filesystem::pa
   const Graph& step = model.training.at(0).graph;
   const std::vector<Tensor> inputs = inputs_of(problem, step);
   const WideStep wide(step);
-  const auto allowed = spreads(wide, inputs, {problem.seed, kNoise, false}, kRuns);
-  Json json;
+  const auto allowed = spreads(wide, inputs, {problem.seed, kEmitNoise, false}, kEmitRuns);
+  EmitJson json;
   for (size_t i = 0; i < inputs.size(); ++i) {
     json["inputs"][step.value(step.inputs()[i]).name] = described(inputs[i]);
   }
@@ -53,8 +53,8 @@ void emit_one(const Problem& problem, DType precision, const std::filesystem::pa
   }
   json["loss"] = step.value(step.outputs()[0]).name;
   for (const auto& [name, tensor] : wide.run(inputs)) {
-    Json& entry = json["results"][name] = described(tensor);
-    entry["allowed"] = Json::array();
+    EmitJson& entry = json["results"][name] = described(tensor);
+    entry["allowed"] = EmitJson::array();
     for (double x : allowed.at(name)) {
       if (!std::isfinite(x)) return;
       entry["allowed"].push_back(kSafety * x);

@@ -6,16 +6,10 @@
 #include "base/error.h"
 #include "passes/canonical/infer_shapes.h"
 #include "runtime/core/evaluate.h"
+#include "tests/random/dice.h"
 
 namespace halfnote::random {
 namespace {
-
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 bool tame(const Tensor& tensor) {
   if (!is_float(tensor.dtype())) return true;
@@ -83,6 +77,11 @@ Expr Growth::constant_of(Tensor tensor) {
   const Expr c = b_.value(graph_.add_initializer(name, tensor));
   remember(c, std::move(tensor));
   return c;
+}
+
+Expr Growth::ints(const std::vector<int64_t>& numbers) {
+  return constant_of(Tensor::of<int64_t>({static_cast<int64_t>(numbers.size())},
+                                         std::span<const int64_t>(numbers)));
 }
 
 Expr Growth::any(int least_rank, int most_rank, int64_t most) {

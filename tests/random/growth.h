@@ -41,6 +41,7 @@ class Growth {
   /// A constant of multiples of 1/8, which every float type holds exactly.
   Expr constant(const Shape& shape);
   Expr constant_of(Tensor tensor);
+  Expr ints(const std::vector<int64_t>& numbers);
   Tensor numbers(const Shape& shape, double scale);
   /// A float value of the pool, late ones more often; throws Misfit where no tried one has a rank
   /// in the range and at most `most` elements.

@@ -9,11 +9,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-Expr ints(Growth& g, const Ints& numbers) {
-  return g.constant_of(Tensor::of<int64_t>({static_cast<int64_t>(numbers.size())},
-                                           std::span<const int64_t>(numbers)));
-}
-
 int axis_of(Growth& g, Expr x) { return g.pick(std::max(1, x.rank())); }
 
 void reshape(Growth& g) {
@@ -37,7 +32,7 @@ void reshape(Growth& g) {
         if (goal[1] == 0) throw Misfit();
       }
   }
-  g.keep(g.op("Reshape", {x, ints(g, goal)}, {{"allowzero", int64_t{element_count(s) == 0}}}));
+  g.keep(g.op("Reshape", {x, g.ints(goal)}, {{"allowzero", int64_t{element_count(s) == 0}}}));
 }
 
 void transpose(Growth& g) {
@@ -69,7 +64,7 @@ void split(Growth& g) {
   const auto extent = static_cast<int>(g.shape(x)[static_cast<size_t>(axis)]);
   const int first = g.pick(extent + 1);
   const std::vector<Expr> parts =
-      g.ops("Split", {x, ints(g, {first, extent - first})}, 2, {{"axis", int64_t{axis}}});
+      g.ops("Split", {x, g.ints({first, extent - first})}, 2, {{"axis", int64_t{axis}}});
   g.keep(parts[0]);
   if (g.chance(60)) g.keep(parts[1]);
 }
@@ -86,7 +81,7 @@ void slice(Growth& g) {
     to = to == 0 ? -extent - 1 : to - 1;
     step = -step;
   }
-  g.keep(g.op("Slice", {x, ints(g, {from}), ints(g, {to}), ints(g, {axis}), ints(g, {step})}));
+  g.keep(g.op("Slice", {x, g.ints({from}), g.ints({to}), g.ints({axis}), g.ints({step})}));
 }
 
 void pad(Growth& g) {
@@ -101,7 +96,7 @@ void pad(Growth& g) {
     pads[i] = g.pick(most + 1);
     if (mode == "constant" && g.chance(10) && extent > 2) pads[i] = -1;
   }
-  std::vector<Expr> operands = {x, ints(g, pads)};
+  std::vector<Expr> operands = {x, g.ints(pads)};
   if (mode == "constant" && g.chance(50)) operands.push_back(g.constant_of(Tensor::scalar(0.25f)));
   g.keep(g.op("Pad", operands, {{"mode", mode}}));
 }
@@ -114,7 +109,7 @@ void gather(Growth& g) {
   if (extent == 0) throw Misfit();
   Ints places(static_cast<size_t>(g.between(1, 6)));
   for (int64_t& place : places) place = g.pick(2 * extent) - extent;
-  g.keep(g.op("Gather", {table, ints(g, places)}, {{"axis", int64_t{axis}}}));
+  g.keep(g.op("Gather", {table, g.ints(places)}, {{"axis", int64_t{axis}}}));
 }
 
 void gather_elements(Growth& g) {
@@ -135,14 +130,14 @@ void expand(Growth& g) {
     if (dim == 1 && g.chance(70)) dim = g.between(1, 5);
   }
   if (g.chance(40)) goal.insert(goal.begin(), g.between(1, 3));
-  g.keep(g.op("Expand", {x, ints(g, goal)}));
+  g.keep(g.op("Expand", {x, g.ints(goal)}));
 }
 
 void tile(Growth& g) {
   const Expr x = g.any(1, 4, 256);
   Ints repeats(static_cast<size_t>(x.rank()));
   for (int64_t& repeat : repeats) repeat = g.chance(60) ? 1 : g.between(1, 3);
-  g.keep(g.op("Tile", {x, ints(g, repeats)}));
+  g.keep(g.op("Tile", {x, g.ints(repeats)}));
 }
 
 void flatten(Growth& g) {
@@ -152,7 +147,7 @@ void flatten(Growth& g) {
 
 void squeeze(Growth& g) {
   const Expr x = g.any(0, 5);
-  const Expr wide = g.op("Unsqueeze", {x, ints(g, {g.pick(x.rank() + 1)})});
+  const Expr wide = g.op("Unsqueeze", {x, g.ints({g.pick(x.rank() + 1)})});
   if (g.chance(50)) return g.keep(wide);
   g.keep(g.op("Squeeze", {g.op("Relu", {wide})}));
 }

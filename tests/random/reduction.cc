@@ -6,11 +6,6 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-Expr ints(Growth& g, const Ints& numbers) {
-  return g.constant_of(Tensor::of<int64_t>({static_cast<int64_t>(numbers.size())},
-                                           std::span<const int64_t>(numbers)));
-}
-
 void reduce(Growth& g) {
   static constexpr const char* kOps[] = {"ReduceSum",  "ReduceMean", "ReduceMax",
                                          "ReduceMin",  "ReduceL1",   "ReduceSumSquare",
@@ -21,7 +16,7 @@ void reduce(Growth& g) {
     if (g.chance(45)) axes.push_back(g.chance(50) ? d : d - x.rank());
   }
   std::vector<Expr> operands = {x};
-  if (!axes.empty() || g.chance(30)) operands.push_back(ints(g, axes));
+  if (!axes.empty() || g.chance(30)) operands.push_back(g.ints(axes));
   const Expr reduced =
       g.op(g.one_of(kOps), operands,
            {{"keepdims", int64_t{g.chance(60)}}, {"noop_with_empty_axes", int64_t{g.chance(20)}}});
@@ -33,14 +28,14 @@ void reduce_of_positive(Growth& g) {
   static constexpr const char* kOps[] = {"ReduceL2", "ReduceLogSum", "ReduceProd"};
   const Expr x = g.any(1);
   const Expr away = g.op("Add", {g.op("Abs", {x}), g.constant_of(Tensor::scalar(0.5f))});
-  g.keep(g.op(g.one_of(kOps), {away, ints(g, {g.pick(x.rank())})}, {{"keepdims", int64_t{1}}}));
+  g.keep(g.op(g.one_of(kOps), {away, g.ints({g.pick(x.rank())})}, {{"keepdims", int64_t{1}}}));
 }
 
 /// x minus its mean, or over its sum: the forms that broadcast back.
 void centered(Growth& g) {
   static constexpr const char* kOps[] = {"ReduceMean", "ReduceMax", "ReduceSum"};
   const Expr x = g.any(1);
-  const Expr r = g.op(g.one_of(kOps), {x, ints(g, {g.pick(x.rank())})}, {{"keepdims", int64_t{1}}});
+  const Expr r = g.op(g.one_of(kOps), {x, g.ints({g.pick(x.rank())})}, {{"keepdims", int64_t{1}}});
   g.keep(g.op(g.chance(70) ? "Sub" : "Add", {x, r}));
 }
 
@@ -86,7 +81,7 @@ void largest(Growth& g) {
   const int64_t count =
       extent == 0 ? 0 : 1 + g.pick(static_cast<int>(std::min<int64_t>(3, extent)));
   const std::vector<Expr> found =
-      g.ops("TopK", {x, ints(g, {count})}, 2,
+      g.ops("TopK", {x, g.ints({count})}, 2,
             {{"axis", int64_t{axis}}, {"largest", int64_t{g.chance(60)}}});
   g.keep(found[0]);
 }

@@ -6,6 +6,7 @@
 #include "compiler/ir/walk.h"
 #include "passes/train/step.h"
 #include "runtime/core/evaluate.h"
+#include "tests/random/dice.h"
 
 namespace halfnote::random {
 namespace {
@@ -27,13 +28,6 @@ double unit_of(DType dtype) {
 double floor_of(DType dtype) { return dtype == DType::kF16 ? 0x1p-25 : 0; }
 
 bool narrow(DType dtype) { return unit_of(dtype) > 0; }
-
-uint64_t mix(uint64_t x) {  // splitmix64
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 Attribute widened(const std::string& name, const Attribute& attribute) {
   const auto* number = std::get_if<int64_t>(&attribute);
