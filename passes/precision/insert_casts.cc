@@ -81,18 +81,25 @@ class Inserter {
     if (forward == forward_.end()) return;
     const auto read = graph_.inputs(forward->second);
     const std::vector<ValueId> before(graph_.inputs(id).begin(), graph_.inputs(id).end());
+    bool rounds = false;
     for (size_t i = 0; i < before.size(); ++i) {
       const auto cast = casts_.find({before[i], low_});
       if (cast == casts_.end() || std::find(read.begin(), read.end(), cast->second) == read.end())
         continue;
       graph_.set_input(id, i, cast->second);
+      rounds = true;
+    }
+    if (!rounds) return;
+    // The other side is what the forward node gave, however far it was moved in f32: exact.
+    for (size_t i = 0; i < before.size(); ++i) {
+      const ValueId other = graph_.input(id, i);
+      if (other.valid() && graph_.value(other).type.dtype == DType::kF32) {
+        graph_.set_input(id, i, as(other, low_, id));
+      }
     }
     const bool whole = takes_low(id);
-    for (size_t i = 0; i < before.size(); ++i) {
-      if (graph_.input(id, i) == before[i]) continue;
-      if (whole) changed_ = true;
-      if (!whole) graph_.set_input(id, i, before[i]);
-    }
+    changed_ |= whole;
+    for (size_t i = 0; i < before.size() && !whole; ++i) graph_.set_input(id, i, before[i]);
   }
 
   /// Casts have a decision only if they were inserted here, in an earlier run.

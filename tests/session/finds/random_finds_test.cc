@@ -65,7 +65,7 @@ TEST_P(RandomFind, HasTheGradientsOfF32InEveryPrecision) {
   }
 }
 
-// The first three: the gradient looked for the f32 operand in the maximum of rounded ones, did not
+// The first four: the gradient looked for the f32 operand in the maximum of rounded ones, did not
 // find it, and was 0/0. Then: the slice behind a product, moved through a pool that runs along what
 // was padded. The rest: sizes of 0 that ONNX's Conv and Reshape read otherwise.
 const Find kFinds[] = {
@@ -90,6 +90,17 @@ g (float[4,8] x) => (float loss) <float[8] w = {0.3,-0.7,0.11,0.9,-0.2,0.05,-0.3
   a = ReduceMax <keepdims = 1> (s, axis)
   p = MatMul (a, m)
   loss = ReduceMean <keepdims = 0> (p)
+})"},
+    {"SmallestOfALineMovedInF32", R"(
+g (float[3,5] x) => (float loss) <float[1,5] w = {0.2578,-0.4084,0.0545,-0.4023,0.1299},
+                                  float[5] m = {-0.4295,0.4104,-0.4011,0.4254,-0.3201},
+                                  int64[1,1] row = {2}, int64[1] last = {-1}> {
+  s = ScatterND (x, row, w)
+  a = MatMul (s, m)
+  b = ReduceMin <keepdims = 0> (s, last)
+  c = ReduceMean <keepdims = 0> (a)
+  d = ReduceMean <keepdims = 0> (b)
+  loss = Add (c, d)
 })"},
     {"PoolAlongPaddedColumns", R"(
 g (float[1,1,2,7] x) => (float loss) <float[7,9] w = {%P}, float[7,2] m = {%Q}> {
