@@ -128,6 +128,12 @@ g (float[1,2,16] x) => (float loss) <float[2,1] w = {0.5,-0.25}, int64[2] parts 
   c = ReduceMean <keepdims = 0> (all)
   loss = Sum (a, b, c)
 })"},
+    {"RecurrenceWithoutInput", R"(
+g (float[4,3,0] x) => (float loss) <float[1,6,0] w_in = {}, float[1,6,2] w = {%R},
+                                      float[1,12] s = {%S}> {
+  y, last = GRU <hidden_size = 2, linear_before_reset = 1> (x, w_in, w, s)
+  loss = ReduceMean <keepdims = 0> (y)
+})"},
     {"ProductOverNothing", R"(
 g (float[2,2,1,0] x) => (float loss) <float[8] w = {0.3,-0.7,0.11,0.9,-0.2,0.05,-0.33,0.6},
                                       float[0,8] w_none = {}> {
@@ -145,7 +151,8 @@ std::vector<Find> with_numbers() {
   for (const Find& find : kFinds) {
     std::string text = find.text;
     for (const auto& [mark, count] :
-         {std::pair("%M", 64), std::pair("%W", 72), std::pair("%P", 63), std::pair("%Q", 14)}) {
+         {std::pair("%M", 64), std::pair("%W", 72), std::pair("%P", 63), std::pair("%Q", 14),
+          std::pair("%R", 12), std::pair("%S", 12)}) {
       const size_t at = text.find(mark);
       if (at == std::string::npos) continue;
       std::string numbers;
