@@ -40,7 +40,7 @@ ONLY_IN = {
     "onnx/": ["compiler/onnx"],
     "google/protobuf/": ["compiler/onnx"],
     "dnnl": ["kernels/cpu"],
-    "CLI/": ["cli", "tests/cases"],
+    "CLI/": ["cli", "tests/cases", "tests/random"],
     "gtest/": ["testing", "tests"],
     "gmock/": ["testing", "tests"],
     "zip.h": ["runtime/train/data", "tests"],

@@ -24,6 +24,8 @@ legs=(
   "cases    yes models of today's exporters in fp32, bf16, fp16 against PyTorch's numbers"
   "conformance yes ONNX's own tests; docs/conformance.md is up to date"
   "malformed yes broken and odd models: the documented error and exit code, in 2 s and 1 GiB"
+  "random   yes random training graphs: f64, exactness, plan, 16 bit within computed bounds"
+  "faults   yes kill -9 while saving, full disks, spoiled data: a clear error, whole files, resume"
   "judges   yes function bodies and training steps of all fixtures in onnxruntime"
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
@@ -100,6 +102,14 @@ leg_malformed() {
   "$python" tests/malformed/run.py "$bin" --generated 2000 --keep build/malformed || status=1
   return "$status"
 }
+
+leg_random() {
+  local log=$logs/random.log
+  OMP_WAIT_POLICY=passive "$bin/halfnote-random" --count 400 >"$log" || { cat "$log"; return 1; }
+  grep -E 'compared|planned|exact|problems' "$log"
+}
+
+leg_faults() { "$python" tests/faults/run.py "$bin"; }
 
 leg_judges() {
   local script status=0

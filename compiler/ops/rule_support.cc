@@ -151,6 +151,13 @@ Expr zeros(DType dtype, Expr shape) {
   return shape.builder->op("ConstantOfShape", {shape}, {{"value", Tensor(dtype, {1})}});
 }
 
+Expr reshape_exactly(Expr x, Expr shape) {
+  const auto sizes = constant_ints(x.builder->graph(), shape.id);
+  const bool plain = !sizes || std::find(sizes->begin(), sizes->end(), 0) == sizes->end();
+  if (plain) return x.builder->reshape(x, shape);
+  return x.builder->op("Reshape", {x, shape}, {{"allowzero", int64_t{1}}});
+}
+
 Expr dims_of(Expr x, int64_t from, int64_t to) {
   const SymbolicShape shape = x.shape();
   std::vector<int64_t> numbers;

@@ -49,6 +49,8 @@ Expr squeeze(Expr x, std::vector<int64_t> axes);
 Expr expand_like(Expr x, Expr like);
 /// A tensor of zeros with the shape that the 1-D int64 `shape` gives.
 Expr zeros(DType dtype, Expr shape);
+/// `x` under the shape that the 1-D int64 `shape` gives, where 0 is a size and copies nothing.
+Expr reshape_exactly(Expr x, Expr shape);
 /// Dims [from, to) of `x` as a 1-D int64 value; a constant where they are numbers.
 Expr dims_of(Expr x, int64_t from, int64_t to);
 /// The product of the dims `axes` of `x` as a scalar of type `dtype`; a constant where they are

@@ -99,9 +99,21 @@ class Cleaner {
       sources.push_back(graph_.input(slice, 0));
     }
     if (!first.valid() || !leads_to_pad(graph_.output(node), 4)) return false;
+    if (is_pooling(graph_.node(node)) && !cuts_channels(first)) return false;
     for (size_t i = 0; i < sources.size(); ++i) graph_.set_input(node, i, sources[i]);
     reslice(node, first);
     return true;
+  }
+
+  static bool is_pooling(const Node& node) { return node.op.find("Pool") != std::string::npos; }
+
+  /// Pooling keeps the channels apart, but mixes what lies along its windows: a product may have
+  /// been padded along them.
+  bool cuts_channels(NodeId slice) const {
+    const Tensor* axes = graph_.constant(graph_.input(slice, 3));
+    if (axes == nullptr) return false;
+    const std::vector<int64_t> cut = axes->to_ints();
+    return std::all_of(cut.begin(), cut.end(), [](int64_t axis) { return axis == 0 || axis == 1; });
   }
 
   /// MaxPoolGrad's operands differ in their spatial dims; the slices must still cut the same

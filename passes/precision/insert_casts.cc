@@ -7,9 +7,11 @@
 // Rounding: every cast to 16 bits rounds once, and stands in the graph. One shared cast per value
 // and type, right behind the value (for weights and inputs: before the first reader). Slots that an
 // op keeps in f32 get f32. An op that may write f32 from 16-bit operands (weight gradients) does so
-// when all its readers want f32. Graph outputs, states, and what goes in and out of bodies keep
-// their type; the cast of a capture stands outside of the body. Leaves alone: nodes without a
-// decision (they get back the type they had).
+// when all its readers want f32. A comparison in a gradient takes the rounded operands of its
+// forward node (Equal of x and Max(x, y)). Graph outputs, states, and what goes in and out of
+// bodies keep their type; the cast of a capture stands outside of the body. Leaves alone: nodes
+// without a decision (they get back the type they had).
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -34,6 +36,9 @@ class Inserter {
     original_.resize(graph_.value_count());
     for (uint32_t i = 0; i < graph_.value_count(); ++i) {
       original_[i] = graph_.value(ValueId{i}).type.dtype;
+    }
+    for (NodeId id : nodes) {
+      if (graph_.node(id).role == Role::kForward) forward_.emplace(graph_.node(id).name, id);
     }
     for (NodeId id : nodes) rewrite(id);
     restore_borders();
@@ -68,6 +73,36 @@ class Inserter {
     return true;
   }
 
+  /// A comparison in a gradient sees what the forward node saw: an element is found in the maximum
+  /// of rounded ones only if it is rounded as well.
+  void compare_rounded(NodeId id) {
+    const Node& node = graph_.node(id);
+    if (node.role != Role::kBackward || node.precision.dtype != DType::kUndefined) return;
+    const auto forward = forward_.find(node.origin);
+    if (forward == forward_.end()) return;
+    const auto read = graph_.inputs(forward->second);
+    const std::vector<ValueId> before(graph_.inputs(id).begin(), graph_.inputs(id).end());
+    bool rounds = false;
+    for (size_t i = 0; i < before.size(); ++i) {
+      const auto cast = casts_.find({before[i], low_});
+      if (cast == casts_.end() || std::find(read.begin(), read.end(), cast->second) == read.end())
+        continue;
+      graph_.set_input(id, i, cast->second);
+      rounds = true;
+    }
+    if (!rounds) return;
+    // The other side is what the forward node gave, however far it was moved in f32: exact.
+    for (size_t i = 0; i < before.size(); ++i) {
+      const ValueId other = graph_.input(id, i);
+      if (other.valid() && graph_.value(other).type.dtype == DType::kF32) {
+        graph_.set_input(id, i, as(other, low_, id));
+      }
+    }
+    const bool whole = takes_low(id);
+    changed_ |= whole;
+    for (size_t i = 0; i < before.size() && !whole; ++i) graph_.set_input(id, i, before[i]);
+  }
+
   /// Casts have a decision only if they were inserted here, in an earlier run.
   bool is_inserted(NodeId id) const {
     const Node& node = graph_.node(id);
@@ -75,6 +110,7 @@ class Inserter {
   }
 
   void rewrite(NodeId id) {
+    compare_rounded(id);
     if (takes_low(id) || is_inserted(id)) return;
     const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -209,7 +245,8 @@ class Inserter {
   Graph& graph_;
   PassContext& context_;
   const DType low_;
-  std::vector<DType> original_;  // of every value before the rewrite
+  std::vector<DType> original_;                         // of every value before the rewrite
+  std::map<std::string, NodeId, std::less<>> forward_;  // by name
   std::map<std::pair<ValueId, DType>, ValueId> casts_;
   bool changed_ = false;
 };

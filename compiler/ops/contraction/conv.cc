@@ -82,6 +82,18 @@ Expr cut_to(Expr padded, Expr shape, const Window& window) {
   return b.op("Slice", {reached, begins, begins + sizes, b.ints(axes)});
 }
 
+/// Where no window fits into X, dY has no place: the gradients are zeros, and the forms above, with
+/// dY as a kernel of size 0, are none that ONNX allows. Invalid where dY has places.
+Expr zeros_without_places(BodyContext& body) {
+  const SymbolicShape& grad = body.inputs[0].shape();
+  const ValueType& type = body.output_types[0];
+  const bool empty =
+      std::any_of(grad.begin() + 2, grad.end(), [](const Dim& d) { return d.is(0); });
+  if (!empty || !type.has_concrete_shape()) return body.b.none();
+  return body.b.op("ConstantOfShape", {body.b.ints(concrete(*type.shape))},
+                   {{"value", Tensor(type.dtype, {1})}});
+}
+
 }  // namespace
 
 std::vector<ValueType> infer_conv_grad_input(const Graph& graph, NodeId node) {
@@ -116,6 +128,7 @@ std::vector<ValueType> infer_conv_grad_weight(const Graph& graph, NodeId node) {
 }
 
 std::vector<Expr> conv_grad_input_body(BodyContext& body) {
+  if (const Expr zeros = zeros_without_places(body); zeros.valid()) return {zeros};
   Builder& b = body.b;
   const Expr grad = b.to_math(body.inputs[0]);
   const Expr w = b.to_math(body.inputs[1]);
@@ -132,6 +145,7 @@ std::vector<Expr> conv_grad_input_body(BodyContext& body) {
 }
 
 std::vector<Expr> conv_grad_weight_body(BodyContext& body) {
+  if (const Expr zeros = zeros_without_places(body); zeros.valid()) return {zeros};
   Builder& b = body.b;
   const Expr grad = b.to_math(body.inputs[0]);
   const Expr x = b.to_math(body.inputs[1]);

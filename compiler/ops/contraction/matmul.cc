@@ -26,6 +26,9 @@ Expr flatten_rows(Expr x) {
   Builder& b = *x.builder;
   const Dim last = x.shape().back();
   if (last.known() && last.value > 0) return b.reshape(x, b.ints({-1, last.value}));
+  const SymbolicShape rows(x.shape().begin(), x.shape().end() - 1);
+  if (last.known() && is_concrete(rows))  // no columns: -1 would stand for any number of rows
+    return reshape_exactly(x, b.ints({element_count(concrete(rows)), last.value}));
   const int64_t rank = x.rank();
   const Expr columns = dims_of(x, rank - 1, rank);
   return b.reshape(x, b.op("Concat", {b.ints({-1}), columns}, {{"axis", int64_t{0}}}));

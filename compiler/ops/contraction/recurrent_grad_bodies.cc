@@ -209,7 +209,13 @@ class RecurrentGradBody {
   }
 
   /// (T, B, n) as (T·B, n).
-  Expr flat(Expr x, int64_t width) { return b_.reshape(x, b_.ints({-1, width})); }
+  Expr flat(Expr x, int64_t width) {
+    const SymbolicShape& shape = x.shape();
+    if (!is_concrete(shape) || element_count(concrete(shape)) > 0)
+      return b_.reshape(x, b_.ints({-1, width}));
+    const SymbolicShape rows(shape.begin(), shape.end() - 1);  // -1 would stand for any number
+    return reshape_exactly(x, b_.ints({element_count(concrete(rows)), width}));
+  }
   Expr product_over_steps(Expr da, int64_t width, Expr other, int64_t columns) {
     const Expr left = b_.transpose(flat(da, width), {1, 0});
     return b_.op("MatMul", {left, flat(other, columns)});

@@ -9,6 +9,17 @@ namespace {
 
 Expr round_to(Expr x, const ValueType& type) { return x.builder->cast(x, type.dtype); }
 
+/// (N, C, spatial…) as (N, groups, rest); 0 groups: C of them. With -1 where nothing is empty, and
+/// then 0 copies.
+std::vector<int64_t> groups_of(const SymbolicShape& shape, int64_t groups) {
+  const bool empty = is_concrete(shape) && element_count(concrete(shape)) == 0;
+  if (!empty) return {0, groups, -1};
+  const int64_t rows = groups == 0 ? shape[1].value : groups;
+  int64_t rest = groups == 0 ? 1 : shape[1].value / groups;
+  for (size_t i = 2; i < shape.size(); ++i) rest = checked_mul(rest, shape[i].value);
+  return {shape[0].value, rows, rest};
+}
+
 }  // namespace
 
 std::vector<Expr> batch_normalization_body(BodyContext& body) {
@@ -96,9 +107,12 @@ std::vector<Expr> group_normalization_grad_body(BodyContext& body) {
   const int64_t groups = body.attributes.get_int("num_groups", 0);
   const double epsilon = body.attributes.get_float("epsilon", 1e-5f);
   const Expr shape = b.shape_of(x);
-  const Expr grouped = b.ints({0, groups, -1});  // (N, G, rest); G = 0 copies C
-  const auto in_groups = [&](Expr full) { return b.reshape(full, grouped); };
-  const auto as_x = [&](Expr full) { return b.reshape(full, shape); };
+  const std::vector<int64_t> sizes = groups_of(x.shape(), groups);
+  const Expr grouped = b.ints(sizes);
+  const auto in_groups = [&](Expr full) {
+    return sizes.back() < 0 ? b.reshape(full, grouped) : reshape_exactly(full, grouped);
+  };
+  const auto as_x = [&](Expr full) { return reshape_exactly(full, shape); };
 
   const Expr rows = in_groups(x);
   const Expr centred = rows - mean_keep(rows, {2});

@@ -82,7 +82,7 @@ Expr one_channel(Expr x, const std::vector<int64_t>& spatial) {
   const Dim batch = x.shape()[0], channels = x.shape()[1];
   if (batch.known() && channels.known()) shape[0] = checked_mul(batch.value, channels.value);
   shape.insert(shape.end(), spatial.begin(), spatial.end());
-  return x.builder->reshape(x, x.builder->ints(shape));
+  return reshape_exactly(x, x.builder->ints(shape));
 }
 
 }  // namespace
@@ -136,7 +136,7 @@ std::vector<Expr> max_pool_grad_body(BodyContext& body) {
   const Expr sum =
       b.op("ScatterElements", {zeros(x.dtype(), size), places, b.reshape(reached, flat)},
            {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
-  return {b.cast(b.reshape(sum, shape), body.output_types[0].dtype)};
+  return {b.cast(reshape_exactly(sum, shape), body.output_types[0].dtype)};
 }
 
 std::vector<Expr> average_pool_grad_body(BodyContext& body) {
@@ -157,7 +157,7 @@ std::vector<Expr> average_pool_grad_body(BodyContext& body) {
       b.op("ConvTranspose",
            {one_channel(shares, output), b.constant(Tensor::full(grad.dtype(), ones, 1), "ones")},
            spread_attributes(window, input, output));
-  return {b.cast(b.reshape(spread, body.inputs[1]), body.output_types[0].dtype)};
+  return {b.cast(reshape_exactly(spread, body.inputs[1]), body.output_types[0].dtype)};
 }
 
 }  // namespace halfnote::reduction

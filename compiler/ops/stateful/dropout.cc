@@ -96,7 +96,7 @@ std::vector<Expr> dropout_body(BodyContext& body) {
   const Expr keep = b.op("GreaterOrEqual", {words, word(b, threshold)});
   const float factor = ratio < 1 ? 1 / (1 - ratio) : 0.0f;
   const Expr scaled = wide * static_cast<double>(factor);
-  return {b.cast(mask_zero(b.reshape(keep, b.shape_of(wide)), scaled), x.dtype())};
+  return {b.cast(mask_zero(reshape_exactly(keep, b.shape_of(wide)), scaled), x.dtype())};
 }
 
 }  // namespace halfnote::stateful

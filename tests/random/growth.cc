@@ -1,0 +1,162 @@
+#include "tests/random/growth.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "passes/canonical/infer_shapes.h"
+#include "runtime/core/evaluate.h"
+#include "tests/random/dice.h"
+
+namespace halfnote::random {
+namespace {
+
+bool tame(const Tensor& tensor) {
+  if (!is_float(tensor.dtype())) return true;
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    if (!(std::abs(tensor.at_as_double(i)) <= kLargest)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Growth::Growth(uint64_t seed) : state_(mix(seed)), b_(graph_, graph_.end(), infer_node) {}
+
+uint64_t Growth::next() { return mix(state_++); }
+
+int Growth::pick(int limit) {
+  return static_cast<int>((next() >> 33) % static_cast<uint64_t>(limit));
+}
+
+int64_t Growth::size() {
+  static constexpr int64_t kSizes[] = {1, 1, 2, 2, 3, 3, 4, 5, 5, 7, 8, 16, 17};
+  return chance(1) ? 0 : one_of(kSizes);
+}
+
+Expr Growth::input(std::string_view name, Tensor tensor) {
+  const ValueType type = ValueType::tensor(tensor.dtype(), symbolic(tensor.shape()));
+  const Expr x = b_.value(graph_.add_input(graph_.main(), std::string(name), type));
+  remember(x, std::move(tensor));
+  return x;
+}
+
+Tensor Growth::numbers(const Shape& shape, double scale) {
+  Tensor tensor(DType::kF32, shape);
+  for (float& x : tensor.mutable_data<float>()) {
+    const double unit = static_cast<double>(next() >> 11) * 0x1p-52 - 1.0;  // [-1, 1)
+    x = static_cast<float>(unit * scale);
+  }
+  return tensor;
+}
+
+Expr Growth::weight(const Shape& shape, double scale) {
+  if (element_count(shape) > 4096) throw Misfit();
+  if (chance(35)) {
+    for (const Expr& old : weights_) {
+      if (this->shape(old) == shape) return old;
+    }
+  }
+  const std::string name = "w" + std::to_string(weight_names_++);
+  const Expr w = b_.value(graph_.add_initializer(name, numbers(shape, scale)));
+  graph_.value(w.id).trainable = true;
+  remember(w, graph_.value(w.id).tensor);
+  weights_.push_back(w);
+  return w;
+}
+
+Expr Growth::constant(const Shape& shape) {
+  if (element_count(shape) > 4096) throw Misfit();
+  Tensor tensor(DType::kF32, shape);
+  for (float& x : tensor.mutable_data<float>()) x = static_cast<float>(pick(17) - 8) / 8.0f;
+  return constant_of(std::move(tensor));
+}
+
+Expr Growth::constant_of(Tensor tensor) {
+  const std::string name = "c" + std::to_string(constants_++);
+  const Expr c = b_.value(graph_.add_initializer(name, tensor));
+  remember(c, std::move(tensor));
+  return c;
+}
+
+Expr Growth::ints(const std::vector<int64_t>& numbers) {
+  return constant_of(Tensor::of<int64_t>({static_cast<int64_t>(numbers.size())},
+                                         std::span<const int64_t>(numbers)));
+}
+
+Expr Growth::any(int least_rank, int most_rank, int64_t most) {
+  const int count = static_cast<int>(pool_.size());
+  for (int tries = 0; tries < 12; ++tries) {
+    const int late = chance(50) ? std::max(0, count - 4) : 0;
+    const Expr x = pool_[static_cast<size_t>(late + pick(count - late))];
+    const Shape s = shape(x);
+    const int rank = static_cast<int>(s.size());
+    if (rank >= least_rank && rank <= most_rank && element_count(s) <= most) return x;
+  }
+  throw Misfit();
+}
+
+Expr Growth::like(const Shape& wanted) {
+  if (chance(50)) {
+    for (int tries = 0; tries < 6; ++tries) {
+      const Expr x = pool_[static_cast<size_t>(pick(static_cast<int>(pool_.size())))];
+      if (shape(x) == wanted) return x;
+    }
+  }
+  return chance(60) ? weight(wanted) : constant(wanted);
+}
+
+Shape Growth::shape(Expr x) const { return known_.at(x.id).shape(); }
+
+void Growth::remember(Expr x, Tensor tensor) { known_[x.id] = std::move(tensor); }
+
+std::vector<Expr> Growth::ops(std::string_view op, const std::vector<Expr>& inputs, int outputs,
+                              Attributes attributes) {
+  std::vector<Expr> results = b_.ops(op, inputs, outputs, std::move(attributes));
+  made_.push_back(b_.last());
+  std::vector<Tensor> operands;
+  for (const Expr& x : inputs) operands.push_back(x.valid() ? known_.at(x.id) : Tensor());
+  std::vector<Tensor> tensors = evaluate_node(graph_, b_.last(), operands);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (!results[i].valid()) continue;
+    if (!tame(tensors[i]) || tensors[i].size() > 8192) throw Misfit();
+    remember(results[i], std::move(tensors[i]));
+  }
+  return results;
+}
+
+bool Growth::grow(void (*family)(Growth&)) {
+  const size_t pool = pool_.size(), weights = weights_.size();
+  const auto nodes = static_cast<uint32_t>(made_.size());
+  try {
+    family(*this);
+    return true;
+  } catch (const Misfit&) {
+  } catch (const Error& error) {
+    // Operands that do not fit, and what is said to be unsupported; all else is for the caller.
+    if (error.code() != ErrorCode::kModel && error.code() != ErrorCode::kUnsupported) throw;
+  }
+  roll_back(nodes, weights, pool);
+  return false;
+}
+
+void Growth::roll_back(uint32_t nodes, size_t weights, size_t pool) {
+  pool_.resize(pool);
+  while (made_.size() > nodes) {
+    graph_.remove(made_.back());
+    made_.pop_back();
+  }
+  // A node that was refused stands behind those in the list.
+  for (NodeId id : graph_.nodes()) {
+    if (std::find(made_.begin(), made_.end(), id) == made_.end()) graph_.remove(id);
+  }
+  weights_.resize(weights);
+  std::erase_if(weights_, [&](const Expr& w) { return !graph_.has_uses(w.id); });
+  for (ValueId id : graph_.initializers()) {
+    if (graph_.has_uses(id)) continue;
+    known_.erase(id);
+    graph_.remove_value(id);
+  }
+}
+
+}  // namespace halfnote::random

@@ -1,0 +1,265 @@
+#include "tests/random/judge.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "base/error.h"
+#include "runtime/core/evaluate.h"
+#include "runtime/train/session.h"
+#include "tests/random/wide.h"
+
+namespace halfnote::random {
+namespace {
+
+constexpr int kSteps = 3;
+constexpr int kRuns = 4, kSecondRuns = 64;
+constexpr double kNoise = 2, kSecondNoise = 16;
+constexpr double kF64 = 1e-10;  // of the largest number: what f64 sums in another order may differ
+constexpr double kMostF16 = 65504.0 / 4;  // nearer to the end of f16, overflow is likely
+
+const char* short_of(DType precision) { return short_name(precision).data(); }
+
+/// Runs a step node by node on the reference kernels, the states kept by hand.
+class ByHand {
+ public:
+  explicit ByHand(Graph graph) : graph_(std::move(graph)), outputs_(graph_.outputs().size()) {
+    for (const State& state : graph_.states()) graph_.add_output(graph_.main(), state.next);
+  }
+  double step(const std::vector<Tensor>& inputs) {
+    const std::vector<Tensor> results = evaluate(graph_, inputs);
+    for (size_t i = 0; i < graph_.states().size(); ++i) {
+      graph_.value(graph_.states()[i].current).tensor = results[outputs_ + i];
+    }
+    return results[0].at_as_double(0);
+  }
+  const Graph& graph() const { return graph_; }
+
+ private:
+  Graph graph_;
+  size_t outputs_;
+};
+
+class Judge {
+ public:
+  Judge(const Problem& problem, Counts& counts) : problem_(problem), counts_(counts) {}
+
+  std::vector<Finding> run() {
+    for (DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+      guard("plan", precision, [&] { judge_plan(precision); });
+    }
+    guard("exact", DType::kF32, [&] { judge_exact(); });
+    Numbers truth;
+    guard("compile", DType::kF64, [&] { truth = run_in_f64(); });
+    if (truth.empty()) return std::move(findings_);
+    for (DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+      guard(short_of(precision), precision, [&] { judge_numbers(precision, truth); });
+    }
+    return std::move(findings_);
+  }
+
+ private:
+  /// An Error for what is unsupported is counted; any other is a finding.
+  template <class Run>
+  void guard(const std::string& oracle, DType precision, Run&& run) {
+    try {
+      run();
+    } catch (const Error& error) {
+      // A loss that reaches no weight, as through Sign, cannot be trained.
+      const bool untrained = error.code() == ErrorCode::kUsage ||
+                             error.problem().find("no parameter") != std::string::npos;
+      if (error.code() == ErrorCode::kUnsupported || untrained) {
+        ++counts_[fmt::format("refused {}: {}", short_of(precision), error.problem())];
+        return;
+      }
+      add(oracle, fmt::format("{}: {}", short_of(precision), error.what()));
+    } catch (const std::exception& error) {
+      add(oracle, fmt::format("{}: {}", short_of(precision), error.what()));
+    }
+  }
+
+  void add(const std::string& oracle, std::string words) {
+    findings_.push_back({oracle, std::move(words)});
+  }
+
+  Model compiled(DType precision, bool with_optimizer) const {
+    return compile_model(problem_.model, options_of(problem_, precision, with_optimizer)).model;
+  }
+
+  /// In f32, without an optimizer, by as few passes as will run: those that only simplify are left
+  /// out.
+  const Model& plain() {
+    if (plain_) return *plain_;
+    CompileOptions options = options_of(problem_, DType::kF32, false);
+    options.skip_passes = {"fold-constants",  "canonicalize",       "eliminate-common",
+                           "eliminate-dead",  "mend-constants",     "fold-gradients",
+                           "merge-gradients", "simplify-gradients", "absorb-gradients",
+                           "sweep-gradients", "clean-casts",        "sweep-casts",
+                           "pad-to-8",        "clean-padding",      "sweep-padding"};
+    return plain_.emplace(compile_model(problem_.model, options).model);
+  }
+
+  /// The same by all passes.
+  const Model& full() {
+    if (!full_) full_ = compiled(DType::kF32, false);
+    return *full_;
+  }
+
+  void judge_plan(DType precision) {
+    const Model model = compiled(precision, true);
+    ByHand by_hand(model.training.at(0).graph);
+    SessionOptions options;
+    options.threads = 1;
+    options.kernels = "reference";
+    Session session(model, options);
+    const std::vector<Tensor> inputs = inputs_of(problem_, by_hand.graph());
+    for (int k = 1; k <= kSteps; ++k) {
+      const double want = by_hand.step(inputs), got = session.step(inputs).loss;
+      if (std::memcmp(&want, &got, sizeof want) != 0 && !(std::isnan(want) && std::isnan(got))) {
+        return add("plan", fmt::format("{}, step {}: loss {}, node by node {}", short_of(precision),
+                                       k, got, want));
+      }
+      for (const State& state : by_hand.graph().states()) {
+        const Value& value = by_hand.graph().value(state.current);
+        const StateEntry* entry = session.state().find(value.name);
+        if (entry != nullptr && identical(session.state().get(*entry), value.tensor)) continue;
+        return add("plan", fmt::format("{}, step {}: state {} differs{}", short_of(precision), k,
+                                       value.name, first_difference(entry, session, value.tensor)));
+      }
+    }
+    ++counts_[fmt::format("planned {}", short_of(precision))];
+  }
+
+  static std::string first_difference(const StateEntry* entry, const Session& session,
+                                      const Tensor& want) {
+    if (entry == nullptr) return ": the session does not have it";
+    const Tensor got = session.state().get(*entry);
+    for (int64_t i = 0; i < want.size(); ++i) {
+      const double a = got.at_as_double(i), b = want.at_as_double(i);
+      if (a != b) return fmt::format(" at {}: {}, node by node {}", i, a, b);
+    }
+    return " in the bits";
+  }
+
+  void judge_exact() {
+    ByHand a(plain().training.at(0).graph), b(full().training.at(0).graph);
+    const double want = a.step(inputs_of(problem_, a.graph()));
+    const double got = b.step(inputs_of(problem_, b.graph()));
+    if (want == got || (std::isnan(want) && std::isnan(got))) {
+      ++counts_["exact"];
+      return;
+    }
+    add("exact", fmt::format("loss {} with all passes, {} without", got, want));
+  }
+
+  Numbers run_in_f64() {
+    const Graph& step = plain().training.at(0).graph;
+    return WideStep(step).run(inputs_of(problem_, step));
+  }
+
+  static bool finite(const Numbers& numbers) {
+    for (const auto& [name, tensor] : numbers) {
+      for (int64_t i = 0; i < tensor.size(); ++i) {
+        if (!std::isfinite(tensor.at_as_double(i))) return false;
+      }
+    }
+    return true;
+  }
+
+  /// Where `got` is further from `want` than `allowed` says; empty if nowhere.
+  static std::string far(const Numbers& want, const Numbers& got,
+                         const std::map<std::string, std::vector<double>>& allowed, double factor) {
+    for (const auto& [name, tensor] : want) {
+      const auto found = got.find(name);
+      if (found == got.end()) return name + " is missing";
+      if (found->second.shape() != tensor.shape()) return name + " has another shape";
+      double largest = 0;
+      for (int64_t i = 0; i < tensor.size(); ++i) {
+        largest = std::max(largest, std::abs(tensor.at_as_double(i)));
+      }
+      for (int64_t i = 0; i < tensor.size(); ++i) {
+        const double a = found->second.at_as_double(i), b = tensor.at_as_double(i);
+        const double most = factor * allowed.at(name)[static_cast<size_t>(i)] + kF64 * largest;
+        if (std::abs(a - b) <= most + 1e-300) continue;
+        return fmt::format("{} at {}: {}, in f64 {}, allowed {:.3e}, off {:.3e}", name, i, a, b,
+                           most, std::abs(a - b));
+      }
+    }
+    return {};
+  }
+
+  void judge_numbers(DType precision, const Numbers& truth) {
+    const std::string name = short_of(precision);
+    const Model model = precision == DType::kF32 ? full() : compiled(precision, false);
+    const Graph& step = model.training.at(0).graph;
+    const std::vector<Tensor> inputs = inputs_of(problem_, step);
+    const WideStep wide(step);
+    const Numbers exact = wide.run(inputs);
+    if (!finite(truth) || !finite(exact)) {
+      ++counts_["not finite in f64"];
+      return;
+    }
+    judge_passes(name, wide, inputs, truth, exact);
+    if (wide.largest_f16(inputs) > kMostF16) {
+      ++counts_["overflow " + name];
+      return;
+    }
+    SessionOptions options;
+    options.threads = 1;
+    Session session(model, options);
+    const StepResult result = session.step(inputs);
+    Numbers got;
+    got["loss"] = Tensor::scalar(result.loss);
+    for (const auto& [key, tensor] : exact) {
+      if (key != "loss") got[key] = session.output(key);
+    }
+    if (!result.finite) {
+      return add(name,
+                 "not finite, though no value is near the type's end: " + session.diagnose(inputs));
+    }
+    Noise noise{problem_.seed, kNoise, false};
+    if (!far(truth, got, spreads(wide, inputs, noise, kRuns), kSafety).empty()) {
+      noise.amount = kSecondNoise;
+      const std::string words = far(truth, got, spreads(wide, inputs, noise, kSecondRuns), kSafety);
+      ++counts_["second look " + name];
+      if (!words.empty()) return add(name, words);
+    }
+    ++counts_["compared " + name];
+  }
+
+  void judge_passes(const std::string& name, const WideStep& wide,
+                    const std::vector<Tensor>& inputs, const Numbers& truth, const Numbers& exact) {
+    Noise noise{problem_.seed, kNoise, true};
+    if (far(truth, exact, spreads(wide, inputs, noise, kRuns), kSafety).empty()) return;
+    noise.amount = kSecondNoise;
+    const std::string words = far(truth, exact, spreads(wide, inputs, noise, kSecondRuns), kSafety);
+    if (!words.empty()) add("passes", name + ": " + words);
+  }
+
+  const Problem& problem_;
+  Counts& counts_;
+  std::vector<Finding> findings_;
+  std::optional<Model> plain_, full_;
+};
+
+}  // namespace
+
+CompileOptions options_of(const Problem& problem, DType precision, bool with_optimizer) {
+  CompileOptions options;
+  options.train = problem.train;
+  options.policy.dtype = precision;
+  options.policy.scaler.init = 256.0f;
+  if (!with_optimizer) {
+    options.train.optimizer = {};
+    options.train.optimizer.kind = "none";
+  }
+  return options;
+}
+
+std::vector<Finding> judge(const Problem& problem, Counts& counts) {
+  return Judge(problem, counts).run();
+}
+
+}  // namespace halfnote::random

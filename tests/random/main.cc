@@ -1,0 +1,106 @@
+// halfnote-random [--seed N] [--count N]: random training problems held against several oracles
+// (judge.h). A finding is shrunk and printed with its seed as ONNX text. Ends with 1 if there is
+// one.
+#include <CLI/CLI.hpp>
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+
+#include "base/error.h"
+#include "compiler/ir/text.h"
+#include "tests/random/emit.h"
+#include "tests/random/judge.h"
+#include "tests/random/shrink.h"
+
+namespace {
+
+using namespace halfnote;
+
+struct Settings {
+  uint64_t seed = 1;
+  int64_t count = 400, most_findings = 20;
+  std::string emit;
+  bool print = false, shrinks = true, judges = true;
+};
+
+std::string describe(const random::Problem& problem) {
+  const TrainOptions& train = problem.train;
+  std::string text = "optimizer " + train.optimizer.kind;
+  if (!train.loss.empty()) text += ", loss " + train.loss;
+  if (!train.tied.empty()) text += ", tied " + train.tied[0];
+  return text + "\n" + print(problem.model);
+}
+
+void report(const random::Problem& problem, const random::Finding& finding, bool shrinks) {
+  std::cout << fmt::format("seed {}: {}: {}\n", problem.seed, finding.oracle, finding.words)
+            << std::flush;
+  if (!shrinks) return;
+  std::string words = finding.words;
+  const auto shows = [&](const random::Problem& smaller) {
+    random::Counts ignored;
+    for (const random::Finding& found : random::judge(smaller, ignored)) {
+      if (found.oracle != finding.oracle) continue;
+      words = found.words;
+      return true;
+    }
+    return false;
+  };
+  const random::Problem smallest = random::shrink(problem, shows);
+  std::cout << "shrunk: " << words << "\n" << describe(smallest) << std::endl;
+}
+
+int64_t judge_one(const random::Problem& problem, random::Counts& counts, bool shrinks) {
+  const std::vector<random::Finding> findings = random::judge(problem, counts);
+  for (const random::Finding& finding : findings) report(problem, finding, shrinks);
+  return static_cast<int64_t>(findings.size());
+}
+
+int run(const Settings& settings) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  random::Counts counts;
+  int64_t found = 0, nodes = 0;
+  for (int64_t i = 0; i < settings.count && found < settings.most_findings; ++i) {
+    const random::Problem problem =
+        random::random_problem(settings.seed + static_cast<uint64_t>(i));
+    nodes += problem.model.graph.node_count();
+    if (settings.print) std::cout << describe(problem) << std::endl;
+    if (settings.judges) found += judge_one(problem, counts, settings.shrinks);
+    if (!settings.emit.empty()) random::emit(problem, settings.emit);
+    for (NodeId id : problem.model.graph.nodes()) {
+      ++counts["op " + problem.model.graph.node(id).op];
+    }
+  }
+  for (const auto& [what, count] : counts) std::cout << fmt::format("{:>8} {}\n", count, what);
+  std::cout << fmt::format("{} problems from seed {}, {} nodes, {} findings, {:.1f} s\n",
+                           settings.count, settings.seed, nodes, found,
+                           std::chrono::duration<double>(Clock::now() - begin).count());
+  return found == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"holds random training problems against several oracles (tests/random/judge.h)",
+               "halfnote-random"};
+  Settings settings;
+  app.add_option("--seed", settings.seed, "of the first problem (default: 1)");
+  app.add_option("--count", settings.count, "problems (default: 400)");
+  app.add_option("--findings", settings.most_findings, "stop after so many (default: 20)");
+  app.add_option("--emit", settings.emit,
+                 "folder for emitted steps, their inputs and allowed results "
+                 "(tests/judges/judge_random.py)");
+  app.add_flag("!--emit-only", settings.judges, "leave the judging to others");
+  app.add_flag("--print", settings.print, "print every problem");
+  app.add_flag("!--no-shrink", settings.shrinks, "print findings as they are");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run(settings);
+  } catch (const Error& error) {
+    std::cerr << "halfnote-random: " << error.what() << "\n";
+    return error.exit_code();
+  }
+}

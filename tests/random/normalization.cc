@@ -1,0 +1,75 @@
+// Normalizations and softmax.
+#include "tests/random/growth.h"
+
+namespace halfnote::random {
+namespace {
+
+/// A weight near 1, as scales are.
+Expr scale(Growth& g, const Shape& shape) {
+  const Expr offset = g.weight(shape);
+  return g.chance(70) ? offset : g.op("Add", {offset, g.constant_of(Tensor::scalar(1.0f))});
+}
+
+void softmax(Growth& g) {
+  static constexpr const char* kOps[] = {"Softmax", "LogSoftmax", "Softmax"};
+  const Expr x = g.any(1, 4);
+  const int rank = x.rank();
+  g.keep(g.op(g.one_of(kOps), {x}, {{"axis", int64_t{g.pick(2 * rank) - rank}}}));
+}
+
+void layer(Growth& g) {
+  const Expr x = g.any(1, 4);
+  const Shape s = g.shape(x);
+  const int axis =
+      g.chance(70) ? static_cast<int>(s.size()) - 1 : g.pick(static_cast<int>(s.size()));
+  const Shape lines(s.begin() + axis, s.end());
+  std::vector<Expr> operands = {x, scale(g, lines)};
+  const bool rms = g.chance(30);
+  if (!rms && g.chance(70)) operands.push_back(g.weight(lines));
+  g.keep(g.op(rms ? "RMSNormalization" : "LayerNormalization", operands,
+              {{"axis", int64_t{axis}}, {"epsilon", 0.0625f}}));
+}
+
+void of_channels(Growth& g) {
+  const Expr x = g.any(3, 4);
+  const int64_t channels = g.shape(x)[1];
+  if (g.chance(40)) {
+    return g.keep(g.op("InstanceNormalization", {x, scale(g, {channels}), g.weight({channels})},
+                       {{"epsilon", 0.0625f}}));
+  }
+  const int64_t groups = channels % 2 == 0 && channels > 0 && g.chance(50) ? 2 : 1;
+  g.keep(g.op("GroupNormalization", {x, scale(g, {channels}), g.weight({channels})},
+              {{"num_groups", groups}, {"epsilon", 0.0625f}}));
+}
+
+void batch(Growth& g) {
+  const Expr x = g.any(2, 4);
+  const int64_t channels = g.shape(x)[1];
+  const Expr mean = g.constant({channels});
+  const Expr variance = g.constant_of(Tensor::full(DType::kF32, {channels}, 0.75));
+  const std::vector<Expr> operands = {x, scale(g, {channels}), g.weight({channels}), mean,
+                                      variance};
+  const bool training = g.chance(60);
+  g.keep(g.ops("BatchNormalization", operands, training ? 3 : 1,
+               {{"training_mode", int64_t{training}}, {"epsilon", 0.0625f}})[0]);
+}
+
+void other(Growth& g) {
+  const Expr x = g.any(1, 4);
+  if (x.rank() == 4 && g.chance(50)) {
+    return g.keep(g.op("LRN", {x}, {{"size", int64_t{3}}, {"alpha", 0.5f}}));
+  }
+  const Expr away = g.op("Add", {g.op("Abs", {x}), g.constant_of(Tensor::scalar(0.25f))});
+  g.keep(g.op("LpNormalization", {away},
+              {{"axis", int64_t{g.pick(x.rank())}}, {"p", int64_t{g.between(1, 2)}}}));
+}
+
+}  // namespace
+
+void grow_normalization(Growth& g) {
+  static constexpr void (*kSteps[])(Growth&) = {softmax,     softmax, layer, layer,
+                                                of_channels, batch,   batch, other};
+  g.one_of(kSteps)(g);
+}
+
+}  // namespace halfnote::random

@@ -1,0 +1,197 @@
+#include "tests/random/wide.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "compiler/ir/walk.h"
+#include "passes/train/step.h"
+#include "runtime/core/evaluate.h"
+#include "tests/random/dice.h"
+
+namespace halfnote::random {
+namespace {
+
+double unit_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0x1p-9;
+    case DType::kF16:
+      return 0x1p-12;
+    case DType::kF32:
+      return 0x1p-25;
+    default:
+      return 0;
+  }
+}
+
+/// What rounding may add to a number near 0: half the spacing of the smallest ones.
+double floor_of(DType dtype) { return dtype == DType::kF16 ? 0x1p-25 : 0; }
+
+bool narrow(DType dtype) { return unit_of(dtype) > 0; }
+
+Attribute widened(const std::string& name, const Attribute& attribute) {
+  const auto* number = std::get_if<int64_t>(&attribute);
+  const bool names_type = name == "to" || name == "dtype" || name == "out_dtype";
+  if (number != nullptr && names_type && narrow(static_cast<DType>(*number))) {
+    return static_cast<int64_t>(DType::kF64);
+  }
+  const auto* tensor = std::get_if<Tensor>(&attribute);
+  if (tensor != nullptr && narrow(tensor->dtype())) return tensor->cast_to(DType::kF64);
+  return attribute;
+}
+
+void widen(Graph& graph, NodeId id) {
+  Node& node = graph.node(id);
+  Attributes attributes;
+  for (const auto& [name, attribute] : node.attributes) {
+    attributes.set(name, widened(name, attribute));
+  }
+  node.attributes = std::move(attributes);
+}
+
+/// Only the loss and the gradients are outputs, only what they need stays.
+void cut(Graph& graph) {
+  while (!graph.states().empty()) graph.remove_state(0);
+  std::vector<ValueId> outputs;
+  for (size_t i = 0; i < graph.outputs().size(); ++i) {
+    const ValueId id = graph.outputs()[i];
+    if (i == 0 || graph.value(id).name.starts_with(kGradientPrefix)) outputs.push_back(id);
+  }
+  graph.set_outputs(graph.main(), outputs);
+  std::vector<NodeId> nodes = graph.nodes();
+  for (size_t i = nodes.size(); i > 0; --i) {
+    bool used = false;
+    for (ValueId output : graph.outputs(nodes[i - 1])) {
+      used |= output.valid() && graph.has_uses(output);
+    }
+    if (!used) graph.remove(nodes[i - 1]);
+  }
+}
+
+/// Operands that are numbers for the operator, not data: f32 whatever the data are.
+bool is_setting(const Graph& graph, ValueId id) {
+  for (const Use& use : graph.uses(id)) {
+    if (!use.by_node() || graph.node(use.node()).op != "Resize" || use.slot == 0) return false;
+  }
+  return graph.has_uses(id);
+}
+
+double largest(const Tensor& tensor) {
+  double most = 0;
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    most = std::max(most, std::abs(tensor.at_as_double(i)));
+  }
+  return most;
+}
+
+/// What an operator rounds inside, where that is more than the rounding of its operands and result:
+/// a gradient of softmax is a difference of what is as large as dY, (1 − p)·dY at a label, where p
+/// may be near 1.
+double inner_size(const Node& node, const std::vector<Tensor>& operands) {
+  static constexpr std::string_view kDifferences[] = {"SoftmaxCrossEntropyLossGrad",
+                                                      "LogSoftmaxGrad", "SoftmaxGrad"};
+  const bool is_one = std::ranges::find(kDifferences, node.op) != std::end(kDifferences);
+  return is_one ? largest(operands[0]) : 0;
+}
+
+Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt, double inner) {
+  if (noise.amount == 0 || !narrow(type)) return tensor;
+  Tensor moved = tensor.deep_copy();
+  uint64_t state = mix(noise.seed * 0x9e3779b97f4a7c15u + salt);
+  for (double& x : moved.mutable_data<double>()) {
+    state = mix(state);
+    const double dice = static_cast<double>(state >> 11) * 0x1p-52 - 1.0;
+    x += dice * noise.amount * (unit_of(type) * (std::abs(x) + inner) + floor_of(type));
+  }
+  return moved;
+}
+
+}  // namespace
+
+WideStep::WideStep(const Graph& step) : graph_(step) {
+  cut(graph_);
+  for (uint32_t i = 0; i < graph_.value_count(); ++i) {
+    Value& value = graph_.value(ValueId{i});
+    types_.push_back(value.type.dtype);
+    if (value.kind == ValueKind::kInitializer && is_setting(graph_, ValueId{i})) continue;
+    if (!narrow(value.type.dtype)) continue;
+    value.type.dtype = DType::kF64;
+    if (value.tensor.defined()) value.tensor = value.tensor.cast_to(DType::kF64);
+  }
+  for (NodeId id : graph_.all_nodes()) widen(graph_, id);
+}
+
+std::vector<Tensor> WideStep::values(const std::vector<Tensor>& inputs, const Noise& noise) const {
+  std::vector<Tensor> known(graph_.value_count());
+  const auto set = [&](ValueId id, const Tensor& tensor, bool constant, double inner = 0) {
+    const bool moves = constant || !noise.constants_only;
+    known[id.index] = moves && tensor.dtype() == DType::kF64
+                          ? noisy(tensor, types_[id.index], noise, id.index, inner)
+                          : tensor;
+  };
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& input = inputs[i];
+    set(graph_.inputs()[i], narrow(input.dtype()) ? input.cast_to(DType::kF64) : input, false);
+  }
+  for (ValueId id : graph_.initializers()) set(id, graph_.value(id).tensor, true);
+  for (NodeId node : graph_.nodes()) {
+    std::vector<Tensor> operands;
+    for (ValueId id : graph_.inputs(node)) {
+      operands.push_back(id.valid() ? known[id.index] : Tensor());
+    }
+    const std::vector<Tensor> results = evaluate_node(graph_, node, operands);
+    const auto outputs = graph_.outputs(node);
+    for (size_t i = 0; i < outputs.size() && i < results.size(); ++i) {
+      if (!outputs[i].valid()) continue;
+      set(outputs[i], results[i], false, inner_size(graph_.node(node), operands));
+    }
+  }
+  return known;
+}
+
+Numbers WideStep::run(const std::vector<Tensor>& inputs, const Noise& noise) const {
+  const std::vector<Tensor> known = values(inputs, noise);
+  Numbers numbers;
+  for (ValueId id : graph_.outputs()) {
+    numbers[id == graph_.outputs()[0] ? "loss" : graph_.value(id).name] = known[id.index];
+  }
+  return numbers;
+}
+
+double WideStep::largest_f16(const std::vector<Tensor>& inputs) const {
+  const std::vector<Tensor> known = values(inputs, {});
+  double most = 0;
+  for (size_t i = 0; i < known.size(); ++i) {
+    if (types_[i] == DType::kF16 && known[i].defined()) most = std::max(most, largest(known[i]));
+  }
+  return most;
+}
+
+std::map<std::string, std::vector<double>> spreads(const WideStep& step,
+                                                   const std::vector<Tensor>& inputs,
+                                                   const Noise& noise, int runs) {
+  const Numbers exact = step.run(inputs);
+  std::map<std::string, std::vector<double>> moved;
+  for (const auto& [name, tensor] : exact) {
+    moved[name].assign(static_cast<size_t>(tensor.size()), 0);
+  }
+  for (int k = 0; k < runs; ++k) {
+    Noise now = noise;
+    now.seed = noise.seed * 1000003 + static_cast<uint64_t>(k) + 1;
+    for (const auto& [name, tensor] : step.run(inputs, now)) {
+      const Tensor& centre = exact.at(name);
+      for (int64_t i = 0; i < tensor.size(); ++i) {
+        const double off = std::abs(tensor.at_as_double(i) - centre.at_as_double(i));
+        double& most = moved[name][static_cast<size_t>(i)];
+        most = std::isnan(off) ? INFINITY : std::max(most, off);
+      }
+    }
+  }
+  for (auto& [name, most] : moved) {
+    const double top = most.empty() ? 0 : *std::max_element(most.begin(), most.end());
+    for (double& x : most) x = std::max(x, 0.1 * top);
+  }
+  return moved;
+}
+
+}  // namespace halfnote::random
