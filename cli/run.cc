@@ -68,6 +68,11 @@ void write_profile(const RunArguments& arguments, const Profiler& profiler, cons
                            trace.string());
 }
 
+std::string plan_text(const KernelChoices& choices, const fs::path& run_folder) {
+  return fmt::format("{}: kernels of {} calls by measurement", (run_folder / kPlanFile).string(),
+                     choices.size());
+}
+
 int stopped(const TrainResult& result, int signal) {
   std::cerr << fmt::format("stopped by {} after step {}, saved in {}; go on with --resume\n",
                            ::strsignal(signal), result.steps, result.checkpoint.string());
@@ -76,9 +81,10 @@ int stopped(const TrainResult& result, int signal) {
 
 int train(const RunArguments& arguments, Session& session, const BoundInputs& bound,
           const RunData& data, Trainer& trainer, const TrainerOptions& options,
-          const SignalScope& signals, const Profiler& profiler) {
+          const SignalScope& signals, const Profiler& profiler, const KernelChoices* choices) {
   const Terminal terminal = Terminal::detect(STDOUT_FILENO);
   const auto found = trainer.open();
+  if (choices != nullptr) write_file_atomic(options.run_folder / kPlanFile, choices->to_json());
   write_file_atomic(options.run_folder / "config.json",
                     config_json(arguments, session, bound, data, options));
   if (found) {
@@ -87,6 +93,7 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   }
   if (!arguments.quiet) {
     std::vector<TableRow> rows = start_rows(arguments, session, bound, data, trainer, options);
+    if (choices != nullptr) rows.push_back({"plan", plan_text(*choices, options.run_folder)});
     if (found) rows.push_back({"resumed", fmt::format("after step {}", found->step)});
     print_table(std::cout, terminal, "run", rows);
   }
@@ -119,18 +126,22 @@ int run(const RunArguments& arguments) {
   refuse_same_file(std::vector<NamedFile>{{"the artifact", arguments.artifact},
                                           {"--data", arguments.data},
                                           {"--eval-data", arguments.eval_data},
+                                          {"--plan", arguments.plan},
                                           {"--export", arguments.export_file},
                                           {"--profile", own_profile ? arguments.profile : ""}},
-                   3, "name another file");
+                   4, "name another file");
   TrainerOptions options = trainer_options(arguments, bound.batch);
   const RunData data = load_run_data(arguments, bound.inputs);
+  const std::unique_ptr<KernelChoices> choices = load_choices(arguments, options.run_folder);
   Profiler profiler;
   Session session(std::move(model), {arguments.threads,
                                      arguments.kernels,
                                      bound.dims,
                                      arguments.plan_memory,
                                      {arguments.dump, arguments.dump_folder},
-                                     arguments.profile.empty() ? nullptr : &profiler});
+                                     arguments.profile.empty() ? nullptr : &profiler,
+                                     choices.get(),
+                                     arguments.tune});
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;
   options.stop = [&signals] { return signals && signals->requested() != 0; };
@@ -145,7 +156,8 @@ int run(const RunArguments& arguments) {
     return 0;
   }
   signals.emplace();  // until here a signal ends the process: there is nothing to save
-  return train(arguments, session, bound, data, trainer, options, *signals, profiler);
+  return train(arguments, session, bound, data, trainer, options, *signals, profiler,
+               choices.get());
 }
 
 void add_data_flags(CLI::App* verb, RunArguments& a) {
@@ -208,7 +220,16 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_flag("--profile{RUN/profile.json}", a.profile,
                  "time by op, kernel and shape: a table, FILE as JSON, and beside it a trace for "
                  "Perfetto (--profile=FILE)");
-  verb->add_flag("--plan-memory", a.plan_memory, "print the memory plan, train nothing");
+  CLI::Option* memory =
+      verb->add_flag("--plan-memory", a.plan_memory, "print the memory plan, train nothing");
+  CLI::Option* tune = verb->add_flag(
+      "--tune", a.tune,
+      "measure which kernels are fastest on this machine before the first step, and train with "
+      "them; RUN/plan.json keeps the choice");
+  tune->excludes(memory)->excludes("--resume")->excludes("--kernels");
+  verb->add_option("--plan", a.plan, "kernels as a plan file of --tune says")
+      ->excludes(tune)
+      ->excludes("--kernels");
   verb->add_flag("-q,--quiet", a.quiet, "no tables, no progress");
 }
 

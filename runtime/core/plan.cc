@@ -9,6 +9,7 @@
 #include "runtime/core/control_step.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/core/tune/tuner.h"
 
 namespace halfnote {
 namespace {
@@ -137,7 +138,8 @@ class Planner {
       call.threads = options_.threads;
       for (ValueId input : graph_.inputs(id)) call.inputs.push_back(operand(input));
       for (ValueId output : graph_.outputs(id)) call.outputs.push_back(operand(output));
-      KernelChoice choice = cpu_kernels().choose(call, options_.kernels);
+      KernelChoice choice =
+          choose_kernel(call, {options_.kernels, options_.choices, options_.tune});
       ProgramStep step;
       step.id = id;
       step.node = graph_.label(id);

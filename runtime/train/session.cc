@@ -321,7 +321,8 @@ Executor& Session::executor(std::string_view step, std::span<const Shape> shapes
     Profiler* profiler = options_.profiler;
     auto made =
         std::make_unique<Executor>(plan(ready_graph(step, shapes), *state_,
-                                        {options_.kernels, options_.threads, profiler != nullptr}),
+                                        {options_.kernels, options_.threads, profiler != nullptr,
+                                         options_.choices, options_.tune}),
                                    *state_);
     check_outputs(model_, step, made->program());
     if (profiler) made->set_profile(&profiler->add(step, made->program()));
@@ -438,7 +439,8 @@ MemoryUse Session::memory() const {
 
 std::string Session::arithmetic() const {
   return std::to_string(options_.threads) + " threads, " + cpu::onednn_isa_name() +
-         (options_.kernels.empty() ? "" : ", " + options_.kernels + " kernels only");
+         (options_.kernels.empty() ? "" : ", " + options_.kernels + " kernels only") +
+         (options_.choices == nullptr ? "" : ", plan " + options_.choices->digest());
 }
 
 double Session::low_precision_share() const {

@@ -44,6 +44,9 @@ struct SessionOptions {
   /// Dumps of the passes that make a graph ready for the device; a folder a step in `dump_folder`.
   DeviceReadyOptions passes = {};
   Profiler* profiler = nullptr;  // takes the times of all programs; it must outlive the session
+  /// Kernels of a plan file, made for these threads; they must outlive the session.
+  KernelChoices* choices = nullptr;
+  bool tune = false;  // planning measures the calls that `choices` lacks, and adds them
 };
 
 /// What one call of Session::step did.
