@@ -69,6 +69,11 @@ void write_profile(const RunArguments& arguments, const Profiler& profiler, cons
                            trace.string());
 }
 
+std::string plan_text(const KernelChoices& choices, const fs::path& run_folder) {
+  return fmt::format("{}: kernels of {} calls by measurement", (run_folder / kPlanFile).string(),
+                     choices.size());
+}
+
 int stopped(const TrainResult& result, int signal) {
   std::cerr << fmt::format("stopped by {} after step {}, saved in {}; go on with --resume\n",
                            ::strsignal(signal), result.steps, result.checkpoint.string());
@@ -95,9 +100,11 @@ void warn_of_idle_steps(const Session& session, const Trainer& trainer, bool res
 
 int train(const RunArguments& arguments, Session& session, const BoundInputs& bound,
           const RunData& data, Trainer& trainer, const TrainerOptions& options,
-          const SignalScope& signals, const Profiler& profiler, size_t resident) {
+          const SignalScope& signals, const Profiler& profiler, size_t resident,
+          const KernelChoices* choices) {
   const Terminal terminal = Terminal::detect(STDOUT_FILENO);
   const auto found = trainer.open();
+  if (choices != nullptr) write_file_atomic(options.run_folder / kPlanFile, choices->to_json());
   write_file_atomic(options.run_folder / "config.json",
                     config_json(arguments, session, bound, data, options));
   if (found) {
@@ -106,6 +113,7 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   }
   if (!arguments.quiet) {
     std::vector<TableRow> rows = start_rows(arguments, session, bound, data, trainer, options);
+    if (choices != nullptr) rows.push_back({"plan", plan_text(*choices, options.run_folder)});
     if (found) rows.push_back({"resumed", fmt::format("after step {}", found->step)});
     print_table(std::cout, terminal, "run", rows);
   }
@@ -143,11 +151,13 @@ int run(const RunArguments& arguments) {
   refuse_same_file(std::vector<NamedFile>{{"the artifact", arguments.artifact},
                                           {"--data", arguments.data},
                                           {"--eval-data", arguments.eval_data},
+                                          {"--plan", arguments.plan},
                                           {"--export", arguments.export_file},
                                           {"--profile", own_profile ? arguments.profile : ""}},
-                   3, "name another file");
+                   4, "name another file");
   TrainerOptions options = trainer_options(arguments, bound.batch);
   const RunData data = load_run_data(arguments, bound.inputs);
+  const std::unique_ptr<KernelChoices> choices = load_choices(arguments, options.run_folder);
   Profiler profiler;
   const size_t resident = resident_bytes();
   Session session(std::move(model), {arguments.threads,
@@ -156,7 +166,9 @@ int run(const RunArguments& arguments) {
                                      arguments.plan_memory,
                                      {arguments.dump, arguments.dump_folder},
                                      arguments.profile.empty() ? nullptr : &profiler,
-                                     memory});
+                                     memory,
+                                     choices.get(),
+                                     arguments.tune});
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;
   options.stop = [&signals] { return signals && signals->requested() != 0; };
@@ -171,7 +183,8 @@ int run(const RunArguments& arguments) {
     return 0;
   }
   signals.emplace();  // until here a signal ends the process: there is nothing to save
-  return train(arguments, session, bound, data, trainer, options, *signals, profiler, resident);
+  return train(arguments, session, bound, data, trainer, options, *signals, profiler, resident,
+               choices.get());
 }
 
 void add_data_flags(CLI::App* verb, RunArguments& a) {
@@ -240,7 +253,16 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_option("--memory", a.memory,
                    "what the activations may take: a share of what they do (0.6), or bytes (3GB);\n"
                    "the rest is computed again in the backward pass, with the same bits");
-  verb->add_flag("--plan-memory", a.plan_memory, "print the memory plan, train nothing");
+  CLI::Option* memory =
+      verb->add_flag("--plan-memory", a.plan_memory, "print the memory plan, train nothing");
+  CLI::Option* tune = verb->add_flag(
+      "--tune", a.tune,
+      "measure which kernels are fastest on this machine before the first step, and train with "
+      "them; RUN/plan.json keeps the choice");
+  tune->excludes(memory)->excludes("--resume")->excludes("--kernels");
+  verb->add_option("--plan", a.plan, "kernels as a plan file of --tune says")
+      ->excludes(tune)
+      ->excludes("--kernels");
   verb->add_flag("-q,--quiet", a.quiet, "no tables, no progress");
 }
 

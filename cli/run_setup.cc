@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <omp.h>
 #include <unistd.h>
 
 #include <array>
@@ -21,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kDefaultBatch = 32;
+constexpr size_t kPlanFileLimit = size_t{64} << 20;
 
 /// The name of the artifact without `.hn.onnx`.
 std::string stem_of(const fs::path& artifact) {
@@ -291,6 +293,20 @@ fs::path choose_run_folder(const RunArguments& arguments) {
         .hint("name the run folder with --run-dir");
   }
   return runs / fmt::format("{}-{}", name, arguments.resume ? last : last + 1);
+}
+
+std::unique_ptr<KernelChoices> load_choices(const RunArguments& arguments,
+                                            const fs::path& run_folder) {
+  const TunedMachine machine =
+      this_machine(arguments.threads > 0 ? arguments.threads : omp_get_num_procs());
+  if (arguments.tune) return std::make_unique<KernelChoices>(machine);
+  std::error_code error;
+  fs::path file = arguments.plan;
+  if (file.empty() && arguments.resume && fs::exists(run_folder / kPlanFile, error))
+    file = run_folder / kPlanFile;
+  if (file.empty()) return nullptr;
+  return std::make_unique<KernelChoices>(
+      KernelChoices::parse(read_text(file, kPlanFileLimit), file.string(), machine));
 }
 
 TrainerOptions trainer_options(const RunArguments& arguments, int64_t batch) {

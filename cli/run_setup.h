@@ -34,6 +34,8 @@ struct RunArguments {
   std::string dump_folder = ".";
   std::string memory;   // --memory: a share (0.6) or bytes (3GB); empty: no limit
   std::string profile;  // its JSON file; kDefaultProfile: in the run folder; empty: none
+  bool tune = false;
+  std::string plan;  // a plan file of kernels
   ImportFlags import;
 };
 
@@ -77,6 +79,14 @@ RunData load_run_data(const RunArguments& arguments, std::span<const ModelInput>
 
 /// --run-dir, or runs/NAME-N: the first number that is free, or with --resume the last that is not.
 std::filesystem::path choose_run_folder(const RunArguments& arguments);
+
+/// The plan file that a run leaves in its folder.
+inline constexpr const char* kPlanFile = "plan.json";
+
+/// The kernels of --plan, or of the plan file of a run that is resumed; with --tune none yet; null
+/// where the table alone decides. Throws Error(kData), Error(kUsage), Error(kIo).
+std::unique_ptr<KernelChoices> load_choices(const RunArguments& arguments,
+                                            const std::filesystem::path& run_folder);
 
 TrainerOptions trainer_options(const RunArguments& arguments, int64_t batch);
 

@@ -3,8 +3,8 @@
 <<<<<<<< HEAD:base/system/vanished_file.cc
 #include "base/system/vanished_file.h"
 ========
-#include "base/os/vanished_file.h"
->>>>>>>> robust:base/os/vanished_file.cc
+#include "base/system/vanished_file.h"
+>>>>>>>> robust:base/system/vanished_file.cc
 
 #include <unistd.h>
 

@@ -76,6 +76,11 @@ std::string onednn_isa_name() {
   return fmt::format("isa {:#x}", static_cast<unsigned>(isa));
 }
 
+std::string onednn_version() {
+  const dnnl_version_t* version = dnnl_version();
+  return fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch);
+}
+
 std::string cpu_description() {
   const std::string model = model_name();
   return fmt::format("{}, {} ({} bf16)", model.empty() ? "CPU" : model, onednn_isa_name(),

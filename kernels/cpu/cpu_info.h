@@ -22,4 +22,7 @@ std::string cpu_description();
 /// The instruction set that oneDNN uses: `avx2`, `avx512_core_bf16`, …
 std::string onednn_isa_name();
 
+/// `oneDNN 3.2.0`.
+std::string onednn_version();
+
 }  // namespace halfnote::cpu

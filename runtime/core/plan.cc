@@ -10,6 +10,7 @@
 #include "runtime/core/evaluate.h"
 #include "runtime/core/layout.h"
 #include "runtime/core/memory_plan.h"
+#include "runtime/core/tune/tuner.h"
 
 namespace halfnote {
 namespace {
@@ -175,7 +176,8 @@ class Planner {
         continue;
       }
       const KernelCall call = call_of(i);
-      KernelChoice choice = cpu_kernels().choose(call, options_.kernels);
+      KernelChoice choice =
+          choose_kernel(call, {options_.kernels, options_.choices, options_.tune});
       ProgramStep step;
       step.id = id;
       step.node = graph_.label(id);

@@ -13,6 +13,7 @@
 #include "compiler/ir/graph.h"
 #include "kernels/kernel.h"
 #include "runtime/core/state_store.h"
+#include "runtime/core/tune/kernel_choices.h"
 
 namespace halfnote {
 
@@ -82,7 +83,9 @@ struct Program {
 struct PlanOptions {
   std::string_view kernels;  // only rows whose name starts with this; empty: all
   int threads = 1;
-  bool keep_types = false;  // steps remember the types of their operands, for a profile
+  bool keep_types = false;           // steps remember the types of their operands, for a profile
+  KernelChoices* choices = nullptr;  // of a plan file; it comes before the table
+  bool tune = false;                 // measures the calls that `choices` lacks
 };
 
 /// Plans a graph on the CPU. Initializers that `store` holds are read from it, and the graph's

@@ -329,7 +329,8 @@ Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
 Program Session::plan_step(std::string_view step, std::span<const Shape> shapes,
                            int64_t activation_bytes) {
   return plan(ready_graph(step, shapes, activation_bytes), *state_,
-              {options_.kernels, options_.threads, options_.profiler != nullptr});
+              {options_.kernels, options_.threads, options_.profiler != nullptr, options_.choices,
+               options_.tune});
 }
 
 Program Session::plan_limited(std::string_view step, std::span<const Shape> shapes) {
@@ -490,7 +491,8 @@ MemoryUse Session::memory() const {
 
 std::string Session::arithmetic() const {
   return std::to_string(options_.threads) + " threads, " + cpu::onednn_isa_name() +
-         (options_.kernels.empty() ? "" : ", " + options_.kernels + " kernels only");
+         (options_.kernels.empty() ? "" : ", " + options_.kernels + " kernels only") +
+         (options_.choices == nullptr ? "" : ", plan " + options_.choices->digest());
 }
 
 double Session::low_precision_share() const {

@@ -52,6 +52,9 @@ struct SessionOptions {
     int64_t bytes = 0;
     bool limited() const { return share > 0 || bytes > 0; }
   } memory = {};
+  /// Kernels of a plan file, made for these threads; they must outlive the session.
+  KernelChoices* choices = nullptr;
+  bool tune = false;  // planning measures the calls that `choices` lacks, and adds them
 };
 
 /// What one call of Session::step did.

@@ -138,6 +138,53 @@ TEST(Run, ProfileIsATableAndTwoFiles) {
   EXPECT_FALSE(place.exists("t"));
 }
 
+TEST(Run, TuneLeavesAPlanThatGivesTheSameBytesAgain) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const Outcome tuned = place.run(words(train("tiny.hn.onnx", "--epochs 1 --tune --run-dir a")));
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  EXPECT_THAT(tuned.out, HasSubstr("a/plan.json: kernels of"));
+  const auto plan = nlohmann::json::parse(place.read("a/plan.json"));
+  EXPECT_EQ(plan["format"], "halfnote-plan");
+  EXPECT_EQ(plan["threads"], 1);
+  ASSERT_EQ(
+      place.run(words(train("tiny.hn.onnx", "--epochs 1 -q --plan a/plan.json --run-dir b"))).code,
+      0);
+  EXPECT_EQ(losses(place, "a"), losses(place, "b"));
+  EXPECT_TRUE(place.read("a/model.onnx") == place.read("b/model.onnx"));
+  EXPECT_EQ(place.read("a/plan.json"), place.read("b/plan.json"));
+  // A resumed run goes on with its own plan, and says so where it cannot.
+  const Outcome on = place.run(words(train("tiny.hn.onnx", "--epochs 2 --resume --run-dir a")));
+  EXPECT_EQ(on.code, 0) << on.err;
+  EXPECT_THAT(on.out, HasSubstr("a/plan.json"));
+  EXPECT_EQ(on.err, "");
+  std::filesystem::remove(place / "b/plan.json");
+  const Outcome without =
+      place.run(words(train("tiny.hn.onnx", "--epochs 2 --resume --run-dir b")));
+  EXPECT_EQ(without.code, 0) << without.err;
+  EXPECT_THAT(without.err, HasSubstr("not bit for bit"));
+}
+
+TEST(Run, RefusesPlansOfOtherMachinesAndContradictions) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  ASSERT_EQ(place.run(words(train("tiny.hn.onnx", "--steps 1 -q --tune --run-dir a"))).code, 0);
+  const Outcome threads = place.run(
+      words("run tiny.hn.onnx --data x=x.npy,labels=labels.npy --batch 4 --threads 2 --steps 1 "
+            "--plan a/plan.json"));
+  EXPECT_EQ(threads.code, 2);
+  EXPECT_THAT(threads.err, HasSubstr("2 threads"));
+  place.write("p.json", "{}");
+  EXPECT_EQ(place.run(words(train("tiny.hn.onnx", "--steps 1 --plan p.json"))).code, 5);
+  EXPECT_EQ(place.run(words(train("tiny.hn.onnx", "--steps 1 --plan none.json"))).code, 8);
+  for (const char* other :
+       {"--tune --plan a/plan.json", "--tune --kernels reference", "--tune --resume",
+        "--tune --plan-memory", "--plan a/plan.json --kernels reference"}) {
+    EXPECT_EQ(place.run(words(train("tiny.hn.onnx", std::string("--steps 1 ") + other))).code, 2)
+        << other;
+  }
+}
+
 TEST(Run, TheSameRunGivesTheSameBytes) {
   const Workplace place;
   place.compile("tiny.hn.onnx", words("--precision fp16"));

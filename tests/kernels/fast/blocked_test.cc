@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "exact.h"
-#include "harness.h"
 #include "kernels/layout.h"
+#include "tests/kernels/exact.h"
+#include "tests/kernels/harness.h"
 
 namespace halfnote::test {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "exact.h"
 #include "kernels/cpu/cpu_info.h"
+#include "tests/kernels/exact.h"
 
 namespace halfnote::test {
 namespace {

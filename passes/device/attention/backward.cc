@@ -10,7 +10,7 @@
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
-#include "passes/device/attention_match.h"
+#include "passes/device/attention/match.h"
 
 namespace halfnote {
 namespace {

@@ -12,7 +12,7 @@
 // that hides just the later keys becomes is_causal, one that hides where it is true is inverted.
 // Leaves alone: probabilities or scores that somebody else reads, dropout, K or V that is broadcast
 // or grouped, and what the device says does not pay.
-#include "passes/device/fuse_attention.h"
+#include "passes/device/attention/fuse_attention.h"
 
 #include <algorithm>
 #include <map>
@@ -23,7 +23,7 @@
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 #include "compiler/ir/walk.h"
-#include "passes/device/attention_match.h"
+#include "passes/device/attention/match.h"
 #include "passes/pass_through.h"
 
 namespace halfnote {

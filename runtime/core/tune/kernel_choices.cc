@@ -1,0 +1,189 @@
+#include "runtime/core/tune/kernel_choices.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "kernels/cpu/cpu_info.h"
+#include "passes/nesting.h"
+
+namespace halfnote {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "halfnote-plan";
+constexpr int64_t kPlanVersion = 1;
+constexpr int64_t kConstantElements = 16;  // larger ones are data, not sizes and axes
+constexpr const char* kAgain = "measure again with --tune";
+
+std::string operand_text(const Operand& operand) {
+  if (!operand.present()) return "-";
+  std::string text = std::string(short_name(operand.dtype)) + to_string(operand.shape);
+  if (operand.constant == nullptr || is_float(operand.dtype) || operand.size() > kConstantElements)
+    return text;
+  text += "={";
+  for (int64_t i = 0; i < operand.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : ",", operand.constant->at_as_int(i));
+  return text + "}";
+}
+
+/// Numbers and words; a tensor or a graph in an attribute is told by its name alone.
+std::string attribute_text(const Attribute& attribute) {
+  if (const auto* number = std::get_if<int64_t>(&attribute)) return std::to_string(*number);
+  if (const auto* real = std::get_if<float>(&attribute)) return fmt::format("{}", *real);
+  if (const auto* word = std::get_if<std::string>(&attribute)) return *word;
+  std::string text;
+  if (const auto* numbers = std::get_if<std::vector<int64_t>>(&attribute)) {
+    for (const int64_t number : *numbers)
+      text += fmt::format("{}{}", text.empty() ? "" : ",", number);
+  }
+  if (const auto* reals = std::get_if<std::vector<float>>(&attribute)) {
+    for (const float real : *reals) text += fmt::format("{}{}", text.empty() ? "" : ",", real);
+  }
+  return "[" + text + "]";
+}
+
+[[noreturn]] void damaged(const std::string& path, const std::string& what) {
+  throw Error(ErrorCode::kData, "the plan file is damaged")
+      .at({path, {}, {}})
+      .expected("what --tune wrote", what);
+}
+
+[[noreturn]] void foreign(const std::string& path, const std::string& expected,
+                          const std::string& got) {
+  throw Error(ErrorCode::kUsage, "the plan file was measured elsewhere")
+      .at({path, {}, {}})
+      .expected(expected, got)
+      .hint(kAgain);
+}
+
+std::string text_at(const Json& json, const char* name, const std::string& path) {
+  if (!json.is_object() || !json.contains(name) || !json[name].is_string())
+    damaged(path, fmt::format("no text \"{}\"", name));
+  return json[name].get<std::string>();
+}
+
+int64_t number_at(const Json& json, const char* name, const std::string& path) {
+  if (!json.is_object() || !json.contains(name) || !json[name].is_number_integer())
+    damaged(path, fmt::format("no number \"{}\"", name));
+  return json[name].get<int64_t>();
+}
+
+void check_machine(const Json& json, const std::string& path, const TunedMachine& machine) {
+  if (text_at(json, "format", path) != kFormat) damaged(path, "another format");
+  if (const int64_t version = number_at(json, "version", path); version != kPlanVersion)
+    foreign(path, fmt::format("version {}", kPlanVersion), fmt::format("version {}", version));
+  const std::pair<const char*, std::string> facts[] = {
+      {"halfnote", kVersion}, {"device", machine.device}, {"library", machine.library}};
+  for (const auto& [name, wanted] : facts) {
+    if (const std::string found = text_at(json, name, path); found != wanted)
+      foreign(path, fmt::format("{} {}", name, wanted), found);
+  }
+  if (const int64_t threads = number_at(json, "threads", path); threads != machine.threads)
+    foreign(path, fmt::format("{} threads", machine.threads), fmt::format("{} threads", threads));
+}
+
+bool is_row(const CallKey& key, std::string_view kernel) {
+  const size_t dot = key.op.rfind('.');
+  const std::string_view op(key.op);
+  const bool own = dot != std::string::npos;
+  for (const KernelRow* row :
+       cpu_kernels().rows_of(own ? op.substr(0, dot) : "", own ? op.substr(dot + 1) : op)) {
+    if (row->name == kernel) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TunedMachine this_machine(int threads) {
+  return {cpu::cpu_description(), cpu::onednn_version(), threads};
+}
+
+CallKey key_of(const KernelCall& call) {
+  CallKey key;
+  key.op = call.domain.empty() ? std::string(call.op) : fmt::format("{}.{}", call.domain, call.op);
+  for (const Operand& input : call.inputs) key.operands += operand_text(input) + " ";
+  key.operands += "->";
+  for (const Operand& output : call.outputs) key.operands += " " + operand_text(output);
+  if (call.attributes == nullptr) return key;
+  for (const auto& [name, value] : *call.attributes)
+    key.attributes +=
+        fmt::format("{}{}={}", key.attributes.empty() ? "" : " ", name, attribute_text(value));
+  return key;
+}
+
+KernelChoices KernelChoices::parse(std::string_view text, const std::string& path,
+                                   const TunedMachine& machine) {
+  const Json json =
+      json_nests_deeper(text) ? Json() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) damaged(path, "no JSON object");
+  check_machine(json, path, machine);
+  if (!json.contains("kernels") || !json["kernels"].is_array()) damaged(path, "no kernels");
+  KernelChoices choices(machine);
+  for (const Json& entry : json["kernels"]) {
+    const CallKey key{text_at(entry, "op", path), text_at(entry, "operands", path),
+                      text_at(entry, "attributes", path)};
+    const std::string kernel = text_at(entry, "kernel", path);
+    if (!is_row(key, kernel)) damaged(path, fmt::format("no kernel {} of {}", kernel, key.op));
+    std::vector<MeasuredKernel> measured = {{kernel, 0}};
+    if (entry.contains("ms") && entry["ms"].is_object()) {
+      for (const auto& [name, ms] : entry["ms"].items()) {
+        if (!ms.is_number()) damaged(path, "a time that is no number");
+        if (name == kernel) measured[0].ms = ms.get<double>();
+        if (name != kernel) measured.push_back({name, ms.get<double>()});
+      }
+    }
+    choices.set(key, std::move(measured));
+  }
+  return choices;
+}
+
+std::string KernelChoices::to_json() const {
+  Json json = {{"format", kFormat},           {"version", kPlanVersion},
+               {"halfnote", kVersion},        {"device", machine_.device},
+               {"library", machine_.library}, {"threads", machine_.threads}};
+  Json& kernels = json["kernels"] = Json::array();
+  for (const auto& [key, measured] : kernels_) {
+    if (measured.empty()) continue;
+    Json times = Json::object();
+    for (const MeasuredKernel& one : measured) times[one.kernel] = one.ms;
+    kernels.push_back({{"op", key.op},
+                       {"operands", key.operands},
+                       {"attributes", key.attributes},
+                       {"kernel", measured.front().kernel},
+                       {"ms", std::move(times)}});
+  }
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string KernelChoices::digest() const {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  const auto add = [&](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+    hash = (hash ^ 0xffu) * 0x100000001b3u;  // no byte of a text
+  };
+  for (const auto& [key, measured] : kernels_) {
+    if (measured.empty()) continue;
+    for (const std::string* text : {&key.op, &key.operands, &key.attributes}) add(*text);
+    add(measured.front().kernel);
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+std::string_view KernelChoices::find(const CallKey& key) const {
+  const auto found = kernels_.find(key);
+  if (found == kernels_.end() || found->second.empty()) return {};
+  return found->second.front().kernel;
+}
+
+size_t KernelChoices::size() const {
+  size_t count = 0;
+  for (const auto& [key, measured] : kernels_) count += !measured.empty();
+  return count;
+}
+
+}  // namespace halfnote
