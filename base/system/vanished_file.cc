@@ -1,10 +1,6 @@
 // The table of mappings is read by a signal handler: fixed slots, no lock, no allocation. A slot's
 // `begin` is set last and cleared first.
-<<<<<<<< HEAD:base/system/vanished_file.cc
 #include "base/system/vanished_file.h"
-========
-#include "base/system/vanished_file.h"
->>>>>>>> robust:base/system/vanished_file.cc
 
 #include <unistd.h>
 
