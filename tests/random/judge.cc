@@ -216,8 +216,10 @@ class Judge {
       if (key != "loss") got[key] = session.output(key);
     }
     if (!result.finite) {
-      return add(name,
-                 "not finite, though no value is near the type's end: " + session.diagnose(inputs));
+      const std::optional<NonFinite> first = session.diagnose(inputs);
+      return add(name, "not finite, though no value is near the type's end: " +
+                           (first ? first->op + " " + first->node + ", " + first->value
+                                  : "the second run is"));
     }
     Noise noise{problem_.seed, kNoise, false};
     if (!far(truth, got, spreads(wide, inputs, noise, kRuns), kSafety).empty()) {

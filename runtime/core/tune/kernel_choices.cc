@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kFormat = "halfnote-plan";
+constexpr const char* kPlanFormat = "halfnote-plan";
 constexpr int64_t kPlanVersion = 1;
 constexpr int64_t kConstantElements = 16;  // larger ones are data, not sizes and axes
 constexpr const char* kAgain = "measure again with --tune";
@@ -46,44 +46,45 @@ std::string attribute_text(const Attribute& attribute) {
   return "[" + text + "]";
 }
 
-[[noreturn]] void damaged(const std::string& path, const std::string& what) {
+[[noreturn]] void damaged_plan(const std::string& path, const std::string& what) {
   throw Error(ErrorCode::kData, "the plan file is damaged")
       .at({path, {}, {}})
       .expected("what --tune wrote", what);
 }
 
-[[noreturn]] void foreign(const std::string& path, const std::string& expected,
-                          const std::string& got) {
+[[noreturn]] void foreign_plan(const std::string& path, const std::string& expected,
+                               const std::string& got) {
   throw Error(ErrorCode::kUsage, "the plan file was measured elsewhere")
       .at({path, {}, {}})
       .expected(expected, got)
       .hint(kAgain);
 }
 
-std::string text_at(const Json& json, const char* name, const std::string& path) {
+std::string plan_text(const Json& json, const char* name, const std::string& path) {
   if (!json.is_object() || !json.contains(name) || !json[name].is_string())
-    damaged(path, fmt::format("no text \"{}\"", name));
+    damaged_plan(path, fmt::format("no text \"{}\"", name));
   return json[name].get<std::string>();
 }
 
-int64_t number_at(const Json& json, const char* name, const std::string& path) {
+int64_t plan_number(const Json& json, const char* name, const std::string& path) {
   if (!json.is_object() || !json.contains(name) || !json[name].is_number_integer())
-    damaged(path, fmt::format("no number \"{}\"", name));
+    damaged_plan(path, fmt::format("no number \"{}\"", name));
   return json[name].get<int64_t>();
 }
 
 void check_machine(const Json& json, const std::string& path, const TunedMachine& machine) {
-  if (text_at(json, "format", path) != kFormat) damaged(path, "another format");
-  if (const int64_t version = number_at(json, "version", path); version != kPlanVersion)
-    foreign(path, fmt::format("version {}", kPlanVersion), fmt::format("version {}", version));
+  if (plan_text(json, "format", path) != kPlanFormat) damaged_plan(path, "another format");
+  if (const int64_t version = plan_number(json, "version", path); version != kPlanVersion)
+    foreign_plan(path, fmt::format("version {}", kPlanVersion), fmt::format("version {}", version));
   const std::pair<const char*, std::string> facts[] = {
       {"halfnote", kVersion}, {"device", machine.device}, {"library", machine.library}};
   for (const auto& [name, wanted] : facts) {
-    if (const std::string found = text_at(json, name, path); found != wanted)
-      foreign(path, fmt::format("{} {}", name, wanted), found);
+    if (const std::string found = plan_text(json, name, path); found != wanted)
+      foreign_plan(path, fmt::format("{} {}", name, wanted), found);
   }
-  if (const int64_t threads = number_at(json, "threads", path); threads != machine.threads)
-    foreign(path, fmt::format("{} threads", machine.threads), fmt::format("{} threads", threads));
+  if (const int64_t threads = plan_number(json, "threads", path); threads != machine.threads)
+    foreign_plan(path, fmt::format("{} threads", machine.threads),
+                 fmt::format("{} threads", threads));
 }
 
 bool is_row(const CallKey& key, std::string_view kernel) {
@@ -120,19 +121,19 @@ KernelChoices KernelChoices::parse(std::string_view text, const std::string& pat
                                    const TunedMachine& machine) {
   const Json json =
       json_nests_deeper(text) ? Json() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) damaged(path, "no JSON object");
+  if (!json.is_object()) damaged_plan(path, "no JSON object");
   check_machine(json, path, machine);
-  if (!json.contains("kernels") || !json["kernels"].is_array()) damaged(path, "no kernels");
+  if (!json.contains("kernels") || !json["kernels"].is_array()) damaged_plan(path, "no kernels");
   KernelChoices choices(machine);
   for (const Json& entry : json["kernels"]) {
-    const CallKey key{text_at(entry, "op", path), text_at(entry, "operands", path),
-                      text_at(entry, "attributes", path)};
-    const std::string kernel = text_at(entry, "kernel", path);
-    if (!is_row(key, kernel)) damaged(path, fmt::format("no kernel {} of {}", kernel, key.op));
+    const CallKey key{plan_text(entry, "op", path), plan_text(entry, "operands", path),
+                      plan_text(entry, "attributes", path)};
+    const std::string kernel = plan_text(entry, "kernel", path);
+    if (!is_row(key, kernel)) damaged_plan(path, fmt::format("no kernel {} of {}", kernel, key.op));
     std::vector<MeasuredKernel> measured = {{kernel, 0}};
     if (entry.contains("ms") && entry["ms"].is_object()) {
       for (const auto& [name, ms] : entry["ms"].items()) {
-        if (!ms.is_number()) damaged(path, "a time that is no number");
+        if (!ms.is_number()) damaged_plan(path, "a time that is no number");
         if (name == kernel) measured[0].ms = ms.get<double>();
         if (name != kernel) measured.push_back({name, ms.get<double>()});
       }
@@ -143,7 +144,7 @@ KernelChoices KernelChoices::parse(std::string_view text, const std::string& pat
 }
 
 std::string KernelChoices::to_json() const {
-  Json json = {{"format", kFormat},           {"version", kPlanVersion},
+  Json json = {{"format", kPlanFormat},       {"version", kPlanVersion},
                {"halfnote", kVersion},        {"device", machine_.device},
                {"library", machine_.library}, {"threads", machine_.threads}};
   Json& kernels = json["kernels"] = Json::array();
