@@ -8,7 +8,8 @@
 //
 // Rounding: the same numbers are summed in f32 (f64), those of one element in another order: with
 // k updates of an element, within k + 1 units in the last place of the sum of their magnitudes.
-// Leaves alone: 16-bit sums, scatters that others read too, zeros that are a state.
+// Leaves alone: small tensors (nothing is gained, and they keep every bit), 16-bit sums, scatters
+// that others read too, zeros that are a state.
 #include "passes/device/absorb_scatters.h"
 
 #include "compiler/ir/query.h"
@@ -16,6 +17,8 @@
 
 namespace halfnote {
 namespace {
+
+constexpr int64_t kLeastElements = int64_t{1} << 16;  // below it no memory is walked through
 
 bool is_onnx(const Graph& graph, NodeId node, std::string_view op) {
   return node.valid() && graph.node(node).op == op && graph.node(node).domain.empty();
@@ -43,6 +46,7 @@ NodeId scatter_of(const Graph& graph, NodeId add, size_t operand) {
   if (type.dtype != DType::kF32 && type.dtype != DType::kF64) return {};
   if (!type.has_concrete_shape() || !into.has_concrete_shape()) return {};
   if (concrete(*type.shape) != concrete(*into.shape)) return {};
+  if (element_count(concrete(*type.shape)) < kLeastElements) return {};
   // An initializer would have to be copied first: nothing gained.
   if (!producer(graph, other).valid() || graph.uses(sum).size() != 1) return {};
   return is_zeros(graph, graph.input(scatter, 0)) ? scatter : NodeId{};

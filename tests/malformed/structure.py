@@ -53,7 +53,7 @@ def graphs():
     yield body("ok-operator-older-than-its-opset",
                "[n] y = Upsample <scales = [1.0, 1.0]> (x)", opset=13)
     yield body("domain-not-imported", "[n] y = com.acme.Fuse (x)")
-    yield body("operand-over-the-limit", "[n] y = Sum (" + ", ".join(["x"] * 5000) + ")")
+    yield body("operand-over-the-limit", "[n] y = Sum (" + ", ".join(["x"] * 100_001) + ")")
     yield body("attribute-over-the-limit", "[n] y = Relu (x)",
                edit=lambda m: m.graph.node[0].attribute.extend(
                    helper.make_attribute(f"a{i}", i) for i in range(70)))

@@ -1,0 +1,228 @@
+#!/usr/bin/env bash
+# Sets up, builds and runs all tests of halfnote; ends with a table of minutes per leg.
+#
+# Usage: scripts/test.sh [--quick] [--no-setup] [--list] [LEG…]
+#   --quick      only the legs checks, build and unit
+#   --no-setup   everything is installed already: leave out scripts/setup.sh
+#   --list       print the legs, run nothing
+#   LEG…         only these legs (and the build, if one of them needs its programs); the leg fuzz
+#                runs only when it is named
+#
+# Ends with 0 when all legs passed, 1 when one failed, 2 when it was called wrongly.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. scripts/environment.sh
+
+bin=$PWD/build/u/bin
+logs=$PWD/build/logs
+
+# Name, whether it needs the release programs, what it does. In the order they run.
+legs=(
+  "checks   no  include direction, sizes, clang-format"
+  "build    no  release build"
+  "unit     yes unit tests"
+  "cases    yes models of today's exporters in fp32, bf16, fp16 against PyTorch's numbers"
+  "conformance yes ONNX's own tests; docs/conformance.md is up to date"
+  "malformed yes broken and odd models: the documented error and exit code, in 2 s and 1 GiB"
+  "random   yes random training graphs: f64, exactness, plan, 16 bit within computed bounds"
+  "faults   yes kill -9 while saving, full disks, spoiled data: a clear error, whole files, resume"
+  "judges   yes function bodies and training steps of all fixtures in onnxruntime"
+  "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
+  "install  yes installation into an empty folder, and a project that uses it"
+  "asan     no  sanitizers (address, undefined behaviour): unit tests, two models trained"
+  "fuzz     no  fuzz targets: their corpora, then about 60 s of new inputs"
+)
+
+leg_setup() { :; }
+
+# Files under version control and new ones that git does not ignore, without those just deleted.
+list_cpp() {
+  git -c safe.directory="$PWD" ls-files --cached --others --exclude-standard -- \
+    '*.cc' '*.h' '*.inc' | while read -r file; do [ ! -f "$file" ] || echo "$file"; done
+}
+
+leg_checks() {
+  local files status=0
+  python3 scripts/check_includes.py || status=1
+  python3 scripts/check_sizes.py || status=1
+  mapfile -t files < <(list_cpp)
+  if printf '%s\0' "${files[@]}" | xargs -0 -n 16 -P "$jobs" clang-format-14 --dry-run -Werror; then
+    echo "clang-format: ${#files[@]} files, ok"
+  else
+    status=1
+  fi
+  return "$status"
+}
+
+leg_build() { :; }
+
+# run_ctest FOLDER LOG: only failures and the closing line are shown; the rest is in the log.
+run_ctest() {
+  local status=0
+  ctest --test-dir "$1" -j"$jobs" --output-on-failure --no-tests=error >"$2" 2>&1 || status=$?
+  if [ "$status" != 0 ]; then
+    grep -v -E '^ *[0-9]+/[0-9]+ Test .* Passed|^ *Start +[0-9]+:' "$2" | tail -n 300
+    echo "the whole log: $2"
+    return "$status"
+  fi
+  grep -E 'tests passed|tests failed' "$2"
+}
+
+leg_unit() { run_ctest build/u "$logs/unit.log"; }
+
+leg_cases() {
+  local precision status=0
+  for precision in fp32 bf16 fp16; do
+    echo "$precision:"
+    "$bin/halfnote-cases" --precision "$precision" \
+      tests/fixtures/models tests/fixtures/exporters || status=1
+    # These models are too small for fuse-attention to pay.
+    HALFNOTE_ATTENTION=always "$bin/halfnote-cases" --precision "$precision" \
+      tests/fixtures/models/{bert,gpt2,llama,vit} \
+      tests/fixtures/exporters/*{bert,gpt2,llama,sdpa,attention,t5,swin,bloom}* || status=1
+  done
+  return "$status"
+}
+
+# No wrong result, no fewer passes than ever, and the page about them says what is true.
+leg_conformance() {
+  local page=$logs/conformance.md
+  "$bin/halfnote-conformance" "$cache/onnx-tests-1.22.0" --floor 1750 --write-docs "$page" \
+    >"$logs/conformance.log" || { tail -n 40 "$logs/conformance.log"; return 1; }
+  tail -n 5 "$logs/conformance.log"
+  diff -u docs/conformance.md "$page" || {
+    echo "docs/conformance.md is out of date: scripts/update_conformance.sh"
+    return 1
+  }
+}
+
+leg_malformed() {
+  local status=0
+  "$python" tests/malformed/run.py "$bin" || status=1
+  "$python" tests/malformed/run.py "$bin" --generated 2000 --keep build/malformed || status=1
+  return "$status"
+}
+
+leg_random() {
+  local log=$logs/random.log
+  OMP_WAIT_POLICY=passive "$bin/halfnote-random" --count 400 >"$log" || { cat "$log"; return 1; }
+  grep -E 'compared|planned|exact|problems' "$log"
+}
+
+leg_faults() { "$python" tests/faults/run.py "$bin"; }
+
+leg_judges() {
+  local script status=0
+  "$python" tests/judges/bodies.py "$bin/halfnote_ops_test" || status=1
+  for script in tests/judges/judge_*.py; do
+    echo "$script:"
+    "$python" "$script" "$bin" || status=1
+  done
+  return "$status"
+}
+
+leg_examples() {
+  "$python" scripts/check_examples.py "$bin"
+  scripts/demo.sh --no-setup --quick
+  # The loader's resize: Fashion-MNIST in the CNN of the CIFAR size.
+  rm -rf build/cifar_quick
+  samples/cifar_cnn/run.sh --precision bf16 --epochs 1 --samples 1280 --out build/cifar_quick
+}
+
+leg_install() { tests/install/run.sh build/u; }
+
+leg_asan() {
+  build_preset asan || return 1
+  ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    run_ctest build/asan "$logs/asan.log" || return 1
+  local precision
+  for precision in fp32 bf16 fp16; do
+    echo "$precision:"
+    ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+      OMP_WAIT_POLICY=passive build/asan/bin/halfnote-cases --precision "$precision" \
+      tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn || return 1
+  done
+}
+
+leg_fuzz() {
+  local targets
+  targets=$(scripts/fuzz.sh --list | wc -l)
+  scripts/fuzz.sh --seconds $(((60 + targets - 1) / targets))
+}
+
+say() { printf '\n== %s\n' "$*"; }
+names() { printf '%s\n' "${legs[@]}" | awk '{print $1}'; }
+needs_build() { printf '%s\n' "${legs[@]}" | awk -v n="$1" '$1 == n {print $2}' | grep -q yes; }
+
+setup=1
+wanted=()
+for argument in "$@"; do
+  case "$argument" in
+    --quick) wanted+=(checks build unit) ;;
+    --no-setup) setup=0 ;;
+    --list) printf '%s\n' "${legs[@]}"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *)
+      if ! names | grep -qxF -- "$argument"; then
+        echo "test: unknown leg or option '$argument' (see scripts/test.sh --help, --list)" >&2
+        exit 2
+      fi
+      wanted+=("$argument")
+      ;;
+  esac
+done
+[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names | grep -vxF fuzz)
+for leg in "${wanted[@]}"; do
+  if needs_build "$leg"; then wanted+=(build); break; fi
+done
+
+mkdir -p "$logs"
+table=()
+failed=0
+broken=0  # the build, or the set-up, that the later legs stand on
+
+# run_leg NAME: runs leg_NAME in a subshell that ends at its first error, and notes the time.
+run_leg() {
+  local leg=$1 begin status
+  if [ "$broken" = 1 ]; then
+    table+=("$(printf '%-12s %9s  not run' "$leg" -)")
+    return
+  fi
+  say "$leg"
+  begin=$(date +%s.%N)
+  (set -e; "leg_$leg")
+  status=$?
+  local minutes
+  minutes=$(awk -v b="$begin" -v e="$(date +%s.%N)" 'BEGIN {printf "%.1f", (e - b) / 60}')
+  if [ "$status" = 0 ]; then
+    table+=("$(printf '%-12s %9s  pass' "$leg" "$minutes")")
+    return
+  fi
+  table+=("$(printf '%-12s %9s  FAIL' "$leg" "$minutes")")
+  failed=1
+}
+
+begin_all=$SECONDS
+if [ "$setup" = 1 ]; then
+  run_leg setup
+  broken=$failed
+fi
+for leg in $(names); do
+  printf '%s\n' "${wanted[@]}" | grep -qxF "$leg" || continue
+  before=$failed
+  failed=0
+  if needs_build "$leg" && [ "${build_failed:-0}" = 1 ]; then
+    table+=("$(printf '%-12s %9s  not run' "$leg" -)")
+  else
+    run_leg "$leg"
+  fi
+  [ "$leg" = build ] && build_failed=$failed
+  failed=$((before | failed))
+done
+
+say "minutes per leg"
+printf '%-12s %9s\n' leg minutes
+printf '%s\n' "${table[@]}"
+all=$(awk -v s=$((SECONDS - begin_all)) 'BEGIN {printf "%.1f", s / 60}')
+printf '%-12s %9s  %s\n' all "$all" "$([ "$failed" = 0 ] && echo pass || echo FAIL)"
+exit "$failed"
