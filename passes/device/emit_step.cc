@@ -72,12 +72,12 @@ void inline_bodies(Graph& graph) {
     options.role = graph.node(id).role;
     const std::vector<ValueId> results =
         clone_into(graph, graph.before(id), body.body, values, options);
-    size_t result = 0;
-    for (ValueId output :
-         std::vector<ValueId>(graph.outputs(id).begin(), graph.outputs(id).end())) {
+    // A body has a result for every output, also for one that the node leaves out.
+    const std::vector<ValueId> outputs(graph.outputs(id).begin(), graph.outputs(id).end());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const ValueId output = outputs[i], by = results[i];
       if (!output.valid()) continue;
       const std::string name = graph.value(output).name;
-      const ValueId by = results[result++];
       graph.rename(output, graph.unique_name(name + ".node"));
       graph.replace_uses(output, by);
       if (graph.value(by).kind == ValueKind::kResult) graph.rename(by, graph.unique_name(name));

@@ -142,6 +142,30 @@ TEST(Artifact, InliningLeavesOurOwnFunctions) {
   }
 }
 
+// Its gradient leaves out results in the middle; one in the place of another has another shape.
+TEST(Artifact, AStepEmittedGivesFrozenOperandsNoOthersGradient) {
+  Model model;
+  model.graph = parse_graph(R"(main (float[4,1,2] x) => (float[1,1,3] h) <
+   float[1,3,2] w = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6},
+   float[1,3,3] r = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9}
+> {
+   , h = RNN <hidden_size: int = 3> (x, w, r)
+})",
+                            "test");
+  CompileOptions options = options_for("sgd", DType::kF32);
+  options.train.loss = "mse";
+  options.train.trainable = {"r"};
+  const Model compiled = compile_model(model, options).model;
+  const Model step = emit_step(compiled, kStepName, Emulation::kNone);
+  EXPECT_NO_THROW(check_model(step));
+  Graph graph = step.graph;
+  infer_graph(graph);
+  for (const ValueId output : graph.outputs()) {
+    if (graph.value(output).name == "r.new")
+      EXPECT_EQ(to_string(graph.value(output).type), "float[1,3,3]");
+  }
+}
+
 TEST(Artifact, AStepEmittedHasStandardOpsOnly) {
   for (const DType precision : kPrecisions) {
     const Model model = compile_model(cnn_model(), options_for("adamw", precision)).model;
