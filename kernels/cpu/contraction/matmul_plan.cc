@@ -119,4 +119,12 @@ MatmulPlan plan_gemm(const KernelCall& call) {
   return plan;
 }
 
+MatmulPlan as_one_product(MatmulPlan plan) {
+  const int64_t batches = plan.batches();
+  if (plan.b_count != 1 || plan.a_count != batches || plan.trans_a || plan.has_c) return plan;
+  plan.m *= batches;
+  plan.a_of = plan.b_of = {0};
+  return plan;
+}
+
 }  // namespace halfnote::cpu

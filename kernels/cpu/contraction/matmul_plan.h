@@ -31,4 +31,8 @@ MatmulPlan plan_matmul(const KernelCall& call);
 /// ONNX's Gemm and that of ai.halfnote; throws Error(kModel) if the shapes do not fit.
 MatmulPlan plan_gemm(const KernelCall& call);
 
+/// The same product with fewer batches where that is possible: a stack of A times one B is one tall
+/// product.
+MatmulPlan as_one_product(MatmulPlan plan);
+
 }  // namespace halfnote::cpu

@@ -12,15 +12,6 @@ struct Strides {
   int64_t row = 0, column = 0;
 };
 
-/// A stack of A times one B is one tall product.
-MatmulPlan as_one_product(MatmulPlan plan) {
-  const int64_t batches = plan.batches();
-  if (plan.b_count != 1 || plan.a_count != batches || plan.trans_a || plan.has_c) return plan;
-  plan.m *= batches;
-  plan.a_of = plan.b_of = {0};
-  return plan;
-}
-
 struct Columns {
   const float* b = nullptr;  // at the first column
   Strides stride;

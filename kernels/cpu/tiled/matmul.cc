@@ -8,15 +8,6 @@ namespace halfnote::cpu::tiled {
 
 namespace {
 
-/// A stack of A times one B is one tall product.
-MatmulPlan as_one(MatmulPlan plan) {
-  const int64_t batches = plan.batches();
-  if (plan.b_count != 1 || plan.a_count != batches || plan.trans_a || plan.has_c) return plan;
-  plan.m *= batches;
-  plan.a_of = plan.b_of = {0};
-  return plan;
-}
-
 bool is_operand(DType type) {
   return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16;
 }
@@ -60,7 +51,7 @@ std::string refusal(const KernelCall& call, const MatmulPlan& plan) {
 enum class Wanted { kWhereItPays, kAnywhere };
 
 Prepared build(const KernelCall& call, const MatmulPlan& whole, Wanted wanted) {
-  const MatmulPlan plan = as_one(whole);
+  const MatmulPlan plan = as_one_product(whole);
   if (std::string why = refusal(call, plan); !why.empty()) return Prepared::no(why);
   if (wanted == Wanted::kWhereItPays && !pays(call, plan))
     return Prepared::no("oneDNN is as fast or faster in this form");
