@@ -34,14 +34,17 @@ function(halfnote_unity target)
   endif()
 endfunction()
 
-# halfnote_library(NAME [FOLDER dir] [LINK public…] [PRIVATE private…]): all sources below a folder
-# as halfnote_NAME.
+# halfnote_library(NAME [FOLDER dir] [EXCLUDE regex] [LINK public…] [PRIVATE private…]): all sources
+# below a folder as halfnote_NAME.
 function(halfnote_library name)
-  cmake_parse_arguments(arg "" "FOLDER" "LINK;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "" "FOLDER;EXCLUDE" "LINK;PRIVATE" ${ARGN})
   if(NOT arg_FOLDER)
     set(arg_FOLDER ${name})
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${arg_FOLDER}/*.cc)
+  if(arg_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX ${arg_EXCLUDE})
+  endif()
   set(target halfnote_${name})
   if(sources)
     add_library(${target} STATIC ${sources})

@@ -43,7 +43,8 @@ foreach(folder base compiler passes runtime testing)
     PATTERN "compiler/onnx/write" EXCLUDE
     PATTERN "compiler/onnx/schema" EXCLUDE)
 endforeach()
-install(FILES ${CMAKE_SOURCE_DIR}/kernels/kernel.h DESTINATION ${header_folder}/kernels)
+install(FILES ${CMAKE_SOURCE_DIR}/kernels/kernel.h ${CMAKE_SOURCE_DIR}/kernels/device.h
+  DESTINATION ${header_folder}/kernels)
 install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/halfnoteParts.cmake CONTENT

@@ -27,6 +27,7 @@ MAY_INCLUDE = {
     "kernels/math": ["base"],
     "kernels": ["base"],
     "kernels/cpu": ["base", "kernels"],
+    "kernels/cuda": ["base", "kernels"],
     "runtime/core": ["base", "compiler/ir", "compiler/ops", "passes", "kernels"],
     "runtime/train": COMPILER + ["passes", "kernels", "runtime/core"],
     "cli": ALL,

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "base/float16.h"
+#include "kernels/math/host_device.h"
 
 namespace halfnote::math {
 
@@ -18,7 +19,7 @@ inline constexpr bool is_16bit = std::is_same_v<T, Half> || std::is_same_v<T, BF
 /// Integers above 2^53 do not fit a double; a sticky last bit keeps them on the right side of every
 /// tie of 16 bits.
 template <class I>
-double to_double_for_rounding(I value) {
+HN_HD double to_double_for_rounding(I value) {
   if constexpr (sizeof(I) < 8) {
     return static_cast<double>(value);
   } else {
@@ -33,7 +34,7 @@ double to_double_for_rounding(I value) {
 }
 
 template <class To, class From>
-To truncate_saturating(From value) {
+HN_HD To truncate_saturating(From value) {
   if (value != value) return 0;
   // Both bounds are exact in float: -2^k or 0, and 2^k, one above the largest To.
   constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());

@@ -1,5 +1,7 @@
 // Unary float ops and their gradients. A new op is a formula in kernels/math/elementwise.h and a
 // line in kOps.
+#include "kernels/cpu/elementwise/unary.h"
+
 #include <array>
 
 #include "kernels/cpu/elementwise/parts.h"
@@ -182,20 +184,8 @@ Prepared gradient_kernel(const KernelCall& call, const OpRow& row) {
   return make_kernel(body, 0, [](size_t, size_t) { return true; });
 }
 
-/// The reason why the operands are not all of one type and size, or an empty string.
-std::string uneven_operands(const KernelCall& call, size_t inputs) {
-  if (call.inputs.size() < inputs || call.outputs.empty()) return "an operand is missing";
-  const Operand& first = call.inputs[0];
-  for (size_t i = 0; i <= inputs; ++i) {
-    const Operand& other = i < inputs ? call.inputs[i] : call.outputs[0];
-    if (other.dtype != first.dtype) return "operands of different types";
-    if (other.size() != first.size()) return "operands of different sizes";
-  }
-  return {};
-}
-
 Prepared prepare_value(const KernelCall& call) {
-  if (std::string reason = uneven_operands(call, 1); !reason.empty()) return Prepared::no(reason);
+  if (std::string reason = uneven_unary(call, 1); !reason.empty()) return Prepared::no(reason);
   for (const OpRow& row : kOps) {
     if (row.op != call.op) continue;
     return for_float_type(call.inputs[0].dtype,
@@ -205,7 +195,7 @@ Prepared prepare_value(const KernelCall& call) {
 }
 
 Prepared prepare_gradient(const KernelCall& call) {
-  if (std::string reason = uneven_operands(call, 2); !reason.empty()) return Prepared::no(reason);
+  if (std::string reason = uneven_unary(call, 2); !reason.empty()) return Prepared::no(reason);
   for (const OpRow& row : kOps) {
     if (row.gradient_op != call.op) continue;
     return for_float_type(call.inputs[0].dtype,
@@ -215,6 +205,24 @@ Prepared prepare_gradient(const KernelCall& call) {
 }
 
 }  // namespace
+
+math::Parameters unary_parameters(const KernelCall& call) {
+  for (const OpRow& row : kOps) {
+    if (row.op == call.op || row.gradient_op == call.op) return read_parameters(call, row);
+  }
+  return {};
+}
+
+std::string uneven_unary(const KernelCall& call, size_t inputs) {
+  if (call.inputs.size() < inputs || call.outputs.empty()) return "an operand is missing";
+  const Operand& first = call.inputs[0];
+  for (size_t i = 0; i <= inputs; ++i) {
+    const Operand& other = i < inputs ? call.inputs[i] : call.outputs[0];
+    if (other.dtype != first.dtype) return "operands of different types";
+    if (other.size() != first.size()) return "operands of different sizes";
+  }
+  return {};
+}
 
 std::vector<KernelRow> unary_rows() {
   std::vector<KernelRow> rows;

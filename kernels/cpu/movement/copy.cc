@@ -31,7 +31,7 @@ std::string unfit_operands(const KernelCall& call) {
   return call.inputs[0].dtype == call.outputs[0].dtype ? "" : "operands of different types";
 }
 
-Prepared prepare_transpose(const KernelCall& call) {
+Prepared prepare_transpose(const KernelCall& call, CopyMaker make) {
   if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   std::vector<int64_t> order = attributes_of(call).get_ints("perm");
@@ -49,7 +49,7 @@ Prepared prepare_transpose(const KernelCall& call) {
     wanted[d] = in[source];
   }
   if (wanted != out) throw shape_error(call, "wrong output shape", wanted, out);
-  return make_copies(call, {plan_copy(out, from, strides_of(out))});
+  return make(call, {plan_copy(out, from, strides_of(out))});
 }
 
 /// Concat and Split: part `k` lies in the whole from `start` on along the axis.
@@ -67,7 +67,7 @@ void check_part(const KernelCall& call, Shape part, const Shape& whole, int64_t 
   if (part != wanted) throw shape_error(call, "a part does not fit the whole", wanted, part);
 }
 
-Prepared prepare_concat(const KernelCall& call) {
+Prepared prepare_concat(const KernelCall& call, CopyMaker make) {
   if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
   const Shape& whole = call.outputs[0].shape;
   const int64_t axis = normalize_axis(attributes_of(call).get_int("axis", 0), whole.size());
@@ -83,10 +83,10 @@ Prepared prepare_concat(const KernelCall& call) {
   if (start != whole[axis]) {
     throw shape_error(call, "the parts do not fill the output", Shape{whole[axis]}, Shape{start});
   }
-  return make_copies(call, std::move(jobs));
+  return make(call, std::move(jobs));
 }
 
-Prepared prepare_split(const KernelCall& call) {
+Prepared prepare_split(const KernelCall& call, CopyMaker make) {
   if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
   const Shape& whole = call.inputs[0].shape;
   const int64_t axis = normalize_axis(attributes_of(call).get_int("axis", 0), whole.size());
@@ -103,7 +103,7 @@ Prepared prepare_split(const KernelCall& call) {
   if (start > whole[axis]) {
     throw shape_error(call, "the parts exceed the input", Shape{whole[axis]}, Shape{start});
   }
-  return make_copies(call, std::move(jobs));
+  return make(call, std::move(jobs));
 }
 
 /// One axis of a slice.
@@ -157,7 +157,7 @@ std::string read_slices(const KernelCall& call, std::vector<SliceAxis>& slices) 
   return {};
 }
 
-Prepared prepare_slice(const KernelCall& call) {
+Prepared prepare_slice(const KernelCall& call, CopyMaker make) {
   if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
   std::vector<SliceAxis> slices;
   if (std::string reason = read_slices(call, slices); !reason.empty()) return Prepared::no(reason);
@@ -174,10 +174,10 @@ Prepared prepare_slice(const KernelCall& call) {
   if (wanted != out) throw shape_error(call, "wrong output shape", wanted, out);
   CopyJob job = plan_copy(out, from, strides_of(out));
   job.from = first;
-  return make_copies(call, {std::move(job)});
+  return make(call, {std::move(job)});
 }
 
-Prepared prepare_expand(const KernelCall& call) {
+Prepared prepare_expand(const KernelCall& call, CopyMaker make) {
   if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   const Shape own = strides_of(in), to = strides_of(out);
@@ -185,11 +185,11 @@ Prepared prepare_expand(const KernelCall& call) {
   Shape from(out.size(), 0);
   const size_t lead = out.size() - in.size();
   for (size_t d = 0; d < in.size(); ++d) from[lead + d] = in[d] == 1 ? 0 : own[d];
-  return make_copies(call, {plan_copy(out, from, to)});
+  return make(call, {plan_copy(out, from, to)});
 }
 
 /// Every dim becomes (repeats, dim), the first with stride 0.
-Prepared prepare_tile(const KernelCall& call) {
+Prepared prepare_tile(const KernelCall& call, CopyMaker make) {
   if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   if (in.size() != out.size()) throw shape_error(call, "wrong output shape", in, out);
@@ -201,12 +201,13 @@ Prepared prepare_tile(const KernelCall& call) {
     dims.insert(dims.end(), {repeats, in[d]});
     from.insert(from.end(), {0, own[d]});
   }
-  return make_copies(call, {plan_copy(dims, from, strides_of(dims))});
+  return make(call, {plan_copy(dims, from, strides_of(dims))});
 }
 
 /// (N, C, H, W) seen with blocks of b×b: the channel-first order of either side as six dims and
 /// their strides.
-Prepared prepare_space_depth(const KernelCall& call, bool to_depth, bool depth_first) {
+Prepared prepare_space_depth(const KernelCall& call, CopyMaker make, bool to_depth,
+                             bool depth_first) {
   if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   const int64_t block = attributes_of(call).get_int("blocksize", 0);
@@ -226,31 +227,52 @@ Prepared prepare_space_depth(const KernelCall& call, bool to_depth, bool depth_f
   const int64_t channel = depth_first ? block * block * area : area;
   const int64_t column = depth_first ? area : wide[1] * area;
   const Shape deep_strides = {deep[1] * area, channel, deep[3], column * block, 1, column};
-  return make_copies(call, {to_depth ? plan_copy(dims, wide_strides, deep_strides)
-                                     : plan_copy(dims, deep_strides, wide_strides)});
+  return make(call, {to_depth ? plan_copy(dims, wide_strides, deep_strides)
+                              : plan_copy(dims, deep_strides, wide_strides)});
 }
 
-Prepared prepare_depth_to_space(const KernelCall& call) {
-  return prepare_space_depth(call, false, attributes_of(call).get_string("mode", "DCR") == "CRD");
+Prepared prepare_depth_to_space(const KernelCall& call, CopyMaker make) {
+  return prepare_space_depth(call, make, false,
+                             attributes_of(call).get_string("mode", "DCR") == "CRD");
 }
 
-Prepared prepare_space_to_depth(const KernelCall& call) {
-  return prepare_space_depth(call, true, false);
+Prepared prepare_space_to_depth(const KernelCall& call, CopyMaker make) {
+  return prepare_space_depth(call, make, true, false);
 }
+
+struct CopyOp {
+  std::string_view op;
+  Prepared (*prepare)(const KernelCall& call, CopyMaker make);
+};
+
+constexpr CopyOp kCopyOps[] = {
+    {"Concat", prepare_concat},
+    {"DepthToSpace", prepare_depth_to_space},
+    {"Expand", prepare_expand},
+    {"Slice", prepare_slice},
+    {"SpaceToDepth", prepare_space_to_depth},
+    {"Split", prepare_split},
+    {"Tile", prepare_tile},
+    {"Transpose", prepare_transpose},
+};
+
+Prepared prepare_on_cpu(const KernelCall& call) { return prepare_copies(call, make_copies); }
 
 }  // namespace
 
-std::vector<KernelRow> copy_rows() {
-  return {
-      {"", "Concat", "reference", prepare_concat},
-      {"", "DepthToSpace", "reference", prepare_depth_to_space},
-      {"", "Expand", "reference", prepare_expand},
-      {"", "Slice", "reference", prepare_slice},
-      {"", "SpaceToDepth", "reference", prepare_space_to_depth},
-      {"", "Split", "reference", prepare_split},
-      {"", "Tile", "reference", prepare_tile},
-      {"", "Transpose", "reference", prepare_transpose},
-  };
+Prepared prepare_copies(const KernelCall& call, CopyMaker make) {
+  for (const CopyOp& row : kCopyOps) {
+    if (row.op == call.op) return row.prepare(call, make);
+  }
+  return Prepared::no("no strided copy");
 }
+
+std::vector<KernelRow> copy_rows(std::string_view name, Prepared (*prepare)(const KernelCall&)) {
+  std::vector<KernelRow> rows;
+  for (const CopyOp& row : kCopyOps) rows.push_back({"", row.op, name, prepare});
+  return rows;
+}
+
+std::vector<KernelRow> copy_rows() { return copy_rows("reference", prepare_on_cpu); }
 
 }  // namespace halfnote::cpu

@@ -18,6 +18,17 @@ CopyJob plan_copy(const Shape& dims, const Shape& from_strides, const Shape& to_
 /// A kernel that does all jobs in turn; the elements have the type of output 0.
 Prepared make_copies(const KernelCall& call, std::vector<CopyJob> jobs);
 
+/// Makes a kernel that carries out the jobs; every device has its own.
+using CopyMaker = Prepared (*)(const KernelCall& call, std::vector<CopyJob> jobs);
+/// Plans a call of any op that is strided copies, and leaves the work to `make`.
+Prepared prepare_copies(const KernelCall& call, CopyMaker make);
+/// The rows of these ops.
+std::vector<KernelRow> copy_rows(std::string_view name, Prepared (*prepare)(const KernelCall&));
+
+/// The part of the input of a constant Pad that shows in the output, if the call is one; else the
+/// reason why not.
+std::string plan_constant_pad(const KernelCall& call, CopyJob& job);
+
 /// Carries out one job on elements of type T.
 template <class T>
 void run_copy(const CopyJob& job, const T* from, T* to, int threads) {

@@ -34,8 +34,7 @@ std::string read_pads(const KernelCall& call, Pads& pads) {
   return {};
 }
 
-/// The part of the input that shows in the output, copied over a filled output.
-Prepared constant_pad(const KernelCall& call, const Pads& pads) {
+CopyJob constant_pad_job(const KernelCall& call, const Pads& pads) {
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   const Shape from = strides_of(in), to = strides_of(out);
   Shape dims(in.size());
@@ -50,6 +49,12 @@ Prepared constant_pad(const KernelCall& call, const Pads& pads) {
   CopyJob job = plan_copy(dims, from, to);
   job.from = first_from;
   job.to = first_to;
+  return job;
+}
+
+/// The part of the input that shows in the output, copied over a filled output.
+Prepared constant_pad(const KernelCall& call, const Pads& pads) {
+  CopyJob job = constant_pad_job(call, pads);
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
     return make_kernel([job = std::move(job), count = call.outputs[0].size(),
                         threads = call.threads](const KernelBuffers& buffers) {
@@ -112,23 +117,42 @@ Prepared mapped_pad(const KernelCall& call, const Pads& pads, const std::string&
   });
 }
 
-Prepared prepare_pad(const KernelCall& call) {
-  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
-  Pads pads;
-  if (std::string reason = read_pads(call, pads); !reason.empty()) return Prepared::no(reason);
+/// Reads the pads and holds the shapes against them; the reason why they cannot be read, or an
+/// empty string.
+std::string check_pads(const KernelCall& call, Pads& pads) {
+  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
+  if (std::string reason = read_pads(call, pads); !reason.empty()) return reason;
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   Shape wanted = in;
   for (size_t d = 0; d < in.size(); ++d) {
     wanted[d] = checked_add(checked_add(in[d], pads.before[d]), pads.after[d]);
   }
   if (wanted != out) throw shape_error(call, "wrong output shape", wanted, out);
-  const std::string mode = attributes_of(call).get_string("mode", "constant");
+  return {};
+}
+
+std::string pad_mode(const KernelCall& call) {
+  return attributes_of(call).get_string("mode", "constant");
+}
+
+Prepared prepare_pad(const KernelCall& call) {
+  Pads pads;
+  if (std::string reason = check_pads(call, pads); !reason.empty()) return Prepared::no(reason);
+  const std::string mode = pad_mode(call);
   if (mode == "constant") return constant_pad(call, pads);
   if (mode == "reflect" || mode == "edge" || mode == "wrap") return mapped_pad(call, pads, mode);
   return Prepared::no("unknown mode '" + mode + "'");
 }
 
 }  // namespace
+
+std::string plan_constant_pad(const KernelCall& call, CopyJob& job) {
+  Pads pads;
+  if (std::string reason = check_pads(call, pads); !reason.empty()) return reason;
+  if (const std::string mode = pad_mode(call); mode != "constant") return "mode '" + mode + "'";
+  job = constant_pad_job(call, pads);
+  return {};
+}
 
 std::vector<KernelRow> pad_rows() { return {{"", "Pad", "reference", prepare_pad}}; }
 

@@ -6,142 +6,22 @@
 #include "base/error.h"
 #include "kernels/cpu/reduction/parts.h"
 #include "kernels/cpu/reduction/plan.h"
-#include "kernels/math/binary.h"
+#include "kernels/math/reduce.h"
 
 namespace halfnote::cpu {
 
 namespace {
 
-/// Sums of floats are kept in f64, of integers in their own type.
-template <class M>
-using Sum = std::conditional_t<std::is_floating_point_v<M>, double, M>;
-
-// A reduction: `A<M>` what it accumulates in, `neutral`, `step` takes one element, `merge` another
-// partial result, `finish` knows the number of elements. kShifted reductions subtract the maximum
-// first.
-struct SumBase {
-  template <class M>
-  using A = Sum<M>;
-  static constexpr bool kShifted = false;
-  template <class M>
-  static A<M> neutral() {
-    return 0;
-  }
-  template <class M>
-  static A<M> step(A<M> acc, M x, A<M>) {
-    return math::Add::value(acc, static_cast<A<M>>(x));
-  }
-  template <class Acc>
-  static Acc merge(Acc a, Acc b) {
-    return math::Add::value(a, b);
-  }
-  template <class M>
-  static M finish(A<M> acc, int64_t, A<M>) {
-    return static_cast<M>(acc);
-  }
-};
-
-struct ReduceSum : SumBase {};
-
-struct ReduceMean : SumBase {
-  template <class M>
-  static M finish(A<M> acc, int64_t count, A<M>) {
-    if constexpr (std::is_integral_v<M>) {
-      return count == 0 ? M(0) : static_cast<M>(acc / static_cast<M>(count));
-    } else {
-      return static_cast<M>(acc / static_cast<double>(count));
-    }
-  }
-};
-
-struct ReduceSumSquare : SumBase {
-  template <class M>
-  static A<M> step(A<M> acc, M x, A<M>) {
-    const A<M> wide = static_cast<A<M>>(x);
-    return math::Add::value(acc, math::Mul::value(wide, wide));
-  }
-};
-
-struct ReduceL1 : SumBase {
-  template <class M>
-  static A<M> step(A<M> acc, M x, A<M>) {
-    const A<M> wide = static_cast<A<M>>(x);
-    return math::Add::value(acc, x < 0 ? math::Sub::value(A<M>(0), wide) : wide);
-  }
-};
-
-struct ReduceL2 : ReduceSumSquare {
-  template <class M>
-  static M finish(A<M> acc, int64_t, A<M>) {
-    return static_cast<M>(std::sqrt(static_cast<double>(acc)));
-  }
-};
-
-struct ReduceLogSum : SumBase {
-  template <class M>
-  static M finish(A<M> acc, int64_t, A<M>) {
-    return static_cast<M>(std::log(static_cast<double>(acc)));
-  }
-};
-
-struct ReduceLogSumExp : SumBase {
-  static constexpr bool kShifted = true;
-  template <class M>
-  static A<M> step(A<M> acc, M x, A<M> shift) {
-    return acc + static_cast<A<M>>(std::exp(static_cast<double>(x) - static_cast<double>(shift)));
-  }
-  template <class M>
-  static M finish(A<M> acc, int64_t, A<M> shift) {
-    return static_cast<M>(std::log(static_cast<double>(acc)) + static_cast<double>(shift));
-  }
-};
-
-struct ReduceProd : SumBase {
-  template <class M>
-  static A<M> neutral() {
-    return 1;
-  }
-  template <class M>
-  static A<M> step(A<M> acc, M x, A<M>) {
-    return math::Mul::value(acc, static_cast<A<M>>(x));
-  }
-  template <class Acc>
-  static Acc merge(Acc a, Acc b) {
-    return math::Mul::value(a, b);
-  }
-};
-
-template <class Op>
-struct ReduceExtreme {
-  template <class M>
-  using A = M;
-  static constexpr bool kShifted = false;
-  template <class M>
-  static M neutral() {
-    using Limits = std::numeric_limits<M>;
-    constexpr bool kLargest = std::is_same_v<Op, math::Max>;
-    if constexpr (Limits::has_infinity) {
-      return kLargest ? -Limits::infinity() : Limits::infinity();
-    } else {
-      return kLargest ? Limits::lowest() : Limits::max();
-    }
-  }
-  template <class M>
-  static M step(M acc, M x, M) {
-    return Op::value(acc, x);
-  }
-  template <class M>
-  static M merge(M a, M b) {
-    return Op::value(a, b);
-  }
-  template <class M>
-  static M finish(M acc, int64_t, M) {
-    return acc;
-  }
-};
-
-using ReduceMax = ReduceExtreme<math::Max>;
-using ReduceMin = ReduceExtreme<math::Min>;
+using math::reduce::ReduceL1;
+using math::reduce::ReduceL2;
+using math::reduce::ReduceLogSum;
+using math::reduce::ReduceLogSumExp;
+using math::reduce::ReduceMax;
+using math::reduce::ReduceMean;
+using math::reduce::ReduceMin;
+using math::reduce::ReduceProd;
+using math::reduce::ReduceSum;
+using math::reduce::ReduceSumSquare;
 
 constexpr int64_t kLanes = 8;
 

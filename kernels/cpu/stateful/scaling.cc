@@ -1,5 +1,7 @@
 // What a step of mixed precision decides from its gradients: AllFinite, GlobalNorm,
 // UpdateLossScale.
+#include "kernels/cpu/stateful/scaling.h"
+
 #include <atomic>
 #include <cmath>
 
@@ -138,28 +140,15 @@ math::LossScaleRule read_rule(const Attributes& attributes) {
 }
 
 Prepared prepare_update_loss_scale(const KernelCall& call) {
-  constexpr DType kTypes[] = {DType::kF32, DType::kI32, DType::kI32, DType::kF32, DType::kI32,
-                              DType::kI64, DType::kI32, DType::kI32, DType::kBool};
-  constexpr size_t kStates = 8;
-  if (call.inputs.size() != kStates + 1 || call.outputs.size() != kStates) {
-    return Prepared::no("an operand is missing");
-  }
-  for (size_t i = 0; i <= kStates; ++i) {
-    if (call.inputs[i].dtype != kTypes[i] || (i < kStates && call.outputs[i].dtype != kTypes[i])) {
-      return Prepared::no("operand of the wrong type");
-    }
-  }
-  const std::string refill = attributes_of(call).get_string("refill", "on_growth");
-  if (refill != "on_growth" && refill != "every_clean") {
-    return Prepared::no("refill is neither on_growth nor every_clean");
-  }
-  const auto body = [rule = read_rule(attributes_of(call))](const KernelBuffers& buffers) {
+  math::LossScaleRule rule;
+  if (std::string why = plan_update_loss_scale(call, rule); !why.empty()) return Prepared::no(why);
+  const auto body = [rule](const KernelBuffers& buffers) {
     const math::LossScaleState old = {*buffers.in<float>(0),   *buffers.in<int32_t>(1),
                                       *buffers.in<int32_t>(2), *buffers.in<float>(3),
                                       *buffers.in<int32_t>(4), *buffers.in<int64_t>(5),
                                       *buffers.in<int32_t>(6), *buffers.in<int32_t>(7)};
-    const math::LossScaleState next =
-        math::update_loss_scale(rule, old, *buffers.in<bool>(kStates));
+    const bool finite = *buffers.in<bool>(kLossScaleStates);
+    const math::LossScaleState next = math::update_loss_scale(rule, old, finite);
     *buffers.out<float>(0) = next.scale;
     *buffers.out<int32_t>(1) = next.growth;
     *buffers.out<int32_t>(2) = next.hysteresis;
@@ -173,6 +162,26 @@ Prepared prepare_update_loss_scale(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::string plan_update_loss_scale(const KernelCall& call, math::LossScaleRule& rule) {
+  constexpr DType kTypes[] = {DType::kF32, DType::kI32, DType::kI32, DType::kF32, DType::kI32,
+                              DType::kI64, DType::kI32, DType::kI32, DType::kBool};
+  if (call.inputs.size() != kLossScaleStates + 1 || call.outputs.size() != kLossScaleStates) {
+    return "an operand is missing";
+  }
+  for (size_t i = 0; i <= kLossScaleStates; ++i) {
+    if (call.inputs[i].dtype != kTypes[i] ||
+        (i < kLossScaleStates && call.outputs[i].dtype != kTypes[i])) {
+      return "operand of the wrong type";
+    }
+  }
+  const std::string refill = attributes_of(call).get_string("refill", "on_growth");
+  if (refill != "on_growth" && refill != "every_clean") {
+    return "refill is neither on_growth nor every_clean";
+  }
+  rule = read_rule(attributes_of(call));
+  return {};
+}
 
 std::vector<KernelRow> scaling_rows() {
   return {

@@ -1,0 +1,158 @@
+// MatMul and Gemm, ONNX's own and those of ai.halfnote: planned as on the CPU, carried out by the
+// library in as few calls as the batch dims allow. C of a Gemm is laid out in the result first, and
+// the product is added to it there.
+#include <array>
+
+#include "kernels/cpu/contraction/matmul_plan.h"
+#include "kernels/cpu/reals.h"
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/libraries/blas.h"
+#include "kernels/cuda/support.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+using cpu::MatmulPlan;
+using libraries::MatmulProblem;
+
+/// One call of the library: where its matrices begin.
+struct Product {
+  int64_t a = 0, b = 0, d = 0;
+  MatmulProblem problem;
+};
+
+MatmulProblem problem_of(const KernelCall& call, const MatmulPlan& plan) {
+  MatmulProblem p;
+  p.ab = call.inputs[0].dtype;
+  p.d = call.outputs[0].dtype;
+  p.m = plan.m;
+  p.n = plan.n;
+  p.k = plan.k;
+  p.trans_a = plan.trans_a;
+  p.trans_b = plan.trans_b;
+  p.alpha = plan.alpha;
+  p.beta = plan.has_c ? 1.0f : 0.0f;  // C is there already, times beta
+  p.stride_d = plan.m * plan.n;
+  return p;
+}
+
+/// Runs of batches whose A and B advance evenly: one call each. Usually that is one call.
+std::vector<Product> products_of(const KernelCall& call, const MatmulPlan& plan) {
+  std::vector<Product> all;
+  const int64_t count = plan.batches();
+  for (int64_t first = 0; first < count;) {
+    const auto a = [&](int64_t i) { return plan.a_of[static_cast<size_t>(i)]; };
+    const auto b = [&](int64_t i) { return plan.b_of[static_cast<size_t>(i)]; };
+    Product product{a(first) * plan.m * plan.k, b(first) * plan.k * plan.n, first * plan.m * plan.n,
+                    problem_of(call, plan)};
+    int64_t last = first + 1;
+    if (last < count) {
+      const int64_t step_a = a(last) - a(first), step_b = b(last) - b(first);
+      if (step_a >= 0 && step_b >= 0) {
+        while (last < count && a(last) - a(last - 1) == step_a && b(last) - b(last - 1) == step_b) {
+          ++last;
+        }
+        product.problem.stride_a = step_a * plan.m * plan.k;
+        product.problem.stride_b = step_b * plan.k * plan.n;
+      }
+    }
+    product.problem.batches = last - first;
+    all.push_back(product);
+    first = last;
+  }
+  return all;
+}
+
+template <class T>
+struct SpreadC {
+  RealPointer c;
+  T* to;
+  int64_t columns, row_step, column_step;
+  float beta;
+  __device__ void operator()(int64_t i) const {
+    const int64_t at = i / columns * row_step + i % columns * column_step;
+    to[i] = store_number<T>(static_cast<Math<T>>(static_cast<double>(beta) * c[at]));
+  }
+};
+
+template <class T>
+struct FillZero {
+  T* to;
+  __device__ void operator()(int64_t i) const { to[i] = T{}; }
+};
+
+template <class T>
+Prepared product_kernel(const KernelCall& call, const MatmulPlan& plan) {
+  const std::vector<Product> products = products_of(call, plan);
+  const int64_t count = call.outputs[0].size();
+  const bool empty = plan.k == 0;  // the sum of nothing is zero
+  if (count > 0 && !empty) {
+    for (const Product& product : products) {
+      if (std::string why = libraries::illegal_matmul(product.problem); !why.empty())
+        return Prepared::no(why);
+    }
+  }
+  const DType c_type = plan.has_c ? call.inputs[2].dtype : DType::kUndefined;
+  const auto body = [=](const KernelBuffers& buffers) {
+    if (count == 0) return;
+    T* d = buffers.out<T>(0);
+    if (plan.has_c) {
+      for_each(
+          stream_of(buffers), count,
+          SpreadC<T>{{buffers.inputs[2], c_type}, d, plan.n, plan.c_row, plan.c_column, plan.beta});
+    } else if (empty) {
+      for_each(stream_of(buffers), count, FillZero<T>{d});
+    }
+    if (empty) return;
+    const auto size = static_cast<int64_t>(size_of(products.front().problem.ab));
+    for (const Product& product : products) {
+      blas().matmul(stream_of(buffers), product.problem,
+                    {buffers.inputs[0] + product.a * size, buffers.inputs[1] + product.b * size,
+                     d + product.d, buffers.workspace});
+    }
+  };
+  size_t workspace = 0;
+  for (const Product& product : products) {
+    if (count > 0 && !empty) {
+      workspace = std::max(workspace, blas().workspace_bytes(product.problem));
+    }
+  }
+  return make_kernel(body, workspace);
+}
+
+/// Why the types of a call do not go together, or an empty string.
+std::string unfit_types(const KernelCall& call) {
+  if (call.inputs[1].dtype != call.inputs[0].dtype) return "A and B of different types";
+  if (call.domain.empty() && call.outputs[0].dtype != call.inputs[0].dtype) {
+    return "A and Y of different types";
+  }
+  if (call.has_input(2) && !cpu::is_real(call.inputs[2].dtype)) return "C is no float";
+  return {};
+}
+
+template <bool kGemm>
+Prepared prepare_product(const KernelCall& call) {
+  const MatmulPlan plan =
+      kGemm ? cpu::plan_gemm(call) : cpu::as_one_product(cpu::plan_matmul(call));
+  if (std::string why = unfit_types(call); !why.empty()) return Prepared::no(why);
+  // A C of more places than the result has would be rounded before it is added.
+  if (plan.has_c && size_of(call.inputs[2].dtype) > size_of(call.outputs[0].dtype)) {
+    return Prepared::no("C of a wider type than Y");
+  }
+  return for_float_type(call.outputs[0].dtype,
+                        [&]<class T>() { return product_kernel<T>(call, plan); });
+}
+
+}  // namespace
+
+std::vector<KernelRow> contraction_kernels() {
+  return {
+      {"", "Gemm", "blas.matmul", prepare_product<true>},
+      {"", "MatMul", "blas.matmul", prepare_product<false>},
+      {"ai.halfnote", "Gemm", "blas.matmul", prepare_product<true>},
+      {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false>},
+  };
+}
+
+}  // namespace halfnote::HN_CUDA

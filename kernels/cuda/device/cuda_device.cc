@@ -1,0 +1,230 @@
+// A GPU through the CUDA runtime. The runtime is linked statically and opens the driver when it is
+// first called, so a program with this in it starts anywhere.
+#include "kernels/cuda/device/cuda_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "kernels/cuda/table.h"
+
+namespace halfnote::cuda {
+
+namespace {
+
+/// What a user can do about an error of the runtime.
+struct Advice {
+  cudaError_t error;
+  ErrorCode code;
+  const char* what;
+  const char* hint;
+};
+
+constexpr Advice kAdvice[] = {
+    {cudaErrorMemoryAllocation, ErrorCode::kMemory, "out of memory on the GPU",
+     "use a smaller batch, or a GPU with more memory"},
+    {cudaErrorInsufficientDriver, ErrorCode::kDevice, "no NVIDIA driver, or one that is too old",
+     "install a driver for CUDA 13 (580 or newer), or run on --device cpu"},
+    {cudaErrorNoDevice, ErrorCode::kDevice, "no NVIDIA GPU in this machine",
+     "run on --device cpu; if there is one, look at nvidia-smi and CUDA_VISIBLE_DEVICES"},
+    {cudaErrorInvalidDevice, ErrorCode::kDevice, "no GPU of this number",
+     "nvidia-smi lists them; the first one is cuda:0"},
+    {cudaErrorNoKernelImageForDevice, ErrorCode::kDevice, "this build has no code for the GPU",
+     "sm_80 (A100) and newer are supported"},
+    {cudaErrorDevicesUnavailable, ErrorCode::kDevice, "the GPU is in use by another process",
+     "wait, or take another one: --device cuda:N"},
+    {cudaErrorSystemDriverMismatch, ErrorCode::kDevice, "driver and kernel module do not match",
+     "restart the machine after a driver update"},
+    {cudaErrorECCUncorrectable, ErrorCode::kDevice, "the GPU's memory has failed",
+     "resume from the last checkpoint on another GPU"},
+};
+
+}  // namespace
+
+void check(cudaError_t result, const char* call) {
+  if (result == cudaSuccess) return;
+  cudaGetLastError();  // or it would be reported again
+  const std::string name = std::string(call) + ": " + cudaGetErrorName(result);
+  for (const Advice& advice : kAdvice) {
+    if (advice.error != result) continue;
+    throw Error(advice.code, std::string(advice.what) + " (" + name + ")").hint(advice.hint);
+  }
+  throw Error(ErrorCode::kInternal,
+              "CUDA: " + std::string(cudaGetErrorString(result)) + " (" + name + ")");
+}
+
+namespace {
+
+class CudaEvent final : public DeviceEvent {
+ public:
+  CudaEvent() {
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  ~CudaEvent() override { cudaEventDestroy(event); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  cudaEvent_t event = nullptr;
+};
+
+class CudaGraph final : public DeviceGraph {
+ public:
+  explicit CudaGraph(cudaGraph_t graph) {
+    const cudaError_t result = cudaGraphInstantiate(&executable, graph, 0);
+    cudaGraphDestroy(graph);
+    check(result, "cudaGraphInstantiate");
+  }
+  ~CudaGraph() override { cudaGraphExecDestroy(executable); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  cudaGraphExec_t executable = nullptr;
+};
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(DeviceCounters& counters) : counters_(counters) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    void* fault = nullptr;
+    check(cudaHostAlloc(&fault, sizeof(DeviceFault), cudaHostAllocMapped), "cudaHostAlloc");
+    fault_ = new (fault) DeviceFault;
+  }
+  ~CudaStream() override {
+    cudaFreeHost(fault_);
+    cudaStreamDestroy(stream_);
+  }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  void copy(void* to, const void* from, size_t bytes) override {
+    ++counters_.copies;
+    if (bytes == 0) return;
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
+  }
+  void fill(void* to, uint8_t value, size_t bytes) override {
+    if (bytes > 0) check(cudaMemsetAsync(to, value, bytes, stream_), "cudaMemsetAsync");
+  }
+  void record(DeviceEvent& event) override {
+    check(cudaEventRecord(static_cast<CudaEvent&>(event).event, stream_), "cudaEventRecord");
+  }
+  void wait(const DeviceEvent& event) override {
+    check(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).event, 0),
+          "cudaStreamWaitEvent");
+  }
+  void synchronise() override {
+    ++counters_.synchronisations;
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    throw_fault(*fault_);
+  }
+  void begin_capture() override {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
+  }
+  std::unique_ptr<DeviceGraph> end_capture() override {
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
+    return std::make_unique<CudaGraph>(graph);
+  }
+  void launch(const DeviceGraph& graph) override {
+    ++counters_.graph_launches;
+    check(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable, stream_),
+          "cudaGraphLaunch");
+  }
+  /// The host's address is the device's as well.
+  DeviceFault* fault() override { return fault_; }
+
+  cudaStream_t native() const { return stream_; }
+  void count_launch() { ++counters_.launches; }
+
+ private:
+  DeviceCounters& counters_;
+  cudaStream_t stream_ = nullptr;
+  DeviceFault* fault_ = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int ordinal) : name_("cuda:" + std::to_string(ordinal)) {
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    check(ordinal < count ? cudaSuccess : cudaErrorInvalidDevice, name_.c_str());
+    check(cudaSetDevice(ordinal), "cudaSetDevice");
+    check(cudaGetDeviceProperties(&properties_, ordinal), "cudaGetDeviceProperties");
+    if (properties_.major < 8) {
+      check(cudaErrorNoKernelImageForDevice, properties_.name);
+    }
+  }
+
+  std::string_view name() const override { return name_; }
+  std::string description() const override {
+    return name_ + ": " + properties_.name + ", sm_" + std::to_string(properties_.major) +
+           std::to_string(properties_.minor) + ", " +
+           std::to_string(properties_.totalGlobalMem >> 20) + " MiB";
+  }
+  const KernelTable& kernels() const override { return kernel_table(); }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(counters_); }
+  std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<CudaEvent>(); }
+  const DeviceCounters& counters() const override { return counters_; }
+
+ protected:
+  std::byte* acquire(size_t bytes, MemoryKind kind) override {
+    ++counters_.allocations;
+    void* memory = nullptr;
+    const size_t wanted = std::max<size_t>(bytes, 1);
+    const bool pinned = kind == MemoryKind::kPinned;
+    const cudaError_t result =
+        pinned ? cudaMallocHost(&memory, wanted) : cudaMalloc(&memory, wanted);
+    if (result == cudaErrorMemoryAllocation && !pinned) throw_out_of_memory(bytes);
+    check(result, pinned ? "cudaMallocHost" : "cudaMalloc");
+    return static_cast<std::byte*>(memory);
+  }
+  void release(std::byte* memory, MemoryKind kind) override {
+    if (kind == MemoryKind::kPinned) {
+      cudaFreeHost(memory);
+    } else {
+      cudaFree(memory);
+    }
+  }
+
+ private:
+  [[noreturn]] void throw_out_of_memory(size_t bytes) const {
+    cudaGetLastError();
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    throw Error(ErrorCode::kMemory, "out of memory on " + name_)
+        .expected(std::to_string(bytes) + " bytes",
+                  std::to_string(free) + " of " + std::to_string(total) + " bytes free")
+        .hint("use a smaller batch, or a GPU with more memory");
+  }
+
+  std::string name_;
+  cudaDeviceProp properties_{};
+  DeviceCounters counters_;
+};
+
+constexpr size_t kPlainShared = 48 * 1024;  // more has to be asked for
+
+}  // namespace
+
+cudaStream_t native(Stream& stream) { return static_cast<CudaStream&>(stream).native(); }
+
+void launch_kernel(Stream& stream, const void* kernel, dim3 grid, dim3 block, size_t shared,
+                   void** arguments) {
+  auto& own = static_cast<CudaStream&>(stream);
+  own.count_launch();
+  if (shared > kPlainShared) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared)),
+          "cudaFuncSetAttribute");
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = own.native();
+  check(cudaLaunchKernelExC(&config, kernel, arguments), "cudaLaunchKernelExC");
+}
+
+std::unique_ptr<Device> open_cuda_device(int ordinal) {
+  return std::make_unique<CudaDevice>(ordinal);
+}
+
+}  // namespace halfnote::cuda

@@ -1,0 +1,85 @@
+// A device without hardware: its memory is the host's, its kernels run under the emulation. Streams
+// are queues that stand still until somebody synchronises, and then take turns at random: who reads
+// a result, or changes an operand, without waiting for the device gets wrong numbers here too.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/emulation/emulator.h"
+#include "kernels/device.h"
+
+namespace halfnote::cuda_emulated {
+
+class EmulatedDevice;
+
+class EmulatedStream final : public Stream {
+ public:
+  explicit EmulatedStream(EmulatedDevice& device);
+  ~EmulatedStream() override;
+  void copy(void* to, const void* from, size_t bytes) override;
+  void fill(void* to, uint8_t value, size_t bytes) override;
+  void record(DeviceEvent& event) override;
+  void wait(const DeviceEvent& event) override;
+  void synchronise() override;
+  void begin_capture() override;
+  std::unique_ptr<DeviceGraph> end_capture() override;
+  void launch(const DeviceGraph& graph) override;
+  DeviceFault* fault() override { return &fault_; }
+
+  /// Puts work of the host into the queue: a library call.
+  void enqueue(std::function<void()> work);
+  /// Puts an emulated kernel into the queue: `body` is called once a thread with a copy of the
+  /// `bytes` of its arguments.
+  void enqueue_grid(const emulation::GridShape& shape, void (*body)(const void*),
+                    const void* arguments, size_t bytes);
+  EmulatedDevice& device() { return device_; }
+
+ private:
+  friend class EmulatedDevice;
+  struct Item {
+    std::function<void()> work;
+    const class EmulatedEvent* awaited = nullptr;  // the item is done once this has happened
+    uint64_t occurrence = 0;
+  };
+  void put(Item item);
+
+  EmulatedDevice& device_;
+  std::deque<Item> queue_;
+  std::vector<Item> captured_;
+  bool capturing_ = false;
+  DeviceFault fault_;
+};
+
+class EmulatedDevice final : public Device {
+ public:
+  explicit EmulatedDevice(size_t memory_bytes = size_t{8} << 30) : free_bytes_(memory_bytes) {}
+  std::string_view name() const override { return "cuda-emulated"; }
+  std::string description() const override { return "emulated CUDA device on the host"; }
+  const KernelTable& kernels() const override;
+  std::unique_ptr<Stream> make_stream() override;
+  std::unique_ptr<DeviceEvent> make_event() override;
+  const DeviceCounters& counters() const override { return counters_; }
+  DeviceCounters& count() { return counters_; }
+
+  /// Runs the queues, one item of a random one after the other, until that of `stream` is empty.
+  void run_until_done(EmulatedStream& stream);
+
+ protected:
+  std::byte* acquire(size_t bytes, MemoryKind kind) override;
+  void release(std::byte* memory, MemoryKind kind) override;
+
+ private:
+  friend class EmulatedStream;
+  bool advance(EmulatedStream& stream);
+
+  DeviceCounters counters_;
+  std::vector<EmulatedStream*> streams_;
+  std::vector<std::pair<std::byte*, size_t>> allocations_;
+  size_t free_bytes_;
+  uint64_t random_ = 0x9e3779b97f4a7c15u;
+};
+
+}  // namespace halfnote::cuda_emulated

@@ -1,0 +1,63 @@
+// Which word opens which device, and what all devices share.
+#include <array>
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/table.h"
+#include "kernels/device.h"
+
+namespace halfnote {
+namespace {
+
+constexpr int kMaxOrdinal = 1 << 16;
+
+std::unique_ptr<Device> open_gpu([[maybe_unused]] int ordinal) {
+#if defined(HALFNOTE_HAS_CUDA)
+  return cuda::open_cuda_device(ordinal);
+#else
+  throw Error(ErrorCode::kDevice, "this build of halfnote has no CUDA").hint("run on --device cpu");
+#endif
+}
+
+/// The N of `cuda:N`; -1 for anything else.
+int ordinal_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!name.starts_with(kPrefix)) return -1;
+  name.remove_prefix(kPrefix.size());
+  int ordinal = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), ordinal);
+  const bool whole = error == std::errc() && end == name.data() + name.size();
+  return whole && ordinal >= 0 && ordinal < kMaxOrdinal ? ordinal : -1;
+}
+
+}  // namespace
+
+std::unique_ptr<Device> open_device(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kNames = {"cpu", "cuda", "cuda-emulated"};
+  if (name == "cpu") return nullptr;
+  if (name == "cuda-emulated") return std::make_unique<cuda_emulated::EmulatedDevice>();
+  if (name == "cuda") return open_gpu(0);
+  if (const int ordinal = ordinal_of(name); ordinal >= 0) return open_gpu(ordinal);
+  const std::string_view near = closest(name, kNames);
+  throw Error(ErrorCode::kUsage, "unknown device")
+      .expected("cpu, cuda or cuda:N", "\"" + std::string(name) + "\"")
+      .hint(near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
+}
+
+void throw_fault(DeviceFault& fault) {
+  if (fault.kind == DeviceFault::kNone) return;
+  const DeviceFault found = std::exchange(fault, DeviceFault{});
+  const std::string value = std::to_string(found.value), limit = std::to_string(found.limit);
+  if (found.kind == DeviceFault::kIndex) {
+    throw Error(ErrorCode::kData, "index out of range")
+        .expected("an index in [-" + limit + ", " + limit + ")", value);
+  }
+  throw Error(ErrorCode::kData, "label " + value + " is no class")
+      .expected("0 to " + std::to_string(found.limit - 1), value)
+      .hint("does the model have as many outputs as the data has classes?");
+}
+
+}  // namespace halfnote

@@ -1,0 +1,120 @@
+// Unary float ops and their gradients: the formulas of kernels/math/elementwise.h, an element a
+// thread. The parameters are read as on the CPU (kernels/cpu/elementwise/unary.h).
+#include "kernels/cpu/elementwise/unary.h"
+#include "kernels/cuda/elementwise/parts.h"
+#include "kernels/cuda/support.h"
+#include "kernels/math/elementwise.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+using math::Parameters;
+
+template <class Formula, class T>
+struct Value {
+  const T* x;
+  T* y;
+  Parameters parameters;
+  __device__ void operator()(int64_t i) const {
+    y[i] = store_number<T>(Formula::value(load_number(x[i]), parameters));
+  }
+};
+
+template <class Formula, class T>
+struct Gradient {
+  const T* dy;
+  const T* s;
+  T* dx;
+  Parameters parameters;
+  __device__ void operator()(int64_t i) const {
+    dx[i] = store_number<T>(Formula::gradient(load_number(dy[i]), load_number(s[i]), parameters));
+  }
+};
+
+bool shares(size_t, size_t) { return true; }
+
+template <class Formula>
+Prepared prepare_value(const KernelCall& call) {
+  if (std::string why = cpu::uneven_unary(call, 1); !why.empty()) return Prepared::no(why);
+  const Parameters parameters = cpu::unary_parameters(call);
+  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
+    const auto body = [parameters, count = call.inputs[0].size()](const KernelBuffers& buffers) {
+      for_each(stream_of(buffers), count,
+               Value<Formula, T>{buffers.in<T>(0), buffers.out<T>(0), parameters});
+    };
+    return make_kernel(body, 0, shares);
+  });
+}
+
+template <class Formula>
+Prepared prepare_gradient(const KernelCall& call) {
+  if (std::string why = cpu::uneven_unary(call, 2); !why.empty()) return Prepared::no(why);
+  const Parameters parameters = cpu::unary_parameters(call);
+  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
+    const auto body = [parameters, count = call.inputs[0].size()](const KernelBuffers& buffers) {
+      for_each(
+          stream_of(buffers), count,
+          Gradient<Formula, T>{buffers.in<T>(0), buffers.in<T>(1), buffers.out<T>(0), parameters});
+    };
+    return make_kernel(body, 0, shares);
+  });
+}
+
+template <class Formula>
+void add(std::vector<KernelRow>& rows, std::string_view op) {
+  rows.push_back({"", op, "own.unary", prepare_value<Formula>});
+}
+
+template <class Formula>
+void add(std::vector<KernelRow>& rows, std::string_view op, std::string_view gradient) {
+  add<Formula>(rows, op);
+  rows.push_back({"ai.halfnote", gradient, "own.unary", prepare_gradient<Formula>});
+}
+
+}  // namespace
+
+std::vector<KernelRow> unary_rows() {
+  std::vector<KernelRow> rows;
+  add<math::Abs>(rows, "Abs", "AbsGrad");
+  add<math::Acos>(rows, "Acos", "AcosGrad");
+  add<math::Acosh>(rows, "Acosh", "AcoshGrad");
+  add<math::Asin>(rows, "Asin", "AsinGrad");
+  add<math::Asinh>(rows, "Asinh", "AsinhGrad");
+  add<math::Atan>(rows, "Atan", "AtanGrad");
+  add<math::Atanh>(rows, "Atanh", "AtanhGrad");
+  add<math::Ceil>(rows, "Ceil");
+  add<math::Celu>(rows, "Celu", "CeluGrad");
+  add<math::Cos>(rows, "Cos", "CosGrad");
+  add<math::Cosh>(rows, "Cosh", "CoshGrad");
+  add<math::Elu>(rows, "Elu", "EluGrad");
+  add<math::Erf>(rows, "Erf", "ErfGrad");
+  add<math::Exp>(rows, "Exp", "ExpGrad");
+  add<math::Floor>(rows, "Floor");
+  add<math::Gelu>(rows, "Gelu", "GeluGrad");
+  add<math::HardSigmoid>(rows, "HardSigmoid", "HardSigmoidGrad");
+  add<math::HardSwish>(rows, "HardSwish", "HardSwishGrad");
+  add<math::LeakyRelu>(rows, "LeakyRelu", "LeakyReluGrad");
+  add<math::Log>(rows, "Log", "LogGrad");
+  add<math::Mish>(rows, "Mish", "MishGrad");
+  add<math::Neg>(rows, "Neg");
+  add<math::Reciprocal>(rows, "Reciprocal", "ReciprocalGrad");
+  add<math::Relu>(rows, "Relu", "ReluGrad");
+  add<math::Round>(rows, "Round");
+  add<math::Selu>(rows, "Selu", "SeluGrad");
+  add<math::Shrink>(rows, "Shrink", "ShrinkGrad");
+  add<math::Sigmoid>(rows, "Sigmoid", "SigmoidGrad");
+  add<math::Sign>(rows, "Sign");
+  add<math::Sin>(rows, "Sin", "SinGrad");
+  add<math::Sinh>(rows, "Sinh", "SinhGrad");
+  add<math::Softplus>(rows, "Softplus", "SoftplusGrad");
+  add<math::Softsign>(rows, "Softsign", "SoftsignGrad");
+  add<math::Sqrt>(rows, "Sqrt", "SqrtGrad");
+  add<math::Swish>(rows, "Swish", "SwishGrad");
+  add<math::Tan>(rows, "Tan", "TanGrad");
+  add<math::Tanh>(rows, "Tanh", "TanhGrad");
+  add<math::ThresholdedRelu>(rows, "ThresholdedRelu", "ThresholdedReluGrad");
+  return rows;
+}
+
+}  // namespace halfnote::HN_CUDA

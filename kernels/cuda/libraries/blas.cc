@@ -1,0 +1,117 @@
+// The rules of a product, and the emulated library: both hold every request against them.
+#include "kernels/cuda/libraries/blas.h"
+
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/cpu/reals.h"
+#include "kernels/cuda/device/emulated_device.h"
+
+namespace halfnote::libraries {
+
+namespace {
+
+bool types_go_together(DType ab, DType d) {
+  if (ab == DType::kF32 || ab == DType::kF64) return d == ab;
+  return is_16bit_float(ab) && (d == ab || d == DType::kF32);
+}
+
+}  // namespace
+
+std::string illegal_matmul(const MatmulProblem& p) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (!types_go_together(p.ab, p.d)) {
+    return "no product of " + std::string(short_name(p.ab)) + " gives " +
+           std::string(short_name(p.d));
+  }
+  if (p.m <= 0 || p.n <= 0 || p.k <= 0 || p.batches <= 0) return "an empty matrix";
+  if (p.m > kMost || p.n > kMost || p.k > kMost || p.batches > kMost) return "a matrix too large";
+  // One D a matrix; A and B may be one for all.
+  const bool a_fits = p.stride_a == 0 || p.stride_a >= p.m * p.k;
+  const bool b_fits = p.stride_b == 0 || p.stride_b >= p.k * p.n;
+  const bool d_fits = p.batches == 1 || p.stride_d >= p.m * p.n;
+  return a_fits && b_fits && d_fits ? "" : "matrices that overlap";
+}
+
+std::string illegal_operands(const MatmulProblem& p, const MatmulOperands& operands) {
+  const auto aligned = [](const void* pointer, DType dtype) {
+    return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % size_of(dtype) == 0;
+  };
+  const bool fits =
+      aligned(operands.a, p.ab) && aligned(operands.b, p.ab) && aligned(operands.d, p.d);
+  return fits ? "" : "an operand that is not aligned to its elements";
+}
+
+}  // namespace halfnote::libraries
+
+namespace halfnote::cuda_emulated {
+
+namespace {
+
+using libraries::Blas;
+using libraries::MatmulOperands;
+using libraries::MatmulProblem;
+
+/// Row i of op(X) as numbers: elements `step` apart.
+void load_row(const std::byte* from, DType dtype, int64_t first, int64_t step, int64_t count,
+              double* to) {
+  if (step == 1) {
+    cpu::load_reals(from, dtype, first, count, to);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = cpu::read_real(from, dtype, first + i * step);
+}
+
+void multiply(const MatmulProblem& p, const MatmulOperands& operands) {
+  const auto* a = static_cast<const std::byte*>(operands.a);
+  const auto* b = static_cast<const std::byte*>(operands.b);
+  auto* d = static_cast<std::byte*>(operands.d);
+  const auto at = [](int64_t elements) { return static_cast<size_t>(elements); };
+  std::vector<double> rows(at(p.k * p.n)), row(at(p.k)), sums(at(p.n)), old(at(p.n));
+  for (int64_t batch = 0; batch < p.batches; ++batch) {
+    for (int64_t i = 0; i < p.k; ++i) {
+      const int64_t first = batch * p.stride_b + i * (p.trans_b ? 1 : p.n);
+      load_row(b, p.ab, first, p.trans_b ? p.k : 1, p.n, rows.data() + i * p.n);
+    }
+    for (int64_t i = 0; i < p.m; ++i) {
+      const int64_t first = batch * p.stride_a + i * (p.trans_a ? 1 : p.k);
+      load_row(a, p.ab, first, p.trans_a ? p.m : 1, p.k, row.data());
+      const int64_t out = batch * p.stride_d + i * p.n;
+      sums.assign(sums.size(), 0.0);
+      for (int64_t k = 0; k < p.k; ++k) {
+        const double factor = row[at(k)];
+        const double* from = rows.data() + k * p.n;
+        for (int64_t j = 0; j < p.n; ++j) sums[at(j)] += factor * from[j];
+      }
+      if (p.beta != 0) cpu::load_reals(d, p.d, out, p.n, old.data());
+      for (int64_t j = 0; j < p.n; ++j) {
+        sums[at(j)] *= p.alpha;
+        if (p.beta != 0) sums[at(j)] += p.beta * old[at(j)];
+      }
+      cpu::store_reals(sums.data(), p.n, p.d, d, out);
+    }
+  }
+}
+
+class EmulatedBlas final : public Blas {
+ public:
+  size_t workspace_bytes(const MatmulProblem&) const override { return 0; }
+  void matmul(Stream& stream, const MatmulProblem& problem,
+              const MatmulOperands& operands) override {
+    std::string why = libraries::illegal_matmul(problem);
+    if (why.empty()) why = libraries::illegal_operands(problem, operands);
+    if (!why.empty()) throw Error(ErrorCode::kInternal, "an illegal matrix product: " + why);
+    auto& queue = static_cast<EmulatedStream&>(stream);
+    ++queue.device().count().launches;
+    queue.enqueue([=] { multiply(problem, operands); });
+  }
+};
+
+}  // namespace
+
+libraries::Blas& blas() {
+  static EmulatedBlas library;
+  return library;
+}
+
+}  // namespace halfnote::cuda_emulated

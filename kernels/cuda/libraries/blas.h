@@ -1,0 +1,60 @@
+// Matrix products of a library, behind one narrow class: cuBLASLt on a GPU, plain loops under the
+// emulation, and for tests a recorder that also holds every request against the library's rules.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "kernels/device.h"
+
+namespace halfnote::libraries {
+
+/// D = alpha·op(A)·op(B) + beta·D, row-major, for every matrix of a stack. Accumulation is in f32
+/// (f64 for f64), the result is rounded once.
+struct MatmulProblem {
+  DType ab = DType::kUndefined;  // of A and B
+  DType d = DType::kUndefined;
+  int64_t m = 0, n = 0, k = 0;
+  bool trans_a = false, trans_b = false;
+  int64_t batches = 1;
+  int64_t stride_a = 0, stride_b = 0, stride_d = 0;  // elements from matrix to matrix
+  float alpha = 1, beta = 0;
+
+  int64_t lda() const { return trans_a ? m : k; }
+  int64_t ldb() const { return trans_b ? k : n; }
+  int64_t ldd() const { return n; }
+};
+
+struct MatmulOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* d = nullptr;
+  void* workspace = nullptr;
+};
+
+/// Why a library would refuse the problem or give something else than asked for; empty if it would
+/// not. These are cuBLASLt's rules: type combinations, sizes that fit its 32 bits, strides.
+std::string illegal_matmul(const MatmulProblem& problem);
+/// The same for the addresses of one run: aligned to the elements.
+std::string illegal_operands(const MatmulProblem& problem, const MatmulOperands& operands);
+
+class Blas {
+ public:
+  virtual ~Blas() = default;
+  virtual size_t workspace_bytes(const MatmulProblem& problem) const = 0;
+  virtual void matmul(Stream& stream, const MatmulProblem& problem,
+                      const MatmulOperands& operands) = 0;
+};
+
+}  // namespace halfnote::libraries
+
+namespace halfnote::cuda {
+/// cuBLASLt. Throws Error(kDevice) if it is not installed.
+libraries::Blas& blas();
+}  // namespace halfnote::cuda
+
+namespace halfnote::cuda_emulated {
+libraries::Blas& blas();
+}  // namespace halfnote::cuda_emulated

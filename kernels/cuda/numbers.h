@@ -1,0 +1,117 @@
+// Loading and storing in math precision on the device: f32 for the 16-bit floats, by the hardware's
+// conversions where there is hardware, by ours in the emulation. Both round to nearest even.
+#pragma once
+
+#include "base/float16.h"
+#include "kernels/cpu/support.h"
+#include "kernels/cuda/cuda.h"
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
+namespace halfnote::HN_CUDA {
+
+using cpu::Math;
+
+template <class T>
+__device__ __forceinline__ Math<T> load_number(T value) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, Half>) {
+    return __half2float(__ushort_as_half(value.bits));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return __bfloat162float(__ushort_as_bfloat16(value.bits));
+  } else {
+    return value;
+  }
+#elif defined(__CUDACC__)
+  return {};  // the host's half of a kernel is never run
+#else
+  return cpu::load(value);
+#endif
+}
+
+template <class T>
+__device__ __forceinline__ T store_number(Math<T> value) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, Half>) {
+    return Half{__half_as_ushort(__float2half_rn(value))};
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return BFloat16{__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+  } else {
+    return value;
+  }
+#elif defined(__CUDACC__)
+  return {};
+#else
+  return cpu::store<T>(value);
+#endif
+}
+
+/// An f64 rounded straight to 16 bits (rounding through f32 would round twice).
+template <class T>
+__device__ __forceinline__ T round_to_16bit(double value) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, Half>) {
+    return Half{__half_as_ushort(__double2half(value))};
+  } else {
+    return BFloat16{__bfloat16_as_ushort(__double2bfloat16(value))};
+  }
+#elif defined(__CUDACC__)
+  return {};
+#else
+  if constexpr (std::is_same_v<T, Half>) {
+    return to_f16(value);
+  } else {
+    return to_bf16(value);
+  }
+#endif
+}
+
+template <class T>
+__device__ __forceinline__ double load_real(const void* data, int64_t at) {
+  return static_cast<double>(load_number(static_cast<const T*>(data)[at]));
+}
+
+/// A float operand whose type is known when the kernel runs: scale, statistics, upstream gradient.
+struct RealPointer {
+  const void* data = nullptr;
+  DType dtype = DType::kUndefined;
+
+  __device__ double operator[](int64_t at) const {
+    switch (dtype) {
+      case DType::kF16:
+        return load_real<Half>(data, at);
+      case DType::kBF16:
+        return load_real<BFloat16>(data, at);
+      case DType::kF64:
+        return static_cast<const double*>(data)[at];
+      default:
+        return static_cast<double>(static_cast<const float*>(data)[at]);
+    }
+  }
+};
+
+struct RealOutput {
+  void* data = nullptr;
+  DType dtype = DType::kUndefined;
+
+  __device__ void write(int64_t at, double value) const {
+    switch (dtype) {
+      case DType::kF16:
+        static_cast<Half*>(data)[at] = round_to_16bit<Half>(value);
+        return;
+      case DType::kBF16:
+        static_cast<BFloat16*>(data)[at] = round_to_16bit<BFloat16>(value);
+        return;
+      case DType::kF64:
+        static_cast<double*>(data)[at] = value;
+        return;
+      default:
+        static_cast<float*>(data)[at] = static_cast<float>(value);
+    }
+  }
+};
+
+}  // namespace halfnote::HN_CUDA

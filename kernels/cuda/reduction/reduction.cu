@@ -1,0 +1,177 @@
+// Reductions over any axes, in two stages and without atomics: each slice of the reduced positions
+// leaves a partial result in the workspace, and a second kernel merges the slices in order. The
+// order depends on the shapes alone, so the same bits come out on every run and every GPU.
+#include "kernels/cpu/reduction/plan.h"
+#include "kernels/cuda/families.h"
+#include "kernels/cuda/support.h"
+#include "kernels/math/reduce.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+namespace formulas = math::reduce;
+
+constexpr int64_t kColumnSlice = 64;  // reduced positions of a thread
+constexpr int64_t kRowSlice = 2048;   // and of a block
+constexpr int64_t kMaxGridY = 65535;
+
+struct ReduceShape {
+  Strided<1> outer, reduced;
+  int64_t width = 1, slice = 1, slices = 1;
+
+  __host__ __device__ int64_t results() const { return outer.count * width; }
+  /// Where result `i` begins in the input.
+  __device__ int64_t start(int64_t i) const {
+    int64_t offset[1];
+    outer.offsets(i / width, offset);
+    return offset[0] + i % width;
+  }
+  __device__ int64_t at(int64_t position) const {
+    int64_t offset[1];
+    reduced.offsets(position, offset);
+    return offset[0];
+  }
+};
+
+/// One result a thread: neighbours read neighbours where the kept dims are innermost.
+template <class R, class T, class A>
+__global__ void __launch_bounds__(kBlock) reduce_columns(const T* x, A* parts, ReduceShape shape) {
+  using M = Math<T>;
+  const int64_t result = int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (result >= shape.results()) return;
+  const int64_t begin = int64_t{blockIdx.y} * shape.slice;
+  const int64_t limit = begin + shape.slice;
+  const int64_t end = limit < shape.reduced.count ? limit : shape.reduced.count;
+  const T* from = x + shape.start(result);
+  A total = R::template neutral<M>();
+  for (int64_t i = begin; i < end; ++i) {
+    total = R::template step<M>(total, load_number(from[shape.at(i)]), A{});
+  }
+  parts[int64_t{blockIdx.y} * shape.results() + result] = total;
+}
+
+template <class R>
+struct MergeBy {
+  template <class A>
+  __device__ static A merge(A a, A b) {
+    return R::merge(a, b);
+  }
+};
+
+/// One result a block: its threads read neighbours where the reduced dims are innermost.
+template <class R, class T, class A>
+__global__ void __launch_bounds__(kBlock) reduce_rows(const T* x, A* parts, ReduceShape shape) {
+  using M = Math<T>;
+  const int64_t begin = int64_t{blockIdx.y} * shape.slice;
+  const int64_t limit = begin + shape.slice;
+  const int64_t end = limit < shape.reduced.count ? limit : shape.reduced.count;
+  for (int64_t result = blockIdx.x; result < shape.results(); result += gridDim.x) {
+    const T* from = x + shape.start(result);
+    A total = R::template neutral<M>();
+    for (int64_t i = begin + threadIdx.x; i < end; i += kBlock) {
+      total = R::template step<M>(total, load_number(from[shape.at(i)]), A{});
+    }
+    total = merge_block<MergeBy<R>, kBlock>(total);
+    if (threadIdx.x == 0) parts[int64_t{blockIdx.y} * shape.results() + result] = total;
+  }
+}
+
+template <class R, class T, class U, class A>
+struct MergeSlices {
+  const A* parts;
+  U* y;
+  int64_t slices, results, count;
+  __device__ void operator()(int64_t i) const {
+    A total = parts[i];
+    for (int64_t s = 1; s < slices; ++s) total = R::merge(total, parts[s * results + i]);
+    y[i] = store_number<U>(R::template finish<Math<T>>(total, count, A{}));
+  }
+};
+
+/// The reason why the plan does not fit a kernel's arguments, or an empty string.
+std::string shape_of(const cpu::ReducePlan& plan, ReduceShape& shape) {
+  if (!as_strided(plan.outer, shape.outer) || !as_strided(plan.reduced, shape.reduced)) {
+    return too_many_dims();
+  }
+  shape.width = plan.width;
+  const int64_t positions = shape.reduced.count;
+  shape.slice = plan.width > 1 ? kColumnSlice : kRowSlice;
+  shape.slice = std::max(shape.slice, (positions + kMaxGridY - 1) / kMaxGridY);
+  shape.slices = std::max<int64_t>(1, (positions + shape.slice - 1) / shape.slice);
+  return {};
+}
+
+template <class R, class T, class U>
+Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes) {
+  using A = typename R::template A<Math<T>>;
+  const cpu::ReducePlan plan = cpu::plan_reduce(call.inputs[0].shape, axes);
+  cpu::check_reduced_shape(call, plan);
+  ReduceShape shape;
+  if (std::string why = shape_of(plan, shape); !why.empty()) return Prepared::no(why);
+  const auto body = [shape](const KernelBuffers& buffers) {
+    const int64_t results = shape.results();
+    auto* parts = reinterpret_cast<A*>(buffers.workspace);
+    const auto slices = static_cast<unsigned>(shape.slices);
+    if (shape.width > 1) {
+      launch(stream_of(buffers), reduce_columns<R, T, A>, dim3(blocks_for(results, kBlock), slices),
+             kBlock, 0, buffers.in<T>(0), parts, shape);
+    } else {
+      const int64_t blocks = std::min<int64_t>(results, kMaxBlocks);
+      launch(stream_of(buffers), reduce_rows<R, T, A>, dim3(static_cast<unsigned>(blocks), slices),
+             kBlock, 0, buffers.in<T>(0), parts, shape);
+    }
+    for_each(stream_of(buffers), results,
+             MergeSlices<R, T, U, A>{parts, buffers.out<U>(0), shape.slices, results,
+                                     shape.reduced.count});
+  };
+  const auto workspace = static_cast<size_t>(shape.results() * shape.slices) * sizeof(A);
+  return make_kernel(body, workspace);
+}
+
+template <class R>
+Prepared prepare_reduce(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  if (call.inputs[0].dtype != call.outputs[0].dtype) {
+    return Prepared::no("operands of different types");
+  }
+  std::set<int64_t> axes;
+  if (std::string why = cpu::read_reduce_axes(call, axes); !why.empty()) return Prepared::no(why);
+  return for_float_type(call.inputs[0].dtype,
+                        [&]<class T>() { return reduce_kernel<R, T, T>(call, axes); });
+}
+
+/// Our own sum, which may write another float type than it reads.
+Prepared prepare_own_sum(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  std::set<int64_t> axes;
+  if (std::string why = cpu::read_reduce_axes(call, axes); !why.empty()) return Prepared::no(why);
+  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
+    return for_float_type(call.outputs[0].dtype, [&]<class U>() -> Prepared {
+      if constexpr (std::is_same_v<Math<T>, Math<U>>) {
+        return reduce_kernel<formulas::ReduceSum, T, U>(call, axes);
+      } else {
+        return Prepared::no("f64 with a narrower type");
+      }
+    });
+  });
+}
+
+}  // namespace
+
+std::vector<KernelRow> reduction_kernels() {
+  return {
+      {"", "ReduceL1", "own.reduce", prepare_reduce<formulas::ReduceL1>},
+      {"", "ReduceL2", "own.reduce", prepare_reduce<formulas::ReduceL2>},
+      {"", "ReduceLogSum", "own.reduce", prepare_reduce<formulas::ReduceLogSum>},
+      {"", "ReduceMax", "own.reduce", prepare_reduce<formulas::ReduceMax>},
+      {"", "ReduceMean", "own.reduce", prepare_reduce<formulas::ReduceMean>},
+      {"", "ReduceMin", "own.reduce", prepare_reduce<formulas::ReduceMin>},
+      {"", "ReduceProd", "own.reduce", prepare_reduce<formulas::ReduceProd>},
+      {"", "ReduceSum", "own.reduce", prepare_reduce<formulas::ReduceSum>},
+      {"", "ReduceSumSquare", "own.reduce", prepare_reduce<formulas::ReduceSumSquare>},
+      {"ai.halfnote", "ReduceSum", "own.reduce", prepare_own_sum},
+  };
+}
+
+}  // namespace halfnote::HN_CUDA

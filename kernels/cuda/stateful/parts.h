@@ -1,0 +1,14 @@
+// The rows of the stateful family, file by file.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/kernel.h"
+
+namespace halfnote::HN_CUDA {
+
+std::vector<KernelRow> optimizer_rows();  // optimizer.cu: SGD, Momentum, Adam, AdamW
+std::vector<KernelRow> scaling_rows();    // scaling.cu: AllFinite, GlobalNorm, UpdateLossScale
+
+}  // namespace halfnote::HN_CUDA

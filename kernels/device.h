@@ -1,0 +1,117 @@
+// A device that is not the host: its memory, streams, events and captured graphs. The executor and
+// the kernels speak to it through these narrow classes; CUDA and its emulation implement them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kernels/kernel.h"
+
+namespace halfnote {
+
+/// What the host did so far. In a steady step there is one graph launch, and nothing else.
+struct DeviceCounters {
+  uint64_t launches = 0;  // of kernels, one by one or while a graph is captured
+  uint64_t graph_launches = 0;
+  uint64_t copies = 0;
+  uint64_t allocations = 0;
+  uint64_t synchronisations = 0;
+
+  friend bool operator==(const DeviceCounters&, const DeviceCounters&) = default;
+};
+
+/// What a kernel found wrong in its data. Kernels cannot throw: the first one notes it here, in
+/// memory that the host reads too, and the next synchronise() throws Error(kData).
+struct DeviceFault {
+  enum Kind : int32_t { kNone, kIndex, kLabel };
+  int32_t kind = kNone;
+  int64_t value = 0;  // the index or label
+  int64_t limit = 0;  // how many there are
+};
+
+/// A captured run of kernels and copies, ready to be launched again and again.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
+
+/// A point in a stream that others can wait for.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+};
+
+/// Work in order. Everything returns at once; what goes wrong on the device is thrown by a later
+/// call, at the latest by synchronise().
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// Between memory of the device, pinned memory, or both. The bytes are read when the stream gets
+  /// there.
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  virtual void fill(void* to, uint8_t value, size_t bytes) = 0;
+  virtual void record(DeviceEvent& event) = 0;
+  virtual void wait(const DeviceEvent& event) = 0;
+  /// Waits until all is done.
+  virtual void synchronise() = 0;
+  /// Between these two nothing runs: it becomes the graph.
+  virtual void begin_capture() = 0;
+  virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
+  virtual void launch(const DeviceGraph& graph) = 0;
+  /// Where kernels of this stream note what is wrong with their data.
+  virtual DeviceFault* fault() = 0;
+};
+
+/// The buffers of a run on a device: its kernels are given these, and work on the stream.
+struct DeviceBuffers : KernelBuffers {
+  Stream* stream = nullptr;
+};
+
+/// The stream of a device kernel's run. Kernels of the CPU have none.
+inline Stream& stream_of(const KernelBuffers& buffers) {
+  return *static_cast<const DeviceBuffers&>(buffers).stream;
+}
+
+/// Throws what `fault` says, and clears it.
+void throw_fault(DeviceFault& fault);
+
+enum class MemoryKind : uint8_t { kDevice, kPinned };
+
+class Device {
+ public:
+  /// Gives memory back to the device it came from, which must still be there.
+  struct Free {
+    Device* device = nullptr;
+    MemoryKind kind = MemoryKind::kDevice;
+    void operator()(std::byte* memory) const { device->release(memory, kind); }
+  };
+  using Memory = std::unique_ptr<std::byte, Free>;
+
+  virtual ~Device() = default;
+  /// `cuda:0`, `cuda-emulated`, and the hardware in words.
+  virtual std::string_view name() const = 0;
+  virtual std::string description() const = 0;
+  virtual const KernelTable& kernels() const = 0;
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<DeviceEvent> make_event() = 0;
+  virtual const DeviceCounters& counters() const = 0;
+
+  /// At least 256-byte aligned. Throws Error(kMemory) saying how much is free.
+  Memory allocate(size_t bytes, MemoryKind kind = MemoryKind::kDevice) {
+    return Memory(acquire(bytes, kind), Free{this, kind});
+  }
+
+ protected:
+  virtual std::byte* acquire(size_t bytes, MemoryKind kind) = 0;
+  virtual void release(std::byte* memory, MemoryKind kind) = 0;
+};
+
+/// Opens `cuda`, `cuda:N` or `cuda-emulated`; null for `cpu`, which is the host itself. Throws
+/// Error(kDevice) with what to do if this build, the driver or the machine lacks it, Error(kUsage)
+/// for a word that names no device. Nothing ever falls back to another device.
+std::unique_ptr<Device> open_device(std::string_view name);
+
+}  // namespace halfnote

@@ -1,0 +1,469 @@
+// The CUDA kernels under the emulation against the CPU's reference kernels, in three thread orders:
+// every family, all float types, sizes that no tile divides.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/emulation/emulator.h"
+#include "kernels/cuda/table.h"
+
+namespace halfnote::cuda_emulated {
+namespace {
+
+struct Result {
+  DType dtype = DType::kUndefined;
+  Shape shape;
+};
+
+/// One call: an op, its operands (an undefined tensor is absent) and results.
+struct Call {
+  std::string_view domain, op;
+  std::vector<Tensor> inputs;
+  Attributes attributes;
+  std::vector<Result> outputs;
+  std::vector<size_t> known = {};  // inputs known before the first step
+};
+
+constexpr std::string_view kOwn = "ai.halfnote";
+constexpr DType kFloats[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kStored[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+Tensor random(DType dtype, Shape shape, double low = -2, double high = 2, uint32_t seed = 1) {
+  std::mt19937 engine(seed);
+  Tensor tensor(DType::kF64, std::move(shape));
+  for (double& x : tensor.mutable_data<double>()) x = low + (high - low) * (engine() * 0x1p-32);
+  return dtype == DType::kF64 ? tensor : tensor.cast_to(dtype);
+}
+
+Tensor integers(std::vector<int64_t> values, Shape shape) {
+  Tensor tensor(DType::kI64, std::move(shape));
+  std::copy(values.begin(), values.end(), tensor.mutable_data<int64_t>().begin());
+  return tensor;
+}
+
+KernelCall kernel_call(const Call& call) {
+  KernelCall made;
+  made.domain = call.domain;
+  made.op = call.op;
+  made.attributes = &call.attributes;
+  for (const Tensor& input : call.inputs) {
+    made.inputs.push_back({input.dtype(), input.shape(), {}, nullptr});
+  }
+  for (const size_t i : call.known) made.inputs[i].constant = &call.inputs[i];
+  for (const Result& output : call.outputs) {
+    made.outputs.push_back({output.dtype, output.shape, {}, nullptr});
+  }
+  return made;
+}
+
+std::string why_not(const KernelChoice& choice) {
+  std::string text;
+  for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
+  return text.empty() ? "no row" : text;
+}
+
+std::vector<Tensor> on_cpu(const Call& call) {
+  const KernelChoice choice = cpu_kernels().choose(kernel_call(call), "reference");
+  if (!choice.kernel) throw Error(ErrorCode::kUnsupported, why_not(choice));
+  std::vector<Tensor> results;
+  std::vector<const std::byte*> from;
+  std::vector<std::byte*> to;
+  for (const Tensor& input : call.inputs) from.push_back(input.defined() ? input.bytes() : nullptr);
+  for (const Result& output : call.outputs) {
+    results.push_back(output.dtype == DType::kUndefined ? Tensor()
+                                                        : Tensor(output.dtype, output.shape));
+  }
+  for (Tensor& r : results) to.push_back(r.defined() ? r.mutable_bytes() : nullptr);
+  std::vector<std::byte> workspace(choice.kernel->workspace_bytes() + 64);
+  auto* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
+  choice.kernel->run({from, to, aligned});
+  return results;
+}
+
+/// Runs on a device of its own; output `over` lies over input `over` if it may.
+std::vector<Tensor> on_device(const Call& call, bool in_place = false) {
+  EmulatedDevice device;
+  const KernelChoice choice = device.kernels().choose(kernel_call(call));
+  if (!choice.kernel) throw Error(ErrorCode::kUnsupported, why_not(choice));
+  const auto stream = device.make_stream();
+  std::vector<Device::Memory> memory;
+  std::vector<const std::byte*> from;
+  std::vector<std::byte*> to;
+  const auto put = [&](size_t bytes) {
+    memory.push_back(device.allocate(bytes));
+    return memory.back().get();
+  };
+  for (const Tensor& input : call.inputs) {
+    if (!input.defined()) {
+      from.push_back(nullptr);
+      continue;
+    }
+    std::byte* copy = put(input.byte_size());
+    stream->copy(copy, input.bytes(), input.byte_size());
+    from.push_back(copy);
+  }
+  std::vector<Tensor> results;
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const Result& output = call.outputs[i];
+    results.push_back(output.dtype == DType::kUndefined ? Tensor()
+                                                        : Tensor(output.dtype, output.shape));
+    const bool over = in_place && i == 0 && choice.kernel->can_share(0, 0) &&
+                      call.inputs[0].byte_size() == results[0].byte_size();
+    to.push_back(!results[i].defined() ? nullptr
+                 : over                ? const_cast<std::byte*>(from[0])
+                                       : put(results[i].byte_size()));
+  }
+  DeviceBuffers buffers;
+  buffers.inputs = from;
+  buffers.outputs = to;
+  buffers.workspace = put(choice.kernel->workspace_bytes());
+  buffers.stream = stream.get();
+  choice.kernel->run(buffers);
+  stream->synchronise();
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].defined() && results[i].byte_size() > 0) {
+      std::memcpy(results[i].mutable_bytes(), to[i], results[i].byte_size());
+    }
+  }
+  return results;
+}
+
+/// The CPU sums products of floats in f32, the emulated library in f64: what 2^10 roundings of an
+/// f32 (or f64) may make of the largest element, and two of a 16-bit result.
+double tolerance(DType dtype, double wanted, double largest) {
+  switch (dtype) {
+    case DType::kF16:
+      return 0x1p-10 * 2 * std::fabs(wanted) + 0x1p-13 * largest + 0x1p-24;
+    case DType::kBF16:
+      return 0x1p-7 * 2 * std::fabs(wanted) + 0x1p-13 * largest;
+    case DType::kF32:
+      return 0x1p-13 * largest;
+    default:
+      return 0x1p-42 * largest;
+  }
+}
+
+void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what) {
+  if (!is_float(wanted.dtype())) {
+    EXPECT_TRUE(identical(got, wanted)) << what;
+    return;
+  }
+  double largest = 0;
+  for (int64_t i = 0; i < wanted.size(); ++i) {
+    const double x = std::fabs(wanted.at_as_double(i));
+    if (std::isfinite(x)) largest = std::max(largest, x);
+  }
+  for (int64_t i = 0; i < wanted.size(); ++i) {
+    const double a = got.at_as_double(i), b = wanted.at_as_double(i);
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    ASSERT_LE(std::fabs(a - b), tolerance(wanted.dtype(), b, largest))
+        << what << ", element " << i << ": got " << a << ", wanted " << b;
+  }
+}
+
+void check(const Call& call) {
+  const std::string name = std::string(call.op) + " of " +
+                           std::string(short_name(call.inputs[0].dtype())) +
+                           to_string(call.inputs[0].shape());
+  const std::vector<Tensor> wanted = on_cpu(call);
+  std::vector<Tensor> first;
+  for (const uint64_t seed : {1, 2, 3}) {
+    emulation::set_emulation_seed(seed);
+    const std::vector<Tensor> got = on_device(call, seed == 3);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (!wanted[i].defined()) continue;
+      if (seed == 1) expect_near(got[i], wanted[i], name + ", output " + std::to_string(i));
+      // The order of threads must not change a bit.
+      if (seed != 1) EXPECT_TRUE(identical(got[i], first[i])) << name << ", seed " << seed;
+    }
+    if (seed == 1) first = got;
+  }
+  emulation::set_emulation_seed(1);
+}
+
+const Shape kUglyShapes[] = {{0}, {1}, {7}, {3, 5, 129}, {65537}};
+
+TEST(CudaElementwise, Unary) {
+  for (const DType dtype : kFloats) {
+    for (const Shape& shape : kUglyShapes) {
+      const Tensor x = random(dtype, shape), dy = random(dtype, shape, -1, 1, 2);
+      for (const std::string_view op : {"Relu", "Tanh", "Erf", "Gelu", "Sigmoid"}) {
+        check({"", op, {x}, {}, {{dtype, shape}}});
+      }
+      for (const std::string_view op : {"ReluGrad", "TanhGrad", "ErfGrad", "GeluGrad"}) {
+        check({kOwn, op, {dy, x}, {}, {{dtype, shape}}});
+      }
+    }
+  }
+  Attributes alpha;
+  alpha.set("alpha", 0.25f);
+  check({"", "LeakyRelu", {random(DType::kF32, {33})}, alpha, {{DType::kF32, {33}}}});
+}
+
+TEST(CudaElementwise, BinaryBroadcasts) {
+  struct Shapes {
+    Shape a, b, y;
+  };
+  const Shapes all[] = {{{5}, {5}, {5}},
+                        {{3, 7, 5}, {5}, {3, 7, 5}},
+                        {{3, 1, 5}, {7, 1}, {3, 7, 5}},
+                        {{}, {70000}, {70000}},
+                        {{2, 0, 3}, {1, 3}, {2, 0, 3}}};
+  for (const DType dtype : kFloats) {
+    for (const Shapes& s : all) {
+      const Tensor a = random(dtype, s.a), b = random(dtype, s.b, 1, 3, 2);
+      for (const std::string_view op : {"Add", "Sub", "Mul", "Div"}) {
+        check({"", op, {a, b}, {}, {{dtype, s.y}}});
+      }
+      check({"", "Less", {a, b}, {}, {{DType::kBool, s.y}}});
+    }
+  }
+  check({"",
+         "Pow",
+         {random(DType::kF32, {9}), random(DType::kF32, {}, 3, 3.0001)},
+         {},
+         {{DType::kF32, {9}}}});
+}
+
+TEST(CudaElementwise, CastAndWhere) {
+  const Tensor x = random(DType::kF32, {1037}, -300, 300);
+  const DType types[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16,
+                         DType::kI64, DType::kI32, DType::kBool};
+  for (const DType from : types) {
+    for (const DType to : types) {
+      check({"", "Cast", {x.cast_to(from)}, {}, {{to, {1037}}}});
+    }
+  }
+  const Tensor condition = random(DType::kF32, {3, 1, 5}).cast_to(DType::kBool);
+  for (const DType dtype : kStored) {
+    check({"",
+           "Where",
+           {condition, random(dtype, {7, 1}), random(dtype, {3, 7, 5})},
+           {},
+           {{dtype, {3, 7, 5}}}});
+  }
+}
+
+TEST(CudaNormalization, Softmax) {
+  for (const DType dtype : kFloats) {
+    for (const Shape& shape : {Shape{1, 1}, {3, 7}, {5, 129}, {2, 300}, {0, 4}, {2, 3, 5}}) {
+      const Tensor x = random(dtype, shape, -8, 8), dy = random(dtype, shape, -1, 1, 2);
+      for (const int64_t axis : {int64_t{-1}, int64_t{0}, int64_t{1}}) {
+        Attributes attributes;
+        attributes.set("axis", axis);
+        check({"", "Softmax", {x}, attributes, {{dtype, shape}}});
+        check({"", "LogSoftmax", {x}, attributes, {{dtype, shape}}});
+        check({kOwn, "SoftmaxGrad", {dy, x}, attributes, {{dtype, shape}}});
+        check({kOwn, "LogSoftmaxGrad", {dy, x}, attributes, {{dtype, shape}}});
+      }
+    }
+  }
+}
+
+TEST(CudaNormalization, LayerNorm) {
+  for (const DType dtype : kFloats) {
+    for (const Shape& shape : {Shape{1, 1}, {3, 7}, {131, 129}, {2, 3, 768}}) {
+      const int64_t width = shape.back(), lines = element_count(shape) / width;
+      const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
+      const Tensor x = random(dtype, shape), dy = random(dtype, shape, -1, 1, 2);
+      const Tensor scale = random(dtype, {width}, 0.5, 2, 3),
+                   bias = random(dtype, {width}, -1, 1, 4);
+      const Shape line_shape = {lines, 1};
+      check({"",
+             "LayerNormalization",
+             {x, scale, bias},
+             {},
+             {{dtype, shape}, {wide, line_shape}, {wide, line_shape}}});
+      const Tensor mean = random(wide, {lines}, -1, 1, 5), inv = random(wide, {lines}, 0.5, 2, 6);
+      check({kOwn,
+             "LayerNormalizationGrad",
+             {dy, x, scale, mean, inv},
+             {},
+             {{dtype, shape}, {wide, {width}}, {wide, {width}}}});
+    }
+  }
+}
+
+TEST(CudaReduction, AnyAxes) {
+  struct Case {
+    Shape shape;
+    std::vector<int64_t> axes;
+    Shape result;
+  };
+  const Case cases[] = {{{5, 7}, {0}, {1, 7}},          {{5, 7}, {1}, {5, 1}},
+                        {{300, 129}, {0}, {1, 129}},    {{3, 5000}, {1}, {3, 1}},
+                        {{4, 3, 5}, {0, 2}, {1, 3, 1}}, {{70001}, {0}, {1}},
+                        {{0, 3}, {0}, {1, 3}},          {{3, 0}, {0}, {1, 0}}};
+  for (const DType dtype : kFloats) {
+    for (const Case& c : cases) {
+      const Tensor axes = integers(c.axes, {static_cast<int64_t>(c.axes.size())});
+      for (const std::string_view op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceL2"}) {
+        check({"", op, {random(dtype, c.shape), axes}, {}, {{dtype, c.result}}, {1}});
+      }
+    }
+  }
+}
+
+TEST(CudaMovement, Copies) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI64, DType::kBool}) {
+    const Tensor x = random(DType::kF32, {5, 33, 70}).cast_to(dtype);
+    for (const std::vector<int64_t>& perm :
+         {std::vector<int64_t>{0, 2, 1}, {2, 1, 0}, {1, 0, 2}, {0, 1, 2}}) {
+      Attributes attributes;
+      attributes.set("perm", perm);
+      Shape out;
+      for (const int64_t d : perm) out.push_back(x.shape()[static_cast<size_t>(d)]);
+      check({"", "Transpose", {x}, attributes, {{dtype, out}}});
+    }
+    Attributes axis;
+    axis.set("axis", int64_t{1});
+    check({"", "Concat", {x, x}, axis, {{dtype, {5, 66, 70}}}});
+    check({"", "Split", {x}, axis, {{dtype, {5, 30, 70}}, {dtype, {5, 3, 70}}}});
+    check({"",
+           "Slice",
+           {x, integers({1, -1}, {2}), integers({5, -40}, {2}), integers({0, 2}, {2}),
+            integers({2, -3}, {2})},
+           {},
+           {{dtype, {2, 33, 13}}},
+           {1, 2, 3, 4}});
+    check({"", "Pad", {x, integers({0, 1, -2, 0, 3, 4}, {6})}, {}, {{dtype, {5, 37, 72}}}, {1}});
+  }
+}
+
+TEST(CudaMovement, GatherAndScatter) {
+  for (const DType dtype : kStored) {
+    const Tensor table = random(dtype, {11, 65});
+    const Tensor picks = integers({3, -1, 0, 3, 10, 3}, {2, 3});
+    check({"", "Gather", {table, picks}, {}, {{dtype, {2, 3, 65}}}});
+    Attributes axis;
+    axis.set("axis", int64_t{1});
+    check({"", "Gather", {table, picks}, axis, {{dtype, {11, 2, 3}}}});
+    Attributes add;
+    add.set("reduction", std::string("add"));
+    const Tensor rows = integers({3, 10, 0, 3, 10, 3}, {6, 1});
+    check({"",
+           "ScatterND",
+           {table, rows, random(dtype, {6, 65}, -1, 1, 2)},
+           add,
+           {{dtype, {11, 65}}}});
+  }
+}
+
+TEST(CudaMovement, IndexOutOfRangeIsBadData) {
+  try {
+    on_device({"",
+               "Gather",
+               {random(DType::kF32, {4, 3}), integers({1, 4}, {2})},
+               {},
+               {{DType::kF32, {2, 3}}}});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kData);
+    EXPECT_EQ(error.value(), "4");
+  }
+}
+
+TEST(CudaLoss, CrossEntropy) {
+  for (const DType dtype : kFloats) {
+    for (const std::string reduction : {"mean", "sum", "none"}) {
+      Attributes attributes;
+      attributes.set("reduction", reduction);
+      attributes.set("ignore_index", int64_t{-100});
+      const Tensor x = random(dtype, {5, 131}, -5, 5);
+      const Tensor labels = integers({3, -100, 130, 0, 77}, {5});
+      const Shape loss = reduction == "none" ? Shape{5} : Shape{};
+      check({"",
+             "SoftmaxCrossEntropyLoss",
+             {x, labels},
+             attributes,
+             {{dtype, loss}, {dtype, {5, 131}}}});
+      check({kOwn,
+             "SoftmaxCrossEntropyLossGrad",
+             {random(dtype, loss), x, labels},
+             attributes,
+             {{dtype, {5, 131}}}});
+    }
+  }
+  EXPECT_THROW(on_device({"",
+                          "SoftmaxCrossEntropyLoss",
+                          {random(DType::kF32, {2, 3}), integers({0, 3}, {2})},
+                          {},
+                          {{DType::kF32, {}}}}),
+               Error);
+}
+
+TEST(CudaStateful, Optimizers) {
+  const Tensor lr = random(DType::kF32, {}, 0.1, 0.1001), step = integers({3}, {});
+  for (const int64_t size : {0, 1, 1001}) {
+    const auto state = [&](uint32_t seed) { return random(DType::kF32, {size}, 0.1, 2, seed); };
+    for (const double commits : {0.0, 1.0}) {
+      const Tensor commit = random(DType::kF64, {}, commits, commits).cast_to(DType::kBool);
+      const Result same = {DType::kF32, {size}};
+      check({kOwn, "SGD", {state(1), state(2), lr, commit}, {}, {same}});
+      check({kOwn, "Momentum", {state(1), state(2), state(3), lr, step, commit}, {}, {same, same}});
+      for (const std::string_view op : {"Adam", "AdamW"}) {
+        check({kOwn,
+               op,
+               {state(1), state(2), state(3), state(4), lr, step, commit},
+               {},
+               {same, same, same}});
+      }
+    }
+  }
+}
+
+TEST(CudaStateful, FiniteAndNorm) {
+  for (const DType dtype : kFloats) {
+    const Tensor x = random(dtype, {1}), y = random(dtype, {40000});
+    const DType norm = dtype == DType::kF64 ? dtype : DType::kF32;
+    check({kOwn, "AllFinite", {x, y}, {}, {{DType::kBool, {}}}});
+    check({kOwn, "GlobalNorm", {x, y}, {}, {{norm, {}}}});
+    Tensor bad = random(DType::kF64, {300});
+    bad.mutable_data<double>()[299] = INFINITY;
+    check({kOwn, "AllFinite", {x, bad.cast_to(dtype)}, {}, {{DType::kBool, {}}}});
+  }
+}
+
+TEST(CudaContraction, Products) {
+  for (const DType dtype : kFloats) {
+    for (const bool transposed : {false, true}) {
+      Attributes attributes;
+      attributes.set("transA", int64_t{transposed});
+      attributes.set("transB", int64_t{!transposed});
+      attributes.set("alpha", 0.5f);
+      const Tensor a = random(dtype, transposed ? Shape{9, 5} : Shape{5, 9});
+      const Tensor b = random(dtype, transposed ? Shape{9, 7} : Shape{7, 9}, -1, 1, 2);
+      for (const Shape& c : {Shape{}, {7}, {5, 1}, {5, 7}}) {
+        check({"", "Gemm", {a, b, random(dtype, c, -1, 1, 3)}, attributes, {{dtype, {5, 7}}}});
+      }
+    }
+    check({"",
+           "MatMul",
+           {random(dtype, {2, 3, 5, 9}), random(dtype, {9, 7})},
+           {},
+           {{dtype, {2, 3, 5, 7}}}});
+    check({"",
+           "MatMul",
+           {random(dtype, {2, 1, 5, 9}), random(dtype, {3, 9, 7})},
+           {},
+           {{dtype, {2, 3, 5, 7}}}});
+    check({"", "MatMul", {random(dtype, {4, 0}), random(dtype, {0, 3})}, {}, {{dtype, {4, 3}}}});
+  }
+}
+
+TEST(CudaTable, NamesItsRows) {
+  for (const KernelRow& row : kernel_table().rows()) {
+    EXPECT_TRUE(row.name.starts_with("own.") || row.name.starts_with("blas.")) << row.name;
+    EXPECT_FALSE(cpu_kernels().rows_of(row.domain, row.op).empty())
+        << row.op << " has no kernel on the CPU";
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::cuda_emulated
