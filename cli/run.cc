@@ -168,7 +168,8 @@ int run(const RunArguments& arguments) {
                                      arguments.profile.empty() ? nullptr : &profiler,
                                      memory,
                                      choices.get(),
-                                     arguments.tune});
+                                     arguments.tune,
+                                     arguments.device});
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;
   options.stop = [&signals] { return signals && signals->requested() != 0; };
@@ -221,7 +222,8 @@ void add_length_flags(CLI::App* verb, RunArguments& a) {
 }
 
 void add_run_flags(CLI::App* verb, RunArguments& a) {
-  verb->add_option("--device", a.device, "cpu or cuda, never another than that (default: cpu)");
+  verb->add_option("--device", a.device,
+                   "cpu, cuda or cuda:N, never another than that (default: cpu)");
   verb->add_option("--threads", a.threads, "CPU threads, at most 1024 (default: all cores)")
       ->check(whole_number(0, kMaxThreads));
   verb->add_option("--kernels", a.kernels, "only kernels whose name starts so, as in reference");

@@ -149,7 +149,8 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
                                  const Trainer& trainer, const TrainerOptions& options) {
   std::vector<TableRow> rows;
   rows.push_back({"artifact", arguments.artifact});
-  rows.push_back({"device", "cpu: " + cpu::cpu_description()});
+  const std::string device = session.device_description();
+  rows.push_back({"device", device.empty() ? "cpu: " + cpu::cpu_description() : device});
   rows.push_back({"threads", std::to_string(threads_of(arguments))});
   if (!arguments.kernels.empty()) rows.push_back({"kernels", arguments.kernels});
   const std::string precision = precision_text(session.model());

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/arguments.h"
+#include "kernels/device.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/bind_dims.h"
 #include "runtime/train/data/spec.h"
@@ -150,18 +151,7 @@ int64_t choose_batch(const BatchSource& source, int64_t given, int64_t otherwise
 
 }  // namespace
 
-void check_device(const std::string& device) {
-  constexpr std::array<std::string_view, 2> kDevices = {"cpu", "cuda"};
-  if (device == "cpu") return;
-  if (device == "cuda" || device.starts_with("cuda:")) {
-    throw Error(ErrorCode::kDevice, "this build of halfnote has no CUDA")
-        .hint("run on --device cpu");
-  }
-  const std::string_view near = closest(device, kDevices);
-  throw Error(ErrorCode::kUsage, "unknown device")
-      .expected("cpu or cuda", fmt::format("\"{}\"", device))
-      .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
-}
+void check_device(const std::string& device) { open_device(device); }
 
 void check_kernels(const std::string& kernels) {
   if (kernels.empty()) return;

@@ -41,6 +41,8 @@ ONLY_IN = {
     "onnx/": ["compiler/onnx"],
     "google/protobuf/": ["compiler/onnx"],
     "dnnl": ["kernels/cpu"],
+    "cuda": ["kernels/cuda"],
+    "cublas": ["kernels/cuda"],
     "CLI/": ["cli", "tests/cases", "tests/random"],
     "gtest/": ["testing", "tests"],
     "gmock/": ["testing", "tests"],
@@ -111,14 +113,14 @@ def check_file(name):
         reason = check_quoted(name, target, area) if kind == '"' else check_angled(name, target)
         if reason:
             yield number, target, reason
-    own = re.sub(r"\.cc$", ".h", name)
-    has_own = name.endswith(".cc") and (ROOT / own).is_file()
+    own = re.sub(r"\.c[cu]$", ".h", name)
+    has_own = name.endswith((".cc", ".cu")) and (ROOT / own).is_file()
     if has_own and first not in (own, pathlib.Path(own).name):
         yield 1, own, "a file includes its own header first"
 
 
 def main():
-    files = [name for name in tracked_files() if name.endswith((".cc", ".h", ".inc"))]
+    files = [name for name in tracked_files() if name.endswith((".cc", ".cu", ".h", ".inc"))]
     offences = [(name, *offence) for name in files for offence in check_file(name)]
     for name, line, target, reason in offences:
         print(f"{name}:{line}: \"{target}\": {reason}")

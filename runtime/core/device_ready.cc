@@ -1,5 +1,6 @@
 #include "runtime/core/device_ready.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <set>
 #include <string_view>
@@ -156,6 +157,25 @@ constexpr PassRow kRows[] = {
      "a gradient goes as soon as its weight is updated"},
 };
 
+/// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
+constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "fuse-attention",
+                                           "fuse-cross-entropy", "recompute-pointwise",
+                                           "fuse-pointwise"};
+
+std::span<const PassRow> gpu_pipeline() {
+  static const std::vector<PassRow> rows = [] {
+    std::vector<PassRow> all;
+    for (const PassRow& row : kRows) {
+      if (std::find(std::begin(kOnlyOnCpu), std::end(kOnlyOnCpu), row.name) ==
+          std::end(kOnlyOnCpu)) {
+        all.push_back(row);
+      }
+    }
+    return all;
+  }();
+  return rows;
+}
+
 }  // namespace
 
 std::span<const PassRow> device_pipeline() { return kRows; }
@@ -177,7 +197,7 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
                       },
                       remarks ? *remarks : own,
                       {}};
-  run_pipeline(ready, context, device_pipeline());
+  run_pipeline(ready, context, options.for_cpu ? device_pipeline() : gpu_pipeline());
   verify(ready.graph);  // also if no pass changed it
   return std::move(ready.graph);
 }

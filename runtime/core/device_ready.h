@@ -17,6 +17,7 @@ struct DeviceReadyOptions {
   std::vector<std::string> dump_after;  // pass names, or `all`
   std::string dump_folder = ".";
   int64_t activation_bytes = 0;  // limit of the pass rematerialize; 0: none
+  bool for_cpu = true;           // else without the passes that only the CPU has kernels for
 };
 
 /// The passes of make_device_ready(), in order. They stand here and not in passes/, as they ask

@@ -18,11 +18,15 @@ Pages allocate_arena(size_t bytes) {
 
 }  // namespace
 
-Executor::Executor(Program program, StateStore& store)
-    : program_(std::move(program)), store_(store) {}
+Executor::Executor(Program program, StateStore& store, DeviceContext* context)
+    : program_(std::move(program)), store_(store), context_(context) {}
 
 void Executor::allocate() {
-  if (arena_) return;
+  if (arena_ || on_device_) return;
+  if (context_ != nullptr) {
+    on_device_ = std::make_unique<DeviceRun>(*context_, program_, store_);
+    return;
+  }
   arena_ = allocate_arena(program_.arena_bytes);
   resolve();
 }
@@ -71,8 +75,7 @@ void Executor::resolve() {
   }
 }
 
-void Executor::run(std::span<const Tensor> inputs) {
-  allocate();
+void Executor::check_inputs(std::span<const Tensor> inputs) const {
   if (inputs.size() != program_.inputs.size()) {
     throw Error(ErrorCode::kData, "wrong number of inputs for \"" + program_.name + "\"")
         .expected(std::to_string(program_.inputs.size()), std::to_string(inputs.size()));
@@ -83,6 +86,19 @@ void Executor::run(std::span<const Tensor> inputs) {
     throw Error(ErrorCode::kData, "input \"" + formal.name + "\" does not fit")
         .expected(std::string(short_name(formal.dtype)) + to_string(formal.shape),
                   std::string(short_name(inputs[i].dtype())) + to_string(inputs[i].shape()));
+  }
+}
+
+void Executor::run(std::span<const Tensor> inputs) {
+  allocate();
+  check_inputs(inputs);
+  if (on_device_) {
+    if (observer_ || profile_ != nullptr) {
+      throw Error(ErrorCode::kUnsupported, "single steps cannot be watched on this device yet")
+          .hint("leave --profile out");
+    }
+    on_device_->run(inputs);
+    return;
   }
   for (const InputPatch& patch : patches_) *patch.slot = inputs[patch.input].bytes();
   if (profile_) profile_->begin_run();
@@ -112,7 +128,7 @@ void Executor::run(std::span<const Tensor> inputs) {
 Tensor Executor::output(size_t index) const {
   const ProgramOperand& formal = program_.outputs[index];
   Tensor tensor(formal.dtype, formal.shape);
-  if (formal.bytes > 0) std::memcpy(tensor.mutable_bytes(), output_pointers_[index], formal.bytes);
+  if (formal.bytes > 0) std::memcpy(tensor.mutable_bytes(), output_bytes(index), formal.bytes);
   return tensor;
 }
 

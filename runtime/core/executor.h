@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/core/device_run.h"
 #include "runtime/core/pages.h"
 #include "runtime/core/plan.h"
 #include "runtime/core/profile/profiler.h"
@@ -18,8 +19,9 @@ using StepObserver = std::function<void(const ProgramStep& step, const KernelBuf
 
 class Executor {
  public:
-  /// Takes the program; the store must outlive the executor.
-  Executor(Program program, StateStore& store);
+  /// Takes the program; the store must outlive the executor. With a context it runs on that device,
+  /// which the kernels of the program must be for.
+  Executor(Program program, StateStore& store, DeviceContext* context = nullptr);
 
   /// Makes the arena, which the first run does otherwise. Throws Error(kMemory) if it does not fit.
   void allocate();
@@ -31,7 +33,9 @@ class Executor {
   /// A copy of output `index` of the last run.
   Tensor output(size_t index) const;
   /// The bytes of output `index`, valid until the next run.
-  const std::byte* output_bytes(size_t index) const { return output_pointers_[index]; }
+  const std::byte* output_bytes(size_t index) const {
+    return on_device_ ? on_device_->output(index) : output_pointers_[index];
+  }
   /// Index of the output with this name; nothing if there is none.
   std::optional<size_t> find_output(std::string_view name) const;
   void observe(StepObserver observer) { observer_ = std::move(observer); }
@@ -52,6 +56,7 @@ class Executor {
 
   std::byte* address(const BufferRef& ref);
   void resolve();
+  void check_inputs(std::span<const Tensor> inputs) const;
 
   Program program_;
   StateStore& store_;
@@ -63,6 +68,8 @@ class Executor {
   std::vector<const std::byte*> commit_pointers_;
   StepObserver observer_;
   ProgramProfile* profile_ = nullptr;
+  DeviceContext* context_;
+  std::unique_ptr<DeviceRun> on_device_;
 };
 
 }  // namespace halfnote

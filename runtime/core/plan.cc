@@ -177,7 +177,9 @@ class Planner {
       }
       const KernelCall call = call_of(i);
       KernelChoice choice =
-          choose_kernel(call, {options_.kernels, options_.choices, options_.tune});
+          options_.device != nullptr
+              ? options_.device->kernels().choose(call, options_.kernels)
+              : choose_kernel(call, {options_.kernels, options_.choices, options_.tune});
       ProgramStep step;
       step.id = id;
       step.node = graph_.label(id);
@@ -208,7 +210,7 @@ class Planner {
   /// Remembers which operands the chosen kernel would take in channel blocks. Where only some
   /// kernels are allowed, all stays plain.
   void note_blocked_form(size_t step, const KernelRow& plain, const KernelCall& call) {
-    if (!options_.kernels.empty()) return;
+    if (!options_.kernels.empty() || options_.device != nullptr) return;
     const auto [at, fresh] = blocked_rows_.try_emplace(&plain);
     if (fresh) at->second = blocked_rows_of(plain);
     if (at->second.empty()) return;
@@ -357,6 +359,11 @@ class Planner {
     step.id = id;
     step.node = graph_.label(id);
     step.op = graph_.node(id).op;
+    if (options_.device != nullptr) {
+      failures.push_back(Error(ErrorCode::kUnsupported, "no control flow on this device yet")
+                             .at({{}, step.node, step.op}));
+      return;
+    }
     try {
       ControlStep control = plan_control(graph_, id, operands, options_);
       step.kernel = std::move(control.kernel);

@@ -86,9 +86,10 @@ struct PlanOptions {
   bool keep_types = false;           // steps remember the types of their operands, for a profile
   KernelChoices* choices = nullptr;  // of a plan file; it comes before the table
   bool tune = false;                 // measures the calls that `choices` lacks
+  const Device* device = nullptr;    // whose kernels are planned; null: the CPU's
 };
 
-/// Plans a graph on the CPU. Initializers that `store` holds are read from it, and the graph's
+/// Plans a graph. Initializers that `store` holds are read from it, and the graph's
 /// states are written to it. Throws Error(kUnsupported) for a dim that is not bound, or naming
 /// every node that no kernel takes.
 Program plan(const Graph& graph, const StateStore& store, const PlanOptions& options);

@@ -36,6 +36,36 @@ StateStore::StateStore(const Model& model) {
   }
 }
 
+void StateStore::attach(DeviceContext& context) {
+  if (context_ != nullptr) return;
+  device_memory_ = context.device->allocate(bytes_);
+  context_ = &context;
+  host_is_newer_ = true;
+}
+
+void StateStore::push() {
+  if (!host_is_newer_) return;
+  context_->stream->copy(device_memory_.get(), memory_.get(), bytes_);
+  context_->stream->synchronise();  // the host may go on changing it
+  host_is_newer_ = false;
+}
+
+void StateStore::fetch(const StateEntry& entry) const {
+  if (!device_is_newer_) return;
+  context_->stream->copy(memory_.get() + entry.offset, device_memory_.get() + entry.offset,
+                         entry.bytes);
+  context_->stream->synchronise();
+}
+
+void StateStore::fetch_all() {
+  if (device_is_newer_) {
+    context_->stream->copy(memory_.get(), device_memory_.get(), bytes_);
+    context_->stream->synchronise();
+  }
+  device_is_newer_ = false;
+  host_is_newer_ = true;  // by whoever asked for the address
+}
+
 const StateEntry* StateStore::find(std::string_view name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &entries_[found->second];

@@ -1,14 +1,20 @@
 // The persistent tensors of a training run, by name: weights, moments, statistics, loss scale,
 // counters. All programs of a session (accumulate, apply, evaluate) read and write the same store.
+//
+// On a device the store has a second copy in its memory. Whichever side changed last is the newer
+// one; the other follows when somebody reads it: a single state on the host, all of them before a
+// run.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/tensor.h"
 #include "compiler/ir/model.h"
+#include "kernels/device.h"
 #include "runtime/core/pages.h"
 
 namespace halfnote {
@@ -22,6 +28,12 @@ struct StateEntry {
   size_t bytes = 0;
 };
 
+/// An open device, and the stream that all programs of a session run in.
+struct DeviceContext {
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> stream;
+};
+
 class StateStore {
  public:
   StateStore() = default;
@@ -31,11 +43,25 @@ class StateStore {
   std::span<const StateEntry> entries() const { return entries_; }
   /// The entry of this name; null if there is none.
   const StateEntry* find(std::string_view name) const;
-  std::byte* data(const StateEntry& entry) { return memory_.get() + entry.offset; }
-  const std::byte* data(const StateEntry& entry) const { return memory_.get() + entry.offset; }
+  std::byte* data(const StateEntry& entry) { return base() + entry.offset; }
+  const std::byte* data(const StateEntry& entry) const {
+    fetch(entry);
+    return memory_.get() + entry.offset;
+  }
   size_t bytes() const { return bytes_; }
-  /// The start of the store; entries lie at their offsets.
-  std::byte* base() { return memory_.get(); }
+  /// The start of the store, to be read and written; entries lie at their offsets.
+  std::byte* base() {
+    if (context_ != nullptr) fetch_all();
+    return memory_.get();
+  }
+
+  /// Makes the copy on the device, unless it is there. The context must outlive the store's use.
+  void attach(DeviceContext& context);
+  std::byte* device_base() { return device_memory_.get(); }
+  /// Before a run: the device gets what changed on the host.
+  void push();
+  /// After a run was started: the host's copy is old.
+  void changed_on_device() { device_is_newer_ = true; }
 
   /// One state, sharing the store's memory: it changes with the next step, and ends with the store.
   Tensor view(const StateEntry& entry) const;
@@ -45,10 +71,17 @@ class StateStore {
   void set(const StateEntry& entry, const Tensor& tensor);
 
  private:
+  /// Waits for the device, and brings one state, or all of them, to the host.
+  void fetch(const StateEntry& entry) const;
+  void fetch_all();
+
   std::vector<StateEntry> entries_;
   std::map<std::string, size_t, std::less<>> index_;
   Pages memory_;
   size_t bytes_ = 0;
+  DeviceContext* context_ = nullptr;
+  Device::Memory device_memory_;
+  bool device_is_newer_ = false, host_is_newer_ = false;
 };
 
 }  // namespace halfnote

@@ -234,6 +234,11 @@ Session::Session(Model model, const SessionOptions& options)
         .expected("at most " + std::to_string(kMaxThreads), std::to_string(options_.threads));
   }
   if (options_.threads <= 0) options_.threads = omp_get_num_procs();
+  if (std::unique_ptr<Device> device = open_device(options_.device)) {
+    std::unique_ptr<Stream> stream = device->make_stream();
+    device_ = std::make_unique<DeviceContext>(std::move(device), std::move(stream));
+    options_.passes.for_cpu = false;
+  }
   state_ = std::make_unique<StateStore>(model_);
   check_states(model_, *state_);
 }
@@ -330,7 +335,7 @@ Program Session::plan_step(std::string_view step, std::span<const Shape> shapes,
                            int64_t activation_bytes) {
   return plan(ready_graph(step, shapes, activation_bytes), *state_,
               {options_.kernels, options_.threads, options_.profiler != nullptr, options_.choices,
-               options_.tune});
+               options_.tune, device_ ? device_->device.get() : nullptr});
 }
 
 Program Session::plan_limited(std::string_view step, std::span<const Shape> shapes) {
@@ -375,7 +380,7 @@ Executor& Session::executor(std::string_view step, std::span<const Shape> shapes
     Profiler* profiler = options_.profiler;
     const bool limited = options_.memory.limited() && step == model_.training.front().name;
     auto made = std::make_unique<Executor>(
-        limited ? plan_limited(step, shapes) : plan_step(step, shapes), *state_);
+        limited ? plan_limited(step, shapes) : plan_step(step, shapes), *state_, device_.get());
     check_outputs(model_, step, made->program());
     if (profiler) made->set_profile(&profiler->add(step, made->program()));
     if (!options_.plan_only) allocate(*made, find_training_step(step)->graph);
@@ -396,7 +401,7 @@ Executor& Session::executor_for(std::string_view step, std::span<const Tensor> i
 
 double Session::loss_scale() const {
   const StateEntry* scale = state_->find(kLossScale);
-  return scale == nullptr ? 1 : scalar_at(scale->dtype, state_->data(*scale));
+  return scale == nullptr ? 1 : scalar_at(scale->dtype, std::as_const(*state_).data(*scale));
 }
 
 void Session::prepare(std::span<const Shape> shapes) {
@@ -489,7 +494,16 @@ MemoryUse Session::memory() const {
   return use;
 }
 
+DeviceCounters Session::device_counters() const {
+  return device_ ? device_->device->counters() : DeviceCounters{};
+}
+
+std::string Session::device_description() const {
+  return device_ ? device_->device->description() : std::string();
+}
+
 std::string Session::arithmetic() const {
+  if (device_) return device_->device->description();
   return std::to_string(options_.threads) + " threads, " + cpu::onednn_isa_name() +
          (options_.kernels.empty() ? "" : ", " + options_.kernels + " kernels only") +
          (options_.choices == nullptr ? "" : ", plan " + options_.choices->digest());

@@ -55,6 +55,8 @@ struct SessionOptions {
   /// Kernels of a plan file, made for these threads; they must outlive the session.
   KernelChoices* choices = nullptr;
   bool tune = false;  // planning measures the calls that `choices` lacks, and adds them
+  /// `cpu`, `cuda`, `cuda:N` or `cuda-emulated`. Never another than that.
+  std::string device = "cpu";
 };
 
 /// What one call of Session::step did.
@@ -137,6 +139,10 @@ class Session {
   /// The program of a step as it was last used; null before.
   const Program* program(std::string_view step) const;
   MemoryUse memory() const;
+  /// What the host did on the device so far; nothing on the CPU.
+  DeviceCounters device_counters() const;
+  /// The device in words; empty on the CPU.
+  std::string device_description() const;
   /// What the bytes of a run depend on besides model and data: `2 threads, avx512_core_bf16`. Runs
   /// of equal arithmetic are equal bit for bit.
   std::string arithmetic() const;
@@ -178,6 +184,7 @@ class Session {
   SessionOptions options_;
   std::vector<Remark> remarks_;
   std::optional<Recomputation> recomputation_;
+  std::unique_ptr<DeviceContext> device_;  // null: the CPU
   std::unique_ptr<StateStore> state_;
   std::vector<Prepared> executors_;                     // one a step and shapes
   std::map<std::string, Executor*, std::less<>> last_;  // by step

@@ -250,9 +250,11 @@ CaseResult expect_refusal(const Case& c, DType precision) {
 
 }  // namespace
 
-CaseResult run_case(const fs::path& folder, DType precision, const std::string& kernels) {
+CaseResult run_case(const fs::path& folder, DType precision, const std::string& kernels,
+                    const std::string& device) {
   Case c = read_case(folder);
   c.session.kernels = kernels;
+  c.session.device = device;
   if (c.json.contains("refused")) return expect_refusal(c, precision);
   CaseResult result;
   measure_step(c, precision, result);

@@ -47,10 +47,10 @@ struct CaseResult {
   std::vector<std::string> failures;        // the bars that were missed
 };
 
-/// Compiles and runs the case, on the kernels whose name starts with `kernels`. Throws Error where
-/// the case or the model cannot be read, compiled or run.
+/// Compiles and runs the case on a device, on the kernels whose name starts with `kernels`. Throws
+/// Error where the case or the model cannot be read, compiled or run.
 CaseResult run_case(const std::filesystem::path& folder, DType precision,
-                    const std::string& kernels = {});
+                    const std::string& kernels = {}, const std::string& device = "cpu");
 
 /// One line for the terminal.
 std::string describe(const std::string& name, const CaseResult& result);

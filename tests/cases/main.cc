@@ -1,5 +1,5 @@
-// halfnote-cases [--precision fp32|bf16|fp16] [--device cpu] DIR…: runs case folders and holds them
-// against the bars.
+// halfnote-cases [--precision fp32|bf16|fp16] [--device NAME] DIR…: runs case folders and holds
+// them against the bars.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -40,13 +40,14 @@ std::vector<fs::path> expand(const std::vector<std::string>& arguments) {
   return folders;
 }
 
-int run_all(const std::vector<fs::path>& folders, DType precision, const std::string& kernels) {
+int run_all(const std::vector<fs::path>& folders, DType precision, const std::string& kernels,
+            const std::string& device) {
   int failed = 0;
   for (const fs::path& folder : folders) {
     const std::string name = folder.filename().empty() ? folder.parent_path().filename().string()
                                                        : folder.filename().string();
     try {
-      const cases::CaseResult result = cases::run_case(folder, precision, kernels);
+      const cases::CaseResult result = cases::run_case(folder, precision, kernels, device);
       failed += result.failures.empty() ? 0 : 1;
       std::cout << cases::describe(name, result) << std::endl;
     } catch (const std::exception& error) {
@@ -69,7 +70,7 @@ int main(int argc, char** argv) {
   std::string precision = "fp32", device = "cpu", kernels;
   std::vector<std::string> arguments;
   app.add_option("--precision", precision, "fp32, bf16 or fp16 (default: fp32)");
-  app.add_option("--device", device, "cpu")->check(CLI::IsMember({"cpu"}));
+  app.add_option("--device", device, "cpu, cuda, cuda:N or cuda-emulated (default: cpu)");
   app.add_option("--kernels", kernels, "only kernels whose name starts with this (reference)");
   app.add_option("DIR", arguments, "case folders, or folders of case folders")->required();
   app.footer(
@@ -80,7 +81,7 @@ int main(int argc, char** argv) {
       "contractions' FLOPs on 16-bit inputs.");
   CLI11_PARSE(app, argc, argv);
   try {
-    return run_all(expand(arguments), parse_precision(precision), kernels);
+    return run_all(expand(arguments), parse_precision(precision), kernels, device);
   } catch (const Error& error) {
     std::cerr << "halfnote-cases: " << error.what() << "\n";
     return error.exit_code();

@@ -457,6 +457,56 @@ TEST(CudaContraction, Products) {
   }
 }
 
+TEST(CudaContraction, Convolutions) {
+  struct Case {
+    Shape x, w, y;
+    std::vector<int64_t> strides, pads;
+    int64_t group;
+  };
+  const Case cases[] = {{{2, 4, 7, 5}, {6, 4, 3, 3}, {2, 6, 4, 3}, {2, 2}, {1, 1, 1, 1}, 1},
+                        {{1, 4, 6}, {4, 2, 3}, {1, 4, 4}, {1}, {0, 0}, 2},
+                        {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1}, {0, 0, 0, 0}, 1},
+                        {{0, 2, 4, 4}, {3, 2, 2, 2}, {0, 3, 3, 3}, {1, 1}, {0, 0, 0, 0}, 1}};
+  for (const DType dtype : kFloats) {
+    for (const Case& c : cases) {
+      Attributes attributes;
+      attributes.set("strides", c.strides);
+      attributes.set("pads", c.pads);
+      attributes.set("group", c.group);
+      const Tensor x = random(dtype, c.x), w = random(dtype, c.w, -1, 1, 2);
+      const Tensor dy = random(dtype, c.y, -1, 1, 3), bias = random(dtype, {c.w[0]}, -1, 1, 4);
+      check({"", "Conv", {x, w, bias}, attributes, {{dtype, c.y}}});
+      check({kOwn,
+             "ConvGradInput",
+             {dy, w, integers(c.x, {static_cast<int64_t>(c.x.size())})},
+             attributes,
+             {{dtype, c.x}},
+             {2}});
+      check({kOwn, "ConvGradWeight", {dy, x}, attributes, {{dtype, c.w}}});
+    }
+  }
+}
+
+TEST(CudaReduction, Pools) {
+  Attributes attributes;
+  attributes.set("kernel_shape", std::vector<int64_t>{3, 2});
+  attributes.set("strides", std::vector<int64_t>{2, 1});
+  attributes.set("pads", std::vector<int64_t>{1, 0, 1, 1});
+  for (const int64_t with_pad : {0, 1}) {
+    attributes.set("count_include_pad", with_pad);
+    for (const DType dtype : kFloats) {
+      const Tensor x = random(dtype, {2, 3, 7, 5}), dy = random(dtype, {2, 3, 4, 5}, -1, 1, 2);
+      const Result y = {dtype, {2, 3, 4, 5}}, dx = {dtype, {2, 3, 7, 5}};
+      check({"", "AveragePool", {x}, attributes, {y}});
+      check({kOwn, "AveragePoolGrad", {dy, x}, attributes, {dx}});
+      Attributes maximum = attributes;
+      maximum.erase("count_include_pad");
+      check({"", "MaxPool", {x}, maximum, {y, {DType::kI64, {2, 3, 4, 5}}}});
+      check({kOwn, "MaxPoolGrad", {dy, x}, maximum, {dx}});
+    }
+  }
+}
+
 TEST(CudaTable, NamesItsRows) {
   for (const KernelRow& row : kernel_table().rows()) {
     EXPECT_TRUE(row.name.starts_with("own.") || row.name.starts_with("blas.")) << row.name;

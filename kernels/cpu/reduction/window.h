@@ -41,9 +41,9 @@ void for_outputs(const PoolGeometry& g, Body&& body) {
 }
 
 /// Calls `body(index)` with the index in the plane of each element of the window of output `at`;
-/// elements in the padding are left out.
+/// elements in the padding are left out. (constexpr: nvcc takes such functions for the device too.)
 template <class Body>
-void for_window(const PoolGeometry& g, const PoolGeometry::Dims& at, Body&& body) {
+constexpr void for_window(const PoolGeometry& g, const PoolGeometry::Dims& at, Body&& body) {
   const auto place = [&](size_t d, int64_t k) {
     return at[d] * g.stride[d] - g.pad_begin[d] + k * g.dilation[d];
   };
@@ -65,7 +65,7 @@ void for_window(const PoolGeometry& g, const PoolGeometry::Dims& at, Body&& body
 /// Does `candidate` replace the maximum so far? The first of equals stays; the first NaN wins over
 /// all.
 template <class M>
-bool is_new_maximum(M candidate, M best) {
+constexpr bool is_new_maximum(M candidate, M best) {
   return candidate > best || (candidate != candidate && best == best);
 }
 

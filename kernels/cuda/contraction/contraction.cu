@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/contraction/matmul_plan.h"
 #include "kernels/cpu/reals.h"
+#include "kernels/cuda/contraction/parts.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/support.h"
@@ -147,12 +148,15 @@ Prepared prepare_product(const KernelCall& call) {
 }  // namespace
 
 std::vector<KernelRow> contraction_kernels() {
-  return {
+  std::vector<KernelRow> rows = conv_rows();
+  const std::vector<KernelRow> products = {
       {"", "Gemm", "blas.matmul", prepare_product<true>},
       {"", "MatMul", "blas.matmul", prepare_product<false>},
       {"ai.halfnote", "Gemm", "blas.matmul", prepare_product<true>},
       {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false>},
   };
+  rows.insert(rows.end(), products.begin(), products.end());
+  return rows;
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -3,6 +3,7 @@
 // order depends on the shapes alone, so the same bits come out on every run and every GPU.
 #include "kernels/cpu/reduction/plan.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
 #include "kernels/math/reduce.h"
 
@@ -160,7 +161,8 @@ Prepared prepare_own_sum(const KernelCall& call) {
 }  // namespace
 
 std::vector<KernelRow> reduction_kernels() {
-  return {
+  std::vector<KernelRow> rows = pool_rows();
+  const std::vector<KernelRow> reductions = {
       {"", "ReduceL1", "own.reduce", prepare_reduce<formulas::ReduceL1>},
       {"", "ReduceL2", "own.reduce", prepare_reduce<formulas::ReduceL2>},
       {"", "ReduceLogSum", "own.reduce", prepare_reduce<formulas::ReduceLogSum>},
@@ -172,6 +174,8 @@ std::vector<KernelRow> reduction_kernels() {
       {"", "ReduceSumSquare", "own.reduce", prepare_reduce<formulas::ReduceSumSquare>},
       {"ai.halfnote", "ReduceSum", "own.reduce", prepare_own_sum},
   };
+  rows.insert(rows.end(), reductions.begin(), reductions.end());
+  return rows;
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -1,0 +1,13 @@
+// Rows of the reduction family that stand in files of their own.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/kernel.h"
+
+namespace halfnote::HN_CUDA {
+
+std::vector<KernelRow> pool_rows();  // pool.cu: MaxPool, AveragePool and their gradients
+
+}  // namespace halfnote::HN_CUDA

@@ -1,0 +1,136 @@
+// A whole training run on the emulated device: the CPU's numbers, one graph launch a step.
+#include "runtime/train/session.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+
+#include "base/error.h"
+#include "kernels/cuda/emulation/emulator.h"
+
+namespace halfnote {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kMlp = fs::path(HALFNOTE_SOURCE_DIR) / "tests/fixtures/models/mlp/model.onnx";
+
+Session session_on(const std::string& device, DType precision, int64_t accumulate = 1) {
+  CompileOptions options;
+  options.policy.dtype = precision;
+  options.train.accumulation = accumulate;
+  options.train.loss_outputs = {"13"};
+  options.train.optimizer.kind = "adamw";
+  SessionOptions session;
+  session.device = device;
+  session.threads = 1;
+  return Session(compile_file(kMlp, options).model, session);
+}
+
+/// Pixels and labels for the session's inputs.
+std::vector<Tensor> batch(const Session& session, int64_t label = 3) {
+  std::vector<Tensor> inputs;
+  std::mt19937 engine(7);
+  for (const auto& [name, type] : session.inputs()) {
+    Shape shape;
+    for (const Dim& dim : *type.shape) shape.push_back(dim.known() ? dim.value : 4);
+    Tensor tensor(DType::kF64, shape);
+    for (double& x : tensor.mutable_data<double>()) {
+      x = is_float(type.dtype) ? engine() * 0x1p-32 : static_cast<double>(label);
+    }
+    inputs.push_back(tensor.cast_to(type.dtype));
+  }
+  return inputs;
+}
+
+TEST(DeviceSession, TrainsAsOnTheCpu) {
+  Session cpu = session_on("cpu", DType::kF32);
+  Session device = session_on("cuda-emulated", DType::kF32);
+  const std::vector<Tensor> inputs = batch(cpu);
+  for (int step = 0; step < 4; ++step) {
+    const double wanted = cpu.step(inputs).loss, got = device.step(inputs).loss;
+    EXPECT_LE(std::fabs(got - wanted), 1e-5 * wanted) << "step " << step;
+  }
+  EXPECT_EQ(device.applied_steps(), 4);
+  for (const StateEntry& entry : cpu.state().entries()) {
+    const Tensor wanted = cpu.state().get(entry);
+    const Tensor got = device.state().get(*device.state().find(entry.name));
+    for (int64_t i = 0; i < wanted.size(); ++i) {
+      ASSERT_NEAR(got.at_as_double(i), wanted.at_as_double(i), 2e-5) << entry.name;
+    }
+  }
+}
+
+TEST(DeviceSession, SteadyStepIsOneGraphLaunch) {
+  Session session = session_on("cuda-emulated", DType::kBF16);
+  const std::vector<Tensor> inputs = batch(session);
+  session.step(inputs);
+  const DeviceCounters before = session.device_counters();
+  for (int step = 0; step < 3; ++step) session.step(inputs);
+  const DeviceCounters after = session.device_counters();
+  EXPECT_EQ(after.graph_launches, before.graph_launches + 3);
+  EXPECT_EQ(after.launches, before.launches);
+  EXPECT_EQ(after.allocations, before.allocations);
+}
+
+TEST(DeviceSession, OrderOfThreadsChangesNothing) {
+  std::vector<double> losses;
+  for (const uint64_t seed : {1, 2, 3}) {
+    emulation::set_emulation_seed(seed);
+    Session session = session_on("cuda-emulated", DType::kF16);
+    const std::vector<Tensor> inputs = batch(session);
+    double loss = 0;
+    for (int step = 0; step < 3; ++step) loss = session.step(inputs).loss;
+    losses.push_back(loss);
+  }
+  emulation::set_emulation_seed(1);
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_EQ(losses[0], losses[2]);
+}
+
+TEST(DeviceSession, StatesGoBothWays) {
+  Session session = session_on("cuda-emulated", DType::kF32);
+  const std::vector<Tensor> inputs = batch(session);
+  const double first = session.step(inputs).loss;
+  const StateEntry* weight = nullptr;
+  for (const StateEntry& entry : session.state().entries()) {
+    if (entry.kind == StateKind::kWeight && entry.shape.size() == 2) weight = &entry;
+  }
+  ASSERT_NE(weight, nullptr);
+  // Zero weights of the last layer: all classes are equal, but for the bias.
+  session.state().set(*weight, Tensor(weight->dtype, weight->shape));
+  const double second = session.step(inputs).loss;
+  EXPECT_NE(first, second);
+  EXPECT_NE(session.state().get(*weight).at_as_double(0), 0) << "it was updated on the device";
+}
+
+TEST(DeviceSession, Accumulates) {
+  Session cpu = session_on("cpu", DType::kF32, 2);
+  Session device = session_on("cuda-emulated", DType::kF32, 2);
+  const std::vector<Tensor> inputs = batch(cpu);
+  for (int step = 0; step < 4; ++step) {
+    const StepResult wanted = cpu.step(inputs), got = device.step(inputs);
+    EXPECT_EQ(got.updated, wanted.updated);
+    EXPECT_LE(std::fabs(got.loss - wanted.loss), 1e-5 * wanted.loss) << "step " << step;
+  }
+}
+
+TEST(DeviceSession, BadLabelIsBadData) {
+  Session session = session_on("cuda-emulated", DType::kF32);
+  try {
+    session.step(batch(session, 1000));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kData);
+    EXPECT_NE(std::string(error.what()).find("label 1000 is no class"), std::string::npos);
+  }
+}
+
+TEST(DeviceSession, UnknownDeviceIsNeverReplaced) {
+  EXPECT_THROW(session_on("gpu", DType::kF32), Error);
+}
+
+}  // namespace
+}  // namespace halfnote
