@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "tests/cuda/device_check.h"
 
 namespace halfnote::test {
 
@@ -124,6 +125,8 @@ std::vector<Tensor> run_kernel(std::string_view domain, std::string_view op,
                      "with " + std::to_string(call.threads) + " threads");
   }
   check_in_place(*choice.kernel, inputs, outputs, results);
+  call.threads = 1;
+  if (options.kernel == "reference") check_emulated_cuda(call, inputs, results);
   return results;
 }
 

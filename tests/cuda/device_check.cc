@@ -1,0 +1,131 @@
+// One call on the emulated device.
+#include "device_check.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+#include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/emulation/emulator.h"
+
+namespace halfnote::test {
+
+namespace {
+
+using cuda_emulated::EmulatedDevice;
+
+std::string why_not(const KernelChoice& choice) {
+  std::string text;
+  for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
+  return text.empty() ? "no row" : text;
+}
+
+/// The CPU sums products of floats in f32, the emulated library in f64: what 2^10 roundings of an
+/// f32 (or f64) may make of the largest element, and two of a 16-bit result.
+double tolerance(DType dtype, double wanted, double largest) {
+  switch (dtype) {
+    case DType::kF16:
+      return 0x1p-10 * 2 * std::fabs(wanted) + 0x1p-13 * largest + 0x1p-24;
+    case DType::kBF16:
+      return 0x1p-7 * 2 * std::fabs(wanted) + 0x1p-13 * largest;
+    case DType::kF32:
+      return 0x1p-13 * largest;
+    default:
+      return 0x1p-42 * largest;
+  }
+}
+
+void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what) {
+  if (!is_float(wanted.dtype())) {
+    EXPECT_TRUE(identical(got, wanted)) << what;
+    return;
+  }
+  double largest = 0;
+  for (int64_t i = 0; i < wanted.size(); ++i) {
+    const double x = std::fabs(wanted.at_as_double(i));
+    if (std::isfinite(x)) largest = std::max(largest, x);
+  }
+  for (int64_t i = 0; i < wanted.size(); ++i) {
+    const double a = got.at_as_double(i), b = wanted.at_as_double(i);
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    ASSERT_LE(std::fabs(a - b), tolerance(wanted.dtype(), b, largest))
+        << what << ", element " << i << ": got " << a << ", wanted " << b;
+  }
+}
+
+}  // namespace
+
+std::vector<Tensor> run_on_emulated_cuda(const KernelCall& call, const std::vector<Tensor>& inputs,
+                                         bool in_place) {
+  EmulatedDevice device;
+  const KernelChoice choice = device.kernels().choose(call);
+  if (!choice.kernel) throw Error(ErrorCode::kUnsupported, why_not(choice));
+  const auto stream = device.make_stream();
+  std::vector<Device::Memory> memory;
+  std::vector<const std::byte*> from;
+  std::vector<std::byte*> to;
+  const auto put = [&](size_t bytes) {
+    memory.push_back(device.allocate(bytes));
+    return memory.back().get();
+  };
+  for (const Tensor& input : inputs) {
+    if (!input.defined()) {
+      from.push_back(nullptr);
+      continue;
+    }
+    std::byte* copy = put(input.byte_size());
+    stream->copy(copy, input.bytes(), input.byte_size());
+    from.push_back(copy);
+  }
+  std::vector<Tensor> results;
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const Operand& output = call.outputs[i];
+    results.push_back(!output.present() ? Tensor() : Tensor(output.dtype, output.shape));
+    const bool over = in_place && i == 0 && choice.kernel->can_share(0, 0) &&
+                      inputs[0].byte_size() == results[0].byte_size();
+    to.push_back(!results[i].defined() ? nullptr
+                 : over                ? const_cast<std::byte*>(from[0])
+                                       : put(results[i].byte_size()));
+  }
+  DeviceBuffers buffers;
+  buffers.inputs = from;
+  buffers.outputs = to;
+  buffers.workspace = put(choice.kernel->workspace_bytes());
+  buffers.stream = stream.get();
+  choice.kernel->run(buffers);
+  stream->synchronise();
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].defined() && results[i].byte_size() > 0) {
+      std::memcpy(results[i].mutable_bytes(), to[i], results[i].byte_size());
+    }
+  }
+  return results;
+}
+
+void check_emulated_cuda(const KernelCall& call, const std::vector<Tensor>& inputs,
+                         const std::vector<Tensor>& wanted) {
+  if (!EmulatedDevice().kernels().choose(call).kernel) return;
+  const std::string name = std::string(call.op) + " of " +
+                           std::string(short_name(call.inputs[0].dtype)) +
+                           to_string(call.inputs[0].shape) + " on cuda-emulated";
+  std::vector<Tensor> first;
+  for (const uint64_t seed : {1, 2, 3}) {
+    emulation::set_emulation_seed(seed);
+    const std::vector<Tensor> got = run_on_emulated_cuda(call, inputs, seed == 3);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (!wanted[i].defined()) continue;
+      if (seed == 1) expect_near(got[i], wanted[i], name + ", output " + std::to_string(i));
+      // The order of threads must not change a bit.
+      if (seed != 1) {
+        EXPECT_TRUE(identical(got[i], first[i])) << name << ", seed " << seed;
+      }
+    }
+    if (seed == 1) first = got;
+  }
+  emulation::set_emulation_seed(1);
+}
+
+}  // namespace halfnote::test
