@@ -471,6 +471,11 @@ std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view
                 "the DeepSpeed file is no valid JSON: " + json_problem(error.what()))
         .at({std::string(file_name), {}, {}});
   }
+  if (const std::string key = repeated_json_key(text); !key.empty()) {
+    throw Error(ErrorCode::kUsage, "the key \"" + key + "\" stands twice")
+        .at({std::string(file_name), {}, {}})
+        .hint("keep one of them (DeepSpeed refuses such a file, too)");
+  }
   // Of numbers that no optimizer takes the file is named; flags take their keys out again.
   for (const char* key : {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay",
                           "clip_norm", "alpha", "lr_decay", "initial_accumulator", "min_ratio",

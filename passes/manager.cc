@@ -11,6 +11,7 @@
 #include "compiler/ir/text.h"
 #include "compiler/ir/verify.h"
 #include "passes/precision/scale_units.h"
+#include "passes/unsupported.h"
 
 namespace halfnote {
 namespace {
@@ -149,8 +150,17 @@ void dump(const Model& model, const PassRow& row, size_t index, const CompileOpt
   write_file_atomic(file, std::span(&bytes, 1));
 }
 
+using Opsets = std::map<std::string, int64_t>;
+
+/// Says where an error happened. A list of nodes tells the op-sets that the file had.
+void complete(Error& error, const PassRow& row, const Model& model, const Opsets& imported) {
+  if (auto* list = dynamic_cast<UnsupportedError*>(&error)) list->set_opsets(imported);
+  std::move(error.within({model.source, {}, {}})).in_pass(row.name);
+}
+
 /// `said` is what the model says before the pass, and then what it says after it.
-PassRecord run_one(const PassRow& row, Model& model, PassContext& context, Fingerprint& said) {
+PassRecord run_one(const PassRow& row, Model& model, PassContext& context, Fingerprint& said,
+                   const Opsets& imported) {
   PassRecord record;
   record.name = row.name;
   record.nodes_before = count_nodes(model);
@@ -164,7 +174,7 @@ PassRecord run_one(const PassRow& row, Model& model, PassContext& context, Finge
     if (record.changed) verify_changed(model, said, after);
     said = std::move(after);
   } catch (Error& error) {
-    std::move(error.within({model.source, {}, {}})).in_pass(row.name);
+    complete(error, row, model, imported);
     throw;  // as the kind of Error that it is
   }
   record.milliseconds =
@@ -183,6 +193,7 @@ PipelineResult run_pipeline(Model& model, PassContext& context, std::span<const 
   check_names(options, rows);
   PipelineResult result;
   Fingerprint said(model);
+  const Opsets imported = model.opsets;
   for (size_t i = 0; i < rows.size(); ++i) {
     const PassRow& row = rows[i];
     if (!contains(options.skip_passes, row.name)) {
@@ -191,7 +202,7 @@ PipelineResult run_pipeline(Model& model, PassContext& context, std::span<const 
                                               std::string(stage_name(row.needs)))
             .expected(std::string(stage_name(row.needs)), std::string(stage_name(result.stage)));
       }
-      result.records.push_back(run_one(row, model, context, said));
+      result.records.push_back(run_one(row, model, context, said, imported));
     }
     result.stage = std::max(result.stage, row.gives);
     if (contains(options.dump_after, row.name) || contains(options.dump_after, "all")) {

@@ -26,10 +26,9 @@ constexpr const char* kFreeze =
     "freeze the weights before these nodes (--freeze REGEX), or rewrite the nodes";
 
 [[noreturn]] void refuse(const UnsupportedOps& missing) {
-  throw Error(ErrorCode::kUnsupported,
-              "no gradient for " + missing.ops_text() +
-                  " between the weights and the loss: " + missing.list_with_forms())
-      .hint(kFreeze);
+  throw UnsupportedError(
+      "no gradient for " + missing.ops_text() + " between the weights and the loss", missing,
+      kFreeze);
 }
 
 class Reverse {

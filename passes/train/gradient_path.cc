@@ -82,14 +82,14 @@ void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const
   write_out_bodies(graph, infer, nodes_between(graph, nodes, reached, {&end, 1}));
 }
 
-void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes, int64_t opset,
+void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes,
                           UnsupportedOps& missing) {
   for (NodeId id : nodes) {
     const OperatorRow* row = find_operator(graph.node(id));
     if (row == nullptr || row->gradient != nullptr || row->lower != nullptr) continue;
     if (row->body != nullptr) continue;
     if (may_be_flattened(graph, id) || missing.contains(graph, id)) continue;
-    missing.add(graph, id, opset, std::string(row->no_gradient));
+    missing.add(graph, id, std::string(row->no_gradient));
   }
 }
 

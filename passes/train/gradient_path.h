@@ -31,7 +31,7 @@ void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const
 
 /// Notes every one of the nodes, if it is not noted yet, whose op is known, has neither a gradient
 /// nor a lowering nor a body, and is no control flow and no container, which may be flattened.
-void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes, int64_t opset,
+void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes,
                           UnsupportedOps& missing);
 
 }  // namespace halfnote

@@ -149,6 +149,7 @@ void make_plain(Model& model) {
 /// An artifact is for every device, so this is no error; who means to train on the CPU should know.
 void tell_missing_kernels(CompileResult& result) {
   UnsupportedOps missing;
+  missing.set_opsets(result.model.opsets);
   for_each_graph(result.model, [&](const Graph& graph) {
     for (NodeId id : graph.all_nodes()) {
       const Node& node = graph.node(id);
@@ -156,7 +157,7 @@ void tell_missing_kernels(CompileResult& result) {
           runs_bodies(node.domain, node.op)) {
         continue;
       }
-      missing.add(graph, id, kOpsetVersion, "no kernel");
+      missing.add(graph, id, "no kernel");
     }
   });
   if (missing.empty()) return;
