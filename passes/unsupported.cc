@@ -45,6 +45,7 @@ constexpr Form kNearestForms[] = {
      "computed, carried values of fixed shapes and no collected results"},
     {"MaxRoiPool", "RoiAlign"},
     {"NonMaxSuppression", "none: take it out of the model that is trained"},
+    {"NonZero", "Where or Mul with the mask whose places it lists"},
     {"Unique", "none: take it out of the model that is trained"},
     {"com.microsoft.Attention", "Attention of op-set 23"},
     {"com.microsoft.EmbedLayerNormalization", "Gather, Add and LayerNormalization"},

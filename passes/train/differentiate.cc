@@ -31,6 +31,20 @@ constexpr const char* kFreeze =
       kFreeze);
 }
 
+/// A step is planned before the first one runs, in fixed sizes.
+void refuse_sizes_of_values(const Graph& graph) {
+  UnsupportedOps found;
+  add_sized_by_values(graph, loss_of(graph), found);
+  if (found.empty()) return;
+  throw Error(ErrorCode::kUnsupported,
+              "sizes that depend on data, before the loss: " + found.list_with_forms())
+      .expected("the same sizes in every step", counted(found.op_count(), "op") + " that selects")
+      .hint(
+          "keep all elements, and give those left out no weight: labels that the loss ignores "
+          "(ignore_index) instead of logits[mask], Where or Mul with the mask, "
+          "instead of a selection by it");
+}
+
 class Reverse {
  public:
   Reverse(Graph& graph, PassContext& context)
@@ -124,6 +138,7 @@ bool differentiate(Model& model, PassContext& context) {
   if (step == nullptr) return false;
   Graph& graph = step->graph;
   if (find_state(graph, kLossScale)) return false;  // done before
+  refuse_sizes_of_values(graph);
   write_out_derivatives(graph, context.infer, trainable_initializers(graph), loss_of(graph));
   Reverse(graph, context).run(loss_of(graph));
   return true;
