@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/ir/graph.h"
+#include "passes/device/update/weight_copies.h"
 #include "passes/pass.h"
 
 namespace halfnote {
@@ -16,7 +17,8 @@ namespace halfnote {
 struct DeviceReadyOptions {
   std::vector<std::string> dump_after;  // pass names, or `all`
   std::string dump_folder = ".";
-  int64_t activation_bytes = 0;  // limit of the pass rematerialize; 0: none
+  int64_t activation_bytes = 0;         // limit of the pass rematerialize; 0: none
+  std::vector<WeightCopy> copies = {};  // what the state store holds, for the pass keep-copies
 };
 
 /// The passes of make_device_ready(), in order. They stand here and not in passes/, as they ask

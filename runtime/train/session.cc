@@ -235,7 +235,8 @@ Session::Session(Model model, const SessionOptions& options)
         .expected("at most " + std::to_string(kMaxThreads), std::to_string(options_.threads));
   }
   if (options_.threads <= 0) options_.threads = omp_get_num_procs();
-  state_ = std::make_unique<StateStore>(model_);
+  options_.passes.copies = find_weight_copies(model_);
+  state_ = std::make_unique<StateStore>(model_, options_.passes.copies);
   check_states(model_, *state_);
 }
 
@@ -469,6 +470,7 @@ std::optional<NonFinite> Session::diagnose(std::span<const Tensor> inputs) {
   const std::string& step = model_.training.front().name;
   const std::vector<Shape> shapes = shapes_of(inputs);
   Executor& executor = executor_for(step, inputs);
+  state_->refresh_copies();
   const std::vector<std::byte> saved(state_->base(), state_->base() + state_->bytes());
   const auto found = find_nonfinite(executor, *state_, ready_graph(step, shapes), inputs);
   std::copy(saved.begin(), saved.end(), state_->base());
