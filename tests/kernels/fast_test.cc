@@ -255,6 +255,28 @@ TEST(FastLayerNormalization, AgreesWithTheReference) {
   }
 }
 
+/// An output that nobody asks for changes nothing in the others.
+TEST(FastLayerNormalization, GivesEachGradientAlone) {
+  for (const Shape& shape : {Shape{67, 129}, Shape{4, 2049}}) {
+    const Shape own{shape[1]}, statistic{shape[0], 1};
+    const std::vector<Tensor> inputs{random_tensor(DType::kBF16, shape, -1, 1, 1),
+                                     random_tensor(DType::kBF16, shape, -2, 3, 2),
+                                     random_tensor(DType::kBF16, own, 0.5, 1.5, 3),
+                                     random_tensor(DType::kF32, statistic, -1, 1, 4),
+                                     random_tensor(DType::kF32, statistic, 0.5, 2, 5)};
+    const std::vector<OutputSpec> outputs{
+        {DType::kBF16, shape}, {DType::kF32, own}, {DType::kF32, own}};
+    const RunOptions on{.kernel = "fast"};
+    const auto all = run_kernel(kOwn, "LayerNormalizationGrad", inputs, {}, outputs, on);
+    for (size_t wanted = 0; wanted < outputs.size(); ++wanted) {
+      std::vector<OutputSpec> alone(outputs.size());
+      alone[wanted] = outputs[wanted];
+      const auto got = run_kernel(kOwn, "LayerNormalizationGrad", inputs, {}, alone, on);
+      EXPECT_TRUE(identical(got[wanted], all[wanted])) << to_string(shape) << " output " << wanted;
+    }
+  }
+}
+
 TEST(FastLayerNormalization, SaysWhatItDoesNotTake) {
   const auto reason = [](DType type, const Shape& scale) {
     const Tensor x(type, {4, 6});
