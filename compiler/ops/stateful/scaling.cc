@@ -152,13 +152,16 @@ std::vector<ValueType> infer_global_norm(const Graph& graph, NodeId node) {
   return {ValueType::tensor(math_dtype(operand_type(graph, node, 0).dtype), SymbolicShape{})};
 }
 
+// x - x is 0, or NaN where x is Inf or NaN, and so is the sum: two nodes an operand, of which there
+// are as many as the model has weights.
 std::vector<Expr> all_finite_body(BodyContext& body) {
   Builder& b = body.b;
-  std::vector<Expr> counts;
+  std::vector<Expr> sums;
   for (const Expr& input : body.inputs) {
-    counts.push_back(sum_all(b.cast(is_special(b.to_math(input)), DType::kF32)));
+    const Expr x = b.to_math(input);
+    sums.push_back(b.cast(sum_all(x - x), DType::kF32));
   }
-  return {b.op("Equal", {sum_of(b, counts), b.scalar(DType::kF32, 0)})};
+  return {b.op("Equal", {sum_of(b, sums), b.scalar(DType::kF32, 0)})};
 }
 
 std::vector<Expr> global_norm_body(BodyContext& body) {
