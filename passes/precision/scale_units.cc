@@ -16,6 +16,7 @@ class UnitCheck {
 
   /// Has any value another power now?
   bool run() {
+    if (!any_scaled()) return false;  // then nothing becomes so
     visit_region(graph_.main());
     for (ValueId output : graph_.outputs()) {
       // The scale itself may be shown; what it scales may not.
@@ -32,6 +33,14 @@ class UnitCheck {
   }
 
  private:
+  bool any_scaled() const {
+    for (uint32_t i = 0; i < graph_.value_count(); ++i) {
+      const Value& value = graph_.value(ValueId{i});
+      if (value.alive && value.scale_power != 0) return true;
+    }
+    return false;
+  }
+
   int power(ValueId value) const { return value.valid() ? graph_.value(value).scale_power : 0; }
 
   /// Texts are made here only: a check of 100,000 nodes that are right makes none.

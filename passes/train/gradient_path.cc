@@ -132,7 +132,7 @@ void add_sized_by_values(const Graph& graph, ValueId end, UnsupportedOps& proble
       return id.valid() && of_values[id.index] && !graph.value(id).type.has_concrete_shape();
     };
     if (!std::any_of(outputs.begin(), outputs.end(), open)) continue;
-    problems.add(graph, node, kOpsetVersion, "the values decide how many elements it gives");
+    problems.add(graph, node, "the values decide how many elements it gives");
   }
 }
 

@@ -160,14 +160,17 @@ std::vector<ValueType> infer_global_norm(const Graph& graph, NodeId node) {
 
 namespace {
 
+// x - x is 0, or NaN where x is Inf or NaN, and so is the sum: two nodes an operand, of which there
+// are as many as the model has weights. A bool is another's answer.
 Expr all_finite(Builder& b, std::span<const Expr> values) {
-  std::vector<Expr> counts;
+  std::vector<Expr> sums;
   for (const Expr& value : values) {
     const bool answer = value.dtype() == DType::kBool;
-    const Expr bad = answer ? b.op("Not", {value}) : is_special(b.to_math(value));
-    counts.push_back(sum_all(b.cast(bad, DType::kF32)));
+    const Expr x = answer ? value : b.to_math(value);
+    sums.push_back(answer ? sum_all(b.cast(b.op("Not", {x}), DType::kF32))
+                          : b.cast(sum_all(x - x), DType::kF32));
   }
-  return b.op("Equal", {sum_of(b, counts), b.scalar(DType::kF32, 0)});
+  return b.op("Equal", {sum_of(b, sums), b.scalar(DType::kF32, 0)});
 }
 
 }  // namespace
