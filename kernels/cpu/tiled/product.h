@@ -49,9 +49,9 @@ class Product {
   int64_t element_bytes_;
   bool sums_in_result_;  // f32 results take the sums between two blocks of k
   const Loops& loops_;
-  int64_t depth_ = 0;         // of a block, in elements
-  int64_t block_rows_ = 0;    // rows that share one packed block of B
-  int64_t partial_step_ = 0;  // of sums with room of their own
+  int64_t depth_ = 0;          // of a block, in elements
+  int64_t block_rows_ = 0;     // rows that share one packed block of B
+  int64_t block_columns_ = 0;  // of a packed block of B
   std::vector<Region> regions_;
   size_t slot_bytes_ = 0;  // of a region
 };
