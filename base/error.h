@@ -69,8 +69,9 @@ class Error : public std::exception {
   std::string what_, expected_, got_, hint_, pass_, message_;
 };
 
-/// How many letters of a word may be wrong for a suggestion: none of one, one of two to five, two of
-/// up to eight, then three. More is another word (`b` is no `W`, `Foo` no `Cos`, `Gelu` no `Gemm`).
+/// How many letters of a word may be wrong for a suggestion: none of one, one of two to five, two
+/// of up to eight, then three. More is another word (`b` is no `W`, `Foo` no `Cos`, `Gelu` no
+/// `Gemm`).
 constexpr int most_typos(size_t letters) {
   return letters < 2 ? 0 : letters < 6 ? 1 : letters < 9 ? 2 : 3;
 }
