@@ -3,8 +3,8 @@
 // A product is cut into tiles of at most kTileRows × kTileColumns results that stay in registers
 // while k runs over one block. The operands are first copied ("packed") into panels that a tile
 // reads in order, converted where the products are not of the stored type; rows of A that need
-// neither stay where they are. A lane is what one
-// 32-bit element of a panel holds: one k, or the two neighbouring k that a bf16 dot product takes.
+// neither stay where they are. A lane is what one 32-bit element of a panel holds: one k, or the
+// two neighbouring k that a bf16 dot product takes.
 #pragma once
 
 #include <array>
