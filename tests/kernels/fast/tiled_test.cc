@@ -116,13 +116,13 @@ TEST(TiledProduct, KeepsNonFiniteResults) {
   }
 }
 
-struct Form {
+struct TiledForm {
   DType in, out;
   int64_t m, n, k;
   bool trans_a, trans_b;
 };
 
-std::string chosen(const Form& form) {
+std::string chosen_for(const TiledForm& form) {
   const Attributes attributes{{"transA", int64_t{form.trans_a}},
                               {"transB", int64_t{form.trans_b}},
                               {"out_dtype", static_cast<int64_t>(form.out)}};
@@ -137,18 +137,18 @@ std::string chosen(const Form& form) {
 TEST(TiledProduct, StandsBeforeOneDnnWhereItPays) {
   if (!has_kernel()) GTEST_SKIP() << "the CPU has no AVX-512";
   constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
-  for (const Form& form : {Form{kF32, kF32, 1024, 768, 768, false, false},
-                           Form{kF32, kF32, 1024, 768, 768, false, true},
-                           Form{kF32, kF32, 768, 3072, 1024, true, false},
-                           Form{kBF16, kBF16, 512, 768, 768, false, true},
-                           Form{kBF16, kF32, 30522, 768, 512, true, false},
-                           Form{kF16, kF32, 768, 768, 512, true, false}}) {
-    EXPECT_EQ(chosen(form), "tiled.matmul") << form.m << " x " << form.n << " x " << form.k;
+  for (const TiledForm& form : {TiledForm{kF32, kF32, 1024, 768, 768, false, false},
+                                TiledForm{kF32, kF32, 1024, 768, 768, false, true},
+                                TiledForm{kF32, kF32, 768, 3072, 1024, true, false},
+                                TiledForm{kBF16, kBF16, 512, 768, 768, false, true},
+                                TiledForm{kBF16, kF32, 30522, 768, 512, true, false},
+                                TiledForm{kF16, kF32, 768, 768, 512, true, false}}) {
+    EXPECT_EQ(chosen_for(form), "tiled.matmul") << form.m << " x " << form.n << " x " << form.k;
   }
-  for (const Form& form : {Form{kF32, kF32, 30522, 768, 1024, true, false},
-                           Form{kBF16, kBF16, 256, 256, 256, false, false},
-                           Form{kBF16, kBF16, 32, 2048, 4096, false, false}}) {
-    EXPECT_NE(chosen(form), "tiled.matmul") << form.m << " x " << form.n << " x " << form.k;
+  for (const TiledForm& form : {TiledForm{kF32, kF32, 30522, 768, 1024, true, false},
+                                TiledForm{kBF16, kBF16, 256, 256, 256, false, false},
+                                TiledForm{kBF16, kBF16, 32, 2048, 4096, false, false}}) {
+    EXPECT_NE(chosen_for(form), "tiled.matmul") << form.m << " x " << form.n << " x " << form.k;
   }
 }
 
