@@ -1,11 +1,13 @@
 // Multiply-adds a nanosecond of every kernel row that takes a MatMul: the figures of the kernel
 // table in docs/developer.md and of the limits in kernels/cpu. The rows take turns, and the
 // smallest processor time of some rounds counts, so that a busy machine does little harm. One
-// thread, or THREADS of them: then the first figure of a row is of a thread's processor time, the
-// second of the time that passed for all.
+// thread, or THREADS of them: then the first figure of a row is for the sum of their processor
+// times, the second for the time of the one that works longest.
 //
 //   cmake --build build/release --target halfnote-products
-//   build/release/bin/halfnote-products [THREADS [TEXT]]       products whose line begins with TEXT
+//   OMP_WAIT_POLICY=passive build/release/bin/halfnote-products [THREADS [TEXT]]
+//
+// With TEXT: the products whose line begins with it.
 #include <fmt/format.h>
 #include <omp.h>
 #include <sys/mman.h>

@@ -1,9 +1,10 @@
 // The inner loops of a tiled matrix product, one set for each element type and instruction set.
 //
 // A product is cut into tiles of at most kTileRows × kTileColumns results that stay in registers
-// while k runs over one block. Both operands are first copied ("packed") into panels that a tile
-// reads in order, converted where the products are not of the stored type. A lane is what one
-// 32-bit element of a panel holds: one k, or the two neighbouring k that a bf16 dot product takes.
+// while k runs over one block. The operands are first copied ("packed") into panels that a tile
+// reads in order, converted where the products are not of the stored type; rows of A that need
+// neither stay where they are. A lane is what one 32-bit element of a panel holds: one k, or the
+// two neighbouring k that a bf16 dot product takes.
 #pragma once
 
 #include <array>
@@ -70,14 +71,15 @@ struct Soon {
 struct Loops {
   const char* name;
   int64_t k_of_lane;  // 1 or 2
+  bool reads_stored;  // a lane of A is as it is stored: its rows need no panel
   /// At most kTileRows rows, each from kRowStep floats on or each lane from kLaneStep floats on.
   void (*pack_left)(const Part& part, float* panel);
   /// At most kTileColumns columns, into kTileColumns floats a lane, lanes rounded up to 16.
   void (*pack_right)(const Part& part, float* panel);
   /// tile[form][rows]: sums over `lanes` into rows of kTileColumns floats, `step` apart; `add`ed
-  /// to what is there.
-  using Tile = void (*)(const float* left, const float* right, int64_t lanes, float* sums,
-                        int64_t step, bool add, const Soon& soon);
+  /// to what is there. Rows of A are `left_step` floats apart.
+  using Tile = void (*)(const float* left, int64_t left_step, const float* right, int64_t lanes,
+                        float* sums, int64_t step, bool add, const Soon& soon);
   std::array<std::array<Tile, kTileRows + 1>, 2> tile;
   /// Takes the sums of a tile where they belong; may write over them.
   void (*finish)(float* sums, const Finish& finish);

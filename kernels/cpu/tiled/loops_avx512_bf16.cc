@@ -25,6 +25,7 @@ namespace {
 struct BF16 {
   using Stored = uint16_t;
   static constexpr int64_t kOfLane = 2;
+  static constexpr bool kReadsStored = true;
   static __m512 along(const Stored* from, int64_t count) {
     const __mmask32 mask = count >= 32 ? ~__mmask32(0) : (__mmask32(1) << count) - 1;
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, from));

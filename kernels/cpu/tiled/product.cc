@@ -97,6 +97,14 @@ Strip strip_of(const Block& block, int64_t index) {
   return {block, index, top, border(block.rows, strips, index + 1) - top};
 }
 
+/// Rows a multiple of 4 KiB apart would fall on the same lines of the cache.
+bool reads_in_place(const ProductShape& shape, int64_t element_bytes, const Loops& loops) {
+  constexpr int64_t kAliased = 4096;
+  return loops.reads_stored && shape.a_k_step == 1 && shape.k % loops.k_of_lane == 0 &&
+         shape.a_row_step % loops.k_of_lane == 0 &&
+         shape.a_row_step * element_bytes % kAliased != 0;
+}
+
 }  // namespace
 
 const Loops* find_loops(DType operands) {
@@ -122,6 +130,7 @@ Product::Product(const ProductShape& shape, DType operands, DType result, const 
     : shape_(shape),
       element_bytes_(static_cast<int64_t>(size_of(operands))),
       sums_in_result_(result == DType::kF32),
+      left_in_place_(reads_in_place(shape, element_bytes_, loops)),
       loops_(loops) {
   const int64_t lanes = ceil_div(shape.k, loops.k_of_lane);
   const bool whole = lanes <= (sums_in_result_ ? 2 * kDepth : kMostDepth);
@@ -185,7 +194,7 @@ struct Product::Task {
 
   void run() {
     Strip strip = strip_of(block_at(0, 0, 0), 0);
-    pack_left(strip, 0, share_size(strip, 1), left);
+    if (!product.left_in_place_) pack_left(strip, 0, share_size(strip, 1), left);
     while (strip.rows > 0) {
       const Strip next = strip_after(strip);
       multiply(strip, next);
@@ -260,6 +269,18 @@ struct Product::Task {
                              panel + share.begin * (left_by_row() ? kRowStep : kLaneStep));
   }
 
+  /// What the tiles of a strip read of A: its panel, or A itself.
+  struct Left {
+    const float* from;
+    int64_t step;
+  };
+  Left left_of(const Strip& strip) const {
+    if (!product.left_in_place_) return {left, kRowStep};
+    const std::byte* from = share_of(strip, 0, strip.rows).part.from;
+    return {reinterpret_cast<const float*>(from),
+            product.shape_.a_row_step / product.loops_.k_of_lane};
+  }
+
   /// One strip. Before each tile a share of the next strip is packed, in the first strip of a block
   /// the tile's panel of B as well; what the next tile will want so is fetched by this one.
   void multiply(const Strip& strip, const Strip& next) const {
@@ -269,18 +290,19 @@ struct Product::Task {
         product.loops_.tile[static_cast<size_t>(form)][static_cast<size_t>(strip.rows)];
     const int64_t tiles = ceil_div(block.columns, kTileColumns);
     const int64_t share = share_size(next, tiles);
+    const Left rows = left_of(strip);
     float* columns = right;
     Finish finish = finish_of(strip);
     for (int64_t j = 0; j < tiles; ++j) {
       if (strip.top == 0) product.loops_.pack_right(panel_of(block, j), columns);
-      if (next.rows > 0) pack_left(next, j, share, next_left);
+      if (next.rows > 0 && !product.left_in_place_) pack_left(next, j, share, next_left);
       place(strip, j * kTileColumns, finish);
       const Soon soon = soon_of(strip, next, j, share, finish);
       if (stays_f32(finish)) {
-        tile(left, columns, lanes(block.depth), finish.partial, finish.partial_step, !finish.first,
-             soon);
+        tile(rows.from, rows.step, columns, lanes(block.depth), finish.partial, finish.partial_step,
+             !finish.first, soon);
       } else {
-        tile(left, columns, lanes(block.depth), sums, kTileColumns, false, soon);
+        tile(rows.from, rows.step, columns, lanes(block.depth), sums, kTileColumns, false, soon);
         product.loops_.finish(sums, finish);
       }
       columns += panel_floats(block.depth);
