@@ -8,7 +8,7 @@ namespace {
 constexpr int kSmall = 3, kLarge = 3000;
 
 /// A chain of Relu: node i is named `n<i>`.
-Model chain(int length) {
+Model relu_chain(int length) {
   Model model;
   model.opsets[""] = kOpsetVersion;
   Graph& graph = model.graph;
@@ -59,7 +59,7 @@ bool breaks_the_order_in_silence(Graph& graph, PassContext& context) {
 }
 
 std::string error_after(GraphPass pass, int length) {
-  Model model = chain(length);
+  Model model = relu_chain(length);
   PassRow row;
   row.name = "the-pass";
   row.on_graph = pass;

@@ -31,9 +31,9 @@ void append_varint(std::string& text, uint64_t value) {
 
 constexpr uint64_t kPadField = 4000;  // of TensorProto
 constexpr uint64_t kAligned = 4096;   // bytes of a tensor from which on it is aligned
-constexpr uint64_t kCacheLine = 64;
+constexpr uint64_t kSpliceUnit = 64;
 constexpr uint64_t kPadHeader = 4;  // three bytes of tag and one of length
-constexpr uint64_t kPadding = 2 * kPadHeader + kCacheLine - 1;
+constexpr uint64_t kPadding = 2 * kPadHeader + kSpliceUnit - 1;
 
 void append_pad(std::string& text, uint64_t length) {
   append_varint(text, kPadField << 3 | 2);
@@ -293,13 +293,13 @@ Spliced splice_raw_data(std::string_view model,
         const auto bytes = lookup(token);
         assert(bytes.size() == token.size);
         const uint64_t before = to.size() + elsewhere + kPadHeader + raw_header_size(token.size);
-        const uint64_t gap = (kCacheLine - before % kCacheLine) % kCacheLine;
+        const uint64_t gap = (kSpliceUnit - before % kSpliceUnit) % kSpliceUnit;
         const bool aligned = token.size >= kAligned;
         if (aligned) append_pad(to, gap);
         append_raw_header(to, token.size);
         cuts.emplace_back(to.size(), bytes);
         elsewhere += token.size;
-        if (aligned) append_pad(to, kCacheLine - 1 - gap);
+        if (aligned) append_pad(to, kSpliceUnit - 1 - gap);
       });
   const auto text = as_bytes(*written);
   result.text = std::move(written);
