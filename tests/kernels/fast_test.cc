@@ -138,6 +138,8 @@ std::vector<float> all_loops(const cpu::fast::VectorMath& math, int64_t n) {
   for (const float* bias : {static_cast<const float*>(nullptr), x + n}) {
     math.normalize_line(x, n, 0.5, 1.5, x + 5, bias, y.data());
     keep(y);
+    math.scale_line(x, n, 0.7, 1.5f, x + 5, bias, y.data());
+    keep(y);
   }
   math.multiply(x, x + n, n, y.data());
   keep(y);

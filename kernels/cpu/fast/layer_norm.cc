@@ -3,7 +3,8 @@
 // over: it reads no f16, wants statistics and parameters in f32 next to bf16 data, and sums by the
 // number of threads; ours gives the same bits on any number.
 //
-// Forward: the moments of pieces are merged in double (Chan's formula), a result is rounded once.
+// Forward: the moments of pieces are merged in double (Chan's formula); a result of f32 is rounded
+// once, one of 16 bits comes from f32.
 // Gradient: that for X line by line; those for scale and bias by columns, a few lines in f32, their
 // sums in double. A line that is no longer than a piece is read once for all three.
 #include <array>
@@ -29,9 +30,9 @@ void for_pieces(int64_t length, Body&& body) {
   for (int64_t at = 0; at < length; at += kPiece) body(at, std::min(kPiece, length - at));
 }
 
+/// Of a line, whose last piece is left in `room` (for 16 bits).
 template <class T>
-Moments line_moments(const T* x, int64_t length) {
-  Room room;
+Moments line_moments(const T* x, int64_t length, Room& room) {
   double count = 0, mean = 0, squares = 0;
   for_pieces(length, [&](int64_t start, int64_t size) {
     double piece_mean = 0, piece_squares = 0;
@@ -44,6 +45,24 @@ Moments line_moments(const T* x, int64_t length) {
     count = total;
   });
   return {mean, squares / count};
+}
+
+/// y = (x − mean)·inv_std·scale + bias for a line whose last piece lies in `room` in f32.
+template <class T>
+void write_line(const T* x, int64_t length, double mean, double inv_std, const float* scale,
+                const float* bias, Room& room, T* y) {
+  const VectorMath& math = vector_math();
+  for_pieces(length, [&](int64_t at, int64_t size) {
+    const float* shifts = bias ? bias + at : nullptr;
+    if constexpr (std::is_same_v<T, float>) {
+      math.normalize_line(x + at, size, mean, inv_std, scale + at, shifts, y + at);
+    } else {
+      if (length > kPiece) load_block(x + at, size, room.data());
+      math.scale_line(room.data(), size, mean, static_cast<float>(inv_std), scale + at, shifts,
+                      room.data());
+      store_block(room.data(), size, y + at);
+    }
+  });
 }
 
 /// A parameter or statistic: its type, and where its f32 form goes.
@@ -77,23 +96,17 @@ Prepared forward_kernel(const KernelCall& call, const Lines& lines) {
                      threads = call.threads](const KernelBuffers& buffers) {
     const float *factors = scale.read(buffers, 1), *shifts = bias.read(buffers, 2);
     parallel_blocks(lines.count, lines.grain(), threads, [&](int64_t begin, int64_t end) {
-      Room from, to;
+      Room room;
       for (int64_t line = begin; line < end; ++line) {
         const T* x = buffers.in<T>(0) + line * lines.length;
-        T* y = buffers.out<T>(0) + line * lines.length;
-        const Moments moments = line_moments(x, lines.length);
+        const Moments moments = line_moments(x, lines.length, room);
         const double inv_std = 1 / std::sqrt(moments.variance + epsilon);
         if (mean_type != DType::kUndefined)
           write_real(moments.mean, buffers.outputs[1], mean_type, line);
         if (inv_std_type != DType::kUndefined)
           write_real(inv_std, buffers.outputs[2], inv_std_type, line);
-        for_pieces(lines.length, [&](int64_t at, int64_t size) {
-          float* result = result_block(y + at, to.data());
-          vector_math().normalize_line(load_block(x + at, size, from.data()), size, moments.mean,
-                                       inv_std, factors + at, shifts ? shifts + at : nullptr,
-                                       result);
-          store_block(result, size, y + at);
-        });
+        write_line(x, lines.length, moments.mean, inv_std, factors, shifts, room,
+                   buffers.out<T>(0) + line * lines.length);
       }
     });
   };

@@ -22,7 +22,7 @@ struct GroupText {
   std::array<float, kMaxOperands> values;
 };
 
-/// In the order of FusedLoop.
+/// In the order of FusedLoop; of two that fit, the first.
 constexpr GroupText kGroups[kFusedLoops] = {
     // x·½·(1 + tanh(√(2/π)·(x + 0.044715·x³))): x, ½, 3, 0.044715, √(2/π), 1
     {"t0:f32 = Mul(x0, x1); t1:f32 = Pow(x0, x2); t2:f32 = Mul(t1, x3); t3:f32 = Add(x0, t2); "
@@ -36,7 +36,16 @@ constexpr GroupText kGroups[kFusedLoops] = {
      "t14:f32 = Mul(t11, t13); t15:f32 = Add(t10, t14); t16:f32 = Mul(t7, x1); "
      "t17:f32 = Add(t15, t16); out t17",
      {0, 0, 3, 0, 0, 0, 0, 2}},
-    // x·(1 + erf(x/√2))·½: x, √2, 1, ½
+    // x·(1 + erf(x/√2))·½ with x + bias for x: x, √2, 1, ½, bias
+    {"t0:f32 = Add(x0, x4); t1:f32 = Div(t0, x1); t2:f32 = Erf(t1); t3:f32 = Add(t2, x2); "
+     "t4:f32 = Mul(t0, t3); t5:f32 = Mul(t4, x3); out t5",
+     {}},
+    // its gradient: x, √2, 1, ½, dY, bias
+    {"t0:f32 = Add(x0, x5); t1:f32 = Div(t0, x1); t2:f32 = Erf(t1); t3:f32 = Add(t2, x2); "
+     "t4:f32 = Mul(x4, x3); t5:f32 = Mul(t4, t3); t6:f32 = Mul(t4, t0); "
+     "t7:f32 = ErfGrad(t6, t1); t8:f32 = Div(t7, x1); t9:f32 = Add(t5, t8); out t9",
+     {}},
+    // the same without a bias: x, √2, 1, ½
     {"t0:f32 = Div(x0, x1); t1:f32 = Erf(t0); t2:f32 = Add(t1, x2); t3:f32 = Mul(x0, t2); "
      "t4:f32 = Mul(t3, x3); out t4",
      {}},

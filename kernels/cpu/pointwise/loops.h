@@ -29,7 +29,7 @@ struct AdamLines {
 struct FusedLoop {
   Loop f32 = nullptr, bf16 = nullptr;
 };
-inline constexpr size_t kFusedLoops = 4;
+inline constexpr size_t kFusedLoops = 6;
 
 struct Loops {
   const char* name;

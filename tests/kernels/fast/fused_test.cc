@@ -45,6 +45,17 @@ const Spelling kSpellings[] = {
      "t16:@ = Mul(t7, x1); t17:@ = Add(t15, t16); ",
      {0, 0.5f, 3, 0.044715f, 0.797885f, 1, 0, 2},
      17},
+    {"gelu by erf with a bias",
+     "t0:@ = Add(x4, x0); t1:@ = Div(t0, x1); t2:@ = Erf(t1); t3:@ = Add(t2, x2); "
+     "t4:@ = Mul(t0, t3); t5:@ = Mul(t4, x3); ",
+     {0, 1.41421f, 1, 0.5f, 0},
+     5},
+    {"gradient of gelu by erf with a bias",
+     "t0:@ = Add(x0, x5); t1:@ = Div(t0, x1); t2:@ = Erf(t1); t3:@ = Add(t2, x2); "
+     "t4:@ = Mul(x4, x3); t5:@ = Mul(t4, t3); t6:@ = Mul(t4, t0); t7:@ = ErfGrad(t6, t1); "
+     "t8:@ = Div(t7, x1); t9:@ = Add(t5, t8); ",
+     {0, 1.41421f, 1, 0.5f, 0, 0},
+     9},
     {"gelu by erf",
      "t0:@ = Div(x0, x1); t1:@ = Erf(t0); t2:@ = Add(t1, x2); t3:@ = Mul(x0, t2); "
      "t4:@ = Mul(t3, x3); ",
