@@ -7,7 +7,6 @@
 #include <cstring>
 #include <optional>
 
-#include "base/error.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/train/session.h"
 #include "tests/random/wide.h"
@@ -70,10 +69,7 @@ class Judge {
     try {
       run();
     } catch (const Error& error) {
-      // A loss that reaches no weight, as through Sign, cannot be trained.
-      const bool untrained = error.code() == ErrorCode::kUsage ||
-                             error.problem().find("no parameter") != std::string::npos;
-      if (error.code() == ErrorCode::kUnsupported || untrained) {
+      if (error.code() == ErrorCode::kUnsupported || untrained(error)) {
         ++counts_[fmt::format("refused {}: {}", short_of(precision), error.problem())];
         return;
       }
@@ -293,6 +289,11 @@ class Judge {
 };
 
 }  // namespace
+
+bool untrained(const Error& error) {
+  return error.code() == ErrorCode::kUsage ||
+         error.problem().find("no parameter") != std::string::npos;
+}
 
 CompileOptions options_of(const Problem& problem, DType precision, bool with_optimizer) {
   CompileOptions options;

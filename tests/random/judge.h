@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 #include "tests/random/problem.h"
 
 namespace halfnote::random {
@@ -43,6 +44,9 @@ using Counts = std::map<std::string, int64_t>;
 std::vector<Finding> judge(const Problem& problem, Counts& counts, std::string_view only = {});
 
 inline constexpr double kSafety = 16;
+
+/// Is this what is said of a loss that reaches no weight, as through Sign?
+bool untrained(const Error& error);
 
 /// Options for this problem in this precision, with its optimizer or with none.
 CompileOptions options_of(const Problem& problem, DType precision, bool with_optimizer);

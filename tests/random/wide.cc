@@ -86,12 +86,19 @@ double largest(const Tensor& tensor) {
 
 /// What an operator rounds inside, where that is more than the rounding of its operands and result:
 /// a gradient of softmax is a difference of what is as large as dY, (1 − p)·dY at a label, where p
-/// may be near 1.
+/// may be near 1; that of a normalization one of scale·dY/σ, where 1/σ is at most 4 (epsilon is
+/// 1/16) and scales are below 2.
 double inner_size(const Node& node, std::span<const Tensor> operands) {
   static constexpr std::string_view kDifferences[] = {"SoftmaxCrossEntropyLossGrad",
                                                       "LogSoftmaxGrad", "SoftmaxGrad"};
-  const bool is_one = std::ranges::find(kDifferences, node.op) != std::end(kDifferences);
-  return is_one ? largest(operands[0]) : 0;
+  static constexpr std::string_view kNormalizations[] = {
+      "BatchNormalizationGrad", "LayerNormalizationGrad", "RMSNormalizationGrad",
+      "GroupNormalizationGrad"};
+  if (std::ranges::find(kDifferences, node.op) != std::end(kDifferences)) {
+    return largest(operands[0]);
+  }
+  const bool is_one = std::ranges::find(kNormalizations, node.op) != std::end(kNormalizations);
+  return is_one ? 8 * largest(operands[0]) : 0;
 }
 
 Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt, double inner) {
