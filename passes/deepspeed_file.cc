@@ -151,7 +151,7 @@ class JsonReader {
         {"bf16", section([this](const Json& j, const std::string& k) { bf16(j, k); })},
         {"optimizer", section([this](const Json& j, const std::string& k) { optimizer(j, k); })},
         {"scheduler", section([this](const Json& j, const std::string& k) { scheduler(j, k); })},
-        {"zero_optimization", section([this, shards](const Json& j, const std::string& k) {
+        {"zero_optimization", section([shards](const Json& j, const std::string& k) {
            const Json stage = j.value("stage", Json(0));
            only(0, shards)(stage, k + ".stage");
          })},

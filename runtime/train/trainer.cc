@@ -182,6 +182,9 @@ std::optional<FoundCheckpoint> Trainer::open() {
   if (std::string warning = arithmetic_warning(checkpoint, identity()); !warning.empty()) {
     found.warnings.push_back(std::move(warning));
   }
+  for (std::string& warning : tidy_checkpoints(options_.run_folder)) {
+    found.warnings.push_back(std::move(warning));
+  }
   saved_ = position_.step;
   result_.checkpoint = found.folder;
   metrics_.emplace(MetricsWriter::resume(metrics, position_.step));
