@@ -2,10 +2,12 @@
 # Builds the fuzz targets of tests/fuzz (clang, libFuzzer, address and undefined-behaviour
 # sanitizers), replays their corpora and fuzzes them one after the other.
 #
-# Usage: scripts/fuzz.sh [TARGET…] [--runs N | --seconds N | --replay] [--no-build] [--list]
+# Usage: scripts/fuzz.sh [TARGET… | --light] [--runs N | --seconds N | --replay] [--no-build]
+#        scripts/fuzz.sh --list
 #   TARGET…      only these (default: all)
 #   --runs N     N executions a target
 #   --seconds N  N seconds a target (default: 60)
+#   --light      those that stand on base alone: readers of settings, data and checkpoints
 #   --replay     only the corpora of tests/fuzz/corpus
 #   --no-build   the programs are built already
 #   --list       print the targets
@@ -27,6 +29,7 @@ largest=512     # megabytes, of one allocation
 longest=4096    # bytes of a new input, for most targets: long ones are slow and reach little more
 
 mapfile -t all < <(cd tests/fuzz && ls -- *.cc | sed 's/\.cc$//')
+light=(policy deepspeed safetensors manifest idx cifar npy npz)  # built in a minute
 wanted=()
 length=(-max_total_time=60)
 fuzzes=1
@@ -42,9 +45,10 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     --replay) fuzzes=0 ;;
+    --light) wanted+=("${light[@]}") ;;
     --no-build) build=0 ;;
     --list) printf '%s\n' "${all[@]}"; exit 0 ;;
-    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
       if ! printf '%s\n' "${all[@]}" | grep -qxF -- "$1"; then
         echo "fuzz: unknown target or option '$1' (see scripts/fuzz.sh --help, --list)" >&2
