@@ -39,15 +39,15 @@ Model wide_model() {
   const Dim batch = Dim::named("N");
   ValueId value = graph.add_input(graph.main(), "x",
                                   ValueType::tensor(DType::kF32, SymbolicShape{batch, Dim(256)}));
-  const int64_t widths[] = {256, 256, 256, 3};
-  for (size_t layer = 0; layer < 3; ++layer) {
+  const int64_t widths[] = {256, 256, 256, 256, 256, 3};
+  for (size_t layer = 0; layer < 5; ++layer) {
     const std::string name = "w" + std::to_string(layer);
     Tensor weight = uniform({widths[layer], widths[layer + 1]}, 90 + layer);
     for (float& element : weight.mutable_data<float>()) element *= 0.125f;
     const ValueId w = graph.add_initializer(name, weight);
     NodeSpec product{"MatMul", {value, w}};
     value = graph.output(graph.create(product, 1, graph.end()));
-    if (layer == 2) break;
+    if (layer == 4) break;
     NodeSpec relu{"Relu", {value}};
     value = graph.output(graph.create(relu, 1, graph.end()));
   }
