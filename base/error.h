@@ -69,8 +69,14 @@ class Error : public std::exception {
   std::string what_, expected_, got_, hint_, pass_, message_;
 };
 
-/// The closest of `candidates` to `word` by edit distance, at most 2 away (3 from nine letters on);
-/// else empty.
+/// How many letters of a word may be wrong for a suggestion: none of one, one of two to five, two
+/// of up to eight, then three. More is another word (`b` is no `W`, `Foo` no `Cos`, `Gelu` no
+/// `Gemm`).
+constexpr int most_typos(size_t letters) {
+  return letters < 2 ? 0 : letters < 6 ? 1 : letters < 9 ? 2 : 3;
+}
+
+/// The closest of `candidates` to `word` by edit distance, at most `most_typos` away; else empty.
 template <class Range>
 std::string_view closest(std::string_view word, const Range& candidates);
 int edit_distance(std::string_view a, std::string_view b);
@@ -78,7 +84,7 @@ int edit_distance(std::string_view a, std::string_view b);
 template <class Range>
 std::string_view closest(std::string_view word, const Range& candidates) {
   std::string_view best;
-  int best_distance = word.size() >= 9 ? 4 : 3;
+  int best_distance = most_typos(word.size()) + 1;
   for (const auto& candidate : candidates) {
     const int distance = edit_distance(word, candidate);
     if (distance < best_distance) {

@@ -305,7 +305,10 @@ int run(const CLI::App& verb, const CompileArguments& a) {
   const CompileOptions options = options_of(verb, a);
   refuse_idle_flags(verb, options);
   check_outputs(a, options.train.accumulation > 1);
-  const CompileResult result = compile_file(a.model, options, a.import.folders());
+  // Kept to the end of the process: to take a graph of 100,000 nodes apart costs as much as a pass.
+  static const CompileResult* kept = nullptr;
+  kept = new CompileResult(compile_file(a.model, options, a.import.folders()));
+  const CompileResult& result = *kept;
   refuse_same_file(a, result.model.data_files);
   for (const Remark& remark : result.remarks) {
     const bool warning = remark.level == Remark::Level::kWarning;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.h"
+#include "passes/unsupported.h"
 
 namespace halfnote::cli {
 namespace {
@@ -20,15 +21,31 @@ void print_lines(std::string_view text) {
   }
 }
 
+/// The list of an error about many nodes, with the names that its message leaves out.
+nlohmann::ordered_json refused_nodes(const UnsupportedError& error) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const RefusedNodes& row : error.refused()) {
+    list.push_back({{"op", row.op},
+                    {"opset", row.opset},
+                    {"why", row.why},
+                    {"instead", row.instead},
+                    {"nodes", row.nodes}});
+  }
+  return list;
+}
+
 }  // namespace
 
 int report(const Error& error, bool as_json) {
   std::cout.flush();
   if (as_json) {
-    const nlohmann::ordered_json json = {
-        {"code", error.exit_code()},  {"kind", kind_name(error.code())}, {"message", error.what()},
-        {"file", error.place().file}, {"node", error.place().node},      {"op", error.place().op},
-        {"hint", error.hint_text()},  {"doc", "docs/exit-codes.md"}};
+    nlohmann::ordered_json json = {{"code", error.exit_code()},  {"kind", kind_name(error.code())},
+                                   {"message", error.what()},    {"file", error.place().file},
+                                   {"node", error.place().node}, {"op", error.place().op},
+                                   {"hint", error.hint_text()},  {"doc", "docs/exit-codes.md"}};
+    if (const auto* list = dynamic_cast<const UnsupportedError*>(&error)) {
+      json["refused"] = refused_nodes(*list);
+    }
     std::cerr << json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   } else {
     print_lines("halfnote: error (" + std::string(kind_name(error.code())) + "): " + error.what());

@@ -127,9 +127,11 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   const TrainResult result = trainer.run(progress);
   const size_t now = resident_bytes();
   const size_t measured = now > resident ? now - resident : 0;
+  // The model first: what was trained does not go with a profile for which there is no room.
+  const std::string model =
+      result.stopped ? std::string() : write_model(session, arguments, options);
   if (!arguments.profile.empty()) write_profile(arguments, profiler, peak, options.run_folder);
   if (result.stopped) return stopped(result, signals.requested());
-  const std::string model = write_model(session, arguments, options);
   if (!arguments.quiet) {
     print_table(std::cout, terminal, "result", result_rows(result, session, measured, model));
   }

@@ -190,6 +190,9 @@ std::vector<TableRow> memory_rows(const Session& session) {
   for (const auto& [kind, bytes] : state_bytes(session)) {
     rows.push_back({fmt::format("state {}", state_kind_name(kind)), bytes_text(bytes)});
   }
+  size_t copies = 0;
+  for (const StateEntry& entry : session.state().copies()) copies += entry.bytes;
+  if (copies > 0) rows.push_back({"weights in 16 bits", bytes_text(copies)});
   add_recomputation_rows(rows, session);
   const MemoryUse memory = session.memory();
   size_t steps = 0;

@@ -92,9 +92,6 @@ class Kernel {
   /// Is output 0 just input 0 under another shape? Then the plan lets both share one buffer and
   /// skips the run.
   virtual bool is_view() const { return false; }
-  /// The layouts the kernel reads and writes, where they differ from the plain one.
-  virtual Layout input_layout(size_t /*input*/) const { return {}; }
-  virtual Layout output_layout(size_t /*output*/) const { return {}; }
 };
 
 /// A prepared kernel, or the reason for having none.

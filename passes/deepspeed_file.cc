@@ -151,7 +151,7 @@ class JsonReader {
         {"bf16", section([this](const Json& j, const std::string& k) { bf16(j, k); })},
         {"optimizer", section([this](const Json& j, const std::string& k) { optimizer(j, k); })},
         {"scheduler", section([this](const Json& j, const std::string& k) { scheduler(j, k); })},
-        {"zero_optimization", section([this, shards](const Json& j, const std::string& k) {
+        {"zero_optimization", section([shards](const Json& j, const std::string& k) {
            const Json stage = j.value("stage", Json(0));
            only(0, shards)(stage, k + ".stage");
          })},
@@ -470,6 +470,11 @@ std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view
     throw Error(ErrorCode::kUsage,
                 "the DeepSpeed file is no valid JSON: " + json_problem(error.what()))
         .at({std::string(file_name), {}, {}});
+  }
+  if (const std::string key = repeated_json_key(text); !key.empty()) {
+    throw Error(ErrorCode::kUsage, "the key \"" + key + "\" stands twice")
+        .at({std::string(file_name), {}, {}})
+        .hint("keep one of them (DeepSpeed refuses such a file, too)");
   }
   // Of numbers that no optimizer takes the file is named; flags take their keys out again.
   for (const char* key : {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay",

@@ -1,6 +1,9 @@
 #include "passes/nesting.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <vector>
 
 namespace halfnote {
 namespace {
@@ -44,6 +47,27 @@ bool json_nests_deeper(std::string_view text, int levels) {
     ++at;
   }
   return false;
+}
+
+std::string repeated_json_key(std::string_view text) {
+  struct Object {
+    std::string key;  // the one that is being read
+    std::set<std::string> seen;
+  };
+  std::vector<Object> open;
+  std::string repeated;
+  const auto watch = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+    using Event = nlohmann::json::parse_event_t;
+    if (event == Event::object_start) open.emplace_back();
+    if (event == Event::object_end) open.pop_back();
+    if (event != Event::key || !repeated.empty()) return true;
+    open.back().key = value.get<std::string>();
+    if (open.back().seen.insert(open.back().key).second) return true;
+    for (const Object& object : open) repeated += (repeated.empty() ? "" : ".") + object.key;
+    return true;
+  };
+  const nlohmann::json parsed = nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
+  return parsed.is_discarded() ? std::string() : repeated;
 }
 
 std::string json_problem(std::string_view what) {

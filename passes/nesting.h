@@ -14,6 +14,10 @@ inline constexpr int kMaxJsonDepth = 32;
 /// JSON, what stands before its first error is judged rightly.
 bool json_nests_deeper(std::string_view text, int levels = kMaxJsonDepth);
 
+/// The first key that stands twice in an object, with the keys it lies under (`fp16.enabled`): a
+/// reader would take the last and drop the others unseen. Empty if there is none, or no JSON.
+std::string repeated_json_key(std::string_view text);
+
 /// What the JSON library says of a text that is none, without its own words for itself:
 /// `line 1, column 2: unexpected end of input; expected string literal`.
 std::string json_problem(std::string_view what);

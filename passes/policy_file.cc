@@ -145,7 +145,8 @@ class TomlReader {
   /// Reads every key of a table by its setter; unknown keys are errors. `prefix`: the table's path
   /// and a dot.
   void read(const toml::table& table, const std::string& prefix, const TomlKeys& keys) {
-    for (const auto& [key, node] : table) {
+    for (const auto& [key, entry] : table) {
+      const toml::node& node = entry;  // clang 14 captures no structured binding
       const auto found = keys.find(key.str());
       if (found != keys.end()) {
         const std::string name(key.str()), place = where_of(node, file_);

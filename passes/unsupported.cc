@@ -1,9 +1,10 @@
 #include "passes/unsupported.h"
 
+#include <algorithm>
 #include <vector>
 
-#include "base/error.h"
 #include "base/printable.h"
+#include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 
@@ -34,6 +35,9 @@ struct Form {
 constexpr Form kNearestForms[] = {
     {"Bernoulli", "Dropout"},
     {"Compress", "Mul or Where with a mask"},
+    {"Det",
+     "of 2 x 2 and 3 x 3 matrices the products of their entries (Gather, Mul, Sub), of triangular "
+     "ones ReduceProd of the diagonal"},
     {"FlexAttention", "Attention"},
     {"Hardmax", "Softmax"},
     {"Loop",
@@ -41,6 +45,7 @@ constexpr Form kNearestForms[] = {
      "computed, carried values of fixed shapes and no collected results"},
     {"MaxRoiPool", "RoiAlign"},
     {"NonMaxSuppression", "none: take it out of the model that is trained"},
+    {"NonZero", "Where or Mul with the mask whose places it lists"},
     {"Unique", "none: take it out of the model that is trained"},
     {"com.microsoft.Attention", "Attention of op-set 23"},
     {"com.microsoft.EmbedLayerNormalization", "Gather, Add and LayerNormalization"},
@@ -51,11 +56,6 @@ constexpr Form kNearestForms[] = {
     {"com.microsoft.SkipLayerNormalization", "Add and LayerNormalization"},
     {"com.microsoft.SkipSimplifiedLayerNormalization", "Add and RMSNormalization"},
 };
-
-std::string instead(const std::string& op) {
-  const std::string form = nearest_form(op);
-  return form.empty() ? "" : "; instead: " + form;
-}
 
 }  // namespace
 
@@ -75,9 +75,10 @@ std::string nearest_form(std::string_view op) {
   return std::string(closest(name, known));
 }
 
-void UnsupportedOps::add(const Graph& graph, NodeId node, int64_t opset, const std::string& why) {
+void UnsupportedOps::add(const Graph& graph, NodeId node, const std::string& why) {
   const std::string& name = graph.label(node);
-  Nodes& nodes = rows_[{op_name(graph.node(node)), opset, why}];
+  Nodes& nodes = rows_[{op_name(graph.node(node)), why}];
+  nodes.domain = graph.node(node).domain;
   if (nodes.seen.insert(name).second) nodes.names.push_back(printable(name));
 }
 
@@ -88,8 +89,8 @@ std::string counted(size_t count, std::string_view what) {
 bool UnsupportedOps::contains(const Graph& graph, NodeId node) const {
   const std::string op = op_name(graph.node(node));
   const std::string& name = graph.label(node);
-  for (auto row = rows_.lower_bound({op, INT64_MIN, {}}); row != rows_.end(); ++row) {
-    if (std::get<0>(row->first) != op) break;
+  for (auto row = rows_.lower_bound({op, {}}); row != rows_.end(); ++row) {
+    if (row->first.first != op) break;
     if (row->second.seen.contains(name)) return true;
   }
   return false;
@@ -97,20 +98,60 @@ bool UnsupportedOps::contains(const Graph& graph, NodeId node) const {
 
 size_t UnsupportedOps::op_count() const {
   std::set<std::string> ops;
-  for (const auto& [row, nodes] : rows_) ops.insert(std::get<0>(row));
+  for (const auto& [row, nodes] : rows_) ops.insert(row.first);
   return ops.size();
+}
+
+int64_t UnsupportedOps::opset_of(const std::string& domain) const {
+  const auto found = opsets_.find(domain);
+  if (found != opsets_.end()) return found->second;
+  return domain.empty() ? kOpsetVersion : 1;
+}
+
+bool UnsupportedOps::shortened() const {
+  return std::any_of(rows_.begin(), rows_.end(),
+                     [](const auto& row) { return row.second.names.size() > kMostNames; });
+}
+
+std::vector<RefusedNodes> UnsupportedOps::refused() const {
+  std::vector<RefusedNodes> all;
+  for (const auto& [row, nodes] : rows_) {
+    all.push_back(
+        {row.first, opset_of(nodes.domain), row.second, nearest_form(row.first), nodes.names});
+  }
+  return all;
 }
 
 std::string UnsupportedOps::list(Advice advice) const {
   std::string text;
-  for (const auto& [row, nodes] : rows_) {
-    const auto& [op, opset, why] = row;
-    const std::vector<std::string>& names = nodes.names;
-    text += (text.empty() ? "" : "; ") + printable(op) + " (op-set " + std::to_string(opset) +
-            "; " + std::to_string(names.size()) + (names.size() == 1 ? " node; " : " nodes; ") +
-            why + (advice == Advice::kForms ? instead(op) : "") + "): " + joined(names);
+  for (const RefusedNodes& row : refused()) {
+    const bool told = advice == Advice::kForms && !row.instead.empty();
+    text += (text.empty() ? "" : "; ") + printable(row.op) + " (op-set " +
+            std::to_string(row.opset) + "; " + counted(row.nodes.size(), "node") + "; " + row.why +
+            (told ? "; instead: " + row.instead : "") + "): " + joined(row.nodes);
   }
   return text;
+}
+
+UnsupportedError::UnsupportedError(std::string what, UnsupportedOps ops, std::string hint)
+    : Error(ErrorCode::kUnsupported, ""),
+      head_(std::move(what)),
+      ops_(std::move(ops)),
+      advice_(std::move(hint)) {
+  render();
+}
+
+void UnsupportedError::set_opsets(const std::map<std::string, int64_t>& opsets) {
+  ops_.set_opsets(opsets);
+  render();
+}
+
+void UnsupportedError::render() {
+  const Place where = place();
+  static_cast<Error&>(*this) =
+      Error(ErrorCode::kUnsupported, head_ + ": " + ops_.list_with_forms())
+          .at(where)
+          .hint(advice_ + (ops_.shortened() ? "; --json-errors names all nodes" : ""));
 }
 
 }  // namespace halfnote

@@ -7,9 +7,10 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "compiler/ir/graph.h"
 
 namespace halfnote {
@@ -17,10 +18,21 @@ namespace halfnote {
 /// `1 node`, `2 nodes`.
 std::string counted(size_t count, std::string_view what);
 
+/// Nodes of one op that are refused for one reason.
+struct RefusedNodes {
+  std::string op;  // `Op`, or `domain.Op`
+  int64_t opset = 0;
+  std::string why;
+  std::string instead;  // the nearest supported form; empty if nothing is near
+  std::vector<std::string> nodes;
+};
+
 class UnsupportedOps {
  public:
-  /// Notes a node of op-set `opset`, and why it cannot be taken.
-  void add(const Graph& graph, NodeId node, int64_t opset, const std::string& why);
+  /// Notes a node, and why it cannot be taken.
+  void add(const Graph& graph, NodeId node, const std::string& why);
+  /// The op-sets to tell, by domain ("" is ONNX's); without them those that `lift` gives.
+  void set_opsets(std::map<std::string, int64_t> opsets) { opsets_ = std::move(opsets); }
 
   /// Is the node noted, whatever the reason?
   bool contains(const Graph& graph, NodeId node) const;
@@ -35,16 +47,41 @@ class UnsupportedOps {
   /// The same with the nearest supported form of each op that has one: `(…; why; instead:
   /// Softmax)`.
   std::string list_with_forms() const { return list(Advice::kForms); }
+  /// Does the list leave names out?
+  bool shortened() const;
+  /// The list as data, with all names.
+  std::vector<RefusedNodes> refused() const;
 
  private:
   enum class Advice : uint8_t { kNone, kForms };
   std::string list(Advice advice) const;
 
   struct Nodes {
+    std::string domain;
     std::vector<std::string> names;  // each once: a step repeats the nodes of the graph
     std::set<std::string> seen;
   };
-  std::map<std::tuple<std::string, int64_t, std::string>, Nodes> rows_;  // by op, op-set, why
+  int64_t opset_of(const std::string& domain) const;
+
+  std::map<std::pair<std::string, std::string>, Nodes> rows_;  // by op, why
+  std::map<std::string, int64_t> opsets_;
+};
+
+/// The error with a whole list, which --json-errors prints without gaps: `WHAT: LIST; HINT`.
+class UnsupportedError : public Error {
+ public:
+  UnsupportedError(std::string what, UnsupportedOps ops, std::string hint);
+
+  /// The op-sets of the file, which passes have lifted since. Keeps the place, not the pass.
+  void set_opsets(const std::map<std::string, int64_t>& opsets);
+  std::vector<RefusedNodes> refused() const { return ops_.refused(); }
+
+ private:
+  void render();
+
+  std::string head_;
+  UnsupportedOps ops_;
+  std::string advice_;
 };
 
 /// What halfnote takes, and differentiates, in the place of an op (`domain.Op`, or `Op`): other

@@ -2,13 +2,18 @@
 # Builds the fuzz targets of tests/fuzz (clang, libFuzzer, address and undefined-behaviour
 # sanitizers), replays their corpora and fuzzes them one after the other.
 #
-# Usage: scripts/fuzz.sh [TARGET…] [--runs N | --seconds N | --replay] [--no-build] [--list]
+# Usage: scripts/fuzz.sh [TARGET… | --light] [--runs N | --seconds N | --replay] [--no-build]
+#        scripts/fuzz.sh --list
 #   TARGET…      only these (default: all)
 #   --runs N     N executions a target
 #   --seconds N  N seconds a target (default: 60)
+#   --light      those that stand on base alone: readers of settings, data and checkpoints
 #   --replay     only the corpora of tests/fuzz/corpus
 #   --no-build   the programs are built already
 #   --list       print the targets
+#
+# An input that took 2 seconds or more is run once more, alone: the clock also counts what other
+# programs took of the processor.
 #
 # New inputs that reach new code go to build/fuzz/corpus/TARGET and are used again; inputs that
 # fail go to build/fuzz/finds/TARGET-*. Ends with 0 when nothing was found, 1 when something was,
@@ -17,13 +22,17 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 
-seconds=2       # an input may take
+seconds=2       # of processor time an input may take
+waiting=30      # seconds of the clock: on a busy machine a target may have to wait
 megabytes=2048  # a target may take
 largest=512     # megabytes, of one allocation
+longest=4096    # bytes of a new input, for most targets: long ones are slow and reach little more
 
 mapfile -t all < <(cd tests/fuzz && ls -- *.cc | sed 's/\.cc$//')
+light=(policy deepspeed safetensors manifest idx cifar npy npz)  # built in a minute
 wanted=()
 length=(-max_total_time=60)
+fuzzes=1
 build=1
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -35,10 +44,11 @@ while [ $# -gt 0 ]; do
       if [ "$1" = --runs ]; then length=("-runs=$2"); else length=("-max_total_time=$2"); fi
       shift
       ;;
-    --replay) length=(-runs=0) ;;
+    --replay) fuzzes=0 ;;
+    --light) wanted+=("${light[@]}") ;;
     --no-build) build=0 ;;
     --list) printf '%s\n' "${all[@]}"; exit 0 ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
       if ! printf '%s\n' "${all[@]}" | grep -qxF -- "$1"; then
         echo "fuzz: unknown target or option '$1' (see scripts/fuzz.sh --help, --list)" >&2
@@ -67,15 +77,51 @@ export OMP_WAIT_POLICY=passive
 finds=build/fuzz/finds
 mkdir -p "$finds"
 status=0
+
+# slow TARGET: whether an input that this run found slow takes too much processor time by itself.
+slow() {
+  local input took found=1
+  local TIMEFORMAT='%U %S'
+  for input in "$finds/$1"-slow-unit-*; do
+    [ -f "$input" ] || continue
+    took=$({ time build/fuzz/bin/"fuzz_$1" "$input" >/dev/null 2>&1; } 2>&1)
+    if awk -v t="$took" -v s="$seconds" 'BEGIN {split(t, x, " "); exit !(x[1] + x[2] >= s)}'; then
+      echo "fuzz: $1: takes ${took% *} s: $input" >&2
+      found=0
+    else
+      rm -- "$input"
+    fi
+  done
+  return "$found"
+}
+
+# execute TARGET ARGUMENT…: runs it within the limits; its log goes on.
+execute() {
+  local target=$1
+  shift
+  build/fuzz/bin/"fuzz_$target" "$@" -timeout="$waiting" -report_slow_units="$seconds" \
+    -rss_limit_mb="$megabytes" -malloc_limit_mb="$largest" -print_final_stats=1 \
+    -artifact_prefix="$finds/$target-" >>"$log" 2>&1
+}
+
 for target in "${wanted[@]}"; do
   corpus=build/fuzz/corpus/$target log=build/fuzz/$target.log
+  case "$target" in
+    artifact) size=32768 ;;
+    import_*) size=8192 ;;
+    *) size=$longest ;;
+  esac
   mkdir -p "$corpus"
-  build/fuzz/bin/"fuzz_$target" "${length[@]}" -timeout="$seconds" -rss_limit_mb="$megabytes" \
-    -malloc_limit_mb="$largest" -print_final_stats=1 -artifact_prefix="$finds/$target-" \
-    "$corpus" "tests/fuzz/corpus/$target" >"$log" 2>&1
+  : >"$log"
+  execute "$target" -runs=0 "tests/fuzz/corpus/$target"
   result=$?
-  runs=$(awk '/stat::number_of_executed_units/ {print $2}' "$log")
-  speed=$(awk '/stat::average_exec_per_sec/ {print $2}' "$log")
+  if [ "$fuzzes" = 1 ] && [ "$result" = 0 ]; then
+    execute "$target" "${length[@]}" -max_len="$size" "$corpus" "tests/fuzz/corpus/$target"
+    result=$?
+  fi
+  if slow "$target"; then result=1; fi
+  runs=$(awk '/^stat::number_of_executed_units/ {n = $2} END {print n}' "$log")
+  speed=$(awk '/^stat::average_exec_per_sec/ {n = $2} END {print n}' "$log")
   if [ "$result" = 0 ]; then
     printf 'fuzz: %-15s %9s executions, %6s a second, nothing found\n' \
       "$target" "$runs" "$speed"

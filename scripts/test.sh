@@ -30,7 +30,7 @@ legs=(
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
   "asan     no  sanitizers (address, undefined behaviour): unit tests, two models trained"
-  "fuzz     no  fuzz targets: their corpora, then about 60 s of new inputs"
+  "fuzz     no  fuzz targets of settings, data and checkpoints: corpora, then 60 s of new inputs"
 )
 
 leg_setup() { scripts/setup.sh; }
@@ -147,11 +147,8 @@ leg_asan() {
   done
 }
 
-leg_fuzz() {
-  local targets
-  targets=$(scripts/fuzz.sh --list | wc -l)
-  scripts/fuzz.sh --seconds $(((60 + targets - 1) / targets))
-}
+# The other targets need the importer and more built with clang: scripts/fuzz.sh runs all.
+leg_fuzz() { scripts/fuzz.sh --light --seconds 8; }
 
 say() { printf '\n== %s\n' "$*"; }
 names() { printf '%s\n' "${legs[@]}" | awk '{print $1}'; }

@@ -11,6 +11,7 @@
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 #include "kernels/kernel.h"
+#include "kernels/layout.h"
 #include "runtime/core/control_step.h"
 
 namespace halfnote::cli {
@@ -151,6 +152,12 @@ void add_kernels(std::string& text, const Graph& graph, NodeId id, const Dims& d
   }
   if (choice.row == nullptr) return;
   add_line(text, "kernel", fmt::format("{} runs it on the cpu", choice.row->name));
+  for (const BlockedRow* blocked : blocked_rows_of(*choice.row)) {
+    if (!blocked->operands(*call).any()) continue;
+    add_line(text, "kernel",
+             fmt::format("{} instead of it where run keeps its values in channel blocks",
+                         blocked->row.name));
+  }
   bool after = false;
   for (const KernelRow* row : rows) {
     if (after) add_line(text, "kernel", fmt::format("{} would be next", row->name));

@@ -382,7 +382,14 @@ NodeId Graph::first(RegionId region) const { return regions_[region.index].first
 std::vector<NodeId> Graph::nodes(RegionId region) const {
   std::vector<NodeId> list;
   if (region == main()) list.reserve(alive_nodes_);
-  for (NodeId id = first(region); id.valid(); id = next(id)) list.push_back(id);
+  // Each node says only where the next one is: of a large graph each step would wait for memory.
+  // Mostly nodes stand in the order in which they were made.
+  constexpr uint32_t kAhead = 12;
+  const uint32_t last = node_capacity() - 1;
+  for (NodeId id = first(region); id.valid(); id = next(id)) {
+    list.push_back(id);
+    __builtin_prefetch(&nodes_[std::min(id.index + kAhead, last)].next_);
+  }
   return list;
 }
 

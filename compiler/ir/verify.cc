@@ -19,12 +19,14 @@ class Verifier {
         is_function_(is_function),
         position_(graph.node_capacity(), kNowhere),
         reached_(graph.region_count(), false),
-        listed_(graph.value_count(), false) {}
+        listed_(graph.value_count(), false),
+        made_(graph.value_count(), false) {}
 
   std::vector<std::string> run() {
     walk_regions();
     if (!findings_.empty()) return std::move(findings_);  // the rest relies on sound lists
     check_unreached();
+    for (uint32_t i = 0; i < graph_.value_count(); ++i) made_[i] = is_result_of_its_producer(i);
     for (RegionId region : order_) check_region(region);
     names_agree_ = names_agree();
     for (uint32_t i = 0; i < graph_.value_count(); ++i) check_value(ValueId{i});
@@ -207,7 +209,7 @@ class Verifier {
       at = graph_.region_owner(r);
     }
     if (value.kind != ValueKind::kResult) return;
-    if (!is_result_of_its_producer(id) || position_[value.producer.index] == kNowhere) {
+    if (!made_[id.index] || position_[value.producer.index] == kNowhere) {
       return report(name_of(use) + " reads " + name_of(id) +
                     ", whose producer is not in the graph");
     }
@@ -251,7 +253,7 @@ class Verifier {
       }
     }
     if (value.kind == ValueKind::kInitializer) return check_initializer(id);
-    if (value.kind == ValueKind::kResult && !is_result_of_its_producer(id)) {
+    if (value.kind == ValueKind::kResult && !made_[id.index]) {
       report(name_of(id) + " is not a result of its producer");
     }
     if (value.kind != ValueKind::kResult && !listed_[id.index]) {
@@ -261,10 +263,11 @@ class Verifier {
     if (options_.typed && !is_typed(value.type)) report(name_of(id) + " has no type");
   }
 
-  bool is_result_of_its_producer(ValueId id) const {
-    const Value& value = graph_.value(id);
-    return value.producer.index < graph_.node_capacity() &&
-           graph_.output(value.producer, value.output) == id && graph_.node(value.producer).alive;
+  bool is_result_of_its_producer(uint32_t index) const {
+    const Value& value = graph_.value(ValueId{index});
+    return value.kind == ValueKind::kResult && value.producer.index < graph_.node_capacity() &&
+           graph_.output(value.producer, value.output).index == index &&
+           graph_.node(value.producer).alive;
   }
 
   /// What the place that a use speaks of really holds.
@@ -344,6 +347,7 @@ class Verifier {
   std::vector<uint32_t> position_;  // of a node in its region
   std::vector<bool> reached_;       // regions
   std::vector<bool> listed_;        // values that are inputs of a region
+  std::vector<bool> made_;          // values that are results of their producers
   std::vector<RegionId> order_;
   uint32_t reached_nodes_ = 0;
   bool names_agree_ = false;

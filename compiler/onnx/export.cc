@@ -1,5 +1,5 @@
-// A model is written as a small message whose tensor bytes are tokens; the real bytes are spliced
-// in on the way to disk.
+// A model is written as a small message in which tokens stand for the bytes of large tensors; the
+// real bytes are spliced in on the way to disk.
 #include "compiler/onnx/export.h"
 
 #include "base/error.h"
@@ -17,16 +17,26 @@ void check_size(uint64_t size, uint64_t limit) {
       .hint("write it with external data");
 }
 
-proto::Spliced splice(const std::string& text, const proto::SpliceSink& sink) {
-  return proto::splice_raw_data(text, [&](proto::RawToken token) { return sink.lookup(token); });
+uint64_t final_size(const std::string& text, const proto::SpliceSink& sink) {
+  return sink.has_tokens() ? proto::spliced_size(text) : text.size();
+}
+
+proto::Spliced splice(std::string text, const proto::SpliceSink& sink) {
+  if (sink.has_tokens()) {
+    return proto::splice_raw_data(text, [&](proto::RawToken token) { return sink.lookup(token); });
+  }
+  proto::Spliced whole;
+  whole.size = text.size();
+  whole.text = std::make_shared<const std::string>(std::move(text));
+  whole.pieces.push_back(std::as_bytes(std::span(*whole.text)));
+  return whole;
 }
 
 }  // namespace
 
 std::vector<std::byte> export_model_bytes(const Model& model) {
   proto::SpliceSink sink;
-  const std::string text = proto::write_model(model, sink);
-  const proto::Spliced spliced = splice(text, sink);
+  const proto::Spliced spliced = splice(proto::write_model(model, sink), sink);
   check_size(spliced.size, ExportOptions{}.max_file_bytes);
   std::vector<std::byte> bytes;
   bytes.reserve(spliced.size);
@@ -42,12 +52,11 @@ void export_model(const Model& model, const std::filesystem::path& path, FileSet
   bool external = options.external == ExternalTensors::kAlways;
   std::string text = proto::write_model(model, external ? outside : inside);
   const bool may_choose = options.external == ExternalTensors::kWhenNeeded;
-  if (may_choose && proto::spliced_size(text) > options.max_file_bytes) {
+  if (may_choose && final_size(text, inside) > options.max_file_bytes) {
     external = true;
     text = proto::write_model(model, outside);
   }
-  const proto::Spliced spliced = splice(text, external ? outside : inside);
-  text = {};
+  const proto::Spliced spliced = splice(std::move(text), external ? outside : inside);
   check_size(spliced.size, options.max_file_bytes);
   if (external && !outside.external().empty()) files.add(data_path, outside.external());
   files.add(path, spliced.pieces);

@@ -147,6 +147,12 @@ struct OperatorRow {
   int commit_input = -1;
   GradientRule gradient = nullptr;
   std::string_view no_gradient;  // why, if `gradient` is null
+  /// The op whose integer result this op takes back to floats (fake quantization): where it made
+  /// operand 0, its own operand 0 stands behind the operands of the gradient rule, which hands the
+  /// gradient straight through to it.
+  std::string_view undoes;
+  /// The size of a result follows from values: no step can be planned with it.
+  bool sized_by_values = false;
   /// Writes the op in others before differentiation, so that it needs neither gradient nor kernel.
   LowerRule lower = nullptr;
   /// ONNX's ops are inferred by their schema; a rule of theirs adds the dims that it leaves open.

@@ -1,5 +1,7 @@
-// The operator table: the rows of all families, sorted once, searched by domain and name.
+// The operator table: the rows of all families, sorted once, and an index of them: every pass asks
+// for the row of nearly every node.
 #include <algorithm>
+#include <functional>
 #include <tuple>
 
 #include "compiler/ops/families.h"
@@ -24,6 +26,34 @@ std::vector<OperatorRow> all_rows() {
   });
   return all;
 }
+
+/// Open-addressed, at most half full.
+class RowIndex {
+ public:
+  explicit RowIndex(std::span<const OperatorRow> rows) {
+    size_t size = 1;
+    while (size < 2 * rows.size()) size *= 2;
+    slots_.resize(size);
+    for (const OperatorRow& row : rows) {
+      size_t at = start(row.domain, row.name);
+      while (slots_[at] != nullptr) at = (at + 1) & (slots_.size() - 1);
+      slots_[at] = &row;
+    }
+  }
+  const OperatorRow* find(std::string_view domain, std::string_view name) const {
+    for (size_t at = start(domain, name);; at = (at + 1) & (slots_.size() - 1)) {
+      const OperatorRow* row = slots_[at];
+      if (row == nullptr || (row->name == name && row->domain == domain)) return row;
+    }
+  }
+
+ private:
+  size_t start(std::string_view domain, std::string_view name) const {
+    return (std::hash<std::string_view>{}(name) + domain.size()) & (slots_.size() - 1);
+  }
+
+  std::vector<const OperatorRow*> slots_;
+};
 
 }  // namespace
 
@@ -51,12 +81,8 @@ std::span<const OperatorRow> operator_rows() {
 }
 
 const OperatorRow* find_operator(std::string_view domain, std::string_view name) {
-  const std::span<const OperatorRow> rows = operator_rows();
-  const Key key{domain, name};
-  const auto found = std::lower_bound(
-      rows.begin(), rows.end(), key,
-      [](const OperatorRow& row, const Key& wanted) { return key_of(row) < wanted; });
-  return found != rows.end() && key_of(*found) == key ? &*found : nullptr;
+  static const RowIndex index(operator_rows());
+  return index.find(domain, name);
 }
 
 }  // namespace halfnote

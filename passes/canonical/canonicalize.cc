@@ -72,7 +72,9 @@ class Canonicalizer {
   bool replace(NodeId id, ValueId by) {
     const ValueId result = graph_.output(id);
     for (const Use& use : graph_.uses(result)) {
-      if (use.kind == UseKind::kRegionOutput && !take_name(result, by)) return false;
+      if (use.kind != UseKind::kRegionOutput) continue;
+      // A body passes on what it does not make: as its output that is no valid ONNX.
+      if (use.owner != graph_.value(by).region.index || !take_name(result, by)) return false;
     }
     graph_.replace_uses(result, by);
     graph_.remove(id);

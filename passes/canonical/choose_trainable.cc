@@ -13,8 +13,9 @@
 #include <re2/re2.h>
 
 #include <algorithm>
-#include <cmath>
+#include <bit>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "compiler/ir/hash.h"
@@ -24,6 +25,21 @@
 
 namespace halfnote {
 namespace {
+
+/// Is there no NaN and no Inf? All weights are asked: blocks of a fixed size become vector code.
+bool all_numbers(std::span<const float> values) {
+  constexpr size_t kBlock = 4096;
+  constexpr uint32_t kExponent = 0x7f800000;  // all ones: NaN or Inf
+  const auto is_broken = [](float v) {
+    return (std::bit_cast<uint32_t>(v) & kExponent) == kExponent;
+  };
+  for (; values.size() >= kBlock; values = values.subspan(kBlock)) {
+    uint32_t broken = 0;
+    for (size_t i = 0; i < kBlock; ++i) broken |= is_broken(values[i]) ? 1u : 0u;
+    if (broken != 0) return false;
+  }
+  return std::none_of(values.begin(), values.end(), is_broken);
+}
 
 class Chooser {
  public:
@@ -69,10 +85,7 @@ class Chooser {
     for (ValueId id : chosen) {
       const Value& value = graph_.value(id);
       if (value.type.dtype != DType::kF32) continue;
-      const auto values = value.tensor.data<float>();
-      if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
-        continue;
-      }
+      if (all_numbers(value.tensor.data<float>())) continue;
       context_.warn(names_.shown(value.name),
                     "holds a NaN or Inf, and is to be trained: nothing can come of it");
     }

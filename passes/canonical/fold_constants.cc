@@ -59,6 +59,7 @@ class Folder {
     const OperatorRow* row = find_operator(node);
     if (row == nullptr || row->purity != Purity::kPure || !context_.evaluate) return false;
     if (!graph_.subgraphs(id).empty() || graph_.outputs(id).empty()) return false;
+    if (gives_a_body(id)) return false;
     std::vector<Tensor> inputs;
     size_t input_bytes = 0;
     for (ValueId input : graph_.inputs(id)) {
@@ -82,6 +83,19 @@ class Folder {
       return false;  // no reference kernel for this op: it stays as it is
     }
     return true;
+  }
+
+  /// Is a result an output of a body? The constant would stand around the body, which has to make
+  /// what it gives.
+  bool gives_a_body(NodeId id) const {
+    if (graph_.node(id).region == graph_.main()) return false;
+    for (ValueId output : graph_.outputs(id)) {
+      if (!output.valid()) continue;
+      for (const Use& use : graph_.uses(output)) {
+        if (use.kind == UseKind::kRegionOutput) return true;
+      }
+    }
+    return false;
   }
 
   void replace(NodeId id, std::vector<Tensor> values) {

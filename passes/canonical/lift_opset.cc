@@ -108,7 +108,7 @@ class Lifter {
     }
   }
 
-  void problem(NodeId node, const std::string& why) { problems_.add(graph_, node, from_, why); }
+  void problem(NodeId node, const std::string& why) { problems_.add(graph_, node, why); }
 
   void check_domain(NodeId node) {
     if (find_operator(graph_.node(node)) != nullptr) return;
@@ -201,8 +201,7 @@ void set_fixed_types(Graph& graph, NodeId node) {
 
 /// The ops that differentiation would miss, for the same error. The model is not used any more:
 /// types are inferred as far as they can be.
-void add_missing_gradients(Model& model, PassContext& context, int64_t from,
-                           UnsupportedOps& problems) {
+void add_missing_gradients(Model& model, PassContext& context, UnsupportedOps& problems) {
   if (context.options.inference_only || model.is_training()) return;
   Graph& graph = model.graph;
   for (NodeId node : graph.nodes()) {
@@ -224,18 +223,21 @@ void add_missing_gradients(Model& model, PassContext& context, int64_t from,
   if (ends.empty()) ends.assign(graph.outputs().begin(), graph.outputs().end());
   const std::vector<NodeId> nodes = graph.nodes();
   const std::vector<bool> reached = reached_from(graph, nodes, trainable_initializers(graph));
-  add_without_gradient(graph, nodes_between(graph, nodes, reached, ends), from, problems);
+  add_without_gradient(graph, nodes_between(graph, nodes, reached, ends), problems);
 }
 
 [[noreturn]] void refuse(const UnsupportedOps& problems, size_t unknown) {
   const size_t others = problems.op_count() - unknown;
-  throw Error(ErrorCode::kUnsupported,
-              counted(unknown, "op") + " cannot be imported" +
-                  (others == 0 ? ""
-                               : " and " + std::to_string(others) +
-                                     " more between weights and results have no gradient") +
-                  ": " + problems.list_with_forms())
-      .hint("export with op-set 7 to 23, and standard ONNX ops");
+  const auto number = [](int64_t opset) { return std::to_string(opset); };
+  throw UnsupportedError(
+      counted(unknown, "op") + " cannot be imported" +
+          (others == 0 ? ""
+                       : " and " + std::to_string(others) +
+                             " more between weights and results have no gradient"),
+      problems,
+      "export with standard ONNX ops; op-sets " + number(kMinOpset) + " to " +
+          number(kOpsetVersion) + " are read in full, others from 1 to " +
+          number(newest_opset("")) + " where an op kept its form or is a function of older ops");
 }
 
 }  // namespace
@@ -249,7 +251,7 @@ bool lift_opset(Model& model, PassContext& context) {
   for (TrainingStep& step : model.training) lift(step.initialization);
   if (!problems.empty()) {
     const size_t unknown = problems.op_count();
-    add_missing_gradients(model, context, from, problems);
+    add_missing_gradients(model, context, problems);
     refuse(problems, unknown);
   }
   model.opsets[""] = kOpsetVersion;

@@ -46,14 +46,13 @@ std::string listed(const std::set<DType>& dtypes) {
 class Repair {
  public:
   Repair(Graph& graph, PassContext& context, int64_t opset)
-      : graph_(graph), context_(context), opset_(opset) {
-    for (const SchemaOp& op : all_schema_ops()) {
-      if (op.domain.empty()) schemas_.emplace(op.name, &op);
-    }
-  }
+      : graph_(graph), context_(context), opset_(opset) {}
 
   bool run() {
     if (!has_16bit()) return false;
+    for (const SchemaOp& op : all_schema_ops()) {
+      if (op.domain.empty()) schemas_.emplace(op.name, &op);
+    }
     for (NodeId node : graph_.nodes()) visit(node);
     return changed_;
   }

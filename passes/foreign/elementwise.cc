@@ -123,4 +123,15 @@ Results all_finite(LowerContext& c) {
   return c.b.ops("AllFinite", c.inputs, 1, {}, kHalfnoteDomain);
 }
 
+Results is_finite(LowerContext& c) {
+  const Expr x = require_input(c, 0);
+  return {c.b.op("Not", {c.b.op("Or", {c.b.op("IsInf", {x}), c.b.op("IsNaN", {x})})})};
+}
+
+/// One element, whatever the shape of the operand; true for an empty one.
+Results all_true(LowerContext& c) {
+  const Expr flat = c.b.reshape(c.b.cast(require_input(c, 0), DType::kI32), c.b.ints({-1}));
+  return {c.b.cast(c.b.op("ReduceMin", {flat}, {{"keepdims", int64_t{1}}}), DType::kBool)};
+}
+
 }  // namespace halfnote::foreign

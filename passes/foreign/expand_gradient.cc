@@ -141,9 +141,10 @@ class Expansion {
     backward.seed(y_, b.op("ConstantOfShape", {b.shape_of(y)}, {{"value", one}}));
     backward.run(forward, sources);
     if (!problems.empty()) {
-      refuse(graph_, node_,
-             "no gradient for " + problems.ops_text() +
-                 " between xs and y: " + problems.list_with_forms());
+      UnsupportedError error("no gradient for " + problems.ops_text() + " between xs and y",
+                             problems, kWayOut);
+      error.at(place_of(graph_, node_));
+      throw error;
     }
     for (size_t i = 0; i < graph_.outputs(node_).size(); ++i) {
       give_result(b, i, backward.gradient(sources[i]), first_value);

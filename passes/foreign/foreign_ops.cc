@@ -81,6 +81,9 @@ constexpr std::string_view kTrainer =
     "onnxruntime-training 1.19.2, or compile the forward model";
 constexpr std::string_view kModule =
     "calls back into Python (ORTModule); export the forward model with torch.onnx";
+constexpr std::string_view kSummary =
+    "writes events for TensorBoard; take it out of the model: a run has its losses in "
+    "metrics.jsonl";
 constexpr std::string_view kGist = "compressed activations; export without memory optimizations";
 
 // Ordered by domain and name.
@@ -89,6 +92,7 @@ constexpr ForeignOp kOps[] = {
     {"", "MaxPoolGrad", max_pool_grad},
     {"", "SimplifiedLayerNormalization", simplified_layer_norm},
     {"", "SoftmaxCrossEntropyGrad", softmax_cross_entropy_grad},
+    {"", "SparseSoftmaxCrossEntropy", sparse_softmax_cross_entropy},
     {"", "SparseSoftmaxCrossEntropyGrad", sparse_softmax_cross_entropy_grad},
     {kPreview, "Adagrad", preview_adagrad},
     {kPreview, "Adam", preview_adam},
@@ -97,6 +101,7 @@ constexpr ForeignOp kOps[] = {
     {kMs, "AdamOptimizer", nullptr, kTrainer},
     {kMs, "AdamWOptimizer", nullptr, kTrainer},
     {kMs, "AdasumAllReduce", nullptr, kDevices},
+    {kMs, "All", all_true},
     {kMs, "AveragePoolGrad", average_pool_grad},
     {kMs, "BatchNormInternal", batch_norm_internal},
     {kMs, "BatchNormalizationGrad", batch_norm_grad},
@@ -141,6 +146,7 @@ constexpr ForeignOp kOps[] = {
     {kMs, "InPlaceAccumulator", nullptr, kTrainer},
     {kMs, "InvertibleLayerNormalizationGrad", invertible_layer_norm_grad},
     {kMs, "IsAllFinite", all_finite},
+    {kMs, "IsFinite", is_finite},
     {kMs, "LSTMGrad", lstm_grad},
     {kMs, "LSTMTraining", lstm_training},
     {kMs, "LambOptimizer", nullptr, kTrainer},
@@ -177,6 +183,7 @@ constexpr ForeignOp kOps[] = {
     {kMs, "SigmoidGrad", same_gradient},
     {kMs, "SimplifiedLayerNormalizationGrad", simplified_layer_norm_grad},
     {kMs, "SliceGrad", slice_grad},
+    {kMs, "SoftmaxCrossEntropy", softmax_cross_entropy},
     {kMs, "SoftmaxCrossEntropyGrad", softmax_cross_entropy_grad},
     {kMs, "SoftmaxCrossEntropyLossGrad", softmax_cross_entropy_loss_grad},
     {kMs, "SoftmaxCrossEntropyLossInternal", loss_internal},
@@ -184,8 +191,13 @@ constexpr ForeignOp kOps[] = {
     {kMs, "SoftmaxDropoutGrad", softmax_dropout_grad},
     {kMs, "SoftmaxGrad", softmax_grad},
     {kMs, "SoftmaxGrad_13", softmax_grad_13},
+    {kMs, "SparseSoftmaxCrossEntropy", sparse_softmax_cross_entropy},
     {kMs, "SparseSoftmaxCrossEntropyGrad", sparse_softmax_cross_entropy_grad},
     {kMs, "SplitTraining", split_training},
+    {kMs, "SummaryHistogram", nullptr, kSummary},
+    {kMs, "SummaryMerge", nullptr, kSummary},
+    {kMs, "SummaryScalar", nullptr, kSummary},
+    {kMs, "SummaryText", nullptr, kSummary},
     {kMs, "TanhGrad", same_gradient},
     {kMs, "TransposeMatMul", fused_matmul},
     {kMs, "View", nullptr, kDevices},

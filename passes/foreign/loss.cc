@@ -1,5 +1,5 @@
-// Foreign losses: SoftmaxCrossEntropyLoss with its options as operands, and the gradients of it and
-// of the two older losses of ONNX Runtime, whose classes stand along the last axis.
+// Foreign losses: SoftmaxCrossEntropyLoss with its options as operands, the two older losses of
+// ONNX Runtime, whose classes stand along the last axis, and the gradients of all of them.
 #include "compiler/ir/model.h"
 #include "compiler/ops/rule_support.h"
 #include "passes/foreign/parts.h"
@@ -25,6 +25,19 @@ Expr loss_grad(LowerContext& c, size_t ignore_operand) {
   if (c.has_input(3)) operands.push_back(c.inputs[3]);
   return c.b.ops("SoftmaxCrossEntropyLossGrad", operands, 1, loss_attributes(c, ignore_operand),
                  kHalfnoteDomain)[0];
+}
+
+/// Attribute `reduction` of the two older losses. Their kernels sum for none, which the schema says
+/// is a loss for each sample: nobody could rely on either.
+std::string older_reduction(LowerContext& c) {
+  const std::string reduction = c.attributes().get_string("reduction", "mean");
+  if (reduction == "none") refuse(c, "reduction none");
+  return reduction;
+}
+
+/// The scores as a matrix: a row for each sample, with the classes of the last axis.
+Expr rows_of_classes(LowerContext& c, Expr scores) {
+  return c.b.op("Flatten", {scores}, {{"axis", int64_t{scores.rank() - 1}}});
 }
 
 /// The type that attribute `output_type` asks for.
@@ -55,13 +68,42 @@ Results softmax_cross_entropy_loss_internal_grad(LowerContext& c) {
   return {grad + c.b.cast(c.b.reshape(c.inputs[5], c.b.shape_of(grad)), grad.dtype())};
 }
 
+/// scores, one-hot labels -> loss, log_prob
+Results softmax_cross_entropy(LowerContext& c) {
+  Builder& b = c.b;
+  const std::string reduction = older_reduction(c);
+  const Expr scores = require_input(c, 0);
+  const Expr log_prob = b.op("LogSoftmax", {scores}, {{"axis", int64_t{-1}}});
+  const Expr labels = b.cast(require_input(c, 1), log_prob.dtype());
+  const Expr sum = b.reduce_sum(log_prob * labels, axes_between(0, scores.rank()), false);
+  if (reduction == "sum") return {-sum, log_prob};
+  const std::vector<int64_t> samples = axes_between(0, scores.rank() - 1);
+  return {-(sum / count_along(scores, samples, sum.dtype())), log_prob};
+}
+
+/// scores, labels, weights? (one a sample) -> loss, log_prob
+Results sparse_softmax_cross_entropy(LowerContext& c) {
+  Builder& b = c.b;
+  const std::string reduction = older_reduction(c);
+  const Expr scores = require_input(c, 0);
+  const Expr labels = b.reshape(require_input(c, 1), b.ints({-1}));
+  const Attributes each = {{"reduction", std::string(c.has_input(2) ? "none" : reduction)}};
+  const std::vector<Expr> results =
+      b.ops("SoftmaxCrossEntropyLoss", {rows_of_classes(c, scores), labels}, 2, each);
+  const Expr log_prob = b.reshape(results[1], b.shape_of(scores));
+  if (!c.has_input(2)) return {results[0], log_prob};
+  const Expr weights = b.reshape(b.cast(c.inputs[2], results[0].dtype()), b.ints({-1}));
+  const Expr sum = b.reduce_sum(results[0] * weights, {0}, false);
+  if (reduction == "sum") return {sum, log_prob};
+  return {sum / b.reduce_sum(weights, {0}, false), log_prob};
+}
+
 /// (exp(log_prob) − label)·dY, divided by the number of rows for reduction mean; labels are
 /// one-hot.
 Results softmax_cross_entropy_grad(LowerContext& c) {
   Builder& b = c.b;
   const Expr dy = require_input(c, 0), log_prob = require_input(c, 1);
-  const std::string reduction = c.attributes().get_string("reduction", "mean");
-  if (reduction == "none") refuse(c, "reduction none");
+  const std::string reduction = older_reduction(c);
   const Expr difference = b.op("Exp", {log_prob}) - b.cast(require_input(c, 2), log_prob.dtype());
   const Expr share =
       reduction == "mean"
@@ -74,8 +116,7 @@ Results sparse_softmax_cross_entropy_grad(LowerContext& c) {
   Builder& b = c.b;
   if (c.has_input(3)) refuse(c, "a weight for each sample");
   const Expr log_prob = require_input(c, 1);
-  const Attributes rows = {{"axis", int64_t{log_prob.rank() - 1}}};
-  const Expr flat = b.op("Flatten", {log_prob}, rows);
+  const Expr flat = rows_of_classes(c, log_prob);
   const Expr labels = b.reshape(require_input(c, 2), b.ints({-1}));
   const Expr grad =
       b.ops("SoftmaxCrossEntropyLossGrad", {b.to_math(require_input(c, 0)), flat, labels}, 1,

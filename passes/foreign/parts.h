@@ -49,6 +49,8 @@ Results pass_through(LowerContext& c);
 Results group(LowerContext& c);
 Results all_l2(LowerContext& c);
 Results all_finite(LowerContext& c);
+Results is_finite(LowerContext& c);
+Results all_true(LowerContext& c);
 
 // --- contraction.cc ---
 Results fused_matmul(LowerContext& c);
@@ -90,6 +92,8 @@ Results pad_and_unflatten(LowerContext& c);
 Results loss_internal(LowerContext& c);  // SoftmaxCrossEntropyLossInternal and its NLL kin
 Results softmax_cross_entropy_loss_grad(LowerContext& c);
 Results softmax_cross_entropy_loss_internal_grad(LowerContext& c);
+Results softmax_cross_entropy(LowerContext& c);         // labels one-hot
+Results sparse_softmax_cross_entropy(LowerContext& c);  // labels as indices
 Results softmax_cross_entropy_grad(LowerContext& c);
 Results sparse_softmax_cross_entropy_grad(LowerContext& c);
 

@@ -16,6 +16,7 @@ class UnitCheck {
 
   /// Has any value another power now?
   bool run() {
+    if (!any_scaled()) return false;  // then nothing becomes so
     visit_region(graph_.main());
     for (ValueId output : graph_.outputs()) {
       // The scale itself may be shown; what it scales may not.
@@ -32,6 +33,14 @@ class UnitCheck {
   }
 
  private:
+  bool any_scaled() const {
+    for (uint32_t i = 0; i < graph_.value_count(); ++i) {
+      const Value& value = graph_.value(ValueId{i});
+      if (value.alive && value.scale_power != 0) return true;
+    }
+    return false;
+  }
+
   int power(ValueId value) const { return value.valid() ? graph_.value(value).scale_power : 0; }
 
   /// Texts are made here only: a check of 100,000 nodes that are right makes none.
@@ -84,7 +93,12 @@ class UnitCheck {
       const auto outputs = graph_.outputs(region);
       for (size_t i = links.own_outputs; i < outputs.size(); ++i) {
         const size_t result = i - links.own_outputs;
-        if (is_zero(outputs[i])) continue;
+        if (is_zero(outputs[i])) {
+          // Without a trip the result is what was carried in.
+          if (result < std::min(links.carried, powers.size()))
+            powers[result] = power(inputs[links.own_inputs + result]);
+          continue;
+        }
         const int got = power(outputs[i]);
         if (result < links.carried && got != power(inputs[links.own_inputs + result])) {
           throw wrong("carried value", outputs[i], power(inputs[links.own_inputs + result]), got,
@@ -168,8 +182,10 @@ class UnitCheck {
   /// A constant of zeros, or zeros made in a computed shape: what gradients are scattered into.
   bool is_zero(ValueId value) const {
     const NodeId producer = graph_.value(value).producer;
-    if (producer.valid() && graph_.node(producer).op == "Cast")
-      return is_zero(graph_.input(producer, 0));
+    if (producer.valid()) {
+      const std::string& op = graph_.node(producer).op;
+      if (op == "Cast" || op == "Identity") return is_zero(graph_.input(producer, 0));
+    }
     const Tensor* constant = graph_.constant(value);
     if (producer.valid() && graph_.node(producer).op == "ConstantOfShape") {
       const Attribute* element = graph_.node(producer).attributes.find("value");

@@ -11,8 +11,7 @@ void note_missing(const Graph& graph, const std::vector<NodeId>& nodes, Unsuppor
   for (NodeId id : nodes) {
     const OperatorRow* row = find_operator(graph.node(id));
     if (row != nullptr && row->gradient != nullptr) continue;
-    problems.add(graph, id, kOpsetVersion,
-                 row == nullptr ? "the op is unknown" : std::string(row->no_gradient));
+    problems.add(graph, id, row == nullptr ? "the op is unknown" : std::string(row->no_gradient));
   }
 }
 
@@ -87,7 +86,7 @@ std::vector<Expr> Backward::gradient_of(NodeId node, GradientContext& rule, cons
     return row->gradient(rule);
   } catch (Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw error.within(place);
-    problems_.add(graph_, node, kOpsetVersion, error.problem());
+    problems_.add(graph_, node, error.problem());
     return operands;
   }
 }

@@ -26,10 +26,23 @@ constexpr const char* kFreeze =
     "freeze the weights before these nodes (--freeze REGEX), or rewrite the nodes";
 
 [[noreturn]] void refuse(const UnsupportedOps& missing) {
+  throw UnsupportedError(
+      "no gradient for " + missing.ops_text() + " between the weights and the loss", missing,
+      kFreeze);
+}
+
+/// A step is planned before the first one runs, in fixed sizes.
+void refuse_sizes_of_values(const Graph& graph) {
+  UnsupportedOps found;
+  add_sized_by_values(graph, loss_of(graph), found);
+  if (found.empty()) return;
   throw Error(ErrorCode::kUnsupported,
-              "no gradient for " + missing.ops_text() +
-                  " between the weights and the loss: " + missing.list_with_forms())
-      .hint(kFreeze);
+              "sizes that depend on data, before the loss: " + found.list_with_forms())
+      .expected("the same sizes in every step", counted(found.op_count(), "op") + " that selects")
+      .hint(
+          "keep all elements, and give those left out no weight: labels that the loss ignores "
+          "(ignore_index) instead of logits[mask], Where or Mul with the mask, "
+          "instead of a selection by it");
 }
 
 class Reverse {
@@ -125,6 +138,7 @@ bool differentiate(Model& model, PassContext& context) {
   if (step == nullptr) return false;
   Graph& graph = step->graph;
   if (find_state(graph, kLossScale)) return false;  // done before
+  refuse_sizes_of_values(graph);
   write_out_derivatives(graph, context.infer, trainable_initializers(graph), loss_of(graph));
   Reverse(graph, context).run(loss_of(graph));
   return true;

@@ -9,7 +9,8 @@
 // Nodes that the exporter wrote in inference form (training_mode 0, Dropout without its third
 // input) are left alone and counted in one warning an op, or with --force-training brought into the
 // training form too. Exact where the node was in training form: only the source of random numbers
-// becomes our own. Leaves alone: Dropout with ratio 0.
+// becomes our own. Leaves alone: Dropout with ratio 0,
+// and BatchNormalization whose statistics the graph computes.
 #include <algorithm>
 
 #include "base/error.h"
@@ -40,6 +41,7 @@ class TrainingForm {
  private:
   bool batch_normalization(NodeId node) {
     const bool training = graph_.node(node).attributes.get_int("training_mode", 0) != 0;
+    if (!training && computes_statistics(node)) return false;
     if (!training && !context_.options.train.force_training) {
       frozen_.push_back(graph_.label(node));
       return false;
@@ -58,6 +60,13 @@ class TrainingForm {
       changed = true;
     }
     return changed;
+  }
+
+  /// Mean or variance are computed in the graph (track_running_stats=False): they are those of the
+  /// batch already, gradients flow through them, and there is nothing that could stay frozen.
+  bool computes_statistics(NodeId node) const {
+    return graph_.value(graph_.input(node, 3)).kind != ValueKind::kInitializer ||
+           graph_.value(graph_.input(node, 4)).kind != ValueKind::kInitializer;
   }
 
   /// The training form has all three results, or none of its types can be inferred.

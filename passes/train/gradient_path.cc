@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "compiler/ir/model.h"
+#include "compiler/ir/query.h"
 #include "compiler/ir/walk.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/lower_ops.h"
@@ -20,10 +22,25 @@ bool may_be_flattened(const Graph& graph, NodeId node) {
          std::any_of(outputs.begin(), outputs.end(), is_container);
 }
 
+bool reads_shape_only(const Node& node) {
+  return node.domain.empty() && (node.op == "Shape" || node.op == "Size");
+}
+
+/// What the op that this one undoes was given; invalid where there is no such op.
+ValueId quantized_by(const Graph& graph, NodeId node) {
+  const OperatorRow* row = find_operator(graph.node(node));
+  if (row == nullptr || row->undoes.empty()) return {};
+  const NodeId before = producer(graph, graph.inputs(node)[0]);
+  if (!before.valid() || graph.node(before).op != row->undoes) return {};
+  return graph.inputs(before)[0];
+}
+
 }  // namespace
 
 std::vector<ValueId> operands_of(const Graph& graph, NodeId node) {
   std::vector<ValueId> operands(graph.inputs(node).begin(), graph.inputs(node).end());
+  const ValueId through = quantized_by(graph, node);
+  if (through.valid()) operands.push_back(through);
   if (graph.subgraphs(node).empty()) return operands;
   for (ValueId capture : captures(graph, node)) operands.push_back(capture);
   return operands;
@@ -82,14 +99,40 @@ void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const
   write_out_bodies(graph, infer, nodes_between(graph, nodes, reached, {&end, 1}));
 }
 
-void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes, int64_t opset,
+void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes,
                           UnsupportedOps& missing) {
   for (NodeId id : nodes) {
     const OperatorRow* row = find_operator(graph.node(id));
     if (row == nullptr || row->gradient != nullptr || row->lower != nullptr) continue;
     if (row->body != nullptr) continue;
     if (may_be_flattened(graph, id) || missing.contains(graph, id)) continue;
-    missing.add(graph, id, opset, std::string(row->no_gradient));
+    missing.add(graph, id, std::string(row->no_gradient));
+  }
+}
+
+void add_sized_by_values(const Graph& graph, ValueId end, UnsupportedOps& problems) {
+  const std::vector<NodeId> nodes = graph.nodes();
+  std::vector<bool> of_values(graph.value_count(), false);  // not of constants and shapes alone
+  for (ValueId input : graph.inputs(graph.main())) of_values[input.index] = true;
+  for (ValueId weight : trainable_initializers(graph)) of_values[weight.index] = true;
+  for (NodeId node : nodes) {
+    if (reads_shape_only(graph.node(node))) continue;
+    bool any = false;
+    for (ValueId input : operands_of(graph, node)) any |= input.valid() && of_values[input.index];
+    for (ValueId output : graph.outputs(node)) {
+      if (output.valid()) of_values[output.index] = any;
+    }
+  }
+  const std::vector<bool> all(graph.value_count(), true);
+  for (NodeId node : nodes_between(graph, nodes, all, {&end, 1})) {
+    const OperatorRow* row = find_operator(graph.node(node));
+    if (row == nullptr || !row->sized_by_values) continue;
+    const auto outputs = graph.outputs(node);
+    const auto open = [&](ValueId id) {
+      return id.valid() && of_values[id.index] && !graph.value(id).type.has_concrete_shape();
+    };
+    if (!std::any_of(outputs.begin(), outputs.end(), open)) continue;
+    problems.add(graph, node, "the values decide how many elements it gives");
   }
 }
 

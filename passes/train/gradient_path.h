@@ -10,7 +10,8 @@
 
 namespace halfnote {
 
-/// What a node reads, absent operands too; captures of its bodies behind its operands.
+/// What a node reads, absent operands too; behind them what the op that it undoes was given
+/// (OperatorRow::undoes), or the captures of its bodies.
 std::vector<ValueId> operands_of(const Graph& graph, NodeId node);
 
 std::vector<ValueId> trainable_initializers(const Graph& graph);
@@ -31,7 +32,11 @@ void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const
 
 /// Notes every one of the nodes, if it is not noted yet, whose op is known, has neither a gradient
 /// nor a lowering nor a body, and is no control flow and no container, which may be flattened.
-void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes, int64_t opset,
+void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes,
                           UnsupportedOps& missing);
+
+/// Notes every node before `end` whose result has a size that follows from values: no step can be
+/// planned with it. What follows from shapes alone is a number once they are known.
+void add_sized_by_values(const Graph& graph, ValueId end, UnsupportedOps& problems);
 
 }  // namespace halfnote

@@ -21,6 +21,8 @@
 #include "passes/device/fuse_pointwise.h"
 #include "passes/device/recompute_pointwise.h"
 #include "passes/device/rematerialize.h"
+#include "passes/device/update/check_early.h"
+#include "passes/device/update/fold_factors.h"
 #include "passes/manager.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/passes.h"
@@ -137,6 +139,10 @@ constexpr PassRow kRows[] = {
     {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
      "a matrix product reads its operands either way round at the same speed"},
     {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
+    {"keep-copies", nullptr, keep_copies, kAll, kAny, kAny, false,
+     "weights are rounded to 16 bits where they are updated, not in every step"},
+    {"fold-factors", fold_factors, nullptr, kAll, kAny, kAny, false,
+     "gradients are unscaled and clipped by those who read them"},
     {"fuse-attention", fuse_attention_on_cpu, nullptr, kAll, kAny, kAny, false,
      "attention without the matrix of its probabilities"},
     {"fuse-cross-entropy", fuse_cross_entropy, nullptr, kAll, kAny, kAny, false,
@@ -151,16 +157,19 @@ constexpr PassRow kRows[] = {
      "arithmetic in the first-level cache costs less than memory"},
     {"fuse-pointwise", fuse_pointwise, nullptr, kAll, kAny, kAny, false,
      "chains of elementwise ops read and write memory once"},
+    {"check-early", check_early, nullptr, kAll, kAny, kAny, false,
+     "a gradient is judged while it is in the cache"},
     {"rematerialize", nullptr, rematerialize, kAll, kAny, kAny, false,
      "within a limit on memory, activations are computed again where the backward pass reads them"},
     {"update-early", update_early, nullptr, kAll, kAny, Stage::kDeviceReady, false,
      "a gradient goes as soon as its weight is updated"},
 };
 
-/// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
-constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "fuse-attention",
-                                           "fuse-cross-entropy", "recompute-pointwise",
-                                           "fuse-pointwise"};
+/// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways. Its updates do
+/// not yet write copies, nor read factors.
+constexpr std::string_view kOnlyOnCpu[] = {
+    "take-out-padding",   "keep-copies",         "fold-factors",   "fuse-attention",
+    "fuse-cross-entropy", "recompute-pointwise", "fuse-pointwise", "check-early"};
 
 std::span<const PassRow> gpu_pipeline() {
   static const std::vector<PassRow> rows = [] {
@@ -185,6 +194,7 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
   Model ready;
   ready.graph = graph;
   limit_activations(ready, options.activation_bytes);
+  name_copies(ready, options.copies);
   CompileOptions settings;
   settings.dims = dims;
   settings.dump_after = options.dump_after;

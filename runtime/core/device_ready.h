@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/ir/graph.h"
+#include "passes/device/update/weight_copies.h"
 #include "passes/pass.h"
 
 namespace halfnote {
@@ -16,8 +17,9 @@ namespace halfnote {
 struct DeviceReadyOptions {
   std::vector<std::string> dump_after;  // pass names, or `all`
   std::string dump_folder = ".";
-  int64_t activation_bytes = 0;  // limit of the pass rematerialize; 0: none
-  bool for_cpu = true;           // else without the passes that only the CPU has kernels for
+  int64_t activation_bytes = 0;         // limit of the pass rematerialize; 0: none
+  std::vector<WeightCopy> copies = {};  // what the state store holds, for the pass keep-copies
+  bool for_cpu = true;                  // else without the passes that only the CPU has kernels for
 };
 
 /// The passes of make_device_ready(), in order. They stand here and not in passes/, as they ask

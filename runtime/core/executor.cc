@@ -101,6 +101,7 @@ void Executor::run(std::span<const Tensor> inputs) {
     return;
   }
   for (const InputPatch& patch : patches_) *patch.slot = inputs[patch.input].bytes();
+  store_.refresh_copies();
   if (profile_) profile_->begin_run();
   for (size_t s = 0; s < program_.steps.size(); ++s) {
     const StepPointers& pointers = pointers_[s];
@@ -108,6 +109,7 @@ void Executor::run(std::span<const Tensor> inputs) {
     try {
       program_.steps[s].kernel->run(buffers);
     } catch (Error& error) {
+      store_.spoil_copies();
       throw error.within({{}, program_.steps[s].node, program_.steps[s].op});
     }
     if (profile_) profile_->end_step();

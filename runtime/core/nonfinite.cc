@@ -46,7 +46,12 @@ class Search {
       const StateEntry* entry = store.find(value.name);
       const Special special = entry == nullptr ? scan(value.tensor) : scan(store.get(*entry));
       held_[id.index] = special;
-      if (entry != nullptr || special.nan) note(id, special, {}, {});
+      if (entry == nullptr && !special.nan) continue;
+      const bool fresh = !first_;
+      note(id, special, {}, {});
+      if (!fresh || !first_ || entry == nullptr || entry->copy_of.empty()) continue;
+      first_->rounded_to = entry->dtype;
+      first_->value = entry->copy_of;
     }
   }
 

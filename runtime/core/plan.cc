@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "compiler/ops/operator.h"
+#include "runtime/core/borrowed_space.h"
 #include "runtime/core/control_step.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/layout.h"
@@ -23,6 +24,7 @@ struct Buffer {
   size_t bytes = 0;
   int last_use = -1;  // step; INT_MAX: until the end
   bool planned = false;
+  bool borrowed = false;  // in the space of a copy of a weight (borrowed_space.h)
 };
 
 constexpr int kForEver = 1 << 30;
@@ -72,6 +74,7 @@ class Planner {
     while (assign_layouts()) {
     }
     find_lifetimes();
+    find_borrowed_space();
     for (size_t i = 0; i < program_.steps.size(); ++i) place_step(static_cast<int>(i));
     finish();
     return std::move(program_);
@@ -405,6 +408,25 @@ class Planner {
     }
   }
 
+  /// The copies of weights that this program writes are free until then, once they are read.
+  void find_borrowed_space() {
+    std::map<ValueId, int> written;
+    for (size_t i = 0; i < writes_.size(); ++i) {
+      for (ValueId output : writes_[i]) {
+        if (output.valid()) written[output] = static_cast<int>(i);
+      }
+    }
+    std::vector<FreeStretch> stretches;
+    for (const State& state : graph_.states()) {
+      const StateEntry* entry = store_.find(graph_.value(state.current).name);
+      const auto writer = written.find(state.next);
+      if (entry == nullptr || entry->copy_of.empty() || writer == written.end()) continue;
+      const int last_read = buffer(state.current).last_use;
+      stretches.push_back({entry->offset, entry->bytes, last_read, writer->second});
+    }
+    borrowed_ = BorrowedSpace(std::move(stretches));
+  }
+
   /// Writes a new state value straight over the old one where nobody reads the old one any more.
   bool place_in_state(int step, ValueId output, size_t output_index) {
     if (output.index >= graph_.value_count()) return false;
@@ -442,15 +464,25 @@ class Planner {
     for (ValueId input : inputs) {
       if (!input.valid()) continue;
       Buffer& from = buffer(input);
-      if (from.ref.space != Space::kArena || from.last_use != step) continue;
+      if ((from.ref.space != Space::kArena && !from.borrowed) || from.last_use != step) continue;
+      if (from.borrowed && !borrowed_.lasts(from.ref.offset, buffer(output).last_use)) continue;
       if (from.bytes != buffer(output).bytes || !fits_over(step, input, output_index)) continue;
       buffer(output).ref = from.ref;
       buffer(output).planned = true;
+      buffer(output).borrowed = from.borrowed;
       from.last_use = -1;  // its block goes on as the output's
       ++program_.in_place;
       return true;
     }
     return false;
+  }
+
+  void place_free(int step, Buffer& result) {
+    const auto offset = borrowed_.allocate(result.bytes, step, result.last_use);
+    result.borrowed = offset.has_value();
+    result.ref = offset ? BufferRef{Space::kState, *offset}
+                        : BufferRef{Space::kArena, arena_.allocate(result.bytes)};
+    result.planned = true;
   }
 
   void place_step(int index) {
@@ -461,8 +493,7 @@ class Planner {
       if (!outputs[i].valid() || buffer(outputs[i]).planned) continue;
       if (place_in_state(index, outputs[i], i) || place_over_operand(index, outputs[i], i))
         continue;
-      buffer(outputs[i]).ref = {Space::kArena, arena_.allocate(buffer(outputs[i]).bytes)};
-      buffer(outputs[i]).planned = true;
+      place_free(index, buffer(outputs[i]));
     }
     if (step.kernel->workspace_bytes() > 0) {
       step.workspace = {Space::kArena, arena_.allocate(step.kernel->workspace_bytes())};
@@ -481,8 +512,8 @@ class Planner {
     const auto release = [&](ValueId value) {
       if (!value.valid()) return;
       Buffer& b = buffer(value);
-      if (b.ref.space != Space::kArena || b.last_use != index) return;
-      arena_.release(b.ref.offset);
+      if ((b.ref.space != Space::kArena && !b.borrowed) || b.last_use != index) return;
+      b.borrowed ? borrowed_.release(b.ref.offset) : arena_.release(b.ref.offset);
       b.last_use = -1;
     };
     for (ValueId input : reads_[static_cast<size_t>(index)]) release(input);
@@ -541,6 +572,7 @@ class Planner {
   std::vector<Buffer> buffers_;
   std::map<size_t, bool> taken_;  // states already written over
   ArenaPlan arena_;
+  BorrowedSpace borrowed_;
 };
 
 }  // namespace

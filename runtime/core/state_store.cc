@@ -1,6 +1,8 @@
 #include "runtime/core/state_store.h"
 
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "base/error.h"
 #include "runtime/core/memory_plan.h"
@@ -15,23 +17,77 @@ Pages allocate_state(size_t bytes) {
       .expected(std::to_string(bytes) + " bytes", "an allocation failure");
 }
 
+/// The elements that a copy is made of.
+struct CopySource {
+  const std::byte* bytes;
+  DType dtype;
+  size_t count;
+};
+
+template <class From, class To>
+void round_each(std::span<const From> from, std::span<To> to) {
+  if constexpr (std::is_same_v<From, float>) {
+    convert(from, to);
+  } else if constexpr (std::is_same_v<To, Half>) {
+    std::ranges::transform(from, to.begin(), [](double value) { return to_f16(value); });
+  } else {
+    std::ranges::transform(from, to.begin(), [](double value) { return to_bf16(value); });
+  }
+}
+
+template <class To>
+void round_elements(const CopySource& from, std::byte* to) {
+  const std::span<To> result(reinterpret_cast<To*>(to), from.count);
+  if (from.dtype == DType::kF64) {
+    round_each(std::span(reinterpret_cast<const double*>(from.bytes), from.count), result);
+  } else {
+    round_each(std::span(reinterpret_cast<const float*>(from.bytes), from.count), result);
+  }
+}
+
+void round_to(const StateEntry& copy, const CopySource& from, std::byte* to) {
+  if (copy.dtype == DType::kF16) return round_elements<Half>(from, to);
+  round_elements<BFloat16>(from, to);
+}
+
 }  // namespace
 
-StateStore::StateStore(const Model& model) {
+void StateStore::add_entry(const std::string& name, StateKind kind, DType dtype, Shape shape) {
+  const auto bytes =
+      static_cast<size_t>(checked_mul(element_count(shape), static_cast<int64_t>(size_of(dtype))));
+  index_[name] = entries_.size();
+  entries_.push_back({name, kind, dtype, std::move(shape), bytes_, bytes});
+  bytes_ += align_up(bytes);
+}
+
+void StateStore::add_copies(std::span<const WeightCopy> copies) {
+  for (const WeightCopy& copy : copies) {
+    const StateEntry* weight = find(copy.weight);
+    if (weight == nullptr || index_.contains(copy.name)) {
+      throw Error(ErrorCode::kInternal, "a 16-bit copy of no state, or with the name of another")
+          .at({{}, copy.name, {}});
+    }
+    copy_of_[copy.weight] = entries_.size();
+    stale_.push_back(entries_.size());
+    add_entry(copy.name, StateKind::kWeight, copy.dtype, Shape(weight->shape));
+    entries_.back().copy_of = copy.weight;
+  }
+}
+
+StateStore::StateStore(const Model& model, std::span<const WeightCopy> copies) {
   std::vector<const Tensor*> first;
   for (const TrainingStep& step : model.training) {
     for (const State& state : step.graph.states()) {
       const Value& value = step.graph.value(state.current);
       if (index_.contains(value.name)) continue;
-      index_[value.name] = entries_.size();
-      entries_.push_back({value.name, state.kind, value.tensor.dtype(), value.tensor.shape(),
-                          bytes_, value.tensor.byte_size()});
-      bytes_ += align_up(value.tensor.byte_size());
+      add_entry(value.name, state.kind, value.tensor.dtype(), value.tensor.shape());
       first.push_back(&value.tensor);
     }
   }
+  states_ = entries_.size();
+  add_copies(copies);
   memory_ = allocate_state(bytes_);
-  for (size_t i = 0; i < entries_.size(); ++i) {
+  for (size_t i = 0; i < states_; ++i) {
     if (!all_zero(*first[i])) set(entries_[i], *first[i]);  // zeros are there already, untouched
   }
 }
@@ -88,7 +144,25 @@ void StateStore::set(const StateEntry& entry, const Tensor& tensor) {
         .expected(std::string(short_name(entry.dtype)) + to_string(entry.shape),
                   std::string(short_name(tensor.dtype())) + to_string(tensor.shape()));
   }
-  if (entry.bytes > 0) std::memmove(data(entry), tensor.bytes(), entry.bytes);
+  if (entry.bytes > 0) std::memmove(base() + entry.offset, tensor.bytes(), entry.bytes);
+  const auto copy = copy_of_.find(entry.name);
+  if (copy == copy_of_.end()) return;
+  if (std::ranges::find(stale_, copy->second) == stale_.end()) stale_.push_back(copy->second);
+}
+
+void StateStore::spoil_copies() {
+  stale_.clear();
+  for (size_t i = states_; i < entries_.size(); ++i) stale_.push_back(i);
+}
+
+void StateStore::refresh_copies() {
+  for (const size_t index : stale_) {
+    const StateEntry& copy = entries_[index];
+    const StateEntry& weight = *find(copy.copy_of);
+    round_to(copy, {data(weight), weight.dtype, weight.bytes / size_of(weight.dtype)},
+             memory_.get() + copy.offset);
+  }
+  stale_.clear();
 }
 
 }  // namespace halfnote

@@ -1,5 +1,7 @@
 // The persistent tensors of a training run, by name: weights, moments, statistics, loss scale,
 // counters. All programs of a session (accumulate, apply, evaluate) read and write the same store.
+// It also holds what follows from them, the 16-bit copies of weights: programs keep them as they
+// keep the weights; whoever else writes a weight leaves its copy stale until the next program runs.
 //
 // On a device the store has a second copy in its memory. Whichever side changed last is the newer
 // one; the other follows when somebody reads it: a single state on the host, all of them before a
@@ -15,6 +17,7 @@
 #include "base/tensor.h"
 #include "compiler/ir/model.h"
 #include "kernels/device.h"
+#include "passes/device/update/weight_copies.h"
 #include "runtime/core/pages.h"
 
 namespace halfnote {
@@ -26,6 +29,7 @@ struct StateEntry {
   Shape shape;
   size_t offset = 0;  // in the store
   size_t bytes = 0;
+  std::string copy_of = {};  // of a 16-bit copy: its weight
 };
 
 /// An open device, and the stream that all programs of a session run in.
@@ -37,13 +41,15 @@ struct DeviceContext {
 class StateStore {
  public:
   StateStore() = default;
-  /// Room for every state of every step of the model, set to the initializers' values.
-  explicit StateStore(const Model& model);
+  /// Room for every state of every step of the model, set to the initializers' values, and for
+  /// copies of its weights.
+  explicit StateStore(const Model& model, std::span<const WeightCopy> copies = {});
 
-  std::span<const StateEntry> entries() const { return entries_; }
-  /// The entry of this name; null if there is none.
+  /// The states, without the copies: what a checkpoint holds.
+  std::span<const StateEntry> entries() const { return std::span(entries_).first(states_); }
+  std::span<const StateEntry> copies() const { return std::span(entries_).subspan(states_); }
+  /// The state or copy of this name; null if there is none.
   const StateEntry* find(std::string_view name) const;
-  std::byte* data(const StateEntry& entry) { return base() + entry.offset; }
   const std::byte* data(const StateEntry& entry) const {
     fetch(entry);
     return memory_.get() + entry.offset;
@@ -69,13 +75,23 @@ class StateStore {
   /// differ.
   Tensor get(const StateEntry& entry) const;
   void set(const StateEntry& entry, const Tensor& tensor);
+  /// Rounds the weights again that were set since the last call. Programs call it before they run.
+  void refresh_copies();
+  /// A program stopped half-way: what it keeps in the copies (borrowed_space.h) is no copy.
+  void spoil_copies();
 
  private:
   /// Waits for the device, and brings one state, or all of them, to the host.
   void fetch(const StateEntry& entry) const;
   void fetch_all();
 
-  std::vector<StateEntry> entries_;
+  void add_entry(const std::string& name, StateKind kind, DType dtype, Shape shape);
+  void add_copies(std::span<const WeightCopy> copies);
+
+  std::vector<StateEntry> entries_;  // states, then copies
+  size_t states_ = 0;
+  std::map<std::string, size_t, std::less<>> copy_of_;  // index of a weight's copy
+  std::vector<size_t> stale_;                           // indices of copies
   std::map<std::string, size_t, std::less<>> index_;
   Pages memory_;
   size_t bytes_ = 0;

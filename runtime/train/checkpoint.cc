@@ -127,25 +127,37 @@ void verify(const Manifest& manifest, const SafetensorsFile& file) {
   }
 }
 
+/// Entries of the checkpoints' folder whose name begins so, in the order of their names.
+std::vector<fs::path> entries_named(const fs::path& folder, std::string_view prefix) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename().string().starts_with(prefix)) found.push_back(at->path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+/// What a save that was stopped had begun to write or to remove: no load ever takes it.
+void remove_unfinished(Disk& disk, const fs::path& folder) {
+  for (const std::string_view prefix : {kUnfinished, kDoomed}) {
+    for (const fs::path& path : entries_named(folder, prefix)) remove_tree(disk, path);
+  }
+}
+
 /// Tidies up after saves that were stopped: what was set aside gets its name back if nothing took
 /// its place; it and whatever is unfinished are removed otherwise.
 void remove_leftovers(Disk& disk, const fs::path& folder) {
   std::error_code error;
-  std::vector<fs::path> leftovers, aside;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (name.starts_with(kReplaced)) aside.push_back(at->path());
-    if (name.starts_with(kUnfinished) || name.starts_with(kDoomed)) leftovers.push_back(at->path());
-  }
-  for (const fs::path& path : aside) {
+  for (const fs::path& path : entries_named(folder, kReplaced)) {
     const fs::path target = folder / path.filename().string().substr(kReplaced.size());
     if (fs::exists(target, error)) {
-      leftovers.push_back(path);
+      remove_tree(disk, path);
     } else {
       disk.rename(path, target);
     }
   }
-  for (const fs::path& path : leftovers) remove_tree(disk, path);
+  remove_unfinished(disk, folder);
 }
 
 Manifest make_manifest(const Checkpoint& checkpoint, const SafetensorsLayout& layout,
@@ -263,6 +275,15 @@ SavedCheckpoint save_checkpoint(const fs::path& run_folder, const Checkpoint& ch
   }
   replace_file(disk, run_folder / kLatest, fmt::format("{}/{}\n", kFolder, name));
   return {folder / name, prune(disk, run_folder, options.keep_last)};
+}
+
+std::vector<std::string> tidy_checkpoints(const fs::path& run_folder, Disk* disk) {
+  try {
+    remove_unfinished(disk != nullptr ? *disk : real_disk(), run_folder / kFolder);
+  } catch (const Error& error) {
+    return {fmt::format("cannot remove what a stopped save left: {}", error.what())};
+  }
+  return {};
 }
 
 std::optional<FoundCheckpoint> find_latest(const fs::path& run_folder) {

@@ -44,6 +44,12 @@ struct SavedCheckpoint {
 SavedCheckpoint save_checkpoint(const std::filesystem::path& run_folder,
                                 const Checkpoint& checkpoint, const SaveOptions& options = {});
 
+/// Removes what a save that was killed had begun to write or to remove, in a run folder whose
+/// RunLock the caller holds: a run that is resumed at its end saves nothing that would. What cannot
+/// be removed is a warning.
+std::vector<std::string> tidy_checkpoints(const std::filesystem::path& run_folder,
+                                          Disk* disk = nullptr);
+
 struct FoundCheckpoint {
   std::filesystem::path folder;
   int64_t step = 0;

@@ -169,6 +169,10 @@ void Progress::note(std::string_view text) {
   out_.flush();
 }
 
+void Progress::note(std::string_view sentence, std::string_view fields) {
+  note(mode_ == ProgressMode::kPlain ? fields : sentence);
+}
+
 void Progress::finish() {
   if (mode_ != ProgressMode::kNone && started_ && shown_step_ != last_.step) draw();
   if (bar_open_) out_ << '\n';

@@ -44,6 +44,8 @@ class Progress {
   void update(const StepReport& report);
   /// A line of its own, above the bar; shown in every mode but kNone.
   void note(std::string_view text);
+  /// The same in the words of the mode: a sentence beside a bar, `key=value` in plain lines.
+  void note(std::string_view sentence, std::string_view fields);
   /// Shows the last step, if it was not, and leaves the bar's line.
   void finish();
 

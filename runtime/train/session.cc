@@ -149,6 +149,7 @@ void make_plain(Model& model) {
 /// An artifact is for every device, so this is no error; who means to train on the CPU should know.
 void tell_missing_kernels(CompileResult& result) {
   UnsupportedOps missing;
+  missing.set_opsets(result.model.opsets);
   for_each_graph(result.model, [&](const Graph& graph) {
     for (NodeId id : graph.all_nodes()) {
       const Node& node = graph.node(id);
@@ -156,7 +157,7 @@ void tell_missing_kernels(CompileResult& result) {
           runs_bodies(node.domain, node.op)) {
         continue;
       }
-      missing.add(graph, id, kOpsetVersion, "no kernel");
+      missing.add(graph, id, "no kernel");
     }
   });
   if (missing.empty()) return;
@@ -239,7 +240,8 @@ Session::Session(Model model, const SessionOptions& options)
     device_ = std::make_unique<DeviceContext>(std::move(device), std::move(stream));
     options_.passes.for_cpu = false;
   }
-  state_ = std::make_unique<StateStore>(model_);
+  if (options_.passes.for_cpu) options_.passes.copies = find_weight_copies(model_);
+  state_ = std::make_unique<StateStore>(model_, options_.passes.copies);
   check_states(model_, *state_);
 }
 
@@ -473,6 +475,7 @@ std::optional<NonFinite> Session::diagnose(std::span<const Tensor> inputs) {
   const std::string& step = model_.training.front().name;
   const std::vector<Shape> shapes = shapes_of(inputs);
   Executor& executor = executor_for(step, inputs);
+  state_->refresh_copies();
   const std::vector<std::byte> saved(state_->base(), state_->base() + state_->bytes());
   const auto found = find_nonfinite(executor, *state_, ready_graph(step, shapes), inputs);
   std::copy(saved.begin(), saved.end(), state_->base());

@@ -76,6 +76,37 @@ std::string find_broken(const Session& session) {
   return {};
 }
 
+std::string evaluation_sentence(int64_t step, const EvaluationResult& evaluation) {
+  std::string text = fmt::format("evaluation after step {}:", step);
+  if (evaluation.loss) text += " loss " + loss_text(*evaluation.loss);
+  if (evaluation.top1) {
+    text += fmt::format(" top-1 {:.2f} % top-5 {:.2f} %", 100 * *evaluation.top1,
+                        100 * *evaluation.top5);
+  }
+  text += fmt::format(" ({} samples, {})", evaluation.samples, duration_text(evaluation.seconds));
+  if (evaluation.samples_without_loss > 0) {
+    text += fmt::format("; the loss leaves out the last {} samples, which do not fill a batch",
+                        evaluation.samples_without_loss);
+  }
+  return text;
+}
+
+/// The same for plain lines, with the keys of the summary at the end of the run.
+std::string evaluation_fields(int64_t step, const EvaluationResult& evaluation) {
+  std::string text = fmt::format("step={}", step);
+  if (evaluation.loss) text += " evaluation_loss=" + loss_text(*evaluation.loss);
+  if (evaluation.top1) {
+    text += fmt::format(" evaluation_top-1={:.4f} evaluation_top-5={:.4f}", *evaluation.top1,
+                        *evaluation.top5);
+  }
+  text += fmt::format(" evaluation_samples={} evaluation_time={}", evaluation.samples,
+                      duration_text(evaluation.seconds));
+  if (evaluation.samples_without_loss > 0) {
+    text += fmt::format(" evaluation_samples_without_loss={}", evaluation.samples_without_loss);
+  }
+  return text;
+}
+
 }  // namespace
 
 Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evaluation,
@@ -149,6 +180,9 @@ std::optional<FoundCheckpoint> Trainer::open() {
   const Checkpoint checkpoint = load_checkpoint(found.folder);
   position_ = restore_checkpoint(session_, checkpoint, identity(), found.folder.string());
   if (std::string warning = arithmetic_warning(checkpoint, identity()); !warning.empty()) {
+    found.warnings.push_back(std::move(warning));
+  }
+  for (std::string& warning : tidy_checkpoints(options_.run_folder)) {
     found.warnings.push_back(std::move(warning));
   }
   saved_ = position_.step;
@@ -370,27 +404,17 @@ void Trainer::evaluate(Progress& progress) {
   if (saved_ == position_.step) saved_ = -1;  // that checkpoint does not know of it yet
   result_.evaluation = evaluation;
   std::vector<Metric> line = {{"event", std::string("evaluation")}};
-  std::string text = fmt::format("evaluation after step {}:", position_.step);
-  if (evaluation->loss) {
-    line.push_back({"eval_loss", *evaluation->loss});
-    text += " loss " + loss_text(*evaluation->loss);
-  }
+  if (evaluation->loss) line.push_back({"eval_loss", *evaluation->loss});
   if (evaluation->top1) {
     line.push_back({"eval_top1", *evaluation->top1});
     line.push_back({"eval_top5", *evaluation->top5});
-    text += fmt::format(" top-1 {:.2f} % top-5 {:.2f} %", 100 * *evaluation->top1,
-                        100 * *evaluation->top5);
-  }
-  text += fmt::format(" ({} samples, {})", evaluation->samples, duration_text(evaluation->seconds));
-  if (evaluation->samples_without_loss > 0) {
-    text += fmt::format("; the loss leaves out the last {} samples, which do not fill a batch",
-                        evaluation->samples_without_loss);
   }
   line.push_back({"eval_samples", evaluation->samples});
   line.push_back({"eval_samples_without_loss", evaluation->samples_without_loss});
   line.push_back({"eval_seconds", evaluation->seconds});
   metrics_->log(position_.step, line);
-  progress.note(text);
+  progress.note(evaluation_sentence(position_.step, *evaluation),
+                evaluation_fields(position_.step, *evaluation));
 }
 
 void Trainer::save(Progress& progress) {

@@ -107,6 +107,10 @@ TEST(Closest, SuggestsOnlyNearWords) {
   EXPECT_EQ(closest("LayerNormalisat", ops), "");
   EXPECT_EQ(closest("LayerNormaliation_", ops), "LayerNormalization");
   EXPECT_EQ(closest("Convolution", ops), "");
+  EXPECT_EQ(closest("R", ops), "");
+  EXPECT_EQ(closest("Rule", ops), "");  // two letters of four
+  EXPECT_EQ(closest("b", std::vector<std::string>{"W", "B"}), "");
+  EXPECT_EQ(closest("xx", std::vector<std::string>{"x"}), "x");
   EXPECT_EQ(closest("Relu", std::vector<std::string>{}), "");
 }
 

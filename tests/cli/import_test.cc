@@ -145,15 +145,39 @@ TEST(Import, AllThatIsUnsupportedIsOneError) {
     const std::string n = std::to_string(i);
     nodes += "[quux" + n + "] q" + n + " = Quux (x)\n";
   }
-  place.write("m.onnxtxt", std::string(kHead) + "g (float[2] x) => (float[2] y) {\n" + nodes +
-                               "[frob] f = com.acme.Frob (x)\n y = Add (q1, f) }");
+  place.write("m.onnxtxt",
+              "<ir_version: 10, opset_import: [\"\" : 23, \"com.acme\" : 3]>\n"
+              "g (float[2] x) => (float[2] y) {\n" +
+                  nodes + "[frob] f = com.acme.Frob (x)\n y = Add (q1, f) }");
   const Outcome outcome = place.run(words("compile m.onnxtxt --loss mse -o a.onnx"));
   EXPECT_EQ(outcome.code, 4) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("com.acme.Frob (op-set 23; 1 node; "));
+  EXPECT_THAT(outcome.err, HasSubstr("com.acme.Frob (op-set 3; 1 node; "));
   EXPECT_THAT(outcome.err,
               HasSubstr("Quux (op-set 23; 60 nodes; unknown operator): quux0, quux1, "));
   EXPECT_THAT(outcome.err, HasSubstr("quux24, … 10 more …, quux35"));
   EXPECT_THAT(outcome.err, HasSubstr("quux58, quux59"));
+  EXPECT_THAT(outcome.err, HasSubstr("others from 1 to "));
+  EXPECT_THAT(outcome.err, HasSubstr("--json-errors names all nodes"));
+  const Outcome json = place.run(words("--json-errors compile m.onnxtxt --loss mse -o a.onnx"));
+  EXPECT_EQ(json.code, 4) << json.err;
+  EXPECT_THAT(json.err, HasSubstr(R"("refused":[{"op":"Quux","opset":23,"why":"unknown operator",)"
+                                  R"("instead":"","nodes":["quux0","quux1",)"));
+  EXPECT_THAT(json.err, HasSubstr(R"("quux24","quux25","quux26",)"));
+  EXPECT_THAT(json.err, HasSubstr(R"("quux34","quux35",)"));
+  EXPECT_THAT(json.err, HasSubstr(R"({"op":"com.acme.Frob","opset":3,)"));
+}
+
+TEST(Import, AnOpWithoutAGradientIsToldWithTheOpSetOfTheModel) {
+  const Workplace place;
+  place.write("m.onnxtxt", R"(<ir_version: 8, opset_import: ["" : 13]>
+g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1.0, 2.0, 3.0, 4.0}> {
+    [one] a = MatMul (x, w)
+    [hard] y = Hardmax (a)
+  })");
+  const Outcome outcome = place.run(words("compile m.onnxtxt --loss mse -o a.onnx"));
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("Hardmax (op-set 13; 1 node; "));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("--json-errors")));  // nothing is left out
 }
 
 TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
@@ -173,7 +197,7 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
   EXPECT_EQ(outcome.code, 4) << outcome.err;
   for (const char* part :
        {"2 ops cannot be imported", "Sofmax (op-set 23; 1 node; unknown operator",
-        "instead: Softmax): odd", "com.microsoft.SkipLayerNormalization (op-set 23; 1 node; ",
+        "instead: Softmax): odd", "com.microsoft.SkipLayerNormalization (op-set 1; 1 node; ",
         "instead: Add and LayerNormalization): norm"}) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
   }

@@ -50,7 +50,7 @@ TEST(Run, FillsTheRunFolder) {
   EXPECT_EQ(config["policy"]["precision"], "bf16");
   for (const char* part :
        {"device=", "precision=bf16", "parameters=", "steps=\"10 = 2 epochs of 5\"",
-        "memory=", "run_folder=runs/tiny-1", "step=1/10 ", "evaluation after step 5:",
+        "memory=", "run_folder=runs/tiny-1", "step=1/10 ", "\nstep=5 evaluation_loss=",
         "evaluation_top-1=", "time_per_step=", "model=runs/tiny-1/model.onnx"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }

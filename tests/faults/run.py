@@ -9,18 +9,20 @@ that has its name is whole, and `--resume` ends with the bytes of a run that not
     killed     kill -9 of a run that saves after every step, at N moments from its start to its end
                (the export included); every third is killed again while it resumes
     compile    kill -9 of a compilation over an older output: old bytes or new ones
-    full       a limit on the size of files, and a small file system where one can be mounted
+    full       a limit on the size of files, and a small file system where one can be mounted:
+               checkpoints, exports, logs, reports, dumps, plans, profiles, standard output
     data       training data cut off, removed or made unreadable while a run reads it
+    read       a disk that gives a part of a file, then an error
     damaged    a checkpoint that is cut or has a flipped bit: the one before it is taken
+    left       what a save killed in its clean-up left goes with the next run, also with one that
+               saves nothing
 
 Exit code 0: all as expected.
 """
 import argparse
-import contextlib
 import os
 import pathlib
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -30,18 +32,13 @@ import time
 
 import numpy as np
 
+import outputs
+from faults import Failure, check, limit_files, small_disk
+
 STEPS = 8
 FEW, SAMPLES = 64, 1 << 16
 WIDTH = 384  # of the hidden layer: a save then takes about as long as a step
 WALL_SECONDS = 120
-
-class Failure(Exception):
-    """What did not hold."""
-
-
-def check(holds, words):
-    if not holds:
-        raise Failure(words)
 
 
 def write_model(path):
@@ -115,15 +112,14 @@ class Place:
 
     def expect_whole(self, run_dir):
         """Resuming takes the newest checkpoint without a complaint and ends as if undisturbed."""
-        saves = self.checkpoints(run_dir)[-1].name != f"step-{STEPS:08}"
         words = self.train(run_dir, "--resume", code=0)
         check("damaged" not in words and "not the one" not in words, f"{run_dir}: {words}")
         check((self.folder / run_dir / "model.onnx").read_bytes() == self.trained,
               f"{run_dir}: another model than without the fault")
-        # What a killed save was removing goes with the next save, if there is one.
+        # What a killed save was writing or removing goes with the next run.
         left = [p.name for p in (self.folder / run_dir).rglob("*")
                 if p.name.startswith((".tmp-", ".trash-", ".old-"))]
-        check(not left or not saves, f"{run_dir}: left behind: {left}")
+        check(not left, f"{run_dir}: left behind: {left}")
 
     def remove(self, name):
         path = self.folder / name
@@ -182,10 +178,6 @@ def kill_compilations(place, moments, dice):
     print(f"compile: {moments} killed, {old} with the older output, {new} with the new one")
 
 
-def limit_files(size):
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
 def fill_disk(place):
     """A limit on the size of files: the checkpoint, the export or the log does not fit."""
     state = max(p.stat().st_size for p in (place.folder / "reference").rglob("*.safetensors"))
@@ -204,18 +196,6 @@ def fill_disk(place):
         place.train("full", "--resume", code=8, limits=limit_files(size))
         place.expect_whole("full")
     print(f"full: {refused + 2} limits on the size of files")
-
-
-@contextlib.contextmanager
-def small_disk(folder, size):
-    folder.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
-                          capture_output=True)
-    try:
-        yield done.returncode == 0
-    finally:
-        if done.returncode == 0:
-            subprocess.run(["umount", folder], check=True)
 
 
 def fill_small_disks(place, count):
@@ -295,6 +275,19 @@ def damage_checkpoints(place, dice):
     print("damaged: 6 checkpoints, each time the one before it was taken")
 
 
+def leave_rubbish(place):
+    """A run that was killed while its last save removed an older checkpoint."""
+    for name in (".trash-step-00000001", ".tmp-step-00000009"):
+        place.remove("left")
+        place.run(*place.training("left"), code=0)
+        folder = place.folder / "left" / "checkpoints" / name
+        shutil.copytree(place.checkpoints("left")[-1], folder)
+        (folder / "manifest.json").unlink()
+        place.remove("left/model.onnx")
+        place.expect_whole("left")
+    print("left: 2 kinds of rubbish after the last save, gone with the next run")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("programs", type=pathlib.Path)
@@ -313,6 +306,11 @@ def main():
                     lambda: fill_disk(place),
                     lambda: fill_small_disks(place, max(4, options.moments // 5)),
                     lambda: damage_checkpoints(place, dice),
+                    lambda: leave_rubbish(place),
+                    lambda: outputs.fill_reports(place),
+                    lambda: outputs.fill_runs(place),
+                    lambda: outputs.fill_standard_output(place),
+                    lambda: outputs.broken_reads(place),
                     lambda: spoil_data(place)]
         failed = 0
         for family in families:

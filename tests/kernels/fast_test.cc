@@ -138,6 +138,8 @@ std::vector<float> all_loops(const cpu::fast::VectorMath& math, int64_t n) {
   for (const float* bias : {static_cast<const float*>(nullptr), x + n}) {
     math.normalize_line(x, n, 0.5, 1.5, x + 5, bias, y.data());
     keep(y);
+    math.scale_line(x, n, 0.7, 1.5f, x + 5, bias, y.data());
+    keep(y);
   }
   math.multiply(x, x + n, n, y.data());
   keep(y);
@@ -251,6 +253,28 @@ TEST(FastLayerNormalization, AgreesWithTheReference) {
         const double store = 2 * unit_roundoff(got[i].dtype());
         expect_close(got[i], wanted[i], store + 64 * 0x1p-24, 64 * 0x1p-24);
       }
+    }
+  }
+}
+
+/// An output that nobody asks for changes nothing in the others.
+TEST(FastLayerNormalization, GivesEachGradientAlone) {
+  for (const Shape& shape : {Shape{67, 129}, Shape{4, 2049}}) {
+    const Shape own{shape[1]}, statistic{shape[0], 1};
+    const std::vector<Tensor> inputs{random_tensor(DType::kBF16, shape, -1, 1, 1),
+                                     random_tensor(DType::kBF16, shape, -2, 3, 2),
+                                     random_tensor(DType::kBF16, own, 0.5, 1.5, 3),
+                                     random_tensor(DType::kF32, statistic, -1, 1, 4),
+                                     random_tensor(DType::kF32, statistic, 0.5, 2, 5)};
+    const std::vector<OutputSpec> outputs{
+        {DType::kBF16, shape}, {DType::kF32, own}, {DType::kF32, own}};
+    const RunOptions on{.kernel = "fast"};
+    const auto all = run_kernel(kOwn, "LayerNormalizationGrad", inputs, {}, outputs, on);
+    for (size_t wanted = 0; wanted < outputs.size(); ++wanted) {
+      std::vector<OutputSpec> alone(outputs.size());
+      alone[wanted] = outputs[wanted];
+      const auto got = run_kernel(kOwn, "LayerNormalizationGrad", inputs, {}, alone, on);
+      EXPECT_TRUE(identical(got[wanted], all[wanted])) << to_string(shape) << " output " << wanted;
     }
   }
 }

@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(
                  ErrorCode::kUnsupported},
         BadModel{"IrTooNew", wire::model(wire::relu_graph(), 23, 99), "got 99",
                  ErrorCode::kUnsupported},
-        BadModel{"OpsetTooOld", wire::model(wire::relu_graph(), 0), "expected 7 to",
+        BadModel{"OpsetTooOld", wire::model(wire::relu_graph(), 0), "expected 1 to",
                  ErrorCode::kUnsupported},
         BadModel{"OpsetTooNew", wire::model(wire::relu_graph(), 1000), "got 1000",
                  ErrorCode::kUnsupported},

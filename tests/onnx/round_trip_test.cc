@@ -197,6 +197,33 @@ TEST(Export, KeepsWhatTheCompilerKnowsOfNodesAndValues) {
   EXPECT_EQ(read.graph.states()[0].next, read.graph.find("y"));
 }
 
+// Small tensors stand in the message, larger ones are spliced in, from 4 KiB on aligned: all sizes
+// around these limits, and that of a token.
+TEST(Export, TensorsOfAllSizes) {
+  Model model;
+  model.opsets[""] = kOpsetVersion;
+  Graph& graph = model.graph;
+  std::vector<int64_t> sizes = {0, 1, 15, 16, 17, 18, 1023, 1024, 1025, 4095, 4096, 4097, 70'001};
+  for (int64_t size : sizes) {
+    std::vector<uint8_t> bytes(static_cast<size_t>(size));
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7 + bytes.size());
+    const ValueId tensor = graph.add_initializer(
+        "t" + std::to_string(size), Tensor::of<uint8_t>({size}, std::span<const uint8_t>(bytes)));
+    graph.add_output(graph.main(), tensor);
+  }
+  const std::vector<std::byte> file = export_model_bytes(model);
+  const Model again = import_model_bytes(file, "file", {});
+  for (int64_t size : sizes) {
+    const std::string name = "t" + std::to_string(size);
+    const Tensor& tensor = graph.value(graph.find(name)).tensor;
+    EXPECT_TRUE(identical(tensor, again.graph.value(again.graph.find(name)).tensor)) << name;
+    if (size < 4096) continue;
+    const auto bytes = std::as_bytes(std::span(tensor.bytes(), tensor.byte_size()));
+    const auto at = std::search(file.begin(), file.end(), bytes.begin(), bytes.end());
+    EXPECT_EQ((at - file.begin()) % 64, 0) << name;
+  }
+}
+
 TEST(Export, FailureLeavesNoFile) {
   TempFolder folder;
   const Model model = import_text_bytes(wire::model(wire::relu_graph()));

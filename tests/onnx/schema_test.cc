@@ -60,6 +60,73 @@ TEST(Infer, CommonOperators) {
   EXPECT_EQ(b.type({"ReduceSum", {row, b.ints({1})}, {{"keepdims", int64_t{0}}}}), "float[N]");
 }
 
+// Nodes of op-sets 14 to 23 that are inferred without the schema, against the same ones by the
+// schema of op-set 13.
+TEST(Infer, PlainOpsAsTheSchemaHasThem) {
+  const ValueType scalar = floats({}), open = ValueType::tensor(DType::kF32);
+  const std::vector<ValueType> types = {floats({sym("N"), 16}),
+                                        floats({2, 1, 3}),
+                                        floats({0}),
+                                        scalar,
+                                        floats({Dim(), 4}),
+                                        open,
+                                        floats({1, 16}),
+                                        floats({sym("N"), 1}),
+                                        ValueType::tensor(DType::kF64, {Dim(2), Dim(1), Dim(3)})};
+  for (const ValueType& a : types) {
+    for (const char* op : {"Abs", "Erf", "Exp", "Identity", "Log", "Neg", "Reciprocal", "Relu",
+                           "Sigmoid", "Sqrt", "Tanh"}) {
+      Bench b;
+      const ValueId x = b.input(a);
+      const std::string plain = b.type({op, {x}});
+      const std::string by_schema = b.type({op, {x}}, 13);
+      EXPECT_EQ(plain.substr(0, plain.find('_')), by_schema.substr(0, by_schema.find('_'))) << op;
+    }
+    for (int64_t to : {1, 7, 9, 10, 16}) {
+      Bench b;
+      const NodeSpec cast{"Cast", {b.input(a)}, {{"to", to}}};
+      const std::string plain = b.type(cast), by_schema = b.type(cast, 13);
+      EXPECT_EQ(plain.substr(0, plain.find('_')), by_schema.substr(0, by_schema.find('_'))) << to;
+    }
+  }
+  for (const ValueType& a : types) {
+    for (const ValueType& c : types) {
+      if (a.shape && c.shape && a.rank() == 3 && c.rank() == 2) continue;  // do not broadcast
+      if (a.shape && c.shape && a.rank() == 2 && c.rank() == 3) continue;
+      for (const char* op : {"Add", "Sub", "Mul", "Div"}) {
+        Bench b;
+        const NodeSpec call{op, {b.input(a), b.input(c)}};
+        const NodeId one = b.node(call), other = b.node(call);
+        std::string first, second;
+        try {
+          infer_with_schema(b.graph, one);
+        } catch (const Error& error) {
+          first = error.problem();
+        }
+        try {
+          infer_with_schema(b.graph, other, 13);
+        } catch (const Error& error) {
+          second = error.problem();
+        }
+        EXPECT_EQ(first, second);
+        first = to_string(b.graph.value(b.graph.output(one)).type);
+        second = to_string(b.graph.value(b.graph.output(other)).type);
+        EXPECT_EQ(first.substr(0, first.find('_')), second.substr(0, second.find('_')))
+            << op << " " << to_string(a) << " " << to_string(c);
+      }
+    }
+  }
+}
+
+TEST(Infer, PlainOpsThatTheSchemaRefuses) {
+  Bench b;
+  const ValueId x = b.input(floats({2}));
+  EXPECT_FALSE(b.error({"Cast", {x}, {{"to", int64_t{99}}}}).problem().empty());
+  EXPECT_FALSE(b.error({"Cast", {x}}).problem().empty());
+  EXPECT_EQ(b.error({"Relu", {x, x}}).problem(), "wrong number of inputs");
+  EXPECT_EQ(b.error({"Add", {x}}).problem(), "wrong number of inputs");
+}
+
 TEST(Infer, ReshapeByConstants) {
   Bench b;
   const ValueId x = b.input(floats({sym("N"), 64, 8, 8}));

@@ -25,6 +25,7 @@ constexpr const char* kFamilies[] = {"contraction", "control",       "elementwis
 const std::map<std::string, std::string> kNotInTorch = {
     {"ai.halfnote.Dropout", "random: the mask is checked where it is made (tests/ops/stateful)"},
     {"DeformConv", "torchvision's, not PyTorch's"},
+    {"DequantizeLinear", "only behind QuantizeLinear: the cases quantized_* of the exporters"},
     {"Dropout", "random"},
     {"If", "PyTorch's control flow is Python's"},
     {"MeanVarianceNormalization", "no such op"},

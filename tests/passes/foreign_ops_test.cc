@@ -107,6 +107,8 @@ main (float[4] x) => (float[4] z) {
    [a] float[4] y = com.microsoft.GistPack8Decoder (x)
    [b] float[4] u = com.microsoft.MegatronF (y)
    [c] float[4] v = com.microsoft.ReluGrad (u)
+   [e] string s = com.microsoft.SummaryScalar <tags: strings = ["loss"]> (v)
+   [f] float w = SparseSoftmaxCrossEntropy <reduction: string = "none"> (x, x)
    [d] float[4] z = com.microsoft.NoSuchOp (v)
 })");
   try {
@@ -115,7 +117,9 @@ main (float[4] x) => (float[4] z) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     for (const char* part : {"GistPack8Decoder", "memory optimizations", "MegatronF",
-                             "several devices", "operand 1 is missing", "NoSuchOp"}) {
+                             "several devices", "operand 1 is missing", "NoSuchOp",
+                             "com.microsoft.SummaryScalar (op-set 1; 1 node; writes events",
+                             "SparseSoftmaxCrossEntropy (op-set 17; 1 node; reduction none"}) {
       EXPECT_THAT(error.what(), HasSubstr(part));
     }
   }

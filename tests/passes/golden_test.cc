@@ -78,6 +78,9 @@ const GoldenRow kRows[] = {
     {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},
+    {"keep-copies", Sides::kExact},
+    {"fold-factors", Sides::kExact},
+    {"check-early", Sides::kExact},
     {"rematerialize", Sides::kExact},
     {"update-early", Sides::kExact},
     // A node each in vectors against one: the same numbers, rounded at the same places.

@@ -21,6 +21,26 @@ TEST(Nesting, JsonAtTheLimitAndAboveIt) {
   EXPECT_FALSE(json_nests_deeper(""));
 }
 
+TEST(Nesting, AJsonKeyThatStandsTwiceIsNamedWithItsObjects) {
+  const struct {
+    const char* text;
+    const char* key;
+  } cases[] = {
+      {R"({"a": 1, "b": 2})", ""},
+      {R"({"a": 1, "b": 2, "a": 3})", "a"},
+      {R"({"fp16": {"enabled": true, "enabled": false}})", "fp16.enabled"},
+      {R"({"a": {"x": {"k": 1, "k": 1}}, "b": 1, "b": 2})", "a.x.k"},
+      {R"({"a": {"k": 1}, "b": {"k": 1}, "k": 1})", ""},   // in different objects
+      {R"([{"k": 1}, {"k": 2}, {"l": 1, "l": 2}])", "l"},  // an array has no key
+      {R"({"a": {}, "a": {}})", "a"},                      //
+      {R"({"a": "a", "b": "{\"c\": 1, \"c\": 2}"})", ""},  // a string is no object
+      {R"({"\u0061": 1, "a": 2})", "a"},                   // the same letter twice
+      {R"({"a": 1, "a": 2)", ""},                          // no JSON
+      {"", ""},
+  };
+  for (const auto& test : cases) EXPECT_EQ(repeated_json_key(test.text), test.key) << test.text;
+}
+
 TEST(Nesting, ProblemsOfJsonAreInPlainWords) {
   EXPECT_EQ(
       json_problem("[json.exception.parse_error.101] parse error at line 1, column 2: syntax "

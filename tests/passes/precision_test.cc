@@ -192,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(
                               {"contradict", "--allow-node a|m", "--fp32-node m"}},
                     BadPolicy{"UnmatchedNode",
                               [](Policy& p) { p.fp32_nodes = {"q"}; },
-                              {"--fp32-node matches nothing", "\"q\"", "did you mean"}},
+                              {"--fp32-node matches nothing", "\"q\"", "lists nodes"}},
                     BadPolicy{"UnmatchedOp",
                               [](Policy& p) { p.fp32_ops = {"Conv"}; },
                               {"--fp32-op matches nothing", "\"Conv\""}},

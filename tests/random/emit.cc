@@ -5,7 +5,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "compiler/onnx/export.h"
 #include "passes/device/emit_step.h"
@@ -77,7 +76,9 @@ void emit(const Problem& problem, const std::filesystem::path& folder) {
       emit_one(problem, precision, stem);
     } catch (const Error& error) {
       // What cannot be compiled is for judge(), what is not finite for nobody.
-      if (error.code() != ErrorCode::kUnsupported && error.code() != ErrorCode::kNumerics) throw;
+      const bool skipped = error.code() == ErrorCode::kUnsupported ||
+                           error.code() == ErrorCode::kNumerics || untrained(error);
+      if (!skipped) throw;
     }
   }
 }

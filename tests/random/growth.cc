@@ -9,7 +9,6 @@
 #include "tests/random/dice.h"
 
 namespace halfnote::random {
-namespace {
 
 bool tame(const Tensor& tensor) {
   if (!is_float(tensor.dtype())) return true;
@@ -18,8 +17,6 @@ bool tame(const Tensor& tensor) {
   }
   return true;
 }
-
-}  // namespace
 
 Growth::Growth(uint64_t seed) : state_(mix(seed)), b_(graph_, graph_.end(), infer_node) {}
 
@@ -119,15 +116,16 @@ std::vector<Expr> Growth::ops(std::string_view op, const std::vector<Expr>& inpu
   std::vector<Tensor> tensors = evaluate_node(graph_, b_.last(), operands);
   for (size_t i = 0; i < results.size(); ++i) {
     if (!results[i].valid()) continue;
-    if (!tame(tensors[i]) || tensors[i].size() > 8192) throw Misfit();
+    if (!tame(tensors[i]) || tensors[i].size() > kMostElements) throw Misfit();
     remember(results[i], std::move(tensors[i]));
   }
   return results;
 }
 
 bool Growth::grow(void (*family)(Growth&)) {
-  const size_t pool = pool_.size(), weights = weights_.size();
-  const auto nodes = static_cast<uint32_t>(made_.size());
+  const size_t pool = pool_.size(), weights = weights_.size(), bodies = bodies_.size();
+  const size_t nodes = made_.size();
+  const uint32_t values = graph_.value_count();
   try {
     family(*this);
     return true;
@@ -136,24 +134,43 @@ bool Growth::grow(void (*family)(Growth&)) {
     // Operands that do not fit, and what is said to be unsupported; all else is for the caller.
     if (error.code() != ErrorCode::kModel && error.code() != ErrorCode::kUnsupported) throw;
   }
-  roll_back(nodes, weights, pool);
+  roll_back(nodes, weights, pool, bodies, values);
   return false;
 }
 
-void Growth::roll_back(uint32_t nodes, size_t weights, size_t pool) {
-  pool_.resize(pool);
-  while (made_.size() > nodes) {
-    graph_.remove(made_.back());
-    made_.pop_back();
+/// A node that was refused stands behind those in the list.
+void Growth::remove_refused(RegionId region) {
+  std::vector<NodeId> nodes = graph_.nodes(region);
+  for (size_t i = nodes.size(); i > 0; --i) {
+    if (std::find(made_.begin(), made_.end(), nodes[i - 1]) == made_.end()) {
+      graph_.remove(nodes[i - 1]);
+    }
   }
-  // A node that was refused stands behind those in the list.
-  for (NodeId id : graph_.nodes()) {
-    if (std::find(made_.begin(), made_.end(), id) == made_.end()) graph_.remove(id);
+}
+
+void Growth::roll_back(size_t nodes, size_t weights, size_t pool, size_t bodies, uint32_t values) {
+  pool_.resize(pool);
+  made_.resize(nodes);
+  // Bodies inside out, with all that stands in them; then what was made around them.
+  while (bodies_.size() > bodies) {
+    const RegionId region = bodies_.back().region;
+    graph_.set_outputs(region, {});
+    const std::vector<NodeId> inside = graph_.nodes(region);
+    for (size_t i = inside.size(); i > 0; --i) graph_.remove(inside[i - 1]);
+    while (!graph_.inputs(region).empty()) graph_.remove_value(graph_.inputs(region).back());
+    bodies_.pop_back();
+  }
+  b_.set_insert_point(graph_.end());
+  remove_refused(graph_.main());
+  for (const Body& body : bodies_) {
+    if (!body.open) continue;
+    remove_refused(body.region);
+    b_.set_insert_point(graph_.end(body.region));
   }
   weights_.resize(weights);
-  std::erase_if(weights_, [&](const Expr& w) { return !graph_.has_uses(w.id); });
+  // What is older waits for a node with a body that is still growing.
   for (ValueId id : graph_.initializers()) {
-    if (graph_.has_uses(id)) continue;
+    if (graph_.has_uses(id) || id.index < values) continue;
     known_.erase(id);
     graph_.remove_value(id);
   }

@@ -17,6 +17,11 @@ namespace halfnote::random {
 /// Thrown by a family that finds no operands, or makes a value that is not finite or too large.
 struct Misfit {};
 
+inline constexpr int64_t kMostElements = 8192;  // of a value
+
+/// Is every number finite and at most kLargest?
+bool tame(const Tensor& tensor);
+
 class Growth {
  public:
   explicit Growth(uint64_t seed);
@@ -57,6 +62,26 @@ class Growth {
     return ops(name, inputs, 1, std::move(attributes))[0];
   }
   void keep(Expr x) { pool_.push_back(x); }
+
+  // --- bodies ------------------------------------------------------------------------------------
+  /// Opens the body of a control node: what grows from here on stands in it, until close_body().
+  void open_body();
+  /// An input of the body, with what it is in the first trip; kept.
+  Expr formal(const Tensor& first);
+  /// Gives the innermost open body its outputs; its values leave the pool.
+  RegionId close_body(const std::vector<Expr>& outputs);
+  /// A node with the bodies closed last; runs it, all trips. Throws Misfit as ops().
+  std::vector<Expr> control(std::string_view op, const std::vector<Expr>& inputs, int outputs,
+                            Attributes attributes);
+  int depth() const { return static_cast<int>(bodies_.size()); }
+  /// A graph input with one open dim, the first one.
+  Expr open_input(Tensor tensor);
+  /// All graph inputs, in order.
+  std::vector<Tensor> inputs() const;
+  /// A result of sequence and optional ops, which only evaluate() runs.
+  void keep_evaluated(Expr x);
+  /// A node that stands for itself, not run: its results are containers.
+  Expr container(std::string_view op, const std::vector<Expr>& inputs, Attributes attributes = {});
   std::span<const Expr> pool() const { return pool_; }
 
   /// One step of growth: `family` and what it made, or nothing if it threw Misfit or made a node
@@ -66,7 +91,15 @@ class Growth {
  private:
   uint64_t next();
   void remember(Expr x, Tensor tensor);
-  void roll_back(uint32_t nodes, size_t weights, size_t pool);
+  void roll_back(size_t nodes, size_t weights, size_t pool, size_t bodies, uint32_t values);
+  void remove_refused(RegionId region);
+
+  /// A body that no node holds yet.
+  struct Body {
+    RegionId region, around;
+    size_t pool = 0, made = 0;
+    bool open = true;
+  };
 
   Graph graph_;
   uint64_t state_;
@@ -74,8 +107,9 @@ class Growth {
   std::vector<Expr> pool_;
   std::vector<Expr> weights_;
   std::vector<NodeId> made_;
+  std::vector<Body> bodies_;
   std::map<ValueId, Tensor> known_;
-  int constants_ = 0, weight_names_ = 0;
+  int constants_ = 0, weight_names_ = 0, open_inputs_ = 0;
 };
 
 // One family a file; each adds to the pool or throws Misfit.
@@ -85,6 +119,8 @@ void grow_normalization(Growth& g);
 void grow_reduction(Growth& g);
 void grow_movement(Growth& g);
 void grow_stateful(Growth& g);
+void grow_control(Growth& g);
+void grow_container(Growth& g);
 
 /// Makes a loss of the values that nobody reads yet, and the settings of the training.
 void finish(Growth& g, Problem& problem);

@@ -3,9 +3,11 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/error.h"
 #include "tests/random/problem.h"
 
 namespace halfnote::random {
@@ -27,6 +29,8 @@ using Counts = std::map<std::string, int64_t>;
 ///   passes    f32: loss and gradients in f64 with as few passes as will run are those with all of
 ///             them, but for constants that the compiler rounded
 ///   exact     f32: the loss without the passes that may be skipped has the same bits as with them
+///   forward   f32: the model as it grew, before any pass, has that loss within the bound (not with
+///             dropout, tied weights or an attached loss)
 ///   f32, bf16, f16   loss and gradients on the fastest kernels are those of f64 within the bound
 ///
 /// The bound: the step of that precision is run in f64 with random noise on every value, as large
@@ -36,9 +40,13 @@ using Counts = std::map<std::string, int64_t>;
 /// and the largest of several draws falls short of such a sum by more than kSafety with a
 /// probability that the second look (64 runs, 8 times the noise) makes negligible. That look also
 /// crosses every kink (Relu, Max, ties) that rounding may have crossed.
-std::vector<Finding> judge(const Problem& problem, Counts& counts);
+/// With `only`, the name of an oracle, what that one does not need may be left out.
+std::vector<Finding> judge(const Problem& problem, Counts& counts, std::string_view only = {});
 
 inline constexpr double kSafety = 16;
+
+/// Is this what is said of a loss that reaches no weight, as through Sign?
+bool untrained(const Error& error);
 
 /// Options for this problem in this precision, with its optimizer or with none.
 CompileOptions options_of(const Problem& problem, DType precision, bool with_optimizer);

@@ -41,7 +41,7 @@ void report(const random::Problem& problem, const random::Finding& finding, bool
   std::string words = finding.words;
   const auto shows = [&](const random::Problem& smaller) {
     random::Counts ignored;
-    for (const random::Finding& found : random::judge(smaller, ignored)) {
+    for (const random::Finding& found : random::judge(smaller, ignored, finding.oracle)) {
       if (found.oracle != finding.oracle) continue;
       words = found.words;
       return true;

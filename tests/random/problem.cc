@@ -10,9 +10,10 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr void (*kFamilies[])(Growth&) = {
-    grow_elementwise,   grow_elementwise, grow_elementwise, grow_contraction, grow_contraction,
-    grow_normalization, grow_reduction,   grow_movement,    grow_movement,    grow_stateful};
+constexpr void (*kFamilies[])(Growth&) = {grow_elementwise, grow_elementwise, grow_elementwise,
+                                          grow_contraction, grow_contraction, grow_normalization,
+                                          grow_reduction,   grow_movement,    grow_movement,
+                                          grow_stateful,    grow_control,     grow_container};
 
 Shape input_shape(Growth& g) {
   Shape shape;
@@ -35,14 +36,13 @@ std::vector<Expr> loose_ends(Growth& g) {
   return ends;
 }
 
-Expr cross_entropy(Growth& g, Expr x, Problem& problem) {
+Expr cross_entropy(Growth& g, Expr x) {
   const Shape s = g.shape(x);
   const int64_t classes = s.back(), rows = element_count(s) / classes;
   const Ints goal = {rows, classes};
   const Expr logits = g.op("Reshape", {x, g.constant_of(Tensor::of<int64_t>({2}, goal))});
   Tensor labels(DType::kI64, {rows});
   for (int64_t& label : labels.mutable_data<int64_t>()) label = g.pick(static_cast<int>(classes));
-  problem.inputs.push_back(labels);
   const Expr target = g.input("labels", labels);
   static constexpr const char* kHow[] = {"mean", "sum", "mean"};
   const Attributes how = {{"reduction", std::string(g.one_of(kHow))}};
@@ -61,15 +61,15 @@ Expr reduced(Growth& g, Expr x) {
 }
 
 /// One term of the loss; false where its value is too large.
-bool add_term(Growth& g, Expr end, Problem& problem, std::vector<Expr>& terms) {
+bool add_term(Growth& g, Expr end, std::vector<Expr>& terms) {
   const Shape s = g.shape(end);
-  const size_t inputs = problem.inputs.size();
+  const size_t inputs = g.graph().inputs().size();
   try {
     const bool classes = !s.empty() && s.back() >= 2 && element_count(s) > 0 && terms.empty();
-    terms.push_back(classes && g.chance(40) ? cross_entropy(g, end, problem) : reduced(g, end));
+    terms.push_back(classes && g.chance(40) ? cross_entropy(g, end) : reduced(g, end));
     return true;
   } catch (const Misfit&) {
-    if (problem.inputs.size() != inputs) throw;  // an input too many: another seed
+    if (g.graph().inputs().size() != inputs) throw;  // an input too many: another seed
     return false;
   }
 }
@@ -115,14 +115,14 @@ bool attempt(uint64_t seed, Problem& problem) {
   problem.seed = seed;
   const int inputs = g.between(1, 3);
   for (int i = 0; i < inputs; ++i) {
-    problem.inputs.push_back(g.numbers(input_shape(g), 1.5));
-    g.keep(g.input("x" + std::to_string(i), problem.inputs.back()));
+    g.keep(g.input("x" + std::to_string(i), g.numbers(input_shape(g), 1.5)));
   }
   const int nodes = g.chance(50) ? g.between(3, 12) : g.between(8, 32);
   for (int tries = 0; tries < 200 && static_cast<int>(g.graph().node_count()) < nodes; ++tries) {
     g.grow(g.one_of(kFamilies));
   }
   finish(g, problem);
+  problem.inputs = g.inputs();
   bool trains = false;
   for (ValueId id : g.graph().initializers()) trains |= g.graph().value(id).trainable;
   problem.model.graph = std::move(g.graph());
@@ -146,7 +146,7 @@ void finish(Growth& g, Problem& problem) {
     return;
   }
   std::vector<Expr> terms;
-  for (const Expr& end : ends) add_term(g, end, problem, terms);
+  for (const Expr& end : ends) add_term(g, end, terms);
   if (terms.empty()) throw Misfit();
   const Expr loss = terms.size() == 1 ? g.op("Identity", terms) : g.op("Sum", terms);
   g.graph().rename(loss.id, "loss");

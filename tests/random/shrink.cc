@@ -1,16 +1,18 @@
 #include "tests/random/shrink.h"
 
 #include "base/error.h"
+#include "compiler/ir/verify.h"
 #include "passes/canonical/infer_shapes.h"
 #include "runtime/core/evaluate.h"
 
 namespace halfnote::random {
 namespace {
 
-/// What no output needs goes: nodes, then initializers.
+/// What no output needs goes: nodes, of bodies too, then initializers.
 void sweep(Graph& graph) {
-  std::vector<NodeId> nodes = graph.nodes();
+  std::vector<NodeId> nodes = graph.all_nodes();
   for (size_t i = nodes.size(); i > 0; --i) {
+    if (!graph.node(nodes[i - 1]).alive) continue;
     bool used = false;
     for (ValueId output : graph.outputs(nodes[i - 1])) {
       used |= output.valid() && graph.has_uses(output);
@@ -41,8 +43,12 @@ class Shrinker {
   Problem run() {
     for (bool smaller = true; smaller;) {
       smaller = plain_settings();
-      const std::vector<NodeId> nodes = best_.model.graph.nodes();
+      const std::vector<NodeId> nodes = best_.model.graph.all_nodes();
       for (size_t i = nodes.size(); i > 0 && !smaller; --i) smaller = without(nodes[i - 1]);
+      if (smaller) continue;
+      for (Problem& problem : with_smaller_sizes(best_)) {
+        if ((smaller = accept(std::move(problem)))) break;
+      }
     }
     return std::move(best_);
   }
@@ -51,7 +57,9 @@ class Shrinker {
   bool accept(Problem problem) {
     try {
       sweep(problem.model.graph);
+      verify(problem.model.graph);
       infer_graph(problem.model.graph);
+      evaluate(problem.model.graph, problem.inputs);  // throws where data no longer fit
       if (!shows_(problem)) return false;
     } catch (const Error&) {
       return false;
@@ -80,7 +88,7 @@ class Shrinker {
       Problem smaller = best_;
       if (pass(smaller.model.graph, result, operand) && accept(std::move(smaller))) return true;
     }
-    return as_constants(node);
+    return graph.node(node).region == graph.main() && as_constants(node);
   }
 
   bool as_constants(NodeId node) {

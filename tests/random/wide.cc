@@ -5,8 +5,8 @@
 
 #include "compiler/ir/walk.h"
 #include "passes/train/step.h"
-#include "runtime/core/evaluate.h"
 #include "tests/random/dice.h"
+#include "tests/random/walk.h"
 
 namespace halfnote::random {
 namespace {
@@ -86,12 +86,19 @@ double largest(const Tensor& tensor) {
 
 /// What an operator rounds inside, where that is more than the rounding of its operands and result:
 /// a gradient of softmax is a difference of what is as large as dY, (1 − p)·dY at a label, where p
-/// may be near 1.
-double inner_size(const Node& node, const std::vector<Tensor>& operands) {
+/// may be near 1; that of a normalization one of scale·dY/σ, where 1/σ is at most 4 (epsilon is
+/// 1/16) and scales are below 2.
+double inner_size(const Node& node, std::span<const Tensor> operands) {
   static constexpr std::string_view kDifferences[] = {"SoftmaxCrossEntropyLossGrad",
                                                       "LogSoftmaxGrad", "SoftmaxGrad"};
-  const bool is_one = std::ranges::find(kDifferences, node.op) != std::end(kDifferences);
-  return is_one ? largest(operands[0]) : 0;
+  static constexpr std::string_view kNormalizations[] = {
+      "BatchNormalizationGrad", "LayerNormalizationGrad", "RMSNormalizationGrad",
+      "GroupNormalizationGrad"};
+  if (std::ranges::find(kDifferences, node.op) != std::end(kDifferences)) {
+    return largest(operands[0]);
+  }
+  const bool is_one = std::ranges::find(kNormalizations, node.op) != std::end(kNormalizations);
+  return is_one ? 8 * largest(operands[0]) : 0;
 }
 
 Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt, double inner) {
@@ -121,49 +128,49 @@ WideStep::WideStep(const Graph& step) : graph_(step) {
   for (NodeId id : graph_.all_nodes()) widen(graph_, id);
 }
 
-std::vector<Tensor> WideStep::values(const std::vector<Tensor>& inputs, const Noise& noise) const {
-  std::vector<Tensor> known(graph_.value_count());
-  const auto set = [&](ValueId id, const Tensor& tensor, bool constant, double inner = 0) {
-    const bool moves = constant || !noise.constants_only;
-    known[id.index] = moves && tensor.dtype() == DType::kF64
-                          ? noisy(tensor, types_[id.index], noise, id.index, inner)
-                          : tensor;
+Numbers WideStep::run_all(const std::vector<Tensor>& inputs, const Noise& noise,
+                          double* most_f16) const {
+  std::vector<uint32_t> times(graph_.value_count());  // a body gives a value once a trip
+  const auto moved = [&](ValueId id, const Tensor& tensor, bool constant, double inner) {
+    if (most_f16 != nullptr && types_[id.index] == DType::kF16) {
+      *most_f16 = std::max(*most_f16, largest(tensor));
+    }
+    const bool moves = (constant || !noise.constants_only) && tensor.dtype() == DType::kF64;
+    if (!moves) return tensor;
+    const uint64_t salt = id.index + (uint64_t{times[id.index]++} << 32);
+    return noisy(tensor, types_[id.index], noise, salt, inner);
   };
+  Walk walk(
+      graph_,
+      [&](ValueId id, std::span<const Tensor> operands, Tensor tensor) {
+        const Node& node = graph_.node(graph_.value(id).producer);
+        return moved(id, tensor, false, inner_size(node, operands));
+      },
+      [&](ValueId id, const Tensor& tensor) { return moved(id, tensor, true, 0); });
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Tensor& input = inputs[i];
-    set(graph_.inputs()[i], narrow(input.dtype()) ? input.cast_to(DType::kF64) : input, false);
+    const Tensor wide = narrow(input.dtype()) ? input.cast_to(DType::kF64) : input;
+    walk.set(graph_.inputs()[i], moved(graph_.inputs()[i], wide, false, 0));
   }
-  for (ValueId id : graph_.initializers()) set(id, graph_.value(id).tensor, true);
-  for (NodeId node : graph_.nodes()) {
-    std::vector<Tensor> operands;
-    for (ValueId id : graph_.inputs(node)) {
-      operands.push_back(id.valid() ? known[id.index] : Tensor());
-    }
-    const std::vector<Tensor> results = evaluate_node(graph_, node, operands);
-    const auto outputs = graph_.outputs(node);
-    for (size_t i = 0; i < outputs.size() && i < results.size(); ++i) {
-      if (!outputs[i].valid()) continue;
-      set(outputs[i], results[i], false, inner_size(graph_.node(node), operands));
-    }
+  for (ValueId id : graph_.initializers()) {
+    walk.set(id, moved(id, graph_.value(id).tensor, true, 0));
   }
-  return known;
-}
-
-Numbers WideStep::run(const std::vector<Tensor>& inputs, const Noise& noise) const {
-  const std::vector<Tensor> known = values(inputs, noise);
+  walk.run(graph_.main());
   Numbers numbers;
   for (ValueId id : graph_.outputs()) {
-    numbers[id == graph_.outputs()[0] ? "loss" : graph_.value(id).name] = known[id.index];
+    numbers[id == graph_.outputs()[0] ? "loss" : graph_.value(id).name] = walk.at(id);
   }
   return numbers;
 }
 
+Numbers WideStep::run(const std::vector<Tensor>& inputs, const Noise& noise) const {
+  return run_all(inputs, noise, nullptr);
+}
+
 double WideStep::largest_f16(const std::vector<Tensor>& inputs) const {
-  const std::vector<Tensor> known = values(inputs, {});
+  if (std::ranges::find(types_, DType::kF16) == types_.end()) return 0;
   double most = 0;
-  for (size_t i = 0; i < known.size(); ++i) {
-    if (types_[i] == DType::kF16 && known[i].defined()) most = std::max(most, largest(known[i]));
-  }
+  run_all(inputs, {}, &most);
   return most;
 }
 

@@ -31,7 +31,7 @@ class WideStep {
   double largest_f16(const std::vector<Tensor>& inputs) const;
 
  private:
-  std::vector<Tensor> values(const std::vector<Tensor>& inputs, const Noise& noise) const;
+  Numbers run_all(const std::vector<Tensor>& inputs, const Noise& noise, double* most_f16) const;
 
   Graph graph_;
   std::vector<DType> types_;  // by value, before they became f64

@@ -37,6 +37,22 @@ constexpr ControlModel kModels[] = {
               o = Mul (r2, bias)
             }> (bias, h)
 )"},
+    // What is only compared has no gradient, on no path: none is made, scaled or unscaled.
+    {"IfThatCompares", "If", R"(
+  mean = ReduceMean <keepdims: int = 0> (h)
+  zero = Constant <value: tensor = float {0.0}> ()
+  c = Greater (mean, zero)
+  t = If <then_branch: graph = a () => (p) { m = MatMul (h, u) l = Less (h, bias) p = Where (l, m, h) },
+          else_branch: graph = b () => (q) { q = Relu (h) }> (c)
+)"},
+    {"ScanThatCompares", "Scan", R"(
+  last, t = Scan <num_scan_inputs: int = 1, body: graph = s (float[8] r, float[8] e) => (r2, o) {
+              m = MatMul (e, u)
+              l = Less (r, bias)
+              o = Where (l, m, e)
+              r2 = Mul (r, bias)
+            }> (bias, h)
+)"},
     {"Loop", "Scan", R"(
   t = Loop <body: graph = l (int64 i, bool c, float[N,8] r) => (c2, r2) {
              c2 = Identity (c)

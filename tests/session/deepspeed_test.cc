@@ -249,6 +249,12 @@ TEST(DeepSpeed, RefusesWhatItCannotKeep) {
   EXPECT_THAT(refusal(R"({"scheduler": {"type": "OneCycle"}})"), HasSubstr("WarmupLR"));
   EXPECT_THAT(refusal(R"({"gradient_clipping": -1})"), HasSubstr("a number from 0"));
   EXPECT_THAT(refusal("[1]"), HasSubstr("an object"));
+  EXPECT_THAT(refusal(R"({"train_batch_size": 8, "train_batch_size": 16})"),
+              HasSubstr("ds.json: the key \"train_batch_size\" stands twice; keep one of them"));
+  EXPECT_THAT(refusal(R"({"fp16": {"enabled": true, "loss_scale": 0, "enabled": false}})"),
+              HasSubstr("the key \"fp16.enabled\" stands twice"));
+  EXPECT_THAT(refusal(R"({"optimizer": {"type": "SGD", "params": {"lr": 1, "lr": 2}}})"),
+              HasSubstr("the key \"optimizer.params.lr\" stands twice"));
   EXPECT_THAT(refusal("{"), HasSubstr("no valid JSON"));
   // 2^64 - 1 and 2^40 each: the first is no int64, the product of the others neither.
   EXPECT_THAT(refusal(R"({"train_batch_size": 18446744073709551615})"), HasSubstr("whole number"));

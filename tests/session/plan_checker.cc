@@ -138,7 +138,8 @@ class Checker {
                                 ? graph_.find(program_.inputs[from.offset].name)
                                 : memory_.at(from.space, from.offset);
       if (!value.valid()) return fail(step.node + " copies what is no value");
-      if (to.space != Space::kArena || !in_bounds(to, bytes(value))) return fail("out of bounds");
+      const bool in_memory = to.space == Space::kArena || to.space == Space::kState;
+      if (!in_memory || !in_bounds(to, bytes(value))) return fail("out of bounds");
       if (overlap(from, bytes(value), to, bytes(value)))
         return fail(step.node + " copies in place");
       memory_.write(to.space, to.offset, bytes(value), value);

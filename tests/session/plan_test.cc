@@ -24,10 +24,12 @@ using ::testing::HasSubstr;
 /// Plans every step of the model for this batch and checks each.
 void check_steps(const Model& model, const std::map<std::string, int64_t>& dims,
                  std::string_view kernels) {
-  const StateStore store(model);
+  DeviceReadyOptions options;
+  options.copies = find_weight_copies(model);
+  const StateStore store(model, options.copies);
   for (const TrainingStep& step : model.training) {
     SCOPED_TRACE(step.name);
-    const Graph ready = make_device_ready(step.graph, dims);
+    const Graph ready = make_device_ready(step.graph, dims, options);
     const Program program = plan(ready, store, {kernels, 2});
     EXPECT_TRUE(check_plan(ready, program, store));
     EXPECT_EQ(program.steps.size() + program.views,

@@ -1,5 +1,10 @@
 // Two walks over the same table of message kinds. The first checks and computes the new size of
 // every message, in pre-order; the second emits, taking those sizes in the same order.
+//
+// Spliced bytes of large tensors stand on a cache line of the file, so that a reader can use them
+// where they are mapped: fields of a number that ONNX does not have, which every reader of protobuf
+// skips, stand before and behind them. Together they have one length, wherever the bytes come to
+// stand, so that sizes are known before places.
 #include "compiler/onnx/proto/wire.h"
 
 #include <cassert>
@@ -22,6 +27,18 @@ size_t varint_size(uint64_t value) {
 void append_varint(std::string& text, uint64_t value) {
   for (; value >= 0x80; value >>= 7) text.push_back(static_cast<char>(value | 0x80));
   text.push_back(static_cast<char>(value));
+}
+
+constexpr uint64_t kPadField = 4000;  // of TensorProto
+constexpr uint64_t kAligned = 4096;   // bytes of a tensor from which on it is aligned
+constexpr uint64_t kSpliceUnit = 64;
+constexpr uint64_t kPadHeader = 4;  // three bytes of tag and one of length
+constexpr uint64_t kPadding = 2 * kPadHeader + kSpliceUnit - 1;
+
+void append_pad(std::string& text, uint64_t length) {
+  append_varint(text, kPadField << 3 | 2);
+  append_varint(text, length);
+  text.append(length, '\0');
 }
 
 bool is_utf8(std::string_view text) {
@@ -81,7 +98,8 @@ class Budget {
 /// The first walk: new sizes of all messages in pre-order.
 class Measure {
  public:
-  /// `size_of_raw` gives the new size of a raw_data field from its content.
+  /// `size_of_raw` gives the new size of a raw_data field, with its tag and length and what goes
+  /// with it, from its content.
   Measure(std::span<const std::byte> bytes, Budget* budget,
           std::function<uint64_t(std::string_view)> size_of_raw)
       : bytes_(bytes), reader_(bytes), budget_(budget), size_of_raw_(std::move(size_of_raw)) {}
@@ -131,10 +149,9 @@ class Measure {
 
   uint64_t field_size(Kind kind, const Field& field, int graphs, int types) {
     const Kind child = child_of(kind, field.number);
-    if (child == Kind::kLeaf && !is_raw(kind, field.number)) return field.end - field.begin;
-    const uint64_t size = child == Kind::kLeaf
-                              ? size_of_raw_(text(field))
-                              : message(child, field.payload, field.end, graphs, types);
+    if (is_raw(kind, field.number)) return size_of_raw_(text(field));
+    if (child == Kind::kLeaf) return field.end - field.begin;
+    const uint64_t size = message(child, field.payload, field.end, graphs, types);
     return varint_size(field.number << 3) + varint_size(size) + size;
   }
 
@@ -144,8 +161,8 @@ class Measure {
   std::function<uint64_t(std::string_view)> size_of_raw_;
 };
 
-/// The second walk: copies fields and writes new lengths; `raw` is called where the content of
-/// raw_data goes.
+/// The second walk: copies fields and writes new lengths; `raw` is called where a raw_data field
+/// goes.
 class Emit {
  public:
   Emit(std::span<const std::byte> bytes, const std::vector<uint64_t>& sizes, std::string& text)
@@ -170,12 +187,12 @@ class Emit {
         text_.append(data + field.begin, field.end - field.begin);
         continue;
       }
-      append_varint(text_, field.number << 3 | kLength);
       if (is_raw_field) {
         raw(text_, field.payload,
             std::string_view(data + field.payload, field.end - field.payload));
         continue;
       }
+      append_varint(text_, field.number << 3 | kLength);
       append_varint(text_, sizes_[slot_]);
       message(child, field.payload, field.end, raw);
     }
@@ -187,6 +204,19 @@ class Emit {
   std::string& text_;
   size_t slot_ = 0;
 };
+
+/// Tag and length of a raw_data field.
+uint64_t raw_header_size(uint64_t size) { return 1 + varint_size(size); }
+void append_raw_header(std::string& text, uint64_t size) {
+  append_varint(text, kRawData << 3 | kLength);
+  append_varint(text, size);
+}
+
+uint64_t size_of_spliced(std::string_view content) {
+  const bool token = content.size() == kSpliceToken;
+  const uint64_t size = token ? decode_token(content).size : content.size();
+  return raw_header_size(size) + size + (token && size >= kAligned ? kPadding : 0);
+}
 
 std::span<const std::byte> as_bytes(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
@@ -202,11 +232,17 @@ std::string encode(RawToken token) {
 }
 
 RawToken decode_token(std::string_view field) {
-  assert(field.size() == 16);
+  assert(field.size() >= 16);
   RawToken token;
   std::memcpy(&token.place, field.data(), 8);
   std::memcpy(&token.size, field.data() + 8, 8);
   return token;
+}
+
+std::string encode_splice(RawToken token) {
+  std::string field = encode(token);
+  field.resize(kSpliceToken);
+  return field;
 }
 
 std::string strip_raw_data(std::span<const std::byte> model, const ImportLimits& limits) {
@@ -217,7 +253,7 @@ std::string strip_raw_data(std::span<const std::byte> model, const ImportLimits&
         .hint("larger models keep their tensors in external data files");
   }
   Budget budget(limits);
-  Measure measure(model, &budget, [](std::string_view) { return uint64_t{16}; });
+  Measure measure(model, &budget, [](std::string_view) { return raw_header_size(16) + 16; });
   const uint64_t size = measure.run();
   if (size > static_cast<uint64_t>(std::numeric_limits<int>::max())) {
     throw Error(ErrorCode::kModel, "the model has too many small tensors")
@@ -226,35 +262,44 @@ std::string strip_raw_data(std::span<const std::byte> model, const ImportLimits&
   std::string text;
   text.reserve(size);
   Emit(model, measure.sizes, text).run([](std::string& to, size_t place, std::string_view content) {
-    append_varint(to, 16);
+    append_raw_header(to, 16);
     to += encode({place, content.size()});
   });
   return text;
 }
 
 uint64_t spliced_size(std::string_view model) {
-  return Measure(as_bytes(model), nullptr,
-                 [](std::string_view content) { return decode_token(content).size; })
-      .run();
+  return Measure(as_bytes(model), nullptr, size_of_spliced).run();
 }
 
 Spliced splice_raw_data(std::string_view model,
                         const std::function<std::span<const std::byte>(RawToken)>& lookup) {
-  Measure measure(as_bytes(model), nullptr,
-                  [](std::string_view content) { return decode_token(content).size; });
+  Measure measure(as_bytes(model), nullptr, size_of_spliced);
   Spliced result;
   result.size = measure.run();
   // Pieces of the text are noted as sizes first: the text grows and moves.
   std::vector<std::pair<size_t, std::span<const std::byte>>> cuts;
   auto written = std::make_shared<std::string>();
   written->reserve(model.size() + 64);  // tokens go, a few lengths get longer
+  uint64_t elsewhere = 0;               // bytes of the file so far that are not in the text
   Emit(as_bytes(model), measure.sizes, *written)
       .run([&](std::string& to, size_t, std::string_view content) {
+        if (content.size() != kSpliceToken) {
+          append_raw_header(to, content.size());
+          to += content;
+          return;
+        }
         const RawToken token = decode_token(content);
-        append_varint(to, token.size);
         const auto bytes = lookup(token);
         assert(bytes.size() == token.size);
+        const uint64_t before = to.size() + elsewhere + kPadHeader + raw_header_size(token.size);
+        const uint64_t gap = (kSpliceUnit - before % kSpliceUnit) % kSpliceUnit;
+        const bool aligned = token.size >= kAligned;
+        if (aligned) append_pad(to, gap);
+        append_raw_header(to, token.size);
         cuts.emplace_back(to.size(), bytes);
+        elsewhere += token.size;
+        if (aligned) append_pad(to, kSpliceUnit - 1 - gap);
       });
   const auto text = as_bytes(*written);
   result.text = std::move(written);

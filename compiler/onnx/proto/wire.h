@@ -2,8 +2,9 @@
 // anything is allocated, and the bytes of raw_data are taken out (import) or put in (export) around
 // a small message that protobuf handles.
 //
-// A raw_data field of the small message holds a token of 16 bytes: place and size of the real
-// bytes.
+// On import every raw_data field of the small message holds a token of 16 bytes: place and size of
+// the real bytes. On export small tensors stand there as they are, and a token has 17 bytes: a
+// tensor of as many bytes is always a token.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +29,10 @@ struct RawToken {
 std::string encode(RawToken token);
 RawToken decode_token(std::string_view field);
 
+/// Tokens of export, told from tensors by their size.
+inline constexpr size_t kSpliceToken = 17;
+std::string encode_splice(RawToken token);
+
 /// Checks a serialized ModelProto against the limits and returns it with every raw_data replaced by
 /// its token. Throws Error(kModel) that names the limit or the offset of the malformed bytes.
 std::string strip_raw_data(std::span<const std::byte> model, const ImportLimits& limits);
@@ -40,8 +45,8 @@ struct Spliced {
   uint64_t size = 0;
 };
 
-/// Replaces every token of a ModelProto by the bytes that `lookup` gives, which must be
-/// `token.size` many.
+/// Replaces every token of export in a ModelProto by the bytes that `lookup` gives, which must be
+/// `token.size` many. From 4 KiB on they begin at a multiple of 64 of the file.
 Spliced splice_raw_data(std::string_view model,
                         const std::function<std::span<const std::byte>(RawToken)>& lookup);
 /// The size that splicing would give.

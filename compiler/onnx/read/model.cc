@@ -36,9 +36,7 @@ void check_opset(const std::string& domain, int64_t version) {
   if (version >= oldest && (newest == 0 || version <= newest)) return;
   const std::string name = domain.empty() ? "ai.onnx" : domain;
   throw Error(ErrorCode::kUnsupported, "the op-set version of \"" + name + "\" is not supported")
-      .expected(domain.empty() ? "7 to " + std::to_string(newest)
-                               : std::to_string(oldest) + " to " + std::to_string(newest),
-                std::to_string(version))
+      .expected(std::to_string(oldest) + " to " + std::to_string(newest), std::to_string(version))
       .hint(version < oldest ? "convert the model with ONNX's version converter first" : "");
 }
 

@@ -2,6 +2,7 @@
 // reads: found by walking backwards from the names that the algorithm uses but does not define.
 #include "compiler/onnx/read/training.h"
 
+#include <google/protobuf/arena.h>
 #include <onnx/onnx_pb.h>
 
 #include <algorithm>
@@ -42,8 +43,10 @@ class Joiner {
     }
   }
 
-  /// `bindings` are names that the bindings mention, which count as read.
-  onnx::GraphProto join(const onnx::TrainingInfoProto& info, SharedInitializers& shared) const;
+  /// Names that the bindings mention count as read. The result is on the arena; what it holds stays
+  /// that of the model.
+  onnx::GraphProto& join(const onnx::TrainingInfoProto& info, SharedInitializers& shared,
+                         google::protobuf::Arena& arena) const;
 
  private:
   NameSet defined_in(const onnx::GraphProto& algorithm) const;
@@ -92,8 +95,34 @@ std::vector<std::string> wanted_names(const onnx::TrainingInfoProto& info) {
   return wanted;
 }
 
-onnx::GraphProto Joiner::join(const onnx::TrainingInfoProto& info,
-                              SharedInitializers& shared) const {
+/// A message on an arena does not own the elements that are given to it so: a hundred thousand
+/// nodes are neither copied nor freed. They are only read there.
+template <class Element>
+void lend(const Element& element, google::protobuf::RepeatedPtrField<Element>& to) {
+  to.UnsafeArenaAddAllocated(const_cast<Element*>(&element));
+}
+template <class Element>
+void lend(const google::protobuf::RepeatedPtrField<Element>& elements,
+          google::protobuf::RepeatedPtrField<Element>& to) {
+  to.Reserve(to.size() + elements.size());
+  for (const Element& element : elements) lend(element, to);
+}
+
+/// Adds all that `read_graph` reads.
+void lend_graph(const onnx::GraphProto& graph, onnx::GraphProto& to) {
+  to.set_name(graph.name());
+  to.set_doc_string(graph.doc_string());
+  lend(graph.node(), *to.mutable_node());
+  lend(graph.initializer(), *to.mutable_initializer());
+  lend(graph.sparse_initializer(), *to.mutable_sparse_initializer());
+  lend(graph.input(), *to.mutable_input());
+  lend(graph.output(), *to.mutable_output());
+  lend(graph.value_info(), *to.mutable_value_info());
+  lend(graph.metadata_props(), *to.mutable_metadata_props());
+}
+
+onnx::GraphProto& Joiner::join(const onnx::TrainingInfoProto& info, SharedInitializers& shared,
+                               google::protobuf::Arena& arena) const {
   const onnx::GraphProto& algorithm = info.algorithm();
   NameSet done = defined_in(algorithm);
   for (const std::string& name : done) {
@@ -120,22 +149,22 @@ onnx::GraphProto Joiner::join(const onnx::TrainingInfoProto& info,
     }
   }
 
-  onnx::GraphProto joined;
+  auto& joined = *google::protobuf::Arena::CreateMessage<onnx::GraphProto>(&arena);
   for (ValueId id : model_.graph.initializers()) {
     const Value& value = model_.graph.value(id);
     if (tensors.contains(value.name)) shared.emplace_back(value.name, value.tensor);
   }
   for (const auto& input : inference_.input()) {
-    if (inputs.contains(input.name())) *joined.add_input() = input;
+    if (inputs.contains(input.name())) lend(input, *joined.mutable_input());
   }
   for (const auto& node : inference_.node()) {
-    if (nodes.contains(&node)) *joined.add_node() = node;
+    if (nodes.contains(&node)) lend(node, *joined.mutable_node());
   }
   if (!nodes.empty()) {
-    *joined.mutable_value_info() = inference_.value_info();
-    joined.mutable_value_info()->MergeFrom(inference_.output());
+    lend(inference_.value_info(), *joined.mutable_value_info());
+    lend(inference_.output(), *joined.mutable_value_info());
   }
-  joined.MergeFrom(algorithm);
+  lend_graph(algorithm, joined);
   return joined;
 }
 
@@ -259,7 +288,8 @@ void read_training(const onnx::ModelProto& proto, TensorSource& source, Model& m
     if (step.name.empty()) step.name = "step";
     try {
       SharedInitializers shared;
-      onnx::GraphProto joined = joiner.join(info, shared);
+      google::protobuf::Arena arena;
+      onnx::GraphProto& joined = joiner.join(info, shared, arena);
       order_inputs(info.algorithm(), joined);
       read_graph(joined, source, step.graph, shared);
       read_states(info, model, step.graph);

@@ -12,6 +12,7 @@
 #include "compiler/onnx/schema/lookup.h"
 #include "compiler/onnx/schema/merge.h"
 #include "compiler/onnx/schema/node_proto.h"
+#include "compiler/onnx/schema/plain_types.h"
 #include "compiler/onnx/schema/propagate.h"
 #include "compiler/onnx/schema/refine.h"
 
@@ -258,6 +259,23 @@ void run_inference(const onnx::OpSchema& schema, const Graph& graph, NodeId node
   }
 }
 
+/// Joins what was inferred with what the value is declared to be.
+void give_type(const Graph& graph, Value& value, ValueType inferred) {
+  if (value.type.kind == TypeKind::kUnknown) {
+    value.type = std::move(inferred);
+  } else if (!(value.type == inferred)) {
+    value.type = merge_types(value.type, inferred, value.name);
+    prefer_input_dims(graph, value.type, inferred);
+  }
+}
+
+void name_open_dims(Graph& graph, NodeId node) {
+  for (ValueId output : graph.outputs(node)) {
+    const bool named = output.valid() && graph.value(output).region == graph.main();
+    if (named) name_open_dims(graph.value(output));
+  }
+}
+
 }  // namespace
 
 void infer_with_schema(Graph& graph, NodeId node, int64_t opset, const InferNode& nested) {
@@ -265,6 +283,10 @@ void infer_with_schema(Graph& graph, NodeId node, int64_t opset, const InferNode
     infer_with_schema(inner, id, opset, by_schema);
   };
   try {
+    if (auto type = proto::plain_result_type(graph, node, opset)) {
+      give_type(graph, graph.value(graph.output(node)), std::move(*type));
+      return name_open_dims(graph, node);
+    }
     const onnx::OpSchema& schema = proto::require_schema(graph.node(node), opset);
     check_arity(graph, node, schema);
     proto::guard_inference(graph.node(node));
@@ -275,15 +297,10 @@ void infer_with_schema(Graph& graph, NodeId node, int64_t opset, const InferNode
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].valid()) continue;
       Value& value = graph.value(outputs[i]);
-      const ValueType inferred = read_result(*context.getOutputType(i), value.name);
-      value.type = merge_types(value.type, inferred, value.name);
-      prefer_input_dims(graph, value.type, inferred);
+      give_type(graph, value, read_result(*context.getOutputType(i), value.name));
     }
     proto::refine_reshape(graph, node);
-    for (ValueId output : outputs) {
-      const bool named = output.valid() && graph.value(output).region == graph.main();
-      if (named) name_open_dims(graph.value(output));
-    }
+    name_open_dims(graph, node);
   } catch (Error& error) {
     throw error.within(proto::place_of(graph, node));
   }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/version.h"
 #include "compiler/onnx/metadata.h"
 
@@ -111,6 +112,13 @@ void add_binding(google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto
   entry->set_value(value);
 }
 
+/// protobuf writes no message of 2 GiB.
+template <class Message>
+void append(std::string& to, const Message& message) {
+  if (message.AppendToString(&to)) return;
+  throw Error(ErrorCode::kModel, "the model is too large to be written");
+}
+
 /// The serialized TrainingInfoProto.
 std::string write_step(const Graph& inference, const TrainingStep& step, TensorSink& sink) {
   Naming naming;
@@ -129,20 +137,20 @@ std::string write_step(const Graph& inference, const TrainingStep& step, TensorS
     write_graph(step.initialization, {}, sink, graph, {}, &text);
     initialization = text.finish(graph);
   }
+  for (const auto& [initializer, output] : step.initialization_binding) {
+    const ValueId target = step.graph.find(initializer);
+    add_binding(*bindings.mutable_initialization_binding(),
+                target.valid() ? naming.of(step.graph, target) : initializer, output);
+  }
   std::string info;
-  info.reserve(initialization.size() + algorithm.size() + kFieldHeaders);
+  info.reserve(initialization.size() + algorithm.size() + bindings.ByteSizeLong() + kFieldHeaders);
   if (!step.initialization_binding.empty()) {
     append_field(info, onnx::TrainingInfoProto::kInitializationFieldNumber, initialization);
     initialization = {};
   }
   append_field(info, onnx::TrainingInfoProto::kAlgorithmFieldNumber, algorithm);
   algorithm = {};
-  for (const auto& [initializer, output] : step.initialization_binding) {
-    const ValueId target = step.graph.find(initializer);
-    add_binding(*bindings.mutable_initialization_binding(),
-                target.valid() ? naming.of(step.graph, target) : initializer, output);
-  }
-  info += bindings.SerializeAsString();
+  append(info, bindings);
   return info;
 }
 
@@ -228,22 +236,24 @@ std::string write_model(const Model& model, TensorSink& sink) {
   middle.mutable_metadata_props()->Swap(head.mutable_metadata_props());
   functions.mutable_functions()->Swap(head.mutable_functions());
   std::vector<std::string> steps;
-  size_t size = graph.size() + kFieldHeaders;
+  size_t size = head.ByteSizeLong() + graph.size() + middle.ByteSizeLong() +
+                functions.ByteSizeLong() + kFieldHeaders;
   for (const TrainingStep& step : model.training) {
     steps.push_back(write_step(model.graph, step, sink));
     size += steps.back().size() + kFieldHeaders;
   }
   // A string that grows by itself takes up to three times its size while it does.
-  std::string written = head.SerializeAsString();
+  std::string written;
   written.reserve(size);
+  append(written, head);
   append_field(written, onnx::ModelProto::kGraphFieldNumber, graph);
   graph = {};
-  written += middle.SerializeAsString();
+  append(written, middle);
   for (std::string& step : steps) {
     append_field(written, onnx::ModelProto::kTrainingInfoFieldNumber, step);
     step = {};
   }
-  written += functions.SerializeAsString();
+  append(written, functions);
   return written;
 }
 

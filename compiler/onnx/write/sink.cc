@@ -16,6 +16,9 @@ constexpr uint64_t kPage = 4096, kCacheLine = 64, kLarge = uint64_t{1} << 20;
 constexpr std::array<std::byte, kPage> kZeros{};
 
 constexpr size_t kCheckedBytes = 4096;
+// Smaller tensors are copied into the message: splicing walks through all of it, and a graph with
+// nothing else needs no splicing.
+constexpr size_t kInline = 1024;
 
 void add_entry(onnx::TensorProto& to, const char* key, std::string value) {
   auto* entry = to.add_external_data();
@@ -38,7 +41,11 @@ void SpliceSink::write(const Tensor& tensor, const std::string& name, onnx::Tens
   }
   write_tensor_header(tensor, name, to);
   const auto bytes = bytes_of(tensor);
-  to.set_raw_data(encode({parts_.size(), bytes.size()}));
+  if (bytes.size() <= kInline && bytes.size() != kSpliceToken) {
+    to.set_raw_data(bytes.data(), bytes.size());
+    return;
+  }
+  to.set_raw_data(encode_splice({parts_.size(), bytes.size()}));
   parts_.push_back(bytes);
 }
 

@@ -32,8 +32,8 @@ class TensorSink {
   virtual bool is_check() const { return false; }
 };
 
-/// Leaves a token in the proto and remembers the bytes, which are spliced in when the file is
-/// written. Initializers may go to an external file.
+/// Leaves a token in the proto for all but small tensors and remembers the bytes, which are spliced
+/// in when the file is written. Initializers may go to an external file.
 class SpliceSink : public TensorSink {
  public:
   /// `location` is the external file's name; empty: no external file.
@@ -44,6 +44,8 @@ class SpliceSink : public TensorSink {
   bool write_initializer(const Tensor& tensor, const std::string& name,
                          onnx::TensorProto& to) override;
   std::span<const std::byte> lookup(RawToken token) const { return parts_[token.place]; }
+  /// Did it leave any token?
+  bool has_tokens() const { return !parts_.empty(); }
   /// The content of the external file.
   const std::vector<std::span<const std::byte>>& external() const { return external_; }
 

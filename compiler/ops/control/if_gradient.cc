@@ -4,7 +4,8 @@
 //     ──▶   dx, dw = If (c) {then: a = f(x, w); gradients of f} {else: b = g(x); dx; zeros}
 //
 // Each branch computes its forward nodes again: nothing is saved, and only the branch that ran is
-// paid for. What one branch does not read has the gradient zero there.
+// paid for. What one branch does not read has the gradient zero there; what neither gives one has
+// none.
 #include <set>
 
 #include "base/error.h"
@@ -15,8 +16,14 @@
 namespace halfnote::control {
 namespace {
 
-RegionId gradient_branch(GradientContext& rule, const char* name,
-                         const std::vector<ValueId>& wanted) {
+/// A branch with its backward nodes, not yet its outputs.
+struct Branch {
+  RegionId region;
+  std::vector<ValueId> gradients;  // of what is wanted; invalid where the branch gives none
+};
+
+Branch gradient_branch(GradientContext& rule, const char* name,
+                       const std::vector<ValueId>& wanted) {
   Graph& g = rule.graph();
   const RegionId forward = body_of(g, rule.node, name);
   refuse_random(g, forward);
@@ -31,16 +38,28 @@ RegionId gradient_branch(GradientContext& rule, const char* name,
   for (size_t i = 0; i < outputs.size() && i < rule.grads.size(); ++i) {
     if (rule.grads[i].valid()) seeds.push_back({outputs[i], rule.grads[i].id});
   }
-  const std::vector<ValueId> gradients = rule.differentiate(region, seeds, wanted);
-  Builder b = body_builder(rule, region);
+  return {region, rule.differentiate(region, seeds, wanted)};
+}
+
+/// Gradients as outputs of their branch, zeros for those it does not give.
+void give(GradientContext& rule, const Branch& branch, const std::vector<ValueId>& wanted,
+          const std::vector<size_t>& given) {
+  Builder b = body_builder(rule, branch.region);
   std::vector<ValueId> results;
-  for (size_t i = 0; i < wanted.size(); ++i) {
+  for (size_t i : given) {
     const Expr like = b.value(wanted[i]);
-    results.push_back(gradients[i].valid() ? gradients[i]
-                                           : zeros(like.dtype(), b.shape_of(like)).id);
+    results.push_back(branch.gradients[i].valid() ? branch.gradients[i]
+                                                  : zeros(like.dtype(), b.shape_of(like)).id);
   }
-  set_results(b, region, std::move(results));
-  return region;
+  set_results(b, branch.region, std::move(results));
+}
+
+/// Removes a region that no node holds, with all that stands in it.
+void discard(Graph& g, RegionId region) {
+  g.set_outputs(region, {});
+  const std::vector<NodeId> nodes = g.nodes(region);
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) g.remove(*node);
+  for (ValueId value : g.initializers(region)) g.remove_value(value);
 }
 
 }  // namespace
@@ -94,15 +113,26 @@ std::vector<Expr> if_gradient(GradientContext& rule) {
     slots.push_back(i);
   }
   if (wanted.empty()) return results;
-  const RegionId then_branch = gradient_branch(rule, "then_branch", wanted);
-  const RegionId else_branch = gradient_branch(rule, "else_branch", wanted);
+  const Branch then_branch = gradient_branch(rule, "then_branch", wanted);
+  const Branch else_branch = gradient_branch(rule, "else_branch", wanted);
+  // What neither branch gives a gradient has none, rather than one of zeros.
+  std::vector<size_t> given;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (then_branch.gradients[i].valid() || else_branch.gradients[i].valid()) given.push_back(i);
+  }
+  if (given.empty()) {
+    for (const Branch& branch : {then_branch, else_branch}) discard(g, branch.region);
+    return results;
+  }
+  for (const Branch& branch : {then_branch, else_branch}) give(rule, branch, wanted, given);
   const std::vector<Expr> gradients =
-      rule.b.ops("If", {rule.inputs[0]}, static_cast<int>(wanted.size()),
-                 {{"then_branch", then_branch}, {"else_branch", else_branch}});
-  for (size_t i = 0; i < slots.size(); ++i) {
+      rule.b.ops("If", {rule.inputs[0]}, static_cast<int>(given.size()),
+                 {{"then_branch", then_branch.region}, {"else_branch", else_branch.region}});
+  for (size_t k = 0; k < given.size(); ++k) {
     // Both branches give the type of the capture itself.
-    g.value(gradients[i].id).type = rule.inputs[slots[i]].type();
-    results[slots[i]] = gradients[i];
+    const size_t slot = slots[given[k]];
+    g.value(gradients[k].id).type = rule.inputs[slot].type();
+    results[slot] = gradients[k];
   }
   return results;
 }

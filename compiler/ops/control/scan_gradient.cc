@@ -130,9 +130,6 @@ class ScanGradient {
 
   void differentiate() {
     std::vector<GradientContext::Seed> seeds;
-    for (size_t j = 0; j < carried_slots_.size(); ++j) {
-      seeds.push_back({outputs_[carried_slots_[j]], loop_[j].inside});
-    }
     for (size_t r = 0; r < results_; ++r) {
       const size_t slot = carried_ + r;
       if (slot >= rule_.grads.size() || !rule_.grads[slot].valid()) continue;
@@ -140,21 +137,67 @@ class ScanGradient {
       seeds.push_back({outputs_[slot], inside});
       strips_.push_back({rule_.grads[slot], inside, output_axes_[r], 1 - output_turns_[r]});
     }
-    const std::vector<ValueId> gradients = gradients_of_body(seeds);
+    const std::vector<ValueId> gradients = gradients_by_rounds(seeds);
     Builder b = body_builder(rule_, region_);
     std::vector<ValueId> results;
     for (size_t j : carried_slots_) results.push_back(or_zeros(b, gradients[j], wanted_[j]));
-    for (size_t c = 0; c < capture_slots_.size(); ++c) {
-      const ValueId sum = loop_[carried_slots_.size() + c].inside;
-      const ValueId more = gradients[wanted_.size() + c];
-      results.push_back(more.valid() ? (b.value(sum) + b.value(more)).id : sum);
+    drop_sums({gradients.begin() + static_cast<int64_t>(wanted_.size()), gradients.end()});
+    size_t next = carried_slots_.size();
+    for (size_t c = wanted_.size(); c < gradients.size(); ++c) {
+      if (!gradients[c].valid()) continue;
+      results.push_back((b.value(loop_[next++].inside) + b.value(gradients[c])).id);
     }
     for (size_t k = 0; k < scans_; ++k) {
-      if (!rule_.needed[carried_ + k]) continue;
+      if (!rule_.needed[carried_ + k] || !gradients[carried_ + k].valid()) continue;
       slice_slots_.push_back(k);
-      results.push_back(or_zeros(b, gradients[carried_ + k], wanted_[carried_ + k]));
+      results.push_back(gradients[carried_ + k]);
     }
     set_results(b, region_, std::move(results));
+  }
+
+  /// The gradients of the body where those of the results meet what is carried: a carried value
+  /// that no result depends on has none. What a round made for the next one to make again is
+  /// dropped with all that nobody reads.
+  std::vector<ValueId> gradients_by_rounds(const std::vector<GradientContext::Seed>& scanned) {
+    std::vector<bool> active;
+    for (size_t j : carried_slots_) {
+      active.push_back(j < rule_.grads.size() && rule_.grads[j].valid());
+    }
+    std::vector<ValueId> gradients;
+    for (bool grows = true; grows;) {
+      std::vector<GradientContext::Seed> seeds;
+      for (size_t i = 0; i < active.size(); ++i) {
+        if (active[i]) seeds.push_back({outputs_[carried_slots_[i]], loop_[i].inside});
+      }
+      seeds.insert(seeds.end(), scanned.begin(), scanned.end());
+      gradients = gradients_of_body(seeds);
+      grows = false;
+      for (size_t i = 0; i < active.size(); ++i) {
+        if (active[i] || !gradients[carried_slots_[i]].valid()) continue;
+        active[i] = grows = true;
+      }
+    }
+    for (size_t i = active.size(); i > 0; --i) {
+      if (active[i - 1]) continue;
+      const auto at = static_cast<int64_t>(i - 1);
+      g_.remove_value(loop_[i - 1].inside);
+      loop_.erase(loop_.begin() + at);
+      carried_slots_.erase(carried_slots_.begin() + at);
+    }
+    return gradients;
+  }
+
+  /// Captures to which no trip adds anything have no gradient, rather than one of zeros.
+  void drop_sums(const std::vector<ValueId>& added) {
+    const size_t first = carried_slots_.size();
+    for (size_t c = added.size(); c > 0; --c) {
+      if (added[c - 1].valid()) continue;
+      const auto at = static_cast<int64_t>(c - 1);
+      const auto sum = loop_.begin() + static_cast<int64_t>(first) + at;
+      g_.remove_value(sum->inside);
+      loop_.erase(sum);
+      capture_slots_.erase(capture_slots_.begin() + at);
+    }
   }
 
   /// The gradients of the inputs of the copied body, then of the captures; only those that count
@@ -239,6 +282,10 @@ class ScanGradient {
     }
     const size_t count = loop_.size() + slice_slots_.size();
     std::vector<Expr> results(rule_.inputs.size(), rule_.b.none());
+    if (count == 0) {
+      discard_body();
+      return results;
+    }
     Attributes attributes{{"body", region_},
                           {"num_scan_inputs", static_cast<int64_t>(strips_.size())},
                           {"scan_input_axes", axes},
@@ -259,6 +306,15 @@ class ScanGradient {
     for (size_t slot : capture_slots_) give(slot);
     for (size_t k : slice_slots_) give(carried_ + k);
     return results;
+  }
+
+  /// Nothing has a gradient: the copy of the body goes.
+  void discard_body() {
+    g_.set_outputs(region_, {});
+    const std::vector<NodeId> nodes = g_.nodes(region_);
+    for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) g_.remove(*node);
+    for (ValueId value : g_.initializers(region_)) g_.remove_value(value);
+    while (!g_.inputs(region_).empty()) g_.remove_value(g_.inputs(region_).back());
   }
 
   GradientContext& rule_;

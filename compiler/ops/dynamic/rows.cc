@@ -21,6 +21,7 @@ std::vector<OperatorRow> dynamic_size_rows() {
        .precision = kFp32,
        .fp32_inputs = 0b11011,
        .no_gradient = "integer output: no gradient exists",
+       .sized_by_values = true,
        .note = "f32 only in ONNX"},
       text("RegexFullMatch"),
       text("StringConcat"),

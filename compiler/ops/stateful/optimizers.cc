@@ -1,10 +1,44 @@
 // Bodies of SGD, Momentum, Adam and AdamW: PyTorch's rules. What all elements share (bias
 // corrections, decay factors) is computed in f64 and rounded once; `commit` false gives the old
 // state back.
+#include <algorithm>
+
+#include "base/error.h"
 #include "compiler/ops/rule_support.h"
 #include "compiler/ops/stateful/parts.h"
 
 namespace halfnote::stateful {
+
+std::vector<ValueType> infer_copy(const Graph& graph, NodeId node, std::vector<ValueType> types) {
+  const int64_t dtype = graph.node(node).attributes.get_int("copy_dtype", 0);
+  if (dtype == 0) return types;
+  ValueType copy = types[0];
+  copy.dtype = static_cast<DType>(dtype);
+  if (!is_16bit_float(copy.dtype)) {
+    throw Error(ErrorCode::kModel, "copy_dtype is no 16-bit float type")
+        .expected("f16 or bf16", std::to_string(dtype));
+  }
+  types.push_back(std::move(copy));
+  return types;
+}
+
+std::vector<Expr> body_with_copy(BodyContext& body, size_t commit, BodyRule rule) {
+  const std::vector<Expr>& operands = body.inputs;
+  const size_t plain_inputs = std::min(commit + 1, operands.size());
+  std::vector<Expr> inputs(operands.begin(),
+                           operands.begin() + static_cast<ptrdiff_t>(plain_inputs));
+  inputs[1] = body.b.cast(inputs[1], inputs[0].dtype());
+  for (size_t factor = commit + 1; factor < operands.size(); ++factor) {
+    if (operands[factor].valid()) inputs[1] = inputs[1] * operands[factor];
+  }
+  BodyContext plain{body.b, body.attributes, std::move(inputs), body.output_types};
+  std::vector<Expr> results = rule(plain);
+  if (body.output_types.size() > results.size()) {
+    results.push_back(body.b.cast(results[0], body.output_types.back().dtype));
+  }
+  return results;
+}
+
 std::vector<Expr> committed(BodyContext& body, size_t commit, const std::vector<Expr>& fresh,
                             const std::vector<Expr>& old) {
   if (commit >= body.inputs.size() || !body.inputs[commit].valid()) return fresh;

@@ -20,6 +20,21 @@ std::vector<Expr> committed(BodyContext& body, size_t commit, const std::vector<
                             const std::vector<Expr>& old);
 /// grad + weight_decay·param.
 Expr with_decay(Expr grad, Expr param, double weight_decay);
+/// Optimizers as device passes call them: behind `commit` two factors of grad, which may be of
+/// another type; a 16-bit copy of the new param is the last result (docs/operators.md).
+std::vector<ValueType> infer_copy(const Graph& graph, NodeId node, std::vector<ValueType> types);
+std::vector<Expr> body_with_copy(BodyContext& body, size_t commit, BodyRule rule);
+
+template <InferRule rule>
+std::vector<ValueType> infer_update(const Graph& graph, NodeId node) {
+  return infer_copy(graph, node, rule(graph, node));
+}
+
+template <int commit, BodyRule rule>
+std::vector<Expr> update_body(BodyContext& body) {
+  return body_with_copy(body, commit, rule);
+}
+
 std::vector<Expr> sgd_body(BodyContext& body);
 std::vector<Expr> momentum_body(BodyContext& body);
 std::vector<Expr> adam_body(BodyContext& body);

@@ -23,9 +23,10 @@ OperatorRow random_row(std::string_view name, Legality legality, std::string_vie
           .note = note};
 }
 
-/// An optimizer: all tensors and scalars in full precision, `commit` its last input.
-OperatorRow optimizer_row(std::string_view name, int commit, InferRule infer, BodyRule body,
-                          std::string_view note) {
+/// An optimizer: all tensors and scalars in full precision, `commit` its last input but for those
+/// that device passes add (optimizers.cc).
+template <int commit, InferRule infer, BodyRule body>
+OperatorRow optimizer_row(std::string_view name, std::string_view note) {
   return {.domain = kHalfnoteDomain,
           .name = name,
           .precision = kFp32,
@@ -33,8 +34,8 @@ OperatorRow optimizer_row(std::string_view name, int commit, InferRule infer, Bo
           .fp32_outputs = kEveryInput,
           .commit_input = commit,
           .no_gradient = kUpdate,
-          .infer = infer,
-          .body = body,
+          .infer = infer_update<infer>,
+          .body = update_body<commit, body>,
           .note = note};
 }
 
@@ -107,22 +108,22 @@ std::vector<OperatorRow> stateful_rows() {
       random_row("RandomNormalLike", {1, 22}, kStream),
       random_row("RandomUniform", {1, 22}, kStream),
       random_row("RandomUniformLike", {1, 22}, kStream),
-      optimizer_row("Adafactor", 6, infer_adafactor, adafactor_body,
-                    "second moment as means of rows and columns; PyTorch's form"),
-      optimizer_row("Adagrad", 5, infer_like<0, 2>, adagrad_body, "PyTorch's Adagrad"),
-      optimizer_row("Adam", 6, infer_like<0, 2, 3>, adam_body,
-                    "PyTorch's Adam; weight decay is added to the gradient"),
-      optimizer_row("AdamW", 6, infer_like<0, 2, 3>, adam_w_body,
-                    "Adam with decoupled weight decay"),
+      optimizer_row<6, infer_adafactor, adafactor_body>(
+          "Adafactor", "second moment as means of rows and columns; PyTorch's form"),
+      optimizer_row<5, infer_like<0, 2>, adagrad_body>("Adagrad", "PyTorch's Adagrad"),
+      optimizer_row<6, infer_like<0, 2, 3>, adam_body>(
+          "Adam", "PyTorch's Adam; weight decay is added to the gradient"),
+      optimizer_row<6, infer_like<0, 2, 3>, adam_w_body>("AdamW",
+                                                         "Adam with decoupled weight decay"),
       dropout(),
-      optimizer_row("Lamb", 6, infer_like<0, 2, 3>, lamb_body,
-                    "AdamW's direction, scaled to the norm of the parameter"),
-      optimizer_row("Lion", 4, infer_like<0, 2>, lion_body, "the sign of a momentum"),
-      optimizer_row("Momentum", 5, infer_like<0, 2>, momentum_body,
-                    "PyTorch's SGD with momentum, Nesterov's form too"),
-      optimizer_row("RMSprop", 6, infer_rmsprop, rmsprop_body,
-                    "PyTorch's RMSprop, centered and with momentum too"),
-      optimizer_row("SGD", 3, infer_like<0>, sgd_body, "plain gradient descent"),
+      optimizer_row<6, infer_like<0, 2, 3>, lamb_body>(
+          "Lamb", "AdamW's direction, scaled to the norm of the parameter"),
+      optimizer_row<4, infer_like<0, 2>, lion_body>("Lion", "the sign of a momentum"),
+      optimizer_row<5, infer_like<0, 2>, momentum_body>(
+          "Momentum", "PyTorch's SGD with momentum, Nesterov's form too"),
+      optimizer_row<6, infer_rmsprop, rmsprop_body>(
+          "RMSprop", "PyTorch's RMSprop, centered and with momentum too"),
+      optimizer_row<3, infer_like<0>, sgd_body>("SGD", "plain gradient descent"),
   };
   const std::vector<OperatorRow> scaler = scaler_rows();
   rows.insert(rows.end(), scaler.begin(), scaler.end());

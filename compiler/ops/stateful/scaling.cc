@@ -141,35 +141,57 @@ class ScaleUpdate {
 
 std::vector<ValueType> infer_all_finite(const Graph& graph, NodeId node) {
   for (size_t i = 0; i < graph.inputs(node).size(); ++i) {
-    if (is_float(operand_type(graph, node, i).dtype)) continue;
+    const DType dtype = operand_type(graph, node, i).dtype;
+    if (is_float(dtype) || dtype == DType::kBool) continue;
     throw Error(ErrorCode::kModel, "an operand of AllFinite is no float tensor")
-        .expected("a float type", to_string(operand_type(graph, node, i)));
+        .expected("a float type, or bool", to_string(operand_type(graph, node, i)));
   }
   return {ValueType::tensor(DType::kBool, SymbolicShape{})};
 }
 
 std::vector<ValueType> infer_global_norm(const Graph& graph, NodeId node) {
-  return {ValueType::tensor(math_dtype(operand_type(graph, node, 0).dtype), SymbolicShape{})};
+  std::vector<ValueType> types = {
+      ValueType::tensor(math_dtype(operand_type(graph, node, 0).dtype), SymbolicShape{})};
+  if (graph.outputs(node).size() > 1) {
+    types.push_back(ValueType::tensor(DType::kBool, SymbolicShape{}));
+  }
+  return types;
 }
 
-std::vector<Expr> all_finite_body(BodyContext& body) {
-  Builder& b = body.b;
-  std::vector<Expr> counts;
-  for (const Expr& input : body.inputs) {
-    counts.push_back(sum_all(b.cast(is_special(b.to_math(input)), DType::kF32)));
+namespace {
+
+// x - x is 0, or NaN where x is Inf or NaN, and so is the sum: two nodes an operand, of which there
+// are as many as the model has weights. A bool is another's answer.
+Expr all_finite(Builder& b, std::span<const Expr> values) {
+  std::vector<Expr> sums;
+  for (const Expr& value : values) {
+    const bool answer = value.dtype() == DType::kBool;
+    const Expr x = answer ? value : b.to_math(value);
+    sums.push_back(answer ? sum_all(b.cast(b.op("Not", {x}), DType::kF32))
+                          : b.cast(sum_all(x - x), DType::kF32));
   }
-  return {b.op("Equal", {sum_of(b, counts), b.scalar(DType::kF32, 0)})};
+  return b.op("Equal", {sum_of(b, sums), b.scalar(DType::kF32, 0)});
 }
+
+}  // namespace
+
+std::vector<Expr> all_finite_body(BodyContext& body) { return {all_finite(body.b, body.inputs)}; }
 
 std::vector<Expr> global_norm_body(BodyContext& body) {
   Builder& b = body.b;
+  std::span<const Expr> gradients = body.inputs;
+  const bool scaled = body.attributes.get_int("scaled", 0) != 0;
+  if (scaled) gradients = gradients.first(gradients.size() - 1);
   std::vector<Expr> squares;
-  for (const Expr& input : body.inputs) {
-    const Expr wide = b.cast(input, DType::kF64);
+  for (const Expr& gradient : gradients) {
+    const Expr plain = scaled ? b.to_math(gradient) * body.inputs.back() : gradient;
+    const Expr wide = b.cast(plain, DType::kF64);
     squares.push_back(sum_all(wide * wide));
   }
   const Expr norm = b.op("Sqrt", {sum_of(b, squares)});
-  return {b.cast(norm, body.output_types[0].dtype)};
+  std::vector<Expr> results = {b.cast(norm, body.output_types[0].dtype)};
+  if (body.output_types.size() > 1) results.push_back(all_finite(b, gradients));
+  return results;
 }
 
 std::vector<Expr> update_loss_scale_body(BodyContext& body) { return ScaleUpdate(body).run(); }

@@ -31,16 +31,24 @@ void for_pieces(const T* line, int64_t length, Body&& body) {
   }
 }
 
-/// The logarithm of Σ exp(x) over one line.
+/// The logarithm of Σ exp(x) over one line, which is read once: each piece is summed against its
+/// own maximum, and the sums are brought to the largest so far.
 template <class T>
 double log_sum_exp(const Loops& loops, const T* line, int64_t length) {
-  float most = -std::numeric_limits<float>::infinity();
-  for_pieces(line, length, [&](const float* x, int64_t, int64_t count) {
-    most = std::max(most, loops.maximum(x, count));
-  });
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  float most = kNone;
   double sum = 0;
   for_pieces(line, length, [&](const float* x, int64_t, int64_t count) {
-    sum += loops.sum_exponentials(x, count, most);
+    const float own = loops.maximum(x, count);
+    if (own == kNone) {  // adds nothing, but may hold a NaN, which maximum() passes over
+      sum += loops.sum_exponentials(x, count, 0);
+      return;
+    }
+    const double added = loops.sum_exponentials(x, count, own);
+    const float larger = own > most || own != own ? own : most;
+    sum = sum * std::exp(static_cast<double>(most) - larger) +
+          added * std::exp(static_cast<double>(own) - larger);
+    most = larger;
   });
   return static_cast<double>(most) + std::log(sum);
 }
@@ -166,11 +174,10 @@ template <class T, class U>
 void both_line(const Loops& loops, const T* x, int64_t length, int64_t label, double log_sum,
                double factor, U* dx) {
   const auto own = static_cast<float>(static_cast<double>(load(x[label])) - log_sum);
-  Room room, log_prob;
+  Room room;
   for_pieces(x, length, [&](const float* piece, int64_t at, int64_t count) {
-    loops.subtract(piece, count, log_sum, log_prob.data());
     float* result = result_block(dx + at, room.data());
-    loops.scaled_exponentials(log_prob.data(), count, static_cast<float>(factor), result);
+    loops.shifted_exponentials(piece, count, log_sum, static_cast<float>(factor), result);
     store_block(result, count, dx + at);
   });
   dx[label] = store<U>(static_cast<float>((static_cast<double>(std::exp(own)) - 1) * factor));

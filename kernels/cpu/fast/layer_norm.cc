@@ -3,9 +3,10 @@
 // over: it reads no f16, wants statistics and parameters in f32 next to bf16 data, and sums by the
 // number of threads; ours gives the same bits on any number.
 //
-// Forward: the moments of pieces are merged in double (Chan's formula), a result is rounded once.
+// Forward: the moments of pieces are merged in double (Chan's formula); a result of f32 is rounded
+// once, one of 16 bits comes from f32.
 // Gradient: that for X line by line; those for scale and bias by columns, a few lines in f32, their
-// sums in double.
+// sums in double. A line that is no longer than a piece is read once for all three.
 #include <array>
 #include <cmath>
 
@@ -29,9 +30,9 @@ void for_pieces(int64_t length, Body&& body) {
   for (int64_t at = 0; at < length; at += kPiece) body(at, std::min(kPiece, length - at));
 }
 
+/// Of a line, whose last piece is left in `room` (for 16 bits).
 template <class T>
-Moments line_moments(const T* x, int64_t length) {
-  Room room;
+Moments line_moments(const T* x, int64_t length, Room& room) {
   double count = 0, mean = 0, squares = 0;
   for_pieces(length, [&](int64_t start, int64_t size) {
     double piece_mean = 0, piece_squares = 0;
@@ -44,6 +45,24 @@ Moments line_moments(const T* x, int64_t length) {
     count = total;
   });
   return {mean, squares / count};
+}
+
+/// y = (x − mean)·inv_std·scale + bias for a line whose last piece lies in `room` in f32.
+template <class T>
+void write_line(const T* x, int64_t length, double mean, double inv_std, const float* scale,
+                const float* bias, Room& room, T* y) {
+  const VectorMath& math = vector_math();
+  for_pieces(length, [&](int64_t at, int64_t size) {
+    const float* shifts = bias ? bias + at : nullptr;
+    if constexpr (std::is_same_v<T, float>) {
+      math.normalize_line(x + at, size, mean, inv_std, scale + at, shifts, y + at);
+    } else {
+      if (length > kPiece) load_block(x + at, size, room.data());
+      math.scale_line(room.data(), size, mean, static_cast<float>(inv_std), scale + at, shifts,
+                      room.data());
+      store_block(room.data(), size, y + at);
+    }
+  });
 }
 
 /// A parameter or statistic: its type, and where its f32 form goes.
@@ -77,23 +96,17 @@ Prepared forward_kernel(const KernelCall& call, const Lines& lines) {
                      threads = call.threads](const KernelBuffers& buffers) {
     const float *factors = scale.read(buffers, 1), *shifts = bias.read(buffers, 2);
     parallel_blocks(lines.count, lines.grain(), threads, [&](int64_t begin, int64_t end) {
-      Room from, to;
+      Room room;
       for (int64_t line = begin; line < end; ++line) {
         const T* x = buffers.in<T>(0) + line * lines.length;
-        T* y = buffers.out<T>(0) + line * lines.length;
-        const Moments moments = line_moments(x, lines.length);
+        const Moments moments = line_moments(x, lines.length, room);
         const double inv_std = 1 / std::sqrt(moments.variance + epsilon);
         if (mean_type != DType::kUndefined)
           write_real(moments.mean, buffers.outputs[1], mean_type, line);
         if (inv_std_type != DType::kUndefined)
           write_real(inv_std, buffers.outputs[2], inv_std_type, line);
-        for_pieces(lines.length, [&](int64_t at, int64_t size) {
-          float* result = result_block(y + at, to.data());
-          vector_math().normalize_line(load_block(x + at, size, from.data()), size, moments.mean,
-                                       inv_std, factors + at, shifts ? shifts + at : nullptr,
-                                       result);
-          store_block(result, size, y + at);
-        });
+        write_line(x, lines.length, moments.mean, inv_std, factors, shifts, room,
+                   buffers.out<T>(0) + line * lines.length);
       }
     });
   };
@@ -107,6 +120,13 @@ struct Gradient {
   DType d_scale = DType::kUndefined, d_bias = DType::kUndefined;
   bool has_dx = false;
   int threads = 1;
+  size_t parts = 0;  // workspace: sums for scale and bias of each kLinesInF32 lines, of short lines
+
+  bool wants_parameters() const {
+    return d_scale != DType::kUndefined || d_bias != DType::kUndefined;
+  }
+  bool short_lines() const { return lines.length <= kPiece; }
+  int64_t groups() const { return (lines.count + kLinesInF32 - 1) / kLinesInF32; }
 };
 
 /// dX = inv_std·(g − mean(g) − x̂·mean(g·x̂)) with g = dY·scale and x̂ = (x − mean)·inv_std.
@@ -170,6 +190,71 @@ void parameter_gradients(const Gradient& p, const KernelBuffers& buffers, const 
   });
 }
 
+/// dX of a line that is no longer than a piece, and its share of the parameters' sums (may be
+/// null).
+template <class T>
+void short_line_gradient(const T* dy_line, const T* x_line, int64_t length, const float* scale,
+                         float mean, float inv_std, float* d_scale, float* d_bias, T* dx) {
+  const VectorMath& math = vector_math();
+  Room dy_room, x_room, g;
+  const float* dy = load_block(dy_line, length, dy_room.data());
+  const float* x = load_block(x_line, length, x_room.data());
+  if (d_scale) math.add_line_gradient(dy, x, length, mean, inv_std, d_scale, d_bias);
+  if (dx == nullptr) return;
+  double sum = 0, product = 0;
+  math.multiply(dy, scale, length, g.data());
+  math.gradient_sums(g.data(), x, length, mean, &sum, &product);
+  const auto count = static_cast<double>(length), factor = static_cast<double>(inv_std);
+  float* result = result_block(dx, dy_room.data());
+  math.normalize_gradient(g.data(), x, length, mean, inv_std, static_cast<float>(sum / count),
+                          static_cast<float>(product / count * factor * factor), result);
+  store_block(result, length, dx);
+}
+
+/// Writes the sums over all groups of lines.
+void add_groups(const Gradient& p, const KernelBuffers& buffers) {
+  const int64_t length = p.lines.length;
+  const float* parts = part<float>(buffers, p.parts);
+  parallel_blocks(length, kColumns, p.threads, [&](int64_t begin, int64_t end) {
+    std::array<double, kColumns> d_scale{}, d_bias{};
+    const auto columns = static_cast<size_t>(end - begin);
+    for (int64_t group = 0; group < p.groups(); ++group) {
+      const float* scale_part = parts + group * 2 * length + begin;
+      const float* bias_part = scale_part + length;
+      for (size_t i = 0; i < columns; ++i) {
+        d_scale[i] += static_cast<double>(scale_part[i]);
+        d_bias[i] += static_cast<double>(bias_part[i]);
+      }
+    }
+    if (p.d_scale != DType::kUndefined)
+      store_reals(d_scale.data(), end - begin, p.d_scale, buffers.outputs[1], begin);
+    if (p.d_bias != DType::kUndefined)
+      store_reals(d_bias.data(), end - begin, p.d_bias, buffers.outputs[2], begin);
+  });
+}
+
+/// All gradients of short lines, with the bits of parameter_gradients() and input_gradient().
+template <class T>
+void short_gradients(const Gradient& p, const KernelBuffers& buffers, const float* scale,
+                     const float* means, const float* inv_stds) {
+  const int64_t length = p.lines.length;
+  parallel_blocks(p.lines.count, kLinesInF32, p.threads, [&](int64_t begin, int64_t end) {
+    float *d_scale = nullptr, *d_bias = nullptr;
+    if (p.wants_parameters()) {
+      d_scale = part<float>(buffers, p.parts) + begin / kLinesInF32 * 2 * length;
+      d_bias = d_scale + length;
+      std::fill_n(d_scale, 2 * length, 0.0f);
+    }
+    for (int64_t line = begin; line < end; ++line) {
+      const int64_t at = line * length;
+      short_line_gradient(buffers.in<T>(0) + at, buffers.in<T>(1) + at, length, scale, means[line],
+                          inv_stds[line], d_scale, d_bias,
+                          p.has_dx ? buffers.out<T>(0) + at : nullptr);
+    }
+  });
+  if (p.wants_parameters()) add_groups(p, buffers);
+}
+
 template <class T>
 Prepared gradient_kernel(const KernelCall& call, const Lines& lines) {
   WorkspacePlan workspace;
@@ -182,14 +267,15 @@ Prepared gradient_kernel(const KernelCall& call, const Lines& lines) {
   plan.d_bias = output_type(call, 2);
   plan.has_dx = call.has_output(0);
   plan.threads = call.threads;
+  if (plan.short_lines() && plan.wants_parameters())
+    plan.parts = workspace.add_elements<float>(plan.groups() * 2 * lines.length);
   const auto body = [plan](const KernelBuffers& buffers) {
     const float *means = plan.mean.read(buffers, 3), *inv_stds = plan.inv_std.read(buffers, 4);
+    const float* scale = plan.has_dx ? plan.scale.read(buffers, 2) : nullptr;
+    if (plan.short_lines()) return short_gradients<T>(plan, buffers, scale, means, inv_stds);
     // First, as dX may lie over dY or X.
-    if (plan.d_scale != DType::kUndefined || plan.d_bias != DType::kUndefined)
-      parameter_gradients<T>(plan, buffers, means, inv_stds);
-    if (plan.has_dx) {
-      input_gradient<T>(plan, buffers, plan.scale.read(buffers, 2), means, inv_stds);
-    }
+    if (plan.wants_parameters()) parameter_gradients<T>(plan, buffers, means, inv_stds);
+    if (plan.has_dx) input_gradient<T>(plan, buffers, scale, means, inv_stds);
   };
   return make_kernel(body, workspace.size(),
                      [](size_t input, size_t output) { return input <= 1 && output == 0; });

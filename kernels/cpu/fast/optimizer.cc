@@ -2,11 +2,13 @@
 // with the bits of the reference.
 #include "kernels/math/optimizer.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 
 #include "kernels/cpu/fast/parts.h"
 #include "kernels/cpu/pointwise/loops.h"
+#include "kernels/cpu/stateful/norm.h"
 #include "kernels/cpu/stateful/optimizer_state.h"
 
 namespace halfnote::cpu::fast {
@@ -24,22 +26,23 @@ Prepared prepare_adam(const KernelCall& call, bool decoupled) {
   if (call.inputs[0].dtype != DType::kF32) return Prepared::no("state that is not f32");
   const Loops* loops = vector_loops();
   if (loops == nullptr) return Prepared::no(std::string(kNoVectors));
-  const auto update = [=, settings = adam_settings(call, decoupled)](const KernelBuffers& buffers,
-                                                                     int64_t count, int threads) {
+  const auto share = [=, settings = adam_settings(call, decoupled)](const KernelBuffers& buffers) {
     const auto rule =
         math::adam_step<float>(settings, static_cast<double>(*buffers.in<float>(signature.lr())),
                                static_cast<double>(*buffers.in<int64_t>(signature.step())));
-    const pointwise::AdamNumbers numbers = {
+    return pointwise::AdamNumbers{
         rule.beta1,       rule.one_minus_beta1, rule.beta2, rule.one_minus_beta2,
         rule.epsilon,     rule.decay,           rule.keep,  rule.step_size,
         rule.second_root, rule.late_keep};
-    parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
-      const auto in = [&](size_t index) { return buffers.in<float>(index) + begin; };
-      const auto out = [&](size_t index) { return buffers.out<float>(index) + begin; };
-      loops->adam(numbers, {in(0), in(1), in(2), in(3), out(0), out(1), out(2)}, end - begin);
-    });
   };
-  return optimizer_kernel<float>(call, signature, update);
+  const auto elements = [loops](const pointwise::AdamNumbers& numbers, const KernelBuffers& at,
+                                int64_t count) {
+    loops->adam(numbers,
+                {at.in<float>(0), at.in<float>(1), at.in<float>(2), at.in<float>(3),
+                 at.out<float>(0), at.out<float>(1), at.out<float>(2)},
+                count);
+  };
+  return optimizer_kernel<float>(call, signature, share, elements);
 }
 
 Prepared prepare_coupled_adam(const KernelCall& call) { return prepare_adam(call, false); }
@@ -47,6 +50,8 @@ Prepared prepare_adam_w(const KernelCall& call) { return prepare_adam(call, true
 
 bool any_special(const Loops& loops, DType dtype, const std::byte* data, int64_t begin,
                  int64_t count) {
+  if (dtype == DType::kBool)  // an answer from before
+    return std::find(data + begin, data + begin + count, std::byte{0}) != data + begin + count;
   if (dtype == DType::kF32)
     return loops.any_special_32(reinterpret_cast<const uint32_t*>(data) + begin, count,
                                 0x7f800000u);
@@ -61,8 +66,9 @@ Prepared prepare_all_finite(const KernelCall& call) {
     return Prepared::no("the output is not bool");
   std::vector<std::pair<DType, int64_t>> inputs;
   for (const Operand& input : call.inputs) {
-    if (input.dtype != DType::kF32 && !is_16bit_float(input.dtype))
-      return Prepared::no("elements of type " + std::string(short_name(input.dtype)));
+    const bool known =
+        input.dtype == DType::kF32 || input.dtype == DType::kBool || is_16bit_float(input.dtype);
+    if (!known) return Prepared::no("elements of type " + std::string(short_name(input.dtype)));
     inputs.emplace_back(input.dtype, input.size());
   }
   return make_kernel([=, threads = call.threads](const KernelBuffers& buffers) {
@@ -79,41 +85,38 @@ Prepared prepare_all_finite(const KernelCall& call) {
   });
 }
 
-/// One partial sum a block of kElementGrain elements, added up in order.
-template <class T>
-Prepared norm_kernel(const KernelCall& call, const Loops& loops) {
-  std::vector<int64_t> counts;
-  int64_t blocks = 0;
-  for (const Operand& input : call.inputs) {
-    if (input.dtype != dtype_of<T>()) return Prepared::no("operands of different types");
-    counts.push_back(input.size());
-    blocks += sum_blocks(input.size());
-  }
-  const auto body = [=, &loops, threads = call.threads](const KernelBuffers& buffers) {
-    auto* partials = reinterpret_cast<double*>(buffers.workspace);
-    int64_t first = 0;
-    for (size_t k = 0; k < counts.size(); ++k) {
-      parallel_blocks(counts[k], kElementGrain, threads, [&](int64_t begin, int64_t end) {
-        float room[kElementGrain];
-        const float* x = load_block(buffers.in<T>(k) + begin, end - begin, room);
-        partials[first + begin / kElementGrain] = loops.sum_squares(x, end - begin);
-      });
-      first += sum_blocks(counts[k]);
-    }
-    double sum = 0;
-    for (int64_t i = 0; i < blocks; ++i) sum += partials[i];
-    *buffers.out<float>(0) = static_cast<float>(std::sqrt(sum));
-  };
-  return make_kernel(body, static_cast<size_t>(blocks) * sizeof(double));
+/// The block in f32, times the factor: the data itself, or in `room`.
+const float* scaled_block(DType dtype, const std::byte* data, int64_t count, const float* factor,
+                          float* room) {
+  const float* x = reinterpret_cast<const float*>(data);
+  if (dtype == DType::kF16) x = load_block(reinterpret_cast<const Half*>(data), count, room);
+  if (dtype == DType::kBF16) x = load_block(reinterpret_cast<const BFloat16*>(data), count, room);
+  if (factor == nullptr) return x;
+  for (int64_t i = 0; i < count; ++i) room[i] = x[i] * *factor;
+  return room;
 }
 
 Prepared prepare_global_norm(const KernelCall& call) {
   const Loops* loops = vector_loops();
   if (loops == nullptr) return Prepared::no(std::string(kNoVectors));
-  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  const NormOperands operands = norm_operands(call);
+  if (!operands.refusal.empty()) return Prepared::no(operands.refusal);
   if (call.outputs[0].dtype != DType::kF32) return Prepared::no("the norm is not f32");
-  return for_small_float(call.inputs[0].dtype,
-                         [&]<class T>() { return norm_kernel<T>(call, *loops); });
+  for (const NormOperands::Gradient& gradient : operands.gradients) {
+    if (gradient.dtype == DType::kF64) return Prepared::no("elements of type f64");
+  }
+  const auto body = [=, threads = call.threads](const KernelBuffers& buffers) {
+    judge_gradients(
+        operands, buffers, threads,
+        [&](size_t k, const std::byte* data, int64_t count, double* sum) {
+          const DType dtype = operands.gradients[k].dtype;
+          const auto* factor = reinterpret_cast<const float*>(operands.factor_in(buffers));
+          float room[kElementGrain];
+          *sum = loops->sum_squares(scaled_block(dtype, data, count, factor, room), count);
+          return any_special(*loops, dtype, data, 0, count);
+        });
+  };
+  return make_kernel(body, operands.workspace());
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ const VectorMath kAvx512Math = {
     avx512::gradient_sums,
     avx512::normalize_gradient,
     avx512::normalize_line,
+    avx512::scale_line,
     avx512::multiply,
     avx512::add_line_gradient,
     avx512::pair_maximum,

@@ -18,6 +18,7 @@ const VectorMath kBaselineMath = {
     baseline::gradient_sums,
     baseline::normalize_gradient,
     baseline::normalize_line,
+    baseline::scale_line,
     baseline::multiply,
     baseline::add_line_gradient,
     baseline::pair_maximum,

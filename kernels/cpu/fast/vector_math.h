@@ -37,6 +37,9 @@ struct VectorMath {
   /// y = (x − mean)·factor·scale + bias, elementwise scale and bias (may be null), rounded once.
   void (*normalize_line)(const float* x, int64_t n, double mean, double factor, const float* scale,
                          const float* bias, float* y);
+  /// The same in f32 but for the mean, for results of 16 bits; y may be x.
+  void (*scale_line)(const float* x, int64_t n, double mean, float factor, const float* scale,
+                     const float* bias, float* y);
   /// y = a·b
   void (*multiply)(const float* a, const float* b, int64_t n, float* y);
   /// Adds dy·(x − mean)·factor to d_scale and dy to d_bias, elementwise.

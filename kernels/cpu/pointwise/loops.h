@@ -9,7 +9,7 @@
 
 namespace halfnote::cpu::pointwise {
 
-/// y[i] = op(in[0][i], in[1][i], in[2][i]); y may be one of the operands. `parameters` are those of
+/// y[i] = op(in[0][i], in[1][i], …); y may be one of the operands. `parameters` are those of
 /// the step.
 using Loop = void (*)(const float* const* in, float* y, int64_t count, const float* parameters);
 
@@ -25,9 +25,16 @@ struct AdamLines {
   float *new_param, *new_m, *new_v;
 };
 
+/// A group of steps (fused.cc) all of one type; null where a type has no loop.
+struct FusedLoop {
+  Loop f32 = nullptr, bf16 = nullptr;
+};
+inline constexpr size_t kFusedLoops = 6;
+
 struct Loops {
   const char* name;
-  const Loop* of;  // in the order of PointwiseOp
+  const Loop* of;          // in the order of PointwiseOp
+  const FusedLoop* fused;  // in the order of the groups; null if there are none
   /// Rounds to bf16 and back; y may be x.
   void (*round_bf16)(const float* x, float* y, int64_t count);
   void (*from_bool)(const uint8_t* x, float* y, int64_t count);
@@ -43,6 +50,9 @@ struct Loops {
   void (*scaled_exponentials)(const float* x, int64_t count, float factor, float* y);
   /// y = x − what, rounded once; y may be x.
   void (*subtract)(const float* x, int64_t count, double what, float* y);
+  /// y = exp(z)·factor with z = x − shift, rounded once: the bits of subtract() and
+  /// scaled_exponentials(); y may be x.
+  void (*shifted_exponentials)(const float* x, int64_t count, double shift, float factor, float* y);
   double (*sum_squares)(const float* x, int64_t count);
   /// Does an element have all bits of `exponent` set, as infinities and NaN have?
   bool (*any_special_32)(const uint32_t* x, int64_t count, uint32_t exponent);

@@ -15,6 +15,8 @@ namespace {
 //
 #include "kernels/cpu/pointwise/loops.inc"
 //
+#include "kernels/cpu/pointwise/fused.inc"
+//
 #include "kernels/cpu/pointwise/rows.inc"
 }  // namespace
 }  // namespace avx2
@@ -22,6 +24,7 @@ namespace {
 const Loops kAvx2Loops = {
     "avx2",
     avx2::kLoops,
+    avx2::kFused,
     avx2::round_bf16,
     avx2::from_bool,
     avx2::to_bool,
@@ -30,6 +33,7 @@ const Loops kAvx2Loops = {
     avx2::sum_exponentials,
     avx2::scaled_exponentials,
     avx2::subtract,
+    avx2::shifted_exponentials,
     avx2::sum_squares,
     avx2::any_with<uint32_t>,
     avx2::any_with<uint16_t>,

@@ -15,6 +15,8 @@ namespace {
 //
 #include "kernels/cpu/pointwise/loops.inc"
 //
+#include "kernels/cpu/pointwise/fused.inc"
+//
 #include "kernels/cpu/pointwise/rows.inc"
 }  // namespace
 }  // namespace avx512
@@ -22,6 +24,7 @@ namespace {
 const Loops kAvx512Loops = {
     "avx512",
     avx512::kLoops,
+    avx512::kFused,
     avx512::round_bf16,
     avx512::from_bool,
     avx512::to_bool,
@@ -30,6 +33,7 @@ const Loops kAvx512Loops = {
     avx512::sum_exponentials,
     avx512::scaled_exponentials,
     avx512::subtract,
+    avx512::shifted_exponentials,
     avx512::sum_squares,
     avx512::any_with<uint32_t>,
     avx512::any_with<uint16_t>,

@@ -10,6 +10,8 @@ namespace {
 //
 #include "kernels/cpu/pointwise/loops.inc"
 //
+#include "kernels/cpu/pointwise/fused.inc"
+//
 #include "kernels/cpu/pointwise/rows.inc"
 }  // namespace
 }  // namespace baseline
@@ -17,6 +19,7 @@ namespace {
 const Loops kBaselineLoops = {
     "baseline",
     baseline::kLoops,
+    baseline::kFused,
     baseline::round_bf16,
     baseline::from_bool,
     baseline::to_bool,
@@ -25,6 +28,7 @@ const Loops kBaselineLoops = {
     baseline::sum_exponentials,
     baseline::scaled_exponentials,
     baseline::subtract,
+    baseline::shifted_exponentials,
     baseline::sum_squares,
     baseline::any_with<uint32_t>,
     baseline::any_with<uint16_t>,

@@ -60,6 +60,7 @@ const Loops& reference_loops() {
     Loops loops = kBaselineLoops;
     loops.name = "reference";
     loops.of = kTable.data();
+    loops.fused = nullptr;  // their functions are others
     return loops;
   }();
   return kLoops;

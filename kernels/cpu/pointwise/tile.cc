@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/cpu/pointwise/fused.h"
 #include "kernels/cpu/support.h"
 
 namespace halfnote::cpu::pointwise {
@@ -65,28 +66,28 @@ void round_elements(const Loops& loops, DType dtype, float* values, int64_t coun
 /// rooms reused once nobody reads them any more.
 class TileProgram::Compiler {
  public:
-  Compiler(TileProgram& tile, const PointwiseProgram& program)
-      : tile_(tile), program_(program), loaded_(tile.inputs_.size()), is_loaded_(loaded_.size()) {}
+  Compiler(TileProgram& tile, const PointwiseProgram& program, std::vector<Task> tasks)
+      : tile_(tile),
+        program_(program),
+        tasks_(std::move(tasks)),
+        loaded_(tile.inputs_.size()),
+        results_(program.steps.size()),
+        is_loaded_(loaded_.size()) {}
 
   void run() {
     find_last_uses();
-    for (size_t s = 0; s < program_.steps.size(); ++s) add_step(static_cast<int>(s));
+    for (const Task& task : tasks_) add_task(task);
     tile_.rooms_ = rooms_;
   }
 
  private:
-  static size_t arity(const PointwiseStep& step) {
-    return static_cast<size_t>(pointwise_row(step.op).arity);
-  }
-
   void find_last_uses() {
     last_of_input_.assign(tile_.inputs_.size(), -1);
     last_of_step_.assign(program_.steps.size(), -1);
-    for (size_t s = 0; s < program_.steps.size(); ++s) {
-      for (size_t i = 0; i < arity(program_.steps[s]); ++i) {
-        const int operand = program_.steps[s].operands[i];
+    for (const Task& task : tasks_) {
+      for (const int operand : task.operands) {
         (operand >= 0 ? last_of_input_[static_cast<size_t>(operand)]
-                      : last_of_step_[static_cast<size_t>(~operand)]) = static_cast<int>(s);
+                      : last_of_step_[static_cast<size_t>(~operand)]) = task.step;
       }
     }
   }
@@ -127,25 +128,27 @@ class TileProgram::Compiler {
 
   void add(const Action& action) { tile_.actions_.push_back(action); }
 
-  void add_step(int number) {
+  void add_task(const Task& task) {
+    const int number = task.step;
     const PointwiseStep& step = program_.steps[static_cast<size_t>(number)];
     Action action{Kind::kStep};
-    action.loop = tile_.loops_.of[index_of(step.op)];
+    action.loop = task.loop;
+    action.operands = task.operands.size();
     std::copy(step.parameters.begin(), step.parameters.end(), action.parameters);
-    for (size_t i = 0; i < arity(step); ++i) action.from[i] = slot_of(step.operands[i]);
-    for (size_t i = 0; i < arity(step); ++i) finish_operand(step, i, number);
+    for (size_t i = 0; i < action.operands; ++i) action.from[i] = slot_of(task.operands[i]);
+    for (size_t i = 0; i < action.operands; ++i) finish_operand(task, i);
     const auto output = std::ranges::find(program_.outputs, number);
     const bool is_output = output != program_.outputs.end();
     const auto index = static_cast<size_t>(output - program_.outputs.begin());
     const bool direct = is_output && step.dtype == DType::kF32;
     action.to = direct ? Slot{Slot::Space::kOutput, index} : new_room();
     const size_t position = tile_.actions_.size();
-    for (size_t i = 0; i < arity(step); ++i) {
-      if (step.operands[i] >= 0 && action.from[i].space == Slot::Space::kInput)
+    for (size_t i = 0; i < action.operands; ++i) {
+      if (task.operands[i] >= 0 && action.from[i].space == Slot::Space::kInput)
         tile_.last_read_[action.from[i].index] = position;
     }
     add(action);
-    results_.push_back(action.to);
+    results_[static_cast<size_t>(number)] = action.to;
     const bool read_again = last_of_step_[static_cast<size_t>(number)] >= 0;
     const bool one_store = is_output && !read_again;  // which rounds
     if (is_16bit_float(step.dtype) && !one_store) {
@@ -174,21 +177,22 @@ class TileProgram::Compiler {
   }
 
   /// Gives back the room of an operand that is read for the last time, once.
-  void finish_operand(const PointwiseStep& step, size_t i, int number) {
-    const int operand = step.operands[i];
+  void finish_operand(const Task& task, size_t i) {
+    const int operand = task.operands[i];
     for (size_t k = 0; k < i; ++k) {
-      if (step.operands[k] == operand) return;
+      if (task.operands[k] == operand) return;
     }
     const bool is_input = operand >= 0;
     const auto index = static_cast<size_t>(is_input ? operand : ~operand);
     if (is_input && tile_.inputs_[index].single) return;  // for the tiles to come
-    if ((is_input ? last_of_input_ : last_of_step_)[index] != number) return;
+    if ((is_input ? last_of_input_ : last_of_step_)[index] != task.step) return;
     release(is_input ? loaded_[index] : results_[index]);
   }
 
   TileProgram& tile_;
   const PointwiseProgram& program_;
-  std::vector<Slot> loaded_, results_;
+  const std::vector<Task> tasks_;
+  std::vector<Slot> loaded_, results_;  // where inputs and the results of steps are
   std::vector<bool> is_loaded_;
   std::vector<int> last_of_input_, last_of_step_;
   std::vector<size_t> free_;
@@ -225,7 +229,7 @@ TileProgram::TileProgram(const PointwiseProgram& program, const KernelCall& call
     inputs_.push_back(std::move(input));
   }
   for (const Operand& operand : call.outputs) outputs_.push_back(operand.dtype);
-  Compiler(*this, program).run();
+  Compiler(*this, program, plan_tasks(program, call.inputs, loops)).run();
 }
 
 bool TileProgram::can_share(size_t input, size_t output) const {
@@ -291,8 +295,8 @@ void TileProgram::run(const KernelBuffers& buffers, int64_t begin, int64_t end) 
                         tile.write(action.to));
           break;
         case Kind::kStep: {
-          const float* const in[] = {tile.read(action.from[0]), tile.read(action.from[1]),
-                                     tile.read(action.from[2])};
+          const float* in[kMaxOperands];
+          for (size_t i = 0; i < action.operands; ++i) in[i] = tile.read(action.from[i]);
           action.loop(in, tile.write(action.to), tile.count, action.parameters);
           break;
         }

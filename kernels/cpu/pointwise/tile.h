@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ops/pointwise.h"
+#include "kernels/cpu/pointwise/fused.h"
 #include "kernels/cpu/pointwise/loops.h"
 #include "kernels/cpu/runs.h"
 #include "kernels/kernel.h"
@@ -46,8 +47,9 @@ class TileProgram {
   struct Action {
     Kind kind = Kind::kStep;
     Loop loop = nullptr;
-    Slot from[kPointwiseArity], to;
-    size_t operand = 0;  // of loads and stores: input or output
+    Slot from[kMaxOperands], to;
+    size_t operands = 0;  // in `from`
+    size_t operand = 0;   // of loads and stores: input or output
     DType dtype = DType::kUndefined;
     float parameters[2] = {};
   };

@@ -1,14 +1,36 @@
-// The optimizers of ai.halfnote: SGD, Momentum, Adam, AdamW. Where `commit` is false the old state
-// is given back bit for bit.
+// The optimizers of ai.halfnote: SGD, Momentum, Adam, AdamW; and what all of them ask of operands.
 #include "kernels/math/optimizer.h"
 #include "kernels/cpu/stateful/optimizer_state.h"
 #include "kernels/cpu/stateful/parts.h"
 
 namespace halfnote::cpu {
 
+namespace {
+
+/// Why the operands of device passes do not fit, or null.
+const char* unfit_extras(const KernelCall& call, const Signature& signature, size_t states) {
+  const DType param = call.inputs[0].dtype;
+  const Operand& gradient = call.inputs[1];
+  if (gradient.dtype != param && gradient.dtype != DType::kF32 && !is_16bit_float(gradient.dtype))
+    return "a gradient wider than the parameter";
+  if (gradient.size() != call.inputs[0].size()) return "operands of different sizes";
+  for (size_t k = 0; k < kFactors; ++k) {
+    if (!call.has_input(signature.factor(k))) continue;
+    const Operand& factor = call.inputs[signature.factor(k)];
+    if (factor.dtype != param || factor.size() != 1) return "a factor that is no number";
+  }
+  if (call.outputs.size() == states) return nullptr;
+  const Operand& copy = call.outputs[states];
+  const bool fits = is_16bit_float(copy.dtype) && copy.size() == call.inputs[0].size();
+  return fits ? nullptr : "the copy is not the parameter in 16 bits";
+}
+
+}  // namespace
+
 std::string unfit_state(const KernelCall& call, const Signature& signature) {
   const std::vector<size_t> old = signature.old_inputs();
-  if (call.inputs.size() < signature.commit() || call.outputs.size() != old.size()) {
+  if (call.inputs.size() < signature.commit() || call.inputs.size() > kOptimizerInputs ||
+      call.outputs.size() < old.size() || call.outputs.size() > old.size() + 1) {
     return "an operand is missing";
   }
   const Operand& param = call.inputs[0];
@@ -21,6 +43,7 @@ std::string unfit_state(const KernelCall& call, const Signature& signature) {
     const bool is_slot = i >= 2 && i < signature.lr();
     if (is_slot && !signature.has(i - 2)) continue;
     if (!call.has_input(i)) return "an operand is missing";
+    if (i == 1) continue;
     int64_t size = i == signature.lr() ? 1 : param.size();
     if (is_slot && !signature.sizes.empty()) size = signature.sizes[i - 2];
     if (const char* why = unfit(call.inputs[i], size)) return why;
@@ -35,7 +58,42 @@ std::string unfit_state(const KernelCall& call, const Signature& signature) {
   if (call.has_input(signature.commit()) && call.inputs[signature.commit()].dtype != DType::kBool) {
     return "commit is not bool";
   }
-  return {};
+  const char* why = unfit_extras(call, signature, old.size());
+  return why == nullptr ? std::string() : why;
+}
+
+GradientForm gradient_form(const KernelCall& call, const Signature& signature) {
+  GradientForm form;
+  form.dtype = call.inputs[1].dtype;
+  for (size_t k = 0; k < kFactors; ++k) {
+    if (call.has_input(signature.factor(k))) form.factors[form.count++] = signature.factor(k);
+  }
+  return form;
+}
+
+CopyForm copy_form(const KernelCall& call, const Signature& signature) {
+  const size_t states = signature.old_inputs().size();
+  if (call.outputs.size() == states) return {};
+  return {call.outputs[states].dtype, states};
+}
+
+KeptState::KeptState(const KernelCall& call, const Signature& signature)
+    : old_(signature.old_inputs()), commit_(signature.commit()) {
+  for (size_t i = 0; i < old_.size(); ++i) {
+    const Operand& output = call.outputs[i];
+    bytes_.push_back(static_cast<size_t>(output.size()) * size_of(output.dtype));
+  }
+}
+
+bool KeptState::keeps(const KernelBuffers& buffers) const {
+  const bool* commit = buffers.in<bool>(commit_);
+  if (commit == nullptr || *commit) return false;
+  for (size_t output = 0; output < old_.size(); ++output) {
+    const std::byte* from = buffers.inputs[old_[output]];
+    std::byte* to = buffers.outputs[output];
+    if (bytes_[output] != 0 && from != to) std::memmove(to, from, bytes_[output]);
+  }
+  return true;
 }
 
 math::AdamSettings adam_settings(const KernelCall& call, bool decoupled) {
@@ -57,15 +115,13 @@ Prepared prepare_sgd(const KernelCall& call) {
   const float decay = attributes_of(call).get_float("weight_decay", 0);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
     return optimizer_kernel<T>(
-        call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {
-          const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1);
-          const T lr = *buffers.in<T>(2);
-          T* to = buffers.out<T>(0);
-          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-              to[i] = math::sgd(param[i], grad[i], lr, static_cast<T>(decay));
-            }
-          });
+        call, signature, [](const KernelBuffers& buffers) { return *buffers.in<T>(2); },
+        [=](T lr, const KernelBuffers& at, int64_t count) {
+          const T *param = at.in<T>(0), *grad = at.in<T>(1);
+          T* to = at.out<T>(0);
+          for (int64_t i = 0; i < count; ++i) {
+            to[i] = math::sgd(param[i], grad[i], lr, static_cast<T>(decay));
+          }
         });
   });
 }
@@ -79,25 +135,26 @@ Prepared prepare_momentum(const KernelCall& call) {
   const double decay = attributes.get_float("weight_decay", 0);
   const bool nesterov = attributes.get_int("nesterov", 0) != 0;
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
+    const auto share = [=](const KernelBuffers& buffers) {
+      const bool first = *buffers.in<int64_t>(signature.step()) <= 1;
+      return math::MomentumStep<T>{*buffers.in<T>(signature.lr()),
+                                   static_cast<T>(momentum),
+                                   static_cast<T>(1 - dampening),
+                                   static_cast<T>(decay),
+                                   first,
+                                   nesterov};
+    };
     return optimizer_kernel<T>(
-        call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {
-          const bool first = *buffers.in<int64_t>(signature.step()) <= 1;
-          const math::MomentumStep<T> rule = {*buffers.in<T>(signature.lr()),
-                                              static_cast<T>(momentum),
-                                              static_cast<T>(1 - dampening),
-                                              static_cast<T>(decay),
-                                              first,
-                                              nesterov};
-          const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1), *old = buffers.in<T>(2);
-          T *to = buffers.out<T>(0), *velocity = buffers.out<T>(1);
-          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-              T p = param[i], v = old[i];
-              rule.update(p, grad[i], v);
-              to[i] = p;
-              velocity[i] = v;
-            }
-          });
+        call, signature, share,
+        [](const math::MomentumStep<T>& rule, const KernelBuffers& at, int64_t count) {
+          const T *param = at.in<T>(0), *grad = at.in<T>(1), *old = at.in<T>(2);
+          T *to = at.out<T>(0), *velocity = at.out<T>(1);
+          for (int64_t i = 0; i < count; ++i) {
+            T p = param[i], v = old[i];
+            rule.update(p, grad[i], v);
+            to[i] = p;
+            velocity[i] = v;
+          }
         });
   });
 }
@@ -107,23 +164,23 @@ Prepared prepare_adam(const KernelCall& call, bool decoupled) {
   if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
   const math::AdamSettings settings = adam_settings(call, decoupled);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
+    const auto share = [=](const KernelBuffers& buffers) {
+      return math::adam_step<T>(settings, static_cast<double>(*buffers.in<T>(signature.lr())),
+                                static_cast<double>(*buffers.in<int64_t>(signature.step())));
+    };
     return optimizer_kernel<T>(
-        call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {
-          const auto rule =
-              math::adam_step<T>(settings, static_cast<double>(*buffers.in<T>(signature.lr())),
-                                 static_cast<double>(*buffers.in<int64_t>(signature.step())));
-          const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1);
-          const T *old_m = buffers.in<T>(2), *old_v = buffers.in<T>(3);
-          T *to = buffers.out<T>(0), *new_m = buffers.out<T>(1), *new_v = buffers.out<T>(2);
-          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-              T p = param[i], m = old_m[i], v = old_v[i];
-              rule.update(p, grad[i], m, v);
-              to[i] = p;
-              new_m[i] = m;
-              new_v[i] = v;
-            }
-          });
+        call, signature, share,
+        [](const math::AdamStep<T>& rule, const KernelBuffers& at, int64_t count) {
+          const T *param = at.in<T>(0), *grad = at.in<T>(1);
+          const T *old_m = at.in<T>(2), *old_v = at.in<T>(3);
+          T *to = at.out<T>(0), *new_m = at.out<T>(1), *new_v = at.out<T>(2);
+          for (int64_t i = 0; i < count; ++i) {
+            T p = param[i], m = old_m[i], v = old_v[i];
+            rule.update(p, grad[i], m, v);
+            to[i] = p;
+            new_m[i] = m;
+            new_v[i] = v;
+          }
         });
   });
 }

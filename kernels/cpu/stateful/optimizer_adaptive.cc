@@ -16,22 +16,23 @@ Prepared prepare_adagrad(const KernelCall& call) {
   const double lr_decay = attributes.get_float("lr_decay", 0);
   const double decay = attributes.get_float("weight_decay", 0);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
+    const auto share = [=](const KernelBuffers& buffers) {
+      const auto lr = static_cast<double>(*buffers.in<T>(3));
+      const auto step = static_cast<double>(*buffers.in<int64_t>(4));
+      return math::AdagradStep<T>{static_cast<T>(lr / (1 + (step - 1) * lr_decay)),
+                                  static_cast<T>(epsilon), static_cast<T>(decay)};
+    };
     return optimizer_kernel<T>(
-        call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {
-          const auto lr = static_cast<double>(*buffers.in<T>(3));
-          const auto step = static_cast<double>(*buffers.in<int64_t>(4));
-          const math::AdagradStep<T> rule = {static_cast<T>(lr / (1 + (step - 1) * lr_decay)),
-                                             static_cast<T>(epsilon), static_cast<T>(decay)};
-          const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1), *old = buffers.in<T>(2);
-          T *to = buffers.out<T>(0), *sum = buffers.out<T>(1);
-          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-              T p = param[i], s = old[i];
-              rule.update(p, grad[i], s);
-              to[i] = p;
-              sum[i] = s;
-            }
-          });
+        call, signature, share,
+        [](const math::AdagradStep<T>& rule, const KernelBuffers& at, int64_t count) {
+          const T *param = at.in<T>(0), *grad = at.in<T>(1), *old = at.in<T>(2);
+          T *to = at.out<T>(0), *sum = at.out<T>(1);
+          for (int64_t i = 0; i < count; ++i) {
+            T p = param[i], s = old[i];
+            rule.update(p, grad[i], s);
+            to[i] = p;
+            sum[i] = s;
+          }
         });
   });
 }
@@ -49,15 +50,15 @@ struct OptionalState {
 };
 
 template <class T>
-void rmsprop_elements(const math::RMSpropStep<T>& rule, const KernelBuffers& buffers, int64_t begin,
-                      int64_t end) {
+void rmsprop_elements(const math::RMSpropStep<T>& rule, const KernelBuffers& buffers,
+                      int64_t count) {
   const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1), *old = buffers.in<T>(2);
   T *to = buffers.out<T>(0), *square = buffers.out<T>(1);
   OptionalState<T> mean, velocity;
   size_t output = 2;
   if (rule.centered) mean = {buffers.in<T>(3), buffers.out<T>(output++)};
   if (rule.has_momentum) velocity = {buffers.in<T>(4), buffers.out<T>(output)};
-  for (int64_t i = begin; i < end; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     T p = param[i], s = old[i], m = mean.read(i), v = velocity.read(i);
     rule.update(p, grad[i], s, m, v);
     to[i] = p;
@@ -78,20 +79,17 @@ Prepared prepare_rmsprop(const KernelCall& call) {
   const Signature signature{3, false, (centered ? 0u : 2u) | (has_momentum ? 0u : 4u)};
   if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
-    return optimizer_kernel<T>(
-        call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {
-          const math::RMSpropStep<T> rule = {*buffers.in<T>(5),
-                                             static_cast<T>(alpha),
-                                             static_cast<T>(1 - alpha),
-                                             static_cast<T>(epsilon),
-                                             static_cast<T>(momentum),
-                                             static_cast<T>(decay),
-                                             centered,
-                                             has_momentum};
-          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
-            rmsprop_elements(rule, buffers, begin, end);
-          });
-        });
+    const auto share = [=](const KernelBuffers& buffers) {
+      return math::RMSpropStep<T>{*buffers.in<T>(5),
+                                  static_cast<T>(alpha),
+                                  static_cast<T>(1 - alpha),
+                                  static_cast<T>(epsilon),
+                                  static_cast<T>(momentum),
+                                  static_cast<T>(decay),
+                                  centered,
+                                  has_momentum};
+    };
+    return optimizer_kernel<T>(call, signature, share, rmsprop_elements<T>);
   });
 }
 
@@ -103,25 +101,26 @@ Prepared prepare_lion(const KernelCall& call) {
   const double beta2 = attributes.get_float("beta2", 0.99f);
   const double decay = attributes.get_float("weight_decay", 0);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
+    const auto share = [=](const KernelBuffers& buffers) {
+      const T lr = *buffers.in<T>(3);
+      return math::LionStep<T>{lr,
+                               static_cast<T>(beta1),
+                               static_cast<T>(1 - beta1),
+                               static_cast<T>(beta2),
+                               static_cast<T>(1 - beta2),
+                               static_cast<T>(1 - static_cast<double>(lr) * decay)};
+    };
     return optimizer_kernel<T>(
-        call, signature, [=](const KernelBuffers& buffers, int64_t count, int threads) {
-          const T lr = *buffers.in<T>(3);
-          const math::LionStep<T> rule = {lr,
-                                          static_cast<T>(beta1),
-                                          static_cast<T>(1 - beta1),
-                                          static_cast<T>(beta2),
-                                          static_cast<T>(1 - beta2),
-                                          static_cast<T>(1 - static_cast<double>(lr) * decay)};
-          const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1), *old = buffers.in<T>(2);
-          T *to = buffers.out<T>(0), *fresh = buffers.out<T>(1);
-          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-              T p = param[i], m = old[i];
-              rule.update(p, grad[i], m);
-              to[i] = p;
-              fresh[i] = m;
-            }
-          });
+        call, signature, share,
+        [](const math::LionStep<T>& rule, const KernelBuffers& at, int64_t count) {
+          const T *param = at.in<T>(0), *grad = at.in<T>(1), *old = at.in<T>(2);
+          T *to = at.out<T>(0), *fresh = at.out<T>(1);
+          for (int64_t i = 0; i < count; ++i) {
+            T p = param[i], m = old[i];
+            rule.update(p, grad[i], m);
+            to[i] = p;
+            fresh[i] = m;
+          }
         });
   });
 }

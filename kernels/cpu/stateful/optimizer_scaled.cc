@@ -58,7 +58,7 @@ Prepared prepare_lamb(const KernelCall& call) {
       attributes.get_float("max_ratio", 0)};
   const auto workspace = static_cast<size_t>(sum_blocks(call.inputs[0].size())) * sizeof(double);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
-    return optimizer_kernel<T>(
+    return whole_optimizer_kernel<T>(
         call, signature,
         [=](const KernelBuffers& buffers, int64_t count, int threads) {
           lamb<T>(settings, buffers, count, threads);
@@ -199,7 +199,7 @@ Prepared prepare_adafactor(const KernelCall& call) {
   if (!(plan.clip > 0)) return Prepared::no("clip_threshold is not above 0");
   const auto workspace = static_cast<size_t>(sum_blocks(count) + plan.matrices) * sizeof(double);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
-    return optimizer_kernel<T>(
+    return whole_optimizer_kernel<T>(
         call, signature,
         [=](const KernelBuffers& buffers, int64_t size, int threads) {
           adafactor<T>(plan, buffers, size, threads);

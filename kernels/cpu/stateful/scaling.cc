@@ -2,9 +2,11 @@
 // UpdateLossScale.
 #include "kernels/cpu/stateful/scaling.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 
+#include "kernels/cpu/stateful/norm.h"
 #include "kernels/cpu/stateful/parts.h"
 #include "kernels/cpu/support.h"
 #include "kernels/math/loss_scale.h"
@@ -24,6 +26,8 @@ bool any_special(const std::byte* data, int64_t count, Bits exponent) {
 
 bool any_special(DType dtype, const std::byte* data, int64_t count) {
   switch (dtype) {
+    case DType::kBool:  // an answer from before
+      return std::find(data, data + count, std::byte{0}) != data + count;
     case DType::kF16:
       return any_special<uint16_t>(data, count, 0x7c00u);
     case DType::kBF16:
@@ -45,8 +49,8 @@ Prepared prepare_all_finite(const KernelCall& call) {
   };
   std::vector<Input> inputs;
   for (const Operand& input : call.inputs) {
-    const bool known =
-        is_16bit_float(input.dtype) || input.dtype == DType::kF32 || input.dtype == DType::kF64;
+    const bool known = is_16bit_float(input.dtype) || input.dtype == DType::kF32 ||
+                       input.dtype == DType::kF64 || input.dtype == DType::kBool;
     if (!known) return Prepared::no("no float type: " + std::string(short_name(input.dtype)));
     inputs.push_back({input.dtype, input.size()});
   }
@@ -66,57 +70,88 @@ Prepared prepare_all_finite(const KernelCall& call) {
       });
 }
 
-/// The sum of squares of a block, in eight interleaved sums.
+}  // namespace
+
+NormOperands norm_operands(const KernelCall& call) {
+  const auto refused = [](std::string why) {
+    NormOperands none;
+    none.refusal = std::move(why);
+    return none;
+  };
+  NormOperands operands;
+  operands.scaled = attributes_of(call).get_int("scaled", 0) != 0;
+  const size_t count = call.inputs.size() - (operands.scaled ? 1 : 0);
+  if (call.inputs.empty() || count == 0 || !call.has_output(0))
+    return refused("an operand is missing");
+  const DType math = call.inputs[0].dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  if (call.outputs[0].dtype != DType::kF32 && call.outputs[0].dtype != DType::kF64)
+    return refused("the norm is neither f32 nor f64");
+  for (size_t i = 0; i < count; ++i) {
+    const Operand& gradient = call.inputs[i];
+    if (gradient.dtype != DType::kF64 && gradient.dtype != DType::kF32 &&
+        !is_16bit_float(gradient.dtype))
+      return refused("no float type: " + std::string(short_name(gradient.dtype)));
+    if ((gradient.dtype == DType::kF64) != (math == DType::kF64))
+      return refused("f64 beside narrower types");
+    operands.gradients.push_back({gradient.dtype, gradient.size()});
+    operands.blocks += (gradient.size() + kElementGrain - 1) / kElementGrain;
+  }
+  if (operands.scaled && (call.inputs[count].dtype != math || call.inputs[count].size() != 1))
+    return refused("a factor that is no number");
+  operands.wide_result = call.outputs[0].dtype == DType::kF64;
+  operands.judges = call.has_output(1);
+  if (operands.judges && call.outputs[1].dtype != DType::kBool)
+    return refused("the second output is not bool");
+  return operands;
+}
+
+namespace {
+
+/// The sum of squares of a block, times a factor each, in eight interleaved sums.
 template <class T>
-double square_sum(const T* x, int64_t count) {
+double square_sum(const T* x, int64_t count, const Math<T>* factor) {
   double lanes[8] = {};
   for (int64_t i = 0; i < count; ++i) {
-    const auto value = static_cast<double>(load(x[i]));
+    Math<T> math = load(x[i]);
+    if (factor != nullptr) math = math * *factor;
+    const auto value = static_cast<double>(math);
     lanes[i % 8] += value * value;
   }
   return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
          ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
-/// One partial sum a block of kElementGrain elements, added up in order.
-template <class T>
-Prepared global_norm_kernel(const KernelCall& call) {
-  std::vector<int64_t> counts;
-  int64_t blocks = 0;
-  for (const Operand& input : call.inputs) {
-    if (input.dtype != dtype_of<T>()) return Prepared::no("operands of different types");
-    counts.push_back(input.size());
-    blocks += (input.size() + kElementGrain - 1) / kElementGrain;
-  }
-  const bool wide_result = call.outputs[0].dtype == DType::kF64;
-  const auto body = [=, threads = call.threads](const KernelBuffers& buffers) {
-    auto* partials = reinterpret_cast<double*>(buffers.workspace);
-    int64_t first = 0;
-    for (size_t k = 0; k < counts.size(); ++k) {
-      const T* x = buffers.in<T>(k);
-      parallel_blocks(counts[k], kElementGrain, threads, [&](int64_t begin, int64_t end) {
-        partials[first + begin / kElementGrain] = square_sum(x + begin, end - begin);
-      });
-      first += (counts[k] + kElementGrain - 1) / kElementGrain;
-    }
-    double sum = 0;
-    for (int64_t i = 0; i < blocks; ++i) sum += partials[i];
-    if (wide_result) {
-      *buffers.out<double>(0) = std::sqrt(sum);
-    } else {
-      *buffers.out<float>(0) = static_cast<float>(std::sqrt(sum));
-    }
+double square_sum(DType dtype, const std::byte* data, int64_t count, const std::byte* factor) {
+  const auto sum = [&]<class T>() {
+    return square_sum(reinterpret_cast<const T*>(data), count,
+                      reinterpret_cast<const Math<T>*>(factor));
   };
-  return make_kernel(body, static_cast<size_t>(blocks) * sizeof(double));
+  switch (dtype) {
+    case DType::kF16:
+      return sum.template operator()<Half>();
+    case DType::kBF16:
+      return sum.template operator()<BFloat16>();
+    case DType::kF32:
+      return sum.template operator()<float>();
+    default:
+      return sum.template operator()<double>();
+  }
 }
 
+/// One partial sum a block of kElementGrain elements, added up in order; and is every element
+/// finite?
 Prepared prepare_global_norm(const KernelCall& call) {
-  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
-  const DType to = call.outputs[0].dtype;
-  if (to != DType::kF32 && to != DType::kF64)
-    return Prepared::no("the norm is neither f32 nor f64");
-  return for_float_type(call.inputs[0].dtype,
-                        [&]<class T>() { return global_norm_kernel<T>(call); });
+  const NormOperands operands = norm_operands(call);
+  if (!operands.refusal.empty()) return Prepared::no(operands.refusal);
+  const auto body = [operands, threads = call.threads](const KernelBuffers& buffers) {
+    judge_gradients(operands, buffers, threads,
+                    [&](size_t k, const std::byte* data, int64_t count, double* sum) {
+                      const DType dtype = operands.gradients[k].dtype;
+                      *sum = square_sum(dtype, data, count, operands.factor_in(buffers));
+                      return any_special(dtype, data, count);
+                    });
+  };
+  return make_kernel(body, operands.workspace());
 }
 
 math::LossScaleRule read_rule(const Attributes& attributes) {

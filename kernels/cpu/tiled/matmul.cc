@@ -22,18 +22,26 @@ std::string shape_refusal(const MatmulPlan& plan) {
 }
 
 /// The cost table: where this was measured to be faster than oneDNN (bench/products.cc; one core of
-/// an AMD Zen 5, multiply-adds/ns, ours / oneDNN). Elsewhere the two are within 8 %, mostly
-/// oneDNN's.
+/// an AMD Zen 5 with an FMA peak of 116 multiply-adds/ns in f32; ours / oneDNN).
 ///
-///   bf16, f16 -> f32, A transposed: gradients of weights
-///     768 × 768 × 1024   210 / 190      3072 × 768 × 1024   200 / 194    50257 × 768 × 512  207 /
-///     163
-///   f32, deep and B as it is: gradients of inputs of wide layers
-///     1024 × 768 × 3072  105 / 96       512 × 768 × 50257   101 / 86
+///   f32    1024 × 768 × 768    109 / 99     B as it is; 107 / 101 transposed
+///          1024 × 3072 × 768   106 / 95     106 / 102
+///          1024 × 768 × 3072   108 / 89     107 / 101
+///          768 × 3072 × 1024    99 / 90     A transposed
+///          512 × 768 × 50257   105 / 83
+///   bf16   512 × 3072 × 768    205 / 194    212 / 204
+///          512 × 768 × 3072    197 / 190    206 / 209
+///          768 × 3072 × 1024   195 / 169    A transposed, f32 result
+///          50257 × 768 × 512   208 / 153    the same
+///
+/// oneDNN is ahead in small products (256 × 256 × 256: 109 / 115), and in tall ones of f32 with A
+/// transposed, where lines of A are far apart (30522 × 768 × 1024: 97 / 103).
 bool pays(const KernelCall& call, const MatmulPlan& plan) {
-  constexpr int64_t kDeep = 2048;
-  if (call.inputs[0].dtype == DType::kF32) return !plan.trans_b && plan.k >= kDeep;
-  return plan.trans_a && call.outputs[0].dtype == DType::kF32;
+  constexpr int64_t kLeastRows = 64, kLeastColumns = 64, kLeastDepth = 64;
+  constexpr int64_t kMuchWork = int64_t{1} << 26, kTall = 2;
+  if (plan.m < kLeastRows || plan.n < kLeastColumns || plan.k < kLeastDepth) return false;
+  if (plan.m * plan.n * plan.k < kMuchWork) return false;
+  return call.inputs[0].dtype != DType::kF32 || !plan.trans_a || plan.m <= kTall * plan.n;
 }
 
 std::string refusal(const KernelCall& call, const MatmulPlan& plan) {

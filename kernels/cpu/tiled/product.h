@@ -1,10 +1,11 @@
 // A matrix product on packed panels: C = alpha·op(A)·op(B) + c, f32 sums, for operands of f32, bf16
 // and f16, any of them transposed.
 //
-// The results are cut into one region a thread, a region into blocks of columns, k into blocks of
-// kDepth lanes. A block of B is packed once and stays in the second-level cache; the rows of A are
-// packed a tile at a time and stay in the first. Each result is summed over k in order, whatever
-// the region it falls in, so the bits do not depend on the number of threads.
+// The results are cut into one region a thread, a region into blocks of columns, k into blocks. A
+// block of B is packed once and stays in the second-level cache; strips of A, one tile high, are
+// read as they are or packed while the strip before them is multiplied. Tiles fetch what is packed,
+// read and written next. Each result is summed over k in order, whatever the region it falls in, so
+// the bits do not depend on the number of threads.
 #pragma once
 
 #include <vector>
@@ -48,10 +49,11 @@ class Product {
   ProductShape shape_;
   int64_t element_bytes_;
   bool sums_in_result_;  // f32 results take the sums between two blocks of k
+  bool left_in_place_;   // tiles read A as it is stored
   const Loops& loops_;
-  int64_t depth_ = 0;         // of a block, in elements
-  int64_t block_rows_ = 0;    // rows that share one packed block of B
-  int64_t partial_step_ = 0;  // of sums with room of their own
+  int64_t depth_ = 0;          // of a block, in elements
+  int64_t block_rows_ = 0;     // rows that share one packed block of B
+  int64_t block_columns_ = 0;  // of a packed block of B
   std::vector<Region> regions_;
   size_t slot_bytes_ = 0;  // of a region
 };

@@ -122,6 +122,8 @@ KernelChoices KernelChoices::parse(std::string_view text, const std::string& pat
   const Json json =
       json_nests_deeper(text) ? Json() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) damaged_plan(path, "no JSON object");
+  if (const std::string key = repeated_json_key(text); !key.empty())
+    damaged_plan(path, fmt::format("the key \"{}\" twice", key));
   check_machine(json, path, machine);
   if (!json.contains("kernels") || !json["kernels"].is_array()) damaged_plan(path, "no kernels");
   KernelChoices choices(machine);

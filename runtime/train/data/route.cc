@@ -192,6 +192,15 @@ void finish_floats(const Dataset& data, Route& route, const InputOptions& option
   }
 }
 
+/// Does every value of one integer type fit into another?
+bool holds_all(DType to, DType from) {
+  const auto is_unsigned = [](DType type) { return short_name(type).starts_with("u"); };
+  if (is_unsigned(to) != is_unsigned(from)) {
+    return is_unsigned(from) && size_of(from) < size_of(to);
+  }
+  return size_of(from) <= size_of(to);
+}
+
 std::vector<std::string> steps_of(const Route& route, const Dataset& data, Resize resize) {
   const DType from = data.fields()[route.field].dtype();
   std::vector<std::string> steps;
@@ -202,7 +211,8 @@ std::vector<std::string> steps_of(const Route& route, const Dataset& data, Resiz
   if (route.resized) steps.push_back(fmt::format("resized ({})", resize_name(resize)));
   if (route.channels != route.from_channels) steps.push_back("grey to 3 channels");
   if (!route.mean.empty()) steps.push_back("normalised");
-  if (route.kind == Route::Kind::kInteger) steps.push_back("range checked");
+  if (route.kind == Route::Kind::kInteger && !holds_all(route.input.dtype, from))
+    steps.push_back("refused where it does not fit");
   const bool through_f32 = route.kind == Route::Kind::kFloat && from != DType::kU8 &&
                            from != DType::kF32 && route.input.dtype != DType::kF32;
   if (through_f32) steps.push_back("through f32");

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "kernels/cpu/cpu_info.h"
 #include "tests/kernels/exact.h"
@@ -18,13 +19,25 @@ bool has_kernel() { return cpu::vector_isa() == cpu::VectorIsa::kAvx512; }
 struct TiledCase {
   const char* name;
   int64_t m, n, k;
+  std::vector<int> forms = {0, 1, 2, 3};  // 1: A transposed, 2: B
 };
 
-// Tiles are 14 × 32, blocks of k 384 lanes (768 elements of bf16), blocks of B 384 columns.
-const TiledCase kTiledCases[] = {{"borders", 61, 129, 401},     {"whole_tiles", 28, 64, 384},
-                                 {"blocks_of_k", 37, 40, 1601}, {"one_more", 15, 33, 1537},
-                                 {"wide", 9, 1000, 65},         {"few_columns", 1000, 24, 30},
-                                 {"one_row_left", 71, 385, 33}};
+// Tiles are 14 × 32. k is one block up to 768 lanes (1536 if the result is of 16 bits; a lane is
+// two elements of bf16), else in blocks of at most 384; then so are the rows.
+const TiledCase kTiledCases[] = {
+    {"borders", 61, 129, 401},
+    {"whole_tiles", 28, 64, 384},
+    {"blocks_of_k", 37, 40, 1601},
+    {"one_more", 15, 33, 1537},
+    {"wide", 9, 1000, 65},
+    {"few_columns", 1000, 24, 30},
+    {"one_row_left", 71, 385, 33},
+    {"rows_on_the_same_lines", 30, 40, 1024},
+    {"deep", 29, 33, 3100},
+    {"blocks_of_b", 31, 400, 770, {0, 3}},
+    {"blocks_of_rows", 1531, 24, 800, {1}},
+    {"rows_of_sums", 520, 24, 1600, {0}},
+};
 
 Tensor operand(DType type, int64_t rows, int64_t columns, bool transposed, uint32_t seed) {
   const Shape shape = transposed ? Shape{columns, rows} : Shape{rows, columns};
@@ -35,7 +48,7 @@ TEST(TiledProduct, IsTheSumOfProducts) {
   if (!has_kernel()) GTEST_SKIP() << "the CPU has no AVX-512";
   for (const TiledCase& entry : kTiledCases) {
     for (const DType in : {DType::kF32, DType::kBF16, DType::kF16}) {
-      for (const int form : {0, 1, 2, 3}) {
+      for (const int form : entry.forms) {
         const bool trans_a = (form & 1) != 0, trans_b = (form & 2) != 0;
         SCOPED_TRACE(std::string(entry.name) + " " + std::string(short_name(in)) + " form " +
                      std::to_string(form));
@@ -103,21 +116,40 @@ TEST(TiledProduct, KeepsNonFiniteResults) {
   }
 }
 
+struct TiledForm {
+  DType in, out;
+  int64_t m, n, k;
+  bool trans_a, trans_b;
+};
+
+std::string chosen_for(const TiledForm& form) {
+  const Attributes attributes{{"transA", int64_t{form.trans_a}},
+                              {"transB", int64_t{form.trans_b}},
+                              {"out_dtype", static_cast<int64_t>(form.out)}};
+  const Shape a = form.trans_a ? Shape{form.k, form.m} : Shape{form.m, form.k};
+  const Shape b = form.trans_b ? Shape{form.n, form.k} : Shape{form.k, form.n};
+  KernelCall call{.domain = kOwn, .op = "MatMul", .attributes = &attributes};
+  call.inputs = {{.dtype = form.in, .shape = a}, {.dtype = form.in, .shape = b}};
+  call.outputs = {{.dtype = form.out, .shape = {form.m, form.n}}};
+  return std::string(cpu_kernels().choose(call).row->name);
+}
+
 TEST(TiledProduct, StandsBeforeOneDnnWhereItPays) {
   if (!has_kernel()) GTEST_SKIP() << "the CPU has no AVX-512";
-  const auto chosen = [](DType in, DType out, bool trans_a, bool trans_b) {
-    const Attributes attributes{{"transA", int64_t{trans_a}},
-                                {"transB", int64_t{trans_b}},
-                                {"out_dtype", static_cast<int64_t>(out)}};
-    KernelCall call{.domain = kOwn, .op = "MatMul", .attributes = &attributes};
-    call.inputs = {{.dtype = in, .shape = {2048, 2048}}, {.dtype = in, .shape = {2048, 2048}}};
-    call.outputs = {{.dtype = out, .shape = {2048, 2048}}};
-    return std::string(cpu_kernels().choose(call).row->name);
-  };
-  EXPECT_EQ(chosen(DType::kBF16, DType::kF32, true, false), "tiled.matmul");
-  EXPECT_EQ(chosen(DType::kF16, DType::kF32, true, false), "tiled.matmul");
-  EXPECT_EQ(chosen(DType::kF32, DType::kF32, false, false), "tiled.matmul");
-  EXPECT_EQ(chosen(DType::kF32, DType::kF32, false, true), "onednn.matmul");
+  constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
+  for (const TiledForm& form : {TiledForm{kF32, kF32, 1024, 768, 768, false, false},
+                                TiledForm{kF32, kF32, 1024, 768, 768, false, true},
+                                TiledForm{kF32, kF32, 768, 3072, 1024, true, false},
+                                TiledForm{kBF16, kBF16, 512, 768, 768, false, true},
+                                TiledForm{kBF16, kF32, 30522, 768, 512, true, false},
+                                TiledForm{kF16, kF32, 768, 768, 512, true, false}}) {
+    EXPECT_EQ(chosen_for(form), "tiled.matmul") << form.m << " x " << form.n << " x " << form.k;
+  }
+  for (const TiledForm& form : {TiledForm{kF32, kF32, 30522, 768, 1024, true, false},
+                                TiledForm{kBF16, kBF16, 256, 256, 256, false, false},
+                                TiledForm{kBF16, kBF16, 32, 2048, 4096, false, false}}) {
+    EXPECT_NE(chosen_for(form), "tiled.matmul") << form.m << " x " << form.n << " x " << form.k;
+  }
 }
 
 TEST(TiledProduct, LeavesOtherCallsToOtherRows) {

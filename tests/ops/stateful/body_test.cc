@@ -127,7 +127,22 @@ TEST(StatefulBody, GlobalNorm) {
                          random_tensor(dtype, {70}, 3)}},
                        4);
     expect_body_agrees({"one", "GlobalNorm", {}, {random_tensor(dtype, {9}, 1)}}, 4);
+    // As device passes make it: with a factor of all, and the answer of AllFinite.
+    expect_body_agrees({"scaled",
+                        "GlobalNorm",
+                        {{"scaled", int64_t{1}}},
+                        {random_tensor(dtype, {9}, 1), random_tensor(dtype, {2, 3}, 2),
+                         Tensor::scalar_of(dtype, 1.0 / 3)},
+                        2},
+                       4);
   }
+  expect_body_agrees({"narrow",
+                      "GlobalNorm",
+                      {{"scaled", int64_t{1}}},
+                      {random_tensor(DType::kF16, {9}, 1), random_tensor(DType::kF32, {2, 3}, 2),
+                       Tensor::scalar(0.3f)},
+                      2},
+                     4);
 }
 
 struct Scaler {

@@ -69,6 +69,18 @@ BodyCase call_of(const OptimizerBody& body, DType dtype, const Shape& shape, int
   return call;
 }
 
+/// The call as device passes make it: a gradient in 16 bits, two factors, a copy in 16 bits.
+BodyCase device_form(BodyCase call, int commit) {
+  if (commit < 0) call.inputs.emplace_back();
+  const DType dtype = call.inputs[0].dtype();
+  call.inputs[1] = call.inputs[1].cast_to(DType::kBF16);
+  call.attributes.set("copy_dtype", static_cast<int64_t>(DType::kF16));
+  call.inputs.push_back(Tensor::scalar_of(dtype, 0.75));
+  call.inputs.push_back(Tensor::scalar_of(dtype, 1.0 / 3));
+  ++call.outputs;
+  return call;
+}
+
 TEST(OptimizerBody, AgreesWithTheKernel) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     for (const Shape& shape : {Shape{1}, Shape{7}, Shape{3, 5}, Shape{2, 3, 2, 2}}) {
@@ -76,8 +88,10 @@ TEST(OptimizerBody, AgreesWithTheKernel) {
         // Some ten roundings one after another, on both sides.
         for (const int commit : {-1, 1}) {
           expect_body_agrees(call_of(body, dtype, shape, commit), 20);
+          expect_body_agrees(device_form(call_of(body, dtype, shape, commit), commit), 20);
         }
         expect_body_identical(call_of(body, dtype, shape, 0));
+        expect_body_identical(device_form(call_of(body, dtype, shape, 0), 0));
       }
     }
   }

@@ -156,7 +156,7 @@ TEST(Tune, RefusesFilesOfOtherMachinesAndDamagedOnes) {
        {std::string(), std::string("[]"), std::string("{"), with("format", "other"),
         with("format", 7), with("version", "1"), with("threads", nullptr), with("kernels", 3),
         with("kernels", {1}), with("kernels", unknown), with("kernels", timeless),
-        std::string(100000, '[')}) {
+        std::string(100000, '['), "{\"format\": 1, " + good.substr(1)}) {
     EXPECT_EQ(error_of(text).code(), ErrorCode::kData) << text.substr(0, 80);
   }
 }

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 
 #include "runtime/train/checkpoint.h"
@@ -116,6 +117,16 @@ void expect_old_or_new(const fs::path& run, const Checkpoint& old, const Checkpo
   EXPECT_TRUE(is_old || is_new) << what;
 }
 
+/// Every checkpoint folder's name begins with one of these.
+void expect_only(const fs::path& run, const std::vector<std::string>& prefixes,
+                 const std::string& what) {
+  for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
+    const std::string name = entry.path().filename().string();
+    EXPECT_TRUE(std::ranges::any_of(prefixes, [&](const auto& p) { return name.starts_with(p); }))
+        << what << ": " << entry.path();
+  }
+}
+
 struct FaultCase {
   const char* name;
   FaultyDisk::Kind kind;
@@ -152,14 +163,16 @@ TEST_P(SaveFault, LosesNothing) {
     if (row.power_loss) disk.lose_unflushed();
     expect_old_or_new(run.path(), version(2, 2), fresh, what);
 
+    // A run that is resumed at its end, and saves no more, cleans up too.
+    EXPECT_EQ(tidy_checkpoints(run.path()), std::vector<std::string>{}) << what;
+    expect_old_or_new(run.path(), version(2, 2), fresh, what);
+    expect_only(run.path(), {"step-", ".old-"}, what);
+
     // Life goes on: the next save cleans up and is found.
     const Checkpoint next = version(9, 99);
     save_checkpoint(run.path(), next, {.keep_last = 2});
     expect_old_or_new(run.path(), next, next, what);
-    for (const auto& entry : fs::directory_iterator(run / "checkpoints")) {
-      EXPECT_TRUE(entry.path().filename().string().starts_with("step-"))
-          << what << ": " << entry.path();
-    }
+    expect_only(run.path(), {"step-"}, what);
   }
   EXPECT_GT(operations,
             15);  // a save has about twenty operations; fewer would mean that they bypass the disk
@@ -218,6 +231,21 @@ TEST(Save, KeepsASavedCheckpointWhenAnOldOneCannotBeRemoved) {
       save_checkpoint(run.path(), version(3, 3), {.keep_last = 1, .disk = &disk});
   EXPECT_EQ(saved.warnings.size(), 2u);
   EXPECT_EQ(find_latest(run.path())->step, 3);
+}
+
+TEST(Tidy, WarnsOfWhatCannotBeRemoved) {
+  class NoRemoval : public Disk {
+   public:
+    void remove(const Path&) override { throw Error(ErrorCode::kIo, "planted"); }
+  };
+  const TempFolder run;
+  prepare(run.path());
+  fs::create_directory(run / "checkpoints/.trash-step-00000001");
+  NoRemoval disk;
+  const std::vector<std::string> warnings = tidy_checkpoints(run.path(), &disk);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], testing::HasSubstr("a stopped save left: "));
+  EXPECT_EQ(find_latest(run.path())->step, 2);
 }
 
 }  // namespace

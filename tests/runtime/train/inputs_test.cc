@@ -42,9 +42,9 @@ Dataset mnist_like() {
 TEST(InputChoice, GoesByNameThenOrder) {
   const ModelInput by_order[] = {{"x.1", DType::kF32, batch_of({1, 4, 4})},
                                  {"y", DType::kI64, batch_of({})}};
-  EXPECT_THAT(InputMap(mnist_like(), by_order).describe(),
-              testing::ElementsAre("image u8[4,4] -> x.1 f32[1,4,4]: /255",
-                                   "label u8[] -> y i64[]: range checked"));
+  EXPECT_THAT(
+      InputMap(mnist_like(), by_order).describe(),
+      testing::ElementsAre("image u8[4,4] -> x.1 f32[1,4,4]: /255", "label u8[] -> y i64[]"));
   const ModelInput swapped[] = {{"label", DType::kI64, batch_of({})},
                                 {"input", DType::kF32, batch_of({4, 4})}};
   const InputMap map(mnist_like(), swapped);
@@ -76,10 +76,11 @@ TEST(WholeInputs, TakeTheirFieldAsItIs) {
   options.limit = 4;
   const InputMap map(Dataset("d", {{"edges", edges}, {"rate", rate}, {"x", x}}), inputs, options);
   EXPECT_EQ(map.data().size(), 4);
-  EXPECT_THAT(map.describe(),
-              testing::ElementsAre("x f32[2] -> x f32[2]",
-                                   "edges i64[2,3] -> edges i32[2,3]: whole, range checked",
-                                   "rate f64[] -> rate f32[]: whole"));
+  EXPECT_THAT(
+      map.describe(),
+      testing::ElementsAre("x f32[2] -> x f32[2]",
+                           "edges i64[2,3] -> edges i32[2,3]: whole, refused where it does not fit",
+                           "rate f64[] -> rate f32[]: whole"));
   EXPECT_EQ(map.batch_shape(0, 3), Shape({3, 2}));
   EXPECT_EQ(map.batch_shape(1, 3), Shape({2, 3}));
   EXPECT_EQ(map.batch_shape(2, 3), Shape());

@@ -114,6 +114,16 @@ TEST(PlainProgress, PutsNotesOnLinesOfTheirOwn) {
   EXPECT_EQ(fixture.out.str(), "saved \\x1b[31m\n");
 }
 
+TEST(PlainProgress, SaysInFieldsWhatABarSaysInASentence) {
+  Fixture plain(ProgressMode::kPlain, 10, kFile), bar(ProgressMode::kBar, 10, kScreen);
+  Fixture none(ProgressMode::kNone, 10, kFile);
+  for (Fixture* fixture : {&plain, &bar, &none})
+    fixture->progress.note("evaluation after step 5: loss 0.5", "step=5 evaluation_loss=0.5");
+  EXPECT_EQ(plain.out.str(), "step=5 evaluation_loss=0.5\n");
+  EXPECT_THAT(bar.out.str(), HasSubstr("evaluation after step 5: loss 0.5\n"));
+  EXPECT_EQ(none.out.str(), "");
+}
+
 TEST(NoProgress, IsSilent) {
   Fixture fixture(ProgressMode::kNone, 10, kScreen);
   fixture.run(1, 10, 60);

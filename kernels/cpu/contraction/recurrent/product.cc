@@ -30,13 +30,6 @@ InnerProduct InnerProduct::prepare(const ProductShape& shape, DType type, DType 
     product.refusal_ += std::string(refusal.kernel) + ": " + refusal.reason + "; ";
   }
   if (choice.kernel == nullptr) return product;
-  const bool plain = choice.kernel->input_layout(0) == Layout{} &&
-                     choice.kernel->input_layout(1) == Layout{} &&
-                     choice.kernel->output_layout(0) == Layout{};
-  if (!plain) {  // no product asks for a layout of its own today
-    product.refusal_ = "the inner product wants a layout of its own";
-    return product;
-  }
   product.kernel_ = std::move(choice.kernel);
   return product;
 }

@@ -1,8 +1,13 @@
 // Moves each optimizer node up to where its operands are ready and nobody reads the old state any
 // more: learning rate and counters to the front, updates behind their gradients. Gradients then
 // live for a moment instead of until the end of the step. Where an update
-// waits for all gradients (clip, finite check), it stays behind what it waits for.
+// waits for all gradients (clip, finite check), it stays behind what it waits for. Of such updates
+// those of weights whose 16-bit copy is read last come first: gradients may lie in copies that are
+// no longer read until these are written (runtime/core/borrowed_space.h).
+#include <algorithm>
 #include <unordered_map>
+
+#include "compiler/ops/operator.h"
 
 #include "passes/passes.h"
 
@@ -14,13 +19,49 @@ class Mover {
   explicit Mover(Graph& graph) : graph_(graph) {}
 
   bool run() {
-    for (NodeId node : graph_.nodes()) {
-      if (graph_.node(node).role == Role::kOptimizer && graph_.subgraphs(node).empty()) place(node);
-    }
+    for (NodeId node : in_order()) place(node);
     return changed_;
   }
 
  private:
+  /// Updates with a copy behind all other nodes, the copy that is read last first.
+  std::vector<NodeId> in_order() const {
+    std::unordered_map<NodeId, int> position;
+    std::vector<NodeId> order, updates;
+    for (NodeId node : graph_.nodes()) {
+      position[node] = static_cast<int>(position.size());
+      if (graph_.node(node).role != Role::kOptimizer || !graph_.subgraphs(node).empty()) continue;
+      (copy_of(node).valid() ? updates : order).push_back(node);
+    }
+    const auto last_read = [&](NodeId update) {
+      int last = -1;
+      for (const Use& use : graph_.uses(copy_of(update))) {
+        if (use.by_node()) last = std::max(last, position.at(outermost(use.node())));
+      }
+      return last;
+    };
+    std::vector<std::pair<int, NodeId>> dated;
+    for (NodeId update : updates) dated.emplace_back(last_read(update), update);
+    std::ranges::stable_sort(dated, std::ranges::greater{}, &std::pair<int, NodeId>::first);
+    for (const auto& [last, update] : dated) order.push_back(update);
+    return order;
+  }
+
+  /// The 16-bit copy that an update writes, a state that it does not read; invalid if there is
+  /// none.
+  ValueId copy_of(NodeId node) const {
+    const OperatorRow* row = find_operator(graph_.node(node));
+    if (row == nullptr || row->commit_input < 0) return {};
+    const auto outputs = graph_.outputs(node);
+    for (const Use& use : graph_.uses(outputs.back())) {
+      if (use.kind != UseKind::kStateNext) continue;
+      const ValueId old = graph_.states()[use.slot].current;
+      const bool copies = is_16bit_float(graph_.value(old).type.dtype);
+      return copies ? old : ValueId{};
+    }
+    return {};
+  }
+
   /// The node of the main region that `node` stands in.
   NodeId outermost(NodeId node) const {
     while (graph_.node(node).region != graph_.main()) {

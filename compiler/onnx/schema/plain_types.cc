@@ -1,0 +1,70 @@
+// Half the nodes of a training step are such ops, and most of them are inferred more than once:
+// the schema's way builds a dozen protos for each. The tests ask both for the same nodes.
+#include "compiler/onnx/schema/plain_types.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace halfnote::proto {
+namespace {
+
+// In all these op-sets the ops below infer alike.
+constexpr int64_t kFrom = 14, kTo = 23;
+
+constexpr std::array<std::string_view, 11> kUnary = {
+    "Abs", "Erf", "Exp", "Identity", "Log", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Tanh"};
+constexpr std::array<std::string_view, 4> kBinary = {"Add", "Div", "Mul", "Sub"};
+
+template <size_t N>
+bool holds(const std::array<std::string_view, N>& sorted, std::string_view op) {
+  return std::binary_search(sorted.begin(), sorted.end(), op);
+}
+
+/// The type of an operand, if it is a tensor whose element type is known.
+const ValueType* tensor_type(const Graph& graph, NodeId node, size_t index) {
+  const ValueId input = graph.input(node, index);
+  if (!input.valid()) return nullptr;
+  const ValueType& type = graph.value(input).type;
+  return type.is_tensor() && type.dtype != DType::kUndefined ? &type : nullptr;
+}
+
+/// Both ranks known and every dim the same number or the same symbol.
+bool same_shape(const ValueType& a, const ValueType& b) {
+  return a.shape && b.shape &&
+         std::equal(a.shape->begin(), a.shape->end(), b.shape->begin(), b.shape->end(),
+                    [](const Dim& x, const Dim& y) { return x.same_as(y); });
+}
+
+std::optional<ValueType> cast_type(const Graph& graph, NodeId node, const ValueType& from) {
+  const Attribute* attribute = graph.node(node).attributes.find("to");
+  const auto* code = attribute == nullptr ? nullptr : std::get_if<int64_t>(attribute);
+  if (code == nullptr) return std::nullopt;
+  const auto dtype = dtype_from_onnx(*code);
+  if (!dtype || *dtype == DType::kUndefined) return std::nullopt;
+  ValueType type = from;
+  type.dtype = *dtype;
+  return type;
+}
+
+}  // namespace
+
+std::optional<ValueType> plain_result_type(const Graph& graph, NodeId node, int64_t opset) {
+  const Node& data = graph.node(node);
+  const size_t inputs = graph.inputs(node).size();
+  const bool known = data.domain.empty() && opset >= kFrom && opset <= kTo && inputs >= 1 &&
+                     inputs <= 2 && graph.outputs(node).size() == 1;
+  if (!known) return std::nullopt;
+  const ValueType* first = tensor_type(graph, node, 0);
+  if (first == nullptr) return std::nullopt;
+  if (inputs == 1) {
+    if (data.op == "Cast") return cast_type(graph, node, *first);
+    return holds(kUnary, data.op) ? std::optional(*first) : std::nullopt;
+  }
+  if (!holds(kBinary, data.op)) return std::nullopt;
+  const ValueType* second = tensor_type(graph, node, 1);
+  if (second == nullptr || !same_shape(*first, *second)) return std::nullopt;
+  return *first;
+}
+
+}  // namespace halfnote::proto
