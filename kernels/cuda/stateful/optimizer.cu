@@ -25,9 +25,19 @@ struct SgdElement {
   }
 };
 
+/// The form with which an update runs here: gradients of the weight's type, unscaled and clipped,
+/// and no 16-bit copy.
+std::string unfit_update(const KernelCall& call, const Signature& signature) {
+  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return why;
+  if (call.inputs[1].dtype != call.inputs[0].dtype) return "a gradient of another type";
+  if (call.has_input(signature.factor(0))) return "factors of the gradient";
+  if (call.outputs.size() > signature.old_inputs().size()) return "a 16-bit copy of the weight";
+  return "";
+}
+
 Prepared prepare_sgd(const KernelCall& call) {
   const Signature signature{0, false};
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
+  if (std::string why = unfit_update(call, signature); !why.empty()) return Prepared::no(why);
   const float decay = attributes_of(call).get_float("weight_decay", 0);
   return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
     const auto body = [decay, commit = signature.commit(),
@@ -124,7 +134,7 @@ Prepared rule_kernel(const KernelCall& call, const Signature& signature, Make ma
 
 Prepared prepare_momentum(const KernelCall& call) {
   const Signature signature{1, true};
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
+  if (std::string why = unfit_update(call, signature); !why.empty()) return Prepared::no(why);
   const Attributes& attributes = attributes_of(call);
   const double momentum = attributes.get_float("momentum", 0.9f);
   const double dampening = attributes.get_float("dampening", 0);
@@ -149,7 +159,7 @@ Prepared prepare_momentum(const KernelCall& call) {
 template <bool kDecoupled>
 Prepared prepare_adam(const KernelCall& call) {
   const Signature signature{2, true};
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
+  if (std::string why = unfit_update(call, signature); !why.empty()) return Prepared::no(why);
   const math::AdamSettings settings = cpu::adam_settings(call, kDecoupled);
   return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
     using Rule = math::AdamStep<T>;

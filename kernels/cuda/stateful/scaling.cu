@@ -122,6 +122,8 @@ Prepared prepare_global_norm(const KernelCall& call) {
   const DType to = call.outputs[0].dtype;
   if (to != DType::kF32 && to != DType::kF64)
     return Prepared::no("the norm is neither f32 nor f64");
+  if (attributes_of(call).get_int("scaled", 0) != 0 || call.has_output(1))
+    return Prepared::no("a scaled norm, or one that says whether it is finite");
   return for_float_type(call.inputs[0].dtype,
                         [&]<class T>() { return global_norm_kernel<T>(call); });
 }
