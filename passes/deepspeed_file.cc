@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -18,6 +20,8 @@
 
 namespace halfnote {
 namespace {
+
+int to_lower(char c) { return std::tolower(static_cast<unsigned char>(c)); }
 
 using Json = nlohmann::ordered_json;
 
@@ -248,7 +252,10 @@ class JsonReader {
         {"SGD", [this](const Json& j, const std::string& k) { sgd(j, k); }},
         {"RMSprop", [this](const Json& j, const std::string& k) { rmsprop(j, k); }},
     };
-    const auto found = kinds.find(type);
+    // DeepSpeed takes the names of optimizers, but not those of schedulers, in any case.
+    const auto found = std::ranges::find_if(kinds, [&](const auto& kind) {
+      return std::ranges::equal(kind.first, type, {}, to_lower, to_lower);
+    });
     if (found == kinds.end()) unknown_type(prefix, type, kinds);
     found->second(params, prefix + ".params");
   }

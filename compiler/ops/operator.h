@@ -137,6 +137,9 @@ struct OperatorRow {
   /// split types): when the neighbours are 16-bit the node may take them as they are although its
   /// class is fp32.
   bool fp32_math_inside = false;
+  /// Small errors of its operand become large ones (Log near 1 and 0): what it reads is rounded to
+  /// 16 bits only where a 16-bit node reads it too, never to save bytes.
+  bool magnifies = false;
   Purity purity = Purity::kPure;
   ScaleRule scale = ScaleRule::kNone;
   /// Of ScaleRule::kFirst: bit i = input i. More than operand 0 where a node has several results,

@@ -13,7 +13,8 @@
 //   4. clear nodes that touch a 16-bit node through clear ones become 16-bit;
 //   5. what op-set 23 does not allow in that type, or what reads a constant that does not fit it
 //   (constants.h), however far it has been moved, goes back to f32, with a note in the report;
-//   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h).
+//   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h), but
+//   for what feeds an op that makes small errors large (Log).
 // A slot that is f32 whatever its node computes in (the biases of an LSTM) connects nothing.
 // A node that lowering made of an fp32 op, and its gradients, are f32 as that op is.
 // A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and
@@ -358,12 +359,26 @@ class Colouring {
     return "";
   }
 
+  /// F32 nodes whose result reaches an op that makes small errors large.
+  std::vector<bool> kept_exact() {
+    std::vector<NodeId> magnifying;
+    for (NodeId id : nodes_) {
+      const OperatorRow* row = find_operator(graph_.node(id));
+      if (row != nullptr && row->magnifies) magnifying.push_back(id);
+    }
+    return reach(magnifying, above(), [&](NodeId id) {
+      return state(id).colour == Colour::kF32 &&
+             (state(id).kind == Kind::kInfer || state(id).kind == Kind::kClear);
+    });
+  }
+
   void refine_by_cost() {
+    const std::vector<bool> exact = kept_exact();
     std::vector<bool> low(colours_.size(), false), free(colours_.size(), false);
     for (NodeId id : nodes_) {
       low[id.index] = state(id).colour == Colour::kLow;
       const bool coloured = state(id).colour == Colour::kLow || state(id).colour == Colour::kF32;
-      free[id.index] = coloured && !state(id).pinned && why_illegal(id).empty();
+      free[id.index] = coloured && !state(id).pinned && !exact[id.index] && why_illegal(id).empty();
     }
     for (const CostFlip& flip : refine_cost(graph_, fixed_, low, free)) {
       set(flip.node, flip.low ? Colour::kLow : Colour::kF32,

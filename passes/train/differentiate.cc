@@ -36,13 +36,11 @@ void refuse_sizes_of_values(const Graph& graph) {
   UnsupportedOps found;
   add_sized_by_values(graph, loss_of(graph), found);
   if (found.empty()) return;
-  throw Error(ErrorCode::kUnsupported,
-              "sizes that depend on data, before the loss: " + found.list_with_forms())
-      .expected("the same sizes in every step", counted(found.op_count(), "op") + " that selects")
-      .hint(
-          "keep all elements, and give those left out no weight: labels that the loss ignores "
-          "(ignore_index) instead of logits[mask], Where or Mul with the mask, "
-          "instead of a selection by it");
+  throw UnsupportedError(
+      "sizes that depend on data, before the loss, in " + found.ops_text(), found,
+      "keep all elements, and give those left out no weight: labels that the loss ignores "
+      "(ignore_index) instead of logits[mask], Where or Mul with the mask, "
+      "instead of a selection by it");
 }
 
 class Reverse {

@@ -26,12 +26,29 @@ bool reads_shape_only(const Node& node) {
   return node.domain.empty() && (node.op == "Shape" || node.op == "Size");
 }
 
+/// Do both nodes read the same scale and zero point?
+bool same_parameters(const Graph& graph, NodeId a, NodeId b) {
+  const auto of_a = graph.inputs(a), of_b = graph.inputs(b);
+  const auto at = [](std::span<const ValueId> inputs, size_t i) {
+    return i < inputs.size() ? inputs[i] : ValueId();
+  };
+  for (size_t i = 1; i < std::max(of_a.size(), of_b.size()); ++i) {
+    const ValueId x = at(of_a, i), y = at(of_b, i);
+    if (x == y) continue;
+    const Tensor* left = x.valid() ? graph.constant(x) : nullptr;
+    const Tensor* right = y.valid() ? graph.constant(y) : nullptr;
+    if (left == nullptr || right == nullptr || !identical(*left, *right)) return false;
+  }
+  return graph.node(a).attributes.get_int("axis", 1) == graph.node(b).attributes.get_int("axis", 1);
+}
+
 /// What the op that this one undoes was given; invalid where there is no such op.
 ValueId quantized_by(const Graph& graph, NodeId node) {
   const OperatorRow* row = find_operator(graph.node(node));
   if (row == nullptr || row->undoes.empty()) return {};
   const NodeId before = producer(graph, graph.inputs(node)[0]);
   if (!before.valid() || graph.node(before).op != row->undoes) return {};
+  if (!same_parameters(graph, before, node)) return {};  // no fake quantization: another number
   return graph.inputs(before)[0];
 }
 

@@ -129,6 +129,8 @@ int64_t Trainer::total_steps() const {
 }
 
 void Trainer::plan() {
+  // Refuses a batch that the data cannot fill.
+  Batcher(data_, {options_.batch, options_.seed, options_.shuffle, Tail::kDrop, 0, 0});
   if (total_steps() < session_.accumulation()) {
     throw Error(ErrorCode::kUsage, "the run ends before its first update")
         .expected(fmt::format("at least {} steps, which the artifact was compiled to accumulate",
@@ -139,8 +141,6 @@ void Trainer::plan() {
   for (size_t i = 0; i < data_.size(); ++i) {
     shapes.push_back(data_.batch_shape(i, options_.batch));
   }
-  // Refuses a batch that the data cannot fill.
-  Batcher(data_, {options_.batch, options_.seed, options_.shuffle, Tail::kDrop, 0, 0});
   session_.prepare(shapes);
   const Program* program = session_.program(session_.model().training.front().name);
   if (kind_ && program != nullptr) check_classes(*kind_, *program, data_, labels_);

@@ -53,6 +53,17 @@ TEST(Messages, AnIndexThatIsNoLabelIsNotCalledOne) {
                     HasSubstr("[-3, 3), got 3"), Not(HasSubstr("class"))));
 }
 
+TEST(Messages, ABatchThatTheDataCannotFillIsOneOfTheData) {
+  const Workplace place;
+  place.compile("big.hn.onnx", {});
+  for (const char* length : {" --epochs 1", " --steps 3"}) {
+    const Outcome outcome = place.run(words(
+        "run big.hn.onnx --data x=x.npy,labels=labels.npy --batch 100000" + std::string(length)));
+    EXPECT_EQ(outcome.code, 5) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("too few samples for one batch")) << length;
+  }
+}
+
 TEST(Messages, StepsThatChangeNothingAreToldBefore) {
   const Workplace place;
   place.compile("acc.hn.onnx", words("--accumulate 4"));

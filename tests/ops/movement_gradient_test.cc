@@ -60,6 +60,8 @@ TEST(MovementGradient, SqueezeAndUnsqueeze) {
   expect_gradient({"all", "Squeeze", {}, {f64({1, 3, 1, 2})}}, Dims::kFixed);
   expect_both({"axes", "Unsqueeze", {}, {f64({3, 2}), ints({0, -1})}});
   expect_both({"scalar", "Unsqueeze", {}, {f64({}), ints({0})}});
+  const Tensor one = Tensor::scalar<int64_t>(1);  // an axis as a number, which is no list
+  expect_both({"axis", "Unsqueeze", {}, {f64({3, 2}), one}});
 }
 
 TEST(MovementGradient, Transpose) {

@@ -147,6 +147,9 @@ const UnaryOp kOps[] = {
      wide<derivative::thresholded_relu>},
 };
 
+/// A sigmoid rounded to 1 gives Log(1 - p) = -inf.
+constexpr std::string_view kMagnifying[] = {"Acos", "Acosh", "Asin", "Atanh", "Log"};
+
 /// With a negative slope the sign of Y says nothing of X: the gradient op must read X.
 bool needs_input(const UnaryOp& op, const Attributes& attributes) {
   const bool has_slope = op.name == "LeakyRelu" || op.name == "Elu";
@@ -172,6 +175,7 @@ std::vector<OperatorRow> unary_rows() {
     rows.push_back({.name = op.name,
                     .precision = op.precision,
                     .legality = op.legality,
+                    .magnifies = std::ranges::count(kMagnifying, op.name) > 0,
                     .scale = op.scale,
                     .gradient = unary_gradient,
                     .note = op.note});

@@ -58,14 +58,19 @@ std::vector<Expr> reshape_gradient(GradientContext& rule) {
   return first_of(rule, reshape_like(rule.grads[0], rule.inputs[0]));
 }
 
+/// Runtimes take one axis as a number in Unsqueeze, but not in Squeeze.
+Expr list_of_axes(Builder& b, const Expr& axes) {
+  return axes.rank() == 0 ? b.reshape(axes, b.ints({1})) : axes;
+}
+
 std::vector<Expr> squeeze_gradient(GradientContext& rule) {
   if (rule.inputs.size() < 2 || !rule.inputs[1].valid()) return reshape_gradient(rule);
-  const Expr dx = rule.b.op("Unsqueeze", {rule.grads[0], rule.inputs[1]});
+  const Expr dx = rule.b.op("Unsqueeze", {rule.grads[0], list_of_axes(rule.b, rule.inputs[1])});
   return first_of(rule, with_type_of(dx, rule.inputs[0]));
 }
 
 std::vector<Expr> unsqueeze_gradient(GradientContext& rule) {
-  const Expr dx = rule.b.op("Squeeze", {rule.grads[0], rule.inputs[1]});
+  const Expr dx = rule.b.op("Squeeze", {rule.grads[0], list_of_axes(rule.b, rule.inputs[1])});
   return first_of(rule, with_type_of(dx, rule.inputs[0]));
 }
 
