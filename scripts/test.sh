@@ -68,7 +68,15 @@ run_ctest() {
   grep -E 'tests passed|tests failed' "$2"
 }
 
-leg_unit() { run_ctest build/release "$logs/unit.log"; }
+# The kernels of products once more the other way: with the CPU's bf16 dot products, and in f32.
+leg_unit() {
+  local how
+  run_ctest build/release "$logs/unit.log"
+  for how in dots f32; do
+    HALFNOTE_BF16=$how "$bin/halfnote_kernels_test" --gtest_brief=1 \
+      --gtest_filter='*OneDnn*:*Tiled*:*Attention*:*Blocks*:*Product*:*Conv*:MatMul*:Gemm*:Cpu*'
+  done
+}
 
 leg_cases() {
   local precision status=0

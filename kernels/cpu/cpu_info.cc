@@ -49,6 +49,44 @@ VectorIsa detect_vector_isa() {
   return avx512 ? VectorIsa::kAvx512 : VectorIsa::kBaseline;
 }
 
+bool is_intel() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
+
+Bf16Dots detect_bf16_dots() {
+  const char* text = std::getenv("HALFNOTE_BF16");
+  const std::string_view wish = text ? text : "";
+  const bool slow = wish == "f32" || (wish != "dots" && is_intel());
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::avx512_core_bf16:
+    case dnnl::cpu_isa::avx512_core_fp16:
+      return slow ? Bf16Dots::kSlow : Bf16Dots::kFast;
+    case dnnl::cpu_isa::avx512_core_amx:
+    case dnnl::cpu_isa::avx512_core_amx_fp16:
+      if (wish.empty()) return Bf16Dots::kTiles;
+      return slow ? Bf16Dots::kSlow : Bf16Dots::kFast;
+    default:
+      return Bf16Dots::kNone;
+  }
+}
+
+std::string_view bf16_text() {
+  switch (bf16_dots()) {
+    case Bf16Dots::kNone:
+      return "no native bf16";
+    case Bf16Dots::kSlow:
+      return "bf16 products in f32, which is faster here";
+    case Bf16Dots::kFast:
+    case Bf16Dots::kTiles:
+      break;
+  }
+  return "native bf16";
+}
+
 }  // namespace
 
 VectorIsa vector_isa() {
@@ -56,16 +94,13 @@ VectorIsa vector_isa() {
   return isa;
 }
 
+Bf16Dots bf16_dots() {
+  static const Bf16Dots dots = detect_bf16_dots();
+  return dots;
+}
+
 bool cpu_has_native_bf16() {
-  switch (dnnl::get_effective_cpu_isa()) {
-    case dnnl::cpu_isa::avx512_core_bf16:
-    case dnnl::cpu_isa::avx512_core_fp16:
-    case dnnl::cpu_isa::avx512_core_amx:
-    case dnnl::cpu_isa::avx512_core_amx_fp16:
-      return true;
-    default:
-      return false;
-  }
+  return bf16_dots() == Bf16Dots::kFast || bf16_dots() == Bf16Dots::kTiles;
 }
 
 std::string onednn_isa_name() {
@@ -83,8 +118,7 @@ std::string onednn_version() {
 
 std::string cpu_description() {
   const std::string model = model_name();
-  return fmt::format("{}, {} ({} bf16)", model.empty() ? "CPU" : model, onednn_isa_name(),
-                     cpu_has_native_bf16() ? "native" : "no native");
+  return fmt::format("{}, {} ({})", model.empty() ? "CPU" : model, onednn_isa_name(), bf16_text());
 }
 
 }  // namespace halfnote::cpu

@@ -12,8 +12,17 @@ enum class VectorIsa { kBaseline, kAvx512 };
 /// off.
 VectorIsa vector_isa();
 
-/// Are there bf16 dot products (avx512_bf16 or AMX), so that bf16 contraction is really faster than
-/// f32?
+/// Instructions that multiply bf16 and add up in f32: none; avx512_bf16's dot products, where they
+/// do fewer multiply-adds a cycle than f32 FMAs; the same where they do more; tiles of AMX.
+enum class Bf16Dots { kNone, kSlow, kFast, kTiles };
+
+/// What this CPU has. Intel's cores do one 512-bit dot product of avx512_bf16 in the time of four
+/// FMAs (measured on one without AMX: 41 multiply-adds/ns, and 85 with FMAs), AMD's in that of one:
+/// so kSlow is an Intel CPU without AMX. HALFNOTE_BF16=f32 in the environment says kSlow of
+/// all that have any, HALFNOTE_BF16=dots kFast.
+Bf16Dots bf16_dots();
+
+/// Is contraction really faster in bf16 than in f32?
 bool cpu_has_native_bf16();
 
 /// One line for people: `AMD EPYC, avx512_core_bf16 (native bf16)`.

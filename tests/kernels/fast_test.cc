@@ -297,5 +297,14 @@ TEST(CpuInfo, DescribesTheCpu) {
             cpu::cpu_description().find("(native bf16)") != std::string::npos);
 }
 
+// A CPU whose dot products are slow computes bf16 in f32, and says so.
+TEST(CpuInfo, Bf16IsNativeOnlyWhereItPays) {
+  const cpu::Bf16Dots dots = cpu::bf16_dots();
+  EXPECT_EQ(cpu::cpu_has_native_bf16(),
+            dots == cpu::Bf16Dots::kFast || dots == cpu::Bf16Dots::kTiles);
+  EXPECT_EQ(dots == cpu::Bf16Dots::kSlow,
+            cpu::cpu_description().find("bf16 products in f32") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace halfnote::test

@@ -41,6 +41,8 @@ std::string path_refusal(Path path, DType dtype) {
     return std::string(short_name(dtype)) + " is no 16-bit float";
   }
   if (dtype == DType::kF32 || native_bf16) return {};
+  if (dtype == DType::kBF16 && bf16_dots() == Bf16Dots::kSlow)
+    return "this CPU's bf16 dot products are slower than f32";
   if (dtype == DType::kBF16) return "no native bf16 on this CPU (" + onednn_isa_name() + ")";
   if (dtype == DType::kF16) return "oneDNN does not compute in f16 on this CPU";
   return "oneDNN does not compute in " + std::string(short_name(dtype));

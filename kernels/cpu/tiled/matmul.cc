@@ -1,5 +1,6 @@
 // MatMul and Gemm as tiled products, where that was measured to be faster than oneDNN.
 #include "kernels/cpu/contraction/matmul_plan.h"
+#include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/support.h"
 #include "kernels/cpu/tiled/product.h"
 #include "kernels/cpu/tiled/rows.h"
@@ -41,6 +42,7 @@ bool pays(const KernelCall& call, const MatmulPlan& plan) {
   constexpr int64_t kMuchWork = int64_t{1} << 26, kTall = 2;
   if (plan.m < kLeastRows || plan.n < kLeastColumns || plan.k < kLeastDepth) return false;
   if (plan.m * plan.n * plan.k < kMuchWork) return false;
+  if (call.inputs[0].dtype == DType::kBF16 && bf16_dots() == Bf16Dots::kTiles) return false;
   return call.inputs[0].dtype != DType::kF32 || !plan.trans_a || plan.m <= kTall * plan.n;
 }
 

@@ -116,7 +116,7 @@ const Loops* find_loops(DType operands) {
     case DType::kF16:
       return &kAvx512F16;
     case DType::kBF16:
-      return __builtin_cpu_supports("avx512bf16") ? &kAvx512BF16 : &kAvx512BF16AsF32;
+      return bf16_dots() == Bf16Dots::kFast ? &kAvx512BF16 : &kAvx512BF16AsF32;
     default:
       return nullptr;
   }

@@ -32,7 +32,7 @@ const TileMath& tile_math() {
       return avx2 ? kAvx2Tiles : kBaselineTiles;
     }
     TileMath math = kAvx512Tiles;
-    if (__builtin_cpu_supports("avx512bf16")) add_pair_loops(math);
+    if (bf16_dots() == Bf16Dots::kFast) add_pair_loops(math);
     return math;
   }();
   return kChosen;
