@@ -17,16 +17,6 @@ void note_missing(const Graph& graph, const std::vector<NodeId>& nodes, Unsuppor
   }
 }
 
-bool has_known_types(const Graph& graph, NodeId node) {
-  const auto known = [&](ValueId value) {
-    if (!value.valid()) return true;
-    const ValueType& type = graph.value(value).type;
-    return type.is_tensor() && type.shape && type.dtype != DType::kUndefined;
-  };
-  return std::ranges::all_of(graph.inputs(node), known) &&
-         std::ranges::all_of(graph.outputs(node), known);
-}
-
 }  // namespace
 
 Backward::Backward(Graph& graph, RegionId region, const InferNode& infer, UnsupportedOps& problems)
@@ -119,7 +109,11 @@ std::vector<Expr> Backward::gradient_of(NodeId node, GradientContext& rule, cons
     return row->gradient(rule);
   } catch (Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw error.within(place);
-    problems_.add(graph_, node, error.problem());
+    const NodeId other = undone_otherwise(graph_, node);
+    problems_.add(graph_, node,
+                  other.valid() ? "it does not undo " + graph_.label(other) +
+                                      ": another scale, zero point or axis"
+                                : error.problem());
     return operands;
   }
 }

@@ -70,6 +70,16 @@ std::vector<ValueId> operands_of(const Graph& graph, NodeId node) {
   return operands;
 }
 
+bool has_known_types(const Graph& graph, NodeId node) {
+  const auto known = [&](ValueId value) {
+    if (!value.valid()) return true;
+    const ValueType& type = graph.value(value).type;
+    return type.is_tensor() && type.shape && type.dtype != DType::kUndefined;
+  };
+  return std::ranges::all_of(graph.inputs(node), known) &&
+         std::ranges::all_of(graph.outputs(node), known);
+}
+
 NodeId undone_otherwise(const Graph& graph, NodeId node) {
   const NodeId before = undone_by(graph, node);
   return before.valid() && !same_parameters(graph, before, node) ? before : NodeId();

@@ -14,6 +14,9 @@ namespace halfnote {
 /// (OperatorRow::undoes), or the captures of its bodies.
 std::vector<ValueId> operands_of(const Graph& graph, NodeId node);
 
+/// Are the element types and ranks of all operands and results known?
+bool has_known_types(const Graph& graph, NodeId node);
+
 /// The node that this one would undo (OperatorRow::undoes) if both had the same parameters; invalid
 /// where there is none.
 NodeId undone_otherwise(const Graph& graph, NodeId node);

@@ -12,7 +12,6 @@
 namespace halfnote {
 namespace {
 
-constexpr const char* kByValues = "the values decide how many elements it gives";
 constexpr const char* kInsteadOfSizes = "a constant, or what follows from shapes (Shape, Size)";
 constexpr const char* kInsteadOfBranches = "Where between results of one shape";
 
@@ -108,7 +107,7 @@ class Sizes {
     if (row.sized_by_values) {
       const bool data =
           std::any_of(inputs.begin(), inputs.end(), [&](ValueId input) { return of_data(input); });
-      if (data) problems_.add(graph_, node, kByValues);
+      if (data) problems_.add(graph_, node, kSizedByValues);
     } else if (branches_differ(node)) {
       problems_.add(graph_, node, "data choose between branches that give different shapes",
                     kInsteadOfBranches);

@@ -9,6 +9,9 @@
 
 namespace halfnote {
 
+/// The reason where a selection by values has no fixed size.
+inline constexpr const char* kSizedByValues = "the values decide how many elements it gives";
+
 /// Notes every node before these ends, in bodies too, that no step can be planned with: the size of
 /// a result follows from data, not from constants and shapes (which are numbers once the dims are
 /// bound); branches among which data choose give different shapes; how often a body runs, or what a

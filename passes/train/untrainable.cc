@@ -1,5 +1,6 @@
 #include "passes/train/untrainable.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/error.h"
@@ -20,25 +21,41 @@ constexpr const char* kKeepAll =
     "(ignore_index) instead of logits[mask], Where or Mul with the mask, "
     "instead of a selection by it";
 
+constexpr const char* kFixed =
+    "what sizes and trips follow from must be constant, or follow from shapes";
+
 void append(std::string& text, std::string_view separator, const std::string& more) {
   if (!text.empty() && !more.empty()) text += separator;
   text += more;
 }
 
-/// Writes what is raw as the passes would, as far as that goes. Says whether what stands in bodies
-/// and containers is known as well as it ever will be.
-bool make_canonical(Graph& graph, PassContext& context, UnsupportedOps& refused) {
+/// Writes what is raw as the passes would, as far as that goes; `untold` are the lowerings that
+/// only fail for want of types. Says whether what stands in bodies and containers is known as well
+/// as it ever will be.
+bool make_canonical(Graph& graph, const PassContext& context, UnsupportedOps& refused,
+                    UnsupportedOps& untold) {
+  const auto infer = [&](Graph& inner, NodeId node) {
+    try {
+      context.infer(inner, node);
+    } catch (const Error&) {  // an op that nobody knows, or behind one: types stay open
+    }
+  };
+  std::vector<Remark> remarks;
+  PassContext lenient{context.options, infer, context.evaluate, remarks, context.pass};
   const auto attempt = [](const auto& rewrite) {
     try {
       rewrite();
       return true;
-    } catch (const Error&) {  // types that nobody knows: what stands there is left out
+    } catch (const Error&) {  // the model is wrong there: that is told when all else is right
       return false;
     }
   };
-  attempt([&] { fold_constants(graph, context); });
-  const bool flat = attempt([&] { flatten_control(graph, context); });
-  attempt([&] { lower_graph(graph, context.infer, refused); });
+  attempt([&] { fold_constants(graph, lenient); });
+  const bool flat = attempt([&] { flatten_control(graph, lenient); });
+  attempt([&] { lower_graph(graph, lenient.infer, refused); });
+  for (NodeId node : graph.all_nodes()) {
+    if (!has_known_types(graph, node)) untold.add(graph, node, "");
+  }
   return flat;
 }
 
@@ -65,9 +82,9 @@ std::vector<ValueId> results_to_train(const Graph& graph, const PassContext& con
 Untrainable find_untrainable(Graph graph, Progress progress, std::span<const ValueId> ends,
                              const UnsupportedOps& known, PassContext& context) {
   if (ends.empty()) return {};
-  UnsupportedOps unlowered, sizes, gradients;
+  UnsupportedOps unlowered, untold, sizes, gradients;
   const bool raw = progress == Progress::kRaw;
-  const bool flat = !raw || make_canonical(graph, context, unlowered);
+  const bool flat = !raw || make_canonical(graph, context, unlowered, untold);
   add_sizes_of_data(
       graph, ends, [&](NodeId node) { return flat || !may_be_flattened(graph, node); }, sizes);
   const std::vector<ValueId> sources = trainable_initializers(graph);
@@ -80,7 +97,7 @@ Untrainable find_untrainable(Graph graph, Progress progress, std::span<const Val
   Untrainable found;
   found.sizes.add_new(sizes, {&known});
   found.gradients.add_new(gradients, {&known, &found.sizes});
-  found.gradients.add_new(unlowered, {&known, &found.sizes});
+  found.gradients.add_new(unlowered, {&known, &found.sizes, &untold});
   return found;
 }
 
@@ -95,7 +112,10 @@ void refuse_all(std::string what, std::string hint, const UnsupportedOps& known,
   }
   if (!rest.sizes.empty()) {
     append(what, ", ", "no step can be planned for " + rest.sizes.ops_text() + " before the loss");
-    append(hint, "; ", kKeepAll);
+    const std::vector<RefusedNodes> rows = rest.sizes.refused();
+    const bool selects = std::ranges::any_of(
+        rows, [](const RefusedNodes& row) { return row.why == kSizedByValues; });
+    append(hint, "; ", selects ? kKeepAll : kFixed);
   }
   throw UnsupportedError(what, all, hint);
 }
