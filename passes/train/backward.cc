@@ -1,5 +1,7 @@
 #include "passes/train/backward.h"
 
+#include <algorithm>
+
 #include "compiler/ir/model.h"
 #include "passes/train/gradient_path.h"
 
@@ -11,7 +13,7 @@ void note_missing(const Graph& graph, const std::vector<NodeId>& nodes, Unsuppor
   for (NodeId id : nodes) {
     const OperatorRow* row = find_operator(graph.node(id));
     if (row != nullptr && row->gradient != nullptr) continue;
-    problems.add(graph, id, row == nullptr ? "the op is unknown" : std::string(row->no_gradient));
+    problems.add(graph, id, why_no_gradient(graph, id));
   }
 }
 
@@ -34,6 +36,27 @@ void Backward::run(const std::vector<NodeId>& nodes, const std::vector<ValueId>&
   const std::vector<NodeId> order = nodes_between(graph_, nodes, reached, seeds);
   note_missing(graph_, order, problems_);
   for (NodeId node : order) visit(node, reached);
+}
+
+void Backward::ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources,
+                   std::span<const ValueId> ends, const std::function<bool(NodeId)>& judged) {
+  const std::vector<bool> reached = reached_from(graph_, nodes, sources);
+  std::vector<NodeId> order = nodes_between(graph_, nodes, reached, ends);
+  std::erase_if(order, [&](NodeId node) { return !judged(node); });
+  note_missing(graph_, order, problems_);
+  asking_ = true;
+  for (NodeId node : order) {
+    const OperatorRow* row = find_operator(graph_.node(node));
+    if (row == nullptr || row->gradient == nullptr || !has_known_types(graph_, node)) continue;
+    // Any gradient will do, if it has the type of its value: the value itself has.
+    for (ValueId output : graph_.outputs(node)) {
+      if (output.valid()) gradients_.insert_or_assign(output, builder_.value(output));
+    }
+    try {
+      visit(node, reached);
+    } catch (const Error&) {  // the model is wrong there: that is told when all else is right
+    }
+  }
 }
 
 ValueId Backward::gradient(ValueId value) const {
@@ -72,7 +95,7 @@ void Backward::visit(NodeId node, const std::vector<bool>& reached) {
   const std::vector<bool> needed = rule.needed;
   const std::vector<Expr> results = gradient_of(node, rule, place);
   for (size_t i = 0; i < results.size() && i < inputs.size(); ++i) {
-    if (results[i].valid() && needed[i]) contribute(inputs[i], results[i], place);
+    if (results[i].valid() && needed[i] && !asking_) contribute(inputs[i], results[i], place);
   }
 }
 
@@ -86,7 +109,11 @@ std::vector<Expr> Backward::gradient_of(NodeId node, GradientContext& rule, cons
     return row->gradient(rule);
   } catch (Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw error.within(place);
-    problems_.add(graph_, node, error.problem());
+    const NodeId other = undone_otherwise(graph_, node);
+    problems_.add(graph_, node,
+                  other.valid() ? "it does not undo " + graph_.label(other) +
+                                      ": another scale, zero point or axis"
+                                : error.problem());
     return operands;
   }
 }

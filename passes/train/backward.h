@@ -1,7 +1,9 @@
 // Reverse mode over the nodes of one region: of the training step, and of the bodies in it.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -21,6 +23,11 @@ class Backward {
   /// Goes backwards through `nodes`, which stand in the region in this order, wherever a seed
   /// depends on one of `sources`.
   void run(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources);
+  /// Notes what `run` would note if every result between `sources` and `ends` had a gradient, and
+  /// what the rules refuse: of nodes for which `judged` holds and whose types are known. What the
+  /// rules write is of no use.
+  void ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources,
+           std::span<const ValueId> ends, const std::function<bool(NodeId)>& judged);
   /// The gradient of a value; invalid where none flows into it.
   ValueId gradient(ValueId value) const;
 
@@ -34,6 +41,7 @@ class Backward {
   UnsupportedOps& problems_;
   Builder builder_;
   std::map<ValueId, Expr> gradients_;
+  bool asking_ = false;
 };
 
 }  // namespace halfnote
