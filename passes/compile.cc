@@ -100,7 +100,7 @@ void attach_bodies(Model& model) {
   std::map<std::string, Function> bodies = calls.take();
   const bool any = !bodies.empty();
   std::erase_if(model.functions, [](const Function& f) { return f.domain == kHalfnoteDomain; });
-  model.functions.reserve(model.functions.size() + bodies.size());  // a move copies: Graph's deques
+  model.functions.reserve(model.functions.size() + bodies.size());
   for (auto& [name, body] : bodies) model.functions.push_back(std::move(body));
   model.opsets[""] = kOpsetVersion;
   if (any) model.opsets[std::string(kHalfnoteDomain)] = 1;

@@ -90,8 +90,8 @@ void Graph::add_output(RegionId region, ValueId value) {
 
 ValueId Graph::new_value(Value value) {
   const ValueId id{value_count()};
-  by_name_.emplace(value.name, id);
-  values_.push_back(std::move(value));
+  by_name_.insert(value.name, id);
+  values_.emplace_back(std::move(value));
   uses_.emplace_back();
   return id;
 }
@@ -122,7 +122,7 @@ ValueId Graph::add_initializer(RegionId region, std::string value_name, Tensor t
 void Graph::remove_value(ValueId id) {
   Value& value = values_[id.index];
   assert(!has_uses(id) && value.kind != ValueKind::kResult);
-  by_name_.erase(value.name);
+  by_name_.erase(value.name, id);
   value.alive = false;
   value.tensor = {};
   if (value.kind != ValueKind::kInitializer) std::erase(regions_[value.region.index].inputs, id);
@@ -135,9 +135,8 @@ std::vector<NodeId> Graph::users(ValueId value) const {
   }
   // One region: the order of its list. Several: by region first, which is the order of nesting.
   std::sort(found.begin(), found.end(), [&](NodeId a, NodeId b) {
-    const Node& x = node(a);
-    const Node& y = node(b);
-    return std::pair(x.region, x.order_) < std::pair(y.region, y.order_);
+    return std::pair(node(a).region, links_[a.index].order) <
+           std::pair(node(b).region, links_[b.index].order);
   });
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
@@ -146,7 +145,7 @@ std::vector<NodeId> Graph::users(ValueId value) const {
 ValueId& Graph::used_value(const Use& use) {
   switch (use.kind) {
     case UseKind::kNodeInput:
-      return nodes_[use.owner].inputs_[use.slot];
+      return operands_[use.owner].inputs[use.slot];
     case UseKind::kRegionOutput:
       return regions_[use.owner].outputs[use.slot];
     case UseKind::kStateNext:
@@ -158,7 +157,7 @@ ValueId& Graph::used_value(const Use& use) {
 uint32_t& Graph::use_position(const Use& use) {
   switch (use.kind) {
     case UseKind::kNodeInput:
-      return nodes_[use.owner].use_index_[use.slot];
+      return operands_[use.owner].use_index[use.slot];
     case UseKind::kRegionOutput:
       return regions_[use.owner].output_use_index[use.slot];
     case UseKind::kStateNext:
@@ -198,27 +197,27 @@ void Graph::replace_uses(ValueId from, ValueId to) {
 }
 
 ValueId Graph::find(std::string_view value_name) const {
-  const auto found = by_name_.find(value_name);
-  return found == by_name_.end() ? ValueId{} : found->second;
+  return by_name_.find(value_name,
+                       [&](ValueId id) -> std::string_view { return values_[id.index].name; });
 }
 
 void Graph::rename(ValueId id, std::string new_name) {
   Value& value = values_[id.index];
   if (value.name == new_name) return;
   assert(!find(new_name).valid());
-  by_name_.erase(value.name);
-  by_name_.emplace(new_name, id);
+  by_name_.erase(value.name, id);
+  by_name_.insert(new_name, id);
   value.name = std::move(new_name);
 }
 
 std::string Graph::unique_name(std::string_view hint) {
   std::string candidate(hint.empty() ? std::string_view("value") : hint);
-  if (!by_name_.contains(candidate)) return candidate;
+  if (!find(candidate).valid()) return candidate;
   uint32_t& counter = name_counter_[candidate];
   const std::string base = candidate;
   do {
     candidate = base + "_" + std::to_string(++counter);
-  } while (by_name_.contains(candidate));
+  } while (find(candidate).valid());
   return candidate;
 }
 
@@ -241,8 +240,9 @@ const Tensor* Graph::constant(ValueId id) const {
 
 NodeId Graph::create(NodeSpec spec, std::vector<std::string> output_names, InsertPoint at) {
   const NodeId id{node_capacity()};
-  nodes_.emplace_back();
-  Node& node = nodes_.back();
+  Node& node = nodes_.emplace_back();
+  links_.emplace_back();
+  operands_.emplace_back();
   node.domain = std::move(spec.domain);
   node.op = std::move(spec.op);
   node.name = std::move(spec.name);
@@ -258,7 +258,7 @@ NodeId Graph::create(NodeSpec spec, std::vector<std::string> output_names, Inser
   for (ValueId input : spec.inputs) add_node_input(id, input);
   for (size_t i = 0; i < output_names.size(); ++i) {
     if (output_names[i] == "-") {
-      nodes_[id.index].outputs_.push_back(ValueId{});
+      operands_[id.index].outputs.push_back(ValueId{});
     } else {
       add_node_output(id, i, std::move(output_names[i]));
     }
@@ -281,15 +281,15 @@ void Graph::remove(NodeId id) {
       remove_value(regions_[region.index].inputs.back());
   }
   resize_inputs(id, 0);
-  for (ValueId output : nodes_[id.index].outputs_) {
+  for (ValueId output : operands_[id.index].outputs) {
     if (!output.valid()) continue;
     assert(!has_uses(output));
-    by_name_.erase(values_[output.index].name);
+    by_name_.erase(values_[output.index].name, output);
     values_[output.index].alive = false;
   }
   unlink(id);
   Node& node = nodes_[id.index];
-  node.outputs_.clear();
+  operands_[id.index].outputs.clear();
   node.attributes = {};
   node.alive = false;
   --alive_nodes_;
@@ -302,50 +302,51 @@ void Graph::move_before(NodeId id, InsertPoint at) {
   Node& node = nodes_[id.index];
   if (node.region == at.region) return;
   node.region = at.region;
-  for (ValueId output : node.outputs_) {
+  for (ValueId output : operands_[id.index].outputs) {
     if (output.valid()) values_[output.index].region = at.region;
   }
   for (RegionId region : subgraphs(id)) regions_[region.index].parent = at.region;
 }
 
 ValueId Graph::input(NodeId node, size_t index) const {
-  const auto& list = nodes_[node.index].inputs_;
+  const auto& list = operands_[node.index].inputs;
   return index < list.size() ? list[index] : ValueId{};
 }
 
 ValueId Graph::output(NodeId node, size_t index) const {
-  const auto& list = nodes_[node.index].outputs_;
+  const auto& list = operands_[node.index].outputs;
   return index < list.size() ? list[index] : ValueId{};
 }
 
 const std::string& Graph::label(NodeId id) const {
   const Node& data = node(id);
   if (!data.name.empty()) return data.name;
-  for (ValueId result : data.outputs_) {
+  for (ValueId result : operands_[id.index].outputs) {
     if (result.valid()) return value(result).name;
   }
   return data.op;
 }
 
 void Graph::set_input(NodeId node, size_t index, ValueId value) {
-  while (nodes_[node.index].inputs_.size() <= index) add_node_input(node, ValueId{});
+  while (operands_[node.index].inputs.size() <= index) add_node_input(node, ValueId{});
   replace_use({UseKind::kNodeInput, node.index, static_cast<uint32_t>(index)}, value);
 }
 
 void Graph::add_node_input(NodeId id, ValueId value) {
-  Node& node = nodes_[id.index];
-  node.inputs_.push_back(value);
-  node.use_index_.push_back(0);
+  Operands& operands = operands_[id.index];
+  operands.inputs.push_back(value);
+  operands.use_index.push_back(0);
   if (!value.valid()) return;
-  add_use(value, {UseKind::kNodeInput, id.index, static_cast<uint32_t>(node.inputs_.size() - 1)});
+  const auto slot = static_cast<uint32_t>(operands.inputs.size() - 1);
+  add_use(value, {UseKind::kNodeInput, id.index, slot});
 }
 
 void Graph::resize_inputs(NodeId id, size_t count) {
-  Node& node = nodes_[id.index];
-  while (!node.inputs_.empty() && (node.inputs_.size() > count || !node.inputs_.back().valid())) {
-    if (node.inputs_.back().valid()) remove_use(node.inputs_.back(), node.use_index_.back());
-    node.inputs_.pop_back();
-    node.use_index_.pop_back();
+  auto& [inputs, use_index, outputs] = operands_[id.index];
+  while (!inputs.empty() && (inputs.size() > count || !inputs.back().valid())) {
+    if (inputs.back().valid()) remove_use(inputs.back(), use_index.back());
+    inputs.pop_back();
+    use_index.pop_back();
   }
 }
 
@@ -360,18 +361,18 @@ ValueId Graph::add_node_output(NodeId id, size_t index, std::string value_name) 
   value.producer = id;
   value.output = static_cast<uint32_t>(index);
   const ValueId result = new_value(std::move(value));
-  auto& list = nodes_[id.index].outputs_;
-  while (list.size() <= index) list.emplace_back();
+  auto& list = operands_[id.index].outputs;
+  while (list.size() <= index) list.push_back({});
   assert(!list[index].valid());
   list[index] = result;
   return result;
 }
 
 void Graph::drop_output(NodeId id, size_t index) {
-  auto& list = nodes_[id.index].outputs_;
+  auto& list = operands_[id.index].outputs;
   assert(list[index].valid() && !has_uses(list[index]));
   Value& value = values_[list[index].index];
-  by_name_.erase(value.name);
+  by_name_.erase(value.name, list[index]);
   value.alive = false;
   list[index] = ValueId{};
   while (!list.empty() && !list.back().valid()) list.pop_back();
@@ -388,7 +389,7 @@ std::vector<NodeId> Graph::nodes(RegionId region) const {
   const uint32_t last = node_capacity() - 1;
   for (NodeId id = first(region); id.valid(); id = next(id)) {
     list.push_back(id);
-    __builtin_prefetch(&nodes_[std::min(id.index + kAhead, last)].next_);
+    __builtin_prefetch(&links_[std::min(id.index + kAhead, last)]);
   }
   return list;
 }
@@ -427,7 +428,7 @@ std::vector<RegionId> Graph::subgraphs(NodeId node) const {
 }
 
 bool Graph::is_before(NodeId a, NodeId b) const {
-  return nodes_[a.index].order_ < nodes_[b.index].order_;
+  return links_[a.index].order < links_[b.index].order;
 }
 
 bool Graph::is_inside(RegionId inner, RegionId outer) const {
@@ -439,35 +440,35 @@ bool Graph::is_inside(RegionId inner, RegionId outer) const {
 
 void Graph::link(NodeId id, InsertPoint at) {
   Region& region = regions_[at.region.index];
-  Node& node = nodes_[id.index];
-  node.next_ = at.before;
-  node.prev_ = at.before.valid() ? nodes_[at.before.index].prev_ : region.last;
-  (node.prev_.valid() ? nodes_[node.prev_.index].next_ : region.first) = id;
-  (node.next_.valid() ? nodes_[node.next_.index].prev_ : region.last) = id;
+  Links& own = links_[id.index];
+  own.next = at.before;
+  own.prev = at.before.valid() ? prev(at.before) : region.last;
+  (own.prev.valid() ? links_[own.prev.index].next : region.first) = id;
+  (own.next.valid() ? links_[own.next.index].prev : region.last) = id;
 
-  const int64_t low = node.prev_.valid() ? nodes_[node.prev_.index].order_ : 0;
-  if (!node.next_.valid()) {
-    node.order_ = low + kOrderStep;
+  const int64_t low = own.prev.valid() ? links_[own.prev.index].order : 0;
+  if (!own.next.valid()) {
+    own.order = low + kOrderStep;
     return;
   }
-  const int64_t high = nodes_[node.next_.index].order_;
-  node.order_ = low + (high - low) / 2;
-  if (node.order_ == low) make_room(id);
+  const int64_t high = links_[own.next.index].order;
+  own.order = low + (high - low) / 2;
+  if (own.order == low) make_room(id);
 }
 
 void Graph::unlink(NodeId id) {
-  Node& node = nodes_[id.index];
-  Region& region = regions_[node.region.index];
-  (node.prev_.valid() ? nodes_[node.prev_.index].next_ : region.first) = node.next_;
-  (node.next_.valid() ? nodes_[node.next_.index].prev_ : region.last) = node.prev_;
-  node.prev_ = node.next_ = NodeId{};
+  Links& own = links_[id.index];
+  Region& region = regions_[nodes_[id.index].region.index];
+  (own.prev.valid() ? links_[own.prev.index].next : region.first) = own.next;
+  (own.next.valid() ? links_[own.next.index].prev : region.last) = own.prev;
+  own.prev = own.next = NodeId{};
 }
 
 // Bender et al., "Two simplified algorithms for maintaining order in a list" (2002): spreads the
 // labels of the smallest aligned range around the node that is sparse enough, which costs O(log n)
 // label changes per insertion, amortised.
 void Graph::make_room(NodeId id) {
-  const int64_t label = nodes_[id.index].order_;
+  const int64_t label = links_[id.index].order;
   NodeId begin = id, end = id;  // the first and the last node whose label is in the range
   int64_t count = 1;
   double limit = 1;  // (2 / 1.3)^bits: nodes that a range of 2^bits labels may hold
@@ -475,11 +476,11 @@ void Graph::make_room(NodeId id) {
     limit *= 2 / 1.3;
     const int64_t low = (label >> bits) << bits;
     const int64_t high = low + ((int64_t{1} << bits) - 1);
-    for (NodeId p = prev(begin); p.valid() && nodes_[p.index].order_ >= low; p = prev(p)) {
+    for (NodeId p = prev(begin); p.valid() && links_[p.index].order >= low; p = prev(p)) {
       begin = p;
       ++count;
     }
-    for (NodeId n = next(end); n.valid() && nodes_[n.index].order_ <= high; n = next(n)) {
+    for (NodeId n = next(end); n.valid() && links_[n.index].order <= high; n = next(n)) {
       end = n;
       ++count;
     }
@@ -487,7 +488,7 @@ void Graph::make_room(NodeId id) {
     if (static_cast<double>(count) > limit || step < 2) continue;
     int64_t order = low + step / 2;
     for (NodeId n = begin;; n = next(n), order += step) {
-      nodes_[n.index].order_ = order;
+      links_[n.index].order = order;
       if (n == end) return;
     }
   }

@@ -7,7 +7,6 @@
 // verifier checks it). Users, replacement, insertion and removal are O(1) per use.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -21,6 +20,9 @@
 #include "base/handle.h"
 #include "base/tensor.h"
 #include "base/type.h"
+#include "compiler/ir/store/name_index.h"
+#include "compiler/ir/store/small_list.h"
+#include "compiler/ir/store/stable_array.h"
 
 namespace halfnote {
 
@@ -45,50 +47,46 @@ enum class UseKind : uint8_t { kNodeInput, kRegionOutput, kStateNext };
 /// One use of a value: input `slot` of node `owner`, output `slot` of region `owner`, or the new
 /// value of state `slot`.
 struct Use {
-  UseKind kind = UseKind::kNodeInput;
   uint32_t owner = 0;
-  uint32_t slot = 0;
+  UseKind kind : 2 = UseKind::kNodeInput;
+  uint32_t slot : 30 = 0;
 
+  constexpr Use() = default;
+  constexpr Use(UseKind use_kind, uint32_t owner_index, uint32_t slot_index)
+      : owner(owner_index), kind(use_kind), slot(slot_index & 0x3fffffffu) {}
   bool by_node() const { return kind == UseKind::kNodeInput; }
   NodeId node() const { return by_node() ? NodeId{owner} : NodeId{}; }
   friend bool operator==(const Use&, const Use&) = default;
 };
 
+// What walks read of every value and node stands first, in one line of the cache.
 struct Value {
-  std::string name;
-  ValueType type;
   ValueKind kind = ValueKind::kResult;
-  RegionId region;
-  NodeId producer;      // of a result
-  uint32_t output = 0;  // which output of the producer
-  Tensor tensor;        // of an initializer
+  bool alive = true;
   bool trainable = false;
   /// The power of the loss scale that this value carries: 1 for a scaled gradient, -1 for 1/S, 0
   /// for all others.
   int8_t scale_power = 0;
-  bool alive = true;
+  RegionId region;
+  NodeId producer;      // of a result
+  uint32_t output = 0;  // which output of the producer
+  std::string name;
+  ValueType type;
+  Tensor tensor;  // of an initializer
 };
 
 struct Node {
+  RegionId region;
+  Role role = Role::kForward;
+  bool alive = true;
   std::string domain;  // "" for ONNX's own operators
   std::string op;
   std::string overload;
   std::string name;
   Attributes attributes;
-  RegionId region;
-  Role role = Role::kForward;
   Precision precision;
   std::string origin;  // name of the forward node that this one was made for
   std::vector<std::pair<std::string, std::string>> metadata;  // of the imported node, in its order
-  bool alive = true;
-
- private:
-  friend class Graph;
-  friend struct GraphAccess;
-  std::vector<ValueId> inputs_, outputs_;
-  std::vector<uint32_t> use_index_;  // position of input i in its value's list of uses
-  NodeId prev_, next_;
-  int64_t order_ = 0;
 };
 
 /// What the training step does to a persistent tensor: `current` (an initializer) becomes `next`
@@ -163,7 +161,7 @@ class Graph {
   void remove_value(ValueId value);
   Value& value(ValueId id) { return values_[id.index]; }
   const Value& value(ValueId id) const { return values_[id.index]; }
-  uint32_t value_count() const { return static_cast<uint32_t>(values_.size()); }
+  uint32_t value_count() const { return values_.size(); }
   std::span<const Use> uses(ValueId value) const { return uses_[value.index]; }
   bool has_uses(ValueId value) const { return !uses_[value.index].empty(); }
   /// Nodes that read the value, each once, in the order of the graph.
@@ -194,12 +192,12 @@ class Graph {
   void move_before(NodeId node, InsertPoint at);
   Node& node(NodeId id) { return nodes_[id.index]; }
   const Node& node(NodeId id) const { return nodes_[id.index]; }
-  uint32_t node_capacity() const { return static_cast<uint32_t>(nodes_.size()); }
+  uint32_t node_capacity() const { return nodes_.size(); }
   /// Number of nodes alive, all regions together.
   uint32_t node_count() const { return alive_nodes_; }
 
-  std::span<const ValueId> inputs(NodeId node) const { return nodes_[node.index].inputs_; }
-  std::span<const ValueId> outputs(NodeId node) const { return nodes_[node.index].outputs_; }
+  std::span<const ValueId> inputs(NodeId node) const { return operands_[node.index].inputs; }
+  std::span<const ValueId> outputs(NodeId node) const { return operands_[node.index].outputs; }
   /// Input `index`, invalid if the node has no such input or leaves it out.
   ValueId input(NodeId node, size_t index) const;
   ValueId output(NodeId node, size_t index = 0) const;
@@ -217,8 +215,8 @@ class Graph {
   void drop_output(NodeId node, size_t index);
 
   NodeId first(RegionId region) const;
-  NodeId next(NodeId node) const { return nodes_[node.index].next_; }
-  NodeId prev(NodeId node) const { return nodes_[node.index].prev_; }
+  NodeId next(NodeId node) const { return links_[node.index].next; }
+  NodeId prev(NodeId node) const { return links_[node.index].prev; }
   /// A snapshot of the nodes of one region, in order; safe while the region is changed.
   std::vector<NodeId> nodes(RegionId region) const;
   std::vector<NodeId> nodes() const { return nodes(main()); }
@@ -229,9 +227,7 @@ class Graph {
   /// True when `a` stands before `b` in the same region.
   bool is_before(NodeId a, NodeId b) const;
   InsertPoint before(NodeId node) const { return {nodes_[node.index].region, node}; }
-  InsertPoint after(NodeId node) const {
-    return {nodes_[node.index].region, nodes_[node.index].next_};
-  }
+  InsertPoint after(NodeId node) const { return {nodes_[node.index].region, next(node)}; }
   InsertPoint end(RegionId region) const { return {region, NodeId{}}; }
   InsertPoint end() const { return end(main()); }
   /// Is `inner` the same region as `outer` or nested below it?
@@ -251,10 +247,16 @@ class Graph {
  private:
   friend struct GraphAccess;  // the verifier's view (verify.cc)
 
-  struct NameHash {
-    using is_transparent = void;  // looks a string_view up without making a string of it
-    size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  struct Links {
+    NodeId prev, next;
+    int64_t order = 0;
   };
+  struct Operands {  // one line of the cache
+    SmallList<ValueId, 4> inputs;
+    SmallList<uint32_t, 4> use_index;  // position of input i in its value's list of uses
+    SmallList<ValueId, 2> outputs;
+  };
+  using Uses = SmallList<Use, 3>;
 
   struct Region {
     RegionId parent;
@@ -275,21 +277,25 @@ class Graph {
   ValueId& used_value(const Use& use);
   void make_room(NodeId node);
 
-  std::deque<Node> nodes_;  // a deque: references stay valid while nodes are added
-  std::deque<Value> values_;
-  std::vector<std::vector<Use>> uses_;
+  // Arrays that do not move: references and lists stay valid while nodes are added. What a walk
+  // along the nodes reads lies apart from what they say.
+  StableArray<Node> nodes_;
+  std::vector<Links> links_;
+  StableArray<Operands> operands_;
+  StableArray<Value> values_;
+  StableArray<Uses> uses_;
   std::vector<Region> regions_;
   std::vector<State> states_;
   std::vector<uint32_t> state_use_index_;
   std::unordered_map<uint32_t, uint32_t> state_index_;
-  std::unordered_map<std::string, ValueId, NameHash, std::equal_to<>> by_name_;
+  NameIndex by_name_;
   std::unordered_map<std::string, uint32_t> name_counter_;
   uint32_t alive_nodes_ = 0;
 };
 
 template <class Predicate>
 void Graph::replace_uses_if(ValueId from, ValueId to, Predicate&& which) {
-  const std::vector<Use> snapshot(uses_[from.index]);
+  const auto snapshot = uses_[from.index];
   for (const Use& use : snapshot) {
     if (which(use)) replace_use(use, to);
   }

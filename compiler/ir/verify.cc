@@ -28,8 +28,8 @@ class Verifier {
     check_unreached();
     for (uint32_t i = 0; i < graph_.value_count(); ++i) made_[i] = is_result_of_its_producer(i);
     for (RegionId region : order_) check_region(region);
-    names_agree_ = names_agree();
     for (uint32_t i = 0; i < graph_.value_count(); ++i) check_value(ValueId{i});
+    check_names();
     for (uint32_t i = 0; i < graph_.states().size(); ++i) check_state(i);
     return std::move(findings_);
   }
@@ -221,19 +221,6 @@ class Verifier {
 
   // --- values and states -------------------------------------------------------------------------
 
-  /// Does each name lead to the value of that name, and are there as many names as values? Walking
-  /// through the table asks that without a look-up for each value.
-  bool names_agree() const {
-    size_t alive = 0;
-    for (uint32_t i = 0; i < graph_.value_count(); ++i) alive += graph_.value(ValueId{i}).alive;
-    const auto& names = GraphAccess::names(graph_);
-    return names.size() == alive && std::all_of(names.begin(), names.end(), [&](const auto& entry) {
-             const auto& [name, id] = entry;
-             return id.index < graph_.value_count() && graph_.value(id).alive &&
-                    graph_.value(id).name == name;
-           });
-  }
-
   void check_value(ValueId id) {
     const Value& value = graph_.value(id);
     if (!value.alive) {
@@ -241,7 +228,7 @@ class Verifier {
       return;
     }
     if (value.name.empty()) report("value #" + std::to_string(id.index) + " has no name");
-    if (!names_agree_ && graph_.find(value.name) != id) {
+    if (graph_.find(value.name) != id) {
       report("the name of " + name_of(id) + " leads to another value, or to none");
     }
     const auto uses = graph_.uses(id);
@@ -261,6 +248,16 @@ class Verifier {
     }
     if (value.trainable) report(name_of(id) + " is trainable but no initializer");
     if (options_.typed && !is_typed(value.type)) report(name_of(id) + " has no type");
+  }
+
+  /// Each value was found by its name: what there is besides leads to none.
+  void check_names() {
+    size_t alive = 0;
+    for (uint32_t i = 0; i < graph_.value_count(); ++i) alive += graph_.value(ValueId{i}).alive;
+    if (findings_.empty() && GraphAccess::name_count(graph_) != alive) {
+      report("the graph keeps " + std::to_string(GraphAccess::name_count(graph_)) + " names for " +
+             std::to_string(alive) + " values");
+    }
   }
 
   bool is_result_of_its_producer(uint32_t index) const {
@@ -350,7 +347,6 @@ class Verifier {
   std::vector<bool> made_;          // values that are results of their producers
   std::vector<RegionId> order_;
   uint32_t reached_nodes_ = 0;
-  bool names_agree_ = false;
   std::vector<std::string> findings_;
 };
 

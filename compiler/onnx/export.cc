@@ -17,18 +17,22 @@ void check_size(uint64_t size, uint64_t limit) {
       .hint("write it with external data");
 }
 
-uint64_t final_size(const std::string& text, const proto::SpliceSink& sink) {
-  return sink.has_tokens() ? proto::spliced_size(text) : text.size();
+uint64_t final_size(proto::Text& text, const proto::SpliceSink& sink) {
+  return sink.has_tokens() ? proto::spliced_size(text.join()) : text.size();
 }
 
-proto::Spliced splice(std::string text, const proto::SpliceSink& sink) {
+proto::Spliced splice(proto::Text text, const proto::SpliceSink& sink) {
   if (sink.has_tokens()) {
-    return proto::splice_raw_data(text, [&](proto::RawToken token) { return sink.lookup(token); });
+    return proto::splice_raw_data(text.join(),
+                                  [&](proto::RawToken token) { return sink.lookup(token); });
   }
   proto::Spliced whole;
   whole.size = text.size();
-  whole.text = std::make_shared<const std::string>(std::move(text));
-  whole.pieces.push_back(std::as_bytes(std::span(*whole.text)));
+  const auto owner = std::make_shared<const proto::Text>(std::move(text));
+  for (const std::string& piece : owner->pieces()) {
+    whole.pieces.push_back(std::as_bytes(std::span(piece)));
+  }
+  whole.owner = owner;
   return whole;
 }
 
@@ -50,7 +54,7 @@ void export_model(const Model& model, const std::filesystem::path& path, FileSet
   const std::filesystem::path data_path = path.string() + ".data";
   proto::SpliceSink inside, outside(data_path.filename().string(), options.external_threshold);
   bool external = options.external == ExternalTensors::kAlways;
-  std::string text = proto::write_model(model, external ? outside : inside);
+  proto::Text text = proto::write_model(model, external ? outside : inside);
   const bool may_choose = options.external == ExternalTensors::kWhenNeeded;
   if (may_choose && final_size(text, inside) > options.max_file_bytes) {
     external = true;

@@ -9,7 +9,7 @@
 // Exact: the values are compared bit for bit, others are an error. The first of the two names
 // stays; autodiff sums the gradients of all uses. The parameter is trained where either was chosen.
 // Without the flag, float matrices of some size with equal contents that would be trained apart are
-// named in a warning: one pass over the bytes of those whose corners agree, nothing is copied.
+// named in a warning: one pass over the bytes of those whose samples agree, nothing is copied.
 // Named is also the opposite: a parameter whose first elements are all equal and that several nodes
 // read (exporters merge initializers of equal contents, such as all scales that start with 1).
 // Leaves alone: what the flag does not name, models that are compiled for inference.
@@ -30,6 +30,7 @@ namespace {
 /// Smaller tensors are equal by chance, or because they were initialized alike.
 constexpr int64_t kMinNamedElements = 256;
 constexpr size_t kMaxNamed = 4;  // partners that one warning names
+constexpr int64_t kSamples = 64;
 
 enum class Likeness : uint8_t { kNone, kEqual, kTransposed };
 
@@ -98,20 +99,38 @@ std::tuple<DType, Shape, uint64_t, uint64_t> frame_of(const Tensor& tensor) {
   });
 }
 
+/// A hash of some elements, the same for a matrix and its transpose: most weights differ there, and
+/// the others need not be read.
+uint64_t hash_of_samples(const Tensor& tensor) {
+  const bool matrix = tensor.shape().size() == 2;
+  const int64_t rows = matrix ? tensor.shape()[0] : 1;
+  const int64_t columns = tensor.size() / rows;
+  return with_bits(tensor, [&](auto width) {
+    using Bits = decltype(width);
+    const auto mixed = [&](int64_t row, int64_t column) {
+      return hash_mix(bits_at<Bits>(tensor, row * columns + column), 1);
+    };
+    uint64_t sum = 0;
+    const int64_t shorter = std::min(rows, columns), longer = std::max(rows, columns);
+    for (int64_t i = 0; i < kSamples; ++i) {
+      const int64_t a = i * 31 % shorter, b = (longer - 1) * i / (kSamples - 1);
+      // A square matrix does not tell which way it lies.
+      if (rows <= columns) sum += mixed(a, b);
+      if (matrix && rows >= columns) sum += mixed(b, a);
+    }
+    return sum;
+  });
+}
+
 /// A hash of the elements in any order; 0 where all are the same (a matrix of zeros is like any
 /// other).
 uint64_t hash_of_elements(const Tensor& tensor) {
+  if (is_filled(tensor)) return 0;
   return with_bits(tensor, [&](auto width) {
     using Bits = decltype(width);
-    const Bits first = bits_at<Bits>(tensor, 0);
     uint64_t sum = 0;
-    bool uniform = true;
-    for (int64_t i = 0; i < tensor.size(); ++i) {
-      const Bits bits = bits_at<Bits>(tensor, i);
-      uniform &= bits == first;
-      sum += hash_mix(bits, 1);
-    }
-    return uniform ? uint64_t{0} : sum | 1;
+    for (int64_t i = 0; i < tensor.size(); ++i) sum += hash_mix(bits_at<Bits>(tensor, i), 1);
+    return sum | 1;
   });
 }
 
@@ -236,7 +255,12 @@ class Tying {
     }
     std::map<ValueId, std::vector<ValueId>> split;
     for (const auto& [frame, values] : frames) {
-      if (values.size() > 1) find_equal(values, split);
+      if (values.size() == 1) continue;
+      std::map<uint64_t, std::vector<ValueId>> alike;
+      for (ValueId id : values) alike[hash_of_samples(graph_.value(id).tensor)].push_back(id);
+      for (const auto& [samples, group] : alike) {
+        if (group.size() > 1) find_equal(group, split);
+      }
     }
     for (const auto& [kept, others] : split) warn(kept, others);
   }
@@ -263,9 +287,9 @@ class Tying {
   void name_merged_parameters() {
     for (ValueId id : graph_.initializers()) {
       const Value& value = graph_.value(id);
-      if (!value.trainable || !is_filled(value.tensor)) continue;
+      if (!value.trainable || graph_.uses(id).size() < 2) continue;
       const size_t readers = graph_.users(id).size();
-      if (readers < 2) continue;
+      if (readers < 2 || !is_filled(value.tensor)) continue;
       context_.warn(names_.shown(value.name),
                     "is one parameter that " + std::to_string(readers) +
                         " nodes read, and all its elements start equal; if the exporter merged "

@@ -74,6 +74,54 @@ TEST(Import, InitializerThatIsAlsoAnInputIsNoInput) {
                                  "float[2]"));
 }
 
+// Types of inputs and outputs become messages, those between become bytes at once.
+TEST(Export, TypesOfAllKindsStandAlike) {
+  const auto element = std::make_shared<const ValueType>(floats({Dim::named("N"), 2}));
+  const ValueType types[] = {floats({}),
+                             floats({0, 3, int64_t{1} << 40}),
+                             floats({Dim(), Dim::named("längs"), 1}),
+                             ValueType::tensor(DType::kBF16),
+                             ValueType::tensor(DType::kString, {Dim(200)}),
+                             {TypeKind::kSequence, {}, {}, {}, element},
+                             {TypeKind::kOptional, {}, {}, {}, element},
+                             {TypeKind::kMap, {}, {}, DType::kI64, element},
+                             {TypeKind::kSparseTensor, DType::kF32, SymbolicShape{4}, {}, nullptr}};
+  for (const ValueType& type : types) {
+    Model model;
+    Graph& graph = model.graph;
+    const ValueId x = graph.add_input(graph.main(), "x", type);
+    const NodeId inner = graph.create({"Identity", {x}}, {"between"}, graph.end());
+    const NodeId last = graph.create({"Identity", {graph.output(inner)}}, {"y"}, graph.end());
+    for (NodeId node : {inner, last}) graph.value(graph.output(node)).type = type;
+    graph.set_outputs(graph.main(), {graph.output(last)});
+    model.opsets[""] = kOpsetVersion;
+    const Model read = round_trip(model);
+    for (const char* name : {"x", "between", "y"}) {
+      EXPECT_EQ(read.graph.value(read.graph.find(name)).type, type) << name << to_string(type);
+    }
+  }
+}
+
+TEST(Export, ModelsOfSeveralMegabytes) {
+  Model model;
+  Graph& graph = model.graph;
+  ValueId value = graph.add_input(graph.main(), "x", floats({2}));
+  for (int i = 0; i < 20000; ++i) {
+    const NodeId node =
+        graph.create({"Relu", {value}, {}, "", std::string(100, 'n') + std::to_string(i)},
+                     {"v" + std::to_string(i)}, graph.end());
+    value = graph.output(node);
+    graph.value(value).type = floats({2});
+  }
+  graph.set_outputs(graph.main(), {value});
+  model.opsets[""] = kOpsetVersion;
+  const std::vector<std::byte> bytes = export_model_bytes(model);
+  EXPECT_GT(bytes.size(), size_t{2} << 20);
+  const Model read = import_model_bytes(bytes, "large.onnx");
+  EXPECT_EQ(read.graph.node_count(), 20000u);
+  EXPECT_EQ(export_model_bytes(read), bytes);
+}
+
 TEST(Import, UnsortedNodesKeepAsMuchOrderAsPossible) {
   const Message graph = Message()
                             .text(wire::kGraphName, "g")

@@ -60,6 +60,29 @@ TEST(Infer, CommonOperators) {
   EXPECT_EQ(b.type({"ReduceSum", {row, b.ints({1})}, {{"keepdims", int64_t{0}}}}), "float[N]");
 }
 
+/// What is inferred for `op` of these types, against the schema of op-set 13.
+void expect_as_schema(const char* op, const ValueType& a, const ValueType& c) {
+  Bench b;
+  const NodeSpec call{op, {b.input(a), b.input(c)}};
+  const NodeId one = b.node(call), other = b.node(call);
+  std::string first, second;
+  try {
+    infer_with_schema(b.graph, one);
+  } catch (const Error& error) {
+    first = error.problem();
+  }
+  try {
+    infer_with_schema(b.graph, other, 13);
+  } catch (const Error& error) {
+    second = error.problem();
+  }
+  EXPECT_EQ(first, second);
+  first = to_string(b.graph.value(b.graph.output(one)).type);
+  second = to_string(b.graph.value(b.graph.output(other)).type);
+  EXPECT_EQ(first.substr(0, first.find('_')), second.substr(0, second.find('_')))
+      << op << " " << to_string(a) << " " << to_string(c);
+}
+
 // Nodes of op-sets 14 to 23 that are inferred without the schema, against the same ones by the
 // schema of op-set 13.
 TEST(Infer, PlainOpsAsTheSchemaHasThem) {
@@ -93,29 +116,39 @@ TEST(Infer, PlainOpsAsTheSchemaHasThem) {
     for (const ValueType& c : types) {
       if (a.shape && c.shape && a.rank() == 3 && c.rank() == 2) continue;  // do not broadcast
       if (a.shape && c.shape && a.rank() == 2 && c.rank() == 3) continue;
-      for (const char* op : {"Add", "Sub", "Mul", "Div"}) {
-        Bench b;
-        const NodeSpec call{op, {b.input(a), b.input(c)}};
-        const NodeId one = b.node(call), other = b.node(call);
-        std::string first, second;
-        try {
-          infer_with_schema(b.graph, one);
-        } catch (const Error& error) {
-          first = error.problem();
-        }
-        try {
-          infer_with_schema(b.graph, other, 13);
-        } catch (const Error& error) {
-          second = error.problem();
-        }
-        EXPECT_EQ(first, second);
-        first = to_string(b.graph.value(b.graph.output(one)).type);
-        second = to_string(b.graph.value(b.graph.output(other)).type);
-        EXPECT_EQ(first.substr(0, first.find('_')), second.substr(0, second.find('_')))
-            << op << " " << to_string(a) << " " << to_string(c);
+      for (const char* op : {"Add", "Sub", "Mul", "Div", "MatMul"}) {
+        expect_as_schema(op, a, c);
       }
     }
   }
+}
+
+TEST(Infer, PlainBroadcastsAndProductsAsTheSchemaHasThem) {
+  const auto n = sym("N"), m = sym("M");
+  const std::pair<ValueType, ValueType> sums[] = {
+      {floats({n, 16}), floats({16})},     {floats({16}), floats({n, 16})},
+      {floats({2, n, 3}), floats({1, 3})}, {floats({2, n, 3}), floats({n, 1})},
+      {floats({2, n, 3}), floats({n, 3})}, {floats({2, n, 3}), floats({m, 3})},
+      {floats({Dim(), 4}), floats({4})},   {floats({Dim(), 4}), floats({1, 1})},
+      {floats({0, 4}), floats({1, 4})},    {floats({1}), floats({0})},
+      {floats({3, 1, 4}), floats({2, 4})}, {floats({3, 5}), floats({4})}};
+  for (const auto& [a, c] : sums) {
+    for (const char* op : {"Add", "Sub", "Mul", "Div"}) expect_as_schema(op, a, c);
+  }
+  const std::pair<ValueType, ValueType> products[] = {
+      {floats({n, 16}), floats({16, 10})},
+      {floats({2, n, 16}), floats({16, 10})},
+      {floats({2, n, 16}), floats({2, 16, m})},
+      {floats({Dim(), 16}), floats({16, n})},
+      {floats({2, n}), floats({n, Dim()})},
+      {floats({n, 16}), floats({8, 10})},
+      {floats({n, 16}), floats({m, 10})},
+      {floats({1, 3, 4}), floats({5, 4, 6})},
+      {floats({3, 4}), floats({5, 4, 6})},
+      {floats({4}), floats({4, 6})},
+      {floats({0, 4}), floats({4, 0})},
+      {ValueType::tensor(DType::kF64, {Dim(3), Dim(4)}), floats({4, 6})}};
+  for (const auto& [a, c] : products) expect_as_schema("MatMul", a, c);
 }
 
 TEST(Infer, PlainOpsThatTheSchemaRefuses) {

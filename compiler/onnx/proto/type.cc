@@ -5,6 +5,7 @@
 #include <onnx/onnx_pb.h>
 
 #include "base/error.h"
+#include "compiler/onnx/proto/wire_format.h"
 
 namespace halfnote::proto {
 namespace {
@@ -69,6 +70,26 @@ void write_tensor_type(const ValueType& type, TensorProtoType& to) {
   if (type.shape) write_shape(*type.shape, *to.mutable_shape());
 }
 
+std::string tensor_bytes(const ValueType& type) {
+  std::string tensor;
+  append_number(tensor, onnx::TypeProto_Tensor::kElemTypeFieldNumber,
+                static_cast<uint64_t>(type.dtype));
+  if (!type.shape) return tensor;
+  std::string shape, dim;
+  for (const Dim& d : *type.shape) {
+    dim.clear();
+    if (d.known()) {
+      append_number(dim, onnx::TensorShapeProto_Dimension::kDimValueFieldNumber,
+                    static_cast<uint64_t>(d.value));
+    } else if (!d.symbol.empty()) {
+      append_field(dim, onnx::TensorShapeProto_Dimension::kDimParamFieldNumber, d.symbol);
+    }
+    append_field(shape, onnx::TensorShapeProto::kDimFieldNumber, dim);
+  }
+  append_field(tensor, onnx::TypeProto_Tensor::kShapeFieldNumber, shape);
+  return tensor;
+}
+
 }  // namespace
 
 ValueType read_type(const onnx::TypeProto& type, const ImportLimits& limits) {
@@ -130,6 +151,18 @@ void write_type(const ValueType& type, onnx::TypeProto& to) {
       write_type(*type.element, *to.mutable_map_type()->mutable_value_type());
       return;
   }
+}
+
+std::string type_bytes(const ValueType& type) {
+  std::string bytes;
+  if (type.is_tensor()) {
+    append_field(bytes, onnx::TypeProto::kTensorTypeFieldNumber, tensor_bytes(type));
+    return bytes;
+  }
+  onnx::TypeProto proto;
+  write_type(type, proto);
+  proto.AppendToString(&bytes);
+  return bytes;
 }
 
 }  // namespace halfnote::proto

@@ -1,6 +1,8 @@
 // TypeProto to ValueType and back.
 #pragma once
 
+#include <string>
+
 #include "base/type.h"
 #include "compiler/ir/limits.h"
 
@@ -18,6 +20,9 @@ ValueType read_type(const onnx::TypeProto& type, const ImportLimits& limits = {}
 
 /// Leaves `to` without a value for the unknown type.
 void write_type(const ValueType& type, onnx::TypeProto& to);
+
+/// What `write_type` writes, serialized. Tensors, nearly all, take no detour through a message.
+std::string type_bytes(const ValueType& type);
 
 void write_shape(const SymbolicShape& shape, onnx::TensorShapeProto& to);
 

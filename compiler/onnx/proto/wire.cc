@@ -24,11 +24,6 @@ size_t varint_size(uint64_t value) {
   return bytes;
 }
 
-void append_varint(std::string& text, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) text.push_back(static_cast<char>(value | 0x80));
-  text.push_back(static_cast<char>(value));
-}
-
 constexpr uint64_t kPadField = 4000;  // of TensorProto
 constexpr uint64_t kAligned = 4096;   // bytes of a tensor from which on it is aligned
 constexpr uint64_t kSpliceUnit = 64;
@@ -302,7 +297,7 @@ Spliced splice_raw_data(std::string_view model,
         if (aligned) append_pad(to, kSpliceUnit - 1 - gap);
       });
   const auto text = as_bytes(*written);
-  result.text = std::move(written);
+  result.owner = std::move(written);
   size_t from = 0;
   for (const auto& [at, bytes] : cuts) {
     result.pieces.push_back(text.subspan(from, at - from));

@@ -37,10 +37,10 @@ std::string encode_splice(RawToken token);
 /// its token. Throws Error(kModel) that names the limit or the offset of the malformed bytes.
 std::string strip_raw_data(std::span<const std::byte> model, const ImportLimits& limits);
 
-/// The pieces of a message, to be written one after the other. `text` owns what is new; `pieces`
+/// The pieces of a message, to be written one after the other. `owner` holds what is new; `pieces`
 /// point into it and into the tensors.
 struct Spliced {
-  std::shared_ptr<const std::string> text;
+  std::shared_ptr<const void> owner;
   std::vector<std::span<const std::byte>> pieces;
   uint64_t size = 0;
 };

@@ -191,4 +191,27 @@ class Reader {
   std::span<const std::byte> bytes_;
 };
 
+inline void append_varint(std::string& text, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) text.push_back(static_cast<char>(value | 0x80));
+  text.push_back(static_cast<char>(value));
+}
+
+/// Appends a field that is a number.
+inline void append_number(std::string& to, int number, uint64_t value) {
+  append_varint(to, static_cast<uint64_t>(number) << 3);
+  append_varint(to, value);
+}
+
+/// Appends the tag and the length of a field whose content, `size` bytes, follows.
+inline void append_length(std::string& to, int number, uint64_t size) {
+  append_varint(to, static_cast<uint64_t>(number) << 3 | 2);
+  append_varint(to, size);
+}
+
+/// Appends a length-delimited field.
+inline void append_field(std::string& to, int number, std::string_view bytes) {
+  append_length(to, number, bytes.size());
+  to += bytes;
+}
+
 }  // namespace halfnote::proto

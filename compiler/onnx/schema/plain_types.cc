@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string_view>
 
 namespace halfnote::proto {
@@ -29,11 +30,36 @@ const ValueType* tensor_type(const Graph& graph, NodeId node, size_t index) {
   return type.is_tensor() && type.dtype != DType::kUndefined ? &type : nullptr;
 }
 
-/// Both ranks known and every dim the same number or the same symbol.
-bool same_shape(const ValueType& a, const ValueType& b) {
-  return a.shape && b.shape &&
-         std::equal(a.shape->begin(), a.shape->end(), b.shape->begin(), b.shape->end(),
+bool same_dims(std::span<const Dim> a, std::span<const Dim> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const Dim& x, const Dim& y) { return x.same_as(y); });
+}
+
+/// Does broadcasting `from` against `to` give `to`? No where that is not certain.
+bool spreads_over(const SymbolicShape& from, const SymbolicShape& to) {
+  return from.size() <= to.size() &&
+         std::equal(from.rbegin(), from.rend(), to.rbegin(),
+                    [](const Dim& x, const Dim& y) { return x.is(1) || x.same_as(y); });
+}
+
+std::optional<ValueType> broadcast_type(const ValueType& a, const ValueType& b) {
+  if (!a.shape || !b.shape) return std::nullopt;
+  if (spreads_over(*b.shape, *a.shape)) return a;
+  if (spreads_over(*a.shape, *b.shape)) return ValueType::tensor(a.dtype, *b.shape);
+  return std::nullopt;
+}
+
+/// (..., M, K) times (K, N), or times (..., K, N) of the same leading dims.
+std::optional<ValueType> product_type(const ValueType& a, const ValueType& b) {
+  if (a.rank() < 2 || b.rank() < 2) return std::nullopt;
+  const std::span<const Dim> left(*a.shape), right(*b.shape);
+  const bool fits =
+      left.back().same_as(right[right.size() - 2]) &&
+      (right.size() == 2 || same_dims(left.first(left.size() - 2), right.first(right.size() - 2)));
+  if (!fits) return std::nullopt;
+  ValueType type = a;
+  type.shape->back() = right.back();
+  return type;
 }
 
 std::optional<ValueType> cast_type(const Graph& graph, NodeId node, const ValueType& from) {
@@ -61,10 +87,10 @@ std::optional<ValueType> plain_result_type(const Graph& graph, NodeId node, int6
     if (data.op == "Cast") return cast_type(graph, node, *first);
     return holds(kUnary, data.op) ? std::optional(*first) : std::nullopt;
   }
-  if (!holds(kBinary, data.op)) return std::nullopt;
   const ValueType* second = tensor_type(graph, node, 1);
-  if (second == nullptr || !same_shape(*first, *second)) return std::nullopt;
-  return *first;
+  if (second == nullptr) return std::nullopt;
+  if (data.op == "MatMul") return product_type(*first, *second);
+  return holds(kBinary, data.op) ? broadcast_type(*first, *second) : std::nullopt;
 }
 
 }  // namespace halfnote::proto

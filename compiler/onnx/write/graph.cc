@@ -24,6 +24,26 @@ void add_entry(Message& to, std::string_view key, std::string_view value) {
   entry->set_value(std::string(value));
 }
 
+/// A node that becomes a message: in subgraphs and functions, and for the checker.
+class NodeMessage {
+ public:
+  explicit NodeMessage(onnx::NodeProto& to) : to_(to) {}
+  void input(const std::string& name) { to_.add_input(name); }
+  void output(const std::string& name) { to_.add_output(name); }
+  void name(const std::string& name) { to_.set_name(name); }
+  void op_type(const std::string& op) { to_.set_op_type(op); }
+  template <class Write>
+  void attribute(Write&& write) {
+    write(*to_.add_attribute());
+  }
+  void domain(const std::string& domain) { to_.set_domain(domain); }
+  void overload(const std::string& overload) { to_.set_overload(overload); }
+  void entry(std::string_view key, std::string_view value) { add_entry(to_, key, value); }
+
+ private:
+  onnx::NodeProto& to_;
+};
+
 class GraphWriter {
  public:
   GraphWriter(const Graph& graph, const Naming& naming, TensorSink& sink)
@@ -40,7 +60,7 @@ class GraphWriter {
                     std::span<const ValueId> more_outputs = {}, GraphText* text = nullptr);
   void write_excerpt(std::span<const NodeId> nodes, const std::function<bool(ValueId)>& with_data,
                      onnx::GraphProto& to);
-  void write_node(NodeId id, onnx::NodeProto& to);
+  void write_node(NodeId id, onnx::NodeProto& to) { describe_node(id, NodeMessage(to)); }
   void write_value(ValueId id, onnx::ValueInfoProto& to);
   void write_trainable(onnx::GraphProto& to);
   void write_constant(ValueId id, onnx::NodeProto& to);
@@ -48,9 +68,13 @@ class GraphWriter {
   const std::string& name(ValueId id) const { return naming_.of(graph_, id); }
 
  private:
-  std::string node_name(NodeId id) const;
   bool is_fresh_state(ValueId id) const;
-  void write_metadata(const Node& node, onnx::NodeProto& to);
+  /// `to`: a NodeMessage or a NodeText.
+  template <class To>
+  void describe_node(NodeId id, To to);
+  template <class To>
+  void describe_metadata(const Node& node, To& to);
+  void write_nodes(GraphText& text, const std::unordered_set<ValueId>& outputs);
   void write_initializers(RegionId region, onnx::GraphProto& to);
   WriteTensor tensor_writer() {
     return
@@ -79,37 +103,33 @@ bool GraphWriter::has_info(ValueId id) const {
   return value.type.kind != TypeKind::kUnknown || value.scale_power != 0;
 }
 
-void GraphWriter::write_metadata(const Node& node, onnx::NodeProto& to) {
-  for (const auto& [key, value] : node.metadata) add_entry(to, key, value);
-  if (node.role != Role::kForward) add_entry(to, kRoleKey, role_name(node.role));
+template <class To>
+void GraphWriter::describe_metadata(const Node& node, To& to) {
+  for (const auto& [key, value] : node.metadata) to.entry(key, value);
+  if (node.role != Role::kForward) to.entry(kRoleKey, role_name(node.role));
   if (node.precision.dtype != DType::kUndefined) {
-    add_entry(to, kPrecisionKey, short_name(node.precision.dtype));
+    to.entry(kPrecisionKey, short_name(node.precision.dtype));
   }
-  if (!node.precision.reason.empty()) add_entry(to, kReasonKey, node.precision.reason);
-  if (!node.origin.empty()) add_entry(to, kOriginKey, node.origin);
+  if (!node.precision.reason.empty()) to.entry(kReasonKey, node.precision.reason);
+  if (!node.origin.empty()) to.entry(kOriginKey, node.origin);
 }
 
-void GraphWriter::write_node(NodeId id, onnx::NodeProto& to) {
+template <class To>
+void GraphWriter::describe_node(NodeId id, To to) {
+  static const std::string kAbsent;
   const Node& node = graph_.node(id);
-  for (ValueId input : graph_.inputs(id)) to.add_input(input.valid() ? name(input) : "");
-  for (ValueId output : graph_.outputs(id)) to.add_output(output.valid() ? name(output) : "");
-  to.set_op_type(node.op);
-  to.set_name(node_name(id));
-  if (!node.domain.empty()) to.set_domain(node.domain);
-  if (!node.overload.empty()) to.set_overload(node.overload);
-  for (const auto& [key, attribute] : node.attributes) {
-    write_attribute(key, attribute, tensor_writer(), region_writer(), *to.add_attribute());
+  for (ValueId input : graph_.inputs(id)) to.input(input.valid() ? name(input) : kAbsent);
+  for (ValueId output : graph_.outputs(id)) to.output(output.valid() ? name(output) : kAbsent);
+  to.name(graph_.label(id));  // as import names it
+  to.op_type(node.op);
+  for (const auto& entry : node.attributes) {
+    to.attribute([&](onnx::AttributeProto& proto) {
+      write_attribute(entry.first, entry.second, tensor_writer(), region_writer(), proto);
+    });
   }
-  if (!sink_.is_check()) write_metadata(node, to);
-}
-
-/// As import does, a node without a name is called after its first result.
-std::string GraphWriter::node_name(NodeId id) const {
-  if (!graph_.node(id).name.empty()) return graph_.node(id).name;
-  for (ValueId output : graph_.outputs(id)) {
-    if (output.valid()) return graph_.value(output).name;
-  }
-  return graph_.node(id).op;
+  if (!node.domain.empty()) to.domain(node.domain);
+  if (!node.overload.empty()) to.overload(node.overload);
+  if (!sink_.is_check()) describe_metadata(node, to);
 }
 
 void GraphWriter::write_constant(ValueId id, onnx::NodeProto& to) {
@@ -164,13 +184,31 @@ void GraphWriter::write_region(RegionId region, onnx::GraphProto& to,
   for (ValueId output : more_outputs) {
     if (outputs.insert(output).second) write_value(output, *to.add_output());
   }
+  if (text != nullptr) return write_nodes(*text, outputs);
   for (NodeId id = graph_.first(region); id.valid(); id = graph_.next(id)) {
     write_node(id, *to.add_node());
     for (ValueId result : graph_.outputs(id)) {
       const bool wanted = result.valid() && !outputs.contains(result) && has_info(result);
       if (wanted) write_value(result, *to.add_value_info());
     }
-    if (text != nullptr) text->drain(to, GraphText::kChunk);
+  }
+}
+
+void GraphWriter::write_nodes(GraphText& text, const std::unordered_set<ValueId>& outputs) {
+  std::string bytes;
+  for (NodeId id = graph_.first(graph_.main()); id.valid(); id = graph_.next(id)) {
+    bytes.clear();
+    describe_node(id, NodeText(bytes));
+    text.add_node(bytes);
+    for (ValueId result : graph_.outputs(id)) {
+      if (!result.valid() || outputs.contains(result) || !has_info(result)) continue;
+      bytes.clear();
+      const Value& value = graph_.value(result);
+      const bool scaled = value.scale_power != 0;
+      append_value_info(bytes, name(result), value.type, scaled ? kScalePowerKey : "",
+                        scaled ? std::to_string(value.scale_power) : "");
+      text.add_info(bytes);
+    }
   }
 }
 

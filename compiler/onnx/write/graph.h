@@ -8,8 +8,8 @@
 #include <unordered_set>
 
 #include "compiler/ir/model.h"
-#include "compiler/onnx/write/graph_text.h"
 #include "compiler/onnx/write/sink.h"
+#include "compiler/onnx/write/text.h"
 
 namespace onnx {
 class FunctionProto;

@@ -14,8 +14,6 @@
 namespace halfnote::proto {
 namespace {
 
-constexpr size_t kFieldHeaders = 4096;  // room for tags and lengths, and for small messages
-
 int64_t ir_version_of(DType dtype) {
   switch (dtype) {
     case DType::kF4E2M1:
@@ -114,42 +112,35 @@ void add_binding(google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto
 
 /// protobuf writes no message of 2 GiB.
 template <class Message>
-void append(std::string& to, const Message& message) {
-  if (message.AppendToString(&to)) return;
+void append(Text& to, const Message& message) {
+  if (message.AppendToString(&to.tail())) return;
   throw Error(ErrorCode::kModel, "the model is too large to be written");
 }
 
 /// The serialized TrainingInfoProto.
-std::string write_step(const Graph& inference, const TrainingStep& step, TensorSink& sink) {
+Text write_step(const Graph& inference, const TrainingStep& step, TensorSink& sink) {
   Naming naming;
   const std::string prefix = name_step(inference, step, naming);
   onnx::GraphProto graph;
   GraphText text;
   write_algorithm(step, naming, prefix, sink, graph, &text);
-  std::string algorithm = text.finish(graph);
+  Text algorithm = text.finish(graph);
   onnx::TrainingInfoProto bindings;
   for (const State& state : step.graph.states()) {
     add_binding(*bindings.mutable_update_binding(), naming.of(step.graph, state.current),
                 naming.of(step.graph, state.next));
   }
-  std::string initialization;
+  Text info;
   if (!step.initialization_binding.empty()) {
     write_graph(step.initialization, {}, sink, graph, {}, &text);
-    initialization = text.finish(graph);
+    info.take_field(onnx::TrainingInfoProto::kInitializationFieldNumber, text.finish(graph));
   }
   for (const auto& [initializer, output] : step.initialization_binding) {
     const ValueId target = step.graph.find(initializer);
     add_binding(*bindings.mutable_initialization_binding(),
                 target.valid() ? naming.of(step.graph, target) : initializer, output);
   }
-  std::string info;
-  info.reserve(initialization.size() + algorithm.size() + bindings.ByteSizeLong() + kFieldHeaders);
-  if (!step.initialization_binding.empty()) {
-    append_field(info, onnx::TrainingInfoProto::kInitializationFieldNumber, initialization);
-    initialization = {};
-  }
-  append_field(info, onnx::TrainingInfoProto::kAlgorithmFieldNumber, algorithm);
-  algorithm = {};
+  info.take_field(onnx::TrainingInfoProto::kAlgorithmFieldNumber, std::move(algorithm));
   append(info, bindings);
   return info;
 }
@@ -222,12 +213,12 @@ void write_header(const Model& model, TensorSink& sink, onnx::ModelProto& to) {
   }
 }
 
-std::string write_model(const Model& model, TensorSink& sink) {
+Text write_model(const Model& model, TensorSink& sink) {
   onnx::GraphProto rest;
   GraphText text;
   write_graph(model.graph, {}, sink, rest, {}, &text);
   write_states(model.graph, rest);
-  std::string graph = text.finish(rest);
+  Text graph = text.finish(rest);
   // In the order of their numbers, as protobuf would write them: head, graph, what stands between
   // graph and steps, the steps, functions.
   onnx::ModelProto head, middle, functions;
@@ -235,23 +226,13 @@ std::string write_model(const Model& model, TensorSink& sink) {
   middle.mutable_opset_import()->Swap(head.mutable_opset_import());
   middle.mutable_metadata_props()->Swap(head.mutable_metadata_props());
   functions.mutable_functions()->Swap(head.mutable_functions());
-  std::vector<std::string> steps;
-  size_t size = head.ByteSizeLong() + graph.size() + middle.ByteSizeLong() +
-                functions.ByteSizeLong() + kFieldHeaders;
-  for (const TrainingStep& step : model.training) {
-    steps.push_back(write_step(model.graph, step, sink));
-    size += steps.back().size() + kFieldHeaders;
-  }
-  // A string that grows by itself takes up to three times its size while it does.
-  std::string written;
-  written.reserve(size);
+  Text written;
   append(written, head);
-  append_field(written, onnx::ModelProto::kGraphFieldNumber, graph);
-  graph = {};
+  written.take_field(onnx::ModelProto::kGraphFieldNumber, std::move(graph));
   append(written, middle);
-  for (std::string& step : steps) {
-    append_field(written, onnx::ModelProto::kTrainingInfoFieldNumber, step);
-    step = {};
+  for (const TrainingStep& step : model.training) {
+    written.take_field(onnx::ModelProto::kTrainingInfoFieldNumber,
+                       write_step(model.graph, step, sink));
   }
   append(written, functions);
   return written;

@@ -11,8 +11,8 @@ class ModelProto;
 namespace halfnote::proto {
 
 /// The serialized ModelProto: graph, functions, training_info, metadata. Never stands in memory as
-/// a message (graph_text.h).
-std::string write_model(const Model& model, TensorSink& sink);
+/// a message (text.h).
+Text write_model(const Model& model, TensorSink& sink);
 
 /// Everything but `graph` and `training_info`.
 void write_header(const Model& model, TensorSink& sink, onnx::ModelProto& to);
