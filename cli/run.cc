@@ -51,7 +51,7 @@ std::string write_model(const Session& session, const RunArguments& arguments,
                         const TrainerOptions& options) {
   const fs::path file = arguments.export_file.empty() ? options.run_folder / "model.onnx"
                                                       : fs::path(arguments.export_file);
-  export_model(session.trained_model(), file, {});
+  export_model(session.trained_model(TrainedForm::kF32, TrainedWeights::kViews), file, {});
   return file.string();
 }
 
@@ -100,7 +100,7 @@ void warn_of_idle_steps(const Session& session, const Trainer& trainer, bool res
 
 int train(const RunArguments& arguments, Session& session, const BoundInputs& bound,
           const RunData& data, Trainer& trainer, const TrainerOptions& options,
-          const SignalScope& signals, const Profiler& profiler, size_t resident,
+          const SignalScope& signals, const Profiler& profiler, const PredictedMemory& predicted,
           const KernelChoices* choices) {
   const Terminal terminal = Terminal::detect(STDOUT_FILENO);
   const auto found = trainer.open();
@@ -112,7 +112,8 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
       std::cerr << "warning: " << printable(warning) << "\n";
   }
   if (!arguments.quiet) {
-    std::vector<TableRow> rows = start_rows(arguments, session, bound, data, trainer, options);
+    std::vector<TableRow> rows =
+        start_rows(arguments, session, bound, data, trainer, options, predicted);
     if (choices != nullptr) rows.push_back({"plan", plan_text(*choices, options.run_folder)});
     if (found) rows.push_back({"resumed", fmt::format("after step {}", found->step)});
     print_table(std::cout, terminal, "run", rows);
@@ -125,15 +126,15 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   if (!arguments.profile.empty()) peak = measure_peak(arguments.threads);
   Progress progress(mode, trainer.total_steps(), terminal, std::cout);
   const TrainResult result = trainer.run(progress);
-  const size_t now = resident_bytes();
-  const size_t measured = now > resident ? now - resident : 0;
   // The model first: what was trained does not go with a profile for which there is no room.
   const std::string model =
       result.stopped ? std::string() : write_model(session, arguments, options);
+  const size_t measured = resident_memory().peak;
+  write_file_atomic(options.run_folder / "memory.json", memory_json(predicted, measured));
   if (!arguments.profile.empty()) write_profile(arguments, profiler, peak, options.run_folder);
   if (result.stopped) return stopped(result, signals.requested());
   if (!arguments.quiet) {
-    print_table(std::cout, terminal, "result", result_rows(result, session, measured, model));
+    print_table(std::cout, terminal, "result", result_rows(result, predicted, measured, model));
   }
   return 0;
 }
@@ -161,7 +162,6 @@ int run(const RunArguments& arguments) {
   const RunData data = load_run_data(arguments, bound.inputs);
   const std::unique_ptr<KernelChoices> choices = load_choices(arguments, options.run_folder);
   Profiler profiler;
-  const size_t resident = resident_bytes();
   Session session(std::move(model), {arguments.threads,
                                      arguments.kernels,
                                      bound.dims,
@@ -181,12 +181,14 @@ int run(const RunArguments& arguments) {
     if (!arguments.quiet)
       std::cerr << "note: " << printable(remark.where) << ": " << printable(remark.text) << "\n";
   }
+  const PredictedMemory predicted = predict_memory(session, trainer);
   if (arguments.plan_memory) {
-    print_table(std::cout, Terminal::detect(STDOUT_FILENO), "memory", memory_rows(session));
+    print_table(std::cout, Terminal::detect(STDOUT_FILENO), "memory",
+                memory_rows(session, predicted));
     return 0;
   }
   signals.emplace();  // until here a signal ends the process: there is nothing to save
-  return train(arguments, session, bound, data, trainer, options, *signals, profiler, resident,
+  return train(arguments, session, bound, data, trainer, options, *signals, profiler, predicted,
                choices.get());
 }
 

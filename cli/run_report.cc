@@ -16,6 +16,7 @@
 #include "passes/train/step.h"
 #include "passes/unsupported.h"
 #include "runtime/core/layout.h"
+#include "runtime/core/pages.h"
 
 namespace halfnote::cli {
 namespace {
@@ -65,7 +66,13 @@ std::string memory_text(const Session& session) {
   const MemoryUse memory = session.memory();
   return fmt::format("{}: state {}, activations and workspaces {}, constants {}",
                      bytes_text(memory.total()), bytes_text(memory.state), bytes_text(memory.arena),
-                     bytes_text(memory.constants));
+                     bytes_text(memory.constants)) +
+         (memory.outputs > 0 ? ", outputs " + bytes_text(memory.outputs) : "");
+}
+
+/// The same unit for all, so that they can be compared.
+std::string mebibytes(size_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
 }
 
 /// What --memory made of the step, if it was given.
@@ -146,7 +153,8 @@ std::string precision_text(const Model& model) {
 
 std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& session,
                                  const BoundInputs& bound, const RunData& data,
-                                 const Trainer& trainer, const TrainerOptions& options) {
+                                 const Trainer& trainer, const TrainerOptions& options,
+                                 const PredictedMemory& predicted) {
   std::vector<TableRow> rows;
   rows.push_back({"artifact", arguments.artifact});
   const std::string device = session.device_description();
@@ -182,6 +190,11 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
   if (data.evaluation) add_data_row(rows, "evaluation", *data.evaluation);
   add_input_rows(rows, data);
   rows.push_back({"memory", memory_text(session)});
+  rows.push_back(
+      {"peak memory", fmt::format("{} predicted: {} as planned, batches {}, program, "
+                                  "libraries and data {}",
+                                  mebibytes(predicted.total()), mebibytes(predicted.plan.total()),
+                                  mebibytes(predicted.batches), mebibytes(predicted.program))});
   if (const std::string layouts = layout_text(session); !layouts.empty()) {
     rows.push_back({"layouts", layouts});
   }
@@ -190,7 +203,15 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
   return rows;
 }
 
-std::vector<TableRow> memory_rows(const Session& session) {
+PredictedMemory predict_memory(const Session& session, const Trainer& trainer) {
+  trim_heap();
+  const size_t now = resident_memory().all;
+  // Constants that were computed are in the heap already; those of the file may be read later.
+  const size_t counted = session.state().touched_bytes() + session.memory().constants;
+  return {session.memory(), trainer.batch_bytes(), now > counted ? now - counted : 0};
+}
+
+std::vector<TableRow> memory_rows(const Session& session, const PredictedMemory& predicted) {
   std::vector<TableRow> rows;
   for (const auto& [kind, bytes] : state_bytes(session)) {
     rows.push_back({fmt::format("state {}", state_kind_name(kind)), bytes_text(bytes)});
@@ -199,24 +220,25 @@ std::vector<TableRow> memory_rows(const Session& session) {
   for (const StateEntry& entry : session.state().copies()) copies += entry.bytes;
   if (copies > 0) rows.push_back({"weights in 16 bits", bytes_text(copies)});
   add_recomputation_rows(rows, session);
-  const MemoryUse memory = session.memory();
-  size_t steps = 0;
-  for (const std::string_view name : {kStepName, kAccumulateName, kApplyName}) {
+  const MemoryUse& memory = predicted.plan;
+  for (const std::string_view name : {kStepName, kAccumulateName, kApplyName, kEvaluateName}) {
     const Program* program = session.program(name);
     if (program == nullptr) continue;
-    steps += program->arena_bytes;
-    rows.push_back(
-        {fmt::format("activations and workspaces of {}", name), bytes_text(program->arena_bytes)});
+    rows.push_back({fmt::format("activations and workspaces of {}", name),
+                    fmt::format("{}, at one time {}", bytes_text(program->arena_bytes),
+                                bytes_text(live_peak(program->arena_blocks)))});
   }
-  if (memory.arena > steps) {
-    rows.push_back({"activations and workspaces of evaluate", bytes_text(memory.arena - steps)});
-  }
+  rows.push_back({"arena", bytes_text(memory.arena) + ", for all of them"});
+  if (memory.outputs > 0) rows.push_back({"outputs", bytes_text(memory.outputs)});
   rows.push_back({"constants", bytes_text(memory.constants)});
   rows.push_back({"total", bytes_text(memory.total())});
+  rows.push_back({"batches", bytes_text(predicted.batches)});
+  rows.push_back({"program, libraries and data", bytes_text(predicted.program)});
+  rows.push_back({"peak", bytes_text(predicted.total())});
   return rows;
 }
 
-std::vector<TableRow> result_rows(const TrainResult& result, const Session& session,
+std::vector<TableRow> result_rows(const TrainResult& result, const PredictedMemory& predicted,
                                   size_t measured, const std::string& model_file) {
   std::vector<TableRow> rows;
   rows.push_back({"steps", fmt::format("{}, {} updates applied, {} skipped", result.steps,
@@ -237,11 +259,13 @@ std::vector<TableRow> result_rows(const TrainResult& result, const Session& sess
   if (result.step_seconds > 0) {
     rows.push_back({"time per step", fmt::format("{:.3f} ms (median)", 1e3 * result.step_seconds)});
   }
-  const size_t predicted = session.memory().total();
+  rows.push_back({"memory", bytes_text(predicted.plan.total()) + " planned"});
   const double more =
-      static_cast<double>(measured) / static_cast<double>(std::max<size_t>(predicted, 1)) - 1;
-  rows.push_back({"memory", fmt::format("{} planned, {} measured ({:+.1f} %: data, libraries)",
-                                        bytes_text(predicted), bytes_text(measured), 100 * more)});
+      static_cast<double>(measured) / static_cast<double>(std::max<size_t>(predicted.total(), 1)) -
+      1;
+  rows.push_back(
+      {"peak memory", fmt::format("{} predicted, {} measured ({:+.1f} %)",
+                                  mebibytes(predicted.total()), mebibytes(measured), 100 * more)});
   if (!result.checkpoint.empty()) rows.push_back({"checkpoint", result.checkpoint.string()});
   if (!model_file.empty()) rows.push_back({"model", model_file});
   return rows;
@@ -274,6 +298,19 @@ std::string config_json(const RunArguments& arguments, const Session& session,
                                  {"log_every", arguments.log_every},
                                  {"policy", policy_of(session.model())}};
   return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string memory_json(const PredictedMemory& predicted, size_t measured) {
+  const MemoryUse& plan = predicted.plan;
+  const nlohmann::ordered_json json = {{"state", plan.state},
+                                       {"arena", plan.arena},
+                                       {"constants", plan.constants},
+                                       {"outputs", plan.outputs},
+                                       {"batches", predicted.batches},
+                                       {"program", predicted.program},
+                                       {"predicted_peak", predicted.total()},
+                                       {"measured_peak", measured}};
+  return json.dump(1) + "\n";
 }
 
 }  // namespace halfnote::cli

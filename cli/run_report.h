@@ -12,17 +12,31 @@ namespace halfnote::cli {
 /// The policy's precision with its loss scale: `f16, loss scale dynamic from 65536 (halfnote)`.
 std::string precision_text(const Model& model);
 
+/// The most memory that a run takes, in bytes, as it is known before the first step.
+struct PredictedMemory {
+  MemoryUse plan;
+  size_t batches = 0;
+  size_t program = 0;  // program, libraries, data that is loaded, the plan itself
+  size_t total() const { return plan.total() + batches + program; }
+};
+/// Looks at the process once everything is planned, and nothing has run.
+PredictedMemory predict_memory(const Session& session, const Trainer& trainer);
+
 /// Device, precision, parameters, batch, steps, memory, data: what the run is about to do.
 std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& session,
                                  const BoundInputs& bound, const RunData& data,
-                                 const Trainer& trainer, const TrainerOptions& options);
+                                 const Trainer& trainer, const TrainerOptions& options,
+                                 const PredictedMemory& predicted);
 
 /// Peak memory by category.
-std::vector<TableRow> memory_rows(const Session& session);
+std::vector<TableRow> memory_rows(const Session& session, const PredictedMemory& predicted);
 
-/// `measured`: bytes that the process took in the run, besides files.
-std::vector<TableRow> result_rows(const TrainResult& result, const Session& session,
+/// `measured`: the most memory that the process ever had.
+std::vector<TableRow> result_rows(const TrainResult& result, const PredictedMemory& predicted,
                                   size_t measured, const std::string& model_file);
+
+/// The text of memory.json.
+std::string memory_json(const PredictedMemory& predicted, size_t measured);
 
 /// The text of config.json.
 std::string config_json(const RunArguments& arguments, const Session& session,

@@ -24,7 +24,10 @@ void remember_mapping(std::span<const std::byte> bytes, int descriptor,
                       const std::filesystem::path& path);
 /// Before the map goes.
 void forget_mapping(const std::byte* begin);
-/// Where these bytes stand, if they lie in one remembered map.
+/// Where these bytes stand, if they lie in one remembered map with a descriptor.
 std::optional<FilePlace> find_mapping(std::span<const std::byte> bytes);
+/// These bytes were read, and are not needed for now: if they lie in a remembered map, their pages
+/// leave the process, and come back from the file when they are read again. Other memory stays.
+void release_mapped(std::span<const std::byte> bytes);
 
 }  // namespace halfnote

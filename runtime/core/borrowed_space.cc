@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cassert>
 
-#include "runtime/core/memory_plan.h"
+#include "runtime/core/memory/best_fit.h"
 
 namespace halfnote {
 namespace {

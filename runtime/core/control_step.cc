@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "compiler/ir/walk.h"
 #include "runtime/core/device_ready.h"
-#include "runtime/core/memory_plan.h"
+#include "runtime/core/memory/best_fit.h"
 
 namespace halfnote {
 namespace {

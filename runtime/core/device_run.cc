@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "runtime/core/memory_plan.h"
+#include "runtime/core/memory/best_fit.h"
 
 namespace halfnote {
 namespace {

@@ -9,32 +9,59 @@ namespace {
 
 using Space = BufferRef::Space;
 
-Pages allocate_arena(size_t bytes) {
-  Pages memory = allocate_pages(bytes);
-  if (memory) return memory;
-  throw Error(ErrorCode::kMemory, "no memory for the step's arena")
-      .expected(std::to_string(bytes) + " bytes", "an allocation failure");
-}
-
 }  // namespace
 
-Executor::Executor(Program program, StateStore& store, DeviceContext* context)
-    : program_(std::move(program)), store_(store), context_(context) {}
+Executor::Executor(Program program, StateStore& store, DeviceContext* context,
+                   std::shared_ptr<SharedArena> arena)
+    : program_(std::move(program)),
+      store_(store),
+      arena_(arena ? std::move(arena) : std::make_shared<SharedArena>()),
+      context_(context) {}
+
+Executor::~Executor() { arena_->forget(*this); }
 
 void Executor::allocate() {
-  if (arena_ || on_device_) return;
+  if (on_device_) return;
   if (context_ != nullptr) {
     on_device_ = std::make_unique<DeviceRun>(*context_, program_, store_);
     return;
   }
-  arena_ = allocate_arena(program_.arena_bytes);
-  resolve();
+  arena_->reserve(program_.arena_bytes);
+}
+
+/// The memory may have moved since the last run, and another program's results may lie in it.
+void Executor::enter_arena() {
+  arena_->enter(*this);
+  if (base_ != arena_->base()) {
+    base_ = arena_->base();
+    resolve();
+  } else if (has_left_) {
+    resolve_outputs();
+  }
+  has_left_ = false;
+}
+
+void Executor::leave_arena() {
+  size_t bytes = 0;
+  for (const ProgramOperand& output : program_.outputs) {
+    if (output.buffer.space == Space::kArena) bytes += output.bytes;
+  }
+  kept_.resize(bytes);
+  std::byte* to = kept_.data();
+  for (size_t i = 0; i < program_.outputs.size(); ++i) {
+    const ProgramOperand& output = program_.outputs[i];
+    if (output.buffer.space != Space::kArena || output.bytes == 0) continue;
+    std::memcpy(to, output_pointers_[i], output.bytes);
+    output_pointers_[i] = to;
+    to += output.bytes;
+  }
+  has_left_ = true;
 }
 
 std::byte* Executor::address(const BufferRef& ref) {
   switch (ref.space) {
     case Space::kArena:
-      return arena_.get() + ref.offset;
+      return base_ + ref.offset;
     case Space::kState:
       return store_.base() + ref.offset;
     // Constants are only ever read: kernels get them as inputs.
@@ -47,8 +74,17 @@ std::byte* Executor::address(const BufferRef& ref) {
   return nullptr;
 }
 
+void Executor::resolve_outputs() {
+  output_pointers_.clear();
+  for (const ProgramOperand& output : program_.outputs)
+    output_pointers_.push_back(address(output.buffer));
+}
+
 void Executor::resolve() {
-  pointers_.resize(program_.steps.size());
+  patches_.clear();
+  save_pointers_.clear();
+  commit_pointers_.clear();
+  pointers_.assign(program_.steps.size(), {});
   for (size_t s = 0; s < program_.steps.size(); ++s) {
     const ProgramStep& step = program_.steps[s];
     StepPointers& pointers = pointers_[s];
@@ -61,8 +97,7 @@ void Executor::resolve() {
       }
     }
   }
-  for (const ProgramOperand& output : program_.outputs)
-    output_pointers_.push_back(address(output.buffer));
+  resolve_outputs();
   for (const SavedCopy& save : program_.saves) save_pointers_.push_back(address(save.from));
   for (size_t i = 0; i < program_.saves.size(); ++i) {
     const BufferRef& ref = program_.saves[i].from;
@@ -100,6 +135,7 @@ void Executor::run(std::span<const Tensor> inputs) {
     on_device_->run(inputs);
     return;
   }
+  enter_arena();
   for (const InputPatch& patch : patches_) *patch.slot = inputs[patch.input].bytes();
   store_.refresh_copies();
   if (profile_) profile_->begin_run();
@@ -117,7 +153,7 @@ void Executor::run(std::span<const Tensor> inputs) {
   }
   for (size_t i = 0; i < program_.saves.size(); ++i) {
     const SavedCopy& save = program_.saves[i];
-    if (save.bytes > 0) std::memcpy(arena_.get() + save.to, save_pointers_[i], save.bytes);
+    if (save.bytes > 0) std::memcpy(base_ + save.to, save_pointers_[i], save.bytes);
   }
   for (size_t i = 0; i < program_.commits.size(); ++i) {
     const StateCopy& commit = program_.commits[i];

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/core/device_run.h"
-#include "runtime/core/pages.h"
+#include "runtime/core/memory/shared_arena.h"
 #include "runtime/core/plan.h"
 #include "runtime/core/profile/profiler.h"
 #include "runtime/core/state_store.h"
@@ -17,11 +17,16 @@ namespace halfnote {
 /// Called after each step of a program, for profiles and tests.
 using StepObserver = std::function<void(const ProgramStep& step, const KernelBuffers& buffers)>;
 
-class Executor {
+class Executor final : private ArenaUser {
  public:
   /// Takes the program; the store must outlive the executor. With a context it runs on that device,
-  /// which the kernels of the program must be for.
-  Executor(Program program, StateStore& store, DeviceContext* context = nullptr);
+  /// which the kernels of the program must be for. On the CPU it runs in `arena`, which others may
+  /// use between its runs; null: in one of its own.
+  Executor(Program program, StateStore& store, DeviceContext* context = nullptr,
+           std::shared_ptr<SharedArena> arena = nullptr);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
   /// Makes the arena, which the first run does otherwise. Throws Error(kMemory) if it does not fit.
   void allocate();
@@ -56,11 +61,17 @@ class Executor {
 
   std::byte* address(const BufferRef& ref);
   void resolve();
+  void resolve_outputs();
+  void enter_arena();
+  void leave_arena() override;
   void check_inputs(std::span<const Tensor> inputs) const;
 
   Program program_;
   StateStore& store_;
-  Pages arena_;
+  std::shared_ptr<SharedArena> arena_;
+  std::byte* base_ = nullptr;    // of the arena when the pointers were resolved
+  bool has_left_ = false;        // the outputs of the last run are in kept_
+  std::vector<std::byte> kept_;  // outputs, one behind the other
   std::vector<StepPointers> pointers_;
   std::vector<InputPatch> patches_;
   std::vector<const std::byte*> output_pointers_;

@@ -1,5 +1,6 @@
 #include "runtime/core/pages.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -21,14 +22,24 @@ void PageDeleter::operator()(std::byte* memory) const {
   held -= bytes;
 }
 
-size_t resident_bytes() {
+ResidentMemory resident_memory() {
   std::ifstream status("/proc/self/status");
-  std::string word;
-  while (status >> word) {
+  ResidentMemory memory;
+  for (std::string word; status >> word;) {
+    size_t* const to = word == "RssAnon:" ? &memory.anonymous
+                       : word == "VmRSS:" ? &memory.all
+                       : word == "VmHWM:" ? &memory.peak
+                                          : nullptr;
     size_t kilobytes = 0;
-    if (word == "RssAnon:" && status >> kilobytes) return kilobytes * 1024;
+    if (to != nullptr && status >> kilobytes) *to = kilobytes * 1024;
   }
-  return 0;
+  return memory;
+}
+
+void trim_heap() {
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
 }
 
 size_t held_page_bytes() { return held; }
@@ -41,7 +52,8 @@ Pages allocate_pages(size_t bytes) {
   if (size < wanted) return Pages(nullptr, {});
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return Pages(nullptr, {});
-  if (size >= kHugePage) ::madvise(memory, size, MADV_HUGEPAGE);  // a wish; small pages do as well
+  // A wish; small pages do as well.
+  if (size >= kHugePage) ::madvise(memory, wanted / kHugePage * kHugePage, MADV_HUGEPAGE);
   held += size;
   return Pages(static_cast<std::byte*>(memory), {size});
 }

@@ -14,13 +14,20 @@ struct PageDeleter {
 using Pages = std::unique_ptr<std::byte[], PageDeleter>;
 
 /// At least `bytes` zeros on a page boundary, in huge pages where the system has them: a step that
-/// walks through gigabytes spends its time on data, not on page tables. Nothing is touched: what
-/// the run never writes takes no room. Null when there is no memory.
+/// walks through gigabytes spends its time on data, not on page tables; the rest behind the last
+/// whole one is in small pages. Nothing is touched: what the run never writes takes no room. Null
+/// when there is no memory.
 Pages allocate_pages(size_t bytes);
-/// What this process holds in memory now besides files that it maps (Linux: RssAnon); 0 where the
-/// system does not say. What a run touched of its blocks stays until it ends, so at its end this is
-/// the peak.
-size_t resident_bytes();
+/// What this process has in memory now, and the most that it ever had; 0 where the system does not
+/// say (Linux does).
+struct ResidentMemory {
+  size_t anonymous = 0;  // its own, without the files that it maps
+  size_t all = 0;
+  size_t peak = 0;
+};
+ResidentMemory resident_memory();
+/// Gives back to the system what was freed.
+void trim_heap();
 /// Bytes of all blocks that are held now, for tests.
 size_t held_page_bytes();
 

@@ -10,7 +10,7 @@
 #include "runtime/core/control_step.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/layout.h"
-#include "runtime/core/memory_plan.h"
+#include "runtime/core/memory/arena_plan.h"
 #include "runtime/core/tune/tuner.h"
 
 namespace halfnote {
@@ -546,7 +546,7 @@ class Planner {
       program_.outputs.push_back(
           {graph_.value(output).name, o.dtype, o.shape, ref, bytes_of(output)});
     }
-    program_.arena_bytes = arena_.peak();
+    arena_.settle(program_);
   }
 
   BufferRef save(const BufferRef& from, size_t bytes) {

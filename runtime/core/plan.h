@@ -12,6 +12,7 @@
 
 #include "compiler/ir/graph.h"
 #include "kernels/kernel.h"
+#include "runtime/core/memory/placement.h"
 #include "runtime/core/state_store.h"
 #include "runtime/core/tune/kernel_choices.h"
 
@@ -75,6 +76,7 @@ struct Program {
   std::vector<SavedCopy> saves;    // done after the steps …
   std::vector<StateCopy> commits;  // … and these after the saves
   size_t arena_bytes = 0;
+  std::vector<ArenaBlock> arena_blocks;  // what lies in it, and when
   size_t constant_bytes = 0;
   uint32_t views = 0;     // nodes that cost nothing: their result is their operand
   uint32_t in_place = 0;  // results written over an operand

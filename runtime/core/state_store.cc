@@ -5,7 +5,8 @@
 #include <type_traits>
 
 #include "base/error.h"
-#include "runtime/core/memory_plan.h"
+#include "base/system/mapped_files.h"
+#include "runtime/core/memory/best_fit.h"
 
 namespace halfnote {
 namespace {
@@ -15,6 +16,11 @@ Pages allocate_state(size_t bytes) {
   if (memory) return memory;
   throw Error(ErrorCode::kMemory, "no memory for the training state")
       .expected(std::to_string(bytes) + " bytes", "an allocation failure");
+}
+
+/// Where a state was read from a mapped file, only the store's copy is read from now on.
+void release_file(const Tensor& tensor) {
+  if (tensor.byte_size() > 0) release_mapped({tensor.bytes(), tensor.byte_size()});
 }
 
 /// The elements that a copy is made of.
@@ -87,9 +93,13 @@ StateStore::StateStore(const Model& model, std::span<const WeightCopy> copies) {
   states_ = entries_.size();
   add_copies(copies);
   memory_ = allocate_state(bytes_);
+  const size_t before = resident_memory().anonymous;
   for (size_t i = 0; i < states_; ++i) {
     if (!all_zero(*first[i])) set(entries_[i], *first[i]);  // zeros are there already, untouched
+    release_file(*first[i]);
   }
+  const size_t after = resident_memory().anonymous;
+  touched_ = std::min(bytes_, after > before ? after - before : 0);
 }
 
 void StateStore::attach(DeviceContext& context) {
@@ -145,6 +155,7 @@ void StateStore::set(const StateEntry& entry, const Tensor& tensor) {
                   std::string(short_name(tensor.dtype())) + to_string(tensor.shape()));
   }
   if (entry.bytes > 0) std::memmove(base() + entry.offset, tensor.bytes(), entry.bytes);
+  release_file(tensor);
   const auto copy = copy_of_.find(entry.name);
   if (copy == copy_of_.end()) return;
   if (std::ranges::find(stale_, copy->second) == stale_.end()) stale_.push_back(copy->second);

@@ -55,6 +55,9 @@ class StateStore {
     return memory_.get() + entry.offset;
   }
   size_t bytes() const { return bytes_; }
+  /// How much more memory the process had when the store was made (0 where the system does not
+  /// say): zeros take none until they are written.
+  size_t touched_bytes() const { return touched_; }
   /// The start of the store, to be read and written; entries lie at their offsets.
   std::byte* base() {
     if (context_ != nullptr) fetch_all();
@@ -94,7 +97,7 @@ class StateStore {
   std::vector<size_t> stale_;                           // indices of copies
   std::map<std::string, size_t, std::less<>> index_;
   Pages memory_;
-  size_t bytes_ = 0;
+  size_t bytes_ = 0, touched_ = 0;
   DeviceContext* context_ = nullptr;
   Device::Memory device_memory_;
   bool device_is_newer_ = false, host_is_newer_ = false;

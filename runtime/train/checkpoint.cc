@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/system/mapped_files.h"
 #include "runtime/train/checkpoint/hash.h"
 #include "runtime/train/checkpoint/manifest.h"
 #include "runtime/train/data/foreign_file.h"
@@ -120,6 +121,7 @@ void verify(const Manifest& manifest, const SafetensorsFile& file) {
                         : fmt::format("{}{}", short_name(found->dtype), to_string(found->shape)));
     }
     const std::string hash = content_hash(file.bytes(*found));
+    release_mapped(file.bytes(*found));  // or state and file would be in memory at one time
     if (hash == entry.hash) continue;
     throw damaged(file, fmt::format("tensor \"{}\" is damaged", entry.name))
         .expected("hash " + entry.hash, hash)

@@ -97,6 +97,14 @@ void Evaluator::prepare() {
   if (kind_ && program != nullptr) check_classes(*kind_, *program, map_, labels_);
 }
 
+size_t Evaluator::batch_bytes() const {
+  size_t bytes = map_.batch_bytes(batch_) * static_cast<size_t>(batcher_options().held());
+  const Program* program = session_.program(kEvaluateName);
+  if (program == nullptr) return bytes;
+  for (const ProgramOperand& output : program->outputs) bytes += output.bytes;
+  return bytes;
+}
+
 void Evaluator::add_batch(const Batch& batch, Sums& sums) {
   std::vector<Tensor> inputs;
   for (const size_t input : order_) inputs.push_back(batch.inputs[input]);
@@ -123,7 +131,7 @@ void Evaluator::add_batch(const Batch& batch, Sums& sums) {
 
 std::optional<EvaluationResult> Evaluator::run(const std::function<bool()>& stop) {
   const auto begin = std::chrono::steady_clock::now();
-  Batcher batcher(map_, {batch_, 0, false, tail_, 1});
+  Batcher batcher(map_, batcher_options());
   Sums sums;
   EvaluationResult result;
   for (Batch batch; batcher.next(batch);) {

@@ -40,10 +40,13 @@ class Evaluator {
   std::optional<EvaluationResult> run(const std::function<bool()>& stop = {});
 
   const InputMap& map() const { return map_; }
+  /// What a run takes for batches and results, beside the session's memory.
+  size_t batch_bytes() const;
 
  private:
   struct Sums;
   std::vector<Shape> shapes(int64_t rows) const;
+  BatcherOptions batcher_options() const { return {batch_, 0, false, tail_, 1}; }
   void add_batch(const Batch& batch, Sums& sums);
 
   Session& session_;

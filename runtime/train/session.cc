@@ -381,8 +381,9 @@ Executor& Session::executor(std::string_view step, std::span<const Shape> shapes
   if (found == nullptr) {
     Profiler* profiler = options_.profiler;
     const bool limited = options_.memory.limited() && step == model_.training.front().name;
-    auto made = std::make_unique<Executor>(
-        limited ? plan_limited(step, shapes) : plan_step(step, shapes), *state_, device_.get());
+    auto made =
+        std::make_unique<Executor>(limited ? plan_limited(step, shapes) : plan_step(step, shapes),
+                                   *state_, device_.get(), arena_);
     check_outputs(model_, step, made->program());
     if (profiler) made->set_profile(&profiler->add(step, made->program()));
     if (!options_.plan_only) allocate(*made, find_training_step(step)->graph);
@@ -491,8 +492,14 @@ MemoryUse Session::memory() const {
   MemoryUse use;
   use.state = state_->bytes();
   for (const Prepared& prepared : executors_) {
-    use.arena += prepared.executor->program().arena_bytes;
-    use.constants += prepared.executor->program().constant_bytes;
+    const Program& program = prepared.executor->program();
+    use.arena =
+        device_ ? use.arena + program.arena_bytes : std::max(use.arena, program.arena_bytes);
+    use.constants += program.constant_bytes;
+    if (device_ || executors_.size() < 2) continue;
+    for (const ProgramOperand& output : program.outputs) {
+      if (output.buffer.space == BufferRef::Space::kArena) use.outputs += output.bytes;
+    }
   }
   return use;
 }
@@ -523,7 +530,7 @@ double Session::low_precision_share() const {
   return all > 0 ? low / all : 0;
 }
 
-Model Session::trained_model(TrainedForm form) const {
+Model Session::trained_model(TrainedForm form, TrainedWeights weights) const {
   Model model;
   model.graph = model_.graph;
   model.opsets = model_.opsets;
@@ -533,7 +540,9 @@ Model Session::trained_model(TrainedForm form) const {
   model.metadata = model_.metadata;
   for (ValueId id : model.graph.initializers()) {
     const StateEntry* entry = state_->find(model.graph.value(id).name);
-    if (entry != nullptr) model.graph.value(id).tensor = state_->get(*entry);
+    if (entry == nullptr) continue;
+    model.graph.value(id).tensor =
+        weights == TrainedWeights::kViews ? state_->view(*entry) : state_->get(*entry);
   }
   if (form == TrainedForm::kF32) make_plain(model);
   return model;

@@ -69,6 +69,12 @@ struct StepResult {
   std::optional<double> learning_rate, grad_norm;
 };
 
+/// Whose memory the weights of a trained model lie in.
+enum class TrainedWeights : uint8_t {
+  kCopies,
+  kViews,  // the session's: they change with the next step, and end with the session
+};
+
 /// In which types a trained model is given.
 enum class TrainedForm : uint8_t {
   kAsTrained,  // the artifact's inference graph, with its casts, padding and functions
@@ -77,8 +83,11 @@ enum class TrainedForm : uint8_t {
 
 /// Memory that everything prepared so far takes, in bytes.
 struct MemoryUse {
-  size_t state = 0, arena = 0, constants = 0;
-  size_t total() const { return state + arena + constants; }
+  size_t state = 0, constants = 0;
+  size_t arena = 0;  // on the CPU one for all programs; on a device one for each
+  /// Of several programs in one arena: their outputs, which outlive the next one's run.
+  size_t outputs = 0;
+  size_t total() const { return state + arena + constants + outputs; }
 };
 
 /// What a limit on memory made of a step.
@@ -154,7 +163,8 @@ class Session {
   /// The trained model as inference ONNX: model.graph with the present weights and statistics. The
   /// f32 form is that of to_f32 (passes/precision/to_f32.h), without functions and metadata of
   /// ours.
-  Model trained_model(TrainedForm form = TrainedForm::kF32) const;
+  Model trained_model(TrainedForm form = TrainedForm::kF32,
+                      TrainedWeights weights = TrainedWeights::kCopies) const;
 
  private:
   int64_t counter(std::string_view name) const;
@@ -186,6 +196,7 @@ class Session {
   std::optional<Recomputation> recomputation_;
   std::unique_ptr<DeviceContext> device_;  // null: the CPU
   std::unique_ptr<StateStore> state_;
+  std::shared_ptr<SharedArena> arena_ = std::make_shared<SharedArena>();
   std::vector<Prepared> executors_;                     // one a step and shapes
   std::map<std::string, Executor*, std::less<>> last_;  // by step
   int64_t accumulation_ = 1;

@@ -147,6 +147,12 @@ void Trainer::plan() {
   if (evaluator_ != nullptr) evaluator_->prepare();
 }
 
+size_t Trainer::batch_bytes() const {
+  const size_t own =
+      data_.batch_bytes(options_.batch) * static_cast<size_t>(batcher_options().held());
+  return own + (evaluator_ == nullptr ? 0 : evaluator_->batch_bytes());
+}
+
 RunIdentity Trainer::identity() const {
   return {options_.artifact,    fmt::format("{}", fmt::join(data_.describe(), "; ")),
           data_.data().size(),  options_.batch,
@@ -442,9 +448,7 @@ void Trainer::housekeeping(Progress& progress) {
 
 void Trainer::train(Progress& progress) {
   const int64_t total = total_steps();
-  Batcher batcher(
-      data_, {options_.batch, options_.seed, options_.shuffle, Tail::kDrop, 0, options_.prefetch},
-      position_.data);
+  Batcher batcher(data_, batcher_options(), position_.data);
   housekeeping(progress);
   for (Batch batch; position_.step < total && !wants_stop();) {
     if (!batcher.next(batch)) throw Error(ErrorCode::kInternal, "the data ended before the run");

@@ -80,11 +80,16 @@ class Trainer {
   /// diverges; the last checkpoint stays as it was.
   TrainResult run(Progress& progress);
 
+  /// What batches take beside the session's memory; after plan().
+  size_t batch_bytes() const;
   int64_t steps_per_epoch() const { return data_.data().size() / options_.batch; }
   int64_t total_steps() const;
   const RunPosition& position() const { return position_; }
 
  private:
+  BatcherOptions batcher_options() const {
+    return {options_.batch, options_.seed, options_.shuffle, Tail::kDrop, 0, options_.prefetch};
+  }
   void train(Progress& progress);
   void step(const Batch& batch);
   void name_sample(const Error& error, const Batch& batch) const;

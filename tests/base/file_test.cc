@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/system/mapped_files.h"
 #include "base/system/vanished_file.h"
 #include "base/tensor.h"
 
@@ -139,6 +140,37 @@ TEST_F(Files, TensorsShareAMappedFile) {
 TEST_F(Files, MapsAnEmptyFile) {
   const MappedFile file(make("empty", ""));
   EXPECT_TRUE(file.bytes().empty());
+}
+
+size_t resident_file_kilobytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    size_t kilobytes = 0;
+    if (word == "RssFile:" && status >> kilobytes) return kilobytes;
+  }
+  return 0;
+}
+
+TEST_F(Files, ReleasedBytesLeaveTheProcessAndComeBack) {
+  constexpr size_t kBytes = size_t{4} << 20, kKilobytes = kBytes >> 10, kOther = 1024;
+  const MappedFile file(make("f", std::string(kBytes, 'x')));
+  const auto sum = [&] {
+    return std::count(file.bytes().begin(), file.bytes().end(), std::byte{'x'});
+  };
+  const size_t before = resident_file_kilobytes();
+  EXPECT_EQ(sum(), static_cast<std::ptrdiff_t>(kBytes));
+  const size_t read = resident_file_kilobytes();
+  EXPECT_GE(read + kOther, before + kKilobytes);
+  release_mapped(file.bytes().subspan(100));
+  EXPECT_LE(resident_file_kilobytes() + kKilobytes, read + kOther);
+  EXPECT_EQ(sum(), static_cast<std::ptrdiff_t>(kBytes));
+}
+
+TEST_F(Files, WhatIsNoMapOfAFileIsNotReleased) {
+  const std::vector<std::byte> own(size_t{1} << 20, std::byte{1});
+  release_mapped(own);
+  release_mapped({});
+  EXPECT_EQ(std::count(own.begin(), own.end(), std::byte{1}), std::ptrdiff_t{1} << 20);
 }
 
 TEST_F(Files, ReadsInsteadOfMappingAFileOfAnotherUser) {

@@ -26,5 +26,33 @@ TEST(Pages, AreNullWhenThereIsNoMemory) {
   EXPECT_FALSE(allocate_pages(std::numeric_limits<size_t>::max() / 2));
 }
 
+constexpr size_t kHuge = size_t{2} << 20;
+constexpr size_t kNoise = size_t{64} << 10;  // of a test program at rest
+
+TEST(Pages, OnlyWhatIsWrittenIsResident) {
+  const size_t before = resident_memory().anonymous;
+  const Pages pages = allocate_pages(4 * kHuge + 5000);
+  EXPECT_LT(resident_memory().anonymous, before + kNoise);
+  // Behind the last whole huge page the pages are small.
+  pages[4 * kHuge + 4999] = std::byte{1};
+  EXPECT_LT(resident_memory().anonymous, before + kNoise);
+  for (size_t i = 0; i < 4 * kHuge; i += 4096) pages[i] = std::byte{1};
+  const ResidentMemory now = resident_memory();
+  EXPECT_GE(now.anonymous, before + 4 * kHuge);
+  EXPECT_LT(now.anonymous, before + 4 * kHuge + kNoise);
+}
+
+TEST(Pages, ThePeakStaysWhenMemoryGoes) {
+  size_t held = 0;
+  {
+    const Pages pages = allocate_pages(4 * kHuge);
+    for (size_t i = 0; i < 4 * kHuge; i += 4096) pages[i] = std::byte{1};
+    held = resident_memory().all;
+  }
+  const ResidentMemory after = resident_memory();
+  EXPECT_LT(after.all + 3 * kHuge, held);
+  EXPECT_GE(after.peak + kNoise, held);
+}
+
 }  // namespace
 }  // namespace halfnote

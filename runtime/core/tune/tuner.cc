@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/float16.h"
-#include "runtime/core/memory_plan.h"
+#include "runtime/core/memory/best_fit.h"
 #include "runtime/core/pages.h"
 
 namespace halfnote {

@@ -28,6 +28,8 @@ struct BatcherOptions {
   Tail tail = Tail::kDrop;
   int64_t epochs = 0;  // deliver this many, counted from epoch 0; 0: without end
   int prefetch = 2;    // batches made ahead by a thread; 0: made by the caller's thread
+  /// How many batches are in memory at one time: the caller's too.
+  int held() const { return prefetch + 1; }
 };
 
 /// The next sample to deliver: place `sample` in the order of epoch `epoch`.

@@ -203,6 +203,15 @@ Shape InputMap::batch_shape(size_t index, int64_t rows) const {
   return shape;
 }
 
+size_t InputMap::batch_bytes(int64_t rows) const {
+  size_t bytes = 0;
+  for (size_t i = 0; i < size(); ++i) {
+    const auto elements = static_cast<size_t>(element_count(batch_shape(i, rows)));
+    bytes += elements * size_of(input(i).dtype);
+  }
+  return bytes;
+}
+
 int64_t InputMap::rows_of(size_t index, int64_t count) const {
   if (!is_whole(index)) return count;
   return sample_shape(index).empty() ? 1 : sample_shape(index)[0];

@@ -47,6 +47,8 @@ class InputMap {
   const Shape& sample_shape(size_t index) const { return routes_[index].shape; }
   /// The shape of the input in a batch of `rows` samples.
   Shape batch_shape(size_t index, int64_t rows) const;
+  /// Bytes of all inputs of such a batch.
+  size_t batch_bytes(int64_t rows) const;
   /// How many of the input's rows belong to the first `count` samples: all of a whole input.
   int64_t rows_of(size_t index, int64_t count) const;
   /// One line an input, and one for the fields that nothing uses.

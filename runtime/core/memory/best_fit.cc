@@ -1,11 +1,11 @@
-#include "runtime/core/memory_plan.h"
+#include "runtime/core/memory/best_fit.h"
 
 #include <algorithm>
 #include <cassert>
 
 namespace halfnote {
 
-size_t ArenaPlan::allocate(size_t bytes) {
+size_t BestFit::allocate(size_t bytes) {
   const size_t size = std::max(align_up(bytes), kBufferAlignment);
   in_use_ += size;
   const auto fit = free_by_size_.lower_bound({size, 0});
@@ -31,7 +31,7 @@ size_t ArenaPlan::allocate(size_t bytes) {
   return offset;
 }
 
-void ArenaPlan::release(size_t offset) {
+void BestFit::release(size_t offset) {
   const auto block = used_.find(offset);
   assert(block != used_.end());
   size_t size = block->second;
@@ -54,12 +54,12 @@ void ArenaPlan::release(size_t offset) {
   insert_free(offset, size);
 }
 
-void ArenaPlan::insert_free(size_t offset, size_t size) {
+void BestFit::insert_free(size_t offset, size_t size) {
   free_by_offset_[offset] = size;
   free_by_size_[{size, offset}] = true;
 }
 
-void ArenaPlan::erase_free(std::map<size_t, size_t>::iterator block) {
+void BestFit::erase_free(std::map<size_t, size_t>::iterator block) {
   free_by_size_.erase({block->second, block->first});
   free_by_offset_.erase(block);
 }

@@ -1,4 +1,4 @@
-// Offsets of buffers in one arena, from the times at which they live.
+// Offsets of buffers in one arena, found as they come and go.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ inline size_t align_up(size_t bytes) {
 
 /// Best fit in time order: allocate and release as the steps go by; the arena is as large as it
 /// ever had to be. O(log n) a call. A released block merges with its free neighbours.
-class ArenaPlan {
+class BestFit {
  public:
   /// The offset of a block of at least `bytes` (zero bytes take the smallest block).
   size_t allocate(size_t bytes);

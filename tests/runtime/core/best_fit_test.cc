@@ -1,11 +1,11 @@
-// ArenaPlan as a property: whatever is allocated and released in whatever order, live blocks never
+// BestFit as a property: whatever is allocated and released in whatever order, live blocks never
 // overlap and the sums hold.
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-#include "runtime/core/memory_plan.h"
+#include "runtime/core/memory/best_fit.h"
 
 namespace halfnote::test {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 /// What should be in use: offset -> size, kept by the test.
 class PlanModel {
  public:
-  void allocate(ArenaPlan& plan, size_t bytes) {
+  void allocate(BestFit& plan, size_t bytes) {
     const size_t size = std::max(align_up(bytes), kBufferAlignment);
     const size_t offset = plan.allocate(bytes);
     EXPECT_EQ(offset % kBufferAlignment, 0u);
@@ -32,7 +32,7 @@ class PlanModel {
     EXPECT_LE(offset + size, plan.peak());
   }
 
-  void release(ArenaPlan& plan, size_t which) {
+  void release(BestFit& plan, size_t which) {
     const auto block = std::next(live_.begin(), static_cast<std::ptrdiff_t>(which % live_.size()));
     plan.release(block->first);
     sum_ -= block->second;
@@ -43,7 +43,7 @@ class PlanModel {
   size_t count() const { return live_.size(); }
 
  private:
-  void check(const ArenaPlan& plan) const {
+  void check(const BestFit& plan) const {
     EXPECT_EQ(plan.in_use(), sum_);
     EXPECT_GE(plan.peak(), most_);
   }
@@ -52,10 +52,10 @@ class PlanModel {
   size_t sum_ = 0, most_ = 0;
 };
 
-TEST(ArenaPlan, LiveBlocksNeverOverlap) {
+TEST(BestFit, LiveBlocksNeverOverlap) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
-    ArenaPlan plan;
+    BestFit plan;
     PlanModel model;
     for (int i = 0; i < 400; ++i) {
       const bool release = model.count() > 0 && random() % 100 < 45;
@@ -75,10 +75,10 @@ TEST(ArenaPlan, LiveBlocksNeverOverlap) {
   }
 }
 
-TEST(ArenaPlan, NeighboursMergeInEveryOrder) {
+TEST(BestFit, NeighboursMergeInEveryOrder) {
   const size_t orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   for (const auto& order : orders) {
-    ArenaPlan plan;
+    BestFit plan;
     const size_t blocks[] = {plan.allocate(64), plan.allocate(128), plan.allocate(192)};
     const size_t guard = plan.allocate(64);
     for (size_t which : order) plan.release(blocks[which]);
@@ -87,8 +87,8 @@ TEST(ArenaPlan, NeighboursMergeInEveryOrder) {
   }
 }
 
-TEST(ArenaPlan, TakesTheSmallestBlockThatFits) {
-  ArenaPlan plan;
+TEST(BestFit, TakesTheSmallestBlockThatFits) {
+  BestFit plan;
   const size_t large = plan.allocate(1024);
   plan.allocate(64);
   const size_t small = plan.allocate(128);
@@ -99,8 +99,8 @@ TEST(ArenaPlan, TakesTheSmallestBlockThatFits) {
   EXPECT_EQ(plan.allocate(100), large) << "the rest of the small one is used up";
 }
 
-TEST(ArenaPlan, GrowsOverAFreeBlockAtTheEnd) {
-  ArenaPlan plan;
+TEST(BestFit, GrowsOverAFreeBlockAtTheEnd) {
+  BestFit plan;
   plan.allocate(64);
   const size_t last = plan.allocate(128);
   plan.release(last);
@@ -108,8 +108,8 @@ TEST(ArenaPlan, GrowsOverAFreeBlockAtTheEnd) {
   EXPECT_EQ(plan.peak(), 64u + 256u);
 }
 
-TEST(ArenaPlan, EmptyBlocksHaveAPlaceOfTheirOwn) {
-  ArenaPlan plan;
+TEST(BestFit, EmptyBlocksHaveAPlaceOfTheirOwn) {
+  BestFit plan;
   EXPECT_NE(plan.allocate(0), plan.allocate(0));
 }
 
