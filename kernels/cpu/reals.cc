@@ -80,7 +80,11 @@ void store_reals(const M* from, int64_t count, DType dtype, std::byte* to, int64
       std::copy_n(from, count, at<double>(to, begin));
       return;
     case DType::kF32:
-      for (int64_t i = 0; i < count; ++i) at<float>(to, begin)[i] = static_cast<float>(from[i]);
+      if constexpr (std::is_same_v<M, float>) {
+        std::copy_n(from, count, at<float>(to, begin));
+      } else {
+        for (int64_t i = 0; i < count; ++i) at<float>(to, begin)[i] = static_cast<float>(from[i]);
+      }
       return;
     case DType::kF16:
       store_16bit<Half>(from, count, to, begin);

@@ -43,6 +43,11 @@ void pack_columns(const E* from, int64_t ld, int64_t terms, int64_t columns, int
   constexpr int64_t kPair = sizeof(float) / sizeof(E);
   const int64_t k = round_up(terms, kPair);
   if (columns < width || k > terms) std::fill_n(to, k * width, E{});
+  if (k == terms && ld % kPair == 0) {  // words of 32 bits
+    tile_math().transpose(reinterpret_cast<const float*>(from), ld / kPair, columns, k / kPair,
+                          reinterpret_cast<float*>(to), width);
+    return;
+  }
   for (int64_t first = 0; first < columns; first += kVector) {
     const int64_t last = std::min(columns, first + kVector);
     for (int64_t i = 0; i + kPair <= terms; i += kPair) {
@@ -60,11 +65,15 @@ void pack_columns(const E* from, int64_t ld, int64_t terms, int64_t columns, int
 /// `rows` on are 0 as far as ld.
 template <class E>
 void transpose(const E* from, int64_t from_ld, int64_t rows, int64_t columns, E* to, int64_t ld) {
-  constexpr int64_t kBlock = 16;
-  for (int64_t first = 0; first < rows; first += kBlock) {
-    const int64_t last = std::min(rows, first + kBlock);
-    for (int64_t j = 0; j < columns; ++j) {
-      for (int64_t i = first; i < last; ++i) to[j * ld + i] = from[i * from_ld + j];
+  if constexpr (sizeof(E) == sizeof(float)) {
+    tile_math().transpose(from, from_ld, rows, columns, to, ld);
+  } else {
+    constexpr int64_t kBlock = 16;
+    for (int64_t first = 0; first < rows; first += kBlock) {
+      const int64_t last = std::min(rows, first + kBlock);
+      for (int64_t j = 0; j < columns; ++j) {
+        for (int64_t i = first; i < last; ++i) to[j * ld + i] = from[i * from_ld + j];
+      }
     }
   }
   for (int64_t j = 0; j < columns; ++j) std::fill(to + j * ld + rows, to + (j + 1) * ld, E{});

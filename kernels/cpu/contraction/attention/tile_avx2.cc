@@ -6,6 +6,8 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
+// A product that is added to something is rounded once, as one instruction: twice as fast.
+#pragma GCC optimize("fp-contract=fast")
 
 namespace halfnote::cpu::attention {
 
@@ -17,8 +19,8 @@ constexpr int kRowsAtOnce = 6, kVectorsAtOnce = 1;
 }  // namespace avx2
 
 const TileMath kAvx2Tiles = {
-    "avx2",         avx2::product, nullptr, avx2::soften, avx2::shrink, avx2::differentiate,
-    avx2::add_term, avx2::dot,     nullptr, nullptr,
+    "avx2",         avx2::product, nullptr,         avx2::soften, avx2::shrink, avx2::differentiate,
+    avx2::add_term, avx2::dot,     avx2::transpose, nullptr,      nullptr,
 };
 
 }  // namespace halfnote::cpu::attention

@@ -6,6 +6,8 @@
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+// A product that is added to something is rounded once, as one instruction: twice as fast.
+#pragma GCC optimize("fp-contract=fast")
 
 namespace halfnote::cpu::attention {
 
@@ -19,8 +21,8 @@ constexpr int kRowsAtOnce = 6, kVectorsAtOnce = 4;
 const TileMath kAvx512Tiles = {
     "avx512",         avx512::product, nullptr,
     avx512::soften,   avx512::shrink,  avx512::differentiate,
-    avx512::add_term, avx512::dot,     nullptr,
-    nullptr,
+    avx512::add_term, avx512::dot,     avx512::transpose,
+    nullptr,          nullptr,
 };
 
 }  // namespace halfnote::cpu::attention

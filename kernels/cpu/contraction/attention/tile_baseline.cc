@@ -20,6 +20,7 @@ const TileMath kBaselineTiles = {
     baseline::differentiate,
     baseline::add_term,
     baseline::dot,
+    baseline::transpose,
     nullptr,
     nullptr,
 };

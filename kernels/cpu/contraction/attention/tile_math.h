@@ -52,6 +52,9 @@ struct TileMath {
   /// s = s·scale + term over a piece of a row, and the sum of a·b.
   void (*add_term)(float* s, float scale, const float* term, int64_t n);
   double (*dot)(const float* a, const float* b, int64_t n);
+  /// to[j·ld + i] = from[i·from_ld + j] for i < rows, j < columns; only moves words of 32 bits.
+  void (*transpose)(const float* from, int64_t from_ld, int64_t rows, int64_t columns, float* to,
+                    int64_t ld);
 
   /// A panel (rows, width) with lines kPanel apart as bf16 rows with lines kPanel apart, and as
   /// pairs of rows (a missing last row counts as 0). Null as pair_product.
