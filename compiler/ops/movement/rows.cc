@@ -110,6 +110,7 @@ std::vector<OperatorRow> others() {
        .precision = kFp32,
        .legality = {27, 27},
        .no_gradient = "not in this release: gradient of Range",
+       .infer = infer_range,
        .note = "not exact above 2048 in f16, 256 in bf16"},
       {.name = "Scatter",
        .precision = kClear,
