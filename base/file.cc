@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <system_error>
@@ -20,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/system/mapped_files.h"
+#include "base/system/temporary_files.h"
 
 namespace halfnote {
 namespace {
@@ -29,7 +29,6 @@ namespace fs = std::filesystem;
 constexpr size_t kReadChunk = size_t{1} << 20;
 constexpr size_t kWriteChunk = size_t{1} << 30;  // one write() never takes more than 2 GiB
 constexpr size_t kCopied = size_t{1} << 20;      // parts from here on are looked up as mapped files
-constexpr int kNameAttempts = 1000;
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what, int error) {
   throw Error(ErrorCode::kIo, what + ": " + std::generic_category().message(error))
@@ -237,18 +236,10 @@ class TemporaryFile {
     }
   }
 
-  /// Not mkstemp: the kernel applies umask and the folder's default ACL only to the mode asked for
-  /// here. The name is short, so that it fits wherever the target's does.
   int create() {
-    static std::atomic<uint32_t> counter{0};
-    for (int attempt = 0; attempt < kNameAttempts; ++attempt) {
-      name_ = ".hn-" + std::to_string(getpid()) + "-" + std::to_string(counter++) + ".tmp";
-      const int number =
-          openat(folder_.get(), name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-      if (number >= 0) return number;
-      if (errno != EEXIST) break;
-    }
-    fail(target_, "cannot create a file in this folder", errno);
+    const int number = create_temporary_file(folder_.get(), name_);
+    if (number < 0) fail(target_, "cannot create a file in this folder", errno);
+    return number;
   }
 
   const fs::path& target_;
@@ -256,6 +247,8 @@ class TemporaryFile {
   std::string name_;
   bool renamed_ = false, holes_ = false;
   Descriptor file_;
+  Descriptor held_{::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0)};  // the lock, until the renaming
+  TemporaryName listed_{folder_.get(), name_};
 };
 
 void flush_folder(const fs::path& target, const Descriptor& folder) {
@@ -327,7 +320,10 @@ struct FileSet::Staged {
   TemporaryFile file;
 };
 
-void check_writable(const fs::path& path) { const FileSet::Staged staged(path); }
+void check_writable(const fs::path& path) {
+  const FileSet::Staged staged(path);
+  tidy_temporary_files(staged.folder.get());
+}
 
 FileSet::FileSet() = default;
 FileSet::~FileSet() = default;

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/printable.h"
+#include "base/system/temporary_files.h"
 #include "cli/arguments.h"
 #include "cli/compile/idle_flags.h"
 #include "cli/import_flags.h"
@@ -278,6 +279,7 @@ void write_outputs(const CompileResult& result, const Report& report, const Comp
 void end_late(int) {
   static constexpr char kMessage[] =
       "halfnote: error (model): the compilation took longer than --timeout; nothing was written\n";
+  remove_temporary_files();
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
   ::_exit(static_cast<int>(ErrorCode::kModel));
 }

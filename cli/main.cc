@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "base/system/temporary_files.h"
 #include "base/system/vanished_file.h"
 #include "base/version.h"
 #include "cli/guard.h"
@@ -23,9 +24,11 @@ constexpr const char* kMainFooter =
 /// Help and version end with 0; everything else that CLI11 refuses is a usage error.
 int explain(const CLI::App& app, const CLI::ParseError& error,
             const std::vector<std::string>& arguments) {
-  if (error.get_exit_code() == 0) return app.exit(error);
   bool as_json = false;
   for (const std::string& argument : arguments) as_json |= argument == "--json-errors";
+  if (error.get_exit_code() == 0) {
+    return cli::guarded([&] { return app.exit(error); }, as_json);
+  }
   return cli::report(cli::usage_error(app, error, arguments), as_json);
 }
 
@@ -58,5 +61,11 @@ int main(int argc, char** argv) {
     return explain(app, error, {argv + 1, argv + argc});
   }
   report_vanished_files(json_errors ? ErrorForm::kJson : ErrorForm::kText);
-  return cli::guarded(action, json_errors);
+  remove_temporary_files_on_signals();
+  return cli::guarded(
+      [&] {
+        cli::check_values(app);
+        return action();
+      },
+      json_errors);
 }

@@ -134,6 +134,10 @@ void print_frameworks() {
 }
 
 int ops(const OpsArguments& a) {
+  if (!a.pattern.empty() && (a.passes || a.presets)) {
+    throw Error(ErrorCode::kUsage, "a pattern looks for operators")
+        .expected("the pattern alone", "--passes or --presets with it");
+  }
   if (a.passes) print_passes();
   if (a.presets) {
     print_presets();

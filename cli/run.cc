@@ -139,9 +139,9 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   return 0;
 }
 
-int run(const RunArguments& arguments) {
+int run(const CLI::App& verb, const RunArguments& arguments) {
   check_device(arguments.device);
-  progress_mode_from_name(arguments.progress);
+  refuse_idle_flags(verb, arguments);
   Model model =
       adopt_training_info(import_model(arguments.artifact, import_options(arguments.import)),
                           static_cast<int64_t>(arguments.seed));
@@ -259,8 +259,8 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_option("--memory", a.memory,
                    "what the activations may take: a share of what they do (0.6), or bytes (3GB);\n"
                    "the rest is computed again in the backward pass, with the same bits");
-  CLI::Option* memory =
-      verb->add_flag("--plan-memory", a.plan_memory, "print the memory plan, train nothing");
+  CLI::Option* memory = verb->add_flag("--plan-memory", a.plan_memory,
+                                       "print the memory plan; trains and writes nothing");
   CLI::Option* tune = verb->add_flag(
       "--tune", a.tune,
       "measure which kernels are fastest on this machine before the first step, and train with "
@@ -285,7 +285,7 @@ void add_run(CLI::App& app, Action& action) {
   verb->footer(kFooter);
   verb->callback([verb, a, &action] {
     a->seed_given = verb->count("--seed") > 0;
-    action = [a] { return run(*a); };
+    action = [verb, a] { return run(*verb, *a); };
   });
 }
 

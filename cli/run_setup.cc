@@ -5,6 +5,7 @@
 #include <omp.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <array>
 #include <charconv>
 #include <set>
@@ -24,6 +25,13 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kDefaultBatch = 32;
 constexpr size_t kPlanFileLimit = size_t{64} << 20;
+
+/// A flag that nothing reads is taken for one that works.
+[[noreturn]] void refuse_idle(const char* flag, const char* wanted, const char* got) {
+  throw Error(ErrorCode::kUsage, std::string(flag) + " does nothing here")
+      .expected(wanted, got)
+      .hint(std::string("take ") + flag + " away");
+}
 
 /// The name of the artifact without `.hn.onnx`.
 std::string stem_of(const fs::path& artifact) {
@@ -231,6 +239,9 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
     throw Error(ErrorCode::kUsage, "no input has a dim for the batch: all are fed whole")
         .expected("no --batch", std::to_string(arguments.batch));
   }
+  if (!batched && arguments.no_shuffle) {
+    refuse_idle("--no-shuffle", "an input that is fed by samples", "inputs that are fed whole");
+  }
   bound.batch = batched ? choose_batch(source, arguments.batch, default_batch(model)) : 1;
   bound.batch_is_fixed = source.fixed.has_value() || !batched;
   for (const std::string& symbol : source.symbols) bound.dims[symbol] = bound.batch;
@@ -245,6 +256,38 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
         {value.name, value.type.dtype, std::move(shape), whole.contains(value.name)});
   }
   return bound;
+}
+
+namespace {
+
+void refuse_idle_data_flags(const RunArguments& arguments, const RunData& data) {
+  const InputMap* evaluation = data.evaluation ? &*data.evaluation : nullptr;
+  const bool normalises =
+      data.train.normalises() || (evaluation != nullptr && evaluation->normalises());
+  if (!arguments.normalize.empty() && !normalises) {
+    refuse_idle("--normalize", "an input of floats", "none");
+  }
+  const bool bytes =
+      data.train.takes_bytes() || (evaluation != nullptr && evaluation->takes_bytes());
+  if (bytes_from_name(arguments.bytes) != Bytes::kAuto && !bytes) {
+    refuse_idle("--bytes", "data of type u8 for an input of floats", "none");
+  }
+}
+
+}  // namespace
+
+void refuse_idle_flags(const CLI::App& verb, const RunArguments& arguments) {
+  if (arguments.dump.empty() && verb.count("--dump-folder") > 0) {
+    refuse_idle("--dump-folder", "--dump-after with it", "none");
+  }
+  const ProgressMode progress = progress_mode_from_name(arguments.progress);
+  if (arguments.quiet && verb.count("--progress") > 0 && progress != ProgressMode::kNone) {
+    refuse_idle("--progress", "--progress without --quiet", "both");
+  }
+  const DataSpec spec = parse_data_spec(arguments.data);
+  if (verb.count("--eval-every") > 0 && arguments.eval_data.empty() && !spec.has_test_split()) {
+    refuse_idle("--eval-every", "--eval-data, or data with a test split", "neither");
+  }
 }
 
 RunData load_run_data(const RunArguments& arguments, std::span<const ModelInput> inputs) {
@@ -265,6 +308,7 @@ RunData load_run_data(const RunArguments& arguments, std::span<const ModelInput>
   } else if (spec.has_test_split()) {
     data.evaluation.emplace(load(spec, Split::kTest));
   }
+  refuse_idle_data_flags(arguments, data);
   return data;
 }
 

@@ -11,6 +11,10 @@
 #include "cli/import_flags.h"
 #include "runtime/train/trainer.h"
 
+namespace CLI {
+class App;
+}
+
 namespace halfnote::cli {
 
 struct RunArguments {
@@ -44,6 +48,10 @@ inline constexpr const char* kDefaultProfile = "RUN/profile.json";
 
 /// Throws Error(kDevice) for a device that this build lacks, Error(kUsage) for a word that is none.
 void check_device(const std::string& device);
+
+/// Throws Error(kUsage) for a flag that stands on the command line although the others leave it
+/// nothing to do.
+void refuse_idle_flags(const CLI::App& verb, const RunArguments& arguments);
 
 /// Throws Error(kUsage) where no kernel's name starts so.
 void check_kernels(const std::string& kernels);

@@ -4,6 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string_view>
 
 namespace halfnote::cli {
 namespace {
@@ -126,7 +130,69 @@ std::string first_word(const std::vector<std::string>& arguments) {
   return found == arguments.end() ? std::string() : *found;
 }
 
+Error bad_number(const std::string& name, const std::string& wanted, const std::string& text) {
+  return Error(ErrorCode::kUsage, name + " has a value that it cannot have")
+      .expected(wanted, fmt::format("\"{}\"", text));
+}
+
+/// Reads the whole text; false for one that is no such number or does not fit.
+template <class T>
+bool read_number(std::string_view text, T& number) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return code == std::errc() && end == text.data() + text.size();
+}
+
+template <class T>
+void check_whole(const std::string& name, const std::string& text) {
+  T number = 0;
+  if (read_number(text, number)) return;
+  throw bad_number(name,
+                   fmt::format("a whole number from {} to {}", std::numeric_limits<T>::min(),
+                               std::numeric_limits<T>::max()),
+                   text);
+}
+
+void check_fraction(const std::string& name, const std::string& text) {
+  double number = 0;
+  if (!read_number(text, number)) throw bad_number(name, "a number", text);
+  const auto narrow = static_cast<float>(number);
+  if (narrow == 0 && number != 0) throw bad_number(name, "0, or a number that FP32 holds", text);
+  if (std::isinf(narrow) && std::isfinite(number)) {
+    throw bad_number(name, "a number that FP32 holds", text);
+  }
+}
+
+void check_value(const CLI::Option& option, const std::string& text) {
+  const std::string name = option.get_name();
+  if (text.empty()) {
+    throw Error(ErrorCode::kUsage, name + " needs a value")
+        .expected("a value", "an empty text")
+        .hint("is a variable of the shell not set?");
+  }
+  if (text == "-") {
+    throw Error(ErrorCode::kUsage, name + " cannot be standard input or output")
+        .expected("the name of a file", "\"-\"")
+        .hint("./- is the file of that name");
+  }
+  const std::string type = option.get_type_name();
+  if (type.starts_with("UINT")) return check_whole<uint64_t>(name, text);
+  if (type.starts_with("INT")) return check_whole<int64_t>(name, text);
+  if (type.starts_with("FLOAT")) check_fraction(name, text);
+}
+
+void check_values_of(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& text : option->results()) check_value(*option, text);
+  }
+}
+
 }  // namespace
+
+void check_values(const CLI::App& app) {
+  check_values_of(app);
+  if (const CLI::App* verb = chosen_verb(app)) check_values_of(*verb);
+}
 
 Error usage_error(const CLI::App& app, const CLI::ParseError& error,
                   const std::vector<std::string>& arguments) {

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "passes/deepspeed_keys.h"
 #include "passes/nesting.h"
 #include "passes/precision/presets.h"
 
@@ -101,6 +102,11 @@ class JsonReader {
 
   std::vector<std::string> run(const Json& root) {
     if (!root.is_object()) wrong("", "an object", root);
+    if (root.contains("bf16") && root.contains("bfloat16")) {
+      throw Error(ErrorCode::kUsage, "\"bf16\" and \"bfloat16\" are two names of one section")
+          .expected("one of them", "both")
+          .hint("\"bfloat16\" is the older name");
+    }
     read(root, "", top_keys());
     set_precision();
     set_batch();
@@ -142,8 +148,34 @@ class JsonReader {
     };
   }
 
+  /// A key that is only taken where it switches nothing on.
+  JsonSetter refused(std::string_view why) {
+    return [why](const Json& value, const std::string& key) {
+      const Json on = value.is_object() ? value.value("enabled", Json(false)) : value;
+      only(false, std::string(why))(on.is_null() ? Json(false) : on, key);
+    };
+  }
+
+  /// Without shards, what else the section says has no meaning.
+  void zero_optimization(const Json& object, const std::string& prefix) {
+    for (const auto& [key, value] : object.items()) {
+      const std::string full = prefix + "." + key;
+      if (key == "stage") {
+        only(0, "halfnote does not shard optimizer or weights")(value, full);
+      } else {
+        ignored()(value, full);
+      }
+    }
+  }
+
+  void data_types(const Json& object, const std::string& prefix) {
+    JsonSetter sums = only("fp32", "gradients are accumulated in FP32 here");
+    read(object, prefix, {{"grad_accum_dtype", [sums](const Json& value, const std::string& key) {
+                             if (!value.is_null()) sums(value, key);
+                           }}});
+  }
+
   JsonKeys top_keys() {
-    const char* shards = "halfnote does not shard optimizer or weights";
     JsonKeys keys = {
         {"train_batch_size", count(batch_, 1)},
         {"train_micro_batch_size_per_gpu", count(micro_, 1)},
@@ -155,17 +187,14 @@ class JsonReader {
         {"bf16", section([this](const Json& j, const std::string& k) { bf16(j, k); })},
         {"optimizer", section([this](const Json& j, const std::string& k) { optimizer(j, k); })},
         {"scheduler", section([this](const Json& j, const std::string& k) { scheduler(j, k); })},
-        {"zero_optimization", section([shards](const Json& j, const std::string& k) {
-           const Json stage = j.value("stage", Json(0));
-           only(0, shards)(stage, k + ".stage");
-         })},
+        {"bfloat16", section([this](const Json& j, const std::string& k) { bf16(j, k); })},
+        {"data_types", section([this](const Json& j, const std::string& k) { data_types(j, k); })},
+        {"dataloader_drop_last", only(true, "a batch that the data do not fill is left out")},
+        {"zero_optimization",
+         section([this](const Json& j, const std::string& k) { zero_optimization(j, k); })},
     };
-    for (const char* key :
-         {"steps_per_print", "wall_clock_breakdown", "dump_state", "tensorboard", "wandb",
-          "csv_monitor", "comms_logger", "flops_profiler", "communication_data_type",
-          "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "sparse_gradients"}) {
-      keys.emplace(key, ignored());
-    }
+    for (const std::string_view key : kIdleDeepSpeedKeys) keys.emplace(key, ignored());
+    for (const auto& [key, why] : kRefusedDeepSpeedKeys) keys.emplace(key, refused(why));
     return keys;
   }
 

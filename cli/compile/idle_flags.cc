@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,6 +57,7 @@ const std::vector<IdleRow>& rows() {
       {"--weight-decay", "--optimizer", {}},
       {"--no-decay", "--optimizer", {}},
       {"--grad-clip", "--optimizer", {}},
+      {"--loss-input", "--loss", {}},
       {"--schedule", "--optimizer", {}},
       {"--warmup", "--optimizer", {}},
       {"--schedule-steps", "--schedule", {"linear", "cosine"}},
@@ -73,20 +75,50 @@ std::string_view chosen(std::string_view flag, const CompileOptions& options) {
   return dtype == DType::kF16 ? "fp16" : dtype == DType::kBF16 ? "bf16" : "fp32";
 }
 
+/// What only a training step reads, besides the rows.
+constexpr std::array<std::string_view, 8> kOfTraining = {
+    "--loss",      "--loss-output", "--optimizer", "--accumulate",
+    "--trainable", "--freeze",      "--seed",      "--force-training"};
+
 bool reads(const IdleRow& row, std::string_view choice) {
-  if (row.choices.empty()) return choice != "none";
+  if (row.choices.empty()) return !choice.empty() && choice != "none";
   return std::find(row.choices.begin(), row.choices.end(), choice) != row.choices.end();
+}
+
+void refuse_for_inference(const CLI::App& verb, std::string_view flag) {
+  if (verb.count(std::string(flag)) == 0) return;
+  throw Error(ErrorCode::kUsage, fmt::format("{} does nothing with --inference", flag))
+      .hint(fmt::format("take {} or --inference away", flag));
+}
+
+/// Flags that wait for another flag, or for a number of it.
+void refuse_lonely_flags(const CLI::App& verb, const CompileOptions& options) {
+  const auto refuse = [](const char* flag, const char* wanted, std::string got) {
+    throw Error(ErrorCode::kUsage, fmt::format("{} does nothing here", flag))
+        .expected(wanted, std::move(got))
+        .hint(fmt::format("take {} away", flag));
+  };
+  if (verb.count("--dump-folder") > 0 && options.dump_after.empty()) {
+    refuse("--dump-folder", "--dump-after with it", "none");
+  }
+  if (verb.count("--verbose") > 0 && verb.count("--quiet") > 0) {
+    refuse("--verbose", "--verbose without --quiet", "both");
+  }
+  const Optimizer& optimizer = options.train.optimizer;
+  const bool decays = optimizer.weight_decay != 0 ||
+                      std::any_of(optimizer.groups.begin(), optimizer.groups.end(),
+                                  [](const auto& group) { return group.weight_decay != 0.0f; });
+  if (verb.count("--no-decay") > 0 && !decays) refuse("--no-decay", "--weight-decay above 0", "0");
 }
 
 }  // namespace
 
 void refuse_idle_flags(const CLI::App& verb, const CompileOptions& options) {
   if (options.inference_only) {
+    for (const std::string_view flag : kOfTraining) refuse_for_inference(verb, flag);
     for (const IdleRow& row : rows()) {
       const bool trains = row.belongs_to != "--precision" || row.flag == "--loss-scale";
-      if (!trains || verb.count(std::string(row.flag)) == 0) continue;
-      throw Error(ErrorCode::kUsage, fmt::format("{} does nothing with --inference", row.flag))
-          .hint(fmt::format("take {} or --inference away", row.flag));
+      if (trains) refuse_for_inference(verb, row.flag);
     }
   }
   check_settings(options);  // an unknown kind, or a number out of range, is told first
@@ -102,6 +134,7 @@ void refuse_idle_flags(const CLI::App& verb, const CompileOptions& options) {
                   fmt::format("{} {}", row.belongs_to, got))
         .hint(fmt::format("take {} away, or choose another {}", row.flag, row.belongs_to));
   }
+  refuse_lonely_flags(verb, options);
 }
 
 }  // namespace halfnote::cli

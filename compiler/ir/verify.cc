@@ -4,12 +4,34 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/error.h"
 #include "compiler/ir/graph_access.h"
 
 namespace halfnote {
 namespace {
 
 constexpr size_t kMaxFindings = 20;
+
+bool is_typed(const ValueType& type) {
+  if (type.kind == TypeKind::kUnknown) return false;
+  return !type.is_tensor() || type.dtype != DType::kUndefined;
+}
+
+/// Same rank and no two different numbers; what is symbolic or unknown may still turn out equal.
+bool may_match(const ValueType& a, const ValueType& b) {
+  if (!a.shape || !b.shape) return true;
+  if (a.shape->size() != b.shape->size()) return false;
+  for (size_t i = 0; i < a.shape->size(); ++i) {
+    const Dim& x = (*a.shape)[i];
+    const Dim& y = (*b.shape)[i];
+    if (x.known() && y.known() && x.value != y.value) return false;
+  }
+  return true;
+}
+
+bool may_take(const ValueType& state, const ValueType& next) {
+  return next.is_tensor() && next.dtype == state.dtype && may_match(next, state);
+}
 
 class Verifier {
  public:
@@ -285,11 +307,6 @@ class Verifier {
     return use.slot < graph_.states().size() ? graph_.states()[use.slot].next : ValueId{};
   }
 
-  static bool is_typed(const ValueType& type) {
-    if (type.kind == TypeKind::kUnknown) return false;
-    return !type.is_tensor() || type.dtype != DType::kUndefined;
-  }
-
   void check_initializer(ValueId id) {
     const Value& value = graph_.value(id);
     if (!value.tensor.defined()) return report("initializer " + name_of(id) + " has no data");
@@ -320,22 +337,10 @@ class Verifier {
     if (state.next.index >= graph_.value_count()) return;
     const ValueType& next = graph_.value(state.next).type;
     if (!is_typed(next)) return;  // reported with the value where types are asked for
-    if (!next.is_tensor() || next.dtype != current.type.dtype || !may_match(next, current.type)) {
+    if (!may_take(current.type, next)) {
       report(what() + " is " + to_string(current.type) + " but its new value \"" +
              graph_.value(state.next).name + "\" is " + to_string(next));
     }
-  }
-
-  /// Same rank and no two different numbers; what is symbolic or unknown may still turn out equal.
-  static bool may_match(const ValueType& a, const ValueType& b) {
-    if (!a.shape || !b.shape) return true;
-    if (a.shape->size() != b.shape->size()) return false;
-    for (size_t i = 0; i < a.shape->size(); ++i) {
-      const Dim& x = (*a.shape)[i];
-      const Dim& y = (*b.shape)[i];
-      if (x.known() && y.known() && x.value != y.value) return false;
-    }
-    return true;
   }
 
   const Graph& graph_;
@@ -434,6 +439,16 @@ void verify(const Model& model, const std::function<bool(const Graph&)>& wanted,
     auto findings = check_bindings(model, step);
     if (!names.insert(step.name).second) findings.emplace_back("its name is taken");
     if (!findings.empty()) refuse(what, findings, options, model.source);
+  }
+}
+
+void check_state_types(const Graph& graph) {
+  for (const State& state : graph.states()) {
+    const Value &current = graph.value(state.current), &next = graph.value(state.next);
+    if (!is_typed(next.type) || may_take(current.type, next.type)) continue;
+    throw Error(ErrorCode::kModel, "update_binding: \"" + next.name +
+                                       "\" cannot be the new value of \"" + current.name + "\"")
+        .expected(to_string(current.type) + ", as the initializer is", to_string(next.type));
   }
 }
 

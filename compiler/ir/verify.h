@@ -36,4 +36,8 @@ void verify(const Model& model, const VerifyOptions& options = {});
 void verify(const Model& model, const std::function<bool(const Graph&)>& wanted,
             const VerifyOptions& options = {});
 
+/// Throws Error(kModel) for a state whose new value cannot have its type: an update_binding from
+/// outside names the two, and inference finds out what they are.
+void check_state_types(const Graph& graph);
+
 }  // namespace halfnote

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/low_bit.h"
 
 namespace halfnote {
 
@@ -145,6 +146,19 @@ Expr squeeze(Expr x, std::vector<int64_t> axes) {
 
 Expr expand_like(Expr x, Expr like) {
   return x.builder->op("Expand", {x, x.builder->shape_of(like)});
+}
+
+DType gradient_dtype(DType dtype) {
+  return is_float(dtype) && is_low_bit(dtype) ? DType::kF32 : dtype;
+}
+
+ValueType gradient_type(ValueType type) {
+  if (type.is_tensor()) type.dtype = gradient_dtype(type.dtype);
+  return type;
+}
+
+Expr zero_gradient(Expr like) {
+  return zeros(gradient_dtype(like.dtype()), like.builder->shape_of(like));
 }
 
 Expr zeros(DType dtype, Expr shape) {

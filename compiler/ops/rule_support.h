@@ -36,6 +36,13 @@ DType math_dtype(DType dtype);
 
 /// The numbers of a constant integer value; nothing if it is computed.
 std::optional<std::vector<int64_t>> constant_ints(const Graph& graph, ValueId value);
+/// The type of a value's gradient: its own, but f32 for the floats of 8 bits and fewer. What flows
+/// into such a value was computed in a wider type; its own range would saturate it, scaled by the
+/// loss scale all the more.
+DType gradient_dtype(DType dtype);
+ValueType gradient_type(ValueType type);
+/// Zeros as the gradient of `like`.
+Expr zero_gradient(Expr like);
 /// from, from + 1, …, to − 1.
 std::vector<int64_t> axes_between(int64_t from, int64_t to);
 /// 0, 2, 3, …, rank − 1.

@@ -3,13 +3,13 @@
 //   (x) => <float[4,3] w, float[4] running_mean, int64[1] axes>      ──▶      w is trainable
 //
 // With --trainable the patterns decide (RE2, whole name; each must match). Else every float
-// initializer that a node reads is trainable but for: running statistics (BatchNormalization's mean
-// and variance), scalars, and tables that only shape arithmetic or FP32-fixed slots read. A
-// parameter may also be a RandomNormal or RandomUniform node without operands: it becomes an
-// initializer of that name, drawn now (the node's seed, or one made from --seed and the name).
-// Weights that stand in the bodies of If, Loop and Scan are moved to the graph and captured: there
-// they can be trained. --freeze takes names away again. Leaves alone: models that are compiled for
-// inference, training models.
+// initializer of 16 bits or more that a node reads is trainable but for: running statistics
+// (BatchNormalization's mean and variance), scalars, and tables that only shape arithmetic or
+// FP32-fixed slots read. A parameter may also be a RandomNormal or RandomUniform node without
+// operands: it becomes an initializer of that name, drawn now (the node's seed, or one made from
+// --seed and the name). Weights that stand in the bodies of If, Loop and Scan are moved to the
+// graph and captured: there they can be trained. --freeze takes names away again. Leaves alone:
+// models that are compiled for inference, training models.
 #include <re2/re2.h>
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/low_bit.h"
 #include "compiler/ir/hash.h"
 #include "compiler/ops/operator.h"
 #include "passes/exporters/module_names.h"
@@ -52,14 +53,17 @@ class Chooser {
     const TrainOptions& train = context_.options.train;
     std::set<ValueId> chosen;
     for (ValueId id : graph_.initializers()) {
-      if (is_float(graph_.value(id).type.dtype) && looks_trainable(id)) chosen.insert(id);
+      if (trains(id) && looks_trainable(id)) chosen.insert(id);
     }
-    if (!train.trainable.empty()) chosen = select(train.trainable, "--trainable");
+    if (!train.trainable.empty()) chosen = select_trainable();
     for (ValueId id :
          train.frozen.empty() ? std::set<ValueId>{} : select(train.frozen, "--freeze")) {
       chosen.erase(id);
     }
-    if (train.trainable.empty()) note_guesses(chosen);
+    if (train.trainable.empty()) {
+      note_guesses(chosen);
+      warn_of_low_bits();
+    }
     warn_of_broken(chosen);
     for (ValueId id : graph_.initializers()) {
       const bool trainable = chosen.contains(id);
@@ -136,6 +140,23 @@ class Chooser {
     return changed;
   }
 
+  /// No optimizer works on floats of 8 bits and fewer: such a weight is a constant of the model.
+  bool trains(ValueId id) const {
+    const DType dtype = graph_.value(id).type.dtype;
+    return is_float(dtype) && !is_low_bit(dtype);
+  }
+
+  void warn_of_low_bits() {
+    for (ValueId id : graph_.initializers()) {
+      const ValueType& type = graph_.value(id).type;
+      if (trains(id) || !is_float(type.dtype) || !looks_trainable(id)) continue;
+      context_.warn(names_.shown(graph_.value(id).name),
+                    "looks like a weight, but is not trained: no optimizer works on " +
+                        std::string(short_name(type.dtype)) +
+                        "; store it as f32 and round it in the graph");
+    }
+  }
+
   bool looks_trainable(ValueId id) const {
     if (graph_.value(id).tensor.shape().empty()) return false;
     bool read = false;
@@ -151,6 +172,20 @@ class Chooser {
       read = true;
     }
     return read;
+  }
+
+  std::set<ValueId> select_trainable() const {
+    std::set<ValueId> found = select(context_.options.train.trainable, "--trainable");
+    for (ValueId id : found) {
+      if (trains(id)) continue;
+      const Value& value = graph_.value(id);
+      throw Error(ErrorCode::kUnsupported,
+                  "--trainable: \"" + names_.shown(value.name) + "\" cannot be trained")
+          .expected("a float of 16 bits or more, which optimizers work on",
+                    std::string(short_name(value.type.dtype)))
+          .hint("store it as f32 and round it in the graph");
+    }
+    return found;
   }
 
   std::set<ValueId> select(const std::vector<std::string>& patterns, const char* flag) const {

@@ -4,8 +4,8 @@
 //   a = SequenceAt (s, 1)                          ──▶   _, a = Split <axis = 1> (x, {2, 3})
 //
 // Exact. Leaves alone: positions that are no constants, parts whose number depends on an open dim,
-// nodes that would fail (a position out of range, nothing to concatenate), and with them all that
-// reads their results.
+// nodes that would fail (nothing to concatenate; in a body, a position out of range, which
+// elsewhere is an error), and with them all that reads their results.
 #include "base/error.h"
 #include "passes/canonical/flatten_control.h"
 
@@ -84,9 +84,23 @@ bool Containers::position(NodeId node, size_t slot, int64_t size, int64_t last,
     const Tensor* given = graph_.constant(graph_.input(node, slot));
     if (given == nullptr || given->size() != 1) return false;
     found = given->at_as_int(0);
+    if (found < -size || found > last) refuse_position(node, found, size, last);
     if (found < 0) found += size;
   }
   return found >= 0 && found <= last;
+}
+
+/// A branch that is never taken may hold such a node; what always runs may not.
+void Containers::refuse_position(NodeId node, int64_t given, int64_t size, int64_t last) const {
+  const Node& data = graph_.node(node);
+  if (data.region != graph_.main()) return;
+  const std::string most = std::to_string(last);
+  throw Error(ErrorCode::kModel, "the position is out of range")
+      .at({.node = graph_.label(node), .op = data.op})
+      .expected(last < 0 ? "a sequence that is not empty"
+                         : std::to_string(-size) + " to " + most + " in a sequence of length " +
+                               std::to_string(size),
+                std::to_string(given));
 }
 
 bool Containers::construct(NodeId node) {

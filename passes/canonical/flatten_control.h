@@ -69,6 +69,7 @@ class Containers {
   bool keep(NodeId node, std::vector<ValueId> elements);
   bool replace(NodeId node, ValueId value);
   bool position(NodeId node, size_t slot, int64_t size, int64_t last, int64_t& found) const;
+  void refuse_position(NodeId node, int64_t given, int64_t size, int64_t last) const;
 
   Graph& graph_;
   PassContext& context_;

@@ -76,8 +76,8 @@ class Folder {
     try {
       replace(id, context_.evaluate(graph_, id, inputs));
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kUnsupported) throw;
-      return false;  // no reference kernel for this op: it stays as it is
+      if (error.code() == ErrorCode::kUnsupported) return false;  // no reference kernel: it stays
+      throw of_the_model(error, id);
     }
     return true;
   }
@@ -92,6 +92,16 @@ class Folder {
       if (count * std::max<size_t>(size_of(type.dtype), 1) > limit) return false;
     }
     return true;
+  }
+
+  /// What a kernel calls bad data stands in the model here.
+  Error of_the_model(const Error& error, NodeId id) const {
+    const Node& node = graph_.node(id);
+    const bool is_data = error.code() == ErrorCode::kData;
+    Error told(is_data ? ErrorCode::kModel : error.code(), error.problem());
+    told.at(error.place());
+    told.within({.node = graph_.label(id), .op = node.op});
+    return std::move(told).expected(error.expectation(), error.value()).hint(error.hint_text());
   }
 
   /// Is a result an output of a body? The constant would stand around the body, which has to make

@@ -1,6 +1,7 @@
 #include "passes/canonical/infer_shapes.h"
 
 #include "base/error.h"
+#include "compiler/ir/verify.h"
 #include "compiler/onnx/schema.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
@@ -8,8 +9,10 @@
 namespace halfnote {
 namespace {
 
-Place place_of(const Node& node) {
-  return {.node = node.name, .op = node.domain.empty() ? node.op : node.domain + "." + node.op};
+Place place_of(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  return {.node = graph.label(id),
+          .op = node.domain.empty() ? node.op : node.domain + "." + node.op};
 }
 
 void set_types(Graph& graph, NodeId node, const std::vector<ValueType>& types) {
@@ -41,7 +44,7 @@ void infer_node(Graph& graph, NodeId node) {
     if (!ruled || row->domain.empty()) infer_with_schema(graph, node, kOpsetVersion, infer_node);
     if (ruled) set_types(graph, node, row->infer(graph, node));
   } catch (Error& error) {
-    throw error.within(place_of(graph.node(node)));
+    throw error.within(place_of(graph, node));
   }
 }
 
@@ -62,6 +65,10 @@ bool infer_graph(Graph& graph) {
 }
 
 /// The pass: types for every value. Exact. Leaves alone: what is declared and as precise already.
-bool infer_shapes(Graph& graph, PassContext&) { return infer_graph(graph); }
+bool infer_shapes(Graph& graph, PassContext&) {
+  const bool changed = infer_graph(graph);
+  check_state_types(graph);
+  return changed;
+}
 
 }  // namespace halfnote

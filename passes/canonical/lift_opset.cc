@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "compiler/ir/verify.h"
 #include "compiler/ir/walk.h"
 #include "compiler/onnx/schema.h"
 #include "compiler/ops/operator.h"
@@ -238,7 +239,10 @@ bool lift_opset(Model& model, PassContext& context) {
   bool changed = false;
   const auto lift = [&](Graph& graph) { changed |= Lifter(graph, context, from, problems).run(); };
   for_each_graph(model, lift);
-  for (TrainingStep& step : model.training) lift(step.initialization);
+  for (TrainingStep& step : model.training) {
+    lift(step.initialization);
+    check_state_types(step.graph);
+  }
   if (!problems.empty()) {
     refuse(problems, rest_of(model, context, problems));
   }

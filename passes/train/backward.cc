@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/ir/model.h"
+#include "compiler/ops/rule_support.h"
 #include "passes/train/gradient_path.h"
 
 namespace halfnote {
@@ -121,10 +122,10 @@ std::vector<Expr> Backward::gradient_of(NodeId node, GradientContext& rule, cons
 void Backward::contribute(ValueId value, Expr gradient, const Place& place) {
   const ValueType& to = graph_.value(value).type;
   const ValueType& from = gradient.type();
-  if (from.dtype != to.dtype || from.rank() != to.rank()) {
+  if (from.dtype != gradient_dtype(to.dtype) || from.rank() != to.rank()) {
     throw Error(ErrorCode::kInternal, "a gradient rule gave another type than its operand's")
         .at(place)
-        .expected(to_string(to), to_string(from));
+        .expected(to_string(gradient_type(to)), to_string(from));
   }
   seed(value, gradient);
 }

@@ -36,6 +36,11 @@ class TrainingForm {
     }
     warn("BatchNormalization", "statistics stay frozen", frozen_);
     warn("Dropout", "nothing is dropped", idle_);
+    if (context_.options.train.force_training && !forced_) {
+      context_.warn(source_,
+                    "--force-training does nothing: no BatchNormalization or Dropout is in "
+                    "inference form");
+    }
     return changed;
   }
 
@@ -52,6 +57,7 @@ class TrainingForm {
     }
     bool changed = false;
     if (!training) {
+      forced_ = true;
       graph_.node(node).attributes.set("training_mode", int64_t{1});
       changed = true;
     }
@@ -96,6 +102,7 @@ class TrainingForm {
     const double p = ratio == nullptr ? 0.5 : ratio->at_as_double(0);
     const bool training = mode != nullptr && mode->at_as_int(0) != 0;
     if (p <= 0) return false;
+    forced_ |= !training && context_.options.train.force_training;
     if (!training && !context_.options.train.force_training) {
       idle_.push_back(graph_.label(node));
       return false;
@@ -149,6 +156,7 @@ class TrainingForm {
   PassContext& context_;
   std::vector<std::string> frozen_, idle_;
   UnsupportedOps refused_;
+  bool forced_ = false;  // --force-training had something to do
   int64_t next_id_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "base/system/temporary_files.h"
 
 namespace halfnote {
 namespace {
@@ -19,7 +20,10 @@ void handle(int signal) {
   const int saved = errno;
   int none = 0;
   const bool first = requested_signal.compare_exchange_strong(none, signal);
-  if (!first && signal != SIGUSR1 && signal != SIGHUP) ::_exit(128 + signal);
+  if (!first && signal != SIGUSR1 && signal != SIGHUP) {
+    remove_temporary_files();
+    ::_exit(128 + signal);
+  }
   if (first) {
     static constexpr char kMessage[] =
         "\nstopping after this step; once more to stop at once without saving\n";

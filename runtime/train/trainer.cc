@@ -7,6 +7,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "passes/train/step.h"
@@ -64,6 +65,15 @@ void check(const Session& session, const TrainerOptions& options) {
   }
 }
 
+/// A count of steps that no counter holds is the option's fault.
+void check_length(const TrainerOptions& options, int64_t steps_per_epoch) {
+  const int64_t most = std::numeric_limits<int64_t>::max() / std::max<int64_t>(steps_per_epoch, 1);
+  if (options.epochs <= most) return;
+  throw Error(ErrorCode::kUsage, "--epochs is too large")
+      .expected(fmt::format("at most {} epochs of {} steps", most, steps_per_epoch),
+                std::to_string(options.epochs));
+}
+
 /// The first state (weights, moments, statistics) that holds a NaN or Inf from the start; empty if
 /// none does.
 std::string find_broken(const Session& session) {
@@ -113,6 +123,7 @@ Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evalua
                  TrainerOptions options)
     : session_(session), data_(std::move(data)), options_(std::move(options)) {
   check(session_, options_);
+  check_length(options_, steps_per_epoch());
   if (evaluation) {
     evaluator_ = std::make_unique<Evaluator>(session_, std::move(*evaluation), options_.batch);
   }
@@ -197,6 +208,8 @@ std::optional<FoundCheckpoint> Trainer::open() {
   return found;
 }
 
+bool Trainer::is_scaled() const { return session_.state().find(kLossScale) != nullptr; }
+
 double Trainer::loss_scale() const {
   const StateEntry* scale = session_.state().find(kLossScale);
   return scale == nullptr ? 1 : session_.state().get(*scale).at_as_double(0);
@@ -237,6 +250,7 @@ std::optional<std::string> Trainer::reason_from_the_start() const {
 void Trainer::check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
                              const Batch& batch) {
   if (position_.step == 1) lost_at_first_ = !std::isfinite(result.loss);
+  if (std::isnan(result.loss)) ++lost_;
   // No smaller loss scale mends a weight.
   const bool hopeless = lost_at_first_ && !broken_.empty();
   const bool checked = guarded_ && !hopeless && !(result.updated && result.applied);
@@ -257,14 +271,17 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
   const bool helped = result.loss_scale < scale_before && result.loss_scale >= 1;
   position_.stuck = helped ? 0 : position_.stuck + 1;
   if (position_.stuck < kMostStuck) return;
+  const bool scaled = is_scaled();
   throw diverged(result, fmt::format("the gradients of the last {} updates up to step {} were not "
                                      "finite",
                                      position_.stuck, position_.step))
-      .expected("an overflow that a smaller loss scale ends",
-                fmt::format("loss scale {}", result.loss_scale))
-      .hint(reason_from_the_start().value_or("compile again, with a smaller learning rate (--lr), "
-                                             "the nodes that overflow in FP32 (--fp32-node), or "
-                                             "--precision bf16"));
+      .expected(scaled ? "an overflow that a smaller loss scale ends" : "finite gradients",
+                scaled ? fmt::format("loss scale {}", result.loss_scale)
+                       : "a NaN or Inf among them in each")
+      .hint(reason_from_the_start().value_or(
+          fmt::format("compile again, with a smaller learning rate (--lr), the nodes that overflow "
+                      "in FP32 (--fp32-node){}",
+                      scaled ? ", or --precision bf16" : "")));
 }
 
 void Trainer::check_floor(const StepResult& result, const Batch& batch) {
@@ -382,7 +399,7 @@ void Trainer::log_step(const StepResult& result, Progress& progress) {
   const int64_t epoch = position_.data.epoch + (position_.data.sample > 0 ? 1 : 0);
   std::vector<Metric> line = {{"epoch", epoch}, {"loss", result.loss}};
   if (result_.accuracy) line.push_back({"accuracy", *result_.accuracy});
-  if (session_.state().find(kLossScale) != nullptr) {
+  if (is_scaled()) {
     line.push_back({"loss_scale", result.loss_scale});
   }
   if (guarded_ && result.updated) line.push_back({"finite", result.finite});
@@ -460,13 +477,33 @@ void Trainer::train(Progress& progress) {
   if (saved_ != position_.step) save(progress);
 }
 
-/// A run whose every update was skipped trained nothing.
+/// No update was finite.
+void Trainer::refuse_skipped_run() {
+  Error error = diverged(
+      last_,
+      fmt::format("none of the {} updates was finite: nothing was trained", position_.skipped));
+  if (is_scaled()) {
+    throw std::move(error)
+        .expected("an update with finite gradients", fmt::format("loss scale {}", last_.loss_scale))
+        .hint("train longer, or start with a smaller loss scale (--loss-scale)");
+  }
+  throw std::move(error)
+      .expected("an update with finite gradients", "a NaN or Inf among the gradients of each")
+      .hint(reason_from_the_start().value_or(
+          "look at the range of the data (--normalize), and for a Log, Sqrt or Div of what can be "
+          "0 in the model; or compile again, with the nodes that overflow in FP32 (--fp32-node)"));
+}
+
+/// A run whose every update was skipped, or whose every loss was NaN, trained nothing.
 void Trainer::refuse_idle_run() {
-  if (result_.stopped || position_.skipped == 0 || session_.applied_steps() > 0) return;
-  throw diverged(last_, fmt::format("none of the {} updates was finite: nothing was trained",
-                                    position_.skipped))
-      .expected("an update with finite gradients", fmt::format("loss scale {}", last_.loss_scale))
-      .hint("train longer, or start with a smaller loss scale (--loss-scale)");
+  if (result_.stopped) return;
+  if (position_.skipped > 0 && session_.applied_steps() == 0) refuse_skipped_run();
+  if (position_.step == 0 || lost_ < position_.step) return;
+  // Any other NaN has ended the run where it came.
+  throw diverged(
+      last_, fmt::format("the loss of all {} steps was NaN: nothing was trained", position_.step))
+      .expected("labels that count in the loss", "in every batch only labels that it ignores")
+      .hint("look at the labels, and at the --ignore-index of the compilation");
 }
 
 TrainResult Trainer::run(Progress& progress) {

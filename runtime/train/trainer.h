@@ -101,6 +101,7 @@ class Trainer {
   void check_floor(const StepResult& result, const Batch& batch);
   /// Of the whole run; a step that others wrote has no counter, and skips nothing.
   int64_t applied_updates() const;
+  [[noreturn]] void refuse_skipped_run();
   void refuse_idle_run();
   void count_accuracy(const Batch& batch);
   void log_step(const StepResult& result, Progress& progress);
@@ -113,6 +114,7 @@ class Trainer {
   bool all_labels_ignored(const Batch& batch) const;
   std::optional<std::string> reason_from_the_start() const;
   RunIdentity identity() const;
+  bool is_scaled() const;
   double loss_scale() const;
 
   Session& session_;
@@ -124,6 +126,7 @@ class Trainer {
   bool guarded_ = false;  // the artifact checks its gradients and skips updates that are not finite
   std::string broken_;    // a weight that was not finite before the first step
   bool lost_at_first_ = false;  // the loss of the first step was not finite
+  int64_t lost_ = 0;            // steps of this session with a loss of NaN
   std::unique_ptr<RunLock> lock_;
   std::optional<MetricsWriter> metrics_;
 

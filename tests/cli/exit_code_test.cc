@@ -1,4 +1,8 @@
 // Every documented exit code on real bad input, and that a failure leaves no file behind.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <csignal>
 
 #include "tests/cli/support.h"
@@ -46,6 +50,76 @@ TEST(ExitCode, ZeroWhenAllIsWell) {
   }
 }
 
+TEST(ExitCode, EightForOutputThatCannotBeWritten) {
+  const Workplace place;
+  for (const char* line :
+       {"--version", "--help", "compile --help", "run --help", "ops", "inspect tiny.onnxtxt",
+        "inspect tiny.onnxtxt --format json", "--version --json-errors"}) {
+    const Outcome outcome = place.run(words(line), {.output = "/dev/full"});
+    EXPECT_EQ(outcome.code, 8) << line;
+    EXPECT_THAT(outcome.err, HasSubstr("cannot write to standard output")) << line;
+  }
+}
+
+/// A compilation that lives long enough to be ended while it writes.
+void write_large_model(const Workplace& place) {
+  place.write("large.onnxtxt",
+              "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+              "g (float[N,5000] x) => (float[N,5000] y) {\n"
+              "w = RandomNormal <shape = [5000, 5000], seed = 1.0> ()\ny = MatMul (x, w)\n}\n");
+}
+
+std::vector<std::string> temporary_files(const Workplace& place) {
+  std::vector<std::string> names = place.list();
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with(".hn-"); });
+  return names;
+}
+
+/// Sends the signal as soon as a temporary file has bytes.
+Outcome end_while_writing(const Workplace& place, int signal) {
+  Launch launch;
+  launch.meanwhile = [&](pid_t program) {
+    for (int i = 0; i < 60'000; ++i) {
+      for (const std::string& name : temporary_files(place)) {
+        std::error_code error;
+        if (std::filesystem::file_size(place / name, error) == 0 || error) continue;
+        ::kill(program, signal);
+        return;
+      }
+      if (::waitid(P_PID, static_cast<id_t>(program), nullptr, WEXITED | WNOHANG | WNOWAIT) != 0)
+        return;
+      ::usleep(1000);
+    }
+    ::kill(program, SIGKILL);
+  };
+  return place.run(words("compile large.onnxtxt -o large.hn.onnx --loss mse --optimizer sgd -q"),
+                   launch);
+}
+
+TEST(ExitCode, ACompilationThatIsEndedLeavesNothing) {
+  const Workplace place;
+  write_large_model(place);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const Outcome outcome = end_while_writing(place, signal);
+    EXPECT_EQ(outcome.code, -signal) << outcome.err;
+    EXPECT_EQ(temporary_files(place), std::vector<std::string>{});
+    EXPECT_FALSE(place.exists("large.hn.onnx"));
+  }
+}
+
+TEST(ExitCode, WhatAKilledCompilationLeavesGoesWithTheNext) {
+  const Workplace place;
+  write_large_model(place);
+  EXPECT_EQ(end_while_writing(place, SIGKILL).code, -SIGKILL);
+  EXPECT_EQ(temporary_files(place).size(), 1u);
+  // Of a process that lives, and of nobody that could have a process number.
+  const std::string living = ".hn-" + std::to_string(::getpid()) + "-7.tmp";
+  place.write(living, "kept");
+  place.write(".hn-notes.tmp", "kept");
+  place.compile("artifact.onnx");
+  EXPECT_EQ(temporary_files(place), (std::vector<std::string>{living, ".hn-notes.tmp"}));
+}
+
 TEST(ExitCode, TwoForUsage) {
   const std::string train = kTrain;
   expect_refused({
@@ -54,6 +128,23 @@ TEST(ExitCode, TwoForUsage) {
       {"no whole number", 2, "compile tiny.onnxtxt --seed 1.5", {"a whole number, got \"1.5\""}},
       {"given twice", 2, "compile tiny.onnxtxt --lr 1 --lr 2", {"--lr is given more than once"}},
       {"without value", 2, "compile tiny.onnxtxt --lr", {"--lr needs a value"}},
+      {"hexadecimal", 2, "compile tiny.onnxtxt --lr 0x10", {"--lr has", "a number, got \"0x10\""}},
+      {"0 in FP32", 2, "compile tiny.onnxtxt --lr 1e-50", {"--lr has", "that FP32 holds"}},
+      {"beyond FP32", 2, "compile tiny.onnxtxt --lr 1e40", {"--lr has", "that FP32 holds"}},
+      {"beyond 64 bits",
+       2,
+       "compile tiny.onnxtxt --accumulate 99999999999999999999",
+       {"--accumulate has", "from -9223372036854775808 to 9223372036854775807"}},
+      {"negative seed", 2, "run artifact.onnx --steps 1 --seed -1 " + train, {"--seed has"}},
+      {"too many epochs",
+       2,
+       "run artifact.onnx --epochs 9223372036854775807 " + train,
+       {"--epochs is too large"}},
+      {"mapped twice",
+       2,
+       "run artifact.onnx --steps 1 --map x=x --map x=labels " + train,
+       {"--map names input \"x\" twice"}},
+      {"standard output", 2, "compile tiny.onnxtxt --loss mse -o -", {"--output cannot be", "./-"}},
       {"below 0", 2, "run artifact.onnx --limit-samples -1 " + train, {"at least 0, got \"-1\""}},
       {"too many", 2, "run artifact.onnx --threads 5000 " + train, {"from 0 to 1024"}},
       {"too large",
@@ -65,13 +156,6 @@ TEST(ExitCode, TwoForUsage) {
       {"idle dim", 2, "inspect artifact.onnx --format dot --dim N=2", {"--dim does nothing here"}},
       {"no such dim", 2, "inspect artifact.onnx --why h --dim M=2", {"--dim M", "one of N"}},
       {"bad bytes", 2, "run artifact.onnx --steps 1 --bytes al " + train, {"auto, scale or keep"}},
-      {"unknown verb", 2, "inspekt x", {"unknown verb", "did you mean inspect?"}},
-      {"unknown option", 2, "compile tiny.onnxtxt --precison bf16", {"did you mean --precision?"}},
-      {"option of another verb", 2, "run artifact.onnx --epoch 3", {"did you mean --epochs?"}},
-      {"option of another verb, rightly spelt",
-       2,
-       "run artifact.onnx --lr 1",
-       {"unknown option --lr", "option of halfnote compile"}},
       {"no argument", 2, "compile", {"model is required"}},
       {"superfluous argument", 2, "inspect tiny.onnxtxt more", {"unexpected argument \"more\""}},
       {"bad number", 2, "run artifact.onnx --epochs many " + train, {"--epochs"}},
@@ -92,6 +176,33 @@ TEST(ExitCode, TwoForUsage) {
   });
 }
 
+TEST(ExitCode, TwoForUnknownWords) {
+  const std::string train = kTrain;
+  {"unknown verb", 2, "inspekt x", {"unknown verb", "did you mean inspect?"}},
+      {"unknown option", 2, "compile tiny.onnxtxt --precison bf16", {"did you mean --precision?"}},
+      {"option of another verb", 2, "run artifact.onnx --epoch 3", {"did you mean --epochs?"}},
+      {"option of another verb, rightly spelt",
+       2,
+       "run artifact.onnx --lr 1",
+       {"unknown option --lr", "option of halfnote compile"}},
+});
+}
+
+/// A variable of the shell that is not set.
+TEST(ExitCode, TwoForEmptyValues) {
+  const Workplace place;
+  const auto before = place.list();
+  for (const char* flag : {"-o", "--precision", "--policy", "--report", "--lr", "--loss"}) {
+    std::vector<std::string> line = words("compile tiny.onnxtxt --optimizer sgd");
+    line.insert(line.end(), {flag, ""});
+    const Outcome outcome = place.run(line);
+    EXPECT_EQ(outcome.code, 2) << flag;
+    EXPECT_THAT(outcome.err, HasSubstr("needs a value: expected a value, got an empty text"));
+  }
+  EXPECT_EQ(place.run({"inspect", ""}).code, 2);
+  EXPECT_EQ(place.list(), before);
+}
+
 TEST(ExitCode, ThreeForModels) {
   expect_refused(
       {
@@ -99,6 +210,16 @@ TEST(ExitCode, ThreeForModels) {
           {"truncated", 3, "run cut.onnx --steps 1 --data x.npy", {"cut.onnx"}},
           {"truncated, inspected", 3, "inspect cut.onnx", {"cut.onnx"}},
           {"bad text", 3, "compile bad.onnxtxt -o out.onnx --loss mse", {"bad.onnxtxt:1:"}},
+          {"division", 3, "compile divides.onnxtxt --loss mse", {"\"d\" (Div)", "\"z\"", "0 at"}},
+          {"folded", 3, "compile folds.onnxtxt --loss mse", {"\"d\" (Mod)", "division by zero"}},
+          {"step",
+           3,
+           "compile range.onnxtxt --loss mse",
+           {"\"d\" (Range)", "the delta \"z\" makes no range", "got 0"}},
+          {"position",
+           3,
+           "compile at.onnxtxt --loss mse",
+           {"\"y\" (SequenceAt)", "-2 to 1 in a sequence of length 2, got 5"}},
           {"no training step", 3, "run tiny.onnxtxt --steps 1 --data x.npy", {"halfnote compile"}},
       },
       [](Workplace& place) {
@@ -106,6 +227,18 @@ TEST(ExitCode, ThreeForModels) {
         const std::string whole = place.read("artifact.onnx");
         place.write("cut.onnx", whole.substr(0, whole.size() / 2));
         place.write("bad.onnxtxt", "tiny (float[N] x => y {}");
+        const auto write = [&](const char* name, const std::string& nodes) {
+          place.write(name,
+                      "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+                      "g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}, "
+                      "int64 a = {5}, int64 z = {0}, int64[2] k = {3, 4}> { h = MatMul (x, w) " +
+                          nodes + " }");
+        };
+        write("divides.onnxtxt", "d = Div (k, z) c = Cast <to = 1> (d) y = Add (h, c)");
+        write("folds.onnxtxt",
+              "none = Sub (a, a) d = Mod (k, none) c = Cast <to = 1> (d) y = Add (h, c)");
+        write("range.onnxtxt", "d = Range (z, a, z) c = Cast <to = 1> (d) y = Add (h, c)");
+        write("at.onnxtxt", "q = SequenceConstruct (h, h) y = SequenceAt (q, a)");
       });
 }
 

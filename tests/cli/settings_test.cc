@@ -91,6 +91,13 @@ TEST(Settings, FlagsThatWouldDoNothingAreRefused) {
       {"--loss cross_entropy --allow-node .*", "--allow-node", "--precision"},
       {"--inference --no-pad", "--no-pad", "--precision"},
       {"--policy sgd.toml --beta1 0.5", "--beta1", "got --optimizer sgd"},
+      {"--inference --loss mse", "--loss", "--inference"},
+      {"--inference --trainable .*", "--trainable", "--inference"},
+      {"--inference --seed 3", "--seed", "--inference"},
+      {"--loss-output loss --loss-input logits", "--loss-input", "got --loss none"},
+      {"--loss mse --no-decay .*", "--no-decay", "--weight-decay above 0"},
+      {"--loss mse --dump-folder out", "--dump-folder", "--dump-after"},
+      {"--loss mse --verbose", "--verbose", "without --quiet"},
   };
   const Workplace place;
   place.write("sgd.toml", "[train]\nloss = \"cross_entropy\"\n[optimizer]\nkind = \"sgd\"\n");
@@ -102,6 +109,40 @@ TEST(Settings, FlagsThatWouldDoNothingAreRefused) {
     EXPECT_THAT(outcome.err, HasSubstr(row.belongs_to)) << row.line;
     EXPECT_EQ(place.list(), before) << row.line;
   }
+}
+
+TEST(Settings, FlagsOfRunThatWouldDoNothingAreRefused) {
+  struct Row {
+    const char *line, *flag, *wanted;
+  };
+  const Row rows[] = {
+      {"--eval-every 2", "--eval-every", "--eval-data, or data with a test split"},
+      {"--dump-folder out", "--dump-folder", "--dump-after"},
+      {"--progress plain --quiet", "--progress", "without --quiet"},
+      {"--bytes keep", "--bytes", "data of type u8"},
+      {"--whole all --no-shuffle", "--no-shuffle", "inputs that are fed whole"},
+  };
+  Workplace place;
+  place.compile("artifact.onnx");
+  const auto before = place.list();
+  for (const Row& row : rows) {
+    const Outcome outcome = place.run(words(
+        std::string("run artifact.onnx --steps 1 --data x=x.npy,labels=labels.npy ") + row.line));
+    EXPECT_EQ(outcome.code, 2) << row.line << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(std::string(row.flag) + " does nothing")) << row.line;
+    EXPECT_THAT(outcome.err, HasSubstr(row.wanted)) << row.line;
+    EXPECT_EQ(place.list(), before) << row.line;
+  }
+  place.write("ids.onnxtxt",
+              "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+              "g (int64[N] ids) => (float[N,3] y) <float[3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}> "
+              "{ y = Gather (w, ids) }\n");
+  ASSERT_EQ(place.run(words("compile ids.onnxtxt --loss cross_entropy -q")).code, 0);
+  const Outcome outcome = place.run(
+      words("run ids.hn.onnx --steps 1 --data ids=labels.npy,labels=labels.npy --normalize 0,1"));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--normalize does nothing here: expected an input of floats"));
+  EXPECT_EQ(place.run(words("ops conv --presets")).code, 2);
 }
 
 TEST(Settings, KeysOfAFileAndFlagsThatAreReadAreNoIdleOnes) {

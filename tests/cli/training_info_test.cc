@@ -42,6 +42,35 @@ TEST(TrainingInfo, RunTrainsItAndResumes) {
   EXPECT_EQ(place.run(words("inspect all/model.onnx")).code, 0);
 }
 
+/// What the model binds to a weight has another shape or type; found when it is read, or inferred.
+TEST(TrainingInfo, ANewValueThatDoesNotFitIsAnErrorOfTheModel) {
+  struct Misfit {
+    const char *node, *got;
+  };
+  const Misfit misfits[] = {{"w_new = Transpose (w)", "float[2,3]"},
+                            {"w_new = Cast <to = 10> (w)", "float16[3,2]"},
+                            {"s = Shape (w) n = Constant <value: tensor = int64[1] {6}> () "
+                             "w_new = Reshape (w, n)",
+                             "float[6]"}};
+  for (const Misfit& misfit : misfits) {
+    SCOPED_TRACE(misfit.node);
+    const Workplace place;
+    place.write("model.onnxtxt",
+                "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+                "g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 6}> "
+                "{ y = MatMul (x, w) }\n"
+                "training_info t { algorithm: a (float[N,3] u) => (float loss) "
+                "<float[3,2] w = @w> { p = MatMul (u, w) loss = ReduceMean <keepdims = 0> (p) " +
+                    std::string(misfit.node) + " state weight w -> w_new } }\n");
+    place.write("u.npy", samples(8, 3));
+    const Outcome outcome = place.run(words("run model.onnxtxt --data u=u.npy --steps 1"));
+    EXPECT_EQ(outcome.code, 3) << outcome.err;
+    EXPECT_THAT(outcome.err,
+                HasSubstr("\"w_new\" cannot be the new value of \"w\": expected float[3,2]"));
+    EXPECT_THAT(outcome.err, HasSubstr(misfit.got));
+  }
+}
+
 TEST(TrainingInfo, CompileSendsToRun) {
   const Workplace place;
   prepare(place);

@@ -214,6 +214,42 @@ TEST(Trainer, ARunWhoseEveryUpdateWasSkippedFails) {
   });
 }
 
+/// bf16 has no loss scale that could be made smaller.
+TEST(Trainer, WithoutALossScaleNoHintNamesOne) {
+  const test::TempFolder folder;
+  const Model artifact = test::tiny_artifact({.precision = DType::kBF16});
+  for (const int64_t steps : {3, 60}) {
+    const Error error =
+        test::caught([&] { run_on_huge_numbers(artifact, folder / std::to_string(steps), steps); });
+    EXPECT_EQ(error.code(), ErrorCode::kNumerics);
+    EXPECT_THAT(error.what(), HasSubstr(steps == 3 ? "none of the 3 updates" : "last 50 updates"));
+    EXPECT_THAT(error.what(), HasSubstr("range of the data (--normalize)"));
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("scale")));
+    EXPECT_THAT(error.what(), testing::Not(HasSubstr("--precision bf16")));
+  }
+}
+
+TEST(Trainer, ARunWhoseEveryLabelIsIgnoredFails) {
+  for (const DType precision : {DType::kF32, DType::kF16, DType::kBF16}) {
+    SCOPED_TRACE(short_name(precision));
+    const test::TempFolder folder;
+    Session session(test::tiny_artifact({.precision = precision}), {1, {}, {}});
+    Dataset data = test::tiny_data(8);
+    data = Dataset("padding", {data.fields()[0], {"labels", Tensor::full(DType::kI64, {8}, -100)}});
+    TrainerOptions options;
+    options.steps = 3;
+    options.run_folder = folder / "run";
+    options.batch = 4;
+    Trainer trainer(session, InputMap(data, test::inputs_of(session)), std::nullopt, options);
+    trainer.plan();
+    trainer.open();
+    Progress progress = test::silent_progress();
+    test::expect_error(ErrorCode::kNumerics,
+                       {"the loss of all 3 steps was NaN", "only labels that it ignores"},
+                       [&] { trainer.run(progress); });
+  }
+}
+
 TEST(Trainer, ADiagnosisNamesTheNodeAndKeepsTheStates) {
   Session session(test::tiny_artifact({.precision = DType::kF16}), {1, {}, {}});
   const Dataset data = test::tiny_data(4);

@@ -269,5 +269,40 @@ TEST(DeepSpeed, RefusesWhatItCannotKeep) {
   EXPECT_EQ(parse_deepspeed(R"({"steps_per_print": 10})", "ds.json", options).size(), 1u);
 }
 
+TEST(DeepSpeed, TakesTheOlderNameOfBf16) {
+  EXPECT_EQ(parsed(R"({"bfloat16": {"enabled": true}})").policy.dtype, DType::kBF16);
+  EXPECT_THAT(refusal(R"({"bfloat16": {"enabled": true}, "bf16": {"enabled": true}})"),
+              testing::HasSubstr("two names of one section: expected one of them, got both"));
+  EXPECT_THAT(refusal(R"({"bfloat16": {"enabled": true}, "fp16": {"enabled": true}})"),
+              testing::HasSubstr("both enabled"));
+}
+
+TEST(DeepSpeed, EveryDocumentedKeyIsTakenNotedOrRefusedByName) {
+  using testing::HasSubstr;
+  parsed(R"({"fp16": {"enabled": true, "auto_cast": true, "fp16_master_weights_and_grads": false},
+             "zero_optimization": {"stage": 0}, "amp": {"enabled": false, "opt_level": "O1"},
+             "progressive_layer_drop": {}, "data_types": {"grad_accum_dtype": "fp32"},
+             "dataloader_drop_last": true, "torch_autocast": null})");
+  parsed(R"({"bf16": {"enabled": true, "immediate_grad_update": false, "check_grad_overflow": true,
+                      "bf16_optimizer_states": false, "bf16_master_weights_and_grads": false}})");
+  CompileOptions options;
+  const auto notes = parse_deepspeed(R"({"zero_optimization": {"stage": 0, "overlap_comm": true},
+                          "activation_checkpointing": {"cpu_checkpointing": false},
+                          "wall_clock_breakdown": false})",
+                                     "ds.json", options);
+  ASSERT_EQ(notes.size(), 3u);
+  EXPECT_THAT(notes[0], HasSubstr("\"zero_optimization.overlap_comm\""));
+  EXPECT_THAT(refusal(R"({"amp": {"enabled": true}})"), HasSubstr("--like apex-O1"));
+  EXPECT_THAT(refusal(R"({"torch_autocast": {"enabled": true, "dtype": "bfloat16"}})"),
+              HasSubstr("--like pytorch"));
+  EXPECT_THAT(refusal(R"({"sparse_attention": {"enabled": 1}})"),
+              HasSubstr("\"sparse_attention\""));
+  EXPECT_THAT(refusal(R"({"quantize_training": "auto"})"), HasSubstr("\"quantize_training\""));
+  EXPECT_THAT(refusal(R"({"data_types": {"grad_accum_dtype": "bf16"}})"),
+              HasSubstr("\"data_types.grad_accum_dtype\" is not supported"));
+  EXPECT_THAT(refusal(R"({"dataloader_drop_last": false})"), HasSubstr("left out"));
+  EXPECT_THAT(refusal(R"({"bf16": {"bf16_optimizer_states": true}})"), HasSubstr("FP32 here"));
+}
+
 }  // namespace
 }  // namespace halfnote::test

@@ -258,5 +258,48 @@ g (float[N,2] x) => (float[N,2] y) <float[2,2] w = {1.0, 2.0, 3.0, 4.0}> { y = M
   EXPECT_TRUE(identical(session.output("x"), want));
 }
 
+/// Two lookups of 3 in a table of 5 rows, their mean, 2 classes; as PyTorch's exporter writes
+/// Embedding, with a mask for row 0 or without.
+Model embedding_model(bool masked) {
+  const std::string rows = masked ? R"(
+zero = Constant <value: tensor = int64 {0}> ()
+is_padding = Equal (ids, zero)
+counts = Not (is_padding)
+last = Constant <value: tensor = int64[1] {2}> ()
+column = Unsqueeze (counts, last)
+mask = Cast <to = 1> (column)
+rows = Mul (read, mask))"
+                                  : "rows = Identity (read)";
+  return parse_model(
+      "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+      "net (int64[N,3] ids) => (float[N,2] logits) <float[5,2] table = {0, 0, 0.5, -0.25, 1, 2, "
+      "-1, 0.75, 0.25, 0.5}, float[2,2] w = {1, 0.5, -0.5, 1}> {\n"
+      "read = Gather (table, ids)\n" +
+          rows +
+          "\naxis = Constant <value: tensor = int64[1] {1}> ()\n"
+          "mean = ReduceMean <keepdims = 0> (rows, axis)\nlogits = MatMul (mean, w)\n}",
+      "embedding");
+}
+
+/// docs/exporting.md: ONNX has no padding_idx, and a mask in the model does the same.
+TEST(Session, APaddingRowIsTrainedUnlessTheModelMasksIt) {
+  const std::vector<Tensor> batch = {Tensor::of<int64_t>({2, 3}, {0, 1, 2, 3, 4, 0}),
+                                     Tensor::of<int64_t>({2}, {0, 1})};
+  for (const DType precision : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const bool masked : {false, true}) {
+      SCOPED_TRACE(std::string(short_name(precision)) + (masked ? ", masked" : ""));
+      Session session = reference_session(embedding_model(masked), options_for("adamw", precision));
+      const Tensor before = state(session, "table").deep_copy();
+      for (int step = 0; step < 3; ++step) ASSERT_TRUE(session.step(batch).applied);
+      const Tensor after = state(session, "table");
+      for (int64_t row = 0; row < 5; ++row) {
+        const bool moved = after.at_as_double(2 * row) != before.at_as_double(2 * row) ||
+                           after.at_as_double(2 * row + 1) != before.at_as_double(2 * row + 1);
+        EXPECT_EQ(moved, row > 0 || !masked) << "row " << row;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace halfnote::test

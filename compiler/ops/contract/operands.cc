@@ -242,6 +242,18 @@ void check_loop(const Operands& o) {
   }
 }
 
+/// A divisor of the model that is 0: integers have no infinity to answer with.
+void check_divisor(const Operands& o) {
+  const Tensor* divisor = o.constant(1);
+  if (divisor == nullptr || !is_integer(divisor->dtype())) return;
+  for (int64_t i = 0; i < divisor->size(); ++i) {
+    if (divisor->at_as_int(i) != 0) continue;
+    throw Error(ErrorCode::kModel, "integer division by zero")
+        .expected("divisors other than 0 in \"" + o.name(1) + "\"",
+                  "0 at element " + std::to_string(i));
+  }
+}
+
 struct Row {
   std::string_view op;
   void (*check)(const Operands&);
@@ -266,6 +278,8 @@ constexpr Row kRows[] = {
     {"Split", check_split},
     {"Loop", check_loop},
     {"Attention", check_attention},
+    {"Div", check_divisor},
+    {"Mod", check_divisor},
 };
 
 }  // namespace

@@ -48,8 +48,7 @@ void give(GradientContext& rule, const Branch& branch, const std::vector<ValueId
   std::vector<ValueId> results;
   for (size_t i : given) {
     const Expr like = b.value(wanted[i]);
-    results.push_back(branch.gradients[i].valid() ? branch.gradients[i]
-                                                  : zeros(like.dtype(), b.shape_of(like)).id);
+    results.push_back(branch.gradients[i].valid() ? branch.gradients[i] : zero_gradient(like).id);
   }
   set_results(b, branch.region, std::move(results));
 }
@@ -129,9 +128,9 @@ std::vector<Expr> if_gradient(GradientContext& rule) {
       rule.b.ops("If", {rule.inputs[0]}, static_cast<int>(given.size()),
                  {{"then_branch", then_branch.region}, {"else_branch", else_branch.region}});
   for (size_t k = 0; k < given.size(); ++k) {
-    // Both branches give the type of the capture itself.
+    // Both branches give the type of the capture's gradient.
     const size_t slot = slots[given[k]];
-    g.value(gradients[k].id).type = rule.inputs[slot].type();
+    g.value(gradients[k].id).type = gradient_type(rule.inputs[slot].type());
     results[slot] = gradients[k];
   }
   return results;

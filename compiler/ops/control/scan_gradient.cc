@@ -78,7 +78,7 @@ class ScanGradient {
     const Expr like = output < rule_.outputs.size() && rule_.outputs[output].valid()
                           ? rule_.outputs[output]
                           : rule_.inputs[output];
-    return zeros(like.dtype(), rule_.b.shape_of(like));
+    return zero_gradient(like);
   }
 
   void add_carried_gradients() {
@@ -86,7 +86,7 @@ class ScanGradient {
       if (!is_number(formal(j))) continue;
       const Expr initial = gradient_or_zeros(j);
       carried_slots_.push_back(j);
-      loop_.push_back({initial, add_input("carried", rule_.inputs[j].type())});
+      loop_.push_back({initial, add_input("carried", gradient_type(rule_.inputs[j].type()))});
     }
   }
 
@@ -95,8 +95,7 @@ class ScanGradient {
       if (!rule_.needed[i]) continue;
       const Expr capture = rule_.inputs[i];
       capture_slots_.push_back(i);
-      loop_.push_back(
-          {zeros(capture.dtype(), rule_.b.shape_of(capture)), add_input("sum", capture.type())});
+      loop_.push_back({zero_gradient(capture), add_input("sum", gradient_type(capture.type()))});
     }
   }
 
@@ -133,7 +132,8 @@ class ScanGradient {
     for (size_t r = 0; r < results_; ++r) {
       const size_t slot = carried_ + r;
       if (slot >= rule_.grads.size() || !rule_.grads[slot].valid()) continue;
-      const ValueId inside = add_input("slice", g_.value(g_.outputs(forward_)[slot]).type);
+      const ValueId inside =
+          add_input("slice", gradient_type(g_.value(g_.outputs(forward_)[slot]).type));
       seeds.push_back({outputs_[slot], inside});
       strips_.push_back({rule_.grads[slot], inside, output_axes_[r], 1 - output_turns_[r]});
     }
@@ -221,7 +221,7 @@ class ScanGradient {
 
   static ValueId or_zeros(Builder& b, ValueId gradient, ValueId like) {
     if (gradient.valid()) return gradient;
-    return zeros(b.value(like).dtype(), b.shape_of(b.value(like))).id;
+    return zero_gradient(b.value(like)).id;
   }
 
   /// Copies that only the results of the forward body needed go, and inputs that nobody reads then.
@@ -298,8 +298,7 @@ class ScanGradient {
         rule_.b.ops("Scan", operands, static_cast<int>(count), std::move(attributes));
     size_t next = 0;
     const auto give = [&](size_t slot) {
-      // Gradients have the types of what they are gradients of.
-      g_.value(made[next].id).type = rule_.inputs[slot].type();
+      g_.value(made[next].id).type = gradient_type(rule_.inputs[slot].type());
       results[slot] = made[next++];
     };
     for (size_t j : carried_slots_) give(j);

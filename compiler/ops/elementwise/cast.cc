@@ -1,5 +1,8 @@
 // Conversions of type. The gradient is converted back; an operand that is no float has none.
+// Through a rounding to 8 bits it goes as it is (straight-through): it is never an 8-bit number
+// itself.
 #include "compiler/ops/elementwise/parts.h"
+#include "compiler/ops/rule_support.h"
 
 namespace halfnote::elementwise {
 namespace {
@@ -9,7 +12,7 @@ using enum PrecisionClass;
 std::vector<Expr> cast_gradient(GradientContext& rule) {
   std::vector<Expr> results(rule.inputs.size(), rule.b.none());
   const DType dtype = rule.inputs[0].dtype();
-  if (is_float(dtype)) results[0] = rule.b.cast(rule.grads[0], dtype);
+  if (is_float(dtype)) results[0] = rule.b.cast(rule.grads[0], gradient_dtype(dtype));
   return results;
 }
 

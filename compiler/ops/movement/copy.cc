@@ -136,9 +136,10 @@ Expr add_at_positions(Expr x, Expr positions, Expr dy) {
   const Expr count = known ? b.ints({element_count(concrete(*x.type().shape))})
                            : b.reshape(b.op("Size", {x}), b.ints({1}));
   const Expr flat = b.ints({-1});
-  const Expr sums = b.op("ScatterElements",
-                         {zeros(x.dtype(), count), b.reshape(positions, flat), b.reshape(dy, flat)},
-                         {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
+  const Expr sums =
+      b.op("ScatterElements",
+           {zeros(dy.dtype(), count), b.reshape(positions, flat), b.reshape(dy, flat)},
+           {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
   return reshape_like(sums, x);
 }
 

@@ -26,6 +26,11 @@ std::vector<Expr> pad_gradient(GradientContext& rule);
 std::vector<Expr> expand_gradient(GradientContext& rule);
 std::vector<Expr> tile_gradient(GradientContext& rule);
 
+// range.cc
+/// The type that ONNX infers; throws Error(kModel) for constants that make no sequence, which ONNX
+/// takes for an empty one.
+std::vector<ValueType> infer_range(const Graph& graph, NodeId node);
+
 // crop.cc
 std::vector<Expr> lower_center_crop_pad(LowerContext& rule);
 
@@ -39,11 +44,12 @@ std::vector<Expr> one_hot_gradient(GradientContext& rule);
 /// Compress by a constant mask is a Gather of the places where it is set.
 std::vector<Expr> lower_compress(LowerContext& rule);
 
-/// States that `x` has the type of `like`: for rules that know more than inference finds out.
+/// States that `x` has the type of a gradient of `like`: for rules that know more than inference
+/// finds out.
 Expr with_type_of(Expr x, Expr like);
 /// `x` in the shape of `like`.
 Expr reshape_like(Expr x, Expr like);
-/// Zeros of the type and shape of `like`.
+/// Zeros as the gradient of `like`.
 Expr zeros_like(Expr like);
 /// The flat position of each element of `x`, as int64 in the shape of `x`. A movement applied to it
 /// tells where the op took each element of its result from.

@@ -82,6 +82,33 @@ std::vector<OperatorRow> movers() {
   };
 }
 
+/// How many elements they give, the values say.
+std::vector<OperatorRow> selections() {
+  return {
+      {.name = "Compress",
+       .precision = kClear,
+       .legality = {9, 28},
+       .scale = ScaleRule::kFirst,
+       .no_gradient = kDataDependent,
+       .sized_by_values = true,
+       .lower = lower_compress,
+       .note = "with a constant mask: written as Gather"},
+      {.name = "NonZero",
+       .precision = kClear,
+       .legality = {9, 13},
+       .scale = ScaleRule::kAbsorb,
+       .no_gradient = kIndices,
+       .sized_by_values = true,
+       .note = "reads the type that the value has"},
+      {.name = "Unique",
+       .precision = kClear,
+       .legality = {11, 28},
+       .no_gradient = kDataDependent,
+       .sized_by_values = true,
+       .note = "rounding merges values: reads the type that the value has"},
+  };
+}
+
 std::vector<OperatorRow> others() {
   return {
       {.name = "CenterCropPad",
@@ -91,24 +118,9 @@ std::vector<OperatorRow> others() {
        .no_gradient = kLowered,
        .size_inputs = kShape,
        .lower = lower_center_crop_pad},
-      {.name = "Compress",
-       .precision = kClear,
-       .legality = {9, 28},
-       .scale = ScaleRule::kFirst,
-       .no_gradient = kDataDependent,
-       .sized_by_values = true,
-       .lower = lower_compress,
-       .note = "with a constant mask: written as Gather"},
       maker("Constant", {1, 13}, "has no operands", "written anew in the type it runs in"),
       maker("ConstantOfShape", {9, 20}, kShapeOnly, "attribute value gives the type", 0b1),
       maker("EyeLike", {9, 22}, kShapeOnly, "attribute dtype gives the type"),
-      {.name = "NonZero",
-       .precision = kClear,
-       .legality = {9, 13},
-       .scale = ScaleRule::kAbsorb,
-       .no_gradient = kIndices,
-       .sized_by_values = true,
-       .note = "reads the type that the value has"},
       {.name = "OneHot",
        .precision = kClear,
        .legality = {9, 28},
@@ -123,6 +135,7 @@ std::vector<OperatorRow> others() {
        .place_inputs = 0b111,
        .no_gradient = "not in this release: gradient of Range",
        .size_inputs = 0b111,
+       .infer = infer_range,
        .note = "not exact above 2048 in f16, 256 in bf16"},
       {.name = "Scatter",
        .precision = kClear,
@@ -136,12 +149,6 @@ std::vector<OperatorRow> others() {
        .legality = {24, 24},
        .scale = ScaleRule::kSame,
        .no_gradient = "newer than op-set 23"},
-      {.name = "Unique",
-       .precision = kClear,
-       .legality = {11, 28},
-       .no_gradient = kDataDependent,
-       .sized_by_values = true,
-       .note = "rounding merges values: reads the type that the value has"},
   };
 }
 
@@ -149,8 +156,10 @@ std::vector<OperatorRow> others() {
 
 std::vector<OperatorRow> movement_rows() {
   std::vector<OperatorRow> rows = movers();
-  const std::vector<OperatorRow> more = others();
-  rows.insert(rows.end(), more.begin(), more.end());
+  for (const auto part : {selections, others}) {
+    const std::vector<OperatorRow> more = part();
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
   return rows;
 }
 

@@ -26,13 +26,11 @@ std::vector<Expr> same_op(GradientContext& rule) {
 }  // namespace
 
 Expr with_type_of(Expr x, Expr like) {
-  x.builder->graph().value(x.id).type = like.type();
+  x.builder->graph().value(x.id).type = gradient_type(like.type());
   return x;
 }
 
-Expr zeros_like(Expr like) {
-  return with_type_of(zeros(like.dtype(), like.builder->shape_of(like)), like);
-}
+Expr zeros_like(Expr like) { return with_type_of(zero_gradient(like), like); }
 
 Expr reshape_like(Expr x, Expr like) {
   Builder& b = *x.builder;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 #include <span>
 
 #include "base/error.h"
@@ -57,7 +58,12 @@ void check_names(const Dataset& data, std::span<const ModelInput> inputs,
   std::vector<std::string_view> input_names, field_names;
   for (const ModelInput& input : inputs) input_names.push_back(input.name);
   for (const DataField& field : data.fields()) field_names.push_back(field.name);
+  std::set<std::string_view> mapped;
   for (const auto& [input, field] : options.names) {
+    if (!mapped.insert(input).second) {
+      throw Error(ErrorCode::kUsage, fmt::format("--map names input \"{}\" twice", input))
+          .expected("one field for each input", "two");
+    }
     const bool known =
         std::find(input_names.begin(), input_names.end(), input) != input_names.end();
     if (known && data.find(field) != nullptr) continue;
@@ -215,6 +221,17 @@ size_t InputMap::batch_bytes(int64_t rows) const {
 int64_t InputMap::rows_of(size_t index, int64_t count) const {
   if (!is_whole(index)) return count;
   return sample_shape(index).empty() ? 1 : sample_shape(index)[0];
+}
+
+bool InputMap::normalises() const {
+  return std::any_of(routes_.begin(), routes_.end(),
+                     [](const Route& route) { return !route.mean.empty(); });
+}
+
+bool InputMap::takes_bytes() const {
+  return std::any_of(routes_.begin(), routes_.end(), [&](const Route& route) {
+    return is_float(route.input.dtype) && data_.fields()[route.field].data.dtype() == DType::kU8;
+  });
 }
 
 std::vector<std::string> InputMap::describe() const {

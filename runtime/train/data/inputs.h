@@ -51,6 +51,9 @@ class InputMap {
   size_t batch_bytes(int64_t rows) const;
   /// How many of the input's rows belong to the first `count` samples: all of a whole input.
   int64_t rows_of(size_t index, int64_t count) const;
+  /// Is an input normalised? Does a float input take bytes?
+  bool normalises() const;
+  bool takes_bytes() const;
   /// One line an input, and one for the fields that nothing uses.
   std::vector<std::string> describe() const;
 
