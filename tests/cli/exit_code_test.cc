@@ -177,15 +177,15 @@ TEST(ExitCode, TwoForUsage) {
 }
 
 TEST(ExitCode, TwoForUnknownWords) {
-  const std::string train = kTrain;
-  {"unknown verb", 2, "inspekt x", {"unknown verb", "did you mean inspect?"}},
+  expect_refused({
+      {"unknown verb", 2, "inspekt x", {"unknown verb", "did you mean inspect?"}},
       {"unknown option", 2, "compile tiny.onnxtxt --precison bf16", {"did you mean --precision?"}},
       {"option of another verb", 2, "run artifact.onnx --epoch 3", {"did you mean --epochs?"}},
       {"option of another verb, rightly spelt",
        2,
        "run artifact.onnx --lr 1",
        {"unknown option --lr", "option of halfnote compile"}},
-});
+  });
 }
 
 /// A variable of the shell that is not set.
