@@ -133,9 +133,11 @@ void Executor::run(std::span<const Tensor> inputs) {
           .hint("leave --profile out");
     }
     on_device_->run(inputs);
+    has_run_ = true;
     return;
   }
   enter_arena();
+  has_run_ = true;
   for (const InputPatch& patch : patches_) *patch.slot = inputs[patch.input].bytes();
   store_.refresh_copies();
   if (profile_) profile_->begin_run();

@@ -35,6 +35,8 @@ class Executor final : private ArenaUser {
   /// Runs once on `inputs` (one per program input, in order; types and shapes are checked). The
   /// states are updated in the store. Outputs stay readable until the next run.
   void run(std::span<const Tensor> inputs);
+  /// Was there a run? Before it there are no outputs.
+  bool has_run() const { return has_run_; }
   /// A copy of output `index` of the last run.
   Tensor output(size_t index) const;
   /// The bytes of output `index`, valid until the next run.
@@ -69,7 +71,8 @@ class Executor final : private ArenaUser {
   Program program_;
   StateStore& store_;
   std::shared_ptr<SharedArena> arena_;
-  std::byte* base_ = nullptr;    // of the arena when the pointers were resolved
+  std::byte* base_ = nullptr;  // of the arena when the pointers were resolved
+  bool has_run_ = false;
   bool has_left_ = false;        // the outputs of the last run are in kept_
   std::vector<std::byte> kept_;  // outputs, one behind the other
   std::vector<StepPointers> pointers_;

@@ -98,7 +98,9 @@ void Evaluator::prepare() {
 }
 
 size_t Evaluator::batch_bytes() const {
-  size_t bytes = map_.batch_bytes(batch_) * static_cast<size_t>(batcher_options().held());
+  const int64_t all = (map_.data().size() + batch_ - 1) / batch_;
+  const int64_t held = std::min<int64_t>(all, batcher_options().held());
+  size_t bytes = map_.batch_bytes(batch_) * static_cast<size_t>(held);
   const Program* program = session_.program(kEvaluateName);
   if (program == nullptr) return bytes;
   for (const ProgramOperand& output : program->outputs) bytes += output.bytes;

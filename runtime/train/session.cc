@@ -467,7 +467,11 @@ std::vector<Tensor> Session::evaluate(std::span<const Tensor> inputs) {
 Tensor Session::output(std::string_view name) const {
   for (const auto& [step, executor] : last_) {
     if (step == kEvaluateName) continue;
-    if (const auto index = executor->find_output(name)) return executor->output(*index);
+    const auto index = executor->find_output(name);
+    if (!index) continue;
+    if (executor->has_run()) return executor->output(*index);
+    throw Error(ErrorCode::kUsage,
+                "there is no output \"" + std::string(name) + "\" yet: its step has not run");
   }
   throw Error(ErrorCode::kUsage, "the training step has no output \"" + std::string(name) + "\"");
 }

@@ -140,7 +140,7 @@ class Session {
     return evaluate(std::span(inputs.begin(), inputs.size()));
   }
   /// A named output of the last training step (`grad/w`, `logits`); throws Error(kUsage) for a name
-  /// that it lacks.
+  /// that it lacks, and before the first step.
   Tensor output(std::string_view name) const;
   /// Where a step on this batch first makes an Inf or NaN (the states stay as they are); nothing if
   /// it does not, or only the sums of several micro-batches do.

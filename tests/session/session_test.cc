@@ -206,6 +206,20 @@ TEST(Session, AllProgramsShareOneArena) {
   expect_same(outputs(), next);
 }
 
+TEST(Session, ThereIsNoOutputBeforeTheFirstStep) {
+  Session session = reference_session(mlp_model(), options_for("sgd"));
+  session.prepare(std::vector<Shape>{{4, 6}, {4}});
+  const std::string loss = session.program(kStepName)->outputs[0].name;
+  try {
+    session.output(loss);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+  }
+  const StepResult result = session.step(mlp_batch(4, 1));
+  EXPECT_EQ(session.output(loss).at_as_double(0), result.loss);
+}
+
 TEST(Session, MemoryHoldsOneArena) {
   const size_t before = held_page_bytes();
   Session session = reference_session(cnn_model(), options_for("adamw"));
