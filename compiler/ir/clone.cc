@@ -85,7 +85,7 @@ class Cloner {
   }
 
   void copy_node(InsertPoint at, NodeId id) {
-    const Node& original = from_.node(id);  // stays: a graph keeps its nodes in a deque
+    const Node& original = from_.node(id);  // stays where it is while nodes are added
     NodeSpec spec;
     spec.op = original.op;
     spec.domain = original.domain;

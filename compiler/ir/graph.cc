@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <type_traits>
 
 namespace halfnote {
 namespace {
@@ -33,6 +34,9 @@ std::string_view state_kind_name(StateKind kind) { return kStateNames[static_cas
 std::optional<StateKind> state_kind_from_name(std::string_view name) {
   return from_name<StateKind>(kStateNames, name);
 }
+
+// A vector of graphs moves them when it grows.
+static_assert(std::is_nothrow_move_constructible_v<Graph>);
 
 Graph::Graph() { regions_.push_back({}); }
 

@@ -151,6 +151,20 @@ TEST(Infer, PlainBroadcastsAndProductsAsTheSchemaHasThem) {
   for (const auto& [a, c] : products) expect_as_schema("MatMul", a, c);
 }
 
+TEST(Infer, PlainConstantsAsTheSchemaHasThem) {
+  const Tensor tensors[] = {Tensor::of<int64_t>({2, 0}, {}), Tensor::scalar(1.5f),
+                            Tensor::full(DType::kBF16, {3, 1}, 2), Tensor::scalar(true),
+                            Tensor::strings({2}, {"a", "b"})};
+  for (const Tensor& tensor : tensors) {
+    Bench b;
+    const NodeSpec constant{"Constant", {}, {{"value", tensor}}};
+    EXPECT_EQ(b.type(constant), b.type(constant, 13));
+  }
+  Bench b;
+  EXPECT_EQ(b.type({"Constant", {}, {{"value_ints", std::vector<int64_t>{1, 2}}}}), "int64[2]");
+  EXPECT_FALSE(b.error({"Constant", {}}).problem().empty());
+}
+
 TEST(Infer, PlainOpsThatTheSchemaRefuses) {
   Bench b;
   const ValueId x = b.input(floats({2}));

@@ -43,6 +43,7 @@ class GraphReader {
     TypeMap types;
   };
 
+  void note_main_names(const onnx::GraphProto& proto, const SharedInitializers& shared);
   RegionId read_region(const onnx::GraphProto& proto, RegionId parent);
   void open_scope(RegionId region) { scopes_.push_back({region, {}, {}}); }
   template <class ValueInfos>
@@ -336,17 +337,30 @@ void GraphReader::read_graph_metadata(const onnx::GraphProto& proto) {
   }
 }
 
-void GraphReader::read_main(const onnx::GraphProto& proto, const SharedInitializers& shared) {
-  graph_.name = proto.name();
-  graph_.doc = proto.doc_string();
+bool has_subgraphs(const onnx::GraphProto& proto) {
+  return std::any_of(proto.node().begin(), proto.node().end(), [](const onnx::NodeProto& node) {
+    return std::any_of(node.attribute().begin(), node.attribute().end(),
+                       [](const auto& a) { return a.has_g() || a.graphs_size() > 0; });
+  });
+}
+
+void GraphReader::note_main_names(const onnx::GraphProto& proto, const SharedInitializers& shared) {
   for (const auto& [name, tensor] : shared) main_names_.insert(name);
   for (const auto& input : proto.input()) main_names_.insert(input.name());
   for (const auto& tensor : proto.initializer()) main_names_.insert(tensor.name());
   for (const auto& tensor : proto.sparse_initializer()) main_names_.insert(tensor.values().name());
   for (const auto& node : proto.node())
     main_names_.insert(node.output().begin(), node.output().end());
+}
+
+void GraphReader::read_main(const onnx::GraphProto& proto, const SharedInitializers& shared) {
+  graph_.name = proto.name();
+  graph_.doc = proto.doc_string();
+  if (has_subgraphs(proto)) note_main_names(proto, shared);
 
   open_scope(graph_.main());
+  scopes_.back().values.reserve(static_cast<size_t>(proto.node_size() + proto.initializer_size()));
+  scopes_.back().types.reserve(static_cast<size_t>(proto.value_info_size()));
   note_types(proto.output());
   note_types(proto.value_info());
   for (const auto& [name, tensor] : shared) add_initializer(name, tensor);

@@ -14,9 +14,7 @@
 namespace halfnote::proto {
 namespace {
 
-using Names = std::vector<std::string>;
-
-void collect_reads(const onnx::NodeProto& node, Names& names);
+using Names = std::vector<std::string_view>;
 
 /// Names that a subgraph reads but does not define.
 void collect_captures(const onnx::GraphProto& graph, Names& names) {
@@ -28,54 +26,53 @@ void collect_captures(const onnx::GraphProto& graph, Names& names) {
     for (const auto& output : node.output()) defined.insert(output);
   }
   Names reads;
-  for (const auto& node : graph.node()) collect_reads(node, reads);
+  for (const auto& node : graph.node()) add_read_names(node, reads);
   for (const auto& output : graph.output()) reads.push_back(output.name());
-  for (std::string& name : reads) {
-    if (!defined.contains(name)) names.push_back(std::move(name));
-  }
-}
-
-void collect_reads(const onnx::NodeProto& node, Names& names) {
-  for (const auto& input : node.input()) {
-    if (!input.empty()) names.push_back(input);
-  }
-  for (const auto& attribute : node.attribute()) {
-    if (attribute.has_g()) collect_captures(attribute.g(), names);
-    for (const auto& graph : attribute.graphs()) collect_captures(graph, names);
-  }
-  // The one op that refers to values by attributes: what it differentiates must stand before it.
-  if (node.op_type() != "Gradient" || node.domain() != "ai.onnx.preview.training") return;
-  for (const auto& attribute : node.attribute()) {
-    if (!attribute.s().empty()) names.push_back(attribute.s());
-    for (const std::string& name : attribute.strings()) names.push_back(name);
+  for (std::string_view name : reads) {
+    if (!defined.contains(name)) names.push_back(name);
   }
 }
 
 struct Dependencies {
   std::vector<std::vector<int>> users;      // of each node
   std::vector<std::vector<int>> producers;  // of each node
-  bool sorted = true;
 };
 
-Dependencies dependencies_of(NodeSpan nodes) {
-  std::unordered_map<std::string_view, int> producer;
+using Producers = std::unordered_map<std::string_view, int>;
+
+Producers producers_of(NodeSpan nodes) {
+  Producers producers;
+  producers.reserve(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     for (const auto& output : nodes[i]->output()) {
-      if (!output.empty()) producer.emplace(output, static_cast<int>(i));
+      if (!output.empty()) producers.emplace(output, static_cast<int>(i));
     }
   }
+  return producers;
+}
+
+/// Calls `visit(producer, user)` for every read of one node's result by another.
+template <class Visit>
+void for_each_read(NodeSpan nodes, const Producers& producers, Visit&& visit) {
+  Names names;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    names.clear();
+    add_read_names(*nodes[i], names);
+    for (std::string_view name : names) {
+      const auto found = producers.find(name);
+      if (found != producers.end()) visit(found->second, static_cast<int>(i));
+    }
+  }
+}
+
+Dependencies dependencies_of(NodeSpan nodes, const Producers& producers) {
   Dependencies result;
   result.users.resize(nodes.size());
   result.producers.resize(nodes.size());
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    for (const std::string& name : read_names(*nodes[i])) {
-      const auto found = producer.find(name);
-      if (found == producer.end()) continue;
-      result.users[static_cast<size_t>(found->second)].push_back(static_cast<int>(i));
-      result.producers[i].push_back(found->second);
-      result.sorted = result.sorted && found->second < static_cast<int>(i);
-    }
-  }
+  for_each_read(nodes, producers, [&](int producer, int user) {
+    result.users[static_cast<size_t>(producer)].push_back(user);
+    result.producers[static_cast<size_t>(user)].push_back(producer);
+  });
   return result;
 }
 
@@ -113,10 +110,20 @@ Dependencies dependencies_of(NodeSpan nodes) {
 
 }  // namespace
 
-std::vector<std::string> read_names(const onnx::NodeProto& node) {
-  Names names;
-  collect_reads(node, names);
-  return names;
+void add_read_names(const onnx::NodeProto& node, Names& names) {
+  for (const auto& input : node.input()) {
+    if (!input.empty()) names.push_back(input);
+  }
+  for (const auto& attribute : node.attribute()) {
+    if (attribute.has_g()) collect_captures(attribute.g(), names);
+    for (const auto& graph : attribute.graphs()) collect_captures(graph, names);
+  }
+  // The one op that refers to values by attributes: what it differentiates must stand before it.
+  if (node.op_type() != "Gradient" || node.domain() != "ai.onnx.preview.training") return;
+  for (const auto& attribute : node.attribute()) {
+    if (!attribute.s().empty()) names.push_back(attribute.s());
+    for (const std::string& name : attribute.strings()) names.push_back(name);
+  }
 }
 
 std::string display_name(const onnx::NodeProto& node) {
@@ -130,9 +137,12 @@ std::string display_name(const onnx::NodeProto& node) {
 std::vector<int> topological_order(NodeSpan nodes) {
   std::vector<int> order(nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) order[i] = static_cast<int>(i);
-  const Dependencies dependencies = dependencies_of(nodes);
-  if (dependencies.sorted) return order;
+  const Producers producers = producers_of(nodes);
+  bool sorted = true;
+  for_each_read(nodes, producers, [&](int producer, int user) { sorted &= producer < user; });
+  if (sorted) return order;  // as nearly all files are
 
+  const Dependencies dependencies = dependencies_of(nodes, producers);
   std::vector<int> waiting(nodes.size());
   std::priority_queue<int, std::vector<int>, std::greater<>> ready;
   for (size_t i = 0; i < nodes.size(); ++i) {

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace onnx {
@@ -19,9 +20,9 @@ using NodeSpan = std::span<const onnx::NodeProto* const>;
 /// nodes of a cycle.
 std::vector<int> topological_order(NodeSpan nodes);
 
-/// The names that a node reads from around it: its inputs, what its subgraphs capture, and what a
-/// Gradient of ai.onnx.preview.training differentiates.
-std::vector<std::string> read_names(const onnx::NodeProto& node);
+/// Adds the names that a node reads from around it: its inputs, what its subgraphs capture, and
+/// what a Gradient of ai.onnx.preview.training differentiates. They stand in the node.
+void add_read_names(const onnx::NodeProto& node, std::vector<std::string_view>& names);
 
 /// What a message calls a node: its name, or that of its first result.
 std::string display_name(const onnx::NodeProto& node);

@@ -21,7 +21,7 @@
 namespace halfnote::proto {
 namespace {
 
-using NameSet = std::unordered_set<std::string>;
+using NameSet = std::unordered_set<std::string_view>;  // of names in the model
 
 std::optional<std::string> metadata_of(const onnx::GraphProto& graph, std::string_view key) {
   for (const auto& entry : graph.metadata_props()) {
@@ -63,6 +63,7 @@ class Joiner {
 
 NameSet Joiner::defined_in(const onnx::GraphProto& algorithm) const {
   NameSet names;
+  names.reserve(static_cast<size_t>(algorithm.node_size()));
   for (const auto& input : algorithm.input()) names.insert(input.name());
   for (const auto& tensor : algorithm.initializer()) names.insert(tensor.name());
   for (const auto& tensor : algorithm.sparse_initializer()) names.insert(tensor.values().name());
@@ -74,24 +75,30 @@ NameSet Joiner::defined_in(const onnx::GraphProto& algorithm) const {
   return names;
 }
 
-/// What the algorithm reads, and what the bindings and its metadata name.
-std::vector<std::string> wanted_names(const onnx::TrainingInfoProto& info) {
-  const onnx::GraphProto& algorithm = info.algorithm();
-  std::vector<std::string> wanted;
-  for (const auto& node : algorithm.node()) {
-    for (std::string& name : read_names(node)) wanted.push_back(std::move(name));
+/// Names in the metadata of an algorithm.
+std::vector<std::string> noted_names(const onnx::GraphProto& algorithm) {
+  std::vector<std::string> noted;
+  for (std::string_view key : {kTrainableKey, kInputsKey}) {
+    for (std::string& name : split_names(metadata_of(algorithm, key).value_or(""))) {
+      noted.push_back(std::move(name));
+    }
   }
+  return noted;
+}
+
+/// What the algorithm reads, and what the bindings and its metadata name.
+std::vector<std::string_view> wanted_names(const onnx::TrainingInfoProto& info,
+                                           const std::vector<std::string>& noted) {
+  const onnx::GraphProto& algorithm = info.algorithm();
+  std::vector<std::string_view> wanted;
+  for (const auto& node : algorithm.node()) add_read_names(node, wanted);
   for (const auto& output : algorithm.output()) wanted.push_back(output.name());
   for (const auto& binding : info.update_binding()) {
     wanted.push_back(binding.key());
     wanted.push_back(binding.value());
   }
   for (const auto& binding : info.initialization_binding()) wanted.push_back(binding.key());
-  for (std::string_view key : {kTrainableKey, kInputsKey}) {
-    for (std::string& name : split_names(metadata_of(algorithm, key).value_or(""))) {
-      wanted.push_back(std::move(name));
-    }
-  }
+  wanted.insert(wanted.end(), noted.begin(), noted.end());
   return wanted;
 }
 
@@ -125,17 +132,19 @@ onnx::GraphProto& Joiner::join(const onnx::TrainingInfoProto& info, SharedInitia
                                google::protobuf::Arena& arena) const {
   const onnx::GraphProto& algorithm = info.algorithm();
   NameSet done = defined_in(algorithm);
-  for (const std::string& name : done) {
+  for (std::string_view name : done) {
     const ValueId other = model_.graph.find(name);
     if (!other.valid() || model_.graph.value(other).region != model_.graph.main()) continue;
-    throw Error(ErrorCode::kModel, "the algorithm defines \"" + name + "\", as graph does")
+    throw Error(ErrorCode::kModel,
+                "the algorithm defines \"" + std::string(name) + "\", as graph does")
         .hint("graph and algorithm run as one graph: their names must differ");
   }
-  std::vector<std::string> wanted = wanted_names(info);
+  const std::vector<std::string> noted = noted_names(algorithm);
+  std::vector<std::string_view> wanted = wanted_names(info, noted);
   std::unordered_set<const onnx::NodeProto*> nodes;
   NameSet inputs, tensors;
   while (!wanted.empty()) {
-    const std::string name = std::move(wanted.back());
+    const std::string_view name = wanted.back();
     wanted.pop_back();
     if (!done.insert(name).second) continue;
     const ValueId known = model_.graph.find(name);
@@ -145,7 +154,7 @@ onnx::GraphProto& Joiner::join(const onnx::TrainingInfoProto& info, SharedInitia
       inputs.insert(name);
     } else if (const auto found = producers_.find(name); found != producers_.end()) {
       nodes.insert(found->second);
-      for (std::string& read : read_names(*found->second)) wanted.push_back(std::move(read));
+      add_read_names(*found->second, wanted);
     }
   }
 
@@ -279,7 +288,6 @@ std::vector<ValueId> read_initialization(const onnx::TrainingInfoProto& info, Te
 void read_training(const onnx::ModelProto& proto, TensorSource& source, Model& model) {
   if (proto.training_info_size() == 0) return;
   const Joiner joiner(proto, model);
-  // Graphs are copied when a vector of them grows: their deques do not move without allocating.
   model.training.reserve(static_cast<size_t>(proto.training_info_size()));
   for (const auto& info : proto.training_info()) {
     TrainingStep step;

@@ -1,5 +1,6 @@
 // Runs the inference function of a schema directly on the IR: the context below hands it types,
 // attributes and small constants as protos, one at a time and only when asked.
+#include <google/protobuf/arena.h>
 #include <onnx/defs/schema.h>
 
 #include <memory>
@@ -69,8 +70,11 @@ class Context : public onnx::InferenceContext {
         attributes_(graph.node(node).attributes),
         propagator_(graph, opset),
         input_types_(graph.inputs(node).size()),
-        input_data_(graph.inputs(node).size()),
-        output_types_(graph.outputs(node).size()) {}
+        input_data_(graph.inputs(node).size()) {
+    for (size_t i = 0; i < graph.outputs(node).size(); ++i) {
+      output_types_.push_back(make<onnx::TypeProto>());
+    }
+  }
 
   /// What the node leaves out has the default of the schema: the library's own rules do not always
   /// take it (STFT's `onesided`).
@@ -91,27 +95,27 @@ class Context : public onnx::InferenceContext {
     if (!input.valid() || graph_.value(input).type.kind == TypeKind::kUnknown) return nullptr;
     auto& type = input_types_[index];
     if (type == nullptr) {
-      type = std::make_unique<onnx::TypeProto>();
+      type = make<onnx::TypeProto>();
       proto::write_type(graph_.value(input).type, *type);
     }
-    return type.get();
+    return type;
   }
   const onnx::TensorProto* getInputData(size_t index) const override {
     const Tensor* tensor = graph_.constant(graph_.input(node_, index));
     if (tensor == nullptr || tensor->byte_size() > proto::kMaxConstantBytes) return nullptr;
     auto& data = input_data_[index];
     if (data == nullptr) {
-      data = std::make_unique<onnx::TensorProto>();
+      data = make<onnx::TensorProto>();
       proto::write_tensor(*tensor, "", *data);
     }
-    return data.get();
+    return data;
   }
   onnx::TypeProto* getOutputType(size_t index) override {
     if (index >= output_types_.size()) {
       throw Error(ErrorCode::kModel, "the node has too few results")
           .expected("at least " + std::to_string(index + 1), std::to_string(output_types_.size()));
     }
-    return &output_types_[index];
+    return output_types_[index];
   }
   const onnx::SparseTensorProto* getInputSparseData(size_t) const override { return nullptr; }
   const onnx::TensorShapeProto* getSymbolicInput(size_t index) const override {
@@ -129,15 +133,24 @@ class Context : public onnx::InferenceContext {
   }
 
  private:
+  template <class Message>
+  Message* make() const {
+    return google::protobuf::Arena::CreateMessage<Message>(&arena_);
+  }
+
   Graph& graph_;
   NodeId node_;
   const onnx::OpSchema& schema_;
   const InferNode& nested_;
   proto::AttributeProtos attributes_;
   mutable proto::Propagator propagator_;
-  mutable std::vector<std::unique_ptr<onnx::TypeProto>> input_types_;
-  mutable std::vector<std::unique_ptr<onnx::TensorProto>> input_data_;
-  std::vector<onnx::TypeProto> output_types_;
+  // All protos of one inference lie in one place, and mostly ask for no memory: that took longer
+  // than what is done with them.
+  char room_[4096];
+  mutable google::protobuf::Arena arena_{room_, sizeof room_};
+  mutable std::vector<onnx::TypeProto*> input_types_;
+  mutable std::vector<onnx::TensorProto*> input_data_;
+  std::vector<onnx::TypeProto*> output_types_;
   std::vector<std::unique_ptr<RegionInferencer>> regions_;
 };
 

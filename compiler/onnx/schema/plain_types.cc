@@ -73,14 +73,23 @@ std::optional<ValueType> cast_type(const Graph& graph, NodeId node, const ValueT
   return type;
 }
 
+/// Only as a tensor, which nearly all are.
+std::optional<ValueType> constant_type(const Attributes& attributes) {
+  const Attribute* attribute = attributes.size() == 1 ? attributes.find("value") : nullptr;
+  const Tensor* tensor = attribute == nullptr ? nullptr : std::get_if<Tensor>(attribute);
+  if (tensor == nullptr || !tensor->defined()) return std::nullopt;
+  return ValueType::tensor(tensor->dtype(), symbolic(tensor->shape()));
+}
+
 }  // namespace
 
 std::optional<ValueType> plain_result_type(const Graph& graph, NodeId node, int64_t opset) {
   const Node& data = graph.node(node);
   const size_t inputs = graph.inputs(node).size();
-  const bool known = data.domain.empty() && opset >= kFrom && opset <= kTo && inputs >= 1 &&
-                     inputs <= 2 && graph.outputs(node).size() == 1;
+  const bool known = data.domain.empty() && opset >= kFrom && opset <= kTo && inputs <= 2 &&
+                     graph.outputs(node).size() == 1;
   if (!known) return std::nullopt;
+  if (inputs == 0) return data.op == "Constant" ? constant_type(data.attributes) : std::nullopt;
   const ValueType* first = tensor_type(graph, node, 0);
   if (first == nullptr) return std::nullopt;
   if (inputs == 1) {
