@@ -96,8 +96,8 @@ struct AttentionCost {
 
 constexpr AttentionCost kAttentionCosts[] = {
     {DType::kBF16, true, 256 * 256}, {DType::kBF16, false, 256 * 256},
-    {DType::kF16, true, 256 * 256},  {DType::kF16, false, 256 * 256},
-    {DType::kF32, true, 256 * 256},  {DType::kF32, false, 512 * 512},
+    {DType::kF16, true, 128 * 128},  {DType::kF16, false, 128 * 128},
+    {DType::kF32, true, 128 * 128},  {DType::kF32, false, 128 * 128},
 };
 
 /// HALFNOTE_ATTENTION=always or never in the environment overrules the table.
