@@ -87,7 +87,7 @@ bool expand_without_kernel(Graph& graph, PassContext&) {
 
 /// From how many scores a head on one node is better: measured on the gradient with its forward
 /// (bench/attention.cc). Below, oneDNN's products and softmax are faster; from there on the fused
-/// node is, or it takes less than a tenth longer and a seventh of the memory.
+/// node is, or it takes less than a tenth longer and half of the memory or less.
 struct AttentionCost {
   DType dtype;
   bool causal;
