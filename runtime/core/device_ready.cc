@@ -87,7 +87,7 @@ bool expand_without_kernel(Graph& graph, PassContext&) {
 
 /// From how many scores a head on one node is better: measured on the gradient with its forward
 /// (bench/attention.cc). Below, oneDNN's products and softmax are faster; from there on the fused
-/// node is, or it takes less than a tenth longer and a seventh of the memory.
+/// node is, or it takes less than a tenth longer and half of the memory or less.
 struct AttentionCost {
   DType dtype;
   bool causal;
@@ -96,8 +96,8 @@ struct AttentionCost {
 
 constexpr AttentionCost kAttentionCosts[] = {
     {DType::kBF16, true, 256 * 256}, {DType::kBF16, false, 256 * 256},
-    {DType::kF16, true, 256 * 256},  {DType::kF16, false, 256 * 256},
-    {DType::kF32, true, 256 * 256},  {DType::kF32, false, 512 * 512},
+    {DType::kF16, true, 128 * 128},  {DType::kF16, false, 128 * 128},
+    {DType::kF32, true, 128 * 128},  {DType::kF32, false, 128 * 128},
 };
 
 /// HALFNOTE_ATTENTION=always or never in the environment overrules the table.

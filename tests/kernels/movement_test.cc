@@ -65,6 +65,44 @@ TEST(Movement, ReshapesAreViews) {
   EXPECT_FALSE(cpu_kernels().choose(call, "reference").kernel->is_view());
 }
 
+/// `x` with its dims in another order, element by element.
+Tensor permuted(const Tensor& x, const std::vector<int64_t>& perm) {
+  const Shape strides = strides_of(x.shape());
+  Shape shape;
+  for (const int64_t dim : perm) shape.push_back(x.shape()[static_cast<size_t>(dim)]);
+  Tensor y(x.dtype(), shape);
+  const size_t size = size_of(x.dtype());
+  Shape at(shape.size(), 0);
+  for (int64_t i = 0; i < y.size(); ++i) {
+    int64_t from = 0, rest = i;
+    for (size_t d = shape.size(); d-- > 0; rest /= shape[d])
+      from += rest % shape[d] * strides[static_cast<size_t>(perm[d])];
+    std::copy_n(x.bytes() + static_cast<size_t>(from) * size, size,
+                y.mutable_bytes() + static_cast<size_t>(i) * size);
+  }
+  return y;
+}
+
+TEST(Movement, TurnsMatricesWithinTensors) {
+  // Around the squares of 16 and the smallest that are turned in squares, heads of attention.
+  const std::vector<Shape> shapes = {{2, 8, 3, 16},  {1, 7, 2, 40},  {3, 17, 2, 15},
+                                     {2, 33, 3, 64}, {1, 16, 1, 16}, {2, 130, 2, 9}};
+  const std::vector<std::vector<int64_t>> orders = {{0, 2, 1, 3}, {0, 2, 3, 1}, {0, 3, 1, 2},
+                                                    {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}};
+  for (const DType dtype : {DType::kI8, DType::kBF16, DType::kF32, DType::kI64}) {
+    for (const Shape& shape : shapes) {
+      const Tensor x = iota(dtype, shape);
+      for (const auto& perm : orders) {
+        SCOPED_TRACE(to_string(shape) + to_string(perm) + std::string(short_name(dtype)));
+        const Tensor want = permuted(x, perm);
+        EXPECT_TRUE(identical(
+            run_one("", "Transpose", {x}, {{"perm", perm}}, {dtype, want.shape()}, {.threads = 2}),
+            want));
+      }
+    }
+  }
+}
+
 TEST(Movement, TransposesLargeTensorsAsSmallOnes) {
   const Tensor x = iota(DType::kF32, {37, 5, 129, 3});
   const Tensor y = run_one("", "Transpose", {x}, {{"perm", std::vector<int64_t>{2, 0, 3, 1}}},

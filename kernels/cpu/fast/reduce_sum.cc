@@ -17,6 +17,15 @@ constexpr int64_t kRows = 4;  // taken into the column sums at once
 using Floats = float __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 using Doubles = double __attribute__((vector_size(8 * kLanes), aligned(8), may_alias));
 
+/// Rows in f32, and those that come next, in elements as they are stored: asked for while these are
+/// added. Pieces of rows are too short for the processor to foresee them, and cost three times as
+/// much unasked; asked for all at once, they are waited for.
+struct Rows {
+  std::array<const float*, kRows> at{};
+  std::array<const std::byte*, kRows> soon{};
+  int64_t soon_bytes = 0;  // of an element
+};
+
 [[gnu::always_inline]] inline void add_run_loop(const float* x, int64_t n, double* lanes) {
   Doubles sum = *reinterpret_cast<const Doubles*>(lanes);
   int64_t i = 0;
@@ -27,10 +36,12 @@ using Doubles = double __attribute__((vector_size(8 * kLanes), aligned(8), may_a
   for (int64_t k = 0; i < n; ++i, ++k) lanes[k] += static_cast<double>(x[i]);
 }
 
-[[gnu::always_inline]] inline void add_rows_loop(const float* const* rows, int64_t count, int64_t n,
+[[gnu::always_inline]] inline void add_rows_loop(const Rows& from, int64_t count, int64_t n,
                                                  double* sums) {
+  const float* const* rows = from.at.data();
   int64_t j = 0;
   for (; j + kLanes <= n; j += kLanes) {
+    for (const std::byte* soon : from.soon) __builtin_prefetch(soon + j * from.soon_bytes);
     Doubles sum = *reinterpret_cast<const Doubles*>(sums + j);
     for (int64_t r = 0; r < count; ++r) {
       sum += __builtin_convertvector(*reinterpret_cast<const Floats*>(rows[r] + j), Doubles);
@@ -46,12 +57,12 @@ struct SumLoops {
   /// Adds x to kLanes interleaved sums.
   void (*add_run)(const float* x, int64_t n, double* lanes);
   /// Adds `count` rows of n elements to n sums, row by row.
-  void (*add_rows)(const float* const* rows, int64_t count, int64_t n, double* sums);
+  void (*add_rows)(const Rows& rows, int64_t count, int64_t n, double* sums);
 };
 
 constexpr SumLoops kBaselineLoops = {
     [](const float* x, int64_t n, double* lanes) { add_run_loop(x, n, lanes); },
-    [](const float* const* rows, int64_t count, int64_t n, double* sums) {
+    [](const Rows& rows, int64_t count, int64_t n, double* sums) {
       add_rows_loop(rows, count, n, sums);
     },
 };
@@ -62,9 +73,8 @@ constexpr SumLoops kBaselineLoops = {
   add_run_loop(x, n, lanes);
 }
 
-[[gnu::target("avx512f,avx512dq,avx512vl")]] void add_rows_avx512(const float* const* rows,
-                                                                  int64_t count, int64_t n,
-                                                                  double* sums) {
+[[gnu::target("avx512f,avx512dq,avx512vl")]] void add_rows_avx512(const Rows& rows, int64_t count,
+                                                                  int64_t n, double* sums) {
   add_rows_loop(rows, count, n, sums);
 }
 
@@ -96,15 +106,6 @@ double sum_one(const ReducePlan& plan, const T* x, int64_t begin, int64_t end,
   return lanes[0];
 }
 
-/// Asks for the lines of elements that come next: pieces of rows are too short for the processor to
-/// foresee them, and cost three times as much unasked.
-template <class T>
-void prefetch_piece(const T* x, int64_t count) {
-  const char* at = reinterpret_cast<const char*>(x);
-  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-  for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(at + line);
-}
-
 /// `count` adjacent results: every reduced position gives one row of elements.
 template <class T>
 void sum_columns(const ReducePlan& plan, const T* x, int64_t count, int64_t begin, int64_t end,
@@ -112,16 +113,18 @@ void sum_columns(const ReducePlan& plan, const T* x, int64_t count, int64_t begi
   std::fill_n(sums, count, 0.0);
   const int64_t step = plan.reduced.step(0);
   std::array<std::array<float, ReducePlan::kColumns>, kRows> room;
-  std::array<const float*, kRows> rows{};
+  Rows rows;
+  rows.soon_bytes = sizeof(T);
   walk_runs<1>(plan.reduced, begin, end, [&](int64_t, const auto& offset, int64_t length) {
     for (int64_t i = 0; i < length; i += kRows) {
       const int64_t some = std::min(kRows, length - i);
-      for (int64_t r = i + kRows; r < std::min(i + 2 * kRows, length); ++r)
-        prefetch_piece(x + offset[0] + r * step, count);
-      for (int64_t r = 0; r < some; ++r) {
-        rows[r] = load_block(x + offset[0] + (i + r) * step, count, room[r].data());
+      for (int64_t r = 0; r < kRows; ++r) {
+        const T* soon = x + offset[0] + std::min(i + kRows + r, length - 1) * step;
+        rows.soon[r] = reinterpret_cast<const std::byte*>(soon);
       }
-      loops.add_rows(rows.data(), some, count, sums);
+      for (int64_t r = 0; r < some; ++r)
+        rows.at[r] = load_block(x + offset[0] + (i + r) * step, count, room[r].data());
+      loops.add_rows(rows, some, count, sums);
     }
   });
 }

@@ -6,9 +6,41 @@
 
 namespace halfnote::cpu {
 
+namespace {
+
+/// Smaller dims are not worth turning squares.
+constexpr int64_t kLeastTurned = 8;
+
+/// The job as one that turns a matrix, if its innermost dim is adjacent in the target and another
+/// one in the source.
+Turn plan_turn(const Runs& runs) {
+  const size_t rank = runs.dims.size(), inner = rank - 1;
+  if (runs.step(1) != 1 || runs.step(0) == 1 || runs.dims[inner] < kLeastTurned) return {};
+  const Shape& from = runs.strides[0];
+  const auto adjacent = static_cast<size_t>(std::ranges::find(from, 1) - from.begin());
+  if (adjacent == rank || runs.dims[adjacent] < kLeastTurned) return {};
+  Turn turn;
+  turn.rows = runs.dims[adjacent];
+  turn.columns = runs.dims[inner];
+  turn.from_step = from[inner];
+  turn.to_step = runs.strides[1][adjacent];
+  Shape dims, from_rest, to_rest;
+  for (size_t d = 0; d < inner; ++d) {
+    if (d == adjacent) continue;
+    dims.push_back(runs.dims[d]);
+    from_rest.push_back(from[d]);
+    to_rest.push_back(runs.strides[1][d]);
+  }
+  turn.rest = plan_runs(dims, {from_rest, to_rest});
+  return turn;
+}
+
+}  // namespace
+
 CopyJob plan_copy(const Shape& dims, const Shape& from_strides, const Shape& to_strides) {
   CopyJob job;
   job.runs = plan_runs(dims, {from_strides, to_strides});
+  job.turn = plan_turn(job.runs);
   return job;
 }
 

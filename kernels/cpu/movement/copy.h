@@ -5,9 +5,18 @@
 
 namespace halfnote::cpu {
 
+/// A copy that turns a matrix: adjacent in the target is one dim (of `columns`), adjacent in the
+/// source another (of `rows`). Without columns it is none.
+struct Turn {
+  Runs rest;  // the other dims
+  int64_t rows = 0, columns = 0;
+  int64_t from_step = 0, to_step = 0;  // from a column to the next, and from a row to the next
+};
+
 /// A copy over `runs`, whose two tensors are the source and the target.
 struct CopyJob {
   Runs runs;
+  Turn turn = {};
   size_t input = 0, output = 0;
   int64_t from = 0, to = 0;  // the first element of each
 };
@@ -29,15 +38,107 @@ std::vector<KernelRow> copy_rows(std::string_view name, Prepared (*prepare)(cons
 /// reason why not.
 std::string plan_constant_pad(const KernelCall& call, CopyJob& job);
 
+/// Edge of the squares in which a matrix is turned: some lines of either side stay in the cache.
+inline constexpr int64_t kTurned = 16;
+
+/// Turns a square of 4 by 4 words in vectors.
+inline void turn_words(const uint32_t* from, int64_t from_step, uint32_t* to, int64_t to_step) {
+  using Words = uint32_t __attribute__((vector_size(16), aligned(4), may_alias));
+  const auto line = [&](int64_t i) {
+    return *reinterpret_cast<const Words*>(from + i * from_step);
+  };
+  const Words a = line(0), b = line(1), c = line(2), d = line(3);
+  const Words ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  const Words ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  const Words cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+  const Words cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  const auto put = [&](int64_t i, Words words) {
+    *reinterpret_cast<Words*>(to + i * to_step) = words;
+  };
+  put(0, __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5));
+  put(1, __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7));
+  put(2, __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5));
+  put(3, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
+}
+
+/// to[row·to_step + column] = from[column·from_step + row], at most kTurned of either.
+template <class T>
+void turn_square(const T* from, int64_t from_step, int64_t rows, int64_t columns, T* to,
+                 int64_t to_step) {
+  if constexpr (sizeof(T) == sizeof(uint32_t)) {
+    if (rows == kTurned && columns == kTurned) {
+      for (int64_t row = 0; row < kTurned; row += 4) {
+        for (int64_t column = 0; column < kTurned; column += 4)
+          turn_words(from + column * from_step + row, from_step, to + row * to_step + column,
+                     to_step);
+      }
+      return;
+    }
+  }
+  for (int64_t column = 0; column < columns; ++column) {
+    for (int64_t row = 0; row < rows; ++row)
+      to[row * to_step + column] = from[column * from_step + row];
+  }
+}
+
+/// A job that turns a matrix, in strips of kTurned rows.
+template <class T>
+void run_turn(const CopyJob& job, const T* from, T* to, int threads) {
+  const Turn& turn = job.turn;
+  const int64_t strips = (turn.rows + kTurned - 1) / kTurned;
+  const int64_t grain = std::max<int64_t>(1, kElementGrain / (kTurned * turn.columns));
+  parallel_blocks(turn.rest.count * strips, grain, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t first = unit % strips * kTurned, place = unit / strips;
+      const int64_t rows = std::min(kTurned, turn.rows - first);
+      walk_runs<2>(turn.rest, place, place + 1, [&](int64_t, const auto& offsets, int64_t) {
+        const T* source = from + job.from + offsets[0] + first;
+        T* target = to + job.to + offsets[1] + first * turn.to_step;
+        for (int64_t column = 0; column < turn.columns; column += kTurned) {
+          turn_square(source + column * turn.from_step, turn.from_step, rows,
+                      std::min(kTurned, turn.columns - column), target + column, turn.to_step);
+        }
+      });
+    }
+  });
+}
+
+/// Asks for the lines of `bytes` bytes, `ahead` elements after `at`. The address may lie outside of
+/// the tensor, so it is no pointer.
+template <class T>
+void ask_for(const T* at, int64_t ahead, int64_t bytes) {
+  const auto first = reinterpret_cast<uintptr_t>(at) +
+                     static_cast<uintptr_t>(ahead * static_cast<int64_t>(sizeof(T)));
+  for (int64_t line = 0; line < bytes; line += 64)
+    __builtin_prefetch(reinterpret_cast<const void*>(first + static_cast<uintptr_t>(line)));
+}
+
+/// Pieces of at most this many bytes are too short for the processor to foresee the next ones.
+inline constexpr int64_t kShortPiece = 2048;
+/// Bytes ahead that are asked for.
+inline constexpr int64_t kAhead = 2048;
+
 /// Carries out one job on elements of type T.
 template <class T>
 void run_copy(const CopyJob& job, const T* from, T* to, int threads) {
+  if (job.turn.columns > 0) return run_turn(job, from, to, threads);
   const int64_t step_from = job.runs.step(0), step_to = job.runs.step(1);
+  const size_t rank = job.runs.dims.size();
+  const int64_t bytes = job.runs.dims.back() * static_cast<int64_t>(sizeof(T));
+  const bool is_short = rank > 1 && bytes <= kShortPiece;
+  // Hints about the piece so many pieces later; past the end of a dim they are wrong, and harmless.
+  const int64_t later = is_short ? std::max<int64_t>(1, kAhead / std::max<int64_t>(bytes, 64)) : 0;
+  const int64_t source_ahead = is_short ? later * job.runs.strides[0][rank - 2] : 0;
+  const int64_t target_ahead = is_short ? later * job.runs.strides[1][rank - 2] : 0;
   parallel_blocks(job.runs.count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
     walk_runs<2>(job.runs, begin, end, [&](int64_t, const auto& offsets, int64_t length) {
       const T* source = from + job.from + offsets[0];
       T* target = to + job.to + offsets[1];
       if (step_from == 1 && step_to == 1) {
+        if (is_short) {
+          ask_for(source, source_ahead, bytes);
+          ask_for(target, target_ahead, bytes);
+        }
         std::copy_n(source, length, target);
         return;
       }
