@@ -128,23 +128,6 @@ TEST(ExitCode, TwoForUsage) {
       {"no whole number", 2, "compile tiny.onnxtxt --seed 1.5", {"a whole number, got \"1.5\""}},
       {"given twice", 2, "compile tiny.onnxtxt --lr 1 --lr 2", {"--lr is given more than once"}},
       {"without value", 2, "compile tiny.onnxtxt --lr", {"--lr needs a value"}},
-      {"hexadecimal", 2, "compile tiny.onnxtxt --lr 0x10", {"--lr has", "a number, got \"0x10\""}},
-      {"0 in FP32", 2, "compile tiny.onnxtxt --lr 1e-50", {"--lr has", "that FP32 holds"}},
-      {"beyond FP32", 2, "compile tiny.onnxtxt --lr 1e40", {"--lr has", "that FP32 holds"}},
-      {"beyond 64 bits",
-       2,
-       "compile tiny.onnxtxt --accumulate 99999999999999999999",
-       {"--accumulate has", "from -9223372036854775808 to 9223372036854775807"}},
-      {"negative seed", 2, "run artifact.onnx --steps 1 --seed -1 " + train, {"--seed has"}},
-      {"too many epochs",
-       2,
-       "run artifact.onnx --epochs 9223372036854775807 " + train,
-       {"--epochs is too large"}},
-      {"mapped twice",
-       2,
-       "run artifact.onnx --steps 1 --map x=x --map x=labels " + train,
-       {"--map names input \"x\" twice"}},
-      {"standard output", 2, "compile tiny.onnxtxt --loss mse -o -", {"--output cannot be", "./-"}},
       {"below 0", 2, "run artifact.onnx --limit-samples -1 " + train, {"at least 0, got \"-1\""}},
       {"too many", 2, "run artifact.onnx --threads 5000 " + train, {"from 0 to 1024"}},
       {"too large",
@@ -180,6 +163,29 @@ TEST(ExitCode, TwoForUsage) {
       {"unknown graph", 2, "inspect artifact.onnx --format dot --graph stap", {"step"}},
       {"unknown format", 2, "inspect artifact.onnx --format jsno", {"did you mean json?"}},
       {"unknown operator", 2, "ops Sofmax", {"did you mean Softmax?"}},
+  });
+}
+
+TEST(ExitCode, TwoForValuesThatDoNotFit) {
+  const std::string train = kTrain;
+  expect_refused({
+      {"hexadecimal", 2, "compile tiny.onnxtxt --lr 0x10", {"--lr has", "a number, got \"0x10\""}},
+      {"0 in FP32", 2, "compile tiny.onnxtxt --lr 1e-50", {"--lr has", "that FP32 holds"}},
+      {"beyond FP32", 2, "compile tiny.onnxtxt --lr 1e40", {"--lr has", "that FP32 holds"}},
+      {"beyond 64 bits",
+       2,
+       "compile tiny.onnxtxt --accumulate 99999999999999999999",
+       {"--accumulate has", "from -9223372036854775808 to 9223372036854775807"}},
+      {"negative seed", 2, "run artifact.onnx --steps 1 --seed -1 " + train, {"--seed has"}},
+      {"too many epochs",
+       2,
+       "run artifact.onnx --epochs 9223372036854775807 " + train,
+       {"--epochs is too large"}},
+      {"mapped twice",
+       2,
+       "run artifact.onnx --steps 1 --map x=x --map x=labels " + train,
+       {"--map names input \"x\" twice"}},
+      {"standard output", 2, "compile tiny.onnxtxt --loss mse -o -", {"--output cannot be", "./-"}},
   });
 }
 
