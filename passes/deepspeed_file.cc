@@ -216,6 +216,11 @@ class JsonReader {
     if (power > 127) wrong(prefix + ".initial_scale_power", "at most 127", power);
     s.init = std::ldexp(1.0f, static_cast<int>(power));
     s.min = static_cast<float>(least);
+    // DeepSpeed would take a scale below its minimum up to it where a gradient overflows.
+    if (fixed == 0 && s.min > s.init) {
+      wrong(prefix + ".min_loss_scale", fmt::format("at most the first scale, {:g}", s.init),
+            least);
+    }
     if (consecutive) {
       s.refill = "every_clean";
       s.preset = "deepspeed_consecutive";
@@ -513,6 +518,7 @@ std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view
         .hint("keep one of them (DeepSpeed refuses such a file, too)");
   }
   // Of numbers that no optimizer takes the file is named; flags take their keys out again.
+  options.sources["loss_scale.init"] = options.sources["loss_scale.min"] = file_name;
   for (const char* key : {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay",
                           "clip_norm", "alpha", "lr_decay", "initial_accumulator", "min_ratio",
                           "max_ratio", "schedule.kind", "schedule.total", "schedule.warmup"}) {

@@ -150,13 +150,13 @@ void check_scaler(const LossScaler& s) {
   const auto text = [](float x) { return fmt::format("{}", x); };
   if (!(s.init > 0 && std::isfinite(s.init)))
     refuse("init", "a finite number above 0", text(s.init));
-  if (!(s.up >= 1)) refuse("up", "a factor of 1 or more", text(s.up));
+  if (!(s.up >= 1 && std::isfinite(s.up))) refuse("up", "a factor of 1 or more", text(s.up));
   if (!(s.down > 0 && s.down <= 1)) refuse("down", "a factor in (0, 1]", text(s.down));
   if (s.interval < 1) refuse("interval", "1 or more", std::to_string(s.interval));
   if (s.hysteresis < 1) refuse("hysteresis", "1 or more", std::to_string(s.hysteresis));
   if (s.on_floor != "hold" && s.on_floor != "raise" && s.on_floor != "diagnose")
     refuse("on_floor", "hold, raise or diagnose", "\"" + s.on_floor + "\"");
-  if (s.min < 0) refuse("min", "0 or more", text(s.min));
+  if (!(s.min >= 0 && std::isfinite(s.min))) refuse("min", "0 or more", text(s.min));
   if (s.max > 0 && s.max < s.min) refuse("max", "0 (no bound), or at least min", text(s.max));
 }
 

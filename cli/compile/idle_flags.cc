@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,6 +92,16 @@ void refuse_for_inference(const CLI::App& verb, std::string_view flag) {
       .hint(fmt::format("take {} or --inference away", flag));
 }
 
+/// Does the model come with an optimizer of its own, whose decay is not known yet (the training
+/// artifacts of ONNX Runtime)?
+bool brings_optimizer(const CLI::App& verb, const CompileOptions& options) {
+  const std::string model = verb.get_option("model")->as<std::string>();
+  std::error_code error;
+  const bool artifacts =
+      std::filesystem::is_directory(model, error) || model.ends_with("training_model.onnx");
+  return artifacts && !options.train.optimizer.chosen;
+}
+
 /// Flags that wait for another flag, or for a number of it.
 void refuse_lonely_flags(const CLI::App& verb, const CompileOptions& options) {
   const auto refuse = [](const char* flag, const char* wanted, std::string got) {
@@ -108,7 +119,9 @@ void refuse_lonely_flags(const CLI::App& verb, const CompileOptions& options) {
   const bool decays = optimizer.weight_decay != 0 ||
                       std::any_of(optimizer.groups.begin(), optimizer.groups.end(),
                                   [](const auto& group) { return group.weight_decay != 0.0f; });
-  if (verb.count("--no-decay") > 0 && !decays) refuse("--no-decay", "--weight-decay above 0", "0");
+  if (verb.count("--no-decay") > 0 && !decays && !brings_optimizer(verb, options)) {
+    refuse("--no-decay", "--weight-decay above 0", "0");
+  }
 }
 
 }  // namespace

@@ -111,6 +111,16 @@ TEST(Settings, FlagsThatWouldDoNothingAreRefused) {
   }
 }
 
+/// The decay is that of the artifact's own optimizer.
+TEST(Settings, AFlagThatAnArtifactsOptimizerReadsIsNoIdleOne) {
+  const Workplace place;
+  const std::string line = "compile " HALFNOTE_SOURCE_DIR
+                           "/tests/fixtures/ort_training/mlp_adamw_decay --no-decay .*bias -q -o ";
+  const Outcome outcome = place.run(words(line + "own.onnx"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(place.run(words(line + "other.onnx --optimizer sgd")).code, 2);
+}
+
 TEST(Settings, FlagsOfRunThatWouldDoNothingAreRefused) {
   struct Row {
     const char *line, *flag, *wanted;

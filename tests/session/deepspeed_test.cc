@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "kernels/math/loss_scale.h"
+#include "passes/settings.h"
 #include "support.h"
 
 namespace halfnote::test {
@@ -275,6 +276,21 @@ TEST(DeepSpeed, TakesTheOlderNameOfBf16) {
               testing::HasSubstr("two names of one section: expected one of them, got both"));
   EXPECT_THAT(refusal(R"({"bfloat16": {"enabled": true}, "fp16": {"enabled": true}})"),
               testing::HasSubstr("both enabled"));
+}
+
+TEST(DeepSpeed, RefusesScalesThatDoNotFit) {
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal(R"({"fp16": {"enabled": true, "min_loss_scale": 131072}})"),
+              HasSubstr("\"fp16.min_loss_scale\" has a value it cannot have: expected at most the "
+                        "first scale, 65536, got 131072"));
+  parsed(R"({"fp16": {"enabled": true, "min_loss_scale": 131072, "loss_scale": 8}})");
+  const CompileOptions options = parsed(R"({"fp16": {"enabled": true, "loss_scale": 1e39}})");
+  try {
+    check_settings(options);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("ds.json: loss scaler: init"));
+  }
 }
 
 TEST(DeepSpeed, EveryDocumentedKeyIsTakenNotedOrRefusedByName) {

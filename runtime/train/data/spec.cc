@@ -139,6 +139,13 @@ std::vector<DataField> load_mnist(const DataSpec& spec, Split split, const DataL
                                    {"label", read_idx(labels, limits)}};
   check_rank(images, fields[0].data, 3);
   check_rank(labels, fields[1].data, 1);
+  const int64_t count = fields[0].data.shape()[0], labelled = fields[1].data.shape()[0];
+  if (count != labelled) {
+    throw Error(ErrorCode::kData, "images and labels are not as many")
+        .at({labels, {}, {}})
+        .expected(fmt::format("{} labels, one for each image of {}", count, images),
+                  std::to_string(labelled));
+  }
   return fields;
 }
 

@@ -173,6 +173,17 @@ TEST(LoadDataset, RefusesIdxFilesOfAnotherKind) {
   });
 }
 
+TEST(LoadDataset, NamesBothFilesWhereLabelsAreMissing) {
+  const TempFolder folder;
+  write_bytes(folder / "train-images-idx3-ubyte", idx(bytes({3, 2, 2})));
+  write_bytes(folder / "train-labels-idx1-ubyte", idx(bytes({2})));
+  expect_error(
+      ErrorCode::kData,
+      {"train-labels-idx1-ubyte: images and labels are not as many",
+       "expected 3 labels, one for each image of ", "train-images-idx3-ubyte, got 2"},
+      [&] { load_dataset(parse_data_spec("mnist:" + folder.path().string()), Split::kTrain); });
+}
+
 TEST(LoadDataset, FindsCifarInTheUnpackedArchive) {
   const TempFolder folder;
   std::filesystem::create_directory(folder / "cifar-10-batches-bin");
