@@ -82,6 +82,8 @@ std::vector<OperatorRow> movers() {
   };
 }
 
+std::string stays_data_dependent(const Graph&, NodeId) { return std::string(kDataDependent); }
+
 std::vector<OperatorRow> others() {
   return {
       {.name = "CenterCropPad",
@@ -95,7 +97,8 @@ std::vector<OperatorRow> others() {
        .precision = kClear,
        .legality = {9, 28},
        .scale = ScaleRule::kFirst,
-       .no_gradient = kDataDependent,
+       .no_gradient = kLowered,
+       .no_gradient_here = stays_data_dependent,
        .sized_by_values = true,
        .lower = lower_compress,
        .note = "with a constant mask: written as Gather"},
