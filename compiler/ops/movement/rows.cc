@@ -84,15 +84,9 @@ std::vector<OperatorRow> movers() {
 
 std::string stays_data_dependent(const Graph&, NodeId) { return std::string(kDataDependent); }
 
-std::vector<OperatorRow> others() {
+/// Ops that select elements by their values.
+std::vector<OperatorRow> selections() {
   return {
-      {.name = "CenterCropPad",
-       .precision = kClear,
-       .legality = {18, 18},
-       .scale = ScaleRule::kFirst,
-       .no_gradient = kLowered,
-       .size_inputs = kShape,
-       .lower = lower_center_crop_pad},
       {.name = "Compress",
        .precision = kClear,
        .legality = {9, 28},
@@ -102,9 +96,6 @@ std::vector<OperatorRow> others() {
        .sized_by_values = true,
        .lower = lower_compress,
        .note = "with a constant mask: written as Gather"},
-      maker("Constant", {1, 13}, "has no operands", "written anew in the type it runs in"),
-      maker("ConstantOfShape", {9, 20}, kShapeOnly, "attribute value gives the type", 0b1),
-      maker("EyeLike", {9, 22}, kShapeOnly, "attribute dtype gives the type"),
       {.name = "NonZero",
        .precision = kClear,
        .legality = {9, 13},
@@ -112,6 +103,27 @@ std::vector<OperatorRow> others() {
        .no_gradient = kIndices,
        .sized_by_values = true,
        .note = "reads the type that the value has"},
+      {.name = "Unique",
+       .precision = kClear,
+       .legality = {11, 28},
+       .no_gradient = kDataDependent,
+       .sized_by_values = true,
+       .note = "rounding merges values: reads the type that the value has"},
+  };
+}
+
+std::vector<OperatorRow> others() {
+  return {
+      {.name = "CenterCropPad",
+       .precision = kClear,
+       .legality = {18, 18},
+       .scale = ScaleRule::kFirst,
+       .no_gradient = kLowered,
+       .size_inputs = kShape,
+       .lower = lower_center_crop_pad},
+      maker("Constant", {1, 13}, "has no operands", "written anew in the type it runs in"),
+      maker("ConstantOfShape", {9, 20}, kShapeOnly, "attribute value gives the type", 0b1),
+      maker("EyeLike", {9, 22}, kShapeOnly, "attribute dtype gives the type"),
       {.name = "OneHot",
        .precision = kClear,
        .legality = {9, 28},
@@ -139,12 +151,6 @@ std::vector<OperatorRow> others() {
        .legality = {24, 24},
        .scale = ScaleRule::kSame,
        .no_gradient = "newer than op-set 23"},
-      {.name = "Unique",
-       .precision = kClear,
-       .legality = {11, 28},
-       .no_gradient = kDataDependent,
-       .sized_by_values = true,
-       .note = "rounding merges values: reads the type that the value has"},
   };
 }
 
@@ -152,8 +158,10 @@ std::vector<OperatorRow> others() {
 
 std::vector<OperatorRow> movement_rows() {
   std::vector<OperatorRow> rows = movers();
-  const std::vector<OperatorRow> more = others();
-  rows.insert(rows.end(), more.begin(), more.end());
+  for (auto part : {selections, others}) {
+    const std::vector<OperatorRow> more = part();
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
   return rows;
 }
 
