@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/ir/model.h"
+#include "compiler/ir/walk.h"
 #include "compiler/ops/rule_support.h"
 #include "passes/train/gradient_path.h"
 
@@ -48,7 +49,9 @@ void Backward::ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>&
   asking_ = true;
   for (NodeId node : order) {
     const OperatorRow* row = find_operator(graph_.node(node));
-    if (row == nullptr || row->gradient == nullptr || !has_known_types(graph_, node)) continue;
+    if (row == nullptr || row->gradient == nullptr) continue;
+    for (RegionId body : graph_.subgraphs(node)) ask_body(node, body, reached, judged);
+    if (!has_known_types(graph_, node)) continue;
     // Any gradient will do, if it has the type of its value: the value itself has.
     for (ValueId output : graph_.outputs(node)) {
       if (output.valid()) gradients_.insert_or_assign(output, builder_.value(output));
@@ -58,6 +61,26 @@ void Backward::ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>&
     } catch (const Error&) {  // the model is wrong there: that is told when all else is right
     }
   }
+}
+
+/// Asks what stands in a body, by its own names: what it is given may have a gradient if an operand
+/// of the node or a capture has.
+void Backward::ask_body(NodeId node, RegionId body, const std::vector<bool>& reached,
+                        const std::function<bool(NodeId)>& judged) {
+  std::vector<ValueId> sources;
+  bool any = false;
+  for (ValueId input : graph_.inputs(node)) any |= input.valid() && reached[input.index];
+  for (ValueId capture : captures(graph_, node)) {
+    if (capture.index < reached.size() && reached[capture.index]) sources.push_back(capture);
+  }
+  if (any || !sources.empty()) {
+    for (ValueId input : graph_.inputs(body)) {
+      if (is_float(graph_.value(input).type.dtype)) sources.push_back(input);
+    }
+  }
+  const std::vector<ValueId> ends(graph_.outputs(body).begin(), graph_.outputs(body).end());
+  Backward inner(graph_, body, infer_, problems_);
+  inner.ask(graph_.nodes(body), sources, ends, judged);
 }
 
 ValueId Backward::gradient(ValueId value) const {
@@ -82,7 +105,8 @@ void Backward::visit(NodeId node, const std::vector<bool>& reached) {
   }
   rule.differentiate = [this](RegionId region, const std::vector<GradientContext::Seed>& seeds,
                               const std::vector<ValueId>& sources) {
-    Backward inner(graph_, region, infer_, problems_);
+    UnsupportedOps told;  // by `ask_body`
+    Backward inner(graph_, region, infer_, asking_ ? told : problems_);
     const std::vector<NodeId> forward = graph_.nodes(region);
     for (const auto& [value, gradient] : seeds) inner.seed(value, inner.builder_.value(gradient));
     inner.run(forward, sources);

@@ -32,6 +32,8 @@ class Backward {
   ValueId gradient(ValueId value) const;
 
  private:
+  void ask_body(NodeId node, RegionId body, const std::vector<bool>& reached,
+                const std::function<bool(NodeId)>& judged);
   void visit(NodeId node, const std::vector<bool>& reached);
   std::vector<Expr> gradient_of(NodeId node, GradientContext& rule, const Place& place);
   void contribute(ValueId value, Expr gradient, const Place& place);

@@ -56,11 +56,18 @@ class Reverse {
     }
     backward_.seed(loss_, seed);
     backward_.run(forward, trainable_initializers(graph_));
-    if (!problems_.empty()) refuse_all("", "", {}, {problems_, {}});
+    if (!problems_.empty()) refuse();
     publish();
   }
 
  private:
+  /// Says all that is wrong, in bodies by the names that the model has for their nodes.
+  [[noreturn]] void refuse() {
+    const Untrainable all =
+        find_untrainable(graph_, Progress::kCanonical, {&loss_, 1}, {}, context_);
+    refuse_all("", "", {}, all.gradients.empty() ? Untrainable{problems_, {}} : all);
+  }
+
   /// Names the gradients of the weights and makes them outputs, in the order of the initializers.
   void publish() {
     StoppedGradients stopped(graph_, backward_, loss_);

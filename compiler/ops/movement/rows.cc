@@ -82,14 +82,17 @@ std::vector<OperatorRow> movers() {
   };
 }
 
-/// How many elements they give, the values say.
+std::string stays_data_dependent(const Graph&, NodeId) { return std::string(kDataDependent); }
+
+/// Ops that select elements by their values.
 std::vector<OperatorRow> selections() {
   return {
       {.name = "Compress",
        .precision = kClear,
        .legality = {9, 28},
        .scale = ScaleRule::kFirst,
-       .no_gradient = kDataDependent,
+       .no_gradient = kLowered,
+       .no_gradient_here = stays_data_dependent,
        .sized_by_values = true,
        .lower = lower_compress,
        .note = "with a constant mask: written as Gather"},
