@@ -11,6 +11,7 @@
 // `grad/NAME`. The gradient of an If or Scan has bodies of its own, in which the forward body is
 // computed again. Leaves alone: nodes on no path from a trainable initializer to the loss, the
 // evaluation step, the inference graph.
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -25,13 +26,24 @@
 namespace halfnote {
 namespace {
 
-/// A step is planned before the first one runs, in fixed sizes. Where that cannot be, all else that
-/// is wrong is told too.
-void refuse_sizes_of_data(const Graph& graph, ValueId loss, PassContext& context) {
+/// Does a gradient need to flow through an op that has none?
+bool lacks_gradients(const Graph& graph, ValueId loss) {
+  const std::vector<NodeId> nodes = graph.nodes();
+  const std::vector<bool> reached = reached_from(graph, nodes, trainable_initializers(graph));
+  const std::vector<NodeId> between = nodes_between(graph, nodes, reached, {&loss, 1});
+  return std::ranges::any_of(between, [&](NodeId node) {
+    const OperatorRow* row = find_operator(graph.node(node));
+    return row == nullptr || (row->gradient == nullptr && row->body == nullptr);
+  });
+}
+
+/// A step is planned before the first one runs, in fixed sizes. Where that cannot be, or an op has
+/// no gradient, all else that is wrong is told too.
+void refuse_untrainable(const Graph& graph, ValueId loss, PassContext& context) {
   UnsupportedOps sizes;
   add_sizes_of_data(
       graph, {&loss, 1}, [](NodeId) { return true; }, sizes);
-  if (sizes.empty()) return;
+  if (sizes.empty() && !lacks_gradients(graph, loss)) return;
   refuse_all("", "", {}, find_untrainable(graph, Progress::kCanonical, {&loss, 1}, {}, context));
 }
 
@@ -113,7 +125,7 @@ bool differentiate(Model& model, PassContext& context) {
   Graph& graph = step->graph;
   if (find_state(graph, kLossScale)) return false;  // done before
   const ValueId loss = loss_of(graph);
-  refuse_sizes_of_data(graph, loss, context);
+  refuse_untrainable(graph, loss, context);
   write_out_derivatives(graph, context.infer, trainable_initializers(graph), loss);
   Reverse(graph, loss, context).run();
   return true;
