@@ -75,11 +75,29 @@ std::string nearest_form(std::string_view op) {
   return std::string(closest(name, known));
 }
 
-void UnsupportedOps::add(const Graph& graph, NodeId node, const std::string& why) {
+void UnsupportedOps::add(const Graph& graph, NodeId node, const std::string& why,
+                         std::string instead) {
   const std::string& name = graph.label(node);
   Nodes& nodes = rows_[{op_name(graph.node(node)), why}];
   nodes.domain = graph.node(node).domain;
-  if (nodes.seen.insert(name).second) nodes.names.push_back(printable(name));
+  nodes.instead = std::move(instead);
+  if (nodes.seen.insert(name).second) nodes.names.push_back(name);
+}
+
+void UnsupportedOps::add_new(const UnsupportedOps& more,
+                             std::initializer_list<const UnsupportedOps*> known) {
+  for (const auto& [row, nodes] : more.rows_) {
+    for (const std::string& name : nodes.names) {
+      const auto holds_it = [&, op = row.first](const UnsupportedOps* one) {
+        return one->holds(op, name);
+      };
+      if (std::any_of(known.begin(), known.end(), holds_it)) continue;
+      Nodes& own = rows_[row];
+      own.domain = nodes.domain;
+      own.instead = nodes.instead;
+      if (own.seen.insert(name).second) own.names.push_back(name);
+    }
+  }
 }
 
 std::string counted(size_t count, std::string_view what) {
@@ -87,8 +105,10 @@ std::string counted(size_t count, std::string_view what) {
 }
 
 bool UnsupportedOps::contains(const Graph& graph, NodeId node) const {
-  const std::string op = op_name(graph.node(node));
-  const std::string& name = graph.label(node);
+  return holds(op_name(graph.node(node)), graph.label(node));
+}
+
+bool UnsupportedOps::holds(const std::string& op, const std::string& name) const {
   for (auto row = rows_.lower_bound({op, {}}); row != rows_.end(); ++row) {
     if (row->first.first != op) break;
     if (row->second.seen.contains(name)) return true;
@@ -116,8 +136,10 @@ bool UnsupportedOps::shortened() const {
 std::vector<RefusedNodes> UnsupportedOps::refused() const {
   std::vector<RefusedNodes> all;
   for (const auto& [row, nodes] : rows_) {
-    all.push_back(
-        {row.first, opset_of(nodes.domain), row.second, nearest_form(row.first), nodes.names});
+    RefusedNodes told{row.first, opset_of(nodes.domain), row.second, nodes.instead, {}};
+    if (told.instead.empty()) told.instead = nearest_form(row.first);
+    for (const std::string& name : nodes.names) told.nodes.push_back(printable(name));
+    all.push_back(std::move(told));
   }
   return all;
 }

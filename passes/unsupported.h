@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <set>
 #include <string>
@@ -29,8 +30,11 @@ struct RefusedNodes {
 
 class UnsupportedOps {
  public:
-  /// Notes a node, and why it cannot be taken.
-  void add(const Graph& graph, NodeId node, const std::string& why);
+  /// Notes a node, why it cannot be taken, and what could stand there (empty: the nearest form of
+  /// the op).
+  void add(const Graph& graph, NodeId node, const std::string& why, std::string instead = {});
+  /// Notes what `more` holds, but for nodes that one of `known` holds.
+  void add_new(const UnsupportedOps& more, std::initializer_list<const UnsupportedOps*> known);
   /// The op-sets to tell, by domain ("" is ONNX's); without them those that `lift` gives.
   void set_opsets(std::map<std::string, int64_t> opsets) { opsets_ = std::move(opsets); }
 
@@ -57,10 +61,11 @@ class UnsupportedOps {
   std::string list(Advice advice) const;
 
   struct Nodes {
-    std::string domain;
+    std::string domain, instead;
     std::vector<std::string> names;  // each once: a step repeats the nodes of the graph
     std::set<std::string> seen;
   };
+  bool holds(const std::string& op, const std::string& name) const;
   int64_t opset_of(const std::string& domain) const;
 
   std::map<std::pair<std::string, std::string>, Nodes> rows_;  // by op, why

@@ -140,6 +140,9 @@ struct OperatorRow {
   /// Small errors of its operand become large ones (Log near 1 and 0): what it reads is rounded to
   /// 16 bits only where a 16-bit node reads it too, never to save bytes.
   bool magnifies = false;
+  /// Operand slots that hold places or counts as floats; bit i = input i. What only computes on
+  /// them and moves them on the way here stays f32: rounded, they are other places.
+  uint32_t place_inputs = 0;
   Purity purity = Purity::kPure;
   ScaleRule scale = ScaleRule::kNone;
   /// Of ScaleRule::kFirst: bit i = input i. More than operand 0 where a node has several results,
@@ -150,12 +153,23 @@ struct OperatorRow {
   int commit_input = -1;
   GradientRule gradient = nullptr;
   std::string_view no_gradient;  // why, if `gradient` is null
+  /// The same for this node, where it tells more; may give an empty text.
+  std::string (*no_gradient_here)(const Graph& graph, NodeId node) = nullptr;
   /// The op whose integer result this op takes back to floats (fake quantization): where it made
   /// operand 0, its own operand 0 stands behind the operands of the gradient rule, which hands the
   /// gradient straight through to it.
   std::string_view undoes;
+  /// Limits operand 0 to the range between operands 1 and 2. An op that undoes another sees through
+  /// it where these are constants, and hands no gradient to what is outside.
+  bool saturates = false;
   /// The size of a result follows from values: no step can be planned with it.
   bool sized_by_values = false;
+  /// Operand slots that state the size of a result (shapes, counts, limits, axes); bit i = input i.
+  /// What they hold must be constant, or follow from shapes.
+  uint32_t size_inputs = 0;
+  /// Operand slots that must be known when a step is planned though they need not state a size
+  /// (where a Slice begins, the axis of a CumSum); bit i = input i.
+  uint32_t plan_inputs = 0;
   /// Writes the op in others before differentiation, so that it needs neither gradient nor kernel.
   LowerRule lower = nullptr;
   /// ONNX's ops are inferred by their schema; a rule of theirs adds the dims that it leaves open.
@@ -170,6 +184,10 @@ inline constexpr std::string_view kLowered = "lowered to other ops before differ
 /// The key in a node's metadata that names the op of class fp32 of which it is a part: f32 as that.
 inline constexpr std::string_view kLoweredFromKey = "halfnote.lowered_from";
 
+/// The key in a node's metadata that tells the number of an operand that was one of `place_inputs`
+/// of the op of which the node is a part.
+inline constexpr std::string_view kReadsPlacesKey = "halfnote.reads_places";
+
 /// All rows, ONNX's and ours, ordered by domain and name.
 std::span<const OperatorRow> operator_rows();
 /// The row of an op; null for an op that halfnote does not know.
@@ -177,5 +195,8 @@ const OperatorRow* find_operator(std::string_view domain, std::string_view name)
 inline const OperatorRow* find_operator(const Node& node) {
   return find_operator(node.domain, node.op);
 }
+
+/// Why a node has no gradient.
+std::string why_no_gradient(const Graph& graph, NodeId node);
 
 }  // namespace halfnote

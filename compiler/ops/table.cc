@@ -85,4 +85,14 @@ const OperatorRow* find_operator(std::string_view domain, std::string_view name)
   return index.find(domain, name);
 }
 
+std::string why_no_gradient(const Graph& graph, NodeId node) {
+  const OperatorRow* row = find_operator(graph.node(node));
+  if (row == nullptr) return "the op is unknown";
+  if (row->no_gradient_here != nullptr) {
+    std::string why = row->no_gradient_here(graph, node);
+    if (!why.empty()) return why;
+  }
+  return std::string(row->no_gradient);
+}
+
 }  // namespace halfnote

@@ -13,14 +13,14 @@
 // Leaves alone: trip counts that depend on data, collected results of a Loop that stops early
 // (their length is open), carried containers, carried values that change their shape.
 #include "base/error.h"
+#include "compiler/ops/control/trips.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/flatten_control.h"
 
 namespace halfnote {
 namespace {
 
-constexpr int kMaxDepth = 32;           // of the arithmetic between a shape and a trip count
-constexpr int64_t kMaxTrips = 1 << 20;  // more is how exporters write "without a bound"
+constexpr int kMaxDepth = 32;  // of the arithmetic between a shape and a trip count
 
 enum class LoopForm : uint8_t { kOther, kCounted, kBounded };
 

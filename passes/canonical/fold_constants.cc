@@ -4,7 +4,8 @@
 //     ──▶   y = Reshape(x, {32, -1})
 //
 // Exact: the reference kernels run the node. Shape and Size fold as soon as the dims they read are
-// numbers. Leaves alone: random nodes, nodes with subgraphs, results above 16 MiB unless smaller
+// numbers, NonZero and its like (their values decide the size) whatever they give. Leaves alone:
+// random nodes, nodes with subgraphs, results above 16 MiB unless smaller
 // than the operands (folding must not blow up the artifact), ops without a reference kernel.
 #include "passes/canonical/fold_constants.h"
 
@@ -68,6 +69,20 @@ class Folder {
       inputs.push_back(tensor == nullptr ? Tensor{} : *tensor);
       input_bytes += inputs.back().byte_size();
     }
+    // What the values size is known once they are: nothing can be planned before.
+    if (row->sized_by_values ? input_bytes > kMaxFoldedBytes : !stays_small(id, input_bytes)) {
+      return false;
+    }
+    try {
+      replace(id, context_.evaluate(graph_, id, inputs));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kUnsupported) throw;
+      return false;  // no reference kernel for this op: it stays as it is
+    }
+    return true;
+  }
+
+  bool stays_small(NodeId id, size_t input_bytes) const {
     const size_t limit = std::max(kMaxFoldedBytes, input_bytes);
     for (ValueId output : graph_.outputs(id)) {
       if (!output.valid()) continue;
@@ -75,12 +90,6 @@ class Folder {
       if (!type.has_concrete_shape()) return false;
       const auto count = static_cast<size_t>(element_count(concrete(*type.shape)));
       if (count * std::max<size_t>(size_of(type.dtype), 1) > limit) return false;
-    }
-    try {
-      replace(id, context_.evaluate(graph_, id, inputs));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kUnsupported) throw;
-      return false;  // no reference kernel for this op: it stays as it is
     }
     return true;
   }

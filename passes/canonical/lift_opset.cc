@@ -5,8 +5,8 @@
 // Exact: an op keeps its meaning. A table of rewrites (lift_rules.cc), each with the op-set that
 // changed the op; ops newer than op-set 23 are expanded by their schema's function, or refused.
 // Of op-sets below 7 only ops are read that did not change up to 7, or whose old form a rewrite
-// knows. Everything that cannot be lifted is reported in one error, together with the ops between
-// weights and results that have no gradient, if the model is to be trained. Leaves alone: ops whose
+// knows. Everything that cannot be lifted is reported in one error, together with what else keeps
+// the model from being trained, if it is to be. Leaves alone: ops whose
 // meaning did not change, domains other than ONNX's.
 #include <algorithm>
 
@@ -19,7 +19,7 @@
 #include "passes/canonical/lift_rules.h"
 #include "passes/foreign/foreign_ops.h"
 #include "passes/passes.h"
-#include "passes/train/gradient_path.h"
+#include "passes/train/untrainable.h"
 #include "passes/unsupported.h"
 
 namespace halfnote {
@@ -199,10 +199,10 @@ void set_fixed_types(Graph& graph, NodeId node) {
   }
 }
 
-/// The ops that differentiation would miss, for the same error. The model is not used any more:
-/// types are inferred as far as they can be.
-void add_missing_gradients(Model& model, PassContext& context, UnsupportedOps& problems) {
-  if (context.options.inference_only || model.is_training()) return;
+/// What else keeps the model from being trained, for the same error. The model is not used any
+/// more: types are inferred as far as they can be.
+Untrainable rest_of(Model& model, PassContext& context, const UnsupportedOps& problems) {
+  if (context.options.inference_only || model.is_training()) return {};
   Graph& graph = model.graph;
   for (NodeId node : graph.nodes()) {
     try {
@@ -214,30 +214,20 @@ void add_missing_gradients(Model& model, PassContext& context, UnsupportedOps& p
   try {
     choose_trainable(model, context);
   } catch (const Error&) {
-    return;  // a wrong --trainable is told when the ops are known
+    return {};  // a wrong --trainable is told when the ops are known
   }
-  std::vector<ValueId> ends;
-  for (const std::string& name : context.options.train.loss_outputs) {
-    if (const ValueId value = graph.find(name); value.valid()) ends.push_back(value);
-  }
-  if (ends.empty()) ends.assign(graph.outputs().begin(), graph.outputs().end());
-  const std::vector<NodeId> nodes = graph.nodes();
-  const std::vector<bool> reached = reached_from(graph, nodes, trainable_initializers(graph));
-  add_without_gradient(graph, nodes_between(graph, nodes, reached, ends), problems);
+  const std::vector<ValueId> ends = results_to_train(graph, context);
+  return find_untrainable(graph, Progress::kRaw, ends, problems, context);
 }
 
-[[noreturn]] void refuse(const UnsupportedOps& problems, size_t unknown) {
-  const size_t others = problems.op_count() - unknown;
+[[noreturn]] void refuse(const UnsupportedOps& problems, const Untrainable& rest) {
   const auto number = [](int64_t opset) { return std::to_string(opset); };
-  throw UnsupportedError(
-      counted(unknown, "op") + " cannot be imported" +
-          (others == 0 ? ""
-                       : " and " + std::to_string(others) +
-                             " more between weights and results have no gradient"),
-      problems,
-      "export with standard ONNX ops; op-sets " + number(kMinOpset) + " to " +
-          number(kOpsetVersion) + " are read in full, others from 1 to " +
-          number(newest_opset("")) + " where an op kept its form or is a function of older ops");
+  refuse_all(problems.ops_text() + " cannot be imported",
+             "export with standard ONNX ops; op-sets " + number(kMinOpset) + " to " +
+                 number(kOpsetVersion) + " are read in full, others from 1 to " +
+                 number(newest_opset("")) +
+                 " where an op kept its form or is a function of older ops",
+             problems, rest);
 }
 
 }  // namespace
@@ -250,9 +240,7 @@ bool lift_opset(Model& model, PassContext& context) {
   for_each_graph(model, lift);
   for (TrainingStep& step : model.training) lift(step.initialization);
   if (!problems.empty()) {
-    const size_t unknown = problems.op_count();
-    add_missing_gradients(model, context, problems);
-    refuse(problems, unknown);
+    refuse(problems, rest_of(model, context, problems));
   }
   model.opsets[""] = kOpsetVersion;
   model.ir_version = kIrVersion;

@@ -13,18 +13,19 @@
 #include "base/error.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
+#include "passes/train/untrainable.h"
 
 namespace halfnote {
 namespace {
 
 constexpr int kMaxLoweringDepth = 8;  // a lowering that lowers to itself is a bug
 
-enum class Form { kLowering, kBody };
+enum class Rewrite : uint8_t { kLowering, kBody };
 
 class Lowering {
  public:
-  Lowering(Graph& graph, const InferNode& infer, Form form)
-      : graph_(graph), infer_(infer), form_(form) {}
+  Lowering(Graph& graph, const InferNode& infer, Rewrite form, UnsupportedOps* refused = nullptr)
+      : graph_(graph), infer_(infer), form_(form), refused_(refused) {}
 
   bool run() {
     for (NodeId node : graph_.all_nodes()) {
@@ -37,7 +38,7 @@ class Lowering {
 
  private:
   bool has_form(const OperatorRow& row) const {
-    if (form_ == Form::kLowering) return row.lower != nullptr;
+    if (form_ == Rewrite::kLowering) return row.lower != nullptr;
     return row.gradient == nullptr && row.body != nullptr;
   }
 
@@ -61,19 +62,46 @@ class Lowering {
       if (results.empty()) return;
       replace(node, results);
     } catch (Error& error) {
-      throw error.within(place);
+      if (refused_ == nullptr || error.code() != ErrorCode::kUnsupported) throw error.within(place);
+      note(node, error, before);
+      return;
     }
     changed_ = true;
     const std::vector<NodeId> made = made_between(before, node);
     if (row->precision == PrecisionClass::kFp32) mark(made, *row);
+    mark_places(node, made, *row);
     for (NodeId inner : made) visit(inner, depth + 1);
     graph_.remove(node);
+  }
+
+  /// Notes why a rule refuses, and takes out what it had made by then.
+  void note(NodeId node, const Error& error, NodeId before) {
+    std::string instead = error.expectation();
+    const std::string& hint = error.hint_text();
+    if (!hint.empty()) instead += instead.empty() ? hint : " (" + hint + ")";
+    refused_->add(graph_, node, error.problem(), std::move(instead));
+    std::vector<NodeId> made = made_between(before, node);
+    for (auto part = made.rbegin(); part != made.rend(); ++part) graph_.remove(*part);
   }
 
   /// The parts of an op of class fp32 have that class, whatever their own is.
   void mark(const std::vector<NodeId>& nodes, const OperatorRow& row) {
     for (NodeId node : nodes) {
       graph_.node(node).metadata.emplace_back(kLoweredFromKey, row.name);
+    }
+  }
+
+  /// The parts that read places tell so, as the op's row did.
+  void mark_places(NodeId node, const std::vector<NodeId>& made, const OperatorRow& row) {
+    const auto inputs = graph_.inputs(node);
+    for (size_t slot = 0; slot < inputs.size() && slot < 32; ++slot) {
+      if ((row.place_inputs >> slot & 1u) == 0 || !inputs[slot].valid()) continue;
+      for (NodeId part : made) {
+        for (size_t i = 0; i < graph_.inputs(part).size(); ++i) {
+          if (graph_.input(part, i) != inputs[slot]) continue;
+          graph_.node(part).metadata.emplace_back(kReadsPlacesKey, std::to_string(i));
+        }
+      }
     }
   }
 
@@ -89,7 +117,7 @@ class Lowering {
     b.set_role(graph_.node(node).role);
     b.set_origin(name);
     b.set_prefix(name + "/");
-    if (form_ == Form::kBody) return body_of(node, row, b);
+    if (form_ == Rewrite::kBody) return body_of(node, row, b);
     LowerContext rule{b, node, {}, {}};
     for (ValueId input : graph_.inputs(node)) rule.inputs.push_back(b.value(input));
     for (ValueId output : graph_.outputs(node)) {
@@ -145,21 +173,33 @@ class Lowering {
 
   Graph& graph_;
   const InferNode& infer_;
-  Form form_;
+  Rewrite form_;
+  UnsupportedOps* refused_;  // null: a rule that refuses is an error
   bool changed_ = false;
 };
 
 }  // namespace
 
 bool lower_graph(Graph& graph, const InferNode& infer) {
-  return Lowering(graph, infer, Form::kLowering).run();
+  return Lowering(graph, infer, Rewrite::kLowering).run();
 }
 
 void write_out_bodies(Graph& graph, const InferNode& infer, std::span<const NodeId> nodes) {
-  Lowering writing(graph, infer, Form::kBody);
+  Lowering writing(graph, infer, Rewrite::kBody);
   for (NodeId node : nodes) writing.visit(node);
 }
 
-bool lower_ops(Graph& graph, PassContext& context) { return lower_graph(graph, context.infer); }
+bool lower_graph(Graph& graph, const InferNode& infer, UnsupportedOps& refused) {
+  return Lowering(graph, infer, Rewrite::kLowering, &refused).run();
+}
+
+bool lower_ops(Graph& graph, PassContext& context) {
+  UnsupportedOps refused;
+  const bool changed = lower_graph(graph, context.infer, refused);
+  if (refused.empty()) return changed;
+  const std::string what = refused.ops_text() + " cannot be written in simpler ops";
+  const std::vector<ValueId> ends = results_to_train(graph, context);
+  refuse_all(what, "", refused, find_untrainable(graph, Progress::kRaw, ends, refused, context));
+}
 
 }  // namespace halfnote

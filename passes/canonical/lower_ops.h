@@ -6,6 +6,7 @@
 
 #include "compiler/ir/builder.h"
 #include "compiler/ir/graph.h"
+#include "passes/unsupported.h"
 
 namespace halfnote {
 
@@ -13,6 +14,8 @@ namespace halfnote {
 /// ops that a rule makes are lowered too. Results keep their names. Says whether anything changed.
 /// Throws Error(kUnsupported) where a rule needs a rank or size that is unknown.
 bool lower_graph(Graph& graph, const InferNode& infer);
+/// The same, but notes where a rule refuses, and leaves these nodes as they are.
+bool lower_graph(Graph& graph, const InferNode& infer, UnsupportedOps& refused);
 
 /// Replaces those of the nodes that have no gradient rule but a body (gradient ops of ours) by the
 /// body, whose standard ops have one: what a second derivative needs. Results keep their names.

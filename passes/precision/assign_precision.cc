@@ -92,6 +92,7 @@ class Colouring {
   /// Says whether a decision or a reason is new.
   bool run(const std::map<std::string, Precision>& decided, bool refine) {
     seed(decided);
+    hold_places();
     flood_f32();
     bridge();
     spread();
@@ -260,6 +261,38 @@ class Colouring {
     return [this](NodeId id, auto&& visit) { each_below(id, visit); };
   }
 
+  /// The operands of a node that hold places or counts (OperatorRow::place_inputs).
+  std::vector<ValueId> places_of(NodeId id) const {
+    std::vector<ValueId> places;
+    const OperatorRow* row = find_operator(graph_.node(id));
+    const auto inputs = graph_.inputs(id);
+    for (size_t i = 0; row != nullptr && i < inputs.size() && i < 32; ++i) {
+      if ((row->place_inputs >> i & 1u) != 0) places.push_back(inputs[i]);
+    }
+    for (const auto& [key, slot] : graph_.node(id).metadata) {
+      if (key == kReadsPlacesKey) places.push_back(graph_.input(id, std::stoul(slot)));
+    }
+    return places;
+  }
+
+  /// What leads to places stays f32, back to the node that decided its own type.
+  void hold_places() {
+    const auto open = [&](NodeId id) { return state(id).colour == Colour::kOpen; };
+    std::vector<NodeId> last;
+    for (NodeId id : nodes_) {
+      for (ValueId place : places_of(id)) {
+        if (!is_f32(graph_, place)) continue;
+        const NodeId from = graph_.value(place).producer;
+        if (from.valid() && graph_.node(from).region == region_ && open(from)) last.push_back(from);
+      }
+    }
+    const std::vector<bool> before = reach(last, above(), open);
+    for (NodeId id : last) pin(id, Colour::kF32, kPlaces);
+    for (NodeId id : nodes_) {
+      if (before[id.index]) pin(id, Colour::kF32, kPlaces);
+    }
+  }
+
   void flood_f32() {
     std::vector<NodeId> roots;  // fp32 nodes and open infer nodes
     for (NodeId id : nodes_) {
@@ -417,6 +450,8 @@ class Colouring {
     }
     return "computes no float";
   }
+
+  static constexpr const char* kPlaces = "leads to coordinates, which rounding would move";
 
   Graph& graph_;
   const RegionId region_;

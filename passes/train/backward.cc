@@ -1,6 +1,9 @@
 #include "passes/train/backward.h"
 
+#include <algorithm>
+
 #include "compiler/ir/model.h"
+#include "compiler/ir/walk.h"
 #include "passes/train/gradient_path.h"
 
 namespace halfnote {
@@ -11,7 +14,7 @@ void note_missing(const Graph& graph, const std::vector<NodeId>& nodes, Unsuppor
   for (NodeId id : nodes) {
     const OperatorRow* row = find_operator(graph.node(id));
     if (row != nullptr && row->gradient != nullptr) continue;
-    problems.add(graph, id, row == nullptr ? "the op is unknown" : std::string(row->no_gradient));
+    problems.add(graph, id, why_no_gradient(graph, id));
   }
 }
 
@@ -36,6 +39,49 @@ void Backward::run(const std::vector<NodeId>& nodes, const std::vector<ValueId>&
   for (NodeId node : order) visit(node, reached);
 }
 
+void Backward::ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources,
+                   std::span<const ValueId> ends, const std::function<bool(NodeId)>& judged) {
+  const std::vector<bool> reached = reached_from(graph_, nodes, sources);
+  std::vector<NodeId> order = nodes_between(graph_, nodes, reached, ends);
+  std::erase_if(order, [&](NodeId node) { return !judged(node); });
+  note_missing(graph_, order, problems_);
+  asking_ = true;
+  for (NodeId node : order) {
+    const OperatorRow* row = find_operator(graph_.node(node));
+    if (row == nullptr || row->gradient == nullptr) continue;
+    for (RegionId body : graph_.subgraphs(node)) ask_body(node, body, reached, judged);
+    if (!has_known_types(graph_, node)) continue;
+    // Any gradient will do, if it has the type of its value: the value itself has.
+    for (ValueId output : graph_.outputs(node)) {
+      if (output.valid()) gradients_.insert_or_assign(output, builder_.value(output));
+    }
+    try {
+      visit(node, reached);
+    } catch (const Error&) {  // the model is wrong there: that is told when all else is right
+    }
+  }
+}
+
+/// Asks what stands in a body, by its own names: what it is given may have a gradient if an operand
+/// of the node or a capture has.
+void Backward::ask_body(NodeId node, RegionId body, const std::vector<bool>& reached,
+                        const std::function<bool(NodeId)>& judged) {
+  std::vector<ValueId> sources;
+  bool any = false;
+  for (ValueId input : graph_.inputs(node)) any |= input.valid() && reached[input.index];
+  for (ValueId capture : captures(graph_, node)) {
+    if (capture.index < reached.size() && reached[capture.index]) sources.push_back(capture);
+  }
+  if (any || !sources.empty()) {
+    for (ValueId input : graph_.inputs(body)) {
+      if (is_float(graph_.value(input).type.dtype)) sources.push_back(input);
+    }
+  }
+  const std::vector<ValueId> ends(graph_.outputs(body).begin(), graph_.outputs(body).end());
+  Backward inner(graph_, body, infer_, problems_);
+  inner.ask(graph_.nodes(body), sources, ends, judged);
+}
+
 ValueId Backward::gradient(ValueId value) const {
   const auto found = gradients_.find(value);
   return found == gradients_.end() ? ValueId{} : found->second.id;
@@ -58,7 +104,8 @@ void Backward::visit(NodeId node, const std::vector<bool>& reached) {
   }
   rule.differentiate = [this](RegionId region, const std::vector<GradientContext::Seed>& seeds,
                               const std::vector<ValueId>& sources) {
-    Backward inner(graph_, region, infer_, problems_);
+    UnsupportedOps told;  // by `ask_body`
+    Backward inner(graph_, region, infer_, asking_ ? told : problems_);
     const std::vector<NodeId> forward = graph_.nodes(region);
     for (const auto& [value, gradient] : seeds) inner.seed(value, inner.builder_.value(gradient));
     inner.run(forward, sources);
@@ -72,7 +119,7 @@ void Backward::visit(NodeId node, const std::vector<bool>& reached) {
   const std::vector<bool> needed = rule.needed;
   const std::vector<Expr> results = gradient_of(node, rule, place);
   for (size_t i = 0; i < results.size() && i < inputs.size(); ++i) {
-    if (results[i].valid() && needed[i]) contribute(inputs[i], results[i], place);
+    if (results[i].valid() && needed[i] && !asking_) contribute(inputs[i], results[i], place);
   }
 }
 
@@ -86,7 +133,11 @@ std::vector<Expr> Backward::gradient_of(NodeId node, GradientContext& rule, cons
     return row->gradient(rule);
   } catch (Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw error.within(place);
-    problems_.add(graph_, node, error.problem());
+    const NodeId other = undone_otherwise(graph_, node);
+    problems_.add(graph_, node,
+                  other.valid() ? "it does not undo " + graph_.label(other) +
+                                      ": another scale, zero point or axis"
+                                : error.problem());
     return operands;
   }
 }

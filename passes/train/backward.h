@@ -1,7 +1,9 @@
 // Reverse mode over the nodes of one region: of the training step, and of the bodies in it.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -21,10 +23,17 @@ class Backward {
   /// Goes backwards through `nodes`, which stand in the region in this order, wherever a seed
   /// depends on one of `sources`.
   void run(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources);
+  /// Notes what `run` would note if every result between `sources` and `ends` had a gradient, and
+  /// what the rules refuse: of nodes for which `judged` holds and whose types are known. What the
+  /// rules write is of no use.
+  void ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources,
+           std::span<const ValueId> ends, const std::function<bool(NodeId)>& judged);
   /// The gradient of a value; invalid where none flows into it.
   ValueId gradient(ValueId value) const;
 
  private:
+  void ask_body(NodeId node, RegionId body, const std::vector<bool>& reached,
+                const std::function<bool(NodeId)>& judged);
   void visit(NodeId node, const std::vector<bool>& reached);
   std::vector<Expr> gradient_of(NodeId node, GradientContext& rule, const Place& place);
   void contribute(ValueId value, Expr gradient, const Place& place);
@@ -34,6 +43,7 @@ class Backward {
   UnsupportedOps& problems_;
   Builder builder_;
   std::map<ValueId, Expr> gradients_;
+  bool asking_ = false;
 };
 
 }  // namespace halfnote

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
+#include "passes/train/untrainable.h"
 
 namespace halfnote {
 namespace {
@@ -37,6 +38,9 @@ class TrainingForm {
     warn("Dropout", "nothing is dropped", idle_);
     return changed;
   }
+
+  /// Nodes without a training form.
+  const UnsupportedOps& refused() const { return refused_; }
 
  private:
   bool batch_normalization(NodeId node) {
@@ -86,9 +90,8 @@ class TrainingForm {
     const Tensor* ratio = graph_.constant(graph_.input(node, 1));
     const Tensor* mode = graph_.constant(graph_.input(node, 2));
     if (graph_.input(node, 1).valid() && ratio == nullptr) {
-      throw Error(ErrorCode::kUnsupported, "the ratio of Dropout is computed in the graph")
-          .at({{}, graph_.node(node).name, "Dropout"})
-          .expected("a constant", "\"" + graph_.value(graph_.input(node, 1)).name + "\"");
+      refused_.add(graph_, node, "its ratio is computed in the graph", "a constant ratio");
+      return false;
     }
     const double p = ratio == nullptr ? 0.5 : ratio->at_as_double(0);
     const bool training = mode != nullptr && mode->at_as_int(0) != 0;
@@ -98,8 +101,9 @@ class TrainingForm {
       return false;
     }
     if (graph_.output(node, 1).valid() && graph_.has_uses(graph_.output(node, 1))) {
-      throw Error(ErrorCode::kUnsupported, "the mask output of a training Dropout is used")
-          .at({{}, graph_.node(node).name, "Dropout"});
+      refused_.add(graph_, node, "its mask is used, which a training step does not keep",
+                   "Dropout whose mask nobody reads");
+      return false;
     }
     Builder b(graph_, graph_.before(node), context_.infer);
     b.set_origin(graph_.node(node).name);
@@ -144,6 +148,7 @@ class TrainingForm {
   const std::string& source_;
   PassContext& context_;
   std::vector<std::string> frozen_, idle_;
+  UnsupportedOps refused_;
   int64_t next_id_ = 0;
 };
 
@@ -151,7 +156,14 @@ class TrainingForm {
 
 bool force_training(Model& model, PassContext& context) {
   TrainingStep* step = find_step(model, kStepName);
-  return step != nullptr && TrainingForm(step->graph, model.source, context).run();
+  if (step == nullptr) return false;
+  TrainingForm form(step->graph, model.source, context);
+  const bool changed = form.run();
+  const UnsupportedOps& refused = form.refused();
+  if (refused.empty()) return changed;
+  const ValueId loss = loss_of(step->graph);
+  refuse_all(refused.ops_text() + " cannot be trained in this form", "", refused,
+             find_untrainable(step->graph, Progress::kCanonical, {&loss, 1}, refused, context));
 }
 
 }  // namespace halfnote

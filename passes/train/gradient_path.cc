@@ -11,21 +11,6 @@
 namespace halfnote {
 namespace {
 
-bool may_be_flattened(const Graph& graph, NodeId node) {
-  const auto is_container = [&](ValueId value) {
-    return value.valid() && !graph.value(value).type.is_tensor() &&
-           graph.value(value).type.kind != TypeKind::kUnknown;
-  };
-  const auto inputs = graph.inputs(node), outputs = graph.outputs(node);
-  return !graph.subgraphs(node).empty() ||
-         std::any_of(inputs.begin(), inputs.end(), is_container) ||
-         std::any_of(outputs.begin(), outputs.end(), is_container);
-}
-
-bool reads_shape_only(const Node& node) {
-  return node.domain.empty() && (node.op == "Shape" || node.op == "Size");
-}
-
 /// Do both nodes read the same scale and zero point?
 bool same_parameters(const Graph& graph, NodeId a, NodeId b) {
   const auto of_a = graph.inputs(a), of_b = graph.inputs(b);
@@ -42,14 +27,36 @@ bool same_parameters(const Graph& graph, NodeId a, NodeId b) {
   return graph.node(a).attributes.get_int("axis", 1) == graph.node(b).attributes.get_int("axis", 1);
 }
 
-/// What the op that this one undoes was given; invalid where there is no such op.
-ValueId quantized_by(const Graph& graph, NodeId node) {
+/// Does the node only limit its operand to a range that is known?
+bool saturates(const Graph& graph, NodeId node) {
+  const OperatorRow* row = find_operator(graph.node(node));
+  if (row == nullptr || !row->saturates) return false;
+  const auto inputs = graph.inputs(node).subspan(1);
+  return std::all_of(inputs.begin(), inputs.end(), [&](ValueId bound) {
+    return !bound.valid() || graph.constant(bound) != nullptr;
+  });
+}
+
+/// The node that this one undoes (OperatorRow::undoes), whatever their parameters; behind those
+/// that only limit its result. Invalid where there is none.
+NodeId undone_by(const Graph& graph, NodeId node) {
   const OperatorRow* row = find_operator(graph.node(node));
   if (row == nullptr || row->undoes.empty()) return {};
-  const NodeId before = producer(graph, graph.inputs(node)[0]);
-  if (!before.valid() || graph.node(before).op != row->undoes) return {};
-  if (!same_parameters(graph, before, node)) return {};  // no fake quantization: another number
-  return graph.inputs(before)[0];
+  NodeId before = producer(graph, graph.input(node, 0));
+  while (before.valid() && saturates(graph, before)) {
+    before = producer(graph, graph.input(before, 0));
+  }
+  const bool found = before.valid() && graph.node(before).op == row->undoes &&
+                     graph.node(before).domain == row->domain;
+  return found ? before : NodeId();
+}
+
+/// What the op that this one undoes was given; invalid where there is no such op.
+ValueId quantized_by(const Graph& graph, NodeId node) {
+  const NodeId before = undone_by(graph, node);
+  // With other parameters it is no fake quantization, but another number.
+  if (!before.valid() || !same_parameters(graph, before, node)) return {};
+  return graph.input(before, 0);
 }
 
 }  // namespace
@@ -61,6 +68,21 @@ std::vector<ValueId> operands_of(const Graph& graph, NodeId node) {
   if (graph.subgraphs(node).empty()) return operands;
   for (ValueId capture : captures(graph, node)) operands.push_back(capture);
   return operands;
+}
+
+bool has_known_types(const Graph& graph, NodeId node) {
+  const auto known = [&](ValueId value) {
+    if (!value.valid()) return true;
+    const ValueType& type = graph.value(value).type;
+    return type.is_tensor() && type.shape && type.dtype != DType::kUndefined;
+  };
+  return std::ranges::all_of(graph.inputs(node), known) &&
+         std::ranges::all_of(graph.outputs(node), known);
+}
+
+NodeId undone_otherwise(const Graph& graph, NodeId node) {
+  const NodeId before = undone_by(graph, node);
+  return before.valid() && !same_parameters(graph, before, node) ? before : NodeId();
 }
 
 std::vector<ValueId> trainable_initializers(const Graph& graph) {
@@ -114,43 +136,6 @@ void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const
   const std::vector<NodeId> nodes = graph.nodes();
   const std::vector<bool> reached = reached_from(graph, nodes, sources);
   write_out_bodies(graph, infer, nodes_between(graph, nodes, reached, {&end, 1}));
-}
-
-void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes,
-                          UnsupportedOps& missing) {
-  for (NodeId id : nodes) {
-    const OperatorRow* row = find_operator(graph.node(id));
-    if (row == nullptr || row->gradient != nullptr || row->lower != nullptr) continue;
-    if (row->body != nullptr) continue;
-    if (may_be_flattened(graph, id) || missing.contains(graph, id)) continue;
-    missing.add(graph, id, std::string(row->no_gradient));
-  }
-}
-
-void add_sized_by_values(const Graph& graph, ValueId end, UnsupportedOps& problems) {
-  const std::vector<NodeId> nodes = graph.nodes();
-  std::vector<bool> of_values(graph.value_count(), false);  // not of constants and shapes alone
-  for (ValueId input : graph.inputs(graph.main())) of_values[input.index] = true;
-  for (ValueId weight : trainable_initializers(graph)) of_values[weight.index] = true;
-  for (NodeId node : nodes) {
-    if (reads_shape_only(graph.node(node))) continue;
-    bool any = false;
-    for (ValueId input : operands_of(graph, node)) any |= input.valid() && of_values[input.index];
-    for (ValueId output : graph.outputs(node)) {
-      if (output.valid()) of_values[output.index] = any;
-    }
-  }
-  const std::vector<bool> all(graph.value_count(), true);
-  for (NodeId node : nodes_between(graph, nodes, all, {&end, 1})) {
-    const OperatorRow* row = find_operator(graph.node(node));
-    if (row == nullptr || !row->sized_by_values) continue;
-    const auto outputs = graph.outputs(node);
-    const auto open = [&](ValueId id) {
-      return id.valid() && of_values[id.index] && !graph.value(id).type.has_concrete_shape();
-    };
-    if (!std::any_of(outputs.begin(), outputs.end(), open)) continue;
-    problems.add(graph, node, "the values decide how many elements it gives");
-  }
 }
 
 }  // namespace halfnote

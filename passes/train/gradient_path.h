@@ -14,6 +14,13 @@ namespace halfnote {
 /// (OperatorRow::undoes), or the captures of its bodies.
 std::vector<ValueId> operands_of(const Graph& graph, NodeId node);
 
+/// Are the element types and ranks of all operands and results known?
+bool has_known_types(const Graph& graph, NodeId node);
+
+/// The node that this one would undo (OperatorRow::undoes) if both had the same parameters; invalid
+/// where there is none.
+NodeId undone_otherwise(const Graph& graph, NodeId node);
+
 std::vector<ValueId> trainable_initializers(const Graph& graph);
 
 /// Values on a path from a source through `nodes`, by index: those that can have a gradient. A
@@ -29,14 +36,5 @@ std::vector<NodeId> nodes_between(const Graph& graph, std::span<const NodeId> no
 /// they can be differentiated once more.
 void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const ValueId> sources,
                            ValueId end);
-
-/// Notes every one of the nodes, if it is not noted yet, whose op is known, has neither a gradient
-/// nor a lowering nor a body, and is no control flow and no container, which may be flattened.
-void add_without_gradient(const Graph& graph, std::span<const NodeId> nodes,
-                          UnsupportedOps& missing);
-
-/// Notes every node before `end` whose result has a size that follows from values: no step can be
-/// planned with it. What follows from shapes alone is a number once they are known.
-void add_sized_by_values(const Graph& graph, ValueId end, UnsupportedOps& problems);
 
 }  // namespace halfnote

@@ -13,6 +13,7 @@
 #include "conformance_compare.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/manager.h"
+#include "passes/unsupported.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/executor.h"
@@ -179,6 +180,11 @@ Outcome run_conformance(const ConformanceCase& test) {
   } catch (const Error& error) {
     const bool bug = error.code() == ErrorCode::kInternal;
     outcome = {bug ? Verdict::kWrong : Verdict::kRefused, error.place().op, reason_of(error)};
+    const auto* list = dynamic_cast<const UnsupportedError*>(&error);
+    if (list != nullptr && error.problem().starts_with("1 op cannot be written")) {
+      outcome.op = list->refused().front().op;
+      outcome.reason = list->refused().front().why;
+    }
   } catch (const std::exception& error) {
     outcome = {Verdict::kWrong, {}, error.what()};
   }

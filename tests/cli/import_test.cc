@@ -1,5 +1,6 @@
 // What the verbs do with model files: limits and their flags, what is told of odd files, names that
 // want to steer the terminal, and that one run tells everything that is missing.
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/printable.h"
@@ -215,7 +216,7 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
   })");
   const Outcome both = place.run(words("compile n.onnxtxt --loss mse -o a.onnx"));
   EXPECT_EQ(both.code, 4) << both.err;
-  for (const char* part : {"1 op cannot be imported and 1 more between weights and results",
+  for (const char* part : {"1 op cannot be imported, no gradient for 1 op between the weights",
                            "Hardmax (op-set 23; 2 nodes; piecewise constant",
                            "instead: Softmax): again, hard; Sofmax (op-set 23; 1 node"}) {
     EXPECT_THAT(both.err, HasSubstr(part));
@@ -223,6 +224,41 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
   const Outcome inference = place.run(words("compile n.onnxtxt --inference -o a.onnx"));
   EXPECT_EQ(inference.code, 4) << inference.err;
   EXPECT_THAT(inference.err, Not(HasSubstr("Hardmax")));
+}
+
+TEST(Import, OneListHoldsAllKindsOfReasons) {
+  const Workplace place;
+  place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x, int64[1] k) => (float y)
+  <float[2,2] w = {1.0, 2.0, 3.0, 4.0}, float zero = {0.0}> {
+    [product] a = MatMul (x, w)
+    [hard] b = Hardmax (a)
+    [odd] c = Sofmax (b)
+    [mask] d = Greater (a, zero)
+    [places] e = NonZero (d)
+    [best] f, which = TopK (a, k)
+    [sums] g = ReduceSum <keepdims: int = 0> (f)
+    [counts] h = ReduceSum <keepdims: int = 0> (e)
+    [count] i = Cast <to: int = 1> (h)
+    [rest] j = ReduceSum <keepdims: int = 0> (c)
+    [loss] y = Sum (g, i, j)
+  })");
+  const Outcome outcome =
+      place.run(words("compile m.onnxtxt --loss-output y --json-errors -o a.onnx"));
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  const auto error = nlohmann::json::parse(outcome.err);
+  EXPECT_THAT(error["message"].get<std::string>(),
+              HasSubstr("1 op cannot be imported, no gradient for 1 op between the weights and the "
+                        "loss, no step can be planned for 2 ops before the loss: "));
+  std::map<std::string, nlohmann::json> rows;
+  for (const auto& row : error["refused"]) rows[row["op"]] = row;
+  ASSERT_EQ(rows.size(), 4u) << outcome.err;
+  EXPECT_EQ(rows["Hardmax"]["nodes"], nlohmann::json({"hard"}));
+  EXPECT_EQ(rows["Sofmax"]["why"], "unknown operator");
+  EXPECT_EQ(rows["NonZero"]["why"], "the values decide how many elements it gives");
+  EXPECT_EQ(rows["TopK"]["why"],
+            "its operand \"K\" is computed from data, and decides the size of what it gives");
+  EXPECT_EQ(rows["TopK"]["instead"], "a constant, or what follows from shapes (Shape, Size)");
+  EXPECT_EQ(rows["TopK"]["nodes"], nlohmann::json({"best"}));
 }
 
 TEST(Import, AllOpsWithoutAKernelAreTold) {

@@ -194,9 +194,9 @@ TEST(Messages, WhatStopsTheGradientIsNamed) {
                       " >\n{ h = MatMul (x, w) [steps] r = Round (h)\n"
                       "  loss = ReduceMean <keepdims: int = 0> (r) }\n",
                   "");
-  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
   EXPECT_THAT(outcome.err,
-              AllOf(HasSubstr("no gradient passes"), HasSubstr("Round"), HasSubstr("steps")));
+              AllOf(HasSubstr("no weight has a gradient"), HasSubstr("Round"), HasSubstr("steps")));
 }
 
 TEST(Messages, NumbersOfThePolicyStandAsTheyWereWritten) {

@@ -24,6 +24,7 @@ constexpr const char* kFamilies[] = {"contraction", "control",       "elementwis
 /// Ops with a rule, or a lowering, that cannot be held against PyTorch.
 const std::map<std::string, std::string> kNotInTorch = {
     {"ai.halfnote.Dropout", "random: the mask is checked where it is made (tests/ops/stateful)"},
+    {"Compress", "by a constant mask it is a Gather, which is judged"},
     {"DeformConv", "torchvision's, not PyTorch's"},
     {"DequantizeLinear", "only behind QuantizeLinear: the cases quantized_* of the exporters"},
     {"Dropout", "random"},

@@ -60,9 +60,11 @@ class RegionInferencer : public onnx::GraphInferencer {
 
 class Context : public onnx::InferenceContext {
  public:
-  Context(Graph& graph, NodeId node, int64_t opset, const InferNode& nested)
+  Context(Graph& graph, NodeId node, const onnx::OpSchema& schema, int64_t opset,
+          const InferNode& nested)
       : graph_(graph),
         node_(node),
+        schema_(schema),
         nested_(nested),
         attributes_(graph.node(node).attributes),
         propagator_(graph, opset),
@@ -70,8 +72,14 @@ class Context : public onnx::InferenceContext {
         input_data_(graph.inputs(node).size()),
         output_types_(graph.outputs(node).size()) {}
 
+  /// What the node leaves out has the default of the schema: the library's own rules do not always
+  /// take it (STFT's `onesided`).
   const onnx::AttributeProto* getAttribute(const std::string& name) const override {
-    return attributes_.get(name);
+    if (const onnx::AttributeProto* given = attributes_.get(name)) return given;
+    const auto known = schema_.attributes().find(name);
+    if (known == schema_.attributes().end()) return nullptr;
+    const onnx::AttributeProto& absent = known->second.default_value;
+    return absent.type() == onnx::AttributeProto::UNDEFINED ? nullptr : &absent;
   }
   size_t getNumInputs() const override { return input_types_.size(); }
   size_t getNumOutputs() const override { return output_types_.size(); }
@@ -123,6 +131,7 @@ class Context : public onnx::InferenceContext {
  private:
   Graph& graph_;
   NodeId node_;
+  const onnx::OpSchema& schema_;
   const InferNode& nested_;
   proto::AttributeProtos attributes_;
   mutable proto::Propagator propagator_;
@@ -291,7 +300,7 @@ void infer_with_schema(Graph& graph, NodeId node, int64_t opset, const InferNode
     check_arity(graph, node, schema);
     proto::guard_inference(graph.node(node));
     if (!all_inputs_typed(graph, node)) return;
-    Context context(graph, node, opset, nested ? nested : by_schema);
+    Context context(graph, node, schema, opset, nested ? nested : by_schema);
     run_inference(schema, graph, node, context);
     const auto outputs = graph.outputs(node);
     for (size_t i = 0; i < outputs.size(); ++i) {

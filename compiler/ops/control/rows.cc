@@ -1,5 +1,8 @@
 // Control flow, containers, and ONNX's own training ops.
+#include <limits>
+
 #include "compiler/ops/control/parts.h"
+#include "compiler/ops/control/trips.h"
 #include "compiler/ops/families.h"
 
 namespace halfnote {
@@ -17,6 +20,18 @@ constexpr std::string_view kContainer =
     "its elements are not known at compile time: fix the dims (--dim NAME=N), give sizes and "
     "positions as constants";
 
+/// Trips that are counted, but too many. The largest integers stand for "until the condition says".
+std::string too_many_trips(const Graph& graph, NodeId node) {
+  const Tensor* trips = graph.constant(graph.input(node, 0));
+  if (trips == nullptr || trips->size() != 1) return "";
+  const int64_t count = trips->at_as_int(0);
+  const bool open =
+      count == std::numeric_limits<int64_t>::max() || count == std::numeric_limits<int32_t>::max();
+  if (count <= kMaxTrips || open) return "";
+  return "its trip count is " + std::to_string(count) + ", over the limit of " +
+         std::to_string(kMaxTrips) + ": lower it, or compute all trips at once";
+}
+
 std::vector<OperatorRow> control_flow() {
   return {
       {.name = "If",
@@ -28,6 +43,7 @@ std::vector<OperatorRow> control_flow() {
        .precision = kStruct,
        .legality = {1, 16},
        .no_gradient = kTrips,
+       .no_gradient_here = too_many_trips,
        .note = "a carried value keeps its type"},
       {.name = "Scan",
        .precision = kStruct,

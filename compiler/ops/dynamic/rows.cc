@@ -20,6 +20,7 @@ std::vector<OperatorRow> dynamic_size_rows() {
       {.name = "NonMaxSuppression",
        .precision = kFp32,
        .fp32_inputs = 0b11011,
+       .place_inputs = 1,
        .no_gradient = "integer output: no gradient exists",
        .sized_by_values = true,
        .note = "f32 only in ONNX"},

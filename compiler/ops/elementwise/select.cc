@@ -98,6 +98,7 @@ std::vector<OperatorRow> select_rows() {
        .precision = kClear,
        .legality = {1, 13},
        .gradient = clip_gradient,
+       .saturates = true,
        .note = "the bounds have the type of X and must fit it"},
       {.name = "Max", .precision = kClear, .legality = {1, 13}, .gradient = extremum_gradient},
       {.name = "Min", .precision = kClear, .legality = {1, 13}, .gradient = extremum_gradient},

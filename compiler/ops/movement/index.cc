@@ -218,4 +218,24 @@ std::vector<Expr> one_hot_gradient(GradientContext& rule) {
   return {b.none(), b.none(), with_type_of(sums, values)};
 }
 
+std::vector<Expr> lower_compress(LowerContext& rule) {
+  Builder& b = rule.b;
+  const Tensor* mask = b.graph().constant(rule.inputs.at(1).id);
+  if (mask == nullptr) return {};
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < mask->size(); ++i) {
+    if (mask->at_as_int(i) != 0) places.push_back(i);
+  }
+  const bool flat = !rule.attributes().has("axis");
+  const Expr x = flat ? b.reshape(rule.inputs[0], b.ints({-1})) : rule.inputs[0];
+  const int64_t axis = flat ? 0 : normalize_axis(rule.attributes().get_int("axis", 0), x.rank());
+  const Dim& dim = x.shape()[static_cast<size_t>(axis)];
+  if (dim.known() && !places.empty() && places.back() >= dim.value) {
+    throw Error(ErrorCode::kModel, "the mask selects what is not there")
+        .expected("at most " + std::to_string(dim.value) + " elements along the axis",
+                  "true at place " + std::to_string(places.back()));
+  }
+  return {b.op("Gather", {x, b.ints(places)}, {{"axis", axis}})};
+}
+
 }  // namespace halfnote::movement

@@ -36,6 +36,8 @@ std::vector<Expr> gather_nd_gradient(GradientContext& rule);
 std::vector<Expr> scatter_elements_gradient(GradientContext& rule);
 std::vector<Expr> scatter_nd_gradient(GradientContext& rule);
 std::vector<Expr> one_hot_gradient(GradientContext& rule);
+/// Compress by a constant mask is a Gather of the places where it is set.
+std::vector<Expr> lower_compress(LowerContext& rule);
 
 /// States that `x` has the type of `like`: for rules that know more than inference finds out.
 Expr with_type_of(Expr x, Expr like);

@@ -1,8 +1,10 @@
 // Conversion to and from quantized numbers; the products of such stand with the other contractions.
 //
 // Fake quantization, DequantizeLinear(QuantizeLinear(x)), has the gradient that it is trained with:
-// dy where x was in the range of the integers, 0 where it was clipped. Scale and zero point have
+// dy where x was in the range of the integers, 0 where it was clipped, by the type or by a Clip
+// of the integers in between (PyTorch's quant_min and quant_max). Scale and zero point have
 // none, as in PyTorch's fake_quantize.
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -15,6 +17,7 @@ namespace {
 
 using enum PrecisionClass;
 
+constexpr std::string_view kForward = "QuantizeLinear";
 constexpr std::string_view kQuantized = "the operands or results are quantized: no gradient exists";
 
 /// The numbers that a type holds.
@@ -41,6 +44,20 @@ IntegerRange integer_range(DType dtype) {
   }
 }
 
+/// The codes that reach the op: those of their type, less what stands between it and
+/// QuantizeLinear (OperatorRow::saturates) cuts off.
+IntegerRange range_of_codes(const Graph& graph, ValueId codes) {
+  IntegerRange range = integer_range(graph.value(codes).type.dtype);
+  for (NodeId node = graph.value(codes).producer; graph.node(node).op != kForward;
+       node = graph.value(graph.input(node, 0)).producer) {
+    const ValueId low = graph.input(node, 1), high = graph.input(node, 2);
+    if (low.valid()) range.lowest = std::max(range.lowest, graph.constant(low)->at_as_double(0));
+    if (high.valid())
+      range.highest = std::min(range.highest, graph.constant(high)->at_as_double(0));
+  }
+  return range;
+}
+
 /// A scale or zero point of one number, or of one for each slice of `x` along `axis`.
 Expr along_axis(Expr parameter, Expr x, int64_t axis) {
   if (parameter.rank() == 0) return parameter;
@@ -64,7 +81,7 @@ std::vector<Expr> dequantize_gradient(GradientContext& rule) {
   if (!rule.needed[operands]) return results;
   const Expr x = rule.inputs[operands], codes = rule.inputs[0];
   const int64_t axis = rule.attributes().get_int("axis", 1);
-  const IntegerRange range = integer_range(codes.dtype());
+  const IntegerRange range = range_of_codes(rule.graph(), codes.id);
   const Expr scale = along_axis(b.cast(rule.inputs[1], x.dtype()), x, axis);
   Expr code = b.op("Round", {x / scale});
   if (operands > 2 && rule.inputs[2].valid()) {
@@ -85,10 +102,10 @@ std::vector<OperatorRow> quantized_rows() {
        .precision = kOpaque,
        .legality = {19, 19},
        .gradient = dequantize_gradient,
-       .undoes = "QuantizeLinear",
+       .undoes = kForward,
        .note = "its scale keeps its type; the gradient goes straight through QuantizeLinear"},
       {.name = "DynamicQuantizeLinear", .precision = kOpaque, .no_gradient = kQuantized},
-      {.name = "QuantizeLinear",
+      {.name = kForward,
        .precision = kOpaque,
        .legality = {19, 19},
        .no_gradient = kQuantized,

@@ -85,9 +85,12 @@ int64_t number_of(const Graph& graph, Expr x, const char* what) {
 Tensor places_of_frames(LowerContext& rule, int64_t length) {
   const Graph& g = rule.b.graph();
   const int64_t step = number_of(g, rule.inputs.at(1), "step of the frames");
-  const int64_t frame = rule.has_input(3)
-                            ? number_of(g, rule.inputs[3], "length of a frame")
-                            : require_static(rule.inputs.at(2).shape(), 0, "STFT's window").at(0);
+  int64_t frame = length;  // without window and length: one frame
+  if (rule.has_input(3)) {
+    frame = number_of(g, rule.inputs[3], "length of a frame");
+  } else if (rule.has_input(2)) {
+    frame = require_static(rule.inputs[2].shape(), 0, "STFT's window").at(0);
+  }
   if (frame > length) {
     throw Error(ErrorCode::kModel, "a frame is longer than the signal")
         .expected("at most " + std::to_string(length), std::to_string(frame));

@@ -111,10 +111,10 @@ Prepared prepare_stft(const KernelCall& call) {
   if (!call.inputs[1].constant || (call.has_input(3) && !call.inputs[3].constant)) {
     return Prepared::no("step and length are not known before the first step");
   }
-  if (!call.has_input(2) && !call.has_input(3)) return Prepared::no("no window and no length");
   const int64_t step = call.inputs[1].constant->at_as_int(0);
-  const int64_t length =
-      call.has_input(3) ? call.inputs[3].constant->at_as_int(0) : call.inputs[2].size();
+  const int64_t length = call.has_input(3)   ? call.inputs[3].constant->at_as_int(0)
+                         : call.has_input(2) ? call.inputs[2].size()
+                                             : in.shape[1];  // one frame
   const bool one_sided = attributes_of(call).get_int("onesided", 1) != 0;
   const int64_t bins = one_sided ? length / 2 + 1 : length;
   const bool windowed = call.has_input(2);

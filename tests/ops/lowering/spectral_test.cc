@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "compiler/onnx/schema.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/canonical/lower_ops.h"
 #include "runtime/core/evaluate.h"
@@ -73,6 +74,21 @@ TEST(SpectralGradient, Stft) {
                      {{"onesided", one_sided}},
                      {complex, scalar_of(2), window, scalar_of(4)},
                      {0, 2}});
+  }
+  expect_gradient({"one frame", "STFT", {}, {real, scalar_of(3)}, {0}});
+}
+
+/// The default of `onesided` is 1, which the library's own inference does not know.
+TEST(StftInference, TakesTheDefaultOfTheSchema) {
+  Graph graph;
+  const ValueId x =
+      graph.add_input(graph.main(), "x", ValueType::tensor(DType::kF32, {Dim(2), Dim(12), Dim(1)}));
+  const ValueId step = graph.add_initializer("step", scalar_of(3));
+  const ValueId length = graph.add_initializer("length", scalar_of(4));
+  const NodeId node = graph.create({"STFT", {x, step, {}, length}, {}}, {"y"}, graph.end());
+  for (int64_t opset : {17, 23}) {
+    infer_with_schema(graph, node, opset);
+    EXPECT_EQ(to_string(graph.value(graph.output(node)).type), "float[2,3,3,2]");
   }
 }
 
