@@ -156,8 +156,7 @@ const WeightLoops* weight_loops_for(DType dtype) {
 #if defined(__x86_64__)
   if (vector_isa() != VectorIsa::kAvx512) return nullptr;
   if (dtype == DType::kF32) return &kF32Loops;
-  if (dtype == DType::kBF16 && bf16_dots() == Bf16Dots::kFast)
-    return &kBF16Loops;
+  if (dtype == DType::kBF16 && bf16_dots() == Bf16Dots::kFast) return &kBF16Loops;
 #endif
   return nullptr;
 }
