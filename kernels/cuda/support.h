@@ -15,6 +15,7 @@
 
 #include "kernels/cpu/runs.h"
 #include "kernels/cpu/support.h"
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/numbers.h"
 #include "kernels/math/host_device.h"
@@ -67,15 +68,15 @@ struct Strided {
   static constexpr int kDims = 8;
   int rank = 0;
   int64_t count = 0;
-  int64_t dims[kDims] = {};
+  Divisor dims[kDims];
   int64_t strides[N][kDims] = {};
 
   /// Where tensor k stands at each of the N offsets of position `at`.
   __device__ void offsets(int64_t at, int64_t (&offset)[N]) const {
     for (int k = 0; k < N; ++k) offset[k] = 0;
     for (int d = rank - 1; d > 0; --d) {
-      const int64_t rest = at / dims[d];
-      const int64_t index = at - rest * dims[d];
+      const int64_t rest = dims[d].quotient(at);
+      const int64_t index = at - rest * dims[d].value();
       for (int k = 0; k < N; ++k) offset[k] += index * strides[k][d];
       at = rest;
     }
@@ -90,7 +91,7 @@ bool as_strided(const Runs& runs, Strided<N>& to) {
   to.rank = static_cast<int>(runs.dims.size());
   to.count = runs.count;
   for (size_t d = 0; d < runs.dims.size(); ++d) {
-    to.dims[d] = runs.dims[d];
+    to.dims[d] = Divisor(runs.dims[d]);
     for (size_t k = 0; k < static_cast<size_t>(N); ++k) to.strides[k][d] = runs.strides[k][d];
   }
   return true;

@@ -9,26 +9,6 @@ namespace halfnote::cpu {
 
 namespace {
 
-/// X as (images, channels, plane).
-struct Channels {
-  int64_t images = 0, channels = 1, plane = 1;
-  int64_t per_channel() const { return images * plane; }
-  /// Element i of channel c.
-  int64_t index(int64_t c, int64_t i) const {
-    return (i / plane * channels + c) * plane + i % plane;
-  }
-};
-
-Channels plan_channels(const KernelCall& call, size_t input) {
-  if (!call.has_input(input)) throw model_error(call, "X is missing");
-  const Shape& x = call.inputs[input].shape;
-  if (x.empty()) throw model_error(call, "X is a scalar");
-  Channels plan{x[0]};
-  if (x.size() > 1) plan.channels = x[1];
-  if (x.size() > 2) plan.plane = element_count(std::span<const int64_t>(x).subspan(2));
-  return plan;
-}
-
 /// Calls `body(i, index)` for every element of channel c, in order.
 template <class Body>
 void for_channel(const Channels& plan, int64_t c, Body&& body) {
@@ -72,32 +52,27 @@ Parameters plan_parameters(const KernelCall& call) {
   return parameters;
 }
 
-enum class Statistics { kGiven, kOfBatch };
-
 template <class T>
-Prepared forward_kernel(const KernelCall& call, const Channels& plan, Statistics statistics) {
+Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& norm) {
   using M = Math<T>;
   // An f32 result is rounded once: a ReLU behind it should not see the rounding of ours.
   using Wide = std::conditional_t<std::is_same_v<T, float>, double, M>;
-  const double epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
-  const double momentum = attributes_of(call).get_float("momentum", 0.9f);
-  const bool saves = !call.domain.empty();
-  const auto body = [=, parameters = plan_parameters(call),
+  const auto body = [=, plan = norm.channels, parameters = plan_parameters(call),
                      threads = call.threads](const KernelBuffers& buffers) {
     parallel_blocks(plan.channels, 1, threads, [&](int64_t c, int64_t) {
       const T* x = buffers.in<T>(0);
       Moments moments{parameters.read(buffers, 3, c), parameters.read(buffers, 4, c)};
-      if (statistics == Statistics::kOfBatch) {
+      if (norm.of_batch) {
         const Moments batch = channel_moments(plan, c, x);
         const auto blend = [&](double running, double now) {
-          return running * momentum + now * (1 - momentum);
+          return running * norm.momentum + now * (1 - norm.momentum);
         };
         parameters.write(buffers, 1, c, blend(moments.mean, batch.mean));
         parameters.write(buffers, 2, c, blend(moments.variance, batch.variance));
         moments = batch;
       }
-      const double inv_std = 1 / std::sqrt(moments.variance + epsilon);
-      if (saves) {
+      const double inv_std = 1 / std::sqrt(moments.variance + norm.epsilon);
+      if (norm.saves) {
         parameters.write(buffers, 3, c, moments.mean);
         parameters.write(buffers, 4, c, inv_std);
       }
@@ -114,26 +89,11 @@ Prepared forward_kernel(const KernelCall& call, const Channels& plan, Statistics
                      [](size_t input, size_t output) { return input == 0 && output == 0; });
 }
 
-Prepared prepare_forward(const KernelCall& call, Statistics statistics) {
-  const Channels plan = plan_channels(call, 0);
-  for (size_t i = 1; i <= 4; ++i) require_size(call, i, plan.channels);
-  if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
-  if (!call.has_output(0)) throw model_error(call, "Y is missing");
-  if (call.outputs[0].dtype != call.inputs[0].dtype)
-    return Prepared::no("X and Y of different types");
+Prepared prepare_forward(const KernelCall& call) {
+  BatchNormPlan plan;
+  if (std::string why = plan_batch_norm(call, plan); !why.empty()) return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype,
-                        [&]<class T>() { return forward_kernel<T>(call, plan, statistics); });
-}
-
-Prepared prepare_onnx(const KernelCall& call) {
-  const bool training = attributes_of(call).get_int("training_mode", 0) != 0;
-  if (!training && call.has_output(1))
-    return Prepared::no("running statistics without training_mode");
-  return prepare_forward(call, training ? Statistics::kOfBatch : Statistics::kGiven);
-}
-
-Prepared prepare_training(const KernelCall& call) {
-  return prepare_forward(call, Statistics::kOfBatch);
+                        [&]<class T>() { return forward_kernel<T>(call, plan); });
 }
 
 template <class T>
@@ -168,24 +128,53 @@ Prepared gradient_kernel(const KernelCall& call, const Channels& plan) {
 }
 
 Prepared prepare_gradient(const KernelCall& call) {
-  const Channels plan = plan_channels(call, 1);
-  require_size(call, 0, call.inputs[1].size());
-  for (size_t i = 2; i <= 4; ++i) require_size(call, i, plan.channels);
-  if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
-  if (call.inputs[0].dtype != call.inputs[1].dtype ||
-      (call.has_output(0) && call.outputs[0].dtype != call.inputs[0].dtype)) {
-    return Prepared::no("dY, X and dX of different types");
-  }
+  Channels plan;
+  if (std::string why = plan_batch_norm_grad(call, plan); !why.empty()) return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype,
                         [&]<class T>() { return gradient_kernel<T>(call, plan); });
 }
 
 }  // namespace
 
+Channels plan_channels(const KernelCall& call, size_t input) {
+  if (!call.has_input(input)) throw model_error(call, "X is missing");
+  const Shape& x = call.inputs[input].shape;
+  if (x.empty()) throw model_error(call, "X is a scalar");
+  Channels plan{x[0]};
+  if (x.size() > 1) plan.channels = x[1];
+  if (x.size() > 2) plan.plane = element_count(std::span<const int64_t>(x).subspan(2));
+  return plan;
+}
+
+std::string plan_batch_norm(const KernelCall& call, BatchNormPlan& plan) {
+  const bool own = !call.domain.empty();
+  const bool training = own || attributes_of(call).get_int("training_mode", 0) != 0;
+  if (!training && call.has_output(1)) return "running statistics without training_mode";
+  plan.of_batch = training;
+  plan.saves = own;
+  plan.epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
+  plan.momentum = attributes_of(call).get_float("momentum", 0.9f);
+  plan.channels = plan_channels(call, 0);
+  for (size_t i = 1; i <= 4; ++i) require_size(call, i, plan.channels.channels);
+  if (std::string why = float_refusal(call); !why.empty()) return why;
+  if (!call.has_output(0)) throw model_error(call, "Y is missing");
+  return call.outputs[0].dtype == call.inputs[0].dtype ? "" : "X and Y of different types";
+}
+
+std::string plan_batch_norm_grad(const KernelCall& call, Channels& plan) {
+  plan = plan_channels(call, 1);
+  require_size(call, 0, call.inputs[1].size());
+  for (size_t i = 2; i <= 4; ++i) require_size(call, i, plan.channels);
+  if (std::string why = float_refusal(call); !why.empty()) return why;
+  const bool same = call.inputs[0].dtype == call.inputs[1].dtype &&
+                    (!call.has_output(0) || call.outputs[0].dtype == call.inputs[0].dtype);
+  return same ? "" : "dY, X and dX of different types";
+}
+
 std::vector<KernelRow> batch_norm_rows() {
   return {
-      {"", "BatchNormalization", "reference", prepare_onnx},
-      {"ai.halfnote", "BatchNormalization", "reference", prepare_training},
+      {"", "BatchNormalization", "reference", prepare_forward},
+      {"ai.halfnote", "BatchNormalization", "reference", prepare_forward},
       {"ai.halfnote", "BatchNormalizationGrad", "reference", prepare_gradient},
   };
 }

@@ -34,6 +34,25 @@ Lines lines_along(const Shape& shape, int64_t axis);
 /// Lines that span all dims from `axis` on (contiguous).
 Lines lines_from(const Shape& shape, int64_t axis);
 
+/// X of a BatchNormalization as (images, channels, plane).
+struct Channels {
+  int64_t images = 0, channels = 1, plane = 1;
+  int64_t per_channel() const { return images * plane; }
+};
+/// Throws Error(kModel) if the input is missing or a scalar.
+Channels plan_channels(const KernelCall& call, size_t input);
+
+struct BatchNormPlan {
+  Channels channels;
+  bool of_batch = false;  // statistics of the batch, not those given
+  bool saves = false;     // writes mean and 1/σ for the gradient
+  double epsilon = 0, momentum = 0;
+};
+/// The reason why the call has no kernel, or an empty string; Error(kModel) for shapes that do not
+/// fit.
+std::string plan_batch_norm(const KernelCall& call, BatchNormPlan& plan);
+std::string plan_batch_norm_grad(const KernelCall& call, Channels& plan);
+
 /// Throws Error(kModel) unless input `index` is present and has `size` elements.
 void require_size(const KernelCall& call, size_t index, int64_t size);
 /// The reason why a present operand is no float; else empty.

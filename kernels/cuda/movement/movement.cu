@@ -49,12 +49,13 @@ __global__ void __launch_bounds__(kTile* kTileRows)
 bool is_transpose(const Strided<2>& walk) {
   if (walk.rank < 2 || walk.rank > 3 || walk.count == 0) return false;
   const int last = walk.rank - 1;
-  const int64_t columns = walk.dims[last - 1], rows = walk.dims[last];  // of the source
+  // Of the source.
+  const int64_t columns = walk.dims[last - 1].value(), rows = walk.dims[last].value();
   const bool swapped = walk.strides[0][last - 1] == 1 && walk.strides[0][last] == columns &&
                        walk.strides[1][last] == 1 && walk.strides[1][last - 1] == rows;
   const bool stacked = walk.rank == 2 || (walk.strides[0][0] == rows * columns &&
                                           walk.strides[1][0] == rows * columns);
-  const int64_t matrices = walk.rank == 2 ? 1 : walk.dims[0];
+  const int64_t matrices = walk.rank == 2 ? 1 : walk.dims[0].value();
   return swapped && stacked && matrices <= 65535 && rows <= int64_t{65535} * kTile;
 }
 
@@ -64,8 +65,8 @@ void run_copy(Stream& stream, const Strided<2>& walk, const T* from, T* to) {
     for_each(stream, walk.count, CopyElement<T>{from, to, walk});
     return;
   }
-  const int64_t columns = walk.dims[walk.rank - 2], rows = walk.dims[walk.rank - 1];
-  const auto matrices = static_cast<unsigned>(walk.rank == 2 ? 1 : walk.dims[0]);
+  const int64_t columns = walk.dims[walk.rank - 2].value(), rows = walk.dims[walk.rank - 1].value();
+  const auto matrices = static_cast<unsigned>(walk.rank == 2 ? 1 : walk.dims[0].value());
   launch(stream, transpose_tiles<T>,
          dim3(blocks_for(columns, kTile), blocks_for(rows, kTile), matrices),
          dim3(kTile, kTileRows), 0, from, to, rows, columns);

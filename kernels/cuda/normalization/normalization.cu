@@ -2,6 +2,7 @@
 // f64 as on the CPU, merged in a fixed order.
 #include "kernels/cpu/normalization/parts.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/normalization/parts.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
@@ -305,7 +306,8 @@ Prepared prepare_layer_grad(const KernelCall& call) {
 }  // namespace
 
 std::vector<KernelRow> normalization_kernels() {
-  return {
+  std::vector<KernelRow> rows = batch_norm_rows();
+  const std::vector<KernelRow> lines = {
       {"", "LayerNormalization", "own.layer_norm", prepare_layer_norm},
       {"", "LogSoftmax", "own.softmax", prepare_softmax<true>},
       {"", "Softmax", "own.softmax", prepare_softmax<false>},
@@ -313,6 +315,8 @@ std::vector<KernelRow> normalization_kernels() {
       {"ai.halfnote", "LogSoftmaxGrad", "own.softmax", prepare_softmax_grad<true>},
       {"ai.halfnote", "SoftmaxGrad", "own.softmax", prepare_softmax_grad<false>},
   };
+  rows.insert(rows.end(), lines.begin(), lines.end());
+  return rows;
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -142,6 +142,19 @@ Prepared prepare_reduce(const KernelCall& call) {
                         [&]<class T>() { return reduce_kernel<R, T, T>(call, axes); });
 }
 
+/// Global pooling reduces all axes behind (N, C).
+template <class R>
+Prepared prepare_global_pool(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  if (call.inputs[0].dtype != call.outputs[0].dtype) {
+    return Prepared::no("operands of different types");
+  }
+  std::set<int64_t> axes;
+  for (size_t d = 2; d < call.inputs[0].shape.size(); ++d) axes.insert(static_cast<int64_t>(d));
+  return for_float_type(call.inputs[0].dtype,
+                        [&]<class T>() { return reduce_kernel<R, T, T>(call, axes); });
+}
+
 /// Our own sum, which may write another float type than it reads.
 Prepared prepare_own_sum(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
@@ -163,6 +176,8 @@ Prepared prepare_own_sum(const KernelCall& call) {
 std::vector<KernelRow> reduction_kernels() {
   std::vector<KernelRow> rows = pool_rows();
   const std::vector<KernelRow> reductions = {
+      {"", "GlobalAveragePool", "own.reduce", prepare_global_pool<formulas::ReduceMean>},
+      {"", "GlobalMaxPool", "own.reduce", prepare_global_pool<formulas::ReduceMax>},
       {"", "ReduceL1", "own.reduce", prepare_reduce<formulas::ReduceL1>},
       {"", "ReduceL2", "own.reduce", prepare_reduce<formulas::ReduceL2>},
       {"", "ReduceLogSum", "own.reduce", prepare_reduce<formulas::ReduceLogSum>},

@@ -1,0 +1,45 @@
+// Division by a number that is known when a kernel is planned.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/cuda.h"
+
+namespace halfnote::HN_CUDA {
+
+/// A divisor ≥ 1. Positions below 2^31 are divided by a multiplication, an addition and a shift,
+/// since a GPU's own division of 64 bits takes some hundred instructions; greater ones by that.
+class Divisor {
+ public:
+  Divisor() = default;
+  explicit Divisor(int64_t value) : value_(std::max<int64_t>(1, value)) {
+    constexpr int64_t kLimit = int64_t{1} << 31;
+    if (value_ > kLimit) {  // (0 + n) >> 31: zero for every n below 2^31
+      shift_ = 31;
+      return;
+    }
+    // The quotient is (⌊n·factor / 2^32⌋ + n) / 2^shift with the smallest 2^shift ≥ value
+    // (Granlund and Montgomery, 1994).
+    while ((int64_t{1} << shift_) < value_) ++shift_;
+    const uint64_t rest = (uint64_t{1} << shift_) - static_cast<uint64_t>(value_);
+    factor_ = static_cast<uint32_t>((rest << 32) / static_cast<uint64_t>(value_) + 1);
+  }
+
+  __host__ __device__ int64_t value() const { return value_; }
+  /// n / value, for n ≥ 0.
+  __host__ __device__ int64_t quotient(int64_t n) const {
+    if (n >= int64_t{1} << 31) return n / value_;
+    const auto small = static_cast<uint32_t>(n);
+    const auto high = static_cast<uint32_t>((uint64_t{small} * factor_) >> 32);
+    return (high + small) >> shift_;
+  }
+  /// n % value
+  __host__ __device__ int64_t remainder(int64_t n) const { return n - quotient(n) * value_; }
+
+ private:
+  int64_t value_ = 1;
+  uint32_t factor_ = 1, shift_ = 0;
+};
+
+}  // namespace halfnote::HN_CUDA

@@ -1,0 +1,298 @@
+// BatchNormalization, ONNX's and that of ai.halfnote, and its gradient: a channel is cut into
+// slices, a block sums one in f64, the slices are merged in order, and a last kernel writes Y or
+// dX. Sums of squares are taken around the channel's first element, so that one pass over X is
+// enough.
+#include "kernels/cpu/normalization/parts.h"
+#include "kernels/cuda/normalization/parts.h"
+#include "kernels/cuda/support.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+using cpu::BatchNormPlan;
+
+constexpr int64_t kSlice = 8192;  // elements of a channel that a block sums
+constexpr int64_t kMaxGridY = 65535;
+
+/// X as (images, channels, plane), for kernels.
+struct DeviceChannels {
+  int64_t channels = 1, per_channel = 0, slice = 1, slices = 1;
+  Divisor plane, by_channel;
+
+  explicit DeviceChannels(const cpu::Channels& plan)
+      : channels(plan.channels),
+        per_channel(plan.per_channel()),
+        plane(plan.plane),
+        by_channel(plan.channels) {
+    slice = std::max(kSlice, (per_channel + kMaxGridY - 1) / kMaxGridY);
+    slices = std::max<int64_t>(1, (per_channel + slice - 1) / slice);
+  }
+  int64_t count() const { return channels * per_channel; }
+  /// Element i of channel c.
+  __device__ int64_t index(int64_t c, int64_t i) const {
+    const int64_t image = plane.quotient(i);
+    return (image * channels + c) * plane.value() + (i - image * plane.value());
+  }
+  /// The channel of an element.
+  __device__ int64_t channel(int64_t index) const {
+    return by_channel.remainder(plane.quotient(index));
+  }
+  dim3 grid() const { return {static_cast<unsigned>(channels), static_cast<unsigned>(slices)}; }
+};
+
+/// Two sums of a channel, a pair for each of its slices.
+struct PairSums {
+  double* parts;
+  __device__ double* of(const DeviceChannels& x, int64_t slice, int64_t c) const {
+    return parts + 2 * (slice * x.channels + c);
+  }
+  /// All slices of channel c, in order.
+  __device__ void merge(const DeviceChannels& x, int64_t c, double& first, double& second) const {
+    first = second = 0;
+    for (int64_t s = 0; s < x.slices; ++s) {
+      first += of(x, s, c)[0];
+      second += of(x, s, c)[1];
+    }
+  }
+};
+
+/// Adds up `body(element, first, second)` over a block's slice of its channel.
+template <class Body>
+__device__ void sum_slice(const DeviceChannels& x, const PairSums& sums, const Body& body) {
+  const int64_t c = blockIdx.x, begin = int64_t{blockIdx.y} * x.slice;
+  const int64_t end = begin + x.slice < x.per_channel ? begin + x.slice : x.per_channel;
+  double first = 0, second = 0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kBlock) body(x.index(c, i), first, second);
+  first = merge_block<AddNumbers, kBlock>(first);
+  second = merge_block<AddNumbers, kBlock>(second);
+  if (threadIdx.x != 0) return;
+  double* to = sums.of(x, blockIdx.y, c);
+  to[0] = first;
+  to[1] = second;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    moment_slices(const T* x, DeviceChannels shape, PairSums sums) {
+  if (shape.per_channel == 0) return sum_slice(shape, sums, [](int64_t, double&, double&) {});
+  const double pivot = load_number(x[shape.index(blockIdx.x, 0)]);
+  sum_slice(shape, sums, [&](int64_t i, double& sum, double& squares) {
+    const double distance = load_number(x[i]) - pivot;
+    sum += distance;
+    squares += distance * distance;
+  });
+}
+
+/// What an element of a channel needs: y = (x − mean)·factor + shift.
+struct ChannelLine {
+  double mean, factor, shift;
+};
+
+struct NormOperands {
+  RealPointer scale, bias, mean, variance;
+  RealOutput running_mean, running_variance, saved_mean, saved_inv_std;
+};
+
+template <class T>
+struct FinishMoments {
+  const T* x;
+  DeviceChannels shape;
+  PairSums sums;
+  NormOperands o;
+  BatchNormPlan plan;
+  ChannelLine* lines;
+  __device__ void operator()(int64_t c) const {
+    double mean = o.mean[c], variance = o.variance[c];
+    if (plan.of_batch) {
+      double sum = 0, squares = 0;
+      sums.merge(shape, c, sum, squares);
+      const auto count = static_cast<double>(shape.per_channel);
+      const double pivot = shape.per_channel == 0 ? 0 : load_number(x[shape.index(c, 0)]);
+      const double shifted = sum / count;
+      const double of_batch = squares / count - shifted * shifted;
+      const double batch_mean = pivot + shifted;
+      const double batch_variance = of_batch < 0 ? 0 : of_batch;  // NaN stays
+      const double keep = plan.momentum;
+      if (o.running_mean.data != nullptr) {
+        o.running_mean.write(c, mean * keep + batch_mean * (1 - keep));
+      }
+      if (o.running_variance.data != nullptr) {
+        o.running_variance.write(c, variance * keep + batch_variance * (1 - keep));
+      }
+      mean = batch_mean;
+      variance = batch_variance;
+    }
+    const double inv_std = 1 / math::sqrt(variance + plan.epsilon);
+    if (o.saved_mean.data != nullptr) o.saved_mean.write(c, mean);
+    if (o.saved_inv_std.data != nullptr) o.saved_inv_std.write(c, inv_std);
+    lines[c] = {mean, o.scale[c] * inv_std, o.bias[c]};
+  }
+};
+
+template <class T>
+struct NormElement {
+  const T* x;
+  T* y;
+  DeviceChannels shape;
+  const ChannelLine* lines;
+  __device__ void operator()(int64_t i) const {
+    // An f32 result is rounded once, as on the CPU.
+    using Wide = std::conditional_t<std::is_same_v<T, float>, double, Math<T>>;
+    const ChannelLine& line = lines[shape.channel(i)];
+    const Wide value = (static_cast<Wide>(load_number(x[i])) - static_cast<Wide>(line.mean)) *
+                           static_cast<Wide>(line.factor) +
+                       static_cast<Wide>(line.shift);
+    y[i] = store_number<T>(static_cast<Math<T>>(value));
+  }
+};
+
+DType type_of(const std::vector<Operand>& operands, size_t index) {
+  return index < operands.size() ? operands[index].dtype : DType::kUndefined;
+}
+
+/// Reads inputs and writes outputs by the types that the call gave them.
+struct OperandTypes {
+  std::vector<DType> inputs, outputs;
+  explicit OperandTypes(const KernelCall& call) {
+    for (size_t i = 0; i < 5; ++i) inputs.push_back(type_of(call.inputs, i));
+    for (size_t i = 0; i < 5; ++i) outputs.push_back(type_of(call.outputs, i));
+  }
+  RealPointer in(const KernelBuffers& buffers, size_t i) const {
+    return {buffers.in<std::byte>(i), inputs[i]};
+  }
+  RealOutput out(const KernelBuffers& buffers, size_t i) const {
+    return {buffers.out<std::byte>(i), outputs[i]};
+  }
+};
+
+template <class T>
+Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
+  const DeviceChannels shape(plan.channels);
+  const auto lines_at = static_cast<size_t>(2 * shape.slices * shape.channels) * sizeof(double);
+  const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
+    const T* x = buffers.in<T>(0);
+    const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
+    auto* lines = reinterpret_cast<ChannelLine*>(buffers.workspace + lines_at);
+    NormOperands o{types.in(buffers, 1),
+                   types.in(buffers, 2),
+                   types.in(buffers, 3),
+                   types.in(buffers, 4),
+                   {},
+                   {},
+                   {},
+                   {}};
+    if (plan.of_batch) {
+      o.running_mean = types.out(buffers, 1);
+      o.running_variance = types.out(buffers, 2);
+      launch(stream_of(buffers), moment_slices<T>, shape.grid(), kBlock, 0, x, shape, sums);
+    }
+    if (plan.saves) {
+      o.saved_mean = types.out(buffers, 3);
+      o.saved_inv_std = types.out(buffers, 4);
+    }
+    for_each(stream_of(buffers), shape.channels, FinishMoments<T>{x, shape, sums, o, plan, lines});
+    for_each(stream_of(buffers), shape.count(), NormElement<T>{x, buffers.out<T>(0), shape, lines});
+  };
+  const size_t workspace = lines_at + static_cast<size_t>(shape.channels) * sizeof(ChannelLine);
+  return make_kernel(body, workspace,
+                     [](size_t input, size_t output) { return input == 0 && output == 0; });
+}
+
+Prepared prepare_forward(const KernelCall& call) {
+  BatchNormPlan plan;
+  if (std::string why = cpu::plan_batch_norm(call, plan); !why.empty()) return Prepared::no(why);
+  return for_float_type(call.inputs[0].dtype,
+                        [&]<class T>() { return forward_kernel<T>(call, plan); });
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    gradient_slices(const T* dy, const T* x, DeviceChannels shape, RealPointer means,
+                    RealPointer inv_stds, PairSums sums) {
+  const double mean = means[blockIdx.x], inv_std = inv_stds[blockIdx.x];
+  sum_slice(shape, sums, [&](int64_t i, double& sum, double& product) {
+    const double g = load_number(dy[i]);
+    sum += g;
+    product += g * ((load_number(x[i]) - mean) * inv_std);
+  });
+}
+
+/// dx = factor·(dy − offset − (x − mean)·slope)
+struct GradientLine {
+  double mean, factor, slope, offset;
+};
+
+struct FinishGradient {
+  DeviceChannels shape;
+  PairSums sums;
+  RealPointer scale, mean, inv_std;
+  RealOutput d_scale, d_bias;
+  GradientLine* lines;
+  __device__ void operator()(int64_t c) const {
+    double sum = 0, product = 0;
+    sums.merge(shape, c, sum, product);
+    const auto count = static_cast<double>(shape.per_channel);
+    lines[c] = {mean[c], scale[c] * inv_std[c], product / count * inv_std[c], sum / count};
+    if (d_scale.data != nullptr) d_scale.write(c, product);
+    if (d_bias.data != nullptr) d_bias.write(c, sum);
+  }
+};
+
+template <class T>
+struct GradientElement {
+  const T *dy, *x;
+  T* dx;
+  DeviceChannels shape;
+  const GradientLine* lines;
+  __device__ void operator()(int64_t i) const {
+    const GradientLine& line = lines[shape.channel(i)];
+    const double distance = load_number(x[i]) - line.mean;
+    const double value = line.factor * (load_number(dy[i]) - line.offset - distance * line.slope);
+    dx[i] = store_number<T>(static_cast<Math<T>>(value));
+  }
+};
+
+template <class T>
+Prepared gradient_kernel(const KernelCall& call, const cpu::Channels& plan) {
+  const DeviceChannels shape(plan);
+  const auto lines_at = static_cast<size_t>(2 * shape.slices * shape.channels) * sizeof(double);
+  const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
+    const T *dy = buffers.in<T>(0), *x = buffers.in<T>(1);
+    const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
+    auto* lines = reinterpret_cast<GradientLine*>(buffers.workspace + lines_at);
+    const RealPointer mean = types.in(buffers, 3), inv_std = types.in(buffers, 4);
+    launch(stream_of(buffers), gradient_slices<T>, shape.grid(), kBlock, 0, dy, x, shape, mean,
+           inv_std, sums);
+    for_each(stream_of(buffers), shape.channels,
+             FinishGradient{shape, sums, types.in(buffers, 2), mean, inv_std, types.out(buffers, 1),
+                            types.out(buffers, 2), lines});
+    if (buffers.out<T>(0) == nullptr) return;
+    for_each(stream_of(buffers), shape.count(),
+             GradientElement<T>{dy, x, buffers.out<T>(0), shape, lines});
+  };
+  const size_t workspace = lines_at + static_cast<size_t>(shape.channels) * sizeof(GradientLine);
+  return make_kernel(body, workspace,
+                     [](size_t input, size_t output) { return input <= 1 && output == 0; });
+}
+
+Prepared prepare_gradient(const KernelCall& call) {
+  cpu::Channels plan;
+  if (std::string why = cpu::plan_batch_norm_grad(call, plan); !why.empty()) {
+    return Prepared::no(why);
+  }
+  return for_float_type(call.inputs[0].dtype,
+                        [&]<class T>() { return gradient_kernel<T>(call, plan); });
+}
+
+}  // namespace
+
+std::vector<KernelRow> batch_norm_rows() {
+  return {
+      {"", "BatchNormalization", "own.batch_norm", prepare_forward},
+      {"ai.halfnote", "BatchNormalization", "own.batch_norm", prepare_forward},
+      {"ai.halfnote", "BatchNormalizationGrad", "own.batch_norm", prepare_gradient},
+  };
+}
+
+}  // namespace halfnote::HN_CUDA

@@ -1,0 +1,13 @@
+// Rows of the normalization family that stand in files of their own.
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/kernel.h"
+
+namespace halfnote::HN_CUDA {
+
+std::vector<KernelRow> batch_norm_rows();  // batch.cu: BatchNormalization and its gradient
+
+}  // namespace halfnote::HN_CUDA
