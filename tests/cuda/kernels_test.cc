@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "device_check.h"
+#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/table.h"
 
 namespace halfnote::cuda_emulated {
@@ -258,6 +259,84 @@ TEST(CudaMovement, GatherAndScatter) {
            {table, rows, random(dtype, {6, 65}, -1, 1, 2)},
            add,
            {{dtype, {11, 65}}}});
+  }
+}
+
+/// `count` indices into `limit` places, some counted from the end; the first half is all one place.
+Tensor crowded_indices(int64_t count, int64_t limit, Shape shape) {
+  std::vector<int64_t> values;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = i < count / 2 ? limit / 2 : (i * 7919 + i / 3) % limit;
+    values.push_back(i % 5 == 0 ? at - limit : at);
+  }
+  return integers(std::move(values), std::move(shape));
+}
+
+TEST(CudaMovement, ScattersCrowdsInTheOrderOfTheUpdates) {
+  for (const char* reduction : {"none", "add", "mul", "max", "min"}) {
+    Attributes attributes;
+    attributes.set("reduction", std::string(reduction));
+    for (const DType dtype : kFloats) {
+      // Near 1, so that products of hundreds stay in range.
+      const auto values = [&](Shape shape, uint32_t seed) {
+        return random(dtype, std::move(shape), 0.99, 1.01, seed);
+      };
+      check({"",
+             "ScatterND",
+             {values({19, 5}, 1), crowded_indices(500, 19, {500, 1}), values({500, 5}, 2)},
+             attributes,
+             {{dtype, {19, 5}}}});
+      check({"",
+             "ScatterElements",
+             {values({300, 3}, 1), crowded_indices(600, 300, {200, 3}), values({200, 3}, 2)},
+             attributes,
+             {{dtype, {300, 3}}}});
+    }
+  }
+  // More updates than a block sorts, keys of more than one digit; and none at all.
+  Attributes last;
+  check({"",
+         "ScatterElements",
+         {random(DType::kF32, {70001}), crowded_indices(5003, 70001, {5003}),
+          random(DType::kF32, {5003}, -1, 1, 2)},
+         last,
+         {{DType::kF32, {70001}}}});
+  check({"",
+         "ScatterND",
+         {random(DType::kF32, {4, 3}), integers({}, {0, 1}), random(DType::kF32, {0, 3})},
+         last,
+         {{DType::kF32, {4, 3}}}});
+}
+
+TEST(CudaMovement, GathersElementsAndOneHots) {
+  Attributes axis;
+  axis.set("axis", int64_t{1});
+  for (const DType dtype : kStored) {
+    check({"",
+           "GatherElements",
+           {random(dtype, {3, 11, 4}), crowded_indices(84, 11, {3, 7, 4})},
+           axis,
+           {{dtype, {3, 7, 4}}}});
+    check({"",
+           "OneHot",
+           {crowded_indices(30, 9, {5, 6}), integers({7}, {}), random(dtype, {2})},
+           axis,
+           {{dtype, {5, 7, 6}}}});
+  }
+}
+
+TEST(CudaDivisor, DividesLikeTheProcessor) {
+  const int64_t edge = int64_t{1} << 31;
+  for (const int64_t divisor : {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{7}, int64_t{641},
+                                int64_t{65535}, int64_t{65537}, edge - 1, edge, edge + 1}) {
+    const Divisor d(divisor);
+    for (const int64_t near : {int64_t{0}, divisor, 2 * divisor, 5 * divisor, edge - 1, edge,
+                               edge / divisor * divisor, 9 * edge}) {
+      for (int64_t n = std::max<int64_t>(0, near - 2); n <= near + 2; ++n) {
+        ASSERT_EQ(d.quotient(n), n / divisor) << n << " / " << divisor;
+        ASSERT_EQ(d.remainder(n), n % divisor) << n << " / " << divisor;
+      }
+    }
   }
 }
 

@@ -1,5 +1,7 @@
 // Reading by index: Gather, GatherElements, GatherND, ReverseSequence. Indices are checked as they
 // are read.
+#include "kernels/cpu/movement/gather.h"
+
 #include "kernels/cpu/movement/parts.h"
 
 namespace halfnote::cpu {
@@ -50,31 +52,20 @@ Prepared prepare_gather(const KernelCall& call) {
 }
 
 Prepared prepare_gather_elements(const KernelCall& call) {
-  if (std::string reason = unfit_gather(call); !reason.empty()) return Prepared::no(reason);
-  const Shape &data = call.inputs[0].shape, &indices = call.inputs[1].shape;
-  const auto axis =
-      static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", 0), data.size()));
-  if (indices.size() != data.size() || indices != call.outputs[0].shape) {
-    throw shape_error(call, "wrong output shape", indices, call.outputs[0].shape);
-  }
-  Shape strides = strides_of(data);
-  const int64_t along = strides[axis], dim = data[axis];
-  strides[axis] = 0;
-  for (size_t d = 0; d < data.size(); ++d) {
-    if (d != axis && indices[d] > data[d]) {
-      throw shape_error(call, "more indices than elements", data, indices);
-    }
-  }
+  GatherElementsPlan plan;
+  if (std::string why = plan_gather_elements(call, plan); !why.empty()) return Prepared::no(why);
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel([=, runs = plan_runs(indices, {strides}), reader = IndexReader(call, 1),
+    return make_kernel([=, reader = IndexReader(call, 1),
                         threads = call.threads](const KernelBuffers& buffers) {
       const T* from = buffers.in<T>(0);
       T* to = buffers.out<T>(0);
+      const Runs& runs = plan.runs;
       const int64_t step = runs.step(0);
       parallel_blocks(runs.count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
         walk_runs<1>(runs, begin, end, [&](int64_t at, const auto& offset, int64_t length) {
           for (int64_t i = at; i < at + length; ++i) {
-            to[i] = from[offset[0] + (i - at) * step + reader.read(buffers, i, dim) * along];
+            to[i] =
+                from[offset[0] + (i - at) * step + reader.read(buffers, i, plan.dim) * plan.along];
           }
         });
       });
@@ -167,6 +158,27 @@ Prepared prepare_reverse_sequence(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::string plan_gather_elements(const KernelCall& call, GatherElementsPlan& plan) {
+  if (std::string reason = unfit_gather(call); !reason.empty()) return reason;
+  const Shape &data = call.inputs[0].shape, &indices = call.inputs[1].shape;
+  const auto axis =
+      static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", 0), data.size()));
+  if (indices.size() != data.size() || indices != call.outputs[0].shape) {
+    throw shape_error(call, "wrong output shape", indices, call.outputs[0].shape);
+  }
+  Shape strides = strides_of(data);
+  plan.along = strides[axis];
+  plan.dim = data[axis];
+  strides[axis] = 0;
+  for (size_t d = 0; d < data.size(); ++d) {
+    if (d != axis && indices[d] > data[d]) {
+      throw shape_error(call, "more indices than elements", data, indices);
+    }
+  }
+  plan.runs = plan_runs(indices, {strides});
+  return {};
+}
 
 std::vector<KernelRow> gather_rows() {
   return {

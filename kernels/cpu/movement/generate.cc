@@ -2,6 +2,7 @@
 // NonZero, OneHot, Range, Shape, Size, Trilu.
 #include <cstring>
 
+#include "kernels/cpu/movement/one_hot.h"
 #include "kernels/cpu/movement/parts.h"
 #include "kernels/math/binary.h"
 #include "kernels/math/convert.h"
@@ -150,18 +151,10 @@ Prepared prepare_trilu(const KernelCall& call) {
 
 /// Indices of any numeric type; one outside of [-depth, depth) gives a row of off values.
 template <class I>
-Prepared one_hot_kernel(const KernelCall& call) {
-  const Shape& out = call.outputs[0].shape;
-  const auto axis =
-      static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", -1), out.size()));
-  const int64_t depth = out[axis];
-  const int64_t inner = element_count(std::span<const int64_t>(out).subspan(axis + 1));
-  const int64_t count = call.outputs[0].size();
-  if (count != call.inputs[0].size() * depth) {
-    throw shape_error(call, "wrong output shape", call.inputs[0].shape, out);
-  }
+Prepared one_hot_kernel(const KernelCall& call, const OneHotPlan& plan) {
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel([=](const KernelBuffers& buffers) {
+    return make_kernel([=, count = call.outputs[0].size()](const KernelBuffers& buffers) {
+      const int64_t depth = plan.depth, inner = plan.inner;
       const I* indices = buffers.in<I>(0);
       const T off = buffers.in<T>(2)[0], on = buffers.in<T>(2)[1];
       T* to = buffers.out<T>(0);
@@ -177,11 +170,10 @@ Prepared one_hot_kernel(const KernelCall& call) {
 }
 
 Prepared prepare_one_hot(const KernelCall& call) {
-  if (!call.has_input(2) || !call.has_output(0)) return Prepared::no("an operand is missing");
-  if (call.inputs[2].size() != 2 || call.inputs[2].dtype != call.outputs[0].dtype) {
-    return Prepared::no("values are not two elements of the type of the output");
-  }
-  return for_any_type(call.inputs[0].dtype, [&]<class I>() { return one_hot_kernel<I>(call); });
+  OneHotPlan plan;
+  if (std::string why = plan_one_hot(call, plan); !why.empty()) return Prepared::no(why);
+  return for_any_type(call.inputs[0].dtype,
+                      [&]<class I>() { return one_hot_kernel<I>(call, plan); });
 }
 
 /// The size of the result depends on the data, so the data must be known.
@@ -204,6 +196,22 @@ Prepared prepare_non_zero(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::string plan_one_hot(const KernelCall& call, OneHotPlan& plan) {
+  if (!call.has_input(2) || !call.has_output(0)) return "an operand is missing";
+  if (call.inputs[2].size() != 2 || call.inputs[2].dtype != call.outputs[0].dtype) {
+    return "values are not two elements of the type of the output";
+  }
+  const Shape& out = call.outputs[0].shape;
+  const auto axis =
+      static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", -1), out.size()));
+  plan.depth = out[axis];
+  plan.inner = element_count(std::span<const int64_t>(out).subspan(axis + 1));
+  if (call.outputs[0].size() != call.inputs[0].size() * plan.depth) {
+    throw shape_error(call, "wrong output shape", call.inputs[0].shape, out);
+  }
+  return {};
+}
 
 std::vector<KernelRow> generate_rows() {
   return {

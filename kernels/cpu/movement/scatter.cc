@@ -1,6 +1,8 @@
 // Writing by index: ScatterElements, ScatterND, with the reductions add, mul, max and min. Updates
 // are applied in their order whatever the number of threads: threads split the output, never the
 // updates of one element. Sums of 16-bit elements are kept in f32 and rounded once.
+#include "kernels/cpu/movement/scatter.h"
+
 #include "kernels/cpu/movement/parts.h"
 #include "kernels/math/binary.h"
 
@@ -8,7 +10,7 @@ namespace halfnote::cpu {
 
 namespace {
 
-enum class Reduction { kNone, kAdd, kMul, kMax, kMin };
+using Reduction = ScatterReduction;
 
 bool read_reduction(const KernelCall& call, Reduction& reduction) {
   const std::string word = attributes_of(call).get_string("reduction", "none");
@@ -100,38 +102,21 @@ std::string unfit_scatter(const KernelCall& call, Reduction& reduction) {
 }
 
 Prepared prepare_scatter_elements(const KernelCall& call) {
-  Reduction reduction = Reduction::kNone;
-  if (std::string why = unfit_scatter(call, reduction); !why.empty()) return Prepared::no(why);
-  const Shape &data = call.inputs[0].shape, &indices = call.inputs[1].shape;
-  const auto axis =
-      static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", 0), data.size()));
-  if (indices.size() != data.size() || indices != call.inputs[2].shape) {
-    throw shape_error(call, "indices and updates of different shapes", indices,
-                      call.inputs[2].shape);
-  }
-  Shape strides = strides_of(data);
-  const int64_t along = strides[axis], dim = data[axis];
-  strides[axis] = 0;
-  int64_t own_rows = 1;  // leading positions that no two threads share
-  for (size_t d = 0; d < data.size(); ++d) {
-    if (d < axis) own_rows *= indices[d];
-    if (d != axis && indices[d] > data[d]) {
-      throw shape_error(call, "more indices than elements", data, indices);
-    }
-  }
-  const Runs runs = plan_runs(indices, {strides});
-  const int64_t row = own_rows == 0 ? 0 : runs.count / own_rows;
+  ScatterElementsPlan plan;
+  if (std::string why = plan_scatter_elements(call, plan); !why.empty()) return Prepared::no(why);
+  const int64_t row = plan.own_rows == 0 ? 0 : plan.runs.count / plan.own_rows;
   const int64_t grain = row * std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, row));
-  return for_scatter_type(call, reduction, [&]<class T>() {
+  return for_scatter_type(call, plan.reduction, [&]<class T>() {
     return scatter_kernel<T>(
         call, [=, reader = IndexReader(call, 1)](const KernelBuffers& buffers, Math<T>* acc,
                                                  const T* updates, int threads) {
+          const Runs& runs = plan.runs;
           parallel_blocks(runs.count, grain, threads, [&](int64_t begin, int64_t end) {
             walk_runs<1>(runs, begin, end, [&](int64_t at, const auto& offset, int64_t length) {
               for (int64_t i = at; i < at + length; ++i) {
-                const int64_t place =
-                    offset[0] + (i - at) * runs.step(0) + reader.read(buffers, i, dim) * along;
-                combine(reduction, acc + place, updates + i, 1);
+                const int64_t place = offset[0] + (i - at) * runs.step(0) +
+                                      reader.read(buffers, i, plan.dim) * plan.along;
+                combine(plan.reduction, acc + place, updates + i, 1);
               }
             });
           });
@@ -140,8 +125,57 @@ Prepared prepare_scatter_elements(const KernelCall& call) {
 }
 
 Prepared prepare_scatter_nd(const KernelCall& call) {
-  Reduction reduction = Reduction::kNone;
-  if (std::string why = unfit_scatter(call, reduction); !why.empty()) return Prepared::no(why);
+  ScatterNdPlan plan;
+  if (std::string why = plan_scatter_nd(call, plan); !why.empty()) return Prepared::no(why);
+  return for_scatter_type(call, plan.reduction, [&]<class T>() {
+    return scatter_kernel<T>(
+        call, [=, reader = IndexReader(call, 1)](const KernelBuffers& buffers, Math<T>* acc,
+                                                 const T* updates, int threads) {
+          const auto width = static_cast<int64_t>(plan.dims.size());
+          // Every thread applies all updates, each to its own columns.
+          parallel_blocks(plan.inner, 256, threads, [&](int64_t begin, int64_t end) {
+            for (int64_t i = 0; i < plan.tuples; ++i) {
+              int64_t at = 0;
+              for (int64_t d = 0; d < width; ++d) {
+                const int64_t dim = plan.dims[static_cast<size_t>(d)];
+                at = at * dim + reader.read(buffers, i * width + d, dim);
+              }
+              combine(plan.reduction, acc + at * plan.inner + begin,
+                      updates + i * plan.inner + begin, end - begin);
+            }
+          });
+        });
+  });
+}
+
+}  // namespace
+
+std::string plan_scatter_elements(const KernelCall& call, ScatterElementsPlan& plan) {
+  if (std::string why = unfit_scatter(call, plan.reduction); !why.empty()) return why;
+  const Shape &data = call.inputs[0].shape, &indices = call.inputs[1].shape;
+  const auto axis =
+      static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", 0), data.size()));
+  if (indices.size() != data.size() || indices != call.inputs[2].shape) {
+    throw shape_error(call, "indices and updates of different shapes", indices,
+                      call.inputs[2].shape);
+  }
+  Shape strides = strides_of(data);
+  plan.along = strides[axis];
+  plan.dim = data[axis];
+  strides[axis] = 0;
+  plan.own_rows = 1;
+  for (size_t d = 0; d < data.size(); ++d) {
+    if (d < axis) plan.own_rows *= indices[d];
+    if (d != axis && indices[d] > data[d]) {
+      throw shape_error(call, "more indices than elements", data, indices);
+    }
+  }
+  plan.runs = plan_runs(indices, {strides});
+  return {};
+}
+
+std::string plan_scatter_nd(const KernelCall& call, ScatterNdPlan& plan) {
+  if (std::string why = unfit_scatter(call, plan.reduction); !why.empty()) return why;
   const Shape &data = call.inputs[0].shape, &indices = call.inputs[1].shape;
   if (indices.empty() || indices.back() > static_cast<int64_t>(data.size())) {
     throw shape_error(call, "the last dim of the indices exceeds the rank of the data", data,
@@ -153,29 +187,11 @@ Prepared prepare_scatter_nd(const KernelCall& call) {
   if (wanted != call.inputs[2].shape) {
     throw shape_error(call, "wrong shape of the updates", wanted, call.inputs[2].shape);
   }
-  const Shape dims(data.begin(), data.begin() + width);
-  const int64_t inner = element_count(std::span<const int64_t>(data).subspan(dims.size()));
-  const int64_t tuples = element_count(std::span<const int64_t>(indices).first(indices.size() - 1));
-  return for_scatter_type(call, reduction, [&]<class T>() {
-    return scatter_kernel<T>(call, [=, reader = IndexReader(call, 1)](
-                                       const KernelBuffers& buffers, Math<T>* acc, const T* updates,
-                                       int threads) {
-      // Every thread applies all updates, each to its own columns.
-      parallel_blocks(inner, 256, threads, [&](int64_t begin, int64_t end) {
-        for (int64_t i = 0; i < tuples; ++i) {
-          int64_t at = 0;
-          for (int64_t d = 0; d < width; ++d) {
-            at = at * dims[static_cast<size_t>(d)] +
-                 reader.read(buffers, i * width + d, dims[static_cast<size_t>(d)]);
-          }
-          combine(reduction, acc + at * inner + begin, updates + i * inner + begin, end - begin);
-        }
-      });
-    });
-  });
+  plan.dims.assign(data.begin(), data.begin() + width);
+  plan.inner = element_count(std::span<const int64_t>(data).subspan(plan.dims.size()));
+  plan.tuples = element_count(std::span<const int64_t>(indices).first(indices.size() - 1));
+  return {};
 }
-
-}  // namespace
 
 std::vector<KernelRow> scatter_rows() {
   return {

@@ -1,6 +1,8 @@
 // The movement family: strided copies planned by kernels/cpu/movement (Transpose, Slice, Concat,
 // Split, Expand, Tile, …), Pad, Gather, ScatterND and the views.
 #include "kernels/cpu/movement/copy.h"
+#include "kernels/cpu/movement/gather.h"
+#include "kernels/cpu/movement/one_hot.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/movement/scatter.h"
 #include "kernels/cuda/support.h"
@@ -132,11 +134,12 @@ struct GatherElement {
   T* to;
   IndexPointer indices;
   DeviceFault* fault;
-  int64_t picks, dim, inner;
+  Divisor picks, inner;
+  int64_t dim;
   __device__ void operator()(int64_t i) const {
-    const int64_t row = i / inner, outer = row / picks;
-    const int64_t index = indices.read(row % picks, dim, fault);
-    to[i] = from[(outer * dim + index) * inner + i % inner];
+    const int64_t row = inner.quotient(i), outer = picks.quotient(row);
+    const int64_t index = indices.read(row - outer * picks.value(), dim, fault);
+    to[i] = from[(outer * dim + index - row) * inner.value() + i];
   }
 };
 
@@ -158,13 +161,79 @@ Prepared prepare_gather(const KernelCall& call) {
   }
   if (dim == 0 && count > 0) return Prepared::no("indices into an empty dim");
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel(
-        [=, wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
-          const IndexPointer indices{buffers.inputs[1], wide};
-          for_each(stream_of(buffers), count,
-                   GatherElement<T>{buffers.in<T>(0), buffers.out<T>(0), indices,
-                                    stream_of(buffers).fault(), picks, dim, inner});
-        });
+    return make_kernel([=,
+                        wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
+      const IndexPointer indices{buffers.inputs[1], wide};
+      for_each(stream_of(buffers), count,
+               GatherElement<T>{buffers.in<T>(0), buffers.out<T>(0), indices,
+                                stream_of(buffers).fault(), Divisor(picks), Divisor(inner), dim});
+    });
+  });
+}
+
+template <class T>
+struct GatherElementsElement {
+  const T* from;
+  T* to;
+  IndexPointer indices;
+  DeviceFault* fault;
+  Strided<1> walk;
+  int64_t dim, along;
+  __device__ void operator()(int64_t i) const {
+    int64_t offset[1];
+    walk.offsets(i, offset);
+    to[i] = from[offset[0] + indices.read(i, dim, fault) * along];
+  }
+};
+
+Prepared prepare_gather_elements(const KernelCall& call) {
+  cpu::GatherElementsPlan plan;
+  if (std::string why = cpu::plan_gather_elements(call, plan); !why.empty()) {
+    return Prepared::no(why);
+  }
+  Strided<1> walk;
+  if (!as_strided(plan.runs, walk)) return Prepared::no(too_many_dims());
+  if (plan.dim == 0 && walk.count > 0) return Prepared::no("indices into an empty dim");
+  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
+    return make_kernel([=, dim = plan.dim, along = plan.along,
+                        wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
+      const IndexPointer indices{buffers.inputs[1], wide};
+      for_each(stream_of(buffers), walk.count,
+               GatherElementsElement<T>{buffers.in<T>(0), buffers.out<T>(0), indices,
+                                        stream_of(buffers).fault(), walk, dim, along});
+    });
+  });
+}
+
+/// One element of the result a thread: on where the index says so.
+template <class T>
+struct OneHotElement {
+  IndexPointer indices;
+  const T* values;  // off, on
+  T* to;
+  Divisor depth, inner;
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = inner.quotient(i), outer = depth.quotient(row);
+    int64_t index = indices.raw(i - (row - outer) * inner.value());
+    if (index < 0) index += depth.value();
+    to[i] = values[index == row - outer * depth.value() ? 1 : 0];
+  }
+};
+
+Prepared prepare_one_hot(const KernelCall& call) {
+  cpu::OneHotPlan plan;
+  if (std::string why = cpu::unfit_indices(call, 0); !why.empty()) return Prepared::no(why);
+  if (std::string why = cpu::plan_one_hot(call, plan); !why.empty()) return Prepared::no(why);
+  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
+    return make_kernel([plan, count = call.outputs[0].size(),
+                        wide = call.inputs[0].dtype == DType::kI64](const KernelBuffers& buffers) {
+      for_each(stream_of(buffers), count,
+               OneHotElement<T>{{buffers.inputs[0], wide},
+                                buffers.in<T>(2),
+                                buffers.out<T>(0),
+                                Divisor(plan.depth),
+                                Divisor(plan.inner)});
+    });
   });
 }
 
@@ -203,8 +272,11 @@ std::vector<KernelRow> movement_kernels() {
     rows.push_back({"", op, "own.view", prepare_view});
   }
   rows.push_back({"", "Gather", "own.gather", prepare_gather});
+  rows.push_back({"", "GatherElements", "own.gather", prepare_gather_elements});
+  rows.push_back({"", "OneHot", "own.one_hot", prepare_one_hot});
   rows.push_back({"", "Pad", "own.pad", prepare_pad});
-  rows.push_back({"", "ScatterND", "own.scatter", prepare_scatter_nd});
+  const std::vector<KernelRow> scatters = scatter_rows();
+  rows.insert(rows.end(), scatters.begin(), scatters.end());
   return rows;
 }
 

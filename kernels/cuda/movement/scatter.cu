@@ -1,116 +1,251 @@
-// ScatterND with or without a sum: the gradient of an embedding. A thread owns a column of all rows
-// and applies the updates in their order, so that no two threads write one element and every run
-// adds in the same order. Sums of 16-bit elements are kept in f32 and rounded once.
+// ScatterND and ScatterElements, with or without a reduction: the gradients of Gather, of an
+// embedding. The updates are sorted by where they go, and each run of equal places is merged in the
+// order of the updates: no atomics, the same bits on every run. A thread merges a column of a chunk
+// of updates; runs that go on behind their chunk are joined by a second kernel. Sums of 16-bit
+// elements are kept in f32 and rounded once.
 #include "kernels/cuda/movement/scatter.h"
 
-#include "kernels/cpu/movement/parts.h"
+#include "kernels/cpu/movement/scatter.h"
+#include "kernels/cuda/movement/sort.h"
 #include "kernels/cuda/support.h"
+#include "kernels/math/binary.h"
 
 namespace halfnote::HN_CUDA {
 
 namespace {
 
-constexpr int kMaxWidth = 8;  // dims that an index names
+using cpu::ScatterReduction;
 
-struct ScatterShape {
-  int64_t tuples = 0, inner = 1;
-  int width = 0;
-  int64_t dims[kMaxWidth] = {};
-};
+constexpr int kMaxWidth = 8;    // dims that an index names
+constexpr int64_t kChunk = 32;  // updates of a thread
 
-template <class T>
-struct Widen {
-  const T* from;
-  Math<T>* to;
-  __device__ void operator()(int64_t i) const { to[i] = load_number(from[i]); }
-};
-
-template <class T>
-struct Round {
-  const Math<T>* from;
-  T* to;
-  __device__ void operator()(int64_t i) const { to[i] = store_number<T>(from[i]); }
-};
-
-template <class T, bool kAdd>
-struct ScatterColumn {
+/// Writes the place of every tuple of ScatterND, in rows of `inner` elements.
+struct TupleKeys {
   IndexPointer indices;
-  const T* updates;
-  Math<T>* to;
-  ScatterShape shape;
   DeviceFault* fault;
-  __device__ void operator()(int64_t column) const {
-    for (int64_t i = 0; i < shape.tuples; ++i) {
-      int64_t at = 0;
-      for (int d = 0; d < shape.width; ++d) {
-        at = at * shape.dims[d] + indices.read(i * shape.width + d, shape.dims[d], fault);
+  int width;
+  int64_t dims[kMaxWidth];
+  uint32_t* keys;
+  __device__ void operator()(int64_t i) const {
+    int64_t at = 0;
+    for (int d = 0; d < width; ++d) {
+      at = at * dims[d] + indices.read(i * width + d, dims[d], fault);
+    }
+    keys[i] = static_cast<uint32_t>(at);
+  }
+};
+
+/// … and of every element of ScatterElements.
+struct ElementKeys {
+  IndexPointer indices;
+  DeviceFault* fault;
+  Strided<1> walk;  // the element at index 0 of the axis
+  int64_t dim, along;
+  uint32_t* keys;
+  __device__ void operator()(int64_t i) const {
+    int64_t offset[1];
+    walk.offsets(i, offset);
+    keys[i] = static_cast<uint32_t>(offset[0] + indices.read(i, dim, fault) * along);
+  }
+};
+
+struct KeepLast {
+  template <class T>
+  __device__ static T value(T, T b) {
+    return b;
+  }
+};
+
+/// The sorted updates, and where they go.
+template <class T, class Reduction>
+struct SortedUpdates {
+  SortedPositions order;
+  int64_t count;
+  Divisor inner;
+  const T *data, *updates;
+  T* to;
+  Math<T>*heads, *tails;  // of a chunk and column: runs that began before it, that go on behind it
+
+  __device__ int64_t chunk_end(int64_t chunk) const {
+    const int64_t end = (chunk + 1) * kChunk;
+    return end < count ? end : count;
+  }
+  /// Is update i of another place than the one before?
+  __device__ bool begins(int64_t i) const {
+    return i == 0 || i == count || order.keys[i] != order.keys[i - 1];
+  }
+  __device__ Math<T> update(int64_t i, int64_t column) const {
+    return load_number(updates[order.positions[i] * inner.value() + column]);
+  }
+  __device__ void finish(uint32_t key, int64_t column, Math<T> value) const {
+    const int64_t at = key * inner.value() + column;
+    to[at] = store_number<T>(Reduction::value(load_number(data[at]), value));
+  }
+};
+
+template <class T, class Reduction>
+struct MergeChunk {
+  SortedUpdates<T, Reduction> all;
+  __device__ void operator()(int64_t position) const {
+    const int64_t chunk = all.inner.quotient(position);
+    const int64_t column = position - chunk * all.inner.value();
+    const int64_t end = all.chunk_end(chunk);
+    for (int64_t i = chunk * kChunk; i < end;) {
+      const bool goes_on_from_before = !all.begins(i);
+      const uint32_t key = all.order.keys[i];
+      Math<T> value = all.update(i, column);
+      for (++i; i < end && !all.begins(i); ++i) {
+        value = Reduction::value(value, all.update(i, column));
       }
-      const Math<T> value = load_number(updates[i * shape.inner + column]);
-      Math<T>& place = to[at * shape.inner + column];
-      place = kAdd ? place + value : value;
+      if (goes_on_from_before) {
+        all.heads[position] = value;
+      } else if (!all.begins(i)) {
+        all.tails[position] = value;
+      } else {
+        all.finish(key, column, value);
+      }
     }
   }
 };
 
-template <class T, bool kAdd>
-Prepared scatter_kernel(const KernelCall& call, const ScatterShape& shape) {
-  constexpr bool kWide = !std::is_same_v<T, Math<T>>;
-  const int64_t count = call.outputs[0].size();
-  const bool wide_index = call.inputs[1].dtype == DType::kI64;
-  const auto body = [=](const KernelBuffers& buffers) {
+/// The runs that begin in a chunk and go on behind it.
+template <class T, class Reduction>
+struct JoinChunks {
+  SortedUpdates<T, Reduction> all;
+  __device__ void operator()(int64_t position) const {
+    int64_t chunk = all.inner.quotient(position);
+    const int64_t column = position - chunk * all.inner.value();
+    const int64_t end = all.chunk_end(chunk);
+    if (all.begins(end)) return;
+    const uint32_t key = all.order.keys[end - 1];
+    const int64_t first = chunk * kChunk;
+    if (all.order.keys[first] == key && !all.begins(first)) return;  // began before this chunk
+    Math<T> value = all.tails[position];
+    do {
+      ++chunk;
+      value = Reduction::value(value, all.heads[chunk * all.inner.value() + column]);
+    } while (all.order.keys[all.chunk_end(chunk) - 1] == key && !all.begins(all.chunk_end(chunk)));
+    all.finish(key, column, value);
+  }
+};
+
+/// How many updates of how many neighbours, into how many places.
+struct ScatterSize {
+  int64_t updates = 0, inner = 1, places = 0;
+};
+
+/// `write_keys(buffers, fault, keys)` queues the kernel that writes the keys.
+template <class T, class Reduction, class WriteKeys>
+Prepared scatter_kernel(const KernelCall& call, const ScatterSize& size, WriteKeys write_keys) {
+  const PositionSort sort(size.updates, size.places);
+  const int64_t chunks = (size.updates + kChunk - 1) / kChunk, parts = chunks * size.inner;
+  const size_t sort_bytes = sort.workspace_bytes();
+  const auto body = [=, bytes = static_cast<size_t>(call.outputs[0].size()) *
+                                sizeof(T)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
+    const T* data = buffers.in<T>(0);
     T* to = buffers.out<T>(0);
-    Math<T>* sums = nullptr;
-    if constexpr (kWide) {
-      sums = reinterpret_cast<Math<T>*>(buffers.workspace);
-      for_each(stream, count, Widen<T>{buffers.in<T>(0), sums});
+    if (to != data) stream.copy(to, data, bytes);
+    if (parts == 0) return;
+    write_keys(buffers, sort.keys(buffers.workspace));
+    auto* heads = reinterpret_cast<Math<T>*>(buffers.workspace + sort_bytes);
+    const SortedUpdates<T, Reduction> all{sort.sort(stream, buffers.workspace),
+                                          size.updates,
+                                          Divisor(size.inner),
+                                          to,
+                                          buffers.in<T>(2),
+                                          to,
+                                          heads,
+                                          heads + parts};
+    for_each(stream, parts, MergeChunk<T, Reduction>{all});
+    for_each(stream, parts, JoinChunks<T, Reduction>{all});
+  };
+  const size_t workspace = sort_bytes + static_cast<size_t>(2 * parts) * sizeof(Math<T>);
+  return make_kernel(body, workspace, [](size_t input, size_t) { return input == 0; });
+}
+
+/// Calls `body.template operator()<T, Reduction>()`; without a reduction the bits alone are moved.
+template <class Body>
+Prepared for_reduction(DType type, ScatterReduction reduction, Body&& body) {
+  if (reduction == ScatterReduction::kNone) {
+    return for_element_size(type,
+                            [&]<class T>() { return body.template operator()<T, KeepLast>(); });
+  }
+  return for_common_type(type, [&]<class T>() -> Prepared {
+    if constexpr (std::is_same_v<T, bool>) {
+      return Prepared::no("no reduction of bool");
     } else {
-      sums = to;
-      if (to != buffers.in<T>(0)) {
-        stream.copy(to, buffers.in<T>(0), static_cast<size_t>(count) * sizeof(T));
+      switch (reduction) {
+        case ScatterReduction::kMul:
+          return body.template operator()<T, math::Mul>();
+        case ScatterReduction::kMax:
+          return body.template operator()<T, math::Max>();
+        case ScatterReduction::kMin:
+          return body.template operator()<T, math::Min>();
+        default:
+          return body.template operator()<T, math::Add>();
       }
     }
-    for_each(stream, shape.inner,
-             ScatterColumn<T, kAdd>{
-                 {buffers.inputs[1], wide_index}, buffers.in<T>(2), sums, shape, stream.fault()});
-    if constexpr (kWide) for_each(stream, count, Round<T>{sums, to});
+  });
+}
+
+std::string too_large(const ScatterSize& size) {
+  constexpr int64_t kLimit = int64_t{1} << 32;
+  return size.updates < kLimit && size.places < kLimit ? "" : "2^32 places or updates, or more";
+}
+
+Prepared prepare_scatter_nd(const KernelCall& call) {
+  cpu::ScatterNdPlan plan;
+  if (std::string why = cpu::plan_scatter_nd(call, plan); !why.empty()) return Prepared::no(why);
+  if (plan.dims.size() > kMaxWidth) return Prepared::no("an index of too many dims");
+  TupleKeys keys{{}, nullptr, static_cast<int>(plan.dims.size()), {}, nullptr};
+  std::copy(plan.dims.begin(), plan.dims.end(), keys.dims);
+  // Without places the updates are errors of the data, which the keys note.
+  const ScatterSize size{plan.tuples, plan.inner, element_count(plan.dims)};
+  if (std::string why = too_large(size); !why.empty()) return Prepared::no(why);
+  if (size.places == 0 && size.updates > 0) return Prepared::no("indices into an empty dim");
+  const bool wide = call.inputs[1].dtype == DType::kI64;
+  const auto write = [=](const KernelBuffers& buffers, uint32_t* to) {
+    TupleKeys own = keys;
+    own.indices = {buffers.inputs[1], wide};
+    own.fault = stream_of(buffers).fault();
+    own.keys = to;
+    for_each(stream_of(buffers), size.updates, own);
   };
-  const size_t workspace = kWide ? static_cast<size_t>(count) * sizeof(Math<T>) : 0;
-  return make_kernel(body, workspace, [](size_t input, size_t) { return input == 0; });
+  return for_reduction(call.outputs[0].dtype, plan.reduction, [&]<class T, class Reduction>() {
+    return scatter_kernel<T, Reduction>(call, size, write);
+  });
+}
+
+Prepared prepare_scatter_elements(const KernelCall& call) {
+  cpu::ScatterElementsPlan plan;
+  if (std::string why = cpu::plan_scatter_elements(call, plan); !why.empty()) {
+    return Prepared::no(why);
+  }
+  Strided<1> walk;
+  if (!as_strided(plan.runs, walk)) return Prepared::no(too_many_dims());
+  const ScatterSize size{plan.runs.count, 1, call.outputs[0].size()};
+  if (std::string why = too_large(size); !why.empty()) return Prepared::no(why);
+  if (size.places == 0 && size.updates > 0) return Prepared::no("indices into an empty dim");
+  const bool wide = call.inputs[1].dtype == DType::kI64;
+  const auto write = [=, dim = plan.dim, along = plan.along](const KernelBuffers& buffers,
+                                                             uint32_t* to) {
+    for_each(
+        stream_of(buffers), size.updates,
+        ElementKeys{{buffers.inputs[1], wide}, stream_of(buffers).fault(), walk, dim, along, to});
+  };
+  return for_reduction(call.outputs[0].dtype, plan.reduction, [&]<class T, class Reduction>() {
+    return scatter_kernel<T, Reduction>(call, size, write);
+  });
 }
 
 }  // namespace
 
-Prepared prepare_scatter_nd(const KernelCall& call) {
-  if (std::string why = cpu::unfit_indices(call, 1); !why.empty()) return Prepared::no(why);
-  if (!call.has_input(2) || !call.has_output(0)) return Prepared::no("an operand is missing");
-  const std::string reduction = attributes_of(call).get_string("reduction", "none");
-  if (reduction != "none" && reduction != "add") return Prepared::no("reduction " + reduction);
-  const Shape &data = call.inputs[0].shape, &indices = call.inputs[1].shape;
-  if (indices.empty() || indices.back() > static_cast<int64_t>(data.size()) ||
-      data != call.outputs[0].shape) {
-    throw cpu::shape_error(call, "indices and data that do not fit", data, indices);
-  }
-  const DType type = call.outputs[0].dtype;
-  if (call.inputs[0].dtype != type || call.inputs[2].dtype != type) {
-    return Prepared::no("operands of different types");
-  }
-  if (indices.back() > kMaxWidth) return Prepared::no("an index of too many dims");
-  ScatterShape shape;
-  shape.width = static_cast<int>(indices.back());
-  const auto width = static_cast<size_t>(shape.width);
-  for (size_t d = 0; d < width; ++d) shape.dims[d] = data[d];
-  shape.inner = element_count(std::span<const int64_t>(data).subspan(width));
-  shape.tuples = element_count(std::span<const int64_t>(indices).first(indices.size() - 1));
-  if (call.inputs[2].size() != shape.tuples * shape.inner) {
-    throw cpu::shape_error(call, "wrong shape of the updates", Shape{shape.tuples, shape.inner},
-                           call.inputs[2].shape);
-  }
-  if (shape.tuples > 0 && element_count(data) == 0) shape.tuples = 0;
-  return for_float_type(type, [&]<class T>() {
-    return reduction == "add" ? scatter_kernel<T, true>(call, shape)
-                              : scatter_kernel<T, false>(call, shape);
-  });
+std::vector<KernelRow> scatter_rows() {
+  return {
+      {"", "ScatterElements", "own.scatter", prepare_scatter_elements},
+      {"", "ScatterND", "own.scatter", prepare_scatter_nd},
+  };
 }
 
 }  // namespace halfnote::HN_CUDA

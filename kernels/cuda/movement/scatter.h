@@ -1,11 +1,13 @@
-// ScatterND.
+// Writing by index: ScatterND, ScatterElements.
 #pragma once
+
+#include <vector>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/kernel.h"
 
 namespace halfnote::HN_CUDA {
 
-Prepared prepare_scatter_nd(const KernelCall& call);
+std::vector<KernelRow> scatter_rows();
 
 }  // namespace halfnote::HN_CUDA

@@ -1,0 +1,20 @@
+// What GatherElements does, checked: for the kernels of every device.
+#pragma once
+
+#include <string>
+
+#include "kernels/cpu/runs.h"
+#include "kernels/kernel.h"
+
+namespace halfnote::cpu {
+
+struct GatherElementsPlan {
+  Runs runs;                   // over the indices: the element of the data at index 0
+  int64_t dim = 0, along = 1;  // of the data's axis: its size, and its stride
+};
+
+/// The reason why the operands have no kernel, or an empty string; Error(kModel) for shapes that
+/// do not fit.
+std::string plan_gather_elements(const KernelCall& call, GatherElementsPlan& plan);
+
+}  // namespace halfnote::cpu
