@@ -26,10 +26,10 @@ struct DeviceCounters {
 /// What a kernel found wrong in its data. Kernels cannot throw: the first one notes it here, in
 /// memory that the host reads too, and the next synchronise() throws Error(kData).
 struct DeviceFault {
-  enum Kind : int32_t { kNone, kIndex, kLabel };
+  enum Kind : int32_t { kNone, kIndex, kLabel, kLength };
   int32_t kind = kNone;
-  int64_t value = 0;  // the index or label
-  int64_t limit = 0;  // how many there are
+  int64_t value = 0;  // the index, label or length
+  int64_t limit = 0;  // how many there are; the longest
 };
 
 /// A captured run of kernels and copies, ready to be launched again and again.

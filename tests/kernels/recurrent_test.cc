@@ -96,6 +96,7 @@ void expect_products_agree(const std::string& op, DType dtype) {
   for (size_t k = 0; k < want_grad.size(); ++k) {
     double largest = 0;
     for (int64_t i = 0; i < want_grad[k].size(); ++i) {
+      ASSERT_TRUE(std::isfinite(want_grad[k].at_as_double(i))) << "result " << k << ", " << i;
       largest = std::max(largest, std::fabs(want_grad[k].at_as_double(i)));
     }
     expect_close(got_grad[k], want_grad[k], 0, bound * largest);

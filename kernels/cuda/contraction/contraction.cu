@@ -155,7 +155,10 @@ std::vector<KernelRow> contraction_kernels() {
       {"ai.halfnote", "Gemm", "blas.matmul", prepare_product<true>},
       {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false>},
   };
-  rows.insert(rows.end(), products.begin(), products.end());
+  for (const std::vector<KernelRow>& more :
+       {products, recurrent_forward_rows(), recurrent_gradient_rows()}) {
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
   return rows;
 }
 

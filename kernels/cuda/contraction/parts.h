@@ -9,5 +9,7 @@
 namespace halfnote::HN_CUDA {
 
 std::vector<KernelRow> conv_rows();  // conv.cu: Conv, ConvTranspose and the gradients of Conv
+std::vector<KernelRow> recurrent_forward_rows();   // recurrent/forward.cu: RNN, GRU, LSTM
+std::vector<KernelRow> recurrent_gradient_rows();  // recurrent/backward.cu: their gradients
 
 }  // namespace halfnote::HN_CUDA

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/cpu/contraction/recurrent/plan.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/table.h"
 #include "kernels/device.h"
@@ -55,6 +56,7 @@ void throw_fault(DeviceFault& fault) {
     throw Error(ErrorCode::kData, "index out of range")
         .expected("an index in [-" + limit + ", " + limit + ")", value);
   }
+  if (found.kind == DeviceFault::kLength) throw cpu::bad_length(found.value, found.limit);
   throw Error(ErrorCode::kData, "label " + value + " is no class")
       .expected("0 to " + std::to_string(found.limit - 1), value)
       .hint("does the model have as many outputs as the data has classes?");

@@ -19,7 +19,7 @@ namespace {
 template <class M>
 class BackwardRun {
  public:
-  BackwardRun(const BackwardCall& call, const KernelBuffers& buffers)
+  BackwardRun(const BackwardCall<InnerProduct>& call, const KernelBuffers& buffers)
       : call_(call), p_(call.p), buffers_(buffers) {}
 
   void run() {
@@ -179,6 +179,10 @@ class BackwardRun {
     std::fill_n(r.da, p_.width(), M(0));
     for (const Side& side : call_.sides) {
       if (side.own) std::fill_n(room(side.math) + r.at * side.width, side.width, M(0));
+    }
+    // An operand of dR's product, where zeros do not hide what is no number.
+    if (call_.resets_first()) {
+      std::memset(bytes(call_.reset_state) + in_type(r.at * p_.hidden), 0, in_type(p_.hidden));
     }
     publish(r);
   }
@@ -352,7 +356,7 @@ class BackwardRun {
                 3 * d_ * n);
   }
 
-  const BackwardCall& call_;
+  const BackwardCall<InnerProduct>& call_;
   const RecurrentPlan& p_;
   const KernelBuffers& buffers_;
   Cell<M> cell_;
@@ -361,7 +365,7 @@ class BackwardRun {
 };
 
 Prepared prepare(const KernelCall& call, std::string_view only) {
-  BackwardCall b;
+  BackwardCall<InnerProduct> b;
   b.p = plan_recurrent_grad(call);
   if (std::string why = recurrent_type_refusal(call, b.p, true); !why.empty()) {
     return Prepared::no(why);

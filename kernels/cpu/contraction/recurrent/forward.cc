@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/contraction/parts.h"
 #include "kernels/cpu/contraction/recurrent/cells.h"
+#include "kernels/cpu/contraction/recurrent/forward_plan.h"
 #include "kernels/cpu/contraction/recurrent/plan.h"
 #include "kernels/cpu/contraction/recurrent/product.h"
 #include "kernels/cpu/reals.h"
@@ -17,30 +18,10 @@ namespace {
 
 using namespace recurrent;  // NOLINT(google-build-using-namespace): names of operands
 
-/// Everything about one call, and its places in the workspace.
-struct ForwardCall {
-  RecurrentPlan p;
-  DType type = DType::kF32;
-  DType b_type = DType::kUndefined, p_type = DType::kUndefined, c_type = DType::kUndefined;
-  size_t element = 4;  // bytes of an element of X
-  int threads = 1;
-  InnerProduct input, step, reset;  // reset: the last gate of a GRU that resets first
-  size_t x = 0, gates = 0, recurrent = 0, state = 0, reset_state = 0, h = 0, c = 0, bias = 0,
-         peepholes = 0, scratch = 0, product = 0;
-  size_t product_bytes = 0;
-
-  bool lstm() const { return p.r.op == RecurrentOp::kLstm; }
-  bool gru() const { return p.r.op == RecurrentOp::kGru; }
-  bool resets_first() const { return gru() && !p.r.linear_before_reset; }
-  size_t gates_output() const { return lstm() ? 3 : 2; }
-  /// Rows of R that the product of every step takes: all, or those of z and r.
-  int64_t step_width() const { return resets_first() ? 2 * p.hidden : p.width(); }
-};
-
 template <class M>
 class ForwardRun {
  public:
-  ForwardRun(const ForwardCall& call, const KernelBuffers& buffers)
+  ForwardRun(const ForwardCall<InnerProduct>& call, const KernelBuffers& buffers)
       : call_(call), p_(call.p), buffers_(buffers) {}
 
   void run() {
@@ -237,70 +218,22 @@ class ForwardRun {
     gru_forward(cell_, a, h, scratch);
   }
 
-  const ForwardCall& call_;
+  const ForwardCall<InnerProduct>& call_;
   const RecurrentPlan& p_;
   const KernelBuffers& buffers_;
   Cell<M> cell_;
   M *gates_ = nullptr, *stash_ = nullptr, *bias_ = nullptr, *h_ = nullptr, *c_ = nullptr;
 };
 
-DType input_type(const KernelCall& call, size_t index) {
-  return call.has_input(index) ? call.inputs[index].dtype : DType::kUndefined;
-}
-
-/// The products and the workspace; the reason if a product has no kernel.
-template <class M>
-std::string lay_out(const KernelCall& call, std::string_view only, ForwardCall& f,
-                    WorkspacePlan& workspace) {
-  const RecurrentPlan& p = f.p;
-  const DType math = dtype_of<M>();
-  const auto product = [&](int64_t m, int64_t n, int64_t k) {
-    return InnerProduct::prepare({m, n, k, false, true}, f.type, math, call.threads, only);
-  };
-  f.input = product(p.rows(), p.width(), p.inputs);
-  f.step = product(p.batch, f.step_width(), p.hidden);
-  f.reset = f.resets_first() ? product(p.batch, p.hidden, p.hidden) : f.step;
-  for (const InnerProduct* each : {&f.input, &f.step, &f.reset}) {
-    if (!each->ready()) return each->refusal();
-    f.product_bytes = std::max(f.product_bytes, each->workspace_bytes());
-  }
-  const int64_t cells = p.batch * p.hidden;
-  const auto in_type = [&](int64_t count) {
-    return workspace.add(static_cast<size_t>(count) * f.element);
-  };
-  if (p.r.batch_first) f.x = in_type(p.rows() * p.inputs);
-  if (!call.has_output(f.gates_output())) {
-    f.gates = workspace.add_elements<M>(p.rows() * p.width());
-  }
-  f.recurrent = workspace.add_elements<M>(p.batch * p.width());
-  f.state = in_type(cells);
-  f.reset_state = in_type(cells);
-  f.h = workspace.add_elements<M>(cells);
-  f.c = workspace.add_elements<M>(cells);
-  f.bias = workspace.add_elements<M>(p.width() + p.hidden);
-  f.peepholes = workspace.add_elements<M>(3 * p.hidden);
-  f.scratch = workspace.add_elements<M>(std::max<int64_t>(1, p.batch) * kCellScratch * p.hidden);
-  f.product = workspace.add(f.product_bytes);
-  return {};
-}
-
 Prepared prepare(const KernelCall& call, std::string_view only) {
-  ForwardCall f;
+  ForwardCall<InnerProduct> f;
   f.p = plan_recurrent(call);
   if (std::string why = recurrent_type_refusal(call, f.p, false); !why.empty()) {
     return Prepared::no(why);
   }
-  f.type = call.inputs[kX].dtype;
-  f.element = size_of(f.type);
-  f.threads = call.threads;
-  f.b_type = input_type(call, kB);
-  if (f.lstm()) {
-    f.c_type = input_type(call, kInitialC);
-    f.p_type = input_type(call, kP);
-  }
-  return for_math_type(f.type, [&]<class M>() -> Prepared {
+  return for_math_type(call.inputs[kX].dtype, [&]<class M>() -> Prepared {
     WorkspacePlan workspace;
-    if (std::string why = lay_out<M>(call, only, f, workspace); !why.empty()) {
+    if (std::string why = lay_out_forward(call, only, dtype_of<M>(), f, workspace); !why.empty()) {
       return Prepared::no("an inner product has no kernel: " + why);
     }
     return make_kernel([f](const KernelBuffers& buffers) { ForwardRun<M>(f, buffers).run(); },

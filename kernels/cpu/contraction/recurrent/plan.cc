@@ -187,12 +187,15 @@ std::string recurrent_type_refusal(const KernelCall& call, const RecurrentPlan& 
   return {};
 }
 
+Error bad_length(int64_t length, int64_t steps) {
+  return Error(ErrorCode::kData, "sequence_lens goes beyond the sequence")
+      .expected("0 to " + std::to_string(steps), std::to_string(length));
+}
+
 void check_lengths(const RecurrentPlan& plan, const int32_t* lengths) {
   if (lengths == nullptr) return;
   for (int64_t row = 0; row < plan.batch; ++row) {
-    if (lengths[row] >= 0 && lengths[row] <= plan.steps) continue;
-    throw Error(ErrorCode::kData, "sequence_lens goes beyond the sequence")
-        .expected("0 to " + std::to_string(plan.steps), std::to_string(lengths[row]));
+    if (lengths[row] < 0 || lengths[row] > plan.steps) throw bad_length(lengths[row], plan.steps);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/error.h"
 #include "base/ops/recurrence.h"
 #include "kernels/kernel.h"
 
@@ -28,6 +29,8 @@ struct RecurrentPlan {
   Recurrence r;
   int64_t steps = 0, batch = 0, inputs = 0, hidden = 0;  // T, B, I, H
 
+  /// A GRU whose last gate takes (r∘s)·Rnᵀ.
+  bool resets_first() const { return r.op == RecurrentOp::kGru && !r.linear_before_reset; }
   int64_t directions() const { return r.directions(); }
   int64_t rows() const { return steps * batch; }
   int64_t width() const { return r.gates() * hidden; }  // rows of W and R
@@ -66,7 +69,9 @@ std::string recurrent_type_refusal(const KernelCall& call, const RecurrentPlan& 
 inline int64_t length_of(const RecurrentPlan& plan, const int32_t* lengths, int64_t row) {
   return lengths == nullptr ? plan.steps : lengths[row];
 }
-/// Throws Error(kData) for a length outside 0 … T.
+/// The error of a length outside 0 … T.
+Error bad_length(int64_t length, int64_t steps);
+/// Throws it for the first such length.
 void check_lengths(const RecurrentPlan& plan, const int32_t* lengths);
 
 }  // namespace halfnote::cpu
