@@ -112,6 +112,9 @@ void refuse_lonely_flags(const CLI::App& verb, const CompileOptions& options) {
   if (verb.count("--dump-folder") > 0 && options.dump_after.empty()) {
     refuse("--dump-folder", "--dump-after with it", "none");
   }
+  if (verb.count("--plan") > 0 && verb.count("--output") > 0) {
+    refuse("--output", "-o without --plan, which writes no artifact", "both");
+  }
   if (verb.count("--verbose") > 0 && verb.count("--quiet") > 0) {
     refuse("--verbose", "--verbose without --quiet", "both");
   }
