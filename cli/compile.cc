@@ -422,11 +422,13 @@ void add_optimizer_flags(CLI::App* verb, CompileArguments& a) {
   verb->add_option("--no-decay", a.no_decay, "parameters without weight decay (RE2, whole name)")
       ->take_all();
   verb->add_option("--grad-clip", o.clip_norm, "clip the global gradient norm");
-  verb->add_option("--schedule", o.schedule.kind, "constant, linear, cosine or step");
+  verb->add_option("--schedule", o.schedule.kind,
+                   "constant, linear, cosine, step, range_test or one_cycle");
   verb->add_option("--warmup", o.schedule.warmup, "steps of linear warm-up");
   verb->add_option("--schedule-steps", o.schedule.total,
-                   "steps until the end of linear and cosine");
-  verb->add_option("--schedule-step-size", o.schedule.step_size, "steps between drops of step");
+                   "steps until the end of linear, cosine and one_cycle");
+  verb->add_option("--schedule-step-size", o.schedule.step_size,
+                   "steps between drops of step, until the top of one_cycle");
   verb->add_option("--schedule-gamma", o.schedule.gamma, "factor of each drop (default: 0.1)");
 }
 

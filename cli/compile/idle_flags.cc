@@ -61,8 +61,8 @@ const std::vector<IdleRow>& rows() {
       {"--loss-input", "--loss", {}},
       {"--schedule", "--optimizer", {}},
       {"--warmup", "--optimizer", {}},
-      {"--schedule-steps", "--schedule", {"linear", "cosine"}},
-      {"--schedule-step-size", "--schedule", {"step"}},
+      {"--schedule-steps", "--schedule", {"linear", "cosine", "one_cycle"}},
+      {"--schedule-step-size", "--schedule", {"step", "range_test", "one_cycle"}},
       {"--schedule-gamma", "--schedule", {"step"}},
   };
   return kRows;
