@@ -114,17 +114,25 @@ std::string count_text(int64_t number) {
   return text;
 }
 
+std::filesystem::path place_of(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path whole = fs::absolute(path, error);
+  if (!whole.has_filename()) whole = whole.parent_path();  // FOLDER/
+  fs::path place = fs::weakly_canonical(whole, error);
+  return error ? whole.lexically_normal() : place;
+}
+
 void refuse_same_file(std::span<const NamedFile> files, size_t first_written, const char* hint) {
   namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<fs::path> places;
+  for (const NamedFile& file : files) places.push_back(place_of(file.path));
   for (size_t i = first_written; i < files.size(); ++i) {
     for (size_t k = 0; k < i; ++k) {
       const fs::path &written = files[i].path, &other = files[k].path;
       if (written.empty() || other.empty()) continue;
-      std::error_code error;
-      if (!fs::equivalent(written, other, error) &&
-          fs::absolute(written, error).lexically_normal() !=
-              fs::absolute(other, error).lexically_normal())
-        continue;
+      if (places[i] != places[k] && !fs::equivalent(written, other, error)) continue;
       throw Error(ErrorCode::kUsage, files[k].name + " and " + files[i].name + " are the same file")
           .at({written.string(), {}, {}})
           .hint(hint);

@@ -32,6 +32,9 @@ struct NamedFile {
   std::string name;
   std::filesystem::path path;
 };
+/// One name for each place, links followed; also for what is not there yet.
+std::filesystem::path place_of(const std::filesystem::path& path);
+
 /// Throws Error(kUsage) if one of the files from `first_written` on is another of the list, under
 /// whatever name: nothing that is read, and no other output, is written over. `hint`: what to do.
 void refuse_same_file(std::span<const NamedFile> files, size_t first_written, const char* hint);

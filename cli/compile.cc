@@ -198,7 +198,8 @@ void refuse_same_file(const CompileArguments& a, std::span<const std::string> da
   const fs::path step = a.emit == "step" ? output : fs::path();
   fs::path external = output;
   if (!external.empty()) external += ".data";
-  std::vector<NamedFile> files = {{"the model", a.model}, {"--policy", a.policy}};
+  std::vector<NamedFile> files = {
+      {"the model", a.model}, {"--policy", a.policy}, {"--deepspeed", a.deepspeed}};
   for (const std::string& data : data_files) files.push_back({"the model's external data", data});
   const size_t first_written = files.size();
   files.push_back({"--report", a.report});
@@ -274,6 +275,17 @@ void write_outputs(const CompileResult& result, const Report& report, const Comp
   if (!written.empty() && !a.quiet) std::cout << "wrote " << written << "\n";
 }
 
+/// Does anything depend on --seed? Only the compiled model tells.
+bool reads_seed(const CompileResult& result) {
+  const auto& remarks = result.remarks;
+  const auto& steps = result.model.training;
+  return std::any_of(remarks.begin(), remarks.end(),
+                     [](const Remark& remark) { return remark.text == kDrawnBySeed; }) ||
+         std::any_of(steps.begin(), steps.end(), [](const TrainingStep& step) {
+           return find_state(step.graph, kSeed).has_value();
+         });
+}
+
 /// Ends the process when the time is up; outputs appear whole or not at all. In a handler: only
 /// calls that are safe there.
 void end_late(int) {
@@ -320,6 +332,10 @@ int run(const CLI::App& verb, const CompileArguments& a) {
               << printable(remark.where) << ": " << printable(remark.text) << "\n";
   }
   if (a.verbose && !a.quiet) print_passes(result);
+  if (!a.quiet && verb.count("--seed") > 0 && !reads_seed(result)) {
+    std::cerr
+        << "warning: --seed does nothing here: no parameter is drawn, and no dropout trained\n";
+  }
   const bool asked = !a.quiet || !a.report.empty();
   const Report report = asked ? make_report(result) : Report{};
   if (!a.quiet) {
@@ -406,11 +422,13 @@ void add_optimizer_flags(CLI::App* verb, CompileArguments& a) {
   verb->add_option("--no-decay", a.no_decay, "parameters without weight decay (RE2, whole name)")
       ->take_all();
   verb->add_option("--grad-clip", o.clip_norm, "clip the global gradient norm");
-  verb->add_option("--schedule", o.schedule.kind, "constant, linear, cosine or step");
+  verb->add_option("--schedule", o.schedule.kind,
+                   "constant, linear, cosine, step, range_test or one_cycle");
   verb->add_option("--warmup", o.schedule.warmup, "steps of linear warm-up");
   verb->add_option("--schedule-steps", o.schedule.total,
-                   "steps until the end of linear and cosine");
-  verb->add_option("--schedule-step-size", o.schedule.step_size, "steps between drops of step");
+                   "steps until the end of linear, cosine and one_cycle");
+  verb->add_option("--schedule-step-size", o.schedule.step_size,
+                   "steps between drops of step, until the top of one_cycle");
   verb->add_option("--schedule-gamma", o.schedule.gamma, "factor of each drop (default: 0.1)");
 }
 

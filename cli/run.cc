@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "cli/arguments.h"
+#include "cli/run_files.h"
 #include "cli/run_report.h"
 #include "cli/verbs.h"
 #include "compiler/onnx/export.h"
@@ -19,6 +20,7 @@
 #include "passes/train/step.h"
 #include "runtime/core/pages.h"
 #include "runtime/core/profile/output.h"
+#include "runtime/train/checkpoint/run_folder.h"
 #include "runtime/train/signals.h"
 
 namespace halfnote::cli {
@@ -49,8 +51,7 @@ void set_random_seed(Session& session, uint64_t seed) {
 
 std::string write_model(const Session& session, const RunArguments& arguments,
                         const TrainerOptions& options) {
-  const fs::path file = arguments.export_file.empty() ? options.run_folder / "model.onnx"
-                                                      : fs::path(arguments.export_file);
+  const fs::path file = trained_model_file(arguments, options.run_folder);
   export_model(session.trained_model(TrainedForm::kF32, TrainedWeights::kViews), file, {});
   return file.string();
 }
@@ -58,9 +59,7 @@ std::string write_model(const Session& session, const RunArguments& arguments,
 /// The table goes to the screen, its JSON and the trace into files.
 void write_profile(const RunArguments& arguments, const Profiler& profiler, const MachinePeak& peak,
                    const fs::path& run_folder) {
-  const fs::path file = arguments.profile == kDefaultProfile ? run_folder / "profile.json"
-                                                             : fs::path(arguments.profile);
-  const fs::path trace = fs::path(file).replace_extension(".trace.json");
+  const fs::path file = profile_file(arguments, run_folder), trace = trace_file(file);
   write_file_atomic(file, profile_json(profiler, peak));
   write_file_atomic(trace, profile_trace(profiler));
   if (arguments.quiet) return;
@@ -70,7 +69,7 @@ void write_profile(const RunArguments& arguments, const Profiler& profiler, cons
 }
 
 std::string plan_text(const KernelChoices& choices, const fs::path& run_folder) {
-  return fmt::format("{}: kernels of {} calls by measurement", (run_folder / kPlanFile).string(),
+  return fmt::format("{}: kernels of {} calls by measurement", (run_folder / kRunPlan).string(),
                      choices.size());
 }
 
@@ -104,8 +103,8 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
           const KernelChoices* choices) {
   const Terminal terminal = Terminal::detect(STDOUT_FILENO);
   const auto found = trainer.open();
-  if (choices != nullptr) write_file_atomic(options.run_folder / kPlanFile, choices->to_json());
-  write_file_atomic(options.run_folder / "config.json",
+  if (choices != nullptr) write_file_atomic(options.run_folder / kRunPlan, choices->to_json());
+  write_file_atomic(options.run_folder / kRunConfig,
                     config_json(arguments, session, bound, data, options));
   if (found) {
     for (const std::string& warning : found->warnings)
@@ -130,7 +129,7 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   const std::string model =
       result.stopped ? std::string() : write_model(session, arguments, options);
   const size_t measured = resident_memory().peak;
-  write_file_atomic(options.run_folder / "memory.json", memory_json(predicted, measured));
+  write_file_atomic(options.run_folder / kRunMemory, memory_json(predicted, measured));
   if (!arguments.profile.empty()) write_profile(arguments, profiler, peak, options.run_folder);
   if (result.stopped) return stopped(result, signals.requested());
   if (!arguments.quiet) {
@@ -142,23 +141,15 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
 int run(const CLI::App& verb, const RunArguments& arguments) {
   check_device(arguments.device);
   refuse_idle_flags(verb, arguments);
-  Model model =
-      adopt_training_info(import_model(arguments.artifact, import_options(arguments.import)),
-                          static_cast<int64_t>(arguments.seed));
+  Model read = import_model(arguments.artifact, import_options(arguments.import));
+  const bool draws = draws_values(read);
+  Model model = adopt_training_info(std::move(read), static_cast<int64_t>(arguments.seed));
   const BoundInputs bound = bind_inputs(model, arguments);
+  if (!draws) warn_of_idle_seed(model, arguments, bound);
   check_kernels(arguments.kernels);
   const SessionOptions::Memory memory = parse_memory(arguments.memory);
-  check_output(arguments.export_file, "the trained model");
-  const bool own_profile = arguments.profile != kDefaultProfile;
-  if (own_profile) check_output(arguments.profile, "the profile");
-  refuse_same_file(std::vector<NamedFile>{{"the artifact", arguments.artifact},
-                                          {"--data", arguments.data},
-                                          {"--eval-data", arguments.eval_data},
-                                          {"--plan", arguments.plan},
-                                          {"--export", arguments.export_file},
-                                          {"--profile", own_profile ? arguments.profile : ""}},
-                   4, "name another file");
   TrainerOptions options = trainer_options(arguments, bound.batch);
+  check_run_files(arguments, model, options.run_folder);
   const RunData data = load_run_data(arguments, bound.inputs);
   const std::unique_ptr<KernelChoices> choices = load_choices(arguments, options.run_folder);
   Profiler profiler;
@@ -208,7 +199,7 @@ void add_data_flags(CLI::App* verb, RunArguments& a) {
                    "u8 data of float inputs: scale (divide by 255), keep, or auto: scale images, "
                    "whose samples have two dims or more (default)");
   verb->add_option("--limit-samples", a.limit_samples, "only the first N samples of each data set")
-      ->check(at_least_zero());
+      ->check(at_least_one());
 }
 
 void add_length_flags(CLI::App* verb, RunArguments& a) {

@@ -79,14 +79,15 @@ std::string mebibytes(size_t bytes) {
 void add_recomputation_rows(std::vector<TableRow>& rows, const Session& session) {
   const std::optional<Recomputation>& again = session.recomputation();
   if (!again) return;
-  rows.push_back({"recomputation", again->what.empty() ? "none is needed" : again->what});
+  const bool reached = again->after <= again->limit;
+  const char* nothing = reached ? "none is needed" : "none is possible";
+  rows.push_back({"recomputation", again->what.empty() ? nothing : again->what});
   rows.push_back(
-      {"activations",
-       fmt::format("{} of {} without recomputation ({:.2f}), limit {}{}", bytes_text(again->after),
-                   bytes_text(again->before),
-                   static_cast<double>(again->after) /
-                       static_cast<double>(std::max<size_t>(again->before, 1)),
-                   bytes_text(again->limit), again->after > again->limit ? ": NOT reached" : "")});
+      {"activations", fmt::format("{} of {} without recomputation ({:.2f}), limit {}{}",
+                                  bytes_text(again->after), bytes_text(again->before),
+                                  static_cast<double>(again->after) /
+                                      static_cast<double>(std::max<size_t>(again->before, 1)),
+                                  bytes_text(again->limit), reached ? "" : ": NOT reached")});
 }
 
 void add_data_row(std::vector<TableRow>& rows, const char* title, const InputMap& map) {

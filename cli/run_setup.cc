@@ -8,14 +8,18 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <charconv>
+#include <iostream>
 #include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/arguments.h"
+#include "compiler/ops/operator.h"
 #include "kernels/device.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/bind_dims.h"
+#include "passes/train/step.h"
+#include "runtime/train/checkpoint/run_folder.h"
 #include "runtime/train/data/spec.h"
 
 namespace halfnote::cli {
@@ -174,17 +178,6 @@ void check_kernels(const std::string& kernels) {
       .hint("`halfnote ops` lists the kernels");
 }
 
-void check_output(const std::string& file, const char* what) {
-  if (file.empty()) return;
-  try {
-    check_writable(file);
-  } catch (const Error& error) {
-    throw Error(ErrorCode::kIo, fmt::format("{} cannot be written there", what))
-        .at({file, {}, {}})
-        .expected("a file in a folder that can be written", error.problem());
-  }
-}
-
 SessionOptions::Memory parse_memory(const std::string& text) {
   if (text.empty()) return {};
   struct Unit {
@@ -336,11 +329,38 @@ std::unique_ptr<KernelChoices> load_choices(const RunArguments& arguments,
   if (arguments.tune) return std::make_unique<KernelChoices>(machine);
   std::error_code error;
   fs::path file = arguments.plan;
-  if (file.empty() && arguments.resume && fs::exists(run_folder / kPlanFile, error))
-    file = run_folder / kPlanFile;
+  if (file.empty() && arguments.resume && fs::exists(run_folder / kRunPlan, error))
+    file = run_folder / kRunPlan;
   if (file.empty()) return nullptr;
   return std::make_unique<KernelChoices>(
       KernelChoices::parse(read_text(file, kPlanFileLimit), file.string(), machine));
+}
+
+bool draws_values(const Model& model) {
+  const auto draws = [](const Graph& graph, NodeId id) {
+    const OperatorRow* row = find_operator(graph.node(id));
+    return row != nullptr && row->purity == Purity::kRandom &&
+           !graph.node(id).attributes.has("seed");
+  };
+  return std::any_of(model.training.begin(), model.training.end(), [&](const TrainingStep& step) {
+    const auto nodes = step.initialization.all_nodes();
+    return std::any_of(nodes.begin(), nodes.end(),
+                       [&](NodeId id) { return draws(step.initialization, id); });
+  });
+}
+
+void warn_of_idle_seed(const Model& model, const RunArguments& arguments,
+                       const BoundInputs& bound) {
+  if (!arguments.seed_given || arguments.quiet) return;
+  const bool samples = std::any_of(bound.inputs.begin(), bound.inputs.end(),
+                                   [](const ModelInput& input) { return !input.whole; });
+  const bool dropout = std::any_of(
+      model.training.begin(), model.training.end(),
+      [](const TrainingStep& step) { return find_state(step.graph, kSeed).has_value(); });
+  if (dropout || (samples && !arguments.no_shuffle)) return;
+  std::cerr << fmt::format(
+      "warning: --seed does nothing here: {}, and there is no dropout\n",
+      samples ? "samples are taken in the order of the data" : "all inputs are fed whole");
 }
 
 TrainerOptions trainer_options(const RunArguments& arguments, int64_t batch) {

@@ -55,10 +55,6 @@ void refuse_idle_flags(const CLI::App& verb, const RunArguments& arguments);
 
 /// Throws Error(kUsage) where no kernel's name starts so.
 void check_kernels(const std::string& kernels);
-/// Throws Error(kIo) for a file that cannot be written, before a training that would be for
-/// nothing. `what`: its name in the message.
-void check_output(const std::string& file, const char* what);
-
 /// `0.6`: a share of what the activations take, up to 1; `3GB`, `500MiB`: bytes; empty: no limit.
 /// Throws Error(kUsage).
 SessionOptions::Memory parse_memory(const std::string& text);
@@ -88,13 +84,15 @@ RunData load_run_data(const RunArguments& arguments, std::span<const ModelInput>
 /// --run-dir, or runs/NAME-N: the first number that is free, or with --resume the last that is not.
 std::filesystem::path choose_run_folder(const RunArguments& arguments);
 
-/// The plan file that a run leaves in its folder.
-inline constexpr const char* kPlanFile = "plan.json";
-
 /// The kernels of --plan, or of the plan file of a run that is resumed; with --tune none yet; null
 /// where the table alone decides. Throws Error(kData), Error(kUsage), Error(kIo).
 std::unique_ptr<KernelChoices> load_choices(const RunArguments& arguments,
                                             const std::filesystem::path& run_folder);
+
+/// Does a training_info of others draw first values without a seed of its own? `model`: as read.
+bool draws_values(const Model& model);
+/// Says so where nothing in the run depends on --seed: neither the order of samples nor dropout.
+void warn_of_idle_seed(const Model& model, const RunArguments& arguments, const BoundInputs& bound);
 
 TrainerOptions trainer_options(const RunArguments& arguments, int64_t batch);
 

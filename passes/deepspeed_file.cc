@@ -15,7 +15,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "passes/deepspeed_keys.h"
+#include "passes/deepspeed/json.h"
+#include "passes/deepspeed/keys.h"
+#include "passes/deepspeed/scheduler.h"
 #include "passes/nesting.h"
 #include "passes/precision/presets.h"
 
@@ -24,90 +26,30 @@ namespace {
 
 int to_lower(char c) { return std::tolower(static_cast<unsigned char>(c)); }
 
-using Json = nlohmann::ordered_json;
+using namespace deepspeed;
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
-constexpr double kMaxCount = 1e9;  // the product of two counts fits into 64 bits
-
-using JsonSetter = std::function<void(const Json& value, const std::string& key)>;
-using JsonKeys = std::map<std::string, JsonSetter, std::less<>>;
-
-[[noreturn]] void wrong(const std::string& key, std::string wanted, const Json& got) {
-  Error error(ErrorCode::kUsage, "\"" + key + "\" has a value it cannot have");
-  if (got == "auto") {
-    throw std::move(error)
-        .expected(std::move(wanted), "\"auto\"")
-        .hint("\"auto\" is filled in by the Hugging Face trainer: write the value");
-  }
-  throw std::move(error).expected(
-      std::move(wanted), got.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 60));
-}
-
-JsonSetter flag(bool& target) {
-  return [&target](const Json& value, const std::string& key) {
-    if (!value.is_boolean()) wrong(key, "true or false", value);
-    target = value.get<bool>();
-  };
-}
-
-JsonSetter number(double& target, double least = -HUGE_VAL) {
-  return [&target, least](const Json& value, const std::string& key) {
-    if (!value.is_number() || !(value.get<double>() >= least)) {
-      wrong(key, std::isinf(least) ? "a number" : fmt::format("a number from {:g}", least), value);
-    }
-    target = value.get<double>();
-  };
-}
-
-JsonSetter count(int64_t& target, int64_t least) {
-  return [&target, least](const Json& value, const std::string& key) {
-    const double given = value.is_number() ? value.get<double>() : -1;
-    if (!value.is_number() || std::floor(given) != given || given < static_cast<double>(least) ||
-        given > kMaxCount) {
-      wrong(key, fmt::format("a whole number from {} to {:g}", least, kMaxCount), value);
-    }
-    target = static_cast<int64_t>(given);
-  };
-}
-
-JsonSetter text(std::string& target) {
-  return [&target](const Json& value, const std::string& key) {
-    if (!value.is_string()) wrong(key, "a string", value);
-    target = value.get<std::string>();
-  };
-}
-
-JsonSetter pair_of(double& first, double& second) {
-  return [&first, &second](const Json& value, const std::string& key) {
-    if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
-      wrong(key, "two numbers", value);
-    }
-    first = value[0].get<double>();
-    second = value[1].get<double>();
-  };
-}
-
-/// A switch that is only taken in one position: the other would train otherwise than it says.
-JsonSetter only(const Json& accepted, std::string why) {
-  return [accepted, why = std::move(why)](const Json& value, const std::string& key) {
-    if (value == accepted) return;
-    throw Error(ErrorCode::kUsage, "\"" + key + "\" is not supported: " + why)
-        .expected(accepted.dump(), value.dump(-1, ' ', false, Json::error_handler_t::replace));
-  };
-}
 
 class JsonReader {
  public:
   JsonReader(std::string_view file, CompileOptions& options) : file_(file), options_(options) {}
 
   std::vector<std::string> run(const Json& root) {
-    if (!root.is_object()) wrong("", "an object", root);
+    if (!root.is_object()) {
+      throw Error(ErrorCode::kUsage, "the DeepSpeed file holds no object")
+          .at({std::string(file_), {}, {}})
+          .expected("an object of settings, as {\"train_batch_size\": 64}", start_of(root));
+    }
     if (root.contains("bf16") && root.contains("bfloat16")) {
       throw Error(ErrorCode::kUsage, "\"bf16\" and \"bfloat16\" are two names of one section")
           .expected("one of them", "both")
           .hint("\"bfloat16\" is the older name");
     }
     read(root, "", top_keys());
+    // Behind the optimizer, wherever it stands: it takes the place of the optimizer's rate.
+    if (!scheduler_.is_null()) {
+      read_scheduler(file_, scheduler_, "scheduler", options_.train.optimizer, notes_);
+    }
     set_precision();
     set_batch();
     options_.train.optimizer.clip_norm = static_cast<float>(clipping_);
@@ -115,68 +57,57 @@ class JsonReader {
   }
 
  private:
-  /// Reads every key of an object by its setter.
-  void read(const Json& object, const std::string& prefix, const JsonKeys& keys) {
-    for (const auto& [key, value] : object.items()) {
-      const std::string full = prefix.empty() ? key : prefix + "." + key;
-      const auto found = keys.find(key);
-      if (found != keys.end()) {
-        found->second(value, full);
-        continue;
-      }
-      std::vector<std::string> known;
-      for (const auto& [name, setter] : keys) known.push_back(name);
-      const std::string_view near = closest(key, known);
-      throw Error(ErrorCode::kUsage, "unknown key \"" + full + "\"")
-          .at({std::string(file_), {}, {}})
-          .hint(near.empty() ? "docs/policy.md lists the keys that are read"
-                             : "did you mean " + std::string(near) + "?");
-    }
-  }
-
-  JsonSetter section(std::function<void(const Json&, const std::string&)> body) {
-    return [body = std::move(body)](const Json& value, const std::string& key) {
-      if (!value.is_object()) wrong(key, "an object", value);
-      body(value, key);
-    };
+  void read(const Json& object, const std::string& prefix, const Keys& keys) {
+    read_keys(file_, object, prefix, keys);
   }
 
   /// A key without meaning in one process on one device.
-  JsonSetter ignored() {
+  Setter ignored() {
     return [this](const Json&, const std::string& key) {
       notes_.push_back("DeepSpeed's \"" + key + "\" has no meaning here");
     };
   }
 
   /// A key that is only taken where it switches nothing on.
-  JsonSetter refused(std::string_view why) {
+  Setter refused(std::string_view why) {
     return [why](const Json& value, const std::string& key) {
       const Json on = value.is_object() ? value.value("enabled", Json(false)) : value;
       only(false, std::string(why))(on.is_null() ? Json(false) : on, key);
     };
   }
 
-  /// Without shards, what else the section says has no meaning.
+  /// The same for a section that is on where it says anything.
+  static Setter unless_off(std::string_view why) {
+    return [why](const Json& value, const std::string& key) {
+      const bool off = value.is_null() || (value.is_object() && value.empty());
+      if (!off) only(false, std::string(why))(value, key);
+    };
+  }
+
+  /// What the stages share out over processes, or move to another memory, is whole and here.
   void zero_optimization(const Json& object, const std::string& prefix) {
-    for (const auto& [key, value] : object.items()) {
-      const std::string full = prefix + "." + key;
-      if (key == "stage") {
-        only(0, "halfnote does not shard optimizer or weights")(value, full);
-      } else {
-        ignored()(value, full);
-      }
+    int64_t stage = 0;
+    Keys keys = {{"stage", count(stage, 0)}};
+    for (const std::string_view key : kIdleZeroKeys) keys.emplace(key, ignored());
+    for (const auto& [key, why] : kRefusedZeroKeys) keys.emplace(key, unless_off(why));
+    read(object, prefix, keys);
+    if (stage > 3) wrong(prefix + ".stage", "0, 1, 2 or 3", stage);
+    if (stage > 0) {
+      notes_.push_back(
+          fmt::format("\"{}.stage\" {} shares nothing out in one process: the numbers are the same",
+                      prefix, stage));
     }
   }
 
   void data_types(const Json& object, const std::string& prefix) {
-    JsonSetter sums = only("fp32", "gradients are accumulated in FP32 here");
+    Setter sums = only("fp32", "gradients are accumulated in FP32 here");
     read(object, prefix, {{"grad_accum_dtype", [sums](const Json& value, const std::string& key) {
                              if (!value.is_null()) sums(value, key);
                            }}});
   }
 
-  JsonKeys top_keys() {
-    JsonKeys keys = {
+  Keys top_keys() {
+    Keys keys = {
         {"train_batch_size", count(batch_, 1)},
         {"train_micro_batch_size_per_gpu", count(micro_, 1)},
         {"gradient_accumulation_steps", count(accumulation_, 1)},
@@ -186,7 +117,7 @@ class JsonReader {
         {"fp16", section([this](const Json& j, const std::string& k) { fp16(j, k); })},
         {"bf16", section([this](const Json& j, const std::string& k) { bf16(j, k); })},
         {"optimizer", section([this](const Json& j, const std::string& k) { optimizer(j, k); })},
-        {"scheduler", section([this](const Json& j, const std::string& k) { scheduler(j, k); })},
+        {"scheduler", section([this](const Json& j, const std::string&) { scheduler_ = j; })},
         {"bfloat16", section([this](const Json& j, const std::string& k) { bf16(j, k); })},
         {"data_types", section([this](const Json& j, const std::string& k) { data_types(j, k); })},
         {"dataloader_drop_last", only(true, "a batch that the data do not fill is left out")},
@@ -290,24 +221,12 @@ class JsonReader {
     const auto found = std::ranges::find_if(kinds, [&](const auto& kind) {
       return std::ranges::equal(kind.first, type, {}, to_lower, to_lower);
     });
-    if (found == kinds.end()) unknown_type(prefix, type, kinds);
-    found->second(params, prefix + ".params");
-  }
-
-  template <class Map>
-  [[noreturn]] void unknown_type(const std::string& prefix, const std::string& type,
-                                 const Map& kinds) {
-    std::vector<std::string> names;
-    std::string list;
-    for (const auto& [name, setter] : kinds) {
-      names.push_back(name);
-      list += (list.empty() ? "" : ", ") + name;
+    if (found == kinds.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, setter] : kinds) names.push_back(name);
+      unknown_type(file_, prefix, type, names);
     }
-    const std::string_view near = closest(type, names);
-    throw Error(ErrorCode::kUsage, prefix + ".type is not supported")
-        .at({std::string(file_), {}, {}})
-        .expected("one of " + list, "\"" + type + "\"")
-        .hint(near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
+    found->second(params, prefix + ".params");
   }
 
   /// The optimizer's settings from numbers read as doubles.
@@ -315,7 +234,7 @@ class JsonReader {
     double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, decay = 0;
   };
 
-  JsonKeys with(Params& p, JsonKeys more) {
+  Keys with(Params& p, Keys more) {
     more.emplace("lr", number(p.lr, 0));
     more.emplace("weight_decay", number(p.decay, 0));
     return more;
@@ -335,21 +254,23 @@ class JsonReader {
     o.beta2 = static_cast<float>(p.beta2);
   }
 
-  /// DeepSpeed's "Adam" decouples the weight decay unless adam_w_mode is false.
-  void adam(const Json& params, const std::string& prefix, std::string kind) {
+  /// DeepSpeed's "Adam" decouples the weight decay unless adam_w_mode is false, its "AdamW" always.
+  /// The default of the decay is that of the class it takes: FusedAdam, or with torch_adam
+  /// torch.optim's, of which only AdamW has one above 0.
+  void adam(const Json& params, const std::string& prefix, const std::string& type) {
     Params p;
-    p.decay = kind == "adamw" ? 0.01 : 0;
     bool decoupled = true, torch = false;
     read(params, prefix,
          with(p, {{"betas", pair_of(p.beta1, p.beta2)},
                   {"eps", number(p.eps, 0)},
                   {"adam_w_mode", flag(decoupled)},
                   {"torch_adam", flag(torch)},
+                  {"set_grad_none", ignored()},
                   {"bias_correction", only(true, "Adam corrects the bias here")},
                   {"amsgrad", only(false, "there is no AMSGrad here")}}));
-    // torch_adam is torch.optim.Adam under type "Adam", which never decouples.
-    if (kind == "adam" && decoupled && !torch) kind = "adamw";
-    Optimizer& o = set(kind.c_str(), p);
+    decoupled |= type == "adamw";
+    if (torch && decoupled && !params.contains("weight_decay")) p.decay = 0.01;
+    Optimizer& o = set(decoupled ? "adamw" : "adam", p);
     set_betas(o, p);
     o.epsilon = static_cast<float>(p.eps);
   }
@@ -362,6 +283,7 @@ class JsonReader {
                   {"eps", number(p.eps, 0)},
                   {"max_coeff", number(most, 0)},
                   {"min_coeff", number(least, 0)},
+                  {"eps_inside_sqrt", only(false, "epsilon is added to the root here")},
                   {"bias_correction", only(true, "LAMB corrects the bias here")},
                   {"max_grad_norm", only(0, "use gradient_clipping")},
                   {"amsgrad", only(false, "there is no AMSGrad here")}}));
@@ -421,74 +343,10 @@ class JsonReader {
     o.centered = centered;
   }
 
-  /// WarmupLR, WarmupDecayLR and WarmupCosineLR. DeepSpeed sets the rate of a step after the one
-  /// before it: the first two steps of the warm-up count as iteration 0.
-  void scheduler(const Json& object, const std::string& prefix) {
-    std::string type;
-    Json params = Json::object();
-    read(object, prefix,
-         {{"type", text(type)},
-          {"params", section([&](const Json& j, const std::string&) { params = j; })}});
-    const std::map<std::string, const char*> kinds = {
-        {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}};
-    const auto found = kinds.find(type);
-    if (found == kinds.end()) unknown_type(prefix, type, kinds);
-    Schedule& s = options_.train.optimizer.schedule;
-    s.kind = found->second;
-    s.delay = 1;
-    s.warmup = 1000;
-    if (type == "WarmupCosineLR") {
-      cosine(params, prefix + ".params");
-    } else {
-      warm_up(params, prefix + ".params", type == "WarmupDecayLR");
-    }
-    s.warmup = std::max<int64_t>(s.warmup, 2);
-    // The linear decay goes by the iteration before the step, the cosine by the step itself.
-    s.decay_start = type == "WarmupCosineLR" ? s.warmup : s.warmup + 1;
-    if (type == "WarmupDecayLR") s.total += 1;
-  }
-
-  void warm_up(const Json& params, const std::string& prefix, bool decays) {
-    Schedule& s = options_.train.optimizer.schedule;
-    double low = 0, high = 1e-3;
-    std::string kind = "log";
-    JsonKeys keys = {{"warmup_min_lr", number(low, 0)},
-                     {"warmup_max_lr", number(high, 0)},
-                     {"warmup_num_steps", count(s.warmup, 0)},
-                     {"warmup_type", text(kind)},
-                     {"last_batch_iteration", only(-1, "a run resumes by its checkpoint")}};
-    if (decays) keys.emplace("total_num_steps", count(s.total, 1));
-    read(params, prefix, keys);
-    if (!(high > 0)) wrong(prefix + ".warmup_max_lr", "a number above 0", high);
-    set_warmup_kind(kind, prefix);
-    s.warmup_factor = s.final_factor = static_cast<float>(low / high);
-    options_.train.optimizer.lr = static_cast<float>(high);  // in place of the optimizer's
-  }
-
-  void cosine(const Json& params, const std::string& prefix) {
-    Schedule& s = options_.train.optimizer.schedule;
-    double low = 0, last = 1e-4;
-    std::string kind = "log";
-    read(params, prefix,
-         {{"total_num_steps", count(s.total, 1)},
-          {"warmup_min_ratio", number(low, 0)},
-          {"warmup_num_steps", count(s.warmup, 0)},
-          {"cos_min_ratio", number(last, 0)},
-          {"warmup_type", text(kind)},
-          {"last_batch_iteration", only(-1, "a run resumes by its checkpoint")}});
-    set_warmup_kind(kind, prefix);
-    s.warmup_factor = static_cast<float>(low);
-    s.final_factor = static_cast<float>(last);
-  }
-
-  void set_warmup_kind(const std::string& kind, const std::string& prefix) {
-    if (kind != "log" && kind != "linear") wrong(prefix + ".warmup_type", "log or linear", kind);
-    options_.train.optimizer.schedule.warmup_kind = kind == "log" ? "log" : "from_zero";
-  }
-
   std::string_view file_;
   CompileOptions& options_;
   std::vector<std::string> notes_;
+  Json scheduler_;
   bool fp16_ = false, bf16_ = false;
   LossScaler fp16_scaler_;
   int64_t batch_ = 0, micro_ = 0, accumulation_ = 0;
@@ -519,9 +377,10 @@ std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view
   }
   // Of numbers that no optimizer takes the file is named; flags take their keys out again.
   options.sources["loss_scale.init"] = options.sources["loss_scale.min"] = file_name;
-  for (const char* key : {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay",
-                          "clip_norm", "alpha", "lr_decay", "initial_accumulator", "min_ratio",
-                          "max_ratio", "schedule.kind", "schedule.total", "schedule.warmup"}) {
+  for (const char* key :
+       {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "alpha",
+        "lr_decay", "initial_accumulator", "min_ratio", "max_ratio", "schedule.kind",
+        "schedule.total", "schedule.warmup", "schedule.step_size", "schedule.slope"}) {
     options.sources[std::string("optimizer.") + key] = file_name;
   }
   try {

@@ -65,6 +65,23 @@ Json groups_json(const std::vector<ParameterGroup>& groups) {
   return list;
 }
 
+Json schedule_json(const Schedule& s) {
+  Json json = {{"kind", s.kind},
+               {"warmup", s.warmup},
+               {"warmup_kind", s.warmup_kind},
+               {"warmup_factor", s.warmup_factor},
+               {"delay", s.delay},
+               {"decay_start", s.decay_start},
+               {"total", s.total},
+               {"final_factor", s.final_factor},
+               {"step_size", s.step_size},
+               {"gamma", s.gamma}};
+  if (s.slope != 0) json["slope"] = s.slope;
+  if (s.staircase) json["staircase"] = true;
+  if (s.zero_first) json["zero_first"] = true;
+  return json;
+}
+
 Json optimizer_json(const Optimizer& o) {
   Json json = {{"kind", o.kind},
                {"lr", o.lr},
@@ -85,17 +102,7 @@ Json optimizer_json(const Optimizer& o) {
                {"scale_parameter", o.scale_parameter},
                {"clip_norm", o.clip_norm},
                {"no_decay_on_1d", o.no_decay_on_1d},
-               {"schedule",
-                {{"kind", o.schedule.kind},
-                 {"warmup", o.schedule.warmup},
-                 {"warmup_kind", o.schedule.warmup_kind},
-                 {"warmup_factor", o.schedule.warmup_factor},
-                 {"delay", o.schedule.delay},
-                 {"decay_start", o.schedule.decay_start},
-                 {"total", o.schedule.total},
-                 {"final_factor", o.schedule.final_factor},
-                 {"step_size", o.schedule.step_size},
-                 {"gamma", o.schedule.gamma}}}};
+               {"schedule", schedule_json(o.schedule)}};
   // Without a number each kind has its own.
   const Attributes own = o.kind == "none" ? Attributes() : optimizer_form(o).attributes;
   const auto add = [&](const char* key, const std::optional<float>& given) {

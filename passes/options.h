@@ -58,7 +58,10 @@ struct ParameterGroup {
 };
 
 struct Schedule {
-  std::string kind = "constant";       // constant, linear, cosine, step
+  /// constant, linear, cosine, step; as DeepSpeed has them, range_test: lr · (1 + slope · s /
+  /// step_size), and one_cycle: from final_factor up to 1 in step_size steps, down again until
+  /// `total`, then divided by 1 + slope · the steps since
+  std::string kind = "constant";
   int64_t warmup = 0;                  // applied steps of warm-up
   std::string warmup_kind = "linear";  // (s + 1) / warmup; from_zero: s / warmup; log: log(s + 1)
   float warmup_factor = 0.0f;          // of lr where the warm-up begins
@@ -68,6 +71,9 @@ struct Schedule {
   float final_factor = 0.0f;           // of lr at the end
   int64_t step_size = 0;               // of step: every so many applied steps …
   float gamma = 0.1f;                  // … lr is multiplied by this
+  float slope = 0.0f;                  // of range_test and one_cycle
+  bool staircase = false;              // range_test: s / step_size in whole numbers
+  bool zero_first = false;             // the first step has a rate of 0
 };
 
 struct Optimizer {

@@ -28,6 +28,9 @@ struct Remark {
   std::string text;
 };
 
+/// The note on what is drawn by --seed; a file that holds none, nor dropout, has no use for it.
+inline constexpr std::string_view kDrawnBySeed = "is drawn by --seed";
+
 struct PassContext {
   const CompileOptions& options;
   InferNode infer;

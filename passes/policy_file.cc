@@ -284,7 +284,10 @@ class TomlReader {
             {"total", into(s.total)},
             {"final_factor", into(s.final_factor)},
             {"step_size", into(s.step_size)},
-            {"gamma", into(s.gamma)}};
+            {"gamma", into(s.gamma)},
+            {"slope", into(s.slope)},
+            {"staircase", into(s.staircase)},
+            {"zero_first", into(s.zero_first)}};
   }
 
   void groups(const toml::node& node, const Where& where) {

@@ -71,6 +71,7 @@ void check_schedule_numbers(const Schedule& s) {
       {"final_factor", "final factor of the schedule", s.final_factor},
       {"warmup_factor", "factor of the warm-up", s.warmup_factor},
       {"gamma", "gamma of the schedule", s.gamma},
+      {"slope", "slope of the schedule", s.slope},
       {"warmup", "steps of the warm-up", static_cast<double>(s.warmup)},
       {"delay", "delay of the warm-up", static_cast<double>(s.delay)},
       {"decay_start", "start of the decay", static_cast<double>(s.decay_start)},
@@ -95,8 +96,11 @@ SettingError bad_schedule(const char* key, std::string what, std::string wanted,
 
 void check_schedule(const Schedule& s) {
   const bool needs_total = s.kind == "cosine" || s.kind == "linear";
-  if (!needs_total && s.kind != "step" && s.kind != "constant") {
-    throw bad_schedule("kind", "unknown learning-rate schedule", "constant, linear, cosine or step",
+  const bool is_cycle = s.kind == "one_cycle";
+  const bool needs_size = s.kind == "step" || s.kind == "range_test" || is_cycle;
+  if (!needs_total && !needs_size && s.kind != "constant") {
+    throw bad_schedule("kind", "unknown learning-rate schedule",
+                       "constant, linear, cosine, step, range_test or one_cycle",
                        "\"" + s.kind + "\"");
   }
   const int64_t start = s.decay_start > 0 ? s.decay_start : s.warmup;
@@ -105,9 +109,15 @@ void check_schedule(const Schedule& s) {
         s.total > 0 ? "total" : "kind", "schedule " + s.kind + " needs its number of steps",
         fmt::format("--schedule-steps above the warm-up ({})", start), std::to_string(s.total));
   }
-  if (s.kind == "step" && s.step_size <= 0) {
+  if (needs_size && s.step_size <= 0) {
     throw bad_schedule(s.step_size < 0 ? "step_size" : "kind",
-                       "schedule step needs --schedule-step-size above 0");
+                       "schedule " + s.kind + " needs --schedule-step-size above 0");
+  }
+  if (is_cycle && s.total <= s.step_size) {
+    throw bad_schedule(s.total > 0 ? "total" : "kind",
+                       "schedule one_cycle needs its number of steps",
+                       fmt::format("--schedule-steps above --schedule-step-size ({})", s.step_size),
+                       std::to_string(s.total));
   }
   if (s.warmup_kind != "linear" && s.warmup_kind != "from_zero" && s.warmup_kind != "log") {
     throw bad_schedule("warmup_kind", "unknown kind of warm-up", "linear, from_zero or log",

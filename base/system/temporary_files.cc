@@ -81,6 +81,8 @@ bool is_left_over(int folder, const std::string& name) {
 
 }  // namespace
 
+bool is_temporary_name(std::string_view name) { return owner_of(name) != 0; }
+
 int create_temporary_file(int folder, std::string& name) {
   static std::atomic<uint32_t> counter{0};
   for (int attempt = 0; attempt < kNameAttempts; ++attempt) {

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace halfnote {
 
 /// Makes and opens a new temporary file for writing in the folder of this descriptor, locked while
 /// the descriptor or a duplicate of it is open; sets `name`. -1 with errno on failure.
 int create_temporary_file(int folder, std::string& name);
+
+/// Is it a name as create_temporary_file() gives?
+bool is_temporary_name(std::string_view name);
 
 /// Lists a file for remove_temporary_files() while it lives. The folder must stay open.
 class TemporaryName {

@@ -61,8 +61,8 @@ const std::vector<IdleRow>& rows() {
       {"--loss-input", "--loss", {}},
       {"--schedule", "--optimizer", {}},
       {"--warmup", "--optimizer", {}},
-      {"--schedule-steps", "--schedule", {"linear", "cosine"}},
-      {"--schedule-step-size", "--schedule", {"step"}},
+      {"--schedule-steps", "--schedule", {"linear", "cosine", "one_cycle"}},
+      {"--schedule-step-size", "--schedule", {"step", "range_test", "one_cycle"}},
       {"--schedule-gamma", "--schedule", {"step"}},
   };
   return kRows;
@@ -111,6 +111,9 @@ void refuse_lonely_flags(const CLI::App& verb, const CompileOptions& options) {
   };
   if (verb.count("--dump-folder") > 0 && options.dump_after.empty()) {
     refuse("--dump-folder", "--dump-after with it", "none");
+  }
+  if (verb.count("--plan") > 0 && verb.count("--output") > 0) {
+    refuse("--output", "-o without --plan, which writes no artifact", "both");
   }
   if (verb.count("--verbose") > 0 && verb.count("--quiet") > 0) {
     refuse("--verbose", "--verbose without --quiet", "both");

@@ -130,6 +130,7 @@ class Chooser {
         const uint64_t seed =
             hash_mix(hash_text(name), static_cast<uint64_t>(context_.options.train.seed));
         graph_.node(id).attributes.set("seed", static_cast<float>(seed >> 40));  // 24 bits: exact
+        context_.note(name, std::string(kDrawnBySeed));
       }
       Tensor drawn = context_.evaluate(graph_, id, {}).front();
       graph_.rename(graph_.output(id), graph_.unique_name(name + ".drawn"));

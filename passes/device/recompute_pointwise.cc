@@ -33,8 +33,9 @@ bool is_heavy(PointwiseOp op) {
 }
 
 bool only_views(const Node& node) {
-  constexpr std::string_view kViews[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"};
-  return node.domain.empty() && std::ranges::find(kViews, node.op) != std::end(kViews);
+  constexpr std::string_view kReshapes[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten",
+                                            "Identity"};
+  return node.domain.empty() && std::ranges::find(kReshapes, node.op) != std::end(kReshapes);
 }
 
 /// Chains of the forward pass that hang together.

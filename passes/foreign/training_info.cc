@@ -27,10 +27,12 @@ void make_canonical(Model& model, PassContext& context, bool inference_only) {
 }
 
 /// The node's seed, or one made from that of the run and the name of its result.
-void set_seed(Graph& graph, NodeId node, int64_t seed) {
+void set_seed(Graph& graph, NodeId node, PassContext& context) {
   if (graph.node(node).attributes.has("seed")) return;
+  const std::string& name = graph.value(graph.output(node)).name;
   const uint64_t made =
-      hash_mix(hash_text(graph.value(graph.output(node)).name), static_cast<uint64_t>(seed));
+      hash_mix(hash_text(name), static_cast<uint64_t>(context.options.train.seed));
+  context.note(name, std::string(kDrawnBySeed));
   graph.node(node).attributes.set("seed", static_cast<float>(made >> 40));  // 24 bits: exact
 }
 
@@ -83,7 +85,7 @@ void initialize(Model& model, PassContext& context) {
   for (NodeId node : step.initialization.all_nodes()) {
     const OperatorRow* row = find_operator(step.initialization.node(node));
     if (row != nullptr && row->purity == Purity::kRandom) {
-      set_seed(step.initialization, node, context.options.train.seed);
+      set_seed(step.initialization, node, context);
     }
   }
   try {

@@ -31,7 +31,8 @@ class OptimizerBuilder {
         options_(context.options.train.optimizer),
         b_(graph, graph.end(), context.infer),
         names_(std::move(names)),
-        frozen_(!context.options.train.frozen.empty()) {
+        frozen_(!context.options.train.frozen.empty()),
+        named_(!context.options.train.trainable.empty()) {
     b_.set_role(Role::kOptimizer);
   }
 
@@ -43,9 +44,13 @@ class OptimizerBuilder {
     const Expr rate = learning_rate(applied);
     std::vector<Weight> weights = take_gradients();
     if (weights.empty()) {
-      throw Error(ErrorCode::kModel, "the model has no parameter that the loss depends on")
+      // Where flags chose the parameters, they are to blame.
+      const ErrorCode code = frozen_ || named_ ? ErrorCode::kUsage : ErrorCode::kModel;
+      throw Error(code, "the model has no parameter that the loss depends on")
           .expected("at least one trainable float initializer", "none")
-          .hint(frozen_ ? "--freeze takes all of them away" : "name them with --trainable REGEX");
+          .hint(frozen_  ? "--freeze takes all of them away"
+                : named_ ? "the loss depends on none that --trainable names"
+                         : "name them with --trainable REGEX");
     }
     clip(weights);
     for (const Weight& weight : weights) update(form, weight, rate, step);
@@ -78,12 +83,13 @@ class OptimizerBuilder {
   Expr learning_rate(Expr applied) {
     const Schedule& schedule = options_.schedule;
     Expr base = b_.constant(Tensor::scalar<float>(options_.lr), "base_lr");
-    const bool varies = schedule.warmup > 0 || schedule.kind != "constant";
+    const bool varies = schedule.warmup > 0 || schedule.kind != "constant" || schedule.zero_first;
     Expr rate = base;
     if (varies) {
       const Expr s = b_.cast(applied, DType::kF32);
       if (schedule.kind != "constant") rate = rate * decay(schedule, s);
       if (schedule.warmup > 0) rate = rate * warm_up(schedule, s);
+      if (schedule.zero_first) rate = rate * b_.op("Min", {s, one()});
     } else {
       rate = b_.op("Identity", {base});
     }
@@ -112,7 +118,30 @@ class OptimizerBuilder {
     return schedule.decay_start > 0 ? schedule.decay_start : schedule.warmup;
   }
 
+  Expr zero() { return b_.scalar(DType::kF32, 0); }
+
+  /// final_factor, up to 1 and down again, then slowly less.
+  Expr one_cycle(const Schedule& schedule, Expr s) {
+    const auto first = static_cast<double>(schedule.step_size);
+    const auto total = static_cast<double>(schedule.total);
+    const Expr up = s / first, down = (total - s) / (total - first);
+    const Expr share = b_.op("Max", {b_.op("Min", {up, down}), zero()});
+    const double low = schedule.final_factor;
+    const Expr factor = low + (1.0 - low) * share;
+    if (schedule.slope == 0) return factor;
+    const double slope = schedule.slope;
+    return factor / (1.0 + slope * b_.op("Max", {s - total, zero()}));
+  }
+
+  Expr range_test(const Schedule& schedule, Expr s) {
+    Expr interval = s / static_cast<double>(schedule.step_size);
+    if (schedule.staircase) interval = b_.op("Floor", {interval});
+    return 1.0 + static_cast<double>(schedule.slope) * interval;
+  }
+
   Expr decay(const Schedule& schedule, Expr s) {
+    if (schedule.kind == "one_cycle") return one_cycle(schedule, s);
+    if (schedule.kind == "range_test") return range_test(schedule, s);
     const Expr since =
         b_.op("Max", {s - static_cast<double>(decay_start(schedule)), b_.scalar(DType::kF32, 0)});
     if (schedule.kind == "step") {
@@ -219,7 +248,7 @@ class OptimizerBuilder {
   Builder b_;
   const ParameterNames names_;
   std::vector<bool> matched_;
-  const bool frozen_;  // the user froze weights
+  const bool frozen_, named_;  // the user froze weights, or named those to train
 };
 
 }  // namespace

@@ -88,7 +88,6 @@ ValueId sum_of_losses(Graph& graph, const std::vector<LossTerm>& terms, PassCont
   b.set_role(Role::kLoss);
   Expr total = b.none();
   for (const LossTerm& term : terms) {
-    check_scalar(graph, term.value);
     Expr loss = b.to_math(b.value(term.value));
     if (loss.rank() > 0) loss = b.reshape(loss, b.ints({}));
     if (term.weight != 1) loss = loss * term.weight;
@@ -98,10 +97,25 @@ ValueId sum_of_losses(Graph& graph, const std::vector<LossTerm>& terms, PassCont
   return total.id;
 }
 
+/// A loss of weight 0 trains nothing: a switch among several, a mistake where it is all there is.
+void judge_weights(const Graph& graph, const std::vector<LossTerm>& terms, PassContext& context) {
+  const auto is_idle = [](const LossTerm& term) { return term.weight == 0; };
+  if (!terms.empty() && std::all_of(terms.begin(), terms.end(), is_idle)) {
+    throw Error(ErrorCode::kUsage, "--loss-output leaves no loss")
+        .expected("a weight that is not 0", "0")
+        .hint("a loss of weight 0 has no gradient: nothing would be trained");
+  }
+  for (const LossTerm& term : terms) {
+    if (!is_idle(term)) continue;
+    context.warn(graph.value(term.value).name,
+                 "is a loss of weight 0 (--loss-output): it trains nothing");
+  }
+}
+
 /// The losses in the graph, by --loss-output.
-std::vector<LossTerm> terms_of(const Graph& graph, const TrainOptions& train) {
+std::vector<LossTerm> terms_of(const Graph& graph, PassContext& context) {
   std::vector<LossTerm> terms;
-  for (const std::string& text : train.loss_outputs) {
+  for (const std::string& text : context.options.train.loss_outputs) {
     const LossTerm term = term_of(graph, text);
     for (const LossTerm& other : terms) {
       if (other.value != term.value) continue;
@@ -110,6 +124,7 @@ std::vector<LossTerm> terms_of(const Graph& graph, const TrainOptions& train) {
     }
     terms.push_back(term);
   }
+  judge_weights(graph, terms, context);
   return terms;
 }
 
@@ -135,11 +150,12 @@ bool attach_loss(Model& model, PassContext& context) {
   TrainingStep step;
   step.name = kStepName;
   step.graph = model.graph;
-  std::vector<LossTerm> terms = terms_of(step.graph, train);
+  std::vector<LossTerm> terms = terms_of(step.graph, context);
   std::set<std::string> names;
   for (LossTerm& term : terms) {
     names.insert(step.graph.value(term.value).name);
     term.value = take_rounding_away(step.graph, term.value);
+    check_scalar(step.graph, term.value, ErrorCode::kUsage);
   }
   const ValueId loss = train.loss.empty()
                            ? sum_of_losses(step.graph, terms, context)

@@ -7,14 +7,14 @@
 
 namespace halfnote {
 
-void check_scalar(const Graph& graph, ValueId loss) {
+void check_scalar(const Graph& graph, ValueId loss, ErrorCode code) {
   const ValueType& type = graph.value(loss).type;
   bool scalar = type.is_tensor() && is_float(type.dtype) && type.shape;
   if (scalar) {
     for (const Dim& dim : *type.shape) scalar &= dim.is(1);
   }
   if (scalar) return;
-  throw Error(ErrorCode::kModel, "the loss is no scalar")
+  throw Error(code, "the loss is no scalar")
       .at({{}, graph.value(loss).name, {}})
       .expected("a float tensor with one element", to_string(type))
       .hint("reduce it (ReduceMean) in the model, or use --loss");

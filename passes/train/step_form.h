@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 
+#include "base/error.h"
 #include "passes/pass.h"
 
 namespace halfnote {
@@ -16,8 +17,9 @@ void drop_losses(Graph& graph, const std::set<std::string>& losses, PassContext&
 /// Renames results whose names the train passes need (step.h). Inputs and weights are known by
 /// theirs: throws Error(kModel) for one of such a name.
 void free_reserved_names(Graph& graph, PassContext& context);
-/// Throws Error(kModel) unless the value is a float with one element.
-void check_scalar(const Graph& graph, ValueId loss);
+/// Throws Error(kModel) unless the value is a float with one element; where a flag named it, the
+/// flag is to blame (kUsage).
+void check_scalar(const Graph& graph, ValueId loss, ErrorCode code = ErrorCode::kModel);
 /// Makes the loss output 0 of a step; throws Error(kModel) if it is no float scalar.
 void put_loss_first(Graph& graph, ValueId loss);
 

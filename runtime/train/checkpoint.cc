@@ -9,6 +9,7 @@
 #include "base/system/mapped_files.h"
 #include "runtime/train/checkpoint/hash.h"
 #include "runtime/train/checkpoint/manifest.h"
+#include "runtime/train/checkpoint/run_folder.h"
 #include "runtime/train/data/foreign_file.h"
 
 namespace halfnote {
@@ -16,10 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFolder = "checkpoints";
 constexpr const char* kState = "state.safetensors";
 constexpr const char* kManifest = "manifest.json";
-constexpr const char* kLatest = "LATEST";
 constexpr std::string_view kStep = "step-";
 constexpr std::string_view kUnfinished = ".tmp-";  // being written
 constexpr std::string_view kReplaced =
@@ -73,7 +72,7 @@ Manifest read_manifest(const fs::path& folder) {
 std::vector<Candidate> candidates(const fs::path& run_folder) {
   std::vector<Candidate> found;
   std::error_code error;
-  for (fs::directory_iterator at(run_folder / kFolder, error), end; !error && at != end;
+  for (fs::directory_iterator at(run_folder / kRunCheckpoints, error), end; !error && at != end;
        at.increment(error)) {
     const std::string name = at->path().filename().string();
     const bool named =
@@ -222,7 +221,7 @@ std::vector<std::string> prune(Disk& disk, const fs::path& run_folder, int keep_
 /// What LATEST says, if that is not the checkpoint that was chosen.
 std::optional<std::string> pointer_warning(const fs::path& run_folder, const fs::path& chosen) {
   std::error_code error;
-  const fs::path path = run_folder / kLatest;
+  const fs::path path = run_folder / kRunLatest;
   if (!fs::exists(path, error)) return std::nullopt;
   std::string text;
   try {
@@ -230,7 +229,7 @@ std::optional<std::string> pointer_warning(const fs::path& run_folder, const fs:
   } catch (const Error& failure) {
     return failure.what();
   }
-  const std::string expected = fmt::format("{}/{}", kFolder, chosen.filename().string());
+  const std::string expected = fmt::format("{}/{}", kRunCheckpoints, chosen.filename().string());
   if (text == expected + "\n") return std::nullopt;
   return fmt::format("{}: names \"{}\", but the newest intact checkpoint is {}", path.string(),
                      text.substr(0, std::min<size_t>(text.find('\n'), 100)), expected);
@@ -248,7 +247,7 @@ const Tensor* Checkpoint::find(std::string_view name) const {
 SavedCheckpoint save_checkpoint(const fs::path& run_folder, const Checkpoint& checkpoint,
                                 const SaveOptions& options) {
   Disk& disk = options.disk != nullptr ? *options.disk : real_disk();
-  const fs::path folder = run_folder / kFolder;
+  const fs::path folder = run_folder / kRunCheckpoints;
   const std::string name = folder_name(checkpoint.step);
   const SafetensorsLayout layout =
       lay_out_safetensors(checkpoint.tensors, {{"format", "halfnote"}});
@@ -275,13 +274,13 @@ SavedCheckpoint save_checkpoint(const fs::path& run_folder, const Checkpoint& ch
     }
     throw;
   }
-  replace_file(disk, run_folder / kLatest, fmt::format("{}/{}\n", kFolder, name));
+  replace_file(disk, run_folder / kRunLatest, fmt::format("{}/{}\n", kRunCheckpoints, name));
   return {folder / name, prune(disk, run_folder, options.keep_last)};
 }
 
 std::vector<std::string> tidy_checkpoints(const fs::path& run_folder, Disk* disk) {
   try {
-    remove_unfinished(disk != nullptr ? *disk : real_disk(), run_folder / kFolder);
+    remove_unfinished(disk != nullptr ? *disk : real_disk(), run_folder / kRunCheckpoints);
   } catch (const Error& error) {
     return {fmt::format("cannot remove what a stopped save left: {}", error.what())};
   }
@@ -323,7 +322,7 @@ FoundCheckpoint locate_checkpoint(const fs::path& path) {
       .at({path.string(), {}, {}})
       .expected("a run folder, or RUN/checkpoints/step-…",
                 fs::exists(path, error) ? "neither" : "nothing of this name")
-      .hint(fs::exists(path / "metrics.jsonl", error)
+      .hint(holds_only_a_run(path)
                 ? "that run ended before it saved: remove the folder, and start anew"
                 : "");
 }

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "runtime/train/checkpoint/run_folder.h"
 
 namespace halfnote {
 namespace {
@@ -108,11 +109,13 @@ MetricsWriter::~MetricsWriter() {
 MetricsWriter MetricsWriter::create(const std::filesystem::path& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error) && std::filesystem::file_size(path, error) > 0) {
-    const bool saved = std::filesystem::exists(path.parent_path() / "LATEST", error);
+    const bool saved = std::filesystem::exists(path.parent_path() / kRunLatest, error);
     throw Error(ErrorCode::kUsage, "the run folder has the metrics of another run")
         .at({path.string(), {}, {}})
         .hint(saved ? "go on with it by --resume, or choose another run folder"
-                    : "that run ended before it saved: remove the folder, or choose another one");
+              : holds_only_a_run(path.parent_path())
+                  ? "that run ended before it saved: remove the folder, or choose another one"
+                  : "choose another one with --run-dir");
   }
   return resume(path, 0);
 }

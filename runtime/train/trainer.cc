@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "passes/train/step.h"
+#include "runtime/train/checkpoint/run_folder.h"
 #include "runtime/train/data/shuffle.h"
 
 namespace halfnote {
@@ -20,7 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMostStuck = 50;    // updates skipped in a row before training is given up
 constexpr size_t kTimedSteps = 4096;  // of the median
-constexpr const char* kMetrics = "metrics.jsonl";
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -123,6 +123,7 @@ Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evalua
                  TrainerOptions options)
     : session_(session), data_(std::move(data)), options_(std::move(options)) {
   check(session_, options_);
+  refuse_foreign_folder(options_.run_folder);
   check_length(options_, steps_per_epoch());
   if (evaluation) {
     evaluator_ = std::make_unique<Evaluator>(session_, std::move(*evaluation), options_.batch);
@@ -183,9 +184,9 @@ std::optional<FoundCheckpoint> Trainer::open() {
         .at({options_.run_folder.string(), {}, {}});
   }
   lock_ = std::make_unique<RunLock>(options_.run_folder);
-  const std::filesystem::path metrics = options_.run_folder / kMetrics;
+  const std::filesystem::path metrics = options_.run_folder / kRunMetrics;
   if (!options_.resume) {
-    if (std::filesystem::exists(options_.run_folder / "checkpoints", error)) {
+    if (std::filesystem::exists(options_.run_folder / kRunCheckpoints, error)) {
       throw Error(ErrorCode::kUsage, "the run folder holds another run")
           .at({options_.run_folder.string(), {}, {}})
           .hint("go on with it by --resume, or choose another folder with --run-dir");

@@ -65,8 +65,9 @@ struct TrainResult {
 
 class Trainer {
  public:
-  /// The session must outlive the trainer. Throws Error(kUsage) for options that make no run,
-  /// Error(kModel) for an artifact that updates nothing.
+  /// The session must outlive the trainer. Throws Error(kUsage) for options that make no run
+  /// and for a run folder that holds what no run has written, Error(kModel) for an artifact that
+  /// updates nothing.
   Trainer(Session& session, InputMap data, std::optional<InputMap> evaluation,
           TrainerOptions options);
 

@@ -13,7 +13,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$here/../../build/release/bin:$PATH"
 
-precision=fp32 epochs=4 seed=0 samples=0 out="" cifar10=""
+precision=fp32 epochs=4 seed=0 samples="" out="" cifar10=""
 while [ $# -gt 0 ]; do
   case "$1" in
     -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -39,5 +39,5 @@ mkdir -p "$out"
 halfnote compile "$here/model.onnxtxt" -o "$out/artifact.hn.onnx" --precision "$precision" \
   --loss cross_entropy --optimizer adam --lr 1e-3 --seed "$seed"
 halfnote run "$out/artifact.hn.onnx" "${data[@]}" --batch 128 --epochs "$epochs" \
-  --limit-samples "$samples" --seed "$seed" --run-dir "$out/run" --export "$out/model.onnx" \
-  --progress plain "$@" | tee "$out/log.txt"
+  ${samples:+--limit-samples "$samples"} --seed "$seed" --run-dir "$out/run" \
+  --export "$out/model.onnx" --progress plain "$@" | tee "$out/log.txt"

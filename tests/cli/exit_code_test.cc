@@ -128,7 +128,7 @@ TEST(ExitCode, TwoForUsage) {
       {"no whole number", 2, "compile tiny.onnxtxt --seed 1.5", {"a whole number, got \"1.5\""}},
       {"given twice", 2, "compile tiny.onnxtxt --lr 1 --lr 2", {"--lr is given more than once"}},
       {"without value", 2, "compile tiny.onnxtxt --lr", {"--lr needs a value"}},
-      {"below 0", 2, "run artifact.onnx --limit-samples -1 " + train, {"at least 0, got \"-1\""}},
+      {"below 0", 2, "run artifact.onnx --limit-samples -1 " + train, {"at least 1, got \"-1\""}},
       {"too many", 2, "run artifact.onnx --threads 5000 " + train, {"from 0 to 1024"}},
       {"too large",
        2,

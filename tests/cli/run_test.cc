@@ -128,6 +128,15 @@ TEST(Run, LessMemoryTrainsTheSame) {
   }
 }
 
+TEST(Run, ALimitThatCannotBeReachedIsNotCalledEnough) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const Outcome outcome = place.run(words(train("tiny.hn.onnx", "--steps 1 --memory 1B")));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("NOT reached"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("none is needed")));
+}
+
 TEST(Run, ProfileIsATableAndTwoFiles) {
   const Workplace place;
   place.compile("tiny.hn.onnx");

@@ -98,6 +98,8 @@ TEST(Settings, FlagsThatWouldDoNothingAreRefused) {
       {"--loss mse --no-decay .*", "--no-decay", "--weight-decay above 0"},
       {"--loss mse --dump-folder out", "--dump-folder", "--dump-after"},
       {"--loss mse --verbose", "--verbose", "without --quiet"},
+      {"--loss cross_entropy --plan -o x.onnx", "--output", "-o without --plan"},
+      {"--loss mse --schedule-steps 9", "--schedule-steps", "one_cycle"},
   };
   const Workplace place;
   place.write("sgd.toml", "[train]\nloss = \"cross_entropy\"\n[optimizer]\nkind = \"sgd\"\n");
@@ -109,6 +111,35 @@ TEST(Settings, FlagsThatWouldDoNothingAreRefused) {
     EXPECT_THAT(outcome.err, HasSubstr(row.belongs_to)) << row.line;
     EXPECT_EQ(place.list(), before) << row.line;
   }
+}
+
+/// Scripts give every command a seed: it is told, not refused.
+TEST(Settings, ASeedThatNothingReadsIsTold) {
+  const Workplace place;
+  const std::string line = "compile tiny.onnxtxt --loss cross_entropy -o a.onnx";
+  EXPECT_THAT(place.run(words(line)).err, Not(HasSubstr("--seed")));
+  const Outcome compiled = place.run(words(line + " --seed 3"));
+  EXPECT_EQ(compiled.code, 0) << compiled.err;
+  EXPECT_THAT(compiled.err, HasSubstr("warning: --seed does nothing here"));
+  place.write("drawn.onnxtxt",
+              "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+              "g (float[N,6] x) => (float[N,3] y) {\n"
+              "w = RandomNormal <shape = [6, 3]> ()\ny = MatMul (x, w)\n}\n");
+  EXPECT_THAT(place.run(words("compile drawn.onnxtxt --loss mse --seed 3 -o d.onnx")).err,
+              Not(HasSubstr("--seed")));
+  place.write(
+      "dropout.onnxtxt",
+      "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+      "g (float[N,6] x) => (float[N,2] y) <\n"
+      "float[6,2] w = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6}, float r = {0.5}, bool t = {1}> {\n"
+      "d = Dropout (x, r, t)\ny = MatMul (d, w)\n}\n");
+  EXPECT_THAT(place.run(words("compile dropout.onnxtxt --loss mse --seed 3 -o p.onnx")).err,
+              Not(HasSubstr("--seed")));
+  const std::string run = std::string("run a.onnx --steps 1 --seed 3 --progress none ") + kTrain;
+  EXPECT_THAT(place.run(words(run)).err, Not(HasSubstr("--seed")));
+  const Outcome in_order = place.run(words(run + " --no-shuffle"));
+  EXPECT_EQ(in_order.code, 0) << in_order.err;
+  EXPECT_THAT(in_order.err, HasSubstr("warning: --seed does nothing here: samples are taken in"));
 }
 
 /// The decay is that of the artifact's own optimizer.

@@ -4,8 +4,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "base/error.h"
 #include "kernels/math/loss_scale.h"
@@ -179,6 +181,10 @@ TEST(DeepSpeed, Optimizers) {
   EXPECT_EQ(parsed(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})")
                 .train.optimizer.kind,
             "adam");
+  const Optimizer inside =
+      parsed(R"({"optimizer": {"type": "Lamb", "params": {"eps_inside_sqrt": false}}})")
+          .train.optimizer;
+  EXPECT_EQ(inside.kind, "lamb");
   const Optimizer lamb =
       parsed(R"({"optimizer": {"type": "Lamb", "params": {"max_coeff": 0.3}}})").train.optimizer;
   EXPECT_EQ(lamb.kind, "lamb");
@@ -190,6 +196,34 @@ TEST(DeepSpeed, Optimizers) {
             "nesterov");
 }
 
+/// DeepSpeed's engine: which class it takes, and that class's default decay.
+TEST(DeepSpeed, AdamDecouplesAndDecaysAsTheClassThatDeepSpeedTakes) {
+  struct Row {
+    const char *type, *params, *kind;
+    float decay;
+  };
+  const Row rows[] = {
+      {"Adam", "", "adamw", 0},
+      {"AdamW", "", "adamw", 0},
+      {"Adam", R"("adam_w_mode": false)", "adam", 0},
+      {"AdamW", R"("adam_w_mode": false)", "adamw", 0},
+      {"Adam", R"("torch_adam": true)", "adamw", 0.01f},
+      {"AdamW", R"("torch_adam": true)", "adamw", 0.01f},
+      {"Adam", R"("torch_adam": true, "adam_w_mode": false)", "adam", 0},
+      {"AdamW", R"("torch_adam": true, "adam_w_mode": false)", "adamw", 0.01f},
+      {"AdamW", R"("torch_adam": true, "weight_decay": 0.5)", "adamw", 0.5f},
+      {"Adam", R"("torch_adam": true, "weight_decay": 0)", "adamw", 0},
+      {"Adam", R"("weight_decay": 0.5)", "adamw", 0.5f},
+  };
+  for (const Row& row : rows) {
+    const Optimizer o = parsed(R"({"optimizer": {"type": ")" + std::string(row.type) +
+                               R"(", "params": {)" + row.params + "}}}")
+                            .train.optimizer;
+    EXPECT_EQ(o.kind, row.kind) << row.type << row.params;
+    EXPECT_EQ(o.weight_decay, row.decay) << row.type << row.params;
+  }
+}
+
 struct RateCase {
   const char* type;
   const char* params;
@@ -197,7 +231,24 @@ struct RateCase {
   double (*rate)(double iteration);
 };
 
-TEST(DeepSpeed, SchedulersGiveTheRatesOfEachStep) {
+void expect_rates(std::span<const RateCase> cases) {
+  for (const RateCase& test : cases) {
+    SCOPED_TRACE(test.type);
+    CompileOptions options =
+        parsed(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.01}}, "scheduler": {"type": ")" +
+               std::string(test.type) + R"(", "params": {)" + test.params + "}}}");
+    options.train.loss = "cross_entropy";
+    Session session = reference_session(mlp_model(), options);
+    for (int step = 0; step < 14; ++step) {
+      // Some ten f32 roundings, and a cosine good to a few ulp of 1.
+      EXPECT_NEAR(*session.step(mlp_batch(4, 1)).learning_rate, test.rate(step - 1),
+                  0.01 * 16 * 0x1p-24)
+          << "step " << step;
+    }
+  }
+}
+
+TEST(DeepSpeed, WarmUpsGiveTheRatesOfEachStep) {
   const RateCase cases[] = {
       {"WarmupLR", R"("warmup_min_lr": 0.001, "warmup_max_lr": 0.01, "warmup_num_steps": 5)",
        [](double i) {
@@ -215,25 +266,49 @@ TEST(DeepSpeed, SchedulersGiveTheRatesOfEachStep) {
        R"("total_num_steps": 12, "warmup_num_steps": 4, "warmup_min_ratio": 0.1,
           "cos_min_ratio": 0.2, "warmup_type": "linear")",
        [](double i) {
-         if (i < 4) return 0.01 * (0.1 + 0.9 * std::max(i, 0.0) / 4);
-         const double share = (i - 4 + 1) / 8;
+         if (i < 0) return 0.0;  // before the scheduler has started
+         if (i < 4) return 0.01 * (0.1 + 0.9 * i / 4);
+         const double share = std::min(1.0, (i - 4 + 1) / 8);
          return 0.01 * (0.2 + 0.8 * (1 + std::cos(M_PI * share)) / 2);
        }},
+      {"WarmupLR", R"("warmup_num_steps": 4, "warmup_type": "linear")",
+       [](double i) { return 0.01 * std::clamp(i / 4, 0.0, 1.0); }},
+      {"WarmupCosineLR", R"("total_num_steps": 10, "warmup_num_steps": 3, "warmup_min_ratio": 0.5)",
+       [](double i) {
+         if (i < 0) return 0.0;
+         if (i < 3) return 0.01 * (0.5 + 0.5 * std::log(i + 1) / std::log(3.0));
+         const double share = std::min(1.0, (i - 3 + 1) / 7);
+         return 0.01 * (1e-4 + (1 - 1e-4) * (1 + std::cos(M_PI * share)) / 2);
+       }},
   };
-  for (const RateCase& test : cases) {
-    SCOPED_TRACE(test.type);
-    CompileOptions options =
-        parsed(R"({"optimizer": {"type": "SGD", "params": {"lr": 0.01}}, "scheduler": {"type": ")" +
-               std::string(test.type) + R"(", "params": {)" + test.params + "}}}");
-    options.train.loss = "cross_entropy";
-    Session session = reference_session(mlp_model(), options);
-    for (int step = 0; step < 12; ++step) {
-      // Some ten f32 roundings, and a cosine good to a few ulp of 1.
-      EXPECT_NEAR(*session.step(mlp_batch(4, 1)).learning_rate, test.rate(step - 1),
-                  0.01 * 16 * 0x1p-24)
-          << "step " << step;
-    }
-  }
+  expect_rates(cases);
+}
+
+TEST(DeepSpeed, RangeTestsAndCyclesGiveTheRatesOfEachStep) {
+  const RateCase cases[] = {
+      {"LRRangeTest",
+       R"("lr_range_test_min_lr": 0.001, "lr_range_test_step_size": 5,
+          "lr_range_test_step_rate": 4)",
+       [](double i) { return 0.001 * (1 + 4 * (i + 1) / 5); }},
+      {"LRRangeTest",
+       R"("lr_range_test_min_lr": 0.001, "lr_range_test_step_size": 5,
+          "lr_range_test_staircase": true)",
+       [](double i) { return 0.001 * (1 + std::floor((i + 1) / 5)); }},
+      {"OneCycle",
+       R"("cycle_min_lr": 0.001, "cycle_max_lr": 0.01, "cycle_first_step_size": 3,
+          "cycle_second_step_size": 5, "decay_lr_rate": 0.5, "decay_step_size": 2,
+          "cycle_momentum": false)",
+       [](double i) {
+         if (i >= 8) return 0.001 / (1 + 0.5 * (i - 8 + 1) / 2);
+         const double x = (i + 1) / 8 - std::floor((i + 1) / 8), ratio = 3.0 / 8;
+         return 0.001 + 0.009 * (x <= ratio ? x / ratio : (x - 1) / (ratio - 1));
+       }},
+      {"OneCycle",
+       R"("cycle_min_lr": 0, "cycle_max_lr": 0.01, "cycle_first_step_size": 4,
+          "cycle_second_step_size": null, "decay_lr_rate": 0.5, "cycle_momentum": false)",
+       [](double i) { return i >= 7 ? 0.0 : 0.01 * (1 - std::abs(i + 1 - 4) / 4); }},
+  };
+  expect_rates(cases);
 }
 
 TEST(DeepSpeed, RefusesWhatItCannotKeep) {
@@ -245,11 +320,15 @@ TEST(DeepSpeed, RefusesWhatItCannotKeep) {
   EXPECT_THAT(refusal(R"({"train_batch_size": "auto"})"), HasSubstr("Hugging Face"));
   EXPECT_THAT(refusal(R"({"train_batch_size": 10, "gradient_accumulation_steps": 4})"),
               HasSubstr("contradict"));
-  EXPECT_THAT(refusal(R"({"zero_optimization": {"stage": 2}})"), HasSubstr("does not shard"));
   EXPECT_THAT(refusal(R"({"optimizer": {"type": "Adan"}})"), HasSubstr("did you mean Adam?"));
-  EXPECT_THAT(refusal(R"({"scheduler": {"type": "OneCycle"}})"), HasSubstr("WarmupLR"));
+  EXPECT_THAT(refusal(R"({"scheduler": {"type": "OneCicle"}})"),
+              HasSubstr("did you mean OneCycle"));
   EXPECT_THAT(refusal(R"({"gradient_clipping": -1})"), HasSubstr("a number from 0"));
-  EXPECT_THAT(refusal("[1]"), HasSubstr("an object"));
+  for (const char* text : {"[]", "[1]", "8", "null"}) {
+    EXPECT_THAT(refusal(text),
+                HasSubstr("ds.json: the DeepSpeed file holds no object: expected an "
+                          "object of settings, as {\"train_batch_size\": 64}, got "));
+  }
   EXPECT_THAT(refusal(R"({"train_batch_size": 8, "train_batch_size": 16})"),
               HasSubstr("ds.json: the key \"train_batch_size\" stands twice; keep one of them"));
   EXPECT_THAT(refusal(R"({"fp16": {"enabled": true, "loss_scale": 0, "enabled": false}})"),
@@ -268,6 +347,70 @@ TEST(DeepSpeed, RefusesWhatItCannotKeep) {
               HasSubstr("nests too deep"));
   CompileOptions options;
   EXPECT_EQ(parse_deepspeed(R"({"steps_per_print": 10})", "ds.json", options).size(), 1u);
+}
+
+/// Adam's betas stay as they are here; DeepSpeed leaves those of an optimizer without any alone,
+/// too.
+TEST(DeepSpeed, ACycleOfTheMomentumIsRefusedWhereItWouldDoSomething) {
+  using testing::HasSubstr;
+  const auto file = [](const char* type, const char* more) {
+    return R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1,
+      "cycle_max_lr": 1)" +
+           std::string(more) + R"(}}, "optimizer": {"type": ")" + type + R"("}})";
+  };
+  EXPECT_THAT(refusal(file("Adam", "")),
+              testing::AllOf(HasSubstr("\"scheduler.params.cycle_momentum\" is not supported"),
+                             HasSubstr("write \"cycle_momentum\": false")));
+  EXPECT_EQ(parsed(file("Adam", R"(, "cycle_momentum": false, "cycle_min_mom": 0.7)"))
+                .train.optimizer.schedule.kind,
+            "one_cycle");
+  CompileOptions options;
+  EXPECT_THAT(parse_deepspeed(file("SGD", ""), "ds.json", options),
+              testing::ElementsAre(HasSubstr("has no betas")));
+  EXPECT_THAT(refusal(file("SGD", R"(, "cycle_first_stair_count": 4)")),
+              HasSubstr("\"scheduler.params.cycle_first_stair_count\" is not supported"));
+  EXPECT_THAT(refusal(R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1}}})"),
+              HasSubstr("\"scheduler.params.cycle_max_lr\" has a value it cannot have"));
+  EXPECT_THAT(refusal(R"({"scheduler": {"type": "LRRangeTest",
+                          "params": {"lr_range_test_min_lr": [0.1, 0.2]}}})"),
+              HasSubstr("expected a number from 0"));
+}
+
+TEST(DeepSpeed, TheSchedulersRateHoldsWhereverItStands) {
+  const char* const scheduler =
+      R"("scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})";
+  const char* const optimizer = R"("optimizer": {"type": "Adam", "params": {"lr": 0.25}})";
+  const std::string comma = ", ";
+  EXPECT_EQ(parsed("{" + (scheduler + comma) + optimizer + "}").train.optimizer.lr, 0.5f);
+  EXPECT_EQ(parsed("{" + (optimizer + comma) + scheduler + "}").train.optimizer.lr, 0.5f);
+}
+
+TEST(DeepSpeed, EveryStageOfZeroTrainsTheSame) {
+  using testing::HasSubstr;
+  CompileOptions options;
+  for (int stage = 1; stage <= 3; ++stage) {
+    const std::string text = R"({"zero_optimization": {"stage": )" + std::to_string(stage) + "}}";
+    EXPECT_THAT(parse_deepspeed(text, "ds.json", options),
+                testing::ElementsAre(HasSubstr("the numbers are the same")));
+  }
+  const auto notes = parse_deepspeed(
+      R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"},
+          "stage3_max_live_parameters": 1e9, "zero_quantized_weights": false,
+          "zenflow": null, "zeropp_loco_param": {}}})",
+      "ds.json", options);
+  ASSERT_EQ(notes.size(), 3u);
+  EXPECT_THAT(notes[0], HasSubstr("\"zero_optimization.offload_optimizer\""));
+  EXPECT_THAT(refusal(R"({"zero_optimization": {"stage": 4}})"), HasSubstr("0, 1, 2 or 3"));
+  EXPECT_THAT(refusal(R"({"zero_optimization": {"stage": 1.5}})"), HasSubstr("a whole number"));
+  EXPECT_THAT(refusal(R"({"zero_optimization": {"stage": 2, "reduce_buket_size": 5}})"),
+              HasSubstr("did you mean reduce_bucket_size?"));
+  for (const char* key : {"zero_quantized_weights", "zero_quantized_gradients",
+                          "zero_quantized_nontrainable_weights"}) {
+    EXPECT_THAT(refusal(R"({"zero_optimization": {")" + std::string(key) + "\": true}}"),
+                HasSubstr("are not quantized: expected false, got true"));
+  }
+  EXPECT_THAT(refusal(R"({"zero_optimization": {"zenflow": {"topk_ratio": 0.1}}})"),
+              HasSubstr("\"zero_optimization.zenflow\" is not supported"));
 }
 
 TEST(DeepSpeed, TakesTheOlderNameOfBf16) {

@@ -90,6 +90,10 @@ void check_format(const Json& json, const std::string& path) {
 
 }  // namespace
 
+bool names_manifest_format(std::string_view text) {
+  return text.find(fmt::format("\"{}\"", kFormat)) != std::string_view::npos;
+}
+
 std::string write_manifest(const Manifest& manifest) {
   const Json extra = parse_json(manifest.extra, "extra of the checkpoint");
   if (!extra.is_object())

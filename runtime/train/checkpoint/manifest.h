@@ -42,6 +42,9 @@ struct Manifest {
   std::string extra = "{}";  // a JSON object
 };
 
+/// Does a text name the format, whatever else it holds?
+bool names_manifest_format(std::string_view text);
+
 /// The text of the file. Throws Error(kCheckpoint) if `extra` is no JSON object or the text is over
 /// the limit.
 std::string write_manifest(const Manifest& manifest);

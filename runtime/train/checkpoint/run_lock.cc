@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "runtime/train/checkpoint/run_folder.h"
 
 namespace halfnote {
 namespace {
@@ -26,7 +27,7 @@ std::string holder(int file) {
 }  // namespace
 
 RunLock::RunLock(const std::filesystem::path& run_folder) {
-  const std::filesystem::path path = run_folder / "lock";
+  const std::filesystem::path path = run_folder / kRunLock;
   const auto fail = [&](const char* what) {
     return Error(ErrorCode::kIo, fmt::format("cannot {} ({})", what, std::strerror(errno)))
         .at({path.string(), {}, {}});

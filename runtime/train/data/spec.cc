@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/system/folder.h"
 #include "runtime/train/data/foreign_file.h"
 
 namespace halfnote {
@@ -83,22 +84,6 @@ void parse_arrays(std::string_view text, DataSpec& spec) {
   }
 }
 
-/// `a, b, c and 4 more`, sorted.
-std::string listing(const fs::path& folder) {
-  constexpr size_t kShown = 8;
-  std::error_code error;
-  std::vector<std::string> names;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    names.push_back(at->path().filename().string());
-  }
-  if (names.empty()) return "the folder is empty";
-  std::sort(names.begin(), names.end());
-  const size_t more = names.size() > kShown ? names.size() - kShown : 0;
-  names.resize(names.size() - more);
-  return fmt::format("the folder holds {}{}", fmt::join(names, ", "),
-                     more ? fmt::format(" and {} more", more) : "");
-}
-
 /// The first of `folder/name` for these names that exists.
 std::string find_file(const fs::path& folder, std::span<const std::string> names) {
   std::error_code error;
@@ -111,15 +96,39 @@ std::string find_file(const fs::path& folder, std::span<const std::string> names
   throw Error(ErrorCode::kIo, "a data file is missing")
       .at({folder.string(), {}, {}})
       .expected(fmt::format("{}", fmt::join(names, " or ")), "no such file")
-      .hint(listing(folder));
+      .hint(folder_listing(folder));
 }
 
-std::string find_idx(const fs::path& folder, const std::string& stem) {
-  // Unpacked by some tools with a dot in place of the last dash.
-  std::string dotted = stem;
-  dotted[dotted.rfind("-idx")] = '.';
-  const std::string names[] = {stem, stem + ".gz", dotted, dotted + ".gz"};
-  return find_file(folder, names);
+/// The files that a split is in; of each, the names that it may have.
+using FileNames = std::vector<std::vector<std::string>>;
+
+/// Images, then labels. Unpacked by some tools with a dot in place of the last dash.
+FileNames mnist_names(Split split) {
+  const std::string prefix = split == Split::kTrain ? "train" : "t10k";
+  FileNames files;
+  for (const char* end : {"-images-idx3-ubyte", "-labels-idx1-ubyte"}) {
+    const std::string name = prefix + end;
+    std::string dotted = name;
+    dotted[dotted.rfind("-idx")] = '.';
+    files.push_back({name, name + ".gz", dotted, dotted + ".gz"});
+  }
+  return files;
+}
+
+FileNames cifar_names(bool ten, Split split) {
+  if (!ten) return {{split == Split::kTrain ? "train.bin" : "test.bin"}};
+  if (split == Split::kTest) return {{"test_batch.bin"}};
+  FileNames files;
+  for (int i = 1; i <= 5; ++i) files.push_back({fmt::format("data_batch_{}.bin", i)});
+  return files;
+}
+
+/// The folder of the spec, or the one in it that the archive unpacks to.
+fs::path cifar_folder(const DataSpec& spec) {
+  const bool ten = spec.kind == DataSpec::Kind::kCifar10;
+  const fs::path inner = fs::path(spec.path) / (ten ? "cifar-10-batches-bin" : "cifar-100-binary");
+  std::error_code error;
+  return fs::is_directory(inner, error) ? inner : fs::path(spec.path);
 }
 
 void check_rank(const std::string& path, const Tensor& tensor, size_t rank) {
@@ -132,9 +141,9 @@ void check_rank(const std::string& path, const Tensor& tensor, size_t rank) {
 }
 
 std::vector<DataField> load_mnist(const DataSpec& spec, Split split, const DataLimits& limits) {
-  const std::string prefix = split == Split::kTrain ? "train" : "t10k";
-  const std::string images = find_idx(spec.path, prefix + "-images-idx3-ubyte");
-  const std::string labels = find_idx(spec.path, prefix + "-labels-idx1-ubyte");
+  const FileNames names = mnist_names(split);
+  const std::string images = find_file(spec.path, names[0]);
+  const std::string labels = find_file(spec.path, names[1]);
   std::vector<DataField> fields = {{"image", read_idx(images, limits)},
                                    {"label", read_idx(labels, limits)}};
   check_rank(images, fields[0].data, 3);
@@ -151,20 +160,9 @@ std::vector<DataField> load_mnist(const DataSpec& spec, Split split, const DataL
 
 std::vector<DataField> load_cifar(const DataSpec& spec, Split split, const DataLimits& limits) {
   const bool ten = spec.kind == DataSpec::Kind::kCifar10;
-  fs::path folder = spec.path;
-  const fs::path inner = folder / (ten ? "cifar-10-batches-bin" : "cifar-100-binary");
-  std::error_code error;
-  if (fs::is_directory(inner, error)) folder = inner;  // the folder that holds the unpacked archive
-  std::vector<std::string> names;
-  if (ten && split == Split::kTrain) {
-    for (int i = 1; i <= 5; ++i) names.push_back(fmt::format("data_batch_{}.bin", i));
-  } else if (ten) {
-    names.push_back("test_batch.bin");
-  } else {
-    names.push_back(split == Split::kTrain ? "train.bin" : "test.bin");
-  }
+  const fs::path folder = cifar_folder(spec);
   std::vector<std::string> paths;
-  for (const std::string& name : names) paths.push_back(find_file(folder, {&name, 1}));
+  for (const auto& names : cifar_names(ten, split)) paths.push_back(find_file(folder, names));
   return read_cifar(paths, ten ? kCifar10Records : kCifar100Records, limits);
 }
 
@@ -188,6 +186,25 @@ DataSpec parse_data_spec(std::string_view text) {
   if (text.find('=') == std::string_view::npos && parse_folder(text, spec)) return spec;
   parse_arrays(text, spec);
   return spec;
+}
+
+std::vector<std::string> data_files(const DataSpec& spec) {
+  std::vector<std::string> files;
+  if (spec.kind == DataSpec::Kind::kNpz) files.push_back(spec.path);
+  for (const auto& [name, file] : spec.arrays) files.push_back(file);
+  if (!spec.has_test_split()) return files;
+  const bool mnist = spec.kind == DataSpec::Kind::kMnist;
+  const fs::path folder = mnist ? fs::path(spec.path) : cifar_folder(spec);
+  std::error_code error;
+  for (const Split split : {Split::kTrain, Split::kTest}) {
+    const bool ten = spec.kind == DataSpec::Kind::kCifar10;
+    for (const auto& names : mnist ? mnist_names(split) : cifar_names(ten, split)) {
+      for (const std::string& name : names) {
+        if (fs::exists(folder / name, error)) files.push_back((folder / name).string());
+      }
+    }
+  }
+  return files;
 }
 
 Dataset load_dataset(const DataSpec& spec, Split split, const DataLimits& limits) {

@@ -34,6 +34,9 @@ struct DataSpec {
 /// Reads the notation above. Throws Error(kUsage) with the forms, or the likely intention, as hint.
 DataSpec parse_data_spec(std::string_view text);
 
+/// The files that a spec names, and of a folder those of both splits that are there.
+std::vector<std::string> data_files(const DataSpec& spec);
+
 /// Reads the files. Throws Error(kIo) for a missing one, with what the folder holds as hint;
 /// Error(kData) for bad content; Error(kUsage) for the test split of a format without one.
 Dataset load_dataset(const DataSpec& spec, Split split, const DataLimits& limits = {});
