@@ -184,8 +184,7 @@ void warn_of_classes(const Graph& graph, const LossRow& row, const Expr& scores,
                    "do (N, C, d), but the scores look like (batch, sequence, classes): " +
                    to_string(scores.type()) + ", classes on the last axis, labels " +
                    to_string(ValueType::tensor(DType::kI64, {shape[0], shape[1]})) +
-                   "; end the model with logits.transpose(1, 2), or with logits.flatten(0, 1) and "
-                   "labels of one row for each token");
+                   "; end the model with logits.transpose(1, 2)");
 }
 
 SymbolicShape label_shape(const SymbolicShape& scores) {

@@ -61,10 +61,11 @@ void warn_of_noise(const Graph& graph, PassContext& context) {
   }
   if (count == 0) return;
   context.warn(names + (count > kMostNames ? ", …" : ""),
-               counted(count, "node") +
-                   " that draw random numbers in training, in evaluation and in the trained model; "
-                   "a dropout that the exporter wrote out is none any more: Dropout(inplace=True) "
-                   "of PyTorch's newer exporter wants inplace=False, or dynamo=False");
+               "random numbers are drawn in training, in evaluation and in the trained model (" +
+                   counted(count, "node") +
+                   "); of a dropout that the exporter wrote out that is not what is meant: "
+                   "Dropout(inplace=True) in PyTorch's newer exporter wants inplace=False, or "
+                   "dynamo=False");
 }
 
 void drop_losses(Graph& graph, const std::set<std::string>& losses, PassContext& context) {
