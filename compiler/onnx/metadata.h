@@ -18,6 +18,10 @@ inline constexpr std::string_view kOriginKey = "halfnote.origin";
 // Of a value.
 inline constexpr std::string_view kScalePowerKey = "halfnote.scale_power";
 
+// Of the model, lists of initializers that its exporter declared, written by `join_names`.
+inline constexpr std::string_view kParametersKey = "halfnote.parameters";  // to be trained
+inline constexpr std::string_view kBuffersKey = "halfnote.buffers";        // buffers, constants
+
 // Of a graph; lists of names are written by `join_names`.
 inline constexpr std::string_view kTrainableKey = "halfnote.trainable";  // names of initializers
 inline constexpr std::string_view kStatesKey =

@@ -9,14 +9,19 @@
 //   y = Transpose(Transpose(x))       ──▶  x, or one Transpose
 //   y = Reshape(Reshape(x, _), s)     ──▶  Reshape(x, s)      where s has no zeros
 //   y = Mul(x, 1), Div(x, 1), Sub(x, 0)  ──▶  x      where the shape of x stays
+//   y = Mul(x, Div(Cast(Less(RandomUniformLike, p)), p))  ──▶  Dropout(x, 1 - p, true)
 //
-// Exact, bit for bit (Add(x, 0) is left alone: it turns -0 into 0), but for the gradient of a
-// rounding that the model asks for: it is the identity, and in 16 bits it would underflow without a
-// loss scale. Leaves alone: graph outputs that would lose their name; roundings of the forward
-// pass.
+// The last is Dropout(inplace=True) of PyTorch's newer exporter, which would stay random in
+// evaluation. Exact, bit for bit (Add(x, 0) is left alone: it turns -0 into 0), but for what that
+// drops (other elements, as many) and the gradient of a rounding that the model asks for: it is the
+// identity, and in 16 bits it would underflow without a loss scale. Leaves alone: graph outputs
+// that would lose their name; roundings of the forward pass.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "compiler/ir/query.h"
 #include "passes/passes.h"
@@ -45,7 +50,7 @@ class Canonicalizer {
         {"Constant", &Canonicalizer::constant},   {"Identity", &Canonicalizer::identity},
         {"Dropout", &Canonicalizer::dropout},     {"Cast", &Canonicalizer::cast},
         {"Transpose", &Canonicalizer::transpose}, {"Reshape", &Canonicalizer::reshape},
-        {"Mul", &Canonicalizer::times_one},       {"Div", &Canonicalizer::times_one},
+        {"Mul", &Canonicalizer::product},         {"Div", &Canonicalizer::times_one},
         {"Sub", &Canonicalizer::minus_zero},
     };
     bool named = false;
@@ -196,6 +201,73 @@ class Canonicalizer {
     if (graph_.node(id).op == "Mul" && is_neutral(id, 0, 1.0))
       return replace(id, graph_.input(id, 1));
     return false;
+  }
+
+  bool product(NodeId id) {
+    return times_one(id) || written_out_dropout(id, 0) || written_out_dropout(id, 1);
+  }
+
+  /// The node that gives this value, if it is such an op of ONNX's and nobody else reads the value.
+  NodeId sole(ValueId value, std::string_view op) const {
+    if (!value.valid() || graph_.value(value).kind != ValueKind::kResult) return {};
+    const NodeId node = graph_.value(value).producer;
+    const bool is_op = graph_.node(node).domain.empty() && graph_.node(node).op == op;
+    return is_op && graph_.uses(value).size() == 1 ? node : NodeId{};
+  }
+
+  std::optional<double> number(ValueId value) const {
+    const Tensor* tensor = graph_.constant(value);
+    if (tensor == nullptr || tensor->size() != 1) return std::nullopt;
+    return tensor->at_as_double(0);
+  }
+
+  /// Are both of one type, whatever the open dims are?
+  bool same_type(ValueId a, ValueId b) const {
+    const ValueType& type = graph_.value(a).type;
+    if (!type.is_tensor() || !type.shape || type != graph_.value(b).type) return false;
+    return std::all_of(type.shape->begin(), type.shape->end(),
+                       [](const Dim& dim) { return dim.known() || !dim.symbol.empty(); });
+  }
+
+  /// Is it what a body gives? `replace` lets such a value be.
+  bool leaves_a_body(ValueId value) const {
+    const auto uses = graph_.uses(value);
+    return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+      return use.kind == UseKind::kRegionOutput && use.owner != graph_.main().index;
+    });
+  }
+
+  /// Operand `slot` times a mask of 0 and 1 / p, p the share that is kept.
+  bool written_out_dropout(NodeId id, size_t slot) {
+    const ValueId x = graph_.input(id, slot);
+    const NodeId divide = sole(graph_.input(id, 1 - slot), "Div");
+    const NodeId cast = divide.valid() ? sole(graph_.input(divide, 0), "Cast") : NodeId{};
+    const NodeId less = cast.valid() ? sole(graph_.input(cast, 0), "Less") : NodeId{};
+    const NodeId draw = less.valid() ? sole(graph_.input(less, 0), "RandomUniformLike") : NodeId{};
+    if (!draw.valid()) return false;
+    const Attributes& drawn = graph_.node(draw).attributes;
+    const auto kept = number(graph_.input(less, 1)), scale = number(graph_.input(divide, 1));
+    if (!kept || kept != scale || !(*kept > 0 && *kept < 1) || drawn.has("seed")) return false;
+    if (drawn.get_float("low", 0) != 0 || drawn.get_float("high", 1) != 1) return false;
+    const ValueId result = graph_.output(id);
+    if (!same_type(x, result) || !same_type(x, graph_.output(draw)) || leaves_a_body(result)) {
+      return false;
+    }
+
+    const std::string name = graph_.label(id);
+    const auto constant = [&](const char* what, Tensor tensor) {
+      return graph_.add_initializer(graph_.unique_name(name + what), std::move(tensor));
+    };
+    const ValueId ratio = constant("/ratio", Tensor::scalar<float>(static_cast<float>(1 - *kept)));
+    const ValueId training = constant("/training", Tensor::scalar<bool>(true));
+    NodeSpec spec{"Dropout", {x, ratio, training}};
+    spec.name = name;
+    const NodeId dropout =
+        graph_.create(std::move(spec), std::vector<std::string>{graph_.unique_name(name + "/kept")},
+                      graph_.before(id));
+    graph_.node(dropout).metadata = graph_.node(id).metadata;
+    graph_.value(graph_.output(dropout)).type = graph_.value(result).type;
+    return replace(id, graph_.output(dropout));
   }
 
   bool minus_zero(NodeId id) {

@@ -3,13 +3,16 @@
 //   (x) => <float[4,3] w, float[4] running_mean, int64[1] axes>      ──▶      w is trainable
 //
 // With --trainable the patterns decide (RE2, whole name; each must match). Else every float
-// initializer of 16 bits or more that a node reads is trainable but for: running statistics
-// (BatchNormalization's mean and variance), scalars, and tables that only shape arithmetic or
-// FP32-fixed slots read. A parameter may also be a RandomNormal or RandomUniform node without
-// operands: it becomes an initializer of that name, drawn now (the node's seed, or one made from
-// --seed and the name). Weights that stand in the bodies of If, Loop and Scan are moved to the
-// graph and captured: there they can be trained. --freeze takes names away again. Leaves alone:
-// models that are compiled for inference, training models.
+// initializer of 16 bits or more that a node reads is trainable but for: what the exporter declares
+// as a buffer or constant, running statistics (BatchNormalization's mean and variance), tables that
+// only shape arithmetic or FP32-fixed slots read, and scalars that the file neither declares as
+// parameters nor names as weights (passes/exporters/parameters.h). A parameter may also be a
+// RandomNormal or RandomUniform node without operands, in a model that stores no weights: it
+// becomes an initializer of that name, drawn now (the node's seed, or one made from --seed and the
+// name). Elsewhere such a node is noise, unless --trainable names it. Weights that stand in the
+// bodies of If, Loop and Scan are moved to the graph and captured: there they can be trained.
+// --freeze takes names away again. Leaves alone: models that are compiled for inference, training
+// models.
 #include <re2/re2.h>
 
 #include <algorithm>
@@ -22,10 +25,13 @@
 #include "compiler/ir/hash.h"
 #include "compiler/ops/operator.h"
 #include "passes/exporters/module_names.h"
+#include "passes/exporters/parameters.h"
 #include "passes/passes.h"
 
 namespace halfnote {
 namespace {
+
+constexpr size_t kMostScalars = 8;  // named in a note
 
 /// Is there no NaN and no Inf? All weights are asked: blocks of a fixed size become vector code.
 bool all_numbers(std::span<const float> values) {
@@ -45,7 +51,7 @@ bool all_numbers(std::span<const float> values) {
 class Chooser {
  public:
   Chooser(Model& model, PassContext& context)
-      : graph_(model.graph), context_(context), names_(model) {}
+      : graph_(model.graph), context_(context), names_(model), declared_(model) {}
 
   bool run() {
     bool changed = hoist_weights();
@@ -61,7 +67,7 @@ class Chooser {
       chosen.erase(id);
     }
     if (train.trainable.empty()) {
-      note_guesses(chosen);
+      note_choice(chosen);
       warn_of_low_bits();
     }
     warn_of_broken(chosen);
@@ -74,14 +80,40 @@ class Chooser {
   }
 
  private:
-  /// Nothing tells a parameter from a table or a mask: what is guessed is listed.
-  void note_guesses(const std::set<ValueId>& chosen) {
-    for (ValueId id : chosen) {
+  /// Without a declaration nothing tells a parameter from a buffer, a table or a mask: what is
+  /// guessed is listed, with the reason.
+  void note_choice(const std::set<ValueId>& chosen) {
+    std::string scalars;
+    size_t count = 0;
+    for (ValueId id : graph_.initializers()) {
       const Value& value = graph_.value(id);
-      context_.note(names_.shown(value.name),
-                    "is trained, as every float initializer that looks like a weight (" +
-                        to_string(value.type) + "); --freeze leaves it alone");
+      if (chosen.contains(id)) {
+        context_.note(names_.shown(value.name), why_trained(value) + " (" + to_string(value.type) +
+                                                    "); --freeze leaves it alone");
+      } else if (!trains(id) || !is_operand(id)) {
+        continue;
+      } else if (declared_.of(value.name) == Declared::kBuffer) {
+        context_.note(names_.shown(value.name),
+                      "is not trained: the exporter declares it a buffer or constant (" +
+                          to_string(value.type) + "); --trainable decides otherwise");
+      } else if (value.tensor.shape().empty() && ++count <= kMostScalars) {
+        scalars += (count == 1 ? "" : ", ") + names_.shown(value.name);
+      }
     }
+    if (count == 0) return;
+    context_.note("scalars", "not trained, as nothing says that they are parameters: " + scalars +
+                                 (count > kMostScalars ? ", …" : "") + " (" +
+                                 std::to_string(count) +
+                                 " in all); --trainable decides otherwise, and of shape (1) they "
+                                 "would be");
+  }
+
+  std::string why_trained(const Value& value) const {
+    if (declared_.of(value.name) == Declared::kParameter) {
+      return "is trained: the exporter declares it a parameter";
+    }
+    if (value.tensor.shape().empty()) return "is trained, as a scalar that is named as weights are";
+    return "is trained, as every float initializer that looks like a weight";
   }
 
   /// No training mends such a weight.
@@ -122,10 +154,17 @@ class Chooser {
   /// Random nodes without operands that stand for the first value of a parameter.
   bool draw_parameters() {
     bool changed = false;
+    const bool stores = stores_weights();
     for (NodeId id : graph_.nodes()) {
       const OperatorRow* row = find_operator(graph_.node(id));
       if (row == nullptr || row->purity != Purity::kRandom || !graph_.inputs(id).empty()) continue;
       const std::string name = graph_.value(graph_.output(id)).name;
+      if (stores && !is_asked_for(name)) {
+        context_.warn(graph_.label(id),
+                      "is noise and no first value of a parameter, as the model stores its "
+                      "weights; --trainable makes a parameter of it");
+        continue;
+      }
       if (!graph_.node(id).attributes.has("seed")) {
         const uint64_t seed =
             hash_mix(hash_text(name), static_cast<uint64_t>(context_.options.train.seed));
@@ -139,6 +178,22 @@ class Chooser {
       changed = true;
     }
     return changed;
+  }
+
+  /// Are the weights of this model initializers?
+  bool stores_weights() const {
+    if (declared_.stores_weights()) return true;
+    const std::vector<ValueId> all = graph_.initializers();
+    return std::any_of(all.begin(), all.end(),
+                       [&](ValueId id) { return trains(id) && looks_trainable(id); });
+  }
+
+  bool is_asked_for(const std::string& name) const {
+    const std::vector<std::string>& patterns = context_.options.train.trainable;
+    return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+      const RE2 re(pattern, RE2::Quiet);
+      return re.ok() && RE2::FullMatch(name, re);
+    });
   }
 
   /// No optimizer works on floats of 8 bits and fewer: such a weight is a constant of the model.
@@ -159,7 +214,15 @@ class Chooser {
   }
 
   bool looks_trainable(ValueId id) const {
-    if (graph_.value(id).tensor.shape().empty()) return false;
+    const Value& value = graph_.value(id);
+    const Declared declared = declared_.of(value.name);
+    if (declared == Declared::kBuffer) return false;
+    const bool undecided = declared == Declared::kNothing && value.tensor.shape().empty();
+    return is_operand(id) && (!undecided || declared_.names_weight(id));
+  }
+
+  /// Does a node read it, and none as a statistic or as what stays in f32?
+  bool is_operand(ValueId id) const {
     bool read = false;
     for (const Use& use : graph_.uses(id)) {
       if (!use.by_node()) continue;
@@ -220,6 +283,7 @@ class Chooser {
   Graph& graph_;
   PassContext& context_;
   const ParameterNames names_;
+  const Declarations declared_;
 };
 
 }  // namespace

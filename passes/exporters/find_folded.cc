@@ -8,13 +8,16 @@
 // the exporter made itself (`val_163`, `onnx::Conv_12`, `_to_copy_3`, `…_fused_bn`, `where_1`), and
 // types. A
 // counted matrix that MatMul or Gemm reads is taken for a weight that was transposed, which trains
-// as it would have. Not to be seen: values that were folded into an initializer that kept its name.
+// as it would have. A scalar called as a value of PyTorch's (`exp` of a temperature) is not
+// trained, and told as well. Not to be seen: values that were folded into an initializer that kept
+// its name.
 #include <re2/re2.h>
 
 #include <algorithm>
 
 #include "compiler/ir/model.h"
 #include "passes/exporters/module_names.h"
+#include "passes/exporters/parameters.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -27,7 +30,7 @@ constexpr const char* kExporterWayOut =
     "training=TrainingMode.TRAINING (dynamo=False)";
 
 struct Found {
-  std::vector<std::string> normalized, copies, expressions;
+  std::vector<std::string> normalized, copies, expressions, scalars;
 };
 
 std::string listed(const std::vector<std::string>& names) {
@@ -56,23 +59,29 @@ bool names_value(const std::string& name) {
   return RE2::FullMatch(name, kValue);
 }
 
-bool has_scopes(const Graph& graph) {
-  for (NodeId id : graph.nodes()) {
-    for (const auto& [key, value] : graph.node(id).metadata) {
-      if (key == kScopesKey) return true;
-    }
-  }
-  return false;
+/// Names of PyTorch's arithmetic: those of a scalar that came from others, and is no plain
+/// constant.
+bool names_arithmetic(const std::string& name) {
+  static const RE2 kArithmetic(
+      "(abs|add|clamp|clamp_max|clamp_min|cos|div|exp|log|mean|mul|neg|pow|reciprocal|rsqrt|"
+      "sigmoid|sin|softplus|sqrt|sub|sum|tanh)(_\\d+)?");
+  return RE2::FullMatch(name, kArithmetic);
 }
 
 class Finder {
  public:
   explicit Finder(const Model& model)
-      : graph_(model.graph), names_(model), newer_exporter_(has_scopes(model.graph)) {}
+      : graph_(model.graph), names_(model), newer_exporter_(is_newer_export(model.graph)) {}
 
   Found run() {
     for (ValueId id : graph_.initializers()) {
-      if (graph_.value(id).trainable && graph_.value(id).tensor.size() > 1) visit(id);
+      const Value& value = graph_.value(id);
+      if (value.trainable && value.tensor.size() > 1) visit(id);
+      const bool scalar = is_float(value.type.dtype) && value.tensor.shape().empty();
+      if (!value.trainable && scalar && newer_exporter_ && names_arithmetic(value.name) &&
+          !graph_.uses(id).empty()) {
+        found_.scalars.push_back(value.name);
+      }
     }
     return found_;
   }
@@ -121,11 +130,10 @@ class Finder {
 };
 
 void warn(PassContext& context, const std::string& source, const std::vector<std::string>& names,
-          const std::string& text) {
+          const std::string& text, const char* what = "trained, but no parameter of the model: ") {
   if (names.empty()) return;
-  context.warn(source, "trained, but no parameter of the model: " + listed(names) + " (" +
-                           std::to_string(names.size()) + " in all): " + text + "; " +
-                           kExporterWayOut);
+  context.warn(source, what + listed(names) + " (" + std::to_string(names.size()) +
+                           " in all): " + text + "; " + kExporterWayOut);
 }
 
 }  // namespace
@@ -140,6 +148,10 @@ bool find_folded(Model& model, PassContext& context) {
   warn(context, model.source, found.expressions,
        "tables (--freeze leaves them alone), or expressions of parameters (1 + w) that the "
        "exporter computed");
+  warn(context, model.source, found.scalars,
+       "scalars that the exporter computed; a parameter that one was computed from (the scale of "
+       "scale.exp()) is gone",
+       "not trained: ");
   return false;
 }
 

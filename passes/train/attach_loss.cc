@@ -168,6 +168,7 @@ bool attach_loss(Model& model, PassContext& context) {
   to_inference_form(evaluation.graph);
   to_inference_form(model.graph);
   drop_losses(model.graph, names, context);
+  warn_of_noise(model.graph, context);
   model.training.reserve(2);
   model.training.push_back(std::move(step));
   model.training.push_back(std::move(evaluation));

@@ -138,7 +138,8 @@ std::vector<Expr> Backward::gradient_of(NodeId node, GradientContext& rule, cons
     problems_.add(graph_, node,
                   other.valid() ? "it does not undo " + graph_.label(other) +
                                       ": another scale, zero point or axis"
-                                : error.problem());
+                                : error.problem(),
+                  other.valid() ? "" : error.hint_text());
     return operands;
   }
 }

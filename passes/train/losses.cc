@@ -158,6 +158,35 @@ Expr scores_of(Builder& b, const LossRow& row, ValueId from, PassContext& contex
   return b.op(row.instead, {b.to_math(before)}, {{"axis", axis}});
 }
 
+/// Is it (batch, sequence, classes)? ONNX, as PyTorch, takes (N, C, d): classes on axis 1. To be
+/// seen where axis 1 is open and the last is not, and where a matrix makes the last axis.
+bool has_classes_last(const Graph& graph, const Expr& scores) {
+  if (scores.rank() != 3) return false;
+  const SymbolicShape& shape = scores.shape();
+  if (!shape[1].known() && shape[2].known()) return true;
+  const auto producer = [&](ValueId value) { return graph.value(value).producer; };
+  NodeId at = producer(scores.id);
+  if (at.valid() && graph.node(at).op == "Add") {  // a bias: the other operand is of rank 1
+    const bool second = graph.value(graph.input(at, 0)).type.rank() == 1;
+    at = producer(graph.input(at, second ? 1 : 0));
+  }
+  return at.valid() && graph.node(at).op == "MatMul" &&
+         graph.value(graph.input(at, 1)).type.rank() == 2;
+}
+
+void warn_of_classes(const Graph& graph, const LossRow& row, const Expr& scores,
+                     PassContext& context) {
+  if (scores.rank() != 3 || !has_classes_last(graph, scores)) return;
+  const SymbolicShape& shape = scores.shape();
+  context.warn(graph.value(scores.id).name,
+               "--loss " + string(row.name) +
+                   " takes axis 1 for the classes, as ONNX and PyTorch "
+                   "do (N, C, d), but the scores look like (batch, sequence, classes): " +
+                   to_string(scores.type()) + ", classes on the last axis, labels " +
+                   to_string(ValueType::tensor(DType::kI64, {shape[0], shape[1]})) +
+                   "; end the model with logits.transpose(1, 2)");
+}
+
 SymbolicShape label_shape(const SymbolicShape& scores) {
   SymbolicShape shape = scores;
   shape.erase(shape.begin() + 1);
@@ -221,6 +250,7 @@ ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context) {
         .hint("name the value it reads with --loss-input");
   }
   if (row.target == Target::kClasses) {
+    warn_of_classes(graph, row, scores, context);
     return row.rule(b, b.to_math(scores), labels_for(b, row, scores), train).id;
   }
   if (row.name == "kl" && scores.rank() < 1) {

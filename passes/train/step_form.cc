@@ -2,8 +2,10 @@
 #include "passes/train/step_form.h"
 
 #include "base/error.h"
+#include "compiler/ops/operator.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
+#include "passes/unsupported.h"
 
 namespace halfnote {
 
@@ -45,6 +47,25 @@ void to_inference_form(Graph& graph) {
       }
     }
   }
+}
+
+void warn_of_noise(const Graph& graph, PassContext& context) {
+  constexpr size_t kMostNames = 4;
+  std::string names;
+  size_t count = 0;
+  for (NodeId node : graph.all_nodes()) {
+    const OperatorRow* row = find_operator(graph.node(node));
+    if (row == nullptr || row->purity != Purity::kRandom) continue;
+    if (!graph.has_uses(graph.output(node)) || ++count > kMostNames) continue;
+    names += (count == 1 ? "" : ", ") + graph.label(node);
+  }
+  if (count == 0) return;
+  context.warn(names + (count > kMostNames ? ", …" : ""),
+               "random numbers are drawn in training, in evaluation and in the trained model (" +
+                   counted(count, "node") +
+                   "); of a dropout that the exporter wrote out that is not what is meant: "
+                   "Dropout(inplace=True) in PyTorch's newer exporter wants inplace=False, or "
+                   "dynamo=False");
 }
 
 void drop_losses(Graph& graph, const std::set<std::string>& losses, PassContext& context) {

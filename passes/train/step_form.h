@@ -11,6 +11,8 @@ namespace halfnote {
 
 /// Dropout becomes the identity, BatchNormalization uses its running statistics.
 void to_inference_form(Graph& graph);
+/// Warns of nodes that draw random numbers in the inference form too.
+void warn_of_noise(const Graph& graph, PassContext& context);
 /// Takes the losses, and the inputs that only they read, out of the inference graph where another
 /// output remains.
 void drop_losses(Graph& graph, const std::set<std::string>& losses, PassContext& context);

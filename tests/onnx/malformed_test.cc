@@ -232,9 +232,20 @@ INSTANTIATE_TEST_SUITE_P(
         BadModel{"NameTwice",
                  wire::model(with_nodes({wire::node("Relu", {"x"}, {"y"}, "n"),
                                          wire::node("Neg", {"x"}, {"y"}, "m")})),
-                 "node \"m\" (Neg): the name \"y\" is defined twice"},
+                 "node \"m\" (Neg): the name \"y\" is defined twice: expected a name of its own "
+                 "for every value, got a result of node \"n\" and a result of node \"m\""},
+        BadModel{"NodeAndInitializerBeforeItsReader",
+                 wire::model(with_nodes({wire::node("Add", {"x", "w"}, {"a"}, "n"),
+                                         wire::node("Relu", {"a"}, {"w"}, "m"),
+                                         wire::node("Neg", {"w"}, {"y"}, "o")})
+                                 .message(wire::kInitializer,
+                                          wire::raw_tensor("w", DType::kF32, {1}, "aaaa"))),
+                 "the name \"w\" is defined twice: expected a name of its own for every value, got "
+                 "an initializer and a result of node \"m\""},
         BadModel{"ResultNamedAsInput",
-                 wire::model(with_nodes({wire::node("Relu", {"x"}, {"x"}, "n")})), "cycle"},
+                 wire::model(with_nodes({wire::node("Relu", {"x"}, {"x"}, "n")})),
+                 "the name \"x\" is defined twice: expected a name of its own for every value, got "
+                 "a graph input and a result of node \"n\""},
         BadModel{"InputTwice",
                  wire::model(wire::relu_graph().message(wire::kInput,
                                                         wire::value_info("x", DType::kF32, {2}))),
@@ -247,7 +258,8 @@ INSTANTIATE_TEST_SUITE_P(
                  wire::model(wire::add_graph(wire::raw_tensor("w", DType::kF32, {1}, "aaaa"))
                                  .message(wire::kInitializer,
                                           wire::raw_tensor("w", DType::kF32, {1}, "aaaa"))),
-                 "\"w\" is defined twice"},
+                 "\"w\" is defined twice: expected a name of its own for every value, got an "
+                 "initializer and an initializer"},
         BadModel{"NoOperator", wire::model(with_nodes({wire::node("", {"x"}, {"y"}, "n")})),
                  "a node has no operator"},
         BadModel{"InputWithoutName",

@@ -59,6 +59,25 @@ TEST(Import, KeepsTheHeader) {
   EXPECT_EQ(model.graph.doc, "graph doc");
 }
 
+TEST(Import, KeepsWhatTheExporterDeclaresOfInitializers) {
+  constexpr std::string_view kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
+  const auto declared = [&](std::string_view name, std::string_view kind) {
+    return wire::value_info(name, DType::kF32, {2}).message(4, wire::entry(kKind, kind));
+  };
+  const Message graph =
+      wire::add_graph(wire::raw_tensor("w", DType::kF32, {2}, "aaaabbbb"))
+          .message(wire::kInitializer, wire::raw_tensor("b", DType::kF32, {2}, "aaaabbbb"))
+          .message(wire::kInitializer, wire::raw_tensor("c", DType::kF32, {2}, "aaaabbbb"))
+          .message(wire::kValueInfo, declared("w", "PARAMETER"))
+          .message(wire::kValueInfo, declared("b", "BUFFER"))
+          .message(wire::kValueInfo, declared("c", "CONSTANT_TENSOR"))
+          .message(wire::kValueInfo, declared("gone", "PARAMETER"))
+          .message(wire::kValueInfo, declared("y", "USER_INPUT"));
+  const Model model = round_trip(import_text_bytes(wire::model(graph)));
+  EXPECT_EQ(model.metadata.at("halfnote.parameters"), "w\n");
+  EXPECT_EQ(model.metadata.at("halfnote.buffers"), "b\nc\n");
+}
+
 TEST(Import, InitializerThatIsAlsoAnInputIsNoInput) {
   const Message w = wire::raw_tensor("w", DType::kF32, {2}, wire::raw_of<float>({1, 2}));
   const Message graph =

@@ -62,6 +62,9 @@ class GraphReader {
   ValueId noted_initializer(const std::string& name, std::string_view key) const;
 
   void define(std::string_view name, ValueId value);
+  std::string place_of(ValueId id) const;
+  void refuse_twice(NodeSpan nodes) const;
+  std::vector<int> order_of(NodeSpan nodes) const;
   ValueId lookup(const std::string& name, const char* what) const;
   std::string free_name(const std::string& name);
 
@@ -72,10 +75,37 @@ class GraphReader {
   bool in_function_ = false;
 };
 
+Error twice(std::string_view name, const std::string& first, const std::string& second) {
+  return model_error("the name \"" + std::string(name) + "\" is defined twice")
+      .expected("a name of its own for every value", first + " and " + second);
+}
+
+std::string result_of(const std::string& node) { return "a result of node \"" + node + "\""; }
+
+std::string GraphReader::place_of(ValueId id) const {
+  const Value& value = graph_.value(id);
+  if (value.kind == ValueKind::kInitializer) return "an initializer";
+  return value.producer.valid() ? result_of(graph_.label(value.producer)) : "a graph input";
+}
+
 void GraphReader::define(std::string_view name, ValueId value) {
-  if (scopes_.back().values.emplace(name, value).second) return;
-  throw model_error("the name \"" + std::string(name) + "\" is defined twice")
-      .hint("every value of a graph needs a name of its own");
+  const auto [place, is_new] = scopes_.back().values.emplace(name, value);
+  if (!is_new) throw twice(name, place_of(place->second), place_of(value));
+}
+
+/// What looks like a cycle may be a name that two values have.
+void GraphReader::refuse_twice(NodeSpan nodes) const {
+  std::unordered_map<std::string_view, std::string> places;
+  for (const onnx::NodeProto* node : nodes) {
+    for (const std::string& name : node->output()) {
+      if (name.empty()) continue;
+      const auto before = scopes_.back().values.find(name);
+      const std::string here = result_of(display_name(*node));
+      if (before != scopes_.back().values.end()) throw twice(name, place_of(before->second), here);
+      const auto [other, is_new] = places.emplace(name, here);
+      if (!is_new) throw twice(name, other->second, here);
+    }
+  }
 }
 
 ValueId GraphReader::lookup(const std::string& name, const char* what) const {
@@ -274,8 +304,17 @@ void GraphReader::read_node(const onnx::NodeProto& proto) {
   }
 }
 
+std::vector<int> GraphReader::order_of(NodeSpan nodes) const {
+  try {
+    return topological_order(nodes);
+  } catch (const Error&) {
+    refuse_twice(nodes);
+    throw;
+  }
+}
+
 void GraphReader::read_nodes(NodeSpan nodes) {
-  for (int index : topological_order(nodes)) {
+  for (int index : order_of(nodes)) {
     const onnx::NodeProto& node = *nodes[static_cast<size_t>(index)];
     try {
       read_node(node);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "compiler/onnx/metadata.h"
 #include "compiler/onnx/read/graph.h"
 #include "compiler/onnx/read/training.h"
 #include "compiler/onnx/schema.h"
@@ -154,6 +155,39 @@ void check_functions(const Model& model, uint64_t limit) {
   }
 }
 
+namespace {
+
+/// What PyTorch's newer exporter writes of a value: PARAMETER, BUFFER, CONSTANT_TENSOR, USER_INPUT…
+constexpr std::string_view kInputKindKey = "pkg.torch.export.graph_signature.InputSpec.kind";
+
+template <class ValueInfos>
+void add_declared(const ValueInfos& infos, const std::set<std::string_view>& tensors,
+                  std::vector<std::string>& parameters, std::vector<std::string>& buffers) {
+  for (const auto& info : infos) {
+    for (const auto& entry : info.metadata_props()) {
+      if (entry.key() != kInputKindKey || !tensors.contains(info.name())) continue;
+      if (entry.value() == "PARAMETER") parameters.push_back(info.name());
+      if (entry.value() == "BUFFER" || entry.value() == "CONSTANT_TENSOR") {
+        buffers.push_back(info.name());
+      }
+    }
+  }
+}
+
+/// Which initializers the exporter declares as what becomes metadata of the model: values have none
+/// of their own. An export of ours has the lists already.
+void read_declarations(const onnx::GraphProto& graph, Model& model) {
+  std::set<std::string_view> tensors;
+  for (const auto& tensor : graph.initializer()) tensors.insert(tensor.name());
+  std::vector<std::string> parameters, buffers;
+  add_declared(graph.value_info(), tensors, parameters, buffers);
+  add_declared(graph.input(), tensors, parameters, buffers);
+  if (!parameters.empty()) model.metadata[std::string(kParametersKey)] = join_names(parameters);
+  if (!buffers.empty()) model.metadata[std::string(kBuffersKey)] = join_names(buffers);
+}
+
+}  // namespace
+
 Model read_model(const onnx::ModelProto& proto, TensorSource& source) {
   check_ir_version(proto);
   if (!proto.has_graph()) {
@@ -175,6 +209,7 @@ Model read_model(const onnx::ModelProto& proto, TensorSource& source) {
     own.insert(model.functions.back().domain);
   }
   read_graph(proto.graph(), source, model.graph);
+  read_declarations(proto.graph(), model);
   read_training(proto, source, model);
   check_imports(model.graph, model.opsets, own);
   for (const TrainingStep& step : model.training) check_imports(step.graph, model.opsets, own);

@@ -1,0 +1,87 @@
+// Where nothing is declared, the names of initializers are all there is:
+//
+//   PyTorch's older exporter   logit_scale, head.scale          constants: onnx::Mul_7, /Constant_2
+//   tf2onnx                    model/scale/ReadVariableOp:0     constants: model/mul/y:0
+//   others                     head.scale, beside head.weight   constants: anything
+#include "passes/exporters/parameters.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+
+#include "compiler/onnx/metadata.h"
+#include "passes/exporters/module_names.h"
+
+namespace halfnote {
+
+namespace {
+
+std::set<std::string> listed(const Model& model, std::string_view key) {
+  const auto found = model.metadata.find(std::string(key));
+  if (found == model.metadata.end()) return {};
+  const std::vector<std::string> names = split_names(found->second);
+  return {names.begin(), names.end()};
+}
+
+/// `scale`, `head.scale`, `layers.0.scale`.
+bool is_module_path(const std::string& name) {
+  static const RE2 kPath("[A-Za-z_]\\w*(\\.\\w+)*");
+  return RE2::FullMatch(name, kPath) && !is_counted_name(name);
+}
+
+bool is_dotted_path(const std::string& name) {
+  return name.find('.') != std::string::npos && is_module_path(name);
+}
+
+bool is_variable_of_tensorflow(const std::string& name) {
+  static const RE2 kRead(".*/ReadVariableOp(_\\d+)?(:0)?");
+  return RE2::FullMatch(name, kRead);
+}
+
+/// What a mask puts where it hides: such a scalar is a buffer, whatever it is called.
+bool is_fill(const Graph& graph, ValueId id) {
+  const auto uses = graph.uses(id);
+  return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+    return use.by_node() && graph.node(use.node()).op == "Where";
+  });
+}
+
+}  // namespace
+
+bool is_newer_export(const Graph& graph) {
+  for (NodeId id : graph.nodes()) {
+    for (const auto& [key, value] : graph.node(id).metadata) {
+      if (key == kScopesKey) return true;
+    }
+  }
+  return false;
+}
+
+Declarations::Declarations(const Model& model)
+    : graph_(model.graph),
+      parameters_(listed(model, kParametersKey)),
+      buffers_(listed(model, kBuffersKey)) {
+  const bool newer = is_newer_export(graph_);
+  const bool torch = model.producer_name == "pytorch";
+  stores_weights_ = newer || torch || model.producer_name == "tf2onnx";
+  by_modules_ = torch && !newer;
+  for (ValueId id : graph_.initializers()) {
+    const Value& value = graph_.value(id);
+    if (!is_float(value.type.dtype) || value.tensor.shape().empty()) continue;
+    by_paths_ |= !newer && is_dotted_path(value.name);
+  }
+}
+
+Declared Declarations::of(const std::string& name) const {
+  if (parameters_.contains(name)) return Declared::kParameter;
+  return buffers_.contains(name) ? Declared::kBuffer : Declared::kNothing;
+}
+
+bool Declarations::names_weight(ValueId scalar) const {
+  const std::string& name = graph_.value(scalar).name;
+  const bool named = (by_modules_ && is_module_path(name)) || (by_paths_ && is_dotted_path(name)) ||
+                     is_variable_of_tensorflow(name);
+  return !any() && named && !is_fill(graph_, scalar);
+}
+
+}  // namespace halfnote

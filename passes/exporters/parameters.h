@@ -1,0 +1,39 @@
+// What a file tells of its initializers: which are parameters, and which are not.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "compiler/ir/model.h"
+
+namespace halfnote {
+
+enum class Declared : uint8_t { kNothing, kParameter, kBuffer };
+
+class Declarations {
+ public:
+  explicit Declarations(const Model& model);
+
+  /// What the exporter wrote of the initializer (kParametersKey, kBuffersKey).
+  Declared of(const std::string& name) const;
+  /// Does the name alone say that a scalar is a weight? It does where the exporter gives constants
+  /// other names, or where it is a path as those of other weights are. Asked only of files that
+  /// declare nothing.
+  bool names_weight(ValueId scalar) const;
+  /// Does the file say of its parameters that they are?
+  bool any() const { return !parameters_.empty(); }
+  /// Does an exporter write all weights of such a model as initializers?
+  bool stores_weights() const { return stores_weights_; }
+
+ private:
+  const Graph& graph_;
+  std::set<std::string> parameters_, buffers_;
+  bool by_modules_ = false;  // PyTorch's older exporter: weights, and only they, have module paths
+  bool by_paths_ = false;    // weights have paths with dots
+  bool stores_weights_ = false;
+};
+
+/// Was the model written by PyTorch's newer exporter? Its nodes name their modules in metadata.
+bool is_newer_export(const Graph& graph);
+
+}  // namespace halfnote
