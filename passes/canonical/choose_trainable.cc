@@ -119,13 +119,15 @@ class Chooser {
     return changed;
   }
 
-  /// Random nodes without operands that stand for the first value of a parameter.
+  /// Random nodes without operands that stand for the first value of a parameter: those with a
+  /// seed, and those that --trainable names. All others (torch.randn) are noise.
   bool draw_parameters() {
     bool changed = false;
     for (NodeId id : graph_.nodes()) {
       const OperatorRow* row = find_operator(graph_.node(id));
       if (row == nullptr || row->purity != Purity::kRandom || !graph_.inputs(id).empty()) continue;
       const std::string name = graph_.value(graph_.output(id)).name;
+      if (!graph_.node(id).attributes.has("seed") && !is_named(name)) continue;
       if (!graph_.node(id).attributes.has("seed")) {
         const uint64_t seed =
             hash_mix(hash_text(name), static_cast<uint64_t>(context_.options.train.seed));
@@ -138,6 +140,15 @@ class Chooser {
       changed = true;
     }
     return changed;
+  }
+
+  /// Does --trainable name it? A pattern that is none is told later.
+  bool is_named(const std::string& name) const {
+    const auto& patterns = context_.options.train.trainable;
+    return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+      const RE2 re(pattern, RE2::Quiet);
+      return re.ok() && names_.matches(name, re);
+    });
   }
 
   /// No optimizer works on floats of 8 bits and fewer: such a weight is a constant of the model.
