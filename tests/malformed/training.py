@@ -56,7 +56,7 @@ def parameters():
                 nodes="h = MatMul (x, w) a = Constant <value_ints = [0, 1]> () "
                 "u = Unsqueeze (h, a) f = Constant <value_floats = [0.0, 0.0, 0.0, 1.0, 1.0]> () "
                 "z = Constant <value_ints = [0]> () r = Unsqueeze (f, z) "
-                "[way] q = MaxRoiPool <pooled_shape = [2, 2]> (u, r) "
+                "[way] q = MaxRoiPool <pooled_shape = [4, 2]> (u, r) "
                 "s = Squeeze (q, a) y = Add (s, b)")
 
 
