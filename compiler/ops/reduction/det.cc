@@ -18,9 +18,17 @@ std::vector<Expr> det_gradient(GradientContext& rule) {
   Builder& b = rule.b;
   const Expr x = rule.inputs[0];
   const int rank = x.rank();
+  if (rank < 2) {
+    throw Error(ErrorCode::kModel, "Det of what is no matrix")
+        .expected("two equal last dims", to_string(x.type()));
+  }
   const std::vector<int64_t> sizes =
       require_static(x.shape(), static_cast<size_t>(rank - 2), "the gradient of Det");
   const int64_t n = sizes[0];
+  if (sizes[1] != n) {
+    throw Error(ErrorCode::kModel, "Det of a matrix that is not square")
+        .expected("two equal last dims", to_string(x.type()));
+  }
   if (n > kMostRows) {
     throw Error(ErrorCode::kUnsupported, "no gradient of Det for matrices as large as this")
         .expected("at most " + std::to_string(kMostRows) + " rows", std::to_string(n));
