@@ -36,14 +36,16 @@ def make_model(count, opset, with_unknown):
             node = helper.make_node(f"Frob{i // 3 % KINDS}", [value], [out], f"frob{i}",
                                     domain="com.acme" if i % 2 else "")
         elif kind == 1:
-            node = helper.make_node("Hardmax", [value], [out], f"hard{i}", axis=-1)
+            node = helper.make_node("MaxRoiPool", [value, "rois"], [out], f"hard{i}",
+                                    pooled_shape=[2, 4])
         else:
             node = helper.make_node("Mul", [value, "w"], [out], f"mul{i}")
         nodes.append(node)
         value = out
     graph = helper.make_graph(
-        nodes, "unsupported", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])],
-        [helper.make_tensor_value_info(value, TensorProto.FLOAT, [2, 4])],
+        nodes, "unsupported", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 2, 4]),
+         helper.make_tensor_value_info("rois", TensorProto.FLOAT, [1, 5])],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, [1, 1, 2, 4])],
         [numpy_helper.from_array(np.ones((2, 4), np.float32), "w")])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.acme", 1)]
     return helper.make_model(graph, ir_version=10, opset_imports=opsets)
@@ -78,11 +80,11 @@ def main():
             command = [arguments.halfnote, "compile", model, "--loss", "mse", "-o", out]
             seconds, done = timed(command)
             seconds_json, listed = timed([*command, "--json-errors"])
-        wanted = ["Hardmax"] + [f"Frob{k}" for k in range(KINDS) if with_unknown]
+        wanted = ["MaxRoiPool"] + [f"Frob{k}" for k in range(KINDS) if with_unknown]
         named = sum(f"{op} (op-set {opset}" in done.stderr for op in wanted)
         refused = json.loads(listed.stderr)["refused"]
         nodes = {node for row in refused for node in row["nodes"]}
-        # No gradient flows to the first Hardmax if what stands before it is unknown, not a weight.
+        # No gradient flows to the first MaxRoiPool if what stands before it is unknown.
         wanted_nodes = sum(i % 3 == 1 or (i % 3 == 0 and with_unknown)
                            for i in range(arguments.nodes)) - with_unknown
         missed |= max(seconds, seconds_json) >= BAR or done.returncode != 4

@@ -394,7 +394,8 @@ void add_train_flags(CLI::App* verb, CompileArguments& a) {
       ->take_all();
   verb->add_flag("--force-training", t.force_training,
                  "train BatchNormalization and Dropout exported for inference");
-  verb->add_option("--seed", t.seed, "seed of drawn parameters and dropout (default: 0)");
+  verb->add_option("--seed", t.seed,
+                   "seed of drawn parameters, dropout and random nodes (default: 0)");
   verb->add_flag("--inference", a.flags.inference_only, "precision passes only, no training step");
 }
 

@@ -211,8 +211,8 @@ void add_length_flags(CLI::App* verb, RunArguments& a) {
       ->check(at_least_one());
   verb->add_option("--dim", a.dims, "bind another symbolic dim of the inputs: NAME=N")->take_all();
   verb->add_option("--seed", a.seed,
-                   "order of the data, and dropout (default: 0, and for dropout "
-                   "the artifact's)");
+                   "order of the data, dropout and random nodes (default: 0, and for "
+                   "these two the artifact's)");
   verb->add_flag("--no-shuffle", a.no_shuffle, "take the samples in the order of the data");
 }
 

@@ -33,13 +33,9 @@ struct Form {
 
 // Ops that models are exported with and that have no row, or no gradient.
 constexpr Form kNearestForms[] = {
-    {"Bernoulli", "Dropout"},
     {"Compress", "Mul or Where with a mask"},
-    {"Det",
-     "of 2 x 2 and 3 x 3 matrices the products of their entries (Gather, Mul, Sub), of triangular "
-     "ones ReduceProd of the diagonal"},
+    {"Det", "of triangular matrices ReduceProd of the diagonal"},
     {"FlexAttention", "Attention"},
-    {"Hardmax", "Softmax"},
     {"Loop",
      "a bound on its trips (M) that is a number or follows from shapes; where its condition is "
      "computed, carried values of fixed shapes and no collected results"},

@@ -112,6 +112,14 @@ struct LowerContext {
 /// node stays.
 using LowerRule = std::vector<Expr> (*)(LowerContext&);
 
+/// A stream of random numbers: what is drawn is a function of it and of the element.
+struct RandomStream {
+  Expr seed, step;  // i64 scalars
+  int64_t node;     // another for each node
+};
+/// The result of a random op, drawn from the stream.
+using DrawRule = Expr (*)(LowerContext&, const RandomStream&);
+
 /// Types of the results of an `ai.halfnote` op.
 using InferRule = std::vector<ValueType> (*)(const Graph&, NodeId);
 
@@ -172,6 +180,9 @@ struct OperatorRow {
   uint32_t plan_inputs = 0;
   /// Writes the op in others before differentiation, so that it needs neither gradient nor kernel.
   LowerRule lower = nullptr;
+  /// Writes a random op as a function of a stream, which a training step has: other numbers in
+  /// every step and node, and the same again where the step is run again.
+  DrawRule draw = nullptr;
   /// ONNX's ops are inferred by their schema; a rule of theirs adds the dims that it leaves open.
   InferRule infer = nullptr;
   BodyRule body = nullptr;    // ai.halfnote only

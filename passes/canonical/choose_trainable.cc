@@ -151,7 +151,8 @@ class Chooser {
     return changed;
   }
 
-  /// Random nodes without operands that stand for the first value of a parameter.
+  /// Random nodes without operands that stand for the first value of a parameter: in a model that
+  /// stores no weights, and those that --trainable names. All others (torch.randn) are noise.
   bool draw_parameters() {
     bool changed = false;
     const bool stores = stores_weights();
@@ -192,7 +193,7 @@ class Chooser {
     const std::vector<std::string>& patterns = context_.options.train.trainable;
     return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
       const RE2 re(pattern, RE2::Quiet);
-      return re.ok() && RE2::FullMatch(name, re);
+      return re.ok() && names_.matches(name, re);
     });
   }
 

@@ -4,8 +4,8 @@
 //     ──▶   y = Reshape(x, {32, -1})
 //
 // Exact: the reference kernels run the node. Shape and Size fold as soon as the dims they read are
-// numbers, NonZero and its like (their values decide the size) whatever they give. Leaves alone:
-// random nodes, nodes with subgraphs, results above 16 MiB unless smaller
+// numbers, EyeLike as soon as all are, NonZero and its like (their values decide the size) whatever
+// they give. Leaves alone: random nodes, nodes with subgraphs, results above 16 MiB unless smaller
 // than the operands (folding must not blow up the artifact), ops without a reference kernel.
 #include "passes/canonical/fold_constants.h"
 
@@ -26,7 +26,7 @@ class Folder {
 
   bool visit(NodeId node) {
     context_.infer(graph_, node);  // operands may have become constants
-    return fold_shape(node) || fold(node);
+    return fold_shape(node) || fold_eye(node) || fold(node);
   }
 
  private:
@@ -52,6 +52,16 @@ class Folder {
     } else {
       replace(id, {Tensor::of<int64_t>({static_cast<int64_t>(dims.size())}, dims)});
     }
+    return true;
+  }
+
+  /// So does EyeLike.
+  bool fold_eye(NodeId id) {
+    const Node& node = graph_.node(id);
+    if (!node.domain.empty() || node.op != "EyeLike" || !context_.evaluate) return false;
+    const ValueType& type = graph_.value(graph_.input(id, 0)).type;
+    if (!type.has_concrete_shape() || gives_a_body(id) || !stays_small(id, 0)) return false;
+    replace(id, context_.evaluate(graph_, id, {Tensor(type.dtype, concrete(*type.shape))}));
     return true;
   }
 

@@ -88,9 +88,20 @@ class Lifter {
     }
   }
 
-  /// Ops that a runtime had in ONNX's domain before ONNX did (LayerNormalization below op-set 17).
+  /// Are sizes of its result open?
+  bool is_open(NodeId node) const {
+    const ValueId output = graph_.output(node);
+    if (!output.valid() || !graph_.value(output).type.shape) return false;
+    const SymbolicShape& shape = *graph_.value(output).type.shape;
+    return std::any_of(shape.begin(), shape.end(),
+                       [](const Dim& dim) { return !dim.known() && dim.symbol.empty(); });
+  }
+
+  /// Ops that a runtime had in ONNX's domain before ONNX did (LayerNormalization below op-set 17),
+  /// and those that an older op-set leaves open.
   void infer_newer(NodeId node) {
-    if (graph_.node(node).op.empty() || has_schema("", graph_.node(node).op, from_)) return;
+    if (graph_.node(node).op.empty()) return;
+    if (has_schema("", graph_.node(node).op, from_) && !is_open(node)) return;
     try {
       context_.infer(graph_, node);
     } catch (const Error&) {

@@ -264,6 +264,19 @@ void drop_is_test(const Ctx& c) {
 
 void keep(const Ctx&) {}
 
+/// Before op-set 22 the library's inference counted windows of ceil_mode that begin in the padding
+/// behind the operand, which nobody pools. The sizes are inferred anew, as op-set 22 has them.
+void ceil_windows(const Ctx& c) {
+  if (attributes(c).get_int("ceil_mode", 0) == 0) return;
+  for (ValueId output : c.graph.outputs(c.node)) {
+    if (!output.valid()) continue;
+    ValueType& type = c.graph.value(output).type;
+    for (size_t axis = 2; type.shape && axis < type.shape->size(); ++axis) {
+      (*type.shape)[axis] = Dim();
+    }
+  }
+}
+
 /// The library's inference takes an absent `onesided` for 0, against the default of the schema.
 void stft_onesided(const Ctx& c) {
   if (!attributes(c).has("onesided")) node_of(c).attributes.set("onesided", int64_t{1});
@@ -277,6 +290,7 @@ constexpr LiftRule kLiftRules[] = {
     {"Add", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"And", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"AveragePool", 7, keep, "count_include_pad is new"},
+    {"AveragePool", 22, ceil_windows, "no window begins behind the operand"},
     {"BatchNormalization", 7, drop_is_test, "is_test: attribute -> number of outputs"},
     {"BatchNormalization", 14, batch_normalization, "training form by outputs -> training_mode"},
     {"Clip", 11, clip_bounds, "min, max: attributes -> inputs"},
@@ -292,6 +306,8 @@ constexpr LiftRule kLiftRules[] = {
     {"Hardmax", 13, softmax_2d, "2-D at axis -> along the last axis"},
     {"Less", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"LogSoftmax", 13, softmax_2d, "2-D at axis -> along the last axis"},
+    {"LpPool", 22, ceil_windows, "no window begins behind the operand"},
+    {"MaxPool", 22, ceil_windows, "no window begins behind the operand"},
     {"Mul", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"Or", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"PRelu", 7, prelu_channels, "a slope of one dim: channels -> the last axis"},

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/float16.h"
+#include "compiler/ir/model.h"
 #include "compiler/ops/operator.h"
 
 namespace halfnote {
@@ -99,9 +100,14 @@ void UnfitValues::pass_on(const Graph& graph, NodeId node) {
   // A bound of Clip does not move on: such ops are not linear, which their scale rule says.
   const bool moves = row->precision == PrecisionClass::kClear && row->scale != ScaleRule::kNone;
   if (!keeps_large(*row)) return;
-  for (ValueId input : graph.inputs(node)) {
+  // Nor does one of its gradient, which gives dY or 0.
+  const bool of_gradient = row->domain == kHalfnoteDomain && row->scale == ScaleRule::kFirst;
+  const auto inputs = graph.inputs(node);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const ValueId input = inputs[i];
     const UnfitConstant* unfit = of(input);
     if (unfit == nullptr) continue;
+    if (of_gradient && (i >= 32 || (row->linear_inputs >> i & 1u) == 0)) continue;
     if (unfit->kind == UnfitConstant::Kind::kTooSmall && !moves) continue;
     for (ValueId output : graph.outputs(node)) {
       if (!output.valid() || graph.value(output).type.dtype != DType::kF32) continue;

@@ -5,15 +5,22 @@
 //     ──▶   state m -> m1, v -> v1
 //   Y = Dropout (X, ratio, true)
 //     ──▶   Y = ai.halfnote.Dropout <ratio, node> (X, random_seed, attempted_step)
+//   Y = RandomNormalLike (X)
+//     ──▶   Y = ai.halfnote.RandomNormal <node> (X, random_seed, attempted_step)
 //
 // Nodes that the exporter wrote in inference form (training_mode 0, Dropout without its third
 // input) are left alone and counted in one warning an op, or with --force-training brought into the
 // training form too. Exact where the node was in training form: only the source of random numbers
-// becomes our own. Leaves alone: Dropout with ratio 0,
-// and BatchNormalization whose statistics the graph computes.
+// becomes our own. A random node with a seed of its own has a stream of that seed. The evaluation,
+// which has no step, draws the same numbers each time, another node others. Leaves alone: Dropout
+// with ratio 0, BatchNormalization whose statistics the graph computes, random nodes of
+// model.graph.
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
+#include "compiler/ir/hash.h"
+#include "compiler/ops/operator.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
 #include "passes/train/untrainable.h"
@@ -28,6 +35,7 @@ class TrainingForm {
 
   bool run() {
     bool changed = false;
+    for (NodeId node : graph_.all_nodes()) changed |= draw(node);
     for (NodeId node : graph_.nodes()) {
       if (!graph_.node(node).domain.empty()) continue;
       const std::string& op = graph_.node(node).op;
@@ -123,7 +131,33 @@ class TrainingForm {
     return true;
   }
 
-  /// A random-number state of the step, shared by all dropouts.
+  /// A random op reads a stream of the step. In a body it would draw the same for every trip.
+  bool draw(NodeId node) {
+    const OperatorRow* row = find_operator(graph_.node(node));
+    if (row == nullptr || row->draw == nullptr) return false;
+    if (graph_.node(node).region != graph_.main()) {
+      refused_.add(graph_, node, "it stands in a body, which has no stream of random numbers",
+                   "the same node outside of the body, for all its trips");
+      return false;
+    }
+    Builder b(graph_, graph_.before(node), context_.infer);
+    b.set_origin(graph_.label(node));
+    const Attributes& attributes = graph_.node(node).attributes;
+    const auto own = std::bit_cast<uint32_t>(attributes.get_float("seed", 0));
+    const Expr seed = attributes.has("seed") ? b.constant(Tensor::scalar<int64_t>(own))
+                                             : state(b, kSeed, context_.options.train.seed);
+    LowerContext rule{b, node, {}, {}};
+    for (ValueId input : graph_.inputs(node)) rule.inputs.push_back(b.value(input));
+    const Expr drawn = row->draw(rule, {seed, state(b, kAttemptedStep, 0), next_id_++});
+    const std::string name = graph_.value(graph_.output(node)).name;
+    graph_.rename(graph_.output(node), graph_.unique_name(name + ".model"));
+    graph_.rename(drawn.id, name);
+    graph_.replace_uses(graph_.output(node), drawn.id);
+    graph_.remove(node);
+    return true;
+  }
+
+  /// A random-number state of the step, shared by all dropouts and random nodes.
   Expr state(Builder& b, std::string_view name, int64_t first) {
     ValueId value = graph_.find(name);
     if (!value.valid()) {
@@ -160,13 +194,30 @@ class TrainingForm {
   int64_t next_id_ = 0;
 };
 
+/// Random nodes of the evaluation that have no seed: else all of them would draw the same.
+bool give_seeds(Graph& graph, const PassContext& context) {
+  bool changed = false;
+  for (NodeId node : graph.all_nodes()) {
+    const OperatorRow* row = find_operator(graph.node(node));
+    if (row == nullptr || row->draw == nullptr || graph.node(node).attributes.has("seed")) continue;
+    const uint64_t seed = hash_mix(hash_text(graph.value(graph.output(node)).name),
+                                   static_cast<uint64_t>(context.options.train.seed));
+    graph.node(node).attributes.set("seed", static_cast<float>(seed >> 40));  // 24 bits: exact
+    changed = true;
+  }
+  return changed;
+}
+
 }  // namespace
 
 bool force_training(Model& model, PassContext& context) {
   TrainingStep* step = find_step(model, kStepName);
   if (step == nullptr) return false;
   TrainingForm form(step->graph, model.source, context);
-  const bool changed = form.run();
+  bool changed = form.run();
+  if (TrainingStep* evaluate = find_step(model, kEvaluateName)) {
+    changed |= give_seeds(evaluate->graph, context);
+  }
   const UnsupportedOps& refused = form.refused();
   if (refused.empty()) return changed;
   const ValueId loss = loss_of(step->graph);

@@ -171,26 +171,27 @@ TEST(Import, AllThatIsUnsupportedIsOneError) {
 TEST(Import, AnOpWithoutAGradientIsToldWithTheOpSetOfTheModel) {
   const Workplace place;
   place.write("m.onnxtxt", R"(<ir_version: 8, opset_import: ["" : 13]>
-g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1.0, 2.0, 3.0, 4.0}> {
+g (float[1,1,2,2] x, float[1,5] r) => (float[1,1,2,2] y) <float[1,1,2,2] w = {1.0, 2.0, 3.0, 4.0}> {
     [one] a = MatMul (x, w)
-    [hard] y = Hardmax (a)
+    [hard] y = MaxRoiPool <pooled_shape: ints = [2, 2]> (a, r)
   })");
   const Outcome outcome = place.run(words("compile m.onnxtxt --loss mse -o a.onnx"));
   EXPECT_EQ(outcome.code, 4) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("Hardmax (op-set 13; 1 node; "));
+  EXPECT_THAT(outcome.err, HasSubstr("MaxRoiPool (op-set 13; 1 node; "));
   EXPECT_THAT(outcome.err, Not(HasSubstr("--json-errors")));  // nothing is left out
 }
 
 TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
   const Workplace place;
-  place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x) => (float[2,2] y)
-  <float[2,2] w = {1.0, 2.0, 3.0, 4.0}, float[2,2] v = {1.0, 2.0, 3.0, 4.0}> {
-    [before] a = Hardmax (x)
+  place.write("m.onnxtxt",
+              std::string(kHead) + R"(g (float[1,1,2,2] x, float[1,5] r) => (float[1,1,2,2] y)
+  <float[1,1,2,2] w = {1.0, 2.0, 3.0, 4.0}, float[1,1,2,2] v = {1.0, 2.0, 3.0, 4.0}> {
+    [before] a = MaxRoiPool <pooled_shape: ints = [2, 2]> (x, r)
     [one] b = MatMul (a, w)
-    [hard] c = Hardmax (b)
+    [hard] c = MaxRoiPool <pooled_shape: ints = [2, 2]> (b, r)
     [odd] d = Sofmax (c)
     [norm] e = com.microsoft.SkipLayerNormalization (d)
-    [again] f = Hardmax (e)
+    [again] f = MaxRoiPool <pooled_shape: ints = [2, 2]> (e, r)
     [index] i = ArgMax <keepdims: int = 0> (f)
     [rows] y = Gather (v, i)
   })");
@@ -203,35 +204,37 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
     EXPECT_THAT(outcome.err, HasSubstr(part));
   }
   // No gradient flows through the index; the first one has no weight before it.
-  EXPECT_THAT(outcome.err, Not(HasSubstr("Hardmax")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("MaxRoiPool")));
 
-  place.write("n.onnxtxt", std::string(kHead) + R"(g (float[2,2] x) => (float[2,2] y)
-  <float[2,2] w = {1.0, 2.0, 3.0, 4.0}> {
-    [before] a = Hardmax (x)
+  place.write("n.onnxtxt",
+              std::string(kHead) + R"(g (float[1,1,2,2] x, float[1,5] r) => (float[1,1,2,2] y)
+  <float[1,1,2,2] w = {1.0, 2.0, 3.0, 4.0}> {
+    [before] a = MaxRoiPool <pooled_shape: ints = [2, 2]> (x, r)
     [one] b = MatMul (a, w)
-    [hard] c = Hardmax (b)
+    [hard] c = MaxRoiPool <pooled_shape: ints = [2, 2]> (b, r)
     [odd] d = Sofmax (c)
-    [again] e = Hardmax (d)
+    [again] e = MaxRoiPool <pooled_shape: ints = [2, 2]> (d, r)
     [end] y = MatMul (e, w)
   })");
   const Outcome both = place.run(words("compile n.onnxtxt --loss mse -o a.onnx"));
   EXPECT_EQ(both.code, 4) << both.err;
   for (const char* part : {"1 op cannot be imported, no gradient for 1 op between the weights",
-                           "Hardmax (op-set 23; 2 nodes; piecewise constant",
-                           "instead: Softmax): again, hard; Sofmax (op-set 23; 1 node"}) {
+                           "MaxRoiPool (op-set 23; 2 nodes; ",
+                           "instead: RoiAlign): again, hard; Sofmax (op-set 23; 1 node"}) {
     EXPECT_THAT(both.err, HasSubstr(part));
   }
   const Outcome inference = place.run(words("compile n.onnxtxt --inference -o a.onnx"));
   EXPECT_EQ(inference.code, 4) << inference.err;
-  EXPECT_THAT(inference.err, Not(HasSubstr("Hardmax")));
+  EXPECT_THAT(inference.err, Not(HasSubstr("MaxRoiPool")));
 }
 
 TEST(Import, OneListHoldsAllKindsOfReasons) {
   const Workplace place;
-  place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x, int64[1] k) => (float y)
-  <float[2,2] w = {1.0, 2.0, 3.0, 4.0}, float zero = {0.0}> {
+  place.write("m.onnxtxt",
+              std::string(kHead) + R"(g (float[1,1,2,2] x, float[1,5] r, int64[1] k) => (float y)
+  <float[1,1,2,2] w = {1.0, 2.0, 3.0, 4.0}, float zero = {0.0}> {
     [product] a = MatMul (x, w)
-    [hard] b = Hardmax (a)
+    [hard] b = MaxRoiPool <pooled_shape: ints = [2, 2]> (a, r)
     [odd] c = Sofmax (b)
     [mask] d = Greater (a, zero)
     [places] e = NonZero (d)
@@ -252,7 +255,7 @@ TEST(Import, OneListHoldsAllKindsOfReasons) {
   std::map<std::string, nlohmann::json> rows;
   for (const auto& row : error["refused"]) rows[row["op"]] = row;
   ASSERT_EQ(rows.size(), 4u) << outcome.err;
-  EXPECT_EQ(rows["Hardmax"]["nodes"], nlohmann::json({"hard"}));
+  EXPECT_EQ(rows["MaxRoiPool"]["nodes"], nlohmann::json({"hard"}));
   EXPECT_EQ(rows["Sofmax"]["why"], "unknown operator");
   EXPECT_EQ(rows["NonZero"]["why"], "the values decide how many elements it gives");
   EXPECT_EQ(rows["TopK"]["why"],

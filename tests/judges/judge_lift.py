@@ -201,6 +201,12 @@ def legacy():
     pooled = image.reshape(1, 2, 2, 2, 3, 2).mean((3, 5))
     yield case(("AveragePool", 7), (6,), {"x": image}, {"kernel_shape": [2, 2], "strides": [2, 2]},
                want=[pooled])
+    # Windows of 2 in steps of 3 begin at -1, 2 and 5: the last one in the padding behind.
+    edge = numbers(1, 2, 5, 5)
+    for op in ("AveragePool", "LpPool", "MaxPool"):
+        yield case((op, 22), (21,), {"x": edge},
+                   {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [1, 1, 1, 1],
+                    "ceil_mode": 1})
     scale, bias, mean, var = (np.abs(numbers(3, seed=i)) + np.float32(0.5) for i in range(4))
     normal = (x - mean[:, None]) / np.sqrt(var[:, None] + np.float32(1e-3))
     yield case(("BatchNormalization", 7), (6,), {"x": x}, {"epsilon": 1e-3, "is_test": 1},

@@ -53,7 +53,11 @@ def parameters():
                 nodes="g = MatMul (x, w) h = MatMul (x, v) y = Add (g, h)",
                 weights="float[3,2] w = {1,2,3,4,5,6}, float[3,2] v = {1,2,3,4,5,7}")
     yield train("no-gradient-on-the-way", "--loss", "mse",
-                nodes="h = MatMul (x, w) [way] q = Hardmax (h) y = Add (q, b)")
+                nodes="h = MatMul (x, w) a = Constant <value_ints = [0, 1]> () "
+                "u = Unsqueeze (h, a) f = Constant <value_floats = [0.0, 0.0, 0.0, 1.0, 1.0]> () "
+                "z = Constant <value_ints = [0]> () r = Unsqueeze (f, z) "
+                "[way] q = MaxRoiPool <pooled_shape = [4, 2]> (u, r) "
+                "s = Squeeze (q, a) y = Add (s, b)")
 
 
 def settings():

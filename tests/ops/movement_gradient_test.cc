@@ -273,13 +273,17 @@ TEST(MovementGradient, OneHot) {
   }
 }
 
+TEST(MovementGradient, EyeLikeReadsNoValues) {
+  expect_gradient({"eye", "EyeLike", {{"k", int64_t{1}}}, {f64({3, 4}, 1)}});
+}
+
 TEST(MovementGradient, EveryRuleIsTested) {
   const std::set<std::string_view> kTested = {
-      "Concat",         "DepthToSpace",    "Expand",          "Flatten",   "Gather",
-      "GatherElements", "GatherND",        "Identity",        "OneHot",    "Pad",
-      "Reshape",        "ReverseSequence", "ScatterElements", "ScatterND", "Slice",
-      "SpaceToDepth",   "Split",           "Squeeze",         "Tile",      "Transpose",
-      "Trilu",          "Unsqueeze"};
+      "Concat",    "DepthToSpace",   "Expand",          "EyeLike",         "Flatten",
+      "Gather",    "GatherElements", "GatherND",        "Identity",        "OneHot",
+      "Pad",       "Reshape",        "ReverseSequence", "ScatterElements", "ScatterND",
+      "Slice",     "SpaceToDepth",   "Split",           "Squeeze",         "Tile",
+      "Transpose", "Trilu",          "Unsqueeze"};
   std::set<std::string_view> rules;
   for (const OperatorRow& row : movement_rows()) {
     if (row.gradient != nullptr) rules.insert(row.name);

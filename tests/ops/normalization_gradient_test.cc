@@ -231,9 +231,14 @@ TEST(NormalizationGradient, Softmax) {
   }
 }
 
+TEST(NormalizationGradient, HardmaxHasNoSlope) {
+  expect_gradient({"last axis", "Hardmax", {}, {f64({3, 4}, 1, -2, 2)}});
+}
+
 TEST(NormalizationGradient, EveryRuleIsTested) {
   const std::set<std::string> kTested = {"BatchNormalization",
                                          "GroupNormalization",
+                                         "Hardmax",
                                          "InstanceNormalization",
                                          "LRN",
                                          "LayerNormalization",

@@ -153,9 +153,46 @@ TEST(ReductionGradient, GlobalPools) {
   }
 }
 
+TEST(ReductionGradient, Det) {
+  for (int64_t n : {0, 1, 2, 3, 4, 7}) {
+    expect_gradient({"one", "Det", {}, {f64({n, n}, 1)}});
+    expect_gradient({"batch", "Det", {}, {f64({2, 3, n, n}, 2)}});
+  }
+  EXPECT_THROW(rule_gradients({"large", "Det", {}, {f64({17, 17}, 1)}}, {f64({}, 2)}), Error);
+}
+
+/// n x n of this rank: the sum of as many products of a column and a line.
+Tensor of_rank(int64_t n, int64_t rank) {
+  const Tensor left = f64({n, rank}, 3), right = f64({rank, n}, 4);
+  Tensor product(DType::kF64, {n, n});
+  for (int64_t i = 0; i < n * n; ++i) {
+    for (int64_t k = 0; k < rank; ++k) {
+      product.mutable_data<double>()[static_cast<size_t>(i)] +=
+          left.at_as_double(i / n * rank + k) * right.at_as_double(k * n + i % n);
+    }
+  }
+  return product;
+}
+
+TEST(ReductionGradient, DetOfSingularMatrices) {
+  for (int64_t n : {2, 3, 5}) {
+    expect_gradient({"rank n - 1", "Det", {}, {of_rank(n, n - 1)}});
+    const Tensor none = rule_gradients({"rank n - 2", "Det", {}, {of_rank(n, n - 2)}},
+                                       {Tensor::full(DType::kF64, {}, 1)})[0];
+    for (int64_t i = 0; i < n * n; ++i) EXPECT_NEAR(none.at_as_double(i), 0, 1e-14) << n;
+  }
+  // diag(2, 3, 0): only the last cofactor is not zero.
+  const Tensor flat = Tensor::of<double>({3, 3}, {2, 0, 0, 0, 3, 0, 0, 0, 0});
+  const Tensor want = Tensor::of<double>({3, 3}, {0, 0, 0, 0, 0, 0, 0, 0, 6});
+  const Tensor got =
+      rule_gradients({"flat", "Det", {}, {flat}}, {Tensor::full(DType::kF64, {}, 1)})[0];
+  for (int64_t i = 0; i < 9; ++i) EXPECT_NEAR(got.at_as_double(i), want.at_as_double(i), 1e-14);
+}
+
 TEST(ReductionGradient, EveryRuleIsTested) {
   std::set<std::string> tested(std::begin(kReductions), std::end(kReductions));
   tested.insert({"AveragePool", "CumSum", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"});
+  tested.insert("Det");
   tested.insert({"LpPool", "RoiAlign", "TopK"});  // lowering/sampling_test.cc
   tested.insert("Resize");                        // resize_test.cc
   EXPECT_EQ(with_gradient(reduction_rows()), tested);

@@ -264,10 +264,10 @@ TEST(ControlGradientRefusals, SayWhatAndWhy) {
                 .find("its body draws random numbers"),
             std::string::npos);
   EXPECT_NE(refusal_of(
-                R"(main (bool c, float[2] x) => (y) {
-      y = If <then_branch: graph = t () => (a) { d = Hardmax (x) a = Neg (d) }, else_branch: graph = e () => (b) { b = Neg (x) }> (c)
+                R"(main (bool c, float[1,1,2,2] x, float[1,5] r) => (y) {
+      y = If <then_branch: graph = t () => (a) { d = MaxRoiPool <pooled_shape: ints = [2, 2]> (x, r) a = Neg (d) }, else_branch: graph = e () => (b) { b = Neg (x) }> (c)
     })")
-                .find("Hardmax"),
+                .find("MaxRoiPool"),
             std::string::npos);
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "compiler/ops/operator.h"
+#include "compiler/ops/window.h"
 
 namespace halfnote::reduction {
 
@@ -22,10 +23,16 @@ std::vector<Expr> reduce_log_sum_exp_gradient(GradientContext& rule);
 std::vector<Expr> reduce_sum_square_gradient(GradientContext& rule);
 std::vector<Expr> reduce_prod_gradient(GradientContext& rule);
 std::vector<Expr> cum_sum_gradient(GradientContext& rule);
+/// Det: dY times the cofactors, which singular matrices have too.
+std::vector<Expr> det_gradient(GradientContext& rule);
 std::vector<Expr> global_average_pool_gradient(GradientContext& rule);
 std::vector<Expr> global_max_pool_gradient(GradientContext& rule);
 
 // pool.cc
+/// 1/count of every window as a constant (1, 1, oH…) of f64 numbers, for operands and results of
+/// these spatial sizes.
+Tensor window_weights(const Window& window, const std::vector<int64_t>& input,
+                      const std::vector<int64_t>& output, bool include_pad);
 std::vector<ValueType> infer_max_pool_grad(const Graph& graph, NodeId node);
 std::vector<ValueType> infer_average_pool_grad(const Graph& graph, NodeId node);
 std::vector<Expr> max_pool_gradient(GradientContext& rule);

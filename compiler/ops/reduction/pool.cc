@@ -39,7 +39,8 @@ int64_t window_count(const Window& window, size_t axis, int64_t input, int64_t o
   return count;
 }
 
-/// 1/count of every window as a constant (1, 1, oH…) of f64 numbers.
+}  // namespace
+
 Tensor window_weights(const Window& window, const std::vector<int64_t>& input,
                       const std::vector<int64_t>& output, bool include_pad) {
   Shape shape = {1, 1};
@@ -57,6 +58,8 @@ Tensor window_weights(const Window& window, const std::vector<int64_t>& input,
   }
   return weights;
 }
+
+namespace {
 
 /// Attributes of the ConvTranspose that adds the windows back into an input of size `input`: the
 /// part that it would write beyond the end is cut off by pads, the part that no window reaches is

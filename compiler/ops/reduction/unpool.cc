@@ -179,14 +179,20 @@ std::vector<Expr> lp_pool_gradient(GradientContext& rule) {
   Builder& b = rule.b;
   const Expr x = rule.inputs[0], y = rule.outputs[0], dy = rule.grads[0];
   const int64_t p = rule.attributes().get_int("p", 2);
-  if (rule.attributes().get_int("ceil_mode", 0) != 0) {
-    throw Error(ErrorCode::kUnsupported, "no gradient of LpPool with ceil_mode")
-        .hint("pad the operand so that the windows fit");
-  }
   const Window window = window_of(rule.attributes(), x.shape());
   Attributes attributes = window.attributes();
   attributes.set("count_include_pad", int64_t{1});
-  const double count = static_cast<double>(element_count(window.kernel));
+  // AveragePoolGrad divides by the elements of each window: as many as its kernel has, but for the
+  // windows of ceil_mode that reach beyond the padding.
+  Expr count = b.scalar(dy.dtype(), static_cast<double>(element_count(window.kernel)));
+  if (rule.attributes().get_int("ceil_mode", 0) != 0) {
+    constexpr const char* kWhat = "the gradient of LpPool with ceil_mode";
+    attributes.set("ceil_mode", int64_t{1});
+    Tensor counts = window_weights(window, require_static(x.shape(), 2, kWhat),
+                                   require_static(y.shape(), 2, kWhat), true);
+    for (double& number : counts.mutable_data<double>()) number = 1 / number;
+    count = b.constant(counts.cast_to(dy.dtype()), "window_counts");
+  }
   Expr share = dy;
   if (p > 1) {  // a window of zeros has no slope
     const Expr empty = b.op("Equal", {y, b.scalar(y.dtype(), 0)});
@@ -195,9 +201,9 @@ std::vector<Expr> lp_pool_gradient(GradientContext& rule) {
         p == 2 ? safe : b.op("Pow", {safe, b.scalar(y.dtype(), static_cast<double>(p - 1))});
     share = b.op("Where", {empty, b.scalar(y.dtype(), 0), dy / power});
   }
-  const Expr spread =
-      b.op("AveragePoolGrad", {share, b.shape_of(x)}, std::move(attributes), kHalfnoteDomain);
-  return {movement::with_type_of(spread * count * power_slope(x, p), x)};
+  const Expr spread = b.op("AveragePoolGrad", {share * count, b.shape_of(x)}, std::move(attributes),
+                           kHalfnoteDomain);
+  return {movement::with_type_of(spread * power_slope(x, p), x)};
 }
 
 std::vector<Expr> top_k_gradient(GradientContext& rule) {

@@ -41,6 +41,14 @@ std::array<Expr, 4> philox(std::array<Expr, 4> counter, std::array<Expr, 2> key)
 /// A word for each of `count` elements in order, as a 1-D uint64 tensor.
 Expr words_for(Expr count, Expr seed, Expr step, int64_t node) {
   Builder& b = *count.builder;
+  const Expr all = b.reshape(random_words(count, seed, step, node), b.ints({-1}));
+  return b.op("Slice", {all, b.ints({0}), b.reshape(count, b.ints({1}))});
+}
+
+}  // namespace
+
+Expr random_words(Expr count, Expr seed, Expr step, int64_t node) {
+  Builder& b = *count.builder;
   const Expr groups = (count + 3.0) / 4.0;
   const Expr group = b.cast(
       b.op("Range", {b.scalar(DType::kI64, 0), groups, b.scalar(DType::kI64, 1)}), DType::kU64);
@@ -50,12 +58,8 @@ Expr words_for(Expr count, Expr seed, Expr step, int64_t node) {
                             {low_word(key), high_word(key)});
   std::vector<Expr> columns;
   for (const Expr& w : words) columns.push_back(unsqueeze(w, {1}));
-  const Expr table = b.ops("Concat", columns, 1, {{"axis", int64_t{1}}})[0];
-  const Expr all = b.reshape(table, b.ints({-1}));
-  return b.op("Slice", {all, b.ints({0}), b.reshape(count, b.ints({1}))});
+  return b.ops("Concat", columns, 1, {{"axis", int64_t{1}}})[0];
 }
-
-}  // namespace
 
 std::vector<Expr> inference_dropout_gradient(GradientContext& rule) {
   std::vector<Expr> results(rule.inputs.size(), rule.b.none());

@@ -13,6 +13,20 @@ std::vector<Expr> inference_dropout_gradient(GradientContext& rule);
 /// The same op on dY: the mask is made again.
 std::vector<Expr> dropout_gradient(GradientContext& rule);
 std::vector<Expr> dropout_body(BodyContext& body);
+/// The words of `count` elements as u64 (⌈count/4⌉, 4): of Philox4x32-10, which random.cc's bodies
+/// read too.
+Expr random_words(Expr count, Expr seed, Expr step, int64_t node);
+
+// random.cc
+/// ONNX's random ops as ours, which read a stream.
+Expr draw_normal(LowerContext& rule, const RandomStream& stream);
+Expr draw_uniform(LowerContext& rule, const RandomStream& stream);
+/// Bernoulli and Multinomial from uniform numbers, in f64: so 0 and 1 are certain.
+std::vector<Expr> lower_bernoulli(LowerContext& rule);
+std::vector<Expr> lower_multinomial(LowerContext& rule);
+std::vector<ValueType> infer_random(const Graph& graph, NodeId node);
+std::vector<Expr> random_normal_body(BodyContext& body);
+std::vector<Expr> random_uniform_body(BodyContext& body);
 
 // optimizers.cc
 /// `fresh` where the step commits (input `commit`, if the call has it), else `old`, for each state.

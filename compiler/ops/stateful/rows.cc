@@ -10,17 +10,47 @@ namespace {
 using namespace stateful;  // NOLINT(google-build-using-namespace): the rules of this family
 using enum PrecisionClass;
 
-constexpr std::string_view kRandom = "a random draw: no gradient exists";
 constexpr std::string_view kUpdate = "part of the update: nothing is differentiated through it";
 constexpr uint32_t kEveryInput = ~0u;
 
-OperatorRow random_row(std::string_view name, Legality legality, std::string_view note) {
+constexpr std::string_view kStream = "sampled in f32, so that the stream does not depend on types";
+
+/// A random op of ONNX. Its operand, if it has one, gives the shape only.
+OperatorRow random_row(std::string_view name, DrawRule draw) {
+  return {.name = name,
+          .precision = kFp32,
+          .legality = {1, 22},
+          .purity = Purity::kRandom,
+          .scale = ScaleRule::kAbsorb,
+          .gradient = no_slope,
+          .draw = draw,
+          .note = kStream};
+}
+
+/// One that is lowered to uniform numbers.
+OperatorRow lowered_random(std::string_view name, Legality legality, LowerRule lower,
+                           std::string_view note) {
   return {.name = name,
           .precision = kFp32,
           .legality = legality,
           .purity = Purity::kRandom,
-          .no_gradient = kRandom,
+          .no_gradient = kLowered,
+          .lower = lower,
           .note = note};
+}
+
+/// Random numbers of ours: functions of a stream, not of the values of any float.
+template <BodyRule body>
+OperatorRow stream_row(std::string_view name) {
+  return {.domain = kHalfnoteDomain,
+          .name = name,
+          .precision = kOpaque,
+          .legality = {1, 1},
+          .scale = ScaleRule::kAbsorb,
+          .gradient = no_slope,
+          .infer = infer_random,
+          .body = body,
+          .note = "counter-based: a function of seed, step and node"};
 }
 
 /// An optimizer: all tensors and scalars in full precision, `commit` its last input but for those
@@ -98,16 +128,16 @@ std::vector<OperatorRow> scaler_rows() {
 }  // namespace
 
 std::vector<OperatorRow> stateful_rows() {
-  constexpr std::string_view kStream =
-      "sampled in f32, so that the stream does not depend on types";
   std::vector<OperatorRow> rows = {
-      random_row("Bernoulli", {15, 22}, "the probability is compared in f32"),
+      lowered_random("Bernoulli", {15, 22}, lower_bernoulli, "the probability is compared in f64"),
       onnx_dropout(),
-      random_row("Multinomial", {7, 22}, "integer samples"),
-      random_row("RandomNormal", {1, 22}, kStream),
-      random_row("RandomNormalLike", {1, 22}, kStream),
-      random_row("RandomUniform", {1, 22}, kStream),
-      random_row("RandomUniformLike", {1, 22}, kStream),
+      lowered_random("Multinomial", {7, 22}, lower_multinomial, "integer samples"),
+      random_row("RandomNormal", draw_normal),
+      random_row("RandomNormalLike", draw_normal),
+      random_row("RandomUniform", draw_uniform),
+      random_row("RandomUniformLike", draw_uniform),
+      stream_row<random_normal_body>("RandomNormal"),
+      stream_row<random_uniform_body>("RandomUniform"),
       optimizer_row<6, infer_adafactor, adafactor_body>(
           "Adafactor", "second moment as means of rows and columns; PyTorch's form"),
       optimizer_row<5, infer_like<0, 2>, adagrad_body>("Adagrad", "PyTorch's Adagrad"),

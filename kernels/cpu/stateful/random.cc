@@ -1,8 +1,9 @@
 // Random numbers and dropout, all from Philox4x32-10.
 //
-// RandomNormal and RandomUniform (and their Like forms) use the key (bits of the f32 attribute
-// `seed`, 0) and the counter (low, high word of i div 4, 0, 0) for element i, word i mod 4; without
-// a seed it is 0, so two nodes draw different numbers only if their seeds differ. Uniform numbers
+// ai.halfnote.RandomNormal and RandomUniform use the words of dropout (docs/operators.md). ONNX's
+// (and their Like forms), which stand outside of training steps, have no state: they use the key
+// (bits of the f32 attribute `seed`, 0) and the counter (low, high word of i div 4, 0, 0) for
+// element i, word i mod 4; without a seed it is 0. Uniform numbers
 // are low + r·2⁻³²·(high − low); normal ones come in pairs from Box and Muller's method. Both are
 // computed in f64 and rounded once.
 #include <bit>
@@ -34,21 +35,38 @@ void draw_normal(const math::PhiloxCounter& words, double mean, double scale, do
   }
 }
 
-Prepared random_kernel(const KernelCall& call, Draw draw, double a, double b) {
+/// Seed, step and node as dropout_words() takes them.
+struct Place {
+  uint64_t seed = 0, step = 0;
+  uint32_t node = 0;
+};
+
+Place of_attribute(const Attributes& attributes, const KernelBuffers&) {
+  return {.seed = std::bit_cast<uint32_t>(attributes.get_float("seed", 0))};
+}
+
+/// Of ai.halfnote: operands 1 and 2.
+Place of_stream(const Attributes& attributes, const KernelBuffers& buffers) {
+  return {.seed = static_cast<uint64_t>(*buffers.in<int64_t>(1)),
+          .step = static_cast<uint64_t>(*buffers.in<int64_t>(2)),
+          .node = static_cast<uint32_t>(attributes.get_int("node", 0))};
+}
+
+using FindPlace = Place (*)(const Attributes&, const KernelBuffers&);
+
+Prepared random_kernel(const KernelCall& call, FindPlace find, Draw draw, double a, double b) {
   if (!call.has_output(0)) return Prepared::no("an operand is missing");
-  const math::PhiloxKey key = {std::bit_cast<uint32_t>(attributes_of(call).get_float("seed", 0)),
-                               0};
   return for_float_type(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel([=, count = call.outputs[0].size(),
+    return make_kernel([=, attributes = attributes_of(call), count = call.outputs[0].size(),
                         threads = call.threads](const KernelBuffers& buffers) {
       T* to = buffers.out<T>(0);
+      const Place place = find(attributes, buffers);
       parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i += 4) {  // the grain is a multiple of 4
-          const auto group = static_cast<uint64_t>(i) / 4;
           double drawn[4];
-          draw(math::philox4x32(
-                   {{static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), 0, 0}}, key),
-               a, b, drawn);
+          draw(
+              math::dropout_words(place.seed, place.step, place.node, static_cast<uint64_t>(i) / 4),
+              a, b, drawn);
           for (int64_t k = 0; k < 4 && i + k < end; ++k) {
             to[i + k] = store<T>(static_cast<Math<T>>(drawn[k]));
           }
@@ -58,25 +76,34 @@ Prepared random_kernel(const KernelCall& call, Draw draw, double a, double b) {
   });
 }
 
+/// Why seed and step of an op of ours do not fit, or an empty string.
+std::string unfit_stream(const KernelCall& call) {
+  if (!call.has_input(2)) return "an operand is missing";
+  const bool integers = call.inputs[1].dtype == DType::kI64 && call.inputs[2].dtype == DType::kI64;
+  return integers ? "" : "seed and step are not i64";
+}
+
+template <FindPlace find>
 Prepared prepare_normal(const KernelCall& call) {
+  if (find == of_stream && !unfit_stream(call).empty()) return Prepared::no(unfit_stream(call));
   const Attributes& attributes = attributes_of(call);
-  return random_kernel(call, draw_normal, attributes.get_float("mean", 0),
+  return random_kernel(call, find, draw_normal, attributes.get_float("mean", 0),
                        attributes.get_float("scale", 1));
 }
 
+template <FindPlace find>
 Prepared prepare_uniform(const KernelCall& call) {
+  if (find == of_stream && !unfit_stream(call).empty()) return Prepared::no(unfit_stream(call));
   const Attributes& attributes = attributes_of(call);
-  return random_kernel(call, draw_uniform, attributes.get_float("low", 0),
+  return random_kernel(call, find, draw_uniform, attributes.get_float("low", 0),
                        attributes.get_float("high", 1));
 }
 
 /// Why X, seed and step of ai.halfnote.Dropout do not fit, or an empty string.
 std::string unfit_dropout(const KernelCall& call) {
-  if (!call.has_input(2) || !call.has_output(0)) return "an operand is missing";
+  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
+  if (std::string reason = unfit_stream(call); !reason.empty()) return reason;
   if (call.inputs[0].dtype != call.outputs[0].dtype) return "operands of different types";
-  if (call.inputs[1].dtype != DType::kI64 || call.inputs[2].dtype != DType::kI64) {
-    return "seed and step are not i64";
-  }
   return call.inputs[0].size() == call.outputs[0].size() ? "" : "operands of different sizes";
 }
 
@@ -136,11 +163,13 @@ Prepared prepare_inference_dropout(const KernelCall& call) {
 std::vector<KernelRow> random_rows() {
   return {
       {"", "Dropout", "reference", prepare_inference_dropout},
-      {"", "RandomNormal", "reference", prepare_normal},
-      {"", "RandomNormalLike", "reference", prepare_normal},
-      {"", "RandomUniform", "reference", prepare_uniform},
-      {"", "RandomUniformLike", "reference", prepare_uniform},
+      {"", "RandomNormal", "reference", prepare_normal<of_attribute>},
+      {"", "RandomNormalLike", "reference", prepare_normal<of_attribute>},
+      {"", "RandomUniform", "reference", prepare_uniform<of_attribute>},
+      {"", "RandomUniformLike", "reference", prepare_uniform<of_attribute>},
       {"ai.halfnote", "Dropout", "reference", prepare_dropout},
+      {"ai.halfnote", "RandomNormal", "reference", prepare_normal<of_stream>},
+      {"ai.halfnote", "RandomUniform", "reference", prepare_uniform<of_stream>},
   };
 }
 

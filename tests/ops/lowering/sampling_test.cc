@@ -217,6 +217,17 @@ TEST(SamplingGradient, LpPool) {
                                {"p", p}};
     expect_gradient({"plain", "LpPool", plain, {f64({2, 2, 4, 5}, 1)}});
     expect_gradient({"padded", "LpPool", padded, {f64({1, 2, 4, 5}, 2)}});
+    for (const std::vector<int64_t>& pads :
+         {std::vector<int64_t>{0, 0, 0, 0}, std::vector<int64_t>{1, 0, 0, 1}}) {
+      expect_gradient({"ceil",
+                       "LpPool",
+                       {{"p", p},
+                        {"kernel_shape", std::vector<int64_t>{2, 3}},
+                        {"strides", std::vector<int64_t>{2, 2}},
+                        {"pads", pads},
+                        {"ceil_mode", int64_t{1}}},
+                       {f64({2, 1, 5, 6}, 4)}});
+    }
     expect_gradient({"global", "GlobalLpPool", {{"p", p}}, {f64({2, 3, 4, 2}, 3)}});
     expect_gradient({"global", "GlobalLpPool", {{"p", p}}, {f64({2, 3, 4}, 3)}}, Dims::kSymbolic);
   }

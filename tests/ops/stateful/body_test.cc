@@ -185,10 +185,41 @@ TEST(StatefulBody, UpdateLossScaleFollowsTheKernel) {
   }
 }
 
+TEST(StatefulBody, RandomNumbersAgree) {
+  for (const char* op : {"RandomNormal", "RandomUniform"}) {
+    for (DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
+      for (const Shape& shape : {Shape{0}, Shape{}, Shape{7}, Shape{3, 5, 11}}) {
+        const Attributes numbers = op == std::string("RandomNormal")
+                                       ? Attributes{{"mean", 0.5f}, {"scale", 2.0f}}
+                                       : Attributes{{"low", -1.0f}, {"high", 3.0f}};
+        BodyCase call{to_string(shape),
+                      op,
+                      numbers,
+                      {random_tensor(DType::kF32, shape, 1), Tensor::scalar<int64_t>(-5),
+                       Tensor::scalar<int64_t>((int64_t{5} << 32) + 17)}};
+        call.attributes.set("node", int64_t{3});
+        call.attributes.set("dtype", static_cast<int64_t>(dtype));
+        expect_body_agrees(call, 0);
+      }
+    }
+  }
+}
+
+TEST(StatefulBody, RandomNumbersOfAKnownShapeAreThoseOfTheOperand) {
+  const Tensor like(DType::kF32, {3, 5}), seed = Tensor::scalar<int64_t>(1), step = seed;
+  for (const char* op : {"RandomNormal", "RandomUniform"}) {
+    const BodyCase shaped{"shape", op, {{"shape", std::vector<int64_t>{3, 5}}}, {{}, seed, step}};
+    EXPECT_TRUE(
+        identical(run_kernel(shaped)[0], run_kernel({"like", op, {}, {like, seed, step}})[0]));
+    expect_body_agrees(shaped, 0);
+  }
+}
+
 TEST(StatefulBody, EveryBodyIsTested) {
   const std::set<std::string> kTested = {
-      "Adafactor", "Adagrad", "Adam",     "AdamW",   "AllFinite", "Dropout",        "GlobalNorm",
-      "Lamb",      "Lion",    "Momentum", "RMSprop", "SGD",       "UpdateLossScale"};
+      "Adafactor", "Adagrad",      "Adam",          "AdamW", "AllFinite",
+      "Dropout",   "GlobalNorm",   "Lamb",          "Lion",  "Momentum",
+      "RMSprop",   "RandomNormal", "RandomUniform", "SGD",   "UpdateLossScale"};
   EXPECT_EQ(with_body(stateful_rows()), kTested);
 }
 
