@@ -266,17 +266,17 @@ TEST(Import, OneListHoldsAllKindsOfReasons) {
 
 TEST(Import, AllOpsWithoutAKernelAreTold) {
   const Workplace place;
-  place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x) => (float[2,2] y, float[] z) {
-    [draw] d = Bernoulli (x)
+  place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x, bool[4] c) => (float[2,2] y, float[] z) {
+    [pick] d = Compress (x, c)
     [first] s = Unique (x)
     [second] t = Unique (d)
-    [add] y = Add (x, d)
+    [add] y = Add (x, x)
     [sum] z = Add (t, t)
   })");
   const Outcome outcome = place.run(words("compile m.onnxtxt --inference -o a.onnx"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("warning: m.onnxtxt: the CPU has no kernel for 2 ops"));
-  EXPECT_THAT(outcome.err, HasSubstr("Bernoulli (op-set 23; 1 node; no kernel): draw"));
+  EXPECT_THAT(outcome.err, HasSubstr("Compress (op-set 23; 1 node; no kernel): pick"));
   EXPECT_THAT(outcome.err, HasSubstr("Unique (op-set 23; 1 node; no kernel): second"));
 }
 
