@@ -15,6 +15,7 @@
 #include "passes/device/absorb_casts.h"
 #include "passes/device/absorb_scatters.h"
 #include "passes/device/absorb_transposes.h"
+#include "passes/device/attention/absorb_heads.h"
 #include "passes/device/attention/fuse_attention.h"
 #include "passes/device/cast_before_views.h"
 #include "passes/device/fuse_cross_entropy.h"
@@ -145,6 +146,8 @@ constexpr PassRow kRows[] = {
      "gradients are unscaled and clipped by those who read them"},
     {"fuse-attention", fuse_attention_on_cpu, nullptr, kAll, kAny, kAny, false,
      "attention without the matrix of its probabilities"},
+    {"absorb-heads", absorb_heads, nullptr, kAll, kAny, kAny, false,
+     "attention reads and writes heads where linear layers have them"},
     {"fuse-cross-entropy", fuse_cross_entropy, nullptr, kAll, kAny, kAny, false,
      "loss and gradient read the scores once and write no probabilities"},
     {"absorb-casts", absorb_casts, nullptr, kAll, kAny, kAny, false,
@@ -168,7 +171,7 @@ constexpr PassRow kRows[] = {
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways. Its updates do
 /// not yet write copies, nor read factors.
 constexpr std::string_view kOnlyOnCpu[] = {
-    "take-out-padding",   "keep-copies",         "fold-factors",   "fuse-attention",
+    "take-out-padding",   "keep-copies",         "fold-factors",   "fuse-attention", "absorb-heads",
     "fuse-cross-entropy", "recompute-pointwise", "fuse-pointwise", "check-early"};
 
 std::span<const PassRow> gpu_pipeline() {

@@ -1,6 +1,7 @@
 // What contractions cost: two operations per multiply-add, whatever the kernel does.
 #include <algorithm>
 
+#include "base/ops/attention.h"
 #include "compiler/ops/contraction/parts.h"
 
 namespace halfnote::contraction {
@@ -16,6 +17,11 @@ double size(const Shape& shape) {
 double convolution(const Shape& result, const Shape& weight) {
   if (weight.empty() || weight[0] == 0) return 0;
   return 2.0 * size(result) * size(weight) / static_cast<double>(weight[0]);
+}
+
+/// The shape of V with its heads before the rows.
+Shape meant_values(const Attributes& attributes, const Shape& stored) {
+  return read_rows_first(attributes).v ? swap_rows_and_heads(stored) : stored;
 }
 
 }  // namespace
@@ -46,18 +52,19 @@ double conv_grad_weight_flops(const Attributes&, std::span<const Shape> inputs,
 }
 
 /// Scores from Q (…, M, D) and V (…, N, E), and the values they weigh.
-double attention_flops(const Attributes&, std::span<const Shape> inputs, std::span<const Shape>) {
+double attention_flops(const Attributes& attributes, std::span<const Shape> inputs,
+                       std::span<const Shape>) {
   if (inputs.size() < 3 || inputs[0].size() < 2 || inputs[2].size() < 2) return 0;
-  const Shape &q = inputs[0], &v = inputs[2];
+  const Shape &q = inputs[0], v = meant_values(attributes, inputs[2]);
   return 2.0 * size(q) / static_cast<double>(std::max<int64_t>(1, q.back())) *
          static_cast<double>(v[v.size() - 2] * (q.back() + v.back()));
 }
 
 /// The four products of the gradient, and the scores once more.
-double attention_grad_flops(const Attributes&, std::span<const Shape> inputs,
+double attention_grad_flops(const Attributes& attributes, std::span<const Shape> inputs,
                             std::span<const Shape>) {
   if (inputs.size() < 4 || inputs[1].size() < 2 || inputs[3].size() < 2) return 0;
-  const Shape &q = inputs[1], &v = inputs[3];
+  const Shape &q = inputs[1], v = meant_values(attributes, inputs[3]);
   return 2.0 * size(q) / static_cast<double>(std::max<int64_t>(1, q.back())) *
          static_cast<double>(v[v.size() - 2] * (3 * q.back() + 2 * v.back()));
 }

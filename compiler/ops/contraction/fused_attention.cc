@@ -30,10 +30,15 @@ ValueType tail_type(DType dtype, SymbolicShape batch, std::initializer_list<Dim>
   return ValueType::tensor(dtype, std::move(batch));
 }
 
+/// As it is meant, of one that is stored.
+SymbolicShape meant(const SymbolicShape& stored, bool rows_first) {
+  return rows_first ? swap_rows_and_heads(stored) : stored;
+}
+
 struct Call {
   Builder& b;
   AttentionAttributes attributes;
-  Expr q, k, v;  // in math precision, K as (…, N, D)
+  Expr q, k, v;  // in math precision, K as (…, N, D), all with their heads before the rows
   std::vector<Expr> terms;
 };
 
@@ -43,6 +48,12 @@ Expr swapped(Expr x) {
   return x.builder->transpose(x, std::move(perm));
 }
 
+/// (…, rows, heads, size) for (…, heads, rows, size), and back.
+Expr turned(Expr x, bool rows_first) {
+  if (!rows_first) return x;
+  return x.builder->transpose(x, swap_rows_and_heads(axes_between(0, x.rank())));
+}
+
 Call read_call(BodyContext& body, size_t q, size_t first_term) {
   Call call{body.b,
             read_attention(body.attributes, body.inputs.size() - first_term),
@@ -50,7 +61,10 @@ Call read_call(BodyContext& body, size_t q, size_t first_term) {
             body.b.to_math(body.inputs[q + 1]),
             body.b.to_math(body.inputs[q + 2]),
             {}};
-  if (call.attributes.trans_k) call.k = swapped(call.k);
+  const AttentionAttributes::RowsFirst& first = call.attributes.rows_first;
+  call.q = turned(call.q, first.q);
+  call.k = call.attributes.trans_k ? swapped(call.k) : turned(call.k, first.k);
+  call.v = turned(call.v, first.v);
   call.terms.assign(body.inputs.begin() + static_cast<std::ptrdiff_t>(first_term),
                     body.inputs.end());
   return call;
@@ -97,12 +111,15 @@ Expr without_nan(const Call& call, Expr weights) {
 
 std::vector<ValueType> infer_attention(const Graph& graph, NodeId node) {
   const ValueType& q = operand_type(graph, node, 0);
-  const SymbolicShape &shape = operand_shape(graph, node, 0), &v = operand_shape(graph, node, 2);
+  const AttentionAttributes::RowsFirst first = read_rows_first(graph.node(node).attributes);
+  const SymbolicShape shape = meant(operand_shape(graph, node, 0), first.q);
+  const SymbolicShape& v = operand_shape(graph, node, 2);
   const SymbolicShape batch = batch_of(shape);
   batch_of(v);
   const Dim queries = shape[shape.size() - 2];
-  return {tail_type(q.dtype, batch, {queries, v.back()}),
-          tail_type(math_dtype(q.dtype), batch, {queries}),
+  ValueType y = tail_type(q.dtype, batch, {queries, v.back()});
+  if (first.y) y.shape = swap_rows_and_heads(*y.shape);
+  return {std::move(y), tail_type(math_dtype(q.dtype), batch, {queries}),
           tail_type(math_dtype(q.dtype), batch, {queries})};
 }
 
@@ -137,7 +154,7 @@ std::vector<Expr> attention_body(BodyContext& body) {
   const Expr powers = b.op("Exp", {scores - most});
   const Expr sums = b.op("ReduceSum", {powers, axis}, keep);
   const Expr weights = without_nan(call, powers / sums);
-  const Expr y = b.op("MatMul", {weights, call.v});
+  const Expr y = turned(b.op("MatMul", {weights, call.v}), call.attributes.rows_first.y);
   std::vector<Expr> results = {b.cast(y, body.output_types[0].dtype), squeeze(most, {-1}),
                                squeeze(sums, {-1})};
   results.resize(std::min(results.size(), body.output_types.size()));
@@ -147,7 +164,9 @@ std::vector<Expr> attention_body(BodyContext& body) {
 std::vector<Expr> attention_grad_body(BodyContext& body) {
   const Call call = read_call(body, 1, kGradientTerms);
   Builder& b = call.b;
-  const Expr dy = b.to_math(body.inputs[0]), y = b.to_math(body.inputs[4]);
+  const AttentionAttributes::RowsFirst& first = call.attributes.rows_first;
+  const Expr dy = turned(b.to_math(body.inputs[0]), first.y),
+             y = turned(b.to_math(body.inputs[4]), first.y);
   const Expr most = unsqueeze(body.inputs[5], {-1}), sums = unsqueeze(body.inputs[6], {-1});
   const Expr weights = b.op("Exp", {scores_of(call) - most}) / sums;
   const Expr deltas = b.op("ReduceSum", {dy * y, b.ints({-1})}, {{"keepdims", int64_t{1}}});
@@ -161,9 +180,10 @@ std::vector<Expr> attention_grad_body(BodyContext& body) {
   }
   slopes = slopes * static_cast<double>(call.attributes.scale);
   const Expr dk = b.op("MatMul", {swapped(slopes), call.q});
-  const Expr gradients[] = {b.op("MatMul", {slopes, call.k}),
-                            call.attributes.trans_k ? swapped(dk) : dk,
-                            b.op("MatMul", {swapped(without_nan(call, weights)), dy})};
+  const Expr dv = b.op("MatMul", {swapped(without_nan(call, weights)), dy});
+  const Expr gradients[] = {turned(b.op("MatMul", {slopes, call.k}), first.q),
+                            call.attributes.trans_k ? swapped(dk) : turned(dk, first.k),
+                            turned(dv, first.v)};
   for (size_t i = 0; i < 3 && i < results.size(); ++i) {
     if (body.output_types[i].dtype != DType::kUndefined)
       results[i] = b.cast(gradients[i], body.output_types[i].dtype);

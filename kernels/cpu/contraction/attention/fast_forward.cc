@@ -47,9 +47,9 @@ Forward<E> make_forward(const KernelCall& call, const AttentionPlan& plan) {
   WorkspacePlan slot;
   Forward<E> f;
   f.plan = plan;
-  f.q = source_of<E>(call, 0, true, slot);
-  f.k = source_of<E>(call, 1, false, slot);
-  f.v = source_of<E>(call, 2, false, slot);
+  f.q = source_of<E>(call, 0, plan.q, Source<E>::Use::kMultiplied, slot);
+  f.k = source_of<E>(call, 1, plan.k, Source<E>::Use::kPacked, slot);
+  f.v = source_of<E>(call, 2, plan.v, Source<E>::Use::kPacked, slot);
   f.key_panels = KeyPanels<E>(KeyPanels<E>::Terms::kColumns, plan.n, plan.d, slot);
   f.value_panels = KeyPanels<E>(KeyPanels<E>::Terms::kKeys, plan.n, plan.e, slot);
   f.scores = slot.add_elements<float>(kPanels * kQueries * kPanel);
@@ -72,8 +72,8 @@ template <class E>
 void Forward<E>::run(const KernelBuffers& buffers) const {
   for_tasks(plan.batches * parts, slots, slot_bytes, buffers, [&](int64_t task, std::byte* slot) {
     TilePlace place{task / parts, 0, 0};
-    key_panels.pack(k.read(buffers, place.batch, slot), plan.attributes.trans_k, slot);
-    value_panels.pack(v.read(buffers, place.batch, slot), false, slot);
+    key_panels.pack(k.read(buffers, place.batch, slot), k.ld(), plan.attributes.trans_k, slot);
+    value_panels.pack(v.read(buffers, place.batch, slot), v.ld(), false, slot);
     const E* queries = q.read(buffers, place.batch, slot);
     for (int64_t block = task % parts; block * kQueries < plan.m; block += parts) {
       place.query = block * kQueries;
@@ -138,7 +138,7 @@ void Forward<E>::finish(const KernelBuffers& buffers, std::byte* slot, const Til
       const auto factor = static_cast<float>(1 / sum);
       for (int64_t e = 0; e < plan.e; ++e) y[e] *= factor;
     }
-    store_reals(y, plan.e, result, buffers.outputs[0], at * plan.e);
+    store_reals(y, plan.e, result, buffers.outputs[0], plan.y.at(place.batch, place.query + row));
     if (has_sums) {
       buffers.out<float>(1)[at] = floats(most)[row];
       buffers.out<float>(2)[at] = static_cast<float>(sum);

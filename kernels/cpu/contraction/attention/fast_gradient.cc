@@ -23,6 +23,12 @@ struct Result {
   void store(const KernelBuffers& buffers, const float* from, int64_t count, int64_t at) const {
     if (dtype != DType::kUndefined) store_reals(from, count, dtype, buffers.outputs[output], at);
   }
+  /// Rows that follow one another at `from`, to a batch's rows from `first` on.
+  void store(const KernelBuffers& buffers, const float* from, int64_t rows, const RowLayout& layout,
+             int64_t batch, int64_t first) const {
+    for (int64_t row = 0; row < rows; ++row)
+      store(buffers, from + row * layout.size, layout.size, layout.at(batch, first + row));
+  }
 };
 
 template <class E>
@@ -64,10 +70,10 @@ Gradient<E> make_gradient(const KernelCall& call, const AttentionPlan& plan) {
   WorkspacePlan slot;
   Gradient<E> g;
   g.plan = plan;
-  g.q = source_of<E>(call, kGradQ, true, slot);
-  g.k = source_of<E>(call, kGradK, false, slot);
-  g.v = source_of<E>(call, kGradV, false, slot);
-  g.dy = source_of<E>(call, kGradY, true, slot);
+  g.q = source_of<E>(call, kGradQ, plan.q, Source<E>::Use::kMultiplied, slot);
+  g.k = source_of<E>(call, kGradK, plan.k, Source<E>::Use::kPacked, slot);
+  g.v = source_of<E>(call, kGradV, plan.v, Source<E>::Use::kPacked, slot);
+  g.dy = source_of<E>(call, kGradY, plan.y, Source<E>::Use::kMultiplied, slot);
   g.scores_of_key = KeyPanels<E>(Terms::kColumns, plan.n, plan.d, slot);
   g.slopes_of_value = KeyPanels<E>(Terms::kColumns, plan.n, plan.e, slot);
   g.queries_of_key = KeyPanels<E>(Terms::kKeys, plan.n, plan.d, slot);
@@ -107,9 +113,9 @@ void Gradient<E>::batch(const KernelBuffers& buffers, std::byte* slot, int64_t b
   const bool trans_k = plan.attributes.trans_k;
   const E *keys = k.read(buffers, b, slot), *queries = q.read(buffers, b, slot),
           *grads = dy.read(buffers, b, slot);
-  scores_of_key.pack(keys, trans_k, slot);
-  queries_of_key.pack(keys, trans_k, slot);
-  slopes_of_value.pack(v.read(buffers, b, slot), false, slot);
+  scores_of_key.pack(keys, k.ld(), trans_k, slot);
+  queries_of_key.pack(keys, k.ld(), trans_k, slot);
+  slopes_of_value.pack(v.read(buffers, b, slot), v.ld(), false, slot);
   const auto elements = [slot](size_t at) { return reinterpret_cast<E*>(slot + at); };
   transpose(queries, q.ld(), plan.m, plan.d, elements(q_columns), columns_ld());
   transpose(grads, dy.ld(), plan.m, plan.e, elements(dy_columns), columns_ld());
@@ -133,7 +139,7 @@ template <class E>
 void Gradient<E>::find_deltas(const KernelBuffers& buffers, std::byte* slot, int64_t b) const {
   float *grad = floats(slot, lines), *result = grad + plan.e;
   for (int64_t row = 0; row < plan.m; ++row) {
-    const int64_t at = (b * plan.m + row) * plan.e;
+    const int64_t at = plan.y.at(b, row);
     load_reals(buffers.inputs[kGradY], plan.dtype, at, plan.e, grad);
     load_reals(buffers.inputs[kGradResult], plan.dtype, at, plan.e, result);
     floats(slot, deltas)[row] = static_cast<float>(tile_math().dot(grad, result, plan.e));
@@ -217,17 +223,16 @@ void Gradient<E>::store_keys(const KernelBuffers& buffers, std::byte* slot,
     if (keys <= 0) break;
     const float* dv_panel = floats(slot, dv_sums) + p * plan.e * kPanel;
     transpose(dv_panel, kPanel, plan.e, keys, by_key, plan.e);
-    dv.store(buffers, by_key, keys * plan.e, (place.batch * plan.n + key) * plan.e);
+    dv.store(buffers, by_key, keys, plan.v, place.batch, key);
     float* dk_panel = floats(slot, dk_sums) + p * plan.d * kPanel;
     for (int64_t i = 0; i < plan.d * kPanel; ++i) dk_panel[i] *= plan.attributes.scale;
     if (plan.attributes.trans_k) {
-      for (int64_t d = 0; d < plan.d; ++d) {
-        dk.store(buffers, dk_panel + d * kPanel, keys, (place.batch * plan.d + d) * plan.n + key);
-      }
+      for (int64_t d = 0; d < plan.d; ++d)
+        dk.store(buffers, dk_panel + d * kPanel, keys, plan.k.at(place.batch, d) + key);
       continue;
     }
     transpose(dk_panel, kPanel, plan.d, keys, by_key, plan.d);
-    dk.store(buffers, by_key, keys * plan.d, (place.batch * plan.n + key) * plan.d);
+    dk.store(buffers, by_key, keys, plan.k, place.batch, key);
   }
 }
 
@@ -236,7 +241,7 @@ void Gradient<E>::store_queries(const KernelBuffers& buffers, std::byte* slot, i
   for (int64_t row = 0; row < plan.m; ++row) {
     float* line = floats(slot, dq_sums) + row * q_width();
     for (int64_t i = 0; i < plan.d; ++i) line[i] *= plan.attributes.scale;
-    dq.store(buffers, line, plan.d, (b * plan.m + row) * plan.d);
+    dq.store(buffers, line, plan.d, plan.q.at(b, row));
   }
 }
 
