@@ -19,8 +19,12 @@ AttentionAttributes read_attention(const Attributes& attributes, size_t terms) {
   read.nan_is_zero = attributes.get_int("nan_is_zero", 0) != 0;
   read.trans_k = attributes.get_int("transK", 0) != 0;
   read.rows_first = read_rows_first(attributes);
-  if (read.trans_k && read.rows_first.k)
+  read.packed = attributes.get_int("packed", 0) != 0;
+  const AttentionAttributes::RowsFirst& first = read.rows_first;
+  if (read.trans_k && first.k)
     throw Error(ErrorCode::kModel, "transK is set, and rows_first for K as well");
+  if (read.packed && !(first.q && first.k && first.v))
+    throw Error(ErrorCode::kModel, "packed is set, and not rows_first for Q, K and V");
   read.hidden = attributes.get_floats("hidden");
   if (read.hidden.empty()) read.hidden.resize(terms);
   if (read.hidden.size() == terms) return read;

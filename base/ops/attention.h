@@ -29,11 +29,14 @@ struct AttentionAttributes {
   /// K and dK are stored as (…, D, N).
   bool trans_k = false;
   RowsFirst rows_first;
+  /// Q, K and V, and their gradients, are parts of one tensor (…, rows, 3, heads, size), which
+  /// stands for each of the three operands, and as the first result.
+  bool packed = false;
   std::vector<float> hidden;  // by term; those of float terms mean nothing
 };
 
 /// Throws Error(kModel) unless `hidden` has a number for each of `terms` terms (or none at all: all
-/// terms are float), or where transK and rows_first say two things of K.
+/// terms are float), or where transK, rows_first and packed contradict each other.
 AttentionAttributes read_attention(const Attributes& attributes, size_t terms);
 
 /// The attribute rows_first alone; throws Error(kModel) unless it has four numbers.
@@ -48,6 +51,17 @@ AnyShape swap_rows_and_heads(AnyShape shape) {
         .expected("rank 3 or more", "rank " + std::to_string(shape.size()));
   }
   std::swap(shape[shape.size() - 2], shape[shape.size() - 3]);
+  return shape;
+}
+
+/// One part of a shape that holds Q, K and V: (…, rows, heads, size). Throws Error(kModel) where
+/// there are not three parts.
+template <class AnyShape>
+AnyShape part_of_packed(AnyShape shape) {
+  const size_t rank = shape.size();
+  if (rank < 4 || shape[rank - 3] != typename AnyShape::value_type(3))
+    throw Error(ErrorCode::kModel, "a packed operand has not the shape (…, rows, 3, heads, size)");
+  shape.erase(shape.end() - 3);
   return shape;
 }
 

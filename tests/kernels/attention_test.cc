@@ -257,6 +257,55 @@ TEST(Attention, RowsBeforeHeadsHaveTheSameBits) {
   }
 }
 
+/// (…, rows, 3, heads, size) of three (…, heads, rows, size) in f32.
+Tensor packed(const Tensor& q, const Tensor& k, const Tensor& v) {
+  Shape shape = turned(q).shape();
+  const int64_t row = shape[shape.size() - 1] * shape[shape.size() - 2];
+  shape.insert(shape.end() - 2, 3);
+  Tensor all(DType::kF32, shape);
+  const Tensor parts[] = {turned(q), turned(k), turned(v)};
+  for (int64_t i = 0; i < all.size(); ++i) {
+    const auto from = static_cast<size_t>(i / (3 * row) * row + i % row);
+    all.mutable_data<float>()[static_cast<size_t>(i)] =
+        parts[static_cast<size_t>(i / row % 3)].data<float>()[from];
+  }
+  return all;
+}
+
+TEST(Attention, PackedOperandsHaveTheSameBits) {
+  for (const AttentionCase& c :
+       {AttentionCase{"small", {2, 3}, 6, 6, 8, 8},
+        AttentionCase{"causal", {1, 2}, 70, 70, 16, 16, {}, {}, SIZE_MAX, true},
+        AttentionCase{"bias", {2}, 9, 9, 8, 8, {{2, 9, 9}}, {0}, 0}}) {
+    SCOPED_TRACE(c.name);
+    const auto operands = operands_of(c, DType::kF32);
+    const Tensor dy = random_tensor(DType::kF32, joined(c.batch, {c.m, c.e}), -1, 1, 8);
+    Attributes attributes = attributes_of(c);
+    attributes.set("rows_first", std::vector<int64_t>{1, 1, 1, 0});
+    attributes.set("packed", int64_t{1});
+    const Tensor all = packed(operands[0], operands[1], operands[2]);
+    for (const std::string_view kernel : {"reference", "fast."}) {
+      const auto want = forward(c, operands, kernel);
+      std::vector<OutputSpec> outputs;
+      for (const Tensor& y : want) outputs.push_back({y.dtype(), y.shape()});
+      std::vector<Tensor> inputs = {all, all, all};
+      inputs.insert(inputs.end(), operands.begin() + 3, operands.end());
+      expect_same_bits(run_kernel(kOwn, "Attention", inputs, attributes, outputs,
+                                  {.kernel = kernel, .threads = 2, .constants = false}),
+                       want);
+      const auto slopes = backward(c, operands, want, dy, kernel);
+      inputs = {dy, all, all, all, want[0], want[1], want[2]};
+      inputs.insert(inputs.end(), operands.begin() + 3, operands.end());
+      outputs = {{DType::kF32, all.shape()}};
+      if (!c.terms.empty()) outputs.insert(outputs.end(), {{}, {}, {DType::kF32, c.terms[0]}});
+      const auto got = run_kernel(kOwn, "AttentionGrad", inputs, attributes, outputs,
+                                  {.kernel = kernel, .threads = 2, .constants = false});
+      expect_same_bits({got[0]}, {packed(slopes[0], slopes[1], slopes[2])});
+      if (!c.terms.empty()) expect_same_bits({got[3]}, {slopes[3]});
+    }
+  }
+}
+
 TEST(Attention, ARowThatIsHiddenWholeIsWhatSoftmaxMakesOfIt) {
   AttentionCase c{"hidden", {1}, 2, 3, 2, 2, {{2, 1}}, {-1e9f}};
   std::vector<Tensor> operands = operands_of(c, DType::kF32);

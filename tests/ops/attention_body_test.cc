@@ -78,6 +78,24 @@ TEST(AttentionBody, AgreesWithItsKernel) {
   }
 }
 
+TEST(AttentionBody, OfPackedOperandsAgreesWithItsKernel) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+    const Tensor all = random_tensor(dtype, {2, 7, 3, 2, 5}, 1);
+    BodyCase call{"packed",
+                  "Attention",
+                  {{"rows_first", std::vector<int64_t>{1, 1, 1, 0}}, {"packed", int64_t{1}}},
+                  {all, all, all},
+                  3};
+    expect_body_agrees(call, kAttentionSums);
+    const std::vector<Tensor> results = run_kernel(call);
+    call.op = "AttentionGrad";
+    call.inputs = {random_tensor(dtype, {2, 2, 7, 5}, 8), all, all, all};
+    call.inputs.insert(call.inputs.end(), results.begin(), results.end());
+    call.outputs = 1;
+    expect_body_agrees(call, kAttentionSums);
+  }
+}
+
 TEST(AttentionBody, RefusesWhatItCannotRead) {
   const Tensor x = random_tensor(DType::kF32, {2, 3}, 1), line = random_tensor(DType::kF32, {3}, 1);
   EXPECT_THROW(graph_of({"a line", "Attention", {}, {line, x, x}, 2}), Error);
@@ -98,6 +116,12 @@ TEST(AttentionBody, RefusesWhatItCannotRead) {
                       {y, y, y},
                       3};
   EXPECT_THROW(body_of(both), Error);
+  const BodyCase packed{"two parts",
+                        "Attention",
+                        {{"rows_first", std::vector<int64_t>{1, 1, 1, 0}}, {"packed", int64_t{1}}},
+                        {random_tensor(DType::kF32, {4, 2, 2, 3}, 1), y, y},
+                        3};
+  EXPECT_THROW(graph_of(packed), Error);
   const BodyCase types{"types",
                        "AttentionGrad",
                        {{"out_dtypes", std::vector<int64_t>{7}}},

@@ -30,9 +30,12 @@ ValueType tail_type(DType dtype, SymbolicShape batch, std::initializer_list<Dim>
   return ValueType::tensor(dtype, std::move(batch));
 }
 
-/// As it is meant, of one that is stored.
-SymbolicShape meant(const SymbolicShape& stored, bool rows_first) {
-  return rows_first ? swap_rows_and_heads(stored) : stored;
+/// Q's shape, with its heads before the rows.
+SymbolicShape query_shape(const Graph& graph, NodeId node) {
+  const Attributes& attributes = graph.node(node).attributes;
+  SymbolicShape shape = operand_shape(graph, node, 0);
+  if (attributes.get_int("packed", 0) != 0) shape = part_of_packed(std::move(shape));
+  return read_rows_first(attributes).q ? swap_rows_and_heads(std::move(shape)) : shape;
 }
 
 struct Call {
@@ -62,6 +65,13 @@ Call read_call(BodyContext& body, size_t q, size_t first_term) {
             body.b.to_math(body.inputs[q + 2]),
             {}};
   const AttentionAttributes::RowsFirst& first = call.attributes.rows_first;
+  if (call.attributes.packed) {
+    Expr* const parts[] = {&call.q, &call.k, &call.v};
+    for (int64_t i = 0; i < 3; ++i)
+      *parts[i] =
+          body.b.op("Gather", {*parts[i], body.b.scalar(DType::kI64, static_cast<double>(i))},
+                    {{"axis", int64_t{-3}}});
+  }
   call.q = turned(call.q, first.q);
   call.k = call.attributes.trans_k ? swapped(call.k) : turned(call.k, first.k);
   call.v = turned(call.v, first.v);
@@ -111,14 +121,13 @@ Expr without_nan(const Call& call, Expr weights) {
 
 std::vector<ValueType> infer_attention(const Graph& graph, NodeId node) {
   const ValueType& q = operand_type(graph, node, 0);
-  const AttentionAttributes::RowsFirst first = read_rows_first(graph.node(node).attributes);
-  const SymbolicShape shape = meant(operand_shape(graph, node, 0), first.q);
+  const SymbolicShape shape = query_shape(graph, node);
   const SymbolicShape& v = operand_shape(graph, node, 2);
   const SymbolicShape batch = batch_of(shape);
   batch_of(v);
   const Dim queries = shape[shape.size() - 2];
   ValueType y = tail_type(q.dtype, batch, {queries, v.back()});
-  if (first.y) y.shape = swap_rows_and_heads(*y.shape);
+  if (read_rows_first(graph.node(node).attributes).y) y.shape = swap_rows_and_heads(*y.shape);
   return {std::move(y), tail_type(math_dtype(q.dtype), batch, {queries}),
           tail_type(math_dtype(q.dtype), batch, {queries})};
 }
@@ -184,6 +193,13 @@ std::vector<Expr> attention_grad_body(BodyContext& body) {
   const Expr gradients[] = {turned(b.op("MatMul", {slopes, call.k}), first.q),
                             call.attributes.trans_k ? swapped(dk) : turned(dk, first.k),
                             turned(dv, first.v)};
+  if (call.attributes.packed) {
+    std::vector<Expr> parts;
+    for (const Expr& gradient : gradients) parts.push_back(unsqueeze(gradient, {-3}));
+    const Expr all = b.ops("Concat", parts, 1, {{"axis", int64_t{-3}}})[0];
+    results[0] = b.cast(all, body.output_types[0].dtype);
+    return results;
+  }
   for (size_t i = 0; i < 3 && i < results.size(); ++i) {
     if (body.output_types[i].dtype != DType::kUndefined)
       results[i] = b.cast(gradients[i], body.output_types[i].dtype);

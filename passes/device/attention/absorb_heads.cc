@@ -6,8 +6,14 @@
 //   z = Transpose <perm = [0, 2, 1, 3]> (y)
 //
 // The same for AttentionGrad, whose dQ, dK and dV lie as Q, K and V do, dY as Y; K may have been
-// turned on the way, as transK wants it. Exact. Leaves alone: other permutations, and a Y that
-// somebody reads with its heads first.
+// turned on the way, as transK wants it. Where Q, K and V were split from one tensor, and their
+// gradients become one again, that is read and written in place:
+//
+//   q, k, v = Split <axis = 2> (x)  …  y = ai.halfnote.Attention <rows_first = …> (q, k, v)   ──▶
+//   y = ai.halfnote.Attention <packed = 1, rows_first = …> (x, x, x)
+//
+// Exact. Leaves alone: other permutations, a Y that somebody reads with its heads first, parts in
+// another order.
 #include "passes/device/attention/absorb_heads.h"
 
 #include <algorithm>
@@ -76,12 +82,23 @@ class HeadAbsorber {
       for (const size_t operand : {kQ, kK, kV}) absorb_operand(id, operand, gradient);
       if (!gradient) absorb_result(id);
     }
+    for (const NodeId id : graph_.nodes()) {
+      const bool gradient = is_gradient(graph_.node(id));
+      if (gradient || is_attention(graph_.node(id))) absorb_split(id, gradient);
+    }
     if (!changed_) return false;
     erase_dead(graph_, [this](const Graph&, NodeId id) { return passed_.count(id) != 0; });
     return true;
   }
 
  private:
+  Builder builder_at(NodeId id, InsertPoint at) {
+    Builder b(graph_, at, context_.infer);
+    b.set_role(graph_.node(id).role);
+    b.set_origin(graph_.node(id).origin);
+    return b;
+  }
+
   void set_flag(NodeId id, size_t operand) {
     Attributes& attributes = graph_.node(id).attributes;
     std::vector<int64_t> flags = attributes.get_ints("rows_first");
@@ -132,9 +149,7 @@ class HeadAbsorber {
     }
     pass_back(value, turn.back);
     if (others.empty()) return;
-    Builder b(graph_, graph_.after(id), context_.infer);
-    b.set_role(graph_.node(id).role);
-    b.set_origin(graph_.node(id).origin);
+    Builder b = builder_at(id, graph_.after(id));
     const Expr turned = b.transpose(b.value(value), turn.there);
     graph_.value(turned.id).scale_power = graph_.value(value).scale_power;
     for (const Use& use : others) graph_.replace_use(use, turned.id);
@@ -180,6 +195,103 @@ class HeadAbsorber {
       read_through(gradient, 0);
     }
     pass_back(y, turn.back);
+  }
+
+  /// The Split, with the shape (…, rows, 3·heads·size) of what it reads, whose three results are
+  /// the operands of this node from `slot` on, each seen as (…, rows, heads, size).
+  NodeId split_of(NodeId id, size_t slot) const {
+    NodeId split;
+    for (const size_t operand : {kQ, kK, kV}) {
+      const NodeId view = producer(graph_, graph_.input(id, slot + operand));
+      if (!view.valid() || graph_.node(view).op != "Reshape") return {};
+      const ValueId part = graph_.input(view, 0);
+      const NodeId from = producer(graph_, part);
+      const bool same = from.valid() && (operand == kQ || from == split);
+      if (!same || graph_.node(from).op != "Split" || !graph_.node(from).domain.empty()) return {};
+      split = from;
+      const bool fits = graph_.outputs(split).size() == 3 &&
+                        graph_.output(split, operand) == part &&
+                        is_row_of_heads(part, graph_.input(id, slot + operand)) &&
+                        graph_.value(graph_.input(id, slot + operand)).type ==
+                            graph_.value(graph_.input(id, slot)).type;
+      if (!fits) return {};
+    }
+    const auto rank = static_cast<int64_t>(rank_in(graph_, graph_.input(split, 0)));
+    const int64_t axis = graph_.node(split).attributes.get_int("axis", 0);
+    return axis == rank - 1 || axis == -1 ? split : NodeId{};
+  }
+
+  /// Is `heads` (…, heads, size) where `row` is (…, heads·size)?
+  bool is_row_of_heads(ValueId row, ValueId heads) const {
+    if (!graph_.value(row).type.has_concrete_shape() ||
+        !graph_.value(heads).type.has_concrete_shape())
+      return false;
+    Shape shape = concrete(*graph_.value(heads).type.shape);
+    if (shape.size() < kLeastRank) return false;
+    const int64_t size = shape.back();
+    shape.pop_back();
+    shape.back() *= size;
+    return shape == concrete(*graph_.value(row).type.shape);
+  }
+
+  /// The Concat that makes one of the three gradients, each seen as (…, rows, heads·size).
+  NodeId concat_of(NodeId id) const {
+    NodeId concat;
+    for (const size_t result : {kQ, kK, kV}) {
+      const NodeId view = only_reader(graph_.output(id, result));
+      if (!view.valid() || graph_.node(view).op != "Reshape") return {};
+      const ValueId row = graph_.output(view);
+      const NodeId reader = only_reader(row);
+      if (!reader.valid() || graph_.node(reader).op != "Concat" || is_result(graph_.output(reader)))
+        return {};
+      concat = result == kQ ? reader : concat;
+      const bool fits = reader == concat && graph_.inputs(concat).size() == 3 &&
+                        graph_.input(concat, result) == row &&
+                        is_row_of_heads(row, graph_.output(id, result));
+      if (!fits) return {};
+    }
+    const auto rank = static_cast<int64_t>(rank_in(graph_, graph_.output(concat)));
+    const int64_t axis = graph_.node(concat).attributes.get_int("axis", 0);
+    return axis == rank - 1 || axis == -1 ? concat : NodeId{};
+  }
+
+  NodeId only_reader(ValueId value) const {
+    if (!value.valid() || graph_.uses(value).size() != 1 || is_result(value)) return {};
+    return graph_.uses(value)[0].node();
+  }
+
+  void absorb_split(NodeId id, bool gradient) {
+    const size_t slot = gradient ? 1 : 0;
+    const std::vector<int64_t> first = graph_.node(id).attributes.get_ints("rows_first");
+    if (first.size() != 4 || first[kQ] == 0 || first[kK] == 0 || first[kV] == 0) return;
+    const NodeId split = split_of(id, slot), concat = gradient ? concat_of(id) : NodeId{};
+    if (!split.valid() || (gradient && !concat.valid())) return;
+    Shape shape = concrete(*graph_.value(graph_.input(id, slot)).type.shape);
+    shape.insert(shape.end() - 2, 3);
+    passed_.insert(split);
+    for (const size_t operand : {kQ, kK, kV})
+      passed_.insert(producer(graph_, graph_.input(id, slot + operand)));
+    Builder b = builder_at(id, graph_.before(id));
+    const Expr all =
+        b.reshape(b.value(graph_.input(split, 0)), b.ints({shape.begin(), shape.end()}));
+    for (const size_t operand : {kQ, kK, kV}) graph_.set_input(id, slot + operand, all.id);
+    graph_.node(id).attributes.set("packed", int64_t{1});
+    if (gradient) join_results(id, concat, shape);
+  }
+
+  /// The first result becomes that of all three parts, in place of what `concat` makes.
+  void join_results(NodeId id, NodeId concat, const Shape& shape) {
+    const ValueId first = graph_.output(id), joined = graph_.output(concat);
+    const Shape flat = concrete(*graph_.value(joined).type.shape);
+    std::vector<NodeId> gone = {concat};
+    for (const size_t result : {kQ, kK, kV}) gone.push_back(only_reader(graph_.output(id, result)));
+    graph_.value(first).type.shape = symbolic(shape);
+    Builder b = builder_at(id, graph_.after(id));
+    const Expr row = b.reshape(b.value(first), b.ints({flat.begin(), flat.end()}));
+    graph_.value(row.id).scale_power = graph_.value(joined).scale_power;
+    graph_.replace_uses(joined, row.id);
+    for (const NodeId node : gone) graph_.remove(node);
+    for (const size_t result : {kV, kK}) graph_.drop_output(id, result);
   }
 
   Graph& graph_;

@@ -91,9 +91,9 @@ Gradient<E> make_gradient(const KernelCall& call, const AttentionPlan& plan) {
   g.slot_bytes = slot.size();
   const auto groups = static_cast<int64_t>(plan.groups.size());
   g.slots = static_cast<int>(std::min<int64_t>(plan.threads, groups));
-  g.dq = result_of(call, 0);
-  g.dk = result_of(call, 1);
-  g.dv = result_of(call, 2);
+  g.dq = result_of(call, plan.gradient_of(0));
+  g.dk = result_of(call, plan.gradient_of(1));
+  g.dv = result_of(call, plan.gradient_of(2));
   if (const Term* term = plan.differentiated()) g.term_size = call.outputs[term->gradient].size();
   return g;
 }

@@ -50,9 +50,10 @@ Term plan_term(const KernelCall& call, size_t input, const Shape& scores) {
   return term;
 }
 
-/// The shape of a tensor that is stored so.
-Shape meant(const Operand& operand, bool rows_first) {
-  return rows_first ? swap_rows_and_heads(operand.shape) : operand.shape;
+/// The shape that is meant by one that is stored, and packed, so.
+Shape meant(const Operand& operand, bool rows_first, bool packed = false) {
+  const Shape part = packed ? part_of_packed(operand.shape) : operand.shape;
+  return rows_first ? swap_rows_and_heads(part) : part;
 }
 
 RowLayout layout_of(const Shape& meant_shape, bool rows_first) {
@@ -62,8 +63,10 @@ RowLayout layout_of(const Shape& meant_shape, bool rows_first) {
 
 void read_sizes(const KernelCall& call, size_t q, AttentionPlan& plan, Shape& batch) {
   const AttentionAttributes::RowsFirst& first = plan.attributes.rows_first;
-  const Shape query = meant(call.inputs[q], first.q), key = meant(call.inputs[q + 1], first.k),
-              value = meant(call.inputs[q + 2], first.v);
+  const bool packed = plan.attributes.packed;
+  const Shape query = meant(call.inputs[q], first.q, packed),
+              key = meant(call.inputs[q + 1], first.k, packed),
+              value = meant(call.inputs[q + 2], first.v, packed);
   const size_t rank = query.size();
   require(call, rank >= 2, q, {0, 0});
   require(call, key.size() == rank, q + 1, query);
@@ -84,6 +87,11 @@ void read_sizes(const KernelCall& call, size_t q, AttentionPlan& plan, Shape& ba
   plan.k = layout_of(key, first.k);
   plan.v = layout_of(value, first.v);
   plan.y = layout_of(with_tail(batch, {plan.m, plan.e}), first.y);
+  RowLayout* const parts[] = {&plan.q, &plan.k, &plan.v};
+  for (int64_t i = 0; packed && i < 3; ++i) {
+    parts[i]->parts = 3;
+    parts[i]->part = i;
+  }
 }
 
 void check_gradient(const KernelCall& call, const AttentionPlan& plan, const Shape& batch) {

@@ -169,9 +169,10 @@ Prepared gradient_kernel(const AttentionPlan& plan, const std::vector<Operand>& 
         const RowLayout* layouts[] = {&plan.q, &plan.k, &plan.v};
         for (size_t i = 0; i < 3; ++i) {
           const RowLayout& to = *layouts[i];
-          for (int64_t row = 0; types[i] != DType::kUndefined && row < to.rows; ++row) {
-            store_reals(all[i]->data() + row * to.size, to.size, types[i], buffers.outputs[i],
-                        to.at(b, row));
+          const size_t result = plan.gradient_of(i);
+          for (int64_t row = 0; types[result] != DType::kUndefined && row < to.rows; ++row) {
+            store_reals(all[i]->data() + row * to.size, to.size, types[result],
+                        buffers.outputs[result], to.at(b, row));
           }
         }
       }
