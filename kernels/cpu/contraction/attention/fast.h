@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "kernels/cpu/contraction/attention/ahead.h"
 #include "kernels/cpu/contraction/attention/pack.h"
 #include "kernels/cpu/contraction/attention/scores.h"
 #include "kernels/cpu/reals.h"
@@ -39,6 +40,10 @@ struct Source {
   }
   /// From one row to the next of what read() gives.
   int64_t ld() const { return is_direct() ? layout.step() : close_ld(); }
+
+  void fetch(const KernelBuffers& buffers, int64_t batch, Ahead& ahead) const {
+    ahead.add(buffers.inputs[input], dtype, layout, batch);
+  }
 
   const E* read(const KernelBuffers& buffers, int64_t batch, std::byte* slot) const {
     const int64_t first = layout.at(batch, 0);
@@ -139,14 +144,18 @@ class KeyPanels {
   size_t room_ = 0;
 };
 
-/// Runs `body(task, slot)` for all tasks, each on one of `slots` parts of the workspace of `bytes`
-/// each. Which part it is depends on the number of threads, what is computed does not.
+/// Runs `body(task, next, slot)` for all tasks, each on one of `slots` parts of the workspace of
+/// `bytes` each; `next` is the task that follows there, or `tasks`. Which part it is depends on the
+/// number of threads, what is computed does not.
 template <class Body>
 void for_tasks(int64_t tasks, int slots, size_t bytes, const KernelBuffers& buffers,
                const Body& body) {
   parallel_blocks(slots, 1, slots, [&](int64_t slot, int64_t) {
-    for (int64_t task = slot; task < tasks; task += slots)
-      body(task, buffers.workspace + static_cast<size_t>(slot) * bytes);
+    // Neighbours on one thread: heads that lie side by side share pages.
+    const int64_t end = tasks * (slot + 1) / slots;
+    for (int64_t task = tasks * slot / slots; task < end; ++task)
+      body(task, task + 1 < end ? task + 1 : tasks,
+           buffers.workspace + static_cast<size_t>(slot) * bytes);
   });
 }
 
