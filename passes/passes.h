@@ -38,7 +38,7 @@ bool force_training(Model& model, PassContext& context);
 bool differentiate(Model& model, PassContext& context);
 bool append_optimizer(Model& model, PassContext& context);
 bool split_accumulation(Model& model, PassContext& context);
-bool absorb_gradients(Graph& graph, PassContext& context);  // device/absorb_transposes.cc
+bool absorb_gradients(Graph& graph, PassContext& context);  // device/products/absorb_transposes.cc
 bool initialize_states(Model& model, PassContext& context);
 
 // precision/

@@ -1,10 +1,16 @@
 #include "base/ops/attention.h"
 
-#include <string>
-
-#include "base/error.h"
-
 namespace halfnote {
+
+AttentionAttributes::RowsFirst read_rows_first(const Attributes& attributes) {
+  const std::vector<int64_t> flags = attributes.get_ints("rows_first");
+  if (flags.empty()) return {};
+  if (flags.size() != 4) {
+    throw Error(ErrorCode::kModel, "attribute rows_first has not a number for each of Q, K, V, Y")
+        .expected("4", std::to_string(flags.size()));
+  }
+  return {flags[0] != 0, flags[1] != 0, flags[2] != 0, flags[3] != 0};
+}
 
 AttentionAttributes read_attention(const Attributes& attributes, size_t terms) {
   AttentionAttributes read;
@@ -12,6 +18,13 @@ AttentionAttributes read_attention(const Attributes& attributes, size_t terms) {
   read.causal = attributes.get_int("is_causal", 0) != 0;
   read.nan_is_zero = attributes.get_int("nan_is_zero", 0) != 0;
   read.trans_k = attributes.get_int("transK", 0) != 0;
+  read.rows_first = read_rows_first(attributes);
+  read.packed = attributes.get_int("packed", 0) != 0;
+  const AttentionAttributes::RowsFirst& first = read.rows_first;
+  if (read.trans_k && first.k)
+    throw Error(ErrorCode::kModel, "transK is set, and rows_first for K as well");
+  if (read.packed && !(first.q && first.k && first.v))
+    throw Error(ErrorCode::kModel, "packed is set, and not rows_first for Q, K and V");
   read.hidden = attributes.get_floats("hidden");
   if (read.hidden.empty()) read.hidden.resize(terms);
   if (read.hidden.size() == terms) return read;

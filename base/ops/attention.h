@@ -6,24 +6,63 @@
 //   P = Softmax(S) along the keys, Y = P·V; MAX is the largest score of a row, SUM Σ exp(S − MAX).
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/attribute.h"
+#include "base/error.h"
 
 namespace halfnote {
 
 struct AttentionAttributes {
+  /// Which of Q, K, V and Y, each with its gradient, are stored with their rows before the last
+  /// batch dim: (…, rows, heads, size) for (…, heads, rows, size), as a linear layer makes them.
+  struct RowsFirst {
+    bool q = false, k = false, v = false, y = false;
+  };
+
   float scale = 1;
   bool causal = false;
   /// Probabilities that are NaN (of a row hidden by −inf) count as 0 in Y and in dV.
   bool nan_is_zero = false;
   /// K and dK are stored as (…, D, N).
   bool trans_k = false;
+  RowsFirst rows_first;
+  /// Q, K and V, and their gradients, are parts of one tensor (…, rows, 3, heads, size), which
+  /// stands for each of the three operands, and as the first result.
+  bool packed = false;
   std::vector<float> hidden;  // by term; those of float terms mean nothing
 };
 
 /// Throws Error(kModel) unless `hidden` has a number for each of `terms` terms (or none at all: all
-/// terms are float).
+/// terms are float), or where transK, rows_first and packed contradict each other.
 AttentionAttributes read_attention(const Attributes& attributes, size_t terms);
+
+/// The attribute rows_first alone; throws Error(kModel) unless it has four numbers.
+AttentionAttributes::RowsFirst read_rows_first(const Attributes& attributes);
+
+/// The shape that is meant by one that is stored with its rows before the heads, and back. Throws
+/// Error(kModel) where there are no heads.
+template <class AnyShape>
+AnyShape swap_rows_and_heads(AnyShape shape) {
+  if (shape.size() < 3) {
+    throw Error(ErrorCode::kModel, "rows_first of an operand without heads")
+        .expected("rank 3 or more", "rank " + std::to_string(shape.size()));
+  }
+  std::swap(shape[shape.size() - 2], shape[shape.size() - 3]);
+  return shape;
+}
+
+/// One part of a shape that holds Q, K and V: (…, rows, heads, size). Throws Error(kModel) where
+/// there are not three parts.
+template <class AnyShape>
+AnyShape part_of_packed(AnyShape shape) {
+  const size_t rank = shape.size();
+  if (rank < 4 || shape[rank - 3] != typename AnyShape::value_type(3))
+    throw Error(ErrorCode::kModel, "a packed operand has not the shape (…, rows, 3, heads, size)");
+  shape.erase(shape.end() - 3);
+  return shape;
+}
 
 }  // namespace halfnote

@@ -14,11 +14,13 @@
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/absorb_casts.h"
 #include "passes/device/absorb_scatters.h"
-#include "passes/device/absorb_transposes.h"
+#include "passes/device/attention/absorb_heads.h"
 #include "passes/device/attention/fuse_attention.h"
 #include "passes/device/cast_before_views.h"
 #include "passes/device/fuse_cross_entropy.h"
 #include "passes/device/fuse_pointwise.h"
+#include "passes/device/products/absorb_biases.h"
+#include "passes/device/products/absorb_transposes.h"
 #include "passes/device/recompute_pointwise.h"
 #include "passes/device/rematerialize.h"
 #include "passes/device/update/check_early.h"
@@ -145,6 +147,8 @@ constexpr PassRow kRows[] = {
      "gradients are unscaled and clipped by those who read them"},
     {"fuse-attention", fuse_attention_on_cpu, nullptr, kAll, kAny, kAny, false,
      "attention without the matrix of its probabilities"},
+    {"absorb-heads", absorb_heads, nullptr, kAll, kAny, kAny, false,
+     "attention reads and writes heads where linear layers have them"},
     {"fuse-cross-entropy", fuse_cross_entropy, nullptr, kAll, kAny, kAny, false,
      "loss and gradient read the scores once and write no probabilities"},
     {"absorb-casts", absorb_casts, nullptr, kAll, kAny, kAny, false,
@@ -157,6 +161,8 @@ constexpr PassRow kRows[] = {
      "arithmetic in the first-level cache costs less than memory"},
     {"fuse-pointwise", fuse_pointwise, nullptr, kAll, kAny, kAny, false,
      "chains of elementwise ops read and write memory once"},
+    {"absorb-biases", absorb_biases, nullptr, kAll, kAny, kAny, false,
+     "a product adds its bias before it goes to memory"},
     {"check-early", check_early, nullptr, kAll, kAny, kAny, false,
      "a gradient is judged while it is in the cache"},
     {"rematerialize", nullptr, rematerialize, kAll, kAny, kAny, false,
@@ -168,8 +174,8 @@ constexpr PassRow kRows[] = {
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways. Its updates do
 /// not yet write copies, nor read factors.
 constexpr std::string_view kOnlyOnCpu[] = {
-    "take-out-padding",   "keep-copies",         "fold-factors",   "fuse-attention",
-    "fuse-cross-entropy", "recompute-pointwise", "fuse-pointwise", "check-early"};
+    "take-out-padding",   "keep-copies",         "fold-factors",   "fuse-attention", "absorb-heads",
+    "fuse-cross-entropy", "recompute-pointwise", "fuse-pointwise", "absorb-biases",  "check-early"};
 
 std::span<const PassRow> gpu_pipeline() {
   static const std::vector<PassRow> rows = [] {

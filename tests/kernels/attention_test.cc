@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/error.h"
@@ -169,6 +170,138 @@ TEST(Attention, BlockwiseKernelsAgreeWithTheReference) {
       const auto fast_slopes = backward(c, operands, want, dy, "fast.");
       for (size_t k = 0; k < slopes.size(); ++k)
         expect_close(fast_slopes[k], slopes[k], tolerance, tolerance);
+    }
+  }
+}
+
+Tensor turned(const Tensor& x) {
+  Shape shape = x.shape();
+  std::swap(shape[shape.size() - 2], shape[shape.size() - 3]);
+  Attributes attributes{{"perm", std::vector<int64_t>{}}};
+  std::vector<int64_t> perm;
+  for (size_t i = 0; i < shape.size(); ++i) perm.push_back(static_cast<int64_t>(i));
+  std::swap(perm[perm.size() - 2], perm[perm.size() - 3]);
+  attributes.set("perm", perm);
+  return run_kernel("", "Transpose", {x}, attributes, {{x.dtype(), shape}}, {})[0];
+}
+
+/// The call with every operand and result in `first` stored with its rows before the heads; its
+/// results with their heads first again.
+std::vector<Tensor> run_rows_first(const char* op, const AttentionCase& c,
+                                   std::vector<Tensor> inputs, std::vector<OutputSpec> outputs,
+                                   const std::vector<std::pair<size_t, size_t>>& in,
+                                   const std::vector<std::pair<size_t, size_t>>& out,
+                                   const std::vector<int64_t>& first, std::string_view kernel) {
+  Attributes attributes = attributes_of(c);
+  attributes.set("rows_first", first);
+  for (const auto& [slot, flag] : in) {
+    if (first[flag] != 0) inputs[slot] = turned(inputs[slot]);
+  }
+  for (const auto& [slot, flag] : out) {
+    Shape& shape = outputs[slot].shape;
+    if (first[flag] != 0) std::swap(shape[shape.size() - 2], shape[shape.size() - 3]);
+  }
+  auto results = run_kernel(kOwn, op, inputs, attributes, outputs,
+                            {.kernel = kernel, .threads = 2, .constants = false});
+  for (const auto& [slot, flag] : out) {
+    if (first[flag] != 0) results[slot] = turned(results[slot]);
+  }
+  return results;
+}
+
+void expect_same_bits(const std::vector<Tensor>& got, const std::vector<Tensor>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t k = 0; k < want.size(); ++k) {
+    ASSERT_EQ(got[k].shape(), want[k].shape()) << k;
+    const size_t bytes = static_cast<size_t>(want[k].size()) * size_of(want[k].dtype());
+    EXPECT_EQ(std::memcmp(got[k].bytes(), want[k].bytes(), bytes), 0) << "result " << k;
+  }
+}
+
+TEST(Attention, RowsBeforeHeadsHaveTheSameBits) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const AttentionCase& c : kCases) {
+      if (c.batch.empty() || c.m * c.n > 3000) continue;
+      const auto operands = operands_of(c, type);
+      const Tensor dy = random_tensor(type, joined(c.batch, {c.m, c.e}), -1, 1, 8);
+      for (const std::string_view kernel : {"reference", "fast."}) {
+        const auto want = forward(c, operands, kernel);
+        const auto slopes = backward(c, operands, want, dy, kernel);
+        for (int bits = 1; bits < 16; ++bits) {
+          const std::vector<int64_t> first = {bits & 1, (bits >> 1) & 1, (bits >> 2) & 1,
+                                              bits >> 3};
+          if (c.trans_k && first[1] != 0) continue;
+          SCOPED_TRACE(std::string(c.name) + " " + std::string(short_name(type)) + " " +
+                       std::string(kernel) + " " + std::to_string(bits));
+          std::vector<OutputSpec> outputs;
+          for (const Tensor& y : want) outputs.push_back({y.dtype(), y.shape()});
+          expect_same_bits(run_rows_first("Attention", c, operands, outputs,
+                                          {{0, 0}, {1, 1}, {2, 2}}, {{0, 3}}, first, kernel),
+                           want);
+          std::vector<Tensor> inputs = {dy,      operands[0], operands[1], operands[2],
+                                        want[0], want[1],     want[2]};
+          inputs.insert(inputs.end(), operands.begin() + 3, operands.end());
+          outputs.clear();
+          for (size_t i = 0; i < 3; ++i) outputs.push_back({type, operands[i].shape()});
+          for (size_t i = 0; i < c.terms.size(); ++i) {
+            outputs.push_back(i == c.differentiated ? OutputSpec{DType::kF32, c.terms[i]}
+                                                    : OutputSpec{});
+          }
+          expect_same_bits(run_rows_first("AttentionGrad", c, inputs, outputs,
+                                          {{0, 3}, {1, 0}, {2, 1}, {3, 2}, {4, 3}},
+                                          {{0, 0}, {1, 1}, {2, 2}}, first, kernel),
+                           slopes);
+        }
+      }
+    }
+  }
+}
+
+/// (…, rows, 3, heads, size) of three (…, heads, rows, size) in f32.
+Tensor packed(const Tensor& q, const Tensor& k, const Tensor& v) {
+  Shape shape = turned(q).shape();
+  const int64_t row = shape[shape.size() - 1] * shape[shape.size() - 2];
+  shape.insert(shape.end() - 2, 3);
+  Tensor all(DType::kF32, shape);
+  const Tensor parts[] = {turned(q), turned(k), turned(v)};
+  for (int64_t i = 0; i < all.size(); ++i) {
+    const auto from = static_cast<size_t>(i / (3 * row) * row + i % row);
+    all.mutable_data<float>()[static_cast<size_t>(i)] =
+        parts[static_cast<size_t>(i / row % 3)].data<float>()[from];
+  }
+  return all;
+}
+
+TEST(Attention, PackedOperandsHaveTheSameBits) {
+  for (const AttentionCase& c :
+       {AttentionCase{"small", {2, 3}, 6, 6, 8, 8},
+        AttentionCase{"causal", {1, 2}, 70, 70, 16, 16, {}, {}, SIZE_MAX, true},
+        AttentionCase{"bias", {2}, 9, 9, 8, 8, {{2, 9, 9}}, {0}, 0}}) {
+    SCOPED_TRACE(c.name);
+    const auto operands = operands_of(c, DType::kF32);
+    const Tensor dy = random_tensor(DType::kF32, joined(c.batch, {c.m, c.e}), -1, 1, 8);
+    Attributes attributes = attributes_of(c);
+    attributes.set("rows_first", std::vector<int64_t>{1, 1, 1, 0});
+    attributes.set("packed", int64_t{1});
+    const Tensor all = packed(operands[0], operands[1], operands[2]);
+    for (const std::string_view kernel : {"reference", "fast."}) {
+      const auto want = forward(c, operands, kernel);
+      std::vector<OutputSpec> outputs;
+      for (const Tensor& y : want) outputs.push_back({y.dtype(), y.shape()});
+      std::vector<Tensor> inputs = {all, all, all};
+      inputs.insert(inputs.end(), operands.begin() + 3, operands.end());
+      expect_same_bits(run_kernel(kOwn, "Attention", inputs, attributes, outputs,
+                                  {.kernel = kernel, .threads = 2, .constants = false}),
+                       want);
+      const auto slopes = backward(c, operands, want, dy, kernel);
+      inputs = {dy, all, all, all, want[0], want[1], want[2]};
+      inputs.insert(inputs.end(), operands.begin() + 3, operands.end());
+      outputs = {{DType::kF32, all.shape()}};
+      if (!c.terms.empty()) outputs.insert(outputs.end(), {{}, {}, {DType::kF32, c.terms[0]}});
+      const auto got = run_kernel(kOwn, "AttentionGrad", inputs, attributes, outputs,
+                                  {.kernel = kernel, .threads = 2, .constants = false});
+      expect_same_bits({got[0]}, {packed(slopes[0], slopes[1], slopes[2])});
+      if (!c.terms.empty()) expect_same_bits({got[3]}, {slopes[3]});
     }
   }
 }

@@ -94,6 +94,8 @@ const GoldenRow kRows[] = {
     // Scores, probabilities and the gradient of the scores are rounded to bf16 once less each, or
     // at another size; f32 sums in another order are far below.
     {"fuse-attention", Sides::kRounding, 3 * kEpsBf16},
+    {"absorb-heads", Sides::kExact},
+    {"absorb-biases", Sides::kExact},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
     {"emulate-16bit", Sides::kExact},
     // Bodies in standard ops against fused kernels: both in f32, sums of at most 16 terms in

@@ -1,6 +1,7 @@
 // What contractions cost: two operations per multiply-add, whatever the kernel does.
 #include <algorithm>
 
+#include "base/ops/attention.h"
 #include "compiler/ops/contraction/parts.h"
 
 namespace halfnote::contraction {
@@ -16,6 +17,19 @@ double size(const Shape& shape) {
 double convolution(const Shape& result, const Shape& weight) {
   if (weight.empty() || weight[0] == 0) return 0;
   return 2.0 * size(result) * size(weight) / static_cast<double>(weight[0]);
+}
+
+/// Multiply-adds of Q·Kᵀ are `of_keys` times as many as Q has rows, keys and elements of a row,
+/// those of P·V likewise; operations of both.
+double attention_products(const Attributes& attributes, std::span<const Shape> operands,
+                          double of_keys, double of_values) {
+  const bool packed = attributes.get_int("packed", 0) != 0;
+  const Shape q = packed ? part_of_packed(operands[0]) : operands[0];
+  Shape v = packed ? part_of_packed(operands[2]) : operands[2];
+  if (read_rows_first(attributes).v) v = swap_rows_and_heads(v);
+  const double rows = size(q) / static_cast<double>(std::max<int64_t>(1, q.back()));
+  return 2.0 * rows * static_cast<double>(v[v.size() - 2]) *
+         (of_keys * static_cast<double>(q.back()) + of_values * static_cast<double>(v.back()));
 }
 
 }  // namespace
@@ -46,20 +60,17 @@ double conv_grad_weight_flops(const Attributes&, std::span<const Shape> inputs,
 }
 
 /// Scores from Q (…, M, D) and V (…, N, E), and the values they weigh.
-double attention_flops(const Attributes&, std::span<const Shape> inputs, std::span<const Shape>) {
+double attention_flops(const Attributes& attributes, std::span<const Shape> inputs,
+                       std::span<const Shape>) {
   if (inputs.size() < 3 || inputs[0].size() < 2 || inputs[2].size() < 2) return 0;
-  const Shape &q = inputs[0], &v = inputs[2];
-  return 2.0 * size(q) / static_cast<double>(std::max<int64_t>(1, q.back())) *
-         static_cast<double>(v[v.size() - 2] * (q.back() + v.back()));
+  return attention_products(attributes, inputs.first(3), 1, 1);
 }
 
 /// The four products of the gradient, and the scores once more.
-double attention_grad_flops(const Attributes&, std::span<const Shape> inputs,
+double attention_grad_flops(const Attributes& attributes, std::span<const Shape> inputs,
                             std::span<const Shape>) {
   if (inputs.size() < 4 || inputs[1].size() < 2 || inputs[3].size() < 2) return 0;
-  const Shape &q = inputs[1], &v = inputs[3];
-  return 2.0 * size(q) / static_cast<double>(std::max<int64_t>(1, q.back())) *
-         static_cast<double>(v[v.size() - 2] * (3 * q.back() + 2 * v.back()));
+  return attention_products(attributes, inputs.subspan(1, 3), 3, 2);
 }
 
 /// Every row of X at every step with W, and the state with R.

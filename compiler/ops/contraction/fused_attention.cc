@@ -30,10 +30,18 @@ ValueType tail_type(DType dtype, SymbolicShape batch, std::initializer_list<Dim>
   return ValueType::tensor(dtype, std::move(batch));
 }
 
+/// Q's shape, with its heads before the rows.
+SymbolicShape query_shape(const Graph& graph, NodeId node) {
+  const Attributes& attributes = graph.node(node).attributes;
+  SymbolicShape shape = operand_shape(graph, node, 0);
+  if (attributes.get_int("packed", 0) != 0) shape = part_of_packed(std::move(shape));
+  return read_rows_first(attributes).q ? swap_rows_and_heads(std::move(shape)) : shape;
+}
+
 struct Call {
   Builder& b;
   AttentionAttributes attributes;
-  Expr q, k, v;  // in math precision, K as (…, N, D)
+  Expr q, k, v;  // in math precision, K as (…, N, D), all with their heads before the rows
   std::vector<Expr> terms;
 };
 
@@ -43,6 +51,12 @@ Expr swapped(Expr x) {
   return x.builder->transpose(x, std::move(perm));
 }
 
+/// (…, rows, heads, size) for (…, heads, rows, size), and back.
+Expr turned(Expr x, bool rows_first) {
+  if (!rows_first) return x;
+  return x.builder->transpose(x, swap_rows_and_heads(axes_between(0, x.rank())));
+}
+
 Call read_call(BodyContext& body, size_t q, size_t first_term) {
   Call call{body.b,
             read_attention(body.attributes, body.inputs.size() - first_term),
@@ -50,7 +64,17 @@ Call read_call(BodyContext& body, size_t q, size_t first_term) {
             body.b.to_math(body.inputs[q + 1]),
             body.b.to_math(body.inputs[q + 2]),
             {}};
-  if (call.attributes.trans_k) call.k = swapped(call.k);
+  const AttentionAttributes::RowsFirst& first = call.attributes.rows_first;
+  if (call.attributes.packed) {
+    Expr* const parts[] = {&call.q, &call.k, &call.v};
+    for (int64_t i = 0; i < 3; ++i)
+      *parts[i] =
+          body.b.op("Gather", {*parts[i], body.b.scalar(DType::kI64, static_cast<double>(i))},
+                    {{"axis", int64_t{-3}}});
+  }
+  call.q = turned(call.q, first.q);
+  call.k = call.attributes.trans_k ? swapped(call.k) : turned(call.k, first.k);
+  call.v = turned(call.v, first.v);
   call.terms.assign(body.inputs.begin() + static_cast<std::ptrdiff_t>(first_term),
                     body.inputs.end());
   return call;
@@ -97,12 +121,14 @@ Expr without_nan(const Call& call, Expr weights) {
 
 std::vector<ValueType> infer_attention(const Graph& graph, NodeId node) {
   const ValueType& q = operand_type(graph, node, 0);
-  const SymbolicShape &shape = operand_shape(graph, node, 0), &v = operand_shape(graph, node, 2);
+  const SymbolicShape shape = query_shape(graph, node);
+  const SymbolicShape& v = operand_shape(graph, node, 2);
   const SymbolicShape batch = batch_of(shape);
   batch_of(v);
   const Dim queries = shape[shape.size() - 2];
-  return {tail_type(q.dtype, batch, {queries, v.back()}),
-          tail_type(math_dtype(q.dtype), batch, {queries}),
+  ValueType y = tail_type(q.dtype, batch, {queries, v.back()});
+  if (read_rows_first(graph.node(node).attributes).y) y.shape = swap_rows_and_heads(*y.shape);
+  return {std::move(y), tail_type(math_dtype(q.dtype), batch, {queries}),
           tail_type(math_dtype(q.dtype), batch, {queries})};
 }
 
@@ -137,7 +163,7 @@ std::vector<Expr> attention_body(BodyContext& body) {
   const Expr powers = b.op("Exp", {scores - most});
   const Expr sums = b.op("ReduceSum", {powers, axis}, keep);
   const Expr weights = without_nan(call, powers / sums);
-  const Expr y = b.op("MatMul", {weights, call.v});
+  const Expr y = turned(b.op("MatMul", {weights, call.v}), call.attributes.rows_first.y);
   std::vector<Expr> results = {b.cast(y, body.output_types[0].dtype), squeeze(most, {-1}),
                                squeeze(sums, {-1})};
   results.resize(std::min(results.size(), body.output_types.size()));
@@ -147,7 +173,9 @@ std::vector<Expr> attention_body(BodyContext& body) {
 std::vector<Expr> attention_grad_body(BodyContext& body) {
   const Call call = read_call(body, 1, kGradientTerms);
   Builder& b = call.b;
-  const Expr dy = b.to_math(body.inputs[0]), y = b.to_math(body.inputs[4]);
+  const AttentionAttributes::RowsFirst& first = call.attributes.rows_first;
+  const Expr dy = turned(b.to_math(body.inputs[0]), first.y),
+             y = turned(b.to_math(body.inputs[4]), first.y);
   const Expr most = unsqueeze(body.inputs[5], {-1}), sums = unsqueeze(body.inputs[6], {-1});
   const Expr weights = b.op("Exp", {scores_of(call) - most}) / sums;
   const Expr deltas = b.op("ReduceSum", {dy * y, b.ints({-1})}, {{"keepdims", int64_t{1}}});
@@ -161,9 +189,17 @@ std::vector<Expr> attention_grad_body(BodyContext& body) {
   }
   slopes = slopes * static_cast<double>(call.attributes.scale);
   const Expr dk = b.op("MatMul", {swapped(slopes), call.q});
-  const Expr gradients[] = {b.op("MatMul", {slopes, call.k}),
-                            call.attributes.trans_k ? swapped(dk) : dk,
-                            b.op("MatMul", {swapped(without_nan(call, weights)), dy})};
+  const Expr dv = b.op("MatMul", {swapped(without_nan(call, weights)), dy});
+  const Expr gradients[] = {turned(b.op("MatMul", {slopes, call.k}), first.q),
+                            call.attributes.trans_k ? swapped(dk) : turned(dk, first.k),
+                            turned(dv, first.v)};
+  if (call.attributes.packed) {
+    std::vector<Expr> parts;
+    for (const Expr& gradient : gradients) parts.push_back(unsqueeze(gradient, {-3}));
+    const Expr all = b.ops("Concat", parts, 1, {{"axis", int64_t{-3}}})[0];
+    results[0] = b.cast(all, body.output_types[0].dtype);
+    return results;
+  }
   for (size_t i = 0; i < 3 && i < results.size(); ++i) {
     if (body.output_types[i].dtype != DType::kUndefined)
       results[i] = b.cast(gradients[i], body.output_types[i].dtype);

@@ -36,14 +36,17 @@ std::string shape_refusal(const MatmulPlan& plan) {
 ///          50257 × 768 × 512   208 / 153    the same
 ///
 /// oneDNN is ahead in small products (256 × 256 × 256: 109 / 115), and in tall ones of f32 with A
-/// transposed, where lines of A are far apart (30522 × 768 × 1024: 97 / 103).
+/// transposed, where lines of A are far apart (3072 × 768 × 512 on an Intel Xeon with an FMA peak
+/// of 88: 75 / 82), but not in the tallest, of a vocabulary (50257 × 768 × 512 there: 73 / 66;
+/// 30522 × 768 × 1024: 74 / 74, on the Zen 5 95 / 94).
 bool pays(const KernelCall& call, const MatmulPlan& plan) {
   constexpr int64_t kLeastRows = 64, kLeastColumns = 64, kLeastDepth = 64;
-  constexpr int64_t kMuchWork = int64_t{1} << 26, kTall = 2;
+  constexpr int64_t kMuchWork = int64_t{1} << 26, kTall = 2, kTallest = 32;
   if (plan.m < kLeastRows || plan.n < kLeastColumns || plan.k < kLeastDepth) return false;
   if (plan.m * plan.n * plan.k < kMuchWork) return false;
   if (call.inputs[0].dtype == DType::kBF16 && bf16_dots() == Bf16Dots::kTiles) return false;
-  return call.inputs[0].dtype != DType::kF32 || !plan.trans_a || plan.m <= kTall * plan.n;
+  if (call.inputs[0].dtype != DType::kF32 || !plan.trans_a) return true;
+  return plan.m <= kTall * plan.n || plan.m >= kTallest * plan.n;
 }
 
 std::string refusal(const KernelCall& call, const MatmulPlan& plan) {

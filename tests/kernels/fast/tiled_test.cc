@@ -142,10 +142,11 @@ TEST(TiledProduct, StandsBeforeOneDnnWhereItPays) {
                                 TiledForm{kF32, kF32, 768, 3072, 1024, true, false},
                                 TiledForm{kBF16, kBF16, 512, 768, 768, false, true},
                                 TiledForm{kBF16, kF32, 30522, 768, 512, true, false},
+                                TiledForm{kF32, kF32, 50257, 768, 512, true, false},
                                 TiledForm{kF16, kF32, 768, 768, 512, true, false}}) {
     EXPECT_EQ(chosen_for(form), "tiled.matmul") << form.m << " x " << form.n << " x " << form.k;
   }
-  for (const TiledForm& form : {TiledForm{kF32, kF32, 30522, 768, 1024, true, false},
+  for (const TiledForm& form : {TiledForm{kF32, kF32, 3072, 768, 1024, true, false},
                                 TiledForm{kBF16, kBF16, 256, 256, 256, false, false},
                                 TiledForm{kBF16, kBF16, 32, 2048, 4096, false, false}}) {
     EXPECT_NE(chosen_for(form), "tiled.matmul") << form.m << " x " << form.n << " x " << form.k;

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "kernels/cpu/contraction/attention/ahead.h"
 #include "kernels/cpu/contraction/attention/pack.h"
 #include "kernels/cpu/contraction/attention/scores.h"
 #include "kernels/cpu/reals.h"
@@ -17,25 +18,44 @@ std::string fast_refusal(const AttentionPlan& plan);
 /// A matrix of every batch (rows, columns) that products read as E.
 template <class E>
 struct Source {
+  enum class Use {
+    kPacked,      // once, into panels
+    kMultiplied,  // by row for every tile, of bf16 in pairs: rows lie close, of an even size
+  };
+
   size_t input = 0;
   DType dtype = DType::kUndefined;
-  int64_t rows = 0, columns = 0;
-  bool even = false;  // lines have an even number of elements: they are read in pairs
-  size_t room = 0;    // of a copy, in elements from the start of a slot
+  RowLayout layout;
+  Use use = Use::kPacked;
+  size_t room = 0;  // of a copy, in elements from the start of a slot
 
-  int64_t ld() const { return even && sizeof(E) == 2 ? round_up(columns, 2) : columns; }
-  bool is_direct() const { return dtype == dtype_of<E>() && ld() == columns; }
+  int64_t rows() const { return layout.rows; }
+  int64_t columns() const { return layout.size; }
+  int64_t close_ld() const {
+    return use == Use::kMultiplied && sizeof(E) == 2 ? round_up(columns(), 2) : columns();
+  }
+  bool is_direct() const {
+    if (dtype != dtype_of<E>()) return false;
+    return use == Use::kPacked || layout.step() == close_ld();
+  }
+  /// From one row to the next of what read() gives.
+  int64_t ld() const { return is_direct() ? layout.step() : close_ld(); }
+
+  void fetch(const KernelBuffers& buffers, int64_t batch, Ahead& ahead) const {
+    ahead.add(buffers.inputs[input], dtype, layout, batch);
+  }
 
   const E* read(const KernelBuffers& buffers, int64_t batch, std::byte* slot) const {
-    const int64_t first = batch * rows * columns;
+    const int64_t first = layout.at(batch, 0);
     if (is_direct()) return buffers.in<E>(input) + first;
     E* to = reinterpret_cast<E*>(slot + room);
-    if constexpr (sizeof(E) == sizeof(float)) {
-      load_reals(buffers.inputs[input], dtype, first, rows * columns, to);
-    } else {
-      for (int64_t row = 0; row < rows; ++row) {
-        std::copy_n(buffers.in<E>(input) + first + row * columns, columns, to + row * ld());
-        to[row * ld() + columns] = E{};
+    for (int64_t row = 0; row < rows(); ++row) {
+      E* line = to + row * ld();
+      if constexpr (sizeof(E) == sizeof(float)) {
+        load_reals(buffers.inputs[input], dtype, layout.at(batch, row), columns(), line);
+      } else {
+        std::copy_n(buffers.in<E>(input) + layout.at(batch, row), columns(), line);
+        std::fill(line + columns(), line + ld(), E{});
       }
     }
     return to;
@@ -43,11 +63,10 @@ struct Source {
 };
 
 template <class E>
-Source<E> source_of(const KernelCall& call, size_t input, bool even, WorkspacePlan& slot) {
-  const Operand& operand = call.inputs[input];
-  const size_t rank = operand.shape.size();
-  Source<E> source{input, operand.dtype, operand.shape[rank - 2], operand.shape[rank - 1], even};
-  if (!source.is_direct()) source.room = slot.add_elements<E>(source.rows * source.ld());
+Source<E> source_of(const KernelCall& call, size_t input, const RowLayout& layout,
+                    typename Source<E>::Use use, WorkspacePlan& slot) {
+  Source<E> source{input, call.inputs[input].dtype, layout, use};
+  if (!source.is_direct()) source.room = slot.add_elements<E>(source.rows() * source.ld());
   return source;
 }
 
@@ -76,25 +95,26 @@ class KeyPanels {
     room_ = slot.add_elements<E>((keys + kPanel - 1) / kPanel * stride());
   }
 
-  /// Packs all of a source, which is stored by keys, or by columns if `transposed`.
-  void pack(const E* from, bool transposed, std::byte* slot) const {
+  /// Packs all of a source, which is stored by keys, or by columns if `transposed`, in rows that
+  /// lie `ld` apart.
+  void pack(const E* from, int64_t ld, bool transposed, std::byte* slot) const {
     for (int64_t first = 0; first < keys_; first += kPanel) {
       const int64_t keys = std::min(kPanel, keys_ - first);
       E* to = reinterpret_cast<E*>(slot + room_) + first / kPanel * stride();
       if (terms_ == Terms::kColumns) {
         if (transposed) {
-          pack_rows(from + first, keys_, columns_, keys, panel_width(keys), to);
+          pack_rows(from + first, ld, columns_, keys, panel_width(keys), to);
         } else {
-          pack_columns(from + first * columns_, columns_, columns_, keys, panel_width(keys), to);
+          pack_columns(from + first * ld, ld, columns_, keys, panel_width(keys), to);
         }
         continue;
       }
       for (int64_t c = 0; c < columns_; c += kPanel, to += kPanel * kPanel) {
         const int64_t count = std::min(kPanel, columns_ - c), width = panel_width(count);
         if (transposed) {
-          pack_columns(from + c * keys_ + first, keys_, keys, count, width, to);
+          pack_columns(from + c * ld + first, ld, keys, count, width, to);
         } else {
-          pack_rows(from + first * columns_ + c, columns_, keys, count, width, to);
+          pack_rows(from + first * ld + c, ld, keys, count, width, to);
         }
       }
     }
@@ -124,14 +144,18 @@ class KeyPanels {
   size_t room_ = 0;
 };
 
-/// Runs `body(task, slot)` for all tasks, each on one of `slots` parts of the workspace of `bytes`
-/// each. Which part it is depends on the number of threads, what is computed does not.
+/// Runs `body(task, next, slot)` for all tasks, each on one of `slots` parts of the workspace of
+/// `bytes` each; `next` is the task that follows there, or `tasks`. Which part it is depends on the
+/// number of threads, what is computed does not.
 template <class Body>
 void for_tasks(int64_t tasks, int slots, size_t bytes, const KernelBuffers& buffers,
                const Body& body) {
   parallel_blocks(slots, 1, slots, [&](int64_t slot, int64_t) {
-    for (int64_t task = slot; task < tasks; task += slots)
-      body(task, buffers.workspace + static_cast<size_t>(slot) * bytes);
+    // Neighbours on one thread: heads that lie side by side share pages.
+    const int64_t end = tasks * (slot + 1) / slots;
+    for (int64_t task = tasks * slot / slots; task < end; ++task)
+      body(task, task + 1 < end ? task + 1 : tasks,
+           buffers.workspace + static_cast<size_t>(slot) * bytes);
   });
 }
 

@@ -36,8 +36,13 @@ struct Forward {
 
   int64_t y_width() const { return round_up(plan.e, kVector); }
   void run(const KernelBuffers& buffers) const;
-  void query_block(const KernelBuffers& buffers, std::byte* slot, const E* queries,
-                   TilePlace place) const;
+  void query_block(const KernelBuffers& buffers, std::byte* slot, const E* queries, TilePlace place,
+                   Ahead& ahead) const;
+  /// Two a panel of keys and block of queries.
+  int64_t calls_of_ahead() const {
+    const int64_t blocks = (plan.m + kQueries * parts - 1) / (kQueries * parts);
+    return blocks * ((plan.n + kPanel - 1) / kPanel) * (plan.attributes.causal ? 1 : 2);
+  }
   void finish(const KernelBuffers& buffers, std::byte* slot, const TilePlace& place,
               int64_t rows) const;
 };
@@ -47,9 +52,9 @@ Forward<E> make_forward(const KernelCall& call, const AttentionPlan& plan) {
   WorkspacePlan slot;
   Forward<E> f;
   f.plan = plan;
-  f.q = source_of<E>(call, 0, true, slot);
-  f.k = source_of<E>(call, 1, false, slot);
-  f.v = source_of<E>(call, 2, false, slot);
+  f.q = source_of<E>(call, 0, plan.q, Source<E>::Use::kMultiplied, slot);
+  f.k = source_of<E>(call, 1, plan.k, Source<E>::Use::kPacked, slot);
+  f.v = source_of<E>(call, 2, plan.v, Source<E>::Use::kPacked, slot);
   f.key_panels = KeyPanels<E>(KeyPanels<E>::Terms::kColumns, plan.n, plan.d, slot);
   f.value_panels = KeyPanels<E>(KeyPanels<E>::Terms::kKeys, plan.n, plan.e, slot);
   f.scores = slot.add_elements<float>(kPanels * kQueries * kPanel);
@@ -70,21 +75,27 @@ Forward<E> make_forward(const KernelCall& call, const AttentionPlan& plan) {
 
 template <class E>
 void Forward<E>::run(const KernelBuffers& buffers) const {
-  for_tasks(plan.batches * parts, slots, slot_bytes, buffers, [&](int64_t task, std::byte* slot) {
+  const int64_t tasks = plan.batches * parts;
+  for_tasks(tasks, slots, slot_bytes, buffers, [&](int64_t task, int64_t next, std::byte* slot) {
     TilePlace place{task / parts, 0, 0};
-    key_panels.pack(k.read(buffers, place.batch, slot), plan.attributes.trans_k, slot);
-    value_panels.pack(v.read(buffers, place.batch, slot), false, slot);
+    Ahead ahead(calls_of_ahead());
+    ahead.add(buffers.outputs[0], result, plan.y, place.batch);
+    for (const Source<E>* source : {&q, &k, &v}) {
+      if (next < tasks && next / parts != place.batch) source->fetch(buffers, next / parts, ahead);
+    }
+    key_panels.pack(k.read(buffers, place.batch, slot), k.ld(), plan.attributes.trans_k, slot);
+    value_panels.pack(v.read(buffers, place.batch, slot), v.ld(), false, slot);
     const E* queries = q.read(buffers, place.batch, slot);
     for (int64_t block = task % parts; block * kQueries < plan.m; block += parts) {
       place.query = block * kQueries;
-      query_block(buffers, slot, queries, place);
+      query_block(buffers, slot, queries, place, ahead);
     }
   });
 }
 
 template <class E>
 void Forward<E>::query_block(const KernelBuffers& buffers, std::byte* slot, const E* queries,
-                             TilePlace place) const {
+                             TilePlace place, Ahead& ahead) const {
   const auto floats = [slot](size_t at) { return reinterpret_cast<float*>(slot + at); };
   const int64_t rows = std::min(kQueries, plan.m - place.query);
   const TileMath& math = tile_math();
@@ -98,6 +109,7 @@ void Forward<E>::query_block(const KernelBuffers& buffers, std::byte* slot, cons
       multiply(queries + place.query * q.ld(), q.ld(),
                key_panels.panel(slot, place.key + p * kPanel), tile.widths[p], rows, plan.d,
                tile.panel(p), kPanel, false);
+      ahead.some();
     }
     const float scale = apply_terms(plan, buffers, place, tile);
     math.soften(tile, scale, floats(most), floats(sums), floats(factors));
@@ -113,6 +125,7 @@ void Forward<E>::query_block(const KernelBuffers& buffers, std::byte* slot, cons
       }
       value_panels.multiply_keys(weights, slot, place.key + p * kPanel, rows, floats(sums_of_y),
                                  y_width(), !first);
+      ahead.some();
     }
   }
   finish(buffers, slot, place, rows);
@@ -138,7 +151,7 @@ void Forward<E>::finish(const KernelBuffers& buffers, std::byte* slot, const Til
       const auto factor = static_cast<float>(1 / sum);
       for (int64_t e = 0; e < plan.e; ++e) y[e] *= factor;
     }
-    store_reals(y, plan.e, result, buffers.outputs[0], at * plan.e);
+    store_reals(y, plan.e, result, buffers.outputs[0], plan.y.at(place.batch, place.query + row));
     if (has_sums) {
       buffers.out<float>(1)[at] = floats(most)[row];
       buffers.out<float>(2)[at] = static_cast<float>(sum);

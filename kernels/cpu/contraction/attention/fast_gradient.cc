@@ -19,9 +19,20 @@ namespace {
 struct Result {
   DType dtype = DType::kUndefined;
   size_t output = 0;
+  RowLayout layout;
+
+  void fetch(const KernelBuffers& buffers, int64_t batch, Ahead& ahead) const {
+    if (dtype != DType::kUndefined) ahead.add(buffers.outputs[output], dtype, layout, batch);
+  }
 
   void store(const KernelBuffers& buffers, const float* from, int64_t count, int64_t at) const {
     if (dtype != DType::kUndefined) store_reals(from, count, dtype, buffers.outputs[output], at);
+  }
+  /// Rows that follow one another at `from`, to a batch's rows from `first` on.
+  void store_rows(const KernelBuffers& buffers, const float* from, int64_t rows, int64_t batch,
+                  int64_t first) const {
+    for (int64_t row = 0; row < rows; ++row)
+      store(buffers, from + row * layout.size, layout.size, layout.at(batch, first + row));
   }
 };
 
@@ -42,20 +53,30 @@ struct Gradient {
   int64_t q_width() const { return round_up(plan.d, kVector); }
   int64_t columns_ld() const { return round_up(plan.m, 2); }
   void run(const KernelBuffers& buffers) const;
-  void batch(const KernelBuffers& buffers, std::byte* slot, int64_t b) const;
+  void fetch(const KernelBuffers& buffers, int64_t b, Ahead& ahead) const;
+  void batch(const KernelBuffers& buffers, std::byte* slot, int64_t b, Ahead& ahead) const;
+  /// Four a panel of keys and block of queries.
+  int64_t calls_of_ahead() const {
+    const int64_t tiles = (plan.n + kPanel - 1) / kPanel * ((plan.m + kQueries - 1) / kQueries);
+    return tiles * (plan.attributes.causal ? 2 : 4);
+  }
   void find_deltas(const KernelBuffers& buffers, std::byte* slot, int64_t b) const;
   void tile(const KernelBuffers& buffers, std::byte* slot, const TilePlace& place, const E* queries,
-            const E* grads, bool first) const;
+            const E* grads, bool first, Ahead& ahead) const;
   void add_products(std::byte* slot, const TilePlace& place, const ScoreTile& weights,
-                    const ScoreTile& tile_slopes, bool first) const;
+                    const ScoreTile& tile_slopes, bool first, Ahead& ahead) const;
   void store_keys(const KernelBuffers& buffers, std::byte* slot, const TilePlace& place) const;
   void store_queries(const KernelBuffers& buffers, std::byte* slot, int64_t b) const;
 };
 
 float* floats(std::byte* slot, size_t at) { return reinterpret_cast<float*>(slot + at); }
 
-Result result_of(const KernelCall& call, size_t output) {
-  return {call.has_output(output) ? call.outputs[output].dtype : DType::kUndefined, output};
+/// The gradient of an operand (Q, K, V) of the plan.
+Result result_of(const KernelCall& call, const AttentionPlan& plan, size_t operand) {
+  const RowLayout* layouts[] = {&plan.q, &plan.k, &plan.v};
+  const size_t output = plan.gradient_of(operand);
+  return {call.has_output(output) ? call.outputs[output].dtype : DType::kUndefined, output,
+          *layouts[operand]};
 }
 
 template <class E>
@@ -64,10 +85,10 @@ Gradient<E> make_gradient(const KernelCall& call, const AttentionPlan& plan) {
   WorkspacePlan slot;
   Gradient<E> g;
   g.plan = plan;
-  g.q = source_of<E>(call, kGradQ, true, slot);
-  g.k = source_of<E>(call, kGradK, false, slot);
-  g.v = source_of<E>(call, kGradV, false, slot);
-  g.dy = source_of<E>(call, kGradY, true, slot);
+  g.q = source_of<E>(call, kGradQ, plan.q, Source<E>::Use::kMultiplied, slot);
+  g.k = source_of<E>(call, kGradK, plan.k, Source<E>::Use::kPacked, slot);
+  g.v = source_of<E>(call, kGradV, plan.v, Source<E>::Use::kPacked, slot);
+  g.dy = source_of<E>(call, kGradY, plan.y, Source<E>::Use::kMultiplied, slot);
   g.scores_of_key = KeyPanels<E>(Terms::kColumns, plan.n, plan.d, slot);
   g.slopes_of_value = KeyPanels<E>(Terms::kColumns, plan.n, plan.e, slot);
   g.queries_of_key = KeyPanels<E>(Terms::kKeys, plan.n, plan.d, slot);
@@ -85,9 +106,9 @@ Gradient<E> make_gradient(const KernelCall& call, const AttentionPlan& plan) {
   g.slot_bytes = slot.size();
   const auto groups = static_cast<int64_t>(plan.groups.size());
   g.slots = static_cast<int>(std::min<int64_t>(plan.threads, groups));
-  g.dq = result_of(call, 0);
-  g.dk = result_of(call, 1);
-  g.dv = result_of(call, 2);
+  g.dq = result_of(call, plan, 0);
+  g.dk = result_of(call, plan, 1);
+  g.dv = result_of(call, plan, 2);
   if (const Term* term = plan.differentiated()) g.term_size = call.outputs[term->gradient].size();
   return g;
 }
@@ -97,19 +118,34 @@ void Gradient<E>::run(const KernelBuffers& buffers) const {
   if (const Term* term = plan.differentiated())
     std::fill_n(buffers.out<float>(term->gradient), term_size, 0.0f);
   const auto groups = static_cast<int64_t>(plan.groups.size());
-  for_tasks(groups, slots, slot_bytes, buffers, [&](int64_t group, std::byte* slot) {
-    for (const int64_t b : plan.groups[static_cast<size_t>(group)]) batch(buffers, slot, b);
+  for_tasks(groups, slots, slot_bytes, buffers, [&](int64_t group, int64_t next, std::byte* slot) {
+    const std::vector<int64_t>& members = plan.groups[static_cast<size_t>(group)];
+    for (size_t i = 0; i < members.size(); ++i) {
+      Ahead ahead(calls_of_ahead());
+      for (const Result* made : {&dv, &dk, &dq}) made->fetch(buffers, members[i], ahead);
+      const bool last = i + 1 == members.size();
+      if (!last) fetch(buffers, members[i + 1], ahead);
+      if (last && next < groups) fetch(buffers, plan.groups[static_cast<size_t>(next)][0], ahead);
+      batch(buffers, slot, members[i], ahead);
+    }
   });
 }
 
 template <class E>
-void Gradient<E>::batch(const KernelBuffers& buffers, std::byte* slot, int64_t b) const {
+void Gradient<E>::fetch(const KernelBuffers& buffers, int64_t b, Ahead& ahead) const {
+  for (const Source<E>* source : {&k, &q, &dy, &v}) source->fetch(buffers, b, ahead);
+  ahead.add(buffers.inputs[kGradResult], plan.dtype, plan.y, b);
+}
+
+template <class E>
+void Gradient<E>::batch(const KernelBuffers& buffers, std::byte* slot, int64_t b,
+                        Ahead& ahead) const {
   const bool trans_k = plan.attributes.trans_k;
   const E *keys = k.read(buffers, b, slot), *queries = q.read(buffers, b, slot),
           *grads = dy.read(buffers, b, slot);
-  scores_of_key.pack(keys, trans_k, slot);
-  queries_of_key.pack(keys, trans_k, slot);
-  slopes_of_value.pack(v.read(buffers, b, slot), false, slot);
+  scores_of_key.pack(keys, k.ld(), trans_k, slot);
+  queries_of_key.pack(keys, k.ld(), trans_k, slot);
+  slopes_of_value.pack(v.read(buffers, b, slot), v.ld(), false, slot);
   const auto elements = [slot](size_t at) { return reinterpret_cast<E*>(slot + at); };
   transpose(queries, q.ld(), plan.m, plan.d, elements(q_columns), columns_ld());
   transpose(grads, dy.ld(), plan.m, plan.e, elements(dy_columns), columns_ld());
@@ -123,7 +159,7 @@ void Gradient<E>::batch(const KernelBuffers& buffers, std::byte* slot, int64_t b
       std::fill_n(floats(slot, dv_sums), kPanels * plan.e * kPanel, 0.0f);
     }
     for (place.query = first; place.query < plan.m; place.query += kQueries)
-      tile(buffers, slot, place, queries, grads, place.query == first);
+      tile(buffers, slot, place, queries, grads, place.query == first, ahead);
     store_keys(buffers, slot, place);
   }
   store_queries(buffers, slot, b);
@@ -133,7 +169,7 @@ template <class E>
 void Gradient<E>::find_deltas(const KernelBuffers& buffers, std::byte* slot, int64_t b) const {
   float *grad = floats(slot, lines), *result = grad + plan.e;
   for (int64_t row = 0; row < plan.m; ++row) {
-    const int64_t at = (b * plan.m + row) * plan.e;
+    const int64_t at = plan.y.at(b, row);
     load_reals(buffers.inputs[kGradY], plan.dtype, at, plan.e, grad);
     load_reals(buffers.inputs[kGradResult], plan.dtype, at, plan.e, result);
     floats(slot, deltas)[row] = static_cast<float>(tile_math().dot(grad, result, plan.e));
@@ -151,7 +187,7 @@ void drop_nan(const ScoreTile& tile) {
 
 template <class E>
 void Gradient<E>::tile(const KernelBuffers& buffers, std::byte* slot, const TilePlace& place,
-                       const E* queries, const E* grads, bool first) const {
+                       const E* queries, const E* grads, bool first, Ahead& ahead) const {
   const int64_t rows = std::min(kQueries, plan.m - place.query);
   const ScoreTile weights = tile_of(plan, place.key, rows, floats(slot, scores));
   const ScoreTile tile_slopes = tile_of(plan, place.key, rows, floats(slot, slopes));
@@ -159,6 +195,7 @@ void Gradient<E>::tile(const KernelBuffers& buffers, std::byte* slot, const Tile
     const int64_t key = place.key + p * kPanel;
     multiply(queries + place.query * q.ld(), q.ld(), scores_of_key.panel(slot, key),
              weights.widths[p], rows, plan.d, weights.panel(p), kPanel, false);
+    ahead.some();
     multiply(grads + place.query * dy.ld(), dy.ld(), slopes_of_value.panel(slot, key),
              weights.widths[p], rows, plan.e, tile_slopes.panel(p), kPanel, false);
   }
@@ -168,12 +205,12 @@ void Gradient<E>::tile(const KernelBuffers& buffers, std::byte* slot, const Tile
                             buffers.in<float>(kGradSum) + row, floats(slot, deltas) + place.query);
   if (plan.attributes.nan_is_zero) drop_nan(weights);
   differentiate_terms(plan, buffers, place, tile_slopes);
-  add_products(slot, place, weights, tile_slopes, first);
+  add_products(slot, place, weights, tile_slopes, first, ahead);
 }
 
 template <class E>
 void Gradient<E>::add_products(std::byte* slot, const TilePlace& place, const ScoreTile& weights,
-                               const ScoreTile& tile_slopes, bool first) const {
+                               const ScoreTile& tile_slopes, bool first, Ahead& ahead) const {
   const auto elements = [slot](size_t at) { return reinterpret_cast<E*>(slot + at); };
   const int64_t rows = weights.rows;
   // P or dS as a packed operand.
@@ -201,10 +238,13 @@ void Gradient<E>::add_products(std::byte* slot, const TilePlace& place, const Sc
     }
     queries_of_key.multiply_keys(lines_of_slopes, slot, key, rows,
                                  floats(slot, dq_sums) + place.query * q_width(), q_width(), true);
+    ahead.some();
     multiply<E>(elements(dy_columns) + place.query, columns_ld(), packed(weights, p), width, plan.e,
                 rows, floats(slot, dv_sums) + p * plan.e * kPanel, kPanel, !first);
+    ahead.some();
     multiply<E>(elements(q_columns) + place.query, columns_ld(), packed(tile_slopes, p), width,
                 plan.d, rows, floats(slot, dk_sums) + p * plan.d * kPanel, kPanel, !first);
+    ahead.some();
   }
 }
 
@@ -217,17 +257,16 @@ void Gradient<E>::store_keys(const KernelBuffers& buffers, std::byte* slot,
     if (keys <= 0) break;
     const float* dv_panel = floats(slot, dv_sums) + p * plan.e * kPanel;
     transpose(dv_panel, kPanel, plan.e, keys, by_key, plan.e);
-    dv.store(buffers, by_key, keys * plan.e, (place.batch * plan.n + key) * plan.e);
+    dv.store_rows(buffers, by_key, keys, place.batch, key);
     float* dk_panel = floats(slot, dk_sums) + p * plan.d * kPanel;
     for (int64_t i = 0; i < plan.d * kPanel; ++i) dk_panel[i] *= plan.attributes.scale;
     if (plan.attributes.trans_k) {
-      for (int64_t d = 0; d < plan.d; ++d) {
-        dk.store(buffers, dk_panel + d * kPanel, keys, (place.batch * plan.d + d) * plan.n + key);
-      }
+      for (int64_t d = 0; d < plan.d; ++d)
+        dk.store(buffers, dk_panel + d * kPanel, keys, plan.k.at(place.batch, d) + key);
       continue;
     }
     transpose(dk_panel, kPanel, plan.d, keys, by_key, plan.d);
-    dk.store(buffers, by_key, keys * plan.d, (place.batch * plan.n + key) * plan.d);
+    dk.store_rows(buffers, by_key, keys, place.batch, key);
   }
 }
 
@@ -236,7 +275,7 @@ void Gradient<E>::store_queries(const KernelBuffers& buffers, std::byte* slot, i
   for (int64_t row = 0; row < plan.m; ++row) {
     float* line = floats(slot, dq_sums) + row * q_width();
     for (int64_t i = 0; i < plan.d; ++i) line[i] *= plan.attributes.scale;
-    dq.store(buffers, line, plan.d, (b * plan.m + row) * plan.d);
+    dq.store(buffers, line, plan.d, plan.q.at(b, row));
   }
 }
 

@@ -50,9 +50,23 @@ Term plan_term(const KernelCall& call, size_t input, const Shape& scores) {
   return term;
 }
 
+/// The shape that is meant by one that is stored, and packed, so.
+Shape meant(const Operand& operand, bool rows_first, bool packed = false) {
+  const Shape part = packed ? part_of_packed(operand.shape) : operand.shape;
+  return rows_first ? swap_rows_and_heads(part) : part;
+}
+
+RowLayout layout_of(const Shape& meant_shape, bool rows_first) {
+  const size_t rank = meant_shape.size();
+  return {rows_first ? meant_shape[rank - 3] : 1, meant_shape[rank - 2], meant_shape[rank - 1]};
+}
+
 void read_sizes(const KernelCall& call, size_t q, AttentionPlan& plan, Shape& batch) {
-  const Shape &query = call.inputs[q].shape, &key = call.inputs[q + 1].shape,
-              &value = call.inputs[q + 2].shape;
+  const AttentionAttributes::RowsFirst& first = plan.attributes.rows_first;
+  const bool packed = plan.attributes.packed;
+  const Shape query = meant(call.inputs[q], first.q, packed),
+              key = meant(call.inputs[q + 1], first.k, packed),
+              value = meant(call.inputs[q + 2], first.v, packed);
   const size_t rank = query.size();
   require(call, rank >= 2, q, {0, 0});
   require(call, key.size() == rank, q + 1, query);
@@ -69,12 +83,23 @@ void read_sizes(const KernelCall& call, size_t q, AttentionPlan& plan, Shape& ba
   require(call, key == key_shape, q + 1, key_shape);
   require(call, value == with_tail(batch, {plan.n, plan.e}), q + 2,
           with_tail(batch, {plan.n, plan.e}));
+  plan.q = layout_of(query, first.q);
+  plan.k = layout_of(key, first.k);
+  plan.v = layout_of(value, first.v);
+  plan.y = layout_of(with_tail(batch, {plan.m, plan.e}), first.y);
+  RowLayout* const parts[] = {&plan.q, &plan.k, &plan.v};
+  for (int64_t i = 0; packed && i < 3; ++i) {
+    parts[i]->parts = 3;
+    parts[i]->part = i;
+  }
 }
 
 void check_gradient(const KernelCall& call, const AttentionPlan& plan, const Shape& batch) {
   const Shape result = with_tail(batch, {plan.m, plan.e}), sums = with_tail(batch, {plan.m});
-  for (const size_t index : {kGradY, kGradResult})
-    require(call, call.inputs[index].shape == result, index, result);
+  for (const size_t index : {kGradY, kGradResult}) {
+    const Shape shape = meant(call.inputs[index], plan.attributes.rows_first.y);
+    require(call, shape == result, index, result);
+  }
   for (const size_t index : {kGradMost, kGradSum})
     require(call, call.inputs[index].shape == sums, index, sums);
 }

@@ -22,16 +22,32 @@ struct Term {
   bool hides() const { return dtype == DType::kBool; }
 };
 
+/// Where the rows of an operand, or of its gradient, lie: row i of batch b at at(b, i), `size`
+/// elements that follow one another.
+struct RowLayout {
+  int64_t heads = 1;  // the last batch dim where the rows stand before it, else 1
+  int64_t rows = 0, size = 0;
+  int64_t parts = 1, part = 0;  // of a row of all heads: which it is of Q, K and V in one tensor
+
+  int64_t step() const { return parts * heads * size; }
+  int64_t at(int64_t batch, int64_t row) const {
+    return (batch / heads * rows + row) * step() + (part * heads + batch % heads) * size;
+  }
+};
+
 struct AttentionPlan {
   int64_t batches = 0;                 // of all batch dims
   int64_t m = 0, n = 0, d = 0, e = 0;  // queries, keys, size of a key, size of a value
   AttentionAttributes attributes;
+  RowLayout q, k, v, y;  // K as it is stored: of D rows with transK
   std::vector<Term> terms;
   DType dtype = DType::kUndefined;  // of the operands
   int threads = 1;
   /// Batches that add to the same gradient of a term, in order; else each batch alone.
   std::vector<std::vector<int64_t>> groups;
 
+  /// The result of AttentionGrad in which the gradient of Q, K or V lies (0, 1, 2).
+  size_t gradient_of(size_t operand) const { return attributes.packed ? 0 : operand; }
   /// The term whose gradient is asked for; null if there is none.
   const Term* differentiated() const;
 };

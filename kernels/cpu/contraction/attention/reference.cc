@@ -13,7 +13,7 @@ namespace {
 
 /// A key's element: element `d` of key `j` in batch `b`.
 int64_t key_at(const AttentionPlan& p, int64_t b, int64_t j, int64_t d) {
-  return b * p.n * p.d + (p.attributes.trans_k ? d * p.n + j : j * p.d + d);
+  return p.attributes.trans_k ? p.k.at(b, d) + j : p.k.at(b, j) + d;
 }
 
 bool is_hidden(const Term& term, const KernelBuffers& buffers, int64_t b, int64_t i, int64_t j) {
@@ -31,7 +31,7 @@ void score_row(const AttentionPlan& p, const KernelBuffers& buffers, size_t q, i
   for (int64_t j = 0; j < p.n; ++j) {
     M sum = 0;
     for (int64_t d = 0; d < p.d; ++d)
-      sum += element(q, (b * p.m + i) * p.d + d) * element(q + 1, key_at(p, b, j, d));
+      sum += element(q, p.q.at(b, i) + d) * element(q + 1, key_at(p, b, j, d));
     sum *= static_cast<M>(p.attributes.scale);
     for (const Term& term : p.terms) {
       if (term.hides()) {
@@ -79,11 +79,11 @@ Prepared forward_kernel(const AttentionPlan& plan, DType result, bool has_sums) 
         if (plan.attributes.nan_is_zero && std::isnan(probability)) continue;
         for (int64_t e = 0; e < plan.e; ++e) {
           y[static_cast<size_t>(e)] +=
-              probability * static_cast<M>(read_real(buffers.inputs[2], plan.dtype,
-                                                     (b * plan.n + j) * plan.e + e));
+              probability *
+              static_cast<M>(read_real(buffers.inputs[2], plan.dtype, plan.v.at(b, j) + e));
         }
       }
-      store_reals(y.data(), plan.e, result, buffers.outputs[0], row * plan.e);
+      store_reals(y.data(), plan.e, result, buffers.outputs[0], plan.y.at(b, i));
       if (has_sums) {
         buffers.out<M>(1)[row] = sums.most;
         buffers.out<M>(2)[row] = sums.sum;
@@ -121,31 +121,30 @@ void row_gradient(const AttentionPlan& p, const KernelBuffers& buffers, int64_t 
   const auto element = [&](size_t input, int64_t index) {
     return static_cast<M>(read_real(buffers.inputs[input], p.dtype, index));
   };
-  const int64_t row = b * p.m + i;
+  const int64_t row = b * p.m + i, q = p.q.at(b, i), y = p.y.at(b, i);
   std::vector<M> weights(static_cast<size_t>(p.n)), slopes(static_cast<size_t>(p.n));
   score_row<M>(p, buffers, kGradQ, b, i, weights);
   to_probabilities(weights, RowSum<M>{buffers.in<M>(kGradMost)[row], buffers.in<M>(kGradSum)[row]});
   M delta = 0;
-  for (int64_t e = 0; e < p.e; ++e)
-    delta += element(kGradY, row * p.e + e) * element(kGradResult, row * p.e + e);
+  for (int64_t e = 0; e < p.e; ++e) delta += element(kGradY, y + e) * element(kGradResult, y + e);
   for (int64_t j = 0; j < p.n; ++j) {
     M& weight = weights[static_cast<size_t>(j)];
     M slope = 0;
     for (int64_t e = 0; e < p.e; ++e)
-      slope += element(kGradY, row * p.e + e) * element(kGradV, (b * p.n + j) * p.e + e);
+      slope += element(kGradY, y + e) * element(kGradV, p.v.at(b, j) + e);
     slopes[static_cast<size_t>(j)] = weight * (slope - delta);
     if (p.attributes.nan_is_zero && std::isnan(weight)) weight = 0;
     for (int64_t e = 0; e < p.e; ++e)
-      sums.dv[static_cast<size_t>(j * p.e + e)] += weight * element(kGradY, row * p.e + e);
+      sums.dv[static_cast<size_t>(j * p.e + e)] += weight * element(kGradY, y + e);
   }
   through_terms(p, buffers, b, i, slopes);
   const auto scale = static_cast<M>(p.attributes.scale);
   for (int64_t j = 0; j < p.n; ++j) {
     const M slope = slopes[static_cast<size_t>(j)] * scale;
     for (int64_t d = 0; d < p.d; ++d) {
-      const int64_t at = key_at(p, b, j, d);
-      sums.dq[static_cast<size_t>(i * p.d + d)] += slope * element(kGradK, at);
-      sums.dk[static_cast<size_t>(at - b * p.n * p.d)] += slope * element(kGradQ, row * p.d + d);
+      const int64_t in_sums = p.attributes.trans_k ? d * p.n + j : j * p.d + d;
+      sums.dq[static_cast<size_t>(i * p.d + d)] += slope * element(kGradK, key_at(p, b, j, d));
+      sums.dk[static_cast<size_t>(in_sums)] += slope * element(kGradQ, q + d);
     }
   }
 }
@@ -167,10 +166,14 @@ Prepared gradient_kernel(const AttentionPlan& plan, const std::vector<Operand>& 
                      std::vector<M>(static_cast<size_t>(plan.n * plan.e))};
         for (int64_t i = 0; i < plan.m; ++i) row_gradient(plan, buffers, b, i, sums);
         const std::vector<M>* all[] = {&sums.dq, &sums.dk, &sums.dv};
+        const RowLayout* layouts[] = {&plan.q, &plan.k, &plan.v};
         for (size_t i = 0; i < 3; ++i) {
-          const auto size = static_cast<int64_t>(all[i]->size());
-          if (types[i] != DType::kUndefined)
-            store_reals(all[i]->data(), size, types[i], buffers.outputs[i], b * size);
+          const RowLayout& to = *layouts[i];
+          const size_t result = plan.gradient_of(i);
+          for (int64_t row = 0; types[result] != DType::kUndefined && row < to.rows; ++row) {
+            store_reals(all[i]->data() + row * to.size, to.size, types[result],
+                        buffers.outputs[result], to.at(b, row));
+          }
         }
       }
     });

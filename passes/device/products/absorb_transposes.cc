@@ -14,7 +14,7 @@
 //
 // absorb-gradients, in the compile pipeline, does the second to the backward pass alone: a weight's
 // gradient is then the product itself, which may write f32 from 16-bit operands.
-#include "passes/device/absorb_transposes.h"
+#include "passes/device/products/absorb_transposes.h"
 
 #include <numeric>
 

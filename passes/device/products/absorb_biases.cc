@@ -1,0 +1,113 @@
+// absorb_biases: a product that a bias is added to adds it itself, before it goes to memory.
+//
+//   p = ai.halfnote.MatMul <transB = 1> (x, w)      x2 = Reshape (x, [rows, k])
+//   y = Add (p, bias)                         ──▶   y2 = ai.halfnote.Gemm <transB = 1> (x2, w,
+//   bias)
+//                                                   y = Reshape (y2, shape of p)
+//
+// The views cost nothing. Exact: kernels add C to the sum as it is rounded to f32. Runs behind
+// fuse-pointwise, which has taken the Adds that go on into other arithmetic. Leaves alone: 16-bit
+// products, which would be rounded once less, stacks of B, products that somebody else reads, and
+// small ones, which keep their form (absorb_transposes.h).
+#include "passes/device/products/absorb_biases.h"
+
+#include "compiler/ir/model.h"
+#include "compiler/ir/query.h"
+#include "passes/device/products/absorb_transposes.h"
+
+namespace halfnote {
+namespace {
+
+bool is_matmul(const Node& node) {
+  return node.op == "MatMul" && (node.domain.empty() || node.domain == kHalfnoteDomain);
+}
+
+/// The dims of an f32 value; empty if they are not known, or it is of another type.
+Shape f32_shape(const Graph& graph, ValueId value) {
+  const ValueType& type = graph.value(value).type;
+  return type.dtype == DType::kF32 && type.has_concrete_shape() ? concrete(*type.shape) : Shape{};
+}
+
+/// What a bias may be added to by the product itself.
+struct BiasedProduct {
+  NodeId product;
+  ValueId bias;
+  int64_t rows = 0, k = 0, columns = 0;
+};
+
+bool fits(const Graph& graph, NodeId add, NodeId product, BiasedProduct& found) {
+  const ValueId p = graph.output(product);
+  if (graph.uses(p).size() != 1 || graph.node(product).region != graph.node(add).region)
+    return false;
+  const Shape a = f32_shape(graph, graph.input(product, 0)),
+              b = f32_shape(graph, graph.input(product, 1)), y = f32_shape(graph, p),
+              c = f32_shape(graph, found.bias);
+  if (a.size() < 2 || b.size() != 2 || y.size() != a.size() || c != Shape{y.back()}) return false;
+  const bool trans_a = graph.node(product).attributes.get_int("transA", 0) != 0;
+  if (trans_a && a.size() > 2) return false;
+  found.product = product;
+  found.k = trans_a ? a[0] : a.back();
+  found.columns = y.back();
+  const int64_t results = element_count(y);
+  if (found.columns == 0 || found.k == 0) return false;
+  found.rows = results / found.columns;
+  return results > kSmallProduct / found.k;
+}
+
+/// The product that this Add adds a bias to; without a node if there is none.
+BiasedProduct biased_product(const Graph& graph, NodeId add) {
+  if (graph.node(add).op != "Add" || !graph.node(add).domain.empty()) return {};
+  for (const size_t operand : {0, 1}) {
+    const NodeId product = producer(graph, graph.input(add, operand));
+    if (!product.valid() || !is_matmul(graph.node(product))) continue;
+    BiasedProduct found;
+    found.bias = graph.input(add, 1 - operand);
+    if (fits(graph, add, product, found)) return found;
+  }
+  return {};
+}
+
+void absorb(Graph& graph, PassContext& context, NodeId add, const BiasedProduct& found) {
+  // Behind the bias, which may come after the product.
+  Builder b(graph, graph.before(add), context.infer);
+  const Node& old = graph.node(found.product);
+  b.set_role(old.role);
+  b.set_origin(old.origin.empty() ? graph.label(found.product) : old.origin);
+  Attributes attributes;
+  for (const char* flag : {"transA", "transB"}) {
+    if (old.attributes.get_int(flag, 0) != 0) attributes.set(flag, int64_t{1});
+  }
+  const ValueId sum = graph.output(add), a = graph.input(found.product, 0);
+  const Shape shape = f32_shape(graph, sum);
+  const bool flat = shape.size() == 2;
+  const Expr rows = flat ? b.value(a) : b.reshape(b.value(a), b.ints({found.rows, found.k}));
+  Expr y = b.op("Gemm", {rows, b.value(graph.input(found.product, 1)), b.value(found.bias)},
+                std::move(attributes), kHalfnoteDomain);
+  const NodeId made = b.last();
+  graph.node(made).name = graph.node(found.product).name;
+  graph.node(made).precision = graph.node(found.product).precision;
+  graph.value(y.id).scale_power = graph.value(sum).scale_power;
+  if (!flat) y = b.reshape(y, b.ints({shape.begin(), shape.end()}));
+  graph.value(y.id).scale_power = graph.value(sum).scale_power;
+  const std::string name = graph.value(sum).name;
+  graph.replace_uses(sum, y.id);
+  graph.remove(add);
+  graph.remove(found.product);
+  graph.rename(y.id, name);
+}
+
+}  // namespace
+
+bool absorb_biases(Graph& graph, PassContext& context) {
+  bool changed = false;
+  for (const NodeId id : graph.nodes()) {
+    if (!graph.node(id).alive) continue;
+    const BiasedProduct found = biased_product(graph, id);
+    if (!found.product.valid()) continue;
+    absorb(graph, context, id, found);
+    changed = true;
+  }
+  return changed;
+}
+
+}  // namespace halfnote

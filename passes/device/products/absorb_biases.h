@@ -1,0 +1,11 @@
+// A pass of the device pipeline (runtime/core/device_ready.cc).
+#pragma once
+
+#include "passes/pass.h"
+
+namespace halfnote {
+
+/// Lets matrix products add the bias that is added to them; absorb_biases.cc says which.
+bool absorb_biases(Graph& graph, PassContext& context);
+
+}  // namespace halfnote
