@@ -90,7 +90,8 @@ leg_cases() {
       tests/fixtures/exporters/*{bert,gpt2,llama,sdpa,attention,t5,swin,bloom}* || status=1
     echo "$precision on cuda-emulated:"
     "$bin/halfnote-cases" --precision "$precision" --device cuda-emulated \
-      tests/fixtures/models/{mlp,cifar_cnn,bert,dlrm,gcn,gpt2,gru_classifier,llama,lstm_lm,vit} || status=1
+      tests/fixtures/models/{mlp,cifar_cnn,bert,dlrm,gcn,gpt2,gru_classifier,llama,lstm_lm,vit} ||
+      status=1
   done
   return "$status"
 }
