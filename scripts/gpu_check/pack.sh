@@ -30,7 +30,7 @@ pack_command() {
   local root=$here/..
   rm -rf "$out" && mkdir -p "$out/gpu_check" "$out/bench/pytorch"
   folder=$(mktemp -d)
-  mkdir -p "$folder/bin" "$folder/lib"
+  mkdir -p "$folder/bin" "$folder/lib" "$folder/tests/fixtures"
   for program in "${packed_programs[@]}"; do
     strip -o "$folder/bin/$program" "$bin/$program" || exit 1
   done
@@ -38,7 +38,7 @@ pack_command() {
     cp -L "$library" "$folder/lib/$(basename "$library")"
   done
   for data in models exporters kernels torch; do
-    mkdir -p "$folder/tests/fixtures" && cp -r "$root/tests/fixtures/$data" "$folder/tests/fixtures/"
+    cp -r "$root/tests/fixtures/$data" "$folder/tests/fixtures/"
   done
   # The programs hold the same libraries: a window that spans them all finds that.
   tar -C "$folder" -cf - bin lib tests |

@@ -27,7 +27,8 @@ limited() {
 # run_part NAME OUT: its rows, its log and its JSON.
 run_part() {
   local name=$1 out=$2 begin=$SECONDS status reason
-  rows=() last_detail="" part_failed=0 part_passed=0 deadline=$((SECONDS + part_seconds)) log=$out/$name.log
+  rows=() last_detail="" part_failed=0 part_passed=0
+  deadline=$((SECONDS + part_seconds)) log=$out/$name.log
   : >"$log"
   echo "$name"
   if [ -n "$nothing" ]; then
