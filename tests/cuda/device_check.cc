@@ -53,8 +53,6 @@ void expect_near(const Tensor& got, const Tensor& wanted, const std::string& wha
   }
 }
 
-}  // namespace
-
 /// What lies on the device during one call.
 class Operands {
  public:
