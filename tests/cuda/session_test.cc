@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "compiler/ir/text.h"
 #include "device_check.h"
 #include "kernels/cuda/emulation/emulator.h"
 
@@ -130,12 +131,19 @@ TEST(DeviceSession, BadLabelIsBadData) {
 }
 
 TEST(DeviceSession, OutOfMemoryIsToldBeforeTheFirstStep) {
-  Session session = session_on(test::tested_device(), DType::kF32);
+  CompileOptions options;
+  options.train.loss = "mse";
+  SessionOptions device;
+  device.device = test::tested_device();
+  const std::string_view text =
+      "<ir_version: 10, opset_import: [\"\" : 23]> open_batch (float[N,20] x) => (float[N,1] y)"
+      " <float[20,1] w = {1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1}> { y = MatMul (x, w) }";
+  Session session(compile_model(parse_model(text, "open_batch"), options).model, device);
   const std::vector<Tensor> inputs = batch(session);
   std::vector<Shape> shapes;
   for (const Tensor& input : inputs) {
     shapes.push_back(input.shape());
-    shapes.back()[0] = int64_t{1} << 30;  // terabytes
+    shapes.back()[0] = int64_t{1} << 35;  // terabytes
   }
   try {
     session.prepare(shapes);
