@@ -1,4 +1,5 @@
-// halfnote-steps ARTIFACT INPUTS.npz THREADS: training steps on one batch, timed, on request.
+// halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE]: training steps on one batch, timed, on
+// request.
 //
 // For programs that compare it with something else by turns (bench/pytorch/compare.py). It prints a
 // line of JSON when it is ready (memory that is planned, the machine's peak), then for each line
@@ -52,8 +53,10 @@ Json timed_steps(Session& session, const std::vector<Tensor>& inputs, int count)
   return json;
 }
 
-void serve(const std::string& artifact, const std::string& data, int threads) {
+void serve(const std::string& artifact, const std::string& data, int threads,
+           const std::string& device) {
   SessionOptions options;
+  options.device = device;
   options.threads = threads;
   Session session(import_model(artifact, {}), options);
   const std::vector<Tensor> inputs = read_batch(session, data);
@@ -70,12 +73,12 @@ void serve(const std::string& artifact, const std::string& data, int threads) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "usage: halfnote-steps ARTIFACT INPUTS.npz THREADS\n";
+  if (argc != 4 && argc != 5) {
+    std::cerr << "usage: halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE]\n";
     return static_cast<int>(ErrorCode::kUsage);
   }
   try {
-    serve(argv[1], argv[2], parse_count(argv[3], "number of threads"));
+    serve(argv[1], argv[2], parse_count(argv[3], "number of threads"), argc == 5 ? argv[4] : "cpu");
   } catch (const Error& error) {
     std::cerr << "halfnote-steps: " << error.what() << "\n";
     return static_cast<int>(error.code());

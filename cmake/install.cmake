@@ -51,6 +51,10 @@ file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/halfnoteParts.cmake CONTENT
 "set(halfnote_onnx_file \"$<TARGET_FILE_NAME:ONNX::onnx>\")
 set(halfnote_dnnl_file \"$<TARGET_SONAME_FILE_NAME:DNNL::dnnl>\")
 ")
+set(halfnote_with_cuda OFF)
+if(TARGET halfnote_cuda_device)
+  set(halfnote_with_cuda ON)
+endif()
 configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/halfnoteConfig.cmake.in
   ${CMAKE_BINARY_DIR}/halfnoteConfig.cmake INSTALL_DESTINATION ${package_folder}
   PATH_VARS CMAKE_INSTALL_LIBDIR)

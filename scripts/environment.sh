@@ -4,6 +4,8 @@ cache=${HALFNOTE_CACHE:-$PWD/.cache}
 export PATH="$cache/venv/bin:$PATH"
 export CCACHE_DIR="${CCACHE_DIR:-$cache/ccache}"
 export CCACHE_SLOPPINESS=pch_defines,time_macros  # without it ccache passes by precompiled headers
+# What two folders of build/ compile alike is compiled once.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 export CMAKE_COLOR_DIAGNOSTICS=OFF
 python=$cache/venv/bin/python
 jobs=$(nproc)

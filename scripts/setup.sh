@@ -2,14 +2,16 @@
 # Installs everything that halfnote needs on a bare Debian 12: Debian packages, the ONNX C++
 # library and oneDNN.
 #
-# Usage: scripts/setup.sh [--no-system] [--no-judges] [--fuzz]
+# Usage: scripts/setup.sh [--no-system] [--no-judges] [--fuzz] [--cuda]
 #   --no-system   do not call apt-get (the packages are there, or you are not root)
 #   --no-judges   leave out what only the tests need: Python packages (numpy, onnx, onnxruntime) and
 #                 ONNX's own tests
 #   --fuzz        also the compiler that scripts/fuzz.sh wants: clang 14 with libFuzzer
+#   --cuda        also what a build for GPUs needs: an installed CUDA 13 toolkit with cuDNN 9, or
+#                 else its wheels, 0.98 GB (scripts/setup_cuda.sh)
 #
 # What is built or downloaded goes to .cache/ (HALFNOTE_CACHE names another folder). Running it
-# again does only what is missing. Nothing here needs CUDA.
+# again does only what is missing. Nothing but --cuda needs CUDA.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,16 +20,19 @@ export CCACHE_DIR=${CCACHE_DIR:-$cache/ccache}
 system=1
 judges=1
 fuzz=0
+cuda=0
 for argument in "$@"; do
   case "$argument" in
     --no-system) system=0 ;;
     --no-judges) judges=0 ;;
     --fuzz) fuzz=1 ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --cuda) cuda=1 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup: unknown option '$argument' (see scripts/setup.sh --help)" >&2; exit 2 ;;
   esac
 done
 say() { printf 'setup: %s\n' "$*"; }
+. scripts/fetch.sh
 
 # Debian packages. python3-venv gives the tools that Debian 12 has too old (CMake 3.25; ONNX wants
 # 3.26).
@@ -58,22 +63,6 @@ install_packages() {
   # Through env: sudo does not hand on the variables of its caller.
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
-}
-
-# fetch NAME==VERSION SHA256 FOLDER [pip options]: one file from PyPI, checked, left in FOLDER.
-fetch() {
-  local requirement=$1 sha=$2 folder=$3
-  shift 3
-  rm -rf "$folder" && mkdir -p "$folder"
-  "$cache/venv/bin/pip" download -q --disable-pip-version-check --no-deps \
-    -d "$folder" "$@" "$requirement"
-  local file
-  file=$(find "$folder" -type f | head -n 1)
-  if ! echo "$sha  $file" | sha256sum --check --status; then
-    say "$requirement: SHA-256 differs from the pinned one: expected $sha," \
-      "got $(sha256sum "$file" | cut -d' ' -f1)" >&2
-    exit 1
-  fi
 }
 
 make_venv() {
@@ -176,4 +165,5 @@ make_venv
 build_onnx
 install_onednn
 [ "$judges" = 0 ] || unpack_onnx_tests
+[ "$cuda" = 0 ] || scripts/setup_cuda.sh
 say "done: everything is in $cache"

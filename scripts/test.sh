@@ -30,6 +30,7 @@ legs=(
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
   "install  yes installation into an empty folder, and a project that uses it"
   "asan     no  sanitizers (address, undefined behaviour): unit tests, two models trained"
+  "cuda     no  everything by nvcc for GPUs; what is said where there is no driver; gpu_check.sh"
   "fuzz     no  fuzz targets of settings, data and checkpoints: corpora, then 60 s of new inputs"
 )
 
@@ -90,7 +91,8 @@ leg_cases() {
       tests/fixtures/exporters/*{bert,gpt2,llama,sdpa,attention,t5,swin,bloom}* || status=1
     echo "$precision on cuda-emulated:"
     "$bin/halfnote-cases" --precision "$precision" --device cuda-emulated \
-      tests/fixtures/models/{mlp,cifar_cnn,bert,dlrm,gcn,gpt2,gru_classifier,llama,lstm_lm,vit} || status=1
+      tests/fixtures/models/{mlp,cifar_cnn,bert,dlrm,gcn,gpt2,gru_classifier,llama,lstm_lm,vit} ||
+      status=1
   done
   return "$status"
 }
@@ -153,6 +155,19 @@ leg_asan() {
       OMP_WAIT_POLICY=passive build/asan/bin/halfnote-cases --precision "$precision" \
       tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn || return 1
   done
+}
+
+# Compiles and links with nvcc, and runs what needs no GPU. Only the programs of gpu_check.sh and
+# the tests of the command line are built: the rest has no CUDA in it.
+leg_cuda() {
+  scripts/setup_cuda.sh
+  build_preset cuda halfnote halfnote-cases halfnote-step halfnote-steps halfnote_cuda_test \
+    halfnote_kernels_test halfnote_cli_test
+  OMP_WAIT_POLICY=passive build/cuda/bin/halfnote_cli_test --gtest_brief=1 \
+    --gtest_filter='CudaDriver*'
+  OMP_WAIT_POLICY=passive build/cuda/bin/halfnote_cuda_test --gtest_brief=1 \
+    --gtest_filter='Library*:TestedDevice*'
+  tests/gpu_check/run.sh build/cuda
 }
 
 # The other targets need the importer and more built with clang: scripts/fuzz.sh runs all.

@@ -1,7 +1,8 @@
-// halfnote-step ARTIFACT INPUTS.npz K FOLDER: runs K training steps on one batch and writes what
-// became of the states, for tests/judges/judge_step.py. FOLDER/steps.json holds, for each step,
-// loss, finite and applied, and the name, type, shape and byte offset of every state;
-// FOLDER/step-N.bin (N from 1) the states after step N, one after the other.
+// halfnote-step ARTIFACT INPUTS.npz K FOLDER [DEVICE]: runs K training steps on one batch and
+// writes what became of the states, for tests/judges/judge_step.py and scripts/gpu_check.sh.
+// FOLDER/steps.json holds, for each step, loss, finite and applied, and the name, type, shape and
+// byte offset of every state; FOLDER/step-N.bin (N from 1) the states after step N, one after the
+// other.
 #include <charconv>
 #include <filesystem>
 #include <iostream>
@@ -51,8 +52,11 @@ int parse_steps(std::string_view text) {
   return steps;
 }
 
-void run(const std::string& artifact, const std::string& data, int steps, const fs::path& folder) {
-  Session session(import_model(artifact, {}), {});
+void run(const std::string& artifact, const std::string& data, int steps, const fs::path& folder,
+         const std::string& device) {
+  SessionOptions options;
+  options.device = device;
+  Session session(import_model(artifact, {}), options);
   const std::vector<Tensor> inputs = read_batch(session, data);
   fs::create_directories(folder);
   nlohmann::ordered_json json;
@@ -70,12 +74,12 @@ void run(const std::string& artifact, const std::string& data, int steps, const 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::cerr << "usage: halfnote-step ARTIFACT INPUTS.npz STEPS FOLDER\n";
+  if (argc != 5 && argc != 6) {
+    std::cerr << "usage: halfnote-step ARTIFACT INPUTS.npz STEPS FOLDER [DEVICE]\n";
     return static_cast<int>(ErrorCode::kUsage);
   }
   try {
-    run(argv[1], argv[2], parse_steps(argv[3]), argv[4]);
+    run(argv[1], argv[2], parse_steps(argv[3]), argv[4], argc == 6 ? argv[5] : "cpu");
     return 0;
   } catch (const Error& error) {
     std::cerr << "halfnote-step: " << error.what() << "\n";

@@ -439,14 +439,6 @@ TEST(ExitCode, NineForCheckpoints) {
   EXPECT_THAT(damaged.err, HasSubstr("damaged"));
 }
 
-TEST(ExitCode, TenForDevices) {
-  const std::string train = kTrain;
-  expect_refused({
-      {"no CUDA", 10, "run artifact.onnx --steps 1 --device cuda " + train, {"no CUDA"}},
-      {"no second CUDA", 10, "run artifact.onnx --steps 1 --device cuda:1 " + train, {"no CUDA"}},
-  });
-}
-
 TEST(ExitCode, ErrorsAsJson) {
   const Workplace place;
   const Outcome outcome = place.run(words("--json-errors compile missing.onnx --loss mse"));

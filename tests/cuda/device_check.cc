@@ -1,21 +1,18 @@
-// One call on the emulated device.
+// One call on the device under test, and where its data is.
 #include "device_check.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
+#include <cstdlib>
 #include <string>
 
 #include "base/error.h"
-#include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/emulation/emulator.h"
 
 namespace halfnote::test {
 
 namespace {
-
-using cuda_emulated::EmulatedDevice;
 
 std::string why_not(const KernelChoice& choice) {
   std::string text;
@@ -56,30 +53,58 @@ void expect_near(const Tensor& got, const Tensor& wanted, const std::string& wha
   }
 }
 
+/// What lies on the device during one call.
+class Operands {
+ public:
+  Operands(Device& device, Stream& stream) : device_(device), stream_(stream) {}
+
+  std::byte* room(size_t bytes) {
+    memory_.push_back(device_.allocate(bytes));
+    return memory_.back().get();
+  }
+  std::byte* copy_of(const Tensor& input) {
+    if (!input.defined()) return nullptr;
+    std::byte* copy = room(input.byte_size());
+    stream_.copy(copy, input.bytes(), input.byte_size());
+    return copy;
+  }
+
+ private:
+  Device& device_;
+  Stream& stream_;
+  std::vector<Device::Memory> memory_;
+};
+
 }  // namespace
 
-std::vector<Tensor> run_on_emulated_cuda(const KernelCall& call, const std::vector<Tensor>& inputs,
-                                         bool in_place) {
-  EmulatedDevice device;
-  const KernelChoice choice = device.kernels().choose(call);
+std::string tested_device() {
+  const char* name = std::getenv("HALFNOTE_TEST_DEVICE");
+  return name == nullptr ? "cuda-emulated" : name;
+}
+
+std::shared_ptr<Device> open_tested_device() {
+  const std::string name = tested_device();
+  if (name == "cuda-emulated") return open_device(name);
+  static const std::shared_ptr<Device> device = open_device(name);
+  if (device == nullptr) throw Error(ErrorCode::kUsage, "these tests are for devices, not for cpu");
+  return device;
+}
+
+std::string source_folder() {
+  const char* folder = std::getenv("HALFNOTE_TEST_SOURCES");
+  return folder == nullptr ? HALFNOTE_SOURCE_DIR : folder;
+}
+
+std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
+                                  bool in_place) {
+  const std::shared_ptr<Device> device = open_tested_device();
+  const KernelChoice choice = device->kernels().choose(call);
   if (!choice.kernel) throw Error(ErrorCode::kUnsupported, why_not(choice));
-  const auto stream = device.make_stream();
-  std::vector<Device::Memory> memory;
+  const auto stream = device->make_stream();
+  Operands operands(*device, *stream);
   std::vector<const std::byte*> from;
   std::vector<std::byte*> to;
-  const auto put = [&](size_t bytes) {
-    memory.push_back(device.allocate(bytes));
-    return memory.back().get();
-  };
-  for (const Tensor& input : inputs) {
-    if (!input.defined()) {
-      from.push_back(nullptr);
-      continue;
-    }
-    std::byte* copy = put(input.byte_size());
-    stream->copy(copy, input.bytes(), input.byte_size());
-    from.push_back(copy);
-  }
+  for (const Tensor& input : inputs) from.push_back(operands.copy_of(input));
   std::vector<Tensor> results;
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     const Operand& output = call.outputs[i];
@@ -88,39 +113,38 @@ std::vector<Tensor> run_on_emulated_cuda(const KernelCall& call, const std::vect
                       inputs[0].byte_size() == results[0].byte_size();
     to.push_back(!results[i].defined() ? nullptr
                  : over                ? const_cast<std::byte*>(from[0])
-                                       : put(results[i].byte_size()));
+                                       : operands.room(results[i].byte_size()));
   }
   DeviceBuffers buffers;
   buffers.inputs = from;
   buffers.outputs = to;
-  buffers.workspace = put(choice.kernel->workspace_bytes());
+  buffers.workspace = operands.room(choice.kernel->workspace_bytes());
   buffers.stream = stream.get();
   choice.kernel->run(buffers);
-  stream->synchronise();
   for (size_t i = 0; i < results.size(); ++i) {
-    if (results[i].defined() && results[i].byte_size() > 0) {
-      std::memcpy(results[i].mutable_bytes(), to[i], results[i].byte_size());
-    }
+    if (!results[i].defined()) continue;
+    stream->copy(results[i].mutable_bytes(), to[i], results[i].byte_size());
   }
+  stream->synchronise();
   return results;
 }
 
-void check_emulated_cuda(const KernelCall& call, const std::vector<Tensor>& inputs,
-                         const std::vector<Tensor>& wanted) {
-  if (!EmulatedDevice().kernels().choose(call).kernel) return;
+void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
+                     const std::vector<Tensor>& wanted) {
+  if (!open_tested_device()->kernels().choose(call).kernel) return;
   const std::string name = std::string(call.op) + " of " +
                            std::string(short_name(call.inputs[0].dtype)) +
-                           to_string(call.inputs[0].shape) + " on cuda-emulated";
+                           to_string(call.inputs[0].shape) + " on " + tested_device();
   std::vector<Tensor> first;
   for (const uint64_t seed : {1, 2, 3}) {
     emulation::set_emulation_seed(seed);
-    const std::vector<Tensor> got = run_on_emulated_cuda(call, inputs, seed == 3);
+    const std::vector<Tensor> got = run_on_device(call, inputs, seed == 3);
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (!wanted[i].defined()) continue;
       if (seed == 1) expect_near(got[i], wanted[i], name + ", output " + std::to_string(i));
       // The order of threads must not change a bit.
       if (seed != 1) {
-        EXPECT_TRUE(identical(got[i], first[i])) << name << ", seed " << seed;
+        EXPECT_TRUE(identical(got[i], first[i])) << name << ", run " << seed;
       }
     }
     if (seed == 1) first = got;

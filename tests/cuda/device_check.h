@@ -1,22 +1,34 @@
-// Holds the CUDA kernels, under the emulation, against what the CPU's gave for the same call.
+// Holds the CUDA kernels against what the CPU's gave for the same call: under the emulation, or on
+// the GPU that HALFNOTE_TEST_DEVICE names (cuda, cuda:N).
 #pragma once
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "base/tensor.h"
+#include "kernels/device.h"
 #include "kernels/kernel.h"
 
 namespace halfnote::test {
 
-/// Runs the call on a device of its own; absent operands are undefined tensors. `in_place`: output
-/// 0 lies over input 0 where the kernel allows it. Throws Error(kUnsupported) with the reasons if
-/// the device has no kernel.
-std::vector<Tensor> run_on_emulated_cuda(const KernelCall& call, const std::vector<Tensor>& inputs,
-                                         bool in_place = false);
+/// The name of the device that tests run on: cuda-emulated, unless the environment says otherwise.
+std::string tested_device();
+/// That device: one for all calls if it is a GPU, an own one if it is emulated.
+std::shared_ptr<Device> open_tested_device();
+
+/// Where tests/fixtures is: the tree that was built, or what HALFNOTE_TEST_SOURCES names.
+std::string source_folder();
+
+/// Runs the call on the device; absent operands are undefined tensors. `in_place`: output 0 lies
+/// over input 0 where the kernel allows it. Throws Error(kUnsupported) with the reasons if the
+/// device has no kernel.
+std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
+                                  bool in_place = false);
 
 /// If the device has a kernel for the call: expects `wanted` from it, up to rounding, and the same
-/// bytes in three orders of the threads.
-void check_emulated_cuda(const KernelCall& call, const std::vector<Tensor>& inputs,
-                         const std::vector<Tensor>& wanted);
+/// bytes in three runs; of the emulation each has another order of the threads.
+void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
+                     const std::vector<Tensor>& wanted);
 
 }  // namespace halfnote::test

@@ -1,5 +1,5 @@
-// The CUDA kernels under the emulation against the CPU's reference kernels, in three thread orders:
-// every family, all float types, sizes that no tile divides.
+// The CUDA kernels, under the emulation in three thread orders or on a GPU, against the CPU's
+// reference kernels: every family, all float types, sizes that no tile divides.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -86,12 +86,12 @@ std::vector<Tensor> on_cpu(const Call& call) {
 }
 
 std::vector<Tensor> on_device(const Call& call) {
-  return test::run_on_emulated_cuda(kernel_call(call), call.inputs);
+  return test::run_on_device(kernel_call(call), call.inputs);
 }
 
 void check(const Call& call) {
   ASSERT_TRUE(kernel_table().choose(kernel_call(call)).kernel) << call.op << " has no kernel";
-  test::check_emulated_cuda(kernel_call(call), call.inputs, on_cpu(call));
+  test::check_on_device(kernel_call(call), call.inputs, on_cpu(call));
 }
 
 const Shape kUglyShapes[] = {{0}, {1}, {7}, {3, 5, 129}, {65537}};

@@ -1,4 +1,4 @@
-// A whole training run on the emulated device: the CPU's numbers, one graph launch a step.
+// A whole training run on a device, emulated or real: the CPU's numbers, one graph launch a step.
 #include "runtime/train/session.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,8 @@
 #include <random>
 
 #include "base/error.h"
+#include "compiler/ir/text.h"
+#include "device_check.h"
 #include "kernels/cuda/emulation/emulator.h"
 
 namespace halfnote {
@@ -15,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kMlp = fs::path(HALFNOTE_SOURCE_DIR) / "tests/fixtures/models/mlp/model.onnx";
+const fs::path kMlp = fs::path(test::source_folder()) / "tests/fixtures/models/mlp/model.onnx";
 
 Session session_on(const std::string& device, DType precision, int64_t accumulate = 1) {
   CompileOptions options;
@@ -47,7 +49,7 @@ std::vector<Tensor> batch(const Session& session, int64_t label = 3) {
 
 TEST(DeviceSession, TrainsAsOnTheCpu) {
   Session cpu = session_on("cpu", DType::kF32);
-  Session device = session_on("cuda-emulated", DType::kF32);
+  Session device = session_on(test::tested_device(), DType::kF32);
   const std::vector<Tensor> inputs = batch(cpu);
   for (int step = 0; step < 4; ++step) {
     const double wanted = cpu.step(inputs).loss, got = device.step(inputs).loss;
@@ -64,7 +66,7 @@ TEST(DeviceSession, TrainsAsOnTheCpu) {
 }
 
 TEST(DeviceSession, SteadyStepIsOneGraphLaunch) {
-  Session session = session_on("cuda-emulated", DType::kBF16);
+  Session session = session_on(test::tested_device(), DType::kBF16);
   const std::vector<Tensor> inputs = batch(session);
   session.step(inputs);
   const DeviceCounters before = session.device_counters();
@@ -79,7 +81,7 @@ TEST(DeviceSession, OrderOfThreadsChangesNothing) {
   std::vector<double> losses;
   for (const uint64_t seed : {1, 2, 3}) {
     emulation::set_emulation_seed(seed);
-    Session session = session_on("cuda-emulated", DType::kF16);
+    Session session = session_on(test::tested_device(), DType::kF16);
     const std::vector<Tensor> inputs = batch(session);
     double loss = 0;
     for (int step = 0; step < 3; ++step) loss = session.step(inputs).loss;
@@ -91,7 +93,7 @@ TEST(DeviceSession, OrderOfThreadsChangesNothing) {
 }
 
 TEST(DeviceSession, StatesGoBothWays) {
-  Session session = session_on("cuda-emulated", DType::kF32);
+  Session session = session_on(test::tested_device(), DType::kF32);
   const std::vector<Tensor> inputs = batch(session);
   const double first = session.step(inputs).loss;
   const StateEntry* weight = nullptr;
@@ -108,7 +110,7 @@ TEST(DeviceSession, StatesGoBothWays) {
 
 TEST(DeviceSession, Accumulates) {
   Session cpu = session_on("cpu", DType::kF32, 2);
-  Session device = session_on("cuda-emulated", DType::kF32, 2);
+  Session device = session_on(test::tested_device(), DType::kF32, 2);
   const std::vector<Tensor> inputs = batch(cpu);
   for (int step = 0; step < 4; ++step) {
     const StepResult wanted = cpu.step(inputs), got = device.step(inputs);
@@ -118,7 +120,7 @@ TEST(DeviceSession, Accumulates) {
 }
 
 TEST(DeviceSession, BadLabelIsBadData) {
-  Session session = session_on("cuda-emulated", DType::kF32);
+  Session session = session_on(test::tested_device(), DType::kF32);
   try {
     session.step(batch(session, 1000));
     FAIL() << "no error";
@@ -126,6 +128,31 @@ TEST(DeviceSession, BadLabelIsBadData) {
     EXPECT_EQ(error.code(), ErrorCode::kData);
     EXPECT_NE(std::string(error.what()).find("label 1000 is no class"), std::string::npos);
   }
+}
+
+TEST(DeviceSession, OutOfMemoryIsToldBeforeTheFirstStep) {
+  CompileOptions options;
+  options.train.loss = "mse";
+  SessionOptions device;
+  device.device = test::tested_device();
+  const std::string_view text =
+      "<ir_version: 10, opset_import: [\"\" : 23]> open_batch (float[N,4] x) => (float[N,4] y)"
+      " <float[4] w = {1, 2, 3, 4}> { y = Mul (x, w) }";
+  Session session(compile_model(parse_model(text, "open_batch"), options).model, device);
+  const std::vector<Tensor> inputs = batch(session);
+  std::vector<Shape> shapes;
+  for (const Tensor& input : inputs) {
+    shapes.push_back(input.shape());
+    shapes.back()[0] = int64_t{1} << 35;  // terabytes
+  }
+  try {
+    session.prepare(shapes);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMemory) << error.what();
+    EXPECT_NE(std::string(error.what()).find("bytes free"), std::string::npos) << error.what();
+  }
+  EXPECT_NO_THROW(session.step(inputs)) << "smaller batches still fit";
 }
 
 TEST(DeviceSession, UnknownDeviceIsNeverReplaced) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "case_json.h"
 #include "harness.h"
+#include "tests/cuda/device_check.h"
 
 namespace halfnote::test {
 namespace {
@@ -16,8 +17,7 @@ using nlohmann::json;
 class OnnxCases : public testing::TestWithParam<const char*> {};
 
 TEST_P(OnnxCases, AgreesWithTheNodeTests) {
-  std::ifstream file(std::string(HALFNOTE_SOURCE_DIR) + "/tests/fixtures/kernels/" + GetParam() +
-                     ".json");
+  std::ifstream file(test::source_folder() + "/tests/fixtures/kernels/" + GetParam() + ".json");
   ASSERT_TRUE(file) << "fixture missing";
   const json cases = json::parse(file);
   for (const json& entry : cases) {

@@ -108,13 +108,11 @@ void rms_columns(const RmsPlan& plan, const Sums& sums, const KernelBuffers& buf
 }
 
 Prepared prepare_rms(const KernelCall& call) {
-  if (std::string why = refusal(call); !why.empty()) return Prepared::no(why);
-  const Attributes& attributes = attributes_of(call);
-  const Lines lines = lines_from(call.inputs[1].shape, attributes.get_int("axis", -1));
-  require_size(call, 2, lines.length);
+  Lines lines;
+  if (std::string why = plan_rms_norm_grad(call, lines); !why.empty()) return Prepared::no(why);
   WorkspacePlan workspace;
   const RmsPlan plan{lines,
-                     attributes.get_float("epsilon", 1e-5f),
+                     attributes_of(call).get_float("epsilon", 1e-5f),
                      call.inputs[2].dtype,
                      workspace.add_elements<double>(lines.count),
                      call.has_output(0),
@@ -141,15 +139,11 @@ Prepared prepare_rms(const KernelCall& call) {
 
 // --- GroupNormalizationGrad ---
 
-struct GroupPlan {
-  int64_t batch, channels, groups, plane;
-  double epsilon;
+struct GroupPlan : Groups {
   DType scale;
   size_t d_scale, d_bias;  // (N, C) sums in the workspace
   bool has_dx;
   int threads;
-
-  int64_t per_group() const { return channels / groups; }
 };
 
 /// One group of one image: its rows of the parameter sums, then dX.
@@ -201,33 +195,19 @@ void sum_over_batch(const GroupPlan& plan, const Sums& sums, const KernelBuffers
 }
 
 Prepared prepare_group(const KernelCall& call) {
-  if (std::string why = refusal(call); !why.empty()) return Prepared::no(why);
-  const Shape& x = call.inputs[1].shape;
-  if (x.size() < 2) throw model_error(call, "X has no channels").expected("rank ≥ 2", to_string(x));
-  const Attributes& attributes = attributes_of(call);
-  int64_t groups = attributes.get_int("num_groups", 0);
-  if (groups == 0) groups = std::max<int64_t>(1, x[1]);
-  if (groups < 1 || x[1] % groups != 0) {
-    throw model_error(call, "num_groups does not divide the channels")
-        .expected("a divisor of " + std::to_string(x[1]), std::to_string(groups));
-  }
-  require_size(call, 2, x[1]);
+  Groups groups;
+  if (std::string why = plan_group_norm_grad(call, groups); !why.empty()) return Prepared::no(why);
   WorkspacePlan workspace;
-  const GroupPlan plan{x[0],
-                       x[1],
-                       groups,
-                       element_count(std::span<const int64_t>(x).subspan(2)),
-                       attributes.get_float("epsilon", 1e-5f),
+  const GroupPlan plan{groups,
                        call.inputs[2].dtype,
-                       workspace.add_elements<double>(x[0] * x[1]),
-                       workspace.add_elements<double>(x[0] * x[1]),
+                       workspace.add_elements<double>(groups.batch * groups.channels),
+                       workspace.add_elements<double>(groups.batch * groups.channels),
                        call.has_output(0),
                        call.threads};
   const Sums sums(call);
   return for_float_type(call.inputs[1].dtype, [&]<class T>() {
     const auto body = [plan, sums](const KernelBuffers& buffers) {
-      const int64_t count = plan.channels == 0 ? 0 : plan.batch * plan.groups;
-      parallel_blocks(count, 1, plan.threads,
+      parallel_blocks(plan.count(), 1, plan.threads,
                       [&](int64_t group, int64_t) { group_gradient<T>(plan, buffers, group); });
       if (sums.any()) sum_over_batch(plan, sums, buffers);
     };
@@ -236,6 +216,20 @@ Prepared prepare_group(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::string plan_rms_norm_grad(const KernelCall& call, Lines& lines) {
+  if (std::string why = refusal(call); !why.empty()) return why;
+  lines = lines_from(call.inputs[1].shape, attributes_of(call).get_int("axis", -1));
+  require_size(call, 2, lines.length);
+  return {};
+}
+
+std::string plan_group_norm_grad(const KernelCall& call, Groups& plan) {
+  if (std::string why = refusal(call); !why.empty()) return why;
+  plan = plan_groups(call, 1);
+  require_size(call, 2, plan.channels);
+  return {};
+}
 
 std::vector<KernelRow> group_grad_rows() {
   return {

@@ -53,6 +53,21 @@ struct BatchNormPlan {
 std::string plan_batch_norm(const KernelCall& call, BatchNormPlan& plan);
 std::string plan_batch_norm_grad(const KernelCall& call, Channels& plan);
 
+/// X of a Group- or InstanceNormalization as (batch · groups, channels of a group, plane).
+struct Groups {
+  int64_t batch = 0, channels = 0, groups = 1, plane = 1;
+  double epsilon = 0;
+  int64_t per_group() const { return channels / groups; }
+  int64_t count() const { return channels == 0 ? 0 : batch * groups; }
+};
+/// X is input `input`; no attribute num_groups means a group for each channel. Throws Error(kModel)
+/// if they do not fit.
+Groups plan_groups(const KernelCall& call, size_t input);
+/// The reason why the call has no kernel, or an empty string.
+std::string plan_group_norm(const KernelCall& call, Groups& plan);
+std::string plan_group_norm_grad(const KernelCall& call, Groups& plan);
+std::string plan_rms_norm_grad(const KernelCall& call, Lines& lines);
+
 /// Throws Error(kModel) unless input `index` is present and has `size` elements.
 void require_size(const KernelCall& call, size_t index, int64_t size);
 /// The reason why a present operand is no float; else empty.

@@ -1,6 +1,5 @@
 // cuBLASLt, opened when the first product is planned: who trains on the CPU does not need it.
 #include <cublasLt.h>
-#include <dlfcn.h>
 
 #include <array>
 #include <cstring>
@@ -9,6 +8,7 @@
 #include "base/error.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/libraries/blas.h"
+#include "kernels/cuda/libraries/library.h"
 
 namespace halfnote::cuda {
 
@@ -41,23 +41,17 @@ struct Functions {
 #undef HN_FIELD
 };
 
+constexpr libraries::LibraryName kCublas = {
+    "cuBLAS", "libcublasLt.so.13",
+    "install CUDA 13's libraries (a toolkit, or the Python package nvidia-cublas), and name their "
+    "folder in HALFNOTE_CUDA_LIBRARIES"};
+
 Functions load_functions() {
-  void* library = nullptr;
-  for (const char* name : {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"}) {
-    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-  }
-  if (library == nullptr) {
-    throw Error(ErrorCode::kDevice, "cuBLAS is not installed (libcublasLt.so.13)")
-        .hint("install CUDA 13's libraries, or name their folder in LD_LIBRARY_PATH");
-  }
+  void* library = libraries::open_library(kCublas);
   Functions functions;
-#define HN_LOAD_FUNCTION(name)                                                 \
-  functions.name = reinterpret_cast<decltype(&::name)>(dlsym(library, #name)); \
-  if (functions.name == nullptr) {                                             \
-    throw Error(ErrorCode::kDevice, "libcublasLt.so.13 lacks " #name)          \
-        .hint("install CUDA 13's libraries");                                  \
-  }
+#define HN_LOAD_FUNCTION(name) \
+  functions.name =             \
+      reinterpret_cast<decltype(&::name)>(libraries::find_function(library, kCublas, #name));
   HN_CUBLAS_FUNCTIONS(HN_LOAD_FUNCTION)
 #undef HN_LOAD_FUNCTION
   return functions;

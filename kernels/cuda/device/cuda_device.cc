@@ -6,11 +6,17 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "kernels/cuda/libraries/library.h"
 #include "kernels/cuda/table.h"
 
 namespace halfnote::cuda {
 
 namespace {
+
+constexpr libraries::LibraryName kDriver = {
+    "NVIDIA driver", "libcuda.so.1",
+    "install a driver for CUDA 13 (580 or newer), or run on --device cpu",
+    libraries::Search::kLoader};
 
 /// What a user can do about an error of the runtime.
 struct Advice {
@@ -23,8 +29,8 @@ struct Advice {
 constexpr Advice kAdvice[] = {
     {cudaErrorMemoryAllocation, ErrorCode::kMemory, "out of memory on the GPU",
      "use a smaller batch, or a GPU with more memory"},
-    {cudaErrorInsufficientDriver, ErrorCode::kDevice, "no NVIDIA driver, or one that is too old",
-     "install a driver for CUDA 13 (580 or newer), or run on --device cpu"},
+    {cudaErrorInsufficientDriver, ErrorCode::kDevice, "the NVIDIA driver is too old",
+     kDriver.hint.data()},
     {cudaErrorNoDevice, ErrorCode::kDevice, "no NVIDIA GPU in this machine",
      "run on --device cpu; if there is one, look at nvidia-smi and CUDA_VISIBLE_DEVICES"},
     {cudaErrorInvalidDevice, ErrorCode::kDevice, "no GPU of this number",
@@ -140,9 +146,26 @@ class CudaStream final : public Stream {
   DeviceFault* fault_ = nullptr;
 };
 
+/// The runtime says of a missing, a damaged and an old driver that it is insufficient: here each
+/// has its own message.
+void check_driver() {
+  constexpr int kNeeded = 13000;
+  void* driver = libraries::open_library(kDriver);
+  using Version = int (*)(int*);
+  int version = 0;
+  const auto get =
+      reinterpret_cast<Version>(libraries::find_function(driver, kDriver, "cuDriverGetVersion"));
+  if (get(&version) != 0 || version >= kNeeded) return;  // the runtime's own words for the first
+  throw Error(ErrorCode::kDevice, "the NVIDIA driver is too old")
+      .expected("one for CUDA 13", "one for CUDA " + std::to_string(version / 1000) + "." +
+                                       std::to_string(version % 1000 / 10))
+      .hint(std::string(kDriver.hint));
+}
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) : name_("cuda:" + std::to_string(ordinal)) {
+    check_driver();
     int count = 0;
     check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
     check(ordinal < count ? cudaSuccess : cudaErrorInvalidDevice, name_.c_str());

@@ -19,7 +19,9 @@ std::unique_ptr<Device> open_gpu([[maybe_unused]] int ordinal) {
 #if defined(HALFNOTE_HAS_CUDA)
   return cuda::open_cuda_device(ordinal);
 #else
-  throw Error(ErrorCode::kDevice, "this build of halfnote has no CUDA").hint("run on --device cpu");
+  throw Error(ErrorCode::kDevice, "this build of halfnote has no CUDA")
+      .expected("a build with -DHALFNOTE_CUDA=ON", "one without")
+      .hint("run on --device cpu");
 #endif
 }
 

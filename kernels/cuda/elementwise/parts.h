@@ -11,5 +11,6 @@ namespace halfnote::HN_CUDA {
 std::vector<KernelRow> unary_rows();   // unary.cu: one float operand, and gradients
 std::vector<KernelRow> binary_rows();  // binary.cu: two operands that broadcast
 std::vector<KernelRow> select_rows();  // select.cu: Where, Cast
+std::vector<KernelRow> logic_rows();   // logic.cu: Not, IsNaN, IsInf; Max, Min, Sum, Mean
 
 }  // namespace halfnote::HN_CUDA

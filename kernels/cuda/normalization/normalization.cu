@@ -2,6 +2,7 @@
 // f64 as on the CPU, merged in a fixed order.
 #include "kernels/cpu/normalization/parts.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/normalization/lines.h"
 #include "kernels/cuda/normalization/parts.h"
 #include "kernels/cuda/support.h"
 
@@ -12,19 +13,12 @@ namespace {
 using cpu::Lines;
 using cpu::model_error;
 
-constexpr unsigned kLineBlock = 128;
-
 struct KeepLarger {
   template <class A>
   __device__ static A merge(A a, A b) {
     return a > b ? a : b;  // NaN is in the sum anyway
   }
 };
-
-/// Blocks for so many lines; a block goes on with the next line of its own.
-unsigned line_blocks(int64_t lines) {
-  return static_cast<unsigned>(std::min<int64_t>(lines, kMaxBlocks));
-}
 
 template <class T, bool kLog>
 __global__ void __launch_bounds__(kLineBlock) softmax_lines(const T* x, T* y, Lines lines) {
@@ -109,13 +103,6 @@ Prepared prepare_softmax_grad(const KernelCall& call) {
   });
 }
 
-/// A parameter of a line: its element i, or its only one.
-struct LineParameter {
-  RealPointer values;
-  int64_t step = 0;
-  __device__ double operator[](int64_t i) const { return values[i * step]; }
-};
-
 template <class T>
 __global__ void __launch_bounds__(kLineBlock)
     layer_norm_lines(const T* x, LineParameter scale, LineParameter bias, T* y, RealOutput mean_out,
@@ -145,16 +132,6 @@ __global__ void __launch_bounds__(kLineBlock)
       y[line * lines.length + i] = store_number<T>(value);
     }
   }
-}
-
-DType type_of(const KernelCall& call, size_t output) {
-  return call.has_output(output) ? call.outputs[output].dtype : DType::kUndefined;
-}
-
-/// Is parameter `input` one element, or one for each position of a line?
-bool spans_line(const KernelCall& call, size_t input, const Lines& lines) {
-  const int64_t size = call.inputs[input].size();
-  return size == 1 || size == lines.length;
 }
 
 Prepared prepare_layer_norm(const KernelCall& call) {
@@ -233,33 +210,14 @@ __global__ void __launch_bounds__(kLineBlock)
   parts[(int64_t{blockIdx.y} * 2 + 1) * lines.length + column] = bias;
 }
 
-struct AddSlices {
-  const double* parts;
-  int64_t slices, length;
-  RealOutput d_scale, d_bias;
-  __device__ void operator()(int64_t column) const {
-    double scale = 0, bias = 0;
-    for (int64_t s = 0; s < slices; ++s) {
-      scale += parts[2 * s * length + column];
-      bias += parts[(2 * s + 1) * length + column];
-    }
-    if (d_scale.data != nullptr) d_scale.write(column, scale);
-    if (d_bias.data != nullptr) d_bias.write(column, bias);
-  }
-};
-
 struct LayerGradTypes {
   DType scale, mean, inv_std, d_scale, d_bias;
   bool has_dx;
 };
 
-constexpr int64_t kSlice = 64;  // lines of a slice
-
 template <class T>
 Prepared layer_grad_kernel(const Lines& lines, const LayerGradTypes& types) {
-  const int64_t slices = (lines.count + kSlice - 1) / kSlice;
-  const int64_t slice = slices > 65535 ? (lines.count + 65534) / 65535 : kSlice;
-  const int64_t grid_y = (lines.count + slice - 1) / slice;
+  const int64_t slice = lines_of_slice(lines), grid_y = (lines.count + slice - 1) / slice;
   const auto body = [=](const KernelBuffers& buffers) {
     const T *dy = buffers.in<T>(0), *x = buffers.in<T>(1);
     const RealPointer mean{buffers.inputs[3], types.mean};
@@ -307,6 +265,9 @@ Prepared prepare_layer_grad(const KernelCall& call) {
 
 std::vector<KernelRow> normalization_kernels() {
   std::vector<KernelRow> rows = batch_norm_rows();
+  for (const std::vector<KernelRow>& more : {group_norm_rows(), rms_norm_rows()}) {
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
   const std::vector<KernelRow> lines = {
       {"", "LayerNormalization", "own.layer_norm", prepare_layer_norm},
       {"", "LogSoftmax", "own.softmax", prepare_softmax<true>},

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/cuda/device_check.h"
 #include "tests/kernels/harness.h"
 
 namespace halfnote::test {
@@ -13,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 json read_cases(const std::string& name) {
-  std::ifstream stream(std::string(HALFNOTE_SOURCE_DIR) + "/tests/fixtures/torch/" + name);
+  std::ifstream stream(test::source_folder() + "/tests/fixtures/torch/" + name);
   return json::parse(stream);
 }
 

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# What a first hour on a real GPU shows: packs the programs here, checks them there.
+#
+# Usage: scripts/gpu_check.sh pack [--bin FOLDER] [--out FOLDER]
+#        gpu_check/gpu_check.sh run [--device cuda:N] [--out FOLDER] [--python PYTHON] [PART…]
+#        gpu_check/gpu_check.sh list
+#
+# pack   collects the programs of a build with CUDA (default: build/cuda/bin), the shared libraries
+#        that they need but CUDA's own, and the fixtures into one folder under 60 MB (default:
+#        build/gpu_check). Copy it to the machine with the GPU.
+# run    needs that folder, a driver for CUDA 13 and CUDA 13's libraries: of a toolkit, or of the
+#        nvidia packages in a Python environment; HALFNOTE_CUDA_LIBRARIES names their folder where
+#        they are found nowhere. Each part takes 8 minutes at most; all run if none is named.
+#        Writes PART.json and PART.log (default: the folder results-DATE), prints a table. The bench
+#        parts want a Python with torch and transformers (--python; default: python3).
+#        --device cuda-emulated checks this script where there is no GPU, and nothing else.
+# list   names the parts.
+#
+# Ends with 0 when all parts passed, 1 when one failed, 2 when it was called wrongly, 10 when there
+# is no GPU, driver or library to check with: the parts are then "not run", never "pass".
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+[ -d "$here/gpu_check" ] && helpers=$here/gpu_check || helpers=$here
+. "$helpers/report.sh"
+. "$helpers/libraries.sh"
+. "$helpers/parts.sh"
+. "$helpers/pack.sh"
+
+wrong() {
+  echo "gpu_check: $* (see gpu_check.sh --help)" >&2
+  exit 2
+}
+
+# value NAME VALUE…: the word after an option.
+value() {
+  [ $# -ge 2 ] || wrong "$1 wants a value"
+  echo "$2"
+}
+
+list_parts() { printf '%s\n' "${parts[@]}"; }
+part_names() { list_parts | awk '{print $1}'; }
+
+run_command() {
+  local names=() out="" name
+  device=cuda
+  python=${PYTHON:-python3}
+  while [ $# -gt 0 ]; do
+    case "$1" in
+      --device) device=$(value "$@") || exit 2; shift ;;
+      --out) out=$(value "$@") || exit 2; shift ;;
+      --python) python=$(value "$@") || exit 2; shift ;;
+      -*) wrong "unknown option '$1'" ;;
+      *)
+        part_names | grep -qxF -- "$1" || wrong "unknown part '$1'"
+        names+=("$1")
+        ;;
+    esac
+    shift
+  done
+  [[ "$device" =~ ^cuda(:[0-9]+|-emulated)?$ ]] || wrong "no GPU is named '$device'"
+  [ -f "$here/programs.tar.xz" ] || wrong "no programs here: run it in the folder that pack made"
+  [ ${#names[@]} -gt 0 ] || mapfile -t names < <(part_names)
+  out=${out:-$PWD/results-$(date -u +%Y%m%d-%H%M%S)}
+  mkdir -p "$out" || exit 2
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  unpack_programs
+  find_machine
+  for name in "${names[@]}"; do run_part "$name" "$out"; done
+  print_table "$out" "${names[@]}"
+}
+
+case "${1:-}" in
+  pack) shift; pack_command "$@" ;;
+  run) shift; run_command "$@" ;;
+  list) list_parts ;;
+  -h | --help) sed -n '2,23s/^# \{0,1\}//p' "$0" ;;
+  *) wrong "unknown command '${1:-}'" ;;
+esac

@@ -1,0 +1,73 @@
+# Finds CUDA 13's libraries and the driver; sourced by gpu_check.sh.
+
+wanted_library=libcublasLt.so.13
+
+# Folders in which CUDA's libraries may lie, in order: named, of toolkits, of Python environments.
+library_folders() {
+  local folder interpreter
+  printf '%s' "${HALFNOTE_CUDA_LIBRARIES:-}" | tr ':' '\n'
+  echo
+  for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-13*; do
+    [ -z "$folder" ] || printf '%s\n' "$folder/lib64" "$folder/lib" \
+      "$folder/targets/$(uname -m)-linux/lib"
+  done
+  for interpreter in "$python" "${VIRTUAL_ENV:-/none}/bin/python" \
+    "${CONDA_PREFIX:-/none}/bin/python"; do
+    command -v "$interpreter" >/dev/null 2>&1 || continue
+    "$interpreter" -c 'import site, sys
+for folder in sys.path + site.getsitepackages() + [site.getusersitepackages()]:
+    for name in "cu13", "cublas", "cudnn": print(f"{folder}/nvidia/{name}/lib")' 2>/dev/null
+  done
+}
+
+# Prints the folder of the first library, or "system" if the loader finds it by itself.
+find_cuda_folder() {
+  local folder
+  while read -r folder; do
+    [ -n "$folder" ] && [ -e "$folder/$wanted_library" ] || continue
+    (cd "$folder" && pwd)
+    return
+  done < <(library_folders)
+  ldconfig -p 2>/dev/null | grep -q -F "$wanted_library" && echo system
+}
+
+# Sets gpu_name, driver_version, cuda_folder, cublas_version, and `nothing`: why nothing can be
+# checked, or an empty string.
+find_machine() {
+  gpu_name=unknown driver_version=unknown cublas_version=unknown cuda_folder=none nothing=""
+  if [ "$device" = cuda-emulated ]; then
+    gpu_name="none, emulated on the host"
+    echo "gpu_check: $device: this says nothing about a GPU"
+    return
+  fi
+  if command -v nvidia-smi >/dev/null 2>&1; then
+    local index=${device#cuda} line
+    line=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader \
+      --id="${index#:}" 2>/dev/null || nvidia-smi --query-gpu=name,driver_version \
+      --format=csv,noheader 2>/dev/null)
+    line=$(printf '%s\n' "$line" | head -n 1)
+    [[ "$line" != *", "* ]] || { gpu_name=${line%, *}; driver_version=${line##*, }; }
+  fi
+  cuda_folder=$(find_cuda_folder)
+  if [ -z "$cuda_folder" ]; then
+    cuda_folder=none
+    nothing="no $wanted_library in a toolkit or in the nvidia packages of $python; install CUDA \
+13's libraries, or name their folder in HALFNOTE_CUDA_LIBRARIES"
+  elif [ "$cuda_folder" != system ]; then
+    export HALFNOTE_CUDA_LIBRARIES=$cuda_folder
+    cublas_version=$(readlink -f "$cuda_folder/$wanted_library" | sed 's/.*\.so\.//')
+  fi
+  # The program's own words about the driver come first: without one nothing else matters.
+  local said
+  said=$(probe 2>&1) || nothing=$said
+  echo "gpu_check: $device: $gpu_name, driver $driver_version, CUDA's libraries: $cuda_folder"
+  [ -z "$nothing" ] || echo "gpu_check: $nothing" >&2
+}
+
+# One training step of the smallest model; its message if that fails for want of a device.
+probe() {
+  compile_case mlp fp32 "$work/probe.onnx" >/dev/null || return 1
+  "$bin/halfnote-step" "$work/probe.onnx" "$fixtures/models/mlp/inputs.npz" 1 \
+    "$work/probe" "$device"
+  [ $? != 10 ]
+}

@@ -1,0 +1,61 @@
+# One JSON a part, and the table at the end; sourced by gpu_check.sh. No Python: the machine may
+# have none.
+
+# quote TEXT: as a string of JSON. Control characters are left out, but for ends of lines and tabs.
+quote() {
+  printf '%s' "$1" | LC_ALL=C tr -d '\000-\010\013-\037\177' |
+    awk 'BEGIN { ORS = "" }
+      NR > 1 { print "\\n" }
+      { gsub(/\\/, "\\\\\\\\"); gsub(/"/, "\\\""); gsub(/\t/, "\\t"); print }
+      END { }' | sed 's/^/"/; s/$/"/' | { read -r line || true; printf '%s' "${line:-\"\"}"; }
+}
+
+# row NAME STATUS DETAIL: one line of the running part. STATUS: pass, fail, not run.
+row() {
+  rows+=("{\"name\": $(quote "$1"), \"status\": \"$2\", \"detail\": $(quote "$3")}")
+  printf '  %-34s %-8s %s\n' "$1" "$2" "$(printf '%s' "$3" | head -n 1 | cut -c 1-150)"
+  last_detail=$3
+  case "$2" in
+    fail) part_failed=1 ;;
+    pass) part_passed=1 ;;
+  esac
+}
+
+# write_json FILE PART STATUS REASON SECONDS
+write_json() {
+  {
+    printf '{\n "part": %s,\n "status": "%s",\n "reason": %s,\n' "$(quote "$2")" "$3" \
+      "$(quote "$4")"
+    printf ' "date": "%s",\n "seconds": %s,\n "commit": %s,\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
+      "$5" "$(quote "$(cat "$here/COMMIT" 2>/dev/null || echo unknown)")"
+    printf ' "device": %s,\n "gpu": %s,\n "driver": %s,\n' "$(quote "$device")" \
+      "$(quote "$gpu_name")" "$(quote "$driver_version")"
+    printf ' "cuda_libraries": %s,\n "cublas": %s,\n "host": %s,\n "rows": [' \
+      "$(quote "$cuda_folder")" "$(quote "$cublas_version")" "$(quote "$(uname -srm)")"
+    local i
+    for i in "${!rows[@]}"; do
+      [ "$i" = 0 ] || printf ','
+      printf '\n  %s' "${rows[$i]}"
+    done
+    printf '\n ]\n}\n'
+  } >"$1"
+}
+
+# print_table OUT PART…: from the JSON files; ends the script with the exit code of the whole.
+print_table() {
+  local out=$1 name status failed=0 missing=0
+  shift
+  printf '\n%-16s %-8s %7s  %s\n' part status seconds result
+  for name in "$@"; do
+    status=$(sed -n 's/^ "status": "\(.*\)",$/\1/p' "$out/$name.json")
+    printf '%-16s %-8s %7s  %s\n' "$name" "$status" \
+      "$(sed -n 's/^ "seconds": \(.*\),$/\1/p' "$out/$name.json")" \
+      "$(sed -n 's/^ "reason": "\(.*\)",$/\1/p' "$out/$name.json" | cut -c 1-150)"
+    [ "$status" != fail ] || failed=1
+    [ "$status" != "not run" ] || missing=1
+  done
+  echo "gpu_check: results in $out"
+  [ "$failed" = 0 ] || exit 1
+  [ "$missing" = 0 ] || exit 10
+  exit 0
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# scripts/gpu_check.sh on a machine without a GPU: tests/gpu_check/run.sh BUILD-FOLDER
+#
+# What it packs, how it is called wrongly, where it looks for CUDA's libraries, that without a
+# driver every part is "not run", and the JSON of parts that do run, on the emulated device.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+build=${1:?usage: tests/gpu_check/run.sh BUILD-FOLDER}
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+failed=0
+# One driver that answers for an old CUDA stands before any other: this machine's is not needed.
+export LD_LIBRARY_PATH=$PWD/$build/tests/old_driver
+
+fail() {
+  echo "FAIL: $*"
+  failed=1
+}
+
+# expect CODE TEXT COMMAND…: the exit code, and that the output says TEXT.
+expect() {
+  local code=$1 text=$2 got=0
+  shift 2
+  "$@" >"$place/said" 2>&1 || got=$?
+  [ "$got" = "$code" ] || fail "$*: exit code $got, expected $code: $(tail -n 3 "$place/said")"
+  grep -qF -- "$text" "$place/said" || fail "$*: does not say '$text': $(cat "$place/said")"
+}
+
+# field FILE EXPRESSION: of the JSON, as Python sees it.
+field() {
+  python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$@"
+}
+
+packed=$place/packed
+check=$packed/gpu_check.sh
+expect 2 "unknown command" scripts/gpu_check.sh
+expect 2 "run it in the folder that pack made" scripts/gpu_check.sh run
+expect 2 "build with -DHALFNOTE_CUDA=ON" scripts/gpu_check.sh pack --bin "$place" --out "$packed"
+mkdir "$place/bin"
+for program in "$build"/bin/halfnote*; do ln -s /bin/true "$place/bin/$(basename "$program")"; done
+expect 2 "has no CUDA in it" scripts/gpu_check.sh pack --bin "$place/bin" --out "$packed"
+expect 2 "is no folder that pack made" scripts/gpu_check.sh pack --bin "$build/bin" --out "$place"
+expect 0 " MB, of commit " scripts/gpu_check.sh pack --bin "$build/bin" --out "$packed"
+cat "$place/said"
+[ "$(du -sm --apparent-size "$packed" | cut -f1)" -lt 60 ] || fail "60 MB or more"
+tar -tJf "$packed/programs.tar.xz" | grep -E 'lib(cu|nv|c\.so)' && fail "what must not be packed"
+expect 2 "unknown part 'opps'" "$check" run opps
+expect 2 "no GPU is named 'cpu'" "$check" run --device cpu
+expect 2 "--out wants a value" "$check" run --out
+expect 0 "determinism" "$check" list
+
+# Without a usable driver nothing is checked, and nothing passes.
+expect 10 "the NVIDIA driver is too old: expected one for CUDA 13, got one for CUDA 12.4" \
+  "$check" run --out "$place/old" device bench-gpt2
+for part in device bench-gpt2; do
+  [ "$(field "$place/old/$part.json" 'd["part"], d["status"], d["rows"]')" = \
+    "('$part', 'not run', [])" ] || fail "$part.json: $(cat "$place/old/$part.json")"
+done
+[ "$(field "$place/old/device.json" '"CUDA 12.4" in d["reason"] and d["date"][:2]')" = 20 ] ||
+  fail "no reason, or no date"
+
+# CUDA's libraries: named ones before those of a toolkit, those of a Python environment.
+mkdir -p "$place/named" "$place/site/nvidia/cu13/lib" "$place/smi"
+touch "$place/named/libcublasLt.so.13" "$place/site/nvidia/cu13/lib/libcublasLt.so.13"
+printf '#!/bin/sh\necho "NVIDIA \\"H\\" 200, 580.95.05"\n' >"$place/smi/nvidia-smi"
+chmod +x "$place/smi/nvidia-smi"
+HALFNOTE_CUDA_LIBRARIES=/nowhere:$place/named PATH=$place/smi:$PATH expect 10 \
+  "CUDA's libraries: $place/named" "$check" run --out "$place/named.out" memory
+[ "$(field "$place/named.out/memory.json" 'd["gpu"], d["driver"], d["cuda_libraries"]')" = \
+  "('NVIDIA \"H\" 200', '580.95.05', '$place/named')" ] ||
+  fail "memory.json: $(cat "$place/named.out/memory.json")"
+found=$(python=python3 PYTHONPATH=$place/site bash -c \
+  '. scripts/gpu_check/libraries.sh; library_folders' | grep -xF "$place/site/nvidia/cu13/lib")
+[ -n "$found" ] || fail "the libraries of a Python environment are not looked for"
+
+# The parts themselves, as far as the emulation goes.
+expect 0 "pass" "$check" run --device cuda-emulated --out "$place/emulated" device memory
+for part in device memory; do
+  [ "$(field "$place/emulated/$part.json" \
+    'd["status"], d["device"], len(d["rows"]), d["rows"][0]["status"]')" = \
+    "('pass', 'cuda-emulated', 1, 'pass')" ] ||
+    fail "$part.json: $(cat "$place/emulated/$part.json")"
+done
+expect 10 "lacks torch" "$check" run --device cuda-emulated --python false \
+  --out "$place/none" bench-bert
+[ "$(field "$place/none/bench-bert.json" 'd["status"]')" = "not run" ] || fail "bench without torch"
+
+[ "$failed" = 0 ] && echo "gpu_check: ok"
+exit "$failed"
