@@ -37,17 +37,19 @@ Expr with_spatial_dims(Expr x, std::vector<int64_t> head) {
 Expr channels_as_batch(Expr x, int64_t group) {
   if (group == 1) return swap_first_two(x);
   const Dim batch = x.shape()[0], channels = x.shape()[1];
-  if (!channels.known() || channels.value % group != 0) {
+  if (channels.known() && channels.value % group != 0) {
     throw Error(ErrorCode::kModel, "the channels do not divide into groups")
         .expected("a multiple of " + std::to_string(group), to_string(x.shape()));
   }
   Builder& b = *x.builder;
-  const int64_t per_group = channels.value / group;
+  // Behind a channel shuffle with an open batch only the run knows the channels.
+  const bool known = channels.known();
+  const int64_t per_group = known ? channels.value / group : -1;
   const Expr split = b.reshape(x, with_spatial_dims(x, {0, group, per_group}));
   std::vector<int64_t> perm = axes_between(0, split.rank());
   std::swap(perm[0], perm[2]);  // (N, g, Cg) -> (Cg, g, N)
   const int64_t merged = batch.known() ? batch.value * group : -1;
-  return b.reshape(b.transpose(split, perm), with_spatial_dims(x, {per_group, merged}));
+  return b.reshape(b.transpose(split, perm), with_spatial_dims(x, {known ? per_group : 0, merged}));
 }
 
 std::vector<int64_t> kernel_of(const SymbolicShape& weight) {
