@@ -60,13 +60,14 @@ void warn_of_noise(const Graph& graph, PassContext& context) {
     names += (count == 1 ? "" : ", ") + graph.label(node);
   }
   if (count == 0) return;
-  context.warn(names + (count > kMostNames ? ", …" : ""),
-               "random numbers are drawn in training, in evaluation and in the trained model (" +
-                   counted(count, "node") +
-                   "); of a dropout that the exporter wrote out that is not what is meant: "
-                   "Dropout(inplace=True) in PyTorch's newer exporter wants inplace=False, or "
-                   "dynamo=False. onnxruntime 1.31 has no kernels for random operators of op-set 22, "
-                   "in which the trained model is written");
+  context.warn(
+      names + (count > kMostNames ? ", …" : ""),
+      "random numbers are drawn in training, in evaluation and in the trained model (" +
+          counted(count, "node") +
+          "); of a dropout that the exporter wrote out that is not what is meant: "
+          "Dropout(inplace=True) in PyTorch's newer exporter wants inplace=False, or "
+          "dynamo=False. onnxruntime 1.31 has no kernels for random operators of op-set 22, "
+          "in which the trained model is written");
 }
 
 void drop_losses(Graph& graph, const std::set<std::string>& losses, PassContext& context) {
