@@ -266,7 +266,8 @@ TEST(Import, OneListHoldsAllKindsOfReasons) {
 
 TEST(Import, AllOpsWithoutAKernelAreTold) {
   const Workplace place;
-  place.write("m.onnxtxt", std::string(kHead) + R"(g (float[2,2] x, bool[4] c) => (float[2,2] y, float[] z) {
+  place.write("m.onnxtxt",
+              std::string(kHead) + R"(g (float[2,2] x, bool[4] c) => (float[2,2] y, float[] z) {
     [pick] d = Compress (x, c)
     [first] s = Unique (x)
     [second] t = Unique (d)
