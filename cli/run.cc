@@ -97,10 +97,26 @@ void warn_of_idle_steps(const Session& session, const Trainer& trainer, bool res
       each, rest, total, total - rest);
 }
 
+/// The speed of the machine, for a profile, and the most memory that the process had before: what
+/// measuring takes is given back, and counts in no peak where the system can forget it.
+struct MachineAtStart {
+  MachinePeak peak;
+  size_t memory = 0;
+};
+
+MachineAtStart measure_machine(const RunArguments& arguments) {
+  if (arguments.profile.empty() || arguments.plan_memory) return {};
+  const size_t memory = resident_memory().peak;
+  const MachinePeak peak = measure_peak(arguments.threads);
+  trim_heap();
+  reset_resident_peak();
+  return {peak, memory};
+}
+
 int train(const RunArguments& arguments, Session& session, const BoundInputs& bound,
           const RunData& data, Trainer& trainer, const TrainerOptions& options,
           const SignalScope& signals, const Profiler& profiler, const PredictedMemory& predicted,
-          const KernelChoices* choices) {
+          const MachineAtStart& machine, const KernelChoices* choices) {
   const Terminal terminal = Terminal::detect(STDOUT_FILENO);
   const auto found = trainer.open();
   if (choices != nullptr) write_file_atomic(options.run_folder / kRunPlan, choices->to_json());
@@ -121,16 +137,15 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   warn_of_idle_steps(session, trainer, found.has_value());
   const ProgressMode mode =
       arguments.quiet ? ProgressMode::kNone : progress_mode_from_name(arguments.progress);
-  MachinePeak peak;
-  if (!arguments.profile.empty()) peak = measure_peak(arguments.threads);
   Progress progress(mode, trainer.total_steps(), terminal, std::cout);
   const TrainResult result = trainer.run(progress);
   // The model first: what was trained does not go with a profile for which there is no room.
   const std::string model =
       result.stopped ? std::string() : write_model(session, arguments, options);
-  const size_t measured = resident_memory().peak;
+  const size_t measured = std::max(machine.memory, resident_memory().peak);
   write_file_atomic(options.run_folder / kRunMemory, memory_json(predicted, measured));
-  if (!arguments.profile.empty()) write_profile(arguments, profiler, peak, options.run_folder);
+  if (!arguments.profile.empty())
+    write_profile(arguments, profiler, machine.peak, options.run_folder);
   if (result.stopped) return stopped(result, signals.requested());
   if (!arguments.quiet) {
     print_table(std::cout, terminal, "result", result_rows(result, predicted, measured, model));
@@ -152,6 +167,7 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   check_run_files(arguments, model, options.run_folder);
   const RunData data = load_run_data(arguments, bound.inputs);
   const std::unique_ptr<KernelChoices> choices = load_choices(arguments, options.run_folder);
+  const MachineAtStart machine = measure_machine(arguments);
   Profiler profiler;
   Session session(std::move(model), {arguments.threads,
                                      arguments.kernels,
@@ -180,7 +196,7 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   }
   signals.emplace();  // until here a signal ends the process: there is nothing to save
   return train(arguments, session, bound, data, trainer, options, *signals, profiler, predicted,
-               choices.get());
+               machine, choices.get());
 }
 
 void add_data_flags(CLI::App* verb, RunArguments& a) {

@@ -71,6 +71,12 @@ std::optional<FilePlace> find_mapping(std::span<const std::byte> bytes) {
   return FilePlace{found->second.descriptor, static_cast<uint64_t>(bytes.data() - found->first)};
 }
 
+bool is_mapped(std::span<const std::byte> bytes) {
+  Mappings& all = mappings();
+  const std::lock_guard lock(all.mutex);
+  return find(all, bytes) != nullptr;
+}
+
 void release_mapped(std::span<const std::byte> bytes) {
   Mappings& all = mappings();
   const std::lock_guard lock(all.mutex);

@@ -26,6 +26,8 @@ void remember_mapping(std::span<const std::byte> bytes, int descriptor,
 void forget_mapping(const std::byte* begin);
 /// Where these bytes stand, if they lie in one remembered map with a descriptor.
 std::optional<FilePlace> find_mapping(std::span<const std::byte> bytes);
+/// Do these bytes lie in one remembered map? Then they come into memory when they are read.
+bool is_mapped(std::span<const std::byte> bytes);
 /// These bytes were read, and are not needed for now: if they lie in a remembered map, their pages
 /// leave the process, and come back from the file when they are read again. Other memory stays.
 void release_mapped(std::span<const std::byte> bytes);

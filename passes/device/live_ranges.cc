@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
+
+#include "passes/device/rematerialize.h"
 
 namespace halfnote {
 namespace {
@@ -23,7 +26,7 @@ int64_t bytes_of(const ValueType& type) {
                      static_cast<int64_t>(size_of(type.dtype)));
 }
 
-LiveRanges::LiveRanges(const Graph& graph)
+LiveRanges::LiveRanges(const Graph& graph, const BytesBeside& beside)
     : graph_(graph),
       nodes_(graph.nodes()),
       position_(graph.node_capacity(), kNever),
@@ -37,6 +40,10 @@ LiveRanges::LiveRanges(const Graph& graph)
   move_updates();
   find_ranges();
   sum_up();
+  if (!beside.empty()) add_beside(beside);
+  for (size_t i = 0; i < held_.size(); ++i) {
+    if (held_[i] > held_[static_cast<size_t>(peak_)]) peak_ = static_cast<int>(i);
+  }
 }
 
 void LiveRanges::move_updates() {
@@ -103,7 +110,25 @@ void LiveRanges::sum_up() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     sum += change[i];
     held_[i] = sum;
-    if (sum > held_[static_cast<size_t>(peak_)]) peak_ = static_cast<int>(i);
+  }
+}
+
+/// Nodes of which the plan says nothing take as much as the one before them; copies that are new
+/// as much as their originals.
+void LiveRanges::add_beside(const BytesBeside& beside) {
+  std::vector<std::optional<int64_t>> known(nodes_.size());
+  for (const NodeId node : nodes_) {
+    auto found = beside.find(graph_.label(node));
+    const NodeId original = original_of(graph_, node);
+    if (found == beside.end() && original.valid()) found = beside.find(graph_.label(original));
+    if (found == beside.end()) continue;
+    std::optional<int64_t>& at = known[static_cast<size_t>(position(node))];
+    at = std::max(at.value_or(found->second), found->second);
+  }
+  int64_t last = 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    last = known[i].value_or(last);
+    held_[i] += last;
   }
 }
 

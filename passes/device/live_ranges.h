@@ -3,24 +3,30 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "compiler/ir/graph.h"
 
 namespace halfnote {
 
+/// What a plan takes while a node runs beside what the graph shows: workspaces and copies in other
+/// layouts; less than nothing where results are written over operands. By label of the node.
+using BytesBeside = std::map<std::string, int64_t, std::less<>>;
+
 /// Ranges of the results of the main region. A view (Reshape and its like) holds the memory of what
 /// it looks at: both are one range, named by its root. Updates count as standing where their
 /// operands are ready (the pass update-early puts them there), and new states as written over the
-/// old ones. Workspaces of kernels and results written over an operand are not seen.
+/// old ones. What only a plan can know is taken from one, where it is given.
 class LiveRanges {
  public:
   static constexpr int kEnd = 1 << 30;  // held until the step is over: an output, a state
   static constexpr int kNever = -1;     // not a result of the main region
 
   /// All result shapes must be known; what has none counts as nothing.
-  explicit LiveRanges(const Graph& graph);
+  explicit LiveRanges(const Graph& graph, const BytesBeside& beside = {});
 
   std::span<const NodeId> nodes() const { return nodes_; }
   /// Where a node of any region stands, as the node of the main region that holds it; kNever for
@@ -45,6 +51,7 @@ class LiveRanges {
   void move_updates();
   void find_ranges();
   void sum_up();
+  void add_beside(const BytesBeside& beside);
 
   const Graph& graph_;
   std::vector<NodeId> nodes_;

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -27,6 +28,8 @@ namespace halfnote {
 namespace {
 
 constexpr std::string_view kLimit = "halfnote.activation_bytes";
+constexpr std::string_view kBeside = "halfnote.activation_bytes_beside";
+constexpr std::string_view kAgain = "halfnote.again";  // on a copy: a result of the original
 
 // Speeds of the cost table, per millisecond: a share of what two cores of a server do.
 constexpr double kFlops16 = 400e6, kFlops32 = 200e6, kBytes = 10e6, kNodeMs = 0.002;
@@ -59,6 +62,13 @@ double milliseconds(const Graph& graph, NodeId id) {
   return kNodeMs + bytes / kBytes + flops / (low ? kFlops16 : kFlops32);
 }
 
+std::string first_result(const Graph& graph, NodeId node) {
+  for (ValueId output : graph.outputs(node)) {
+    if (output.valid()) return graph.value(output).name;
+  }
+  return {};
+}
+
 /// What it takes to have one range again.
 struct Plan {
   ValueId root;
@@ -74,12 +84,13 @@ struct Plan {
 
 class Rematerializer {
  public:
-  Rematerializer(Graph& graph, int64_t limit) : graph_(graph), limit_(limit) {}
+  Rematerializer(Graph& graph, int64_t limit, BytesBeside beside)
+      : graph_(graph), limit_(limit), beside_(std::move(beside)) {}
 
   bool run(PassContext& context) {
     int64_t before = 0, after = 0;
     for (int round = 0; round < kRounds; ++round) {
-      const LiveRanges live(graph_);
+      const LiveRanges live(graph_, beside_);
       after = live.peak();
       if (round == 0) before = after;
       if (after <= limit_ || !reduce(live)) break;
@@ -266,6 +277,7 @@ class Rematerializer {
       options.prefix = "again/";
       clone_nodes(graph_, graph_.before(before), graph_, std::span(&original, 1), values, options);
       const NodeId copy = graph_.prev(before);
+      graph_.node(copy).metadata.emplace_back(kAgain, first_result(graph_, original));
       copy_of_.emplace(original, copy);
       copied_.insert(original);
       fresh_.insert(copy);
@@ -292,6 +304,7 @@ class Rematerializer {
 
   Graph& graph_;
   int64_t limit_;
+  BytesBeside beside_;
   std::unordered_map<NodeId, NodeId> copy_of_;  // by original
   std::unordered_set<NodeId> copied_;           // originals
   // Of this round:
@@ -304,15 +317,37 @@ class Rematerializer {
 
 }  // namespace
 
-void limit_activations(Model& model, int64_t bytes) {
+void limit_activations(Model& model, int64_t bytes, const BytesBeside& beside) {
   model.metadata[std::string(kLimit)] = std::to_string(bytes);
+  for (NodeId node : model.graph.all_nodes()) {  // the file's word does not count
+    std::erase_if(model.graph.node(node).metadata, [](const auto& e) { return e.first == kAgain; });
+  }
+  if (beside.empty()) return;
+  model.metadata[std::string(kBeside)] =
+      nlohmann::json(beside).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+NodeId original_of(const Graph& graph, NodeId node) {
+  for (const auto& [key, result] : graph.node(node).metadata) {
+    if (key != kAgain) continue;
+    const ValueId value = graph.find(result);
+    const NodeId original = value.valid() ? graph.value(value).producer : NodeId{};
+    const bool alike = original.valid() && graph.node(original).op == graph.node(node).op &&
+                       graph.outputs(original).size() == graph.outputs(node).size();
+    return alike ? original : NodeId{};
+  }
+  return {};
 }
 
 bool rematerialize(Model& model, PassContext& context) {
   const auto stated = model.metadata.find(std::string(kLimit));
   if (stated == model.metadata.end()) return false;
   const int64_t limit = std::stoll(stated->second);
-  return limit > 0 && Rematerializer(model.graph, limit).run(context);
+  if (limit <= 0) return false;
+  BytesBeside beside;
+  if (const auto known = model.metadata.find(std::string(kBeside)); known != model.metadata.end())
+    nlohmann::json::parse(known->second).get_to(beside);
+  return Rematerializer(model.graph, limit, std::move(beside)).run(context);
 }
 
 }  // namespace halfnote

@@ -199,7 +199,7 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
                         const DeviceReadyOptions& options, std::vector<Remark>* remarks) {
   Model ready;
   ready.graph = graph;
-  limit_activations(ready, options.activation_bytes);
+  limit_activations(ready, options.activation_bytes, options.beside);
   name_copies(ready, options.copies);
   CompileOptions settings;
   settings.dims = dims;

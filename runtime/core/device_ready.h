@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/ir/graph.h"
+#include "passes/device/live_ranges.h"
 #include "passes/device/update/weight_copies.h"
 #include "passes/pass.h"
 
@@ -18,6 +19,7 @@ struct DeviceReadyOptions {
   std::vector<std::string> dump_after;  // pass names, or `all`
   std::string dump_folder = ".";
   int64_t activation_bytes = 0;         // limit of the pass rematerialize; 0: none
+  BytesBeside beside = {};              // what a plan was seen to take beside, for the same pass
   std::vector<WeightCopy> copies = {};  // what the state store holds, for the pass keep-copies
   bool for_cpu = true;                  // else without the passes that only the CPU has kernels for
 };

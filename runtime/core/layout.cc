@@ -1,6 +1,9 @@
 #include "runtime/core/layout.h"
 
+#include <map>
 #include <numeric>
+
+#include "passes/device/rematerialize.h"
 
 namespace halfnote {
 namespace {
@@ -54,6 +57,19 @@ uint32_t without_plain(std::span<const ValueId> operands, uint32_t mask,
   return mask;
 }
 
+/// Steps that repeat others take what these take, and what they write is in their regions.
+void follow_originals(std::span<LayoutStep> steps, std::span<const LayoutValue> values,
+                      Regions& regions) {
+  for (LayoutStep& step : steps) {
+    // One whose kernel refused all blocks stays plain.
+    if (step.original >= 0 && step.blocked.any())
+      step.blocked = steps[static_cast<size_t>(step.original)].blocked;
+  }
+  for (uint32_t v = 0; v < values.size(); ++v) {
+    if (values[v].original.valid()) regions.join(values[v].original, ValueId{v});
+  }
+}
+
 /// An input of a region may be plain: it is copied. A result may not.
 void leave_plain_values(LayoutStep& step, std::span<const LayoutValue> values) {
   const uint32_t outputs = without_plain(step.writes, step.blocked.outputs, values);
@@ -66,12 +82,31 @@ void leave_plain_values(LayoutStep& step, std::span<const LayoutValue> values) {
 
 }  // namespace
 
+void ask_graph(const Graph& graph, std::span<const NodeId> nodes, std::span<LayoutStep> steps,
+               std::span<LayoutValue> values) {
+  for (ValueId output : graph.outputs()) values[output.index].stays_plain = true;
+  for (const State& state : graph.states()) values[state.next.index].stays_plain = true;
+  std::map<NodeId, int> step_of;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const NodeId original = original_of(graph, nodes[i]);
+    const auto known = step_of.find(original);
+    step_of[nodes[i]] = static_cast<int>(i);
+    if (known == step_of.end()) continue;
+    steps[i].original = known->second;
+    const auto results = graph.outputs(nodes[i]);
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (results[k].valid()) values[results[k].index].original = graph.output(original, k);
+    }
+  }
+}
+
 std::vector<bool> choose_blocked(std::span<LayoutStep> steps, std::span<const LayoutValue> values) {
   Regions regions(values.size());
   std::vector<bool> written_blocked(values.size(), false), read_plain(values.size(), false);
   std::vector<size_t> spared(values.size(), 0), spent(values.size(), 0);
-  for (LayoutStep& step : steps) {
-    leave_plain_values(step, values);
+  for (LayoutStep& step : steps) leave_plain_values(step, values);
+  follow_originals(steps, values, regions);
+  for (const LayoutStep& step : steps) {
     if (!step.blocked.together) continue;
     ValueId first;
     const auto join = [&](ValueId value) {
@@ -82,10 +117,13 @@ std::vector<bool> choose_blocked(std::span<LayoutStep> steps, std::span<const La
     for_named(step.writes, step.blocked.outputs, join);
   }
   for (const LayoutStep& step : steps) {
+    if (step.original >= 0) continue;
     for_named(step.writes, step.blocked.outputs,
               [&](ValueId value) { written_blocked[value.index] = true; });
-    for_others(step.reads, step.blocked.inputs,
-               [&](ValueId value) { read_plain[value.index] = true; });
+    for_others(step.reads, step.blocked.inputs, [&](ValueId value) {
+      const ValueId original = values[value.index].original;
+      read_plain[original.valid() ? original.index : value.index] = true;
+    });
     if (!step.blocked.preferred) continue;
     const auto spare = [&](ValueId value) {
       spared[regions.of(value)] += values[value.index].bytes;
@@ -94,6 +132,7 @@ std::vector<bool> choose_blocked(std::span<LayoutStep> steps, std::span<const La
     for_named(step.writes, step.blocked.outputs, spare);
   }
   for (size_t v = 0; v < values.size(); ++v) {
+    if (values[v].original.valid()) continue;
     const size_t root = regions.of(ValueId{static_cast<uint32_t>(v)});
     if (!written_blocked[v]) spent[root] += values[v].bytes;
     if (written_blocked[v] && read_plain[v]) spent[root] += values[v].bytes;

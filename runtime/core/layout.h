@@ -21,16 +21,24 @@ namespace halfnote {
 struct LayoutStep {
   std::span<const ValueId> reads, writes;  // `reads` may go on behind the operands of the kernel
   BlockedOperands blocked;                 // what the blocked form of its kernel takes
+  int original = -1;  // the step that this one repeats: it lies and runs as that one does
 };
 
 /// What is known of a value.
 struct LayoutValue {
   size_t bytes = 0;
   bool stays_plain = false;  // a result or a state: it is written plain
+  ValueId original = {};     // of a step that is repeated: what this is again
 };
 
+/// Fills in what the graph says of the steps and the values: which stay plain, what repeats what.
+/// `steps` are those of `nodes`, in their order.
+void ask_graph(const Graph& graph, std::span<const NodeId> nodes, std::span<LayoutStep> steps,
+               std::span<LayoutValue> values);
+
 /// For each value: is its region blocked? Clears the operands of `steps` that are written plain
-/// because their value stays so, or because they only go together with one that does.
+/// because their value stays so, or because they only go together with one that does. Steps that
+/// repeat others change nothing of the answer.
 std::vector<bool> choose_blocked(std::span<LayoutStep> steps, std::span<const LayoutValue> values);
 
 /// What became of it in a program. Reorders are steps without a node.

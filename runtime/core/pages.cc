@@ -36,6 +36,12 @@ ResidentMemory resident_memory() {
   return memory;
 }
 
+bool reset_resident_peak() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << "5" << std::flush;  // proc(5): the high-water mark alone
+  return file.good();
+}
+
 void trim_heap() {
 #ifdef __GLIBC__
   ::malloc_trim(0);

@@ -26,6 +26,8 @@ struct ResidentMemory {
   size_t peak = 0;
 };
 ResidentMemory resident_memory();
+/// Begins the peak anew with what is in memory now. False where the system does not let it.
+bool reset_resident_peak();
 /// Gives back to the system what was freed.
 void trim_heap();
 /// Bytes of all blocks that are held now, for tests.

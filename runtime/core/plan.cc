@@ -231,8 +231,6 @@ class Planner {
       for (ValueId value : reads_[i]) note(value);
       for (ValueId value : writes_[i]) note(value);
     }
-    for (ValueId output : graph_.outputs()) values[output.index].stays_plain = true;
-    for (const State& state : graph_.states()) values[state.next.index].stays_plain = true;
     return values;
   }
 
@@ -240,11 +238,13 @@ class Planner {
   /// refused to, so that the answer has to be found anew without it.
   bool assign_layouts() {
     if (!any_preferred_) return false;
+    std::vector<LayoutValue> values = layout_values();
     std::vector<LayoutStep> steps;
     for (size_t i = 0; i < nodes_.size(); ++i) {
       steps.push_back({reads_[i], writes_[i], forms_[i].operands});
     }
-    const std::vector<bool> regions = choose_blocked(steps, layout_values());
+    ask_graph(graph_, nodes_, steps, values);
+    const std::vector<bool> regions = choose_blocked(steps, values);
     std::vector<StepLayouts> layouts;
     blocked_.assign(graph_.value_count(), false);
     std::vector<BlockedChoice> choices(nodes_.size());
@@ -311,12 +311,13 @@ class Planner {
     program_.steps.clear();
     reads_.clear();
     writes_.clear();
-    std::map<ValueId, ValueId> copies;
+    std::map<std::pair<ValueId, bool>, ValueId> copies;
     for (size_t i = 0; i < steps.size(); ++i) {
+      const bool again = options_.reorder_again && graph_.node(nodes_[i]).role == Role::kBackward;
       for (size_t k = 0; k < reads[i].size(); ++k) {
         ValueId& value = reads[i][k];
         if (!value.valid() || blocked_[value.index] == layouts[i].reads[k]) continue;
-        const auto [copy, fresh] = copies.try_emplace(value);
+        const auto [copy, fresh] = copies.try_emplace({value, again});
         if (fresh) copy->second = add_reorder(value, layouts[i].reads[k]);
         value = copy->second;
       }
@@ -498,6 +499,7 @@ class Planner {
     if (step.kernel->workspace_bytes() > 0) {
       step.workspace = {Space::kArena, arena_.allocate(step.kernel->workspace_bytes())};
     }
+    step.moment = arena_.last_event();
     for (ValueId input : reads_[static_cast<size_t>(index)]) {
       step.inputs.push_back(input.valid() ? buffer(input).ref : BufferRef{});
     }

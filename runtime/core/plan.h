@@ -40,6 +40,7 @@ struct ProgramStep {
   std::vector<Refusal> refusals;  // of the kernels that were tried first
   std::vector<BufferRef> inputs, outputs;
   BufferRef workspace;
+  int moment = 0;            // of the arena's events: all that the step needs is there
   double flops = 0;          // of contractions, by the usual count of 2·M·N·K
   bool reads_16bit = false;  // a contraction whose operands are 16-bit
   std::vector<StepOperand> input_types, output_types;  // with PlanOptions::keep_types
@@ -89,6 +90,8 @@ struct PlanOptions {
   KernelChoices* choices = nullptr;  // of a plan file; it comes before the table
   bool tune = false;                 // measures the calls that `choices` lacks
   const Device* device = nullptr;    // whose kernels are planned; null: the CPU's
+  /// What forward and backward pass read in another layout is reordered in both, not held between.
+  bool reorder_again = false;
 };
 
 /// Plans a graph. Initializers that `store` holds are read from it, and the graph's

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/system/mapped_files.h"
 #include "compiler/ir/walk.h"
 #include "compiler/onnx/import.h"
 #include "kernels/cpu/cpu_info.h"
@@ -21,6 +22,7 @@
 #include "runtime/core/control_step.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
+#include "runtime/core/memory/bytes_beside.h"
 #include "runtime/core/nonfinite.h"
 
 namespace halfnote {
@@ -294,7 +296,7 @@ std::string file_name(std::string_view step) {
   return name;
 }
 
-constexpr int kMemoryAttempts = 6;
+constexpr int kMemoryAttempts = 10, kIdleAttempts = 3;
 constexpr double kMemorySlack = 0.03;  // below the limit: recomputing less would save little
 
 /// Is there an input whose first dim the run chooses?
@@ -322,7 +324,7 @@ void allocate(Executor& executor, const Graph& step) {
 }  // namespace
 
 Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
-                           int64_t activation_bytes) {
+                           int64_t activation_bytes, const BytesBeside& beside) {
   Graph graph = find_training_step(step)->graph;
   keep_states_variable(graph, *state_);
   std::map<std::string, int64_t> dims = dims_from_shapes(graph, shapes);
@@ -330,18 +332,27 @@ Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
   DeviceReadyOptions passes = options_.passes;
   passes.dump_folder = (std::filesystem::path(passes.dump_folder) / file_name(step)).string();
   passes.activation_bytes = activation_bytes;
+  passes.beside = beside;
   return make_device_ready(graph, dims, passes, &remarks_);
 }
 
 Program Session::plan_step(std::string_view step, std::span<const Shape> shapes,
-                           int64_t activation_bytes) {
-  return plan(ready_graph(step, shapes, activation_bytes), *state_,
-              {options_.kernels, options_.threads, options_.profiler != nullptr, options_.choices,
-               options_.tune, device_ ? device_->device.get() : nullptr});
+                           int64_t activation_bytes, BytesBeside* beside) {
+  const Graph graph =
+      ready_graph(step, shapes, activation_bytes, beside == nullptr ? BytesBeside() : *beside);
+  Program program =
+      plan(graph, *state_,
+           {options_.kernels, options_.threads, options_.profiler != nullptr, options_.choices,
+            options_.tune, device_ ? device_->device.get() : nullptr, activation_bytes > 0});
+  if (beside != nullptr) {
+    for (auto& [node, bytes] : bytes_beside(graph, program)) (*beside)[node] = bytes;
+  }
+  return program;
 }
 
 Program Session::plan_limited(std::string_view step, std::span<const Shape> shapes) {
-  Program best = plan_step(step, shapes);
+  BytesBeside beside;
+  Program best = plan_step(step, shapes, 0, &beside);
   const auto before = static_cast<int64_t>(best.arena_bytes);
   const auto& memory = options_.memory;
   const int64_t limit =
@@ -349,12 +360,13 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
           ? memory.bytes
           : static_cast<int64_t>(std::ceil(memory.share * static_cast<double>(before)));
   recomputation_ = {static_cast<size_t>(limit), best.arena_bytes, best.arena_bytes, {}};
-  // The pass does not see workspaces, nor results written over operands: it is told to aim lower or
-  // higher until the plan itself hits the limit.
+  // What the pass makes moves what plans take beside (workspaces, gaps between buffers): it is told
+  // what the last one took, and to aim lower or higher until the plan itself hits the limit.
   int64_t aim = limit, last = before;
+  int idle = 0;  // plans that took as much as the one before
   for (int attempt = 0; attempt < kMemoryAttempts && aim > 0 && limit < before; ++attempt) {
     const size_t said = remarks_.size();
-    Program found = plan_step(step, shapes, aim);
+    Program found = plan_step(step, shapes, aim, &beside);
     const auto arena = static_cast<int64_t>(found.arena_bytes);
     const auto kept = static_cast<int64_t>(best.arena_bytes);
     const bool fits = arena <= limit;
@@ -369,9 +381,11 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
     if (fits && static_cast<double>(limit - arena) < kMemorySlack * static_cast<double>(limit)) {
       break;
     }
-    if (!fits && arena == last) break;  // all is done that can be
+    idle = arena == last ? idle + 1 : 0;
+    if (idle == kIdleAttempts) break;  // all is done that can be
     last = arena;
-    aim += limit - arena;
+    const int64_t next = aim + limit - arena;
+    aim = next > 0 ? next : aim / 2;
   }
   return best;
 }
@@ -500,6 +514,10 @@ MemoryUse Session::memory() const {
     use.arena =
         device_ ? use.arena + program.arena_bytes : std::max(use.arena, program.arena_bytes);
     use.constants += program.constant_bytes;
+    for (const Tensor& constant : program.constants) {
+      const std::span bytes(constant.bytes(), constant.byte_size());
+      if (!bytes.empty() && is_mapped(bytes)) use.mapped += bytes.size();
+    }
     if (device_ || executors_.size() < 2) continue;
     for (const ProgramOperand& output : program.outputs) {
       if (output.buffer.space == BufferRef::Space::kArena) use.outputs += output.bytes;

@@ -87,6 +87,7 @@ struct MemoryUse {
   size_t arena = 0;  // on the CPU one for all programs; on a device one for each
   /// Of several programs in one arena: their outputs, which outlive the next one's run.
   size_t outputs = 0;
+  size_t mapped = 0;  // of the constants: what lies in the artifact's map, to be read from there
   size_t total() const { return state + arena + constants + outputs; }
 };
 
@@ -183,9 +184,10 @@ class Session {
   double loss_scale() const;
   const TrainingStep* find_training_step(std::string_view name) const;
   Graph ready_graph(std::string_view step, std::span<const Shape> shapes,
-                    int64_t activation_bytes = 0);
+                    int64_t activation_bytes = 0, const BytesBeside& beside = {});
+  /// `beside`, if given: of an earlier plan; then of this one.
   Program plan_step(std::string_view step, std::span<const Shape> shapes,
-                    int64_t activation_bytes = 0);
+                    int64_t activation_bytes = 0, BytesBeside* beside = nullptr);
   /// The plan that computes the least again within the limit, or the smallest there is.
   Program plan_limited(std::string_view step, std::span<const Shape> shapes);
   void read_update(const Executor& executor, StepResult& result) const;

@@ -54,5 +54,15 @@ TEST(Pages, ThePeakStaysWhenMemoryGoes) {
   EXPECT_GE(after.peak + kNoise, held);
 }
 
+TEST(Pages, ThePeakBeginsAnew) {
+  {
+    const Pages pages = allocate_pages(8 * kHuge);
+    for (size_t i = 0; i < 8 * kHuge; i += 4096) pages[i] = std::byte{1};
+  }
+  if (!reset_resident_peak()) GTEST_SKIP() << "the system does not forget a peak";
+  const ResidentMemory now = resident_memory();
+  EXPECT_LT(now.peak, now.all + kHuge);
+}
+
 }  // namespace
 }  // namespace halfnote

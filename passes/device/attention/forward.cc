@@ -1,7 +1,7 @@
 // The forward of attention. From Softmax up to the product the steps may be, as data in kSteps:
 // casts, a Mul or Div by a number, an Add of a term, a Where that hides by a mask (its number where
 // the mask is false, or true), a view of the batch dims. From Softmax down to the product with V: a
-// cast, a view, Where(IsNaN(P), 0, P).
+// cast, a view, Where(IsNaN(P), 0, P), a dropout.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -208,6 +208,10 @@ class ForwardMatcher {
       found_.nan_is_zero = true;
       return take_probabilities(id);
     }
+    if (is_dropout(id) && use.slot == 0 && graph_.node(id).role != Role::kBackward) {
+      found_.dropout = id;
+      return take_probabilities(id);
+    }
     if (graph_.node(id).role == Role::kBackward || is_op(graph_, id, "IsNaN")) return true;
     const auto flags = product_flags(graph_, id);
     if (!flags || use.slot != 0 || flags->a) return no("the probabilities have other readers");
@@ -215,6 +219,11 @@ class ForwardMatcher {
     if (flags->b) return no("V is transposed");
     found_.result = id;
     return true;
+  }
+
+  bool is_dropout(NodeId id) const {
+    const Node& node = graph_.node(id);
+    return node.domain == kHalfnoteDomain && node.op == "Dropout";
   }
 
   bool take_probabilities(NodeId id) {

@@ -10,8 +10,8 @@
 // Rounding: scores and probabilities were rounded to 16 bits between the nodes and are no more;
 // sums are in another order. The matchers (attention_match.h) say which spellings are known. A mask
 // that hides just the later keys becomes is_causal, one that hides where it is true is inverted.
-// Leaves alone: probabilities or scores that somebody else reads, dropout, K or V that is broadcast
-// or grouped, and what the device says does not pay.
+// Leaves alone: probabilities or scores that somebody else reads, dropout of the probabilities (and
+// says so), K or V that is broadcast or grouped, and what the device says does not pay.
 #include "passes/device/attention/fuse_attention.h"
 
 #include <algorithm>
@@ -40,6 +40,7 @@ class AttentionFuser {
       if (graph_.node(id).op != "Softmax" || !graph_.node(id).domain.empty()) continue;
       changed |= fuse(id);
     }
+    tell_dropped();
     if (!changed) return false;
     erase_dead(graph_, [this](const Graph&, NodeId id) { return replaced_.count(id) != 0; });
     for (const auto& [made, name] : names_) {
@@ -49,10 +50,25 @@ class AttentionFuser {
   }
 
  private:
+  void tell_dropped() {
+    if (dropped_.empty()) return;
+    const std::string more =
+        dropped_.size() > 1 ? " (and " + std::to_string(dropped_.size() - 1) + " more)" : "";
+    context_.note(dropped_.front() + more,
+                  "attention is left as it is, with its matrix of probabilities: they have a "
+                  "dropout; it takes less time and memory where the model was exported without "
+                  "(attention_dropout, attention_probs_dropout_prob: 0)");
+  }
+
   bool fuse(NodeId softmax) {
     std::string why;
     const auto forward = match_attention(graph_, softmax, &why);
     if (!forward) return false;
+    if (forward->dropout.valid()) {
+      // The fused kernels draw no masks.
+      if (pays_(size_of(*forward, {}))) dropped_.push_back(graph_.label(softmax));
+      return false;
+    }
     const auto backward = match_attention_gradient(graph_, *forward, &why);
     const std::string& where = graph_.label(softmax);
     if (!backward) {
@@ -228,6 +244,7 @@ class AttentionFuser {
   PassContext& context_;
   bool (*pays_)(const AttentionSize&);
   std::set<NodeId> replaced_;
+  std::vector<std::string> dropped_;     // of attentions with dropout: their Softmax
   std::map<ValueId, ValueId> inverted_;  // masks, by those they invert
   std::vector<std::pair<ValueId, std::string>> names_;
 };

@@ -23,6 +23,7 @@ struct ScoreTerm {
 /// The forward: MatMul(Q, K) → scales → terms → Softmax → MatMul(P, V).
 struct AttentionForward {
   NodeId product, softmax, result;
+  NodeId dropout;  // of P, before the product with V: invalid where there is none
   ValueId query, key, value;
   bool trans_k = false;   // K is stored as (…, D, N)
   ValueId key_other_way;  // K laid out the other way, where there is that too

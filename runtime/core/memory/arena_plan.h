@@ -14,6 +14,8 @@ class ArenaPlan {
   size_t allocate(size_t bytes);
   /// From now on others may lie there. What is never released is kept to the end.
   void release(size_t block);
+  /// The last allocation or release so far; −1: there was none.
+  int last_event() const { return events_ - 1; }
   /// Places all blocks: the numbers of blocks, which the program has for offsets, become offsets,
   /// and it learns how large its arena is and what lies in it. Ends the plan.
   void settle(Program& program);
