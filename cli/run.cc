@@ -265,7 +265,8 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
                  "Perfetto (--profile=FILE)");
   verb->add_option("--memory", a.memory,
                    "what the activations may take: a share of what they do (0.6), or bytes (3GB);\n"
-                   "the rest is computed again in the backward pass (docs/run.md)");
+                   "the rest is computed again in the backward pass, with the same bits\n"
+                   "(docs/run.md)");
   CLI::Option* memory = verb->add_flag("--plan-memory", a.plan_memory,
                                        "print the memory plan; trains and writes nothing");
   CLI::Option* tune = verb->add_flag(

@@ -35,7 +35,7 @@ class Cloner {
     to_.region_name(copy) = name;
     for (ValueId input : std::vector(from_.inputs(region).begin(), from_.inputs(region).end())) {
       const Value original = from_.value(input);
-      const ValueId result = to_.add_input(copy, options_.prefix + original.name, original.type);
+      const ValueId result = to_.add_input(copy, named(original.name), original.type);
       to_.value(result).scale_power = original.scale_power;
       values_[input] = result;
     }
@@ -50,10 +50,13 @@ class Cloner {
   }
 
  private:
+  std::string named(std::string_view name) const {
+    return options_.prefix + std::string(without_front(name, options_.replaced));
+  }
+
   ValueId copy_initializer(RegionId region, ValueId id) {
     const Value original = from_.value(id);
-    const ValueId copy =
-        to_.add_initializer(region, options_.prefix + original.name, original.tensor);
+    const ValueId copy = to_.add_initializer(region, named(original.name), original.tensor);
     to_.value(copy).trainable = original.trainable;
     to_.value(copy).scale_power = original.scale_power;
     values_[id] = copy;
@@ -89,7 +92,7 @@ class Cloner {
     NodeSpec spec;
     spec.op = original.op;
     spec.domain = original.domain;
-    spec.name = original.name.empty() ? "" : options_.prefix + original.name;
+    spec.name = original.name.empty() ? "" : named(original.name);
     spec.attributes = copy_attributes(original.attributes, at.region);
     const bool resolved = options_.resolve && spec.op == "Constant" && spec.domain.empty();
     if (resolved) normalize_constant(spec.attributes);
@@ -104,8 +107,7 @@ class Cloner {
     for (size_t i = 0; i < from_.outputs(id).size(); ++i) {
       const ValueId output = from_.output(id, i);
       if (!output.valid()) continue;
-      const ValueId result =
-          to_.add_node_output(copy, i, options_.prefix + from_.value(output).name);
+      const ValueId result = to_.add_node_output(copy, i, named(from_.value(output).name));
       to_.value(result).type = from_.value(output).type;
       to_.value(result).scale_power = from_.value(output).scale_power;
       values_[output] = result;

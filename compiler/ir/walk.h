@@ -35,9 +35,15 @@ bool sort_region(Graph& graph, RegionId region);
 /// operand.
 using ValueMap = std::unordered_map<ValueId, ValueId>;
 
+/// `name` without `front`, where it begins with that.
+inline std::string_view without_front(std::string_view name, std::string_view front) {
+  return name.starts_with(front) ? name.substr(front.size()) : name;
+}
+
 /// How copies differ from their originals.
 struct CloneOptions {
   std::string prefix;                 // before the names of new nodes and values
+  std::string replaced = {};          // front of the originals' names in whose place it comes
   std::optional<Role> role;           // in place of the role of the original
   std::optional<std::string> origin;  // in place of its origin
   /// Gives the value of an attribute reference; nothing leaves the attribute out. Without this

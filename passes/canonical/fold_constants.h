@@ -1,12 +1,39 @@
-// Folding of one node: used by the pass and by those that make nodes from constants as they go.
+// Folding of nodes one by one: used by the pass and by those that make nodes from constants as they
+// go.
 #pragma once
 
+#include "base/error.h"
 #include "passes/pass.h"
 
 namespace halfnote {
 
-/// Infers the node and, where all it reads is constant, computes it: its results become
-/// initializers of their names and the node goes. Says whether it did.
-bool fold_node(Graph& graph, NodeId node, PassContext& context);
+/// What one run of a pass over a graph folds. All results together may take as many bytes as the
+/// constants that were there when it began (kMostOfConstants of them), and kMostFolded more;
+/// results of up to kSmallFolded bytes do not count. A node over that stays.
+class Folder {
+ public:
+  static constexpr size_t kMostFolded = size_t{64} << 20;
+  static constexpr size_t kMostOfConstants = size_t{1} << 30;
+  static constexpr size_t kSmallFolded = 1024;
+
+  Folder(Graph& graph, PassContext& context);
+
+  /// Infers the node and, where all it reads is constant, computes it: its results become
+  /// initializers of their names and the node goes. Says whether it did.
+  bool visit(NodeId node);
+
+ private:
+  bool fold_shape(NodeId id);
+  bool fold_eye(NodeId id);
+  bool fold(NodeId id);
+  bool stays_small(NodeId id, size_t operand_bytes) const;
+  Error of_the_model(const Error& error, NodeId id) const;
+  bool gives_a_body(NodeId id) const;
+  void replace(NodeId id, std::vector<Tensor> values);
+
+  Graph& graph_;
+  PassContext& context_;
+  size_t left_ = kMostFolded;
+};
 
 }  // namespace halfnote

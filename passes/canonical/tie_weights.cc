@@ -9,18 +9,21 @@
 // Exact: the values are compared bit for bit, others are an error. The first of the two names
 // stays; autodiff sums the gradients of all uses. The parameter is trained where either was chosen.
 // Without the flag, float matrices of some size with equal contents that would be trained apart are
-// named in a warning: one pass over the bytes of those whose samples agree, nothing is copied.
+// named in a warning: one pass over the bytes of those whose samples agree, nothing is copied; of
+// more than looks.h allows the samples alone are compared, and the warning says so.
 // Named is also the opposite: a parameter whose first elements are all equal and that several nodes
 // read (exporters merge initializers of equal contents, such as all scales that start with 1).
 // Leaves alone: what the flag does not name, models that are compiled for inference.
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
 #include "compiler/ir/builder.h"
 #include "compiler/ir/hash.h"
+#include "passes/canonical/looks.h"
 #include "passes/exporters/module_names.h"
 #include "passes/passes.h"
 
@@ -99,27 +102,41 @@ std::tuple<DType, Shape, uint64_t, uint64_t> frame_of(const Tensor& tensor) {
   });
 }
 
-/// A hash of some elements, the same for a matrix and its transpose: most weights differ there, and
-/// the others need not be read.
-uint64_t hash_of_samples(const Tensor& tensor) {
+/// Calls `visit` with some elements, the same ones for a matrix and its transpose.
+template <class Visit>
+void visit_samples(const Tensor& tensor, Visit&& visit) {
   const bool matrix = tensor.shape().size() == 2;
   const int64_t rows = matrix ? tensor.shape()[0] : 1;
   const int64_t columns = tensor.size() / rows;
-  return with_bits(tensor, [&](auto width) {
+  with_bits(tensor, [&](auto width) {
     using Bits = decltype(width);
-    const auto mixed = [&](int64_t row, int64_t column) {
-      return hash_mix(bits_at<Bits>(tensor, row * columns + column), 1);
+    const auto at = [&](int64_t row, int64_t column) {
+      visit(uint64_t{bits_at<Bits>(tensor, row * columns + column)});
     };
-    uint64_t sum = 0;
     const int64_t shorter = std::min(rows, columns), longer = std::max(rows, columns);
     for (int64_t i = 0; i < kSamples; ++i) {
       const int64_t a = i * 31 % shorter, b = (longer - 1) * i / (kSamples - 1);
       // A square matrix does not tell which way it lies.
-      if (rows <= columns) sum += mixed(a, b);
-      if (matrix && rows >= columns) sum += mixed(b, a);
+      if (rows <= columns) at(a, b);
+      if (matrix && rows >= columns) at(b, a);
     }
-    return sum;
   });
+}
+
+/// The same for a matrix and its transpose: most weights differ there, and the others need not be
+/// read.
+uint64_t hash_of_samples(const Tensor& tensor) {
+  uint64_t sum = 0;
+  visit_samples(tensor, [&](uint64_t bits) { sum += hash_mix(bits, 1); });
+  return sum;
+}
+
+bool samples_are_equal(const Tensor& tensor) {
+  bool equal = true;
+  const uint64_t first =
+      with_bits(tensor, [&](auto width) { return uint64_t{bits_at<decltype(width)>(tensor, 0)}; });
+  visit_samples(tensor, [&](uint64_t bits) { equal &= bits == first; });
+  return equal;
 }
 
 /// A hash of the elements in any order; 0 where all are the same (a matrix of zeros is like any
@@ -265,9 +282,20 @@ class Tying {
     for (const auto& [kept, others] : split) warn(kept, others);
   }
 
-  /// Adds the values of the list that are equal, by the first of them.
+  /// Adds the values of the list that are equal, by the first of them; their samples are equal.
   void find_equal(const std::vector<ValueId>& values,
-                  std::map<ValueId, std::vector<ValueId>>& split) const {
+                  std::map<ValueId, std::vector<ValueId>>& split) {
+    const bool read = std::all_of(values.begin(), values.end(), [&](ValueId id) {
+      return looks_.allow(graph_.value(id).tensor);
+    });
+    if (read) return compare(values, split);
+    if (samples_are_equal(graph_.value(values.front()).tensor)) return;
+    split[values.front()].assign(values.begin() + 1, values.end());
+    by_samples_.insert(values.front());
+  }
+
+  void compare(const std::vector<ValueId>& values,
+               std::map<ValueId, std::vector<ValueId>>& split) const {
     std::map<uint64_t, std::vector<ValueId>> firsts;
     for (ValueId id : values) {
       const Tensor& tensor = graph_.value(id).tensor;
@@ -289,7 +317,8 @@ class Tying {
       const Value& value = graph_.value(id);
       if (!value.trainable || graph_.uses(id).size() < 2) continue;
       const size_t readers = graph_.users(id).size();
-      if (readers < 2 || !is_filled(value.tensor)) continue;
+      if (readers < 2 || value.tensor.size() < 2 || !samples_are_equal(value.tensor)) continue;
+      if (looks_.allow(value.tensor) && !is_filled(value.tensor)) continue;
       context_.warn(names_.shown(value.name),
                     "is one parameter that " + std::to_string(readers) +
                         " nodes read, and all its elements start equal; if the exporter merged "
@@ -327,14 +356,17 @@ class Tying {
       names += " and " + std::to_string(others.size() - kMaxNamed) + " more";
       flags += " …";
     }
+    const bool samples = by_samples_.contains(kept);
     context_.warn(names_.shown(name),
-                  "has the values of " + names +
+                  "has the values of " + names + (samples ? ", as far as samples show" : "") +
                       ", and they are trained apart; if the exporter split one weight:" + flags);
   }
 
   Graph& graph_;
   PassContext& context_;
   const ParameterNames names_;
+  Looks looks_;
+  std::set<ValueId> by_samples_;               // whose partners were not read
   std::map<std::string, std::string> merged_;  // the name that went -> the one that stays
 };
 

@@ -51,8 +51,13 @@ class Recomputer {
       : graph_(graph),
         nodes_(graph.nodes()),
         at_(graph.node_capacity(), -1),
-        chain_of_(graph.node_capacity(), -1) {
+        chain_of_(graph.node_capacity(), -1),
+        readers_(graph.value_count()) {
     for (size_t i = 0; i < nodes_.size(); ++i) at_[nodes_[i].index] = static_cast<int64_t>(i);
+    // Views of a value come after it, and are known then.
+    for (size_t i = nodes_.size(); i-- > 0;) find_readers(graph.outputs(nodes_[i]));
+    find_readers(graph.inputs());
+    find_readers(graph.initializers());
   }
 
   bool run() {
@@ -65,7 +70,7 @@ class Recomputer {
   }
 
  private:
-  enum class Reader { kNone, kGradients, kOthers };
+  enum class Reader : uint8_t { kNone, kGradients, kOthers };
 
   bool is_forward(NodeId node) const {
     const Role role = graph_.node(node).role;
@@ -80,25 +85,50 @@ class Recomputer {
     return element_count(concrete(*type.shape)) * static_cast<int64_t>(size_of(type.dtype));
   }
 
-  /// Who reads the value, or a view of it, behind the forward pass?
-  Reader reader_of(ValueId value) const {
+  /// Who reads the value, or a view of it, behind the forward pass? Counted once for each value:
+  /// one may have as many uses as the graph has nodes.
+  Reader reader_of(ValueId value) const { return readers_[value.index]; }
+
+  void find_readers(std::span<const ValueId> values) {
+    for (const ValueId value : values) {
+      if (value.valid()) readers_[value.index] = find_reader(value);
+    }
+  }
+
+  Reader find_reader(ValueId value) const {
     Reader found = Reader::kNone;
     for (const Use& use : graph_.uses(value)) {
-      const NodeId user = use.node();
-      if (!user.valid() || graph_.node(user).region != graph_.main()) return Reader::kOthers;
-      Reader one = Reader::kNone;
-      if (is_forward(user)) {
-        if (only_views(graph_.node(user)) && reader_of(graph_.output(user)) != Reader::kNone)
-          one = Reader::kOthers;
-      } else {
-        const bool fits = graph_.node(user).role == Role::kBackward &&
-                          pointwise_row_of(graph_, user) != nullptr &&
-                          shape_of(graph_.output(user)) == shape_of(value);
-        one = fits ? Reader::kGradients : Reader::kOthers;
-      }
-      found = std::max(found, one);
+      found = std::max(found, reader_by(use, value));
+      if (found == Reader::kOthers) break;
     }
     return found;
+  }
+
+  Reader reader_by(const Use& use, ValueId value) const {
+    const NodeId user = use.node();
+    if (!user.valid() || graph_.node(user).region != graph_.main()) return Reader::kOthers;
+    if (is_forward(user)) {
+      const bool view = only_views(graph_.node(user));
+      return view && reader_of(graph_.output(user)) != Reader::kNone ? Reader::kOthers
+                                                                     : Reader::kNone;
+    }
+    const bool fits = graph_.node(user).role == Role::kBackward &&
+                      pointwise_row_of(graph_, user) != nullptr &&
+                      shape_of(graph_.output(user)) == shape_of(value);
+    return fits ? Reader::kGradients : Reader::kOthers;
+  }
+
+  /// A node of the backward pass reads the value from now on.
+  void add_reader(ValueId value, Reader reader) {
+    while (readers_[value.index] < reader) {
+      const bool known = readers_[value.index] != Reader::kNone;
+      readers_[value.index] = reader;
+      const NodeId producer = graph_.value(value).producer;
+      if (known || !producer.valid() || !is_forward(producer)) return;
+      if (!only_views(graph_.node(producer))) return;
+      value = graph_.input(producer, 0);
+      reader = Reader::kOthers;
+    }
   }
 
   bool is_read(ValueId value) const { return reader_of(value) == Reader::kGradients; }
@@ -121,7 +151,7 @@ class Recomputer {
 
   /// The chain that ends in `last`, joined with those that it meets.
   void collect(NodeId last) {
-    const int number = chain_of_[last.index] >= 0 ? chain_of_[last.index] : next_++;
+    int number = chain_of_[last.index] >= 0 ? chain_of_[last.index] : next_++;
     chains_[number].results.push_back(graph_.output(last));
     std::vector<NodeId> open = {last};
     while (!open.empty()) {
@@ -130,7 +160,7 @@ class Recomputer {
       const int other = chain_of_[node.index];
       if (other == number) continue;
       if (other >= 0) {
-        join(number, other);
+        number = join(number, other);
         continue;
       }
       chain_of_[node.index] = number;
@@ -146,7 +176,10 @@ class Recomputer {
     }
   }
 
-  void join(int to, int from) {
+  /// Gives the number of both: of chains too long to be computed again the longer one stays.
+  int join(int to, int from) {
+    const size_t length = chains_[from].nodes.size();
+    if (length > kMaxChain && length > chains_[to].nodes.size()) std::swap(to, from);
     Chain& chain = chains_[to];
     const Chain other = std::move(chains_[from]);
     chains_.erase(from);
@@ -154,6 +187,7 @@ class Recomputer {
     chain.nodes.insert(chain.nodes.end(), other.nodes.begin(), other.nodes.end());
     chain.results.insert(chain.results.end(), other.results.begin(), other.results.end());
     chain.sources.insert(other.sources.begin(), other.sources.end());
+    return to;
   }
 
   bool pays(const Chain& chain) const {
@@ -186,6 +220,7 @@ class Recomputer {
       graph_.replace_uses_if(result, again.at(result), [&](const Use& use) {
         return use.by_node() && graph_.node(use.node()).role == Role::kBackward;
       });
+      readers_[result.index] = find_reader(result);
     }
     return true;
   }
@@ -209,13 +244,19 @@ class Recomputer {
     graph_.node(node).precision = graph_.node(from).precision;
     graph_.node(node).origin = graph_.label(from);
     graph_.value(graph_.output(node)).type = graph_.value(result).type;
+    for (const ValueId input : graph_.inputs(from)) {
+      if (again.contains(input)) continue;
+      const bool fits = shape_of(input) == shape_of(result);
+      add_reader(input, fits ? Reader::kGradients : Reader::kOthers);
+    }
     again[result] = graph_.output(node);
   }
 
   Graph& graph_;
   std::vector<NodeId> nodes_;
-  std::vector<int64_t> at_;    // position of a node of the main region
-  std::vector<int> chain_of_;  // by node
+  std::vector<int64_t> at_;      // position of a node of the main region
+  std::vector<int> chain_of_;    // by node
+  std::vector<Reader> readers_;  // by value
   std::map<int, Chain> chains_;
   int next_ = 0;
 };

@@ -156,8 +156,10 @@ Outcome Workplace::run(const std::vector<std::string>& arguments, const Launch& 
   if (child == 0) become_program(path_, out, err, arguments, launch);
   launch.meanwhile(child);
   int status = 0;
-  ::waitpid(child, &status, 0);
+  rusage used{};
+  ::wait4(child, &status, 0, &used);
   Outcome outcome;
+  outcome.peak = static_cast<uint64_t>(used.ru_maxrss) * 1024;
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   outcome.out = slurp(out);
   outcome.err = slurp(err);

@@ -18,6 +18,7 @@ namespace halfnote::cli_test {
 struct Outcome {
   int code = -1;  // the exit code; minus the signal if one ended the program
   std::string out, err;
+  uint64_t peak = 0;  // bytes resident at most
 };
 
 struct Launch {

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "compiler/ops/control/trips.h"
 #include "compiler/ops/operator.h"
-#include "passes/canonical/flatten_control.h"
+#include "passes/canonical/control/flatten_control.h"
 
 namespace halfnote {
 namespace {
@@ -105,15 +105,25 @@ void drop_condition(Graph& graph, RegionId region, ValueId go) {
   if (!graph.has_uses(go)) graph.remove_value(go);
 }
 
+/// The names of what stands in the new body of a node, from those in its old body, which all begin
+/// with `front`.
+struct Names {
+  std::string prefix;
+  std::string front;
+
+  std::string of(std::string_view name) const {
+    return prefix + std::string(without_front(name, front));
+  }
+};
+
 /// The carried values and the number of the trip as inputs of a new body.
 struct Formal {
   std::vector<ValueId> carried;
   ValueId trip;
 };
 
-Formal add_formal(Graph& graph, NodeId node, RegionId body, RegionId region) {
-  const std::string prefix = graph.label(node) + "/";
-  const auto name = [&](ValueId id) { return graph.unique_name(prefix + graph.value(id).name); };
+Formal add_formal(Graph& graph, NodeId node, RegionId body, RegionId region, const Names& names) {
+  const auto name = [&](ValueId id) { return graph.unique_name(names.of(graph.value(id).name)); };
   const std::vector<ValueId> formal(graph.inputs(body).begin(), graph.inputs(body).end());
   Formal made;
   for (size_t i = 2; i < formal.size(); ++i) {
@@ -126,15 +136,15 @@ Formal add_formal(Graph& graph, NodeId node, RegionId body, RegionId region) {
 }
 
 /// Copies what stands in the body to the region; gives what stands for its outputs.
-std::vector<ValueId> copy_nodes(Graph& graph, NodeId node, RegionId body, RegionId region,
+std::vector<ValueId> copy_nodes(Graph& graph, RegionId body, RegionId region, const Names& names,
                                 ValueMap& values) {
-  const std::string prefix = graph.label(node) + "/";
   for (ValueId id : graph.initializers(body)) {
     const Value original = graph.value(id);
-    values[id] = graph.add_initializer(region, prefix + original.name, original.tensor);
+    values[id] = graph.add_initializer(region, names.of(original.name), original.tensor);
   }
   const std::vector<NodeId> nodes = graph.nodes(body);
-  clone_nodes(graph, graph.end(region), graph, nodes, values, {.prefix = prefix});
+  clone_nodes(graph, graph.end(region), graph, nodes, values,
+              {.prefix = names.prefix, .replaced = names.front});
   std::vector<ValueId> outputs;
   for (ValueId output : graph.outputs(body)) {
     const auto found = values.find(output);
@@ -150,34 +160,33 @@ RegionId new_body(Graph& graph, NodeId node, RegionId body) {
 }
 
 /// The body with the number of the trip as its last input, and without the condition.
-RegionId counted_body(Graph& graph, NodeId node, RegionId body) {
+RegionId counted_body(Graph& graph, NodeId node, RegionId body, const Names& names) {
   const RegionId region = new_body(graph, node, body);
   const std::vector<ValueId> formal(graph.inputs(body).begin(), graph.inputs(body).end());
-  const Formal made = add_formal(graph, node, body, region);
+  const Formal made = add_formal(graph, node, body, region, names);
   ValueMap values;
   for (size_t i = 2; i < formal.size(); ++i) values[formal[i]] = made.carried[i - 2];
   values[formal[0]] = made.trip;
-  const ValueId go =
-      graph.add_initializer(region, graph.label(node) + "/go", Tensor::scalar<bool>(true));
+  const ValueId go = graph.add_initializer(region, names.prefix + "go", Tensor::scalar<bool>(true));
   values[formal[1]] = go;
-  const std::vector<ValueId> outputs = copy_nodes(graph, node, body, region, values);
+  const std::vector<ValueId> outputs = copy_nodes(graph, body, region, names, values);
   graph.set_outputs(region, {outputs.begin() + 1, outputs.end()});
   drop_condition(graph, region, go);
   return region;
 }
 
 /// The body of a Loop that may stop early: a first carried value says whether it still runs.
-RegionId bounded_body(Graph& graph, NodeId node, RegionId body, PassContext& context) {
+RegionId bounded_body(Graph& graph, NodeId node, RegionId body, const Names& names,
+                      PassContext& context) {
   const RegionId region = new_body(graph, node, body);
-  const std::string prefix = graph.label(node) + "/";
   const std::vector<ValueId> formal(graph.inputs(body).begin(), graph.inputs(body).end());
-  const ValueId active = graph.add_input(region, graph.unique_name(prefix + "active"),
+  const ValueId active = graph.add_input(region, graph.unique_name(names.prefix + "active"),
                                          ValueType::tensor(DType::kBool, SymbolicShape{}));
-  const Formal made = add_formal(graph, node, body, region);
+  const Formal made = add_formal(graph, node, body, region, names);
   Builder b(graph, graph.end(region), context.infer);
   b.set_role(graph.node(node).role);
   b.set_origin(graph.label(node));
-  b.set_prefix(prefix);
+  b.set_prefix(names.prefix);
   ValueMap values;
   const Expr runs = b.value(active);
   values[formal[0]] = where(runs, b.value(made.trip), b.scalar(DType::kI64, 0)).id;
@@ -185,7 +194,7 @@ RegionId bounded_body(Graph& graph, NodeId node, RegionId body, PassContext& con
   for (size_t i = 2; i < formal.size(); ++i) {
     values[formal[i]] = where(runs, b.value(made.carried[i - 2]), b.value(graph.input(node, i))).id;
   }
-  const std::vector<ValueId> results = copy_nodes(graph, node, body, region, values);
+  const std::vector<ValueId> results = copy_nodes(graph, body, region, names, values);
   for (NodeId copy : graph.nodes(region)) context.infer(graph, copy);
   b.set_insert_point(graph.end(region));
   std::vector<ValueId> outputs = {
@@ -217,10 +226,11 @@ bool keeps_shapes(const Graph& graph, RegionId region) {
 }
 
 /// Tries it on a copy: shapes are known once the body is inferred with those of the first values.
-bool can_be_bounded(const Graph& graph, NodeId node, RegionId body, PassContext& context) {
+bool can_be_bounded(const Graph& graph, NodeId node, RegionId body, const Names& names,
+                    PassContext& context) {
   Graph trial = graph;
   try {
-    return keeps_shapes(trial, bounded_body(trial, node, body, context));
+    return keeps_shapes(trial, bounded_body(trial, node, body, names, context));
   } catch (const Error&) {
     return false;  // the body gives what it does not take
   }
@@ -239,7 +249,7 @@ void give_results(Graph& graph, NodeId loop, NodeId scan, size_t skipped) {
 
 }  // namespace
 
-NodeId loop_to_scan(Graph& graph, NodeId node, PassContext& context) {
+NodeId loop_to_scan(Graph& graph, NodeId node, const std::string& front, PassContext& context) {
   const Node& data = graph.node(node);
   if (data.op != "Loop" || !data.domain.empty()) return {};
   const Attribute* attribute = data.attributes.find("body");
@@ -253,7 +263,8 @@ NodeId loop_to_scan(Graph& graph, NodeId node, PassContext& context) {
     if (before.shape && after.shape && before.rank() != after.rank()) return {};
   }
   const bool bounded = form == LoopForm::kBounded;
-  if (bounded && !can_be_bounded(graph, node, *body, context)) return {};
+  const Names names{graph.label(node) + "/", front};
+  if (bounded && !can_be_bounded(graph, node, *body, names, context)) return {};
   Builder b = builder_at(graph, node, context);
   NodeSpec spec{"Scan", {}, {}, {}, data.name};
   if (bounded) {
@@ -265,8 +276,8 @@ NodeId loop_to_scan(Graph& graph, NodeId node, PassContext& context) {
   for (size_t i = 2; i < graph.inputs(node).size(); ++i)
     spec.inputs.push_back(graph.input(node, i));
   spec.inputs.push_back(trip_numbers(b, graph, graph.input(node, 0)).id);
-  const RegionId region =
-      bounded ? bounded_body(graph, node, *body, context) : counted_body(graph, node, *body);
+  const RegionId region = bounded ? bounded_body(graph, node, *body, names, context)
+                                  : counted_body(graph, node, *body, names);
   spec.attributes = {{"body", region}, {"num_scan_inputs", int64_t{1}}};
   const NodeId scan = graph.create(std::move(spec), std::vector<std::string>{}, graph.before(node));
   graph.node(scan).role = data.role;

@@ -7,7 +7,7 @@
 // nodes that would fail (nothing to concatenate; in a body, a position out of range, which
 // elsewhere is an error), and with them all that reads their results.
 #include "base/error.h"
-#include "passes/canonical/flatten_control.h"
+#include "passes/canonical/control/flatten_control.h"
 
 namespace halfnote {
 namespace {

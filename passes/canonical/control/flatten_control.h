@@ -11,8 +11,11 @@
 
 namespace halfnote {
 
-/// Trips times nodes of the body that a Loop or Scan may take when it is written out.
+/// Nodes that a Loop or Scan may become when it is written out, with all that is written out in its
+/// body.
 inline constexpr int64_t kMaxUnrolledNodes = 4096;
+/// Nodes that may be copied in a whole graph: what comes later stays a Loop or Scan.
+inline constexpr int64_t kMaxCopiedNodes = 4 * kMaxUnrolledNodes;
 
 /// What is known of containers: the elements of each sequence, and of optional values (one or
 /// none).
@@ -22,9 +25,10 @@ using KnownElements = std::map<ValueId, std::vector<ValueId>>;
 /// node's own (no name below the node's) is passed on by an Identity.
 void give_result(Graph& graph, NodeId node, ValueId output, ValueId value, PassContext& context);
 
-/// Writes a Loop whose trips are counted as a Scan over their numbers (flatten_loop.cc). Gives the
-/// Scan; invalid where the Loop stays.
-NodeId loop_to_scan(Graph& graph, NodeId node, PassContext& context);
+/// Writes a Loop whose trips are counted as a Scan over their numbers (flatten_loop.cc). `front` is
+/// what all names in its body begin with, which their copies need not repeat. Gives the Scan;
+/// invalid where the Loop stays.
+NodeId loop_to_scan(Graph& graph, NodeId node, const std::string& front, PassContext& context);
 
 /// The parts of `x` of these sizes along `axis`: results of a Split, or `x` itself.
 std::vector<Expr> split_parts(Builder& b, Expr x, int64_t axis, const std::vector<int64_t>& sizes);

@@ -7,14 +7,17 @@
 // Exact. The copies of a body bear the name of their node and the number of the trip as prefix, the
 // inner node's name as origin, and its metadata; what is constant in them is folded as they are
 // made, so that conditions and positions that count trips are known. Unrolled is what takes at most
-// 4096 nodes (trips times nodes of the body). Sequences and optional values whose elements are
+// 4096 nodes (trips times nodes of the body, loops in it written out), 16,384 copies in all of a
+// graph. Sequences and optional values whose elements are
 // known become tensors (flatten_containers.cc); a longer Loop that only counts becomes a Scan
 // (flatten_loop.cc). Leaves alone: conditions, trip counts, lengths and
 // positions that depend on data or on open dims, longer loops, graphs that have none of these.
-#include "passes/canonical/flatten_control.h"
+#include "passes/canonical/control/flatten_control.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "passes/canonical/fold_constants.h"
@@ -30,6 +33,20 @@ int64_t count_nodes(const Graph& graph, RegionId region) {
     for (RegionId inner : graph.subgraphs(node)) count += count_nodes(graph, inner);
   }
   return count;
+}
+
+/// The subgraph that an attribute holds.
+std::optional<RegionId> body_of(const Graph& graph, NodeId node, const char* name) {
+  const Attribute* found = graph.node(node).attributes.find(name);
+  const auto* region = found == nullptr ? nullptr : std::get_if<RegionId>(found);
+  if (region == nullptr) return std::nullopt;
+  return *region;
+}
+
+std::optional<bool> truth(const Graph& graph, ValueId value) {
+  const Tensor* tensor = graph.constant(value);
+  if (tensor == nullptr || tensor->size() != 1) return std::nullopt;
+  return tensor->at_as_int(0) != 0;
 }
 
 /// One axis or direction of each operand; nothing where the attribute has another length.
@@ -84,10 +101,38 @@ struct ScanForm {
   }
 };
 
+/// The trips of a Loop or Scan as far as they are known before it is written out: nothing if they
+/// are not.
+std::optional<int64_t> known_trips(const Graph& graph, NodeId node, RegionId body) {
+  if (graph.node(node).op == "Scan") {
+    const auto form = ScanForm::of(graph, node, body);
+    if (form) return form->length;
+    return std::nullopt;
+  }
+  if (graph.node(node).op != "Loop" || graph.inputs(node).empty()) return std::nullopt;
+  const Tensor* trips = graph.constant(graph.input(node, 0));
+  if (trips == nullptr || trips->size() != 1) return std::nullopt;
+  return std::max<int64_t>(0, trips->at_as_int(0));
+}
+
+/// The nodes that a region comes to once the loops in it are written out that may be.
+int64_t written_nodes(const Graph& graph, RegionId region) {
+  int64_t count = 0;
+  for (NodeId node : graph.nodes(region)) {
+    int64_t inside = 0;
+    for (RegionId inner : graph.subgraphs(node)) inside += written_nodes(graph, inner);
+    const auto body = graph.node(node).domain.empty() ? body_of(graph, node, "body") : std::nullopt;
+    const auto trips = body ? known_trips(graph, node, *body) : std::nullopt;
+    const bool unrolls = trips && *trips <= kMaxUnrolledNodes / std::max<int64_t>(1, inside);
+    count += unrolls ? *trips * inside : 1 + inside;
+  }
+  return count;
+}
+
 class Flattening {
  public:
   Flattening(Graph& graph, PassContext& context)
-      : graph_(graph), context_(context), containers_(graph, context) {}
+      : graph_(graph), context_(context), folder_(graph, context), containers_(graph, context) {}
 
   bool run() {
     visit_region(graph_.main());
@@ -104,7 +149,7 @@ class Flattening {
   void visit(NodeId node) {
     const Place place{{}, graph_.label(node), graph_.node(node).op};
     try {
-      if (fold_node(graph_, node, context_) || containers_.visit(node) || flatten(node)) {
+      if (folder_.visit(node) || containers_.visit(node) || flatten(node)) {
         changed_ = true;
         return;
       }
@@ -112,9 +157,11 @@ class Flattening {
       throw error.within(place);
     }
     for (RegionId region : graph_.subgraphs(node)) visit_region(region);
-    const NodeId scan = loop_to_scan(graph_, node, context_);
+    std::string label = graph_.label(node);
+    const NodeId scan = loop_to_scan(graph_, node, front_, context_);
     if (!scan.valid()) return;
     changed_ = true;
+    const Front inside(*this, std::move(label) + "/");
     if (unroll_scan(scan)) return;
     for (RegionId region : graph_.subgraphs(scan)) visit_region(region);
   }
@@ -129,17 +176,25 @@ class Flattening {
     return false;
   }
 
-  std::optional<RegionId> body_of(NodeId node, const char* name) const {
-    const Attribute* found = graph_.node(node).attributes.find(name);
-    const auto* region = found == nullptr ? nullptr : std::get_if<RegionId>(found);
-    if (region == nullptr) return std::nullopt;
-    return *region;
-  }
+  /// What all names begin with in the body at hand, while this lives: copies of bodies that are
+  /// copies have names as long as they are deep.
+  class Front {
+   public:
+    Front(Flattening& all, std::string now)
+        : front_(all.front_), before_(std::exchange(front_, std::move(now))) {}
+    Front(const Front&) = delete;
+    Front& operator=(const Front&) = delete;
+    ~Front() { front_ = std::move(before_); }
 
-  std::optional<bool> truth(ValueId value) const {
-    const Tensor* tensor = graph_.constant(value);
-    if (tensor == nullptr || tensor->size() != 1) return std::nullopt;
-    return tensor->at_as_int(0) != 0;
+   private:
+    std::string& front_;
+    std::string before_;
+  };
+
+  /// How many trips of a body may be written out.
+  int64_t most_trips(RegionId body) const {
+    const int64_t most = std::clamp<int64_t>(left_, 0, kMaxUnrolledNodes);
+    return most / std::max<int64_t>(1, written_nodes(graph_, body));
   }
 
   // --- copies ------------------------------------------------------------------------------------
@@ -149,8 +204,9 @@ class Flattening {
     ValueMap values;
     for (ValueId id : graph_.initializers(body)) {
       const Value original = graph_.value(id);
-      values[id] = graph_.add_initializer(
-          graph_.node(owner).region, graph_.label(owner) + "/" + original.name, original.tensor);
+      const std::string name(without_front(original.name, front_));
+      values[id] = graph_.add_initializer(graph_.node(owner).region,
+                                          graph_.label(owner) + "/" + name, original.tensor);
     }
     return values;
   }
@@ -160,13 +216,15 @@ class Flattening {
                                  const std::string& prefix) {
     const NodeId before = graph_.prev(owner);
     const std::vector<NodeId> originals = graph_.nodes(body);
-    clone_nodes(graph_, graph_.before(owner), graph_, originals, values, {.prefix = prefix});
+    left_ -= count_nodes(graph_, body);
+    clone_nodes(graph_, graph_.before(owner), graph_, originals, values,
+                {.prefix = prefix, .replaced = front_});
     std::vector<NodeId> made;
     NodeId at = before.valid() ? graph_.next(before) : graph_.first(graph_.node(owner).region);
     for (; at != owner; at = graph_.next(at)) made.push_back(at);
     for (size_t i = 0; i < made.size(); ++i) {
       Node& node = graph_.node(made[i]);
-      if (node.origin.empty()) node.origin = graph_.label(originals[i]);
+      if (node.origin.empty()) node.origin = without_front(graph_.label(originals[i]), front_);
       open_dims(made[i]);
     }
     // What holds the outputs sees them replaced while the copies are flattened.
@@ -177,6 +235,7 @@ class Flattening {
     }
     const NodeId holder =
         graph_.create(std::move(spec), std::vector<std::string>{}, graph_.before(owner));
+    const Front inside(*this, prefix);
     for (NodeId node : made) {
       if (graph_.node(node).alive) visit(node);
     }
@@ -233,9 +292,9 @@ class Flattening {
   // --- the ops -----------------------------------------------------------------------------------
 
   bool inline_branch(NodeId node) {
-    const std::optional<bool> yes = truth(graph_.input(node, 0));
+    const std::optional<bool> yes = truth(graph_, graph_.input(node, 0));
     if (!yes) return false;
-    const auto branch = body_of(node, *yes ? "then_branch" : "else_branch");
+    const auto branch = body_of(graph_, node, *yes ? "then_branch" : "else_branch");
     if (!branch) return false;
     return finish(node, copy_body(node, *branch, hoist(node, *branch), graph_.label(node) + "/"));
   }
@@ -256,16 +315,16 @@ class Flattening {
   }
 
   bool unroll_loop(NodeId node) {
-    const auto body = body_of(node, "body");
+    const auto body = body_of(graph_, node, "body");
     if (!body || graph_.inputs(*body).size() < 2) return false;
     const size_t carried = graph_.inputs(*body).size() - 2;
     if (graph_.outputs(*body).size() < carried + 1) return false;
     const bool bounded = graph_.input(node, 0).valid();
     const Tensor* trips = graph_.constant(graph_.input(node, 0));
     std::optional<bool> go =
-        graph_.input(node, 1).valid() ? truth(graph_.input(node, 1)) : std::optional(true);
+        graph_.input(node, 1).valid() ? truth(graph_, graph_.input(node, 1)) : std::optional(true);
     if (!go || (*go && bounded && (trips == nullptr || trips->size() != 1))) return false;
-    const int64_t limit = kMaxUnrolledNodes / std::max<int64_t>(1, count_nodes(graph_, *body));
+    const int64_t limit = most_trips(*body);
     const int64_t last = !*go ? 0 : bounded ? trips->at_as_int(0) : limit + 1;
     if (bounded && last > limit) return false;
 
@@ -283,7 +342,7 @@ class Flattening {
       for (size_t k = 0; k < carried; ++k) values[graph_.inputs(*body)[2 + k]] = state[k];
       const std::vector<ValueId> results =
           copy_body(node, *body, std::move(values), prefix(node, trip));
-      go = truth(results[0]);
+      go = truth(graph_, results[0]);
       if (!go && trip + 1 < last) return undo(node, start);
       if (!go) go = false;  // the last trip by count: whether it would go on does not matter
       for (size_t k = 0; k < carried; ++k) state[k] = results[1 + k];
@@ -299,11 +358,10 @@ class Flattening {
   }
 
   bool unroll_scan(NodeId node) {
-    const auto body = body_of(node, "body");
+    const auto body = body_of(graph_, node, "body");
     const auto form = body ? ScanForm::of(graph_, node, *body) : std::nullopt;
     if (!form) return false;
-    const int64_t nodes = std::max<int64_t>(1, count_nodes(graph_, *body));
-    if (form->length > kMaxUnrolledNodes / nodes) return false;
+    if (form->length > most_trips(*body)) return false;
     const Mark start = mark(node);
     const std::vector<std::vector<ValueId>> parts = scan_parts(node, *form);
     std::vector<ValueId> state(graph_.inputs(node).begin(),
@@ -353,7 +411,7 @@ class Flattening {
   /// SequenceMap runs its body on the elements of the first sequence, and of the other sequences;
   /// tensors are the same for all.
   bool unroll_map(NodeId node) {
-    const auto body = body_of(node, "body");
+    const auto body = body_of(graph_, node, "body");
     const std::vector<ValueId>* first = containers_.elements(graph_.input(node, 0));
     if (!body || first == nullptr || graph_.inputs(*body).size() != graph_.inputs(node).size())
       return false;
@@ -363,8 +421,7 @@ class Flattening {
       if (elements == nullptr && graph_.value(input).type.kind != TypeKind::kTensor) return false;
       if (elements != nullptr && elements->size() != length) return false;
     }
-    const int64_t nodes = std::max<int64_t>(1, count_nodes(graph_, *body));
-    if (length == 0 || static_cast<int64_t>(length) > kMaxUnrolledNodes / nodes) return false;
+    if (length == 0 || static_cast<int64_t>(length) > most_trips(*body)) return false;
     std::vector<std::vector<ValueId>> collected(graph_.outputs(*body).size());
     const ValueMap shared = hoist(node, *body);
     for (size_t trip = 0; trip < length; ++trip) {
@@ -391,7 +448,10 @@ class Flattening {
 
   Graph& graph_;
   PassContext& context_;
+  Folder folder_;
   Containers containers_;
+  std::string front_;  // of all names in the body at hand
+  int64_t left_ = kMaxCopiedNodes;
   bool changed_ = false;
 };
 
