@@ -4,6 +4,7 @@
 
 #include <onnx/onnx_pb.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -106,6 +107,7 @@ std::vector<size_t> calls_of(const Graph& graph, const FunctionIndex& index, uin
 /// as one likes: all calls together may come to this share of the limit. 40,000 nodes make a
 /// training graph of 160,000, in 2 s of processor time and 300 MB.
 constexpr uint64_t kShareOfCalls = 25;
+constexpr uint64_t kFewNodes = 1000;  // calls may come to these under any limit that holds in all
 
 uint64_t saturating_add(uint64_t a, uint64_t b) { return a + b < a ? ~uint64_t{0} : a + b; }
 
@@ -121,7 +123,8 @@ uint64_t saturating_add(uint64_t a, uint64_t b) { return a + b < a ? ~uint64_t{0
 }
 
 void check_expanded(uint64_t own, uint64_t called, uint64_t limit) {
-  const uint64_t total = saturating_add(own, called), most = limit / kShareOfCalls;
+  const uint64_t total = saturating_add(own, called);
+  const uint64_t most = std::max(limit / kShareOfCalls, kFewNodes);
   const bool many = called > most;
   if (!many && total <= limit) return;
   throw Error(ErrorCode::kModel,
