@@ -17,6 +17,20 @@ void check_size(uint64_t size, uint64_t limit) {
       .hint("write it with external data");
 }
 
+/// What is to be written is our own work: where the checker refuses it, the bug is ours.
+void check_own(const Model& model, const std::filesystem::path& path) {
+  try {
+    check_model(model);
+  } catch (const Error& refusal) {
+    if (refusal.code() != ErrorCode::kModel) throw;
+    throw Error(ErrorCode::kInternal,
+                "what halfnote made of the model is not valid: " + refusal.problem())
+        .at({path.string(), refusal.place().node, refusal.place().op})
+        .expected(refusal.expectation(), refusal.value())
+        .hint("this is a bug of halfnote: please report it, with the model");
+  }
+}
+
 uint64_t final_size(proto::Text& text, const proto::SpliceSink& sink) {
   return sink.has_tokens() ? proto::spliced_size(text.join()) : text.size();
 }
@@ -50,7 +64,7 @@ std::vector<std::byte> export_model_bytes(const Model& model) {
 
 void export_model(const Model& model, const std::filesystem::path& path, FileSet& files,
                   const ExportOptions& options) {
-  if (options.check) check_model(model);
+  if (options.check) check_own(model, path);
   const std::filesystem::path data_path = path.string() + ".data";
   proto::SpliceSink inside, outside(data_path.filename().string(), options.external_threshold);
   bool external = options.external == ExternalTensors::kAlways;

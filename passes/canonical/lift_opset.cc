@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "compiler/ir/hash.h"
 #include "compiler/ir/verify.h"
 #include "compiler/ir/walk.h"
 #include "compiler/onnx/schema.h"
@@ -39,6 +40,14 @@ const SchemaOp* find_schema_op(const std::string& name) {
   return nullptr;
 }
 
+/// Does a rule hold for the op in every op-set?
+bool is_always_lifted(const Node& node) {
+  return node.domain.empty() &&
+         std::any_of(lift_rules().begin(), lift_rules().end(), [&](const LiftRule& rule) {
+           return rule.changed_in == kAlways && rule.op == node.op;
+         });
+}
+
 class Lifter {
  public:
   Lifter(Graph& graph, PassContext& context, int64_t from, UnsupportedOps& problems)
@@ -47,10 +56,13 @@ class Lifter {
   /// Says whether a node changed. What cannot be lifted is noted in the problems.
   bool run() {
     const std::vector<NodeId> nodes = graph_.all_nodes();
+    const bool always = std::any_of(nodes.begin(), nodes.end(),
+                                    [&](NodeId n) { return is_always_lifted(graph_.node(n)); });
     types_wanted_ =
-        from_ != kOpsetVersion || std::any_of(nodes.begin(), nodes.end(), [&](NodeId n) {
+        from_ != kOpsetVersion || always || std::any_of(nodes.begin(), nodes.end(), [&](NodeId n) {
           return find_foreign_op(graph_.node(n)) != nullptr;
         });
+    const uint64_t before = always ? content_hash(graph_) : 0;
     for (NodeId node : nodes) {
       if (!graph_.node(node).alive) continue;
       if (find_foreign_op(graph_.node(node)) != nullptr) {
@@ -64,9 +76,9 @@ class Lifter {
       }
       if (types_wanted_) try_infer(node);
       lift(node);
-      if (from_ != kOpsetVersion && graph_.node(node).alive) infer_newer(node);
+      if (types_wanted_ && graph_.node(node).alive) infer_newer(node);
     }
-    return changed_;
+    return changed_ || (always && content_hash(graph_) != before);
   }
 
  private:
@@ -147,13 +159,15 @@ class Lifter {
       Builder b(graph_, graph_.before(node), context_.infer);
       try {
         rule.apply({graph_, b, node, from_});
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kUnsupported) throw;
+      } catch (Error& error) {
+        if (error.code() != ErrorCode::kUnsupported) {
+          throw error.within({.node = graph_.label(node), .op = graph_.node(node).op});
+        }
         problem(node, error.problem() +
                           (error.hint_text().empty() ? "" : " (" + error.hint_text() + ")"));
         return false;
       }
-      changed_ = true;
+      changed_ |= rule.changed_in != kAlways;  // `run` sees whether that one did anything
     }
     return true;
   }
@@ -193,7 +207,7 @@ class Lifter {
   PassContext& context_;
   const int64_t from_;
   UnsupportedOps& problems_;
-  bool types_wanted_ = false;  // by the rewrites of older op-sets, and of foreign ops
+  bool types_wanted_ = false;  // by rewrites of older op-sets or of every one, and of foreign ops
   bool changed_ = false;
 };
 

@@ -1,8 +1,10 @@
 #include "passes/canonical/lift_rules.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
+#include "base/shape.h"
 
 namespace halfnote {
 namespace {
@@ -264,10 +266,8 @@ void drop_is_test(const Ctx& c) {
 
 void keep(const Ctx&) {}
 
-/// Before op-set 22 the library's inference counted windows of ceil_mode that begin in the padding
-/// behind the operand, which nobody pools. The sizes are inferred anew, as op-set 22 has them.
-void ceil_windows(const Ctx& c) {
-  if (attributes(c).get_int("ceil_mode", 0) == 0) return;
+/// The spatial sizes of the results are to be inferred anew.
+void open_spatial_sizes(const Ctx& c) {
   for (ValueId output : c.graph.outputs(c.node)) {
     if (!output.valid()) continue;
     ValueType& type = c.graph.value(output).type;
@@ -277,14 +277,71 @@ void ceil_windows(const Ctx& c) {
   }
 }
 
+/// Before op-set 22 the library's inference counted windows of ceil_mode that begin in the padding
+/// behind the operand, which nobody pools. The sizes are inferred as op-set 22 has them.
+void ceil_windows(const Ctx& c) {
+  if (attributes(c).get_int("ceil_mode", 0) != 0) open_spatial_sizes(c);
+}
+
+/// The sizes of the kernel of a ConvTranspose; empty where they are open.
+std::vector<int64_t> kernel_sizes(const Ctx& c) {
+  if (attributes(c).has("kernel_shape")) return attributes(c).get_ints("kernel_shape");
+  const ValueId w = c.graph.input(c.node, 1);
+  const ValueType type = w.valid() ? c.graph.value(w).type : ValueType{};
+  std::vector<int64_t> sizes;
+  for (size_t axis = 2; type.shape && axis < type.shape->size(); ++axis) {
+    if (!(*type.shape)[axis].known()) return {};
+    sizes.push_back((*type.shape)[axis].value);
+  }
+  return sizes;
+}
+
+/// ConvTranspose with auto_pad: the library's inference adds output_padding to sizes that are to be
+/// input · stride. What the full output, (input − 1) · stride + output_padding + extent, has too
+/// much does not depend on the input; it is cut off at both ends (no pads where it is too small).
+/// Leaves alone: output_shape, which states the size, and attributes that inference will refuse.
+void transposed_pads(const Ctx& c) {
+  const std::string mode = attributes(c).get_string("auto_pad", "NOTSET");
+  const bool upper = mode == "SAME_UPPER";
+  if (!upper && mode != "SAME_LOWER") return;
+  if (attributes(c).has("output_shape") || attributes(c).has("pads")) return;
+  const std::vector<int64_t> kernel = kernel_sizes(c);
+  const size_t rank = kernel.size();
+  if (rank == 0) {
+    refuse(c, "ConvTranspose with auto_pad and a kernel of open size",
+           "give it kernel_shape, or pads instead of auto_pad");
+  }
+  const std::vector<int64_t> ones(rank, 1),
+      strides = attributes(c).get_ints("strides", ones),
+      dilations = attributes(c).get_ints("dilations", ones),
+      extra = attributes(c).get_ints("output_padding", std::vector<int64_t>(rank, 0));
+  if (strides.size() != rank || dilations.size() != rank || extra.size() != rank) return;
+  std::vector<int64_t> pads(2 * rank);
+  for (size_t axis = 0; axis < rank; ++axis) {
+    if (kernel[axis] < 1 || strides[axis] < 1 || dilations[axis] < 1 || extra[axis] < 0) return;
+    const int64_t reach = checked_add(checked_mul(kernel[axis] - 1, dilations[axis]), 1);
+    const int64_t surplus = checked_add(reach, extra[axis]) - strides[axis];
+    const int64_t total = std::max<int64_t>(0, surplus);
+    pads[axis] = upper ? total / 2 : total - total / 2;
+    pads[rank + axis] = total - pads[axis];
+  }
+  node_of(c).attributes.erase("auto_pad");
+  node_of(c).attributes.set("pads", pads);
+  open_spatial_sizes(c);
+}
+
+/// The library cannot infer the function of an op whose `axes` are not given.
+void mean_variance_axes(const Ctx& c) {
+  if (attributes(c).has("axes")) return;
+  node_of(c).attributes.set("axes", std::vector<int64_t>{0, 2, 3});
+}
+
 /// The library's inference takes an absent `onesided` for 0, against the default of the schema.
 void stft_onesided(const Ctx& c) {
   if (!attributes(c).has("onesided")) node_of(c).attributes.set("onesided", int64_t{1});
 }
 
 void drop_consumed_inputs(const Ctx& c) { node_of(c).attributes.erase("consumed_inputs"); }
-
-constexpr int64_t kAlways = 1 << 20;
 
 constexpr LiftRule kLiftRules[] = {
     {"Add", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
@@ -294,6 +351,7 @@ constexpr LiftRule kLiftRules[] = {
     {"BatchNormalization", 7, drop_is_test, "is_test: attribute -> number of outputs"},
     {"BatchNormalization", 14, batch_normalization, "training form by outputs -> training_mode"},
     {"Clip", 11, clip_bounds, "min, max: attributes -> inputs"},
+    {"ConvTranspose", kAlways, transposed_pads, "auto_pad SAME_* -> pads"},
     {"DFT", 20, dft_axis, "axis: attribute -> input"},
     {"Div", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"Dropout", 7, drop_is_test, "is_test: attribute -> always"},
@@ -308,6 +366,7 @@ constexpr LiftRule kLiftRules[] = {
     {"LogSoftmax", 13, softmax_2d, "2-D at axis -> along the last axis"},
     {"LpPool", 22, ceil_windows, "no window begins behind the operand"},
     {"MaxPool", 22, ceil_windows, "no window begins behind the operand"},
+    {"MeanVarianceNormalization", kAlways, mean_variance_axes, "the default of axes, spelt out"},
     {"Mul", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"Or", 7, legacy_broadcast, "broadcast, axis: attributes -> the shapes"},
     {"PRelu", 7, prelu_channels, "a slope of one dim: channels -> the last axis"},

@@ -16,6 +16,10 @@ struct LiftContext {
   int64_t from;  // the model's op-set
 };
 
+/// In place of an op-set: the rule spells out, for models of every op-set, what ONNX's library gets
+/// wrong where the op leaves it to a default.
+constexpr int64_t kAlways = 1 << 20;
+
 struct LiftRule {
   std::string_view op;
   int64_t changed_in;  // applies to models below this op-set

@@ -33,6 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 RULES = ROOT / "passes/canonical/lift_rules.cc"
 BAR = 8 * 2.0**-23  # roundings of f32, relative to the largest number of a result
 OPSET = 23
+ALWAYS = 1 << 20  # kAlways of passes/canonical/lift_rules.h: rules for every op-set
 
 ort.set_default_logger_severity(4)
 
@@ -214,6 +215,34 @@ def legacy():
                want=[normal * scale[:, None] + bias[:, None]])
 
 
+def transposed():
+    """auto_pad in every op-set, odd and even surplus, kernels narrower than the stride."""
+    rule = ("ConvTranspose", ALWAYS)
+    x, w = numbers(1, 2, 7, 6), {"w": numbers(2, 3, 3, 2, seed=2)}
+    for mode in ("SAME_UPPER", "SAME_LOWER", "VALID"):
+        for attributes in ({}, {"strides": [2, 3]}, {"strides": [2, 2], "output_padding": [1, 0]},
+                           {"strides": [2, 3], "output_padding": [1, 2]},
+                           {"strides": [4, 3], "dilations": [2, 1], "output_padding": [1, 1]},
+                           {"dilations": [1, 2], "kernel_shape": [3, 2]},
+                           {"strides": [2, 2], "output_shape": [13, 12]}):
+            yield case(rule, (11, 22, 23), {"x": x}, {"auto_pad": mode, **attributes}, w,
+                       converter_wrong="the library adds output_padding once more")
+    volume = numbers(1, 2, 3, 4, 2)
+    yield case(rule, (11, 23), {"x": volume},
+               {"auto_pad": "SAME_LOWER", "strides": [2, 1, 2], "output_padding": [1, 0, 1]},
+               {"w": numbers(2, 1, 3, 2, 2, seed=3)},
+               converter_wrong="the library adds output_padding once more")
+
+
+def defaults():
+    x = numbers(2, 3, 4, 5)
+    for attributes in ({}, {"axes": [0, 2, 3]}, {"axes": [1]}):
+        yield case(("MeanVarianceNormalization", ALWAYS), (9, 13, 23), {"x": x}, attributes)
+    sizes = {"step": np.array(4, np.int64), "window": np.hanning(8).astype(np.float32)}
+    for attributes in ({}, {"onesided": 0}, {"onesided": 1}):
+        yield case(("STFT", ALWAYS), (17, 22), {"x": numbers(2, 20, 1)}, attributes, sizes)
+
+
 def scans():
     body = helper.make_graph(
         [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["o"])],
@@ -225,7 +254,7 @@ def scans():
 
 def cases():
     for family in (reductions, softmaxes, resizes, regions, normalizations, movements, legacy,
-                   scans):
+                   transposed, defaults, scans):
         yield from family()
 
 
@@ -330,7 +359,8 @@ def judge(halfnote, c, opset, folder):
 
 def rules():
     table = RULES.read_text().split("kLiftRules[] = {")[1].split("};")[0]
-    return {(op, int(changed)) for op, changed in re.findall(r'\{"(\w+)", (\d+), ', table)}
+    return {(op, ALWAYS if changed == "kAlways" else int(changed))
+            for op, changed in re.findall(r'\{"(\w+)", (\d+|kAlways), ', table)}
 
 
 def main():

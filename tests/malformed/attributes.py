@@ -53,6 +53,19 @@ def windows():
                "[n] y = ConvTranspose <output_padding = [-5, 0]> (x, w)", CONV, OUT)
     yield body("convtranspose-output-shape-too-few",
                "[n] y = ConvTranspose <output_shape = [3]> (x, w)", CONV, OUT)
+    transposed = "[n] y = ConvTranspose <{}> (x, w)"
+    for name, attributes in (
+            ("ok-convtranspose-same-output-padding", "output_padding = [1, 1], strides = [2, 2]"),
+            ("convtranspose-auto-pad-and-pads", "pads = [1, 1, 1, 1]"),
+            ("convtranspose-same-stride-zero", "strides = [0, 1]"),
+            ("convtranspose-same-strides-too-many", "strides = [1, 1, 1]"),
+            ("convtranspose-same-dilation-overflows", f"dilations = [{2**62}, {2**62}]"),
+            ("convtranspose-same-output-padding-overflows", f"output_padding = [{2**63 - 1}, 0]")):
+        yield body(name, transposed.format(f'auto_pad = "SAME_UPPER", {attributes}'), CONV, OUT)
+    yield body("ok-mean-variance-axes-left-out", "[n] y = MeanVarianceNormalization (x)", IMAGE,
+               OUT)
+    yield body("mean-variance-axes-left-out-of-rank-2", "[n] y = MeanVarianceNormalization (x)",
+               "float[3,2] x", "float[A,B] y")
     yield pool("lppool-p-zero", "kernel_shape = [2, 2], p = 0", "LpPool")
 
 

@@ -322,6 +322,20 @@ TEST(Export, ExternalDataIsUsedWhenTheFileWouldBeTooLarge) {
   EXPECT_EQ(export_model_bytes(import_model(folder / "out.onnx")), export_model_bytes(model));
 }
 
+// What is written is halfnote's own work: the user's model is not to blame for it.
+TEST(Export, AFileThatTheCheckerRefusesIsABug) {
+  TempFolder folder;
+  Model model = import_text_bytes(wire::model(wire::relu_graph()));
+  model.graph.node(find_op(model.graph, "Relu")).op = "NoSuchOperator";
+  const Error error = error_of([&] { export_model(model, folder / "m.onnx"); });
+  EXPECT_EQ(error.code(), ErrorCode::kInternal);
+  EXPECT_EQ(error.place().file, (folder / "m.onnx").string());
+  for (const char* part : {"NoSuchOperator", "what halfnote made", "bug of halfnote"}) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(part));
+  }
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
 TEST(Check, SaysWhatTheCheckerSays) {
   Model model = import_text_bytes(wire::model(wire::relu_graph()));
   model.graph.node(find_op(model.graph, "Relu")).op = "NoSuchOperator";

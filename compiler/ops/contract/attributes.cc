@@ -83,15 +83,29 @@ constexpr const char* kWithEpsilon[] = {"BatchNormalization", "LayerNormalizatio
 
 struct Axis {
   const char* op;
-  int64_t past = 0;  // how many axes behind the operand's last one may be named
+  int64_t past = 0;                // how many axes behind the operand's last one may be named
+  const char* attribute = "axis";  // or "axes", a list
 };
 
-// Their `axis` is one of operand 0.
+// Their axes are those of operand 0.
 constexpr Axis kAxes[] = {
-    {"Softmax"}, {"LogSoftmax"},       {"Hardmax"},         {"Concat"},
-    {"Split"},   {"Gather"},           {"GatherElements"},  {"ScatterElements"},
-    {"ArgMax"},  {"ArgMin"},           {"Flatten", 1},      {"LayerNormalization"},
-    {"TopK"},    {"RMSNormalization"}, {"LpNormalization"}, {"Compress"},
+    {"Softmax"},
+    {"LogSoftmax"},
+    {"Hardmax"},
+    {"Concat"},
+    {"Split"},
+    {"Gather"},
+    {"GatherElements"},
+    {"ScatterElements"},
+    {"ArgMax"},
+    {"ArgMin"},
+    {"Flatten", 1},
+    {"LayerNormalization"},
+    {"TopK"},
+    {"RMSNormalization"},
+    {"LpNormalization"},
+    {"Compress"},
+    {"MeanVarianceNormalization", 0, "axes"},
 };
 
 std::string listed(std::span<const char* const> words) {
@@ -139,17 +153,21 @@ void check_axis(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   const auto row = std::find_if(std::begin(kAxes), std::end(kAxes),
                                 [&](const Axis& axis) { return node.op == axis.op; });
-  if (row == std::end(kAxes) || !node.attributes.has("axis")) return;
+  if (row == std::end(kAxes) || !node.attributes.has(row->attribute)) return;
   const ValueId operand = graph.input(id, 0);
   const int64_t rank = operand.valid() ? graph.value(operand).type.rank() : -1;
-  const int64_t axis = node.attributes.get_int("axis", 0);
-  if (rank < 0 || (axis >= -rank && axis < rank + row->past)) return;
-  // ONNX lets a scalar have the axes 0 and -1.
-  if (rank == 0 && (axis == 0 || axis == -1)) return;
-  throw Error(ErrorCode::kModel, "attribute \"axis\" is out of range")
-      .expected("an axis of an operand of rank " + std::to_string(rank) + ": " +
-                    std::to_string(-rank) + " to " + std::to_string(rank - 1 + row->past),
-                std::to_string(axis));
+  const bool several = std::string_view(row->attribute) == "axes";
+  for (const int64_t axis : several ? node.attributes.get_ints("axes")
+                                    : std::vector{node.attributes.get_int("axis", 0)}) {
+    if (rank < 0 || (axis >= -rank && axis < rank + row->past)) continue;
+    // ONNX lets a scalar have the axes 0 and -1.
+    if (rank == 0 && (axis == 0 || axis == -1)) continue;
+    throw Error(ErrorCode::kModel,
+                std::string("attribute \"") + row->attribute + "\" is out of range")
+        .expected("an axis of an operand of rank " + std::to_string(rank) + ": " +
+                      std::to_string(-rank) + " to " + std::to_string(rank - 1 + row->past),
+                  std::to_string(axis));
+  }
 }
 
 /// A number that stands for a type.

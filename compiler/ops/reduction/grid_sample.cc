@@ -6,7 +6,10 @@
 //   P))
 //
 // Coordinates beyond the border are clipped or reflected first, taps again afterwards; with zeros
-// padding the weight of a tap outside is 0. Indices and weights are (N, 1, Q), Q points per image.
+// padding the weight of a tap outside is 0. Of a cubic mode only the taps are brought inside: its
+// neighbours move with a point beyond the border (PyTorch, onnxruntime; ONNX's reference evaluator
+// clips a point that lies more than half a pixel outside).
+// Indices and weights are (N, 1, Q), Q points per image.
 #include <cmath>
 
 #include "base/error.h"
@@ -67,6 +70,7 @@ Expr coordinate(const Sampling& s, Expr g, int64_t length) {
   const auto size = static_cast<double>(length);
   Expr x = s.align ? (g + 1.0) * ((size - 1) / 2) : ((g + 1.0) * size - 1.0) * 0.5;
   if (s.mode == "nearest") x = g.builder->op("Round", {x});
+  if (s.mode == "cubic") return x;
   if (s.padding == Padding::kBorder) return clipped(x, 0, size - 1);
   if (s.padding == Padding::kZeros) return x;
   return s.align ? reflected(x, 0, size - 1) : reflected(x, -0.5, size - 0.5);
