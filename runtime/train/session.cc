@@ -362,11 +362,14 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
   recomputation_ = {static_cast<size_t>(limit), best.arena_bytes, best.arena_bytes, {}};
   // What the pass makes moves what plans take beside (workspaces, gaps between buffers): it is told
   // what the last one took, and to aim lower or higher until the plan itself hits the limit.
+  // Where that leads nowhere, results alone are counted: what lies beside them often goes with them.
   int64_t aim = limit, last = before;
   int idle = 0;  // plans that took as much as the one before
+  bool counts_all = true;
   for (int attempt = 0; attempt < kMemoryAttempts && aim > 0 && limit < before; ++attempt) {
     const size_t said = remarks_.size();
-    Program found = plan_step(step, shapes, aim, &beside);
+    BytesBeside none;
+    Program found = plan_step(step, shapes, aim, counts_all ? &beside : &none);
     const auto arena = static_cast<int64_t>(found.arena_bytes);
     const auto kept = static_cast<int64_t>(best.arena_bytes);
     const bool fits = arena <= limit;
@@ -382,7 +385,14 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
       break;
     }
     idle = arena == last ? idle + 1 : 0;
-    if (idle == kIdleAttempts) break;  // all is done that can be
+    if (idle == kIdleAttempts) {
+      if (!counts_all || best.arena_bytes <= static_cast<size_t>(limit)) break;  // all is done
+      counts_all = false;
+      idle = 0;
+      aim = limit;
+      last = before;
+      continue;
+    }
     last = arena;
     const int64_t next = aim + limit - arena;
     aim = next > 0 ? next : aim / 2;
