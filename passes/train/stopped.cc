@@ -4,17 +4,10 @@
 #include <set>
 
 #include "compiler/ops/operator.h"
+#include "passes/train/closed_ways.h"
 #include "passes/train/gradient_path.h"
 
 namespace halfnote {
-namespace {
-
-bool carries_floats(const ValueType& type) {
-  return !type.is_tensor() || type.dtype == DType::kUndefined || is_float(type.dtype);
-}
-
-}  // namespace
-
 void StoppedGradients::find_ways() {
   before_loss_.assign(graph_.value_count(), false);
   users_of_.resize(graph_.value_count());
@@ -50,41 +43,15 @@ std::string StoppedGradients::why_untrained(ValueId weight) {
         }
       }
       if (!stops) continue;
-      const std::string why = reason(user);
+      const std::string why = why_stopped(graph_, user);
       all_.add(graph_, user, why);
       if (first.empty()) {
-        first =
-            "no gradient passes " + graph_.label(user) + " (" + graph_.node(user).op + "), " + why;
+        const NodeInModel told = as_in_model(graph_, user);
+        first = "no gradient passes " + told.name + " (" + told.op + "), " + why;
       }
     }
   }
   return first.empty() ? "the loss does not depend on this parameter" : first;
-}
-
-NodeId StoppedGradients::find_undoing(NodeId node, ValueId output) const {
-  for (NodeId user : users_of_[output.index]) {
-    if (undone_otherwise(graph_, user) == node) return user;
-    const OperatorRow* row = find_operator(graph_.node(user));
-    if (row == nullptr || !row->saturates) continue;
-    const NodeId behind = find_undoing(node, graph_.output(user));
-    if (behind.valid()) return behind;
-  }
-  return {};
-}
-
-std::string StoppedGradients::reason(NodeId node) const {
-  const OperatorRow* row = find_operator(graph_.node(node));
-  for (ValueId output : graph_.outputs(node)) {
-    if (!output.valid() || carries_floats(graph_.value(output).type)) continue;
-    if (const NodeId user = find_undoing(node, output); user.valid()) {
-      return graph_.label(user) + " (" + graph_.node(user).op +
-             ") does not undo it: another scale, zero point or axis";
-    }
-    if (row != nullptr && row->gradient == nullptr) return std::string(row->no_gradient);
-    return "its result is " + std::string(short_name(graph_.value(output).type.dtype));
-  }
-  if (row != nullptr && !row->note.empty()) return std::string(row->note);
-  return "what it gives does not change with this operand in small steps";
 }
 
 }  // namespace halfnote

@@ -25,9 +25,6 @@ class StoppedGradients {
  private:
   /// What the loss depends on, as a graph: gradients or not.
   void find_ways();
-  std::string reason(NodeId node) const;
-  /// The node behind `output` that would undo `node` if it had its parameters.
-  NodeId find_undoing(NodeId node, ValueId output) const;
 
   const Graph& graph_;
   const Backward& backward_;
