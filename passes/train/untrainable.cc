@@ -8,9 +8,9 @@
 #include "passes/canonical/lower_ops.h"
 #include "passes/passes.h"
 #include "passes/train/backward.h"
-#include "passes/train/closed_ways.h"
 #include "passes/train/gradient_path.h"
 #include "passes/train/sizes_of_data.h"
+#include "passes/train/stopped.h"
 
 namespace halfnote {
 namespace {
