@@ -27,6 +27,17 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
+/// The reason of an op that was written in others: its own, or that of the part.
+std::string why_of_whole(const Graph& graph, NodeId part, const NodeInModel& whole,
+                         const std::string& why) {
+  const OperatorRow* row = find_operator(whole.domain, whole.op);
+  if (row != nullptr && row->no_gradient_here != nullptr) {
+    const std::string own = row->no_gradient_here(graph, part);
+    if (!own.empty()) return own;
+  }
+  return "written with " + graph.node(part).op + ": " + why;
+}
+
 struct Form {
   std::string_view op, instead;
 };
@@ -71,13 +82,22 @@ std::string nearest_form(std::string_view op) {
   return std::string(closest(name, known));
 }
 
+NodeInModel as_in_model(const Graph& graph, NodeId node) {
+  const Node& data = graph.node(node);
+  for (const auto& [key, whole] : data.metadata) {
+    if (key == kLoweredFromKey && !data.origin.empty()) return {"", whole, data.origin, true};
+  }
+  return {data.domain, op_name(data), graph.label(node), false};
+}
+
 void UnsupportedOps::add(const Graph& graph, NodeId node, const std::string& why,
                          std::string instead) {
-  const std::string& name = graph.label(node);
-  Nodes& nodes = rows_[{op_name(graph.node(node)), why}];
-  nodes.domain = graph.node(node).domain;
+  const NodeInModel told = as_in_model(graph, node);
+  if (told.is_part && holds(told.op, told.name)) return;  // of one op one part will do
+  Nodes& nodes = rows_[{told.op, told.is_part ? why_of_whole(graph, node, told, why) : why}];
+  nodes.domain = told.domain;
   nodes.instead = std::move(instead);
-  if (nodes.seen.insert(name).second) nodes.names.push_back(name);
+  if (nodes.seen.insert(told.name).second) nodes.names.push_back(told.name);
 }
 
 void UnsupportedOps::add_new(const UnsupportedOps& more,
@@ -101,7 +121,8 @@ std::string counted(size_t count, std::string_view what) {
 }
 
 bool UnsupportedOps::contains(const Graph& graph, NodeId node) const {
-  return holds(op_name(graph.node(node)), graph.label(node));
+  const NodeInModel told = as_in_model(graph, node);
+  return holds(told.op, told.name);
 }
 
 bool UnsupportedOps::holds(const std::string& op, const std::string& name) const {

@@ -28,6 +28,13 @@ struct RefusedNodes {
   std::vector<std::string> nodes;
 };
 
+/// A node by the words of the model: where an op of it was written in simpler ones, that op.
+struct NodeInModel {
+  std::string domain, op, name;  // op: `Op`, or `domain.Op`
+  bool is_part = false;
+};
+NodeInModel as_in_model(const Graph& graph, NodeId node);
+
 class UnsupportedOps {
  public:
   /// Notes a node, why it cannot be taken, and what could stand there (empty: the nearest form of

@@ -42,9 +42,11 @@ std::optional<std::vector<int64_t>> constant_ints(const Graph& graph, ValueId va
 /// loss scale all the more.
 DType gradient_dtype(DType dtype);
 ValueType gradient_type(ValueType type);
-/// The rule of an op that is constant between its jumps, or reads shapes only: as in PyTorch a
-/// gradient of zero, which nothing need carry on.
+/// The rule of an op that is constant between its jumps: as in PyTorch a gradient of zero, which
+/// nothing need carry on.
 std::vector<Expr> no_slope(GradientContext& rule);
+/// The rule of an op that reads the shapes of its operands, not their values.
+std::vector<Expr> no_values(GradientContext& rule);
 /// Zeros as the gradient of `like`.
 Expr zero_gradient(Expr like);
 /// from, from + 1, …, to − 1.

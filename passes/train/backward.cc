@@ -10,12 +10,12 @@
 namespace halfnote {
 namespace {
 
-/// Every op on the way that has no gradient.
+/// Every op on the way that has no gradient, in the order of the model; `nodes` are last first.
 void note_missing(const Graph& graph, const std::vector<NodeId>& nodes, UnsupportedOps& problems) {
-  for (NodeId id : nodes) {
-    const OperatorRow* row = find_operator(graph.node(id));
+  for (auto id = nodes.rbegin(); id != nodes.rend(); ++id) {
+    const OperatorRow* row = find_operator(graph.node(*id));
     if (row != nullptr && row->gradient != nullptr) continue;
-    problems.add(graph, id, why_no_gradient(graph, id));
+    problems.add(graph, *id, why_no_gradient(graph, *id));
   }
 }
 
@@ -45,6 +45,11 @@ void Backward::ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>&
   const std::vector<bool> reached = reached_from(graph_, nodes, sources);
   std::vector<NodeId> order = nodes_between(graph_, nodes, reached, ends);
   std::erase_if(order, [&](NodeId node) { return !judged(node); });
+  ask_rules(order, reached, judged);
+}
+
+void Backward::ask_rules(const std::vector<NodeId>& order, const std::vector<bool>& reached,
+                         const std::function<bool(NodeId)>& judged) {
   note_missing(graph_, order, problems_);
   asking_ = true;
   for (NodeId node : order) {
@@ -119,9 +124,21 @@ void Backward::visit(NodeId node, const std::vector<bool>& reached) {
   const Place place{{}, data.name, data.op};
   const std::vector<bool> needed = rule.needed;
   const std::vector<Expr> results = gradient_of(node, rule, place);
+  if (asking_) note_given(node, inputs.size(), results);
   for (size_t i = 0; i < results.size() && i < inputs.size(); ++i) {
     if (results[i].valid() && needed[i] && !asking_) contribute(inputs[i], results[i], place);
   }
+}
+
+void Backward::note_given(NodeId node, size_t operands, const std::vector<Expr>& results) {
+  std::vector<bool>& given = given_[node];
+  given.assign(operands, false);
+  for (size_t i = 0; i < std::min(operands, results.size()); ++i) given[i] = results[i].valid();
+}
+
+bool Backward::gives(NodeId node, size_t i) const {
+  const auto found = given_.find(node);
+  return found == given_.end() || found->second[i];
 }
 
 /// What the rule gives. A rule that refuses is noted; the operands themselves stand in for its

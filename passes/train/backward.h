@@ -28,6 +28,12 @@ class Backward {
   /// rules write is of no use.
   void ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources,
            std::span<const ValueId> ends, const std::function<bool(NodeId)>& judged);
+  /// The same of these nodes, last first, and the operands that are `reached`.
+  void ask_rules(const std::vector<NodeId>& order, const std::vector<bool>& reached,
+                 const std::function<bool(NodeId)>& judged);
+  /// Did the rule of a node that was asked give operand `i` a gradient? Where it was not asked, or
+  /// refused, it may.
+  bool gives(NodeId node, size_t i) const;
   /// The gradient of a value; invalid where none flows into it.
   ValueId gradient(ValueId value) const;
 
@@ -36,6 +42,7 @@ class Backward {
                 const std::function<bool(NodeId)>& judged);
   void visit(NodeId node, const std::vector<bool>& reached);
   std::vector<Expr> gradient_of(NodeId node, GradientContext& rule, const Place& place);
+  void note_given(NodeId node, size_t operands, const std::vector<Expr>& results);
   void contribute(ValueId value, Expr gradient, const Place& place);
 
   Graph& graph_;
@@ -43,6 +50,7 @@ class Backward {
   UnsupportedOps& problems_;
   Builder builder_;
   std::map<ValueId, Expr> gradients_;
+  std::map<NodeId, std::vector<bool>> given_;  // by operand, of nodes that were asked
   bool asking_ = false;
 };
 

@@ -77,11 +77,12 @@ class Reverse {
   [[noreturn]] void refuse() {
     const Untrainable all =
         find_untrainable(graph_, Progress::kCanonical, {&loss_, 1}, {}, context_);
-    refuse_all("", "", {}, all.gradients.empty() ? Untrainable{problems_, {}} : all);
+    refuse_all("", "", {}, all.gradients.empty() ? Untrainable{problems_, {}, {}} : all);
   }
 
   /// Names the gradients of the weights and makes them outputs, in the order of the initializers.
   void publish() {
+    refuse_closed_ways();
     StoppedGradients stopped(graph_, backward_, loss_);
     for (ValueId weight : graph_.initializers()) {
       if (!graph_.value(weight).trainable) continue;
@@ -102,11 +103,19 @@ class Reverse {
                     graph_.unique_name(std::string(kGradientPrefix) + graph_.value(weight).name));
       graph_.add_output(graph_.main(), gradient);
     }
-    if (!published_.empty() || stopped.all().empty()) return;
-    throw UnsupportedError("no weight has a gradient: " + stopped.all().ops_text() +
-                               " between the weights and the loss let none through",
-                           stopped.all(),
-                           "take these nodes out of the way from the weights to the loss");
+  }
+
+  /// Where no weight has a gradient though the loss depends on some.
+  void refuse_closed_ways() {
+    const std::vector<ValueId> weights = trainable_initializers(graph_);
+    const auto trained = [&](ValueId weight) { return backward_.gradient(weight).valid(); };
+    if (std::ranges::any_of(weights, trained)) return;
+    Untrainable all = find_untrainable(graph_, Progress::kCanonical, {&loss_, 1}, {}, context_);
+    StoppedGradients stopped(graph_, backward_, loss_);
+    for (ValueId weight : weights) stopped.why_untrained(weight);
+    // A structure passes where one of its ways does: then only the first stops are known.
+    if (all.stops.empty()) all.stops.add_new(stopped.all(), {&all.gradients, &all.sizes});
+    if (!all.stops.empty()) refuse_all("", "", {}, all);
   }
 
   Graph& graph_;

@@ -6,6 +6,7 @@
 #include "compiler/ir/query.h"
 #include "compiler/ir/walk.h"
 #include "compiler/ops/operator.h"
+#include "compiler/ops/rule_support.h"
 #include "passes/canonical/lower_ops.h"
 
 namespace halfnote {
@@ -93,20 +94,28 @@ std::vector<ValueId> trainable_initializers(const Graph& graph) {
   return weights;
 }
 
+bool reads_shapes_only(const Node& node) {
+  if (node.domain.empty() && (node.op == "Shape" || node.op == "Size")) return true;
+  const OperatorRow* row = find_operator(node);
+  return row != nullptr && row->gradient == no_values;
+}
+
+bool carries_floats(const ValueType& type) {
+  return !type.is_tensor() || type.dtype == DType::kUndefined || is_float(type.dtype);
+}
+
 std::vector<bool> reached_from(const Graph& graph, std::span<const NodeId> nodes,
-                               std::span<const ValueId> sources) {
+                               std::span<const ValueId> sources, Reach reach) {
   std::vector<bool> reached(graph.value_count(), false);
   for (ValueId value : sources) reached[value.index] = true;
   for (NodeId node : nodes) {
+    if (reach == Reach::kAllTypes && reads_shapes_only(graph.node(node))) continue;
     bool any = false;
     for (ValueId input : operands_of(graph, node)) any |= input.valid() && reached[input.index];
     if (!any) continue;
     for (ValueId output : graph.outputs(node)) {
       if (!output.valid()) continue;
-      // What is no tensor (a sequence) may hold floats.
-      const ValueType& type = graph.value(output).type;
-      const bool unknown = !type.is_tensor() || type.dtype == DType::kUndefined;
-      reached[output.index] = unknown || is_float(type.dtype);
+      reached[output.index] = reach == Reach::kAllTypes || carries_floats(graph.value(output).type);
     }
   }
   return reached;

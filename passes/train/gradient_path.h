@@ -23,10 +23,21 @@ NodeId undone_otherwise(const Graph& graph, NodeId node);
 
 std::vector<ValueId> trainable_initializers(const Graph& graph);
 
-/// Values on a path from a source through `nodes`, by index: those that can have a gradient. A
-/// value of unknown type may be a float.
+/// Do the results follow from the shapes of the operands, whatever their values?
+bool reads_shapes_only(const Node& node);
+
+/// Can values of this type have a gradient? One that is unknown, or no tensor, may hold floats.
+bool carries_floats(const ValueType& type);
+
+/// What a path may go through.
+enum class Reach : uint8_t {
+  kFloats,    // what can have a gradient
+  kAllTypes,  // integers and truth values too, wherever values follow from values
+};
+
+/// Values on a path from a source through `nodes`, by index.
 std::vector<bool> reached_from(const Graph& graph, std::span<const NodeId> nodes,
-                               std::span<const ValueId> sources);
+                               std::span<const ValueId> sources, Reach reach = Reach::kFloats);
 
 /// Those of `nodes` that lie between the reached values and these ends, last first.
 std::vector<NodeId> nodes_between(const Graph& graph, std::span<const NodeId> nodes,

@@ -15,10 +15,6 @@ namespace {
 constexpr const char* kInsteadOfSizes = "a constant, or what follows from shapes (Shape, Size)";
 constexpr const char* kInsteadOfBranches = "Where between results of one shape";
 
-bool reads_shape_only(const Node& node) {
-  return node.domain.empty() && (node.op == "Shape" || node.op == "Size");
-}
-
 /// What the schema calls an operand.
 std::string operand_name(const Node& node, size_t slot) {
   for (const SchemaOp& op : all_schema_ops()) {
@@ -71,9 +67,9 @@ class Sizes {
   /// Follows the data through the nodes.
   void mark(const std::vector<NodeId>& nodes) {
     for (NodeId node : nodes) {
-      if (reads_shape_only(graph_.node(node))) continue;
       const OperatorRow* row = find_operator(graph_.node(node));
       bool any = row != nullptr && row->purity != Purity::kPure;
+      if (!any && reads_shapes_only(graph_.node(node))) continue;
       for (ValueId input : operands_of(graph_, node)) any |= of_data(input);
       for (RegionId body : graph_.subgraphs(node)) {
         // Which trip it is, and what it is given, the plan of a body does not know.

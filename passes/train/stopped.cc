@@ -2,16 +2,143 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
+#include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
+#include "compiler/ops/rule_support.h"
 #include "passes/train/gradient_path.h"
 
 namespace halfnote {
 namespace {
 
-bool carries_floats(const ValueType& type) {
-  return !type.is_tensor() || type.dtype == DType::kUndefined || is_float(type.dtype);
+/// The node that would undo `node` behind its result if it had its parameters.
+NodeId find_undoing(const Graph& graph, NodeId node, ValueId output) {
+  for (NodeId user : graph.users(output)) {
+    if (undone_otherwise(graph, user) == node) return user;
+    const OperatorRow* row = find_operator(graph.node(user));
+    if (row == nullptr || !row->saturates) continue;
+    const NodeId behind = find_undoing(graph, node, graph.output(user));
+    if (behind.valid()) return behind;
+  }
+  return {};
 }
+
+/// Has the op no gradient whatever it is written in? What is drawn has none.
+bool never_has(const OperatorRow& row) {
+  return row.lower != nullptr && row.purity == Purity::kRandom;
+}
+
+class ClosedWays {
+ public:
+  ClosedWays(Graph& graph, std::span<const ValueId> sources, std::span<const ValueId> ends,
+             const InferNode& infer, const std::function<bool(NodeId)>& judged)
+      : graph_(graph), judged_(judged), backward_(graph, graph.main(), infer, problems_) {
+    const std::vector<NodeId> nodes = graph.nodes();
+    depends_ = reached_from(graph, nodes, sources, Reach::kAllTypes);
+    wanted_.assign(graph.value_count(), false);
+    for (ValueId end : ends) wanted_[end.index] = true;
+    open_ = wanted_;
+    for (NodeId node : nodes_between(graph, nodes, depends_, ends)) add(node);
+  }
+
+  UnsupportedOps run(std::span<const ValueId> sources) {
+    std::vector<NodeId> order;
+    for (const Step& step : steps_) order.push_back(step.node);
+    std::erase_if(order, [&](NodeId node) {
+      return !judged_(node) || !reads_gradients(node) || passed_by_.contains(node);
+    });
+    backward_.ask_rules(order, depends_, judged_);
+    for (const Step& step : steps_) visit(step);
+    const auto is_open = [&](ValueId source) { return open_[source.index]; };
+    if (std::ranges::any_of(sources, is_open)) return {};
+    UnsupportedOps all;
+    for (auto node = closed_.rbegin(); node != closed_.rend(); ++node) {
+      all.add(graph_, *node, why_stopped(graph_, *node));
+    }
+    const UnsupportedOps stops = all;
+    all.add_new(problems_, {&stops});
+    return all;
+  }
+
+ private:
+  /// A node as it was before rules gave it another form.
+  struct Step {
+    NodeId node;
+    std::vector<ValueId> operands, outputs;  // which a gradient could be asked of, and could reach
+  };
+
+  bool carries_gradients(ValueId value) const {
+    return value.valid() && depends_[value.index] && carries_floats(graph_.value(value).type);
+  }
+
+  void add(NodeId node) {
+    Step step{node, operands_of(graph_, node), {}};
+    for (ValueId output : graph_.outputs(node)) {
+      if (!output.valid() || !wanted_[output.index]) continue;
+      if (carries_floats(graph_.value(output).type)) step.outputs.push_back(output);
+    }
+    if (step.operands.size() > graph_.inputs(node).size()) pass_by(node, step.operands.back());
+    for (ValueId operand : step.operands) {
+      if (operand.valid() && operand.index < wanted_.size()) wanted_[operand.index] = true;
+    }
+    steps_.push_back(std::move(step));
+  }
+
+  /// What lies between `node` and the operand that it takes back to floats stops nothing.
+  void pass_by(NodeId node, ValueId from) {
+    const OperatorRow* row = find_operator(graph_.node(node));
+    if (row == nullptr || row->undoes.empty()) return;
+    NodeId at = producer(graph_, graph_.input(node, 0));
+    while (at.valid() && passed_by_.insert(at).second && graph_.input(at, 0) != from) {
+      at = producer(graph_, graph_.input(at, 0));
+    }
+  }
+
+  bool reads_gradients(NodeId node) const {
+    return std::ranges::any_of(graph_.inputs(node),
+                               [&](ValueId input) { return carries_gradients(input); });
+  }
+
+  /// Does operand `i` get a gradient if the results have one?
+  bool passes(const Step& step, size_t i) const {
+    if (step.outputs.empty()) return false;
+    const OperatorRow* row = find_operator(graph_.node(step.node));
+    if (row == nullptr) return true;
+    if (row->gradient == no_slope) return false;
+    if (row->gradient == nullptr) return !never_has(*row);
+    return backward_.gives(step.node, i);
+  }
+
+  void visit(const Step& step) {
+    const bool reached =
+        std::ranges::any_of(step.outputs, [&](ValueId output) { return open_[output.index]; });
+    bool closes = false;
+    for (size_t i = 0; i < step.operands.size(); ++i) {
+      const ValueId operand = step.operands[i];
+      if (!carries_gradients(operand)) continue;
+      const bool through = passes(step, i);
+      if (through && reached) open_[operand.index] = true;
+      closes |= !through;
+    }
+    if (!closes || passed_by_.contains(step.node) || !graph_.node(step.node).alive) return;
+    const OperatorRow* row = find_operator(graph_.node(step.node));
+    if (row == nullptr) return;
+    // What others may still take the place of.
+    const bool raw = row->gradient == nullptr && !judged_(step.node);
+    if (!raw || never_has(*row)) closed_.push_back(step.node);
+  }
+
+  Graph& graph_;
+  const std::function<bool(NodeId)>& judged_;
+  UnsupportedOps problems_;
+  Backward backward_;
+  std::vector<bool> depends_, wanted_;  // by value: on a weight, by the ends; of any type
+  std::vector<bool> open_;              // by value: a gradient comes here
+  std::vector<Step> steps_;             // last first
+  std::vector<NodeId> closed_;          // likewise
+  std::set<NodeId> passed_by_;
+};
 
 }  // namespace
 
@@ -50,41 +177,37 @@ std::string StoppedGradients::why_untrained(ValueId weight) {
         }
       }
       if (!stops) continue;
-      const std::string why = reason(user);
+      const std::string why = why_stopped(graph_, user);
       all_.add(graph_, user, why);
       if (first.empty()) {
-        first =
-            "no gradient passes " + graph_.label(user) + " (" + graph_.node(user).op + "), " + why;
+        const NodeInModel told = as_in_model(graph_, user);
+        first = "no gradient passes " + told.name + " (" + told.op + "), " + why;
       }
     }
   }
   return first.empty() ? "the loss does not depend on this parameter" : first;
 }
 
-NodeId StoppedGradients::find_undoing(NodeId node, ValueId output) const {
-  for (NodeId user : users_of_[output.index]) {
-    if (undone_otherwise(graph_, user) == node) return user;
-    const OperatorRow* row = find_operator(graph_.node(user));
-    if (row == nullptr || !row->saturates) continue;
-    const NodeId behind = find_undoing(node, graph_.output(user));
-    if (behind.valid()) return behind;
-  }
-  return {};
-}
-
-std::string StoppedGradients::reason(NodeId node) const {
-  const OperatorRow* row = find_operator(graph_.node(node));
-  for (ValueId output : graph_.outputs(node)) {
-    if (!output.valid() || carries_floats(graph_.value(output).type)) continue;
-    if (const NodeId user = find_undoing(node, output); user.valid()) {
-      return graph_.label(user) + " (" + graph_.node(user).op +
+std::string why_stopped(const Graph& graph, NodeId node) {
+  const OperatorRow* row = find_operator(graph.node(node));
+  for (ValueId output : graph.outputs(node)) {
+    if (!output.valid() || carries_floats(graph.value(output).type)) continue;
+    if (const NodeId user = find_undoing(graph, node, output); user.valid()) {
+      return graph.label(user) + " (" + graph.node(user).op +
              ") does not undo it: another scale, zero point or axis";
     }
-    if (row != nullptr && row->gradient == nullptr) return std::string(row->no_gradient);
-    return "its result is " + std::string(short_name(graph_.value(output).type.dtype));
+    if (row != nullptr && row->gradient == nullptr) return why_no_gradient(graph, node);
+    return "its result is " + std::string(short_name(graph.value(output).type.dtype));
   }
+  if (row != nullptr && row->gradient == nullptr) return why_no_gradient(graph, node);
   if (row != nullptr && !row->note.empty()) return std::string(row->note);
   return "what it gives does not change with this operand in small steps";
+}
+
+UnsupportedOps find_closed_ways(Graph& graph, std::span<const ValueId> sources,
+                                std::span<const ValueId> ends, const InferNode& infer,
+                                const std::function<bool(NodeId)>& judged) {
+  return ClosedWays(graph, sources, ends, infer, judged).run(sources);
 }
 
 }  // namespace halfnote

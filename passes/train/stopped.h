@@ -1,9 +1,12 @@
 // Why weights have no gradient: the nodes on the way to the loss that let none through.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "compiler/ir/builder.h"
 #include "compiler/ir/graph.h"
 #include "passes/train/backward.h"
 #include "passes/unsupported.h"
@@ -25,9 +28,6 @@ class StoppedGradients {
  private:
   /// What the loss depends on, as a graph: gradients or not.
   void find_ways();
-  std::string reason(NodeId node) const;
-  /// The node behind `output` that would undo `node` if it had its parameters.
-  NodeId find_undoing(NodeId node, ValueId output) const;
 
   const Graph& graph_;
   const Backward& backward_;
@@ -36,5 +36,16 @@ class StoppedGradients {
   std::vector<std::vector<NodeId>> users_of_;  // by value: nodes before the loss, in order
   UnsupportedOps all_;
 };
+
+/// Why a node with a gradient rule lets no gradient through.
+std::string why_stopped(const Graph& graph, NodeId node);
+
+/// Nothing if a gradient comes from one of `ends` to one of `sources`; else all nodes between them
+/// that give an operand none, and all that lack one. A node whose gradient is not known, or refused
+/// (`judged` does not hold, types are open, the op is unknown), is no obstacle: another will stand
+/// there. Asks the rules, which write into the graph.
+UnsupportedOps find_closed_ways(Graph& graph, std::span<const ValueId> sources,
+                                std::span<const ValueId> ends, const InferNode& infer,
+                                const std::function<bool(NodeId)>& judged);
 
 }  // namespace halfnote

@@ -10,12 +10,14 @@
 #include "passes/train/backward.h"
 #include "passes/train/gradient_path.h"
 #include "passes/train/sizes_of_data.h"
+#include "passes/train/stopped.h"
 
 namespace halfnote {
 namespace {
 
 constexpr const char* kFreeze =
     "freeze the weights before these nodes (--freeze REGEX), or rewrite the nodes";
+constexpr const char* kTakeOut = "take these nodes out of the way from the weights to the loss";
 constexpr const char* kKeepAll =
     "keep all elements, and give those left out no weight: labels that the loss ignores "
     "(ignore_index) instead of logits[mask], Where or Mul with the mask, "
@@ -93,18 +95,24 @@ Untrainable find_untrainable(Graph graph, Progress progress, std::span<const Val
   } catch (const Error&) {  // its parts are judged as they are
   }
   const auto stays = [&](NodeId node) { return !raw || !may_go(graph, node, flat); };
+  Graph again = graph;  // rules write
   Backward(graph, graph.main(), context.infer, gradients).ask(graph.nodes(), sources, ends, stays);
   Untrainable found;
+  const auto judged = [&](NodeId node) { return !raw || !may_go(again, node, flat); };
+  const UnsupportedOps stops = find_closed_ways(again, sources, ends, context.infer, judged);
   found.sizes.add_new(sizes, {&known});
   found.gradients.add_new(gradients, {&known, &found.sizes});
   found.gradients.add_new(unlowered, {&known, &found.sizes, &untold});
+  found.stops.add_new(stops, {&known, &found.sizes, &found.gradients});
   return found;
 }
 
 void refuse_all(std::string what, std::string hint, const UnsupportedOps& known,
                 const Untrainable& rest) {
   UnsupportedOps all;
-  for (const UnsupportedOps* part : {&known, &rest.gradients, &rest.sizes}) all.add_new(*part, {});
+  for (const UnsupportedOps* part : {&known, &rest.gradients, &rest.sizes, &rest.stops}) {
+    all.add_new(*part, {});
+  }
   if (!rest.gradients.empty()) {
     append(what, ", ",
            "no gradient for " + rest.gradients.ops_text() + " between the weights and the loss");
@@ -116,6 +124,12 @@ void refuse_all(std::string what, std::string hint, const UnsupportedOps& known,
     const bool selects = std::ranges::any_of(
         rows, [](const RefusedNodes& row) { return row.why == kSizedByValues; });
     append(hint, "; ", selects ? kKeepAll : kFixed);
+  }
+  if (!rest.stops.empty()) {
+    append(what, ", ",
+           "no weight has a gradient: " + rest.stops.ops_text() +
+               " between the weights and the loss let none through");
+    append(hint, "; ", kTakeOut);
   }
   throw UnsupportedError(what, all, hint);
 }

@@ -14,6 +14,7 @@ namespace halfnote {
 struct Untrainable {
   UnsupportedOps gradients;  // between weights and loss: no gradient, or none of this form
   UnsupportedOps sizes;      // before the loss: sizes and structures that only data tell
+  UnsupportedOps stops;      // what lets no gradient through, if no weight has an open way
 };
 
 /// How far the passes before differentiation have come.
@@ -31,7 +32,7 @@ std::vector<ValueId> results_to_train(const Graph& graph, const PassContext& con
 Untrainable find_untrainable(Graph graph, Progress progress, std::span<const ValueId> ends,
                              const UnsupportedOps& known, PassContext& context);
 
-/// Throws `WHAT, no gradient for 1 op between the weights and the loss, no step …: LIST; HINTS`:
+/// Throws `WHAT, no gradient for 1 op between the weights and the loss, …: LIST; HINTS`:
 /// what a pass cannot take (`known`; `what` and `hint` speak of it, empty if it is empty), and the
 /// rest.
 [[noreturn]] void refuse_all(std::string what, std::string hint, const UnsupportedOps& known,

@@ -199,6 +199,24 @@ TEST(Messages, WhatStopsTheGradientIsNamed) {
               AllOf(HasSubstr("no weight has a gradient"), HasSubstr("Round"), HasSubstr("steps")));
 }
 
+TEST(Messages, AllThatStopsGradientsIsNamedAsInTheFile) {
+  const Workplace place;
+  const Outcome outcome =
+      train_model(place,
+                  std::string("g (float[N,6] x) => (float loss) < ") + kWeights +
+                      " >\n{ h = MatMul (x, w) s = Sigmoid (h) [one] d = Bernoulli (s)\n"
+                      "  [other] e = Bernoulli (d) [best] k = ArgMax <axis: int = 1> (h)\n"
+                      "  f = Cast <to: int = 1> (k) [places] n = NonZero (h)\n"
+                      "  m = Cast <to: int = 1> (n) a = ReduceSum <keepdims: int = 0> (e)\n"
+                      "  b = ReduceSum <keepdims: int = 0> (f)\n"
+                      "  c = ReduceSum <keepdims: int = 0> (m) loss = Sum (a, b, c) }\n",
+                  "");
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("ArgMax"), HasSubstr("best"), HasSubstr("NonZero"),
+                                 HasSubstr("places"), HasSubstr("2 nodes; draws whole numbers"),
+                                 HasSubstr("one, other"), Not(HasSubstr("Less"))));
+}
+
 TEST(Messages, NumbersOfThePolicyStandAsTheyWereWritten) {
   const Workplace place;
   place.compile("a.onnx", words("--lr 0.001 --optimizer adamw --report r.json"));

@@ -1,5 +1,6 @@
 // Ops that no gradient flows through: comparison, logic, bits, tests for NaN, rounding.
 #include "compiler/ops/elementwise/parts.h"
+#include "compiler/ops/rule_support.h"
 
 namespace halfnote::elementwise {
 namespace {
@@ -37,7 +38,7 @@ OperatorRow rounding(std::string_view name, Legality legality) {
   return {.name = name,
           .precision = kClear,
           .legality = legality,
-          .gradient = zero_gradient,
+          .gradient = no_slope,
           .note = "piecewise constant: the gradient is zero"};
 }
 

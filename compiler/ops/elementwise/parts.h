@@ -23,7 +23,5 @@ std::vector<OperatorRow> fused_rows();
 /// Types of a gradient op's result: those of dY. Throws Error(kModel) unless dY and the operand
 /// beside it are floats of one type and of shapes that agree.
 std::vector<ValueType> infer_like_grad(const Graph& graph, NodeId node);
-/// The rule of a piecewise constant op: its gradient is zero almost everywhere.
-std::vector<Expr> zero_gradient(GradientContext& rule);
 
 }  // namespace halfnote::elementwise

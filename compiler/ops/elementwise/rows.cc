@@ -27,10 +27,6 @@ std::vector<ValueType> infer_like_grad(const Graph& graph, NodeId node) {
   return {grad};
 }
 
-std::vector<Expr> zero_gradient(GradientContext& rule) {
-  return std::vector<Expr>(rule.inputs.size(), rule.b.none());
-}
-
 }  // namespace elementwise
 
 std::vector<OperatorRow> elementwise_rows() {

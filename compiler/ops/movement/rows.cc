@@ -127,7 +127,7 @@ std::vector<OperatorRow> others() {
        .precision = kClear,
        .legality = {9, 22},
        .scale = ScaleRule::kAbsorb,
-       .gradient = no_slope,
+       .gradient = no_values,
        .note = "attribute dtype gives the type"},
       {.name = "OneHot",
        .precision = kClear,

@@ -22,12 +22,14 @@ OperatorRow random_row(std::string_view name, DrawRule draw) {
           .legality = {1, 22},
           .purity = Purity::kRandom,
           .scale = ScaleRule::kAbsorb,
-          .gradient = no_slope,
+          .gradient = no_values,
           .draw = draw,
           .note = kStream};
 }
 
-/// One that is lowered to uniform numbers.
+std::string why_drawn(const Graph&, NodeId) { return "draws whole numbers: no gradient exists"; }
+
+/// One that is lowered to uniform numbers. What it draws are counts, whatever their type.
 OperatorRow lowered_random(std::string_view name, Legality legality, LowerRule lower,
                            std::string_view note) {
   return {.name = name,
@@ -35,6 +37,7 @@ OperatorRow lowered_random(std::string_view name, Legality legality, LowerRule l
           .legality = legality,
           .purity = Purity::kRandom,
           .no_gradient = kLowered,
+          .no_gradient_here = why_drawn,
           .lower = lower,
           .note = note};
 }
@@ -47,7 +50,7 @@ OperatorRow stream_row(std::string_view name) {
           .precision = kOpaque,
           .legality = {1, 1},
           .scale = ScaleRule::kAbsorb,
-          .gradient = no_slope,
+          .gradient = no_values,
           .infer = infer_random,
           .body = body,
           .note = "counter-based: a function of seed, step and node"};
