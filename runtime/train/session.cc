@@ -362,7 +362,8 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
   recomputation_ = {static_cast<size_t>(limit), best.arena_bytes, best.arena_bytes, {}};
   // What the pass makes moves what plans take beside (workspaces, gaps between buffers): it is told
   // what the last one took, and to aim lower or higher until the plan itself hits the limit.
-  // Where that leads nowhere, results alone are counted: what lies beside them often goes with them.
+  // Where that leads nowhere, results alone are counted: what lies beside them often goes with
+  // them.
   int64_t aim = limit, last = before;
   int idle = 0;  // plans that took as much as the one before
   bool counts_all = true;
