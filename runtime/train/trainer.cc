@@ -487,7 +487,6 @@ void Trainer::train(Progress& progress) {
 /// Data that ends a run must not take with it what was trained: saves the last finished step, and
 /// gives the error that says so. A step that broke off may have changed a part of the state.
 Error Trainer::after_saving(const Error& error, Progress& progress) {
-  if (error.code() != ErrorCode::kData || position_.step == 0) return error;
   std::string text;
   if (in_step_ && saved_ < 0) return error;
   if (in_step_) {
@@ -557,6 +556,7 @@ TrainResult Trainer::run(Progress& progress) {
     train(progress);
   } catch (const Error& error) {
     progress.finish();
+    if (error.code() != ErrorCode::kData || position_.step == 0) throw;
     throw after_saving(error, progress);
   } catch (...) {
     progress.finish();
