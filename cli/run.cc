@@ -79,6 +79,36 @@ int stopped(const TrainResult& result, int signal) {
   return static_cast<int>(ErrorCode::kPreempted);
 }
 
+void warn_of_resume(const RunArguments& arguments, const TrainerOptions& options,
+                    const std::optional<FoundCheckpoint>& found) {
+  if (arguments.resume && !found) {
+    std::cerr << fmt::format(
+        "note: {}: the run ended before its first checkpoint, and begins again\n",
+        printable(options.run_folder.string()));
+  }
+  if (!found) return;
+  for (const std::string& warning : found->warnings)
+    std::cerr << "warning: " << printable(warning) << "\n";
+}
+
+void warn_of_skipped(const TrainResult& result) {
+  const int64_t updates = result.applied + result.skipped;
+  if (result.skipped * 2 <= updates) return;
+  std::cerr << fmt::format(
+      "warning: {} of {} updates were skipped: their gradients were not finite; compile again with "
+      "a smaller --lr or --loss-scale, or --precision bf16\n",
+      result.skipped, updates);
+}
+
+/// Without the table nothing else would tell.
+void warn_of_missed_limit(const Session& session) {
+  const std::optional<Recomputation>& again = session.recomputation();
+  if (!again || again->after <= again->limit) return;
+  std::cerr << fmt::format(
+      "warning: the limit of --memory is not reached: the activations take {}, the limit is {}\n",
+      bytes_text(again->after), bytes_text(again->limit));
+}
+
 /// What is trained in vain, or not at all, is said before.
 void warn_of_idle_steps(const Session& session, const Trainer& trainer, bool resumed) {
   const int64_t total = trainer.total_steps(), done = trainer.position().step;
@@ -114,17 +144,23 @@ MachineAtStart measure_machine(const RunArguments& arguments) {
 }
 
 int train(const RunArguments& arguments, Session& session, const BoundInputs& bound,
-          const RunData& data, Trainer& trainer, const TrainerOptions& options,
-          const SignalScope& signals, const Profiler& profiler, const PredictedMemory& predicted,
-          const MachineAtStart& machine, const KernelChoices* choices) {
+          const RunData& data, Trainer& trainer, TrainerOptions options, const SignalScope& signals,
+          const Profiler& profiler, const PredictedMemory& predicted, const MachineAtStart& machine,
+          const KernelChoices* choices) {
   const Terminal terminal = Terminal::detect(STDOUT_FILENO);
   const auto found = trainer.open();
+  options.run_folder = trainer.run_folder();
+  std::vector<std::string> earlier;
+  if (found) earlier = data_so_far(options.run_folder);
+  const bool same_data = earlier.empty() || earlier.back() == arguments.data;
+  if (same_data && !earlier.empty()) earlier.pop_back();
   if (choices != nullptr) write_file_atomic(options.run_folder / kRunPlan, choices->to_json());
   write_file_atomic(options.run_folder / kRunConfig,
-                    config_json(arguments, session, bound, data, options));
-  if (found) {
-    for (const std::string& warning : found->warnings)
-      std::cerr << "warning: " << printable(warning) << "\n";
+                    config_json(arguments, session, bound, data, options, earlier));
+  warn_of_resume(arguments, options, found);
+  if (!same_data) {
+    std::cerr << fmt::format("warning: the data was {}, and is now {}\n", printable(earlier.back()),
+                             printable(arguments.data));
   }
   if (!arguments.quiet) {
     std::vector<TableRow> rows =
@@ -139,6 +175,7 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
       arguments.quiet ? ProgressMode::kNone : progress_mode_from_name(arguments.progress);
   Progress progress(mode, trainer.total_steps(), terminal, std::cout);
   const TrainResult result = trainer.run(progress);
+  warn_of_skipped(result);
   // The model first: what was trained does not go with a profile for which there is no room.
   const std::string model =
       result.stopped ? std::string() : write_model(session, arguments, options);
@@ -188,6 +225,7 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
     if (!arguments.quiet)
       std::cerr << "note: " << printable(remark.where) << ": " << printable(remark.text) << "\n";
   }
+  warn_of_missed_limit(session);
   const PredictedMemory predicted = predict_memory(session, trainer);
   if (arguments.plan_memory) {
     print_table(std::cout, Terminal::detect(STDOUT_FILENO), "memory",

@@ -8,6 +8,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
+#include "base/file.h"
 #include "base/version.h"
 #include "cli/arguments.h"
 #include "kernels/cpu/cpu_info.h"
@@ -17,6 +19,7 @@
 #include "passes/unsupported.h"
 #include "runtime/core/layout.h"
 #include "runtime/core/pages.h"
+#include "runtime/train/checkpoint/run_folder.h"
 
 namespace halfnote::cli {
 namespace {
@@ -277,9 +280,30 @@ std::vector<TableRow> result_rows(const TrainResult& result, const PredictedMemo
   return rows;
 }
 
+std::vector<std::string> data_so_far(const std::filesystem::path& run_folder) {
+  constexpr size_t kLimit = size_t{16} << 20;
+  std::string text;
+  try {
+    text = read_text(run_folder / kRunConfig, kLimit);
+  } catch (const Error&) {  // a run that lost its configuration goes on, too
+    return {};
+  }
+  if (json_nests_deeper(text)) return {};
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return {};
+  std::vector<std::string> earlier;
+  if (const auto found = json.find("earlier_data"); found != json.end() && found->is_array()) {
+    for (const auto& each : *found)
+      if (each.is_string()) earlier.push_back(each.get<std::string>());
+  }
+  const auto last = json.find("data");
+  if (last != json.end() && last->is_string()) earlier.push_back(last->get<std::string>());
+  return earlier;
+}
+
 std::string config_json(const RunArguments& arguments, const Session& session,
                         const BoundInputs& bound, const RunData& data,
-                        const TrainerOptions& options) {
+                        const TrainerOptions& options, const std::vector<std::string>& earlier) {
   nlohmann::ordered_json json = {{"halfnote", kVersion},
                                  {"artifact", arguments.artifact},
                                  {"artifact_hash", options.artifact},
@@ -303,6 +327,7 @@ std::string config_json(const RunArguments& arguments, const Session& session,
                                  {"memory", arguments.memory},
                                  {"log_every", arguments.log_every},
                                  {"policy", policy_of(session.model())}};
+  if (!earlier.empty()) json["earlier_data"] = earlier;
   return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -260,6 +260,10 @@ void refuse_idle_data_flags(const RunArguments& arguments, const RunData& data) 
   if (!arguments.normalize.empty() && !normalises) {
     refuse_idle("--normalize", "an input of floats", "none");
   }
+  const bool resizes = data.train.resizes() || (evaluation != nullptr && evaluation->resizes());
+  if (resize_from_name(arguments.resize) != Resize::kNone && !resizes) {
+    refuse_idle("--resize", "images of another size than the input", "none");
+  }
   const bool bytes =
       data.train.takes_bytes() || (evaluation != nullptr && evaluation->takes_bytes());
   if (bytes_from_name(arguments.bytes) != Bytes::kAuto && !bytes) {
@@ -379,6 +383,7 @@ TrainerOptions trainer_options(const RunArguments& arguments, int64_t batch) {
   options.keep = arguments.keep;
   options.log_every = arguments.log_every;
   options.resume = arguments.resume;
+  options.new_number = arguments.run_dir.empty() && !arguments.resume;
   return options;
 }
 

@@ -189,6 +189,12 @@ class JsonReader {
     }
     if (accumulation_ == 0) accumulation_ = 1;
     if (micro_ == 0 && batch_ % accumulation_ == 0) micro_ = batch_ / accumulation_;
+    if (accumulation_ == 1 && micro_ > 0 && batch_ % micro_ != 0) {
+      throw Error(ErrorCode::kUsage,
+                  "train_batch_size is no multiple of train_micro_batch_size_per_gpu")
+          .at({std::string(file_), {}, {}})
+          .expected(fmt::format("a multiple of {}", micro_), std::to_string(batch_));
+    }
     if (batch_ > 0 && micro_ * accumulation_ != batch_) {
       throw Error(ErrorCode::kUsage, "the batch sizes contradict each other")
           .at({std::string(file_), {}, {}})

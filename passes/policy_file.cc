@@ -331,9 +331,11 @@ DType parse_precision(std::string_view name) {
     names.push_back(spelling.name);
   }
   std::string hint;
+  std::string lowered(name);
+  for (char& c : lowered) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   if (name == "float16" || name == "bfloat16") {
     hint = "weights stay in FP32 here: the mixed policy is mixed_" + std::string(name);
-  } else if (const std::string_view near = closest(name, names); !near.empty()) {
+  } else if (const std::string_view near = closest(lowered, names); !near.empty()) {
     hint = "did you mean " + std::string(near) + "?";
   }
   throw Error(ErrorCode::kUsage, "unknown precision")

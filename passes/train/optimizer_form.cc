@@ -118,7 +118,9 @@ const FormRow& form_row(const std::string& kind) {
     list += kinds.back() + ", ";
   }
   kinds.emplace_back("none");
-  const std::string_view near = closest(kind, kinds);
+  std::string lowered = kind;
+  for (char& c : lowered) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  const std::string_view near = closest(lowered, kinds);
   throw SettingError("optimizer.kind",
                      Error(ErrorCode::kUsage, "unknown optimizer")
                          .expected(list + "none", "\"" + kind + "\"")

@@ -321,10 +321,7 @@ FoundCheckpoint locate_checkpoint(const fs::path& path) {
   throw Error(ErrorCode::kCheckpoint, "no checkpoint here")
       .at({path.string(), {}, {}})
       .expected("a run folder, or RUN/checkpoints/step-…",
-                fs::exists(path, error) ? "neither" : "nothing of this name")
-      .hint(holds_only_a_run(path)
-                ? "that run ended before it saved: remove the folder, and start anew"
-                : "");
+                fs::exists(path, error) ? "neither" : "nothing of this name");
 }
 
 Checkpoint load_checkpoint(const fs::path& folder) {

@@ -89,6 +89,9 @@ std::vector<Shape> Evaluator::shapes(int64_t rows) const {
 }
 
 void Evaluator::prepare() {
+  BatcherOptions alone = batcher_options();
+  alone.prefetch = 0;
+  Batcher(map_, alone);  // refuses data without samples
   const int64_t samples = map_.data().size();
   const int64_t rest = samples % batch_;
   if (tail_ == Tail::kShort && rest > 0) session_.prepare_evaluation(shapes(rest));

@@ -79,6 +79,20 @@ size_t bytes_to_keep(std::string_view text, int64_t last_step) {
   return kept;
 }
 
+/// An evaluation is done when its line is there; one whose loss is no number counts as none.
+int64_t last_evaluation_in(std::string_view text) {
+  int64_t last = -1;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.find(R"("event":"evaluation")") == std::string_view::npos) continue;
+    if (line.find(R"("eval_loss":")") != std::string_view::npos) continue;
+    last = step_of(line).value_or(last);
+  }
+  return last;
+}
+
 int64_t count_lines(std::string_view text) {
   const auto ends = std::count(text.begin(), text.end(), '\n');
   return ends + (!text.empty() && text.back() != '\n' ? 1 : 0);
@@ -100,7 +114,8 @@ MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
     : path_(std::move(other.path_)),
       file_(std::exchange(other.file_, -1)),
       bytes_(other.bytes_),
-      dropped_(other.dropped_) {}
+      dropped_(other.dropped_),
+      evaluated_(other.evaluated_) {}
 
 MetricsWriter::~MetricsWriter() {
   if (file_ >= 0) ::close(file_);
@@ -112,10 +127,10 @@ MetricsWriter MetricsWriter::create(const std::filesystem::path& path) {
     const bool saved = std::filesystem::exists(path.parent_path() / kRunLatest, error);
     throw Error(ErrorCode::kUsage, "the run folder has the metrics of another run")
         .at({path.string(), {}, {}})
-        .hint(saved ? "go on with it by --resume, or choose another run folder"
-              : holds_only_a_run(path.parent_path())
-                  ? "that run ended before it saved: remove the folder, or choose another one"
-                  : "choose another one with --run-dir");
+        .hint(saved
+                  ? "go on with it by --resume, or choose another run folder"
+                  : "that run ended before it saved: begin it again by --resume, or choose another "
+                    "folder with --run-dir");
   }
   return resume(path, 0);
 }
@@ -127,6 +142,7 @@ MetricsWriter MetricsWriter::resume(const std::filesystem::path& path, int64_t l
                               content.bytes().size());
   const size_t kept = bytes_to_keep(text, last_step);
   writer.bytes_ = static_cast<int64_t>(kept);
+  writer.evaluated_ = last_evaluation_in(text.substr(0, kept));
   writer.dropped_ = count_lines(text.substr(kept));
   if (kept < text.size()) {
     if (::ftruncate(writer.file_, writer.bytes_) != 0) throw io_error(path, "cut the metrics");

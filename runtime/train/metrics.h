@@ -48,6 +48,8 @@ class MetricsWriter {
 
   /// Lines that resume cut off.
   int64_t dropped_lines() const { return dropped_; }
+  /// The step of the last evaluation with a finite loss in the lines that resume kept; -1: none.
+  int64_t last_evaluation() const { return evaluated_; }
 
  private:
   MetricsWriter(std::filesystem::path path, int file, int64_t bytes, int64_t dropped);
@@ -56,6 +58,7 @@ class MetricsWriter {
   int file_ = -1;
   int64_t bytes_ = 0;
   int64_t dropped_ = 0;
+  int64_t evaluated_ = -1;
 };
 
 /// One line without its end, as `log` writes it.

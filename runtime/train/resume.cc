@@ -21,7 +21,8 @@ Json to_json(const RunIdentity& identity, const RunPosition& position) {
           {"epoch", position.data.epoch},    {"sample", position.data.sample},
           {"skipped", position.skipped},     {"stuck", position.stuck},
           {"correct", position.correct},     {"labels", position.labels},
-          {"evaluated", position.evaluated}, {"arithmetic", identity.arithmetic}};
+          {"evaluated", position.evaluated}, {"arithmetic", identity.arithmetic},
+          {"diverged", position.diverged}};
 }
 
 /// Reads the JSON of a checkpoint, all of whose members must be there.
@@ -115,6 +116,7 @@ RunPosition read_position(const Extra& extra, const Checkpoint& checkpoint, cons
   position.labels = extra.within("labels", 0, kMost);
   position.correct = extra.within("correct", 0, position.labels);
   position.evaluated = extra.within("evaluated", -1, position.step);
+  position.diverged = extra.flag("diverged", false);
   if (position.step != checkpoint.step) {
     throw extra.damaged("step", std::to_string(checkpoint.step).c_str());
   }

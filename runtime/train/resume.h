@@ -33,6 +33,7 @@ struct RunPosition {
   int64_t stuck = 0;                // of these, in a row and without help by a smaller loss scale
   int64_t correct = 0, labels = 0;  // of this epoch's running accuracy
   int64_t evaluated = -1;           // the step of the last evaluation
+  bool diverged = false;            // the loss of the last step was not finite
 };
 
 /// The hash of an artifact on disk, its external data included. Throws Error(kIo).

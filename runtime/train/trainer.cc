@@ -175,14 +175,10 @@ RunIdentity Trainer::identity() const {
 std::optional<FoundCheckpoint> Trainer::open() {
   std::error_code error;
   // A misspelt folder is not made, but named in the error.
-  if (options_.resume && !std::filesystem::exists(options_.run_folder, error)) {
+  if (options_.resume && !is_run_folder(options_.run_folder)) {
     locate_checkpoint(options_.run_folder);
   }
-  std::filesystem::create_directories(options_.run_folder, error);
-  if (error) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot make the run folder ({})", error.message()))
-        .at({options_.run_folder.string(), {}, {}});
-  }
+  options_.run_folder = make_run_folder(options_.run_folder, options_.new_number);
   lock_ = std::make_unique<RunLock>(options_.run_folder);
   const std::filesystem::path metrics = options_.run_folder / kRunMetrics;
   if (!options_.resume) {
@@ -194,7 +190,13 @@ std::optional<FoundCheckpoint> Trainer::open() {
     metrics_.emplace(MetricsWriter::create(metrics));
     return std::nullopt;
   }
-  FoundCheckpoint found = locate_checkpoint(options_.run_folder);
+  std::optional<FoundCheckpoint> latest = find_latest(options_.run_folder);
+  if (!latest) {  // the run ended before it saved: it begins again, its metrics too
+    tidy_checkpoints(options_.run_folder);
+    metrics_.emplace(MetricsWriter::resume(metrics, -1));
+    return std::nullopt;
+  }
+  FoundCheckpoint& found = *latest;
   const Checkpoint checkpoint = load_checkpoint(found.folder);
   position_ = restore_checkpoint(session_, checkpoint, identity(), found.folder.string());
   if (std::string warning = arithmetic_warning(checkpoint, identity()); !warning.empty()) {
@@ -206,7 +208,8 @@ std::optional<FoundCheckpoint> Trainer::open() {
   saved_ = position_.step;
   result_.checkpoint = found.folder;
   metrics_.emplace(MetricsWriter::resume(metrics, position_.step));
-  return found;
+  position_.evaluated = std::max(position_.evaluated, metrics_->last_evaluation());
+  return latest;
 }
 
 bool Trainer::is_scaled() const { return session_.state().find(kLossScale) != nullptr; }
@@ -250,12 +253,13 @@ std::optional<std::string> Trainer::reason_from_the_start() const {
 /// scale that overflows).
 void Trainer::check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
                              const Batch& batch) {
+  position_.diverged = !std::isfinite(result.loss) && !all_labels_ignored(batch);
   if (position_.step == 1) lost_at_first_ = !std::isfinite(result.loss);
   if (std::isnan(result.loss)) ++lost_;
   // No smaller loss scale mends a weight.
   const bool hopeless = lost_at_first_ && !broken_.empty();
   const bool checked = guarded_ && !hopeless && !(result.updated && result.applied);
-  if (!std::isfinite(result.loss) && !checked && !all_labels_ignored(batch)) {
+  if (position_.diverged && !checked) {
     throw diverged(result,
                    fmt::format("the loss is {} at step {}", loss_text(result.loss), position_.step))
         .hint(reason_from_the_start().value_or(
@@ -353,6 +357,7 @@ void Trainer::step(const Batch& batch) {
   const double scale_before = loss_scale();
   const int64_t hits_before = session_.floor_hits();
   const Clock::time_point begin = Clock::now();
+  in_step_ = true;
   try {
     last_ = session_.step(batch.inputs);
   } catch (const Error& error) {
@@ -367,6 +372,7 @@ void Trainer::step(const Batch& batch) {
   position_.pending = session_.pending();
   check_numerics(last_, scale_before, hits_before, batch);
   count_accuracy(batch);
+  in_step_ = false;
 }
 
 void Trainer::report(const StepResult& result, double data_wait, Progress& progress) {
@@ -425,7 +431,6 @@ void Trainer::evaluate(Progress& progress) {
   const auto evaluation = evaluator_->run(options_.stop);
   if (!evaluation) return;
   position_.evaluated = position_.step;
-  if (saved_ == position_.step) saved_ = -1;  // that checkpoint does not know of it yet
   result_.evaluation = evaluation;
   std::vector<Metric> line = {{"event", std::string("evaluation")}};
   if (evaluation->loss) line.push_back({"eval_loss", *evaluation->loss});
@@ -452,15 +457,16 @@ void Trainer::save(Progress& progress) {
   result_.checkpoint = saved.folder;
 }
 
-/// What is due after a step. After a resume it does what the stop cut short.
+/// What is due after a step, the checkpoint first: an evaluation can take long, and fail. After a
+/// resume it does what the stop cut short.
 void Trainer::housekeeping(Progress& progress) {
   const Clock::time_point begin = Clock::now();
   const bool end = position_.step >= total_steps();
   const bool wanted = due(options_.evaluate) || (end && options_.evaluate_at_end);
+  if ((due(options_.save) || end) && saved_ != position_.step) save(progress);
   if (evaluator_ != nullptr && wanted && position_.evaluated != position_.step && !wants_stop()) {
     evaluate(progress);
   }
-  if (due(options_.save) && saved_ != position_.step) save(progress);
   paused_ += seconds_between(begin, Clock::now());
 }
 
@@ -476,6 +482,28 @@ void Trainer::train(Progress& progress) {
     housekeeping(progress);
   }
   if (saved_ != position_.step) save(progress);
+}
+
+/// Data that ends a run must not take with it what was trained: saves the last finished step, and
+/// gives the error that says so. A step that broke off may have changed a part of the state.
+Error Trainer::after_saving(const Error& error, Progress& progress) {
+  std::string text;
+  if (in_step_ && saved_ < 0) return error;
+  if (in_step_) {
+    text = fmt::format("the last checkpoint is that of step {}, {}", saved_,
+                       result_.checkpoint.string());
+  } else {
+    try {
+      if (saved_ != position_.step) save(progress);
+      text = fmt::format("what was trained up to step {} is saved in {}", position_.step,
+                         result_.checkpoint.string());
+    } catch (const Error& failure) {
+      text = fmt::format("what was trained up to step {} could not be saved ({})", position_.step,
+                         failure.what());
+    }
+  }
+  const std::string& hint = error.hint_text();
+  return Error(error).hint(hint.empty() ? text : hint + "; " + text);
 }
 
 /// No update was finite.
@@ -495,10 +523,25 @@ void Trainer::refuse_skipped_run() {
           "0 in the model; or compile again, with the nodes that overflow in FP32 (--fp32-node)"));
 }
 
+/// A run that ends with a loss that is no number gives no model, whatever was skipped on the way.
+void Trainer::refuse_diverged_end() {
+  const auto& evaluation = result_.evaluation;
+  const bool lost = evaluation && evaluation->loss && !std::isfinite(*evaluation->loss);
+  if (!position_.diverged && !lost) return;
+  throw diverged(last_, fmt::format("the loss{} is not finite at the end of the run, step {}",
+                                    position_.diverged ? "" : " of the evaluation", position_.step))
+      .expected("a finite loss", fmt::format("{} updates, and {} that were skipped",
+                                             applied_updates(), position_.skipped))
+      .hint(reason_from_the_start().value_or(
+          "compile again, with a smaller learning rate (--lr), a warm-up (--warmup) or clipping "
+          "(--grad-clip)"));
+}
+
 /// A run whose every update was skipped, or whose every loss was NaN, trained nothing.
 void Trainer::refuse_idle_run() {
   if (result_.stopped) return;
   if (position_.skipped > 0 && session_.applied_steps() == 0) refuse_skipped_run();
+  refuse_diverged_end();
   if (position_.step == 0 || lost_ < position_.step) return;
   // Any other NaN has ended the run where it came.
   throw diverged(
@@ -511,6 +554,10 @@ TrainResult Trainer::run(Progress& progress) {
   const Clock::time_point begin = Clock::now();
   try {
     train(progress);
+  } catch (const Error& error) {
+    progress.finish();
+    if (error.code() != ErrorCode::kData || position_.step == 0) throw;
+    throw after_saving(error, progress);
   } catch (...) {
     progress.finish();
     throw;

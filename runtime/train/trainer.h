@@ -35,6 +35,7 @@ struct Every {
 
 struct TrainerOptions {
   std::filesystem::path run_folder;  // made if missing
+  bool new_number = false;           // it is NAME-N, to be made: the next N if another run has it
   std::string artifact;              // its hash (resume.h)
   int64_t batch = 1;
   uint64_t seed = 0;    // of the order of the data
@@ -74,17 +75,20 @@ class Trainer {
   /// Plans the step and all signatures of the evaluation, and checks the labels.
   void plan();
   /// Makes and locks the run folder; with `resume` restores the newest intact checkpoint and gives
-  /// it. Throws Error(kUsage) for a folder that holds another run, Error(kCheckpoint) when there is
-  /// nothing to resume from or it does not fit.
+  /// it, or begins again in the folder of a run that ended before its first one. Throws
+  /// Error(kUsage) for a folder that holds another run, Error(kCheckpoint) when there is nothing to
+  /// resume from or it does not fit.
   std::optional<FoundCheckpoint> open();
   /// Trains to the end, or until `stop`. Throws Error(kNumerics) naming the step when training
-  /// diverges; the last checkpoint stays as it was.
+  /// diverges; the last checkpoint stays as it was. Data that ends the run, Error(kData), ends it
+  /// after a checkpoint of the last finished step.
   TrainResult run(Progress& progress);
 
   /// What batches take beside the session's memory; after plan().
   size_t batch_bytes() const;
   int64_t steps_per_epoch() const { return data_.data().size() / options_.batch; }
   int64_t total_steps() const;
+  const std::filesystem::path& run_folder() const { return options_.run_folder; }
   const RunPosition& position() const { return position_; }
 
  private:
@@ -103,7 +107,9 @@ class Trainer {
   /// Of the whole run; a step that others wrote has no counter, and skips nothing.
   int64_t applied_updates() const;
   [[noreturn]] void refuse_skipped_run();
+  void refuse_diverged_end();
   void refuse_idle_run();
+  Error after_saving(const Error& error, Progress& progress);
   void count_accuracy(const Batch& batch);
   void log_step(const StepResult& result, Progress& progress);
   void report(const StepResult& result, double data_wait, Progress& progress);
@@ -128,6 +134,7 @@ class Trainer {
   std::string broken_;    // a weight that was not finite before the first step
   bool lost_at_first_ = false;  // the loss of the first step was not finite
   int64_t lost_ = 0;            // steps of this session with a loss of NaN
+  bool in_step_ = false;        // a step began and has not ended
   std::unique_ptr<RunLock> lock_;
   std::optional<MetricsWriter> metrics_;
 

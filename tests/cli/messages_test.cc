@@ -90,10 +90,10 @@ TEST(Messages, ARunFolderWithoutACheckpointIsNoDeadEnd) {
   EXPECT_EQ(first.code, 6) << first.err;
   EXPECT_THAT(first.err,
               AllOf(HasSubstr("the loss is "), HasSubstr("compile again"), Not(HasSubstr("-nan"))));
-  EXPECT_THAT(place.run(words(run)).err, HasSubstr("remove the folder"));
+  EXPECT_THAT(place.run(words(run)).err, HasSubstr("begin it again by --resume"));
   const Outcome resumed = place.run(words(run + " --resume"));
-  EXPECT_EQ(resumed.code, 9);
-  EXPECT_THAT(resumed.err, HasSubstr("remove the folder, and start anew"));
+  EXPECT_EQ(resumed.code, 6);
+  EXPECT_THAT(resumed.err, HasSubstr("begins again"));
 }
 
 TEST(Messages, AFullDiskBehindTheTableEndsTheRunBeforeIt) {

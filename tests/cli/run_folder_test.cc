@@ -113,7 +113,7 @@ TEST(RunFolder, ItIsNotToBeRemovedWithFilesOfTheUser) {
   const std::string line =
       std::string("run a.onnx --steps 8 --save-every 0 --run-dir dir ") + kTrain;
   EXPECT_EQ(place.run(words(line)).code, 6);
-  EXPECT_THAT(place.run(words(line)).err, HasSubstr("remove the folder"));
+  EXPECT_THAT(place.run(words(line)).err, HasSubstr("begin it again by --resume"));
   place.write("dir/notes.txt", "mine");
   for (const char* more : {"", " --resume"}) {
     const Outcome outcome = place.run(words(line + more));

@@ -150,6 +150,7 @@ TEST(Run, ALimitThatCannotBeReachedIsNotCalledEnough) {
   const Outcome outcome = place.run(words(train("tiny.hn.onnx", "--steps 1 --memory 1B")));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("NOT reached"));
+  EXPECT_THAT(outcome.err, HasSubstr("warning: the limit of --memory is not reached"));
   EXPECT_THAT(outcome.out, Not(HasSubstr("none is needed")));
 }
 

@@ -252,5 +252,20 @@ TEST(Settings, PresetsListTheFrameworks) {
   EXPECT_THAT(outcome.out, HasSubstr("torch.autocast and GradScaler"));
 }
 
+TEST(Settings, WordsInCapitalsAreUnderstoodByTheHint) {
+  const Workplace place;
+  place.write("ds.json", R"({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 8})");
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"--precision BF16", "did you mean bf16?"},
+      {"--optimizer AdamW", "did you mean adamw?"},
+      {"--deepspeed ds.json", "expected a multiple of 8, got 30"}};
+  for (const auto& [flags, said] : rows) {
+    const Outcome outcome =
+        place.run(words("compile tiny.onnxtxt -o z.onnx --loss cross_entropy " + flags));
+    EXPECT_EQ(outcome.code, 2) << flags;
+    EXPECT_THAT(outcome.err, HasSubstr(said));
+  }
+}
+
 }  // namespace
 }  // namespace halfnote::cli_test

@@ -17,10 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What there may be before config.json is written, and what comes later.
+/// What there may be before config.json is written.
 constexpr std::array kFirst = {kRunLock, kRunMetrics, kRunPlan, kRunCheckpoints, kRunLatest};
-constexpr std::array kLater = {kRunConfig,    kRunMemory,  kRunModel,
-                               kRunModelData, kRunProfile, kRunTrace};
 constexpr size_t kConfigLimit = size_t{16} << 20;
 constexpr size_t kLockLimit = 64;
 
@@ -65,10 +63,6 @@ bool is_first(const std::string& name) {
          std::find(kFirst.begin(), kFirst.end(), name) != kFirst.end();
 }
 
-bool is_first_or_later(const std::string& name) {
-  return is_first(name) || std::find(kLater.begin(), kLater.end(), name) != kLater.end();
-}
-
 bool all_names(const fs::path& folder, bool (*fit)(const std::string&)) {
   const std::vector<std::string> names = names_in(folder);
   return std::all_of(names.begin(), names.end(), fit);
@@ -81,8 +75,22 @@ bool is_run_folder(const fs::path& folder) {
          (has_lock(folder) && all_names(folder, is_first));
 }
 
-bool holds_only_a_run(const fs::path& folder) {
-  return is_run_folder(folder) && all_names(folder, is_first_or_later);
+fs::path make_run_folder(const fs::path& folder, bool new_number) {
+  fs::path made = folder;
+  std::error_code error;
+  if (!new_number) {
+    fs::create_directories(made, error);
+  } else {
+    fs::create_directories(made.parent_path(), error);
+    const std::string name = made.string();
+    const size_t number = name.rfind('-') + 1;
+    // Not to be made means that another run was first.
+    for (int64_t n = std::stoll(name.substr(number)); !error && !fs::create_directory(made, error);)
+      made = name.substr(0, number) + std::to_string(++n);
+  }
+  if (!error) return made;
+  throw Error(ErrorCode::kIo, "cannot make the run folder (" + error.message() + ")")
+      .at({made.string(), {}, {}});
 }
 
 void refuse_foreign_folder(const fs::path& folder) {

@@ -25,9 +25,10 @@ inline constexpr std::string_view kRunTrace = "profile.trace.json";
 /// comes before them.
 bool is_run_folder(const std::filesystem::path& folder);
 
-/// Whether nothing else stands in a run folder than what runs write by themselves: it may be
-/// removed without a loss.
-bool holds_only_a_run(const std::filesystem::path& folder);
+/// Makes the folder if it is missing. With `new_number`, the number at the end of the name goes up
+/// until a folder is made that was not there: runs that begin at the same time get one each. Throws
+/// Error(kIo).
+std::filesystem::path make_run_folder(const std::filesystem::path& folder, bool new_number);
 
 /// Throws Error(kUsage), with what stands there, for a folder that is neither empty nor a run's.
 void refuse_foreign_folder(const std::filesystem::path& folder);

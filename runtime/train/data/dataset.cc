@@ -138,7 +138,10 @@ void check_labels(const Dataset& data, const DataField& field, int64_t classes,
       .expected(fmt::format("0 to {}{}", classes - 1,
                             ignore_index ? fmt::format(" or {}", *ignore_index) : std::string()),
                 element_text(field.data, index))
-      .hint("the model has fewer classes than the data, or the labels are wrong");
+      .hint(field.data.dtype() != DType::kU64 && field.data.at_as_int(index) < 0
+                ? "if these labels are to be left out, compile with --ignore-index " +
+                      element_text(field.data, index)
+                : "the model has fewer classes than the data, or the labels are wrong");
 }
 
 }  // namespace halfnote

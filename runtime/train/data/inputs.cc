@@ -234,6 +234,11 @@ bool InputMap::takes_bytes() const {
   });
 }
 
+bool InputMap::resizes() const {
+  return std::any_of(routes_.begin(), routes_.end(),
+                     [](const Route& route) { return route.resized; });
+}
+
 std::vector<std::string> InputMap::describe() const {
   std::vector<std::string> lines;
   std::vector<bool> used(data_.fields().size(), false);

@@ -54,6 +54,7 @@ class InputMap {
   /// Is an input normalised? Does a float input take bytes?
   bool normalises() const;
   bool takes_bytes() const;
+  bool resizes() const;
   /// One line an input, and one for the fields that nothing uses.
   std::vector<std::string> describe() const;
 

@@ -1,0 +1,194 @@
+// How a run ends that something goes wrong with: nothing that was trained is lost, nothing that
+// diverged is exported, and --resume goes on from whatever there is.
+#include <sys/file.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/support.h"
+
+namespace halfnote::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+/// `x.npy` with a NaN in this sample.
+void write_bad(const Workplace& place, const std::string& name, size_t sample) {
+  std::string bytes = place.read("x.npy");
+  const float bad = NAN;
+  std::memcpy(bytes.data() + bytes.size() - (22 - sample) * 24, &bad, sizeof bad);
+  place.write(name, bytes);
+}
+
+std::string line(const std::string& data, const std::string& more) {
+  return "run a.onnx -q --batch 4 --threads 1 --run-dir r --data " + data + " " + more;
+}
+
+const std::string kGood = "x=x.npy,labels=labels.npy";
+
+TEST(RunEnd, ABadSampleOfTheEvaluationKeepsWhatWasTrained) {
+  const Workplace place;
+  place.compile("a.onnx");
+  write_bad(place, "e.npy", 20);
+  for (const char* when : {"--epochs 2 --save-every 0", "--epochs 2 --eval-every 3 --save-every 0",
+                           "--steps 1", "--epochs 2 --eval-every 0"}) {
+    SCOPED_TRACE(when);
+    fs::remove_all(place / "r");
+    const std::string more = std::string(when) + " --eval-data x=e.npy,labels=labels.npy";
+    const Outcome bad = place.run(words(line(kGood, more)));
+    EXPECT_EQ(bad.code, 5);
+    EXPECT_THAT(bad.err, HasSubstr("sample 20"));
+    EXPECT_THAT(bad.err, HasSubstr("what was trained up to step "));
+    EXPECT_THAT(bad.err, HasSubstr(" is saved in r/checkpoints/step-"));
+    EXPECT_FALSE(place.exists("r/model.onnx"));
+    // With data that is whole, the run goes on with the evaluation that was missed.
+    const Outcome mended = place.run(
+        words(line(kGood, std::string(when) + " --eval-data x=x.npy,labels=labels.npy --resume")));
+    EXPECT_EQ(mended.code, 0) << mended.err;
+    EXPECT_THAT(place.read("r/metrics.jsonl"), HasSubstr("\"event\":\"evaluation\""));
+  }
+}
+
+TEST(RunEnd, ABadSampleOfTheTrainingKeepsWhatWasTrained) {
+  const Workplace place;
+  place.compile("a.onnx");
+  write_bad(place, "b.npy", 13);
+  const std::string more = "--epochs 2 --no-shuffle";
+  const Outcome bad = place.run(words(line("x=b.npy,labels=labels.npy", more)));
+  EXPECT_EQ(bad.code, 5);
+  EXPECT_THAT(bad.err, HasSubstr("what was trained up to step 3 is saved in"));
+  EXPECT_EQ(place.read("r/LATEST"), "checkpoints/step-00000003\n");
+  const Outcome mended = place.run(words(line(kGood, more + " --resume")));
+  EXPECT_EQ(mended.code, 0) << mended.err;
+  EXPECT_EQ(place.read("r/LATEST"), "checkpoints/step-00000010\n");
+}
+
+TEST(RunEnd, NothingIsSavedBeforeTheFirstStep) {
+  const Workplace place;
+  place.compile("a.onnx");
+  write_bad(place, "b.npy", 0);
+  const Outcome bad =
+      place.run(words(line("x=b.npy,labels=labels.npy", "--epochs 2 --no-shuffle")));
+  EXPECT_EQ(bad.code, 5);
+  EXPECT_THAT(bad.err, Not(HasSubstr("saved")));
+  EXPECT_FALSE(place.exists("r/LATEST"));
+}
+
+TEST(RunEnd, EvaluationDataWithoutSamplesIsRefusedBeforeTheTraining) {
+  const Workplace place;
+  place.compile("a.onnx");
+  place.write("ex.npy", npy("<f4", "(0, 6)", ""));
+  place.write("el.npy", npy("<i8", "(0,)", ""));
+  const Outcome outcome =
+      place.run(words(line(kGood, "--epochs 2 --eval-data x=ex.npy,labels=el.npy")));
+  EXPECT_EQ(outcome.code, 5);
+  EXPECT_THAT(outcome.err, HasSubstr("expected at least 1, got 0"));
+  EXPECT_FALSE(place.exists("r"));
+}
+
+TEST(RunEnd, ADivergedRunGivesNoModel) {
+  const Workplace place;
+  place.compile("a.onnx", words("--lr 1e10 --precision fp16 --optimizer sgd"));
+  const std::string more = "--epochs 1 --eval-data " + kGood;
+  for (const char* resume : {"", " --resume"}) {
+    const Outcome outcome = place.run(words(line(kGood, more + resume)));
+    EXPECT_EQ(outcome.code, 6) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("is not finite at the end of the run"));
+    EXPECT_TRUE(place.exists("r/LATEST"));
+    EXPECT_FALSE(place.exists("r/model.onnx"));
+  }
+  EXPECT_THAT(place.read("r/metrics.jsonl"), HasSubstr("\"event\":\"diverged\""));
+}
+
+TEST(RunEnd, ManySkippedUpdatesAreTold) {
+  const Workplace place;
+  place.write("p.toml", "[loss_scale]\ninit = 1099511627776.0\n");  // 22 halvings too large
+  place.compile("a.onnx", words("--precision fp16 --policy p.toml"));
+  const Outcome few = place.run(words(line(kGood, "--steps 30")));
+  const Outcome longer = place.run(words(line(kGood, "--steps 300 --resume")));
+  EXPECT_EQ(few.code, 0) << few.err;
+  EXPECT_THAT(few.err, HasSubstr(" of 30 updates were skipped"));
+  EXPECT_EQ(longer.code, 0) << longer.err;
+  EXPECT_THAT(longer.err, Not(HasSubstr("were skipped")));
+}
+
+TEST(RunEnd, AResizeThatResizesNothingIsRefused) {
+  const Workplace place;
+  place.compile("a.onnx");
+  const Outcome outcome = place.run(words(line(kGood, "--steps 1 --resize bilinear")));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--resize does nothing here"));
+}
+
+TEST(RunEnd, ANegativeLabelNamesTheIndexToIgnore) {
+  const Workplace place;
+  place.compile("a.onnx");
+  std::string bytes = place.read("labels.npy");
+  std::fill(bytes.end() - 8, bytes.end(), '\xff');
+  place.write("minus.npy", bytes);
+  const Outcome outcome = place.run(words(line("x=x.npy,labels=minus.npy", "--steps 1")));
+  EXPECT_EQ(outcome.code, 5);
+  EXPECT_THAT(outcome.err, HasSubstr("compile with --ignore-index -1"));
+}
+
+TEST(RunEnd, AResumeWithOtherDataIsToldAndKept) {
+  const Workplace place;
+  place.compile("a.onnx");
+  place.write("z.npy", place.read("x.npy"));
+  const std::string other = "x=z.npy,labels=labels.npy";
+  ASSERT_EQ(place.run(words(line(kGood, "--steps 2"))).code, 0);
+  EXPECT_EQ(place.run(words(line(kGood, "--steps 3 --resume"))).err, "");
+  const Outcome changed = place.run(words(line(other, "--steps 4 --resume")));
+  EXPECT_EQ(changed.code, 0);
+  EXPECT_EQ(changed.err, "warning: the data was " + kGood + ", and is now " + other + "\n");
+  EXPECT_EQ(place.run(words(line(other, "--steps 5 --resume"))).err, "");
+  const auto config = nlohmann::json::parse(place.read("r/config.json"));
+  EXPECT_EQ(config["earlier_data"], nlohmann::json::array({kGood}));
+}
+
+TEST(RunEnd, ARunWithoutACheckpointBeginsAgain) {
+  const Workplace place;
+  place.compile("a.onnx");
+  ASSERT_EQ(place.run(words(line(kGood, "--steps 3"))).code, 0);
+  const std::string metrics = place.read("r/metrics.jsonl");
+  fs::remove_all(place / "r/checkpoints");
+  fs::remove(place / "r/LATEST");
+  const Outcome plain = place.run(words(line(kGood, "--steps 3")));
+  EXPECT_EQ(plain.code, 2);
+  EXPECT_THAT(plain.err, HasSubstr("--resume"));
+  const Outcome again = place.run(words(line(kGood, "--steps 3 --resume")));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(again.err, "note: r: the run ended before its first checkpoint, and begins again\n");
+  const std::string now = place.read("r/metrics.jsonl");
+  EXPECT_EQ(std::count(now.begin(), now.end(), '\n'),
+            std::count(metrics.begin(), metrics.end(), '\n'));
+  // A folder that no run has written is a mistake.
+  fs::create_directory(place / "empty");
+  for (const char* folder : {"empty", "none"}) {
+    const Outcome refused = place.run(words("run a.onnx -q --batch 4 --steps 3 --resume --data " +
+                                            kGood + " --run-dir " + folder));
+    EXPECT_EQ(refused.code, 9) << folder;
+    EXPECT_FALSE(place.exists(std::string(folder) + "/lock"));
+  }
+}
+
+TEST(RunEnd, RunsThatBeginTogetherGetAFolderEach) {
+  const Workplace place;
+  place.compile("a.onnx");
+  const std::string run = "run a.onnx -q --batch 4 --threads 1 --steps 300 --data " + kGood;
+  std::vector<Outcome> inner;
+  Launch outer;
+  outer.meanwhile = [&](pid_t) {
+    for (int i = 0; i < 2; ++i) inner.push_back(place.run(words(run)));
+  };
+  EXPECT_EQ(place.run(words(run), outer).code, 0);
+  for (const Outcome& outcome : inner) EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(place.list("runs"), ElementsAre("a-1", "a-2", "a-3"));
+}
+
+}  // namespace
+}  // namespace halfnote::cli_test
