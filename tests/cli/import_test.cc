@@ -220,7 +220,7 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
   EXPECT_EQ(both.code, 4) << both.err;
   for (const char* part : {"1 op cannot be imported, no gradient for 1 op between the weights",
                            "MaxRoiPool (op-set 23; 2 nodes; ",
-                           "instead: RoiAlign): again, hard; Sofmax (op-set 23; 1 node"}) {
+                           "instead: RoiAlign): hard, again; Sofmax (op-set 23; 1 node"}) {
     EXPECT_THAT(both.err, HasSubstr(part));
   }
   const Outcome inference = place.run(words("compile n.onnxtxt --inference -o a.onnx"));

@@ -62,13 +62,8 @@ TEST(MetricsWriter, CreatesOnlyNewFiles) {
   write_bytes(folder / "empty", "");
   EXPECT_NO_THROW(MetricsWriter::create(folder / "empty"));
   write_bytes(folder / "m", line(1));
-  expect_error(ErrorCode::kUsage, {"metrics of another run", "choose another one"},
-               [&] { MetricsWriter::create(folder / "m"); });
-  std::filesystem::create_directory(folder / "run");
-  write_bytes(folder / "run/lock", "");
-  write_bytes(folder / "run/metrics.jsonl", line(1));
   expect_error(ErrorCode::kUsage, {"metrics of another run", "ended before it saved"},
-               [&] { MetricsWriter::create(folder / "run/metrics.jsonl"); });
+               [&] { MetricsWriter::create(folder / "m"); });
   write_bytes(folder / "LATEST", "checkpoints/step-00000001");
   expect_error(ErrorCode::kUsage, {"metrics of another run", "--resume"},
                [&] { MetricsWriter::create(folder / "m"); });
