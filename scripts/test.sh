@@ -5,8 +5,8 @@
 #   --quick      only the legs checks, build and unit
 #   --no-setup   everything is installed already: leave out scripts/setup.sh
 #   --list       print the legs, run nothing
-#   LEG…         only these legs (and the build, if one of them needs its programs); the leg fuzz
-#                runs only when it is named
+#   LEG…         only these legs (and the build, if one of them needs its programs); the legs cuda
+#                and fuzz run only when they are named
 #
 # Ends with 0 when all legs passed, 1 when one failed, 2 when it was called wrongly.
 set -uo pipefail
@@ -194,7 +194,7 @@ for argument in "$@"; do
       ;;
   esac
 done
-[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names | grep -vxF fuzz)
+[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names | grep -vxF -e cuda -e fuzz)
 for leg in "${wanted[@]}"; do
   if needs_build "$leg"; then wanted+=(build); break; fi
 done
