@@ -135,19 +135,10 @@ class Theirs:
 
 def export(name, model, folder):
     """NAME.onnx and NAME.npz, from the seed that PyTorch's side starts from."""
-    import warnings
-    import numpy
-    import torch
+    import export as exporter
     import models
     models.MODELS[name] = model
-    module, batch = models.make(name, attention="eager")
-    names = ["x", "labels"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, batch, str(folder / f"{name}.onnx"), input_names=names,
-                          output_names=["loss"], opset_version=17, dynamo=False,
-                          training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
-    numpy.savez(folder / f"{name}.npz", **{n: t.numpy() for n, t in zip(names, batch)})
+    exporter.export(name, folder)
 
 
 def compile_model(name, model, precision, args):
