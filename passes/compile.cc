@@ -13,6 +13,7 @@
 #include "compiler/ops/operator.h"
 #include "passes/canonical/bind_dims.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/canonical/lower_opset.h"
 #include "passes/foreign/training_info.h"
 #include "passes/unsupported.h"
 
@@ -135,6 +136,7 @@ CompileResult compile(Model model, const CompileOptions& options, EvaluateConsta
   refuse_compiled(model);
   refuse_foreign_step(model);
   check_dim_names(model.graph, options.dims);
+  note_source_opset(model);
   CompileResult result;
   PassContext context{options, infer_node, std::move(evaluate), result.remarks, {}};
   result.pipeline = run_pipeline(model, context, compile_pipeline());

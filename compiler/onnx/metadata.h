@@ -18,6 +18,9 @@ inline constexpr std::string_view kOriginKey = "halfnote.origin";
 // Of a value.
 inline constexpr std::string_view kScalePowerKey = "halfnote.scale_power";
 
+/// Of the model: its op-set before it was lifted to 23, in which the trained model is written.
+inline constexpr std::string_view kOpsetKey = "halfnote.opset";
+
 // Of the model, lists of initializers that its exporter declared, written by `join_names`.
 inline constexpr std::string_view kParametersKey = "halfnote.parameters";  // to be trained
 inline constexpr std::string_view kBuffersKey = "halfnote.buffers";        // buffers, constants

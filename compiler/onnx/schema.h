@@ -75,6 +75,10 @@ struct SchemaOp {
   const SchemaVersion* in(int64_t opset) const;
 };
 
+/// The version of one of ONNX's own ops that is valid in an op-set; nothing if there is none there.
+/// Describes just this one: `all_schema_ops` takes megabytes.
+std::optional<SchemaVersion> find_schema_version(std::string_view op, int64_t opset);
+
 /// All ops of all domains that the library defines, by domain and name.
 const std::vector<SchemaOp>& all_schema_ops();
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "compiler/ir/hash.h"
 #include "compiler/ops/operator.h"
+#include "passes/canonical/lower_opset.h"
 #include "passes/manager.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
@@ -172,6 +173,7 @@ void adopt_foreign_step(Model& model, PassContext& context) {
     if (!same.valid() || model.graph.value(same).kind != ValueKind::kInitializer) continue;
     model.graph.value(same).trainable = true;
   }
+  note_source_opset(model);
   make_canonical(model, context, false);
   order_outputs(model, model.training.front().graph);
   refuse_random(model, model.training.front().graph);

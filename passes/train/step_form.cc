@@ -66,8 +66,8 @@ void warn_of_noise(const Graph& graph, PassContext& context) {
           counted(count, "node") +
           "); of a dropout that the exporter wrote out that is not what is meant: "
           "Dropout(inplace=True) in PyTorch's newer exporter wants inplace=False, or "
-          "dynamo=False. onnxruntime 1.31 has no kernels for random operators of op-set 22, "
-          "in which the trained model is written");
+          "dynamo=False. onnxruntime 1.31 has kernels for random operators up to op-set 21: the "
+          "trained model has the op-set of the source where that holds every operator");
 }
 
 void drop_losses(Graph& graph, const std::set<std::string>& losses, PassContext& context) {

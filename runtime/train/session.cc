@@ -13,6 +13,7 @@
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/canonical/lower_opset.h"
 #include "passes/device/emit_step.h"
 #include "passes/foreign/ort_artifact.h"
 #include "passes/foreign/training_info.h"
@@ -141,10 +142,11 @@ void make_plain(Model& model) {
   to_f32(model.graph);
   inline_bodies(model.graph);
   drop_notes(model.graph);
-  erase_dead(model.graph, [](const Graph&, NodeId) { return true; });
-  erase_unused_initializers(model.graph);
   model.opsets = {{"", kOpsetVersion}};
   model.functions.clear();
+  lower_opset(model, source_opset(model));
+  erase_dead(model.graph, [](const Graph&, NodeId) { return true; });
+  erase_unused_initializers(model.graph);
   std::erase_if(model.metadata, [](const auto& e) { return e.first.starts_with("halfnote."); });
 }
 

@@ -62,6 +62,27 @@ TEST(TrainedModel, F32FormIsPlainOnnx) {
   }
 }
 
+TEST(TrainedModel, HasTheOpsetOfTheSource) {
+  // The source has axes as an attribute, and op-set 23 as an input, of which no trace stays.
+  const std::string source =
+      "<ir_version: 8, opset_import: [\"\" : 17]>\n"
+      "main (float[N,3,4] x) => (float[N,2] y)\n"
+      "<float[4,2] w = {1,2,3,4,5,6,7,8}> {\n"
+      "  m = ReduceMean <axes: ints = [1], keepdims: int = 0> (x)\n"
+      "  y = MatMul(m, w)\n}\n";
+  Model model = parse_model(source, "source");
+  Session session(compile_model(std::move(model), options_for("sgd", DType::kBF16)).model, {});
+  const Model trained = session.trained_model();
+  EXPECT_EQ(trained.opsets.at(""), 17);
+  const NodeId mean = find_nodes(trained.graph, "ReduceMean").at(0);
+  EXPECT_EQ(trained.graph.node(mean).attributes.get_ints("axes"), std::vector<int64_t>{1});
+  EXPECT_EQ(trained.graph.initializers().size(), 1u);
+  EXPECT_NO_THROW(check_model(trained));
+  const Tensor x = Tensor::full(DType::kF32, {2, 3, 4}, 0.5);
+  const Tensor got = logits_of(import_model_bytes(export_model_bytes(trained), "trained"), x);
+  EXPECT_EQ(got.at_as_double(0), 0.5 * (1 + 3 + 5 + 7));
+}
+
 TEST(TrainedModel, F32FormGivesTheOutputsOfTheSession) {
   Session session = trained(DType::kF32);
   const std::vector<Tensor> batch = cnn_batch(6, 78);

@@ -88,6 +88,12 @@ const SchemaVersion* SchemaOp::in(int64_t opset) const {
   return found;
 }
 
+std::optional<SchemaVersion> find_schema_version(std::string_view op, int64_t opset) {
+  const onnx::OpSchema* schema = proto::find_schema("", op, opset);
+  if (schema == nullptr) return std::nullopt;
+  return describe(*schema);
+}
+
 const std::vector<SchemaOp>& all_schema_ops() {
   static const std::vector<SchemaOp> ops = describe_all();
   return ops;

@@ -23,14 +23,27 @@ int64_t ir_version_of(DType dtype) {
     case DType::kU2:
     case DType::kI2:
       return 13;
-    default:
+    case DType::kF8E4M3FN:
+    case DType::kF8E4M3FNUZ:
+    case DType::kF8E5M2:
+    case DType::kF8E5M2FNUZ:
+      return 9;
+    case DType::kU4:
+    case DType::kI4:
       return kIrVersion;
+    default:
+      return 8;
   }
 }
 
-/// Version 10, or what the newest element type asks for.
+/// That of the releases of ONNX with the op-set, at most 10; or what the newest element type asks
+/// for. Runtimes refuse models of a version that is newer than they are.
 int64_t ir_version_of(const Model& model) {
+  const auto opset = model.opsets.find("");
+  const bool known = opset != model.opsets.end();
   int64_t version = kIrVersion;
+  if (known && opset->second <= 20) version = 9;
+  if (known && opset->second <= 18) version = 8;
   const auto scan = [&](const Graph& graph) {
     for (uint32_t i = 0; i < graph.value_count(); ++i) {
       version = std::max(version, ir_version_of(graph.value(ValueId{i}).type.dtype));
