@@ -112,6 +112,7 @@ void override_training(const CLI::App& verb, const CompileArguments& a, CompileO
   take("--huber-delta", "train.huber_delta", f.huber_delta, t.huber_delta);
   take("--label-smoothing", "train.label_smoothing", f.label_smoothing, t.label_smoothing);
   take("--ignore-index", "train.ignore_index", f.ignore_index, t.ignore_index);
+  take("--class-axis", "train.class_axis", f.class_axis, t.class_axis);
   take("--loss-input", "train.loss_input", f.loss_input, t.loss_input);
   take("--accumulate", "train.accumulate", f.accumulation, t.accumulation);
   take("--seed", "train.seed", f.seed, t.seed);
@@ -386,6 +387,8 @@ void add_train_flags(CLI::App* verb, CompileArguments& a) {
                    "share of the other classes in cross_entropy and nll (default: 0)");
   verb->add_option("--ignore-index", t.ignore_index,
                    "label that cross_entropy and nll leave out (default: -100)");
+  verb->add_option("--class-axis", t.class_axis,
+                   "axis of the scores that counts the classes; -1: the last (default: 1)");
   verb->add_option("--accumulate", t.accumulation, "micro-batches per update (default: 1)");
   verb->add_option("--trainable", t.trainable, "parameters to train (RE2, whole name)")->take_all();
   verb->add_option("--freeze", t.frozen, "parameters to leave alone (RE2, whole name)")->take_all();

@@ -127,6 +127,7 @@ void add_train(Json& json, const TrainOptions& train) {
   json["huber_delta"] = train.huber_delta;
   json["label_smoothing"] = train.label_smoothing;
   json["ignore_index"] = train.ignore_index;
+  if (train.class_axis != 1) json["class_axis"] = train.class_axis;
   json["accumulation"] = train.accumulation;
   if (train.micro_batch > 0) json["micro_batch"] = train.micro_batch;
   json["seed"] = train.seed;
@@ -201,6 +202,7 @@ std::string loss_line(const Description& all) {
   const bool labels = name == "cross_entropy" || name == "nll";
   return name + (labels ? all.part("label_smoothing", "label smoothing", 0) : "") +
          (labels ? all.part("ignore_index", "ignore index", -100) : "") +
+         (labels ? all.part("class_axis", "class axis", 1) : "") +
          (name == "huber" ? all.part("huber_delta", "delta", 1) : "");
 }
 

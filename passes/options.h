@@ -110,6 +110,7 @@ struct TrainOptions {
   float huber_delta = 1.0f;
   float label_smoothing = 0.0f;  // of cross_entropy and nll
   int64_t ignore_index = -100;   // of cross_entropy and nll: a label that counts nothing
+  int64_t class_axis = 1;        // of cross_entropy and nll: of the scores; -1 is the last
   std::vector<std::string>
       trainable;                    // RE2 on initializer names; empty: all that look like weights
   std::vector<std::string> frozen;  // RE2, taken away again

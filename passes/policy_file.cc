@@ -232,6 +232,7 @@ class TomlReader {
             {"huber_delta", into(t.huber_delta)},
             {"label_smoothing", into(t.label_smoothing)},
             {"ignore_index", into(t.ignore_index)},
+            {"class_axis", into(t.class_axis)},
             {"trainable", into(t.trainable)},
             {"freeze", into(t.frozen)},
             {"tie", into(t.tied)},

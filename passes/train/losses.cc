@@ -2,7 +2,8 @@
 //
 //   cross_entropy    SoftmaxCrossEntropyLoss (logits, labels)      label smoothing e:
 //   nll              NegativeLogLikelihoodLoss (log-prob, labels)    (1−e)·loss − e·mean(log-prob)
-//                    a label `ignore_index` counts in neither mean
+//                    a label `ignore_index` counts in neither mean; with
+//                    `class_axis` -1 the axes before the last are flattened, those of t as well
 //   mse              mean((y − t)²)
 //   l1               mean(|y − t|)
 //   huber            mean(m·(a − m/2)),  a = |y − t|, m = min(a, delta)
@@ -184,25 +185,48 @@ void warn_of_classes(const Graph& graph, const LossRow& row, const Expr& scores,
                    "do (N, C, d), but the scores look like (batch, sequence, classes): " +
                    to_string(scores.type()) + ", classes on the last axis, labels " +
                    to_string(ValueType::tensor(DType::kI64, {shape[0], shape[1]})) +
-                   "; end the model with logits.transpose(1, 2)");
+                   "; if so, --class-axis -1");
 }
 
-SymbolicShape label_shape(const SymbolicShape& scores) {
-  SymbolicShape shape = scores;
-  shape.erase(shape.begin() + 1);
-  return shape;
+/// Do the classes stand on the last axis of scores that have more than two?
+bool has_last_axis(const Expr& scores, const TrainOptions& train) {
+  const int64_t rank = scores.rank();
+  const int64_t axis = train.class_axis < 0 ? train.class_axis + rank : train.class_axis;
+  if (axis == 1) return false;
+  if (axis == rank - 1 && axis > 0) return true;
+  throw Error(ErrorCode::kUsage, "--class-axis is no axis of the scores that can count the classes")
+      .at({{}, scores.builder->graph().value(scores.id).name, {}})
+      .expected("1, or -1 for the last",
+                fmt::format("{} of {}", train.class_axis, to_string(scores.type())));
 }
 
-Expr labels_for(Builder& b, const LossRow& row, Expr scores) {
+/// Scores (N, C) or (N, C, d…) and the labels (N) or (N, d…) that belong to them.
+struct Classes {
+  Expr scores, labels;
+};
+
+/// The scores, and the labels as a new input; where the classes stand last, (N·d…, C) and (N·d…).
+Classes with_labels(Builder& b, const LossRow& row, Expr scores, const TrainOptions& train) {
+  Graph& graph = b.graph();
   if (scores.rank() < 2) {
     throw Error(ErrorCode::kModel,
                 "--loss " + string(row.name) + " needs scores of shape (N, C, …)")
-        .at({{}, b.graph().value(scores.id).name, {}})
+        .at({{}, graph.value(scores.id).name, {}})
         .expected("rank 2 or more", to_string(scores.type()));
   }
-  Graph& graph = b.graph();
-  return b.value(graph.add_input(graph.main(), graph.unique_name("labels"),
-                                 ValueType::tensor(DType::kI64, label_shape(scores.shape()))));
+  const bool last = has_last_axis(scores, train);
+  SymbolicShape shape = scores.shape();
+  const Dim classes = last ? shape.back() : shape[1];
+  shape.erase(last ? shape.end() - 1 : shape.begin() + 1);
+  const Expr labels = b.value(graph.add_input(graph.main(), graph.unique_name("labels"),
+                                              ValueType::tensor(DType::kI64, shape)));
+  if (!last) return {scores, labels};
+  Expr flat = b.ints({-1, classes.known() ? classes.value : 0});
+  if (!classes.known()) {
+    const Expr count = b.op("Shape", {scores}, {{"start", int64_t{-1}}});
+    flat = b.op("Concat", {b.ints({-1}), count}, {{"axis", int64_t{0}}});
+  }
+  return {b.reshape(scores, flat), b.reshape(labels, b.ints({-1}))};
 }
 
 }  // namespace
@@ -230,6 +254,10 @@ void check_loss(const TrainOptions& train) {
     refuse("label_smoothing", "--label-smoothing needs a loss that reads class labels",
            "--loss cross_entropy or nll", "--loss " + train.loss);
   }
+  if (train.class_axis != 1 && row.target != Target::kClasses) {
+    refuse("class_axis", "--class-axis needs a loss that reads class labels",
+           "--loss cross_entropy or nll", "--loss " + train.loss);
+  }
   if (row.name == "huber" && !(train.huber_delta > 0)) {
     refuse("huber_delta", "--huber-delta is not above 0", "a number above 0",
            fmt::format("{}", train.huber_delta));
@@ -250,8 +278,9 @@ ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context) {
         .hint("name the value it reads with --loss-input");
   }
   if (row.target == Target::kClasses) {
-    warn_of_classes(graph, row, scores, context);
-    return row.rule(b, b.to_math(scores), labels_for(b, row, scores), train).id;
+    if (train.class_axis == 1) warn_of_classes(graph, row, scores, context);
+    const Classes classes = with_labels(b, row, scores, train);
+    return row.rule(b, b.to_math(classes.scores), classes.labels, train).id;
   }
   if (row.name == "kl" && scores.rank() < 1) {
     throw Error(ErrorCode::kModel, "--loss kl needs log-probabilities of shape (N, …)")

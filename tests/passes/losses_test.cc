@@ -97,6 +97,57 @@ TEST_P(Losses, AgreeWithPyTorch) {
   }
 }
 
+/// (N, C, d) -> (N, d, C), or back.
+Tensor transposed(const Tensor& tensor) {
+  const Shape& from = tensor.shape();
+  if (from.size() < 3) return tensor;
+  Tensor result(DType::kF64, {from[0], from[2], from[1]});
+  auto out = result.mutable_data<double>();
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    const int64_t d = i % from[2], c = i / from[2] % from[1], n = i / from[2] / from[1];
+    out[static_cast<size_t>((n * from[2] + d) * from[1] + c)] = tensor.at_as_double(i);
+  }
+  return result.cast_to(tensor.dtype());
+}
+
+TEST_P(Losses, TakeTheClassesFromTheLastAxis) {
+  std::ifstream stream(std::string(HALFNOTE_SOURCE_DIR) + "/tests/fixtures/torch/losses.json");
+  const double tolerance = GetParam() == DType::kF64 ? 1e-14 : 16 * 0x1p-24;
+  int moved = 0;
+  for (const json& test : json::parse(stream)) {
+    if (!reads_labels(test.at("loss"))) continue;
+    SCOPED_TRACE(test.at("name").get<std::string>());
+    TrainOptions train = train_of(test);
+    const Tensor output = from_json(GetParam(), test.at("shape").get<Shape>(), test.at("output"));
+    const Tensor labels = target_of(test, GetParam());
+    const LossRun want = run_loss(train, output, labels);
+    train.class_axis = -1;
+    const LossRun got = run_loss(train, transposed(output), labels);
+    EXPECT_NEAR(got.loss, want.loss, 4 * tolerance);
+    const Tensor gradient = transposed(got.gradient);
+    for (int64_t i = 0; i < output.size(); ++i) {
+      EXPECT_NEAR(gradient.at_as_double(i), want.gradient.at_as_double(i), tolerance);
+    }
+    moved += output.shape().size() == 3 ? 1 : 0;
+  }
+  EXPECT_GE(moved, 3);
+}
+
+TEST(Losses, RefuseAnAxisThatCountsNoClasses) {
+  TrainOptions train;
+  train.loss = "cross_entropy";
+  const Tensor scores(DType::kF32, {2, 3, 4, 5}), labels(DType::kI64, {2, 4, 5});
+  for (const int64_t axis : {0, 2, 4, -2, -4, -5}) {
+    train.class_axis = axis;
+    const auto run = [&] { run_loss(train, scores, labels); };
+    EXPECT_THAT(error_of(run, ErrorCode::kUsage), testing::HasSubstr("--class-axis")) << axis;
+  }
+  train.loss = "mse";
+  train.class_axis = -1;
+  const auto run = [&] { run_loss(train, scores, scores); };
+  EXPECT_THAT(error_of(run, ErrorCode::kUsage), testing::HasSubstr("--loss cross_entropy or nll"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, Losses, testing::Values(DType::kF32, DType::kF64),
                          [](const auto& test) { return std::string(short_name(test.param)); });
 
