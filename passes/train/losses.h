@@ -17,10 +17,10 @@ void check_loss(const TrainOptions& train);
 
 /// Appends the loss `options.train.loss` of the value `output` behind the graph, with the graph
 /// input it compares with (`labels`, or `target` in the type of the output); returns the scalar
-/// loss. Classes, probabilities and
-/// labels as in PyTorch, the classes on axis `options.train.class_axis`; reduction is the mean (kl: the mean over the batch, "batchmean"). Throws
-/// Error(kUsage) for an unknown loss or a setting that has no meaning, Error(kModel) for scores of
-/// the wrong rank.
+/// loss. Classes, probabilities and labels as in PyTorch, the classes on axis
+/// `options.train.class_axis`; reduction is the mean (kl: the mean over the batch, "batchmean").
+/// Throws Error(kUsage) for an unknown loss or a setting that has no meaning, Error(kModel) for
+/// scores of the wrong rank.
 ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context);
 
 }  // namespace halfnote
