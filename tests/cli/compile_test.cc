@@ -71,7 +71,7 @@ TEST(Compile, WrongNumbersAreRefused) {
   expect_refused(place, base + "--lr nan", 2, "lr is out of range");
   expect_refused(place, base + "--lr -1", 2, "lr is out of range");
   expect_refused(place, base + "--optimizer nesterov --momentum 2", 2, "momentum is out of range");
-  expect_refused(place, base + "--grad-clip -1", 2, "clip_norm is out of range");
+  expect_refused(place, base + "--grad-clip -1", 2, "--grad-clip is out of range");
   expect_refused(place, base + "--precision bf16 --fp32-node nothing", 2, "matches nothing");
 }
 
