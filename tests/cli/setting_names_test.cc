@@ -37,7 +37,7 @@ std::string flag_error(const Workplace& place, const std::string& flags) {
   return outcome.err;
 }
 
-constexpr const char* kHead = "halfnote: error (usage): ";
+constexpr const char* kUsageError = "halfnote: error (usage): ";
 
 /// A policy file, and the error that it gives.
 const std::pair<const char*, const char*> kPolicies[] = {
@@ -105,7 +105,7 @@ const std::pair<const char*, const char*> kPolicies[] = {
 TEST(SettingNames, APolicyFileIsToldItsLineAndItsKey) {
   const Workplace place;
   for (const auto& [text, message] : kPolicies) {
-    EXPECT_THAT(policy_error(place, text), StartsWith(std::string(kHead) + message)) << text;
+    EXPECT_THAT(policy_error(place, text), StartsWith(std::string(kUsageError) + message)) << text;
   }
 }
 
@@ -113,7 +113,7 @@ TEST(SettingNames, TwoRulesThatContradictAreNamedWithTheirLines) {
   const Workplace place;
   const std::string error = policy_error(
       place, "[precision]\ndtype = \"bf16\"\nfp32_nodes = [\".*\"]\nallow_nodes = [\"logits\"]\n");
-  EXPECT_THAT(error, StartsWith(std::string(kHead) + "p.toml:4: node \""));
+  EXPECT_THAT(error, StartsWith(std::string(kUsageError) + "p.toml:4: node \""));
   EXPECT_THAT(error, HasSubstr("got \"precision.fp32_nodes\" \".*\" (p.toml:3) and "
                                "\"precision.allow_nodes\" \"logits\" (p.toml:4)"));
 }
@@ -150,7 +150,8 @@ TEST(SettingNames, ADeepSpeedFileIsToldItsOwnKeys) {
        "ds.json: the batch sizes contradict each other: expected \"train_batch_size\" = "},
   };
   for (const auto& [text, message] : rows) {
-    EXPECT_THAT(deepspeed_error(place, text), StartsWith(std::string(kHead) + message)) << text;
+    EXPECT_THAT(deepspeed_error(place, text), StartsWith(std::string(kUsageError) + message))
+        << text;
   }
 }
 
@@ -188,7 +189,7 @@ TEST(SettingNames, AFlagOverAFileIsToBlameItself) {
   const Workplace place;
   const std::string policy = "[optimizer.schedule]\nkind = \"cosine\"\nwarmup = 7\ntotal = 9\n";
   EXPECT_THAT(policy_error(place, policy, "--schedule-steps 3"),
-              StartsWith(std::string(kHead) +
+              StartsWith(std::string(kUsageError) +
                          "\"optimizer.schedule.kind\" of p.toml:2 cosine needs its number of "
                          "steps: expected --schedule-steps above \"optimizer.schedule.warmup\" of "
                          "p.toml:3 (7), got 3"));
@@ -221,7 +222,7 @@ TEST(SettingNames, NumbersOfFlagsAreReadWholeOrRefused) {
     arguments.push_back("--lr=" + std::string(text));
     const Outcome outcome = place.run(arguments);
     EXPECT_EQ(outcome.code, 2) << text;
-    EXPECT_THAT(outcome.err, StartsWith(kHead + message)) << text;
+    EXPECT_THAT(outcome.err, StartsWith(kUsageError + message)) << text;
   }
 }
 
@@ -252,7 +253,7 @@ TEST(SettingNames, WholeNumbersOfFlagsAreReadWholeOrRefused) {
       arguments.push_back(std::string(flag) + "=" + text);
       const Outcome outcome = place.run(arguments);
       EXPECT_EQ(outcome.code, 2) << flag << " " << text << outcome.err;
-      EXPECT_THAT(outcome.err, StartsWith(std::string(kHead) + flag +
+      EXPECT_THAT(outcome.err, StartsWith(std::string(kUsageError) + flag +
                                           " has a value that it cannot have: expected a whole "
                                           "number"))
           << text;

@@ -84,19 +84,21 @@ TEST(Import, KeepsWhatTheExporterComputedParametersFromAndWhichAreGone) {
         .message(4, wire::entry("pkg.onnxscript.optimizer.folded_from", from));
   };
   const std::string_view signature =
-      "\n# inputs\np_w: PARAMETER target='m.w'\np_b: PARAMETER target='m.b'\n"
+      "\n# inputs\np_w: PARAMETER target='m.w'\np_b: PARAMETER target='w'\n"
       "p_g: PARAMETER target='m.gone'\nb_mean: BUFFER target='mean' persistent=True\nx: "
       "USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n";
   const auto tensor = [](std::string_view name) {
     return wire::raw_tensor(name, DType::kF32, {2}, "aaaabbbb");
   };
-  const auto model_with = [&](bool has_signature) {
-    Message graph = wire::add_graph(tensor("m.b"))
+  const auto model_with = [&](bool has_signature, bool has_sources) {
+    Message graph = wire::add_graph(tensor("w"))
                         .message(wire::kInitializer, tensor("val_1"))
-                        .message(wire::kInitializer, tensor("val_2"))
-                        .message(wire::kValueInfo, folded("val_1", "['m.w', 'val_0']"))
-                        .message(wire::kValueInfo, folded("val_2", "['mean', 'val_0']"))
-                        .message(wire::kValueInfo, folded("y", "['m.gone']"));
+                        .message(wire::kInitializer, tensor("val_2"));
+    if (has_sources) {
+      graph = graph.message(wire::kValueInfo, folded("val_1", "['m.w', 'val_0']"))
+                  .message(wire::kValueInfo, folded("val_2", "['mean', 'val_0']"))
+                  .message(wire::kValueInfo, folded("y", "['m.gone']"));
+    }
     constexpr uint32_t kMetadata = 16;  // of GraphProto
     if (has_signature) {
       graph = graph.message(
@@ -104,13 +106,15 @@ TEST(Import, KeepsWhatTheExporterComputedParametersFromAndWhichAreGone) {
     }
     return round_trip(import_text_bytes(wire::model(graph)));
   };
-  const Model model = model_with(true);
+  const Model model = model_with(true, true);
   EXPECT_EQ(model.metadata.at("halfnote.folded"), "val_1\nm.w\n");
   EXPECT_EQ(model.metadata.at("halfnote.buffers"), "val_2\n");
   EXPECT_EQ(model.metadata.at("halfnote.lost_parameters"), "m.gone\n");
-  const Model untold = model_with(false);
-  EXPECT_FALSE(untold.metadata.contains("halfnote.folded"));
-  EXPECT_FALSE(untold.metadata.contains("halfnote.buffers"));
+  for (const Model& untold : {model_with(false, true), model_with(true, false)}) {
+    for (const char* key : {"halfnote.folded", "halfnote.buffers", "halfnote.lost_parameters"}) {
+      EXPECT_FALSE(untold.metadata.contains(key)) << key;
+    }
+  }
 }
 
 TEST(Import, InitializerThatIsAlsoAnInputIsNoInput) {

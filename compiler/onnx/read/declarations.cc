@@ -66,6 +66,7 @@ class Declared {
     known_.insert(signature_.begin(), signature_.end());
     for (const auto& info : graph.value_info()) read(info);
     for (const auto& info : graph.input()) read(info);
+    if (!tells_sources_) return;  // a parameter may be in any tensor
     for (const std::string& name : signature_) {
       if (!tensors_.contains(name) && !used_.contains(name)) lost_.push_back(name);
     }
@@ -93,6 +94,7 @@ class Declared {
           buffers_.push_back(info.name());
       }
       if (entry.key() == kFoldedFromKey && !signature_.empty()) {
+        tells_sources_ = true;
         read_folded(info.name(), quoted_texts(entry.value()));
       }
     }
@@ -117,6 +119,7 @@ class Declared {
   std::vector<std::string> signature_;
   std::set<std::string> known_, used_;
   std::vector<std::string> parameters_, buffers_, folded_, lost_;
+  bool tells_sources_ = false;
 };
 
 }  // namespace
