@@ -315,7 +315,7 @@ TEST(DeepSpeed, RefusesWhatItCannotKeep) {
   EXPECT_THAT(refusal(R"({"fp16": {"enabeld": true}})"), HasSubstr("did you mean enabled?"));
   EXPECT_THAT(refusal(R"({"train_batch_sise": 8})"), HasSubstr("did you mean train_batch_size?"));
   EXPECT_THAT(refusal(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"),
-              HasSubstr("both enabled"));
+              HasSubstr("are both true"));
   EXPECT_THAT(refusal(R"({"train_batch_size": "auto"})"), HasSubstr("Hugging Face"));
   EXPECT_THAT(refusal(R"({"train_batch_size": 10, "gradient_accumulation_steps": 4})"),
               HasSubstr("contradict"));
@@ -417,7 +417,7 @@ TEST(DeepSpeed, TakesTheOlderNameOfBf16) {
   EXPECT_THAT(refusal(R"({"bfloat16": {"enabled": true}, "bf16": {"enabled": true}})"),
               testing::HasSubstr("two names of one section: expected one of them, got both"));
   EXPECT_THAT(refusal(R"({"bfloat16": {"enabled": true}, "fp16": {"enabled": true}})"),
-              testing::HasSubstr("both enabled"));
+              testing::HasSubstr("are both true"));
 }
 
 TEST(DeepSpeed, RefusesScalesThatDoNotFit) {
