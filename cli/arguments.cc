@@ -38,7 +38,8 @@ std::pair<std::string, int64_t> parse_dim(std::string_view text) {
       at == std::string_view::npos ? std::nullopt : leading_number(text.substr(at + 1));
   if (at == 0 || !counted || !counted->rest.empty() || counted->number < 1) {
     throw Error(ErrorCode::kUsage, "--dim is not understood")
-        .expected("NAME=NUMBER, as in --dim batch=32", fmt::format("\"{}\"", text));
+        .expected("NAME=N with a whole number of 1 or more, as in --dim batch=32",
+                  fmt::format("\"{}\"", text));
   }
   return {std::string(text.substr(0, at)), counted->number};
 }

@@ -7,7 +7,10 @@
 #include <charconv>
 #include <csignal>
 #include <filesystem>
+#include <functional>
+#include <initializer_list>
 #include <iostream>
+#include <limits>
 #include <memory>
 
 #include "base/error.h"
@@ -26,6 +29,7 @@
 #include "passes/precision/like.h"
 #include "passes/precision/presets.h"
 #include "passes/report.h"
+#include "passes/settings.h"
 #include "passes/train/step.h"
 #include "runtime/core/state_store.h"
 #include "runtime/train/checkpoint/safetensors.h"
@@ -54,12 +58,20 @@ class Override {
  public:
   Override(const CLI::App& verb, CompileOptions& options) : verb_(verb), options_(options) {}
 
-  /// `key`: the name in a policy file, which is not to blame for the flag's value.
+  /// `key`: the name in a policy file.
   template <class T>
   void operator()(const char* flag, const std::string& key, const T& given, T& target) {
-    if (verb_.count(flag) == 0) return;
-    target = given;
-    options_.sources.erase(key);
+    if (names(flag, {key})) target = given;
+  }
+
+  /// Names the flag in messages on these keys; says whether it is given.
+  bool names(const char* flag, std::initializer_list<std::string> keys) {
+    const bool given = verb_.count(flag) > 0;
+    for (const std::string& key : keys) {
+      options_.flags[key] = flag;
+      if (given) options_.sources[key] = {"", flag};
+    }
+    return given;
   }
 
  private:
@@ -120,8 +132,10 @@ void override_training(const CLI::App& verb, const CompileArguments& a, CompileO
   take("--trainable", "train.trainable", f.trainable, t.trainable);
   take("--freeze", "train.freeze", f.frozen, t.frozen);
   take("--tie", "train.tie", f.tied, t.tied);
-  take("--inference", "", a.flags.inference_only, options.inference_only);
+  options.inference_only = a.flags.inference_only;
   for (const std::string& pattern : a.no_decay) {
+    const std::string group = fmt::format("optimizer.group[{}]", t.optimizer.groups.size());
+    take.names("--no-decay", {group + ".pattern"});
     t.optimizer.groups.push_back({pattern, 0.0f, std::nullopt});
   }
   take("--optimizer", "optimizer.kind", f.optimizer.kind, t.optimizer.kind);
@@ -138,12 +152,36 @@ LossScaler scaler_from(const std::string& text) {
   const auto [end, code] = std::from_chars(text.data(), last, fixed);
   if (end != last || code == std::errc::invalid_argument) return scaler_preset(text);
   if (code == std::errc::result_out_of_range) {
-    throw Error(ErrorCode::kUsage, "--loss-scale is no number that FP32 holds")
-        .expected("a preset, or a number of at most 3.4e38", text);
+    throw SettingError("loss_scale.preset", {"{loss_scale.preset} is no number that FP32 holds",
+                                             "a preset, or a number from 1.4e-45 to 3.4e38",
+                                             "\"" + text + "\"",
+                                             {}});
   }
   LossScaler scaler = scaler_preset("static");
   scaler.init = fixed;
   return scaler;
+}
+
+/// A scaler as a whole takes the place of a file's.
+void set_scaler(CompileOptions& o, const std::function<void()>& set) {
+  std::erase_if(o.sources, [](const auto& at) { return at.first.starts_with("loss_scale."); });
+  with_names(o, set);
+}
+
+void override_precision(const CLI::App& verb, const CompileArguments& a, CompileOptions& o) {
+  Override take(verb, o);
+  if (take.names("--like", {"precision.like"})) {
+    set_scaler(o, [&] { apply_like(a.like, o.policy); });
+  }
+  if (take.names("--precision", {"precision.dtype"})) {
+    with_names(o, [&] { o.policy.dtype = parse_precision(a.precision); });
+  }
+  if (verb.count("--loss-scale") > 0) {
+    set_scaler(o, [&] {
+      take.names("--loss-scale", {"loss_scale.preset", "loss_scale.init"});
+      o.policy.scaler = scaler_from(a.loss_scale);
+    });
+  }
 }
 
 CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
@@ -154,8 +192,7 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
       if (!a.quiet) std::cerr << "note: " << a.deepspeed << ": " << note << "\n";
     }
   }
-  if (!a.like.empty()) apply_like(a.like, o.policy);
-  if (!a.precision.empty()) o.policy.dtype = parse_precision(a.precision);
+  override_precision(verb, a, o);
   Policy& p = o.policy;
   add_rules(p.allow_ops, p.fp32_ops, a.allow_ops, a.fp32_ops);
   add_rules(p.fp32_ops, p.allow_ops, a.fp32_ops, a.allow_ops);
@@ -163,10 +200,6 @@ CompileOptions options_of(const CLI::App& verb, const CompileArguments& a) {
   add_rules(p.fp32_nodes, p.allow_nodes, a.fp32_nodes, a.allow_nodes);
   if (a.no_pad) o.policy.pad = false;
   if (a.no_refine) o.policy.cost_refinement = false;
-  if (!a.loss_scale.empty()) {
-    o.policy.scaler = scaler_from(a.loss_scale);
-    std::erase_if(o.sources, [](const auto& at) { return at.first.starts_with("loss_scale."); });
-  }
   override_training(verb, a, o);
   for (const auto& [name, number] : parse_dims(a.dims)) o.dims[name] = number;
   o.limits = a.import.limits;
@@ -464,7 +497,8 @@ void add_compile(CLI::App& app, Action& action) {
   verb->add_option("--dump-after", a->dump, "write the text after this pass, or all")->take_all();
   verb->add_option("--dump-folder", a->dump_folder, "where dumps go (default: .)");
   verb->add_option("--timeout", a->timeout,
-                   "seconds that a compilation may take; 0: any (default: 1800)");
+                   "seconds that a compilation may take; 0: any (default: 1800)")
+      ->check(whole_number(0, std::numeric_limits<unsigned>::max()));
   verb->add_flag("-q,--quiet", a->quiet, "no summary, no warnings");
   verb->add_flag("-v,--verbose", a->verbose, "notes too, and what each pass did");
   add_import_flags(verb, a->import);

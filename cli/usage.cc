@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <string_view>
+#include <system_error>
+
+#include "passes/settings.h"
 
 namespace halfnote::cli {
 namespace {
@@ -69,13 +72,44 @@ Error unknown_argument(const CLI::App& app, const std::string& argument, const s
   return std::move(error).hint(suggestion(name, names, help));
 }
 
+constexpr const char* kNumber = "a number, as in 0.001 or 1e-3";
+
+Error bad_number(const std::string& name, const std::string& wanted, const std::string& text) {
+  return Error(ErrorCode::kUsage, name + " has a value that it cannot have")
+      .expected(wanted, fmt::format("\"{}\"", text));
+}
+
+template <class T>
+std::string whole_text() {
+  return fmt::format("a whole number from {} to {}", std::numeric_limits<T>::min(),
+                     std::numeric_limits<T>::max());
+}
+
+/// Reads the whole text: a number, a notation of none, or one that the type does not hold.
+template <class T>
+std::errc read_number(std::string_view text, T& number) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return end == text.data() + text.size() ? code : std::errc::invalid_argument;
+}
+
+/// What is expected in the place of a number that FP32 does not hold; empty for others.
+std::string unheld(const std::string& text) {
+  double number = 0;
+  const std::errc code = read_number(text, number);
+  if (code == std::errc()) return beyond_f32(number);
+  if (code != std::errc::result_out_of_range) return {};
+  // Beyond FP64 too: strtod tells on which side.
+  return beyond_f32(std::strtod(text.c_str(), nullptr) == 0 ? 1e-300 : 1e300);
+}
+
 /// What the option takes, by CLI11's name of its type.
 std::string wanted_text(const CLI::App* verb, const std::string& name) {
   const CLI::Option* option = verb == nullptr ? nullptr : verb->get_option_no_throw(name);
   const std::string type = option == nullptr ? std::string() : option->get_type_name();
-  if (type.starts_with("UINT")) return "a whole number of 0 or more";
-  if (type.starts_with("INT")) return "a whole number";
-  return type.starts_with("FLOAT") ? "a number" : "another value";
+  if (type.starts_with("UINT")) return whole_text<uint64_t>();
+  if (type.starts_with("INT")) return whole_text<int64_t>();
+  return type.starts_with("FLOAT") ? kNumber : "another value";
 }
 
 /// A value that cannot be read: CLI11 says `Could not convert: --lr = abc`.
@@ -88,8 +122,12 @@ Error bad_value(const CLI::App* verb, const std::string& text) {
   const size_t equals = text.find(" = ", kHead.size());
   const std::string name = text.substr(kHead.size(), equals - kHead.size());
   const std::string got = equals == std::string::npos ? std::string() : text.substr(equals + 3);
+  // Too large and too small are no misspelt numbers; CLI11 tells neither.
+  const std::string wanted = wanted_text(verb, name);
+  if (const std::string range = wanted == kNumber ? unheld(got) : ""; !range.empty())
+    return bad_number(name, range, got);
   return Error(ErrorCode::kUsage, name + " has a value that it cannot have")
-      .expected(wanted_text(verb, name), fmt::format("\"{}\"", got));
+      .expected(wanted, fmt::format("\"{}\"", got));
 }
 
 /// An option without its value, or given more than once: `--lr: 1 required FLOAT missing`,
@@ -103,6 +141,13 @@ Error bad_count(const std::string& text) {
       .expected("once", text.substr(received + 9) + " times");
 }
 
+/// What a check says: `--epochs: expected a whole number of at least 1, got "0"`.
+Error bad_choice(std::string text) {
+  const size_t colon = text.find(": expected ");
+  if (colon != std::string::npos) text.insert(colon, " has a value that it cannot have");
+  return Error(ErrorCode::kUsage, std::move(text));
+}
+
 /// CLI11's other errors in our words.
 Error refused(const CLI::App& app, const CLI::ParseError& error) {
   std::string text = error.what();
@@ -111,6 +156,8 @@ Error refused(const CLI::App& app, const CLI::ParseError& error) {
   switch (static_cast<CLI::ExitCodes>(error.get_exit_code())) {
     case CLI::ExitCodes::ConversionError:
       return bad_value(verb, text);
+    case CLI::ExitCodes::ValidationError:
+      return bad_choice(std::move(text));
     case CLI::ExitCodes::ArgumentMismatch:
       return bad_count(text);
     case CLI::ExitCodes::RequiredError:
@@ -130,37 +177,18 @@ std::string first_word(const std::vector<std::string>& arguments) {
   return found == arguments.end() ? std::string() : *found;
 }
 
-Error bad_number(const std::string& name, const std::string& wanted, const std::string& text) {
-  return Error(ErrorCode::kUsage, name + " has a value that it cannot have")
-      .expected(wanted, fmt::format("\"{}\"", text));
-}
-
-/// Reads the whole text; false for one that is no such number or does not fit.
-template <class T>
-bool read_number(std::string_view text, T& number) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return code == std::errc() && end == text.data() + text.size();
-}
-
 template <class T>
 void check_whole(const std::string& name, const std::string& text) {
   T number = 0;
-  if (read_number(text, number)) return;
-  throw bad_number(name,
-                   fmt::format("a whole number from {} to {}", std::numeric_limits<T>::min(),
-                               std::numeric_limits<T>::max()),
-                   text);
+  if (read_number(text, number) == std::errc()) return;
+  throw bad_number(name, whole_text<T>(), text);
 }
 
 void check_fraction(const std::string& name, const std::string& text) {
+  if (const std::string wanted = unheld(text); !wanted.empty())
+    throw bad_number(name, wanted, text);
   double number = 0;
-  if (!read_number(text, number)) throw bad_number(name, "a number", text);
-  const auto narrow = static_cast<float>(number);
-  if (narrow == 0 && number != 0) throw bad_number(name, "0, or a number that FP32 holds", text);
-  if (std::isinf(narrow) && std::isfinite(number)) {
-    throw bad_number(name, "a number that FP32 holds", text);
-  }
+  if (read_number(text, number) != std::errc()) throw bad_number(name, kNumber, text);
 }
 
 void check_value(const CLI::Option& option, const std::string& text) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <functional>
@@ -42,23 +43,32 @@ class JsonReader {
     }
     if (root.contains("bf16") && root.contains("bfloat16")) {
       throw Error(ErrorCode::kUsage, "\"bf16\" and \"bfloat16\" are two names of one section")
+          .at({std::string(file_), {}, {}})
           .expected("one of them", "both")
           .hint("\"bfloat16\" is the older name");
     }
     read(root, "", top_keys());
     // Behind the optimizer, wherever it stands: it takes the place of the optimizer's rate.
     if (!scheduler_.is_null()) {
-      read_scheduler(file_, scheduler_, "scheduler", options_.train.optimizer, notes_);
+      const auto names =
+          read_scheduler(file_, scheduler_, "scheduler", options_.train.optimizer, notes_);
+      for (const auto& [key, name] : names) source("optimizer." + key, name);
     }
     set_precision();
     set_batch();
     options_.train.optimizer.clip_norm = static_cast<float>(clipping_);
+    source("optimizer.clip_norm", "gradient_clipping");
     return std::move(notes_);
   }
 
  private:
   void read(const Json& object, const std::string& prefix, const Keys& keys) {
     read_keys(file_, object, prefix, keys);
+  }
+
+  /// Messages on the setting name a key of this file.
+  void source(const std::string& key, std::string name) {
+    options_.sources[key] = {std::string(file_), std::move(name)};
   }
 
   /// A key without meaning in one process on one device.
@@ -156,6 +166,8 @@ class JsonReader {
       s.refill = "every_clean";
       s.preset = "deepspeed_consecutive";
     }
+    source("loss_scale.init", prefix + (fixed > 0 ? ".loss_scale" : ".initial_scale_power"));
+    source("loss_scale.min", prefix + ".min_loss_scale");
     if (fixed > 0) {
       s = scaler_preset("static");
       s.init = static_cast<float>(fixed);
@@ -174,9 +186,10 @@ class JsonReader {
 
   void set_precision() {
     if (fp16_ && bf16_) {
-      throw Error(ErrorCode::kUsage, "fp16 and bf16 are both enabled")
+      throw Error(ErrorCode::kUsage, "\"fp16.enabled\" and \"bf16.enabled\" are both true")
           .at({std::string(file_), {}, {}})
-          .hint("enable one of them");
+          .expected("one of them", "both")
+          .hint("set one of them to false");
     }
     options_.policy.dtype = fp16_ ? DType::kF16 : bf16_ ? DType::kBF16 : DType::kF32;
     if (fp16_) options_.policy.scaler = fp16_scaler_;
@@ -191,7 +204,7 @@ class JsonReader {
     if (micro_ == 0 && batch_ % accumulation_ == 0) micro_ = batch_ / accumulation_;
     if (accumulation_ == 1 && micro_ > 0 && batch_ % micro_ != 0) {
       throw Error(ErrorCode::kUsage,
-                  "train_batch_size is no multiple of train_micro_batch_size_per_gpu")
+                  "\"train_batch_size\" is no multiple of \"train_micro_batch_size_per_gpu\"")
           .at({std::string(file_), {}, {}})
           .expected(fmt::format("a multiple of {}", micro_), std::to_string(batch_));
     }
@@ -199,10 +212,13 @@ class JsonReader {
       throw Error(ErrorCode::kUsage, "the batch sizes contradict each other")
           .at({std::string(file_), {}, {}})
           .expected(
-              "train_batch_size = train_micro_batch_size_per_gpu · "
-              "gradient_accumulation_steps, in one process",
-              fmt::format("{} and {} · {}", batch_, micro_, accumulation_));
+              "\"train_batch_size\" = \"train_micro_batch_size_per_gpu\" · "
+              "\"gradient_accumulation_steps\", in one process",
+              micro_ > 0 ? fmt::format("{} and {} · {}", batch_, micro_, accumulation_)
+                         : fmt::format("{} and {} steps", batch_, accumulation_));
     }
+    source("train.accumulate", "gradient_accumulation_steps");
+    source("train.micro_batch", "train_micro_batch_size_per_gpu");
     options_.train.accumulation = accumulation_;
     options_.train.micro_batch = micro_;
   }
@@ -233,7 +249,26 @@ class JsonReader {
       unknown_type(file_, prefix, type, names);
     }
     found->second(params, prefix + ".params");
+    source("optimizer.kind", prefix + ".type");
+    for (const auto& [key, name] : kParamNames) {
+      source(std::string("optimizer.") + key, fmt::format("{}.params.{}", prefix, name));
+    }
   }
+
+  /// Our keys of an optimizer, and DeepSpeed's.
+  static constexpr std::array<std::pair<const char*, const char*>, 11> kParamNames = {{
+      {"lr", "lr"},
+      {"beta1", "betas"},
+      {"beta2", "betas"},
+      {"epsilon", "eps"},
+      {"weight_decay", "weight_decay"},
+      {"momentum", "momentum"},
+      {"alpha", "alpha"},
+      {"lr_decay", "lr_decay"},
+      {"initial_accumulator", "initial_accumulator_value"},
+      {"min_ratio", "min_coeff"},
+      {"max_ratio", "max_coeff"},
+  }};
 
   /// The optimizer's settings from numbers read as doubles.
   struct Params {
@@ -380,14 +415,6 @@ std::vector<std::string> parse_deepspeed(std::string_view text, std::string_view
     throw Error(ErrorCode::kUsage, "the key \"" + key + "\" stands twice")
         .at({std::string(file_name), {}, {}})
         .hint("keep one of them (DeepSpeed refuses such a file, too)");
-  }
-  // Of numbers that no optimizer takes the file is named; flags take their keys out again.
-  options.sources["loss_scale.init"] = options.sources["loss_scale.min"] = file_name;
-  for (const char* key :
-       {"lr", "momentum", "beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "alpha",
-        "lr_decay", "initial_accumulator", "min_ratio", "max_ratio", "schedule.kind",
-        "schedule.total", "schedule.warmup", "schedule.step_size", "schedule.slope"}) {
-    options.sources[std::string("optimizer.") + key] = file_name;
   }
   try {
     return JsonReader(file_name, options).run(root);

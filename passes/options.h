@@ -122,13 +122,21 @@ struct TrainOptions {
   int64_t seed = 0;
 };
 
+/// Where a setting came from, and what it is called there.
+struct SettingSource {
+  std::string place;  // FILE:LINE, or FILE; empty for a flag
+  std::string name;   // --lr, optimizer.lr or, of a DeepSpeed file, optimizer.params.lr
+};
+
 struct CompileOptions {
   Policy policy;
   TrainOptions train;
   bool inference_only = false;          // no training step: precision passes on the graph alone
   std::map<std::string, int64_t> dims;  // --dim batch=32
-  /// Where a policy file says a setting (`optimizer.beta1`): FILE:LINE.
-  std::map<std::string, std::string> sources;
+  /// The settings that somebody gave, by their keys in a policy file (`optimizer.beta1`).
+  std::map<std::string, SettingSource> sources;
+  /// The flags that set keys, for messages on what nobody gave; empty where there are none.
+  std::map<std::string, std::string> flags;
   ImportLimits limits;  // on the model file, and on what its functions expand to
   std::vector<std::string> skip_passes;
   std::string stop_after;

@@ -11,6 +11,7 @@
 #include "passes/nesting.h"
 #include "passes/precision/like.h"
 #include "passes/precision/presets.h"
+#include "passes/settings.h"
 
 namespace halfnote {
 namespace {
@@ -47,7 +48,7 @@ std::string found_text(const toml::node& node) {
 }
 
 [[noreturn]] void wrong_type(const Where& where, const char* wanted, const toml::node& got) {
-  throw Error(ErrorCode::kUsage, "key \"" + where.key + "\" has the wrong type")
+  throw Error(ErrorCode::kUsage, "key \"" + where.path + "\" has the wrong type")
       .at({where.place, {}, {}})
       .expected(wanted, found_text(got));
 }
@@ -71,7 +72,13 @@ TomlSetter into(bool& target) {
 TomlSetter into(float& target) {
   return [&target](const toml::node& node, const Where& where) {
     if (!node.is_number()) wrong_type(where, "a number", node);
-    target = static_cast<float>(*node.value<double>());
+    const double number = *node.value<double>();
+    target = static_cast<float>(number);
+    if (std::string wanted = beyond_f32(number); !wanted.empty()) {
+      throw Error(ErrorCode::kUsage, "\"" + where.path + "\" is out of range")
+          .at({where.place, {}, {}})
+          .expected(std::move(wanted), fmt::format("{}", number));
+    }
   };
 }
 
@@ -150,14 +157,14 @@ class TomlReader {
       const auto found = keys.find(key.str());
       if (found != keys.end()) {
         const std::string name(key.str()), place = where_of(node, file_);
-        options_.sources[prefix + name] = place;
+        options_.sources[prefix + name] = {place, prefix + name};
         at_line(toml::node_view(node), [&] { found->second(node, {place, name, prefix + name}); });
         continue;
       }
       std::vector<std::string> known;
       for (const auto& [name, setter] : keys) known.push_back(name);
       const std::string_view near = closest(key.str(), known);
-      throw Error(ErrorCode::kUsage, "unknown key \"" + std::string(key.str()) + "\"")
+      throw Error(ErrorCode::kUsage, "unknown key \"" + prefix + std::string(key.str()) + "\"")
           .at({where_of(node, file_), {}, {}})
           .hint(near.empty() ? "docs/policy.md lists the keys"
                              : "did you mean " + std::string(near) + "?");
@@ -299,7 +306,9 @@ class TomlReader {
       if (table == nullptr) wrong_type(where, "an array of tables ([[optimizer.group]])", element);
       ParameterGroup group;
       const size_t index = options_.train.optimizer.groups.size();
-      read(*table, fmt::format("{}[{}].", where.path, index),
+      const std::string path = fmt::format("{}[{}].", where.path, index);
+      options_.sources[path + "pattern"] = {where_of(element, file_), path + "pattern"};
+      read(*table, path,
            {{"pattern", into(group.pattern)},
             {"weight_decay", into(group.weight_decay)},
             {"lr_factor", into(group.lr_factor)}});
@@ -339,10 +348,10 @@ DType parse_precision(std::string_view name) {
   } else if (const std::string_view near = closest(lowered, names); !near.empty()) {
     hint = "did you mean " + std::string(near) + "?";
   }
-  throw Error(ErrorCode::kUsage, "unknown precision")
-      .expected("fp32, fp16 or bf16 (Keras: float32, mixed_float16, mixed_bfloat16)",
-                "\"" + std::string(name) + "\"")
-      .hint(hint);
+  throw SettingError("precision.dtype",
+                     {"{precision.dtype} names no precision",
+                      "fp32, fp16 or bf16 (Keras: float32, mixed_float16, mixed_bfloat16)",
+                      "\"" + std::string(name) + "\"", hint});
 }
 
 void parse_policy(std::string_view text, std::string_view file_name, CompileOptions& options) {

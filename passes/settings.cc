@@ -1,7 +1,10 @@
 #include "passes/settings.h"
 
 #include <fmt/format.h>
+#include <re2/re2.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -22,21 +25,37 @@ struct Below {
 constexpr Below kShare = {1, "a number in [0, 1)"};
 constexpr Below kSize = {kInfinity, "a number of 0 or more"};
 
-[[noreturn]] void out_of_range(const std::string& key, const std::string& what, const char* wanted,
-                               const std::string& got) {
-  throw SettingError(
-      key,
-      Error(ErrorCode::kUsage, "optimizer: " + what + " is out of range").expected(wanted, got));
+[[noreturn]] void refuse(const std::string& key, std::string what, std::string wanted,
+                         std::string got, std::string hint = {}) {
+  throw SettingError(key, {"{" + key + "} " + std::move(what), std::move(wanted), std::move(got),
+                           std::move(hint)});
+}
+
+[[noreturn]] void out_of_range(const std::string& key, std::string wanted, std::string got) {
+  refuse(key, "is out of range", std::move(wanted), std::move(got));
 }
 
 void require(const std::string& name, float value, const Below& range) {
   if (value >= 0 && value < range.end) return;
-  const std::string what = name.substr(name.rfind('.') + 1);
-  out_of_range("optimizer." + name, what, range.text, fmt::format("{}", value));
+  out_of_range("optimizer." + name, range.text, fmt::format("{}", value));
 }
 
 void require(bool good, const char* name, float value, const char* wanted) {
-  if (!good) out_of_range(std::string("optimizer.") + name, name, wanted, fmt::format("{}", value));
+  if (!good) out_of_range(std::string("optimizer.") + name, wanted, fmt::format("{}", value));
+}
+
+void check_group(const ParameterGroup& group, const std::string& name) {
+  require(name + ".weight_decay", group.weight_decay.value_or(0), kSize);
+  require(name + ".lr_factor", group.lr_factor.value_or(0), kSize);
+  const std::string key = "optimizer." + name + ".pattern";
+  if (group.pattern.empty()) {
+    refuse(key, "is missing: the group takes no parameter", "a pattern for whole names", "none",
+           "pattern = \".*\" takes all");
+  }
+  const RE2 pattern(group.pattern, RE2::Quiet);
+  if (pattern.ok()) return;
+  refuse(key, "is no regular expression", "RE2 syntax",
+         "\"" + group.pattern + "\" (" + pattern.error() + ")");
 }
 
 void check_numbers(const Optimizer& o) {
@@ -50,82 +69,86 @@ void check_numbers(const Optimizer& o) {
   require("lr_decay", o.lr_decay, kSize);
   require("initial_accumulator", o.initial_accumulator, kSize);
   require("min_ratio", o.min_ratio, kSize);
+  require(std::isfinite(o.dampening), "dampening", o.dampening, "a finite number");
   require(o.alpha >= 0 && o.alpha <= 1, "alpha", o.alpha, "a number in [0, 1]");
-  require(o.max_ratio == 0 || o.max_ratio >= o.min_ratio, "max_ratio", o.max_ratio,
-          "0 (no bound), or at least min_ratio");
+  if (!(o.max_ratio == 0 || o.max_ratio >= o.min_ratio)) {
+    out_of_range("optimizer.max_ratio",
+                 fmt::format("0 (no bound), or at least {{optimizer.min_ratio}} ({})", o.min_ratio),
+                 fmt::format("{}", o.max_ratio));
+  }
+  require("epsilon_param", o.epsilon_param, kSize);
   require(o.clip_threshold > 0, "clip_threshold", o.clip_threshold, "a number above 0");
   require(o.decay_rate <= 0, "decay_rate", o.decay_rate, "0 or less, as -0.8");
-  for (size_t i = 0; i < o.groups.size(); ++i) {
-    const std::string group = fmt::format("group[{}].", i);
-    require(group + "weight_decay", o.groups[i].weight_decay.value_or(0), kSize);
-    require(group + "lr_factor", o.groups[i].lr_factor.value_or(0), kSize);
-  }
+  for (size_t i = 0; i < o.groups.size(); ++i)
+    check_group(o.groups[i], fmt::format("group[{}]", i));
 }
 
 void check_schedule_numbers(const Schedule& s) {
-  struct Row {
-    const char *key, *what;
-    double value;
+  const std::pair<const char*, double> rows[] = {
+      {"final_factor", s.final_factor},
+      {"warmup_factor", s.warmup_factor},
+      {"gamma", s.gamma},
+      {"slope", s.slope},
+      {"warmup", static_cast<double>(s.warmup)},
+      {"delay", static_cast<double>(s.delay)},
+      {"decay_start", static_cast<double>(s.decay_start)},
+      {"total", static_cast<double>(s.total)},
+      {"step_size", static_cast<double>(s.step_size)},
   };
-  const Row rows[] = {
-      {"final_factor", "final factor of the schedule", s.final_factor},
-      {"warmup_factor", "factor of the warm-up", s.warmup_factor},
-      {"gamma", "gamma of the schedule", s.gamma},
-      {"slope", "slope of the schedule", s.slope},
-      {"warmup", "steps of the warm-up", static_cast<double>(s.warmup)},
-      {"delay", "delay of the warm-up", static_cast<double>(s.delay)},
-      {"decay_start", "start of the decay", static_cast<double>(s.decay_start)},
-      {"total", "steps of the schedule", static_cast<double>(s.total)},
-  };
-  for (const Row& row : rows) {
-    if (row.value >= 0 && std::isfinite(row.value)) continue;
-    out_of_range(std::string("optimizer.schedule.") + row.key, row.what, "a number of 0 or more",
-                 fmt::format("{:g}", row.value));
+  for (const auto& [key, value] : rows) {
+    if (value >= 0 && std::isfinite(value)) continue;
+    out_of_range(std::string("optimizer.schedule.") + key, "a number of 0 or more",
+                 fmt::format("{:g}", value));
   }
 }
 
-SettingError bad_schedule(const char* key, std::string what) {
-  return SettingError(std::string("optimizer.schedule.") + key,
-                      Error(ErrorCode::kUsage, std::move(what)));
+/// The kind cannot do without another setting. Who left that out chose the kind; who gave it is
+/// named by its own key.
+[[noreturn]] void lacks(const Schedule& s, const char* key, const char* what, int64_t got,
+                        const std::string& more_than) {
+  const std::string full = std::string("optimizer.schedule.") + key;
+  const bool given = got > 0;
+  throw SettingError(given ? full : "optimizer.schedule.kind",
+                     {fmt::format("{{optimizer.schedule.kind}} {} needs {}", s.kind, what),
+                      fmt::format("{{{}}} above {}", full, more_than),
+                      std::to_string(got),
+                      {}});
 }
 
-SettingError bad_schedule(const char* key, std::string what, std::string wanted, std::string got) {
-  return SettingError(std::string("optimizer.schedule.") + key,
-                      Error(ErrorCode::kUsage, std::move(what)).expected(wanted, got));
-}
-
-void check_schedule(const Schedule& s) {
+void check_schedule_sizes(const Schedule& s) {
   const bool needs_total = s.kind == "cosine" || s.kind == "linear";
   const bool is_cycle = s.kind == "one_cycle";
   const bool needs_size = s.kind == "step" || s.kind == "range_test" || is_cycle;
-  if (!needs_total && !needs_size && s.kind != "constant") {
-    throw bad_schedule("kind", "unknown learning-rate schedule",
-                       "constant, linear, cosine, step, range_test or one_cycle",
-                       "\"" + s.kind + "\"");
-  }
   const int64_t start = s.decay_start > 0 ? s.decay_start : s.warmup;
   if (needs_total && s.total <= start) {
-    throw bad_schedule(
-        s.total > 0 ? "total" : "kind", "schedule " + s.kind + " needs its number of steps",
-        fmt::format("--schedule-steps above the warm-up ({})", start), std::to_string(s.total));
+    lacks(s, "total", "its number of steps", s.total,
+          fmt::format("{{optimizer.schedule.{}}} ({})",
+                      s.decay_start > 0 ? "decay_start" : "warmup", start));
   }
-  if (needs_size && s.step_size <= 0) {
-    throw bad_schedule(s.step_size < 0 ? "step_size" : "kind",
-                       "schedule " + s.kind + " needs --schedule-step-size above 0");
-  }
+  if (needs_size && s.step_size <= 0) lacks(s, "step_size", "a size of steps", s.step_size, "0");
   if (is_cycle && s.total <= s.step_size) {
-    throw bad_schedule(s.total > 0 ? "total" : "kind",
-                       "schedule one_cycle needs its number of steps",
-                       fmt::format("--schedule-steps above --schedule-step-size ({})", s.step_size),
-                       std::to_string(s.total));
+    lacks(s, "total", "its number of steps", s.total,
+          fmt::format("{{optimizer.schedule.step_size}} ({})", s.step_size));
   }
+}
+
+void check_schedule(const Schedule& s) {
+  constexpr std::array<std::string_view, 6> kKinds = {"constant", "linear",     "cosine",
+                                                      "step",     "range_test", "one_cycle"};
+  if (std::ranges::find(kKinds, s.kind) == kKinds.end()) {
+    const std::string_view near = closest(s.kind, kKinds);
+    refuse("optimizer.schedule.kind", "names no learning-rate schedule",
+           "constant, linear, cosine, step, range_test or one_cycle", "\"" + s.kind + "\"",
+           near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
+  }
+  check_schedule_sizes(s);
   if (s.warmup_kind != "linear" && s.warmup_kind != "from_zero" && s.warmup_kind != "log") {
-    throw bad_schedule("warmup_kind", "unknown kind of warm-up", "linear, from_zero or log",
-                       "\"" + s.warmup_kind + "\"");
+    refuse("optimizer.schedule.warmup_kind", "names no kind of warm-up", "linear, from_zero or log",
+           "\"" + s.warmup_kind + "\"");
   }
   if (s.warmup_kind == "log" && s.warmup == 1) {
-    throw bad_schedule("warmup", "a logarithmic warm-up of one step has no meaning",
-                       "--warmup 2 or more", "1");
+    refuse("optimizer.schedule.warmup", "leaves a logarithmic warm-up one step",
+           "2 or more with {optimizer.schedule.warmup_kind} log", "1");
   }
 }
 
@@ -134,9 +157,10 @@ void check_all(const CompileOptions& options) {
   if (options.policy.dtype == DType::kF16) check_scaler(options.policy.scaler);
   if (options.inference_only) return;
   if (train.micro_batch < 0) {
-    throw SettingError("train.micro_batch",
-                       Error(ErrorCode::kUsage, "micro_batch is out of range")
-                           .expected("0 or more samples", std::to_string(train.micro_batch)));
+    out_of_range("train.micro_batch", "0 or more samples", std::to_string(train.micro_batch));
+  }
+  if (train.accumulation < 1) {
+    out_of_range("train.accumulate", "1 or more micro-batches", std::to_string(train.accumulation));
   }
   if (!train.loss.empty()) check_loss(train);
   if (train.optimizer.kind != "none") check_optimizer(train.optimizer);
@@ -152,10 +176,8 @@ void check_optimizer(const Optimizer& optimizer) {
 }
 
 void check_scaler(const LossScaler& s) {
-  const auto refuse = [](const char* key, const char* want, const std::string& got) {
-    throw SettingError(
-        std::string("loss_scale.") + key,
-        Error(ErrorCode::kUsage, std::string("loss scaler: ") + key).expected(want, got));
+  const auto refuse = [](const char* key, std::string want, std::string got) {
+    out_of_range(std::string("loss_scale.") + key, std::move(want), std::move(got));
   };
   const auto text = [](float x) { return fmt::format("{}", x); };
   if (!(s.init > 0 && std::isfinite(s.init)))
@@ -166,18 +188,23 @@ void check_scaler(const LossScaler& s) {
   if (s.hysteresis < 1) refuse("hysteresis", "1 or more", std::to_string(s.hysteresis));
   if (s.on_floor != "hold" && s.on_floor != "raise" && s.on_floor != "diagnose")
     refuse("on_floor", "hold, raise or diagnose", "\"" + s.on_floor + "\"");
+  if (s.refill != "on_growth" && s.refill != "every_clean")
+    refuse("refill", "on_growth or every_clean", "\"" + s.refill + "\"");
+  if (s.warmup_interval < 0)
+    refuse("warmup_interval", "0 or more", std::to_string(s.warmup_interval));
+  if (s.first_window_extra < 0)
+    refuse("first_window_extra", "0 or more", std::to_string(s.first_window_extra));
+  if (s.publish_delay != 0 && s.publish_delay != 1)
+    refuse("publish_delay", "0 or 1", std::to_string(s.publish_delay));
   if (!(s.min >= 0 && std::isfinite(s.min))) refuse("min", "0 or more", text(s.min));
-  if (s.max > 0 && s.max < s.min) refuse("max", "0 (no bound), or at least min", text(s.max));
+  if (s.max != 0 && !(s.max >= s.min)) {
+    refuse("max", fmt::format("0 (no bound), or at least {{loss_scale.min}} ({})", s.min),
+           text(s.max));
+  }
 }
 
 void check_settings(const CompileOptions& options) {
-  try {
-    check_all(options);
-  } catch (SettingError& error) {
-    const auto source = options.sources.find(error.key());
-    if (source != options.sources.end()) error.at({source->second, {}, {}});
-    throw;
-  }
+  with_names(options, [&] { check_all(options); });
 }
 
 }  // namespace halfnote

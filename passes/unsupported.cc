@@ -64,6 +64,17 @@ constexpr Form kNearestForms[] = {
     {"com.microsoft.SkipSimplifiedLayerNormalization", "Add and RMSNormalization"},
 };
 
+/// ` (then_branch of b)` for a node in a body.
+std::string body_text(const Graph& graph, RegionId region) {
+  const NodeId owner = graph.region_owner(region);
+  if (!owner.valid()) return "";
+  for (const auto& [key, attribute] : graph.node(owner).attributes) {
+    const auto* body = std::get_if<RegionId>(&attribute);
+    if (body != nullptr && *body == region) return " (" + key + " of " + graph.label(owner) + ")";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string nearest_form(std::string_view op) {
@@ -87,7 +98,7 @@ NodeInModel as_in_model(const Graph& graph, NodeId node) {
   for (const auto& [key, whole] : data.metadata) {
     if (key == kLoweredFromKey && !data.origin.empty()) return {"", whole, data.origin, true};
   }
-  return {data.domain, op_name(data), graph.label(node), false};
+  return {data.domain, op_name(data), graph.label(node) + body_text(graph, data.region), false};
 }
 
 void UnsupportedOps::add(const Graph& graph, NodeId node, const std::string& why,

@@ -24,6 +24,10 @@ inline constexpr std::string_view kOpsetKey = "halfnote.opset";
 // Of the model, lists of initializers that its exporter declared, written by `join_names`.
 inline constexpr std::string_view kParametersKey = "halfnote.parameters";  // to be trained
 inline constexpr std::string_view kBuffersKey = "halfnote.buffers";        // buffers, constants
+/// An initializer that the exporter computed from parameters, their names with commas, …
+inline constexpr std::string_view kFoldedKey = "halfnote.folded";
+inline constexpr std::string_view kLostKey =
+    "halfnote.lost_parameters";  // of which nothing is left
 
 // Of a graph; lists of names are written by `join_names`.
 inline constexpr std::string_view kTrainableKey = "halfnote.trainable";  // names of initializers

@@ -28,6 +28,7 @@
 #include "passes/exporters/module_names.h"
 #include "passes/exporters/parameters.h"
 #include "passes/passes.h"
+#include "passes/settings.h"
 
 namespace halfnote {
 namespace {
@@ -69,7 +70,7 @@ class Chooser {
     }
     if (!train.trainable.empty()) chosen = select_trainable();
     for (ValueId id :
-         train.frozen.empty() ? std::set<ValueId>{} : select(train.frozen, "--freeze")) {
+         train.frozen.empty() ? std::set<ValueId>{} : select(train.frozen, "train.freeze")) {
       chosen.erase(id);
     }
     if (train.trainable.empty()) {
@@ -251,7 +252,7 @@ class Chooser {
   }
 
   std::set<ValueId> select_trainable() const {
-    std::set<ValueId> found = select(context_.options.train.trainable, "--trainable");
+    std::set<ValueId> found = select(context_.options.train.trainable, "train.trainable");
     for (ValueId id : found) {
       if (trains(id)) continue;
       const Value& value = graph_.value(id);
@@ -264,7 +265,8 @@ class Chooser {
     return found;
   }
 
-  std::set<ValueId> select(const std::vector<std::string>& patterns, const char* flag) const {
+  std::set<ValueId> select(const std::vector<std::string>& patterns, const char* key) const {
+    const std::string setting = std::string("{") + key + "}";
     std::set<ValueId> found;
     std::vector<std::string> names;
     for (ValueId id : graph_.initializers()) {
@@ -273,8 +275,11 @@ class Chooser {
     for (const std::string& pattern : patterns) {
       const RE2 re(pattern, RE2::Quiet);
       if (!re.ok()) {
-        throw Error(ErrorCode::kUsage, std::string(flag) + " is no regular expression")
-            .expected("RE2 syntax", "\"" + pattern + "\" (" + re.error() + ")");
+        throw SettingError(key, {setting + " is no regular expression",
+                                 "RE2 syntax",
+                                 "\"" + pattern + "\" (" + re.error() + ")",
+                                 {}})
+            .named(context_.options);
       }
       bool any = false;
       for (const std::string& name : names) {
@@ -284,10 +289,12 @@ class Chooser {
       }
       if (any) continue;
       const std::string_view near = closest(pattern, names);
-      throw Error(ErrorCode::kUsage, std::string(flag) + " matches no float initializer")
-          .expected("a pattern for a whole name", "\"" + pattern + "\"")
-          .hint(near.empty() ? "`halfnote inspect MODEL --format text` shows the initializers"
-                             : "did you mean " + std::string(near) + "?");
+      throw SettingError(
+          key, {setting + " matches no float initializer", "a pattern for a whole name",
+                "\"" + pattern + "\"",
+                near.empty() ? "`halfnote inspect MODEL --format text` shows the initializers"
+                             : "did you mean " + std::string(near) + "?"})
+          .named(context_.options);
     }
     return found;
   }

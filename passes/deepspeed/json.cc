@@ -4,11 +4,19 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "passes/settings.h"
 
 namespace halfnote::deepspeed {
 namespace {
 
 constexpr double kMaxCount = 1e9;  // the product of two counts fits into 64 bits
+
+/// A number that FP32 holds, as all settings are kept.
+double narrowed(const Json& value, const std::string& key) {
+  const auto number = value.get<double>();
+  if (const std::string wanted = beyond_f32(number); !wanted.empty()) wrong(key, wanted, value);
+  return number;
+}
 
 }  // namespace
 
@@ -38,7 +46,7 @@ Setter number(double& target, double least) {
     if (!value.is_number() || !(value.get<double>() >= least)) {
       wrong(key, std::isinf(least) ? "a number" : fmt::format("a number from {:g}", least), value);
     }
-    target = value.get<double>();
+    target = narrowed(value, key);
   };
 }
 
@@ -65,8 +73,8 @@ Setter pair_of(double& first, double& second) {
     if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
       wrong(key, "two numbers", value);
     }
-    first = value[0].get<double>();
-    second = value[1].get<double>();
+    first = narrowed(value[0], key);
+    second = narrowed(value[1], key);
   };
 }
 
@@ -88,7 +96,7 @@ Setter section(Setter body) {
 void unknown_type(std::string_view file, const std::string& prefix, const std::string& type,
                   const std::vector<std::string>& names) {
   const std::string_view near = closest(type, names);
-  throw Error(ErrorCode::kUsage, prefix + ".type is not supported")
+  throw Error(ErrorCode::kUsage, "\"" + prefix + ".type\" is not supported")
       .at({std::string(file), {}, {}})
       .expected(fmt::format("one of {}", fmt::join(names, ", ")), "\"" + type + "\"")
       .hint(near.empty() ? std::string() : "did you mean " + std::string(near) + "?");

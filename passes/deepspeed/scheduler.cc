@@ -3,6 +3,8 @@
 // of a scheduler that has not started.
 #include "passes/deepspeed/scheduler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -16,7 +18,7 @@ class SchedulerReader {
   SchedulerReader(std::string_view file, Optimizer& optimizer, std::vector<std::string>& notes)
       : file_(file), optimizer_(optimizer), schedule_(optimizer.schedule), notes_(notes) {}
 
-  void read(const Json& object, const std::string& prefix) {
+  std::map<std::string, std::string> read(const Json& object, const std::string& prefix) {
     std::string type;
     Json params = Json::object();
     read_keys(file_, object, prefix,
@@ -36,6 +38,8 @@ class SchedulerReader {
       unknown_type(file_, prefix, type, names);
     }
     (this->*found->second)(params, prefix + ".params");
+    names_["schedule.kind"] = prefix + ".type";
+    return std::move(names_);
   }
 
  private:
@@ -50,6 +54,17 @@ class SchedulerReader {
   void set_rate(double rate, const std::string& key) {
     if (!(rate > 0)) wrong(key, "a number above 0", rate);
     optimizer_.lr = static_cast<float>(rate);
+    names_["lr"] = key;
+  }
+
+  /// The end lies behind the warm-up, which takes two steps at least.
+  void check_total(const Json& params, const std::string& prefix) const {
+    const std::string key = prefix + ".total_num_steps";
+    const int64_t warmup = schedule_.warmup;
+    const std::string wanted = fmt::format("more than \"{}.warmup_num_steps\" ({}{})", prefix,
+                                           warmup, warmup == 2 ? ", its least" : "");
+    if (!params.contains("total_num_steps")) wrong(key, wanted, nullptr);
+    if (schedule_.total <= warmup) wrong(key, wanted, schedule_.total);
   }
 
   /// Both kinds that warm up from a rate to a rate. `more`: the keys of one of them.
@@ -68,6 +83,8 @@ class SchedulerReader {
     set_warmup_kind(kind, prefix);
     schedule_.warmup = std::max<int64_t>(schedule_.warmup, 2);
     schedule_.warmup_factor = schedule_.final_factor = static_cast<float>(low / high);
+    names_["schedule.warmup"] = prefix + ".warmup_num_steps";
+    names_["schedule.warmup_factor"] = names_["schedule.final_factor"] = prefix + ".warmup_min_lr";
   }
 
   /// Left out, the highest rate is the optimizer's.
@@ -80,6 +97,9 @@ class SchedulerReader {
   void warm_up_and_decay(const Json& params, const std::string& prefix) {
     schedule_.kind = "linear";
     warm_up_between(params, prefix, 1e-3, {{"total_num_steps", count(schedule_.total, 1)}});
+    check_total(params, prefix);
+    names_["schedule.total"] = prefix + ".total_num_steps";
+    names_["schedule.decay_start"] = prefix + ".warmup_num_steps";
     schedule_.decay_start = schedule_.warmup + 1;
     schedule_.total += 1;
   }
@@ -100,7 +120,12 @@ class SchedulerReader {
                {"last_batch_iteration", resumed()}});
     set_warmup_kind(kind, prefix);
     schedule_.warmup = std::max<int64_t>(schedule_.warmup, 2);
+    check_total(params, prefix);
     schedule_.decay_start = schedule_.warmup;
+    names_["schedule.total"] = prefix + ".total_num_steps";
+    names_["schedule.warmup"] = names_["schedule.decay_start"] = prefix + ".warmup_num_steps";
+    names_["schedule.warmup_factor"] = prefix + ".warmup_min_ratio";
+    names_["schedule.final_factor"] = prefix + ".cos_min_ratio";
     schedule_.warmup_factor = static_cast<float>(low);
     schedule_.final_factor = static_cast<float>(last);
     schedule_.zero_first = true;
@@ -118,6 +143,8 @@ class SchedulerReader {
                {"last_batch_iteration", resumed()}});
     set_rate(low, prefix + ".lr_range_test_min_lr");
     schedule_.slope = static_cast<float>(rate);
+    names_["schedule.step_size"] = prefix + ".lr_range_test_step_size";
+    names_["schedule.slope"] = prefix + ".lr_range_test_step_rate";
   }
 
   void one_cycle(const Json& params, const std::string& prefix) {
@@ -155,6 +182,10 @@ class SchedulerReader {
     schedule_.step_size = first;
     schedule_.total = first + (second == 0 ? first : second);
     schedule_.final_factor = static_cast<float>(low / high);
+    names_["schedule.step_size"] = prefix + ".cycle_first_step_size";
+    names_["schedule.total"] = prefix + ".cycle_second_step_size";
+    names_["schedule.final_factor"] = prefix + ".cycle_min_lr";
+    names_["schedule.slope"] = prefix + ".decay_lr_rate";
     if (decay_steps > 0)
       schedule_.slope = static_cast<float>(decay / static_cast<double>(decay_steps));
   }
@@ -177,13 +208,15 @@ class SchedulerReader {
   Optimizer& optimizer_;
   Schedule& schedule_;
   std::vector<std::string>& notes_;
+  std::map<std::string, std::string> names_;
 };
 
 }  // namespace
 
-void read_scheduler(std::string_view file, const Json& object, const std::string& prefix,
-                    Optimizer& optimizer, std::vector<std::string>& notes) {
-  SchedulerReader(file, optimizer, notes).read(object, prefix);
+std::map<std::string, std::string> read_scheduler(std::string_view file, const Json& object,
+                                                  const std::string& prefix, Optimizer& optimizer,
+                                                  std::vector<std::string>& notes) {
+  return SchedulerReader(file, optimizer, notes).read(object, prefix);
 }
 
 }  // namespace halfnote::deepspeed

@@ -8,12 +8,17 @@
 // the exporter made itself (`val_163`, `onnx::Conv_12`, `_to_copy_3`, `…_fused_bn`, `where_1`), and
 // types. A
 // counted matrix that MatMul or Gemm reads is taken for a weight that was transposed, which trains
-// as it would have. A scalar called as a value of PyTorch's (`exp` of a temperature) is not
-// trained, and told as well. Not to be seen: values that were folded into an initializer that kept
-// its name.
+// as it would have. Weights and biases of a recurrent layer, put one behind the other in ONNX's
+// order, train as they would have too, unless the optimizer looks at a tensor as a whole or at its
+// rank; a note tells of them, or then a warning. Parameters that the file lists but does not hold
+// were merged with equal ones, or left out. A scalar called as a value of PyTorch's (`exp` of a
+// temperature) is not trained, and told as well. Not to be seen: values that were folded into an
+// initializer that kept its name.
 #include <re2/re2.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "compiler/ir/model.h"
 #include "passes/exporters/module_names.h"
@@ -30,7 +35,7 @@ constexpr const char* kExporterWayOut =
     "training=TrainingMode.TRAINING (dynamo=False)";
 
 struct Found {
-  std::vector<std::string> normalized, copies, expressions, scalars;
+  std::vector<std::string> normalized, copies, expressions, scalars, recurrent, merged, left_out;
 };
 
 std::string listed(const std::vector<std::string>& names) {
@@ -41,7 +46,36 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > kMostNames ? text + ", …" : text;
 }
 
+bool is_recurrent(const std::string& op) { return op == "LSTM" || op == "GRU" || op == "RNN"; }
+
 bool is_convolution(const std::string& op) { return op == "Conv" || op == "ConvTranspose"; }
+
+/// `encoder.norm` of `encoder.norm.weight`.
+std::string module_of_parameter(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? std::string() : name.substr(0, dot);
+}
+
+/// The names of a list with ", " between them.
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> names;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(", ", at), text.size());
+    names.push_back(text.substr(at, end - at));
+    at = end + 2;
+  }
+  return names;
+}
+
+/// Are all elements alike, as those of scales and biases are at first? Larger tensors are matrices.
+bool starts_alike(const Tensor& tensor) {
+  constexpr int64_t kMost = int64_t{1} << 16;
+  if (tensor.size() == 0 || tensor.size() > kMost) return false;
+  for (int64_t i = 1; i < tensor.size(); ++i) {
+    if (tensor.at_as_double(i) != tensor.at_as_double(0)) return false;
+  }
+  return true;
+}
 
 /// Names that say that a BatchNormalization is in there.
 bool names_fused(const std::string& name) {
@@ -71,7 +105,10 @@ bool names_arithmetic(const std::string& name) {
 class Finder {
  public:
   explicit Finder(const Model& model)
-      : graph_(model.graph), names_(model), newer_exporter_(is_newer_export(model.graph)) {}
+      : graph_(model.graph),
+        names_(model),
+        declared_(model),
+        newer_exporter_(is_newer_export(model.graph)) {}
 
   Found run() {
     for (ValueId id : graph_.initializers()) {
@@ -83,14 +120,19 @@ class Finder {
         found_.scalars.push_back(value.name);
       }
     }
+    find_lost();
     return found_;
   }
 
  private:
   void visit(ValueId id) {
     const Value& value = graph_.value(id);
-    const std::string shown = names_.shown(value.name);
-    if (is_fused(id)) {
+    const std::string sources = declared_.sources_of(value.name);
+    const std::string shown =
+        sources.empty() ? names_.shown(value.name) : value.name + " of " + sources;
+    if (is_of_recurrence(id)) {
+      found_.recurrent.push_back(shown);
+    } else if (is_fused(id)) {
       found_.normalized.push_back(shown);
     } else if (value.name.starts_with("_to_copy") && is_16bit_float(value.type.dtype)) {
       found_.copies.push_back(shown);
@@ -99,6 +141,69 @@ class Finder {
     } else if (is_counted_name(value.name) && !is_matrix(id)) {
       found_.expressions.push_back(shown);
     }
+  }
+
+  /// Is it W, R, B or P of recurrent layers, and nothing else, under a name of the exporter's?
+  bool is_of_recurrence(ValueId id) const {
+    const std::string& name = graph_.value(id).name;
+    if (!is_counted_name(name) && declared_.sources_of(name).empty()) return false;
+    const auto uses = graph_.uses(id);
+    return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+      return use.by_node() && is_recurrent(graph_.node(use.node()).op) && use.slot >= 1 &&
+             (use.slot <= 3 || use.slot == 7);
+    });
+  }
+
+  /// Parameters that are listed and not there. Of those whose module reads an initializer of
+  /// another one, it is that: with all elements alike and more readers, equal ones were merged;
+  /// else they are one by design, as a tied embedding is. Where nothing of another module is read,
+  /// but the module's weight is there, a zero was left out. What a model does not use is no loss.
+  void find_lost() {
+    if (declared_.lost().empty()) return;
+    std::set<std::string> present;
+    std::map<std::string, std::set<ValueId>> foreign;
+    for (ValueId id : graph_.initializers()) {
+      if (!is_float(graph_.value(id).type.dtype)) continue;
+      const std::set<std::string> own = modules_of(id);
+      present.insert(own.begin(), own.end());
+      for (NodeId user : graph_.users(id)) {
+        const std::string reader = module_of(graph_.node(user));
+        if (!own.empty() && !own.contains(reader)) foreign[reader].insert(id);
+      }
+    }
+    for (const std::string& name : declared_.lost()) {
+      const std::string module = module_of_parameter(name);
+      const auto others = foreign.find(module);
+      if (others == foreign.end()) {
+        if (present.contains(module)) found_.left_out.push_back(name);
+        continue;
+      }
+      const std::string now = merged_into(name, others->second);
+      if (!now.empty()) found_.merged.push_back(name + " (now " + now + ")");
+    }
+  }
+
+  /// The one of these initializers that a lost parameter is now: one of its kind, if there is one.
+  std::string merged_into(const std::string& name, const std::set<ValueId>& others) const {
+    const std::string kind = name.substr(name.rfind('.') + 1);
+    std::string found;
+    for (ValueId id : others) {
+      const Value& other = graph_.value(id);
+      if (graph_.users(id).size() < 2 || !starts_alike(other.tensor)) continue;
+      if (other.name.ends_with("." + kind)) return other.name;
+      if (found.empty()) found = other.name;
+    }
+    return found;
+  }
+
+  /// The modules of the parameters that an initializer is, or was computed from.
+  std::set<std::string> modules_of(ValueId id) const {
+    const std::string& name = graph_.value(id).name;
+    std::set<std::string> modules;
+    if (declared_.of(name) == Declared::kParameter) modules.insert(module_of_parameter(name));
+    for (const std::string& source : split(declared_.sources_of(name)))
+      modules.insert(module_of_parameter(source));
+    return modules;
   }
 
   bool is_fused(ValueId id) const {
@@ -125,9 +230,35 @@ class Finder {
 
   const Graph& graph_;
   const ParameterNames names_;
+  const Declarations declared_;
   const bool newer_exporter_;
   Found found_;
 };
+
+/// Does a step depend on more of a parameter than each element's own numbers: its norm, its rank?
+bool sees_whole_tensors(const Optimizer& optimizer) {
+  const bool by_norms = optimizer.kind == "lamb" || optimizer.kind == "adafactor";
+  return by_norms || (optimizer.no_decay_on_1d && optimizer.weight_decay != 0);
+}
+
+void tell_recurrent(PassContext& context, const std::string& source,
+                    const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  const std::string what =
+      "weights and biases of recurrent layers that the exporter put one behind "
+      "the other, as ONNX has them: " +
+      listed(names) + " (" + std::to_string(names.size()) + " in all); ";
+  const Optimizer& optimizer = context.options.train.optimizer;
+  if (!sees_whole_tensors(optimizer)) {
+    context.note(source, what + "their elements are trained as in the model");
+    return;
+  }
+  const bool by_rank = optimizer.kind != "lamb" && optimizer.kind != "adafactor";
+  context.warn(source,
+               what + (by_rank ? "a bias is no tensor of rank 1 any more, and weight decay takes it"
+                               : optimizer.kind + " looks at each as a whole: its steps are not "
+                                                  "those of the single parameters"));
+}
 
 void warn(PassContext& context, const std::string& source, const std::vector<std::string>& names,
           const std::string& text, const char* what = "trained, but no parameter of the model: ") {
@@ -148,6 +279,13 @@ bool find_folded(Model& model, PassContext& context) {
   warn(context, model.source, found.expressions,
        "tables (--freeze leaves them alone), or expressions of parameters (1 + w) that the "
        "exporter computed");
+  tell_recurrent(context, model.source, found.recurrent);
+  warn(context, model.source, found.merged,
+       "the exporter made one parameter of several that start equal, and they are trained as one",
+       "no parameters of their own: ");
+  warn(context, model.source, found.left_out,
+       "the file lists them and does not hold them; the exporter leaves biases of zeros out",
+       "not trained: ");
   warn(context, model.source, found.scalars,
        "scalars that the exporter computed; a parameter that one was computed from (the scale of "
        "scale.exp()) is gone",

@@ -173,6 +173,12 @@ std::string module_of(const Node& node) {
   return scopes.empty() ? module_of_path(node.name) : module_of_scopes(scopes);
 }
 
+bool is_of_class(const Node& node, std::string_view class_name) {
+  constexpr std::string_view kClassesKey = "pkg.torch.onnx.class_hierarchy";
+  const std::string_view classes = metadata_of(node, kClassesKey);
+  return classes.find("." + std::string(class_name) + "'") != std::string_view::npos;
+}
+
 std::string_view source_name(const Node& node) { return metadata_of(node, kSourceNameKey); }
 
 ParameterNames::ParameterNames(const Model& model) {

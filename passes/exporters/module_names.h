@@ -25,6 +25,8 @@ bool is_counted_name(std::string_view name);
 /// The module that a node of an export belongs to, as PyTorch names it (`encoder.layer.0.dense`);
 /// empty where the file does not say.
 std::string module_of(const Node& node);
+/// Did PyTorch's newer exporter write the node for a module of this class (`EmbeddingBag`)?
+bool is_of_class(const Node& node, std::string_view class_name);
 /// The name that the file gave a node; empty if it is the one it has.
 std::string_view source_name(const Node& node);
 

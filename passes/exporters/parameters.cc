@@ -60,7 +60,13 @@ bool is_newer_export(const Graph& graph) {
 Declarations::Declarations(const Model& model)
     : graph_(model.graph),
       parameters_(listed(model, kParametersKey)),
-      buffers_(listed(model, kBuffersKey)) {
+      buffers_(listed(model, kBuffersKey)),
+      lost_(listed(model, kLostKey)) {
+  if (const auto found = model.metadata.find(std::string(kFoldedKey));
+      found != model.metadata.end()) {
+    const std::vector<std::string> names = split_names(found->second);
+    for (size_t i = 0; i + 1 < names.size(); i += 2) sources_.emplace(names[i], names[i + 1]);
+  }
   const bool newer = is_newer_export(graph_);
   const bool torch = model.producer_name == "pytorch";
   stores_weights_ = newer || torch || model.producer_name == "tf2onnx";
@@ -75,6 +81,11 @@ Declarations::Declarations(const Model& model)
 Declared Declarations::of(const std::string& name) const {
   if (parameters_.contains(name)) return Declared::kParameter;
   return buffers_.contains(name) ? Declared::kBuffer : Declared::kNothing;
+}
+
+std::string Declarations::sources_of(const std::string& name) const {
+  const auto found = sources_.find(name);
+  return found == sources_.end() ? std::string() : found->second;
 }
 
 bool Declarations::names_weight(ValueId scalar) const {

@@ -1,6 +1,7 @@
 // What a file tells of its initializers: which are parameters, and which are not.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 
@@ -20,6 +21,11 @@ class Declarations {
   /// other names, or where it is a path as those of other weights are. Asked only of files that
   /// declare nothing.
   bool names_weight(ValueId scalar) const;
+  /// The parameters that the exporter computed an initializer from, with commas; empty where it
+  /// does not say.
+  std::string sources_of(const std::string& name) const;
+  /// Parameters that the exporter lists, and of which nothing is in the file.
+  const std::set<std::string>& lost() const { return lost_; }
   /// Does the file say of its parameters that they are?
   bool any() const { return !parameters_.empty(); }
   /// Does an exporter write all weights of such a model as initializers?
@@ -27,7 +33,8 @@ class Declarations {
 
  private:
   const Graph& graph_;
-  std::set<std::string> parameters_, buffers_;
+  std::set<std::string> parameters_, buffers_, lost_;
+  std::map<std::string, std::string> sources_;  // initializer -> parameters
   bool by_modules_ = false;  // PyTorch's older exporter: weights, and only they, have module paths
   bool by_paths_ = false;    // weights have paths with dots
   bool stores_weights_ = false;

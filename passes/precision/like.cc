@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "passes/precision/presets.h"
+#include "passes/settings.h"
 
 namespace halfnote {
 namespace {
@@ -80,10 +81,11 @@ const LikePreset& like_preset(std::string_view name) {
     list += (list.empty() ? "" : ", ") + names.back();
   }
   const std::string_view near = closest(name, names);
-  throw Error(ErrorCode::kUsage, "--like names no framework")
-      .expected("one of " + list, "\"" + std::string(name) + "\"")
-      .hint(near.empty() ? "`halfnote ops --presets` says what each does"
-                         : "did you mean " + std::string(near) + "?");
+  throw SettingError(
+      "precision.like",
+      {"{precision.like} names no framework", "one of " + list, "\"" + std::string(name) + "\"",
+       near.empty() ? "`halfnote ops --presets` says what each does"
+                    : "did you mean " + std::string(near) + "?"});
 }
 
 void apply_like(std::string_view name, Policy& policy) {

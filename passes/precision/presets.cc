@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "passes/settings.h"
 
 namespace halfnote {
 namespace {
@@ -93,11 +94,12 @@ const LossScaler& scaler_preset(std::string_view name) {
     names.push_back(preset.name);
   }
   const std::string_view near = closest(name, names);
-  throw Error(ErrorCode::kUsage, "unknown loss-scale preset")
-      .expected("one of pytorch, keras, deepspeed, … (docs/loss-scaling.md)",
-                "\"" + std::string(name) + "\"")
-      .hint(near.empty() ? "`halfnote ops --presets` lists them"
-                         : "did you mean " + std::string(near) + "?");
+  throw SettingError("loss_scale.preset",
+                     {"{loss_scale.preset} names no preset of loss scaling",
+                      "one of pytorch, keras, deepspeed, … (docs/loss-scaling.md)",
+                      "\"" + std::string(name) + "\"",
+                      near.empty() ? "`halfnote ops --presets` lists them"
+                                   : "did you mean " + std::string(near) + "?"});
 }
 
 }  // namespace halfnote

@@ -20,6 +20,11 @@ struct PrecisionRules::Rule {
   std::unique_ptr<RE2> pattern;
   bool matched = false;
 
+  /// `--fp32-op "Gemm"`, or `"precision.fp32_ops" "Gemm" (FILE:LINE)`.
+  std::string full_text() const {
+    return name + " \"" + text + "\"" + (place.empty() ? "" : " (" + place + ")");
+  }
+
   bool hits(const Node& node) const {
     if (by_node) {
       const std::string in_file(source_name(node));
@@ -35,10 +40,6 @@ namespace {
 
 std::string full_name(const Node& node) {
   return node.domain.empty() ? node.op : node.domain + "." + node.op;
-}
-
-bool contains(const std::vector<std::string>& list, const std::string& word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
 }
 
 std::string suggestion(std::string_view near, const char* otherwise) {
@@ -68,7 +69,9 @@ PrecisionRules::PrecisionRules(const Policy& policy) {
     for (const std::string& text : list) {
       const auto source = policy.sources.find({key, text});
       const bool from_file = source != policy.sources.end();
-      Rule rule{low, by_node, text, flag, from_file ? key : flag, {}, nullptr, false};
+      Rule rule{
+          low, by_node, text, flag, from_file ? "\"precision." + std::string(key) + "\"" : flag,
+          {},  nullptr, false};
       if (from_file) rule.place = source->second;
       if (by_node) {
         rule.pattern = std::make_unique<RE2>(text, RE2::Quiet);
@@ -87,11 +90,15 @@ PrecisionRules::PrecisionRules(const Policy& policy) {
   add(policy.allow_nodes, true, true, "--allow-node", "allow_nodes");
   add(policy.fp32_ops, false, false, "--fp32-op", "fp32_ops");
   add(policy.allow_ops, true, false, "--allow-op", "allow_ops");
-  for (const std::string& op : policy.allow_ops) {
-    if (!contains(policy.fp32_ops, op)) continue;
-    throw Error(ErrorCode::kUsage, "op " + op + " stands in both lists")
-        .expected("--allow-op or --fp32-op", "both")
-        .hint("take one of the two rules away");
+  for (const Rule& rule : rules_) {
+    const auto opposite = std::ranges::find_if(rules_, [&](const Rule& other) {
+      return other.text == rule.text && !other.by_node && !other.low;
+    });
+    if (rule.by_node || !rule.low || opposite == rules_.end()) continue;
+    throw Error(ErrorCode::kUsage, "op " + rule.text + " stands in both lists")
+        .at({rule.place.empty() ? opposite->place : rule.place, {}, {}})
+        .expected("one of the two rules", opposite->full_text() + " and " + rule.full_text())
+        .hint("take one of them away");
   }
 }
 
@@ -109,9 +116,9 @@ std::optional<Forced> PrecisionRules::find(const Node& node) {
     rule.matched = true;
     if (found != nullptr && found->low != rule.low) {
       throw Error(ErrorCode::kUsage, "two precision rules contradict each other")
-          .at({{}, node.name, full_name(node)})
-          .expected("one of them",
-                    found->name + " " + found->text + " and " + rule.name + " " + rule.text);
+          .at({rule.place.empty() ? found->place : rule.place, node.name, full_name(node)})
+          .expected("one of them", found->full_text() + " and " + rule.full_text())
+          .hint("take one of the two rules away, or narrow it");
     }
     if (found == nullptr) found = &rule;
   }

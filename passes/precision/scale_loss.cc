@@ -229,7 +229,7 @@ void mark_accumulators(Graph& graph) {
 
 bool scale_loss(Model& model, PassContext& context) {
   const Policy& policy = context.options.policy;
-  check_scaler(policy.scaler);
+  with_names(context.options, [&] { check_scaler(policy.scaler); });
   const bool scaled = policy.dtype == DType::kF16;
   const bool guarded = policy.dtype != DType::kF32;
   bool changed = false;

@@ -28,7 +28,8 @@ class OptimizerBuilder {
  public:
   OptimizerBuilder(Graph& graph, ParameterNames names, PassContext& context)
       : graph_(graph),
-        options_(context.options.train.optimizer),
+        all_(context.options),
+        options_(all_.train.optimizer),
         b_(graph, graph.end(), context.infer),
         names_(std::move(names)),
         frozen_(!context.options.train.frozen.empty()),
@@ -235,15 +236,18 @@ class OptimizerBuilder {
   void check_groups() {
     for (size_t i = 0; i < options_.groups.size(); ++i) {
       if (matched_[i]) continue;
-      throw Error(ErrorCode::kUsage, "parameter group matches no parameter of its own")
-          .expected("a pattern that matches a trainable initializer",
-                    "\"" + options_.groups[i].pattern + "\"")
-          .hint(
-              "patterns match the whole name; an earlier group may take all that this one matches");
+      const std::string key = "optimizer.group[" + std::to_string(i) + "].pattern";
+      throw SettingError(key, {"{" + key + "} matches no parameter of its own",
+                               "a pattern that matches a trainable initializer",
+                               "\"" + options_.groups[i].pattern + "\"",
+                               "patterns match the whole name; an earlier group may take all that "
+                               "this one matches"})
+          .named(all_);
     }
   }
 
   Graph& graph_;
+  const CompileOptions& all_;
   const Optimizer& options_;
   Builder b_;
   const ParameterNames names_;
@@ -257,7 +261,7 @@ bool append_optimizer(Model& model, PassContext& context) {
   TrainingStep* step = find_step(model, kStepName);
   if (step == nullptr || context.options.train.optimizer.kind == "none") return false;
   if (find_state(step->graph, kAppliedStep)) return false;  // done before
-  check_optimizer(context.options.train.optimizer);
+  with_names(context.options, [&] { check_optimizer(context.options.train.optimizer); });
   OptimizerBuilder(step->graph, ParameterNames(model), context).run();
   return true;
 }

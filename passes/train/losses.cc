@@ -19,6 +19,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -128,12 +129,10 @@ const LossRow& loss_row(const string& name) {
     list += (list.empty() ? "" : ", ") + names.back();
   }
   const std::string_view near = closest(name, names);
-  throw SettingError(
-      "train.loss",
-      Error(ErrorCode::kUsage, "unknown loss")
-          .expected(list, "\"" + name + "\"")
-          .hint(near.empty() ? "use --loss-output NAME for a loss that is in the graph"
-                             : "did you mean " + string(near) + "?"));
+  throw SettingError("train.loss",
+                     {"{train.loss} names no loss", list, "\"" + name + "\"",
+                      near.empty() ? "a loss that is in the graph is named by {train.loss_output}"
+                                   : "did you mean " + string(near) + "?"});
 }
 
 /// What the loss reads: of a graph that ends in an activation which the loss holds itself, the
@@ -243,24 +242,24 @@ ValueId before_rounding(const Graph& graph, ValueId value) {
 void check_loss(const TrainOptions& train) {
   const LossRow& row = loss_row(train.loss);
   const float e = train.label_smoothing;
-  const auto refuse = [](const char* key, const char* what, const string& want, const string& got) {
-    throw SettingError(string("train.") + key, Error(ErrorCode::kUsage, what).expected(want, got));
+  const auto refuse = [](const string& key, const char* what, string want, string got) {
+    throw SettingError(key, {"{" + key + "} " + what, std::move(want), std::move(got), {}});
   };
   if (!(e >= 0 && e < 1)) {
-    refuse("label_smoothing", "--label-smoothing is no share", "a number in [0, 1)",
-           fmt::format("{}", e));
+    refuse("train.label_smoothing", "is out of range", "a number in [0, 1)", fmt::format("{}", e));
   }
   if (e != 0 && row.target != Target::kClasses) {
-    refuse("label_smoothing", "--label-smoothing needs a loss that reads class labels",
-           "--loss cross_entropy or nll", "--loss " + train.loss);
+    refuse("train.label_smoothing", "needs a loss that reads class labels",
+           "{train.loss} cross_entropy or nll", train.loss);
   }
   if (train.class_axis != 1 && row.target != Target::kClasses) {
-    refuse("class_axis", "--class-axis needs a loss that reads class labels",
-           "--loss cross_entropy or nll", "--loss " + train.loss);
+    refuse("train.class_axis", "needs a loss that reads class labels",
+           "{train.loss} cross_entropy or nll", train.loss);
   }
-  if (row.name == "huber" && !(train.huber_delta > 0)) {
-    refuse("huber_delta", "--huber-delta is not above 0", "a number above 0",
-           fmt::format("{}", train.huber_delta));
+  const float delta = train.huber_delta;
+  if (row.name == "huber" && !(delta > 0 && std::isfinite(delta))) {
+    refuse("train.huber_delta", "is out of range", "a finite number above 0",
+           fmt::format("{}", delta));
   }
 }
 

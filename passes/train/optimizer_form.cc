@@ -121,11 +121,10 @@ const FormRow& form_row(const std::string& kind) {
   std::string lowered = kind;
   for (char& c : lowered) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   const std::string_view near = closest(lowered, kinds);
-  throw SettingError("optimizer.kind",
-                     Error(ErrorCode::kUsage, "unknown optimizer")
-                         .expected(list + "none", "\"" + kind + "\"")
-                         .hint(near.empty() ? "see halfnote compile --help"
-                                            : "did you mean " + std::string(near) + "?"));
+  throw SettingError(
+      "optimizer.kind",
+      {"{optimizer.kind} names no optimizer", list + "none", "\"" + kind + "\"",
+       near.empty() ? "see halfnote compile --help" : "did you mean " + std::string(near) + "?"});
 }
 
 }  // namespace

@@ -7,13 +7,37 @@
 
 #include "compiler/onnx/schema.h"
 #include "compiler/ops/operator.h"
+#include "passes/exporters/module_names.h"
 #include "passes/train/gradient_path.h"
 
 namespace halfnote {
 namespace {
 
 constexpr const char* kInsteadOfSizes = "a constant, or what follows from shapes (Shape, Size)";
+constexpr const char* kInsteadOfBags =
+    "for EmbeddingBag with offsets: indices of one length a bag, as a tensor of two dims without "
+    "offsets, or Embedding and a sum or mean with a mask";
 constexpr const char* kInsteadOfBranches = "Where between results of one shape";
+
+bool has_reduced(const Graph& graph, ValueId value) {
+  const auto users = graph.users(value);
+  return std::any_of(users.begin(), users.end(),
+                     [&](NodeId user) { return graph.node(user).op.starts_with("Reduce"); });
+}
+
+/// Does the node cut out the indices of a bag, whose rows of a table are then reduced to one? The
+/// newer exporter of PyTorch says so, the older one writes it like that.
+bool cuts_bags(const Graph& graph, NodeId node) {
+  if (is_of_class(graph.node(node), "EmbeddingBag")) return true;
+  for (ValueId output : graph.outputs(node)) {
+    if (!output.valid()) continue;
+    for (NodeId user : graph.users(output)) {
+      const bool looks_up = graph.node(user).op == "Gather" && graph.input(user, 1) == output;
+      if (looks_up && has_reduced(graph, graph.output(user))) return true;
+    }
+  }
+  return false;
+}
 
 /// What the schema calls an operand.
 std::string operand_name(const Node& node, size_t slot) {
@@ -120,7 +144,7 @@ class Sizes {
       problems_.add(graph_, node,
                     "its operand \"" + operand_name(graph_.node(node), i) +
                         "\" is computed from data, and " + why,
-                    kInsteadOfSizes);
+                    cuts_bags(graph_, node) ? kInsteadOfBags : kInsteadOfSizes);
       return true;
     }
     return false;

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "compiler/ir/query.h"
+#include "compiler/ir/walk.h"
 #include "compiler/ops/operator.h"
 #include "compiler/ops/rule_support.h"
 #include "passes/train/gradient_path.h"
@@ -31,10 +32,11 @@ bool never_has(const OperatorRow& row) {
 
 class ClosedWays {
  public:
-  ClosedWays(Graph& graph, std::span<const ValueId> sources, std::span<const ValueId> ends,
-             const InferNode& infer, const std::function<bool(NodeId)>& judged)
-      : graph_(graph), judged_(judged), backward_(graph, graph.main(), infer, problems_) {
-    const std::vector<NodeId> nodes = graph.nodes();
+  ClosedWays(Graph& graph, RegionId region, std::span<const ValueId> sources,
+             std::span<const ValueId> ends, const InferNode& infer,
+             const std::function<bool(NodeId)>& judged)
+      : graph_(graph), infer_(infer), judged_(judged), backward_(graph, region, infer, problems_) {
+    const std::vector<NodeId> nodes = graph.nodes(region);
     depends_ = reached_from(graph, nodes, sources, Reach::kAllTypes);
     wanted_.assign(graph.value_count(), false);
     for (ValueId end : ends) wanted_[end.index] = true;
@@ -54,7 +56,9 @@ class ClosedWays {
     if (std::ranges::any_of(sources, is_open)) return {};
     UnsupportedOps all;
     for (auto node = closed_.rbegin(); node != closed_.rend(); ++node) {
-      all.add(graph_, *node, why_stopped(graph_, *node));
+      const UnsupportedOps inside = closed_inside(*node);
+      all.add_new(inside, {});
+      if (inside.empty()) all.add(graph_, *node, why_stopped(graph_, *node));
     }
     const UnsupportedOps stops = all;
     all.add_new(problems_, {&stops});
@@ -96,8 +100,31 @@ class ClosedWays {
   }
 
   bool reads_gradients(NodeId node) const {
-    return std::ranges::any_of(graph_.inputs(node),
+    return std::ranges::any_of(operands_of(graph_, node),
                                [&](ValueId input) { return carries_gradients(input); });
+  }
+
+  /// Of If, Loop and Scan: what lets none through in the bodies.
+  UnsupportedOps closed_inside(NodeId node) const {
+    UnsupportedOps all;
+    for (RegionId body : graph_.subgraphs(node)) {
+      std::vector<ValueId> sources;
+      const auto add = [&](ValueId value) {
+        if (carries_floats(graph_.value(value).type)) sources.push_back(value);
+      };
+      for (ValueId capture : captures(graph_, node)) {
+        if (capture.index < depends_.size() && depends_[capture.index]) add(capture);
+      }
+      const auto given = graph_.inputs(node), inner = graph_.inputs(body);
+      for (size_t i = 0; i < std::min(given.size(), inner.size()); ++i) {
+        const ValueId from = given[i];
+        if (from.valid() && from.index < depends_.size() && depends_[from.index]) add(inner[i]);
+      }
+      if (sources.empty()) continue;
+      const std::vector<ValueId> ends(graph_.outputs(body).begin(), graph_.outputs(body).end());
+      all.add_new(ClosedWays(graph_, body, sources, ends, infer_, judged_).run(sources), {});
+    }
+    return all;
   }
 
   /// Does operand `i` get a gradient if the results have one?
@@ -130,6 +157,7 @@ class ClosedWays {
   }
 
   Graph& graph_;
+  const InferNode& infer_;
   const std::function<bool(NodeId)>& judged_;
   UnsupportedOps problems_;
   Backward backward_;
@@ -207,7 +235,7 @@ std::string why_stopped(const Graph& graph, NodeId node) {
 UnsupportedOps find_closed_ways(Graph& graph, std::span<const ValueId> sources,
                                 std::span<const ValueId> ends, const InferNode& infer,
                                 const std::function<bool(NodeId)>& judged) {
-  return ClosedWays(graph, sources, ends, infer, judged).run(sources);
+  return ClosedWays(graph, graph.main(), sources, ends, infer, judged).run(sources);
 }
 
 }  // namespace halfnote

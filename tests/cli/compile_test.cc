@@ -67,11 +67,11 @@ TEST(Compile, WrongNumbersAreRefused) {
   const std::string base = "compile tiny.onnxtxt -o a.onnx --loss cross_entropy ";
   expect_refused(place, base + "--dim M=4", 2, "one of N");
   expect_refused(place, base + "--precision fp16 --loss-scale inf", 2, "finite");
-  expect_refused(place, base + "--precision fp16 --loss-scale 1e40", 2, "got 1e40");
+  expect_refused(place, base + "--precision fp16 --loss-scale 1e40", 2, "got \"1e40\"");
   expect_refused(place, base + "--lr nan", 2, "lr is out of range");
   expect_refused(place, base + "--lr -1", 2, "lr is out of range");
   expect_refused(place, base + "--optimizer nesterov --momentum 2", 2, "momentum is out of range");
-  expect_refused(place, base + "--grad-clip -1", 2, "clip_norm is out of range");
+  expect_refused(place, base + "--grad-clip -1", 2, "--grad-clip is out of range");
   expect_refused(place, base + "--precision bf16 --fp32-node nothing", 2, "matches nothing");
 }
 

@@ -124,8 +124,14 @@ TEST(ExitCode, TwoForUsage) {
   const std::string train = kTrain;
   expect_refused({
       {"no verb", 2, "", {"no verb is given: expected one of compile, run", "--help"}},
-      {"no number", 2, "compile tiny.onnxtxt --lr abc", {"--lr has", "a number, got \"abc\""}},
-      {"no whole number", 2, "compile tiny.onnxtxt --seed 1.5", {"a whole number, got \"1.5\""}},
+      {"no number",
+       2,
+       "compile tiny.onnxtxt --lr abc",
+       {"--lr has", "a number, as in 0.001 or 1e-3, got \"abc\""}},
+      {"no whole number",
+       2,
+       "compile tiny.onnxtxt --seed 1.5",
+       {"a whole number from", "got \"1.5\""}},
       {"given twice", 2, "compile tiny.onnxtxt --lr 1 --lr 2", {"--lr is given more than once"}},
       {"without value", 2, "compile tiny.onnxtxt --lr", {"--lr needs a value"}},
       {"below 0", 2, "run artifact.onnx --limit-samples -1 " + train, {"at least 1, got \"-1\""}},
@@ -133,7 +139,7 @@ TEST(ExitCode, TwoForUsage) {
       {"too large",
        2,
        "compile tiny.onnxtxt --loss mse --precision fp16 --loss-scale 1e39",
-       {"--loss-scale", "got 1e39"}},
+       {"--loss-scale", "got \"1e39\""}},
       {"frozen", 2, "compile tiny.onnxtxt --loss cross_entropy --freze .*", {"--freeze?"}},
       {"idle graph", 2, "inspect artifact.onnx --graph step", {"--graph does nothing here"}},
       {"idle dim", 2, "inspect artifact.onnx --format dot --dim N=2", {"--dim does nothing here"}},
@@ -169,9 +175,12 @@ TEST(ExitCode, TwoForUsage) {
 TEST(ExitCode, TwoForValuesThatDoNotFit) {
   const std::string train = kTrain;
   expect_refused({
-      {"hexadecimal", 2, "compile tiny.onnxtxt --lr 0x10", {"--lr has", "a number, got \"0x10\""}},
-      {"0 in FP32", 2, "compile tiny.onnxtxt --lr 1e-50", {"--lr has", "that FP32 holds"}},
-      {"beyond FP32", 2, "compile tiny.onnxtxt --lr 1e40", {"--lr has", "that FP32 holds"}},
+      {"hexadecimal",
+       2,
+       "compile tiny.onnxtxt --lr 0x10",
+       {"--lr has", "a number, as in 0.001 or 1e-3, got \"0x10\""}},
+      {"0 in FP32", 2, "compile tiny.onnxtxt --lr 1e-50", {"--lr has", "at least 1.4e-45"}},
+      {"beyond FP32", 2, "compile tiny.onnxtxt --lr 1e40", {"--lr has", "at most 3.4e38"}},
       {"beyond 64 bits",
        2,
        "compile tiny.onnxtxt --accumulate 99999999999999999999",

@@ -45,7 +45,7 @@ TEST(Settings, ErrorsOfADeepSpeedFileNameItAndTheKey) {
   const Outcome betas =
       place.run(words("compile tiny.onnxtxt --loss cross_entropy --deepspeed betas.json --plan"));
   EXPECT_EQ(betas.code, 2);
-  EXPECT_THAT(betas.err, HasSubstr("betas.json: optimizer: beta1 is out of range"));
+  EXPECT_THAT(betas.err, HasSubstr("betas.json: \"optimizer.params.betas\" is out of range"));
   place.write("cut.json", "{");
   const Outcome cut =
       place.run(words("compile tiny.onnxtxt --loss cross_entropy --deepspeed cut.json --plan"));
@@ -210,18 +210,20 @@ TEST(Settings, ARuleOfAPolicyFileIsNamedByItsLine) {
   place.write("type.toml", head + "[optimizer]\nlr = \"fast\"\n");
   const Outcome node = place.run(words("compile tiny.onnxtxt --policy node.toml --plan"));
   EXPECT_EQ(node.code, 2);
-  EXPECT_THAT(node.err, HasSubstr("node.toml:6: fp32_nodes matches nothing"));
+  EXPECT_THAT(node.err, HasSubstr("node.toml:6: \"precision.fp32_nodes\" matches nothing"));
   EXPECT_THAT(node.err, HasSubstr("`halfnote inspect MODEL --nodes`"));
   const Outcome op = place.run(words("compile tiny.onnxtxt --policy op.toml --plan"));
   EXPECT_EQ(op.code, 2);
-  EXPECT_THAT(op.err, HasSubstr("op.toml:5: allow_ops names no operator"));
+  EXPECT_THAT(op.err, HasSubstr("op.toml:5: \"precision.allow_ops\" names no operator"));
   const Outcome type = place.run(words("compile tiny.onnxtxt --policy type.toml --plan"));
   EXPECT_EQ(type.code, 2);
-  EXPECT_THAT(type.err, HasSubstr("type.toml:6: key \"lr\" has the wrong type"));
+  EXPECT_THAT(type.err, HasSubstr("type.toml:6: key \"optimizer.lr\" has the wrong type"));
   place.write("kind.toml", head + "[optimizer.schedule]\nkind = \"cosin\"\n");
   const Outcome kind = place.run(words("compile tiny.onnxtxt --policy kind.toml --plan"));
   EXPECT_EQ(kind.code, 2);
-  EXPECT_THAT(kind.err, HasSubstr("kind.toml:6: unknown learning-rate schedule"));
+  EXPECT_THAT(
+      kind.err,
+      HasSubstr("kind.toml:6: \"optimizer.schedule.kind\" names no learning-rate schedule"));
   // A flag that takes the key's place is to blame itself.
   const Outcome both =
       place.run(words("compile tiny.onnxtxt --policy kind.toml --schedule cosinus --plan"));

@@ -190,6 +190,18 @@ def moves():
                edit=lambda m: m.graph.node[0].input.__setitem__(slice(0, 4), ["x", "", "s"]))
 
 
+def low_ranks():
+    """ONNX's own inference has read dims that are not there."""
+    for rank, x in enumerate(("float x", "float[4] x")):
+        yield body(f"det-of-rank-{rank}", "[n] y = Det (x)", x, "float y")
+        yield body(f"det-of-rank-{rank}-without-a-result", "[n] y = Det (x)", x, "y")
+    for rank, shape in enumerate(("", "[4]", "[2,2]")):
+        yield body(f"grid-sample-of-rank-{rank}", "[n] y = GridSample (x, g)",
+                   f"float{shape} x, float{shape} g", "y")
+    yield body("grid-sample-of-two-ranks", "[n] y = GridSample (x, g)",
+               "float[1,1,4,4] x, float[4] g", "y")
+
+
 def legal():
     yield relu("ok-rank-8", [1] * 8, outputs="float[1,1,1,1,1,1,1,1] y")
     yield body("ok-zero-size", "y = Relu (x)", "float[0,3] x", "float[0,3] y")
@@ -212,5 +224,5 @@ def legal():
 
 
 def cases():
-    for family in (declared, elementwise, contractions, normalizations, moves, legal):
+    for family in (declared, elementwise, contractions, normalizations, moves, low_ranks, legal):
         yield from family()

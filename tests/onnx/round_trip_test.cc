@@ -78,6 +78,45 @@ TEST(Import, KeepsWhatTheExporterDeclaresOfInitializers) {
   EXPECT_EQ(model.metadata.at("halfnote.buffers"), "b\nc\n");
 }
 
+TEST(Import, KeepsWhatTheExporterComputedParametersFromAndWhichAreGone) {
+  const auto folded = [](std::string_view name, std::string_view from) {
+    return wire::value_info(name, DType::kF32, {2})
+        .message(4, wire::entry("pkg.onnxscript.optimizer.folded_from", from));
+  };
+  const std::string_view signature =
+      "\n# inputs\np_w: PARAMETER target='m.w'\np_b: PARAMETER target='w'\n"
+      "p_g: PARAMETER target='m.gone'\nb_mean: BUFFER target='mean' persistent=True\nx: "
+      "USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n";
+  const auto tensor = [](std::string_view name) {
+    return wire::raw_tensor(name, DType::kF32, {2}, "aaaabbbb");
+  };
+  const auto model_with = [&](bool has_signature, bool has_sources) {
+    Message graph = wire::add_graph(tensor("w"))
+                        .message(wire::kInitializer, tensor("val_1"))
+                        .message(wire::kInitializer, tensor("val_2"));
+    if (has_sources) {
+      graph = graph.message(wire::kValueInfo, folded("val_1", "['m.w', 'val_0']"))
+                  .message(wire::kValueInfo, folded("val_2", "['mean', 'val_0']"))
+                  .message(wire::kValueInfo, folded("y", "['m.gone']"));
+    }
+    constexpr uint32_t kMetadata = 16;  // of GraphProto
+    if (has_signature) {
+      graph = graph.message(
+          kMetadata, wire::entry("pkg.torch.export.ExportedProgram.graph_signature", signature));
+    }
+    return round_trip(import_text_bytes(wire::model(graph)));
+  };
+  const Model model = model_with(true, true);
+  EXPECT_EQ(model.metadata.at("halfnote.folded"), "val_1\nm.w\n");
+  EXPECT_EQ(model.metadata.at("halfnote.buffers"), "val_2\n");
+  EXPECT_EQ(model.metadata.at("halfnote.lost_parameters"), "m.gone\n");
+  for (const Model& untold : {model_with(false, true), model_with(true, false)}) {
+    for (const char* key : {"halfnote.folded", "halfnote.buffers", "halfnote.lost_parameters"}) {
+      EXPECT_FALSE(untold.metadata.contains(key)) << key;
+    }
+  }
+}
+
 TEST(Import, InitializerThatIsAlsoAnInputIsNoInput) {
   const Message w = wire::raw_tensor("w", DType::kF32, {2}, wire::raw_of<float>({1, 2}));
   const Message graph =

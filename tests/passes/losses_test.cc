@@ -145,7 +145,7 @@ TEST(Losses, RefuseAnAxisThatCountsNoClasses) {
   train.loss = "mse";
   train.class_axis = -1;
   const auto run = [&] { run_loss(train, scores, scores); };
-  EXPECT_THAT(error_of(run, ErrorCode::kUsage), testing::HasSubstr("--loss cross_entropy or nll"));
+  EXPECT_THAT(error_of(run, ErrorCode::kUsage), testing::HasSubstr("cross_entropy or nll"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Losses, testing::Values(DType::kF32, DType::kF64),

@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
                                 p.allow_nodes = {"a|m"};
                                 p.fp32_nodes = {"m"};
                               },
-                              {"contradict", "--allow-node a|m", "--fp32-node m"}},
+                              {"contradict", "--allow-node \"a|m\"", "--fp32-node \"m\""}},
                     BadPolicy{"UnmatchedNode",
                               [](Policy& p) { p.fp32_nodes = {"q"}; },
                               {"--fp32-node matches nothing", "\"q\"", "lists nodes"}},

@@ -1,8 +1,13 @@
-// The arithmetic of a Route, one sample at a time. All of it is in f32.
+// The arithmetic of a Route, one sample at a time. All of it is in f32. Between floats and other
+// types only what is exact is converted: 2.0 is a label, 2.5 is none.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -27,77 +32,12 @@ void load_as(const Tensor& from, int64_t first, std::span<float> to) {
   for (size_t i = 0; i < to.size(); ++i) to[i] = load_one(elements[i]);
 }
 
-/// Elements first … first + to.size() as f32.
-void load(const Route& route, const Tensor& from, int64_t first, std::span<float> to) {
-  switch (from.dtype()) {
-    case DType::kU8:
-      load_as<uint8_t>(from, first, to);
-      for (float& value : to) value /= route.divisor();
-      return;
-    case DType::kF16:
-      return load_as<Half>(from, first, to);
-    case DType::kBF16:
-      return load_as<BFloat16>(from, first, to);
-    case DType::kF64:
-      return load_as<double>(from, first, to);
-    default:
-      return load_as<float>(from, first, to);
-  }
-}
-
-void store(std::span<const float> from, DType dtype, std::byte* to) {
-  if (dtype == DType::kF16) return convert(from, {reinterpret_cast<Half*>(to), from.size()});
-  if (dtype == DType::kBF16) return convert(from, {reinterpret_cast<BFloat16*>(to), from.size()});
-  if (dtype == DType::kF64) {
-    auto* wide = reinterpret_cast<double*>(to);
-    std::copy(from.begin(), from.end(), wide);
-    return;
-  }
-  std::copy(from.begin(), from.end(), reinterpret_cast<float*>(to));
-}
-
-/// All planes of a sample as f32. `plane` has room for one source plane.
-void convert_planes(const Route& route, const Tensor& from, int64_t sample, std::span<float> to,
-                    std::span<float> plane) {
-  const auto pixels = static_cast<size_t>(route.height * route.width);
-  const int64_t from_pixels = route.from_height * route.from_width;
-  for (size_t channel = 0; channel < static_cast<size_t>(route.channels); ++channel) {
-    const int64_t source = std::min(static_cast<int64_t>(channel), route.from_channels - 1);
-    const int64_t first = (sample * route.from_channels + source) * from_pixels;
-    const std::span<float> out = to.subspan(channel * pixels, pixels);
-    if (!route.table.empty()) {
-      const float* table = route.table.data() + 256 * channel;
-      const uint8_t* elements = from.data<uint8_t>().data() + first;
-      for (size_t i = 0; i < pixels; ++i) out[i] = table[elements[i]];
-      continue;
-    }
-    load(route, from, first, route.resized ? plane : out);
-    if (route.resized) route.resizer.apply(plane, out);
-    if (route.mean.empty()) continue;
-    for (float& value : out) value = route.normalised(channel, value);
-  }
-}
-
-void convert_floats(const Route& route, const Tensor& from, int64_t sample, std::byte* to,
-                    std::vector<float>& scratch) {
-  const auto elements = static_cast<size_t>(route.elements());
-  const auto from_pixels = static_cast<size_t>(route.from_height * route.from_width);
-  const size_t wanted = elements + from_pixels;
-  if (scratch.size() < wanted) scratch.resize(wanted);
-  const std::span<float> plane(scratch.data() + elements, from_pixels);
-  if (route.input.dtype == DType::kF32) {
-    convert_planes(route, from, sample, {reinterpret_cast<float*>(to), elements}, plane);
-    return;
-  }
-  const std::span<float> wide(scratch.data(), elements);
-  convert_planes(route, from, sample, wide, plane);
-  store(wide, route.input.dtype, to);
-}
-
-/// Calls `body(T{})` with an integer element type.
+/// Calls `body(T{})` with an integer element type, or bool.
 template <class Body>
 auto visit_integer(DType dtype, Body&& body) {
   switch (dtype) {
+    case DType::kBool:
+      return body(bool{});
     case DType::kU8:
       return body(uint8_t{});
     case DType::kI8:
@@ -117,33 +57,183 @@ auto visit_integer(DType dtype, Body&& body) {
     default:
       break;
   }
-  throw Error(ErrorCode::kUnsupported, "no conversion of this integer type")
-      .expected("8 to 64 bits", std::string(short_name(dtype)));
+  throw Error(ErrorCode::kUnsupported, "no conversion of this type")
+      .expected("bool, an integer of 8 to 64 bits, or a float", std::string(short_name(dtype)));
 }
 
-template <class From, class To>
-void convert_integers(std::span<const From> from, To* to, const DataField& field, int64_t sample,
-                      DType dtype) {
-  for (size_t i = 0; i < from.size(); ++i) {
-    if (std::in_range<To>(from[i])) {
-      to[i] = static_cast<To>(from[i]);
-      continue;
-    }
-    throw Error(
-        ErrorCode::kData,
-        fmt::format("a number of \"{}\" does not fit its input, sample {}", field.name, sample))
-        .expected(std::string(short_name(dtype)), std::to_string(from[i]));
+/// The same, or with a float.
+template <class Body>
+auto visit_number(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::kF16:
+      return body(Half{});
+    case DType::kBF16:
+      return body(BFloat16{});
+    case DType::kF32:
+      return body(float{});
+    case DType::kF64:
+      return body(double{});
+    default:
+      return visit_integer(dtype, body);
   }
 }
 
-void convert_integers(const Route& route, const DataField& field, int64_t sample, std::byte* to) {
+/// Has it at most 24 significant bits, as FP32 holds?
+template <class From>
+bool fits_f32(From value) {
+  if constexpr (sizeof(From) <= 2) return true;
+  if constexpr (sizeof(From) > 2) {
+    auto bits = static_cast<uint64_t>(value);
+    if (value < From{}) bits = ~bits + 1;
+    return bits == 0 || std::bit_width(bits) - std::countr_zero(bits) <= 24;
+  }
+}
+
+Error no_fit(const DataField& field, int64_t sample, const std::string& got, std::string wanted) {
+  return Error(ErrorCode::kData, fmt::format("a number of \"{}\" does not fit its input, sample {}",
+                                             field.name, sample))
+      .expected(std::move(wanted), got);
+}
+
+template <class From>
+void load_exactly(const DataField& field, int64_t sample, int64_t first, std::span<float> to) {
+  const From* elements = field.data.data<From>().data() + first;
+  for (size_t i = 0; i < to.size(); ++i) {
+    if (!fits_f32(elements[i])) {
+      throw no_fit(field, sample, fmt::format("{}", elements[i]),
+                   "a number of at most 24 significant bits, as FP32 holds")
+          .hint("scale the numbers, or round them: the array's astype(\"float32\") does");
+    }
+    to[i] = static_cast<float>(elements[i]);
+  }
+}
+
+/// Elements first … first + to.size() as f32.
+void load(const Route& route, const DataField& field, int64_t sample, int64_t first,
+          std::span<float> to) {
+  const Tensor& from = field.data;
+  switch (from.dtype()) {
+    case DType::kU8:
+      load_as<uint8_t>(from, first, to);
+      for (float& value : to) value /= route.divisor();
+      return;
+    case DType::kF16:
+      return load_as<Half>(from, first, to);
+    case DType::kBF16:
+      return load_as<BFloat16>(from, first, to);
+    case DType::kF64:
+      return load_as<double>(from, first, to);
+    case DType::kF32:
+      return load_as<float>(from, first, to);
+    default:
+      return visit_integer(
+          from.dtype(), [&](auto zero) { load_exactly<decltype(zero)>(field, sample, first, to); });
+  }
+}
+
+void store(std::span<const float> from, DType dtype, std::byte* to) {
+  if (dtype == DType::kF16) return convert(from, {reinterpret_cast<Half*>(to), from.size()});
+  if (dtype == DType::kBF16) return convert(from, {reinterpret_cast<BFloat16*>(to), from.size()});
+  if (dtype == DType::kF64) {
+    auto* wide = reinterpret_cast<double*>(to);
+    std::copy(from.begin(), from.end(), wide);
+    return;
+  }
+  std::copy(from.begin(), from.end(), reinterpret_cast<float*>(to));
+}
+
+/// All planes of a sample as f32. `plane` has room for one source plane.
+void convert_planes(const Route& route, const DataField& field, int64_t sample, std::span<float> to,
+                    std::span<float> plane) {
+  const auto pixels = static_cast<size_t>(route.height * route.width);
+  const int64_t from_pixels = route.from_height * route.from_width;
+  for (size_t channel = 0; channel < static_cast<size_t>(route.channels); ++channel) {
+    const int64_t source = std::min(static_cast<int64_t>(channel), route.from_channels - 1);
+    const int64_t first = (sample * route.from_channels + source) * from_pixels;
+    const std::span<float> out = to.subspan(channel * pixels, pixels);
+    if (!route.table.empty()) {
+      const float* table = route.table.data() + 256 * channel;
+      const uint8_t* elements = field.data.data<uint8_t>().data() + first;
+      for (size_t i = 0; i < pixels; ++i) out[i] = table[elements[i]];
+      continue;
+    }
+    load(route, field, sample, first, route.resized ? plane : out);
+    if (route.resized) route.resizer.apply(plane, out);
+    if (route.mean.empty()) continue;
+    for (float& value : out) value = route.normalised(channel, value);
+  }
+}
+
+void convert_floats(const Route& route, const DataField& field, int64_t sample, std::byte* to,
+                    std::vector<float>& scratch) {
+  const auto elements = static_cast<size_t>(route.elements());
+  const auto from_pixels = static_cast<size_t>(route.from_height * route.from_width);
+  const size_t wanted = elements + from_pixels;
+  if (scratch.size() < wanted) scratch.resize(wanted);
+  const std::span<float> plane(scratch.data() + elements, from_pixels);
+  if (route.input.dtype == DType::kF32) {
+    convert_planes(route, field, sample, {reinterpret_cast<float*>(to), elements}, plane);
+    return;
+  }
+  const std::span<float> wide(scratch.data(), elements);
+  convert_planes(route, field, sample, wide, plane);
+  store(wide, route.input.dtype, to);
+}
+
+/// The same number in another type, if it is one there.
+template <class To, class From>
+std::optional<To> same_number(From value) {
+  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>) {
+    return same_number<To>(to_f32(value));
+  } else if constexpr (std::is_same_v<To, bool>) {
+    if (value != From{0} && value != From{1}) return std::nullopt;
+    return value == From{1};
+  } else if constexpr (std::is_same_v<From, bool>) {
+    return static_cast<To>(value);
+  } else if constexpr (std::is_floating_point_v<From>) {
+    const double number = value, end = std::ldexp(1.0, std::numeric_limits<To>::digits);
+    const double first = std::is_signed_v<To> ? -end : 0;
+    if (!(number >= first && number < end && std::trunc(number) == number)) return std::nullopt;
+    return static_cast<To>(number);
+  } else {
+    return std::in_range<To>(value) ? std::optional(static_cast<To>(value)) : std::nullopt;
+  }
+}
+
+template <class From>
+std::string number_text(From value) {
+  if constexpr (std::is_same_v<From, Half> || std::is_same_v<From, BFloat16>)
+    return fmt::format("{}", to_f32(value));
+  else
+    return fmt::format("{}", value);
+}
+
+template <class To, class From>
+void convert_numbers(std::span<const From> from, To* to, const DataField& field, int64_t sample,
+                     DType dtype) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    const std::optional<To> number = same_number<To>(from[i]);
+    if (!number) {
+      const bool is_bool = dtype == DType::kBool;
+      throw no_fit(field, sample, number_text(from[i]),
+                   std::string(short_name(dtype)) + (is_bool ? ", which is 0 or 1" : ""))
+          .hint(std::is_integral_v<From> || is_bool
+                    ? ""
+                    : "if they are labels, round the array and store it as integers; if they are "
+                      "not, --map INPUT=FIELD names another field");
+    }
+    to[i] = *number;
+  }
+}
+
+void convert_numbers(const Route& route, const DataField& field, int64_t sample, std::byte* to) {
   const auto count = static_cast<size_t>(route.elements());
-  visit_integer(field.dtype(), [&](auto from_zero) {
+  visit_number(field.dtype(), [&](auto from_zero) {
     using From = decltype(from_zero);
     const auto from = field.data.data<From>().subspan(static_cast<size_t>(sample) * count, count);
     visit_integer(route.input.dtype, [&](auto to_zero) {
-      convert_integers(from, reinterpret_cast<decltype(to_zero)*>(to), field, sample,
-                       route.input.dtype);
+      using To = decltype(to_zero);
+      convert_numbers(from, reinterpret_cast<To*>(to), field, sample, route.input.dtype);
     });
   });
 }
@@ -153,10 +243,9 @@ void convert_integers(const Route& route, const DataField& field, int64_t sample
 void convert_sample(const Route& route, const Dataset& data, int64_t sample, std::byte* to,
                     std::vector<float>& scratch) {
   const DataField& field = data.fields()[route.field];
-  if (route.kind == Route::Kind::kFloat)
-    return convert_floats(route, field.data, sample, to, scratch);
   try {
-    if (route.kind == Route::Kind::kInteger) return convert_integers(route, field, sample, to);
+    if (route.kind == Route::Kind::kFloat) return convert_floats(route, field, sample, to, scratch);
+    if (route.kind == Route::Kind::kNumber) return convert_numbers(route, field, sample, to);
   } catch (Error& error) {
     throw error.within({data.origin(), {}, {}});
   }

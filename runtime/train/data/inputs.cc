@@ -31,7 +31,7 @@ std::vector<float> numbers(std::string_view text, std::string_view whole) {
     const auto [end, status] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (status != std::errc() || end != part.data() + part.size() || !std::isfinite(value)) {
       throw Error(ErrorCode::kUsage, fmt::format("--normalize {}", whole))
-          .expected("MEAN,STD, each a number or one a channel with slashes",
+          .expected("MEAN,STD, each a number that FP32 holds, or one a channel with slashes",
                     fmt::format("\"{}\"", part));
     }
     values.push_back(value);

@@ -82,13 +82,21 @@ bool flattened(const SymbolicShape& input, const Shape& field, Shape& shape) {
   return known_or(input[1], shape[0]) == shape[0];
 }
 
+/// Bool, an integer of 8 bits or more, or a float: what becomes any other of them where that is
+/// exact.
+bool is_number(DType dtype) {
+  const bool whole = dtype == DType::kBool || (is_integer(dtype) && bits_of(dtype) >= 8);
+  return whole || trains_in(dtype);
+}
+
 void fit_integers(const Dataset& data, Route& route) {
   const DataField& field = data.fields()[route.field];
   const bool same = field.dtype() == route.input.dtype;
-  if (!same && !(is_integer(field.dtype()) && is_integer(route.input.dtype))) {
-    throw misfit(data, route, "the types differ");
+  if (!same && !(is_number(field.dtype()) && is_number(route.input.dtype))) {
+    throw misfit(data, route, "the types differ")
+        .hint("bool, integers and floats become each other; convert the array");
   }
-  route.kind = same ? Route::Kind::kCopy : Route::Kind::kInteger;
+  route.kind = same ? Route::Kind::kCopy : Route::Kind::kNumber;
   const Shape from = field.sample_shape();
   if (!same_dims(route.input.shape, from, route.shape) &&
       !same_but_for_ones(route.input.shape, from, route.shape)) {
@@ -142,9 +150,9 @@ void fit_floats(const Dataset& data, Route& route, const InputOptions& options) 
   const Shape from = field.sample_shape();
   const bool bytes = field.dtype() == DType::kU8;
   route.scaled = bytes && scales(route, from, options);
-  if (!bytes && !trains_in(field.dtype())) {
+  if (!is_number(field.dtype())) {
     throw misfit(data, route, "the types differ")
-        .hint("only u8 and float data becomes float; convert the array");
+        .hint("bool, integers and floats become each other; convert the array");
   }
   route.kind = Route::Kind::kFloat;
   const size_t rank = route.input.shape.size() - 1;
@@ -192,8 +200,11 @@ void finish_floats(const Dataset& data, Route& route, const InputOptions& option
   }
 }
 
-/// Does every value of one integer type fit into another?
+/// Does every value of one type fit into another?
 bool holds_all(DType to, DType from) {
+  if (from == DType::kBool) return true;
+  if (to == DType::kBool || trains_in(from)) return false;
+  if (trains_in(to)) return size_of(from) <= 2;
   const auto is_unsigned = [](DType type) { return short_name(type).starts_with("u"); };
   if (is_unsigned(to) != is_unsigned(from)) {
     return is_unsigned(from) && size_of(from) < size_of(to);
@@ -206,15 +217,16 @@ std::vector<std::string> steps_of(const Route& route, const Dataset& data, Resiz
   std::vector<std::string> steps;
   if (route.input.whole) steps.push_back("whole");
   if (route.scaled) steps.push_back("/255");
-  if (route.kind == Route::Kind::kFloat && from == DType::kU8 && !route.scaled)
-    steps.push_back("not scaled");
+  const bool to_float = route.kind == Route::Kind::kFloat;
+  if (to_float && is_integer(from) && !route.scaled) steps.push_back("not scaled");
   if (route.resized) steps.push_back(fmt::format("resized ({})", resize_name(resize)));
   if (route.channels != route.from_channels) steps.push_back("grey to 3 channels");
   if (!route.mean.empty()) steps.push_back("normalised");
-  if (route.kind == Route::Kind::kInteger && !holds_all(route.input.dtype, from))
+  const bool changes = route.kind == Route::Kind::kNumber || (to_float && !trains_in(from));
+  if (changes && !holds_all(route.input.dtype, from))
     steps.push_back("refused where it does not fit");
-  const bool through_f32 = route.kind == Route::Kind::kFloat && from != DType::kU8 &&
-                           from != DType::kF32 && route.input.dtype != DType::kF32;
+  const bool through_f32 =
+      to_float && trains_in(from) && from != DType::kF32 && route.input.dtype != DType::kF32;
   if (through_f32) steps.push_back("through f32");
   return steps;
 }

@@ -41,7 +41,7 @@ struct InputOptions {
 /// One planned conversion. Images are (channels, height, width); everything else is one plane of
 /// one row.
 struct Route {
-  enum class Kind { kCopy, kInteger, kFloat };
+  enum class Kind { kCopy, kNumber, kFloat };
 
   ModelInput input;
   size_t field = 0;
@@ -73,8 +73,8 @@ Route make_route(const Dataset& data, size_t field, const ModelInput& input,
 std::string describe(const Route& route, const Dataset& data, Resize resize);
 
 /// Converts one sample; `to` holds one row of the input. `scratch` is kept by the caller, so that
-/// nothing is allocated after the first call. Throws Error(kData) with the sample's index for an
-/// integer that does not fit.
+/// nothing is allocated after the first call. Throws Error(kData) with the sample's index for a
+/// number that the input's type does not hold.
 void convert_sample(const Route& route, const Dataset& data, int64_t sample, std::byte* to,
                     std::vector<float>& scratch);
 

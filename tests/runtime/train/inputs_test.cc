@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "runtime/train/data/inputs.h"
 #include "support.h"
@@ -293,6 +294,65 @@ TEST(Conversion, RefusesIntegersThatDoNotFit) {
                [] { convert(Tensor::of<int8_t>({1}, {-1}), DType::kU8, batch_of({})); });
 }
 
+TEST(Conversion, TakesLabelsOfEveryTypeThatHoldsThem) {
+  const Tensor labels = Tensor::of<int64_t>({4}, {0, 1, 1, 0});
+  const DType types[] = {DType::kBool, DType::kU8,  DType::kI8,  DType::kU16, DType::kI16,
+                         DType::kU32,  DType::kI32, DType::kU64, DType::kI64, DType::kF16,
+                         DType::kBF16, DType::kF32, DType::kF64};
+  for (const DType from : types) {
+    for (const DType to : types) {
+      EXPECT_TRUE(identical(convert(labels.cast_to(from), to, batch_of({})), labels.cast_to(to)))
+          << short_name(from) << " to " << short_name(to);
+    }
+  }
+  const Tensor ids = Tensor::of<float>({2, 2}, {16777216, -3, 0, 7});
+  EXPECT_TRUE(identical(convert(ids, DType::kI64, batch_of({2})),
+                        Tensor::of<int64_t>({2, 2}, {16777216, -3, 0, 7})));
+  const Tensor large = Tensor::of<int64_t>({2}, {16777216, int64_t{3} << 40});
+  EXPECT_TRUE(identical(convert(large, DType::kF32, batch_of({})), large.cast_to(DType::kF32)));
+  const Tensor least = Tensor::of<int64_t>({1}, {std::numeric_limits<int64_t>::min()});
+  EXPECT_TRUE(identical(convert(least, DType::kF32, batch_of({})), least.cast_to(DType::kF32)));
+}
+
+TEST(Conversion, SaysOfTypesWhatMayBeRefused) {
+  const auto steps = [](DType from, DType to) {
+    const ModelInput input{"x", to, batch_of({})};
+    return InputMap(Dataset("d", {{"f", Tensor(from, {2})}}), {&input, 1}).describe().at(0);
+  };
+  EXPECT_EQ(steps(DType::kBool, DType::kI64), "f bool[] -> x i64[]");
+  EXPECT_EQ(steps(DType::kI32, DType::kI64), "f i32[] -> x i64[]");
+  EXPECT_EQ(steps(DType::kF32, DType::kI64), "f f32[] -> x i64[]: refused where it does not fit");
+  EXPECT_EQ(steps(DType::kI64, DType::kBool), "f i64[] -> x bool[]: refused where it does not fit");
+  EXPECT_EQ(steps(DType::kI64, DType::kF32),
+            "f i64[] -> x f32[]: not scaled, refused where it does not fit");
+  EXPECT_EQ(steps(DType::kI16, DType::kF32), "f i16[] -> x f32[]: not scaled");
+}
+
+TEST(Conversion, RefusesNumbersThatWouldChange) {
+  expect_error(ErrorCode::kData,
+               {"d: a number of \"f\" does not fit its input, sample 1", "expected i64, got 0.5",
+                "round the array and store it as integers"},
+               [] {
+                 convert(Tensor::of<float>({2}, {1, 0.5f}), DType::kI64, batch_of({}));
+               });
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const float bad : {nan, std::numeric_limits<float>::infinity(), 9.3e18f, -9.3e18f}) {
+    expect_error(ErrorCode::kData, {"does not fit its input, sample 0", "expected i64"},
+                 [&] { convert(Tensor::of<float>({1}, {bad}), DType::kI64, batch_of({})); });
+  }
+  expect_error(ErrorCode::kData, {"sample 0", "expected u8, got 256"},
+               [] { convert(Tensor::of<double>({1}, {256}), DType::kU8, batch_of({})); });
+  expect_error(ErrorCode::kData, {"sample 1", "expected bool, which is 0 or 1, got 2"}, [] {
+    convert(Tensor::of<int64_t>({2}, {1, 2}), DType::kBool, batch_of({}));
+  });
+  expect_error(
+      ErrorCode::kData,
+      {"sample 1", "expected a number of at most 24 significant bits, as FP32 holds, got 16777217"},
+      [] {
+        convert(Tensor::of<int64_t>({2}, {1, 16777217}), DType::kF32, batch_of({}));
+      });
+}
+
 struct MisfitCase {
   const char* name;
   DType from;
@@ -344,16 +404,18 @@ INSTANTIATE_TEST_SUITE_P(
                    DType::kI64,
                    batch_of({}),
                    {"the shapes differ", "expected i64[] a sample"}},
-        MisfitCase{
-            "float_as_label", DType::kF32, {2}, DType::kI64, batch_of({}), {"the types differ"}},
-        MisfitCase{"int_as_float",
+        MisfitCase{"complex_as_label",
+                   DType::kC64,
+                   {2},
                    DType::kI64,
+                   batch_of({}),
+                   {"the types differ", "bool, integers and floats become each other"}},
+        MisfitCase{"complex_as_float",
+                   DType::kC64,
                    {2, 3},
                    DType::kF32,
                    batch_of({3}),
-                   {"only u8 and float data becomes float"}},
-        MisfitCase{
-            "bool_as_int", DType::kBool, {2}, DType::kI32, batch_of({}), {"the types differ"}},
+                   {"the types differ", "bool, integers and floats become each other"}},
         MisfitCase{"length",
                    DType::kF32,
                    {2, 5},
