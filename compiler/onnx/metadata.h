@@ -21,6 +21,8 @@ inline constexpr std::string_view kScalePowerKey = "halfnote.scale_power";
 // Of the model, lists of initializers that its exporter declared, written by `join_names`.
 inline constexpr std::string_view kParametersKey = "halfnote.parameters";  // to be trained
 inline constexpr std::string_view kBuffersKey = "halfnote.buffers";        // buffers, constants
+inline constexpr std::string_view kConstantsKey =
+    "halfnote.constants";  // computed in the forward function, of no parameter
 
 // Of a graph; lists of names are written by `join_names`.
 inline constexpr std::string_view kTrainableKey = "halfnote.trainable";  // names of initializers

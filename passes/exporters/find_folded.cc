@@ -9,8 +9,8 @@
 // types. A
 // counted matrix that MatMul or Gemm reads is taken for a weight that was transposed, which trains
 // as it would have. A scalar called as a value of PyTorch's (`exp` of a temperature) is not
-// trained, and told as well. Not to be seen: values that were folded into an initializer that kept
-// its name.
+// trained, and told as well, unless the file says that it came from no parameter. Not to be seen:
+// values that were folded into an initializer that kept its name.
 #include <re2/re2.h>
 
 #include <algorithm>
@@ -71,7 +71,10 @@ bool names_arithmetic(const std::string& name) {
 class Finder {
  public:
   explicit Finder(const Model& model)
-      : graph_(model.graph), names_(model), newer_exporter_(is_newer_export(model.graph)) {}
+      : graph_(model.graph),
+        names_(model),
+        declared_(model),
+        newer_exporter_(is_newer_export(model.graph)) {}
 
   Found run() {
     for (ValueId id : graph_.initializers()) {
@@ -79,7 +82,7 @@ class Finder {
       if (value.trainable && value.tensor.size() > 1) visit(id);
       const bool scalar = is_float(value.type.dtype) && value.tensor.shape().empty();
       if (!value.trainable && scalar && newer_exporter_ && names_arithmetic(value.name) &&
-          !graph_.uses(id).empty()) {
+          declared_.of(value.name) != Declared::kConstant && !graph_.uses(id).empty()) {
         found_.scalars.push_back(value.name);
       }
     }
@@ -125,6 +128,7 @@ class Finder {
 
   const Graph& graph_;
   const ParameterNames names_;
+  const Declarations declared_;
   const bool newer_exporter_;
   Found found_;
 };

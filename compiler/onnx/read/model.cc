@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "compiler/onnx/metadata.h"
+#include "compiler/onnx/read/declarations.h"
 #include "compiler/onnx/read/graph.h"
 #include "compiler/onnx/read/training.h"
 #include "compiler/onnx/schema.h"
@@ -178,39 +178,6 @@ void check_functions(const Model& model, uint64_t limit) {
   for (const TrainingStep& step : model.training) add(step.graph);
   check_expanded(own, called, limit);
 }
-
-namespace {
-
-/// What PyTorch's newer exporter writes of a value: PARAMETER, BUFFER, CONSTANT_TENSOR, USER_INPUT…
-constexpr std::string_view kInputKindKey = "pkg.torch.export.graph_signature.InputSpec.kind";
-
-template <class ValueInfos>
-void add_declared(const ValueInfos& infos, const std::set<std::string_view>& tensors,
-                  std::vector<std::string>& parameters, std::vector<std::string>& buffers) {
-  for (const auto& info : infos) {
-    for (const auto& entry : info.metadata_props()) {
-      if (entry.key() != kInputKindKey || !tensors.contains(info.name())) continue;
-      if (entry.value() == "PARAMETER") parameters.push_back(info.name());
-      if (entry.value() == "BUFFER" || entry.value() == "CONSTANT_TENSOR") {
-        buffers.push_back(info.name());
-      }
-    }
-  }
-}
-
-/// Which initializers the exporter declares as what becomes metadata of the model: values have none
-/// of their own. An export of ours has the lists already.
-void read_declarations(const onnx::GraphProto& graph, Model& model) {
-  std::set<std::string_view> tensors;
-  for (const auto& tensor : graph.initializer()) tensors.insert(tensor.name());
-  std::vector<std::string> parameters, buffers;
-  add_declared(graph.value_info(), tensors, parameters, buffers);
-  add_declared(graph.input(), tensors, parameters, buffers);
-  if (!parameters.empty()) model.metadata[std::string(kParametersKey)] = join_names(parameters);
-  if (!buffers.empty()) model.metadata[std::string(kBuffersKey)] = join_names(buffers);
-}
-
-}  // namespace
 
 Model read_model(const onnx::ModelProto& proto, TensorSource& source) {
   check_ir_version(proto);
