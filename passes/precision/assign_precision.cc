@@ -24,6 +24,7 @@
 // graphs. Bodies of control flow are coloured each by itself: what crosses their border is f32.
 // Leaves alone: nodes without f32 operands and results, everything under --precision fp32.
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -175,8 +176,9 @@ class Colouring {
         pin(id, Colour::kF32, "fp32 list: part of " + *whole);
       } else if (node.role == Role::kLoss) {
         pin(id, Colour::kF32, "the loss is computed in f32");
-      } else if (rounds(id) && positions_.computes(id)) {
+      } else if (rounds(id) && (positions_.computes(id) || of_positions(node))) {
         pin(id, Colour::kF32, kPositions);
+        if (!node.name.empty()) on_positions_.insert(node.name);
       } else if (state(id).kind == Kind::kAllow) {
         pin(id, Colour::kLow, list + "allow list: " + op);
       } else if (state(id).kind == Kind::kFp32) {
@@ -185,6 +187,11 @@ class Colouring {
         set(id, Colour::kOpen, "");
       }
     }
+  }
+
+  /// Is it the gradient of a node that computes on positions?
+  bool of_positions(const Node& node) const {
+    return !node.origin.empty() && on_positions_.contains(node.origin);
   }
 
   /// Does it round what it computes, if it is 16-bit?
@@ -485,6 +492,7 @@ class Colouring {
   const std::vector<NodeId> nodes_;
   std::vector<State> colours_;
   std::map<std::string, std::string> wholes_;  // by node name
+  std::set<std::string> on_positions_;         // names of nodes; gradients are made of these
 };
 
 /// Decisions by node name, and by the name of the forward node where the step has another form of

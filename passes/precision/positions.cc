@@ -1,12 +1,13 @@
-// Three kinds of floats depend on no weight and no float of the data:
+// Three kinds of floats depend on no float of the data:
 //
 //   Cast (int64 ids) …     a position: whole numbers of any size
 //   Cast (bool mask) …     whole numbers that fit 16 bits, until they are summed (CumSum of a mask)
-//   tables                 constants; with a position they make one
+//   tables                 constants, and weights that are a line of numbers: frequencies that a
+//                          file does not declare as buffers, centres that are learned
 //
-// What is computed of positions stays one (distances, angles, their Sin and Cos) until it meets
-// data: there it is rounded as all else is. A matrix ends it too: integers that a layer multiplies
-// are features.
+// What is computed of positions and tables stays a position (distances, angles, their Sin and Cos)
+// until it meets data: there it is rounded as all else is. A matrix ends it too: integers that a
+// layer multiplies are features.
 #include "passes/precision/positions.h"
 
 #include <algorithm>
@@ -20,12 +21,14 @@ bool is_float_value(const Graph& graph, ValueId value) {
   return value.valid() && is_float(graph.value(value).type.dtype);
 }
 
-/// Has the constant more than a line of numbers?
+/// Is it at most a line of numbers?
+bool is_line(const Shape& shape) {
+  return std::count_if(shape.begin(), shape.end(), [](int64_t n) { return n > 1; }) <= 1;
+}
+
 bool is_matrix(const Graph& graph, ValueId value) {
   const Tensor* tensor = graph.constant(value);
-  if (tensor == nullptr) return false;
-  const Shape& shape = tensor->shape();
-  return std::count_if(shape.begin(), shape.end(), [](int64_t n) { return n > 1; }) > 1;
+  return tensor != nullptr && !is_line(tensor->shape());
 }
 
 bool in_slots(uint32_t slots, size_t i) { return i < 32 && (slots >> i & 1u) != 0; }
@@ -36,7 +39,10 @@ ComputedPositions::ComputedPositions(const Graph& graph)
     : levels_(graph.value_count(), Level::kData), computes_(graph.node_capacity(), false) {
   for (uint32_t i = 0; i < graph.region_count(); ++i) {
     for (ValueId value : graph.initializers(RegionId{i})) {
-      if (graph.constant(value) != nullptr) levels_[value.index] = Level::kConstant;
+      const bool constant = graph.constant(value) != nullptr;
+      if (constant || is_line(graph.value(value).tensor.shape())) {
+        levels_[value.index] = Level::kConstant;
+      }
     }
   }
   for (NodeId node : graph.all_nodes()) {
