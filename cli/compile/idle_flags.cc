@@ -40,6 +40,7 @@ const std::vector<IdleRow>& rows() {
       {"--huber-delta", "--loss", {"huber"}},
       {"--label-smoothing", "--loss", {"cross_entropy", "nll"}},
       {"--ignore-index", "--loss", {"cross_entropy", "nll"}},
+      {"--class-axis", "--loss", {"cross_entropy", "nll"}},
       {"--momentum", "--optimizer", {"momentum", "nesterov", "rmsprop"}},
       {"--beta1", "--optimizer", kBetas},
       {"--beta2", "--optimizer", kBetas},

@@ -24,6 +24,8 @@ inline constexpr std::string_view kOpsetKey = "halfnote.opset";
 // Of the model, lists of initializers that its exporter declared, written by `join_names`.
 inline constexpr std::string_view kParametersKey = "halfnote.parameters";  // to be trained
 inline constexpr std::string_view kBuffersKey = "halfnote.buffers";        // buffers, constants
+inline constexpr std::string_view kConstantsKey =
+    "halfnote.constants";  // computed in the forward function, of no parameter
 /// An initializer that the exporter computed from parameters, their names with commas, …
 inline constexpr std::string_view kFoldedKey = "halfnote.folded";
 inline constexpr std::string_view kLostKey =

@@ -4,15 +4,15 @@
 //
 // With --trainable the patterns decide (RE2, whole name; each must match). Else every float
 // initializer of 16 bits or more that a node reads is trainable but for: what the exporter declares
-// as a buffer or constant, running statistics (BatchNormalization's mean and variance), tables that
-// only shape arithmetic or FP32-fixed slots read, and scalars that the file neither declares as
-// parameters nor names as weights (passes/exporters/parameters.h). A parameter may also be a
-// RandomNormal or RandomUniform node without operands, in a model that stores no weights: it
-// becomes an initializer of that name, drawn now (the node's seed, or one made from --seed and the
-// name). Elsewhere such a node is noise, unless --trainable names it. Weights that stand in the
-// bodies of If, Loop and Scan are moved to the graph and captured: there they can be trained.
-// --freeze takes names away again. Leaves alone: models that are compiled for inference, training
-// models.
+// as a buffer or constant, what it computed from no parameter, masks that it numbered, running
+// statistics (BatchNormalization's mean and variance), tables that only shape arithmetic or
+// FP32-fixed slots read, and scalars that the file neither declares as parameters nor names as
+// weights (passes/exporters/parameters.h). A parameter may also be a RandomNormal or RandomUniform
+// node without operands, in a model that stores no weights: it becomes an initializer of that name,
+// drawn now (the node's seed, or one made from --seed and the name). Elsewhere such a node is
+// noise, unless --trainable names it. Weights that stand in the bodies of If, Loop and Scan are
+// moved to the graph and captured: there they can be trained. --freeze takes names away again.
+// Leaves alone: models that are compiled for inference, training models.
 #include <re2/re2.h>
 
 #include <algorithm>
@@ -99,10 +99,10 @@ class Chooser {
                                                     "); --freeze leaves it alone");
       } else if (!trains(id) || !is_operand(id)) {
         continue;
-      } else if (declared_.of(value.name) == Declared::kBuffer) {
-        context_.note(names_.shown(value.name),
-                      "is not trained: the exporter declares it a buffer or constant (" +
-                          to_string(value.type) + "); --trainable decides otherwise");
+      } else if (const char* why = why_constant(id)) {
+        context_.note(names_.shown(value.name), "is not trained: " + std::string(why) + " (" +
+                                                    to_string(value.type) +
+                                                    "); --trainable decides otherwise");
       } else if (value.tensor.shape().empty() && ++count <= kMostScalars) {
         scalars += (count == 1 ? "" : ", ") + names_.shown(value.name);
       }
@@ -113,6 +113,22 @@ class Chooser {
                                  std::to_string(count) +
                                  " in all); --trainable decides otherwise, and of shape (1) they "
                                  "would be");
+  }
+
+  /// Why the file says that it is no parameter; null where it does not.
+  const char* why_constant(ValueId id) const {
+    const Value& value = graph_.value(id);
+    switch (declared_.of(value.name)) {
+      case Declared::kParameter:
+        return nullptr;
+      case Declared::kBuffer:
+        return "the exporter declares it a buffer or constant";
+      case Declared::kConstant:
+        return "the exporter computed it from no parameter";
+      case Declared::kNothing:
+        break;
+    }
+    return declared_.is_mask(id) ? "it holds a mask, and the exporter made its name" : nullptr;
   }
 
   std::string why_trained(const Value& value) const {
@@ -229,9 +245,10 @@ class Chooser {
   bool looks_trainable(ValueId id) const {
     const Value& value = graph_.value(id);
     const Declared declared = declared_.of(value.name);
-    if (declared == Declared::kBuffer) return false;
+    if (declared == Declared::kBuffer || declared == Declared::kConstant) return false;
     const bool undecided = declared == Declared::kNothing && value.tensor.shape().empty();
-    return is_operand(id) && (!undecided || declared_.names_weight(id));
+    if (!is_operand(id) || (undecided && !declared_.names_weight(id))) return false;
+    return declared == Declared::kParameter || !declared_.is_mask(id);
   }
 
   /// Does a node read it, and none as a statistic or as what stays in f32?

@@ -12,7 +12,8 @@
 // order, train as they would have too, unless the optimizer looks at a tensor as a whole or at its
 // rank; a note tells of them, or then a warning. Parameters that the file lists but does not hold
 // were merged with equal ones, or left out. A scalar called as a value of PyTorch's (`exp` of a
-// temperature) is not trained, and told as well. Not to be seen: values that were folded into an
+// temperature) is not trained, and told as well, unless the file says that it came from no
+// parameter. Not to be seen: values that were folded into an
 // initializer that kept its name.
 #include <re2/re2.h>
 
@@ -116,7 +117,7 @@ class Finder {
       if (value.trainable && value.tensor.size() > 1) visit(id);
       const bool scalar = is_float(value.type.dtype) && value.tensor.shape().empty();
       if (!value.trainable && scalar && newer_exporter_ && names_arithmetic(value.name) &&
-          !graph_.uses(id).empty()) {
+          declared_.of(value.name) != Declared::kConstant && !graph_.uses(id).empty()) {
         found_.scalars.push_back(value.name);
       }
     }

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "compiler/onnx/metadata.h"
+#include "compiler/ops/operator.h"
 #include "passes/exporters/module_names.h"
 
 namespace halfnote {
@@ -46,6 +47,21 @@ bool is_fill(const Graph& graph, ValueId id) {
   });
 }
 
+constexpr float kHides = -1e4f;  // and below: what a mask adds where it hides
+
+/// Is it a table that meets other values only element by element? A matrix that starts as the
+/// identity does not, and the bias of an LSTM, which starts with 0 and 1, is a row.
+bool is_table_of_sums(const Graph& graph, ValueId id) {
+  const Shape& shape = graph.value(id).tensor.shape();
+  if (std::count_if(shape.begin(), shape.end(), [](int64_t n) { return n > 1; }) < 2) return false;
+  const auto uses = graph.uses(id);
+  return std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+    if (!use.by_node()) return false;
+    const OperatorRow* row = find_operator(graph.node(use.node()));
+    return row != nullptr && row->precision == PrecisionClass::kInfer;
+  });
+}
+
 }  // namespace
 
 bool is_newer_export(const Graph& graph) {
@@ -61,6 +77,7 @@ Declarations::Declarations(const Model& model)
     : graph_(model.graph),
       parameters_(listed(model, kParametersKey)),
       buffers_(listed(model, kBuffersKey)),
+      constants_(listed(model, kConstantsKey)),
       lost_(listed(model, kLostKey)) {
   if (const auto found = model.metadata.find(std::string(kFoldedKey));
       found != model.metadata.end()) {
@@ -80,12 +97,27 @@ Declarations::Declarations(const Model& model)
 
 Declared Declarations::of(const std::string& name) const {
   if (parameters_.contains(name)) return Declared::kParameter;
+  if (constants_.contains(name)) return Declared::kConstant;
   return buffers_.contains(name) ? Declared::kBuffer : Declared::kNothing;
 }
 
 std::string Declarations::sources_of(const std::string& name) const {
   const auto found = sources_.find(name);
   return found == sources_.end() ? std::string() : found->second;
+}
+
+bool Declarations::is_mask(ValueId table) const {
+  const Value& value = graph_.value(table);
+  if (value.type.dtype != DType::kF32 || value.tensor.shape().empty()) return false;
+  if (!is_counted_name(value.name)) return false;
+  bool hides = false, zero = false, one = false;
+  for (const float x : value.tensor.data<float>()) {
+    hides |= x <= kHides;
+    zero |= x == 0;
+    one |= x == 1;
+    if (!(x <= kHides || x == 0 || x == 1)) return false;  // NaN is none of them
+  }
+  return hides || (zero && one && is_table_of_sums(graph_, table));
 }
 
 bool Declarations::names_weight(ValueId scalar) const {

@@ -9,13 +9,14 @@
 
 namespace halfnote {
 
-enum class Declared : uint8_t { kNothing, kParameter, kBuffer };
+enum class Declared : uint8_t { kNothing, kParameter, kBuffer, kConstant };
 
 class Declarations {
  public:
   explicit Declarations(const Model& model);
 
-  /// What the exporter wrote of the initializer (kParametersKey, kBuffersKey).
+  /// What the exporter wrote of the initializer (kParametersKey, kBuffersKey,
+  /// kConstantsKey).
   Declared of(const std::string& name) const;
   /// Does the name alone say that a scalar is a weight? It does where the exporter gives constants
   /// other names, or where it is a path as those of other weights are. Asked only of files that
@@ -26,6 +27,10 @@ class Declarations {
   std::string sources_of(const std::string& name) const;
   /// Parameters that the exporter lists, and of which nothing is in the file.
   const std::set<std::string>& lost() const { return lost_; }
+  /// Is it a mask that the exporter folded? It has a number for a name, and holds what a mask
+  /// holds: 0, 1, and what hides (-inf, -1e9, any number of -1e4 and below), or a table of 0 and 1
+  /// that is read element by element. Asked of what the file does not declare.
+  bool is_mask(ValueId table) const;
   /// Does the file say of its parameters that they are?
   bool any() const { return !parameters_.empty(); }
   /// Does an exporter write all weights of such a model as initializers?
@@ -33,7 +38,7 @@ class Declarations {
 
  private:
   const Graph& graph_;
-  std::set<std::string> parameters_, buffers_, lost_;
+  std::set<std::string> parameters_, buffers_, constants_, lost_;
   std::map<std::string, std::string> sources_;  // initializer -> parameters
   bool by_modules_ = false;  // PyTorch's older exporter: weights, and only they, have module paths
   bool by_paths_ = false;    // weights have paths with dots

@@ -15,6 +15,8 @@
 //   (constants.h), however far it has been moved, goes back to f32, with a note in the report;
 //   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h), but
 //   for what feeds an op that makes small errors large (Log).
+// What computes on positions (positions.h), or leads to coordinates (OperatorRow::place_inputs), is
+// f32, and so is what moves them on the way there.
 // A slot that is f32 whatever its node computes in (the biases of an LSTM) connects nothing.
 // A node that lowering made of an fp32 op, and its gradients, are f32 as that op is.
 // A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and
@@ -22,6 +24,7 @@
 // graphs. Bodies of control flow are coloured each by itself: what crosses their border is f32.
 // Leaves alone: nodes without f32 operands and results, everything under --precision fp32.
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -30,6 +33,7 @@
 #include "passes/precision/constants.h"
 #include "passes/precision/cost.h"
 #include "passes/precision/like.h"
+#include "passes/precision/positions.h"
 #include "passes/precision/rules.h"
 #include "passes/train/step.h"
 
@@ -75,7 +79,7 @@ bool keep_f32(Graph& graph, PrecisionRules& rules) {
 class Colouring {
  public:
   Colouring(Graph& graph, RegionId region, PassContext& context, PrecisionRules& rules,
-            const UnfitValues& unfit, const FixedSlots& fixed)
+            const UnfitValues& unfit, const FixedSlots& fixed, const ComputedPositions& positions)
       : graph_(graph),
         region_(region),
         context_(context),
@@ -85,6 +89,7 @@ class Colouring {
         rules_(rules),
         unfit_(unfit),
         fixed_(fixed),
+        positions_(positions),
         nodes_(graph.nodes(region)),
         colours_(graph.node_capacity()) {}
 
@@ -171,6 +176,9 @@ class Colouring {
         pin(id, Colour::kF32, "fp32 list: part of " + *whole);
       } else if (node.role == Role::kLoss) {
         pin(id, Colour::kF32, "the loss is computed in f32");
+      } else if (rounds(id) && (positions_.computes(id) || of_positions(node))) {
+        pin(id, Colour::kF32, kPositions);
+        if (!node.name.empty()) on_positions_.insert(node.name);
       } else if (state(id).kind == Kind::kAllow) {
         pin(id, Colour::kLow, list + "allow list: " + op);
       } else if (state(id).kind == Kind::kFp32) {
@@ -179,6 +187,16 @@ class Colouring {
         set(id, Colour::kOpen, "");
       }
     }
+  }
+
+  /// Is it the gradient of a node that computes on positions?
+  bool of_positions(const Node& node) const {
+    return !node.origin.empty() && on_positions_.contains(node.origin);
+  }
+
+  /// Does it round what it computes, if it is 16-bit?
+  bool rounds(NodeId id) {
+    return state(id).kind == Kind::kAllow || state(id).kind == Kind::kInfer;
   }
 
   /// The class of a node, the framework's before our own; whose list that is, for the reason.
@@ -275,11 +293,14 @@ class Colouring {
     return places;
   }
 
-  /// What leads to places stays f32, back to the node that decided its own type.
+  /// What leads to places stays f32, back to the node that decided its own type; so does what moves
+  /// positions to where they are computed with.
   void hold_places() {
     const auto open = [&](NodeId id) { return state(id).colour == Colour::kOpen; };
-    std::vector<NodeId> last;
+    std::vector<NodeId> last, computing;
     for (NodeId id : nodes_) {
+      const bool in_f32 = state(id).colour == Colour::kF32;
+      if (in_f32 && positions_.computes(id)) computing.push_back(id);
       for (ValueId place : places_of(id)) {
         if (!is_f32(graph_, place)) continue;
         const NodeId from = graph_.value(place).producer;
@@ -287,9 +308,11 @@ class Colouring {
       }
     }
     const std::vector<bool> before = reach(last, above(), open);
+    const std::vector<bool> moved = reach(computing, above(), open);
     for (NodeId id : last) pin(id, Colour::kF32, kPlaces);
     for (NodeId id : nodes_) {
       if (before[id.index]) pin(id, Colour::kF32, kPlaces);
+      if (moved[id.index] && open(id)) pin(id, Colour::kF32, kPositions);
     }
   }
 
@@ -306,8 +329,11 @@ class Colouring {
     for (NodeId id : roots) upstream[id.index] = true;
     std::vector<NodeId> sources;
     for (NodeId id : of_colour(Colour::kF32)) {
-      // The optimizer's f32 says nothing about what reads the loss scale or a weight.
-      if (graph_.node(id).role != Role::kOptimizer) sources.push_back(id);
+      // The optimizer's f32 says nothing about what reads the loss scale or a weight, positions'
+      // nothing about the data that they meet.
+      const bool only_itself =
+          graph_.node(id).role == Role::kOptimizer || state(id).reason == kPositions;
+      if (!only_itself) sources.push_back(id);
     }
     const std::vector<bool> flooded = reach(sources, below(), [&](NodeId id) {
       return state(id).colour == Colour::kOpen && upstream[id.index];
@@ -451,6 +477,7 @@ class Colouring {
     return "computes no float";
   }
 
+  static constexpr const char* kPositions = "computes on positions, which rounding would merge";
   static constexpr const char* kPlaces = "leads to coordinates, which rounding would move";
 
   Graph& graph_;
@@ -461,9 +488,11 @@ class Colouring {
   PrecisionRules& rules_;
   const UnfitValues& unfit_;
   const FixedSlots& fixed_;
+  const ComputedPositions& positions_;
   const std::vector<NodeId> nodes_;
   std::vector<State> colours_;
   std::map<std::string, std::string> wholes_;  // by node name
+  std::set<std::string> on_positions_;         // names of nodes; gradients are made of these
 };
 
 /// Decisions by node name, and by the name of the forward node where the step has another form of
@@ -485,11 +514,14 @@ bool colour(Graph& graph, PassContext& context, PrecisionRules& rules,
             const std::map<std::string, Precision>& decided) {
   const UnfitValues unfit(graph, context.options.policy.dtype);
   const FixedSlots fixed(graph);
+  const ComputedPositions positions(graph);
   const bool refine = context.options.policy.cost_refinement;
-  bool changed = Colouring(graph, graph.main(), context, rules, unfit, fixed).run(decided, refine);
+  bool changed =
+      Colouring(graph, graph.main(), context, rules, unfit, fixed, positions).run(decided, refine);
   for (NodeId id : graph.all_nodes()) {
     for (RegionId body : graph.subgraphs(id)) {
-      changed |= Colouring(graph, body, context, rules, unfit, fixed).run(decided, false);
+      changed |=
+          Colouring(graph, body, context, rules, unfit, fixed, positions).run(decided, false);
     }
   }
   return changed;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 
 #include "base/float16.h"
 #include "compiler/ir/model.h"
@@ -27,6 +28,21 @@ bool keeps_large(const OperatorRow& row) {
          row.scale == ScaleRule::kProduct || row.scale == ScaleRule::kQuotient;
 }
 
+/// Of whole numbers, one that becomes what its neighbour becomes: 4095 beside 4096 in bf16.
+std::optional<UnfitConstant> merged_positions(std::span<const float> numbers, DType low) {
+  std::optional<UnfitConstant> merged;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const float x = numbers[i];
+    if (std::trunc(x) != x) return std::nullopt;  // NaN too
+    if (merged || i == 0 || x == numbers[i - 1]) continue;
+    const float rounded = round_to(x, low);
+    if (rounded != round_to(numbers[i - 1], low)) continue;
+    merged = UnfitConstant{UnfitConstant::Kind::kMerged, "", x, rounded};
+    if (rounded == x) merged->number = numbers[i - 1];
+  }
+  return merged;
+}
+
 }  // namespace
 
 std::optional<UnfitConstant> unfit_constant(const Tensor& tensor, DType low) {
@@ -43,7 +59,7 @@ std::optional<UnfitConstant> unfit_constant(const Tensor& tensor, DType low) {
   if (largest == 0) return std::nullopt;
   const float rounded = round_to(largest, low);
   const double off = std::fabs(static_cast<double>(rounded) / largest - 1);
-  if (off <= kDistorted) return std::nullopt;
+  if (off <= kDistorted) return merged_positions(tensor.data<float>(), low);
   return UnfitConstant{UnfitConstant::Kind::kTooSmall, "", largest, rounded};
 }
 
@@ -108,7 +124,7 @@ void UnfitValues::pass_on(const Graph& graph, NodeId node) {
     const UnfitConstant* unfit = of(input);
     if (unfit == nullptr) continue;
     if (of_gradient && (i >= 32 || (row->linear_inputs >> i & 1u) == 0)) continue;
-    if (unfit->kind == UnfitConstant::Kind::kTooSmall && !moves) continue;
+    if (unfit->kind != UnfitConstant::Kind::kTooLarge && !moves) continue;
     for (ValueId output : graph.outputs(node)) {
       if (!output.valid() || graph.value(output).type.dtype != DType::kF32) continue;
       if (carried_[output.index] != 0) continue;

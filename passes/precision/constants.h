@@ -15,6 +15,7 @@ struct UnfitConstant {
   enum class Kind : uint8_t {
     kTooLarge,  // finite here, infinite there: masks such as -1e9 or -FLT_MAX, clip bounds
     kTooSmall,  // vanishes, or is a subnormal that is off by more than 1 %: eps
+    kMerged,    // of whole numbers two neighbours become one: a table of positions
   };
   Kind kind = Kind::kTooLarge;
   std::string name;  // of the value
@@ -22,12 +23,13 @@ struct UnfitConstant {
 };
 
 /// The element of `tensor` (f32) that does not fit `low`: one whose rounding is infinite, or, if
-/// the tensor as a whole (its largest element) vanishes or is distorted, that element.
+/// the tensor as a whole (its largest element) vanishes or is distorted, that element; if it holds
+/// whole numbers only, one that its neighbour's rounding is too.
 std::optional<UnfitConstant> unfit_constant(const Tensor& tensor, DType low);
 
 /// Which f32 values of a graph carry a constant that does not fit, in one sweep. A constant too
 /// large is followed through ops that only move bits and through sums and products (a mask added to
-/// scores is still a mask); one too small only through ops that move bits.
+/// scores is still a mask); all others only through ops that move bits.
 class UnfitValues {
  public:
   UnfitValues(const Graph& graph, DType low);

@@ -10,6 +10,7 @@
 #include "base/system/mapped_files.h"
 #include "compiler/ir/walk.h"
 #include "compiler/onnx/import.h"
+#include "compiler/onnx/metadata.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/infer_shapes.h"
@@ -147,7 +148,11 @@ void make_plain(Model& model) {
   lower_opset(model, source_opset(model));
   erase_dead(model.graph, [](const Graph&, NodeId) { return true; });
   erase_unused_initializers(model.graph);
-  std::erase_if(model.metadata, [](const auto& e) { return e.first.starts_with("halfnote."); });
+  std::erase_if(model.metadata, [](const auto& e) {
+    const bool declares =  // for more training
+        e.first == kParametersKey || e.first == kBuffersKey || e.first == kConstantsKey;
+    return e.first.starts_with("halfnote.") && !declares;
+  });
 }
 
 /// An artifact is for every device, so this is no error; who means to train on the CPU should know.

@@ -108,12 +108,64 @@ TEST(Import, KeepsWhatTheExporterComputedParametersFromAndWhichAreGone) {
   };
   const Model model = model_with(true, true);
   EXPECT_EQ(model.metadata.at("halfnote.folded"), "val_1\nm.w\n");
-  EXPECT_EQ(model.metadata.at("halfnote.buffers"), "val_2\n");
+  EXPECT_EQ(model.metadata.at("halfnote.constants"), "val_2\n");
   EXPECT_EQ(model.metadata.at("halfnote.lost_parameters"), "m.gone\n");
   for (const Model& untold : {model_with(false, true), model_with(true, false)}) {
-    for (const char* key : {"halfnote.folded", "halfnote.buffers", "halfnote.lost_parameters"}) {
+    for (const char* key : {"halfnote.folded", "halfnote.constants", "halfnote.lost_parameters"}) {
       EXPECT_FALSE(untold.metadata.contains(key)) << key;
     }
+  }
+}
+
+constexpr std::string_view kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
+constexpr std::string_view kSignature = "pkg.torch.export.ExportedProgram.graph_signature";
+
+/// `w` is a parameter; of the others the value info says what they were computed from.
+Model import_folded(std::string_view signature) {
+  const auto tensor = [](std::string_view name) {
+    return wire::raw_tensor(name, DType::kF32, {2}, "aaaabbbb");
+  };
+  const auto folded = [&](std::string_view name, std::string_view from) {
+    return wire::value_info(name, DType::kF32, {2}).message(4, wire::entry(kFoldedFrom, from));
+  };
+  Message graph = wire::add_graph(tensor("w"));
+  for (const char* name : {"gain", "mask", "traceless"}) {
+    graph.message(wire::kInitializer, tensor(name));
+  }
+  graph.message(wire::kValueInfo, folded("gain", "['it\\'s', \"scale\", 'val_3']"))
+      .message(wire::kValueInfo, folded("mask", "['val_1', 'val_2']"));
+  if (!signature.empty()) graph.message(16, wire::entry(kSignature, signature));
+  return round_trip(import_text_bytes(wire::model(graph)));
+}
+
+TEST(Import, WhatWasComputedFromNoParameterIsAConstant) {
+  const Model model = import_folded(
+      "\n# inputs\np_w: PARAMETER target='w'\np_scale: PARAMETER target='scale'\n"
+      "b_k: BUFFER target='k' persistent=True\nx: USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n");
+  EXPECT_EQ(model.metadata.at("halfnote.constants"), "mask\ntraceless\n");
+}
+
+TEST(Import, SignaturesOfOlderVersions) {
+  const Model model = import_folded(
+      "ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.PARAMETER: 2>, "
+      "arg=TensorArgument(name='p_w'), target='w', persistent=None), "
+      "InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_scale'), "
+      "target='scale', persistent=None), InputSpec(kind=<InputKind.BUFFER: 3>, "
+      "arg=TensorArgument(name='b_k'), target='k', persistent=True)], output_specs=[])");
+  EXPECT_EQ(model.metadata.at("halfnote.constants"), "mask\ntraceless\n");
+}
+
+TEST(Import, ATensorWithoutATraceMayBeTheParameterThatIsMissing) {
+  const Model model = import_folded(
+      "p_w: PARAMETER target='w'\np_scale: PARAMETER target='scale'\n"
+      "p_gone: PARAMETER target='gone'\n");
+  EXPECT_EQ(model.metadata.at("halfnote.constants"), "mask\n");
+}
+
+TEST(Import, WithoutASignatureNothingIsSaidOfConstants) {
+  for (const char* signature :
+       {"", "x: USER_INPUT\n", "p: PARAMETER\ntarget='w'", "PARAMETER target='w"}) {
+    EXPECT_FALSE(import_folded(signature).metadata.contains("halfnote.constants")) << signature;
   }
 }
 

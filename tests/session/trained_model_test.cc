@@ -135,6 +135,36 @@ TEST(TrainedModel, F32FormOfAMixedModelIsCloseToTheF32Model) {
   }
 }
 
+// A parameter of no dims and a weight are trained; a buffer, and a constant that the exporter
+// computed, are not: neither at first nor when the trained model is trained again.
+TEST(TrainedModel, TrainsAgainWhatItsExporterDeclared) {
+  Model model = parse_model(R"(<ir_version: 10, opset_import: ["" : 23], metadata_props: [
+  "halfnote.parameters": "w\x0at\x0a", "halfnote.buffers": "mean\x0a",
+  "halfnote.constants": "triu\x0a"]>
+g (float[N,2] x) => (float[N,2] y) <
+   float[2,2] w = {0.5, -0.25, 0.25, 0.5}, float t = {2}, float[2] mean = {0.5, 0.25},
+   float[1,2] triu = {0, 1}
+> {
+   c = Sub (x, mean)
+   m = MatMul (c, w)
+   d = Div (m, t)
+   y = Add (d, triu)
+})",
+                            "declared.onnxtxt");
+  const std::vector<Tensor> batch = {uniform({4, 2}, 1), Tensor::of<int64_t>({4}, {0, 1, 1, 0})};
+  for (int round = 0; round < 2; ++round) {
+    SCOPED_TRACE(round);
+    Session session = reference_session(model, options_for("sgd"));
+    const std::vector<Tensor> before = {state(session, "w"), state(session, "t")};
+    session.step(batch);
+    EXPECT_FALSE(identical(state(session, "w"), before[0]));
+    EXPECT_FALSE(identical(state(session, "t"), before[1]));
+    EXPECT_EQ(session.state().find("mean"), nullptr);
+    EXPECT_EQ(session.state().find("triu"), nullptr);
+    model = import_model_bytes(export_model_bytes(session.trained_model()), "trained");
+  }
+}
+
 TEST(TrainedModel, AsTrainedKeepsItsTypes) {
   const Model model = trained(DType::kBF16).trained_model(TrainedForm::kAsTrained);
   EXPECT_NO_THROW(check_model(model));

@@ -1,13 +1,16 @@
-// The exporter lists the inputs of the program that it took, the parameters among them; says of an
-// initializer that is one which it is; and of one that it computed, from which values:
+// PyTorch's newer exporter writes three things:
 //
-//   graph       …graph_signature      p_fc_weight: PARAMETER target='fc.weight'
-//   value_info  …InputSpec.kind       PARAMETER
-//   value_info  …folded_from          ['fc.weight', 'val_3']
+//   of a value      InputSpec.kind = PARAMETER           what the initializer is in PyTorch
+//   of a value      folded_from = ['q.weight', 'val_3']  all that the optimizer computed it from
+//   of the graph    p_q_weight: PARAMETER target='q.weight'    the signature: every parameter there
+//                                                              was, also those that were folded
 //
-// What is computed from no parameter is a constant: positions, masks, a first state of zeros. A
-// parameter that is neither there nor in anything is lost: merged with one that starts equal, a
-// zero that was left out, or not used.
+// So an initializer of neither kind is a weight in another form (transposed, 1 + w) if it was
+// computed from a parameter, and a constant of the forward function if it was computed from none: a
+// mask, a table of positions. One that does not tell what it comes from is a constant only where no
+// parameter is missing: rewriting rules write tensors without a trace. A parameter of the signature
+// that is neither there nor in anything is lost: merged with one that starts equal, a zero that was
+// left out, or not used.
 #include "compiler/onnx/read/declarations.h"
 
 #include <onnx/onnx_pb.h>
@@ -16,7 +19,7 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 #include "compiler/onnx/metadata.h"
@@ -26,106 +29,158 @@ namespace {
 
 /// PARAMETER, BUFFER, CONSTANT_TENSOR, USER_INPUT…
 constexpr std::string_view kInputKindKey = "pkg.torch.export.graph_signature.InputSpec.kind";
-constexpr std::string_view kSignatureKey = "pkg.torch.export.ExportedProgram.graph_signature";
 constexpr std::string_view kFoldedFromKey = "pkg.onnxscript.optimizer.folded_from";
+constexpr std::string_view kSignatureKey = "pkg.torch.export.ExportedProgram.graph_signature";
 
-/// The texts in single quotes.
-std::vector<std::string> quoted_texts(std::string_view text) {
-  std::vector<std::string> found;
-  for (size_t open = 0; (open = text.find('\'', open)) != std::string_view::npos;) {
-    const size_t close = text.find('\'', open + 1);
-    if (close == std::string_view::npos) break;
-    found.emplace_back(text.substr(open + 1, close - open - 1));
-    open = close + 1;
-  }
-  return found;
+using Names = std::vector<std::string>;
+
+bool is_float_tensor(const onnx::TensorProto& tensor) {
+  return tensor.data_type() == onnx::TensorProto::FLOAT ||
+         tensor.data_type() == onnx::TensorProto::DOUBLE ||
+         tensor.data_type() == onnx::TensorProto::FLOAT16 ||
+         tensor.data_type() == onnx::TensorProto::BFLOAT16;
 }
 
-/// `p_fc_weight: PARAMETER target='fc.weight'`, a line each.
-std::vector<std::string> parameters_of_signature(std::string_view text) {
-  std::vector<std::string> found;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    const size_t kind = line.find(": PARAMETER target='");
-    if (kind == std::string_view::npos) continue;
-    const std::vector<std::string> target = quoted_texts(line.substr(kind));
-    if (!target.empty()) found.push_back(target.front());
+/// The names in Python's way to write a list of them: `['val_3', "it's"]`.
+Names names_in(std::string_view list) {
+  Names names;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const char quote = list[i];
+    if (quote != '\'' && quote != '"') continue;
+    std::string name;
+    for (++i; i < list.size() && list[i] != quote; ++i) {
+      if (list[i] == '\\' && i + 1 < list.size()) ++i;
+      name += list[i];
+    }
+    names.push_back(std::move(name));
   }
-  return found;
+  return names;
 }
 
-class Declared {
+/// The parameters that a signature lists, as PyTorch 2.8 and later write it (one a line) or as
+/// those before did (`InputSpec(kind=<InputKind.PARAMETER: 2>, …, target='w', …), InputSpec(…`).
+Names parameters_of(std::string_view signature) {
+  constexpr std::string_view kKind = "PARAMETER", kTarget = "target='";
+  Names parameters;
+  for (size_t at = 0; (at = signature.find(kKind, at)) != std::string_view::npos;) {
+    at += kKind.size();
+    const size_t line = std::min(signature.find('\n', at), signature.find("Spec(", at));
+    const size_t target = signature.find(kTarget, at);
+    if (target == std::string_view::npos || target > line) continue;
+    const size_t begin = target + kTarget.size();
+    const size_t end = signature.find('\'', begin);
+    if (end == std::string_view::npos) break;
+    parameters.emplace_back(signature.substr(begin, end - begin));
+    at = end;
+  }
+  return parameters;
+}
+
+class DeclarationReader {
  public:
-  explicit Declared(const onnx::GraphProto& graph) {
+  explicit DeclarationReader(const onnx::GraphProto& graph) : graph_(graph) {
     for (const auto& tensor : graph.initializer()) tensors_.insert(tensor.name());
     for (const auto& entry : graph.metadata_props()) {
-      if (entry.key() == kSignatureKey) signature_ = parameters_of_signature(entry.value());
+      if (entry.key() == kSignatureKey) signature_ = parameters_of(entry.value());
     }
-    known_.insert(signature_.begin(), signature_.end());
-    for (const auto& info : graph.value_info()) read(info);
-    for (const auto& info : graph.input()) read(info);
-    if (!tells_sources_) return;  // a parameter may be in any tensor
-    for (const std::string& name : signature_) {
-      if (!tensors_.contains(name) && !used_.contains(name)) lost_.push_back(name);
-    }
+    listed_.insert(signature_.begin(), signature_.end());
+    look_at(graph.value_info());
+    look_at(graph.input());
   }
 
   void write(Model& model) const {
-    const std::pair<std::string_view, const std::vector<std::string>&> lists[] = {
-        {kParametersKey, parameters_},
-        {kBuffersKey, buffers_},
-        {kFoldedKey, folded_},
-        {kLostKey, lost_}};
-    for (const auto& [key, list] : lists) {
-      if (!list.empty()) model.metadata[std::string(key)] = join_names(list);
-    }
+    const auto list = [&](std::string_view key, const Names& names) {
+      if (!names.empty()) model.metadata[std::string(key)] = join_names(names);
+    };
+    list(kParametersKey, parameters_);
+    list(kBuffersKey, buffers_);
+    if (signature_.empty()) return;
+    const Names lost = parameters_without_trace();
+    list(kConstantsKey, constants(lost.empty()));
+    if (origins_.empty()) return;  // a parameter may be in any tensor
+    list(kFoldedKey, folded());
+    list(kLostKey, lost);
   }
 
  private:
-  template <class ValueInfo>
-  void read(const ValueInfo& info) {
-    if (!tensors_.contains(info.name())) return;
-    for (const auto& entry : info.metadata_props()) {
-      if (entry.key() == kInputKindKey) {
-        if (entry.value() == "PARAMETER") parameters_.push_back(info.name());
-        if (entry.value() == "BUFFER" || entry.value() == "CONSTANT_TENSOR")
-          buffers_.push_back(info.name());
-      }
-      if (entry.key() == kFoldedFromKey && !signature_.empty()) {
-        tells_sources_ = true;
-        read_folded(info.name(), quoted_texts(entry.value()));
+  template <class ValueInfos>
+  void look_at(const ValueInfos& infos) {
+    for (const auto& info : infos) {
+      if (!tensors_.contains(info.name())) continue;
+      for (const auto& entry : info.metadata_props()) {
+        if (entry.key() == kFoldedFromKey) origins_[info.name()] = names_in(entry.value());
+        if (entry.key() != kInputKindKey) continue;
+        const bool parameter = entry.value() == "PARAMETER";
+        const bool buffer = entry.value() == "BUFFER" || entry.value() == "CONSTANT_TENSOR";
+        if (parameter) parameters_.push_back(info.name());
+        if (buffer) buffers_.push_back(info.name());
+        if (parameter || buffer) declared_.insert(info.name());
       }
     }
   }
 
-  void read_folded(const std::string& name, const std::vector<std::string>& sources) {
-    std::string parameters;
-    for (const std::string& source : sources) {
-      if (!known_.contains(source)) continue;
-      used_.insert(source);
-      parameters += (parameters.empty() ? "" : ", ") + source;
+  /// `complete`: no parameter is missing in the file.
+  Names constants(bool complete) const {
+    Names names;
+    for (const auto& tensor : graph_.initializer()) {
+      if (!is_float_tensor(tensor) || declared_.contains(tensor.name())) continue;
+      if (listed_.contains(tensor.name())) continue;
+      const auto origin = origins_.find(tensor.name());
+      const bool constant =
+          origin == origins_.end() ? complete : parameters_among(origin->second).empty();
+      if (constant) names.push_back(tensor.name());
     }
-    if (parameters.empty()) {
-      buffers_.push_back(name);
-      return;
-    }
-    folded_.push_back(name);
-    folded_.push_back(parameters);
+    return names;
   }
 
+  /// Pairs: an initializer, and the parameters that it was computed from, with commas.
+  Names folded() const {
+    Names pairs;
+    for (const auto& tensor : graph_.initializer()) {
+      const auto origin = origins_.find(tensor.name());
+      if (origin == origins_.end()) continue;
+      std::string sources;
+      for (const std::string& name : parameters_among(origin->second)) {
+        sources += (sources.empty() ? "" : ", ") + name;
+      }
+      if (sources.empty()) continue;
+      pairs.push_back(tensor.name());
+      pairs.push_back(std::move(sources));
+    }
+    return pairs;
+  }
+
+  Names parameters_among(const Names& names) const {
+    Names found;
+    for (const std::string& name : names) {
+      if (listed_.contains(name)) found.push_back(name);
+    }
+    return found;
+  }
+
+  /// Parameters of the signature that are no initializer, nor told to be in one.
+  Names parameters_without_trace() const {
+    std::set<std::string_view> there;
+    for (const auto& [name, origin] : origins_) there.insert(origin.begin(), origin.end());
+    Names missing;
+    for (const std::string& name : signature_) {
+      if (!tensors_.contains(name) && !there.contains(name)) missing.push_back(name);
+    }
+    return missing;
+  }
+
+  const onnx::GraphProto& graph_;
   std::set<std::string_view> tensors_;
-  std::vector<std::string> signature_;
-  std::set<std::string> known_, used_;
-  std::vector<std::string> parameters_, buffers_, folded_, lost_;
-  bool tells_sources_ = false;
+  Names signature_;                                 // in its order
+  std::set<std::string> listed_, declared_;         // by the signature; by their kind
+  std::unordered_map<std::string, Names> origins_;  // of initializers
+  Names parameters_, buffers_;
 };
 
 }  // namespace
 
 void read_declarations(const onnx::GraphProto& graph, Model& model) {
-  Declared(graph).write(model);
+  DeclarationReader(graph).write(model);
 }
 
 }  // namespace halfnote::proto
