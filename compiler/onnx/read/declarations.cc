@@ -32,7 +32,7 @@ constexpr std::string_view kInputKindKey = "pkg.torch.export.graph_signature.Inp
 constexpr std::string_view kFoldedFromKey = "pkg.onnxscript.optimizer.folded_from";
 constexpr std::string_view kSignatureKey = "pkg.torch.export.ExportedProgram.graph_signature";
 
-using Names = std::vector<std::string>;
+using NameList = std::vector<std::string>;
 
 bool is_float_tensor(const onnx::TensorProto& tensor) {
   return tensor.data_type() == onnx::TensorProto::FLOAT ||
@@ -42,8 +42,8 @@ bool is_float_tensor(const onnx::TensorProto& tensor) {
 }
 
 /// The names in Python's way to write a list of them: `['val_3', "it's"]`.
-Names names_in(std::string_view list) {
-  Names names;
+NameList names_in(std::string_view list) {
+  NameList names;
   for (size_t i = 0; i < list.size(); ++i) {
     const char quote = list[i];
     if (quote != '\'' && quote != '"') continue;
@@ -59,9 +59,9 @@ Names names_in(std::string_view list) {
 
 /// The parameters that a signature lists, as PyTorch 2.8 and later write it (one a line) or as
 /// those before did (`InputSpec(kind=<InputKind.PARAMETER: 2>, …, target='w', …), InputSpec(…`).
-Names parameters_of(std::string_view signature) {
+NameList parameters_of(std::string_view signature) {
   constexpr std::string_view kKind = "PARAMETER", kTarget = "target='";
-  Names parameters;
+  NameList parameters;
   for (size_t at = 0; (at = signature.find(kKind, at)) != std::string_view::npos;) {
     at += kKind.size();
     const size_t line = std::min(signature.find('\n', at), signature.find("Spec(", at));
@@ -89,13 +89,13 @@ class DeclarationReader {
   }
 
   void write(Model& model) const {
-    const auto list = [&](std::string_view key, const Names& names) {
+    const auto list = [&](std::string_view key, const NameList& names) {
       if (!names.empty()) model.metadata[std::string(key)] = join_names(names);
     };
     list(kParametersKey, parameters_);
     list(kBuffersKey, buffers_);
     if (signature_.empty()) return;
-    const Names lost = parameters_without_trace();
+    const NameList lost = parameters_without_trace();
     list(kConstantsKey, constants(lost.empty()));
     if (origins_.empty()) return;  // a parameter may be in any tensor
     list(kFoldedKey, folded());
@@ -120,8 +120,8 @@ class DeclarationReader {
   }
 
   /// `complete`: no parameter is missing in the file.
-  Names constants(bool complete) const {
-    Names names;
+  NameList constants(bool complete) const {
+    NameList names;
     for (const auto& tensor : graph_.initializer()) {
       if (!is_float_tensor(tensor) || declared_.contains(tensor.name())) continue;
       if (listed_.contains(tensor.name())) continue;
@@ -134,8 +134,8 @@ class DeclarationReader {
   }
 
   /// Pairs: an initializer, and the parameters that it was computed from, with commas.
-  Names folded() const {
-    Names pairs;
+  NameList folded() const {
+    NameList pairs;
     for (const auto& tensor : graph_.initializer()) {
       const auto origin = origins_.find(tensor.name());
       if (origin == origins_.end()) continue;
@@ -150,8 +150,8 @@ class DeclarationReader {
     return pairs;
   }
 
-  Names parameters_among(const Names& names) const {
-    Names found;
+  NameList parameters_among(const NameList& names) const {
+    NameList found;
     for (const std::string& name : names) {
       if (listed_.contains(name)) found.push_back(name);
     }
@@ -159,10 +159,10 @@ class DeclarationReader {
   }
 
   /// Parameters of the signature that are no initializer, nor told to be in one.
-  Names parameters_without_trace() const {
+  NameList parameters_without_trace() const {
     std::set<std::string_view> there;
     for (const auto& [name, origin] : origins_) there.insert(origin.begin(), origin.end());
-    Names missing;
+    NameList missing;
     for (const std::string& name : signature_) {
       if (!tensors_.contains(name) && !there.contains(name)) missing.push_back(name);
     }
@@ -171,10 +171,10 @@ class DeclarationReader {
 
   const onnx::GraphProto& graph_;
   std::set<std::string_view> tensors_;
-  Names signature_;                                 // in its order
-  std::set<std::string> listed_, declared_;         // by the signature; by their kind
-  std::unordered_map<std::string, Names> origins_;  // of initializers
-  Names parameters_, buffers_;
+  NameList signature_;                                 // in its order
+  std::set<std::string> listed_, declared_;            // by the signature; by their kind
+  std::unordered_map<std::string, NameList> origins_;  // of initializers
+  NameList parameters_, buffers_;
 };
 
 }  // namespace
