@@ -114,6 +114,17 @@ void override_optimizer(Override& take, const Optimizer& f, Optimizer& o) {
   number("--schedule-gamma", "schedule.gamma", f.schedule.gamma, o.schedule.gamma);
 }
 
+/// --accumulate over a file that fixes the samples of an update: the micro-batch gives way.
+void keep_update_batch(TrainOptions& train) {
+  if (train.update_batch == 0 || train.accumulation < 1) return;
+  if (train.update_batch % train.accumulation != 0) {
+    throw Error(ErrorCode::kUsage, "--accumulate does not divide the batch of the configuration")
+        .expected(fmt::format("a divisor of its \"train_batch_size\", {}", train.update_batch),
+                  std::to_string(train.accumulation));
+  }
+  train.micro_batch = train.update_batch / train.accumulation;
+}
+
 /// The flags of training over the policy's settings.
 void override_training(const CLI::App& verb, const CompileArguments& a, CompileOptions& options) {
   Override take(verb, options);
@@ -127,6 +138,7 @@ void override_training(const CLI::App& verb, const CompileArguments& a, CompileO
   take("--class-axis", "train.class_axis", f.class_axis, t.class_axis);
   take("--loss-input", "train.loss_input", f.loss_input, t.loss_input);
   take("--accumulate", "train.accumulate", f.accumulation, t.accumulation);
+  if (verb.count("--accumulate") > 0) keep_update_batch(t);
   take("--seed", "train.seed", f.seed, t.seed);
   take("--force-training", "train.force_training", f.force_training, t.force_training);
   take("--trainable", "train.trainable", f.trainable, t.trainable);
@@ -438,8 +450,8 @@ void add_train_flags(CLI::App* verb, CompileArguments& a) {
 void add_optimizer_flags(CLI::App* verb, CompileArguments& a) {
   Optimizer& o = a.flags.train.optimizer;
   verb->add_option("--optimizer", o.kind,
-                   "sgd, momentum, nesterov, adam, adamw, hf_adamw, adagrad, rmsprop, lamb, lion,\n"
-                   "adafactor, none (default: adamw)");
+                   "sgd, momentum, nesterov, adam, adamw, hf_adamw, adagrad, rmsprop, lamb,\n"
+                   "deepspeed_lamb, lion, adafactor, none (default: adamw)");
   verb->add_option("--lr", o.lr, "learning rate (default: 1e-3)");
   verb->add_option("--momentum", o.momentum, "of momentum, nesterov (default: 0.9), rmsprop (0)");
   verb->add_option("--beta1", o.beta1, "of adam, adamw, lamb, lion (default: 0.9)");

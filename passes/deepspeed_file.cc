@@ -221,6 +221,7 @@ class JsonReader {
     source("train.micro_batch", "train_micro_batch_size_per_gpu");
     options_.train.accumulation = accumulation_;
     options_.train.micro_batch = micro_;
+    options_.train.update_batch = batch_;
   }
 
   void optimizer(const Json& object, const std::string& prefix) {
@@ -325,10 +326,10 @@ class JsonReader {
                   {"max_coeff", number(most, 0)},
                   {"min_coeff", number(least, 0)},
                   {"eps_inside_sqrt", only(false, "epsilon is added to the root here")},
-                  {"bias_correction", only(true, "LAMB corrects the bias here")},
+                  {"bias_correction", only(true, "the rate corrects the bias here")},
                   {"max_grad_norm", only(0, "use gradient_clipping")},
                   {"amsgrad", only(false, "there is no AMSGrad here")}}));
-    Optimizer& o = set("lamb", p);
+    Optimizer& o = set("deepspeed_lamb", p);
     set_betas(o, p);
     o.epsilon = static_cast<float>(p.eps);
     o.min_ratio = static_cast<float>(least);

@@ -119,6 +119,7 @@ struct TrainOptions {
   Optimizer optimizer;
   int64_t accumulation = 1;  // micro-batches per applied step
   int64_t micro_batch = 0;   // samples of a micro-batch that `run` takes by default; 0: its own
+  int64_t update_batch = 0;  // samples of an update, where a file fixes them; 0: it does not
   int64_t seed = 0;
 };
 

@@ -27,7 +27,7 @@ struct IdleRow {
 
 const std::vector<IdleRow>& rows() {
   static const Choices k16Bit = {"fp16", "bf16"};
-  static const Choices kBetas = {"adam", "adamw", "hf_adamw", "lamb", "lion"};
+  static const Choices kBetas = {"adam", "adamw", "hf_adamw", "lamb", "deepspeed_lamb", "lion"};
   static const std::vector<IdleRow> kRows = {
       {"--loss-scale", "--precision", {"fp16"}},
       {"--like", "--precision", k16Bit},
@@ -46,13 +46,13 @@ const std::vector<IdleRow>& rows() {
       {"--beta2", "--optimizer", kBetas},
       {"--epsilon",
        "--optimizer",
-       {"adam", "adamw", "hf_adamw", "adagrad", "rmsprop", "lamb", "adafactor"}},
+       {"adam", "adamw", "hf_adamw", "adagrad", "rmsprop", "lamb", "deepspeed_lamb", "adafactor"}},
       {"--rms-alpha", "--optimizer", {"rmsprop"}},
       {"--centered", "--optimizer", {"rmsprop"}},
       {"--lr-decay", "--optimizer", {"adagrad"}},
       {"--initial-accumulator", "--optimizer", {"adagrad"}},
-      {"--min-trust-ratio", "--optimizer", {"lamb"}},
-      {"--max-trust-ratio", "--optimizer", {"lamb"}},
+      {"--min-trust-ratio", "--optimizer", {"lamb", "deepspeed_lamb"}},
+      {"--max-trust-ratio", "--optimizer", {"lamb", "deepspeed_lamb"}},
       {"--no-relative-step", "--optimizer", {"adafactor"}},
       {"--no-scale-parameter", "--optimizer", {"adafactor"}},
       {"--lr", "--optimizer", {}},

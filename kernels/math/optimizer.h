@@ -120,13 +120,16 @@ struct LionStep {
   }
 };
 
-/// LAMB (You et al. 2020): Adam's direction with decoupled decay, its length that of the parameter.
+/// LAMB: Adam's direction with decoupled decay, its length that of the parameter. The biases of the
+/// moments are corrected in the direction (You et al. 2020), or, as DeepSpeed does, in the rate
+/// behind the norms.
 template <class M>
 struct LambStep {
   M beta1, one_minus_beta1, beta2, one_minus_beta2;
   M epsilon, weight_decay;
-  M first;        // 1 − beta1^step
-  M second_root;  // sqrt(1 − beta2^step)
+  M first;        // 1 − beta1^step; 1 where the rate corrects
+  M second_root;  // sqrt(1 − beta2^step); likewise
+  double rate;    // sqrt(1 − beta2^step) / (1 − beta1^step) where the rate corrects; else 1
 
   HN_HD void moments(M grad, M& m, M& v) const {
     m = beta1 * m + one_minus_beta1 * grad;
@@ -138,7 +141,7 @@ struct LambStep {
 };
 
 template <class M>
-HN_HD LambStep<M> lamb_step(const AdamSettings& settings, double step) {
+HN_HD LambStep<M> lamb_step(const AdamSettings& settings, double step, bool rate_corrects) {
   LambStep<M> result;
   result.beta1 = M(settings.beta1);
   result.one_minus_beta1 = M(1 - settings.beta1);
@@ -146,8 +149,11 @@ HN_HD LambStep<M> lamb_step(const AdamSettings& settings, double step) {
   result.one_minus_beta2 = M(1 - settings.beta2);
   result.epsilon = M(settings.epsilon);
   result.weight_decay = M(settings.weight_decay);
-  result.first = M(1 - pow(settings.beta1, step));
-  result.second_root = M(sqrt(1 - pow(settings.beta2, step)));
+  const double first = 1 - pow(settings.beta1, step);
+  const double second_root = sqrt(1 - pow(settings.beta2, step));
+  result.first = M(rate_corrects ? 1 : first);
+  result.second_root = M(rate_corrects ? 1 : second_root);
+  result.rate = rate_corrects ? second_root / first : 1;
   return result;
 }
 

@@ -193,7 +193,8 @@ class SchedulerReader {
   /// DeepSpeed cycles the betas of optimizers that have some, and leaves others alone.
   void check_momentum(bool cycles, const std::string& key) {
     if (!cycles) return;
-    constexpr std::array<std::string_view, 4> kWithBetas = {"adam", "adamw", "lamb", "lion"};
+    constexpr std::array<std::string_view, 4> kWithBetas = {"adam", "adamw", "deepspeed_lamb",
+                                                            "lion"};
     if (std::ranges::find(kWithBetas, optimizer_.kind) == kWithBetas.end()) {
       notes_.push_back("\"" + key + "\" does nothing: the optimizer has no betas");
       return;

@@ -238,7 +238,7 @@ class Finder {
 
 /// Does a step depend on more of a parameter than each element's own numbers: its norm, its rank?
 bool sees_whole_tensors(const Optimizer& optimizer) {
-  const bool by_norms = optimizer.kind == "lamb" || optimizer.kind == "adafactor";
+  const bool by_norms = optimizer.kind.ends_with("lamb") || optimizer.kind == "adafactor";
   return by_norms || (optimizer.no_decay_on_1d && optimizer.weight_decay != 0);
 }
 
@@ -254,7 +254,7 @@ void tell_recurrent(PassContext& context, const std::string& source,
     context.note(source, what + "their elements are trained as in the model");
     return;
   }
-  const bool by_rank = optimizer.kind != "lamb" && optimizer.kind != "adafactor";
+  const bool by_rank = !optimizer.kind.ends_with("lamb") && optimizer.kind != "adafactor";
   context.warn(source,
                what + (by_rank ? "a bias is no tensor of rank 1 any more, and weight decay takes it"
                                : optimizer.kind + " looks at each as a whole: its steps are not "

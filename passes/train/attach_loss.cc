@@ -62,6 +62,12 @@ LossTerm term_of(const Graph& graph, const std::string& text) {
   const std::string number = text.substr(star + 1);
   double weight = 0;
   const auto [end, code] = std::from_chars(number.data(), number.data() + number.size(), weight);
+  const auto single = static_cast<float>(weight);
+  const bool fits = std::isfinite(single) && (single != 0 || weight == 0);
+  if (code == std::errc::result_out_of_range || (std::isfinite(weight) && !fits)) {
+    throw Error(ErrorCode::kUsage, "--loss-output has a weight that is out of range")
+        .expected("a number that FP32 holds", "\"" + text + "\"");
+  }
   if (code != std::errc() || end != number.data() + number.size() || !std::isfinite(weight)) {
     throw Error(ErrorCode::kUsage, "--loss-output has a weight that is no number")
         .expected("NAME or NAME*0.5", "\"" + text + "\"");

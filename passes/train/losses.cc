@@ -245,8 +245,8 @@ void check_loss(const TrainOptions& train) {
   const auto refuse = [](const string& key, const char* what, string want, string got) {
     throw SettingError(key, {"{" + key + "} " + what, std::move(want), std::move(got), {}});
   };
-  if (!(e >= 0 && e < 1)) {
-    refuse("train.label_smoothing", "is out of range", "a number in [0, 1)", fmt::format("{}", e));
+  if (!(e >= 0 && e <= 1)) {
+    refuse("train.label_smoothing", "is out of range", "a number in [0, 1]", fmt::format("{}", e));
   }
   if (e != 0 && row.target != Target::kClasses) {
     refuse("train.label_smoothing", "needs a loss that reads class labels",

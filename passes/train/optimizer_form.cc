@@ -33,8 +33,10 @@ Attributes adam_w(const Optimizer& o) {
   return attributes;
 }
 
+/// That of the paper (lamb_mode 0), or DeepSpeed's (1).
 Attributes lamb(const Optimizer& o) {
   Attributes attributes = betas(o, 0.999f, 1e-6f);
+  if (o.kind == "deepspeed_lamb") attributes.set("lamb_mode", int64_t{1});
   attributes.set("min_ratio", o.min_ratio);
   attributes.set("max_ratio", o.max_ratio);
   return attributes;
@@ -105,6 +107,7 @@ constexpr FormRow kForms[] = {
     {"adagrad", "Adagrad", adagrad, sum},
     {"rmsprop", "RMSprop", rmsprop, rmsprop_states, false},
     {"lamb", "Lamb", lamb, m_and_v},
+    {"deepspeed_lamb", "Lamb", lamb, m_and_v},
     {"lion", "Lion", lion, m_only, false},
     {"adafactor", "Adafactor", adafactor, adafactor_states},
 };

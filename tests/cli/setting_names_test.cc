@@ -86,7 +86,7 @@ const std::pair<const char*, const char*> kPolicies[] = {
      "p.toml:2: \"train.freeze\" matches no float initializer: expected a pattern for a whole "
      "name, got \"zzz\""},
     {"[train]\nlabel_smoothing = 2.0",
-     "p.toml:2: \"train.label_smoothing\" is out of range: expected a number in [0, 1), got 2"},
+     "p.toml:2: \"train.label_smoothing\" is out of range: expected a number in [0, 1], got 2"},
     {"[precision]\nlike = \"pytorhc\"",
      "p.toml:2: \"precision.like\" names no framework: expected one of pytorch, "},
     {"[precision]\ndtype = \"fp17\"",

@@ -28,9 +28,26 @@ TEST(Settings, ADeepSpeedFileGivesRunItsBatch) {
   ASSERT_EQ(ran.code, 0) << ran.err;
   const auto config = nlohmann::json::parse(place.read("runs/ds-1/config.json"));
   EXPECT_EQ(config["batch"], 5);
-  EXPECT_EQ(config["policy"]["optimizer"]["kind"], "lamb");
+  EXPECT_EQ(config["policy"]["optimizer"]["kind"], "deepspeed_lamb");
   EXPECT_EQ(config["policy"]["loss_scale"]["preset"], "deepspeed");
   EXPECT_EQ(config["policy"]["accumulation"], 2);
+}
+
+TEST(Settings, AccumulateOverADeepSpeedFileKeepsTheSamplesOfAnUpdate) {
+  const Workplace place;
+  place.write("ds.json", R"({"train_batch_size": 12, "gradient_accumulation_steps": 4})");
+  const std::string compile =
+      "compile tiny.onnxtxt -o ds.hn.onnx --loss cross_entropy --deepspeed ds.json --accumulate ";
+  ASSERT_EQ(place.run(words(compile + "2")).code, 0);
+  const Outcome ran =
+      place.run(words("run ds.hn.onnx --data x=x.npy,labels=labels.npy --threads 1 --steps 2"));
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const auto config = nlohmann::json::parse(place.read("runs/ds-1/config.json"));
+  EXPECT_EQ(config["batch"], 6);
+  EXPECT_EQ(config["policy"]["accumulation"], 2);
+  const Outcome odd = place.run(words(compile + "5"));
+  EXPECT_EQ(odd.code, 2);
+  EXPECT_THAT(odd.err, HasSubstr("a divisor of its \"train_batch_size\", 12, got 5"));
 }
 
 TEST(Settings, ErrorsOfADeepSpeedFileNameItAndTheKey) {

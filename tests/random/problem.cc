@@ -75,9 +75,9 @@ bool add_term(Growth& g, Expr end, std::vector<Expr>& terms) {
 }
 
 void set_optimizer(Growth& g, Optimizer& o) {
-  static constexpr const char* kKinds[] = {"sgd",   "momentum", "nesterov", "adam",
-                                           "adamw", "hf_adamw", "adagrad",  "rmsprop",
-                                           "lamb",  "lion",     "adafactor"};
+  static constexpr const char* kKinds[] = {"sgd",   "momentum", "nesterov",  "adam",
+                                           "adamw", "hf_adamw", "adagrad",   "rmsprop",
+                                           "lamb",  "lion",     "adafactor", "deepspeed_lamb"};
   o.kind = g.one_of(kKinds);
   o.lr = 0.0625f;
   if (g.chance(30)) o.weight_decay = 0.125f;

@@ -183,10 +183,10 @@ TEST(DeepSpeed, Optimizers) {
   const Optimizer inside =
       parsed(R"({"optimizer": {"type": "Lamb", "params": {"eps_inside_sqrt": false}}})")
           .train.optimizer;
-  EXPECT_EQ(inside.kind, "lamb");
+  EXPECT_EQ(inside.kind, "deepspeed_lamb");
   const Optimizer lamb =
       parsed(R"({"optimizer": {"type": "Lamb", "params": {"max_coeff": 0.3}}})").train.optimizer;
-  EXPECT_EQ(lamb.kind, "lamb");
+  EXPECT_EQ(lamb.kind, "deepspeed_lamb");
   EXPECT_EQ(lamb.max_ratio, 0.3f);
   EXPECT_EQ(lamb.min_ratio, 0.01f);
   EXPECT_EQ(parsed(R"({"optimizer": {"type": "SGD", "params": {"lr": 1, "momentum": 0.9,

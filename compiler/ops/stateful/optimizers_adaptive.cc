@@ -139,13 +139,17 @@ std::vector<Expr> lamb_body(BodyContext& body) {
   const auto correction = [&](double beta) {
     return 1.0 - b.op("Pow", {b.scalar(DType::kF64, beta), step});
   };
-  const Expr first = b.cast(correction(beta1), dtype);
-  const Expr second_root = b.cast(root(correction(beta2)), dtype);
+  const bool rate_corrects = body.attributes.get_int("lamb_mode", 0) == 1;
+  const Expr first = correction(beta1), second_root = root(correction(beta2));
   const Expr new_m = m * beta1 + grad * (1 - beta1);
   const Expr new_v = v * beta2 + grad * (1 - beta2) * grad;
-  const Expr adam = new_m / first / (root(new_v) / second_root + epsilon);
+  const Expr adam = rate_corrects ? new_m / (root(new_v) + epsilon)
+                                  : new_m / b.cast(first, dtype) /
+                                        (root(new_v) / b.cast(second_root, dtype) + epsilon);
   const Expr direction = with_decay(adam, param, decay);
-  const Expr rate = b.cast(body.inputs[4], DType::kF64) * trust_ratio(body, param, direction);
+  Expr rate = b.cast(body.inputs[4], DType::kF64);
+  if (rate_corrects) rate = rate * (second_root / first);
+  rate = rate * trust_ratio(body, param, direction);
   return committed(body, 6, {param - b.cast(rate, dtype) * direction, new_m, new_v}, {param, m, v});
 }
 

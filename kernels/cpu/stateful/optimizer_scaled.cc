@@ -15,6 +15,7 @@ double square(double x) { return x * x; }
 struct LambSettings {
   math::AdamSettings adam;
   double min_ratio = 0, max_ratio = 0;
+  bool rate_corrects = false;
 };
 
 /// New moments and the two norms first, then the parameter.
@@ -22,7 +23,7 @@ template <class T>
 void lamb(const LambSettings& settings, const KernelBuffers& buffers, int64_t count, int threads) {
   const auto lr = static_cast<double>(*buffers.in<T>(4));
   const auto step = static_cast<double>(*buffers.in<int64_t>(5));
-  const math::LambStep<T> rule = math::lamb_step<T>(settings.adam, step);
+  const math::LambStep<T> rule = math::lamb_step<T>(settings.adam, step, settings.rate_corrects);
   const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1);
   const T *old_m = buffers.in<T>(2), *old_v = buffers.in<T>(3);
   T *to = buffers.out<T>(0), *new_m = buffers.out<T>(1), *new_v = buffers.out<T>(2);
@@ -41,7 +42,7 @@ void lamb(const LambSettings& settings, const KernelBuffers& buffers, int64_t co
   const double norm = std::sqrt(
       parallel_sum(count, threads, partials, [&](int64_t i) { return square(direction(i)); }));
   const auto rate = static_cast<T>(
-      lr * math::lamb_ratio(param_norm, norm, settings.min_ratio, settings.max_ratio));
+      lr * rule.rate * math::lamb_ratio(param_norm, norm, settings.min_ratio, settings.max_ratio));
   parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) to[i] = param[i] - rate * direction(i);
   });
@@ -55,7 +56,8 @@ Prepared prepare_lamb(const KernelCall& call) {
       {attributes.get_float("beta1", 0.9f), attributes.get_float("beta2", 0.999f),
        attributes.get_float("epsilon", 1e-6f), attributes.get_float("weight_decay", 0), true},
       attributes.get_float("min_ratio", 0),
-      attributes.get_float("max_ratio", 0)};
+      attributes.get_float("max_ratio", 0),
+      attributes.get_int("lamb_mode", 0) == 1};
   const auto workspace = static_cast<size_t>(sum_blocks(call.inputs[0].size())) * sizeof(double);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
     return whole_optimizer_kernel<T>(

@@ -32,6 +32,7 @@ std::vector<OptimizerBody> bodies(const Shape& shape) {
        false},
       {"Lion", {{"weight_decay", 0.125f}}, {shape}, {true}, false},
       {"Lamb", {{"weight_decay", 0.125f}}, {shape, shape}, {true, true}},
+      {"Lamb", {{"weight_decay", 0.125f}, {"lamb_mode", int64_t{1}}}, {shape, shape}, {true, true}},
       {"Lamb", {{"min_ratio", 0.5f}, {"max_ratio", 0.75f}}, {shape, shape}, {true, true}},
       {"Adafactor", {{"scale_parameter", int64_t{0}}}, {shape, shape}, {true, false}},
   };
