@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/error.h"
 #include "exact.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/fast/vector_math.h"
@@ -289,6 +290,18 @@ TEST(FastLayerNormalization, SaysWhatItDoesNotTake) {
   EXPECT_NE(reason(DType::kF64, {6}).find("f64"), std::string::npos);
   EXPECT_NE(reason(DType::kF32, {1}).find("broadcast"), std::string::npos);
   EXPECT_NE(reason(DType::kF32, {4, 1}).find("broadcast"), std::string::npos);
+}
+
+TEST(CpuInfo, TakesNoInstructionSetButThoseThatItKnows) {
+  EXPECT_EQ(cpu::vector_isa_for("baseline"), cpu::VectorIsa::kBaseline);
+  EXPECT_LE(cpu::vector_isa_for("baseline"), cpu::vector_isa_for(""));
+  EXPECT_THROW(cpu::vector_isa_for("sse9"), Error);
+  if (cpu::vector_isa_for("") == cpu::VectorIsa::kAvx512) {
+    EXPECT_EQ(cpu::vector_isa_for("avx2"), cpu::VectorIsa::kAvx2);
+    EXPECT_EQ(cpu::vector_isa_for("avx512"), cpu::VectorIsa::kAvx512);
+  } else {
+    EXPECT_THROW(cpu::vector_isa_for("avx512"), Error);
+  }
 }
 
 TEST(CpuInfo, DescribesTheCpu) {

@@ -198,6 +198,8 @@ class ForwardMatcher {
       }
     }
     if (!found_.result.valid()) return no("no product with the probabilities");
+    if (found_.dropout.valid() && !is_behind_dropout(graph_.input(found_.result, 0)))
+      return no("a dropout of the probabilities that is not on the way to the product with V");
     return read_value();
   }
 
@@ -208,7 +210,9 @@ class ForwardMatcher {
       found_.nan_is_zero = true;
       return take_probabilities(id);
     }
-    if (is_dropout(id) && use.slot == 0 && graph_.node(id).role != Role::kBackward) {
+    if (is_dropout(graph_, id) && use.slot == 0 && graph_.node(id).role != Role::kBackward) {
+      if (found_.dropout.valid() && found_.dropout != id)
+        return no("two dropouts of the probabilities");
       found_.dropout = id;
       return take_probabilities(id);
     }
@@ -221,11 +225,6 @@ class ForwardMatcher {
     return true;
   }
 
-  bool is_dropout(NodeId id) const {
-    const Node& node = graph_.node(id);
-    return node.domain == kHalfnoteDomain && node.op == "Dropout";
-  }
-
   bool take_probabilities(NodeId id) {
     // A backward may have casts or views of its own: they belong to it.
     const bool own = graph_.node(id).role != Role::kBackward;
@@ -233,7 +232,14 @@ class ForwardMatcher {
     const ValueId value = graph_.output(id);
     if (std::ranges::find(found_.probabilities, value) == found_.probabilities.end())
       found_.probabilities.push_back(value);
+    const auto behind = [this](ValueId x) { return is_behind_dropout(x); };
+    if (id == found_.dropout || std::ranges::any_of(graph_.inputs(id), behind))
+      found_.dropped.push_back(value);
     return true;
+  }
+
+  bool is_behind_dropout(ValueId x) const {
+    return std::ranges::find(found_.dropped, x) != found_.dropped.end();
   }
 
   bool read_value() {
@@ -316,6 +322,10 @@ bool is_matrix_transpose(const Graph& graph, NodeId id) {
   std::iota(swapped.begin(), swapped.end(), 0);
   std::swap(swapped[perm.size() - 1], swapped[perm.size() - 2]);
   return perm == swapped;
+}
+
+bool is_dropout(const Graph& graph, NodeId id) {
+  return id.valid() && graph.node(id).domain == kHalfnoteDomain && graph.node(id).op == "Dropout";
 }
 
 bool is_float_cast(const Graph& graph, NodeId id) {
