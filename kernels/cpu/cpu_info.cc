@@ -43,50 +43,17 @@ std::string model_name() {
   return {};
 }
 
-constexpr const char* kIsaVariable = "HALFNOTE_ISA";
-
-std::string_view isa_wish() {
-  const char* wish = std::getenv(kIsaVariable);
-  return wish ? wish : "";
+dnnl::cpu_isa onednn_form(VectorIsa isa) {
+  if (isa == VectorIsa::kBaseline) return dnnl::cpu_isa::sse41;
+  return isa == VectorIsa::kAvx2 ? dnnl::cpu_isa::avx2 : dnnl::cpu_isa::isa_default;
 }
-
-struct VectorIsaRow {
-  std::string_view name;
-  VectorIsa isa;
-  bool (*has)();
-  dnnl::cpu_isa onednn;
-};
-
-bool has_baseline() { return true; }
-
-#if defined(__x86_64__)
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-
-bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-}
-#else
-bool has_avx2() { return false; }
-bool has_avx512() { return false; }
-#endif
-
-/// The best first.
-constexpr VectorIsaRow kVectorIsas[] = {
-    {"avx512", VectorIsa::kAvx512, has_avx512, dnnl::cpu_isa::isa_default},
-    {"avx2", VectorIsa::kAvx2, has_avx2, dnnl::cpu_isa::avx2},
-    {"baseline", VectorIsa::kBaseline, has_baseline, dnnl::cpu_isa::sse41},
-};
 
 void set_onednn_isa() {
-  if (isa_wish().empty()) return;
-  for (const VectorIsaRow& row : kVectorIsas) {
-    if (row.isa != vector_isa() || row.onednn == dnnl::cpu_isa::isa_default) continue;
-    const dnnl::status status = dnnl::set_max_cpu_isa(row.onednn);
-    if (status == dnnl::status::success) return;
-    throw Error(ErrorCode::kDevice, "oneDNN does not keep to what HALFNOTE_ISA names")
-        .hint("unset HALFNOTE_ISA, or link a oneDNN that was built with DNNL_ENABLE_MAX_CPU_ISA");
-  }
+  const VectorIsa isa = vector_isa();
+  if (!is_vector_isa_named() || isa == VectorIsa::kAvx512) return;
+  if (dnnl::set_max_cpu_isa(onednn_form(isa)) == dnnl::status::success) return;
+  throw Error(ErrorCode::kDevice, "oneDNN does not keep to what HALFNOTE_ISA names")
+      .hint("unset HALFNOTE_ISA, or link a oneDNN that was built with DNNL_ENABLE_MAX_CPU_ISA");
 }
 
 dnnl::cpu_isa onednn_isa() {
@@ -133,25 +100,6 @@ std::string_view bf16_text() {
 }
 
 }  // namespace
-
-VectorIsa vector_isa_for(std::string_view wish) {
-  for (const VectorIsaRow& row : kVectorIsas) {
-    if (wish.empty() && row.has()) return row.isa;
-    if (wish != row.name) continue;
-    if (row.has()) return row.isa;
-    throw Error(ErrorCode::kDevice,
-                std::string(kIsaVariable) + " names instructions that this CPU lacks")
-        .expected("avx2 with FMA, or AVX-512 with BW, DQ and VL, as named", std::string(wish))
-        .hint("unset it, or name less");
-  }
-  throw Error(ErrorCode::kUsage, std::string(kIsaVariable) + " in the environment is no name")
-      .expected("baseline, avx2 or avx512", std::string(wish));
-}
-
-VectorIsa vector_isa() {
-  static const VectorIsa isa = vector_isa_for(isa_wish());
-  return isa;
-}
 
 void limit_onednn() { [[maybe_unused]] static const bool done = (set_onednn_isa(), true); }
 

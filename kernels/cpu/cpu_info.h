@@ -2,24 +2,16 @@
 #pragma once
 
 #include <string>
-#include <string_view>
+
+#include "base/system/vector_isa.h"
 
 namespace halfnote::cpu {
 
-/// The vector instructions that our own kernels are compiled for, besides the baseline. AVX2 is
-/// with FMA, AVX-512 with BW, DQ and VL.
-enum class VectorIsa { kBaseline, kAvx2, kAvx512 };
-
-/// The best of them that this CPU has, or what HALFNOTE_ISA (baseline, avx2, avx512) in the
-/// environment names: all that chooses among kernels, and oneDNN, then keeps to it. Kernels that
-/// are not compiled for AVX2 have their baseline form there. Throws Error(kUsage) of a name that is
-/// none, Error(kDevice) of instructions that this CPU lacks.
-VectorIsa vector_isa();
-/// The same for a wish (empty: none).
-VectorIsa vector_isa_for(std::string_view wish);
+using halfnote::vector_isa;  // base/system/vector_isa.h
+using halfnote::VectorIsa;
 
 /// Has oneDNN keep to vector_isa() where HALFNOTE_ISA is set; to be called before anything else of
-/// oneDNN. It goes no further down than SSE4.1.
+/// oneDNN, which goes no further down than SSE4.1.
 void limit_onednn();
 
 /// Instructions that multiply bf16 and add up in f32: none; avx512_bf16's dot products, where they

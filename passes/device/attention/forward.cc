@@ -1,7 +1,7 @@
 // The forward of attention. From Softmax up to the product the steps may be, as data in kSteps:
 // casts, a Mul or Div by a number, an Add of a term, a Where that hides by a mask (its number where
 // the mask is false, or true), a view of the batch dims. From Softmax down to the product with V: a
-// cast, a view, Where(IsNaN(P), 0, P), a dropout.
+// cast, a view, Where(IsNaN(P), 0, P), a dropout (of ONNX: one that drops nothing).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -53,6 +53,16 @@ std::vector<Step> read_scale(const Graph& graph, NodeId id) {
     if (const auto factor = scale_factor(graph, id, x)) steps.push_back({x, *factor, {}});
   }
   return steps;
+}
+
+/// ONNX's Dropout in inference form, whose mask nobody reads: what is exported for inference has it
+/// in a training step too.
+bool is_idle_dropout(const Graph& graph, NodeId id) {
+  if (!is_op(graph, id, "Dropout")) return false;
+  const ValueId training = graph.input(id, 2), mask = graph.output(id, 1);
+  const Tensor* known = training.valid() ? graph.constant(training) : nullptr;
+  const bool idle = !training.valid() || (known != nullptr && known->at_as_int(0) == 0);
+  return idle && !(mask.valid() && graph.has_uses(mask));
 }
 
 /// Either operand may be the term; the other has to lead to the product.
@@ -205,7 +215,8 @@ class ForwardMatcher {
 
   bool read_use(const Use& use) {
     const NodeId id = use.node();
-    if (is_float_cast(graph_, id) || is_batch_view(graph_, id)) return take_probabilities(id);
+    if (is_float_cast(graph_, id) || is_batch_view(graph_, id) || is_idle_dropout(graph_, id))
+      return take_probabilities(id);
     if (is_nan_guard(graph_, id, found_.probabilities) && use.slot == 2) {
       found_.nan_is_zero = true;
       return take_probabilities(id);

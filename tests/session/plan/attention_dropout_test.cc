@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "compiler/ir/text.h"
-#include "support.h"
+#include "tests/session/support.h"
 
 namespace halfnote::test {
 namespace {
