@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "base/float16_simd.h"
+#include "base/system/vector_isa.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -57,7 +58,7 @@ bool has_f16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
-bool has_avx2() { return __builtin_cpu_supports("avx2") && has_f16c(); }
+bool has_avx2() { return vector_isa() >= VectorIsa::kAvx2 && has_f16c(); }
 
 __attribute__((target("avx2,f16c"))) void f32_to_f16_avx2(const float* from, Half* to,
                                                           size_t count) {
@@ -110,7 +111,7 @@ __attribute__((target("avx2"))) void bf16_to_f32_avx2(const BFloat16* from, floa
   bf16_to_f32_scalar(from + i, to + i, count - i);
 }
 
-bool has_avx512() { return __builtin_cpu_supports("avx512f") != 0; }
+bool has_avx512() { return vector_isa() == VectorIsa::kAvx512; }
 
 __attribute__((target("avx512f"))) void f32_to_f16_avx512(const float* from, Half* to,
                                                           size_t count) {

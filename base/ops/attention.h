@@ -4,8 +4,13 @@
 //   S = Q·Kᵀ·scale, then the terms in their order: a float term is added, a bool term puts
 //   `hidden[i]` where it is false; causal: key j is hidden (−inf) from query i where j > i.
 //   P = Softmax(S) along the keys, Y = P·V; MAX is the largest score of a row, SUM Σ exp(S − MAX).
+//
+// With `ratio` Y = Dropout(P)·V, by the words of ai.halfnote.Dropout for element ((batch·M + i)·N +
+// j) with all batch dims as one, heads before rows however they are stored: those that it would
+// draw for P. Its seed and its step are the last two operands.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,12 +37,20 @@ struct AttentionAttributes {
   /// Q, K and V, and their gradients, are parts of one tensor (…, rows, 3, heads, size), which
   /// stands for each of the three operands, and as the first result.
   bool packed = false;
-  std::vector<float> hidden;  // by term; those of float terms mean nothing
+  size_t terms = 0;
+  std::vector<float> hidden;   // by term; those of float terms mean nothing
+  std::optional<float> ratio;  // of the dropout of P, which has seed and step behind the terms
+  int64_t node = 0;            // of the dropout
 };
 
-/// Throws Error(kModel) unless `hidden` has a number for each of `terms` terms (or none at all: all
-/// terms are float), or where transK, rows_first and packed contradict each other.
-AttentionAttributes read_attention(const Attributes& attributes, size_t terms);
+/// Of a call with `operands` behind those that every call has: terms, then seed and step of a
+/// dropout. Throws Error(kModel) unless `hidden` has a number for each term (or none at all: all
+/// terms are float), `ratio` is a probability with seed and step, or where transK, rows_first and
+/// packed contradict each other.
+AttentionAttributes read_attention(const Attributes& attributes, size_t operands);
+
+/// Operands of a dropout at the end: its seed and step, or none.
+size_t dropout_operands(const Attributes& attributes);
 
 /// The attribute rows_first alone; throws Error(kModel) unless it has four numbers.
 AttentionAttributes::RowsFirst read_rows_first(const Attributes& attributes);

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <string_view>
 
+#include "base/error.h"
+
 namespace halfnote::cpu {
 
 namespace {
@@ -41,12 +43,22 @@ std::string model_name() {
   return {};
 }
 
-VectorIsa detect_vector_isa() {
-  const char* wish = std::getenv("HALFNOTE_ISA");
-  if (wish && std::string_view(wish) == "baseline") return VectorIsa::kBaseline;
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return avx512 ? VectorIsa::kAvx512 : VectorIsa::kBaseline;
+dnnl::cpu_isa onednn_form(VectorIsa isa) {
+  if (isa == VectorIsa::kBaseline) return dnnl::cpu_isa::sse41;
+  return isa == VectorIsa::kAvx2 ? dnnl::cpu_isa::avx2 : dnnl::cpu_isa::isa_default;
+}
+
+void set_onednn_isa() {
+  const VectorIsa isa = vector_isa();
+  if (!is_vector_isa_named() || isa == VectorIsa::kAvx512) return;
+  if (dnnl::set_max_cpu_isa(onednn_form(isa)) == dnnl::status::success) return;
+  throw Error(ErrorCode::kDevice, "oneDNN does not keep to what HALFNOTE_ISA names")
+      .hint("unset HALFNOTE_ISA, or link a oneDNN that was built with DNNL_ENABLE_MAX_CPU_ISA");
+}
+
+dnnl::cpu_isa onednn_isa() {
+  limit_onednn();
+  return dnnl::get_effective_cpu_isa();
 }
 
 bool is_intel() {
@@ -61,7 +73,7 @@ Bf16Dots detect_bf16_dots() {
   const char* text = std::getenv("HALFNOTE_BF16");
   const std::string_view wish = text ? text : "";
   const bool slow = wish == "f32" || (wish != "dots" && is_intel());
-  switch (dnnl::get_effective_cpu_isa()) {
+  switch (onednn_isa()) {
     case dnnl::cpu_isa::avx512_core_bf16:
     case dnnl::cpu_isa::avx512_core_fp16:
       return slow ? Bf16Dots::kSlow : Bf16Dots::kFast;
@@ -89,10 +101,7 @@ std::string_view bf16_text() {
 
 }  // namespace
 
-VectorIsa vector_isa() {
-  static const VectorIsa isa = detect_vector_isa();
-  return isa;
-}
+void limit_onednn() { [[maybe_unused]] static const bool done = (set_onednn_isa(), true); }
 
 Bf16Dots bf16_dots() {
   static const Bf16Dots dots = detect_bf16_dots();
@@ -104,7 +113,7 @@ bool cpu_has_native_bf16() {
 }
 
 std::string onednn_isa_name() {
-  const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+  const dnnl::cpu_isa isa = onednn_isa();
   for (const IsaName& entry : kNames) {
     if (entry.isa == isa) return std::string(entry.name);
   }

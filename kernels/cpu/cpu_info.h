@@ -3,14 +3,16 @@
 
 #include <string>
 
+#include "base/system/vector_isa.h"
+
 namespace halfnote::cpu {
 
-/// The vector instructions that our own kernels are compiled for, besides the baseline.
-enum class VectorIsa { kBaseline, kAvx512 };
+using halfnote::vector_isa;  // base/system/vector_isa.h
+using halfnote::VectorIsa;
 
-/// The best of them that this CPU has; HALFNOTE_ISA=baseline in the environment turns the others
-/// off.
-VectorIsa vector_isa();
+/// Has oneDNN keep to vector_isa() where HALFNOTE_ISA is set; to be called before anything else of
+/// oneDNN, which goes no further down than SSE4.1.
+void limit_onednn();
 
 /// Instructions that multiply bf16 and add up in f32: none; avx512_bf16's dot products, where they
 /// do fewer multiply-adds a cycle than f32 FMAs; the same where they do more; tiles of AMX.

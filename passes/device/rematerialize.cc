@@ -8,13 +8,16 @@
 // held at the peak, those first that free the most bytes for a millisecond of computing them again,
 // by the fixed table below (the result never depends on the machine). What a copy reads must be
 // there: it is still held, or computed again too, or held longer, which counts against what is
-// freed. Leaves alone: random draws (a counter-based dropout draws the same again), nodes with
-// bodies, results that are outputs or states, the backward pass and the update.
+// freed. All plans of a peak at once, or, in graphs of few nodes, one plan and then a new look:
+// what comes nearer, as far as it came nearest. Leaves alone: random draws (a counter-based dropout
+// draws the same again), nodes with bodies, results that are outputs or states, the backward pass
+// and the update.
 #include "passes/device/rematerialize.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
@@ -35,6 +38,8 @@ constexpr std::string_view kAgain = "halfnote.again";  // on a copy: a result of
 constexpr double kFlops16 = 400e6, kFlops32 = 200e6, kBytes = 10e6, kNodeMs = 0.002;
 constexpr size_t kMostNodes = 24;  // of one copy, with all that it needs
 constexpr int kRounds = 256;
+constexpr size_t kAllPlans = std::numeric_limits<size_t>::max();
+constexpr uint32_t kFewNodes = 2000;   // up to which a plan a round is tried too
 constexpr int64_t kSmallShare = 2000;  // less than a 2000th of the peak is not worth a copy
 
 Shape shape_of(const Graph& graph, ValueId value) {
@@ -82,25 +87,44 @@ struct Plan {
   double worth() const { return static_cast<double>(freed) / ms; }
 };
 
+/// Where the rounds led: the last one with the lowest peak (a plan of kernels may still take less
+/// than the ones before), or the first within the limit.
+struct Outcome {
+  int rounds = 0;  // before it
+  int64_t before = 0, peak = 0;
+  double ms = 0;
+
+  bool is_better(const Outcome& other, int64_t limit) const {
+    if (peak <= limit && other.peak <= limit) return ms < other.ms;
+    return peak < other.peak;
+  }
+};
+
 class Rematerializer {
  public:
-  Rematerializer(Graph& graph, int64_t limit, BytesBeside beside)
-      : graph_(graph), limit_(limit), beside_(std::move(beside)) {}
+  Rematerializer(Graph& graph, int64_t limit, const BytesBeside& beside, size_t plans_a_round)
+      : graph_(graph), limit_(limit), beside_(beside), plans_a_round_(plans_a_round) {}
 
-  bool run(PassContext& context) {
-    int64_t before = 0, after = 0;
-    for (int round = 0; round < kRounds; ++round) {
+  /// Goes on for so many rounds, or as long as it leads somewhere. A round may also make things
+  /// worse: copies hold something, too.
+  Outcome run(int rounds) {
+    Outcome best;
+    for (int round = 0;; ++round) {
       const LiveRanges live(graph_, beside_);
-      after = live.peak();
-      if (round == 0) before = after;
-      if (after <= limit_ || !reduce(live)) break;
+      if (round == 0) best = {0, live.peak(), live.peak(), 0};
+      if (live.peak() <= best.peak) best = {round, best.before, live.peak(), ms_};
+      if (live.peak() <= limit_ || round == rounds || !reduce(live)) break;
     }
+    return best;
+  }
+
+  bool finish(const Outcome& outcome, PassContext& context) {
     if (copies_ == 0) return false;
     erase_dead(graph_, [this](const Graph&, NodeId node) { return copied_.contains(node); });
     context.note("activations", fmt::format("{} node(s) are computed again, {:.1f} ms by the cost "
                                             "table: {:.1f} instead of {:.1f} MB held at once",
-                                            copies_, ms_, static_cast<double>(after) / 1e6,
-                                            static_cast<double>(before) / 1e6));
+                                            copies_, ms_, static_cast<double>(outcome.peak) / 1e6,
+                                            static_cast<double>(outcome.before) / 1e6));
     return true;
   }
 
@@ -125,17 +149,17 @@ class Rematerializer {
     std::ranges::stable_sort(plans,
                              [](const Plan& a, const Plan& b) { return a.worth() > b.worth(); });
     int64_t over = live.peak() - limit_;
-    bool any = false;
+    size_t applied = 0;
     for (const Plan& known : plans) {
-      if (over <= 0) break;
+      if (over <= 0 || applied == plans_a_round_) break;
       if (pinned_.contains(known.root)) continue;
       const std::optional<Plan> plan = plan_for(live, known.root);  // as things are by now
       if (!plan) continue;
       apply(live, *plan);
       over -= plan->freed;
-      any = true;
+      ++applied;
     }
-    return any;
+    return applied > 0;
   }
 
   /// The best way to let `root` go over the peak; nothing if it is not held there or has to be.
@@ -304,7 +328,8 @@ class Rematerializer {
 
   Graph& graph_;
   int64_t limit_;
-  BytesBeside beside_;
+  const BytesBeside& beside_;
+  size_t plans_a_round_;
   std::unordered_map<NodeId, NodeId> copy_of_;  // by original
   std::unordered_set<NodeId> copied_;           // originals
   // Of this round:
@@ -314,6 +339,26 @@ class Rematerializer {
   size_t copies_ = 0;
   double ms_ = 0;
 };
+
+/// Tries both ways to go on, on copies of the graph; keeps to the better one, as far as it led to
+/// the best.
+bool rematerialize_within(Graph& graph, int64_t limit, const BytesBeside& beside,
+                          PassContext& context) {
+  const bool is_small = graph.node_count() <= kFewNodes;
+  size_t way = kAllPlans;
+  std::optional<Outcome> best;
+  for (const size_t plans : {kAllPlans, size_t{1}}) {
+    if (best && (!is_small || best->peak <= limit)) break;
+    Graph trial = graph;
+    const Outcome outcome = Rematerializer(trial, limit, beside, plans).run(kRounds);
+    if (best && !outcome.is_better(*best, limit)) continue;
+    best = outcome;
+    way = plans;
+  }
+  Rematerializer chosen(graph, limit, beside, way);
+  chosen.run(best->rounds);
+  return chosen.finish(*best, context);
+}
 
 }  // namespace
 
@@ -347,7 +392,7 @@ bool rematerialize(Model& model, PassContext& context) {
   BytesBeside beside;
   if (const auto known = model.metadata.find(std::string(kBeside)); known != model.metadata.end())
     nlohmann::json::parse(known->second).get_to(beside);
-  return Rematerializer(model.graph, limit, std::move(beside)).run(context);
+  return rematerialize_within(model.graph, limit, beside, context);
 }
 
 }  // namespace halfnote

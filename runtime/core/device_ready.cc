@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/verify.h"
+#include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/fast/wide_product.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/expand_function.h"
@@ -89,7 +90,8 @@ bool expand_without_kernel(Graph& graph, PassContext&) {
 
 /// From how many scores a head on one node is better: measured on the gradient with its forward
 /// (bench/attention.cc). Below, oneDNN's products and softmax are faster; from there on the fused
-/// node is, or it takes less than a tenth longer and half of the memory or less.
+/// node is, or it takes less than a tenth longer and half of the memory or less. The row of bf16 is
+/// for CPUs with fast dot products.
 struct AttentionCost {
   DType dtype;
   bool causal;
@@ -104,11 +106,14 @@ constexpr AttentionCost kAttentionCosts[] = {
 
 /// HALFNOTE_ATTENTION=always or never in the environment overrules the table.
 bool attention_pays(const AttentionSize& size) {
+  // Where bf16 is multiplied in f32, it is as fast as f16 on either way.
+  const bool in_f32 = size.dtype == DType::kBF16 && !cpu::cpu_has_native_bf16();
+  const DType dtype = in_f32 ? DType::kF16 : size.dtype;
   const char* wish = std::getenv("HALFNOTE_ATTENTION");
   const std::string_view choice = wish == nullptr ? "" : wish;
   if (choice == "always" || choice == "never") return choice == "always";
   for (const AttentionCost& cost : kAttentionCosts) {
-    if (cost.dtype == size.dtype && cost.causal == size.causal)
+    if (cost.dtype == dtype && cost.causal == size.causal)
       return size.queries * size.keys >= cost.scores;
   }
   return false;  // f64 has only reference kernels

@@ -303,7 +303,7 @@ std::string file_name(std::string_view step) {
   return name;
 }
 
-constexpr int kMemoryAttempts = 10, kIdleAttempts = 3;
+constexpr int kMemoryAttempts = 10, kIdleAttempts = 3, kHigherAims = 8;
 constexpr double kMemorySlack = 0.03;  // below the limit: recomputing less would save little
 
 /// Is there an input whose first dim the run chooses?
@@ -374,10 +374,9 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
   int64_t aim = limit, last = before;
   int idle = 0;  // plans that took as much as the one before
   bool counts_all = true;
-  for (int attempt = 0; attempt < kMemoryAttempts && aim > 0 && limit < before; ++attempt) {
+  const auto try_aim = [&](int64_t bytes, BytesBeside& known) {
     const size_t said = remarks_.size();
-    BytesBeside none;
-    Program found = plan_step(step, shapes, aim, counts_all ? &beside : &none);
+    Program found = plan_step(step, shapes, bytes, &known);
     const auto arena = static_cast<int64_t>(found.arena_bytes);
     const auto kept = static_cast<int64_t>(best.arena_bytes);
     const bool fits = arena <= limit;
@@ -389,6 +388,12 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
       recomputation_->after = best.arena_bytes;
       recomputation_->what = std::move(what);
     }
+    return arena;
+  };
+  for (int attempt = 0; attempt < kMemoryAttempts && aim > 0 && limit < before; ++attempt) {
+    BytesBeside none;
+    const int64_t arena = try_aim(aim, counts_all ? beside : none);
+    const bool fits = arena <= limit;
     if (fits && static_cast<double>(limit - arena) < kMemorySlack * static_cast<double>(limit)) {
       break;
     }
@@ -405,6 +410,9 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
     const int64_t next = aim + limit - arena;
     aim = next > 0 ? next : aim / 2;
   }
+  // What is out of reach may still be come near: higher aims leave the pass other choices.
+  for (int part = 1; part < kHigherAims && best.arena_bytes > static_cast<size_t>(limit); ++part)
+    try_aim(limit + (before - limit) * part / kHigherAims, beside);
   return best;
 }
 

@@ -23,7 +23,10 @@ struct AttentionCase {
   std::vector<float> hidden = {};    // 0: a float term
   size_t differentiated = SIZE_MAX;  // the term whose gradient is asked for
   bool causal = false, trans_k = false, nan_is_zero = false;
+  float ratio = -1;  // of a dropout; below 0: none
 };
+
+constexpr int64_t kDropSeed = (int64_t{5} << 32) + 9, kDropStep = 4, kDropNode = 3;
 
 const AttentionCase kCases[] = {
     {"one_element", {1}, 1, 1, 1, 1},
@@ -55,6 +58,27 @@ const AttentionCase kCases[] = {
      false,
      false,
      true},
+    {"dropout", {2, 3}, 6, 8, 8, 8, {}, {}, SIZE_MAX, false, false, false, 0.25f},
+    {"dropout_odd", {2, 1}, 13, 17, 5, 3, {{17}}, {0}, SIZE_MAX, false, false, false, 0.5f},
+    {"dropout_tiles", {2}, 140, 270, 16, 20, {}, {}, SIZE_MAX, false, true, false, 0.1f},
+    {"dropout_odd_tiles", {1, 2}, 131, 195, 8, 8, {}, {}, SIZE_MAX, false, false, false, 0.1f},
+    {"dropout_causal", {1, 2}, 200, 200, 16, 16, {}, {}, SIZE_MAX, true, false, false, 0.1f},
+    {"dropout_and_bias", {3, 2}, 21, 33, 8, 8, {{1, 2, 21, 33}}, {0}, 0, false, false, false, 0.3f},
+    {"dropout_of_nothing", {2}, 9, 12, 8, 8, {}, {}, SIZE_MAX, false, false, false, 0.0f},
+    {"dropout_of_all", {2}, 9, 12, 8, 8, {}, {}, SIZE_MAX, false, false, false, 1.0f},
+    {"dropout_of_nan",
+     {2, 40},
+     10,
+     3,
+     8,
+     8,
+     {{2, 1, 10, 1}},
+     {kMinusInfinity},
+     SIZE_MAX,
+     false,
+     false,
+     false,
+     0.5f},
 };
 
 Shape joined(Shape shape, std::initializer_list<int64_t> tail) {
@@ -68,6 +92,9 @@ Attributes attributes_of(const AttentionCase& c) {
   if (c.causal) attributes.set("is_causal", int64_t{1});
   if (c.trans_k) attributes.set("transK", int64_t{1});
   if (c.nan_is_zero) attributes.set("nan_is_zero", int64_t{1});
+  if (c.ratio < 0) return attributes;
+  attributes.set("ratio", c.ratio);
+  attributes.set("node", kDropNode);
   return attributes;
 }
 
@@ -79,7 +106,7 @@ Tensor random_mask(const Shape& shape) {
   return mask;
 }
 
-/// Q, K, V and the terms.
+/// Q, K, V, the terms, and seed and step of a dropout.
 std::vector<Tensor> operands_of(const AttentionCase& c, DType type) {
   const Shape k = c.trans_k ? joined(c.batch, {c.d, c.n}) : joined(c.batch, {c.n, c.d});
   std::vector<Tensor> all = {random_tensor(type, joined(c.batch, {c.m, c.d}), -2, 2, 1),
@@ -90,6 +117,7 @@ std::vector<Tensor> operands_of(const AttentionCase& c, DType type) {
     all.push_back(c.hidden[i] != 0 ? random_mask(c.terms[i])
                                    : random_tensor(wide, c.terms[i], -1, 1, 4));
   }
+  if (c.ratio >= 0) all.insert(all.end(), {Tensor::scalar(kDropSeed), Tensor::scalar(kDropStep)});
   return all;
 }
 
@@ -129,7 +157,7 @@ double weighted_sum(const Tensor& y, const Tensor& dy) {
 
 TEST(Attention, GradientOfTheReferenceIsThatOfCentralDifferences) {
   for (const AttentionCase& c : kCases) {
-    if (c.m * c.n > 300 || (!c.hidden.empty() && c.hidden[0] == kMinusInfinity)) continue;
+    if (c.m * c.n > 800 || (!c.hidden.empty() && c.hidden[0] == kMinusInfinity)) continue;
     SCOPED_TRACE(c.name);
     std::vector<Tensor> operands = operands_of(c, DType::kF64);
     const Tensor dy = random_tensor(DType::kF64, joined(c.batch, {c.m, c.e}), -1, 1, 8);
@@ -170,6 +198,120 @@ TEST(Attention, BlockwiseKernelsAgreeWithTheReference) {
       const auto fast_slopes = backward(c, operands, want, dy, "fast.");
       for (size_t k = 0; k < slopes.size(); ++k)
         expect_close(fast_slopes[k], slopes[k], tolerance, tolerance);
+    }
+  }
+}
+
+/// (rows, columns) of batch `b` of a tensor, each as f64.
+struct Matrix {
+  const Tensor& of;
+  int64_t b, rows, columns;
+
+  double operator()(int64_t i, int64_t j) const {
+    return of.at_as_double((b * rows + i) * columns + j);
+  }
+};
+
+/// D(x) for x laid out as the probabilities, by the kernel of Dropout itself.
+std::vector<double> dropped(const AttentionCase& c, const std::vector<double>& x) {
+  Tensor all(DType::kF64, joined(c.batch, {c.m, c.n}));
+  std::copy(x.begin(), x.end(), all.mutable_data<double>().begin());
+  return values<double>(run_one(kOwn, "Dropout",
+                                {all, Tensor::scalar(kDropSeed), Tensor::scalar(kDropStep)},
+                                {{"ratio", c.ratio}, {"node", kDropNode}}));
+}
+
+/// What the graph without fusion computes, in f64: Y, dQ, dK and dV.
+struct Unfused {
+  std::vector<double> y, dq, dk, dv;
+};
+
+Unfused unfused(const AttentionCase& c, const std::vector<Tensor>& operands, const Tensor& dy) {
+  const auto batches = static_cast<int64_t>(element_count(c.batch));
+  const double scale = static_cast<double>(static_cast<float>(1 / std::sqrt(c.d)));
+  std::vector<double> p(static_cast<size_t>(batches * c.m * c.n)), dp(p.size());
+  const auto at = [&](int64_t b, int64_t i, int64_t j) {
+    return static_cast<size_t>((b * c.m + i) * c.n + j);
+  };
+  for (int64_t b = 0; b < batches; ++b) {
+    const Matrix q{operands[0], b, c.m, c.d}, k{operands[1], b, c.n, c.d},
+        v{operands[2], b, c.n, c.e}, g{dy, b, c.m, c.e};
+    for (int64_t i = 0; i < c.m; ++i) {
+      double sum = 0;
+      for (int64_t j = 0; j < c.n; ++j) {
+        double score = 0;
+        for (int64_t d = 0; d < c.d; ++d) score += q(i, d) * k(j, d);
+        sum += p[at(b, i, j)] = c.causal && j > i ? 0 : std::exp(score * scale);
+        for (int64_t e = 0; e < c.e; ++e) dp[at(b, i, j)] += g(i, e) * v(j, e);
+      }
+      for (int64_t j = 0; j < c.n; ++j) p[at(b, i, j)] /= sum;
+    }
+  }
+  const std::vector<double> kept = dropped(c, p), kept_dp = dropped(c, dp);
+  Unfused all{std::vector<double>(static_cast<size_t>(batches * c.m * c.e)),
+              std::vector<double>(static_cast<size_t>(batches * c.m * c.d)),
+              std::vector<double>(static_cast<size_t>(batches * c.n * c.d)),
+              std::vector<double>(static_cast<size_t>(batches * c.n * c.e))};
+  for (int64_t b = 0; b < batches; ++b) {
+    const Matrix q{operands[0], b, c.m, c.d}, k{operands[1], b, c.n, c.d},
+        v{operands[2], b, c.n, c.e}, g{dy, b, c.m, c.e};
+    for (int64_t i = 0; i < c.m; ++i) {
+      double dot = 0;
+      for (int64_t j = 0; j < c.n; ++j) dot += p[at(b, i, j)] * kept_dp[at(b, i, j)];
+      for (int64_t j = 0; j < c.n; ++j) {
+        const double weight = kept[at(b, i, j)],
+                     slope = p[at(b, i, j)] * (kept_dp[at(b, i, j)] - dot) * scale;
+        for (int64_t e = 0; e < c.e; ++e) {
+          all.y[static_cast<size_t>((b * c.m + i) * c.e + e)] += weight * v(j, e);
+          all.dv[static_cast<size_t>((b * c.n + j) * c.e + e)] += weight * g(i, e);
+        }
+        for (int64_t d = 0; d < c.d; ++d) {
+          all.dq[static_cast<size_t>((b * c.m + i) * c.d + d)] += slope * k(j, d);
+          all.dk[static_cast<size_t>((b * c.n + j) * c.d + d)] += slope * q(i, d);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+void expect_near(const Tensor& got, const std::vector<double>& want, double tolerance) {
+  ASSERT_EQ(static_cast<size_t>(got.size()), want.size());
+  double largest = 0;
+  for (const double x : want) largest = std::max(largest, std::abs(x));
+  for (int64_t i = 0; i < got.size(); ++i) {
+    ASSERT_NEAR(got.at_as_double(i), want[static_cast<size_t>(i)], tolerance * (1 + largest))
+        << "element " << i;
+  }
+}
+
+TEST(Attention, DropsWhatDropoutBetweenTheNodesWouldDrop) {
+  const AttentionCase cases[] = {
+      {"small", {2, 3}, 6, 8, 8, 8, {}, {}, SIZE_MAX, false, false, false, 0.5f},
+      {"odd", {2}, 7, 9, 5, 3, {}, {}, SIZE_MAX, false, false, false, 0.25f},
+      {"tiles", {1, 2}, 140, 132, 16, 16, {}, {}, SIZE_MAX, false, false, false, 0.1f},
+      {"odd_tiles", {3}, 129, 70, 8, 8, {}, {}, SIZE_MAX, false, false, false, 0.1f},
+      {"causal", {2}, 130, 130, 8, 8, {}, {}, SIZE_MAX, true, false, false, 0.1f}};
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    // As above: f32 sums in another order; 16-bit operands, P and dS rounded by half a spacing.
+    const double spacing = type == DType::kF32   ? std::ldexp(1, -23)
+                           : type == DType::kF16 ? std::ldexp(1, -10)
+                                                 : std::ldexp(1, -7);
+    const double tolerance = (type == DType::kF32 ? 64 : 4) * spacing;
+    for (const AttentionCase& c : cases) {
+      const auto operands = operands_of(c, type);
+      const Tensor dy = random_tensor(type, joined(c.batch, {c.m, c.e}), -1, 1, 8);
+      const Unfused want = unfused(c, operands, dy);
+      for (const std::string_view kernel : {"reference", "fast."}) {
+        SCOPED_TRACE(std::string(c.name) + " " + std::string(short_name(type)) + " " +
+                     std::string(kernel));
+        const auto results = forward(c, operands, kernel);
+        expect_near(results[0], want.y, tolerance);
+        const auto slopes = backward(c, operands, results, dy, kernel);
+        expect_near(slopes[0], want.dq, tolerance);
+        expect_near(slopes[1], want.dk, tolerance);
+        expect_near(slopes[2], want.dv, tolerance);
+      }
     }
   }
 }
@@ -334,6 +476,19 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   operands = operands_of(c, DType::kF32);
   operands[2] = random_tensor(DType::kF16, {2, 4, 2}, -1, 1);
   EXPECT_THROW(forward(c, operands, ""), Error);
+}
+
+TEST(Attention, RefusesADropoutThatIsNone) {
+  AttentionCase c{"small", {2}, 3, 4, 2, 2};
+  c.ratio = 0.5f;
+  const std::vector<Tensor> operands = operands_of(c, DType::kF32);
+  const std::vector<Tensor> none(operands.begin(), operands.begin() + 3);
+  EXPECT_THROW(forward(c, none, "reference"), Error);
+  std::vector<Tensor> floats = operands;
+  floats[3] = Tensor::scalar(1.0f);
+  EXPECT_THROW(forward(c, floats, ""), Error);
+  c.ratio = 1.5f;
+  EXPECT_THROW(forward(c, operands, "reference"), Error);
 }
 
 }  // namespace

@@ -3,12 +3,21 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
+#include "base/error.h"
+#include "base/system/vector_isa.h"
 #include "exact.h"
+#include "kernels/cpu/blocked/loops.h"
+#include "kernels/cpu/blocked/weight_1x1.h"
+#include "kernels/cpu/contraction/attention/tile_math.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/fast/vector_math.h"
+#include "kernels/cpu/pointwise/loops.h"
+#include "kernels/cpu/stateful/keep.h"
+#include "kernels/cpu/tiled/loops.h"
 
 namespace halfnote::test {
 namespace {
@@ -289,6 +298,45 @@ TEST(FastLayerNormalization, SaysWhatItDoesNotTake) {
   EXPECT_NE(reason(DType::kF64, {6}).find("f64"), std::string::npos);
   EXPECT_NE(reason(DType::kF32, {1}).find("broadcast"), std::string::npos);
   EXPECT_NE(reason(DType::kF32, {4, 1}).find("broadcast"), std::string::npos);
+}
+
+TEST(CpuInfo, TakesNoInstructionSetButThoseThatItKnows) {
+  EXPECT_EQ(vector_isa_for("baseline"), VectorIsa::kBaseline);
+  EXPECT_LE(vector_isa_for("baseline"), vector_isa_for(""));
+  EXPECT_THROW(vector_isa_for("sse9"), Error);
+  if (vector_isa_for("") == VectorIsa::kAvx512) {
+    EXPECT_EQ(vector_isa_for("avx2"), VectorIsa::kAvx2);
+    EXPECT_EQ(vector_isa_for("avx512"), VectorIsa::kAvx512);
+  } else {
+    EXPECT_THROW(vector_isa_for("avx512"), Error);
+  }
+}
+
+/// Runs as it is, and once more for each HALFNOTE_ISA (tests/CMakeLists.txt).
+TEST(CpuInfo, EveryTableOfLoopsKeepsToTheInstructionSet) {
+  const char* named = std::getenv("HALFNOTE_ISA");
+  const VectorIsa isa = vector_isa_for(named ? named : "");
+  ASSERT_EQ(vector_isa(), isa);
+  const std::string_view best = isa == VectorIsa::kAvx512 ? "avx512"
+                                : isa == VectorIsa::kAvx2 ? "avx2"
+                                                          : "baseline";
+  const bool has_512 = isa == VectorIsa::kAvx512;
+  EXPECT_TRUE(std::string_view(cpu::attention::tile_math().name).starts_with(best));
+  EXPECT_EQ(cpu::keep_loops().name, best);
+  EXPECT_EQ(cpu::fast::vector_math().name, has_512 ? best : "baseline");
+  const cpu::pointwise::Loops* pointwise = cpu::pointwise::vector_loops();
+  EXPECT_EQ(pointwise == nullptr, isa == VectorIsa::kBaseline);
+  if (pointwise != nullptr) {
+    EXPECT_EQ(pointwise->name, best);
+  }
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    EXPECT_EQ(cpu::blocked::loops_for(type) != nullptr, has_512);
+    EXPECT_EQ(cpu::tiled::find_loops(type) != nullptr, has_512);
+  }
+  EXPECT_EQ(cpu::blocked::weight_loops_for(DType::kF32) != nullptr, has_512);
+  if (named != nullptr) {
+    EXPECT_EQ(cpu::onednn_isa_name().starts_with("avx512"), has_512);
+  }
 }
 
 TEST(CpuInfo, DescribesTheCpu) {

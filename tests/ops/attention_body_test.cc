@@ -19,6 +19,12 @@ struct AttentionBody {
   bool trans_k = false;
 };
 
+Attributes with_dropout(Attributes attributes) {
+  attributes.set("ratio", 0.25f);
+  attributes.set("node", int64_t{7});
+  return attributes;
+}
+
 const AttentionBody kBodies[] = {
     {"plain", {{"scale", 0.5f}}},
     {"keys transposed", {{"transK", int64_t{1}}}, {}, 0, true},
@@ -30,6 +36,12 @@ const AttentionBody kBodies[] = {
     {"a mask", {{"hidden", std::vector<float>{-1e9f}}}, {{2, 1, 1, 7}}},
     {"a bias, then a mask",
      {{"hidden", std::vector<float>{0, -1e9f}}, {"nan_is_zero", int64_t{1}}},
+     {{3, 7, 7}, {2, 1, 1, 7}},
+     1},
+    {"a dropout", with_dropout({{"scale", 0.5f}})},
+    {"a dropout, rows first", with_dropout({{"rows_first", std::vector<int64_t>{1, 1, 1, 1}}})},
+    {"a dropout behind a bias and a mask",
+     with_dropout({{"hidden", std::vector<float>{0, -1e9f}}, {"nan_is_zero", int64_t{1}}}),
      {{3, 7, 7}, {2, 1, 1, 7}},
      1},
 };
@@ -60,6 +72,9 @@ TEST(AttentionBody, AgreesWithItsKernel) {
                      random_tensor(dtype, stored(2, 4), 3)},
                     3};
       for (size_t i = 0; i < body.terms.size(); ++i) call.inputs.push_back(term_of(body, i, dtype));
+      if (body.attributes.find("ratio") != nullptr)
+        call.inputs.insert(call.inputs.end(),
+                           {Tensor::scalar(int64_t{12}), Tensor::scalar(int64_t{3})});
       expect_body_agrees(call, kAttentionSums);
 
       const std::vector<Tensor> results = run_kernel(call);
@@ -100,6 +115,8 @@ TEST(AttentionBody, RefusesWhatItCannotRead) {
   const Tensor x = random_tensor(DType::kF32, {2, 3}, 1), line = random_tensor(DType::kF32, {3}, 1);
   EXPECT_THROW(graph_of({"a line", "Attention", {}, {line, x, x}, 2}), Error);
   EXPECT_THROW(graph_of({"no values", "Attention", {}, {x, x}, 2}), Error);
+  const BodyCase dropout{"no seed", "Attention", {{"ratio", 0.5f}}, {x, x, x}, 3};
+  EXPECT_THROW(body_of(dropout), Error);
   const BodyCase hidden{
       "hidden", "Attention", {{"hidden", std::vector<float>{0, 0}}}, {x, x, x, x}, 3};
   EXPECT_THROW(body_of(hidden), Error);

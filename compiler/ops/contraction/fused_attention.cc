@@ -3,6 +3,8 @@
 // the matrices of scores that kernels never hold.
 //
 //   dP = dY·Vᵀ, dS = P∘(dP − rowsum(dY∘Y)), dQ = dS·K·scale, dK = dSᵀ·Q·scale, dV = Pᵀ·dY
+//
+// and with a dropout D of P: Y = D(P)·V, dP = D(dY·Vᵀ), dV = D(P)ᵀ·dY.
 #include <limits>
 
 #include "base/error.h"
@@ -10,6 +12,7 @@
 #include "compiler/ir/model.h"
 #include "compiler/ops/contraction/parts.h"
 #include "compiler/ops/rule_support.h"
+#include "compiler/ops/stateful/parts.h"
 
 namespace halfnote::contraction {
 namespace {
@@ -42,7 +45,7 @@ struct Call {
   Builder& b;
   AttentionAttributes attributes;
   Expr q, k, v;  // in math precision, K as (…, N, D), all with their heads before the rows
-  std::vector<Expr> terms;
+  std::vector<Expr> terms, stream;  // seed and step of the dropout
 };
 
 Expr swapped(Expr x) {
@@ -63,6 +66,7 @@ Call read_call(BodyContext& body, size_t q, size_t first_term) {
             body.b.to_math(body.inputs[q]),
             body.b.to_math(body.inputs[q + 1]),
             body.b.to_math(body.inputs[q + 2]),
+            {},
             {}};
   const AttentionAttributes::RowsFirst& first = call.attributes.rows_first;
   if (call.attributes.packed) {
@@ -75,8 +79,10 @@ Call read_call(BodyContext& body, size_t q, size_t first_term) {
   call.q = turned(call.q, first.q);
   call.k = call.attributes.trans_k ? swapped(call.k) : turned(call.k, first.k);
   call.v = turned(call.v, first.v);
-  call.terms.assign(body.inputs.begin() + static_cast<std::ptrdiff_t>(first_term),
-                    body.inputs.end());
+  const auto first_operand = body.inputs.begin() + static_cast<std::ptrdiff_t>(first_term),
+             stream = body.inputs.end() - (call.attributes.ratio ? 2 : 0);
+  call.terms.assign(first_operand, stream);
+  call.stream.assign(stream, body.inputs.end());
   return call;
 }
 
@@ -109,6 +115,15 @@ Expr scores_of(const Call& call) {
   }
   if (call.attributes.causal) hide(causal_mask(call), -std::numeric_limits<double>::infinity());
   return scores;
+}
+
+/// D of what lies as the scores do.
+Expr dropped(const Call& call, Expr x) {
+  if (!call.attributes.ratio) return x;
+  const float ratio = *call.attributes.ratio;
+  const Expr keep =
+      stateful::kept_elements(x, call.stream[0], call.stream[1], call.attributes.node, ratio);
+  return mask_zero(keep, x * static_cast<double>(stateful::keep_factor(ratio)));
 }
 
 Expr without_nan(const Call& call, Expr weights) {
@@ -145,7 +160,8 @@ std::vector<ValueType> infer_attention_grad(const Graph& graph, NodeId node) {
     }
     types.back().dtype = *dtype;
   }
-  for (size_t i = kGradientTerms; i < graph.inputs(node).size(); ++i) {
+  const size_t end = graph.inputs(node).size() - dropout_operands(graph.node(node).attributes);
+  for (size_t i = kGradientTerms; i < end; ++i) {
     types.push_back(operand_type(graph, node, i));
     types.back().dtype = math_dtype(types[0].dtype);
   }
@@ -162,7 +178,7 @@ std::vector<Expr> attention_body(BodyContext& body) {
   const Expr most = b.op("ReduceMax", {scores, axis}, keep);
   const Expr powers = b.op("Exp", {scores - most});
   const Expr sums = b.op("ReduceSum", {powers, axis}, keep);
-  const Expr weights = without_nan(call, powers / sums);
+  const Expr weights = dropped(call, without_nan(call, powers / sums));
   const Expr y = turned(b.op("MatMul", {weights, call.v}), call.attributes.rows_first.y);
   std::vector<Expr> results = {b.cast(y, body.output_types[0].dtype), squeeze(most, {-1}),
                                squeeze(sums, {-1})};
@@ -179,7 +195,7 @@ std::vector<Expr> attention_grad_body(BodyContext& body) {
   const Expr most = unsqueeze(body.inputs[5], {-1}), sums = unsqueeze(body.inputs[6], {-1});
   const Expr weights = b.op("Exp", {scores_of(call) - most}) / sums;
   const Expr deltas = b.op("ReduceSum", {dy * y, b.ints({-1})}, {{"keepdims", int64_t{1}}});
-  Expr slopes = weights * (b.op("MatMul", {dy, swapped(call.v)}) - deltas);
+  Expr slopes = weights * (dropped(call, b.op("MatMul", {dy, swapped(call.v)})) - deltas);
   std::vector<Expr> results(body.output_types.size(), b.none());
   for (size_t i = call.terms.size(); i-- > 0;) {
     const Expr term = call.terms[i];
@@ -189,7 +205,7 @@ std::vector<Expr> attention_grad_body(BodyContext& body) {
   }
   slopes = slopes * static_cast<double>(call.attributes.scale);
   const Expr dk = b.op("MatMul", {swapped(slopes), call.q});
-  const Expr dv = b.op("MatMul", {swapped(without_nan(call, weights)), dy});
+  const Expr dv = b.op("MatMul", {swapped(dropped(call, without_nan(call, weights))), dy});
   const Expr gradients[] = {turned(b.op("MatMul", {slopes, call.k}), first.q),
                             call.attributes.trans_k ? swapped(dk) : turned(dk, first.k),
                             turned(dv, first.v)};

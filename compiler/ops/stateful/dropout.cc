@@ -81,6 +81,19 @@ std::vector<Expr> dropout_gradient(GradientContext& rule) {
           rule.b.none(), rule.b.none()};
 }
 
+float keep_factor(float ratio) { return ratio < 1 ? 1 / (1 - ratio) : 0.0f; }
+
+Expr kept_elements(Expr x, Expr seed, Expr step, int64_t node, float ratio) {
+  Builder& b = *x.builder;
+  const Expr count = x.type().has_concrete_shape()
+                         ? b.constant(Tensor::scalar(element_count(concrete(x.shape()))))
+                         : b.op("Size", {x});
+  const Expr words = words_for(count, seed, step, node);
+  // u ≥ ratio with u = r·2⁻³² is r ≥ ratio·2³², which is exact in integers.
+  const double threshold = std::ceil(static_cast<double>(ratio) * kWord);
+  return reshape_exactly(b.op("GreaterOrEqual", {words, word(b, threshold)}), b.shape_of(x));
+}
+
 std::vector<Expr> dropout_body(BodyContext& body) {
   Builder& b = body.b;
   const Expr x = body.inputs[0];
@@ -90,17 +103,10 @@ std::vector<Expr> dropout_body(BodyContext& body) {
         .expected("a number in [0, 1]", std::to_string(ratio));
   }
   const Expr wide = b.to_math(x);
-  const Expr count = x.type().has_concrete_shape()
-                         ? b.constant(Tensor::scalar(element_count(concrete(x.shape()))))
-                         : b.op("Size", {wide});
-  const Expr words =
-      words_for(count, body.inputs[1], body.inputs[2], body.attributes.get_int("node", 0));
-  // u ≥ ratio with u = r·2⁻³² is r ≥ ratio·2³², which is exact in integers.
-  const double threshold = std::ceil(static_cast<double>(ratio) * kWord);
-  const Expr keep = b.op("GreaterOrEqual", {words, word(b, threshold)});
-  const float factor = ratio < 1 ? 1 / (1 - ratio) : 0.0f;
-  const Expr scaled = wide * static_cast<double>(factor);
-  return {b.cast(mask_zero(reshape_exactly(keep, b.shape_of(wide)), scaled), x.dtype())};
+  const Expr keep = kept_elements(wide, body.inputs[1], body.inputs[2],
+                                  body.attributes.get_int("node", 0), ratio);
+  const Expr scaled = wide * static_cast<double>(keep_factor(ratio));
+  return {b.cast(mask_zero(keep, scaled), x.dtype())};
 }
 
 }  // namespace halfnote::stateful

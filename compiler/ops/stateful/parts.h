@@ -13,6 +13,10 @@ std::vector<Expr> inference_dropout_gradient(GradientContext& rule);
 /// The same op on dY: the mask is made again.
 std::vector<Expr> dropout_gradient(GradientContext& rule);
 std::vector<Expr> dropout_body(BodyContext& body);
+/// Bools in the shape of `x`: which elements does the dropout of `ratio` in [0, 1] keep?
+Expr kept_elements(Expr x, Expr seed, Expr step, int64_t node, float ratio);
+/// What kept elements are multiplied by.
+float keep_factor(float ratio);
 /// The words of `count` elements as u64 (⌈count/4⌉, 4): of Philox4x32-10, which random.cc's bodies
 /// read too.
 Expr random_words(Expr count, Expr seed, Expr step, int64_t node);

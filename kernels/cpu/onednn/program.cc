@@ -9,7 +9,10 @@
 namespace halfnote::cpu::onednn {
 
 const dnnl::engine& engine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  static const dnnl::engine engine = [] {
+    limit_onednn();
+    return dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return engine;
 }
 

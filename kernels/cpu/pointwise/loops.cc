@@ -7,15 +7,10 @@ namespace halfnote::cpu::pointwise {
 
 const Loops* vector_loops() {
 #if defined(__x86_64__)
-  static const Loops* const kChosen = []() -> const Loops* {
-    if (vector_isa() == VectorIsa::kAvx512) return &kAvx512Loops;
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    return avx2 ? &kAvx2Loops : nullptr;
-  }();
-  return kChosen;
-#else
-  return nullptr;
+  if (vector_isa() == VectorIsa::kAvx512) return &kAvx512Loops;
+  if (vector_isa() == VectorIsa::kAvx2) return &kAvx2Loops;
 #endif
+  return nullptr;
 }
 
 }  // namespace halfnote::cpu::pointwise

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <numbers>
 
+#include "kernels/cpu/stateful/keep.h"
 #include "kernels/cpu/stateful/parts.h"
 #include "kernels/cpu/support.h"
 #include "kernels/math/philox.h"
@@ -99,22 +100,14 @@ Prepared prepare_uniform(const KernelCall& call) {
                        attributes.get_float("high", 1));
 }
 
-/// Why X, seed and step of ai.halfnote.Dropout do not fit, or an empty string.
-std::string unfit_dropout(const KernelCall& call) {
-  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
-  if (std::string reason = unfit_stream(call); !reason.empty()) return reason;
-  if (call.inputs[0].dtype != call.outputs[0].dtype) return "operands of different types";
-  return call.inputs[0].size() == call.outputs[0].size() ? "" : "operands of different sizes";
-}
-
 /// ai.halfnote.Dropout: element i is kept when its word r(i) ≥ ratio·2³².
 Prepared prepare_dropout(const KernelCall& call) {
   if (std::string reason = unfit_dropout(call); !reason.empty()) return Prepared::no(reason);
   const float ratio = attributes_of(call).get_float("ratio", 0.5f);
   if (!(ratio >= 0 && ratio <= 1)) return Prepared::no("ratio is outside of [0, 1]");
   const auto node = static_cast<uint32_t>(attributes_of(call).get_int("node", 0));
-  const auto threshold = static_cast<uint64_t>(std::ceil(static_cast<double>(ratio) * 0x1p32));
-  const float factor = ratio < 1 ? 1 / (1 - ratio) : 0.0f;
+  const uint64_t threshold = keep_threshold(ratio);
+  const float factor = keep_factor(ratio);
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {
     const auto body = [=, count = call.inputs[0].size(),
                        threads = call.threads](const KernelBuffers& buffers) {
@@ -159,6 +152,13 @@ Prepared prepare_inference_dropout(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::string unfit_dropout(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
+  if (std::string reason = unfit_stream(call); !reason.empty()) return reason;
+  if (call.inputs[0].dtype != call.outputs[0].dtype) return "operands of different types";
+  return call.inputs[0].size() == call.outputs[0].size() ? "" : "operands of different sizes";
+}
 
 std::vector<KernelRow> random_rows() {
   return {

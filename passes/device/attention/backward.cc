@@ -3,7 +3,8 @@
 //   dV = Pᵀ·dY    dP = dY·Vᵀ → SoftmaxGrad(dP, P) = dS → scales, masks → dQ = dS·K, dK = dSᵀ·Q
 //
 // with casts, views of the batch dims and Where(IsNaN(P), 0, dP) in between, and a ReduceSum of dS
-// where a term has a gradient.
+// where a term has a gradient. Where the forward has a dropout, dV reads what is behind it, and dP
+// passes the same one.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -59,6 +60,27 @@ class BackwardMatcher {
     return std::ranges::find(forward_.probabilities, value) != forward_.probabilities.end();
   }
 
+  bool is_dropped(ValueId value) const {
+    return std::ranges::find(forward_.dropped, value) != forward_.dropped.end();
+  }
+
+  /// Does this node drop what the forward drops?
+  bool is_same_dropout(NodeId id) const {
+    const NodeId own = forward_.dropout;
+    if (!is_dropout(graph_, id) || !own.valid()) return false;
+    const Attributes &a = graph_.node(id).attributes, &b = graph_.node(own).attributes;
+    return a.get_float("ratio", 0.5f) == b.get_float("ratio", 0.5f) &&
+           a.get_int("node", 0) == b.get_int("node", 0) &&
+           graph_.input(id, 1) == graph_.input(own, 1) &&
+           graph_.input(id, 2) == graph_.input(own, 2);
+  }
+
+  /// A node that dP passes on its way to the gradient of Softmax.
+  bool is_on_the_way(NodeId id) const {
+    return id.valid() && (is_float_cast(graph_, id) || is_batch_view(graph_, id) ||
+                          is_nan_guard(graph_, id, forward_.probabilities) || is_same_dropout(id));
+  }
+
   /// Sorts the readers of P.
   bool read_probabilities() {
     for (const ValueId p : forward_.probabilities) {
@@ -73,10 +95,13 @@ class BackwardMatcher {
           take(id);
         } else if (node.op == "SoftmaxGrad" && node.domain == kHalfnoteDomain && use.slot == 1) {
           if (softmax_grad_.valid()) return no("two gradients of Softmax");
+          if (is_dropped(p)) return no("the gradient of Softmax reads probabilities after dropout");
           softmax_grad_ = id;
           take(id);
         } else if (product_flags(graph_, id)) {
           if (value_product_.valid()) return no("two gradients of V");
+          if (forward_.dropout.valid() && !is_dropped(p))
+            return no("the gradient of V reads probabilities before dropout");
           value_product_ = id;
         } else {
           return no("the probabilities have other readers: " + op_name(node));
@@ -96,10 +121,11 @@ class BackwardMatcher {
   bool read_products() {
     ValueId slope = graph_.input(softmax_grad_, 0);
     NodeId id = producer(graph_, slope);
-    while (id.valid() && (is_float_cast(graph_, id) || is_batch_view(graph_, id) ||
-                          is_nan_guard(graph_, id, forward_.probabilities))) {
+    int dropouts = 0;
+    while (is_on_the_way(id)) {
       const bool guard = graph_.node(id).op == "Where";
       guarded_ |= guard;
+      dropouts += is_same_dropout(id) ? 1 : 0;
       take(id);
       id = producer(graph_, graph_.input(id, guard ? 2 : 0));
     }
@@ -108,6 +134,8 @@ class BackwardMatcher {
     if (!flags || flags->a || !flags->b || graph_.input(id, 1) != forward_.value)
       return no("the gradient of P is not dY·Vᵀ");
     if (guarded_ != forward_.nan_is_zero) return no("NaN in P are not hidden alike");
+    if (dropouts != (forward_.dropout.valid() ? 1 : 0))
+      return no("the gradient of P does not pass its dropout");
     take(id);
     found_.grad = graph_.input(id, 0);
     if (graph_.value(found_.grad).type.dtype != graph_.value(forward_.query).type.dtype)

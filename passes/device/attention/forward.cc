@@ -1,7 +1,7 @@
 // The forward of attention. From Softmax up to the product the steps may be, as data in kSteps:
 // casts, a Mul or Div by a number, an Add of a term, a Where that hides by a mask (its number where
 // the mask is false, or true), a view of the batch dims. From Softmax down to the product with V: a
-// cast, a view, Where(IsNaN(P), 0, P), a dropout.
+// cast, a view, Where(IsNaN(P), 0, P), a dropout (of ONNX: one that drops nothing).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -53,6 +53,16 @@ std::vector<Step> read_scale(const Graph& graph, NodeId id) {
     if (const auto factor = scale_factor(graph, id, x)) steps.push_back({x, *factor, {}});
   }
   return steps;
+}
+
+/// ONNX's Dropout in inference form, whose mask nobody reads: what is exported for inference has it
+/// in a training step too.
+bool is_idle_dropout(const Graph& graph, NodeId id) {
+  if (!is_op(graph, id, "Dropout")) return false;
+  const ValueId training = graph.input(id, 2), mask = graph.output(id, 1);
+  const Tensor* known = training.valid() ? graph.constant(training) : nullptr;
+  const bool idle = !training.valid() || (known != nullptr && known->at_as_int(0) == 0);
+  return idle && !(mask.valid() && graph.has_uses(mask));
 }
 
 /// Either operand may be the term; the other has to lead to the product.
@@ -198,17 +208,22 @@ class ForwardMatcher {
       }
     }
     if (!found_.result.valid()) return no("no product with the probabilities");
+    if (found_.dropout.valid() && !is_behind_dropout(graph_.input(found_.result, 0)))
+      return no("a dropout of the probabilities that is not on the way to the product with V");
     return read_value();
   }
 
   bool read_use(const Use& use) {
     const NodeId id = use.node();
-    if (is_float_cast(graph_, id) || is_batch_view(graph_, id)) return take_probabilities(id);
+    if (is_float_cast(graph_, id) || is_batch_view(graph_, id) || is_idle_dropout(graph_, id))
+      return take_probabilities(id);
     if (is_nan_guard(graph_, id, found_.probabilities) && use.slot == 2) {
       found_.nan_is_zero = true;
       return take_probabilities(id);
     }
-    if (is_dropout(id) && use.slot == 0 && graph_.node(id).role != Role::kBackward) {
+    if (is_dropout(graph_, id) && use.slot == 0 && graph_.node(id).role != Role::kBackward) {
+      if (found_.dropout.valid() && found_.dropout != id)
+        return no("two dropouts of the probabilities");
       found_.dropout = id;
       return take_probabilities(id);
     }
@@ -221,11 +236,6 @@ class ForwardMatcher {
     return true;
   }
 
-  bool is_dropout(NodeId id) const {
-    const Node& node = graph_.node(id);
-    return node.domain == kHalfnoteDomain && node.op == "Dropout";
-  }
-
   bool take_probabilities(NodeId id) {
     // A backward may have casts or views of its own: they belong to it.
     const bool own = graph_.node(id).role != Role::kBackward;
@@ -233,7 +243,14 @@ class ForwardMatcher {
     const ValueId value = graph_.output(id);
     if (std::ranges::find(found_.probabilities, value) == found_.probabilities.end())
       found_.probabilities.push_back(value);
+    const auto behind = [this](ValueId x) { return is_behind_dropout(x); };
+    if (id == found_.dropout || std::ranges::any_of(graph_.inputs(id), behind))
+      found_.dropped.push_back(value);
     return true;
+  }
+
+  bool is_behind_dropout(ValueId x) const {
+    return std::ranges::find(found_.dropped, x) != found_.dropped.end();
   }
 
   bool read_value() {
@@ -316,6 +333,10 @@ bool is_matrix_transpose(const Graph& graph, NodeId id) {
   std::iota(swapped.begin(), swapped.end(), 0);
   std::swap(swapped[perm.size() - 1], swapped[perm.size() - 2]);
   return perm == swapped;
+}
+
+bool is_dropout(const Graph& graph, NodeId id) {
+  return id.valid() && graph.node(id).domain == kHalfnoteDomain && graph.node(id).op == "Dropout";
 }
 
 bool is_float_cast(const Graph& graph, NodeId id) {

@@ -7,11 +7,14 @@
 //   dP = MatMul (dY, vᵀ)  dS = SoftmaxGrad (dP, p)  …  dQ, dK = MatMul (dS, …)  dV = MatMul (pᵀ,
 //   dY) ──▶  dQ, dK, dV = ai.halfnote.AttentionGrad (dY, q, kᵗ, v, y, max, sum, mask)
 //
+// A dropout of the probabilities goes into both nodes (ratio, node; seed and step as operands),
+// which draw its bits for the same elements, each time anew.
+//
 // Rounding: scores and probabilities were rounded to 16 bits between the nodes and are no more;
 // sums are in another order. The matchers (attention_match.h) say which spellings are known. A mask
 // that hides just the later keys becomes is_causal, one that hides where it is true is inverted.
-// Leaves alone: probabilities or scores that somebody else reads, dropout of the probabilities (and
-// says so), K or V that is broadcast or grouped, and what the device says does not pay.
+// Leaves alone: probabilities or scores that somebody else reads, K or V that is broadcast or
+// grouped, and what the device says does not pay.
 #include "passes/device/attention/fuse_attention.h"
 
 #include <algorithm>
@@ -40,7 +43,6 @@ class AttentionFuser {
       if (graph_.node(id).op != "Softmax" || !graph_.node(id).domain.empty()) continue;
       changed |= fuse(id);
     }
-    tell_dropped();
     if (!changed) return false;
     erase_dead(graph_, [this](const Graph&, NodeId id) { return replaced_.count(id) != 0; });
     for (const auto& [made, name] : names_) {
@@ -50,25 +52,10 @@ class AttentionFuser {
   }
 
  private:
-  void tell_dropped() {
-    if (dropped_.empty()) return;
-    const std::string more =
-        dropped_.size() > 1 ? " (and " + std::to_string(dropped_.size() - 1) + " more)" : "";
-    context_.note(dropped_.front() + more,
-                  "attention is left as it is, with its matrix of probabilities: they have a "
-                  "dropout; it takes less time and memory where the model was exported without "
-                  "(attention_dropout, attention_probs_dropout_prob: 0)");
-  }
-
   bool fuse(NodeId softmax) {
     std::string why;
     const auto forward = match_attention(graph_, softmax, &why);
     if (!forward) return false;
-    if (forward->dropout.valid()) {
-      // The fused kernels draw no masks.
-      if (pays_(size_of(*forward, {}))) dropped_.push_back(graph_.label(softmax));
-      return false;
-    }
     const auto backward = match_attention_gradient(graph_, *forward, &why);
     const std::string& where = graph_.label(softmax);
     if (!backward) {
@@ -107,6 +94,7 @@ class AttentionFuser {
     size.value_size = known_shape(graph_, forward.value)->back();
     size.dtype = graph_.value(forward.query).type.dtype;
     size.causal = forward.causal;
+    size.dropout = forward.dropout.valid();
     size.has_gradient = backward.grad.valid();
     return size;
   }
@@ -165,6 +153,12 @@ class AttentionFuser {
     return terms;
   }
 
+  /// Seed and step of the dropout, if there is one.
+  std::vector<Expr> stream_of(Builder& b, const AttentionForward& forward) const {
+    if (!forward.dropout.valid()) return {};
+    return {b.value(graph_.input(forward.dropout, 1)), b.value(graph_.input(forward.dropout, 2))};
+  }
+
   Attributes attributes_of(const AttentionForward& forward) const {
     Attributes attributes = {{"scale", static_cast<float>(forward.scale)}};
     if (forward.causal) attributes.set("is_causal", int64_t{1});
@@ -174,6 +168,11 @@ class AttentionFuser {
     for (const ScoreTerm& term : forward.terms) hidden.push_back(term.hidden);
     const auto masks = [](const ScoreTerm& term) { return term.mask; };
     if (std::ranges::any_of(forward.terms, masks)) attributes.set("hidden", hidden);
+    if (forward.dropout.valid()) {
+      const Attributes& own = graph_.node(forward.dropout).attributes;
+      attributes.set("ratio", own.get_float("ratio", 0.5f));
+      attributes.set("node", own.get_int("node", 0));
+    }
     return attributes;
   }
 
@@ -186,11 +185,13 @@ class AttentionFuser {
     std::vector<Expr> inputs;
     for (const ValueId value : {forward.query, forward.key, forward.value})
       inputs.push_back(with_batch_of_scores(b, value, forward));
-    const std::vector<Expr> terms = terms_of(b, forward), operands = inputs;
-    inputs.insert(inputs.end(), terms.begin(), terms.end());
+    std::vector<Expr> behind = terms_of(b, forward);
+    const std::vector<Expr> operands = inputs, stream = stream_of(b, forward);
+    behind.insert(behind.end(), stream.begin(), stream.end());
+    inputs.insert(inputs.end(), behind.begin(), behind.end());
     const auto made = b.ops("Attention", inputs, 3, attributes_of(forward), kHalfnoteDomain);
     name(b.last(), forward.result);
-    if (backward.grad.valid()) place_gradient(forward, backward, operands, made, terms);
+    if (backward.grad.valid()) place_gradient(forward, backward, operands, made, behind);
     replace(b, graph_.output(forward.result), made[0]);
   }
 
@@ -211,13 +212,13 @@ class AttentionFuser {
 
   void place_gradient(const AttentionForward& forward, const AttentionBackward& backward,
                       const std::vector<Expr>& operands, const std::vector<Expr>& results,
-                      const std::vector<Expr>& terms) {
+                      const std::vector<Expr>& behind) {
     const NodeId first = first_reader(backward);
     Builder b = builder_at(first);
     std::vector<Expr> inputs = {with_batch_of_scores(b, backward.grad, forward)};
     for (const Expr& x : operands) inputs.push_back(b.value(x.id));
     for (const Expr& x : results) inputs.push_back(b.value(x.id));
-    for (const Expr& x : terms) inputs.push_back(b.value(x.id));
+    for (const Expr& x : behind) inputs.push_back(b.value(x.id));
     Attributes attributes = attributes_of(forward);
     const ValueId old[] = {backward.dq, backward.dk, backward.dv};
     std::vector<int64_t> types;
@@ -244,7 +245,6 @@ class AttentionFuser {
   PassContext& context_;
   bool (*pays_)(const AttentionSize&);
   std::set<NodeId> replaced_;
-  std::vector<std::string> dropped_;     // of attentions with dropout: their Softmax
   std::map<ValueId, ValueId> inverted_;  // masks, by those they invert
   std::vector<std::pair<ValueId, std::string>> names_;
 };

@@ -11,7 +11,7 @@ struct AttentionSize {
   int64_t batches = 0;  // of all batch dims
   int64_t queries = 0, keys = 0, key_size = 0, value_size = 0;
   DType dtype = DType::kUndefined;
-  bool causal = false, has_gradient = false;
+  bool causal = false, dropout = false, has_gradient = false;
 };
 
 /// Makes one node of attention, and one of its gradient, where `pays` says so; fuse_attention.cc

@@ -23,7 +23,7 @@ struct ScoreTerm {
 /// The forward: MatMul(Q, K) → scales → terms → Softmax → MatMul(P, V).
 struct AttentionForward {
   NodeId product, softmax, result;
-  NodeId dropout;  // of P, before the product with V: invalid where there is none
+  NodeId dropout;  // of P (ours), before the product with V: invalid where there is none
   ValueId query, key, value;
   bool trans_k = false;   // K is stored as (…, D, N)
   ValueId key_other_way;  // K laid out the other way, where there is that too
@@ -34,6 +34,7 @@ struct AttentionForward {
   bool nan_is_zero = false;
   Shape product_shape, score_shape;    // of the product, and of what Softmax reads
   std::vector<ValueId> probabilities;  // all values that are P, cast or looked at otherwise
+  std::vector<ValueId> dropped;        // those of them behind the dropout
   std::vector<NodeId> nodes;           // all that the fused node stands for
 };
 
@@ -71,6 +72,8 @@ struct ProductFlags {
 std::optional<ProductFlags> product_flags(const Graph& graph, NodeId node);
 /// Does it swap the last two dims and leave the others?
 bool is_matrix_transpose(const Graph& graph, NodeId node);
+/// A dropout as a training step has it.
+bool is_dropout(const Graph& graph, NodeId node);
 /// A Cast between floats.
 bool is_float_cast(const Graph& graph, NodeId node);
 /// A Reshape, Squeeze or Unsqueeze that keeps the last two dims.

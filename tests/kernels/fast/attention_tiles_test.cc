@@ -20,7 +20,7 @@ float number(size_t i) {
 std::vector<TileMath> all_loops() {
   std::vector<TileMath> all = {kBaselineTiles};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back(kAvx2Tiles);
+  if (vector_isa() >= VectorIsa::kAvx2) all.push_back(kAvx2Tiles);
   if (vector_isa() == VectorIsa::kAvx512) {
     all.push_back(kAvx512Tiles);
     if (__builtin_cpu_supports("avx512bf16")) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/stateful/keep.h"
 #include "kernels/math/philox.h"
 #include "tests/kernels/harness.h"
 
@@ -115,6 +117,69 @@ TEST(Dropout, DrawsAnewForEachStepNodeAndSeed) {
   EXPECT_FALSE(identical(y, drop(x, 0.5f, 1, 2, 4)));
   EXPECT_FALSE(identical(y, drop(x, 0.5f, 1, 3, 3)));
   EXPECT_FALSE(identical(y, drop(x, 0.5f, 2, 2, 3)));
+}
+
+TEST(Dropout, HasTheBitsOfTheReferenceOnVectors) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int64_t size : {0, 1, 5, 63, 64, 65, 2047, 2049, 40001}) {
+      for (const float ratio : {0.0f, 0.1f, 0.5f, 1.0f}) {
+        SCOPED_TRACE(std::to_string(size) + " of " + std::string(short_name(type)));
+        const std::vector<Tensor> inputs = {random_tensor(type, {size}, -2, 2),
+                                            Tensor::scalar(int64_t{-3}),
+                                            Tensor::scalar(int64_t{8})};
+        const Attributes attributes = {{"ratio", ratio}, {"node", int64_t{2}}};
+        EXPECT_TRUE(identical(
+            run_one("ai.halfnote", "Dropout", inputs, attributes, {}, {.kernel = "fast."}),
+            run_one("ai.halfnote", "Dropout", inputs, attributes)));
+      }
+    }
+  }
+}
+
+std::vector<const cpu::KeepLoops*> all_keep_loops() {
+  std::vector<const cpu::KeepLoops*> all = {&cpu::kBaselineKeep};
+#if defined(__x86_64__)
+  if (cpu::vector_isa() >= cpu::VectorIsa::kAvx2) all.push_back(&cpu::kAvx2Keep);
+  if (cpu::vector_isa() == cpu::VectorIsa::kAvx512) all.push_back(&cpu::kAvx512Keep);
+#endif
+  return all;
+}
+
+TEST(KeepBits, AreTheWordsOfPhiloxOnEveryInstructionSet) {
+  // The last group passes 2³²: its upper word counts too.
+  for (const uint64_t group : {uint64_t{0}, uint64_t{5}, (uint64_t{1} << 32) - 3}) {
+    for (const uint64_t threshold : {uint64_t{0}, uint64_t{1} << 31, uint64_t{0xfffffff0}}) {
+      const cpu::KeepStream stream{(uint64_t{7} << 32) + 3, (uint64_t{1} << 40) + 6, ~0u,
+                                   threshold};
+      for (const cpu::KeepLoops* loops : all_keep_loops()) {
+        SCOPED_TRACE(loops->name);
+        for (const int64_t words : {1, 2, 3, 5}) {
+          std::vector<uint64_t> bits(static_cast<size_t>(words) + 1, 77);
+          loops->bits_of_groups(stream, group, words, bits.data());
+          EXPECT_EQ(bits.back(), 77u);
+          for (uint64_t i = 0; i < static_cast<uint64_t>(64 * words); ++i) {
+            const auto drawn =
+                math::dropout_words(stream.seed, stream.step, stream.node, group + i / 4);
+            ASSERT_EQ(bits[i / 64] >> i % 64 & 1, drawn.word[i % 4] >= threshold ? 1u : 0u) << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(KeepBits, MayBeginAtAnyElement) {
+  const cpu::KeepStream stream{11, 12, 13, uint64_t{1} << 31};
+  std::vector<uint64_t> all(8);
+  cpu::keep_bits(stream, 0, 8, all.data());
+  for (uint64_t first = 0; first < 70; ++first) {
+    std::vector<uint64_t> bits(3);
+    cpu::keep_bits(stream, first, 3, bits.data());
+    for (uint64_t i = 0; i < 192; ++i) {
+      const uint64_t at = first + i;
+      ASSERT_EQ(bits[i / 64] >> i % 64 & 1, all[at / 64] >> at % 64 & 1) << first << " + " << i;
+    }
+  }
 }
 
 TEST(Dropout, GivesNoNanWhereItDropsAnInfinity) {

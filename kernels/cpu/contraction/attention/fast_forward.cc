@@ -27,7 +27,8 @@ struct Forward {
   AttentionPlan plan;
   Source<E> q, k, v;
   KeyPanels<E> key_panels, value_panels;
-  size_t scores = 0, rounded = 0, sums_of_y = 0, most = 0, sums = 0, factors = 0;  // in a slot
+  // In a slot.
+  size_t scores = 0, rounded = 0, sums_of_y = 0, most = 0, sums = 0, factors = 0, keep = 0;
   size_t slot_bytes = 0;
   int slots = 1;
   int64_t parts = 1;  // tasks that share the queries of a batch
@@ -45,6 +46,8 @@ struct Forward {
   }
   void finish(const KernelBuffers& buffers, std::byte* slot, const TilePlace& place,
               int64_t rows) const;
+  /// Y of a row whose probabilities are NaN.
+  float value_of_nan(const KernelBuffers& buffers, const TilePlace& place, int64_t row) const;
 };
 
 template <class E>
@@ -63,6 +66,7 @@ Forward<E> make_forward(const KernelCall& call, const AttentionPlan& plan) {
   f.most = slot.add_elements<float>(kQueries);
   f.sums = slot.add_elements<float>(kQueries * kVector);
   f.factors = slot.add_elements<float>(kQueries);
+  if (plan.dropout) f.keep = slot.add_elements<uint64_t>(kPanels * kQueries);
   f.slot_bytes = slot.size();
   const int64_t blocks = (plan.m + kQueries - 1) / kQueries;
   const int64_t share = (plan.threads + plan.batches - 1) / plan.batches;
@@ -112,7 +116,9 @@ void Forward<E>::query_block(const KernelBuffers& buffers, std::byte* slot, cons
       ahead.some();
     }
     const float scale = apply_terms(plan, buffers, place, tile);
-    math.soften(tile, scale, floats(most), floats(sums), floats(factors));
+    uint64_t* const bits = plan.dropout ? reinterpret_cast<uint64_t*>(slot + keep) : nullptr;
+    if (plan.dropout) draw_tile(plan, plan.dropout->stream(buffers), place, tile, bits);
+    math.soften(tile, scale, floats(most), floats(sums), floats(factors), bits);
     if (!first) math.shrink(floats(sums_of_y), y_width(), rows, y_width(), floats(factors));
     for (int64_t p = 0; p < tile.panels; ++p, first = false) {
       const E* weights = nullptr;
@@ -132,6 +138,20 @@ void Forward<E>::query_block(const KernelBuffers& buffers, std::byte* slot, cons
 }
 
 template <class E>
+float Forward<E>::value_of_nan(const KernelBuffers& buffers, const TilePlace& place,
+                               int64_t row) const {
+  if (plan.attributes.nan_is_zero) return 0;
+  bool kept = !plan.dropout;
+  for (int64_t key = 0; key < plan.n && !kept; ++key) {
+    uint64_t bits = 0;
+    keep_bits(plan.dropout->stream(buffers), plan.element(place.batch, place.query + row, key), 1,
+              &bits);
+    kept = (bits & 1) != 0;
+  }
+  return kept ? std::numeric_limits<float>::quiet_NaN() : 0.0f;
+}
+
+template <class E>
 void Forward<E>::finish(const KernelBuffers& buffers, std::byte* slot, const TilePlace& place,
                         int64_t rows) const {
   const auto floats = [slot](size_t at) { return reinterpret_cast<float*>(slot + at); };
@@ -145,10 +165,10 @@ void Forward<E>::finish(const KernelBuffers& buffers, std::byte* slot, const Til
     if (nan) sum = std::numeric_limits<double>::quiet_NaN();
     float* y = floats(sums_of_y) + row * y_width();
     if (nan) {
-      const float value = plan.attributes.nan_is_zero ? 0 : static_cast<float>(sum);
-      std::fill_n(y, plan.e, value);
+      std::fill_n(y, plan.e, value_of_nan(buffers, place, row));
     } else {
-      const auto factor = static_cast<float>(1 / sum);
+      const double kept = plan.dropout ? static_cast<double>(plan.dropout->factor) : 1;
+      const auto factor = static_cast<float>(kept / sum);
       for (int64_t e = 0; e < plan.e; ++e) y[e] *= factor;
     }
     store_reals(y, plan.e, result, buffers.outputs[0], plan.y.at(place.batch, place.query + row));

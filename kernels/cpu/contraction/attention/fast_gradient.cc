@@ -5,6 +5,9 @@
 //   P = exp(Q·Kᵀ·scale − MAX)/SUM    dS = P∘(dY·Vᵀ − δ), δ = rowsum(dY∘Y)
 //   dVᵀ += dYᵀ·P    dKᵀ += Qᵀ·dS·scale    dQ += dS·K·scale
 //
+// With a dropout D of the probabilities dV reads D(P), and dS = P∘(D(dY·Vᵀ) − δ): its bits are
+// drawn again, tile by tile.
+//
 // dK and dV are summed transposed: there P and dS are the packed operand as they lie in the tile.
 // Sums are f32 in a fixed order, a batch is computed by one thread: the same bits on any number of
 // them. P and dS are rounded to bf16 before bf16 products, as the graph has it.
@@ -44,7 +47,7 @@ struct Gradient {
   // In a slot.
   size_t scores = 0, slopes = 0, rounded = 0, pairs = 0;
   size_t q_columns = 0, dy_columns = 0;  // Qᵀ and dYᵀ
-  size_t deltas = 0, lines = 0, dq_sums = 0, dk_sums = 0, dv_sums = 0;
+  size_t keep = 0, deltas = 0, lines = 0, dq_sums = 0, dk_sums = 0, dv_sums = 0;
   size_t slot_bytes = 0;
   int slots = 1;
   Result dq, dk, dv;
@@ -98,6 +101,7 @@ Gradient<E> make_gradient(const KernelCall& call, const AttentionPlan& plan) {
   g.pairs = slot.add_elements<E>(kQueries * kPanel);
   g.q_columns = slot.add_elements<E>(plan.d * g.columns_ld());
   g.dy_columns = slot.add_elements<E>(plan.e * g.columns_ld());
+  if (plan.dropout) g.keep = slot.add_elements<uint64_t>(kPanels * kQueries);
   g.deltas = slot.add_elements<float>(plan.m);
   g.lines = slot.add_elements<float>(std::max(2 * plan.e, kPanel * std::max(plan.d, plan.e)));
   g.dq_sums = slot.add_elements<float>(plan.m * g.q_width());
@@ -201,8 +205,11 @@ void Gradient<E>::tile(const KernelBuffers& buffers, std::byte* slot, const Tile
   }
   const float scale = apply_terms(plan, buffers, place, weights);
   const int64_t row = place.batch * plan.m + place.query;
+  uint64_t* const bits = plan.dropout ? reinterpret_cast<uint64_t*>(slot + keep) : nullptr;
+  if (plan.dropout) draw_tile(plan, plan.dropout->stream(buffers), place, weights, bits);
   tile_math().differentiate(weights, tile_slopes.scores, scale, buffers.in<float>(kGradMost) + row,
-                            buffers.in<float>(kGradSum) + row, floats(slot, deltas) + place.query);
+                            buffers.in<float>(kGradSum) + row, floats(slot, deltas) + place.query,
+                            bits, plan.dropout ? plan.dropout->factor : 1);
   if (plan.attributes.nan_is_zero) drop_nan(weights);
   differentiate_terms(plan, buffers, place, tile_slopes);
   add_products(slot, place, weights, tile_slopes, first, ahead);

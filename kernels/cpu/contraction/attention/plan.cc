@@ -121,6 +121,12 @@ std::string type_refusal(const KernelCall& call, const AttentionPlan& plan, bool
   for (const Operand& output : call.outputs) {
     if (output.present() && !is_real(output.dtype)) return "a result is no float";
   }
+  if (plan.dropout) {
+    for (const size_t i : {plan.dropout->seed, plan.dropout->step}) {
+      if (call.inputs[i].dtype != DType::kI64) return "seed and step are not i64";
+      if (call.inputs[i].size() != 1) return "seed and step are no scalars";
+    }
+  }
   int wanted = 0;
   for (const Term& term : plan.terms) {
     if (!term.hides() && !is_real(term.dtype)) return "a term is neither float nor bool";
@@ -154,7 +160,12 @@ AttentionPlan plan_attention(const KernelCall& call, bool gradient, std::string*
   Shape batch;
   read_sizes(call, q, plan, batch);
   if (gradient) check_gradient(call, plan, batch);
-  for (size_t i = first; i < call.inputs.size(); ++i) {
+  if (const auto ratio = plan.attributes.ratio) {
+    const size_t seed = call.inputs.size() - 2;
+    plan.dropout = ProbabilityDropout{static_cast<uint32_t>(plan.attributes.node),
+                                      keep_threshold(*ratio), keep_factor(*ratio), seed, seed + 1};
+  }
+  for (size_t i = first; i < first + plan.attributes.terms; ++i) {
     plan.terms.push_back(plan_term(call, i, with_tail(batch, {plan.m, plan.n})));
     plan.terms.back().hidden = plan.attributes.hidden[i - first];
     const size_t output = 3 + i - first;

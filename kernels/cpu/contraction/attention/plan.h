@@ -2,10 +2,12 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/ops/attention.h"
+#include "kernels/cpu/stateful/keep.h"
 #include "kernels/kernel.h"
 
 namespace halfnote::cpu::attention {
@@ -35,17 +37,36 @@ struct RowLayout {
   }
 };
 
+/// The dropout of the probabilities, and the operands that it reads.
+struct ProbabilityDropout {
+  uint32_t node = 0;
+  uint64_t threshold = 0;
+  float factor = 1;  // of what is kept
+  size_t seed = 0, step = 0;
+
+  /// Of the step that is run.
+  KeepStream stream(const KernelBuffers& buffers) const {
+    return {static_cast<uint64_t>(*buffers.in<int64_t>(seed)),
+            static_cast<uint64_t>(*buffers.in<int64_t>(step)), node, threshold};
+  }
+};
+
 struct AttentionPlan {
   int64_t batches = 0;                 // of all batch dims
   int64_t m = 0, n = 0, d = 0, e = 0;  // queries, keys, size of a key, size of a value
   AttentionAttributes attributes;
   RowLayout q, k, v, y;  // K as it is stored: of D rows with transK
   std::vector<Term> terms;
+  std::optional<ProbabilityDropout> dropout;
   DType dtype = DType::kUndefined;  // of the operands
   int threads = 1;
   /// Batches that add to the same gradient of a term, in order; else each batch alone.
   std::vector<std::vector<int64_t>> groups;
 
+  /// The element of P that a dropout draws for.
+  uint64_t element(int64_t batch, int64_t query, int64_t key) const {
+    return static_cast<uint64_t>((batch * m + query) * n + key);
+  }
   /// The result of AttentionGrad in which the gradient of Q, K or V lies (0, 1, 2).
   size_t gradient_of(size_t operand) const { return attributes.packed ? 0 : operand; }
   /// The term whose gradient is asked for; null if there is none.
@@ -57,8 +78,8 @@ inline constexpr size_t kGradY = 0, kGradQ = 1, kGradK = 2, kGradV = 3, kGradRes
                         kGradMost = 5, kGradSum = 6, kGradTerms = 7;
 
 /// Reads a call of Attention (Q, K, V, terms…), or of AttentionGrad (dY, Q, K, V, Y, MAX, SUM,
-/// terms…). Throws Error(kModel) if the shapes do not fit; `refusal` says why no kernel takes the
-/// call.
+/// terms…), either with seed and step of a dropout behind. Throws Error(kModel) if the shapes do
+/// not fit; `refusal` says why no kernel takes the call.
 AttentionPlan plan_attention(const KernelCall& call, bool gradient, std::string* refusal);
 
 }  // namespace halfnote::cpu::attention

@@ -7,6 +7,7 @@
 #include "kernels/cpu/contraction/attention/plan.h"
 #include "kernels/cpu/contraction/parts.h"
 #include "kernels/cpu/reals.h"
+#include "kernels/math/philox.h"
 
 namespace halfnote::cpu::attention {
 namespace {
@@ -65,6 +66,31 @@ void to_probabilities(std::vector<M>& scores, const RowSum<M>& row) {
   for (M& score : scores) score = std::exp(score - row.most) / row.sum;
 }
 
+/// D: what a dropout leaves of the row that query `i` of batch `b` has; x where there is none.
+template <class M>
+class RowDropout {
+ public:
+  RowDropout(const AttentionPlan& p, const KernelBuffers& buffers, int64_t b, int64_t i)
+      : first_(p.element(b, i, 0)), drops_(p.dropout.has_value()) {
+    if (!drops_) return;
+    stream_ = p.dropout->stream(buffers);
+    factor_ = static_cast<M>(p.dropout->factor);
+  }
+
+  M operator()(int64_t j, M x) const {
+    if (!drops_) return x;
+    const uint64_t element = first_ + static_cast<uint64_t>(j);
+    const auto words = math::dropout_words(stream_.seed, stream_.step, stream_.node, element / 4);
+    return words.word[element % 4] >= stream_.threshold ? x * factor_ : M{0};
+  }
+
+ private:
+  uint64_t first_ = 0;
+  bool drops_ = false;
+  KeepStream stream_;
+  M factor_ = 1;
+};
+
 template <class M>
 Prepared forward_kernel(const AttentionPlan& plan, DType result, bool has_sums) {
   return make_kernel([=](const KernelBuffers& buffers) {
@@ -74,8 +100,9 @@ Prepared forward_kernel(const AttentionPlan& plan, DType result, bool has_sums) 
       score_row<M>(plan, buffers, 0, b, i, scores);
       const RowSum<M> sums = sum_of(scores);
       to_probabilities(scores, sums);
+      const RowDropout<M> drop(plan, buffers, b, i);
       for (int64_t j = 0; j < plan.n; ++j) {
-        const M probability = scores[static_cast<size_t>(j)];
+        const M probability = drop(j, scores[static_cast<size_t>(j)]);
         if (plan.attributes.nan_is_zero && std::isnan(probability)) continue;
         for (int64_t e = 0; e < plan.e; ++e) {
           y[static_cast<size_t>(e)] +=
@@ -127,12 +154,14 @@ void row_gradient(const AttentionPlan& p, const KernelBuffers& buffers, int64_t 
   to_probabilities(weights, RowSum<M>{buffers.in<M>(kGradMost)[row], buffers.in<M>(kGradSum)[row]});
   M delta = 0;
   for (int64_t e = 0; e < p.e; ++e) delta += element(kGradY, y + e) * element(kGradResult, y + e);
+  const RowDropout<M> drop(p, buffers, b, i);
   for (int64_t j = 0; j < p.n; ++j) {
     M& weight = weights[static_cast<size_t>(j)];
     M slope = 0;
     for (int64_t e = 0; e < p.e; ++e)
       slope += element(kGradY, y + e) * element(kGradV, p.v.at(b, j) + e);
-    slopes[static_cast<size_t>(j)] = weight * (slope - delta);
+    slopes[static_cast<size_t>(j)] = weight * (drop(j, slope) - delta);
+    weight = drop(j, weight);
     if (p.attributes.nan_is_zero && std::isnan(weight)) weight = 0;
     for (int64_t e = 0; e < p.e; ++e)
       sums.dv[static_cast<size_t>(j * p.e + e)] += weight * element(kGradY, y + e);

@@ -95,6 +95,18 @@ float apply_terms(const AttentionPlan& plan, const KernelBuffers& buffers, const
   return plan.terms.empty() ? plan.attributes.scale : 1;
 }
 
+void draw_tile(const AttentionPlan& plan, const KeepStream& stream, const TilePlace& place,
+               const ScoreTile& tile, uint64_t* keep) {
+  static_assert(kPanel == 64);
+  for (int64_t row = 0; row < tile.rows; ++row) {
+    std::array<uint64_t, kPanels> bits;
+    keep_bits(stream, plan.element(place.batch, place.query + row, place.key), tile.panels,
+              bits.data());
+    for (int64_t p = 0; p < tile.panels; ++p)
+      keep[p * kQueries + row] = bits[static_cast<size_t>(p)];
+  }
+}
+
 void differentiate_terms(const AttentionPlan& plan, const KernelBuffers& buffers,
                          const TilePlace& place, const ScoreTile& slopes) {
   const auto hides = [](const Term& term) { return term.hides(); };

@@ -23,6 +23,10 @@ ScoreTile tile_of(const AttentionPlan& plan, int64_t key, int64_t rows, float* s
 float apply_terms(const AttentionPlan& plan, const KernelBuffers& buffers, const TilePlace& place,
                   const ScoreTile& tile);
 
+/// The bits of P that the dropout keeps: of query r and panel p at keep[p·kQueries + r].
+void draw_tile(const AttentionPlan& plan, const KeepStream& stream, const TilePlace& place,
+               const ScoreTile& tile, uint64_t* keep);
+
 /// dS through the terms, backwards: 0 where a term hid the score; added to the gradient of the
 /// differentiated term.
 void differentiate_terms(const AttentionPlan& plan, const KernelBuffers& buffers,

@@ -28,10 +28,8 @@ const TileMath kBaselineTiles = {
 const TileMath& tile_math() {
 #if defined(__x86_64__)
   static const TileMath kChosen = [] {
-    if (vector_isa() != VectorIsa::kAvx512) {
-      const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-      return avx2 ? kAvx2Tiles : kBaselineTiles;
-    }
+    if (vector_isa() == VectorIsa::kBaseline) return kBaselineTiles;
+    if (vector_isa() == VectorIsa::kAvx2) return kAvx2Tiles;
     TileMath math = kAvx512Tiles;
     if (bf16_dots() == Bf16Dots::kFast) add_pair_loops(math);
     return math;

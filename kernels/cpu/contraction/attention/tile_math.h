@@ -41,14 +41,17 @@ struct TileMath {
   /// The running softmax: scores s become exp(s·scale − m) with m the largest so far of the row,
   /// which `most` holds; `sums` (kVector partial sums a row) are scaled down and added to, and
   /// `factors` tells by how much earlier results of the row shrink. A row without any score above
-  /// −inf keeps m = −inf and zeros.
-  void (*soften)(const ScoreTile& tile, float scale, float* most, float* sums, float* factors);
+  /// −inf keeps m = −inf and zeros. `keep` (null: all; else laid out as draw_tile() does) says
+  /// which are left in the tile, while the sums are of all.
+  void (*soften)(const ScoreTile& tile, float scale, float* most, float* sums, float* factors,
+                 const uint64_t* keep);
   /// Rows of C (rows, width) times their factor.
   void (*shrink)(float* c, int64_t ldc, int64_t rows, int64_t width, const float* factors);
   /// Scores become probabilities p = exp(s·scale − most)/sum, `slopes` (dP, laid out as the
-  /// scores) become dS = p·(dP − delta).
+  /// scores) become dS = p·(dP − delta). With `keep` (as above) dP counts `factor` times where it
+  /// is kept, else 0, and so does p behind it.
   void (*differentiate)(const ScoreTile& tile, float* slopes, float scale, const float* most,
-                        const float* sums, const float* deltas);
+                        const float* sums, const float* deltas, const uint64_t* keep, float factor);
   /// s = s·scale + term over a piece of a row, and the sum of a·b.
   void (*add_term)(float* s, float scale, const float* term, int64_t n);
   double (*dot)(const float* a, const float* b, int64_t n);
