@@ -31,7 +31,9 @@ Session find_session(const Find& find, DType precision, const std::string& kerne
 std::vector<Tensor> find_inputs(const Session& session) {
   std::vector<Tensor> inputs;
   for (const auto& [name, type] : session.inputs()) {
-    inputs.push_back(uniform(concrete(*type.shape), 5));
+    Shape shape;
+    for (const Dim& dim : *type.shape) shape.push_back(dim.known() ? dim.value : 3);
+    inputs.push_back(uniform(shape, 5));
   }
   return inputs;
 }
@@ -65,7 +67,7 @@ TEST_P(RandomFind, HasTheGradientsOfF32InEveryPrecision) {
   }
 }
 
-// The first four: the gradient looked for the f32 operand in the maximum of rounded ones, did not
+// The first five: the gradient looked for the f32 operand in the maximum of rounded ones, did not
 // find it, and was 0/0. Then: the slice behind a product, moved through a pool that runs along what
 // was padded. The rest: sizes of 0 that ONNX's Conv and Reshape read otherwise.
 const Find kFinds[] = {
@@ -101,6 +103,21 @@ g (float[3,5] x) => (float loss) <float[1,5] w = {0.2578,-0.4084,0.0545,-0.4023,
   c = ReduceMean <keepdims = 0> (a)
   d = ReduceMean <keepdims = 0> (b)
   loss = Add (c, d)
+})"},
+    {"MaxInABody", R"(
+g (float[8,8] x, float[T,8] s) => (float loss) <float[1,8] w = {0.3,-0.7,0.11,0.9,-0.2,0.05,-0.33,0.6}> {
+  last, rows = Scan (x, s) <num_scan_inputs = 1,
+      body = body (float[8,8] before, float[8] row) => (float[8,8] after, float[8] total) {
+    a = Max (before, before)
+    t = Transpose (w)
+    p = MatMul (a, t)
+    m = ReduceMean <keepdims = 0> (p)
+    after = Sub (before, m)
+    total = Mul (row, m)
+  }>
+  b = ReduceMean <keepdims = 0> (last)
+  c = ReduceSum <keepdims = 0> (rows)
+  loss = Add (b, c)
 })"},
     {"PoolAlongPaddedColumns", R"(
 g (float[1,1,2,7] x) => (float loss) <float[7,9] w = {%P}, float[7,2] m = {%Q}> {
