@@ -67,7 +67,7 @@ TEST_P(RandomFind, HasTheGradientsOfF32InEveryPrecision) {
   }
 }
 
-// The first five: the gradient looked for the f32 operand in the maximum of rounded ones, did not
+// The first seven: the gradient looked for the f32 operand in the maximum of rounded ones, did not
 // find it, and was 0/0. Then: the slice behind a product, moved through a pool that runs along what
 // was padded. The rest: sizes of 0 that ONNX's Conv and Reshape read otherwise.
 const Find kFinds[] = {
@@ -118,6 +118,20 @@ g (float[8,8] x, float[T,8] s) => (float loss) <float[1,8] w = {0.3,-0.7,0.11,0.
   b = ReduceMean <keepdims = 0> (last)
   c = ReduceSum <keepdims = 0> (rows)
   loss = Add (b, c)
+})"},
+    {"SmallestScattered", R"(
+g (float[2,6,1] x) => (float loss) <float[1,1] w = {-0.98506783}, int64[1,2] at = {1, 5},
+                                   float[1,2] m = {-0.45239884, -0.30970883}> {
+  s = ScatterND <reduction = "min"> (x, at, w)
+  p = MatMul (s, m)
+  loss = ReduceMean <keepdims = 0> (p)
+})"},
+    {"LargestScattered", R"(
+g (float[2,6] x) => (float loss) <float[1,2] w = {0.98506783, 0.9523145}, int64[1,2] at = {1, 0},
+                                  float[6,2] m = {0.5,-0.3,0.1,0.7,0.2,0.9,-0.6,0.25,0.33,-0.4,0.8,0.15}> {
+  s = ScatterElements <axis = 0, reduction = "max"> (x, at, w)
+  p = MatMul (s, m)
+  loss = ReduceMean <keepdims = 0> (p)
 })"},
     {"PoolAlongPaddedColumns", R"(
 g (float[1,1,2,7] x) => (float loss) <float[7,9] w = {%P}, float[7,2] m = {%Q}> {
