@@ -160,7 +160,9 @@ void unpool(Growth& g) {
     s[3] += g.pick(2);
     operands.push_back(g.ints({s.begin(), s.end()}));
   }
-  g.keep(g.op("MaxUnpool", operands, {{"kernel_shape", two}, {"strides", two}}));
+  const Expr large = g.op("MaxUnpool", operands, {{"kernel_shape", two}, {"strides", two}});
+  // ONNX does not infer the size that is asked for.
+  g.keep(g.op("Reshape", {large, g.ints(g.shape(large))}, {{"allowzero", int64_t{1}}}));
 }
 
 void diagonal(Growth& g) {

@@ -19,7 +19,7 @@ Session find_session(const Find& find, DType precision, const std::string& kerne
   options.policy.dtype = precision;
   options.policy.scaler.init = 16.0f;
   options.train.loss_outputs = {"loss"};
-  options.train.trainable = {"w.*"};
+  options.train.trainable = {"[wv].*"};
   options.train.optimizer.kind = "none";
   SessionOptions settings;
   settings.threads = 1;
@@ -147,6 +147,13 @@ g (float[2,3,1,5] x) => (float loss) <float[4,3,2,3] w = {%W}, float[3,1,1] s = 
   l = ReduceSum <keepdims = 0> (c)
   k = ReduceMean <keepdims = 0> (w)
   loss = Add (l, k)
+})"},
+    {"TransposedConvolutionOfNoPlaces", R"(
+g (float[1,1,2,0] x) => (float loss) <float[1,1,3,3] v = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[1] w = {0.5}> {
+  y = ConvTranspose <kernel_shape = [3, 3], strides = [2, 2], output_padding = [0, 1]> (x, v, w)
+  k = ReduceMean <keepdims = 0> (v)
+  l = ReduceMean <keepdims = 0> (y)
+  loss = Add (k, l)
 })"},
     {"PoolOfNoChannels", R"(
 g (float[1,2,16] x) => (float loss) <float[2,1] w = {0.5,-0.25}, int64[2] parts = {0, 2}> {
