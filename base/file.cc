@@ -295,7 +295,8 @@ struct FileSet::Staged {
   explicit Staged(const fs::path& given)
       : path(given), target(behind_link(given)), folder(open_folder()), file(target, folder) {}
 
-  /// Looks at what is in the place before anything is written.
+  /// Looks at what is in the place before anything is written, and takes away what killed processes
+  /// left beside it.
   int open_folder() {
     if (!target.has_filename()) {
       throw Error(ErrorCode::kIo, "not the name of a file").at({.file = path.string()});
@@ -310,6 +311,7 @@ struct FileSet::Staged {
     if (!exists && errno != ENOENT) fail(path, "cannot look at the file", errno);
     if (exists) check_regular(path, old.st_mode);
     mode = old.st_mode;
+    tidy_temporary_files(number);
     return opened.release();
   }
 
@@ -320,10 +322,7 @@ struct FileSet::Staged {
   TemporaryFile file;
 };
 
-void check_writable(const fs::path& path) {
-  const FileSet::Staged staged(path);
-  tidy_temporary_files(staged.folder.get());
-}
+void check_writable(const fs::path& path) { const FileSet::Staged staged(path); }
 
 FileSet::FileSet() = default;
 FileSet::~FileSet() = default;

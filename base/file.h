@@ -37,16 +37,15 @@ class MappedFile {
 /// Replaces or creates `path` with the parts one after the other: writes a temporary file in the
 /// same folder, flushes it to the disk, renames it, flushes the folder. On any failure before the
 /// rename the old file is untouched and nothing is left behind (base/system/temporary_files.h: what
-/// signals do). Keeps the permissions of an
-/// existing file (else the umask's); follows a symbolic link (not one that leads nowhere); refuses
-/// to replace what is no regular file.
+/// signals do). What writers that were killed outright have left in the folder is removed first.
+/// Keeps the permissions of an existing file (else the umask's); follows a symbolic link (not one
+/// that leads nowhere); refuses to replace what is no regular file.
 void write_file_atomic(const std::filesystem::path& path,
                        std::span<const std::span<const std::byte>> parts);
 void write_file_atomic(const std::filesystem::path& path, std::string_view text);
 
 /// Throws Error(kIo) if write_file_atomic() could not create or replace `path`: for commands that
-/// work long before they write. Leaves nothing behind, and removes from the folder what writers
-/// that were killed have left there.
+/// work long before they write. Leaves nothing behind.
 void check_writable(const std::filesystem::path& path);
 
 /// Files that appear together or not at all: each is written and flushed as a temporary file beside

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 namespace halfnote {
@@ -32,6 +32,45 @@ size_t behind_toml_string(std::string_view text, size_t at) {
   return end;
 }
 
+/// Looks at keys only. A parse with a callback would walk what is made already whenever an object
+/// ends, which takes minutes for the weights of a large model.
+struct KeyWatch : nlohmann::json_sax<nlohmann::json> {
+  struct Object {
+    std::string key;  // the one that is being read
+    std::unordered_set<std::string> seen;
+  };
+  std::vector<Object> open;
+  std::string repeated;
+
+  bool key(string_t& name) override {
+    if (!repeated.empty()) return true;
+    open.back().key = name;
+    if (open.back().seen.insert(name).second) return true;
+    for (const Object& object : open) repeated += (repeated.empty() ? "" : ".") + object.key;
+    return true;
+  }
+  bool start_object(size_t) override {
+    open.emplace_back();
+    return true;
+  }
+  bool end_object() override {
+    open.pop_back();
+    return true;
+  }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception&) override {
+    return false;
+  }
+};
+
 }  // namespace
 
 bool json_nests_deeper(std::string_view text, int levels) {
@@ -50,24 +89,8 @@ bool json_nests_deeper(std::string_view text, int levels) {
 }
 
 std::string repeated_json_key(std::string_view text) {
-  struct Object {
-    std::string key;  // the one that is being read
-    std::set<std::string> seen;
-  };
-  std::vector<Object> open;
-  std::string repeated;
-  const auto watch = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    using Event = nlohmann::json::parse_event_t;
-    if (event == Event::object_start) open.emplace_back();
-    if (event == Event::object_end) open.pop_back();
-    if (event != Event::key || !repeated.empty()) return true;
-    open.back().key = value.get<std::string>();
-    if (open.back().seen.insert(open.back().key).second) return true;
-    for (const Object& object : open) repeated += (repeated.empty() ? "" : ".") + object.key;
-    return true;
-  };
-  const nlohmann::json parsed = nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
-  return parsed.is_discarded() ? std::string() : repeated;
+  KeyWatch watch;
+  return nlohmann::json::sax_parse(text, &watch) ? watch.repeated : std::string();
 }
 
 std::string json_problem(std::string_view what) {

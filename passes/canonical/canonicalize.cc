@@ -9,6 +9,7 @@
 //   y = Transpose(Transpose(x))       ──▶  x, or one Transpose
 //   y = Reshape(Reshape(x, _), s)     ──▶  Reshape(x, s)      where s has no zeros
 //   y = Mul(x, 1), Div(x, 1), Sub(x, 0)  ──▶  x      where the shape of x stays
+//   a body that gives what it does not make  ──▶  … = Identity(x) in the body
 //   y = Mul(x, Div(Cast(Less(RandomUniformLike, p)), p))  ──▶  Dropout(x, 1 - p, true)
 //
 // The last is Dropout(inplace=True) of PyTorch's newer exporter, which would stay random in
@@ -31,11 +32,14 @@ namespace {
 
 class Canonicalizer {
  public:
-  explicit Canonicalizer(Graph& graph) : graph_(graph) {}
+  Canonicalizer(Graph& graph, const InferNode& infer) : graph_(graph), infer_(infer) {}
 
   bool run() {
     bool changed = false;
     for (NodeId node : graph_.nodes()) changed |= visit(node);
+    for (NodeId node : graph_.all_nodes()) {
+      for (RegionId body : graph_.subgraphs(node)) changed |= pass_on(body);
+    }
     return changed;
   }
 
@@ -63,6 +67,21 @@ class Canonicalizer {
       if (graph_.node(id).op == rewrite.op) return (this->*rewrite.apply)(id) || named;
     }
     return named;
+  }
+
+  /// What a body gives but does not make goes through an Identity: ONNX wants it so.
+  bool pass_on(RegionId body) {
+    bool changed = false;
+    const std::vector<ValueId> outputs(graph_.outputs(body).begin(), graph_.outputs(body).end());
+    for (uint32_t i = 0; i < outputs.size(); ++i) {
+      if (graph_.value(outputs[i]).region == body) continue;
+      Builder b(graph_, graph_.end(body), infer_);
+      const Expr copy = b.op("Identity", {b.value(outputs[i])});
+      graph_.node(b.last()).name = graph_.value(copy.id).name;
+      graph_.replace_use({UseKind::kRegionOutput, body.index, i}, copy.id);
+      changed = true;
+    }
+    return changed;
   }
 
   ValueId first_output(NodeId id) const {
@@ -278,10 +297,13 @@ class Canonicalizer {
   }
 
   Graph& graph_;
+  const InferNode& infer_;
 };
 
 }  // namespace
 
-bool canonicalize(Graph& graph, PassContext&) { return Canonicalizer(graph).run(); }
+bool canonicalize(Graph& graph, PassContext& context) {
+  return Canonicalizer(graph, context.infer).run();
+}
 
 }  // namespace halfnote

@@ -418,17 +418,26 @@ class Colouring {
     return "";
   }
 
-  /// F32 nodes whose result reaches an op that makes small errors large.
+  /// F32 nodes whose result reaches an op that makes small errors large; and those that move what a
+  /// comparison in a gradient looks for: where the forward node ran in f32 it would find nothing.
   std::vector<bool> kept_exact() {
-    std::vector<NodeId> magnifying;
+    std::vector<NodeId> magnifying, comparing;
     for (NodeId id : nodes_) {
       const OperatorRow* row = find_operator(graph_.node(id));
       if (row != nullptr && row->magnifies) magnifying.push_back(id);
+      const bool compares = state(id).colour == Colour::kNone;
+      if (compares && graph_.node(id).role == Role::kBackward) comparing.push_back(id);
     }
-    return reach(magnifying, above(), [&](NodeId id) {
+    std::vector<bool> exact = reach(magnifying, above(), [&](NodeId id) {
       return state(id).colour == Colour::kF32 &&
              (state(id).kind == Kind::kInfer || state(id).kind == Kind::kClear);
     });
+    const std::vector<bool> moved = reach(comparing, above(), [&](NodeId id) {
+      return state(id).colour == Colour::kF32 && state(id).kind == Kind::kClear &&
+             graph_.node(id).role == Role::kBackward;
+    });
+    for (size_t i = 0; i < exact.size(); ++i) exact[i] = exact[i] || moved[i];
+    return exact;
   }
 
   void refine_by_cost() {

@@ -13,6 +13,8 @@
 // without a decision (they get back the type they had).
 #include <algorithm>
 #include <map>
+#include <string>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "compiler/ir/query.h"
@@ -37,8 +39,12 @@ class Inserter {
     for (uint32_t i = 0; i < graph_.value_count(); ++i) {
       original_[i] = graph_.value(ValueId{i}).type.dtype;
     }
-    for (NodeId id : nodes) {
-      if (graph_.node(id).role == Role::kForward) forward_.emplace(graph_.node(id).name, id);
+    // A body of a gradient makes anew what the forward body made: there too.
+    for (NodeId id : graph_.all_nodes()) {
+      const Node& node = graph_.node(id);
+      if (node.role == Role::kForward || node.region != graph_.main()) {
+        forward_.emplace(graph_.label(id), id);
+      }
     }
     for (NodeId id : nodes) rewrite(id);
     restore_borders();
@@ -245,8 +251,8 @@ class Inserter {
   Graph& graph_;
   PassContext& context_;
   const DType low_;
-  std::vector<DType> original_;                         // of every value before the rewrite
-  std::map<std::string, NodeId, std::less<>> forward_;  // by name
+  std::vector<DType> original_;                      // of every value before the rewrite
+  std::unordered_map<std::string, NodeId> forward_;  // by label: what gradients compare with
   std::map<std::pair<ValueId, DType>, ValueId> casts_;
   bool changed_ = false;
 };

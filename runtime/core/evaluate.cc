@@ -8,6 +8,7 @@
 #include "kernels/dynamic.h"
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
+#include "passes/canonical/lower_ops.h"
 #include "runtime/core/interpret/interpreter.h"
 
 namespace halfnote {
@@ -41,7 +42,9 @@ std::optional<std::vector<Tensor>> run_dynamic(const Graph& graph, NodeId node,
   return row->run(call);
 }
 
-/// An op without kernels may have a body in ops that have some. `alone` holds just the node.
+/// An op without kernels may be written in ops that have some: by the rule that a step is compiled
+/// with, or else by ONNX's function body (that of AffineGrid is wrong for one picture). `alone`
+/// holds just the node.
 std::optional<std::vector<Tensor>> run_body(Graph& alone, NodeId node,
                                             const EvaluateOptions& options) {
   const Node& data = alone.node(node);
@@ -50,7 +53,9 @@ std::optional<std::vector<Tensor>> run_body(Graph& alone, NodeId node,
     if (output.valid()) alone.add_output(alone.main(), output);
   }
   const std::vector<ValueId> named(alone.outputs(node).begin(), alone.outputs(node).end());
-  if (!expand_function(alone, node, kOpsetVersion)) return std::nullopt;
+  UnsupportedOps refused;
+  const bool lowered = lower_graph(alone, infer_node, refused);
+  if (!lowered && !expand_function(alone, node, kOpsetVersion)) return std::nullopt;
   std::vector<Datum> results = Interpreter(alone, options).run({});
   std::vector<Tensor> tensors;
   size_t next = 0;

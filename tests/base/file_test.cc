@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 
 /// Each test gets its own empty folder.
 class Files : public testing::Test {
@@ -217,6 +219,17 @@ TEST_F(Files, WritesAllPartsInOrder) {
   write_file_atomic(path, "");
   EXPECT_EQ(read_text(path, 100), "");
   EXPECT_THAT(names(), ElementsAre("f"));
+}
+
+TEST_F(Files, AWriterRemovesWhatKilledOnesLeftInItsFolder) {
+  const pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(gone, nullptr, 0), gone);
+  const std::string left = ".hn-" + std::to_string(gone) + "-1.tmp";
+  const std::string living = ".hn-" + std::to_string(::getppid()) + "-1.tmp";
+  for (const std::string& name : {left, living, std::string(".hn-notes.tmp")}) make(name, "half");
+  write_file_atomic(folder_ / "f", "whole");
+  EXPECT_THAT(names(), UnorderedElementsAre(".hn-notes.tmp", living, "f"));
 }
 
 TEST_F(Files, WritesIntoTheCurrentFolder) {

@@ -118,7 +118,7 @@ class Place:
               f"{run_dir}: another model than without the fault")
         # What a killed save was writing or removing goes with the next run.
         left = [p.name for p in (self.folder / run_dir).rglob("*")
-                if p.name.startswith((".tmp-", ".trash-", ".old-"))]
+                if p.name.startswith((".tmp-", ".trash-", ".old-", ".hn-"))]
         check(not left, f"{run_dir}: left behind: {left}")
 
     def remove(self, name):
@@ -284,8 +284,18 @@ def leave_rubbish(place):
         shutil.copytree(place.checkpoints("left")[-1], folder)
         (folder / "manifest.json").unlink()
         place.remove("left/model.onnx")
+        # What the export was writing, by a process that is gone, and what is not ours.
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        (place.folder / "left" / f".hn-{gone.pid}-1.tmp").write_bytes(b"half a model")
+        foreign = place.folder / "left" / ".hn-notes.tmp"
+        foreign.write_bytes(b"kept")
+        place.train("left", "--resume", code=0)
+        check(foreign.exists(), "a file that is not ours is gone")
+        foreign.unlink()
+        place.remove("left/model.onnx")
         place.expect_whole("left")
-    print("left: 2 kinds of rubbish after the last save, gone with the next run")
+    print("left: 3 kinds of rubbish after the last save, gone with the next run")
 
 
 def main():

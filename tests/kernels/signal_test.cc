@@ -28,6 +28,13 @@ TEST(Dft, IsUndoneByItsInverse) {
   expect_close(back, x, 0, 16 * kEps);
 }
 
+// Found by halfnote-random: the results were left as they were.
+TEST(Dft, OfNoElementsIsZero) {
+  const Tensor x(DType::kF32, {2, 0, 1}), two = Tensor::scalar<int64_t>(2);
+  const Tensor y = run_one("", "DFT", {x, two, axis(1)}, {}, {DType::kF32, {2, 2, 2}});
+  expect_close(y, Tensor::full(DType::kF32, {2, 2, 2}, 0), 0, 0);
+}
+
 TEST(Dft, OneSidedIsTheFirstHalfAndComesBack) {
   const Tensor x = random_tensor(DType::kF32, {1, 6, 1}, -1, 1);
   const Attributes one = {{"onesided", int64_t{1}}};

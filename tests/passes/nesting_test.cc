@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <string>
 
 namespace halfnote {
@@ -39,6 +40,14 @@ TEST(Nesting, AJsonKeyThatStandsTwiceIsNamedWithItsObjects) {
       {"", ""},
   };
   for (const auto& test : cases) EXPECT_EQ(repeated_json_key(test.text), test.key) << test.text;
+}
+
+// With the library's callbacks every object that ends walks the array around it: a minute here.
+TEST(Nesting, KeysOfManyObjectsAreReadInLinearTime) {
+  const std::string text = "[" + times(400'000, R"({"a": 1},)") + R"({"b": 1, "b": 2}])";
+  const std::clock_t begin = std::clock();
+  EXPECT_EQ(repeated_json_key(text), "b");
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 5);
 }
 
 TEST(Nesting, ProblemsOfJsonAreInPlainWords) {

@@ -112,12 +112,14 @@ class Growth {
   int constants_ = 0, weight_names_ = 0, open_inputs_ = 0;
 };
 
-// One family a file; each adds to the pool or throws Misfit.
+// One family a file, in families/; each adds to the pool or throws Misfit.
 void grow_elementwise(Growth& g);
 void grow_contraction(Growth& g);
 void grow_normalization(Growth& g);
 void grow_reduction(Growth& g);
 void grow_movement(Growth& g);
+void grow_places(Growth& g);
+void grow_picture(Growth& g);
 void grow_stateful(Growth& g);
 void grow_control(Growth& g);
 void grow_container(Growth& g);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "compiler/ir/text.h"
+#include "compiler/ops/operator.h"
 #include "tests/random/emit.h"
 #include "tests/random/judge.h"
 #include "tests/random/shrink.h"
@@ -23,7 +24,7 @@ struct Settings {
   uint64_t seed = 1;
   int64_t count = 400, most_findings = 20;
   std::string emit;
-  bool print = false, shrinks = true, judges = true;
+  bool print = false, shrinks = true, judges = true, lists_lacking = false;
 };
 
 std::string describe(const random::Problem& problem) {
@@ -58,6 +59,16 @@ int64_t judge_one(const random::Problem& problem, random::Counts& counts, bool s
   return static_cast<int64_t>(findings.size());
 }
 
+/// ONNX's operators through which a gradient goes, and that no problem had.
+void list_lacking(const random::Counts& counts) {
+  for (const OperatorRow& row : operator_rows()) {
+    const bool trains = row.gradient != nullptr || row.lower != nullptr;
+    if (!row.domain.empty() || !trains || row.draw != nullptr) continue;
+    if (!counts.contains("op " + std::string(row.name)))
+      std::cout << "lacking " << row.name << "\n";
+  }
+}
+
 int run(const Settings& settings) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
@@ -70,11 +81,12 @@ int run(const Settings& settings) {
     if (settings.print) std::cout << describe(problem) << std::endl;
     if (settings.judges) found += judge_one(problem, counts, settings.shrinks);
     if (!settings.emit.empty()) random::emit(problem, settings.emit);
-    for (NodeId id : problem.model.graph.nodes()) {
+    for (NodeId id : problem.model.graph.all_nodes()) {
       ++counts["op " + problem.model.graph.node(id).op];
     }
   }
   for (const auto& [what, count] : counts) std::cout << fmt::format("{:>8} {}\n", count, what);
+  if (settings.lists_lacking) list_lacking(counts);
   std::cout << fmt::format("{} problems from seed {}, {} nodes, {} findings, {:.1f} s\n",
                            settings.count, settings.seed, nodes, found,
                            std::chrono::duration<double>(Clock::now() - begin).count());
@@ -94,6 +106,8 @@ int main(int argc, char** argv) {
                  "folder for emitted steps, their inputs and allowed results "
                  "(tests/judges/judge_random.py)");
   app.add_flag("!--emit-only", settings.judges, "leave the judging to others");
+  app.add_flag("--lacking", settings.lists_lacking,
+               "name the operators with a gradient that no problem had");
   app.add_flag("--print", settings.print, "print every problem");
   app.add_flag("!--no-shrink", settings.shrinks, "print findings as they are");
   CLI11_PARSE(app, argc, argv);

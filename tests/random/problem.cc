@@ -10,10 +10,10 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr void (*kFamilies[])(Growth&) = {grow_elementwise, grow_elementwise, grow_elementwise,
-                                          grow_contraction, grow_contraction, grow_normalization,
-                                          grow_reduction,   grow_movement,    grow_movement,
-                                          grow_stateful,    grow_control,     grow_container};
+constexpr void (*kFamilies[])(Growth&) = {
+    grow_elementwise,   grow_elementwise, grow_elementwise, grow_contraction, grow_contraction,
+    grow_normalization, grow_reduction,   grow_movement,    grow_movement,    grow_places,
+    grow_places,        grow_picture,     grow_stateful,    grow_control,     grow_container};
 
 Shape input_shape(Growth& g) {
   Shape shape;

@@ -64,6 +64,11 @@ Expr without_surplus(Expr grad, const Transposed& t) {
   return b.op("Slice", {grad, starts, b.ints(ends), b.ints(axes)});
 }
 
+bool has_no_places(Expr x) {
+  return std::ranges::any_of(x.shape(),
+                             [](const Dim& dim) { return dim.known() && dim.value == 0; });
+}
+
 }  // namespace
 
 std::vector<Expr> conv_transpose_gradient(GradientContext& rule) {
@@ -75,7 +80,11 @@ std::vector<Expr> conv_transpose_gradient(GradientContext& rule) {
   attributes.set("group", given.get_int("group", 1));
 
   std::vector<Expr> results(rule.inputs.size(), b.none());
-  if (rule.needed[0] || rule.needed[1]) {
+  if (has_no_places(x)) {
+    // ONNX gives a convolution of what is smaller than its kernel a place where there is none.
+    if (rule.needed[0]) results[0] = zero_gradient(x);
+    if (rule.needed[1]) results[1] = zero_gradient(w);
+  } else if (rule.needed[0] || rule.needed[1]) {
     const Expr grad = without_surplus(rule.grads[0], t);
     if (rule.needed[0]) results[0] = b.op("Conv", {grad, w}, attributes);
     if (rule.needed[1]) results[1] = b.op("ConvGradWeight", {x, grad}, attributes, kHalfnoteDomain);

@@ -203,6 +203,11 @@ std::vector<Expr> lower_grid_sample(LowerContext& rule) {
                   to_string(x.shape()) + " and " + to_string(grid.shape()));
   }
   const std::vector<int64_t> sizes = require_static(x.shape(), 2, "GridSample");
+  for (int64_t length : sizes) {
+    if (length > 0) continue;
+    throw Error(ErrorCode::kModel, "the pictures of GridSample have no points")
+        .expected("spatial dims of at least 1", to_string(x.shape()));
+  }
   const Sampling sampling = sampling_of(rule.attributes());
   std::vector<Tap> taps;
   int64_t places = 1;

@@ -84,7 +84,8 @@ Prepared prepare_dft(const KernelCall& call) {
   if (call.has_input(1)) length = call.inputs[1].constant->at_as_int(0);
   const int64_t bins = one_sided && !inverse ? length / 2 + 1 : length;
   if (length < 1 || to.dim != bins) return Prepared::no("the output has another length");
-  const int64_t lines = in.size() / std::max<int64_t>(1, from.dim * from.parts);
+  // Of the result: a signal of no elements has a transform too, of zeros.
+  const int64_t lines = out.size() / std::max<int64_t>(1, to.dim * to.parts);
   return make_kernel([=, type = in.dtype, result = out.dtype](const KernelBuffers& buffers) {
     std::vector<Complex> x, y;
     for (int64_t line = 0; line < lines; ++line) {

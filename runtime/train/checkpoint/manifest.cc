@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/error.h"
 #include "base/version.h"
@@ -16,7 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "halfnote-checkpoint";
-constexpr int kMaxDepth = 32;
 
 /// The last line with what joins it to the rest.
 std::string closing(std::string_view hash) {
@@ -26,22 +24,15 @@ constexpr size_t kClosingBytes = 2 + 14 + 32 + 4;
 
 /// JSON with a bounded depth and no key twice.
 Json parse_json(std::string_view text, const std::string& path) {
-  std::vector<std::set<std::string>> keys;
   const auto refuse = [&](const std::string& what) {
     return Error(ErrorCode::kCheckpoint, "bad JSON (" + what + ")").at({path, {}, {}});
   };
-  const auto watch = [&](int depth, nlohmann::detail::parse_event_t event, Json& value) {
-    using Event = nlohmann::detail::parse_event_t;
-    if (depth > kMaxDepth) throw refuse(fmt::format("nested deeper than {}", kMaxDepth));
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw refuse("the key \"" + value.get<std::string>().substr(0, 100) + "\" twice");
-    }
-    return true;
-  };
+  if (json_nests_deeper(text)) throw refuse(fmt::format("nested deeper than {}", kMaxJsonDepth));
+  if (const std::string key = repeated_json_key(text); !key.empty()) {
+    throw refuse("the key \"" + key.substr(0, 100) + "\" twice");
+  }
   try {
-    return Json::parse(text, watch);
+    return Json::parse(text);
   } catch (const Json::exception& error) {
     throw refuse(json_problem(error.what()));
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "compiler/ir/text.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/canonical/lower_ops.h"
 #include "runtime/core/evaluate.h"
@@ -27,6 +28,24 @@ TEST(SamplingGradient, GridSample) {
         if (Text(mode) == "cubic") continue;  // 64 taps
         expect_gradient({name + " 3-D", "GridSample", attributes, {volume, points}, {0, 1}});
       }
+    }
+  }
+}
+
+// Found by halfnote-random: the gather behind it fell over place -1 of nothing.
+TEST(SamplingGradient, GridSampleOfNoPointsIsRefused) {
+  const Tensor grid = f64({1, 2, 2, 2}, 1, -0.9, 0.9);
+  for (const char* padding : {"zeros", "border"}) {
+    const GradientCase test{
+        "empty", "GridSample", {{"padding_mode", Text(padding)}}, {f64({1, 2, 0, 3}, 2), grid}};
+    try {
+      rule_gradients(test, {f64({1, 2, 2, 2}, 3)});
+      FAIL() << "expected an error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kModel);
+      EXPECT_NE(std::string(error.what()).find("pictures of GridSample have no points"),
+                std::string::npos)
+          << error.what();
     }
   }
 }
@@ -177,6 +196,19 @@ TEST(SamplingGradient, AffineGrid) {
     expect_gradient({"2-D", "AffineGrid", attributes, {f64({2, 2, 3}, 1), ints({2, 1, 3, 4})}});
     expect_gradient({"3-D", "AffineGrid", attributes, {f64({1, 3, 4}, 1), ints({1, 1, 2, 3, 2})}});
   }
+}
+
+// Found by halfnote-random: ONNX's function body squeezes the batch away where it is 1.
+TEST(SamplingLowering, AffineGridOfOneConstantIsFolded) {
+  constexpr const char* kText = R"(<ir_version: 10, opset_import: ["" : 23]>
+g () => (float[1,1,3,2] y) <float[1,2,3] theta = {1, 0, 0.5, 0, 1, 0.25}, int64[4] size = {1, 1, 1, 3}> {
+  y = AffineGrid <align_corners = 0> (theta, size)
+})";
+  const Model model = parse_model(kText, "grid");
+  const Tensor grid = evaluate(model.graph, {})[0];
+  ASSERT_EQ(grid.shape(), (Shape{1, 1, 3, 2}));
+  const double want[] = {-2.0 / 3 + 0.5, 0.25, 0.5, 0.25, 2.0 / 3 + 0.5, 0.25};
+  for (int64_t i = 0; i < 6; ++i) EXPECT_NEAR(grid.at_as_double(i), want[i], 1e-6) << "at " << i;
 }
 
 TEST(SamplingGradient, CenterCropPad) {

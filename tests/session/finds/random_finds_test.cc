@@ -19,7 +19,7 @@ Session find_session(const Find& find, DType precision, const std::string& kerne
   options.policy.dtype = precision;
   options.policy.scaler.init = 16.0f;
   options.train.loss_outputs = {"loss"};
-  options.train.trainable = {"w.*"};
+  options.train.trainable = {"[wv].*"};
   options.train.optimizer.kind = "none";
   SessionOptions settings;
   settings.threads = 1;
@@ -31,7 +31,9 @@ Session find_session(const Find& find, DType precision, const std::string& kerne
 std::vector<Tensor> find_inputs(const Session& session) {
   std::vector<Tensor> inputs;
   for (const auto& [name, type] : session.inputs()) {
-    inputs.push_back(uniform(concrete(*type.shape), 5));
+    Shape shape;
+    for (const Dim& dim : *type.shape) shape.push_back(dim.known() ? dim.value : 3);
+    inputs.push_back(uniform(shape, 5));
   }
   return inputs;
 }
@@ -65,7 +67,7 @@ TEST_P(RandomFind, HasTheGradientsOfF32InEveryPrecision) {
   }
 }
 
-// The first four: the gradient looked for the f32 operand in the maximum of rounded ones, did not
+// The first seven: the gradient looked for the f32 operand in the maximum of rounded ones, did not
 // find it, and was 0/0. Then: the slice behind a product, moved through a pool that runs along what
 // was padded. The rest: sizes of 0 that ONNX's Conv and Reshape read otherwise.
 const Find kFinds[] = {
@@ -102,6 +104,35 @@ g (float[3,5] x) => (float loss) <float[1,5] w = {0.2578,-0.4084,0.0545,-0.4023,
   d = ReduceMean <keepdims = 0> (b)
   loss = Add (c, d)
 })"},
+    {"MaxInABody", R"(
+g (float[8,8] x, float[T,8] s) => (float loss) <float[1,8] w = {0.3,-0.7,0.11,0.9,-0.2,0.05,-0.33,0.6}> {
+  last, rows = Scan (x, s) <num_scan_inputs = 1,
+      body = body (float[8,8] before, float[8] row) => (float[8,8] after, float[8] total) {
+    a = Max (before, before)
+    t = Transpose (w)
+    p = MatMul (a, t)
+    m = ReduceMean <keepdims = 0> (p)
+    after = Sub (before, m)
+    total = Mul (row, m)
+  }>
+  b = ReduceMean <keepdims = 0> (last)
+  c = ReduceSum <keepdims = 0> (rows)
+  loss = Add (b, c)
+})"},
+    {"SmallestScattered", R"(
+g (float[2,6,1] x) => (float loss) <float[1,1] w = {-0.98506783}, int64[1,2] at = {1, 5},
+                                   float[1,2] m = {-0.45239884, -0.30970883}> {
+  s = ScatterND <reduction = "min"> (x, at, w)
+  p = MatMul (s, m)
+  loss = ReduceMean <keepdims = 0> (p)
+})"},
+    {"LargestScattered", R"(
+g (float[2,6] x) => (float loss) <float[1,2] w = {0.98506783, 0.9523145}, int64[1,2] at = {1, 0},
+                                  float[6,2] m = {0.5,-0.3,0.1,0.7,0.2,0.9,-0.6,0.25,0.33,-0.4,0.8,0.15}> {
+  s = ScatterElements <axis = 0, reduction = "max"> (x, at, w)
+  p = MatMul (s, m)
+  loss = ReduceMean <keepdims = 0> (p)
+})"},
     {"PoolAlongPaddedColumns", R"(
 g (float[1,1,2,7] x) => (float loss) <float[7,9] w = {%P}, float[7,2] m = {%Q}> {
   a = MatMul (x, w)
@@ -116,6 +147,13 @@ g (float[2,3,1,5] x) => (float loss) <float[4,3,2,3] w = {%W}, float[3,1,1] s = 
   l = ReduceSum <keepdims = 0> (c)
   k = ReduceMean <keepdims = 0> (w)
   loss = Add (l, k)
+})"},
+    {"TransposedConvolutionOfNoPlaces", R"(
+g (float[1,1,2,0] x) => (float loss) <float[1,1,3,3] v = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float[1] w = {0.5}> {
+  y = ConvTranspose <kernel_shape = [3, 3], strides = [2, 2], output_padding = [0, 1]> (x, v, w)
+  k = ReduceMean <keepdims = 0> (v)
+  l = ReduceMean <keepdims = 0> (y)
+  loss = Add (k, l)
 })"},
     {"PoolOfNoChannels", R"(
 g (float[1,2,16] x) => (float loss) <float[2,1] w = {0.5,-0.25}, int64[2] parts = {0, 2}> {

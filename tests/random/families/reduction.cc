@@ -63,8 +63,12 @@ void pool(Growth& g) {
 }
 
 void global_pool(Growth& g) {
-  static constexpr const char* kOps[] = {"GlobalAveragePool", "GlobalMaxPool"};
-  g.keep(g.op(g.one_of(kOps), {g.any(3, 4)}));
+  static constexpr const char* kOps[] = {"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"};
+  const Expr x = g.any(3, 4);
+  const std::string op = g.one_of(kOps);
+  if (op != "GlobalLpPool") return g.keep(g.op(op, {x}));
+  const Expr away = g.op("Add", {g.op("Abs", {x}), g.constant_of(Tensor::scalar(0.5f))});
+  g.keep(g.op(op, {away}, {{"p", int64_t{g.between(1, 3)}}}));
 }
 
 void running_sum(Growth& g) {

@@ -14,8 +14,8 @@ constexpr int kMostDepth = 2;  // bodies in bodies
 /// One to three steps inside a body; the value kept last, or a copy of `otherwise`.
 Expr grow_inside(Growth& g, Expr otherwise) {
   static constexpr void (*kInside[])(Growth&) = {
-      grow_elementwise, grow_elementwise,   grow_elementwise, grow_contraction,
-      grow_movement,    grow_normalization, grow_reduction,   grow_control};
+      grow_elementwise,   grow_elementwise, grow_elementwise, grow_contraction, grow_movement,
+      grow_normalization, grow_reduction,   grow_control,     grow_places,      grow_picture};
   const size_t before = g.pool().size();
   for (int i = g.between(1, 3); i > 0; --i) g.grow(g.one_of(kInside));
   return g.pool().size() > before ? g.pool().back() : g.op("Neg", {otherwise});

@@ -11,7 +11,8 @@ Expr scale(Growth& g, const Shape& shape) {
 }
 
 void softmax(Growth& g) {
-  static constexpr const char* kOps[] = {"Softmax", "LogSoftmax", "Softmax"};
+  static constexpr const char* kOps[] = {"Softmax",    "LogSoftmax", "Softmax", "Softmax",
+                                         "LogSoftmax", "Softmax",    "Hardmax"};
   const Expr x = g.any(1, 4);
   const int rank = x.rank();
   g.keep(g.op(g.one_of(kOps), {x}, {{"axis", int64_t{g.pick(2 * rank) - rank}}}));
@@ -42,6 +43,15 @@ void of_channels(Growth& g) {
               {{"num_groups", groups}, {"epsilon", 0.0625f}}));
 }
 
+void of_all_but_channels(Growth& g) {
+  const Expr x = g.any(2, 4);
+  Attributes attributes;
+  if (x.rank() != 4 || g.chance(50)) attributes.set("axes", std::vector<int64_t>{0, x.rank() - 1});
+  // The op divides by the deviation and 1e-9: what is constant would be 0/0 but for rounding.
+  const Expr noise = g.constant_of(g.numbers(g.shape(x), 1.0));
+  g.keep(g.op("MeanVarianceNormalization", {g.op("Add", {x, noise})}, attributes));
+}
+
 void batch(Growth& g) {
   const Expr x = g.any(2, 4);
   const int64_t channels = g.shape(x)[1];
@@ -67,8 +77,8 @@ void other(Growth& g) {
 }  // namespace
 
 void grow_normalization(Growth& g) {
-  static constexpr void (*kSteps[])(Growth&) = {softmax,     softmax, layer, layer,
-                                                of_channels, batch,   batch, other};
+  static constexpr void (*kSteps[])(Growth&) = {
+      softmax, softmax, layer, layer, of_channels, batch, batch, other, of_all_but_channels};
   g.one_of(kSteps)(g);
 }
 

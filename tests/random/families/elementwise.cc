@@ -50,6 +50,37 @@ void of_positive(Growth& g) {
   }
 }
 
+/// Where the function is defined and its slope is tame.
+void of_bounded(Growth& g) {
+  static constexpr const char* kOps[] = {"Acos", "Asin", "Atanh", "Tan"};
+  const Expr x = g.any();
+  if (g.chance(20)) {
+    const Expr above = g.op("Add", {g.op("Abs", {x}), g.constant_of(Tensor::scalar(1.25f))});
+    return g.keep(g.op("Acosh", {above}));
+  }
+  const Expr half = g.op("Mul", {g.op("Tanh", {x}), g.constant_of(Tensor::scalar(0.75f))});
+  g.keep(g.op(g.one_of(kOps), {half}));
+}
+
+/// What jumps, or hands its gradient on as it is.
+void with_jumps(Growth& g) {
+  const Expr x = g.any();
+  switch (g.pick(4)) {
+    case 0:
+      return g.keep(g.op("Shrink", {x}, {{"lambd", 0.25f}, {"bias", 0.125f}}));
+    case 1:
+      return g.keep(g.op("Mod", {x, g.constant_of(Tensor::scalar(0.75f))}, {{"fmod", int64_t{1}}}));
+    case 2:
+      return g.keep(g.op("CastLike", {x, g.constant({1})}));
+    default: {  // fake quantization
+      const Expr scale = g.constant_of(Tensor::scalar(0.0625f));
+      const Expr zero = g.constant_of(Tensor::scalar<int8_t>(0));
+      const Expr whole = g.op("QuantizeLinear", {x, scale, zero});
+      return g.keep(g.op("DequantizeLinear", {whole, scale, zero}));
+    }
+  }
+}
+
 /// A shape that broadcasts to or with `to`.
 Shape partner(Growth& g, const Shape& to) {
   if (g.chance(25)) return to;
@@ -132,9 +163,9 @@ void cast_there_and_back(Growth& g) {
 
 void grow_elementwise(Growth& g) {
   static constexpr void (*kSteps[])(Growth&) = {
-      one_operand, one_operand,        with_attribute, of_positive, two_operands, two_operands,
-      quotient,    several_operands,   of_itself,      bounds,      selection,    chain,
-      chain,       cast_there_and_back};
+      of_bounded,   with_jumps,   one_operand, one_operand,        with_attribute, of_positive,
+      two_operands, two_operands, quotient,    several_operands,   of_itself,      bounds,
+      selection,    chain,        chain,       cast_there_and_back};
   g.one_of(kSteps)(g);
 }
 

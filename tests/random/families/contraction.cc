@@ -138,6 +138,66 @@ void einsum(Growth& g) {
   }
 }
 
+/// Equations with dots, repeated letters, letters that only one operand has, one or three operands.
+void einsum_of_any_kind(Growth& g) {
+  const auto with = [&](const char* equation, const std::vector<Expr>& operands) {
+    g.keep(g.op("Einsum", operands, {{"equation", std::string(equation)}}));
+  };
+  const Expr x = g.any(2, 4, 256);
+  const Shape s = g.shape(x);
+  const int64_t last = s.back(), n = g.size();
+  switch (g.pick(6)) {
+    case 0:
+      return with("...i,ij->...j", {x, g.like({last, n})});
+    case 1:
+      return with("...i,...i->...", {x, g.like(s)});
+    case 2:
+      return with("...ij->...ji", {x});
+    case 3:
+      return with("...i,i->", {x, g.like({last})});
+    case 4: {
+      if (s.size() != 2) throw Misfit();
+      return with("ij,jk,kl->il", {x, g.like({last, n}), g.like({n, g.size()})});
+    }
+    default: {
+      if (s.size() != 2 || s[0] != s[1]) throw Misfit();
+      return with(g.chance(50) ? "ii->i" : "ii->", {x});
+    }
+  }
+}
+
+/// Positions turned into rotations, in both layouts, of a part of each head or all of it.
+void rotary(Growth& g) {
+  const int64_t batch = g.between(1, 2), length = g.between(1, 4), heads = g.between(1, 3);
+  const int64_t size = 2 * g.between(1, 3), rows = length + 2;
+  const int64_t turned = size > 2 && g.chance(30) ? size - 2 : size;
+  const bool flat = g.chance(50);
+  const Expr x =
+      g.like(flat ? Shape{batch, length, heads * size} : Shape{batch, heads, length, size});
+  const bool placed = g.chance(60);
+  const Shape cache = placed ? Shape{rows, turned / 2} : Shape{batch, length, turned / 2};
+  std::vector<Expr> operands = {g.op("Tanh", {x}), g.constant(cache), g.constant(cache)};
+  if (placed) {
+    Tensor places(DType::kI64, {batch, length});
+    for (int64_t& place : places.mutable_data<int64_t>()) place = g.pick(static_cast<int>(rows));
+    operands.push_back(g.constant_of(std::move(places)));
+  }
+  Attributes attributes = {{"interleaved", int64_t{g.chance(50)}}};
+  if (turned != size) attributes.set("rotary_embedding_dim", turned);
+  if (flat) attributes.set("num_heads", heads);
+  g.keep(g.op("RotaryEmbedding", operands, attributes));
+}
+
+/// Away from 0, where the gradient of a determinant is tame: near the identity.
+void determinant(Growth& g) {
+  const int64_t n = g.between(1, 4);
+  Tensor one(DType::kF32, {n, n});
+  for (int64_t i = 0; i < n; ++i) one.mutable_data<float>()[static_cast<size_t>(i * (n + 1))] = 2;
+  const Shape shape = g.chance(50) ? Shape{n, n} : Shape{g.between(0, 3), n, n};
+  const Expr near = g.op("Add", {g.op("Tanh", {g.like(shape)}), g.constant_of(std::move(one))});
+  g.keep(g.op("Det", {near}));
+}
+
 void recurrence(Growth& g) {
   struct Kind {
     const char* op;
@@ -154,9 +214,24 @@ void recurrence(Growth& g) {
   const int64_t ways = direction == "bidirectional" ? 2 : 1;
   const int64_t rows = kind.gates * hidden;
   std::vector<Expr> operands = {x, g.weight({ways, rows, s[2]}), g.weight({ways, rows, hidden})};
-  if (g.chance(60)) operands.push_back(g.weight({ways, 2 * rows}));
+  const bool whole = g.chance(40);  // lengths, first states and what comes behind them too
+  if (whole || g.chance(60)) operands.push_back(g.weight({ways, 2 * rows}));
+  if (whole) {
+    Tensor lengths(DType::kI32, {s[1]});
+    for (int32_t& length : lengths.mutable_data<int32_t>()) {
+      length = g.pick(static_cast<int>(s[0]) + 1);
+    }
+    operands.push_back(g.chance(50) ? g.constant_of(std::move(lengths)) : g.builder().none());
+    operands.push_back(g.chance(70) ? g.like({ways, s[1], hidden}) : g.builder().none());
+    if (kind.gates == 4) {
+      operands.push_back(g.chance(70) ? g.like({ways, s[1], hidden}) : g.builder().none());
+      if (g.chance(50)) operands.push_back(g.weight({ways, 3 * hidden}));
+    }
+  }
   Attributes attributes = {{"hidden_size", hidden}, {"direction", direction}};
   if (kind.gates == 3) attributes.set("linear_before_reset", int64_t{g.chance(50)});
+  if (kind.gates == 4 && g.chance(20)) attributes.set("input_forget", int64_t{1});
+  if (g.chance(20)) attributes.set("clip", 0.75f);
   const std::vector<Expr> results = g.ops(kind.op, operands, kind.outputs, attributes);
   g.keep(results[0]);
   if (g.chance(50)) g.keep(results[1]);
@@ -173,6 +248,44 @@ void attention(Growth& g) {
   g.keep(g.op(
       "Attention", operands,
       {{"q_num_heads", heads}, {"kv_num_heads", heads}, {"is_causal", int64_t{g.chance(50)}}}));
+}
+
+/// Heads in four dims, some of them sharing keys; a mask, a cap, what came before.
+void attention_of_any_kind(Growth& g) {
+  const int64_t batch = g.between(1, 2), groups = g.between(1, 2), shared = g.between(1, 2);
+  const int64_t queries = g.between(1, 4), keys = g.between(1, 4), width = g.between(1, 4);
+  const int64_t out = g.between(1, 4), past = g.chance(30) ? g.between(1, 2) : 0;
+  const auto value = [&](const Shape& shape) { return g.op("Tanh", {g.like(shape)}); };
+  std::vector<Expr> operands = {value({batch, groups * shared, queries, width}),
+                                value({batch, groups, keys, width}),
+                                value({batch, groups, keys, out})};
+  if (g.chance(50)) {
+    const Shape shapes[] = {{queries, past + keys}, {batch, 1, queries, past + keys}};
+    const Shape& shape = g.one_of(shapes);
+    if (g.chance(50)) {
+      operands.push_back(g.like(shape));
+    } else {
+      Tensor mask(DType::kBool, shape);
+      for (bool& seen : mask.mutable_data<bool>()) seen = g.chance(75);
+      for (size_t i = 0; i < static_cast<size_t>(mask.size());
+           i += static_cast<size_t>(past + keys)) {
+        mask.mutable_data<bool>()[i] = true;  // nobody sees nothing
+      }
+      operands.push_back(g.constant_of(std::move(mask)));
+    }
+  } else if (past > 0) {
+    operands.push_back(g.builder().none());
+  }
+  if (past > 0) {
+    operands.push_back(value({batch, groups, past, width}));
+    operands.push_back(value({batch, groups, past, out}));
+  }
+  Attributes attributes = {{"is_causal", int64_t{g.chance(40)}}};
+  if (g.chance(30)) attributes.set("softcap", 2.0f);
+  if (g.chance(30)) attributes.set("scale", 0.5f);
+  const std::vector<Expr> results = g.ops("Attention", operands, past > 0 ? 3 : 1, attributes);
+  g.keep(results[0]);
+  if (past > 0 && g.chance(50)) g.keep(results[1]);
 }
 
 /// Attention as exporters spell it.
@@ -192,9 +305,24 @@ void spelled_attention(Growth& g) {
 }  // namespace
 
 void grow_contraction(Growth& g) {
-  static constexpr void (*kSteps[])(Growth&) = {
-      matmul, matmul,     matmul,    product_of_values, gemm, gemm, conv, conv, conv_transpose,
-      einsum, recurrence, attention, spelled_attention};
+  static constexpr void (*kSteps[])(Growth&) = {matmul,
+                                                matmul,
+                                                matmul,
+                                                product_of_values,
+                                                gemm,
+                                                gemm,
+                                                conv,
+                                                conv,
+                                                conv_transpose,
+                                                einsum,
+                                                recurrence,
+                                                recurrence,
+                                                attention,
+                                                spelled_attention,
+                                                einsum_of_any_kind,
+                                                attention_of_any_kind,
+                                                rotary,
+                                                determinant};
   g.one_of(kSteps)(g);
 }
 
