@@ -170,7 +170,10 @@ Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes) {
   return make_kernel(body, parts_size + shifts_size);
 }
 
-template <class R>
+// The element types of a reduction: floats, or also i32 and i64.
+enum class Types { kFloats, kNumbers };
+
+template <class R, Types kTypes = Types::kFloats>
 Prepared prepare_reduce(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
   if (call.inputs[0].dtype != call.outputs[0].dtype) {
@@ -178,8 +181,14 @@ Prepared prepare_reduce(const KernelCall& call) {
   }
   std::set<int64_t> axes;
   if (std::string why = cpu::read_reduce_axes(call, axes); !why.empty()) return Prepared::no(why);
-  return for_float_type(call.inputs[0].dtype,
-                        [&]<class T>() { return reduce_kernel<R, T, T>(call, axes); });
+  return for_common_type(call.inputs[0].dtype, [&]<class T>() -> Prepared {
+    constexpr bool kWide = std::is_integral_v<T> && sizeof(T) >= 4;
+    if constexpr (!std::is_integral_v<T> || (kWide && kTypes == Types::kNumbers)) {
+      return reduce_kernel<R, T, T>(call, axes);
+    } else {
+      return Prepared::no("not for elements of type " + std::string(short_name(dtype_of<T>())));
+    }
+  });
 }
 
 /// Global pooling reduces all axes behind (N, C).
@@ -226,11 +235,11 @@ std::vector<KernelRow> reduction_kernels() {
       {"", "ReduceL2", "own.reduce", prepare_reduce<formulas::ReduceL2>},
       {"", "ReduceLogSum", "own.reduce", prepare_reduce<formulas::ReduceLogSum>},
       {"", "ReduceLogSumExp", "own.reduce", prepare_reduce<formulas::ReduceLogSumExp>},
-      {"", "ReduceMax", "own.reduce", prepare_reduce<formulas::ReduceMax>},
+      {"", "ReduceMax", "own.reduce", prepare_reduce<formulas::ReduceMax, Types::kNumbers>},
       {"", "ReduceMean", "own.reduce", prepare_reduce<formulas::ReduceMean>},
-      {"", "ReduceMin", "own.reduce", prepare_reduce<formulas::ReduceMin>},
-      {"", "ReduceProd", "own.reduce", prepare_reduce<formulas::ReduceProd>},
-      {"", "ReduceSum", "own.reduce", prepare_reduce<formulas::ReduceSum>},
+      {"", "ReduceMin", "own.reduce", prepare_reduce<formulas::ReduceMin, Types::kNumbers>},
+      {"", "ReduceProd", "own.reduce", prepare_reduce<formulas::ReduceProd, Types::kNumbers>},
+      {"", "ReduceSum", "own.reduce", prepare_reduce<formulas::ReduceSum, Types::kNumbers>},
       {"", "ReduceSumSquare", "own.reduce", prepare_reduce<formulas::ReduceSumSquare>},
       {"ai.halfnote", "ReduceSum", "own.reduce", prepare_own_sum},
   };
