@@ -322,6 +322,40 @@ TEST(CudaStateful, Optimizers) {
   }
 }
 
+TEST(CudaStateful, UpdatesUnscaleAndCopy) {
+  const Tensor lr = random(DType::kF32, {}, 0.1, 0.1001), step = integers({3}, {});
+  const Tensor unscale = random(DType::kF32, {}, 0.125, 0.126), clip = random(DType::kF32, {});
+  const Result same = {DType::kF32, {1001}};
+  const auto state = [&](uint32_t seed) { return random(DType::kF32, {1001}, 0.1, 2, seed); };
+  for (const DType gradient : kStored) {
+    for (const DType copy : {DType::kF16, DType::kBF16}) {
+      for (const double commits : {0.0, 1.0}) {
+        const Tensor commit = random(DType::kF64, {}, commits, commits).cast_to(DType::kBool);
+        const Tensor grad = random(gradient, {1001}), none;
+        const Result rounded = {copy, {1001}};
+        check({kOwn, "SGD", {state(1), grad, lr, commit, unscale}, {}, {same, rounded}});
+        check({kOwn,
+               "Momentum",
+               {state(1), grad, state(3), lr, step, commit, unscale, clip},
+               {},
+               {same, same, rounded}});
+        for (const std::string_view op : {"Adam", "AdamW"}) {
+          check({kOwn,
+                 op,
+                 {state(1), grad, state(3), state(4), lr, step, commit, unscale, clip},
+                 {},
+                 {same, same, same, rounded}});
+          check({kOwn,
+                 op,
+                 {state(1), grad, state(3), state(4), lr, step, none},
+                 {},
+                 {same, same, same}});
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaStateful, FiniteAndNorm) {
   for (const DType dtype : kFloats) {
     const Tensor x = random(dtype, {1}), y = random(dtype, {40000});
@@ -332,6 +366,25 @@ TEST(CudaStateful, FiniteAndNorm) {
     bad.mutable_data<double>()[299] = INFINITY;
     check({kOwn, "AllFinite", {x, bad.cast_to(dtype)}, {}, {{DType::kBool, {}}}});
   }
+}
+
+TEST(CudaStateful, NormScalesAndJudges) {
+  const Attributes scaled = {{"scaled", int64_t{1}}};
+  const Result norm = {DType::kF32, {}}, finite = {DType::kBool, {}};
+  const Tensor factor = random(DType::kF32, {}, 0.25, 0.26);
+  const Tensor a = random(DType::kF16, {1001}), b = random(DType::kBF16, {40000}),
+               c = random(DType::kF32, {0});
+  check({kOwn, "GlobalNorm", {a, b, c, factor}, scaled, {norm, finite}});
+  check({kOwn, "GlobalNorm", {a, b, c}, {}, {norm, finite}});
+  for (const float special : {INFINITY, -INFINITY, NAN}) {
+    Tensor bad = random(DType::kF64, {70000});
+    bad.mutable_data<double>()[69999] = special;
+    check({kOwn, "GlobalNorm", {a, bad.cast_to(DType::kF32), factor}, scaled, {norm, finite}});
+    check({kOwn, "GlobalNorm", {bad}, {}, {{DType::kF64, {}}, finite}});
+  }
+  // Finite, but for what the factor makes of them.
+  const Tensor huge = random(DType::kF32, {5}, 1e38, 2e38);
+  check({kOwn, "GlobalNorm", {huge, random(DType::kF32, {}, 1e9, 1e9)}, scaled, {norm, finite}});
 }
 
 TEST(CudaContraction, Products) {
