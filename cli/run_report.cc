@@ -171,17 +171,18 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
   if (!arguments.kernels.empty()) rows.push_back({"kernels", arguments.kernels});
   const std::string precision = precision_text(session.model());
   rows.push_back({"precision", precision});
-  if (precision == "bf16" && cpu::bf16_dots() == cpu::Bf16Dots::kSlow) {
+  const bool on_cpu = device.empty();
+  if (on_cpu && precision == "bf16" && cpu::bf16_dots() == cpu::Bf16Dots::kSlow) {
     rows.push_back({"note",
                     "the bf16 dot products of this CPU are slower than f32 ones: operands are "
                     "bf16 in memory and multiplied in f32"});
   }
-  if (precision == "bf16" && cpu::bf16_dots() == cpu::Bf16Dots::kNone) {
+  if (on_cpu && precision == "bf16" && cpu::bf16_dots() == cpu::Bf16Dots::kNone) {
     rows.push_back({"note",
                     "this CPU has no bf16 instructions: bf16 is computed in f32, which is "
                     "correct but not faster"});
   }
-  if (const int padding = padding_nodes(session.model()); padding > 0) {
+  if (const int padding = padding_nodes(session.model()); on_cpu && padding > 0) {
     rows.push_back(
         {"padding",
          fmt::format("{} nodes taken out: multiples of 8 gain nothing on a CPU", padding)});

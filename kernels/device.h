@@ -26,9 +26,9 @@ struct DeviceCounters {
 /// What a kernel found wrong in its data. Kernels cannot throw: the first one notes it here, in
 /// memory that the host reads too, and the next synchronise() throws Error(kData).
 struct DeviceFault {
-  enum Kind : int32_t { kNone, kIndex, kLabel, kLength };
+  enum Kind : int32_t { kNone, kIndex, kLabel, kLength, kDivision };
   int32_t kind = kNone;
-  int64_t value = 0;  // the index, label or length
+  int64_t value = 0;  // the index, label or length; of a division by zero nothing
   int64_t limit = 0;  // how many there are; the longest
 };
 

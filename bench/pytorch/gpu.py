@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 CHECKED_STEPS = 3
 TOLERANCE = 3e-2  # of the first losses: 16-bit roundings at other places
-NO_KERNEL = "have no kernel on this device"
+NO_KERNEL = "no kernel on this device"
 
 
 def vit(_attention):

@@ -15,5 +15,6 @@ std::vector<KernelRow> reduction_kernels();
 std::vector<KernelRow> movement_kernels();
 std::vector<KernelRow> loss_kernels();
 std::vector<KernelRow> stateful_kernels();
+std::vector<KernelRow> quantized_kernels();
 
 }  // namespace halfnote::HN_CUDA

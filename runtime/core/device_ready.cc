@@ -176,11 +176,10 @@ constexpr PassRow kRows[] = {
      "a gradient goes as soon as its weight is updated"},
 };
 
-/// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways. Its updates do
-/// not yet write copies, nor read factors.
+/// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
 constexpr std::string_view kOnlyOnCpu[] = {
-    "take-out-padding",   "keep-copies",         "fold-factors",   "fuse-attention", "absorb-heads",
-    "fuse-cross-entropy", "recompute-pointwise", "fuse-pointwise", "absorb-biases",  "check-early"};
+    "take-out-padding",    "fuse-attention", "absorb-heads",  "fuse-cross-entropy",
+    "recompute-pointwise", "fuse-pointwise", "absorb-biases", "check-early"};
 
 std::span<const PassRow> gpu_pipeline() {
   static const std::vector<PassRow> rows = [] {

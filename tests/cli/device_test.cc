@@ -12,6 +12,17 @@ namespace {
 
 using testing::HasSubstr;
 
+// What this CPU does with bf16 and padding says nothing about a device.
+TEST(Device, RunsSayNothingOfTheCpu) {
+  Workplace place;
+  place.compile("artifact.onnx", {"--precision", "bf16"});
+  const Outcome outcome =
+      place.run(words(std::string("run artifact.onnx --steps 1 --device cuda-emulated ") + kTrain));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("emulated CUDA device"));
+  EXPECT_THAT(outcome.out, testing::Not(HasSubstr("CPU")));
+}
+
 #if defined(HALFNOTE_OLD_DRIVER)
 
 const std::string kOnCuda = std::string("run artifact.onnx --steps 1 --device cuda ") + kTrain;

@@ -132,9 +132,10 @@ std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tens
 void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
                      const std::vector<Tensor>& wanted) {
   if (!open_tested_device()->kernels().choose(call).kernel) return;
+  const Operand& first_operand = call.inputs.empty() ? call.outputs[0] : call.inputs[0];
   const std::string name = std::string(call.op) + " of " +
-                           std::string(short_name(call.inputs[0].dtype)) +
-                           to_string(call.inputs[0].shape) + " on " + tested_device();
+                           std::string(short_name(first_operand.dtype)) +
+                           to_string(first_operand.shape) + " on " + tested_device();
   std::vector<Tensor> first;
   for (const uint64_t seed : {1, 2, 3}) {
     emulation::set_emulation_seed(seed);

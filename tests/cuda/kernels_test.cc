@@ -8,93 +8,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "device_check.h"
+#include "call.h"
 #include "kernels/cuda/divisor.h"
 #include "kernels/cuda/table.h"
 
 namespace halfnote::cuda_emulated {
 namespace {
-
-struct Result {
-  DType dtype = DType::kUndefined;
-  Shape shape;
-};
-
-/// One call: an op, its operands (an undefined tensor is absent) and results.
-struct Call {
-  std::string_view domain, op;
-  std::vector<Tensor> inputs;
-  Attributes attributes;
-  std::vector<Result> outputs;
-  std::vector<size_t> known = {};  // inputs known before the first step
-};
-
-constexpr std::string_view kOwn = "ai.halfnote";
-constexpr DType kFloats[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
-constexpr DType kStored[] = {DType::kF32, DType::kF16, DType::kBF16};
-
-Tensor random(DType dtype, Shape shape, double low = -2, double high = 2, uint32_t seed = 1) {
-  std::mt19937 engine(seed);
-  Tensor tensor(DType::kF64, std::move(shape));
-  for (double& x : tensor.mutable_data<double>()) x = low + (high - low) * (engine() * 0x1p-32);
-  return dtype == DType::kF64 ? tensor : tensor.cast_to(dtype);
-}
-
-Tensor integers(std::vector<int64_t> values, Shape shape) {
-  Tensor tensor(DType::kI64, std::move(shape));
-  std::copy(values.begin(), values.end(), tensor.mutable_data<int64_t>().begin());
-  return tensor;
-}
-
-KernelCall kernel_call(const Call& call) {
-  KernelCall made;
-  made.domain = call.domain;
-  made.op = call.op;
-  made.attributes = &call.attributes;
-  for (const Tensor& input : call.inputs) {
-    made.inputs.push_back({input.dtype(), input.shape(), {}, nullptr});
-  }
-  for (const size_t i : call.known) made.inputs[i].constant = &call.inputs[i];
-  for (const Result& output : call.outputs) {
-    made.outputs.push_back({output.dtype, output.shape, {}, nullptr});
-  }
-  return made;
-}
-
-std::string why_not(const KernelChoice& choice) {
-  std::string text;
-  for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
-  return text.empty() ? "no row" : text;
-}
-
-std::vector<Tensor> on_cpu(const Call& call) {
-  const KernelChoice choice = cpu_kernels().choose(kernel_call(call), "reference");
-  if (!choice.kernel) throw Error(ErrorCode::kUnsupported, why_not(choice));
-  std::vector<Tensor> results;
-  std::vector<const std::byte*> from;
-  std::vector<std::byte*> to;
-  for (const Tensor& input : call.inputs) from.push_back(input.defined() ? input.bytes() : nullptr);
-  for (const Result& output : call.outputs) {
-    results.push_back(output.dtype == DType::kUndefined ? Tensor()
-                                                        : Tensor(output.dtype, output.shape));
-  }
-  for (Tensor& r : results) to.push_back(r.defined() ? r.mutable_bytes() : nullptr);
-  std::vector<std::byte> workspace(choice.kernel->workspace_bytes() + 64);
-  auto* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
-  choice.kernel->run({from, to, aligned});
-  return results;
-}
-
-std::vector<Tensor> on_device(const Call& call) {
-  return test::run_on_device(kernel_call(call), call.inputs);
-}
-
-void check(const Call& call) {
-  ASSERT_TRUE(kernel_table().choose(kernel_call(call)).kernel) << call.op << " has no kernel";
-  test::check_on_device(kernel_call(call), call.inputs, on_cpu(call));
-}
-
-const Shape kUglyShapes[] = {{0}, {1}, {7}, {3, 5, 129}, {65537}};
 
 TEST(CudaElementwise, Unary) {
   for (const DType dtype : kFloats) {
@@ -403,6 +322,40 @@ TEST(CudaStateful, Optimizers) {
   }
 }
 
+TEST(CudaStateful, UpdatesUnscaleAndCopy) {
+  const Tensor lr = random(DType::kF32, {}, 0.1, 0.1001), step = integers({3}, {});
+  const Tensor unscale = random(DType::kF32, {}, 0.125, 0.126), clip = random(DType::kF32, {});
+  const Result same = {DType::kF32, {1001}};
+  const auto state = [&](uint32_t seed) { return random(DType::kF32, {1001}, 0.1, 2, seed); };
+  for (const DType gradient : kStored) {
+    for (const DType copy : {DType::kF16, DType::kBF16}) {
+      for (const double commits : {0.0, 1.0}) {
+        const Tensor commit = random(DType::kF64, {}, commits, commits).cast_to(DType::kBool);
+        const Tensor grad = random(gradient, {1001}), none;
+        const Result rounded = {copy, {1001}};
+        check({kOwn, "SGD", {state(1), grad, lr, commit, unscale}, {}, {same, rounded}});
+        check({kOwn,
+               "Momentum",
+               {state(1), grad, state(3), lr, step, commit, unscale, clip},
+               {},
+               {same, same, rounded}});
+        for (const std::string_view op : {"Adam", "AdamW"}) {
+          check({kOwn,
+                 op,
+                 {state(1), grad, state(3), state(4), lr, step, commit, unscale, clip},
+                 {},
+                 {same, same, same, rounded}});
+          check({kOwn,
+                 op,
+                 {state(1), grad, state(3), state(4), lr, step, none},
+                 {},
+                 {same, same, same}});
+        }
+      }
+    }
+  }
+}
+
 TEST(CudaStateful, FiniteAndNorm) {
   for (const DType dtype : kFloats) {
     const Tensor x = random(dtype, {1}), y = random(dtype, {40000});
@@ -413,6 +366,25 @@ TEST(CudaStateful, FiniteAndNorm) {
     bad.mutable_data<double>()[299] = INFINITY;
     check({kOwn, "AllFinite", {x, bad.cast_to(dtype)}, {}, {{DType::kBool, {}}}});
   }
+}
+
+TEST(CudaStateful, NormScalesAndJudges) {
+  const Attributes scaled = {{"scaled", int64_t{1}}};
+  const Result norm = {DType::kF32, {}}, finite = {DType::kBool, {}};
+  const Tensor factor = random(DType::kF32, {}, 0.25, 0.26);
+  const Tensor a = random(DType::kF16, {1001}), b = random(DType::kBF16, {40000}),
+               c = random(DType::kF32, {0});
+  check({kOwn, "GlobalNorm", {a, b, c, factor}, scaled, {norm, finite}});
+  check({kOwn, "GlobalNorm", {a, b, c}, {}, {norm, finite}});
+  for (const float special : {INFINITY, -INFINITY, NAN}) {
+    Tensor bad = random(DType::kF64, {70000});
+    bad.mutable_data<double>()[69999] = special;
+    check({kOwn, "GlobalNorm", {a, bad.cast_to(DType::kF32), factor}, scaled, {norm, finite}});
+    check({kOwn, "GlobalNorm", {bad}, {}, {{DType::kF64, {}}, finite}});
+  }
+  // Finite, but for what the factor makes of them.
+  const Tensor huge = random(DType::kF32, {5}, 1e38, 2e38);
+  check({kOwn, "GlobalNorm", {huge, random(DType::kF32, {}, 1e9, 1e9)}, scaled, {norm, finite}});
 }
 
 TEST(CudaContraction, Products) {

@@ -73,6 +73,24 @@ found=$(python=python3 PYTHONPATH=$place/site bash -c \
   '. scripts/gpu_check/libraries.sh; library_folders' | grep -xF "$place/site/nvidia/cu13/lib")
 [ -n "$found" ] || fail "the libraries of a Python environment are not looked for"
 
+# A case that lacks a kernel is "not run", one that misses its bars a failure.
+mkdir "$place/cases"
+cat >"$place/cases/halfnote-cases" <<'END'
+#!/bin/sh
+echo 'a  FAIL: node "x" (If): no control flow on this device yet'
+echo 'b  FAIL: 2 nodes have no kernel on this device:'
+echo '  node "y" (Det): no kernel on this device (no kernel is registered for this op)'
+echo 'c  FAIL: node "z" (Det): no kernel on this device (no kernel is registered for this op)'
+echo 'd  loss 1.0e+00  FAIL'
+echo '7 passed, 4 failed'
+exit 1
+END
+chmod +x "$place/cases/halfnote-cases"
+seen=$(bin=$place/cases fixtures=none device=cuda work=$place log=/dev/null bash -c \
+  '. scripts/gpu_check/report.sh; . scripts/gpu_check/parts.sh; deadline=$((SECONDS + 60))
+  run_cases models fp32' | awk '{print $3, $4}' | tr '\n' ',')
+[ "$seen" = "a not,b not,c not,d fail,pass 7," ] || fail "cases: $seen"
+
 # The parts themselves, as far as the emulation goes.
 expect 0 "pass" "$check" run --device cuda-emulated --out "$place/emulated" device memory
 for part in device memory; do

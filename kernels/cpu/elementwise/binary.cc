@@ -1,7 +1,6 @@
 // Ops of two broadcast operands: arithmetic, comparison, logic, bits. A new op is a formula in
 // kernels/math/binary.h and a line in binary_rows().
 #include "kernels/math/binary.h"
-#include "base/error.h"
 #include "kernels/cpu/elementwise/broadcast.h"
 #include "kernels/cpu/elementwise/parts.h"
 #include "kernels/cpu/support.h"
@@ -51,11 +50,10 @@ template <class Op>
 constexpr bool kDivides = std::is_same_v<Op, math::Div> || std::is_same_v<Op, math::Mod> ||
                           std::is_same_v<Op, math::Fmod>;
 
-/// Integers have no infinity to answer with, so a zero divisor is an error.
 template <class T>
 void check_divisors(const T* divisors, int64_t step, int64_t count) {
   for (int64_t i = 0; i < (step != 0 ? count : std::min<int64_t>(count, 1)); ++i) {
-    if (divisors[i] == 0) throw Error(ErrorCode::kData, "integer division by zero");
+    if (divisors[i] == 0) throw division_by_zero();
   }
 }
 

@@ -2,8 +2,6 @@
 // every input walks through as one.
 #include "kernels/cpu/elementwise/broadcast.h"
 
-#include "base/error.h"
-
 namespace halfnote::cpu {
 
 namespace {
@@ -38,5 +36,7 @@ bool is_elementwise(const KernelCall& call, size_t input, size_t output) {
          call.inputs[input].size() == call.outputs[output].size() &&
          size_of(call.inputs[input].dtype) == size_of(call.outputs[output].dtype);
 }
+
+Error division_by_zero() { return Error(ErrorCode::kData, "integer division by zero"); }
 
 }  // namespace halfnote::cpu

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "base/error.h"
 #include "kernels/cpu/runs.h"
 #include "kernels/kernel.h"
 
@@ -17,5 +18,8 @@ Runs plan_broadcast(const std::vector<Shape>& inputs, const Shape& output);
 /// True if input and output have elements of one size and as many, so that one may lie over the
 /// other.
 bool is_elementwise(const KernelCall& call, size_t input, size_t output = 0);
+
+/// Integers have no infinity to answer with, so a zero divisor is an error.
+Error division_by_zero();
 
 }  // namespace halfnote::cpu

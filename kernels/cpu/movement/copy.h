@@ -34,10 +34,6 @@ Prepared prepare_copies(const KernelCall& call, CopyMaker make);
 /// The rows of these ops.
 std::vector<KernelRow> copy_rows(std::string_view name, Prepared (*prepare)(const KernelCall&));
 
-/// The part of the input of a constant Pad that shows in the output, if the call is one; else the
-/// reason why not.
-std::string plan_constant_pad(const KernelCall& call, CopyJob& job);
-
 /// Edge of the squares in which a matrix is turned: some lines of either side stay in the cache.
 inline constexpr int64_t kTurned = 16;
 

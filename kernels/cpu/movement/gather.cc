@@ -74,44 +74,26 @@ Prepared prepare_gather_elements(const KernelCall& call) {
 }
 
 Prepared prepare_gather_nd(const KernelCall& call) {
-  if (std::string reason = unfit_gather(call); !reason.empty()) return Prepared::no(reason);
-  const Shape &data = call.inputs[0].shape, &indices = call.inputs[1].shape;
-  const int64_t batch_rank = attributes_of(call).get_int("batch_dims", 0);
-  if (indices.empty() || batch_rank < 0 || batch_rank >= static_cast<int64_t>(indices.size()) ||
-      batch_rank + indices.back() > static_cast<int64_t>(data.size())) {
-    throw shape_error(call, "the last dim of the indices exceeds the rank of the data", data,
-                      indices);
-  }
-  const auto lead = static_cast<size_t>(batch_rank);
-  const auto width = static_cast<size_t>(indices.back());
-  Shape wanted(indices.begin(), indices.end() - 1);
-  wanted.insert(wanted.end(), data.begin() + static_cast<int64_t>(lead + width), data.end());
-  if (wanted != call.outputs[0].shape) {
-    throw shape_error(call, "wrong output shape", wanted, call.outputs[0].shape);
-  }
-  const int64_t batches = product(data, 0, lead), inner = product(data, lead + width, data.size());
-  const int64_t tuples = product(indices, lead, indices.size() - 1);
-  if (batches != product(indices, 0, lead)) {
-    throw shape_error(call, "batch dims of data and indices differ", data, indices);
-  }
-  const Shape dims(data.begin() + static_cast<int64_t>(lead),
-                   data.begin() + static_cast<int64_t>(lead + width));
-  const int64_t batch_size = element_count(dims) * inner;
+  GatherNdPlan plan;
+  if (std::string why = plan_gather_nd(call, plan); !why.empty()) return Prepared::no(why);
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
     return make_kernel([=, reader = IndexReader(call, 1),
                         threads = call.threads](const KernelBuffers& buffers) {
+      const int64_t inner = plan.inner;
       const T* from = buffers.in<T>(0);
       T* to = buffers.out<T>(0);
-      parallel_blocks(batches * tuples, grain_of(inner), threads, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          int64_t at = 0;
-          for (size_t d = 0; d < dims.size(); ++d) {
-            const auto place = i * static_cast<int64_t>(dims.size()) + static_cast<int64_t>(d);
-            at = at * dims[d] + reader.read(buffers, place, dims[d]);
-          }
-          std::copy_n(from + i / tuples * batch_size + at * inner, inner, to + i * inner);
+      const auto gather = [&](int64_t i) {
+        int64_t at = 0;
+        for (size_t d = 0; d < plan.dims.size(); ++d) {
+          const auto place = i * static_cast<int64_t>(plan.dims.size()) + static_cast<int64_t>(d);
+          at = at * plan.dims[d] + reader.read(buffers, place, plan.dims[d]);
         }
-      });
+        std::copy_n(from + i / plan.tuples * plan.batch + at * inner, inner, to + i * inner);
+      };
+      parallel_blocks(plan.batches * plan.tuples, grain_of(inner), threads,
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t i = begin; i < end; ++i) gather(i);
+                      });
     });
   });
 }
@@ -158,6 +140,34 @@ Prepared prepare_reverse_sequence(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::string plan_gather_nd(const KernelCall& call, GatherNdPlan& plan) {
+  if (std::string reason = unfit_gather(call); !reason.empty()) return reason;
+  const Shape &data = call.inputs[0].shape, &indices = call.inputs[1].shape;
+  const int64_t batch_rank = attributes_of(call).get_int("batch_dims", 0);
+  if (indices.empty() || batch_rank < 0 || batch_rank >= static_cast<int64_t>(indices.size()) ||
+      batch_rank + indices.back() > static_cast<int64_t>(data.size())) {
+    throw shape_error(call, "the last dim of the indices exceeds the rank of the data", data,
+                      indices);
+  }
+  const auto lead = static_cast<size_t>(batch_rank);
+  const auto width = static_cast<size_t>(indices.back());
+  Shape wanted(indices.begin(), indices.end() - 1);
+  wanted.insert(wanted.end(), data.begin() + static_cast<int64_t>(lead + width), data.end());
+  if (wanted != call.outputs[0].shape) {
+    throw shape_error(call, "wrong output shape", wanted, call.outputs[0].shape);
+  }
+  plan.batches = product(data, 0, lead);
+  plan.inner = product(data, lead + width, data.size());
+  plan.tuples = product(indices, lead, indices.size() - 1);
+  if (plan.batches != product(indices, 0, lead)) {
+    throw shape_error(call, "batch dims of data and indices differ", data, indices);
+  }
+  plan.dims.assign(data.begin() + static_cast<int64_t>(lead),
+                   data.begin() + static_cast<int64_t>(lead + width));
+  plan.batch = element_count(plan.dims) * plan.inner;
+  return {};
+}
 
 std::string plan_gather_elements(const KernelCall& call, GatherElementsPlan& plan) {
   if (std::string reason = unfit_gather(call); !reason.empty()) return reason;

@@ -1,4 +1,4 @@
-// What GatherElements does, checked: for the kernels of every device.
+// What GatherElements and GatherND do, checked: for the kernels of every device.
 #pragma once
 
 #include <string>
@@ -16,5 +16,13 @@ struct GatherElementsPlan {
 /// The reason why the operands have no kernel, or an empty string; Error(kModel) for shapes that
 /// do not fit.
 std::string plan_gather_elements(const KernelCall& call, GatherElementsPlan& plan);
+
+struct GatherNdPlan {
+  Shape dims;                      // of the data that a tuple of indices goes into
+  int64_t tuples = 1, inner = 1;   // of a batch; elements that a tuple names
+  int64_t batches = 1, batch = 1;  // and elements of the data in each
+};
+
+std::string plan_gather_nd(const KernelCall& call, GatherNdPlan& plan);
 
 }  // namespace halfnote::cpu

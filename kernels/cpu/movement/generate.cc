@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/movement/one_hot.h"
 #include "kernels/cpu/movement/parts.h"
+#include "kernels/cpu/movement/trilu.h"
 #include "kernels/math/binary.h"
 #include "kernels/math/convert.h"
 
@@ -121,25 +122,20 @@ Prepared prepare_range(const KernelCall& call) {
 }
 
 Prepared prepare_trilu(const KernelCall& call) {
-  const Shape& shape = call.inputs[0].shape;
-  if (shape.size() < 2) throw shape_error(call, "needs two dims", Shape{0, 0}, shape);
-  const bool upper = attributes_of(call).get_int("upper", 1) != 0;
-  const int64_t rows = shape[shape.size() - 2], columns = shape.back();
+  TriluPlan plan;
+  if (std::string why = plan_trilu(call, plan); !why.empty()) return Prepared::no(why);
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
     const auto body = [=, count = call.inputs[0].size(),
                        threads = call.threads](const KernelBuffers& buffers) {
       const int64_t* given = buffers.in<int64_t>(1);
-      // Beyond this, all or nothing is kept; the bound keeps the sum below from overflowing.
-      const int64_t limit = rows + columns;
-      const int64_t diagonal = given ? std::clamp(*given, -limit, limit) : 0;
+      const int64_t diagonal = given ? *given : 0, columns = plan.columns;
       const T* from = buffers.in<T>(0);
       T* to = buffers.out<T>(0);
       const int64_t all_rows = columns == 0 ? 0 : count / columns;
       parallel_blocks(all_rows, 64, threads, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-          const int64_t border = row % rows + diagonal;
           for (int64_t j = 0; j < columns; ++j) {
-            const bool keep = upper ? j >= border : j <= border;
+            const bool keep = plan.keeps(row % plan.rows, j, diagonal);
             to[row * columns + j] = keep ? from[row * columns + j] : T{0};
           }
         }
@@ -196,6 +192,15 @@ Prepared prepare_non_zero(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::string plan_trilu(const KernelCall& call, TriluPlan& plan) {
+  const Shape& shape = call.inputs[0].shape;
+  if (shape.size() < 2) throw shape_error(call, "needs two dims", Shape{0, 0}, shape);
+  plan.upper = attributes_of(call).get_int("upper", 1) != 0;
+  plan.rows = shape[shape.size() - 2];
+  plan.columns = shape.back();
+  return {};
+}
 
 std::string plan_one_hot(const KernelCall& call, OneHotPlan& plan) {
   if (!call.has_input(2) || !call.has_output(0)) return "an operand is missing";

@@ -1,17 +1,14 @@
 // Pad in its four modes; negative pads crop. A constant pad is a fill and a strided copy, the other
 // modes read through one index map an axis.
+#include "kernels/cpu/movement/pad.h"
+
 #include "kernels/cpu/movement/copy.h"
 
 namespace halfnote::cpu {
 
 namespace {
 
-/// Elements put before (after) each axis; negative ones are cut off.
-struct Pads {
-  std::vector<int64_t> before, after;
-};
-
-std::string read_pads(const KernelCall& call, Pads& pads) {
+std::string read_pads(const KernelCall& call, PadPlan& pads) {
   const auto rank = static_cast<int64_t>(call.inputs[0].shape.size());
   std::vector<int64_t> values, axes;
   if (!known_ints(call, 1, values)) return "pads are not known before the first step";
@@ -34,7 +31,7 @@ std::string read_pads(const KernelCall& call, Pads& pads) {
   return {};
 }
 
-CopyJob constant_pad_job(const KernelCall& call, const Pads& pads) {
+CopyJob constant_pad_job(const KernelCall& call, const PadPlan& pads) {
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   const Shape from = strides_of(in), to = strides_of(out);
   Shape dims(in.size());
@@ -53,7 +50,7 @@ CopyJob constant_pad_job(const KernelCall& call, const Pads& pads) {
 }
 
 /// The part of the input that shows in the output, copied over a filled output.
-Prepared constant_pad(const KernelCall& call, const Pads& pads) {
+Prepared constant_pad(const KernelCall& call, const PadPlan& pads) {
   CopyJob job = constant_pad_job(call, pads);
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
     return make_kernel([job = std::move(job), count = call.outputs[0].size(),
@@ -69,27 +66,14 @@ Prepared constant_pad(const KernelCall& call, const Pads& pads) {
   });
 }
 
-/// Where position `at` of a dim, outside of [0, size) too, reads from.
-int64_t source_index(const std::string& mode, int64_t at, int64_t size) {
-  if (mode == "edge" || size == 1) {
-    return mode == "wrap" ? 0 : std::clamp<int64_t>(at, 0, size - 1);
-  }
-  const int64_t period = mode == "wrap" ? size : 2 * (size - 1);
-  const int64_t inside = (at % period + period) % period;
-  return inside < size ? inside : period - inside;
-}
-
-Prepared mapped_pad(const KernelCall& call, const Pads& pads, const std::string& mode) {
+Prepared mapped_pad(const KernelCall& call, const PadPlan& pads) {
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   const Shape strides = strides_of(in);
   std::vector<std::vector<int64_t>> maps(
       in.size());  // of each axis: the offset of each output index
   for (size_t d = 0; d < in.size(); ++d) {
-    if (in[d] == 0 && element_count(out) != 0) {
-      throw shape_error(call, "cannot pad an empty dim with its own elements", in, out);
-    }
     for (int64_t i = 0; i < out[d] && in[d] != 0; ++i) {
-      maps[d].push_back(source_index(mode, i - pads.before[d], in[d]) * strides[d]);
+      maps[d].push_back(math::pad_source(pads.mode, i - pads.before[d], in[d]) * strides[d]);
     }
   }
   if (maps.empty()) maps.push_back({0});
@@ -117,40 +101,45 @@ Prepared mapped_pad(const KernelCall& call, const Pads& pads, const std::string&
   });
 }
 
-/// Reads the pads and holds the shapes against them; the reason why they cannot be read, or an
-/// empty string.
-std::string check_pads(const KernelCall& call, Pads& pads) {
-  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
-  if (std::string reason = read_pads(call, pads); !reason.empty()) return reason;
-  const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
-  Shape wanted = in;
-  for (size_t d = 0; d < in.size(); ++d) {
-    wanted[d] = checked_add(checked_add(in[d], pads.before[d]), pads.after[d]);
+bool read_mode(const std::string& word, math::PadMode& mode) {
+  struct Row {
+    std::string_view word;
+    math::PadMode mode;
+  };
+  constexpr Row kModes[] = {{"constant", math::PadMode::kConstant},
+                            {"edge", math::PadMode::kEdge},
+                            {"reflect", math::PadMode::kReflect},
+                            {"wrap", math::PadMode::kWrap}};
+  for (const Row& row : kModes) {
+    if (row.word != word) continue;
+    mode = row.mode;
+    return true;
   }
-  if (wanted != out) throw shape_error(call, "wrong output shape", wanted, out);
-  return {};
-}
-
-std::string pad_mode(const KernelCall& call) {
-  return attributes_of(call).get_string("mode", "constant");
+  return false;
 }
 
 Prepared prepare_pad(const KernelCall& call) {
-  Pads pads;
-  if (std::string reason = check_pads(call, pads); !reason.empty()) return Prepared::no(reason);
-  const std::string mode = pad_mode(call);
-  if (mode == "constant") return constant_pad(call, pads);
-  if (mode == "reflect" || mode == "edge" || mode == "wrap") return mapped_pad(call, pads, mode);
-  return Prepared::no("unknown mode '" + mode + "'");
+  PadPlan plan;
+  if (std::string reason = plan_pad(call, plan); !reason.empty()) return Prepared::no(reason);
+  return plan.mode == math::PadMode::kConstant ? constant_pad(call, plan) : mapped_pad(call, plan);
 }
 
 }  // namespace
 
-std::string plan_constant_pad(const KernelCall& call, CopyJob& job) {
-  Pads pads;
-  if (std::string reason = check_pads(call, pads); !reason.empty()) return reason;
-  if (const std::string mode = pad_mode(call); mode != "constant") return "mode '" + mode + "'";
-  job = constant_pad_job(call, pads);
+std::string plan_pad(const KernelCall& call, PadPlan& plan) {
+  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
+  if (std::string reason = read_pads(call, plan); !reason.empty()) return reason;
+  const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
+  Shape wanted = in;
+  for (size_t d = 0; d < in.size(); ++d) {
+    wanted[d] = checked_add(checked_add(in[d], plan.before[d]), plan.after[d]);
+  }
+  if (wanted != out) throw shape_error(call, "wrong output shape", wanted, out);
+  const std::string mode = attributes_of(call).get_string("mode", "constant");
+  if (!read_mode(mode, plan.mode)) return "unknown mode '" + mode + "'";
+  if (plan.mode != math::PadMode::kConstant && element_count(in) == 0 && element_count(out) != 0) {
+    throw shape_error(call, "cannot pad an empty dim with its own elements", in, out);
+  }
   return {};
 }
 

@@ -1,26 +1,14 @@
 // QuantizeLinear and DequantizeLinear: y = saturate(round(x / scale) + zero), x = (y - zero)·scale,
 // with one scale for the tensor, for each index of an axis, or for each block along it. The
 // division is in f32 (f64 for f64), as ONNX's words "the type of x" mean on a CPU.
+#include "kernels/cpu/quantized/linear.h"
+
 #include "kernels/cpu/quantized/parts.h"
 #include "kernels/cpu/reals.h"
 
 namespace halfnote::cpu {
 
 namespace {
-
-/// Which scale belongs to an element of x.
-struct ScaleMap {
-  int64_t inner = 1, dim = 1;    // elements behind the axis, and along it
-  int64_t block = 1, parts = 1;  // elements of a block, and scales along the axis
-  enum class Kind { kTensor, kAxis, kBlocked } kind = Kind::kTensor;
-
-  int64_t index(int64_t i) const {
-    if (kind == Kind::kTensor) return 0;
-    const int64_t along = i / inner % dim;
-    if (kind == Kind::kAxis) return along;
-    return (i / inner / dim * parts + along / block) * inner + i % inner;
-  }
-};
 
 /// The reason why the scale does not fit x, or an empty string.
 std::string plan_scales(const KernelCall& call, ScaleMap& map) {
@@ -62,48 +50,50 @@ double zero_point(const KernelBuffers& buffers, DType dtype, int64_t index) {
 }
 
 Prepared prepare_quantize(const KernelCall& call) {
-  if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
-  ScaleMap map;
-  if (std::string reason = plan_scales(call, map); !reason.empty()) return Prepared::no(reason);
-  const DType from = call.inputs[0].dtype, scale = call.inputs[1].dtype;
-  const DType to = call.outputs[0].dtype;
-  const DType zero = call.has_input(2) ? call.inputs[2].dtype : DType::kUndefined;
+  LinearPlan plan;
+  if (std::string reason = plan_linear(call, plan); !reason.empty()) return Prepared::no(reason);
   const bool saturate = attributes_of(call).get_int("saturate", 1) != 0;
   const Overflow overflow = saturate ? Overflow::kSaturate : Overflow::kInfinity;
   return make_kernel([=, count = call.inputs[0].size()](const KernelBuffers& buffers) {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t k = map.index(i);
-      const double x = read_element(buffers.inputs[0], from, i);
-      const double s = read_element(buffers.inputs[1], scale, k);
-      const double ratio = from == DType::kF64
+      const int64_t k = plan.map.index(i);
+      const double x = read_element(buffers.inputs[0], plan.from, i);
+      const double s = read_element(buffers.inputs[1], plan.scale, k);
+      const double ratio = plan.from == DType::kF64
                                ? x / s
                                : static_cast<double>(static_cast<float>(x) / static_cast<float>(s));
-      const double z = zero_point(buffers, zero, k);
-      write_quantized(is_float(to) ? ratio + z : quantized(ratio, z), buffers.outputs[0], to, i,
-                      overflow);
+      const double z = zero_point(buffers, plan.zero, k);
+      write_quantized(is_float(plan.to) ? ratio + z : quantized(ratio, z), buffers.outputs[0],
+                      plan.to, i, overflow);
     }
   });
 }
 
 Prepared prepare_dequantize(const KernelCall& call) {
-  if (std::string reason = unfit_operands(call); !reason.empty()) return Prepared::no(reason);
-  if (!is_real(call.outputs[0].dtype)) return Prepared::no("the result is no float");
-  ScaleMap map;
-  if (std::string reason = plan_scales(call, map); !reason.empty()) return Prepared::no(reason);
-  const DType from = call.inputs[0].dtype, scale = call.inputs[1].dtype;
-  const DType to = call.outputs[0].dtype;
-  const DType zero = call.has_input(2) ? call.inputs[2].dtype : DType::kUndefined;
+  LinearPlan plan;
+  if (std::string reason = plan_linear(call, plan); !reason.empty()) return Prepared::no(reason);
+  if (!is_real(plan.to)) return Prepared::no("the result is no float");
   return make_kernel([=, count = call.inputs[0].size()](const KernelBuffers& buffers) {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t k = map.index(i);
+      const int64_t k = plan.map.index(i);
       const double distance =
-          read_element(buffers.inputs[0], from, i) - zero_point(buffers, zero, k);
-      write_real(distance * read_element(buffers.inputs[1], scale, k), buffers.outputs[0], to, i);
+          read_element(buffers.inputs[0], plan.from, i) - zero_point(buffers, plan.zero, k);
+      write_real(distance * read_element(buffers.inputs[1], plan.scale, k), buffers.outputs[0],
+                 plan.to, i);
     }
   });
 }
 
 }  // namespace
+
+std::string plan_linear(const KernelCall& call, LinearPlan& plan) {
+  if (std::string reason = unfit_operands(call); !reason.empty()) return reason;
+  plan.from = call.inputs[0].dtype;
+  plan.scale = call.inputs[1].dtype;
+  plan.zero = call.has_input(2) ? call.inputs[2].dtype : DType::kUndefined;
+  plan.to = call.outputs[0].dtype;
+  return plan_scales(call, plan.map);
+}
 
 std::vector<KernelRow> linear_rows() {
   return {

@@ -5,6 +5,7 @@
 #include "kernels/cpu/reals.h"
 #include "kernels/cpu/stateful/keep.h"
 #include "kernels/cpu/stateful/parts.h"
+#include "kernels/cpu/stateful/random.h"
 
 namespace halfnote::cpu {
 namespace {
@@ -13,18 +14,16 @@ constexpr int64_t kPieceWords = 32, kPiece = 64 * kPieceWords;
 static_assert(kElementGrain % kPiece == 0);
 
 Prepared prepare_fast_dropout(const KernelCall& call) {
-  if (std::string reason = unfit_dropout(call); !reason.empty()) return Prepared::no(reason);
+  DropoutPlan plan;
+  if (std::string reason = plan_dropout(call, plan); !reason.empty()) return Prepared::no(reason);
   const DType dtype = call.inputs[0].dtype;
   if (dtype == DType::kF64 || !is_real(dtype))
     return Prepared::no("elements of type " + std::string(short_name(dtype)));
-  const float ratio = attributes_of(call).get_float("ratio", 0.5f);
-  if (!(ratio >= 0 && ratio <= 1)) return Prepared::no("ratio is outside of [0, 1]");
-  const auto node = static_cast<uint32_t>(attributes_of(call).get_int("node", 0));
-  const auto body = [=, factor = keep_factor(ratio), count = call.inputs[0].size(),
+  const auto body = [=, factor = plan.rule.factor, count = call.inputs[0].size(),
                      threads = call.threads](const KernelBuffers& buffers) {
     const KeepStream stream{static_cast<uint64_t>(*buffers.in<int64_t>(1)),
-                            static_cast<uint64_t>(*buffers.in<int64_t>(2)), node,
-                            keep_threshold(ratio)};
+                            static_cast<uint64_t>(*buffers.in<int64_t>(2)), plan.stream.node,
+                            plan.rule.threshold};
     parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
       std::array<uint64_t, kPieceWords> bits;
       std::array<float, kPiece> room;

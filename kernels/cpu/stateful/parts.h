@@ -8,11 +8,9 @@
 
 namespace halfnote::cpu {
 
-std::vector<KernelRow> random_rows();  // random.cc: RandomNormal, RandomUniform, Dropout
-/// Why X, seed and step of ai.halfnote.Dropout do not fit, or an empty string.
-std::string unfit_dropout(const KernelCall& call);
-std::vector<KernelRow> fast_dropout_rows();        // fast_dropout.cc
-std::vector<KernelRow> optimizer_rows();           // optimizer.cc: SGD, Momentum, Adam, AdamW
+std::vector<KernelRow> random_rows();        // random.cc: RandomNormal, RandomUniform, Dropout
+std::vector<KernelRow> fast_dropout_rows();  // fast_dropout.cc
+std::vector<KernelRow> optimizer_rows();     // optimizer.cc: SGD, Momentum, Adam, AdamW
 std::vector<KernelRow> adaptive_optimizer_rows();  // optimizer_adaptive.cc: Adagrad, RMSprop, Lion
 std::vector<KernelRow> scaled_optimizer_rows();    // optimizer_scaled.cc: LAMB, Adafactor
 std::vector<KernelRow> scaling_rows();  // scaling.cc: AllFinite, GlobalNorm, UpdateLossScale

@@ -6,120 +6,84 @@
 // element i, word i mod 4; without a seed it is 0. Uniform numbers
 // are low + r·2⁻³²·(high − low); normal ones come in pairs from Box and Muller's method. Both are
 // computed in f64 and rounded once.
+#include "kernels/cpu/stateful/random.h"
+
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "kernels/cpu/stateful/keep.h"
 #include "kernels/cpu/stateful/parts.h"
 #include "kernels/cpu/support.h"
-#include "kernels/math/philox.h"
 
 namespace halfnote::cpu {
 
 namespace {
 
-/// Four draws from four words.
-using Draw = void (*)(const math::PhiloxCounter& words, double a, double b, double* to);
-
-void draw_uniform(const math::PhiloxCounter& words, double low, double high, double* to) {
-  for (int k = 0; k < 4; ++k) to[k] = low + words.word[k] * 0x1p-32 * (high - low);
-}
-
-void draw_normal(const math::PhiloxCounter& words, double mean, double scale, double* to) {
-  for (int k = 0; k < 4; k += 2) {
-    const double radius = std::sqrt(-2 * std::log((words.word[k] + 1.0) * 0x1p-32));
-    const double angle = 2 * std::numbers::pi * (words.word[k + 1] * 0x1p-32);
-    to[k] = mean + scale * radius * std::cos(angle);
-    to[k + 1] = mean + scale * radius * std::sin(angle);
-  }
-}
-
-/// Seed, step and node as dropout_words() takes them.
-struct Place {
+/// The words of one run, by groups of four elements.
+struct Words {
   uint64_t seed = 0, step = 0;
   uint32_t node = 0;
+
+  Words(const RandomStream& stream, const KernelBuffers& buffers)
+      : seed(stream.seed), node(stream.node) {
+    if (!stream.of_operands) return;
+    seed = static_cast<uint64_t>(*buffers.in<int64_t>(1));
+    step = static_cast<uint64_t>(*buffers.in<int64_t>(2));
+  }
+  math::PhiloxCounter group_of(int64_t element) const {
+    return math::dropout_words(seed, step, node, static_cast<uint64_t>(element) / 4);
+  }
 };
 
-Place of_attribute(const Attributes& attributes, const KernelBuffers&) {
-  return {.seed = std::bit_cast<uint32_t>(attributes.get_float("seed", 0))};
-}
-
-/// Of ai.halfnote: operands 1 and 2.
-Place of_stream(const Attributes& attributes, const KernelBuffers& buffers) {
-  return {.seed = static_cast<uint64_t>(*buffers.in<int64_t>(1)),
-          .step = static_cast<uint64_t>(*buffers.in<int64_t>(2)),
-          .node = static_cast<uint32_t>(attributes.get_int("node", 0))};
-}
-
-using FindPlace = Place (*)(const Attributes&, const KernelBuffers&);
-
-Prepared random_kernel(const KernelCall& call, FindPlace find, Draw draw, double a, double b) {
-  if (!call.has_output(0)) return Prepared::no("an operand is missing");
+template <class Draw>
+Prepared random_kernel(const KernelCall& call, const RandomStream& stream, const Draw& draw) {
   return for_float_type(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel([=, attributes = attributes_of(call), count = call.outputs[0].size(),
-                        threads = call.threads](const KernelBuffers& buffers) {
-      T* to = buffers.out<T>(0);
-      const Place place = find(attributes, buffers);
-      parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i += 4) {  // the grain is a multiple of 4
-          double drawn[4];
-          draw(
-              math::dropout_words(place.seed, place.step, place.node, static_cast<uint64_t>(i) / 4),
-              a, b, drawn);
-          for (int64_t k = 0; k < 4 && i + k < end; ++k) {
-            to[i + k] = store<T>(static_cast<Math<T>>(drawn[k]));
-          }
-        }
-      });
-    });
+    return make_kernel(
+        [=, count = call.outputs[0].size(), threads = call.threads](const KernelBuffers& buffers) {
+          T* to = buffers.out<T>(0);
+          const Words words(stream, buffers);
+          parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; i += 4) {  // the grain is a multiple of 4
+              double drawn[4];
+              draw.four(words.group_of(i), drawn);
+              for (int64_t k = 0; k < 4 && i + k < end; ++k) {
+                to[i + k] = store<T>(static_cast<Math<T>>(drawn[k]));
+              }
+            }
+          });
+        });
   });
 }
 
-/// Why seed and step of an op of ours do not fit, or an empty string.
-std::string unfit_stream(const KernelCall& call) {
-  if (!call.has_input(2)) return "an operand is missing";
-  const bool integers = call.inputs[1].dtype == DType::kI64 && call.inputs[2].dtype == DType::kI64;
-  return integers ? "" : "seed and step are not i64";
-}
-
-template <FindPlace find>
 Prepared prepare_normal(const KernelCall& call) {
-  if (find == of_stream && !unfit_stream(call).empty()) return Prepared::no(unfit_stream(call));
-  const Attributes& attributes = attributes_of(call);
-  return random_kernel(call, find, draw_normal, attributes.get_float("mean", 0),
-                       attributes.get_float("scale", 1));
+  RandomStream stream;
+  math::NormalDraw draw;
+  if (std::string why = plan_normal(call, stream, draw); !why.empty()) return Prepared::no(why);
+  return random_kernel(call, stream, draw);
 }
 
-template <FindPlace find>
 Prepared prepare_uniform(const KernelCall& call) {
-  if (find == of_stream && !unfit_stream(call).empty()) return Prepared::no(unfit_stream(call));
-  const Attributes& attributes = attributes_of(call);
-  return random_kernel(call, find, draw_uniform, attributes.get_float("low", 0),
-                       attributes.get_float("high", 1));
+  RandomStream stream;
+  math::UniformDraw draw;
+  if (std::string why = plan_uniform(call, stream, draw); !why.empty()) return Prepared::no(why);
+  return random_kernel(call, stream, draw);
 }
 
-/// ai.halfnote.Dropout: element i is kept when its word r(i) ≥ ratio·2³².
 Prepared prepare_dropout(const KernelCall& call) {
-  if (std::string reason = unfit_dropout(call); !reason.empty()) return Prepared::no(reason);
-  const float ratio = attributes_of(call).get_float("ratio", 0.5f);
-  if (!(ratio >= 0 && ratio <= 1)) return Prepared::no("ratio is outside of [0, 1]");
-  const auto node = static_cast<uint32_t>(attributes_of(call).get_int("node", 0));
-  const uint64_t threshold = keep_threshold(ratio);
-  const float factor = keep_factor(ratio);
+  DropoutPlan plan;
+  if (std::string reason = plan_dropout(call, plan); !reason.empty()) return Prepared::no(reason);
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {
     const auto body = [=, count = call.inputs[0].size(),
                        threads = call.threads](const KernelBuffers& buffers) {
       const T* x = buffers.in<T>(0);
       T* y = buffers.out<T>(0);
-      const auto seed = static_cast<uint64_t>(*buffers.in<int64_t>(1));
-      const auto step = static_cast<uint64_t>(*buffers.in<int64_t>(2));
+      const Words words(plan.stream, buffers);
       parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i += 4) {  // the grain is a multiple of 4
-          const auto words = math::dropout_words(seed, step, node, static_cast<uint64_t>(i) / 4);
+          const math::PhiloxCounter group = words.group_of(i);
           for (int64_t k = 0; k < 4 && i + k < end; ++k) {
-            y[i + k] = words.word[k] >= threshold ? store<T>(load(x[i + k]) * factor) : T{};
+            y[i + k] = store<T>(plan.rule.value(load(x[i + k]), group.word[k]));
           }
         }
       });
@@ -128,17 +92,8 @@ Prepared prepare_dropout(const KernelCall& call) {
   });
 }
 
-/// ONNX's Dropout in its inference form: the identity, and a mask of ones.
 Prepared prepare_inference_dropout(const KernelCall& call) {
-  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
-  if (call.has_input(2)) {
-    const Tensor* training = call.inputs[2].constant;
-    if (!training) return Prepared::no("training_mode is not known before the first step");
-    if (training->at_as_int(0) != 0) {
-      return Prepared::no(
-          "training_mode is true: the compiler rewrites this to ai.halfnote.Dropout");
-    }
-  }
+  if (std::string why = plan_inference_dropout(call); !why.empty()) return Prepared::no(why);
   const auto count = static_cast<size_t>(call.inputs[0].size());
   const size_t bytes = count * size_of(call.inputs[0].dtype);
   const auto body = [=, with_mask = call.has_output(1)](const KernelBuffers& buffers) {
@@ -151,25 +106,68 @@ Prepared prepare_inference_dropout(const KernelCall& call) {
                      [](size_t input, size_t output) { return input == 0 && output == 0; });
 }
 
+/// Reads seed, step and node as the domain of the call says.
+std::string plan_stream(const KernelCall& call, RandomStream& stream) {
+  if (!call.has_output(0)) return "an operand is missing";
+  stream.of_operands = !call.domain.empty();
+  if (!stream.of_operands) {
+    stream.seed = std::bit_cast<uint32_t>(attributes_of(call).get_float("seed", 0));
+    return {};
+  }
+  if (!call.has_input(2)) return "an operand is missing";
+  stream.node = static_cast<uint32_t>(attributes_of(call).get_int("node", 0));
+  const bool integers = call.inputs[1].dtype == DType::kI64 && call.inputs[2].dtype == DType::kI64;
+  return integers ? "" : "seed and step are not i64";
+}
+
 }  // namespace
 
-std::string unfit_dropout(const KernelCall& call) {
-  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
-  if (std::string reason = unfit_stream(call); !reason.empty()) return reason;
+std::string plan_uniform(const KernelCall& call, RandomStream& stream, math::UniformDraw& draw) {
+  if (std::string reason = plan_stream(call, stream); !reason.empty()) return reason;
+  draw.low = attributes_of(call).get_float("low", 0);
+  draw.high = attributes_of(call).get_float("high", 1);
+  return {};
+}
+
+std::string plan_normal(const KernelCall& call, RandomStream& stream, math::NormalDraw& draw) {
+  if (std::string reason = plan_stream(call, stream); !reason.empty()) return reason;
+  draw.mean = attributes_of(call).get_float("mean", 0);
+  draw.scale = attributes_of(call).get_float("scale", 1);
+  return {};
+}
+
+std::string plan_dropout(const KernelCall& call, DropoutPlan& plan) {
+  if (!call.has_input(0)) return "an operand is missing";
+  if (std::string reason = plan_stream(call, plan.stream); !reason.empty()) return reason;
   if (call.inputs[0].dtype != call.outputs[0].dtype) return "operands of different types";
-  return call.inputs[0].size() == call.outputs[0].size() ? "" : "operands of different sizes";
+  if (call.inputs[0].size() != call.outputs[0].size()) return "operands of different sizes";
+  const float ratio = attributes_of(call).get_float("ratio", 0.5f);
+  if (!(ratio >= 0 && ratio <= 1)) return "ratio is outside of [0, 1]";
+  plan.rule.threshold = keep_threshold(ratio);
+  plan.rule.factor = keep_factor(ratio);
+  return {};
+}
+
+std::string plan_inference_dropout(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
+  if (!call.has_input(2)) return {};
+  const Tensor* training = call.inputs[2].constant;
+  if (!training) return "training_mode is not known before the first step";
+  return training->at_as_int(0) == 0
+             ? ""
+             : "training_mode is true: the compiler rewrites this to ai.halfnote.Dropout";
 }
 
 std::vector<KernelRow> random_rows() {
   return {
       {"", "Dropout", "reference", prepare_inference_dropout},
-      {"", "RandomNormal", "reference", prepare_normal<of_attribute>},
-      {"", "RandomNormalLike", "reference", prepare_normal<of_attribute>},
-      {"", "RandomUniform", "reference", prepare_uniform<of_attribute>},
-      {"", "RandomUniformLike", "reference", prepare_uniform<of_attribute>},
+      {"", "RandomNormal", "reference", prepare_normal},
+      {"", "RandomNormalLike", "reference", prepare_normal},
+      {"", "RandomUniform", "reference", prepare_uniform},
+      {"", "RandomUniformLike", "reference", prepare_uniform},
       {"ai.halfnote", "Dropout", "reference", prepare_dropout},
-      {"ai.halfnote", "RandomNormal", "reference", prepare_normal<of_stream>},
-      {"ai.halfnote", "RandomUniform", "reference", prepare_uniform<of_stream>},
+      {"ai.halfnote", "RandomNormal", "reference", prepare_normal},
+      {"ai.halfnote", "RandomUniform", "reference", prepare_uniform},
   };
 }
 

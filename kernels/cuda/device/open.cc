@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/contraction/recurrent/plan.h"
+#include "kernels/cpu/elementwise/broadcast.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/table.h"
 #include "kernels/device.h"
@@ -59,6 +60,7 @@ void throw_fault(DeviceFault& fault) {
         .expected("an index in [-" + limit + ", " + limit + ")", value);
   }
   if (found.kind == DeviceFault::kLength) throw cpu::bad_length(found.value, found.limit);
+  if (found.kind == DeviceFault::kDivision) throw cpu::division_by_zero();
   throw Error(ErrorCode::kData, "label " + value + " is no class")
       .expected("0 to " + std::to_string(found.limit - 1), value)
       .hint("does the model have as many outputs as the data has classes?");

@@ -18,8 +18,18 @@ constexpr unsigned kind_of() {
   return std::is_integral_v<T> ? kIntegers : kFloats;
 }
 
+template <class Op>
+constexpr bool kDivides = std::is_same_v<Op, math::Div> || std::is_same_v<Op, math::Mod> ||
+                          std::is_same_v<Op, math::Fmod>;
+
 template <class Op, class T, class R>
-__device__ R combine(T a, T b) {
+__device__ R combine(T a, T b, [[maybe_unused]] DeviceFault* fault) {
+  if constexpr (kDivides<Op> && std::is_integral_v<T>) {
+    if (b == 0) {
+      note_fault(fault, DeviceFault::kDivision, 0, 0);
+      return 0;
+    }
+  }
   if constexpr (std::is_same_v<R, T>) {
     return store_number<T>(Op::value(load_number(a), load_number(b)));
   } else {
@@ -34,8 +44,9 @@ struct Even {
   const T* b;
   R* y;
   int64_t step_a, step_b;
+  DeviceFault* fault;
   __device__ void operator()(int64_t i) const {
-    y[i] = combine<Op, T, R>(a[i * step_a], b[i * step_b]);
+    y[i] = combine<Op, T, R>(a[i * step_a], b[i * step_b], fault);
   }
 };
 
@@ -45,10 +56,11 @@ struct Broadcast {
   const T* b;
   R* y;
   Strided<2> walk;
+  DeviceFault* fault;
   __device__ void operator()(int64_t i) const {
     int64_t offset[2];
     walk.offsets(i, offset);
-    y[i] = combine<Op, T, R>(a[offset[0]], b[offset[1]]);
+    y[i] = combine<Op, T, R>(a[offset[0]], b[offset[1]], fault);
   }
 };
 
@@ -63,11 +75,12 @@ Prepared binary_kernel(const KernelCall& call) {
   const auto body = [walk](const KernelBuffers& buffers) {
     const T *a = buffers.in<T>(0), *b = buffers.in<T>(1);
     R* y = buffers.out<R>(0);
+    DeviceFault* fault = stream_of(buffers).fault();
     if (walk.rank == 1) {
       for_each(stream_of(buffers), walk.count,
-               Even<Op, T, R>{a, b, y, walk.strides[0][0], walk.strides[1][0]});
+               Even<Op, T, R>{a, b, y, walk.strides[0][0], walk.strides[1][0], fault});
     } else {
-      for_each(stream_of(buffers), walk.count, Broadcast<Op, T, R>{a, b, y, walk});
+      for_each(stream_of(buffers), walk.count, Broadcast<Op, T, R>{a, b, y, walk, fault});
     }
   };
   return make_kernel(body, 0, [=](size_t input, size_t) { return input == 0 ? share_a : share_b; });
@@ -93,19 +106,24 @@ Prepared prepare(const KernelCall& call) {
   });
 }
 
+Prepared prepare_mod(const KernelCall& call) {
+  if (attributes_of(call).get_int("fmod", 0) != 0) return prepare<math::Fmod, kNumbers>(call);
+  return prepare<math::Mod, kIntegers>(call);
+}
+
 }  // namespace
 
-// Div and Mod of integers are not here: a zero divisor is an error that a device cannot throw.
 std::vector<KernelRow> binary_rows() {
   return {
       {"", "Add", "own.binary", prepare<math::Add, kNumbers>},
       {"", "And", "own.binary", prepare<math::BitAnd, kBools>},
-      {"", "Div", "own.binary", prepare<math::Div, kFloats>},
+      {"", "Div", "own.binary", prepare<math::Div, kNumbers>},
       {"", "Equal", "own.binary", prepare<math::Equal, kAll, true>},
       {"", "Greater", "own.binary", prepare<math::Greater, kAll, true>},
       {"", "GreaterOrEqual", "own.binary", prepare<math::GreaterOrEqual, kAll, true>},
       {"", "Less", "own.binary", prepare<math::Less, kAll, true>},
       {"", "LessOrEqual", "own.binary", prepare<math::LessOrEqual, kAll, true>},
+      {"", "Mod", "own.binary", prepare_mod},
       {"", "Mul", "own.binary", prepare<math::Mul, kNumbers>},
       {"", "Or", "own.binary", prepare<math::BitOr, kBools>},
       {"", "PRelu", "own.binary", prepare<math::PRelu, kFloats>},

@@ -1,5 +1,6 @@
-// SoftmaxCrossEntropyLoss and its gradient. The weight of each position (0 where the label is
-// ignored) and the losses stay in f64 in the workspace; sums run in a fixed order.
+// SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients. The weight of each
+// position (0 where the label is ignored) and the losses stay in f64 in the workspace; sums run in
+// a fixed order.
 #include "kernels/cpu/loss/plan.h"
 
 #include "kernels/cuda/families.h"
@@ -135,6 +136,39 @@ struct LossGradient {
   }
 };
 
+template <class T>
+struct LogLikelihood {
+  DeviceLoss loss;
+  const T* log_prob;
+  double* losses;
+  __device__ void operator()(int64_t position) const {
+    const int64_t label = loss.labels.raw(position);
+    const bool inside = label >= 0 && label < loss.lines.length;
+    losses[position] = 0;
+    if (!loss.counts(label) || !inside) return;
+    const int64_t at = loss.start(position) + label * loss.lines.stride;
+    losses[position] = -loss.weights[position] * load_number(log_prob[at]);
+  }
+};
+
+template <class T>
+struct LogLikelihoodGradient {
+  DeviceLoss loss;
+  RealPointer upstream;
+  bool per_position;
+  T* dx;
+  __device__ void operator()(int64_t i) const {
+    const int64_t stride = loss.lines.stride, block = loss.lines.length * stride;
+    const int64_t position = i / block * stride + i % stride, category = i % block / stride;
+    const int64_t label = loss.labels.raw(position);
+    double value = 0;
+    if (loss.counts(label) && category == label) {
+      value = -loss.weights[position] * upstream[per_position ? position : 0] / *loss.divisor;
+    }
+    dx[i] = store_number<T>(static_cast<Math<T>>(value));
+  }
+};
+
 /// The plan, and where its parts of the workspace are.
 struct PlannedLoss {
   LossPlan plan;
@@ -159,6 +193,16 @@ struct PlannedLoss {
     for_each(stream_of(buffers), plan.lines.count, WeighPosition{loss});
     launch(stream_of(buffers), find_divisor, 1, kBlock, 0, loss);
   }
+  /// Writes output 0, of type `type`, from the losses of all positions.
+  void reduce(const KernelBuffers& buffers, const DeviceLoss& loss, const double* losses,
+              DType type) const {
+    const RealOutput y{buffers.outputs[0], type};
+    if (plan.reduction == LossPlan::Reduction::kNone) {
+      for_each(stream_of(buffers), loss.lines.count, WriteLoss{losses, y});
+    } else {
+      launch(stream_of(buffers), sum_losses, 1, kBlock, 0, loss, losses, y);
+    }
+  }
 };
 
 Prepared prepare_cross_entropy(const KernelCall& call) {
@@ -182,12 +226,7 @@ Prepared prepare_cross_entropy(const KernelCall& call) {
       const int64_t blocks = std::min<int64_t>(loss.lines.count, kMaxBlocks);
       launch(stream_of(buffers), loss_lines<T>, static_cast<unsigned>(blocks), kLossBlock, 0, loss,
              buffers.in<T>(0), losses, buffers.out<T>(1));
-      const RealOutput y{buffers.outputs[0], type};
-      if (planned.plan.reduction == LossPlan::Reduction::kNone) {
-        for_each(stream_of(buffers), loss.lines.count, WriteLoss{losses, y});
-      } else {
-        launch(stream_of(buffers), sum_losses, 1, kBlock, 0, loss, losses, y);
-      }
+      planned.reduce(buffers, loss, losses, type);
     };
     return make_kernel(body, workspace.size());
   });
@@ -220,11 +259,61 @@ Prepared prepare_cross_entropy_grad(const KernelCall& call) {
   });
 }
 
+Prepared prepare_log_likelihood(const KernelCall& call) {
+  if (!call.has_input(0)) throw model_error(call, "the log-probabilities are missing");
+  cpu::WorkspacePlan workspace;
+  PlannedLoss planned{cpu::plan_loss(call, call.inputs[0].shape, 1, 2, workspace)};
+  cpu::check_loss_output(call, planned.plan);
+  if (std::string why = cpu::loss_type_refusal(call, planned.plan); !why.empty())
+    return Prepared::no(why);
+  planned.divisor_offset = workspace.add_elements<double>(1);
+  const size_t losses_offset = workspace.add_elements<double>(planned.plan.lines.count);
+  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
+    const auto body = [planned, losses_offset,
+                       type = call.outputs[0].dtype](const KernelBuffers& buffers) {
+      const DeviceLoss loss = planned.on_device(buffers);
+      planned.weigh(buffers, loss);
+      auto* losses = part<double>(buffers, losses_offset);
+      for_each(stream_of(buffers), loss.lines.count,
+               LogLikelihood<T>{loss, buffers.in<T>(0), losses});
+      planned.reduce(buffers, loss, losses, type);
+    };
+    return make_kernel(body, workspace.size());
+  });
+}
+
+Prepared prepare_log_likelihood_grad(const KernelCall& call) {
+  if (!call.has_output(0)) throw model_error(call, "dX is missing");
+  cpu::WorkspacePlan workspace;
+  PlannedLoss planned{cpu::plan_loss(call, call.outputs[0].shape, 1, 2, workspace)};
+  const cpu::Upstream upstream = cpu::plan_upstream(call, planned.plan);
+  if (std::string why = cpu::loss_type_refusal(call, planned.plan); !why.empty())
+    return Prepared::no(why);
+  if (!cpu::is_real(call.inputs[0].dtype)) return Prepared::no("dL is no float");
+  planned.divisor_offset = workspace.add_elements<double>(1);
+  return for_float_type(call.outputs[0].dtype, [&]<class T>() {
+    const auto body = [planned, upstream,
+                       count = call.outputs[0].size()](const KernelBuffers& buffers) {
+      const DeviceLoss loss = planned.on_device(buffers);
+      planned.weigh(buffers, loss);
+      for_each(stream_of(buffers), count,
+               LogLikelihoodGradient<T>{loss,
+                                        {buffers.inputs[upstream.input], upstream.type},
+                                        upstream.per_position,
+                                        buffers.out<T>(0)});
+    };
+    return make_kernel(body, workspace.size());
+  });
+}
+
 }  // namespace
 
 std::vector<KernelRow> loss_kernels() {
   return {
+      {"", "NegativeLogLikelihoodLoss", "own.log_likelihood", prepare_log_likelihood},
       {"", "SoftmaxCrossEntropyLoss", "own.cross_entropy", prepare_cross_entropy},
+      {"ai.halfnote", "NegativeLogLikelihoodLossGrad", "own.log_likelihood",
+       prepare_log_likelihood_grad},
       {"ai.halfnote", "SoftmaxCrossEntropyLossGrad", "own.cross_entropy",
        prepare_cross_entropy_grad},
   };

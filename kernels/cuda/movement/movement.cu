@@ -1,10 +1,8 @@
-// The movement family: strided copies planned by kernels/cpu/movement (Transpose, Slice, Concat,
-// Split, Expand, Tile, …), Pad, Gather, ScatterND and the views.
+// Joins the rows of the movement family; and its strided copies, planned by kernels/cpu/movement
+// (Transpose, Slice, Concat, Split, Expand, Tile, …), and views.
 #include "kernels/cpu/movement/copy.h"
-#include "kernels/cpu/movement/gather.h"
-#include "kernels/cpu/movement/one_hot.h"
 #include "kernels/cuda/families.h"
-#include "kernels/cuda/movement/scatter.h"
+#include "kernels/cuda/movement/parts.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
@@ -106,137 +104,6 @@ Prepared prepare_copy(const KernelCall& call) {
   return cpu::prepare_copies(call, make_device_copies);
 }
 
-template <class T>
-struct FillElement {
-  const T* value;  // null: zero
-  T* to;
-  __device__ void operator()(int64_t i) const { to[i] = value == nullptr ? T{0} : *value; }
-};
-
-Prepared prepare_pad(const KernelCall& call) {
-  CopyJob job;
-  if (std::string why = cpu::plan_constant_pad(call, job); !why.empty()) return Prepared::no(why);
-  std::vector<DeviceJob> jobs;
-  if (!as_device_jobs({job}, jobs)) return Prepared::no(too_many_dims());
-  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel(
-        [copy = jobs[0], count = call.outputs[0].size()](const KernelBuffers& buffers) {
-          T* to = buffers.out<T>(0);
-          for_each(stream_of(buffers), count, FillElement<T>{buffers.in<T>(2), to});
-          run_copy(stream_of(buffers), copy.walk, buffers.in<T>(0) + copy.from, to + copy.to);
-        });
-  });
-}
-
-template <class T>
-struct GatherElement {
-  const T* from;
-  T* to;
-  IndexPointer indices;
-  DeviceFault* fault;
-  Divisor picks, inner;
-  int64_t dim;
-  __device__ void operator()(int64_t i) const {
-    const int64_t row = inner.quotient(i), outer = picks.quotient(row);
-    const int64_t index = indices.read(row - outer * picks.value(), dim, fault);
-    to[i] = from[(outer * dim + index - row) * inner.value() + i];
-  }
-};
-
-Prepared prepare_gather(const KernelCall& call) {
-  if (std::string reason = cpu::unfit_indices(call, 1); !reason.empty()) {
-    return Prepared::no(reason);
-  }
-  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
-  const Shape& data = call.inputs[0].shape;
-  const auto axis =
-      static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", 0), data.size()));
-  const int64_t picks = call.inputs[1].size(), dim = data[axis];
-  const int64_t inner = element_count(std::span<const int64_t>(data).subspan(axis + 1));
-  const int64_t outer = element_count(std::span<const int64_t>(data).first(axis));
-  const int64_t count = call.outputs[0].size();
-  if (count != outer * picks * inner || call.inputs[0].dtype != call.outputs[0].dtype) {
-    throw cpu::shape_error(call, "wrong output shape", Shape{outer, picks, inner},
-                           call.outputs[0].shape);
-  }
-  if (dim == 0 && count > 0) return Prepared::no("indices into an empty dim");
-  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel([=,
-                        wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
-      const IndexPointer indices{buffers.inputs[1], wide};
-      for_each(stream_of(buffers), count,
-               GatherElement<T>{buffers.in<T>(0), buffers.out<T>(0), indices,
-                                stream_of(buffers).fault(), Divisor(picks), Divisor(inner), dim});
-    });
-  });
-}
-
-template <class T>
-struct GatherElementsElement {
-  const T* from;
-  T* to;
-  IndexPointer indices;
-  DeviceFault* fault;
-  Strided<1> walk;
-  int64_t dim, along;
-  __device__ void operator()(int64_t i) const {
-    int64_t offset[1];
-    walk.offsets(i, offset);
-    to[i] = from[offset[0] + indices.read(i, dim, fault) * along];
-  }
-};
-
-Prepared prepare_gather_elements(const KernelCall& call) {
-  cpu::GatherElementsPlan plan;
-  if (std::string why = cpu::plan_gather_elements(call, plan); !why.empty()) {
-    return Prepared::no(why);
-  }
-  Strided<1> walk;
-  if (!as_strided(plan.runs, walk)) return Prepared::no(too_many_dims());
-  if (plan.dim == 0 && walk.count > 0) return Prepared::no("indices into an empty dim");
-  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel([=, dim = plan.dim, along = plan.along,
-                        wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
-      const IndexPointer indices{buffers.inputs[1], wide};
-      for_each(stream_of(buffers), walk.count,
-               GatherElementsElement<T>{buffers.in<T>(0), buffers.out<T>(0), indices,
-                                        stream_of(buffers).fault(), walk, dim, along});
-    });
-  });
-}
-
-/// One element of the result a thread: on where the index says so.
-template <class T>
-struct OneHotElement {
-  IndexPointer indices;
-  const T* values;  // off, on
-  T* to;
-  Divisor depth, inner;
-  __device__ void operator()(int64_t i) const {
-    const int64_t row = inner.quotient(i), outer = depth.quotient(row);
-    int64_t index = indices.raw(i - (row - outer) * inner.value());
-    if (index < 0) index += depth.value();
-    to[i] = values[index == row - outer * depth.value() ? 1 : 0];
-  }
-};
-
-Prepared prepare_one_hot(const KernelCall& call) {
-  cpu::OneHotPlan plan;
-  if (std::string why = cpu::unfit_indices(call, 0); !why.empty()) return Prepared::no(why);
-  if (std::string why = cpu::plan_one_hot(call, plan); !why.empty()) return Prepared::no(why);
-  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel([plan, count = call.outputs[0].size(),
-                        wide = call.inputs[0].dtype == DType::kI64](const KernelBuffers& buffers) {
-      for_each(stream_of(buffers), count,
-               OneHotElement<T>{{buffers.inputs[0], wide},
-                                buffers.in<T>(2),
-                                buffers.out<T>(0),
-                                Divisor(plan.depth),
-                                Divisor(plan.inner)});
-    });
-  });
-}
-
 /// Same bytes under another shape: the plan skips it where both may share a buffer.
 class SameBytes final : public Kernel {
  public:
@@ -271,12 +138,10 @@ std::vector<KernelRow> movement_kernels() {
   for (const std::string_view op : {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}) {
     rows.push_back({"", op, "own.view", prepare_view});
   }
-  rows.push_back({"", "Gather", "own.gather", prepare_gather});
-  rows.push_back({"", "GatherElements", "own.gather", prepare_gather_elements});
-  rows.push_back({"", "OneHot", "own.one_hot", prepare_one_hot});
-  rows.push_back({"", "Pad", "own.pad", prepare_pad});
-  const std::vector<KernelRow> scatters = scatter_rows();
-  rows.insert(rows.end(), scatters.begin(), scatters.end());
+  for (const auto part : {gather_rows, pad_rows, scatter_rows}) {
+    const std::vector<KernelRow> more = part();
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
   return rows;
 }
 

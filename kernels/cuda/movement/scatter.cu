@@ -3,7 +3,7 @@
 // order of the updates: no atomics, the same bits on every run. A thread merges a column of a chunk
 // of updates; runs that go on behind their chunk are joined by a second kernel. Sums of 16-bit
 // elements are kept in f32 and rounded once.
-#include "kernels/cuda/movement/scatter.h"
+#include "kernels/cuda/movement/parts.h"
 
 #include "kernels/cpu/movement/scatter.h"
 #include "kernels/cuda/movement/sort.h"

@@ -104,7 +104,7 @@ size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 PositionSort::PositionSort(int64_t count, int64_t keys)
     : count_(count), blocks_((count + kBlockItems - 1) / kBlockItems), passes_(1) {
-  while (keys - 1 >> (kDigitBits * passes_) > 0) ++passes_;
+  while (((keys - 1) >> (kDigitBits * passes_)) > 0) ++passes_;
 }
 
 size_t PositionSort::workspace_bytes() const {

@@ -8,6 +8,8 @@
 
 namespace halfnote::HN_CUDA {
 
-std::vector<KernelRow> pool_rows();  // pool.cu: MaxPool, AveragePool and their gradients
+std::vector<KernelRow> pool_rows();    // pool.cu: MaxPool, AveragePool and their gradients
+std::vector<KernelRow> along_rows();   // along.cu: ArgMax, ArgMin, CumSum, TopK
+std::vector<KernelRow> resize_rows();  // resize.cu: Resize, ResizeGrad
 
 }  // namespace halfnote::HN_CUDA

@@ -1,6 +1,7 @@
 // Reductions over any axes, in two stages and without atomics: each slice of the reduced positions
 // leaves a partial result in the workspace, and a second kernel merges the slices in order. The
-// order depends on the shapes alone, so the same bits come out on every run and every GPU.
+// order depends on the shapes alone, so the same bits come out on every run and every GPU. A
+// shifted reduction (ReduceLogSumExp) finds the maxima first, in the same two stages.
 #include "kernels/cpu/reduction/plan.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/reduction/parts.h"
@@ -37,7 +38,8 @@ struct ReduceShape {
 
 /// One result a thread: neighbours read neighbours where the kept dims are innermost.
 template <class R, class T, class A>
-__global__ void __launch_bounds__(kBlock) reduce_columns(const T* x, A* parts, ReduceShape shape) {
+__global__ void __launch_bounds__(kBlock)
+    reduce_columns(const T* x, const A* shifts, A* parts, ReduceShape shape) {
   using M = Math<T>;
   const int64_t result = int64_t{blockIdx.x} * kBlock + threadIdx.x;
   if (result >= shape.results()) return;
@@ -45,9 +47,10 @@ __global__ void __launch_bounds__(kBlock) reduce_columns(const T* x, A* parts, R
   const int64_t limit = begin + shape.slice;
   const int64_t end = limit < shape.reduced.count ? limit : shape.reduced.count;
   const T* from = x + shape.start(result);
+  const A shift = R::kShifted ? shifts[result] : A{};
   A total = R::template neutral<M>();
   for (int64_t i = begin; i < end; ++i) {
-    total = R::template step<M>(total, load_number(from[shape.at(i)]), A{});
+    total = R::template step<M>(total, load_number(from[shape.at(i)]), shift);
   }
   parts[int64_t{blockIdx.y} * shape.results() + result] = total;
 }
@@ -62,31 +65,53 @@ struct MergeBy {
 
 /// One result a block: its threads read neighbours where the reduced dims are innermost.
 template <class R, class T, class A>
-__global__ void __launch_bounds__(kBlock) reduce_rows(const T* x, A* parts, ReduceShape shape) {
+__global__ void __launch_bounds__(kBlock)
+    reduce_rows(const T* x, const A* shifts, A* parts, ReduceShape shape) {
   using M = Math<T>;
   const int64_t begin = int64_t{blockIdx.y} * shape.slice;
   const int64_t limit = begin + shape.slice;
   const int64_t end = limit < shape.reduced.count ? limit : shape.reduced.count;
   for (int64_t result = blockIdx.x; result < shape.results(); result += gridDim.x) {
     const T* from = x + shape.start(result);
+    const A shift = R::kShifted ? shifts[result] : A{};
     A total = R::template neutral<M>();
     for (int64_t i = begin + threadIdx.x; i < end; i += kBlock) {
-      total = R::template step<M>(total, load_number(from[shape.at(i)]), A{});
+      total = R::template step<M>(total, load_number(from[shape.at(i)]), shift);
     }
     total = merge_block<MergeBy<R>, kBlock>(total);
     if (threadIdx.x == 0) parts[int64_t{blockIdx.y} * shape.results() + result] = total;
   }
 }
 
+/// The partial results of result `i`, merged in order.
+template <class R, class A>
+__device__ A merge_slices(const A* parts, int64_t slices, int64_t results, int64_t i) {
+  A total = parts[i];
+  for (int64_t s = 1; s < slices; ++s) total = R::merge(total, parts[s * results + i]);
+  return total;
+}
+
 template <class R, class T, class U, class A>
 struct MergeSlices {
-  const A* parts;
+  const A *parts, *shifts;
   U* y;
   int64_t slices, results, count;
   __device__ void operator()(int64_t i) const {
-    A total = parts[i];
-    for (int64_t s = 1; s < slices; ++s) total = R::merge(total, parts[s * results + i]);
-    y[i] = store_number<U>(R::template finish<Math<T>>(total, count, A{}));
+    const A total = merge_slices<R>(parts, slices, results, i);
+    y[i] =
+        store_number<U>(R::template finish<Math<T>>(total, count, R::kShifted ? shifts[i] : A{}));
+  }
+};
+
+/// The maximum as a shift, or 0 where it is not finite.
+template <class M, class A>
+struct FindShift {
+  const M* parts;
+  A* shifts;
+  int64_t slices, results;
+  __device__ void operator()(int64_t i) const {
+    const M largest = merge_slices<formulas::ReduceMax>(parts, slices, results, i);
+    shifts[i] = largest - largest == 0 ? static_cast<A>(largest) : A(0);
   }
 };
 
@@ -103,6 +128,20 @@ std::string shape_of(const cpu::ReducePlan& plan, ReduceShape& shape) {
   return {};
 }
 
+template <class R, class T, class A>
+void run_slices(const KernelBuffers& buffers, const A* shifts, A* parts, const ReduceShape& shape) {
+  const int64_t results = shape.results();
+  const auto slices = static_cast<unsigned>(shape.slices);
+  if (shape.width > 1) {
+    launch(stream_of(buffers), reduce_columns<R, T, A>, dim3(blocks_for(results, kBlock), slices),
+           kBlock, 0, buffers.in<T>(0), shifts, parts, shape);
+  } else {
+    const int64_t blocks = std::min<int64_t>(results, kMaxBlocks);
+    launch(stream_of(buffers), reduce_rows<R, T, A>, dim3(static_cast<unsigned>(blocks), slices),
+           kBlock, 0, buffers.in<T>(0), shifts, parts, shape);
+  }
+}
+
 template <class R, class T, class U>
 Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes) {
   using A = typename R::template A<Math<T>>;
@@ -110,27 +149,31 @@ Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes) {
   cpu::check_reduced_shape(call, plan);
   ReduceShape shape;
   if (std::string why = shape_of(plan, shape); !why.empty()) return Prepared::no(why);
-  const auto body = [shape](const KernelBuffers& buffers) {
-    const int64_t results = shape.results();
+  const auto parts_size = static_cast<size_t>(shape.results() * shape.slices) * sizeof(A);
+  const auto body = [shape, parts_size](const KernelBuffers& buffers) {
     auto* parts = reinterpret_cast<A*>(buffers.workspace);
-    const auto slices = static_cast<unsigned>(shape.slices);
-    if (shape.width > 1) {
-      launch(stream_of(buffers), reduce_columns<R, T, A>, dim3(blocks_for(results, kBlock), slices),
-             kBlock, 0, buffers.in<T>(0), parts, shape);
-    } else {
-      const int64_t blocks = std::min<int64_t>(results, kMaxBlocks);
-      launch(stream_of(buffers), reduce_rows<R, T, A>, dim3(static_cast<unsigned>(blocks), slices),
-             kBlock, 0, buffers.in<T>(0), parts, shape);
+    auto* shifts = reinterpret_cast<A*>(buffers.workspace + parts_size);
+    const int64_t results = shape.results();
+    if constexpr (R::kShifted) {
+      using M = Math<T>;
+      auto* largest = reinterpret_cast<M*>(parts);
+      run_slices<formulas::ReduceMax, T, M>(buffers, nullptr, largest, shape);
+      for_each(stream_of(buffers), results,
+               FindShift<M, A>{largest, shifts, shape.slices, results});
     }
+    run_slices<R, T, A>(buffers, shifts, parts, shape);
     for_each(stream_of(buffers), results,
-             MergeSlices<R, T, U, A>{parts, buffers.out<U>(0), shape.slices, results,
+             MergeSlices<R, T, U, A>{parts, shifts, buffers.out<U>(0), shape.slices, results,
                                      shape.reduced.count});
   };
-  const auto workspace = static_cast<size_t>(shape.results() * shape.slices) * sizeof(A);
-  return make_kernel(body, workspace);
+  const auto shifts_size = static_cast<size_t>(R::kShifted ? shape.results() : 0) * sizeof(A);
+  return make_kernel(body, parts_size + shifts_size);
 }
 
-template <class R>
+// The element types of a reduction: floats, or also i32 and i64.
+enum class Types { kFloats, kNumbers };
+
+template <class R, Types kTypes = Types::kFloats>
 Prepared prepare_reduce(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
   if (call.inputs[0].dtype != call.outputs[0].dtype) {
@@ -138,8 +181,14 @@ Prepared prepare_reduce(const KernelCall& call) {
   }
   std::set<int64_t> axes;
   if (std::string why = cpu::read_reduce_axes(call, axes); !why.empty()) return Prepared::no(why);
-  return for_float_type(call.inputs[0].dtype,
-                        [&]<class T>() { return reduce_kernel<R, T, T>(call, axes); });
+  return for_common_type(call.inputs[0].dtype, [&]<class T>() -> Prepared {
+    constexpr bool kWide = std::is_integral_v<T> && sizeof(T) >= 4;
+    if constexpr (!std::is_integral_v<T> || (kWide && kTypes == Types::kNumbers)) {
+      return reduce_kernel<R, T, T>(call, axes);
+    } else {
+      return Prepared::no("not for elements of type " + std::string(short_name(dtype_of<T>())));
+    }
+  });
 }
 
 /// Global pooling reduces all axes behind (N, C).
@@ -174,18 +223,23 @@ Prepared prepare_own_sum(const KernelCall& call) {
 }  // namespace
 
 std::vector<KernelRow> reduction_kernels() {
-  std::vector<KernelRow> rows = pool_rows();
+  std::vector<KernelRow> rows;
+  for (const auto part : {pool_rows, along_rows, resize_rows}) {
+    const std::vector<KernelRow> more = part();
+    rows.insert(rows.end(), more.begin(), more.end());
+  }
   const std::vector<KernelRow> reductions = {
       {"", "GlobalAveragePool", "own.reduce", prepare_global_pool<formulas::ReduceMean>},
       {"", "GlobalMaxPool", "own.reduce", prepare_global_pool<formulas::ReduceMax>},
       {"", "ReduceL1", "own.reduce", prepare_reduce<formulas::ReduceL1>},
       {"", "ReduceL2", "own.reduce", prepare_reduce<formulas::ReduceL2>},
       {"", "ReduceLogSum", "own.reduce", prepare_reduce<formulas::ReduceLogSum>},
-      {"", "ReduceMax", "own.reduce", prepare_reduce<formulas::ReduceMax>},
+      {"", "ReduceLogSumExp", "own.reduce", prepare_reduce<formulas::ReduceLogSumExp>},
+      {"", "ReduceMax", "own.reduce", prepare_reduce<formulas::ReduceMax, Types::kNumbers>},
       {"", "ReduceMean", "own.reduce", prepare_reduce<formulas::ReduceMean>},
-      {"", "ReduceMin", "own.reduce", prepare_reduce<formulas::ReduceMin>},
-      {"", "ReduceProd", "own.reduce", prepare_reduce<formulas::ReduceProd>},
-      {"", "ReduceSum", "own.reduce", prepare_reduce<formulas::ReduceSum>},
+      {"", "ReduceMin", "own.reduce", prepare_reduce<formulas::ReduceMin, Types::kNumbers>},
+      {"", "ReduceProd", "own.reduce", prepare_reduce<formulas::ReduceProd, Types::kNumbers>},
+      {"", "ReduceSum", "own.reduce", prepare_reduce<formulas::ReduceSum, Types::kNumbers>},
       {"", "ReduceSumSquare", "own.reduce", prepare_reduce<formulas::ReduceSumSquare>},
       {"ai.halfnote", "ReduceSum", "own.reduce", prepare_own_sum},
   };

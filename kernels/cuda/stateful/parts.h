@@ -9,6 +9,7 @@
 namespace halfnote::HN_CUDA {
 
 std::vector<KernelRow> optimizer_rows();  // optimizer.cu: SGD, Momentum, Adam, AdamW
+std::vector<KernelRow> random_rows();     // random.cu: Dropout, RandomNormal, RandomUniform
 std::vector<KernelRow> scaling_rows();    // scaling.cu: AllFinite, GlobalNorm, UpdateLossScale
 
 }  // namespace halfnote::HN_CUDA

@@ -2,6 +2,7 @@
 // GlobalNorm, UpdateLossScale.
 #include "kernels/cpu/stateful/scaling.h"
 
+#include "kernels/cpu/stateful/norm.h"
 #include "kernels/cuda/stateful/parts.h"
 #include "kernels/cuda/support.h"
 
@@ -72,60 +73,83 @@ Prepared prepare_all_finite(const KernelCall& call) {
 
 constexpr int64_t kNormSlice = 16384;  // elements of a block
 
+/// The sum of squares of each slice, times a factor each; raises the flag where an element, before
+/// it is scaled, is an infinity or NaN.
 template <class T>
-__global__ void __launch_bounds__(kBlock) square_sums(const T* x, int64_t count, double* parts) {
+__global__ void __launch_bounds__(kBlock)
+    square_sums(const T* x, int64_t count, const Math<T>* factor, uint32_t* flag, double* parts) {
   const int64_t begin = int64_t{blockIdx.x} * kNormSlice;
   const int64_t end = begin + kNormSlice < count ? begin + kNormSlice : count;
   double sum = 0;
+  bool special = false;
   for (int64_t i = begin + threadIdx.x; i < end; i += kBlock) {
-    const double value = load_number(x[i]);
+    Math<T> math = load_number(x[i]);
+    special = special || !(math - math == 0);
+    if (factor != nullptr) math = math * *factor;
+    const auto value = static_cast<double>(math);
     sum += value * value;
   }
+  if (special) *flag = 1;
   sum = merge_block<AddNumbers, kBlock>(sum);
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(kBlock)
-    root_of_sum(const double* parts, int64_t count, RealOutput norm) {
+    root_of_sum(const double* parts, int64_t count, RealOutput norm, const uint32_t* flag,
+                bool* finite) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kBlock) sum += parts[i];
   sum = merge_block<AddNumbers, kBlock>(sum);
-  if (threadIdx.x == 0) norm.write(0, math::sqrt(sum));
+  if (threadIdx.x != 0) return;
+  norm.write(0, math::sqrt(sum));
+  if (finite != nullptr) *finite = *flag == 0;
 }
 
+/// One launch a gradient; gives how many parts it wrote.
 template <class T>
-Prepared global_norm_kernel(const KernelCall& call) {
-  std::vector<int64_t> counts;
-  int64_t all = 0;
-  for (const Operand& input : call.inputs) {
-    if (input.dtype != dtype_of<T>()) return Prepared::no("operands of different types");
-    counts.push_back(input.size());
-    all += blocks_for(input.size(), kNormSlice);
+int64_t sum_gradient(const KernelBuffers& buffers, size_t k, int64_t count, const std::byte* factor,
+                     uint32_t* flag, double* parts) {
+  const unsigned blocks = blocks_for(count, kNormSlice);
+  launch(stream_of(buffers), square_sums<T>, blocks, kBlock, 0, buffers.in<T>(k), count,
+         reinterpret_cast<const Math<T>*>(factor), flag, parts);
+  return blocks;
+}
+
+int64_t sum_gradient(DType dtype, const KernelBuffers& buffers, size_t k, int64_t count,
+                     const std::byte* factor, uint32_t* flag, double* parts) {
+  switch (dtype) {
+    case DType::kF16:
+      return sum_gradient<Half>(buffers, k, count, factor, flag, parts);
+    case DType::kBF16:
+      return sum_gradient<BFloat16>(buffers, k, count, factor, flag, parts);
+    case DType::kF32:
+      return sum_gradient<float>(buffers, k, count, factor, flag, parts);
+    default:
+      return sum_gradient<double>(buffers, k, count, factor, flag, parts);
   }
-  const auto body = [=, to = call.outputs[0].dtype](const KernelBuffers& buffers) {
-    auto* parts = reinterpret_cast<double*>(buffers.workspace);
+}
+
+/// The workspace holds a flag, then the parts.
+Prepared prepare_global_norm(const KernelCall& call) {
+  const cpu::NormOperands operands = cpu::norm_operands(call);
+  if (!operands.refusal.empty()) return Prepared::no(operands.refusal);
+  int64_t all = 0;
+  for (const auto& gradient : operands.gradients) all += blocks_for(gradient.count, kNormSlice);
+  const auto body = [operands, all, to = call.outputs[0].dtype](const KernelBuffers& buffers) {
+    auto* flag = reinterpret_cast<uint32_t*>(buffers.workspace);
+    auto* parts = reinterpret_cast<double*>(buffers.workspace + sizeof(double));
+    stream_of(buffers).fill(flag, 0, sizeof(uint32_t));
     int64_t first = 0;
-    for (size_t k = 0; k < counts.size(); ++k) {
-      const unsigned blocks = blocks_for(counts[k], kNormSlice);
-      launch(stream_of(buffers), square_sums<T>, blocks, kBlock, 0, buffers.in<T>(k), counts[k],
-             parts + first);
-      first += blocks;
+    for (size_t k = 0; k < operands.gradients.size(); ++k) {
+      const auto& [dtype, count] = operands.gradients[k];
+      first +=
+          sum_gradient(dtype, buffers, k, count, operands.factor_in(buffers), flag, parts + first);
     }
     launch(stream_of(buffers), root_of_sum, 1, kBlock, 0, parts, all,
-           RealOutput{buffers.outputs[0], to});
+           RealOutput{buffers.outputs[0], to}, flag,
+           operands.judges ? buffers.out<bool>(1) : nullptr);
   };
-  return make_kernel(body, static_cast<size_t>(all) * sizeof(double));
-}
-
-Prepared prepare_global_norm(const KernelCall& call) {
-  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
-  const DType to = call.outputs[0].dtype;
-  if (to != DType::kF32 && to != DType::kF64)
-    return Prepared::no("the norm is neither f32 nor f64");
-  if (attributes_of(call).get_int("scaled", 0) != 0 || call.has_output(1))
-    return Prepared::no("a scaled norm, or one that says whether it is finite");
-  return for_float_type(call.inputs[0].dtype,
-                        [&]<class T>() { return global_norm_kernel<T>(call); });
+  return make_kernel(body, static_cast<size_t>(all + 1) * sizeof(double));
 }
 
 /// Pointers to the states, in the order of the operands.

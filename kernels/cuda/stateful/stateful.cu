@@ -6,8 +6,10 @@ namespace halfnote::HN_CUDA {
 
 std::vector<KernelRow> stateful_kernels() {
   std::vector<KernelRow> all = optimizer_rows();
-  const std::vector<KernelRow> scaling = scaling_rows();
-  all.insert(all.end(), scaling.begin(), scaling.end());
+  for (const auto part : {random_rows, scaling_rows}) {
+    const std::vector<KernelRow> rows = part();
+    all.insert(all.end(), rows.begin(), rows.end());
+  }
   return all;
 }
 

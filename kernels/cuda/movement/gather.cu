@@ -1,0 +1,182 @@
+// Reading by index: Gather, GatherElements, GatherND; and OneHot.
+#include "kernels/cpu/movement/gather.h"
+
+#include "kernels/cpu/movement/one_hot.h"
+#include "kernels/cpu/movement/parts.h"
+#include "kernels/cuda/movement/parts.h"
+#include "kernels/cuda/support.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+template <class T>
+struct GatherElement {
+  const T* from;
+  T* to;
+  IndexPointer indices;
+  DeviceFault* fault;
+  Divisor picks, inner;
+  int64_t dim;
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = inner.quotient(i), outer = picks.quotient(row);
+    const int64_t index = indices.read(row - outer * picks.value(), dim, fault);
+    to[i] = from[(outer * dim + index - row) * inner.value() + i];
+  }
+};
+
+Prepared prepare_gather(const KernelCall& call) {
+  if (std::string reason = cpu::unfit_indices(call, 1); !reason.empty()) {
+    return Prepared::no(reason);
+  }
+  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  const Shape& data = call.inputs[0].shape;
+  const auto axis =
+      static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", 0), data.size()));
+  const int64_t picks = call.inputs[1].size(), dim = data[axis];
+  const int64_t inner = element_count(std::span<const int64_t>(data).subspan(axis + 1));
+  const int64_t outer = element_count(std::span<const int64_t>(data).first(axis));
+  const int64_t count = call.outputs[0].size();
+  if (count != outer * picks * inner || call.inputs[0].dtype != call.outputs[0].dtype) {
+    throw cpu::shape_error(call, "wrong output shape", Shape{outer, picks, inner},
+                           call.outputs[0].shape);
+  }
+  if (dim == 0 && count > 0) return Prepared::no("indices into an empty dim");
+  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
+    return make_kernel([=,
+                        wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
+      const IndexPointer indices{buffers.inputs[1], wide};
+      for_each(stream_of(buffers), count,
+               GatherElement<T>{buffers.in<T>(0), buffers.out<T>(0), indices,
+                                stream_of(buffers).fault(), Divisor(picks), Divisor(inner), dim});
+    });
+  });
+}
+
+template <class T>
+struct GatherElementsElement {
+  const T* from;
+  T* to;
+  IndexPointer indices;
+  DeviceFault* fault;
+  Strided<1> walk;
+  int64_t dim, along;
+  __device__ void operator()(int64_t i) const {
+    int64_t offset[1];
+    walk.offsets(i, offset);
+    to[i] = from[offset[0] + indices.read(i, dim, fault) * along];
+  }
+};
+
+Prepared prepare_gather_elements(const KernelCall& call) {
+  cpu::GatherElementsPlan plan;
+  if (std::string why = cpu::plan_gather_elements(call, plan); !why.empty()) {
+    return Prepared::no(why);
+  }
+  Strided<1> walk;
+  if (!as_strided(plan.runs, walk)) return Prepared::no(too_many_dims());
+  if (plan.dim == 0 && walk.count > 0) return Prepared::no("indices into an empty dim");
+  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
+    return make_kernel([=, dim = plan.dim, along = plan.along,
+                        wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
+      const IndexPointer indices{buffers.inputs[1], wide};
+      for_each(stream_of(buffers), walk.count,
+               GatherElementsElement<T>{buffers.in<T>(0), buffers.out<T>(0), indices,
+                                        stream_of(buffers).fault(), walk, dim, along});
+    });
+  });
+}
+
+constexpr int kMaxWidth = 8;  // dims that a tuple of indices goes into
+
+/// One element of the result a thread: a tuple of indices names `inner` elements.
+template <class T>
+struct GatherNdElement {
+  const T* from;
+  T* to;
+  IndexPointer indices;
+  DeviceFault* fault;
+  Divisor tuples, inner;
+  int64_t batch;
+  int width;
+  int64_t dims[kMaxWidth];
+  __device__ void operator()(int64_t i) const {
+    const int64_t tuple = inner.quotient(i);
+    int64_t at = 0;
+    for (int d = 0; d < width; ++d) {
+      at = at * dims[d] + indices.read(tuple * width + d, dims[d], fault);
+    }
+    const int64_t column = i - tuple * inner.value();
+    to[i] = from[tuples.quotient(tuple) * batch + at * inner.value() + column];
+  }
+};
+
+Prepared prepare_gather_nd(const KernelCall& call) {
+  cpu::GatherNdPlan plan;
+  if (std::string why = cpu::plan_gather_nd(call, plan); !why.empty()) return Prepared::no(why);
+  const int64_t count = call.outputs[0].size();
+  if (plan.dims.size() > kMaxWidth) {
+    return Prepared::no("tuples of more than " + std::to_string(kMaxWidth) + " indices");
+  }
+  if (plan.batch == 0 && count > 0) return Prepared::no("indices into an empty dim");
+  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
+    return make_kernel(
+        [=, wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
+          GatherNdElement<T> element{buffers.in<T>(0),
+                                     buffers.out<T>(0),
+                                     {buffers.inputs[1], wide},
+                                     stream_of(buffers).fault(),
+                                     Divisor(plan.tuples),
+                                     Divisor(plan.inner),
+                                     plan.batch,
+                                     static_cast<int>(plan.dims.size())};
+          std::copy(plan.dims.begin(), plan.dims.end(), element.dims);
+          for_each(stream_of(buffers), count, element);
+        });
+  });
+}
+
+/// One element of the result a thread: on where the index says so.
+template <class T>
+struct OneHotElement {
+  IndexPointer indices;
+  const T* values;  // off, on
+  T* to;
+  Divisor depth, inner;
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = inner.quotient(i), outer = depth.quotient(row);
+    int64_t index = indices.raw(i - (row - outer) * inner.value());
+    if (index < 0) index += depth.value();
+    to[i] = values[index == row - outer * depth.value() ? 1 : 0];
+  }
+};
+
+Prepared prepare_one_hot(const KernelCall& call) {
+  cpu::OneHotPlan plan;
+  if (std::string why = cpu::unfit_indices(call, 0); !why.empty()) return Prepared::no(why);
+  if (std::string why = cpu::plan_one_hot(call, plan); !why.empty()) return Prepared::no(why);
+  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
+    return make_kernel([plan, count = call.outputs[0].size(),
+                        wide = call.inputs[0].dtype == DType::kI64](const KernelBuffers& buffers) {
+      for_each(stream_of(buffers), count,
+               OneHotElement<T>{{buffers.inputs[0], wide},
+                                buffers.in<T>(2),
+                                buffers.out<T>(0),
+                                Divisor(plan.depth),
+                                Divisor(plan.inner)});
+    });
+  });
+}
+
+}  // namespace
+
+std::vector<KernelRow> gather_rows() {
+  return {
+      {"", "Gather", "own.gather", prepare_gather},
+      {"", "GatherElements", "own.gather", prepare_gather_elements},
+      {"", "GatherND", "own.gather", prepare_gather_nd},
+      {"", "OneHot", "own.one_hot", prepare_one_hot},
+  };
+}
+
+}  // namespace halfnote::HN_CUDA

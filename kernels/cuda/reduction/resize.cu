@@ -1,0 +1,160 @@
+// Resize and ResizeGrad: one axis after the other, a result a thread, each a weighted sum in f64 of
+// a few elements. Where each result reads and with which weights is planned on the host (base/ops/
+// resample.h) and written to the workspace by the kernels' own arguments.
+#include "kernels/cpu/reduction/resize.h"
+
+#include "kernels/cpu/reals.h"
+#include "kernels/cuda/constants.h"
+#include "kernels/cuda/reduction/parts.h"
+#include "kernels/cuda/support.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+using cpu::ResizePass;
+using cpu::ResizePlan;
+
+/// A tap of a result: its element along the axis, and the weight.
+struct Tap {
+  double weight;
+  int64_t source;
+};
+
+/// The taps of an axis, in the workspace.
+struct DevicePass {
+  Divisor outputs, inner;
+  int64_t inputs;
+  const Tap* taps;
+  const int64_t* starts;   // of each result's taps; one more at the end
+  const uint8_t* outside;  // null: no result is outside of the operand
+  double extrapolation;
+};
+
+template <class From, class To>
+struct ResizeElement {
+  const From* from;
+  To* to;
+  DevicePass pass;
+  __device__ void operator()(int64_t i) const {
+    const int64_t row = pass.inner.quotient(i), outer = pass.outputs.quotient(row);
+    const int64_t at = row - outer * pass.outputs.value(), column = pass.inner.remainder(i);
+    const From* x = from + outer * pass.inputs * pass.inner.value() + column;
+    double sum = pass.outside != nullptr && pass.outside[at] != 0 ? pass.extrapolation : 0;
+    for (int64_t k = pass.starts[at]; k < pass.starts[at + 1]; ++k) {
+      const Tap tap = pass.taps[k];
+      sum += tap.weight * load_number(x[tap.source * pass.inner.value()]);
+    }
+    to[i] = store_number<To>(static_cast<Math<To>>(sum));
+  }
+};
+
+/// Tables of a pass on the host, and where they go in the workspace.
+struct PassTables {
+  std::vector<Tap> taps;
+  std::vector<int64_t> starts;
+  std::vector<uint8_t> outside;
+  size_t taps_offset = 0, starts_offset = 0, outside_offset = 0;
+  Divisor outputs, inner;
+  int64_t inputs = 0, results = 0;
+  double extrapolation = 0;
+};
+
+PassTables tables_of(const ResizePlan& plan, const ResizePass& pass,
+                     cpu::WorkspacePlan& workspace) {
+  PassTables tables;
+  for (size_t k = 0; k < pass.taps.sources.size(); ++k) {
+    tables.taps.push_back({pass.taps.weights[k], pass.taps.sources[k]});
+  }
+  tables.starts = pass.taps.starts;
+  tables.outside = pass.taps.outside;
+  tables.taps_offset = workspace.add(tables.taps.size() * sizeof(Tap));
+  tables.starts_offset = workspace.add(tables.starts.size() * sizeof(int64_t));
+  tables.outside_offset = workspace.add(tables.outside.size());
+  tables.outputs = Divisor(pass.taps.outputs());
+  tables.inner = Divisor(pass.inner);
+  tables.inputs = pass.taps.inputs;
+  tables.results = pass.results();
+  tables.extrapolation = plan.extrapolation;
+  return tables;
+}
+
+DevicePass write_tables(const KernelBuffers& buffers, const PassTables& tables) {
+  auto* taps = cpu::part<Tap>(buffers, tables.taps_offset);
+  auto* starts = cpu::part<int64_t>(buffers, tables.starts_offset);
+  auto* outside = cpu::part<uint8_t>(buffers, tables.outside_offset);
+  Stream& stream = stream_of(buffers);
+  write_table(stream, taps, tables.taps);
+  write_table(stream, starts, tables.starts);
+  write_table(stream, outside, tables.outside);
+  return {tables.outputs,
+          tables.inner,
+          tables.inputs,
+          taps,
+          starts,
+          tables.outside.empty() ? nullptr : outside,
+          tables.extrapolation};
+}
+
+/// All that one resize needs, whatever the element type.
+struct DeviceResize {
+  std::vector<PassTables> passes;
+  size_t between[2] = {0, 0};
+  int64_t size = 0;
+};
+
+template <class T>
+void run_resize(const DeviceResize& resize, const KernelBuffers& buffers) {
+  using M = Math<T>;
+  Stream& stream = stream_of(buffers);
+  const T* from = buffers.in<T>(0);
+  T* to = buffers.out<T>(0);
+  const size_t count = resize.passes.size();
+  if (count == 0) stream.copy(to, from, static_cast<size_t>(resize.size) * sizeof(T));
+  const auto between = [&](size_t i) { return cpu::part<M>(buffers, resize.between[i % 2]); };
+  for (size_t i = 0; i < count; ++i) {
+    const PassTables& tables = resize.passes[i];
+    const DevicePass pass = write_tables(buffers, tables);
+    const bool first = i == 0, last = i + 1 == count;
+    if (first && last) {
+      for_each(stream, tables.results, ResizeElement<T, T>{from, to, pass});
+    } else if (first) {
+      for_each(stream, tables.results, ResizeElement<T, M>{from, between(i), pass});
+    } else if (last) {
+      for_each(stream, tables.results, ResizeElement<M, T>{between(i - 1), to, pass});
+    } else {
+      for_each(stream, tables.results, ResizeElement<M, M>{between(i - 1), between(i), pass});
+    }
+  }
+}
+
+template <std::string (*kPlan)(const KernelCall&, ResizePlan&)>
+Prepared prepare(const KernelCall& call) {
+  ResizePlan plan;
+  if (std::string why = kPlan(call, plan); !why.empty()) return Prepared::no(why);
+  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
+    cpu::WorkspacePlan workspace;
+    DeviceResize resize;
+    for (const size_t i : {0, 1}) {
+      resize.between[i] = workspace.add_elements<Math<T>>(plan.between(i));
+    }
+    for (const ResizePass& pass : plan.passes) {
+      resize.passes.push_back(tables_of(plan, pass, workspace));
+    }
+    resize.size = plan.size;
+    return make_kernel([resize = std::move(resize)](
+                           const KernelBuffers& buffers) { run_resize<T>(resize, buffers); },
+                       workspace.size());
+  });
+}
+
+}  // namespace
+
+std::vector<KernelRow> resize_rows() {
+  return {
+      {"", "Resize", "own.resize", prepare<cpu::plan_resize>},
+      {"ai.halfnote", "ResizeGrad", "own.resize", prepare<cpu::plan_resize_grad>},
+  };
+}
+
+}  // namespace halfnote::HN_CUDA

@@ -1,0 +1,79 @@
+// Runs calls on the CPU and on the device under test.
+#include "call.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "kernels/cuda/table.h"
+
+namespace halfnote::cuda_emulated {
+
+namespace {
+
+KernelCall kernel_call(const Call& call) {
+  KernelCall made;
+  made.domain = call.domain;
+  made.op = call.op;
+  made.attributes = &call.attributes;
+  for (const Tensor& input : call.inputs) {
+    made.inputs.push_back({input.dtype(), input.shape(), {}, nullptr});
+  }
+  for (const size_t i : call.known) made.inputs[i].constant = &call.inputs[i];
+  for (const Result& output : call.outputs) {
+    made.outputs.push_back({output.dtype, output.shape, {}, nullptr});
+  }
+  return made;
+}
+
+std::string refusals_of(const KernelChoice& choice) {
+  std::string text;
+  for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
+  return text.empty() ? "no row" : text;
+}
+
+std::vector<Tensor> on_cpu(const Call& call) {
+  const KernelChoice choice = cpu_kernels().choose(kernel_call(call), "reference");
+  if (!choice.kernel) throw Error(ErrorCode::kUnsupported, refusals_of(choice));
+  std::vector<Tensor> results;
+  std::vector<const std::byte*> from;
+  std::vector<std::byte*> to;
+  for (const Tensor& input : call.inputs) from.push_back(input.defined() ? input.bytes() : nullptr);
+  for (const Result& output : call.outputs) {
+    results.push_back(output.dtype == DType::kUndefined ? Tensor()
+                                                        : Tensor(output.dtype, output.shape));
+  }
+  for (Tensor& r : results) to.push_back(r.defined() ? r.mutable_bytes() : nullptr);
+  std::vector<std::byte> workspace(choice.kernel->workspace_bytes() + 64);
+  auto* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
+  choice.kernel->run({from, to, aligned});
+  return results;
+}
+
+}  // namespace
+
+Tensor random(DType dtype, Shape shape, double low, double high, uint32_t seed) {
+  std::mt19937 engine(seed);
+  Tensor tensor(DType::kF64, std::move(shape));
+  for (double& x : tensor.mutable_data<double>()) x = low + (high - low) * (engine() * 0x1p-32);
+  return dtype == DType::kF64 ? tensor : tensor.cast_to(dtype);
+}
+
+Tensor integers(std::vector<int64_t> values, Shape shape) {
+  Tensor tensor(DType::kI64, std::move(shape));
+  std::copy(values.begin(), values.end(), tensor.mutable_data<int64_t>().begin());
+  return tensor;
+}
+
+std::vector<Tensor> on_device(const Call& call) {
+  return test::run_on_device(kernel_call(call), call.inputs);
+}
+
+void check(const Call& call) {
+  const KernelChoice choice = kernel_table().choose(kernel_call(call));
+  ASSERT_TRUE(choice.kernel) << call.op << " has no kernel: " << refusals_of(choice);
+  test::check_on_device(kernel_call(call), call.inputs, on_cpu(call));
+}
+
+}  // namespace halfnote::cuda_emulated

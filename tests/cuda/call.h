@@ -1,0 +1,42 @@
+// A call of a CUDA kernel, written in a line: what the kernel tests are made of.
+//
+//   check({"", "Relu", {x}, {}, {{dtype, shape}}});
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "device_check.h"
+
+namespace halfnote::cuda_emulated {
+
+struct Result {
+  DType dtype = DType::kUndefined;
+  Shape shape;
+};
+
+/// One call: an op, its operands (an undefined tensor is absent) and results.
+struct Call {
+  std::string_view domain, op;
+  std::vector<Tensor> inputs;
+  Attributes attributes;
+  std::vector<Result> outputs;
+  std::vector<size_t> known = {};  // inputs known before the first step
+};
+
+inline constexpr std::string_view kOwn = "ai.halfnote";
+inline constexpr DType kFloats[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+inline constexpr DType kStored[] = {DType::kF32, DType::kF16, DType::kBF16};
+inline const Shape kUglyShapes[] = {{0}, {1}, {7}, {3, 5, 129}, {65537}};
+
+/// Pseudo-random elements in [low, high), the same ones for the same seed.
+Tensor random(DType dtype, Shape shape, double low = -2, double high = 2, uint32_t seed = 1);
+Tensor integers(std::vector<int64_t> values, Shape shape);
+
+/// The device's results.
+std::vector<Tensor> on_device(const Call& call);
+/// Expects that the device has a kernel, and of it what the CPU's reference gives, in three orders
+/// of the threads.
+void check(const Call& call);
+
+}  // namespace halfnote::cuda_emulated
