@@ -97,8 +97,8 @@ slow() {
 }
 
 # execute TARGET ARGUMENT…: runs it within the limits; its log goes on. Without libFuzzer's entropic
-# schedule, whose counts took half of the time of targets with much to reach: import_binary runs 2.6
-# times as many inputs a second, import_text 2.3 times, idx 1.5 times, and reaches as much with them.
+# schedule, whose counts took half of the time of targets with much to reach: import_binary runs
+# 2.6 times as many inputs a second, import_text 2.3, idx 1.5, and reaches as much with them.
 execute() {
   local target=$1
   shift

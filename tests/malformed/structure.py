@@ -79,6 +79,10 @@ def subgraphs():
     yield branches("if-branch-shadows-an-outer-name", "x = Abs (c) t = Cast <to = 1> (x)")
     yield branches("if-branch-cycle", "a = Add (x, t) t = Relu (a)")
     yield branches("if-branch-undefined-output", "q = Abs (x)")
+    yield body("ok-if-branch-hands-on-an-outer-value",
+               "z = If (c) <then_branch = a () => (float[2,3] t) { t = Abs (x) }, "
+               "else_branch = b () => (float[2,3] x) { }>", "float[2,3] x, bool c",
+               "float[2,3] z")
     yield loops("loop-condition-is-float", "cond_out = Cast <to = 1> (cond) v_out = Abs (v)")
     yield loops("loop-body-with-too-few-outputs", "cond_out = Identity (cond)", outputs="cond_out")
     yield loops("loop-value-changes-type",
