@@ -53,6 +53,24 @@ std::vector<ValueType> result_types(const Graph& graph, NodeId node) {
 
 }  // namespace
 
+std::optional<Tensor> dims_of_type(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (!node.domain.empty() || (node.op != "Shape" && node.op != "Size")) return std::nullopt;
+  const ValueType& type = graph.value(graph.input(id, 0)).type;
+  if (!type.shape) return std::nullopt;
+  const auto rank = static_cast<int64_t>(type.shape->size());
+  const auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
+  const int64_t start = node.op == "Size" ? 0 : clamp(node.attributes.get_int("start", 0));
+  const int64_t end = node.op == "Size" ? rank : clamp(node.attributes.get_int("end", rank));
+  std::vector<int64_t> dims;
+  for (int64_t i = start; i < end; ++i) {
+    if (!(*type.shape)[static_cast<size_t>(i)].known()) return std::nullopt;
+    dims.push_back((*type.shape)[static_cast<size_t>(i)].value);
+  }
+  if (node.op == "Size") return Tensor::scalar<int64_t>(element_count(dims));
+  return Tensor::of<int64_t>({static_cast<int64_t>(dims.size())}, dims);
+}
+
 Folder::Folder(Graph& graph, PassContext& context) : graph_(graph), context_(context) {
   size_t constants = 0;
   for (ValueId id : graph.initializers()) {
@@ -67,26 +85,10 @@ bool Folder::visit(NodeId node) {
   return fold_shape(node) || fold_eye(node) || fold(node);
 }
 
-/// Shape(x) needs the type of x only.
 bool Folder::fold_shape(NodeId id) {
-  const Node& node = graph_.node(id);
-  if (!node.domain.empty() || (node.op != "Shape" && node.op != "Size")) return false;
-  const ValueType& type = graph_.value(graph_.input(id, 0)).type;
-  if (!type.shape) return false;
-  const auto rank = static_cast<int64_t>(type.shape->size());
-  const auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
-  const int64_t start = node.op == "Size" ? 0 : clamp(node.attributes.get_int("start", 0));
-  const int64_t end = node.op == "Size" ? rank : clamp(node.attributes.get_int("end", rank));
-  std::vector<int64_t> dims;
-  for (int64_t i = start; i < end; ++i) {
-    if (!(*type.shape)[static_cast<size_t>(i)].known()) return false;
-    dims.push_back((*type.shape)[static_cast<size_t>(i)].value);
-  }
-  if (node.op == "Size") {
-    replace(id, {Tensor::scalar<int64_t>(element_count(dims))});
-  } else {
-    replace(id, {Tensor::of<int64_t>({static_cast<int64_t>(dims.size())}, dims)});
-  }
+  std::optional<Tensor> dims = dims_of_type(graph_, id);
+  if (!dims) return false;
+  replace(id, {std::move(*dims)});
   return true;
 }
 

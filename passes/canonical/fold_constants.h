@@ -2,10 +2,16 @@
 // go.
 #pragma once
 
+#include <optional>
+
 #include "base/error.h"
 #include "passes/pass.h"
 
 namespace halfnote {
+
+/// What Shape or Size gives, which needs the type of its operand only; nothing for open dims, and
+/// for all other nodes.
+std::optional<Tensor> dims_of_type(const Graph& graph, NodeId node);
 
 /// What one run of a pass over a graph folds. All results together may take as many bytes as the
 /// constants that were there when it began (kMostOfConstants of them), and kMostFolded more;

@@ -1,5 +1,7 @@
 #include "passes/device/emit_step.h"
 
+#include <set>
+
 #include "base/error.h"
 #include "compiler/ir/node_names.h"
 #include "compiler/ir/walk.h"
@@ -21,20 +23,37 @@ const TrainingStep& step_of(const Model& model, std::string_view name) {
                 "\"" + std::string(name) + "\"");
 }
 
+/// The names of what some step updates.
+std::set<std::string, std::less<>> names_of_states(const Model& model) {
+  std::set<std::string, std::less<>> names;
+  for (const TrainingStep& step : model.training) {
+    for (const State& state : step.graph.states())
+      names.insert(step.graph.value(state.current).name);
+  }
+  return names;
+}
+
+/// An input takes the name, the type and the uses of an initializer.
+ValueId make_input(Graph& graph, ValueId initializer) {
+  const std::string name = graph.value(initializer).name;
+  const ValueType type = graph.value(initializer).type;
+  const int8_t power = graph.value(initializer).scale_power;
+  graph.rename(initializer, graph.unique_name(name + ".first"));
+  const ValueId input = graph.add_input(graph.main(), name, type);
+  graph.value(input).scale_power = power;
+  graph.replace_uses(initializer, input);
+  graph.remove_value(initializer);
+  return input;
+}
+
 /// Turns the states into inputs and outputs.
 void expose_states(Graph& graph) {
   std::vector<std::pair<std::string, ValueId>> results;
   for (uint32_t i = static_cast<uint32_t>(graph.states().size()); i-- > 0;) {
     const State state = graph.states()[i];
     const std::string name = graph.value(state.current).name;
-    const ValueType type = graph.value(state.current).type;
-    const int8_t power = graph.value(state.current).scale_power;
     graph.remove_state(i);
-    graph.rename(state.current, graph.unique_name(name + ".first"));
-    const ValueId input = graph.add_input(graph.main(), name, type);
-    graph.value(input).scale_power = power;
-    graph.replace_uses(state.current, input);
-    graph.remove_value(state.current);
+    const ValueId input = make_input(graph, state.current);
     for (auto& [other, next] : results) next = next == state.current ? input : next;
     results.emplace_back(name, state.next == state.current ? input : state.next);
   }
@@ -43,6 +62,13 @@ void expose_states(Graph& graph) {
     const Expr out = b.op("Identity", {b.value(result->second)});
     graph.rename(out.id, graph.unique_name(result->first + ".new"));
     graph.add_output(graph.main(), out.id);
+  }
+}
+
+/// Turns what only other steps update into inputs: it is no constant of this one.
+void expose_read_states(Graph& graph, const std::set<std::string, std::less<>>& states) {
+  for (ValueId value : graph.initializers()) {
+    if (graph.has_uses(value) && states.contains(graph.value(value).name)) make_input(graph, value);
   }
 }
 
@@ -95,6 +121,7 @@ Model emit_step(const Model& model, std::string_view step_name, Emulation emulat
   out.producer_version = model.producer_version;
   out.opsets[""] = kOpsetVersion;
   expose_states(out.graph);
+  expose_read_states(out.graph, names_of_states(model));
   inline_bodies(out.graph);
   separate_outputs(out.graph);
   if (emulation == Emulation::k16Bit) {

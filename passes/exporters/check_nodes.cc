@@ -4,13 +4,14 @@
 //   y = Conv <group = 3> (x, w)   with x (1,4,8,8)   ──▶   an error that names node and attribute
 //
 // Exact: changes nothing. Leaves alone: operators without a schema, types and dims that are not
-// known.
+// known, branches that never run (exporters write `If (rank == 0)` around what fits no other rank).
 #include <string>
 #include <unordered_set>
 
 #include "base/error.h"
 #include "compiler/onnx/schema.h"
 #include "compiler/ops/contract/contract.h"
+#include "passes/canonical/control/conditions.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -18,7 +19,20 @@ namespace {
 
 class Checker {
  public:
-  Checker(const Graph& graph, const ImportLimits& limits) : graph_(graph), limits_(limits) {}
+  Checker(const Graph& graph, const PassContext& context)
+      : graph_(graph), limits_(context.options.limits), conditions_(graph, context) {}
+
+  void check_region(RegionId region) {
+    for (NodeId node = graph_.first(region); node.valid(); node = graph_.next(node)) {
+      check(node);
+      const std::vector<RegionId> bodies = graph_.subgraphs(node);
+      if (bodies.empty()) continue;
+      const std::optional<RegionId> dead = conditions_.dead_branch(node);
+      for (RegionId body : bodies) {
+        if (body != dead) check_region(body);
+      }
+    }
+  }
 
   void check(NodeId id) {
     const Node& node = graph_.node(id);
@@ -82,13 +96,14 @@ class Checker {
 
   const Graph& graph_;
   const ImportLimits& limits_;
+  Conditions conditions_;
   std::unordered_set<std::string> checked_;
 };
 
 }  // namespace
 
 bool check_nodes(Graph& graph, PassContext& context) {
-  Checker checker(graph, context.options.limits);
+  Checker checker(graph, context);
   for (ValueId id : graph.inputs()) {
     const Value& input = graph.value(id);
     if (input.type.kind == TypeKind::kUnknown) {
@@ -98,7 +113,7 @@ bool check_nodes(Graph& graph, PassContext& context) {
     }
     checker.check_size(input);
   }
-  for (NodeId node : graph.all_nodes()) checker.check(node);
+  checker.check_region(graph.main());
   return false;
 }
 

@@ -16,6 +16,10 @@ to 1e-4 of its own norm, n of the largest and the roundings of the weight (2^-23
 PyTorch trained all of them, so only the loss of the first step is its own. --frozen judges these
 alone.
 
+The cases of ACCUMULATED are compiled once more with --accumulate 2, by momentum in FP32:
+onnxruntime runs the emitted micro-batch, and after every second one the emitted update, on one set
+of states by name. On equal micro-batches each update is a step of PyTorch's.
+
 FP32: losses and states agree to 1e-4 of their norm, and the losses with PyTorch's to 1e-4.
 
 AdamW divides a gradient by its size, noise too: an element smaller than its error may change its
@@ -83,6 +87,8 @@ FROZEN = {  # what is not trained: patterns for whole names
     "unet": [r".*\.[14]\.weight", r".*\.[14]\.bias"],
     "vit": [r".*ln.*\.weight", r".*ln.*\.bias"],
 }
+ACCUMULATED = ("mlp", "cifar_cnn", "bn_train_legacy15")
+MICRO_BATCHES = 2  # an update
 UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 LOW_TYPE = {"bf16": onnx.TensorProto.BFLOAT16, "fp16": onnx.TensorProto.FLOAT16}
 NUMPY = {"f32": np.float32, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
@@ -91,7 +97,7 @@ Run = collections.namedtuple("Run", "losses states logits")  # one entry a step
 
 
 def compile_case(programs, case, kind, precision, folder):
-    """The paths of the artifact and of the emitted step."""
+    """The path of the artifact, and those of the emitted step and of what is beside it."""
     settings = case["optimizers"][kind]
     flags = ["--loss-output", case["loss_output"], "--precision", precision, "--quiet"]
     flags += ["--optimizer", kind, "--lr", repr(settings["lr"])]
@@ -101,19 +107,21 @@ def compile_case(programs, case, kind, precision, folder):
         flags += ["--weight-decay", repr(settings["weight_decay"])]
     for name in case["trainable"]:
         flags += ["--trainable", re.escape(name)]
+    if "micro_batches" in case:
+        flags += ["--accumulate", str(case["micro_batches"])]
     artifact, step = folder / "artifact.hn.onnx", folder / "step.onnx"
     command = [programs / "halfnote", "compile", case["file"], *flags]
     subprocess.run([*command, "-o", artifact], check=True)
     emulate = [] if precision == "fp32" else ["--emulate-16bit"]
     subprocess.run([*command, "--emit", "step", *emulate, "-o", step], check=True)
-    return artifact, step
+    return artifact, [step] + ([folder / "step.apply.onnx"] if "micro_batches" in case else [])
 
 
 def first_states(artifact):
-    """Initial values by name: initializers of the graph and of the training step."""
+    """Initial values by name: initializers of the graph and of the training steps."""
     model = onnx.load(artifact)
     found = {}
-    for graph in (model.graph, model.training_info[0].algorithm):
+    for graph in (model.graph, *(info.algorithm for info in model.training_info)):
         for tensor in graph.initializer:
             found[tensor.name] = onnx.numpy_helper.to_array(tensor)
         for tensor in graph.sparse_initializer:  # states that begin with zeros
@@ -123,39 +131,59 @@ def first_states(artifact):
     return found
 
 
-def run_onnxruntime(step, artifact, inputs):
-    """Three steps in onnxruntime, without its optimizer: it must not remove our roundings."""
+def open_session(step):
+    """In onnxruntime without its optimizer: it must not remove our roundings."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
-    session = ort.InferenceSession(str(step), options, providers=["CPUExecutionProvider"])
-    outputs = [o.name for o in session.get_outputs()]
-    states = {name[: -len(".new")] for name in outputs if name.endswith(".new")}
-    first = first_states(artifact)
+    return ort.InferenceSession(str(step), options, providers=["CPUExecutionProvider"])
+
+
+def run_session(session, inputs, states):
+    """The outputs by name; the states move on."""
     feed = {}
     for i in session.get_inputs():
         if i.name in states:
-            feed[i.name] = first[i.name]
+            feed[i.name] = states[i.name]
         else:
             wanted = np.int64 if "int64" in i.type else np.float32
             feed[i.name] = inputs[i.name].astype(wanted)
+    results = dict(zip([o.name for o in session.get_outputs()], session.run(None, feed)))
+    for name in results:
+        if name.endswith(".new"):
+            states[name[: -len(".new")]] = results[name]
+    return results
+
+
+def run_onnxruntime(case, steps, artifact):
+    """All steps of the case; the update, where it is apart, after each window of micro-batches."""
+    step, *update = [open_session(path) for path in steps]
+    first = first_states(artifact)
+    states = {}
+    for session in (step, *update):
+        for o in session.get_outputs():
+            name = o.name.removesuffix(".new")
+            if name != o.name:
+                states[name] = first[name]
+    outputs = [o.name for o in step.get_outputs()]
     run = Run([], [], [])
-    for _ in range(STEPS):
-        results = dict(zip(outputs, session.run(None, feed)))
+    for k in range(steps_of(case)):
+        results = run_session(step, case["inputs_arrays"], states)
+        if update and (k + 1) % case["micro_batches"] == 0:
+            run_session(update[0], {}, states)
         run.losses.append(float(results[outputs[0]]))
         run.logits.append(float(np.abs(results[outputs[1]].astype(np.float64)).max()))
-        run.states.append({name: results[name + ".new"] for name in sorted(states)})
-        feed.update({name: run.states[-1][name] for name in states if name in feed})
+        run.states.append(dict(sorted(states.items())))
     return run, first
 
 
-def run_ours(programs, artifact, inputs_file, folder):
-    """Three steps in our runtime."""
-    command = [programs / "halfnote-step", artifact, inputs_file, str(STEPS), folder]
+def run_ours(programs, artifact, inputs_file, folder, steps):
+    """So many steps in our runtime."""
+    command = [programs / "halfnote-step", artifact, inputs_file, str(steps), folder]
     subprocess.run(command, check=True)
     described = json.loads((folder / "steps.json").read_text())
     run = Run([s["loss"] for s in described["steps"]], [], [])
-    for k in range(STEPS):
+    for k in range(steps):
         data = (folder / f"step-{k + 1}.bin").read_bytes()
         states = {}
         for state in described["states"]:
@@ -198,6 +226,8 @@ class Allowed:
         suffix = {"sgd": None, "momentum": ".velocity", "adamw": ".m"}[self.kind]
         norms = [norm(judge[t + suffix]) for t in self.trainable] if suffix else [0.0]
         self.noise = UNIT.get(self.precision, F32_NOISE) * max(norms)  # of a first moment
+        sums = [norm(judge[n]) for n in judge if n.startswith("sum/")]
+        self.noise_of_sums = F32_NOISE * max(sums, default=0.0)
         self.moved_before = sum(self.moved.values())
         whole = sum(norm(judge[name]) ** 2 for name in self.trainable) ** 0.5
         self.share_before = sum(x * x for x in self.moved.values()) ** 0.5 / whole
@@ -222,6 +252,8 @@ class Allowed:
             return F32_BAR * update + F32_NOISE * self.largest + rounding
         if name in self.trainable:
             return rest + error * update + self.moved[name]
+        if name.startswith("sum/"):
+            return rest + self.noise_of_sums
         if name.endswith(".velocity") or name.endswith(".m"):
             return rest + error * norm(want) + self.noise
         if name.endswith(".v"):  # (g + n)² − g² of gradients, whose share in m is 1 − beta1
@@ -232,8 +264,13 @@ class Allowed:
         return rest + error * norm(want) + self.moved_before
 
 
+def steps_of(case):
+    """Runs of the step: two updates where micro-batches are summed."""
+    return 2 * case["micro_batches"] if "micro_batches" in case else STEPS
+
+
 def judged_steps(case, precision):
-    return 1 if precision == "fp32" and case["model"] in FIRST_STEP_ONLY else STEPS
+    return 1 if precision == "fp32" and case["model"] in FIRST_STEP_ONLY else steps_of(case)
 
 
 def compare(case, kind, precision, judge, ours, first, depth):
@@ -250,7 +287,7 @@ def compare(case, kind, precision, judge, ours, first, depth):
         if not ratio <= 1:
             yield f"step {k + 1}: loss {losses[0]!r}, onnxruntime {losses[1]!r}, allowed {bar:.2e}"
         if precision == "fp32" and (k == 0 or "frozen" not in case):
-            want = case["losses"][kind][k]
+            want = case["losses"][kind][k // case.get("micro_batches", 1)]
             if not abs(losses[1] - want) <= F32_BAR * abs(want):
                 yield f"step {k + 1}: loss {losses[1]!r} in onnxruntime, PyTorch {want!r}"
         for name, want in judge.states[k].items():
@@ -277,12 +314,13 @@ def judge_one(programs, case, kind, precision):
     """A line about one compilation, and its differences; none if all is well."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        artifact, step = compile_case(programs, case, kind, precision, folder)
-        onnx.checker.check_model(str(step), full_check=True)
+        artifact, steps = compile_case(programs, case, kind, precision, folder)
+        for step in steps:
+            onnx.checker.check_model(str(step), full_check=True)
         np.savez(folder / "inputs.npz", **case["inputs_arrays"])
-        judge, first = run_onnxruntime(step, artifact, case["inputs_arrays"])
-        ours = run_ours(programs, artifact, folder / "inputs.npz", folder / "ours")
-        depth = None if precision == "fp32" else count_roundings(step, precision)
+        judge, first = run_onnxruntime(case, steps, artifact)
+        ours = run_ours(programs, artifact, folder / "inputs.npz", folder / "ours", steps_of(case))
+        depth = None if precision == "fp32" else count_roundings(steps[0], precision)
         *differences, worst = compare(case, kind, precision, judge, ours, first, depth)
         applied = int(ours.states[-1]["applied_step"])
         missing = set(case["trainable"]) - set(judge.states[0])
@@ -291,9 +329,11 @@ def judge_one(programs, case, kind, precision):
         if applied < 1:
             differences.append("no step was applied: nothing was compared")
     verdict = "pass" if not differences else "FAIL"
-    frozen = f"  without {case['frozen']}" if "frozen" in case else ""
-    line = (f"{case['model']:<15} {kind:<9} {precision}  applied {applied} of {STEPS}  "
-            f"worst {worst[0]:.1e} of its bound ({worst[1]})  {verdict}{frozen}")
+    form = f"  without {case['frozen']}" if "frozen" in case else ""
+    form += f"  in {case['micro_batches']} micro-batches" if "micro_batches" in case else ""
+    updates = steps_of(case) // case.get("micro_batches", 1)
+    line = (f"{case['model']:<15} {kind:<9} {precision}  applied {applied} of {updates}  "
+            f"worst {worst[0]:.1e} of its bound ({worst[1]})  {verdict}{form}")
     return line, differences
 
 
@@ -326,8 +366,9 @@ def main():
     names = arguments[1:] or sorted(
         folder.name for folder in (ROOT / "tests" / "fixtures" / "models").iterdir())
     frozen = [name for name in arguments[1:] or FROZEN if name in FROZEN]
+    accumulated = [name for name in arguments[1:] or ACCUMULATED if name in ACCUMULATED]
     if "--frozen" in sys.argv:
-        names = []
+        names = accumulated = []
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = []
@@ -338,6 +379,9 @@ def main():
                     jobs.append(pool.submit(judge_one, programs, case, kind, precision))
         for case in frozen_cases(frozen):
             jobs.append(pool.submit(judge_one, programs, case, "sgd", "fp32"))
+        for name in accumulated:
+            case = {**read_case(name), "micro_batches": MICRO_BATCHES}
+            jobs.append(pool.submit(judge_one, programs, case, "momentum", "fp32"))
         for job in jobs:
             line, differences = job.result()
             failed += bool(differences)

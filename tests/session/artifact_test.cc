@@ -1,6 +1,8 @@
 // The artifact: written, read and run it is the model in memory; the checker takes it and the steps
 // emitted from it, in every precision.
+#include <cmath>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -173,6 +175,107 @@ TEST(Artifact, AStepEmittedHasStandardOpsOnly) {
     for (NodeId id : step.graph.all_nodes()) EXPECT_EQ(step.graph.node(id).domain, "");
     EXPECT_TRUE(step.functions.empty());
     EXPECT_EQ(step.graph.inputs().size(), 2 + model.training.front().graph.states().size());
+  }
+}
+
+/// A step as other runtimes run it: states go in and come out by name.
+class EmittedStep {
+ public:
+  EmittedStep(const Model& model, std::string_view step)
+      : graph_(emit_step(model, step, Emulation::kNone).graph) {}
+
+  const Graph& graph() const { return graph_; }
+
+  std::vector<Tensor> run(const std::vector<Tensor>& batch, std::map<std::string, Tensor>& states) {
+    std::vector<Tensor> operands;
+    for (const ValueId input : graph_.inputs()) {
+      const auto state = states.find(graph_.value(input).name);
+      operands.push_back(state == states.end() ? batch.at(operands.size()) : state->second);
+    }
+    std::vector<Tensor> results = evaluate(graph_, operands);
+    const auto outputs = graph_.outputs();
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const std::string& name = graph_.value(outputs[i]).name;
+      if (!name.ends_with(".new")) continue;
+      states.at(name.substr(0, name.size() - 4)) = results[i];
+    }
+    return results;
+  }
+
+ private:
+  Graph graph_;
+};
+
+std::map<std::string, Tensor> states_by_name(const Session& session) {
+  std::map<std::string, Tensor> states;
+  for (const StateEntry& entry : session.state().entries())
+    states[entry.name] = session.state().get(entry);
+  return states;
+}
+
+CompileOptions in_pairs(DType precision) {
+  CompileOptions options = options_for("momentum", precision);
+  options.train.accumulation = 2;
+  return options;
+}
+
+// The weights are states of `apply` alone: as constants of `accumulate` they would stay as they
+// are.
+TEST(Artifact, AStepEmittedHasNoStateAsAConstant) {
+  for (const DType precision : kPrecisions) {
+    const Model model = compile_model(cnn_model(), in_pairs(precision)).model;
+    const Session session(model, {.threads = 1, .kernels = {}, .dims = {}});
+    const std::map<std::string, Tensor> states = states_by_name(session);
+    for (const std::string_view name : {kAccumulateName, kApplyName}) {
+      SCOPED_TRACE(std::string(name) + " " + std::string(short_name(precision)));
+      const EmittedStep step(model, name);
+      for (const ValueId value : step.graph().initializers())
+        EXPECT_FALSE(states.contains(step.graph().value(value).name))
+            << step.graph().value(value).name;
+    }
+    const EmittedStep step(model, kAccumulateName);
+    const auto is_input = [&](std::string_view name) {
+      const ValueId value = step.graph().find(name);
+      return value.valid() && step.graph().value(value).kind == ValueKind::kInput;
+    };
+    size_t weights = 0;
+    for (const StateEntry& entry : session.state().entries()) {
+      if (entry.kind != StateKind::kWeight) continue;
+      ++weights;
+      EXPECT_TRUE(is_input(entry.name)) << entry.name;
+      EXPECT_FALSE(step.graph().find(entry.name + ".new").valid()) << entry.name;
+    }
+    EXPECT_GT(weights, 0u);
+    EXPECT_EQ(is_input(kLossScale), precision == DType::kF16);
+  }
+}
+
+TEST(Artifact, EmittedMicroBatchesAndUpdatesTrainAsTheSession) {
+  const CompileOptions options = in_pairs(DType::kF32);
+  const Model model = compile_model(cnn_model(), options).model;
+  Session session = reference_session(cnn_model(), options);
+  std::map<std::string, Tensor> states = states_by_name(session);
+  const std::map<std::string, Tensor> first = states;
+  EmittedStep accumulate(model, kAccumulateName), apply(model, kApplyName);
+  for (uint64_t i = 0; i < 6; ++i) {
+    const std::vector<Tensor> batch = cnn_batch(8, 90 + i);
+    const double want = session.step(batch).loss;
+    const double got = accumulate.run(batch, states).front().data<float>()[0];
+    if (i % 2 == 1) apply.run({}, states);
+    EXPECT_NEAR(got, want, 1e-4 * want) << "micro-batch " << i;
+  }
+  for (const auto& [name, want] : states_by_name(session)) {
+    const Tensor& got = states.at(name);
+    ASSERT_EQ(got.shape(), want.shape()) << name;
+    double off = 0, size = 0;
+    for (int64_t i = 0; i < want.size(); ++i) {
+      off = std::max(off, std::abs(got.at_as_double(i) - want.at_as_double(i)));
+      size = std::max(size, std::abs(want.at_as_double(i)));
+    }
+    // A sum that cancels is off by roundings of what it adds, which is at most around 1.
+    EXPECT_LE(off, 1e-4 * size + 64 * 0x1p-24) << name;
+    if (session.state().find(name)->kind == StateKind::kWeight)
+      EXPECT_FALSE(identical(got, first.at(name))) << name;
   }
 }
 

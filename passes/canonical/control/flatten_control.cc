@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "passes/canonical/control/conditions.h"
 #include "passes/canonical/fold_constants.h"
 #include "passes/passes.h"
 
@@ -292,7 +293,8 @@ class Flattening {
   // --- the ops -----------------------------------------------------------------------------------
 
   bool inline_branch(NodeId node) {
-    const std::optional<bool> yes = truth(graph_, graph_.input(node, 0));
+    // As in check-nodes, which lets pass what stands in the other branch.
+    const std::optional<bool> yes = Conditions(graph_, context_).truth(graph_.input(node, 0));
     if (!yes) return false;
     const auto branch = body_of(graph_, node, *yes ? "then_branch" : "else_branch");
     if (!branch) return false;
