@@ -87,10 +87,12 @@ def write_case(folder, name):
 
 
 def judge(programs, case, kind, precision, folder):
-    artifact, step = judge_step.compile_case(programs, case, kind, precision, folder)
+    artifact, steps = judge_step.compile_case(programs, case, kind, precision, folder)
+    step, = steps
     onnx.checker.check_model(str(step), full_check=True)
-    theirs, first = judge_step.run_onnxruntime(step, artifact, case["inputs_arrays"])
-    ours = judge_step.run_ours(programs, artifact, case["inputs_file"], folder / "ours")
+    theirs, first = judge_step.run_onnxruntime(case, steps, artifact)
+    ours = judge_step.run_ours(programs, artifact, case["inputs_file"], folder / "ours",
+                               judge_step.steps_of(case))
     case["losses"][kind] = theirs.losses
     depth = None if precision == "fp32" else judge_step.count_roundings(step, precision)
     *differences, worst = judge_step.compare(case, kind, precision, theirs, ours, first, depth)
