@@ -26,6 +26,8 @@ inline constexpr std::string_view kParametersKey = "halfnote.parameters";  // to
 inline constexpr std::string_view kBuffersKey = "halfnote.buffers";        // buffers, constants
 inline constexpr std::string_view kConstantsKey =
     "halfnote.constants";  // computed in the forward function, of no parameter
+inline constexpr std::string_view kFrozenKey =
+    "halfnote.frozen";  // parameters that the settings leave alone
 /// An initializer that the exporter computed from parameters, their names with commas, …
 inline constexpr std::string_view kFoldedKey = "halfnote.folded";
 inline constexpr std::string_view kLostKey =

@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "base/low_bit.h"
 #include "compiler/ir/hash.h"
+#include "compiler/onnx/metadata.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/looks.h"
 #include "passes/exporters/module_names.h"
@@ -58,7 +59,7 @@ bool ends_are_numbers(std::span<const float> values) {
 class Chooser {
  public:
   Chooser(Model& model, PassContext& context)
-      : graph_(model.graph), context_(context), names_(model), declared_(model) {}
+      : model_(model), graph_(model.graph), context_(context), names_(model), declared_(model) {}
 
   bool run() {
     bool changed = hoist_weights();
@@ -68,11 +69,13 @@ class Chooser {
     for (ValueId id : graph_.initializers()) {
       if (trains(id) && looks_trainable(id)) chosen.insert(id);
     }
+    const std::set<ValueId> usual = chosen;
     if (!train.trainable.empty()) chosen = select_trainable();
     for (ValueId id :
          train.frozen.empty() ? std::set<ValueId>{} : select(train.frozen, "train.freeze")) {
       chosen.erase(id);
     }
+    list_frozen(usual, chosen);
     if (train.trainable.empty()) {
       note_choice(chosen);
       warn_of_low_bits();
@@ -87,6 +90,15 @@ class Chooser {
   }
 
  private:
+  /// What only the settings leave alone is a parameter of the trained model all the same.
+  void list_frozen(const std::set<ValueId>& usual, const std::set<ValueId>& chosen) {
+    std::vector<std::string> frozen;
+    for (ValueId id : usual) {
+      if (!chosen.contains(id)) frozen.push_back(graph_.value(id).name);
+    }
+    if (!frozen.empty()) model_.metadata[std::string(kFrozenKey)] = join_names(frozen);
+  }
+
   /// Without a declaration nothing tells a parameter from a buffer, a table or a mask: what is
   /// guessed is listed, with the reason.
   void note_choice(const std::set<ValueId>& chosen) {
@@ -251,7 +263,8 @@ class Chooser {
     return declared == Declared::kParameter || !declared_.is_mask(id);
   }
 
-  /// Does a node read it, and none as a statistic or as what stays in f32?
+  /// Does a node read it as an operand that may be trained, and none as a statistic? What stays in
+  /// f32 (scales of Resize, the type of CastLike) is no such operand.
   bool is_operand(ValueId id) const {
     bool read = false;
     for (const Use& use : graph_.uses(id)) {
@@ -262,8 +275,8 @@ class Chooser {
       const bool fixed = row != nullptr && use.slot < 32 &&
                          (row->fp32_inputs >> use.slot & 1u) != 0 &&
                          node.op != "BatchNormalization";
-      if (statistic || fixed) return false;
-      read = true;
+      if (statistic) return false;
+      read |= !fixed;
     }
     return read;
   }
@@ -316,6 +329,7 @@ class Chooser {
     return found;
   }
 
+  Model& model_;
   Graph& graph_;
   PassContext& context_;
   const ParameterNames names_;

@@ -8,17 +8,13 @@
 
 #include "base/error.h"
 #include "base/system/mapped_files.h"
-#include "compiler/ir/walk.h"
 #include "compiler/onnx/import.h"
-#include "compiler/onnx/metadata.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/infer_shapes.h"
-#include "passes/canonical/lower_opset.h"
 #include "passes/device/emit_step.h"
 #include "passes/foreign/ort_artifact.h"
 #include "passes/foreign/training_info.h"
-#include "passes/precision/to_f32.h"
 #include "passes/train/step.h"
 #include "passes/unsupported.h"
 #include "runtime/core/control_step.h"
@@ -26,6 +22,7 @@
 #include "runtime/core/evaluate.h"
 #include "runtime/core/memory/bytes_beside.h"
 #include "runtime/core/nonfinite.h"
+#include "runtime/train/plain_model.h"
 
 namespace halfnote {
 namespace {
@@ -122,37 +119,6 @@ void keep_states_variable(Graph& graph, const StateStore& store) {
     Value& value = graph.value(id);
     if (store.find(value.name) != nullptr) value.trainable = true;
   }
-}
-
-/// Takes out what halfnote notes in a model and no other tool reads.
-void drop_notes(Graph& graph) {
-  for (NodeId id : graph.all_nodes()) {
-    Node& node = graph.node(id);
-    node.role = Role::kForward;
-    node.precision = {};
-    node.origin.clear();
-    std::erase_if(node.metadata, [](const auto& e) { return e.first.starts_with("halfnote."); });
-  }
-  for (uint32_t i = 0; i < graph.value_count(); ++i) {
-    graph.value(ValueId{i}).trainable = false;
-    graph.value(ValueId{i}).scale_power = 0;
-  }
-}
-
-void make_plain(Model& model) {
-  to_f32(model.graph);
-  inline_bodies(model.graph);
-  drop_notes(model.graph);
-  model.opsets = {{"", kOpsetVersion}};
-  model.functions.clear();
-  lower_opset(model, source_opset(model));
-  erase_dead(model.graph, [](const Graph&, NodeId) { return true; });
-  erase_unused_initializers(model.graph);
-  std::erase_if(model.metadata, [](const auto& e) {
-    const bool declares =  // for more training
-        e.first == kParametersKey || e.first == kBuffersKey || e.first == kConstantsKey;
-    return e.first.starts_with("halfnote.") && !declares;
-  });
 }
 
 /// An artifact is for every device, so this is no error; who means to train on the CPU should know.
@@ -592,7 +558,7 @@ Model Session::trained_model(TrainedForm form, TrainedWeights weights) const {
     model.graph.value(id).tensor =
         weights == TrainedWeights::kViews ? state_->view(*entry) : state_->get(*entry);
   }
-  if (form == TrainedForm::kF32) make_plain(model);
+  if (form == TrainedForm::kF32) make_plain(model, *state_);
   return model;
 }
 

@@ -1,5 +1,7 @@
 // The trained model: exported, checked and read again it gives the outputs of the session; the f32
 // form is plain ONNX without 16-bit types.
+#include <gmock/gmock.h>
+
 #include <cmath>
 
 #include "compiler/ir/query.h"
@@ -31,7 +33,10 @@ Tensor logits_of(const Model& model, const Tensor& x) {
 void expect_plain(const Model& model) {
   EXPECT_TRUE(model.functions.empty());
   EXPECT_FALSE(model.is_training());
-  for (const auto& [key, value] : model.metadata) EXPECT_FALSE(key.starts_with("halfnote.")) << key;
+  for (const auto& [key, value] : model.metadata) {
+    const bool declares = key == "halfnote.parameters" || key == "halfnote.constants";
+    EXPECT_TRUE(declares || !key.starts_with("halfnote.")) << key;
+  }
   const Graph& graph = model.graph;
   for (NodeId id : graph.all_nodes()) {
     EXPECT_EQ(graph.node(id).domain, "") << graph.node(id).op;
@@ -163,6 +168,48 @@ g (float[N,2] x) => (float[N,2] y) <
     EXPECT_EQ(session.state().find("triu"), nullptr);
     model = import_model_bytes(export_model_bytes(session.trained_model()), "trained");
   }
+}
+
+TEST(TrainedModel, TrainsAgainWhatWasTrainedWhereNothingIsDeclared) {
+  // t is a scalar that --trainable named at first; the mask is folded from parts that nobody
+  // trains, and cold is frozen.
+  Model model = parse_model(R"(<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,2] x) => (float[N,2] y) <
+   float[2,2] w = {0.5, -0.25, 0.25, 0.5}, float[2] cold = {0.5, 0.25}, float t = {2},
+   bool[2] hidden = {0, 1}
+> {
+   zero = Constant <value = float {0}> ()
+   much = Constant <value = float {-1e9}> ()
+   mask = Where (hidden, much, zero)
+   c = Sub (x, cold)
+   p = MatMul (c, w)
+   d = Div (p, t)
+   y = Add (d, mask)
+})",
+                            "old.onnxtxt");
+  CompileOptions options = options_for("sgd");
+  options.train.frozen = {"cold"};
+  const std::vector<Tensor> batch = {uniform({4, 2}, 1), Tensor::of<int64_t>({4}, {0, 0, 0, 0})};
+  std::vector<std::string> weights;
+  for (int round = 0; round < 3; ++round) {
+    SCOPED_TRACE(round);
+    options.train.trainable =
+        round == 0 ? std::vector<std::string>{"w", "t"} : std::vector<std::string>{};
+    Session session = reference_session(model, options);
+    std::vector<std::string> now;
+    for (const StateEntry& entry : session.state().entries()) {
+      if (entry.kind == StateKind::kWeight) now.push_back(entry.name);
+    }
+    if (round == 0) weights = now;
+    EXPECT_EQ(now, weights);
+    session.step(batch);
+    model = import_model_bytes(export_model_bytes(session.trained_model()), "trained");
+    EXPECT_THAT(model.metadata.at("halfnote.parameters"), testing::HasSubstr("cold\n"));
+  }
+  EXPECT_EQ(weights.size(), 2u);
+  options.train.frozen.clear();
+  const Session thawed = reference_session(model, options);
+  EXPECT_NE(thawed.state().find("cold"), nullptr);
 }
 
 TEST(TrainedModel, AsTrainedKeepsItsTypes) {
