@@ -26,6 +26,7 @@
 #include "passes/canonical/looks.h"
 #include "passes/exporters/module_names.h"
 #include "passes/passes.h"
+#include "passes/settings.h"
 
 namespace halfnote {
 namespace {
@@ -179,14 +180,18 @@ class Tying {
   }
 
  private:
+  [[noreturn]] void reject(SettingText text) const {
+    throw SettingError("train.tie", std::move(text)).named(context_.options);
+  }
+
   void tie(const std::string& pair) {
     const size_t equals = pair.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) {
-      throw Error(ErrorCode::kUsage, "--tie takes two names").expected("A=B", "\"" + pair + "\"");
+      reject({"{train.tie} takes two names", "A=B", "\"" + pair + "\"", {}});
     }
     const ValueId kept = weight(pair.substr(0, equals)), other = weight(pair.substr(equals + 1));
     if (kept == other) {
-      throw Error(ErrorCode::kUsage, "--tie takes two names").expected("A=B", "\"" + pair + "\"");
+      reject({"{train.tie} takes two names", "A=B", "\"" + pair + "\"", {}});
     }
     const Tensor a = graph_.value(kept).tensor, b = graph_.value(other).tensor;
     const Likeness like = likeness(a, b);
@@ -203,8 +208,10 @@ class Tying {
   ValueId weight(const std::string& name) const {
     const auto merged = merged_.find(name);
     if (merged != merged_.end()) {
-      throw Error(ErrorCode::kUsage, "--tie names \"" + name + "\" twice")
-          .hint("it is one with " + merged->second + " already: tie others to that");
+      reject({"{train.tie} names \"" + name + "\" twice",
+              {},
+              {},
+              "it is one with " + merged->second + " already: tie others to that"});
     }
     std::vector<std::string> names;
     for (ValueId id : graph_.initializers()) {
@@ -212,21 +219,20 @@ class Tying {
     }
     if (std::find(names.begin(), names.end(), name) != names.end()) return graph_.find(name);
     const std::string_view near = closest(name, names);
-    throw Error(ErrorCode::kUsage, "--tie names no float initializer")
-        .expected("a name of the model", "\"" + name + "\"")
-        .hint(near.empty() ? "`halfnote inspect MODEL --format text` shows the initializers"
-                           : "did you mean " + std::string(near) + "?");
+    reject({"{train.tie} names no float initializer", "a name of the model", "\"" + name + "\"",
+            near.empty() ? "`halfnote inspect MODEL --format text` shows the initializers"
+                         : "did you mean " + std::string(near) + "?"});
   }
 
   [[noreturn]] void refuse(ValueId kept, ValueId other) const {
     const Value &a = graph_.value(kept), &b = graph_.value(other);
     const bool fits = a.type.dtype == b.type.dtype &&
                       (a.tensor.shape() == b.tensor.shape() || fits_transposed(a.tensor, b.tensor));
-    throw Error(ErrorCode::kUsage, "--tie " + a.name + "=" + b.name + ": the " +
-                                       (fits ? "values differ" : "types or shapes differ"))
-        .expected("equal contents, or one the transpose of the other",
-                  to_string(a.type) + " and " + to_string(b.type))
-        .hint(fits ? "weights that were trained apart are two weights: leave them so" : "");
+    reject({"{train.tie} " + a.name + "=" + b.name + ": the " +
+                (fits ? "values differ" : "types or shapes differ"),
+            "equal contents, or one the transpose of the other",
+            to_string(a.type) + " and " + to_string(b.type),
+            fits ? "weights that were trained apart are two weights: leave them so" : ""});
   }
 
   /// One parameter is trained or not.
@@ -234,10 +240,9 @@ class Tying {
     Value& a = graph_.value(kept);
     const Value& b = graph_.value(other);
     if (a.trainable != b.trainable && !context_.options.train.frozen.empty()) {
-      throw Error(ErrorCode::kUsage,
-                  "--tie " + a.name + "=" + b.name + ": one is frozen, the other trained")
-          .expected("both or none", (a.trainable ? b.name : a.name) + " frozen")
-          .hint("--freeze both names, or neither");
+      reject({"{train.tie} " + a.name + "=" + b.name + ": one is frozen, the other trained",
+              "both or none", (a.trainable ? b.name : a.name) + " frozen",
+              "name both with {train.freeze}, or neither"});
     }
     a.trainable |= b.trainable;
   }

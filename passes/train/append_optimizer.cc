@@ -47,10 +47,14 @@ class OptimizerBuilder {
     if (weights.empty()) {
       // Where flags chose the parameters, they are to blame.
       const ErrorCode code = frozen_ || named_ ? ErrorCode::kUsage : ErrorCode::kModel;
+      // The settings are told by the names that their source has for them.
+      const auto called = [&](const char* key) {
+        return SettingError(key, {"{" + std::string(key) + "}", {}, {}, {}}).named(all_).problem();
+      };
       throw Error(code, "the model has no parameter that the loss depends on")
           .expected("at least one trainable float initializer", "none")
-          .hint(frozen_  ? "--freeze takes all of them away"
-                : named_ ? "the loss depends on none that --trainable names"
+          .hint(frozen_  ? called("train.freeze") + " takes all of them away"
+                : named_ ? "the loss depends on none that " + called("train.trainable") + " names"
                          : "name them with --trainable REGEX");
     }
     clip(weights);

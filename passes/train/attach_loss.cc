@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "passes/passes.h"
+#include "passes/settings.h"
 #include "passes/train/losses.h"
 #include "passes/train/step.h"
 #include "passes/train/step_form.h"
@@ -34,16 +35,25 @@ std::string list_outputs(const Graph& graph) {
   return names;
 }
 
-ValueId named_value(const Graph& graph, const std::string& name, const char* flag) {
+[[noreturn]] void refuse(const PassContext& context, const char* key, SettingText text) {
+  text.what = "{" + std::string(key) + "} " + text.what;
+  throw SettingError(key, std::move(text)).named(context.options);
+}
+
+constexpr const char *kLossOutput = "train.loss_output", *kLossInput = "train.loss_input";
+
+ValueId named_value(const Graph& graph, const std::string& name, const char* key,
+                    const PassContext& context) {
   const ValueId value = graph.find(name);
   if (value.valid() && graph.value(value).region == graph.main()) return value;
   std::vector<std::string> outputs;
   for (ValueId output : graph.outputs()) outputs.push_back(graph.value(output).name);
   const std::string_view near = closest(name, outputs);
-  throw Error(ErrorCode::kUsage, std::string(flag) + " names no value of the graph")
-      .expected("one of the outputs: " + list_outputs(graph), "\"" + name + "\"")
-      .hint(near.empty() ? "see halfnote inspect for the names"
-                         : "did you mean " + std::string(near) + "?");
+  refuse(context, key,
+         {"names no value of the graph", "one of the outputs: " + list_outputs(graph),
+          "\"" + name + "\"",
+          near.empty() ? "see halfnote inspect for the names"
+                       : "did you mean " + std::string(near) + "?"});
 }
 
 /// One loss inside the graph: `NAME` or `NAME*WEIGHT`.
@@ -53,11 +63,11 @@ struct LossTerm {
 };
 
 /// A value may have a star in its name: the whole text is tried first.
-LossTerm term_of(const Graph& graph, const std::string& text) {
+LossTerm term_of(const Graph& graph, const std::string& text, const PassContext& context) {
   const ValueId whole = graph.find(text);
   const size_t star = text.rfind('*');
   if (whole.valid() || star == std::string::npos) {
-    return {named_value(graph, text, "--loss-output"), 1};
+    return {named_value(graph, text, kLossOutput, context), 1};
   }
   const std::string number = text.substr(star + 1);
   double weight = 0;
@@ -65,14 +75,15 @@ LossTerm term_of(const Graph& graph, const std::string& text) {
   const auto single = static_cast<float>(weight);
   const bool fits = std::isfinite(single) && (single != 0 || weight == 0);
   if (code == std::errc::result_out_of_range || (std::isfinite(weight) && !fits)) {
-    throw Error(ErrorCode::kUsage, "--loss-output has a weight that is out of range")
-        .expected("a number that FP32 holds", "\"" + text + "\"");
+    refuse(
+        context, kLossOutput,
+        {"has a weight that is out of range", "a number that FP32 holds", "\"" + text + "\"", {}});
   }
   if (code != std::errc() || end != number.data() + number.size() || !std::isfinite(weight)) {
-    throw Error(ErrorCode::kUsage, "--loss-output has a weight that is no number")
-        .expected("NAME or NAME*0.5", "\"" + text + "\"");
+    refuse(context, kLossOutput,
+           {"has a weight that is no number", "NAME or NAME*0.5", "\"" + text + "\"", {}});
   }
-  return {named_value(graph, text.substr(0, star), "--loss-output"), weight};
+  return {named_value(graph, text.substr(0, star), kLossOutput, context), weight};
 }
 
 /// The loss without a rounding at its end; its name stays.
@@ -107,9 +118,9 @@ ValueId sum_of_losses(Graph& graph, const std::vector<LossTerm>& terms, PassCont
 void judge_weights(const Graph& graph, const std::vector<LossTerm>& terms, PassContext& context) {
   const auto is_idle = [](const LossTerm& term) { return term.weight == 0; };
   if (!terms.empty() && std::all_of(terms.begin(), terms.end(), is_idle)) {
-    throw Error(ErrorCode::kUsage, "--loss-output leaves no loss")
-        .expected("a weight that is not 0", "0")
-        .hint("a loss of weight 0 has no gradient: nothing would be trained");
+    refuse(context, kLossOutput,
+           {"leaves no loss", "a weight that is not 0", "0",
+            "a loss of weight 0 has no gradient: nothing would be trained"});
   }
   for (const LossTerm& term : terms) {
     if (!is_idle(term)) continue;
@@ -122,11 +133,11 @@ void judge_weights(const Graph& graph, const std::vector<LossTerm>& terms, PassC
 std::vector<LossTerm> terms_of(const Graph& graph, PassContext& context) {
   std::vector<LossTerm> terms;
   for (const std::string& text : context.options.train.loss_outputs) {
-    const LossTerm term = term_of(graph, text);
+    const LossTerm term = term_of(graph, text, context);
     for (const LossTerm& other : terms) {
       if (other.value != term.value) continue;
-      throw Error(ErrorCode::kUsage, "--loss-output names a loss twice")
-          .expected("each loss once, with its weight", "\"" + text + "\"");
+      refuse(context, kLossOutput,
+             {"names a loss twice", "each loss once, with its weight", "\"" + text + "\"", {}});
     }
     terms.push_back(term);
   }
@@ -134,9 +145,10 @@ std::vector<LossTerm> terms_of(const Graph& graph, PassContext& context) {
   return terms;
 }
 
-ValueId loss_input(const Graph& graph, const TrainOptions& train) {
-  if (train.loss_input.empty()) return graph.outputs().front();
-  return named_value(graph, train.loss_input, "--loss-input");
+ValueId loss_input(const Graph& graph, const PassContext& context) {
+  const std::string& name = context.options.train.loss_input;
+  if (name.empty()) return graph.outputs().front();
+  return named_value(graph, name, kLossInput, context);
 }
 
 }  // namespace
@@ -145,11 +157,14 @@ bool attach_loss(Model& model, PassContext& context) {
   const TrainOptions& train = context.options.train;
   if (context.options.inference_only || model.is_training()) return false;
   if (train.loss.empty() == train.loss_outputs.empty()) {
-    throw Error(ErrorCode::kUsage, "a training step needs exactly one loss")
-        .expected(
-            "--loss NAME for a graph without a loss, or --loss-output NAME for one that has it",
-            train.loss.empty() ? "neither" : "both")
-        .hint("the outputs of the graph are " + list_outputs(model.graph));
+    throw SettingError(
+        "train.loss",
+        {"a training step needs exactly one loss",
+         "{train.loss} NAME for a graph without a loss, or {train.loss_output} NAME for one that "
+         "has it",
+         train.loss.empty() ? "neither" : "both",
+         "the outputs of the graph are " + list_outputs(model.graph)})
+        .named(context.options);
   }
   if (model.graph.outputs().empty()) throw Error(ErrorCode::kModel, "the graph has no output");
 
@@ -163,9 +178,9 @@ bool attach_loss(Model& model, PassContext& context) {
     term.value = take_rounding_away(step.graph, term.value);
     check_scalar(step.graph, term.value, ErrorCode::kUsage);
   }
-  const ValueId loss = train.loss.empty()
-                           ? sum_of_losses(step.graph, terms, context)
-                           : attach_named_loss(step.graph, loss_input(step.graph, train), context);
+  const ValueId loss =
+      train.loss.empty() ? sum_of_losses(step.graph, terms, context)
+                         : attach_named_loss(step.graph, loss_input(step.graph, context), context);
   put_loss_first(step.graph, loss);
   free_reserved_names(step.graph, context);
   TrainingStep evaluation;

@@ -188,15 +188,20 @@ void warn_of_classes(const Graph& graph, const LossRow& row, const Expr& scores,
 }
 
 /// Do the classes stand on the last axis of scores that have more than two?
-bool has_last_axis(const Expr& scores, const TrainOptions& train) {
+bool has_last_axis(const Expr& scores, const CompileOptions& options) {
+  const TrainOptions& train = options.train;
   const int64_t rank = scores.rank();
   const int64_t axis = train.class_axis < 0 ? train.class_axis + rank : train.class_axis;
   if (axis == 1) return false;
   if (axis == rank - 1 && axis > 0) return true;
-  throw Error(ErrorCode::kUsage, "--class-axis is no axis of the scores that can count the classes")
-      .at({{}, scores.builder->graph().value(scores.id).name, {}})
-      .expected("1, or -1 for the last",
-                fmt::format("{} of {}", train.class_axis, to_string(scores.type())));
+  const string& name = scores.builder->graph().value(scores.id).name;
+  throw SettingError(
+      "train.class_axis",
+      {"{train.class_axis} is no axis that can count the classes",
+       "1, or -1 for the last",
+       fmt::format("{} of \"{}\", {}", train.class_axis, name, to_string(scores.type())),
+       {}})
+      .named(options);
 }
 
 /// Scores (N, C) or (N, C, d…) and the labels (N) or (N, d…) that belong to them.
@@ -205,7 +210,7 @@ struct Classes {
 };
 
 /// The scores, and the labels as a new input; where the classes stand last, (N·d…, C) and (N·d…).
-Classes with_labels(Builder& b, const LossRow& row, Expr scores, const TrainOptions& train) {
+Classes with_labels(Builder& b, const LossRow& row, Expr scores, const CompileOptions& options) {
   Graph& graph = b.graph();
   if (scores.rank() < 2) {
     throw Error(ErrorCode::kModel,
@@ -213,7 +218,7 @@ Classes with_labels(Builder& b, const LossRow& row, Expr scores, const TrainOpti
         .at({{}, graph.value(scores.id).name, {}})
         .expected("rank 2 or more", to_string(scores.type()));
   }
-  const bool last = has_last_axis(scores, train);
+  const bool last = has_last_axis(scores, options);
   SymbolicShape shape = scores.shape();
   const Dim classes = last ? shape.back() : shape[1];
   shape.erase(last ? shape.end() - 1 : shape.begin() + 1);
@@ -278,7 +283,7 @@ ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context) {
   }
   if (row.target == Target::kClasses) {
     if (train.class_axis == 1) warn_of_classes(graph, row, scores, context);
-    const Classes classes = with_labels(b, row, scores, train);
+    const Classes classes = with_labels(b, row, scores, context.options);
     return row.rule(b, b.to_math(classes.scores), classes.labels, train).id;
   }
   if (row.name == "kl" && scores.rank() < 1) {

@@ -281,11 +281,14 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
                                      "finite",
                                      position_.stuck, position_.step))
       .expected(scaled ? "an overflow that a smaller loss scale ends" : "finite gradients",
-                scaled ? fmt::format("loss scale {}", result.loss_scale)
+                scaled ? fmt::format("loss scale {}", static_cast<float>(result.loss_scale))
                        : "a NaN or Inf among them in each")
       .hint(reason_from_the_start().value_or(
-          fmt::format("compile again, with a smaller learning rate (--lr), the nodes that overflow "
-                      "in FP32 (--fp32-node){}",
+          fmt::format("compile again, with {}a smaller learning rate (--lr), the nodes that "
+                      "overflow in FP32 (--fp32-node){}",
+                      result.loss_scale == scale_before && scaled
+                          ? "a smaller loss scale or a dynamic one (--loss-scale), "
+                          : "",
                       scaled ? ", or --precision bf16" : "")));
 }
 
