@@ -187,6 +187,11 @@ void warn_of_classes(const Graph& graph, const LossRow& row, const Expr& scores,
                    "; if so, --class-axis -1");
 }
 
+/// `"y", float[N,3]`
+string shown(const Expr& value) {
+  return "\"" + value.builder->graph().value(value.id).name + "\", " + to_string(value.type());
+}
+
 /// Do the classes stand on the last axis of scores that have more than two?
 bool has_last_axis(const Expr& scores, const CompileOptions& options) {
   const TrainOptions& train = options.train;
@@ -194,13 +199,11 @@ bool has_last_axis(const Expr& scores, const CompileOptions& options) {
   const int64_t axis = train.class_axis < 0 ? train.class_axis + rank : train.class_axis;
   if (axis == 1) return false;
   if (axis == rank - 1 && axis > 0) return true;
-  const string& name = scores.builder->graph().value(scores.id).name;
-  throw SettingError(
-      "train.class_axis",
-      {"{train.class_axis} is no axis that can count the classes",
-       "1, or -1 for the last",
-       fmt::format("{} of \"{}\", {}", train.class_axis, name, to_string(scores.type())),
-       {}})
+  throw SettingError("train.class_axis",
+                     {"{train.class_axis} is no axis that can count the classes",
+                      "1, or -1 for the last",
+                      fmt::format("{} of {}", train.class_axis, shown(scores)),
+                      {}})
       .named(options);
 }
 
@@ -215,8 +218,7 @@ Classes with_labels(Builder& b, const LossRow& row, Expr scores, const CompileOp
   if (scores.rank() < 2) {
     throw Error(ErrorCode::kModel,
                 "--loss " + string(row.name) + " needs scores of shape (N, C, …)")
-        .at({{}, graph.value(scores.id).name, {}})
-        .expected("rank 2 or more", to_string(scores.type()));
+        .expected("rank 2 or more", shown(scores));
   }
   const bool last = has_last_axis(scores, options);
   SymbolicShape shape = scores.shape();
@@ -277,8 +279,7 @@ ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context) {
   const Expr scores = scores_of(b, row, before_rounding(graph, output), context);
   if (!is_float(scores.dtype())) {
     throw Error(ErrorCode::kModel, "--loss " + train.loss + " needs an output of floats")
-        .at({{}, graph.value(scores.id).name, {}})
-        .expected("a float tensor", to_string(scores.type()))
+        .expected("a float tensor", shown(scores))
         .hint("name the value it reads with --loss-input");
   }
   if (row.target == Target::kClasses) {
@@ -288,8 +289,7 @@ ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context) {
   }
   if (row.name == "kl" && scores.rank() < 1) {
     throw Error(ErrorCode::kModel, "--loss kl needs log-probabilities of shape (N, …)")
-        .at({{}, graph.value(scores.id).name, {}})
-        .expected("rank 1 or more", to_string(scores.type()));
+        .expected("rank 1 or more", shown(scores));
   }
   const ValueType type = ValueType::tensor(b.value(output).dtype(), scores.shape());
   const Expr target = b.value(graph.add_input(graph.main(), graph.unique_name("target"), type));

@@ -17,8 +17,8 @@ void check_scalar(const Graph& graph, ValueId loss, ErrorCode code) {
   }
   if (scalar) return;
   throw Error(code, "the loss is no scalar")
-      .at({{}, graph.value(loss).name, {}})
-      .expected("a float tensor with one element", to_string(type))
+      .expected("a float tensor with one element",
+                "\"" + graph.value(loss).name + "\", " + to_string(type))
       .hint("reduce it (ReduceMean) in the model, or use --loss");
 }
 

@@ -74,7 +74,7 @@ void parse_arrays(std::string_view text, DataSpec& spec) {
     refuse_foreign_file(file, FileUse::kData);
     if (!file.ends_with(".npy")) {
       throw bad_spec(text, "unknown kind of data")
-          .expected("a file that ends in .npy or .npz", file)
+          .expected(named ? "a file that ends in .npy" : "a file that ends in .npy or .npz", file)
           .hint(kForms);
     }
     for (const auto& [other, unused] : spec.arrays) {
@@ -178,7 +178,9 @@ DataSpec parse_data_spec(std::string_view text) {
   DataSpec spec;
   spec.text = text;
   if (text.empty()) throw bad_spec(text, "no data named").hint(kForms);
-  if (text.ends_with(".npz")) {
+  std::error_code missing;
+  const bool named = text.find('=') != std::string_view::npos && !fs::exists(text, missing);
+  if (text.ends_with(".npz") && !named) {
     spec.kind = DataSpec::Kind::kNpz;
     spec.path = text;
     return spec;

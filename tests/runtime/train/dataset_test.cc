@@ -122,6 +122,7 @@ TEST(DataSpec, RefusesTheRest) {
   const Case cases[] = {
       {"", ErrorCode::kUsage, "give mnist:DIR"},
       {"mnist:", ErrorCode::kUsage, "no folder after the colon"},
+      {"x=x.npy,y=all.npz", ErrorCode::kUsage, "ends in .npy, got all.npz"},
       {"minst:/data", ErrorCode::kUsage, "did you mean mnist:?"},
       {"imagenet:/data", ErrorCode::kUsage, "unknown format \"imagenet\""},
       {"/data/folder", ErrorCode::kUsage, "expected a file that ends in .npy or .npz"},
