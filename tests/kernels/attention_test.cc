@@ -193,11 +193,16 @@ TEST(Attention, BlockwiseKernelsAgreeWithTheReference) {
       const auto operands = operands_of(c, type);
       const Tensor dy = random_tensor(type, joined(c.batch, {c.m, c.e}), -1, 1, 8);
       const auto want = forward(c, operands, "reference"), got = forward(c, operands, "fast.");
-      for (size_t k = 0; k < want.size(); ++k) expect_close(got[k], want[k], tolerance, tolerance);
+      for (size_t k = 0; k < want.size(); ++k) {
+        SCOPED_TRACE("result " + std::to_string(k));
+        expect_close(got[k], want[k], tolerance, tolerance);
+      }
       const auto slopes = backward(c, operands, want, dy, "reference");
       const auto fast_slopes = backward(c, operands, want, dy, "fast.");
-      for (size_t k = 0; k < slopes.size(); ++k)
+      for (size_t k = 0; k < slopes.size(); ++k) {
+        SCOPED_TRACE("gradient " + std::to_string(k));
         expect_close(fast_slopes[k], slopes[k], tolerance, tolerance);
+      }
     }
   }
 }

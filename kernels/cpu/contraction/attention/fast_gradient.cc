@@ -189,6 +189,18 @@ void drop_nan(const ScoreTile& tile) {
   }
 }
 
+/// Keys behind the last have no slopes: the 0/0 of a query that sees no key would spread to the key
+/// that they are multiplied in a pair with.
+void clear_padding(const ScoreTile& tile, int64_t keys) {
+  for (int64_t p = 0; p < tile.panels; ++p) {
+    const int64_t there = std::clamp<int64_t>(keys - p * kPanel, 0, tile.widths[p]);
+    if (there == tile.widths[p]) continue;
+    for (int64_t row = 0; row < tile.rows; ++row)
+      std::fill(tile.panel(p) + row * kPanel + there, tile.panel(p) + row * kPanel + tile.widths[p],
+                0.0f);
+  }
+}
+
 template <class E>
 void Gradient<E>::tile(const KernelBuffers& buffers, std::byte* slot, const TilePlace& place,
                        const E* queries, const E* grads, bool first, Ahead& ahead) const {
@@ -212,6 +224,7 @@ void Gradient<E>::tile(const KernelBuffers& buffers, std::byte* slot, const Tile
                             bits, plan.dropout ? plan.dropout->factor : 1);
   if (plan.attributes.nan_is_zero) drop_nan(weights);
   differentiate_terms(plan, buffers, place, tile_slopes);
+  clear_padding(tile_slopes, plan.n - place.key);
   add_products(slot, place, weights, tile_slopes, first, ahead);
 }
 
