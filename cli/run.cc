@@ -151,7 +151,13 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   const auto found = trainer.open();
   options.run_folder = trainer.run_folder();
   std::vector<std::string> earlier;
-  if (found) earlier = data_so_far(options.run_folder);
+  const auto so_far = found ? data_so_far(options.run_folder) : std::nullopt;
+  if (found && !so_far) {
+    std::cerr << fmt::format(
+        "warning: {} is missing or damaged: what data the run was trained on before is not known\n",
+        printable((options.run_folder / kRunConfig).string()));
+  }
+  if (so_far) earlier = *so_far;
   const bool same_data = earlier.empty() || earlier.back() == arguments.data;
   if (same_data && !earlier.empty()) earlier.pop_back();
   if (choices != nullptr) write_file_atomic(options.run_folder / kRunPlan, choices->to_json());

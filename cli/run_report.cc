@@ -281,24 +281,25 @@ std::vector<TableRow> result_rows(const TrainResult& result, const PredictedMemo
   return rows;
 }
 
-std::vector<std::string> data_so_far(const std::filesystem::path& run_folder) {
+std::optional<std::vector<std::string>> data_so_far(const std::filesystem::path& run_folder) {
   constexpr size_t kLimit = size_t{16} << 20;
   std::string text;
   try {
     text = read_text(run_folder / kRunConfig, kLimit);
-  } catch (const Error&) {  // a run that lost its configuration goes on, too
-    return {};
+  } catch (const Error&) {
+    return std::nullopt;
   }
-  if (json_nests_deeper(text)) return {};
+  if (json_nests_deeper(text)) return std::nullopt;
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return {};
+  if (!json.is_object()) return std::nullopt;
   std::vector<std::string> earlier;
   if (const auto found = json.find("earlier_data"); found != json.end() && found->is_array()) {
     for (const auto& each : *found)
       if (each.is_string()) earlier.push_back(each.get<std::string>());
   }
   const auto last = json.find("data");
-  if (last != json.end() && last->is_string()) earlier.push_back(last->get<std::string>());
+  if (last == json.end() || !last->is_string()) return std::nullopt;
+  earlier.push_back(last->get<std::string>());
   return earlier;
 }
 

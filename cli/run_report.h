@@ -38,9 +38,9 @@ std::vector<TableRow> result_rows(const TrainResult& result, const PredictedMemo
 /// The text of memory.json.
 std::string memory_json(const PredictedMemory& predicted, size_t measured);
 
-/// The --data of the sessions of a run so far, from its config.json, the last one at the end; empty
-/// without one that can be read.
-std::vector<std::string> data_so_far(const std::filesystem::path& run_folder);
+/// The --data of the sessions of a run so far, from its config.json, the last one at the end;
+/// nothing without one that can be read.
+std::optional<std::vector<std::string>> data_so_far(const std::filesystem::path& run_folder);
 
 /// The text of config.json. `earlier`: other data that the run was trained on before.
 std::string config_json(const RunArguments& arguments, const Session& session,

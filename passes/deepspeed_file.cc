@@ -135,6 +135,11 @@ class JsonReader {
          section([this](const Json& j, const std::string& k) { zero_optimization(j, k); })},
     };
     for (const std::string_view key : kIdleDeepSpeedKeys) keys.emplace(key, ignored());
+    for (const std::string_view key : kIdleDeepSpeedSections) {
+      keys.emplace(key, [all = section(ignored())](const Json& value, const std::string& name) {
+        if (!value.is_null()) all(value, name);
+      });
+    }
     for (const auto& [key, why] : kRefusedDeepSpeedKeys) keys.emplace(key, refused(why));
     return keys;
   }

@@ -152,6 +152,9 @@ void check_schedule(const Schedule& s) {
   }
 }
 
+/// What a counter of an update can hold in FP32, too.
+constexpr int64_t kMostMicroBatches = int64_t{1} << 24;
+
 void check_all(const CompileOptions& options) {
   const TrainOptions& train = options.train;
   if (options.policy.dtype == DType::kF16) check_scaler(options.policy.scaler);
@@ -159,8 +162,9 @@ void check_all(const CompileOptions& options) {
   if (train.micro_batch < 0) {
     out_of_range("train.micro_batch", "0 or more samples", std::to_string(train.micro_batch));
   }
-  if (train.accumulation < 1) {
-    out_of_range("train.accumulate", "1 or more micro-batches", std::to_string(train.accumulation));
+  if (train.accumulation < 1 || train.accumulation > kMostMicroBatches) {
+    out_of_range("train.accumulate", fmt::format("1 to {} micro-batches", kMostMicroBatches),
+                 std::to_string(train.accumulation));
   }
   if (!train.loss.empty()) check_loss(train);
   if (train.optimizer.kind != "none") check_optimizer(train.optimizer);

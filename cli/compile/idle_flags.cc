@@ -87,10 +87,13 @@ bool reads(const IdleRow& row, std::string_view choice) {
   return std::find(row.choices.begin(), row.choices.end(), choice) != row.choices.end();
 }
 
-void refuse_for_inference(const CLI::App& verb, std::string_view flag) {
-  if (verb.count(std::string(flag)) == 0) return;
+[[noreturn]] void refuse_beside_inference(std::string_view flag) {
   throw Error(ErrorCode::kUsage, fmt::format("{} does nothing with --inference", flag))
       .hint(fmt::format("take {} or --inference away", flag));
+}
+
+void refuse_for_inference(const CLI::App& verb, std::string_view flag) {
+  if (verb.count(std::string(flag)) > 0) refuse_beside_inference(flag);
 }
 
 /// Does the model come with an optimizer of its own, whose decay is not known yet (the training
@@ -133,6 +136,9 @@ void refuse_lonely_flags(const CLI::App& verb, const CompileOptions& options) {
 void refuse_idle_flags(const CLI::App& verb, const CompileOptions& options) {
   if (options.inference_only) {
     for (const std::string_view flag : kOfTraining) refuse_for_inference(verb, flag);
+    if (verb.get_option("--emit")->as<std::string>() == "step") {
+      refuse_beside_inference("--emit step");
+    }
     for (const IdleRow& row : rows()) {
       const bool trains = row.belongs_to != "--precision" || row.flag == "--loss-scale";
       if (trains) refuse_for_inference(verb, row.flag);

@@ -9,28 +9,32 @@ namespace halfnote {
 
 /// Keys whose value changes no number of a training in one process.
 inline constexpr std::array kIdleDeepSpeedKeys = std::to_array<std::string_view>({
+    "communication_data_type",
+    "disable_allgather",
+    "dump_state",
+    "fp32_allreduce",
+    "memory_breakdown",
+    "seq_parallel_communication_data_type",
+    "sparse_gradients",
+    "steps_per_print",
+    "vocabulary_size",
+    "wall_clock_breakdown",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+});
+
+/// The same for sections.
+inline constexpr std::array kIdleDeepSpeedSections = std::to_array<std::string_view>({
     "activation_checkpointing",  // the same numbers; here it is run --memory
     "aio",
     "checkpoint",
     "comet",
     "comms_logger",
-    "communication_data_type",
     "csv_monitor",
-    "disable_allgather",
-    "dump_state",
     "flops_profiler",
-    "fp32_allreduce",
-    "memory_breakdown",
     "nebula",
-    "seq_parallel_communication_data_type",
-    "sparse_gradients",
-    "steps_per_print",
     "tensorboard",
-    "vocabulary_size",
-    "wall_clock_breakdown",
     "wandb",
-    "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer",
 });
 
 /// Keys of zero_optimization that change no number: how shards are made, moved and gathered.

@@ -16,6 +16,7 @@ Executor::Executor(Program program, StateStore& store, DeviceContext* context,
     : program_(std::move(program)),
       store_(store),
       arena_(arena ? std::move(arena) : std::make_shared<SharedArena>()),
+      guard_(program_, store_),
       context_(context) {}
 
 Executor::~Executor() { arena_->forget(*this); }
@@ -124,10 +125,28 @@ void Executor::check_inputs(std::span<const Tensor> inputs) const {
   }
 }
 
+void Executor::run_steps() {
+  for (size_t s = 0; s < program_.steps.size(); ++s) {
+    const StepPointers& pointers = pointers_[s];
+    const KernelBuffers buffers{pointers.inputs, pointers.outputs, pointers.workspace};
+    try {
+      program_.steps[s].kernel->run(buffers);
+    } catch (Error& error) {
+      left_states_ = guard_.restore(store_.base(), s);
+      store_.spoil_copies();
+      throw error.within({{}, program_.steps[s].node, program_.steps[s].op});
+    }
+    if (profile_) profile_->end_step();
+    if (observer_) observer_(program_.steps[s], buffers);
+  }
+}
+
 void Executor::run(std::span<const Tensor> inputs) {
+  left_states_ = true;
   allocate();
   check_inputs(inputs);
   if (on_device_) {
+    left_states_ = false;
     if (observer_ || profile_ != nullptr) {
       throw Error(ErrorCode::kUnsupported, "single steps cannot be watched on this device yet")
           .hint("leave --profile out");
@@ -140,19 +159,10 @@ void Executor::run(std::span<const Tensor> inputs) {
   has_run_ = true;
   for (const InputPatch& patch : patches_) *patch.slot = inputs[patch.input].bytes();
   store_.refresh_copies();
+  guard_.save(store_.base());
+  left_states_ = false;
   if (profile_) profile_->begin_run();
-  for (size_t s = 0; s < program_.steps.size(); ++s) {
-    const StepPointers& pointers = pointers_[s];
-    const KernelBuffers buffers{pointers.inputs, pointers.outputs, pointers.workspace};
-    try {
-      program_.steps[s].kernel->run(buffers);
-    } catch (Error& error) {
-      store_.spoil_copies();
-      throw error.within({{}, program_.steps[s].node, program_.steps[s].op});
-    }
-    if (profile_) profile_->end_step();
-    if (observer_) observer_(program_.steps[s], buffers);
-  }
+  run_steps();
   for (size_t i = 0; i < program_.saves.size(); ++i) {
     const SavedCopy& save = program_.saves[i];
     if (save.bytes > 0) std::memcpy(base_ + save.to, save_pointers_[i], save.bytes);

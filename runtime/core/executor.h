@@ -10,6 +10,7 @@
 #include "runtime/core/memory/shared_arena.h"
 #include "runtime/core/plan.h"
 #include "runtime/core/profile/profiler.h"
+#include "runtime/core/state_guard.h"
 #include "runtime/core/state_store.h"
 
 namespace halfnote {
@@ -37,6 +38,8 @@ class Executor final : private ArenaUser {
   void run(std::span<const Tensor> inputs);
   /// Was there a run? Before it there are no outputs.
   bool has_run() const { return has_run_; }
+  /// After a run that threw: are the states those from before it?
+  bool left_states() const { return left_states_; }
   /// A copy of output `index` of the last run.
   Tensor output(size_t index) const;
   /// The bytes of output `index`, valid until the next run.
@@ -67,12 +70,15 @@ class Executor final : private ArenaUser {
   void enter_arena();
   void leave_arena() override;
   void check_inputs(std::span<const Tensor> inputs) const;
+  void run_steps();
 
   Program program_;
   StateStore& store_;
   std::shared_ptr<SharedArena> arena_;
   std::byte* base_ = nullptr;  // of the arena when the pointers were resolved
   bool has_run_ = false;
+  bool left_states_ = true;
+  StateGuard guard_;
   bool has_left_ = false;        // the outputs of the last run are in kept_
   std::vector<std::byte> kept_;  // outputs, one behind the other
   std::vector<StepPointers> pointers_;

@@ -444,9 +444,16 @@ StepResult Session::step(std::span<const Tensor> inputs) {
   }
   pending_ = 0;
   Executor& apply = executor_for(kApplyName, {});
+  in_update_ = true;  // the micro-batch before it has changed the sums already
   apply.run({});
+  in_update_ = false;
   read_update(apply, result);
   return result;
+}
+
+bool Session::left_states() const {
+  const auto main = last_.find(model_.training.front().name);
+  return !in_update_ && (main == last_.end() || main->second->left_states());
 }
 
 void Session::read_update(const Executor& executor, StepResult& result) const {

@@ -123,6 +123,8 @@ class Session {
   void set_pending(int64_t count) { pending_ = count; }
   int64_t attempted_steps() const { return counter("attempted_step"); }
   int64_t applied_steps() const { return counter("applied_step"); }
+  /// After a step that threw: are the states those from before it, to be saved?
+  bool left_states() const;
 
   /// Plans everything for inputs of these shapes, before the first step.
   void prepare(std::span<const Shape> shapes);
@@ -204,6 +206,7 @@ class Session {
   int64_t accumulation_ = 1;
   OnFloor on_floor_ = OnFloor::kHold;
   int64_t pending_ = 0;
+  bool in_update_ = false;
 };
 
 }  // namespace halfnote

@@ -364,6 +364,7 @@ void Trainer::step(const Batch& batch) {
   try {
     last_ = session_.step(batch.inputs);
   } catch (const Error& error) {
+    if (session_.left_states()) in_step_ = false;
     if (error.code() == ErrorCode::kData && error.place().file.empty()) name_sample(error, batch);
     throw;
   }

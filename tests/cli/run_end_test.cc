@@ -67,6 +67,49 @@ TEST(RunEnd, ABadSampleOfTheTrainingKeepsWhatWasTrained) {
   EXPECT_EQ(place.read("r/LATEST"), "checkpoints/step-00000010\n");
 }
 
+/// An embedding reads an index that only the data show to be none: the step breaks off behind the
+/// count of steps, which is taken back.
+TEST(RunEnd, ABadIndexKeepsWhatWasTrained) {
+  const Workplace place;
+  place.write(
+      "rows.onnxtxt",
+      "<ir_version: 8, opset_import: [\"\" : 17]>\nrows (int64[N] ids, float[N,2] x) => (float[] "
+      "loss)\n<float[3,2] w = {6, 5, 4, 3, 2, 1} >\n{ e = Gather (w, ids) d = Sub (e, x) s = Mul "
+      "(d, d)\n  loss = ReduceMean <keepdims = 0> (s) }\n");
+  const std::string compile =
+      "compile rows.onnxtxt -o a.onnx --loss-output loss --optimizer adamw --precision bf16";
+  ASSERT_EQ(place.run(words(compile)).code, 0);
+  std::string ids(12 * 8, '\0');
+  place.write("good.npy", npy("<i8", "(12,)", ids));
+  ids[9 * 8] = 7;
+  place.write("bad.npy", npy("<i8", "(12,)", ids));
+  place.write("floats.npy", npy("<f4", "(12, 2)", std::string(12 * 2 * 4, '\0')));
+  const std::string more = "--epochs 2 --no-shuffle --save-every 0";
+  const Outcome bad = place.run(words(line("ids=bad.npy,x=floats.npy", more)));
+  EXPECT_EQ(bad.code, 5);
+  EXPECT_THAT(bad.err, HasSubstr("sample 9 of \"ids\": 7 is out of range for the Gather"));
+  EXPECT_THAT(bad.err, HasSubstr("what was trained up to step 2 is saved in"));
+  // The run that goes on is the one that was never stopped.
+  const std::string good = "ids=good.npy,x=floats.npy";
+  ASSERT_EQ(place.run(words(line(good, more + " --resume"))).code, 0);
+  const std::string resumed = place.read("r/checkpoints/step-00000006/state.safetensors");
+  fs::remove_all(place / "r");
+  ASSERT_EQ(place.run(words(line(good, more))).code, 0);
+  EXPECT_EQ(place.read("r/checkpoints/step-00000006/state.safetensors"), resumed);
+}
+
+TEST(RunEnd, ADamagedConfigurationIsTold) {
+  const Workplace place;
+  place.compile("a.onnx");
+  ASSERT_EQ(place.run(words(line(kGood, "--steps 2"))).code, 0);
+  place.write("r/config.json", "{\"data\": ");
+  const Outcome resumed = place.run(words(line(kGood, "--steps 3 --resume")));
+  EXPECT_EQ(resumed.code, 0);
+  EXPECT_EQ(resumed.err,
+            "warning: r/config.json is missing or damaged: what data the run was trained on before "
+            "is not known\n");
+}
+
 TEST(RunEnd, NothingIsSavedBeforeTheFirstStep) {
   const Workplace place;
   place.compile("a.onnx");

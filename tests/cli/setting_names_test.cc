@@ -72,7 +72,11 @@ const std::pair<const char*, const char*> kPolicies[] = {
      "p.toml:2: \"optimizer.lr\" is out of range: expected 0, or a number of at least 1.4e-45 "
      "(FP32), got 1e-60"},
     {"[train]\naccumulate = 0",
-     "p.toml:2: \"train.accumulate\" is out of range: expected 1 or more micro-batches, got 0"},
+     "p.toml:2: \"train.accumulate\" is out of range: expected 1 to 16777216 micro-batches, "
+     "got 0"},
+    {"[train]\naccumulate = 99999999999",
+     "p.toml:2: \"train.accumulate\" is out of range: expected 1 to 16777216 micro-batches, "
+     "got 99999999999"},
     {"[[optimizer.group]]\nlr_factor = 0.1",
      "p.toml:1: \"optimizer.group[0].pattern\" is missing: the group takes no parameter: "
      "expected "
@@ -173,7 +177,11 @@ TEST(SettingNames, FlagsAreToldByTheirNames) {
        "--loss-scale is out of range: expected a finite number above 0, got inf"},
       {"--precision fp16 --loss-scale pytorhc", "--loss-scale names no preset of loss scaling"},
       {"--precision fp16 --loss-scale 1e-400", "--loss-scale is no number that FP32 holds"},
-      {"--accumulate 0", "--accumulate is out of range: expected 1 or more micro-batches, got 0"},
+      {"--accumulate 0",
+       "--accumulate is out of range: expected 1 to 16777216 micro-batches, "
+       "got 0"},
+      {"--accumulate 99999999999",
+       "--accumulate is out of range: expected 1 to 16777216 micro-batches, got 99999999999"},
       {"--weight-decay 0.1 --no-decay (", "--no-decay is no regular expression: expected RE2"},
       {"--weight-decay 0.1 --no-decay zzz", "--no-decay matches no parameter of its own"},
       {"--precision bf16 --fp32-op Gemm --allow-op Gemm",

@@ -451,6 +451,10 @@ TEST(DeepSpeed, EveryDocumentedKeyIsTakenNotedOrRefusedByName) {
               HasSubstr("--like pytorch"));
   EXPECT_THAT(refusal(R"({"sparse_attention": {"enabled": 1}})"),
               HasSubstr("\"sparse_attention\""));
+  EXPECT_THAT(refusal(R"({"activation_checkpointing": 7})"),
+              HasSubstr("\"activation_checkpointing\" has a value it cannot have: expected an "
+                        "object, got 7"));
+  parsed(R"({"tensorboard": null})");
   EXPECT_THAT(refusal(R"({"quantize_training": "auto"})"), HasSubstr("\"quantize_training\""));
   EXPECT_THAT(refusal(R"({"data_types": {"grad_accum_dtype": "bf16"}})"),
               HasSubstr("\"data_types.grad_accum_dtype\" is not supported"));

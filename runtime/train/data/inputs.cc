@@ -269,13 +269,18 @@ void InputMap::check_finite(const Route& route, int64_t sample, const std::byte*
   const int64_t bad = first_special(route.input.dtype, row, route.elements());
   if (bad == route.elements()) return;
   const DataField& field = data_.fields()[route.field];
+  Tensor value(route.input.dtype, {});
+  std::memcpy(value.mutable_bytes(), row + static_cast<size_t>(bad) * size_of(value.dtype()),
+              value.byte_size());
+  const std::string what =
+      std::isnan(value.at_as_double(0))
+          ? std::string("NaN")
+          : fmt::format("Inf, or too large a number for {},", short_name(value.dtype()));
   throw Error(ErrorCode::kData, route.input.whole ? fmt::format("\"{}\" is not finite", field.name)
                                                   : fmt::format("sample {} of \"{}\" is not finite",
                                                                 sample, field.name))
       .at({data_.origin(), {}, {}})
-      .expected("finite numbers",
-                fmt::format("NaN, Inf or, in {}, too large a number in element {}",
-                            short_name(route.input.dtype), bad))
+      .expected("finite numbers", fmt::format("{} in element {}", what, bad))
       .hint("clean the data: one such sample costs every update that it is in");
 }
 

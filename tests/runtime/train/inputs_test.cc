@@ -471,7 +471,7 @@ TEST(Fill, NamesTheSampleThatTheInputCannotHold) {
   Tensor batch = map.make_batch(0, 2);
   std::vector<float> scratch;
   map.fill(0, 0, 0, batch, scratch);
-  expect_error(ErrorCode::kData, {"sample 1 of \"x\"", "in f16, too large a number in element 1"},
+  expect_error(ErrorCode::kData, {"sample 1 of \"x\"", "too large a number for f16, in element 1"},
                [&] { map.fill(0, 1, 1, batch, scratch); });
 }
 
