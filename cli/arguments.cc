@@ -56,6 +56,26 @@ std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts)
   return dims;
 }
 
+std::map<std::string, int64_t> parse_axes(std::string_view flag,
+                                          const std::vector<std::string>& texts) {
+  std::map<std::string, int64_t> axes;
+  for (const std::string& text : texts) {
+    const size_t at = text.rfind('=');
+    const auto counted = at == std::string::npos
+                             ? std::nullopt
+                             : leading_number(std::string_view(text).substr(at + 1));
+    if (at == 0 || !counted || !counted->rest.empty()) {
+      throw Error(ErrorCode::kUsage, fmt::format("{} is not understood", flag))
+          .expected(fmt::format("INPUT=AXIS, as in {} x=1", flag), fmt::format("\"{}\"", text));
+    }
+    const auto [found, is_new] = axes.emplace(text.substr(0, at), counted->number);
+    if (is_new || found->second == counted->number) continue;
+    throw Error(ErrorCode::kUsage, fmt::format("{} {} is given twice", flag, found->first))
+        .expected("one axis", fmt::format("{} and {}", found->second, counted->number));
+  }
+  return axes;
+}
+
 Every parse_every(std::string_view flag, std::string_view text) {
   constexpr std::array<std::string_view, 3> kEpochs = {"e", "epoch", "epochs"};
   constexpr std::array<std::string_view, 4> kSteps = {"", "s", "step", "steps"};

@@ -23,6 +23,10 @@ std::pair<std::string, int64_t> parse_dim(std::string_view text);
 /// Several of them; throws Error(kUsage) for a name that has two numbers.
 std::map<std::string, int64_t> parse_dims(const std::vector<std::string>& texts);
 
+/// `INPUT=AXIS` of a flag, by input; throws Error(kUsage).
+std::map<std::string, int64_t> parse_axes(std::string_view flag,
+                                          const std::vector<std::string>& texts);
+
 /// `500` or `500steps`; `1e` or `2epochs`; `0`: only at the end. Throws Error(kUsage) naming the
 /// flag.
 Every parse_every(std::string_view flag, std::string_view text);

@@ -1,5 +1,8 @@
 // halfnote: compiles ONNX models to mixed-precision training graphs, trains them, and shows what
 // was done.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 
 #include <csignal>
@@ -32,9 +35,18 @@ int explain(const CLI::App& app, const CLI::ParseError& error,
   return cli::report(cli::usage_error(app, error, arguments), as_json);
 }
 
+/// A file that is opened takes the lowest free number: where the caller closed one of the first
+/// three, what is printed would go into it. In their place stands one that refuses every write.
+void hold_standard_files() {
+  int file = ::open("/dev/null", O_RDONLY);
+  while (file >= 0 && file <= STDERR_FILENO) file = ::open("/dev/null", O_RDONLY);
+  if (file > STDERR_FILENO) ::close(file);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_files();
   // A closed pipe and a file-size limit become errors of the write that meets them.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

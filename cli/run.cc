@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "cli/arguments.h"
 #include "cli/run_files.h"
+#include "cli/run_inputs.h"
 #include "cli/run_report.h"
 #include "cli/verbs.h"
 #include "compiler/onnx/export.h"
@@ -31,11 +32,14 @@ namespace fs = std::filesystem;
 constexpr const char* kFooter =
     "Data: mnist:DIR, cifar10:DIR, cifar100:DIR, FILE.npz, or NAME=FILE.npy,… one file a field.\n"
     "A field goes to the input of its name, the rest in order; --map says otherwise. Its first\n"
-    "dim counts samples, of which a step takes --batch, unless the input is named by --whole, is "
-    "a\n"
-    "scalar, or (without --whole) the first dims of the model's inputs are numbers that differ, "
-    "as\n"
-    "in a graph network: then every input is fed whole, and an epoch is one step. The formats\n"
+    "dim counts samples, of which a step takes --batch, along the first dim of the input or that "
+    "of\n"
+    "--batch-axis, unless the input is named by --whole, is a scalar, is a table (a first dim "
+    "that\n"
+    "is a number where the first input has a symbol), or (without --whole) the first dims of the\n"
+    "model's inputs are numbers that differ, as in a graph network: then every input is fed "
+    "whole,\n"
+    "and an epoch is one step. The formats\n"
     "with a test split are evaluated on it unless --eval-data names another set.\n"
     "Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 finish the step, save and exit with code 75; the same\n"
     "command with --resume goes on, bit-identical to a run that was not stopped.\n"
@@ -251,13 +255,21 @@ void add_data_flags(CLI::App* verb, RunArguments& a) {
                    "an input without a dim for the batch: its field is fed whole in every step; "
                    "all: every input")
       ->take_all();
+  verb->add_option("--batch-axis", a.batch_axes,
+                   "the dim of an input that counts the samples of a batch, where it is not the "
+                   "first: INPUT=AXIS")
+      ->take_all();
   verb->add_option("--normalize", a.normalize,
-                   "MEAN,STD of float inputs, one number each or one a channel with slashes");
+                   "MEAN,STD of the float input, one number each or one a channel with slashes; "
+                   "of several: INPUT=MEAN,STD. The target of the loss only by its name")
+      ->take_all();
   verb->add_option("--resize", a.resize,
                    "images of another size: none (refuse), nearest, bilinear");
   verb->add_option("--bytes", a.bytes,
                    "u8 data of float inputs: scale (divide by 255), keep, or auto: scale images, "
-                   "whose samples have two dims or more (default)");
+                   "whose samples have two dims or more (default); of one input: INPUT=scale. "
+                   "The target of the loss keeps them unless it is named")
+      ->take_all();
   verb->add_option("--limit-samples", a.limit_samples, "only the first N samples of each data set")
       ->check(at_least_one());
 }

@@ -27,7 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kDefaultBatch = 32;
 constexpr size_t kPlanFileLimit = size_t{64} << 20;
 
 /// A flag that nothing reads is taken for one that works.
@@ -53,112 +52,6 @@ int64_t run_number(const std::string& folder, const std::string& name) {
   int64_t number = 0;
   const auto [end, code] = std::from_chars(begin, folder.data() + folder.size(), number);
   return code == std::errc() && end == folder.data() + folder.size() ? number : 0;
-}
-
-/// The numbers that the first dims of the inputs must have: from the artifact, from --dim.
-struct BatchSource {
-  std::optional<int64_t> fixed, bound;
-  std::set<std::string> symbols;
-};
-
-void add_batch_dim(const Value& input, const std::map<std::string, int64_t>& dims,
-                   BatchSource& source) {
-  const Dim& dim = input.type.shape->front();
-  std::optional<int64_t>& slot = dim.known() ? source.fixed : source.bound;
-  std::optional<int64_t> number;
-  if (dim.known()) number = dim.value;
-  if (!dim.known() && !dim.symbol.empty()) {
-    source.symbols.insert(dim.symbol);
-    if (const auto found = dims.find(dim.symbol); found != dims.end()) number = found->second;
-  }
-  if (!number) return;
-  if (slot && *slot != *number) {
-    throw Error(ErrorCode::kUsage, "the inputs do not agree on the batch size")
-        .at({{}, input.name, {}})
-        .expected(std::to_string(*slot), std::to_string(*number))
-        .hint("--whole INPUT names an input without a dim for the batch");
-  }
-  slot = number;
-}
-
-/// Throws for an input whose rank is not known.
-void check_shapes(const Model& model) {
-  const Graph& graph = model.training.front().graph;
-  for (const ValueId input : graph.inputs()) {
-    const Value& value = graph.value(input);
-    if (value.type.is_tensor() && value.type.shape) continue;
-    throw Error(ErrorCode::kUnsupported, fmt::format("input \"{}\" takes no data", value.name))
-        .at({model.source, {}, {}})
-        .expected("a tensor of known rank", to_string(value.type));
-  }
-}
-
-/// Are all first dims numbers, and not all the same? Then none of them can be the batch.
-bool has_no_batch(const Graph& graph) {
-  std::set<int64_t> numbers;
-  for (const ValueId input : graph.inputs()) {
-    const SymbolicShape& shape = *graph.value(input).type.shape;
-    if (shape.empty()) continue;
-    if (!shape.front().known()) return false;
-    numbers.insert(shape.front().value);
-  }
-  return numbers.size() > 1;
-}
-
-/// The inputs that are fed whole: those of --whole, scalars, and without --whole all inputs of a
-/// model whose first dims cannot be a batch.
-std::set<std::string> whole_inputs(const Graph& graph, const std::vector<std::string>& given) {
-  std::vector<std::string_view> names;
-  for (const ValueId input : graph.inputs()) names.push_back(graph.value(input).name);
-  const bool all = std::find(given.begin(), given.end(), "all") != given.end() ||
-                   (given.empty() && has_no_batch(graph));
-  std::set<std::string> whole;
-  for (const ValueId input : graph.inputs()) {
-    const Value& value = graph.value(input);
-    if (all || value.type.shape->empty()) whole.insert(value.name);
-  }
-  for (const std::string& name : given) {
-    if (name == "all") continue;
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      const std::string_view near = closest(name, names);
-      throw Error(ErrorCode::kUsage, fmt::format("--whole {}: no such input", name))
-          .expected(fmt::format("all, {}", fmt::join(names, ", ")), name)
-          .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
-    }
-    whole.insert(name);
-  }
-  return whole;
-}
-
-/// The micro-batch that the artifact was compiled for (a DeepSpeed file says it), else our default.
-int64_t default_batch(const Model& model) {
-  const auto found = model.metadata.find("halfnote.micro_batch");
-  if (found == model.metadata.end()) return kDefaultBatch;
-  const std::string& text = found->second;
-  int64_t number = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool whole = code == std::errc() && end == text.data() + text.size();
-  return whole && number > 0 ? number : kDefaultBatch;
-}
-
-int64_t choose_batch(const BatchSource& source, int64_t given, int64_t otherwise) {
-  const auto refuse = [&](const char* who, int64_t wanted, int64_t got) {
-    throw Error(ErrorCode::kUsage, fmt::format("{} has another batch size", who))
-        .expected(std::to_string(wanted), std::to_string(got))
-        .hint(
-            "leave --batch out; a symbolic first dim in the model lets the run choose; an input "
-            "without a "
-            "batch is named by --whole");
-  };
-  if (source.fixed && given > 0 && given != *source.fixed)
-    refuse("the artifact", *source.fixed, given);
-  if (source.fixed && source.bound && *source.bound != *source.fixed) {
-    refuse("the artifact", *source.fixed, *source.bound);
-  }
-  if (source.bound && given > 0 && given != *source.bound) refuse("--dim", *source.bound, given);
-  if (source.fixed) return *source.fixed;
-  if (source.bound) return *source.bound;
-  return given > 0 ? given : otherwise;
 }
 
 }  // namespace
@@ -210,47 +103,6 @@ SessionOptions::Memory parse_memory(const std::string& text) {
                 fmt::format("\"{}\"", text));
 }
 
-BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
-  if (!model.is_training()) {
-    throw Error(ErrorCode::kModel, "the model has no training step")
-        .at({model.source, {}, {}})
-        .hint("run halfnote compile first, and give its output");
-  }
-  const Graph& graph = model.training.front().graph;
-  BoundInputs bound;
-  bound.dims = parse_dims(arguments.dims);
-  check_dim_names(graph, bound.dims);
-  check_shapes(model);
-  const std::set<std::string> whole = whole_inputs(graph, arguments.whole);
-  BatchSource source;
-  for (const ValueId input : graph.inputs()) {
-    const Value& value = graph.value(input);
-    if (!whole.contains(value.name)) add_batch_dim(value, bound.dims, source);
-  }
-  const bool batched = whole.size() < graph.inputs().size();
-  if (!batched && arguments.batch > 1) {
-    throw Error(ErrorCode::kUsage, "no input has a dim for the batch: all are fed whole")
-        .expected("no --batch", std::to_string(arguments.batch));
-  }
-  if (!batched && arguments.no_shuffle) {
-    refuse_idle("--no-shuffle", "an input that is fed by samples", "inputs that are fed whole");
-  }
-  bound.batch = batched ? choose_batch(source, arguments.batch, default_batch(model)) : 1;
-  bound.batch_is_fixed = source.fixed.has_value() || !batched;
-  for (const std::string& symbol : source.symbols) bound.dims[symbol] = bound.batch;
-  for (const ValueId input : graph.inputs()) {
-    const Value& value = graph.value(input);
-    SymbolicShape shape = *value.type.shape;
-    for (Dim& dim : shape) {
-      const auto found = dim.known() ? bound.dims.end() : bound.dims.find(dim.symbol);
-      if (found != bound.dims.end()) dim = Dim(found->second);
-    }
-    bound.inputs.push_back(
-        {value.name, value.type.dtype, std::move(shape), whole.contains(value.name)});
-  }
-  return bound;
-}
-
 namespace {
 
 void refuse_idle_data_flags(const RunArguments& arguments, const RunData& data) {
@@ -266,7 +118,7 @@ void refuse_idle_data_flags(const RunArguments& arguments, const RunData& data) 
   }
   const bool bytes =
       data.train.takes_bytes() || (evaluation != nullptr && evaluation->takes_bytes());
-  if (bytes_from_name(arguments.bytes) != Bytes::kAuto && !bytes) {
+  if (!arguments.bytes.empty() && !bytes) {
     refuse_idle("--bytes", "data of type u8 for an input of floats", "none");
   }
 }
@@ -289,10 +141,10 @@ void refuse_idle_flags(const CLI::App& verb, const RunArguments& arguments) {
 
 RunData load_run_data(const RunArguments& arguments, std::span<const ModelInput> inputs) {
   InputOptions options;
-  if (!arguments.normalize.empty()) parse_normalize(arguments.normalize, options);
+  for (const std::string& text : arguments.normalize) parse_normalize(text, options);
+  for (const std::string& text : arguments.bytes) parse_bytes(text, options);
   for (const std::string& map : arguments.maps) parse_input_names(map, options);
   options.resize = resize_from_name(arguments.resize);
-  options.bytes = bytes_from_name(arguments.bytes);
   options.limit = arguments.limit_samples;
   const DataSpec spec = parse_data_spec(arguments.data);
   const auto load = [&](const DataSpec& from, Split split) {

@@ -21,8 +21,9 @@ struct RunArguments {
   std::string artifact, data, eval_data;
   int64_t epochs = 0, steps = 0;
   int64_t batch = 0;  // 0: not given
-  std::vector<std::string> dims, maps, whole;
-  std::string normalize, resize = "none", bytes = "auto";
+  std::vector<std::string> dims, maps, whole, batch_axes;
+  std::vector<std::string> normalize, bytes;
+  std::string resize = "none";
   int64_t limit_samples = 0;
   uint64_t seed = 0;
   bool seed_given = false;
@@ -59,18 +60,7 @@ void check_kernels(const std::string& kernels);
 /// Throws Error(kUsage).
 SessionOptions::Memory parse_memory(const std::string& text);
 
-/// The inputs of an artifact with their symbolic dims bound.
-struct BoundInputs {
-  int64_t batch = 0;                    // 1 if every input is whole
-  bool batch_is_fixed = false;          // by the artifact
-  std::map<std::string, int64_t> dims;  // every symbol that is bound
-  std::vector<ModelInput> inputs;       // dims that stay symbolic take the data's sizes
-};
-
-/// Binds the batch (the first dim of the inputs that are not whole) and the dims of --dim. Throws
-/// Error(kUsage) for a batch that a fixed artifact does not take, for contradictions and for names
-/// that do not exist.
-BoundInputs bind_inputs(const Model& model, const RunArguments& arguments);
+struct BoundInputs;
 
 struct RunData {
   InputMap train;

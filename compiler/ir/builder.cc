@@ -38,7 +38,9 @@ std::vector<Expr> Builder::ops(std::string_view op, const std::vector<Expr>& inp
 }
 
 Expr Builder::constant(Tensor tensor, std::string_view hint) {
-  return value(graph_.add_initializer(prefix_ + std::string(hint), std::move(tensor)));
+  const ValueId id = graph_.add_initializer(prefix_ + std::string(hint), std::move(tensor));
+  graph_.value(id).made = true;
+  return value(id);
 }
 
 Expr Builder::ints(const std::vector<int64_t>& numbers) {

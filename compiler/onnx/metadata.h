@@ -21,6 +21,10 @@ inline constexpr std::string_view kScalePowerKey = "halfnote.scale_power";
 /// Of the model: its op-set before it was lifted to 23, in which the trained model is written.
 inline constexpr std::string_view kOpsetKey = "halfnote.opset";
 
+/// Of the model: the input that an attached loss compares with, and the name of the loss
+/// (`join_names`).
+inline constexpr std::string_view kTargetKey = "halfnote.target";
+
 // Of the model, lists of initializers that its exporter declared, written by `join_names`.
 inline constexpr std::string_view kParametersKey = "halfnote.parameters";  // to be trained
 inline constexpr std::string_view kBuffersKey = "halfnote.buffers";        // buffers, constants
@@ -30,8 +34,8 @@ inline constexpr std::string_view kFrozenKey =
     "halfnote.frozen";  // parameters that the settings leave alone
 /// An initializer that the exporter computed from parameters, their names with commas, …
 inline constexpr std::string_view kFoldedKey = "halfnote.folded";
-inline constexpr std::string_view kLostKey =
-    "halfnote.lost_parameters";  // of which nothing is left
+/// … those of which nothing is left; empty, but there, where the file says that all are.
+inline constexpr std::string_view kLostKey = "halfnote.lost_parameters";
 
 // Of a graph; lists of names are written by `join_names`.
 inline constexpr std::string_view kTrainableKey = "halfnote.trainable";  // names of initializers

@@ -176,7 +176,7 @@ class Chooser {
         const auto uses = graph_.uses(id);
         const bool by_nodes =
             std::all_of(uses.begin(), uses.end(), [](const Use& use) { return use.by_node(); });
-        if (!is_float(value.type.dtype) || value.tensor.shape().empty()) continue;
+        if (!is_float(value.type.dtype) || value.tensor.shape().empty() || value.made) continue;
         if (uses.empty() || !by_nodes) continue;
         graph_.rename(id, graph_.unique_name(value.name + ".body"));
         graph_.replace_uses(id, graph_.add_initializer(value.name, value.tensor));
@@ -239,14 +239,14 @@ class Chooser {
 
   /// No optimizer works on floats of 8 bits and fewer: such a weight is a constant of the model.
   bool trains(ValueId id) const {
-    const DType dtype = graph_.value(id).type.dtype;
-    return is_float(dtype) && !is_low_bit(dtype);
+    const Value& value = graph_.value(id);
+    return is_float(value.type.dtype) && !is_low_bit(value.type.dtype) && !value.made;
   }
 
   void warn_of_low_bits() {
     for (ValueId id : graph_.initializers()) {
       const ValueType& type = graph_.value(id).type;
-      if (trains(id) || !is_float(type.dtype) || !looks_trainable(id)) continue;
+      if (!is_low_bit(type.dtype) || !is_float(type.dtype) || !looks_trainable(id)) continue;
       context_.warn(names_.shown(graph_.value(id).name),
                     "looks like a weight, but is not trained: no optimizer works on " +
                         std::string(short_name(type.dtype)) +
@@ -300,7 +300,8 @@ class Chooser {
     std::set<ValueId> found;
     std::vector<std::string> names;
     for (ValueId id : graph_.initializers()) {
-      if (is_float(graph_.value(id).type.dtype)) names.push_back(graph_.value(id).name);
+      const Value& value = graph_.value(id);
+      if (is_float(value.type.dtype) && !value.made) names.push_back(value.name);
     }
     for (const std::string& pattern : patterns) {
       const RE2 re(pattern, RE2::Quiet);

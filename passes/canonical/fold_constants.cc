@@ -166,7 +166,16 @@ bool Folder::gives_a_body(NodeId id) const {
   return false;
 }
 
+/// Of what only passes made comes no parameter.
+bool Folder::reads_only_made(NodeId id) const {
+  const auto inputs = graph_.inputs(id);
+  return !inputs.empty() && std::all_of(inputs.begin(), inputs.end(), [&](ValueId input) {
+    return !input.valid() || graph_.value(input).made;
+  });
+}
+
 void Folder::replace(NodeId id, std::vector<Tensor> values) {
+  const bool made = reads_only_made(id);
   for (size_t i = 0; i < values.size(); ++i) {
     const ValueId output = graph_.output(id, i);
     if (!output.valid() || !graph_.has_uses(output)) continue;
@@ -174,7 +183,9 @@ void Folder::replace(NodeId id, std::vector<Tensor> values) {
     if (bytes > kSmallFolded) left_ -= std::min(left_, bytes);
     const std::string name = graph_.value(output).name;
     graph_.rename(output, graph_.unique_name(name + ".folded"));
-    graph_.replace_uses(output, graph_.add_initializer(name, std::move(values[i])));
+    const ValueId folded = graph_.add_initializer(name, std::move(values[i]));
+    graph_.value(folded).made = made;
+    graph_.replace_uses(output, folded);
   }
   graph_.remove(id);
 }

@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "compiler/ir/builder.h"
 #include "compiler/ir/hash.h"
+#include "compiler/onnx/metadata.h"
 #include "passes/canonical/looks.h"
 #include "passes/exporters/module_names.h"
 #include "passes/passes.h"
@@ -170,7 +171,10 @@ std::string without_numbers(const std::string& shown) {
 class Tying {
  public:
   Tying(Model& model, PassContext& context)
-      : graph_(model.graph), context_(context), names_(model) {}
+      : graph_(model.graph), context_(context), names_(model) {
+    const auto lost = model.metadata.find(std::string(kLostKey));
+    has_all_parameters_ = lost != model.metadata.end() && lost->second.empty();
+  }
 
   bool run() {
     for (const std::string& pair : context_.options.train.tied) tie(pair);
@@ -318,6 +322,7 @@ class Tying {
   }
 
   void name_merged_parameters() {
+    if (has_all_parameters_) return;
     for (ValueId id : graph_.initializers()) {
       const Value& value = graph_.value(id);
       if (!value.trainable || graph_.uses(id).size() < 2) continue;
@@ -370,6 +375,7 @@ class Tying {
   Graph& graph_;
   PassContext& context_;
   const ParameterNames names_;
+  bool has_all_parameters_ = false;  // says the file
   Looks looks_;
   std::set<ValueId> by_samples_;               // whose partners were not read
   std::map<std::string, std::string> merged_;  // the name that went -> the one that stays

@@ -41,10 +41,14 @@ std::vector<std::string> words_of(std::string_view list) {
   return words;
 }
 
+/// PyTorch's word for a node of no module: the size of a symbolic dim.
+constexpr std::string_view kNoModule = "_empty_nn_module_stack_from_metadata_hook";
+
 /// The last word is the operator's; the module stands before it.
 std::string module_of_scopes(std::string_view list) {
   const std::vector<std::string> words = words_of(list);
-  return words.size() < 2 ? "" : words[words.size() - 2];
+  if (words.size() < 2 || words[words.size() - 2] == kNoModule) return "";
+  return words[words.size() - 2];
 }
 
 /// `/features/features.0/conv/Conv` is of `features.0.conv`: a child of a list repeats its name.

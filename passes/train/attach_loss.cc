@@ -18,6 +18,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "compiler/onnx/metadata.h"
 #include "passes/passes.h"
 #include "passes/settings.h"
 #include "passes/train/losses.h"
@@ -183,6 +184,11 @@ bool attach_loss(Model& model, PassContext& context) {
                          : attach_named_loss(step.graph, loss_input(step.graph, context), context);
   put_loss_first(step.graph, loss);
   free_reserved_names(step.graph, context);
+  if (!train.loss.empty()) {
+    const ValueId target = step.graph.inputs().back();  // the one that was added
+    model.metadata[std::string(kTargetKey)] =
+        join_names(std::vector<std::string>{step.graph.value(target).name, train.loss});
+  }
   TrainingStep evaluation;
   evaluation.name = kEvaluateName;
   evaluation.graph = step.graph;

@@ -19,8 +19,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "compiler/ir/query.h"
@@ -135,27 +137,130 @@ const LossRow& loss_row(const string& name) {
                                    : "did you mean " + string(near) + "?"});
 }
 
+/// What stands between an output and the activation behind it: nodes that only move numbers (or
+/// bound them), from the output on, and the activation last. Empty if there is none.
+std::vector<NodeId> path_to_activation(const Graph& graph, ValueId from, std::string_view op) {
+  std::vector<NodeId> path;
+  while (graph.value(from).producer.valid()) {
+    path.push_back(graph.value(from).producer);
+    const Node& node = graph.node(path.back());
+    if (!node.domain.empty()) break;
+    if (node.op == op) return path;
+    const bool moves = node.op == "Identity" || node.op == "Cast" || node.op == "Squeeze" ||
+                       node.op == "Unsqueeze" || node.op == "Reshape" || node.op == "Flatten" ||
+                       node.op == "Transpose" || node.op == "Clip";
+    if (!moves) break;
+    from = graph.input(path.back(), 0);
+  }
+  return {};
+}
+
+/// The axes of a Squeeze or Unsqueeze as numbers below `rank`; nothing where they are not known.
+std::optional<std::vector<int64_t>> axes_of(const Graph& graph, NodeId id, int64_t rank) {
+  const Tensor* axes = graph.constant(graph.input(id, 1));
+  if (axes == nullptr) return std::nullopt;
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < axes->size(); ++i) {
+    const int64_t axis = axes->at_as_int(i);
+    numbers.push_back(axis < 0 ? axis + rank : axis);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+/// Where an axis of the operand is in the result of a node that moves numbers; -1 where that cannot
+/// be told, or there is no such axis.
+int64_t moved_axis(const Graph& graph, NodeId id, int64_t axis) {
+  const Node& node = graph.node(id);
+  const ValueType& from = graph.value(graph.input(id, 0)).type;
+  const ValueType& to = graph.value(graph.output(id)).type;
+  if (node.op == "Identity" || node.op == "Cast") return axis;
+  if (!from.shape || !to.shape) return -1;
+  const auto rank = static_cast<int64_t>(from.shape->size());
+  const auto result = static_cast<int64_t>(to.shape->size());
+  if (node.op == "Transpose") {
+    std::vector<int64_t> perm = node.attributes.get_ints("perm", {});
+    if (perm.empty()) return rank - 1 - axis;
+    return std::find(perm.begin(), perm.end(), axis) - perm.begin();
+  }
+  if (node.op == "Squeeze" || node.op == "Unsqueeze") {
+    const bool adds = node.op == "Unsqueeze";
+    const auto axes = axes_of(graph, id, adds ? result : rank);
+    if (!axes) return -1;
+    int64_t moved = axis;
+    for (const int64_t each : *axes) {
+      if (!adds && each == axis) return -1;
+      if (adds && each <= moved) ++moved;
+      if (!adds && each < axis) --moved;
+    }
+    return moved;
+  }
+  // Reshape and Flatten keep the last axis where its size stays.
+  const bool keeps = rank > 0 && result > 0 && axis == rank - 1 && from.shape->back().known() &&
+                     to.shape->back() == from.shape->back();
+  return keeps ? result - 1 : -1;
+}
+
+/// The same nodes that move numbers, of another value.
+Expr moved_like(Builder& b, const std::vector<NodeId>& path, Expr value) {
+  const Graph& graph = b.graph();
+  for (auto at = path.rbegin() + 1; at != path.rend(); ++at) {
+    std::vector<Expr> inputs = {value};
+    for (size_t i = 1; i < graph.inputs(*at).size(); ++i) {
+      inputs.push_back(b.value(graph.input(*at, static_cast<uint32_t>(i))));
+    }
+    value = b.ops(graph.node(*at).op, inputs, 1, Attributes(graph.node(*at).attributes))[0];
+  }
+  return value;
+}
+
+/// Can the loss hold the activation itself? Element by element always; a softmax where it is taken
+/// over the axis that the loss takes for the classes.
+bool holds_itself(const Graph& graph, const LossRow& row, const std::vector<NodeId>& path,
+                  const CompileOptions& options) {
+  for (auto at = path.begin(); at + 1 != path.end(); ++at) {
+    if (graph.node(*at).op == "Clip") return false;
+  }
+  if (row.target != Target::kClasses || path.size() == 1) return true;
+  const ValueType& scores = graph.value(graph.output(path.front())).type;
+  const ValueType& type = graph.value(graph.output(path.back())).type;
+  if (!scores.shape || !type.shape) return false;
+  int64_t axis = graph.node(path.back()).attributes.get_int("axis", -1);
+  if (axis < 0) axis += static_cast<int64_t>(type.shape->size());
+  for (auto at = path.rbegin() + 1; at != path.rend() && axis >= 0; ++at)
+    axis = moved_axis(graph, *at, axis);
+  const auto rank = static_cast<int64_t>(scores.shape->size());
+  return axis == (options.train.class_axis < 0 ? rank - 1 : 1);
+}
+
 /// What the loss reads: of a graph that ends in an activation which the loss holds itself, the
 /// value before it.
 Expr scores_of(Builder& b, const LossRow& row, ValueId from, PassContext& context) {
-  Graph& graph = b.graph();
-  const NodeId producer = graph.value(from).producer;
-  const bool absorbs = row.absorbs != nullptr && producer.valid() &&
-                       graph.node(producer).domain.empty() &&
-                       graph.node(producer).op == row.absorbs;
-  if (!absorbs) return b.value(from);
-  const Expr before = b.value(graph.input(producer, 0));
+  const Graph& graph = b.graph();
+  const auto path =
+      row.absorbs == nullptr ? std::vector<NodeId>() : path_to_activation(graph, from, row.absorbs);
+  if (path.empty()) return b.value(from);
+  const NodeId activation = path.back();
+  const Expr before = b.value(graph.input(activation, 0));
   const string what(row.name);
+  if (!holds_itself(graph, row, path, context.options)) {
+    context.warn(
+        graph.value(from).name,
+        what + " reads it as " + (row.instead == nullptr ? "logits" : "log-probabilities") +
+            ", but it is the result of a " + row.absorbs + " (" + graph.label(activation) +
+            "); name what that reads: --loss-input \"" + graph.value(before.id).name + "\"");
+    return b.value(from);
+  }
   if (row.instead == nullptr) {
     context.note(graph.value(from).name,
                  what + " reads logits: the loss is attached before this " + string(row.absorbs));
-    return before;
+    return moved_like(b, path, before);
   }
   context.note(graph.value(from).name, what + " reads log-probabilities: the loss has a " +
                                            string(row.instead) + " of its own in place of this " +
                                            string(row.absorbs));
-  const int64_t axis = graph.node(producer).attributes.get_int("axis", -1);
-  return b.op(row.instead, {b.to_math(before)}, {{"axis", axis}});
+  const int64_t axis = graph.node(activation).attributes.get_int("axis", -1);
+  return moved_like(b, path, b.op(row.instead, {b.to_math(before)}, {{"axis", axis}}));
 }
 
 /// Is it (batch, sequence, classes)? ONNX, as PyTorch, takes (N, C, d): classes on axis 1. To be

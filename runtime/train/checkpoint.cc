@@ -305,7 +305,14 @@ std::optional<FoundCheckpoint> find_latest(const fs::path& run_folder) {
       warnings.push_back(error.what());
     }
   }
-  if (all.empty()) return std::nullopt;
+  if (all.empty() && !std::filesystem::exists(run_folder / kRunLatest)) return std::nullopt;
+  if (all.empty()) {
+    throw Error(ErrorCode::kCheckpoint, "the checkpoints are gone")
+        .at({run_folder.string(), {}, {}})
+        .expected(fmt::format("the folder that {} names, in {}/", kRunLatest, kRunCheckpoints),
+                  "none")
+        .hint("bring them back, or start a new run in another folder");
+  }
   throw Error(
       ErrorCode::kCheckpoint,
       fmt::format("all {} checkpoints are damaged, the newest with: {}", all.size(), warnings[0]))

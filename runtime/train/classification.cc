@@ -166,10 +166,15 @@ std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor
   if (!layout) return std::nullopt;
   const Tensor floats = scores.dtype() == DType::kF32 ? scores : scores.cast_to(DType::kF32);
   const std::span<const float> all = floats.data<float>();
-  const int64_t batch = std::max<int64_t>(scores.shape()[0], 1);
-  const int64_t counted = labels.size() / batch * std::min(rows, batch);
+  const Shape& shape = labels.shape();
+  const bool first = kind.batch_axis == 0;
+  const int64_t batch =
+      std::max<int64_t>(first ? scores.shape()[0] : shape[static_cast<size_t>(kind.batch_axis)], 1);
+  const int64_t each = first ? labels.size() / batch
+                             : element_count({shape.begin() + kind.batch_axis + 1, shape.end()});
   ScoreCounts counts;
-  for (int64_t i = 0; i < counted; ++i) {
+  for (int64_t i = 0; i < labels.size(); ++i) {
+    if (i / std::max<int64_t>(each, 1) % batch >= rows) continue;
     const int64_t label = labels.at_as_int(i);
     if (kind.ignore_index && label == *kind.ignore_index) continue;
     if (label < 0 || label >= layout->classes) return std::nullopt;

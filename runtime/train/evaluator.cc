@@ -29,7 +29,8 @@ bool has_symbolic_batch(const Session& session, const InputMap& map) {
   for (const auto& [name, type] : session.inputs()) {
     const auto index = find_input(map, name);
     if (index && map.is_whole(*index)) continue;
-    if (!type.shape || type.shape->empty() || type.shape->front().known()) return false;
+    const auto axis = static_cast<size_t>(index ? map.input(*index).batch_axis : 0);
+    if (!type.shape || type.shape->size() <= axis || (*type.shape)[axis].known()) return false;
   }
   return true;
 }
@@ -46,7 +47,9 @@ void check_classes(const Classification& kind, const Program& program, const Inp
   const auto scores = std::find_if(program.outputs.begin(), program.outputs.end(),
                                    [&](const ProgramOperand& o) { return o.name == kind.scores; });
   if (scores == program.outputs.end() || scores->shape.empty()) return;
-  const Shape shape = map.batch_shape(labels, scores->shape[0]);
+  const auto axis = static_cast<size_t>(kind.batch_axis);
+  if (axis >= scores->shape.size()) return;
+  const Shape shape = map.batch_shape(labels, scores->shape[axis]);
   const auto layout = score_layout(kind, scores->shape, shape);
   const DType stored = map.field(labels).dtype();
   if (!layout || !is_integer(stored)) return;
@@ -79,7 +82,9 @@ Evaluator::Evaluator(Session& session, InputMap map, int64_t batch)
   kind_ = find_classification(graph);
   const auto labels = kind_ ? find_input(map_, kind_->labels) : std::nullopt;
   if (!labels) kind_.reset();
-  if (labels) labels_ = *labels;
+  if (!labels) return;
+  labels_ = *labels;
+  kind_->batch_axis = map_.input(labels_).batch_axis;
 }
 
 std::vector<Shape> Evaluator::shapes(int64_t rows) const {

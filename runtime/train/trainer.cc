@@ -133,7 +133,9 @@ Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evalua
   kind_ = find_classification(session_.model().training.front().graph);
   const auto labels = kind_ ? find_input(data_, kind_->labels) : std::nullopt;
   if (!labels) kind_.reset();
-  if (labels) labels_ = *labels;
+  if (!labels) return;
+  labels_ = *labels;
+  kind_->batch_axis = data_.input(labels_).batch_axis;
 }
 
 int64_t Trainer::total_steps() const {
@@ -326,30 +328,33 @@ void Trainer::name_sample(const Error& error, const Batch& batch) const {
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), label);
   if (code != std::errc() || end != text.data() + text.size()) return;
   std::optional<size_t> field;
-  int64_t row = 0;
+  int64_t at = 0;
   for (size_t i = 0; i < data_.size(); ++i) {
     const Tensor& tensor = batch.inputs[i];
-    if (data_.is_whole(i) || !is_integer(tensor.dtype()) || batch.rows == 0) continue;
+    if (!is_integer(tensor.dtype())) continue;
     for (int64_t k = 0; k < tensor.size(); ++k) {
       if (tensor.at_as_int(k) != label) continue;
       if (field) return;
       field = i;
-      row = k / (tensor.size() / batch.rows);
+      at = k;
       break;
     }
   }
   if (!field) return;
-  const int64_t place = batch.start.sample + row;
-  const int64_t sample = options_.shuffle
-                             ? Shuffle(data_.data().size(), options_.seed, batch.start.epoch)[place]
-                             : place;
+  std::string where = fmt::format("element {}", at);
+  if (!data_.is_whole(*field)) {
+    const int64_t place = batch.start.sample + data_.row_of(*field, at, batch.rows);
+    where = fmt::format("sample {}", options_.shuffle ? Shuffle(data_.data().size(), options_.seed,
+                                                                batch.start.epoch)[place]
+                                                      : place);
+  }
   const std::string& op = error.place().op;
   const bool is_label = op.find("Loss") != std::string::npos;
   const std::string what = is_label ? fmt::format("label {} is no class", label)
                                     : fmt::format("{} is out of range for the {} that reads it",
                                                   label, op.empty() ? "node" : op);
   throw Error(ErrorCode::kData,
-              fmt::format("sample {} of \"{}\": {}", sample, data_.field(*field).name, what))
+              fmt::format("{} of \"{}\": {}", where, data_.field(*field).name, what))
       .at({data_.data().origin(), {}, {}})
       .expected(error.expectation(), text)
       .hint(is_label ? error.hint_text()

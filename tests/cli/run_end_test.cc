@@ -199,6 +199,11 @@ TEST(RunEnd, ARunWithoutACheckpointBeginsAgain) {
   ASSERT_EQ(place.run(words(line(kGood, "--steps 3"))).code, 0);
   const std::string metrics = place.read("r/metrics.jsonl");
   fs::remove_all(place / "r/checkpoints");
+  // A name of what is not there is no run that ended early.
+  const Outcome lost = place.run(words(line(kGood, "--steps 3 --resume")));
+  EXPECT_EQ(lost.code, 9);
+  EXPECT_THAT(lost.err, HasSubstr("r: the checkpoints are gone"));
+  EXPECT_EQ(place.read("r/metrics.jsonl"), metrics);
   fs::remove(place / "r/LATEST");
   const Outcome plain = place.run(words(line(kGood, "--steps 3")));
   EXPECT_EQ(plain.code, 2);

@@ -110,6 +110,14 @@ TEST(Import, KeepsWhatTheExporterComputedParametersFromAndWhichAreGone) {
   EXPECT_EQ(model.metadata.at("halfnote.folded"), "val_1\nm.w\n");
   EXPECT_EQ(model.metadata.at("halfnote.constants"), "val_2\n");
   EXPECT_EQ(model.metadata.at("halfnote.lost_parameters"), "m.gone\n");
+  // Where all are there, the file is said to be whole.
+  const Message whole =
+      wire::add_graph(tensor("w"))
+          .message(16, wire::entry("pkg.torch.export.ExportedProgram.graph_signature",
+                                   "\n# inputs\np_w: PARAMETER target='w'\n"));
+  EXPECT_EQ(
+      round_trip(import_text_bytes(wire::model(whole))).metadata.at("halfnote.lost_parameters"),
+      "");
   for (const Model& untold : {model_with(false, true), model_with(true, false)}) {
     for (const char* key : {"halfnote.folded", "halfnote.constants", "halfnote.lost_parameters"}) {
       EXPECT_FALSE(untold.metadata.contains(key)) << key;

@@ -97,6 +97,7 @@ class DeclarationReader {
     if (signature_.empty()) return;
     const NameList lost = parameters_without_trace();
     list(kConstantsKey, constants(lost.empty()));
+    if (lost.empty()) model.metadata[std::string(kLostKey)] = "";  // all are there
     if (origins_.empty()) return;  // a parameter may be in any tensor
     list(kFoldedKey, folded());
     list(kLostKey, lost);

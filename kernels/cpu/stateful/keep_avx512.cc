@@ -5,6 +5,10 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+// GCC 12 takes the undefined operands in its own header for mistakes (its bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
 

@@ -92,10 +92,8 @@ class BatchMaker {
         continue;
       }
       const bool fits = tensor.defined() && tensor.dtype() == map_.input(i).dtype &&
-                        !tensor.shape().empty() && tensor.shape()[0] == rows &&
                         tensor.storage().use_count() == 1 &&
-                        std::equal(tensor.shape().begin() + 1, tensor.shape().end(),
-                                   map_.sample_shape(i).begin(), map_.sample_shape(i).end());
+                        tensor.shape() == map_.batch_shape(i, rows);
       if (!fits) tensor = map_.make_batch(i, rows);
     }
   }

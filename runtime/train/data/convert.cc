@@ -78,15 +78,26 @@ auto visit_number(DType dtype, Body&& body) {
   }
 }
 
-/// Has it at most 24 significant bits, as FP32 holds?
+/// The integers that a float type holds: of so many significant bits, below a power of 2.
+struct Integers {
+  int bits = 24, power = 128;
+  std::string_view type = "FP32";
+};
+
+/// What is normalised or resized is computed in FP32, and rounded to the input's type after that.
+Integers integers_of(const Route& route) {
+  if (!route.mean.empty() || route.resized) return {};
+  if (route.input.dtype == DType::kF16) return {11, 16, "f16"};
+  if (route.input.dtype == DType::kBF16) return {8, 128, "bf16"};
+  return {};
+}
+
 template <class From>
-bool fits_f32(From value) {
-  if constexpr (sizeof(From) <= 2) return true;
-  if constexpr (sizeof(From) > 2) {
-    auto bits = static_cast<uint64_t>(value);
-    if (value < From{}) bits = ~bits + 1;
-    return bits == 0 || std::bit_width(bits) - std::countr_zero(bits) <= 24;
-  }
+bool fits(From value, const Integers& range) {
+  auto bits = static_cast<uint64_t>(value);
+  if (value < From{}) bits = ~bits + 1;
+  const int width = std::bit_width(bits);
+  return bits == 0 || (width - std::countr_zero(bits) <= range.bits && width <= range.power);
 }
 
 Error no_fit(const DataField& field, int64_t sample, const std::string& got, std::string wanted) {
@@ -96,12 +107,14 @@ Error no_fit(const DataField& field, int64_t sample, const std::string& got, std
 }
 
 template <class From>
-void load_exactly(const DataField& field, int64_t sample, int64_t first, std::span<float> to) {
+void load_exactly(const Integers& range, const DataField& field, int64_t sample, int64_t first,
+                  std::span<float> to) {
   const From* elements = field.data.data<From>().data() + first;
   for (size_t i = 0; i < to.size(); ++i) {
-    if (!fits_f32(elements[i])) {
+    if (!fits(elements[i], range)) {
       throw no_fit(field, sample, fmt::format("{}", elements[i]),
-                   "a number of at most 24 significant bits, as FP32 holds")
+                   fmt::format("a number of at most {} significant bits{}, as {} holds", range.bits,
+                               range.power < 64 ? " below 65536" : "", range.type))
           .hint("scale the numbers, or round them: the array's astype(\"float32\") does");
     }
     to[i] = static_cast<float>(elements[i]);
@@ -126,8 +139,9 @@ void load(const Route& route, const DataField& field, int64_t sample, int64_t fi
     case DType::kF32:
       return load_as<float>(from, first, to);
     default:
-      return visit_integer(
-          from.dtype(), [&](auto zero) { load_exactly<decltype(zero)>(field, sample, first, to); });
+      return visit_integer(from.dtype(), [&](auto zero) {
+        load_exactly<decltype(zero)>(integers_of(route), field, sample, first, to);
+      });
   }
 }
 

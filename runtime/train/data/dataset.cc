@@ -132,8 +132,9 @@ void check_labels(const Dataset& data, const DataField& field, int64_t classes,
   const int64_t index = first_outside(field.data, classes, ignore_index);
   if (index < 0) return;
   const int64_t elements = field.data.size() / field.data.shape()[0];
-  throw Error(ErrorCode::kData,
-              fmt::format("label out of range in \"{}\", sample {}", field.name, index / elements))
+  const std::string place =
+      field.whole ? fmt::format("element {}", index) : fmt::format("sample {}", index / elements);
+  throw Error(ErrorCode::kData, fmt::format("label out of range in \"{}\", {}", field.name, place))
       .at({data.origin(), {}, {}})
       .expected(fmt::format("0 to {}{}", classes - 1,
                             ignore_index ? fmt::format(" or {}", *ignore_index) : std::string()),

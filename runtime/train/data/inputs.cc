@@ -4,8 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <span>
 
@@ -13,31 +13,6 @@
 
 namespace halfnote {
 namespace {
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-std::vector<float> numbers(std::string_view text, std::string_view whole) {
-  std::vector<float> values;
-  for (const std::string_view part : split(text, '/')) {
-    float value = 0;
-    const auto [end, status] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (status != std::errc() || end != part.data() + part.size() || !std::isfinite(value)) {
-      throw Error(ErrorCode::kUsage, fmt::format("--normalize {}", whole))
-          .expected("MEAN,STD, each a number that FP32 holds, or one a channel with slashes",
-                    fmt::format("\"{}\"", part));
-    }
-    values.push_back(value);
-  }
-  return values;
-}
 
 std::string names_of(const Dataset& data) {
   std::vector<std::string> names;
@@ -125,6 +100,44 @@ std::vector<size_t> whole_fields(const Dataset& data, std::span<const size_t> fi
   return whole;
 }
 
+bool takes_bytes_of(const Dataset& data, const Route& route) {
+  return is_float(route.input.dtype) && data.fields()[route.field].data.dtype() == DType::kU8;
+}
+
+/// Throws for a flag that names an input which has no use for it, and for one that names none
+/// where several could be meant.
+void check_scaling(const Dataset& data, std::span<const Route> routes,
+                   const InputOptions& options) {
+  std::vector<std::string_view> names, floats;
+  for (const Route& route : routes) {
+    names.push_back(route.input.name);
+    const bool general = !route.input.target && !options.named.contains(route.input.name);
+    if (is_float(route.input.dtype) && general) floats.push_back(route.input.name);
+  }
+  if (!options.scaling.mean.empty() && floats.size() > 1) {
+    throw Error(ErrorCode::kUsage, "--normalize MEAN,STD does not say which input is meant")
+        .expected("one input of floats", fmt::format("{}", fmt::join(floats, ", ")))
+        .hint(fmt::format("name it: --normalize {}=MEAN,STD, once for each", floats[0]));
+  }
+  for (const auto& [name, scaling] : options.named) {
+    const char* flag = scaling.bytes ? "--bytes" : "--normalize";
+    const auto at = std::find(names.begin(), names.end(), name);
+    if (at == names.end()) {
+      const std::string_view near = closest(name, names);
+      throw Error(ErrorCode::kUsage, fmt::format("{} {}=…: no such input", flag, name))
+          .expected(fmt::format("{}", fmt::join(names, ", ")), name)
+          .hint(near.empty() ? std::string() : fmt::format("did you mean {}?", near));
+    }
+    const Route& route = routes[static_cast<size_t>(at - names.begin())];
+    const bool idle = scaling.bytes ? !takes_bytes_of(data, route) : !is_float(route.input.dtype);
+    if (!idle) continue;
+    throw Error(ErrorCode::kUsage, fmt::format("{} {}=… does nothing here", flag, name))
+        .expected(scaling.bytes ? "data of type u8 for an input of floats" : "an input of floats",
+                  fmt::format("{} for {}", data.fields()[route.field].to_string(),
+                              short_name(route.input.dtype)));
+  }
+}
+
 /// The first of `count` floats whose exponent bits are all set, that is Inf or NaN; `count` if
 /// there is none. `exponent` masks these bits.
 template <class Bits>
@@ -151,39 +164,37 @@ int64_t first_special(DType dtype, const std::byte* row, int64_t count) {
   }
 }
 
+double number_at(DType dtype, const std::byte* row, int64_t index) {
+  const auto at = [&](auto zero) {
+    decltype(zero) value;
+    std::memcpy(&value, row + static_cast<size_t>(index) * sizeof value, sizeof value);
+    return value;
+  };
+  switch (dtype) {
+    case DType::kF64:
+      return at(double{});
+    case DType::kF16:
+      return to_f32(at(Half{}));
+    case DType::kBF16:
+      return to_f32(at(BFloat16{}));
+    default:
+      return at(float{});
+  }
+}
+
+/// Puts a sample into row `row` along the axis of the batch.
+void put_at(const Route& route, int64_t row, std::span<const std::byte> sample, Tensor& batch) {
+  const auto axis = static_cast<size_t>(route.input.batch_axis);
+  const auto rows = static_cast<size_t>(batch.shape()[axis]);
+  const Shape behind(route.shape.begin() + route.input.batch_axis, route.shape.end());
+  const size_t piece = static_cast<size_t>(element_count(behind)) * size_of(route.input.dtype);
+  std::byte* to = batch.mutable_bytes() + static_cast<size_t>(row) * piece;
+  for (size_t from = 0; from < sample.size(); from += piece, to += rows * piece) {
+    std::memcpy(to, sample.data() + from, piece);
+  }
+}
+
 }  // namespace
-
-void parse_normalize(std::string_view text, InputOptions& options) {
-  const std::vector<std::string_view> parts = split(text, ',');
-  if (parts.size() != 2) {
-    throw Error(ErrorCode::kUsage, fmt::format("--normalize {}", text))
-        .expected("MEAN,STD", fmt::format("{} parts", parts.size()))
-        .hint("separate the channels with slashes: 0.49/0.48/0.45,0.25/0.24/0.26");
-  }
-  options.mean = numbers(parts[0], text);
-  options.deviation = numbers(parts[1], text);
-  if (options.mean.size() != options.deviation.size()) {
-    throw Error(ErrorCode::kUsage, fmt::format("--normalize {}", text))
-        .expected("as many means as deviations",
-                  fmt::format("{} and {}", options.mean.size(), options.deviation.size()));
-  }
-  for (const float value : options.deviation) {
-    if (value > 0) continue;
-    throw Error(ErrorCode::kUsage, fmt::format("--normalize {}", text))
-        .expected("deviations above 0", fmt::format("{}", value));
-  }
-}
-
-void parse_input_names(std::string_view text, InputOptions& options) {
-  for (const std::string_view part : split(text, ',')) {
-    const size_t equals = part.find('=');
-    if (equals == std::string_view::npos || equals == 0 || equals + 1 == part.size()) {
-      throw Error(ErrorCode::kUsage, fmt::format("--map {}", text))
-          .expected("INPUT=FIELD", fmt::format("\"{}\"", part));
-    }
-    options.names.emplace_back(part.substr(0, equals), part.substr(equals + 1));
-  }
-}
 
 InputMap::InputMap(Dataset data, std::span<const ModelInput> inputs, const InputOptions& options)
     : data_(std::move(data)), resize_(options.resize) {
@@ -201,12 +212,19 @@ InputMap::InputMap(Dataset data, std::span<const ModelInput> inputs, const Input
     whole_[i] = Tensor(input.dtype, sample_shape(i));
     fill(i, 0, 0, whole_[i], scratch);
   }
+  check_scaling(data_, routes_, options);
 }
 
 Shape InputMap::batch_shape(size_t index, int64_t rows) const {
   Shape shape = sample_shape(index);
-  if (!is_whole(index)) shape.insert(shape.begin(), rows);
+  if (!is_whole(index)) shape.insert(shape.begin() + input(index).batch_axis, rows);
   return shape;
+}
+
+int64_t InputMap::row_of(size_t index, int64_t element, int64_t rows) const {
+  const Shape& sample = sample_shape(index);
+  const Shape behind(sample.begin() + input(index).batch_axis, sample.end());
+  return element / std::max<int64_t>(element_count(behind), 1) % rows;
 }
 
 size_t InputMap::batch_bytes(int64_t rows) const {
@@ -229,9 +247,8 @@ bool InputMap::normalises() const {
 }
 
 bool InputMap::takes_bytes() const {
-  return std::any_of(routes_.begin(), routes_.end(), [&](const Route& route) {
-    return is_float(route.input.dtype) && data_.fields()[route.field].data.dtype() == DType::kU8;
-  });
+  return std::any_of(routes_.begin(), routes_.end(),
+                     [&](const Route& route) { return takes_bytes_of(data_, route); });
 }
 
 bool InputMap::resizes() const {
@@ -260,22 +277,47 @@ void InputMap::fill(size_t index, int64_t sample, int64_t row, Tensor& batch,
                     std::vector<float>& scratch) const {
   const Route& route = routes_[index];
   const size_t row_bytes = static_cast<size_t>(route.elements()) * size_of(route.input.dtype);
-  std::byte* target = batch.mutable_bytes() + static_cast<size_t>(row) * row_bytes;
-  convert_sample(route, data_, sample, target, scratch);
-  if (is_float(data_.fields()[route.field].data.dtype())) check_finite(route, sample, target);
+  const bool floats = is_float(data_.fields()[route.field].data.dtype());
+  if (route.input.batch_axis == 0) {
+    std::byte* target = batch.mutable_bytes() + static_cast<size_t>(row) * row_bytes;
+    convert_sample(route, data_, sample, target, scratch);
+    if (floats) check_finite(route, sample, target);
+    check_range(route, sample, target);
+    return;
+  }
+  std::vector<std::byte> alone(row_bytes);
+  convert_sample(route, data_, sample, alone.data(), scratch);
+  if (floats) check_finite(route, sample, alone.data());
+  check_range(route, sample, alone.data());
+  put_at(route, row, alone, batch);
+}
+
+void InputMap::check_range(const Route& route, int64_t sample, const std::byte* row) const {
+  if (!route.input.range) return;
+  const auto [least, most] = *route.input.range;
+  for (int64_t i = 0; i < route.elements(); ++i) {
+    const double value = number_at(route.input.dtype, row, i);
+    if (value >= least && value <= most) continue;
+    const DataField& field = data_.fields()[route.field];
+    const bool bytes = field.data.dtype() == DType::kU8 && most == 1 && value <= 255;
+    throw Error(ErrorCode::kData,
+                fmt::format("sample {} of \"{}\" is no target of the loss", sample, field.name))
+        .at({data_.origin(), {}, {}})
+        .expected(std::isinf(most) ? fmt::format("numbers of {} or more", least)
+                                   : fmt::format("numbers from {} to {}", least, most),
+                  fmt::format("{} in element {}", value, i))
+        .hint(bytes ? fmt::format("--bytes {}=scale divides by 255", route.input.name) : "");
+  }
 }
 
 void InputMap::check_finite(const Route& route, int64_t sample, const std::byte* row) const {
   const int64_t bad = first_special(route.input.dtype, row, route.elements());
   if (bad == route.elements()) return;
   const DataField& field = data_.fields()[route.field];
-  Tensor value(route.input.dtype, {});
-  std::memcpy(value.mutable_bytes(), row + static_cast<size_t>(bad) * size_of(value.dtype()),
-              value.byte_size());
   const std::string what =
-      std::isnan(value.at_as_double(0))
+      std::isnan(number_at(route.input.dtype, row, bad))
           ? std::string("NaN")
-          : fmt::format("Inf, or too large a number for {},", short_name(value.dtype()));
+          : fmt::format("Inf, or too large a number for {},", short_name(route.input.dtype));
   throw Error(ErrorCode::kData, route.input.whole ? fmt::format("\"{}\" is not finite", field.name)
                                                   : fmt::format("sample {} of \"{}\" is not finite",
                                                                 sample, field.name))

@@ -22,13 +22,6 @@
 
 namespace halfnote {
 
-/// `--normalize MEAN,STD`, per channel with slashes: `0.286,0.353` or
-/// `0.49/0.48/0.45,0.25/0.24/0.26`. Sets mean and deviation; throws Error(kUsage).
-void parse_normalize(std::string_view text, InputOptions& options);
-
-/// `--map INPUT=FIELD,…`. Appends to names; throws Error(kUsage).
-void parse_input_names(std::string_view text, InputOptions& options);
-
 class InputMap {
  public:
   /// Throws Error(kData) naming input and field when they do not fit, Error(kUsage) for names that
@@ -49,6 +42,8 @@ class InputMap {
   Shape batch_shape(size_t index, int64_t rows) const;
   /// Bytes of all inputs of such a batch.
   size_t batch_bytes(int64_t rows) const;
+  /// The row of a batch of `rows` samples that an element of the input belongs to.
+  int64_t row_of(size_t index, int64_t element, int64_t rows) const;
   /// How many of the input's rows belong to the first `count` samples: all of a whole input.
   int64_t rows_of(size_t index, int64_t count) const;
   /// Is an input normalised? Does a float input take bytes?
@@ -63,12 +58,14 @@ class InputMap {
   /// Room for `rows` samples of an input that is not whole.
   Tensor make_batch(size_t index, int64_t rows) const;
   /// Converts sample `sample` of the data into row `row` of such a tensor; see convert_sample.
-  /// Throws Error(kData) for a float that is not finite, in the data or in the input's type.
+  /// Throws Error(kData) for a float that is not finite, in the data or in the input's type, and
+  /// for one that is out of the input's range.
   void fill(size_t index, int64_t sample, int64_t row, Tensor& batch,
             std::vector<float>& scratch) const;
 
  private:
   void check_finite(const Route& route, int64_t sample, const std::byte* row) const;
+  void check_range(const Route& route, int64_t sample, const std::byte* row) const;
 
   Dataset data_;
   std::vector<Route> routes_;

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 
@@ -28,8 +27,6 @@ std::string sample_text(const ModelInput& input) {
   }
   return text + "]";
 }
-
-constexpr std::array<std::string_view, 3> kByteWords = {"auto", "scale", "keep"};
 
 Error misfit(const Dataset& data, const Route& route, const std::string& why) {
   return Error(ErrorCode::kData,
@@ -140,23 +137,26 @@ void fit_planes(const Dataset& data, Route& route, const InputOptions& options) 
 }
 
 /// Bytes are numbers from 0 to 1 in an image, and what they are elsewhere.
-bool scales(const Route& route, const Shape& sample, const InputOptions& options) {
-  if (options.bytes == Bytes::kAuto) return !route.input.whole && sample.size() >= 2;
-  return options.bytes == Bytes::kScale;
+bool scales(const Route& route, const Shape& sample, const Scaling& scaling) {
+  const Bytes bytes = scaling.bytes.value_or(Bytes::kAuto);
+  if (bytes != Bytes::kAuto) return bytes == Bytes::kScale;
+  return !route.input.whole && !route.input.target && sample.size() >= 2;
 }
 
 void fit_floats(const Dataset& data, Route& route, const InputOptions& options) {
   const DataField& field = data.fields()[route.field];
   const Shape from = field.sample_shape();
   const bool bytes = field.dtype() == DType::kU8;
-  route.scaled = bytes && scales(route, from, options);
+  route.scaled =
+      bytes && scales(route, from, options.scaling_of(route.input.name, route.input.target));
   if (!is_number(field.dtype())) {
     throw misfit(data, route, "the types differ")
         .hint("bool, integers and floats become each other; convert the array");
   }
   route.kind = Route::Kind::kFloat;
   const size_t rank = route.input.shape.size() - 1;
-  const bool planes = !route.input.whole && (from.size() == 2 || from.size() == 3);
+  const bool image = !route.input.whole && !route.input.target;
+  const bool planes = image && (from.size() == 2 || from.size() == 3);
   if (planes && (rank == 3 || (rank == 2 && from.size() == 2))) {
     fit_planes(data, route, options);
     return;
@@ -179,13 +179,15 @@ std::vector<float> per_channel(const Dataset& data, const Route& route,
   throw Error(ErrorCode::kUsage,
               fmt::format("mean and std do not fit input \"{}\"", route.input.name))
       .at({data.origin(), {}, {}})
-      .expected(fmt::format("1 or {} numbers each", channels), std::to_string(values.size()));
+      .expected(channels == 1 ? "1 number each" : fmt::format("1 or {} numbers each", channels),
+                std::to_string(values.size()));
 }
 
 void finish_floats(const Dataset& data, Route& route, const InputOptions& options) {
-  if (!options.mean.empty()) {
-    route.mean = per_channel(data, route, options.mean);
-    route.deviation = per_channel(data, route, options.deviation);
+  const Scaling scaling = options.scaling_of(route.input.name, route.input.target);
+  if (!scaling.mean.empty()) {
+    route.mean = per_channel(data, route, scaling.mean);
+    route.deviation = per_channel(data, route, scaling.deviation);
   }
   const bool same_type = data.fields()[route.field].dtype() == route.input.dtype;
   if (same_type && !route.resized && route.mean.empty() && route.channels == route.from_channels) {
@@ -216,6 +218,8 @@ std::vector<std::string> steps_of(const Route& route, const Dataset& data, Resiz
   const DType from = data.fields()[route.field].dtype();
   std::vector<std::string> steps;
   if (route.input.whole) steps.push_back("whole");
+  if (route.input.batch_axis > 0)
+    steps.push_back(fmt::format("samples along axis {}", route.input.batch_axis));
   if (route.scaled) steps.push_back("/255");
   const bool to_float = route.kind == Route::Kind::kFloat;
   if (to_float && is_integer(from) && !route.scaled) steps.push_back("not scaled");
@@ -232,14 +236,6 @@ std::vector<std::string> steps_of(const Route& route, const Dataset& data, Resiz
 }
 
 }  // namespace
-
-Bytes bytes_from_name(std::string_view name) {
-  for (size_t i = 0; i < kByteWords.size(); ++i) {
-    if (kByteWords[i] == name) return static_cast<Bytes>(i);
-  }
-  throw Error(ErrorCode::kUsage, "unknown word for --bytes")
-      .expected("auto, scale or keep", fmt::format("\"{}\"", name));
-}
 
 Route make_route(const Dataset& data, size_t field, const ModelInput& input,
                  const InputOptions& options) {

@@ -4,38 +4,32 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/shape.h"
 #include "runtime/train/data/dataset.h"
-#include "runtime/train/data/image.h"
+#include "runtime/train/data/input_options.h"
 
 namespace halfnote {
 
-/// An input that takes data; its first dim is the batch unless it is whole.
+/// Both ends belong to it.
+struct Range {
+  double least = 0, most = 0;
+};
+
+/// An input that takes data. The first dim of `shape` is the batch unless it is whole.
 struct ModelInput {
   std::string name;
   DType dtype = DType::kUndefined;
   SymbolicShape shape;
-  bool whole = false;  // takes its field as it is in every step, without a dim for the batch
-};
-
-/// What becomes of u8 data for a float input: divided by 255 (auto: where a sample has two dims or
-/// more, as an image does), or kept as numbers from 0 to 255.
-enum class Bytes : uint8_t { kAuto, kScale, kKeep };
-
-/// `auto`, `scale`, `keep`; throws Error(kUsage) for other words.
-Bytes bytes_from_name(std::string_view name);
-
-struct InputOptions {
-  std::vector<std::pair<std::string, std::string>>
-      names;                           // input and field, stronger than any rule
-  std::vector<float> mean, deviation;  // of float inputs: empty, one number, or one a channel
-  Resize resize = Resize::kNone;       // what to do when image sizes differ; none: refuse
-  Bytes bytes = Bytes::kAuto;
-  int64_t limit = 0;  // only the first samples; 0: all
+  bool whole = false;      // takes its field as it is in every step, without a dim for the batch
+  int64_t batch_axis = 0;  // where the model has the batch: samples are put side by side there
+  /// What the loss compares with: numbers as they are, unless options name the input.
+  bool target = false;
+  std::optional<Range> range;  // of its numbers
 };
 
 /// One planned conversion. Images are (channels, height, width); everything else is one plane of

@@ -158,9 +158,9 @@ TEST(Conversion, KeepsOtherBytesUnlessTold) {
   EXPECT_TRUE(identical(convert(field, DType::kF32, batch_of({2})), kept));
   EXPECT_TRUE(identical(convert(field, DType::kBF16, batch_of({-1})), kept.cast_to(DType::kBF16)));
   InputOptions options;
-  options.bytes = Bytes::kScale;
+  options.scaling.bytes = Bytes::kScale;
   EXPECT_TRUE(identical(convert(field, DType::kF32, batch_of({2}), options), scaled));
-  options.bytes = Bytes::kKeep;
+  options.scaling.bytes = Bytes::kKeep;
   const Tensor image = Tensor::of<uint8_t>({1, 1, 2}, {51, 255});
   EXPECT_TRUE(identical(convert(image, DType::kF32, batch_of({1, 2}), options),
                         Tensor::of<float>({1, 1, 2}, {51, 255})));
@@ -203,6 +203,7 @@ TEST(Conversion, NormalisesEachChannel) {
   const Tensor result =
       convert(Tensor::of<uint8_t>({1, 1, 1}, {255}), DType::kF32, batch_of({3, 1, 1}), options);
   EXPECT_TRUE(identical(result, Tensor::of<float>({1, 3, 1, 1}, {1, 0.75f, 0.5f})));
+  options = {};
   parse_normalize("0.5,0.25", options);
   EXPECT_TRUE(
       identical(convert(Tensor::of<float>({1, 2}, {1, 0}), DType::kF32, batch_of({2}), options),
@@ -351,6 +352,23 @@ TEST(Conversion, RefusesNumbersThatWouldChange) {
       [] {
         convert(Tensor::of<int64_t>({2}, {1, 16777217}), DType::kF32, batch_of({}));
       });
+  const auto to = [](int64_t number, DType dtype, const InputOptions& options = {}) {
+    return convert(Tensor::of<int64_t>({1}, {number}), dtype, batch_of({}), options)
+        .at_as_double(0);
+  };
+  EXPECT_EQ(to(-2047, DType::kF16), -2047);
+  EXPECT_EQ(to(65472, DType::kF16), 65472);
+  EXPECT_EQ(to(255 << 20, DType::kBF16), 255 << 20);
+  expect_error(ErrorCode::kData,
+               {"at most 11 significant bits below 65536, as f16 holds, got 4025"},
+               [&] { to(4025, DType::kF16); });
+  expect_error(ErrorCode::kData, {"below 65536, as f16 holds, got 131072"},
+               [&] { to(131072, DType::kF16); });
+  expect_error(ErrorCode::kData, {"at most 8 significant bits, as bf16 holds, got -257"},
+               [&] { to(-257, DType::kBF16); });
+  InputOptions options;
+  parse_normalize("4000,8", options);
+  EXPECT_EQ(to(4025, DType::kF16, options), 3.125);
 }
 
 struct MisfitCase {
@@ -437,12 +455,102 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Normalize, ReadsOneNumberOrOneAChannel) {
   InputOptions options;
   parse_normalize("0.286,0.353", options);
-  EXPECT_THAT(options.mean, testing::ElementsAre(0.286f));
+  EXPECT_THAT(options.scaling.mean, testing::ElementsAre(0.286f));
+  expect_error(ErrorCode::kUsage, {"--normalize 1,2", "one of each input"},
+               [&] { parse_normalize("1,2", options); });
+  options = {};
   parse_normalize("0.49/0.48/0.45,0.25/0.24/0.26", options);
-  EXPECT_THAT(options.deviation, testing::ElementsAre(0.25f, 0.24f, 0.26f));
+  EXPECT_THAT(options.scaling.deviation, testing::ElementsAre(0.25f, 0.24f, 0.26f));
   for (const char* text :
        {"", "1", "1,2,3", "a,1", "1,", "0,0", "0,-1", "1/2,1", "nan,1", "0,inf", "0 ,1"}) {
+    options = {};
     expect_error(ErrorCode::kUsage, {"--normalize"}, [&] { parse_normalize(text, options); });
+  }
+}
+
+TEST(Scaling, LeavesTheTargetOfTheLossAloneUnlessItIsNamed) {
+  const Tensor bytes = Tensor::of<uint8_t>({1, 1, 2}, {1, 255});
+  const auto scaled = [&](bool target, const std::vector<std::string>& flags) {
+    ModelInput input{"t", DType::kF32, batch_of({1, 2})};
+    input.target = target;
+    InputOptions options;
+    for (const std::string& flag : flags) {
+      flag.find(',') == std::string::npos ? parse_bytes(flag, options)
+                                          : parse_normalize(flag, options);
+    }
+    const InputMap map(Dataset("d", {{"t", bytes}}), {&input, 1}, options);
+    const Tensor row = rows_of(map, 0, 1);
+    return std::vector<float>{row.data<float>()[0], row.data<float>()[1]};
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(scaled(false, {}), ElementsAre(1 / 255.0f, 1));
+  EXPECT_THAT(scaled(true, {}), ElementsAre(1, 255));
+  EXPECT_THAT(scaled(true, {"scale", "0.5,0.5"}), ElementsAre(1, 255));
+  EXPECT_THAT(scaled(true, {"t=scale"}), ElementsAre(1 / 255.0f, 1));
+  EXPECT_THAT(scaled(true, {"t=1,2"}), ElementsAre(0, 127));
+  EXPECT_THAT(scaled(false, {"keep", "t=scale"}), ElementsAre(1 / 255.0f, 1));
+}
+
+TEST(Scaling, OfOneInputMustHaveOne) {
+  const ModelInput inputs[] = {{"x", DType::kF32, batch_of({2})},
+                               {"y", DType::kF32, batch_of({2})},
+                               {"n", DType::kI64, batch_of({})}};
+  const Tensor floats(DType::kF32, {3, 2});
+  const Dataset data("d", {{"x", floats}, {"y", floats}, {"n", Tensor(DType::kI64, {3})}});
+  struct Row {
+    const char *normalize, *bytes;
+    std::vector<std::string> message;
+  };
+  const Row rows[] = {
+      {"0,1", nullptr, {"does not say which input is meant", "got x, y", "--normalize x=MEAN,STD"}},
+      {"n=0,1", nullptr, {"--normalize n=… does nothing here", "an input of floats"}},
+      {"z=0,1", nullptr, {"--normalize z=…: no such input", "expected x, y, n"}},
+      {nullptr, "x=keep", {"--bytes x=… does nothing here", "data of type u8"}},
+      {nullptr, "x=alle", {"auto, scale or keep"}},
+  };
+  for (const Row& row : rows) {
+    expect_error(ErrorCode::kUsage, row.message, [&] {
+      InputOptions options;
+      if (row.normalize != nullptr) parse_normalize(row.normalize, options);
+      if (row.bytes != nullptr) parse_bytes(row.bytes, options);
+      InputMap(data, inputs, options);
+    });
+  }
+  InputOptions options;
+  parse_normalize("x=1,2", options);
+  const InputMap map(data, inputs, options);
+  EXPECT_EQ(rows_of(map, 0, 1).at_as_double(0), -0.5);
+  EXPECT_EQ(rows_of(map, 1, 1).at_as_double(0), 0);
+}
+
+TEST(BatchAxis, PutsSamplesSideBySide) {
+  // Three samples of (2 times, 2 features), time first.
+  const Tensor x = Tensor::of<float>({3, 2, 2}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  ModelInput input{"x", DType::kF32, batch_of({2, 2})};
+  input.batch_axis = 1;
+  const InputMap map(Dataset("d", {{"x", x}}), {&input, 1});
+  EXPECT_EQ(map.batch_shape(0, 3), Shape({2, 3, 2}));
+  EXPECT_TRUE(identical(rows_of(map, 0, 3),
+                        Tensor::of<float>({2, 3, 2}, {0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11})));
+  EXPECT_EQ(map.row_of(0, 0, 3), 0);
+  EXPECT_EQ(map.row_of(0, 5, 3), 2);
+  EXPECT_EQ(map.row_of(0, 6, 3), 0);
+  EXPECT_THAT(map.describe(), testing::Contains(testing::HasSubstr("samples along axis 1")));
+}
+
+TEST(Fill, NamesTheSampleThatIsNoTarget) {
+  for (const DType type : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
+    ModelInput input{"t", type, batch_of({2})};
+    input.range = Range{0, 1};
+    const Tensor values = Tensor::of<float>({2, 2}, {0, 1, 0.5, -2}).cast_to(type);
+    const InputMap map(Dataset("d", {{"t", values}}), {&input, 1});
+    Tensor batch = map.make_batch(0, 2);
+    std::vector<float> scratch;
+    map.fill(0, 0, 0, batch, scratch);
+    expect_error(ErrorCode::kData,
+                 {"sample 1 of \"t\" is no target of the loss", "expected numbers from 0 to 1",
+                  "got -2 in element 1"},
+                 [&] { map.fill(0, 1, 1, batch, scratch); });
   }
 }
 
