@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "base/error.h"
@@ -122,8 +123,10 @@ std::vector<float> relu_at(size_t offset, int64_t count) {
   const KernelChoice choice = device.kernels().choose(call);
   const auto stream = device.make_stream();
   const auto memory = device.allocate(4096);
-  auto* at = reinterpret_cast<float*>(memory.get() + offset);
-  for (int64_t i = 0; i < count; ++i) at[i] = static_cast<float>(i % 2 == 0 ? i : -i);
+  std::vector<float> numbers(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i)
+    numbers[static_cast<size_t>(i)] = static_cast<float>(i % 2 == 0 ? i : -i);
+  std::memcpy(memory.get() + offset, numbers.data(), numbers.size() * sizeof(float));
   DeviceBuffers buffers;
   const std::byte* from[] = {memory.get() + offset};
   std::byte* to[] = {memory.get() + offset};
@@ -132,7 +135,8 @@ std::vector<float> relu_at(size_t offset, int64_t count) {
   buffers.stream = stream.get();
   choice.kernel->run(buffers);
   stream->synchronise();
-  return std::vector<float>(at, at + count);
+  std::memcpy(numbers.data(), memory.get() + offset, numbers.size() * sizeof(float));
+  return numbers;
 }
 
 TEST(Chain, OddAddressesAreReadOneByOne) {
