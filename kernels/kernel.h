@@ -84,6 +84,10 @@ class Kernel {
   virtual ~Kernel() = default;
   virtual void run(const KernelBuffers& buffers) const = 0;
 
+  /// Finishes what `prepare` began, as far as that takes long and can be done for many at once: the
+  /// compilation of generated kernels. Called once the plan stands, before the first run.
+  virtual void make_ready() const {}
+
   /// Bytes of scratch memory that `run` needs, 64-byte aligned; nothing in it survives the call.
   virtual size_t workspace_bytes() const { return 0; }
   /// May output `output` be written over input `input` (same bytes)? The plan decides whether it

@@ -9,7 +9,11 @@
 //   HN_DYNAMIC_SHARED(float, row);              float* row, as long as the launch says
 #pragma once
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC_RTC__)  // generated kernels: NVRTC knows the names of the language by itself
+
+#define HN_CUDA cuda
+
+#elif defined(__CUDACC__)
 
 #include <cuda_runtime.h>
 

@@ -1,19 +1,16 @@
 // Division by a number that is known when a kernel is planned.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
+#include "kernels/math/host_device.h"
 
-#include "kernels/cuda/cuda.h"
-
-namespace halfnote::HN_CUDA {
+namespace halfnote {
 
 /// A divisor ≥ 1. Positions below 2^31 are divided by a multiplication, an addition and a shift,
 /// since a GPU's own division of 64 bits takes some hundred instructions; greater ones by that.
 class Divisor {
  public:
   Divisor() = default;
-  explicit Divisor(int64_t value) : value_(std::max<int64_t>(1, value)) {
+  explicit Divisor(int64_t value) : value_(value > 1 ? value : 1) {
     constexpr int64_t kLimit = int64_t{1} << 31;
     if (value_ > kLimit) {  // (0 + n) >> 31: zero for every n below 2^31
       shift_ = 31;
@@ -26,20 +23,20 @@ class Divisor {
     factor_ = static_cast<uint32_t>((rest << 32) / static_cast<uint64_t>(value_) + 1);
   }
 
-  __host__ __device__ int64_t value() const { return value_; }
+  HN_HD int64_t value() const { return value_; }
   /// n / value, for n ≥ 0.
-  __host__ __device__ int64_t quotient(int64_t n) const {
+  HN_HD int64_t quotient(int64_t n) const {
     if (n >= int64_t{1} << 31) return n / value_;
     const auto small = static_cast<uint32_t>(n);
     const auto high = static_cast<uint32_t>((uint64_t{small} * factor_) >> 32);
     return (high + small) >> shift_;
   }
   /// n % value
-  __host__ __device__ int64_t remainder(int64_t n) const { return n - quotient(n) * value_; }
+  HN_HD int64_t remainder(int64_t n) const { return n - quotient(n) * value_; }
 
  private:
   int64_t value_ = 1;
   uint32_t factor_ = 1, shift_ = 0;
 };
 
-}  // namespace halfnote::HN_CUDA
+}  // namespace halfnote

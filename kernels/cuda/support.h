@@ -15,9 +15,9 @@
 
 #include "kernels/cpu/runs.h"
 #include "kernels/cpu/support.h"
-#include "kernels/cuda/divisor.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/numbers.h"
+#include "kernels/cuda/strided.h"
 #include "kernels/math/host_device.h"
 
 namespace halfnote::HN_CUDA {
@@ -61,28 +61,6 @@ void for_each(Stream& stream, int64_t count, const Body& body) {
   const int64_t blocks = std::min<int64_t>(blocks_for(count, kBlock), kMaxBlocks);
   launch(stream, for_each_kernel<Body>, static_cast<unsigned>(blocks), kBlock, 0, body, count);
 }
-
-/// The strides of N tensors over one index space, small enough to be a kernel's argument.
-template <int N>
-struct Strided {
-  static constexpr int kDims = 8;
-  int rank = 0;
-  int64_t count = 0;
-  Divisor dims[kDims];
-  int64_t strides[N][kDims] = {};
-
-  /// Where tensor k stands at each of the N offsets of position `at`.
-  __device__ void offsets(int64_t at, int64_t (&offset)[N]) const {
-    for (int k = 0; k < N; ++k) offset[k] = 0;
-    for (int d = rank - 1; d > 0; --d) {
-      const int64_t rest = dims[d].quotient(at);
-      const int64_t index = at - rest * dims[d].value();
-      for (int k = 0; k < N; ++k) offset[k] += index * strides[k][d];
-      at = rest;
-    }
-    for (int k = 0; k < N; ++k) offset[k] += at * strides[k][0];
-  }
-};
 
 /// The same walk as the CPU's; false if more dims stay than an argument holds.
 template <int N>

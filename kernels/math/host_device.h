@@ -3,7 +3,33 @@
 #pragma once
 
 #ifdef __CUDACC_RTC__
-// NVRTC declares the overloads of exp, log, … itself.
+// NVRTC declares the overloads of exp, log, … itself. It has no headers of the standard library:
+// these are the names of theirs that formulas and walks use.
+using int32_t = int;
+using int64_t = long long;
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
+using uint32_t = unsigned;
+using uint64_t = unsigned long long;
+namespace std {
+template <bool kFirst, class A, class B>
+struct conditional {
+  using type = A;
+};
+template <class A, class B>
+struct conditional<false, A, B> {
+  using type = B;
+};
+template <bool kFirst, class A, class B>
+using conditional_t = typename conditional<kFirst, A, B>::type;
+// Of the types that programs compute with: float, double and bool.
+template <class T>
+inline constexpr bool is_integral_v = false;
+template <>
+inline constexpr bool is_integral_v<bool> = true;
+template <class T>
+inline constexpr bool is_signed_v = !is_integral_v<T>;
+}  // namespace std
 #else
 #include <cmath>
 #include <cstdint>

@@ -47,6 +47,7 @@ std::vector<size_t> offsets_of(const Items& items, Bytes bytes) {
 DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore& store)
     : context_(context), program_(program), store_(store) {
   Device& device = *context.device;
+  for (const ProgramStep& step : program.steps) step.kernel->make_ready();
   const auto bytes = [](const ProgramOperand& operand) { return operand.bytes; };
   store.attach(context);
   arena_ = device.allocate(program.arena_bytes);
@@ -57,6 +58,7 @@ DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore&
   result_offsets_ = offsets_of(program.outputs, bytes);
   results_ = device.allocate(result_offsets_.back(), MemoryKind::kPinned);
   fetched_.resize(program.outputs.size());
+  capture();
 }
 
 void DeviceRun::put_constants() {
@@ -128,7 +130,6 @@ void DeviceRun::run(std::span<const Tensor> inputs) {
     std::memcpy(staging_.get() + input_offsets_[i], inputs[i].bytes(), inputs[i].byte_size());
   }
   store_.push();
-  if (graph_ == nullptr) capture();
   stream.launch(*graph_);
   in_flight_ = true;
   std::fill(fetched_.begin(), fetched_.end(), false);

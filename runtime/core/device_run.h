@@ -17,8 +17,8 @@ namespace halfnote {
 
 class DeviceRun {
  public:
-  /// Takes all the memory that the program needs. Program, store and device must outlive this; the
-  /// store is attached to the device.
+  /// Takes all the memory that the program needs, and captures it. Program, store and device must
+  /// outlive this; the store is attached to the device.
   DeviceRun(DeviceContext& context, const Program& program, StateStore& store);
 
   /// Starts a run and does not wait for it. The inputs may change as soon as this returns.

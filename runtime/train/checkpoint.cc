@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/system/hash.h"
 #include "base/system/mapped_files.h"
-#include "runtime/train/checkpoint/hash.h"
 #include "runtime/train/checkpoint/manifest.h"
 #include "runtime/train/checkpoint/run_folder.h"
 #include "runtime/train/data/foreign_file.h"

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/system/hash.h"
 #include "compiler/onnx/export.h"
-#include "runtime/train/checkpoint/hash.h"
 
 namespace halfnote {
 namespace {

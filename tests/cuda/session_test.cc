@@ -77,6 +77,30 @@ TEST(DeviceSession, SteadyStepIsOneGraphLaunch) {
   EXPECT_EQ(after.allocations, before.allocations);
 }
 
+TEST(DeviceSession, ChainsOfElementwiseOpsAreOneKernelEach) {
+  const std::string_view text =
+      "<ir_version: 10, opset_import: [\"\" : 23]> chain (float[3,4] x) => (float[3,4] y)"
+      " <float[4] w = {1, 2, 3, 4}> { h = Mul (x, w) g = Tanh (h) y = Mul (g, x) }";
+  std::vector<double> losses;
+  for (const std::string& device : {std::string("cpu"), test::tested_device()}) {
+    CompileOptions options;
+    options.policy.dtype = DType::kF32;
+    options.train.loss = "mse";
+    SessionOptions on;
+    on.device = device;
+    Session session(compile_model(parse_model(text, "chain"), options).model, on);
+    const std::vector<Tensor> inputs = batch(session);
+    session.step(inputs);
+    losses.push_back(session.step(inputs).loss);
+    if (device == "cpu") continue;
+    int chains = 0;
+    for (const ProgramStep& step : session.program("step")->steps)
+      chains += step.row != nullptr && step.row->name == "generated.chain" ? 1 : 0;
+    EXPECT_GT(chains, 0);
+  }
+  EXPECT_LE(std::fabs(losses[1] - losses[0]), 1e-5 * losses[0]);
+}
+
 TEST(DeviceSession, OrderOfThreadsChangesNothing) {
   std::vector<double> losses;
   for (const uint64_t seed : {1, 2, 3}) {

@@ -2,8 +2,8 @@
 // tensors' file. The manifest's own hash is completed here: nothing is found behind a wrong one.
 #include <fmt/format.h>
 
+#include "base/system/hash.h"
 #include "runtime/train/checkpoint.h"
-#include "runtime/train/checkpoint/hash.h"
 #include "runtime/train/checkpoint/manifest.h"
 #include "tests/fuzz/support/fuzz.h"
 

@@ -49,9 +49,20 @@ void store_elements(const Loops& loops, DType dtype, const float* from, std::byt
   }
 }
 
-/// Rounds to the type of a step's result and back.
+/// Does a step leave numbers that its type does not hold? Of those that give bool only a cast does:
+/// the others make 0 and 1.
+bool needs_rounding(const PointwiseStep& step) {
+  return is_16bit_float(step.dtype) ||
+         (step.dtype == DType::kBool && step.op == PointwiseOp::kCast);
+}
+
+/// Rounds to the type of a step's result and back; of bool that is 1 for all but 0.
 void round_elements(const Loops& loops, DType dtype, float* values, int64_t count) {
   const auto size = static_cast<size_t>(count);
+  if (dtype == DType::kBool) {
+    for (float& value : std::span(values, size)) value = value != 0.0f ? 1.0f : 0.0f;
+    return;
+  }
   if (dtype == DType::kBF16) return loops.round_bf16(values, values, count);
   if (dtype == DType::kF16) {
     std::array<Half, kTile> narrow;
@@ -151,7 +162,7 @@ class TileProgram::Compiler {
     results_[static_cast<size_t>(number)] = action.to;
     const bool read_again = last_of_step_[static_cast<size_t>(number)] >= 0;
     const bool one_store = is_output && !read_again;  // which rounds
-    if (is_16bit_float(step.dtype) && !one_store) {
+    if (needs_rounding(step) && !one_store) {
       Action round{Kind::kRound};
       round.to = action.to;
       round.dtype = step.dtype;

@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/libraries/library.h"
+#include "kernels/cuda/libraries/lt_request.h"
 
 namespace halfnote::cuda {
 
@@ -18,7 +19,9 @@ using libraries::Blas;
 using libraries::MatmulOperands;
 using libraries::MatmulProblem;
 
-constexpr size_t kWorkspace = size_t{32} << 20;  // what the fastest Hopper kernels want
+using libraries::LtMatrix;
+using libraries::LtOperands;
+using libraries::LtRequest;
 
 // Every function that is used, by its name in the library.
 #define HN_CUBLAS_FUNCTIONS(X)            \
@@ -97,39 +100,37 @@ using MatmulDesc = Owned<cublasLtMatmulDesc_t, &Functions::cublasLtMatmulDescDes
 using Matrix = Owned<cublasLtMatrixLayout_t, &Functions::cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, &Functions::cublasLtMatmulPreferenceDestroy>;
 
-void make_matrix(Matrix& matrix, DType dtype, int64_t rows, int64_t columns, int64_t batches,
-                 int64_t stride) {
-  check_blas(cublas().cublasLtMatrixLayoutCreate(&matrix.handle, data_type(dtype),
-                                                 static_cast<uint64_t>(rows),
-                                                 static_cast<uint64_t>(columns), rows),
+void make_matrix(Matrix& matrix, const LtMatrix& m) {
+  check_blas(cublas().cublasLtMatrixLayoutCreate(&matrix.handle, data_type(m.dtype),
+                                                 static_cast<uint64_t>(m.rows),
+                                                 static_cast<uint64_t>(m.columns), m.leading),
              "cublasLtMatrixLayoutCreate");
   const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, const void* value, size_t size) {
     check_blas(cublas().cublasLtMatrixLayoutSetAttribute(matrix.handle, attribute, value, size),
                "cublasLtMatrixLayoutSetAttribute");
   };
-  const auto count = static_cast<int32_t>(batches);
+  const auto count = static_cast<int32_t>(m.batches);
   set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count));
-  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof(stride));
+  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &m.stride, sizeof(m.stride));
 }
 
-/// A problem as the library sees it: column-major, so D transposed is op(B) transposed times op(A)
-/// transposed, and the operands change places.
+/// A request as the library's own handles.
 struct Request {
   MatmulDesc operation;
   Matrix first, second, result;
   cublasLtMatmulAlgo_t algorithm{};
 
-  explicit Request(const MatmulProblem& p) {
-    const bool f64 = p.ab == DType::kF64;
-    check_blas(cublas().cublasLtMatmulDescCreate(&operation.handle,
-                                                 f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                                 f64 ? CUDA_R_64F : CUDA_R_32F),
-               "cublasLtMatmulDescCreate");
-    set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, p.trans_b);
-    set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, p.trans_a);
-    make_matrix(first, p.ab, p.trans_b ? p.k : p.n, p.trans_b ? p.n : p.k, p.batches, p.stride_b);
-    make_matrix(second, p.ab, p.trans_a ? p.m : p.k, p.trans_a ? p.k : p.m, p.batches, p.stride_a);
-    make_matrix(result, p.d, p.n, p.m, p.batches, p.stride_d);
+  explicit Request(const LtRequest& r) {
+    const bool f64 = r.compute == DType::kF64;
+    check_blas(
+        cublas().cublasLtMatmulDescCreate(
+            &operation.handle, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, data_type(r.scale)),
+        "cublasLtMatmulDescCreate");
+    set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, r.trans_a);
+    set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, r.trans_b);
+    make_matrix(first, r.a);
+    make_matrix(second, r.b);
+    make_matrix(result, r.d);
   }
 
   void set_transpose(cublasLtMatmulDescAttributes_t which, bool transposed) {
@@ -149,7 +150,7 @@ struct Request {
                                                                sizeof(value)),
                  "cublasLtMatmulPreferenceSetAttribute");
     };
-    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspace));
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(libraries::kLtWorkspace));
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
                               CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
@@ -169,61 +170,55 @@ struct Request {
   }
 };
 
-/// The largest power of two up to 256 that divides all addresses.
-uint32_t common_alignment(const MatmulOperands& operands) {
-  const uintptr_t all = reinterpret_cast<uintptr_t>(operands.a) |
-                        reinterpret_cast<uintptr_t>(operands.b) |
-                        reinterpret_cast<uintptr_t>(operands.d) | 256;
-  return static_cast<uint32_t>(all & (~all + 1));
-}
-
 class CublasLt final : public Blas {
  public:
   CublasLt() { check_blas(cublas().cublasLtCreate(&handle_), "cublasLtCreate"); }
 
-  size_t workspace_bytes(const MatmulProblem&) const override { return kWorkspace; }
+  size_t workspace_bytes(const MatmulProblem&) const override {
+    return libraries::kLtWorkspaceRoom;
+  }
 
   void matmul(Stream& stream, const MatmulProblem& p, const MatmulOperands& operands) override {
+    const LtOperands given = libraries::lt_operands(operands);
+    const LtRequest wanted = libraries::lt_request(p, given);
     std::string why = libraries::illegal_matmul(p);
-    if (why.empty()) why = libraries::illegal_operands(p, operands);
+    if (why.empty()) why = libraries::illegal_request(wanted, given);
     if (!why.empty()) throw Error(ErrorCode::kInternal, "an illegal matrix product: " + why);
-    const Request& request = find(p, common_alignment(operands));
+    const Request& request = find(wanted, p.beta != 0);
     const double wide[] = {p.alpha, p.beta};
     const float narrow[] = {p.alpha, p.beta};
-    const bool f64 = p.ab == DType::kF64;
+    const bool f64 = wanted.scale == DType::kF64;
     const auto scalar = [&](int i) {
       return f64 ? static_cast<const void*>(wide + i) : static_cast<const void*>(narrow + i);
     };
-    check_blas(cublas().cublasLtMatmul(handle_, request.operation.handle, scalar(0), operands.b,
-                                       request.first.handle, operands.a, request.second.handle,
-                                       scalar(1), operands.d, request.result.handle, operands.d,
-                                       request.result.handle, &request.algorithm,
-                                       operands.workspace, kWorkspace, native(stream)),
+    check_blas(cublas().cublasLtMatmul(handle_, request.operation.handle, scalar(0), given.a,
+                                       request.first.handle, given.b, request.second.handle,
+                                       scalar(1), given.d, request.result.handle, given.d,
+                                       request.result.handle, &request.algorithm, given.workspace,
+                                       libraries::kLtWorkspace, native(stream)),
                "cublasLtMatmul");
   }
 
  private:
-  using Key = std::array<int64_t, 14>;
+  using Key = std::array<int64_t, 24>;
 
-  const Request& find(const MatmulProblem& p, uint32_t alignment) {
-    const Key key = {static_cast<int64_t>(p.ab),
-                     static_cast<int64_t>(p.d),
-                     p.m,
-                     p.n,
-                     p.k,
-                     p.trans_a,
-                     p.trans_b,
-                     p.batches,
-                     p.stride_a,
-                     p.stride_b,
-                     p.stride_d,
-                     p.beta != 0,
-                     alignment,
-                     0};
-    auto& request = requests_[key];
+  static Key key_of(const LtRequest& r, bool adds) {
+    Key key{static_cast<int64_t>(r.compute), r.trans_a, r.trans_b, r.alignment, adds};
+    size_t at = 5;
+    for (const LtMatrix* m : {&r.a, &r.b, &r.d}) {
+      for (const int64_t number : {static_cast<int64_t>(m->dtype), m->rows, m->columns, m->leading,
+                                   m->batches, m->stride}) {
+        key[at++] = number;
+      }
+    }
+    return key;
+  }
+
+  const Request& find(const LtRequest& wanted, bool adds) {
+    auto& request = requests_[key_of(wanted, adds)];
     if (request == nullptr) {
-      auto made = std::make_unique<Request>(p);
-      made->choose(handle_, alignment);
+      auto made = std::make_unique<Request>(wanted);
+      made->choose(handle_, wanted.alignment);
       request = std::move(made);
     }
     return *request;

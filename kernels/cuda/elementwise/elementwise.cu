@@ -6,7 +6,7 @@ namespace halfnote::HN_CUDA {
 
 std::vector<KernelRow> elementwise_kernels() {
   std::vector<KernelRow> all;
-  for (const auto part : {unary_rows, binary_rows, select_rows, logic_rows}) {
+  for (const auto part : {unary_rows, binary_rows, select_rows, logic_rows, chain_rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -1,11 +1,13 @@
 // The rules of a product, and the emulated library: both hold every request against them.
 #include "kernels/cuda/libraries/blas.h"
 
+#include <cstring>
 #include <limits>
 
 #include "base/error.h"
 #include "kernels/cpu/reals.h"
 #include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/libraries/lt_request.h"
 
 namespace halfnote::libraries {
 
@@ -31,15 +33,6 @@ std::string illegal_matmul(const MatmulProblem& p) {
   const bool b_fits = p.stride_b == 0 || p.stride_b >= p.k * p.n;
   const bool d_fits = p.batches == 1 || p.stride_d >= p.m * p.n;
   return a_fits && b_fits && d_fits ? "" : "matrices that overlap";
-}
-
-std::string illegal_operands(const MatmulProblem& p, const MatmulOperands& operands) {
-  const auto aligned = [](const void* pointer, DType dtype) {
-    return pointer != nullptr && reinterpret_cast<uintptr_t>(pointer) % size_of(dtype) == 0;
-  };
-  const bool fits =
-      aligned(operands.a, p.ab) && aligned(operands.b, p.ab) && aligned(operands.d, p.d);
-  return fits ? "" : "an operand that is not aligned to its elements";
 }
 
 }  // namespace halfnote::libraries
@@ -93,21 +86,45 @@ void multiply(const MatmulProblem& p, const MatmulOperands& operands) {
   }
 }
 
+/// Nothing in a workspace survives a call: its ends are spoilt.
+void spoil(void* workspace) {
+  constexpr size_t kEnd = 256;
+  auto* first = static_cast<std::byte*>(workspace);
+  std::memset(first, 0xff, kEnd);
+  std::memset(first + libraries::kLtWorkspace - kEnd, 0xff, kEnd);
+}
+
+std::vector<MatmulCall>*& recorded_calls() {
+  static std::vector<MatmulCall>* calls = nullptr;
+  return calls;
+}
+
+/// Asks for what cuBLASLt would be asked, by its rules; the products are plain loops.
 class EmulatedBlas final : public Blas {
  public:
-  size_t workspace_bytes(const MatmulProblem&) const override { return 0; }
+  size_t workspace_bytes(const MatmulProblem&) const override {
+    return libraries::kLtWorkspaceRoom;
+  }
   void matmul(Stream& stream, const MatmulProblem& problem,
               const MatmulOperands& operands) override {
+    const libraries::LtOperands given = libraries::lt_operands(operands);
+    const libraries::LtRequest request = libraries::lt_request(problem, given);
     std::string why = libraries::illegal_matmul(problem);
-    if (why.empty()) why = libraries::illegal_operands(problem, operands);
+    if (why.empty()) why = libraries::illegal_request(request, given);
     if (!why.empty()) throw Error(ErrorCode::kInternal, "an illegal matrix product: " + why);
+    if (recorded_calls() != nullptr) recorded_calls()->push_back({request, given});
     auto& queue = static_cast<EmulatedStream&>(stream);
     ++queue.device().count().launches;
-    queue.enqueue([=] { multiply(problem, operands); });
+    queue.enqueue([=] {
+      multiply(problem, operands);
+      spoil(given.workspace);
+    });
   }
 };
 
 }  // namespace
+
+void record_matmuls(std::vector<MatmulCall>* calls) { recorded_calls() = calls; }
 
 libraries::Blas& blas() {
   static EmulatedBlas library;

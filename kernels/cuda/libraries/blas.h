@@ -37,8 +37,6 @@ struct MatmulOperands {
 /// Why a library would refuse the problem or give something else than asked for; empty if it would
 /// not. These are cuBLASLt's rules: type combinations, sizes that fit its 32 bits, strides.
 std::string illegal_matmul(const MatmulProblem& problem);
-/// The same for the addresses of one run: aligned to the elements.
-std::string illegal_operands(const MatmulProblem& problem, const MatmulOperands& operands);
 
 class Blas {
  public:

@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/system/hash.h"
 #include "base/version.h"
 #include "passes/nesting.h"
-#include "runtime/train/checkpoint/hash.h"
 
 namespace halfnote {
 namespace {

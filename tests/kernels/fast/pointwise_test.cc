@@ -173,6 +173,26 @@ TEST(Pointwise, CastsInProgramsAreTheReferenceBitForBit) {
   }
 }
 
+/// A number that became bool is 1 or 0 for the steps behind it.
+TEST(Pointwise, TruthOfANumberIsOneOrZero) {
+  Tensor x(DType::kF32, {5});
+  const float numbers[] = {2.5f, 0.0f, -3.0f, std::numeric_limits<float>::quiet_NaN(), -0.0f};
+  std::ranges::copy(numbers, x.mutable_data<float>().begin());
+  for (const std::string_view row : {"fast", "reference"}) {
+    const std::vector<Tensor> results = run_kernel(
+        "ai.halfnote", "Pointwise", {x},
+        {{"program",
+          "t0:bool = Cast(x0); t1:f32 = Cast(t0); t2:bool = Not(t0); t3:f32 = Cast(t2); out t1, "
+          "t3"}},
+        {{DType::kF32, {5}}, {DType::kF32, {5}}}, {.kernel = row});
+    const float truths[] = {1, 0, 1, 1, 0};
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_EQ(results[0].data<float>()[i], truths[i]) << row << " " << i;
+      EXPECT_EQ(results[1].data<float>()[i], 1 - truths[i]) << row << " " << i;
+    }
+  }
+}
+
 TEST(PointwiseProgram, TextGoesThereAndBack) {
   const DType inputs[] = {DType::kBF16, DType::kF32}, outputs[] = {DType::kF32, DType::kBF16};
   const std::string text =

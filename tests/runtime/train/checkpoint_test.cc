@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include "runtime/train/checkpoint/hash.h"
+#include "base/system/hash.h"
 #include "runtime/train/checkpoint/manifest.h"
 #include "runtime/train/checkpoint/run_lock.h"
 #include "support.h"

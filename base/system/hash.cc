@@ -1,4 +1,4 @@
-#include "runtime/train/checkpoint/hash.h"
+#include "base/system/hash.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>

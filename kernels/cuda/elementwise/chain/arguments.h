@@ -1,0 +1,25 @@
+// What a generated kernel is given. Compiled by nvcc, by NVRTC and for the host.
+#pragma once
+
+#include "kernels/cuda/strided.h"
+
+namespace halfnote::chain {
+
+inline constexpr int kMaxInputs = 12;
+inline constexpr int kMaxOutputs = 32;
+/// Threads of a block.
+inline constexpr int kThreads = 256;
+
+struct Arguments {
+  const void* in[kMaxInputs] = {};
+  void* out[kMaxOutputs] = {};
+  /// Elements of an output.
+  int64_t count = 0;
+  /// How many times as many elements as an access of 16 bytes holds are computed at once; the rest
+  /// goes one by one. 0 where an address is not aligned.
+  int64_t groups = 0;
+  /// Of the inputs that broadcast, in their order.
+  Strided<kMaxInputs> walk;
+};
+
+}  // namespace halfnote::chain

@@ -1,0 +1,132 @@
+// What generated kernels are made of: elements of memory, the numbers they stand for, and several
+// elements at once. NVRTC compiles it for GPUs, the host's compiler for the emulation.
+#pragma once
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/elementwise/chain/arguments.h"
+#include "kernels/math/binary.h"
+#include "kernels/math/elementwise.h"
+
+#ifndef __CUDACC_RTC__
+#include <cstring>
+
+#include "base/float16.h"
+#endif
+
+namespace halfnote::HN_CUDA::generated {
+
+using halfnote::chain::Arguments;
+using halfnote::chain::kThreads;
+
+// The types of memory. f16 and bf16 are computed with in f32; bool is a byte.
+using f32 = float;
+#ifdef __CUDACC_RTC__
+struct f16 {
+  uint16_t bits;
+};
+struct bf16 {
+  uint16_t bits;
+};
+#else
+using f16 = Half;
+using bf16 = BFloat16;
+#endif
+struct truth {
+  uint8_t bits;
+};
+
+__device__ __forceinline__ float number(f32 x) { return x; }
+__device__ __forceinline__ bool number(truth x) { return x.bits != 0; }
+
+#ifdef __CUDACC_RTC__
+
+__device__ __forceinline__ float from_bits(uint32_t bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ float number(f16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+__device__ __forceinline__ float number(bf16 x) { return from_bits(uint32_t{x.bits} << 16); }
+__device__ __forceinline__ void assign(f16& to, float x) {
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(x));
+}
+__device__ __forceinline__ void assign(bf16& to, float x) {
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(x));
+}
+
+#else
+
+inline float from_bits(uint32_t bits) { return __uint_as_float(bits); }
+inline float number(f16 x) { return to_f32(x); }
+inline float number(bf16 x) { return to_f32(x); }
+inline void assign(f16& to, float x) { to = to_f16(x); }
+inline void assign(bf16& to, float x) { to = to_bf16(x); }
+
+#endif
+
+__device__ __forceinline__ void assign(f32& to, float x) { to = x; }
+__device__ __forceinline__ void assign(truth& to, bool x) { to.bits = x ? 1 : 0; }
+
+/// What a step gives that keeps its result in T: rounded as memory would.
+template <class T, class M>
+__device__ __forceinline__ M rounded(M x) {
+  T kept;
+  assign(kept, x);
+  return number(kept);
+}
+
+/// kCount neighbours, moved with accesses of 16 bytes, or of all where these are fewer.
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {
+  T at[kCount];
+};
+
+#ifdef __CUDACC_RTC__
+
+template <int kBytes>
+struct Word {
+  using type = uint4;
+};
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<4> {
+  using type = unsigned;
+};
+
+template <class P>
+__device__ __forceinline__ void move_words(const void* from, void* to) {
+  using W = typename Word<sizeof(P) < 16 ? sizeof(P) : 16>::type;
+#pragma unroll
+  for (int i = 0; i < sizeof(P) / sizeof(W); ++i) {
+    static_cast<W*>(to)[i] = static_cast<const W*>(from)[i];
+  }
+}
+
+template <int kCount, class T>
+__device__ __forceinline__ Pack<T, kCount> load(const T* from) {
+  Pack<T, kCount> pack;
+  move_words<Pack<T, kCount>>(from, &pack);
+  return pack;
+}
+template <class T, int kCount>
+__device__ __forceinline__ void store(T* to, const Pack<T, kCount>& pack) {
+  move_words<Pack<T, kCount>>(&pack, to);
+}
+
+#else
+
+template <int kCount, class T>
+Pack<T, kCount> load(const T* from) {
+  return __ldg(reinterpret_cast<const Pack<T, kCount>*>(from));
+}
+template <class T, int kCount>
+void store(T* to, const Pack<T, kCount>& pack) {
+  __stcg(reinterpret_cast<Pack<T, kCount>*>(to), pack);
+}
+
+#endif
+
+}  // namespace halfnote::HN_CUDA::generated

@@ -1,0 +1,97 @@
+#include "kernels/cuda/elementwise/chain/plan.h"
+
+#include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/cpu/support.h"
+
+namespace halfnote::chain {
+
+namespace {
+
+using cpu::Runs;
+
+std::string unfit_operands(const std::vector<Operand>& operands, size_t most) {
+  if (operands.empty()) return "an operand is missing";
+  if (operands.size() > most) return "more than " + std::to_string(most) + " operands";
+  for (const Operand& operand : operands) {
+    if (!operand.present()) return "an operand is missing";
+    if (!is_pointwise_type(operand.dtype))
+      return "elements of type " + std::string(short_name(operand.dtype));
+  }
+  return {};
+}
+
+std::string unfit_chain(const KernelCall& call) {
+  if (std::string why = unfit_operands(call.inputs, kMaxInputs); !why.empty()) return why;
+  if (std::string why = unfit_operands(call.outputs, kMaxOutputs); !why.empty()) return why;
+  for (const Operand& output : call.outputs) {
+    if (output.shape != call.outputs[0].shape) return "outputs of different shapes";
+  }
+  return {};
+}
+
+std::vector<DType> types_of(const std::vector<Operand>& operands) {
+  std::vector<DType> types;
+  for (const Operand& operand : operands) types.push_back(operand.dtype);
+  return types;
+}
+
+/// Does a group of `width` elements stay in one line of this input, and begin where an access of
+/// its size may?
+bool is_even(const Strided<kMaxInputs>& walk, size_t k, int width) {
+  const int inner = walk.rank - 1;
+  if (walk.dims[inner].value() % width != 0) return false;
+  if (walk.strides[k][inner] == 0) return true;
+  for (int d = 0; d < inner; ++d) {
+    if (walk.strides[k][d] % width != 0) return false;
+  }
+  return true;
+}
+
+/// The inputs' walks; false if they have too many dims.
+bool plan_walks(const KernelCall& call, Plan& plan) {
+  const Shape& shape = call.outputs[0].shape;
+  std::vector<Shape> shapes;
+  std::vector<size_t> inputs;
+  for (size_t i = 0; i < call.inputs.size(); ++i) {
+    const Operand& operand = call.inputs[i];
+    const bool single = operand.size() == 1, whole = operand.size() == plan.arguments.count;
+    plan.chain.inputs.push_back({operand.dtype, whole ? Access::kWhole : Access::kSingle});
+    // The plan of a walk is also what finds inputs that do not broadcast.
+    if (single || whole) {
+      cpu::plan_broadcast({operand.shape}, shape);
+      continue;
+    }
+    inputs.push_back(i);
+    shapes.push_back(operand.shape);
+  }
+  if (inputs.empty()) return true;
+  const Runs runs = cpu::plan_broadcast(shapes, shape);
+  auto& walk = plan.arguments.walk;
+  if (runs.dims.size() > static_cast<size_t>(walk.kDims)) return false;
+  walk.rank = static_cast<int>(runs.dims.size());
+  walk.count = runs.count;
+  for (size_t d = 0; d < runs.dims.size(); ++d) {
+    walk.dims[d] = Divisor(runs.dims[d]);
+    for (size_t k = 0; k < inputs.size(); ++k) walk.strides[k][d] = runs.strides[k][d];
+  }
+  const int group = width(plan.chain);
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    plan.chain.inputs[inputs[k]].access = runs.step(k) == 0 ? Access::kStay : Access::kAlong;
+    plan.chain.even = plan.chain.even && is_even(walk, k, group);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string plan_chain(const KernelCall& call, Plan& plan) {
+  if (std::string why = unfit_chain(call); !why.empty()) return why;
+  plan = {};
+  for (const Operand& output : call.outputs) plan.chain.outputs.push_back(output.dtype);
+  plan.arguments.count = call.outputs[0].size();
+  plan.chain.program = parse_pointwise(cpu::attributes_of(call).get_string("program", ""),
+                                       types_of(call.inputs), plan.chain.outputs);
+  return plan_walks(call, plan) ? "" : "more dims that do not merge than a walk has";
+}
+
+}  // namespace halfnote::chain

@@ -1,0 +1,286 @@
+// Writes kernels of this form (two inputs, one of them broadcast along rows; bf16):
+//
+//   void step_all(float x0, float x1, bf16& y0) {
+//     const float t0 = rounded<bf16>(math::Add::value(x0, x1));
+//     const float t1 = rounded<bf16>(math::Gelu::value(t0, P(0x3f800000u, 0x00000000u)));
+//     assign(y0, t1);
+//   }
+//
+//   void chain_…(const Arguments a) {
+//     for each group of 8 elements: load 8 of x0, 8 of x1; step_all() 8 times; store 8 of y0
+//     for each element that is left: the same, one by one
+//   }
+//
+// Every element of a group is loaded before the first one is stored, and no thread reads another's:
+// an output may lie over an input that is read whole.
+#include "kernels/cuda/elementwise/chain/source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/system/hash.h"
+
+namespace halfnote::chain {
+
+namespace {
+
+using Op = PointwiseOp;
+
+std::string_view memory_type(DType dtype) {
+  return dtype == DType::kBool ? "truth" : short_name(dtype);
+}
+std::string_view number_type(DType dtype) { return dtype == DType::kBool ? "bool" : "float"; }
+size_t bytes_of(DType dtype) { return size_of(dtype); }
+
+/// Calls write(0) to write(count - 1), commas between them.
+template <class Write>
+std::string list(size_t count, const Write& write) {
+  std::string text;
+  for (size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ", ") + write(i);
+  return text;
+}
+
+/// The formula of kernels/math for an op of ONNX: mostly that of its name.
+std::string_view formula_of(const PointwiseRow& row) {
+  switch (row.code) {
+    case Op::kAnd:
+      return "BitAnd";
+    case Op::kOr:
+      return "BitOr";
+    case Op::kXor:
+      return "BitXor";
+    default:
+      return row.op;
+  }
+}
+
+/// Numbers by their bits: whatever they are, none is rounded on its way through the text.
+std::string parameters_of(const PointwiseNumbers& numbers) {
+  return fmt::format("math::Parameters{{from_bits({:#010x}u), from_bits({:#010x}u)}}",
+                     std::bit_cast<uint32_t>(numbers[0]), std::bit_cast<uint32_t>(numbers[1]));
+}
+
+class Writer {
+ public:
+  explicit Writer(const Chain& chain) : chain_(chain), width_(width(chain)) {}
+
+  /// All but the name of the kernel, for which `$` stands.
+  std::string write() {
+    text_ = fmt::format("// {}\n// {}\n", to_text(chain_.program),
+                        list(chain_.inputs.size(), [&](size_t i) { return describe(i); }));
+    text_ += "namespace halfnote::HN_CUDA::generated::$_parts {\n\n";
+    write_steps();
+    write_kernel();
+    text_ += "}  // namespace halfnote::HN_CUDA::generated::$_parts\n";
+    return std::move(text_);
+  }
+
+ private:
+  template <class... Values>
+  void line(fmt::format_string<Values...> format, Values&&... values) {
+    text_ += fmt::format(format, std::forward<Values>(values)...) + "\n";
+  }
+
+  bool walks(size_t i) const {
+    return chain_.inputs[i].access == Access::kAlong || chain_.inputs[i].access == Access::kStay;
+  }
+  size_t walk_of(size_t i) const {
+    size_t before = 0;
+    for (size_t k = 0; k < i; ++k) before += walks(k) ? 1 : 0;
+    return before;
+  }
+  size_t all_walks() const { return walk_of(chain_.inputs.size()); }
+
+  std::string describe(size_t i) const {
+    constexpr std::string_view kNames[] = {"whole", "single", "along", "stay"};
+    return fmt::format("x{}: {}, {}", i, short_name(chain_.inputs[i].dtype),
+                       kNames[static_cast<size_t>(chain_.inputs[i].access)]);
+  }
+
+  DType type_of(int operand) const {
+    return operand >= 0 ? chain_.inputs[static_cast<size_t>(operand)].dtype
+                        : chain_.program.steps[static_cast<size_t>(~operand)].dtype;
+  }
+  static std::string name_of(int operand) {
+    return operand >= 0 ? fmt::format("x{}", operand) : fmt::format("t{}", ~operand);
+  }
+
+  /// bool to float and back, of a value in registers.
+  static std::string converted(const std::string& value, DType from, DType to) {
+    if (from == to || (from != DType::kBool && to != DType::kBool)) return value;
+    return to == DType::kBool ? value + " != 0.0f" : value + " ? 1.0f : 0.0f";
+  }
+
+  std::string expression_of(const PointwiseStep& step) const {
+    const PointwiseRow& row = pointwise_row(step.op);
+    const auto operand = [&](size_t i) { return name_of(step.operands[i]); };
+    switch (step.op) {
+      case Op::kCast:
+        return converted(operand(0), type_of(step.operands[0]), step.dtype);
+      case Op::kIdentity:
+        return operand(0);
+      case Op::kNot:
+        return "!" + operand(0);
+      case Op::kWhere:
+        return fmt::format("{} ? {} : {}", operand(0), operand(1), operand(2));
+      default:
+        break;
+    }
+    const std::string parameters = parameters_of(step.parameters);
+    std::string_view formula = formula_of(row);
+    constexpr std::string_view kGradient = "Grad";
+    if (formula.ends_with(kGradient)) {
+      formula.remove_suffix(kGradient.size());
+      return fmt::format("math::{}::gradient({}, {}, {})", formula, operand(0), operand(1),
+                         parameters);
+    }
+    if (row.arity == 1)
+      return fmt::format("math::{}::value({}, {})", formula, operand(0), parameters);
+    return fmt::format("math::{}::value({}, {})", formula, operand(0), operand(1));
+  }
+
+  /// One element through all steps.
+  void write_steps() {
+    const std::string inputs = list(chain_.inputs.size(), [&](size_t i) {
+      return fmt::format("[[maybe_unused]] {} x{}", number_type(chain_.inputs[i].dtype), i);
+    });
+    const std::string outputs = list(chain_.outputs.size(), [&](size_t k) {
+      return fmt::format("{}& y{}", memory_type(chain_.outputs[k]), k);
+    });
+    line("__device__ __forceinline__ void step_all({}, {}) {{", inputs, outputs);
+    for (size_t i = 0; i < chain_.program.steps.size(); ++i) {
+      const PointwiseStep& step = chain_.program.steps[i];
+      line("  [[maybe_unused]] const {} t{} = rounded<{}>({});", number_type(step.dtype), i,
+           memory_type(step.dtype), expression_of(step));
+    }
+    for (size_t k = 0; k < chain_.program.outputs.size(); ++k)
+      line("  assign(y{}, t{});", k, chain_.program.outputs[k]);
+    text_ += "}\n\n";
+  }
+
+  void write_kernel() {
+    line(
+        "extern \"C\" __global__ void __launch_bounds__(kThreads) $(\n    const __grid_constant__ "
+        "Arguments a) {{");
+    for (size_t i = 0; i < chain_.inputs.size(); ++i) {
+      const Input& input = chain_.inputs[i];
+      line("  const auto* const in{} = static_cast<const {}*>(a.in[{}]);", i,
+           memory_type(input.dtype), i);
+      if (input.access == Access::kSingle) line("  const auto x{} = number(*in{});", i, i);
+    }
+    for (size_t k = 0; k < chain_.outputs.size(); ++k)
+      line("  auto* const out{} = static_cast<{}*>(a.out[{}]);", k, memory_type(chain_.outputs[k]),
+           k);
+    line("  const int64_t in_groups = a.groups * {}, items = a.groups + a.count - in_groups;",
+         width_);
+    line("  const int64_t threads = int64_t{{gridDim.x}} * kThreads;");
+    line("  int64_t item = int64_t{{blockIdx.x}} * kThreads + threadIdx.x;");
+    line("  for (; item < items; item += threads) {{");
+    line("    if (item < a.groups) {{");
+    write_group();
+    line("    }} else {{");
+    line("      const int64_t at = in_groups + (item - a.groups);");
+    write_offsets("      ", "at");
+    line("      step_all({}, {});",
+         list(chain_.inputs.size(), [&](size_t i) { return element(i); }),
+         list(chain_.outputs.size(), [&](size_t k) { return fmt::format("out{}[at]", k); }));
+    line("    }}");
+    line("  }}");
+    line("}}\n");
+  }
+
+  void write_offsets(std::string_view indent, std::string_view at) {
+    if (all_walks() == 0) return;
+    line("{}int64_t offset[{}];", indent, all_walks());
+    line("{}a.walk.offsets({}, offset);", indent, at);
+  }
+
+  /// Input i at the element `at`, or where its walk stands.
+  std::string element(size_t i) const {
+    switch (chain_.inputs[i].access) {
+      case Access::kWhole:
+        return fmt::format("number(in{}[at])", i);
+      case Access::kSingle:
+        return fmt::format("x{}", i);
+      default:
+        return fmt::format("number(in{}[offset[{}]])", i, walk_of(i));
+    }
+  }
+
+  void write_group() {
+    line("      const int64_t at = item * {};", width_);
+    if (chain_.even) write_offsets("      ", "at");
+    for (size_t i = 0; i < chain_.inputs.size(); ++i) {
+      const Access access = chain_.inputs[i].access;
+      if (access == Access::kWhole)
+        line("      const auto p{} = load<{}>(in{} + at);", i, width_, i);
+      if (!chain_.even) continue;
+      if (access == Access::kAlong)
+        line("      const auto p{} = load<{}>(in{} + offset[{}]);", i, width_, i, walk_of(i));
+      if (access == Access::kStay)
+        line("      const auto x{} = number(in{}[offset[{}]]);", i, i, walk_of(i));
+    }
+    for (size_t k = 0; k < chain_.outputs.size(); ++k)
+      line("      Pack<{}, {}> q{};", memory_type(chain_.outputs[k]), width_, k);
+    line("#pragma unroll");
+    line("      for (int i = 0; i < {}; ++i) {{", width_);
+    if (!chain_.even) write_offsets("        ", "at + i");
+    line("        step_all({}, {});",
+         list(chain_.inputs.size(), [&](size_t i) { return group_element(i); }),
+         list(chain_.outputs.size(), [&](size_t k) { return fmt::format("q{}.at[i]", k); }));
+    line("      }}");
+    for (size_t k = 0; k < chain_.outputs.size(); ++k) line("      store(out{} + at, q{});", k, k);
+  }
+
+  /// Input i at element i of a group.
+  std::string group_element(size_t i) const {
+    switch (chain_.inputs[i].access) {
+      case Access::kWhole:
+        return fmt::format("number(p{}.at[i])", i);
+      case Access::kSingle:
+        return fmt::format("x{}", i);
+      case Access::kAlong:
+        if (chain_.even) return fmt::format("number(p{}.at[i])", i);
+        break;
+      case Access::kStay:
+        if (chain_.even) return fmt::format("x{}", i);
+        break;
+    }
+    return element(i);
+  }
+
+  const Chain& chain_;
+  const int width_;
+  std::string text_;
+};
+
+}  // namespace
+
+int width(const Chain& chain) {
+  size_t smallest = 0;
+  const auto note = [&](DType dtype) {
+    if (dtype == DType::kBool) return;
+    smallest = smallest == 0 ? bytes_of(dtype) : std::min(smallest, bytes_of(dtype));
+  };
+  for (const Input& input : chain.inputs) note(input.dtype);
+  for (const DType dtype : chain.outputs) note(dtype);
+  return static_cast<int>(16 / std::max<size_t>(smallest, 1));
+}
+
+Source source_of(const Chain& chain) {
+  Source source;
+  const std::string text = Writer(chain).write();
+  source.name = "chain_" + content_hash(text).substr(0, 16);
+  source.text = "#include \"kernels/cuda/elementwise/chain/element.h\"\n\n";
+  size_t at = 0;
+  for (size_t found = text.find('$'); found != std::string::npos; found = text.find('$', at)) {
+    source.text += text.substr(at, found - at) + source.name;
+    at = found + 1;
+  }
+  source.text += text.substr(at);
+  return source;
+}
+
+}  // namespace halfnote::chain

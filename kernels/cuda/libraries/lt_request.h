@@ -1,0 +1,74 @@
+// What cublasLtMatmul is asked for a product, as data: the descriptors before they are the
+// library's. CUDA's side turns them into handles, the emulated one holds them against the library's
+// rules, and tests record them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "kernels/cuda/libraries/blas.h"
+
+namespace halfnote::libraries {
+
+/// What the fastest kernels of an H200 want, and where the library's documentation wants it to lie.
+inline constexpr size_t kLtWorkspace = size_t{32} << 20;
+inline constexpr size_t kLtWorkspaceAlignment = 256;
+/// To ask of the plan, which aligns its own way.
+inline constexpr size_t kLtWorkspaceRoom = kLtWorkspace + kLtWorkspaceAlignment;
+
+/// A matrix in memory, column-major: element (i, j) at i + j·leading.
+struct LtMatrix {
+  DType dtype = DType::kUndefined;
+  int64_t rows = 0, columns = 0, leading = 0;
+  int64_t batches = 1, stride = 0;  // elements from matrix to matrix
+
+  friend bool operator==(const LtMatrix&, const LtMatrix&) = default;
+};
+
+/// D = alpha·op(A)·op(B) + beta·C with the epilogue that does nothing; C and D are one.
+struct LtRequest {
+  DType compute = DType::kUndefined;  // of the sums
+  DType scale = DType::kUndefined;    // of alpha and beta
+  bool trans_a = false, trans_b = false;
+  LtMatrix a, b, d;
+  uint32_t alignment = 0;  // bytes that all three addresses are a multiple of
+
+  friend bool operator==(const LtRequest&, const LtRequest&) = default;
+};
+
+/// The addresses of a request, in the library's order.
+struct LtOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* d = nullptr;
+  void* workspace = nullptr;  // kLtWorkspace bytes
+};
+
+/// A product of row-major matrices as one of column-major ones: D transposed is op(B) transposed
+/// times op(A) transposed, so A and B change places.
+LtRequest lt_request(const MatmulProblem& problem, const LtOperands& operands);
+LtOperands lt_operands(const MatmulOperands& operands);
+
+/// The rule of cuBLASLt's documentation that the request breaks; empty if it keeps all: types that
+/// go together, extents that fit each other and 32 bits, leading dimensions, equal numbers of
+/// batches, results that do not overlap each other or an operand, addresses aligned to their
+/// elements and as promised, a workspace that is there and aligned.
+std::string illegal_request(const LtRequest& request, const LtOperands& operands);
+
+}  // namespace halfnote::libraries
+
+namespace halfnote::cuda_emulated {
+
+/// A product that the emulated library was asked for.
+struct MatmulCall {
+  libraries::LtRequest request;
+  libraries::LtOperands operands;
+};
+/// For tests: from now on every call is put there when it is made (not when it runs); null:
+/// nowhere.
+void record_matmuls(std::vector<MatmulCall>* calls);
+
+}  // namespace halfnote::cuda_emulated

@@ -1,0 +1,196 @@
+// Generated kernels: the very text, compiled against the emulation, in three orders of the threads
+// against the CPU's reference; the same through the host's loops, which whole models use; and what
+// the text looks like.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/libraries/chains.h"
+#include "tests/cuda/call.h"
+#include "tests/cuda/chain/compiled.h"
+#include "tests/cuda/chain/table.h"
+
+namespace halfnote::cuda_emulated {
+namespace {
+
+using chain::Access;
+
+Call call_of(const test::ChainCase& one) {
+  Call call{kOwn, "Pointwise", {}, one.attributes, {}};
+  uint32_t seed = 1;
+  for (const auto& [dtype, shape] : one.inputs) {
+    call.inputs.push_back(
+        dtype == DType::kBool
+            ? random(DType::kF32, shape, 0, 2, seed).cast_to(DType::kI32).cast_to(dtype)
+            : random(dtype, shape, -3, 3, seed));
+    ++seed;
+  }
+  for (const DType dtype : one.outputs) call.outputs.push_back({dtype, one.shape});
+  return call;
+}
+
+/// The compiled texts run for the time of a test.
+class Compiled {
+ public:
+  Compiled() { use_compiled_chains({kCompiledChains, kCompiledChainCount}); }
+  ~Compiled() { use_compiled_chains({}); }
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
+};
+
+TEST(Chain, GeneratedKernelsGiveWhatTheReferenceGives) {
+  const std::vector<test::ChainCase> cases = test::chain_cases();
+  for (const auto& [first, source] : test::chain_texts(cases)) {
+    EXPECT_EQ(std::ranges::count(std::span(kCompiledChains, kCompiledChainCount), source.name,
+                                 &CompiledChain::name),
+              1)
+        << first->title;
+  }
+  const Compiled compiled;
+  for (const test::ChainCase& one : cases) {
+    SCOPED_TRACE(one.title + " " + to_string(one.shape));
+    check(call_of(one));
+  }
+}
+
+TEST(Chain, TheLoopsOfTheHostGiveTheSame) {
+  for (const test::ChainCase& one : test::chain_cases()) {
+    SCOPED_TRACE(one.title + " " + to_string(one.shape));
+    check(call_of(one));
+  }
+}
+
+/// How a chain reads its inputs, as the plan says.
+chain::Chain planned(const test::ChainCase& one) {
+  chain::Plan plan;
+  EXPECT_EQ(chain::plan_chain(one.call(), plan), "");
+  return plan.chain;
+}
+
+TEST(Chain, InputsAreReadAsTheyBroadcast) {
+  struct Wanted {
+    std::vector<Access> access;
+    bool even;
+  };
+  const std::map<std::string, Wanted> wanted = {
+      {"a row, odd", {{Access::kWhole, Access::kAlong}, false}},
+      {"a row", {{Access::kWhole, Access::kAlong}, true}},
+      {"a column, odd", {{Access::kWhole, Access::kStay}, false}},
+      {"a column", {{Access::kWhole, Access::kStay}, true}},
+      {"a scalar", {{Access::kWhole, Access::kSingle}, true}},
+      {"both", {{Access::kAlong, Access::kStay}, true}},
+  };
+  size_t seen = 0;
+  for (const test::ChainCase& one : test::chain_cases()) {
+    for (const auto& [title, how] : wanted) {
+      if (!one.title.ends_with(" with " + title)) continue;
+      const chain::Chain chain = planned(one);
+      std::vector<Access> access;
+      for (const chain::Input& input : chain.inputs) access.push_back(input.access);
+      EXPECT_EQ(access, how.access) << one.title;
+      EXPECT_EQ(chain.even, how.even) << one.title;
+      EXPECT_EQ(chain::width(chain), one.inputs[0].first == DType::kF32 ? 4 : 8) << one.title;
+      ++seen;
+    }
+  }
+  EXPECT_EQ(seen, 3 * wanted.size());
+}
+
+TEST(Chain, SizesAreNoPartOfTheText) {
+  std::map<std::string, std::string> name_of;
+  for (const test::ChainCase& one : test::chain_cases()) {
+    if (!one.all_ops) continue;
+    const std::string name = chain::source_of(planned(one)).name;
+    EXPECT_EQ(name_of.emplace(one.title, name).first->second, name) << one.title;
+  }
+}
+
+/// Runs t0 = Relu(x0) in f32 over `count` elements, `offset` bytes behind an aligned address.
+std::vector<float> relu_at(size_t offset, int64_t count) {
+  Attributes attributes;
+  attributes.set("program", "t0:f32 = Relu(x0); out t0");
+  KernelCall call;
+  call.domain = kOwn;
+  call.op = "Pointwise";
+  call.attributes = &attributes;
+  call.inputs = call.outputs = {{DType::kF32, {count}, {}, nullptr}};
+  EmulatedDevice device;
+  const KernelChoice choice = device.kernels().choose(call);
+  const auto stream = device.make_stream();
+  const auto memory = device.allocate(4096);
+  std::vector<float> numbers(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i)
+    numbers[static_cast<size_t>(i)] = static_cast<float>(i % 2 == 0 ? i : -i);
+  std::memcpy(memory.get() + offset, numbers.data(), numbers.size() * sizeof(float));
+  DeviceBuffers buffers;
+  const std::byte* from[] = {memory.get() + offset};
+  std::byte* to[] = {memory.get() + offset};
+  buffers.inputs = from;
+  buffers.outputs = to;
+  buffers.stream = stream.get();
+  choice.kernel->run(buffers);
+  stream->synchronise();
+  std::memcpy(numbers.data(), memory.get() + offset, numbers.size() * sizeof(float));
+  return numbers;
+}
+
+TEST(Chain, OddAddressesAreReadOneByOne) {
+  const std::vector<float> aligned = relu_at(0, 101);
+  EXPECT_EQ(aligned[100], 100.0f);
+  EXPECT_EQ(aligned[99], 0.0f);
+  EXPECT_EQ(relu_at(4, 101), aligned);
+  EXPECT_THROW(relu_at(2, 101), Error) << "no address of an f32";
+}
+
+TEST(Chain, IllegalLaunchesAreNamed) {
+  chain::Chain chain;
+  const DType types[] = {DType::kF16};
+  chain.program = parse_pointwise("t0:f16 = Neg(x0); out t0", types, types);
+  chain.inputs = {{DType::kF16, Access::kWhole}};
+  chain.outputs = {DType::kF16};
+  alignas(16) Half memory[64];
+  chain::Arguments a;
+  a.in[0] = a.out[0] = memory;
+  a.count = 40;
+  a.groups = 5;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "");
+  a.groups = 6;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "groups beyond the last element");
+  a.groups = 5;
+  a.in[0] = memory + 4;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "an input that is not aligned");
+  a.groups = 0;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "");
+  a.out[0] = nullptr;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "an output that is not aligned");
+}
+
+TEST(Chain, RefusesWhatAKernelCannotTake) {
+  const auto refusal = [](const char* program, std::vector<Operand> inputs, Operand output) {
+    Attributes attributes;
+    attributes.set("program", program);
+    KernelCall call;
+    call.attributes = &attributes;
+    call.inputs = std::move(inputs);
+    call.outputs = {std::move(output)};
+    chain::Plan plan;
+    return chain::plan_chain(call, plan);
+  };
+  const Operand x{DType::kF32, {4}, {}, nullptr}, wide{DType::kF64, {4}, {}, nullptr};
+  EXPECT_EQ(refusal("t0:f32 = Neg(x0); out t0", {x}, x), "");
+  EXPECT_EQ(refusal("t0:f32 = Neg(x0); out t0", {}, x), "an operand is missing");
+  EXPECT_EQ(refusal("t0:f32 = Neg(x0); out t0", {Operand{}}, x), "an operand is missing");
+  EXPECT_EQ(refusal("t0:f64 = Neg(x0); out t0", {wide}, wide), "elements of type f64");
+  EXPECT_EQ(refusal("t0:f32 = Neg(x0); out t0", std::vector<Operand>(13, x), x),
+            "more than 12 operands");
+  EXPECT_THROW(refusal("t0:f32 = Neg(x1); out t0", {x}, x), Error);
+  EXPECT_THROW(refusal("t0:f32 = Neg(x0); out t0", {{DType::kF32, {3}, {}, nullptr}}, x), Error);
+}
+
+}  // namespace
+}  // namespace halfnote::cuda_emulated
