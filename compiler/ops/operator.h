@@ -128,6 +128,15 @@ using InferRule = std::vector<ValueType> (*)(const Graph&, NodeId);
 using FlopsRule = double (*)(const Attributes& attributes, std::span<const Shape> inputs,
                              std::span<const Shape> outputs);
 
+/// Dims of two operands that are the same number: `dim` of input `input`, and `other_dim` of input
+/// `other` times `times`. Dims that broadcasting allows to be 1 are none.
+struct EqualDims {
+  size_t input = 0, dim = 0, other = 0, other_dim = 0;
+  int64_t times = 1;
+};
+/// Names operands and dims that are there.
+using EqualDimsRule = std::vector<EqualDims> (*)(const Graph&, NodeId);
+
 struct OperatorRow {
   std::string_view domain;
   std::string_view name;
@@ -185,6 +194,7 @@ struct OperatorRow {
   DrawRule draw = nullptr;
   /// ONNX's ops are inferred by their schema; a rule of theirs adds the dims that it leaves open.
   InferRule infer = nullptr;
+  EqualDimsRule equal_dims = nullptr;
   BodyRule body = nullptr;    // ai.halfnote only
   FlopsRule flops = nullptr;  // contractions only
   std::string_view note;      // one line for `halfnote ops`
