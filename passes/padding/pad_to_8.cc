@@ -11,9 +11,9 @@
 //
 //   x1 = Reshape(Pad(Reshape(x: [N,6,…], to [N,2,3,…]), to [N,2,8,…]), to [N,16,…])
 //
-// Leaves alone: symbolic dims and what must be equal to them in another operand (equal-dims has made
-// numbers of those it could), f32 contractions, convolutions with one channel in or out a group
-// (depthwise: there is no matrix product), recurrent ops, whose kernels lay out their weights
+// Leaves alone: symbolic dims and what must be equal to them in another operand (equal-dims has
+// made numbers of those it could), f32 contractions, convolutions with one channel in or out a
+// group (depthwise: there is no matrix product), recurrent ops, whose kernels lay out their weights
 // themselves, vectors, dims of 1 (a dot product gains nothing), --no-pad. docs/precision.md has the
 // argument for each form.
 #include <algorithm>
