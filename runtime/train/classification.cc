@@ -166,7 +166,8 @@ std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor
   if (!layout) return std::nullopt;
   const Tensor floats = scores.dtype() == DType::kF32 ? scores : scores.cast_to(DType::kF32);
   const std::span<const float> all = floats.data<float>();
-  const int64_t batch = std::max<int64_t>(scores.shape()[0], 1);
+  // Either may have flattened samples and positions into its first dim.
+  const int64_t batch = std::max<int64_t>(std::min(scores.shape()[0], labels.shape()[0]), 1);
   const int64_t counted = labels.size() / batch * std::min(rows, batch);
   ScoreCounts counts;
   for (int64_t i = 0; i < counted; ++i) {
