@@ -33,6 +33,9 @@ inline constexpr std::string_view kFoldedKey = "halfnote.folded";
 inline constexpr std::string_view kLostKey =
     "halfnote.lost_parameters";  // of which nothing is left
 
+/// Of the model, its trained form too: how many Dropouts trained which its graph no longer has.
+inline constexpr std::string_view kDropoutsKey = "halfnote.dropouts";
+
 // Of a graph; lists of names are written by `join_names`.
 inline constexpr std::string_view kTrainableKey = "halfnote.trainable";  // names of initializers
 inline constexpr std::string_view kStatesKey =
