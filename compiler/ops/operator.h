@@ -217,6 +217,10 @@ inline const OperatorRow* find_operator(const Node& node) {
   return find_operator(node.domain, node.op);
 }
 
+/// The class by which a node was decided: a normalization of class fp32 with its math inside counts
+/// as infer where it runs in 16 bit.
+PrecisionClass applied_class(const OperatorRow& row, const Precision& decided);
+
 /// Why a node has no gradient.
 std::string why_no_gradient(const Graph& graph, NodeId node);
 
