@@ -124,8 +124,8 @@ void refuse_idle(const InspectArguments& a) {
         .expected(wanted, "none of them")
         .hint(std::string("take ") + flag + " away");
   };
-  if (!a.graph.empty() && !text && !tables && a.diff.empty()) {
-    refuse("--graph", "--format, --nodes, --casts or --diff");
+  if (!a.graph.empty() && !text && !tables && a.diff.empty() && a.why.empty()) {
+    refuse("--graph", "--format, --nodes, --casts, --why or --diff");
   }
   const bool summary = a.format.empty() && a.diff.empty() && a.why.empty();
   if (!a.dims.empty() && !tables && a.why.empty() && !summary) {
@@ -166,7 +166,7 @@ int inspect(const InspectArguments& a) {
   } else if (!a.format.empty()) {
     parts.push_back(formatted(model, a));
   }
-  if (!a.why.empty()) parts.push_back(node_facts(model, a.why, dims));
+  if (!a.why.empty()) parts.push_back(node_facts(model, a.why, a.graph, dims));
   const Report report = report_of(model, a);
   if (a.nodes) parts.push_back(report_table(report));
   if (a.casts) parts.push_back(cast_table(report));
@@ -182,10 +182,10 @@ void add_inspect(CLI::App& app, Action& action) {
   CLI::App* verb = app.add_subcommand("inspect", "show a model or artifact: types, casts, reasons");
   verb->add_option("file", a->file, "a model (.onnx, .onnxtxt) or an artifact")->required();
   verb->add_flag("--nodes", a->nodes, "every node with its type, class and the reason");
-  verb->add_flag("--casts", a->casts, "every cast with the bytes it moves");
+  verb->add_flag("--casts", a->casts, "every cast with the bytes it moves and its readers");
   verb->add_option("--why", a->why,
                    "all about one node (or the node that makes this value): decision, legality, "
-                   "gradient, kernels with their refusals");
+                   "gradient, kernels with their refusals, readers of a cast");
   verb->add_option("--dim", a->dims, "bind a symbolic dim, for the sizes and for --why: NAME=N")
       ->take_all();
   verb->add_option("--diff", a->diff,

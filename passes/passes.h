@@ -28,6 +28,7 @@ bool undo_autocast(Model& model, PassContext& context);
 bool flatten_control(Graph& graph, PassContext& context);
 bool lower_ops(Graph& graph, PassContext& context);
 bool fold_constants(Graph& graph, PassContext& context);
+bool equal_dims(Graph& graph, PassContext& context);
 bool canonicalize(Graph& graph, PassContext& context);
 bool eliminate_common(Graph& graph, PassContext& context);
 bool eliminate_dead(Graph& graph, PassContext& context);

@@ -50,6 +50,8 @@ constexpr PassRow kRows[] = {
      "composite ops become simple ones: one gradient rule and one kernel for each of these"},
     {"expand-gradients", expand_gradients, nullptr, kAll, kImp, kImp, false,
      "a Gradient in the graph is differentiated once its forward nodes have rules"},
+    {"equal-dims", equal_dims, nullptr, kAll, kImp, kImp, true,
+     "a symbol that must be a number is one: shapes fold, and operands are padded alike"},
     {"fold-constants", fold_constants, nullptr, kAll, kImp, kImp, false,
      "the shape arithmetic of exporters disappears"},
     {"canonicalize", canonicalize, nullptr, kAll, kImp, kImp, true,

@@ -77,22 +77,34 @@ bool reads_16bit(const Graph& graph, NodeId id) {
   return first.valid() && is_16bit_float(graph.value(first).type.dtype);
 }
 
+/// The nodes that read a value, each once.
+std::vector<std::string> readers_of(const Graph& graph, ValueId value) {
+  std::vector<std::string> readers;
+  for (const Use& use : graph.uses(value)) {
+    if (use.kind != UseKind::kNodeInput) continue;
+    const std::string name = reader_name(graph, use.node());
+    if (std::find(readers.begin(), readers.end(), name) == readers.end()) readers.push_back(name);
+  }
+  return readers;
+}
+
 void add_graph(Report& report, const Graph& graph, const std::string& name) {
   for (NodeId id : graph.all_nodes()) {
     const Node& node = graph.node(id);
     const OperatorRow* row = find_operator(node);
-    report.nodes.push_back({name, node.name, full_op(node), std::string(role_name(node.role)),
-                            row == nullptr ? "unknown" : std::string(class_name(row->precision)),
-                            compute_type(graph, id), node.precision.reason, node.origin});
+    report.nodes.push_back(
+        {name, node.name, full_op(node), std::string(role_name(node.role)),
+         row == nullptr ? "unknown" : std::string(class_name(applied_class(*row, node.precision))),
+         compute_type(graph, id), node.precision.reason, node.origin});
     if (node.op == "Cast" && node.domain.empty() && graph.input(id, 0).valid()) {
       const ValueType& from = graph.value(graph.input(id, 0)).type;
       const ValueType& to = graph.value(graph.output(id)).type;
       const int64_t count = elements(from);
       const auto width = static_cast<int64_t>(size_of(from.dtype) + size_of(to.dtype));
-      report.casts.push_back({name, graph.value(graph.input(id, 0)).name,
-                              std::string(short_name(from.dtype)),
-                              std::string(short_name(to.dtype)), count < 0 ? -1 : count * width,
-                              count < 0 ? symbolic_bytes(from, width) : ""});
+      report.casts.push_back(
+          {name, graph.value(graph.input(id, 0)).name, std::string(short_name(from.dtype)),
+           std::string(short_name(to.dtype)), readers_of(graph, graph.output(id)),
+           count < 0 ? -1 : count * width, count < 0 ? symbolic_bytes(from, width) : ""});
     }
   }
 }
@@ -150,6 +162,13 @@ void add_totals(Report& report, const Graph& step) {
 }
 
 }  // namespace
+
+std::string reader_name(const Graph& graph, NodeId reader) {
+  const Node& node = graph.node(reader);
+  const bool prepares = node.precision.dtype == DType::kUndefined &&
+                        !node.precision.reason.empty() && !node.origin.empty();
+  return prepares ? node.origin : graph.label(reader);
+}
 
 Report make_report(const Model& model) {
   Report report;
@@ -275,6 +294,7 @@ std::string report_json(const Report& report) {
                              {"value", c.value},
                              {"from", c.from},
                              {"to", c.to},
+                             {"readers", c.readers},
                              {"bytes", c.bytes < 0 ? nlohmann::ordered_json(c.symbolic)
                                                    : nlohmann::ordered_json(c.bytes)}});
   }

@@ -15,8 +15,9 @@ struct NodeReport {
 
 struct CastReport {
   std::string graph, value, from, to;
-  int64_t bytes = -1;    // read and written per run; -1 where a dim is symbolic
-  std::string symbolic;  // then: `150528·N`; `?` where the rank is unknown
+  std::vector<std::string> readers;  // nodes that read the result
+  int64_t bytes = -1;                // read and written per run; -1 where a dim is symbolic
+  std::string symbolic;              // then: `150528·N`; `?` where the rank is unknown
 };
 
 struct Report {
@@ -41,6 +42,9 @@ struct Report {
 Report make_report(const CompileResult& result);
 /// The same for a model that was imported.
 Report make_report(const Model& model);
+/// The name of a node that reads a value; of one that only prepares for another (a Pad to multiples
+/// of 8) the name of that.
+std::string reader_name(const Graph& graph, NodeId reader);
 
 /// A few lines for the terminal: nodes per type, casts, share of contraction FLOPs in 16 bit, loud
 /// where nothing was lowered.

@@ -8,7 +8,8 @@ export CCACHE_SLOPPINESS=pch_defines,time_macros  # without it ccache passes by 
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 export CMAKE_COLOR_DIAGNOSTICS=OFF
 python=$cache/venv/bin/python
-jobs=$(nproc)
+# nproc gives the threads of OMP_NUM_THREADS where that is set; compilers take none of them.
+jobs=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 
 # build_preset PRESET [TARGET…]: configures and builds below build/PRESET.
 build_preset() {

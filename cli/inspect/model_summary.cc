@@ -128,6 +128,19 @@ std::string model_summary(const Model& model) {
   return text;
 }
 
+/// The first nodes that read the result of a cast.
+std::string readers_text(const std::vector<std::string>& readers) {
+  constexpr size_t kMostNames = 3;
+  if (readers.empty()) return "an output";
+  std::string text;
+  for (size_t i = 0; i < std::min(readers.size(), kMostNames); ++i) {
+    text += (i == 0 ? "" : ", ") + std::string(printable(readers[i]));
+  }
+  return readers.size() <= kMostNames
+             ? text
+             : fmt::format("{} and {} more", text, readers.size() - kMostNames);
+}
+
 std::string cast_table(const Report& report) {
   std::string text, graph;
   int64_t total = 0, symbolic = 0;
@@ -137,8 +150,8 @@ std::string cast_table(const Report& report) {
     graph = cast.graph;
     const std::string bytes =
         cast.bytes < 0 ? cast.symbolic + " B" : bytes_text(static_cast<uint64_t>(cast.bytes));
-    text += fmt::format("  {:<48} {:>5} -> {:<5} {:>12}\n", printable(cast.value), cast.from,
-                        cast.to, bytes);
+    text += fmt::format("  {:<48} {:>5} -> {:<5} {:>12}  for {}\n", printable(cast.value),
+                        cast.from, cast.to, bytes, readers_text(cast.readers));
     total += std::max<int64_t>(cast.bytes, 0);
     symbolic += cast.bytes < 0 ? 1 : 0;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <variant>
 
 #include "base/error.h"
@@ -12,6 +13,7 @@
 #include "compiler/ops/operator.h"
 #include "kernels/kernel.h"
 #include "kernels/layout.h"
+#include "passes/report.h"
 #include "runtime/core/control_step.h"
 
 namespace halfnote::cli {
@@ -69,7 +71,12 @@ void add_operator(std::string& text, const Node& node) {
     add_line(text, "class", "unknown: halfnote has no such operator");
     return;
   }
-  add_line(text, "class", class_name(row->precision));
+  const PrecisionClass applied = applied_class(*row, node.precision);
+  add_line(text, "class",
+           applied == row->precision
+               ? std::string(class_name(applied))
+               : fmt::format("{} (an {} operator whose math is f32 whatever it reads)",
+                             class_name(applied), class_name(row->precision)));
   add_line(text, "legal in", legality_text(row->legality));
   const char* form = row->lower != nullptr ? "yes: {}" : "none: {}";
   add_line(text, "gradient",
@@ -79,16 +86,74 @@ void add_operator(std::string& text, const Node& node) {
   if (!ours) add_line(text, "note", row->note);
 }
 
+/// `bf16 and f32`: the float types that a node reads.
+std::string operand_types(const Graph& graph, NodeId id) {
+  std::vector<std::string_view> types;
+  for (const ValueId input : graph.inputs(id)) {
+    if (!input.valid() || !is_float(graph.value(input).type.dtype)) continue;
+    const std::string_view name = short_name(graph.value(input).type.dtype);
+    if (std::find(types.begin(), types.end(), name) == types.end()) types.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(types, " and "));
+}
+
 std::string precision_text(const Graph& graph, NodeId id) {
   const Precision& decided = graph.node(id).precision;
-  const DType computes = compute_dtype(graph, id);
+  const std::string types = operand_types(graph, id);
   std::string text = decided.dtype == DType::kUndefined ? std::string("not decided")
                                                         : std::string(short_name(decided.dtype));
   if (!decided.reason.empty()) text += ": " + decided.reason;
-  if (computes != DType::kUndefined) {
-    text += fmt::format(" (its operands are {})", short_name(computes));
-  }
+  if (!types.empty()) text += fmt::format(" (its operands are {})", types);
   return text;
+}
+
+/// The reader itself, or the node that it prepares for.
+NodeId wanting_node(const Graph& graph, NodeId reader) {
+  const std::string name = reader_name(graph, reader);
+  if (name == graph.label(reader)) return reader;
+  for (const NodeId id : graph.all_nodes()) {
+    if (graph.node(id).name == name) return id;
+  }
+  return reader;
+}
+
+/// A node that reads a cast, and why it takes that type.
+std::string reader_text(const Graph& graph, const Use& use, DType dtype) {
+  if (use.kind != UseKind::kNodeInput) {
+    return use.kind == UseKind::kStateNext ? "a state" : "an output";
+  }
+  const NodeId id = wanting_node(graph, use.node());
+  const Node& reader = graph.node(id);
+  const std::string name = fmt::format("{} ({})", graph.label(id), op_name(reader));
+  const OperatorRow* row = find_operator(reader);
+  const DType decided = reader.precision.dtype;
+  const bool own_operand = id == use.node();
+  if (own_operand && row != nullptr && dtype == DType::kF32 && use.slot < 32 &&
+      (row->fp32_inputs >> use.slot & 1u) != 0) {
+    return fmt::format("{} wants f32: this operand keeps it whatever the node runs in", name);
+  }
+  if (decided == dtype) {
+    return fmt::format("{} wants {}: {}", name, short_name(dtype), reader.precision.reason);
+  }
+  if (decided == DType::kUndefined && row != nullptr && dtype == DType::kF32 &&
+      row->precision == PrecisionClass::kFp32) {
+    return name + " wants f32: it is of class fp32";
+  }
+  if (decided == DType::kUndefined) return name + " takes any type";
+  return fmt::format("{} runs in {}: {}", name, short_name(decided), reader.precision.reason);
+}
+
+void add_readers(std::string& text, const Graph& graph, NodeId id) {
+  constexpr size_t kMostReaders = 8;
+  if (!is_cast(graph.node(id))) return;
+  const ValueId result = graph.output(id);
+  const auto uses = graph.uses(result);
+  for (size_t i = 0; i < std::min(uses.size(), kMostReaders); ++i) {
+    add_line(text, "reader", reader_text(graph, uses[i], graph.value(result).type.dtype));
+  }
+  if (uses.size() > kMostReaders) {
+    add_line(text, "reader", fmt::format("and {} more", uses.size() - kMostReaders));
+  }
 }
 
 /// The operand with symbols bound; nothing while a dim is open.
@@ -178,6 +243,7 @@ std::string facts_of(const Graph& graph, NodeId id, const std::string& where, co
     add_line(text, "attribute", fmt::format("{} = {}", name, std::visit(AttributeText{}, value)));
   }
   add_line(text, "precision", precision_text(graph, id));
+  add_readers(text, graph, id);
   add_operator(text, node);
   add_kernels(text, graph, id, dims);
   return text;
@@ -191,14 +257,16 @@ bool is_meant(const Graph& graph, NodeId id, const std::string& name) {
   return false;
 }
 
-Error no_such_node(const Model& model, const std::string& name) {
+Error no_such_node(const Model& model, const std::string& name, const std::string& only) {
   std::vector<std::string> names;
   for (const std::string& graph_name : graph_names(model)) {
+    if (!only.empty() && graph_name != only) continue;
     const Graph& graph = find_graph(model, graph_name);
     for (const NodeId id : graph.all_nodes()) names.push_back(graph.node(id).name);
   }
   const std::string_view near = closest(name, names);
-  return Error(ErrorCode::kUsage, fmt::format("no node is named \"{}\"", name))
+  return Error(ErrorCode::kUsage,
+               fmt::format("no node{} is named \"{}\"", only.empty() ? "" : " of " + only, name))
       .at({model.source, {}, {}})
       .hint(near.empty() ? std::string("halfnote inspect FILE --nodes lists them")
                          : fmt::format("did you mean {}?", near));
@@ -206,16 +274,19 @@ Error no_such_node(const Model& model, const std::string& name) {
 
 }  // namespace
 
-std::string node_facts(const Model& model, const std::string& name, const Dims& dims) {
+std::string node_facts(const Model& model, const std::string& name, const std::string& only,
+                       const Dims& dims) {
   std::string text;
+  if (!only.empty()) find_graph(model, only);
   for (const std::string& graph_name : graph_names(model)) {
+    if (!only.empty() && graph_name != only) continue;
     const Graph& graph = find_graph(model, graph_name);
     for (const NodeId id : graph.all_nodes()) {
       if (!is_meant(graph, id, name)) continue;
       text += (text.empty() ? "" : "\n") + facts_of(graph, id, graph_name, dims);
     }
   }
-  if (text.empty()) throw no_such_node(model, name);
+  if (text.empty()) throw no_such_node(model, name, only);
   return text;
 }
 

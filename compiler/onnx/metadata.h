@@ -37,6 +37,9 @@ inline constexpr std::string_view kFoldedKey = "halfnote.folded";
 /// … those of which nothing is left; empty, but there, where the file says that all are.
 inline constexpr std::string_view kLostKey = "halfnote.lost_parameters";
 
+/// Of the model, its trained form too: how many Dropouts trained which its graph no longer has.
+inline constexpr std::string_view kDropoutsKey = "halfnote.dropouts";
+
 // Of a graph; lists of names are written by `join_names`.
 inline constexpr std::string_view kTrainableKey = "halfnote.trainable";  // names of initializers
 inline constexpr std::string_view kStatesKey =

@@ -128,6 +128,15 @@ using InferRule = std::vector<ValueType> (*)(const Graph&, NodeId);
 using FlopsRule = double (*)(const Attributes& attributes, std::span<const Shape> inputs,
                              std::span<const Shape> outputs);
 
+/// Dims of two operands that are the same number: `dim` of input `input`, and `other_dim` of input
+/// `other` times `times`. Dims that broadcasting allows to be 1 are none.
+struct EqualDims {
+  size_t input = 0, dim = 0, other = 0, other_dim = 0;
+  int64_t times = 1;
+};
+/// Names operands and dims that are there.
+using EqualDimsRule = std::vector<EqualDims> (*)(const Graph&, NodeId);
+
 struct OperatorRow {
   std::string_view domain;
   std::string_view name;
@@ -185,6 +194,7 @@ struct OperatorRow {
   DrawRule draw = nullptr;
   /// ONNX's ops are inferred by their schema; a rule of theirs adds the dims that it leaves open.
   InferRule infer = nullptr;
+  EqualDimsRule equal_dims = nullptr;
   BodyRule body = nullptr;    // ai.halfnote only
   FlopsRule flops = nullptr;  // contractions only
   std::string_view note;      // one line for `halfnote ops`
@@ -206,6 +216,10 @@ const OperatorRow* find_operator(std::string_view domain, std::string_view name)
 inline const OperatorRow* find_operator(const Node& node) {
   return find_operator(node.domain, node.op);
 }
+
+/// The class by which a node was decided: a normalization of class fp32 with its math inside counts
+/// as infer where it runs in 16 bit.
+PrecisionClass applied_class(const OperatorRow& row, const Precision& decided);
 
 /// Why a node has no gradient.
 std::string why_no_gradient(const Graph& graph, NodeId node);

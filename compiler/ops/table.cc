@@ -85,6 +85,11 @@ const OperatorRow* find_operator(std::string_view domain, std::string_view name)
   return index.find(domain, name);
 }
 
+PrecisionClass applied_class(const OperatorRow& row, const Precision& decided) {
+  const bool infers = row.fp32_math_inside && is_16bit_float(decided.dtype);
+  return infers ? PrecisionClass::kInfer : row.precision;
+}
+
 std::string why_no_gradient(const Graph& graph, NodeId node) {
   const OperatorRow* row = find_operator(graph.node(node));
   if (row == nullptr) return "the op is unknown";

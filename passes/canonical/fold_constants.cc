@@ -4,10 +4,12 @@
 //     ──▶   y = Reshape(x, {32, -1})
 //
 // Exact: the reference kernels run the node. Shape and Size fold as soon as the dims they read are
-// numbers, EyeLike as soon as all are, NonZero and its like (their values decide the size) up to 64
-// MiB. Leaves alone: random nodes, nodes with subgraphs, results above 16 MiB unless smaller than
-// the operands, what goes over the bytes of a whole pass (fold_constants.h; folding must not blow
-// up the artifact), ops without a reference kernel.
+// numbers, and what is only moved out of a Shape (Gather, Slice, Concat, Cast, …) as soon as the
+// dims in the result are: other dims may stay open. EyeLike as soon as all are, NonZero and its
+// like (their values decide the size) up to 64 MiB. Leaves alone: random nodes, nodes with
+// subgraphs, results above 16 MiB unless smaller than the operands, what goes over the bytes of a
+// whole pass (fold_constants.h; folding must not blow up the artifact), ops without a reference
+// kernel.
 #include "passes/canonical/fold_constants.h"
 
 #include <algorithm>
@@ -51,24 +53,52 @@ std::vector<ValueType> result_types(const Graph& graph, NodeId node) {
   return types;
 }
 
-}  // namespace
+bool is_onnx(const Node& node, std::string_view op) { return node.domain.empty() && node.op == op; }
 
-std::optional<Tensor> dims_of_type(const Graph& graph, NodeId id) {
+/// The dims that a Shape or Size reads; nothing for other nodes, and where the rank is unknown.
+std::optional<SymbolicShape> dims_read(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
-  if (!node.domain.empty() || (node.op != "Shape" && node.op != "Size")) return std::nullopt;
+  const bool is_size = is_onnx(node, "Size");
+  if (!is_size && !is_onnx(node, "Shape")) return std::nullopt;
   const ValueType& type = graph.value(graph.input(id, 0)).type;
   if (!type.shape) return std::nullopt;
   const auto rank = static_cast<int64_t>(type.shape->size());
   const auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + rank : i, 0, rank); };
-  const int64_t start = node.op == "Size" ? 0 : clamp(node.attributes.get_int("start", 0));
-  const int64_t end = node.op == "Size" ? rank : clamp(node.attributes.get_int("end", rank));
-  std::vector<int64_t> dims;
-  for (int64_t i = start; i < end; ++i) {
-    if (!(*type.shape)[static_cast<size_t>(i)].known()) return std::nullopt;
-    dims.push_back((*type.shape)[static_cast<size_t>(i)].value);
-  }
-  if (node.op == "Size") return Tensor::scalar<int64_t>(element_count(dims));
+  const int64_t start = is_size ? 0 : clamp(node.attributes.get_int("start", 0));
+  const int64_t end = is_size ? rank : clamp(node.attributes.get_int("end", rank));
+  SymbolicShape dims;
+  for (int64_t i = start; i < end; ++i) dims.push_back((*type.shape)[static_cast<size_t>(i)]);
+  return dims;
+}
+
+Tensor list_of(const std::vector<int64_t>& dims) {
   return Tensor::of<int64_t>({static_cast<int64_t>(dims.size())}, dims);
+}
+
+/// Does the op only move or select elements of input `slot`, so that what stands for one of them
+/// comes out unchanged or not at all? Linear in it, and clear: it computes nothing.
+bool only_moves(const OperatorRow& row, size_t slot) {
+  if (row.precision != PrecisionClass::kClear || row.purity != Purity::kPure) return false;
+  const auto has = [&](uint32_t mask) { return slot < 32 && (mask >> slot & 1u) != 0; };
+  if (has(row.size_inputs | row.plan_inputs | row.place_inputs)) return false;
+  return row.scale == ScaleRule::kSame ||
+         (row.scale == ScaleRule::kFirst && has(row.linear_inputs));
+}
+
+/// Types that hold the numbers that stand for open dims, all different.
+bool holds_dims(DType dtype) {
+  return dtype == DType::kI64 || dtype == DType::kI32 || dtype == DType::kF32;
+}
+constexpr int64_t kOneNumber = 1'000'003, kOtherNumber = 3'000'017, kMostSymbols = 1'000'000;
+
+}  // namespace
+
+std::optional<Tensor> dims_of_type(const Graph& graph, NodeId id) {
+  const std::optional<SymbolicShape> dims = dims_read(graph, id);
+  if (!dims || !is_concrete(*dims)) return std::nullopt;
+  const Shape numbers = concrete(*dims);
+  if (is_onnx(graph.node(id), "Size")) return Tensor::scalar<int64_t>(element_count(numbers));
+  return list_of(numbers);
 }
 
 Folder::Folder(Graph& graph, PassContext& context) : graph_(graph), context_(context) {
@@ -82,7 +112,9 @@ Folder::Folder(Graph& graph, PassContext& context) : graph_(graph), context_(con
 
 bool Folder::visit(NodeId node) {
   context_.infer(graph_, node);  // operands may have become constants
-  return fold_shape(node) || fold_eye(node) || fold(node);
+  if (fold_shape(node)) return true;
+  if (list_open_dims(node)) return false;
+  return fold_eye(node) || fold(node) || fold_movement(node);
 }
 
 bool Folder::fold_shape(NodeId id) {
@@ -90,6 +122,74 @@ bool Folder::fold_shape(NodeId id) {
   if (!dims) return false;
   replace(id, {std::move(*dims)});
   return true;
+}
+
+/// Notes what a Shape gives in which dims are open.
+bool Folder::list_open_dims(NodeId id) {
+  if (!is_onnx(graph_.node(id), "Shape")) return false;
+  const std::optional<SymbolicShape> dims = dims_read(graph_, id);
+  if (!dims) return false;
+  std::vector<int64_t> one, other;
+  for (const Dim& dim : *dims) {
+    const auto fresh = static_cast<int64_t>(symbols_.size());
+    if (fresh == kMostSymbols) return false;
+    const std::string name = dim.symbol.empty() ? "?" + std::to_string(fresh) : dim.symbol;
+    const int64_t symbol = dim.known() ? 0 : symbols_.emplace(name, fresh).first->second;
+    one.push_back(dim.known() ? dim.value : kOneNumber + symbol);
+    other.push_back(dim.known() ? dim.value : kOtherNumber + symbol);
+  }
+  partly_[graph_.output(id)] = {list_of(one), list_of(other)};
+  return true;
+}
+
+/// A node that moves what is partly known: computed twice, with either set of numbers.
+bool Folder::fold_movement(NodeId id) {
+  const OperatorRow* row = find_operator(graph_.node(id));
+  if (row == nullptr || partly_.empty() || !context_.evaluate || gives_a_body(id)) return false;
+  std::vector<Tensor> one, other;
+  bool any = false;
+  for (size_t i = 0; i < graph_.inputs(id).size(); ++i) {
+    const ValueId input = graph_.input(id, i);
+    const auto known = input.valid() ? partly_.find(input) : partly_.end();
+    const Tensor* constant = input.valid() ? graph_.constant(input) : nullptr;
+    const bool moved = known != partly_.end() && only_moves(*row, i);
+    if (input.valid() && constant == nullptr && !moved) return false;
+    one.push_back(moved ? known->second.one : constant != nullptr ? *constant : Tensor{});
+    other.push_back(moved ? known->second.other : one.back());
+    any |= moved;
+  }
+  for (ValueId output : graph_.outputs(id)) {
+    if (!output.valid()) continue;
+    const ValueType& type = graph_.value(output).type;
+    if (!holds_dims(type.dtype) || !type.has_concrete_shape()) return false;
+    const auto count = static_cast<size_t>(element_count(concrete(*type.shape)));
+    if (count > kSmallFolded / sizeof(int64_t)) return false;
+  }
+  if (!any || !graph_.subgraphs(id).empty()) return false;
+  try {
+    return keep_known(id, context_.evaluate(graph_, id, one), context_.evaluate(graph_, id, other));
+  } catch (const Error&) {
+    return false;  // it is refused where it stands, with the numbers that come
+  }
+}
+
+/// Results that are known become constants, the others are noted; says whether any was known.
+bool Folder::keep_known(NodeId id, std::vector<Tensor> one, std::vector<Tensor> other) {
+  bool all = true, any = false;
+  for (size_t i = 0; i < one.size(); ++i) {
+    const ValueId output = graph_.output(id, i);
+    if (!output.valid()) continue;
+    const bool known = identical(one[i], other[i]);
+    all &= known;
+    if (known && graph_.has_uses(output)) {
+      replace(output, std::move(one[i]), true);
+      any = true;
+    } else if (!known) {
+      partly_[output] = {std::move(one[i]), std::move(other[i])};
+    }
+  }
+  if (all) graph_.remove(id);
+  return any || all;
 }
 
 /// EyeLike needs no more.
@@ -178,16 +278,19 @@ void Folder::replace(NodeId id, std::vector<Tensor> values) {
   const bool made = reads_only_made(id);
   for (size_t i = 0; i < values.size(); ++i) {
     const ValueId output = graph_.output(id, i);
-    if (!output.valid() || !graph_.has_uses(output)) continue;
-    const size_t bytes = values[i].byte_size();
-    if (bytes > kSmallFolded) left_ -= std::min(left_, bytes);
-    const std::string name = graph_.value(output).name;
-    graph_.rename(output, graph_.unique_name(name + ".folded"));
-    const ValueId folded = graph_.add_initializer(name, std::move(values[i]));
-    graph_.value(folded).made = made;
-    graph_.replace_uses(output, folded);
+    if (output.valid() && graph_.has_uses(output)) replace(output, std::move(values[i]), made);
   }
   graph_.remove(id);
+}
+
+void Folder::replace(ValueId output, Tensor value, bool made) {
+  const size_t bytes = value.byte_size();
+  if (bytes > kSmallFolded) left_ -= std::min(left_, bytes);
+  const std::string name = graph_.value(output).name;
+  graph_.rename(output, graph_.unique_name(name + ".folded"));
+  const ValueId folded = graph_.add_initializer(name, std::move(value));
+  graph_.value(folded).made = made;
+  graph_.replace_uses(output, folded);
 }
 
 bool fold_constants(Graph& graph, PassContext& context) {

@@ -2,7 +2,9 @@
 // go.
 #pragma once
 
+#include <map>
 #include <optional>
+#include <string>
 
 #include "base/error.h"
 #include "passes/pass.h"
@@ -29,17 +31,30 @@ class Folder {
   bool visit(NodeId node);
 
  private:
+  /// What is known of a tensor into which open dims went: the tensor with one set of numbers in
+  /// their places, and with another. What agrees is known.
+  struct Partly {
+    Tensor one, other;
+  };
+
   bool fold_shape(NodeId id);
   bool fold_eye(NodeId id);
+  bool list_open_dims(NodeId id);
+  bool fold_movement(NodeId id);
+  bool keep_known(NodeId id, std::vector<Tensor> one, std::vector<Tensor> other);
   bool fold(NodeId id);
   bool stays_small(NodeId id, size_t operand_bytes) const;
   Error of_the_model(const Error& error, NodeId id) const;
   bool gives_a_body(NodeId id) const;
   bool reads_only_made(NodeId id) const;
   void replace(NodeId id, std::vector<Tensor> values);
+  /// `made`: of what passes made (Value::made).
+  void replace(ValueId output, Tensor value, bool made);
 
   Graph& graph_;
   PassContext& context_;
+  std::map<ValueId, Partly> partly_;
+  std::map<std::string, int64_t> symbols_;  // the number of each open dim, from 0
   size_t left_ = kMostFolded;
 };
 

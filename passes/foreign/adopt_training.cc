@@ -83,7 +83,7 @@ void sweep(Graph& graph) {
   }
 }
 
-/// The forward part, in inference form.
+/// The forward part.
 Graph evaluation_of(const Graph& training, const std::vector<Accumulator>& accumulators) {
   Graph graph = training;
   std::vector<ValueId> outputs;
@@ -100,7 +100,6 @@ Graph evaluation_of(const Graph& training, const std::vector<Accumulator>& accum
     if (data.op == "BatchNormInternal") data.attributes.set("training_mode", int64_t{0});
     if (data.op == "BitmaskDropout") data.op = "Dropout", data.domain.clear();
   }
-  to_inference_form(graph);
   return graph;
 }
 
@@ -204,6 +203,8 @@ bool adopt_training(Model& model, PassContext& context) {
       std::string(kEvaluateName), evaluation_of(model.graph, accumulators), {}, {}};
   TrainingStep step{std::string(kStepName), std::move(model.graph), {}, {}};
   model.graph = evaluation.graph;
+  make_inference_form(model);
+  to_inference_form(evaluation.graph);
   drop_losses(model.graph, losses, context);
   if (context.options.inference_only) return true;
   free_reserved_names(evaluation.graph, context);

@@ -11,13 +11,15 @@
 //
 //   x1 = Reshape(Pad(Reshape(x: [N,6,…], to [N,2,3,…]), to [N,2,8,…]), to [N,16,…])
 //
-// Leaves alone: symbolic dims, f32 contractions, convolutions
-// with one channel in or out a group (depthwise: there is no matrix product), recurrent ops, whose
-// kernels lay out their weights themselves, vectors, dims of 1 (a dot product gains nothing),
-// --no-pad. docs/precision.md has the argument for each form.
+// Leaves alone: symbolic dims and what must be equal to them in another operand (equal-dims has
+// made numbers of those it could), f32 contractions, convolutions with one channel in or out a
+// group (depthwise: there is no matrix product), recurrent ops, whose kernels lay out their weights
+// themselves, vectors, dims of 1 (a dot product gains nothing), --no-pad. docs/precision.md has the
+// argument for each form.
 #include <algorithm>
 #include <array>
 
+#include "compiler/ops/operator.h"
 #include "passes/padding/remove_padding.h"
 #include "passes/passes.h"
 
@@ -40,7 +42,7 @@ struct PaddedSlot {
 };
 
 /// How one kind of contraction is padded. Dims of operands that must agree grow alike, since each
-/// grows to the next multiple of its own size.
+/// grows to the next multiple of its own size, and where one is open none does.
 struct PadRule {
   std::string_view domain, op;
   std::array<PaddedSlot, 3> inputs;
@@ -117,7 +119,29 @@ class Padder {
       if (!type.shape || type.shape->empty() || (!bias && type.shape->size() < 2)) return false;
     }
     if (!graph_.value(graph_.output(id)).type.shape.has_value()) return false;
+    if (has_open_partner(id, rule)) return false;
     return groups_ == 1 || (groups_ > 1 && groups_fit(id, rule));
+  }
+
+  /// Is a dim of an operand known, and one open that must be equal to it?
+  bool has_open_partner(NodeId id, const PadRule& rule) const {
+    const auto dim_of = [&](size_t input, size_t dim) -> const Dim& {
+      return (*graph_.value(graph_.input(id, input)).type.shape)[dim];
+    };
+    const OperatorRow* row = find_operator(graph_.node(id));
+    if (row == nullptr || row->equal_dims == nullptr) return false;
+    for (const EqualDims& equal : row->equal_dims(graph_, id)) {
+      const Dim& other = dim_of(equal.other, equal.other_dim);
+      if (dim_of(equal.input, equal.dim).known() != other.known()) return true;
+    }
+    if (!rule.from_end || rule.input_count < 3 || !graph_.input(id, 2).valid()) return false;
+    // C of a Gemm broadcasts to its result.
+    const SymbolicShape& c = *graph_.value(graph_.input(id, 2)).type.shape;
+    const SymbolicShape& result = *graph_.value(graph_.output(id)).type.shape;
+    for (size_t i = 1; i <= std::min(c.size(), result.size()); ++i) {
+      if (result[result.size() - i].known() && !c[c.size() - i].known()) return true;
+    }
+    return false;
   }
 
   /// Each group is a matrix product, and its channels can be taken apart: all sizes behind them are

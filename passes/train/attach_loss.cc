@@ -193,7 +193,8 @@ bool attach_loss(Model& model, PassContext& context) {
   evaluation.name = kEvaluateName;
   evaluation.graph = step.graph;
   to_inference_form(evaluation.graph);
-  to_inference_form(model.graph);
+  warn_of_lost_dropouts(model, context);
+  make_inference_form(model);
   drop_losses(model.graph, names, context);
   warn_of_noise(model.graph, context);
   model.training.reserve(2);

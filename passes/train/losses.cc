@@ -3,7 +3,8 @@
 //   cross_entropy    SoftmaxCrossEntropyLoss (logits, labels)      label smoothing e:
 //   nll              NegativeLogLikelihoodLoss (log-prob, labels)    (1−e)·loss − e·mean(log-prob)
 //                    a label `ignore_index` counts in neither mean; with
-//                    `class_axis` -1 the axes before the last are flattened, those of t as well
+//                    `class_axis` -1 the axes before the last are flattened, those of t as well;
+//                    where the model flattened (N, T, C) to (N·T, C) itself, t is (N, T)
 //   mse              mean((y − t)²)
 //   l1               mean(|y − t|)
 //   huber            mean(m·(a − m/2)),  a = |y − t|, m = min(a, delta)
@@ -20,6 +21,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -312,25 +314,91 @@ bool has_last_axis(const Expr& scores, const CompileOptions& options) {
       .named(options);
 }
 
+bool is_first_dim_of_input(const Graph& graph, const Dim& dim) {
+  const auto inputs = graph.inputs();
+  return std::any_of(inputs.begin(), inputs.end(), [&](ValueId input) {
+    const ValueType& type = graph.value(input).type;
+    return type.rank() >= 1 && (*type.shape)[0].same_as(dim);
+  });
+}
+
+/// Does row i of the result follow from row i of operand 0 alone? Said of matrices.
+bool keeps_rows(const Node& node) {
+  constexpr std::array<std::string_view, 8> kByRows = {"Add",        "Cast",   "Gelu", "Gemm",
+                                                       "LogSoftmax", "MatMul", "Relu", "Tanh"};
+  return node.domain.empty() && node.attributes.get_int("transA", 0) == 0 &&
+         std::find(kByRows.begin(), kByRows.end(), node.op) != kByRows.end();
+}
+
+/// The dims (N, T) of scores (N·T, C) that the model made of (N, T, C), with N that of an input.
+/// None where the first dim of the scores is one of the inputs' own.
+std::optional<SymbolicShape> before_flattening(const Graph& graph, const Expr& scores) {
+  if (scores.rank() != 2 || is_first_dim_of_input(graph, scores.shape()[0])) return std::nullopt;
+  ValueId at = scores.id;
+  for (;;) {
+    const SymbolicShape& rows = *graph.value(at).type.shape;
+    const NodeId id = graph.value(at).producer;
+    if (!id.valid()) return std::nullopt;
+    const Node& node = graph.node(id);
+    const ValueType& source = graph.value(graph.input(id, 0)).type;
+    if (node.domain.empty() && (node.op == "Reshape" || node.op == "Flatten")) {
+      if (source.rank() < 3 || !source.shape->back().same_as(rows[1])) return std::nullopt;
+      SymbolicShape dims(source.shape->begin(), source.shape->end() - 1);
+      return is_first_dim_of_input(graph, dims[0]) ? std::optional(dims) : std::nullopt;
+    }
+    if (!keeps_rows(node) || source.rank() != 2 || !(*source.shape)[0].same_as(rows[0])) {
+      return std::nullopt;
+    }
+    at = graph.input(id, 0);
+  }
+}
+
+/// Data comes by samples: an input whose first dim counts none can only be fed whole.
+void warn_of_samples(const Graph& graph, ValueId target, bool classes, PassContext& context) {
+  const Value& value = graph.value(target);
+  if (value.type.rank() < 1 || graph.inputs().size() < 2) return;
+  for (ValueId input : graph.inputs()) {
+    const ValueType& type = graph.value(input).type;
+    if (input == target || !type.shape) continue;
+    for (const Dim& dim : *type.shape) {
+      if (dim.same_as((*value.type.shape)[0])) return;
+    }
+  }
+  context.warn(value.name,
+               to_string(value.type) +
+                   ": its first dim is none of the other inputs: if the model flattens samples "
+                   "and positions into it, no data can be fed in batches; " +
+                   (classes ? "let the model give scores (batch, T, C), and use --class-axis -1"
+                            : "let the model keep the batch as the first dim of its output"));
+}
+
 /// Scores (N, C) or (N, C, d…) and the labels (N) or (N, d…) that belong to them.
 struct Classes {
   Expr scores, labels;
 };
 
 /// The scores, and the labels as a new input; where the classes stand last, (N·d…, C) and (N·d…).
-Classes with_labels(Builder& b, const LossRow& row, Expr scores, const CompileOptions& options) {
+Classes with_labels(Builder& b, const LossRow& row, Expr scores, PassContext& context) {
   Graph& graph = b.graph();
   if (scores.rank() < 2) {
     throw Error(ErrorCode::kModel,
                 "--loss " + string(row.name) + " needs scores of shape (N, C, …)")
         .expected("rank 2 or more", shown(scores));
   }
-  const bool last = has_last_axis(scores, options);
+  const bool last = has_last_axis(scores, context.options);
   SymbolicShape shape = scores.shape();
   const Dim classes = last ? shape.back() : shape[1];
   shape.erase(last ? shape.end() - 1 : shape.begin() + 1);
-  const Expr labels = b.value(graph.add_input(graph.main(), graph.unique_name("labels"),
-                                              ValueType::tensor(DType::kI64, shape)));
+  const std::optional<SymbolicShape> unflat = before_flattening(graph, scores);
+  const ValueType type = ValueType::tensor(DType::kI64, unflat.value_or(shape));
+  const Expr labels = b.value(graph.add_input(graph.main(), graph.unique_name("labels"), type));
+  if (unflat) {
+    context.note(
+        graph.value(labels.id).name,
+        to_string(type) + ", one for each position of a sample: the model flattens its scores");
+    return {scores, b.reshape(labels, b.ints({-1}))};
+  }
+  warn_of_samples(graph, labels.id, true, context);
   if (!last) return {scores, labels};
   Expr flat = b.ints({-1, classes.known() ? classes.value : 0});
   if (!classes.known()) {
@@ -389,7 +457,7 @@ ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context) {
   }
   if (row.target == Target::kClasses) {
     if (train.class_axis == 1) warn_of_classes(graph, row, scores, context);
-    const Classes classes = with_labels(b, row, scores, context.options);
+    const Classes classes = with_labels(b, row, scores, context);
     return row.rule(b, b.to_math(classes.scores), classes.labels, train).id;
   }
   if (row.name == "kl" && scores.rank() < 1) {
@@ -398,6 +466,7 @@ ValueId attach_named_loss(Graph& graph, ValueId output, PassContext& context) {
   }
   const ValueType type = ValueType::tensor(b.value(output).dtype(), scores.shape());
   const Expr target = b.value(graph.add_input(graph.main(), graph.unique_name("target"), type));
+  warn_of_samples(graph, target.id, false, context);
   return row.rule(b, b.to_math(scores), b.to_math(target), train).id;
 }
 

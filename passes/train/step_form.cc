@@ -2,6 +2,7 @@
 #include "passes/train/step_form.h"
 
 #include "base/error.h"
+#include "compiler/onnx/metadata.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
@@ -31,12 +32,15 @@ void put_loss_first(Graph& graph, ValueId loss) {
   graph.set_outputs(graph.main(), std::move(outputs));
 }
 
-void to_inference_form(Graph& graph) {
+size_t to_inference_form(Graph& graph) {
+  size_t dropouts = 0;
   for (NodeId node : graph.all_nodes()) {
     const std::string& op = graph.node(node).op;
     if (!graph.node(node).domain.empty()) continue;
     if (op == "Dropout" && !graph.has_uses(graph.output(node))) continue;
     if (op == "Dropout") {
+      const Tensor* ratio = graph.constant(graph.input(node, 1));
+      dropouts += ratio == nullptr || ratio->at_as_double(0) > 0 ? 1 : 0;
       graph.replace_uses(graph.output(node), graph.input(node, 0));
     } else if (op == "BatchNormalization") {
       graph.node(node).attributes.erase("training_mode");
@@ -47,6 +51,22 @@ void to_inference_form(Graph& graph) {
       }
     }
   }
+  return dropouts;
+}
+
+void make_inference_form(Model& model) {
+  const size_t dropouts = to_inference_form(model.graph);
+  if (dropouts > 0) model.metadata[std::string(kDropoutsKey)] = std::to_string(dropouts);
+}
+
+void warn_of_lost_dropouts(const Model& model, PassContext& context) {
+  const auto lost = model.metadata.find(std::string(kDropoutsKey));
+  if (lost == model.metadata.end()) return;
+  context.warn(
+      model.source,
+      "is a trained model without the dropout of its training (Dropout nodes: " + lost->second +
+          "): it trains on without; go on from the checkpoint (halfnote run --resume), or "
+          "train the source model");
 }
 
 void warn_of_noise(const Graph& graph, PassContext& context) {

@@ -9,8 +9,13 @@
 
 namespace halfnote {
 
-/// Dropout becomes the identity, BatchNormalization uses its running statistics.
-void to_inference_form(Graph& graph);
+/// Dropout becomes the identity, BatchNormalization uses its running statistics. Says how many
+/// Dropouts there were that drop something.
+size_t to_inference_form(Graph& graph);
+/// The inference form of the model's graph; notes in the metadata what dropouts it lost.
+void make_inference_form(Model& model);
+/// Warns where a model that is to be trained has lost its dropouts in an earlier run.
+void warn_of_lost_dropouts(const Model& model, PassContext& context);
 /// Warns of nodes that draw random numbers in the inference form too.
 void warn_of_noise(const Graph& graph, PassContext& context);
 /// Takes the losses, and the inputs that only they read, out of the inference graph where another

@@ -166,10 +166,12 @@ std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor
   if (!layout) return std::nullopt;
   const Tensor floats = scores.dtype() == DType::kF32 ? scores : scores.cast_to(DType::kF32);
   const std::span<const float> all = floats.data<float>();
+  // Either may have flattened samples and positions into its first dim.
   const Shape& shape = labels.shape();
   const bool first = kind.batch_axis == 0;
-  const int64_t batch =
-      std::max<int64_t>(first ? scores.shape()[0] : shape[static_cast<size_t>(kind.batch_axis)], 1);
+  const int64_t batch = std::max<int64_t>(
+      first ? std::min(scores.shape()[0], shape[0]) : shape[static_cast<size_t>(kind.batch_axis)],
+      1);
   const int64_t each = first ? labels.size() / batch
                              : element_count({shape.begin() + kind.batch_axis + 1, shape.end()});
   ScoreCounts counts;

@@ -82,6 +82,8 @@ void make_plain(Model& model, const StateStore& states) {
   const Notes notes = model.metadata;
   std::erase_if(model.metadata, [](const auto& e) { return e.first.starts_with("halfnote."); });
   declare(model, notes, states);
+  const auto dropouts = notes.find(std::string(kDropoutsKey));
+  if (dropouts != notes.end()) model.metadata.insert(*dropouts);
 }
 
 }  // namespace halfnote

@@ -40,7 +40,7 @@ TEST_F(Inspect, NodesAndCasts) {
   const std::string casts = inspect("--casts");
   EXPECT_THAT(casts, HasSubstr("w1"));
   EXPECT_THAT(casts, HasSubstr("f32 -> bf16"));
-  EXPECT_THAT(casts, HasSubstr("36·N B"));  // 6 elements of 4 + 2 bytes
+  EXPECT_THAT(casts, HasSubstr("36·N B  for h"));  // 6 elements of 4 + 2 bytes
   const std::string bound = inspect("--casts --dim N=10");
   EXPECT_THAT(bound, HasSubstr("360 B"));
   EXPECT_THAT(bound, Not(HasSubstr("symbolic")));
@@ -126,6 +126,50 @@ TEST_F(Inspect, WhyOfACastOfOursDoesNotCallItTheModels) {
   const std::string facts = inspect("--why w1.bf16");
   EXPECT_THAT(facts, HasSubstr("cast inserted"));
   EXPECT_THAT(facts, Not(HasSubstr("the model's own")));
+}
+
+TEST_F(Inspect, WhyOfACastNamesItsReadersAndWhatTheyWant) {
+  EXPECT_THAT(inspect("--why w1.bf16 --graph step"),
+              HasSubstr("  reader      h (Gemm) wants bf16: allow list: Gemm\n"));
+  EXPECT_THAT(inspect("--why logits.f32 --graph step"),
+              HasSubstr("(SoftmaxCrossEntropyLoss) wants f32: "));
+  EXPECT_THAT(inspect("--why h"), Not(HasSubstr("  reader ")));
+}
+
+TEST_F(Inspect, WhyInOneGraph) {
+  const std::string facts = inspect("--why h --graph evaluate");
+  EXPECT_THAT(facts, StartsWith("evaluate: h (Gemm)\n"));
+  EXPECT_THAT(facts, Not(HasSubstr("step: h")));
+  const Outcome missing = place_.run(words("inspect tiny.hn.onnx --why grad/w1 --graph evaluate"));
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("no node of evaluate is named \"grad/w1\""));
+}
+
+// Its math is f32 inside, so it is decided as an operator that follows its neighbours.
+TEST_F(Inspect, ANormalizationIn16BitShowsTheClassThatWasApplied) {
+  std::string matrix, scale;
+  for (int i = 0; i < 256; ++i) matrix += i == 0 ? "0.5" : ", 0.5";
+  for (int i = 0; i < 16; ++i) scale += i == 0 ? "1" : ", 1";
+  place_.write("norm.onnxtxt",
+               "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+               "g (float[N,16] x) => (float[N,16] y) <float[16,16] w = {" +
+                   matrix + "}, float[16] b = {" + scale +
+                   "}> {\n  a = MatMul (x, w)\n  n = LayerNormalization (a, b)\n"
+                   "  y = MatMul (n, w)\n}\n");
+  const auto compiled = [&](const std::string& more) {
+    const Outcome outcome = place_.run(
+        words("compile norm.onnxtxt -o norm.hn.onnx --inference --precision fp16 --quiet" + more));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return place_.run(words("inspect norm.hn.onnx --why n")).out;
+  };
+  const std::string facts = compiled("");
+  EXPECT_THAT(facts, HasSubstr("class       infer (an fp32 operator"));
+  EXPECT_THAT(facts, HasSubstr("(its operands are f16)"));
+  EXPECT_THAT(place_.run(words("inspect norm.hn.onnx --nodes")).out, HasSubstr(" infer "));
+  const std::string pinned = compiled(" --like pytorch");
+  EXPECT_THAT(pinned, HasSubstr("class       fp32\n"));
+  EXPECT_THAT(pinned,
+              HasSubstr("like pytorch, fp32 list: LayerNormalization (its operands are f32)"));
 }
 
 TEST_F(Inspect, SummaryTellsTheSchedule) {

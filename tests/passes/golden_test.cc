@@ -53,6 +53,7 @@ const GoldenRow kRows[] = {
     {"check-nodes", Sides::kExact},
     {"flatten-control", Sides::kExact},
     {"lower-ops", Sides::kRuns},
+    {"equal-dims", Sides::kExact},
     {"fold-constants", Sides::kExact},
     {"canonicalize", Sides::kExact},
     {"eliminate-common", Sides::kExact},

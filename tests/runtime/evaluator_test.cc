@@ -59,6 +59,15 @@ TEST(CountScores, FindsTheClassesAtEitherPlace) {
   EXPECT_EQ(counts_of({.class_last = false}, square, ones, 1).top1, 0);
 }
 
+TEST(CountScores, CountsTheRealSamplesOfFlattenedScores) {
+  // (N·T, C) scores against (N, T) labels; the second sample fills up the batch.
+  const Tensor scores = Tensor::of<float>({4, 2}, {9, 0, 0, 9, 9, 0, 9, 0});
+  const Tensor labels = Tensor::of<int64_t>({2, 2}, {0, 1, 0, 0});
+  EXPECT_EQ(counts_of({}, scores, labels, 1).labels, 2);
+  EXPECT_EQ(counts_of({}, scores, labels, 2).labels, 4);
+  EXPECT_EQ(counts_of({}, scores, labels, 2).top1, 4);
+}
+
 TEST(CountScores, LeavesIgnoredLabelsOut) {
   const Tensor scores = Tensor::of<float>({2, 2}, {0, 1, 0, 1});
   const Tensor labels = Tensor::of<int64_t>({2}, {-100, 1});

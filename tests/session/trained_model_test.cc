@@ -34,7 +34,8 @@ void expect_plain(const Model& model) {
   EXPECT_TRUE(model.functions.empty());
   EXPECT_FALSE(model.is_training());
   for (const auto& [key, value] : model.metadata) {
-    const bool declares = key == "halfnote.parameters" || key == "halfnote.constants";
+    const bool declares =
+        key == "halfnote.parameters" || key == "halfnote.constants" || key == "halfnote.dropouts";
     EXPECT_TRUE(declares || !key.starts_with("halfnote.")) << key;
   }
   const Graph& graph = model.graph;
@@ -210,6 +211,35 @@ g (float[N,2] x) => (float[N,2] y) <
   options.train.frozen.clear();
   const Session thawed = reference_session(model, options);
   EXPECT_NE(thawed.state().find("cold"), nullptr);
+}
+
+/// The warnings of a compilation that speak of dropout.
+std::vector<std::string> words_on_dropout(const Model& model, const CompileOptions& options) {
+  std::vector<std::string> found;
+  for (const Remark& remark : compile_model(model, options).remarks) {
+    const bool says = remark.text.find("dropout") != std::string::npos;
+    if (says && remark.level == Remark::Level::kWarning) found.push_back(remark.text);
+  }
+  return found;
+}
+
+TEST(TrainedModel, SaysThatItsDropoutIsGoneWhenItIsTrainedAgain) {
+  const CompileOptions options = options_for("sgd");
+  EXPECT_TRUE(words_on_dropout(cnn_model(), options).empty());
+  Model model = cnn_model();
+  for (int round = 0; round < 2; ++round) {  // what the second run exports says it, too
+    SCOPED_TRACE(round);
+    const Session session = reference_session(model, options);
+    model = import_model_bytes(export_model_bytes(session.trained_model()), "trained");
+    EXPECT_EQ(model.metadata.at("halfnote.dropouts"), "1");
+    EXPECT_THAT(words_on_dropout(model, options),
+                testing::ElementsAre(testing::HasSubstr("Dropout nodes: 1")));
+  }
+  CompileOptions inference = options;
+  inference.inference_only = true;
+  EXPECT_TRUE(words_on_dropout(model, inference).empty());
+  const Session plain = reference_session(mlp_model(), options);
+  EXPECT_FALSE(plain.trained_model().metadata.contains("halfnote.dropouts"));
 }
 
 TEST(TrainedModel, AsTrainedKeepsItsTypes) {

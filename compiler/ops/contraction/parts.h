@@ -55,6 +55,14 @@ std::vector<ValueType> infer_attention_grad(const Graph& graph, NodeId node);
 std::vector<Expr> attention_body(BodyContext& body);
 std::vector<Expr> attention_grad_body(BodyContext& body);
 
+// equal_dims.cc
+/// MatMul and Gemm of either domain.
+std::vector<EqualDims> equal_matmul_dims(const Graph& graph, NodeId node);
+std::vector<EqualDims> equal_conv_dims(const Graph& graph, NodeId node);
+/// ConvTranspose, and ConvGradInput, whose operands are the same.
+std::vector<EqualDims> equal_conv_transpose_dims(const Graph& graph, NodeId node);
+std::vector<EqualDims> equal_recurrent_dims(const Graph& graph, NodeId node);
+
 // flops.cc
 double matmul_flops(const Attributes&, std::span<const Shape> inputs,
                     std::span<const Shape> outputs);

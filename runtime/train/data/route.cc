@@ -97,7 +97,11 @@ void fit_integers(const Dataset& data, Route& route) {
   const Shape from = field.sample_shape();
   if (!same_dims(route.input.shape, from, route.shape) &&
       !same_but_for_ones(route.input.shape, from, route.shape)) {
-    throw misfit(data, route, "the shapes differ");
+    const bool positions = route.input.shape.size() == 1 && !from.empty();
+    throw misfit(data, route, "the shapes differ")
+        .hint(positions ? "labels of the positions of a sample need scores (batch, T, C) and "
+                          "compile --class-axis -1"
+                        : "");
   }
   route.width = route.from_width = product(from);
 }
