@@ -177,9 +177,9 @@ constexpr PassRow kRows[] = {
 };
 
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
-constexpr std::string_view kOnlyOnCpu[] = {
-    "take-out-padding",    "fuse-attention", "absorb-heads",  "fuse-cross-entropy",
-    "recompute-pointwise", "fuse-pointwise", "absorb-biases", "check-early"};
+constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding",    "fuse-attention", "absorb-heads",
+                                           "recompute-pointwise", "fuse-pointwise", "absorb-biases",
+                                           "check-early"};
 
 std::span<const PassRow> gpu_pipeline() {
   static const std::vector<PassRow> rows = [] {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -300,6 +301,72 @@ TEST(CudaLoss, CrossEntropy) {
                           {},
                           {{DType::kF32, {}}}}),
                Error);
+}
+
+/// Labels for all but the classes of `scores`: some are ignored.
+Tensor labels_for(const Shape& scores) {
+  Shape shape = scores;
+  shape.erase(shape.begin() + 1);
+  std::vector<int64_t> values;
+  for (int64_t i = 0; i < element_count(shape); ++i) {
+    values.push_back(i % 3 == 1 ? -100 : (i * 7919 + scores[1] - 1) % scores[1]);
+  }
+  return integers(std::move(values), std::move(shape));
+}
+
+void check_loss_and_gradient(DType scores, DType gradient, const Shape& shape,
+                             const std::string& reduction, bool weighted) {
+  Attributes attributes;
+  attributes.set("reduction", reduction);
+  attributes.set("ignore_index", int64_t{-100});
+  const Tensor labels = labels_for(shape);
+  const Shape loss = reduction == "none" ? labels.shape() : Shape{};
+  std::vector<Tensor> inputs = {random(scores, shape, -5, 5), labels,
+                                random(DType::kF32, loss, 0.5, 2, 3)};
+  if (weighted) inputs.push_back(random(DType::kF32, {shape[1]}, 0.5, 2, 4));
+  check({kOwn,
+         "SoftmaxCrossEntropyLossWithGradient",
+         inputs,
+         attributes,
+         {{DType::kF32, loss}, {gradient, shape}}});
+}
+
+TEST(CudaLoss, LossAndGradientAtOnce) {
+  const Shape shapes[] = {{1, 1}, {0, 8}, {5, 131}, {7, 128}, {3, 7, 5}, {20, 3}};
+  for (const DType scores : kFloats) {
+    for (const Shape& shape : shapes) {
+      for (const std::string reduction : {"mean", "sum", "none"}) {
+        check_loss_and_gradient(scores, scores, shape, reduction, reduction == "sum");
+      }
+      check_loss_and_gradient(scores, DType::kF32, shape, "mean", true);
+      check_loss_and_gradient(scores, DType::kBF16, shape, "mean", false);
+    }
+  }
+  // As long as shared memory, and longer.
+  check_loss_and_gradient(DType::kBF16, DType::kBF16, {4, 50257}, "mean", false);
+  check_loss_and_gradient(DType::kF32, DType::kF32, {3, 50257}, "mean", false);
+  check_loss_and_gradient(DType::kF32, DType::kF16, {2, 65544}, "mean", true);
+}
+
+TEST(CudaLoss, InfinitiesAndNanBecomeWhatTheCpuMakesOfThem) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  std::vector<float> values(4 * 700, -1);
+  const auto put = [&](size_t row, float value, size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) values[row * 700 + i] = value;
+  };
+  put(0, -inf, 0, 699);
+  put(1, inf, 3, 4);
+  put(2, nan, 600, 601);
+  put(3, -inf, 0, 700);
+  Tensor x(DType::kF32, {4, 700});
+  std::copy(values.begin(), values.end(), x.mutable_data<float>().begin());
+  Attributes attributes;
+  attributes.set("reduction", std::string("none"));
+  check({kOwn,
+         "SoftmaxCrossEntropyLossWithGradient",
+         {x, integers({1, 0, 2, 5}, {4}), random(DType::kF32, {4})},
+         attributes,
+         {{DType::kF32, {4}}, {DType::kF32, {4, 700}}}});
 }
 
 TEST(CudaContraction, Products) {
