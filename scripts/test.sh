@@ -94,6 +94,8 @@ leg_cases() {
     "$bin/halfnote-cases" --precision "$precision" --device cuda-emulated \
       tests/fixtures/models/{mlp,cifar_cnn,bert,dlrm,gcn,gpt2,gru_classifier,llama,lstm_lm,vit} ||
       status=1
+    HALFNOTE_ATTENTION=always "$bin/halfnote-cases" --precision "$precision" \
+      --device cuda-emulated tests/fixtures/models/{bert,gpt2,llama,vit} || status=1
   done
   return "$status"
 }

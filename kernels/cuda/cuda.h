@@ -7,6 +7,8 @@
 //
 //   HN_SHARED(float[32], partial);              a shared array of this block
 //   HN_DYNAMIC_SHARED(float, row);              float* row, as long as the launch says
+//   HN_UNROLL for (…) {…}                       all rounds, so that arrays stay in registers
+//   HN_UNROLL_BY_4 for (…) {…}                  four rounds at once, whose loads overlap
 #pragma once
 
 #if defined(__CUDACC_RTC__)  // generated kernels: NVRTC knows the names of the language by itself
@@ -20,6 +22,8 @@
 #include <type_traits>
 
 #define HN_CUDA cuda
+#define HN_UNROLL _Pragma("unroll")
+#define HN_UNROLL_BY_4 _Pragma("unroll 4")
 #define HN_SHARED(type, name) __shared__ std::type_identity_t<type> name
 #define HN_DYNAMIC_SHARED(type, name)                              \
   extern __shared__ __align__(16) unsigned char hn_shared_bytes[]; \
@@ -30,6 +34,8 @@
 #include "kernels/cuda/emulation/cuda.h"
 
 #define HN_CUDA cuda_emulated
+#define HN_UNROLL
+#define HN_UNROLL_BY_4
 #define HN_SHARED(type, name)                                                                     \
   static thread_local ::halfnote::emulation::SharedStorage<std::type_identity_t<type>> hn_##name; \
   auto& name = hn_##name.value

@@ -85,6 +85,16 @@ struct AdagradStep {
   }
 };
 
+struct AdagradSettings {
+  double epsilon = 1e-10, lr_decay = 0, weight_decay = 0;
+};
+
+template <class M>
+HN_HD AdagradStep<M> adagrad_step(const AdagradSettings& settings, double lr, double step) {
+  return {M(lr / (1 + (step - 1) * settings.lr_decay)), M(settings.epsilon),
+          M(settings.weight_decay)};
+}
+
 /// PyTorch's RMSprop. Centered: a variance that rounding made negative counts as 0 (PyTorch: NaN).
 template <class M>
 struct RMSpropStep {
@@ -106,6 +116,23 @@ struct RMSpropStep {
   }
 };
 
+struct RMSpropSettings {
+  double alpha = 0.99, epsilon = 1e-8, momentum = 0, weight_decay = 0;
+  bool centered = false;
+};
+
+template <class M>
+HN_HD RMSpropStep<M> rmsprop_step(const RMSpropSettings& settings, double lr) {
+  return {M(lr),
+          M(settings.alpha),
+          M(1 - settings.alpha),
+          M(settings.epsilon),
+          M(settings.momentum),
+          M(settings.weight_decay),
+          settings.centered,
+          settings.momentum != 0};
+}
+
 /// Lion (Chen et al. 2023): the sign of an interpolated momentum; decay decoupled.
 template <class M>
 struct LionStep {
@@ -119,6 +146,20 @@ struct LionStep {
     m = beta2 * m + one_minus_beta2 * grad;
   }
 };
+
+struct LionSettings {
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+};
+
+template <class M>
+HN_HD LionStep<M> lion_step(const LionSettings& settings, double lr) {
+  return {M(lr),
+          M(settings.beta1),
+          M(1 - settings.beta1),
+          M(settings.beta2),
+          M(1 - settings.beta2),
+          M(1 - lr * settings.weight_decay)};
+}
 
 /// LAMB: Adam's direction with decoupled decay, its length that of the parameter. The biases of the
 /// moments are corrected in the direction (You et al. 2020), or, as DeepSpeed does, in the rate
@@ -172,6 +213,27 @@ struct AdafactorStep {
   double rate;  // lr, min(lr, 1/sqrt(step)) if relative
   double keep;  // 1 − lr·weight_decay
 
+  /// A running mean moved towards the mean of `count` squares.
+  template <class M>
+  HN_HD M mean(M old, double sum, int64_t count) const {
+    return moved(old, M(sum / static_cast<double>(count)));
+  }
+  /// The running mean of one element's square.
+  template <class M>
+  HN_HD M moved(M old, M square) const {
+    return M(beta) * old + M(1 - beta) * square;
+  }
+  /// What a gradient adds to the means.
+  template <class M>
+  HN_HD static M square(M grad, M epsilon) {
+    return grad * grad + epsilon;
+  }
+  /// The update of an element from the running means of its row, of its column, and the mean of all
+  /// row means of its matrix.
+  template <class M>
+  HN_HD static M factored(M grad, M row, double row_mean, M column) {
+    return grad / (sqrt(row / M(row_mean)) * sqrt(column));
+  }
   /// The factor of the update from the root mean squares of parameter and update.
   HN_HD double scale(double param_rms, double update_rms, bool scaled, double epsilon,
                      double clip) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -104,14 +105,19 @@ constexpr AttentionCost kAttentionCosts[] = {
     {DType::kF32, true, 128 * 128},  {DType::kF32, false, 128 * 128},
 };
 
-/// HALFNOTE_ATTENTION=always or never in the environment overrules the table.
+/// HALFNOTE_ATTENTION=always or never in the environment overrules what was measured.
+std::optional<bool> wish_for_attention() {
+  const char* wish = std::getenv("HALFNOTE_ATTENTION");
+  const std::string_view choice = wish == nullptr ? "" : wish;
+  if (choice == "always") return true;
+  return choice == "never" ? std::optional(false) : std::nullopt;
+}
+
 bool attention_pays(const AttentionSize& size) {
+  if (const auto wish = wish_for_attention()) return *wish;
   // Where bf16 is multiplied in f32, it is as fast as f16 on either way.
   const bool in_f32 = size.dtype == DType::kBF16 && !cpu::cpu_has_native_bf16();
   const DType dtype = in_f32 ? DType::kF16 : size.dtype;
-  const char* wish = std::getenv("HALFNOTE_ATTENTION");
-  const std::string_view choice = wish == nullptr ? "" : wish;
-  if (choice == "always" || choice == "never") return choice == "always";
   for (const AttentionCost& cost : kAttentionCosts) {
     if (cost.dtype == dtype && cost.causal == size.causal)
       return size.queries * size.keys >= cost.scores;
@@ -119,8 +125,25 @@ bool attention_pays(const AttentionSize& size) {
   return false;  // f64 has only reference kernels
 }
 
+/// Not measured yet. By the number of FMAs and bytes, the kernel of GPUs, which multiplies in f32,
+/// takes about the time of the products of f32 and the softmax between them, and half of the
+/// memory; the tensor cores multiply 16-bit operands ten times as fast, and memory does not make up
+/// for that.
+bool attention_pays_on_gpu(const AttentionSize& size) {
+  constexpr int64_t kMostHead = 256, kLeastScores = 256 * 256;
+  constexpr size_t kMostTerms = 4;
+  // What kernels/cuda/contraction/attention refuses.
+  if (std::max(size.key_size, size.value_size) > kMostHead || size.terms > kMostTerms) return false;
+  if (const auto wish = wish_for_attention()) return *wish;
+  return size.dtype == DType::kF32 && size.queries * size.keys >= kLeastScores;
+}
+
 bool fuse_attention_on_cpu(Graph& graph, PassContext& context) {
   return fuse_attention(graph, context, attention_pays);
+}
+
+bool fuse_attention_on_gpu(Graph& graph, PassContext& context) {
+  return fuse_attention(graph, context, attention_pays_on_gpu);
 }
 
 static_assert(kSmallProduct == cpu::fast::kWideForwardWork);
@@ -177,18 +200,16 @@ constexpr PassRow kRows[] = {
 };
 
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
-constexpr std::string_view kOnlyOnCpu[] = {
-    "take-out-padding",    "fuse-attention", "absorb-heads", "fuse-cross-entropy",
-    "recompute-pointwise", "absorb-biases",  "check-early"};
+constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "recompute-pointwise",
+                                           "absorb-biases", "check-early"};
 
 std::span<const PassRow> gpu_pipeline() {
   static const std::vector<PassRow> rows = [] {
     std::vector<PassRow> all;
     for (const PassRow& row : kRows) {
-      if (std::find(std::begin(kOnlyOnCpu), std::end(kOnlyOnCpu), row.name) ==
-          std::end(kOnlyOnCpu)) {
-        all.push_back(row);
-      }
+      if (std::ranges::find(kOnlyOnCpu, row.name) != std::end(kOnlyOnCpu)) continue;
+      all.push_back(row);
+      if (row.on_graph == fuse_attention_on_cpu) all.back().on_graph = fuse_attention_on_gpu;
     }
     return all;
   }();

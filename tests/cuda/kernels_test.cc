@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -302,89 +303,70 @@ TEST(CudaLoss, CrossEntropy) {
                Error);
 }
 
-TEST(CudaStateful, Optimizers) {
-  const Tensor lr = random(DType::kF32, {}, 0.1, 0.1001), step = integers({3}, {});
-  for (const int64_t size : {0, 1, 1001}) {
-    const auto state = [&](uint32_t seed) { return random(DType::kF32, {size}, 0.1, 2, seed); };
-    for (const double commits : {0.0, 1.0}) {
-      const Tensor commit = random(DType::kF64, {}, commits, commits).cast_to(DType::kBool);
-      const Result same = {DType::kF32, {size}};
-      check({kOwn, "SGD", {state(1), state(2), lr, commit}, {}, {same}});
-      check({kOwn, "Momentum", {state(1), state(2), state(3), lr, step, commit}, {}, {same, same}});
-      for (const std::string_view op : {"Adam", "AdamW"}) {
-        check({kOwn,
-               op,
-               {state(1), state(2), state(3), state(4), lr, step, commit},
-               {},
-               {same, same, same}});
+/// Labels for all but the classes of `scores`: some are ignored.
+Tensor labels_for(const Shape& scores) {
+  Shape shape = scores;
+  shape.erase(shape.begin() + 1);
+  std::vector<int64_t> values;
+  for (int64_t i = 0; i < element_count(shape); ++i) {
+    values.push_back(i % 3 == 1 ? -100 : (i * 7919 + scores[1] - 1) % scores[1]);
+  }
+  return integers(std::move(values), std::move(shape));
+}
+
+void check_loss_and_gradient(DType scores, DType gradient, const Shape& shape,
+                             const std::string& reduction, bool weighted) {
+  Attributes attributes;
+  attributes.set("reduction", reduction);
+  attributes.set("ignore_index", int64_t{-100});
+  const Tensor labels = labels_for(shape);
+  const Shape loss = reduction == "none" ? labels.shape() : Shape{};
+  std::vector<Tensor> inputs = {random(scores, shape, -5, 5), labels,
+                                random(DType::kF32, loss, 0.5, 2, 3)};
+  if (weighted) inputs.push_back(random(DType::kF32, {shape[1]}, 0.5, 2, 4));
+  check({kOwn,
+         "SoftmaxCrossEntropyLossWithGradient",
+         inputs,
+         attributes,
+         {{DType::kF32, loss}, {gradient, shape}}});
+}
+
+TEST(CudaLoss, LossAndGradientAtOnce) {
+  const Shape shapes[] = {{1, 1}, {0, 8}, {5, 131}, {7, 128}, {3, 7, 5}, {20, 3}};
+  for (const DType scores : kFloats) {
+    for (const Shape& shape : shapes) {
+      for (const std::string reduction : {"mean", "sum", "none"}) {
+        check_loss_and_gradient(scores, scores, shape, reduction, reduction == "sum");
       }
+      check_loss_and_gradient(scores, DType::kF32, shape, "mean", true);
+      check_loss_and_gradient(scores, DType::kBF16, shape, "mean", false);
     }
   }
+  // As long as shared memory, and longer.
+  check_loss_and_gradient(DType::kBF16, DType::kBF16, {4, 50257}, "mean", false);
+  check_loss_and_gradient(DType::kF32, DType::kF32, {3, 50257}, "mean", false);
+  check_loss_and_gradient(DType::kF32, DType::kF16, {2, 65544}, "mean", true);
 }
 
-TEST(CudaStateful, UpdatesUnscaleAndCopy) {
-  const Tensor lr = random(DType::kF32, {}, 0.1, 0.1001), step = integers({3}, {});
-  const Tensor unscale = random(DType::kF32, {}, 0.125, 0.126), clip = random(DType::kF32, {});
-  const Result same = {DType::kF32, {1001}};
-  const auto state = [&](uint32_t seed) { return random(DType::kF32, {1001}, 0.1, 2, seed); };
-  for (const DType gradient : kStored) {
-    for (const DType copy : {DType::kF16, DType::kBF16}) {
-      for (const double commits : {0.0, 1.0}) {
-        const Tensor commit = random(DType::kF64, {}, commits, commits).cast_to(DType::kBool);
-        const Tensor grad = random(gradient, {1001}), none;
-        const Result rounded = {copy, {1001}};
-        check({kOwn, "SGD", {state(1), grad, lr, commit, unscale}, {}, {same, rounded}});
-        check({kOwn,
-               "Momentum",
-               {state(1), grad, state(3), lr, step, commit, unscale, clip},
-               {},
-               {same, same, rounded}});
-        for (const std::string_view op : {"Adam", "AdamW"}) {
-          check({kOwn,
-                 op,
-                 {state(1), grad, state(3), state(4), lr, step, commit, unscale, clip},
-                 {},
-                 {same, same, same, rounded}});
-          check({kOwn,
-                 op,
-                 {state(1), grad, state(3), state(4), lr, step, none},
-                 {},
-                 {same, same, same}});
-        }
-      }
-    }
-  }
-}
-
-TEST(CudaStateful, FiniteAndNorm) {
-  for (const DType dtype : kFloats) {
-    const Tensor x = random(dtype, {1}), y = random(dtype, {40000});
-    const DType norm = dtype == DType::kF64 ? dtype : DType::kF32;
-    check({kOwn, "AllFinite", {x, y}, {}, {{DType::kBool, {}}}});
-    check({kOwn, "GlobalNorm", {x, y}, {}, {{norm, {}}}});
-    Tensor bad = random(DType::kF64, {300});
-    bad.mutable_data<double>()[299] = INFINITY;
-    check({kOwn, "AllFinite", {x, bad.cast_to(dtype)}, {}, {{DType::kBool, {}}}});
-  }
-}
-
-TEST(CudaStateful, NormScalesAndJudges) {
-  const Attributes scaled = {{"scaled", int64_t{1}}};
-  const Result norm = {DType::kF32, {}}, finite = {DType::kBool, {}};
-  const Tensor factor = random(DType::kF32, {}, 0.25, 0.26);
-  const Tensor a = random(DType::kF16, {1001}), b = random(DType::kBF16, {40000}),
-               c = random(DType::kF32, {0});
-  check({kOwn, "GlobalNorm", {a, b, c, factor}, scaled, {norm, finite}});
-  check({kOwn, "GlobalNorm", {a, b, c}, {}, {norm, finite}});
-  for (const float special : {INFINITY, -INFINITY, NAN}) {
-    Tensor bad = random(DType::kF64, {70000});
-    bad.mutable_data<double>()[69999] = special;
-    check({kOwn, "GlobalNorm", {a, bad.cast_to(DType::kF32), factor}, scaled, {norm, finite}});
-    check({kOwn, "GlobalNorm", {bad}, {}, {{DType::kF64, {}}, finite}});
-  }
-  // Finite, but for what the factor makes of them.
-  const Tensor huge = random(DType::kF32, {5}, 1e38, 2e38);
-  check({kOwn, "GlobalNorm", {huge, random(DType::kF32, {}, 1e9, 1e9)}, scaled, {norm, finite}});
+TEST(CudaLoss, InfinitiesAndNanBecomeWhatTheCpuMakesOfThem) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  std::vector<float> values(4 * 700, -1);
+  const auto put = [&](size_t row, float value, size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) values[row * 700 + i] = value;
+  };
+  put(0, -inf, 0, 699);
+  put(1, inf, 3, 4);
+  put(2, nan, 600, 601);
+  put(3, -inf, 0, 700);
+  Tensor x(DType::kF32, {4, 700});
+  std::copy(values.begin(), values.end(), x.mutable_data<float>().begin());
+  Attributes attributes;
+  attributes.set("reduction", std::string("none"));
+  check({kOwn,
+         "SoftmaxCrossEntropyLossWithGradient",
+         {x, integers({1, 0, 2, 5}, {4}), random(DType::kF32, {4})},
+         attributes,
+         {{DType::kF32, {4}}, {DType::kF32, {4, 700}}}});
 }
 
 TEST(CudaContraction, Products) {

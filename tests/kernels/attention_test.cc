@@ -128,7 +128,11 @@ std::vector<Tensor> forward(const AttentionCase& c, const std::vector<Tensor>& o
                     {{type, joined(c.batch, {c.m, c.e})},
                      {wide, joined(c.batch, {c.m})},
                      {wide, joined(c.batch, {c.m})}},
-                    {.kernel = kernel, .threads = 2, .constants = false, .check_repeats = repeats});
+                    {.kernel = kernel,
+                     .threads = 2,
+                     .constants = false,
+                     .check_repeats = repeats,
+                     .check_device = repeats});
 }
 
 /// dQ, dK, dV and the gradient of the differentiated term.
@@ -348,8 +352,13 @@ std::vector<Tensor> run_rows_first(const char* op, const AttentionCase& c,
     Shape& shape = outputs[slot].shape;
     if (first[flag] != 0) std::swap(shape[shape.size() - 2], shape[shape.size() - 3]);
   }
-  auto results = run_kernel(kOwn, op, inputs, attributes, outputs,
-                            {.kernel = kernel, .threads = 2, .constants = false});
+  // On the device each flag is met in two of the combinations.
+  const bool device = first == std::vector<int64_t>{1, 0, 1, 0} ||
+                      first == std::vector<int64_t>{0, 1, 0, 1} ||
+                      first == std::vector<int64_t>{1, 1, 1, 1};
+  auto results =
+      run_kernel(kOwn, op, inputs, attributes, outputs,
+                 {.kernel = kernel, .threads = 2, .constants = false, .check_device = device});
   for (const auto& [slot, flag] : out) {
     if (first[flag] != 0) results[slot] = turned(results[slot]);
   }

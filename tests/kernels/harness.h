@@ -42,6 +42,8 @@ struct RunOptions {
   /// Runs again with 2 and 3 threads and, where the kernel allows it, in place, and expects the
   /// same bytes.
   bool check_repeats = true;
+  /// Holds the CUDA kernel against the reference too, if there is one: three more runs.
+  bool check_device = true;
 };
 
 /// Runs a kernel of the CPU. An undefined tensor is an absent input. Throws Error(kUnsupported)

@@ -6,21 +6,39 @@
 
 namespace halfnote::cpu {
 
+math::AdagradSettings adagrad_settings(const KernelCall& call) {
+  const Attributes& attributes = attributes_of(call);
+  return {attributes.get_float("epsilon", 1e-10f), attributes.get_float("lr_decay", 0),
+          attributes.get_float("weight_decay", 0)};
+}
+
+math::RMSpropSettings rmsprop_settings(const KernelCall& call) {
+  const Attributes& attributes = attributes_of(call);
+  return {attributes.get_float("alpha", 0.99f), attributes.get_float("epsilon", 1e-8f),
+          attributes.get_float("momentum", 0), attributes.get_float("weight_decay", 0),
+          attributes.get_int("centered", 0) != 0};
+}
+
+Signature rmsprop_signature(const math::RMSpropSettings& settings) {
+  return {3, false, (settings.centered ? 0u : 2u) | (settings.momentum != 0 ? 0u : 4u)};
+}
+
+math::LionSettings lion_settings(const KernelCall& call) {
+  const Attributes& attributes = attributes_of(call);
+  return {attributes.get_float("beta1", 0.9f), attributes.get_float("beta2", 0.99f),
+          attributes.get_float("weight_decay", 0)};
+}
+
 namespace {
 
 Prepared prepare_adagrad(const KernelCall& call) {
   const Signature signature{1, true};
   if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const Attributes& attributes = attributes_of(call);
-  const double epsilon = attributes.get_float("epsilon", 1e-10f);
-  const double lr_decay = attributes.get_float("lr_decay", 0);
-  const double decay = attributes.get_float("weight_decay", 0);
+  const math::AdagradSettings settings = adagrad_settings(call);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
     const auto share = [=](const KernelBuffers& buffers) {
-      const auto lr = static_cast<double>(*buffers.in<T>(3));
-      const auto step = static_cast<double>(*buffers.in<int64_t>(4));
-      return math::AdagradStep<T>{static_cast<T>(lr / (1 + (step - 1) * lr_decay)),
-                                  static_cast<T>(epsilon), static_cast<T>(decay)};
+      return math::adagrad_step<T>(settings, static_cast<double>(*buffers.in<T>(signature.lr())),
+                                   static_cast<double>(*buffers.in<int64_t>(signature.step())));
     };
     return optimizer_kernel<T>(
         call, signature, share,
@@ -69,25 +87,12 @@ void rmsprop_elements(const math::RMSpropStep<T>& rule, const KernelBuffers& buf
 }
 
 Prepared prepare_rmsprop(const KernelCall& call) {
-  const Attributes& attributes = attributes_of(call);
-  const double alpha = attributes.get_float("alpha", 0.99f);
-  const double epsilon = attributes.get_float("epsilon", 1e-8f);
-  const double momentum = attributes.get_float("momentum", 0);
-  const double decay = attributes.get_float("weight_decay", 0);
-  const bool centered = attributes.get_int("centered", 0) != 0;
-  const bool has_momentum = momentum != 0;
-  const Signature signature{3, false, (centered ? 0u : 2u) | (has_momentum ? 0u : 4u)};
+  const math::RMSpropSettings settings = rmsprop_settings(call);
+  const Signature signature = rmsprop_signature(settings);
   if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
     const auto share = [=](const KernelBuffers& buffers) {
-      return math::RMSpropStep<T>{*buffers.in<T>(5),
-                                  static_cast<T>(alpha),
-                                  static_cast<T>(1 - alpha),
-                                  static_cast<T>(epsilon),
-                                  static_cast<T>(momentum),
-                                  static_cast<T>(decay),
-                                  centered,
-                                  has_momentum};
+      return math::rmsprop_step<T>(settings, static_cast<double>(*buffers.in<T>(signature.lr())));
     };
     return optimizer_kernel<T>(call, signature, share, rmsprop_elements<T>);
   });
@@ -96,19 +101,10 @@ Prepared prepare_rmsprop(const KernelCall& call) {
 Prepared prepare_lion(const KernelCall& call) {
   const Signature signature{1, false};
   if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const Attributes& attributes = attributes_of(call);
-  const double beta1 = attributes.get_float("beta1", 0.9f);
-  const double beta2 = attributes.get_float("beta2", 0.99f);
-  const double decay = attributes.get_float("weight_decay", 0);
+  const math::LionSettings settings = lion_settings(call);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
     const auto share = [=](const KernelBuffers& buffers) {
-      const T lr = *buffers.in<T>(3);
-      return math::LionStep<T>{lr,
-                               static_cast<T>(beta1),
-                               static_cast<T>(1 - beta1),
-                               static_cast<T>(beta2),
-                               static_cast<T>(1 - beta2),
-                               static_cast<T>(1 - static_cast<double>(lr) * decay)};
+      return math::lion_step<T>(settings, static_cast<double>(*buffers.in<T>(signature.lr())));
     };
     return optimizer_kernel<T>(
         call, signature, share,

@@ -1,29 +1,70 @@
 // The optimizers of ai.halfnote whose step size follows from norms of whole tensors: LAMB and
 // Adafactor. Norms and means are summed in f64, block by block in order.
+#include "kernels/cpu/stateful/optimizer_scaled.h"
+
 #include <cmath>
 
-#include "kernels/cpu/stateful/optimizer_state.h"
 #include "kernels/cpu/stateful/parts.h"
 #include "kernels/math/optimizer.h"
 
 namespace halfnote::cpu {
 
+LambPlan lamb_plan(const KernelCall& call) {
+  const Attributes& attributes = attributes_of(call);
+  return {{attributes.get_float("beta1", 0.9f), attributes.get_float("beta2", 0.999f),
+           attributes.get_float("epsilon", 1e-6f), attributes.get_float("weight_decay", 0), true},
+          attributes.get_float("min_ratio", 0),
+          attributes.get_float("max_ratio", 0),
+          attributes.get_int("lamb_mode", 0) == 1};
+}
+
+namespace {
+
+AdafactorPlan adafactor_plan(const KernelCall& call) {
+  const Attributes& attributes = attributes_of(call);
+  AdafactorPlan plan;
+  plan.decay_rate = attributes.get_float("decay_rate", -0.8f);
+  plan.epsilon = attributes.get_float("epsilon", 1e-30f);
+  plan.epsilon_param = attributes.get_float("epsilon_param", 1e-3f);
+  plan.clip = attributes.get_float("clip_threshold", 1);
+  plan.decay = attributes.get_float("weight_decay", 0);
+  plan.relative = attributes.get_int("relative_step", 1) != 0;
+  plan.scaled = attributes.get_int("scale_parameter", 1) != 0;
+  plan.factored = call.has_input(3);
+  const Shape& shape = call.inputs[0].shape;
+  if (!plan.factored || shape.size() < 2) return plan;
+  plan.columns = shape.back();
+  plan.rows = shape[shape.size() - 2];
+  for (size_t i = 0; i + 2 < shape.size(); ++i) plan.matrices *= shape[i];
+  return plan;
+}
+
+}  // namespace
+
+std::string plan_adafactor(const KernelCall& call, AdafactorPlan& plan, Signature& signature) {
+  if (call.inputs.empty()) return "an operand is missing";
+  plan = adafactor_plan(call);
+  if (plan.factored && call.inputs[0].shape.size() < 2) {
+    return "row and column means of a parameter without columns";
+  }
+  signature = {2, true, plan.factored ? 0u : 2u};
+  if (plan.factored) {
+    signature.sizes = {plan.matrices * plan.rows, plan.matrices * plan.columns};
+  }
+  if (std::string why = unfit_state(call, signature); !why.empty()) return why;
+  return plan.clip > 0 ? std::string() : "clip_threshold is not above 0";
+}
+
 namespace {
 
 double square(double x) { return x * x; }
 
-struct LambSettings {
-  math::AdamSettings adam;
-  double min_ratio = 0, max_ratio = 0;
-  bool rate_corrects = false;
-};
-
 /// New moments and the two norms first, then the parameter.
 template <class T>
-void lamb(const LambSettings& settings, const KernelBuffers& buffers, int64_t count, int threads) {
+void lamb(const LambPlan& plan, const KernelBuffers& buffers, int64_t count, int threads) {
   const auto lr = static_cast<double>(*buffers.in<T>(4));
   const auto step = static_cast<double>(*buffers.in<int64_t>(5));
-  const math::LambStep<T> rule = math::lamb_step<T>(settings.adam, step, settings.rate_corrects);
+  const math::LambStep<T> rule = math::lamb_step<T>(plan.adam, step, plan.rate_corrects);
   const T *param = buffers.in<T>(0), *grad = buffers.in<T>(1);
   const T *old_m = buffers.in<T>(2), *old_v = buffers.in<T>(3);
   T *to = buffers.out<T>(0), *new_m = buffers.out<T>(1), *new_v = buffers.out<T>(2);
@@ -42,7 +83,7 @@ void lamb(const LambSettings& settings, const KernelBuffers& buffers, int64_t co
   const double norm = std::sqrt(
       parallel_sum(count, threads, partials, [&](int64_t i) { return square(direction(i)); }));
   const auto rate = static_cast<T>(
-      lr * rule.rate * math::lamb_ratio(param_norm, norm, settings.min_ratio, settings.max_ratio));
+      lr * rule.rate * math::lamb_ratio(param_norm, norm, plan.min_ratio, plan.max_ratio));
   parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) to[i] = param[i] - rate * direction(i);
   });
@@ -51,52 +92,33 @@ void lamb(const LambSettings& settings, const KernelBuffers& buffers, int64_t co
 Prepared prepare_lamb(const KernelCall& call) {
   const Signature signature{2, true};
   if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const Attributes& attributes = attributes_of(call);
-  const LambSettings settings = {
-      {attributes.get_float("beta1", 0.9f), attributes.get_float("beta2", 0.999f),
-       attributes.get_float("epsilon", 1e-6f), attributes.get_float("weight_decay", 0), true},
-      attributes.get_float("min_ratio", 0),
-      attributes.get_float("max_ratio", 0),
-      attributes.get_int("lamb_mode", 0) == 1};
+  const LambPlan plan = lamb_plan(call);
   const auto workspace = static_cast<size_t>(sum_blocks(call.inputs[0].size())) * sizeof(double);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
     return whole_optimizer_kernel<T>(
         call, signature,
         [=](const KernelBuffers& buffers, int64_t count, int threads) {
-          lamb<T>(settings, buffers, count, threads);
+          lamb<T>(plan, buffers, count, threads);
         },
         workspace);
   });
 }
 
-/// A parameter of rank 2 or more as `matrices` of (rows, columns); its second moment is kept as
-/// the means of rows and columns.
-struct AdafactorPlan {
-  bool factored = false;
-  int64_t matrices = 1, rows = 1, columns = 1;
-  double decay_rate, epsilon, epsilon_param, clip, decay;
-  bool relative, scaled;
-};
-
 /// The means of the squared gradient along the rows and along the columns.
 template <class T>
-void move_means(const AdafactorPlan& plan, double beta, const KernelBuffers& buffers, int threads) {
+void move_means(const AdafactorPlan& plan, const math::AdafactorStep& rule,
+                const KernelBuffers& buffers, int threads) {
   const T *grad = buffers.in<T>(1), *old_row = buffers.in<T>(2), *old_column = buffers.in<T>(3);
   T *row = buffers.out<T>(1), *column = buffers.out<T>(2);
   const auto eps = static_cast<T>(plan.epsilon);
-  const auto move = [&](T old, double sum, int64_t count) {
-    return static_cast<T>(beta) * old +
-           static_cast<T>(1 - beta) * static_cast<T>(sum / static_cast<double>(count));
-  };
   const int64_t grain = std::max<int64_t>(kElementGrain / std::max<int64_t>(plan.columns, 1), 1);
   parallel_blocks(plan.matrices * plan.rows, grain, threads, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       double sum = 0;
       for (int64_t c = 0; c < plan.columns; ++c) {
-        const T g = grad[r * plan.columns + c];
-        sum += g * g + eps;
+        sum += rule.square(grad[r * plan.columns + c], eps);
       }
-      row[r] = move(old_row[r], sum, plan.columns);
+      row[r] = rule.mean(old_row[r], sum, plan.columns);
     }
   });
   const int64_t width = std::max<int64_t>(kElementGrain / std::max<int64_t>(plan.rows, 1), 8);
@@ -105,10 +127,9 @@ void move_means(const AdafactorPlan& plan, double beta, const KernelBuffers& buf
       const T* at = grad + k / plan.columns * plan.rows * plan.columns + k % plan.columns;
       double sum = 0;
       for (int64_t r = 0; r < plan.rows; ++r) {
-        const T g = at[r * plan.columns];
-        sum += g * g + eps;
+        sum += rule.square(at[r * plan.columns], eps);
       }
-      column[k] = move(old_column[k], sum, plan.rows);
+      column[k] = rule.mean(old_column[k], sum, plan.rows);
     }
   });
 }
@@ -135,14 +156,13 @@ void adafactor(const AdafactorPlan& plan, const KernelBuffers& buffers, int64_t 
   auto* partials = reinterpret_cast<double*>(buffers.workspace);
   double* means = partials + sum_blocks(count);
   if (plan.factored) {
-    move_means<T>(plan, rule.beta, buffers, threads);
+    move_means<T>(plan, rule, buffers, threads);
     mean_rows(plan, moment, means);
   } else {
-    const auto beta = static_cast<T>(rule.beta), rest = static_cast<T>(1 - rule.beta);
     const auto eps = static_cast<T>(plan.epsilon);
     parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        moment[i] = beta * old[i] + rest * (grad[i] * grad[i] + eps);
+        moment[i] = rule.moved(old[i], rule.square(grad[i], eps));
       }
     });
   }
@@ -150,8 +170,7 @@ void adafactor(const AdafactorPlan& plan, const KernelBuffers& buffers, int64_t 
   const auto update = [&](int64_t i) {
     if (!plan.factored) return grad[i] / std::sqrt(moment[i]);
     const int64_t r = i / plan.columns, k = r / plan.rows;
-    const T share = moment[r] / static_cast<T>(means[k]);
-    return grad[i] / (std::sqrt(share) * std::sqrt(column[k * plan.columns + i % plan.columns]));
+    return rule.factored(grad[i], moment[r], means[k], column[k * plan.columns + i % plan.columns]);
   };
   const auto rms = [&](auto term) {
     const double sum = parallel_sum(count, threads, partials, term);
@@ -167,38 +186,12 @@ void adafactor(const AdafactorPlan& plan, const KernelBuffers& buffers, int64_t 
   });
 }
 
-AdafactorPlan adafactor_plan(const KernelCall& call) {
-  const Attributes& attributes = attributes_of(call);
-  AdafactorPlan plan;
-  plan.decay_rate = attributes.get_float("decay_rate", -0.8f);
-  plan.epsilon = attributes.get_float("epsilon", 1e-30f);
-  plan.epsilon_param = attributes.get_float("epsilon_param", 1e-3f);
-  plan.clip = attributes.get_float("clip_threshold", 1);
-  plan.decay = attributes.get_float("weight_decay", 0);
-  plan.relative = attributes.get_int("relative_step", 1) != 0;
-  plan.scaled = attributes.get_int("scale_parameter", 1) != 0;
-  plan.factored = call.has_input(3);
-  const Shape& shape = call.inputs[0].shape;
-  if (!plan.factored || shape.size() < 2) return plan;
-  plan.columns = shape.back();
-  plan.rows = shape[shape.size() - 2];
-  for (size_t i = 0; i + 2 < shape.size(); ++i) plan.matrices *= shape[i];
-  return plan;
-}
-
 Prepared prepare_adafactor(const KernelCall& call) {
-  if (call.inputs.empty()) return Prepared::no("an operand is missing");
-  const AdafactorPlan plan = adafactor_plan(call);
+  AdafactorPlan plan;
+  Signature signature;
+  if (std::string why = plan_adafactor(call, plan, signature); !why.empty())
+    return Prepared::no(why);
   const int64_t count = call.inputs[0].size();
-  if (plan.factored && call.inputs[0].shape.size() < 2) {
-    return Prepared::no("row and column means of a parameter without columns");
-  }
-  Signature signature{2, true, plan.factored ? 0u : 2u};
-  if (plan.factored) {
-    signature.sizes = {plan.matrices * plan.rows, plan.matrices * plan.columns};
-  }
-  if (std::string why = unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  if (!(plan.clip > 0)) return Prepared::no("clip_threshold is not above 0");
   const auto workspace = static_cast<size_t>(sum_blocks(count) + plan.matrices) * sizeof(double);
   return for_state_type(call.inputs[0].dtype, [&]<class T>() {
     return whole_optimizer_kernel<T>(

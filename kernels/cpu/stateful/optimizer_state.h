@@ -44,6 +44,11 @@ std::string unfit_state(const KernelCall& call, const Signature& signature);
 
 /// The attributes of Adam or, decoupled, of AdamW.
 math::AdamSettings adam_settings(const KernelCall& call, bool decoupled);
+math::AdagradSettings adagrad_settings(const KernelCall& call);
+math::LionSettings lion_settings(const KernelCall& call);
+math::RMSpropSettings rmsprop_settings(const KernelCall& call);
+/// RMSprop's slots are square, mean (if centered) and velocity (if there is a momentum).
+Signature rmsprop_signature(const math::RMSpropSettings& settings);
 
 /// The most operands of an optimizer: param, grad, three slots, lr, step, commit, factors.
 inline constexpr size_t kOptimizerInputs = 10, kOptimizerOutputs = 5;

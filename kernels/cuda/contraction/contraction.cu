@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/contraction/matmul_plan.h"
 #include "kernels/cpu/reals.h"
+#include "kernels/cuda/contraction/attention/parts.h"
 #include "kernels/cuda/contraction/parts.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/libraries/blas.h"
@@ -152,6 +153,8 @@ std::vector<KernelRow> contraction_kernels() {
   const std::vector<KernelRow> products = {
       {"", "Gemm", "blas.matmul", prepare_product<true>},
       {"", "MatMul", "blas.matmul", prepare_product<false>},
+      {"ai.halfnote", "Attention", "own.attention", prepare_attention},
+      {"ai.halfnote", "AttentionGrad", "own.attention", prepare_attention_gradient},
       {"ai.halfnote", "Gemm", "blas.matmul", prepare_product<true>},
       {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false>},
   };

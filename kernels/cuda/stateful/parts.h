@@ -8,8 +8,9 @@
 
 namespace halfnote::HN_CUDA {
 
-std::vector<KernelRow> optimizer_rows();  // optimizer.cu: SGD, Momentum, Adam, AdamW
-std::vector<KernelRow> random_rows();     // random.cu: Dropout, RandomNormal, RandomUniform
-std::vector<KernelRow> scaling_rows();    // scaling.cu: AllFinite, GlobalNorm, UpdateLossScale
+std::vector<KernelRow> optimizer_rows();         // optimizer.cu: rules that go element by element
+std::vector<KernelRow> random_rows();            // random.cu: Dropout, RandomNormal, RandomUniform
+std::vector<KernelRow> scaled_optimizer_rows();  // optimizer_scaled.cu: LAMB, Adafactor
+std::vector<KernelRow> scaling_rows();  // scaling.cu: AllFinite, GlobalNorm, UpdateLossScale
 
 }  // namespace halfnote::HN_CUDA

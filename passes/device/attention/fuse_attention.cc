@@ -92,6 +92,7 @@ class AttentionFuser {
     size.batches = element_count(Shape(s.begin(), s.end() - 2));
     size.key_size = known_shape(graph_, forward.query)->back();
     size.value_size = known_shape(graph_, forward.value)->back();
+    size.terms = forward.terms.size();
     size.dtype = graph_.value(forward.query).type.dtype;
     size.causal = forward.causal;
     size.dropout = forward.dropout.valid();

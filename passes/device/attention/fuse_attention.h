@@ -10,6 +10,7 @@ namespace halfnote {
 struct AttentionSize {
   int64_t batches = 0;  // of all batch dims
   int64_t queries = 0, keys = 0, key_size = 0, value_size = 0;
+  size_t terms = 0;  // of the scores
   DType dtype = DType::kUndefined;
   bool causal = false, dropout = false, has_gradient = false;
 };

@@ -39,6 +39,7 @@ Term plan_term(const KernelCall& call, size_t input, const Shape& scores) {
   term.dtype = call.inputs[input].dtype;
   term.row = strides[scores.size() - 2];
   term.column = strides[scores.size() - 1];
+  term.strides.assign(strides.begin(), strides.end() - 2);
   term.starts = {0};
   for (size_t d = 0; d + 2 < scores.size(); ++d) {
     std::vector<int64_t> starts;
@@ -72,6 +73,7 @@ void read_sizes(const KernelCall& call, size_t q, AttentionPlan& plan, Shape& ba
   require(call, key.size() == rank, q + 1, query);
   require(call, value.size() == rank, q + 2, query);
   batch.assign(query.begin(), query.end() - 2);
+  plan.batch_dims = batch;
   plan.batches = element_count(batch);
   plan.m = query[rank - 2];
   plan.d = query[rank - 1];

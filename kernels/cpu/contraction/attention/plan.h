@@ -9,6 +9,7 @@
 #include "base/ops/attention.h"
 #include "kernels/cpu/stateful/keep.h"
 #include "kernels/kernel.h"
+#include "kernels/math/host_device.h"
 
 namespace halfnote::cpu::attention {
 
@@ -19,6 +20,7 @@ struct Term {
   float hidden = 0;  // of a bool term
   int64_t row = 0, column = 0;
   std::vector<int64_t> starts;  // by batch
+  Shape strides;                // by batch dim, which is what `starts` holds
   size_t gradient = 0;          // output of its gradient; 0: nobody asks for it
 
   bool hides() const { return dtype == DType::kBool; }
@@ -31,8 +33,8 @@ struct RowLayout {
   int64_t rows = 0, size = 0;
   int64_t parts = 1, part = 0;  // of a row of all heads: which it is of Q, K and V in one tensor
 
-  int64_t step() const { return parts * heads * size; }
-  int64_t at(int64_t batch, int64_t row) const {
+  HN_HD int64_t step() const { return parts * heads * size; }
+  HN_HD int64_t at(int64_t batch, int64_t row) const {
     return (batch / heads * rows + row) * step() + (part * heads + batch % heads) * size;
   }
 };
@@ -52,6 +54,7 @@ struct ProbabilityDropout {
 };
 
 struct AttentionPlan {
+  Shape batch_dims;
   int64_t batches = 0;                 // of all batch dims
   int64_t m = 0, n = 0, d = 0, e = 0;  // queries, keys, size of a key, size of a value
   AttentionAttributes attributes;

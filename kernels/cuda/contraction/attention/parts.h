@@ -1,0 +1,155 @@
+// What the kernels of Attention and AttentionGrad share on the device: the call as an argument, and
+// what the terms, the causal mask and a dropout make of one score.
+#pragma once
+
+#include "kernels/cpu/contraction/attention/plan.h"
+#include "kernels/cuda/support.h"
+#include "kernels/math/philox.h"
+
+namespace halfnote::HN_CUDA {
+
+using cpu::attention::AttentionPlan;
+using cpu::attention::RowLayout;
+
+Prepared prepare_attention(const KernelCall& call);           // forward.cu
+Prepared prepare_attention_gradient(const KernelCall& call);  // gradient.cu
+
+inline constexpr int kMostTerms = 4;
+
+/// An operand, whose type is known when the kernel runs: as much of the work is products, a kernel
+/// a type is not worth its time to compile.
+struct Elements {
+  const void* data = nullptr;
+  DType dtype = DType::kUndefined;
+
+  template <class M>
+  __device__ M load(int64_t at) const {
+    if (dtype == DType::kF16) return load_number(static_cast<const Half*>(data)[at]);
+    if (dtype == DType::kBF16) return load_number(static_cast<const BFloat16*>(data)[at]);
+    return static_cast<const M*>(data)[at];
+  }
+};
+
+/// a·b + c, fused on a GPU: without it a product takes two instructions there.
+template <class M>
+__device__ __forceinline__ M multiply_add(M a, M b, M c) {
+#if defined(__CUDA_ARCH__)
+  return fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+struct DeviceTerm {
+  RealPointer values;  // of a float term
+  const bool* mask = nullptr;
+  float hidden = 0;
+  int64_t row = 0, column = 0;
+};
+
+struct DeviceDropout {
+  const int64_t *seed = nullptr, *step = nullptr;  // null: no dropout
+  uint64_t threshold = 0;
+  uint32_t node = 0;
+  float factor = 1;
+};
+
+/// An AttentionPlan as a kernel's argument.
+struct DeviceAttention {
+  int64_t batches = 0, m = 0, n = 0;
+  int d = 0, e = 0, terms = 0;
+  float scale = 1;
+  bool causal = false, nan_is_zero = false, trans_k = false;
+  RowLayout q, k, v, y;
+  DeviceTerm term[kMostTerms];
+  Strided<kMostTerms> of_batch;  // where each term begins
+  DeviceDropout dropout;
+
+  __device__ bool drops() const { return dropout.seed != nullptr; }
+};
+
+/// What does not depend on where the operands lie: filled in by on_device().
+struct PlannedAttention {
+  AttentionPlan plan;
+  DeviceAttention argument;
+
+  DeviceAttention on_device(const KernelBuffers& buffers) const;
+};
+
+/// Why the device has no kernel for the call, or an empty string.
+std::string plan_attention_on_device(const KernelCall& call, bool gradient,
+                                     PlannedAttention& planned);
+
+/// One batch of an attention, as a block sees it.
+template <class M>
+struct ScoresOfBatch {
+  const DeviceAttention& p;
+  int64_t batch;
+  int64_t starts[kMostTerms] = {};
+
+  __device__ ScoresOfBatch(const DeviceAttention& all, int64_t of) : p(all), batch(of) {
+    p.of_batch.offsets(batch, starts);
+  }
+  __device__ bool is_outside(int64_t i, int64_t j) const { return i >= p.m || j >= p.n; }
+  __device__ int64_t place(int t, int64_t i, int64_t j) const {
+    return starts[t] + i * p.term[t].row + j * p.term[t].column;
+  }
+  /// The score of query i and key j from their product.
+  __device__ M score(M product, int64_t i, int64_t j) const {
+    if (is_outside(i, j) || (p.causal && j > i)) return -static_cast<M>(INFINITY);
+    M s = product * static_cast<M>(p.scale);
+    for (int t = 0; t < p.terms; ++t) {
+      const DeviceTerm& term = p.term[t];
+      if (term.mask == nullptr) {
+        s += static_cast<M>(term.values[place(t, i, j)]);
+      } else if (!term.mask[place(t, i, j)]) {
+        s = static_cast<M>(term.hidden);
+      }
+    }
+    return s;
+  }
+  /// Does one of the terms from `first` on hide the score?
+  __device__ bool is_hidden(int first, int64_t i, int64_t j) const {
+    for (int t = first; t < p.terms; ++t) {
+      if (p.term[t].mask != nullptr && !p.term[t].mask[place(t, i, j)]) return true;
+    }
+    return false;
+  }
+};
+
+/// Which elements of a tile of P a dropout keeps: four bits for each group of random words that a
+/// row of the tile meets. Element e is bit e % 4 of group e / 4.
+template <int kTile>
+struct KeptTile {
+  static constexpr int kGroups = kTile / 4 + 1;
+  uint8_t bits[kTile * kGroups];
+
+  /// All threads of a block of `kThreads`; a barrier has to follow.
+  template <int kThreads>
+  __device__ void draw(const DeviceAttention& p, int64_t batch, int64_t query, int64_t key) {
+    for (int at = static_cast<int>(threadIdx.x); at < kTile * kGroups; at += kThreads) {
+      const uint64_t group = element(p, batch, query + at / kGroups, key) / 4 + at % kGroups;
+      const auto words =
+          math::dropout_words(static_cast<uint64_t>(*p.dropout.seed),
+                              static_cast<uint64_t>(*p.dropout.step), p.dropout.node, group);
+      unsigned kept = 0;
+      for (int k = 0; k < 4; ++k) kept |= (words.word[k] >= p.dropout.threshold ? 1u : 0u) << k;
+      bits[at] = static_cast<uint8_t>(kept);
+    }
+  }
+  /// Is the element of row `row` and column `column` of the tile kept?
+  __device__ bool keeps(const DeviceAttention& p, int64_t batch, int64_t query, int64_t key,
+                        int row, int column) const {
+    if (!p.drops()) return true;
+    const int at = static_cast<int>(element(p, batch, query + row, key) % 4) + column;
+    return (bits[row * kGroups + at / 4] >> at % 4 & 1) != 0;
+  }
+
+ private:
+  __device__ static uint64_t element(const DeviceAttention& p, int64_t batch, int64_t query,
+                                     int64_t key) {
+    return static_cast<uint64_t>((batch * p.m + query) * p.n + key);
+  }
+};
+
+}  // namespace halfnote::HN_CUDA
