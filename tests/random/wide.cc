@@ -25,7 +25,18 @@ double unit_of(DType dtype) {
 }
 
 /// What rounding may add to a number near 0: half the spacing of the smallest ones.
-double floor_of(DType dtype) { return dtype == DType::kF16 ? 0x1p-25 : 0; }
+double floor_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0x1p-134;
+    case DType::kF16:
+      return 0x1p-25;
+    case DType::kF32:
+      return 0x1p-150;
+    default:
+      return 0;
+  }
+}
 
 bool narrow(DType dtype) { return unit_of(dtype) > 0; }
 
