@@ -24,9 +24,10 @@ import onnxruntime as ort
 NUMPY = {"f32": np.float32, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
 # Said while it runs: a convolution over an empty picture; one with dilations and auto_pad; a
 # normalization of nothing; a transposed convolution to nothing; its own function bodies (whose
-# nodes have no name) over an empty dim.
+# nodes have no name) over an empty dim; a cubic Resize of another rank than 2 or 4.
 REFUSALS = ["Invalid input shape", "Dilation not supported", "must be at least 1, got 0",
-            "Computed output dimension is <= 0", "running Reshape node. Name:''"]
+            "Computed output dimension is <= 0", "running Reshape node. Name:''",
+            "'Cubic' mode only support"]
 # Said when it loads: attributes of Resize that have no effect in this mode.
 UNLOADED = ["NOT_IMPLEMENTED", "Could not find an implementation",
             "when anti-aliasing is set, Resize only supports",
