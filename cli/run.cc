@@ -236,7 +236,7 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
       std::cerr << "note: " << printable(remark.where) << ": " << printable(remark.text) << "\n";
   }
   warn_of_missed_limit(session);
-  const PredictedMemory predicted = predict_memory(session, trainer);
+  const PredictedMemory predicted = predict_memory(session, trainer, machine.memory);
   if (arguments.plan_memory) {
     print_table(std::cout, Terminal::detect(STDOUT_FILENO), "memory",
                 memory_rows(session, predicted));

@@ -78,6 +78,15 @@ std::string mebibytes(size_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
 }
 
+/// The prediction and its parts; what the process had before, where training takes less.
+std::string peak_text(const PredictedMemory& predicted) {
+  const std::string before =
+      predicted.before > predicted.training() ? "as reading the model took, training: " : "";
+  return fmt::format("{} predicted: {}{} as planned, batches {}, program, libraries and data {}",
+                     mebibytes(predicted.total()), before, mebibytes(predicted.plan.total()),
+                     mebibytes(predicted.batches), mebibytes(predicted.program));
+}
+
 /// What --memory made of the step, if it was given.
 void add_recomputation_rows(std::vector<TableRow>& rows, const Session& session) {
   const std::optional<Recomputation>& again = session.recomputation();
@@ -199,11 +208,7 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
   if (data.evaluation) add_data_row(rows, "evaluation", *data.evaluation);
   add_input_rows(rows, data);
   rows.push_back({"memory", memory_text(session)});
-  rows.push_back(
-      {"peak memory", fmt::format("{} predicted: {} as planned, batches {}, program, "
-                                  "libraries and data {}",
-                                  mebibytes(predicted.total()), mebibytes(predicted.plan.total()),
-                                  mebibytes(predicted.batches), mebibytes(predicted.program))});
+  rows.push_back({"peak memory", peak_text(predicted)});
   if (const std::string layouts = layout_text(session); !layouts.empty()) {
     rows.push_back({"layouts", layouts});
   }
@@ -212,13 +217,15 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
   return rows;
 }
 
-PredictedMemory predict_memory(const Session& session, const Trainer& trainer) {
+PredictedMemory predict_memory(const Session& session, const Trainer& trainer, size_t forgotten) {
   trim_heap();
-  const size_t now = resident_memory().all + kLateBytes;
+  const ResidentMemory resident = resident_memory();
+  const size_t now = resident.all + kLateBytes;
   // Constants that were computed are in the heap already; those of the file are read later.
   const MemoryUse plan = session.memory();
   const size_t counted = session.state().touched_bytes() + plan.constants - plan.mapped;
-  return {plan, trainer.batch_bytes(), now > counted ? now - counted : 0};
+  return {plan, trainer.batch_bytes(), now > counted ? now - counted : 0,
+          std::max(forgotten, resident.peak)};
 }
 
 std::vector<TableRow> memory_rows(const Session& session, const PredictedMemory& predicted) {
@@ -244,6 +251,7 @@ std::vector<TableRow> memory_rows(const Session& session, const PredictedMemory&
   rows.push_back({"total", bytes_text(memory.total())});
   rows.push_back({"batches", bytes_text(predicted.batches)});
   rows.push_back({"program, libraries and data", bytes_text(predicted.program)});
+  rows.push_back({"the most so far", bytes_text(predicted.before)});
   rows.push_back({"peak", bytes_text(predicted.total())});
   return rows;
 }
@@ -335,14 +343,12 @@ std::string config_json(const RunArguments& arguments, const Session& session,
 
 std::string memory_json(const PredictedMemory& predicted, size_t measured) {
   const MemoryUse& plan = predicted.plan;
-  const nlohmann::ordered_json json = {{"state", plan.state},
-                                       {"arena", plan.arena},
-                                       {"constants", plan.constants},
-                                       {"outputs", plan.outputs},
-                                       {"batches", predicted.batches},
-                                       {"program", predicted.program},
-                                       {"predicted_peak", predicted.total()},
-                                       {"measured_peak", measured}};
+  const nlohmann::ordered_json json = {
+      {"state", plan.state},          {"arena", plan.arena},
+      {"constants", plan.constants},  {"outputs", plan.outputs},
+      {"batches", predicted.batches}, {"program", predicted.program},
+      {"before", predicted.before},   {"predicted_peak", predicted.total()},
+      {"measured_peak", measured}};
   return json.dump(1) + "\n";
 }
 

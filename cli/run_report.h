@@ -1,6 +1,7 @@
 // What `halfnote run` shows: the table at the start, the memory plan, the result.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,13 @@ struct PredictedMemory {
   MemoryUse plan;
   size_t batches = 0;
   size_t program = 0;  // program, libraries, data that is loaded, the plan itself
-  size_t total() const { return plan.total() + batches + program; }
+  size_t before = 0;   // the most until now: reading a model of many small weights
+  size_t training() const { return plan.total() + batches + program; }
+  size_t total() const { return std::max(before, training()); }
 };
-/// Looks at the process once everything is planned, and nothing has run.
-PredictedMemory predict_memory(const Session& session, const Trainer& trainer);
+/// Looks at the process once everything is planned, and nothing has run. `forgotten`: the most that
+/// it had before the system's count was set back.
+PredictedMemory predict_memory(const Session& session, const Trainer& trainer, size_t forgotten);
 
 /// Device, precision, parameters, batch, steps, memory, data: what the run is about to do.
 std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& session,

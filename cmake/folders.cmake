@@ -6,7 +6,9 @@ function(halfnote_options target)
   # The same arithmetic everywhere: no contraction of a*b+c, so that results do not depend on the
   # instruction set.
   target_compile_options(${target} PRIVATE -ffp-contract=off)
-  if(HALFNOTE_SANITIZE)
+  if(HALFNOTE_SANITIZE AND NOT HALFNOTE_SANITIZE_KERNELS AND ${target} MATCHES "_(kernels|cuda)$")
+    target_compile_options(${target} PRIVATE -O0 -g0)
+  elseif(HALFNOTE_SANITIZE)
     target_compile_options(${target} PRIVATE
       -fsanitize=${HALFNOTE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=${HALFNOTE_SANITIZE})

@@ -6,8 +6,8 @@
 #   --cuda       also the leg cuda, for sm_90 and its PTX only: two thirds of the compiler's time
 #   --no-setup   everything is installed already: leave out scripts/setup.sh
 #   --list       print the legs, run nothing
-#   LEG…         only these legs (and the build, if one of them needs its programs); the legs cuda
-#                (for all architectures) and fuzz run only when they are named
+#   LEG…         only these legs (and the build, if one of them needs its programs); the leg cuda
+#                (for all architectures) runs only when it is named
 #
 # Ends with 0 when all legs passed, 1 when one failed, 2 when it was called wrongly.
 set -uo pipefail
@@ -35,7 +35,12 @@ legs=(
   "fuzz     no  fuzz targets of settings, data and checkpoints: corpora, then 60 s of new inputs"
 )
 
-leg_setup() { scripts/setup.sh; }
+# With the compiler of the leg fuzz, where that leg is to run.
+leg_setup() {
+  local more=()
+  if printf '%s\n' "${wanted[@]}" | grep -qx fuzz; then more=(--fuzz); fi
+  scripts/setup.sh "${more[@]}"
+}
 
 # Files under version control and new ones that git does not ignore, without those just deleted.
 list_cpp() {
@@ -173,8 +178,17 @@ leg_cuda() {
   tests/gpu_check/run.sh build/cuda
 }
 
-# The other targets need the importer and more built with clang: scripts/fuzz.sh runs all.
-leg_fuzz() { scripts/fuzz.sh --light --seconds 8; }
+# The other targets need the importer and more built with clang: scripts/fuzz.sh runs all. 64 s of
+# fuzzing, two targets at a time.
+leg_fuzz() {
+  local status=0 first
+  scripts/fuzz.sh --light --replay || return 1
+  scripts/fuzz.sh policy deepspeed safetensors manifest --no-build --seconds 8 &
+  first=$!
+  scripts/fuzz.sh idx cifar npy npz --no-build --seconds 8 || status=1
+  wait "$first" || status=1
+  return "$status"
+}
 
 say() { printf '\n== %s\n' "$*"; }
 names() { printf '%s\n' "${legs[@]}" | awk '{print $1}'; }
@@ -199,7 +213,7 @@ for argument in "$@"; do
       ;;
   esac
 done
-[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names | grep -vxF -e cuda -e fuzz)
+[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names | grep -vxF cuda)
 wanted+=("${more[@]}")
 for leg in "${wanted[@]}"; do
   if needs_build "$leg"; then wanted+=(build); break; fi

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "compiler/ops/operator.h"
+#include "passes/canonical/infer_shapes.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -43,14 +44,6 @@ bool may_be_listed(std::span<const Tensor> operands) {
     indices += static_cast<size_t>(tensor.size()) * rank;
   }
   return indices <= Folder::kMostFolded / sizeof(int64_t);
-}
-
-std::vector<ValueType> result_types(const Graph& graph, NodeId node) {
-  std::vector<ValueType> types;
-  for (ValueId output : graph.outputs(node)) {
-    types.push_back(output.valid() ? graph.value(output).type : ValueType{});
-  }
-  return types;
 }
 
 bool is_onnx(const Node& node, std::string_view op) { return node.domain.empty() && node.op == op; }
@@ -297,9 +290,9 @@ bool fold_constants(Graph& graph, PassContext& context) {
   Folder folder(graph, context);
   bool changed = false;
   for (NodeId node : graph.nodes()) {
-    const std::vector<ValueType> before = result_types(graph, node);
+    const std::vector<ValueType> before = types_within(graph, node);
     // A node that stays may know more of its results by now.
-    changed |= folder.visit(node) || result_types(graph, node) != before;
+    changed |= folder.visit(node) || types_within(graph, node) != before;
   }
   return changed;
 }

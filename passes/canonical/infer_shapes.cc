@@ -22,7 +22,6 @@ void set_types(Graph& graph, NodeId node, const std::vector<ValueType>& types) {
   }
 }
 
-/// The results of a node, and the inputs and results of its bodies.
 void add_results(const Graph& graph, NodeId node, std::vector<ValueId>& values) {
   for (ValueId output : graph.outputs(node)) {
     if (output.valid()) values.push_back(output);
@@ -48,18 +47,20 @@ void infer_node(Graph& graph, NodeId node) {
   }
 }
 
+std::vector<ValueType> types_within(const Graph& graph, NodeId node) {
+  std::vector<ValueId> values;
+  add_results(graph, node, values);
+  std::vector<ValueType> types;
+  for (ValueId value : values) types.push_back(graph.value(value).type);
+  return types;
+}
+
 bool infer_graph(Graph& graph) {
   bool changed = false;
   for (NodeId node : graph.all_nodes()) {
-    // A node with bodies infers what stands in them.
-    std::vector<ValueId> values;
-    add_results(graph, node, values);
-    std::vector<ValueType> before;
-    for (ValueId value : values) before.push_back(graph.value(value).type);
+    const std::vector<ValueType> before = types_within(graph, node);
     infer_node(graph, node);
-    for (size_t i = 0; i < values.size(); ++i) {
-      changed |= !(graph.value(values[i]).type == before[i]);
-    }
+    changed |= types_within(graph, node) != before;
   }
   return changed;
 }

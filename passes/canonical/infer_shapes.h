@@ -11,6 +11,10 @@ namespace halfnote {
 /// nobody knows.
 void infer_node(Graph& graph, NodeId node);
 
+/// The types that infer_node() may change: of the results of a node, and of the inputs and results
+/// in its bodies.
+std::vector<ValueType> types_within(const Graph& graph, NodeId node);
+
 /// `infer_node` for every node, in order. Returns true when a type changed.
 bool infer_graph(Graph& graph);
 

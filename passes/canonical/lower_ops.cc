@@ -29,7 +29,9 @@ class Lowering {
 
   bool run() {
     for (NodeId node : graph_.all_nodes()) {
-      if (graph_.node(node).alive) visit(node, 0);
+      if (!graph_.node(node).alive) continue;
+      if (retyped_) infer_(graph_, node);
+      visit(node, 0);
     }
     return changed_;
   }
@@ -157,8 +159,21 @@ class Lowering {
       graph_.rename(output, graph_.unique_name(name + ".lowered"));
       graph_.rename(result, name);
       refine(result, graph_.value(output).type);
+      retyped_ |= tells_more(graph_.value(result).type, graph_.value(output).type);
       graph_.replace_uses(output, result);
     }
+  }
+
+  /// Has `type` a rank, or a number for a dim, that `other` leaves open? The parts of an op may be
+  /// inferred where ONNX does not infer the op.
+  static bool tells_more(const ValueType& type, const ValueType& other) {
+    if (!type.shape || !other.shape || type.rank() != other.rank()) {
+      return type.shape.has_value() && !other.shape.has_value();
+    }
+    for (size_t i = 0; i < type.shape->size(); ++i) {
+      if ((*type.shape)[i].known() && !(*other.shape)[i].known()) return true;
+    }
+    return false;
   }
 
   /// What was declared of a dim that is still open holds on.
@@ -176,6 +191,7 @@ class Lowering {
   Rewrite form_;
   UnsupportedOps* refused_;  // null: a rule that refuses is an error
   bool changed_ = false;
+  bool retyped_ = false;  // a result is better known than what was inferred from it
 };
 
 }  // namespace

@@ -84,18 +84,55 @@ void separate_outputs(Graph& graph) {
   }
 }
 
+/// The symbols that inference made up in a body (`Range_d0`) say where they stand: a dim of the
+/// step, or of another body, may bear the same. What an operand's dim is named, too, names nothing
+/// then.
+void keep_symbols_apart(Graph& body, const std::string& prefix) {
+  std::set<std::string> made, given;
+  for (uint32_t i = 0; i < body.value_count(); ++i) {
+    const Value& value = body.value(ValueId{i});
+    const size_t rank = value.type.shape ? value.type.shape->size() : 0;
+    for (size_t axis = 0; axis < rank; ++axis) {
+      if (value.kind == ValueKind::kInput) given.insert((*value.type.shape)[axis].symbol);
+      made.insert(value.name + "_d" + std::to_string(axis));
+    }
+  }
+  for (uint32_t i = 0; i < body.value_count(); ++i) {
+    Value& value = body.value(ValueId{i});
+    if (value.kind == ValueKind::kInput || !value.type.shape) continue;
+    for (Dim& dim : *value.type.shape) {
+      if (dim.known() || !made.contains(dim.symbol)) continue;
+      dim.symbol = given.contains(dim.symbol) ? std::string() : prefix + dim.symbol;
+    }
+  }
+}
+
+/// What was known of a result's dims holds of what the body gives for it: bodies further on are
+/// built from it.
+void keep_known(Value& result, const ValueType& known) {
+  if (result.kind != ValueKind::kResult || !known.shape) return;
+  if (!result.type.shape) result.type.shape = known.shape;
+  if (result.type.rank() != known.rank()) return;
+  for (size_t i = 0; i < known.shape->size(); ++i) {
+    Dim& dim = (*result.type.shape)[i];
+    const Dim& before = (*known.shape)[i];
+    if (!dim.known() && (before.known() || !before.symbol.empty())) dim = before;
+  }
+}
+
 }  // namespace
 
 void inline_bodies(Graph& graph) {
   for (NodeId id : graph.all_nodes()) {
     if (graph.node(id).domain != kHalfnoteDomain) continue;
-    const Function body = build_body(graph, id, infer_node);
+    Function body = build_body(graph, id, infer_node);
     ValueMap values;
     const auto formal = body.body.inputs();
     for (size_t i = 0; i < formal.size(); ++i) values[formal[i]] = graph.input(id, i);
     CloneOptions options;
     options.prefix = graph.node(id).name + "/";
     options.role = graph.node(id).role;
+    keep_symbols_apart(body.body, options.prefix);
     const std::vector<ValueId> results =
         clone_into(graph, graph.before(id), body.body, values, options);
     // A body has a result for every output, also for one that the node leaves out.
@@ -103,6 +140,7 @@ void inline_bodies(Graph& graph) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const ValueId output = outputs[i], by = results[i];
       if (!output.valid()) continue;
+      keep_known(graph.value(by), graph.value(output).type);
       const std::string name = graph.value(output).name;
       graph.rename(output, graph.unique_name(name + ".node"));
       graph.replace_uses(output, by);

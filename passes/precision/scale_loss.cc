@@ -114,8 +114,8 @@ class Scaling {
                          : use.kind == UseKind::kRegionOutput;
   }
 
-  /// The first node that reads one of the gradients as the optimizer does; invalid if only outputs
-  /// do.
+  /// The first node that reads one of the gradients as the optimizer does, or the outcome of the
+  /// check (an update by a constant gradient); invalid if only outputs do.
   NodeId first_reader(const std::vector<ValueId>& gradients) const {
     NodeId first;
     for (ValueId gradient : gradients) {
@@ -123,6 +123,12 @@ class Scaling {
         if (!use.by_node() || graph_.node(use.node()).role != Role::kOptimizer) continue;
         if (!first.valid() || graph_.is_before(use.node(), first)) first = use.node();
       }
+    }
+    for (const State& state : graph_.states()) {
+      const NodeId update = graph_.value(state.next).producer;
+      if (!first.valid() || !update.valid() || !graph_.is_before(update, first)) continue;
+      const OperatorRow* row = find_operator(graph_.node(update));
+      if (row != nullptr && row->commit_input >= 0) first = update;
     }
     return first;
   }

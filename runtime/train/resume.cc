@@ -4,6 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <string_view>
+#include <unordered_map>
+
 #include "base/error.h"
 #include "base/system/hash.h"
 #include "compiler/onnx/export.h"
@@ -123,9 +126,20 @@ RunPosition read_position(const Extra& extra, const Checkpoint& checkpoint, cons
   return position;
 }
 
-void check_states(const StateStore& store, const Checkpoint& checkpoint, const std::string& path) {
+using TensorsByName = std::unordered_map<std::string_view, const Tensor*>;
+
+/// Checkpoint::find() goes through all tensors, of which a model may have 100,000.
+TensorsByName by_name(const Checkpoint& checkpoint) {
+  TensorsByName tensors;
+  for (const NamedTensor& tensor : checkpoint.tensors) tensors.emplace(tensor.name, &tensor.tensor);
+  return tensors;
+}
+
+void check_states(const StateStore& store, const Checkpoint& checkpoint,
+                  const TensorsByName& tensors, const std::string& path) {
   for (const StateEntry& entry : store.entries()) {
-    const Tensor* tensor = checkpoint.find(entry.name);
+    const auto found = tensors.find(entry.name);
+    const Tensor* tensor = found == tensors.end() ? nullptr : found->second;
     const bool fits =
         tensor != nullptr && tensor->dtype() == entry.dtype && tensor->shape() == entry.shape;
     if (fits) continue;
@@ -187,9 +201,10 @@ RunPosition restore_checkpoint(Session& session, const Checkpoint& checkpoint,
   const Extra extra(checkpoint.extra, path);
   check_identity(extra, identity, path);
   const RunPosition position = read_position(extra, checkpoint, session, identity);
-  check_states(session.state(), checkpoint, path);
+  const TensorsByName tensors = by_name(checkpoint);
+  check_states(session.state(), checkpoint, tensors, path);
   for (const StateEntry& entry : session.state().entries()) {
-    session.state().set(entry, *checkpoint.find(entry.name));
+    session.state().set(entry, *tensors.at(entry.name));
   }
   session.set_pending(position.pending);
   return position;

@@ -212,7 +212,7 @@ Session::Session(Model model, const SessionOptions& options)
   if (options_.threads <= 0) options_.threads = omp_get_num_procs();
   if (std::unique_ptr<Device> device = open_device(options_.device)) {
     std::unique_ptr<Stream> stream = device->make_stream();
-    device_ = std::make_unique<DeviceContext>(std::move(device), std::move(stream));
+    device_ = std::make_unique<DeviceContext>(DeviceContext{std::move(device), std::move(stream)});
     options_.passes.for_cpu = false;
   }
   if (options_.passes.for_cpu) options_.passes.copies = find_weight_copies(model_);

@@ -99,12 +99,39 @@ TEST(Run, ThePeakIsWhatWasPredicted) {
   size_t sum = 0;
   for (const char* part : {"state", "arena", "constants", "outputs", "batches", "program"})
     sum += memory[part].get<size_t>();
-  EXPECT_EQ(memory["predicted_peak"], sum);
+  EXPECT_EQ(memory["predicted_peak"], std::max(sum, memory["before"].get<size_t>()));
   EXPECT_GT(memory["program"], size_t{1} << 20);
 #ifndef __SANITIZE_ADDRESS__  // which keeps what is freed
   // The model is tiny: what differs is code that comes into memory when it first runs.
   const auto measured = memory["measured_peak"].get<double>();
   EXPECT_NEAR(measured / memory["predicted_peak"].get<double>(), 1, 0.1);
+#endif
+}
+
+// Reading thousands of small weights takes more than the steps with them do.
+TEST(Run, WhatReadingTheModelTookIsPredicted) {
+  constexpr int kLayers = 6000;
+  const Workplace place;
+  std::ostringstream weights, nodes;
+  for (int i = 0; i < kLayers; ++i) {
+    weights << (i == 0 ? "" : ", ") << "float[1] w" << i << " = {0}";
+    nodes << "h" << i + 1 << " = Add (" << (i == 0 ? "x" : "h" + std::to_string(i)) << ", w" << i
+          << ")\n";
+  }
+  place.write("many.onnxtxt",
+              "<ir_version: 10, opset_import: [\"\" : 23]>\nm (float[N,6] x) => "
+              "(float[N,6] h6000) <" +
+                  weights.str() + "> {\n" + nodes.str() + "}");
+  ASSERT_EQ(place.run(words("compile many.onnxtxt --loss cross_entropy -q -o many.hn.onnx")).code,
+            0);
+  const Outcome outcome =
+      place.run(words(train("many.hn.onnx", "--steps 1 --run-dir r --save-every 0")));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto memory = nlohmann::json::parse(place.read("r/memory.json"));
+#ifndef __SANITIZE_ADDRESS__
+  EXPECT_GT(memory["before"].get<size_t>(), size_t{64} << 20);
+  EXPECT_NEAR(memory["measured_peak"].get<double>() / memory["predicted_peak"].get<double>(), 1,
+              0.02);
 #endif
 }
 

@@ -18,14 +18,20 @@ import sys
 import tempfile
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 
 NUMPY = {"f32": np.float32, "f64": np.float64, "i64": np.int64, "i32": np.int32, "bool": np.bool_}
 # Said while it runs: a convolution over an empty picture; one with dilations and auto_pad; a
 # normalization of nothing; a transposed convolution to nothing; its own function bodies (whose
-# nodes have no name) over an empty dim.
+# nodes have no name) over an empty dim; a cubic Resize of another rank than 2 or 4.
 REFUSALS = ["Invalid input shape", "Dilation not supported", "must be at least 1, got 0",
-            "Computed output dimension is <= 0", "running Reshape node. Name:''"]
+            "Computed output dimension is <= 0", "running Reshape node. Name:''",
+            "'Cubic' mode only support"]
+# Said when it loads: attributes of Resize that have no effect in this mode.
+UNLOADED = ["NOT_IMPLEMENTED", "Could not find an implementation",
+            "when anti-aliasing is set, Resize only supports",
+            "exclude_outside can be set to 1 when"]
 F64 = 1e-10  # of the largest number, as in judge.cc
 
 
@@ -41,13 +47,26 @@ def session_of(path):
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
+def pools_along_dilations(path):
+    """With SAME_UPPER or SAME_LOWER its AveragePool gives another size than ONNX states: it leaves
+    the dilations out."""
+    for node in onnx.load(path).graph.node:
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        same = attributes.get("auto_pad", b"").startswith(b"SAME")
+        if "Pool" in node.op_type and same and any(d != 1 for d in attributes.get("dilations", [])):
+            return True
+    return False
+
+
 def judge(path):
     """What differs, one line each; or the reason why onnxruntime does not take the model."""
+    if pools_along_dilations(path):
+        return [], "a pool with auto_pad and dilations"
     described = json.loads(path.with_suffix(".json").read_text())
     try:
         session = session_of(path)
     except Exception as error:  # onnxruntime's own kinds share no base
-        if "NOT_IMPLEMENTED" in str(error) or "Could not find an implementation" in str(error):
+        if any(words in str(error) for words in UNLOADED):
             return [], str(error).split("for ")[-1][:60]
         return [f"not loaded: {error}"], None
     inputs = {i.name: as_array(described["inputs"][i.name]) for i in session.get_inputs()}

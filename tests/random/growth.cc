@@ -122,6 +122,14 @@ std::vector<Expr> Growth::ops(std::string_view op, const std::vector<Expr>& inpu
   return results;
 }
 
+Expr Growth::drawn(std::string_view op, const std::vector<Expr>& inputs, Tensor example,
+                   Attributes attributes) {
+  const Expr result = b_.ops(op, inputs, 1, std::move(attributes))[0];
+  made_.push_back(b_.last());
+  remember(result, std::move(example));
+  return result;
+}
+
 bool Growth::grow(void (*family)(Growth&)) {
   const size_t pool = pool_.size(), weights = weights_.size(), bodies = bodies_.size();
   const size_t nodes = made_.size();

@@ -61,6 +61,9 @@ class Growth {
   Expr op(std::string_view name, const std::vector<Expr>& inputs, Attributes attributes = {}) {
     return ops(name, inputs, 1, std::move(attributes))[0];
   }
+  /// Makes a node that draws, which only a training step can run; `example` stands for its result.
+  Expr drawn(std::string_view op, const std::vector<Expr>& inputs, Tensor example,
+             Attributes attributes = {});
   void keep(Expr x) { pool_.push_back(x); }
 
   // --- bodies ------------------------------------------------------------------------------------

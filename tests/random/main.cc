@@ -1,6 +1,6 @@
 // halfnote-random [--seed N] [--count N]: random training problems held against several oracles
 // (judge.h). A finding is shrunk and printed with its seed as ONNX text. Ends with 1 if there is
-// one.
+// one. `--model FILE` judges a model of such text instead.
 #include <CLI/CLI.hpp>
 
 #include <fmt/format.h>
@@ -10,8 +10,10 @@
 #include <iostream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "compiler/ir/text.h"
 #include "compiler/ops/operator.h"
+#include "tests/random/dice.h"
 #include "tests/random/emit.h"
 #include "tests/random/judge.h"
 #include "tests/random/shrink.h"
@@ -20,10 +22,13 @@ namespace {
 
 using namespace halfnote;
 
+constexpr size_t kLongestModel = size_t{1} << 20;
+
 struct Settings {
   uint64_t seed = 1;
   int64_t count = 400, most_findings = 20;
   std::string emit;
+  std::vector<std::string> models;
   bool print = false, shrinks = true, judges = true, lists_lacking = false;
 };
 
@@ -69,6 +74,38 @@ void list_lacking(const random::Counts& counts) {
   }
 }
 
+/// The model of a file, its loss named `loss`, its parameters w0, w1, …; labels of 0, other inputs
+/// between -1 and 1.
+random::Problem read_problem(const std::string& path) {
+  random::Problem problem;
+  problem.model = parse_model(read_text(path, kLongestModel), path);
+  problem.train.trainable = {"w[0-9]+"};
+  problem.train.optimizer.kind = "sgd";
+  problem.train.loss_outputs = {"loss"};
+  uint64_t state = 0;
+  for (ValueId id : problem.model.graph.inputs()) {
+    const ValueType& type = problem.model.graph.value(id).type;
+    Tensor tensor(DType::kF32, concrete(type.shape.value()));
+    for (float& x : tensor.mutable_data<float>()) {
+      state = random::mix(state);
+      x = is_float(type.dtype) ? static_cast<float>(state >> 40) * 0x1p-23f - 1.0f : 0.0f;
+    }
+    problem.inputs.push_back(tensor.cast_to(type.dtype));
+  }
+  return problem;
+}
+
+int judge_models(const Settings& settings) {
+  random::Counts counts;
+  int64_t found = 0;
+  for (const std::string& path : settings.models) {
+    std::cout << path << std::endl;
+    found += judge_one(read_problem(path), counts, settings.shrinks);
+  }
+  for (const auto& [what, count] : counts) std::cout << fmt::format("{:>8} {}\n", count, what);
+  return found == 0 ? 0 : 1;
+}
+
 int run(const Settings& settings) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
@@ -105,6 +142,8 @@ int main(int argc, char** argv) {
   app.add_option("--emit", settings.emit,
                  "folder for emitted steps, their inputs and allowed results "
                  "(tests/judges/judge_random.py)");
+  app.add_option("--model", settings.models, "judge the models of these files instead (ONNX text)")
+      ->check(CLI::ExistingFile);
   app.add_flag("!--emit-only", settings.judges, "leave the judging to others");
   app.add_flag("--lacking", settings.lists_lacking,
                "name the operators with a gradient that no problem had");
@@ -112,7 +151,7 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-shrink", settings.shrinks, "print findings as they are");
   CLI11_PARSE(app, argc, argv);
   try {
-    return run(settings);
+    return settings.models.empty() ? run(settings) : judge_models(settings);
   } catch (const Error& error) {
     std::cerr << "halfnote-random: " << error.what() << "\n";
     return error.exit_code();

@@ -25,7 +25,18 @@ double unit_of(DType dtype) {
 }
 
 /// What rounding may add to a number near 0: half the spacing of the smallest ones.
-double floor_of(DType dtype) { return dtype == DType::kF16 ? 0x1p-25 : 0; }
+double floor_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0x1p-134;
+    case DType::kF16:
+      return 0x1p-25;
+    case DType::kF32:
+      return 0x1p-150;
+    default:
+      return 0;
+  }
+}
 
 bool narrow(DType dtype) { return unit_of(dtype) > 0; }
 
@@ -101,6 +112,24 @@ double inner_size(const Node& node, std::span<const Tensor> operands) {
   return is_one ? 8 * largest(operands[0]) : 0;
 }
 
+/// The values that follow from constants alone, which a compiler may compute and round; what bodies
+/// of control flow give is left out.
+std::vector<bool> constants_of(const Graph& graph) {
+  std::vector<bool> constants(graph.value_count());
+  for (uint32_t i = 0; i < graph.value_count(); ++i) {
+    constants[i] = graph.constant(ValueId{i}) != nullptr;
+  }
+  for (NodeId id : graph.all_nodes()) {
+    if (!graph.subgraphs(id).empty()) continue;
+    const bool follows = std::ranges::all_of(
+        graph.inputs(id), [&](ValueId input) { return !input.valid() || constants[input.index]; });
+    for (ValueId output : graph.outputs(id)) {
+      if (output.valid()) constants[output.index] = follows;
+    }
+  }
+  return constants;
+}
+
 Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt, double inner) {
   if (noise.amount == 0 || !narrow(type)) return tensor;
   Tensor moved = tensor.deep_copy();
@@ -115,7 +144,7 @@ Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt
 
 }  // namespace
 
-WideStep::WideStep(const Graph& step) : graph_(step) {
+WideStep::WideStep(const Graph& step) : graph_(step), constants_(constants_of(step)) {
   cut(graph_);
   for (uint32_t i = 0; i < graph_.value_count(); ++i) {
     Value& value = graph_.value(ValueId{i});
@@ -144,7 +173,7 @@ Numbers WideStep::run_all(const std::vector<Tensor>& inputs, const Noise& noise,
       graph_,
       [&](ValueId id, std::span<const Tensor> operands, Tensor tensor) {
         const Node& node = graph_.node(graph_.value(id).producer);
-        return moved(id, tensor, false, inner_size(node, operands));
+        return moved(id, tensor, constants_[id.index], inner_size(node, operands));
       },
       [&](ValueId id, const Tensor& tensor) { return moved(id, tensor, true, 0); });
   for (size_t i = 0; i < inputs.size(); ++i) {

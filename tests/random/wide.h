@@ -18,7 +18,8 @@ using Numbers = std::map<std::string, Tensor>;
 struct Noise {
   uint64_t seed = 0;
   double amount = 0;
-  bool constants_only = false;  // only initializers: what a compiler may have rounded
+  // Only initializers, and what follows from constants alone: what a compiler may have rounded.
+  bool constants_only = false;
 };
 
 /// A step whose loss is output 0 and whose gradients are outputs named grad/…; everything else is
@@ -34,7 +35,8 @@ class WideStep {
   Numbers run_all(const std::vector<Tensor>& inputs, const Noise& noise, double* most_f16) const;
 
   Graph graph_;
-  std::vector<DType> types_;  // by value, before they became f64
+  std::vector<DType> types_;     // by value, before they became f64
+  std::vector<bool> constants_;  // by value: does it follow from constants alone?
 };
 
 /// Around the exact numbers of a step: by how much each element moves, at most, in `runs` runs with

@@ -168,6 +168,28 @@ TEST(Artifact, AStepEmittedGivesFrozenOperandsNoOthersGradient) {
   }
 }
 
+// The body of AveragePoolGrad leaves its dims open; that of ResizeGrad is a product only for dims
+// that are known to change.
+TEST(Artifact, AStepEmittedKnowsTheSizesBehindABody) {
+  Model model;
+  model.opsets[""] = kOpsetVersion;
+  model.graph = parse_graph(R"(main (float[1,2,6] x) => (float loss) <
+   float[1,2,6] w = {1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6},
+   int64[3] s = {1, 2, 3}
+> {
+   y = Mul (x, w)
+   r = Resize <mode: string = "linear"> (y, , , s)
+   p = AveragePool <kernel_shape: ints = [2], dilations: ints = [2], strides: ints = [2]> (r)
+   loss = ReduceMean <keepdims: int = 0> (p)
+})",
+                            "test");
+  CompileOptions options = options_for("sgd", DType::kF32);
+  options.train.loss.clear();
+  options.train.loss_outputs = {"loss"};
+  const Model compiled = compile_model(model, options).model;
+  EXPECT_NO_THROW(check_model(emit_step(compiled, kStepName, Emulation::kNone)));
+}
+
 TEST(Artifact, AStepEmittedHasStandardOpsOnly) {
   for (const DType precision : kPrecisions) {
     const Model model = compile_model(cnn_model(), options_for("adamw", precision)).model;

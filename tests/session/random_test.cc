@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <map>
 
 #include "base/error.h"
 #include "compiler/ir/query.h"
 #include "compiler/ir/text.h"
+#include "passes/device/emit_step.h"
 #include "passes/train/step.h"
 #include "support.h"
 
@@ -95,6 +97,23 @@ TEST(RandomOps, StayAsTheyAreInTheInferenceGraph) {
   EXPECT_EQ(find_nodes(model.graph, "RandomNormalLike").size(), 2u);
   EXPECT_EQ(find_nodes(model.graph, "ai.halfnote.RandomNormal").size(), 0u);
   EXPECT_EQ(find_nodes(model.training.front().graph, "RandomNormalLike").size(), 0u);
+}
+
+// The bodies of two draws are inlined: `Range_d0` of one is not that of the other.
+TEST(RandomOps, OpenDimsOfTheirBodiesHaveNamesOfTheirOwn) {
+  const Model step = emit_step(compile_model(noisy_model(), options_for("sgd")).model, kStepName,
+                               Emulation::kNone);
+  std::map<std::string, std::string> owners;
+  int ranges = 0;
+  for (NodeId node : find_nodes(step.graph, "Range")) {
+    const Value& value = step.graph.value(step.graph.output(node));
+    const Dim& dim = value.type.shape.value().at(0);
+    if (dim.known()) continue;
+    ++ranges;
+    EXPECT_TRUE(owners.emplace(dim.symbol, value.name).second)
+        << value.name << " and " << owners[dim.symbol] << " have the size " << dim.symbol;
+  }
+  EXPECT_GE(ranges, 6);
 }
 
 /// The gradient of an element by what SGD with a rate of 0.1 made of it: off by its rounding / 0.1.

@@ -58,6 +58,8 @@ std::vector<Expr> roi_align_grad_body(BodyContext& body);
 
 // unpool.cc
 std::vector<Expr> lower_col2im(LowerContext& rule);
+/// The size that operand 2 states, which the schema leaves open.
+std::vector<ValueType> infer_max_unpool(const Graph& graph, NodeId node);
 std::vector<Expr> lower_max_unpool(LowerContext& rule);
 std::vector<Expr> lower_global_lp_pool(LowerContext& rule);
 std::vector<Expr> lp_pool_gradient(GradientContext& rule);

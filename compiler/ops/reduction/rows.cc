@@ -185,6 +185,7 @@ constexpr OperatorRow kPoolRows[] = {
      .no_gradient = kLowered,
      .size_inputs = 1u << 2,
      .lower = lower_max_unpool,
+     .infer = infer_max_unpool,
      .note = "places elements by index"},
     {.name = "RoiAlign",
      .precision = kFp32,

@@ -124,6 +124,32 @@ std::vector<Expr> lower_col2im(LowerContext& rule) {
   return {reshape_to(b.transpose(cut, {1, 2, 0}), shape)};
 }
 
+std::vector<ValueType> infer_max_unpool(const Graph& graph, NodeId node) {
+  const ValueType& y = graph.value(graph.output(node)).type;
+  const bool stated = graph.inputs(node).size() > 2 && graph.input(node, 2).valid();
+  const ValueType& x = operand_type(graph, node, 0);
+  if (!stated || !x.shape || x.rank() < 2) return {y};
+  SymbolicShape shape(x.shape->size());
+  if (const auto wanted = constant_ints(graph, graph.input(node, 2))) {
+    if (wanted->size() != shape.size()) {
+      throw Error(ErrorCode::kModel, "the output shape of MaxUnpool does not fit its operand")
+          .expected(std::to_string(shape.size()) + " numbers", std::to_string(wanted->size()));
+    }
+    shape = symbolic(*wanted);
+  }
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const bool negative = shape[d].known() && shape[d].value < 0;
+    const Dim& own = (*x.shape)[d];
+    if (negative || (d < 2 && shape[d].known() && own.known() && !shape[d].same_as(own))) {
+      throw Error(ErrorCode::kModel, "the output shape of MaxUnpool does not fit its operand")
+          .expected("N and C of " + to_string(x) + ", and sizes",
+                    std::to_string(shape[d].value) + " at " + std::to_string(d));
+    }
+    if (d < 2) shape[d] = own;
+  }
+  return {ValueType::tensor(x.dtype, std::move(shape))};
+}
+
 std::vector<Expr> lower_max_unpool(LowerContext& rule) {
   Builder& b = rule.b;
   const Expr x = rule.inputs[0];
@@ -153,7 +179,8 @@ std::vector<Expr> lower_max_unpool(LowerContext& rule) {
   if (!rule.has_input(2)) return {y};
   const std::vector<int64_t> wanted = known_ints(rule, 2, "the output shape of MaxUnpool");
   std::vector<int64_t> after(2 * (rank + 2), 0);
-  for (size_t d = 0; d < rank + 1 && d + 1 < wanted.size(); ++d) {
+  infer_max_unpool(b.graph(), rule.node);  // folding may have found the numbers since
+  for (size_t d = 0; d < rank + 1; ++d) {
     after[rank + 3 + d] = wanted[d + 1] - whole[d];
   }
   return {b.op("Pad", {y, b.ints(after)})};

@@ -46,10 +46,10 @@ void fill_operand(const Operand& operand, std::byte* to) {
         reinterpret_cast<double*>(to)[i] = static_cast<double>(next());
         break;
       case DType::kF16:
-        reinterpret_cast<Half*>(to)[i] = Half(next());
+        reinterpret_cast<Half*>(to)[i] = to_f16(next());
         break;
       case DType::kBF16:
-        reinterpret_cast<BFloat16*>(to)[i] = BFloat16(next());
+        reinterpret_cast<BFloat16*>(to)[i] = to_bf16(next());
         break;
       case DType::kBool:
         reinterpret_cast<bool*>(to)[i] = true;

@@ -191,6 +191,43 @@ void dropout(Growth& g) {
   g.keep(g.op("Dropout", {g.any(), ratio, training}));
 }
 
+/// Bits of the shape of x, one in three of them 1.
+Tensor example_bits(Growth& g, const Shape& shape, DType dtype) {
+  Tensor bits(DType::kF32, shape);
+  for (float& bit : bits.mutable_data<float>()) bit = g.chance(33) ? 1.0f : 0.0f;
+  return bits.cast_to(dtype);
+}
+
+/// Probabilities, 0 and 1 among them.
+Tensor shares(Growth& g, const Shape& shape) {
+  Tensor tensor(DType::kF32, shape);
+  for (float& x : tensor.mutable_data<float>()) x = static_cast<float>(g.pick(9)) / 8.0f;
+  return tensor;
+}
+
+/// x where a coin of the probability sigmoid(x), or of a constant one, says so.
+void coins(Growth& g) {
+  const Expr x = g.any(0, 4, 512);
+  const Shape s = g.shape(x);
+  const Expr share = g.chance(50) ? g.op("Sigmoid", {x}) : g.constant_of(shares(g, s));
+  const Expr coin = g.drawn("Bernoulli", {share}, example_bits(g, s, DType::kF32));
+  g.keep(g.op(g.chance(70) ? "Mul" : "Add", {x, coin}));
+}
+
+/// Rows of a weight by drawn classes.
+void drawn_classes(Growth& g) {
+  const Expr scores = g.any(2, 2, 256);
+  const Shape s = g.shape(scores);
+  if (s[1] < 2) throw Misfit();
+  const int64_t samples = g.between(1, 3);
+  const Expr classes =
+      g.drawn("Multinomial", {scores}, example_bits(g, {s[0], samples}, DType::kI32),
+              {{"sample_size", samples}});
+  if (g.chance(50)) return g.keep(g.op("Gather", {g.weight({s[1], g.size()}), classes}));
+  const Expr numbers = g.op("Cast", {classes}, {{"to", static_cast<int64_t>(DType::kF32)}});
+  g.keep(g.op("Mul", {numbers, g.like({s[0], samples})}));
+}
+
 }  // namespace
 
 void grow_movement(Growth& g) {
@@ -201,6 +238,9 @@ void grow_movement(Growth& g) {
   g.one_of(kSteps)(g);
 }
 
-void grow_stateful(Growth& g) { dropout(g); }
+void grow_stateful(Growth& g) {
+  static constexpr void (*kSteps[])(Growth&) = {dropout, dropout, coins, drawn_classes};
+  g.one_of(kSteps)(g);
+}
 
 }  // namespace halfnote::random

@@ -160,9 +160,22 @@ void unpool(Growth& g) {
     s[3] += g.pick(2);
     operands.push_back(g.ints({s.begin(), s.end()}));
   }
-  const Expr large = g.op("MaxUnpool", operands, {{"kernel_shape", two}, {"strides", two}});
-  // ONNX does not infer the size that is asked for.
-  g.keep(g.op("Reshape", {large, g.ints(g.shape(large))}, {{"allowzero", int64_t{1}}}));
+  g.keep(g.op("MaxUnpool", operands, {{"kernel_shape", two}, {"strides", two}}));
+}
+
+/// What a constant mask picks, along an axis or of all elements.
+void compress(Growth& g) {
+  const Expr x = g.any(1, 3, 512);
+  const Shape s = g.shape(x);
+  const auto axis = static_cast<size_t>(g.pick(x.rank()));
+  const bool flat = g.chance(30);
+  // A mask may be shorter than what it picks from.
+  const int64_t extent = flat ? element_count(s) : s[axis];
+  Tensor mask(DType::kBool, {g.chance(20) ? extent / 2 : extent});
+  for (bool& seen : mask.mutable_data<bool>()) seen = g.chance(60);
+  Attributes attributes;
+  if (!flat) attributes.set("axis", static_cast<int64_t>(axis));
+  g.keep(g.op("Compress", {x, g.constant_of(std::move(mask))}, std::move(attributes)));
 }
 
 void diagonal(Growth& g) {
@@ -174,21 +187,14 @@ void diagonal(Growth& g) {
 }  // namespace
 
 void grow_places(Growth& g) {
-  static constexpr void (*kSteps[])(Growth&) = {gather_nd,
-                                                gather_nd,
-                                                scatter_nd,
-                                                scatter_nd,
-                                                scatter_elements,
-                                                scatter_elements,
-                                                one_hot,
-                                                one_hot,
-                                                masked,
-                                                masked,
-                                                reverse_sequence,
-                                                crop_or_pad,
-                                                diagonal,
-                                                windows_to_picture,
-                                                unpool};
+  static constexpr void (*kSteps[])(Growth&) = {gather_nd,        gather_nd,
+                                                scatter_nd,       scatter_nd,
+                                                scatter_elements, scatter_elements,
+                                                one_hot,          one_hot,
+                                                masked,           masked,
+                                                reverse_sequence, crop_or_pad,
+                                                diagonal,         windows_to_picture,
+                                                unpool,           compress};
   g.one_of(kSteps)(g);
 }
 

@@ -14,13 +14,15 @@ struct Find {
   const char* text;  // a model whose output 0 is its loss; parameters begin with w
 };
 
-Session find_session(const Find& find, DType precision, const std::string& kernels) {
+Session find_session(const Find& find, DType precision, const std::string& kernels,
+                     std::vector<std::string> skipped = {}) {
   CompileOptions options;
   options.policy.dtype = precision;
   options.policy.scaler.init = 16.0f;
   options.train.loss_outputs = {"loss"};
   options.train.trainable = {"[wv].*"};
   options.train.optimizer.kind = "none";
+  options.skip_passes = std::move(skipped);
   SessionOptions settings;
   settings.threads = 1;
   settings.kernels = kernels;
@@ -65,6 +67,15 @@ TEST_P(RandomFind, HasTheGradientsOfF32InEveryPrecision) {
       }
     }
   }
+}
+
+TEST_P(RandomFind, NeedsNoPassThatSimplifies) {
+  Session all = find_session(GetParam(), DType::kF32, "reference");
+  Session few = find_session(
+      GetParam(), DType::kF32, "reference",
+      {"fold-constants", "canonicalize", "eliminate-common", "eliminate-dead", "mend-constants",
+       "fold-gradients", "merge-gradients", "simplify-gradients", "absorb-gradients"});
+  EXPECT_EQ(few.step(find_inputs(few)).loss, all.step(find_inputs(all)).loss);
 }
 
 // The first seven: the gradient looked for the f32 operand in the maximum of rounded ones, did not
@@ -178,6 +189,14 @@ g (float[2,2,1,0] x) => (float loss) <float[8] w = {0.3,-0.7,0.11,0.9,-0.2,0.05,
   m = MatMul (x, w_none)
   a = Add (m, w)
   loss = ReduceMean <keepdims = 0> (a)
+})"},
+    {"UnpoolOfAStatedSize", R"(
+g (float[2,1,4,6] x) => (float loss) <float[1] w = {1.5}, int64[4] s = {2, 1, 5, 7}> {
+  y = Mul (x, w)
+  p, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (y)
+  u = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (p, i, s)
+  t = Tanh (u)
+  loss = ReduceMean <keepdims = 0> (t)
 })"},
 };
 
