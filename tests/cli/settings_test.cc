@@ -268,7 +268,7 @@ TEST(Settings, PresetsListTheFrameworks) {
   const Workplace place;
   const Outcome outcome = place.run(words("ops --presets"));
   EXPECT_THAT(outcome.out, HasSubstr("apex-O2"));
-  EXPECT_THAT(outcome.out, HasSubstr("torch.autocast and GradScaler"));
+  EXPECT_THAT(outcome.out, HasSubstr("torch.autocast for CUDA, and GradScaler"));
 }
 
 TEST(Settings, WordsInCapitalsAreUnderstoodByTheHint) {
