@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "cli/arguments.h"
 #include "compiler/ops/operator.h"
 #include "kernels/device.h"
@@ -188,8 +189,18 @@ std::unique_ptr<KernelChoices> load_choices(const RunArguments& arguments,
   if (file.empty() && arguments.resume && fs::exists(run_folder / kRunPlan, error))
     file = run_folder / kRunPlan;
   if (file.empty()) return nullptr;
-  return std::make_unique<KernelChoices>(
-      KernelChoices::parse(read_text(file, kPlanFileLimit), file.string(), machine));
+  const std::string text = read_text(file, kPlanFileLimit);
+  try {
+    return std::make_unique<KernelChoices>(KernelChoices::parse(text, file.string(), machine));
+  } catch (const Error& foreign) {
+    if (!arguments.plan.empty() || foreign.code() != ErrorCode::kUsage) throw;
+    std::cerr << fmt::format(
+        "warning: {} was measured elsewhere (expected {}, got {}): the run goes on with the "
+        "kernels of the table; for measured ones, train a step with --tune --run-dir OTHER and "
+        "resume with --plan OTHER/plan.json\n",
+        printable(file.string()), printable(foreign.expectation()), printable(foreign.value()));
+    return nullptr;
+  }
 }
 
 bool draws_values(const Model& model) {

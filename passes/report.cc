@@ -244,7 +244,7 @@ std::string conversion_warning(const Report& report) {
   }
   std::string text = fmt::format(
       "warning: {} was converted to 16 bit: {:.1f} % of the contraction FLOPs. "
-      "What kept the rest in FP32:\n",
+      "What kept the rest as it is:\n",
       share == 0 ? "nothing" : "little", 100 * share);
   constexpr size_t kMost = 8;
   for (size_t i = 0; i < std::min(report.blockers.size(), kMost); ++i) {

@@ -479,9 +479,10 @@ class Colouring {
       return "the " + std::string(role_name(node.role)) + " works in f32";
     }
     for (ValueId output : graph_.outputs(id)) {
-      if (output.valid() && is_float(graph_.value(output).type.dtype)) {
-        return "its operands and results keep their types";
-      }
+      if (!output.valid() || !is_float(graph_.value(output).type.dtype)) continue;
+      if (graph_.value(output).type.dtype == DType::kF64)
+        return "f64 is left alone: for 16 bit, export the model in f32";
+      return "its operands and results keep their types";
     }
     return "computes no float";
   }

@@ -44,11 +44,13 @@ void Backward::ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>&
                    std::span<const ValueId> ends, const std::function<bool(NodeId)>& judged) {
   const std::vector<bool> reached = reached_from(graph_, nodes, sources);
   std::vector<NodeId> order = nodes_between(graph_, nodes, reached, ends);
+  const std::vector<bool> wanted = wanted_by(graph_, order, ends);
   std::erase_if(order, [&](NodeId node) { return !judged(node); });
-  ask_rules(order, reached, judged);
+  ask_rules(order, reached, wanted, judged);
 }
 
 void Backward::ask_rules(const std::vector<NodeId>& order, const std::vector<bool>& reached,
+                         const std::vector<bool>& wanted,
                          const std::function<bool(NodeId)>& judged) {
   note_missing(graph_, order, problems_);
   asking_ = true;
@@ -57,9 +59,11 @@ void Backward::ask_rules(const std::vector<NodeId>& order, const std::vector<boo
     if (row == nullptr || row->gradient == nullptr) continue;
     for (RegionId body : graph_.subgraphs(node)) ask_body(node, body, reached, judged);
     if (!has_known_types(graph_, node)) continue;
-    // Any gradient will do, if it has the type of its value: the value itself has.
+    // Any gradient will do, if it has the type of its value: the value itself has. None comes to a
+    // result that is only kept: statistics, or what gradients read that a pass has made already.
     for (ValueId output : graph_.outputs(node)) {
-      if (output.valid()) gradients_.insert_or_assign(output, builder_.value(output));
+      if (!output.valid() || !wanted[output.index]) continue;
+      gradients_.insert_or_assign(output, builder_.value(output));
     }
     try {
       visit(node, reached);

@@ -28,9 +28,10 @@ class Backward {
   /// rules write is of no use.
   void ask(const std::vector<NodeId>& nodes, const std::vector<ValueId>& sources,
            std::span<const ValueId> ends, const std::function<bool(NodeId)>& judged);
-  /// The same of these nodes, last first, and the operands that are `reached`.
+  /// The same of these nodes, last first, and the operands that are `reached`; gradients come to
+  /// the results that are `wanted` on the way to the ends.
   void ask_rules(const std::vector<NodeId>& order, const std::vector<bool>& reached,
-                 const std::function<bool(NodeId)>& judged);
+                 const std::vector<bool>& wanted, const std::function<bool(NodeId)>& judged);
   /// Did the rule of a node that was asked give operand `i` a gradient? Where it was not asked, or
   /// refused, it may.
   bool gives(NodeId node, size_t i) const;

@@ -140,6 +140,18 @@ std::vector<NodeId> nodes_between(const Graph& graph, std::span<const NodeId> no
   return order;
 }
 
+std::vector<bool> wanted_by(const Graph& graph, std::span<const NodeId> nodes,
+                            std::span<const ValueId> ends) {
+  std::vector<bool> wanted(graph.value_count(), false);
+  for (ValueId end : ends) wanted[end.index] = true;
+  for (NodeId node : nodes) {
+    for (ValueId input : operands_of(graph, node)) {
+      if (input.valid()) wanted[input.index] = true;
+    }
+  }
+  return wanted;
+}
+
 void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const ValueId> sources,
                            ValueId end) {
   const std::vector<NodeId> nodes = graph.nodes();

@@ -43,6 +43,10 @@ std::vector<bool> reached_from(const Graph& graph, std::span<const NodeId> nodes
 std::vector<NodeId> nodes_between(const Graph& graph, std::span<const NodeId> nodes,
                                   const std::vector<bool>& reached, std::span<const ValueId> ends);
 
+/// The ends, and what these nodes read, by index.
+std::vector<bool> wanted_by(const Graph& graph, std::span<const NodeId> nodes,
+                            std::span<const ValueId> ends);
+
 /// Gradient ops of ours between the sources and `end` become their bodies in standard ops, so that
 /// they can be differentiated once more.
 void write_out_derivatives(Graph& graph, const InferNode& infer, std::span<const ValueId> sources,

@@ -48,6 +48,8 @@ struct LossRow {
   /// its input (null: none); and what stands in for it (null: nothing).
   const char* absorbs = nullptr;
   const char* instead = nullptr;
+  /// Where it holds none: the loss to take where the output is the result of `absorbs`.
+  const char* rather = nullptr;
 };
 
 Expr mean(Expr x) { return x.builder->op("ReduceMean", {x}, {{"keepdims", int64_t{0}}}); }
@@ -116,7 +118,7 @@ Expr kl(Builder& b, Expr y, Expr t, const TrainOptions&) {
 
 constexpr LossRow kLosses[] = {
     {"cross_entropy", Target::kClasses, cross_entropy, "Softmax"},
-    {"nll", Target::kClasses, nll},
+    {"nll", Target::kClasses, nll, "Softmax", nullptr, "cross_entropy"},
     {"mse", Target::kSameType, mse},
     {"l1", Target::kSameType, l1},
     {"huber", Target::kSameType, huber},
@@ -243,6 +245,13 @@ Expr scores_of(Builder& b, const LossRow& row, ValueId from, PassContext& contex
       row.absorbs == nullptr ? std::vector<NodeId>() : path_to_activation(graph, from, row.absorbs);
   if (path.empty()) return b.value(from);
   const NodeId activation = path.back();
+  if (row.rather != nullptr) {
+    context.warn(graph.value(from).name,
+                 string(row.name) + " reads it as log-probabilities, but it is the result of a " +
+                     row.absorbs + " (" + graph.label(activation) + "); take --loss " + row.rather +
+                     ", or let the model end in a LogSoftmax");
+    return b.value(from);
+  }
   const Expr before = b.value(graph.input(activation, 0));
   const string what(row.name);
   if (!holds_itself(graph, row, path, context.options)) {

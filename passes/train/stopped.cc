@@ -50,7 +50,7 @@ class ClosedWays {
     std::erase_if(order, [&](NodeId node) {
       return !judged_(node) || !reads_gradients(node) || passed_by_.contains(node);
     });
-    backward_.ask_rules(order, depends_, judged_);
+    backward_.ask_rules(order, depends_, wanted_, judged_);
     for (const Step& step : steps_) visit(step);
     const auto is_open = [&](ValueId source) { return open_[source.index]; };
     if (std::ranges::any_of(sources, is_open)) return {};

@@ -228,6 +228,41 @@ TEST(Import, UnknownOpsAndThoseWithoutAGradientAreOneList) {
   EXPECT_THAT(inference.err, Not(HasSubstr("MaxRoiPool")));
 }
 
+TEST(Import, TheListNamesNoNodeThatIsFine) {
+  // The backward pass comes from the end: it has been through the LSTM and the normalization, and
+  // given them the forms that keep more, when it meets the Resize.
+  const Workplace place;
+  place.write("m.onnxtxt", R"(<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,3,4,8] x) => (float y)
+  <float[4,3,1,1] k = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, float[4] sc = {1, 1, 1, 1},
+   float[4] bi = {0, 0, 0, 0}, float[4] rm = {0, 0, 0, 0}, float[4] rv = {1, 1, 1, 1},
+   float[1,4,8] W = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23,
+                     24, 25, 26, 27, 28, 29, 30, 31, 32}, float[1,4,1] R = {1, 2, 3, 4},
+   int64[2] first = {0, 1}, int64[2] last = {2, 3}> {
+    [conv] c = Conv (x, k)
+    s = Shape (c)
+    nc = Gather (s, first)
+    h = Neg (x)
+    big = Concat <axis: int = 1> (h, h)
+    t = Shape (big)
+    hw = Gather (t, last)
+    sizes = Concat <axis: int = 0> (nc, hw)
+    [grow] r = Resize <mode: string = "linear"> (c, , , sizes)
+    [norm] b, rm2, rv2 = BatchNormalization <training_mode: int = 1> (r, sc, bi, rm, rv)
+    q = ReduceMean <axes: ints = [2], keepdims: int = 0> (b)
+    p = Transpose <perm: ints = [1, 0, 2]> (q)
+    [steps] a, ah, ac = LSTM <hidden_size: int = 1> (p, W, R)
+    y = ReduceMean <keepdims: int = 0> (ah)
+  })");
+  const Outcome outcome =
+      place.run(words("compile m.onnxtxt --loss-output y --json-errors -o a.onnx"));
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  const auto error = nlohmann::json::parse(outcome.err);
+  ASSERT_EQ(error["refused"].size(), 1u) << outcome.err;
+  EXPECT_EQ(error["refused"][0]["op"], "Resize");
+  EXPECT_EQ(error["refused"][0]["nodes"], nlohmann::json({"grow"}));
+}
+
 TEST(Import, OneListHoldsAllKindsOfReasons) {
   const Workplace place;
   place.write("m.onnxtxt",

@@ -238,6 +238,36 @@ TEST(Run, TuneLeavesAPlanThatGivesTheSameBytesAgain) {
   EXPECT_THAT(without.err, HasSubstr("not bit for bit"));
 }
 
+TEST(Run, ATunedRunIsResumedElsewhereWithoutItsPlan) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  ASSERT_EQ(place.run(words(train("tiny.hn.onnx", "--epochs 1 -q --tune --run-dir a"))).code, 0);
+  const std::string plan = place.read("a/plan.json");
+  const std::string elsewhere =
+      "run tiny.hn.onnx --data x=x.npy,labels=labels.npy --batch 4 --threads 2 -q --resume ";
+  const Outcome on = place.run(words(elsewhere + "--epochs 2 --run-dir a"));
+  EXPECT_EQ(on.code, 0) << on.err;
+  EXPECT_THAT(on.err, HasSubstr("warning: a/plan.json was measured elsewhere (expected 2 threads, "
+                                "got 1 threads)"));
+  EXPECT_THAT(on.err, HasSubstr("--plan OTHER/plan.json"));
+  EXPECT_THAT(on.err, HasSubstr("not bit for bit"));
+  EXPECT_EQ(place.read("a/plan.json"), plan) << "of use where it was measured";
+  // One that is named is meant.
+  const Outcome named = place.run(words(elsewhere + "--epochs 3 --run-dir a --plan a/plan.json"));
+  EXPECT_EQ(named.code, 2);
+  EXPECT_THAT(named.err, HasSubstr("--tune in another run folder"));
+  // What the warning advises.
+  ASSERT_EQ(place
+                .run(words("run tiny.hn.onnx --data x=x.npy,labels=labels.npy --batch 4 "
+                           "--threads 2 -q --steps 1 --tune --run-dir OTHER"))
+                .code,
+            0);
+  const Outcome advised =
+      place.run(words(elsewhere + "--epochs 3 --run-dir a --plan OTHER/plan.json"));
+  EXPECT_EQ(advised.code, 0) << advised.err;
+  EXPECT_EQ(place.read("a/plan.json"), place.read("OTHER/plan.json"));
+}
+
 TEST(Run, RefusesPlansOfOtherMachinesAndContradictions) {
   const Workplace place;
   place.compile("tiny.hn.onnx");

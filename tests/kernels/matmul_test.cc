@@ -2,6 +2,8 @@
 // reference's bounds.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "exact.h"
 
@@ -76,6 +78,23 @@ TEST(MatMul, SumsInF64RoundOnce) {
   const Tensor ones = Tensor::of<float>({4, 1}, {1, 1, 1, 1});
   const Tensor y = run_one("", "MatMul", {a, ones}, {}, {DType::kF32, {1, 1}}, {.kernel = "fast"});
   EXPECT_EQ(y.data<float>()[0], 1 + 0x1p-10f);
+}
+
+TEST(MatMul, SumsInF64OfTinyMatricesSeeNothingElse) {
+  // Tiles are larger than these: what an earlier call left in their room counts nothing.
+  const Tensor nan = Tensor::full(DType::kF32, {130, 130}, NAN);
+  for (const Shape& size : {Shape{8, 8, 1}, {1, 3, 1}, {3, 5, 2}, {9, 140, 17}, {65, 129, 65}}) {
+    const int64_t m = size[0], k = size[1], n = size[2];
+    SCOPED_TRACE(to_string(size));
+    run_one("", "MatMul", {nan, nan}, {}, {DType::kF32, {130, 130}}, {.kernel = "fast"});
+    const Tensor a = random_tensor(DType::kF32, {6, m, k}, -1, 1, 1);
+    const Tensor b = random_tensor(DType::kF32, {6, k, n}, -1, 1, 2);
+    const Tensor y =
+        run_one("", "MatMul", {a, b}, {}, {DType::kF32, {6, m, n}}, {.kernel = "fast"});
+    const Exact exact = exact_product(a, b, false, false, {6, m, n});
+    for (int64_t i = 0; i < y.size(); ++i)
+      ASSERT_EQ(y.data<float>()[i], static_cast<float>(exact.value[static_cast<size_t>(i)])) << i;
+  }
 }
 
 TEST(MatMul, SumsInF64AreForSmallCalls) {

@@ -84,14 +84,17 @@ TEST(UnfitConstants, AreOnlyThoseThatChangeTheirMeaning) {
   EXPECT_TRUE(fits({}, DType::kF16));
 }
 
-CompileResult result_of(const CompileOptions& options) {
-  CompileResult result;
-  result.model = model_of(R"(main (float[8,8] x) => (float[8,8] y) <float eps = {1e-12}> {
+constexpr const char* kTwoProducts =
+    R"(main (float[8,8] x) => (float[8,8] y) <float eps = {1e-12}> {
    a = MatMul (x, x)
    b = Add (a, eps)
    [last] y = MatMul (b, x)
 }
-)");
+)";
+
+CompileResult result_of(const CompileOptions& options, const char* text = kTwoProducts) {
+  CompileResult result;
+  result.model = model_of(text);
   const Ran ran = run_all(result.model, options);
   result.remarks = ran.remarks;
   result.model.metadata["halfnote.policy"] = describe(options);
@@ -117,6 +120,17 @@ TEST(ConversionWarning, NamesTheBlockersWhereLittleWasConverted) {
   options.policy.dtype = DType::kF32;
   options.policy.fp32_ops.clear();
   EXPECT_EQ(conversion_warning(make_report(result_of(options))), "") << "nobody asked for it";
+}
+
+TEST(ConversionWarning, SaysThatTheModelIsF64) {
+  CompileOptions options;
+  options.inference_only = true;
+  options.policy.dtype = DType::kBF16;
+  const std::string warning = conversion_warning(make_report(
+      result_of(options, "main (double[8,8] x) => (double[8,8] y) {\n   y = MatMul (x, x)\n}\n")));
+  EXPECT_THAT(warning, HasSubstr("100.0 %  f64 is left alone: for 16 bit, export the model in f32 "
+                                 "(1 node: "));
+  EXPECT_THAT(warning, HasSubstr("What kept the rest as it is"));
 }
 
 }  // namespace

@@ -246,6 +246,33 @@ TEST(LossValues, SixteenBitModelsHaveTheirLossInF32) {
   EXPECT_EQ(results.at("step/" + loss.name).at_as_double(0), 90000);
 }
 
+/// What is warned of where nll is attached to `y`.
+std::string nll_warnings(const std::string& nodes) {
+  CompileOptions options;
+  options.train.loss = "nll";
+  options.train.optimizer.kind = "none";
+  Model model = model_of(
+      "main (float[4,3] x) => (float[4,3] y) <\n   float[3] w = {1, 2, 3}  "
+      "# trainable\n> {\n   a = Mul (x, w)\n" +
+      nodes + "}\n");
+  std::string text;
+  for (const Remark& remark : run_until(model, options, "attach-loss").remarks) {
+    if (remark.level == Remark::Level::kWarning) text += remark.where + ": " + remark.text + "\n";
+  }
+  return text;
+}
+
+TEST(LossInputs, ProbabilitiesAreNoLogProbabilities) {
+  const std::string warning =
+      "y: nll reads it as log-probabilities, but it is the result of a Softmax (head); take --loss "
+      "cross_entropy, or let the model end in a LogSoftmax\n";
+  EXPECT_EQ(nll_warnings("   [head] y = Softmax <axis: int = 1> (a)\n"), warning);
+  EXPECT_EQ(nll_warnings("   [head] p = Softmax <axis: int = 1> (a)\n   y = Identity (p)\n"),
+            warning);
+  EXPECT_EQ(nll_warnings("   y = LogSoftmax <axis: int = 1> (a)\n"), "");
+  EXPECT_EQ(nll_warnings("   p = Softmax <axis: int = 1> (a)\n   y = Log (p)\n"), "");
+}
+
 TEST(LossSums, WeighEachLoss) {
   CompileOptions options;
   options.train.loss_outputs = {"a", "b*0.25", "c*-2"};

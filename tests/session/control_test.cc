@@ -61,6 +61,17 @@ constexpr ControlModel kModels[] = {
              r2 = Tanh (a)
            }> (trips, , h)
 )"},
+    {"LoopOfShapedNumbers", "Scan", R"(
+  t = Loop <body: graph = l (int64[1] i, bool[1] c, float[N,8] r) => (c2, r2) {
+             c2 = Identity (c)
+             f = Cast <to: int = 1> (i)
+             g = Mul (f, tiny)
+             k = Concat <axis: int = 0> (g, g, g, g, g, g, g, g)
+             m = MatMul (r, u)
+             a = Sum (m, k, h)
+             r2 = Tanh (a)
+           }> (trips, , h)
+)"},
     {"ShortLoop", nullptr, R"(
   t = Loop <body: graph = l (int64 i, bool c, float[N,8] r) => (c2, r2) {
              c2 = Identity (c)
@@ -93,7 +104,8 @@ Model model_of(const ControlModel& c) {
       "<ir_version: 10, opset_import: [\"\" : 23]>\nnet (float[N,6] x) => (float[N,3] logits) <" +
       numbers("w", 6, 8, 1) + ", " + numbers("u", 8, 8, 2) + ", " + numbers("v", 8, 3, 3) +
       ", float[8] bias = {0.1, 0.2, -0.1, 0.3, 0, -0.2, 0.1, 0}, int64 trips = {1500}, "
-      "int64 few = {3}, int64[2] halves = {3, 5}, int64 at = {0}> {\n  h = MatMul (x, w)\n" +
+      "int64 few = {3}, float tiny = {0.0001}, int64[2] halves = {3, 5}, int64 at = {0}> {\n  h = "
+      "MatMul (x, w)\n" +
       std::string(c.core) + "  logits = MatMul (t, v)\n}";
   return parse_model(text, "control.onnxtxt");
 }

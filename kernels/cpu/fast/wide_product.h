@@ -34,6 +34,13 @@ struct WideTask {
   alignas(64) std::array<double, kWideRows * kWideColumns> sums;
 };
 
+/// Zeros where tiles read or add, in the lines that are used: clearing the whole room, 100 KiB,
+/// took 12 times as long as all else in a product of 8x8 by 8x1.
+inline void clear_lines(double* lines, int64_t count, int64_t stride, int64_t from, int64_t to) {
+  for (int64_t i = 0; i < count; ++i)
+    std::fill(lines + i * stride + from, lines + i * stride + to, 0);
+}
+
 struct WideShape {
   int64_t batches = 1, m = 0, n = 0, k = 0;
 };
@@ -65,9 +72,12 @@ void wide_product(const WideShape& shape, int threads, const Source& source) {
     const int64_t rows = std::min(kWideRows, shape.m - row);
     const int64_t columns = std::min(kWideColumns, shape.n - column);
     const auto right = source.right(b, column, columns);
-    room.sums.fill(0);
-    if (rows % kTallTile != 0) room.left.fill(0);
-    if (columns % kWideTile != 0) room.right.fill(0);
+    const int64_t tall = (rows + kTallTile - 1) / kTallTile * kTallTile;
+    const int64_t wide = (columns + kWideTile - 1) / kWideTile * kWideTile;
+    const int64_t deep = std::min(kWideDepth, shape.k);
+    clear_lines(room.sums.data(), tall, kWideColumns, 0, wide);
+    if (rows < tall) clear_lines(room.left.data(), deep, kTallTile, 0, kTallTile);
+    clear_lines(room.right.data(), deep, kWideColumns, columns, wide);
     for (int64_t k = 0; k < shape.k; k += kWideDepth) {
       const int64_t depth = std::min(kWideDepth, shape.k - k);
       right.read(k, depth, room.right.data());

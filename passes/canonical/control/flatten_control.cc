@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compiler/ops/control/trips.h"
 #include "passes/canonical/control/conditions.h"
 #include "passes/canonical/fold_constants.h"
 #include "passes/passes.h"
@@ -339,8 +340,12 @@ class Flattening {
       if (trip == limit) return undo(node, start);
       ValueMap values = shared;
       Builder b = builder_at(graph_, node, context_);
-      values[graph_.inputs(*body)[0]] = b.constant(Tensor::scalar<int64_t>(trip), "trip").id;
-      values[graph_.inputs(*body)[1]] = b.constant(Tensor::scalar<bool>(true), "go").id;
+      const auto scalar = [&](size_t i, Tensor value, const char* name) {
+        const ValueId formal = graph_.inputs(*body)[i];
+        values[formal] = b.constant(value.reshaped(shape_of_trip(graph_, formal)), name).id;
+      };
+      scalar(0, Tensor::scalar<int64_t>(trip), "trip");
+      scalar(1, Tensor::scalar<bool>(true), "go");
       for (size_t k = 0; k < carried; ++k) values[graph_.inputs(*body)[2 + k]] = state[k];
       const std::vector<ValueId> results =
           copy_body(node, *body, std::move(values), prefix(node, trip));

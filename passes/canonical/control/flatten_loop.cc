@@ -75,7 +75,6 @@ LoopForm form_of(const Graph& graph, NodeId node, RegionId body) {
   const Tensor* trips = graph.constant(inputs[0]);
   if (trips != nullptr && (trips->size() != 1 || trips->at_as_int(0) > kMaxTrips))
     return LoopForm::kOther;
-  if (graph.value(graph.inputs(body)[0]).type.rank() > 0) return LoopForm::kOther;
   if (!all_tensors(graph, inputs.subspan(2))) return LoopForm::kOther;
   if (!all_tensors(graph, results.subspan(1))) return LoopForm::kOther;
   const bool starts = !inputs[1].valid() || is_true(graph, inputs[1]);
@@ -83,15 +82,18 @@ LoopForm form_of(const Graph& graph, NodeId node, RegionId body) {
   return carried > 0 && results.size() == carried + 1 ? LoopForm::kBounded : LoopForm::kOther;
 }
 
-/// 0, 1, …, M − 1.
-Expr trip_numbers(Builder& b, const Graph& graph, ValueId count) {
+/// 0, 1, …, M − 1, each in the shape that the body takes.
+Expr trip_numbers(Builder& b, const Graph& graph, ValueId count, const Shape& each) {
   if (const Tensor* constant = graph.constant(count)) {
     std::vector<int64_t> numbers(static_cast<size_t>(std::max<int64_t>(0, constant->at_as_int(0))));
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<int64_t>(i);
-    return b.ints(numbers);
+    Shape shape = each;
+    shape.insert(shape.begin(), static_cast<int64_t>(numbers.size()));
+    return b.constant(Tensor::of<int64_t>(shape, numbers));
   }
   const Expr scalar = b.reshape(b.value(count), b.ints({}));
-  return b.op("Range", {b.scalar(DType::kI64, 0), scalar, b.scalar(DType::kI64, 1)});
+  const Expr all = b.op("Range", {b.scalar(DType::kI64, 0), scalar, b.scalar(DType::kI64, 1)});
+  return each.empty() ? all : b.op("Unsqueeze", {all, b.ints({1})});
 }
 
 /// What only made the condition for the next trip goes.
@@ -131,7 +133,8 @@ Formal add_formal(Graph& graph, NodeId node, RegionId body, RegionId region, con
     made.carried.push_back(graph.add_input(region, name(formal[i]), type));
   }
   made.trip =
-      graph.add_input(region, name(formal[0]), ValueType::tensor(DType::kI64, SymbolicShape{}));
+      graph.add_input(region, name(formal[0]),
+                      ValueType::tensor(DType::kI64, symbolic(shape_of_trip(graph, formal[0]))));
   return made;
 }
 
@@ -159,6 +162,11 @@ RegionId new_body(Graph& graph, NodeId node, RegionId body) {
   return region;
 }
 
+/// The condition as a body takes it where it runs.
+Tensor go_on(const Graph& graph, ValueId formal) {
+  return Tensor::scalar<bool>(true).reshaped(shape_of_trip(graph, formal));
+}
+
 /// The body with the number of the trip as its last input, and without the condition.
 RegionId counted_body(Graph& graph, NodeId node, RegionId body, const Names& names) {
   const RegionId region = new_body(graph, node, body);
@@ -167,7 +175,7 @@ RegionId counted_body(Graph& graph, NodeId node, RegionId body, const Names& nam
   ValueMap values;
   for (size_t i = 2; i < formal.size(); ++i) values[formal[i]] = made.carried[i - 2];
   values[formal[0]] = made.trip;
-  const ValueId go = graph.add_initializer(region, names.prefix + "go", Tensor::scalar<bool>(true));
+  const ValueId go = graph.add_initializer(region, names.prefix + "go", go_on(graph, formal[1]));
   values[formal[1]] = go;
   const std::vector<ValueId> outputs = copy_nodes(graph, body, region, names, values);
   graph.set_outputs(region, {outputs.begin() + 1, outputs.end()});
@@ -190,7 +198,7 @@ RegionId bounded_body(Graph& graph, NodeId node, RegionId body, const Names& nam
   ValueMap values;
   const Expr runs = b.value(active);
   values[formal[0]] = where(runs, b.value(made.trip), b.scalar(DType::kI64, 0)).id;
-  values[formal[1]] = b.constant(Tensor::scalar<bool>(true), "go").id;
+  values[formal[1]] = b.constant(go_on(graph, formal[1]), "go").id;
   for (size_t i = 2; i < formal.size(); ++i) {
     values[formal[i]] = where(runs, b.value(made.carried[i - 2]), b.value(graph.input(node, i))).id;
   }
@@ -275,7 +283,9 @@ NodeId loop_to_scan(Graph& graph, NodeId node, const std::string& front, PassCon
   }
   for (size_t i = 2; i < graph.inputs(node).size(); ++i)
     spec.inputs.push_back(graph.input(node, i));
-  spec.inputs.push_back(trip_numbers(b, graph, graph.input(node, 0)).id);
+  spec.inputs.push_back(
+      trip_numbers(b, graph, graph.input(node, 0), shape_of_trip(graph, graph.inputs(*body)[0]))
+          .id);
   const RegionId region = bounded ? bounded_body(graph, node, *body, names, context)
                                   : counted_body(graph, node, *body, names);
   spec.attributes = {{"body", region}, {"num_scan_inputs", int64_t{1}}};

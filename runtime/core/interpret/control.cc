@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "compiler/ops/control/trips.h"
 #include "runtime/core/interpret/interpreter.h"
 #include "runtime/core/interpret/pieces.h"
 
@@ -52,6 +53,8 @@ std::vector<Datum> run_loop(Interpreter& run, NodeId node) {
   const int64_t trips =
       run.input(node, 0).present() ? run.tensor(node, 0).at_as_int(0) : kMaxTrips + 1;
   bool go_on = !run.input(node, 1).present() || truth(run.tensor(node, 1));
+  const Shape trip_shape = shape_of_trip(run.graph(), run.graph().inputs(body)[0]);
+  const Shape go_shape = shape_of_trip(run.graph(), run.graph().inputs(body)[1]);
   std::vector<Datum> state;
   for (size_t i = 0; i < carried; ++i) state.push_back(run.input(node, 2 + i));
   const size_t scans = run.graph().outputs(body).size() - 1 - carried;
@@ -61,7 +64,8 @@ std::vector<Datum> run_loop(Interpreter& run, NodeId node) {
       throw Error(ErrorCode::kUnsupported, "a loop runs too long")
           .expected("at most " + std::to_string(kMaxTrips) + " trips", "more");
     }
-    std::vector<Datum> inputs = {Tensor::scalar<int64_t>(i), Tensor::scalar<bool>(go_on)};
+    std::vector<Datum> inputs = {Tensor::scalar<int64_t>(i).reshaped(trip_shape),
+                                 Tensor::scalar<bool>(go_on).reshaped(go_shape)};
     inputs.insert(inputs.end(), state.begin(), state.end());
     std::vector<Datum> results = run.run_region(body, std::move(inputs));
     go_on = truth(results[0].tensor);

@@ -17,7 +17,8 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kPlanFormat = "halfnote-plan";
 constexpr int64_t kPlanVersion = 1;
 constexpr int64_t kConstantElements = 16;  // larger ones are data, not sizes and axes
-constexpr const char* kAgain = "measure again with --tune";
+constexpr const char* kAgain =
+    "measure again with --tune in another run folder, and name its plan.json with --plan";
 
 std::string operand_text(const Operand& operand) {
   if (!operand.present()) return "-";

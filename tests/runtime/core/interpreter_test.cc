@@ -73,6 +73,18 @@ TEST(Interpreter, LoopEndsByCountOrCondition) {
   EXPECT_EQ(none[1].tensor.shape()[0], 0);
 }
 
+TEST(Interpreter, LoopGivesItsNumbersTheDeclaredAxis) {
+  const std::string text = R"(main (int64 trips) => (last) {
+    none = Constant <value = int64[0] {}> ()
+    last = Loop <body = b (int64[1] i, bool[1] c, int64[0] s) => (c, s2) {
+      s2 = Concat <axis = 0> (s, i)
+    }> (trips, , none)
+  })";
+  const auto results = run(text, {Tensor::scalar<int64_t>(3)});
+  EXPECT_EQ(results[0].tensor.shape(), (Shape{3}));
+  EXPECT_EQ(results[0].tensor.to_ints(), (std::vector<int64_t>{0, 1, 2}));
+}
+
 TEST(Interpreter, ScanGoesAlongAnyAxisBothWays) {
   const std::string text = R"(main (float[1] start, float[2,3] x) => (sum, seen) {
     sum, seen = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
