@@ -36,7 +36,7 @@ constexpr const char* kFooter =
     "of\n"
     "--batch-axis, unless the input is named by --whole, is a scalar, is a table (a first dim "
     "that\n"
-    "is a number where the first input has a symbol), or (without --whole) the first dims of the\n"
+    "is a number where another input has a symbol), or (without --whole) the first dims of the\n"
     "model's inputs are numbers that differ, as in a graph network: then every input is fed "
     "whole,\n"
     "and an epoch is one step. The formats\n"
@@ -207,6 +207,8 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   const bool draws = draws_values(read);
   Model model = adopt_training_info(std::move(read), static_cast<int64_t>(arguments.seed));
   const BoundInputs bound = bind_inputs(model, arguments);
+  if (!bound.note.empty() && !arguments.quiet)
+    std::cerr << "note: " << printable(bound.note) << "\n";
   if (!draws) warn_of_idle_seed(model, arguments, bound);
   check_kernels(arguments.kernels);
   const SessionOptions::Memory memory = parse_memory(arguments.memory);

@@ -130,7 +130,41 @@ size_t find_axis(const Value& input, const FirstDims& firsts) {
   return 0;
 }
 
+/// The symbols of the first two dims, where all inputs that are fed by samples have the same;
+/// empty ones stand for numbers.
+std::optional<std::pair<std::string, std::string>> shared_dims(const Graph& graph,
+                                                               const std::set<std::string>& whole) {
+  std::optional<std::pair<std::string, std::string>> shared;
+  for (const ValueId id : graph.inputs()) {
+    const Value& input = graph.value(id);
+    const SymbolicShape& shape = *input.type.shape;
+    if (whole.contains(input.name)) continue;
+    if (shape.size() < 2 || (shape[0].known() && shape[0].value < 2)) return std::nullopt;
+    const auto symbol = [](const Dim& dim) { return dim.known() ? std::string() : dim.symbol; };
+    std::pair<std::string, std::string> own = {symbol(shape[0]), symbol(shape[1])};
+    if (own.second.empty() || (shared && *shared != own)) return std::nullopt;
+    shared = std::move(own);
+  }
+  return shared;
+}
+
+/// A number first and one symbol behind it, in all inputs: a batch of that size with a length that
+/// is open, or that many times with an open batch.
+void refuse_unclear(const Graph& graph, const std::set<std::string>& whole) {
+  const auto shared = shared_dims(graph, whole);
+  if (!shared || !shared->first.empty() || is_batch_word(shared->second)) return;
+  const Value& input = graph.value(graph.inputs().front());
+  const Dim& first = input.type.shape->front();
+  throw Error(ErrorCode::kUsage,
+              fmt::format("it is not clear which dim of \"{}\" counts the samples", input.name))
+      .expected("one that can be the batch", to_string(input.type))
+      .hint(
+          fmt::format("--batch-axis {0}=1 if {1} does (time first), --batch-axis {0}=0 if {2} does",
+                      input.name, shared->second, first.known() ? first.value : 0));
+}
+
 BatchAxes batch_axes(const Graph& graph, const std::set<std::string>& whole, BatchAxes axes) {
+  if (axes.empty()) refuse_unclear(graph, whole);
   FirstDims firsts;
   for (const ValueId id : graph.inputs()) {
     const Value& input = graph.value(id);
@@ -145,6 +179,20 @@ BatchAxes batch_axes(const Graph& graph, const std::set<std::string>& whole, Bat
     axes.emplace(input.name, find_axis(input, firsts));
   }
   return axes;
+}
+
+/// Two symbols in all inputs: the first is the batch unless one is called so; that is said.
+std::string note_of_symbols(const Graph& graph, const std::set<std::string>& whole,
+                            const BatchAxes& axes) {
+  const auto shared = shared_dims(graph, whole);
+  const Value& input = graph.value(graph.inputs().front());
+  if (!shared || shared->first.empty() || axis_of(axes, input.name) > 0) return {};
+  if (is_batch_word(shared->first)) return {};
+  return fmt::format(
+      "\"{}\" is taken to count the samples, as the first dim of \"{}\" {}; --batch-axis {}=1 "
+      "takes "
+      "\"{}\"",
+      shared->first, input.name, to_string(input.type), input.name, shared->second);
 }
 
 /// Are all first dims (or those of --batch-axis) numbers, and not all the same? Then none of them
@@ -166,28 +214,30 @@ bool has_no_batch(const Graph& graph, const BatchAxes& axes) {
   return numbers.size() > 1;
 }
 
-/// Is an input a table beside samples: does it begin with a number where the first input begins
-/// with a symbol, which it does not have? The target of the loss is none.
-bool is_table(const Model& model, const Value& input, const BatchAxes& given) {
+/// Tables beside samples: inputs that begin with a number where the batch of another input is a
+/// symbol. The target of the loss is neither.
+void add_tables(const Model& model, const BatchAxes& given, const BatchAxes& axes,
+                std::set<std::string>& whole) {
   const Graph& graph = model.training.front().graph;
-  const Value& first = graph.value(graph.inputs().front());
-  const auto target = model.metadata.find(std::string(kTargetKey));
-  const bool compared =
-      target != model.metadata.end() && split_names(target->second).front() == input.name;
-  if (compared || given.contains(input.name) || first.type.shape->empty()) return false;
-  const Dim& batch = (*first.type.shape)[axis_of(given, first.name)];
-  const SymbolicShape& shape = *input.type.shape;
-  if (batch.known() || batch.symbol.empty() || !shape.front().known()) return false;
-  return std::none_of(shape.begin(), shape.end(), [&](const Dim& dim) {
-    return !dim.known() && (dim.symbol == batch.symbol || is_batch_word(dim.symbol));
-  });
+  const auto found = model.metadata.find(std::string(kTargetKey));
+  const std::string target =
+      found == model.metadata.end() ? std::string() : split_names(found->second).front();
+  bool samples = false;
+  std::vector<std::string> tables;
+  for (const ValueId id : graph.inputs()) {
+    const Value& input = graph.value(id);
+    if (whole.contains(input.name) || input.name == target) continue;
+    const Dim& batch = (*input.type.shape)[axis_of(axes, input.name)];
+    samples |= !batch.known();
+    if (batch.known() && !given.contains(input.name)) tables.push_back(input.name);
+  }
+  if (samples) whole.insert(tables.begin(), tables.end());
 }
 
-/// The inputs that are fed whole: those of --whole, scalars, and without --whole tables beside
-/// samples, and all inputs of a model whose first dims cannot be a batch.
-std::set<std::string> whole_inputs(const Model& model, const std::vector<std::string>& given,
+/// The inputs that are fed whole: those of --whole, scalars, and without --whole all inputs of a
+/// model whose first dims cannot be a batch.
+std::set<std::string> whole_inputs(const Graph& graph, const std::vector<std::string>& given,
                                    const BatchAxes& axes) {
-  const Graph& graph = model.training.front().graph;
   std::vector<std::string_view> names;
   for (const ValueId input : graph.inputs()) names.push_back(graph.value(input).name);
   const bool all = std::find(given.begin(), given.end(), "all") != given.end() ||
@@ -195,8 +245,7 @@ std::set<std::string> whole_inputs(const Model& model, const std::vector<std::st
   std::set<std::string> whole;
   for (const ValueId input : graph.inputs()) {
     const Value& value = graph.value(input);
-    const bool scalar = value.type.shape->empty();
-    if (all || scalar || (given.empty() && is_table(model, value, axes))) whole.insert(value.name);
+    if (all || value.type.shape->empty()) whole.insert(value.name);
   }
   for (const std::string& name : given) {
     if (name == "all") continue;
@@ -275,13 +324,15 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
   check_dim_names(graph, bound.dims);
   check_shapes(model);
   const BatchAxes given = given_axes(graph, arguments.batch_axes);
-  const std::set<std::string> whole = whole_inputs(model, arguments.whole, given);
+  std::set<std::string> whole = whole_inputs(graph, arguments.whole, given);
   for (const auto& [name, axis] : given) {
     if (!whole.contains(name)) continue;
     throw Error(ErrorCode::kUsage, fmt::format("--batch-axis {} does nothing here", name))
         .expected("an input that is fed by samples", "one that is fed whole");
   }
   const BatchAxes axes = batch_axes(graph, whole, given);
+  if (arguments.whole.empty()) add_tables(model, given, axes, whole);
+  if (given.empty()) bound.note = note_of_symbols(graph, whole, axes);
   BatchSource source;
   for (const ValueId input : graph.inputs()) {
     const Value& value = graph.value(input);

@@ -18,6 +18,7 @@ struct BoundInputs {
   bool batch_is_fixed = false;          // by the artifact
   std::map<std::string, int64_t> dims;  // every symbol that is bound
   std::vector<ModelInput> inputs;       // dims that stay symbolic take the data's sizes
+  std::string note;                     // which of two symbols was taken for the batch; or empty
 };
 
 /// Binds the batch and the dims of --dim. The batch is the first dim of an input that is not whole,

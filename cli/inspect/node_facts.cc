@@ -72,11 +72,13 @@ void add_operator(std::string& text, const Node& node) {
     return;
   }
   const PrecisionClass applied = applied_class(*row, node.precision);
-  add_line(text, "class",
-           applied == row->precision
-               ? std::string(class_name(applied))
-               : fmt::format("{} (an {} operator whose math is f32 whatever it reads)",
-                             class_name(applied), class_name(row->precision)));
+  add_line(
+      text, "class",
+      applied == row->precision
+          ? std::string(class_name(applied))
+          : fmt::format("{} (an {} operator {})", class_name(applied), class_name(row->precision),
+                        row->fp32_math_inside ? "whose math is f32 whatever it reads"
+                                              : "that the lists in force put there"));
   add_line(text, "legal in", legality_text(row->legality));
   const char* form = row->lower != nullptr ? "yes: {}" : "none: {}";
   add_line(text, "gradient",

@@ -218,7 +218,7 @@ inline const OperatorRow* find_operator(const Node& node) {
 }
 
 /// The class by which a node was decided: a normalization of class fp32 with its math inside counts
-/// as infer where it runs in 16 bit.
+/// as infer where it runs in 16 bit, and so does what a framework's lists let follow its operands.
 PrecisionClass applied_class(const OperatorRow& row, const Precision& decided);
 
 /// Why a node has no gradient.

@@ -86,8 +86,12 @@ const OperatorRow* find_operator(std::string_view domain, std::string_view name)
 }
 
 PrecisionClass applied_class(const OperatorRow& row, const Precision& decided) {
-  const bool infers = row.fp32_math_inside && is_16bit_float(decided.dtype);
-  return infers ? PrecisionClass::kInfer : row.precision;
+  if (!is_16bit_float(decided.dtype)) return row.precision;
+  if (row.fp32_math_inside) return PrecisionClass::kInfer;
+  if (row.precision != PrecisionClass::kFp32) return row.precision;
+  // A list put it there.
+  const bool allowed = decided.reason.find("allow") != std::string::npos;
+  return allowed ? PrecisionClass::kAllow : PrecisionClass::kInfer;
 }
 
 std::string why_no_gradient(const Graph& graph, NodeId node) {

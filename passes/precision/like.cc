@@ -20,8 +20,8 @@ const std::vector<LikePreset>& likes() {
        false,
        {"PRelu"},
        {"GroupNormalization", "LayerNormalization", "RMSNormalization"},
-       {"Acosh", "Asinh", "Atanh", "Cos", "GridSample", "InstanceNormalization", "ReduceMean",
-        "Sin"},
+       // InstanceNormalization is none of them: PyTorch writes group_norm with it below op-set 21.
+       {"Acosh", "Asinh", "Atanh", "Cos", "GridSample", "ReduceMean", "Sin"},
        "torch.autocast for CUDA, and GradScaler"},
       {"apex-O1",
        "apex",

@@ -99,17 +99,44 @@ TEST(RunInputs, AnAxisIsTakenFromTheOtherInputOrTheFlag) {
   }
 }
 
+TEST(RunInputs, WhatIsAlikeInAllInputsIsRefusedOrTold) {
+  const Workplace place;
+  write_data(place);
+  write_model(place, "float[3,s27,2] x, float[3,s27,1] t", kNodes);
+  const Outcome unclear = place.run(words(kRun + "--run-dir a"));
+  EXPECT_EQ(unclear.code, 2);
+  EXPECT_THAT(unclear.err, AllOf(HasSubstr("not clear which dim of \"x\" counts the samples"),
+                                 HasSubstr("--batch-axis x=1 if s27 does (time first)"),
+                                 HasSubstr("--batch-axis x=0 if 3 does")));
+  const Outcome later = place.run(words(kRun + "--run-dir b --batch-axis x=1"));
+  ASSERT_EQ(later.code, 0) << later.err;
+  EXPECT_THAT(later.out, HasSubstr("t f32[3,1]: samples along axis 1"));
+  write_model(place, "float[s77,s27,2] x, float[s77,s27,1] t", kNodes);
+  const Outcome told = place.run(words(kRun + "--run-dir c"));
+  EXPECT_EQ(told.code, 0) << told.err;
+  EXPECT_THAT(told.err,
+              HasSubstr("note: \"s77\" is taken to count the samples, as the first dim of "
+                        "\"x\" float[s77,s27,2]; --batch-axis x=1 takes \"s27\""));
+  write_model(place, "float[batch,s27,2] x, float[batch,s27,1] t", kNodes);
+  EXPECT_EQ(place.run(words(kRun + "--run-dir d")).err, "");
+}
+
 TEST(RunInputs, ATableBesideSamplesIsFedWhole) {
   const Workplace place;
   write_data(place);
   const std::string nodes = "a = Add (x, table) m = MatMul (a, w) d = Sub (m, t) s = Mul (d, d)";
-  write_model(place, "float[N,3,2] x, float[3,2] table, float[N,3,1] t", nodes);
   place.write("table.npy", npy("<f4", "(3, 2)", floats({1, 2, 3, 4, 5, 6})));
-  const Outcome outcome = place.run(
-      words("run g.hn.onnx --data x=x.npy,table=table.npy,t=t.npy --batch 2 --steps 3 --progress "
-            "none --run-dir r"));
-  EXPECT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("table f32[3,2]: whole"));
+  int run = 0;
+  for (const char* inputs : {"float[N,3,2] x, float[3,2] table, float[N,3,1] t",
+                             "float[3,2] table, float[N,3,2] x, float[N,3,1] t"}) {
+    write_model(place, inputs, nodes);
+    const Outcome outcome = place.run(
+        words("run g.hn.onnx --data x=x.npy,table=table.npy,t=t.npy --batch 2 --steps 3 --progress "
+              "none --run-dir r" +
+              std::to_string(++run)));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("table f32[3,2]: whole"));
+  }
 }
 
 TEST(RunInputs, TheTargetOfALossKeepsItsNumbers) {

@@ -34,7 +34,7 @@ struct InputOptions {
   Resize resize = Resize::kNone;  // what to do when image sizes differ; none: refuse
   int64_t limit = 0;              // only the first samples; 0: all
 
-  /// `target`: the loss compares with the input.
+  /// `target`: the loss compares with the input. Its bytes are numbers unless it is named.
   Scaling scaling_of(const std::string& input, bool target) const;
 };
 

@@ -29,11 +29,15 @@ std::string sample_text(const ModelInput& input) {
 }
 
 Error misfit(const Dataset& data, const Route& route, const std::string& why) {
-  return Error(ErrorCode::kData,
-               fmt::format("the data does not fit input \"{}\" ({})", route.input.name, why))
+  const std::string& name = route.input.name;
+  return Error(ErrorCode::kData, fmt::format("the data does not fit input \"{}\" ({})", name, why))
       .at({data.origin(), {}, {}})
       .expected(sample_text(route.input) + (route.input.whole ? ", whole" : " a sample"),
-                data.fields()[route.field].to_string());
+                data.fields()[route.field].to_string())
+      .hint(
+          route.input.whole
+              ? fmt::format("--batch-axis {}=0 if the first dim of the input counts samples", name)
+              : "");
 }
 
 int64_t known_or(const Dim& dim, int64_t otherwise) { return dim.known() ? dim.value : otherwise; }
@@ -147,7 +151,26 @@ bool scales(const Route& route, const Shape& sample, const Scaling& scaling) {
   return !route.input.whole && !route.input.target && sample.size() >= 2;
 }
 
+/// Pictures of bytes that a loss compares with may be meant from 0 to 1, as the outputs of most
+/// models, or from 0 to 255. Where the loss itself bounds them, what is out of range is told.
+void refuse_unclear_bytes(const Dataset& data, const Route& route, const InputOptions& options) {
+  const ModelInput& input = route.input;
+  const DataField& field = data.fields()[route.field];
+  const auto named = options.named.find(input.name);
+  const bool said = named != options.named.end() && named->second.bytes.has_value();
+  const bool picture = field.dtype() == DType::kU8 && field.sample_shape().size() >= 2;
+  if (!input.target || input.whole || input.range || said || !picture) return;
+  throw Error(ErrorCode::kUsage,
+              fmt::format("it is not clear what the bytes of \"{}\" are to the loss", input.name))
+      .at({data.origin(), {}, {}})
+      .expected(fmt::format("--bytes {0}=scale (numbers from 0 to 1) or --bytes {0}=keep (from 0 "
+                            "to 255)",
+                            input.name),
+                field.to_string());
+}
+
 void fit_floats(const Dataset& data, Route& route, const InputOptions& options) {
+  refuse_unclear_bytes(data, route, options);
   const DataField& field = data.fields()[route.field];
   const Shape from = field.sample_shape();
   const bool bytes = field.dtype() == DType::kU8;
@@ -159,7 +182,7 @@ void fit_floats(const Dataset& data, Route& route, const InputOptions& options) 
   }
   route.kind = Route::Kind::kFloat;
   const size_t rank = route.input.shape.size() - 1;
-  const bool image = !route.input.whole && !route.input.target;
+  const bool image = !route.input.whole && (!route.input.target || options.resize != Resize::kNone);
   const bool planes = image && (from.size() == 2 || from.size() == 3);
   if (planes && (rank == 3 || (rank == 2 && from.size() == 2))) {
     fit_planes(data, route, options);

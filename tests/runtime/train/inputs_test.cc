@@ -457,6 +457,7 @@ TEST(Scaling, LeavesTheTargetOfTheLossAloneUnlessItIsNamed) {
   const auto scaled = [&](bool target, const std::vector<std::string>& flags) {
     ModelInput input{"t", DType::kF32, batch_of({1, 2})};
     input.target = target;
+    if (target) input.range = Range{-1e3, 1e3};
     InputOptions options;
     for (const std::string& flag : flags) {
       flag.find(',') == std::string::npos ? parse_bytes(flag, options)
@@ -473,6 +474,21 @@ TEST(Scaling, LeavesTheTargetOfTheLossAloneUnlessItIsNamed) {
   EXPECT_THAT(scaled(true, {"t=scale"}), ElementsAre(1 / 255.0f, 1));
   EXPECT_THAT(scaled(true, {"t=1,2"}), ElementsAre(0, 127));
   EXPECT_THAT(scaled(false, {"keep", "t=scale"}), ElementsAre(1 / 255.0f, 1));
+}
+
+TEST(Scaling, BytesOfAPictureThatTheLossComparesWithMustBeNamed) {
+  ModelInput input{"t", DType::kF32, batch_of({1, 2})};
+  input.target = true;
+  const Dataset data("d", {{"t", Tensor::of<uint8_t>({1, 1, 2}, {1, 255})}});
+  expect_error(ErrorCode::kUsage,
+               {"not clear what the bytes of \"t\" are to the loss", "--bytes t=scale",
+                "--bytes t=keep", "got t u8[1,2]"},
+               [&] {
+                 InputMap(data, {&input, 1});
+               });
+  InputOptions options;
+  parse_bytes("t=scale", options);
+  EXPECT_EQ(rows_of(InputMap(data, {&input, 1}, options), 0, 1).at_as_double(1), 1);
 }
 
 TEST(Scaling, OfOneInputMustHaveOne) {
