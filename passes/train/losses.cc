@@ -143,6 +143,17 @@ const LossRow& loss_row(const string& name) {
 
 /// What stands between an output and the activation behind it: nodes that only move numbers (or
 /// bound them), from the output on, and the activation last. Empty if there is none.
+constexpr std::array<std::string_view, 10> kMoves = {
+    "Identity", "Cast",      "Squeeze", "Unsqueeze", "Reshape",
+    "Flatten",  "Transpose", "Gather",  "Slice",     "Expand"};
+/// These give other numbers besides: behind them the loss cannot hold the activation.
+constexpr std::array<std::string_view, 3> kMixes = {"Clip", "Pad", "Concat"};
+
+template <class Ops>
+bool is_one_of(const Node& node, const Ops& ops) {
+  return std::find(ops.begin(), ops.end(), node.op) != ops.end();
+}
+
 std::vector<NodeId> path_to_activation(const Graph& graph, ValueId from, std::string_view op) {
   std::vector<NodeId> path;
   while (graph.value(from).producer.valid()) {
@@ -150,10 +161,7 @@ std::vector<NodeId> path_to_activation(const Graph& graph, ValueId from, std::st
     const Node& node = graph.node(path.back());
     if (!node.domain.empty()) break;
     if (node.op == op) return path;
-    const bool moves = node.op == "Identity" || node.op == "Cast" || node.op == "Squeeze" ||
-                       node.op == "Unsqueeze" || node.op == "Reshape" || node.op == "Flatten" ||
-                       node.op == "Transpose" || node.op == "Clip";
-    if (!moves) break;
+    if (!is_one_of(node, kMoves) && !is_one_of(node, kMixes)) break;
     from = graph.input(path.back(), 0);
   }
   return {};
@@ -218,23 +226,26 @@ Expr moved_like(Builder& b, const std::vector<NodeId>& path, Expr value) {
   return value;
 }
 
-/// Can the loss hold the activation itself? Element by element always; a softmax where it is taken
-/// over the axis that the loss takes for the classes.
-bool holds_itself(const Graph& graph, const LossRow& row, const std::vector<NodeId>& path,
-                  const CompileOptions& options) {
+/// Why the loss cannot hold the activation itself; empty if it can: element by element always, a
+/// softmax where it is taken over the axis that the loss takes for the classes.
+string why_not_held(const Graph& graph, const LossRow& row, const std::vector<NodeId>& path,
+                    const CompileOptions& options) {
   for (auto at = path.begin(); at + 1 != path.end(); ++at) {
-    if (graph.node(*at).op == "Clip") return false;
+    if (is_one_of(graph.node(*at), kMixes)) return " behind a " + graph.node(*at).op;
   }
-  if (row.target != Target::kClasses || path.size() == 1) return true;
+  if (row.target != Target::kClasses) return {};
   const ValueType& scores = graph.value(graph.output(path.front())).type;
   const ValueType& type = graph.value(graph.output(path.back())).type;
-  if (!scores.shape || !type.shape) return false;
+  if (!scores.shape || !type.shape) return path.size() == 1 ? "" : " of unknown rank";
   int64_t axis = graph.node(path.back()).attributes.get_int("axis", -1);
   if (axis < 0) axis += static_cast<int64_t>(type.shape->size());
   for (auto at = path.rbegin() + 1; at != path.rend() && axis >= 0; ++at)
     axis = moved_axis(graph, *at, axis);
   const auto rank = static_cast<int64_t>(scores.shape->size());
-  return axis == (options.train.class_axis < 0 ? rank - 1 : 1);
+  if (axis == (options.train.class_axis < 0 ? rank - 1 : 1)) return {};
+  const bool last = axis == rank - 1 && options.train.class_axis == 1;
+  return string(" over another axis than the classes'") +
+         (last ? ", which --class-axis -1 is" : "");
 }
 
 /// What the loss reads: of a graph that ends in an activation which the loss holds itself, the
@@ -254,12 +265,15 @@ Expr scores_of(Builder& b, const LossRow& row, ValueId from, PassContext& contex
   }
   const Expr before = b.value(graph.input(activation, 0));
   const string what(row.name);
-  if (!holds_itself(graph, row, path, context.options)) {
+  if (const string why = why_not_held(graph, row, path, context.options); !why.empty()) {
+    const bool logits = row.instead == nullptr;
     context.warn(
         graph.value(from).name,
-        what + " reads it as " + (row.instead == nullptr ? "logits" : "log-probabilities") +
-            ", but it is the result of a " + row.absorbs + " (" + graph.label(activation) +
-            "); name what that reads: --loss-input \"" + graph.value(before.id).name + "\"");
+        what + " reads it as " + (logits ? "logits" : "log-probabilities") +
+            ", but it is the result of a " + row.absorbs + " (" + graph.label(activation) + ")" +
+            why +
+            (logits ? "; name what that reads: --loss-input \"" + graph.value(before.id).name + "\""
+                    : "; let the model end in a LogSoftmax"));
     return b.value(from);
   }
   if (row.instead == nullptr) {

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "compiler/ir/query.h"
 
@@ -59,23 +61,66 @@ std::optional<size_t> output_of(const Graph& graph, ValueId value) {
   return std::nullopt;
 }
 
-/// Follows the scores back to an output, noting whether they were transposed or flattened.
+bool is_transpose(const Node& node) { return node.domain.empty() && node.op == "Transpose"; }
+
+void note_move(const Node& node, Classification& kind) {
+  kind.class_last |= is_transpose(node) || (node.domain.empty() && node.op == "Reshape");
+}
+
+constexpr int kMostMoves = 32;
+
+/// An output that a value becomes by nodes that move numbers, and by one Softmax.
+bool find_scores_after(const Graph& graph, ValueId value, Classification& kind,
+                       int moves = kMostMoves) {
+  if (moves == 0) return false;
+  for (const Use& use : graph.uses(value)) {
+    if (!use.by_node()) continue;
+    const Node& node = graph.node(use.node());
+    const bool softmax = node.domain.empty() && node.op == "Softmax";
+    if (!(softmax && !kind.probabilities) && !keeps_order(node) && !is_transpose(node)) continue;
+    Classification found = kind;
+    found.probabilities |= softmax;
+    note_move(node, found);
+    const ValueId result = graph.output(use.node());
+    const auto index = output_of(graph, result);
+    if (index && found.probabilities) {
+      found.output = *index;
+      found.scores = graph.value(graph.outputs()[*index]).name;
+    } else if (index || !find_scores_after(graph, result, found, moves - 1)) {
+      continue;
+    }
+    kind = found;
+    return true;
+  }
+  return false;
+}
+
+/// Follows the scores back to an output, noting whether they were transposed or flattened; or on
+/// from the way to one, where the loss holds the Softmax in which the graph ends.
 bool find_scores(const Graph& graph, ValueId value, Classification& kind) {
+  const Classification start = kind;
+  std::vector<std::pair<ValueId, Classification>> way;
   while (value.valid()) {
     if (const auto index = output_of(graph, value)) {
       kind.output = *index;
       kind.scores = graph.value(graph.outputs()[*index]).name;
       return true;
     }
+    way.emplace_back(value, kind);
     const NodeId from = graph.value(value).producer;
-    if (!from.valid()) return false;
+    if (!from.valid()) break;
     const Node& node = graph.node(from);
-    const bool transposed = node.domain.empty() && node.op == "Transpose";
     const bool monotone = node.domain.empty() && node.op == "LogSoftmax";
-    if (!keeps_order(node) && !transposed && !monotone) return false;
-    kind.class_last |= transposed || node.op == "Reshape";
+    if (!keeps_order(node) && !is_transpose(node) && !monotone) break;
+    note_move(node, kind);
     value = graph.input(from, 0);
   }
+  for (auto& [at, found] : way) {
+    if (!find_scores_after(graph, at, found)) continue;
+    kind = found;
+    return true;
+  }
+  kind = start;
   return false;
 }
 
@@ -187,7 +232,9 @@ std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor
     counts.top1 += rank < 1 ? 1 : 0;
     counts.top5 += rank < 5 && rank < layout->classes ? 1 : 0;
     if (loss == ScoreLoss::kCompute) {
-      counts.loss += negative_log_softmax(at, label, layout->classes, layout->inner);
+      counts.loss += kind.probabilities
+                         ? -std::log(static_cast<double>(at[label * layout->inner]))
+                         : negative_log_softmax(at, label, layout->classes, layout->inner);
     }
   }
   return counts;

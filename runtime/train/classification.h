@@ -11,11 +11,12 @@
 namespace halfnote {
 
 struct Classification {
-  std::string scores;       // name of the output, (N, C, d…) or (N, d…, C)
-  size_t output = 0;        // its index
-  std::string labels;       // name of the input, integers (N, d…)
-  int64_t batch_axis = 0;   // of the labels, as the run feeds them
-  bool class_last = false;  // of the two places of C, try the last one first
+  std::string scores;          // name of the output, (N, C, d…) or (N, d…, C)
+  size_t output = 0;           // its index
+  std::string labels;          // name of the input, integers (N, d…)
+  int64_t batch_axis = 0;      // of the labels, as the run feeds them
+  bool class_last = false;     // of the two places of C, try the last one first
+  bool probabilities = false;  // the scores are those of a Softmax, not of its operand
   std::optional<int64_t> ignore_index;
   /// The graph's loss is the mean over the labels, unweighted: it can be computed from the scores.
   bool plain_mean = false;

@@ -84,6 +84,12 @@ TEST(CountScores, LossIsThatOfSoftmax) {
   EXPECT_NEAR(loss, std::log(sum) + 1, 1e-12);
 }
 
+TEST(CountScores, LossOfProbabilitiesIsTheirLogarithm) {
+  const Tensor scores = Tensor::of<float>({1, 2}, {0.25f, 0.75f});
+  const Classification kind = {.probabilities = true};
+  EXPECT_NEAR(counts_of(kind, scores, Tensor::of<int64_t>({1}, {0}), 1).loss, std::log(4.0), 1e-12);
+}
+
 TEST(CountScores, RefusesShapesThatDoNotBelongTogether) {
   const Tensor scores = Tensor::of<float>({2, 2}, {0, 1, 0, 1});
   EXPECT_FALSE(count_scores({}, scores, Tensor::of<int64_t>({3}, {0, 0, 0}), 2, ScoreLoss::kSkip));
@@ -115,6 +121,26 @@ TEST(FindClassification, FollowsWhatOnlyMovesNumbers) {
       "loss, s");
   ASSERT_TRUE(around);
   EXPECT_EQ(around->labels, "y");
+}
+
+TEST(FindClassification, FindsTheProbabilitiesOfALossThatHoldsTheirSoftmax) {
+  const auto direct = classification_of(
+      "z = Relu (x)\n p = Softmax (z)\n loss = SoftmaxCrossEntropyLoss (z, y)", "loss, p");
+  ASSERT_TRUE(direct);
+  EXPECT_EQ(direct->scores, "p");
+  EXPECT_TRUE(direct->probabilities);
+  EXPECT_TRUE(direct->plain_mean);
+  // Moved on both ways.
+  const auto moved = classification_of(
+      "z = Relu (x)\n p = Softmax (z)\n q = Identity (p)\n m = Identity (z)\n loss = "
+      "SoftmaxCrossEntropyLoss (m, y)",
+      "loss, q");
+  ASSERT_TRUE(moved);
+  EXPECT_EQ(moved->scores, "q");
+  EXPECT_TRUE(moved->probabilities);
+  // Not what is computed otherwise.
+  EXPECT_FALSE(classification_of(
+      "z = Relu (x)\n p = Sigmoid (z)\n loss = SoftmaxCrossEntropyLoss (z, y)", "loss, p"));
 }
 
 TEST(FindClassification, KnowsWhenTheLossIsMore) {

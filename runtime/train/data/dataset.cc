@@ -102,7 +102,11 @@ void Dataset::split_samples(std::span<const size_t> whole) {
         .at({origin_, {}, {}})
         .expected(fmt::format("{} as in \"{}\"", expected, first->name),
                   fmt::format("{} in \"{}\"", count, field.name))
-        .hint("--whole INPUT feeds an array that holds no samples whole in every step");
+        .hint(expected > 0 && count > expected && count % expected == 0
+                  ? fmt::format("if \"{}\" is flattened, give it the shape ({}, {}); --whole INPUT "
+                                "feeds an array that holds no samples whole in every step",
+                                field.name, expected, count / expected)
+                  : "--whole INPUT feeds an array that holds no samples whole in every step");
   }
   size_ = first == nullptr ? 1 : first->data.shape()[0];
 }
