@@ -46,11 +46,10 @@ void check_classes(const Classification& kind, const Program& program, const Inp
                    size_t labels) {
   const auto scores = std::find_if(program.outputs.begin(), program.outputs.end(),
                                    [&](const ProgramOperand& o) { return o.name == kind.scores; });
-  if (scores == program.outputs.end() || scores->shape.empty()) return;
-  const auto axis = static_cast<size_t>(kind.batch_axis);
-  if (axis >= scores->shape.size()) return;
-  const Shape shape = map.batch_shape(labels, scores->shape[axis]);
-  const auto layout = score_layout(kind, scores->shape, shape);
+  const auto input = std::find_if(program.inputs.begin(), program.inputs.end(),
+                                  [&](const ProgramOperand& i) { return i.name == kind.labels; });
+  if (scores == program.outputs.end() || input == program.inputs.end()) return;
+  const auto layout = score_layout(kind, scores->shape, input->shape);
   const DType stored = map.field(labels).dtype();
   if (!layout || !is_integer(stored)) return;
   check_labels(map.data(), map.field(labels), layout->classes, kind.ignore_index);

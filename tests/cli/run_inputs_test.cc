@@ -65,6 +65,28 @@ TEST(RunInputs, TimeFirstTrainsAsSamplesFirst) {
   }
 }
 
+TEST(RunInputs, ClassesMayStandBetweenTimeAndBatch) {
+  const Workplace place;
+  write_data(place);
+  place.write(
+      "g.onnxtxt",
+      "<ir_version: 8, opset_import: [\"\" : 17]>\ng (float[3,batch,2] x) => "
+      "(float[3,4,batch] y)\n<float[2,4] w = {1, 2, 3, 4, 4, 3, 2, 1}>\n{ m = MatMul (x, w) "
+      "y = Transpose <perm = [0, 2, 1]> (m) }\n");
+  ASSERT_EQ(place.run(words("compile g.onnxtxt -o g.hn.onnx -q --loss cross_entropy")).code, 0);
+  std::string labels(18 * 8, '\0');
+  for (size_t i = 0; i < 18; ++i) labels[8 * i] = static_cast<char>(i % 4);
+  place.write("l.npy", npy("<i8", "(6, 3)", labels));
+  const std::string run = "run g.hn.onnx --data x=x.npy,labels=l.npy --batch 2 --steps 3 ";
+  const Outcome good = place.run(words(run + "--eval-data x=x.npy,labels=l.npy --run-dir r"));
+  EXPECT_EQ(good.code, 0) << good.err;
+  labels[8 * 7] = 4;
+  place.write("l.npy", npy("<i8", "(6, 3)", labels));
+  const Outcome bad = place.run(words(run + "--run-dir s"));
+  EXPECT_EQ(bad.code, 5);
+  EXPECT_THAT(bad.err, AllOf(HasSubstr("sample 2"), HasSubstr("expected 0 to 3")));
+}
+
 TEST(RunInputs, AnAxisIsTakenFromTheOtherInputOrTheFlag) {
   const Workplace place;
   write_data(place);
