@@ -55,7 +55,8 @@ def blocks(text):
 def helps(environment):
     """The options of each verb and script by name; a help that fails is an offence."""
     options, offences = {}, []
-    commands = {"": ["halfnote", "--help"], "halfnote-cases": ["halfnote-cases", "--help"]}
+    commands = {"": ["halfnote", "--help"]}
+    commands.update({tool: [tool, "--help"] for tool in ("halfnote-cases", "halfnote-random")})
     commands.update({verb: ["halfnote", verb, "--help"] for verb in VERBS})
     commands.update({script: [str(ROOT / script), "--help"] for script in SCRIPTS})
     for name, command in commands.items():
