@@ -2,6 +2,7 @@
 // or not, and what judges the gradients.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
