@@ -132,9 +132,9 @@ struct KeptTile {
       const auto words =
           math::dropout_words(static_cast<uint64_t>(*p.dropout.seed),
                               static_cast<uint64_t>(*p.dropout.step), p.dropout.node, group);
-      unsigned kept = 0;
-      for (int k = 0; k < 4; ++k) kept |= (words.word[k] >= p.dropout.threshold ? 1u : 0u) << k;
-      bits[at] = static_cast<uint8_t>(kept);
+      const auto keeps_word = [&](int k) { return words.word[k] >= p.dropout.threshold ? 1u : 0u; };
+      bits[at] = static_cast<uint8_t>(keeps_word(0) | keeps_word(1) << 1 | keeps_word(2) << 2 |
+                                      keeps_word(3) << 3);
     }
   }
   /// Is the element of row `row` and column `column` of the tile kept?
