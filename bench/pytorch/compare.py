@@ -72,12 +72,25 @@ class Side:
         self.process.wait()
 
 
+def some_of(*known):
+    """An argument: names of `known`, separated by commas."""
+    def read(text):
+        for name in text.split(","):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"'{name}' is none of {', '.join(known)}")
+        return text
+    return read
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--models", default="cifar_cnn,resnet50,bert,gpt2")
-    parser.add_argument("--precisions", default="fp32,bf16")
-    parser.add_argument("--against", default="eager,compiled,eager+mkl,compiled+mkl")
-    parser.add_argument("--attention", default="sdpa", help="of PyTorch: sdpa, eager")
+    models, precisions = ("cifar_cnn", "resnet50", "bert", "gpt2"), ("fp32", "bf16")
+    forms = ("eager", "compiled", "eager+mkl", "compiled+mkl")
+    for option, known in (("models", models), ("precisions", precisions), ("against", forms)):
+        parser.add_argument(f"--{option}", type=some_of(*known), default=",".join(known),
+                            help=f"some of {','.join(known)} (default: all)")
+    parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa",
+                        help="of PyTorch")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
