@@ -26,6 +26,7 @@ bool tie_weights(Model& model, PassContext& context);
 bool infer_shapes(Graph& graph, PassContext& context);
 bool undo_autocast(Model& model, PassContext& context);
 bool flatten_control(Graph& graph, PassContext& context);
+bool take_branches(Graph& graph, PassContext& context);
 bool lower_ops(Graph& graph, PassContext& context);
 bool fold_constants(Graph& graph, PassContext& context);
 bool equal_dims(Graph& graph, PassContext& context);

@@ -1,9 +1,14 @@
 #include "passes/canonical/infer_shapes.h"
 
+#include <optional>
+
 #include "base/error.h"
 #include "compiler/ir/verify.h"
 #include "compiler/onnx/schema.h"
 #include "compiler/ops/operator.h"
+#include "passes/canonical/control/conditions.h"
+#include "passes/canonical/control/flatten_control.h"
+#include "passes/canonical/fold_constants.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -29,6 +34,50 @@ void add_results(const Graph& graph, NodeId node, std::vector<ValueId>& values) 
   for (RegionId region : graph.subgraphs(node)) {
     values.insert(values.end(), graph.inputs(region).begin(), graph.inputs(region).end());
     for (NodeId inner : graph.nodes(region)) add_results(graph, inner, values);
+  }
+}
+
+void infer_or_choose(Graph& graph, NodeId node, PassContext& context);
+
+void infer_region(Graph& graph, RegionId region, PassContext& context) {
+  for (NodeId node : graph.nodes(region)) infer_or_choose(graph, node, context);
+}
+
+/// Computes what is constant before `node`, of which a condition may be made.
+void fold_before(Graph& graph, NodeId node, PassContext& context) {
+  Folder folder(graph, context);
+  for (NodeId earlier : graph.nodes(graph.node(node).region)) {
+    if (earlier == node) return;
+    if (graph.node(earlier).alive) folder.visit(earlier);
+  }
+}
+
+/// What can be done where the bodies of `node` do not type: an If whose condition is known becomes
+/// the branch that runs; else the same is tried within. Says whether it became that branch.
+bool choose_branch(Graph& graph, NodeId node, PassContext& context) {
+  fold_before(graph, node, context);
+  const std::optional<RegionId> dead = Conditions(graph, context).dead_branch(node);
+  for (RegionId region : graph.subgraphs(node)) {
+    if (region != dead) infer_region(graph, region, context);
+  }
+  if (!dead) return false;
+  const NodeId before = graph.prev(node);
+  const NodeId after = graph.next(node);
+  const RegionId region = graph.node(node).region;
+  if (!take_branch(graph, node, context)) return false;
+  NodeId copy = before.valid() ? graph.next(before) : graph.first(region);
+  for (; copy != after; copy = graph.next(copy)) infer_node(graph, copy);
+  return true;
+}
+
+/// infer_node(), but of an If whose operands fit only the branch that runs: sizes decide which one
+/// it is, and the other need not fit them.
+void infer_or_choose(Graph& graph, NodeId node, PassContext& context) {
+  try {
+    infer_node(graph, node);
+  } catch (const Error&) {
+    if (graph.subgraphs(node).empty()) throw;
+    if (!choose_branch(graph, node, context)) infer_node(graph, node);
   }
 }
 
@@ -65,9 +114,16 @@ bool infer_graph(Graph& graph) {
   return changed;
 }
 
-/// The pass: types for every value. Exact. Leaves alone: what is declared and as precise already.
-bool infer_shapes(Graph& graph, PassContext&) {
-  const bool changed = infer_graph(graph);
+/// The pass: types for every value. Exact. Leaves alone: what is declared and as precise already;
+/// of control flow all but Ifs that have a branch which cannot run and does not type.
+bool infer_shapes(Graph& graph, PassContext& context) {
+  bool changed = false;
+  for (NodeId node : graph.all_nodes()) {
+    if (!graph.node(node).alive) continue;  // stood in an If that is gone
+    const std::vector<ValueType> before = types_within(graph, node);
+    infer_or_choose(graph, node, context);
+    changed |= !graph.node(node).alive || types_within(graph, node) != before;
+  }
   check_state_types(graph);
   return changed;
 }

@@ -160,6 +160,8 @@ constexpr PassRow kRows[] = {
     {"infer-sizes", infer_shapes, nullptr, kAll, kAny, kAny, true, "sizes follow from the inputs"},
     {"fold-sizes", fold_constants, nullptr, kAll, kAny, kAny, false,
      "arithmetic on sizes has become constant"},
+    {"take-branches", take_branches, nullptr, kAll, kAny, kAny, true,
+     "where sizes decide a condition, the other branch need not fit them"},
     {"expand-without-kernel", expand_without_kernel, nullptr, kAll, kAny, kAny, true,
      "an operator without a kernel runs as its body"},
     {"fold-expanded", fold_constants, nullptr, kAll, kAny, kAny, false,

@@ -195,6 +195,56 @@ TEST_P(ControlFlow, AllocatesNothing) {
 INSTANTIATE_TEST_SUITE_P(All, ControlFlow, testing::ValuesIn(kModels),
                          [](const auto& test) { return std::string(test.param.name); });
 
+/// What maps x (N, F) to logits: the way of 6 columns, or that, another one and the sizes' choice.
+Model choice(const char* core) {
+  const std::string text =
+      "<ir_version: 10, opset_import: [\"\" : 23]>\nnet (float[N,F] x) => (float[N,3] logits) <" +
+      numbers("six", 6, 3, 1) + ", " + numbers("five", 5, 3, 2) +
+      ", int64 one = {1}, int64 columns = {6}> {" + core + "}";
+  return parse_model(text, "choice.onnxtxt");
+}
+
+constexpr const char* kChoice = R"(
+  s = Shape (x)
+  f = Gather (s, one)
+  c = Equal (f, columns)
+  logits = If <then_branch: graph = a () => (p) { p = MatMul (x, six) },
+               else_branch: graph = b () => (q) { q = MatMul (x, five) }> (c)
+)";
+
+TEST(SizesChooseTheBranch, TheOtherOneNeedNotFitThem) {
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(short_name(precision));
+    CompileOptions options = options_of(precision);
+    Session open = reference_session(choice(kChoice), options);
+    EXPECT_FALSE(find_nodes(open.model().training.front().graph, "If").empty());
+    options.dims["F"] = 6;
+    Session bound = reference_session(choice(kChoice), options);
+    EXPECT_TRUE(find_nodes(bound.model().training.front().graph, "If").empty());
+    Session plain = reference_session(choice(" logits = MatMul (x, six) "), options);
+    for (uint64_t seed = 5; seed < 8; ++seed) {
+      const std::vector<Tensor> batch = mlp_batch(8, seed);
+      const double loss = plain.step(batch).loss;
+      EXPECT_EQ(open.step(batch).loss, loss);
+      EXPECT_EQ(bound.step(batch).loss, loss);
+    }
+    EXPECT_TRUE(identical(state(open, "six"), state(plain, "six")));
+    EXPECT_TRUE(identical(state(bound, "six"), state(plain, "six")));
+  }
+}
+
+TEST(SizesChooseTheBranch, TheOneThatRunsMustFit) {
+  CompileOptions options = options_of(DType::kF32);
+  options.dims["F"] = 7;
+  try {
+    compile_model(choice(kChoice), options);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kModel);
+    EXPECT_NE(std::string(error.what()).find("MatMul"), std::string::npos) << error.what();
+  }
+}
+
 TEST(ControlFlowRefusals, ALoopThatDataEndsNamesTheReasonAndTheWayOut) {
   const ControlModel model{"Data", nullptr, R"(
   t = Loop <body: graph = l (int64 i, bool c, float[N,8] r) => (c2, r2) {

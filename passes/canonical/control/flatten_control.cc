@@ -141,6 +141,24 @@ class Flattening {
     return containers_.sweep() || changed_;
   }
 
+  bool inline_branches() {
+    bool any = false;
+    for (NodeId node : graph_.all_nodes()) {
+      const Node& data = graph_.node(node);
+      if (data.alive && data.domain.empty() && data.op == "If") any |= inline_branch(node);
+    }
+    return any;
+  }
+
+  bool inline_branch(NodeId node) {
+    // As in check-nodes, which lets pass what stands in the other branch.
+    const std::optional<bool> yes = Conditions(graph_, context_).truth(graph_.input(node, 0));
+    if (!yes) return false;
+    const auto branch = body_of(graph_, node, *yes ? "then_branch" : "else_branch");
+    if (!branch) return false;
+    return finish(node, copy_body(node, *branch, hoist(node, *branch), graph_.label(node) + "/"));
+  }
+
  private:
   void visit_region(RegionId region) {
     for (NodeId node : graph_.nodes(region)) {
@@ -292,15 +310,6 @@ class Flattening {
   }
 
   // --- the ops -----------------------------------------------------------------------------------
-
-  bool inline_branch(NodeId node) {
-    // As in check-nodes, which lets pass what stands in the other branch.
-    const std::optional<bool> yes = Conditions(graph_, context_).truth(graph_.input(node, 0));
-    if (!yes) return false;
-    const auto branch = body_of(graph_, node, *yes ? "then_branch" : "else_branch");
-    if (!branch) return false;
-    return finish(node, copy_body(node, *branch, hoist(node, *branch), graph_.label(node) + "/"));
-  }
 
   /// What was collected of one result: stacked, or an empty tensor; invalid if its shape is open.
   ValueId collect(NodeId node, ValueId inner, const std::vector<ValueId>& parts, int64_t axis) {
@@ -518,6 +527,15 @@ Builder builder_at(Graph& graph, NodeId node, PassContext& context) {
   b.set_origin(graph.label(node));
   b.set_prefix(graph.label(node) + "/");
   return b;
+}
+
+bool take_branch(Graph& graph, NodeId node, PassContext& context) {
+  const Node& data = graph.node(node);
+  return data.domain.empty() && data.op == "If" && Flattening(graph, context).inline_branch(node);
+}
+
+bool take_branches(Graph& graph, PassContext& context) {
+  return has_structure(graph) && Flattening(graph, context).inline_branches();
 }
 
 bool flatten_control(Graph& graph, PassContext& context) {

@@ -25,6 +25,9 @@ using KnownElements = std::map<ValueId, std::vector<ValueId>>;
 /// node's own (no name below the node's) is passed on by an Identity.
 void give_result(Graph& graph, NodeId node, ValueId output, ValueId value, PassContext& context);
 
+/// Writes the branch that runs in place of an If whose condition is known. Says whether it is one.
+bool take_branch(Graph& graph, NodeId node, PassContext& context);
+
 /// Writes a Loop whose trips are counted as a Scan over their numbers (flatten_loop.cc). `front` is
 /// what all names in its body begin with, which their copies need not repeat. Gives the Scan;
 /// invalid where the Loop stays.
