@@ -67,6 +67,22 @@ size_t axis_of(const BatchAxes& axes, const std::string& input) {
   return found == axes.end() ? 0 : found->second;
 }
 
+/// What exporters and people call the dim that counts samples.
+bool is_batch_word(std::string symbol) {
+  std::transform(symbol.begin(), symbol.end(), symbol.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  constexpr std::array<std::string_view, 7> kWords = {"batch", "batch_size", "batchsize", "bs",
+                                                      "bsz",   "batch_dim",  "minibatch"};
+  return std::find(kWords.begin(), kWords.end(), symbol) != kWords.end();
+}
+
+/// Is a dim called the batch, and `axis`, a number, cannot be it?
+bool has_another_batch(const SymbolicShape& shape, size_t axis) {
+  return shape[axis].known() && std::any_of(shape.begin(), shape.end(), [](const Dim& dim) {
+           return !dim.known() && is_batch_word(dim.symbol);
+         });
+}
+
 /// `INPUT=K` of --batch-axis.
 BatchAxes given_axes(const Graph& graph, const std::vector<std::string>& texts) {
   BatchAxes axes;
@@ -88,18 +104,13 @@ BatchAxes given_axes(const Graph& graph, const std::vector<std::string>& texts) 
                                         : fmt::format("0 to {}", type.shape->size() - 1),
                     fmt::format("{} of {}", axis, to_string(type)));
     }
+    if (has_another_batch(*type.shape, static_cast<size_t>(axis))) {
+      throw Error(ErrorCode::kUsage, fmt::format("--batch-axis {}: that dim is no batch", name))
+          .expected("the dim that is called so", fmt::format("{} of {}", axis, to_string(type)));
+    }
     axes.emplace(name, static_cast<size_t>(axis));
   }
   return axes;
-}
-
-/// What exporters and people call the dim that counts samples.
-bool is_batch_word(std::string symbol) {
-  std::transform(symbol.begin(), symbol.end(), symbol.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  constexpr std::array<std::string_view, 7> kWords = {"batch", "batch_size", "batchsize", "bs",
-                                                      "bsz",   "batch_dim",  "minibatch"};
-  return std::find(kWords.begin(), kWords.end(), symbol) != kWords.end();
 }
 
 /// The first dims of the inputs that may be batches, and the inputs that have them.

@@ -119,6 +119,11 @@ TEST(RunInputs, AnAxisIsTakenFromTheOtherInputOrTheFlag) {
     EXPECT_EQ(bad.code, 2) << row.flags;
     EXPECT_THAT(bad.err, HasSubstr(row.message));
   }
+  write_model(place, "float[3,batch,2] x, float[batch,3,1] t", flipped);
+  const Outcome other = place.run(words(kRun + "--run-dir e --batch-axis x=0"));
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("--batch-axis x: that dim is no batch: expected the dim that is "
+                                   "called so, got 0 of float[3,batch,2]"));
 }
 
 TEST(RunInputs, WhatIsAlikeInAllInputsIsRefusedOrTold) {
