@@ -53,7 +53,7 @@ void set_random_seed(Session& session, uint64_t seed) {
 std::string write_model(const Session& session, const RunArguments& arguments,
                         const TrainerOptions& options) {
   const fs::path file = trained_model_file(arguments, options.run_folder);
-  export_model(session.trained_model(TrainedForm::kF32, TrainedWeights::kViews), file, {});
+  export_model(session.trained_model(TrainedForm::kF32, TensorsAs::kViews), file, {});
   return file.string();
 }
 

@@ -69,8 +69,7 @@ std::string memory_text(const Session& session) {
   const MemoryUse memory = session.memory();
   return fmt::format("{}: state {}, activations and workspaces {}, constants {}",
                      bytes_text(memory.total()), bytes_text(memory.state), bytes_text(memory.arena),
-                     bytes_text(memory.constants)) +
-         (memory.outputs > 0 ? ", outputs " + bytes_text(memory.outputs) : "");
+                     bytes_text(memory.constants));
 }
 
 /// The same unit for all, so that they can be compared.
@@ -246,7 +245,6 @@ std::vector<TableRow> memory_rows(const Session& session, const PredictedMemory&
                                 bytes_text(live_peak(program->arena_blocks)))});
   }
   rows.push_back({"arena", bytes_text(memory.arena) + ", for all of them"});
-  if (memory.outputs > 0) rows.push_back({"outputs", bytes_text(memory.outputs)});
   rows.push_back({"constants", bytes_text(memory.constants)});
   rows.push_back({"total", bytes_text(memory.total())});
   rows.push_back({"batches", bytes_text(predicted.batches)});
@@ -343,12 +341,14 @@ std::string config_json(const RunArguments& arguments, const Session& session,
 
 std::string memory_json(const PredictedMemory& predicted, size_t measured) {
   const MemoryUse& plan = predicted.plan;
-  const nlohmann::ordered_json json = {
-      {"state", plan.state},          {"arena", plan.arena},
-      {"constants", plan.constants},  {"outputs", plan.outputs},
-      {"batches", predicted.batches}, {"program", predicted.program},
-      {"before", predicted.before},   {"predicted_peak", predicted.total()},
-      {"measured_peak", measured}};
+  const nlohmann::ordered_json json = {{"state", plan.state},
+                                       {"arena", plan.arena},
+                                       {"constants", plan.constants},
+                                       {"batches", predicted.batches},
+                                       {"program", predicted.program},
+                                       {"before", predicted.before},
+                                       {"predicted_peak", predicted.total()},
+                                       {"measured_peak", measured}};
   return json.dump(1) + "\n";
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -38,6 +39,12 @@ class DeviceGraph {
   virtual ~DeviceGraph() = default;
 };
 
+/// A small value in the device's memory.
+struct SmallValue {
+  const std::byte* from = nullptr;
+  uint32_t bytes = 0;  // at most 8
+};
+
 /// A point in a stream that others can wait for.
 class DeviceEvent {
  public:
@@ -55,6 +62,11 @@ class Stream {
   virtual void fill(void* to, uint8_t value, size_t bytes) = 0;
   virtual void record(DeviceEvent& event) = 0;
   virtual void wait(const DeviceEvent& event) = 0;
+  /// Copies `values` into pinned memory, value i to the word i + 1 of `mailbox`, and then counts
+  /// word 0 up: the host may look at it, and at them once it has changed, without waiting.
+  virtual void publish(std::span<const SmallValue> values, uint64_t* mailbox) = 0;
+  /// To be called by who looks at a mailbox until it changes: throws what went wrong on the device.
+  virtual void poll() = 0;
   /// Waits until all is done.
   virtual void synchronise() = 0;
   /// Between these two nothing runs: it becomes the graph.

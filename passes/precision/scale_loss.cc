@@ -175,8 +175,8 @@ class Scaling {
   void update_scale(Expr finite) {
     const LossScaler& s = policy_.scaler;
     const ValueId scale = graph_.find(kLossScale);
-    const auto int_state = [&](const char* name, int32_t first) {
-      return b_.value(graph_.add_initializer(name, Tensor::scalar<int32_t>(first)));
+    const auto int_state = [&](std::string_view name, int32_t first) {
+      return b_.value(graph_.add_initializer(std::string(name), Tensor::scalar<int32_t>(first)));
     };
     const std::vector<Expr> states = {
         b_.value(scale),
@@ -186,7 +186,7 @@ class Scaling {
         int_state("loss_scale.clean", 0),
         b_.value(graph_.add_initializer("loss_scale.skips", Tensor::scalar<int64_t>(0))),
         int_state("loss_scale.skips_in_row", 0),
-        int_state("loss_scale.floor_hits", 0)};
+        int_state(kFloorHits, 0)};
     graph_.value(states[3].id).scale_power = 1;
     std::vector<Expr> operands = states;
     operands.push_back(finite);

@@ -26,6 +26,7 @@ inline constexpr std::string_view kGradientPrefix = "grad/";
 inline constexpr std::string_view kSumPrefix = "sum/";          // accumulated gradients
 inline constexpr std::string_view kPendingPrefix = "pending/";  // uncommitted statistics
 inline constexpr std::string_view kScalerPrefix = "loss_scale.";
+inline constexpr std::string_view kFloorHits = "loss_scale.floor_hits";  // overflows at its minimum
 
 /// Is this a name that the train passes give in a step, and find again by?
 inline bool is_reserved(std::string_view name) {

@@ -1,7 +1,10 @@
 #include "runtime/core/device_run.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 #include "runtime/core/memory/best_fit.h"
@@ -10,6 +13,11 @@ namespace halfnote {
 namespace {
 
 using Space = BufferRef::Space;
+
+constexpr size_t kWord = sizeof(uint64_t);
+// How often a mailbox is looked at before the thread sleeps, and how long it does.
+constexpr int kLooks = 1000;
+constexpr std::chrono::microseconds kNap(20);
 
 /// Ends a capture that an error has cut short.
 class Capture {
@@ -53,12 +61,38 @@ DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore&
   arena_ = device.allocate(program.arena_bytes);
   put_constants();
   input_offsets_ = offsets_of(program.inputs, bytes);
-  inputs_ = device.allocate(input_offsets_.back());
-  staging_ = device.allocate(input_offsets_.back(), MemoryKind::kPinned);
   result_offsets_ = offsets_of(program.outputs, bytes);
   results_ = device.allocate(result_offsets_.back(), MemoryKind::kPinned);
   fetched_.resize(program.outputs.size());
-  capture();
+  find_small_values();
+  for (Slot& slot : slots_) make(slot);
+}
+
+void DeviceRun::find_small_values() {
+  output_words_.resize(program_.outputs.size());
+  const auto add = [&](const std::byte* from, size_t bytes) {
+    small_values_.push_back({from, static_cast<uint32_t>(bytes)});
+    return small_values_.size();  // word 0 is the count
+  };
+  for (size_t i = 0; i < program_.outputs.size(); ++i) {
+    const ProgramOperand& output = program_.outputs[i];
+    const bool fixed = output.buffer.space != Space::kInput && output.buffer.space != Space::kNone;
+    if (!fixed || output.bytes == 0 || output.bytes > kWord) continue;
+    output_words_[i] = add(address(output.buffer), output.bytes);
+  }
+  for (const StateEntry& entry : store_.entries()) {
+    const bool counts = entry.kind == StateKind::kScaler || entry.kind == StateKind::kCounter;
+    if (!counts || entry.bytes == 0 || entry.bytes > kWord) continue;
+    state_words_[entry.offset] = add(store_.device_base() + entry.offset, entry.bytes);
+  }
+}
+
+DeviceRun::~DeviceRun() {
+  try {
+    context_.feeding->synchronise();
+    context_.stream->synchronise();
+  } catch (const Error&) {  // nobody reads what it did
+  }
 }
 
 void DeviceRun::put_constants() {
@@ -81,7 +115,7 @@ std::byte* DeviceRun::address(const BufferRef& ref) {
     case Space::kConstant:
       return constants_.get() + constant_offsets_[ref.offset];
     case Space::kInput:
-      return inputs_.get() + input_offsets_[ref.offset];
+      return recorded_->inputs.get() + input_offsets_[ref.offset];
     case Space::kNone:
       break;
   }
@@ -90,7 +124,6 @@ std::byte* DeviceRun::address(const BufferRef& ref) {
 
 void DeviceRun::record() {
   Stream& stream = *context_.stream;
-  if (input_offsets_.back() > 0) stream.copy(inputs_.get(), staging_.get(), input_offsets_.back());
   for (const ProgramStep& step : program_.steps) {
     std::vector<const std::byte*> inputs;
     std::vector<std::byte*> outputs;
@@ -115,25 +148,65 @@ void DeviceRun::record() {
   }
 }
 
-void DeviceRun::capture() {
+void DeviceRun::make(Slot& slot) {
+  Device& device = *context_.device;
+  slot.inputs = device.allocate(input_offsets_.back());
+  slot.staging = device.allocate(input_offsets_.back(), MemoryKind::kPinned);
+  slot.mailbox = device.allocate((1 + small_values_.size()) * kWord, MemoryKind::kPinned);
+  slot.brought = device.make_event();
+  *words(slot) = 0;
+  recorded_ = &slot;
   Capture capture(*context_.stream);
   record();
-  graph_ = capture.end();
+  context_.stream->publish(small_values_, words(slot));
+  slot.graph = capture.end();
 }
 
-void DeviceRun::run(std::span<const Tensor> inputs) {
-  Stream& stream = *context_.stream;
-  // The last run may not have fetched its inputs yet.
-  if (in_flight_ && !inputs.empty()) stream.synchronise();
+/// The slot's last run has ended: it reads neither of its memories any more.
+void DeviceRun::bring(Slot& slot, std::span<const Tensor> inputs) {
+  if (input_offsets_.back() == 0) return;
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].byte_size() == 0) continue;
-    std::memcpy(staging_.get() + input_offsets_[i], inputs[i].bytes(), inputs[i].byte_size());
+    std::memcpy(slot.staging.get() + input_offsets_[i], inputs[i].bytes(), inputs[i].byte_size());
   }
+  context_.feeding->copy(slot.inputs.get(), slot.staging.get(), input_offsets_.back());
+  context_.feeding->record(*slot.brought);
+  context_.stream->wait(*slot.brought);
+}
+
+uint64_t DeviceRun::start(std::span<const Tensor> inputs) {
+  Slot& slot = slot_of(runs_ + 1);
+  if (slot.runs > 0) wait(runs_ + 1 - kMostRuns);
+  bring(slot, inputs);
   store_.push();
-  stream.launch(*graph_);
-  in_flight_ = true;
+  context_.stream->launch(*slot.graph);
+  ++slot.runs;
   std::fill(fetched_.begin(), fetched_.end(), false);
   store_.changed_on_device();
+  return ++runs_;
+}
+
+void DeviceRun::wait(uint64_t run) {
+  Slot& slot = slot_of(run);
+  // The device writes the count after all else.
+  const std::atomic_ref<uint64_t> count(*words(slot));
+  const auto ended = [&] { return count.load(std::memory_order_acquire) == slot.runs; };
+  for (int looks = 0; !ended(); ++looks) {
+    context_.feeding->poll();
+    if (!ended()) context_.stream->poll();
+    if (looks >= kLooks) std::this_thread::sleep_for(kNap);
+  }
+  throw_fault(*context_.stream->fault());
+}
+
+const std::byte* DeviceRun::small_output(size_t index, uint64_t run) const {
+  const size_t word = output_words_[index];
+  return word == 0 ? nullptr : slot_of(run).mailbox.get() + word * kWord;
+}
+
+const std::byte* DeviceRun::small_state(const StateEntry& entry, uint64_t run) const {
+  const auto found = state_words_.find(entry.offset);
+  return found == state_words_.end() ? nullptr : slot_of(run).mailbox.get() + found->second * kWord;
 }
 
 const std::byte* DeviceRun::output(size_t index) {
@@ -142,7 +215,6 @@ const std::byte* DeviceRun::output(size_t index) {
   const ProgramOperand& formal = program_.outputs[index];
   if (formal.bytes > 0) context_.stream->copy(to, address(formal.buffer), formal.bytes);
   context_.stream->synchronise();
-  in_flight_ = false;
   fetched_[index] = true;
   return to;
 }

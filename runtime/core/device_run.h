@@ -1,10 +1,16 @@
 // A Program on a device: its arena, constants and inputs in the device's memory, and the whole step
 // captured once as a graph that every run launches again.
 //
-// Before a run the inputs are put into pinned memory, from which the graph fetches them. Nothing
-// comes back by itself: a result is fetched when somebody reads it.
+// Two runs may be on their way at a time: the inputs of one are brought by a stream of their own
+// while the other one computes. Each has its own pinned memory, inputs and graph; the arena is that
+// of both, since they compute one after the other. At its end a run publishes its small outputs and
+// the small states (loss scale, counters) to a mailbox in pinned memory, which the host polls: it
+// never waits for the device. All other results are fetched when somebody reads them.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,28 +26,62 @@ class DeviceRun {
   /// Takes all the memory that the program needs, and captures it. Program, store and device must
   /// outlive this; the store is attached to the device.
   DeviceRun(DeviceContext& context, const Program& program, StateStore& store);
+  /// Waits for what is on its way.
+  ~DeviceRun();
+  DeviceRun(const DeviceRun&) = delete;
+  DeviceRun& operator=(const DeviceRun&) = delete;
 
-  /// Starts a run and does not wait for it. The inputs may change as soon as this returns.
-  void run(std::span<const Tensor> inputs);
+  /// Runs that may be on their way at a time.
+  static constexpr int kMostRuns = 2;
+
+  /// Starts a run and gives its number, from 1; waits for the last but one. The inputs may change
+  /// as soon as this returns.
+  uint64_t start(std::span<const Tensor> inputs);
+  /// Waits for one of the last two runs. Throws what went wrong on the device.
+  void wait(uint64_t run);
+  /// What one of the last two runs, which must have ended, gave as output `index`, or left in a
+  /// state; null if that is no small value.
+  const std::byte* small_output(size_t index, uint64_t run) const;
+  const std::byte* small_state(const StateEntry& entry, uint64_t run) const;
   /// The bytes of output `index` of the last run, valid until the next one; waits for the run.
   const std::byte* output(size_t index);
   /// Where the bytes of a value are on the device.
   std::byte* address(const BufferRef& ref);
 
  private:
+  /// What a run has to itself.
+  struct Slot {
+    Device::Memory staging, inputs, mailbox;
+    std::unique_ptr<DeviceEvent> brought;  // the inputs
+    std::unique_ptr<DeviceGraph> graph;
+    uint64_t runs = 0;  // so far: the count that the mailbox gets to
+  };
+
   void put_constants();
-  void capture();
+  void find_small_values();
+  void make(Slot& slot);
   /// Puts the whole step into the stream.
   void record();
+  void bring(Slot& slot, std::span<const Tensor> inputs);
+  uint64_t* words(const Slot& slot) const {
+    return reinterpret_cast<uint64_t*>(slot.mailbox.get());
+  }
+  Slot& slot_of(uint64_t run) { return slots_[run % kMostRuns]; }
+  const Slot& slot_of(uint64_t run) const { return slots_[run % kMostRuns]; }
 
   DeviceContext& context_;
   const Program& program_;
   StateStore& store_;
-  Device::Memory arena_, constants_, inputs_, staging_, results_;
+  Device::Memory arena_, constants_, results_;
   std::vector<size_t> constant_offsets_, input_offsets_, result_offsets_;
   std::vector<bool> fetched_;
-  std::unique_ptr<DeviceGraph> graph_;
-  bool in_flight_ = false;
+  std::array<Slot, kMostRuns> slots_;
+  Slot* recorded_ = &slots_.front();  // whose inputs address() gives
+  uint64_t runs_ = 0;
+  // What the mailboxes hold, in order, and for each output and state where; 0: not there.
+  std::vector<SmallValue> small_values_;
+  std::vector<size_t> output_words_;
+  std::map<size_t, size_t> state_words_;  // by offset in the store
 };
 
 }  // namespace halfnote

@@ -9,6 +9,12 @@ namespace {
 
 using Space = BufferRef::Space;
 
+/// The first element at `bytes`, without a copy of it.
+double scalar_at(DType dtype, const std::byte* bytes) {
+  const std::shared_ptr<const std::byte> borrowed(std::shared_ptr<const std::byte>(), bytes);
+  return Tensor(dtype, Shape{}, borrowed, size_of(dtype)).at_as_double(0);
+}
+
 }  // namespace
 
 Executor::Executor(Program program, StateStore& store, DeviceContext* context,
@@ -43,6 +49,7 @@ void Executor::enter_arena() {
 }
 
 void Executor::leave_arena() {
+  if (dropped_) return;
   size_t bytes = 0;
   for (const ProgramOperand& output : program_.outputs) {
     if (output.buffer.space == Space::kArena) bytes += output.bytes;
@@ -143,6 +150,7 @@ void Executor::run_steps() {
 
 void Executor::run(std::span<const Tensor> inputs) {
   left_states_ = true;
+  dropped_ = false;
   allocate();
   check_inputs(inputs);
   if (on_device_) {
@@ -151,12 +159,11 @@ void Executor::run(std::span<const Tensor> inputs) {
       throw Error(ErrorCode::kUnsupported, "single steps cannot be watched on this device yet")
           .hint("leave --profile out");
     }
-    on_device_->run(inputs);
-    has_run_ = true;
+    last_run_ = on_device_->start(inputs);
     return;
   }
   enter_arena();
-  has_run_ = true;
+  ++last_run_;
   for (const InputPatch& patch : patches_) *patch.slot = inputs[patch.input].bytes();
   store_.refresh_copies();
   guard_.save(store_.base());
@@ -175,11 +182,32 @@ void Executor::run(std::span<const Tensor> inputs) {
   if (profile_) profile_->end_run();
 }
 
+void Executor::wait(uint64_t run) {
+  if (on_device_) on_device_->wait(run);
+}
+
+double Executor::scalar_output(size_t index, uint64_t run) const {
+  const std::byte* small = on_device_ ? on_device_->small_output(index, run) : nullptr;
+  return scalar_at(program_.outputs[index].dtype, small != nullptr ? small : output_bytes(index));
+}
+
+double Executor::scalar_state(const StateEntry& entry, uint64_t run) const {
+  const std::byte* small = on_device_ ? on_device_->small_state(entry, run) : nullptr;
+  return scalar_at(entry.dtype, small != nullptr ? small : std::as_const(store_).data(entry));
+}
+
 Tensor Executor::output(size_t index) const {
   const ProgramOperand& formal = program_.outputs[index];
   Tensor tensor(formal.dtype, formal.shape);
   if (formal.bytes > 0) std::memcpy(tensor.mutable_bytes(), output_bytes(index), formal.bytes);
   return tensor;
+}
+
+Tensor Executor::output_view(size_t index) const {
+  const ProgramOperand& formal = program_.outputs[index];
+  const std::shared_ptr<const std::byte> borrowed(std::shared_ptr<const std::byte>(),
+                                                  output_bytes(index));
+  return {formal.dtype, formal.shape, borrowed, formal.bytes};
 }
 
 std::optional<size_t> Executor::find_output(std::string_view name) const {

@@ -34,14 +34,30 @@ class Executor final : private ArenaUser {
 
   const Program& program() const { return program_; }
   /// Runs once on `inputs` (one per program input, in order; types and shapes are checked). The
-  /// states are updated in the store. Outputs stay readable until the next run.
+  /// states are updated in the store. Outputs stay readable until the next run. On a device the run
+  /// may go on after this returned: as many as `most_runs()` are on their way at a time.
   void run(std::span<const Tensor> inputs);
+  int most_runs() const { return context_ == nullptr ? 1 : DeviceRun::kMostRuns; }
+  /// The number of the last run, from 1.
+  uint64_t last_run() const { return last_run_; }
+  /// Waits for a run, one of the last `most_runs()`. Throws what went wrong on the device.
+  void wait(uint64_t run);
+  /// An output or a state of one element, as such a run left it once it was waited for; of a state
+  /// that is no small one (a scale or a counter), as it is now.
+  double scalar_output(size_t index, uint64_t run) const;
+  double scalar_state(const StateEntry& entry, uint64_t run) const;
   /// Was there a run? Before it there are no outputs.
-  bool has_run() const { return has_run_; }
+  bool has_run() const { return last_run_ > 0; }
+  /// Nobody reads the outputs of the last run any more: they need not outlive the arena's next use.
+  void drop_outputs() { dropped_ = true; }
+  bool has_outputs() const { return has_run() && !dropped_; }
+  /// Bytes of outputs that did outlive it.
+  size_t kept_bytes() const { return kept_.size(); }
   /// After a run that threw: are the states those from before it?
   bool left_states() const { return left_states_; }
-  /// A copy of output `index` of the last run.
+  /// A copy of output `index` of the last run, or a view that is valid until the next one.
   Tensor output(size_t index) const;
+  Tensor output_view(size_t index) const;
   /// The bytes of output `index`, valid until the next run.
   const std::byte* output_bytes(size_t index) const {
     return on_device_ ? on_device_->output(index) : output_pointers_[index];
@@ -76,10 +92,11 @@ class Executor final : private ArenaUser {
   StateStore& store_;
   std::shared_ptr<SharedArena> arena_;
   std::byte* base_ = nullptr;  // of the arena when the pointers were resolved
-  bool has_run_ = false;
+  uint64_t last_run_ = 0;
   bool left_states_ = true;
   StateGuard guard_;
-  bool has_left_ = false;        // the outputs of the last run are in kept_
+  bool has_left_ = false;  // the outputs of the last run are in kept_
+  bool dropped_ = false;
   std::vector<std::byte> kept_;  // outputs, one behind the other
   std::vector<StepPointers> pointers_;
   std::vector<InputPatch> patches_;

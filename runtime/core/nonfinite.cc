@@ -1,5 +1,6 @@
 #include "runtime/core/nonfinite.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace halfnote {
@@ -129,6 +130,16 @@ std::string to_string(const NonFinite& found) {
   if (found.node.empty()) return "\"" + found.value + "\" holds " + kind;
   return "node \"" + found.node + "\" (" + found.op + ") makes the first " + kind + ", in \"" +
          found.value + "\"";
+}
+
+std::string find_nonfinite_state(const StateStore& store) {
+  for (const StateEntry& entry : store.entries()) {
+    if (entry.dtype != DType::kF32) continue;
+    const auto* values = reinterpret_cast<const float*>(store.data(entry));
+    const auto* end = values + element_count(entry.shape);
+    if (!std::all_of(values, end, [](float v) { return std::isfinite(v); })) return entry.name;
+  }
+  return {};
 }
 
 std::string advice(const NonFinite& found) {

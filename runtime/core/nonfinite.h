@@ -25,6 +25,9 @@ struct NonFinite {
 std::optional<NonFinite> find_nonfinite(Executor& executor, const StateStore& store,
                                         const Graph& graph, std::span<const Tensor> inputs);
 
+/// The first state in f32 that holds a NaN or Inf as it is now; empty if none does.
+std::string find_nonfinite_state(const StateStore& store);
+
 /// `node "conv1" (Conv) makes the first Inf, in "y"`, or `"x" is too large for f16`.
 std::string to_string(const NonFinite& found);
 /// What helps against it.

@@ -32,10 +32,11 @@ struct StateEntry {
   std::string copy_of = {};  // of a 16-bit copy: its weight
 };
 
-/// An open device, and the stream that all programs of a session run in.
+/// An open device, the stream that all programs of a session run in, and the one that brings their
+/// inputs meanwhile.
 struct DeviceContext {
   std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
+  std::unique_ptr<Stream> stream, feeding;
 };
 
 class StateStore {

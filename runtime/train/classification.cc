@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "compiler/ir/builder.h"
 #include "compiler/ir/query.h"
+#include "passes/canonical/infer_shapes.h"
 
 namespace halfnote {
 namespace {
@@ -148,6 +150,29 @@ ScoreLayout layout_at(const Shape& scores, size_t axis) {
   return {element_count({scores.begin(), at}), *at, element_count({at + 1, scores.end()})};
 }
 
+/// Scores as floats, a line (all classes of one or some labels) at a time.
+class Lines {
+ public:
+  Lines(const Tensor& scores, int64_t length) : scores_(scores), length_(length) {}
+
+  const float* line(int64_t index) {
+    if (scores_.dtype() == DType::kF32) return scores_.data<float>().data() + index * length_;
+    if (index != index_) {
+      const size_t bytes = static_cast<size_t>(length_) * size_of(scores_.dtype());
+      const std::shared_ptr<const std::byte> borrowed(
+          std::shared_ptr<const std::byte>(), scores_.bytes() + static_cast<size_t>(index) * bytes);
+      line_ = Tensor(scores_.dtype(), {length_}, borrowed, bytes).cast_to(DType::kF32);
+      index_ = index;
+    }
+    return line_.data<float>().data();
+  }
+
+ private:
+  const Tensor& scores_;
+  int64_t length_ = 0, index_ = -1;
+  Tensor line_;
+};
+
 /// How many classes score higher than the label's; all of them if its score is NaN.
 int64_t rank_of(const float* scores, int64_t label, int64_t classes, int64_t stride) {
   const float own = scores[label * stride];
@@ -183,6 +208,14 @@ std::optional<Classification> find_classification(const Graph& graph) {
   return found ? std::optional(kind) : std::nullopt;
 }
 
+bool all_ignored(const Classification& kind, const Tensor& labels) {
+  if (!kind.ignore_index) return false;
+  for (int64_t i = 0; i < labels.size(); ++i) {
+    if (labels.at_as_int(i) != *kind.ignore_index) return false;
+  }
+  return true;
+}
+
 std::optional<ScoreLayout> score_layout(const Classification& kind, const Shape& scores,
                                         const Shape& labels) {
   if (scores.size() < 2 || labels.empty()) return std::nullopt;
@@ -209,8 +242,7 @@ std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor
                                         const Tensor& labels, int64_t rows, ScoreLoss loss) {
   const auto layout = score_layout(kind, scores.shape(), labels.shape());
   if (!layout) return std::nullopt;
-  const Tensor floats = scores.dtype() == DType::kF32 ? scores : scores.cast_to(DType::kF32);
-  const std::span<const float> all = floats.data<float>();
+  Lines lines(scores, layout->classes * layout->inner);
   // Either may have flattened samples and positions into its first dim.
   const Shape& shape = labels.shape();
   const bool first = kind.batch_axis == 0;
@@ -225,8 +257,7 @@ std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor
     const int64_t label = labels.at_as_int(i);
     if (kind.ignore_index && label == *kind.ignore_index) continue;
     if (label < 0 || label >= layout->classes) return std::nullopt;
-    const int64_t start = i / layout->inner * layout->classes * layout->inner + i % layout->inner;
-    const float* at = all.data() + start;
+    const float* at = lines.line(i / layout->inner) + i % layout->inner;
     const int64_t rank = rank_of(at, label, layout->classes, layout->inner);
     ++counts.labels;
     counts.top1 += rank < 1 ? 1 : 0;
@@ -238,6 +269,49 @@ std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor
     }
   }
   return counts;
+}
+
+bool count_correct(Graph& graph, const Classification& kind) {
+  ValueId scores, labels;
+  for (const ValueId output : graph.outputs()) {
+    if (graph.value(output).name == kind.scores) scores = output;
+  }
+  for (const ValueId input : graph.inputs()) {
+    if (graph.value(input).name == kind.labels) labels = input;
+  }
+  if (!scores.valid() || !labels.valid()) return false;
+  const ValueType& scored = graph.value(scores).type;
+  const ValueType& labelled = graph.value(labels).type;
+  if (!scored.has_concrete_shape() || !labelled.has_concrete_shape()) return false;
+  const auto layout = score_layout(kind, concrete(*scored.shape), concrete(*labelled.shape));
+  if (!layout || layout->outer * layout->inner * layout->classes == 0) return false;
+
+  Builder b(graph, graph.end(), infer_node);
+  b.set_role(Role::kLoss);
+  const Expr lines =
+      b.reshape(b.value(scores), b.ints({layout->outer, layout->classes, layout->inner}));
+  const Expr highest = b.op("ArgMax", {lines}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}});
+  const Expr wanted =
+      b.cast(b.reshape(b.value(labels), b.ints({layout->outer, layout->inner})), DType::kI64);
+  Expr correct = b.op("Equal", {highest, wanted});
+  const auto sum = [&](Expr which) {
+    return b.reduce_sum(b.cast(which, DType::kI64), {0, 1}, false);
+  };
+  Expr counted = b.constant(Tensor::scalar<int64_t>(layout->outer * layout->inner));
+  if (kind.ignore_index) {
+    const Expr counts = b.op(
+        "Not", {b.op("Equal", {wanted, b.constant(Tensor::scalar<int64_t>(*kind.ignore_index))})});
+    correct = b.op("And", {correct, counts});
+    counted = sum(counts);
+  }
+  const auto give = [&](Expr count, std::string_view name) {
+    const Expr output = b.op("Identity", {count});
+    graph.rename(output.id, std::string(name));
+    graph.add_output(graph.main(), output.id);
+  };
+  give(sum(correct), kCorrectLabels);
+  give(counted, kCountedLabels);
+  return true;
 }
 
 }  // namespace halfnote

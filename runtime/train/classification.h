@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "compiler/ir/graph.h"
 
@@ -27,6 +28,9 @@ struct Classification {
 /// input. Nothing if any of that is missing.
 std::optional<Classification> find_classification(const Graph& graph);
 
+/// Is there no label that counts?
+bool all_ignored(const Classification& kind, const Tensor& labels);
+
 /// Where C is in the scores: (outer, classes, inner), label i belonging to outer i / inner and
 /// inner i % inner. Nothing if the shapes do not belong together.
 struct ScoreLayout {
@@ -42,6 +46,19 @@ struct ScoreCounts {
 
   ScoreCounts& operator+=(const ScoreCounts& other);
 };
+
+/// Of the labels of a training step that count: to how many the highest score belongs.
+struct Correct {
+  int64_t top1 = 0, labels = 0;
+};
+
+/// Outputs that count_correct() adds.
+inline constexpr std::string_view kCorrectLabels = "halfnote.correct";
+inline constexpr std::string_view kCountedLabels = "halfnote.counted";
+
+/// Lets a training graph whose dims are numbers count them by itself, for devices whose scores are
+/// better left where they are. Says whether it does: not where the shapes do not belong together.
+bool count_correct(Graph& graph, const Classification& kind);
 
 enum class ScoreLoss { kSkip, kCompute };
 

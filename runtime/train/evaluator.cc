@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "passes/train/step.h"
+#include "runtime/train/progress.h"
 
 namespace halfnote {
 namespace {
@@ -107,17 +108,13 @@ void Evaluator::prepare() {
 size_t Evaluator::batch_bytes() const {
   const int64_t all = (map_.data().size() + batch_ - 1) / batch_;
   const int64_t held = std::min<int64_t>(all, batcher_options().held());
-  size_t bytes = map_.batch_bytes(batch_) * static_cast<size_t>(held);
-  const Program* program = session_.program(kEvaluateName);
-  if (program == nullptr) return bytes;
-  for (const ProgramOperand& output : program->outputs) bytes += output.bytes;
-  return bytes;
+  return map_.batch_bytes(batch_) * static_cast<size_t>(held);
 }
 
 void Evaluator::add_batch(const Batch& batch, Sums& sums) {
   std::vector<Tensor> inputs;
   for (const size_t input : order_) inputs.push_back(batch.inputs[input]);
-  const std::vector<Tensor> outputs = session_.evaluate(inputs);
+  const std::vector<Tensor> outputs = session_.evaluate(inputs, TensorsAs::kViews);
   const bool padded = batch.count < batch.rows;
   std::optional<ScoreCounts> counts;
   if (kind_) {
@@ -140,6 +137,7 @@ void Evaluator::add_batch(const Batch& batch, Sums& sums) {
 
 std::optional<EvaluationResult> Evaluator::run(const std::function<bool()>& stop) {
   const auto begin = std::chrono::steady_clock::now();
+  session_.drop_outputs();
   Batcher batcher(map_, batcher_options());
   Sums sums;
   EvaluationResult result;
@@ -151,6 +149,7 @@ std::optional<EvaluationResult> Evaluator::run(const std::function<bool()>& stop
     const bool plain = kind_ && kind_->plain_mean && sums.scored;
     if (padded && !plain) result.samples_without_loss += batch.count;
   }
+  session_.drop_outputs();
   if (sums.loss_weight > 0) result.loss = sums.loss / static_cast<double>(sums.loss_weight);
   if (kind_ && sums.scored && sums.counts.labels > 0) {
     const auto labels = static_cast<double>(sums.counts.labels);
@@ -159,6 +158,36 @@ std::optional<EvaluationResult> Evaluator::run(const std::function<bool()>& stop
   }
   result.seconds = seconds_since(begin);
   return result;
+}
+
+std::string evaluation_sentence(int64_t step, const EvaluationResult& evaluation) {
+  std::string text = fmt::format("evaluation after step {}:", step);
+  if (evaluation.loss) text += " loss " + loss_text(*evaluation.loss);
+  if (evaluation.top1) {
+    text += fmt::format(" top-1 {:.2f} % top-5 {:.2f} %", 100 * *evaluation.top1,
+                        100 * *evaluation.top5);
+  }
+  text += fmt::format(" ({} samples, {})", evaluation.samples, duration_text(evaluation.seconds));
+  if (evaluation.samples_without_loss > 0) {
+    text += fmt::format("; the loss leaves out the last {} samples, which do not fill a batch",
+                        evaluation.samples_without_loss);
+  }
+  return text;
+}
+
+std::string evaluation_fields(int64_t step, const EvaluationResult& evaluation) {
+  std::string text = fmt::format("step={}", step);
+  if (evaluation.loss) text += " evaluation_loss=" + loss_text(*evaluation.loss);
+  if (evaluation.top1) {
+    text += fmt::format(" evaluation_top-1={:.4f} evaluation_top-5={:.4f}", *evaluation.top1,
+                        *evaluation.top5);
+  }
+  text += fmt::format(" evaluation_samples={} evaluation_time={}", evaluation.samples,
+                      duration_text(evaluation.seconds));
+  if (evaluation.samples_without_loss > 0) {
+    text += fmt::format(" evaluation_samples_without_loss={}", evaluation.samples_without_loss);
+  }
+  return text;
 }
 
 }  // namespace halfnote

@@ -25,6 +25,11 @@ struct EvaluationResult {
   double seconds = 0;
 };
 
+/// What is said of an evaluation after a step: a sentence, and the same for plain lines, with the
+/// keys of the summary at the end of the run.
+std::string evaluation_sentence(int64_t step, const EvaluationResult& evaluation);
+std::string evaluation_fields(int64_t step, const EvaluationResult& evaluation);
+
 /// May the inputs that are not whole come with any number of rows?
 bool has_symbolic_batch(const Session& session, const InputMap& map);
 

@@ -69,16 +69,6 @@ std::vector<Shape> shapes_of(std::span<const Tensor> tensors) {
   return shapes;
 }
 
-/// The first element at `bytes`, without a copy of it.
-double scalar_at(DType dtype, const std::byte* bytes) {
-  const std::shared_ptr<const std::byte> borrowed(std::shared_ptr<const std::byte>(), bytes);
-  return Tensor(dtype, Shape{}, borrowed, size_of(dtype)).at_as_double(0);
-}
-
-double scalar(const Executor& executor, size_t output) {
-  return scalar_at(executor.program().outputs[output].dtype, executor.output_bytes(output));
-}
-
 /// What the session reads as one number is one, whatever the file says.
 void require_number(const Model& model, const std::string& what, const Shape& shape) {
   if (element_count(shape) == 1) return;
@@ -88,7 +78,6 @@ void require_number(const Model& model, const std::string& what, const Shape& sh
 }
 
 void check_states(const Model& model, const StateStore& store) {
-  constexpr std::string_view kFloorHits = "loss_scale.floor_hits";
   for (const std::string_view name : {kLossScale, kAttemptedStep, kAppliedStep, kFloorHits}) {
     const StateEntry* entry = store.find(name);
     if (entry != nullptr) require_number(model, "its state " + entry->name, entry->shape);
@@ -211,9 +200,12 @@ Session::Session(Model model, const SessionOptions& options)
   }
   if (options_.threads <= 0) options_.threads = omp_get_num_procs();
   if (std::unique_ptr<Device> device = open_device(options_.device)) {
-    std::unique_ptr<Stream> stream = device->make_stream();
-    device_ = std::make_unique<DeviceContext>(DeviceContext{std::move(device), std::move(stream)});
+    device_ = std::make_unique<DeviceContext>();
+    device_->stream = device->make_stream();
+    device_->feeding = device->make_stream();
+    device_->device = std::move(device);
     options_.passes.for_cpu = false;
+    counted_ = find_classification(model_.training.front().graph);
   }
   if (options_.passes.for_cpu) options_.passes.copies = find_weight_copies(model_);
   state_ = std::make_unique<StateStore>(model_, options_.passes.copies);
@@ -306,7 +298,9 @@ Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
   passes.dump_folder = (std::filesystem::path(passes.dump_folder) / file_name(step)).string();
   passes.activation_bytes = activation_bytes;
   passes.beside = beside;
-  return make_device_ready(graph, dims, passes, &remarks_);
+  graph = make_device_ready(graph, dims, passes, &remarks_);
+  if (counted_ && step == model_.training.front().name) count_correct(graph, *counted_);
+  return graph;
 }
 
 Program Session::plan_step(std::string_view step, std::span<const Shape> shapes,
@@ -408,83 +402,20 @@ Executor& Session::executor_for(std::string_view step, std::span<const Tensor> i
   return *found;
 }
 
-double Session::loss_scale() const {
-  const StateEntry* scale = state_->find(kLossScale);
-  return scale == nullptr ? 1 : scalar_at(scale->dtype, std::as_const(*state_).data(*scale));
-}
-
 void Session::prepare(std::span<const Shape> shapes) {
   executor(model_.training.front().name, shapes);
   if (find_training_step(kApplyName) != nullptr) executor(kApplyName, {});
 }
 
-void Session::require_evaluation() const {
-  if (find_training_step(kEvaluateName) != nullptr) return;
-  throw Error(ErrorCode::kModel, "the artifact has no evaluation step").at({model_.source, {}, {}});
-}
-
-void Session::prepare_evaluation(std::span<const Shape> shapes) {
-  require_evaluation();
-  executor(kEvaluateName, shapes);
-}
-
-StepResult Session::step(std::span<const Tensor> inputs) {
-  StepResult result;
-  Executor& main = executor_for(model_.training.front().name, inputs);
-  main.run(inputs);
-  result.loss = scalar(main, 0);
-  if (find_training_step(kApplyName) == nullptr) {
-    read_update(main, result);
-    return result;
-  }
-  result.updated = ++pending_ >= accumulation_;
-  if (!result.updated) {
-    result.loss_scale = loss_scale();
-    return result;
-  }
-  pending_ = 0;
-  Executor& apply = executor_for(kApplyName, {});
-  in_update_ = true;  // the micro-batch before it has changed the sums already
-  apply.run({});
-  in_update_ = false;
-  read_update(apply, result);
-  return result;
-}
-
-bool Session::left_states() const {
-  const auto main = last_.find(model_.training.front().name);
-  return !in_update_ && (main == last_.end() || main->second->left_states());
-}
-
-void Session::read_update(const Executor& executor, StepResult& result) const {
-  if (const auto finite = executor.find_output(kFinite))
-    result.finite = scalar(executor, *finite) != 0;
-  if (const auto norm = executor.find_output(kGradientNorm))
-    result.grad_norm = scalar(executor, *norm);
-  if (const auto rate = executor.find_output(kLearningRate))
-    result.learning_rate = scalar(executor, *rate);
-  result.loss_scale = loss_scale();
-  result.applied = result.finite;
-}
-
-std::vector<Tensor> Session::evaluate(std::span<const Tensor> inputs) {
-  require_evaluation();
-  Executor& program = executor_for(kEvaluateName, inputs);
-  program.run(inputs);
-  std::vector<Tensor> outputs;
-  for (size_t i = 0; i < program.program().outputs.size(); ++i)
-    outputs.push_back(program.output(i));
-  return outputs;
-}
-
-Tensor Session::output(std::string_view name) const {
+Tensor Session::output(std::string_view name, TensorsAs as) const {
   for (const auto& [step, executor] : last_) {
     if (step == kEvaluateName) continue;
     const auto index = executor->find_output(name);
     if (!index) continue;
-    if (executor->has_run()) return executor->output(*index);
-    throw Error(ErrorCode::kUsage,
-                "there is no output \"" + std::string(name) + "\" yet: its step has not run");
+    if (executor->has_outputs()) return output_of(*executor, *index, as);
+    throw Error(ErrorCode::kUsage, "there is no output \"" + std::string(name) + "\" " +
+                                       (executor->has_run() ? "any more: outputs were dropped"
+                                                            : "yet: its step has not run"));
   }
   throw Error(ErrorCode::kUsage, "the training step has no output \"" + std::string(name) + "\"");
 }
@@ -498,6 +429,10 @@ std::optional<NonFinite> Session::diagnose(std::span<const Tensor> inputs) {
   const auto found = find_nonfinite(executor, *state_, ready_graph(step, shapes), inputs);
   std::copy(saved.begin(), saved.end(), state_->base());
   return found;
+}
+
+void Session::drop_outputs() {
+  for (const Prepared& prepared : executors_) prepared.executor->drop_outputs();
 }
 
 const Program* Session::program(std::string_view step) const {
@@ -517,10 +452,7 @@ MemoryUse Session::memory() const {
       const std::span bytes(constant.bytes(), constant.byte_size());
       if (!bytes.empty() && is_mapped(bytes)) use.mapped += bytes.size();
     }
-    if (device_ || executors_.size() < 2) continue;
-    for (const ProgramOperand& output : program.outputs) {
-      if (output.buffer.space == BufferRef::Space::kArena) use.outputs += output.bytes;
-    }
+    use.outputs += prepared.executor->kept_bytes();
   }
   return use;
 }
@@ -551,7 +483,7 @@ double Session::low_precision_share() const {
   return all > 0 ? low / all : 0;
 }
 
-Model Session::trained_model(TrainedForm form, TrainedWeights weights) const {
+Model Session::trained_model(TrainedForm form, TensorsAs weights) const {
   Model model;
   model.graph = model_.graph;
   model.opsets = model_.opsets;
@@ -563,7 +495,7 @@ Model Session::trained_model(TrainedForm form, TrainedWeights weights) const {
     const StateEntry* entry = state_->find(model.graph.value(id).name);
     if (entry == nullptr) continue;
     model.graph.value(id).tensor =
-        weights == TrainedWeights::kViews ? state_->view(*entry) : state_->get(*entry);
+        weights == TensorsAs::kViews ? state_->view(*entry) : state_->get(*entry);
   }
   if (form == TrainedForm::kF32) make_plain(model, *state_);
   return model;

@@ -6,6 +6,7 @@
 //   StepResult result = session.step({images, labels});
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -15,9 +16,11 @@
 #include <vector>
 
 #include "passes/compile.h"
+#include "passes/train/step.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/executor.h"
 #include "runtime/core/nonfinite.h"
+#include "runtime/train/classification.h"
 
 namespace halfnote {
 
@@ -67,13 +70,21 @@ struct StepResult {
   bool updated = true;    // an update was tried (false inside an accumulation window)
   double loss_scale = 1;  // after the step
   std::optional<double> learning_rate, grad_norm;
+  // After the step, too: overflows at the smallest loss scale, micro-batches since the last update,
+  // and updates, where the artifact counts them.
+  int64_t floor_hits = 0, pending = 0;
+  std::optional<int64_t> applied_steps;
+  std::optional<Correct> correct;  // counted by a device; on the CPU the scores are at hand
 };
 
-/// Whose memory the weights of a trained model lie in.
-enum class TrainedWeights : uint8_t {
+/// Whose memory tensors that a session gives lie in.
+enum class TensorsAs : uint8_t {
   kCopies,
-  kViews,  // the session's: they change with the next step, and end with the session
+  kViews,  // the session's: they change with the next step or evaluation, and end with it
 };
+
+/// Output `index` of the last run.
+Tensor output_of(const Executor& executor, size_t index, TensorsAs as);
 
 /// In which types a trained model is given.
 enum class TrainedForm : uint8_t {
@@ -85,7 +96,7 @@ enum class TrainedForm : uint8_t {
 struct MemoryUse {
   size_t state = 0, constants = 0;
   size_t arena = 0;  // on the CPU one for all programs; on a device one for each
-  /// Of several programs in one arena: their outputs, which outlive the next one's run.
+  /// Of several programs in one arena: outputs that were copied as another one ran.
   size_t outputs = 0;
   size_t mapped = 0;  // of the constants: what lies in the artifact's map, to be read from there
   size_t total() const { return state + arena + constants + outputs; }
@@ -117,12 +128,12 @@ class Session {
   /// What a run does at an overflow when the loss scale is at its minimum.
   OnFloor on_floor() const { return on_floor_; }
   /// Such overflows so far.
-  int64_t floor_hits() const { return counter("loss_scale.floor_hits"); }
+  int64_t floor_hits() const { return counter(kFloorHits); }
   /// Micro-batches summed since the last update.
   int64_t pending() const { return pending_; }
   void set_pending(int64_t count) { pending_ = count; }
-  int64_t attempted_steps() const { return counter("attempted_step"); }
-  int64_t applied_steps() const { return counter("applied_step"); }
+  int64_t attempted_steps() const { return counter(kAttemptedStep); }
+  int64_t applied_steps() const { return counter(kAppliedStep); }
   /// After a step that threw: are the states those from before it, to be saved?
   bool left_states() const;
 
@@ -134,17 +145,28 @@ class Session {
   /// One micro-batch; applies the update when the accumulation window is full. Allocates nothing
   /// once the shapes are prepared.
   StepResult step(std::span<const Tensor> inputs);
+  /// The same in two parts, so that a device has its next step before the last one has ended:
+  /// starts a micro-batch, and gives the result of the oldest one that was started. On the CPU a
+  /// step has ended when start() returns. What else is asked of the session (states, outputs) is
+  /// that after the last step that was started. `inputs` may change between the two.
+  void start(std::span<const Tensor> inputs);
+  StepResult finish();
+  int in_flight() const { return in_flight_; }
+  int most_in_flight() const { return device_ ? DeviceRun::kMostRuns : 1; }
   StepResult step(std::initializer_list<Tensor> inputs) {
     return step(std::span(inputs.begin(), inputs.size()));
   }
   /// The outputs of the evaluation step (loss first), nothing changes.
-  std::vector<Tensor> evaluate(std::span<const Tensor> inputs);
+  std::vector<Tensor> evaluate(std::span<const Tensor> inputs, TensorsAs as = TensorsAs::kCopies);
   std::vector<Tensor> evaluate(std::initializer_list<Tensor> inputs) {
     return evaluate(std::span(inputs.begin(), inputs.size()));
   }
   /// A named output of the last training step (`grad/w`, `logits`); throws Error(kUsage) for a name
   /// that it lacks, and before the first step.
-  Tensor output(std::string_view name) const;
+  Tensor output(std::string_view name, TensorsAs as = TensorsAs::kCopies) const;
+  /// Nobody will read the outputs of the steps so far: else they are copied when an evaluation
+  /// follows a step, or a step an evaluation.
+  void drop_outputs();
   /// Where a step on this batch first makes an Inf or NaN (the states stay as they are); nothing if
   /// it does not, or only the sums of several micro-batches do.
   std::optional<NonFinite> diagnose(std::span<const Tensor> inputs);
@@ -167,9 +189,18 @@ class Session {
   /// f32 form is that of to_f32 (passes/precision/to_f32.h), without functions and metadata of
   /// ours.
   Model trained_model(TrainedForm form = TrainedForm::kF32,
-                      TrainedWeights weights = TrainedWeights::kCopies) const;
+                      TensorsAs weights = TensorsAs::kCopies) const;
 
  private:
+  /// A micro-batch on its way: its runs, and what it does.
+  struct Flight {
+    Executor* main = nullptr;
+    Executor* apply = nullptr;  // null: none, or no update is due
+    uint64_t main_run = 0, apply_run = 0;
+    bool updates = true;
+    int64_t pending = 0;
+  };
+
   int64_t counter(std::string_view name) const;
   void require_evaluation() const;
   struct Prepared {
@@ -183,7 +214,6 @@ class Session {
   Executor& executor(std::string_view step, std::span<const Shape> shapes);
   Executor& executor_for(std::string_view step, std::span<const Tensor> inputs);
   void set_last(std::string_view step, Executor& executor);
-  double loss_scale() const;
   const TrainingStep* find_training_step(std::string_view name) const;
   Graph ready_graph(std::string_view step, std::span<const Shape> shapes,
                     int64_t activation_bytes = 0, const BytesBeside& beside = {});
@@ -192,7 +222,8 @@ class Session {
                     int64_t activation_bytes = 0, BytesBeside* beside = nullptr);
   /// The plan that computes the least again within the limit, or the smallest there is.
   Program plan_limited(std::string_view step, std::span<const Shape> shapes);
-  void read_update(const Executor& executor, StepResult& result) const;
+  void read_update(const Executor& executor, uint64_t run, StepResult& result) const;
+  void read_states(const Executor& executor, uint64_t run, StepResult& result) const;
 
   Model model_;
   SessionOptions options_;
@@ -207,6 +238,10 @@ class Session {
   OnFloor on_floor_ = OnFloor::kHold;
   int64_t pending_ = 0;
   bool in_update_ = false;
+  std::optional<Classification> counted_;  // what a device counts
+  std::array<Flight, DeviceRun::kMostRuns> flights_;
+  int in_flight_ = 0;
+  size_t next_flight_ = 0;
 };
 
 }  // namespace halfnote

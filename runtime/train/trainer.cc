@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "passes/train/step.h"
@@ -74,49 +75,6 @@ void check_length(const TrainerOptions& options, int64_t steps_per_epoch) {
                 std::to_string(options.epochs));
 }
 
-/// The first state (weights, moments, statistics) that holds a NaN or Inf from the start; empty if
-/// none does.
-std::string find_broken(const Session& session) {
-  for (const StateEntry& entry : session.state().entries()) {
-    if (entry.dtype != DType::kF32) continue;
-    const auto* values = reinterpret_cast<const float*>(session.state().data(entry));
-    const auto* end = values + element_count(entry.shape);
-    if (!std::all_of(values, end, [](float v) { return std::isfinite(v); })) return entry.name;
-  }
-  return {};
-}
-
-std::string evaluation_sentence(int64_t step, const EvaluationResult& evaluation) {
-  std::string text = fmt::format("evaluation after step {}:", step);
-  if (evaluation.loss) text += " loss " + loss_text(*evaluation.loss);
-  if (evaluation.top1) {
-    text += fmt::format(" top-1 {:.2f} % top-5 {:.2f} %", 100 * *evaluation.top1,
-                        100 * *evaluation.top5);
-  }
-  text += fmt::format(" ({} samples, {})", evaluation.samples, duration_text(evaluation.seconds));
-  if (evaluation.samples_without_loss > 0) {
-    text += fmt::format("; the loss leaves out the last {} samples, which do not fill a batch",
-                        evaluation.samples_without_loss);
-  }
-  return text;
-}
-
-/// The same for plain lines, with the keys of the summary at the end of the run.
-std::string evaluation_fields(int64_t step, const EvaluationResult& evaluation) {
-  std::string text = fmt::format("step={}", step);
-  if (evaluation.loss) text += " evaluation_loss=" + loss_text(*evaluation.loss);
-  if (evaluation.top1) {
-    text += fmt::format(" evaluation_top-1={:.4f} evaluation_top-5={:.4f}", *evaluation.top1,
-                        *evaluation.top5);
-  }
-  text += fmt::format(" evaluation_samples={} evaluation_time={}", evaluation.samples,
-                      duration_text(evaluation.seconds));
-  if (evaluation.samples_without_loss > 0) {
-    text += fmt::format(" evaluation_samples_without_loss={}", evaluation.samples_without_loss);
-  }
-  return text;
-}
-
 }  // namespace
 
 Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evaluation,
@@ -129,7 +87,7 @@ Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evalua
     evaluator_ = std::make_unique<Evaluator>(session_, std::move(*evaluation), options_.batch);
   }
   guarded_ = has_finite_check(session_.model());
-  broken_ = find_broken(session_);
+  broken_ = find_nonfinite_state(session_.state());
   kind_ = find_classification(session_.model().training.front().graph);
   const auto labels = kind_ ? find_input(data_, kind_->labels) : std::nullopt;
   if (!labels) kind_.reset();
@@ -162,8 +120,8 @@ void Trainer::plan() {
 }
 
 size_t Trainer::batch_bytes() const {
-  const size_t own =
-      data_.batch_bytes(options_.batch) * static_cast<size_t>(batcher_options().held());
+  const int held = batcher_options().held() + session_.most_in_flight() - 1;
+  const size_t own = data_.batch_bytes(options_.batch) * static_cast<size_t>(held);
   return own + (evaluator_ == nullptr ? 0 : evaluator_->batch_bytes());
 }
 
@@ -229,16 +187,6 @@ Error Trainer::diverged(const StepResult& result, std::string what) {
   return Error(ErrorCode::kNumerics, std::move(what));
 }
 
-/// The mean over none of them is NaN, as PyTorch's; the gradients are 0.
-bool Trainer::all_labels_ignored(const Batch& batch) const {
-  if (!kind_ || !kind_->ignore_index) return false;
-  const Tensor& labels = batch.inputs[labels_];
-  for (int64_t i = 0; i < labels.size(); ++i) {
-    if (labels.at_as_int(i) != *kind_->ignore_index) return false;
-  }
-  return true;
-}
-
 /// What no setting of the training helps against: a model that was broken before the first update.
 std::optional<std::string> Trainer::reason_from_the_start() const {
   if (!broken_.empty()) {
@@ -255,7 +203,9 @@ std::optional<std::string> Trainer::reason_from_the_start() const {
 /// scale that overflows).
 void Trainer::check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
                              const Batch& batch) {
-  position_.diverged = !std::isfinite(result.loss) && !all_labels_ignored(batch);
+  // The mean over no label is NaN, as PyTorch's; the gradients are 0.
+  const bool empty = kind_ && all_ignored(*kind_, batch.inputs[labels_]);
+  position_.diverged = !std::isfinite(result.loss) && !empty;
   if (position_.step == 1) lost_at_first_ = !std::isfinite(result.loss);
   if (std::isnan(result.loss)) ++lost_;
   // No smaller loss scale mends a weight.
@@ -274,7 +224,7 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
     return;
   }
   ++position_.skipped;
-  if (session_.floor_hits() > hits_before) check_floor(result, batch);
+  if (result.floor_hits > hits_before) check_floor(result, batch);
   const bool helped = result.loss_scale < scale_before && result.loss_scale >= 1;
   position_.stuck = helped ? 0 : position_.stuck + 1;
   if (position_.stuck < kMostStuck) return;
@@ -310,11 +260,17 @@ void Trainer::check_floor(const StepResult& result, const Batch& batch) {
       .hint(help + "; the policy's on_floor = \"hold\" goes on");
 }
 
-void Trainer::count_accuracy(const Batch& batch) {
+void Trainer::count_accuracy(const StepResult& result, const Batch& batch) {
   if (batch.start.sample == 0) position_.correct = position_.labels = 0;
   if (!kind_) return;
-  const auto counts = count_scores(*kind_, session_.output(kind_->scores), batch.inputs[labels_],
-                                   data_.rows_of(labels_, batch.count), ScoreLoss::kSkip);
+  if (result.correct) {
+    position_.correct += result.correct->top1;
+    position_.labels += result.correct->labels;
+    return;
+  }
+  const auto counts =
+      count_scores(*kind_, session_.output(kind_->scores, TensorsAs::kViews), batch.inputs[labels_],
+                   data_.rows_of(labels_, batch.count), ScoreLoss::kSkip);
   if (!counts) return;
   position_.correct += counts->top1;
   position_.labels += counts->labels;
@@ -361,30 +317,77 @@ void Trainer::name_sample(const Error& error, const Batch& batch) const {
                      : "do data and model belong together (the size of a vocabulary)?");
 }
 
-void Trainer::step(const Batch& batch) {
-  const double scale_before = loss_scale();
-  const int64_t hits_before = session_.floor_hits();
-  const Clock::time_point begin = Clock::now();
-  in_step_ = true;
+/// Is there room for another step, and nothing to be done first: a checkpoint or an evaluation
+/// wants the states after the last one that was started?
+bool Trainer::may_start() const {
+  if (started_ >= total_steps() || wants_stop()) return false;
+  if (session_.in_flight() == session_.most_in_flight()) return false;
+  if (session_.in_flight() == 0) return true;
+  return !due(options_.save, started_, started_to_) &&
+         !due(options_.evaluate, started_, started_to_);
+}
+
+void Trainer::start(Batcher& batcher, Progress& progress) {
+  Running& running = running_of(started_);
+  bool more = false;
   try {
-    last_ = session_.step(batch.inputs);
-  } catch (const Error& error) {
-    if (session_.left_states()) in_step_ = false;
-    if (error.code() == ErrorCode::kData && error.place().file.empty()) name_sample(error, batch);
+    more = batcher.next(running.batch);
+  } catch (const Error&) {  // what is on its way is whole
+    while (session_.in_flight() > 0) finish(progress);
     throw;
   }
-  if (result_.new_steps > 0) step_seconds_.push_back(seconds_between(begin, Clock::now()));
+  if (!more) throw Error(ErrorCode::kInternal, "the data ended before the run");
+  data_wait_ = batcher.wait_seconds();
+  running.start = Clock::now();
+  in_step_ = true;
+  try {
+    session_.start(running.batch.inputs);
+  } catch (const Error& error) {
+    if (session_.left_states()) in_step_ = false;
+    if (error.code() == ErrorCode::kData && error.place().file.empty()) {
+      name_sample(error, running.batch);
+    }
+    throw;
+  }
+  ++started_;
+  started_to_ = running.batch.next;
+}
+
+/// The oldest step on its way, to its end, and what is due after it.
+void Trainer::finish(Progress& progress) {
+  const Running& running = running_of(position_.step);
+  try {
+    last_ = session_.finish();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kData && error.place().file.empty()) {
+      name_sample(error, running.batch);
+    }
+    throw;
+  }
+  judge(last_, running);
+  in_step_ = session_.in_flight() > 0;
+  report(last_, progress);
+  log_step(last_, progress);
+  if (session_.in_flight() == 0) housekeeping(progress);
+}
+
+void Trainer::judge(const StepResult& result, const Running& running) {
+  // A step that began while another was computed took the time from there.
+  const Clock::time_point begin = std::max(running.start, finished_);
+  finished_ = Clock::now();
+  if (result_.new_steps > 0) step_seconds_.push_back(seconds_between(begin, finished_));
   if (step_seconds_.size() > kTimedSteps) step_seconds_.pop_front();
   ++result_.new_steps;
   ++position_.step;
-  position_.data = batch.next;
-  position_.pending = session_.pending();
-  check_numerics(last_, scale_before, hits_before, batch);
-  count_accuracy(batch);
-  in_step_ = false;
+  position_.data = running.batch.next;
+  position_.pending = result.pending;
+  const double scale_before = std::exchange(scale_, result.loss_scale);
+  const int64_t hits_before = std::exchange(hits_, result.floor_hits);
+  check_numerics(result, scale_before, hits_before, running.batch);
+  count_accuracy(result, running.batch);
 }
 
-void Trainer::report(const StepResult& result, double data_wait, Progress& progress) {
+void Trainer::report(const StepResult& result, Progress& progress) {
   StepReport report;
   report.step = position_.step;
   report.loss = result.loss;
@@ -395,7 +398,7 @@ void Trainer::report(const StepResult& result, double data_wait, Progress& progr
   if (session_.state().find(kLossScale) != nullptr) report.loss_scale = result.loss_scale;
   report.skipped = position_.skipped;
   report.samples = result_.new_steps * options_.batch;
-  report.data_wait = data_wait;
+  report.data_wait = data_wait_;
   report.paused = paused_;
   result_.loss = report.loss;
   result_.accuracy = report.accuracy;
@@ -403,6 +406,7 @@ void Trainer::report(const StepResult& result, double data_wait, Progress& progr
 }
 
 int64_t Trainer::applied_updates() const {
+  if (result_.new_steps > 0 && last_.applied_steps) return *last_.applied_steps;
   const bool counted = session_.state().find(kAppliedStep) != nullptr;
   return counted ? session_.applied_steps() : position_.step - position_.skipped;
 }
@@ -428,11 +432,9 @@ void Trainer::log_step(const StepResult& result, Progress& progress) {
   metrics_->log(position_.step, line);
 }
 
-bool Trainer::due(const Every& every) const {
-  const int64_t step = position_.step;
+bool Trainer::due(const Every& every, int64_t step, const DataPosition& data) {
   if (step == 0) return false;
   if (every.steps > 0 && step % every.steps == 0) return true;
-  const DataPosition& data = position_.data;
   return every.epochs > 0 && data.sample == 0 && data.epoch > 0 && data.epoch % every.epochs == 0;
 }
 
@@ -471,8 +473,11 @@ void Trainer::save(Progress& progress) {
 void Trainer::housekeeping(Progress& progress) {
   const Clock::time_point begin = Clock::now();
   const bool end = position_.step >= total_steps();
-  const bool wanted = due(options_.evaluate) || (end && options_.evaluate_at_end);
-  if ((due(options_.save) || end) && saved_ != position_.step) save(progress);
+  const auto is_due = [&](const Every& every) {
+    return due(every, position_.step, position_.data);
+  };
+  const bool wanted = is_due(options_.evaluate) || (end && options_.evaluate_at_end);
+  if ((is_due(options_.save) || end) && saved_ != position_.step) save(progress);
   if (evaluator_ != nullptr && wanted && position_.evaluated != position_.step && !wants_stop()) {
     evaluate(progress);
   }
@@ -483,12 +488,18 @@ void Trainer::train(Progress& progress) {
   const int64_t total = total_steps();
   Batcher batcher(data_, batcher_options(), position_.data);
   housekeeping(progress);
-  for (Batch batch; position_.step < total && !wants_stop();) {
-    if (!batcher.next(batch)) throw Error(ErrorCode::kInternal, "the data ended before the run");
-    step(batch);
-    report(last_, batcher.wait_seconds(), progress);
-    log_step(last_, progress);
-    housekeeping(progress);
+  started_ = position_.step;
+  started_to_ = position_.data;
+  scale_ = loss_scale();
+  hits_ = session_.floor_hits();
+  while (position_.step < total) {
+    if (may_start()) {
+      start(batcher, progress);
+    } else if (session_.in_flight() > 0) {
+      finish(progress);
+    } else {
+      break;
+    }
   }
   if (saved_ != position_.step) save(progress);
 }

@@ -9,6 +9,8 @@
 // and wherever it stopped.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -95,8 +97,20 @@ class Trainer {
   BatcherOptions batcher_options() const {
     return {options_.batch, options_.seed, options_.shuffle, Tail::kDrop, 0, options_.prefetch};
   }
+  /// A batch on its way, until the result of its step is there.
+  struct Running {
+    Batch batch;
+    std::chrono::steady_clock::time_point start;
+  };
+
   void train(Progress& progress);
-  void step(const Batch& batch);
+  bool may_start() const;
+  Running& running_of(int64_t step) {
+    return running_[static_cast<size_t>(step % session_.most_in_flight())];
+  }
+  void start(Batcher& batcher, Progress& progress);
+  void finish(Progress& progress);
+  void judge(const StepResult& result, const Running& running);
   void name_sample(const Error& error, const Batch& batch) const;
   /// The error that ends the run, after a line in the metrics.
   Error diverged(const StepResult& result, std::string what);
@@ -110,15 +124,15 @@ class Trainer {
   void refuse_diverged_end();
   void refuse_idle_run();
   Error after_saving(const Error& error, Progress& progress);
-  void count_accuracy(const Batch& batch);
+  void count_accuracy(const StepResult& result, const Batch& batch);
   void log_step(const StepResult& result, Progress& progress);
-  void report(const StepResult& result, double data_wait, Progress& progress);
-  bool due(const Every& every) const;
+  void report(const StepResult& result, Progress& progress);
+  /// After the step of this number, which ended at this place in the data.
+  static bool due(const Every& every, int64_t step, const DataPosition& data);
   bool wants_stop() const { return options_.stop && options_.stop(); }
   void evaluate(Progress& progress);
   void save(Progress& progress);
   void housekeeping(Progress& progress);
-  bool all_labels_ignored(const Batch& batch) const;
   std::optional<std::string> reason_from_the_start() const;
   RunIdentity identity() const;
   bool is_scaled() const;
@@ -138,6 +152,13 @@ class Trainer {
   std::unique_ptr<RunLock> lock_;
   std::optional<MetricsWriter> metrics_;
 
+  std::array<Running, DeviceRun::kMostRuns> running_;
+  int64_t started_ = 0;      // steps, counted as those of position_
+  DataPosition started_to_;  // and where the next one begins
+  int64_t hits_ = 0;         // overflows at the smallest loss scale, before the step at hand
+  double scale_ = 1;         // the loss scale before it
+  double data_wait_ = 0;     // seconds, of all batches
+  std::chrono::steady_clock::time_point finished_;  // when the last one did
   RunPosition position_;
   StepResult last_;
   TrainResult result_;

@@ -95,8 +95,81 @@ TEST(DeviceSession, SteadyStepIsOneGraphLaunch) {
   for (int step = 0; step < 3; ++step) session.step(inputs);
   const DeviceCounters after = session.device_counters();
   EXPECT_EQ(after.graph_launches, before.graph_launches + 3);
+  EXPECT_EQ(after.copies, before.copies + 3) << "the inputs";
   EXPECT_EQ(after.launches, before.launches);
   EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.synchronisations, before.synchronisations);
+}
+
+/// Batches that differ, so that one in the place of another shows.
+std::vector<std::vector<Tensor>> batches(const Session& session, int count) {
+  std::vector<std::vector<Tensor>> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(batch(session, i % 7));
+  return all;
+}
+
+TEST(DeviceSession, TheNextStepBeginsBeforeTheLastHasEnded) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    emulation::set_emulation_seed(seed);
+    for (const auto& [precision, accumulate] :
+         {std::pair(DType::kF32, 1), {DType::kF16, 1}, {DType::kF32, 2}}) {
+      Session ahead = session_on(test::tested_device(), precision, accumulate);
+      Session by_turns = session_on(test::tested_device(), precision, accumulate);
+      ASSERT_EQ(ahead.most_in_flight(), 2);
+      const auto all = batches(ahead, 7);
+      std::vector<StepResult> got;
+      for (std::vector<Tensor> inputs : all) {  // a copy that ends with its round
+        if (ahead.in_flight() == 2) got.push_back(ahead.finish());
+        ahead.start(inputs);
+      }
+      while (ahead.in_flight() > 0) got.push_back(ahead.finish());
+      for (size_t i = 0; i < all.size(); ++i) {
+        const StepResult wanted = by_turns.step(all[i]);
+        EXPECT_EQ(got[i].loss, wanted.loss) << "step " << i;
+        EXPECT_EQ(got[i].loss_scale, wanted.loss_scale) << "step " << i;
+        EXPECT_EQ(got[i].updated, wanted.updated) << "step " << i;
+        EXPECT_EQ(got[i].pending, wanted.pending) << "step " << i;
+        EXPECT_EQ(got[i].applied_steps, wanted.applied_steps) << "step " << i;
+        EXPECT_EQ(*wanted.applied_steps, by_turns.applied_steps()) << "step " << i;
+      }
+      for (const StateEntry& entry : by_turns.state().entries()) {
+        const Tensor wanted = by_turns.state().get(entry);
+        EXPECT_TRUE(identical(ahead.state().get(*ahead.state().find(entry.name)), wanted))
+            << entry.name;
+      }
+    }
+  }
+  emulation::set_emulation_seed(1);
+}
+
+TEST(DeviceSession, CountsCorrectLabelsByItself) {
+  Session device = session_on(test::tested_device(), DType::kF32);
+  const auto kind = find_classification(device.model().training.front().graph);
+  ASSERT_TRUE(kind);
+  int64_t right = 0;
+  for (const std::vector<Tensor>& inputs : batches(device, 10)) {
+    const StepResult step = device.step(inputs);
+    ASSERT_TRUE(step.correct);
+    const auto wanted =
+        count_scores(*kind, device.output(kind->scores), inputs[1], 8, ScoreLoss::kSkip);
+    EXPECT_EQ(step.correct->top1, wanted->top1);
+    EXPECT_EQ(step.correct->labels, 8);
+    right += step.correct->top1;
+  }
+  EXPECT_GT(right, 0);
+  EXPECT_LT(right, 80);
+}
+
+TEST(DeviceSession, MoreThanTwoStepsAreRefused) {
+  Session session = session_on(test::tested_device(), DType::kF32);
+  const std::vector<Tensor> inputs = batch(session);
+  EXPECT_THROW(session.finish(), Error);
+  session.start(inputs);
+  EXPECT_THROW(session.step(inputs), Error);
+  session.start(inputs);
+  EXPECT_THROW(session.start(inputs), Error);
+  EXPECT_EQ(session.finish().applied_steps, 1);
+  EXPECT_EQ(session.finish().applied_steps, 2);
 }
 
 TEST(DeviceSession, ChainsOfElementwiseOpsAreOneKernelEach) {

@@ -206,6 +206,30 @@ TEST(Session, AllProgramsShareOneArena) {
   expect_same(outputs(), next);
 }
 
+TEST(Session, DroppedOutputsTakeNoRoom) {
+  Session session = reference_session(cnn_model(), options_for("adamw"));
+  const std::vector<Tensor> batch = cnn_batch(4, 6);
+  session.step(batch);
+  const std::string loss = session.program(kStepName)->outputs[0].name;
+  const Tensor view = session.output(loss, TensorsAs::kViews);
+  EXPECT_TRUE(identical(view, session.output(loss)));
+  session.drop_outputs();
+  const Tensor first = session.evaluate(batch)[0];
+  EXPECT_EQ(session.memory().outputs, 0u);
+  try {
+    session.output(loss);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+    EXPECT_NE(std::string(error.what()).find("any more"), std::string::npos) << error.what();
+  }
+  session.step(batch);  // keeps those of the evaluation
+  EXPECT_GT(session.memory().outputs, 0u);
+  EXPECT_TRUE(std::isfinite(session.output(loss).at_as_double(0)));
+  EXPECT_TRUE(identical(session.evaluate(batch, TensorsAs::kViews)[0], session.evaluate(batch)[0]));
+  EXPECT_NE(session.evaluate(batch)[0].at_as_double(0), first.at_as_double(0));
+}
+
 TEST(Session, ThereIsNoOutputBeforeTheFirstStep) {
   Session session = reference_session(mlp_model(), options_for("sgd"));
   session.prepare(std::vector<Shape>{{4, 6}, {4}});

@@ -100,7 +100,7 @@ TEST(TrainedModel, F32FormGivesTheOutputsOfTheSession) {
 TEST(TrainedModel, ViewsAreTheSessionsMemory) {
   Session session = trained(DType::kBF16);
   const Model copies = session.trained_model();
-  const Model views = session.trained_model(TrainedForm::kF32, TrainedWeights::kViews);
+  const Model views = session.trained_model(TrainedForm::kF32, TensorsAs::kViews);
   EXPECT_EQ(export_model_bytes(copies), export_model_bytes(views));
   int shared = 0;
   for (const ValueId id : views.graph.initializers()) {

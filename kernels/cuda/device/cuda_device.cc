@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/libraries/library.h"
+#include "kernels/cuda/publish.h"
 #include "kernels/cuda/table.h"
 
 namespace halfnote::cuda {
@@ -114,6 +115,14 @@ class CudaStream final : public Stream {
   void wait(const DeviceEvent& event) override {
     check(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).event, 0),
           "cudaStreamWaitEvent");
+  }
+  void publish(std::span<const SmallValue> values, uint64_t* mailbox) override {
+    cuda::publish(*this, values, mailbox);
+  }
+  void poll() override {
+    const cudaError_t result = cudaStreamQuery(stream_);
+    if (result != cudaErrorNotReady) check(result, "cudaStreamQuery");
+    throw_fault(*fault_);
   }
   void synchronise() override {
     ++counters_.synchronisations;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/emulation/emulator.h"
+#include "kernels/cuda/publish.h"
 #include "kernels/cuda/table.h"
 
 namespace halfnote::cuda_emulated {
@@ -90,6 +91,16 @@ void EmulatedStream::wait(const DeviceEvent& event) {
   put({{}, &own, own.recorded});
 }
 
+void EmulatedStream::publish(std::span<const SmallValue> values, uint64_t* mailbox) {
+  cuda_emulated::publish(*this, values, mailbox);
+}
+
+void EmulatedStream::poll() {
+  if (capturing_) throw misuse("the host waits for a stream that is being captured");
+  device_.run_one();
+  throw_fault(fault_);
+}
+
 void EmulatedStream::synchronise() {
   if (capturing_) throw misuse("the host waits for a stream that is being captured");
   ++device_.counters_.synchronisations;
@@ -142,15 +153,17 @@ bool EmulatedDevice::advance(EmulatedStream& stream) {
 }
 
 void EmulatedDevice::run_until_done(EmulatedStream& stream) {
-  while (!stream.queue_.empty()) {
-    random_ = random_ * 6364136223846793005u + emulation::emulation_seed() * 2 + 1;
-    const size_t first = (random_ >> 33) % streams_.size();
-    bool moved = false;
-    for (size_t i = 0; !moved && i < streams_.size(); ++i) {
-      moved = advance(*streams_[(first + i) % streams_.size()]);
-    }
-    if (!moved) throw misuse("streams wait for each other, or for an event that nobody records");
+  while (!stream.queue_.empty()) run_one();
+}
+
+void EmulatedDevice::run_one() {
+  random_ = random_ * 6364136223846793005u + emulation::emulation_seed() * 2 + 1;
+  const size_t first = (random_ >> 33) % streams_.size();
+  bool moved = false;
+  for (size_t i = 0; !moved && i < streams_.size(); ++i) {
+    moved = advance(*streams_[(first + i) % streams_.size()]);
   }
+  if (!moved) throw misuse("the host or the streams wait for what nobody does");
 }
 
 std::byte* EmulatedDevice::acquire(size_t bytes, MemoryKind kind) {

@@ -23,6 +23,9 @@ class EmulatedStream final : public Stream {
   void fill(void* to, uint8_t value, size_t bytes) override;
   void record(DeviceEvent& event) override;
   void wait(const DeviceEvent& event) override;
+  void publish(std::span<const SmallValue> values, uint64_t* mailbox) override;
+  /// One item of some queue is done.
+  void poll() override;
   void synchronise() override;
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
@@ -66,6 +69,8 @@ class EmulatedDevice final : public Device {
 
   /// Runs the queues, one item of a random one after the other, until that of `stream` is empty.
   void run_until_done(EmulatedStream& stream);
+  /// Runs one item of a random queue.
+  void run_one();
 
  protected:
   std::byte* acquire(size_t bytes, MemoryKind kind) override;

@@ -76,3 +76,4 @@ HN_STORE(__stwb)
 
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __threadfence_system() {}

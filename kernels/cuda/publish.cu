@@ -1,0 +1,59 @@
+#include "kernels/cuda/publish.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/cuda/launch.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+constexpr unsigned kMost = 32;  // values of a launch, a thread each
+constexpr uint32_t kWord = 8;
+
+struct Values {
+  const unsigned char* from[kMost] = {};
+  uint32_t bytes[kMost] = {};
+  unsigned count = 0;
+  bool last = false;  // of a mailbox
+};
+
+/// What stands in the words must have come to the host before the count does.
+__global__ void __launch_bounds__(kMost)
+    fill_mailbox(Values values, volatile uint64_t* words, volatile uint64_t* count) {
+  const unsigned i = threadIdx.x;
+  if (i < values.count) {
+    uint64_t word = 0;
+    for (uint32_t k = 0; k < values.bytes[i]; ++k)
+      word |= static_cast<uint64_t>(values.from[i][k]) << (8 * k);
+    words[i] = word;
+  }
+  __threadfence_system();
+  __syncthreads();
+  if (i == 0 && values.last) *count = *count + 1;
+}
+
+}  // namespace
+
+void publish(Stream& stream, std::span<const SmallValue> values, uint64_t* mailbox) {
+  size_t done = 0;
+  do {
+    Values part;
+    part.count = static_cast<unsigned>(std::min<size_t>(kMost, values.size() - done));
+    for (unsigned i = 0; i < part.count; ++i) {
+      const SmallValue& value = values[done + i];
+      if (value.bytes > kWord) {
+        throw Error(ErrorCode::kInternal, "a value is too large to be published")
+            .expected("at most 8 bytes", std::to_string(value.bytes));
+      }
+      part.from[i] = reinterpret_cast<const unsigned char*>(value.from);
+      part.bytes[i] = value.bytes;
+    }
+    part.last = done + part.count == values.size();
+    launch(stream, fill_mailbox, 1, kMost, 0, part, mailbox + 1 + done, mailbox);
+    done += part.count;
+  } while (done < values.size());
+}
+
+}  // namespace halfnote::HN_CUDA

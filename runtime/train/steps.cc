@@ -1,0 +1,120 @@
+// Steps of a session: micro-batches that are started and finished, evaluations.
+#include "base/error.h"
+#include "passes/train/step.h"
+#include "runtime/train/session.h"
+
+namespace halfnote {
+
+Tensor output_of(const Executor& executor, size_t index, TensorsAs as) {
+  return as == TensorsAs::kViews ? executor.output_view(index) : executor.output(index);
+}
+
+void Session::start(std::span<const Tensor> inputs) {
+  if (in_flight_ == most_in_flight()) {
+    throw Error(ErrorCode::kUsage, "as many steps are on their way as can be")
+        .expected("finish() of the oldest", std::to_string(in_flight_) + " started");
+  }
+  Flight flight;
+  flight.main = &executor_for(model_.training.front().name, inputs);
+  flight.main->run(inputs);
+  flight.main_run = flight.main->last_run();
+  if (find_training_step(kApplyName) != nullptr) {
+    flight.updates = ++pending_ >= accumulation_;
+    if (flight.updates) {
+      pending_ = 0;
+      flight.apply = &executor_for(kApplyName, {});
+      in_update_ = true;  // the micro-batch before it has changed the sums already
+      flight.apply->run({});
+      in_update_ = false;
+      flight.apply_run = flight.apply->last_run();
+    }
+  }
+  flight.pending = pending_;
+  flights_[next_flight_] = flight;
+  next_flight_ = (next_flight_ + 1) % flights_.size();
+  ++in_flight_;
+}
+
+StepResult Session::finish() {
+  if (in_flight_ == 0) throw Error(ErrorCode::kUsage, "no step was started");
+  const auto started = static_cast<size_t>(in_flight_);
+  const Flight& flight = flights_[(next_flight_ + flights_.size() - started) % flights_.size()];
+  --in_flight_;
+  StepResult result;
+  flight.main->wait(flight.main_run);
+  if (flight.apply != nullptr) flight.apply->wait(flight.apply_run);
+  result.loss = flight.main->scalar_output(0, flight.main_run);
+  const auto correct = flight.main->find_output(kCorrectLabels);
+  const auto labels = flight.main->find_output(kCountedLabels);
+  if (correct && labels) {
+    const auto count = [&](size_t output) {
+      return static_cast<int64_t>(flight.main->scalar_output(output, flight.main_run));
+    };
+    result.correct = Correct{count(*correct), count(*labels)};
+  }
+  result.updated = flight.updates;
+  result.pending = flight.pending;
+  const Executor& last = flight.apply != nullptr ? *flight.apply : *flight.main;
+  const uint64_t run = flight.apply != nullptr ? flight.apply_run : flight.main_run;
+  if (result.updated) read_update(last, run, result);
+  read_states(last, run, result);
+  return result;
+}
+
+StepResult Session::step(std::span<const Tensor> inputs) {
+  if (in_flight_ > 0) {
+    throw Error(ErrorCode::kUsage, "steps are on their way")
+        .expected("finish() of each before step()", std::to_string(in_flight_) + " started");
+  }
+  start(inputs);
+  return finish();
+}
+
+void Session::read_update(const Executor& executor, uint64_t run, StepResult& result) const {
+  if (const auto finite = executor.find_output(kFinite))
+    result.finite = executor.scalar_output(*finite, run) != 0;
+  if (const auto norm = executor.find_output(kGradientNorm))
+    result.grad_norm = executor.scalar_output(*norm, run);
+  if (const auto rate = executor.find_output(kLearningRate))
+    result.learning_rate = executor.scalar_output(*rate, run);
+  result.applied = result.finite;
+}
+
+void Session::read_states(const Executor& executor, uint64_t run, StepResult& result) const {
+  const auto read = [&](std::string_view name) -> std::optional<double> {
+    const StateEntry* entry = state_->find(name);
+    if (entry == nullptr) return std::nullopt;
+    return executor.scalar_state(*entry, run);
+  };
+  result.loss_scale = read(kLossScale).value_or(1);
+  result.floor_hits = static_cast<int64_t>(read(kFloorHits).value_or(0));
+  if (const auto applied = read(kAppliedStep))
+    result.applied_steps = static_cast<int64_t>(*applied);
+}
+
+bool Session::left_states() const {
+  const auto main = last_.find(model_.training.front().name);
+  return !in_update_ && (main == last_.end() || main->second->left_states());
+}
+
+void Session::require_evaluation() const {
+  if (find_training_step(kEvaluateName) != nullptr) return;
+  throw Error(ErrorCode::kModel, "the artifact has no evaluation step").at({model_.source, {}, {}});
+}
+
+void Session::prepare_evaluation(std::span<const Shape> shapes) {
+  require_evaluation();
+  executor(kEvaluateName, shapes);
+}
+
+std::vector<Tensor> Session::evaluate(std::span<const Tensor> inputs, TensorsAs as) {
+  require_evaluation();
+  Executor& program = executor_for(kEvaluateName, inputs);
+  program.run(inputs);
+  std::vector<Tensor> outputs;
+  for (size_t i = 0; i < program.program().outputs.size(); ++i)
+    outputs.push_back(output_of(program, i, as));
+  return outputs;
+}
+
+}  // namespace halfnote
