@@ -124,11 +124,14 @@ TEST_P(BatchNormalization, OfOnnxGivesRunningStatistics) {
 INSTANTIATE_TEST_SUITE_P(Kernels, BatchNormalization, testing::Values("reference", "fast"),
                          [](const auto& test) { return std::string(test.param); });
 
-TEST(BatchNormalizationInference, TakesGivenStatisticsOfOtherTypes) {
+class BatchNormalizationInference : public testing::TestWithParam<const char*> {};
+
+TEST_P(BatchNormalizationInference, TakesGivenStatisticsOfOtherTypes) {
   const Shape shape{2, 3, 4, 5};
   for (const DType type : {DType::kF16, DType::kBF16, DType::kF32}) {
     const std::vector<Tensor> in = batch_norm_inputs(type, shape, 0);
-    const Tensor y = run_one("", "BatchNormalization", in);
+    const Tensor y =
+        run_kernel("", "BatchNormalization", in, {}, {{type, shape}}, {.kernel = GetParam()})[0];
     for (int64_t i = 0; i < y.size(); ++i) {
       const int64_t c = i / 20 % 3;
       const double inv_std = 1 / std::sqrt(in[4].at_as_double(c) + kEpsilon);
@@ -140,7 +143,10 @@ TEST(BatchNormalizationInference, TakesGivenStatisticsOfOtherTypes) {
   }
 }
 
-TEST(BatchNormalizationInference, RejectsWhatDoesNotFit) {
+INSTANTIATE_TEST_SUITE_P(Kernels, BatchNormalizationInference, testing::Values("reference", "fast"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(BatchNormalizationRefusals, RejectsWhatDoesNotFit) {
   std::vector<Tensor> in = batch_norm_inputs(DType::kF32, {2, 3, 4, 5}, 0);
   const auto with_statistics =
       std::vector<OutputSpec>{{DType::kF32, {2, 3, 4, 5}}, {DType::kF32, {3}}, {DType::kF32, {3}}};

@@ -1,9 +1,10 @@
-// BatchNormalization in training and its gradient in channel blocks: 16 channels at a time, a
+// BatchNormalization and its gradient in channel blocks: 16 channels at a time, a
 // channel a lane. As in the plain form (fast/batch_norm.cc) the statistics of short pieces are
 // merged in double, f32 results are rounded once, and x is read twice.
 #include <cmath>
 
 #include "kernels/cpu/blocked/rows.h"
+#include "kernels/cpu/normalization/parts.h"
 
 namespace halfnote::cpu::blocked {
 
@@ -87,6 +88,30 @@ struct Forward {
   }
 };
 
+/// In inference: with the statistics that came.
+struct Inference {
+  Groups groups;
+  DType type;
+  double epsilon = 0;
+
+  void run(const KernelBuffers& buffers, int threads) const {
+    const int64_t lines = groups.geometry.plane;
+    const Loops& loops = *loops_for(type);
+    groups.for_planes(threads, [&](int64_t, int64_t block, int64_t plane) {
+      Scale16 scale;
+      for (int64_t lane = 0; lane < kBlockChannels; ++lane) {
+        const int64_t c = block * kBlockChannels + lane;
+        scale.mean[lane] = buffers.in<float>(3)[c];
+        scale.factor[lane] =
+            buffers.in<float>(1)[c] * (1 / std::sqrt(buffers.in<float>(4)[c] + epsilon));
+        scale.shift[lane] = buffers.in<float>(2)[c];
+      }
+      loops.normalize(plane_at(buffers.inputs[0], type, plane, lines), lines, scale,
+                      plane_at(buffers.outputs[0], type, plane, lines));
+    });
+  }
+};
+
 /// Σ dy and Σ dy·(x − mean) of 16 channels.
 struct GradientSums {
   double sum[kBlockChannels] = {}, product[kBlockChannels] = {};
@@ -154,15 +179,21 @@ struct Backward {
 };
 
 Prepared prepare_forward(const KernelCall& call) {
+  const auto first_in_place = [](size_t input, size_t output) { return input == 0 && output == 0; };
+  if (in_inference(call)) {
+    const Inference inference{Groups(geometry_of(call.inputs[0].shape)), call.inputs[0].dtype,
+                              attributes_of(call).get_float("epsilon", 1e-5f)};
+    return make_kernel([inference, threads = call.threads](
+                           const KernelBuffers& buffers) { inference.run(buffers, threads); },
+                       0, first_in_place);
+  }
   const bool saves = !call.domain.empty();
   const Forward forward{Groups(geometry_of(call.inputs[0].shape)), call.inputs[0].dtype,
                         attributes_of(call).get_float("epsilon", 1e-5f),
                         attributes_of(call).get_float("momentum", 0.9f), saves};
-  return make_kernel(
-      [forward, threads = call.threads](const KernelBuffers& buffers) {
-        forward.run(buffers, threads);
-      },
-      forward.workspace(), [](size_t input, size_t output) { return input == 0 && output == 0; });
+  return make_kernel([forward, threads = call.threads](
+                         const KernelBuffers& buffers) { forward.run(buffers, threads); },
+                     forward.workspace(), first_in_place);
 }
 
 Prepared prepare_gradient(const KernelCall& call) {

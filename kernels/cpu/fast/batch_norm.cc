@@ -1,6 +1,7 @@
-// BatchNormalization in training and its gradient, on f32, f16 and bf16: a channel at a time, in
-// pieces that stay in the first-level cache. The statistics of the pieces are merged in double
-// (Chan's formula), so x is read twice in all, not three times, and a large mean costs no accuracy.
+// BatchNormalization and its gradient, on f32, f16 and bf16: a channel at a time, in
+// pieces that stay in the first-level cache. In training, the statistics of the pieces are merged
+// in double (Chan's formula), so x is read twice in all, not three times, and a large mean costs no
+// accuracy.
 #include <array>
 #include <cmath>
 #include <type_traits>
@@ -100,6 +101,22 @@ void write(const KernelBuffers& buffers, size_t output, int64_t c, double value)
   }
 }
 
+/// In inference: with the statistics that came.
+template <class T>
+Prepared inference_kernel(const KernelCall& call, const Geometry& g) {
+  const double epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
+  const auto body = [=, threads = call.threads](const KernelBuffers& buffers) {
+    parallel_blocks(g.channels, 1, threads, [&](int64_t c, int64_t) {
+      const double inv_std = 1 / std::sqrt(buffers.in<float>(4)[c] + epsilon);
+      normalize_channel(g, c, buffers.in<T>(0), buffers.in<float>(3)[c],
+                        buffers.in<float>(1)[c] * inv_std, buffers.in<float>(2)[c],
+                        buffers.out<T>(0));
+    });
+  };
+  return make_kernel(body, 0,
+                     [](size_t input, size_t output) { return input == 0 && output == 0; });
+}
+
 template <class T>
 Prepared forward_kernel(const KernelCall& call, const Geometry& g, bool saves) {
   const double epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
@@ -161,11 +178,10 @@ Prepared gradient_kernel(const KernelCall& call, const Geometry& g) {
 
 Prepared prepare_forward(const KernelCall& call) {
   if (std::string why = refusal(call, 0, 1); !why.empty()) return Prepared::no(why);
-  if (call.domain.empty() && attributes_of(call).get_int("training_mode", 0) == 0) {
-    return Prepared::no("inference");
-  }
+  if (in_inference(call) && call.has_output(1)) return Prepared::no("statistics in inference");
   const Geometry geometry = geometry_of(call, 0, 1);
   return for_small_float(call.inputs[0].dtype, [&]<class T>() {
+    if (in_inference(call)) return inference_kernel<T>(call, geometry);
     return forward_kernel<T>(call, geometry, !call.domain.empty());
   });
 }

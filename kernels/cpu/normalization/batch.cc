@@ -146,9 +146,13 @@ Channels plan_channels(const KernelCall& call, size_t input) {
   return plan;
 }
 
+bool in_inference(const KernelCall& call) {
+  return call.domain.empty() && attributes_of(call).get_int("training_mode", 0) == 0;
+}
+
 std::string plan_batch_norm(const KernelCall& call, BatchNormPlan& plan) {
   const bool own = !call.domain.empty();
-  const bool training = own || attributes_of(call).get_int("training_mode", 0) != 0;
+  const bool training = !in_inference(call);
   if (!training && call.has_output(1)) return "running statistics without training_mode";
   plan.of_batch = training;
   plan.saves = own;

@@ -48,6 +48,8 @@ struct BatchNormPlan {
   bool saves = false;     // writes mean and 1/σ for the gradient
   double epsilon = 0, momentum = 0;
 };
+/// Does a BatchNormalization take the statistics that are given?
+bool in_inference(const KernelCall& call);
 /// The reason why the call has no kernel, or an empty string; Error(kModel) for shapes that do not
 /// fit.
 std::string plan_batch_norm(const KernelCall& call, BatchNormPlan& plan);

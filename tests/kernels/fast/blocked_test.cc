@@ -212,6 +212,12 @@ TEST(ChannelBlocks, BatchNormalizationAgreesWithTheReference) {
       // f32 results are rounded once.
       if (type == DType::kF32) expect_close(y[0], wanted[0], 2 * 0x1p-24, 0x1p-22);
 
+      BlockedCall inference{"", "BatchNormalization", "fast", call.inputs, {}, {{type, shape}}};
+      const std::vector<Tensor> inferred = run_blocked(inference);
+      ASSERT_EQ(inferred.size(), 1u);
+      inference.plain = "reference";
+      expect_close(inferred[0], run_plain(inference)[0], 2 * unit_roundoff(type), 0x1p-20);
+
       const Tensor dy = random_tensor(type, shape, -1, 1, 6);
       BlockedCall gradient{kOwn,   "BatchNormalizationGrad",
                            "fast", {dy, x, scale, wanted[3], wanted[4]},
