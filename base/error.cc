@@ -87,6 +87,7 @@ void Error::render() {
   if (!got_.empty()) message_ += (expected_.empty() ? ": got " : ", got ") + got_;
   if (!hint_.empty()) message_ += "; " + hint_;
   if (!pass_.empty()) message_ += " (in pass " + pass_ + ")";
+  if (message_.size() > kLongestWord) message_ = with_short_words(message_);
 }
 
 int edit_distance(std::string_view a, std::string_view b) {

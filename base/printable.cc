@@ -1,5 +1,7 @@
 #include "base/printable.h"
 
+#include <algorithm>
+
 namespace halfnote {
 
 size_t utf8_length(std::string_view text) {
@@ -45,6 +47,30 @@ std::string printable(std::string_view text) {
       result += character;
     }
     text.remove_prefix(character.size());
+  }
+  return result;
+}
+
+std::string with_short_words(std::string_view text) {
+  constexpr size_t kEnds = kLongestWord / 4;
+  const auto is_inside = [&](size_t i) {  // of a character
+    return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80;
+  };
+  std::string result;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of(" \n", begin), text.size());
+    if (end - begin > kLongestWord) {
+      size_t head = begin + kEnds, tail = end - kEnds;
+      while (is_inside(head)) ++head;
+      while (is_inside(tail)) ++tail;
+      result += text.substr(begin, head - begin);
+      result += "…(" + std::to_string(end - begin) + " bytes)…";
+      result += text.substr(tail, end - tail);
+    } else {
+      result += text.substr(begin, end - begin);
+    }
+    if (end < text.size()) result += text[end];
+    begin = end + 1;
   }
   return result;
 }

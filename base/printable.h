@@ -20,4 +20,9 @@ bool is_hidden(std::string_view character);
 /// UTF-8. Every name of a file that is printed goes through here.
 std::string printable(std::string_view text);
 
+/// The text with no word of more than kLongestWord bytes: of others the beginning and the end, and
+/// how long they are. A file may hold names of any length, and a message is to be read.
+inline constexpr size_t kLongestWord = 512;
+std::string with_short_words(std::string_view text);
+
 }  // namespace halfnote

@@ -39,5 +39,20 @@ TEST(Printable, GivesAPrintableText) {
   for (const char c : shown) EXPECT_GE(static_cast<unsigned char>(c), 0x20);
 }
 
+TEST(Printable, LongWordsAreCutBetweenCharacters) {
+  const std::string longest(kLongestWord, 'x');
+  EXPECT_EQ(with_short_words("a " + longest + "\n b"), "a " + longest + "\n b");
+  EXPECT_EQ(with_short_words(""), "");
+  const std::string cut = with_short_words("key \"" + std::string(1'000'000, 'y') + "\": no");
+  EXPECT_EQ(cut.substr(0, 7), "key \"yy");
+  EXPECT_NE(cut.find("…(1000003 bytes)…yy"), std::string::npos);
+  EXPECT_EQ(cut.substr(cut.size() - 6), "y\": no");
+  EXPECT_LT(cut.size(), 600u);
+  std::string umlauts;
+  for (int i = 0; i < 1000; ++i) umlauts += "ö";
+  const std::string one = with_short_words("x" + umlauts);
+  EXPECT_EQ(printable(one), one) << "halves of characters";
+}
+
 }  // namespace
 }  // namespace halfnote

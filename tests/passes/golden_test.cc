@@ -76,6 +76,7 @@ const GoldenRow kRows[] = {
     {"initialize-states", Sides::kExact},
     {"bind-all-dims", Sides::kExact},
     {"take-out-padding", Sides::kExact},
+    {"take-branches", Sides::kExact},
     {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
     {"expand-without-kernel", Sides::kExact},

@@ -3,9 +3,9 @@
 //   Y = Softmax(softcap(Q·scale · Kᵀ) + mask) · V        on (B, heads, S, D)
 //
 // The 3-D form (B, S, heads·D) is reshaped and transposed. With fewer heads in K and V than in Q
-// (grouped queries), the queries of a group stand below each other, (B, heads of K, group·S, D):
-// nothing is repeated. Bool and causal masks choose −inf by Where, which is exact in every float
-// type; a float mask is added.
+// (grouped queries), each is repeated for its group: then this is attention as all others write it,
+// which devices know as a whole, and the copies are small beside its scores. Bool and causal masks
+// choose −inf by Where, which is exact in every float type; a float mask is added.
 #include <cmath>
 #include <limits>
 
@@ -90,17 +90,16 @@ Heads heads_of(LowerContext& rule) {
   return heads;
 }
 
-/// (B, heads, S, D) as (B, heads of K, group·S, D).
-Expr grouped(const Heads& heads, Expr x) {
+/// K or V with as many heads as Q has.
+Expr for_each_query(const Heads& heads, Expr x) {
   if (heads.group == 1) return x;
-  return reshape_to(
-      x, {{{x, 0}}, {{heads.key, 1}}, {Extent::number(heads.group), {heads.query, 2}}, {{x, 3}}});
-}
-
-/// … and back.
-Expr ungrouped(const Heads& heads, Expr x) {
-  if (heads.group == 1) return x;
-  return reshape_to(x, {{{x, 0}}, {{heads.query, 1}}, {{heads.query, 2}}, {{x, 3}}});
+  Builder& b = *x.builder;
+  const Extent group = Extent::number(heads.group);
+  const Expr sizes = sizes_of(b, {{x, 0}, {x, 1}, group, {x, 2}, {x, 3}});
+  SymbolicShape shape = x.shape();
+  shape.insert(shape.begin() + 2, group.dim());
+  const Expr repeated = with_shape(b.op("Expand", {unsqueeze(x, {2}), sizes}), shape);
+  return reshape_to(repeated, {{{x, 0}}, {{heads.query, 1}}, {{x, 2}}, {{x, 3}}});
 }
 
 Expr scaled_query(LowerContext& rule, Expr query) {
@@ -176,17 +175,16 @@ Expr probabilities(LowerContext& rule, Expr scores) {
 std::vector<Expr> lower_attention(LowerContext& rule) {
   Builder& b = rule.b;
   const Heads heads = heads_of(rule);
-  const Expr query = grouped(heads, scaled_query(rule, heads.query));
-  const Expr products = b.op("MatMul", {query, b.transpose(heads.key, {0, 1, 3, 2})});
-  const Expr raw = ungrouped(heads, products);
+  const Expr query = scaled_query(rule, heads.query);
+  const Expr key = for_each_query(heads, heads.key);
+  const Expr raw = b.op("MatMul", {query, b.transpose(key, {0, 1, 3, 2})});
   Expr capped = raw;
   if (const double cap = rule.attributes().get_float("softcap", 0); cap > 0) {
     capped = b.op("Tanh", {raw / cap}) * cap;
   }
   const Expr scores = masked(rule, heads, capped);
   const Expr weights = probabilities(rule, scores);
-  const Expr rows = b.op("MatMul", {grouped(heads, weights), heads.value});
-  Expr y = ungrouped(heads, rows);
+  Expr y = b.op("MatMul", {weights, for_each_query(heads, heads.value)});
   if (rule.inputs[0].rank() == 3) {
     y = b.transpose(y, {0, 2, 1, 3});
     y = reshape_to(y, {{{y, 0}}, {{y, 1}}, {{y, 2}, {y, 3}}});

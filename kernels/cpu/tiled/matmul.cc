@@ -84,6 +84,9 @@ Prepared build(const KernelCall& call, const MatmulPlan& whole, Wanted wanted) {
   }
   const DType type = call.inputs[0].dtype;
   const Product product(shape, type, result.y_type, *find_loops(type), call.threads);
+  const bool in_place = plan.has_c && result.c_type == result.y_type &&
+                        plan.c_row == result.y_step && plan.c_column == 1 &&
+                        product.reads_c_first();
   return make_kernel(
       [product, result, has_c = plan.has_c](const KernelBuffers& buffers) {
         ProductResult to = result;
@@ -91,7 +94,9 @@ Prepared build(const KernelCall& call, const MatmulPlan& whole, Wanted wanted) {
         to.y = buffers.outputs[0];
         product.run(buffers.inputs[0], buffers.inputs[1], to, buffers.workspace);
       },
-      product.workspace_bytes());
+      product.workspace_bytes(), [in_place](size_t input, size_t output) {
+        return in_place && input == 2 && output == 0;
+      });
 }
 
 template <Wanted wanted>

@@ -37,6 +37,8 @@ class Product {
  public:
   Product(const ProductShape& shape, DType operands, DType result, const Loops& loops, int threads);
   size_t workspace_bytes() const { return regions_.size() * slot_bytes_; }
+  /// Is an element of C read before anything is written where the result's lies, and never again?
+  bool reads_c_first() const { return shape_.k <= depth_; }
   void run(const std::byte* a, const std::byte* b, const ProductResult& result,
            std::byte* workspace) const;
 

@@ -1,9 +1,13 @@
-// absorb_biases: a product that a bias is added to adds it itself, before it goes to memory.
+// absorb_biases: a product that a bias is added to adds it itself, before it goes to memory; so does
+// the gradient of a weight that is added to the sum of earlier ones.
 //
 //   p = ai.halfnote.MatMul <transB = 1> (x, w)      x2 = Reshape (x, [rows, k])
 //   y = Add (p, bias)                         ──▶   y2 = ai.halfnote.Gemm <transB = 1> (x2, w,
 //   bias)
 //                                                   y = Reshape (y2, shape of p)
+//
+//   p = ai.halfnote.Gemm <transA = 1> (x, dy)  ──▶  sum' = ai.halfnote.Gemm <transA = 1> (x, dy, sum)
+//   sum' = Add (sum, p)
 //
 // The views cost nothing. Exact: kernels add C to the sum as it is rounded to f32. Runs behind
 // fuse-pointwise, which has taken the Adds that go on into other arithmetic. Leaves alone: 16-bit
@@ -18,17 +22,32 @@
 namespace halfnote {
 namespace {
 
-bool is_matmul(const Node& node) {
-  return node.op == "MatMul" && (node.domain.empty() || node.domain == kHalfnoteDomain);
+/// A product to which nothing is added yet.
+bool is_plain_product(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (!node.domain.empty() && node.domain != kHalfnoteDomain) return false;
+  return node.op == "MatMul" || (node.op == "Gemm" && !graph.input(id, 2).valid() &&
+                                 node.attributes.get_float("alpha", 1) == 1);
 }
 
-/// The dims of an f32 value; empty if they are not known, or it is of another type.
-Shape f32_shape(const Graph& graph, ValueId value) {
+/// The dims of a float; empty if they are not known.
+Shape float_shape(const Graph& graph, ValueId value) {
   const ValueType& type = graph.value(value).type;
-  return type.dtype == DType::kF32 && type.has_concrete_shape() ? concrete(*type.shape) : Shape{};
+  return is_float(type.dtype) && type.has_concrete_shape() ? concrete(*type.shape) : Shape{};
 }
 
-/// What a bias may be added to by the product itself.
+/// The same of an f32 value, empty for one of another type.
+Shape f32_shape(const Graph& graph, ValueId value) {
+  return graph.value(value).type.dtype == DType::kF32 ? float_shape(graph, value) : Shape{};
+}
+
+/// Is it what the gradients of a weight are added to, micro-batch by micro-batch?
+bool is_sum_of_gradients(const Graph& graph, ValueId value) {
+  const auto state = graph.state_of(value);
+  return state && graph.states()[*state].kind == StateKind::kAccumulator;
+}
+
+/// What a bias (or a sum) may be added to by the product itself.
 struct BiasedProduct {
   NodeId product;
   ValueId bias;
@@ -39,10 +58,13 @@ bool fits(const Graph& graph, NodeId add, NodeId product, BiasedProduct& found) 
   const ValueId p = graph.output(product);
   if (graph.uses(p).size() != 1 || graph.node(product).region != graph.node(add).region)
     return false;
-  const Shape a = f32_shape(graph, graph.input(product, 0)),
-              b = f32_shape(graph, graph.input(product, 1)), y = f32_shape(graph, p),
+  const Shape a = float_shape(graph, graph.input(product, 0)),
+              b = float_shape(graph, graph.input(product, 1)), y = f32_shape(graph, p),
               c = f32_shape(graph, found.bias);
-  if (a.size() < 2 || b.size() != 2 || y.size() != a.size() || c != Shape{y.back()}) return false;
+  if (a.size() < 2 || b.size() != 2 || y.size() != a.size()) return false;
+  const bool sums = c == y && y.size() == 2 && is_sum_of_gradients(graph, found.bias);
+  const bool f32 = graph.value(graph.input(product, 0)).type.dtype == DType::kF32;
+  if (!sums && (!f32 || c != Shape{y.back()})) return false;
   const bool trans_a = graph.node(product).attributes.get_int("transA", 0) != 0;
   if (trans_a && a.size() > 2) return false;
   found.product = product;
@@ -59,7 +81,7 @@ BiasedProduct biased_product(const Graph& graph, NodeId add) {
   if (graph.node(add).op != "Add" || !graph.node(add).domain.empty()) return {};
   for (const size_t operand : {0, 1}) {
     const NodeId product = producer(graph, graph.input(add, operand));
-    if (!product.valid() || !is_matmul(graph.node(product))) continue;
+    if (!product.valid() || !is_plain_product(graph, product)) continue;
     BiasedProduct found;
     found.bias = graph.input(add, 1 - operand);
     if (fits(graph, add, product, found)) return found;
@@ -74,8 +96,9 @@ void absorb(Graph& graph, PassContext& context, NodeId add, const BiasedProduct&
   b.set_role(old.role);
   b.set_origin(old.origin.empty() ? graph.label(found.product) : old.origin);
   Attributes attributes;
-  for (const char* flag : {"transA", "transB"}) {
-    if (old.attributes.get_int(flag, 0) != 0) attributes.set(flag, int64_t{1});
+  for (const char* name : {"transA", "transB", "out_dtype"}) {
+    if (const int64_t given = old.attributes.get_int(name, 0); given != 0)
+      attributes.set(name, given);
   }
   const ValueId sum = graph.output(add), a = graph.input(found.product, 0);
   const Shape shape = f32_shape(graph, sum);
