@@ -144,12 +144,12 @@ std::optional<EvaluationResult> Evaluator::run(const std::function<bool()>& stop
   for (Batch batch; batcher.next(batch);) {
     if (stop && stop()) return std::nullopt;
     add_batch(batch, sums);
+    session_.drop_outputs();  // the last batch may be of another program
     result.samples += batch.count;
     const bool padded = batch.count < batch.rows;
     const bool plain = kind_ && kind_->plain_mean && sums.scored;
     if (padded && !plain) result.samples_without_loss += batch.count;
   }
-  session_.drop_outputs();
   if (sums.loss_weight > 0) result.loss = sums.loss / static_cast<double>(sums.loss_weight);
   if (kind_ && sums.scored && sums.counts.labels > 0) {
     const auto labels = static_cast<double>(sums.counts.labels);

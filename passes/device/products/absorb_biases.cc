@@ -1,12 +1,12 @@
-// absorb_biases: a product that a bias is added to adds it itself, before it goes to memory; so does
-// the gradient of a weight that is added to the sum of earlier ones.
+// absorb_biases: a product that a bias is added to adds it itself, before it goes to memory; so
+// does the gradient of a weight that is added to the sum of earlier ones.
 //
 //   p = ai.halfnote.MatMul <transB = 1> (x, w)      x2 = Reshape (x, [rows, k])
 //   y = Add (p, bias)                         ──▶   y2 = ai.halfnote.Gemm <transB = 1> (x2, w,
 //   bias)
 //                                                   y = Reshape (y2, shape of p)
 //
-//   p = ai.halfnote.Gemm <transA = 1> (x, dy)  ──▶  sum' = ai.halfnote.Gemm <transA = 1> (x, dy, sum)
+//   p = ai.halfnote.Gemm (x, dy)  ──▶  sum' = ai.halfnote.Gemm (x, dy, sum)
 //   sum' = Add (sum, p)
 //
 // The views cost nothing. Exact: kernels add C to the sum as it is rounded to f32. Runs behind
