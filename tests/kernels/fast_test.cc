@@ -266,6 +266,39 @@ TEST(FastLayerNormalization, AgreesWithTheReference) {
   }
 }
 
+/// Y, dX, dScale of an RMSNormalization by a kernel.
+std::vector<Tensor> run_rms_norm(const NormCase& c, DType type, const RunOptions& options) {
+  const auto rank = static_cast<int64_t>(c.x.size());
+  const Shape own(c.x.begin() + (c.axis + rank) % rank, c.x.end());
+  const Tensor x = random_tensor(type, c.x, -2, 3, 1), dy = random_tensor(type, c.x, -1, 1, 2),
+               scale = random_tensor(type, own, 0.5, 1.5, 3);
+  const Attributes attributes{{"axis", c.axis}, {"epsilon", 1e-4f}};
+  const OutputSpec like_x{type, c.x}, gradient{DType::kF32, own};
+  std::vector<Tensor> all =
+      run_kernel("", "RMSNormalization", {x, scale}, attributes, {like_x}, options);
+  for (Tensor& tensor : run_kernel(kOwn, "RMSNormalizationGrad", {dy, x, scale}, attributes,
+                                   {like_x, gradient}, options)) {
+    all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+TEST(FastRmsNormalization, AgreesWithTheReference) {
+  for (const NormCase& c : kNorms) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+      SCOPED_TRACE(to_string(c.x) + " " + std::string(short_name(type)));
+      const std::vector<Tensor> got = run_rms_norm(c, type, {.kernel = "fast", .threads = 2});
+      const std::vector<Tensor> wanted = run_rms_norm(c, type, {.kernel = "reference"});
+      ASSERT_EQ(got.size(), wanted.size());
+      for (size_t i = 0; i < got.size(); ++i) {
+        SCOPED_TRACE("output " + std::to_string(i));
+        const double store = 2 * unit_roundoff(got[i].dtype());
+        expect_close(got[i], wanted[i], store + 64 * 0x1p-24, 64 * 0x1p-24);
+      }
+    }
+  }
+}
+
 /// An output that nobody asks for changes nothing in the others.
 TEST(FastLayerNormalization, GivesEachGradientAlone) {
   for (const Shape& shape : {Shape{67, 129}, Shape{4, 2049}}) {

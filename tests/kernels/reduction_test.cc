@@ -102,6 +102,12 @@ TEST(Reduce, FastSumsAreThoseOfTheReference) {
         return run_one("", "ReduceSum", inputs, {}, output, {.kernel = kernel});
       };
       EXPECT_TRUE(identical(run("fast.reduce_sum"), run("reference")));
+      const auto mean = [&](std::string_view kernel) {
+        return run_one("", "ReduceMean", inputs, {}, output, {.kernel = kernel});
+      };
+      if (element_count(c.shape) > 0) {
+        EXPECT_TRUE(identical(mean("fast.reduce_sum"), mean("reference")));
+      }
       // Ours writes f32 from 16 bits: as if it were cast before.
       const OutputSpec wide{DType::kF32, output.shape};
       const auto own = [&](std::string_view kernel) {

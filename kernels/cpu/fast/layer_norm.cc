@@ -1,12 +1,13 @@
-// LayerNormalization and its gradient on f32, f16 and bf16, a line (all dims from `axis` on) at a
-// time, in pieces that stay in the first-level cache. oneDNN's own layer normalization is passed
-// over: it reads no f16, wants statistics and parameters in f32 next to bf16 data, and sums by the
-// number of threads; ours gives the same bits on any number.
+// LayerNormalization, RMSNormalization and their gradients on f32, f16 and bf16, a line (all dims
+// from `axis` on) at a time, in pieces that stay in the first-level cache. oneDNN's own layer
+// normalization is passed over: it reads no f16, wants statistics and parameters in f32 next to
+// bf16 data, and sums by the number of threads; ours gives the same bits on any number.
 //
 // Forward: the moments of pieces are merged in double (Chan's formula); a result of f32 is rounded
 // once, one of 16 bits comes from f32.
 // Gradient: that for X line by line; those for scale and bias by columns, a few lines in f32, their
 // sums in double. A line that is no longer than a piece is read once for all three.
+// RMSNormalization is the same with a mean of 0, and a gradient that takes 1/σ again from X.
 #include <array>
 #include <cmath>
 
@@ -45,6 +46,17 @@ Moments line_moments(const T* x, int64_t length, Room& room) {
     count = total;
   });
   return {mean, squares / count};
+}
+
+/// 1/σ of a line around 0; its last piece is left in `room` likewise.
+template <class T>
+double inverse_rms(const T* x, int64_t length, double epsilon, Room& room) {
+  double sum = 0, squares = 0;
+  for_pieces(length, [&](int64_t start, int64_t size) {
+    const float* piece = load_block(x + start, size, room.data());
+    vector_math().gradient_sums(piece, piece, size, 0, &sum, &squares);
+  });
+  return 1 / std::sqrt(squares / static_cast<double>(length) + epsilon);
 }
 
 /// y = (x − mean)·inv_std·scale + bias for a line whose last piece lies in `room` in f32.
@@ -114,6 +126,35 @@ Prepared forward_kernel(const KernelCall& call, const Lines& lines) {
                      [](size_t input, size_t output) { return input == 0 && output == 0; });
 }
 
+template <class T>
+Prepared rms_kernel(const KernelCall& call, const Lines& lines) {
+  const double epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
+  WorkspacePlan workspace;
+  const Vector scale(call.inputs[1], workspace);
+  const auto body = [=, threads = call.threads](const KernelBuffers& buffers) {
+    const float* factors = scale.read(buffers, 1);
+    parallel_blocks(lines.count, lines.grain(), threads, [&](int64_t begin, int64_t end) {
+      Room room;
+      for (int64_t line = begin; line < end; ++line) {
+        const T* x = buffers.in<T>(0) + line * lines.length;
+        const double inverse = inverse_rms(x, lines.length, epsilon, room);
+        write_line(x, lines.length, 0, inverse, factors, nullptr, room,
+                   buffers.out<T>(0) + line * lines.length);
+      }
+    });
+  };
+  return make_kernel(body, workspace.size(),
+                     [](size_t input, size_t output) { return input == 0 && output == 0; });
+}
+
+/// Mean and 1/σ of each line.
+struct Statistics {
+  const float* means = nullptr;  // null: 0
+  const float* inv_stds = nullptr;
+
+  float mean(int64_t line) const { return means == nullptr ? 0 : means[line]; }
+};
+
 struct Gradient {
   Lines lines;
   Vector scale, mean, inv_std;
@@ -121,6 +162,9 @@ struct Gradient {
   bool has_dx = false;
   int threads = 1;
   size_t parts = 0;  // workspace: sums for scale and bias of each kLinesInF32 lines, of short lines
+  bool is_rms = false;
+  double epsilon = 0;   // of RMSNormalization
+  size_t inv_stds = 0;  // and its 1/σ, in the workspace
 
   bool wants_parameters() const {
     return d_scale != DType::kUndefined || d_bias != DType::kUndefined;
@@ -132,7 +176,7 @@ struct Gradient {
 /// dX = inv_std·(g − mean(g) − x̂·mean(g·x̂)) with g = dY·scale and x̂ = (x − mean)·inv_std.
 template <class T>
 void input_gradient(const Gradient& p, const KernelBuffers& buffers, const float* scale,
-                    const float* means, const float* inv_stds) {
+                    const Statistics& of) {
   const VectorMath& math = vector_math();
   const auto count = static_cast<double>(p.lines.length);
   parallel_blocks(p.lines.count, p.lines.grain(), p.threads, [&](int64_t begin, int64_t end) {
@@ -144,17 +188,17 @@ void input_gradient(const Gradient& p, const KernelBuffers& buffers, const float
       double sum = 0, product = 0;
       for_pieces(p.lines.length, [&](int64_t at, int64_t size) {
         math.multiply(load_block(dy + at, size, dy_room.data()), scale + at, size, g.data());
-        math.gradient_sums(g.data(), load_block(x + at, size, x_room.data()), size, means[line],
+        math.gradient_sums(g.data(), load_block(x + at, size, x_room.data()), size, of.mean(line),
                            &sum, &product);
       });
-      const double factor = inv_stds[line];
-      const auto offset = static_cast<float>(sum / count);
+      const double factor = of.inv_stds[line];
+      const auto offset = p.is_rms ? 0 : static_cast<float>(sum / count);
       const auto slope = static_cast<float>(product / count * factor * factor);
       for_pieces(p.lines.length, [&](int64_t at, int64_t size) {
         math.multiply(load_block(dy + at, size, dy_room.data()), scale + at, size, g.data());
         float* result = result_block(dx + at, dy_room.data());
         math.normalize_gradient(g.data(), load_block(x + at, size, x_room.data()), size,
-                                means[line], inv_stds[line], offset, slope, result);
+                                of.mean(line), of.inv_stds[line], offset, slope, result);
         store_block(result, size, dx + at);
       });
     }
@@ -162,8 +206,7 @@ void input_gradient(const Gradient& p, const KernelBuffers& buffers, const float
 }
 
 template <class T>
-void parameter_gradients(const Gradient& p, const KernelBuffers& buffers, const float* means,
-                         const float* inv_stds) {
+void parameter_gradients(const Gradient& p, const KernelBuffers& buffers, const Statistics& of) {
   using Sums = std::array<float, kColumns>;
   parallel_blocks(p.lines.length, kColumns, p.threads, [&](int64_t begin, int64_t end) {
     std::array<double, kColumns> d_scale{}, d_bias{};
@@ -175,8 +218,8 @@ void parameter_gradients(const Gradient& p, const KernelBuffers& buffers, const 
         const int64_t at = line * p.lines.length + begin;
         vector_math().add_line_gradient(load_block(buffers.in<T>(0) + at, columns, dy_room.data()),
                                         load_block(buffers.in<T>(1) + at, columns, x_room.data()),
-                                        columns, means[line], inv_stds[line], scale_part.data(),
-                                        bias_part.data());
+                                        columns, of.mean(line), of.inv_stds[line],
+                                        scale_part.data(), bias_part.data());
       }
       for (size_t i = 0; i < kColumns; ++i) {
         d_scale[i] += static_cast<double>(scale_part[i]);
@@ -193,8 +236,9 @@ void parameter_gradients(const Gradient& p, const KernelBuffers& buffers, const 
 /// dX of a line that is no longer than a piece, and its share of the parameters' sums (may be
 /// null).
 template <class T>
-void short_line_gradient(const T* dy_line, const T* x_line, int64_t length, const float* scale,
+void short_line_gradient(const Gradient& p, const T* dy_line, const T* x_line, const float* scale,
                          float mean, float inv_std, float* d_scale, float* d_bias, T* dx) {
+  const int64_t length = p.lines.length;
   const VectorMath& math = vector_math();
   Room dy_room, x_room, g;
   const float* dy = load_block(dy_line, length, dy_room.data());
@@ -206,7 +250,8 @@ void short_line_gradient(const T* dy_line, const T* x_line, int64_t length, cons
   math.gradient_sums(g.data(), x, length, mean, &sum, &product);
   const auto count = static_cast<double>(length), factor = static_cast<double>(inv_std);
   float* result = result_block(dx, dy_room.data());
-  math.normalize_gradient(g.data(), x, length, mean, inv_std, static_cast<float>(sum / count),
+  const float offset = p.is_rms ? 0 : static_cast<float>(sum / count);
+  math.normalize_gradient(g.data(), x, length, mean, inv_std, offset,
                           static_cast<float>(product / count * factor * factor), result);
   store_block(result, length, dx);
 }
@@ -236,7 +281,7 @@ void add_groups(const Gradient& p, const KernelBuffers& buffers) {
 /// All gradients of short lines, with the bits of parameter_gradients() and input_gradient().
 template <class T>
 void short_gradients(const Gradient& p, const KernelBuffers& buffers, const float* scale,
-                     const float* means, const float* inv_stds) {
+                     const Statistics& of) {
   const int64_t length = p.lines.length;
   parallel_blocks(p.lines.count, kLinesInF32, p.threads, [&](int64_t begin, int64_t end) {
     float *d_scale = nullptr, *d_bias = nullptr;
@@ -245,14 +290,31 @@ void short_gradients(const Gradient& p, const KernelBuffers& buffers, const floa
       d_bias = d_scale + length;
       std::fill_n(d_scale, 2 * length, 0.0f);
     }
+    Room room;
     for (int64_t line = begin; line < end; ++line) {
       const int64_t at = line * length;
-      short_line_gradient(buffers.in<T>(0) + at, buffers.in<T>(1) + at, length, scale, means[line],
-                          inv_stds[line], d_scale, d_bias,
-                          p.has_dx ? buffers.out<T>(0) + at : nullptr);
+      const T* x = buffers.in<T>(1) + at;
+      const float inv_std = p.is_rms ? static_cast<float>(inverse_rms(x, length, p.epsilon, room))
+                                     : of.inv_stds[line];
+      short_line_gradient(p, buffers.in<T>(0) + at, x, scale, of.mean(line), inv_std, d_scale,
+                          d_bias, p.has_dx ? buffers.out<T>(0) + at : nullptr);
     }
   });
   if (p.wants_parameters()) add_groups(p, buffers);
+}
+
+/// Where 1/σ of long lines is, computed first.
+template <class T>
+const float* find_inverses(const Gradient& p, const KernelBuffers& buffers) {
+  float* inverses = part<float>(buffers, p.inv_stds);
+  parallel_blocks(p.lines.count, p.lines.grain(), p.threads, [&](int64_t begin, int64_t end) {
+    Room room;
+    for (int64_t line = begin; line < end; ++line) {
+      const T* x = buffers.in<T>(1) + line * p.lines.length;
+      inverses[line] = static_cast<float>(inverse_rms(x, p.lines.length, p.epsilon, room));
+    }
+  });
+  return inverses;
 }
 
 template <class T>
@@ -260,9 +322,15 @@ Prepared gradient_kernel(const KernelCall& call, const Lines& lines) {
   WorkspacePlan workspace;
   Gradient plan;
   plan.lines = lines;
+  plan.is_rms = call.op == "RMSNormalizationGrad";
   plan.scale = Vector(call.inputs[2], workspace);
-  plan.mean = Vector(call.inputs[3], workspace);
-  plan.inv_std = Vector(call.inputs[4], workspace);
+  if (plan.is_rms) {
+    plan.epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
+    if (!plan.short_lines()) plan.inv_stds = workspace.add_elements<float>(lines.count);
+  } else {
+    plan.mean = Vector(call.inputs[3], workspace);
+    plan.inv_std = Vector(call.inputs[4], workspace);
+  }
   plan.d_scale = output_type(call, 1);
   plan.d_bias = output_type(call, 2);
   plan.has_dx = call.has_output(0);
@@ -270,12 +338,14 @@ Prepared gradient_kernel(const KernelCall& call, const Lines& lines) {
   if (plan.short_lines() && plan.wants_parameters())
     plan.parts = workspace.add_elements<float>(plan.groups() * 2 * lines.length);
   const auto body = [plan](const KernelBuffers& buffers) {
-    const float *means = plan.mean.read(buffers, 3), *inv_stds = plan.inv_std.read(buffers, 4);
+    Statistics of;
+    if (!plan.is_rms) of = {plan.mean.read(buffers, 3), plan.inv_std.read(buffers, 4)};
     const float* scale = plan.has_dx ? plan.scale.read(buffers, 2) : nullptr;
-    if (plan.short_lines()) return short_gradients<T>(plan, buffers, scale, means, inv_stds);
+    if (plan.short_lines()) return short_gradients<T>(plan, buffers, scale, of);
+    if (plan.is_rms) of.inv_stds = find_inverses<T>(plan, buffers);
     // First, as dX may lie over dY or X.
-    if (plan.wants_parameters()) parameter_gradients<T>(plan, buffers, means, inv_stds);
-    if (plan.has_dx) input_gradient<T>(plan, buffers, scale, means, inv_stds);
+    if (plan.wants_parameters()) parameter_gradients<T>(plan, buffers, of);
+    if (plan.has_dx) input_gradient<T>(plan, buffers, scale, of);
   };
   return make_kernel(body, workspace.size(),
                      [](size_t input, size_t output) { return input <= 1 && output == 0; });
@@ -293,6 +363,7 @@ std::string refusal(const KernelCall& call, size_t x, size_t first) {
   return {};
 }
 
+template <bool is_rms>
 Prepared prepare_forward(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_input(1) || !call.has_output(0))
     return Prepared::no("X, scale or Y is missing");
@@ -306,12 +377,14 @@ Prepared prepare_forward(const KernelCall& call) {
                       std::equal(own.rbegin(), own.rend(), x.rbegin());
     if (call.has_input(i) && !fits) return Prepared::no("a parameter that is broadcast");
   }
-  return for_small_float(call.inputs[0].dtype,
-                         [&]<class T>() { return forward_kernel<T>(call, lines); });
+  return for_small_float(call.inputs[0].dtype, [&]<class T>() {
+    return is_rms ? rms_kernel<T>(call, lines) : forward_kernel<T>(call, lines);
+  });
 }
 
+template <bool is_rms>
 Prepared prepare_gradient(const KernelCall& call) {
-  for (size_t i = 0; i < 5; ++i) {
+  for (size_t i = 0; i < (is_rms ? 3 : 5); ++i) {
     if (!call.has_input(i)) return Prepared::no("an operand is missing");
   }
   if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
@@ -319,8 +392,10 @@ Prepared prepare_gradient(const KernelCall& call) {
   const Lines lines = lines_from(call.inputs[1].shape, attributes_of(call).get_int("axis", -1));
   require_size(call, 0, call.inputs[1].size());
   require_size(call, 2, lines.length);
-  require_size(call, 3, lines.count);
-  require_size(call, 4, lines.count);
+  if (!is_rms) {
+    require_size(call, 3, lines.count);
+    require_size(call, 4, lines.count);
+  }
   return for_small_float(call.inputs[1].dtype,
                          [&]<class T>() { return gradient_kernel<T>(call, lines); });
 }
@@ -329,8 +404,10 @@ Prepared prepare_gradient(const KernelCall& call) {
 
 std::vector<KernelRow> layer_norm_rows() {
   return {
-      {"", "LayerNormalization", "fast.layer_norm", prepare_forward},
-      {"ai.halfnote", "LayerNormalizationGrad", "fast.layer_norm", prepare_gradient},
+      {"", "LayerNormalization", "fast.layer_norm", prepare_forward<false>},
+      {"ai.halfnote", "LayerNormalizationGrad", "fast.layer_norm", prepare_gradient<false>},
+      {"", "RMSNormalization", "fast.rms_norm", prepare_forward<true>},
+      {"ai.halfnote", "RMSNormalizationGrad", "fast.rms_norm", prepare_gradient<true>},
   };
 }
 

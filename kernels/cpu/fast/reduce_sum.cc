@@ -1,6 +1,6 @@
-// ReduceSum of small floats (the gradients of biases, mostly): the plan, the units and the order of
-// every sum are those of the reference (reduction/reduce.cc), sums are in f64, so the bits are the
-// same; the loops are written with vectors, for AVX-512 too.
+// ReduceSum and ReduceMean of small floats (the gradients of biases, mostly): the plan, the units
+// and the order of every sum are those of the reference (reduction/reduce.cc), sums are in f64, so
+// the bits are the same; the loops are written with vectors, for AVX-512 too.
 #include <array>
 
 #include "kernels/cpu/cpu_info.h"
@@ -129,10 +129,12 @@ void sum_columns(const ReducePlan& plan, const T* x, int64_t count, int64_t begi
   });
 }
 
+/// `count`: what the sums are divided by.
 template <class T, class U>
-Prepared sum_kernel(const KernelCall& call, const ReducePlan& plan) {
+Prepared sum_kernel(const KernelCall& call, const ReducePlan& plan, int64_t count) {
   const size_t workspace = static_cast<size_t>(plan.results() * plan.blocks) * sizeof(double);
-  const auto body = [plan, threads = call.threads](const KernelBuffers& buffers) {
+  const auto body = [plan, divisor = static_cast<double>(count),
+                     threads = call.threads](const KernelBuffers& buffers) {
     const SumLoops& loops = sum_loops();
     double* partials = reinterpret_cast<double*>(buffers.workspace);
     run_reduce_units(plan, partials, threads,
@@ -149,12 +151,13 @@ Prepared sum_kernel(const KernelCall& call, const ReducePlan& plan) {
     for (int64_t i = 0; i < results; ++i) {
       double sum = partials[i];
       for (int64_t block = 1; block < plan.blocks; ++block) sum += partials[block * results + i];
-      buffers.out<U>(0)[i] = store<U>(static_cast<float>(sum));
+      buffers.out<U>(0)[i] = store<U>(static_cast<float>(sum / divisor));
     }
   };
   return make_kernel(body, workspace);
 }
 
+template <bool is_mean>
 Prepared prepare_sum(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
   const DType from = call.inputs[0].dtype, to = call.outputs[0].dtype;
@@ -166,16 +169,20 @@ Prepared prepare_sum(const KernelCall& call) {
   check_reduced_shape(call, plan);
   if (plan.width == 1 && plan.reduced.count > 1 && plan.reduced.step(0) != 1)
     return Prepared::no("single elements far from each other");
+  const int64_t count = is_mean ? plan.reduced.count : 1;
+  if (count == 0) return Prepared::no("a mean of nothing");
   return for_small_float(from, [&]<class T>() {
-    return from == to ? sum_kernel<T, T>(call, plan) : sum_kernel<T, float>(call, plan);
+    return from == to ? sum_kernel<T, T>(call, plan, count)
+                      : sum_kernel<T, float>(call, plan, count);
   });
 }
 
 }  // namespace
 
 std::vector<KernelRow> reduce_sum_rows() {
-  return {{"", "ReduceSum", "fast.reduce_sum", prepare_sum},
-          {"ai.halfnote", "ReduceSum", "fast.reduce_sum", prepare_sum}};
+  return {{"", "ReduceSum", "fast.reduce_sum", prepare_sum<false>},
+          {"", "ReduceMean", "fast.reduce_sum", prepare_sum<true>},
+          {"ai.halfnote", "ReduceSum", "fast.reduce_sum", prepare_sum<false>}};
 }
 
 }  // namespace halfnote::cpu::fast
