@@ -66,6 +66,10 @@ if [ "$build" = 1 ]; then
     echo "fuzz: clang++-14 is not there: scripts/setup.sh --fuzz installs it" >&2
     exit 1
   fi
+  # The kernels that `artifact` plans are those of the release build.
+  if printf '%s\n' "${wanted[@]}" | grep -qxF artifact; then
+    build_preset release halfnote_kernels halfnote_cuda || exit 1
+  fi
   build_preset fuzz "${wanted[@]/#/fuzz_}" || exit 1
 fi
 
