@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/system/mapped_files.h"
+#include "compiler/ir/verify.h"
 #include "compiler/onnx/import.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/kernel.h"
@@ -15,6 +16,7 @@
 #include "passes/device/emit_step.h"
 #include "passes/foreign/ort_artifact.h"
 #include "passes/foreign/training_info.h"
+#include "passes/precision/scale_units.h"
 #include "passes/train/step.h"
 #include "passes/unsupported.h"
 #include "runtime/core/control_step.h"
@@ -85,6 +87,12 @@ void require_number(const Model& model, const std::string& what, const Shape& sh
   throw Error(ErrorCode::kModel, "the artifact is not one that can be run: " + what)
       .at({model.source, {}, {}})
       .expected("one number", "shape " + to_string(shape));
+}
+
+/// What the file says of itself fits together: after the passes, what does not is our fault.
+void check_file(Model& model) {
+  verify(model, {.code = ErrorCode::kModel});
+  for (TrainingStep& step : model.training) check_scale_units(step.graph, ErrorCode::kModel);
 }
 
 void check_states(const Model& model, const StateStore& store) {
@@ -205,6 +213,7 @@ Session::Session(Model model, const SessionOptions& options)
         .hint("run halfnote compile first");
   }
   require_whole(model_);
+  check_file(model_);
   if (options_.threads > kMaxThreads) {
     throw Error(ErrorCode::kUsage, "too many threads")
         .expected("at most " + std::to_string(kMaxThreads), std::to_string(options_.threads));

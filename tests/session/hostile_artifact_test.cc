@@ -79,5 +79,29 @@ TEST(HostileArtifact, StatesOfTheSessionAreOneNumber) {
   }
 }
 
+// Declared types stand in the file beside what inference finds; the importer takes them as they
+// are.
+TEST(HostileArtifact, StatesOfOtherTypesThanTheirNewValuesAreTheFilesFault) {
+  const auto parts = [](const std::string& type, const std::string& next) {
+    return Parts{.states = ", " + type + " w = {0, 1}",
+                 .nodes = next + " next = Identity (w)\n",
+                 .transitions = "state weight w -> next"};
+  };
+  EXPECT_NO_THROW(prepare(parts("float[2]", "float[2]")));
+  expect_refused(parts("float[2]", "int16[2]"), "its new value \"next\" is int16[2]");
+  expect_refused(parts("float[2]", "float[3]"), "its new value \"next\" is float[3]");
+}
+
+// So do the powers of the loss scale.
+TEST(HostileArtifact, PowersOfTheLossScaleThatDoNotFitAreTheFilesFault) {
+  const auto parts = [](const std::string& note) {
+    return Parts{.states = ", float[2] w = {0, 1}" + note + "\n",
+                 .nodes = "float[2] next = Add (two, two)\n",
+                 .transitions = "state weight w -> next"};
+  };
+  EXPECT_NO_THROW(prepare(parts("")));
+  expect_refused(parts("  # scale=1"), "carries the wrong power of the loss scale");
+}
+
 }  // namespace
 }  // namespace halfnote::test
