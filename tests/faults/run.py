@@ -6,9 +6,9 @@
 Whatever happens, the error is one line with the documented exit code, a checkpoint or an output
 that has its name is whole, and `--resume` ends with the bytes of a run that nothing happened to.
 
-    killed     kill -9 of a run that saves after every step: at N moments while it saves, and at N / 4
-               from its start to its end (the export included); every third is killed again while
-               it resumes
+    killed     kill -9 of a run that saves after every step: at N moments while it saves, and at
+               N / 4 from its start to its end (the export included); every third is killed again
+               while it resumes
     compile    kill -9 of a compilation over an older output at N / 4 moments: old bytes or new ones
     full       a limit on the size of files, and a small file system where one can be mounted:
                checkpoints, exports, logs, reports, dumps, plans, profiles, standard output
