@@ -31,11 +31,22 @@ bool is_hidden(std::string_view character) {
   return turns || isolates;
 }
 
+namespace {
+
+/// What ASCII shows, in one comparison.
+bool is_plain(char c) { return static_cast<unsigned char>(c - ' ') < '~' - ' ' + 1; }
+
+}  // namespace
+
 std::string printable(std::string_view text) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string result;
   result.reserve(text.size());
   while (!text.empty()) {
+    const auto plain = std::ranges::find_if_not(text, is_plain);  // mostly all of it
+    result.append(text.begin(), plain);
+    text.remove_prefix(static_cast<size_t>(plain - text.begin()));
+    if (text.empty()) break;
     const size_t length = utf8_length(text);
     const std::string_view character = text.substr(0, length == 0 ? 1 : length);
     if (length == 0 || is_hidden(character)) {

@@ -71,7 +71,15 @@ void write_profile(const RunArguments& arguments, const Profiler& profiler, cons
 
 std::string plan_text(const KernelChoices& choices, const fs::path& run_folder) {
   return fmt::format("{}: kernels of {} calls by measurement", (run_folder / kRunPlan).string(),
-                     choices.size());
+                     choices.used());
+}
+
+void warn_of_strange_plan(const KernelChoices& choices, const RunArguments& arguments) {
+  if (arguments.plan.empty() || choices.used() > 0 || choices.size() == 0) return;
+  std::cerr << fmt::format(
+      "warning: {}: none of its {} calls occurs here: it was measured for another model or batch, "
+      "and the table's kernels run\n",
+      printable(arguments.plan), choices.size());
 }
 
 int stopped(const TrainResult& result, int signal) {
@@ -235,6 +243,7 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
       std::cerr << "note: " << printable(remark.where) << ": " << printable(remark.text) << "\n";
   }
   warn_of_missed_limit(session);
+  if (choices != nullptr) warn_of_strange_plan(*choices, arguments);
   const PredictedMemory predicted = predict_memory(session, trainer, machine.memory);
   if (arguments.plan_memory) {
     print_table(std::cout, Terminal::detect(STDOUT_FILENO), "memory",

@@ -225,14 +225,25 @@ bool has_no_batch(const Graph& graph, const BatchAxes& axes) {
   return numbers.size() > 1;
 }
 
+/// The input that a loss compares with, and the loss; empty where the file does not say so.
+struct Target {
+  std::string input, loss;
+};
+
+Target target_of(const Model& model) {
+  const auto found = model.metadata.find(std::string(kTargetKey));
+  if (found == model.metadata.end()) return {};
+  const std::vector<std::string> names = split_names(found->second);
+  if (names.size() != 2) return {};
+  return {names[0], names[1]};
+}
+
 /// Tables beside samples: inputs that begin with a number where the batch of another input is a
 /// symbol. The target of the loss is neither.
 void add_tables(const Model& model, const BatchAxes& given, const BatchAxes& axes,
                 std::set<std::string>& whole) {
   const Graph& graph = model.training.front().graph;
-  const auto found = model.metadata.find(std::string(kTargetKey));
-  const std::string target =
-      found == model.metadata.end() ? std::string() : split_names(found->second).front();
+  const std::string target = target_of(model).input;
   bool samples = false;
   std::vector<std::string> tables;
   for (const ValueId id : graph.inputs()) {
@@ -309,15 +320,12 @@ namespace {
 /// What the loss that was attached compares with, and which numbers it takes: a log-likelihood of
 /// others has no lower bound.
 void mark_target(const Model& model, std::vector<ModelInput>& inputs) {
-  const auto found = model.metadata.find(std::string(kTargetKey));
-  if (found == model.metadata.end()) return;
-  const std::vector<std::string> names = split_names(found->second);
-  if (names.size() != 2) return;
+  const Target target = target_of(model);
   for (ModelInput& input : inputs) {
-    if (input.name != names[0] || !is_float(input.dtype)) continue;
+    if (target.input.empty() || input.name != target.input || !is_float(input.dtype)) continue;
     input.target = true;
-    if (names[1] == "bce_with_logits") input.range = Range{0, 1};
-    if (names[1] == "kl") input.range = Range{0, HUGE_VAL};
+    if (target.loss == "bce_with_logits") input.range = Range{0, 1};
+    if (target.loss == "kl") input.range = Range{0, HUGE_VAL};
   }
 }
 

@@ -6,9 +6,7 @@ function(halfnote_options target)
   # The same arithmetic everywhere: no contraction of a*b+c, so that results do not depend on the
   # instruction set.
   target_compile_options(${target} PRIVATE -ffp-contract=off)
-  if(HALFNOTE_SANITIZE AND NOT HALFNOTE_SANITIZE_KERNELS AND ${target} MATCHES "_(kernels|cuda)$")
-    target_compile_options(${target} PRIVATE -O0 -g0)
-  elseif(HALFNOTE_SANITIZE)
+  if(HALFNOTE_SANITIZE)
     target_compile_options(${target} PRIVATE
       -fsanitize=${HALFNOTE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PRIVATE -fsanitize=${HALFNOTE_SANITIZE})
@@ -65,4 +63,14 @@ function(halfnote_library name)
   endif()
   add_library(halfnote::${name} ALIAS ${target})
   set_property(GLOBAL APPEND PROPERTY HALFNOTE_LIBRARIES ${target})
+endfunction()
+
+# halfnote_built(NAME FILE LINK libraries…): halfnote_NAME as another build made it.
+function(halfnote_built name file)
+  cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
+  add_library(halfnote_${name} STATIC IMPORTED GLOBAL)
+  set_target_properties(halfnote_${name} PROPERTIES
+    IMPORTED_LOCATION ${HALFNOTE_KERNELS_FROM}/${file})
+  target_link_libraries(halfnote_${name} INTERFACE ${arg_LINK})
+  add_library(halfnote::${name} ALIAS halfnote_${name})
 endfunction()

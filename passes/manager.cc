@@ -83,7 +83,7 @@ struct Fingerprint {
 
 /// Verifies the graphs whose content is another than before, all of them if that shows in none. The
 /// check of the units writes them down: `after` then holds what the model says with them.
-void verify_changed(Model& model, const Fingerprint& before, Fingerprint& after) {
+void verify_changed(Model& model, const Fingerprint& before, Fingerprint& after, ErrorCode code) {
   std::map<const Graph*, size_t> place = {{&model.graph, 0}};
   for (size_t i = 0; i < model.training.size(); ++i) {
     place[&model.training[i].graph] = 1 + 2 * i;
@@ -97,9 +97,9 @@ void verify_changed(Model& model, const Fingerprint& before, Fingerprint& after)
     const size_t index = found->second;
     return index >= before.graphs.size() || !(before.graphs[index] == after.graphs[index]);
   };
-  verify(model, changed);
+  verify(model, changed, {.code = code});
   for (TrainingStep& step : model.training) {
-    if (!changed(step.graph) || !check_scale_units(step.graph)) continue;
+    if (!changed(step.graph) || !check_scale_units(step.graph, code)) continue;
     after.graphs[place.at(&step.graph)] = GraphMark(step.graph);
   }
 }
@@ -196,7 +196,7 @@ PassRecord run_one(const PassRow& row, Model& model, PassContext& context, Finge
     record.changed = run_row(row, model, context);
     Fingerprint after(model);
     check_flag(row, record.changed, said, after);
-    if (record.changed) verify_changed(model, said, after);
+    if (record.changed) verify_changed(model, said, after, row.invalid_is);
     said = std::move(after);
   } catch (Error& error) {
     complete(error, row, model, imported);

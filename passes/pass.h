@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
 #include "compiler/ir/builder.h"
 #include "compiler/ir/model.h"
 #include "passes/options.h"
@@ -75,6 +76,8 @@ struct PassRow {
   /// are.
   bool enters_subgraphs = false;
   std::string_view reason;  // why it is there, one line
+  /// Of a graph that is not valid after it. kModel: it only brings out what the file says.
+  ErrorCode invalid_is = ErrorCode::kInternal;
 };
 
 /// What the manager measured of one run.

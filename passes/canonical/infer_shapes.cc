@@ -1,6 +1,8 @@
 #include "passes/canonical/infer_shapes.h"
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "base/error.h"
 #include "compiler/ir/verify.h"
@@ -81,6 +83,19 @@ void infer_or_choose(Graph& graph, NodeId node, PassContext& context) {
   }
 }
 
+/// The op-set whose schema says what the op gives: an op younger than ours stands in models that
+/// are not lifted yet, and where a device has a kernel for it.
+int64_t opset_of(const OperatorRow* row) {
+  static const std::vector<const OperatorRow*> younger = [] {
+    std::vector<const OperatorRow*> rows;
+    for (const OperatorRow& row : operator_rows()) {
+      if (row.domain.empty() && !has_schema("", row.name)) rows.push_back(&row);
+    }
+    return rows;
+  }();
+  return std::ranges::find(younger, row) == younger.end() ? kOpsetVersion : newest_opset("");
+}
+
 }  // namespace
 
 void infer_node(Graph& graph, NodeId node) {
@@ -89,7 +104,9 @@ void infer_node(Graph& graph, NodeId node) {
   try {
     const bool ruled = row != nullptr && row->infer != nullptr;
     // A rule of an ONNX op knows more than its schema does.
-    if (!ruled || row->domain.empty()) infer_with_schema(graph, node, kOpsetVersion, infer_node);
+    if (!ruled || row->domain.empty()) {
+      infer_with_schema(graph, node, opset_of(row), infer_node);
+    }
     if (ruled) set_types(graph, node, row->infer(graph, node));
   } catch (Error& error) {
     throw error.within(place_of(graph, node));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "compiler/ir/walk.h"
 #include "compiler/ops/control/links.h"
 #include "compiler/ops/operator.h"
@@ -12,7 +11,7 @@ namespace {
 
 class UnitCheck {
  public:
-  explicit UnitCheck(Graph& graph) : graph_(graph) {}
+  UnitCheck(Graph& graph, ErrorCode code) : graph_(graph), code_(code) {}
 
   /// Has any value another power now?
   bool run() {
@@ -48,7 +47,7 @@ class UnitCheck {
     Place place;
     if (node.valid()) place = {{}, graph_.label(node), graph_.node(node).op};
     what += " \"" + graph_.value(value).name + "\"";
-    return Error(ErrorCode::kInternal, what + " carries the wrong power of the loss scale")
+    return Error(code_, what + " carries the wrong power of the loss scale")
         .at(std::move(place))
         .expected("S^" + std::to_string(want), "S^" + std::to_string(got))
         .hint(got > want ? "a gradient was not unscaled" : "a gradient was unscaled twice");
@@ -181,10 +180,14 @@ class UnitCheck {
 
   /// A constant of zeros, or zeros made in a computed shape: what gradients are scattered into.
   bool is_zero(ValueId value) const {
-    const NodeId producer = graph_.value(value).producer;
-    if (producer.valid()) {
+    NodeId producer = graph_.value(value).producer;
+    const auto hands_on = [&] {
       const std::string& op = graph_.node(producer).op;
-      if (op == "Cast" || op == "Identity") return is_zero(graph_.input(producer, 0));
+      return op == "Cast" || op == "Identity";
+    };
+    while (producer.valid() && hands_on()) {  // a file may have a million in a row
+      value = graph_.input(producer, 0);
+      producer = graph_.value(value).producer;
     }
     const Tensor* constant = graph_.constant(value);
     if (producer.valid() && graph_.node(producer).op == "ConstantOfShape") {
@@ -200,11 +203,12 @@ class UnitCheck {
   }
 
   Graph& graph_;
+  ErrorCode code_;
   bool changed_ = false;
 };
 
 }  // namespace
 
-bool check_scale_units(Graph& graph) { return UnitCheck(graph).run(); }
+bool check_scale_units(Graph& graph, ErrorCode code) { return UnitCheck(graph, code).run(); }
 
 }  // namespace halfnote

@@ -11,6 +11,8 @@
 // `grad/NAME`. The gradient of an If or Scan has bodies of its own, in which the forward body is
 // computed again. Leaves alone: nodes on no path from a trainable initializer to the loss, the
 // evaluation step, the inference graph.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -128,6 +130,32 @@ class Reverse {
 
 }  // namespace
 
+/// A body hands out, for its gradient, what all bodies within it hand out: a small file of bodies
+/// within bodies would become a large step.
+constexpr int64_t kMostNestedNodes = 40'000;
+
+/// The nodes within `region`, each as often as there are bodies around it that are not its own.
+int64_t nested_nodes(const Graph& graph, RegionId region, int64_t levels) {
+  int64_t count = 0;
+  for (NodeId node : graph.nodes(region)) {
+    count += levels > 1 ? levels - 1 : 0;
+    for (RegionId inner : graph.subgraphs(node)) count += nested_nodes(graph, inner, levels + 1);
+  }
+  return count;
+}
+
+void refuse_deep_control_flow(const Graph& graph) {
+  if (graph.region_count() == 1) return;
+  const int64_t count = nested_nodes(graph, graph.main(), 0);
+  if (count <= kMostNestedNodes) return;
+  throw Error(ErrorCode::kUnsupported, "too much control flow within control flow for a gradient")
+      .expected(
+          fmt::format("at most {} nodes in bodies within bodies, times the bodies around each",
+                      kMostNestedNodes),
+          std::to_string(count))
+      .hint("export it with fewer conditions on data, or --inference");
+}
+
 bool differentiate(Model& model, PassContext& context) {
   TrainingStep* step = find_step(model, kStepName);
   if (step == nullptr) return false;
@@ -135,6 +163,7 @@ bool differentiate(Model& model, PassContext& context) {
   if (find_state(graph, kLossScale)) return false;  // done before
   const ValueId loss = loss_of(graph);
   refuse_untrainable(graph, loss, context);
+  refuse_deep_control_flow(graph);
   write_out_derivatives(graph, context.infer, trainable_initializers(graph), loss);
   Reverse(graph, loss, context).run();
   return true;

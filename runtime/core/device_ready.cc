@@ -151,13 +151,14 @@ static_assert(kSmallProduct == cpu::fast::kWideForwardWork);
 constexpr Stage kAny = Stage::kImported;
 constexpr Scope kAll = Scope::kEveryGraph;
 
-// name, graph pass, model pass, scope, needs, gives, enters subgraphs, reason
+// name, graph pass, model pass, scope, needs, gives, enters subgraphs, reason, invalid is
 constexpr PassRow kRows[] = {
     {"bind-all-dims", bind_all_dims, nullptr, kAll, kAny, kAny, true,
-     "the data say what the artifact left open"},
+     "the data say what the artifact left open", ErrorCode::kModel},
     {"take-out-padding", take_out_padding, nullptr, kAll, kAny, kAny, false,
-     "a CPU has no tensor cores and gains nothing by it"},
-    {"infer-sizes", infer_shapes, nullptr, kAll, kAny, kAny, true, "sizes follow from the inputs"},
+     "a CPU has no tensor cores and gains nothing by it", ErrorCode::kModel},
+    {"infer-sizes", infer_shapes, nullptr, kAll, kAny, kAny, true, "sizes follow from the inputs",
+     ErrorCode::kModel},
     {"fold-sizes", fold_constants, nullptr, kAll, kAny, kAny, false,
      "arithmetic on sizes has become constant"},
     {"take-branches", take_branches, nullptr, kAll, kAny, kAny, true,

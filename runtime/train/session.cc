@@ -15,6 +15,7 @@
 #include "passes/device/emit_step.h"
 #include "passes/foreign/ort_artifact.h"
 #include "passes/foreign/training_info.h"
+#include "passes/nesting.h"
 #include "passes/train/step.h"
 #include "passes/unsupported.h"
 #include "runtime/core/control_step.h"
@@ -22,6 +23,7 @@
 #include "runtime/core/evaluate.h"
 #include "runtime/core/memory/bytes_beside.h"
 #include "runtime/core/nonfinite.h"
+#include "runtime/train/artifact/checks.h"
 #include "runtime/train/plain_model.h"
 
 namespace halfnote {
@@ -31,6 +33,7 @@ namespace {
 nlohmann::json policy_of(const Model& model) {
   const auto found = model.metadata.find("halfnote.policy");
   if (found == model.metadata.end()) return nullptr;
+  if (json_nests_deeper(found->second)) return nullptr;
   auto json = nlohmann::json::parse(found->second, nullptr, false);
   return json.is_object() ? json : nlohmann::json(nullptr);
 }
@@ -50,16 +53,6 @@ OnFloor on_floor_of(const Model& model) {
   return *word == "diagnose" ? OnFloor::kDiagnose : OnFloor::kHold;
 }
 
-/// A compilation that stopped early leaves a step without its loss scaling or update.
-void require_whole(const Model& model) {
-  const auto stage = model.metadata.find("halfnote.stage");
-  if (stage == model.metadata.end() || stage->second == stage_name(Stage::kPadded)) return;
-  throw Error(ErrorCode::kModel, "the artifact is compiled only in part")
-      .at({model.source, {}, {}})
-      .expected("stage " + std::string(stage_name(Stage::kPadded)), "stage " + stage->second)
-      .hint("compile it without --stop-after");
-}
-
 const Shape& shape_of(const Shape& shape) { return shape; }
 const Shape& shape_of(const Tensor& tensor) { return tensor.shape(); }
 
@@ -67,39 +60,6 @@ std::vector<Shape> shapes_of(std::span<const Tensor> tensors) {
   std::vector<Shape> shapes;
   for (const Tensor& tensor : tensors) shapes.push_back(tensor.shape());
   return shapes;
-}
-
-/// What the session reads as one number is one, whatever the file says.
-void require_number(const Model& model, const std::string& what, const Shape& shape) {
-  if (element_count(shape) == 1) return;
-  throw Error(ErrorCode::kModel, "the artifact is not one that can be run: " + what)
-      .at({model.source, {}, {}})
-      .expected("one number", "shape " + to_string(shape));
-}
-
-void check_states(const Model& model, const StateStore& store) {
-  for (const std::string_view name : {kLossScale, kAttemptedStep, kAppliedStep, kFloorHits}) {
-    const StateEntry* entry = store.find(name);
-    if (entry != nullptr) require_number(model, "its state " + entry->name, entry->shape);
-  }
-}
-
-/// Every step but `apply` gives the loss first.
-void check_outputs(const Model& model, std::string_view step, const Program& program) {
-  if (step != kApplyName) {
-    if (program.outputs.empty()) {
-      throw Error(ErrorCode::kModel, "the artifact is not one that can be run: " +
-                                         std::string(step) + " gives no loss")
-          .at({model.source, {}, {}})
-          .expected("the loss as its first output", "no output");
-    }
-    require_number(model, "the loss of " + std::string(step), program.outputs.front().shape);
-  }
-  for (const ProgramOperand& output : program.outputs) {
-    const bool read =
-        output.name == kFinite || output.name == kGradientNorm || output.name == kLearningRate;
-    if (read) require_number(model, "its output " + output.name, output.shape);
-  }
 }
 
 /// What is a state of another step changes too: it is no constant of this one.
@@ -193,7 +153,7 @@ Session::Session(Model model, const SessionOptions& options)
         .expected("a model that `halfnote compile` wrote", "a model without training_info")
         .hint("run halfnote compile first");
   }
-  require_whole(model_);
+  check_artifact(model_);
   if (options_.threads > kMaxThreads) {
     throw Error(ErrorCode::kUsage, "too many threads")
         .expected("at most " + std::to_string(kMaxThreads), std::to_string(options_.threads));

@@ -197,6 +197,13 @@ TEST(RunInputs, TheTargetOfALossKeepsItsNumbers) {
                              HasSubstr("expected numbers from 0 to 1, got 255 in element 1"),
                              HasSubstr("--bytes target=scale divides by 255")));
   EXPECT_EQ(place.run(words(run + "--run-dir t --bytes target=scale")).code, 0);
+  // A file that names no target has none.
+  std::string artifact = place.read("g.hn.onnx");
+  const size_t key = artifact.find("halfnote.target"), end = artifact.find("\nbce_with", key);
+  ASSERT_NE(end, std::string::npos);
+  artifact[end] = ' ';
+  place.write("g.hn.onnx", artifact);
+  EXPECT_EQ(place.run(words(run + "--run-dir u --bytes x=scale --bytes target=scale")).code, 0);
 }
 
 TEST(RunInputs, WhatIsPrintedGoesIntoNoFileOfTheRun) {

@@ -6,9 +6,10 @@
 Whatever happens, the error is one line with the documented exit code, a checkpoint or an output
 that has its name is whole, and `--resume` ends with the bytes of a run that nothing happened to.
 
-    killed     kill -9 of a run that saves after every step, at N moments from its start to its end
-               (the export included); every third is killed again while it resumes
-    compile    kill -9 of a compilation over an older output: old bytes or new ones
+    killed     kill -9 of a run that saves after every step: at N moments while it saves, and at
+               N / 4 from its start to its end (the export included); every third is killed again
+               while it resumes
+    compile    kill -9 of a compilation over an older output at N / 4 moments: old bytes or new ones
     full       a limit on the size of files, and a small file system where one can be mounted:
                checkpoints, exports, logs, reports, dumps, plans, profiles, standard output
     data       training data cut off, removed or made unreadable while a run reads it
@@ -138,13 +139,27 @@ def killed_after(process, seconds):
     return running
 
 
+def killed_while_saving(process, checkpoints, dice, seconds):
+    """Killed up to so long after one of its saves began; whether that save was not done yet."""
+    wanted, begun = dice.randrange(1, STEPS + 1), set()
+    while process.poll() is None and len(begun) < wanted:
+        begun.update(path.name for path in checkpoints.glob(".tmp-*"))
+    killed_after(process, dice.uniform(0, seconds))
+    return any(checkpoints.glob(".tmp-*"))
+
+
 def kill_runs(place, moments, dice):
-    hit = resumed = 0
-    for k in range(moments):
+    hit = in_save = resumed = 0
+    runs = moments + moments // 4
+    for k in range(runs):
         run_dir = "killed"
         place.remove(run_dir)
-        hit += killed_after(place.start(*place.training(run_dir)),
-                            dice.uniform(0, 1.05 * place.seconds))
+        process = place.start(*place.training(run_dir))
+        if k < moments:
+            in_save += killed_while_saving(process, place.folder / run_dir / "checkpoints", dice,
+                                           place.seconds / STEPS / 6)
+        else:
+            hit += killed_after(process, dice.uniform(0, 1.05 * place.seconds))
         if not place.checkpoints(run_dir):
             # Nothing was saved: resuming says so, a new run goes through.
             place.remove(run_dir)
@@ -157,7 +172,10 @@ def kill_runs(place, moments, dice):
                          dice.uniform(0, place.seconds))
         place.expect_whole(run_dir)
         resumed += 1
-    print(f"killed: {moments} runs, {hit} before their end, {resumed} resumed with the same bytes")
+    check(in_save * 10 >= moments, f"only {in_save} of {moments} runs were killed within a save")
+    print(f"killed: {moments} runs while they saved, {in_save} of them left a save half done; "
+          f"{runs - moments} at any moment, {hit} before their end; {resumed} resumed with the "
+          "same bytes")
 
 
 def kill_compilations(place, moments, dice):
@@ -301,7 +319,7 @@ def leave_rubbish(place):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("programs", type=pathlib.Path)
-    parser.add_argument("--moments", type=int, default=15)
+    parser.add_argument("--moments", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=pathlib.Path, help="work here, and leave all as it is")
     options = parser.parse_args()
@@ -312,9 +330,9 @@ def main():
         place = Place(options.programs, folder)
         print(f"a run of {STEPS} steps that saves after each takes {place.seconds:.2f} s")
         families = [lambda: kill_runs(place, options.moments, dice),
-                    lambda: kill_compilations(place, options.moments, dice),
+                    lambda: kill_compilations(place, options.moments // 4, dice),
                     lambda: fill_disk(place),
-                    lambda: fill_small_disks(place, max(4, options.moments // 5)),
+                    lambda: fill_small_disks(place, max(4, options.moments // 25)),
                     lambda: damage_checkpoints(place, dice),
                     lambda: leave_rubbish(place),
                     lambda: outputs.fill_reports(place),

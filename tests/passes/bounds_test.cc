@@ -78,6 +78,33 @@ TEST(Bounds, ManyLoopsShareOneBound) {
   EXPECT_EQ(count_ops(model, "Scan"), 2u);
 }
 
+TEST(Bounds, BodiesWithinBodiesHaveAGradientWhileTheyAreFew) {
+  const auto train = [](int nodes) {
+    std::string chain;
+    for (int i = 0; i < nodes; ++i) chain += fmt::format("h{1} = Tanh (h{0})\n", i, i + 1);
+    Model model = model_of(fmt::format(
+        "main (float[2] x, bool c, bool d) => (l) <float[2] w = {{1, 2}}> {{ h0 = Mul (x, w)\n"
+        "y = If <then_branch: graph = t () => (a) {{ a = If <then_branch: graph = u () => (h{}) {{ "
+        "{}"
+        "}}, else_branch: graph = v () => (b) {{ b = Neg (h0) }}> (d) }}, else_branch: graph = e "
+        "() "
+        "=> (n) {{ n = Neg (h0) }}> (c) l = ReduceSum <keepdims: int = 0> (y) }}",
+        nodes, chain));
+    CompileOptions options;
+    options.train.loss_outputs = {"l"};
+    run_until(model, options, "differentiate");
+  };
+  EXPECT_NO_THROW(train(10));
+  try {
+    train(40'000);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("expected at most 40000"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Bounds, NamesOfCopiesGrowByTheirDepth) {
   Model model = loops(9, 2);
   run_until(model, {.inference_only = true}, "flatten-control");

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "compiler/onnx/schema.h"
 #include "tests/random/growth.h"
 
 namespace halfnote::random {
@@ -109,6 +110,17 @@ void tie(Growth& g, TrainOptions& train) {
   }
 }
 
+/// Ours, or the first that has the youngest op of the graph.
+int64_t opset_of(const Graph& graph) {
+  int64_t opset = kOpsetVersion;
+  for (NodeId id : graph.all_nodes()) {
+    const Node& node = graph.node(id);
+    if (!node.domain.empty() || has_schema("", node.op)) continue;
+    opset = std::max(opset, find_schema_version(node.op, newest_opset(""))->since);
+  }
+  return opset;
+}
+
 bool attempt(uint64_t seed, Problem& problem) {
   Growth g(seed);
   problem = {};
@@ -127,7 +139,7 @@ bool attempt(uint64_t seed, Problem& problem) {
   for (ValueId id : g.graph().initializers()) trains |= g.graph().value(id).trainable;
   problem.model.graph = std::move(g.graph());
   problem.model.graph.name = "random";
-  problem.model.opsets[""] = kOpsetVersion;
+  problem.model.opsets[""] = opset_of(problem.model.graph);
   problem.model.source = "random " + std::to_string(seed);
   return trains && !problem.model.graph.outputs().empty();
 }

@@ -79,5 +79,71 @@ TEST(HostileArtifact, StatesOfTheSessionAreOneNumber) {
   }
 }
 
+// Declared types stand in the file beside what inference finds; the importer takes them as they
+// are.
+TEST(HostileArtifact, StatesOfOtherTypesThanTheirNewValuesAreTheFilesFault) {
+  const auto parts = [](const std::string& type, const std::string& next) {
+    return Parts{.states = ", " + type + " w = {0, 1}",
+                 .nodes = next + " next = Identity (w)\n",
+                 .transitions = "state weight w -> next"};
+  };
+  EXPECT_NO_THROW(prepare(parts("float[2]", "float[2]")));
+  expect_refused(parts("float[2]", "int16[2]"), "its new value \"next\" is int16[2]");
+  expect_refused(parts("float[2]", "float[3]"), "its new value \"next\" is float[3]");
+}
+
+// So do the powers of the loss scale.
+TEST(HostileArtifact, PowersOfTheLossScaleThatDoNotFitAreTheFilesFault) {
+  const auto parts = [](const std::string& note) {
+    return Parts{.states = ", float[2] w = {0, 1}" + note + "\n",
+                 .nodes = "float[2] next = Add (two, two)\n",
+                 .transitions = "state weight w -> next"};
+  };
+  EXPECT_NO_THROW(prepare(parts("")));
+  expect_refused(parts("  # scale=1"), "carries the wrong power of the loss scale");
+}
+
+// All graphs read the one place that a state has.
+TEST(HostileArtifact, AStateHasOneTypeInAllSteps) {
+  const auto with = [](const std::string& w, const std::string& n) {
+    return artifact({.states = ", float[2] w = {0, 1}",
+                     .nodes = "float[2] next = Add (two, w)\n",
+                     .transitions = "state weight w -> next"}) +
+           R"(training_info evaluate {
+   algorithm: s (float[2] x) => (float loss) <)" +
+           w + R"(> {
+      float loss = ReduceSum <keepdims = 0> (w)
+      )" + n +
+           R"( n = Neg (w)
+      state weight w -> n
+}}
+)";
+  };
+  const auto make = [&](const std::string& w, const std::string& n) {
+    return Session(parse_model(with(w, n), "artifact"), {.threads = 1});
+  };
+  EXPECT_NO_THROW(make("float[2] w = {0, 1}", "float[2]"));
+  for (const auto& [w, n] : {std::pair("float[3] w = {0, 1, 2}", "float[3]"),
+                             std::pair("int32[2] w = {0, 1}", "int32[2]")}) {
+    try {
+      make(w, n);
+      ADD_FAILURE() << "accepted: " << w;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kModel) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr("its state w has two types"));
+    }
+  }
+}
+
+// Metadata are read with a stack of their own depth.
+TEST(HostileArtifact, SettingsOfAnyDepthAreNoSettings) {
+  constexpr size_t kDeep = 1'000'000;
+  Model model = parse_model(artifact({}), "artifact");
+  model.metadata["halfnote.policy"] =
+      "{\"a\": " + std::string(kDeep, '[') + std::string(kDeep, ']') + "}";
+  const Session session(std::move(model), {.threads = 1});
+  EXPECT_EQ(session.accumulation(), 1);
+}
+
 }  // namespace
 }  // namespace halfnote::test

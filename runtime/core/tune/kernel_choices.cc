@@ -141,6 +141,7 @@ KernelChoices KernelChoices::parse(std::string_view text, const std::string& pat
         if (name != kernel) measured.push_back({name, ms.get<double>()});
       }
     }
+    if (choices.contains(key)) damaged_plan(path, fmt::format("a call of {} twice", key.op));
     choices.set(key, std::move(measured));
   }
   return choices;
@@ -178,9 +179,10 @@ std::string KernelChoices::digest() const {
   return fmt::format("{:016x}", hash);
 }
 
-std::string_view KernelChoices::find(const CallKey& key) const {
+std::string_view KernelChoices::find(const CallKey& key) {
   const auto found = kernels_.find(key);
   if (found == kernels_.end() || found->second.empty()) return {};
+  used_.insert(key);
   return found->second.front().kernel;
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,19 +58,21 @@ class KernelChoices {
   /// A hash of the choices, without times: equal choices are equal arithmetic.
   std::string digest() const;
 
-  /// The kernel's name; empty if the call is not there.
-  std::string_view find(const CallKey& key) const;
+  /// The kernel's name; empty if the call is not there. Notes that the call occurred.
+  std::string_view find(const CallKey& key);
   bool contains(const CallKey& key) const { return kernels_.contains(key); }
   /// `measured`: the fastest first. One without entries says that there is nothing to choose.
   void set(const CallKey& key, std::vector<MeasuredKernel> measured) {
     kernels_[key] = std::move(measured);
   }
-  /// Calls with a choice.
+  /// Calls with a choice; those of them that find() was asked for.
   size_t size() const;
+  size_t used() const { return used_.size(); }
 
  private:
   TunedMachine machine_;
   std::map<CallKey, std::vector<MeasuredKernel>> kernels_;
+  std::set<CallKey> used_;
 };
 
 }  // namespace halfnote

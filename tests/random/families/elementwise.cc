@@ -29,7 +29,7 @@ void with_attribute(Growth& g) {
       return g.keep(
           g.op("Gelu", {x}, {{"approximate", std::string(g.chance(50) ? "tanh" : "none")}}));
     default:
-      return g.keep(g.op("Swish", {x}));
+      return g.keep(g.op("Swish", {x}, {{"alpha", g.chance(50) ? 1.0f : 1.75f}}));
   }
 }
 

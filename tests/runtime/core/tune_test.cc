@@ -117,9 +117,14 @@ TEST(Tune, APlanFileIsReadAsItWasWritten) {
   ASSERT_GE(rows.size(), 2u);
   KernelChoices choices(kMachine);
   choices.set(key_of(call), {{rows.back(), 1.5}, {rows.front(), 2.5}});
-  const KernelChoices again = KernelChoices::parse(choices.to_json(), "p.json", kMachine);
+  KernelChoices again = KernelChoices::parse(choices.to_json(), "p.json", kMachine);
   EXPECT_EQ(again.to_json(), choices.to_json());
+  EXPECT_EQ(again.used(), 0u);
   EXPECT_EQ(again.find(key_of(call)), rows.back());
+  EXPECT_EQ(again.used(), 1u);
+  auto twice = nlohmann::json::parse(choices.to_json());
+  twice["kernels"].push_back(twice["kernels"][0]);
+  EXPECT_THAT(error_of(twice.dump()).what(), HasSubstr("twice"));
   EXPECT_EQ(again.digest(), choices.digest());
   KernelChoices other(kMachine);
   other.set(key_of(call), {{rows.back(), 9}});
