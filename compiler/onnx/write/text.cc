@@ -22,10 +22,11 @@ void append_content(std::string& to, const Message& message) {
 }
 
 void append_entry(std::string& to, int number, std::string_view key, std::string_view value) {
-  std::string entry;
-  append_field(entry, onnx::StringStringEntryProto::kKeyFieldNumber, key);
-  append_field(entry, onnx::StringStringEntryProto::kValueFieldNumber, value);
-  append_field(to, number, entry);
+  constexpr int kKey = onnx::StringStringEntryProto::kKeyFieldNumber;
+  constexpr int kValue = onnx::StringStringEntryProto::kValueFieldNumber;
+  append_length(to, number, field_size(kKey, key.size()) + field_size(kValue, value.size()));
+  append_field(to, kKey, key);
+  append_field(to, kValue, value);
 }
 
 }  // namespace
