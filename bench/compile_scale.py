@@ -1,70 +1,36 @@
 #!/usr/bin/env python3
 """How compile time and memory grow with the number of nodes.
 
-    bench/compile_scale.py [--halfnote PROGRAM] [--nodes N,N,…] [--precision P] [--repeat N]
+    bench/compile_scale.py [--halfnote PROGRAM] [--shape NAME,…|all] [--nodes N,N,…] [--source]
+                           [--precision P,P,…] [--repeat N]
 
-Makes a model of residual blocks (MatMul, Add, Relu, LayerNormalization, Mul, Sigmoid, Add; weights
-of 8 x 8, so that weights weigh nothing) and compiles it for training with AdamW, large
-enough for a training artifact of about 10,000, 30,000 and 100,000 nodes (all its graphs together;
-the source model has a seventh of that, with 0.57 parameters a node). Prints the fastest of the
-repeats (seconds by the clock, of CPU time), the memory of the program at its peak, and the slope
-between neighbours: 1.0 is linear, 2.0 quadratic.
+Makes models of small weights (scale_shapes.py says what shapes there are; `blocks` is the one that
+is measured without --shape) and compiles them for training with AdamW. --nodes counts those of the
+artifact, all its graphs together; with --source those of the model that is given. Prints the
+fastest of the repeats (seconds by the clock, of CPU time), the memory of the program at its peak,
+and the slope between neighbours: 1.0 is linear, 2.0 quadratic. The last line of a shape says what
+100,000 nodes of its largest artifact take (memory above that of a model of ten nodes).
 Bars: 100,000 nodes in less than 2 s and 300 MB.
 """
 import argparse
 import math
+import multiprocessing
 import os
 import pathlib
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WIDTH = 8
-BLOCK = 7  # nodes of a block
+UNIT = 100_000  # nodes that the bars speak of
 
 
-def make_model(path, nodes):
-    random = np.random.default_rng(0)
-    blocks = nodes // BLOCK
-    made, weights, value = [], [], "x"
-
-    def weight(name, *shape):
-        values = random.normal(0, 0.3, shape).astype(np.float32)
-        weights.append(numpy_helper.from_array(values, name))
-        return name
-
-    def node(op, inputs, output, **attributes):
-        made.append(helper.make_node(op, inputs, [output], name=output + "_node", **attributes))
-        return output
-
-    for b in range(blocks):
-        p = f"block{b}."
-        h = node("MatMul", [value, weight(p + "w", WIDTH, WIDTH)], p + "m")
-        h = node("Add", [h, weight(p + "b", WIDTH)], p + "a")
-        h = node("Relu", [h], p + "r")
-        h = node("LayerNormalization", [h, weight(p + "s", WIDTH), weight(p + "o", WIDTH)], p + "n")
-        gate = node("Sigmoid", [h], p + "g")
-        h = node("Mul", [h, gate], p + "x")
-        value = node("Add", [h, value], p + "out")
-    graph = helper.make_graph(
-        made, "scale", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", WIDTH])],
-        [helper.make_tensor_value_info(value, TensorProto.FLOAT, ["N", WIDTH])], weights)
-    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 23)])
-    path.write_bytes(model.SerializeToString())
-    return len(made)
-
-
-def count_nodes(path):
-    model = onnx.load(path)
-    steps = (info.algorithm for info in model.training_info)
-    return len(model.graph.node) + sum(len(graph.node) for graph in steps)
+def of_shapes(name, *arguments):
+    """Calls a function of scale_shapes. Only the worker imports it: what a process takes when it
+    starts another one counts in the other's peak."""
+    import scale_shapes
+    return getattr(scale_shapes, name)(*arguments)
 
 
 def run(command):
@@ -78,29 +44,57 @@ def run(command):
     return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 
+class Bench:
+    def __init__(self, options, worker, folder, shape, precision):
+        self.options, self.worker, self.shape = options, worker, shape
+        self.model = pathlib.Path(folder) / "model.onnx"
+        self.artifact = self.model.with_suffix(".hn.onnx")
+        self.command = [options.halfnote, "compile", self.model, "-o", self.artifact, "--loss",
+                        "mse", "-q", "--optimizer", "adamw", "--precision", precision]
+
+    def measure(self, source, repeat):
+        """(nodes of the model, of the artifact, seconds, CPU seconds, bytes)"""
+        made = self.worker.apply(of_shapes, ("make", self.shape, self.model, source))
+        measured = tuple(map(min, zip(*(run(self.command) for _ in range(repeat)))))
+        return (made, self.worker.apply(of_shapes, ("count_nodes", self.artifact)), *measured)
+
+    def run_all(self):
+        small, large = self.measure(10, 1), self.measure(1000, 1)
+        growth = (large[1] - small[1]) / (large[0] - small[0])  # nodes of the artifact for one
+        last = None
+        for count in map(int, self.options.nodes.split(",")):
+            source = count if self.options.source else round(count / growth)
+            made, nodes, seconds, cpu, peak = self.measure(source, self.options.repeat)
+            slope = math.log(cpu / last[1]) / math.log(nodes / last[0]) if last else math.nan
+            last = nodes, cpu
+            print(f"{made:9}{nodes:9}{seconds:9.2f}{cpu:9.2f}{peak / 1e6:9.0f}"
+                  f"{1e6 * cpu / nodes:9.1f}{1e6 * cpu / made:9.1f}{slope:9.2f}", flush=True)
+        share = UNIT / nodes
+        print(f"100,000 nodes of the artifact: {cpu * share:.2f} s, "
+              f"{(peak - small[4]) * share / 1e6:.0f} MB", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--halfnote", default=ROOT / "build/release/bin/halfnote")
-    parser.add_argument("--nodes", default="1400,4200,14000", help="of the source model")
-    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--shape", default="blocks", help="names, or all")
+    parser.add_argument("--nodes", default="10000,30000,100000", help="of the artifact")
+    parser.add_argument("--source", action="store_true", help="--nodes counts those of the model")
+    parser.add_argument("--precision", default="bf16", help="fp32, bf16, fp16")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
-    titles = "source", "nodes", "seconds", "CPU s", "peak MB", "us/node"
-    print(*(f"{title:>8}" for title in titles), " slope")
-    last = None
-    with tempfile.TemporaryDirectory() as folder:
-        for count in map(int, options.nodes.split(",")):
-            model = pathlib.Path(folder) / "model.onnx"
-            source = make_model(model, count)
-            artifact = model.with_suffix(".hn.onnx")
-            command = [options.halfnote, "compile", model, "-o", artifact, "--loss", "mse", "-q",
-                       "--optimizer", "adamw", "--precision", options.precision]
-            seconds, cpu, peak = map(min, zip(*(run(command) for _ in range(options.repeat))))
-            nodes = count_nodes(artifact)
-            slope = math.log(cpu / last[1]) / math.log(nodes / last[0]) if last else math.nan
-            last = nodes, cpu
-            print(f"{source:8} {nodes:8} {seconds:8.2f} {cpu:8.2f} {peak / 1e6:8.0f} "
-                  f"{1e6 * cpu / nodes:8.1f} {slope:6.2f}", flush=True)
+    titles = "source", "nodes", "seconds", "CPU s", "peak MB", "us/node", "us/source", "slope"
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1) as worker, tempfile.TemporaryDirectory() as folder:
+        known = worker.apply(of_shapes, ("described",))
+        shapes = list(known) if options.shape == "all" else options.shape.split(",")
+        for shape in shapes:
+            if shape not in known:
+                sys.exit(f"compile_scale: unknown shape {shape}: one of {', '.join(known)}")
+            for precision in options.precision.split(","):
+                print(f"{shape}, {precision}: {known[shape]}")
+                print(*(f"{title:>9}" for title in titles), sep="")
+                Bench(options, worker, folder, shape, precision).run_all()
 
 
 if __name__ == "__main__":

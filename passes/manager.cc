@@ -97,7 +97,7 @@ void verify_changed(Model& model, const Fingerprint& before, Fingerprint& after,
     const size_t index = found->second;
     return index >= before.graphs.size() || !(before.graphs[index] == after.graphs[index]);
   };
-  verify(model, changed, {.code = code});
+  verify(model, changed, {.code = code, .name_stride = kSampleStride});
   for (TrainingStep& step : model.training) {
     if (!changed(step.graph) || !check_scale_units(step.graph, code)) continue;
     after.graphs[place.at(&step.graph)] = GraphMark(step.graph);

@@ -505,7 +505,7 @@ uint32_t Graph::add_state(ValueId current, ValueId next, StateKind kind) {
   const auto index = static_cast<uint32_t>(states_.size());
   states_.push_back({current, next, kind});
   state_use_index_.push_back(0);
-  state_index_[current.index] = index;
+  values_[current.index].state = index + 1;
   add_use(next, {UseKind::kStateNext, 0, index});
   return index;
 }
@@ -516,19 +516,18 @@ void Graph::set_state_next(uint32_t state, ValueId next) {
 
 void Graph::remove_state(uint32_t state) {
   remove_use(states_[state].next, state_use_index_[state]);
-  state_index_.erase(states_[state].current.index);
+  values_[states_[state].current.index].state = 0;
   states_.erase(states_.begin() + state);
   state_use_index_.erase(state_use_index_.begin() + state);
   for (uint32_t i = state; i < states_.size(); ++i) {
-    state_index_[states_[i].current.index] = i;
+    values_[states_[i].current.index].state = i + 1;
     uses_[states_[i].next.index][state_use_index_[i]].slot = i;
   }
 }
 
 std::optional<uint32_t> Graph::state_of(ValueId current) const {
-  const auto found = state_index_.find(current.index);
-  if (found == state_index_.end()) return std::nullopt;
-  return found->second;
+  const uint32_t state = values_[current.index].state;
+  return state == 0 ? std::nullopt : std::optional(state - 1);
 }
 
 }  // namespace halfnote

@@ -71,6 +71,7 @@ struct Value {
   RegionId region;
   NodeId producer;      // of a result
   uint32_t output = 0;  // which output of the producer
+  uint32_t state = 0;   // of an initializer: one more than the index of its state, 0 for none
   std::string name;
   ValueType type;
   Tensor tensor;  // of an initializer
@@ -288,7 +289,6 @@ class Graph {
   std::vector<Region> regions_;
   std::vector<State> states_;
   std::vector<uint32_t> state_use_index_;
-  std::unordered_map<uint32_t, uint32_t> state_index_;
   NameIndex by_name_;
   std::unordered_map<std::string, uint32_t> name_counter_;
   uint32_t alive_nodes_ = 0;

@@ -1,7 +1,9 @@
 #include "compiler/ir/node_names.h"
 
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace halfnote {
 namespace {
@@ -17,21 +19,26 @@ std::string first_result_name(const Graph& graph, NodeId node) {
 
 bool make_node_names_unique(Graph& graph) {
   const std::vector<NodeId> nodes = graph.all_nodes();
-  std::unordered_set<std::string> given, taken;
+  // Views of the names: only the first node of a name is looked at, and it keeps it.
+  std::unordered_set<std::string_view> given, taken;
+  given.reserve(nodes.size());
+  taken.reserve(nodes.size());
   for (NodeId node : nodes) given.insert(graph.node(node).name);
   std::unordered_map<std::string, uint32_t> counters;
   bool changed = false;
   for (NodeId id : nodes) {
     std::string& name = graph.node(id).name;
+    if (!name.empty() && taken.insert(name).second) continue;
     std::string candidate = name.empty() ? first_result_name(graph, id) : name;
-    if (!taken.insert(candidate).second || (name.empty() && given.contains(candidate))) {
+    if (!name.empty() || taken.contains(candidate) || given.contains(candidate)) {
       const std::string base = candidate;
       do {
         candidate = base + "_" + std::to_string(++counters[base]);
-      } while (given.contains(candidate) || !taken.insert(candidate).second);
+      } while (given.contains(candidate) || taken.contains(candidate));
     }
-    changed |= candidate != name;
+    changed = true;
     name = std::move(candidate);
+    taken.insert(name);
   }
   return changed;
 }

@@ -33,6 +33,14 @@ bool may_take(const ValueType& state, const ValueType& next) {
   return next.is_tensor() && next.dtype == state.dtype && may_match(next, state);
 }
 
+/// Is it the type of the tensor, and all numbers?
+bool is_type_of(const ValueType& type, const Tensor& tensor) {
+  const Shape& shape = tensor.shape();
+  return type.is_tensor() && type.dtype == tensor.dtype() && type.shape &&
+         std::equal(type.shape->begin(), type.shape->end(), shape.begin(), shape.end(),
+                    [](const Dim& dim, int64_t size) { return dim.is(size); });
+}
+
 class Verifier {
  public:
   Verifier(const Graph& graph, const VerifyOptions& options, bool is_function)
@@ -250,7 +258,7 @@ class Verifier {
       return;
     }
     if (value.name.empty()) report("value #" + std::to_string(id.index) + " has no name");
-    if (graph_.find(value.name) != id) {
+    if (id.index % options_.name_stride == 0 && graph_.find(value.name) != id) {
       report("the name of " + name_of(id) + " leads to another value, or to none");
     }
     const auto uses = graph_.uses(id);
@@ -310,8 +318,8 @@ class Verifier {
   void check_initializer(ValueId id) {
     const Value& value = graph_.value(id);
     if (!value.tensor.defined()) return report("initializer " + name_of(id) + " has no data");
-    const auto type = ValueType::tensor(value.tensor.dtype(), symbolic(value.tensor.shape()));
-    if (!(value.type == type)) {
+    if (!is_type_of(value.type, value.tensor)) {
+      const auto type = ValueType::tensor(value.tensor.dtype(), symbolic(value.tensor.shape()));
       report("initializer " + name_of(id) + " is " + to_string(value.type) + " but its data is " +
              to_string(type));
     }
@@ -424,7 +432,7 @@ void verify(const Model& model, const std::function<bool(const Graph&)>& wanted,
     if (wanted(graph)) verify_graph(graph, what, options, false, model.source);
   };
   check(model.graph, "graph \"" + model.graph.name + "\"");
-  const VerifyOptions untyped{false, options.code};
+  const VerifyOptions untyped{false, options.code, options.name_stride};
   for (const Function& function : model.functions) {
     if (!wanted(function.body)) continue;
     const std::string name = "function \"" + function.domain +

@@ -18,6 +18,8 @@
 // argument for each form.
 #include <algorithm>
 #include <array>
+#include <map>
+#include <vector>
 
 #include "compiler/ops/operator.h"
 #include "passes/padding/remove_padding.h"
@@ -209,8 +211,16 @@ class Padder {
     return sizes;
   }
 
+  /// One initializer for all nodes that ask for the same numbers: of a large graph of small layers
+  /// these would be most of what there is.
+  Expr ints(const std::vector<int64_t>& numbers) {
+    const auto [at, fresh] = ints_.try_emplace(numbers);
+    if (fresh) at->second = b_.ints(numbers).id;
+    return b_.value(at->second);
+  }
+
   Expr reshape(Expr value, const std::vector<int64_t>& shape) {
-    const Expr result = b_.op("Reshape", {value, b_.ints(shape)});
+    const Expr result = b_.op("Reshape", {value, ints(shape)});
     mark("reshape");
     return result;
   }
@@ -248,7 +258,7 @@ class Padder {
     pads.insert(pads.end(), more.begin(), more.end());
     Expr wide = b_.value(input);
     if (in_groups) wide = reshape(wide, apart(shape, grouped));
-    wide = b_.op("Pad", {wide, b_.ints(pads)});
+    wide = b_.op("Pad", {wide, ints(pads)});
     mark("pad");
     if (in_groups) wide = reshape(wide, together(goal, grouped));
     graph_.set_input(id, slot.slot, wide.id);
@@ -261,7 +271,7 @@ class Padder {
     if (goal == shape) return;
     const auto slot = static_cast<size_t>(rule.shape_input);
     const std::vector<int64_t> extra = growth(shape, goal, shape.size());
-    const Expr sum = b_.value(graph_.input(id, slot)) + b_.ints(extra);
+    const Expr sum = b_.value(graph_.input(id, slot)) + ints(extra);
     mark("shape");
     graph_.set_input(id, slot, sum.id);
   }
@@ -310,7 +320,7 @@ class Padder {
       ends.push_back(in_groups && dim == grouped ? shape[dim].value / groups_ : shape[dim].value);
       axes.push_back(static_cast<int64_t>(i));
     }
-    cut = b_.op("Slice", {cut, b_.ints(starts), b_.ints(ends), b_.ints(axes)});
+    cut = b_.op("Slice", {cut, ints(starts), ints(ends), ints(axes)});
     mark("slice");
     made.push_back(b_.last());
     if (!in_groups) return cut;
@@ -323,6 +333,7 @@ class Padder {
   Graph& graph_;
   Builder b_;
   InferNode infer_;
+  std::map<std::vector<int64_t>, ValueId> ints_;
 };
 
 }  // namespace

@@ -387,10 +387,11 @@ class Colouring {
   void report(NodeId id, const std::string& text) {
     const std::string& name = graph_.node(id).name;
     const std::string& where = name.empty() ? graph_.value(graph_.output(id)).name : name;
-    for (const Remark& remark : context_.remarks) {
-      if (remark.where == where && remark.text == text) return;
+    for (; told_until_ < context_.remarks.size(); ++told_until_) {
+      const Remark& remark = context_.remarks[told_until_];
+      told_.emplace(remark.where, remark.text);
     }
-    context_.note(where, text);
+    if (!told_.contains({where, text})) context_.note(where, text);
   }
 
   std::string why_illegal(NodeId id) const {
@@ -503,6 +504,8 @@ class Colouring {
   std::vector<State> colours_;
   std::map<std::string, std::string> wholes_;  // by node name
   std::set<std::string> on_positions_;         // names of nodes; gradients are made of these
+  std::set<std::pair<std::string, std::string>> told_;  // remarks: where and text
+  size_t told_until_ = 0;
 };
 
 /// Decisions by node name, and by the name of the forward node where the step has another form of

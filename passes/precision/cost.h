@@ -39,6 +39,6 @@ class FixedSlots {
 /// its readers want but its producer does not give. `low` holds the decisions so far, by node
 /// index. Symbolic dims count as 32, so that the result depends on the graph alone.
 std::vector<CostFlip> refine_cost(const Graph& graph, const FixedSlots& fixed,
-                                  std::vector<bool> low, const std::vector<bool>& free);
+                                  const std::vector<bool>& low, const std::vector<bool>& free);
 
 }  // namespace halfnote

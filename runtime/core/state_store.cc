@@ -74,7 +74,7 @@ void StateStore::add_copies(std::span<const WeightCopy> copies) {
           .at({{}, copy.name, {}});
     }
     copy_of_[copy.weight] = entries_.size();
-    stale_.push_back(entries_.size());
+    stale_.insert(entries_.size());
     add_entry(copy.name, StateKind::kWeight, copy.dtype, Shape(weight->shape));
     entries_.back().copy_of = copy.weight;
   }
@@ -157,13 +157,11 @@ void StateStore::set(const StateEntry& entry, const Tensor& tensor) {
   if (entry.bytes > 0) std::memmove(base() + entry.offset, tensor.bytes(), entry.bytes);
   release_file(tensor);
   const auto copy = copy_of_.find(entry.name);
-  if (copy == copy_of_.end()) return;
-  if (std::ranges::find(stale_, copy->second) == stale_.end()) stale_.push_back(copy->second);
+  if (copy != copy_of_.end()) stale_.insert(copy->second);
 }
 
 void StateStore::spoil_copies() {
-  stale_.clear();
-  for (size_t i = states_; i < entries_.size(); ++i) stale_.push_back(i);
+  for (size_t i = states_; i < entries_.size(); ++i) stale_.insert(i);
 }
 
 void StateStore::refresh_copies() {

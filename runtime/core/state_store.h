@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -95,7 +96,7 @@ class StateStore {
   std::vector<StateEntry> entries_;  // states, then copies
   size_t states_ = 0;
   std::map<std::string, size_t, std::less<>> copy_of_;  // index of a weight's copy
-  std::vector<size_t> stale_;                           // indices of copies
+  std::set<size_t> stale_;                              // indices of copies
   std::map<std::string, size_t, std::less<>> index_;
   Pages memory_;
   size_t bytes_ = 0, touched_ = 0;

@@ -53,10 +53,11 @@ SafetensorsFile open_state(const fs::path& folder) {
   return read_part([&] { return SafetensorsFile(folder / kState); });
 }
 
-Manifest read_manifest(const fs::path& folder) {
-  const fs::path path = folder / kManifest;
+/// `parse`: of the whole, or of its head.
+Manifest read_manifest(const fs::path& folder, decltype(parse_manifest)& parse) {
+  const std::string path = (folder / kManifest).string();
   const std::string text = read_part([&] { return read_text(path, kManifestLimit); });
-  Manifest manifest = parse_manifest(text, path.string());
+  Manifest manifest = parse(text, path);
   std::string name = folder.filename().string();
   if (name.starts_with(kReplaced)) name.erase(0, kReplaced.size());
   if (name.starts_with(kStep) && name != folder_name(manifest.step)) {
@@ -81,7 +82,7 @@ std::vector<Candidate> candidates(const fs::path& run_folder) {
   }
   for (Candidate& candidate : found) {
     try {
-      candidate.sequence = read_manifest(candidate.folder).sequence;
+      candidate.sequence = read_manifest(candidate.folder, parse_manifest_head).sequence;
     } catch (const Error& failure) {
       candidate.problem = failure.what();
     }
@@ -126,6 +127,17 @@ void verify(const Manifest& manifest, const SafetensorsFile& file) {
         .expected("hash " + entry.hash, hash)
         .hint("use an older checkpoint");
   }
+}
+
+/// The content of a checkpoint that was verified.
+Checkpoint content_of(const Manifest& manifest, const SafetensorsFile& file) {
+  Checkpoint checkpoint;
+  checkpoint.step = manifest.step;
+  checkpoint.extra = manifest.extra;
+  for (const Manifest::Entry& entry : manifest.tensors) {
+    checkpoint.tensors.push_back({entry.name, file.tensor(*file.find(entry.name))});
+  }
+  return checkpoint;
 }
 
 /// Entries of the checkpoints' folder whose name begins so, in the order of their names.
@@ -287,7 +299,7 @@ std::vector<std::string> tidy_checkpoints(const fs::path& run_folder, Disk* disk
   return {};
 }
 
-std::optional<FoundCheckpoint> find_latest(const fs::path& run_folder) {
+std::optional<FoundCheckpoint> find_latest(const fs::path& run_folder, Checkpoint* content) {
   const std::vector<Candidate> all = candidates(run_folder);
   std::vector<std::string> warnings;
   for (const Candidate& candidate : all) {
@@ -296,8 +308,10 @@ std::optional<FoundCheckpoint> find_latest(const fs::path& run_folder) {
   for (const Candidate& candidate : all) {
     if (!candidate.problem.empty()) break;
     try {
-      const Manifest manifest = read_manifest(candidate.folder);
-      verify(manifest, open_state(candidate.folder));
+      const Manifest manifest = read_manifest(candidate.folder, parse_manifest);
+      const SafetensorsFile file = open_state(candidate.folder);
+      verify(manifest, file);
+      if (content != nullptr) *content = content_of(manifest, file);
       if (auto warning = pointer_warning(run_folder, candidate.folder))
         warnings.push_back(std::move(*warning));
       return FoundCheckpoint{candidate.folder, manifest.step, std::move(warnings)};
@@ -322,7 +336,8 @@ std::optional<FoundCheckpoint> find_latest(const fs::path& run_folder) {
 
 FoundCheckpoint locate_checkpoint(const fs::path& path) {
   std::error_code error;
-  if (fs::exists(path / kManifest, error)) return {path, read_manifest(path).step, {}};
+  if (fs::exists(path / kManifest, error))
+    return {path, read_manifest(path, parse_manifest_head).step, {}};
   refuse_foreign_file(path.string(), FileUse::kWeights);
   if (std::optional<FoundCheckpoint> found = find_latest(path)) return std::move(*found);
   throw Error(ErrorCode::kCheckpoint, "no checkpoint here")
@@ -332,16 +347,10 @@ FoundCheckpoint locate_checkpoint(const fs::path& path) {
 }
 
 Checkpoint load_checkpoint(const fs::path& folder) {
-  const Manifest manifest = read_manifest(folder);
+  const Manifest manifest = read_manifest(folder, parse_manifest);
   const SafetensorsFile file = open_state(folder);
   verify(manifest, file);
-  Checkpoint checkpoint;
-  checkpoint.step = manifest.step;
-  checkpoint.extra = manifest.extra;
-  for (const Manifest::Entry& entry : manifest.tensors) {
-    checkpoint.tensors.push_back({entry.name, file.tensor(*file.find(entry.name))});
-  }
-  return checkpoint;
+  return content_of(manifest, file);
 }
 
 }  // namespace halfnote

@@ -58,8 +58,9 @@ struct FoundCheckpoint {
 
 /// The checkpoint saved last among those that are completely intact, whatever the folders' names
 /// and LATEST say. Nothing if the run folder has none; throws Error(kCheckpoint) if it has some and
-/// all are damaged.
-std::optional<FoundCheckpoint> find_latest(const std::filesystem::path& run_folder);
+/// all are damaged. What was read of it to find that out goes to `content`, if given.
+std::optional<FoundCheckpoint> find_latest(const std::filesystem::path& run_folder,
+                                           Checkpoint* content = nullptr);
 
 /// What `--resume PATH` means: a checkpoint's own folder, or a run folder (then its latest). Throws
 /// Error(kCheckpoint) if there is none; Error(kUnsupported) with a conversion hint for a file of

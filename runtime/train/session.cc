@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/system/mapped_files.h"
@@ -74,11 +75,14 @@ void keep_states_variable(Graph& graph, const StateStore& store) {
 void tell_missing_kernels(CompileResult& result) {
   UnsupportedOps missing;
   missing.set_opsets(result.model.opsets);
+  std::set<std::pair<std::string_view, std::string_view>> known;
   for_each_graph(result.model, [&](const Graph& graph) {
     for (NodeId id : graph.all_nodes()) {
       const Node& node = graph.node(id);
+      if (known.contains({node.domain, node.op})) continue;
       if (!cpu_kernels().rows_of(node.domain, node.op).empty() ||
           runs_bodies(node.domain, node.op)) {
+        known.emplace(node.domain, node.op);
         continue;
       }
       missing.add(graph, id, "no kernel");

@@ -150,14 +150,14 @@ std::optional<FoundCheckpoint> Trainer::open() {
     metrics_.emplace(MetricsWriter::create(metrics));
     return std::nullopt;
   }
-  std::optional<FoundCheckpoint> latest = find_latest(options_.run_folder);
+  Checkpoint checkpoint;
+  std::optional<FoundCheckpoint> latest = find_latest(options_.run_folder, &checkpoint);
   if (!latest) {  // the run ended before it saved: it begins again, its metrics too
     tidy_checkpoints(options_.run_folder);
     metrics_.emplace(MetricsWriter::resume(metrics, -1));
     return std::nullopt;
   }
   FoundCheckpoint& found = *latest;
-  const Checkpoint checkpoint = load_checkpoint(found.folder);
   position_ = restore_checkpoint(session_, checkpoint, identity(), found.folder.string());
   if (std::string warning = arithmetic_warning(checkpoint, identity()); !warning.empty()) {
     found.warnings.push_back(std::move(warning));

@@ -196,6 +196,16 @@ inline void append_varint(std::string& text, uint64_t value) {
   text.push_back(static_cast<char>(value));
 }
 
+/// The bytes of a length-delimited field, tag and length with it.
+inline size_t field_size(int number, size_t content) {
+  const auto varint = [](uint64_t value) {
+    size_t bytes = 1;
+    for (; value >= 0x80; value >>= 7) ++bytes;
+    return bytes;
+  };
+  return varint(static_cast<uint64_t>(number) << 3) + varint(content) + content;
+}
+
 /// Appends a field that is a number.
 inline void append_number(std::string& to, int number, uint64_t value) {
   append_varint(to, static_cast<uint64_t>(number) << 3);

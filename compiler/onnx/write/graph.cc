@@ -5,6 +5,7 @@
 #include <onnx/onnx_pb.h>
 
 #include <algorithm>
+#include <cassert>
 
 #include "base/error.h"
 #include "compiler/onnx/metadata.h"
@@ -75,7 +76,9 @@ class GraphWriter {
   template <class To>
   void describe_metadata(const Node& node, To& to);
   void write_nodes(GraphText& text, const std::unordered_set<ValueId>& outputs);
-  void write_initializers(RegionId region, onnx::GraphProto& to);
+  void append_value(ValueId id, std::string& bytes) const;
+  void write_output(ValueId id, onnx::GraphProto& to, GraphText* text);
+  void write_initializers(RegionId region, onnx::GraphProto& to, GraphText* text);
   WriteTensor tensor_writer() {
     return
         [this](const Tensor& tensor, onnx::TensorProto& proto) { sink_.write(tensor, "", proto); };
@@ -146,7 +149,9 @@ bool GraphWriter::is_fresh_state(ValueId id) const {
   return tensor.byte_size() >= kDenseState && graph_.state_of(id) && all_zero(tensor);
 }
 
-void GraphWriter::write_initializers(RegionId region, onnx::GraphProto& to) {
+void GraphWriter::write_initializers(RegionId region, onnx::GraphProto& to, GraphText* text) {
+  onnx::TensorProto proto;
+  std::string bytes;
   const bool main = region == graph_.main();
   for (ValueId id : initializers_[region.index]) {
     const Value& value = graph_.value(id);
@@ -154,6 +159,15 @@ void GraphWriter::write_initializers(RegionId region, onnx::GraphProto& to) {
     if (naming_.shared.contains(id)) continue;
     if (main && !sink_.is_check() && is_fresh_state(id)) {
       write_sparse_zeros(value.tensor, name(id), *to.add_sparse_initializer());
+      continue;
+    }
+    if (text != nullptr) {
+      proto.Clear();
+      [[maybe_unused]] const bool written = sink_.write_initializer(value.tensor, name(id), proto);
+      assert(written);  // only the checker's sink leaves one out, and it wants a message
+      bytes.clear();
+      append_content(bytes, proto);
+      text->add_initializer(bytes);
       continue;
     }
     auto* tensor = to.add_initializer();
@@ -173,16 +187,16 @@ void GraphWriter::write_region(RegionId region, onnx::GraphProto& to,
   for (ValueId input : graph_.inputs(region)) {
     if (!naming_.shared.contains(input)) write_value(input, *to.add_input());
   }
-  write_initializers(region, to);
+  write_initializers(region, to, text);
   std::unordered_set<ValueId> outputs;
   for (ValueId output : graph_.outputs(region)) {
     if (!outputs.insert(output).second && region == graph_.main()) {
       throw Error(ErrorCode::kModel, "graph output \"" + name(output) + "\" stands twice");
     }
-    write_value(output, *to.add_output());
+    write_output(output, to, text);
   }
   for (ValueId output : more_outputs) {
-    if (outputs.insert(output).second) write_value(output, *to.add_output());
+    if (outputs.insert(output).second) write_output(output, to, text);
   }
   if (text != nullptr) return write_nodes(*text, outputs);
   for (NodeId id = graph_.first(region); id.valid(); id = graph_.next(id)) {
@@ -194,6 +208,20 @@ void GraphWriter::write_region(RegionId region, onnx::GraphProto& to,
   }
 }
 
+void GraphWriter::append_value(ValueId id, std::string& bytes) const {
+  const Value& value = graph_.value(id);
+  const bool scaled = value.scale_power != 0;
+  append_value_info(bytes, name(id), value.type, scaled ? kScalePowerKey : "",
+                    scaled ? std::to_string(value.scale_power) : "");
+}
+
+void GraphWriter::write_output(ValueId id, onnx::GraphProto& to, GraphText* text) {
+  if (text == nullptr) return write_value(id, *to.add_output());
+  std::string bytes;
+  append_value(id, bytes);
+  text->add_output(bytes);
+}
+
 void GraphWriter::write_nodes(GraphText& text, const std::unordered_set<ValueId>& outputs) {
   std::string bytes;
   for (NodeId id = graph_.first(graph_.main()); id.valid(); id = graph_.next(id)) {
@@ -203,10 +231,7 @@ void GraphWriter::write_nodes(GraphText& text, const std::unordered_set<ValueId>
     for (ValueId result : graph_.outputs(id)) {
       if (!result.valid() || outputs.contains(result) || !has_info(result)) continue;
       bytes.clear();
-      const Value& value = graph_.value(result);
-      const bool scaled = value.scale_power != 0;
-      append_value_info(bytes, name(result), value.type, scaled ? kScalePowerKey : "",
-                        scaled ? std::to_string(value.scale_power) : "");
+      append_value(result, bytes);
       text.add_info(bytes);
     }
   }

@@ -116,20 +116,6 @@ bool any_name_starts(const Graph& graph, const std::string& prefix) {
   return false;
 }
 
-void add_binding(google::protobuf::RepeatedPtrField<onnx::StringStringEntryProto>& to,
-                 const std::string& key, const std::string& value) {
-  auto* entry = to.Add();
-  entry->set_key(key);
-  entry->set_value(value);
-}
-
-/// protobuf writes no message of 2 GiB.
-template <class Message>
-void append(Text& to, const Message& message) {
-  if (message.AppendToString(&to.tail())) return;
-  throw Error(ErrorCode::kModel, "the model is too large to be written");
-}
-
 /// The serialized TrainingInfoProto.
 Text write_step(const Graph& inference, const TrainingStep& step, TensorSink& sink) {
   Naming naming;
@@ -138,23 +124,21 @@ Text write_step(const Graph& inference, const TrainingStep& step, TensorSink& si
   GraphText text;
   write_algorithm(step, naming, prefix, sink, graph, &text);
   Text algorithm = text.finish(graph);
-  onnx::TrainingInfoProto bindings;
-  for (const State& state : step.graph.states()) {
-    add_binding(*bindings.mutable_update_binding(), naming.of(step.graph, state.current),
-                naming.of(step.graph, state.next));
-  }
   Text info;
   if (!step.initialization_binding.empty()) {
     write_graph(step.initialization, {}, sink, graph, {}, &text);
     info.take_field(onnx::TrainingInfoProto::kInitializationFieldNumber, text.finish(graph));
   }
+  info.take_field(onnx::TrainingInfoProto::kAlgorithmFieldNumber, std::move(algorithm));
   for (const auto& [initializer, output] : step.initialization_binding) {
     const ValueId target = step.graph.find(initializer);
-    add_binding(*bindings.mutable_initialization_binding(),
-                target.valid() ? naming.of(step.graph, target) : initializer, output);
+    append_entry(info.tail(), onnx::TrainingInfoProto::kInitializationBindingFieldNumber,
+                 target.valid() ? naming.of(step.graph, target) : initializer, output);
   }
-  info.take_field(onnx::TrainingInfoProto::kAlgorithmFieldNumber, std::move(algorithm));
-  append(info, bindings);
+  for (const State& state : step.graph.states()) {
+    append_entry(info.tail(), onnx::TrainingInfoProto::kUpdateBindingFieldNumber,
+                 naming.of(step.graph, state.current), naming.of(step.graph, state.next));
+  }
   return info;
 }
 
@@ -240,14 +224,14 @@ Text write_model(const Model& model, TensorSink& sink) {
   middle.mutable_metadata_props()->Swap(head.mutable_metadata_props());
   functions.mutable_functions()->Swap(head.mutable_functions());
   Text written;
-  append(written, head);
+  append_content(written.tail(), head);
   written.take_field(onnx::ModelProto::kGraphFieldNumber, std::move(graph));
-  append(written, middle);
+  append_content(written.tail(), middle);
   for (const TrainingStep& step : model.training) {
     written.take_field(onnx::ModelProto::kTrainingInfoFieldNumber,
                        write_step(model.graph, step, sink));
   }
-  append(written, functions);
+  append_content(written.tail(), functions);
   return written;
 }
 

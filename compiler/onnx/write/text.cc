@@ -14,24 +14,17 @@ namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;
 
-/// protobuf writes no message of 2 GiB.
-template <class Message>
-void append_content(std::string& to, const Message& message) {
+}  // namespace
+
+void append_content(std::string& to, const google::protobuf::MessageLite& message) {
   if (message.AppendToString(&to)) return;
   throw Error(ErrorCode::kModel, "the model is too large to be written");
 }
 
-void append_entry(std::string& to, int number, std::string_view key, std::string_view value) {
-  std::string entry;
-  append_field(entry, onnx::StringStringEntryProto::kKeyFieldNumber, key);
-  append_field(entry, onnx::StringStringEntryProto::kValueFieldNumber, value);
-  append_field(to, number, entry);
-}
-
-}  // namespace
-
 std::string& Text::tail() {
-  if (pieces_.empty() || pieces_.back().size() >= kPiece) pieces_.emplace_back();
+  if (pieces_.empty()) pieces_.emplace_back();
+  if (pieces_.back().size() < kPiece) return pieces_.back();
+  pieces_.emplace_back().reserve(kPiece + kPiece / 8);  // a long text: not copied while it grows
   return pieces_.back();
 }
 
@@ -101,8 +94,24 @@ void append_value_info(std::string& to, std::string_view name, const ValueType& 
   }
 }
 
+void append_entry(std::string& to, int number, std::string_view key, std::string_view value) {
+  constexpr int kKey = onnx::StringStringEntryProto::kKeyFieldNumber;
+  constexpr int kValue = onnx::StringStringEntryProto::kValueFieldNumber;
+  append_length(to, number, field_size(kKey, key.size()) + field_size(kValue, value.size()));
+  append_field(to, kKey, key);
+  append_field(to, kValue, value);
+}
+
 void GraphText::add_node(std::string_view bytes) {
   append_field(nodes_.tail(), onnx::GraphProto::kNodeFieldNumber, bytes);
+}
+
+void GraphText::add_initializer(std::string_view bytes) {
+  append_field(initializers_.tail(), onnx::GraphProto::kInitializerFieldNumber, bytes);
+}
+
+void GraphText::add_output(std::string_view bytes) {
+  append_field(outputs_.tail(), onnx::GraphProto::kOutputFieldNumber, bytes);
 }
 
 void GraphText::add_info(std::string_view bytes) {
@@ -110,12 +119,18 @@ void GraphText::add_info(std::string_view bytes) {
 }
 
 Text GraphText::finish(onnx::GraphProto& rest) {
-  onnx::GraphProto end;  // what stands behind value_info
+  onnx::GraphProto infos, end;  // what stands among the value_infos, and behind them
+  infos.mutable_value_info()->Swap(rest.mutable_value_info());
   end.mutable_quantization_annotation()->Swap(rest.mutable_quantization_annotation());
   end.mutable_sparse_initializer()->Swap(rest.mutable_sparse_initializer());
   end.mutable_metadata_props()->Swap(rest.mutable_metadata_props());
   Text text = std::exchange(nodes_, {});
+  if (rest.has_name()) append_field(text.tail(), onnx::GraphProto::kNameFieldNumber, rest.name());
+  rest.clear_name();
+  text.take(std::exchange(initializers_, {}));
   append_content(text.tail(), rest);
+  text.take(std::exchange(outputs_, {}));
+  append_content(text.tail(), infos);
   text.take(std::exchange(infos_, {}));
   append_content(text.tail(), end);
   rest.Clear();

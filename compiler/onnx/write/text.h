@@ -1,6 +1,6 @@
 // A model on its way to bytes. A GraphProto of 100,000 nodes takes several times the room of its
-// bytes, and one string of them up to three times while it grows: nodes and value_infos become
-// bytes as they are made, in pieces that are not copied again.
+// bytes, and one string of them up to three times while it grows: nodes, initializers, outputs,
+// value_infos and bindings become bytes as they are made, in pieces that are not copied again.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,10 @@
 #include <vector>
 
 #include "base/type.h"
+
+namespace google::protobuf {
+class MessageLite;
+}
 
 namespace onnx {
 class AttributeProto;
@@ -54,21 +58,29 @@ class NodeText {
   std::string& to_;
 };
 
+/// Appends the bytes of a message. Throws Error(kModel): protobuf writes none of 2 GiB.
+void append_content(std::string& to, const google::protobuf::MessageLite& message);
+
 /// Appends a ValueInfoProto; no metadata for an empty key.
 void append_value_info(std::string& to, std::string_view name, const ValueType& type,
                        std::string_view key, std::string_view value);
 
-/// The nodes and value_infos of a GraphProto.
+/// Appends a StringStringEntryProto.
+void append_entry(std::string& to, int number, std::string_view key, std::string_view value);
+
+/// What a GraphProto has many of.
 class GraphText {
  public:
   void add_node(std::string_view bytes);
+  void add_initializer(std::string_view bytes);
+  void add_output(std::string_view bytes);
   void add_info(std::string_view bytes);
   /// The whole graph, in protobuf's order of fields: what was added, and what `rest` holds (it is
   /// emptied).
   Text finish(onnx::GraphProto& rest);
 
  private:
-  Text nodes_, infos_;
+  Text nodes_, initializers_, outputs_, infos_;
 };
 
 }  // namespace halfnote::proto

@@ -8,13 +8,12 @@
 #include "base/system/hash.h"
 #include "base/version.h"
 #include "passes/nesting.h"
+#include "runtime/train/checkpoint/manifest_reader.h"
 
 namespace halfnote {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr const char* kFormat = "halfnote-checkpoint";
 
 /// The last line with what joins it to the rest.
 std::string closing(std::string_view hash) {
@@ -38,22 +37,6 @@ Json parse_json(std::string_view text, const std::string& path) {
   }
 }
 
-Manifest::Entry parse_entry(const Json& json, const std::string& path) {
-  Manifest::Entry entry;
-  entry.name = json.at("name").get<std::string>();
-  entry.hash = json.at("xxh3_128").get<std::string>();
-  entry.shape = json.at("shape").get<Shape>();
-  const auto dtype = json.at("dtype").get<std::string>();
-  const std::optional<DType> known = dtype_from_name(dtype);
-  if (!known) {
-    throw Error(ErrorCode::kCheckpoint, fmt::format("unknown type of tensor \"{}\"", entry.name))
-        .at({path, {}, {}})
-        .expected("a type of halfnote", fmt::format("\"{}\"", dtype));
-  }
-  entry.dtype = *known;
-  return entry;
-}
-
 void check_hash(std::string_view text, const std::string& path) {
   const size_t covered = text.size() < kClosingBytes ? 0 : text.size() - kClosingBytes;
   const std::string expected = closing(content_hash(text.substr(0, covered)));
@@ -67,29 +50,17 @@ void check_hash(std::string_view text, const std::string& path) {
       .hint("use an older checkpoint");
 }
 
-void check_format(const Json& json, const std::string& path) {
-  const auto format = json.at("format").get<std::string>();
-  const auto version = json.at("version").get<int64_t>();
-  if (format == kFormat && version == kManifestVersion) return;
-  throw Error(ErrorCode::kCheckpoint, "not a checkpoint that this version reads")
-      .at({path, {}, {}})
-      .expected(fmt::format("{} version {}", kFormat, kManifestVersion),
-                fmt::format("{} version {}", format, version))
-      .hint(version > kManifestVersion ? "a newer halfnote wrote it: use that one"
-                                       : "start a new run");
-}
-
 }  // namespace
 
 bool names_manifest_format(std::string_view text) {
-  return text.find(fmt::format("\"{}\"", kFormat)) != std::string_view::npos;
+  return text.find(fmt::format("\"{}\"", kManifestFormat)) != std::string_view::npos;
 }
 
 std::string write_manifest(const Manifest& manifest) {
   const Json extra = parse_json(manifest.extra, "extra of the checkpoint");
   if (!extra.is_object())
     throw Error(ErrorCode::kCheckpoint, "extra of the checkpoint is no JSON object");
-  Json json = {{"format", kFormat}, {"version", kManifestVersion}, {"halfnote", kVersion}};
+  Json json = {{"format", kManifestFormat}, {"version", kManifestVersion}, {"halfnote", kVersion}};
   json["step"] = manifest.step;
   json["sequence"] = manifest.sequence;
   json["state"] = {{"file", "state.safetensors"},
@@ -118,23 +89,12 @@ std::string write_manifest(const Manifest& manifest) {
 
 Manifest parse_manifest(std::string_view text, const std::string& path) {
   check_hash(text, path);
-  try {
-    const Json json = parse_json(text, path);
-    check_format(json, path);
-    Manifest manifest;
-    manifest.step = json.at("step").get<int64_t>();
-    manifest.sequence = json.at("sequence").get<int64_t>();
-    manifest.state_bytes = json.at("state").at("bytes").get<uint64_t>();
-    manifest.header_hash = json.at("state").at("header_xxh3_128").get<std::string>();
-    manifest.extra = json.at("extra").dump();
-    for (const Json& entry : json.at("tensors"))
-      manifest.tensors.push_back(parse_entry(entry, path));
-    return manifest;
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::kCheckpoint, "the manifest lacks something")
-        .at({path, {}, {}})
-        .hint(json_problem(error.what()));
-  }
+  return read_manifest_json(text, ManifestPart::kWhole, path);
+}
+
+Manifest parse_manifest_head(std::string_view text, const std::string& path) {
+  check_hash(text, path);
+  return read_manifest_json(text, ManifestPart::kHead, path);
 }
 
 }  // namespace halfnote

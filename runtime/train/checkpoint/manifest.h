@@ -24,6 +24,7 @@
 
 namespace halfnote {
 
+inline constexpr std::string_view kManifestFormat = "halfnote-checkpoint";
 inline constexpr int64_t kManifestVersion = 1;
 inline constexpr size_t kManifestLimit = size_t{64} << 20;
 
@@ -52,5 +53,8 @@ std::string write_manifest(const Manifest& manifest);
 /// Checks the hash before anything else. Throws Error(kCheckpoint) for a damaged, unknown or newer
 /// manifest.
 Manifest parse_manifest(std::string_view text, const std::string& path);
+/// The same without the tensors and `extra`, which are most of the work: what orders checkpoints.
+/// The hash covers all of it.
+Manifest parse_manifest_head(std::string_view text, const std::string& path);
 
 }  // namespace halfnote
