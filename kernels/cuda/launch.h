@@ -26,17 +26,12 @@ inline unsigned blocks_for(int64_t count, int64_t threads) {
 
 /// Launches `kernel` over a grid; a grid without blocks launches nothing. `shared`: bytes of
 /// dynamic shared memory a block.
-template <class... Formal, class... Actual>
+template <class... Formal>
 void launch(Stream& stream, void (*kernel)(Formal...), dim3 grid, dim3 block, size_t shared,
-            Actual... arguments) {
+            std::type_identity_t<Formal>... values) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-  std::tuple<Formal...> values(static_cast<Formal>(arguments)...);
-  std::apply(
-      [&](auto&... value) {
-        void* pointers[] = {static_cast<void*>(&value)..., nullptr};
-        launch_kernel(stream, reinterpret_cast<const void*>(kernel), grid, block, shared, pointers);
-      },
-      values);
+  void* pointers[] = {static_cast<void*>(&values)..., nullptr};
+  launch_kernel(stream, reinterpret_cast<const void*>(kernel), grid, block, shared, pointers);
 }
 
 #else

@@ -69,28 +69,26 @@ __device__ __forceinline__ T round_to_16bit(double value) {
 #endif
 }
 
-template <class T>
-__device__ __forceinline__ double load_real(const void* data, int64_t at) {
-  return static_cast<double>(load_number(static_cast<const T*>(data)[at]));
-}
-
 /// A float operand whose type is known when the kernel runs: scale, statistics, upstream gradient.
 struct RealPointer {
   const void* data = nullptr;
   DType dtype = DType::kUndefined;
 
-  __device__ double operator[](int64_t at) const {
+  /// As an M, f32 or f64: an f64 is rounded to f32.
+  template <class M>
+  __device__ M load(int64_t at) const {
     switch (dtype) {
       case DType::kF16:
-        return load_real<Half>(data, at);
+        return load_number(static_cast<const Half*>(data)[at]);
       case DType::kBF16:
-        return load_real<BFloat16>(data, at);
+        return load_number(static_cast<const BFloat16*>(data)[at]);
       case DType::kF64:
-        return static_cast<const double*>(data)[at];
+        return static_cast<M>(static_cast<const double*>(data)[at]);
       default:
-        return static_cast<double>(static_cast<const float*>(data)[at]);
+        return static_cast<const float*>(data)[at];
     }
   }
+  __device__ double operator[](int64_t at) const { return load<double>(at); }
 };
 
 struct RealOutput {
@@ -110,6 +108,22 @@ struct RealOutput {
         return;
       default:
         static_cast<float*>(data)[at] = static_cast<float>(value);
+    }
+  }
+  /// The same bits, without the arithmetic of f64, of which many GPUs have little.
+  __device__ void write(int64_t at, float value) const {
+    switch (dtype) {
+      case DType::kF16:
+        static_cast<Half*>(data)[at] = store_number<Half>(value);
+        return;
+      case DType::kBF16:
+        static_cast<BFloat16*>(data)[at] = store_number<BFloat16>(value);
+        return;
+      case DType::kF64:
+        static_cast<double*>(data)[at] = static_cast<double>(value);
+        return;
+      default:
+        static_cast<float*>(data)[at] = value;
     }
   }
 };

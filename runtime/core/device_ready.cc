@@ -130,10 +130,11 @@ bool attention_pays(const AttentionSize& size) {
 /// memory; the tensor cores multiply 16-bit operands ten times as fast, and memory does not make up
 /// for that.
 bool attention_pays_on_gpu(const AttentionSize& size) {
-  constexpr int64_t kMostHead = 256, kLeastScores = 256 * 256;
+  constexpr int64_t kLeastScores = 256 * 256;
   constexpr size_t kMostTerms = 4;
   // What kernels/cuda/contraction/attention refuses.
-  if (std::max(size.key_size, size.value_size) > kMostHead || size.terms > kMostTerms) return false;
+  const int64_t most_head = size.dtype == DType::kF64 ? 128 : 256;
+  if (std::max(size.key_size, size.value_size) > most_head || size.terms > kMostTerms) return false;
   if (const auto wish = wish_for_attention()) return *wish;
   return size.dtype == DType::kF32 && size.queries * size.keys >= kLeastScores;
 }

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "call.h"
 #include "kernels/cuda/divisor.h"
+#include "kernels/cuda/libraries/dnn_request.h"
 #include "kernels/cuda/table.h"
 
 namespace halfnote::cuda_emulated {
@@ -396,16 +397,21 @@ TEST(CudaContraction, Products) {
   }
 }
 
-TEST(CudaContraction, Convolutions) {
+/// The forward op and both gradients, for all types.
+void check_convolutions() {
   struct Case {
     Shape x, w, y;
     std::vector<int64_t> strides, pads;
     int64_t group;
   };
-  const Case cases[] = {{{2, 4, 7, 5}, {6, 4, 3, 3}, {2, 6, 4, 3}, {2, 2}, {1, 1, 1, 1}, 1},
-                        {{1, 4, 6}, {4, 2, 3}, {1, 4, 4}, {1}, {0, 0}, 2},
-                        {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1}, {0, 0, 0, 0}, 1},
-                        {{0, 2, 4, 4}, {3, 2, 2, 2}, {0, 3, 3, 3}, {1, 1}, {0, 0, 0, 0}, 1}};
+  const Case cases[] = {
+      {{2, 4, 7, 5}, {6, 4, 3, 3}, {2, 6, 4, 3}, {2, 2}, {1, 1, 1, 1}, 1},
+      {{1, 4, 6}, {4, 2, 3}, {1, 4, 4}, {1}, {0, 0}, 2},
+      {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1}, {0, 0, 0, 0}, 1},
+      {{0, 2, 4, 4}, {3, 2, 2, 2}, {0, 3, 3, 3}, {1, 1}, {0, 0, 0, 0}, 1},
+      {{1, 35, 6, 6}, {40, 35, 1, 1}, {1, 40, 6, 6}, {1, 1}, {0, 0, 0, 0}, 1},
+      {{2, 2, 3, 4, 3}, {4, 1, 2, 2, 3}, {2, 4, 2, 3, 3}, {1, 1, 1}, {0, 0, 1, 0, 0, 1}, 2},
+      {{1, 2, 5, 5}, {3, 2, 2, 2}, {1, 3, 5, 5}, {1, 1}, {0, 1, 1, 0}, 1}};
   for (const DType dtype : kFloats) {
     for (const Case& c : cases) {
       Attributes attributes;
@@ -424,6 +430,20 @@ TEST(CudaContraction, Convolutions) {
       check({kOwn, "ConvGradWeight", {dy, x}, attributes, {{dtype, c.w}}});
     }
   }
+}
+
+TEST(CudaContraction, Convolutions) { check_convolutions(); }
+
+/// Where the library has no plan: for sums of 16-bit operands in f32, and for nothing at all.
+TEST(CudaContraction, ConvolutionsThatTheLibraryRefuses) {
+  using libraries::DnnRequest;
+  refuse_convolutions([](const DnnRequest& r) {
+    return std::string(is_16bit_float(r.x.dtype) || is_16bit_float(r.y.dtype) ? "no 16 bits" : "");
+  });
+  check_convolutions();
+  refuse_convolutions([](const DnnRequest&) { return std::string("nothing"); });
+  check_convolutions();
+  refuse_convolutions(nullptr);
 }
 
 TEST(CudaReduction, Pools) {

@@ -149,7 +149,7 @@ Prepared prepare_product(const KernelCall& call) {
 }  // namespace
 
 std::vector<KernelRow> contraction_kernels() {
-  std::vector<KernelRow> rows = conv_rows();
+  std::vector<KernelRow> rows = conv_library_rows();
   const std::vector<KernelRow> products = {
       {"", "Gemm", "blas.matmul", prepare_product<true>},
       {"", "MatMul", "blas.matmul", prepare_product<false>},
@@ -159,7 +159,7 @@ std::vector<KernelRow> contraction_kernels() {
       {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false>},
   };
   for (const std::vector<KernelRow>& more :
-       {products, recurrent_forward_rows(), recurrent_gradient_rows()}) {
+       {conv_rows(), products, recurrent_forward_rows(), recurrent_gradient_rows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;

@@ -8,7 +8,9 @@
 
 namespace halfnote::HN_CUDA {
 
-std::vector<KernelRow> conv_rows();  // conv.cu: Conv, ConvTranspose and the gradients of Conv
+// Conv, ConvTranspose and the gradients of Conv: by the library, and where that has no plan.
+std::vector<KernelRow> conv_library_rows();        // conv_library.cu
+std::vector<KernelRow> conv_rows();                // conv.cu
 std::vector<KernelRow> recurrent_forward_rows();   // recurrent/forward.cu: RNN, GRU, LSTM
 std::vector<KernelRow> recurrent_gradient_rows();  // recurrent/backward.cu: their gradients
 

@@ -1,6 +1,7 @@
 // Ops of two broadcast operands of one type: the formulas of kernels/math/binary.h under one walk.
-// Operands of equal shape, or repeated whole, need no index arithmetic.
+// Floats are computed in f32 or f64; which float type is in memory, a kernel is told when it runs.
 #include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/cpu/reals.h"
 #include "kernels/cuda/elementwise/parts.h"
 #include "kernels/cuda/support.h"
 #include "kernels/math/binary.h"
@@ -22,66 +23,88 @@ template <class Op>
 constexpr bool kDivides = std::is_same_v<Op, math::Div> || std::is_same_v<Op, math::Mod> ||
                           std::is_same_v<Op, math::Fmod>;
 
-template <class Op, class T, class R>
-__device__ R combine(T a, T b, [[maybe_unused]] DeviceFault* fault) {
-  if constexpr (kDivides<Op> && std::is_integral_v<T>) {
-    if (b == 0) {
-      note_fault(fault, DeviceFault::kDivision, 0, 0);
-      return 0;
+/// Elements as T: of that type, or for f32 and f64 of any float type.
+template <class T>
+struct Source {
+  static constexpr bool kFloat = std::is_floating_point_v<T>;
+  std::conditional_t<kFloat, RealPointer, const T*> data;
+
+  Source(const KernelBuffers& buffers, size_t input, [[maybe_unused]] DType dtype) {
+    if constexpr (kFloat) {
+      data = {buffers.inputs[input], dtype};
+    } else {
+      data = buffers.in<T>(input);
     }
   }
-  if constexpr (std::is_same_v<R, T>) {
-    return store_number<T>(Op::value(load_number(a), load_number(b)));
-  } else {
-    return Op::value(load_number(a), load_number(b));
+  __device__ T operator[](int64_t at) const {
+    if constexpr (kFloat) {
+      return data.template load<T>(at);
+    } else {
+      return data[at];
+    }
   }
-}
+};
 
-/// Each operand goes on with the positions, or stays at its first element.
-template <class Op, class T, class R>
-struct Even {
-  const T* a;
-  const T* b;
-  R* y;
-  int64_t step_a, step_b;
-  DeviceFault* fault;
-  __device__ void operator()(int64_t i) const {
-    y[i] = combine<Op, T, R>(a[i * step_a], b[i * step_b], fault);
+/// The same of results.
+template <class R>
+struct Target {
+  static constexpr bool kFloat = std::is_floating_point_v<R>;
+  std::conditional_t<kFloat, RealOutput, R*> data;
+
+  Target(const KernelBuffers& buffers, [[maybe_unused]] DType dtype) {
+    if constexpr (kFloat) {
+      data = {buffers.outputs[0], dtype};
+    } else {
+      data = buffers.out<R>(0);
+    }
+  }
+  __device__ void write(int64_t at, R value) const {
+    if constexpr (kFloat) {
+      data.write(at, value);
+    } else {
+      data[at] = value;
+    }
   }
 };
 
 template <class Op, class T, class R>
 struct Broadcast {
-  const T* a;
-  const T* b;
-  R* y;
+  Source<T> a, b;
+  Target<R> y;
   Strided<2> walk;
   DeviceFault* fault;
   __device__ void operator()(int64_t i) const {
     int64_t offset[2];
     walk.offsets(i, offset);
-    y[i] = combine<Op, T, R>(a[offset[0]], b[offset[1]], fault);
+    const T left = a[offset[0]], right = b[offset[1]];
+    if constexpr (kDivides<Op> && std::is_integral_v<T>) {
+      if (right == 0) {
+        note_fault(fault, DeviceFault::kDivision, 0, 0);
+        y.write(i, 0);
+        return;
+      }
+    }
+    y.write(i, Op::value(left, right));
   }
 };
 
 template <class Op, class T, class R>
 Prepared binary_kernel(const KernelCall& call) {
-  if (call.outputs[0].dtype != dtype_of<R>()) return Prepared::no("wrong type of the output");
+  const DType dtype = call.inputs[0].dtype;
+  const DType result = std::is_same_v<R, T> ? dtype : dtype_of<R>();
+  if (call.outputs[0].dtype != result) return Prepared::no("wrong type of the output");
   const Runs runs =
       cpu::plan_broadcast({call.inputs[0].shape, call.inputs[1].shape}, call.outputs[0].shape);
   Strided<2> walk;
   if (!as_strided(runs, walk)) return Prepared::no(too_many_dims());
   const bool share_a = cpu::is_elementwise(call, 0), share_b = cpu::is_elementwise(call, 1);
-  const auto body = [walk](const KernelBuffers& buffers) {
-    const T *a = buffers.in<T>(0), *b = buffers.in<T>(1);
-    R* y = buffers.out<R>(0);
-    DeviceFault* fault = stream_of(buffers).fault();
-    if (walk.rank == 1) {
-      for_each(stream_of(buffers), walk.count,
-               Even<Op, T, R>{a, b, y, walk.strides[0][0], walk.strides[1][0], fault});
-    } else {
-      for_each(stream_of(buffers), walk.count, Broadcast<Op, T, R>{a, b, y, walk, fault});
-    }
+  const auto body = [=](const KernelBuffers& buffers) {
+    for_each(stream_of(buffers), walk.count,
+             Broadcast<Op, T, R>{{buffers, 0, dtype},
+                                 {buffers, 1, dtype},
+                                 {buffers, result},
+                                 walk,
+                                 stream_of(buffers).fault()});
   };
   return make_kernel(body, 0, [=](size_t input, size_t) { return input == 0 ? share_a : share_b; });
 }
@@ -97,13 +120,18 @@ std::string uneven(const KernelCall& call) {
 template <class Op, unsigned kKinds, bool kCompares = false>
 Prepared prepare(const KernelCall& call) {
   if (std::string why = uneven(call); !why.empty()) return Prepared::no(why);
-  return for_common_type(call.inputs[0].dtype, [&]<class T>() -> Prepared {
+  const DType dtype = call.inputs[0].dtype;
+  const auto typed = [&]<class T>() -> Prepared {
     if constexpr ((kind_of<T>() & kKinds) != 0) {
       return binary_kernel<Op, T, std::conditional_t<kCompares, bool, T>>(call);
     } else {
-      return Prepared::no("not for elements of type " + std::string(short_name(dtype_of<T>())));
+      return Prepared::no("not for elements of type " + std::string(short_name(dtype)));
     }
-  });
+  };
+  if (dtype == DType::kI32) return typed.template operator()<int32_t>();
+  if (dtype == DType::kI64) return typed.template operator()<int64_t>();
+  if (dtype == DType::kBool) return typed.template operator()<bool>();
+  return cpu::for_math_type(dtype, typed);
 }
 
 Prepared prepare_mod(const KernelCall& call) {

@@ -1,6 +1,8 @@
 // Unary float ops and their gradients: the formulas of kernels/math/elementwise.h, an element a
-// thread. The parameters are read as on the CPU (kernels/cpu/elementwise/unary.h).
+// thread. The parameters are read as on the CPU (kernels/cpu/elementwise/unary.h). A kernel is
+// compiled for each type of the arithmetic; which float type is in memory, it is told when it runs.
 #include "kernels/cpu/elementwise/unary.h"
+#include "kernels/cpu/reals.h"
 #include "kernels/cuda/elementwise/parts.h"
 #include "kernels/cuda/support.h"
 #include "kernels/math/elementwise.h"
@@ -11,24 +13,23 @@ namespace {
 
 using math::Parameters;
 
-template <class Formula, class T>
+template <class Formula, class M>
 struct Value {
-  const T* x;
-  T* y;
+  RealPointer x;
+  RealOutput y;
   Parameters parameters;
   __device__ void operator()(int64_t i) const {
-    y[i] = store_number<T>(Formula::value(load_number(x[i]), parameters));
+    y.write(i, Formula::value(x.load<M>(i), parameters));
   }
 };
 
-template <class Formula, class T>
+template <class Formula, class M>
 struct Gradient {
-  const T* dy;
-  const T* s;
-  T* dx;
+  RealPointer dy, s;
+  RealOutput dx;
   Parameters parameters;
   __device__ void operator()(int64_t i) const {
-    dx[i] = store_number<T>(Formula::gradient(load_number(dy[i]), load_number(s[i]), parameters));
+    dx.write(i, Formula::gradient(dy.load<M>(i), s.load<M>(i), parameters));
   }
 };
 
@@ -38,10 +39,12 @@ template <class Formula>
 Prepared prepare_value(const KernelCall& call) {
   if (std::string why = cpu::uneven_unary(call, 1); !why.empty()) return Prepared::no(why);
   const Parameters parameters = cpu::unary_parameters(call);
-  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
-    const auto body = [parameters, count = call.inputs[0].size()](const KernelBuffers& buffers) {
-      for_each(stream_of(buffers), count,
-               Value<Formula, T>{buffers.in<T>(0), buffers.out<T>(0), parameters});
+  const DType dtype = call.inputs[0].dtype;
+  return cpu::for_math_type(dtype, [&]<class M>() {
+    const auto body = [=, count = call.inputs[0].size()](const KernelBuffers& buffers) {
+      for_each(
+          stream_of(buffers), count,
+          Value<Formula, M>{{buffers.inputs[0], dtype}, {buffers.outputs[0], dtype}, parameters});
     };
     return make_kernel(body, 0, shares);
   });
@@ -51,11 +54,14 @@ template <class Formula>
 Prepared prepare_gradient(const KernelCall& call) {
   if (std::string why = cpu::uneven_unary(call, 2); !why.empty()) return Prepared::no(why);
   const Parameters parameters = cpu::unary_parameters(call);
-  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
-    const auto body = [parameters, count = call.inputs[0].size()](const KernelBuffers& buffers) {
-      for_each(
-          stream_of(buffers), count,
-          Gradient<Formula, T>{buffers.in<T>(0), buffers.in<T>(1), buffers.out<T>(0), parameters});
+  const DType dtype = call.inputs[0].dtype;
+  return cpu::for_math_type(dtype, [&]<class M>() {
+    const auto body = [=, count = call.inputs[0].size()](const KernelBuffers& buffers) {
+      for_each(stream_of(buffers), count,
+               Gradient<Formula, M>{{buffers.inputs[0], dtype},
+                                    {buffers.inputs[1], dtype},
+                                    {buffers.outputs[0], dtype},
+                                    parameters});
     };
     return make_kernel(body, 0, shares);
   });

@@ -26,12 +26,14 @@ DeviceAttention PlannedAttention::on_device(const KernelBuffers& buffers) const 
 
 std::string plan_attention_on_device(const KernelCall& call, bool gradient,
                                      PlannedAttention& planned) {
-  constexpr int64_t kMostHead = 256, kLeastTile = 16;
+  constexpr int64_t kLeastTile = 16;
   std::string why;
   planned.plan = cpu::attention::plan_attention(call, gradient, &why);
   if (!why.empty()) return why;
   const AttentionPlan& plan = planned.plan;
-  if (std::max(plan.d, plan.e) > kMostHead) return "heads of more than 256 elements";
+  const int64_t most = plan.dtype == DType::kF64 ? kMostHead<double> : kMostHead<float>;
+  if (std::max(plan.d, plan.e) > most)
+    return "heads of more than " + std::to_string(most) + " elements";
   if (plan.terms.size() > kMostTerms) return "more than four terms";
   const int64_t tiles = (std::max(plan.m, plan.n) + kLeastTile - 1) / kLeastTile;
   if (plan.batches * tiles > std::numeric_limits<int32_t>::max()) return "too many blocks";
@@ -92,76 +94,65 @@ struct KeepLarger {
   }
 };
 
-/// Scores of one tile become exp(score − maximum) in shared memory, dropped where a dropout drops
-/// them; Y so far is brought to the new maximum.
+/// Products of one row of a lane in shared memory become exp(score − maximum), dropped where a
+/// dropout drops them. Returns what the row's results so far are to be multiplied by.
 template <class Shape, class M, class Shared>
-__device__ void exponentials(const ScoresOfBatch<M>& of, int64_t query, int64_t key,
-                             M (&s)[Shape::kKeyBlocks][4], M (&y)[Shape::kSizeBlocks][4],
-                             RunningRow<M> (&rows)[2], Shared& shared) {
-  const Lane lane;
-  const int first = lane.warp * 16 + lane.row;
-  M larger[2] = {rows[0].most, rows[1].most};
-  for_numbers(s, [&](M& score, int row, int column) {
-    score = of.score(score, query + row, key + column);
-    M& most = larger[row == first ? 0 : 1];
-    most = score > most ? score : most;
+__device__ M exponentials(const ScoresOfBatch<M>& of, int64_t query, int64_t key, int half,
+                          RunningRow<M>& own, Shared& shared) {
+  M most = own.most;
+  for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
+    M& number = shared.scores[row * Shape::kScoreLd + column];
+    number = of.score(number, query + row, key + column);
+    most = number > most ? number : most;
   });
-  M shrink[2];
-  for (int r = 0; r < 2; ++r) {
-    const M before = rows[r].most;
-    rows[r].most = merge_row<KeepLarger>(larger[r]);
-    shrink[r] = math::exp(before - rows[r].base());
-    rows[r].sum *= shrink[r];
-  }
-  for_numbers(y, [&](M& value, int row, int) { value *= shrink[row == first ? 0 : 1]; });
+  const M before = own.most;
+  own.most = merge_row<KeepLarger>(most);
+  const M base = own.base(), shrink = math::exp(before - base);
   const M factor = of.p.drops() ? static_cast<M>(of.p.dropout.factor) : M(1);
-  for_numbers(s, [&](M score, int row, int column) {
-    RunningRow<M>& own = rows[row == first ? 0 : 1];
-    M weight = 0;
-    if (!of.is_outside(query + row, key + column)) {
-      const M exponential = math::exp(score - own.base());
-      own.sum += exponential;
-      if (shared.kept.keeps(of.p, of.batch, query, key, row, column)) {
-        weight = exponential * factor;
-        own.kept = 1;
-      }
-    }
-    shared.scores[row * Shape::kScoreLd + column] = weight;
+  own.sum *= shrink;
+  for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
+    M& number = shared.scores[row * Shape::kScoreLd + column];
+    const bool outside = of.is_outside(query + row, key + column);
+    const bool kept = !outside && shared.kept.keeps(of.p, of.batch, query, key, row, column);
+    const M exponential = outside ? M(0) : math::exp(number - base);
+    own.sum += exponential;
+    own.kept |= kept ? 1 : 0;
+    number = kept ? exponential * factor : M(0);
   });
+  return shrink;
 }
 
 /// Y of the tile's rows, and what the gradient needs of them.
 template <class Shape, class M>
 __device__ void finish(const ScoresOfBatch<M>& of, int64_t query, RunningRow<M> (&rows)[2],
-                       M (&sums)[Shape::kSizeBlocks][4], const RealOutput& y, M* most, M* sum) {
+                       M (&sums)[Shape::kSizeBlocks][4], M* most, M* sum) {
   const DeviceAttention& p = of.p;
   const Lane lane;
-  const int first = lane.warp * 16 + lane.row;
-  M all[2];
-  bool none[2], any[2];
+  M all[2], empty[2];
+  bool none[2];
+  HN_UNROLL
   for (int r = 0; r < 2; ++r) {
     all[r] = merge_row<AddNumbers>(rows[r].sum);
-    any[r] = merge_row<AddNumbers>(rows[r].kept) > 0;
+    const bool any = merge_row<AddNumbers>(rows[r].kept) > 0;
     // A row that is −∞ throughout has no probabilities.
     if (p.n > 0 && rows[r].most == -static_cast<M>(INFINITY)) all[r] = static_cast<M>(NAN);
     none[r] = p.n == 0 || all[r] != all[r];
-    const int64_t i = query + first + r * 8;
+    empty[r] = any && !p.nan_is_zero ? static_cast<M>(NAN) : M(0);
+    const int64_t i = query + row_of(lane, r * 2);
     if (lane.column != 0 || i >= p.m || most == nullptr) continue;
     most[of.batch * p.m + i] = rows[r].most;
     sum[of.batch * p.m + i] = all[r];
   }
-  for_numbers(sums, [&](M& value, int row, int) {
-    const int r = row == first ? 0 : 1;
-    const M empty = any[r] && !p.nan_is_zero ? static_cast<M>(NAN) : M(0);
-    value = none[r] ? empty : value / all[r];
+  for_numbers(sums, [&](M& value, int at, int, int) {
+    const int r = at % 4 / 2;
+    value = none[r] ? empty[r] : value / all[r];
   });
-  store_rows(sums, p.y, of.batch, query, y);
 }
 
 template <class M, int kSize>
 __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
-    attention_tile(DeviceAttention p, Elements q, Elements k, Elements v, RealOutput y, M* most,
-                   M* sum) {
+    attention_tile(const __grid_constant__ DeviceAttention p, Elements q, Elements k, Elements v,
+                   RealOutput y, M* most, M* sum) {
   using Shape = TileShape<M, kSize>;
   using Shared = AttentionShared<M, kSize, 3>;
   HN_DYNAMIC_SHARED(Shared, shared);
@@ -183,11 +174,19 @@ __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
     __syncthreads();
     M s[Shape::kKeyBlocks][4] = {};
     add_product_of_rows<Shape::kLd>(queries, keys, p.d, s);
-    exponentials<Shape>(of, query, key, s, sums, rows, *shared);
+    put_numbers<Shape::kScoreLd>(s, shared->scores);  // and each lane goes on with its own
+    M shrink[2];
+    HN_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      shrink[half] = exponentials<Shape>(of, query, key, half, rows[half], *shared);
+    }
+    for_numbers(sums, [&](M& value, int at, int, int) { value *= shrink[at % 4 / 2]; });
     __syncwarp();  // a warp reads its own rows only
     add_product<Shape>(shared->scores, values, p.e, sums);
   }
-  finish<Shape>(of, query, rows, sums, y, most, sum);
+  finish<Shape>(of, query, rows, sums, most, sum);
+  __syncthreads();  // without keys, the queries are still written
+  store_rows<Shape>(sums, queries, p.y, batch, query, y);
 }
 
 template <class M, int kSize>
@@ -214,7 +213,7 @@ Prepared prepare_attention(const KernelCall& call) {
   const DType result = call.outputs[0].dtype;
   const bool has_sums = call.has_output(1) && call.has_output(2);
   return cpu::for_math_type(planned.plan.dtype, [&]<class M>() {
-    return for_head_size(planned.plan, [&]<int kSize>() {
+    return for_head_size<M>(planned.plan, [&]<int kSize>() {
       return forward_kernel<M, kSize>(planned, result, has_sums);
     });
   });

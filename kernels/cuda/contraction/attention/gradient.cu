@@ -26,33 +26,71 @@ __device__ QueryNumbers<M> numbers_of(const GradientOperands<M>& in, const Devic
   return {in.most[at], in.sum[at], in.delta[at]};
 }
 
-/// What a key's weight in Y is after the dropout, and the slope of its score.
-template <class M>
-struct ScoreGradient {
-  M weight = 0, slope = 0;
+/// A bit for each number of a lane in a tile of scores: did a dropout keep it; has it no slope, as
+/// it is outside or hidden by a term.
+struct ScoreBits {
+  uint32_t kept = 0, fixed = 0;
+
+  __device__ bool is_kept(int at) const { return (kept >> at & 1) != 0; }
+  __device__ bool is_fixed(int at) const { return (fixed >> at & 1) != 0; }
 };
 
-/// Of query i and key j, from the product of both and that of dY and V. Hidden by a term from
-/// `first` on, a score has no slope.
-template <class M>
-__device__ ScoreGradient<M> gradient_of_score(const ScoresOfBatch<M>& of, M product, M d_weight,
-                                              int64_t i, int64_t j, bool kept,
-                                              const QueryNumbers<M>& query, int first) {
-  const DeviceAttention& p = of.p;
-  if (of.is_outside(i, j)) return {};
-  const M probability = math::exp(of.score(product, i, j) - query.most) / query.sum;
-  const M factor = !kept ? M(0) : p.drops() ? static_cast<M>(p.dropout.factor) : M(1);
-  ScoreGradient<M> made;
-  made.weight = kept ? probability * factor : M(0);
-  if (p.nan_is_zero && made.weight != made.weight) made.weight = 0;
-  const M slope = probability * ((kept ? d_weight * factor : M(0)) - query.delta);
-  made.slope = of.is_hidden(first, i, j) ? M(0) : slope;
-  return made;
+/// A tile of a batch that a gradient walks over: rows are queries, or keys. Terms from `first` on
+/// hide what they hide.
+template <class M, class Shape, bool kRowsAreKeys, class Shared>
+struct TileOfScores {
+  const ScoresOfBatch<M>& of;
+  Shared& shared;
+  int64_t query, key;
+  int first = 0;
+
+  /// The products in shared memory become probabilities, each lane's by itself.
+  __device__ ScoreBits probabilities() const {
+    ScoreBits bits;
+    HN_IN_TURN
+    for (int half = 0; half < 2; ++half) {
+      for_half<Shape::kKeyBlocks>(half, [&](int at, int row, int column) {
+        const int i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
+        M& number = shared.scores[row * Shape::kScoreLd + column];
+        const bool outside = of.is_outside(query + i, key + j);
+        const bool kept = !outside && shared.kept.keeps(of.p, of.batch, query, key, i, j);
+        const bool fixed = outside || of.is_hidden(first, query + i, key + j);
+        const QueryNumbers<M>& own = shared.query[i];
+        const M score = of.score(number, query + i, key + j);
+        number = outside ? M(0) : math::exp(score - own.most) / own.sum;
+        bits.kept |= kept ? 1u << at : 0u;
+        bits.fixed |= fixed ? 1u << at : 0u;
+      });
+    }
+    return bits;
+  }
+  /// What a key's weight in Y is after the dropout.
+  __device__ M weight(M probability, bool kept) const {
+    const M weight = kept ? probability * factor() : M(0);
+    return of.p.nan_is_zero && weight != weight ? M(0) : weight;
+  }
+  /// The slope of a score, from the product of dY and V.
+  __device__ M slope(M probability, M d_weight, const ScoreBits& bits, int at, int row,
+                     int column) const {
+    const M delta = shared.query[kRowsAreKeys ? column : row].delta;
+    const M slope = probability * ((bits.is_kept(at) ? d_weight * factor() : M(0)) - delta);
+    return bits.is_fixed(at) ? M(0) : slope;
+  }
+  __device__ M factor() const { return of.p.drops() ? static_cast<M>(of.p.dropout.factor) : M(1); }
+};
+
+/// All threads of a block; a barrier has to follow.
+template <class Shape, class M>
+__device__ void load_numbers_of_queries(const GradientOperands<M>& in, const DeviceAttention& p,
+                                        int64_t batch, int64_t query, QueryNumbers<M>* to) {
+  const int at = static_cast<int>(threadIdx.x);
+  if (at < Shape::kTile) to[at] = numbers_of(in, p, batch, query + at);
 }
 
 /// delta = Σ dY·Y, a warp a query.
 template <class M>
-__global__ void __launch_bounds__(kBlock) dots_of_rows(DeviceAttention p, GradientOperands<M> in) {
+__global__ void __launch_bounds__(kBlock)
+    dots_of_rows(const __grid_constant__ DeviceAttention p, GradientOperands<M> in) {
   constexpr int64_t kWarps = kBlock / 32;
   const Lane lane;
   const int64_t rows = p.batches * p.m;
@@ -71,7 +109,8 @@ __global__ void __launch_bounds__(kBlock) dots_of_rows(DeviceAttention p, Gradie
 
 template <class M, int kSize>
 __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
-    gradient_of_queries(DeviceAttention p, GradientOperands<M> in, RealOutput dq) {
+    gradient_of_queries(const __grid_constant__ DeviceAttention p, GradientOperands<M> in,
+                        RealOutput dq) {
   using Shape = TileShape<M, kSize>;
   using Shared = AttentionShared<M, kSize, 4>;
   HN_DYNAMIC_SHARED(Shared, shared);
@@ -80,13 +119,10 @@ __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
   const int64_t batch = blockIdx.x / tiles;
   const int64_t query = (tiles - 1 - blockIdx.x % tiles) * Shape::kTile;
   const ScoresOfBatch<M> of(p, batch);
-  const Lane lane;
-  const int first = lane.warp * 16 + lane.row;
-  const QueryNumbers<M> own[2] = {numbers_of(in, p, batch, query + first),
-                                  numbers_of(in, p, batch, query + first + 8)};
   M sums[Shape::kSizeBlocks][4] = {};
   load_rows<Shape>(in.q, p.q, batch, query, queries);
   load_rows<Shape>(in.dy, p.y, batch, query, slopes_of_y);
+  load_numbers_of_queries<Shape>(in, p, batch, query, shared->query);
   const int64_t seen = p.causal && query + Shape::kTile < p.n ? query + Shape::kTile : p.n;
   for (int64_t key = 0; key < seen; key += Shape::kTile) {
     __syncthreads();  // the tiles before are still read
@@ -94,26 +130,31 @@ __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
     load_rows<Shape>(in.v, p.v, batch, key, values);
     if (p.drops()) shared->kept.template draw<Shape::kThreads>(p, batch, query, key);
     __syncthreads();
+    const TileOfScores<M, Shape, false, Shared> tile{of, *shared, query, key};
     M s[Shape::kKeyBlocks][4] = {}, d_weights[Shape::kKeyBlocks][4] = {};
     add_product_of_rows<Shape::kLd>(queries, keys, p.d, s);
+    put_numbers<Shape::kScoreLd>(s, shared->scores);  // and each lane goes on with its own
+    const ScoreBits bits = tile.probabilities();
     add_product_of_rows<Shape::kLd>(slopes_of_y, values, p.e, d_weights);
-    for_places<Shape::kKeyBlocks>([&](int block, int k, int row, int column) {
-      const bool kept = shared->kept.keeps(p, batch, query, key, row, column);
-      const M slope = gradient_of_score(of, s[block][k], d_weights[block][k], query + row,
-                                        key + column, kept, own[k / 2], 0)
-                          .slope;
-      shared->scores[row * Shape::kScoreLd + column] = slope * static_cast<M>(p.scale);
+    for_numbers(d_weights, [&](M d_weight, int at, int row, int column) {
+      M& number = shared->scores[row * Shape::kScoreLd + column];
+      number = tile.slope(number, d_weight, bits, at, row, column) * static_cast<M>(p.scale);
     });
     __syncwarp();  // a warp reads its own rows only
     add_product<Shape>(shared->scores, static_cast<const M*>(keys), p.d, sums);
   }
-  store_rows(sums, p.q, batch, query, dq);
+  __syncthreads();  // without keys, the queries are still written
+  store_rows<Shape>(sums, queries, p.q, batch, query, dq);
 }
 
+/// Which of the gradients of a tile of keys.
+enum class KeyResults { kBoth, kKeys, kValues };
+
 /// The tile of scores with keys as rows: its weights go into dV, its slopes into dK.
-template <class M, int kSize>
+template <class M, int kSize, KeyResults kResults>
 __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
-    gradient_of_keys(DeviceAttention p, GradientOperands<M> in, RealOutput dk, RealOutput dv) {
+    gradient_of_keys(const __grid_constant__ DeviceAttention p, GradientOperands<M> in,
+                     RealOutput dk, RealOutput dv) {
   using Shape = TileShape<M, kSize>;
   using Shared = AttentionShared<M, kSize, 4>;
   HN_DYNAMIC_SHARED(Shared, shared);
@@ -128,37 +169,45 @@ __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
     __syncthreads();  // the tiles before are still read
     load_rows<Shape>(in.q, p.q, batch, query, queries);
     load_rows<Shape>(in.dy, p.y, batch, query, slopes_of_y);
-    if (threadIdx.x < Shape::kTile) {
-      shared->query[threadIdx.x] = numbers_of(in, p, batch, query + threadIdx.x);
-    }
+    load_numbers_of_queries<Shape>(in, p, batch, query, shared->query);
     if (p.drops()) shared->kept.template draw<Shape::kThreads>(p, batch, query, key);
     __syncthreads();
-    M s[Shape::kKeyBlocks][4] = {}, d_weights[Shape::kKeyBlocks][4] = {};
+    const TileOfScores<M, Shape, true, Shared> tile{of, *shared, query, key};
+    M s[Shape::kKeyBlocks][4] = {};
     add_product_of_rows<Shape::kLd>(keys, queries, p.d, s);
-    add_product_of_rows<Shape::kLd>(values, slopes_of_y, p.e, d_weights);
-    for_places<Shape::kKeyBlocks>([&](int block, int k, int row, int column) {
-      const bool kept = shared->kept.keeps(p, batch, query, key, column, row);
-      const ScoreGradient<M> made =
-          gradient_of_score(of, s[block][k], d_weights[block][k], query + column, key + row, kept,
-                            shared->query[column], 0);
-      shared->scores[row * Shape::kScoreLd + column] = made.weight;
-      s[block][k] = made.slope * static_cast<M>(p.scale);
+    put_numbers<Shape::kScoreLd>(s, shared->scores);  // and each lane goes on with its own
+    const ScoreBits bits = tile.probabilities();
+    for_numbers(s, [&](M& probability, int at, int row, int column) {
+      M& number = shared->scores[row * Shape::kScoreLd + column];
+      probability = number;
+      number = tile.weight(probability, bits.is_kept(at));
     });
     __syncwarp();  // a warp reads its own rows only
-    add_product<Shape>(shared->scores, static_cast<const M*>(slopes_of_y), p.e, of_v);
-    __syncwarp();
-    for_numbers(s, [&](M slope, int row, int column) {
-      shared->scores[row * Shape::kScoreLd + column] = slope;
-    });
-    __syncwarp();
-    add_product<Shape>(shared->scores, static_cast<const M*>(queries), p.d, of_k);
+    if constexpr (kResults != KeyResults::kKeys) {
+      add_product<Shape>(shared->scores, static_cast<const M*>(slopes_of_y), p.e, of_v);
+    }
+    if constexpr (kResults != KeyResults::kValues) {
+      M d_weights[Shape::kKeyBlocks][4] = {};
+      add_product_of_rows<Shape::kLd>(values, slopes_of_y, p.e, d_weights);
+      for_numbers(d_weights, [&](M& d_weight, int at, int row, int column) {
+        d_weight = tile.slope(s[at / 4][at % 4], d_weight, bits, at, row, column) *
+                   static_cast<M>(p.scale);
+      });
+      __syncwarp();  // the weights are still read
+      put_numbers<Shape::kScoreLd>(d_weights, shared->scores);
+      __syncwarp();
+      add_product<Shape>(shared->scores, static_cast<const M*>(queries), p.d, of_k);
+    }
   }
-  if (dv.data != nullptr) store_rows(of_v, p.v, batch, key, dv);
-  if (dk.data == nullptr) return;
+  __syncthreads();  // without queries, the keys are still written
+  if (kResults != KeyResults::kKeys && dv.data != nullptr) {
+    store_rows<Shape>(of_v, values, p.v, batch, key, dv);
+  }
+  if (kResults == KeyResults::kValues || dk.data == nullptr) return;
   if (p.trans_k) {
-    store_columns(of_k, p.k, batch, key, dk);
+    store_columns<Shape>(of_k, keys, p.k, batch, key, dk);
   } else {
-    store_rows(of_k, p.k, batch, key, dk);
+    store_rows<Shape>(of_k, keys, p.k, batch, key, dk);
   }
 }
 
@@ -171,7 +220,8 @@ struct TermGradient {
 /// A tile of the gradient of a term: the slopes of all batches that read it, in order.
 template <class M, int kSize>
 __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
-    gradient_of_term(DeviceAttention p, GradientOperands<M> in, TermGradient wanted, M* to) {
+    gradient_of_term(const __grid_constant__ DeviceAttention p, GradientOperands<M> in,
+                     const __grid_constant__ TermGradient wanted, M* to) {
   using Shape = TileShape<M, kSize>;
   using Shared = AttentionShared<M, kSize, 4>;
   HN_DYNAMIC_SHARED(Shared, shared);
@@ -191,26 +241,32 @@ __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
     load_rows<Shape>(in.dy, p.y, batch, query, slopes_of_y);
     load_keys<Shape>(p, in.k, batch, key, keys);
     load_rows<Shape>(in.v, p.v, batch, key, values);
-    if (threadIdx.x < Shape::kTile) {
-      shared->query[threadIdx.x] = numbers_of(in, p, batch, query + threadIdx.x);
-    }
+    load_numbers_of_queries<Shape>(in, p, batch, query, shared->query);
     if (p.drops()) shared->kept.template draw<Shape::kThreads>(p, batch, query, key);
     __syncthreads();
+    const TileOfScores<M, Shape, false, Shared> tile{of, *shared, query, key, wanted.term};
     M s[Shape::kKeyBlocks][4] = {}, d_weights[Shape::kKeyBlocks][4] = {};
     add_product_of_rows<Shape::kLd>(queries, keys, p.d, s);
+    put_numbers<Shape::kScoreLd>(s, shared->scores);  // and each lane goes on with its own
+    const ScoreBits bits = tile.probabilities();
     add_product_of_rows<Shape::kLd>(slopes_of_y, values, p.e, d_weights);
-    for_places<Shape::kKeyBlocks>([&](int block, int k, int row, int column) {
-      const bool kept = shared->kept.keeps(p, batch, query, key, row, column);
-      sums[block][k] += gradient_of_score(of, s[block][k], d_weights[block][k], query + row,
-                                          key + column, kept, shared->query[row], wanted.term)
-                            .slope;
+    for_numbers(sums, [&](M& sum, int at, int row, int column) {
+      sum += tile.slope(shared->scores[row * Shape::kScoreLd + column], d_weights[at / 4][at % 4],
+                        bits, at, row, column);
     });
   }
   const ScoresOfBatch<M> of(p, group[0]);
-  for_numbers(sums, [&](M value, int row, int column) {
-    const int64_t i = query + row, j = key + column;
-    if (!of.is_outside(i, j)) to[of.place(wanted.term, i, j)] = value;
-  });
+  const DeviceTerm& term = p.term[wanted.term];
+  M* first = to + of.start_of(wanted.term);
+  put_numbers<Shape::kScoreLd>(sums, shared->scores);
+  HN_IN_TURN
+  for (int half = 0; half < 2; ++half) {
+    for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
+      const int64_t i = query + row, j = key + column;
+      if (of.is_outside(i, j)) return;
+      first[i * term.row + j * term.column] = shared->scores[row * Shape::kScoreLd + column];
+    });
+  }
 }
 
 /// The results of a call: where they are and of which type.
@@ -260,9 +316,16 @@ void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
     launch(stream, gradient_of_queries<M, kSize>, blocks(p.batches * of_queries), Shape::kThreads,
            kShared, p, in, dq);
   }
-  if (dk.data != nullptr || dv.data != nullptr) {
-    launch(stream, gradient_of_keys<M, kSize>, blocks(p.batches * of_keys), Shape::kThreads,
-           kShared, p, in, dk, dv);
+  const auto launch_keys = [&](auto kernel) {
+    launch(stream, kernel, blocks(p.batches * of_keys), Shape::kThreads, kShared, p, in, dk, dv);
+  };
+  if constexpr (Shape::kTwoSums) {
+    if (dk.data != nullptr || dv.data != nullptr) {
+      launch_keys(gradient_of_keys<M, kSize, KeyResults::kBoth>);
+    }
+  } else {
+    if (dk.data != nullptr) launch_keys(gradient_of_keys<M, kSize, KeyResults::kKeys>);
+    if (dv.data != nullptr) launch_keys(gradient_of_keys<M, kSize, KeyResults::kValues>);
   }
   if (!results.has_term) return;
   launch(stream, gradient_of_term<M, kSize>,
@@ -307,8 +370,8 @@ Prepared prepare_attention_gradient(const KernelCall& call) {
       return Prepared::no(why);
   }
   return cpu::for_math_type(plan.dtype, [&]<class M>() {
-    return for_head_size(plan,
-                         [&]<int kSize>() { return gradient_kernel<M, kSize>(planned, results); });
+    return for_head_size<M>(
+        plan, [&]<int kSize>() { return gradient_kernel<M, kSize>(planned, results); });
   });
 }
 

@@ -83,9 +83,9 @@ std::string plan_attention_on_device(const KernelCall& call, bool gradient,
 /// One batch of an attention, as a block sees it.
 template <class M>
 struct ScoresOfBatch {
-  const DeviceAttention& p;
+  const DeviceAttention& p;  // a kernel's argument
   int64_t batch;
-  int64_t starts[kMostTerms] = {};
+  int64_t starts[kMostTerms];
 
   __device__ ScoresOfBatch(const DeviceAttention& all, int64_t of) : p(all), batch(of) {
     p.of_batch.offsets(batch, starts);
@@ -94,14 +94,23 @@ struct ScoresOfBatch {
   __device__ int64_t place(int t, int64_t i, int64_t j) const {
     return starts[t] + i * p.term[t].row + j * p.term[t].column;
   }
+  /// Where a term begins that is known when the kernel runs: `starts` are registers.
+  __device__ int64_t start_of(int term) const {
+    int64_t start = 0;
+    HN_UNROLL
+    for (int t = 0; t < kMostTerms; ++t) start = t == term ? starts[t] : start;
+    return start;
+  }
   /// The score of query i and key j from their product.
   __device__ M score(M product, int64_t i, int64_t j) const {
     if (is_outside(i, j) || (p.causal && j > i)) return -static_cast<M>(INFINITY);
     M s = product * static_cast<M>(p.scale);
-    for (int t = 0; t < p.terms; ++t) {
+    HN_UNROLL
+    for (int t = 0; t < kMostTerms; ++t) {
+      if (t >= p.terms) break;
       const DeviceTerm& term = p.term[t];
       if (term.mask == nullptr) {
-        s += static_cast<M>(term.values[place(t, i, j)]);
+        s += term.values.template load<M>(place(t, i, j));
       } else if (!term.mask[place(t, i, j)]) {
         s = static_cast<M>(term.hidden);
       }
@@ -110,10 +119,13 @@ struct ScoresOfBatch {
   }
   /// Does one of the terms from `first` on hide the score?
   __device__ bool is_hidden(int first, int64_t i, int64_t j) const {
-    for (int t = first; t < p.terms; ++t) {
-      if (p.term[t].mask != nullptr && !p.term[t].mask[place(t, i, j)]) return true;
+    bool hidden = false;
+    HN_UNROLL
+    for (int t = 0; t < kMostTerms; ++t) {
+      if (t < first || t >= p.terms || p.term[t].mask == nullptr) continue;
+      hidden = hidden || !p.term[t].mask[place(t, i, j)];
     }
-    return false;
+    return hidden;
   }
 };
 

@@ -1,0 +1,326 @@
+// cuDNN's graph API, opened when the first convolution is planned. One operation a graph; of the
+// engines that the heuristics name, the first that is deterministic, exact and supported is taken.
+#include <cudnn.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/libraries/dnn.h"
+#include "kernels/cuda/libraries/dnn_request.h"
+#include "kernels/cuda/libraries/library.h"
+
+namespace halfnote::cuda {
+
+namespace {
+
+using libraries::Convolution;
+using libraries::ConvOperands;
+using libraries::ConvProblem;
+using libraries::ConvResult;
+using libraries::DnnRequest;
+using libraries::DnnTensor;
+
+// Every function that is used, by its name in the library.
+#define HN_CUDNN_FUNCTIONS(X)      \
+  X(cudnnBackendCreateDescriptor)  \
+  X(cudnnBackendDestroyDescriptor) \
+  X(cudnnBackendExecute)           \
+  X(cudnnBackendFinalize)          \
+  X(cudnnBackendGetAttribute)      \
+  X(cudnnBackendSetAttribute)      \
+  X(cudnnCreate)                   \
+  X(cudnnGetLastErrorString)       \
+  X(cudnnSetStream)
+
+struct Functions {
+#define HN_FIELD(name) decltype(&::name) name = nullptr;
+  HN_CUDNN_FUNCTIONS(HN_FIELD)
+#undef HN_FIELD
+};
+
+constexpr libraries::LibraryName kCudnn = {
+    "cuDNN", "libcudnn.so.9",
+    "install cuDNN 9 for CUDA 13 (NVIDIA's packages, or the Python package nvidia-cudnn-cu13), and "
+    "name its folder in HALFNOTE_CUDA_LIBRARIES"};
+
+Functions load_functions() {
+  void* library = libraries::open_library(kCudnn);
+  Functions functions;
+#define HN_LOAD_FUNCTION(name) \
+  functions.name =             \
+      reinterpret_cast<decltype(&::name)>(libraries::find_function(library, kCudnn, #name));
+  HN_CUDNN_FUNCTIONS(HN_LOAD_FUNCTION)
+#undef HN_LOAD_FUNCTION
+  return functions;
+}
+
+const Functions& cudnn() {
+  static const Functions functions = load_functions();
+  return functions;
+}
+
+/// What the library said of its last failure.
+std::string last_words() {
+  std::array<char, 512> text{};
+  cudnn().cudnnGetLastErrorString(text.data(), text.size());
+  return text.data();
+}
+
+void check_dnn(cudnnStatus_t status, const char* call) {
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  throw Error(ErrorCode::kInternal, std::string(call) + " failed with status " +
+                                        std::to_string(static_cast<int>(status)) + ": " +
+                                        last_words());
+}
+
+/// One of the library's descriptors.
+class Descriptor {
+ public:
+  explicit Descriptor(cudnnBackendDescriptorType_t type) {
+    check_dnn(cudnn().cudnnBackendCreateDescriptor(type, &handle_), "cudnnBackendCreateDescriptor");
+  }
+  Descriptor(Descriptor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Descriptor& operator=(Descriptor&&) = delete;
+  ~Descriptor() {
+    if (handle_ != nullptr) cudnn().cudnnBackendDestroyDescriptor(handle_);
+  }
+
+  cudnnBackendDescriptor_t handle() const { return handle_; }
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+           const void* values) {
+    check_dnn(cudnn().cudnnBackendSetAttribute(handle_, name, type, count, values),
+              "cudnnBackendSetAttribute");
+  }
+  void set(cudnnBackendAttributeName_t name, const Shape& numbers) {
+    set(name, CUDNN_TYPE_INT64, static_cast<int64_t>(numbers.size()), numbers.data());
+  }
+  void set(cudnnBackendAttributeName_t name, int64_t number) {
+    set(name, CUDNN_TYPE_INT64, 1, &number);
+  }
+  void set(cudnnBackendAttributeName_t name, const Descriptor& other) {
+    set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &other.handle_);
+  }
+  /// Fills up to `most` values, and says how many there are.
+  int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t most,
+              void* values) const {
+    int64_t count = 0;
+    check_dnn(cudnn().cudnnBackendGetAttribute(handle_, name, type, most, &count, values),
+              "cudnnBackendGetAttribute");
+    return count;
+  }
+  cudnnStatus_t try_finalize() { return cudnn().cudnnBackendFinalize(handle_); }
+  void finalize() { check_dnn(try_finalize(), "cudnnBackendFinalize"); }
+
+ private:
+  cudnnBackendDescriptor_t handle_ = nullptr;
+};
+
+cudnnDataType_t data_type(DType dtype) {
+  if (dtype == DType::kF16) return CUDNN_DATA_HALF;
+  return dtype == DType::kBF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+}
+
+Descriptor make_tensor(const DnnTensor& t) {
+  Descriptor made(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  const cudnnDataType_t type = data_type(t.dtype);
+  made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+  made.set(CUDNN_ATTR_TENSOR_DIMENSIONS, t.dims);
+  made.set(CUDNN_ATTR_TENSOR_STRIDES, t.strides);
+  made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, t.id);
+  made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, libraries::kDnnAlignment);
+  made.finalize();
+  return made;
+}
+
+Descriptor make_convolution(const DnnRequest& r) {
+  Descriptor made(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  const cudnnDataType_t compute = data_type(r.compute);
+  const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+  made.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, static_cast<int64_t>(r.stride.size()));
+  made.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+  made.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+  made.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, r.pad_begin);
+  made.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, r.pad_end);
+  made.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, r.dilation);
+  made.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, r.stride);
+  made.finalize();
+  return made;
+}
+
+/// The names that the three operations have for the same things.
+struct OperationNames {
+  cudnnBackendDescriptorType_t type;
+  cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
+};
+
+OperationNames names_of(ConvResult wanted) {
+  switch (wanted) {
+    case ConvResult::kX:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA};
+    case ConvResult::kW:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA};
+    default:
+      return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+              CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA};
+  }
+}
+
+Descriptor make_graph(cudnnHandle_t handle, const DnnRequest& r) {
+  const OperationNames names = names_of(r.wanted);
+  const float one = 1, zero = 0;
+  Descriptor operation(names.type);
+  operation.set(names.x, make_tensor(r.x));
+  operation.set(names.w, make_tensor(r.w));
+  operation.set(names.y, make_tensor(r.y));
+  operation.set(names.convolution, make_convolution(r));
+  operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1, &one);
+  operation.set(names.beta, CUDNN_TYPE_FLOAT, 1, &zero);
+  operation.finalize();
+  Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+  graph.finalize();
+  return graph;
+}
+
+/// The engines with their settings that one of the heuristics proposes, best first.
+std::vector<Descriptor> proposals(const Descriptor& graph, cudnnBackendHeurMode_t mode) {
+  constexpr int64_t kMost = 32;
+  Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+  if (heuristics.try_finalize() != CUDNN_STATUS_SUCCESS) return {};
+  std::vector<Descriptor> found;
+  std::array<cudnnBackendDescriptor_t, kMost> handles{};
+  for (cudnnBackendDescriptor_t& handle : handles) {
+    handle = found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).handle();
+  }
+  const int64_t count = heuristics.get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                       kMost, handles.data());
+  while (static_cast<int64_t>(found.size()) > count) found.pop_back();
+  return found;
+}
+
+/// Does an engine do more than round and add in f32, always in the same order?
+bool is_inexact(const Descriptor& proposal, bool tensor_cores) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t handle = engine.handle();
+  proposal.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &handle);
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  const int64_t count = engine.get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                   CUDNN_NUMERICAL_NOTE_TYPE_COUNT, notes.data());
+  for (int64_t i = 0; i < count; ++i) {
+    const cudnnBackendNumericalNote_t note = notes[static_cast<size_t>(i)];
+    if (note == CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) continue;
+    if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE && tensor_cores) continue;
+    return true;
+  }
+  return false;
+}
+
+class PlannedConvolution final : public Convolution {
+ public:
+  PlannedConvolution(cudnnHandle_t handle, DnnRequest request, Descriptor plan, int64_t workspace)
+      : handle_(handle),
+        request_(std::move(request)),
+        plan_(std::move(plan)),
+        workspace_(static_cast<size_t>(workspace)) {}
+
+  size_t workspace_bytes() const override { return workspace_; }
+  void run(Stream& stream, const ConvOperands& operands) const override {
+    if (std::string why = libraries::illegal_operands(request_, operands, workspace_); !why.empty())
+      throw Error(ErrorCode::kInternal, "an illegal convolution: " + why);
+    const std::array<int64_t, 3> ids = {request_.x.id, request_.w.id, request_.y.id};
+    const std::array<void*, 3> places = {operands.x, operands.w, operands.y};
+    Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, ids.data());
+    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, places.data());
+    pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &operands.workspace);
+    pack.finalize();
+    check_dnn(cudnn().cudnnSetStream(handle_, native(stream)), "cudnnSetStream");
+    check_dnn(cudnn().cudnnBackendExecute(handle_, plan_.handle(), pack.handle()),
+              "cudnnBackendExecute");
+  }
+
+ private:
+  cudnnHandle_t handle_;
+  DnnRequest request_;
+  Descriptor plan_;
+  size_t workspace_;
+};
+
+class Cudnn final : public libraries::Dnn {
+ public:
+  Cudnn() { check_dnn(cudnn().cudnnCreate(&handle_), "cudnnCreate"); }
+
+  std::shared_ptr<const Convolution> plan(const ConvProblem& problem,
+                                          std::string& refusal) override {
+    const DnnRequest request = libraries::dnn_request(problem);
+    refusal = libraries::illegal_request(request);
+    if (!refusal.empty()) return nullptr;
+    const auto known = std::find_if(planned_.begin(), planned_.end(),
+                                    [&](const auto& entry) { return entry.first == request; });
+    if (known == planned_.end()) planned_.emplace_back(request, make_plan(request));
+    const auto& found = known == planned_.end() ? planned_.back().second : known->second;
+    if (found == nullptr) refusal = "cuDNN has no deterministic plan as exact as that";
+    return found;
+  }
+
+ private:
+  std::shared_ptr<const Convolution> make_plan(const DnnRequest& request) const {
+    const Descriptor graph = make_graph(handle_, request);
+    for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+      for (const Descriptor& proposal : proposals(graph, mode)) {
+        if (is_inexact(proposal, request.tensor_cores)) continue;
+        if (auto planned = try_plan(request, proposal)) return planned;
+      }
+    }
+    return nullptr;
+  }
+
+  std::shared_ptr<const Convolution> try_plan(const DnnRequest& request,
+                                              const Descriptor& proposal) const {
+    Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle_);
+    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, proposal);
+    if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) return nullptr;
+    int64_t workspace = 0;
+    plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
+    if (workspace > libraries::kDnnMostWorkspace) return nullptr;
+    return std::make_shared<PlannedConvolution>(handle_, request, std::move(plan), workspace);
+  }
+
+  /// What was planned before: a network has the same convolution many times.
+  std::vector<std::pair<DnnRequest, std::shared_ptr<const Convolution>>> planned_;
+  cudnnHandle_t handle_ = nullptr;
+};
+
+}  // namespace
+
+libraries::Dnn& dnn() {
+  static Cudnn library;
+  return library;
+}
+
+}  // namespace halfnote::cuda

@@ -1,0 +1,155 @@
+// The emulated library: every request is held against cuDNN's rules, and answered by plain loops on
+// tensors that lie channels-last.
+#include "kernels/cuda/libraries/dnn.h"
+
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/cpu/reals.h"
+#include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/libraries/dnn_request.h"
+
+namespace halfnote::cuda_emulated {
+
+namespace {
+
+using cpu::ConvPlan;
+using libraries::Convolution;
+using libraries::ConvOperands;
+using libraries::ConvProblem;
+using libraries::ConvResult;
+using libraries::DnnRequest;
+
+using Place = std::array<int64_t, 3>;
+
+Place place_of(int64_t at, const ConvPlan::Dims& dims) {
+  return {at / dims[2] / dims[1], at / dims[2] % dims[1], at % dims[2]};
+}
+
+/// The pixel of x that output o meets at kernel element k; -1 in the padding.
+int64_t pixel(const ConvPlan& p, const Place& o, const Place& k) {
+  int64_t at = 0;
+  for (size_t d = 0; d < 3; ++d) {
+    const int64_t i = o[d] * p.stride[d] + p.offset(d, k[d]);
+    if (i < 0 || i >= p.in[d]) return -1;
+    at = at * p.in[d] + i;
+  }
+  return at;
+}
+
+/// Calls `body(x, w, y)` with the places, of a group's first channel, of all pairs that meet: x and
+/// w are runs of a group's channels, y is one element.
+template <class Body>
+void for_pairs(const ConvPlan& p, const Body& body) {
+  const int64_t channels = p.group_channels(), filters = p.group_filters();
+  for (int64_t n = 0; n < p.batch; ++n) {
+    for (int64_t o = 0; o < p.out_size(); ++o) {
+      for (int64_t k = 0; k < p.kernel_size(); ++k) {
+        const int64_t at = pixel(p, place_of(o, p.out), place_of(k, p.kernel));
+        if (at < 0) continue;
+        const int64_t x = (n * p.in_size() + at) * p.channels;
+        for (int64_t m = 0; m < p.filters; ++m) {
+          body(x + m / filters * channels, (m * p.kernel_size() + k) * channels,
+               (n * p.out_size() + o) * p.filters + m);
+        }
+      }
+    }
+  }
+}
+
+struct Numbers {
+  std::vector<double> values;
+
+  Numbers(void* from, DType dtype, int64_t count, bool is_result)
+      : values(static_cast<size_t>(count)) {
+    if (!is_result)
+      cpu::load_reals(static_cast<const std::byte*>(from), dtype, 0, count, values.data());
+  }
+};
+
+void convolve(const ConvProblem& problem, const ConvOperands& operands) {
+  const ConvPlan& p = problem.plan;
+  const ConvResult wanted = problem.wanted;
+  const auto numbers = [&](ConvResult which, void* from, int64_t count) {
+    return Numbers(from, problem.operands, count, which == wanted);
+  };
+  Numbers x = numbers(ConvResult::kX, operands.x, p.x_size());
+  Numbers w = numbers(ConvResult::kW, operands.w, p.w_size());
+  Numbers y = numbers(ConvResult::kY, operands.y, p.y_size());
+  const int64_t channels = p.group_channels();
+  for_pairs(p, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
+    double* of_x = x.values.data() + at_x;
+    double* of_w = w.values.data() + at_w;
+    double& of_y = y.values[static_cast<size_t>(at_y)];
+    if (wanted == ConvResult::kY) {
+      for (int64_t c = 0; c < channels; ++c) of_y += of_x[c] * of_w[c];
+    } else if (wanted == ConvResult::kX) {
+      for (int64_t c = 0; c < channels; ++c) of_x[c] += of_y * of_w[c];
+    } else {
+      for (int64_t c = 0; c < channels; ++c) of_w[c] += of_y * of_x[c];
+    }
+  });
+  const Numbers& result = wanted == ConvResult::kY ? y : wanted == ConvResult::kX ? x : w;
+  void* to = wanted == ConvResult::kY   ? operands.y
+             : wanted == ConvResult::kX ? operands.x
+                                        : operands.w;
+  cpu::store_reals(result.values.data(), static_cast<int64_t>(result.values.size()), problem.result,
+                   static_cast<std::byte*>(to), 0);
+}
+
+/// For tests.
+struct Watch {
+  std::vector<DnnRequest>* requests = nullptr;
+  std::string (*why)(const DnnRequest&) = nullptr;
+};
+Watch& watch() {
+  static Watch all;
+  return all;
+}
+
+class EmulatedConvolution final : public Convolution {
+ public:
+  explicit EmulatedConvolution(ConvProblem problem) : problem_(std::move(problem)) {}
+
+  size_t workspace_bytes() const override { return kRoom; }
+  void run(Stream& stream, const ConvOperands& operands) const override {
+    const DnnRequest request = libraries::dnn_request(problem_);
+    if (std::string why = libraries::illegal_operands(request, operands, kRoom); !why.empty())
+      throw Error(ErrorCode::kInternal, "an illegal convolution: " + why);
+    if (watch().requests != nullptr) watch().requests->push_back(request);
+    auto& queue = static_cast<EmulatedStream&>(stream);
+    ++queue.device().count().launches;
+    queue.enqueue([problem = problem_, operands] {
+      convolve(problem, operands);
+      std::memset(operands.workspace, 0xff, kRoom);  // nothing in it survives a call
+    });
+  }
+
+ private:
+  static constexpr size_t kRoom = 1024;
+  ConvProblem problem_;
+};
+
+class EmulatedDnn final : public libraries::Dnn {
+ public:
+  std::shared_ptr<const Convolution> plan(const ConvProblem& problem,
+                                          std::string& refusal) override {
+    const DnnRequest request = libraries::dnn_request(problem);
+    refusal = libraries::illegal_request(request);
+    if (refusal.empty() && watch().why != nullptr) refusal = watch().why(request);
+    return refusal.empty() ? std::make_shared<EmulatedConvolution>(problem) : nullptr;
+  }
+};
+
+}  // namespace
+
+void record_convolutions(std::vector<DnnRequest>* requests) { watch().requests = requests; }
+void refuse_convolutions(std::string (*why)(const DnnRequest& request)) { watch().why = why; }
+
+libraries::Dnn& dnn() {
+  static EmulatedDnn library;
+  return library;
+}
+
+}  // namespace halfnote::cuda_emulated

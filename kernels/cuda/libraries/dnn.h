@@ -1,0 +1,64 @@
+// Convolutions of a library, behind one narrow class: cuDNN's graph API on a GPU, plain loops under
+// the emulation, which also holds every request against the library's rules.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/dtype.h"
+#include "kernels/cpu/contraction/conv_plan.h"
+#include "kernels/device.h"
+
+namespace halfnote::libraries {
+
+/// Which of x, w and y is computed from the other two.
+enum class ConvResult : uint8_t { kY, kX, kW };
+
+/// A convolution or one of its gradients, channels last: x is (N, spatial…, C), w
+/// (M, kernel…, C/groups), y (N, spatial…, M). Sums are in f32, each is rounded once.
+struct ConvProblem {
+  cpu::ConvPlan plan;
+  ConvResult wanted = ConvResult::kY;
+  DType operands = DType::kUndefined;
+  DType result = DType::kUndefined;
+  /// f32 operands that hold 16-bit floats: in TF32, too, they are what they are.
+  bool exact_in_tf32 = false;
+
+  DType type_of(ConvResult tensor) const { return tensor == wanted ? result : operands; }
+};
+
+/// Where x, w and y are, and the library's scratch memory. Two are read, the third is written.
+struct ConvOperands {
+  void* x = nullptr;
+  void* w = nullptr;
+  void* y = nullptr;
+  void* workspace = nullptr;
+};
+
+/// A convolution that the library has planned.
+class Convolution {
+ public:
+  virtual ~Convolution() = default;
+  virtual size_t workspace_bytes() const = 0;
+  virtual void run(Stream& stream, const ConvOperands& operands) const = 0;
+};
+
+class Dnn {
+ public:
+  virtual ~Dnn() = default;
+  /// Null, with a reason, where the library has nothing for the problem that is deterministic and
+  /// as exact as asked for.
+  virtual std::shared_ptr<const Convolution> plan(const ConvProblem& problem,
+                                                  std::string& refusal) = 0;
+};
+
+}  // namespace halfnote::libraries
+
+namespace halfnote::cuda {
+/// cuDNN. Throws Error(kDevice) if it is not installed.
+libraries::Dnn& dnn();
+}  // namespace halfnote::cuda
+
+namespace halfnote::cuda_emulated {
+libraries::Dnn& dnn();
+}  // namespace halfnote::cuda_emulated

@@ -1,0 +1,164 @@
+// What the library of convolutions may be asked, and what the models of the fixtures ask of it.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "device_check.h"
+#include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/libraries/dnn_request.h"
+#include "runtime/train/session.h"
+
+namespace halfnote::libraries {
+namespace {
+
+/// Four images of 8 channels to 16, two groups, 3 by 3 with stride 2 and a pad.
+ConvProblem legal_convolution() {
+  ConvProblem problem;
+  cpu::ConvPlan& p = problem.plan;
+  p.batch = 4;
+  p.channels = 8;
+  p.filters = 16;
+  p.groups = 2;
+  p.spatial = 2;
+  p.in = {1, 9, 7};
+  p.out = {1, 5, 4};
+  p.kernel = {1, 3, 3};
+  p.stride = {1, 2, 2};
+  p.pad_begin = p.pad_end = {0, 1, 1};
+  problem.operands = problem.result = DType::kBF16;
+  return problem;
+}
+
+TEST(Dnn, RequestIsChannelsLast) {
+  const DnnRequest r = dnn_request(legal_convolution());
+  EXPECT_EQ(illegal_request(r), "");
+  EXPECT_EQ(r.compute, DType::kF32);
+  EXPECT_TRUE(r.tensor_cores);
+  EXPECT_EQ(r.x, (DnnTensor{'x', DType::kBF16, {4, 8, 9, 7}, {504, 1, 56, 8}}));
+  EXPECT_EQ(r.w, (DnnTensor{'w', DType::kBF16, {16, 4, 3, 3}, {36, 1, 12, 4}}));
+  EXPECT_EQ(r.y, (DnnTensor{'y', DType::kBF16, {4, 16, 5, 4}, {320, 1, 64, 16}}));
+  EXPECT_EQ(r.stride, (Shape{2, 2}));
+  EXPECT_EQ(r.pad_end, (Shape{1, 1}));
+}
+
+TEST(Dnn, OneSpatialDimBecomesTwo) {
+  ConvProblem problem = legal_convolution();
+  problem.plan.spatial = 1;
+  problem.plan.in[1] = problem.plan.out[1] = problem.plan.kernel[1] = problem.plan.stride[1] = 1;
+  problem.plan.pad_begin[1] = problem.plan.pad_end[1] = 0;
+  const DnnRequest r = dnn_request(problem);
+  EXPECT_EQ(illegal_request(r), "");
+  EXPECT_EQ(r.x.dims, (Shape{4, 8, 1, 7}));
+}
+
+TEST(Dnn, TensorCoresOnlyWhereTheyAreExact) {
+  ConvProblem problem = legal_convolution();
+  problem.operands = problem.result = DType::kF32;
+  EXPECT_FALSE(dnn_request(problem).tensor_cores);
+  problem.exact_in_tf32 = true;
+  EXPECT_TRUE(dnn_request(problem).tensor_cores);
+}
+
+TEST(Dnn, RulesOfTheLibrary) {
+  struct Case {
+    const char* reason;
+    void (*spoil)(DnnRequest& r);
+  };
+  const Case cases[] = {
+      {"", [](DnnRequest& r) { r.y.dtype = DType::kF32; }},
+      {"types that do not go together: bf16 and bf16 to f16 in f32",
+       [](DnnRequest& r) { r.y.dtype = DType::kF16; }},
+      {"types that do not go together: bf16 and f32 to bf16 in f32",
+       [](DnnRequest& r) { r.w.dtype = DType::kF32; }},
+      {"types that do not go together: bf16 and bf16 to bf16 in f64",
+       [](DnnRequest& r) { r.compute = DType::kF64; }},
+      {"types that do not go together: bf16 and bf16 to f16 in f32",
+       [](DnnRequest& r) {
+         r.wanted = ConvResult::kW;
+         r.w.dtype = DType::kF16;
+       }},
+      {"neither two nor three spatial dims of x", [](DnnRequest& r) { r.x.dims.pop_back(); }},
+      {"no elements of w", [](DnnRequest& r) { r.w.dims[2] = 0; }},
+      {"too many elements of y", [](DnnRequest& r) { r.y.dims[0] = int64_t{1} << 30; }},
+      {"strides that are not packed channels-last of x",
+       [](DnnRequest& r) { std::swap(r.x.strides[1], r.x.strides[2]); }},
+      {"two tensors of one id", [](DnnRequest& r) { r.w.id = 'x'; }},
+      {"not one number for each spatial dim", [](DnnRequest& r) { r.stride.push_back(1); }},
+      {"a stride or dilation below 1, or a negative pad", [](DnnRequest& r) { r.dilation[0] = 0; }},
+      {"a stride or dilation below 1, or a negative pad", [](DnnRequest& r) { r.pad_end[1] = -1; }},
+      {"extents that do not fit", [](DnnRequest& r) { r.pad_begin[0] = 3; }},
+      {"extents that do not fit", [](DnnRequest& r) { r.dilation[1] = 9; }},
+  };
+  for (const Case& c : cases) {
+    DnnRequest request = dnn_request(legal_convolution());
+    c.spoil(request);
+    EXPECT_EQ(illegal_request(request), c.reason);
+  }
+}
+
+TEST(Dnn, RulesOfAddresses) {
+  alignas(256) static std::byte memory[32768];
+  const auto at = [](size_t offset) { return static_cast<void*>(memory + offset); };
+  const DnnRequest request = dnn_request(legal_convolution());
+  const auto why = [&](const ConvOperands& operands, size_t workspace) {
+    return illegal_operands(request, operands, workspace);
+  };
+  const ConvOperands good = {at(0), at(8192), at(16384), at(32512)};
+  EXPECT_EQ(why(good, 256), "");
+  EXPECT_EQ(why({nullptr, at(8192), at(16384), at(32512)}, 256), "no address of x");
+  EXPECT_EQ(why({at(0), at(8200), at(16384), at(32512)}, 256),
+            "an address not aligned as promised of w");
+  EXPECT_EQ(why({at(0), at(8192), at(16), at(32512)}, 256), "a result over an operand");
+  EXPECT_EQ(why({at(0), at(16), at(16384), at(32512)}, 256), "") << "both are only read";
+  EXPECT_EQ(why({at(0), at(8192), at(16384), nullptr}, 0), "");
+  EXPECT_EQ(why({at(0), at(8192), at(16384), nullptr}, 256), "no workspace");
+  EXPECT_EQ(why({at(0), at(8192), at(16384), at(32640)}, 256), "a workspace that is not aligned");
+}
+
+/// The convolutions of a training step, recorded while it is captured; it does not run.
+std::vector<DnnRequest> convolutions_of(const std::string& model, DType precision) {
+  const std::filesystem::path folder =
+      std::filesystem::path(test::source_folder()) / "tests/fixtures/models" / model;
+  std::ifstream file(folder / "case.json");
+  const nlohmann::json json = nlohmann::json::parse(file);
+  CompileOptions options;
+  options.policy.dtype = precision;
+  options.train.loss_outputs = {json.at("loss_output").get<std::string>()};
+  SessionOptions on_device;
+  on_device.device = "cuda-emulated";
+  Session session(compile_file(folder / "model.onnx", options).model, on_device);
+  std::vector<Shape> shapes;
+  for (const auto& [name, type] : session.inputs()) {
+    shapes.emplace_back();
+    for (const Dim& dim : *type.shape) shapes.back().push_back(dim.known() ? dim.value : 4);
+  }
+  std::vector<DnnRequest> requests;
+  cuda_emulated::record_convolutions(&requests);
+  session.prepare(shapes);
+  cuda_emulated::record_convolutions(nullptr);
+  return requests;
+}
+
+/// An illegal one would go to our own loops: forward, and both gradients, are asked of the library.
+TEST(Dnn, ModelsAskForTheirConvolutions) {
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(short_name(precision));
+    const std::vector<DnnRequest> requests = convolutions_of("cifar_cnn", precision);
+    std::array<int, 3> counts{};
+    for (const DnnRequest& r : requests) {
+      EXPECT_EQ(illegal_request(r), "");
+      EXPECT_EQ(r.tensor_cores, precision != DType::kF32);
+      EXPECT_EQ(r.wanted == ConvResult::kX ? r.w.dtype : r.x.dtype, precision);
+      ++counts[static_cast<size_t>(r.wanted)];
+    }
+    EXPECT_GT(counts[0], 0);
+    EXPECT_EQ(counts[2], counts[0]);
+    EXPECT_EQ(counts[1], counts[0] - 1) << "nobody asks for the gradient of the images";
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::libraries
