@@ -394,6 +394,16 @@ TEST(Tables, DescribeParametersAndVersions) {
   EXPECT_TRUE(op_named("Upsample").in(23)->deprecated);
 }
 
+// ONNX's own inference would read dims before the first one.
+TEST(Infer, BatchDimsOfGatherNDMustNotBeNegative) {
+  Bench b;
+  const ValueId x = b.input(floats({2, 3})),
+                places = b.input(ValueType::tensor(DType::kI64, SymbolicShape{Dim(4), Dim(2)}));
+  const Error error = b.error({"GatherND", {x, places}, {{"batch_dims", int64_t{-3}}}});
+  EXPECT_EQ(error.code(), ErrorCode::kModel);
+  EXPECT_EQ(error.problem(), "invalid batch_dims");
+}
+
 TEST(Tables, Defaults) {
   const Attributes defaults = default_attributes("", "Gemm");
   EXPECT_EQ(defaults.get_float("alpha", 0), 1.0f);
