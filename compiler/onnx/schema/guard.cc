@@ -1,5 +1,6 @@
 #include "compiler/onnx/schema/guard.h"
 
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -29,29 +30,36 @@ void guard_einsum(const Attributes& attributes) {
   }
 }
 
-/// ONNX 1.23 counts the dims of the result from there, before the first one of the data.
-void guard_gather_nd(const Attributes& attributes) {
-  const Attribute* attribute = attributes.find("batch_dims");
-  const auto* count = attribute == nullptr ? nullptr : std::get_if<int64_t>(attribute);
-  if (count == nullptr || *count >= 0) return;
-  throw Error(ErrorCode::kModel, "invalid batch_dims")
-      .expected("0 or more", std::to_string(*count));
-}
-
-struct Guard {
-  std::string_view op;
-  void (*check)(const Attributes&);
+/// What ONNX 1.23 makes an int of, or counts dims from, whatever it says: attributes that lead
+/// before the first dim of an operand, or behind its last one.
+struct Range {
+  std::string_view op;  // empty: any
+  std::string_view attribute;
+  int64_t least = std::numeric_limits<int32_t>::min();
 };
 
-constexpr Guard kGuards[] = {{"Einsum", guard_einsum}, {"GatherND", guard_gather_nd}};
+constexpr Range kRanges[] = {{"", "axis"}, {"GatherND", "batch_dims", 0}};
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+
+void guard_ranges(const Node& node) {
+  for (const Range& range : kRanges) {
+    if (!range.op.empty() && range.op != node.op) continue;
+    const Attribute* attribute = node.attributes.find(range.attribute);
+    const auto* number = attribute == nullptr ? nullptr : std::get_if<int64_t>(attribute);
+    if (number == nullptr || (*number >= range.least && *number <= kMost)) continue;
+    throw Error(ErrorCode::kModel,
+                "attribute \"" + std::string(range.attribute) + "\" is out of range")
+        .expected(std::to_string(range.least) + " to " + std::to_string(kMost),
+                  std::to_string(*number));
+  }
+}
 
 }  // namespace
 
 void guard_inference(const Node& node) {
   if (!node.domain.empty()) return;
-  for (const Guard& guard : kGuards) {
-    if (guard.op == node.op) guard.check(node.attributes);
-  }
+  if (node.op == "Einsum") guard_einsum(node.attributes);
+  guard_ranges(node);
 }
 
 }  // namespace halfnote::proto
