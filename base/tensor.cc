@@ -230,13 +230,26 @@ std::byte* Tensor::mutable_bytes() {
   return const_cast<std::byte*>(bytes_.get());
 }
 
+namespace {
+
+/// Constants of a file may hold no element where a reader takes the first one.
+void check_index(int64_t index, int64_t size) {
+  if (index >= 0 && index < size) return;
+  throw Error(ErrorCode::kModel, "a tensor has no element " + std::to_string(index))
+      .expected("more than " + std::to_string(index) + " elements", std::to_string(size));
+}
+
+}  // namespace
+
 double Tensor::at_as_double(int64_t index) const {
+  check_index(index, size_);
   return visit_number(dtype_, [&](auto zero) {
     return as_double(load<decltype(zero)>(bytes(), static_cast<size_t>(index)));
   });
 }
 
 int64_t Tensor::at_as_int(int64_t index) const {
+  check_index(index, size_);
   return visit_number(dtype_, [&](auto zero) {
     using T = decltype(zero);
     return convert_one<T, int64_t>(load<T>(bytes(), static_cast<size_t>(index)));

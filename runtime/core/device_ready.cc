@@ -160,6 +160,8 @@ constexpr PassRow kRows[] = {
      "a CPU has no tensor cores and gains nothing by it", ErrorCode::kModel},
     {"infer-sizes", infer_shapes, nullptr, kAll, kAny, kAny, true, "sizes follow from the inputs",
      ErrorCode::kModel},
+    {"check-types", check_nodes, nullptr, kAll, kAny, kAny, true,
+     "kernels rely on operands that fit, whatever the file says of its nodes"},
     {"fold-sizes", fold_constants, nullptr, kAll, kAny, kAny, false,
      "arithmetic on sizes has become constant"},
     {"take-branches", take_branches, nullptr, kAll, kAny, kAny, true,

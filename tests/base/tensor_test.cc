@@ -212,5 +212,14 @@ TEST(Tensors, ZerosThatNobodyWroteTakeNoRoomAndNoTime) {
   EXPECT_FALSE(all_zero(Tensor::full(DType::kF32, {1 << 20}, -0.0)));
 }
 
+// A file may give a tensor of nothing where a reader takes the first number.
+TEST(Tensor, AnElementThatIsNotThereIsAnError) {
+  const Tensor none(DType::kI64, {0}), two = Tensor::of<float>({2}, {1, 2});
+  EXPECT_THROW(none.at_as_int(0), Error);
+  EXPECT_THROW(two.at_as_double(2), Error);
+  EXPECT_THROW(two.at_as_int(-1), Error);
+  EXPECT_EQ(two.at_as_double(1), 2.0);
+}
+
 }  // namespace
 }  // namespace halfnote

@@ -277,6 +277,27 @@ TEST(GlobalNorm, SumsAllSquaresInF64) {
             3e38f);
 }
 
+// Only a file asks for that, and each element of a window takes its time.
+TEST(Pool, WindowsFarLargerThanTheInputAreRefused) {
+  constexpr int64_t kHuge = int64_t{1} << 60;
+  const Tensor x = random_tensor(DType::kF32, {1, 1, 8}, -1, 1);
+  const Tensor dy = random_tensor(DType::kF32, {1, 1, 4}, -1, 1);
+  const auto same = [](int64_t size) {
+    return with(window({size}, {2}), "auto_pad", std::string("SAME_LOWER"));
+  };
+  EXPECT_NO_THROW(run_one("", "MaxPool", {x}, same(4096), {DType::kF32, {1, 1, 4}}));
+  EXPECT_THROW(run_one("", "MaxPool", {x}, same(kHuge), {DType::kF32, {1, 1, 4}}), Error);
+  EXPECT_THROW(run_one("ai.halfnote", "MaxPoolGrad", {dy, x}, window({kHuge}, {2}),
+                       {DType::kF32, {1, 1, 8}}),
+               Error);
+  for (const char* name : {"strides", "dilations"}) {
+    EXPECT_THROW(run_one("", "MaxPool", {x}, with(window({2}, {2}), name, Ints{kHuge * 7}),
+                         {DType::kF32, {1, 1, 4}}),
+                 Error)
+        << name;
+  }
+}
+
 TEST(AllFinite, LooksAtEveryElementOfEveryType) {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
     for (const float bad : {INFINITY, -INFINITY, NAN}) {

@@ -127,6 +127,12 @@ def numbers():
     yield body("split-more-parts-than-there-are",
                "[n] y, z = Split <axis = 0, num_outputs = 70> (x)",
                outputs="float[A,3] y, float[B,3] z")
+    for name, axis in (("largest", 2**63 - 1), ("of-33-bits", 2**32 - 1)):
+        yield body(f"layernorm-axis-{name}",
+                   f"[n] y, m, v = LayerNormalization <axis = {axis}> (x, s)",
+                   "float[2,3] x, float[3] s")
+    yield body("gathernd-batch-dims-negative", "[n] y = GatherND <batch_dims = -3> (x, i)",
+               "float[2,3] x, int64[4,2] i", "float[A] y")
     yield body("lrn-size-zero", "[n] y = LRN <size = 0> (x)", IMAGE, "float[1,4,8,8] y")
     yield body("einsum-equation-empty", '[n] y = Einsum <equation = ""> (x, x)')
     yield body("einsum-equation-broken", '[n] y = Einsum <equation = "i j->->k,,"> (x, x)')

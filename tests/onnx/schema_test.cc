@@ -394,6 +394,28 @@ TEST(Tables, DescribeParametersAndVersions) {
   EXPECT_TRUE(op_named("Upsample").in(23)->deprecated);
 }
 
+// ONNX's own inference makes it -1, and writes to the dim before the first one.
+TEST(Infer, AnAxisThatIsNoIntIsRefused) {
+  Bench b;
+  const ValueId x = b.input(floats({2, 3})), scale = b.input(floats({3}));
+  for (const int64_t axis : {std::numeric_limits<int64_t>::max(), int64_t{1} << 31}) {
+    const NodeId norm = b.node({"LayerNormalization", {x, scale}, {{"axis", axis}}}, 3);
+    const Error error = error_of([&] { infer_with_schema(b.graph, norm); });
+    EXPECT_EQ(error.code(), ErrorCode::kModel);
+    EXPECT_EQ(error.problem(), "attribute \"axis\" is out of range");
+  }
+}
+
+// ONNX's own inference would read dims before the first one.
+TEST(Infer, BatchDimsOfGatherNDMustNotBeNegative) {
+  Bench b;
+  const ValueId x = b.input(floats({2, 3})),
+                places = b.input(ValueType::tensor(DType::kI64, SymbolicShape{Dim(4), Dim(2)}));
+  const Error error = b.error({"GatherND", {x, places}, {{"batch_dims", int64_t{-3}}}});
+  EXPECT_EQ(error.code(), ErrorCode::kModel);
+  EXPECT_EQ(error.problem(), "attribute \"batch_dims\" is out of range");
+}
+
 TEST(Tables, Defaults) {
   const Attributes defaults = default_attributes("", "Gemm");
   EXPECT_EQ(defaults.get_float("alpha", 0), 1.0f);

@@ -15,6 +15,7 @@
 #include "compiler/ops/operator.h"
 #include "tests/random/dice.h"
 #include "tests/random/emit.h"
+#include "tests/random/hostile.h"
 #include "tests/random/judge.h"
 #include "tests/random/shrink.h"
 
@@ -29,7 +30,7 @@ struct Settings {
   int64_t count = 400, most_findings = 20;
   std::string emit;
   std::vector<std::string> models;
-  bool print = false, shrinks = true, judges = true, lists_lacking = false;
+  bool print = false, shrinks = true, judges = true, lists_lacking = false, hostile = false;
 };
 
 std::string describe(const random::Problem& problem) {
@@ -116,7 +117,8 @@ int run(const Settings& settings) {
         random::random_problem(settings.seed + static_cast<uint64_t>(i));
     nodes += problem.model.graph.node_count();
     if (settings.print) std::cout << describe(problem) << std::endl;
-    if (settings.judges) found += judge_one(problem, counts, settings.shrinks);
+    if (settings.hostile) random::attack(problem, problem.seed, counts);
+    if (settings.judges && !settings.hostile) found += judge_one(problem, counts, settings.shrinks);
     if (!settings.emit.empty()) random::emit(problem, settings.emit);
     for (NodeId id : problem.model.graph.all_nodes()) {
       ++counts["op " + problem.model.graph.node(id).op];
@@ -145,6 +147,9 @@ int main(int argc, char** argv) {
   app.add_option("--model", settings.models, "judge the models of these files instead (ONNX text)")
       ->check(CLI::ExistingFile);
   app.add_flag("!--emit-only", settings.judges, "leave the judging to others");
+  app.add_flag("--hostile", settings.hostile,
+               "no judging: run nodes with one operand or attribute changed, as a file may hold "
+               "them, in buffers with nothing behind them");
   app.add_flag("--lacking", settings.lists_lacking,
                "name the operators with a gradient that no problem had");
   app.add_flag("--print", settings.print, "print every problem");

@@ -135,6 +135,17 @@ TEST(HostileArtifact, AStateHasOneTypeInAllSteps) {
   }
 }
 
+// A kernel copies as many bytes of each operand as the first one's type says.
+TEST(HostileArtifact, OperandsAreOfTheTypesThatTheOperatorTakes) {
+  const auto parts = [](const std::string& type) {
+    return Parts{.outputs = "float loss, " + std::string("float[4] all"),
+                 .states = ", " + type + "[2] other = {1, 2}",
+                 .nodes = "float[4] all = Concat <axis = 0> (two, other)\n"};
+  };
+  EXPECT_NO_THROW(prepare(parts("float")));
+  expect_refused(parts("uint8"), "must have the type of");
+}
+
 // Metadata are read with a stack of their own depth.
 TEST(HostileArtifact, SettingsOfAnyDepthAreNoSettings) {
   constexpr size_t kDeep = 1'000'000;

@@ -1,16 +1,19 @@
 #include "compiler/onnx/schema/guard.h"
 
+#include <limits>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/printable.h"
 
 namespace halfnote::proto {
 
-void guard_inference(const Node& node) {
-  if (!node.domain.empty() || node.op != "Einsum") return;
-  // ONNX 1.23 waits for ever for the end of a term with any other character.
-  const Attribute* attribute = node.attributes.find("equation");
+namespace {
+
+/// ONNX 1.23 waits for ever for the end of a term with any other character.
+void guard_einsum(const Attributes& attributes) {
+  const Attribute* attribute = attributes.find("equation");
   const auto* equation = attribute == nullptr ? nullptr : std::get_if<std::string>(attribute);
   if (equation == nullptr) return;
   const size_t arrow = equation->find("->");
@@ -25,6 +28,38 @@ void guard_inference(const Node& node) {
         .expected("letters, commas, one \"...\" per term and one \"->\"",
                   "\"" + printable(*equation) + "\"");
   }
+}
+
+/// What ONNX 1.23 makes an int of, or counts dims from, whatever it says: attributes that lead
+/// before the first dim of an operand, or behind its last one.
+struct Range {
+  std::string_view op;  // empty: any
+  std::string_view attribute;
+  int64_t least = std::numeric_limits<int32_t>::min();
+};
+
+constexpr Range kRanges[] = {{"", "axis"}, {"GatherND", "batch_dims", 0}};
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+
+void guard_ranges(const Node& node) {
+  for (const Range& range : kRanges) {
+    if (!range.op.empty() && range.op != node.op) continue;
+    const Attribute* attribute = node.attributes.find(range.attribute);
+    const auto* number = attribute == nullptr ? nullptr : std::get_if<int64_t>(attribute);
+    if (number == nullptr || (*number >= range.least && *number <= kMost)) continue;
+    throw Error(ErrorCode::kModel,
+                "attribute \"" + std::string(range.attribute) + "\" is out of range")
+        .expected(std::to_string(range.least) + " to " + std::to_string(kMost),
+                  std::to_string(*number));
+  }
+}
+
+}  // namespace
+
+void guard_inference(const Node& node) {
+  if (!node.domain.empty()) return;
+  if (node.op == "Einsum") guard_einsum(node.attributes);
+  guard_ranges(node);
 }
 
 }  // namespace halfnote::proto

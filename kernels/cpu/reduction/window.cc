@@ -31,6 +31,23 @@ std::vector<int64_t> read_dims(const KernelCall& call, std::string_view name, si
   return values;
 }
 
+// Further than this beyond its input a window has nothing to see, and each element takes time.
+constexpr int64_t kMostBeyond = int64_t{1} << 16;
+
+/// Sizes that loops over windows can bear, whatever the attributes say.
+void check_window(const KernelCall& call, const PoolGeometry& g, size_t d) {
+  const int64_t reach = checked_mul(g.kernel[d] - 1, g.dilation[d]);
+  const int64_t steps = checked_mul(std::max<int64_t>(g.out[d] - 1, 0), g.stride[d]);
+  constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 8;
+  const bool near = g.kernel[d] <= g.in[d] + kMostBeyond;
+  if (near && reach < kFar && steps < kFar && g.pad_begin[d] < kFar && g.pad_end[d] < kFar) return;
+  throw Error(ErrorCode::kModel, "a window reaches too far beyond its input")
+      .at({.op = std::string(call.op)})
+      .expected("a window of at most " + std::to_string(g.in[d] + kMostBeyond),
+                std::to_string(g.kernel[d]) + " at strides of " + std::to_string(g.stride[d]) +
+                    ", dilated by " + std::to_string(g.dilation[d]));
+}
+
 /// SAME_UPPER and SAME_LOWER: as much padding as the outputs need, the odd one at the end or the
 /// beginning.
 void pad_same(PoolGeometry& g, size_t d, bool upper) {
@@ -77,12 +94,14 @@ std::string plan_pool(const KernelCall& call, const Shape& in, const Shape& out,
     g.kernel[d] = kernel[i];
     g.stride[d] = strides[i];
     g.dilation[d] = dilations[i];
-    if (auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER") {
-      pad_same(g, d, auto_pad == "SAME_UPPER");
-    } else if (auto_pad == "NOTSET") {
+    if (auto_pad == "NOTSET") {
       g.pad_begin[d] = pads[i];
       g.pad_end[d] = pads[i + spatial];
-    } else if (auto_pad != "VALID") {
+    }
+    check_window(call, g, d);
+    if (auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER") {
+      pad_same(g, d, auto_pad == "SAME_UPPER");
+    } else if (auto_pad != "NOTSET" && auto_pad != "VALID") {
       return "unknown auto_pad '" + auto_pad + "'";
     }
   }

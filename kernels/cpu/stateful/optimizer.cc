@@ -51,12 +51,13 @@ std::string unfit_state(const KernelCall& call, const Signature& signature) {
     if (const char* why = unfit(call.outputs[output], size)) return why;
     ++output;
   }
-  if (signature.has_step &&
-      (!call.has_input(signature.step()) || call.inputs[signature.step()].dtype != DType::kI64)) {
-    return "step is not i64";
-  }
-  if (call.has_input(signature.commit()) && call.inputs[signature.commit()].dtype != DType::kBool) {
-    return "commit is not bool";
+  const auto is_one = [&](size_t input, DType dtype) {
+    return call.has_input(input) && call.inputs[input].dtype == dtype &&
+           call.inputs[input].size() == 1;
+  };
+  if (signature.has_step && !is_one(signature.step(), DType::kI64)) return "step is not one i64";
+  if (call.has_input(signature.commit()) && !is_one(signature.commit(), DType::kBool)) {
+    return "commit is not one bool";
   }
   const char* why = unfit_extras(call, signature, old.size());
   return why == nullptr ? std::string() : why;

@@ -116,8 +116,11 @@ std::string plan_stream(const KernelCall& call, RandomStream& stream) {
   }
   if (!call.has_input(2)) return "an operand is missing";
   stream.node = static_cast<uint32_t>(attributes_of(call).get_int("node", 0));
-  const bool integers = call.inputs[1].dtype == DType::kI64 && call.inputs[2].dtype == DType::kI64;
-  return integers ? "" : "seed and step are not i64";
+  for (const size_t i : {1, 2}) {
+    const Operand& number = call.inputs[i];
+    if (number.dtype != DType::kI64 || number.size() != 1) return "seed and step are not one i64";
+  }
+  return {};
 }
 
 }  // namespace

@@ -118,5 +118,18 @@ TEST(OptimizerKernels, RefuseStatesOfTheWrongSize) {
             "reference: an operand is missing");
 }
 
+// From a file they may be tensors of nothing, in which there is no number to read.
+TEST(OptimizerKernels, RefuseStepsAndDecisionsThatAreNotOneNumber) {
+  const Tensor w = Tensor::full(DType::kF32, {3}, 1), lr = Tensor::full(DType::kF32, {}, 1);
+  const Tensor step = Tensor::scalar<int64_t>(1), no_step(DType::kI64, {0});
+  const Tensor no_commit(DType::kBool, {0});
+  const std::vector<OutputSpec> states(3, {DType::kF32, {3}});
+  const std::string no = refusals("ai.halfnote", "Adam", {w, w, w, w, lr, no_step}, {}, states);
+  EXPECT_NE(no.find("step is not one i64"), std::string::npos) << no;
+  const std::string undecided =
+      refusals("ai.halfnote", "Adam", {w, w, w, w, lr, step, no_commit}, {}, states);
+  EXPECT_NE(undecided.find("commit is not one bool"), std::string::npos) << undecided;
+}
+
 }  // namespace
 }  // namespace halfnote::test

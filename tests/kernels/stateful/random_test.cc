@@ -188,6 +188,22 @@ TEST(Dropout, GivesNoNanWhereItDropsAnInfinity) {
   EXPECT_TRUE(identical(y, Tensor::full(DType::kF32, {64}, 0)));
 }
 
+// From a file they may be tensors of nothing, in which there is no number to read.
+TEST(Dropout, SeedStepAndTrainingModeAreOneNumberEach) {
+  const Tensor x = Tensor::full(DType::kF32, {4}, 1), one = Tensor::scalar<int64_t>(1);
+  const Tensor none(DType::kI64, {0});
+  for (const auto& [seed, step] : {std::pair(none, one), std::pair(one, none)}) {
+    for (const char* op : {"Dropout", "RandomUniform", "RandomNormal"}) {
+      const std::string why =
+          refusals("ai.halfnote", op, {x, seed, step}, {}, {{DType::kF32, {4}}});
+      EXPECT_NE(why.find("seed and step are not one i64"), std::string::npos) << op << why;
+    }
+  }
+  EXPECT_THROW(refusals("", "Dropout", {x, Tensor::scalar(0.5f), Tensor(DType::kBool, {0})}, {},
+                        {{DType::kF32, {4}}}),
+               Error);
+}
+
 TEST(Dropout, OfOnnxIsRefusedInTraining) {
   const Tensor x = Tensor::full(DType::kF32, {3}, 1), ratio = Tensor::scalar(0.5f);
   const std::vector<OutputSpec> outputs = {{DType::kF32, {3}}, {DType::kBool, {3}}};
