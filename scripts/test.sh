@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs all tests of halfnote; ends with a table of minutes per leg.
 #
-# Usage: scripts/test.sh [--quick] [--cuda] [--no-setup] [--list] [LEG…]
+# Usage: scripts/test.sh [--quick] [--no-setup] [--list] [LEG…]
 #   --quick      only the legs checks, build and unit
-#   --cuda       also the leg cuda, for sm_90 and its PTX only: two thirds of the compiler's time
 #   --no-setup   everything is installed already: leave out scripts/setup.sh
 #   --list       print the legs, run nothing
-#   LEG…         only these legs (and the build, if one of them needs its programs); the leg cuda
-#                (for all architectures) runs only when it is named
+#   LEG…         only these legs (and the build, if one of them needs its programs)
 #
 # Ends with 0 when all legs passed, 1 when one failed, 2 when it was called wrongly.
 set -uo pipefail
@@ -175,7 +173,7 @@ leg_cuda() {
   OMP_WAIT_POLICY=passive build/cuda/bin/halfnote_cli_test --gtest_brief=1 \
     --gtest_filter='CudaDriver*'
   OMP_WAIT_POLICY=passive build/cuda/bin/halfnote_cuda_test --gtest_brief=1 \
-    --gtest_filter='Library*:TestedDevice*'
+    --gtest_filter='Library*:TestedDevice*:Cudnn*:Dnn*'
   tests/gpu_check/run.sh build/cuda
 }
 
@@ -197,14 +195,12 @@ needs_build() { printf '%s\n' "${legs[@]}" | awk -v n="$1" '$1 == n {print $2}' 
 
 setup=1
 wanted=()
-more=()
 for argument in "$@"; do
   case "$argument" in
     --quick) wanted+=(checks build unit) ;;
-    --cuda) more=(cuda); export CUDAARCHS=90 ;;
     --no-setup) setup=0 ;;
     --list) printf '%s\n' "${legs[@]}"; exit 0 ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *)
       if ! names | grep -qxF -- "$argument"; then
         echo "test: unknown leg or option '$argument' (see scripts/test.sh --help, --list)" >&2
@@ -214,8 +210,7 @@ for argument in "$@"; do
       ;;
   esac
 done
-[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names | grep -vxF cuda)
-wanted+=("${more[@]}")
+[ ${#wanted[@]} -gt 0 ] || mapfile -t wanted < <(names)
 for leg in "${wanted[@]}"; do
   if needs_build "$leg"; then wanted+=(build); break; fi
 done

@@ -49,7 +49,8 @@ Prepared for_common_type(DType dtype, Body&& body) {
 }
 
 template <class Body>
-__global__ void __launch_bounds__(kBlock) for_each_kernel(Body body, int64_t count) {
+__global__ void __launch_bounds__(kBlock)
+    for_each_kernel(const __grid_constant__ Body body, int64_t count) {
   const int64_t step = int64_t{gridDim.x} * kBlock;
   for (int64_t i = int64_t{blockIdx.x} * kBlock + threadIdx.x; i < count; i += step) body(i);
 }

@@ -1,6 +1,6 @@
 # Finds CUDA 13's libraries and the driver; sourced by gpu_check.sh.
 
-wanted_library=libcublasLt.so.13
+wanted_libraries=(libcublasLt.so.13 libcudnn.so.9)
 
 # Folders in which CUDA's libraries may lie, in order: named, of toolkits, of Python environments.
 library_folders() {
@@ -20,21 +20,50 @@ for folder in sys.path + site.getsitepackages() + [site.getusersitepackages()]:
   done
 }
 
-# Prints the folder of the first library, or "system" if the loader finds it by itself.
-find_cuda_folder() {
+# find_library FILE: prints its folder, or "system" if the loader finds it by itself.
+find_library() {
   local folder
   while read -r folder; do
-    [ -n "$folder" ] && [ -e "$folder/$wanted_library" ] || continue
+    [ -n "$folder" ] && [ -e "$folder/$1" ] || continue
     (cd "$folder" && pwd)
     return
   done < <(library_folders)
-  ldconfig -p 2>/dev/null | grep -q -F "$wanted_library" && echo system
+  ldconfig -p 2>/dev/null | grep -q -F "$1" && echo system
 }
 
-# Sets gpu_name, driver_version, cuda_folder, cublas_version, and `nothing`: why nothing can be
+# Sets cuda_folders to the folders of all libraries, colons between them, and cublas_version; or
+# `nothing` to what is missing.
+find_cuda_folders() {
+  local library folder named=""
+  for library in "${wanted_libraries[@]}"; do
+    folder=$(find_library "$library")
+    if [ -z "$folder" ]; then
+      nothing="no $library in a toolkit or in the nvidia packages of $python; install CUDA \
+13's libraries and cuDNN 9, or name their folders in HALFNOTE_CUDA_LIBRARIES"
+      cuda_folders=none
+      return
+    fi
+    case ":$cuda_folders:" in
+      *":$folder:"*) ;;
+      *)
+        cuda_folders=${cuda_folders:+$cuda_folders:}$folder
+        [ "$folder" = system ] || named=${named:+$named:}$folder
+        ;;
+    esac
+  done
+  folder=${cuda_folders%%:*}
+  [ "$folder" = system ] ||
+    cublas_version=$(readlink -f "$folder/${wanted_libraries[0]}" | sed 's/.*\.so\.//')
+  [ -n "$named" ] || return
+  export HALFNOTE_CUDA_LIBRARIES=$named
+  # cuDNN opens CUDA's compiler and cuBLAS by their bare names.
+  export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$named
+}
+
+# Sets gpu_name, driver_version, cuda_folders, cublas_version, and `nothing`: why nothing can be
 # checked, or an empty string.
 find_machine() {
-  gpu_name=unknown driver_version=unknown cublas_version=unknown cuda_folder=none nothing=""
+  gpu_name=unknown driver_version=unknown cublas_version=unknown cuda_folders=none nothing=""
   if [ "$device" = cuda-emulated ]; then
     gpu_name="none, emulated on the host"
     echo "gpu_check: $device: this says nothing about a GPU"
@@ -48,19 +77,12 @@ find_machine() {
     line=$(printf '%s\n' "$line" | head -n 1)
     [[ "$line" != *", "* ]] || { gpu_name=${line%, *}; driver_version=${line##*, }; }
   fi
-  cuda_folder=$(find_cuda_folder)
-  if [ -z "$cuda_folder" ]; then
-    cuda_folder=none
-    nothing="no $wanted_library in a toolkit or in the nvidia packages of $python; install CUDA \
-13's libraries, or name their folder in HALFNOTE_CUDA_LIBRARIES"
-  elif [ "$cuda_folder" != system ]; then
-    export HALFNOTE_CUDA_LIBRARIES=$cuda_folder
-    cublas_version=$(readlink -f "$cuda_folder/$wanted_library" | sed 's/.*\.so\.//')
-  fi
+  cuda_folders=""
+  find_cuda_folders
   # The program's own words about the driver come first: without one nothing else matters.
   local said
   said=$(probe 2>&1) || nothing=$said
-  echo "gpu_check: $device: $gpu_name, driver $driver_version, CUDA's libraries: $cuda_folder"
+  echo "gpu_check: $device: $gpu_name, driver $driver_version, CUDA's libraries: $cuda_folders"
   [ -z "$nothing" ] || echo "gpu_check: $nothing" >&2
 }
 

@@ -114,7 +114,7 @@ run_cases() {
 part_sanitizer() {
   local tool status own sanitizer candidate
   sanitizer=$(command -v compute-sanitizer)
-  for candidate in "$cuda_folder"/../bin /usr/local/cuda*/bin; do
+  for candidate in "${cuda_folders%%:*}"/../bin /usr/local/cuda*/bin; do
     [ -n "$sanitizer" ] || [ ! -x "$candidate/compute-sanitizer" ] ||
       sanitizer=$candidate/compute-sanitizer
   done

@@ -31,7 +31,7 @@ write_json() {
     printf ' "device": %s,\n "gpu": %s,\n "driver": %s,\n' "$(quote "$device")" \
       "$(quote "$gpu_name")" "$(quote "$driver_version")"
     printf ' "cuda_libraries": %s,\n "cublas": %s,\n "host": %s,\n "rows": [' \
-      "$(quote "$cuda_folder")" "$(quote "$cublas_version")" "$(quote "$(uname -srm)")"
+      "$(quote "$cuda_folders")" "$(quote "$cublas_version")" "$(quote "$(uname -srm)")"
     local i
     for i in "${!rows[@]}"; do
       [ "$i" = 0 ] || printf ','

@@ -54,6 +54,16 @@ TEST(Dnn, OneSpatialDimBecomesTwo) {
   EXPECT_EQ(r.x.dims, (Shape{4, 8, 1, 7}));
 }
 
+TEST(Dnn, PlainLayout) {
+  ConvProblem problem = legal_convolution();
+  problem.operands = problem.result = DType::kF32;
+  problem.layout = ConvLayout::kPlain;
+  const DnnRequest r = dnn_request(problem);
+  EXPECT_EQ(illegal_request(r), "");
+  EXPECT_EQ(r.x.strides, (Shape{504, 63, 7, 1}));
+  EXPECT_EQ(r.w.strides, (Shape{36, 9, 3, 1}));
+}
+
 TEST(Dnn, TensorCoresOnlyWhereTheyAreExact) {
   ConvProblem problem = legal_convolution();
   problem.operands = problem.result = DType::kF32;
@@ -83,8 +93,12 @@ TEST(Dnn, RulesOfTheLibrary) {
       {"neither two nor three spatial dims of x", [](DnnRequest& r) { r.x.dims.pop_back(); }},
       {"no elements of w", [](DnnRequest& r) { r.w.dims[2] = 0; }},
       {"too many elements of y", [](DnnRequest& r) { r.y.dims[0] = int64_t{1} << 30; }},
-      {"strides that are not packed channels-last of x",
+      {"strides of no packed layout",
        [](DnnRequest& r) { std::swap(r.x.strides[1], r.x.strides[2]); }},
+      {"strides of no packed layout",
+       [](DnnRequest& r) {
+         r.x.strides = {504, 63, 7, 1};  // plain, beside others that are channels-last
+       }},
       {"two tensors of one id", [](DnnRequest& r) { r.w.id = 'x'; }},
       {"not one number for each spatial dim", [](DnnRequest& r) { r.stride.push_back(1); }},
       {"a stride or dilation below 1, or a negative pad", [](DnnRequest& r) { r.dilation[0] = 0; }},
@@ -151,6 +165,7 @@ TEST(Dnn, ModelsAskForTheirConvolutions) {
     for (const DnnRequest& r : requests) {
       EXPECT_EQ(illegal_request(r), "");
       EXPECT_EQ(r.tensor_cores, precision != DType::kF32);
+      EXPECT_EQ(r.x.strides[1] == 1, precision != DType::kF32) << "channels last";
       EXPECT_EQ(r.wanted == ConvResult::kX ? r.w.dtype : r.x.dtype, precision);
       ++counts[static_cast<size_t>(r.wanted)];
     }

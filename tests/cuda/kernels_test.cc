@@ -434,11 +434,18 @@ void check_convolutions() {
 
 TEST(CudaContraction, Convolutions) { check_convolutions(); }
 
-/// Where the library has no plan: for sums of 16-bit operands in f32, and for nothing at all.
+/// Where the library has no plan: for 16-bit operands, for f32 that lies plain, for nothing at all.
 TEST(CudaContraction, ConvolutionsThatTheLibraryRefuses) {
   using libraries::DnnRequest;
   refuse_convolutions([](const DnnRequest& r) {
     return std::string(is_16bit_float(r.x.dtype) || is_16bit_float(r.y.dtype) ? "no 16 bits" : "");
+  });
+  check_convolutions();
+  refuse_convolutions(
+      [](const DnnRequest& r) { return std::string(r.tensor_cores ? "" : "no f32"); });
+  check_convolutions();
+  refuse_convolutions([](const DnnRequest& r) {
+    return std::string(r.x.strides[1] == 1 ? "" : "not channels-last");
   });
   check_convolutions();
   refuse_convolutions([](const DnnRequest&) { return std::string("nothing"); });

@@ -1,5 +1,6 @@
-// Convolutions by the library: operands are laid out channels-last in the workspace, the result is
-// brought back from there, and a bias added on the way. What lies alike either way is not copied.
+// Convolutions by the library. For tensor cores operands are laid out channels-last in the
+// workspace, the result is brought back from there, and a bias added on the way; what lies alike
+// either way is not copied. In f32 all stay where they are.
 #include <array>
 #include <memory>
 
@@ -14,6 +15,7 @@ namespace halfnote::HN_CUDA {
 namespace {
 
 using cpu::ConvPlan;
+using libraries::ConvLayout;
 using libraries::Convolution;
 using libraries::ConvOperands;
 using libraries::ConvProblem;
@@ -63,6 +65,16 @@ void transpose(Stream& stream, const Transposition& p) {
          kTile * kTileRows, 0, p, tiles, Divisor(across), Divisor(down));
 }
 
+/// A bias for each channel of an f32 result that lies plain.
+struct AddBias {
+  float* y;
+  RealPointer bias;
+  Divisor positions, channels;
+  __device__ void operator()(int64_t i) const {
+    y[i] += bias.load<float>(channels.remainder(positions.quotient(i)));
+  }
+};
+
 /// One of x, w and y: `outer` times channels by inner positions.
 struct Extents {
   int64_t outer = 0, channels = 0, inner = 0;
@@ -92,7 +104,8 @@ struct Placed {
         own(dtype),
         library(problem.type_of(tensor)),
         buffer(index),
-        copied(own != library || adds_bias || !extents.lies_alike()) {
+        copied(own != library || (problem.layout == ConvLayout::kChannelsLast &&
+                                  (adds_bias || !extents.lies_alike()))) {
     if (copied) room = workspace.add(static_cast<size_t>(extents.size()) * size_of(library));
   }
 };
@@ -118,13 +131,7 @@ struct LibraryCall {
     constexpr uintptr_t kAlign = libraries::kDnnWorkspaceAlignment;
     operands.workspace = reinterpret_cast<void*>((room + kAlign - 1) / kAlign * kAlign);
     convolution->run(stream, operands);
-    if (!result.copied) return;
-    Transposition back{{to, result.library}, {buffers.outputs[0], result.own}, {}};
-    if (bias != DType::kUndefined) back.bias = {buffers.inputs[2], bias};
-    back.batches = result.extents.outer;
-    back.rows = result.extents.inner;
-    back.columns = result.extents.channels;
-    transpose(stream, back);
+    finish(buffers, to);
   }
 
  private:
@@ -132,6 +139,24 @@ struct LibraryCall {
     return tensor == ConvResult::kX   ? operands.x
            : tensor == ConvResult::kW ? operands.w
                                       : operands.y;
+  }
+  /// The result goes from where the library wrote it to where it belongs; the bias is added.
+  void finish(const KernelBuffers& buffers, void* from) const {
+    const Placed& result = output[0];
+    RealPointer added;
+    if (bias != DType::kUndefined) added = {buffers.inputs[2], bias};
+    const Extents& e = result.extents;
+    if (result.copied) {
+      transpose(stream_of(buffers), {{from, result.library},
+                                     {buffers.outputs[0], result.own},
+                                     added,
+                                     e.outer,
+                                     e.inner,
+                                     e.channels});
+    } else if (added.data != nullptr) {
+      for_each(stream_of(buffers), e.size(),
+               AddBias{static_cast<float*>(from), added, Divisor(e.inner), Divisor(e.channels)});
+    }
   }
   /// An operand where the library reads it.
   static void* bring(const KernelBuffers& buffers, const Placed& p) {
@@ -147,20 +172,25 @@ struct LibraryCall {
   }
 };
 
-/// The forms in which the library may compute a call, best first. 16-bit operands whose sums are
-/// wanted in f32 may be f32 for the library, where it has no other way: TF32 holds them exactly.
+/// The forms in which the library may compute a call, best first. In f32, where tensor cores would
+/// round the operands, either layout will do. 16-bit operands whose sums are wanted in f32 may be
+/// f32 for the library, where it has no other way: TF32 holds them exactly.
 std::vector<ConvProblem> forms_of(const KernelCall& call, const ConvPlan& plan, ConvResult wanted) {
   const bool has_bias = call.domain.empty() && call.has_input(2);
-  ConvProblem own{plan, wanted, call.inputs[0].dtype, call.outputs[0].dtype, false};
+  ConvProblem own{plan, wanted, ConvLayout::kChannelsLast, call.inputs[0].dtype,
+                  call.outputs[0].dtype};
   // A bias is added to sums that are not rounded yet.
-  if (has_bias || !is_16bit_float(own.operands)) own.result = DType::kF32;
-  if (is_16bit_float(own.result) && own.result != own.operands) own.result = DType::kF32;
-  std::vector<ConvProblem> forms = {own};
+  if (has_bias || own.result != own.operands) own.result = DType::kF32;
+  std::vector<ConvProblem> forms;
   if (is_16bit_float(own.operands)) {
+    forms.push_back(own);
     own.operands = own.result = DType::kF32;
     own.exact_in_tf32 = true;
+  } else if (call.outputs[0].dtype == DType::kF32) {
     forms.push_back(own);
+    forms.back().layout = ConvLayout::kPlain;
   }
+  forms.push_back(own);
   return forms;
 }
 

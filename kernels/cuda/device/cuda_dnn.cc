@@ -186,6 +186,7 @@ OperationNames names_of(ConvResult wanted) {
   }
 }
 
+/// Without a handle, as far as the library goes where there is no GPU.
 Descriptor make_graph(cudnnHandle_t handle, const DnnRequest& r) {
   const OperationNames names = names_of(r.wanted);
   const float one = 1, zero = 0;
@@ -199,7 +200,9 @@ Descriptor make_graph(cudnnHandle_t handle, const DnnRequest& r) {
   operation.finalize();
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+  if (handle != nullptr) {
+    graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+  }
   graph.finalize();
   return graph;
 }
@@ -321,6 +324,16 @@ class Cudnn final : public libraries::Dnn {
 libraries::Dnn& dnn() {
   static Cudnn library;
   return library;
+}
+
+std::string refusal_of_descriptors(const DnnRequest& request) {
+  try {
+    make_graph(nullptr, request);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInternal) throw;
+    return error.what();
+  }
+  return {};
 }
 
 }  // namespace halfnote::cuda

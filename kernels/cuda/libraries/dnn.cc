@@ -1,5 +1,4 @@
-// The emulated library: every request is held against cuDNN's rules, and answered by plain loops on
-// tensors that lie channels-last.
+// The emulated library: every request is held against cuDNN's rules, and answered by plain loops.
 #include "kernels/cuda/libraries/dnn.h"
 
 #include <cstring>
@@ -15,6 +14,7 @@ namespace halfnote::cuda_emulated {
 namespace {
 
 using cpu::ConvPlan;
+using libraries::ConvLayout;
 using libraries::Convolution;
 using libraries::ConvOperands;
 using libraries::ConvProblem;
@@ -38,20 +38,39 @@ int64_t pixel(const ConvPlan& p, const Place& o, const Place& k) {
   return at;
 }
 
-/// Calls `body(x, w, y)` with the places, of a group's first channel, of all pairs that meet: x and
-/// w are runs of a group's channels, y is one element.
+/// Where the elements of a tensor lie: (outer, channels, positions) in one of the two layouts.
+struct Walk {
+  int64_t outer, channel, position;
+
+  Walk(int64_t channels, int64_t positions, ConvLayout layout)
+      : outer(channels * positions),
+        channel(layout == ConvLayout::kPlain ? positions : 1),
+        position(layout == ConvLayout::kPlain ? 1 : channels) {}
+  int64_t at(int64_t o, int64_t c, int64_t p) const {
+    return o * outer + c * channel + p * position;
+  }
+};
+
+struct Walks {
+  Walk x, w, y;
+
+  Walks(const ConvPlan& p, ConvLayout layout)
+      : x(p.channels, p.in_size(), layout),
+        w(p.group_channels(), p.kernel_size(), layout),
+        y(p.filters, p.out_size(), layout) {}
+};
+
+/// Calls `body(x, w, y)` with the places, of a group's first channel, of all pairs that meet.
 template <class Body>
-void for_pairs(const ConvPlan& p, const Body& body) {
+void for_pairs(const ConvPlan& p, const Walks& walks, const Body& body) {
   const int64_t channels = p.group_channels(), filters = p.group_filters();
   for (int64_t n = 0; n < p.batch; ++n) {
     for (int64_t o = 0; o < p.out_size(); ++o) {
       for (int64_t k = 0; k < p.kernel_size(); ++k) {
         const int64_t at = pixel(p, place_of(o, p.out), place_of(k, p.kernel));
         if (at < 0) continue;
-        const int64_t x = (n * p.in_size() + at) * p.channels;
         for (int64_t m = 0; m < p.filters; ++m) {
-          body(x + m / filters * channels, (m * p.kernel_size() + k) * channels,
-               (n * p.out_size() + o) * p.filters + m);
+          body(walks.x.at(n, m / filters * channels, at), walks.w.at(m, 0, k), walks.y.at(n, m, o));
         }
       }
     }
@@ -78,16 +97,18 @@ void convolve(const ConvProblem& problem, const ConvOperands& operands) {
   Numbers w = numbers(ConvResult::kW, operands.w, p.w_size());
   Numbers y = numbers(ConvResult::kY, operands.y, p.y_size());
   const int64_t channels = p.group_channels();
-  for_pairs(p, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
+  const Walks walks(p, problem.layout);
+  const int64_t dx = walks.x.channel, dw = walks.w.channel;
+  for_pairs(p, walks, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
     double* of_x = x.values.data() + at_x;
     double* of_w = w.values.data() + at_w;
     double& of_y = y.values[static_cast<size_t>(at_y)];
     if (wanted == ConvResult::kY) {
-      for (int64_t c = 0; c < channels; ++c) of_y += of_x[c] * of_w[c];
+      for (int64_t c = 0; c < channels; ++c) of_y += of_x[c * dx] * of_w[c * dw];
     } else if (wanted == ConvResult::kX) {
-      for (int64_t c = 0; c < channels; ++c) of_x[c] += of_y * of_w[c];
+      for (int64_t c = 0; c < channels; ++c) of_x[c * dx] += of_y * of_w[c * dw];
     } else {
-      for (int64_t c = 0; c < channels; ++c) of_w[c] += of_y * of_x[c];
+      for (int64_t c = 0; c < channels; ++c) of_w[c * dw] += of_y * of_x[c * dx];
     }
   });
   const Numbers& result = wanted == ConvResult::kY ? y : wanted == ConvResult::kX ? x : w;

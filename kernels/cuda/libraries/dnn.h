@@ -14,11 +14,15 @@ namespace halfnote::libraries {
 /// Which of x, w and y is computed from the other two.
 enum class ConvResult : uint8_t { kY, kX, kW };
 
-/// A convolution or one of its gradients, channels last: x is (N, spatial…, C), w
-/// (M, kernel…, C/groups), y (N, spatial…, M). Sums are in f32, each is rounded once.
+/// How x, w and y lie: (N, spatial…, C), (M, kernel…, C/groups) and (N, spatial…, M), as tensor
+/// cores want it; or as the operators have them, channels before the spatial dims.
+enum class ConvLayout : uint8_t { kChannelsLast, kPlain };
+
+/// A convolution or one of its gradients. Sums are in f32, each is rounded once.
 struct ConvProblem {
   cpu::ConvPlan plan;
   ConvResult wanted = ConvResult::kY;
+  ConvLayout layout = ConvLayout::kChannelsLast;
   DType operands = DType::kUndefined;
   DType result = DType::kUndefined;
   /// f32 operands that hold 16-bit floats: in TF32, too, they are what they are.

@@ -14,19 +14,26 @@ Shape spatial(const cpu::ConvPlan& plan, const cpu::ConvPlan::Dims& dims) {
   return Shape(dims.begin() + static_cast<std::ptrdiff_t>(first_dim(plan)), dims.end());
 }
 
-/// Channels innermost, the outer dim outermost.
-DnnTensor channels_last(int64_t id, DType dtype, int64_t outer, int64_t channels,
-                        const Shape& inner) {
-  DnnTensor t{id, dtype, {outer, channels}, {}};
-  t.dims.insert(t.dims.end(), inner.begin(), inner.end());
-  t.strides.assign(t.dims.size(), 1);
-  int64_t step = channels;
-  for (size_t d = t.dims.size(); d-- > 2;) {
-    t.strides[d] = step;
-    step *= t.dims[d];
+Shape packed_strides(const Shape& dims, ConvLayout layout) {
+  Shape strides(dims.size(), 1);
+  int64_t step = layout == ConvLayout::kChannelsLast ? dims[1] : 1;
+  for (size_t d = dims.size(); d-- > 2;) {
+    strides[d] = step;
+    step *= dims[d];
   }
-  t.strides[0] = step;
-  return t;
+  if (layout == ConvLayout::kPlain) {
+    strides[1] = step;
+    step *= dims[1];
+  }
+  strides[0] = step;
+  return strides;
+}
+
+DnnTensor packed(int64_t id, const ConvProblem& problem, ConvResult tensor, Shape dims,
+                 const Shape& inner) {
+  dims.insert(dims.end(), inner.begin(), inner.end());
+  const Shape strides = packed_strides(dims, problem.layout);
+  return {id, problem.type_of(tensor), std::move(dims), strides};
 }
 
 std::string illegal_tensor(const DnnTensor& t, const std::string& name) {
@@ -39,10 +46,14 @@ std::string illegal_tensor(const DnnTensor& t, const std::string& name) {
     if (dim > kMost / count) return "too many elements" + of;
     count *= dim;
   }
-  const Shape inner(t.dims.begin() + 2, t.dims.end());
-  if (t.strides != channels_last(t.id, t.dtype, t.dims[0], t.dims[1], inner).strides)
-    return "strides that are not packed channels-last" + of;
   return {};
+}
+
+bool is_packed(const DnnRequest& r, ConvLayout layout) {
+  for (const DnnTensor* t : {&r.x, &r.w, &r.y}) {
+    if (t->strides != packed_strides(t->dims, layout)) return false;
+  }
+  return true;
 }
 
 std::string illegal_types(const DnnRequest& r) {
@@ -86,10 +97,9 @@ DnnRequest dnn_request(const ConvProblem& problem) {
   DnnRequest r;
   r.wanted = problem.wanted;
   r.compute = DType::kF32;
-  r.x = channels_last('x', problem.type_of(ConvResult::kX), p.batch, p.channels, spatial(p, p.in));
-  r.w = channels_last('w', problem.type_of(ConvResult::kW), p.filters, p.group_channels(),
-                      spatial(p, p.kernel));
-  r.y = channels_last('y', problem.type_of(ConvResult::kY), p.batch, p.filters, spatial(p, p.out));
+  r.x = packed('x', problem, ConvResult::kX, {p.batch, p.channels}, spatial(p, p.in));
+  r.w = packed('w', problem, ConvResult::kW, {p.filters, p.group_channels()}, spatial(p, p.kernel));
+  r.y = packed('y', problem, ConvResult::kY, {p.batch, p.filters}, spatial(p, p.out));
   r.stride = spatial(p, p.stride);
   r.dilation = spatial(p, p.dilation);
   r.pad_begin = spatial(p, p.pad_begin);
@@ -103,6 +113,8 @@ std::string illegal_request(const DnnRequest& r) {
   if (std::string why = illegal_tensor(r.x, "x"); !why.empty()) return why;
   if (std::string why = illegal_tensor(r.w, "w"); !why.empty()) return why;
   if (std::string why = illegal_tensor(r.y, "y"); !why.empty()) return why;
+  if (!is_packed(r, ConvLayout::kChannelsLast) && !is_packed(r, ConvLayout::kPlain))
+    return "strides of no packed layout";
   if (r.x.id == r.w.id || r.x.id == r.y.id || r.w.id == r.y.id) return "two tensors of one id";
   const size_t count = r.x.dims.size() - 2;
   if (r.w.dims.size() != count + 2 || r.y.dims.size() != count + 2) return "different ranks";

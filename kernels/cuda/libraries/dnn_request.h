@@ -43,7 +43,7 @@ DnnRequest dnn_request(const ConvProblem& problem);
 
 /// The rule of cuDNN's documentation that the request breaks; empty if it keeps all: types that go
 /// together, two or three spatial dims, extents of x, w and y that belong together, elements that
-/// 32 bits can count, packed channels-last strides, different ids.
+/// 32 bits can count, strides of one packed layout, different ids.
 std::string illegal_request(const DnnRequest& request);
 /// The same of the addresses: all there, aligned as promised, the result over no operand, and of a
 /// workspace of `bytes` too.
@@ -51,6 +51,15 @@ std::string illegal_operands(const DnnRequest& request, const ConvOperands& oper
                              size_t workspace_bytes);
 
 }  // namespace halfnote::libraries
+
+namespace halfnote::cuda {
+
+/// For tests, in a build with CUDA: what cuDNN itself says of the request as far as it goes without
+/// a GPU (tensors, convolution, operation, graph); empty if it takes it. Throws Error(kDevice) if
+/// it is not installed.
+std::string refusal_of_descriptors(const libraries::DnnRequest& request);
+
+}  // namespace halfnote::cuda
 
 namespace halfnote::cuda_emulated {
 

@@ -219,7 +219,7 @@ struct TermGradient {
 
 /// A tile of the gradient of a term: the slopes of all batches that read it, in order.
 template <class M, int kSize>
-__global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
+__global__ void __launch_bounds__(TileShape<M, kSize>::kThreads, 1)
     gradient_of_term(const __grid_constant__ DeviceAttention p, GradientOperands<M> in,
                      const __grid_constant__ TermGradient wanted, M* to) {
   using Shape = TileShape<M, kSize>;
