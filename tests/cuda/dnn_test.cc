@@ -132,7 +132,7 @@ TEST(Dnn, RulesOfAddresses) {
   EXPECT_EQ(why({at(0), at(8192), at(16384), at(32640)}, 256), "a workspace that is not aligned");
 }
 
-/// The convolutions of a training step, recorded while it is captured; it does not run.
+/// The convolutions of a training step, recorded as it is captured; it does not run.
 std::vector<DnnRequest> convolutions_of(const std::string& model, DType precision) {
   const std::filesystem::path folder =
       std::filesystem::path(test::source_folder()) / "tests/fixtures/models" / model;
@@ -171,7 +171,8 @@ TEST(Dnn, ModelsAskForTheirConvolutions) {
     }
     EXPECT_GT(counts[0], 0);
     EXPECT_EQ(counts[2], counts[0]);
-    EXPECT_EQ(counts[1], counts[0] - 1) << "nobody asks for the gradient of the images";
+    // Nobody asks for the gradient of the images; a step is captured once for each run on its way.
+    EXPECT_EQ(counts[1], counts[0] - DeviceRun::kMostRuns);
   }
 }
 
