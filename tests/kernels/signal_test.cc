@@ -93,6 +93,51 @@ TEST(RoiAlign, OfAPlaneReadsThePlane) {
       << "no such image";
 }
 
+// A model that diverges gives such regions: no pixel is read for them.
+TEST(RoiAlign, OfNowhereIsNan) {
+  const Tensor x = Tensor::full(DType::kF32, {1, 1, 4, 4}, 2),
+               image = Tensor::of<int64_t>({1}, {0});
+  for (const int64_t ratio : {0, 2}) {
+    for (const float odd : {NAN, INFINITY, -INFINITY}) {
+      const Tensor roi = Tensor::of<float>({1, 4}, {odd, 0, 2, 2});
+      const auto run = [&] {
+        return run_one("", "RoiAlign", {x, roi, image}, {{"sampling_ratio", ratio}},
+                       {DType::kF32, {1, 1, 1, 1}});
+      };
+      if (ratio == 0 && odd < 0) {
+        EXPECT_THROW(run(), Error) << "as many samples as it is wide";
+      } else {
+        EXPECT_FALSE(run().at_as_double(0) == 2) << odd;
+      }
+      if (std::isnan(odd)) {
+        EXPECT_TRUE(std::isnan(run().at_as_double(0)));
+      }
+    }
+  }
+}
+
+TEST(RoiAlign, RegionsOfTooManySamplesAreRefused) {
+  const Tensor x = Tensor::full(DType::kF32, {1, 1, 4, 4}, 2),
+               image = Tensor::of<int64_t>({1}, {0});
+  const OutputSpec out{DType::kF32, {1, 1, 1, 1}};
+  const Tensor wide = Tensor::of<float>({1, 4}, {0, 0, 1e20f, 2});
+  EXPECT_THROW(run_one("", "RoiAlign", {x, wide, image}, {}, out), Error);
+  const Tensor roi = Tensor::of<float>({1, 4}, {0, 0, 2, 2});
+  EXPECT_THROW(
+      run_one("", "RoiAlign", {x, roi, image}, {{"sampling_ratio", int64_t{1} << 40}}, out), Error);
+}
+
+TEST(DeformConv, ReadsNoPixelWhereAnOffsetIsNan) {
+  const Tensor x = Tensor::full(DType::kF32, {1, 1, 2, 2}, 1);
+  const Tensor w = Tensor::of<float>({1, 1, 1, 1}, {1});
+  const Tensor offsets = Tensor::of<float>({1, 2, 2, 2}, {NAN, 0, INFINITY, 0, 0, 0, 0, -INFINITY});
+  const Tensor y = run_one("", "DeformConv", {x, w, offsets}, {}, {DType::kF32, {1, 1, 2, 2}});
+  EXPECT_TRUE(std::isnan(y.at_as_double(0)));
+  EXPECT_EQ(y.at_as_double(1), 1);
+  EXPECT_EQ(y.at_as_double(2), 0);
+  EXPECT_EQ(y.at_as_double(3), 0);
+}
+
 TEST(DeformConv, WithoutOffsetsIsAConvolution) {
   const Tensor x = random_tensor(DType::kF32, {2, 4, 5, 4}, -1, 1, 1);
   const Tensor w = random_tensor(DType::kF32, {6, 2, 3, 2}, -1, 1, 2);

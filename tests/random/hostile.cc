@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "compiler/ir/text.h"
@@ -97,7 +98,14 @@ class Attack {
   Tensor numbers(DType dtype, const Shape& shape) {
     Tensor whole(DType::kI64, shape);
     for (int64_t& x : whole.mutable_data<int64_t>()) x = pick(12) - 3;
-    return dtype == DType::kI64 ? whole : whole.cast_to(dtype);
+    if (!is_float(dtype)) return dtype == DType::kI64 ? whole : whole.cast_to(dtype);
+    Tensor real = whole.cast_to(DType::kF64);
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    for (double& x : real.mutable_data<double>()) {
+      const double odd[] = {x + 0.5, kInfinity, -kInfinity, kInfinity - kInfinity, 1e30, -1e30};
+      if (pick(8) == 0) x = odd[pick(std::size(odd))];
+    }
+    return dtype == DType::kF64 ? real : real.cast_to(dtype);
   }
 
   Shape changed(Shape shape) {
@@ -218,6 +226,8 @@ class Attack {
       run(alone, copy, operands, known.get());
     } catch (const Error& error) {
       ++counts_[fmt::format("hostile: refused as {}", kind_name(error.code()))];
+    } catch (const std::bad_alloc&) {
+      ++counts_["hostile: out of memory"];
     }
   }
 

@@ -1,6 +1,7 @@
 // DeformConv in two spatial dims: a convolution whose taps move by offsets that are data, read
 // between the pixels, and may be weighted by a mask.
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/contraction/conv_plan.h"
 #include "kernels/cpu/contraction/parts.h"
@@ -10,8 +11,9 @@ namespace halfnote::cpu {
 
 namespace {
 
-/// Between the four pixels around (y, x); pixels outside of the image are zero.
+/// Between the four pixels around (y, x); pixels outside of the image are zero, and NaN is nowhere.
 double between(const double* image, int64_t height, int64_t width, double y, double x) {
+  if (std::isnan(y) || std::isnan(x)) return std::numeric_limits<double>::quiet_NaN();
   const double top = std::floor(y), left = std::floor(x);
   double sum = 0;
   for (int i = 0; i < 2; ++i) {

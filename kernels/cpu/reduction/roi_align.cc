@@ -19,9 +19,13 @@ struct Sample {
   std::array<double, 4> weight{};
 };
 
-/// Up to one pixel outside counts as the border, further out as nothing.
+/// Up to one pixel outside counts as the border, further out as nothing. What is nowhere is NaN.
 Sample sample_at(double y, double x, int64_t height, int64_t width) {
   Sample sample;
+  if (std::isnan(y) || std::isnan(x)) {
+    sample.weight.fill(std::numeric_limits<double>::quiet_NaN());
+    return sample;
+  }
   if (y < -1 || y > static_cast<double>(height) || x < -1 || x > static_cast<double>(width)) {
     return sample;
   }
@@ -37,6 +41,15 @@ Sample sample_at(double y, double x, int64_t height, int64_t width) {
                bottom * width + right};
   sample.weight = {(1 - down) * (1 - along), (1 - down) * along, down * (1 - along), down * along};
   return sample;
+}
+
+// A bin of more samples is none of an image: each takes time, and 72 bytes.
+constexpr int64_t kMostSamples = int64_t{1} << 22;
+
+Error too_many_samples() {
+  return Error(ErrorCode::kData, "a region is too large")
+      .at({.op = "RoiAlign"})
+      .expected("at most " + std::to_string(kMostSamples) + " samples of a bin", "more");
 }
 
 struct RoiPlan {
@@ -56,9 +69,13 @@ struct RoiPlan {
     const double bin_h = h / static_cast<double>(out_height);
     const double bin_w = w / static_cast<double>(out_width);
     const auto count = [this](double bin) {
-      return ratio > 0 ? ratio : static_cast<int64_t>(std::ceil(bin));
+      if (ratio > 0) return ratio;
+      if (std::isnan(bin)) return int64_t{1};  // which gives NaN
+      if (bin > static_cast<double>(kMostSamples)) throw too_many_samples();
+      return bin > 0 ? static_cast<int64_t>(std::ceil(bin)) : 0;
     };
     const int64_t rows = count(bin_h), columns = count(bin_w);
+    if (rows * columns > kMostSamples) throw too_many_samples();
     std::vector<Sample> samples;
     for (int64_t bin = 0; bin < out_height * out_width; ++bin) {
       samples.clear();
@@ -113,6 +130,7 @@ Prepared plan_roi(const KernelCall& call, const Operand& image, const Operand& r
   plan.offset = plan.half_pixel ? 0.5 : 0;
   plan.largest = mode == "max";
   plan.ratio = attributes.get_int("sampling_ratio", 0);
+  if (plan.ratio > kMostSamples) throw too_many_samples();
   plan.scale = attributes.get_float("spatial_scale", 1);
   plan.channels = x[1];
   plan.height = x[2];
