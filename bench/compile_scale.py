@@ -7,7 +7,7 @@
 Makes models of small weights (scale_shapes.py says what shapes there are; `blocks` is the one that
 is measured without --shape) and compiles them for training with AdamW. --nodes counts those of the
 artifact, all its graphs together; with --source those of the model that is given. Prints the
-fastest of the repeats (seconds by the clock, of CPU time), the memory of the program at its peak,
+medians of the repeats (seconds by the clock, of CPU time), the memory of the program at its peak,
 and the slope between neighbours: 1.0 is linear, 2.0 quadratic. The last line of a shape says what
 100,000 nodes of its largest artifact take (memory above that of a model of ten nodes).
 Bars: 100,000 nodes in less than 2 s and 300 MB.
@@ -17,6 +17,7 @@ import math
 import multiprocessing
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,7 @@ class Bench:
     def measure(self, source, repeat):
         """(nodes of the model, of the artifact, seconds, CPU seconds, bytes)"""
         made = self.worker.apply(of_shapes, ("make", self.shape, self.model, source))
-        measured = tuple(map(min, zip(*(run(self.command) for _ in range(repeat)))))
+        measured = tuple(map(statistics.median, zip(*(run(self.command) for _ in range(repeat)))))
         return (made, self.worker.apply(of_shapes, ("count_nodes", self.artifact)), *measured)
 
     def run_all(self):
@@ -83,7 +84,7 @@ def main():
     parser.add_argument("--precision", default="bf16", help="fp32, bf16, fp16")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
-    titles = "source", "nodes", "seconds", "CPU s", "peak MB", "us/node", "us/source", "slope"
+    titles = "source", "nodes", "seconds", "CPU s", "peak MB", "us/node", "us/src", "slope"
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(1) as worker, tempfile.TemporaryDirectory() as folder:
         known = worker.apply(of_shapes, ("described",))

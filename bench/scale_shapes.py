@@ -174,7 +174,8 @@ def exported(m, x):
 def functions(m, x):
     """Each layer a call of one function of the model."""
     if not m.functions:
-        body = [helper.make_node("Gemm", ["x", "w", "b"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+        body = [helper.make_node("Gemm", ["x", "w", "b"], ["h"]),
+                helper.make_node("Relu", ["h"], ["y"])]
         m.functions.append(helper.make_function("own", "Layer", ["x", "w", "b"], ["y"], body,
                                                 [helper.make_opsetid("", 23)]))
     return m.op("Layer", x, m.weight("w", 4, 4), m.weight("b", 4), domain="own")
@@ -182,7 +183,8 @@ def functions(m, x):
 
 SHAPES = {f.__name__: f for f in (blocks, mlp, chain, residual, transformer, conv, wide, fan, tied,
                                   constants, shapes, exported, functions)}
-INPUTS = {"blocks": ["N", 8], "residual": ["N", 8], "transformer": ["N", 6, 8], "conv": ["N", 4, 6, 6]}
+INPUTS = {"blocks": ["N", 8], "residual": ["N", 8], "transformer": ["N", 6, 8],
+          "conv": ["N", 4, 6, 6]}
 
 
 def make(name, path, nodes):

@@ -223,16 +223,19 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   const std::unique_ptr<KernelChoices> choices = load_choices(arguments, options.run_folder);
   const MachineAtStart machine = measure_machine(arguments);
   Profiler profiler;
-  Session session(std::move(model), {arguments.threads,
-                                     arguments.kernels,
-                                     bound.dims,
-                                     arguments.plan_memory,
-                                     {arguments.dump, arguments.dump_folder},
-                                     arguments.profile.empty() ? nullptr : &profiler,
-                                     memory,
-                                     choices.get(),
-                                     arguments.tune,
-                                     arguments.device});
+  // Kept to the end of the process: to take graphs and plans of 100,000 nodes apart takes long.
+  static Session* kept = nullptr;
+  kept = new Session(std::move(model), {arguments.threads,
+                                        arguments.kernels,
+                                        bound.dims,
+                                        arguments.plan_memory,
+                                        {arguments.dump, arguments.dump_folder},
+                                        arguments.profile.empty() ? nullptr : &profiler,
+                                        memory,
+                                        choices.get(),
+                                        arguments.tune,
+                                        arguments.device});
+  Session& session = *kept;
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;
   options.stop = [&signals] { return signals && signals->requested() != 0; };

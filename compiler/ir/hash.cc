@@ -228,7 +228,7 @@ class HistoryHasher {
     }
     for (const auto& [key, value] : node.metadata) {
       hasher.add(key);
-      hasher.add(value);
+      add_ends(hasher, value);
     }
     add_handles(hasher, graph_.inputs(id));
     add_handles(hasher, graph_.outputs(id));
@@ -247,6 +247,15 @@ class HistoryHasher {
     hasher.add(uint64_t{value.trainable} << 8 | static_cast<uint8_t>(value.scale_power));
     if (value.kind == ValueKind::kInitializer) add_tensor(hasher, value.tensor);
     return hasher.result();
+  }
+
+  /// What an exporter noted on a node may be a page of text (a stack trace).
+  static void add_ends(Hasher& hasher, std::string_view text) {
+    constexpr size_t kEnd = 32;
+    if (text.size() <= 2 * kEnd) return hasher.add(text);
+    hasher.add(uint64_t{text.size()});
+    hasher.add(text.substr(0, kEnd));
+    hasher.add(text.substr(text.size() - kEnd));
   }
 
   /// A large tensor counts by its place: it is never written while others share it.

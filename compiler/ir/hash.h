@@ -17,9 +17,9 @@ uint64_t content_hash(const Graph& graph);
 uint64_t content_hash(const Model& model);
 
 /// Tells one graph object from what it was before, several times as fast: uses count by their
-/// handles, so a graph rebuilt with the same content has another one, and large tensors by their
-/// address: a mapped weight is not touched. Of nodes and values only every `stride`-th counts: a
-/// large graph is not read as a whole.
+/// handles, so a graph rebuilt with the same content has another one, large tensors by their
+/// address: a mapped weight is not touched, and long metadata by their ends. Of nodes and values
+/// only every `stride`-th counts: a large graph is not read as a whole.
 uint64_t history_hash(const Graph& graph, uint32_t stride = 1);
 
 /// Equal for identical tensors and for equal attributes, in any process. Tensors above 4 KiB count

@@ -326,6 +326,68 @@ TEST(Manifest, RefusesWhatOnlyLooksSealed) {
                [&] { parse_manifest(resealed(wrong), "m"); });
 }
 
+Manifest of_two_tensors() {
+  Manifest manifest;
+  manifest.step = 7;
+  manifest.sequence = 3;
+  manifest.state_bytes = 120;
+  manifest.header_hash = "ab";
+  manifest.tensors = {{"a \"b\"", DType::kF32, {2, 3}, "01"}, {"s", DType::kBF16, {}, "02"}};
+  manifest.extra = R"({"list":[1,-2,[],{}],"deep":{"text":"x\n\"y\"","no":null},"half":0.5})";
+  return manifest;
+}
+
+TEST(Manifest, ComesBackAsItWas) {
+  const Manifest saved = of_two_tensors();
+  const Manifest read = parse_manifest(write_manifest(saved), "m");
+  EXPECT_EQ(read.step, 7);
+  EXPECT_EQ(read.sequence, 3);
+  EXPECT_EQ(read.state_bytes, 120u);
+  EXPECT_EQ(read.header_hash, "ab");
+  EXPECT_EQ(read.extra, saved.extra);
+  ASSERT_EQ(read.tensors.size(), 2u);
+  EXPECT_EQ(read.tensors[0].name, "a \"b\"");
+  EXPECT_EQ(read.tensors[0].dtype, DType::kF32);
+  EXPECT_EQ(read.tensors[0].shape, (Shape{2, 3}));
+  EXPECT_EQ(read.tensors[0].hash, "01");
+  EXPECT_EQ(read.tensors[1].dtype, DType::kBF16);
+  EXPECT_EQ(read.tensors[1].shape, Shape{});
+}
+
+TEST(Manifest, HasAHeadThatOrdersCheckpoints) {
+  const std::string text = write_manifest(of_two_tensors());
+  const Manifest head = parse_manifest_head(text, "m");
+  EXPECT_EQ(head.step, 7);
+  EXPECT_EQ(head.sequence, 3);
+  EXPECT_TRUE(head.tensors.empty());
+  std::string damaged = text;
+  damaged[damaged.find("\"01\"") + 1] = '9';  // behind the head: the hash covers it all the same
+  expect_error(ErrorCode::kCheckpoint, {"damaged"}, [&] { parse_manifest_head(damaged, "m"); });
+  std::string newer = text;
+  newer.replace(newer.find("\"version\": 1"), 12, "\"version\": 2");
+  expect_error(ErrorCode::kCheckpoint, {"newer halfnote"},
+               [&] { parse_manifest_head(resealed(newer), "m"); });
+}
+
+TEST(Manifest, RefusesTensorsThatAreNone) {
+  const std::string text = write_manifest(of_two_tensors());
+  const auto refused = [&](const std::string& what, const std::string& by, const char* message) {
+    std::string other = text;
+    ASSERT_NE(other.find(what), std::string::npos) << what;
+    other.replace(other.find(what), what.size(), by);
+    expect_error(ErrorCode::kCheckpoint, {message}, [&] { parse_manifest(resealed(other), "m"); });
+  };
+  refused("\"dtype\": \"f32\"", "\"dtype\": \"f33\"", "unknown type of tensor");
+  refused("\"dtype\": \"f32\"", "\"dtype\": 1", "lacks something");
+  refused("\"dtype\": \"f32\"", "\"name\": \"f32\"", "the key \"tensors.name\" twice");
+  refused("\"xxh3_128\": \"01\"", "\"hash\": \"01\"", "lacks something");
+  refused("   2,\n", "   \"2\",\n", "lacks something");
+  refused("   2,\n", "   {},\n", "lacks something");
+  refused("\"tensors\": [", "\"others\": [", "lacks something");
+  refused("\"bytes\": 120", "\"bytes\": -120", "lacks something");
+  refused("\"step\": 7", "\"step\": 7.5", "lacks something");
+}
+
 TEST(Manifest, HashesAreStandardXxh3) {
   // From the reference implementation's test values: XXH3-128 of nothing, seed 0.
   EXPECT_EQ(content_hash(std::string_view()), "99aa06d3014798d86001c324468d497f");
