@@ -127,6 +127,9 @@ leg_random() {
   local log=$logs/random.log
   OMP_WAIT_POLICY=passive "$bin/halfnote-random" --count 400 >"$log" || { cat "$log"; return 1; }
   grep -E 'compared|planned|exact|problems' "$log"
+  OMP_WAIT_POLICY=passive "$bin/halfnote-random" --hostile --count 150 >"$log" ||
+    { cat "$log"; return 1; }
+  grep -E 'hostile' "$log"
 }
 
 leg_faults() { "$python" tests/faults/run.py "$bin"; }

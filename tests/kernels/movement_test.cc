@@ -225,6 +225,16 @@ TEST(Movement, RefusesShapesThatLie) {
   }
 }
 
+// From a file it may be a tensor of nothing, in which there is no value to read.
+TEST(Movement, PadsWithOneValueOfTheInputsType) {
+  const Tensor x = iota(DType::kF32, {4}), pads = ints<int64_t>({0, 1});
+  for (const Tensor& value : {Tensor(DType::kF32, {0}), Tensor::full(DType::kF32, {2}, 1),
+                              Tensor::full(DType::kBool, {}, 1)}) {
+    EXPECT_EQ(refusals("", "Pad", {x, pads, value}, {}, {{DType::kF32, {5}}}),
+              "reference: the value to pad with is not one of the input's type");
+  }
+}
+
 TEST(Movement, SaysWhatItMustKnowBeforehand) {
   const Tensor x = iota(DType::kF32, {4}), zero = ints<int64_t>({0}), two = ints<int64_t>({2});
   RunOptions unknown;

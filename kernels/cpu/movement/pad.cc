@@ -135,6 +135,10 @@ std::string plan_pad(const KernelCall& call, PadPlan& plan) {
     wanted[d] = checked_add(checked_add(in[d], plan.before[d]), plan.after[d]);
   }
   if (wanted != out) throw shape_error(call, "wrong output shape", wanted, out);
+  if (call.has_input(2) &&
+      (call.inputs[2].size() != 1 || call.inputs[2].dtype != call.inputs[0].dtype)) {
+    return "the value to pad with is not one of the input's type";
+  }
   const std::string mode = attributes_of(call).get_string("mode", "constant");
   if (!read_mode(mode, plan.mode)) return "unknown mode '" + mode + "'";
   if (plan.mode != math::PadMode::kConstant && element_count(in) == 0 && element_count(out) != 0) {
