@@ -476,7 +476,7 @@ TEST(CudaReduction, Pools) {
 TEST(CudaTable, NamesItsRows) {
   for (const KernelRow& row : kernel_table().rows()) {
     EXPECT_TRUE(row.name.starts_with("own.") || row.name.starts_with("blas.") ||
-                row.name.starts_with("generated."))
+                row.name.starts_with("dnn.") || row.name.starts_with("generated."))
         << row.name;
     EXPECT_FALSE(cpu_kernels().rows_of(row.domain, row.op).empty())
         << row.op << " has no kernel on the CPU";
