@@ -61,7 +61,8 @@ done
 
 # CUDA's libraries: named ones before those of a toolkit, those of a Python environment.
 mkdir -p "$place/named" "$place/site/nvidia/cu13/lib" "$place/smi"
-touch "$place/named/libcublasLt.so.13" "$place/named/libcudnn.so.9" "$place/site/nvidia/cu13/lib/libcublasLt.so.13"
+touch "$place/named/libcublasLt.so.13" "$place/named/libcudnn.so.9" \
+  "$place/site/nvidia/cu13/lib/libcublasLt.so.13"
 printf '#!/bin/sh\necho "NVIDIA \\"H\\" 200, 580.95.05"\n' >"$place/smi/nvidia-smi"
 chmod +x "$place/smi/nvidia-smi"
 HALFNOTE_CUDA_LIBRARIES=/nowhere:$place/named PATH=$place/smi:$PATH expect 10 \
