@@ -64,9 +64,9 @@ bool bind_all_dims(Graph& graph, PassContext& context) {
 }
 
 /// The types of the results change with the sizes, so they are inferred at once.
-bool take_out_padding(Graph& graph, PassContext&) {
+bool take_out_padding(Graph& graph, PassContext& context) {
   if (remove_padding(graph) == 0) return false;
-  infer_graph(graph);
+  infer_shapes(graph, context);
   return true;
 }
 
