@@ -293,7 +293,9 @@ bool count_correct(Graph& graph, const Classification& kind) {
   const Expr highest = b.op("ArgMax", {lines}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}});
   const Expr wanted =
       b.cast(b.reshape(b.value(labels), b.ints({layout->outer, layout->inner})), DType::kI64);
-  Expr correct = b.op("Equal", {highest, wanted});
+  // NaN is never right, and equals nothing.
+  const Expr score = b.op("ReduceMax", {lines, b.ints({1})}, {{"keepdims", int64_t{0}}});
+  Expr correct = b.op("And", {b.op("Equal", {highest, wanted}), b.op("Equal", {score, score})});
   const auto sum = [&](Expr which) {
     return b.reduce_sum(b.cast(which, DType::kI64), {0, 1}, false);
   };

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <random>
@@ -156,6 +157,10 @@ TEST(DeviceSession, CountsCorrectLabelsByItself) {
     EXPECT_EQ(step.correct->labels, 8);
     right += step.correct->top1;
   }
+  // NaN is never right.
+  std::vector<Tensor> inputs = batch(device);
+  std::ranges::fill(inputs[0].mutable_data<float>(), NAN);
+  EXPECT_EQ(device.step(inputs).correct->top1, 0);
   EXPECT_GT(right, 0);
   EXPECT_LT(right, 80);
 }

@@ -94,9 +94,8 @@ Prepared build(const KernelCall& call, const MatmulPlan& whole, Wanted wanted) {
         to.y = buffers.outputs[0];
         product.run(buffers.inputs[0], buffers.inputs[1], to, buffers.workspace);
       },
-      product.workspace_bytes(), [in_place](size_t input, size_t output) {
-        return in_place && input == 2 && output == 0;
-      });
+      product.workspace_bytes(),
+      [in_place](size_t input, size_t output) { return in_place && input == 2 && output == 0; });
 }
 
 template <Wanted wanted>
