@@ -299,6 +299,14 @@ TEST(FastRmsNormalization, AgreesWithTheReference) {
   }
 }
 
+TEST(FastRmsNormalization, SquaresMayBeTooLargeForF32) {
+  const Tensor x = Tensor::full(DType::kF32, {2, 40}, 3e25),
+               scale = Tensor::full(DType::kF32, {40}, 2);
+  const Tensor y =
+      run_one("", "RMSNormalization", {x, scale}, {}, {DType::kF32, {2, 40}}, {.kernel = "fast"});
+  for (int64_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y.at_as_double(i), 2, 1e-6);
+}
+
 /// An output that nobody asks for changes nothing in the others.
 TEST(FastLayerNormalization, GivesEachGradientAlone) {
   for (const Shape& shape : {Shape{67, 129}, Shape{4, 2049}}) {

@@ -56,6 +56,13 @@ double inverse_rms(const T* x, int64_t length, double epsilon, Room& room) {
     const float* piece = load_block(x + start, size, room.data());
     vector_math().gradient_sums(piece, piece, size, 0, &sum, &squares);
   });
+  if (!std::isfinite(squares)) {  // squares of finite numbers may be too large for f32
+    squares = 0;
+    for_pieces(length, [&](int64_t start, int64_t size) {
+      const float* piece = load_block(x + start, size, room.data());
+      for (int64_t i = 0; i < size; ++i) squares += static_cast<double>(piece[i]) * piece[i];
+    });
+  }
   return 1 / std::sqrt(squares / static_cast<double>(length) + epsilon);
 }
 
