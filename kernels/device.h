@@ -25,7 +25,8 @@ struct DeviceCounters {
 };
 
 /// What a kernel found wrong in its data. Kernels cannot throw: the first one notes it here, in
-/// memory that the host reads too, and the next synchronise() throws Error(kData).
+/// memory that the host reads too, and the next synchronise() throws Error(kData). It stays until
+/// it is thrown.
 struct DeviceFault {
   enum Kind : int32_t { kNone, kIndex, kLabel, kLength, kDivision };
   int32_t kind = kNone;
@@ -65,7 +66,8 @@ class Stream {
   /// Copies `values` into pinned memory, value i to the word i + 1 of `mailbox`, and then counts
   /// word 0 up: the host may look at it, and at them once it has changed, without waiting.
   virtual void publish(std::span<const SmallValue> values, uint64_t* mailbox) = 0;
-  /// To be called by who looks at a mailbox until it changes: throws what went wrong on the device.
+  /// To be called by who looks at a mailbox until it changes: throws what went wrong on the device,
+  /// but for faults, which may be published.
   virtual void poll() = 0;
   /// Waits until all is done.
   virtual void synchronise() = 0;

@@ -70,10 +70,15 @@ DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore&
 
 void DeviceRun::find_small_values() {
   output_words_.resize(program_.outputs.size());
-  const auto add = [&](const std::byte* from, size_t bytes) {
-    small_values_.push_back({from, static_cast<uint32_t>(bytes)});
+  const auto add = [&](const void* from, size_t bytes) {
+    small_values_.push_back({static_cast<const std::byte*>(from), static_cast<uint32_t>(bytes)});
     return small_values_.size();  // word 0 is the count
   };
+  // As the run leaves it: what the next one finds wrong is not this one's.
+  const DeviceFault& fault = *context_.stream->fault();
+  fault_word_ = add(&fault.kind, sizeof(fault.kind));
+  add(&fault.value, sizeof(fault.value));
+  add(&fault.limit, sizeof(fault.limit));
   for (size_t i = 0; i < program_.outputs.size(); ++i) {
     const ProgramOperand& output = program_.outputs[i];
     const bool fixed = output.buffer.space != Space::kInput && output.buffer.space != Space::kNone;
@@ -196,7 +201,12 @@ void DeviceRun::wait(uint64_t run) {
     if (!ended()) context_.stream->poll();
     if (looks >= kLooks) std::this_thread::sleep_for(kNap);
   }
-  throw_fault(*context_.stream->fault());
+  const uint64_t* found = words(slot) + fault_word_;
+  DeviceFault fault{static_cast<int32_t>(found[0]), static_cast<int64_t>(found[1]),
+                    static_cast<int64_t>(found[2])};
+  if (fault.kind == DeviceFault::kNone) return;
+  *context_.stream->fault() = {};
+  throw_fault(fault);
 }
 
 const std::byte* DeviceRun::small_output(size_t index, uint64_t run) const {

@@ -80,6 +80,7 @@ class DeviceRun {
   uint64_t runs_ = 0;
   // What the mailboxes hold, in order, and for each output and state where; 0: not there.
   std::vector<SmallValue> small_values_;
+  size_t fault_word_ = 0;  // and the next two
   std::vector<size_t> output_words_;
   std::map<size_t, size_t> state_words_;  // by offset in the store
 };

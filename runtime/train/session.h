@@ -173,6 +173,8 @@ class Session {
   /// The program of a step as it was last used; null before.
   const Program* program(std::string_view step) const;
   MemoryUse memory() const;
+  /// Does it run on a device? There no single node can be watched: diagnose() is for the CPU.
+  bool on_device() const { return device_ != nullptr; }
   /// What the host did on the device so far; nothing on the CPU.
   DeviceCounters device_counters() const;
   /// The device in words; empty on the CPU.

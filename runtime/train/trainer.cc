@@ -249,11 +249,12 @@ void Trainer::check_floor(const StepResult& result, const Batch& batch) {
   std::string what =
       fmt::format("the gradients of step {} overflow at the smallest loss scale", position_.step);
   std::string help = "compile again, with a smaller learning rate (--lr) or --precision bf16";
-  if (session_.on_floor() == OnFloor::kDiagnose) {
-    if (const auto found = session_.diagnose(batch.inputs)) {
-      what += ": " + to_string(*found);
-      help = advice(*found);
-    }
+  const bool diagnoses = session_.on_floor() == OnFloor::kDiagnose;
+  if (diagnoses && session_.on_device()) help += ", or run on --device cpu to see the node";
+  if (const auto found =
+          diagnoses && !session_.on_device() ? session_.diagnose(batch.inputs) : std::nullopt) {
+    what += ": " + to_string(*found);
+    help = advice(*found);
   }
   throw diverged(result, std::move(what))
       .expected("finite gradients", fmt::format("an overflow at loss scale {}", result.loss_scale))

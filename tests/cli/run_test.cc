@@ -158,7 +158,7 @@ m (float[N,6] x) => (float[N,180000] y) <float[6] w = {1, 2, 3, 4, 5, 6}, int64[
 #ifndef __SANITIZE_ADDRESS__
       const auto memory = nlohmann::json::parse(place.read(folder + "/memory.json"));
       EXPECT_NEAR(memory["measured_peak"].get<double>() / memory["predicted_peak"].get<double>(), 1,
-                  0.03)
+                  0.02)
           << folder << memory;
 #endif
     }

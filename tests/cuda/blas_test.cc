@@ -4,14 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "asked.h"
 #include "base/error.h"
 #include "device_check.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/libraries/lt_request.h"
-#include "runtime/train/session.h"
 
 namespace halfnote::libraries {
 namespace {
@@ -143,22 +141,10 @@ TEST(Blas, IllegalRequestIsABugOfOurs) {
 /// The products of a training step, recorded while it is captured; it does not run.
 std::vector<cuda_emulated::MatmulCall> products_of(const std::filesystem::path& folder,
                                                    DType precision) {
-  std::ifstream file(folder / "case.json");
-  const nlohmann::json json = nlohmann::json::parse(file);
-  CompileOptions options;
-  options.policy.dtype = precision;
-  options.train.loss_outputs = {json.at("loss_output").get<std::string>()};
+  test::CapturedStep step(folder, precision);
   std::vector<cuda_emulated::MatmulCall> calls;
-  SessionOptions on_device;
-  on_device.device = "cuda-emulated";
-  Session session(compile_file(folder / "model.onnx", options).model, on_device);
-  std::vector<Shape> shapes;
-  for (const auto& [name, type] : session.inputs()) {
-    shapes.emplace_back();
-    for (const Dim& dim : *type.shape) shapes.back().push_back(dim.known() ? dim.value : 4);
-  }
   cuda_emulated::record_matmuls(&calls);
-  session.prepare(shapes);
+  step.capture();
   cuda_emulated::record_matmuls(nullptr);
   return calls;
 }

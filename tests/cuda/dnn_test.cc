@@ -2,35 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "asked.h"
 #include "base/error.h"
 #include "device_check.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/libraries/dnn_request.h"
-#include "runtime/train/session.h"
 
 namespace halfnote::libraries {
 namespace {
 
-/// Four images of 8 channels to 16, two groups, 3 by 3 with stride 2 and a pad.
-ConvProblem legal_convolution() {
-  ConvProblem problem;
-  cpu::ConvPlan& p = problem.plan;
-  p.batch = 4;
-  p.channels = 8;
-  p.filters = 16;
-  p.groups = 2;
-  p.spatial = 2;
-  p.in = {1, 9, 7};
-  p.out = {1, 5, 4};
-  p.kernel = {1, 3, 3};
-  p.stride = {1, 2, 2};
-  p.pad_begin = p.pad_end = {0, 1, 1};
-  problem.operands = problem.result = DType::kBF16;
-  return problem;
-}
+using test::legal_convolution;
 
 TEST(Dnn, RequestIsChannelsLast) {
   const DnnRequest r = dnn_request(legal_convolution());
@@ -136,22 +118,10 @@ TEST(Dnn, RulesOfAddresses) {
 std::vector<DnnRequest> convolutions_of(const std::string& model, DType precision) {
   const std::filesystem::path folder =
       std::filesystem::path(test::source_folder()) / "tests/fixtures/models" / model;
-  std::ifstream file(folder / "case.json");
-  const nlohmann::json json = nlohmann::json::parse(file);
-  CompileOptions options;
-  options.policy.dtype = precision;
-  options.train.loss_outputs = {json.at("loss_output").get<std::string>()};
-  SessionOptions on_device;
-  on_device.device = "cuda-emulated";
-  Session session(compile_file(folder / "model.onnx", options).model, on_device);
-  std::vector<Shape> shapes;
-  for (const auto& [name, type] : session.inputs()) {
-    shapes.emplace_back();
-    for (const Dim& dim : *type.shape) shapes.back().push_back(dim.known() ? dim.value : 4);
-  }
+  test::CapturedStep step(folder, precision);
   std::vector<DnnRequest> requests;
   cuda_emulated::record_convolutions(&requests);
-  session.prepare(shapes);
+  step.capture();
   cuda_emulated::record_convolutions(nullptr);
   return requests;
 }

@@ -254,6 +254,23 @@ TEST(DeviceSession, BadLabelIsBadData) {
   }
 }
 
+TEST(DeviceSession, BadDataIsThatOfItsOwnStep) {
+  Session session = session_on(test::tested_device(), DType::kF32);
+  Session good = session_on(test::tested_device(), DType::kF32);
+  session.start(batch(session));
+  session.start(batch(session, 1000));
+  EXPECT_EQ(session.finish().loss, good.step(batch(good)).loss);
+  try {
+    session.finish();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kData);
+    EXPECT_NE(std::string(error.what()).find("label 1000 is no class"), std::string::npos);
+  }
+  session.start(batch(session));  // what was wrong is told once
+  EXPECT_NO_THROW(session.finish());
+}
+
 TEST(DeviceSession, OutOfMemoryIsToldBeforeTheFirstStep) {
   CompileOptions options;
   options.train.loss = "mse";

@@ -126,8 +126,10 @@ TEST(Trainer, AnF32LossThatIsNoNumberEndsTheRun) {
 
 /// Data whose every batch overflows, in f16 and in the products of bf16.
 TinyRun run_on_huge_numbers(const Model& artifact, const std::filesystem::path& folder,
-                            int64_t steps = 200) {
-  Session session(artifact, {1, {}, {}});
+                            int64_t steps = 200, const std::string& device = "cpu") {
+  SessionOptions where{1, {}, {}};
+  where.device = device;
+  Session session(artifact, where);
   Dataset data = test::tiny_data(8);
   Tensor x(DType::kF32, {8, 6});
   for (float& value : x.mutable_data<float>()) value = 3e38f;
@@ -160,6 +162,17 @@ TEST(Trainer, AnOverflowAtTheFloorIsDiagnosed) {
                      [&] { run("diagnose", "accumulated", 2); });
   test::expect_error(ErrorCode::kNumerics, {"step 17", "loss scale 1"},
                      [&] { run("raise", "raised"); });
+}
+
+/// There no node is watched, and the message says where one is.
+TEST(Trainer, AnOverflowAtTheFloorOnADeviceIsTold) {
+  const test::TempFolder folder;
+  test::expect_error(ErrorCode::kNumerics,
+                     {"step 17", "smallest loss scale", "loss scale 1", "--device cpu"}, [&] {
+                       run_on_huge_numbers(
+                           test::tiny_artifact({.precision = DType::kF16, .on_floor = "diagnose"}),
+                           folder / "run", 200, "cuda-emulated");
+                     });
 }
 
 /// As in PyTorch: the mean over no label is NaN, the gradients are 0.

@@ -122,7 +122,6 @@ class CudaStream final : public Stream {
   void poll() override {
     const cudaError_t result = cudaStreamQuery(stream_);
     if (result != cudaErrorNotReady) check(result, "cudaStreamQuery");
-    throw_fault(*fault_);
   }
   void synchronise() override {
     ++counters_.synchronisations;
