@@ -8,16 +8,17 @@
 // held at the peak, those first that free the most bytes for a millisecond of computing them again,
 // by the fixed table below (the result never depends on the machine). What a copy reads must be
 // there: it is still held, or computed again too, or held longer, which counts against what is
-// freed. All plans of a peak at once, or, in graphs of few nodes, one plan and then a new look:
-// what comes nearer, as far as it came nearest. Leaves alone: random draws (a counter-based dropout
-// draws the same again), nodes with bodies, results that are outputs or states, the backward pass
-// and the update.
+// freed. What stands there again may go a second time. All plans of a peak at once, or, in graphs
+// of few nodes, one plan and then a new look: what comes nearer, as far as it came nearest. Leaves
+// alone: random draws (a counter-based dropout draws the same again), nodes with bodies, results
+// that are outputs or states, the backward pass and the update.
 #include "passes/device/rematerialize.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
@@ -36,11 +37,12 @@ constexpr std::string_view kAgain = "halfnote.again";  // on a copy: a result of
 
 // Speeds of the cost table, per millisecond: a share of what two cores of a server do.
 constexpr double kFlops16 = 400e6, kFlops32 = 200e6, kBytes = 10e6, kNodeMs = 0.002;
-constexpr size_t kMostNodes = 24;  // of one copy, with all that it needs
-constexpr int kRounds = 256;
+constexpr size_t kMostNodes = 24;               // of one copy, with all that it needs
+constexpr int kMostTimes = 2;                   // that a node is computed again
+constexpr int kRounds = 256, kIdleRounds = 32;  // idle: without a lower peak
 constexpr size_t kAllPlans = std::numeric_limits<size_t>::max();
-constexpr uint32_t kFewNodes = 2000;   // up to which a plan a round is tried too
-constexpr int64_t kSmallShare = 2000;  // less than a 2000th of the peak is not worth a copy
+constexpr uint32_t kFewNodes = 2000;     // up to which a plan a round is tried too
+constexpr int64_t kSmallShare = 100000;  // less than a 100,000th of the peak is not worth a copy
 
 Shape shape_of(const Graph& graph, ValueId value) {
   const bool known = value.valid() && graph.value(value).type.has_concrete_shape();
@@ -113,10 +115,13 @@ class Rematerializer {
       const LiveRanges live(graph_, beside_);
       if (round == 0) best = {0, live.peak(), live.peak(), 0};
       if (live.peak() <= best.peak) best = {round, best.before, live.peak(), ms_};
-      if (live.peak() <= limit_ || round == rounds || !reduce(live)) break;
+      rounds_ = round;
+      const bool idles = round > best.rounds + kIdleRounds;
+      if (live.peak() <= limit_ || round == rounds || idles || !reduce(live)) break;
     }
     return best;
   }
+  int rounds() const { return rounds_; }
 
   bool finish(const Outcome& outcome, PassContext& context) {
     if (copies_ == 0) return false;
@@ -131,7 +136,11 @@ class Rematerializer {
  private:
   bool may_repeat(NodeId id) const {
     const Node& node = graph_.node(id);
-    if (node.role != Role::kForward && node.role != Role::kLoss) return false;
+    const auto copy = times_.find(id);
+    if (copy == times_.end() ? node.role != Role::kForward && node.role != Role::kLoss
+                             : copy->second == kMostTimes || fresh_.contains(id)) {
+      return false;
+    }
     const OperatorRow* row = find_operator(node);
     return row != nullptr && row->purity == Purity::kPure && graph_.subgraphs(id).empty();
   }
@@ -301,7 +310,10 @@ class Rematerializer {
       options.prefix = "again/";
       clone_nodes(graph_, graph_.before(before), graph_, std::span(&original, 1), values, options);
       const NodeId copy = graph_.prev(before);
-      graph_.node(copy).metadata.emplace_back(kAgain, first_result(graph_, original));
+      const auto times = times_.find(original);
+      if (times == times_.end())
+        graph_.node(copy).metadata.emplace_back(kAgain, first_result(graph_, original));
+      times_.emplace(copy, times == times_.end() ? 1 : times->second + 1);
       copy_of_.emplace(original, copy);
       copied_.insert(original);
       fresh_.insert(copy);
@@ -330,7 +342,8 @@ class Rematerializer {
   int64_t limit_;
   const BytesBeside& beside_;
   size_t plans_a_round_;
-  std::unordered_map<NodeId, NodeId> copy_of_;  // by original
+  std::unordered_map<NodeId, NodeId> copy_of_;  // by original, which may be a copy itself
+  std::unordered_map<NodeId, int> times_;       // of each copy: how often it is computed again then
   std::unordered_set<NodeId> copied_;           // originals
   // Of this round:
   std::unordered_set<ValueId> pinned_;  // roots that copies read
@@ -338,6 +351,18 @@ class Rematerializer {
   std::unordered_set<NodeId> fresh_;    // copies made or moved
   size_t copies_ = 0;
   double ms_ = 0;
+  int rounds_ = 0;
+};
+
+/// Rounds on a copy of the graph.
+struct Trial {
+  Graph graph;
+  Rematerializer rounds;
+
+  Trial(const Graph& from, int64_t limit, const BytesBeside& beside, size_t plans_a_round)
+      : graph(from), rounds(graph, limit, beside, plans_a_round) {}
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
 };
 
 /// Tries both ways to go on, on copies of the graph; keeps to the better one, as far as it led to
@@ -345,19 +370,23 @@ class Rematerializer {
 bool rematerialize_within(Graph& graph, int64_t limit, const BytesBeside& beside,
                           PassContext& context) {
   const bool is_small = graph.node_count() <= kFewNodes;
-  size_t way = kAllPlans;
+  std::unique_ptr<Trial> chosen;
   std::optional<Outcome> best;
   for (const size_t plans : {kAllPlans, size_t{1}}) {
     if (best && (!is_small || best->peak <= limit)) break;
-    Graph trial = graph;
-    const Outcome outcome = Rematerializer(trial, limit, beside, plans).run(kRounds);
+    auto trial = std::make_unique<Trial>(graph, limit, beside, plans);
+    const Outcome outcome = trial->rounds.run(kRounds);
     if (best && !outcome.is_better(*best, limit)) continue;
     best = outcome;
-    way = plans;
+    if (trial->rounds.rounds() != best->rounds) {  // it went too far
+      trial = std::make_unique<Trial>(graph, limit, beside, plans);
+      trial->rounds.run(best->rounds);
+    }
+    chosen = std::move(trial);
   }
-  Rematerializer chosen(graph, limit, beside, way);
-  chosen.run(best->rounds);
-  return chosen.finish(*best, context);
+  if (!chosen->rounds.finish(*best, context)) return false;
+  graph = std::move(chosen->graph);
+  return true;
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "passes/device/attention/absorb_heads.h"
 #include "passes/device/attention/fuse_attention.h"
 #include "passes/device/cast_before_views.h"
+#include "passes/device/compute_late.h"
 #include "passes/device/fuse_cross_entropy.h"
 #include "passes/device/fuse_pointwise.h"
 #include "passes/device/products/absorb_biases.h"
@@ -197,6 +198,8 @@ constexpr PassRow kRows[] = {
      "chains of elementwise ops read and write memory once"},
     {"absorb-biases", absorb_biases, nullptr, kAll, kAny, kAny, false,
      "a product adds its bias before it goes to memory"},
+    {"compute-late", compute_late, nullptr, kAll, kAny, kAny, false,
+     "what is not read yet takes no memory"},
     {"check-early", check_early, nullptr, kAll, kAny, kAny, false,
      "a gradient is judged while it is in the cache"},
     {"rematerialize", nullptr, rematerialize, kAll, kAny, kAny, false,
