@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training steps of halfnote and PyTorch by turns, from the same weights, on the same batch.
 
-    bench/pytorch/compare.py [--models cifar_cnn,resnet50,bert,gpt2] [--precisions fp32,bf16]
+    bench/pytorch/compare.py [--models cifar_cnn,resnet50,bert,gpt2,mlp,lenet,…] [--precisions fp32,bf16]
         [--against eager,compiled,eager+mkl,compiled+mkl] [--attention sdpa,eager]
         [--blocks 5] [--steps 3] [--threads 2] [--bin build/release/bin] [--out build/bench/pytorch]
 

@@ -38,6 +38,43 @@ def cifar_cnn(attention):
         nn.Flatten(), nn.Linear(64 * 8 * 8, 128), nn.ReLU(), nn.Linear(128, 10)), call)
 
 
+def mlp(attention):
+    return WithLoss(nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(),
+                                  nn.Linear(128, 10)), call)
+
+
+def lenet(attention):
+    return WithLoss(nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84),
+        nn.ReLU(), nn.Linear(84, 10)), call)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        inner = channels // 2
+        self.branch = nn.Sequential(
+            nn.Conv2d(channels, inner, 1), nn.ReLU(), nn.Conv2d(inner, inner, 3, padding=1),
+            nn.ReLU(), nn.Conv2d(inner, channels, 1))
+
+    def forward(self, x):
+        return torch.relu(x + self.branch(x))
+
+
+def small_resnet(attention):
+    return WithLoss(nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), Bottleneck(32), Bottleneck(32), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), Bottleneck(64), Bottleneck(64), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(64, 10)), call)
+
+
+def small_transformer(attention):
+    layer = nn.TransformerEncoderLayer(64, 4, 128, 0.0, activation="gelu", batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return WithLoss(nn.Sequential(nn.Embedding(1000, 64), encoder, nn.Linear(64, 1000)), call)
+
+
 def resnet50(attention):
     import torchvision
     return WithLoss(torchvision.models.resnet50(), call)
@@ -67,8 +104,12 @@ def gpt2_logits(model, ids):
     return model(input_ids=ids, attention_mask=mask, position_ids=position).logits
 
 
-def images(batch, size, classes):
-    return torch.randn(batch, 3, size, size), torch.randint(0, classes, (batch,))
+def images(batch, size, classes, channels=3):
+    return torch.randn(batch, channels, size, size), torch.randint(0, classes, (batch,))
+
+
+def rows(batch, size, classes):
+    return torch.randn(batch, size), torch.randint(0, classes, (batch,))
 
 
 def tokens(batch, length, vocabulary):
@@ -94,6 +135,11 @@ MODELS = {
                       2e-2),
     "bert": Model(bert, lambda: tokens(8, 128, 30522), "adamw", 1e-4),
     "gpt2": Model(gpt2, lambda: tokens(2, 256, 50257), "adamw", 1e-4),
+    # What a step costs beside its arithmetic.
+    "mlp": Model(mlp, lambda: rows(64, 784, 10), "adamw", 1e-3),
+    "lenet": Model(lenet, lambda: images(64, 28, 10, 1), "adamw", 1e-3, True),
+    "small_resnet": Model(small_resnet, lambda: images(16, 32, 10), "momentum", 1e-2, True),
+    "small_transformer": Model(small_transformer, lambda: tokens(16, 32, 1000), "adamw", 1e-4),
 }
 
 

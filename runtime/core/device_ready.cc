@@ -148,7 +148,7 @@ bool fuse_attention_on_gpu(Graph& graph, PassContext& context) {
   return fuse_attention(graph, context, attention_pays_on_gpu);
 }
 
-static_assert(kSmallProduct == cpu::fast::kWideForwardWork);
+static_assert(kSmallProduct == cpu::fast::kWideWork);
 
 constexpr Stage kAny = Stage::kImported;
 constexpr Scope kAll = Scope::kEveryGraph;

@@ -166,15 +166,17 @@ TEST(Conv, SumsInF64RoundOnce) {
 
 TEST(Conv, SumsInF64AreForSmallCalls) {
   const Tensor x(DType::kF32, {32, 16, 16, 16}), w(DType::kF32, {16, 16, 3, 3});
+  const Tensor small(DType::kF32, {2, 6, 8, 8}), small_w(DType::kF32, {16, 6, 3, 3});
   const Attributes attributes{{"pads", std::vector<int64_t>{1, 1, 1, 1}},
                               {"kernel_shape", std::vector<int64_t>{3, 3}}};
   const auto reason = [&](std::string_view op, const Tensor& a, const Tensor& b, Shape out) {
     return refusals(op == "Conv" ? "" : kOwn, op, {a, b}, attributes, {{DType::kF32, out}},
                     {.kernel = "fast"});
   };
-  EXPECT_EQ(reason("Conv", x, w, x.shape()), "");
-  const std::string above = reason("ConvGradWeight", x, x, w.shape());
-  EXPECT_NE(above.find("18874368 multiply-adds, above the 1048576"), std::string::npos) << above;
+  EXPECT_EQ(reason("Conv", small, small_w, {2, 16, 8, 8}), "");
+  for (const std::string& above :
+       {reason("Conv", x, w, x.shape()), reason("ConvGradWeight", x, x, w.shape())})
+    EXPECT_NE(above.find("18874368 multiply-adds, above the 131072"), std::string::npos) << above;
   const Tensor half(DType::kBF16, x.shape()), half_w(DType::kBF16, w.shape());
   EXPECT_NE(reason("Conv", half, half_w, x.shape()).find("type bf16"), std::string::npos);
 }

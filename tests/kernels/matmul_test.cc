@@ -22,7 +22,7 @@ const ProductCase kProducts[] = {
     {"plain", {5, 7}, {7, 3}, {5, 3}},
     {"one", {1, 1}, {1, 1}, {1, 1}},
     {"tall", {133, 9}, {9, 1}, {133, 1}},
-    {"wide", {2, 300}, {300, 261}, {2, 261}},
+    {"wide", {2, 200}, {200, 67}, {2, 67}},
     {"batch", {4, 3, 6}, {4, 6, 5}, {4, 3, 5}},
     {"shared_b", {4, 3, 6}, {6, 5}, {4, 3, 5}},
     {"shared_a", {3, 6}, {4, 6, 5}, {4, 3, 5}},
@@ -82,16 +82,16 @@ TEST(MatMul, SumsInF64RoundOnce) {
 
 TEST(MatMul, SumsInF64OfTinyMatricesSeeNothingElse) {
   // Tiles are larger than these: what an earlier call left in their room counts nothing.
-  const Tensor nan = Tensor::full(DType::kF32, {130, 130}, NAN);
-  for (const Shape& size : {Shape{8, 8, 1}, {1, 3, 1}, {3, 5, 2}, {9, 140, 17}, {65, 129, 65}}) {
+  const Tensor nan = Tensor::full(DType::kF32, {48, 48}, NAN);
+  for (const Shape& size : {Shape{8, 8, 1}, {1, 3, 1}, {3, 5, 2}, {9, 140, 17}, {65, 129, 6}}) {
     const int64_t m = size[0], k = size[1], n = size[2];
     SCOPED_TRACE(to_string(size));
-    run_one("", "MatMul", {nan, nan}, {}, {DType::kF32, {130, 130}}, {.kernel = "fast"});
-    const Tensor a = random_tensor(DType::kF32, {6, m, k}, -1, 1, 1);
-    const Tensor b = random_tensor(DType::kF32, {6, k, n}, -1, 1, 2);
+    run_one("", "MatMul", {nan, nan}, {}, {DType::kF32, {48, 48}}, {.kernel = "fast"});
+    const Tensor a = random_tensor(DType::kF32, {2, m, k}, -1, 1, 1);
+    const Tensor b = random_tensor(DType::kF32, {2, k, n}, -1, 1, 2);
     const Tensor y =
-        run_one("", "MatMul", {a, b}, {}, {DType::kF32, {6, m, n}}, {.kernel = "fast"});
-    const Exact exact = exact_product(a, b, false, false, {6, m, n});
+        run_one("", "MatMul", {a, b}, {}, {DType::kF32, {2, m, n}}, {.kernel = "fast"});
+    const Exact exact = exact_product(a, b, false, false, {2, m, n});
     for (int64_t i = 0; i < y.size(); ++i)
       ASSERT_EQ(y.data<float>()[i], static_cast<float>(exact.value[static_cast<size_t>(i)])) << i;
   }
@@ -103,10 +103,10 @@ TEST(MatMul, SumsInF64AreForSmallCalls) {
     return refusals(domain, "MatMul", {x, x}, {}, {{DType::kF32, {size, size}}},
                     {.kernel = "fast"});
   };
-  EXPECT_EQ(reason("", 256), "");
-  EXPECT_NE(reason("", 304).find("28094464 multiply-adds, above the 25165824"), std::string::npos);
-  EXPECT_EQ(reason(kOwn, 64), "");
-  EXPECT_NE(reason(kOwn, 256).find("above the 1048576"), std::string::npos);
+  for (const std::string_view domain : {std::string_view(""), kOwn}) {
+    EXPECT_EQ(reason(domain, 48), "");
+    EXPECT_NE(reason(domain, 64).find("262144 multiply-adds, above the 131072"), std::string::npos);
+  }
 }
 
 TEST(MatMul, OfVectors) {
@@ -255,7 +255,7 @@ TEST(Gemm, SmallAndUglySizesOnEveryKernel) {
           "ugly", {size, 2 * size - 1}, {2 * size - 1, size + 3}, {size, size + 3}};
       check_product(entry, type, type, {.kernel = "reference"});
       check_product(entry, type, type, {.kernel = "onednn", .check_repeats = false});
-      if (type == DType::kF32) check_product(entry, type, type, {.kernel = "fast"});
+      if (type == DType::kF32 && size < 40) check_product(entry, type, type, {.kernel = "fast"});
     }
   }
 }

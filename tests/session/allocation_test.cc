@@ -2,6 +2,7 @@
 // it (activations computed again) a session trains to the same bits.
 #include <gmock/gmock.h>
 
+#include "compiler/onnx/import.h"
 #include "count_new.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/pages.h"
@@ -163,8 +164,10 @@ TEST(Memory, LessOfItGivesTheSameBits) {
 }
 
 TEST(Memory, ReachesWhatIsAskedOfADeepModel) {
-  const Model model = compile_model(cnn_model(), options_for("sgd", DType::kF32)).model;
-  const std::vector<Tensor> batch = cnn_batch(64, 5);
+  const Model source =
+      import_model(std::string(HALFNOTE_SOURCE_DIR) + "/samples/fashion_mnist/model.onnxtxt");
+  const Model model = compile_model(source, options_for("sgd", DType::kF32)).model;
+  const std::vector<Tensor> batch = {uniform({64, 1, 28, 28}, 5), Tensor(DType::kI64, {64})};
   const LimitedRun plain = train_limited(model, batch, {});
   const LimitedRun small = train_limited(model, batch, {0.9, 0});
   ASSERT_TRUE(small.again);

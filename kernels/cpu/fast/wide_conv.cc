@@ -266,10 +266,7 @@ Prepared prepare(const KernelCall& call) {
   if (std::string why = refusal(call); !why.empty()) return Prepared::no(why);
   const ConvPlan plan = plan_call(call);
   const WideShape shape = shape_of(plan, static_cast<const Source*>(nullptr));
-  if (std::string why =
-          wide_refusal(shape, call.domain.empty() ? kWideForwardWork : kWideGradientWork);
-      !why.empty())
-    return Prepared::no(why);
+  if (std::string why = wide_refusal(shape); !why.empty()) return Prepared::no(why);
   const bool has_bias = call.domain.empty() && call.has_input(2);
   return make_kernel([=, threads = call.threads](const KernelBuffers& buffers) {
     wide_product(shape, threads, Source{plan, buffers, has_bias});

@@ -74,8 +74,7 @@ std::string refusal(const KernelCall& call, const MatmulPlan& plan) {
   }
   if (call.outputs[0].dtype != DType::kF32)
     return "Y is " + std::string(short_name(call.outputs[0].dtype));
-  return wide_refusal({plan.batches(), plan.m, plan.n, plan.k},
-                      call.domain.empty() ? kWideForwardWork : kWideGradientWork);
+  return wide_refusal({plan.batches(), plan.m, plan.n, plan.k});
 }
 
 Prepared build(const KernelCall& call, const MatmulPlan& whole) {

@@ -16,13 +16,11 @@
 
 namespace halfnote::cpu::fast {
 
-/// The cost table of the rows with f64 sums: calls of up to so many multiply-adds are theirs, above
-/// it oneDNN's f32 is faster by more than accuracy is worth. Forward products decide on which side
-/// of a ReLU, a maximum or a clip an element falls, and one that crosses over is an error of the
-/// size of a gradient: they get about 0.5 ms a call. Noise in a gradient stays noise: 0.05 ms.
-/// (Measured on one core of an AMD Zen 5: 20 to 40 multiply-adds/ns here, 80 to 120 there.)
-inline constexpr int64_t kWideForwardWork = 3 << 23;
-inline constexpr int64_t kWideGradientWork = 1 << 20;
+/// The cost table of the rows with f64 sums: calls of up to so many multiply-adds are theirs, 4 to
+/// 15 microseconds, hardly more than a call of the library takes to begin. Above it f32 is three to
+/// eight times as fast: an MLP of 784-256-128-10 with 64 samples took three times as long with its
+/// products in f64, and no model's losses were closer to those of f64 for it (docs/developer.md).
+inline constexpr int64_t kWideWork = 1 << 17;
 
 inline constexpr int64_t kWideRows = 64;
 inline constexpr int64_t kWideDepth = 128;  // k at a time
@@ -46,12 +44,12 @@ struct WideShape {
 };
 
 /// Why a product is not for the rows with f64 sums; else empty. Tiles have whole rows, so that is
-/// how multiply-adds are counted; `limit` is one of the two above.
-inline std::string wide_refusal(const WideShape& shape, int64_t limit) {
+/// how multiply-adds are counted.
+inline std::string wide_refusal(const WideShape& shape) {
   const int64_t rows = (shape.m + kTallTile - 1) / kTallTile * kTallTile;
   const int64_t work = shape.batches * rows * shape.n * shape.k;
-  if (work <= limit) return {};
-  return std::to_string(work) + " multiply-adds, above the " + std::to_string(limit) +
+  if (work <= kWideWork) return {};
+  return std::to_string(work) + " multiply-adds, above the " + std::to_string(kWideWork) +
          " up to which sums are in f64";
 }
 
