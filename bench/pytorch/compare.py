@@ -2,7 +2,8 @@
 """Training steps of halfnote and PyTorch by turns, from the same weights, on the same batch.
 
     bench/pytorch/compare.py [--models cifar_cnn,resnet50,bert,gpt2,mlp,lenet,small_resnet,
-        small_transformer] [--precisions fp32,bf16] [--against eager,compiled,eager+mkl,compiled+mkl]
+        small_transformer] [--precisions fp32,bf16]
+        [--against eager,compiled,eager+mkl,compiled+mkl]
         [--attention sdpa,eager] [--blocks 5] [--steps 3] [--threads 2] [--bin build/release/bin]
         [--out build/bench/pytorch]
 
