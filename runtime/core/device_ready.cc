@@ -20,6 +20,7 @@
 #include "passes/device/attention/fuse_attention.h"
 #include "passes/device/cast_before_views.h"
 #include "passes/device/compute_late.h"
+#include "passes/device/expand_clips.h"
 #include "passes/device/fuse_cross_entropy.h"
 #include "passes/device/fuse_pointwise.h"
 #include "passes/device/products/absorb_biases.h"
@@ -186,6 +187,8 @@ constexpr PassRow kRows[] = {
      "attention reads and writes heads where linear layers have them"},
     {"fuse-cross-entropy", fuse_cross_entropy, nullptr, kAll, kAny, kAny, false,
      "loss and gradient read the scores once and write no probabilities"},
+    {"expand-clips", expand_clips, nullptr, kAll, kAny, kAny, true,
+     "a clip belongs to the chain of elementwise ops around it"},
     {"absorb-casts", absorb_casts, nullptr, kAll, kAny, kAny, false,
      "gradients of biases are summed from 16 bits without a pass over memory for a cast"},
     {"absorb-scatters", absorb_scatters, nullptr, kAll, kAny, kAny, false,

@@ -82,6 +82,7 @@ const GoldenRow kRows[] = {
     {"expand-without-kernel", Sides::kExact},
     {"keep-copies", Sides::kExact},
     {"fold-factors", Sides::kExact},
+    {"expand-clips", Sides::kExact},
     {"compute-late", Sides::kExact},
     {"check-early", Sides::kExact},
     {"rematerialize", Sides::kExact},
