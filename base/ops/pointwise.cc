@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 
 #include "base/error.h"
@@ -18,6 +19,9 @@ constexpr std::array<PointwiseParameter, 2> kApproximate = {{{"approximate", 0, 
 constexpr std::array<PointwiseParameter, 2> kAlpha = {{{"alpha", 1.0f, {}}}};
 constexpr std::array<PointwiseParameter, 2> kLeak = {{{"alpha", 0.01f, {}}}};
 constexpr std::array<PointwiseParameter, 2> kHard = {{{"alpha", 0.2f, {}}, {"beta", 0.5f, {}}}};
+
+constexpr std::array<PointwiseParameter, 2> kDropped = {
+    {{"ratio", 0.5f, {}}, {"node", 0, {}, true}}};
 
 constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kAdd, "", "Add", 2},
@@ -79,12 +83,25 @@ constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kSwishGrad, kOwn, "SwishGrad", 2, Types::kFloats, kAlpha},
     {Op::kTanhGrad, kOwn, "TanhGrad", 2},
     {Op::kThresholdedReluGrad, kOwn, "ThresholdedReluGrad", 2, Types::kFloats, kAlpha},
+    {Op::kDropout, kOwn, "Dropout", 3, Types::kDraw, kDropped},
 };
 static_assert(std::ranges::all_of(kPointwiseRows, [](const PointwiseRow& row) {
   return &row == kPointwiseRows + static_cast<size_t>(row.code);
 }));
+static_assert(std::size(kPointwiseRows) == kPointwiseOps);
+
+/// Integers up to here are floats as they are.
+constexpr int64_t kMostInteger = int64_t{1} << 24;
 
 bool is_float_type(DType dtype) { return dtype == DType::kF32 || is_16bit_float(dtype); }
+
+/// Why a step cannot have these numbers, or an empty string.
+std::string unfit_numbers(const PointwiseRow& row, const PointwiseNumbers& numbers) {
+  if (row.types != Types::kDraw) return {};
+  if (!(numbers[0] >= 0 && numbers[0] <= 1)) return "a ratio outside of [0, 1]";
+  const bool whole = numbers[1] >= 0 && numbers[1] <= kMostInteger;
+  return whole && numbers[1] == std::trunc(numbers[1]) ? "" : "a node that is no number of one";
+}
 
 /// A cursor over the text of a program.
 class Reader {
@@ -178,6 +195,7 @@ class Reader {
       step.parameters[1] = number<float>();
       require("]");
     }
+    if (std::string why = unfit_numbers(*row, step.parameters); !why.empty()) fail(why);
     std::array<DType, kPointwiseArity> types{};
     for (int i = 0; i < row->arity; ++i) {
       require(i == 0 ? "(" : ", ");
@@ -216,6 +234,10 @@ PointwiseNumbers pointwise_parameters(const PointwiseRow& row, const Attributes&
   for (size_t i = 0; i < numbers.size(); ++i) {
     const PointwiseParameter& parameter = row.parameters[i];
     if (parameter.name.empty()) continue;
+    if (parameter.integer) {
+      numbers[i] = static_cast<float>(attributes.get_int(parameter.name, 0));
+      continue;
+    }
     numbers[i] = parameter.word_for_one.empty()
                      ? attributes.get_float(parameter.name, parameter.fallback)
                      : attributes.get_string(parameter.name, "none") == parameter.word_for_one;
@@ -223,9 +245,31 @@ PointwiseNumbers pointwise_parameters(const PointwiseRow& row, const Attributes&
   return numbers;
 }
 
+int pointwise_operands(const PointwiseRow& row) {
+  return row.types == Types::kDraw ? 1 : row.arity;
+}
+
+std::string unfit_attributes(const PointwiseRow& row, const Attributes& attributes) {
+  for (const PointwiseParameter& parameter : row.parameters) {
+    if (parameter.integer && attributes.get_int(parameter.name, 0) > kMostInteger)
+      return fmt::format("{} above {}", parameter.name, kMostInteger);
+  }
+  return unfit_numbers(row, pointwise_parameters(row, attributes));
+}
+
+std::string unfit_input(DType dtype, int64_t elements) {
+  if (dtype == DType::kI64) return elements == 1 ? "" : "several elements of type i64";
+  return is_pointwise_type(dtype) ? "" : fmt::format("elements of type {}", short_name(dtype));
+}
+
 bool is_pointwise_type(DType dtype) { return is_float_type(dtype) || dtype == DType::kBool; }
 
 std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands, DType result) {
+  if (row.types == Types::kDraw) {
+    const bool fits = is_float_type(result) && operands[0] == result;
+    const bool drawn = operands[1] == DType::kI64 && operands[2] == DType::kI64;
+    return fits && drawn ? "" : "not floats of one type and two i64";
+  }
   for (const DType dtype : operands) {
     if (!is_pointwise_type(dtype)) return fmt::format("elements of type {}", short_name(dtype));
   }
@@ -246,6 +290,8 @@ std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands
       return boolean && even ? "" : "operands of different types";
     case Types::kBools:
       return boolean && even && operands[0] == DType::kBool ? "" : "operands that are not bool";
+    case Types::kDraw:
+      break;
   }
   return {};
 }

@@ -6,6 +6,8 @@
 //
 // x0, x1, … are the node's inputs, broadcast to the shape of its outputs; t0, t1, … the results of
 // the steps, each computed in f32 and rounded to the type behind its name, as the op alone would.
+// Only a Dropout reads inputs of i64, its seed and its step, which are one number each; it draws
+// for the element's position in the outputs.
 #pragma once
 
 #include <array>
@@ -81,7 +83,9 @@ enum class PointwiseOp : uint8_t {
   kSwishGrad,
   kTanhGrad,
   kThresholdedReluGrad,
+  kDropout,
 };
+inline constexpr size_t kPointwiseOps = static_cast<size_t>(PointwiseOp::kDropout) + 1;
 
 /// What the operands and the result of an op are.
 enum class PointwiseTypes : uint8_t {
@@ -90,6 +94,7 @@ enum class PointwiseTypes : uint8_t {
   kBools,    // all bool
   kSelect,   // bool, then floats of one type
   kConvert,  // any type to any
+  kDraw,     // floats of one type, then two i64
 };
 
 /// An attribute that becomes a number. Of a word, 1 stands for `word_for_one` and 0 for the others.
@@ -97,6 +102,7 @@ struct PointwiseParameter {
   std::string_view name;
   float fallback = 0;
   std::string_view word_for_one;
+  bool integer = false;
 };
 
 struct PointwiseRow {
@@ -116,6 +122,8 @@ inline const PointwiseRow& pointwise_row(PointwiseOp op) { return pointwise_rows
 /// The row of an operator; null if no program can hold it.
 const PointwiseRow* find_pointwise(std::string_view domain, std::string_view op);
 PointwiseNumbers pointwise_parameters(const PointwiseRow& row, const Attributes& attributes);
+/// How many operands of an op have elements to go through; they come before the others.
+int pointwise_operands(const PointwiseRow& row);
 
 /// The types that a program computes with.
 bool is_pointwise_type(DType dtype);
@@ -137,6 +145,10 @@ struct PointwiseProgram {
   friend bool operator==(const PointwiseProgram&, const PointwiseProgram&) = default;
 };
 
+/// Why no program can hold an op with these attributes, or read an input of so many elements; or an
+/// empty string.
+std::string unfit_attributes(const PointwiseRow& row, const Attributes& attributes);
+std::string unfit_input(DType dtype, int64_t elements);
 /// Why the types do not fit an op, or an empty string.
 std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands, DType result);
 

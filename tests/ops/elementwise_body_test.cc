@@ -162,6 +162,26 @@ TEST(ElementwiseBody, Pointwise) {
   }
 }
 
+/// The second operand that is dropped from is a row, which is drawn for anew in each line.
+TEST(ElementwiseBody, PointwiseWithADropout) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::string type(short_name(dtype));
+    const std::string program = "t0:" + type + " = Dropout[0.25, 3](x0, x1, x2); t1:" + type +
+                                " = Dropout[0.5, 4](x3, x1, x2); t2:" + type +
+                                " = Add(t0, t1); out t2, t0";
+    for (const Shape& shape : kElementwiseShapes) {
+      const Tensor x = random_tensor(dtype, shape, 1, -2, 2);
+      const Tensor row = random_tensor(dtype, {shape.empty() ? 1 : shape.back()}, 2);
+      expect_body_identical(
+          {type + to_string(shape),
+           "Pointwise",
+           {{"program", program}},
+           {x, Tensor::scalar<int64_t>(-5), Tensor::scalar<int64_t>(12), shape.empty() ? x : row},
+           2});
+    }
+  }
+}
+
 TEST(ElementwiseBody, RefusesBrokenPrograms) {
   const Tensor x = random_tensor(DType::kF32, {2, 3}, 1),
                other = random_tensor(DType::kF32, {4}, 2);

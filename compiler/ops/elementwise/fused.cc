@@ -13,6 +13,7 @@ std::vector<ValueType> infer_pointwise(const Graph& graph, NodeId node) {
   SymbolicShape shape;
   for (size_t i = 0; i < graph.inputs(node).size(); ++i) {
     inputs.push_back(operand_type(graph, node, i).dtype);
+    if (inputs.back() == DType::kI64) continue;  // of a Dropout
     const SymbolicShape& own = operand_shape(graph, node, i);
     if (own.size() > shape.size()) shape.insert(shape.begin(), own.size() - shape.size(), Dim(1));
     for (size_t d = 0; d < own.size(); ++d) {
@@ -34,7 +35,9 @@ Expr step_of(BodyContext& body, const PointwiseStep& step, const std::vector<Exp
   for (size_t i = 0; i < step.parameters.size(); ++i) {
     const PointwiseParameter& parameter = row.parameters[i];
     if (parameter.name.empty()) continue;
-    if (parameter.word_for_one.empty()) {
+    if (parameter.integer) {
+      attributes.set(parameter.name, static_cast<int64_t>(step.parameters[i]));
+    } else if (parameter.word_for_one.empty()) {
       attributes.set(parameter.name, step.parameters[i]);
     } else {
       attributes.set(parameter.name,
@@ -45,6 +48,15 @@ Expr step_of(BodyContext& body, const PointwiseStep& step, const std::vector<Exp
   if (row.domain.empty()) return body.b.ops(row.op, operands, 1, std::move(attributes))[0];
   BodyContext inner{body.b, attributes, operands, {operands[0].type()}};
   return find_operator(row.domain, row.op)->body(inner)[0];
+}
+
+/// What is drawn belongs to the elements of the outputs, over which all inputs are broadcast.
+Expr over_all_elements(BodyContext& body, Expr x) {
+  for (const Expr& input : body.inputs) {
+    if (input.dtype() != DType::kI64 && input.shape() != x.shape())
+      x = body.b.op("Expand", {x, body.b.shape_of(input)});
+  }
+  return x;
 }
 
 std::vector<Expr> pointwise_body(BodyContext& body) {
@@ -61,6 +73,8 @@ std::vector<Expr> pointwise_body(BodyContext& body) {
       operands.push_back(operand >= 0 ? body.inputs[static_cast<size_t>(operand)]
                                       : results[static_cast<size_t>(~operand)]);
     }
+    if (pointwise_row(step.op).types == PointwiseTypes::kDraw)
+      operands[0] = over_all_elements(body, operands[0]);
     results.push_back(step_of(body, step, operands));
   }
   std::vector<Expr> all;

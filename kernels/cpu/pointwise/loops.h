@@ -33,7 +33,7 @@ inline constexpr size_t kFusedLoops = 6;
 
 struct Loops {
   const char* name;
-  const Loop* of;          // in the order of PointwiseOp
+  const Loop* of;          // in the order of PointwiseOp; null for Dropout (stateful/keep.h)
   const FusedLoop* fused;  // in the order of the groups; null if there are none
   /// Rounds to bf16 and back; y may be x.
   void (*round_bf16)(const float* x, float* y, int64_t count);

@@ -69,6 +69,7 @@ std::vector<KernelRow> rows() {
   for (const PointwiseRow& row : pointwise_rows()) {
     // A copy is a view, which costs nothing; the reference of Cast is vectorised itself.
     if (row.code == PointwiseOp::kIdentity || row.code == PointwiseOp::kCast) continue;
+    if (row.types == PointwiseTypes::kDraw) continue;  // fast.dropout
     all.push_back({row.domain, row.op, "fast.pointwise", prepare_op});
   }
   all.push_back({"ai.halfnote", "Pointwise", "fast.pointwise", prepare_fast_program});

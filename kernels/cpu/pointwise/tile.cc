@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/elementwise/broadcast.h"
 #include "kernels/cpu/pointwise/fused.h"
+#include "kernels/cpu/stateful/keep.h"
 #include "kernels/cpu/support.h"
 
 namespace halfnote::cpu::pointwise {
@@ -142,8 +143,13 @@ class TileProgram::Compiler {
   void add_task(const Task& task) {
     const int number = task.step;
     const PointwiseStep& step = program_.steps[static_cast<size_t>(number)];
-    Action action{Kind::kStep};
+    const bool draws = pointwise_row(step.op).types == PointwiseTypes::kDraw;
+    Action action{draws ? Kind::kDrop : Kind::kStep};
     action.loop = task.loop;
+    if (draws) {
+      action.seed = static_cast<size_t>(step.operands[1]);
+      action.step = static_cast<size_t>(step.operands[2]);
+    }
     action.operands = task.operands.size();
     std::copy(step.parameters.begin(), step.parameters.end(), action.parameters);
     for (size_t i = 0; i < action.operands; ++i) action.from[i] = slot_of(task.operands[i]);
@@ -214,8 +220,8 @@ std::string TileProgram::refusal(const KernelCall& call) {
   if (call.inputs.empty() || call.outputs.empty()) return "an operand is missing";
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     if (!call.has_input(i)) return "an operand is missing";
-    if (!is_pointwise_type(call.inputs[i].dtype))
-      return "elements of type " + std::string(short_name(call.inputs[i].dtype));
+    if (std::string why = unfit_input(call.inputs[i].dtype, call.inputs[i].size()); !why.empty())
+      return why;
   }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     if (!call.has_output(i)) return "an operand is missing";
@@ -233,6 +239,10 @@ TileProgram::TileProgram(const PointwiseProgram& program, const KernelCall& call
       first_written_(call.outputs.size(), 0),
       count_(call.outputs[0].size()) {
   for (const Operand& operand : call.inputs) {
+    if (operand.dtype == DType::kI64) {
+      inputs_.push_back({operand.dtype, false, false, {}});  // read by a Dropout, at each run
+      continue;
+    }
     Input input{operand.dtype, false, false,
                 plan_broadcast({operand.shape}, call.outputs[0].shape)};
     input.whole = operand.size() == count_;
@@ -290,6 +300,18 @@ struct TileProgram::Tile {
   }
 };
 
+namespace {
+
+/// Draws again what a node of its own would, and drops.
+void drop_elements(const KeepStream& stream, float factor, int64_t at, int64_t count,
+                   const float* from, float* to) {
+  std::array<uint64_t, kTile / 64> bits;
+  keep_bits(stream, static_cast<uint64_t>(at), (count + 63) / 64, bits.data());
+  keep_loops().drop(from, count, bits.data(), factor, to);
+}
+
+}  // namespace
+
 void TileProgram::run(const KernelBuffers& buffers, int64_t begin, int64_t end) const {
   alignas(64) Room rooms[kMaxRooms];
   const float* places[kMaxRooms] = {};
@@ -309,6 +331,16 @@ void TileProgram::run(const KernelBuffers& buffers, int64_t begin, int64_t end) 
           const float* in[kMaxOperands];
           for (size_t i = 0; i < action.operands; ++i) in[i] = tile.read(action.from[i]);
           action.loop(in, tile.write(action.to), tile.count, action.parameters);
+          break;
+        }
+        case Kind::kDrop: {
+          const KeepStream stream{static_cast<uint64_t>(*buffers.in<int64_t>(action.seed)),
+                                  static_cast<uint64_t>(*buffers.in<int64_t>(action.step)),
+                                  static_cast<uint32_t>(action.parameters[1]),
+                                  keep_threshold(action.parameters[0])};
+          const float* from = tile.read(action.from[0]);
+          drop_elements(stream, keep_factor(action.parameters[0]), at, tile.count, from,
+                        tile.write(action.to));
           break;
         }
         case Kind::kRound:

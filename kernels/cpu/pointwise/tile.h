@@ -36,7 +36,7 @@ class TileProgram {
   void run(const KernelBuffers& buffers, int64_t begin, int64_t end) const;
 
  private:
-  enum class Kind : uint8_t { kLoad, kConvert, kStep, kRound, kStore };
+  enum class Kind : uint8_t { kLoad, kConvert, kStep, kDrop, kRound, kStore };
 
   /// Where a step finds an operand or leaves its result: a room, or memory itself (f32).
   struct Slot {
@@ -52,6 +52,7 @@ class TileProgram {
     size_t operand = 0;   // of loads and stores: input or output
     DType dtype = DType::kUndefined;
     float parameters[2] = {};
+    size_t seed = 0, step = 0;  // the inputs of a Dropout
   };
 
   struct Input {

@@ -8,8 +8,10 @@
 
 #include "base/error.h"
 #include "kernels/cpu/pointwise/loops.h"
+#include "kernels/cpu/stateful/keep.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/math/random.h"
 
 namespace halfnote::libraries {
 
@@ -99,11 +101,28 @@ void read_inputs(const Chain& chain, const Arguments& a, int64_t first, int64_t 
     size_t walk = 0;
     for (size_t i = 0; i < chain.inputs.size(); ++i) {
       const Access access = chain.inputs[i].access;
+      if (chain.inputs[i].dtype == DType::kI64) continue;
       const int64_t at = access == Access::kWhole    ? first + e
                          : access == Access::kSingle ? 0
                                                      : offset[walk++];
       lines[i][static_cast<size_t>(e)] = read_number(chain.inputs[i].dtype, a.in[i], at);
     }
+  }
+}
+
+void drop_on_host(const PointwiseStep& step, const Arguments& a, int64_t first, int64_t count,
+                  const float* from, float* to) {
+  const auto number_of = [&](size_t operand) {
+    return static_cast<uint64_t>(
+        *static_cast<const int64_t*>(a.in[static_cast<size_t>(step.operands[operand])]));
+  };
+  const math::DropoutRule rule{cpu::keep_threshold(step.parameters[0]),
+                               cpu::keep_factor(step.parameters[0])};
+  const auto node = static_cast<uint32_t>(step.parameters[1]);
+  for (int64_t e = 0; e < count; ++e) {
+    const auto at = static_cast<uint64_t>(first + e);
+    const auto words = math::dropout_words(number_of(1), number_of(2), node, at / 4);
+    to[e] = rule.value(from[e], words.word[at % 4]);
   }
 }
 
@@ -116,13 +135,17 @@ void run_on_host(const Chain& chain, const Arguments& a) {
     for (size_t s = 0; s < results.size(); ++s) {
       const PointwiseStep& step = chain.program.steps[s];
       const float* operands[kPointwiseArity] = {};
-      const auto arity = static_cast<size_t>(pointwise_row(step.op).arity);
+      const auto arity = static_cast<size_t>(pointwise_operands(pointwise_row(step.op)));
       for (size_t i = 0; i < arity; ++i) {
         const int from = step.operands[i];
         operands[i] = from >= 0 ? inputs[static_cast<size_t>(from)].data()
                                 : results[static_cast<size_t>(~from)].data();
       }
-      loops.of[index_of(step.op)](operands, results[s].data(), count, step.parameters.data());
+      if (step.op == PointwiseOp::kDropout) {
+        drop_on_host(step, a, first, count, operands[0], results[s].data());
+      } else {
+        loops.of[index_of(step.op)](operands, results[s].data(), count, step.parameters.data());
+      }
       for (int64_t e = 0; e < count; ++e) {
         float& value = results[s][static_cast<size_t>(e)];
         value = rounded_to(step.dtype, value);

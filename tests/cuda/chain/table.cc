@@ -137,6 +137,21 @@ void add_chains(Table& table, DType t) {
                   " = Cast(t2); t4:f32 = Sub(t2, t0); out t3, t4, t2",
               {{t, shape}, {DType::kF32, row}, {DType::kBool, column}, {DType::kF32, {}}}, shape);
   }
+  // A residual branch forward, and the gradient of an activation under a dropout of its own.
+  const DType word = DType::kI64;
+  for (const Shape& shape : {Shape{6, 4, 64}, Shape{2, 3, 129}, Shape{65537}, Shape{3}, Shape{0}}) {
+    table.add("dropouts of " + type,
+              "t0:" + type + " = Add(x0, x1); t1:" + type +
+                  " = Dropout[0.3, 5](t0, x2, x3); t2:" + type + " = Add(t1, x4); t3:" + type +
+                  " = Dropout[0.7, 16777216](x4, x2, x3); t4:" + type +
+                  " = ReluGrad(t3, t0); out t2, t4",
+              {{t, shape}, {t, {shape.back()}}, {word, {}}, {word, {1}}, {t, shape}}, shape);
+  }
+  for (const char* ratio : {"0", "1"}) {
+    table.add("a dropout of " + type + " with ratio " + ratio,
+              "t0:" + type + " = Dropout[" + ratio + ", 0](x0, x1, x2); out t0",
+              {{t, {}}, {word, {}}, {word, {}}}, {});
+  }
   table.add("casts of " + type,
             "t0:bool = Cast(x0); t1:" + type +
                 " = Cast(t0); t2:f32 = Cast(x0); t3:f16 = Cast(t2); "

@@ -1,5 +1,6 @@
 // The pointwise kernels: each op against the reference, the functions against f64 in ulps, the
 // instruction sets against each other, programs against their steps one by one.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -105,6 +106,7 @@ void expect_reference(const PointwiseRow& row, const std::vector<Tensor>& inputs
 TEST(Pointwise, EveryOpAgreesWithTheReference) {
   for (const PointwiseRow& row : pointwise_rows()) {
     if (row.code == PointwiseOp::kCast || row.code == PointwiseOp::kIdentity) continue;
+    if (row.types == PointwiseTypes::kDraw) continue;  // below
     const bool bools = row.types == PointwiseTypes::kBools;
     for (const DType type : kPointwiseTypes) {
       if (bools && type != DType::kF32) continue;
@@ -157,6 +159,62 @@ TEST(Pointwise, ProgramsAreTheirStepsBitForBit) {
   }
 }
 
+/// A bias, a dropout and a residual, and the gradient's way back through the dropout.
+TEST(Pointwise, ADropoutInAProgramDrawsAsTheNodeAlone) {
+  const Tensor seed = Tensor::scalar((int64_t{7} << 32) - 3), step = Tensor::scalar(int64_t{11});
+  const auto run_all = [&](DType type, const Shape& shape, float ratio, std::string_view row) {
+    const std::string name(short_name(type));
+    const std::string text = fmt::format(
+        "t0:{0} = Add(x0, x1); t1:{0} = Dropout[{1}, 5](t0, x2, x3); t2:{0} = Add(t1, x4); "
+        "t3:{0} = Dropout[{1}, 9](x4, x2, x3); t4:{0} = GeluGrad[0, 0](t3, t0); out t2, t4, t1",
+        name, ratio);
+    const Tensor x = operand(type, shape, 1), residual = operand(type, shape, 3);
+    const Tensor bias = operand(type, shape.empty() ? Shape{} : Shape{shape.back()}, 2);
+    const OutputSpec same{type, shape};
+    const RunOptions on{.kernel = row, .threads = 2};
+    const auto drop = [&](const Tensor& of, int64_t node) {
+      return run_one("ai.halfnote", "Dropout", {of, seed, step}, {{"ratio", ratio}, {"node", node}},
+                     same);
+    };
+    const Tensor t0 = run_one("", "Add", {x, bias}, {}, same, on), t1 = drop(t0, 5);
+    const std::vector<Tensor> got =
+        run_kernel("ai.halfnote", "Pointwise", {x, bias, seed, step, residual}, {{"program", text}},
+                   {same, same, same}, on);
+    EXPECT_TRUE(identical(got[0], run_one("", "Add", {t1, residual}, {}, same, on)));
+    EXPECT_TRUE(identical(
+        got[1], run_one("ai.halfnote", "GeluGrad", {drop(residual, 9), t0}, {}, same, on)));
+    EXPECT_TRUE(identical(got[2], t1));
+  };
+  for (const DType type : kPointwiseTypes) {
+    for (const Shape& shape : {Shape{}, Shape{0, 4}, Shape{1}, Shape{7}, Shape{3, 5, 130},
+                               Shape{33, 1031}, Shape{2, 40003}}) {
+      for (const float ratio : {0.0f, 0.1f, 1.0f}) {
+        for (const std::string_view row : {"fast", "reference"}) {
+          SCOPED_TRACE(fmt::format("{} {} {} {}", row, short_name(type), to_string(shape), ratio));
+          run_all(type, shape, ratio, row);
+        }
+      }
+    }
+  }
+}
+
+/// What is drawn belongs to the elements of the outputs, of which the operand may be a part.
+TEST(Pointwise, ADropoutOfABroadcastOperandDrawsForEachElement) {
+  const Tensor row = operand(DType::kF32, {130}, 1), x = Tensor::full(DType::kF32, {5, 130}, 0);
+  const Tensor seed = Tensor::scalar(int64_t{4}), step = Tensor::scalar(int64_t{2});
+  const OutputSpec same{DType::kF32, {5, 130}};
+  const Tensor spread = run_one("", "Add", {x, row}, {}, same);
+  const Tensor wanted = run_one("ai.halfnote", "Dropout", {spread, seed, step},
+                                {{"ratio", 0.5f}, {"node", int64_t{1}}}, same);
+  for (const std::string_view kernel : {"fast", "reference"}) {
+    const Tensor got =
+        run_one("ai.halfnote", "Pointwise", {row, seed, step, x},
+                {{"program", "t0:f32 = Dropout[0.5, 1](x0, x1, x2); t1:f32 = Add(t0, x3); out t1"}},
+                same, {.kernel = kernel});
+    EXPECT_TRUE(identical(got, wanted)) << kernel;
+  }
+}
+
 TEST(Pointwise, CastsInProgramsAreTheReferenceBitForBit) {
   const DType types[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kBool};
   for (const DType from : types) {
@@ -198,6 +256,30 @@ TEST(PointwiseProgram, TextGoesThereAndBack) {
   const std::string text =
       "t0:bf16 = LeakyRelu[0.1, 0](x0); t1:f32 = Cast(t0); t2:f32 = Sub(x1, t1); out t2, t0";
   EXPECT_EQ(to_text(parse_pointwise(text, inputs, outputs)), text);
+}
+
+TEST(PointwiseProgram, ADropoutReadsOneSeedAndOneStep) {
+  const DType inputs[] = {DType::kF16, DType::kI64, DType::kI64}, outputs[] = {DType::kF16};
+  const std::string text = "t0:f16 = Dropout[0.1, 16777216](x0, x2, x1); out t0";
+  EXPECT_EQ(to_text(parse_pointwise(text, inputs, outputs)), text);
+  for (const char* broken :
+       {"t0:f16 = Dropout[0.1, 3](x0, x0, x1); out t0", "t0:f16 = Neg(x1); out t0",
+        "t0:f16 = Dropout[1.5, 3](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[nan, 3](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, 0.5](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, -1](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, inf](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, 33554432](x0, x1, x2); out t0",
+        "t0:f32 = Dropout[0.1, 3](x0, x1, x2); out t0", "t0:bool = Equal(x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, 3](x1, x1, x2); out t0", "t0:f16 = Cast(x1); out t0"}) {
+    EXPECT_THROW(parse_pointwise(broken, inputs, outputs), Error) << broken;
+  }
+  const Tensor x(DType::kF32, {3}), seeds = Tensor::full(DType::kI64, {3}, 1);
+  EXPECT_NE(refusals("ai.halfnote", "Pointwise", {x, seeds, seeds},
+                     {{"program", "t0:f32 = Dropout[0.1, 3](x0, x1, x2); out t0"}},
+                     {{DType::kF32, {3}}}, kFastPointwise)
+                .find("several elements of type i64"),
+            std::string::npos);
 }
 
 TEST(PointwiseProgram, BrokenTextIsAnError) {
@@ -287,6 +369,7 @@ TEST(Pointwise, GivesTheSameBitsOnEveryInstructionSet) {
   const Tensor wide = sweep();
   const float parameters[] = {0.75f, 0.25f};
   for (const PointwiseRow& row : pointwise_rows()) {
+    if (row.types == PointwiseTypes::kDraw) continue;  // tests/kernels/stateful
     const Tensor& x = row.arity == 1 ? wide : a;
     const float* const in[] = {x.data<float>().data(), b.data<float>().data(),
                                a.data<float>().data()};

@@ -14,8 +14,7 @@ std::string unfit_operands(const std::vector<Operand>& operands, size_t most) {
   if (operands.size() > most) return "more than " + std::to_string(most) + " operands";
   for (const Operand& operand : operands) {
     if (!operand.present()) return "an operand is missing";
-    if (!is_pointwise_type(operand.dtype))
-      return "elements of type " + std::string(short_name(operand.dtype));
+    if (std::string why = unfit_input(operand.dtype, operand.size()); !why.empty()) return why;
   }
   return {};
 }
@@ -24,6 +23,7 @@ std::string unfit_chain(const KernelCall& call) {
   if (std::string why = unfit_operands(call.inputs, kMaxInputs); !why.empty()) return why;
   if (std::string why = unfit_operands(call.outputs, kMaxOutputs); !why.empty()) return why;
   for (const Operand& output : call.outputs) {
+    if (output.dtype == DType::kI64) return "an output of type i64";
     if (output.shape != call.outputs[0].shape) return "outputs of different shapes";
   }
   return {};
@@ -55,6 +55,10 @@ bool plan_walks(const KernelCall& call, Plan& plan) {
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Operand& operand = call.inputs[i];
     const bool single = operand.size() == 1, whole = operand.size() == plan.arguments.count;
+    if (operand.dtype == DType::kI64) {
+      plan.chain.inputs.push_back({operand.dtype, Access::kSingle});
+      continue;
+    }
     plan.chain.inputs.push_back({operand.dtype, whole ? Access::kWhole : Access::kSingle});
     // The plan of a walk is also what finds inputs that do not broadcast.
     if (single || whole) {

@@ -11,6 +11,9 @@
 //     for each element that is left: the same, one by one
 //   }
 //
+// Where a step is a Dropout, four elements that follow each other share a counter of Philox: a
+// group draws for all of its elements at once.
+//
 // Every element of a group is loaded before the first one is stored, and no thread reads another's:
 // an output may lie over an input that is read whole.
 #include "kernels/cuda/elementwise/chain/source.h"
@@ -21,6 +24,7 @@
 #include <bit>
 
 #include "base/system/hash.h"
+#include "kernels/cpu/stateful/keep.h"
 
 namespace halfnote::chain {
 
@@ -31,7 +35,10 @@ using Op = PointwiseOp;
 std::string_view memory_type(DType dtype) {
   return dtype == DType::kBool ? "truth" : short_name(dtype);
 }
-std::string_view number_type(DType dtype) { return dtype == DType::kBool ? "bool" : "float"; }
+std::string_view number_type(DType dtype) {
+  if (dtype == DType::kI64) return "i64";
+  return dtype == DType::kBool ? "bool" : "float";
+}
 size_t bytes_of(DType dtype) { return size_of(dtype); }
 
 /// Calls write(0) to write(count - 1), commas between them.
@@ -103,6 +110,18 @@ class Writer {
     return operand >= 0 ? chain_.inputs[static_cast<size_t>(operand)].dtype
                         : chain_.program.steps[static_cast<size_t>(~operand)].dtype;
   }
+  bool draws(size_t step) const { return chain_.program.steps[step].op == Op::kDropout; }
+
+  /// write(step), a comma behind each, for the steps that draw.
+  template <class Write>
+  std::string for_draws(const Write& write) const {
+    std::string text;
+    for (size_t s = 0; s < chain_.program.steps.size(); ++s) {
+      if (draws(s)) text += write(s) + ", ";
+    }
+    return text;
+  }
+
   static std::string name_of(int operand) {
     return operand >= 0 ? fmt::format("x{}", operand) : fmt::format("t{}", ~operand);
   }
@@ -113,7 +132,8 @@ class Writer {
     return to == DType::kBool ? value + " != 0.0f" : value + " ? 1.0f : 0.0f";
   }
 
-  std::string expression_of(const PointwiseStep& step) const {
+  std::string expression_of(size_t number) const {
+    const PointwiseStep& step = chain_.program.steps[number];
     const PointwiseRow& row = pointwise_row(step.op);
     const auto operand = [&](size_t i) { return name_of(step.operands[i]); };
     switch (step.op) {
@@ -125,6 +145,11 @@ class Writer {
         return "!" + operand(0);
       case Op::kWhere:
         return fmt::format("{} ? {} : {}", operand(0), operand(1), operand(2));
+      case Op::kDropout:
+        return fmt::format("math::DropoutRule{{{:#x}ull, from_bits({:#010x}u)}}.value({}, w{})",
+                           cpu::keep_threshold(step.parameters[0]),
+                           std::bit_cast<uint32_t>(cpu::keep_factor(step.parameters[0])),
+                           operand(0), number);
       default:
         break;
     }
@@ -149,11 +174,12 @@ class Writer {
     const std::string outputs = list(chain_.outputs.size(), [&](size_t k) {
       return fmt::format("{}& y{}", memory_type(chain_.outputs[k]), k);
     });
-    line("__device__ __forceinline__ void step_all({}, {}) {{", inputs, outputs);
+    const std::string words = for_draws([](size_t s) { return fmt::format("uint32_t w{}", s); });
+    line("__device__ __forceinline__ void step_all({}, {}{}) {{", inputs, words, outputs);
     for (size_t i = 0; i < chain_.program.steps.size(); ++i) {
       const PointwiseStep& step = chain_.program.steps[i];
       line("  [[maybe_unused]] const {} t{} = rounded<{}>({});", number_type(step.dtype), i,
-           memory_type(step.dtype), expression_of(step));
+           memory_type(step.dtype), expression_of(i));
     }
     for (size_t k = 0; k < chain_.program.outputs.size(); ++k)
       line("  assign(y{}, t{});", k, chain_.program.outputs[k]);
@@ -170,6 +196,12 @@ class Writer {
            memory_type(input.dtype), i);
       if (input.access == Access::kSingle) line("  const auto x{} = number(*in{});", i, i);
     }
+    for (size_t s = 0; s < chain_.program.steps.size(); ++s) {
+      const PointwiseStep& step = chain_.program.steps[s];
+      if (draws(s))
+        line("  const Drawing draw{}{{x{}, x{}, {}u}};", s, step.operands[1], step.operands[2],
+             static_cast<uint32_t>(step.parameters[1]));
+    }
     for (size_t k = 0; k < chain_.outputs.size(); ++k)
       line("  auto* const out{} = static_cast<{}*>(a.out[{}]);", k, memory_type(chain_.outputs[k]),
            k);
@@ -183,8 +215,9 @@ class Writer {
     line("    }} else {{");
     line("      const int64_t at = in_groups + (item - a.groups);");
     write_offsets("      ", "at");
-    line("      step_all({}, {});",
+    line("      step_all({}, {}{});",
          list(chain_.inputs.size(), [&](size_t i) { return element(i); }),
+         for_draws([](size_t s) { return fmt::format("draw{}.word(at)", s); }),
          list(chain_.outputs.size(), [&](size_t k) { return fmt::format("out{}[at]", k); }));
     line("    }}");
     line("  }}");
@@ -224,11 +257,18 @@ class Writer {
     }
     for (size_t k = 0; k < chain_.outputs.size(); ++k)
       line("      Pack<{}, {}> q{};", memory_type(chain_.outputs[k]), width_, k);
+    for (size_t s = 0; s < chain_.program.steps.size(); ++s) {
+      if (!draws(s)) continue;
+      line("      const math::PhiloxCounter d{}[] = {{{}}};", s,
+           list(static_cast<size_t>(width_ / 4),
+                [&](size_t k) { return fmt::format("draw{}.group(at / 4 + {})", s, k); }));
+    }
     line("#pragma unroll");
     line("      for (int i = 0; i < {}; ++i) {{", width_);
     if (!chain_.even) write_offsets("        ", "at + i");
-    line("        step_all({}, {});",
+    line("        step_all({}, {}{});",
          list(chain_.inputs.size(), [&](size_t i) { return group_element(i); }),
+         for_draws([](size_t s) { return fmt::format("d{}[i / 4].word[i % 4]", s); }),
          list(chain_.outputs.size(), [&](size_t k) { return fmt::format("q{}.at[i]", k); }));
     line("      }}");
     for (size_t k = 0; k < chain_.outputs.size(); ++k) line("      store(out{} + at, q{});", k, k);
@@ -261,7 +301,7 @@ class Writer {
 int width(const Chain& chain) {
   size_t smallest = 0;
   const auto note = [&](DType dtype) {
-    if (dtype == DType::kBool) return;
+    if (dtype == DType::kBool || dtype == DType::kI64) return;
     smallest = smallest == 0 ? bytes_of(dtype) : std::min(smallest, bytes_of(dtype));
   };
   for (const Input& input : chain.inputs) note(input.dtype);
