@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/shape.h"
 
 namespace halfnote {
 namespace {
@@ -22,6 +23,9 @@ constexpr std::array<PointwiseParameter, 2> kHard = {{{"alpha", 0.2f, {}}, {"bet
 
 constexpr std::array<PointwiseParameter, 2> kDropped = {
     {{"ratio", 0.5f, {}}, {"node", 0, {}, true}}};
+
+constexpr std::array<PointwiseParameter, 2> kDims = {
+    {{"first", 0, {}, true}, {"dims", 0, {}, true}}};
 
 constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kAdd, "", "Add", 2},
@@ -84,6 +88,7 @@ constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kTanhGrad, kOwn, "TanhGrad", 2},
     {Op::kThresholdedReluGrad, kOwn, "ThresholdedReluGrad", 2, Types::kFloats, kAlpha},
     {Op::kDropout, kOwn, "Dropout", 3, Types::kDraw, kDropped},
+    {Op::kReduceSum, "", "ReduceSum", 1, Types::kSum, kDims},
 };
 static_assert(std::ranges::all_of(kPointwiseRows, [](const PointwiseRow& row) {
   return &row == kPointwiseRows + static_cast<size_t>(row.code);
@@ -97,6 +102,12 @@ bool is_float_type(DType dtype) { return dtype == DType::kF32 || is_16bit_float(
 
 /// Why a step cannot have these numbers, or an empty string.
 std::string unfit_numbers(const PointwiseRow& row, const PointwiseNumbers& numbers) {
+  if (row.types == Types::kSum) {
+    const bool known = numbers[1] >= 1 && numbers[1] <= static_cast<float>(kMaxRank);
+    return known && numbers[0] == 0 && numbers[1] == std::trunc(numbers[1])
+               ? ""
+               : "a sum that is not over the first dims";
+  }
   if (row.types != Types::kDraw) return {};
   if (!(numbers[0] >= 0 && numbers[0] <= 1)) return "a ratio outside of [0, 1]";
   const bool whole = numbers[1] >= 0 && numbers[1] <= kMostInteger;
@@ -122,6 +133,9 @@ class Reader {
       program_.outputs.push_back(~step);
     } while (take(", "));
     if (at_ != text_.size() || program_.outputs.size() != outputs_.size()) fail("outputs");
+    if (sums_ > 1 ||
+        std::ranges::count_if(program_.outputs, [&](int k) { return is_sum(k); }) != sums_)
+      fail("a sum that is not one output");
     return std::move(program_);
   }
 
@@ -200,18 +214,25 @@ class Reader {
     for (int i = 0; i < row->arity; ++i) {
       require(i == 0 ? "(" : ", ");
       step.operands[static_cast<size_t>(i)] = read_operand();
+      const int operand = step.operands[static_cast<size_t>(i)];
+      if (operand < 0 && is_sum(~operand)) fail("a sum as an operand");
       types[static_cast<size_t>(i)] = dtype_of(step.operands[static_cast<size_t>(i)]);
     }
     require(")");
     const std::span<const DType> operands(types.data(), static_cast<size_t>(row->arity));
     if (std::string why = unfit_types(*row, operands, step.dtype); !why.empty()) fail(why);
     program_.steps.push_back(step);
+    sums_ += row->types == Types::kSum;
+  }
+  bool is_sum(int step) const {
+    return program_.steps[static_cast<size_t>(step)].op == Op::kReduceSum;
   }
 
   std::string_view text_;
   std::span<const DType> inputs_, outputs_;
   size_t at_ = 0;
   PointwiseProgram program_;
+  int sums_ = 0;
 };
 
 }  // namespace
@@ -222,7 +243,7 @@ const PointwiseRow* find_pointwise(std::string_view domain, std::string_view op)
   static const auto* const kIndex = [] {
     auto* index = new std::map<std::pair<std::string_view, std::string_view>, const PointwiseRow*>;
     for (const PointwiseRow& row : kPointwiseRows)
-      index->emplace(std::pair(row.domain, row.op), &row);
+      if (row.types != Types::kSum) index->emplace(std::pair(row.domain, row.op), &row);
     return index;
   }();
   const auto found = kIndex->find({domain, op});
@@ -249,6 +270,14 @@ int pointwise_operands(const PointwiseRow& row) {
   return row.types == Types::kDraw ? 1 : row.arity;
 }
 
+std::optional<PointwiseSum> sum_of(const PointwiseProgram& program) {
+  for (size_t k = 0; k < program.outputs.size(); ++k) {
+    const PointwiseStep& step = program.steps[static_cast<size_t>(program.outputs[k])];
+    if (step.op == Op::kReduceSum) return PointwiseSum{k, static_cast<size_t>(step.parameters[1])};
+  }
+  return std::nullopt;
+}
+
 std::string unfit_attributes(const PointwiseRow& row, const Attributes& attributes) {
   for (const PointwiseParameter& parameter : row.parameters) {
     if (parameter.integer && attributes.get_int(parameter.name, 0) > kMostInteger)
@@ -269,6 +298,11 @@ std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands
     const bool fits = is_float_type(result) && operands[0] == result;
     const bool drawn = operands[1] == DType::kI64 && operands[2] == DType::kI64;
     return fits && drawn ? "" : "not floats of one type and two i64";
+  }
+  if (row.types == Types::kSum) {
+    const bool fits =
+        is_float_type(operands[0]) && (result == operands[0] || result == DType::kF32);
+    return fits ? "" : "not floats and their sum";
   }
   for (const DType dtype : operands) {
     if (!is_pointwise_type(dtype)) return fmt::format("elements of type {}", short_name(dtype));
@@ -291,6 +325,7 @@ std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands
     case Types::kBools:
       return boolean && even && operands[0] == DType::kBool ? "" : "operands that are not bool";
     case Types::kDraw:
+    case Types::kSum:
       break;
   }
   return {};
@@ -322,10 +357,15 @@ PointwiseProgram parse_pointwise(std::string_view text, std::span<const DType> i
   return Reader(text, inputs, outputs).read();
 }
 
+PointwiseProgram parse_pointwise(std::string_view text, std::span<const DType> inputs,
+                                 size_t outputs) {
+  const std::vector<DType> open(outputs, DType::kUndefined);
+  return Reader(text, inputs, open).read();
+}
+
 std::vector<DType> pointwise_types(std::string_view text, std::span<const DType> inputs,
                                    size_t outputs) {
-  const std::vector<DType> open(outputs, DType::kUndefined);
-  const PointwiseProgram program = Reader(text, inputs, open).read();
+  const PointwiseProgram program = parse_pointwise(text, inputs, outputs);
   std::vector<DType> types;
   for (const int step : program.outputs)
     types.push_back(program.steps[static_cast<size_t>(step)].dtype);

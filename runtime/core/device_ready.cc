@@ -16,6 +16,7 @@
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/absorb_casts.h"
 #include "passes/device/absorb_scatters.h"
+#include "passes/device/absorb_sums.h"
 #include "passes/device/attention/absorb_heads.h"
 #include "passes/device/attention/fuse_attention.h"
 #include "passes/device/cast_before_views.h"
@@ -197,6 +198,8 @@ constexpr PassRow kRows[] = {
      "chains of elementwise ops read and write memory once"},
     {"absorb-biases", absorb_biases, nullptr, kAll, kAny, kAny, false,
      "a product adds its bias before it goes to memory"},
+    {"absorb-sums", absorb_sums, nullptr, kAll, kAny, kAny, false,
+     "the gradient of a bias is summed while what it sums is in the cache"},
     {"check-early", check_early, nullptr, kAll, kAny, kAny, false,
      "a gradient is judged while it is in the cache"},
     {"rematerialize", nullptr, rematerialize, kAll, kAny, kAny, false,
@@ -207,7 +210,7 @@ constexpr PassRow kRows[] = {
 
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
 constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "recompute-pointwise",
-                                           "absorb-biases", "check-early"};
+                                           "absorb-biases", "absorb-sums", "check-early"};
 
 std::span<const PassRow> gpu_pipeline() {
   static const std::vector<PassRow> rows = [] {

@@ -182,6 +182,28 @@ TEST(ElementwiseBody, PointwiseWithADropout) {
   }
 }
 
+TEST(ElementwiseBody, PointwiseWithASum) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::string type(short_name(dtype));
+    for (const Shape& shape : {Shape{3, 8}, Shape{5, 1, 9}, Shape{0, 4}}) {
+      for (const std::string& result : {type, std::string("f32")}) {
+        const std::string program =
+            "t0:" + type + " = Add(x0, x1); t1:" + result + " = ReduceSum[0, 1](t0); out t1, t0";
+        const Tensor x = random_tensor(dtype, shape, 1, -2, 2);
+        expect_body_identical({type + to_string(shape) + result,
+                               "Pointwise",
+                               {{"program", program}},
+                               {x, random_tensor(dtype, {shape.back()}, 2)},
+                               2});
+      }
+    }
+  }
+  const Tensor x = random_tensor(DType::kF32, {2, 3}, 1);
+  EXPECT_THROW(
+      graph_of({"dims", "Pointwise", {{"program", "t0:f32 = ReduceSum[0, 3](x0); out t0"}}, {x}}),
+      Error);
+}
+
 TEST(ElementwiseBody, RefusesBrokenPrograms) {
   const Tensor x = random_tensor(DType::kF32, {2, 3}, 1),
                other = random_tensor(DType::kF32, {4}, 2);

@@ -24,7 +24,6 @@ std::string unfit_chain(const KernelCall& call) {
   if (std::string why = unfit_operands(call.outputs, kMaxOutputs); !why.empty()) return why;
   for (const Operand& output : call.outputs) {
     if (output.dtype == DType::kI64) return "an output of type i64";
-    if (output.shape != call.outputs[0].shape) return "outputs of different shapes";
   }
   return {};
 }
@@ -95,6 +94,10 @@ std::string plan_chain(const KernelCall& call, Plan& plan) {
   plan.arguments.count = call.outputs[0].size();
   plan.chain.program = parse_pointwise(cpu::attributes_of(call).get_string("program", ""),
                                        types_of(call.inputs), plan.chain.outputs);
+  if (sum_of(plan.chain.program)) return "a program that ends in a sum";
+  for (const Operand& output : call.outputs) {
+    if (output.shape != call.outputs[0].shape) return "outputs of different shapes";
+  }
   return plan_walks(call, plan) ? "" : "more dims that do not merge than a walk has";
 }
 
