@@ -187,8 +187,8 @@ TEST(Pointwise, ADropoutInAProgramDrawsAsTheNodeAlone) {
     EXPECT_TRUE(identical(got[2], t1));
   };
   for (const DType type : kPointwiseTypes) {
-    for (const Shape& shape : {Shape{}, Shape{0, 4}, Shape{1}, Shape{7}, Shape{3, 5, 130},
-                               Shape{33, 1031}, Shape{2, 40003}}) {
+    for (const Shape& shape :
+         {Shape{}, Shape{0, 4}, Shape{1}, Shape{7}, Shape{3, 5, 130}, Shape{2, 20003}}) {
       for (const float ratio : {0.0f, 0.1f, 1.0f}) {
         for (const std::string_view row : {"fast", "reference"}) {
           SCOPED_TRACE(fmt::format("{} {} {} {}", row, short_name(type), to_string(shape), ratio));
@@ -223,7 +223,7 @@ struct SummedShape {
 };
 const SummedShape kSummedShapes[] = {
     {{1, 1}, 1},       {{0, 5}, 1},       {{5, 0}, 1},       {{3, 2}, 1},
-    {{7, 8}, 1},       {{37, 130}, 1},    {{1000, 10}, 1},   {{129, 1031}, 1},
+    {{7, 8}, 1},       {{37, 130}, 1},    {{700, 10}, 1},    {{129, 1031}, 1},
     {{4, 67, 513}, 2}, {{2, 3, 5, 7}, 2}, {{300, 2, 65}, 1}, {{2, 5003}, 1},
 };
 
