@@ -210,7 +210,7 @@ constexpr PassRow kRows[] = {
 
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
 constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "recompute-pointwise",
-                                           "absorb-biases", "absorb-sums", "check-early"};
+                                           "absorb-biases", "check-early"};
 
 std::span<const PassRow> gpu_pipeline() {
   static const std::vector<PassRow> rows = [] {

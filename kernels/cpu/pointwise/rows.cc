@@ -1,6 +1,7 @@
 // Elementwise ops as programs of one step or two, and whole programs (ai.halfnote.Pointwise).
 #include "kernels/cpu/pointwise/rows.h"
 
+#include "kernels/cpu/pointwise/shapes.h"
 #include "kernels/cpu/pointwise/tile.h"
 #include "kernels/cpu/support.h"
 
@@ -12,8 +13,7 @@ constexpr std::string_view kNoVectors = "the CPU has neither AVX-512 nor AVX2 wi
 
 Prepared program_kernel(const PointwiseProgram& program, const KernelCall& call,
                         const Loops& loops) {
-  if (std::string why = TileProgram::unfit_outputs(program, call); !why.empty())
-    return Prepared::no(why);
+  if (std::string why = unfit_outputs(program, call); !why.empty()) return Prepared::no(why);
   auto tile = std::make_shared<const TileProgram>(program, call, loops);
   if (tile->too_large()) return Prepared::no("too many values at once");
   const auto share = [tile](size_t input, size_t output) { return tile->can_share(input, output); };

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/elementwise/broadcast.h"
 #include "kernels/cpu/pointwise/fused.h"
+#include "kernels/cpu/pointwise/shapes.h"
 #include "kernels/cpu/stateful/keep.h"
 #include "kernels/cpu/support.h"
 
@@ -226,21 +227,6 @@ class TileProgram::Compiler {
   size_t rooms_ = 0;
 };
 
-namespace {
-
-/// The dims of all elements: those of the outputs, and with a sum, which may be the only output,
-/// those of the inputs.
-Shape elements_of(const PointwiseProgram& program, const KernelCall& call) {
-  if (!sum_of(program)) return call.outputs[0].shape;
-  Shape shape;
-  for (const Operand& input : call.inputs) {
-    if (input.dtype != DType::kI64) shape = broadcast_shapes(shape, input.shape);
-  }
-  return shape;
-}
-
-}  // namespace
-
 std::string TileProgram::refusal(const KernelCall& call) {
   if (call.inputs.empty() || call.outputs.empty()) return "an operand is missing";
   for (size_t i = 0; i < call.inputs.size(); ++i) {
@@ -256,28 +242,14 @@ std::string TileProgram::refusal(const KernelCall& call) {
   return {};
 }
 
-std::string TileProgram::unfit_outputs(const PointwiseProgram& program, const KernelCall& call) {
-  const std::optional<PointwiseSum> sum = sum_of(program);
-  const Shape whole = elements_of(program, call);
-  if (sum && sum->dims > whole.size()) return "a sum over dims that are not there";
-  for (size_t k = 0; k < call.outputs.size(); ++k) {
-    const bool is_sum = sum && sum->output == k;
-    const auto first = whole.begin() + static_cast<std::ptrdiff_t>(is_sum ? sum->dims : 0);
-    if (!std::equal(first, whole.end(), call.outputs[k].shape.begin(), call.outputs[k].shape.end()))
-      return "outputs of different shapes";
-  }
-  return {};
-}
-
 TileProgram::TileProgram(const PointwiseProgram& program, const KernelCall& call,
                          const Loops& loops)
     : loops_(loops), last_read_(call.inputs.size(), 0), first_written_(call.outputs.size(), 0) {
   const Shape shape = elements_of(program, call);
   count_ = element_count(shape);
   if (const std::optional<PointwiseSum> sum = sum_of(program)) {
-    const auto first = shape.begin() + static_cast<std::ptrdiff_t>(sum->dims);
-    const Shape rows(shape.begin(), first), columns(first, shape.end());
-    sum_ = {sum->output, plan_reduce({element_count(rows), element_count(columns)}, {0})};
+    const SummedShape matrix = summed_shape(shape, sum->dims);
+    sum_ = {sum->output, plan_reduce({matrix.rows, matrix.columns}, {0})};
   }
   for (const Operand& operand : call.inputs) {
     if (operand.dtype == DType::kI64) {

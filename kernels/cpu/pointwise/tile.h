@@ -27,10 +27,8 @@ class TileProgram {
   /// Empty, or why the call cannot run it.
   static std::string refusal(const KernelCall& call);
 
-  /// The same of the shapes of the outputs.
-  static std::string unfit_outputs(const PointwiseProgram& program, const KernelCall& call);
-
-  /// The call must have passed both. Throws Error(kModel) if an input does not broadcast.
+  /// The call must have passed refusal() and unfit_outputs(). Throws Error(kModel) if an input does
+  /// not broadcast.
   TileProgram(const PointwiseProgram& program, const KernelCall& call, const Loops& loops);
 
   /// More tiles at once than kMaxRooms can hold?

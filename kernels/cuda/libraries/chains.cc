@@ -17,6 +17,9 @@ namespace halfnote::libraries {
 
 std::string illegal_launch(const chain::Chain& chain, const chain::Arguments& a) {
   const auto width = static_cast<int64_t>(chain::width(chain));
+  const auto sum = sum_of(chain.program);
+  if (sum && a.partials == nullptr) return "partial sums without a place";
+  if (sum && a.groups > 0 && a.columns % width != 0) return "a group beyond the last column";
   if (a.groups < 0 || a.groups * width > a.count) return "groups beyond the last element";
   const auto misplaced = [&](const void* pointer, DType dtype, bool grouped) {
     const size_t size = size_of(dtype);
@@ -31,7 +34,8 @@ std::string illegal_launch(const chain::Chain& chain, const chain::Arguments& a)
     if (misplaced(a.in[i], chain.inputs[i].dtype, grouped)) return "an input that is not aligned";
   }
   for (size_t k = 0; k < chain.outputs.size(); ++k) {
-    if (misplaced(a.out[k], chain.outputs[k], true)) return "an output that is not aligned";
+    const bool is_sum = sum && sum->output == k;
+    if (misplaced(a.out[k], chain.outputs[k], !is_sum)) return "an output that is not aligned";
   }
   return {};
 }
@@ -126,14 +130,25 @@ void drop_on_host(const PointwiseStep& step, const Arguments& a, int64_t first, 
   }
 }
 
+void add_to_partials(const Arguments& a, int64_t first, int64_t count, const Line& from) {
+  for (int64_t e = 0; e < count; ++e) {
+    const int64_t row = (first + e) / a.columns, column = (first + e) % a.columns;
+    a.partials[row / a.block_rows * a.columns + column] +=
+        static_cast<double>(from[static_cast<size_t>(e)]);
+  }
+}
+
 void run_on_host(const Chain& chain, const Arguments& a) {
   const cpu::pointwise::Loops& loops = cpu::pointwise::reference_loops();
   std::vector<Line> inputs(chain.inputs.size()), results(chain.program.steps.size());
+  const auto sum = sum_of(chain.program);
+  if (sum) std::fill_n(a.partials, a.blocks * a.columns, 0.0);
   for (int64_t first = 0; first < a.count; first += kPiece) {
     const int64_t count = std::min(kPiece, a.count - first);
     read_inputs(chain, a, first, count, inputs);
     for (size_t s = 0; s < results.size(); ++s) {
       const PointwiseStep& step = chain.program.steps[s];
+      if (step.op == PointwiseOp::kReduceSum) continue;
       const float* operands[kPointwiseArity] = {};
       const auto arity = static_cast<size_t>(pointwise_operands(pointwise_row(step.op)));
       for (size_t i = 0; i < arity; ++i) {
@@ -152,6 +167,14 @@ void run_on_host(const Chain& chain, const Arguments& a) {
       }
     }
     for (size_t k = 0; k < chain.outputs.size(); ++k) {
+      if (sum && sum->output == k) {
+        const auto end = static_cast<size_t>(chain.program.outputs[k]);
+        const int operand = chain.program.steps[end].operands[0];
+        add_to_partials(a, first, count,
+                        operand >= 0 ? inputs[static_cast<size_t>(operand)]
+                                     : results[static_cast<size_t>(~operand)]);
+        continue;
+      }
       const Line& from = results[static_cast<size_t>(chain.program.outputs[k])];
       for (int64_t e = 0; e < count; ++e)
         write_number(chain.outputs[k], from[static_cast<size_t>(e)], a.out[k], first + e);
