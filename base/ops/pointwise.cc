@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 
 #include "base/error.h"
+#include "base/shape.h"
 
 namespace halfnote {
 namespace {
@@ -18,6 +20,12 @@ constexpr std::array<PointwiseParameter, 2> kApproximate = {{{"approximate", 0, 
 constexpr std::array<PointwiseParameter, 2> kAlpha = {{{"alpha", 1.0f, {}}}};
 constexpr std::array<PointwiseParameter, 2> kLeak = {{{"alpha", 0.01f, {}}}};
 constexpr std::array<PointwiseParameter, 2> kHard = {{{"alpha", 0.2f, {}}, {"beta", 0.5f, {}}}};
+
+constexpr std::array<PointwiseParameter, 2> kDropped = {
+    {{"ratio", 0.5f, {}}, {"node", 0, {}, true}}};
+
+constexpr std::array<PointwiseParameter, 2> kDims = {
+    {{"first", 0, {}, true}, {"dims", 0, {}, true}}};
 
 constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kAdd, "", "Add", 2},
@@ -79,12 +87,32 @@ constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kSwishGrad, kOwn, "SwishGrad", 2, Types::kFloats, kAlpha},
     {Op::kTanhGrad, kOwn, "TanhGrad", 2},
     {Op::kThresholdedReluGrad, kOwn, "ThresholdedReluGrad", 2, Types::kFloats, kAlpha},
+    {Op::kDropout, kOwn, "Dropout", 3, Types::kDraw, kDropped},
+    {Op::kReduceSum, "", "ReduceSum", 1, Types::kSum, kDims},
 };
 static_assert(std::ranges::all_of(kPointwiseRows, [](const PointwiseRow& row) {
   return &row == kPointwiseRows + static_cast<size_t>(row.code);
 }));
+static_assert(std::size(kPointwiseRows) == kPointwiseOps);
+
+/// Integers up to here are floats as they are.
+constexpr int64_t kMostInteger = int64_t{1} << 24;
 
 bool is_float_type(DType dtype) { return dtype == DType::kF32 || is_16bit_float(dtype); }
+
+/// Why a step cannot have these numbers, or an empty string.
+std::string unfit_numbers(const PointwiseRow& row, const PointwiseNumbers& numbers) {
+  if (row.types == Types::kSum) {
+    const bool known = numbers[1] >= 1 && numbers[1] <= static_cast<float>(kMaxRank);
+    return known && numbers[0] == 0 && numbers[1] == std::trunc(numbers[1])
+               ? ""
+               : "a sum that is not over the first dims";
+  }
+  if (row.types != Types::kDraw) return {};
+  if (!(numbers[0] >= 0 && numbers[0] <= 1)) return "a ratio outside of [0, 1]";
+  const bool whole = numbers[1] >= 0 && numbers[1] <= kMostInteger;
+  return whole && numbers[1] == std::trunc(numbers[1]) ? "" : "a node that is no number of one";
+}
 
 /// A cursor over the text of a program.
 class Reader {
@@ -105,6 +133,9 @@ class Reader {
       program_.outputs.push_back(~step);
     } while (take(", "));
     if (at_ != text_.size() || program_.outputs.size() != outputs_.size()) fail("outputs");
+    if (sums_ > 1 ||
+        std::ranges::count_if(program_.outputs, [&](int k) { return is_sum(k); }) != sums_)
+      fail("a sum that is not one output");
     return std::move(program_);
   }
 
@@ -178,22 +209,30 @@ class Reader {
       step.parameters[1] = number<float>();
       require("]");
     }
+    if (std::string why = unfit_numbers(*row, step.parameters); !why.empty()) fail(why);
     std::array<DType, kPointwiseArity> types{};
     for (int i = 0; i < row->arity; ++i) {
       require(i == 0 ? "(" : ", ");
       step.operands[static_cast<size_t>(i)] = read_operand();
+      const int operand = step.operands[static_cast<size_t>(i)];
+      if (operand < 0 && is_sum(~operand)) fail("a sum as an operand");
       types[static_cast<size_t>(i)] = dtype_of(step.operands[static_cast<size_t>(i)]);
     }
     require(")");
     const std::span<const DType> operands(types.data(), static_cast<size_t>(row->arity));
     if (std::string why = unfit_types(*row, operands, step.dtype); !why.empty()) fail(why);
     program_.steps.push_back(step);
+    sums_ += row->types == Types::kSum;
+  }
+  bool is_sum(int step) const {
+    return program_.steps[static_cast<size_t>(step)].op == Op::kReduceSum;
   }
 
   std::string_view text_;
   std::span<const DType> inputs_, outputs_;
   size_t at_ = 0;
   PointwiseProgram program_;
+  int sums_ = 0;
 };
 
 }  // namespace
@@ -204,7 +243,7 @@ const PointwiseRow* find_pointwise(std::string_view domain, std::string_view op)
   static const auto* const kIndex = [] {
     auto* index = new std::map<std::pair<std::string_view, std::string_view>, const PointwiseRow*>;
     for (const PointwiseRow& row : kPointwiseRows)
-      index->emplace(std::pair(row.domain, row.op), &row);
+      if (row.types != Types::kSum) index->emplace(std::pair(row.domain, row.op), &row);
     return index;
   }();
   const auto found = kIndex->find({domain, op});
@@ -216,6 +255,10 @@ PointwiseNumbers pointwise_parameters(const PointwiseRow& row, const Attributes&
   for (size_t i = 0; i < numbers.size(); ++i) {
     const PointwiseParameter& parameter = row.parameters[i];
     if (parameter.name.empty()) continue;
+    if (parameter.integer) {
+      numbers[i] = static_cast<float>(attributes.get_int(parameter.name, 0));
+      continue;
+    }
     numbers[i] = parameter.word_for_one.empty()
                      ? attributes.get_float(parameter.name, parameter.fallback)
                      : attributes.get_string(parameter.name, "none") == parameter.word_for_one;
@@ -223,9 +266,44 @@ PointwiseNumbers pointwise_parameters(const PointwiseRow& row, const Attributes&
   return numbers;
 }
 
+int pointwise_operands(const PointwiseRow& row) {
+  return row.types == Types::kDraw ? 1 : row.arity;
+}
+
+std::optional<PointwiseSum> sum_of(const PointwiseProgram& program) {
+  for (size_t k = 0; k < program.outputs.size(); ++k) {
+    const PointwiseStep& step = program.steps[static_cast<size_t>(program.outputs[k])];
+    if (step.op == Op::kReduceSum) return PointwiseSum{k, static_cast<size_t>(step.parameters[1])};
+  }
+  return std::nullopt;
+}
+
+std::string unfit_attributes(const PointwiseRow& row, const Attributes& attributes) {
+  for (const PointwiseParameter& parameter : row.parameters) {
+    if (parameter.integer && attributes.get_int(parameter.name, 0) > kMostInteger)
+      return fmt::format("{} above {}", parameter.name, kMostInteger);
+  }
+  return unfit_numbers(row, pointwise_parameters(row, attributes));
+}
+
+std::string unfit_input(DType dtype, int64_t elements) {
+  if (dtype == DType::kI64) return elements == 1 ? "" : "several elements of type i64";
+  return is_pointwise_type(dtype) ? "" : fmt::format("elements of type {}", short_name(dtype));
+}
+
 bool is_pointwise_type(DType dtype) { return is_float_type(dtype) || dtype == DType::kBool; }
 
 std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands, DType result) {
+  if (row.types == Types::kDraw) {
+    const bool fits = is_float_type(result) && operands[0] == result;
+    const bool drawn = operands[1] == DType::kI64 && operands[2] == DType::kI64;
+    return fits && drawn ? "" : "not floats of one type and two i64";
+  }
+  if (row.types == Types::kSum) {
+    const bool fits =
+        is_float_type(operands[0]) && (result == operands[0] || result == DType::kF32);
+    return fits ? "" : "not floats and their sum";
+  }
   for (const DType dtype : operands) {
     if (!is_pointwise_type(dtype)) return fmt::format("elements of type {}", short_name(dtype));
   }
@@ -246,6 +324,9 @@ std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands
       return boolean && even ? "" : "operands of different types";
     case Types::kBools:
       return boolean && even && operands[0] == DType::kBool ? "" : "operands that are not bool";
+    case Types::kDraw:
+    case Types::kSum:
+      break;
   }
   return {};
 }
@@ -276,10 +357,15 @@ PointwiseProgram parse_pointwise(std::string_view text, std::span<const DType> i
   return Reader(text, inputs, outputs).read();
 }
 
+PointwiseProgram parse_pointwise(std::string_view text, std::span<const DType> inputs,
+                                 size_t outputs) {
+  const std::vector<DType> open(outputs, DType::kUndefined);
+  return Reader(text, inputs, open).read();
+}
+
 std::vector<DType> pointwise_types(std::string_view text, std::span<const DType> inputs,
                                    size_t outputs) {
-  const std::vector<DType> open(outputs, DType::kUndefined);
-  const PointwiseProgram program = Reader(text, inputs, open).read();
+  const PointwiseProgram program = parse_pointwise(text, inputs, outputs);
   std::vector<DType> types;
   for (const int step : program.outputs)
     types.push_back(program.steps[static_cast<size_t>(step)].dtype);

@@ -6,10 +6,14 @@
 //
 // x0, x1, … are the node's inputs, broadcast to the shape of its outputs; t0, t1, … the results of
 // the steps, each computed in f32 and rounded to the type behind its name, as the op alone would.
+// Only a Dropout reads inputs of i64, its seed and its step, which are one number each; it draws
+// for the element's position in the outputs. A sum over the first dims, ReduceSum[0, dims], may end
+// a program: nobody reads it, and it is the one output of another shape, without these dims.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,7 +85,10 @@ enum class PointwiseOp : uint8_t {
   kSwishGrad,
   kTanhGrad,
   kThresholdedReluGrad,
+  kDropout,
+  kReduceSum,
 };
+inline constexpr size_t kPointwiseOps = static_cast<size_t>(PointwiseOp::kReduceSum) + 1;
 
 /// What the operands and the result of an op are.
 enum class PointwiseTypes : uint8_t {
@@ -90,6 +97,8 @@ enum class PointwiseTypes : uint8_t {
   kBools,    // all bool
   kSelect,   // bool, then floats of one type
   kConvert,  // any type to any
+  kDraw,     // floats of one type, then two i64
+  kSum,      // floats of one type, a result of these or of f32; no operator's row
 };
 
 /// An attribute that becomes a number. Of a word, 1 stands for `word_for_one` and 0 for the others.
@@ -97,6 +106,7 @@ struct PointwiseParameter {
   std::string_view name;
   float fallback = 0;
   std::string_view word_for_one;
+  bool integer = false;
 };
 
 struct PointwiseRow {
@@ -116,6 +126,8 @@ inline const PointwiseRow& pointwise_row(PointwiseOp op) { return pointwise_rows
 /// The row of an operator; null if no program can hold it.
 const PointwiseRow* find_pointwise(std::string_view domain, std::string_view op);
 PointwiseNumbers pointwise_parameters(const PointwiseRow& row, const Attributes& attributes);
+/// How many operands of an op have elements to go through; they come before the others.
+int pointwise_operands(const PointwiseRow& row);
 
 /// The types that a program computes with.
 bool is_pointwise_type(DType dtype);
@@ -137,16 +149,29 @@ struct PointwiseProgram {
   friend bool operator==(const PointwiseProgram&, const PointwiseProgram&) = default;
 };
 
+/// Why no program can hold an op with these attributes, or read an input of so many elements; or an
+/// empty string.
+std::string unfit_attributes(const PointwiseRow& row, const Attributes& attributes);
+std::string unfit_input(DType dtype, int64_t elements);
 /// Why the types do not fit an op, or an empty string.
 std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands, DType result);
+
+/// Which output is a sum, and over how many dims; none if there is none.
+struct PointwiseSum {
+  size_t output = 0;
+  size_t dims = 0;
+};
+std::optional<PointwiseSum> sum_of(const PointwiseProgram& program);
 
 std::string to_text(const PointwiseProgram& program);
 /// Reads to_text()'s form and checks it against the types of the inputs and outputs. Throws
 /// Error(kModel) with the step.
 PointwiseProgram parse_pointwise(std::string_view text, std::span<const DType> inputs,
                                  std::span<const DType> outputs);
-/// The types of the `outputs` results, as the text states them; checks the rest as
-/// parse_pointwise().
+/// The same, where the types of the `outputs` results are as the text states them.
+PointwiseProgram parse_pointwise(std::string_view text, std::span<const DType> inputs,
+                                 size_t outputs);
+/// These types.
 std::vector<DType> pointwise_types(std::string_view text, std::span<const DType> inputs,
                                    size_t outputs);
 

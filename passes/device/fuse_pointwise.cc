@@ -8,7 +8,8 @@
 // read stay outputs, nothing is computed twice. Attribute `nodes` keeps the names for reports.
 // A node joins the nodes that make its operands if the results have one shape and nobody in between
 // reads what they make; these stand at most kPointwiseWindow nodes back, so that the pass is linear
-// and values are not held much longer. Leaves alone: single nodes, other types than f32, f16, bf16
+// and values are not held much longer. A Dropout in a chain draws at its elements' positions, as it
+// does alone. Leaves alone: single nodes, other types than f32, f16, bf16
 // and bool, shapes that are not known.
 #include "passes/device/fuse_pointwise.h"
 
@@ -28,6 +29,12 @@ constexpr size_t kMaxInputs = 12;
 bool is_known_pointwise(const Graph& graph, ValueId value) {
   return value.valid() && graph.value(value).type.has_concrete_shape() &&
          is_pointwise_type(graph.value(value).type.dtype);
+}
+
+bool is_known_input(const Graph& graph, ValueId value) {
+  if (!value.valid() || !graph.value(value).type.has_concrete_shape()) return false;
+  const ValueType& type = graph.value(value).type;
+  return unfit_input(type.dtype, element_count(concrete(*type.shape))).empty();
 }
 
 /// Nodes that will be one. Their results may be read by others only behind the last of them.
@@ -213,9 +220,10 @@ const PointwiseRow* pointwise_row_of(const Graph& graph, NodeId id) {
   if (row == nullptr || inputs.size() != static_cast<size_t>(row->arity) || outputs.size() != 1)
     return nullptr;
   if (!is_known_pointwise(graph, outputs[0])) return nullptr;
+  if (!unfit_attributes(*row, node.attributes).empty()) return nullptr;
   std::vector<DType> types;
   for (ValueId input : inputs) {
-    if (!is_known_pointwise(graph, input)) return nullptr;
+    if (!is_known_input(graph, input)) return nullptr;
     types.push_back(graph.value(input).type.dtype);
   }
   return unfit_types(*row, types, graph.value(outputs[0]).type.dtype).empty() ? row : nullptr;

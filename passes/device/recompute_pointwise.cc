@@ -28,7 +28,7 @@ constexpr int64_t kHeavyBytes = 2;
 bool is_heavy(PointwiseOp op) {
   using enum PointwiseOp;
   constexpr PointwiseOp kHeavy[] = {kPow,     kErf,      kExp,   kGelu, kLog,
-                                    kSigmoid, kSoftplus, kSwish, kTanh};
+                                    kSigmoid, kSoftplus, kSwish, kTanh, kDropout};
   return std::ranges::find(kHeavy, op) != std::end(kHeavy);
 }
 

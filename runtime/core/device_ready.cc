@@ -16,6 +16,7 @@
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/absorb_casts.h"
 #include "passes/device/absorb_scatters.h"
+#include "passes/device/absorb_sums.h"
 #include "passes/device/attention/absorb_heads.h"
 #include "passes/device/attention/fuse_attention.h"
 #include "passes/device/cast_before_views.h"
@@ -201,6 +202,8 @@ constexpr PassRow kRows[] = {
      "chains of elementwise ops read and write memory once"},
     {"absorb-biases", absorb_biases, nullptr, kAll, kAny, kAny, false,
      "a product adds its bias before it goes to memory"},
+    {"absorb-sums", absorb_sums, nullptr, kAll, kAny, kAny, false,
+     "the gradient of a bias is summed while what it sums is in the cache"},
     {"compute-late", compute_late, nullptr, kAll, kAny, kAny, false,
      "what is not read yet takes no memory"},
     {"check-early", check_early, nullptr, kAll, kAny, kAny, false,

@@ -162,6 +162,48 @@ TEST(ElementwiseBody, Pointwise) {
   }
 }
 
+/// The second operand that is dropped from is a row, which is drawn for anew in each line.
+TEST(ElementwiseBody, PointwiseWithADropout) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::string type(short_name(dtype));
+    const std::string program = "t0:" + type + " = Dropout[0.25, 3](x0, x1, x2); t1:" + type +
+                                " = Dropout[0.5, 4](x3, x1, x2); t2:" + type +
+                                " = Add(t0, t1); out t2, t0";
+    for (const Shape& shape : kElementwiseShapes) {
+      const Tensor x = random_tensor(dtype, shape, 1, -2, 2);
+      const Tensor row = random_tensor(dtype, {shape.empty() ? 1 : shape.back()}, 2);
+      expect_body_identical(
+          {type + to_string(shape),
+           "Pointwise",
+           {{"program", program}},
+           {x, Tensor::scalar<int64_t>(-5), Tensor::scalar<int64_t>(12), shape.empty() ? x : row},
+           2});
+    }
+  }
+}
+
+TEST(ElementwiseBody, PointwiseWithASum) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::string type(short_name(dtype));
+    for (const Shape& shape : {Shape{3, 8}, Shape{5, 1, 9}, Shape{0, 4}}) {
+      for (const std::string& result : {type, std::string("f32")}) {
+        const std::string program =
+            "t0:" + type + " = Add(x0, x1); t1:" + result + " = ReduceSum[0, 1](t0); out t1, t0";
+        const Tensor x = random_tensor(dtype, shape, 1, -2, 2);
+        expect_body_identical({type + to_string(shape) + result,
+                               "Pointwise",
+                               {{"program", program}},
+                               {x, random_tensor(dtype, {shape.back()}, 2)},
+                               2});
+      }
+    }
+  }
+  const Tensor x = random_tensor(DType::kF32, {2, 3}, 1);
+  EXPECT_THROW(
+      graph_of({"dims", "Pointwise", {{"program", "t0:f32 = ReduceSum[0, 3](x0); out t0"}}, {x}}),
+      Error);
+}
+
 TEST(ElementwiseBody, RefusesBrokenPrograms) {
   const Tensor x = random_tensor(DType::kF32, {2, 3}, 1),
                other = random_tensor(DType::kF32, {4}, 2);

@@ -94,6 +94,25 @@ TEST(FusePointwise, WithRecomputationStoresOnlyTheOperandOfAnActivation) {
   }
 }
 
+TEST(FusePointwise, ChangesNoBitOfDropoutsAndTheirGradients) {
+  for (const char* type : {"float", "bfloat16", "float16"}) {
+    SCOPED_TRACE(type);
+    Model model = model_of(fmt::format(
+        "main ({0}[37,130] x, {0}[37,130] dy, {0}[130] bias, {0}[37,130] r) => ({0}[37,130] y, "
+        "{0}[37,130] dx) <int64 seed = {{77}}, int64 step = {{3}}> {{\n"
+        "[a] {0}[37,130] a = Add (bias, x)\n[e] {0}[37,130] e = Gelu (a)\n"
+        "[d] {0}[37,130] d = ai.halfnote.Dropout <ratio = 0.3, node = 4> (e, seed, step)\n"
+        "[y] {0}[37,130] y = Add (d, r)\n"
+        "[g] {0}[37,130] g = ai.halfnote.Dropout <ratio = 0.3, node = 4> (dy, seed, step)  "
+        "# role=backward\n"
+        "[dx] {0}[37,130] dx = ai.halfnote.GeluGrad (g, a)  # role=backward\n}}",
+        type));
+    expect_same_bits(model, {row_of("recompute-pointwise"), row_of("fuse-pointwise")});
+    EXPECT_EQ(count(model, "Dropout"), 0u);
+    EXPECT_LE(model.graph.nodes().size(), 2u);
+  }
+}
+
 TEST(FusePointwise, CutsLongChains) {
   std::string text = "main (float[5] x0) => (float[5] x100) {\n";
   for (int i = 0; i < 100; ++i)

@@ -100,6 +100,7 @@ const GoldenRow kRows[] = {
     {"fuse-attention", Sides::kRounding, 3 * kEpsBf16},
     {"absorb-heads", Sides::kExact},
     {"absorb-biases", Sides::kExact},
+    {"absorb-sums", Sides::kExact},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
     {"emulate-16bit", Sides::kExact},
     // Bodies in standard ops against fused kernels: both in f32, sums of at most 16 terms in

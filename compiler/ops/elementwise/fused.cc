@@ -1,5 +1,8 @@
 // Pointwise: a program of elementwise steps (base/ops/pointwise.h). The pass fuse-pointwise makes
 // it for a device, behind everything that asks for gradients or precision.
+#include <numeric>
+
+#include "base/error.h"
 #include "base/ops/pointwise.h"
 #include "compiler/ir/model.h"
 #include "compiler/ops/elementwise/parts.h"
@@ -13,6 +16,7 @@ std::vector<ValueType> infer_pointwise(const Graph& graph, NodeId node) {
   SymbolicShape shape;
   for (size_t i = 0; i < graph.inputs(node).size(); ++i) {
     inputs.push_back(operand_type(graph, node, i).dtype);
+    if (inputs.back() == DType::kI64) continue;  // of a Dropout
     const SymbolicShape& own = operand_shape(graph, node, i);
     if (own.size() > shape.size()) shape.insert(shape.begin(), own.size() - shape.size(), Dim(1));
     for (size_t d = 0; d < own.size(); ++d) {
@@ -21,9 +25,19 @@ std::vector<ValueType> infer_pointwise(const Graph& graph, NodeId node) {
     }
   }
   const std::string text = graph.node(node).attributes.get_string("program", "");
+  const PointwiseProgram program = parse_pointwise(text, inputs, graph.outputs(node).size());
+  const std::optional<PointwiseSum> sum = sum_of(program);
+  if (sum && sum->dims > shape.size()) {
+    throw Error(ErrorCode::kModel, "a pointwise program sums over dims that are not there")
+        .expected("at most " + std::to_string(shape.size()), std::to_string(sum->dims));
+  }
   std::vector<ValueType> types;
-  for (const DType dtype : pointwise_types(text, inputs, graph.outputs(node).size()))
-    types.push_back(ValueType::tensor(dtype, shape));
+  for (const int step : program.outputs)
+    types.push_back(ValueType::tensor(program.steps[static_cast<size_t>(step)].dtype, shape));
+  if (sum) {
+    const auto first = shape.begin() + static_cast<std::ptrdiff_t>(sum->dims);
+    *types[sum->output].shape = SymbolicShape(first, shape.end());
+  }
   return types;
 }
 
@@ -34,17 +48,34 @@ Expr step_of(BodyContext& body, const PointwiseStep& step, const std::vector<Exp
   for (size_t i = 0; i < step.parameters.size(); ++i) {
     const PointwiseParameter& parameter = row.parameters[i];
     if (parameter.name.empty()) continue;
-    if (parameter.word_for_one.empty()) {
+    if (parameter.integer) {
+      attributes.set(parameter.name, static_cast<int64_t>(step.parameters[i]));
+    } else if (parameter.word_for_one.empty()) {
       attributes.set(parameter.name, step.parameters[i]);
     } else {
       attributes.set(parameter.name,
                      std::string(step.parameters[i] != 0 ? parameter.word_for_one : "none"));
     }
   }
+  if (step.op == PointwiseOp::kReduceSum) {
+    std::vector<int64_t> axes(static_cast<size_t>(step.parameters[1]));
+    std::iota(axes.begin(), axes.end(), int64_t{0});
+    return body.b.cast(body.b.reduce_sum(body.b.to_math(operands[0]), axes, false), step.dtype);
+  }
   if (step.op == PointwiseOp::kCast) return body.b.cast(operands[0], step.dtype);
   if (row.domain.empty()) return body.b.ops(row.op, operands, 1, std::move(attributes))[0];
   BodyContext inner{body.b, attributes, operands, {operands[0].type()}};
   return find_operator(row.domain, row.op)->body(inner)[0];
+}
+
+/// What is drawn or summed belongs to the elements of the outputs, over which all inputs are
+/// broadcast.
+Expr over_all_elements(BodyContext& body, Expr x) {
+  for (const Expr& input : body.inputs) {
+    if (input.dtype() != DType::kI64 && input.shape() != x.shape())
+      x = body.b.op("Expand", {x, body.b.shape_of(input)});
+  }
+  return x;
 }
 
 std::vector<Expr> pointwise_body(BodyContext& body) {
@@ -61,6 +92,9 @@ std::vector<Expr> pointwise_body(BodyContext& body) {
       operands.push_back(operand >= 0 ? body.inputs[static_cast<size_t>(operand)]
                                       : results[static_cast<size_t>(~operand)]);
     }
+    const PointwiseTypes kind = pointwise_row(step.op).types;
+    if (kind == PointwiseTypes::kDraw || kind == PointwiseTypes::kSum)
+      operands[0] = over_all_elements(body, operands[0]);
     results.push_back(step_of(body, step, operands));
   }
   std::vector<Expr> all;

@@ -73,7 +73,7 @@ const std::vector<Group>& groups() {
 }
 
 size_t arity(const PointwiseStep& step) {
-  return static_cast<size_t>(pointwise_row(step.op).arity);
+  return static_cast<size_t>(pointwise_operands(pointwise_row(step.op)));
 }
 
 bool is_commutative(PointwiseOp op) { return op == PointwiseOp::kAdd || op == PointwiseOp::kMul; }

@@ -20,7 +20,7 @@ inline constexpr size_t kMaxOperands = 8;
 struct Task {
   int step = 0;
   Loop loop = nullptr;
-  std::vector<int> operands;  // as in PointwiseStep
+  std::vector<int> operands;  // as in PointwiseStep: those with elements
 };
 
 /// What a program has to do, in its order. A group stands for its steps if `loops` has it for

@@ -33,7 +33,7 @@ inline constexpr size_t kFusedLoops = 6;
 
 struct Loops {
   const char* name;
-  const Loop* of;          // in the order of PointwiseOp
+  const Loop* of;  // in the order of PointwiseOp; null for Dropout (stateful/keep.h) and sums
   const FusedLoop* fused;  // in the order of the groups; null if there are none
   /// Rounds to bf16 and back; y may be x.
   void (*round_bf16)(const float* x, float* y, int64_t count);
@@ -41,6 +41,8 @@ struct Loops {
   /// Anything but 0 is true.
   void (*to_bool)(const float* x, uint8_t* y, int64_t count);
   void (*fill)(float value, float* y, int64_t count);
+  /// sums += x
+  void (*add_to_sums)(const float* x, int64_t count, double* sums);
 
   /// count > 0. NaN may be passed over: it shows in the sum of the exponentials.
   float (*maximum)(const float* x, int64_t count);

@@ -29,6 +29,7 @@ const Loops kAvx512Loops = {
     avx512::from_bool,
     avx512::to_bool,
     avx512::fill,
+    avx512::add_to_sums,
     avx512::maximum,
     avx512::sum_exponentials,
     avx512::scaled_exponentials,

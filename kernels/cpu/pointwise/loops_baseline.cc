@@ -24,6 +24,7 @@ const Loops kBaselineLoops = {
     baseline::from_bool,
     baseline::to_bool,
     baseline::fill,
+    baseline::add_to_sums,
     baseline::maximum,
     baseline::sum_exponentials,
     baseline::scaled_exponentials,

@@ -28,7 +28,7 @@ void power_loop(const float* const* in, float* y, int64_t count, const float*) {
   for (int64_t i = 0; i < count; ++i) y[i] = math::Pow::value(in[0][i], in[1][i]);
 }
 
-using Table = std::array<Loop, static_cast<size_t>(PointwiseOp::kThresholdedReluGrad) + 1>;
+using Table = std::array<Loop, kPointwiseOps>;
 
 Table reference_table() {
   Table table;

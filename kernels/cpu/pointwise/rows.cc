@@ -1,6 +1,7 @@
 // Elementwise ops as programs of one step or two, and whole programs (ai.halfnote.Pointwise).
 #include "kernels/cpu/pointwise/rows.h"
 
+#include "kernels/cpu/pointwise/shapes.h"
 #include "kernels/cpu/pointwise/tile.h"
 #include "kernels/cpu/support.h"
 
@@ -12,14 +13,14 @@ constexpr std::string_view kNoVectors = "the CPU has neither AVX-512 nor AVX2 wi
 
 Prepared program_kernel(const PointwiseProgram& program, const KernelCall& call,
                         const Loops& loops) {
+  if (std::string why = unfit_outputs(program, call); !why.empty()) return Prepared::no(why);
   auto tile = std::make_shared<const TileProgram>(program, call, loops);
   if (tile->too_large()) return Prepared::no("too many values at once");
   const auto share = [tile](size_t input, size_t output) { return tile->can_share(input, output); };
   const auto body = [tile, threads = call.threads](const KernelBuffers& buffers) {
-    parallel_blocks(tile->count(), kElementGrain, threads,
-                    [&](int64_t begin, int64_t end) { tile->run(buffers, begin, end); });
+    tile->run(buffers, threads);
   };
-  return make_kernel(body, 0, share);
+  return make_kernel(body, tile->workspace_bytes(), share);
 }
 
 std::vector<DType> types_of(const std::vector<Operand>& operands) {
@@ -69,6 +70,8 @@ std::vector<KernelRow> rows() {
   for (const PointwiseRow& row : pointwise_rows()) {
     // A copy is a view, which costs nothing; the reference of Cast is vectorised itself.
     if (row.code == PointwiseOp::kIdentity || row.code == PointwiseOp::kCast) continue;
+    // fast.dropout, fast.reduce_sum
+    if (row.types == PointwiseTypes::kDraw || row.types == PointwiseTypes::kSum) continue;
     all.push_back({row.domain, row.op, "fast.pointwise", prepare_op});
   }
   all.push_back({"ai.halfnote", "Pointwise", "fast.pointwise", prepare_fast_program});

@@ -4,6 +4,8 @@
 
 #include "kernels/cpu/elementwise/broadcast.h"
 #include "kernels/cpu/pointwise/fused.h"
+#include "kernels/cpu/pointwise/shapes.h"
+#include "kernels/cpu/stateful/keep.h"
 #include "kernels/cpu/support.h"
 
 namespace halfnote::cpu::pointwise {
@@ -142,8 +144,14 @@ class TileProgram::Compiler {
   void add_task(const Task& task) {
     const int number = task.step;
     const PointwiseStep& step = program_.steps[static_cast<size_t>(number)];
-    Action action{Kind::kStep};
+    if (step.op == PointwiseOp::kReduceSum) return add_sum(task);
+    const bool draws = pointwise_row(step.op).types == PointwiseTypes::kDraw;
+    Action action{draws ? Kind::kDrop : Kind::kStep};
     action.loop = task.loop;
+    if (draws) {
+      action.seed = static_cast<size_t>(step.operands[1]);
+      action.step = static_cast<size_t>(step.operands[2]);
+    }
     action.operands = task.operands.size();
     std::copy(step.parameters.begin(), step.parameters.end(), action.parameters);
     for (size_t i = 0; i < action.operands; ++i) action.from[i] = slot_of(task.operands[i]);
@@ -170,6 +178,15 @@ class TileProgram::Compiler {
     }
     if (is_output) add_stores(number, action.to, step.dtype);
     if (!read_again) release(action.to);
+  }
+
+  void add_sum(const Task& task) {
+    Action action{Kind::kSum};
+    action.from[0] = slot_of(task.operands[0]);
+    if (action.from[0].space == Slot::Space::kInput)
+      tile_.last_read_[action.from[0].index] = tile_.actions_.size();
+    add(action);
+    finish_operand(task, 0);
   }
 
   /// One value may be several outputs.
@@ -214,27 +231,32 @@ std::string TileProgram::refusal(const KernelCall& call) {
   if (call.inputs.empty() || call.outputs.empty()) return "an operand is missing";
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     if (!call.has_input(i)) return "an operand is missing";
-    if (!is_pointwise_type(call.inputs[i].dtype))
-      return "elements of type " + std::string(short_name(call.inputs[i].dtype));
+    if (std::string why = unfit_input(call.inputs[i].dtype, call.inputs[i].size()); !why.empty())
+      return why;
   }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     if (!call.has_output(i)) return "an operand is missing";
     if (!is_pointwise_type(call.outputs[i].dtype))
       return "elements of type " + std::string(short_name(call.outputs[i].dtype));
-    if (call.outputs[i].shape != call.outputs[0].shape) return "outputs of different shapes";
   }
   return {};
 }
 
 TileProgram::TileProgram(const PointwiseProgram& program, const KernelCall& call,
                          const Loops& loops)
-    : loops_(loops),
-      last_read_(call.inputs.size(), 0),
-      first_written_(call.outputs.size(), 0),
-      count_(call.outputs[0].size()) {
+    : loops_(loops), last_read_(call.inputs.size(), 0), first_written_(call.outputs.size(), 0) {
+  const Shape shape = elements_of(program, call);
+  count_ = element_count(shape);
+  if (const std::optional<PointwiseSum> sum = sum_of(program)) {
+    const SummedShape matrix = summed_shape(shape, sum->dims);
+    sum_ = {sum->output, plan_reduce({matrix.rows, matrix.columns}, {0})};
+  }
   for (const Operand& operand : call.inputs) {
-    Input input{operand.dtype, false, false,
-                plan_broadcast({operand.shape}, call.outputs[0].shape)};
+    if (operand.dtype == DType::kI64) {
+      inputs_.push_back({operand.dtype, false, false, {}});  // read by a Dropout, at each run
+      continue;
+    }
+    Input input{operand.dtype, false, false, plan_broadcast({operand.shape}, shape)};
     input.whole = operand.size() == count_;
     input.single = operand.size() == 1 && !input.whole;
     inputs_.push_back(std::move(input));
@@ -244,6 +266,7 @@ TileProgram::TileProgram(const PointwiseProgram& program, const KernelCall& call
 }
 
 bool TileProgram::can_share(size_t input, size_t output) const {
+  if (sum_ && sum_->output == output) return false;
   return inputs_[input].whole && size_of(inputs_[input].dtype) == size_of(outputs_[output]) &&
          last_read_[input] <= first_written_[output];
 }
@@ -254,7 +277,9 @@ struct TileProgram::Tile {
   const KernelBuffers& buffers;
   Room* rooms;
   const float** places;  // where the elements of a room are: in it, or in an input
-  int64_t at, count;
+  int64_t at = 0, count = 0;
+  int64_t columns = 0;  // of `sums`; the tile is one row of them, or several whole ones
+  double* sums = nullptr;
 
   const float* read(const Slot& slot) const {
     switch (slot.space) {
@@ -290,37 +315,134 @@ struct TileProgram::Tile {
   }
 };
 
-void TileProgram::run(const KernelBuffers& buffers, int64_t begin, int64_t end) const {
-  alignas(64) Room rooms[kMaxRooms];
-  const float* places[kMaxRooms] = {};
-  for (int64_t at = begin; at < end; at += kTile) {
-    const Tile tile{loops_, buffers, rooms, places, at, std::min(kTile, end - at)};
-    for (const Action& action : actions_) {
-      switch (action.kind) {
-        case Kind::kLoad:
-          if (inputs_[action.operand].single && at != begin) break;  // it lies there already
-          tile.load(inputs_[action.operand], action.operand, action.to);
-          break;
-        case Kind::kConvert:
-          load_elements(loops_, action.dtype, buffers.inputs[action.operand], at, tile.count,
-                        tile.write(action.to));
-          break;
-        case Kind::kStep: {
-          const float* in[kMaxOperands];
-          for (size_t i = 0; i < action.operands; ++i) in[i] = tile.read(action.from[i]);
-          action.loop(in, tile.write(action.to), tile.count, action.parameters);
-          break;
-        }
-        case Kind::kRound:
-          round_elements(loops_, action.dtype, tile.write(action.to), tile.count);
-          break;
-        case Kind::kStore:
-          store_elements(loops_, action.dtype, tile.read(action.from[0]),
-                         buffers.outputs[action.operand], at, tile.count);
-          break;
+namespace {
+
+/// Draws again what a node of its own would, and drops.
+void drop_elements(const KeepStream& stream, float factor, int64_t at, int64_t count,
+                   const float* from, float* to) {
+  std::array<uint64_t, kTile / 64> bits;
+  keep_bits(stream, static_cast<uint64_t>(at), (count + 63) / 64, bits.data());
+  keep_loops().drop(from, count, bits.data(), factor, to);
+}
+
+}  // namespace
+
+void TileProgram::run_actions(const Tile& tile, bool is_first) const {
+  for (const Action& action : actions_) {
+    switch (action.kind) {
+      case Kind::kLoad:
+        if (inputs_[action.operand].single && !is_first) break;  // it lies there already
+        tile.load(inputs_[action.operand], action.operand, action.to);
+        break;
+      case Kind::kConvert:
+        load_elements(loops_, action.dtype, tile.buffers.inputs[action.operand], tile.at,
+                      tile.count, tile.write(action.to));
+        break;
+      case Kind::kStep: {
+        const float* in[kMaxOperands];
+        for (size_t i = 0; i < action.operands; ++i) in[i] = tile.read(action.from[i]);
+        action.loop(in, tile.write(action.to), tile.count, action.parameters);
+        break;
       }
+      case Kind::kDrop: {
+        const KeepStream stream{static_cast<uint64_t>(*tile.buffers.in<int64_t>(action.seed)),
+                                static_cast<uint64_t>(*tile.buffers.in<int64_t>(action.step)),
+                                static_cast<uint32_t>(action.parameters[1]),
+                                keep_threshold(action.parameters[0])};
+        const float* from = tile.read(action.from[0]);
+        drop_elements(stream, keep_factor(action.parameters[0]), tile.at, tile.count, from,
+                      tile.write(action.to));
+        break;
+      }
+      case Kind::kRound:
+        round_elements(loops_, action.dtype, tile.write(action.to), tile.count);
+        break;
+      case Kind::kStore:
+        store_elements(loops_, action.dtype, tile.read(action.from[0]),
+                       tile.buffers.outputs[action.operand], tile.at, tile.count);
+        break;
+      case Kind::kSum:
+        for (int64_t i = 0; i < tile.count; i += tile.columns)
+          loops_.add_to_sums(tile.read(action.from[0]) + i, tile.columns, tile.sums);
+        break;
     }
   }
+}
+
+void TileProgram::run_elements(const KernelBuffers& buffers, int64_t begin, int64_t end) const {
+  alignas(64) Room rooms[kMaxRooms];
+  const float* places[kMaxRooms] = {};
+  Tile tile{loops_, buffers, rooms, places};
+  for (tile.at = begin; tile.at < end; tile.at += kTile) {
+    tile.count = std::min(kTile, end - tile.at);
+    run_actions(tile, tile.at == begin);
+  }
+}
+
+void TileProgram::run_columns(const KernelBuffers& buffers, int64_t begin, int64_t end,
+                              int64_t column, int64_t count, double* sums) const {
+  alignas(64) Room rooms[kMaxRooms];
+  const float* places[kMaxRooms] = {};
+  Tile tile{loops_, buffers, rooms, places};
+  std::fill_n(sums, count, 0.0);
+  // The first tile is as long as any: what fills a room once for all fills it for them.
+  const int64_t width = sum_->plan.width;
+  const int64_t rows = count == width ? std::max<int64_t>(1, kTile / width) : 1;
+  for (int64_t row = begin; row < end; row += rows) {
+    for (int64_t at = 0; at < count; at += kTile) {
+      tile.at = row * width + column + at;
+      tile.columns = std::min(kTile, count - at);
+      tile.count = tile.columns * std::min(rows, end - row);
+      tile.sums = sums + at;
+      run_actions(tile, row == begin && at == 0);
+    }
+  }
+}
+
+/// The partial sums of each column in the order of the rows, as ReduceSum adds them.
+void TileProgram::store_sums(const KernelBuffers& buffers, int threads) const {
+  const ReducePlan& plan = sum_->plan;
+  const double* partials = reinterpret_cast<const double*>(buffers.workspace);
+  parallel_blocks(plan.width, kTile, threads, [&](int64_t begin, int64_t end) {
+    Room room;
+    for (int64_t i = begin; i < end; ++i) {
+      double sum = partials[i];
+      for (int64_t block = 1; block < plan.blocks; ++block) sum += partials[block * plan.width + i];
+      room[static_cast<size_t>(i - begin)] = static_cast<float>(sum);
+    }
+    store_elements(loops_, outputs_[sum_->output], room.data(), buffers.outputs[sum_->output],
+                   begin, end - begin);
+  });
+}
+
+size_t TileProgram::workspace_bytes() const {
+  return sum_ ? static_cast<size_t>(sum_->plan.results() * sum_->plan.blocks) * sizeof(double) : 0;
+}
+
+void TileProgram::run(const KernelBuffers& buffers, int threads) const {
+  if (!sum_) {
+    parallel_blocks(count_, kElementGrain, threads,
+                    [&](int64_t begin, int64_t end) { run_elements(buffers, begin, end); });
+    return;
+  }
+  // Whole rows lie in one piece. Where there are too few blocks of them for all threads, strips of
+  // columns are cut besides: no sum depends on where.
+  const ReducePlan& plan = sum_->plan;
+  if (plan.width == 0) return;
+  const int64_t wanted = (2 * threads + plan.blocks - 1) / plan.blocks;
+  const int64_t tiles = (plan.width + kTile - 1) / kTile;
+  const int64_t strip = threads == 1 || tiles == 1 ? plan.width
+                                                   : (tiles + std::min(wanted, tiles) - 1) /
+                                                         std::min(wanted, tiles) * kTile;
+  const int64_t strips = (plan.width + strip - 1) / strip;
+  double* partials = reinterpret_cast<double*>(buffers.workspace);
+  parallel_blocks(plan.blocks * strips, 1, threads, [&](int64_t unit, int64_t) {
+    const int64_t block = unit / strips, column = unit % strips * strip;
+    const int64_t begin = block * plan.block;
+    run_columns(buffers, begin, std::min(plan.reduced.count, begin + plan.block), column,
+                std::min(strip, plan.width - column), partials + block * plan.width + column);
+  });
+  store_sums(buffers, threads);
 }
 
 }  // namespace halfnote::cpu::pointwise

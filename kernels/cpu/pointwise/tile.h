@@ -3,12 +3,14 @@
 // however many steps there are.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/ops/pointwise.h"
 #include "kernels/cpu/pointwise/fused.h"
 #include "kernels/cpu/pointwise/loops.h"
+#include "kernels/cpu/reduction/plan.h"
 #include "kernels/cpu/runs.h"
 #include "kernels/kernel.h"
 
@@ -25,18 +27,19 @@ class TileProgram {
   /// Empty, or why the call cannot run it.
   static std::string refusal(const KernelCall& call);
 
-  /// The call must have passed refusal(). Throws Error(kModel) if an input does not broadcast.
+  /// The call must have passed refusal() and unfit_outputs(). Throws Error(kModel) if an input does
+  /// not broadcast.
   TileProgram(const PointwiseProgram& program, const KernelCall& call, const Loops& loops);
 
   /// More tiles at once than kMaxRooms can hold?
   bool too_large() const { return rooms_ > kMaxRooms; }
-  int64_t count() const { return count_; }
   bool can_share(size_t input, size_t output) const;
-  /// Computes the elements [begin, end) of all outputs.
-  void run(const KernelBuffers& buffers, int64_t begin, int64_t end) const;
+  /// Of partial sums.
+  size_t workspace_bytes() const;
+  void run(const KernelBuffers& buffers, int threads) const;
 
  private:
-  enum class Kind : uint8_t { kLoad, kConvert, kStep, kRound, kStore };
+  enum class Kind : uint8_t { kLoad, kConvert, kStep, kDrop, kRound, kStore, kSum };
 
   /// Where a step finds an operand or leaves its result: a room, or memory itself (f32).
   struct Slot {
@@ -52,6 +55,7 @@ class TileProgram {
     size_t operand = 0;   // of loads and stores: input or output
     DType dtype = DType::kUndefined;
     float parameters[2] = {};
+    size_t seed = 0, step = 0;  // the inputs of a Dropout
   };
 
   struct Input {
@@ -61,8 +65,23 @@ class TileProgram {
     Runs runs;            // otherwise
   };
 
+  /// A sum over the first dims: the elements are the rows of a matrix, whose columns are summed. It
+  /// has the plan of ReduceSum, and its order of additions: the bits are the same.
+  struct Sum {
+    size_t output = 0;
+    ReducePlan plan;
+  };
+
   class Compiler;
   struct Tile;
+
+  /// Computes the elements [begin, end) of all outputs.
+  void run_elements(const KernelBuffers& buffers, int64_t begin, int64_t end) const;
+  /// Computes `count` columns from `column` on in the rows [begin, end), and sums them.
+  void run_columns(const KernelBuffers& buffers, int64_t begin, int64_t end, int64_t column,
+                   int64_t count, double* sums) const;
+  void run_actions(const Tile& tile, bool is_first) const;
+  void store_sums(const KernelBuffers& buffers, int threads) const;
 
   const Loops& loops_;
   std::vector<Input> inputs_;
@@ -70,6 +89,7 @@ class TileProgram {
   std::vector<Action> actions_;
   std::vector<size_t> last_read_;      // of each input: the last action that reads it
   std::vector<size_t> first_written_;  // of each output
+  std::optional<Sum> sum_;
   size_t rooms_ = 0;
   int64_t count_ = 0;
 };

@@ -3,6 +3,7 @@
 // libraries/chains.h compiles it.
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "kernels/cuda/elementwise/chain/plan.h"
 #include "kernels/cuda/elementwise/parts.h"
@@ -17,31 +18,78 @@ using chain::Access;
 using chain::Arguments;
 using chain::Plan;
 
+/// Block by block, for each column.
+template <class T>
+struct AddPartials {
+  const double* partials;
+  T* to;
+  int64_t columns, blocks;
+  __device__ void operator()(int64_t column) const {
+    double sum = 0;
+    for (int64_t block = 0; block < blocks; ++block) sum += partials[block * columns + column];
+    to[column] = store_number<T>(static_cast<float>(sum));
+  }
+};
+
 class ChainRun final : public Kernel {
  public:
-  explicit ChainRun(Plan plan) : plan_(std::move(plan)), kernel_(chain_kernel(plan_.chain)) {}
+  explicit ChainRun(Plan plan)
+      : plan_(std::move(plan)),
+        sum_(sum_of(plan_.chain.program)),
+        kernel_(chain_kernel(plan_.chain)) {}
 
+  size_t workspace_bytes() const override {
+    return static_cast<size_t>(plan_.arguments.blocks * plan_.arguments.columns) * sizeof(double);
+  }
   void make_ready() const override { kernel_->make_ready(); }
   bool can_share(size_t input, size_t output) const override {
+    if (sum_ && sum_->output == output) return false;
     const chain::Input& from = plan_.chain.inputs[input];
     return from.access == Access::kWhole &&
            size_of(from.dtype) == size_of(plan_.chain.outputs[output]);
   }
   void run(const KernelBuffers& buffers) const override {
     Arguments arguments = plan_.arguments;
-    if (arguments.count == 0) return;
+    arguments.partials = reinterpret_cast<double*>(buffers.workspace);
+    if (arguments.count > 0) run_elements(buffers, arguments);
+    if (sum_ && arguments.columns > 0) add_partials(buffers, arguments);
+  }
+
+ private:
+  void run_elements(const KernelBuffers& buffers, Arguments& arguments) const {
     for (size_t i = 0; i < plan_.chain.inputs.size(); ++i) arguments.in[i] = buffers.inputs[i];
     for (size_t k = 0; k < plan_.chain.outputs.size(); ++k) arguments.out[k] = buffers.outputs[k];
     const int width = chain::width(plan_.chain);
     arguments.groups = arguments.count / width;
-    if (!libraries::illegal_launch(plan_.chain, arguments).empty()) arguments.groups = 0;
-    const int64_t items = arguments.groups + (arguments.count - arguments.groups * width);
+    const bool whole_groups = !sum_ || arguments.columns % width == 0;
+    if (!whole_groups || !libraries::illegal_launch(plan_.chain, arguments).empty())
+      arguments.groups = 0;
+    const int64_t lines = arguments.columns / (arguments.groups > 0 ? width : 1);
+    const int64_t items = sum_ ? lines * arguments.blocks
+                               : arguments.groups + (arguments.count - arguments.groups * width);
     const int64_t blocks = std::min<int64_t>(blocks_for(items, chain::kThreads), kMaxBlocks);
     kernel_->launch(stream_of(buffers), static_cast<unsigned>(blocks), arguments);
   }
 
- private:
+  /// The end of each sum.
+  void add_partials(const KernelBuffers& buffers, const Arguments& a) const {
+    std::byte* to = buffers.outputs[sum_->output];
+    Stream& stream = stream_of(buffers);
+    const auto add = [&]<class T>(T* sums) {
+      for_each(stream, a.columns, AddPartials<T>{a.partials, sums, a.columns, a.blocks});
+    };
+    switch (plan_.chain.outputs[sum_->output]) {
+      case DType::kF16:
+        return add(reinterpret_cast<Half*>(to));
+      case DType::kBF16:
+        return add(reinterpret_cast<BFloat16*>(to));
+      default:
+        return add(reinterpret_cast<float*>(to));
+    }
+  }
+
   Plan plan_;
+  std::optional<PointwiseSum> sum_;
   std::shared_ptr<libraries::ChainKernel> kernel_;
 };
 

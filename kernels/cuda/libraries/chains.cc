@@ -8,13 +8,18 @@
 
 #include "base/error.h"
 #include "kernels/cpu/pointwise/loops.h"
+#include "kernels/cpu/stateful/keep.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/math/random.h"
 
 namespace halfnote::libraries {
 
 std::string illegal_launch(const chain::Chain& chain, const chain::Arguments& a) {
   const auto width = static_cast<int64_t>(chain::width(chain));
+  const auto sum = sum_of(chain.program);
+  if (sum && a.partials == nullptr) return "partial sums without a place";
+  if (sum && a.groups > 0 && a.columns % width != 0) return "a group beyond the last column";
   if (a.groups < 0 || a.groups * width > a.count) return "groups beyond the last element";
   const auto misplaced = [&](const void* pointer, DType dtype, bool grouped) {
     const size_t size = size_of(dtype);
@@ -29,7 +34,8 @@ std::string illegal_launch(const chain::Chain& chain, const chain::Arguments& a)
     if (misplaced(a.in[i], chain.inputs[i].dtype, grouped)) return "an input that is not aligned";
   }
   for (size_t k = 0; k < chain.outputs.size(); ++k) {
-    if (misplaced(a.out[k], chain.outputs[k], true)) return "an output that is not aligned";
+    const bool is_sum = sum && sum->output == k;
+    if (misplaced(a.out[k], chain.outputs[k], !is_sum)) return "an output that is not aligned";
   }
   return {};
 }
@@ -99,6 +105,7 @@ void read_inputs(const Chain& chain, const Arguments& a, int64_t first, int64_t 
     size_t walk = 0;
     for (size_t i = 0; i < chain.inputs.size(); ++i) {
       const Access access = chain.inputs[i].access;
+      if (chain.inputs[i].dtype == DType::kI64) continue;
       const int64_t at = access == Access::kWhole    ? first + e
                          : access == Access::kSingle ? 0
                                                      : offset[walk++];
@@ -107,28 +114,67 @@ void read_inputs(const Chain& chain, const Arguments& a, int64_t first, int64_t 
   }
 }
 
+void drop_on_host(const PointwiseStep& step, const Arguments& a, int64_t first, int64_t count,
+                  const float* from, float* to) {
+  const auto number_of = [&](size_t operand) {
+    return static_cast<uint64_t>(
+        *static_cast<const int64_t*>(a.in[static_cast<size_t>(step.operands[operand])]));
+  };
+  const math::DropoutRule rule{cpu::keep_threshold(step.parameters[0]),
+                               cpu::keep_factor(step.parameters[0])};
+  const auto node = static_cast<uint32_t>(step.parameters[1]);
+  for (int64_t e = 0; e < count; ++e) {
+    const auto at = static_cast<uint64_t>(first + e);
+    const auto words = math::dropout_words(number_of(1), number_of(2), node, at / 4);
+    to[e] = rule.value(from[e], words.word[at % 4]);
+  }
+}
+
+void add_to_partials(const Arguments& a, int64_t first, int64_t count, const Line& from) {
+  for (int64_t e = 0; e < count; ++e) {
+    const int64_t row = (first + e) / a.columns, column = (first + e) % a.columns;
+    a.partials[row / a.block_rows * a.columns + column] +=
+        static_cast<double>(from[static_cast<size_t>(e)]);
+  }
+}
+
 void run_on_host(const Chain& chain, const Arguments& a) {
   const cpu::pointwise::Loops& loops = cpu::pointwise::reference_loops();
   std::vector<Line> inputs(chain.inputs.size()), results(chain.program.steps.size());
+  const auto sum = sum_of(chain.program);
+  if (sum) std::fill_n(a.partials, a.blocks * a.columns, 0.0);
   for (int64_t first = 0; first < a.count; first += kPiece) {
     const int64_t count = std::min(kPiece, a.count - first);
     read_inputs(chain, a, first, count, inputs);
     for (size_t s = 0; s < results.size(); ++s) {
       const PointwiseStep& step = chain.program.steps[s];
+      if (step.op == PointwiseOp::kReduceSum) continue;
       const float* operands[kPointwiseArity] = {};
-      const auto arity = static_cast<size_t>(pointwise_row(step.op).arity);
+      const auto arity = static_cast<size_t>(pointwise_operands(pointwise_row(step.op)));
       for (size_t i = 0; i < arity; ++i) {
         const int from = step.operands[i];
         operands[i] = from >= 0 ? inputs[static_cast<size_t>(from)].data()
                                 : results[static_cast<size_t>(~from)].data();
       }
-      loops.of[index_of(step.op)](operands, results[s].data(), count, step.parameters.data());
+      if (step.op == PointwiseOp::kDropout) {
+        drop_on_host(step, a, first, count, operands[0], results[s].data());
+      } else {
+        loops.of[index_of(step.op)](operands, results[s].data(), count, step.parameters.data());
+      }
       for (int64_t e = 0; e < count; ++e) {
         float& value = results[s][static_cast<size_t>(e)];
         value = rounded_to(step.dtype, value);
       }
     }
     for (size_t k = 0; k < chain.outputs.size(); ++k) {
+      if (sum && sum->output == k) {
+        const auto end = static_cast<size_t>(chain.program.outputs[k]);
+        const int operand = chain.program.steps[end].operands[0];
+        add_to_partials(a, first, count,
+                        operand >= 0 ? inputs[static_cast<size_t>(operand)]
+                                     : results[static_cast<size_t>(~operand)]);
+        continue;
+      }
       const Line& from = results[static_cast<size_t>(chain.program.outputs[k])];
       for (int64_t e = 0; e < count; ++e)
         write_number(chain.outputs[k], from[static_cast<size_t>(e)], a.out[k], first + e);

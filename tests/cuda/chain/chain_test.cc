@@ -24,13 +24,18 @@ Call call_of(const test::ChainCase& one) {
   Call call{kOwn, "Pointwise", {}, one.attributes, {}};
   uint32_t seed = 1;
   for (const auto& [dtype, shape] : one.inputs) {
+    if (dtype == DType::kI64) {
+      call.inputs.push_back(integers({(int64_t{3} << 40) + ++seed}, shape));
+      continue;
+    }
     call.inputs.push_back(
         dtype == DType::kBool
             ? random(DType::kF32, shape, 0, 2, seed).cast_to(DType::kI32).cast_to(dtype)
             : random(dtype, shape, -3, 3, seed));
     ++seed;
   }
-  for (const DType dtype : one.outputs) call.outputs.push_back({dtype, one.shape});
+  for (const Operand& output : one.call().outputs)
+    call.outputs.push_back({output.dtype, output.shape});
   return call;
 }
 
@@ -168,6 +173,16 @@ TEST(Chain, IllegalLaunchesAreNamed) {
   EXPECT_EQ(libraries::illegal_launch(chain, a), "");
   a.out[0] = nullptr;
   EXPECT_EQ(libraries::illegal_launch(chain, a), "an output that is not aligned");
+  a.out[0] = memory;
+  chain.program = parse_pointwise("t0:f16 = ReduceSum[0, 1](x0); out t0", types, types);
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "partial sums without a place");
+  alignas(16) double partials[8];
+  a.partials = partials;
+  a.groups = 5;
+  a.columns = 4;
+  a.rows = 10;
+  a.in[0] = memory;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "a group beyond the last column");
 }
 
 TEST(Chain, RefusesWhatAKernelCannotTake) {

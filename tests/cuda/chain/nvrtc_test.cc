@@ -71,11 +71,14 @@ TEST_F(NvrtcTest, CompilesEveryKernelForEveryGpu) {
 TEST_F(NvrtcTest, GroupsAreSixteenBytesAndNothingSpills) {
   size_t seen = 0;
   for (const auto& [first, source] : test::chain_texts(cases_)) {
-    if (!first->title.ends_with("with a row")) continue;
+    const bool row = first->title.ends_with("with a row");
+    const bool other = first->title.starts_with("dropouts of") || first->title.starts_with("sums");
+    if (!row && !other) continue;
     const std::string ptx = nvrtc_->compile(source, "compute_90");
+    EXPECT_THAT(ptx, Not(HasSubstr(".local"))) << first->title;
+    if (!row) continue;
     EXPECT_THAT(ptx, HasSubstr("ld.global.v4")) << first->title;
     EXPECT_THAT(ptx, HasSubstr("st.global.v4")) << first->title;
-    EXPECT_THAT(ptx, Not(HasSubstr(".local"))) << first->title;
     ++seen;
   }
   EXPECT_EQ(seen, 3u);

@@ -137,6 +137,34 @@ void add_chains(Table& table, DType t) {
                   " = Cast(t2); t4:f32 = Sub(t2, t0); out t3, t4, t2",
               {{t, shape}, {DType::kF32, row}, {DType::kBool, column}, {DType::kF32, {}}}, shape);
   }
+  // A residual branch forward, and the gradient of an activation under a dropout of its own.
+  const DType word = DType::kI64;
+  for (const Shape& shape : {Shape{6, 4, 64}, Shape{2, 3, 129}, Shape{65537}, Shape{3}, Shape{0}}) {
+    table.add("dropouts of " + type,
+              "t0:" + type + " = Add(x0, x1); t1:" + type +
+                  " = Dropout[0.3, 5](t0, x2, x3); t2:" + type + " = Add(t1, x4); t3:" + type +
+                  " = Dropout[0.7, 16777216](x4, x2, x3); t4:" + type +
+                  " = ReluGrad(t3, t0); out t2, t4",
+              {{t, shape}, {t, {shape.back()}}, {word, {}}, {word, {1}}, {t, shape}}, shape);
+  }
+  // The gradient of a bias, summed from what is stored besides or from what is not.
+  for (const auto& [shape, dims] : {std::pair<Shape, int>{{6, 40, 64}, 2},
+                                    {{43, 3, 43}, 1},
+                                    {{65, 8}, 1},
+                                    {{1, 24}, 1},
+                                    {{0, 8}, 1},
+                                    {{8, 0}, 1}}) {
+    const std::string sum = "ReduceSum[0, " + std::to_string(dims) + "]";
+    table.add("sums of " + type,
+              "t0:" + type + " = Dropout[0.3, 5](x0, x2, x3); t1:" + type +
+                  " = ReluGrad(t0, x1); t2:f32 = " + sum + "(t1); out t1, t2",
+              {{t, shape}, {t, shape}, {word, {}}, {word, {}}}, shape);
+    table.cases.back().summed_dims = dims;
+    table.add("sums alone of " + type,
+              "t0:" + type + " = Add(x0, x1); t1:" + type + " = " + sum + "(t0); out t1",
+              {{t, shape}, {t, {shape.back()}}}, shape);
+    table.cases.back().summed_dims = dims;
+  }
   table.add("casts of " + type,
             "t0:bool = Cast(x0); t1:" + type +
                 " = Cast(t0); t2:f32 = Cast(x0); t3:f16 = Cast(t2); "
@@ -154,6 +182,10 @@ KernelCall ChainCase::call() const {
   made.attributes = &attributes;
   for (const auto& [dtype, dims] : inputs) made.inputs.push_back({dtype, dims, {}, nullptr});
   for (const DType dtype : outputs) made.outputs.push_back({dtype, shape, {}, nullptr});
+  if (summed_dims > 0) {
+    Shape& columns = made.outputs.back().shape;
+    columns.erase(columns.begin(), columns.begin() + summed_dims);
+  }
   return made;
 }
 
@@ -162,6 +194,11 @@ std::vector<ChainCase> chain_cases() {
   for (const DType t : kTypes) {
     add_all_ops(table, t);
     add_chains(table, t);
+  }
+  for (const char* ratio : {"0", "1"}) {
+    table.add(std::string("a dropout with ratio ") + ratio,
+              std::string("t0:f32 = Dropout[") + ratio + ", 0](x0, x1, x2); out t0",
+              {{DType::kF32, {}}, {DType::kI64, {}}, {DType::kI64, {}}}, {});
   }
   const DType b = DType::kBool;
   table.add("nothing but bool", "t0:bool = And(x0, x1); t1:bool = Xor(t0, x0); out t1, t0",

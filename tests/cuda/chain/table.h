@@ -21,6 +21,7 @@ struct ChainCase {
   std::vector<std::pair<DType, Shape>> inputs;
   std::vector<DType> outputs;
   Shape shape;
+  int summed_dims = 0;   // the last output is a sum over so many dims
   bool all_ops = false;  // large: a step for each op of a kind
 
   KernelCall call() const;

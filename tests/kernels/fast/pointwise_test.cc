@@ -1,10 +1,12 @@
 // The pointwise kernels: each op against the reference, the functions against f64 in ulps, the
 // instruction sets against each other, programs against their steps one by one.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/ops/pointwise.h"
@@ -105,6 +107,7 @@ void expect_reference(const PointwiseRow& row, const std::vector<Tensor>& inputs
 TEST(Pointwise, EveryOpAgreesWithTheReference) {
   for (const PointwiseRow& row : pointwise_rows()) {
     if (row.code == PointwiseOp::kCast || row.code == PointwiseOp::kIdentity) continue;
+    if (row.types == PointwiseTypes::kDraw || row.types == PointwiseTypes::kSum) continue;  // below
     const bool bools = row.types == PointwiseTypes::kBools;
     for (const DType type : kPointwiseTypes) {
       if (bools && type != DType::kF32) continue;
@@ -157,6 +160,149 @@ TEST(Pointwise, ProgramsAreTheirStepsBitForBit) {
   }
 }
 
+/// A bias, a dropout and a residual, and the gradient's way back through the dropout.
+TEST(Pointwise, ADropoutInAProgramDrawsAsTheNodeAlone) {
+  const Tensor seed = Tensor::scalar((int64_t{7} << 32) - 3), step = Tensor::scalar(int64_t{11});
+  const auto run_all = [&](DType type, const Shape& shape, float ratio, std::string_view row) {
+    const std::string name(short_name(type));
+    const std::string text = fmt::format(
+        "t0:{0} = Add(x0, x1); t1:{0} = Dropout[{1}, 5](t0, x2, x3); t2:{0} = Add(t1, x4); "
+        "t3:{0} = Dropout[{1}, 9](x4, x2, x3); t4:{0} = GeluGrad[0, 0](t3, t0); out t2, t4, t1",
+        name, ratio);
+    const Tensor x = operand(type, shape, 1), residual = operand(type, shape, 3);
+    const Tensor bias = operand(type, shape.empty() ? Shape{} : Shape{shape.back()}, 2);
+    const OutputSpec same{type, shape};
+    const RunOptions on{.kernel = row, .threads = 2};
+    const auto drop = [&](const Tensor& of, int64_t node) {
+      return run_one("ai.halfnote", "Dropout", {of, seed, step}, {{"ratio", ratio}, {"node", node}},
+                     same);
+    };
+    const Tensor t0 = run_one("", "Add", {x, bias}, {}, same, on), t1 = drop(t0, 5);
+    const std::vector<Tensor> got =
+        run_kernel("ai.halfnote", "Pointwise", {x, bias, seed, step, residual}, {{"program", text}},
+                   {same, same, same}, on);
+    EXPECT_TRUE(identical(got[0], run_one("", "Add", {t1, residual}, {}, same, on)));
+    EXPECT_TRUE(identical(
+        got[1], run_one("ai.halfnote", "GeluGrad", {drop(residual, 9), t0}, {}, same, on)));
+    EXPECT_TRUE(identical(got[2], t1));
+  };
+  for (const DType type : kPointwiseTypes) {
+    for (const Shape& shape :
+         {Shape{}, Shape{0, 4}, Shape{1}, Shape{7}, Shape{3, 5, 130}, Shape{2, 20003}}) {
+      for (const float ratio : {0.0f, 0.1f, 1.0f}) {
+        for (const std::string_view row : {"fast", "reference"}) {
+          SCOPED_TRACE(fmt::format("{} {} {} {}", row, short_name(type), to_string(shape), ratio));
+          run_all(type, shape, ratio, row);
+        }
+      }
+    }
+  }
+}
+
+/// What is drawn belongs to the elements of the outputs, of which the operand may be a part.
+TEST(Pointwise, ADropoutOfABroadcastOperandDrawsForEachElement) {
+  const Tensor row = operand(DType::kF32, {130}, 1), x = Tensor::full(DType::kF32, {5, 130}, 0);
+  const Tensor seed = Tensor::scalar(int64_t{4}), step = Tensor::scalar(int64_t{2});
+  const OutputSpec same{DType::kF32, {5, 130}};
+  const Tensor spread = run_one("", "Add", {x, row}, {}, same);
+  const Tensor wanted = run_one("ai.halfnote", "Dropout", {spread, seed, step},
+                                {{"ratio", 0.5f}, {"node", int64_t{1}}}, same);
+  for (const std::string_view kernel : {"fast", "reference"}) {
+    const Tensor got =
+        run_one("ai.halfnote", "Pointwise", {row, seed, step, x},
+                {{"program", "t0:f32 = Dropout[0.5, 1](x0, x1, x2); t1:f32 = Add(t0, x3); out t1"}},
+                same, {.kernel = kernel});
+    EXPECT_TRUE(identical(got, wanted)) << kernel;
+  }
+}
+
+/// The shapes of a matrix, and over how many dims its rows are counted.
+struct SummedShape {
+  Shape shape;
+  int64_t dims;
+};
+const SummedShape kSummedShapes[] = {
+    {{1, 1}, 1},       {{0, 5}, 1},       {{5, 0}, 1},       {{3, 2}, 1},
+    {{7, 8}, 1},       {{37, 130}, 1},    {{700, 10}, 1},    {{129, 1031}, 1},
+    {{4, 67, 513}, 2}, {{2, 3, 5, 7}, 2}, {{300, 2, 65}, 1}, {{2, 5003}, 1},
+};
+
+/// A bias is added, an activation's derivative taken, and the result summed, stored too or not.
+void expect_sums(DType type, DType result, const SummedShape& s, std::string_view row) {
+  const std::string name(short_name(type));
+  const std::string text = fmt::format(
+      "t0:{0} = Add(x0, x1); t1:{0} = Tanh(t0); t2:{0} = TanhGrad(x2, t1); t3:{1} = ReduceSum[0, "
+      "{2}](t2); out ",
+      name, short_name(result), s.dims);
+  Tensor x = random_tensor(type, s.shape, -3, 3, 1), dy = random_tensor(type, s.shape, -3, 3, 3);
+  const Tensor bias = random_tensor(type, {s.shape.back()}, -1, 1, 2);
+  const Shape columns(s.shape.begin() + s.dims, s.shape.end());
+  const OutputSpec same{type, s.shape}, sums{result, columns};
+  const RunOptions on{.kernel = row};
+  const Tensor t1 =
+      run_one("", "Tanh", {run_one("", "Add", {x, bias}, {}, same, on)}, {}, same, on);
+  const Tensor t2 = run_one("ai.halfnote", "TanhGrad", {dy, t1}, {}, same, on);
+  std::vector<int64_t> axes(static_cast<size_t>(s.dims));
+  std::iota(axes.begin(), axes.end(), int64_t{0});
+  const Tensor wanted = run_one(
+      "ai.halfnote", "ReduceSum", {t2},
+      {{"axes", axes}, {"keepdims", int64_t{0}}, {"out_dtype", static_cast<int64_t>(result)}},
+      sums);
+  for (const int threads : {1, 2, 7}) {
+    const RunOptions many{.kernel = row, .threads = threads};
+    SCOPED_TRACE(fmt::format("{} {} to {} {} on {}", row, name, short_name(result),
+                             to_string(s.shape), threads));
+    const std::vector<Tensor> both = run_kernel("ai.halfnote", "Pointwise", {x, bias, dy},
+                                                {{"program", text + "t2, t3"}}, {same, sums}, many);
+    EXPECT_TRUE(identical(both[0], t2));
+    EXPECT_TRUE(identical(both[1], wanted));
+    EXPECT_TRUE(identical(
+        run_one("ai.halfnote", "Pointwise", {x, bias, dy}, {{"program", text + "t3"}}, sums, many),
+        wanted));
+  }
+}
+
+TEST(Pointwise, SumsAtTheEndHaveTheBitsOfReduceSum) {
+  for (const DType type : kPointwiseTypes) {
+    for (const SummedShape& s : kSummedShapes) {
+      if (s.shape == Shape{1, 1}) continue;  // one column: ReduceSum adds it in another order
+      for (const std::string_view row : {"fast", "reference"}) {
+        expect_sums(type, DType::kF32, s, row);
+        if (type != DType::kF32) expect_sums(type, type, s, row);
+      }
+    }
+  }
+}
+
+/// A sum of inputs as they are, of one that broadcasts, and of what was dropped from.
+TEST(Pointwise, SumsWhatIsBroadcastOrDropped) {
+  const Shape shape = {70, 600};
+  const Tensor x = random_tensor(DType::kF32, shape, -2, 2, 1),
+               row = random_tensor(DType::kF32, {600}, -2, 2, 2);
+  const Tensor seed = Tensor::scalar(int64_t{4}), step = Tensor::scalar(int64_t{2});
+  const OutputSpec same{DType::kF32, shape}, sums{DType::kF32, {600}};
+  const Attributes over_rows = {
+      {"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}, {"out_dtype", int64_t{1}}};
+  const auto sum = [&](const Tensor& of) {
+    return run_one("ai.halfnote", "ReduceSum", {of}, over_rows, sums);
+  };
+  const Tensor spread = run_one("", "Add", {Tensor::full(DType::kF32, shape, 0), row}, {}, same);
+  const Tensor dropped = run_one("ai.halfnote", "Dropout", {x, seed, step},
+                                 {{"ratio", 0.4f}, {"node", int64_t{6}}}, same);
+  const auto program = [&](const char* text, std::vector<Tensor> inputs) {
+    return run_one("ai.halfnote", "Pointwise", inputs, {{"program", std::string(text)}}, sums,
+                   {.kernel = "fast", .threads = 3});
+  };
+  EXPECT_TRUE(identical(program("t0:f32 = ReduceSum[0, 1](x0); out t0", {x}), sum(x)));
+  EXPECT_TRUE(
+      identical(program("t0:f32 = Add(x0, x1); t1:f32 = ReduceSum[0, 1](x1); out t1", {x, row}),
+                sum(spread)));
+  EXPECT_TRUE(identical(
+      program("t0:f32 = Dropout[0.4, 6](x0, x1, x2); t1:f32 = ReduceSum[0, 1](t0); out t1",
+              {x, seed, step}),
+      sum(dropped)));
+}
+
 TEST(Pointwise, CastsInProgramsAreTheReferenceBitForBit) {
   const DType types[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kBool};
   for (const DType from : types) {
@@ -198,6 +344,63 @@ TEST(PointwiseProgram, TextGoesThereAndBack) {
   const std::string text =
       "t0:bf16 = LeakyRelu[0.1, 0](x0); t1:f32 = Cast(t0); t2:f32 = Sub(x1, t1); out t2, t0";
   EXPECT_EQ(to_text(parse_pointwise(text, inputs, outputs)), text);
+}
+
+TEST(PointwiseProgram, ADropoutReadsOneSeedAndOneStep) {
+  const DType inputs[] = {DType::kF16, DType::kI64, DType::kI64}, outputs[] = {DType::kF16};
+  const std::string text = "t0:f16 = Dropout[0.1, 16777216](x0, x2, x1); out t0";
+  EXPECT_EQ(to_text(parse_pointwise(text, inputs, outputs)), text);
+  for (const char* broken :
+       {"t0:f16 = Dropout[0.1, 3](x0, x0, x1); out t0", "t0:f16 = Neg(x1); out t0",
+        "t0:f16 = Dropout[1.5, 3](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[nan, 3](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, 0.5](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, -1](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, inf](x0, x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, 33554432](x0, x1, x2); out t0",
+        "t0:f32 = Dropout[0.1, 3](x0, x1, x2); out t0", "t0:bool = Equal(x1, x2); out t0",
+        "t0:f16 = Dropout[0.1, 3](x1, x1, x2); out t0", "t0:f16 = Cast(x1); out t0"}) {
+    EXPECT_THROW(parse_pointwise(broken, inputs, outputs), Error) << broken;
+  }
+  const Tensor x(DType::kF32, {3}), seeds = Tensor::full(DType::kI64, {3}, 1);
+  EXPECT_NE(refusals("ai.halfnote", "Pointwise", {x, seeds, seeds},
+                     {{"program", "t0:f32 = Dropout[0.1, 3](x0, x1, x2); out t0"}},
+                     {{DType::kF32, {3}}}, kFastPointwise)
+                .find("several elements of type i64"),
+            std::string::npos);
+}
+
+TEST(PointwiseProgram, ASumEndsAProgram) {
+  const DType inputs[] = {DType::kBF16}, outputs[] = {DType::kBF16, DType::kF32};
+  const std::string text = "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 2](t0); out t0, t1";
+  const PointwiseProgram program = parse_pointwise(text, inputs, outputs);
+  EXPECT_EQ(to_text(program), text);
+  ASSERT_TRUE(sum_of(program));
+  EXPECT_EQ(sum_of(program)->output, 1u);
+  EXPECT_EQ(sum_of(program)->dims, 2u);
+  for (const char* broken :
+       {"t0:bf16 = Neg(x0); t1:f32 = ReduceSum[1, 2](t0); out t0, t1",
+        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 0](t0); out t0, t1",
+        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 1.5](t0); out t0, t1",
+        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, nan](t0); out t0, t1",
+        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 9](t0); out t0, t1",
+        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum(t0); out t0, t1",
+        "t0:bf16 = Neg(x0); t1:f16 = ReduceSum[0, 1](t0); out t0, t1",
+        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 1](t0); t2:f32 = Neg(t1); out t0, t1",
+        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 1](t0); t2:f32 = ReduceSum[0, 1](t0); out t0, t1",
+        "t0:bf16 = ReduceSum[0, 1](x0); t1:f32 = Cast(x0); out t0, t0",
+        "t0:bf16 = ReduceSum[0, 1](x0); t1:bf16 = Neg(x0); t2:f32 = Cast(t1); out t1, t2"}) {
+    EXPECT_THROW(parse_pointwise(broken, inputs, outputs), Error) << broken;
+  }
+  const Tensor x(DType::kF32, {3, 4});
+  const auto reason = [&](const char* sums, const Shape& shape) {
+    return refusals("ai.halfnote", "Pointwise", {x}, {{"program", std::string(sums)}},
+                    {{DType::kF32, shape}}, kFastPointwise);
+  };
+  EXPECT_NE(reason("t0:f32 = ReduceSum[0, 3](x0); out t0", {}).find("not there"),
+            std::string::npos);
+  EXPECT_NE(reason("t0:f32 = ReduceSum[0, 1](x0); out t0", {3}).find("different shapes"),
+            std::string::npos);
 }
 
 TEST(PointwiseProgram, BrokenTextIsAnError) {
@@ -286,7 +489,9 @@ TEST(Pointwise, GivesTheSameBitsOnEveryInstructionSet) {
   const Tensor a = operand(DType::kF32, {4099}, 1), b = operand(DType::kF32, {4099}, 2);
   const Tensor wide = sweep();
   const float parameters[] = {0.75f, 0.25f};
+  using cpu::pointwise::kBaselineLoops;
   for (const PointwiseRow& row : pointwise_rows()) {
+    if (kBaselineLoops.of[index_of(row.code)] == nullptr) continue;
     const Tensor& x = row.arity == 1 ? wide : a;
     const float* const in[] = {x.data<float>().data(), b.data<float>().data(),
                                a.data<float>().data()};
@@ -295,7 +500,7 @@ TEST(Pointwise, GivesTheSameBitsOnEveryInstructionSet) {
       loops.of[index_of(row.code)](in, y.data(), x.size(), parameters);
       return y;
     };
-    const std::vector<float> wanted = results(cpu::pointwise::kBaselineLoops);
+    const std::vector<float> wanted = results(kBaselineLoops);
     for (const cpu::pointwise::Loops* set : sets)
       EXPECT_EQ(differences(results(*set), wanted), 0u) << row.op << " on " << set->name;
   }

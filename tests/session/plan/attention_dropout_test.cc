@@ -96,7 +96,10 @@ TEST(AttentionDropout, TrainsAsTheUnfusedNodesDo) {
     const AttentionChoice choice("never");
     Session apart = session_of("0.5", precision);
     want = losses(apart, 1);
-    EXPECT_EQ(count(apart, "ai.halfnote.Dropout"), 2u);
+    EXPECT_EQ(count(apart, "ai.halfnote.Attention"), 0u);
+    // Beside casts, in 16 bits, a dropout is a part of their chain.
+    const bool alone = precision == DType::kF32;
+    EXPECT_EQ(count(apart, "ai.halfnote.Dropout"), alone ? 2u : 0u);
     // Losses near 1 behind four steps: some roundings of the type. Another mask is far from that.
     const double spacing = precision == DType::kF32 ? 1e-5 : precision == DType::kF16 ? 2e-3 : 1e-2;
     double distance = 0;

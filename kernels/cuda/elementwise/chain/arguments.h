@@ -15,6 +15,10 @@ struct Arguments {
   void* out[kMaxOutputs] = {};
   /// Elements of an output.
   int64_t count = 0;
+  /// The elements as a matrix whose columns are summed, `block_rows` rows at a time, into partial
+  /// sums (blocks, columns); no columns where there is no sum.
+  int64_t rows = 0, columns = 0, block_rows = 1, blocks = 0;
+  double* partials = nullptr;
   /// How many times as many elements as an access of 16 bytes holds are computed at once; the rest
   /// goes one by one. 0 where an address is not aligned.
   int64_t groups = 0;

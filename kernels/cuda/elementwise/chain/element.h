@@ -6,6 +6,7 @@
 #include "kernels/cuda/elementwise/chain/arguments.h"
 #include "kernels/math/binary.h"
 #include "kernels/math/elementwise.h"
+#include "kernels/math/random.h"
 
 #ifndef __CUDACC_RTC__
 #include <cstring>
@@ -20,6 +21,7 @@ using halfnote::chain::kThreads;
 
 // The types of memory. f16 and bf16 are computed with in f32; bool is a byte.
 using f32 = float;
+using i64 = int64_t;  // seeds and steps
 #ifdef __CUDACC_RTC__
 struct f16 {
   uint16_t bits;
@@ -36,6 +38,7 @@ struct truth {
 };
 
 __device__ __forceinline__ float number(f32 x) { return x; }
+__device__ __forceinline__ int64_t number(i64 x) { return x; }
 __device__ __forceinline__ bool number(truth x) { return x.bits != 0; }
 
 #ifdef __CUDACC_RTC__
@@ -74,6 +77,24 @@ __device__ __forceinline__ M rounded(M x) {
   assign(kept, x);
   return number(kept);
 }
+
+/// A dropout of one step, as ai.halfnote.Dropout draws it.
+struct Drawing {
+  int64_t seed, step;
+  uint32_t node;
+
+  /// The words of the elements 4·group … 4·group + 3.
+  __device__ __forceinline__ math::PhiloxCounter group(int64_t group) const {
+    return math::dropout_words(static_cast<uint64_t>(seed), static_cast<uint64_t>(step), node,
+                               static_cast<uint64_t>(group));
+  }
+  __device__ __forceinline__ uint32_t word(int64_t at) const {
+    const math::PhiloxCounter words = group(at / 4);
+    const int k = static_cast<int>(at % 4);  // no address is taken: words stay in registers
+    return k < 2 ? (k == 0 ? words.word[0] : words.word[1])
+                 : (k == 2 ? words.word[2] : words.word[3]);
+  }
+};
 
 /// kCount neighbours, moved with accesses of 16 bytes, or of all where these are fewer.
 template <class T, int kCount>

@@ -1,6 +1,9 @@
 #include "kernels/cuda/elementwise/chain/plan.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/cpu/pointwise/shapes.h"
 #include "kernels/cpu/support.h"
 
 namespace halfnote::chain {
@@ -14,8 +17,7 @@ std::string unfit_operands(const std::vector<Operand>& operands, size_t most) {
   if (operands.size() > most) return "more than " + std::to_string(most) + " operands";
   for (const Operand& operand : operands) {
     if (!operand.present()) return "an operand is missing";
-    if (!is_pointwise_type(operand.dtype))
-      return "elements of type " + std::string(short_name(operand.dtype));
+    if (std::string why = unfit_input(operand.dtype, operand.size()); !why.empty()) return why;
   }
   return {};
 }
@@ -24,7 +26,7 @@ std::string unfit_chain(const KernelCall& call) {
   if (std::string why = unfit_operands(call.inputs, kMaxInputs); !why.empty()) return why;
   if (std::string why = unfit_operands(call.outputs, kMaxOutputs); !why.empty()) return why;
   for (const Operand& output : call.outputs) {
-    if (output.shape != call.outputs[0].shape) return "outputs of different shapes";
+    if (output.dtype == DType::kI64) return "an output of type i64";
   }
   return {};
 }
@@ -48,13 +50,16 @@ bool is_even(const Strided<kMaxInputs>& walk, size_t k, int width) {
 }
 
 /// The inputs' walks; false if they have too many dims.
-bool plan_walks(const KernelCall& call, Plan& plan) {
-  const Shape& shape = call.outputs[0].shape;
+bool plan_walks(const KernelCall& call, const Shape& shape, Plan& plan) {
   std::vector<Shape> shapes;
   std::vector<size_t> inputs;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Operand& operand = call.inputs[i];
     const bool single = operand.size() == 1, whole = operand.size() == plan.arguments.count;
+    if (operand.dtype == DType::kI64) {
+      plan.chain.inputs.push_back({operand.dtype, Access::kSingle});
+      continue;
+    }
     plan.chain.inputs.push_back({operand.dtype, whole ? Access::kWhole : Access::kSingle});
     // The plan of a walk is also what finds inputs that do not broadcast.
     if (single || whole) {
@@ -82,16 +87,33 @@ bool plan_walks(const KernelCall& call, Plan& plan) {
   return true;
 }
 
+/// Blocks of rows from the shapes alone: enough for the threads of a GPU, but no block so short
+/// that its partial sums are much beside what is summed.
+void plan_sum(const cpu::pointwise::SummedShape& matrix, int width, Arguments& a) {
+  constexpr int64_t kThreadsWanted = int64_t{1} << 17;
+  constexpr int64_t kLeastRows = 16, kMostRows = 128;
+  a.rows = matrix.rows;
+  a.columns = matrix.columns;
+  a.block_rows =
+      std::clamp(matrix.rows * matrix.columns / width / kThreadsWanted, kLeastRows, kMostRows);
+  a.blocks = (a.rows + a.block_rows - 1) / a.block_rows;
+}
+
 }  // namespace
 
 std::string plan_chain(const KernelCall& call, Plan& plan) {
   if (std::string why = unfit_chain(call); !why.empty()) return why;
   plan = {};
   for (const Operand& output : call.outputs) plan.chain.outputs.push_back(output.dtype);
-  plan.arguments.count = call.outputs[0].size();
   plan.chain.program = parse_pointwise(cpu::attributes_of(call).get_string("program", ""),
                                        types_of(call.inputs), plan.chain.outputs);
-  return plan_walks(call, plan) ? "" : "more dims that do not merge than a walk has";
+  if (std::string why = cpu::pointwise::unfit_outputs(plan.chain.program, call); !why.empty())
+    return why;
+  const Shape shape = cpu::pointwise::elements_of(plan.chain.program, call);
+  plan.arguments.count = element_count(shape);
+  if (const auto sum = sum_of(plan.chain.program))
+    plan_sum(cpu::pointwise::summed_shape(shape, sum->dims), width(plan.chain), plan.arguments);
+  return plan_walks(call, shape, plan) ? "" : "more dims that do not merge than a walk has";
 }
 
 }  // namespace halfnote::chain

@@ -11,6 +11,12 @@
 //     for each element that is left: the same, one by one
 //   }
 //
+// Where a step is a Dropout, four elements that follow each other share a counter of Philox: a
+// group draws for all of its elements at once.
+//
+// Where a program ends in a sum, a thread goes down its columns, a block of rows far, and leaves
+// partial sums in f64, which chain.cu adds up in their order.
+//
 // Every element of a group is loaded before the first one is stored, and no thread reads another's:
 // an output may lie over an input that is read whole.
 #include "kernels/cuda/elementwise/chain/source.h"
@@ -19,8 +25,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "base/system/hash.h"
+#include "kernels/cpu/stateful/keep.h"
 
 namespace halfnote::chain {
 
@@ -31,7 +39,10 @@ using Op = PointwiseOp;
 std::string_view memory_type(DType dtype) {
   return dtype == DType::kBool ? "truth" : short_name(dtype);
 }
-std::string_view number_type(DType dtype) { return dtype == DType::kBool ? "bool" : "float"; }
+std::string_view number_type(DType dtype) {
+  if (dtype == DType::kI64) return "i64";
+  return dtype == DType::kBool ? "bool" : "float";
+}
 size_t bytes_of(DType dtype) { return size_of(dtype); }
 
 /// Calls write(0) to write(count - 1), commas between them.
@@ -64,7 +75,8 @@ std::string parameters_of(const PointwiseNumbers& numbers) {
 
 class Writer {
  public:
-  explicit Writer(const Chain& chain) : chain_(chain), width_(width(chain)) {}
+  explicit Writer(const Chain& chain)
+      : chain_(chain), width_(width(chain)), sum_(sum_of(chain.program)) {}
 
   /// All but the name of the kernel, for which `$` stands.
   std::string write() {
@@ -103,6 +115,20 @@ class Writer {
     return operand >= 0 ? chain_.inputs[static_cast<size_t>(operand)].dtype
                         : chain_.program.steps[static_cast<size_t>(~operand)].dtype;
   }
+  bool draws(size_t step) const { return chain_.program.steps[step].op == Op::kDropout; }
+
+  /// write(step), a comma behind each, for the steps that draw.
+  template <class Write>
+  std::string for_draws(const Write& write) const {
+    std::string text;
+    for (size_t s = 0; s < chain_.program.steps.size(); ++s) {
+      if (draws(s)) text += write(s) + ", ";
+    }
+    return text;
+  }
+
+  bool is_sum(size_t output) const { return sum_ && sum_->output == output; }
+
   static std::string name_of(int operand) {
     return operand >= 0 ? fmt::format("x{}", operand) : fmt::format("t{}", ~operand);
   }
@@ -113,7 +139,8 @@ class Writer {
     return to == DType::kBool ? value + " != 0.0f" : value + " ? 1.0f : 0.0f";
   }
 
-  std::string expression_of(const PointwiseStep& step) const {
+  std::string expression_of(size_t number) const {
+    const PointwiseStep& step = chain_.program.steps[number];
     const PointwiseRow& row = pointwise_row(step.op);
     const auto operand = [&](size_t i) { return name_of(step.operands[i]); };
     switch (step.op) {
@@ -125,6 +152,11 @@ class Writer {
         return "!" + operand(0);
       case Op::kWhere:
         return fmt::format("{} ? {} : {}", operand(0), operand(1), operand(2));
+      case Op::kDropout:
+        return fmt::format("math::DropoutRule{{{:#x}ull, from_bits({:#010x}u)}}.value({}, w{})",
+                           cpu::keep_threshold(step.parameters[0]),
+                           std::bit_cast<uint32_t>(cpu::keep_factor(step.parameters[0])),
+                           operand(0), number);
       default:
         break;
     }
@@ -147,20 +179,30 @@ class Writer {
       return fmt::format("[[maybe_unused]] {} x{}", number_type(chain_.inputs[i].dtype), i);
     });
     const std::string outputs = list(chain_.outputs.size(), [&](size_t k) {
-      return fmt::format("{}& y{}", memory_type(chain_.outputs[k]), k);
+      return fmt::format("{}& y{}", is_sum(k) ? "double" : memory_type(chain_.outputs[k]), k);
     });
-    line("__device__ __forceinline__ void step_all({}, {}) {{", inputs, outputs);
+    const std::string words = for_draws([](size_t s) { return fmt::format("uint32_t w{}", s); });
+    line("__device__ __forceinline__ void step_all({}, {}{}) {{", inputs, words, outputs);
     for (size_t i = 0; i < chain_.program.steps.size(); ++i) {
       const PointwiseStep& step = chain_.program.steps[i];
+      if (step.op == Op::kReduceSum) continue;
       line("  [[maybe_unused]] const {} t{} = rounded<{}>({});", number_type(step.dtype), i,
-           memory_type(step.dtype), expression_of(step));
+           memory_type(step.dtype), expression_of(i));
     }
-    for (size_t k = 0; k < chain_.program.outputs.size(); ++k)
-      line("  assign(y{}, t{});", k, chain_.program.outputs[k]);
+    for (size_t k = 0; k < chain_.program.outputs.size(); ++k) {
+      const auto from = static_cast<size_t>(chain_.program.outputs[k]);
+      if (is_sum(k)) {
+        line("  y{} += static_cast<double>({});", k,
+             name_of(chain_.program.steps[from].operands[0]));
+      } else {
+        line("  assign(y{}, t{});", k, from);
+      }
+    }
     text_ += "}\n\n";
   }
 
-  void write_kernel() {
+  /// Inputs, outputs and dropouts, whatever the elements.
+  void write_operands() {
     line(
         "extern \"C\" __global__ void __launch_bounds__(kThreads) $(\n    const __grid_constant__ "
         "Arguments a) {{");
@@ -170,25 +212,74 @@ class Writer {
            memory_type(input.dtype), i);
       if (input.access == Access::kSingle) line("  const auto x{} = number(*in{});", i, i);
     }
-    for (size_t k = 0; k < chain_.outputs.size(); ++k)
+    for (size_t s = 0; s < chain_.program.steps.size(); ++s) {
+      const PointwiseStep& step = chain_.program.steps[s];
+      if (draws(s))
+        line("  const Drawing draw{}{{x{}, x{}, {}u}};", s, step.operands[1], step.operands[2],
+             static_cast<uint32_t>(step.parameters[1]));
+    }
+    for (size_t k = 0; k < chain_.outputs.size(); ++k) {
+      if (is_sum(k)) continue;
       line("  auto* const out{} = static_cast<{}*>(a.out[{}]);", k, memory_type(chain_.outputs[k]),
            k);
+    }
+  }
+
+  void write_kernel() {
+    write_operands();
+    if (sum_) return write_sums();
     line("  const int64_t in_groups = a.groups * {}, items = a.groups + a.count - in_groups;",
          width_);
     line("  const int64_t threads = int64_t{{gridDim.x}} * kThreads;");
     line("  int64_t item = int64_t{{blockIdx.x}} * kThreads + threadIdx.x;");
     line("  for (; item < items; item += threads) {{");
     line("    if (item < a.groups) {{");
+    line("      const int64_t at = item * {};", width_);
     write_group();
     line("    }} else {{");
     line("      const int64_t at = in_groups + (item - a.groups);");
-    write_offsets("      ", "at");
-    line("      step_all({}, {});",
-         list(chain_.inputs.size(), [&](size_t i) { return element(i); }),
-         list(chain_.outputs.size(), [&](size_t k) { return fmt::format("out{}[at]", k); }));
+    write_element();
     line("    }}");
     line("  }}");
     line("}}\n");
+  }
+
+  /// A thread goes down a group of columns, or one column, in a block of rows: its partial sums.
+  void write_sums() {
+    line("  const int64_t step = a.groups > 0 ? {} : 1, lines = a.columns / step;", width_);
+    line("  const int64_t threads = int64_t{{gridDim.x}} * kThreads;");
+    line("  int64_t item = int64_t{{blockIdx.x}} * kThreads + threadIdx.x;");
+    line("  for (; item < lines * a.blocks; item += threads) {{");
+    line("    const int64_t block = item / lines, column = item % lines * step;");
+    line("    const int64_t end = (block + 1) * a.block_rows;");
+    line("    const int64_t last = end < a.rows ? end : a.rows;");
+    line("    double* const to = a.partials + block * a.columns + column;");
+    line("    double sums[{}] = {{}};", width_);
+    line("    if (a.groups > 0) {{");
+    line("      for (int64_t row = block * a.block_rows; row < last; ++row) {{");
+    line("      const int64_t at = row * a.columns + column;");
+    write_group();
+    line("      }}");
+    line("#pragma unroll");
+    line("      for (int i = 0; i < {}; ++i) to[i] = sums[i];", width_);
+    line("    }} else {{");
+    line("      for (int64_t row = block * a.block_rows; row < last; ++row) {{");
+    line("      const int64_t at = row * a.columns + column;");
+    write_element();
+    line("      }}");
+    line("      *to = sums[0];");
+    line("    }}");
+    line("  }}");
+    line("}}\n");
+  }
+
+  void write_element() {
+    write_offsets("      ", "at");
+    line("      step_all({}, {}{});",
+         list(chain_.inputs.size(), [&](size_t i) { return element(i); }),
+         for_draws([](size_t s) { return fmt::format("draw{}.word(at)", s); }),
+         list(chain_.outputs.size(),
+              [&](size_t k) { return is_sum(k) ? "sums[0]" : fmt::format("out{}[at]", k); }));
   }
 
   void write_offsets(std::string_view indent, std::string_view at) {
@@ -210,7 +301,6 @@ class Writer {
   }
 
   void write_group() {
-    line("      const int64_t at = item * {};", width_);
     if (chain_.even) write_offsets("      ", "at");
     for (size_t i = 0; i < chain_.inputs.size(); ++i) {
       const Access access = chain_.inputs[i].access;
@@ -222,16 +312,27 @@ class Writer {
       if (access == Access::kStay)
         line("      const auto x{} = number(in{}[offset[{}]]);", i, i, walk_of(i));
     }
-    for (size_t k = 0; k < chain_.outputs.size(); ++k)
-      line("      Pack<{}, {}> q{};", memory_type(chain_.outputs[k]), width_, k);
+    for (size_t k = 0; k < chain_.outputs.size(); ++k) {
+      if (!is_sum(k)) line("      Pack<{}, {}> q{};", memory_type(chain_.outputs[k]), width_, k);
+    }
+    for (size_t s = 0; s < chain_.program.steps.size(); ++s) {
+      if (!draws(s)) continue;
+      line("      const math::PhiloxCounter d{}[] = {{{}}};", s,
+           list(static_cast<size_t>(width_ / 4),
+                [&](size_t k) { return fmt::format("draw{}.group(at / 4 + {})", s, k); }));
+    }
     line("#pragma unroll");
     line("      for (int i = 0; i < {}; ++i) {{", width_);
     if (!chain_.even) write_offsets("        ", "at + i");
-    line("        step_all({}, {});",
+    line("        step_all({}, {}{});",
          list(chain_.inputs.size(), [&](size_t i) { return group_element(i); }),
-         list(chain_.outputs.size(), [&](size_t k) { return fmt::format("q{}.at[i]", k); }));
+         for_draws([](size_t s) { return fmt::format("d{}[i / 4].word[i % 4]", s); }),
+         list(chain_.outputs.size(),
+              [&](size_t k) { return is_sum(k) ? "sums[i]" : fmt::format("q{}.at[i]", k); }));
     line("      }}");
-    for (size_t k = 0; k < chain_.outputs.size(); ++k) line("      store(out{} + at, q{});", k, k);
+    for (size_t k = 0; k < chain_.outputs.size(); ++k) {
+      if (!is_sum(k)) line("      store(out{} + at, q{});", k, k);
+    }
   }
 
   /// Input i at element i of a group.
@@ -253,6 +354,7 @@ class Writer {
 
   const Chain& chain_;
   const int width_;
+  const std::optional<PointwiseSum> sum_;
   std::string text_;
 };
 
@@ -261,7 +363,7 @@ class Writer {
 int width(const Chain& chain) {
   size_t smallest = 0;
   const auto note = [&](DType dtype) {
-    if (dtype == DType::kBool) return;
+    if (dtype == DType::kBool || dtype == DType::kI64) return;
     smallest = smallest == 0 ? bytes_of(dtype) : std::min(smallest, bytes_of(dtype));
   };
   for (const Input& input : chain.inputs) note(input.dtype);
