@@ -39,6 +39,8 @@ std::vector<Case> cases_of(DType t) {
   const Shape wide{1024, 3072}, narrow{1024, 768}, scores{8, 12, 128, 128}, logits{512, 30522};
   const Shape weight{3072, 768}, one{};
   const DType f32 = DType::kF32;
+  const Shape planes{16, 128, 32, 32}, small{16, 512, 4, 4};
+  const Attributes groups{{"num_groups", int64_t{32}}};
   const Attributes tanh{{"approximate", "tanh"}}, to{{"to", static_cast<int64_t>(f32)}};
   return {
       {"", "Add", {{t, wide}, {t, wide}}, {{t, wide}}},
@@ -57,6 +59,19 @@ std::vector<Case> cases_of(DType t) {
       {"", "Softmax", {{t, scores}}, {{t, scores}}},
       {kOwn, "SoftmaxGrad", {{t, scores}, {t, scores}}, {{t, scores}}},
       {"", "LayerNormalization", {{t, narrow}, {t, {768}}, {t, {768}}}, {{t, narrow}}},
+      {"", "GroupNormalization", {{t, planes}, {t, {128}}, {t, {128}}}, {{t, planes}}, groups},
+      {"", "GroupNormalization", {{t, small}, {t, {512}}, {t, {512}}}, {{t, small}}, groups},
+      {"", "InstanceNormalization", {{t, planes}, {t, {128}}, {t, {128}}}, {{t, planes}}},
+      {kOwn,
+       "GroupNormalizationGrad",
+       {{t, planes}, {t, planes}, {t, {128}}},
+       {{t, planes}, {f32, {128}}, {f32, {128}}},
+       groups},
+      {kOwn,
+       "GroupNormalizationGrad",
+       {{t, small}, {t, small}, {t, {512}}},
+       {{t, small}, {f32, {512}}, {f32, {512}}},
+       groups},
       {"", "ReduceSum", {{t, wide}, {DType::kI64, {1}}}, {{t, {3072}}}, {{"keepdims", int64_t{0}}}},
       {"", "SoftmaxCrossEntropyLoss", {{t, logits}, {DType::kI64, {512}}}, {{t, one}, {t, logits}}},
       {kOwn,

@@ -142,6 +142,13 @@ std::vector<float> all_loops(const cpu::fast::VectorMath& math, int64_t n) {
   keep(y);
   math.normalize_gradient(x, x + n, n, 0.5f, 1.5f, 0.1f, 0.2f, y.data());
   keep(y);
+  math.scaled_gradient(x, x + n, n, 0.7f, 0.5f, 1.5f, 0.1f, 0.2f, y.data());
+  keep(y);
+  for (const int64_t length : {1, 3, 16}) {
+    std::vector<double> sums(size), products(size);
+    math.run_sums(x, x + n, n / length, length, 0.25f, sums.data(), products.data());
+    for (size_t i = 0; i < size; ++i) results.push_back(static_cast<float>(sums[i] + products[i]));
+  }
   math.normalize_exactly(x, n, 0.5, 1.5, 0.1, y.data());
   keep(y);
   for (const float* bias : {static_cast<const float*>(nullptr), x + n}) {
