@@ -34,6 +34,26 @@ struct Case {
 
 constexpr std::string_view kOwn = "ai.halfnote";
 
+/// Param, grad, two moments, lr, step, commit.
+std::vector<std::pair<DType, Shape>> lamb_inputs(const Shape& weight) {
+  const DType f32 = DType::kF32;
+  return {{f32, weight}, {f32, weight},     {f32, weight},     {f32, weight},
+          {f32, {}},     {DType::kI64, {}}, {DType::kBool, {}}};
+}
+
+/// Param, grad, means of rows and columns (of a vector: the moment, and none), lr, step, commit.
+std::vector<std::pair<DType, Shape>> adafactor_inputs(const Shape& weight) {
+  const DType f32 = DType::kF32;
+  Shape rows = weight, columns = weight;
+  if (weight.size() > 1) {
+    rows.pop_back();
+    columns.erase(columns.end() - 2);
+  }
+  const DType second = weight.size() > 1 ? f32 : DType::kUndefined;
+  return {{f32, weight}, {f32, weight},     {f32, rows},       {second, columns},
+          {f32, {}},     {DType::kI64, {}}, {DType::kBool, {}}};
+}
+
 /// The cases of one float type: activations of BERT and GPT-2, weights of a few million.
 std::vector<Case> cases_of(DType t) {
   const Shape wide{1024, 3072}, narrow{1024, 768}, scores{8, 12, 128, 128}, logits{512, 30522};
@@ -84,6 +104,14 @@ std::vector<Case> cases_of(DType t) {
         {DType::kI64, one},
         {DType::kBool, one}},
        {{f32, weight}, {f32, weight}, {f32, weight}}},
+      {kOwn, "Lamb", lamb_inputs(weight), {{f32, weight}, {f32, weight}, {f32, weight}}},
+      {kOwn, "Lamb", lamb_inputs({500}), {{f32, {500}}, {f32, {500}}, {f32, {500}}}},
+      {kOwn, "Adafactor", adafactor_inputs(weight), {{f32, weight}, {f32, {3072}}, {f32, {768}}}},
+      {kOwn,
+       "Adafactor",
+       adafactor_inputs({512, 512, 3, 3}),
+       {{f32, {512, 512, 3, 3}}, {f32, {512, 512, 3}}, {f32, {512, 512, 3}}}},
+      {kOwn, "Adafactor", adafactor_inputs({500}), {{f32, {500}}, {f32, {500}}}},
       {kOwn, "AllFinite", {{t, weight}}, {{DType::kBool, one}}},
       {kOwn, "GlobalNorm", {{t, weight}}, {{f32, one}}},
   };
@@ -134,9 +162,16 @@ void measure(const Case& c, int threads) {
   p.call.attributes = &c.attributes;
   p.call.threads = threads;
   p.inputs.reserve(c.inputs.size());
-  for (const auto& [dtype, shape] : c.inputs) p.inputs.push_back(filled(dtype, shape));
+  for (const auto& [dtype, shape] : c.inputs) {
+    p.inputs.push_back(dtype == DType::kUndefined ? Tensor() : filled(dtype, shape));
+  }
   for (const auto& [dtype, shape] : c.outputs) p.outputs.emplace_back(dtype, shape);
   for (const Tensor& tensor : p.inputs) {
+    if (tensor.dtype() == DType::kUndefined) {
+      p.call.inputs.emplace_back();
+      p.from.push_back(nullptr);
+      continue;
+    }
     const bool constant = tensor.dtype() == DType::kI64 && tensor.size() == 1;
     p.call.inputs.push_back({tensor.dtype(), tensor.shape(), {}, constant ? &tensor : nullptr});
     p.from.push_back(tensor.bytes());

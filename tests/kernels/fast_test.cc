@@ -17,6 +17,7 @@
 #include "kernels/cpu/fast/vector_math.h"
 #include "kernels/cpu/pointwise/loops.h"
 #include "kernels/cpu/stateful/keep.h"
+#include "kernels/cpu/stateful/update_loops.h"
 #include "kernels/cpu/tiled/loops.h"
 
 namespace halfnote::test {
@@ -372,6 +373,10 @@ TEST(CpuInfo, EveryTableOfLoopsKeepsToTheInstructionSet) {
   EXPECT_TRUE(std::string_view(cpu::attention::tile_math().name).starts_with(best));
   EXPECT_EQ(cpu::keep_loops().name, best);
   EXPECT_EQ(cpu::fast::vector_math().name, has_512 ? best : "baseline");
+  EXPECT_EQ(cpu::update_loops() == nullptr, isa == VectorIsa::kBaseline);
+  if (cpu::update_loops() != nullptr) {
+    EXPECT_EQ(cpu::update_loops()->name, best);
+  }
   const cpu::pointwise::Loops* pointwise = cpu::pointwise::vector_loops();
   EXPECT_EQ(pointwise == nullptr, isa == VectorIsa::kBaseline);
   if (pointwise != nullptr) {

@@ -4,7 +4,7 @@
 
 #include "compiler/ir/query.h"
 #include "compiler/ir/text.h"
-#include "support.h"
+#include "tests/session/support.h"
 
 namespace halfnote::test {
 namespace {
