@@ -21,6 +21,11 @@ const GroupCase kGroups[] = {
     {{40, 2, 9}, 1},   {{1, 700, 3}, 1},
 };
 
+/// normalization_test.cc holds the kernels of devices against the reference.
+RunOptions rows_of(std::string_view kernel, int threads = 1) {
+  return {.kernel = kernel, .threads = threads, .check_device = false};
+}
+
 constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 /// 64 partial sums of f32 over a piece of at most 2048 elements of size up to 3; both round once to
@@ -52,8 +57,8 @@ TEST(FastGroupNormalization, AgreesWithTheReference) {
     for (const DType type : kTypes) {
       SCOPED_TRACE(to_string(c.x) + " in " + std::to_string(c.groups) + " " +
                    std::string(short_name(type)));
-      const std::vector<Tensor> got = run_group_norm(c, type, {.kernel = "fast", .threads = 2});
-      const std::vector<Tensor> wanted = run_group_norm(c, type, {});
+      const std::vector<Tensor> got = run_group_norm(c, type, rows_of("fast", 2));
+      const std::vector<Tensor> wanted = run_group_norm(c, type, rows_of("reference"));
       ASSERT_EQ(got.size(), wanted.size());
       for (size_t i = 0; i < got.size(); ++i) {
         SCOPED_TRACE("output " + std::to_string(i));
@@ -72,8 +77,8 @@ TEST(FastInstanceNormalization, AgreesWithTheReference) {
                    scale = random_tensor(type, {c.x[1]}, 0.5, 1.5, 2),
                    bias = random_tensor(DType::kF32, {c.x[1]}, -1, 1, 3);
       expect_near(
-          run_one("", "InstanceNormalization", {x, scale, bias}, {}, {}, {.kernel = "fast"}),
-          run_one("", "InstanceNormalization", {x, scale, bias}));
+          run_one("", "InstanceNormalization", {x, scale, bias}, {}, {}, rows_of("fast")),
+          run_one("", "InstanceNormalization", {x, scale, bias}, {}, {}, rows_of("reference")));
     }
   }
 }
@@ -88,7 +93,7 @@ TEST(FastGroupNormalization, GivesEachGradientAlone) {
     const std::vector<OutputSpec> outputs{
         {DType::kBF16, shape}, {DType::kF32, own}, {DType::kF32, own}};
     const Attributes attributes{{"num_groups", int64_t{2}}};
-    const RunOptions on{.kernel = "fast"};
+    const RunOptions on = rows_of("fast");
     const auto all = run_kernel(kOwn, "GroupNormalizationGrad", inputs, attributes, outputs, on);
     for (size_t wanted = 0; wanted < outputs.size(); ++wanted) {
       std::vector<OutputSpec> alone(outputs.size());
@@ -107,7 +112,7 @@ TEST(FastGroupNormalization, MeansMayBeLarge) {
     const Tensor dy = random_tensor(DType::kF32, x.shape(), -1, 1, 2).cast_to(type),
                  scale = random_tensor(DType::kF32, {4}, 0.5, 1.5, 3).cast_to(type);
     const OutputSpec like_x{type, x.shape()}, own{type, {4}};
-    const RunOptions options{.kernel = kernel};
+    const RunOptions options = rows_of(kernel);
     std::vector<Tensor> all = run_kernel(kOwn, "GroupNormalizationGrad", {dy, x, scale}, attributes,
                                          {like_x, own, own}, options);
     all.push_back(run_one("", "GroupNormalization", {x, scale, scale}, attributes, {}, options));

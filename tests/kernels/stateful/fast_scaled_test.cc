@@ -16,7 +16,8 @@ const Shape kShapes[] = {{1},          {19},         {32805},   {1, 1},        {
                          {2, 3, 3, 3}, {700, 16, 3}, {5, 4099}, {300, 130},    {2, 257, 140},
                          {40000, 2},   {1, 33000},   {7, 15},   {2, 2100, 17}, {3, 0}};
 
-RunOptions rows_of(std::string_view kernel) { return {.kernel = kernel}; }
+/// optimizer_fixture_test.cc holds the kernels of devices against the reference.
+RunOptions updates_of(std::string_view kernel) { return {.kernel = kernel, .check_device = false}; }
 
 /// Sums in another order differ by 2^-53 of each term: the step that follows from them may be
 /// rounded to the other side, and the parameter with it.
@@ -41,9 +42,9 @@ TEST(FastLamb, AgreesWithTheReference) {
     const std::vector<OutputSpec> outputs(3, {f32, shape});
     for (const int64_t mode : {0, 1}) {
       const Attributes attributes{{"weight_decay", 0.125f}, {"lamb_mode", mode}};
-      const auto got = run_kernel(kOwn, "Lamb", inputs, attributes, outputs, rows_of("fast"));
+      const auto got = run_kernel(kOwn, "Lamb", inputs, attributes, outputs, updates_of("fast"));
       const auto wanted =
-          run_kernel(kOwn, "Lamb", inputs, attributes, outputs, rows_of("reference"));
+          run_kernel(kOwn, "Lamb", inputs, attributes, outputs, updates_of("reference"));
       expect_same_update(got, wanted);
       EXPECT_TRUE(identical(got[1], wanted[1]));
       EXPECT_TRUE(identical(got[2], wanted[2]));
@@ -73,8 +74,8 @@ TEST(FastAdafactor, AgreesWithTheReference) {
       if (factored) outputs.push_back({f32, columns});
       const Attributes attributes{{"weight_decay", 0.125f}};
       expect_same_update(
-          run_kernel(kOwn, "Adafactor", inputs, attributes, outputs, rows_of("fast")),
-          run_kernel(kOwn, "Adafactor", inputs, attributes, outputs, rows_of("reference")));
+          run_kernel(kOwn, "Adafactor", inputs, attributes, outputs, updates_of("fast")),
+          run_kernel(kOwn, "Adafactor", inputs, attributes, outputs, updates_of("reference")));
     }
   }
 }
@@ -82,9 +83,9 @@ TEST(FastAdafactor, AgreesWithTheReference) {
 TEST(FastLamb, SaysWhatItDoesNotTake) {
   const Tensor w(DType::kF64, {3}), lr = Tensor::scalar(0.5), step = Tensor::scalar<int64_t>(1);
   const std::vector<OutputSpec> outputs(3, {DType::kF64, {3}});
-  EXPECT_NE(
-      refusals(kOwn, "Lamb", {w, w, w, w, lr, step}, {}, outputs, rows_of("fast")).find("not f32"),
-      std::string::npos);
+  EXPECT_NE(refusals(kOwn, "Lamb", {w, w, w, w, lr, step}, {}, outputs, updates_of("fast"))
+                .find("not f32"),
+            std::string::npos);
 }
 
 #if defined(__x86_64__)
