@@ -113,6 +113,7 @@ class NormFinder {
     for (int64_t& axis : numbers) axis = axis < 0 ? axis + rank : axis;
     std::ranges::sort(numbers);
     const int64_t first = rank - static_cast<int64_t>(numbers.size());
+    if (first < 0) return {};
     for (size_t i = 0; i < numbers.size(); ++i) {
       if (numbers[i] != first + static_cast<int64_t>(i)) return {};
     }
