@@ -34,10 +34,71 @@ struct Case {
 
 constexpr std::string_view kOwn = "ai.halfnote";
 
-/// The cases of one float type: activations of BERT and GPT-2, weights of a few million.
+/// Param, grad, two moments, lr, step, commit.
+std::vector<std::pair<DType, Shape>> adam_inputs(const Shape& weight) {
+  const DType f32 = DType::kF32;
+  return {{f32, weight}, {f32, weight},     {f32, weight},     {f32, weight},
+          {f32, {}},     {DType::kI64, {}}, {DType::kBool, {}}};
+}
+
+/// Param, grad, means of rows and columns (of a vector: the moment, and none), lr, step, commit.
+std::vector<std::pair<DType, Shape>> adafactor_inputs(const Shape& weight) {
+  const DType f32 = DType::kF32;
+  Shape rows = weight, columns = weight;
+  if (weight.size() > 1) {
+    rows.pop_back();
+    columns.erase(columns.end() - 2);
+  }
+  const DType second = weight.size() > 1 ? f32 : DType::kUndefined;
+  return {{f32, weight}, {f32, weight},     {f32, rows},       {second, columns},
+          {f32, {}},     {DType::kI64, {}}, {DType::kBool, {}}};
+}
+
+/// Groups of a U-Net, in its large and in its small planes.
+std::vector<Case> group_cases(DType t) {
+  const DType f32 = DType::kF32;
+  const Shape planes{16, 128, 32, 32}, small{16, 512, 4, 4};
+  const Attributes groups{{"num_groups", int64_t{32}}};
+  return {
+      {"", "GroupNormalization", {{t, planes}, {t, {128}}, {t, {128}}}, {{t, planes}}, groups},
+      {"", "GroupNormalization", {{t, small}, {t, {512}}, {t, {512}}}, {{t, small}}, groups},
+      {"", "InstanceNormalization", {{t, planes}, {t, {128}}, {t, {128}}}, {{t, planes}}},
+      {kOwn,
+       "GroupNormalizationGrad",
+       {{t, planes}, {t, planes}, {t, {128}}},
+       {{t, planes}, {f32, {128}}, {f32, {128}}},
+       groups},
+      {kOwn,
+       "GroupNormalizationGrad",
+       {{t, small}, {t, small}, {t, {512}}},
+       {{t, small}, {f32, {512}}, {f32, {512}}},
+       groups},
+  };
+}
+
+/// Weights of a few million elements and of a few hundred, and what is asked of their gradients.
+std::vector<Case> update_cases(DType t) {
+  const DType f32 = DType::kF32;
+  const Shape weight{3072, 768}, one{};
+  return {
+      {kOwn, "AdamW", adam_inputs(weight), {{f32, weight}, {f32, weight}, {f32, weight}}},
+      {kOwn, "Lamb", adam_inputs(weight), {{f32, weight}, {f32, weight}, {f32, weight}}},
+      {kOwn, "Lamb", adam_inputs({500}), {{f32, {500}}, {f32, {500}}, {f32, {500}}}},
+      {kOwn, "Adafactor", adafactor_inputs(weight), {{f32, weight}, {f32, {3072}}, {f32, {768}}}},
+      {kOwn,
+       "Adafactor",
+       adafactor_inputs({512, 512, 3, 3}),
+       {{f32, {512, 512, 3, 3}}, {f32, {512, 512, 3}}, {f32, {512, 512, 3}}}},
+      {kOwn, "Adafactor", adafactor_inputs({500}), {{f32, {500}}, {f32, {500}}}},
+      {kOwn, "AllFinite", {{t, weight}}, {{DType::kBool, one}}},
+      {kOwn, "GlobalNorm", {{t, weight}}, {{f32, one}}},
+  };
+}
+
+/// The cases of one float type: activations of BERT and GPT-2.
 std::vector<Case> cases_of(DType t) {
   const Shape wide{1024, 3072}, narrow{1024, 768}, scores{8, 12, 128, 128}, logits{512, 30522};
-  const Shape weight{3072, 768}, one{};
+  const Shape one{};
   const DType f32 = DType::kF32;
   const Attributes tanh{{"approximate", "tanh"}}, to{{"to", static_cast<int64_t>(f32)}};
   return {
@@ -59,18 +120,6 @@ std::vector<Case> cases_of(DType t) {
       {"", "LayerNormalization", {{t, narrow}, {t, {768}}, {t, {768}}}, {{t, narrow}}},
       {"", "ReduceSum", {{t, wide}, {DType::kI64, {1}}}, {{t, {3072}}}, {{"keepdims", int64_t{0}}}},
       {"", "SoftmaxCrossEntropyLoss", {{t, logits}, {DType::kI64, {512}}}, {{t, one}, {t, logits}}},
-      {kOwn,
-       "AdamW",
-       {{f32, weight},
-        {f32, weight},
-        {f32, weight},
-        {f32, weight},
-        {f32, one},
-        {DType::kI64, one},
-        {DType::kBool, one}},
-       {{f32, weight}, {f32, weight}, {f32, weight}}},
-      {kOwn, "AllFinite", {{t, weight}}, {{DType::kBool, one}}},
-      {kOwn, "GlobalNorm", {{t, weight}}, {{f32, one}}},
   };
 }
 
@@ -119,9 +168,16 @@ void measure(const Case& c, int threads) {
   p.call.attributes = &c.attributes;
   p.call.threads = threads;
   p.inputs.reserve(c.inputs.size());
-  for (const auto& [dtype, shape] : c.inputs) p.inputs.push_back(filled(dtype, shape));
+  for (const auto& [dtype, shape] : c.inputs) {
+    p.inputs.push_back(dtype == DType::kUndefined ? Tensor() : filled(dtype, shape));
+  }
   for (const auto& [dtype, shape] : c.outputs) p.outputs.emplace_back(dtype, shape);
   for (const Tensor& tensor : p.inputs) {
+    if (tensor.dtype() == DType::kUndefined) {
+      p.call.inputs.emplace_back();
+      p.from.push_back(nullptr);
+      continue;
+    }
     const bool constant = tensor.dtype() == DType::kI64 && tensor.size() == 1;
     p.call.inputs.push_back({tensor.dtype(), tensor.shape(), {}, constant ? &tensor : nullptr});
     p.from.push_back(tensor.bytes());
@@ -152,8 +208,10 @@ int main(int argc, char** argv) {
   using namespace halfnote;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const Case& c : cases_of(dtype)) {
-      if (argc <= 2 || c.op == argv[2]) measure(c, threads);
+    for (const auto cases : {cases_of, group_cases, update_cases}) {
+      for (const Case& c : cases(dtype)) {
+        if (argc <= 2 || c.op == argv[2]) measure(c, threads);
+      }
     }
   }
   return 0;

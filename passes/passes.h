@@ -31,6 +31,7 @@ bool lower_ops(Graph& graph, PassContext& context);
 bool fold_constants(Graph& graph, PassContext& context);
 bool equal_dims(Graph& graph, PassContext& context);
 bool canonicalize(Graph& graph, PassContext& context);
+bool find_norms(Graph& graph, PassContext& context);
 bool eliminate_common(Graph& graph, PassContext& context);
 bool eliminate_dead(Graph& graph, PassContext& context);
 

@@ -58,6 +58,8 @@ constexpr PassRow kRows[] = {
      "one form for each thing, so that rules need to know one"},
     {"eliminate-common", eliminate_common, nullptr, kAll, kImp, kImp, false,
      "exporters repeat themselves"},
+    {"find-norms", find_norms, nullptr, kAll, kImp, kImp, true,
+     "a spelled-out normalization is one node, with a kernel, a gradient and a 16-bit form"},
     {"eliminate-dead", eliminate_dead, nullptr, kAll, kImp, kCan, true,
      "what nobody reads need not be differentiated"},
     {"mend-constants", mend_constants, nullptr, kAll, kCan, kCan, false,

@@ -17,6 +17,7 @@
 #include "kernels/cpu/fast/vector_math.h"
 #include "kernels/cpu/pointwise/loops.h"
 #include "kernels/cpu/stateful/keep.h"
+#include "kernels/cpu/stateful/update_loops.h"
 #include "kernels/cpu/tiled/loops.h"
 
 namespace halfnote::test {
@@ -142,6 +143,13 @@ std::vector<float> all_loops(const cpu::fast::VectorMath& math, int64_t n) {
   keep(y);
   math.normalize_gradient(x, x + n, n, 0.5f, 1.5f, 0.1f, 0.2f, y.data());
   keep(y);
+  math.scaled_gradient(x, x + n, n, 0.7f, 0.5f, 1.5f, 0.1f, 0.2f, y.data());
+  keep(y);
+  for (const int64_t length : {1, 3, 16}) {
+    std::vector<double> sums(size), products(size);
+    math.run_sums(x, x + n, n / length, length, 0.25f, sums.data(), products.data());
+    for (size_t i = 0; i < size; ++i) results.push_back(static_cast<float>(sums[i] + products[i]));
+  }
   math.normalize_exactly(x, n, 0.5, 1.5, 0.1, y.data());
   keep(y);
   for (const float* bias : {static_cast<const float*>(nullptr), x + n}) {
@@ -365,6 +373,10 @@ TEST(CpuInfo, EveryTableOfLoopsKeepsToTheInstructionSet) {
   EXPECT_TRUE(std::string_view(cpu::attention::tile_math().name).starts_with(best));
   EXPECT_EQ(cpu::keep_loops().name, best);
   EXPECT_EQ(cpu::fast::vector_math().name, has_512 ? best : "baseline");
+  EXPECT_EQ(cpu::update_loops() == nullptr, isa == VectorIsa::kBaseline);
+  if (cpu::update_loops() != nullptr) {
+    EXPECT_EQ(cpu::update_loops()->name, best);
+  }
   const cpu::pointwise::Loops* pointwise = cpu::pointwise::vector_loops();
   EXPECT_EQ(pointwise == nullptr, isa == VectorIsa::kBaseline);
   if (pointwise != nullptr) {

@@ -17,6 +17,7 @@ namespace {
 
 // A relative spacing of the coarser 16-bit type: half a step at 1 is what one rounding costs.
 constexpr double kEpsBf16 = 1.0 / 128;
+constexpr double kEpsF32 = 0x1p-23;
 
 enum class Sides {
   kExact,     // bit for bit
@@ -57,6 +58,8 @@ const GoldenRow kRows[] = {
     {"fold-constants", Sides::kExact},
     {"canonicalize", Sides::kExact},
     {"eliminate-common", Sides::kExact},
+    // Sums of at most 16 elements, a root and three more roundings on either side.
+    {"find-norms", Sides::kRounding, 32 * kEpsF32},
     {"eliminate-dead", Sides::kExact},
     {"mend-constants", Sides::kExact},
     {"attach-loss", Sides::kExact},

@@ -2,13 +2,11 @@
 // pieces that stay in the first-level cache. In training, the statistics of the pieces are merged
 // in double (Chan's formula), so x is read twice in all, not three times, and a large mean costs no
 // accuracy.
-#include <array>
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/cpu/fast/norm_parts.h"
 #include "kernels/cpu/fast/parts.h"
-#include "kernels/cpu/fast/vector_math.h"
-#include "kernels/cpu/normalization/parts.h"
 
 namespace halfnote::cpu::fast {
 
@@ -33,19 +31,12 @@ void for_pieces(const Geometry& g, int64_t c, Body&& body) {
 
 template <class T>
 Moments channel_moments(const Geometry& g, int64_t c, const T* x) {
-  const VectorMath& math = vector_math();
-  std::array<float, kPiece> room;
-  double count = 0, mean = 0, squares = 0;
+  Room room;
+  MergedMoments moments;
   for_pieces(g, c, [&](int64_t start, int64_t size) {
-    double piece_mean = 0, piece_squares = 0;
-    math.moments(load_block(x + start, size, room.data()), size, &piece_mean, &piece_squares);
-    const auto added = static_cast<double>(size);
-    const double distance = piece_mean - mean, total = count + added;
-    mean += distance * added / total;
-    squares += piece_squares + distance * distance * count * added / total;
-    count = total;
+    moments.add(load_block(x + start, size, room.data()), size);
   });
-  return {mean, squares / count};
+  return moments.result();
 }
 
 /// y = (x − mean)·factor + shift
@@ -58,7 +49,7 @@ void normalize_channel(const Geometry& g, int64_t c, const T* x, double mean, do
       math.normalize_exactly(x + start, size, mean, factor, shift, y + start);
     });
   } else {
-    std::array<float, kPiece> from, to;
+    Room from, to;
     for_pieces(g, c, [&](int64_t start, int64_t size) {
       math.normalize(load_block(x + start, size, from.data()), size, static_cast<float>(mean),
                      static_cast<float>(factor), static_cast<float>(shift), to.data());
@@ -149,7 +140,7 @@ Prepared gradient_kernel(const KernelCall& call, const Geometry& g) {
       const VectorMath& math = vector_math();
       const float mean = buffers.in<float>(3)[c];
       const double inv_std = buffers.in<float>(4)[c];
-      std::array<float, kPiece> dy_room, x_room, dx_room;
+      Room dy_room, x_room, dx_room;
       double sum = 0, product = 0;
       for_pieces(g, c, [&](int64_t start, int64_t size) {
         math.gradient_sums(load_block(buffers.in<T>(0) + start, size, dy_room.data()),

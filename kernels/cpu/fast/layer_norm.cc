@@ -11,9 +11,8 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/cpu/fast/norm_parts.h"
 #include "kernels/cpu/fast/parts.h"
-#include "kernels/cpu/fast/vector_math.h"
-#include "kernels/cpu/normalization/parts.h"
 
 namespace halfnote::cpu::fast {
 
@@ -22,31 +21,6 @@ namespace {
 /// Columns of a parallel block of the parameters' gradients, and lines that are summed in f32.
 constexpr int64_t kColumns = 64;
 constexpr int64_t kLinesInF32 = 32;
-
-using Room = std::array<float, kPiece>;
-
-/// Calls `body(start, count)` for the pieces of a line of `length` elements.
-template <class Body>
-void for_pieces(int64_t length, Body&& body) {
-  for (int64_t at = 0; at < length; at += kPiece) body(at, std::min(kPiece, length - at));
-}
-
-/// Of a line, whose last piece is left in `room` (for 16 bits).
-template <class T>
-Moments line_moments(const T* x, int64_t length, Room& room) {
-  double count = 0, mean = 0, squares = 0;
-  for_pieces(length, [&](int64_t start, int64_t size) {
-    double piece_mean = 0, piece_squares = 0;
-    vector_math().moments(load_block(x + start, size, room.data()), size, &piece_mean,
-                          &piece_squares);
-    const auto added = static_cast<double>(size);
-    const double distance = piece_mean - mean, total = count + added;
-    mean += distance * added / total;
-    squares += piece_squares + distance * distance * count * added / total;
-    count = total;
-  });
-  return {mean, squares / count};
-}
 
 /// 1/σ of a line around 0; its last piece is left in `room` likewise.
 template <class T>
@@ -66,45 +40,6 @@ double inverse_rms(const T* x, int64_t length, double epsilon, Room& room) {
   return 1 / std::sqrt(squares / static_cast<double>(length) + epsilon);
 }
 
-/// y = (x − mean)·inv_std·scale + bias for a line whose last piece lies in `room` in f32.
-template <class T>
-void write_line(const T* x, int64_t length, double mean, double inv_std, const float* scale,
-                const float* bias, Room& room, T* y) {
-  const VectorMath& math = vector_math();
-  for_pieces(length, [&](int64_t at, int64_t size) {
-    const float* shifts = bias ? bias + at : nullptr;
-    if constexpr (std::is_same_v<T, float>) {
-      math.normalize_line(x + at, size, mean, inv_std, scale + at, shifts, y + at);
-    } else {
-      if (length > kPiece) load_block(x + at, size, room.data());
-      math.scale_line(room.data(), size, mean, static_cast<float>(inv_std), scale + at, shifts,
-                      room.data());
-      store_block(room.data(), size, y + at);
-    }
-  });
-}
-
-/// A parameter or statistic: its type, and where its f32 form goes.
-struct Vector {
-  DType dtype = DType::kUndefined;
-  int64_t size = 0;
-  size_t room = 0;
-
-  Vector() = default;
-  Vector(const Operand& operand, WorkspacePlan& workspace)
-      : dtype(operand.dtype),
-        size(operand.size()),
-        room(workspace.add_elements<float>(room_for_reals<float>(operand))) {}
-  const float* read(const KernelBuffers& buffers, size_t input) const {
-    if (dtype == DType::kUndefined) return nullptr;
-    return all_reals(buffers.inputs[input], dtype, size, part<float>(buffers, room), 1);
-  }
-};
-
-DType output_type(const KernelCall& call, size_t output) {
-  return call.has_output(output) ? call.outputs[output].dtype : DType::kUndefined;
-}
-
 template <class T>
 Prepared forward_kernel(const KernelCall& call, const Lines& lines) {
   const double epsilon = attributes_of(call).get_float("epsilon", 1e-5f);
@@ -118,7 +53,7 @@ Prepared forward_kernel(const KernelCall& call, const Lines& lines) {
       Room room;
       for (int64_t line = begin; line < end; ++line) {
         const T* x = buffers.in<T>(0) + line * lines.length;
-        const Moments moments = line_moments(x, lines.length, room);
+        const Moments moments = contiguous_moments(x, lines.length, room);
         const double inv_std = 1 / std::sqrt(moments.variance + epsilon);
         if (mean_type != DType::kUndefined)
           write_real(moments.mean, buffers.outputs[1], mean_type, line);

@@ -10,6 +10,7 @@ namespace halfnote::cpu::fast {
 std::vector<KernelRow>
 batch_norm_rows();  // batch_norm.cc: BatchNormalization in training, its gradient
 std::vector<KernelRow> layer_norm_rows();     // layer_norm.cc: LayerNormalization and its gradient
+std::vector<KernelRow> group_norm_rows();     // group_norm.cc: Group- and InstanceNormalization
 std::vector<KernelRow> max_pool_rows();       // max_pool.cc: MaxPool and its gradient in two dims
 std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the loss and its gradient
 std::vector<KernelRow> optimizer_rows();      // optimizer.cc: Adam, AdamW, AllFinite, GlobalNorm

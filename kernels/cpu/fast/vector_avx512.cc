@@ -22,6 +22,8 @@ const VectorMath kAvx512Math = {
     avx512::normalize_exactly,
     avx512::gradient_sums,
     avx512::normalize_gradient,
+    avx512::run_sums,
+    avx512::scaled_gradient,
     avx512::normalize_line,
     avx512::scale_line,
     avx512::multiply,

@@ -17,6 +17,8 @@ const VectorMath kBaselineMath = {
     baseline::normalize_exactly,
     baseline::gradient_sums,
     baseline::normalize_gradient,
+    baseline::run_sums,
+    baseline::scaled_gradient,
     baseline::normalize_line,
     baseline::scale_line,
     baseline::multiply,

@@ -34,6 +34,13 @@ struct VectorMath {
   void (*normalize_gradient)(const float* dy, const float* x, int64_t n, float mean, float factor,
                              float offset, float slope, float* dx);
 
+  /// The sums of gradient_sums() for each of `runs` runs of `length` elements.
+  void (*run_sums)(const float* dy, const float* x, int64_t runs, int64_t length, float mean,
+                   double* sums, double* products);
+  /// dx = factor·(dy·scale − offset − (x − mean)·slope)
+  void (*scaled_gradient)(const float* dy, const float* x, int64_t n, float scale, float mean,
+                          float factor, float offset, float slope, float* dx);
+
   /// y = (x − mean)·factor·scale + bias, elementwise scale and bias (may be null), rounded once.
   void (*normalize_line)(const float* x, int64_t n, double mean, double factor, const float* scale,
                          const float* bias, float* y);
