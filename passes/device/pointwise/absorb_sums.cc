@@ -10,7 +10,7 @@
 // not stored any more. Runs behind fuse-pointwise, whose nodes it extends, and single elementwise
 // nodes too. Leaves alone: a second sum of the same node, rows of few columns, sums to one number
 // and along rows, axes that are computed.
-#include "passes/device/absorb_sums.h"
+#include "passes/device/pointwise/absorb_sums.h"
 
 #include <fmt/format.h>
 
@@ -20,7 +20,8 @@
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
-#include "passes/device/fuse_pointwise.h"
+#include "passes/device/live_ranges.h"
+#include "passes/device/pointwise/fuse_pointwise.h"
 
 namespace halfnote {
 namespace {
@@ -29,11 +30,6 @@ namespace {
 constexpr int64_t kLeastColumns = 8;
 constexpr int kMostViews = 8;
 constexpr size_t kMostSteps = 32;
-
-bool is_view(const Node& node) {
-  constexpr std::string_view kViews[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten"};
-  return node.domain.empty() && std::ranges::find(kViews, node.op) != std::end(kViews);
-}
 
 /// The dims that a sum takes away; nothing if they are not known, or all.
 std::optional<std::set<int64_t>> summed_dims(const Graph& graph, NodeId sum, size_t rank) {

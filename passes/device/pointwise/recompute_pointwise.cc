@@ -10,13 +10,13 @@
 // what functions cost that take longer than memory.
 // Leaves alone: what anything else in the backward pass reads, chains of more than kMaxChain nodes,
 // and gradients that stand too far apart to become one node.
-#include "passes/device/recompute_pointwise.h"
+#include "passes/device/pointwise/recompute_pointwise.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
-#include "passes/device/fuse_pointwise.h"
+#include "passes/device/pointwise/fuse_pointwise.h"
 
 namespace halfnote {
 namespace {

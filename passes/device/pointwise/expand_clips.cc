@@ -7,7 +7,7 @@
 //
 // Exact, NaN and crossed bounds too. Leaves alone: integers and f64, which have no chains, and
 // bounds of a higher rank than x.
-#include "passes/device/expand_clips.h"
+#include "passes/device/pointwise/expand_clips.h"
 
 #include "compiler/ir/builder.h"
 #include "compiler/ir/model.h"

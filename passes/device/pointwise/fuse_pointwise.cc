@@ -11,7 +11,7 @@
 // and values are not held much longer. A Dropout in a chain draws at its elements' positions, as it
 // does alone. Leaves alone: single nodes, other types than f32, f16, bf16
 // and bool, shapes that are not known.
-#include "passes/device/fuse_pointwise.h"
+#include "passes/device/pointwise/fuse_pointwise.h"
 
 #include <algorithm>
 #include <array>

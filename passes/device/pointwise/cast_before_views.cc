@@ -5,11 +5,11 @@
 //
 // Exact. Leaves alone: casts that feed elementwise nodes (these two are fused already), results of
 // the graph, bodies.
-#include "passes/device/cast_before_views.h"
+#include "passes/device/pointwise/cast_before_views.h"
 
 #include <algorithm>
 
-#include "passes/device/fuse_pointwise.h"
+#include "passes/device/pointwise/fuse_pointwise.h"
 #include "passes/pass_through.h"
 
 namespace halfnote {
