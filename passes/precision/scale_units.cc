@@ -1,6 +1,7 @@
 #include "passes/precision/scale_units.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "compiler/ir/walk.h"
 #include "compiler/ops/control/links.h"
@@ -11,7 +12,8 @@ namespace {
 
 class UnitCheck {
  public:
-  UnitCheck(Graph& graph, ErrorCode code) : graph_(graph), code_(code) {}
+  UnitCheck(Graph& graph, ErrorCode code)
+      : graph_(graph), code_(code), gives_zero_(graph.value_count(), false) {}
 
   /// Has any value another power now?
   bool run() {
@@ -54,7 +56,7 @@ class UnitCheck {
   }
 
   void require_plain(ValueId value, const char* what, NodeId node) const {
-    if (power(value) != 0) throw wrong(what, value, 0, power(value), node);
+    if (power(value) != 0 && !is_zero(value)) throw wrong(what, value, 0, power(value), node);
   }
 
   void visit_region(RegionId region) {
@@ -81,6 +83,7 @@ class UnitCheck {
   void visit_bodies(NodeId id) {
     const BodyLinks links = links_of(graph_, id);
     std::vector<int> powers(graph_.outputs(id).size(), 0);
+    std::vector<char> zeros(powers.size(), links.carried == 0);
     for (RegionId region : graph_.subgraphs(id)) {
       const auto inputs = graph_.inputs(region);
       for (size_t i = links.own_inputs; i < inputs.size(); ++i) {
@@ -98,6 +101,7 @@ class UnitCheck {
             powers[result] = power(inputs[links.own_inputs + result]);
           continue;
         }
+        if (result < zeros.size()) zeros[result] = false;
         const int got = power(outputs[i]);
         if (result < links.carried && got != power(inputs[links.own_inputs + result])) {
           throw wrong("carried value", outputs[i], power(inputs[links.own_inputs + result]), got,
@@ -107,7 +111,9 @@ class UnitCheck {
       }
     }
     for (size_t i = 0; i < powers.size(); ++i) {
-      if (graph_.output(id, i).valid()) set_power(graph_.output(id, i), powers[i]);
+      if (!graph_.output(id, i).valid()) continue;
+      set_power(graph_.output(id, i), powers[i]);
+      if (zeros[i]) note_zero(graph_.output(id, i));
     }
   }
 
@@ -121,6 +127,30 @@ class UnitCheck {
       if (!output.valid()) continue;
       set_power(output, result);
     }
+    if (node.role != Role::kForward && node.role != Role::kLoss && zero_stays_zero(id, rule))
+      for (ValueId output : graph_.outputs(id)) note_zero(output);
+  }
+
+  void note_zero(ValueId value) {
+    if (value.valid()) gives_zero_[value.index] = true;
+  }
+
+  /// Is the result zero because the operands that it is linear in are?
+  bool zero_stays_zero(NodeId id, ScaleRule rule) const {
+    const auto inputs = graph_.inputs(id);
+    const auto zero = [&](ValueId value) { return value.valid() && is_zero(value); };
+    if (rule == ScaleRule::kProduct) return std::ranges::any_of(inputs, zero);
+    if (rule == ScaleRule::kQuotient) return zero(graph_.input(id, 0));
+    if (rule != ScaleRule::kSame && rule != ScaleRule::kFirst) return false;
+    bool have = false;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const bool counts = inputs[i].valid() && is_float(graph_.value(inputs[i]).type.dtype) &&
+                          (rule == ScaleRule::kSame || is_linear(id, i));
+      if (!counts) continue;
+      if (!is_zero(inputs[i])) return false;
+      have = true;
+    }
+    return have;
   }
 
   int combine(NodeId id, ScaleRule rule) const {
@@ -178,7 +208,8 @@ class UnitCheck {
     return result;
   }
 
-  /// A constant of zeros, or zeros made in a computed shape: what gradients are scattered into.
+  /// A constant of zeros, or zeros made in a computed shape: what gradients are scattered into, and
+  /// the gradients of what has no elements. Also what was noted to come of them.
   bool is_zero(ValueId value) const {
     NodeId producer = graph_.value(value).producer;
     const auto hands_on = [&] {
@@ -189,6 +220,7 @@ class UnitCheck {
       value = graph_.input(producer, 0);
       producer = graph_.value(value).producer;
     }
+    if (gives_zero_[value.index]) return true;
     const Tensor* constant = graph_.constant(value);
     if (producer.valid() && graph_.node(producer).op == "ConstantOfShape") {
       const Attribute* element = graph_.node(producer).attributes.find("value");
@@ -204,6 +236,7 @@ class UnitCheck {
 
   Graph& graph_;
   ErrorCode code_;
+  std::vector<char> gives_zero_;  // by value
   bool changed_ = false;
 };
 

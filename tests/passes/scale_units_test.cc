@@ -117,6 +117,19 @@ TEST(ScaleUnits, AScaledValueInANonlinearOpIsAnError) {
               AllOf(HasSubstr("operand \"g\""), HasSubstr("Exp")));
 }
 
+/// The gradient of what has no elements is a zero without a scale, and so is all that follows from
+/// it.
+TEST(ScaleUnits, WhatComesOfZerosFitsAnyUnit) {
+  Graph graph = step_with(R"(
+   [zero] float[2] zero = Constant <value: tensor = float[2] {0, 0}> ()
+   [back] float[2] back = Neg (zero)  # role=backward
+   [plain] float[2] plain = Mul (back, inverse)  # role=scaling
+   [update] float[2] w_new = ai.halfnote.SGD (w, plain, lr)  # role=optimizer
+   state weight w -> w_new
+)");
+  check_scale_units(graph);
+}
+
 TEST(ScaleUnits, ZerosFitAnyUnit) {
   Graph graph = step_with(R"(
    [zero] float[2] zero = Constant <value: tensor = float[2] {0, 0}> ()
