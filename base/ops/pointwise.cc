@@ -18,6 +18,10 @@ using Types = PointwiseTypes;
 constexpr std::string_view kOwn = "ai.halfnote";
 constexpr std::array<PointwiseParameter, 2> kApproximate = {{{"approximate", 0, "tanh"}}};
 constexpr std::array<PointwiseParameter, 2> kAlpha = {{{"alpha", 1.0f, {}}}};
+constexpr std::array<PointwiseParameter, 2> kElu = {
+    {{"alpha", 1.0f, {}}, {"from_input", 0, {}, true}}};
+constexpr std::array<PointwiseParameter, 2> kSelu = {
+    {{"alpha", 1.67326319217681884765625f, {}}, {"gamma", 1.05070102214813232421875f, {}}}};
 constexpr std::array<PointwiseParameter, 2> kLeak = {{{"alpha", 0.01f, {}}}};
 constexpr std::array<PointwiseParameter, 2> kHard = {{{"alpha", 0.2f, {}}, {"beta", 0.5f, {}}}};
 
@@ -50,6 +54,8 @@ constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kNot, "", "Not", 1, Types::kBools},
     {Op::kAbs, "", "Abs"},
     {Op::kCeil, "", "Ceil"},
+    {Op::kCelu, "", "Celu", 1, Types::kFloats, kAlpha},
+    {Op::kElu, "", "Elu", 1, Types::kFloats, kElu},
     {Op::kErf, "", "Erf"},
     {Op::kExp, "", "Exp"},
     {Op::kFloor, "", "Floor"},
@@ -58,10 +64,12 @@ constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kHardSwish, "", "HardSwish"},
     {Op::kLeakyRelu, "", "LeakyRelu", 1, Types::kFloats, kLeak},
     {Op::kLog, "", "Log"},
+    {Op::kMish, "", "Mish"},
     {Op::kNeg, "", "Neg"},
     {Op::kReciprocal, "", "Reciprocal"},
     {Op::kRelu, "", "Relu"},
     {Op::kRound, "", "Round"},
+    {Op::kSelu, "", "Selu", 1, Types::kFloats, kSelu},
     {Op::kSigmoid, "", "Sigmoid"},
     {Op::kSign, "", "Sign"},
     {Op::kSoftplus, "", "Softplus"},
@@ -71,6 +79,8 @@ constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kTanh, "", "Tanh"},
     {Op::kThresholdedRelu, "", "ThresholdedRelu", 1, Types::kFloats, kAlpha},
     {Op::kAbsGrad, kOwn, "AbsGrad", 2},
+    {Op::kCeluGrad, kOwn, "CeluGrad", 2, Types::kFloats, kAlpha},
+    {Op::kEluGrad, kOwn, "EluGrad", 2, Types::kFloats, kElu},
     {Op::kErfGrad, kOwn, "ErfGrad", 2},
     {Op::kExpGrad, kOwn, "ExpGrad", 2},
     {Op::kGeluGrad, kOwn, "GeluGrad", 2, Types::kFloats, kApproximate},
@@ -78,8 +88,10 @@ constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kHardSwishGrad, kOwn, "HardSwishGrad", 2},
     {Op::kLeakyReluGrad, kOwn, "LeakyReluGrad", 2, Types::kFloats, kLeak},
     {Op::kLogGrad, kOwn, "LogGrad", 2},
+    {Op::kMishGrad, kOwn, "MishGrad", 2},
     {Op::kReciprocalGrad, kOwn, "ReciprocalGrad", 2},
     {Op::kReluGrad, kOwn, "ReluGrad", 2},
+    {Op::kSeluGrad, kOwn, "SeluGrad", 2, Types::kFloats, kSelu},
     {Op::kSigmoidGrad, kOwn, "SigmoidGrad", 2},
     {Op::kSoftplusGrad, kOwn, "SoftplusGrad", 2},
     {Op::kSoftsignGrad, kOwn, "SoftsignGrad", 2},

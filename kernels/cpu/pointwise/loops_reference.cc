@@ -34,17 +34,24 @@ Table reference_table() {
   Table table;
   std::copy_n(kBaselineLoops.of, table.size(), table.begin());
   const std::pair<PointwiseOp, Loop> functions[] = {
+      {PointwiseOp::kCelu, value_loop<math::Celu>},
+      {PointwiseOp::kElu, value_loop<math::Elu>},
       {PointwiseOp::kErf, value_loop<math::Erf>},
       {PointwiseOp::kExp, value_loop<math::Exp>},
       {PointwiseOp::kGelu, value_loop<math::Gelu>},
       {PointwiseOp::kLog, value_loop<math::Log>},
+      {PointwiseOp::kMish, value_loop<math::Mish>},
       {PointwiseOp::kPow, power_loop},
+      {PointwiseOp::kSelu, value_loop<math::Selu>},
       {PointwiseOp::kSigmoid, value_loop<math::Sigmoid>},
       {PointwiseOp::kSoftplus, value_loop<math::Softplus>},
       {PointwiseOp::kSwish, value_loop<math::Swish>},
       {PointwiseOp::kTanh, value_loop<math::Tanh>},
+      {PointwiseOp::kCeluGrad, gradient_loop<math::Celu>},
+      {PointwiseOp::kEluGrad, gradient_loop<math::Elu>},
       {PointwiseOp::kErfGrad, gradient_loop<math::Erf>},
       {PointwiseOp::kGeluGrad, gradient_loop<math::Gelu>},
+      {PointwiseOp::kMishGrad, gradient_loop<math::Mish>},
       {PointwiseOp::kSoftplusGrad, gradient_loop<math::Softplus>},
       {PointwiseOp::kSwishGrad, gradient_loop<math::Swish>},
   };

@@ -23,16 +23,23 @@ const RunOptions kFastPointwise{.kernel = "fast"};
 /// Does the op take its bits from the arithmetic of IEEE 754 alone, as the reference does?
 bool is_arithmetic(PointwiseOp op) {
   switch (op) {
+    case PointwiseOp::kCelu:
+    case PointwiseOp::kElu:
     case PointwiseOp::kErf:
     case PointwiseOp::kExp:
     case PointwiseOp::kGelu:
     case PointwiseOp::kLog:
+    case PointwiseOp::kMish:
     case PointwiseOp::kPow:
+    case PointwiseOp::kSelu:
     case PointwiseOp::kSigmoid:
     case PointwiseOp::kSoftplus:
     case PointwiseOp::kSwish:
     case PointwiseOp::kTanh:
+    case PointwiseOp::kCeluGrad:
+    case PointwiseOp::kEluGrad:
     case PointwiseOp::kErfGrad:
+    case PointwiseOp::kMishGrad:
     case PointwiseOp::kGeluGrad:
     case PointwiseOp::kSoftplusGrad:
     case PointwiseOp::kSwishGrad:
