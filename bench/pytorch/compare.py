@@ -2,7 +2,7 @@
 """Training steps of halfnote and PyTorch by turns, from the same weights, on the same batch.
 
     bench/pytorch/compare.py [--models cifar_cnn,resnet50,bert,gpt2,mlp,lenet,small_resnet,
-        small_transformer] [--precisions fp32,bf16]
+        small_mobilenet,small_transformer] [--precisions fp32,bf16]
         [--against eager,compiled,eager+mkl,compiled+mkl]
         [--attention sdpa,eager] [--blocks 5] [--steps 3] [--threads 2] [--bin build/release/bin]
         [--out build/bench/pytorch]
@@ -87,7 +87,7 @@ def some_of(*known):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     models, precisions = ("cifar_cnn", "resnet50", "bert", "gpt2", "mlp", "lenet", "small_resnet",
-                          "small_transformer"), ("fp32", "bf16")
+                          "small_mobilenet", "small_transformer"), ("fp32", "bf16")
     forms = ("eager", "compiled", "eager+mkl", "compiled+mkl")
     for option, known in (("models", models), ("precisions", precisions), ("against", forms)):
         parser.add_argument(f"--{option}", type=some_of(*known), default=",".join(known),

@@ -69,6 +69,21 @@ def small_resnet(attention):
         nn.Flatten(), nn.Linear(64, 10)), call)
 
 
+def inverted_residual(inputs, outputs, stride):
+    wide = 4 * inputs
+    return nn.Sequential(
+        nn.Conv2d(inputs, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU6(),
+        nn.Conv2d(wide, wide, 3, stride, 1, groups=wide, bias=False), nn.BatchNorm2d(wide),
+        nn.ReLU6(), nn.Conv2d(wide, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+
+
+def small_mobilenet(attention):
+    return WithLoss(nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, 1), inverted_residual(16, 24, 2), inverted_residual(24, 24, 1),
+        inverted_residual(24, 40, 2), inverted_residual(40, 40, 1), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(40, 10)), call)
+
+
 def small_transformer(attention):
     layer = nn.TransformerEncoderLayer(64, 4, 128, 0.0, activation="gelu", batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -139,6 +154,7 @@ MODELS = {
     "mlp": Model(mlp, lambda: rows(64, 784, 10), "adamw", 1e-3),
     "lenet": Model(lenet, lambda: images(64, 28, 10, 1), "adamw", 1e-3, True),
     "small_resnet": Model(small_resnet, lambda: images(16, 32, 10), "momentum", 1e-2, True),
+    "small_mobilenet": Model(small_mobilenet, lambda: images(16, 64, 10), "adamw", 1e-3, True),
     "small_transformer": Model(small_transformer, lambda: tokens(16, 32, 1000), "adamw", 1e-4),
 }
 
