@@ -67,6 +67,7 @@ __attribute__((target("avx2,f16c"))) void f32_to_f16_avx2(const float* from, Hal
     const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), kNearestEven);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), half);
   }
+  _mm256_zeroupper();  // what follows, a tail call too, may be SSE
   f32_to_f16_scalar(from + i, to + i, count - i);
 }
 
@@ -87,6 +88,7 @@ __attribute__((target("avx2"))) void f32_to_bf16_avx2(const float* from, BFloat1
         _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), narrow);
   }
+  _mm256_zeroupper();  // what follows, a tail call too, may be SSE
   f32_to_bf16_scalar(from + i, to + i, count - i);
 }
 
@@ -97,6 +99,7 @@ __attribute__((target("avx2,f16c"))) void f16_to_f32_avx2(const Half* from, floa
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(half));
   }
+  _mm256_zeroupper();  // what follows, a tail call too, may be SSE
   f16_to_f32_scalar(from + i, to + i, count - i);
 }
 
@@ -108,6 +111,7 @@ __attribute__((target("avx2"))) void bf16_to_f32_avx2(const BFloat16* from, floa
     const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), wide);
   }
+  _mm256_zeroupper();  // what follows, a tail call too, may be SSE
   bf16_to_f32_scalar(from + i, to + i, count - i);
 }
 
@@ -120,6 +124,7 @@ __attribute__((target("avx512f"))) void f32_to_f16_avx512(const float* from, Hal
     const __m256i half = _mm512_cvtps_ph(_mm512_loadu_ps(from + i), kNearestEven);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), half);
   }
+  _mm256_zeroupper();  // what follows, a tail call too, may be SSE
   f32_to_f16_scalar(from + i, to + i, count - i);
 }
 
@@ -137,6 +142,7 @@ __attribute__((target("avx512f"))) void f32_to_bf16_avx512(const float* from, BF
     const __m512i wide = _mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm512_cvtepi32_epi16(wide));
   }
+  _mm256_zeroupper();  // what follows, a tail call too, may be SSE
   f32_to_bf16_scalar(from + i, to + i, count - i);
 }
 
@@ -147,6 +153,7 @@ __attribute__((target("avx512f"))) void f16_to_f32_avx512(const Half* from, floa
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
     _mm512_storeu_ps(to + i, _mm512_cvtph_ps(half));
   }
+  _mm256_zeroupper();  // what follows, a tail call too, may be SSE
   f16_to_f32_scalar(from + i, to + i, count - i);
 }
 
@@ -158,6 +165,7 @@ __attribute__((target("avx512f"))) void bf16_to_f32_avx512(const BFloat16* from,
     const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16);
     _mm512_storeu_si512(to + i, wide);
   }
+  _mm256_zeroupper();  // what follows, a tail call too, may be SSE
   bf16_to_f32_scalar(from + i, to + i, count - i);
 }
 

@@ -155,7 +155,9 @@ leg_examples() {
 leg_install() { tests/install/run.sh build/release; }
 
 leg_asan() {
-  build_preset asan || return 1
+  # The tests and what they run; other legs run the judges' programs.
+  build_preset asan halfnote halfnote-cases halfnote_{base,ir,onnx,ops,passes,kernels}_test \
+    halfnote_{runtime,session,cli,cuda}_test || return 1
   ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
     run_ctest build/asan "$logs/asan.log" || return 1
   local precision

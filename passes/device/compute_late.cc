@@ -140,7 +140,7 @@ class LateMover {
       if (!input.valid()) continue;
       const ValueId root = live_.root(input);
       hold(root, last_[root.index]);
-      const NodeId writer = writers_[input.index];
+      const NodeId writer = writers_[root.index];
       if (!writer.valid()) continue;
       if (graph_.is_before(writer, place)) return std::nullopt;
       for (const ValueId waits : waiting(node, writer, place))

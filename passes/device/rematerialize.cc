@@ -37,9 +37,9 @@ constexpr std::string_view kAgain = "halfnote.again";  // on a copy: a result of
 
 // Speeds of the cost table, per millisecond: a share of what two cores of a server do.
 constexpr double kFlops16 = 400e6, kFlops32 = 200e6, kBytes = 10e6, kNodeMs = 0.002;
-constexpr size_t kMostNodes = 24;               // of one copy, with all that it needs
-constexpr int kMostTimes = 2;                   // that a node is computed again
-constexpr int kRounds = 256, kIdleRounds = 32;  // idle: without a lower peak
+constexpr size_t kMostNodes = 24;              // of one copy, with all that it needs
+constexpr int kMostTimes = 2;                  // that a node is computed again
+constexpr int kRounds = 256, kIdleRounds = 8;  // idle: without a lower peak
 constexpr size_t kAllPlans = std::numeric_limits<size_t>::max();
 constexpr uint32_t kFewNodes = 2000;     // up to which a plan a round is tried too
 constexpr int64_t kSmallShare = 100000;  // less than a 100,000th of the peak is not worth a copy

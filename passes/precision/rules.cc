@@ -145,7 +145,9 @@ void PrecisionRules::check_all_matched(const Model& model) const {
         .at({rule.place, {}, {}})
         .expected(rule.by_node ? "a pattern for the whole name of a node" : "an op of the graph",
                   "\"" + rule.text + "\"")
-        .hint(suggestion(near, "`halfnote inspect MODEL --nodes` lists nodes and their ops"));
+        .hint(suggestion(near,
+                         "`halfnote inspect MODEL --nodes` lists nodes and their ops; a norm that "
+                         "is spelled out is one node by now (the pass find-norms)"));
   }
 }
 

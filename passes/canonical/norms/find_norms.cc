@@ -213,7 +213,11 @@ class NormFinder {
     norm.op = "RMSNormalization";
     norm.x = root->base;
     norm.end = match_quotient(node, root->base, norm.nodes);
-    if (!norm.end.valid()) return {};
+    // Here too a constant of one element may have more dims.
+    if (!norm.end.valid() ||
+        graph_.value(graph_.output(norm.end)).type.rank() != graph_.value(root->base).type.rank()) {
+      return {};
+    }
     const SymbolicShape& shape = *shape_of(root->base);
     for (size_t i = static_cast<size_t>(root->axis); i < shape.size(); ++i) {
       if (!shape[i].known()) return {};
