@@ -88,8 +88,8 @@ void infer_or_choose(Graph& graph, NodeId node, PassContext& context) {
 int64_t opset_of(const OperatorRow* row) {
   static const std::vector<const OperatorRow*> younger = [] {
     std::vector<const OperatorRow*> rows;
-    for (const OperatorRow& row : operator_rows()) {
-      if (row.domain.empty() && !has_schema("", row.name)) rows.push_back(&row);
+    for (const OperatorRow& known : operator_rows()) {
+      if (known.domain.empty() && !has_schema("", known.name)) rows.push_back(&known);
     }
     return rows;
   }();

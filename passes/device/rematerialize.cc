@@ -9,9 +9,10 @@
 // by the fixed table below (the result never depends on the machine). What a copy reads must be
 // there: it is still held, or computed again too, or held longer, which counts against what is
 // freed. What stands there again may go a second time. All plans of a peak at once, or, in graphs
-// of few nodes, one plan and then a new look: what comes nearer, as far as it came nearest. Leaves
-// alone: random draws (a counter-based dropout draws the same again), nodes with bodies, results
-// that are outputs or states, the backward pass and the update.
+// of few nodes, one plan and then a new look; and the same with chains of several results split,
+// so that a result can go without its neighbours: what comes nearer, as far as it came nearest.
+// Leaves alone: random draws (a counter-based dropout draws the same again), nodes with bodies,
+// results that are outputs or states, the backward pass and the update.
 #include "passes/device/rematerialize.h"
 
 #include <fmt/format.h>
@@ -27,6 +28,7 @@
 #include "compiler/ir/walk.h"
 #include "compiler/ops/operator.h"
 #include "passes/device/live_ranges.h"
+#include "passes/device/pointwise/split_pointwise.h"
 
 namespace halfnote {
 namespace {
@@ -365,25 +367,31 @@ struct Trial {
   Trial& operator=(const Trial&) = delete;
 };
 
-/// Tries both ways to go on, on copies of the graph; keeps to the better one, as far as it led to
-/// the best.
+/// Tries the ways to go on, on copies of the graph, until one reaches the limit; keeps to the best
+/// one, as far as it led to the best. The second graph has its chains split.
 bool rematerialize_within(Graph& graph, int64_t limit, const BytesBeside& beside,
                           PassContext& context) {
+  Graph split = graph;
+  const bool splits = LiveRanges(graph, beside).peak() > limit && split_pointwise(split);
   const bool is_small = graph.node_count() <= kFewNodes;
   std::unique_ptr<Trial> chosen;
   std::optional<Outcome> best;
-  for (const size_t plans : {kAllPlans, size_t{1}}) {
-    if (best && (!is_small || best->peak <= limit)) break;
-    auto trial = std::make_unique<Trial>(graph, limit, beside, plans);
+  const auto attempt = [&](const Graph& from, size_t plans) {
+    if (best && best->peak <= limit) return;
+    auto trial = std::make_unique<Trial>(from, limit, beside, plans);
     const Outcome outcome = trial->rounds.run(kRounds);
-    if (best && !outcome.is_better(*best, limit)) continue;
+    if (best && !outcome.is_better(*best, limit)) return;
     best = outcome;
     if (trial->rounds.rounds() != best->rounds) {  // it went too far
-      trial = std::make_unique<Trial>(graph, limit, beside, plans);
+      trial = std::make_unique<Trial>(from, limit, beside, plans);
       trial->rounds.run(best->rounds);
     }
     chosen = std::move(trial);
-  }
+  };
+  attempt(graph, kAllPlans);
+  if (splits) attempt(split, kAllPlans);
+  if (is_small) attempt(graph, 1);
+  if (splits && is_small) attempt(split, 1);
   if (!chosen->rounds.finish(*best, context)) return false;
   graph = std::move(chosen->graph);
   return true;

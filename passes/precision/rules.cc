@@ -128,9 +128,13 @@ std::optional<Forced> PrecisionRules::find(const Node& node) {
 
 void PrecisionRules::check_all_matched(const Model& model) const {
   std::vector<std::string> nodes;
+  bool norms = false;
   const auto collect = [&](const Graph& graph) {
     for (NodeId id : graph.all_nodes()) {
-      nodes.push_back(graph.node(id).name);
+      const Node& node = graph.node(id);
+      nodes.push_back(node.name);
+      norms |= node.op == "LayerNormalization" || node.op == "RMSNormalization" ||
+               node.op == "GroupNormalization";
     }
   };
   for (const Rule& rule : rules_) {
@@ -145,9 +149,11 @@ void PrecisionRules::check_all_matched(const Model& model) const {
         .at({rule.place, {}, {}})
         .expected(rule.by_node ? "a pattern for the whole name of a node" : "an op of the graph",
                   "\"" + rule.text + "\"")
-        .hint(suggestion(near,
-                         "`halfnote inspect MODEL --nodes` lists nodes and their ops; a norm that "
-                         "is spelled out is one node by now (the pass find-norms)"));
+        .hint(suggestion(near, norms ? "`halfnote inspect MODEL --nodes` lists nodes and their "
+                                       "ops; a norm that is spelled out is one node by now (the "
+                                       "pass find-norms)"
+                                     : "`halfnote inspect MODEL --nodes` lists nodes and their "
+                                       "ops"));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "compiler/ir/text.h"
 #include "passes/device/live_ranges.h"
+#include "passes/device/pointwise/split_pointwise.h"
 #include "passes/device/rematerialize.h"
 #include "random_graph.h"
 #include "runtime/core/evaluate.h"
@@ -146,6 +147,7 @@ TEST(Rematerialize, ChangesNoBitOfRandomModels) {
     const std::vector<NodeId> nodes = model.graph.nodes();
     if (nodes.size() < 4) continue;
     begin_backward(model.graph, model.graph.label(nodes[nodes.size() / 2]));
+    if (seed % 2 != 0) run_rows(model, {}, {row_of("fuse-pointwise")});
     const int64_t peak = LiveRanges(model.graph).peak();
     if (!expect_same_results(model, std::max<int64_t>(peak / 2, 1)).changed) continue;
     ++changed;
@@ -153,6 +155,82 @@ TEST(Rematerialize, ChangesNoBitOfRandomModels) {
   }
   EXPECT_GE(changed, 10u) << "too little to do for this test to say anything";
   EXPECT_GE(2 * smaller, changed);
+}
+
+/// Each layer's chain has two results, and reads one of the chain before it.
+Model dense_chains() {
+  std::string text =
+      "main (float[32,32] z0, float[32,32] c0, float[32,32] w) => (float[32,32] d0) {\n";
+  for (int i = 1; i <= 30; ++i) {
+    text += fmt::format(R"([a{0}] float[32,32] a{0} = MatMul (z{1}, w)
+      [p{0}] float[32,32] c{0}, float[32,32] z{0} = ai.halfnote.Pointwise
+        <program = "t0:f32 = Tanh(x0); t1:f32 = Add(t0, x1); out t0, t1"> (a{0}, c{1})
+      )",
+                        i, i - 1);
+  }
+  text += "[d30] float[32,32] d30 = Mul (z30, c30)\n";
+  for (int i = 30; i >= 1; --i) {
+    text += fmt::format(R"([g{0}] float[32,32] g{0} = Mul (d{0}, c{0})
+      [d{1}] float[32,32] d{1} = MatMul (g{0}, w)
+      )",
+                        i, i - 1);
+  }
+  Model model = model_of(text + "}");
+  begin_backward(model.graph, "d30");
+  return model;
+}
+
+TEST(Rematerialize, SplitsChainsWhereThatLeadsFurther) {
+  Model model = dense_chains();
+  const int64_t limit = 14 * 4096;
+  EXPECT_GT(LiveRanges(model.graph).peak(), limit);
+  expect_same_results(model, limit);
+  EXPECT_LE(LiveRanges(model.graph).peak(), limit);
+}
+
+Model chain(std::string_view program, std::string_view results) {
+  return model_of(fmt::format(R"(main (float[8] x, float[8] y, float one) => ({1}) {{
+      [p] {1} = ai.halfnote.Pointwise <program = "{0}", nodes = ["a", "b", "c"]> (x, y, one) }})",
+                              program, results));
+}
+
+TEST(SplitPointwise, GivesEachResultWhatItNeeds) {
+  Model model = chain("t0:f32 = Tanh(x0); t1:f32 = Add(t0, x2); t2:f32 = Mul(t1, x1); out t1, t2",
+                      "float[8] r, float[8] s");
+  const std::vector<Tensor> before = results_of(model);
+  ASSERT_TRUE(split_pointwise(model.graph));
+  const std::string text = print(model);
+  EXPECT_THAT(text, HasSubstr("\"t0:f32 = Tanh(x0); t1:f32 = Add(t0, x1); out t1\""));
+  EXPECT_THAT(text, HasSubstr("\"t0:f32 = Mul(x0, x1); out t0\""));
+  EXPECT_THAT(text, HasSubstr("strings = [\"a\", \"b\"]"));
+  EXPECT_THAT(text, HasSubstr("(x, one)"));
+  EXPECT_THAT(text, HasSubstr("(r, y)"));
+  const std::vector<Tensor> after = results_of(model);
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(identical(before[i], after[i])) << i;
+}
+
+TEST(SplitPointwise, RepeatsAStepThatIsNoResult) {
+  Model model = chain("t0:f32 = Tanh(x0); t1:f32 = Neg(t0); t2:f32 = Mul(t0, x1); out t1, t2",
+                      "float[8] r, float[8] s");
+  const std::vector<Tensor> before = results_of(model);
+  ASSERT_TRUE(split_pointwise(model.graph));
+  EXPECT_THAT(print(model), HasSubstr("\"t0:f32 = Tanh(x0); t1:f32 = Neg(t0); out t1\""));
+  EXPECT_THAT(print(model), HasSubstr("\"t0:f32 = Tanh(x0); t1:f32 = Mul(t0, x1); out t1\""));
+  const std::vector<Tensor> after = results_of(model);
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(identical(before[i], after[i])) << i;
+}
+
+TEST(SplitPointwise, LeavesAloneWhatGainsNothing) {
+  // All need the same; a number alone is no operand to save; the backward pass.
+  for (const char* program : {"t0:f32 = Add(x0, x1); t1:f32 = Mul(t0, x2); out t0, t1",
+                              "t0:f32 = Add(x0, x1); t1:f32 = Mul(t0, x0); out t0, t1"}) {
+    Model model = chain(program, "float[8] r, float[8] s");
+    EXPECT_FALSE(split_pointwise(model.graph)) << program;
+  }
+  Model model =
+      chain("t0:f32 = Tanh(x0); t1:f32 = Mul(t0, x1); out t0, t1", "float[8] r, float[8] s");
+  begin_backward(model.graph, "p");
+  EXPECT_FALSE(split_pointwise(model.graph));
 }
 
 }  // namespace

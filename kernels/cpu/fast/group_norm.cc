@@ -32,7 +32,7 @@ struct Layout : Groups {
   int threads = 1;
 
   Layout() = default;
-  Layout(const Groups& groups, int threads_) : Groups(groups), threads(threads_) {}
+  Layout(const Groups& parts, int threads_) : Groups(parts), threads(threads_) {}
   bool is_short() const { return plane < kShortPlane; }
   int64_t size() const { return per_group() * plane; }
   int64_t first_channel(int64_t group) const { return group % groups * per_group(); }

@@ -138,13 +138,13 @@ Prepared sum_kernel(const KernelCall& call, const ReducePlan& plan, int64_t coun
     const SumLoops& loops = sum_loops();
     double* partials = reinterpret_cast<double*>(buffers.workspace);
     run_reduce_units(plan, partials, threads,
-                     [&](int64_t row, int64_t column, int64_t count, int64_t begin, int64_t end,
+                     [&](int64_t row, int64_t column, int64_t width, int64_t begin, int64_t end,
                          double* partial) {
                        const T* x = buffers.in<T>(0) + outer_offset(plan, row) + column;
                        if (plan.width == 1) {
                          *partial = sum_one(plan, x, begin, end, loops);
                        } else {
-                         sum_columns(plan, x, count, begin, end, loops, partial);
+                         sum_columns(plan, x, width, begin, end, loops, partial);
                        }
                      });
     const int64_t results = plan.results();
