@@ -50,8 +50,10 @@ void set_random_seed(Session& session, uint64_t seed) {
   session.state().set(*entry, Tensor::scalar<int64_t>(static_cast<int64_t>(seed)));
 }
 
-std::string write_model(const Session& session, const RunArguments& arguments,
+/// What that takes (ONNX's schemas among it) finds room where the activations were.
+std::string write_model(Session& session, const RunArguments& arguments,
                         const TrainerOptions& options) {
+  session.release_arena();
   const fs::path file = trained_model_file(arguments, options.run_folder);
   export_model(session.trained_model(TrainedForm::kF32, TensorsAs::kViews), file, {});
   return file.string();

@@ -32,6 +32,7 @@ bool fold_constants(Graph& graph, PassContext& context);
 bool equal_dims(Graph& graph, PassContext& context);
 bool canonicalize(Graph& graph, PassContext& context);
 bool find_norms(Graph& graph, PassContext& context);
+bool find_logs(Graph& graph, PassContext& context);
 bool eliminate_common(Graph& graph, PassContext& context);
 bool eliminate_dead(Graph& graph, PassContext& context);
 

@@ -399,6 +399,11 @@ void Session::drop_outputs() {
   for (const Prepared& prepared : executors_) prepared.executor->drop_outputs();
 }
 
+void Session::release_arena() {
+  drop_outputs();
+  arena_->release();
+}
+
 const Program* Session::program(std::string_view step) const {
   const auto found = last_.find(step);
   return found == last_.end() ? nullptr : &found->second->program();

@@ -167,6 +167,9 @@ class Session {
   /// Nobody will read the outputs of the steps so far: else they are copied when an evaluation
   /// follows a step, or a step an evaluation.
   void drop_outputs();
+  /// No step or evaluation follows soon: the arena goes back to the system, with the outputs so
+  /// far; the next step takes it again. On a device it stays.
+  void release_arena();
   /// Where a step on this batch first makes an Inf or NaN (the states stay as they are); nothing if
   /// it does not, or only the sums of several micro-batches do.
   std::optional<NonFinite> diagnose(std::span<const Tensor> inputs);

@@ -60,6 +60,7 @@ const GoldenRow kRows[] = {
     {"eliminate-common", Sides::kExact},
     // Sums of at most 16 elements, a root and three more roundings on either side.
     {"find-norms", Sides::kRounding, 32 * kEpsF32},
+    {"find-logs", Sides::kRounding, 8 * kEpsF32},
     {"eliminate-dead", Sides::kExact},
     {"mend-constants", Sides::kExact},
     {"attach-loss", Sides::kExact},

@@ -8,16 +8,20 @@ namespace halfnote {
 
 void SharedArena::reserve(size_t bytes) {
   if (memory_ && bytes <= bytes_) return;
-  if (user_ != nullptr) user_->leave_arena();
-  user_ = nullptr;
-  memory_.reset();  // first, or both would be there at one time
-  bytes_ = 0;
+  release();  // first, or both would be there at one time
   memory_ = allocate_pages(bytes);
   if (!memory_) {
     throw Error(ErrorCode::kMemory, "no memory for the step's arena")
         .expected(std::to_string(bytes) + " bytes", "an allocation failure");
   }
   bytes_ = bytes;
+}
+
+void SharedArena::release() {
+  if (user_ != nullptr) user_->leave_arena();
+  user_ = nullptr;
+  memory_.reset();
+  bytes_ = 0;
 }
 
 void SharedArena::enter(ArenaUser& user) {

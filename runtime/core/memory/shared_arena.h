@@ -21,7 +21,9 @@ class SharedArena {
  public:
   /// Makes it at least `bytes` large; the memory may move. Throws Error(kMemory) if there is none.
   void reserve(size_t bytes);
-  /// Null before the first reserve().
+  /// Gives the memory back, until somebody reserves it again.
+  void release();
+  /// Null before the first reserve(), and after release().
   std::byte* base() const { return memory_.get(); }
   /// From now on `user` writes it; the one before is told to leave.
   void enter(ArenaUser& user);
