@@ -230,6 +230,20 @@ TEST(Session, DroppedOutputsTakeNoRoom) {
   EXPECT_NE(session.evaluate(batch)[0].at_as_double(0), first.at_as_double(0));
 }
 
+TEST(Session, TrainsOnAfterTheArenaWentBack) {
+  Session whole = reference_session(cnn_model(), options_for("adamw"));
+  Session paused = reference_session(cnn_model(), options_for("adamw"));
+  const std::vector<Tensor> batch = cnn_batch(4, 6);
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_EQ(whole.step(batch).loss, paused.step(batch).loss);
+    const Tensor evaluated = paused.evaluate(batch)[0];
+    paused.release_arena();
+    EXPECT_TRUE(identical(paused.evaluate(batch)[0], evaluated));
+    paused.release_arena();
+  }
+  EXPECT_TRUE(identical(whole.evaluate(batch)[0], paused.evaluate(batch)[0]));
+}
+
 TEST(Session, ThereIsNoOutputBeforeTheFirstStep) {
   Session session = reference_session(mlp_model(), options_for("sgd"));
   session.prepare(std::vector<Shape>{{4, 6}, {4}});

@@ -57,6 +57,21 @@ TEST(SharedArena, WhoeverLiesThereWhenItMovesIsTold) {
   EXPECT_EQ(a.left, 1);
 }
 
+TEST(SharedArena, GivesItsMemoryBackAndTakesItAgain) {
+  const size_t before = held_page_bytes();
+  SharedArena arena;
+  User a;
+  arena.reserve(1 << 20);
+  arena.enter(a);
+  arena.release();
+  EXPECT_EQ(a.left, 1) << "its results went with it";
+  EXPECT_EQ(arena.base(), nullptr);
+  EXPECT_EQ(held_page_bytes(), before);
+  arena.release();
+  arena.reserve(1000);
+  EXPECT_NE(arena.base(), nullptr);
+}
+
 TEST(SharedArena, NoMemoryIsAnError) {
   SharedArena arena;
   try {
