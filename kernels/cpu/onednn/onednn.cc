@@ -4,6 +4,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/fast/parts.h"
 #include "kernels/cpu/onednn/parts.h"
+#include "kernels/cpu/planes/rows.h"
 #include "kernels/cpu/pointwise/rows.h"
 #include "kernels/cpu/tiled/rows.h"
 
@@ -22,6 +23,7 @@ std::vector<KernelRow> onednn_kernels() {
                     depthwise::other_input_rows,
                     depthwise::other_weight_rows,
                     onednn::average_pool_rows,
+                    planes::softmax_rows,
                     onednn::softmax_rows,
                     fast::batch_norm_rows,
                     fast::layer_norm_rows,
@@ -29,6 +31,7 @@ std::vector<KernelRow> onednn_kernels() {
                     fast::max_pool_rows,
                     fast::reduce_sum_rows,
                     fast::cross_entropy_rows,
+                    planes::cross_entropy_rows,
                     fast::optimizer_rows,
                     pointwise::rows}) {
     const std::vector<KernelRow> rows = part();
