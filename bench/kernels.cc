@@ -123,6 +123,17 @@ std::vector<Case> cases_of(DType t) {
   };
 }
 
+/// Heads of attention, and pixels to channels last.
+std::vector<Case> turn_cases(DType t) {
+  const std::pair<DType, Shape> planes{t, {16, 96, 28, 28}}, last{t, {16, 28, 28, 96}};
+  const std::pair<DType, Shape> square{t, {1024, 768}}, turned{t, {768, 1024}};
+  return {
+      {"", "Transpose", {square}, {turned}, {{"perm", std::vector<int64_t>{1, 0}}}},
+      {"", "Transpose", {planes}, {last}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}}},
+      {"", "Transpose", {last}, {planes}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}},
+  };
+}
+
 /// Scores of a segmentation and of a network over samples of sound: classes along axis 1.
 std::vector<Case> plane_cases(DType t) {
   const Shape pixels{4, 21, 128, 128}, samples{4, 256, 2048}, one{};
@@ -229,7 +240,7 @@ int main(int argc, char** argv) {
   using namespace halfnote;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const auto cases : {cases_of, group_cases, plane_cases, update_cases}) {
+    for (const auto cases : {cases_of, group_cases, plane_cases, turn_cases, update_cases}) {
       for (const Case& c : cases(dtype)) {
         if (argc <= 2 || c.op == argv[2]) measure(c, threads);
       }
