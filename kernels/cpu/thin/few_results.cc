@@ -60,6 +60,7 @@ struct Thin {
   void add_lists(int64_t row, const RowTaps& taps);
   void pack(const std::byte* w, float* to) const;
   void read(const std::byte* x, int64_t image, const Range& met_rows, float* to) const;
+  void merge_phases(const float* from, float* to) const;
   void write_row(const KernelBuffers& buffers, int64_t image, int64_t row, const float* sums,
                  float* line) const;
   void unit(const KernelBuffers& buffers, int64_t index, const float* start, float* mine) const;
@@ -153,6 +154,24 @@ void Thin::read(const std::byte* x, int64_t image, const Range& met_rows, float*
   }
 }
 
+/// Column i of the result is column i / phases of phase i % phases.
+void Thin::merge_phases(const float* from, float* to) const {
+  const int64_t phases = width.phases(), pairs = width.results / 2;
+  if (phases == 2) {
+    const float* second = from + phase_size;
+    for (int64_t i = 0; i < pairs; ++i) {
+      to[2 * i] = from[i];
+      to[2 * i + 1] = second[i];
+    }
+    if (width.results % 2 != 0) to[2 * pairs] = from[pairs];
+    return;
+  }
+  for (int64_t phase = 0; phase < std::min(phases, width.results); ++phase) {
+    const float* of = from + phase * phase_size;
+    for (int64_t i = phase; i < width.results; i += phases) to[i] = *of++;
+  }
+}
+
 /// `sums` is (results, phases, phase_size).
 void Thin::write_row(const KernelBuffers& buffers, int64_t image, int64_t row, const float* sums,
                      float* line) const {
@@ -160,8 +179,7 @@ void Thin::write_row(const KernelBuffers& buffers, int64_t image, int64_t row, c
   for (int64_t r = 0; r < results; ++r) {
     const float* from = sums + r * row_size;
     if (phases > 1) {
-      for (int64_t i = 0; i < width.results; ++i)
-        line[i] = from[i % phases * phase_size + i / phases];
+      merge_phases(from, line);
       from = line;
     }
     store_reals(from, width.results, result, buffers.outputs[0],
@@ -215,12 +233,12 @@ bool is_small_float(DType type) {
 ///   64 -> 3, 7×7, on 64×64                    15 / 55
 ///   64 -> 3, 3×3, on 64×64                    12 / 31
 ///   32 -> 6, 3×3, on 32×32                    23 / 44
-///   gradient for X of 3 -> 64, 7×7, stride 2  13 / 33
-///   ConvTranspose 16 -> 3, 4×4, stride 2       9 / 12
-///   gradient for X of 3 -> 16, 3×3, stride 2   8 / 8, in channel blocks 10: few taps for a result
+///   gradient for X of 3 -> 64, 7×7, stride 2  13 / 38
+///   gradient for X of 3 -> 32, 4×4, stride 4   5 / 11
+///   ConvTranspose 16 -> 3, 4×4, stride 2       9 / 32
 std::string refusal(const KernelCall& call, const ConvPlan& plan, int64_t results, int64_t columns,
                     int64_t strides) {
-  constexpr int64_t kFewColumns = 12, kFewTaps = 4, kFewOfResult = 48;
+  constexpr int64_t kFewColumns = 12, kFewTaps = 4, kFewOfResult = 16;
   if (loops() == nullptr) return "the CPU has neither AVX-512 nor AVX2 with FMA";
   if (plan.groups != 1) return "several groups";
   if (plan.in[0] != 1 || plan.out[0] != 1 || plan.kernel[0] != 1) return "three spatial dims";
