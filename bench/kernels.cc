@@ -123,7 +123,39 @@ std::vector<Case> cases_of(DType t) {
   };
 }
 
-/// Small numbers; integers are 0 or, as class labels, below 1000; bool is true.
+/// Heads of attention, and pixels to channels last.
+std::vector<Case> turn_cases(DType t) {
+  const std::pair<DType, Shape> planes{t, {16, 96, 28, 28}}, last{t, {16, 28, 28, 96}};
+  const std::pair<DType, Shape> square{t, {1024, 768}}, turned{t, {768, 1024}};
+  return {
+      {"", "Transpose", {square}, {turned}, {{"perm", std::vector<int64_t>{1, 0}}}},
+      {"", "Transpose", {planes}, {last}, {{"perm", std::vector<int64_t>{0, 2, 3, 1}}}},
+      {"", "Transpose", {last}, {planes}, {{"perm", std::vector<int64_t>{0, 3, 1, 2}}}},
+  };
+}
+
+/// Scores of a segmentation and of a network over samples of sound: classes along axis 1.
+std::vector<Case> plane_cases(DType t) {
+  const Shape pixels{4, 21, 128, 128}, samples{4, 256, 2048}, one{};
+  const DType f32 = DType::kF32, i64 = DType::kI64;
+  const Attributes axis{{"axis", int64_t{1}}};
+  std::vector<Case> cases;
+  for (const auto& [scores, labels] : {std::pair<Shape, Shape>{pixels, {4, 128, 128}},
+                                       std::pair<Shape, Shape>{samples, {4, 2048}}}) {
+    const std::pair<DType, Shape> x{t, scores}, l{i64, labels};
+    cases.push_back({"", "SoftmaxCrossEntropyLoss", {x, l}, {{t, one}, x}});
+    cases.push_back({kOwn, "SoftmaxCrossEntropyLossGrad", {{f32, one}, x, l}, {x}});
+    cases.push_back(
+        {kOwn, "SoftmaxCrossEntropyLossWithGradient", {x, l, {f32, one}}, {{f32, one}, x}});
+    for (const std::string_view op : {"Softmax", "LogSoftmax"})
+      cases.push_back({"", op, {x}, {x}, axis});
+    for (const std::string_view op : {"SoftmaxGrad", "LogSoftmaxGrad"})
+      cases.push_back({kOwn, op, {x, x}, {x}, axis});
+  }
+  return cases;
+}
+
+/// Small numbers; integers are 0 or, as class labels, below 20; bool is true.
 Tensor filled(DType dtype, const Shape& shape) {
   std::mt19937 random(7);
   const auto count = static_cast<size_t>(element_count(shape));
@@ -132,7 +164,7 @@ Tensor filled(DType dtype, const Shape& shape) {
   std::vector<float> values(count);
   for (float& value : values) value = static_cast<float>(random() % 1000) / 1000;
   if (dtype == DType::kI64)
-    for (float& value : values) value = shape.empty() || count == 1 ? 0 : value * 1000;
+    for (float& value : values) value = shape.empty() || count == 1 ? 0 : value * 20;
   return Tensor::of<float>(shape, std::span<const float>(values)).cast_to(dtype);
 }
 
@@ -208,7 +240,7 @@ int main(int argc, char** argv) {
   using namespace halfnote;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const auto cases : {cases_of, group_cases, update_cases}) {
+    for (const auto cases : {cases_of, group_cases, plane_cases, turn_cases, update_cases}) {
       for (const Case& c : cases(dtype)) {
         if (argc <= 2 || c.op == argv[2]) measure(c, threads);
       }

@@ -38,7 +38,7 @@ std::vector<KernelRow> copy_rows(std::string_view name, Prepared (*prepare)(cons
 inline constexpr int64_t kTurned = 16;
 
 /// Turns a square of 4 by 4 words in vectors.
-inline void turn_words(const uint32_t* from, int64_t from_step, uint32_t* to, int64_t to_step) {
+inline void turn_vectors(const uint32_t* from, int64_t from_step, uint32_t* to, int64_t to_step) {
   using Words = uint32_t __attribute__((vector_size(16), aligned(4), may_alias));
   const auto line = [&](int64_t i) {
     return *reinterpret_cast<const Words*>(from + i * from_step);
@@ -57,22 +57,41 @@ inline void turn_words(const uint32_t* from, int64_t from_step, uint32_t* to, in
   put(3, __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7));
 }
 
+/// Turns a square of 8 by 8 half words in vectors: interleaving the upper four lines with the lower
+/// ones three times makes columns of them.
+inline void turn_vectors(const uint16_t* from, int64_t from_step, uint16_t* to, int64_t to_step) {
+  using Halves = uint16_t __attribute__((vector_size(16), aligned(2), may_alias));
+  Halves lines[8], mixed[8];
+  for (int64_t i = 0; i < 8; ++i) lines[i] = *reinterpret_cast<const Halves*>(from + i * from_step);
+  const auto interleave = [](const Halves* x, Halves* y) {
+    for (int64_t i = 0; i < 4; ++i) {
+      y[2 * i] = __builtin_shufflevector(x[i], x[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+  };
+  interleave(lines, mixed);
+  interleave(mixed, lines);
+  interleave(lines, mixed);
+  for (int64_t i = 0; i < 8; ++i) *reinterpret_cast<Halves*>(to + i * to_step) = mixed[i];
+}
+
 /// to[row·to_step + column] = from[column·from_step + row], at most kTurned of either.
 template <class T>
 void turn_square(const T* from, int64_t from_step, int64_t rows, int64_t columns, T* to,
                  int64_t to_step) {
-  if constexpr (sizeof(T) == sizeof(uint32_t)) {
-    if (rows == kTurned && columns == kTurned) {
-      for (int64_t row = 0; row < kTurned; row += 4) {
-        for (int64_t column = 0; column < kTurned; column += 4)
-          turn_words(from + column * from_step + row, from_step, to + row * to_step + column,
+  int64_t turned_rows = 0, turned_columns = 0;  // by vectors
+  if constexpr (sizeof(T) == sizeof(uint32_t) || sizeof(T) == sizeof(uint16_t)) {
+    constexpr auto kEdge = static_cast<int64_t>(16 / sizeof(T));
+    turned_rows = rows / kEdge * kEdge;
+    turned_columns = columns / kEdge * kEdge;
+    for (int64_t row = 0; row < turned_rows; row += kEdge) {
+      for (int64_t column = 0; column < turned_columns; column += kEdge)
+        turn_vectors(from + column * from_step + row, from_step, to + row * to_step + column,
                      to_step);
-      }
-      return;
     }
   }
   for (int64_t column = 0; column < columns; ++column) {
-    for (int64_t row = 0; row < rows; ++row)
+    for (int64_t row = column < turned_columns ? turned_rows : 0; row < rows; ++row)
       to[row * to_step + column] = from[column * from_step + row];
   }
 }

@@ -2,6 +2,9 @@
 // modes read through one index map an axis.
 #include "kernels/cpu/movement/pad.h"
 
+#include <array>
+#include <cstring>
+
 #include "kernels/cpu/movement/copy.h"
 
 namespace halfnote::cpu {
@@ -49,6 +52,18 @@ CopyJob constant_pad_job(const KernelCall& call, const PadPlan& pads) {
   return job;
 }
 
+/// Fills by bytes where they are alike, as those of 0 are: several times as fast as by elements.
+template <class T>
+void fill(T* first, T* last, T value) {
+  std::array<unsigned char, sizeof(T)> bytes;
+  std::memcpy(bytes.data(), &value, sizeof(T));
+  if (std::ranges::count(bytes, bytes[0]) == static_cast<std::ptrdiff_t>(sizeof(T))) {
+    std::memset(first, bytes[0], static_cast<size_t>(last - first) * sizeof(T));
+  } else {
+    std::fill(first, last, value);
+  }
+}
+
 /// The part of the input that shows in the output, copied over a filled output.
 Prepared constant_pad(const KernelCall& call, const PadPlan& pads) {
   CopyJob job = constant_pad_job(call, pads);
@@ -59,7 +74,7 @@ Prepared constant_pad(const KernelCall& call, const PadPlan& pads) {
       const T value = given ? *given : T{0};
       T* to_data = buffers.out<T>(0);
       parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
-        std::fill(to_data + begin, to_data + end, value);
+        fill(to_data + begin, to_data + end, value);
       });
       run_copy(job, buffers.in<T>(0), to_data, threads);
     });

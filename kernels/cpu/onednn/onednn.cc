@@ -1,9 +1,12 @@
 // Joins the fast rows: oneDNN's, each before its variant that computes in f32, and our own
 // vectorised ones.
+#include "kernels/cpu/depthwise/rows.h"
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/fast/parts.h"
 #include "kernels/cpu/onednn/parts.h"
+#include "kernels/cpu/planes/rows.h"
 #include "kernels/cpu/pointwise/rows.h"
+#include "kernels/cpu/thin/rows.h"
 #include "kernels/cpu/tiled/rows.h"
 
 namespace halfnote::cpu {
@@ -11,10 +14,14 @@ namespace halfnote::cpu {
 std::vector<KernelRow> onednn_kernels() {
   std::vector<KernelRow> all;
   for (auto part :
-       {fast::wide_matmul_rows, fast::wide_conv_rows, tiled::rows, onednn::matmul_rows,
-        tiled::other_rows, onednn::conv_rows, onednn::average_pool_rows, onednn::softmax_rows,
-        fast::batch_norm_rows, fast::layer_norm_rows, fast::group_norm_rows, fast::max_pool_rows,
-        fast::reduce_sum_rows, fast::cross_entropy_rows, fast::optimizer_rows, pointwise::rows}) {
+       {fast::wide_matmul_rows,     fast::wide_conv_rows,        tiled::rows,
+        onednn::matmul_rows,        tiled::other_rows,           depthwise::input_rows,
+        depthwise::weight_rows,     thin::few_results_rows,      thin::swapped_rows,
+        onednn::conv_rows,          depthwise::other_input_rows, depthwise::other_weight_rows,
+        onednn::average_pool_rows,  planes::softmax_rows,        onednn::softmax_rows,
+        fast::batch_norm_rows,      fast::layer_norm_rows,       fast::group_norm_rows,
+        fast::max_pool_rows,        fast::reduce_sum_rows,       fast::cross_entropy_rows,
+        planes::cross_entropy_rows, fast::optimizer_rows,        pointwise::rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -39,9 +39,18 @@ std::string shape_refusal(const MatmulPlan& plan) {
 /// transposed, where lines of A are far apart (3072 × 768 × 512 on an Intel Xeon with an FMA peak
 /// of 88: 75 / 82), but not in the tallest, of a vocabulary (50257 × 768 × 512 there: 73 / 66;
 /// 30522 × 768 × 1024: 74 / 74, on the Zen 5 95 / 94).
+///
+/// Where bf16 is multiplied in f32 (that Xeon), gradients of weights (A transposed) of any size are
+/// faster here, whose operands are not written in f32 first:
+///          192 × 48 × 2048      51 / 45
+///          48 × 192 × 2048      68 / 53
+///          384 × 96 × 512       74 / 65
+///          128 × 64 × 768       66 / 62
 bool pays(const KernelCall& call, const MatmulPlan& plan) {
   constexpr int64_t kLeastRows = 64, kLeastColumns = 64, kLeastDepth = 64;
   constexpr int64_t kMuchWork = int64_t{1} << 26, kTall = 2, kTallest = 32;
+  const bool via_f32 = call.inputs[0].dtype == DType::kBF16 && bf16_dots() == Bf16Dots::kSlow;
+  if (via_f32 && plan.trans_a) return true;
   if (plan.m < kLeastRows || plan.n < kLeastColumns || plan.k < kLeastDepth) return false;
   if (plan.m * plan.n * plan.k < kMuchWork) return false;
   if (call.inputs[0].dtype == DType::kBF16 && bf16_dots() == Bf16Dots::kTiles) return false;

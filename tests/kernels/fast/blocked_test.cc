@@ -307,6 +307,7 @@ TEST(ChannelBlocks, ConvolutionsAgreeWithTheReference) {
       {{1, 64, 45, 45}, {16, 64, 1, 1}, {1, 16, 45, 45}, {1, 1}, {0, 0, 0, 0}},
       {{2, 32, 6, 6}, {32, 1, 3, 3}, {2, 32, 6, 6}, {1, 1}, {1, 1, 1, 1}, 32},
       {{2, 32, 19}, {16, 32, 3}, {2, 16, 19}, {1}, {1, 1}},
+      {{2, 32, 9, 9}, {3, 32, 5, 5}, {2, 3, 9, 9}, {1, 1}, {2, 2, 2, 2}},  // swapped
   };
   for (const BlockedConvCase& c : cases) {
     for (const DType type : {DType::kF32, DType::kBF16}) {

@@ -1,0 +1,34 @@
+// The inner loop of convolutions with few result channels: lanes are neighbouring columns, and a
+// column of every result stays in registers while all taps go by.
+#pragma once
+
+#include <cstdint>
+
+namespace halfnote::cpu::thin {
+
+/// Result channels at most, and columns of a vector.
+inline constexpr int64_t kMostResults = 8, kLanes = 16;
+
+/// A tap of the kernel in one source channel: where its first column of x and its weights for all
+/// results lie, in floats.
+struct Tap {
+  int32_t x = 0, w = 0;
+};
+
+struct Loops {
+  const char* name;
+  /// y[r][i] = start[r] + Σ over taps of w[tap.w + r]·x[tap.x + i] for `results` rows y_row apart
+  /// of `vectors` · kLanes columns, in the order of the taps.
+  void (*sum_taps)(const float* x, const Tap* taps, int64_t count, const float* w, int64_t results,
+                   const float* start, int64_t vectors, float* y, int64_t y_row);
+};
+
+/// The loops for this CPU; null where it has neither AVX-512 nor AVX2 with FMA.
+const Loops* loops();
+
+#if defined(__x86_64__)
+extern const Loops kAvx2Loops;
+extern const Loops kAvx512Loops;
+#endif
+
+}  // namespace halfnote::cpu::thin
