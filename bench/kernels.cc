@@ -95,6 +95,47 @@ std::vector<Case> update_cases(DType t) {
   };
 }
 
+Case pool_case(std::string_view op, DType t, const Shape& x, int64_t kernel, int64_t stride,
+               int64_t pad) {
+  const size_t dims = x.size() - 2;
+  Shape y = x;
+  for (size_t d = 2; d < x.size(); ++d) y[d] = (x[d] + 2 * pad - kernel) / stride + 1;
+  const Attributes attributes{{"kernel_shape", std::vector<int64_t>(dims, kernel)},
+                              {"strides", std::vector<int64_t>(dims, stride)},
+                              {"pads", std::vector<int64_t>(2 * dims, pad)}};
+  if (op == "MaxPool" || op == "AveragePool" || op == "LpPool")
+    return {"", op, {{t, x}}, {{t, y}}, attributes};
+  if (op == "MaxPoolGrad") return {kOwn, op, {{t, y}, {t, x}}, {{t, x}}, attributes};
+  const DType i64 = DType::kI64;
+  return {kOwn, op, {{t, y}, {i64, {static_cast<int64_t>(x.size())}}}, {{t, x}}, attributes};
+}
+
+/// The pools of SqueezeNet, ResNet, SPPF (5x5, stride 1), GoogLeNet and AlexNet's last; in one dim
+/// and in three.
+std::vector<Case> pool_cases(DType t) {
+  std::vector<Case> all;
+  for (const std::string_view op : {"MaxPool", "MaxPoolGrad", "AveragePool", "AveragePoolGrad"}) {
+    for (const Shape& x : {Shape{8, 64, 55, 55}, Shape{8, 96, 13, 13}, Shape{16, 256, 3, 3}})
+      all.push_back(pool_case(op, t, x, 3, 2, 0));
+    all.push_back(pool_case(op, t, {8, 64, 112, 112}, 3, 2, 1));
+    all.push_back(pool_case(op, t, {8, 64, 32, 32}, 5, 1, 2));
+    all.push_back(pool_case(op, t, {8, 128, 8, 8}, 5, 1, 2));
+    all.push_back(pool_case(op, t, {8, 192, 14, 14}, 3, 1, 1));
+    for (const Shape& x : {Shape{16, 64, 32, 32}, Shape{16, 512, 4, 4}, Shape{32, 64, 1024},
+                           Shape{4, 16, 8, 32, 32}})
+      all.push_back(pool_case(op, t, x, 2, 2, 0));
+  }
+  all.push_back(pool_case("LpPool", t, {8, 64, 56, 56}, 2, 2, 0));
+  for (const std::string_view op : {"GlobalMaxPool", "GlobalAveragePool"}) {
+    for (const Shape& x : {Shape{32, 512, 7, 7}, Shape{16, 1152, 2, 2}, Shape{16, 64, 56, 56}}) {
+      Shape y = x;
+      y[2] = y[3] = 1;
+      all.push_back({"", op, {{t, x}}, {{t, y}}});
+    }
+  }
+  return all;
+}
+
 /// The cases of one float type: activations of BERT and GPT-2.
 std::vector<Case> cases_of(DType t) {
   const Shape wide{1024, 3072}, narrow{1024, 768}, scores{8, 12, 128, 128}, logits{512, 30522};
@@ -208,7 +249,7 @@ int main(int argc, char** argv) {
   using namespace halfnote;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const auto cases : {cases_of, group_cases, update_cases}) {
+    for (const auto cases : {cases_of, group_cases, update_cases, pool_cases}) {
       for (const Case& c : cases(dtype)) {
         if (argc <= 2 || c.op == argv[2]) measure(c, threads);
       }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/stateful/keep.h"
 #include "kernels/math/philox.h"
