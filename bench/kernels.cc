@@ -30,6 +30,7 @@ struct Case {
   std::string_view domain, op;
   std::vector<std::pair<DType, Shape>> inputs, outputs;
   Attributes attributes = {};
+  std::vector<int64_t> numbers = {};  // of an input of i64, which is then known beforehand
 };
 
 constexpr std::string_view kOwn = "ai.halfnote";
@@ -136,6 +137,36 @@ std::vector<Case> pool_cases(DType t) {
   return all;
 }
 
+Case resize_case(DType t, const Shape& x, int64_t scale, std::string_view mode, bool backward) {
+  const DType none = DType::kUndefined, i64 = DType::kI64;
+  Shape y = x;
+  for (size_t d = 2; d < x.size(); ++d) y[d] *= scale;
+  Attributes attributes{{"mode", std::string(mode)}};
+  if (mode == "nearest") {
+    attributes.set("coordinate_transformation_mode", std::string("asymmetric"));
+    attributes.set("nearest_mode", std::string("floor"));
+  }
+  if (!backward) {
+    const auto rank = static_cast<int64_t>(x.size());
+    return {"", "Resize", {{t, x}, {none, {}}, {none, {}}, {i64, {rank}}}, {{t, y}}, attributes, y};
+  }
+  attributes.set("sizes", y);
+  return {kOwn, "ResizeGrad", {{t, y}, {i64, {4}}}, {{t, x}}, attributes, x};
+}
+
+/// U-Nets, YOLO, a segmentation head.
+std::vector<Case> resize_cases(DType t) {
+  std::vector<Case> all;
+  for (const bool backward : {false, true}) {
+    for (const std::string_view mode : {"linear", "nearest"}) {
+      for (const Shape& x : {Shape{8, 64, 8, 8}, Shape{8, 64, 16, 16}, Shape{4, 32, 32, 32}})
+        all.push_back(resize_case(t, x, 2, mode, backward));
+      all.push_back(resize_case(t, {8, 8, 16, 16}, 4, mode, backward));
+    }
+  }
+  return all;
+}
+
 /// The cases of one float type: activations of BERT and GPT-2.
 std::vector<Case> cases_of(DType t) {
   const Shape wide{1024, 3072}, narrow{1024, 768}, scores{8, 12, 128, 128}, logits{512, 30522};
@@ -210,7 +241,11 @@ void measure(const Case& c, int threads) {
   p.call.threads = threads;
   p.inputs.reserve(c.inputs.size());
   for (const auto& [dtype, shape] : c.inputs) {
-    p.inputs.push_back(dtype == DType::kUndefined ? Tensor() : filled(dtype, shape));
+    if (dtype == DType::kI64 && !c.numbers.empty()) {
+      p.inputs.push_back(Tensor::of<int64_t>(shape, std::span<const int64_t>(c.numbers)));
+    } else {
+      p.inputs.push_back(dtype == DType::kUndefined ? Tensor() : filled(dtype, shape));
+    }
   }
   for (const auto& [dtype, shape] : c.outputs) p.outputs.emplace_back(dtype, shape);
   for (const Tensor& tensor : p.inputs) {
@@ -219,7 +254,8 @@ void measure(const Case& c, int threads) {
       p.from.push_back(nullptr);
       continue;
     }
-    const bool constant = tensor.dtype() == DType::kI64 && tensor.size() == 1;
+    const bool constant =
+        tensor.dtype() == DType::kI64 && (tensor.size() == 1 || !c.numbers.empty());
     p.call.inputs.push_back({tensor.dtype(), tensor.shape(), {}, constant ? &tensor : nullptr});
     p.from.push_back(tensor.bytes());
     p.bytes += static_cast<double>(tensor.byte_size());
@@ -249,7 +285,7 @@ int main(int argc, char** argv) {
   using namespace halfnote;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const auto cases : {cases_of, group_cases, update_cases, pool_cases}) {
+    for (const auto cases : {cases_of, group_cases, update_cases, pool_cases, resize_cases}) {
       for (const Case& c : cases(dtype)) {
         if (argc <= 2 || c.op == argv[2]) measure(c, threads);
       }

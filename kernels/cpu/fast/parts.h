@@ -14,6 +14,7 @@ std::vector<KernelRow> group_norm_rows();    // group_norm.cc: Group- and Instan
 std::vector<KernelRow> max_pool_rows();      // max_pool.cc: MaxPool and its gradient
 std::vector<KernelRow> average_pool_rows();  // reduction/average_pool.cc: and its gradient
 std::vector<KernelRow> other_average_pool_rows();  // the same where oneDNN has nothing
+std::vector<KernelRow> resize_rows();              // reduction/resize.cc: Resize and its gradient
 std::vector<KernelRow> cross_entropy_rows();       // cross_entropy.cc: the loss and its gradient
 std::vector<KernelRow> optimizer_rows();    // optimizer.cc: Adam, AdamW, AllFinite, GlobalNorm
 std::vector<KernelRow> wide_matmul_rows();  // wide_matmul.cc: small MatMul and Gemm of f32

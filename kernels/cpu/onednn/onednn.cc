@@ -15,7 +15,7 @@ std::vector<KernelRow> onednn_kernels() {
         tiled::other_rows, onednn::conv_rows, fast::average_pool_rows, onednn::average_pool_rows,
         fast::other_average_pool_rows, onednn::softmax_rows, fast::batch_norm_rows,
         fast::layer_norm_rows, fast::group_norm_rows, fast::max_pool_rows, fast::reduce_sum_rows,
-        fast::cross_entropy_rows, fast::optimizer_rows, pointwise::rows}) {
+        fast::resize_rows, fast::cross_entropy_rows, fast::optimizer_rows, pointwise::rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -1,6 +1,6 @@
-// The inner loops of pools and reductions on f32, compiled for the baseline, for AVX2 and for
-// AVX-512. All give the same bits: every element is computed for itself, or in an order that the
-// source fixes.
+// The inner loops of pools, reductions and Resize on f32, compiled for the baseline, for AVX2 and
+// for AVX-512. All give the same bits: every element is computed for itself, or in an order that
+// the source fixes.
 //
 // Lines are scratch memory: every count of line elements is a multiple of kLine, and addresses may
 // be anything.
@@ -48,12 +48,29 @@ struct PoolLoops {
   static constexpr int32_t kPadding = INT32_MIN;
 };
 
+/// Weighted sums of lines of `size` elements: those of line o are k in [starts[o], starts[o + 1]).
+struct WeightedLines {
+  int64_t outputs = 0, size = 0;
+  const int32_t *starts = nullptr, *sources = nullptr;
+  const float* weights = nullptr;
+};
+
+struct ResizeLoops {
+  /// y[o] = Σ weights[k]·x[sources[k]], line by line and k by k. Any size.
+  void (*weigh)(const WeightedLines& lines, const float* x, float* y);
+  /// y[column][row] = x[row][column], with rows `step` and `to_step` apart.
+  void (*turn)(const float* x, int64_t rows, int64_t columns, int64_t step, float* y,
+               int64_t to_step);
+};
+
 /// The loops for this CPU.
 const PoolLoops& pool_loops();
+const ResizeLoops& resize_loops();
 
 extern const PoolLoops kBaselinePool;
+extern const ResizeLoops kBaselineResize;
 /// Only on x86-64.
-extern const PoolLoops kAvx2Pool;
-extern const PoolLoops kAvx512Pool;
+extern const PoolLoops kAvx2Pool, kAvx512Pool;
+extern const ResizeLoops kAvx2Resize, kAvx512Resize;
 
 }  // namespace halfnote::cpu::fast

@@ -12,13 +12,17 @@ namespace halfnote::cpu::fast {
 namespace avx2 {
 namespace {
 #include "kernels/cpu/fast/reduction/pool_loops.inc"
-}
+//
+#include "kernels/cpu/fast/reduction/resize_loops.inc"
+}  // namespace
 }  // namespace avx2
 
 const PoolLoops kAvx2Pool = {
     "avx2",       avx2::split, avx2::merge,         avx2::maximum, avx2::sum,
     avx2::divide, avx2::keys,  avx2::first_maximum, avx2::spread,
 };
+
+const ResizeLoops kAvx2Resize = {avx2::weigh, avx2::turn};
 
 }  // namespace halfnote::cpu::fast
 

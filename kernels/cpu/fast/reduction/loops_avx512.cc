@@ -12,13 +12,17 @@ namespace halfnote::cpu::fast {
 namespace avx512 {
 namespace {
 #include "kernels/cpu/fast/reduction/pool_loops.inc"
-}
+//
+#include "kernels/cpu/fast/reduction/resize_loops.inc"
+}  // namespace
 }  // namespace avx512
 
 const PoolLoops kAvx512Pool = {
     "avx512",       avx512::split, avx512::merge,         avx512::maximum, avx512::sum,
     avx512::divide, avx512::keys,  avx512::first_maximum, avx512::spread,
 };
+
+const ResizeLoops kAvx512Resize = {avx512::weigh, avx512::turn};
 
 }  // namespace halfnote::cpu::fast
 
