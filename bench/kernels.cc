@@ -30,6 +30,7 @@ struct Case {
   std::string_view domain, op;
   std::vector<std::pair<DType, Shape>> inputs, outputs;
   Attributes attributes = {};
+  std::vector<int64_t> numbers = {};  // of an input of i64, which is then known beforehand
 };
 
 constexpr std::string_view kOwn = "ai.halfnote";
@@ -93,6 +94,77 @@ std::vector<Case> update_cases(DType t) {
       {kOwn, "AllFinite", {{t, weight}}, {{DType::kBool, one}}},
       {kOwn, "GlobalNorm", {{t, weight}}, {{f32, one}}},
   };
+}
+
+Case pool_case(std::string_view op, DType t, const Shape& x, int64_t kernel, int64_t stride,
+               int64_t pad) {
+  const size_t dims = x.size() - 2;
+  Shape y = x;
+  for (size_t d = 2; d < x.size(); ++d) y[d] = (x[d] + 2 * pad - kernel) / stride + 1;
+  const Attributes attributes{{"kernel_shape", std::vector<int64_t>(dims, kernel)},
+                              {"strides", std::vector<int64_t>(dims, stride)},
+                              {"pads", std::vector<int64_t>(2 * dims, pad)}};
+  if (op == "MaxPool" || op == "AveragePool" || op == "LpPool")
+    return {"", op, {{t, x}}, {{t, y}}, attributes};
+  if (op == "MaxPoolGrad") return {kOwn, op, {{t, y}, {t, x}}, {{t, x}}, attributes};
+  const DType i64 = DType::kI64;
+  return {kOwn, op, {{t, y}, {i64, {static_cast<int64_t>(x.size())}}}, {{t, x}}, attributes};
+}
+
+/// The pools of SqueezeNet, ResNet, SPPF (5x5, stride 1), GoogLeNet and AlexNet's last; in one dim
+/// and in three.
+std::vector<Case> pool_cases(DType t) {
+  std::vector<Case> all;
+  for (const std::string_view op : {"MaxPool", "MaxPoolGrad", "AveragePool", "AveragePoolGrad"}) {
+    for (const Shape& x : {Shape{8, 64, 55, 55}, Shape{8, 96, 13, 13}, Shape{16, 256, 3, 3}})
+      all.push_back(pool_case(op, t, x, 3, 2, 0));
+    all.push_back(pool_case(op, t, {8, 64, 112, 112}, 3, 2, 1));
+    all.push_back(pool_case(op, t, {8, 64, 32, 32}, 5, 1, 2));
+    all.push_back(pool_case(op, t, {8, 128, 8, 8}, 5, 1, 2));
+    all.push_back(pool_case(op, t, {8, 192, 14, 14}, 3, 1, 1));
+    for (const Shape& x : {Shape{16, 64, 32, 32}, Shape{16, 512, 4, 4}, Shape{32, 64, 1024},
+                           Shape{4, 16, 8, 32, 32}})
+      all.push_back(pool_case(op, t, x, 2, 2, 0));
+  }
+  all.push_back(pool_case("LpPool", t, {8, 64, 56, 56}, 2, 2, 0));
+  for (const std::string_view op : {"GlobalMaxPool", "GlobalAveragePool"}) {
+    for (const Shape& x : {Shape{32, 512, 7, 7}, Shape{16, 1152, 2, 2}, Shape{16, 64, 56, 56}}) {
+      Shape y = x;
+      y[2] = y[3] = 1;
+      all.push_back({"", op, {{t, x}}, {{t, y}}});
+    }
+  }
+  return all;
+}
+
+Case resize_case(DType t, const Shape& x, int64_t scale, std::string_view mode, bool backward) {
+  const DType none = DType::kUndefined, i64 = DType::kI64;
+  Shape y = x;
+  for (size_t d = 2; d < x.size(); ++d) y[d] *= scale;
+  Attributes attributes{{"mode", std::string(mode)}};
+  if (mode == "nearest") {
+    attributes.set("coordinate_transformation_mode", std::string("asymmetric"));
+    attributes.set("nearest_mode", std::string("floor"));
+  }
+  if (!backward) {
+    const auto rank = static_cast<int64_t>(x.size());
+    return {"", "Resize", {{t, x}, {none, {}}, {none, {}}, {i64, {rank}}}, {{t, y}}, attributes, y};
+  }
+  attributes.set("sizes", y);
+  return {kOwn, "ResizeGrad", {{t, y}, {i64, {4}}}, {{t, x}}, attributes, x};
+}
+
+/// U-Nets, YOLO, a segmentation head.
+std::vector<Case> resize_cases(DType t) {
+  std::vector<Case> all;
+  for (const bool backward : {false, true}) {
+    for (const std::string_view mode : {"linear", "nearest"}) {
+      for (const Shape& x : {Shape{8, 64, 8, 8}, Shape{8, 64, 16, 16}, Shape{4, 32, 32, 32}})
+        all.push_back(resize_case(t, x, 2, mode, backward));
+      all.push_back(resize_case(t, {8, 8, 16, 16}, 4, mode, backward));
+    }
+  }
+  return all;
 }
 
 /// The cases of one float type: activations of BERT and GPT-2.
@@ -201,7 +273,11 @@ void measure(const Case& c, int threads) {
   p.call.threads = threads;
   p.inputs.reserve(c.inputs.size());
   for (const auto& [dtype, shape] : c.inputs) {
-    p.inputs.push_back(dtype == DType::kUndefined ? Tensor() : filled(dtype, shape));
+    if (dtype == DType::kI64 && !c.numbers.empty()) {
+      p.inputs.push_back(Tensor::of<int64_t>(shape, std::span<const int64_t>(c.numbers)));
+    } else {
+      p.inputs.push_back(dtype == DType::kUndefined ? Tensor() : filled(dtype, shape));
+    }
   }
   for (const auto& [dtype, shape] : c.outputs) p.outputs.emplace_back(dtype, shape);
   for (const Tensor& tensor : p.inputs) {
@@ -210,7 +286,8 @@ void measure(const Case& c, int threads) {
       p.from.push_back(nullptr);
       continue;
     }
-    const bool constant = tensor.dtype() == DType::kI64 && tensor.size() == 1;
+    const bool constant =
+        tensor.dtype() == DType::kI64 && (tensor.size() == 1 || !c.numbers.empty());
     p.call.inputs.push_back({tensor.dtype(), tensor.shape(), {}, constant ? &tensor : nullptr});
     p.from.push_back(tensor.bytes());
     p.bytes += static_cast<double>(tensor.byte_size());
@@ -240,7 +317,11 @@ int main(int argc, char** argv) {
   using namespace halfnote;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+<<<<<<< HEAD
     for (const auto cases : {cases_of, group_cases, plane_cases, turn_cases, update_cases}) {
+=======
+    for (const auto cases : {cases_of, group_cases, update_cases, pool_cases, resize_cases}) {
+>>>>>>> pool
       for (const Case& c : cases(dtype)) {
         if (argc <= 2 || c.op == argv[2]) measure(c, threads);
       }

@@ -66,33 +66,6 @@ Tensor with_ties(DType type, const Shape& shape) {
   return x.cast_to(type);
 }
 
-TEST(FastMaxPool, IsTheReferenceBitForBit) {
-  for (const FastPool& c : kFastPools) {
-    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
-      SCOPED_TRACE(std::string(c.name) + " " + std::string(short_name(type)));
-      const Tensor x = with_ties(type, c.x), dy = random_tensor(type, c.y, -1, 1, 2);
-      const OutputSpec y{type, c.y}, dx{type, c.x};
-      EXPECT_TRUE(identical(run_one("", "MaxPool", {x}, attributes_of(c), y, {.kernel = "fast"}),
-                            run_one("", "MaxPool", {x}, attributes_of(c), y)));
-      EXPECT_TRUE(
-          identical(run_one(kOwn, "MaxPoolGrad", {dy, x}, attributes_of(c), dx, {.kernel = "fast"}),
-                    run_one(kOwn, "MaxPoolGrad", {dy, x}, attributes_of(c), dx)));
-    }
-  }
-}
-
-TEST(FastMaxPool, SaysWhatItDoesNotTake) {
-  const auto reason = [](const Shape& x, const Shape& y, std::vector<OutputSpec> more = {}) {
-    std::vector<OutputSpec> outputs{{DType::kF32, y}};
-    outputs.insert(outputs.end(), more.begin(), more.end());
-    return refusals("", "MaxPool", {Tensor(DType::kF32, x)},
-                    {{"kernel_shape", std::vector<int64_t>{2}}}, outputs, {.kernel = "fast"});
-  };
-  EXPECT_NE(reason({1, 2, 8}, {1, 2, 7}).find("two spatial dims"), std::string::npos);
-  EXPECT_NE(reason({1, 2, 8}, {1, 2, 7}, {{DType::kI64, {1, 2, 7}}}).find("indices"),
-            std::string::npos);
-}
-
 TEST(OneDnnAveragePool, AgreesWithTheReference) {
   for (const FastPool& c : kFastPools) {
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
@@ -138,7 +111,6 @@ std::vector<float> all_loops(const cpu::fast::VectorMath& math, int64_t n) {
   for (const double value : {mean, squares, sum, product})
     results.push_back(static_cast<float>(value));
   std::vector<float> y(size), best(size, -1.0f);
-  std::vector<int32_t> where(size, -1);
   math.normalize(x, n, 0.5f, 1.5f, 0.1f, y.data());
   keep(y);
   math.normalize_gradient(x, x + n, n, 0.5f, 1.5f, 0.1f, 0.2f, y.data());
@@ -171,10 +143,6 @@ std::vector<float> all_loops(const cpu::fast::VectorMath& math, int64_t n) {
   keep(y);
   math.line_maximum_gradient(ties, x, 1, n, y.data());
   keep({y.begin(), y.begin() + static_cast<int64_t>(2 * n)});
-  for (const int64_t stride : {1, 2, 3})
-    math.take_larger(ties, stride, n / 2, 7, best.data(), where.data());
-  keep(best);
-  for (const int32_t index : where) results.push_back(static_cast<float>(index));
   return results;
 }
 

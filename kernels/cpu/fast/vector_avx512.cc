@@ -32,7 +32,6 @@ const VectorMath kAvx512Math = {
     avx512::line_maximum,
     avx512::line_maximum_gradient,
     avx512::pair_maximum_gradient,
-    avx512::take_larger,
     avx512::sigmoid,
     avx512::tanh,
     avx512::wide_tile,

@@ -27,7 +27,6 @@ const VectorMath kBaselineMath = {
     baseline::line_maximum,
     baseline::line_maximum_gradient,
     baseline::pair_maximum_gradient,
-    baseline::take_larger,
     baseline::sigmoid,
     baseline::tanh,
     baseline::wide_tile,

@@ -64,11 +64,6 @@ struct VectorMath {
                                 float* dx);
   /// g[i] goes to the maximum of x[2i], x[2i+1]; dx likewise interleaved.
   void (*pair_maximum_gradient)(const float* x, const float* g, int64_t n, float* dx);
-  /// Takes x[i·stride], where it is larger, into best[i], and first + i·stride into where[i] (may
-  /// be null).
-  void (*take_larger)(const float* x, int64_t stride, int64_t n, int32_t first, float* best,
-                      int32_t* where);
-
   /// y = 1/(1 + exp(−x)) and y = tanh(x), to about two spacings; y may be x.
   void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*tanh)(const float* x, int64_t n, float* y);

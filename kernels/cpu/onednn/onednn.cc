@@ -11,18 +11,27 @@
 
 namespace halfnote::cpu {
 
+namespace {
+
+/// In the order in which they are asked: the first that takes a call has it.
+constexpr std::vector<KernelRow> (*kFamilies[])() = {
+    fast::wide_matmul_rows,     fast::wide_conv_rows,        tiled::rows,
+    onednn::matmul_rows,        tiled::other_rows,           depthwise::input_rows,
+    depthwise::weight_rows,     thin::few_results_rows,      thin::swapped_rows,
+    onednn::conv_rows,          depthwise::other_input_rows, depthwise::other_weight_rows,
+    fast::average_pool_rows,    onednn::average_pool_rows,   fast::other_average_pool_rows,
+    planes::softmax_rows,       onednn::softmax_rows,        fast::batch_norm_rows,
+    fast::layer_norm_rows,      fast::group_norm_rows,       fast::max_pool_rows,
+    fast::reduce_sum_rows,      fast::resize_rows,           fast::cross_entropy_rows,
+    planes::cross_entropy_rows, fast::optimizer_rows,        pointwise::rows,
+};
+
+}  // namespace
+
 std::vector<KernelRow> onednn_kernels() {
   std::vector<KernelRow> all;
-  for (auto part :
-       {fast::wide_matmul_rows,     fast::wide_conv_rows,        tiled::rows,
-        onednn::matmul_rows,        tiled::other_rows,           depthwise::input_rows,
-        depthwise::weight_rows,     thin::few_results_rows,      thin::swapped_rows,
-        onednn::conv_rows,          depthwise::other_input_rows, depthwise::other_weight_rows,
-        onednn::average_pool_rows,  planes::softmax_rows,        onednn::softmax_rows,
-        fast::batch_norm_rows,      fast::layer_norm_rows,       fast::group_norm_rows,
-        fast::max_pool_rows,        fast::reduce_sum_rows,       fast::cross_entropy_rows,
-        planes::cross_entropy_rows, fast::optimizer_rows,        pointwise::rows}) {
-    const std::vector<KernelRow> rows = part();
+  for (const auto family : kFamilies) {
+    const std::vector<KernelRow> rows = family();
     all.insert(all.end(), rows.begin(), rows.end());
   }
   return all;

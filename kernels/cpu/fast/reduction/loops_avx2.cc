@@ -1,0 +1,31 @@
+// The inner loops for AVX2. Everything that is included from elsewhere stands before the change
+// of target.
+#include "kernels/cpu/fast/reduction/loops.h"
+
+#if defined(__x86_64__)
+
+#pragma GCC push_options
+#pragma GCC target("avx2")
+
+namespace halfnote::cpu::fast {
+
+namespace avx2 {
+namespace {
+#include "kernels/cpu/fast/reduction/pool_loops.inc"
+//
+#include "kernels/cpu/fast/reduction/resize_loops.inc"
+}  // namespace
+}  // namespace avx2
+
+const PoolLoops kAvx2Pool = {
+    "avx2",       avx2::split, avx2::merge,         avx2::maximum, avx2::sum,
+    avx2::divide, avx2::keys,  avx2::first_maximum, avx2::spread,
+};
+
+const ResizeLoops kAvx2Resize = {avx2::weigh, avx2::turn};
+
+}  // namespace halfnote::cpu::fast
+
+#pragma GCC pop_options
+
+#endif  // __x86_64__
