@@ -17,12 +17,12 @@ namespace {
 constexpr int64_t kSide = 1536;
 constexpr int64_t kTriadElements = int64_t{8} << 20;  // 32 MiB an array: more than caches hold
 constexpr int kTries = 12, kFewTries = 3;
-constexpr double kEnoughSeconds = 1.5;  // for more than a few tries
+constexpr double kPeakSeconds = 1.5;  // for more than a few tries
 
 double best_seconds(const std::function<void()>& work) {
   using Clock = std::chrono::steady_clock;
   double best = std::numeric_limits<double>::infinity(), all = 0;
-  for (int i = 0; i < kTries && (i < kFewTries || all < kEnoughSeconds); ++i) {
+  for (int i = 0; i < kTries && (i < kFewTries || all < kPeakSeconds); ++i) {
     const Clock::time_point begin = Clock::now();
     work();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
