@@ -64,10 +64,11 @@ BlockedOperands together(const KernelCall& call, uint32_t inputs, uint32_t outpu
 
 std::vector<BlockedRow> batch_norm_rows();
 std::vector<BlockedRow> max_pool_rows();
-std::vector<BlockedRow> sum_rows();         // sums.cc: ReduceSum over all but the channels
-std::vector<BlockedRow> weight_1x1_rows();  // ConvGradWeight of 1×1 convolutions
-std::vector<BlockedRow> depthwise_rows();   // depthwise/blocked.cc
-std::vector<BlockedRow> swapped_rows();     // thin/swapped.cc
-std::vector<BlockedRow> conv_rows();        // onednn/conv.cc: Conv and its gradients
+std::vector<BlockedRow> sum_rows();            // sums.cc: ReduceSum over all but the channels
+std::vector<BlockedRow> weight_1x1_rows();     // ConvGradWeight of 1×1 convolutions
+std::vector<BlockedRow> depthwise_rows();      // depthwise/blocked.cc
+std::vector<BlockedRow> swapped_rows();        // thin/swapped.cc
+std::vector<BlockedRow> few_positions_rows();  // thin/few_positions.cc
+std::vector<BlockedRow> conv_rows();           // onednn/conv.cc: Conv and its gradients
 
 }  // namespace halfnote::cpu::blocked

@@ -70,8 +70,8 @@ void add_elementwise(std::vector<BlockedRow>& all) {
 
 std::vector<BlockedRow> make_rows() {
   std::vector<BlockedRow> all;
-  for (const auto part : {weight_1x1_rows, depthwise_rows, swapped_rows, conv_rows, batch_norm_rows,
-                          max_pool_rows, sum_rows}) {
+  for (const auto part : {weight_1x1_rows, depthwise_rows, swapped_rows, few_positions_rows,
+                          conv_rows, batch_norm_rows, max_pool_rows, sum_rows}) {
     const std::vector<BlockedRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

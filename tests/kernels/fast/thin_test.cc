@@ -1,5 +1,5 @@
-// Convolutions with few channels at one end against the reference: own loops for few results, and
-// gradients as convolutions with the channels swapped.
+// Convolutions with few channels at one end, or few positions, against the reference: own loops for
+// few results, gradients as convolutions with the channels swapped, products of all positions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,8 @@ struct ThinCase {
 };
 
 constexpr DType kThinTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-constexpr std::string_view kFew = "fast.conv_few_results", kSwapped = "onednn.conv_swapped";
+constexpr std::string_view kFew = "fast.conv_few_results", kSwapped = "onednn.conv_swapped",
+                           kPositions = "fast.conv_few_positions";
 
 Shape thin_result(const ThinCase& c) {
   const size_t spatial = c.x.size() - 2;
@@ -89,7 +90,7 @@ ThinCall thin_weight_gradient(const ThinCase& c, DType type, DType out) {
 
 Tensor run_thin(const ThinCall& call, std::string_view kernel) {
   // oneDNN need not give the same bits on any number of threads.
-  const RunOptions options{.kernel = kernel, .check_repeats = kernel != kSwapped};
+  const RunOptions options{.kernel = kernel, .check_repeats = kernel == kFew};
   return run_one(call.domain, call.op, call.inputs, call.attributes, call.output, options);
 }
 
@@ -169,6 +170,31 @@ TEST(FastThinConv, SwappedGradientsAgreeWithTheReference) {
   }
 }
 
+const ThinCase kPositionCases[] = {
+    {"1x1", {2, 520, 3, 3}, {511, 520, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
+    {"1x1, stride 2", {3, 300, 4, 5}, {900, 300, 1, 1}, {2, 2}, {1, 1}, {0, 0, 0, 0}},
+    {"3x3 on 2x2", {4, 128, 2, 2}, {256, 128, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
+    {"3x3, stride 2", {2, 176, 7, 5}, {176, 176, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
+    {"dilated, lopsided", {1, 190, 9, 6}, {250, 190, 2, 3}, {1, 2}, {3, 2}, {0, 1, 2, 0}},
+    {"one pixel", {16, 320, 1, 1}, {1000, 320, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
+    {"nothing but pads", {1, 512, 1, 1}, {512, 512, 1, 1}, {1, 1}, {1, 1}, {1, 1, 2, 2}},
+    {"a line", {2, 200, 17}, {300, 200, 5}, {1}, {1}, {2, 2}},
+    {"a cube", {1, 100, 3, 4, 3}, {330, 100, 2, 2, 2}, {1, 2, 1}, {1, 1, 1}, {0, 0, 0, 1, 1, 0}},
+};
+
+TEST(FastThinConv, ProductsOfAllPositionsAgreeWithTheReference) {
+  for (const ThinCase& c : kPositionCases) {
+    for (const DType type : kThinTypes) {
+      for (const ThinCall& call :
+           {thin_forward(c, type, false), thin_forward(c, type, true), thin_input_gradient(c, type),
+            thin_weight_gradient(c, type, type), thin_weight_gradient(c, type, DType::kF32)}) {
+        SCOPED_TRACE(thin_trace(c, call, type));
+        expect_thin(call, kPositions);
+      }
+    }
+  }
+}
+
 TEST(FastThinConv, LeavesAloneWhatIsNotItsOwn) {
   if (cpu::vector_isa() == cpu::VectorIsa::kBaseline) GTEST_SKIP() << "neither AVX2 nor AVX-512";
   const auto why = [](const ThinCall& call, std::string_view kernel) {
@@ -184,6 +210,12 @@ TEST(FastThinConv, LeavesAloneWhatIsNotItsOwn) {
   const ThinCase empty{"", {0, 16, 20, 20}, {3, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
   EXPECT_NE(why(thin_forward(empty, DType::kF32, false), kFew), "");
   EXPECT_NE(why(thin_input_gradient(empty, DType::kF32), kSwapped), "");
+  const ThinCase positions{"", {1, 512, 9, 8}, {512, 512, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}};
+  EXPECT_NE(why(thin_forward(positions, DType::kF32, false), kPositions).find("many"),
+            std::string::npos);
+  const ThinCase light{"", {1, 256, 2, 2}, {256, 256, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}};
+  EXPECT_NE(why(thin_input_gradient(light, DType::kF32), kPositions).find("few"),
+            std::string::npos);
 }
 
 }  // namespace
