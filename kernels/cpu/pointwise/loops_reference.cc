@@ -35,6 +35,7 @@ Table reference_table() {
   std::copy_n(kBaselineLoops.of, table.size(), table.begin());
   const std::pair<PointwiseOp, Loop> functions[] = {
       {PointwiseOp::kCelu, value_loop<math::Celu>},
+      {PointwiseOp::kCos, value_loop<math::Cos>},
       {PointwiseOp::kElu, value_loop<math::Elu>},
       {PointwiseOp::kErf, value_loop<math::Erf>},
       {PointwiseOp::kExp, value_loop<math::Exp>},
@@ -44,14 +45,17 @@ Table reference_table() {
       {PointwiseOp::kPow, power_loop},
       {PointwiseOp::kSelu, value_loop<math::Selu>},
       {PointwiseOp::kSigmoid, value_loop<math::Sigmoid>},
+      {PointwiseOp::kSin, value_loop<math::Sin>},
       {PointwiseOp::kSoftplus, value_loop<math::Softplus>},
       {PointwiseOp::kSwish, value_loop<math::Swish>},
       {PointwiseOp::kTanh, value_loop<math::Tanh>},
       {PointwiseOp::kCeluGrad, gradient_loop<math::Celu>},
+      {PointwiseOp::kCosGrad, gradient_loop<math::Cos>},
       {PointwiseOp::kEluGrad, gradient_loop<math::Elu>},
       {PointwiseOp::kErfGrad, gradient_loop<math::Erf>},
       {PointwiseOp::kGeluGrad, gradient_loop<math::Gelu>},
       {PointwiseOp::kMishGrad, gradient_loop<math::Mish>},
+      {PointwiseOp::kSinGrad, gradient_loop<math::Sin>},
       {PointwiseOp::kSoftplusGrad, gradient_loop<math::Softplus>},
       {PointwiseOp::kSwishGrad, gradient_loop<math::Swish>},
   };

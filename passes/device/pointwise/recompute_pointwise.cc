@@ -27,8 +27,9 @@ constexpr int64_t kHeavyBytes = 2;
 
 bool is_heavy(PointwiseOp op) {
   using enum PointwiseOp;
-  constexpr PointwiseOp kHeavy[] = {kPow,  kCelu, kElu,     kErf,      kExp,   kGelu, kLog,
-                                    kMish, kSelu, kSigmoid, kSoftplus, kSwish, kTanh, kDropout};
+  constexpr PointwiseOp kHeavy[] = {kPow,      kCelu,  kCos,  kSin,    kElu,  kErf,
+                                    kExp,      kGelu,  kLog,  kMish,   kSelu, kSigmoid,
+                                    kSoftplus, kSwish, kTanh, kDropout};
   return std::ranges::find(kHeavy, op) != std::end(kHeavy);
 }
 

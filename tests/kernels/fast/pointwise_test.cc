@@ -24,6 +24,7 @@ const RunOptions kFastPointwise{.kernel = "fast"};
 bool is_arithmetic(PointwiseOp op) {
   switch (op) {
     case PointwiseOp::kCelu:
+    case PointwiseOp::kCos:
     case PointwiseOp::kElu:
     case PointwiseOp::kErf:
     case PointwiseOp::kExp:
@@ -33,14 +34,17 @@ bool is_arithmetic(PointwiseOp op) {
     case PointwiseOp::kPow:
     case PointwiseOp::kSelu:
     case PointwiseOp::kSigmoid:
+    case PointwiseOp::kSin:
     case PointwiseOp::kSoftplus:
     case PointwiseOp::kSwish:
     case PointwiseOp::kTanh:
     case PointwiseOp::kCeluGrad:
+    case PointwiseOp::kCosGrad:
     case PointwiseOp::kEluGrad:
     case PointwiseOp::kErfGrad:
     case PointwiseOp::kMishGrad:
     case PointwiseOp::kGeluGrad:
+    case PointwiseOp::kSinGrad:
     case PointwiseOp::kSoftplusGrad:
     case PointwiseOp::kSwishGrad:
       return false;
@@ -456,7 +460,7 @@ TEST(Pointwise, FunctionsAreWithinTwoUlps) {
   };
   const Function functions[] = {{"Exp"},  {"Erf"},     {"Tanh"},
                                 {"Gelu"}, {"Sigmoid"}, {"Gelu", {{"approximate", "tanh"}}},
-                                {"Log"}};
+                                {"Log"},  {"Sin"},     {"Cos"}};
   const Tensor x = sweep();
   const Tensor wide = x.cast_to(DType::kF64);
   for (const Function& f : functions) {
