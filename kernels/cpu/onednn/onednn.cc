@@ -10,12 +10,27 @@ namespace halfnote::cpu {
 
 std::vector<KernelRow> onednn_kernels() {
   std::vector<KernelRow> all;
-  for (auto part :
-       {fast::wide_matmul_rows, fast::wide_conv_rows, tiled::rows, onednn::matmul_rows,
-        tiled::other_rows, onednn::conv_rows, fast::average_pool_rows, onednn::average_pool_rows,
-        fast::other_average_pool_rows, onednn::softmax_rows, fast::batch_norm_rows,
-        fast::layer_norm_rows, fast::group_norm_rows, fast::max_pool_rows, fast::reduce_sum_rows,
-        fast::resize_rows, fast::cross_entropy_rows, fast::optimizer_rows, pointwise::rows}) {
+  for (auto part : {fast::wide_matmul_rows,
+                    fast::wide_conv_rows,
+                    tiled::rows,
+                    onednn::matmul_rows,
+                    tiled::other_rows,
+                    onednn::conv_rows,
+                    fast::average_pool_rows,
+                    onednn::average_pool_rows,
+                    fast::other_average_pool_rows,
+                    onednn::softmax_rows,
+                    fast::batch_norm_rows,
+                    fast::layer_norm_rows,
+                    fast::group_norm_rows,
+                    fast::max_pool_rows,
+                    fast::reduce_rows,
+                    fast::reduce_sum_rows,
+                    fast::arg_rows,
+                    fast::resize_rows,
+                    fast::cross_entropy_rows,
+                    fast::optimizer_rows,
+                    pointwise::rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }
