@@ -199,6 +199,23 @@ std::vector<Case> reduce_cases(DType t) {
   return all;
 }
 
+/// Messages of a graph network: 5,000 edges, 1,000 nodes with 64 features.
+std::vector<Case> index_cases(DType t) {
+  const DType i64 = DType::kI64;
+  const Shape nodes{1000, 64}, edges{5000, 64};
+  std::vector<int64_t> expanded, numbers;
+  for (int64_t edge = 0; edge < 5000; ++edge) {
+    numbers.push_back(edge * 389 % 1000);
+    expanded.insert(expanded.end(), 64, numbers.back());
+  }
+  const Attributes add{{"reduction", std::string("add")}};
+  return {
+      {"", "GatherElements", {{t, nodes}, {i64, edges}}, {{t, edges}}, {}, expanded},
+      {"", "ScatterElements", {{t, nodes}, {i64, edges}, {t, edges}}, {{t, nodes}}, add, expanded},
+      {"", "ScatterND", {{t, nodes}, {i64, {5000, 1}}, {t, edges}}, {{t, nodes}}, add, numbers},
+  };
+}
+
 /// The cases of one float type: activations of BERT and GPT-2.
 std::vector<Case> cases_of(DType t) {
   const Shape wide{1024, 3072}, narrow{1024, 768}, scores{8, 12, 128, 128}, logits{512, 30522};
@@ -317,8 +334,8 @@ int main(int argc, char** argv) {
   using namespace halfnote;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const auto cases :
-         {cases_of, group_cases, update_cases, pool_cases, resize_cases, reduce_cases}) {
+    for (const auto cases : {cases_of, group_cases, update_cases, pool_cases, resize_cases,
+                             reduce_cases, index_cases}) {
       for (const Case& c : cases(dtype)) {
         if (argc <= 2 || c.op == argv[2]) measure(c, threads);
       }

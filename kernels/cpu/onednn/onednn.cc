@@ -27,6 +27,7 @@ std::vector<KernelRow> onednn_kernels() {
                     fast::reduce_rows,
                     fast::reduce_sum_rows,
                     fast::arg_rows,
+                    fast::indexed_rows,
                     fast::resize_rows,
                     fast::cross_entropy_rows,
                     fast::optimizer_rows,
