@@ -167,6 +167,55 @@ std::vector<Case> resize_cases(DType t) {
   return all;
 }
 
+/// Over the last, the first and a middle axis: norms of attention's heads, the maximum over time of
+/// a text model and over the points of PointNet, channels of a picture.
+std::vector<Case> reduce_cases(DType t) {
+  struct Axes {
+    Shape x, y;
+    std::vector<int64_t> axes;
+  };
+  const Axes all_axes[] = {{{4, 4, 64, 32}, {4, 4, 64}, {3}},
+                           {{16, 64, 60}, {16, 64}, {2}},
+                           {{8, 256, 512}, {8, 256}, {2}},
+                           {{8, 128, 32, 32}, {8, 32, 32}, {1}},
+                           {{4096, 64}, {64}, {0}},
+                           {{8192, 4}, {8192}, {1}},
+                           {{16, 64, 28, 28}, {16, 64}, {2, 3}}};
+  std::vector<Case> all;
+  for (const std::string_view op : {"ReduceMax", "ReduceL2", "ReduceProd", "ReduceLogSumExp",
+                                    "ReduceSum", "ReduceMean", "ArgMax"}) {
+    for (const Axes& a : all_axes) {
+      Attributes attributes{{"keepdims", int64_t{0}}};
+      if (op == "ArgMax") {
+        if (a.axes.size() > 1) continue;
+        attributes.set("axis", a.axes[0]);
+        all.push_back({"", op, {{t, a.x}}, {{DType::kI64, a.y}}, attributes});
+      } else {
+        const auto count = static_cast<int64_t>(a.axes.size());
+        all.push_back({"", op, {{t, a.x}, {DType::kI64, {count}}}, {{t, a.y}}, attributes, a.axes});
+      }
+    }
+  }
+  return all;
+}
+
+/// Messages of a graph network: 5,000 edges, 1,000 nodes with 64 features.
+std::vector<Case> index_cases(DType t) {
+  const DType i64 = DType::kI64;
+  const Shape nodes{1000, 64}, edges{5000, 64};
+  std::vector<int64_t> expanded, numbers;
+  for (int64_t edge = 0; edge < 5000; ++edge) {
+    numbers.push_back(edge * 389 % 1000);
+    expanded.insert(expanded.end(), 64, numbers.back());
+  }
+  const Attributes add{{"reduction", std::string("add")}};
+  return {
+      {"", "GatherElements", {{t, nodes}, {i64, edges}}, {{t, edges}}, {}, expanded},
+      {"", "ScatterElements", {{t, nodes}, {i64, edges}, {t, edges}}, {{t, nodes}}, add, expanded},
+      {"", "ScatterND", {{t, nodes}, {i64, {5000, 1}}, {t, edges}}, {{t, nodes}}, add, numbers},
+  };
+}
+
 /// The cases of one float type: activations of BERT and GPT-2.
 std::vector<Case> cases_of(DType t) {
   const Shape wide{1024, 3072}, narrow{1024, 768}, scores{8, 12, 128, 128}, logits{512, 30522};
@@ -317,11 +366,8 @@ int main(int argc, char** argv) {
   using namespace halfnote;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-<<<<<<< HEAD
-    for (const auto cases : {cases_of, group_cases, plane_cases, turn_cases, update_cases}) {
-=======
-    for (const auto cases : {cases_of, group_cases, update_cases, pool_cases, resize_cases}) {
->>>>>>> pool
+    for (const auto cases : {cases_of, group_cases, plane_cases, turn_cases, update_cases,
+                             pool_cases, resize_cases, reduce_cases, index_cases}) {
       for (const Case& c : cases(dtype)) {
         if (argc <= 2 || c.op == argv[2]) measure(c, threads);
       }

@@ -15,11 +15,14 @@ std::vector<KernelRow> max_pool_rows();      // max_pool.cc: MaxPool and its gra
 std::vector<KernelRow> average_pool_rows();  // reduction/average_pool.cc: and its gradient
 std::vector<KernelRow> other_average_pool_rows();  // the same where oneDNN has nothing
 std::vector<KernelRow> resize_rows();              // reduction/resize.cc: Resize and its gradient
-std::vector<KernelRow> cross_entropy_rows();       // cross_entropy.cc: the loss and its gradient
-std::vector<KernelRow> optimizer_rows();    // optimizer.cc: Adam, AdamW, AllFinite, GlobalNorm
-std::vector<KernelRow> wide_matmul_rows();  // wide_matmul.cc: small MatMul and Gemm of f32
-std::vector<KernelRow> wide_conv_rows();    // wide_conv.cc: small convolutions of f32
-std::vector<KernelRow> reduce_sum_rows();   // reduce_sum.cc: ReduceSum
+std::vector<KernelRow> reduce_rows();   // reduction/reduce.cc: Reduce* over the last axes
+std::vector<KernelRow> arg_rows();      // reduction/arg.cc: ArgMax, ArgMin
+std::vector<KernelRow> indexed_rows();  // indexed_rows.cc: Gather- and ScatterElements, ScatterND
+std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the loss and its gradient
+std::vector<KernelRow> optimizer_rows();      // optimizer.cc: Adam, AdamW, AllFinite, GlobalNorm
+std::vector<KernelRow> wide_matmul_rows();    // wide_matmul.cc: small MatMul and Gemm of f32
+std::vector<KernelRow> wide_conv_rows();      // wide_conv.cc: small convolutions of f32
+std::vector<KernelRow> reduce_sum_rows();     // reduce_sum.cc: ReduceSum
 
 /// for_float_type() without f64, which has only reference kernels.
 template <class Body>

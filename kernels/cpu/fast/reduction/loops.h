@@ -63,14 +63,35 @@ struct ResizeLoops {
                int64_t to_step);
 };
 
+/// How ArgMax and ArgMin choose.
+struct ArgOrder {
+  bool smallest = false, last = false;  // of equals
+};
+
+/// Rows of n elements behind each other, each reduced to one number. Any n.
+struct ReduceLoops {
+  using Rows = void (*)(const float* x, int64_t rows, int64_t n, double* y);
+  /// The steps and the order of the reference (kernels/math/reduce.h), in f64.
+  Rows sum, sum_sizes, sum_squares, product;
+  Rows maximum, minimum;
+  /// The index of the largest, the first NaN first of all. n > 0.
+  void (*best_places)(const float* x, int64_t rows, int64_t n, const ArgOrder& order, int64_t* y);
+  /// Takes the keys of n elements that are better than `best`, and `index` into `which`.
+  void (*take_better)(const float* x, int64_t n, int32_t index, const ArgOrder& order,
+                      int32_t* best, int32_t* which);
+};
+
 /// The loops for this CPU.
 const PoolLoops& pool_loops();
 const ResizeLoops& resize_loops();
+const ReduceLoops& reduce_loops();
 
 extern const PoolLoops kBaselinePool;
 extern const ResizeLoops kBaselineResize;
+extern const ReduceLoops kBaselineReduce;
 /// Only on x86-64.
 extern const PoolLoops kAvx2Pool, kAvx512Pool;
 extern const ResizeLoops kAvx2Resize, kAvx512Resize;
+extern const ReduceLoops kAvx2Reduce, kAvx512Reduce;
 
 }  // namespace halfnote::cpu::fast

@@ -14,6 +14,8 @@ namespace {
 #include "kernels/cpu/fast/reduction/pool_loops.inc"
 //
 #include "kernels/cpu/fast/reduction/resize_loops.inc"
+//
+#include "kernels/cpu/fast/reduction/reduce_loops.inc"
 }  // namespace
 }  // namespace avx2
 
@@ -23,6 +25,17 @@ const PoolLoops kAvx2Pool = {
 };
 
 const ResizeLoops kAvx2Resize = {avx2::weigh, avx2::turn};
+
+const ReduceLoops kAvx2Reduce = {
+    avx2::accumulate<avx2::Sum, avx2::Sum>,
+    avx2::accumulate<avx2::SumOfSizes, avx2::Sum>,
+    avx2::accumulate<avx2::SumOfSquares, avx2::Sum>,
+    avx2::accumulate<avx2::Product, avx2::Product>,
+    avx2::find_extreme<avx2::Largest>,
+    avx2::find_extreme<avx2::Smallest>,
+    avx2::best_places,
+    avx2::take_better,
+};
 
 }  // namespace halfnote::cpu::fast
 

@@ -14,6 +14,8 @@ namespace {
 #include "kernels/cpu/fast/reduction/pool_loops.inc"
 //
 #include "kernels/cpu/fast/reduction/resize_loops.inc"
+//
+#include "kernels/cpu/fast/reduction/reduce_loops.inc"
 }  // namespace
 }  // namespace avx512
 
@@ -23,6 +25,17 @@ const PoolLoops kAvx512Pool = {
 };
 
 const ResizeLoops kAvx512Resize = {avx512::weigh, avx512::turn};
+
+const ReduceLoops kAvx512Reduce = {
+    avx512::accumulate<avx512::Sum, avx512::Sum>,
+    avx512::accumulate<avx512::SumOfSizes, avx512::Sum>,
+    avx512::accumulate<avx512::SumOfSquares, avx512::Sum>,
+    avx512::accumulate<avx512::Product, avx512::Product>,
+    avx512::find_extreme<avx512::Largest>,
+    avx512::find_extreme<avx512::Smallest>,
+    avx512::best_places,
+    avx512::take_better,
+};
 
 }  // namespace halfnote::cpu::fast
 

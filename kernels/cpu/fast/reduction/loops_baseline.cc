@@ -9,6 +9,8 @@ namespace {
 #include "kernels/cpu/fast/reduction/pool_loops.inc"
 //
 #include "kernels/cpu/fast/reduction/resize_loops.inc"
+//
+#include "kernels/cpu/fast/reduction/reduce_loops.inc"
 }  // namespace
 }  // namespace baseline
 
@@ -18,6 +20,17 @@ const PoolLoops kBaselinePool = {
 };
 
 const ResizeLoops kBaselineResize = {baseline::weigh, baseline::turn};
+
+const ReduceLoops kBaselineReduce = {
+    baseline::accumulate<baseline::Sum, baseline::Sum>,
+    baseline::accumulate<baseline::SumOfSizes, baseline::Sum>,
+    baseline::accumulate<baseline::SumOfSquares, baseline::Sum>,
+    baseline::accumulate<baseline::Product, baseline::Product>,
+    baseline::find_extreme<baseline::Largest>,
+    baseline::find_extreme<baseline::Smallest>,
+    baseline::best_places,
+    baseline::take_better,
+};
 
 namespace {
 
@@ -34,6 +47,7 @@ const Loops& best_of(const Loops& baseline, [[maybe_unused]] const Loops& avx2,
 #if !defined(__x86_64__)
 constexpr const PoolLoops &kAvx2Pool = kBaselinePool, &kAvx512Pool = kBaselinePool;
 constexpr const ResizeLoops &kAvx2Resize = kBaselineResize, &kAvx512Resize = kBaselineResize;
+constexpr const ReduceLoops &kAvx2Reduce = kBaselineReduce, &kAvx512Reduce = kBaselineReduce;
 #endif
 
 }  // namespace
@@ -41,5 +55,7 @@ constexpr const ResizeLoops &kAvx2Resize = kBaselineResize, &kAvx512Resize = kBa
 const PoolLoops& pool_loops() { return best_of(kBaselinePool, kAvx2Pool, kAvx512Pool); }
 
 const ResizeLoops& resize_loops() { return best_of(kBaselineResize, kAvx2Resize, kAvx512Resize); }
+
+const ReduceLoops& reduce_loops() { return best_of(kBaselineReduce, kAvx2Reduce, kAvx512Reduce); }
 
 }  // namespace halfnote::cpu::fast
