@@ -143,8 +143,8 @@ TEST(Plan, AViewOfAStateKeepsItAlive) {
 
 TEST(Plan, ElementwiseChainsRunInPlace) {
   Small small(R"(g (float[1024] x) => (float[1024] y) {
-  a = Sin (x)
-  b = Cos (a)
+  a = Sinh (x)
+  b = Cosh (a)
   c = Tan (b)
   y = Sinh (c)
 })");
@@ -157,7 +157,7 @@ TEST(Plan, ElementwiseChainsRunInPlace) {
 
 TEST(Plan, FusedChainsAreOneStepAndRunInPlace) {
   Small small(R"(g (float[1024] x) => (float[1024] y) {
-  s = Sin (x)
+  s = Sinh (x)
   a = Relu (s)
   b = Neg (a)
   y = Mul (b, s)
@@ -173,8 +173,8 @@ TEST(Plan, FusedChainsAreOneStepAndRunInPlace) {
 
 TEST(Plan, TheCheckerFindsABadPlan) {
   Small small(R"(g (float[64] x) => (float[64] y) {
-  a = Sin (x)
-  b = Cos (a)
+  a = Sinh (x)
+  b = Cosh (a)
   y = Add (a, b)
 })");
   const StateStore store(small.model);

@@ -232,7 +232,6 @@ bool is_small_float(DType type) {
 ///   16 -> 3 channels, 9×9, on 72×72           15 / 64
 ///   64 -> 3, 7×7, on 64×64                    15 / 55
 ///   64 -> 3, 3×3, on 64×64                    12 / 31
-///   32 -> 6, 3×3, on 32×32                    23 / 44
 ///   gradient for X of 3 -> 64, 7×7, stride 2  13 / 38
 ///   gradient for X of 3 -> 32, 4×4, stride 4   5 / 11
 ///   ConvTranspose 16 -> 3, 4×4, stride 2       9 / 32
