@@ -18,6 +18,7 @@ std::vector<KernelRow> resize_rows();              // reduction/resize.cc: Resiz
 std::vector<KernelRow> reduce_rows();   // reduction/reduce.cc: Reduce* over the last axes
 std::vector<KernelRow> arg_rows();      // reduction/arg.cc: ArgMax, ArgMin
 std::vector<KernelRow> indexed_rows();  // indexed_rows.cc: Gather- and ScatterElements, ScatterND
+std::vector<KernelRow> log_softmax_rows();    // cross_entropy.cc
 std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the loss and its gradient
 std::vector<KernelRow> optimizer_rows();      // optimizer.cc: Adam, AdamW, AllFinite, GlobalNorm
 std::vector<KernelRow> wide_matmul_rows();    // wide_matmul.cc: small MatMul and Gemm of f32

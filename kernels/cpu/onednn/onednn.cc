@@ -32,6 +32,7 @@ constexpr std::vector<KernelRow> (*kFamilies[])() = {
     onednn::average_pool_rows,
     fast::other_average_pool_rows,
     planes::softmax_rows,
+    fast::log_softmax_rows,
     onednn::softmax_rows,
     fast::batch_norm_rows,
     fast::layer_norm_rows,

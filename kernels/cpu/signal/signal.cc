@@ -1,18 +1,18 @@
-// DFT, STFT and MelWeightMatrix. Transforms are the plain sums, in f64: exact enough for any
-// length, and quick enough for the lengths that models have.
+// DFT, STFT and MelWeightMatrix. The reference's transforms are the plain sums, in f64: exact
+// enough for any length. Those of DFT, which an STFT is written with, take the length apart.
 #include <cmath>
-#include <complex>
+#include <memory>
 #include <numbers>
+#include <variant>
 
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/quantized/parts.h"
 #include "kernels/cpu/reals.h"
+#include "kernels/cpu/signal/fourier.h"
 
 namespace halfnote::cpu {
 
 namespace {
-
-using Complex = std::complex<double>;
 
 /// `bins` values of the transform of `x`, whose missing elements are zero up to `length`.
 void transform(const std::vector<Complex>& x, int64_t length, bool inverse, int64_t bins,
@@ -66,39 +66,108 @@ bool fits_parts(const Operand& operand) {
   return operand.shape.size() >= 2 && (operand.shape.back() == 1 || operand.shape.back() == 2);
 }
 
-Prepared prepare_dft(const KernelCall& call) {
-  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+struct DftPlan {
+  Line from, to;
+  DType type, result;
+  int64_t length = 0, bins = 0, lines = 0;
+  bool inverse = false, mirrored = false;  // mirrored: a one-sided spectrum comes in
+};
+
+/// Why there is none, or the plan.
+std::variant<std::string, DftPlan> plan_dft(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
   const Operand &in = call.inputs[0], &out = call.outputs[0];
-  if (!is_real(in.dtype) || !is_real(out.dtype)) return Prepared::no("no floats");
-  if (!fits_parts(in) || !fits_parts(out)) return Prepared::no("the last dim is neither 1 nor 2");
-  if (call.has_input(1) && !call.inputs[1].constant) return Prepared::no("the length is not known");
-  if (call.has_input(2) && !call.inputs[2].constant) return Prepared::no("the axis is not known");
+  if (!is_real(in.dtype) || !is_real(out.dtype)) return "no floats";
+  if (!fits_parts(in) || !fits_parts(out)) return "the last dim is neither 1 nor 2";
+  if (call.has_input(1) && !call.inputs[1].constant) return "the length is not known";
+  if (call.has_input(2) && !call.inputs[2].constant) return "the axis is not known";
   const int64_t given = call.has_input(2) ? call.inputs[2].constant->at_as_int(0) : -2;
   const auto rank = static_cast<int64_t>(in.shape.size());
   const auto axis = static_cast<size_t>(normalize_axis(given, rank));
-  if (axis + 1 == in.shape.size()) return Prepared::no("the axis is that of the parts");
-  const Line from(in.shape, axis), to(out.shape, axis);
-  const bool inverse = attributes_of(call).get_int("inverse", 0) != 0;
+  if (axis + 1 == in.shape.size()) return "the axis is that of the parts";
+  DftPlan plan{Line(in.shape, axis), Line(out.shape, axis), in.dtype, out.dtype};
+  plan.inverse = attributes_of(call).get_int("inverse", 0) != 0;
   const bool one_sided = attributes_of(call).get_int("onesided", 0) != 0;
-  int64_t length = inverse && one_sided ? 2 * (from.dim - 1) : from.dim;
-  if (call.has_input(1)) length = call.inputs[1].constant->at_as_int(0);
-  const int64_t bins = one_sided && !inverse ? length / 2 + 1 : length;
-  if (length < 1 || to.dim != bins) return Prepared::no("the output has another length");
+  plan.mirrored = plan.inverse && one_sided;
+  plan.length = plan.mirrored ? 2 * (plan.from.dim - 1) : plan.from.dim;
+  if (call.has_input(1)) plan.length = call.inputs[1].constant->at_as_int(0);
+  plan.bins = one_sided && !plan.inverse ? plan.length / 2 + 1 : plan.length;
+  if (plan.length < 1 || plan.to.dim != plan.bins) return "the output has another length";
   // Of the result: a signal of no elements has a transform too, of zeros.
-  const int64_t lines = out.size() / std::max<int64_t>(1, to.dim * to.parts);
-  return make_kernel([=, type = in.dtype, result = out.dtype](const KernelBuffers& buffers) {
+  plan.lines = out.size() / std::max<int64_t>(1, plan.to.dim * plan.to.parts);
+  return plan;
+}
+
+Prepared prepare_dft(const KernelCall& call) {
+  const auto found = plan_dft(call);
+  if (const auto* why = std::get_if<std::string>(&found)) return Prepared::no(*why);
+  return make_kernel([plan = std::get<DftPlan>(found)](const KernelBuffers& buffers) {
     std::vector<Complex> x, y;
-    for (int64_t line = 0; line < lines; ++line) {
+    for (int64_t line = 0; line < plan.lines; ++line) {
       x.clear();
-      for (int64_t i = 0; i < from.dim; ++i)
-        x.push_back(read_complex(buffers.inputs[0], type, from.at(line, i), from.parts));
-      if (inverse && one_sided) mirror(x, length);
-      transform(x, length, inverse, bins, y);
-      for (int64_t k = 0; k < bins; ++k)
-        write_complex(y[static_cast<size_t>(k)], buffers.outputs[0], result, to.at(line, k),
-                      to.parts);
+      for (int64_t i = 0; i < plan.from.dim; ++i)
+        x.push_back(
+            read_complex(buffers.inputs[0], plan.type, plan.from.at(line, i), plan.from.parts));
+      if (plan.mirrored) mirror(x, plan.length);
+      transform(x, plan.length, plan.inverse, plan.bins, y);
+      for (int64_t k = 0; k < plan.bins; ++k)
+        write_complex(y[static_cast<size_t>(k)], buffers.outputs[0], plan.result,
+                      plan.to.at(line, k), plan.to.parts);
     }
   });
+}
+
+/// Reads a line of `plan.length` elements, zeros where it is longer than what comes in. A line of
+/// neighbours is converted as a whole; a complex number is two reals.
+void read_line(const DftPlan& plan, const std::byte* from, int64_t line, Complex* x) {
+  const int64_t known = plan.mirrored ? plan.length / 2 + 1 : plan.length;
+  const int64_t given = std::min(known, plan.from.dim), parts = plan.from.parts;
+  if (plan.from.inner == 1) {
+    auto* reals = reinterpret_cast<double*>(x);
+    load_reals(from, plan.type, plan.from.at(line, 0), given * parts, reals);
+    for (int64_t i = given; parts == 1 && i-- > 0;) x[i] = reals[i];
+  } else {
+    for (int64_t i = 0; i < given; ++i)
+      x[i] = read_complex(from, plan.type, plan.from.at(line, i), parts);
+  }
+  std::fill(x + given, x + plan.length, Complex(0));
+  for (int64_t k = known; k < plan.length; ++k) x[k] = std::conj(x[plan.length - k]);
+}
+
+void write_line(const DftPlan& plan, Complex* y, int64_t line, std::byte* to) {
+  if (plan.to.inner != 1) {
+    for (int64_t k = 0; k < plan.bins; ++k)
+      write_complex(y[k], to, plan.result, plan.to.at(line, k), plan.to.parts);
+    return;
+  }
+  auto* reals = reinterpret_cast<double*>(y);
+  for (int64_t k = 0; plan.to.parts == 1 && k < plan.bins; ++k) reals[k] = y[k].real();
+  store_reals(reals, plan.bins * plan.to.parts, plan.result, to, plan.to.at(line, 0));
+}
+
+Prepared prepare_fast_dft(const KernelCall& call) {
+  constexpr int64_t kLongest = int64_t{1} << 24;
+  auto found = plan_dft(call);
+  if (const auto* why = std::get_if<std::string>(&found)) return Prepared::no(*why);
+  const DftPlan plan = std::get<DftPlan>(found);
+  if (plan.length > kLongest) return Prepared::no("a long transform");
+  const auto fourier = std::make_shared<const Fourier>(plan.length, plan.inverse);
+  const int64_t slots = std::clamp<int64_t>(plan.lines, 1, call.threads);
+  const int64_t room = 2 * plan.length + fourier->room();
+  return make_kernel(
+      [=](const KernelBuffers& buffers) {
+        parallel_blocks(slots, 1, static_cast<int>(slots), [&](int64_t slot, int64_t) {
+          Complex* x = part<Complex>(buffers, 0) + slot * room;
+          Complex* y = x + plan.length;
+          const int64_t end = (slot + 1) * plan.lines / slots;
+          for (int64_t line = slot * plan.lines / slots; line < end; ++line) {
+            read_line(plan, buffers.inputs[0], line, x);
+            fourier->run(x, y, y + plan.length);
+            write_line(plan, y, line, buffers.outputs[0]);
+          }
+        });
+      },
+      static_cast<size_t>(slots * room) * sizeof(Complex));
 }
 
 /// signal (batch, length, 1 or 2) -> (batch, frames, bins, 2)
@@ -181,6 +250,7 @@ Prepared prepare_mel(const KernelCall& call) {
 
 std::vector<KernelRow> signal_kernels() {
   return {
+      {"", "DFT", "fast.fourier", prepare_fast_dft},
       {"", "DFT", "reference", prepare_dft},
       {"", "MelWeightMatrix", "reference", prepare_mel},
       {"", "STFT", "reference", prepare_stft},
