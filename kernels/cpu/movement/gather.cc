@@ -3,6 +3,7 @@
 #include "kernels/cpu/movement/gather.h"
 
 #include "kernels/cpu/movement/parts.h"
+#include "kernels/cpu/reals.h"
 
 namespace halfnote::cpu {
 
@@ -23,6 +24,27 @@ std::string unfit_gather(const KernelCall& call) {
   return call.inputs[0].dtype == call.outputs[0].dtype ? "" : "operands of different types";
 }
 
+/// `index_at(i)`: which of `dim` rows of `inner` elements is the i-th that is picked.
+template <class T, class IndexAt>
+void gather_rows_of(const KernelBuffers& buffers, int64_t outer, int64_t picks, int64_t dim,
+                    int64_t inner, int threads, const IndexAt& index_at) {
+  const T* from = buffers.in<T>(0);
+  T* to = buffers.out<T>(0);
+  parallel_blocks(outer * picks, grain_of(inner), threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end;) {
+      const int64_t first = i % picks, count = std::min(picks - first, end - i);
+      const T* rows = from + i / picks * dim * inner;
+      if (inner == 1) {
+        for (int64_t k = 0; k < count; ++k) to[i + k] = rows[index_at(first + k)];
+      } else {
+        for (int64_t k = 0; k < count; ++k)
+          std::copy_n(rows + index_at(first + k) * inner, inner, to + (i + k) * inner);
+      }
+      i += count;
+    }
+  });
+}
+
 Prepared prepare_gather(const KernelCall& call) {
   if (std::string reason = unfit_gather(call); !reason.empty()) return Prepared::no(reason);
   const Shape &data = call.inputs[0].shape, &indices = call.inputs[1].shape;
@@ -35,19 +57,22 @@ Prepared prepare_gather(const KernelCall& call) {
     throw shape_error(call, "wrong output shape", wanted, call.outputs[0].shape);
   }
   const int64_t outer = product(data, 0, axis), inner = product(data, axis + 1, data.size());
+  const int64_t picks = element_count(indices);
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel([=, reader = IndexReader(call, 1), dim = data[axis],
-                        picks = element_count(indices),
-                        threads = call.threads](const KernelBuffers& buffers) {
-      const T* from = buffers.in<T>(0);
-      T* to = buffers.out<T>(0);
-      parallel_blocks(outer * picks, grain_of(inner), threads, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t index = reader.read(buffers, i % picks, dim);
-          std::copy_n(from + (i / picks * dim + index) * inner, inner, to + i * inner);
-        }
-      });
-    });
+    return make_kernel(
+        [=, reader = IndexReader(call, 1), dim = data[axis],
+         threads = call.threads](const KernelBuffers& buffers) {
+          const auto index_at = [&](int64_t i) { return reader.read(buffers, i, dim); };
+          if (outer == 1)
+            return gather_rows_of<T>(buffers, outer, picks, dim, inner, threads, index_at);
+          int64_t* known = part<int64_t>(buffers, 0);  // checked once, read for each outer element
+          parallel_blocks(picks, kElementGrain, threads, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) known[i] = index_at(i);
+          });
+          gather_rows_of<T>(buffers, outer, picks, dim, inner, threads,
+                            [known](int64_t i) { return known[i]; });
+        },
+        outer == 1 ? 0 : static_cast<size_t>(picks) * sizeof(int64_t));
   });
 }
 
