@@ -65,7 +65,7 @@ struct Plan {
       const Pass& own = passes.back();
       int64_t& room = largest[(passes.size() - 1) % 2];
       room = std::max(room, own.results());
-      if (own.inner == 1) turned = (own.inputs + own.outputs) * kTogether;
+      if (own.inner == 1) turned = std::max(turned, (own.inputs + own.outputs) * kTogether);
     }
     from_size = plan.size / items;
     to_size = passes.back().results();
