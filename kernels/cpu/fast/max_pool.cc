@@ -39,7 +39,9 @@ struct Plan {
   void backward(const float* gradient, const float* from, int64_t count, std::byte* scratch,
                 float* to) const {
     if (!lines) {
-      return two_by_two_backward(geometry, gradient, from, reinterpret_cast<float*>(scratch + own),
+      auto* padded = reinterpret_cast<float*>(scratch + y);  // its last vector is read as a whole
+      if (gradient != padded) std::copy_n(gradient, geometry.out_size(), padded);
+      return two_by_two_backward(geometry, padded, from, reinterpret_cast<float*>(scratch + own),
                                  to);
     }
     auto* keys = reinterpret_cast<int32_t*>(scratch + x);  // `from` may be there
