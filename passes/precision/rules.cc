@@ -126,15 +126,23 @@ std::optional<Forced> PrecisionRules::find(const Node& node) {
   return Forced{found->low, "policy: " + found->flag + " " + found->text};
 }
 
+constexpr const char* kNodes = "`halfnote inspect MODEL --nodes` lists nodes and their ops";
+constexpr const char* kNodesAndTaken =
+    "`halfnote inspect MODEL --nodes` lists nodes and their ops; some that the model spells out "
+    "are "
+    "one by now: norms (the pass find-norms), logarithms of probabilities (find-logs)";
+/// What find-norms and find-logs make of several nodes.
+constexpr std::string_view kTakeIn[] = {"GroupNormalization", "LayerNormalization", "LogSoftmax",
+                                        "RMSNormalization", "Softplus"};
+
 void PrecisionRules::check_all_matched(const Model& model) const {
   std::vector<std::string> nodes;
-  bool norms = false;
+  bool taken_in = false;
   const auto collect = [&](const Graph& graph) {
     for (NodeId id : graph.all_nodes()) {
       const Node& node = graph.node(id);
       nodes.push_back(node.name);
-      norms |= node.op == "LayerNormalization" || node.op == "RMSNormalization" ||
-               node.op == "GroupNormalization";
+      taken_in |= std::ranges::find(kTakeIn, node.op) != std::end(kTakeIn);
     }
   };
   for (const Rule& rule : rules_) {
@@ -149,11 +157,7 @@ void PrecisionRules::check_all_matched(const Model& model) const {
         .at({rule.place, {}, {}})
         .expected(rule.by_node ? "a pattern for the whole name of a node" : "an op of the graph",
                   "\"" + rule.text + "\"")
-        .hint(suggestion(near, norms ? "`halfnote inspect MODEL --nodes` lists nodes and their "
-                                       "ops; a norm that is spelled out is one node by now (the "
-                                       "pass find-norms)"
-                                     : "`halfnote inspect MODEL --nodes` lists nodes and their "
-                                       "ops"));
+        .hint(suggestion(near, taken_in ? kNodesAndTaken : kNodes));
   }
 }
 

@@ -2,9 +2,9 @@
 // input, which are ConvTranspose too. Plain operands become lines of 16 channels on the way into
 // the cache, operands in channel blocks lie so already; 16-bit ones become f32.
 //
-// A result is summed over its taps in order, in f32, whoever computes it: the same bits on any
-// number of threads. Taps beyond the left and right edges multiply zeros, those beyond the others
-// are left out.
+// A result is summed over its taps in f32, in the same few chains whoever computes it: the same
+// bits on any number of threads. Taps beyond the left and right edges multiply zeros, those beyond
+// the others are left out.
 #include <map>
 
 #include "kernels/cpu/depthwise/choice.h"

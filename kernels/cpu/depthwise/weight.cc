@@ -160,6 +160,8 @@ void WeightGradient::run(const KernelBuffers& buffers, int threads) const {
 template <Wanted wanted>
 Prepared prepare(const KernelCall& call) {
   const ConvPlan plan = plan_conv_grad_weight(call);
+  constexpr int64_t kLongLine = int64_t{1} << 15;  // a tap's sum over it is one chain of f32
+  if (plan.out[2] > kLongLine) return Prepared::no("a sum too long for f32");
   if (std::string why = refusal(call, plan, Direction::kGradWeight, wanted); !why.empty())
     return Prepared::no(why);
   WeightGradient g;

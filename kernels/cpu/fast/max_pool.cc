@@ -31,6 +31,10 @@ struct Plan {
     size = plan.size();
   }
   int64_t groups() const { return (geometry.planes + planes - 1) / planes; }
+  /// How many scratch memories for_groups() takes.
+  size_t shares(int threads) const {
+    return static_cast<size_t>(std::clamp<int64_t>(groups(), 1, threads));
+  }
 
   void forward(const float* from, int64_t count, std::byte* scratch, float* to) const {
     if (lines) return lines->maximum(from, count, scratch + own, to);
@@ -79,7 +83,7 @@ Prepared forward_kernel(const KernelCall& call, const PoolGeometry& g) {
       store_reals(y, count * g.out_size(), dtype_of<T>(), reinterpret_cast<std::byte*>(target), 0);
     });
   };
-  return make_kernel(body, plan.size * static_cast<size_t>(call.threads));
+  return make_kernel(body, plan.size * plan.shares(call.threads));
 }
 
 template <class T>
@@ -98,7 +102,7 @@ Prepared gradient_kernel(const KernelCall& call, const PoolGeometry& g) {
       store_block(dx, count * g.in_size(), target);
     });
   };
-  return make_kernel(body, plan.size * static_cast<size_t>(call.threads));
+  return make_kernel(body, plan.size * plan.shares(call.threads));
 }
 
 std::string refusal(const KernelCall& call, size_t inputs) {

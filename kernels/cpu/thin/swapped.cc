@@ -1,7 +1,10 @@
 // The gradients of convolutions of few filters with stride 1, as other convolutions whose many
 // channels are where oneDNN takes them sixteen at a time, with the kernel turned around:
-//   dX = Conv(dY, W' )             W'(C, F, k) = W(F, C, K − 1 − k), padded by what is left of K −
-//   1 dW(F, C, k) = dW'(C, F, K − 1 − k) of the convolution that leads from dY to X
+//
+//   dX = Conv(dY, W')    W'(C, F, k) = W(F, C, K − 1 − k), padded by what is left of K − 1
+//
+//   dW(F, C, k) = dW'(C, F, K − 1 − k)    of the convolution that leads from dY to X
+//
 // The inner convolutions are prepared like any others, so their layouts are those of oneDNN.
 #include "kernels/cpu/blocked/rows.h"
 #include "kernels/cpu/contraction/conv_plan.h"

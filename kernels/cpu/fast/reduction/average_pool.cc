@@ -12,10 +12,11 @@ struct Plan {
   WindowLines lines;
   size_t x = 0, y = 0, own = 0, size = 0;
 
-  Plan(const PoolGeometry& g, WindowLines::Pool pool) : geometry(g), lines(g, pool) {
+  /// `converts`: operands of 16 bits become f32 in the scratch memory.
+  Plan(const PoolGeometry& g, WindowLines::Pool pool, bool converts) : geometry(g), lines(g, pool) {
     WorkspacePlan plan;
-    x = plan.add_elements<float>(lines.planes() * g.in_size());
-    y = plan.add_elements<float>(lines.planes() * g.out_size());
+    x = plan.add_elements<float>(converts ? lines.planes() * g.in_size() : 0);
+    y = plan.add_elements<float>(converts ? lines.planes() * g.out_size() : 0);
     own = plan.add(lines.scratch_bytes());
     size = plan.size();
   }
@@ -49,7 +50,8 @@ Prepared pool_kernel(const KernelCall& call, const Plan& plan) {
       }
     });
   };
-  return make_kernel(body, plan.size * static_cast<size_t>(call.threads));
+  const int64_t shares = std::clamp<int64_t>(plan.lines.groups(), 1, call.threads);
+  return make_kernel(body, plan.size * static_cast<size_t>(shares));
 }
 
 enum class Wanted { kWhereItPays, kAnywhere };
@@ -77,7 +79,8 @@ Prepared prepare(const KernelCall& call) {
   const bool padded = attributes_of(call).get_int("count_include_pad", 0) != 0;
   return for_small_float(in.dtype, [&]<class T>() {
     using Pool = WindowLines::Pool;
-    return pool_kernel<T, kBackward>(call, Plan(g, padded ? Pool::kMeanPadded : Pool::kMean));
+    return pool_kernel<T, kBackward>(
+        call, Plan(g, padded ? Pool::kMeanPadded : Pool::kMean, in.dtype != DType::kF32));
   });
 }
 

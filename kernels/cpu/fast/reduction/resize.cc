@@ -57,7 +57,8 @@ struct Plan {
   int64_t items = 1, from_size = 0, to_size = 0;
   size_t from = 0, to = 0, between[2] = {0, 0}, columns = 0, size = 0;
 
-  explicit Plan(const ResizePlan& plan) {
+  /// `converts`: operands of 16 bits become f32 in the scratch memory.
+  Plan(const ResizePlan& plan, bool converts) {
     items = plan.passes.front().outer;
     int64_t largest[2] = {0, 0}, turned = 0;
     for (const ResizePass& pass : plan.passes) {
@@ -70,8 +71,8 @@ struct Plan {
     from_size = plan.size / items;
     to_size = passes.back().results();
     WorkspacePlan workspace;
-    from = workspace.add_elements<float>(from_size);
-    to = workspace.add_elements<float>(to_size);
+    from = workspace.add_elements<float>(converts ? from_size : 0);
+    to = workspace.add_elements<float>(converts ? to_size : 0);
     for (size_t i = 0; i < 2; ++i) between[i] = workspace.add_elements<float>(largest[i]);
     columns = workspace.add_elements<float>(turned);
     size = workspace.size();
@@ -103,7 +104,8 @@ Prepared resize_kernel(const KernelCall& call, const Plan& plan) {
       }
     });
   };
-  return make_kernel(body, plan.size * static_cast<size_t>(call.threads));
+  return make_kernel(body,
+                     plan.size * static_cast<size_t>(std::min<int64_t>(call.threads, plan.items)));
 }
 
 std::string refusal(const KernelCall& call, const ResizePlan& plan) {
@@ -124,8 +126,9 @@ Prepared prepare(const KernelCall& call) {
   ResizePlan plan;
   if (std::string why = kPlan(call, plan); !why.empty()) return Prepared::no(why);
   if (std::string why = refusal(call, plan); !why.empty()) return Prepared::no(why);
-  return for_small_float(call.inputs[0].dtype,
-                         [&]<class T>() { return resize_kernel<T>(call, Plan(plan)); });
+  return for_small_float(call.inputs[0].dtype, [&]<class T>() {
+    return resize_kernel<T>(call, Plan(plan, call.inputs[0].dtype != DType::kF32));
+  });
 }
 
 }  // namespace
