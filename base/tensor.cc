@@ -3,9 +3,10 @@
 // conversion rounds once.
 #include "base/tensor.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -35,12 +36,13 @@ std::shared_ptr<std::byte> allocate(size_t bytes) {
 /// did is known to be zero without a look at it, which for the moments of a large model is a matter
 /// of many seconds.
 struct ZeroBlock {
-  void* block = nullptr;
+  size_t bytes = 0;
   bool written = false;
-  void operator()(std::byte*) const { std::free(block); }
+  void operator()(std::byte* block) const { ::munmap(block, bytes); }
 };
 
-/// Zeros. Large blocks come from the system as pages that take no room until they are written.
+/// Zeros. Large blocks come from the system as pages that take no room until they are written; an
+/// allocator might write them.
 std::shared_ptr<std::byte> allocate_zeros(size_t bytes) {
   constexpr size_t kLarge = size_t{1} << 20;
   if (bytes < kLarge) {
@@ -48,10 +50,9 @@ std::shared_ptr<std::byte> allocate_zeros(size_t bytes) {
     std::memset(memory.get(), 0, bytes);
     return memory;
   }
-  void* block = bytes + kAlignment < bytes ? nullptr : std::calloc(1, bytes + kAlignment);
-  if (block == nullptr) throw no_memory(bytes);
-  const size_t shift = kAlignment - reinterpret_cast<uintptr_t>(block) % kAlignment;
-  return {static_cast<std::byte*>(block) + shift, ZeroBlock{block}};
+  void* block = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (block == MAP_FAILED) throw no_memory(bytes);
+  return {static_cast<std::byte*>(block), ZeroBlock{bytes}};
 }
 
 /// One element. A bool is read as its byte, because the bytes of a file may be other than 0 and 1.

@@ -199,6 +199,30 @@ std::vector<Case> reduce_cases(DType t) {
   return all;
 }
 
+/// Running sums along the last, the first and a middle axis (linear attention: of products of keys
+/// and values, and of keys), and rows in order.
+std::vector<Case> along_cases(DType t) {
+  const DType i64 = DType::kI64;
+  std::vector<Case> all;
+  const std::pair<Shape, int64_t> sums[] = {{{512, 512}, 1},          {{512, 512}, 0},
+                                            {{8, 4, 128, 16, 16}, 2}, {{8, 4, 128, 16}, 2},
+                                            {{8, 100, 7}, 1},         {{1, 50257}, 1}};
+  for (const int64_t flag : {0, 1}) {
+    for (const auto& [x, axis] : sums) {
+      const Attributes attributes{{"exclusive", flag}, {"reverse", flag}};
+      all.push_back({"", "CumSum", {{t, x}, {i64, {}}}, {{t, x}}, attributes, {axis}});
+    }
+  }
+  const std::pair<Shape, int64_t> picks[] = {
+      {{512, 512}, 512},  {{2048, 32}, 32}, {{2048, 64}, 64}, {{2048, 65}, 65}, {{2048, 10}, 10},
+      {{64, 8192}, 8192}, {{64, 8192}, 50}, {{512, 512}, 64}, {{8, 50257}, 5}};
+  for (const auto& [x, k] : picks) {
+    const Shape y{x[0], k};
+    all.push_back({"", "TopK", {{t, x}, {i64, {1}}}, {{t, y}, {i64, y}}, {}, {k}});
+  }
+  return all;
+}
+
 /// Messages of a graph network: 5,000 edges, 1,000 nodes with 64 features.
 std::vector<Case> index_cases(DType t) {
   const DType i64 = DType::kI64;
@@ -367,7 +391,7 @@ int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const auto cases : {cases_of, group_cases, plane_cases, turn_cases, update_cases,
-                             pool_cases, resize_cases, reduce_cases, index_cases}) {
+                             pool_cases, resize_cases, reduce_cases, along_cases, index_cases}) {
       for (const Case& c : cases(dtype)) {
         if (argc <= 2 || c.op == argv[2]) measure(c, threads);
       }

@@ -135,6 +135,7 @@ void refuse_foreign_step(const Model& model) {
 CompileResult compile(Model model, const CompileOptions& options, EvaluateConstants evaluate) {
   refuse_compiled(model);
   refuse_foreign_step(model);
+  name_input_dims(model.graph);
   check_dim_names(model.graph, options.dims);
   note_source_opset(model);
   CompileResult result;

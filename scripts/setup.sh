@@ -39,7 +39,7 @@ say() { printf 'setup: %s\n' "$*"; }
 packages=(build-essential cmake ninja-build ccache git ca-certificates pkg-config
   python3 python3-venv clang-format-14 libprotobuf-dev protobuf-compiler libfmt-dev
   libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libxxhash-dev libzip-dev zlib1g-dev libre2-dev
-  libgtest-dev libgmock-dev dataset-fashion-mnist)
+  libmimalloc-dev libgtest-dev libgmock-dev dataset-fashion-mnist)
 [ "$fuzz" = 0 ] || packages+=(clang-14 libclang-rt-14-dev libomp-14-dev)
 
 install_packages() {

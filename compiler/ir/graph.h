@@ -21,6 +21,7 @@
 #include "base/tensor.h"
 #include "base/type.h"
 #include "compiler/ir/store/name_index.h"
+#include "compiler/ir/store/node_metadata.h"
 #include "compiler/ir/store/small_list.h"
 #include "compiler/ir/store/stable_array.h"
 
@@ -88,7 +89,7 @@ struct Node {
   Attributes attributes;
   Precision precision;
   std::string origin;  // name of the forward node that this one was made for
-  std::vector<std::pair<std::string, std::string>> metadata;  // of the imported node, in its order
+  NodeMetadata metadata;
 };
 
 /// What the training step does to a persistent tensor: `current` (an initializer) becomes `next`

@@ -29,4 +29,7 @@ struct ImportLimits {
       0;  // bytes of tensors that cannot be mapped; 0: 80 % of the machine's memory
 };
 
+/// `copied_bytes` with its default filled in.
+uint64_t memory_limit(const ImportLimits& limits);
+
 }  // namespace halfnote

@@ -61,6 +61,9 @@ class Verifier {
     for (uint32_t i = 0; i < graph_.value_count(); ++i) check_value(ValueId{i});
     check_names();
     for (uint32_t i = 0; i < graph_.states().size(); ++i) check_state(i);
+    if (reads_ != listed_uses_ || !findings_.empty()) {
+      for (uint32_t i = 0; i < graph_.value_count(); ++i) check_uses(ValueId{i});
+    }
     return std::move(findings_);
   }
 
@@ -228,6 +231,7 @@ class Verifier {
     if (position >= uses.size() || !(uses[position] == use)) {
       report(name_of(use) + " reads " + name_of(id) + ", whose list of uses does not say so");
     }
+    ++reads_;
     const Value& value = graph_.value(id);
     if (!value.alive) return report(name_of(use) + " reads " + name_of(id) + ", which is removed");
     // Up to the region of the value: there its definition must stand before the node that holds the
@@ -261,14 +265,7 @@ class Verifier {
     if (id.index % options_.name_stride == 0 && graph_.find(value.name) != id) {
       report("the name of " + name_of(id) + " leads to another value, or to none");
     }
-    const auto uses = graph_.uses(id);
-    for (uint32_t i = 0; i < uses.size(); ++i) {
-      if (reader_of(uses[i]) != id) {
-        report(name_of(id) + " lists a use that does not exist");
-      } else if (GraphAccess::use_index(graph_, uses[i]) != i) {
-        report(name_of(id) + " lists a use whose reader points to another place of the list");
-      }
-    }
+    listed_uses_ += graph_.uses(id).size();
     if (value.kind == ValueKind::kInitializer) return check_initializer(id);
     if (value.kind == ValueKind::kResult && !made_[id.index]) {
       report(name_of(id) + " is not a result of its producer");
@@ -278,6 +275,20 @@ class Verifier {
     }
     if (value.trainable) report(name_of(id) + " is trainable but no initializer");
     if (options_.typed && !is_typed(value.type)) report(name_of(id) + " has no type");
+  }
+
+  /// Does the list of a value say what is not so? Each read was found at a place of its own in the
+  /// list of its value: where there are as many reads as uses are listed, there are no others.
+  void check_uses(ValueId id) {
+    if (!graph_.value(id).alive) return;
+    const auto uses = graph_.uses(id);
+    for (uint32_t i = 0; i < uses.size(); ++i) {
+      if (reader_of(uses[i]) != id) {
+        report(name_of(id) + " lists a use that does not exist");
+      } else if (GraphAccess::use_index(graph_, uses[i]) != i) {
+        report(name_of(id) + " lists a use whose reader points to another place of the list");
+      }
+    }
   }
 
   /// Each value was found by its name: what there is besides leads to none.
@@ -360,6 +371,7 @@ class Verifier {
   std::vector<bool> made_;          // values that are results of their producers
   std::vector<RegionId> order_;
   uint32_t reached_nodes_ = 0;
+  size_t reads_ = 0, listed_uses_ = 0;
   std::vector<std::string> findings_;
 };
 

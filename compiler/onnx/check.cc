@@ -11,6 +11,9 @@
 #include <onnx/shape_inference/implementation.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "compiler/onnx/examples.h"
@@ -66,20 +69,63 @@ void run_checker(onnx::ModelProto& proto, const Graph& graph, const Model& model
   }
 }
 
-/// Judges the calls that no earlier graph made.
-void check_calls(const Model& model, const Graph& graph, proto::Examples& examples,
-                 const std::string& what) {
-  const std::vector<NodeId> nodes = examples.pick(graph);
+/// The functions of a model, by what a call says.
+class Functions {
+ public:
+  using Key = std::tuple<std::string_view, std::string_view, std::string_view>;
+
+  explicit Functions(const Model& model) {
+    for (const Function& f : model.functions) by_key_[{f.domain, f.name, f.overload}] = &f;
+  }
+
+  /// Adds what a node calls, and what is called there.
+  void add_called(const Node& node, std::set<const Function*>& to) const {
+    std::vector<const Node*> nodes{&node};
+    while (!nodes.empty()) {
+      const Node& caller = *nodes.back();
+      nodes.pop_back();
+      const auto found = by_key_.find({caller.domain, caller.op, caller.overload});
+      if (found == by_key_.end() || !to.insert(found->second).second) continue;
+      const Graph& body = found->second->body;
+      for (NodeId id : body.all_nodes()) nodes.push_back(&body.node(id));
+    }
+  }
+
+ private:
+  std::map<Key, const Function*> by_key_;
+};
+
+/// What the checker is asked about a graph: calls that no earlier graph made, and the functions
+/// that they want. Each function stands in one excerpt at least, and hardly in more.
+struct Excerpt {
+  const Graph* graph;
+  std::vector<NodeId> nodes;
+  std::set<const Function*> functions;
+};
+
+Excerpt excerpt_of(const Graph& graph, proto::Examples& examples, const Functions& functions) {
+  Excerpt excerpt{&graph, examples.pick(graph), {}};
+  for (NodeId id : excerpt.nodes) functions.add_called(graph.node(id), excerpt.functions);
+  return excerpt;
+}
+
+void check_excerpt(const Model& model, const Excerpt& excerpt, const std::string& what) {
+  const Graph& graph = *excerpt.graph;
   const bool header = &graph == &model.graph;  // is judged with the first graph
-  if (nodes.empty() && !header) return;
+  if (excerpt.nodes.empty() && !header) return;
   proto::CheckSink sink;
   google::protobuf::Arena arena;
   auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
-  proto::write_header(model, sink, proto);
+  proto::write_header(model, proto);
+  for (const Function& function : model.functions) {
+    if (excerpt.functions.contains(&function)) {
+      proto::write_function(function, sink, *proto.add_functions());
+    }
+  }
   const auto with_data = [&](ValueId value) {
     return proto::Examples::counts_with_data(graph, value);
   };
-  proto::write_excerpt(graph, nodes, with_data, sink, *proto.mutable_graph());
+  proto::write_excerpt(graph, excerpt.nodes, with_data, sink, *proto.mutable_graph());
   run_checker(proto, graph, model, what);
 }
 
@@ -89,7 +135,10 @@ void check_whole(const Model& model, const TrainingStep* step, const std::string
   proto::CheckSink sink;
   google::protobuf::Arena arena;
   auto& proto = *google::protobuf::Arena::CreateMessage<onnx::ModelProto>(&arena);
-  proto::write_header(model, sink, proto);
+  proto::write_header(model, proto);
+  for (const Function& function : model.functions) {
+    proto::write_function(function, sink, *proto.add_functions());
+  }
   onnx::GraphProto& graph = *proto.mutable_graph();
   proto::write_graph(model.graph, {}, sink, graph);
   if (step != nullptr) {
@@ -108,13 +157,30 @@ void check_whole(const Model& model, const TrainingStep* step, const std::string
 
 void check_model(const Model& model) {
   proto::Examples examples;
-  const auto check = [&](const Graph& graph, const TrainingStep* step, const std::string& what) {
-    if (proto::Examples::suits(graph)) return check_calls(model, graph, examples, what);
-    check_whole(model, step, what);
+  const Functions functions(model);
+  std::vector<Excerpt> excerpts;
+  excerpts.reserve(1 + model.training.size());
+  const auto suits = [&](const Graph& graph) { return proto::Examples::suits(graph); };
+  std::set<const Function*> called;
+  const auto add = [&](const Graph& graph) {
+    excerpts.push_back(suits(graph) ? excerpt_of(graph, examples, functions)
+                                    : Excerpt{nullptr, {}, {}});
+    called.insert(excerpts.back().functions.begin(), excerpts.back().functions.end());
   };
-  check(model.graph, nullptr, "the model");
-  for (const TrainingStep& step : model.training) {
-    check(step.graph, &step, "training step \"" + step.name + "\"");
+  add(model.graph);
+  for (const TrainingStep& step : model.training) add(step.graph);
+  for (const Function& function : model.functions) {
+    if (!called.contains(&function)) excerpts[0].functions.insert(&function);
+  }
+  const auto check = [&](size_t index, const TrainingStep* step, const std::string& what) {
+    const Excerpt& excerpt = excerpts[index];
+    return excerpt.graph == nullptr ? check_whole(model, step, what)
+                                    : check_excerpt(model, excerpt, what);
+  };
+  check(0, nullptr, "the model");
+  for (size_t i = 0; i < model.training.size(); ++i) {
+    const TrainingStep& step = model.training[i];
+    check(1 + i, &step, "training step \"" + step.name + "\"");
   }
 }
 

@@ -14,6 +14,8 @@ namespace halfnote::cpu {
 
 /// f64, f32, f16 or bf16.
 bool is_real(DType dtype);
+/// f32, f16 or bf16: the floats that own kernels compute in f32.
+inline bool is_small_float(DType dtype) { return dtype == DType::kF32 || is_16bit_float(dtype); }
 
 /// Elements [begin, begin + count) of `from`, converted to M (float or double).
 template <class M>

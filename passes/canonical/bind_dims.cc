@@ -39,6 +39,17 @@ bool bind_symbols(Graph& graph, const std::map<std::string, int64_t>& dims) {
   return changed;
 }
 
+void name_input_dims(Graph& graph) {
+  for (ValueId input : graph.inputs()) {
+    Value& value = graph.value(input);
+    if (!value.type.is_tensor() || !value.type.shape) continue;
+    for (size_t axis = 0; axis < value.type.shape->size(); ++axis) {
+      Dim& dim = (*value.type.shape)[axis];
+      if (!dim.known() && dim.symbol.empty()) dim.symbol = value.name + "_d" + std::to_string(axis);
+    }
+  }
+}
+
 void check_dim_names(const Graph& graph, const std::map<std::string, int64_t>& dims) {
   std::set<std::string> symbols;
   for (ValueId input : graph.inputs()) {

@@ -17,6 +17,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 #include <set>
 #include <span>
 
@@ -51,6 +53,13 @@ bool all_numbers(std::span<const float> values) {
   return std::none_of(values.begin(), values.end(), is_broken);
 }
 
+/// Are there -inf, and else numbers only?
+bool hides(std::span<const float> values) {
+  constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  return std::all_of(values.begin(), values.end(),
+                     [](float v) { return std::isfinite(v) || v == kHidden; });
+}
+
 bool ends_are_numbers(std::span<const float> values) {
   const size_t end = std::min(values.size(), Looks::kEnd / sizeof(float));
   return all_numbers(values.first(end)) && all_numbers(values.last(end));
@@ -76,11 +85,11 @@ class Chooser {
       chosen.erase(id);
     }
     list_frozen(usual, chosen);
+    leave_out_broken(chosen);
     if (train.trainable.empty()) {
       note_choice(chosen);
       warn_of_low_bits();
     }
-    warn_of_broken(chosen);
     for (ValueId id : graph_.initializers()) {
       const bool trainable = chosen.contains(id);
       changed |= graph_.value(id).trainable != trainable;
@@ -151,20 +160,31 @@ class Chooser {
     return "is trained, as every float initializer that looks like a weight";
   }
 
-  /// No training mends such a weight. Many large ones are looked at by their ends only (looks.h); a
-  /// run that fails looks at the rest.
-  void warn_of_broken(const std::set<ValueId>& chosen) {
+  /// No training mends such a weight. What holds -inf, and nobody declared or named it, is a mask
+  /// and none. Many large ones are looked at by their ends only (looks.h); a run that fails looks
+  /// at the rest.
+  void leave_out_broken(std::set<ValueId>& chosen) {
     Looks looks;
-    for (ValueId id : chosen) {
+    std::erase_if(chosen, [&](ValueId id) {
       const Value& value = graph_.value(id);
-      if (value.type.dtype != DType::kF32) continue;
-      const bool fine = looks.allow(value.tensor) ? all_numbers(value.tensor.data<float>())
-                                                  : ends_are_numbers(value.tensor.data<float>());
+      if (value.type.dtype != DType::kF32) return false;
+      const std::span<const float> numbers = value.tensor.data<float>();
+      const bool whole = looks.allow(value.tensor);
+      const bool fine = whole ? all_numbers(numbers) : ends_are_numbers(numbers);
+      const bool mask = !fine && whole && context_.options.train.trainable.empty() &&
+                        declared_.of(value.name) == Declared::kNothing && hides(numbers);
       Looks::release(value.tensor);
-      if (fine) continue;
-      context_.warn(names_.shown(value.name),
-                    "holds a NaN or Inf, and is to be trained: nothing can come of it");
-    }
+      if (mask) {
+        context_.note(names_.shown(value.name), "is not trained: it holds -inf, as a mask does (" +
+                                                    to_string(value.type) +
+                                                    "); --trainable decides otherwise");
+      } else if (!fine) {
+        context_.warn(names_.shown(value.name),
+                      "holds a NaN or Inf, and is to be trained: nothing can come of it; --freeze "
+                      "leaves it alone");
+      }
+      return mask;
+    });
   }
 
   /// Float tables in bodies become initializers of the graph, under their names.
@@ -212,6 +232,7 @@ class Chooser {
         graph_.node(id).attributes.set("seed", static_cast<float>(seed >> 40));  // 24 bits: exact
         context_.note(name, std::string(kDrawnBySeed));
       }
+      check_room(id);
       Tensor drawn = context_.evaluate(graph_, id, {}).front();
       graph_.rename(graph_.output(id), graph_.unique_name(name + ".drawn"));
       graph_.replace_uses(graph_.output(id), graph_.add_initializer(name, std::move(drawn)));
@@ -219,6 +240,22 @@ class Chooser {
       changed = true;
     }
     return changed;
+  }
+
+  /// What is drawn is read into memory, as the weights of a file are that cannot be mapped.
+  void check_room(NodeId id) {
+    context_.infer(graph_, id);
+    const ValueType& type = graph_.value(graph_.output(id)).type;
+    if (!type.has_concrete_shape()) return;
+    const auto count = static_cast<uint64_t>(element_count(concrete(*type.shape)));
+    drawn_bytes_ += count * size_of(type.dtype);  // at most 2^43 a node
+    const uint64_t limit = memory_limit(context_.options.limits);
+    if (drawn_bytes_ <= limit) return;
+    throw Error(ErrorCode::kModel, "the parameters that random nodes draw are over the limit")
+        .at({.node = graph_.label(id), .op = graph_.node(id).op})
+        .expected("at most " + std::to_string(limit) + " bytes",
+                  std::to_string(drawn_bytes_) + " with " + to_string(type))
+        .hint("--max-memory raises the limit");
   }
 
   /// Are the weights of this model initializers?
@@ -335,6 +372,7 @@ class Chooser {
   PassContext& context_;
   const ParameterNames names_;
   const Declarations declared_;
+  uint64_t drawn_bytes_ = 0;
 };
 
 }  // namespace

@@ -200,7 +200,7 @@ bool Folder::fold(NodeId id) {
   const OperatorRow* row = find_operator(node);
   if (row == nullptr || row->purity != Purity::kPure || !context_.evaluate) return false;
   if (!graph_.subgraphs(id).empty() || graph_.outputs(id).empty()) return false;
-  if (gives_a_body(id)) return false;
+  if (gives_a_body(id) || gives_a_state(id)) return false;
   std::vector<Tensor> inputs;
   for (ValueId input : graph_.inputs(id)) {
     const Tensor* tensor = graph_.constant(input);
@@ -257,6 +257,15 @@ bool Folder::gives_a_body(NodeId id) const {
     }
   }
   return false;
+}
+
+/// The zeros that a sum begins anew with would stand in the file.
+bool Folder::gives_a_state(NodeId id) const {
+  return std::ranges::any_of(graph_.outputs(id), [&](ValueId output) {
+    return output.valid() && std::ranges::any_of(graph_.uses(output), [](const Use& use) {
+             return use.kind == UseKind::kStateNext;
+           });
+  });
 }
 
 /// Of what only passes made comes no parameter.

@@ -46,6 +46,7 @@ class Folder {
   bool stays_small(NodeId id, size_t operand_bytes) const;
   Error of_the_model(const Error& error, NodeId id) const;
   bool gives_a_body(NodeId id) const;
+  bool gives_a_state(NodeId id) const;
   bool reads_only_made(NodeId id) const;
   void replace(NodeId id, std::vector<Tensor> values);
   /// `made`: of what passes made (Value::made).

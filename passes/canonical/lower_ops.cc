@@ -89,7 +89,7 @@ class Lowering {
   /// The parts of an op of class fp32 have that class, whatever their own is.
   void mark(const std::vector<NodeId>& nodes, const OperatorRow& row) {
     for (NodeId node : nodes) {
-      graph_.node(node).metadata.emplace_back(kLoweredFromKey, row.name);
+      graph_.node(node).metadata.emplace_back(std::string(kLoweredFromKey), std::string(row.name));
     }
   }
 
@@ -101,7 +101,7 @@ class Lowering {
       for (NodeId part : made) {
         for (size_t i = 0; i < graph_.inputs(part).size(); ++i) {
           if (graph_.input(part, i) != inputs[slot]) continue;
-          graph_.node(part).metadata.emplace_back(kReadsPlacesKey, std::to_string(i));
+          graph_.node(part).metadata.emplace_back(std::string(kReadsPlacesKey), std::to_string(i));
         }
       }
     }

@@ -314,7 +314,8 @@ class Rematerializer {
       const NodeId copy = graph_.prev(before);
       const auto times = times_.find(original);
       if (times == times_.end())
-        graph_.node(copy).metadata.emplace_back(kAgain, first_result(graph_, original));
+        graph_.node(copy).metadata.emplace_back(std::string(kAgain),
+                                                first_result(graph_, original));
       times_.emplace(copy, times == times_.end() ? 1 : times->second + 1);
       copy_of_.emplace(original, copy);
       copied_.insert(original);
@@ -402,7 +403,7 @@ bool rematerialize_within(Graph& graph, int64_t limit, const BytesBeside& beside
 void limit_activations(Model& model, int64_t bytes, const BytesBeside& beside) {
   model.metadata[std::string(kLimit)] = std::to_string(bytes);
   for (NodeId node : model.graph.all_nodes()) {  // the file's word does not count
-    std::erase_if(model.graph.node(node).metadata, [](const auto& e) { return e.first == kAgain; });
+    model.graph.node(node).metadata.erase_if([](const auto& e) { return e.first == kAgain; });
   }
   if (beside.empty()) return;
   model.metadata[std::string(kBeside)] =

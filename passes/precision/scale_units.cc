@@ -187,25 +187,29 @@ class UnitCheck {
   }
 
   /// All float operands for which `counts` holds must carry the same power, but for zeros (they fit
-  /// any).
+  /// any). Where all are zeros, the power of one is kept: a body that the result goes into does not
+  /// know that it is zero.
   template <class Counts>
   int common_power(NodeId id, Counts&& counts) const {
     bool have = false;
-    int result = 0;
+    int result = 0, of_zeros = 0;
     const auto inputs = graph_.inputs(id);
     // Nearly always nothing is scaled: then nobody has to look for zeros in large constants.
     if (std::ranges::all_of(inputs, [&](ValueId input) { return power(input) == 0; })) return 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
       const ValueId input = inputs[i];
       if (!counts(i) || !input.valid() || !is_float(graph_.value(input).type.dtype)) continue;
-      if (is_zero(input)) continue;
+      if (is_zero(input)) {
+        if (of_zeros == 0) of_zeros = power(input);
+        continue;
+      }
       if (have && power(input) != result) {
         throw wrong("operand", input, result, power(input), id);
       }
       result = power(input);
       have = true;
     }
-    return result;
+    return have ? result : of_zeros;
   }
 
   /// A constant of zeros, or zeros made in a computed shape: what gradients are scattered into, and

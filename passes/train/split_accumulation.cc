@@ -113,6 +113,8 @@ Graph make_apply(const Graph& step, const std::vector<ValueId>& gradients, PassC
     }
   }
   const double share = 1.0 / static_cast<double>(context.options.train.accumulation);
+  Builder zeros(graph, graph.end(), context.infer);
+  zeros.set_role(Role::kOptimizer);
   for (ValueId gradient : gradients) {
     const ValueType type = graph.value(gradient).type;
     const Tensor zero(type.dtype, concrete(*type.shape));
@@ -124,7 +126,10 @@ Graph make_apply(const Graph& step, const std::vector<ValueId>& gradients, PassC
     });
     graph.rename(gradient, graph.unique_name(name + ".forward"));
     graph.rename(mean.id, graph.unique_name(name));
-    graph.add_state(sum, graph.add_initializer("zero/" + name, zero), StateKind::kAccumulator);
+    // A constant of zeros would be as large as the gradient, in the file and in memory.
+    const ValueId next = zeros.op("ConstantOfShape", {zeros.ints(zero.shape())}).id;
+    graph.rename(next, graph.unique_name("zero/" + name));
+    graph.add_state(sum, next, StateKind::kAccumulator);
   }
   drop_unused(graph);
   while (!graph.inputs().empty()) graph.remove_value(graph.inputs().back());

@@ -1,6 +1,7 @@
 // What the train passes agree on: the names of the steps, of their states, and of the gradients.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -38,6 +39,15 @@ inline bool is_reserved(std::string_view name) {
     if (name.starts_with(prefix)) return true;
   }
   return false;
+}
+
+/// Does a step of the artifact check its gradients?
+inline bool checks_gradients(const Model& model) {
+  return std::ranges::any_of(model.training, [](const TrainingStep& step) {
+    return std::ranges::any_of(step.graph.outputs(), [&](ValueId output) {
+      return step.graph.value(output).name == kFinite;
+    });
+  });
 }
 
 /// The step with this name; null if the model has none.

@@ -134,7 +134,7 @@ std::string to_string(const NonFinite& found) {
 
 std::string find_nonfinite_state(const StateStore& store) {
   for (const StateEntry& entry : store.entries()) {
-    if (entry.dtype != DType::kF32) continue;
+    if (entry.dtype != DType::kF32 || entry.kind == StateKind::kAccumulator) continue;
     const auto* values = reinterpret_cast<const float*>(store.data(entry));
     const auto* end = values + element_count(entry.shape);
     if (!std::all_of(values, end, [](float v) { return std::isfinite(v); })) return entry.name;

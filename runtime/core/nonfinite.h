@@ -25,7 +25,8 @@ struct NonFinite {
 std::optional<NonFinite> find_nonfinite(Executor& executor, const StateStore& store,
                                         const Graph& graph, std::span<const Tensor> inputs);
 
-/// The first state in f32 that holds a NaN or Inf as it is now; empty if none does.
+/// The first state in f32 that holds a NaN or Inf as it is now; empty if none does. Sums of
+/// gradients may: the step that takes them is skipped then.
 std::string find_nonfinite_state(const StateStore& store);
 
 /// `node "conv1" (Conv) makes the first Inf, in "y"`, or `"x" is too large for f16`.

@@ -8,6 +8,9 @@
 #include <fstream>
 #include <string>
 
+/// Of mimalloc, where the program is linked with it; else null.
+extern "C" [[gnu::weak]] void mi_collect(bool force);
+
 namespace halfnote {
 namespace {
 
@@ -43,6 +46,7 @@ bool reset_resident_peak() {
 }
 
 void trim_heap() {
+  if (mi_collect != nullptr) mi_collect(true);
 #ifdef __GLIBC__
   ::malloc_trim(0);
 #endif

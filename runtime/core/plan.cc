@@ -169,6 +169,17 @@ class Planner {
     for (ValueId output : graph_.outputs(step.id)) step.output_types.push_back(keep(output));
   }
 
+  /// What a kernel finds wrong as it prepares is told of the node.
+  KernelChoice choose(const KernelCall& call, const ProgramStep& step) const {
+    try {
+      if (options_.device) return options_.device->kernels().choose(call, options_.kernels);
+      return choose_kernel(call, {options_.kernels, options_.choices, options_.tune});
+    } catch (Error& error) {
+      error.within({{}, step.node, step.op});
+      throw;
+    }
+  }
+
   void choose_kernels() {
     std::vector<Error> failures;
     for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -179,14 +190,11 @@ class Planner {
         continue;
       }
       const KernelCall call = call_of(i);
-      KernelChoice choice =
-          options_.device != nullptr
-              ? options_.device->kernels().choose(call, options_.kernels)
-              : choose_kernel(call, {options_.kernels, options_.choices, options_.tune});
       ProgramStep step;
       step.id = id;
       step.node = graph_.label(id);
       step.op = node.domain.empty() ? node.op : node.domain + "." + node.op;
+      KernelChoice choice = choose(call, step);
       if (choice.kernel == nullptr) {
         failures.push_back(no_kernel(call, choice.refusals).within({{}, step.node, {}}));
         continue;

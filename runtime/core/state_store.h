@@ -8,6 +8,7 @@
 // run.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -104,5 +105,10 @@ class StateStore {
   Device::Memory device_memory_;
   bool device_is_newer_ = false, host_is_newer_ = false;
 };
+
+inline bool holds_weights(const StateStore& store) {
+  return std::ranges::any_of(
+      store.entries(), [](const StateEntry& entry) { return entry.kind == StateKind::kWeight; });
+}
 
 }  // namespace halfnote

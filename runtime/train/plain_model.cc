@@ -22,7 +22,7 @@ void drop_notes(Graph& graph) {
     node.role = Role::kForward;
     node.precision = {};
     node.origin.clear();
-    std::erase_if(node.metadata, [](const auto& e) { return e.first.starts_with("halfnote."); });
+    node.metadata.erase_if([](const auto& e) { return e.first.starts_with("halfnote."); });
   }
   for (uint32_t i = 0; i < graph.value_count(); ++i) {
     graph.value(ValueId{i}).trainable = false;

@@ -345,9 +345,9 @@ Executor& Session::executor(std::string_view step, std::span<const Shape> shapes
   if (found == nullptr) {
     Profiler* profiler = options_.profiler;
     const bool limited = options_.memory.limited() && step == model_.training.front().name;
-    auto made =
-        std::make_unique<Executor>(limited ? plan_limited(step, shapes) : plan_step(step, shapes),
-                                   *state_, device_.get(), arena_);
+    auto made = std::make_unique<Executor>(
+        in_file([&] { return limited ? plan_limited(step, shapes) : plan_step(step, shapes); }),
+        *state_, device_.get(), arena_);
     check_outputs(model_, step, made->program());
     if (profiler) made->set_profile(&profiler->add(step, made->program()));
     if (!options_.plan_only) allocate(*made, find_training_step(step)->graph);

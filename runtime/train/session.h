@@ -206,6 +206,17 @@ class Session {
     int64_t pending = 0;
   };
 
+  /// Plans or runs a step; an error names the file of the model.
+  template <class Work>
+  auto in_file(Work work) const {
+    try {
+      return work();
+    } catch (Error& error) {
+      error.within({model_.source, {}, {}});
+      throw;
+    }
+  }
+
   int64_t counter(std::string_view name) const;
   void require_evaluation() const;
   struct Prepared {

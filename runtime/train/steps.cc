@@ -16,7 +16,7 @@ void Session::start(std::span<const Tensor> inputs) {
   }
   Flight flight;
   flight.main = &executor_for(model_.training.front().name, inputs);
-  flight.main->run(inputs);
+  in_file([&] { flight.main->run(inputs); });
   flight.main_run = flight.main->last_run();
   if (find_training_step(kApplyName) != nullptr) {
     flight.updates = ++pending_ >= accumulation_;
@@ -24,7 +24,7 @@ void Session::start(std::span<const Tensor> inputs) {
       pending_ = 0;
       flight.apply = &executor_for(kApplyName, {});
       in_update_ = true;  // the micro-batch before it has changed the sums already
-      flight.apply->run({});
+      in_file([&] { flight.apply->run({}); });
       in_update_ = false;
       flight.apply_run = flight.apply->last_run();
     }
@@ -41,8 +41,10 @@ StepResult Session::finish() {
   const Flight& flight = flights_[(next_flight_ + flights_.size() - started) % flights_.size()];
   --in_flight_;
   StepResult result;
-  flight.main->wait(flight.main_run);
-  if (flight.apply != nullptr) flight.apply->wait(flight.apply_run);
+  in_file([&] {
+    flight.main->wait(flight.main_run);
+    if (flight.apply != nullptr) flight.apply->wait(flight.apply_run);
+  });
   result.loss = flight.main->scalar_output(0, flight.main_run);
   const auto correct = flight.main->find_output(kCorrectLabels);
   const auto labels = flight.main->find_output(kCountedLabels);
@@ -110,7 +112,7 @@ void Session::prepare_evaluation(std::span<const Shape> shapes) {
 std::vector<Tensor> Session::evaluate(std::span<const Tensor> inputs, TensorsAs as) {
   require_evaluation();
   Executor& program = executor_for(kEvaluateName, inputs);
-  program.run(inputs);
+  in_file([&] { program.run(inputs); });
   std::vector<Tensor> outputs;
   for (size_t i = 0; i < program.program().outputs.size(); ++i)
     outputs.push_back(output_of(program, i, as));

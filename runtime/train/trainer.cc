@@ -34,22 +34,6 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// Does a step of the artifact check its gradients?
-bool has_finite_check(const Model& model) {
-  for (const TrainingStep& step : model.training) {
-    for (const ValueId output : step.graph.outputs()) {
-      if (step.graph.value(output).name == kFinite) return true;
-    }
-  }
-  return false;
-}
-
-bool updates_weights(const StateStore& store) {
-  const auto entries = store.entries();
-  return std::any_of(entries.begin(), entries.end(),
-                     [](const StateEntry& entry) { return entry.kind == StateKind::kWeight; });
-}
-
 void check(const Session& session, const TrainerOptions& options) {
   if ((options.epochs > 0) == (options.steps > 0)) {
     throw Error(ErrorCode::kUsage, "the length of the run is not clear")
@@ -59,7 +43,7 @@ void check(const Session& session, const TrainerOptions& options) {
     throw Error(ErrorCode::kUsage, "bad --log-every")
         .expected("1 or more", std::to_string(options.log_every));
   }
-  if (!updates_weights(session.state())) {
+  if (!holds_weights(session.state())) {
     throw Error(ErrorCode::kModel, "the artifact has no optimizer: a run would change nothing")
         .at({session.model().source, {}, {}})
         .hint("compile it with --optimizer adamw, or another one");
@@ -86,7 +70,7 @@ Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evalua
   if (evaluation) {
     evaluator_ = std::make_unique<Evaluator>(session_, std::move(*evaluation), options_.batch);
   }
-  guarded_ = has_finite_check(session_.model());
+  guarded_ = checks_gradients(session_.model());
   broken_ = find_nonfinite_state(session_.state());
   kind_ = find_classification(session_.model().training.front().graph);
   const auto labels = kind_ ? find_input(data_, kind_->labels) : std::nullopt;
@@ -117,6 +101,7 @@ void Trainer::plan() {
   const Program* program = session_.program(session_.model().training.front().name);
   if (kind_ && program != nullptr) check_classes(*kind_, *program, data_, labels_);
   if (evaluator_ != nullptr) evaluator_->prepare();
+  data_.data().release_pages();
 }
 
 size_t Trainer::batch_bytes() const {
@@ -345,9 +330,7 @@ void Trainer::start(Batcher& batcher, Progress& progress) {
     session_.start(running.batch.inputs);
   } catch (const Error& error) {
     if (session_.left_states()) in_step_ = false;
-    if (error.code() == ErrorCode::kData && error.place().file.empty()) {
-      name_sample(error, running.batch);
-    }
+    if (error.code() == ErrorCode::kData) name_sample(error, running.batch);
     throw;
   }
   ++started_;
@@ -360,9 +343,7 @@ void Trainer::finish(Progress& progress) {
   try {
     last_ = session_.finish();
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kData && error.place().file.empty()) {
-      name_sample(error, running.batch);
-    }
+    if (error.code() == ErrorCode::kData) name_sample(error, running.batch);
     throw;
   }
   judge(last_, running);
@@ -458,7 +439,20 @@ void Trainer::evaluate(Progress& progress) {
                 evaluation_fields(position_.step, *evaluation));
 }
 
+/// A gradient can be NaN where the loss is not, and nothing else looks at the weights without a
+/// finite check: a model that is lost must not take the place of the last whole one.
+void Trainer::refuse_lost_state() {
+  const std::string name = broken_.empty() ? find_nonfinite_state(session_.state()) : "";
+  if (name.empty()) return;
+  throw diverged(last_, fmt::format("\"{}\" holds a NaN or Inf at step {}, though the loss is {}",
+                                    name, position_.step, loss_text(last_.loss)))
+      .hint(
+          "look for a Log, Sqrt, Div or Pow of what can be 0 in the model: its gradient is not "
+          "finite there; or compile again, with a smaller learning rate (--lr)");
+}
+
 void Trainer::save(Progress& progress) {
+  refuse_lost_state();
   metrics_->sync();
   SaveOptions options;
   options.keep_last = options_.keep;

@@ -122,6 +122,7 @@ class Trainer {
   int64_t applied_updates() const;
   [[noreturn]] void refuse_skipped_run();
   void refuse_diverged_end();
+  void refuse_lost_state();
   void refuse_idle_run();
   Error after_saving(const Error& error, Progress& progress);
   void count_accuracy(const StepResult& result, const Batch& batch);

@@ -37,7 +37,7 @@ import outputs
 from faults import Failure, check, limit_files, small_disk
 
 STEPS = 8
-FEW, SAMPLES = 64, 1 << 16
+FEW, SAMPLES = 64, 1 << 19  # of 64 bytes: small files are read at once
 WIDTH = 384  # of the hidden layer: a save then takes about as long as a step
 WALL_SECONDS = 120
 

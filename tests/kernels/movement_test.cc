@@ -164,6 +164,28 @@ TEST(Movement, SlicesWithAnyStep) {
   EXPECT_EQ(slice(5, 5, 1, 0), (Ints{}));
 }
 
+/// Whole vectors and what is left of them; twice is the identity.
+TEST(Movement, TurnsRowsAround) {
+  for (const DType dtype : kTypes) {
+    for (const int64_t columns : {1, 2, 3, 4, 7, 8, 9, 16, 21, 37}) {
+      SCOPED_TRACE(std::string(short_name(dtype)) + " " + std::to_string(columns));
+      const Tensor x = iota(dtype, {3, columns});
+      const Tensor last = ints<int64_t>({-1}), before = ints<int64_t>({INT64_MIN});
+      const auto turn = [&](const Tensor& from) {
+        return run_one("", "Slice", {from, last, before, ints<int64_t>({1}), last}, {},
+                       {dtype, {3, columns}});
+      };
+      std::vector<int64_t> backwards(static_cast<size_t>(columns));
+      for (int64_t i = 0; i < columns; ++i) backwards[static_cast<size_t>(i)] = columns - 1 - i;
+      const Tensor places = Tensor::of<int64_t>({columns}, std::span<const int64_t>(backwards));
+      const Tensor wanted =
+          run_one("", "Gather", {x, places}, {{"axis", int64_t{1}}}, {dtype, {3, columns}});
+      EXPECT_TRUE(identical(turn(x), wanted));
+      EXPECT_TRUE(identical(turn(turn(x)), x));
+    }
+  }
+}
+
 TEST(Movement, RefusesIndicesOutOfRange) {
   const Tensor data = iota(DType::kF32, {3, 4});
   struct Case {

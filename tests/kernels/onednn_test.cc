@@ -1,6 +1,10 @@
 // What all oneDNN rows have in common: the same bytes on every run, reasons for refusals, the
 // choice by type.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
 
 #include "exact.h"
 #include "kernels/cpu/cpu_info.h"
@@ -122,6 +126,47 @@ TEST_P(OneDnn, OneByOneConvolutionsAgreeWithTheReference) {
       check({kOwn, "ConvGradInput", {random(y, 1), random(w, 2), shape}, conv, {{GetParam(), x}}});
       check({kOwn, "ConvGradWeight", {random(y, 1), random(x, 2)}, conv, {{DType::kF32, w}}});
     }
+  }
+}
+
+/// The same numbers, with a page behind them that nobody may read.
+Tensor before_a_wall(const Tensor& tensor) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t bytes = tensor.byte_size(), room = (bytes + page - 1) / page * page;
+  void* memory =
+      ::mmap(nullptr, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  auto* base = static_cast<std::byte*>(memory);
+  const auto unmap = [=](const std::byte*) { ::munmap(memory, room + page); };
+  ::mprotect(base + room, page, PROT_NONE);
+  std::memcpy(base + room - bytes, tensor.bytes(), bytes);
+  return {tensor.dtype(), tensor.shape(),
+          std::shared_ptr<const std::byte>(base + room - bytes, unmap), bytes};
+}
+
+/// The library would read x with that stride, far behind its end.
+TEST_P(OneDnn, AStrideThatLeavesTheInputReadsNothingBehindIt) {
+  const Attributes conv{{"strides", std::vector<int64_t>{1000}},
+                        {"kernel_shape", std::vector<int64_t>{1}},
+                        {"out_dtype", int64_t{1}}};
+  const Shape x{1, 8, 3}, w{16, 8, 1}, y{1, 16, 1};
+  const auto random = [](const Shape& shape, uint32_t seed) {
+    return before_a_wall(random_tensor(GetParam(), shape, -1, 1, seed));
+  };
+  const Tensor shape = Tensor::of<int64_t>({3}, std::span<const int64_t>(x));
+  const Call calls[] = {
+      {"", "Conv", {random(x, 1), random(w, 2)}, conv, {{GetParam(), y}}},
+      {"", "ConvTranspose", {random(y, 1), random(w, 2)}, conv, {{GetParam(), {1, 8, 1}}}},
+      {kOwn, "ConvGradInput", {random(y, 1), random(w, 2), shape}, conv, {{GetParam(), x}}},
+      {kOwn, "ConvGradWeight", {random(y, 1), random(x, 2)}, conv, {{DType::kF32, w}}},
+  };
+  for (const Call& call : calls) {
+    SCOPED_TRACE(call.op);
+    if (!is_taken(call)) continue;
+    const auto run = [&](const RunOptions& how) {
+      return run_kernel(call.domain, call.op, call.inputs, call.attributes, call.outputs, how)[0];
+    };
+    expect_close(run({.kernel = "onednn"}), run({}), 2 * unit_roundoff(GetParam()), 0x1p-20);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/error.h"
 #include "exact.h"
 #include "harness.h"
 

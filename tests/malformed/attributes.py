@@ -53,6 +53,18 @@ def windows():
                "[n] y = ConvTranspose <output_padding = [-5, 0]> (x, w)", CONV, OUT)
     yield body("convtranspose-output-shape-too-few",
                "[n] y = ConvTranspose <output_shape = [3]> (x, w)", CONV, OUT)
+    for name, sizes in (("convtranspose-output-shape-below-the-input", "7, 8"),
+                        ("convtranspose-output-shape-zero", "0, 0")):
+        yield body(name, f"[n] y = ConvTranspose <output_shape = [{sizes}]> (x, w)", CONV,
+                   "float[A,B,C,D] y")
+    yield body("transpose-perm-below-the-rank", "[n] y = Transpose <perm = [0]> (x)",
+               "float[2,3] x", "float[A,B] y")
+    yield body("cumsum-axis-beyond-the-rank",
+               "at = Constant <value_int = 99> () [n] y = CumSum (x, at)", "float[2,3] x",
+               "float[A,B] y")
+    yield body("scatterelements-indices-of-other-rank",
+               "at = Constant <value_ints = [1]> () u = Constant <value_floats = [1.0]> () "
+               "[n] y = ScatterElements (x, at, u)", "float[2,3] x", "float[A,B] y")
     transposed = "[n] y = ConvTranspose <{}> (x, w)"
     for name, attributes in (
             ("ok-convtranspose-same-output-padding", "output_padding = [1, 1], strides = [2, 2]"),

@@ -2,6 +2,7 @@
 // with symbolic ones.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <set>
 
 #include "base/error.h"
@@ -110,6 +111,21 @@ TEST(MovementGradient, Slice) {
   expect_all({"steps", "Slice", {}, {x, ints({0}), ints({5}), ints({1}), ints({2})}});
   expect_all(
       {"backwards", "Slice", {}, {x, ints({-1, 3}), ints({-99, 0}), ints({1, 0}), ints({-1, -2})}});
+  const auto steps = [&](std::string title, std::vector<int64_t> starts, std::vector<int64_t> ends,
+                         std::vector<int64_t> axes, std::vector<int64_t> by) {
+    expect_all(
+        {std::move(title), "Slice", {}, {x, ints(starts), ints(ends), ints(axes), ints(by)}});
+  };
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLeast = -kMost - 1;
+  steps("turned", {-1}, {kLeast}, {1}, {-1});
+  steps("both turned", {-1, -1}, {kLeast, kLeast}, {0, 1}, {-1, -1});
+  steps("from inside", {1}, {kMost}, {-1}, {2});
+  steps("up to inside", {0}, {4}, {1}, {3});
+  steps("less than a step left", {0}, {kMost}, {0}, {3});
+  steps("turned and far apart", {3}, {kLeast}, {1}, {-3});
+  steps("one element of a huge step", {2, 1}, {kMost, kLeast}, {1, 0}, {kMost, -kMost});
+  steps("several", {1, 4}, {kMost, kLeast}, {0, 1}, {2, -2});
+  steps("nothing, backwards", {0}, {2}, {1}, {-1});
   expect_both(
       {"i32", "Slice", {}, {x, Tensor::of<int32_t>({1}, {1}), Tensor::of<int32_t>({1}, {3})}});
 }

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <limits>
 
+#include "compiler/ir/text.h"
+#include "passes/compile.h"
 #include "runtime/train/checkpoint.h"
 #include "tests/runtime/tiny_run.h"
 #include "tests/runtime/train/support.h"
@@ -218,6 +220,38 @@ TEST(Trainer, AWeightThatIsNoNumberEndsTheRunAtOnce) {
                        {"the loss is nan at step 1", "\"w1\" held a NaN or Inf before"},
                        [&] { test::tiny_run(artifact, folder / "run", options); });
   }
+}
+
+/// The root of 0 has an infinite gradient, times 0; the guard hides what comes of it.
+TEST(Trainer, AWeightLostBehindAFiniteLossIsNeverSaved) {
+  const test::TempFolder folder;
+  CompileOptions compiled;
+  compiled.train.loss_outputs = {"loss"};
+  const Model artifact = compile_model(parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+g (float[N,6] x) => (float loss) <float[6] w = {1, 2, 3, 4, 5, 6}, float zero = {0}> {
+  m = Mul (x, w)
+  n = Mul (m, zero)
+  r = Sqrt (n)
+  lost = IsNaN (r)
+  kept = Where (lost, zero, r)
+  loss = ReduceMean <keepdims = 0> (kept)
+})",
+                                                   "guarded"),
+                                       compiled)
+                             .model;
+  Session session(artifact, {1, {}, {}});
+  TrainerOptions options;
+  options.steps = 3;
+  options.batch = 4;
+  options.run_folder = folder / "run";
+  const Dataset data("numbers", {{"x", Tensor::full(DType::kF32, {8, 6}, 1.0)}});
+  Trainer trainer(session, InputMap(data, test::inputs_of(session)), std::nullopt, options);
+  trainer.plan();
+  trainer.open();
+  Progress progress = test::silent_progress();
+  test::expect_error(ErrorCode::kNumerics, {"\"w\" holds a NaN or Inf", "though the loss is 0"},
+                     [&] { trainer.run(progress); });
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/LATEST"));
 }
 
 TEST(Trainer, ARunWhoseEveryUpdateWasSkippedFails) {

@@ -109,6 +109,21 @@ TEST(Session, CnnLearnsAndMovesItsStatisticsApart) {
   EXPECT_FALSE(identical(store.get(*store.find("bn1_var")), store.get(*store.find("bn2_var"))));
 }
 
+/// A file may leave them out; nobody could bind them by --dim or --batch then.
+TEST(Session, DimsWithoutANameGetOne) {
+  CompileOptions options;
+  options.train.loss_outputs = {"loss"};
+  const Model model = parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+g (float[?,4] x) => (float loss) <float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}> {
+  y = MatMul (x, w)
+  loss = ReduceMean <keepdims = 0> (y)
+})",
+                                  "unnamed");
+  Session session(compile_model(model, options).model, {1, {}, {}});
+  EXPECT_EQ(to_string(session.inputs().at(0).second), "float[x_d0,4]");
+  EXPECT_EQ(session.step({{Tensor::full(DType::kF32, {3, 4}, 1.0)}}).loss, 18);
+}
+
 TEST(Session, SameBytesOnEveryRunAndNumberOfThreads) {
   for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
     std::vector<std::vector<Tensor>> runs;

@@ -3,7 +3,6 @@
 #include "compiler/onnx/proto/tensor.h"
 
 #include <onnx/onnx_pb.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -279,11 +278,7 @@ void check_sparse_parts(const Tensor& values, const Tensor& indices, const Shape
 }  // namespace
 
 void TensorSource::spend(uint64_t bytes) {
-  uint64_t budget = limits.copied_bytes;
-  if (budget == 0) {
-    budget = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-             static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE)) / 5 * 4;
-  }
+  const uint64_t budget = memory_limit(limits);
   if (bytes > budget || copied > budget - bytes) {
     throw Error(ErrorCode::kModel, "the tensors that must be copied are over the limit")
         .expected("at most " + std::to_string(budget) + " bytes", "more");

@@ -313,6 +313,7 @@ void infer_with_schema(Graph& graph, NodeId node, int64_t opset, const InferNode
     check_arity(graph, node, schema);
     proto::guard_inference(graph.node(node));
     if (!all_inputs_typed(graph, node)) return;
+    proto::refuse_small_output(graph, node);
     Context context(graph, node, schema, opset, nested ? nested : by_schema);
     run_inference(schema, graph, node, context);
     const auto outputs = graph.outputs(node);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace halfnote::proto {
 namespace {
 
@@ -58,6 +60,22 @@ void refine_reshape(Graph& graph, NodeId node) {
   const int64_t factor = whole.number / rest.number;
   if (whole.symbols.empty()) *open = Dim(factor);
   if (whole.symbols.size() == 1 && factor == 1) *open = Dim::named(whole.symbols[0]);
+}
+
+void refuse_small_output(const Graph& graph, NodeId node) {
+  const Node& data = graph.node(node);
+  if (data.op != "ConvTranspose" || !data.domain.empty() || graph.inputs(node).empty()) return;
+  const std::vector<int64_t> sizes = data.attributes.get_ints("output_shape");
+  const ValueType& x = graph.value(graph.input(node, 0)).type;
+  if (!x.shape || x.shape->size() != sizes.size() + 2) return;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const Dim& dim = (*x.shape)[i + 2];
+    if (!dim.known() || sizes[i] >= dim.value) continue;
+    throw Error(ErrorCode::kUnsupported, "output_shape is smaller than the input")
+        .expected("at least " + std::to_string(dim.value) + " in spatial dim " + std::to_string(i),
+                  std::to_string(sizes[i]))
+        .hint("cut the result with pads instead of output_shape");
+  }
 }
 
 }  // namespace halfnote::proto

@@ -9,4 +9,8 @@ namespace halfnote::proto {
 /// differ.
 void refine_reshape(Graph& graph, NodeId node);
 
+/// Throws Error(kUnsupported) for a ConvTranspose whose `output_shape` is smaller than its input:
+/// ONNX's inference gives its result no spatial dims, and its checker refuses those that it has.
+void refuse_small_output(const Graph& graph, NodeId node);
+
 }  // namespace halfnote::proto

@@ -191,7 +191,7 @@ void write_algorithm(const TrainingStep& step, const Naming& naming, const std::
   if (any_shared) add_metadata(to, kInputsKey, join_names(inputs));
 }
 
-void write_header(const Model& model, TensorSink& sink, onnx::ModelProto& to) {
+void write_header(const Model& model, onnx::ModelProto& to) {
   to.set_ir_version(ir_version_of(model));
   write_opsets(model, to);
   const bool own = model.producer_name.empty();
@@ -200,9 +200,6 @@ void write_header(const Model& model, TensorSink& sink, onnx::ModelProto& to) {
   if (!model.domain.empty()) to.set_domain(model.domain);
   if (model.model_version != 0) to.set_model_version(model.model_version);
   if (!model.doc.empty()) to.set_doc_string(model.doc);
-  for (const Function& function : model.functions) {
-    write_function(function, sink, *to.add_functions());
-  }
   for (const auto& [key, value] : model.metadata) {
     auto* entry = to.add_metadata_props();
     entry->set_key(key);
@@ -219,10 +216,12 @@ Text write_model(const Model& model, TensorSink& sink) {
   // In the order of their numbers, as protobuf would write them: head, graph, what stands between
   // graph and steps, the steps, functions.
   onnx::ModelProto head, middle, functions;
-  write_header(model, sink, head);
+  write_header(model, head);
+  for (const Function& function : model.functions) {
+    write_function(function, sink, *functions.add_functions());
+  }
   middle.mutable_opset_import()->Swap(head.mutable_opset_import());
   middle.mutable_metadata_props()->Swap(head.mutable_metadata_props());
-  functions.mutable_functions()->Swap(head.mutable_functions());
   Text written;
   append_content(written.tail(), head);
   written.take_field(onnx::ModelProto::kGraphFieldNumber, std::move(graph));

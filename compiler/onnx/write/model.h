@@ -14,8 +14,8 @@ namespace halfnote::proto {
 /// a message (text.h).
 Text write_model(const Model& model, TensorSink& sink);
 
-/// Everything but `graph` and `training_info`.
-void write_header(const Model& model, TensorSink& sink, onnx::ModelProto& to);
+/// Everything but `graph`, `training_info` and functions.
+void write_header(const Model& model, onnx::ModelProto& to);
 
 /// How a step's values are called behind the inference graph: same inputs and initializers are
 /// shared, all other clashes of names get a prefix (returned; empty when there are none).

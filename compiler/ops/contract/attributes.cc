@@ -75,6 +75,8 @@ constexpr Least kLeast[] = {
     {"GlobalLpPool", "p", 1},
     {"DepthToSpace", "blocksize", 1},
     {"SpaceToDepth", "blocksize", 1},
+    {"RoiAlign", "output_height", 1},
+    {"RoiAlign", "output_width", 1},
 };
 
 constexpr const char* kWithEpsilon[] = {"BatchNormalization", "LayerNormalization",
@@ -180,6 +182,40 @@ void check_cast(const Node& node) {
                 std::to_string(to));
 }
 
+/// One direction an input or output, 0 or 1; as many axes.
+void check_scan(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (node.op != "Scan") return;
+  const int64_t inputs = node.attributes.get_int("num_scan_inputs", 0);
+  const auto operands = static_cast<int64_t>(graph.inputs(id).size());
+  const int64_t outputs = static_cast<int64_t>(graph.outputs(id).size()) - (operands - inputs);
+  const auto check = [&](const char* name, int64_t count, bool is_flag) {
+    if (!node.attributes.has(name)) return;
+    const std::vector<int64_t> numbers = node.attributes.get_ints(name);
+    const auto fits = [&](int64_t number) { return !is_flag || number == 0 || number == 1; };
+    if (static_cast<int64_t>(numbers.size()) == count &&
+        std::all_of(numbers.begin(), numbers.end(), fits)) {
+      return;
+    }
+    throw Error(ErrorCode::kModel, std::string("attribute \"") + name + "\" does not fit")
+        .expected(std::to_string(count) + (is_flag ? " times 0 or 1" : " axes"),
+                  to_string(std::span<const int64_t>(numbers)));
+  };
+  check("scan_input_directions", inputs, true);
+  check("scan_output_directions", outputs, true);
+  check("scan_input_axes", inputs, false);
+  check("scan_output_axes", outputs, false);
+}
+
+/// LpNormalization knows two norms.
+void check_norm(const Node& node) {
+  if (node.op != "LpNormalization") return;
+  const int64_t p = node.attributes.get_int("p", 2);
+  if (p == 1 || p == 2) return;
+  throw Error(ErrorCode::kModel, "attribute \"p\" is out of range")
+      .expected("1 or 2", std::to_string(p));
+}
+
 }  // namespace
 
 void check_attributes(const Graph& graph, NodeId id) {
@@ -188,6 +224,8 @@ void check_attributes(const Graph& graph, NodeId id) {
   check_numbers(node);
   check_axis(graph, id);
   check_cast(node);
+  check_norm(node);
+  check_scan(graph, id);
 }
 
 }  // namespace halfnote::contract

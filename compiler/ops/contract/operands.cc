@@ -1,6 +1,11 @@
 // The operands' side of the contracts: one function an operator, in a table. Open dims fit
 // anything.
+#include "compiler/ops/contract/operands.h"
+
 #include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -9,43 +14,47 @@
 
 namespace halfnote {
 namespace contract {
-namespace {
 
-/// A node and the shapes of its operands.
-struct Operands {
-  const Graph& graph;
-  NodeId id;
-  const Node& node;
+ValueId Operands::operand(size_t index) const {
+  return index < graph.inputs(id).size() ? graph.input(id, index) : ValueId{};
+}
 
-  /// Null where the operand is absent or its rank is not known.
-  const SymbolicShape* shape(size_t index) const {
-    if (index >= graph.inputs(id).size()) return nullptr;
-    const ValueId operand = graph.input(id, index);
-    if (!operand.valid()) return nullptr;
-    const auto& type = graph.value(operand).type;
-    return type.is_tensor() && type.shape ? &*type.shape : nullptr;
-  }
-  const Tensor* constant(size_t index) const {
-    if (index >= graph.inputs(id).size() || !graph.input(id, index).valid()) return nullptr;
-    return graph.constant(graph.input(id, index));
-  }
-  std::string name(size_t index) const { return graph.value(graph.input(id, index)).name; }
-};
+const SymbolicShape* Operands::shape(size_t index) const {
+  if (!operand(index).valid()) return nullptr;
+  const auto& type = graph.value(operand(index)).type;
+  return type.is_tensor() && type.shape ? &*type.shape : nullptr;
+}
 
-[[noreturn]] void refuse(const Operands& o, size_t index, const std::string& what,
-                         std::string expected, std::string got) {
+const Tensor* Operands::constant(size_t index) const {
+  return operand(index).valid() ? graph.constant(operand(index)) : nullptr;
+}
+
+void refuse(const Operands& o, size_t index, const std::string& what, std::string expected,
+            std::string got) {
   throw Error(ErrorCode::kModel, what + " \"" + o.name(index) + "\" does not fit")
       .expected(std::move(expected), std::move(got));
 }
 
-/// Can the number stand where this dim is wanted?
-bool fits(const Dim& dim, int64_t wanted) { return !dim.known() || dim.value == wanted; }
+void check_shape(const Operands& o, size_t index, const char* what, const SymbolicShape& wanted) {
+  const SymbolicShape* shape = o.shape(index);
+  if (shape == nullptr) return;
+  const auto same = [](const Dim& a, const Dim& b) { return fits(a, b); };
+  if (std::equal(shape->begin(), shape->end(), wanted.begin(), wanted.end(), same)) return;
+  refuse(o, index, what, "shape " + to_string(wanted), to_string(*shape));
+}
+
+void check_one_element(const Operands& o, size_t index, const char* what) {
+  const SymbolicShape* shape = o.shape(index);
+  if (shape == nullptr) return;
+  const auto may_be_one = [](const Dim& dim) { return fits(dim, 1); };
+  if (std::all_of(shape->begin(), shape->end(), may_be_one)) return;
+  refuse(o, index, what, "one number", to_string(*shape));
+}
+
+namespace {
 
 void check_vector(const Operands& o, size_t index, const char* what, const Dim& length) {
-  const SymbolicShape* shape = o.shape(index);
-  if (shape == nullptr || !length.known()) return;
-  if (shape->size() == 1 && fits(shape->front(), length.value)) return;
-  refuse(o, index, what, "shape [" + std::to_string(length.value) + "]", to_string(*shape));
+  if (length.known()) check_shape(o, index, what, {length});
 }
 
 /// Does `shape` broadcast to `target` without changing it?
@@ -160,24 +169,6 @@ void check_reshape(const Operands& o) {
          std::to_string(product) + " in [" + text + "]");
 }
 
-void check_gather(const Operands& o) {
-  const SymbolicShape* x = o.shape(0);
-  const Tensor* indices = o.constant(1);
-  if (x == nullptr || indices == nullptr || x->empty()) return;
-  const int64_t axis =
-      normalize_axis(o.node.attributes.get_int("axis", 0), static_cast<int64_t>(x->size()));
-  const Dim& dim = (*x)[static_cast<size_t>(axis)];
-  if (!dim.known()) return;
-  for (int64_t i = 0; i < indices->size(); ++i) {
-    const int64_t index = indices->at_as_int(i);
-    if (index >= -dim.value && index < dim.value) continue;
-    throw Error(ErrorCode::kModel, "an index in \"" + o.name(1) + "\" is out of range")
-        .expected(std::to_string(-dim.value) + " to " + std::to_string(dim.value - 1) +
-                      " for axis " + std::to_string(axis) + " of " + to_string(*x),
-                  std::to_string(index));
-  }
-}
-
 void check_depth_to_space(const Operands& o) {
   const SymbolicShape* x = o.shape(0);
   if (x == nullptr || x->size() != 4) return;
@@ -254,6 +245,112 @@ void check_divisor(const Operands& o) {
   }
 }
 
+/// A trip count and a condition are one number each.
+void check_one_condition(const Operands& o) {
+  const bool loop = o.node.op == "Loop";
+  check_one_element(o, 0, loop ? "trip count" : "condition");
+  if (loop) check_one_element(o, 1, "condition");
+}
+
+void check_loop_node(const Operands& o) {
+  check_one_condition(o);
+  check_loop(o);
+}
+
+void check_clip(const Operands& o) {
+  check_one_element(o, 1, "min");
+  check_one_element(o, 2, "max");
+}
+
+void check_trilu(const Operands& o) { check_one_element(o, 1, "the diagonal"); }
+
+/// No permutation of the axes of X: one is left out, or stands twice.
+void check_transpose(const Operands& o) {
+  const SymbolicShape* x = o.shape(0);
+  if (x == nullptr || !o.node.attributes.has("perm")) return;
+  const std::vector<int64_t> perm = o.node.attributes.get_ints("perm");
+  std::vector<int64_t> sorted = perm, axes(x->size());
+  std::sort(sorted.begin(), sorted.end());
+  std::iota(axes.begin(), axes.end(), 0);
+  if (sorted == axes) return;
+  throw Error(ErrorCode::kModel, "attribute \"perm\" is no permutation of the axes")
+      .expected("each of " + to_string(std::span<const int64_t>(axes)) + " once, as \"" +
+                    o.name(0) + "\" has shape " + to_string(*x),
+                to_string(std::span<const int64_t>(perm)));
+}
+
+/// A share of what is dropped.
+void check_dropout(const Operands& o) {
+  const Tensor* ratio = o.constant(1);
+  if (ratio == nullptr || ratio->size() != 1) return;
+  const double share = ratio->at_as_double(0);
+  if (share >= 0 && share <= 1) return;
+  throw Error(ErrorCode::kModel, "the ratio \"" + o.name(1) + "\" is out of range")
+      .expected("0 to 1", std::to_string(share));
+}
+
+/// Scales that stand in the model are finite and above 0; a size of 0 comes from a size of 0.
+void check_resize(const Operands& o) {
+  const SymbolicShape* x = o.shape(0);
+  const Tensor* scales = o.constant(2);
+  for (int64_t i = 0; scales != nullptr && i < scales->size(); ++i) {
+    const double scale = scales->at_as_double(i);
+    if (scale > 0 && std::isfinite(scale)) continue;
+    throw Error(ErrorCode::kModel, "a scale in \"" + o.name(2) + "\" is out of range")
+        .expected("a finite number above 0", std::to_string(scale) + " at " + std::to_string(i));
+  }
+  const Attributes& attributes = o.node.attributes;
+  if (x == nullptr ||
+      attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize") {
+    return;
+  }
+  const size_t axes = attributes.has("axes") ? attributes.get_ints("axes").size() : x->size();
+  check_vector(o, 1, "roi", Dim(static_cast<int64_t>(2 * axes)));
+}
+
+/// Padding that is no constant copies elements: of none it can make none.
+void check_pad(const Operands& o) {
+  check_one_element(o, 2, "the value of the padding");
+  const SymbolicShape* x = o.shape(0);
+  const Tensor* pads = o.constant(1);
+  const bool constant = o.node.attributes.get_string("mode", "constant") == "constant";
+  if (constant || x == nullptr || pads == nullptr || o.operand(3).valid()) return;
+  for (int64_t i = 0; i < pads->size(); ++i) {
+    const auto axis = static_cast<size_t>(i) % std::max<size_t>(1, x->size());
+    if (pads->at_as_int(i) <= 0 || !(*x)[axis].is(0)) continue;
+    refuse(o, 1, "padding",
+           "none along axis " + std::to_string(axis) + " of " + to_string(*x) +
+               ", which has no element to copy",
+           std::to_string(pads->at_as_int(i)));
+  }
+}
+
+/// A length that stands in the model.
+void check_dft(const Operands& o) {
+  const Tensor* length = o.constant(1);
+  check_one_element(o, 1, "dft_length");
+  if (length == nullptr || length->size() != 1 || length->at_as_int(0) > 0) return;
+  throw Error(ErrorCode::kModel, "the length \"" + o.name(1) + "\" is out of range")
+      .expected("at least 1", std::to_string(length->at_as_int(0)));
+}
+
+/// A scale and a zero point an element of the axis, where there is more than one.
+void check_quantized(const Operands& o) {
+  const SymbolicShape *x = o.shape(0), *scale = o.shape(1);
+  if (scale == nullptr) return;
+  if (scale->empty()) {
+    check_one_element(o, 2, "zero point");  // ONNX's own tests give [1] beside a scalar
+  } else {
+    check_shape(o, 2, "zero point", *scale);
+  }
+  if (x == nullptr || scale->size() != 1 || !scale->front().known() || scale->front().value == 1) {
+    return;
+  }
+  const int64_t axis =
+      normalize_axis(o.node.attributes.get_int("axis", 1), static_cast<int64_t>(x->size()));
+  check_vector(o, 1, "scale", (*x)[static_cast<size_t>(axis)]);
+}
+
 struct Row {
   std::string_view op;
   void (*check)(const Operands&);
@@ -270,16 +367,49 @@ constexpr Row kRows[] = {
     {"InstanceNormalization", check_channel_norm},
     {"Reshape", check_reshape},
     {"Gather", check_gather},
+    {"GatherElements", check_gather_elements},
+    {"GatherND", check_gather_nd},
+    {"ScatterElements", check_scatter_elements},
+    {"ScatterND", check_scatter_nd},
+    {"MaxUnpool", check_max_unpool},
+    {"CumSum", check_cum_sum},
+    {"ReverseSequence", check_reverse_sequence},
+    {"RoiAlign", check_roi_align},
+    {"SoftmaxCrossEntropyLoss", check_labels},
+    {"NegativeLogLikelihoodLoss", check_labels},
+    {"RNN", check_recurrent},
+    {"GRU", check_recurrent},
+    {"LSTM", check_recurrent},
     {"DepthToSpace", check_depth_to_space},
     {"SpaceToDepth", check_depth_to_space},
     {"MaxPool", check_pool},
     {"AveragePool", check_pool},
     {"LpPool", check_pool},
     {"Split", check_split},
-    {"Loop", check_loop},
+    {"Loop", check_loop_node},
+    {"If", check_one_condition},
+    {"Transpose", check_transpose},
+    {"Clip", check_clip},
+    {"Trilu", check_trilu},
+    {"Dropout", check_dropout},
+    {"Pad", check_pad},
+    {"DFT", check_dft},
+    {"Resize", check_resize},
+    {"QuantizeLinear", check_quantized},
+    {"DequantizeLinear", check_quantized},
     {"Attention", check_attention},
     {"Div", check_divisor},
     {"Mod", check_divisor},
+    {"ReduceL1", check_reduce},
+    {"ReduceL2", check_reduce},
+    {"ReduceLogSum", check_reduce},
+    {"ReduceLogSumExp", check_reduce},
+    {"ReduceMax", check_reduce},
+    {"ReduceMean", check_reduce},
+    {"ReduceMin", check_reduce},
+    {"ReduceProd", check_reduce},
+    {"ReduceSum", check_reduce},
+    {"ReduceSumSquare", check_reduce},
 };
 
 }  // namespace

@@ -24,6 +24,10 @@ struct Transposed {
 void pads_from_shapes(Transposed& t, const std::vector<int64_t>& in,
                       const std::vector<int64_t>& out, bool upper) {
   Window& w = t.window;
+  if (in.size() != w.rank() || out.size() != w.rank()) {
+    throw Error(ErrorCode::kModel, "ConvTranspose with an output of another rank than its input")
+        .expected(std::to_string(w.rank()) + " spatial dims", std::to_string(out.size()));
+  }
   for (size_t axis = 0; axis < w.rank(); ++axis) {
     const int64_t full = w.strides[axis] * (in[axis] - 1) + t.surplus[axis] + w.extent(axis);
     const int64_t total = std::max<int64_t>(0, full - out[axis]);

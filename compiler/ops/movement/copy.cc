@@ -1,7 +1,8 @@
 // Gradients of ops that join, cut out, border or repeat parts of a tensor.
 //
-// The gradient of Slice is a Pad and that of Pad a Slice, which cancel; where there is none (steps
-// other than 1, reflected borders) it adds dY up at the positions that were copied.
+// The gradient of Slice is a Pad and that of Pad a Slice, which cancel; with other steps than 1 it
+// is turned around and spread out before. Where there is none (computed steps, reflected borders)
+// it adds dY up at the positions that were copied.
 #include <algorithm>
 #include <limits>
 
@@ -79,6 +80,86 @@ Expr computed_slice_pads(GradientContext& rule, Expr axes) {
   const Expr before = b.op("Min", {b.op("Max", {wrapped, number(0)}), size});
   const Expr after = b.op("Sub", {b.op("Sub", {size, before}), dims(rule.grads[0])});
   return join(b, {before, after}, 0);
+}
+
+/// Where the elements of a slice come from along one axis: the first `begin`, the others `step`
+/// apart.
+struct Taken {
+  size_t axis = 0;
+  int64_t begin = 0, count = 0, step = 1, size = 0;
+};
+
+/// What a Slice takes, in numbers; nothing where it is computed, or no element.
+std::optional<std::vector<Taken>> taken_by(GradientContext& rule,
+                                           const std::vector<int64_t>& axes) {
+  const auto starts = constant_ints(rule.graph(), rule.inputs[1].id);
+  const auto steps = constant_ints(rule.graph(), rule.inputs[4].id);
+  if (!starts || !steps || starts->size() != axes.size() || steps->size() != axes.size())
+    return std::nullopt;
+  const SymbolicShape from = rule.inputs[0].shape(), cut = rule.grads[0].shape();
+  std::vector<Taken> all;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const auto axis =
+        static_cast<size_t>(normalize_axis(axes[i], static_cast<int64_t>(from.size())));
+    if (!from[axis].known() || !cut[axis].known() || cut[axis].value == 0) return std::nullopt;
+    const int64_t size = from[axis].value, count = cut[axis].value;
+    const int64_t start = (*starts)[i] < 0 ? (*starts)[i] + size : (*starts)[i];
+    // A step that is never taken may be any number.
+    all.push_back(
+        {axis, std::clamp<int64_t>(start, 0, size - 1), count, count > 1 ? (*steps)[i] : 1, size});
+  }
+  return all;
+}
+
+/// dY with zeros between and behind its elements, `step` times as many; an invalid one where the
+/// shape is not known well enough.
+Expr spread(Expr dy, size_t axis, int64_t step) {
+  Builder& b = *dy.builder;
+  const SymbolicShape shape = dy.shape();
+  std::vector<int64_t> wide;
+  bool computed = false;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const bool known = shape[d].known();
+    // One dim may be what is left.
+    if (known ? shape[d].value == 0 : computed) return {};
+    computed = computed || !known;
+    wide.push_back(!known ? -1 : d == axis ? shape[d].value * step : shape[d].value);
+  }
+  const auto after = static_cast<int64_t>(axis) + 1;
+  const Expr apart = b.op("Unsqueeze", {dy, b.ints({after})});
+  const Expr padded = b.op("Pad", {apart, b.ints({0, step - 1}), b.none(), b.ints({after})});
+  return b.reshape(padded, b.ints(wide));
+}
+
+/// dX of a Slice with steps: Slice backwards, spread(), Pad. An invalid one where numbers are
+/// missing.
+Expr put_back(GradientContext& rule, const std::vector<int64_t>& axes) {
+  Builder& b = rule.b;
+  auto all = taken_by(rule, axes);
+  if (!all) return {};
+  std::vector<int64_t> turned, pads(2 * axes.size());
+  for (Taken& taken : *all) {
+    if (taken.step > 0) continue;
+    turned.push_back(static_cast<int64_t>(taken.axis));
+    taken.begin += taken.step * (taken.count - 1);
+    taken.step = -taken.step;
+  }
+  Expr dx = rule.grads[0];
+  if (!turned.empty()) {
+    const auto same = [&](int64_t n) { return b.ints(std::vector<int64_t>(turned.size(), n)); };
+    dx = b.op("Slice",
+              {dx, same(-1), same(std::numeric_limits<int64_t>::min()), b.ints(turned), same(-1)});
+  }
+  for (size_t i = 0; i < all->size(); ++i) {
+    const Taken& taken = (*all)[i];
+    if (taken.step > 1) dx = spread(dx, taken.axis, taken.step);
+    if (!dx.valid()) return {};
+    pads[i] = taken.begin;
+    pads[all->size() + i] = taken.size - taken.begin - taken.count * taken.step;
+  }
+  const bool whole = std::all_of(pads.begin(), pads.end(), [](int64_t n) { return n == 0; });
+  if (!whole) dx = b.op("Pad", {dx, b.ints(pads), b.none(), b.ints(axes)});
+  return with_type_of(dx, rule.inputs[0]);
 }
 
 /// Repeats of a Tile along one axis: a number, or an element of the operand.
@@ -188,7 +269,8 @@ std::vector<Expr> slice_gradient(GradientContext& rule) {
   std::vector<Expr> results(rule.inputs.size(), b.none());
   const auto axes = sliced_axes(rule);
   if (!axes || !all_ones(rule, rule.graph(), 4)) {
-    results[0] = through_positions(rule);
+    results[0] = axes ? put_back(rule, *axes) : Expr{};
+    if (!results[0].valid()) results[0] = through_positions(rule);
     return results;
   }
   const Expr axes_operand = b.ints(*axes);

@@ -63,6 +63,14 @@ Expr list_of_axes(Builder& b, const Expr& axes) {
 
 std::vector<Expr> squeeze_gradient(GradientContext& rule) {
   if (rule.inputs.size() < 2 || !rule.inputs[1].valid()) return reshape_gradient(rule);
+  if (auto axes = constant_ints(rule.graph(), rule.inputs[1].id);
+      axes && rule.inputs[0].rank() >= 0) {
+    // Squeeze lets an axis stand twice, Unsqueeze does not.
+    for (int64_t& axis : *axes) axis = normalize_axis(axis, rule.inputs[0].rank());
+    std::sort(axes->begin(), axes->end());
+    axes->erase(std::unique(axes->begin(), axes->end()), axes->end());
+    return first_of(rule, with_type_of(unsqueeze(rule.grads[0], *axes), rule.inputs[0]));
+  }
   const Expr dx = rule.b.op("Unsqueeze", {rule.grads[0], list_of_axes(rule.b, rule.inputs[1])});
   return first_of(rule, with_type_of(dx, rule.inputs[0]));
 }

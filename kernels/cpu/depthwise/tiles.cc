@@ -9,10 +9,6 @@ namespace {
 constexpr int64_t kTileLines = 4096, kMostLines = 16384;
 constexpr int64_t kMinColumns = 512;
 
-bool is_small_float(DType type) {
-  return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
-}
-
 int64_t divided_down(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
 }  // namespace

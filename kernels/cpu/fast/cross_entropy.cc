@@ -100,17 +100,14 @@ Prepared forward_kernel(const KernelCall& call, const LossPlan& plan, size_t los
 }
 
 Prepared prepare_forward(const KernelCall& call) {
-  if (!call.has_input(0)) throw model_error(call, "the scores are missing");
   WorkspacePlan workspace;
-  const LossPlan plan = plan_loss(call, call.inputs[0].shape, 1, 2, workspace);
-  check_loss_output(call, plan);
-  if (std::string why = loss_type_refusal(call, plan); !why.empty()) return Prepared::no(why);
-  if (std::string why = refusal(plan, call.inputs[0]); !why.empty()) return Prepared::no(why);
-  if (call.has_output(1) && call.outputs[1].dtype != call.inputs[0].dtype)
-    return Prepared::no("log_prob of another type than the scores");
-  const size_t losses = workspace.add_elements<double>(plan.lines.count);
+  const LossForwardPlan planned = plan_loss_forward(call, workspace);
+  if (std::string why = loss_forward_refusal(call, planned.loss); !why.empty())
+    return Prepared::no(why);
+  if (std::string why = refusal(planned.loss, call.inputs[0]); !why.empty())
+    return Prepared::no(why);
   return for_small_float(call.inputs[0].dtype, [&]<class T>() {
-    return forward_kernel<T>(call, plan, losses, workspace.size());
+    return forward_kernel<T>(call, planned.loss, planned.losses_offset, workspace.size());
   });
 }
 
@@ -154,15 +151,11 @@ Prepared gradient_kernel(const KernelCall& call, const LossPlan& plan, size_t wo
 }
 
 Prepared prepare_gradient(const KernelCall& call) {
-  if (!call.has_input(1)) throw model_error(call, "the log-probabilities are missing");
   WorkspacePlan workspace;
-  const LossPlan plan = plan_loss(call, call.inputs[1].shape, 2, 3, workspace);
-  plan_upstream(call, plan);
-  if (std::string why = loss_type_refusal(call, plan); !why.empty()) return Prepared::no(why);
+  const LossPlan plan = plan_cross_entropy_grad(call, workspace);
+  if (std::string why = cross_entropy_grad_refusal(call, plan); !why.empty())
+    return Prepared::no(why);
   if (std::string why = refusal(plan, call.inputs[1]); !why.empty()) return Prepared::no(why);
-  if (!is_real(call.inputs[0].dtype)) return Prepared::no("dL is no float");
-  if (call.outputs[0].dtype != call.inputs[1].dtype)
-    return Prepared::no("log_prob and dX of different types");
   return for_small_float(call.inputs[1].dtype, [&]<class T>() {
     return gradient_kernel<T>(call, plan, workspace.size());
   });

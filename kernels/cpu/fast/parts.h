@@ -17,6 +17,8 @@ std::vector<KernelRow> other_average_pool_rows();  // the same where oneDNN has 
 std::vector<KernelRow> resize_rows();              // reduction/resize.cc: Resize and its gradient
 std::vector<KernelRow> reduce_rows();   // reduction/reduce.cc: Reduce* over the last axes
 std::vector<KernelRow> arg_rows();      // reduction/arg.cc: ArgMax, ArgMin
+std::vector<KernelRow> cum_sum_rows();  // reduction/cum_sum.cc: CumSum
+std::vector<KernelRow> top_k_rows();    // reduction/top_k.cc: TopK
 std::vector<KernelRow> indexed_rows();  // indexed_rows.cc: Gather- and ScatterElements, ScatterND
 std::vector<KernelRow> log_softmax_rows();    // cross_entropy.cc
 std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the loss and its gradient

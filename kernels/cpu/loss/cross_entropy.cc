@@ -26,6 +26,21 @@ void check_loss_output(const KernelCall& call, const LossPlan& plan) {
       .expected(to_string(expected), to_string(call.outputs[0].shape));
 }
 
+LossForwardPlan plan_loss_forward(const KernelCall& call, WorkspacePlan& workspace) {
+  if (!call.has_input(0)) throw model_error(call, "the scores are missing");
+  LossForwardPlan plan;
+  plan.loss = plan_loss(call, call.inputs[0].shape, 1, 2, workspace);
+  check_loss_output(call, plan.loss);
+  plan.losses_offset = workspace.add_elements<double>(plan.loss.lines.count);
+  return plan;
+}
+
+std::string loss_forward_refusal(const KernelCall& call, const LossPlan& plan) {
+  if (std::string why = loss_type_refusal(call, plan); !why.empty()) return why;
+  const bool differ = call.has_output(1) && call.outputs[1].dtype != call.inputs[0].dtype;
+  return differ ? "log_prob of another type than the scores" : "";
+}
+
 namespace {
 
 /// Calls `body(position)`, which gives the log-probability of the label, for each position that
@@ -79,29 +94,23 @@ Prepared cross_entropy_kernel(const KernelCall& call, const LossPlan& plan, size
 }
 
 Prepared prepare_cross_entropy(const KernelCall& call) {
-  if (!call.has_input(0)) throw model_error(call, "the scores are missing");
   WorkspacePlan workspace;
-  const LossPlan plan = plan_loss(call, call.inputs[0].shape, 1, 2, workspace);
-  check_loss_output(call, plan);
-  if (std::string why = loss_type_refusal(call, plan); !why.empty()) return Prepared::no(why);
-  if (call.has_output(1) && call.outputs[1].dtype != call.inputs[0].dtype) {
-    return Prepared::no("log_prob of another type than the scores");
-  }
-  const size_t losses = workspace.add_elements<double>(plan.lines.count);
+  const LossForwardPlan planned = plan_loss_forward(call, workspace);
+  if (std::string why = loss_forward_refusal(call, planned.loss); !why.empty())
+    return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {
-    return cross_entropy_kernel<T>(call, plan, losses, workspace.size());
+    return cross_entropy_kernel<T>(call, planned.loss, planned.losses_offset, workspace.size());
   });
 }
 
 Prepared prepare_log_likelihood(const KernelCall& call) {
-  if (!call.has_input(0)) throw model_error(call, "the log-probabilities are missing");
   WorkspacePlan workspace;
-  const LossPlan plan = plan_loss(call, call.inputs[0].shape, 1, 2, workspace);
-  check_loss_output(call, plan);
-  if (std::string why = loss_type_refusal(call, plan); !why.empty()) return Prepared::no(why);
-  const size_t offset = workspace.add_elements<double>(plan.lines.count);
+  const LossForwardPlan planned = plan_loss_forward(call, workspace);
+  if (std::string why = loss_type_refusal(call, planned.loss); !why.empty())
+    return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {
-    const auto body = [=, type = call.outputs[0].dtype,
+    const auto body = [plan = planned.loss, offset = planned.losses_offset,
+                       type = call.outputs[0].dtype,
                        threads = call.threads](const KernelBuffers& buffers) {
       const double divisor = plan.prepare_weights(buffers);
       const auto* weights = part<double>(buffers, plan.weights_offset);

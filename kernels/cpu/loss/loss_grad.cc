@@ -24,6 +24,20 @@ Upstream plan_upstream(const KernelCall& call, const LossPlan& plan, size_t inpu
   return {input, call.inputs[input].dtype, per_position};
 }
 
+LossPlan plan_cross_entropy_grad(const KernelCall& call, WorkspacePlan& workspace) {
+  if (!call.has_input(1)) throw model_error(call, "the log-probabilities are missing");
+  LossPlan plan = plan_loss(call, call.inputs[1].shape, 2, 3, workspace);
+  plan_upstream(call, plan);
+  return plan;
+}
+
+std::string cross_entropy_grad_refusal(const KernelCall& call, const LossPlan& plan) {
+  if (std::string why = loss_type_refusal(call, plan); !why.empty()) return why;
+  if (!is_real(call.inputs[0].dtype)) return "dL is no float";
+  const bool differ = call.outputs[0].dtype != call.inputs[1].dtype;
+  return differ ? "log_prob and dX of different types" : "";
+}
+
 namespace {
 
 /// `fill(buffers, position, label, factor)` writes the line of a position that counts; others
@@ -50,14 +64,10 @@ Prepared gradient_kernel(const KernelCall& call, const LossPlan& plan, size_t wo
 }
 
 Prepared prepare_cross_entropy(const KernelCall& call) {
-  if (!call.has_input(1)) throw model_error(call, "the log-probabilities are missing");
   WorkspacePlan workspace;
-  const LossPlan plan = plan_loss(call, call.inputs[1].shape, 2, 3, workspace);
-  plan_upstream(call, plan);
-  if (std::string why = loss_type_refusal(call, plan); !why.empty()) return Prepared::no(why);
-  if (!is_real(call.inputs[0].dtype)) return Prepared::no("dL is no float");
-  if (call.outputs[0].dtype != call.inputs[1].dtype)
-    return Prepared::no("log_prob and dX of different types");
+  const LossPlan plan = plan_cross_entropy_grad(call, workspace);
+  if (std::string why = cross_entropy_grad_refusal(call, plan); !why.empty())
+    return Prepared::no(why);
   return for_float_type(call.inputs[1].dtype, [&]<class T>() {
     const auto fill = [plan](const KernelBuffers& buffers, int64_t position, int64_t label,
                              double factor) {

@@ -50,6 +50,23 @@ void check_loss_output(const KernelCall& call, const LossPlan& plan);
 void write_loss(const LossPlan& plan, const KernelBuffers& buffers, DType type,
                 const double* losses, double divisor);
 
+/// The operands of one of the two losses, planned.
+struct LossForwardPlan {
+  LossPlan loss;
+  size_t losses_offset = 0;  // workspace: the loss of each position
+};
+
+/// Throws Error(kModel) if shapes or attributes do not fit.
+LossForwardPlan plan_loss_forward(const KernelCall& call, WorkspacePlan& workspace);
+/// The reason why its types are not supported; else empty.
+std::string loss_forward_refusal(const KernelCall& call, const LossPlan& plan);
+
+/// The operands of SoftmaxCrossEntropyLossGrad. Throws Error(kModel) if shapes or attributes do not
+/// fit.
+LossPlan plan_cross_entropy_grad(const KernelCall& call, WorkspacePlan& workspace);
+/// The reason why its types are not supported; else empty.
+std::string cross_entropy_grad_refusal(const KernelCall& call, const LossPlan& plan);
+
 /// w·dL/D of a position: the factor of a gradient.
 struct Upstream {
   size_t input = 0;  // dL

@@ -128,6 +128,36 @@ void ask_for(const T* at, int64_t ahead, int64_t bytes) {
     __builtin_prefetch(reinterpret_cast<const void*>(first + static_cast<uintptr_t>(line)));
 }
 
+/// Words in vectors, and how they lie backwards.
+struct WordVector {
+  using Vector = uint32_t __attribute__((vector_size(16), aligned(4), may_alias));
+  static constexpr int64_t kLanes = 4;
+  static void turn(const Vector& x, Vector& y) { y = __builtin_shufflevector(x, x, 3, 2, 1, 0); }
+};
+
+/// Half words.
+struct HalfVector {
+  using Vector = uint16_t __attribute__((vector_size(16), aligned(2), may_alias));
+  static constexpr int64_t kLanes = 8;
+  static void turn(const Vector& x, Vector& y) {
+    y = __builtin_shufflevector(x, x, 7, 6, 5, 4, 3, 2, 1, 0);
+  }
+};
+
+/// to[i] = last[-i]
+template <class T>
+void copy_backwards(const T* last, int64_t count, T* to) {
+  int64_t i = 0;
+  if constexpr (sizeof(T) == sizeof(uint32_t) || sizeof(T) == sizeof(uint16_t)) {
+    using V = std::conditional_t<sizeof(T) == sizeof(uint32_t), WordVector, HalfVector>;
+    for (; i + V::kLanes <= count; i += V::kLanes) {
+      V::turn(*reinterpret_cast<const typename V::Vector*>(last - i - (V::kLanes - 1)),
+              *reinterpret_cast<typename V::Vector*>(to + i));
+    }
+  }
+  for (; i < count; ++i) to[i] = last[-i];
+}
+
 /// Pieces of at most this many bytes are too short for the processor to foresee the next ones.
 inline constexpr int64_t kShortPiece = 2048;
 /// Bytes ahead that are asked for.
@@ -157,6 +187,7 @@ void run_copy(const CopyJob& job, const T* from, T* to, int threads) {
         std::copy_n(source, length, target);
         return;
       }
+      if (step_from == -1 && step_to == 1) return copy_backwards(source, length, target);
       for (int64_t i = 0; i < length; ++i) target[i * step_to] = source[i * step_from];
     });
   });

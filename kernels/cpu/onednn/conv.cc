@@ -110,6 +110,19 @@ Memory::desc asked_for(const Shape& shape, DType type, bool blocked) {
   return blocked ? lying(shape, type, true) : any_layout(shape, type);
 }
 
+/// A stride over a single output is any that leaves no room for a second one; the library reads
+/// behind the end of a tensor by the larger ones.
+ConvPlan::Dims strides_that_matter(const ConvPlan& plan) {
+  ConvPlan::Dims strides = plan.stride;
+  for (size_t d = 0; d < strides.size(); ++d) {
+    if (plan.out[d] != 1) continue;
+    const int64_t reach = (plan.kernel[d] - 1) * plan.dilation[d] + 1;
+    const int64_t places = plan.in[d] + plan.pad_begin[d] + plan.pad_end[d] - reach + 1;
+    strides[d] = std::min(strides[d], std::max<int64_t>(1, places));
+  }
+  return strides;
+}
+
 ConvDescs describe(const ConvPlan& plan, const ConvTypes& types, Direction direction,
                    const ConvLayouts& layouts = {}) {
   const Shape x = tensor_shape(plan, plan.channels, plan.in);
@@ -123,7 +136,7 @@ ConvDescs describe(const ConvPlan& plan, const ConvTypes& types, Direction direc
   descs.x_wanted = stays ? descs.x : asked_for(x, types.x, layouts.x_blocked);
   descs.w_wanted = stays ? descs.w : any_layout(w, types.w);
   descs.y_wanted = stays ? descs.y : asked_for(y, types.y, layouts.y_blocked);
-  descs.strides = spatial(plan, plan.stride);
+  descs.strides = spatial(plan, strides_that_matter(plan));
   descs.dilations = spatial(plan, plan.dilation);
   for (int64_t& dilation : descs.dilations) --dilation;  // the library counts the gaps
   descs.pad_begin = spatial(plan, plan.pad_begin);

@@ -41,6 +41,8 @@ constexpr std::vector<KernelRow> (*kFamilies[])() = {
     fast::reduce_rows,
     fast::reduce_sum_rows,
     fast::arg_rows,
+    fast::cum_sum_rows,
+    fast::top_k_rows,
     fast::indexed_rows,
     fast::resize_rows,
     fast::cross_entropy_rows,

@@ -179,10 +179,6 @@ void Few::write_input(const float* sums, std::byte* to, float* room) const {
   });
 }
 
-bool is_small_float(DType type) {
-  return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
-}
-
 /// Milliseconds of one core of an Intel Xeon in f32, the best row of oneDNN, plain or in channel
 /// blocks / here, in channel blocks where there are any (halfnote-bench-convs few):
 ///                                                  Y            dX           dW

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/depthwise/tiles.h"
+#include "kernels/cpu/reals.h"
 #include "kernels/cpu/thin/loops.h"
 #include "kernels/cpu/thin/rows.h"
 
@@ -222,10 +223,6 @@ void Thin::run(const KernelBuffers& buffers, int threads) const {
     for (int64_t i = slot * units / slots; i < end; ++i)
       unit(buffers, i, start.data(), rooms + slot * room);
   });
-}
-
-bool is_small_float(DType type) {
-  return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
 }
 
 /// Multiply-adds/ns of one core of an Intel Xeon in f32, oneDNN / here (halfnote-bench-convs):

@@ -1,6 +1,7 @@
 // MatMul and Gemm as tiled products, where that was measured to be faster than oneDNN.
 #include "kernels/cpu/contraction/matmul_plan.h"
 #include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/reals.h"
 #include "kernels/cpu/support.h"
 #include "kernels/cpu/tiled/product.h"
 #include "kernels/cpu/tiled/rows.h"
@@ -8,10 +9,6 @@
 namespace halfnote::cpu::tiled {
 
 namespace {
-
-bool is_operand(DType type) {
-  return type == DType::kF32 || type == DType::kBF16 || type == DType::kF16;
-}
 
 /// Small and thin products have no tiles to fill; they are for other rows.
 std::string shape_refusal(const MatmulPlan& plan) {
@@ -60,10 +57,10 @@ bool pays(const KernelCall& call, const MatmulPlan& plan) {
 
 std::string refusal(const KernelCall& call, const MatmulPlan& plan) {
   const DType type = call.inputs[0].dtype, result = call.outputs[0].dtype;
-  if (!is_operand(type)) return "operands of type " + std::string(short_name(type));
+  if (!is_small_float(type)) return "operands of type " + std::string(short_name(type));
   if (call.inputs[1].dtype != type) return "operands of different types";
-  if (!is_operand(result)) return "Y is " + std::string(short_name(result));
-  if (plan.has_c && !is_operand(call.inputs[2].dtype))
+  if (!is_small_float(result)) return "Y is " + std::string(short_name(result));
+  if (plan.has_c && !is_small_float(call.inputs[2].dtype))
     return "C of type " + std::string(short_name(call.inputs[2].dtype));
   if (plan.has_c && plan.beta != 1) return "beta is neither 0 nor 1";
   if (find_loops(type) == nullptr) return "the CPU has no AVX-512";

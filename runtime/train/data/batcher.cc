@@ -64,7 +64,7 @@ class BatchMaker {
       const int64_t place = at_.sample + std::min(row, batch.count - 1);
       const int64_t sample = options_.shuffle ? order_[place] : place;
       for (size_t i = 0; i < map_.size(); ++i) {
-        if (!map_.is_whole(i)) map_.fill(i, sample, row, batch.inputs[i], scratch_);
+        if (!map_.is_whole(i)) map_.fill(i, sample, row, batch.inputs[i], room_);
       }
     }
     at_.sample += batch.count;
@@ -102,7 +102,7 @@ class BatchMaker {
   BatcherOptions options_;
   DataPosition at_;
   Shuffle order_;
-  std::vector<float> scratch_;
+  ConvertRoom room_;
 };
 
 }  // namespace

@@ -1,9 +1,11 @@
 // The arithmetic of a Route, one sample at a time. All of it is in f32. Between floats and other
 // types only what is exact is converted: 2.0 is a label, 2.5 is none.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -156,14 +158,22 @@ void store(std::span<const float> from, DType dtype, std::byte* to) {
   std::copy(from.begin(), from.end(), reinterpret_cast<float*>(to));
 }
 
+/// Where a sample stands: the field, or what was read of it; `at` counts samples there, `number` in
+/// the data.
+struct Sample {
+  const DataField& field;
+  int64_t at, number;
+};
+
 /// All planes of a sample as f32. `plane` has room for one source plane.
-void convert_planes(const Route& route, const DataField& field, int64_t sample, std::span<float> to,
+void convert_planes(const Route& route, const Sample& sample, std::span<float> to,
                     std::span<float> plane) {
+  const DataField& field = sample.field;
   const auto pixels = static_cast<size_t>(route.height * route.width);
   const int64_t from_pixels = route.from_height * route.from_width;
   for (size_t channel = 0; channel < static_cast<size_t>(route.channels); ++channel) {
     const int64_t source = std::min(static_cast<int64_t>(channel), route.from_channels - 1);
-    const int64_t first = (sample * route.from_channels + source) * from_pixels;
+    const int64_t first = (sample.at * route.from_channels + source) * from_pixels;
     const std::span<float> out = to.subspan(channel * pixels, pixels);
     if (!route.table.empty()) {
       const float* table = route.table.data() + 256 * channel;
@@ -171,14 +181,14 @@ void convert_planes(const Route& route, const DataField& field, int64_t sample, 
       for (size_t i = 0; i < pixels; ++i) out[i] = table[elements[i]];
       continue;
     }
-    load(route, field, sample, first, route.resized ? plane : out);
+    load(route, field, sample.number, first, route.resized ? plane : out);
     if (route.resized) route.resizer.apply(plane, out);
     if (route.mean.empty()) continue;
     for (float& value : out) value = route.normalised(channel, value);
   }
 }
 
-void convert_floats(const Route& route, const DataField& field, int64_t sample, std::byte* to,
+void convert_floats(const Route& route, const Sample& sample, std::byte* to,
                     std::vector<float>& scratch) {
   const auto elements = static_cast<size_t>(route.elements());
   const auto from_pixels = static_cast<size_t>(route.from_height * route.from_width);
@@ -186,11 +196,11 @@ void convert_floats(const Route& route, const DataField& field, int64_t sample, 
   if (scratch.size() < wanted) scratch.resize(wanted);
   const std::span<float> plane(scratch.data() + elements, from_pixels);
   if (route.input.dtype == DType::kF32) {
-    convert_planes(route, field, sample, {reinterpret_cast<float*>(to), elements}, plane);
+    convert_planes(route, sample, {reinterpret_cast<float*>(to), elements}, plane);
     return;
   }
   const std::span<float> wide(scratch.data(), elements);
-  convert_planes(route, field, sample, wide, plane);
+  convert_planes(route, sample, wide, plane);
   store(wide, route.input.dtype, to);
 }
 
@@ -240,31 +250,67 @@ void convert_numbers(std::span<const From> from, To* to, const DataField& field,
   }
 }
 
-void convert_numbers(const Route& route, const DataField& field, int64_t sample, std::byte* to) {
+void convert_numbers(const Route& route, const Sample& sample, std::byte* to) {
+  const DataField& field = sample.field;
   const auto count = static_cast<size_t>(route.elements());
   visit_number(field.dtype(), [&](auto from_zero) {
     using From = decltype(from_zero);
-    const auto from = field.data.data<From>().subspan(static_cast<size_t>(sample) * count, count);
+    const auto from =
+        field.data.data<From>().subspan(static_cast<size_t>(sample.at) * count, count);
     visit_integer(route.input.dtype, [&](auto to_zero) {
       using To = decltype(to_zero);
-      convert_numbers(from, reinterpret_cast<To*>(to), field, sample, route.input.dtype);
+      convert_numbers(from, reinterpret_cast<To*>(to), field, sample.number, route.input.dtype);
     });
   });
 }
 
+/// Reads a sample of a field in a file.
+const DataField& read_sample(const Route& route, const Dataset& data, int64_t number,
+                             ConvertRoom& room) {
+  const DataField& field = data.fields()[route.field];
+  DataField& one = room.samples[route.field];
+  if (!one.data.defined()) {
+    Shape shape = field.data.shape();
+    shape[0] = 1;
+    one = {field.name, Tensor(field.dtype(), std::move(shape)), false};
+  }
+  const size_t bytes = one.data.byte_size();
+  std::byte* to = one.data.mutable_bytes();
+  size_t done = 0;
+  while (done < bytes) {
+    const auto at = static_cast<off_t>(route.place->offset + static_cast<size_t>(number) * bytes);
+    const ssize_t got =
+        ::pread(route.place->descriptor, to + done, bytes - done, at + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      throw Error(ErrorCode::kIo,
+                  fmt::format("cannot read sample {} of \"{}\"", number, field.name))
+          .expected(fmt::format("{} bytes", bytes),
+                    got < 0 ? std::string(std::strerror(errno))
+                            : fmt::format("{}: the file became shorter", done));
+    }
+    done += static_cast<size_t>(got);
+  }
+  return one;
+}
+
 }  // namespace
 
-void convert_sample(const Route& route, const Dataset& data, int64_t sample, std::byte* to,
-                    std::vector<float>& scratch) {
-  const DataField& field = data.fields()[route.field];
+void convert_sample(const Route& route, const Dataset& data, int64_t number, std::byte* to,
+                    ConvertRoom& room) {
   try {
-    if (route.kind == Route::Kind::kFloat) return convert_floats(route, field, sample, to, scratch);
-    if (route.kind == Route::Kind::kNumber) return convert_numbers(route, field, sample, to);
+    const bool in_file = route.place.has_value();
+    const Sample sample{
+        in_file ? read_sample(route, data, number, room) : data.fields()[route.field],
+        in_file ? 0 : number, number};
+    if (route.kind == Route::Kind::kFloat) return convert_floats(route, sample, to, room.floats);
+    if (route.kind == Route::Kind::kNumber) return convert_numbers(route, sample, to);
+    const Tensor& from = sample.field.data;
+    const size_t bytes = static_cast<size_t>(route.elements()) * size_of(from.dtype());
+    if (bytes > 0) std::memcpy(to, from.bytes() + static_cast<size_t>(sample.at) * bytes, bytes);
   } catch (Error& error) {
     throw error.within({data.origin(), {}, {}});
   }
-  const size_t bytes = static_cast<size_t>(route.elements()) * size_of(field.dtype());
-  if (bytes > 0) std::memcpy(to, field.data.bytes() + static_cast<size_t>(sample) * bytes, bytes);
 }
 
 }  // namespace halfnote

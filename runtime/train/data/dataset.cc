@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/system/mapped_files.h"
 
 namespace halfnote {
 namespace {
@@ -129,6 +130,11 @@ const DataField* Dataset::find(std::string_view name) const {
     if (field.name == name) return &field;
   }
   return nullptr;
+}
+
+void Dataset::release_pages() const {
+  for (const DataField& field : fields_)
+    release_mapped({field.data.bytes(), field.data.byte_size()});
 }
 
 void check_labels(const Dataset& data, const DataField& field, int64_t classes,

@@ -46,6 +46,9 @@ class Dataset {
   const DataField* find(std::string_view name) const;
   /// Where it came from, for messages.
   const std::string& origin() const { return origin_; }
+  /// The pages of files that fields are maps of leave the process; they come back when they are
+  /// read. Data can be larger than memory.
+  void release_pages() const;
 
  private:
   std::string origin_;

@@ -207,10 +207,14 @@ InputMap::InputMap(Dataset data, std::span<const ModelInput> inputs, const Input
     ModelInput input = inputs[i];
     if (input.whole) input.shape.insert(input.shape.begin(), Dim(1));
     routes_.push_back(make_route(data_, fields[i], input, options));
-    if (!input.whole) continue;
-    std::vector<float> scratch;
+    if (!input.whole) {
+      const Tensor& samples = data_.fields()[fields[i]].data;
+      routes_.back().place = find_mapping({samples.bytes(), samples.byte_size()});
+      continue;
+    }
+    ConvertRoom room;
     whole_[i] = Tensor(input.dtype, sample_shape(i));
-    fill(i, 0, 0, whole_[i], scratch);
+    fill(i, 0, 0, whole_[i], room);
   }
   check_scaling(data_, routes_, options);
 }
@@ -274,19 +278,19 @@ Tensor InputMap::make_batch(size_t index, int64_t rows) const {
 }
 
 void InputMap::fill(size_t index, int64_t sample, int64_t row, Tensor& batch,
-                    std::vector<float>& scratch) const {
+                    ConvertRoom& room) const {
   const Route& route = routes_[index];
   const size_t row_bytes = static_cast<size_t>(route.elements()) * size_of(route.input.dtype);
   const bool floats = is_float(data_.fields()[route.field].data.dtype());
   if (route.input.batch_axis == 0) {
     std::byte* target = batch.mutable_bytes() + static_cast<size_t>(row) * row_bytes;
-    convert_sample(route, data_, sample, target, scratch);
+    convert_sample(route, data_, sample, target, room);
     if (floats) check_finite(route, sample, target);
     check_range(route, sample, target);
     return;
   }
   std::vector<std::byte> alone(row_bytes);
-  convert_sample(route, data_, sample, alone.data(), scratch);
+  convert_sample(route, data_, sample, alone.data(), room);
   if (floats) check_finite(route, sample, alone.data());
   check_range(route, sample, alone.data());
   put_at(route, row, alone, batch);

@@ -60,8 +60,7 @@ class InputMap {
   /// Converts sample `sample` of the data into row `row` of such a tensor; see convert_sample.
   /// Throws Error(kData) for a float that is not finite, in the data or in the input's type, and
   /// for one that is out of the input's range.
-  void fill(size_t index, int64_t sample, int64_t row, Tensor& batch,
-            std::vector<float>& scratch) const;
+  void fill(size_t index, int64_t sample, int64_t row, Tensor& batch, ConvertRoom& room) const;
 
  private:
   void check_finite(const Route& route, int64_t sample, const std::byte* row) const;

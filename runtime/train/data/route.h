@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/shape.h"
+#include "base/system/mapped_files.h"
 #include "runtime/train/data/dataset.h"
 #include "runtime/train/data/input_options.h"
 
@@ -40,6 +42,9 @@ struct Route {
   ModelInput input;
   size_t field = 0;
   Kind kind = Kind::kCopy;
+  /// Of the field in a large mapped file: samples are read from there, since a look at the map
+  /// brings megabytes around each of them into memory.
+  std::optional<FilePlace> place;
   Shape shape;  // of one sample as the input takes it
   int64_t from_channels = 1, from_height = 1, from_width = 1;
   int64_t channels = 1, height = 1, width = 1;
@@ -66,10 +71,16 @@ Route make_route(const Dataset& data, size_t field, const ModelInput& input,
 /// `image u8[28,28] -> x f32[3,32,32]: /255, resized (bilinear), grey to 3 channels`.
 std::string describe(const Route& route, const Dataset& data, Resize resize);
 
-/// Converts one sample; `to` holds one row of the input. `scratch` is kept by the caller, so that
-/// nothing is allocated after the first call. Throws Error(kData) with the sample's index for a
-/// number that the input's type does not hold.
+/// What conversions need room for; kept by the caller, so that nothing is allocated after the first
+/// call.
+struct ConvertRoom {
+  std::vector<float> floats;
+  std::map<size_t, DataField> samples;  // read from files, by field
+};
+
+/// Converts one sample; `to` holds one row of the input. Throws Error(kData) with the sample's
+/// index for a number that the input's type does not hold.
 void convert_sample(const Route& route, const Dataset& data, int64_t sample, std::byte* to,
-                    std::vector<float>& scratch);
+                    ConvertRoom& room);
 
 }  // namespace halfnote

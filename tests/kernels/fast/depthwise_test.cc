@@ -8,18 +8,13 @@
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/layout.h"
 #include "tests/kernels/exact.h"
+#include "tests/kernels/fast/conv_case.h"
 #include "tests/kernels/harness.h"
 
 namespace halfnote::test {
 namespace {
 
-struct DepthwiseCase {
-  const char* name;
-  Shape x, w;
-  std::vector<int64_t> strides, dilations, pads;
-};
-
-const DepthwiseCase kDepthwiseCases[] = {
+const FastConvCase kDepthwiseCases[] = {
     {"one pixel", {1, 2, 1, 1}, {2, 1, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
     {"3x3", {2, 16, 5, 7}, {16, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
     {"no pads", {2, 17, 6, 9}, {17, 1, 3, 3}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
@@ -52,28 +47,10 @@ const DepthwiseCase kDepthwiseCases[] = {
 
 constexpr DType kDepthwiseTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
-Shape depthwise_result(const DepthwiseCase& c) {
-  const size_t spatial = c.x.size() - 2;
-  Shape y{c.x[0], c.w[0]};
-  for (size_t d = 0; d < spatial; ++d) {
-    const int64_t reach = (c.w[2 + d] - 1) * c.dilations[d] + 1;
-    y.push_back((c.x[2 + d] + c.pads[d] + c.pads[spatial + d] - reach) / c.strides[d] + 1);
-  }
-  return y;
-}
-
-struct DepthwiseCall {
-  std::string_view domain, op;
-  std::vector<Tensor> inputs;
-  Attributes attributes;
-  OutputSpec output;
-  int64_t terms = 1;  // of a sum
-};
-
 /// All calls of a case: Conv without and with a bias, both gradients, ConvTranspose. What
 /// ConvTranspose cannot have, since the input is larger than what the outputs reach, is left out.
-std::vector<DepthwiseCall> depthwise_calls(const DepthwiseCase& c, DType type) {
-  const Shape y = depthwise_result(c);
+std::vector<FastConvCall> depthwise_calls(const FastConvCase& c, DType type) {
+  const Shape y = fast_conv_result(c);
   const Tensor x = random_tensor(type, c.x, -1, 1, 1), w = random_tensor(type, c.w, -1, 1, 2);
   const Tensor dy = random_tensor(type, y, -1, 1, 3);
   const Tensor bias = random_tensor(type, {c.w[0]}, -1, 1, 4);
@@ -83,23 +60,17 @@ std::vector<DepthwiseCall> depthwise_calls(const DepthwiseCase& c, DType type) {
       Tensor::of<int64_t>({static_cast<int64_t>(c.x.size())}, std::span<const int64_t>(c.x));
   const int64_t taps = element_count(c.w) / c.w[0];
   const int64_t filters = c.w[0] / c.x[1];
-  std::vector<DepthwiseCall> calls{
+  std::vector<FastConvCall> calls{
       {"", "Conv", {x, w}, attributes, {type, y}, taps},
       {"", "Conv", {x, w, bias}, attributes, {type, y}, taps + 1},
       {kOwn, "ConvGradInput", {dy, w, shape}, attributes, {type, c.x}, taps * filters},
   };
-  Shape reached{c.x[0], c.x[1]};
-  const size_t spatial = y.size() - 2;
-  for (size_t d = 0; d < spatial; ++d) {
-    reached.push_back((y[2 + d] - 1) * c.strides[d] + (c.w[2 + d] - 1) * c.dilations[d] + 1 -
-                      c.pads[d] - c.pads[spatial + d]);
-  }
   const Tensor channel_bias = random_tensor(type, {c.x[1]}, -1, 1, 5);
   calls.push_back({"",
                    "ConvTranspose",
                    {dy, w, channel_bias},
                    attributes,
-                   {type, reached},
+                   {type, fast_conv_transpose_result(c)},
                    taps * filters + 1});
   attributes.set("kernel_shape", std::vector<int64_t>(c.w.begin() + 2, c.w.end()));
   for (const DType out : {type, DType::kF32}) {
@@ -123,9 +94,9 @@ bool cpu_has_depthwise() { return cpu::vector_isa() != cpu::VectorIsa::kBaseline
 
 TEST(FastDepthwise, AgreesWithTheReference) {
   if (!cpu_has_depthwise()) GTEST_SKIP() << "neither AVX2 nor AVX-512";
-  for (const DepthwiseCase& c : kDepthwiseCases) {
+  for (const FastConvCase& c : kDepthwiseCases) {
     for (const DType type : kDepthwiseTypes) {
-      for (const DepthwiseCall& call : depthwise_calls(c, type)) {
+      for (const FastConvCall& call : depthwise_calls(c, type)) {
         SCOPED_TRACE(std::string(c.name) + ", " + std::string(call.op) + " " +
                      std::string(short_name(type)));
         const Tensor got =
@@ -163,7 +134,7 @@ Tensor depthwise_reordered(const Tensor& tensor, bool to_blocks) {
 }
 
 /// The result with the operands that `mask` names in blocks (bit 2: the output).
-Tensor depthwise_in_blocks(const DepthwiseCall& c, uint32_t mask, int threads) {
+Tensor depthwise_in_blocks(const FastConvCall& c, uint32_t mask, int threads) {
   KernelCall call{.domain = c.domain, .op = c.op, .attributes = &c.attributes, .threads = threads};
   std::vector<Tensor> inputs = c.inputs;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -187,15 +158,15 @@ Tensor depthwise_in_blocks(const DepthwiseCall& c, uint32_t mask, int threads) {
 TEST(FastDepthwise, ChannelBlocksHaveTheBitsOfPlainOperands) {
   if (!fits_channel_blocks({DType::kF32, {1, 16, 2, 2}, {}, nullptr}))
     GTEST_SKIP() << "no kernels on channel blocks on this CPU";
-  const DepthwiseCase cases[] = {
+  const FastConvCase cases[] = {
       {"3x3", {2, 32, 9, 10}, {32, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"5x5, stride 2", {2, 48, 9, 7}, {48, 1, 5, 5}, {2, 2}, {1, 1}, {2, 2, 2, 2}},
       {"7x7", {3, 16, 8, 8}, {16, 1, 7, 7}, {1, 1}, {1, 1}, {3, 3, 3, 3}},
       {"a line", {1, 16, 600}, {16, 1, 15}, {1}, {1}, {7, 7}},
   };
-  for (const DepthwiseCase& c : cases) {
+  for (const FastConvCase& c : cases) {
     for (const DType type : kDepthwiseTypes) {
-      for (const DepthwiseCall& call : depthwise_calls(c, type)) {
+      for (const FastConvCall& call : depthwise_calls(c, type)) {
         if (call.op == "ConvTranspose") continue;
         SCOPED_TRACE(std::string(c.name) + ", " + std::string(call.op) + " " +
                      std::string(short_name(type)));
@@ -214,10 +185,10 @@ TEST(FastDepthwise, ChannelBlocksHaveTheBitsOfPlainOperands) {
 /// A NaN or an infinity of x reaches the results that see it, and no others.
 TEST(FastDepthwise, SpecialValuesGoWhereTheyBelong) {
   if (!cpu_has_depthwise()) GTEST_SKIP() << "neither AVX2 nor AVX-512";
-  const DepthwiseCase c{"", {1, 20, 6, 6}, {20, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+  const FastConvCase c{"", {1, 20, 6, 6}, {20, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
   for (const double special : {std::nan(""), std::numeric_limits<double>::infinity()}) {
     for (const DType type : kDepthwiseTypes) {
-      for (DepthwiseCall& call : depthwise_calls(c, type)) {
+      for (FastConvCall& call : depthwise_calls(c, type)) {
         if (call.op == "ConvGradWeight") continue;
         Tensor first = call.inputs[0].cast_to(DType::kF64);
         first.mutable_data<double>()[17 * 36 + 14] = special;
@@ -231,22 +202,22 @@ TEST(FastDepthwise, SpecialValuesGoWhereTheyBelong) {
   }
 }
 
-std::string why_not_depthwise(const DepthwiseCase& c, DType type, std::string_view kernel) {
-  const DepthwiseCall call = depthwise_calls(c, type)[0];
+std::string why_not_depthwise(const FastConvCase& c, DType type, std::string_view kernel) {
+  const FastConvCall call = depthwise_calls(c, type)[0];
   return refusals("", "Conv", call.inputs, call.attributes, {call.output}, {.kernel = kernel});
 }
 
 TEST(FastDepthwise, LeavesAloneWhatIsNotItsOwn) {
   if (!cpu_has_depthwise()) GTEST_SKIP() << "neither AVX2 nor AVX-512";
-  const DepthwiseCase depthwise{"", {1, 4, 64, 64}, {4, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+  const FastConvCase depthwise{"", {1, 4, 64, 64}, {4, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
   EXPECT_EQ(why_not_depthwise(depthwise, DType::kF32, "fast.depthwise"), "");
   EXPECT_NE(why_not_depthwise(depthwise, DType::kF64, kAnyDepthwise.kernel), "");
-  const DepthwiseCase empty{"", {0, 4, 8, 8}, {4, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+  const FastConvCase empty{"", {0, 4, 8, 8}, {4, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
   EXPECT_NE(why_not_depthwise(empty, DType::kF32, kAnyDepthwise.kernel), "");
-  const DepthwiseCase far{"", {1, 2, 3, 40000}, {2, 1, 1, 2}, {1, 1}, {1, 30000}, {0, 0, 0, 0}};
+  const FastConvCase far{"", {1, 2, 3, 40000}, {2, 1, 1, 2}, {1, 1}, {1, 30000}, {0, 0, 0, 0}};
   EXPECT_NE(why_not_depthwise(far, DType::kF32, kAnyDepthwise.kernel), "");
-  const DepthwiseCase volume{"",        {1, 2, 3, 3, 3}, {2, 1, 3, 3, 3},
-                             {1, 1, 1}, {1, 1, 1},       {1, 1, 1, 1, 1, 1}};
+  const FastConvCase volume{"",        {1, 2, 3, 3, 3}, {2, 1, 3, 3, 3},
+                            {1, 1, 1}, {1, 1, 1},       {1, 1, 1, 1, 1, 1}};
   EXPECT_NE(why_not_depthwise(volume, DType::kF32, kAnyDepthwise.kernel), "");
 }
 

@@ -474,6 +474,9 @@ TEST(Pointwise, FunctionsAreWithinTwoUlps) {
     double worst = 0;
     for (size_t i = 0; i < y.data<float>().size(); ++i) {
       const double error = ulps(y.data<float>()[i], wanted.data<double>()[i]);
+      if (wanted.data<double>()[i] == 0) {
+        EXPECT_EQ(std::signbit(y.data<float>()[i]), std::signbit(wanted.data<double>()[i])) << f.op;
+      }
       if (error > f.bound && error > worst) ADD_FAILURE() << f.op << " " << x.data<float>()[i];
       worst = std::max(worst, error);
     }

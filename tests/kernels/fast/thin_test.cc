@@ -7,108 +7,79 @@
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/layout.h"
 #include "tests/kernels/exact.h"
+#include "tests/kernels/fast/conv_case.h"
 #include "tests/kernels/harness.h"
 
 namespace halfnote::test {
 namespace {
 
-/// As a convolution of x (N, C, …) by w (F, C, …).
-struct ThinCase {
-  const char* name;
-  Shape x, w;
-  std::vector<int64_t> strides, dilations, pads;
-};
-
 constexpr DType kThinTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 constexpr std::string_view kFew = "fast.conv_few_results", kSwapped = "onednn.conv_swapped",
                            kPositions = "fast.conv_few_positions";
 
-Shape thin_result(const ThinCase& c) {
-  const size_t spatial = c.x.size() - 2;
-  Shape y{c.x[0], c.w[0]};
-  for (size_t d = 0; d < spatial; ++d) {
-    const int64_t reach = (c.w[2 + d] - 1) * c.dilations[d] + 1;
-    y.push_back((c.x[2 + d] + c.pads[d] + c.pads[spatial + d] - reach) / c.strides[d] + 1);
-  }
-  return y;
-}
-
-struct ThinCall {
-  std::string_view domain, op;
-  std::vector<Tensor> inputs;
-  Attributes attributes;
-  OutputSpec output;
-  int64_t terms = 1;  // of a sum
-};
-
-Attributes thin_attributes(const ThinCase& c) {
+Attributes thin_attributes(const FastConvCase& c) {
   return {{"strides", c.strides}, {"dilations", c.dilations}, {"pads", c.pads}};
 }
 
-ThinCall thin_forward(const ThinCase& c, DType type, bool bias) {
-  ThinCall call{"", "Conv", {}, thin_attributes(c), {type, thin_result(c)}};
+FastConvCall thin_forward(const FastConvCase& c, DType type, bool bias) {
+  FastConvCall call{"", "Conv", {}, thin_attributes(c), {type, fast_conv_result(c)}};
   call.inputs = {random_tensor(type, c.x, -1, 1, 1), random_tensor(type, c.w, -1, 1, 2)};
   if (bias) call.inputs.push_back(random_tensor(type, {c.w[0]}, -1, 1, 4));
   call.terms = element_count(c.w) / c.w[0] + 1;
   return call;
 }
 
-ThinCall thin_input_gradient(const ThinCase& c, DType type) {
-  ThinCall call{kOwn, "ConvGradInput", {}, thin_attributes(c), {type, c.x}};
+FastConvCall thin_input_gradient(const FastConvCase& c, DType type) {
+  FastConvCall call{kOwn, "ConvGradInput", {}, thin_attributes(c), {type, c.x}};
   call.inputs = {
-      random_tensor(type, thin_result(c), -1, 1, 3), random_tensor(type, c.w, -1, 1, 2),
+      random_tensor(type, fast_conv_result(c), -1, 1, 3), random_tensor(type, c.w, -1, 1, 2),
       Tensor::of<int64_t>({static_cast<int64_t>(c.x.size())}, std::span<const int64_t>(c.x))};
   call.terms = element_count(c.w) / c.w[1];
   return call;
 }
 
 /// Whose input is what the convolution gives.
-ThinCall thin_transpose(const ThinCase& c, DType type) {
-  const Shape y = thin_result(c);
-  Shape reached{c.x[0], c.x[1]};
-  const size_t spatial = y.size() - 2;
-  for (size_t d = 0; d < spatial; ++d) {
-    reached.push_back((y[2 + d] - 1) * c.strides[d] + (c.w[2 + d] - 1) * c.dilations[d] + 1 -
-                      c.pads[d] - c.pads[spatial + d]);
-  }
-  ThinCall call{"", "ConvTranspose", {}, thin_attributes(c), {type, reached}};
-  call.inputs = {random_tensor(type, y, -1, 1, 3), random_tensor(type, c.w, -1, 1, 2),
-                 random_tensor(type, {c.x[1]}, -1, 1, 5)};
+FastConvCall thin_transpose(const FastConvCase& c, DType type) {
+  FastConvCall call{
+      "", "ConvTranspose", {}, thin_attributes(c), {type, fast_conv_transpose_result(c)}};
+  call.inputs = {random_tensor(type, fast_conv_result(c), -1, 1, 3),
+                 random_tensor(type, c.w, -1, 1, 2), random_tensor(type, {c.x[1]}, -1, 1, 5)};
   call.terms = element_count(c.w) / c.w[1] + 1;
   return call;
 }
 
-ThinCall thin_weight_gradient(const ThinCase& c, DType type, DType out) {
-  const Shape y = thin_result(c);
-  ThinCall call{kOwn, "ConvGradWeight", {}, thin_attributes(c), {out, c.w}};
+FastConvCall thin_weight_gradient(const FastConvCase& c, DType type, DType out) {
+  const Shape y = fast_conv_result(c);
+  FastConvCall call{kOwn, "ConvGradWeight", {}, thin_attributes(c), {out, c.w}};
   call.attributes.set("kernel_shape", std::vector<int64_t>(c.w.begin() + 2, c.w.end()));
   call.attributes.set("out_dtype", static_cast<int64_t>(out));
-  call.inputs = {random_tensor(type, y, -1, 1, 3), random_tensor(type, c.x, -1, 1, 1)};
+  call.inputs = {random_tensor(type, fast_conv_result(c), -1, 1, 3),
+                 random_tensor(type, c.x, -1, 1, 1)};
   call.terms = element_count(y) / y[1];
   return call;
 }
 
-Tensor run_thin(const ThinCall& call, std::string_view kernel) {
+Tensor run_thin(const FastConvCall& call, std::string_view kernel) {
   // oneDNN need not give the same bits on any number of threads.
   const RunOptions options{.kernel = kernel, .check_repeats = kernel == kFew};
   return run_one(call.domain, call.op, call.inputs, call.attributes, call.output, options);
 }
 
 /// The bound of a sum of products below 1 in f32, and of one rounding of the result.
-void expect_thin(const ThinCall& call, std::string_view kernel) {
+void expect_thin(const FastConvCall& call, std::string_view kernel) {
   const auto count = static_cast<double>(call.terms + 2);
   expect_close(run_thin(call, kernel), run_thin(call, "reference"),
                2 * unit_roundoff(call.output.dtype),
                2 * count * std::sqrt(count) * unit_roundoff(DType::kF32));
 }
 
-std::string thin_trace(const ThinCase& c, const ThinCall& call, DType type) {
+std::string thin_trace(const FastConvCase& c, const FastConvCall& call, DType type) {
   return std::string(c.name) + ", " + std::string(call.op) + " " + std::string(short_name(type));
 }
 
 TEST(FastThinConv, FewResultsAgreeWithTheReference) {
   if (cpu::vector_isa() == cpu::VectorIsa::kBaseline) GTEST_SKIP() << "neither AVX2 nor AVX-512";
-  const ThinCase forward[] = {
+  const FastConvCase forward[] = {
       {"3 of 9x9", {2, 6, 20, 21}, {3, 6, 9, 9}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
       {"1 of 3x3", {3, 17, 12, 13}, {1, 17, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"2, 16 columns", {1, 12, 5, 16}, {2, 12, 3, 2}, {1, 1}, {1, 1}, {1, 0, 1, 1}},
@@ -120,7 +91,7 @@ TEST(FastThinConv, FewResultsAgreeWithTheReference) {
       {"many rows", {1, 64, 70, 60}, {3, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"a long line", {1, 24, 1500}, {1, 24, 7}, {1}, {1}, {3, 3}},
   };
-  const ThinCase back[] = {
+  const FastConvCase back[] = {
       {"3 of 9x9", {2, 3, 20, 21}, {6, 3, 9, 9}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
       {"stride 2", {2, 3, 30, 33}, {24, 3, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
       {"stride 2, 4x4", {1, 1, 26, 28}, {50, 1, 4, 4}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
@@ -130,15 +101,15 @@ TEST(FastThinConv, FewResultsAgreeWithTheReference) {
       {"pads beyond the kernel", {1, 3, 12, 14}, {64, 3, 2, 2}, {1, 1}, {1, 1}, {2, 3, 3, 2}},
   };
   for (const DType type : kThinTypes) {
-    for (const ThinCase& c : forward) {
+    for (const FastConvCase& c : forward) {
       for (const bool bias : {false, true}) {
-        const ThinCall call = thin_forward(c, type, bias);
+        const FastConvCall call = thin_forward(c, type, bias);
         SCOPED_TRACE(thin_trace(c, call, type));
         expect_thin(call, kFew);
       }
     }
-    for (const ThinCase& c : back) {
-      for (const ThinCall& call : {thin_input_gradient(c, type), thin_transpose(c, type)}) {
+    for (const FastConvCase& c : back) {
+      for (const FastConvCall& call : {thin_input_gradient(c, type), thin_transpose(c, type)}) {
         SCOPED_TRACE(thin_trace(c, call, type));
         expect_thin(call, kFew);
       }
@@ -146,7 +117,7 @@ TEST(FastThinConv, FewResultsAgreeWithTheReference) {
   }
 }
 
-const ThinCase kSwappedCases[] = {
+const FastConvCase kSwappedCases[] = {
     {"3 of 9x9", {2, 16, 20, 21}, {3, 16, 9, 9}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
     {"1 of 3x3", {3, 32, 12, 13}, {1, 32, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
     {"lopsided", {1, 20, 9, 15}, {4, 20, 2, 3}, {1, 1}, {1, 1}, {0, 1, 1, 0}},
@@ -155,9 +126,9 @@ const ThinCase kSwappedCases[] = {
 };
 
 TEST(FastThinConv, SwappedGradientsAgreeWithTheReference) {
-  for (const ThinCase& c : kSwappedCases) {
+  for (const FastConvCase& c : kSwappedCases) {
     for (const DType type : kThinTypes) {
-      for (const ThinCall& call :
+      for (const FastConvCall& call :
            {thin_input_gradient(c, type), thin_weight_gradient(c, type, type),
             thin_weight_gradient(c, type, DType::kF32)}) {
         const std::string why = refusals(call.domain, call.op, call.inputs, call.attributes,
@@ -170,7 +141,7 @@ TEST(FastThinConv, SwappedGradientsAgreeWithTheReference) {
   }
 }
 
-const ThinCase kPositionCases[] = {
+const FastConvCase kPositionCases[] = {
     {"1x1", {2, 520, 3, 3}, {511, 520, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
     {"1x1, stride 2", {3, 300, 4, 5}, {900, 300, 1, 1}, {2, 2}, {1, 1}, {0, 0, 0, 0}},
     {"3x3 on 2x2", {4, 128, 2, 2}, {256, 128, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
@@ -183,9 +154,9 @@ const ThinCase kPositionCases[] = {
 };
 
 TEST(FastThinConv, ProductsOfAllPositionsAgreeWithTheReference) {
-  for (const ThinCase& c : kPositionCases) {
+  for (const FastConvCase& c : kPositionCases) {
     for (const DType type : kThinTypes) {
-      for (const ThinCall& call :
+      for (const FastConvCall& call :
            {thin_forward(c, type, false), thin_forward(c, type, true), thin_input_gradient(c, type),
             thin_weight_gradient(c, type, type), thin_weight_gradient(c, type, DType::kF32)}) {
         SCOPED_TRACE(thin_trace(c, call, type));
@@ -197,23 +168,23 @@ TEST(FastThinConv, ProductsOfAllPositionsAgreeWithTheReference) {
 
 TEST(FastThinConv, LeavesAloneWhatIsNotItsOwn) {
   if (cpu::vector_isa() == cpu::VectorIsa::kBaseline) GTEST_SKIP() << "neither AVX2 nor AVX-512";
-  const auto why = [](const ThinCall& call, std::string_view kernel) {
+  const auto why = [](const FastConvCall& call, std::string_view kernel) {
     return refusals(call.domain, call.op, call.inputs, call.attributes, {call.output},
                     {.kernel = kernel});
   };
-  const ThinCase many{"", {1, 16, 20, 20}, {9, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+  const FastConvCase many{"", {1, 16, 20, 20}, {9, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
   EXPECT_NE(why(thin_forward(many, DType::kF32, false), kFew).find("many"), std::string::npos);
   EXPECT_NE(why(thin_input_gradient(many, DType::kF32), kSwapped).find("many"), std::string::npos);
-  const ThinCase apart{"", {1, 16, 20, 40}, {3, 16, 3, 3}, {1, 2}, {1, 1}, {1, 1, 1, 1}};
+  const FastConvCase apart{"", {1, 16, 20, 40}, {3, 16, 3, 3}, {1, 2}, {1, 1}, {1, 1, 1, 1}};
   EXPECT_NE(why(thin_forward(apart, DType::kF32, false), kFew), "");
   EXPECT_NE(why(thin_weight_gradient(apart, DType::kF32, DType::kF32), kSwapped), "");
-  const ThinCase empty{"", {0, 16, 20, 20}, {3, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+  const FastConvCase empty{"", {0, 16, 20, 20}, {3, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
   EXPECT_NE(why(thin_forward(empty, DType::kF32, false), kFew), "");
   EXPECT_NE(why(thin_input_gradient(empty, DType::kF32), kSwapped), "");
-  const ThinCase positions{"", {1, 512, 9, 8}, {512, 512, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}};
+  const FastConvCase positions{"", {1, 512, 9, 8}, {512, 512, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}};
   EXPECT_NE(why(thin_forward(positions, DType::kF32, false), kPositions).find("many"),
             std::string::npos);
-  const ThinCase light{"", {1, 256, 2, 2}, {256, 256, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}};
+  const FastConvCase light{"", {1, 256, 2, 2}, {256, 256, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}};
   EXPECT_NE(why(thin_input_gradient(light, DType::kF32), kPositions).find("few"),
             std::string::npos);
 }

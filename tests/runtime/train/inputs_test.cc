@@ -23,8 +23,8 @@ SymbolicShape batch_of(std::initializer_list<int64_t> dims) {
 /// The first `rows` samples of one input.
 Tensor rows_of(const InputMap& map, size_t input, int64_t rows) {
   Tensor batch = map.make_batch(input, rows);
-  std::vector<float> scratch;
-  for (int64_t row = 0; row < rows; ++row) map.fill(input, row, row, batch, scratch);
+  ConvertRoom room;
+  for (int64_t row = 0; row < rows; ++row) map.fill(input, row, row, batch, room);
   return batch;
 }
 
@@ -545,12 +545,12 @@ TEST(Fill, NamesTheSampleThatIsNoTarget) {
     const Tensor values = Tensor::of<float>({2, 2}, {0, 1, 0.5, -2}).cast_to(type);
     const InputMap map(Dataset("d", {{"t", values}}), {&input, 1});
     Tensor batch = map.make_batch(0, 2);
-    std::vector<float> scratch;
-    map.fill(0, 0, 0, batch, scratch);
+    ConvertRoom room;
+    map.fill(0, 0, 0, batch, room);
     expect_error(ErrorCode::kData,
                  {"sample 1 of \"t\" is no target of the loss", "expected numbers from 0 to 1",
                   "got -2 in element 1"},
-                 [&] { map.fill(0, 1, 1, batch, scratch); });
+                 [&] { map.fill(0, 1, 1, batch, room); });
   }
 }
 
@@ -563,10 +563,10 @@ TEST(Fill, NamesTheSampleThatIsNotFinite) {
         const ModelInput input{"x", to, batch_of({2})};
         const InputMap map(Dataset("data.npz", {{"x", x}}), {&input, 1});
         Tensor batch = map.make_batch(0, 3);
-        std::vector<float> scratch;
-        map.fill(0, 0, 0, batch, scratch);
+        ConvertRoom room;
+        map.fill(0, 0, 0, batch, room);
         expect_error(ErrorCode::kData, {"data.npz", "sample 2 of \"x\"", "in element 1"},
-                     [&] { map.fill(0, 2, 2, batch, scratch); });
+                     [&] { map.fill(0, 2, 2, batch, room); });
       }
     }
   }
@@ -577,10 +577,10 @@ TEST(Fill, NamesTheSampleThatTheInputCannotHold) {
   const ModelInput input{"x", DType::kF16, batch_of({2})};
   const InputMap map(Dataset("data.npz", {{"x", x}}), {&input, 1});
   Tensor batch = map.make_batch(0, 2);
-  std::vector<float> scratch;
-  map.fill(0, 0, 0, batch, scratch);
+  ConvertRoom room;
+  map.fill(0, 0, 0, batch, room);
   expect_error(ErrorCode::kData, {"sample 1 of \"x\"", "too large a number for f16, in element 1"},
-               [&] { map.fill(0, 1, 1, batch, scratch); });
+               [&] { map.fill(0, 1, 1, batch, room); });
 }
 
 TEST(Normalize, MustFitTheChannels) {

@@ -80,7 +80,8 @@ TEST_P(RandomFind, NeedsNoPassThatSimplifies) {
 
 // The first seven: the gradient looked for the f32 operand in the maximum of rounded ones, did not
 // find it, and was 0/0. Then: the slice behind a product, moved through a pool that runs along what
-// was padded. The rest: sizes of 0 that ONNX's Conv and Reshape read otherwise.
+// was padded. The rest: sizes of 0 that ONNX's Conv and Reshape read otherwise, and a gradient that
+// is zero throughout.
 const Find kFinds[] = {
     {"MaxOfARoundedInput", R"(
 g (float[4,8] x) => (float loss) <float[8] w = {0.3,-0.7,0.11,0.9,-0.2,0.05,-0.33,0.6},
@@ -197,6 +198,15 @@ g (float[2,1,4,6] x) => (float loss) <float[1] w = {1.5}, int64[4] s = {2, 1, 5,
   u = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (p, i, s)
   t = Tanh (u)
   loss = ReduceMean <keepdims = 0> (t)
+})"},
+    {"NothingComesBackThroughAScan", R"(
+g (float[T,1] s) => (float loss) <float[1,1,2] w = {-0.18, 0.09}, float zero = {0},
+                                  float[1,1,5] k = {0.09, -0.02, -1.38, 0.39, 1.41}> {
+  rows = Scan (s) <num_scan_inputs = 1, body = body (float[1] row) => (float[1,1,6] part) {
+    part = ConvTranspose <kernel_shape = [2]> (k, w)
+  }>
+  total = ReduceSum <keepdims = 0> (rows)
+  loss = Mul (total, zero)
 })"},
 };
 

@@ -68,6 +68,12 @@ struct ArgOrder {
   bool smallest = false, last = false;  // of equals
 };
 
+/// Rows `step` elements apart (backwards: less than 0), summed up from one to the next.
+struct RunningRows {
+  int64_t count = 0, columns = 0, step = 0;
+  bool exclusive = false;
+};
+
 /// Rows of n elements behind each other, each reduced to one number. Any n.
 struct ReduceLoops {
   using Rows = void (*)(const float* x, int64_t rows, int64_t n, double* y);
@@ -79,6 +85,9 @@ struct ReduceLoops {
   /// Takes the keys of n elements that are better than `best`, and `index` into `which`.
   void (*take_better)(const float* x, int64_t n, int32_t index, const ArgOrder& order,
                       int32_t* best, int32_t* which);
+  /// Adds x row by row to the sums in f64 and writes them, rounded to f32, to the rows of y, which
+  /// lie as those of x; exclusive: as they were before the row. Any columns; y may be x.
+  void (*running_sums)(const RunningRows& rows, const float* x, double* sums, float* y);
 };
 
 /// The loops for this CPU.

@@ -35,6 +35,7 @@ const ReduceLoops kAvx2Reduce = {
     avx2::find_extreme<avx2::Smallest>,
     avx2::best_places,
     avx2::take_better,
+    avx2::running_sums,
 };
 
 }  // namespace halfnote::cpu::fast

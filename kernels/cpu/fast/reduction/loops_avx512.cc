@@ -35,6 +35,7 @@ const ReduceLoops kAvx512Reduce = {
     avx512::find_extreme<avx512::Smallest>,
     avx512::best_places,
     avx512::take_better,
+    avx512::running_sums,
 };
 
 }  // namespace halfnote::cpu::fast

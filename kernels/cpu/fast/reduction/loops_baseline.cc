@@ -30,6 +30,7 @@ const ReduceLoops kBaselineReduce = {
     baseline::find_extreme<baseline::Smallest>,
     baseline::best_places,
     baseline::take_better,
+    baseline::running_sums,
 };
 
 namespace {

@@ -1,0 +1,58 @@
+// The operands of RNN, GRU and LSTM: one hidden size, one batch and as many directions as the
+// attributes say.
+#include "base/ops/recurrence.h"
+
+#include "base/error.h"
+#include "compiler/ops/contract/operands.h"
+
+namespace halfnote::contract {
+namespace {
+
+constexpr size_t kB = 3, kLengths = 4, kState = 5, kCell = 6, kPeepholes = 7;
+
+/// Lengths that stand in the model lie within the time of X.
+void check_lengths(const Operands& o, const Dim& time) {
+  const Tensor* lengths = o.constant(kLengths);
+  if (lengths == nullptr || !time.known()) return;
+  for (int64_t i = 0; i < lengths->size(); ++i) {
+    const int64_t length = lengths->at_as_int(i);
+    if (length >= 0 && length <= time.value) continue;
+    throw Error(ErrorCode::kModel, "a length in \"" + o.name(kLengths) + "\" is out of range")
+        .expected("0 to " + std::to_string(time.value) + ", the time of \"" + o.name(0) + "\"",
+                  std::to_string(length));
+  }
+}
+
+/// `factor` times a dim.
+Dim times(int64_t factor, const Dim& dim) {
+  return dim.known() ? Dim(checked_mul(factor, dim.value)) : Dim();
+}
+
+}  // namespace
+
+void check_recurrent(const Operands& o) {
+  const SymbolicShape *x = o.shape(0), *r = o.shape(2);
+  const bool of_rank_3 = x != nullptr && r != nullptr && x->size() == 3 && r->size() == 3;
+  if (!of_rank_3) return;  // inference wants X so; kernels and rules say it of R
+  const Dim hidden = (*r)[2];
+  const Recurrence recurrence = recurrence_of(*recurrent_op(o.node.op), o.node.attributes,
+                                              hidden.known() ? hidden.value : -1);
+  const Dim directions(recurrence.directions());
+  const Dim rows = times(recurrence.gates(), hidden);
+  const Dim time = (*x)[recurrence.batch_first ? 1 : 0];
+  const Dim batch = (*x)[recurrence.batch_first ? 0 : 1];
+  const SymbolicShape state = recurrence.batch_first ? SymbolicShape{batch, directions, hidden}
+                                                     : SymbolicShape{directions, batch, hidden};
+  check_shape(o, 1, "weight", {directions, rows, (*x)[2]});
+  check_shape(o, 2, "recurrence weight", {directions, rows, hidden});
+  check_shape(o, kB, "bias", {directions, times(2, rows)});
+  check_shape(o, kLengths, "sequence_lens", {batch});
+  check_shape(o, kState, "initial state", state);
+  if (recurrence.op == RecurrentOp::kLstm) {
+    check_shape(o, kCell, "initial cell", state);
+    check_shape(o, kPeepholes, "peephole weight", {directions, times(3, hidden)});
+  }
+  check_lengths(o, time);
+}
+
+}  // namespace halfnote::contract
