@@ -61,6 +61,17 @@ TEST(CudaMovement, PadOfManyDimsIsRefused) {
                Error);
 }
 
+TEST(CudaMovement, Fills) {
+  for (const Shape& shape : {Shape{}, {1}, {7}, {3, 0}, {65537}, {3, 33, 65}}) {
+    const Tensor dims = integers(shape, {static_cast<int64_t>(shape.size())});
+    check({"", "ConstantOfShape", {dims}, {}, {{DType::kF32, shape}}, {0}});
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kI64, DType::kBool}) {
+      const Attributes how = {{"value", random(dtype, {1})}};
+      check({"", "ConstantOfShape", {dims}, how, {{dtype, shape}}, {0}});
+    }
+  }
+}
+
 TEST(CudaMovement, Triangles) {
   for (const Shape& shape : {Shape{1, 1}, {5, 7}, {7, 5}, {3, 33, 65}, {2, 0, 3}, {300, 300}}) {
     for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kI64, DType::kBool}) {

@@ -23,7 +23,10 @@ namespace {
 
 using namespace halfnote;
 
+using Clock = std::chrono::steady_clock;
+
 constexpr size_t kLongestModel = size_t{1} << 20;
+constexpr std::chrono::minutes kLongestShrinking{2};
 
 struct Settings {
   uint64_t seed = 1;
@@ -46,7 +49,9 @@ void report(const random::Problem& problem, const random::Finding& finding, bool
             << std::flush;
   if (!shrinks) return;
   std::string words = finding.words;
+  const Clock::time_point end = Clock::now() + kLongestShrinking;
   const auto shows = [&](const random::Problem& smaller) {
+    if (Clock::now() > end) return false;
     random::Counts ignored;
     for (const random::Finding& found : random::judge(smaller, ignored, finding.oracle)) {
       if (found.oracle != finding.oracle) continue;
@@ -56,6 +61,7 @@ void report(const random::Problem& problem, const random::Finding& finding, bool
     return false;
   };
   const random::Problem smallest = random::shrink(problem, shows);
+  if (Clock::now() > end) std::cout << "shrinking ended early: it took too long\n";
   std::cout << "shrunk: " << words << "\n" << describe(smallest) << std::endl;
 }
 
@@ -108,7 +114,6 @@ int judge_models(const Settings& settings) {
 }
 
 int run(const Settings& settings) {
-  using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   random::Counts counts;
   int64_t found = 0, nodes = 0;

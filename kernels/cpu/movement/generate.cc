@@ -2,6 +2,7 @@
 // NonZero, OneHot, Range, Shape, Size, Trilu.
 #include <cstring>
 
+#include "kernels/cpu/movement/fill.h"
 #include "kernels/cpu/movement/one_hot.h"
 #include "kernels/cpu/movement/parts.h"
 #include "kernels/cpu/movement/trilu.h"
@@ -53,13 +54,8 @@ Prepared prepare_constant(const KernelCall& call) {
 }
 
 Prepared prepare_constant_of_shape(const KernelCall& call) {
-  const Attribute* found = attributes_of(call).find("value");
-  const Tensor* given = found ? std::get_if<Tensor>(found) : nullptr;
-  const Tensor value = given ? *given : Tensor::scalar(0.0f);
-  if (value.size() != 1) {
-    throw shape_error(call, "value must have one element", Shape{1}, value.shape());
-  }
-  if (value.dtype() != call.outputs[0].dtype) return Prepared::no("wrong type of the output");
+  Tensor value;
+  if (std::string why = plan_fill(call, value); !why.empty()) return Prepared::no(why);
   return for_element_size(value.dtype(), [&]<class T>() {
     return make_kernel([value, count = call.outputs[0].size()](const KernelBuffers& buffers) {
       T element;
@@ -192,6 +188,16 @@ Prepared prepare_non_zero(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::string plan_fill(const KernelCall& call, Tensor& value) {
+  const Attribute* found = attributes_of(call).find("value");
+  const Tensor* given = found ? std::get_if<Tensor>(found) : nullptr;
+  value = given ? *given : Tensor::scalar(0.0f);
+  if (value.size() != 1) {
+    throw shape_error(call, "value must have one element", Shape{1}, value.shape());
+  }
+  return value.dtype() == call.outputs[0].dtype ? "" : "wrong type of the output";
+}
 
 std::string plan_trilu(const KernelCall& call, TriluPlan& plan) {
   const Shape& shape = call.inputs[0].shape;

@@ -9,7 +9,7 @@
 namespace halfnote::HN_CUDA {
 
 std::vector<KernelRow> gather_rows();   // gather.cu: Gather, GatherElements, GatherND, OneHot
-std::vector<KernelRow> pad_rows();      // pad.cu: Pad, Trilu
+std::vector<KernelRow> pad_rows();      // pad.cu: ConstantOfShape, Pad, Trilu
 std::vector<KernelRow> scatter_rows();  // scatter.cu: ScatterND, ScatterElements
 
 }  // namespace halfnote::HN_CUDA

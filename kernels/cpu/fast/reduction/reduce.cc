@@ -27,13 +27,17 @@ struct Rows {
 
 struct Reduction {
   ReduceLoops::Rows ReduceLoops::*rows = nullptr;
-  /// From the accumulator of a row of so many elements.
-  float (*finish)(double acc, int64_t length) = nullptr;
+  /// Turns the accumulators of rows of `length` elements into their results.
+  void (*finish)(double* y, int64_t rows, int64_t length) = nullptr;
 };
 
 template <class R>
-float finish(double acc, int64_t length) {
-  return R::template finish<float>(static_cast<typename R::template A<float>>(acc), length, {});
+void finish(double* y, int64_t rows, int64_t length) {
+  using Accumulator = typename R::template A<float>;
+  for (int64_t i = 0; i < rows; ++i) {
+    const float result = R::template finish<float>(static_cast<Accumulator>(y[i]), length, {});
+    y[i] = static_cast<double>(result);
+  }
 }
 
 /// `reduce(x, rows, y)` for blocks of rows in f32; y is then rounded to U.
@@ -96,8 +100,7 @@ template <class T, class U>
 Prepared reduction_kernel(const KernelCall& call, const Rows& rows, const Reduction& reduction) {
   return rows_kernel<T, U>(call, rows, [=](const float* x, int64_t count, double* y) {
     (reduce_loops().*reduction.rows)(x, count, rows.length, y);
-    for (int64_t i = 0; i < count; ++i)
-      y[i] = static_cast<double>(reduction.finish(y[i], rows.length));
+    reduction.finish(y, count, rows.length);
   });
 }
 
