@@ -180,6 +180,7 @@ std::vector<Case> reduce_cases(DType t) {
                            {{8, 128, 32, 32}, {8, 32, 32}, {1}},
                            {{4096, 64}, {64}, {0}},
                            {{8192, 4}, {8192}, {1}},
+                           {{65536, 3}, {65536}, {1}},
                            {{16, 64, 28, 28}, {16, 64}, {2, 3}}};
   std::vector<Case> all;
   for (const std::string_view op : {"ReduceMax", "ReduceL2", "ReduceProd", "ReduceLogSumExp",

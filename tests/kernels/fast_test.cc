@@ -14,10 +14,14 @@
 #include "kernels/cpu/blocked/weight_1x1.h"
 #include "kernels/cpu/contraction/attention/tile_math.h"
 #include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/depthwise/loops.h"
+#include "kernels/cpu/fast/reduction/loops.h"
 #include "kernels/cpu/fast/vector_math.h"
+#include "kernels/cpu/planes/loops.h"
 #include "kernels/cpu/pointwise/loops.h"
 #include "kernels/cpu/stateful/keep.h"
 #include "kernels/cpu/stateful/update_loops.h"
+#include "kernels/cpu/thin/loops.h"
 #include "kernels/cpu/tiled/loops.h"
 
 namespace halfnote::test {
@@ -341,15 +345,18 @@ TEST(CpuInfo, EveryTableOfLoopsKeepsToTheInstructionSet) {
   EXPECT_TRUE(std::string_view(cpu::attention::tile_math().name).starts_with(best));
   EXPECT_EQ(cpu::keep_loops().name, best);
   EXPECT_EQ(cpu::fast::vector_math().name, has_512 ? best : "baseline");
-  EXPECT_EQ(cpu::update_loops() == nullptr, isa == VectorIsa::kBaseline);
-  if (cpu::update_loops() != nullptr) {
-    EXPECT_EQ(cpu::update_loops()->name, best);
-  }
-  const cpu::pointwise::Loops* pointwise = cpu::pointwise::vector_loops();
-  EXPECT_EQ(pointwise == nullptr, isa == VectorIsa::kBaseline);
-  if (pointwise != nullptr) {
-    EXPECT_EQ(pointwise->name, best);
-  }
+  EXPECT_EQ(cpu::fast::pool_loops().name, best);
+  EXPECT_EQ(&cpu::fast::reduce_loops() == &cpu::fast::kBaselineReduce, best == "baseline");
+  EXPECT_EQ(&cpu::fast::resize_loops() == &cpu::fast::kBaselineResize, best == "baseline");
+  // These have no baseline form.
+  const auto name_of = [](const auto* loops) {
+    return loops == nullptr ? "baseline" : loops->name;
+  };
+  EXPECT_EQ(name_of(cpu::update_loops()), best);
+  EXPECT_EQ(name_of(cpu::pointwise::vector_loops()), best);
+  EXPECT_EQ(name_of(cpu::thin::loops()), best);
+  EXPECT_EQ(name_of(cpu::depthwise::loops()), best);
+  EXPECT_EQ(name_of(cpu::planes::loops()), best);
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     EXPECT_EQ(cpu::blocked::loops_for(type) != nullptr, has_512);
     EXPECT_EQ(cpu::tiled::find_loops(type) != nullptr, has_512);

@@ -1,16 +1,10 @@
 #include "kernels/cpu/depthwise/lines.h"
 
-#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/best_loops.h"
 
 namespace halfnote::cpu::depthwise {
 
-const Loops* loops() {
-#if defined(__x86_64__)
-  if (vector_isa() == VectorIsa::kAvx512) return &kAvx512Loops;
-  if (vector_isa() == VectorIsa::kAvx2) return &kAvx2Loops;
-#endif
-  return nullptr;
-}
+const Loops* loops() { return best_loops<kAvx512Loops, kAvx2Loops, Loops>(nullptr); }
 
 LanePlanes::LanePlanes(int64_t block, int64_t lanes, int64_t factor, int64_t divisor,
                        int64_t offset) {

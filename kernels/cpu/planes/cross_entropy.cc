@@ -5,19 +5,13 @@
 // on any number of threads.
 #include <cmath>
 
-#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/best_loops.h"
 #include "kernels/cpu/loss/plan.h"
 #include "kernels/cpu/planes/rows.h"
 
 namespace halfnote::cpu::planes {
 
-const Loops* loops() {
-#if defined(__x86_64__)
-  if (vector_isa() == VectorIsa::kAvx512) return &kAvx512Loops;
-  if (vector_isa() == VectorIsa::kAvx2) return &kAvx2Loops;
-#endif
-  return nullptr;
-}
+const Loops* loops() { return best_loops<kAvx512Loops, kAvx2Loops, Loops>(nullptr); }
 
 int64_t block_size(const Lines& lines) {
   constexpr int64_t kElements = int64_t{1} << 15, kLeast = 64;

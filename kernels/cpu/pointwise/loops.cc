@@ -1,16 +1,10 @@
 // The choice among the instruction sets.
 #include "kernels/cpu/pointwise/loops.h"
 
-#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/best_loops.h"
 
 namespace halfnote::cpu::pointwise {
 
-const Loops* vector_loops() {
-#if defined(__x86_64__)
-  if (vector_isa() == VectorIsa::kAvx512) return &kAvx512Loops;
-  if (vector_isa() == VectorIsa::kAvx2) return &kAvx2Loops;
-#endif
-  return nullptr;
-}
+const Loops* vector_loops() { return best_loops<kAvx512Loops, kAvx2Loops, Loops>(nullptr); }
 
 }  // namespace halfnote::cpu::pointwise

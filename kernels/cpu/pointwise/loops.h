@@ -70,9 +70,7 @@ const Loops& reference_loops();
 
 /// The formulas of the vector loops on any CPU.
 extern const Loops kBaselineLoops;
-#if defined(__x86_64__)
-extern const Loops kAvx2Loops;
-extern const Loops kAvx512Loops;
-#endif
+/// Only on x86-64.
+extern const Loops kAvx2Loops, kAvx512Loops;
 
 }  // namespace halfnote::cpu::pointwise

@@ -8,7 +8,7 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/best_loops.h"
 #include "kernels/cpu/pointwise/loops.h"
 #include "kernels/cpu/reals.h"
 #include "kernels/cpu/stateful/optimizer_scaled.h"
@@ -19,11 +19,7 @@
 namespace halfnote::cpu {
 
 const UpdateLoops* update_loops() {
-#if defined(__x86_64__)
-  if (vector_isa() == VectorIsa::kAvx512) return &kAvx512UpdateLoops;
-  if (vector_isa() == VectorIsa::kAvx2) return &kAvx2UpdateLoops;
-#endif
-  return nullptr;
+  return best_loops<kAvx512UpdateLoops, kAvx2UpdateLoops, UpdateLoops>(nullptr);
 }
 
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/best_loops.h"
 #include "kernels/math/philox.h"
 
 namespace halfnote::cpu {
@@ -35,13 +35,7 @@ void drop(const float* x, int64_t n, const uint64_t* bits, float factor, float* 
 
 const KeepLoops kBaselineKeep = {"baseline", bits_of_groups, drop};
 
-const KeepLoops& keep_loops() {
-#if defined(__x86_64__)
-  if (vector_isa() == VectorIsa::kAvx512) return kAvx512Keep;
-  if (vector_isa() == VectorIsa::kAvx2) return kAvx2Keep;
-#endif
-  return kBaselineKeep;
-}
+const KeepLoops& keep_loops() { return *best_loops<kAvx512Keep, kAvx2Keep>(&kBaselineKeep); }
 
 uint64_t keep_threshold(float ratio) {
   return static_cast<uint64_t>(std::ceil(static_cast<double>(ratio) * 0x1p32));

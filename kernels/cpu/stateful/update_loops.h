@@ -40,9 +40,7 @@ struct UpdateLoops {
 /// The loops for this CPU; null where it has neither AVX-512 nor AVX2 with FMA.
 const UpdateLoops* update_loops();
 
-#if defined(__x86_64__)
-extern const UpdateLoops kAvx2UpdateLoops;
-extern const UpdateLoops kAvx512UpdateLoops;
-#endif
+/// Only on x86-64.
+extern const UpdateLoops kAvx2UpdateLoops, kAvx512UpdateLoops;
 
 }  // namespace halfnote::cpu

@@ -4,7 +4,7 @@
 // in order by whoever computes them: the same bits on any number of threads.
 #include <map>
 
-#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/best_loops.h"
 #include "kernels/cpu/depthwise/tiles.h"
 #include "kernels/cpu/reals.h"
 #include "kernels/cpu/thin/loops.h"
@@ -12,13 +12,7 @@
 
 namespace halfnote::cpu::thin {
 
-const Loops* loops() {
-#if defined(__x86_64__)
-  if (vector_isa() == VectorIsa::kAvx512) return &kAvx512Loops;
-  if (vector_isa() == VectorIsa::kAvx2) return &kAvx2Loops;
-#endif
-  return nullptr;
-}
+const Loops* loops() { return best_loops<kAvx512Loops, kAvx2Loops, Loops>(nullptr); }
 
 namespace {
 

@@ -28,9 +28,7 @@ struct Loops {
 /// The loops for this CPU; null where it has neither AVX-512 nor AVX2 with FMA.
 const Loops* loops();
 
-#if defined(__x86_64__)
-extern const Loops kAvx2Loops;
-extern const Loops kAvx512Loops;
-#endif
+/// Only on x86-64.
+extern const Loops kAvx2Loops, kAvx512Loops;
 
 }  // namespace halfnote::cpu::thin

@@ -1,5 +1,5 @@
 // The inner loops for any CPU of the architecture, and the choice among them.
-#include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/best_loops.h"
 #include "kernels/cpu/fast/reduction/loops.h"
 
 namespace halfnote::cpu::fast {
@@ -33,30 +33,14 @@ const ReduceLoops kBaselineReduce = {
     baseline::running_sums,
 };
 
-namespace {
+const PoolLoops& pool_loops() { return *best_loops<kAvx512Pool, kAvx2Pool>(&kBaselinePool); }
 
-template <class Loops>
-const Loops& best_of(const Loops& baseline, [[maybe_unused]] const Loops& avx2,
-                     [[maybe_unused]] const Loops& avx512) {
-#if defined(__x86_64__)
-  if (vector_isa() == VectorIsa::kAvx512) return avx512;
-  if (vector_isa() == VectorIsa::kAvx2) return avx2;
-#endif
-  return baseline;
+const ResizeLoops& resize_loops() {
+  return *best_loops<kAvx512Resize, kAvx2Resize>(&kBaselineResize);
 }
 
-#if !defined(__x86_64__)
-constexpr const PoolLoops &kAvx2Pool = kBaselinePool, &kAvx512Pool = kBaselinePool;
-constexpr const ResizeLoops &kAvx2Resize = kBaselineResize, &kAvx512Resize = kBaselineResize;
-constexpr const ReduceLoops &kAvx2Reduce = kBaselineReduce, &kAvx512Reduce = kBaselineReduce;
-#endif
-
-}  // namespace
-
-const PoolLoops& pool_loops() { return best_of(kBaselinePool, kAvx2Pool, kAvx512Pool); }
-
-const ResizeLoops& resize_loops() { return best_of(kBaselineResize, kAvx2Resize, kAvx512Resize); }
-
-const ReduceLoops& reduce_loops() { return best_of(kBaselineReduce, kAvx2Reduce, kAvx512Reduce); }
+const ReduceLoops& reduce_loops() {
+  return *best_loops<kAvx512Reduce, kAvx2Reduce>(&kBaselineReduce);
+}
 
 }  // namespace halfnote::cpu::fast
