@@ -8,19 +8,15 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <ctime>
-#include <memory>
 
+#include "bench/by_turns.h"
 #include "compiler/ir/text.h"
-#include "passes/canonical/infer_shapes.h"
-#include "passes/manager.h"
-#include "runtime/core/device_ready.h"
-#include "runtime/core/evaluate.h"
-#include "runtime/core/executor.h"
 
 namespace {
 
 using namespace halfnote;
+using bench::inputs_of;
+using bench::Side;
 
 constexpr int kTurns = 5;
 
@@ -81,66 +77,18 @@ std::string model_text(const Sizes& s) {
   return text;
 }
 
-/// The model behind the device passes, with or without fuse-attention, ready to run.
-struct Side {
-  StateStore store;
-  std::unique_ptr<Executor> executor;
-  double best = 1e9;
-
-  Side(Model model, bool fused) {
-    std::vector<PassRow> rows;
-    for (const PassRow& row : device_pipeline()) {
-      if (fused || row.name != "fuse-attention") rows.push_back(row);
-    }
-    CompileOptions options;
-    std::vector<Remark> remarks;
-    PassContext context{options,
-                        infer_node,
-                        [](const Graph& g, NodeId n, const std::vector<Tensor>& inputs) {
-                          return evaluate_node(g, n, inputs);
-                        },
-                        remarks,
-                        {}};
-    run_pipeline(model, context, rows);
-    executor = std::make_unique<Executor>(plan(model.graph, store, {}), store);
-  }
-
-  void turn(const std::vector<Tensor>& inputs) {
-    const std::clock_t begin = std::clock();
-    executor->run(inputs);
-    best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
-  }
-};
-
-std::vector<Tensor> inputs_of(const Model& model) {
-  std::vector<Tensor> inputs;
-  for (const ValueId input : model.graph.inputs()) {
-    Tensor numbers(DType::kF32, concrete(*model.graph.value(input).type.shape));
-    uint32_t state = input.index + 1;
-    for (float& number : numbers.mutable_data<float>()) {
-      state = state * 1664525u + 1013904223u;
-      number = static_cast<float>(state >> 8) / static_cast<float>(1 << 23) - 1;
-    }
-    inputs.push_back(numbers.cast_to(model.graph.value(input).type.dtype));
-  }
-  return inputs;
-}
-
 void compare(const Sizes& s) {
   const Model model = parse_model(model_text(s), "attention");
-  const std::vector<Tensor> inputs = inputs_of(model);
-  Side apart(model, false), fused(model, true);
+  const std::vector<Tensor> inputs = inputs_of(model.graph, 1);
+  Side apart(model, "fuse-attention"), fused(model);
   for (int turn = 0; turn < kTurns; ++turn) {
     apart.turn(inputs);
     fused.turn(inputs);
   }
-  const auto bytes = [](const Side& side) {
-    return static_cast<double>(side.executor->program().arena_bytes) / (1 << 20);
-  };
   fmt::print("{:>4} {:>6} {:>5}  {:9.2f} {:9.2f} ms {:6.2f}  {:9.1f} {:9.1f} MiB {:6.2f}\n",
              short_name(s.dtype), s.causal ? "causal" : "", s.length, apart.best * 1e3,
-             fused.best * 1e3, apart.best / fused.best, bytes(apart), bytes(fused),
-             bytes(apart) / bytes(fused));
+             fused.best * 1e3, apart.best / fused.best, apart.mebibytes(), fused.mebibytes(),
+             apart.mebibytes() / fused.mebibytes());
   std::fflush(stdout);
 }
 

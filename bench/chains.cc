@@ -6,20 +6,14 @@
 // type: microseconds and bytes of the arena apart and fused, and their ratios.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <ctime>
-#include <memory>
-
+#include "bench/by_turns.h"
 #include "compiler/ir/text.h"
-#include "passes/canonical/infer_shapes.h"
-#include "passes/manager.h"
-#include "runtime/core/device_ready.h"
-#include "runtime/core/evaluate.h"
-#include "runtime/core/executor.h"
 
 namespace {
 
 using namespace halfnote;
+using bench::inputs_of;
+using bench::Side;
 
 constexpr int kTurns = 40;
 
@@ -79,64 +73,17 @@ Model model_of(const ChainText& chain, const Sizes& s, DType dtype, bool fused) 
   return parse_model(replaced(text, "{n}", fused ? "3" : "16777217"), "chains");
 }
 
-struct Side {
-  StateStore store;
-  std::unique_ptr<Executor> executor;
-  double best = 1e9;
-
-  Side(Model model, bool fused) {
-    std::vector<PassRow> rows;
-    for (const PassRow& row : device_pipeline()) {
-      if (fused || row.name != "absorb-sums") rows.push_back(row);
-    }
-    CompileOptions options;
-    std::vector<Remark> remarks;
-    PassContext context{options,
-                        infer_node,
-                        [](const Graph& g, NodeId n, const std::vector<Tensor>& inputs) {
-                          return evaluate_node(g, n, inputs);
-                        },
-                        remarks,
-                        {}};
-    run_pipeline(model, context, rows);
-    executor = std::make_unique<Executor>(plan(model.graph, store, {}), store);
-  }
-
-  void turn(const std::vector<Tensor>& inputs) {
-    const std::clock_t begin = std::clock();
-    executor->run(inputs);
-    best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
-  }
-};
-
-std::vector<Tensor> inputs_of(const Graph& graph) {
-  std::vector<Tensor> inputs;
-  for (const ValueId input : graph.inputs()) {
-    Tensor numbers(DType::kF32, concrete(*graph.value(input).type.shape));
-    uint32_t state = input.index + 1;
-    for (float& number : numbers.mutable_data<float>()) {
-      state = state * 1664525u + 1013904223u;
-      number = static_cast<float>(state >> 8) / static_cast<float>(1 << 22) - 2;
-    }
-    inputs.push_back(numbers.cast_to(graph.value(input).type.dtype));
-  }
-  return inputs;
-}
-
 void compare(const ChainText& chain, const Sizes& s, DType dtype) {
   const Model model = model_of(chain, s, dtype, true);
-  const std::vector<Tensor> inputs = inputs_of(model.graph);
-  Side apart(model_of(chain, s, dtype, false), false), fused(model, true);
+  const std::vector<Tensor> inputs = inputs_of(model.graph, 2);
+  Side apart(model_of(chain, s, dtype, false), "absorb-sums"), fused(model);
   for (int turn = 0; turn < kTurns; ++turn) {
     apart.turn(inputs);
     fused.turn(inputs);
   }
-  const auto bytes = [](const Side& side) {
-    return static_cast<double>(side.executor->program().arena_bytes) / (1 << 20);
-  };
   fmt::print("{:36} {:>4}  {:8.0f} {:8.0f} µs {:5.2f}  {:6.1f} {:6.1f} MiB\n", chain.title,
              short_name(dtype), apart.best * 1e6, fused.best * 1e6, apart.best / fused.best,
-             bytes(apart), bytes(fused));
+             apart.mebibytes(), fused.mebibytes());
   std::fflush(stdout);
 }
 
