@@ -20,6 +20,52 @@
 namespace halfnote {
 namespace {
 
+/// The types of a call's operands and results as numbers. Which names its symbols have does not
+/// matter to a body, only which of them are the same; where a dim is made of others (`N + 1`,
+/// `N_times_4`), the names stay.
+class Signature {
+ public:
+  Signature(const Graph& graph, NodeId id) {
+    for (const auto values : {graph.inputs(id), graph.outputs(id)}) {
+      numbers_.push_back(static_cast<int64_t>(values.size()));
+      for (ValueId value : values) add(value.valid() ? &graph.value(value).type : nullptr);
+    }
+    if (!has_formula_) symbols_.clear();
+  }
+
+  uint64_t hash() const {
+    uint64_t hash = 0;
+    for (const int64_t number : numbers_) hash = hash_mix(hash, static_cast<uint64_t>(number));
+    return hash;
+  }
+  friend bool operator==(const Signature&, const Signature&) = default;
+
+ private:
+  void add(const ValueType* type) {
+    if (type == nullptr) return numbers_.push_back(-1);
+    numbers_.push_back(
+        (static_cast<int64_t>(type->kind) * 256 + static_cast<int64_t>(type->dtype)) * 256 +
+        static_cast<int64_t>(type->key));
+    numbers_.push_back(type->rank());
+    if (type->element != nullptr) add(type->element.get());
+    if (!type->shape) return;
+    for (const Dim& dim : *type->shape) {
+      numbers_.push_back(dim.known() || dim.symbol.empty() ? dim.value : number_of(dim.symbol));
+    }
+  }
+  int64_t number_of(const std::string& symbol) {
+    has_formula_ |= symbol.find_first_of(" +-*/") != std::string::npos ||
+                    symbol.find("_times_") != std::string::npos;
+    auto found = std::ranges::find(symbols_, symbol);
+    if (found == symbols_.end()) found = symbols_.insert(found, symbol);
+    return -2 - (found - symbols_.begin());
+  }
+
+  std::vector<int64_t> numbers_;
+  std::vector<std::string> symbols_;
+  bool has_formula_ = false;
+};
+
 /// The bodies that nodes call. A body follows from the op, the attributes and the types of a call:
 /// calls that agree in them share one, and only the first builds it.
 class Bodies {
@@ -34,49 +80,26 @@ class Bodies {
 
  private:
   struct Call {
-    const Graph* graph;
-    NodeId node;
+    const Node* node;
+    Signature signature;
   };
 
   void add_call(Graph& graph, NodeId id) {
-    std::vector<Call>& alike = calls_[hash_of(graph, id)];
+    Node& node = graph.node(id);
+    Signature signature(graph, id);
+    const uint64_t hash =
+        hash_mix(hash_mix(hash_text(node.op), content_hash(node.attributes)), signature.hash());
+    std::vector<Call>& alike = calls_[hash];
     for (const Call& call : alike) {
-      if (!same(graph, id, call)) continue;
-      graph.node(id).overload = call.graph->node(call.node).overload;
+      if (call.node->op != node.op || !(call.node->attributes == node.attributes)) continue;
+      if (!(call.signature == signature)) continue;
+      node.overload = call.node->overload;
       return;
     }
     Function body = build_body(graph, id, infer_node);
-    graph.node(id).overload = body.overload;
-    alike.push_back({&graph, id});
+    node.overload = body.overload;
+    alike.push_back({&node, std::move(signature)});
     bodies_.try_emplace(body.name + ":" + body.overload, std::move(body));
-  }
-
-  static uint64_t hash_of(const Graph& graph, NodeId id) {
-    const Node& node = graph.node(id);
-    uint64_t hash = hash_mix(hash_text(node.op), content_hash(node.attributes));
-    const auto add = [&](ValueId value) {
-      const ValueType type = value.valid() ? graph.value(value).type : ValueType{};
-      hash = hash_mix(
-          hash, static_cast<uint64_t>(type.dtype) * 16 + static_cast<uint64_t>(type.rank() + 1));
-    };
-    for (ValueId input : graph.inputs(id)) add(input);
-    for (ValueId output : graph.outputs(id)) add(output);
-    return hash;
-  }
-
-  static bool same(const Graph& graph, NodeId id, const Call& other) {
-    const Node& a = graph.node(id);
-    const Node& b = other.graph->node(other.node);
-    const auto agree = [&](std::span<const ValueId> ours, std::span<const ValueId> theirs) {
-      return std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
-                        [&](ValueId x, ValueId y) {
-                          if (x.valid() != y.valid()) return false;
-                          return !x.valid() || graph.value(x).type == other.graph->value(y).type;
-                        });
-    };
-    return a.op == b.op && a.attributes == b.attributes &&
-           agree(graph.inputs(id), other.graph->inputs(other.node)) &&
-           agree(graph.outputs(id), other.graph->outputs(other.node));
   }
 
   std::unordered_map<uint64_t, std::vector<Call>> calls_;
