@@ -93,7 +93,7 @@ std::string to_string(const SymbolicShape& shape) {
   for (size_t i = 0; i < shape.size(); ++i) {
     if (i > 0) text += ",";
     text += shape[i].known() ? std::to_string(shape[i].value)
-                             : (shape[i].symbol.empty() ? "?" : shape[i].symbol);
+                             : (shape[i].symbol.empty() ? "?" : shape[i].symbol.str());
   }
   return text + "]";
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/shared_text.h"
+
 namespace halfnote {
 
 /// A concrete shape; an empty one is a scalar.
@@ -33,11 +35,11 @@ Shape broadcast_shapes(std::span<const int64_t> a, std::span<const int64_t> b);
 /// One dim of a type: a number, a named symbol (`N`, `seq + 1`), or unknown.
 struct Dim {
   int64_t value = -1;
-  std::string symbol;
+  SharedText symbol;
 
   Dim() = default;
   Dim(int64_t number) : value(number) {}  // NOLINT(google-explicit-constructor): a number is a dim
-  static Dim named(std::string name) {
+  static Dim named(SharedText name) {
     Dim dim;
     dim.symbol = std::move(name);
     return dim;

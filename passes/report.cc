@@ -17,10 +17,6 @@
 namespace halfnote {
 namespace {
 
-std::string full_op(const Node& node) {
-  return node.domain.empty() ? node.op : node.domain + "." + node.op;
-}
-
 /// The type a node computes in: the decision, or else that of its first float result.
 std::string compute_type(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
@@ -93,7 +89,7 @@ void add_graph(Report& report, const Graph& graph, const std::string& name) {
     const Node& node = graph.node(id);
     const OperatorRow* row = find_operator(node);
     report.nodes.push_back(
-        {name, node.name, full_op(node), std::string(role_name(node.role)),
+        {name, node.name, op_name(node), std::string(role_name(node.role)),
          row == nullptr ? "unknown" : std::string(class_name(applied_class(*row, node.precision))),
          compute_type(graph, id), node.precision.reason, node.origin});
     if (node.op == "Cast" && node.domain.empty() && graph.input(id, 0).valid()) {
@@ -167,7 +163,7 @@ std::string reader_name(const Graph& graph, NodeId reader) {
   const Node& node = graph.node(reader);
   const bool prepares = node.precision.dtype == DType::kUndefined &&
                         !node.precision.reason.empty() && !node.origin.empty();
-  return prepares ? node.origin : graph.label(reader);
+  return prepares ? node.origin.str() : graph.label(reader);
 }
 
 Report make_report(const Model& model) {

@@ -38,6 +38,10 @@ std::optional<StateKind> state_kind_from_name(std::string_view name) {
 // A vector of graphs moves them when it grows.
 static_assert(std::is_nothrow_move_constructible_v<Graph>);
 
+std::string op_name(const Node& node) {
+  return node.domain.empty() ? node.op.str() : node.domain + "." + node.op;
+}
+
 Graph::Graph() { regions_.push_back({}); }
 
 // --- regions -------------------------------------------------------------------------------------
@@ -357,7 +361,7 @@ void Graph::resize_inputs(NodeId id, size_t count) {
 ValueId Graph::add_node_output(NodeId id, size_t index, std::string value_name) {
   if (value_name.empty()) {
     const Node& node = nodes_[id.index];
-    value_name = (node.name.empty() ? node.op : node.name) + (index == 0 ? "" : "_out");
+    value_name = (node.name.empty() ? node.op.str() : node.name) + (index == 0 ? "" : "_out");
   }
   Value value;
   value.name = unique_name(value_name);

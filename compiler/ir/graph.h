@@ -18,6 +18,7 @@
 
 #include "base/attribute.h"
 #include "base/handle.h"
+#include "base/shared_text.h"
 #include "base/tensor.h"
 #include "base/type.h"
 #include "compiler/ir/store/name_index.h"
@@ -37,7 +38,7 @@ std::optional<Role> role_from_name(std::string_view name);
 /// and why.
 struct Precision {
   DType dtype = DType::kUndefined;  // undefined: not decided, or the node computes no float
-  std::string reason;  // one line for the user: `allow list: Conv`, `fp32: softmax math`, …
+  SharedText reason;  // one line for the user: `allow list: Conv`, `fp32: softmax math`, …
   friend bool operator==(const Precision&, const Precision&) = default;
 };
 
@@ -82,15 +83,19 @@ struct Node {
   RegionId region;
   Role role = Role::kForward;
   bool alive = true;
-  std::string domain;  // "" for ONNX's own operators
-  std::string op;
-  std::string overload;
+  SharedText domain;  // "" for ONNX's own operators
+  SharedText op;
+  SharedText overload;
   std::string name;
   Attributes attributes;
   Precision precision;
-  std::string origin;  // name of the forward node that this one was made for
+  SharedText origin;  // name of the forward node that this one was made for
   NodeMetadata metadata;
 };
+
+/// `Softmax`, `ai.halfnote.Dropout`: the op with its domain, as messages, policies and queries write
+/// it.
+std::string op_name(const Node& node);
 
 /// What the training step does to a persistent tensor: `current` (an initializer) becomes `next`
 /// when the step ends.
@@ -114,10 +119,10 @@ struct State {
 
 /// What to build: everything of a node but its outputs.
 struct NodeSpec {
-  std::string op;
+  SharedText op;
   std::vector<ValueId> inputs;
   Attributes attributes = {};
-  std::string domain = {};
+  SharedText domain = {};
   std::string name = {};
 };
 

@@ -90,10 +90,6 @@ class PathSearch {
 
 }  // namespace
 
-std::string op_name(const Node& node) {
-  return node.domain.empty() ? node.op : node.domain + "." + node.op;
-}
-
 std::vector<NodeId> find_nodes(const Graph& graph, const NodeQuery& query) {
   RE2::Options options;
   options.set_log_errors(false);

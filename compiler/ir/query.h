@@ -14,8 +14,6 @@ namespace halfnote {
 
 // --- finding nodes and values --------------------------------------------------------------------
 
-/// `Softmax`, `ai.halfnote.Dropout`: the op with its domain, as policies and queries write it.
-std::string op_name(const Node& node);
 
 /// All conditions that are set must hold.
 struct NodeQuery {

@@ -136,7 +136,7 @@ std::string overload_name(const Graph& graph, NodeId node, const Graph& body) {
 
 Error no_body(const Node& call) {
   return Error(ErrorCode::kUnsupported, "the operator has no function body")
-      .at({{}, call.name, call.domain.empty() ? call.op : call.domain + "." + call.op});
+      .at({{}, call.name, op_name(call)});
 }
 
 }  // namespace

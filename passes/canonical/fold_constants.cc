@@ -126,7 +126,7 @@ bool Folder::list_open_dims(NodeId id) {
   for (const Dim& dim : *dims) {
     const auto fresh = static_cast<int64_t>(symbols_.size());
     if (fresh == kMostSymbols) return false;
-    const std::string name = dim.symbol.empty() ? "?" + std::to_string(fresh) : dim.symbol;
+    const std::string name = dim.symbol.empty() ? "?" + std::to_string(fresh) : dim.symbol.str();
     const int64_t symbol = dim.known() ? 0 : symbols_.emplace(name, fresh).first->second;
     one.push_back(dim.known() ? dim.value : kOneNumber + symbol);
     other.push_back(dim.known() ? dim.value : kOtherNumber + symbol);

@@ -17,9 +17,7 @@ namespace halfnote {
 namespace {
 
 Place place_of(const Graph& graph, NodeId id) {
-  const Node& node = graph.node(id);
-  return {.node = graph.label(id),
-          .op = node.domain.empty() ? node.op : node.domain + "." + node.op};
+  return {.node = graph.label(id), .op = op_name(graph.node(id))};
 }
 
 void set_types(Graph& graph, NodeId node, const std::vector<ValueType>& types) {

@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 5> kViews = {"Flatten", "Identity", "Resh
 }  // namespace
 
 bool is_view(const Node& node) {
-  return node.domain.empty() && std::ranges::find(kViews, node.op) != kViews.end();
+  return node.domain.empty() && std::ranges::find(kViews, node.op.str()) != kViews.end();
 }
 
 int64_t bytes_of(const ValueType& type) {

@@ -126,7 +126,7 @@ class Naming {
     if (!numbered && !node.name.starts_with("node_")) return false;
     const std::string module = module_of_scopes(metadata_of(node, kScopesKey));
     if (module.empty()) return false;
-    const std::string base = module + "/" + (numbered ? node.op : node.name.substr(5));
+    const std::string base = module + "/" + (numbered ? node.op.str() : node.name.substr(5));
     std::string name = base;
     for (int i = 1; !taken_nodes_.insert(name).second; ++i) name = base + "_" + std::to_string(i);
     if (!node.name.empty()) node.metadata.emplace_back(std::string(kSourceNameKey), node.name);

@@ -98,7 +98,7 @@ Graph evaluation_of(const Graph& training, const std::vector<Accumulator>& accum
   for (NodeId node : graph.nodes()) {
     Node& data = graph.node(node);
     if (data.op == "BatchNormInternal") data.attributes.set("training_mode", int64_t{0});
-    if (data.op == "BitmaskDropout") data.op = "Dropout", data.domain.clear();
+    if (data.op == "BitmaskDropout") data.op = "Dropout", data.domain = {};
   }
   return graph;
 }

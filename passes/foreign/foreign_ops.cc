@@ -249,7 +249,7 @@ void lift_foreign_op(Graph& graph, NodeId node, const InferNode& infer) {
   Builder b(graph, graph.before(node), infer);
   const std::string name = graph.label(node);
   b.set_role(graph.node(node).role);
-  b.set_origin(graph.node(node).origin.empty() ? name : graph.node(node).origin);
+  b.set_origin(graph.node(node).origin.empty() ? name : graph.node(node).origin.str());
   b.set_prefix(name + "/");
   LowerContext rule{b, node, {}, {}};
   for (ValueId input : graph.inputs(node)) rule.inputs.push_back(b.value(input));

@@ -164,7 +164,8 @@ class Inserter {
       }
     }
     graph_.node(id).attributes.set("out_dtype", static_cast<int64_t>(DType::kF32));
-    graph_.node(id).precision.reason += ", result kept in f32";
+    SharedText& reason = graph_.node(id).precision.reason;
+    reason = reason + ", result kept in f32";
   }
 
   /// `value` in type `dtype`: itself, or its shared cast.

@@ -29,7 +29,7 @@ struct PrecisionRules::Rule {
     if (by_node) {
       const std::string in_file(source_name(node));
       return RE2::FullMatch(node.name, *pattern) ||
-             (!node.origin.empty() && RE2::FullMatch(node.origin, *pattern)) ||
+             (!node.origin.empty() && RE2::FullMatch(node.origin.str(), *pattern)) ||
              (!in_file.empty() && RE2::FullMatch(in_file, *pattern));
     }
     return text == node.op || text == node.domain + "." + node.op;
@@ -37,10 +37,6 @@ struct PrecisionRules::Rule {
 };
 
 namespace {
-
-std::string full_name(const Node& node) {
-  return node.domain.empty() ? node.op : node.domain + "." + node.op;
-}
 
 std::string suggestion(std::string_view near, const char* otherwise) {
   return near.empty() ? otherwise : "did you mean " + std::string(near) + "?";
@@ -116,7 +112,7 @@ std::optional<Forced> PrecisionRules::find(const Node& node) {
     rule.matched = true;
     if (found != nullptr && found->low != rule.low) {
       throw Error(ErrorCode::kUsage, "two precision rules contradict each other")
-          .at({rule.place.empty() ? found->place : rule.place, node.name, full_name(node)})
+          .at({rule.place.empty() ? found->place : rule.place, node.name, op_name(node)})
           .expected("one of them", found->full_text() + " and " + rule.full_text())
           .hint("take one of the two rules away, or narrow it");
     }
@@ -142,7 +138,7 @@ void PrecisionRules::check_all_matched(const Model& model) const {
     for (NodeId id : graph.all_nodes()) {
       const Node& node = graph.node(id);
       nodes.push_back(node.name);
-      taken_in |= std::ranges::find(kTakeIn, node.op) != std::end(kTakeIn);
+      taken_in |= std::ranges::find(kTakeIn, node.op.str()) != std::end(kTakeIn);
     }
   };
   for (const Rule& rule : rules_) {

@@ -217,7 +217,7 @@ class Scaling {
 /// Nodes made here say why they are f32.
 void give_reasons(Graph& graph) {
   for (NodeId node : graph.nodes()) {
-    std::string& reason = graph.node(node).precision.reason;
+    SharedText& reason = graph.node(node).precision.reason;
     if (reason.empty() && graph.node(node).role == Role::kScaling) {
       reason = "the scaling works in f32";
     }

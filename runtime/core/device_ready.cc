@@ -50,7 +50,7 @@ void refuse_open_dims(const Graph& graph) {
     }
     for (const Dim& dim : *type.shape) {
       if (!dim.known())
-        open.insert(dim.symbol.empty() ? graph.value(input).name + " (unnamed)" : dim.symbol);
+        open.insert(dim.symbol.empty() ? graph.value(input).name + " (unnamed)" : dim.symbol.str());
     }
   }
   if (open.empty()) return;

@@ -96,7 +96,7 @@ class Search {
   void name(NodeId node) {
     if (!node.valid()) return;
     const Node& maker = graph_.node(node);
-    first_->node = maker.origin.empty() ? maker.name : maker.origin;
+    first_->node = maker.origin.empty() ? maker.name : maker.origin.str();
     first_->op = maker.op;
   }
 

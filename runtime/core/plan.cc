@@ -193,7 +193,7 @@ class Planner {
       ProgramStep step;
       step.id = id;
       step.node = graph_.label(id);
-      step.op = node.domain.empty() ? node.op : node.domain + "." + node.op;
+      step.op = op_name(node);
       KernelChoice choice = choose(call, step);
       if (choice.kernel == nullptr) {
         failures.push_back(no_kernel(call, choice.refusals).within({{}, step.node, {}}));

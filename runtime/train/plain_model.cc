@@ -21,7 +21,7 @@ void drop_notes(Graph& graph) {
     Node& node = graph.node(id);
     node.role = Role::kForward;
     node.precision = {};
-    node.origin.clear();
+    node.origin = {};
     node.metadata.erase_if([](const auto& e) { return e.first.starts_with("halfnote."); });
   }
   for (uint32_t i = 0; i < graph.value_count(); ++i) {

@@ -105,7 +105,7 @@ void GraphParser::parse_op(NodeSpec& spec, std::string& overload) {
   const size_t offset = lexer_.peek().offset;
   spec.op = parse_name(lexer_, "an operator");
   while (lexer_.matches(".")) {
-    spec.domain += (spec.domain.empty() ? "" : ".") + spec.op;
+    spec.domain = spec.domain.empty() ? spec.op : SharedText(spec.domain + "." + spec.op);
     spec.op = parse_name(lexer_, "an operator");
   }
   if (spec.op.empty()) lexer_.fail("the name of an operator is empty", offset);

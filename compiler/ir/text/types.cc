@@ -23,7 +23,7 @@ void append_shape(std::string& out, const std::optional<SymbolicShape>& shape) {
     } else if (dim.symbol.empty()) {
       out += "?";
     } else {
-      out += is_identifier(dim.symbol) ? dim.symbol : quoted(dim.symbol);
+      out += is_identifier(dim.symbol) ? dim.symbol.str() : quoted(dim.symbol);
     }
   }
   out += "]";

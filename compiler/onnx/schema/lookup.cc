@@ -31,17 +31,13 @@ const onnx::OpSchema* find_schema(std::string_view domain, std::string_view op, 
 const onnx::OpSchema& require_schema(const Node& node, int64_t opset) {
   if (const auto* schema = find_schema(node.domain, node.op, opset)) return *schema;
   const std::string domain = node.domain.empty() ? "ONNX" : "domain \"" + node.domain + "\"";
-  throw Error(ErrorCode::kUnsupported, "operator " + qualified_name(node) + " is not known")
+  throw Error(ErrorCode::kUnsupported, "operator " + op_name(node) + " is not known")
       .expected("an operator of " + domain + " in op-set " + std::to_string(opset), node.op);
-}
-
-std::string qualified_name(const Node& node) {
-  return node.domain.empty() ? node.op : node.domain + "." + node.op;
 }
 
 Place place_of(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
-  Place place{.node = node.name, .op = qualified_name(node)};
+  Place place{.node = node.name, .op = op_name(node)};
   for (ValueId output : graph.outputs(id)) {
     if (place.node.empty() && output.valid()) place.node = graph.value(output).name;
   }

@@ -21,8 +21,6 @@ const onnx::OpSchema* find_schema(std::string_view domain, std::string_view op, 
 /// As `find_schema`; throws Error(kUnsupported).
 const onnx::OpSchema& require_schema(const Node& node, int64_t opset);
 
-/// `Conv`, `ai.halfnote.ConvGradInput`.
-std::string qualified_name(const Node& node);
 
 /// Which node an error is about.
 Place place_of(const Graph& graph, NodeId node);

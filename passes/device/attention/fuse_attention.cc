@@ -104,7 +104,7 @@ class AttentionFuser {
     Builder b(graph_, graph_.before(before), context_.infer);
     const Node& node = graph_.node(before);
     b.set_role(node.role);
-    b.set_origin(node.origin.empty() ? graph_.label(before) : node.origin);
+    b.set_origin(node.origin.empty() ? graph_.label(before) : node.origin.str());
     return b;
   }
 

@@ -36,7 +36,7 @@ bool is_heavy(PointwiseOp op) {
 bool only_views(const Node& node) {
   constexpr std::string_view kReshapes[] = {"Reshape", "Squeeze", "Unsqueeze", "Flatten",
                                             "Identity"};
-  return node.domain.empty() && std::ranges::find(kReshapes, node.op) != std::end(kReshapes);
+  return node.domain.empty() && std::ranges::find(kReshapes, node.op.str()) != std::end(kReshapes);
 }
 
 /// Chains of the forward pass that hang together.

@@ -94,7 +94,7 @@ void absorb(Graph& graph, PassContext& context, NodeId add, const BiasedProduct&
   Builder b(graph, graph.before(add), context.infer);
   const Node& old = graph.node(found.product);
   b.set_role(old.role);
-  b.set_origin(old.origin.empty() ? graph.label(found.product) : old.origin);
+  b.set_origin(old.origin.empty() ? graph.label(found.product) : old.origin.str());
   Attributes attributes;
   for (const char* name : {"transA", "transB", "out_dtype"}) {
     if (const int64_t given = old.attributes.get_int(name, 0); given != 0)

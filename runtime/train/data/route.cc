@@ -23,7 +23,7 @@ std::string sample_text(const ModelInput& input) {
     const Dim& dim = input.shape[i];
     text += (i > 1 ? "," : "") + (dim.known()          ? std::to_string(dim.value)
                                   : dim.symbol.empty() ? "?"
-                                                       : dim.symbol);
+                                                       : dim.symbol.str());
   }
   return text + "]";
 }
