@@ -77,6 +77,8 @@ constexpr Least kLeast[] = {
     {"SpaceToDepth", "blocksize", 1},
     {"RoiAlign", "output_height", 1},
     {"RoiAlign", "output_width", 1},
+    {"QuantizeLinear", "block_size", 0},
+    {"DequantizeLinear", "block_size", 0},
 };
 
 constexpr const char* kWithEpsilon[] = {"BatchNormalization", "LayerNormalization",
@@ -192,9 +194,9 @@ void check_scan(const Graph& graph, NodeId id) {
   const auto check = [&](const char* name, int64_t count, bool is_flag) {
     if (!node.attributes.has(name)) return;
     const std::vector<int64_t> numbers = node.attributes.get_ints(name);
-    const auto fits = [&](int64_t number) { return !is_flag || number == 0 || number == 1; };
+    const auto allowed = [&](int64_t number) { return !is_flag || number == 0 || number == 1; };
     if (static_cast<int64_t>(numbers.size()) == count &&
-        std::all_of(numbers.begin(), numbers.end(), fits)) {
+        std::all_of(numbers.begin(), numbers.end(), allowed)) {
       return;
     }
     throw Error(ErrorCode::kModel, std::string("attribute \"") + name + "\" does not fit")

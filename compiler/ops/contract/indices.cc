@@ -19,9 +19,10 @@ void check_index(const Operands& o, size_t operand, int64_t index, const Symboli
                  size_t axis) {
   const Dim& dim = x[axis];
   if (!dim.known() || (index >= -dim.value && index < dim.value)) return;
+  const std::string range =
+      dim.value == 0 ? "none" : std::to_string(-dim.value) + " to " + std::to_string(dim.value - 1);
   throw out_of_range(o, operand, "an index")
-      .expected(std::to_string(-dim.value) + " to " + std::to_string(dim.value - 1) + " for axis " +
-                    std::to_string(axis) + " of " + to_string(x),
+      .expected(range + " for axis " + std::to_string(axis) + " of " + to_string(x),
                 std::to_string(index));
 }
 
@@ -54,7 +55,7 @@ size_t axis_of(const Operands& o, const SymbolicShape& x, int64_t fallback) {
 
 /// GatherElements and ScatterElements: an index for an element of a box that lies in `x`, but for
 /// the axis.
-void check_elementwise(const Operands& o, const SymbolicShape& x, const SymbolicShape& indices) {
+void check_box(const Operands& o, const SymbolicShape& x, const SymbolicShape& indices) {
   if (indices.size() != x.size()) {
     refuse(o, 1, "indices", "rank " + std::to_string(x.size()) + ", as " + to_string(x) + " has",
            to_string(indices));
@@ -90,33 +91,43 @@ void check_gather(const Operands& o) {
 
 void check_gather_elements(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *indices = o.shape(1);
-  if (x != nullptr && indices != nullptr) check_elementwise(o, *x, *indices);
+  if (x != nullptr && indices != nullptr) check_box(o, *x, *indices);
 }
 
 void check_scatter_elements(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *indices = o.shape(1);
   if (x == nullptr || indices == nullptr) return;
-  check_elementwise(o, *x, *indices);
+  check_box(o, *x, *indices);
   check_shape(o, 2, "updates", *indices);
 }
 
 void check_gather_nd(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *indices = o.shape(1);
-  if (x == nullptr || indices == nullptr || indices->empty() || !indices->back().known()) return;
-  const auto lead = static_cast<size_t>(o.node.attributes.get_int("batch_dims", 0));
-  const auto width = static_cast<size_t>(indices->back().value);
-  if (lead + width > x->size() || lead >= indices->size()) return;  // inference refuses them
+  if (x == nullptr || indices == nullptr || x->empty() || indices->empty()) return;
+  const int64_t batch_dims = o.node.attributes.get_int("batch_dims", 0);
+  const auto rank = static_cast<int64_t>(std::min(x->size(), indices->size()));
+  if (batch_dims < 0 || batch_dims >= rank) {
+    throw Error(ErrorCode::kModel, "attribute \"batch_dims\" is out of range")
+        .expected("0 to " + std::to_string(rank - 1) + ", less than the ranks of " + to_string(*x) +
+                      " and " + to_string(*indices),
+                  std::to_string(batch_dims));
+  }
+  const auto lead = static_cast<size_t>(batch_dims);
   for (size_t d = 0; d < lead; ++d) {
     if (fits((*indices)[d], (*x)[d])) continue;
     refuse(o, 1, "indices", "the first " + std::to_string(lead) + " dims of " + to_string(*x),
            to_string(*indices));
   }
-  check_places(o, *x, lead, width);
+  if (!indices->back().known()) return;
+  const auto width = static_cast<size_t>(indices->back().value);
+  if (width <= x->size() - lead) check_places(o, *x, lead, width);  // inference refuses others
 }
 
 void check_scatter_nd(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *indices = o.shape(1);
-  if (x == nullptr || indices == nullptr || indices->empty() || !indices->back().known()) return;
+  if (x == nullptr || indices == nullptr) return;
+  if (indices->empty()) refuse(o, 1, "indices", "rank 1 or more", to_string(*indices));
+  if (!indices->back().known()) return;
   const auto width = static_cast<size_t>(indices->back().value);
   if (width > x->size()) {
     refuse(o, 1, "indices",
@@ -144,14 +155,10 @@ void check_cum_sum(const Operands& o) {
   const SymbolicShape* x = o.shape(0);
   check_one_element(o, 1, "axis");
   if (x == nullptr) return;
-  const auto rank = std::max<int64_t>(1, static_cast<int64_t>(x->size()));
+  if (x->empty()) refuse(o, 0, "operand", "rank 1 or more", to_string(*x));
+  const auto rank = static_cast<int64_t>(x->size());
   check_numbers_of(o, 1, "the axis", -rank, rank - 1,
                    ", an axis of an operand of rank " + std::to_string(x->size()));
-}
-
-void check_reduce(const Operands& o) {
-  const SymbolicShape* axes = o.shape(1);
-  if (axes != nullptr && axes->size() > 1) refuse(o, 1, "axes", "rank 1", to_string(*axes));
 }
 
 void check_reverse_sequence(const Operands& o) {
@@ -179,7 +186,8 @@ void check_roi_align(const Operands& o) {
 
 void check_labels(const Operands& o) {
   const SymbolicShape* x = o.shape(0);
-  if (x == nullptr || x->size() < 2) return;
+  if (x == nullptr) return;
+  if (x->size() < 2) refuse(o, 0, "scores", "(N, C, d…)", to_string(*x));
   SymbolicShape labels = *x;
   labels.erase(labels.begin() + 1);
   const Dim& classes = (*x)[1];

@@ -34,6 +34,8 @@ inline bool fits(const Dim& a, const Dim& b) { return !b.known() || fits(a, b.va
 
 /// The operand has this shape, or one that may become it.
 void check_shape(const Operands& o, size_t index, const char* what, const SymbolicShape& wanted);
+/// A scalar, or dims of 1.
+bool may_be_one_element(const SymbolicShape& shape);
 /// The operand has one element: a scalar, or dims of 1.
 void check_one_element(const Operands& o, size_t index, const char* what);
 
@@ -45,11 +47,17 @@ void check_gather_nd(const Operands& o);
 void check_scatter_nd(const Operands& o);
 void check_max_unpool(const Operands& o);
 void check_cum_sum(const Operands& o);
-void check_reduce(const Operands& o);
 void check_reverse_sequence(const Operands& o);
 void check_roi_align(const Operands& o);
 void check_labels(const Operands& o);
 
+// Sizes that a node asks for (sizes.cc).
+void check_pad(const Operands& o);
+void check_resize(const Operands& o);
+void check_dft(const Operands& o);
+
+/// QuantizeLinear and DequantizeLinear (quantized.cc).
+void check_quantized(const Operands& o);
 /// RNN, GRU and LSTM (recurrent.cc).
 void check_recurrent(const Operands& o);
 

@@ -32,8 +32,8 @@ Dim times(int64_t factor, const Dim& dim) {
 
 void check_recurrent(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *r = o.shape(2);
-  const bool of_rank_3 = x != nullptr && r != nullptr && x->size() == 3 && r->size() == 3;
-  if (!of_rank_3) return;  // inference wants X so; kernels and rules say it of R
+  if (x == nullptr || r == nullptr || x->size() != 3) return;  // inference wants rank 3 of X
+  if (r->size() != 3) refuse(o, 2, "recurrence weight", "rank 3", to_string(*r));
   const Dim hidden = (*r)[2];
   const Recurrence recurrence = recurrence_of(*recurrent_op(o.node.op), o.node.attributes,
                                               hidden.known() ? hidden.value : -1);
