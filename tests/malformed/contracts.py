@@ -120,6 +120,24 @@ def single_numbers():
     yield node("lp-norm-of-order-3", "LpNormalization <p = 3> (x)")
 
 
+def ranks_and_words():
+    yield node("mean-variance-axis-of-a-scalar", "MeanVarianceNormalization <axes = [0]> (x)",
+               "float x")
+    for op in ("InstanceNormalization (x, s, s)", "GroupNormalization <num_groups = 3> (x, s, s)",
+               "LRN <size = 3> (x)", "GlobalMaxPool (x)"):
+        name = op.split(" ")[0].lower()
+        yield node(f"{name}-without-channels", op, "float[3] x", "float[3] s = {1, 1, 1}")
+    yield node("ok-globalaveragepool-of-channels-alone", "GlobalAveragePool (x)", "float[2,3] x")
+    region = "float[1,4] r = {0, 0, 3, 3}, int64[1] b = {0}"
+    yield node("roialign-mode-unknown", 'RoiAlign <mode = "median"> (x, r, b)',
+               "float[1,1,6,6] x", region)
+    yield node("roialign-coordinates-unknown",
+               'RoiAlign <coordinate_transformation_mode = "half"> (x, r, b)', "float[1,1,6,6] x",
+               region)
+    yield node("bitshift-direction-unknown", 'BitShift <direction = "UP"> (x, x)', "uint8[3] x")
+    yield node("dft-of-triples", "DFT (x)", "float[1,4,3] x")
+
+
 def scans():
     scan = ("body = b (float[3] s, float[3] t) => (float[3] u, float[3] o) "
             "{ u = Add (s, t) o = Neg (u) }")
@@ -218,6 +236,6 @@ def legal():
 
 
 def cases():
-    for family in (indices, axes_and_lists, sizes, single_numbers, scans, quantized, recurrent,
-                   legal):
+    for family in (indices, axes_and_lists, sizes, single_numbers, ranks_and_words, scans,
+                   quantized, recurrent, legal):
         yield from family()

@@ -32,6 +32,9 @@ constexpr const char* kCoordinates[] = {"half_pixel",         "half_pixel_symmet
 constexpr const char* kGridModes[] = {"linear", "nearest", "cubic"};
 constexpr const char* kGridPadding[] = {"zeros", "border", "reflection"};
 constexpr const char* kDepth[] = {"DCR", "CRD"};
+constexpr const char* kRoiModes[] = {"avg", "max"};
+constexpr const char* kRoiCoordinates[] = {"half_pixel", "output_half_pixel"};
+constexpr const char* kShifts[] = {"LEFT", "RIGHT"};
 
 constexpr Words kWords[] = {
     {"Conv", "auto_pad", kAutoPad},
@@ -55,6 +58,9 @@ constexpr Words kWords[] = {
     {"GridSample", "mode", kGridModes},
     {"GridSample", "padding_mode", kGridPadding},
     {"DepthToSpace", "mode", kDepth},
+    {"RoiAlign", "mode", kRoiModes},
+    {"RoiAlign", "coordinate_transformation_mode", kRoiCoordinates},
+    {"BitShift", "direction", kShifts},
 };
 
 struct Least {
@@ -164,8 +170,8 @@ void check_axis(const Graph& graph, NodeId id) {
   for (const int64_t axis : several ? node.attributes.get_ints("axes")
                                     : std::vector{node.attributes.get_int("axis", 0)}) {
     if (rank < 0 || (axis >= -rank && axis < rank + row->past)) continue;
-    // ONNX lets a scalar have the axes 0 and -1.
-    if (rank == 0 && (axis == 0 || axis == -1)) continue;
+    // ONNX lets a scalar have the axes 0 and -1, but not in a list.
+    if (rank == 0 && !several && (axis == 0 || axis == -1)) continue;
     throw Error(ErrorCode::kModel,
                 std::string("attribute \"") + row->attribute + "\" is out of range")
         .expected("an axis of an operand of rank " + std::to_string(rank) + ": " +

@@ -3,7 +3,6 @@
 #include "compiler/ops/contract/operands.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <span>
 #include <string>
@@ -51,6 +50,24 @@ void check_one_element(const Operands& o, size_t index, const char* what) {
   const SymbolicShape* shape = o.shape(index);
   if (shape == nullptr || may_be_one_element(*shape)) return;
   refuse(o, index, what, "one number", to_string(*shape));
+}
+
+Error out_of_range(const Operands& o, size_t index, const char* what) {
+  return Error(ErrorCode::kModel,
+               std::string(what) + " in \"" + o.name(index) + "\" is out of range");
+}
+
+void check_numbers(const Operands& o, size_t index, const char* what, int64_t least, int64_t most,
+                   const std::string& of) {
+  const Tensor* numbers = o.constant(index);
+  if (numbers == nullptr) return;
+  for (int64_t i = 0; i < numbers->size(); ++i) {
+    const int64_t number = numbers->at_as_int(i);
+    if (number >= least && number <= most) continue;
+    throw out_of_range(o, index, what)
+        .expected(std::to_string(least) + " to " + std::to_string(most) + of,
+                  std::to_string(number));
+  }
 }
 
 namespace {
@@ -275,8 +292,25 @@ void check_dropout(const Operands& o) {
   if (ratio == nullptr || ratio->size() != 1) return;
   const double share = ratio->at_as_double(0);
   if (share >= 0 && share <= 1) return;
-  throw Error(ErrorCode::kModel, "the ratio \"" + o.name(1) + "\" is out of range")
-      .expected("0 to 1", std::to_string(share));
+  throw out_of_range(o, 1, "the ratio").expected("0 to 1", std::to_string(share));
+}
+
+/// How many axes operand 0 has at least, where inference does not say it.
+struct Rank {
+  std::string_view op;
+  size_t least;
+};
+
+constexpr Rank kRanks[] = {
+    {"CumSum", 1},       {"InstanceNormalization", 2},   {"GroupNormalization", 2},
+    {"LRN", 2},          {"GlobalAveragePool", 2},       {"GlobalMaxPool", 2},
+    {"GlobalLpPool", 2}, {"SoftmaxCrossEntropyLoss", 2},
+};
+
+void check_rank(const Operands& o, const Rank& rank) {
+  const SymbolicShape* x = o.shape(0);
+  if (x == nullptr || x->size() >= rank.least) return;
+  refuse(o, 0, "operand", "rank " + std::to_string(rank.least) + " or more", to_string(*x));
 }
 
 /// An operand that is a list of numbers; a list of one may be a scalar.
@@ -357,6 +391,9 @@ constexpr Row kRows[] = {
 void check_operands(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   const Operands operands{graph, id, node};
+  for (const Rank& rank : kRanks) {
+    if (node.op == rank.op) check_rank(operands, rank);
+  }
   for (const List& list : kLists) {
     if (node.op == list.op) check_list(operands, list);
   }

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/error.h"
 #include "compiler/ir/graph.h"
 
 namespace halfnote::contract {
@@ -27,6 +28,9 @@ struct Operands {
 [[noreturn]] void refuse(const Operands& o, size_t index, const std::string& what,
                          std::string expected, std::string got);
 
+/// Error(kModel): `WHAT in "NAME" is out of range`.
+Error out_of_range(const Operands& o, size_t index, const char* what);
+
 /// Can the number stand where this dim is wanted?
 inline bool fits(const Dim& dim, int64_t wanted) { return !dim.known() || dim.value == wanted; }
 /// Can both dims be the same?
@@ -38,6 +42,10 @@ void check_shape(const Operands& o, size_t index, const char* what, const Symbol
 bool may_be_one_element(const SymbolicShape& shape);
 /// The operand has one element: a scalar, or dims of 1.
 void check_one_element(const Operands& o, size_t index, const char* what);
+/// Where the operand stands in the model, its numbers are from `least` to `most`; `of` follows
+/// these in the message and says why.
+void check_numbers(const Operands& o, size_t index, const char* what, int64_t least, int64_t most,
+                   const std::string& of);
 
 // Indices, axes and lengths that stand in the model (indices.cc).
 void check_gather(const Operands& o);

@@ -28,7 +28,7 @@ void check_scales(const Operands& o) {
   for (int64_t i = 0; scales != nullptr && i < scales->size(); ++i) {
     const double scale = scales->at_as_double(i);
     if (scale > 0 && std::isfinite(scale)) continue;
-    throw Error(ErrorCode::kModel, "a scale in \"" + o.name(2) + "\" is out of range")
+    throw out_of_range(o, 2, "a scale")
         .expected("a finite number above 0", std::to_string(scale) + " at " + std::to_string(i));
   }
 }
@@ -41,7 +41,7 @@ void check_sizes(const Operands& o, const SymbolicShape& x, const std::vector<si
     const int64_t size = sizes->at_as_int(static_cast<int64_t>(i));
     const Dim& dim = x[axes[i]];
     if (dim.is(0) ? size == 0 : size > 0 || (size == 0 && !dim.known())) continue;
-    throw Error(ErrorCode::kModel, "a size in \"" + o.name(3) + "\" is out of range")
+    throw out_of_range(o, 3, "a size")
         .expected((dim.is(0) ? "0 for axis " : "1 or more for axis ") + std::to_string(axes[i]) +
                       " of " + to_string(x),
                   std::to_string(size));
@@ -92,10 +92,14 @@ void check_pad(const Operands& o) {
 }
 
 void check_dft(const Operands& o) {
+  const SymbolicShape* x = o.shape(0);
+  if (x != nullptr && !x->empty() && !fits(x->back(), 1) && !fits(x->back(), 2)) {
+    refuse(o, 0, "operand", "a last dim of 1 (real) or 2 (complex)", to_string(*x));
+  }
   const Tensor* length = o.constant(1);
   check_one_element(o, 1, "dft_length");
   if (length == nullptr || length->size() != 1 || length->at_as_int(0) > 0) return;
-  throw Error(ErrorCode::kModel, "the length \"" + o.name(1) + "\" is out of range")
+  throw out_of_range(o, 1, "the length")
       .expected("at least 1", std::to_string(length->at_as_int(0)));
 }
 
