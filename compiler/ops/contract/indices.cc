@@ -128,8 +128,8 @@ void check_max_unpool(const Operands& o) {
   const auto& y = o.graph.value(o.graph.output(o.id)).type;
   // With a size of its own the result is cut or padded: the indices are not those of it.
   if (o.operand(2).valid() || !y.has_concrete_shape()) return;
-  check_numbers(o, 1, "an index", 0, element_count(concrete(*y.shape)) - 1,
-                ", the elements of " + to_string(*y.shape));
+  check_range(o, 1, "an index", 0, element_count(concrete(*y.shape)) - 1,
+              ", the elements of " + to_string(*y.shape));
 }
 
 void check_cum_sum(const Operands& o) {
@@ -137,8 +137,8 @@ void check_cum_sum(const Operands& o) {
   check_one_element(o, 1, "axis");
   if (x == nullptr) return;
   const auto rank = static_cast<int64_t>(x->size());
-  check_numbers(o, 1, "the axis", -rank, rank - 1,
-                ", an axis of an operand of rank " + std::to_string(x->size()));
+  check_range(o, 1, "the axis", -rank, rank - 1,
+              ", an axis of an operand of rank " + std::to_string(x->size()));
 }
 
 void check_reverse_sequence(const Operands& o) {
@@ -153,15 +153,15 @@ void check_reverse_sequence(const Operands& o) {
   check_shape(o, 1, "sequence_lens", {(*x)[static_cast<size_t>(batch)]});
   const Dim& steps = (*x)[static_cast<size_t>(time)];
   if (!steps.known()) return;
-  check_numbers(o, 1, "a length", 0, steps.value,
-                ", the size of axis " + std::to_string(time) + " of " + to_string(*x));
+  check_range(o, 1, "a length", 0, steps.value,
+              ", the size of axis " + std::to_string(time) + " of " + to_string(*x));
 }
 
 void check_roi_align(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *rois = o.shape(1);
   if (rois != nullptr && rois->size() == 2) check_shape(o, 2, "batch_indices", {(*rois)[0]});
   if (x == nullptr || x->empty() || !(*x)[0].known()) return;
-  check_numbers(o, 2, "an index", 0, (*x)[0].value - 1, ", the batch of " + to_string(*x));
+  check_range(o, 2, "an index", 0, (*x)[0].value - 1, ", the batch of " + to_string(*x));
 }
 
 void check_labels(const Operands& o) {

@@ -57,8 +57,8 @@ Error out_of_range(const Operands& o, size_t index, const char* what) {
                std::string(what) + " in \"" + o.name(index) + "\" is out of range");
 }
 
-void check_numbers(const Operands& o, size_t index, const char* what, int64_t least, int64_t most,
-                   const std::string& of) {
+void check_range(const Operands& o, size_t index, const char* what, int64_t least, int64_t most,
+                 const std::string& of) {
   const Tensor* numbers = o.constant(index);
   if (numbers == nullptr) return;
   for (int64_t i = 0; i < numbers->size(); ++i) {

@@ -44,8 +44,8 @@ bool may_be_one_element(const SymbolicShape& shape);
 void check_one_element(const Operands& o, size_t index, const char* what);
 /// Where the operand stands in the model, its numbers are from `least` to `most`; `of` follows
 /// these in the message and says why.
-void check_numbers(const Operands& o, size_t index, const char* what, int64_t least, int64_t most,
-                   const std::string& of);
+void check_range(const Operands& o, size_t index, const char* what, int64_t least, int64_t most,
+                 const std::string& of);
 
 // Indices, axes and lengths that stand in the model (indices.cc).
 void check_gather(const Operands& o);

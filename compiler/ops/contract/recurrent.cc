@@ -39,7 +39,7 @@ void check_recurrent(const Operands& o) {
     check_shape(o, kPeepholes, "peephole weight", {directions, times(3, hidden)});
   }
   if (!time.known()) return;
-  check_numbers(o, kLengths, "a length", 0, time.value, ", the time of \"" + o.name(0) + "\"");
+  check_range(o, kLengths, "a length", 0, time.value, ", the time of \"" + o.name(0) + "\"");
 }
 
 }  // namespace halfnote::contract
