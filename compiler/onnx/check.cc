@@ -23,6 +23,21 @@
 namespace halfnote {
 namespace {
 
+/// Throws Error(kUnsupported) for a node with a type that no schema of op-set 23 has: nothing is
+/// wrong with it but that it cannot be written.
+void refuse_newer_types(const Graph& graph, NodeId id, const Model& model) {
+  for (const auto values : {graph.inputs(id), graph.outputs(id)}) {
+    for (ValueId value : values) {
+      if (!value.valid() || !is_newer_type(graph.value(value).type.dtype)) continue;
+      throw Error(ErrorCode::kUnsupported, "an element type that op-set 23 does not have")
+          .at({model.source, graph.label(id), graph.node(id).op})
+          .expected("an ONNX type up to f4e2m1 in \"" + graph.value(value).name + "\"",
+                    std::string(short_name(graph.value(value).type.dtype)))
+          .hint("store it in another type, as int4 or int8 with their scales");
+    }
+  }
+}
+
 /// Throws what is wrong with a node by its schema, if that is what the checker means: it names the
 /// node and both types, which ONNX's messages often do not.
 void explain(const Graph& graph, const Model& model, const std::string& refused) {
@@ -32,6 +47,7 @@ void explain(const Graph& graph, const Model& model, const std::string& refused)
     try {
       check_node(graph, id, opset == model.opsets.end() ? kOpsetVersion : opset->second);
     } catch (const Error& reason) {
+      refuse_newer_types(graph, id, model);
       Error error(ErrorCode::kModel, refused + reason.problem());
       error.at(reason.place()).within({model.source, {}, {}});
       const bool types = reason.problem().find("the type of") != std::string::npos ||

@@ -30,6 +30,10 @@ void infer_with_schema(Graph& graph, NodeId node, int64_t opset = kOpsetVersion,
 /// judged.
 void check_node(const Graph& graph, NodeId node, int64_t opset = kOpsetVersion);
 
+/// Is it a type that op-sets after 23 brought? Nodes from there keep it, and the kernels know it,
+/// but no schema of op-set 23 does.
+inline bool is_newer_type(DType dtype) { return dtype > DType::kF4E2M1; }
+
 /// Attributes of an op that have a default, with it.
 Attributes default_attributes(std::string_view domain, std::string_view op,
                               int64_t opset = kOpsetVersion);

@@ -232,14 +232,22 @@ class Chooser {
         graph_.node(id).attributes.set("seed", static_cast<float>(seed >> 40));  // 24 bits: exact
         context_.note(name, std::string(kDrawnBySeed));
       }
-      check_room(id);
-      Tensor drawn = context_.evaluate(graph_, id, {}).front();
+      Tensor drawn = draw(id);
       graph_.rename(graph_.output(id), graph_.unique_name(name + ".drawn"));
       graph_.replace_uses(graph_.output(id), graph_.add_initializer(name, std::move(drawn)));
       graph_.remove(id);
       changed = true;
     }
     return changed;
+  }
+
+  Tensor draw(NodeId id) {
+    try {
+      check_room(id);
+      return context_.evaluate(graph_, id, {}).front();
+    } catch (Error& error) {
+      throw error.within({.node = graph_.label(id), .op = graph_.node(id).op});
+    }
   }
 
   /// What is drawn is read into memory, as the weights of a file are that cannot be mapped.
@@ -252,7 +260,6 @@ class Chooser {
     const uint64_t limit = memory_limit(context_.options.limits);
     if (drawn_bytes_ <= limit) return;
     throw Error(ErrorCode::kModel, "the parameters that random nodes draw are over the limit")
-        .at({.node = graph_.label(id), .op = graph_.node(id).op})
         .expected("at most " + std::to_string(limit) + " bytes",
                   std::to_string(drawn_bytes_) + " with " + to_string(type))
         .hint("--max-memory raises the limit");

@@ -66,9 +66,6 @@ class Checker {
   }
 
  private:
-  /// Types that op-sets after 23 brought: nodes from there keep them, and the kernels know them.
-  static bool is_newer(DType dtype) { return dtype > DType::kF4E2M1; }
-
   /// Nodes that look the same to their schema are checked once: a large model has few kinds.
   void check_schema(NodeId id) {
     const Node& node = graph_.node(id);
@@ -76,7 +73,7 @@ class Checker {
     for (const auto values : {graph_.inputs(id), graph_.outputs(id)}) {
       kind += '|';
       for (ValueId value : values) {
-        if (value.valid() && is_newer(graph_.value(value).type.dtype)) return;
+        if (value.valid() && is_newer_type(graph_.value(value).type.dtype)) return;
         kind += value.valid() ? to_string(bare(graph_.value(value).type)) : "-";
         kind += ',';
       }

@@ -1,6 +1,8 @@
 // Quantization and products of 8-bit operands, against numbers worked out by hand.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "base/low_bit.h"
 #include "harness.h"
 
@@ -36,6 +38,17 @@ TEST(Quantize, TakesAScaleForEachBlock) {
       run_one("", "QuantizeLinear", {x, Tensor::of<float>({1, 3}, {1, 10, 100})},
               {{"axis", int64_t{1}}, {"block_size", int64_t{2}}}, {DType::kU8, {1, 5}});
   EXPECT_EQ(values<uint8_t>(y), (std::vector<uint8_t>{1, 2, 1, 2, 1}));
+}
+
+TEST(Quantize, TakesAScaleForEachBlockOfAVector) {
+  const Tensor x = Tensor::of<float>({5}, {1, 2, 10, 20, 100});
+  const Tensor y = run_one("", "QuantizeLinear", {x, Tensor::of<float>({3}, {1, 10, 100})},
+                           {{"axis", int64_t{0}}, {"block_size", int64_t{2}}}, {DType::kU8, {5}});
+  EXPECT_EQ(values<uint8_t>(y), (std::vector<uint8_t>{1, 2, 1, 2, 1}));
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_NE(refusals("", "QuantizeLinear", {x, Tensor::of<float>({2}, {1, 10})},
+                     {{"axis", int64_t{0}}, {"block_size", kMost}}, {{DType::kU8, {5}}}),
+            "");
 }
 
 TEST(Quantize, WritesLowBitTypes) {

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import attributes
+import contracts
 import element_types
 import initializers
 import shapes
@@ -22,12 +23,12 @@ import wire
 from case import INFERENCE
 
 MODULES = {"wire": wire, "structure": structure, "types": element_types, "shapes": shapes,
-           "attributes": attributes, "initializers": initializers, "training": training,
-           "text": text}
+           "attributes": attributes, "contracts": contracts, "initializers": initializers,
+           "training": training, "text": text}
 
 # The least number of models in each.
 FAMILIES = {"wire": 30, "structure": 60, "types": 50, "shapes": 70, "attributes": 70,
-            "initializers": 40, "external": 45, "training": 35, "text": 20}
+            "contracts": 80, "initializers": 40, "external": 45, "training": 35, "text": 20}
 
 Model = collections.namedtuple("Model", "name path flags")
 

@@ -49,9 +49,21 @@ def parameters():
     yield train("trainable-is-int", "--loss", "mse", "--trainable", "k",
                 nodes="h = MatMul (x, w) f = Cast <to = 1> (k) y = Add (h, f)",
                 weights="float[3,2] w = {1, 2, 3, 4, 5, 6}, int64[2] k = {1, 2}")
+    for name, rows in (("over-the-limit", 3), ("of-2-to-80", 2**40)):
+        yield train(f"drawn-parameter-{name}", "--loss", "mse", "--max-memory", "20",
+                    nodes=f"[draw] r = RandomNormal <shape = [{rows}, {rows}]> () "
+                    "y = MatMul (x, r)", inputs=f"float[4,{rows}] x", outputs="float[4,K] y",
+                    weights="")
     yield train("tie-of-other-contents", "--loss", "mse", "--tie", "w=v",
                 nodes="g = MatMul (x, w) h = MatMul (x, v) y = Add (g, h)",
                 weights="float[3,2] w = {1,2,3,4,5,6}, float[3,2] v = {1,2,3,4,5,7}")
+    twelve = ", ".join(map(str, range(12)))
+    yield train("fake-quantized-by-blocks", "--loss", "mse", outputs="float[4,4] y",
+                nodes="q = QuantizeLinear <axis = 0, block_size = 2> (b, s) "
+                "[d] d = DequantizeLinear <axis = 0, block_size = 2> (q, s) "
+                "h = MatMul (x, w) y = Add (h, d)",
+                weights=f"float[3,4] w = {{{twelve}}}, float[4] b = {{1, 2, 3, 4}}, "
+                "float[2] s = {1, 2}")
     yield train("no-gradient-on-the-way", "--loss", "mse",
                 nodes="h = MatMul (x, w) a = Constant <value_ints = [0, 1]> () "
                 "u = Unsqueeze (h, a) f = Constant <value_floats = [0.0, 0.0, 0.0, 1.0, 1.0]> () "

@@ -32,6 +32,9 @@ constexpr const char* kCoordinates[] = {"half_pixel",         "half_pixel_symmet
 constexpr const char* kGridModes[] = {"linear", "nearest", "cubic"};
 constexpr const char* kGridPadding[] = {"zeros", "border", "reflection"};
 constexpr const char* kDepth[] = {"DCR", "CRD"};
+constexpr const char* kRoiModes[] = {"avg", "max"};
+constexpr const char* kRoiCoordinates[] = {"half_pixel", "output_half_pixel"};
+constexpr const char* kShifts[] = {"LEFT", "RIGHT"};
 
 constexpr Words kWords[] = {
     {"Conv", "auto_pad", kAutoPad},
@@ -55,6 +58,9 @@ constexpr Words kWords[] = {
     {"GridSample", "mode", kGridModes},
     {"GridSample", "padding_mode", kGridPadding},
     {"DepthToSpace", "mode", kDepth},
+    {"RoiAlign", "mode", kRoiModes},
+    {"RoiAlign", "coordinate_transformation_mode", kRoiCoordinates},
+    {"BitShift", "direction", kShifts},
 };
 
 struct Least {
@@ -77,6 +83,8 @@ constexpr Least kLeast[] = {
     {"SpaceToDepth", "blocksize", 1},
     {"RoiAlign", "output_height", 1},
     {"RoiAlign", "output_width", 1},
+    {"QuantizeLinear", "block_size", 0},
+    {"DequantizeLinear", "block_size", 0},
 };
 
 constexpr const char* kWithEpsilon[] = {"BatchNormalization", "LayerNormalization",
@@ -162,8 +170,8 @@ void check_axis(const Graph& graph, NodeId id) {
   for (const int64_t axis : several ? node.attributes.get_ints("axes")
                                     : std::vector{node.attributes.get_int("axis", 0)}) {
     if (rank < 0 || (axis >= -rank && axis < rank + row->past)) continue;
-    // ONNX lets a scalar have the axes 0 and -1.
-    if (rank == 0 && (axis == 0 || axis == -1)) continue;
+    // ONNX lets a scalar have the axes 0 and -1, but not in a list.
+    if (rank == 0 && !several && (axis == 0 || axis == -1)) continue;
     throw Error(ErrorCode::kModel,
                 std::string("attribute \"") + row->attribute + "\" is out of range")
         .expected("an axis of an operand of rank " + std::to_string(rank) + ": " +
@@ -192,9 +200,9 @@ void check_scan(const Graph& graph, NodeId id) {
   const auto check = [&](const char* name, int64_t count, bool is_flag) {
     if (!node.attributes.has(name)) return;
     const std::vector<int64_t> numbers = node.attributes.get_ints(name);
-    const auto fits = [&](int64_t number) { return !is_flag || number == 0 || number == 1; };
+    const auto allowed = [&](int64_t number) { return !is_flag || number == 0 || number == 1; };
     if (static_cast<int64_t>(numbers.size()) == count &&
-        std::all_of(numbers.begin(), numbers.end(), fits)) {
+        std::all_of(numbers.begin(), numbers.end(), allowed)) {
       return;
     }
     throw Error(ErrorCode::kModel, std::string("attribute \"") + name + "\" does not fit")

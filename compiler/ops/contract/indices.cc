@@ -9,19 +9,15 @@
 namespace halfnote::contract {
 namespace {
 
-Error out_of_range(const Operands& o, size_t operand, const char* what) {
-  return Error(ErrorCode::kModel,
-               std::string(what) + " in \"" + o.name(operand) + "\" is out of range");
-}
-
 /// One index into axis `axis` of `x`; negative ones count from the end.
 void check_index(const Operands& o, size_t operand, int64_t index, const SymbolicShape& x,
                  size_t axis) {
   const Dim& dim = x[axis];
   if (!dim.known() || (index >= -dim.value && index < dim.value)) return;
+  const std::string range =
+      dim.value == 0 ? "none" : std::to_string(-dim.value) + " to " + std::to_string(dim.value - 1);
   throw out_of_range(o, operand, "an index")
-      .expected(std::to_string(-dim.value) + " to " + std::to_string(dim.value - 1) + " for axis " +
-                    std::to_string(axis) + " of " + to_string(x),
+      .expected(range + " for axis " + std::to_string(axis) + " of " + to_string(x),
                 std::to_string(index));
 }
 
@@ -33,20 +29,6 @@ void check_indices(const Operands& o, size_t operand, const SymbolicShape& x, si
   }
 }
 
-/// Numbers of the model from `least` to `most`.
-void check_numbers_of(const Operands& o, size_t operand, const char* what, int64_t least,
-                      int64_t most, const std::string& of) {
-  const Tensor* numbers = o.constant(operand);
-  if (numbers == nullptr) return;
-  for (int64_t i = 0; i < numbers->size(); ++i) {
-    const int64_t number = numbers->at_as_int(i);
-    if (number >= least && number <= most) continue;
-    throw out_of_range(o, operand, what)
-        .expected(std::to_string(least) + " to " + std::to_string(most) + of,
-                  std::to_string(number));
-  }
-}
-
 size_t axis_of(const Operands& o, const SymbolicShape& x, int64_t fallback) {
   return static_cast<size_t>(
       normalize_axis(o.node.attributes.get_int("axis", fallback), static_cast<int64_t>(x.size())));
@@ -54,7 +36,7 @@ size_t axis_of(const Operands& o, const SymbolicShape& x, int64_t fallback) {
 
 /// GatherElements and ScatterElements: an index for an element of a box that lies in `x`, but for
 /// the axis.
-void check_elementwise(const Operands& o, const SymbolicShape& x, const SymbolicShape& indices) {
+void check_box(const Operands& o, const SymbolicShape& x, const SymbolicShape& indices) {
   if (indices.size() != x.size()) {
     refuse(o, 1, "indices", "rank " + std::to_string(x.size()) + ", as " + to_string(x) + " has",
            to_string(indices));
@@ -90,33 +72,43 @@ void check_gather(const Operands& o) {
 
 void check_gather_elements(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *indices = o.shape(1);
-  if (x != nullptr && indices != nullptr) check_elementwise(o, *x, *indices);
+  if (x != nullptr && indices != nullptr) check_box(o, *x, *indices);
 }
 
 void check_scatter_elements(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *indices = o.shape(1);
   if (x == nullptr || indices == nullptr) return;
-  check_elementwise(o, *x, *indices);
+  check_box(o, *x, *indices);
   check_shape(o, 2, "updates", *indices);
 }
 
 void check_gather_nd(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *indices = o.shape(1);
-  if (x == nullptr || indices == nullptr || indices->empty() || !indices->back().known()) return;
-  const auto lead = static_cast<size_t>(o.node.attributes.get_int("batch_dims", 0));
-  const auto width = static_cast<size_t>(indices->back().value);
-  if (lead + width > x->size() || lead >= indices->size()) return;  // inference refuses them
+  if (x == nullptr || indices == nullptr || x->empty() || indices->empty()) return;
+  const int64_t batch_dims = o.node.attributes.get_int("batch_dims", 0);
+  const auto rank = static_cast<int64_t>(std::min(x->size(), indices->size()));
+  if (batch_dims < 0 || batch_dims >= rank) {
+    throw Error(ErrorCode::kModel, "attribute \"batch_dims\" is out of range")
+        .expected("0 to " + std::to_string(rank - 1) + ", less than the ranks of " + to_string(*x) +
+                      " and " + to_string(*indices),
+                  std::to_string(batch_dims));
+  }
+  const auto lead = static_cast<size_t>(batch_dims);
   for (size_t d = 0; d < lead; ++d) {
     if (fits((*indices)[d], (*x)[d])) continue;
     refuse(o, 1, "indices", "the first " + std::to_string(lead) + " dims of " + to_string(*x),
            to_string(*indices));
   }
-  check_places(o, *x, lead, width);
+  if (!indices->back().known()) return;
+  const auto width = static_cast<size_t>(indices->back().value);
+  if (width <= x->size() - lead) check_places(o, *x, lead, width);  // inference refuses others
 }
 
 void check_scatter_nd(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *indices = o.shape(1);
-  if (x == nullptr || indices == nullptr || indices->empty() || !indices->back().known()) return;
+  if (x == nullptr || indices == nullptr) return;
+  if (indices->empty()) refuse(o, 1, "indices", "rank 1 or more", to_string(*indices));
+  if (!indices->back().known()) return;
   const auto width = static_cast<size_t>(indices->back().value);
   if (width > x->size()) {
     refuse(o, 1, "indices",
@@ -136,22 +128,17 @@ void check_max_unpool(const Operands& o) {
   const auto& y = o.graph.value(o.graph.output(o.id)).type;
   // With a size of its own the result is cut or padded: the indices are not those of it.
   if (o.operand(2).valid() || !y.has_concrete_shape()) return;
-  check_numbers_of(o, 1, "an index", 0, element_count(concrete(*y.shape)) - 1,
-                   ", the elements of " + to_string(*y.shape));
+  check_range(o, 1, "an index", 0, element_count(concrete(*y.shape)) - 1,
+              ", the elements of " + to_string(*y.shape));
 }
 
 void check_cum_sum(const Operands& o) {
   const SymbolicShape* x = o.shape(0);
   check_one_element(o, 1, "axis");
   if (x == nullptr) return;
-  const auto rank = std::max<int64_t>(1, static_cast<int64_t>(x->size()));
-  check_numbers_of(o, 1, "the axis", -rank, rank - 1,
-                   ", an axis of an operand of rank " + std::to_string(x->size()));
-}
-
-void check_reduce(const Operands& o) {
-  const SymbolicShape* axes = o.shape(1);
-  if (axes != nullptr && axes->size() > 1) refuse(o, 1, "axes", "rank 1", to_string(*axes));
+  const auto rank = static_cast<int64_t>(x->size());
+  check_range(o, 1, "the axis", -rank, rank - 1,
+              ", an axis of an operand of rank " + std::to_string(x->size()));
 }
 
 void check_reverse_sequence(const Operands& o) {
@@ -166,15 +153,15 @@ void check_reverse_sequence(const Operands& o) {
   check_shape(o, 1, "sequence_lens", {(*x)[static_cast<size_t>(batch)]});
   const Dim& steps = (*x)[static_cast<size_t>(time)];
   if (!steps.known()) return;
-  check_numbers_of(o, 1, "a length", 0, steps.value,
-                   ", the size of axis " + std::to_string(time) + " of " + to_string(*x));
+  check_range(o, 1, "a length", 0, steps.value,
+              ", the size of axis " + std::to_string(time) + " of " + to_string(*x));
 }
 
 void check_roi_align(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *rois = o.shape(1);
   if (rois != nullptr && rois->size() == 2) check_shape(o, 2, "batch_indices", {(*rois)[0]});
   if (x == nullptr || x->empty() || !(*x)[0].known()) return;
-  check_numbers_of(o, 2, "an index", 0, (*x)[0].value - 1, ", the batch of " + to_string(*x));
+  check_range(o, 2, "an index", 0, (*x)[0].value - 1, ", the batch of " + to_string(*x));
 }
 
 void check_labels(const Operands& o) {

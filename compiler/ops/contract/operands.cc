@@ -3,7 +3,6 @@
 #include "compiler/ops/contract/operands.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <span>
 #include <string>
@@ -43,19 +42,35 @@ void check_shape(const Operands& o, size_t index, const char* what, const Symbol
   refuse(o, index, what, "shape " + to_string(wanted), to_string(*shape));
 }
 
+bool may_be_one_element(const SymbolicShape& shape) {
+  return std::all_of(shape.begin(), shape.end(), [](const Dim& dim) { return fits(dim, 1); });
+}
+
 void check_one_element(const Operands& o, size_t index, const char* what) {
   const SymbolicShape* shape = o.shape(index);
-  if (shape == nullptr) return;
-  const auto may_be_one = [](const Dim& dim) { return fits(dim, 1); };
-  if (std::all_of(shape->begin(), shape->end(), may_be_one)) return;
+  if (shape == nullptr || may_be_one_element(*shape)) return;
   refuse(o, index, what, "one number", to_string(*shape));
 }
 
-namespace {
-
-void check_vector(const Operands& o, size_t index, const char* what, const Dim& length) {
-  if (length.known()) check_shape(o, index, what, {length});
+Error out_of_range(const Operands& o, size_t index, const char* what) {
+  return Error(ErrorCode::kModel,
+               std::string(what) + " in \"" + o.name(index) + "\" is out of range");
 }
+
+void check_range(const Operands& o, size_t index, const char* what, int64_t least, int64_t most,
+                 const std::string& of) {
+  const Tensor* numbers = o.constant(index);
+  if (numbers == nullptr) return;
+  for (int64_t i = 0; i < numbers->size(); ++i) {
+    const int64_t number = numbers->at_as_int(i);
+    if (number >= least && number <= most) continue;
+    throw out_of_range(o, index, what)
+        .expected(std::to_string(least) + " to " + std::to_string(most) + of,
+                  std::to_string(number));
+  }
+}
+
+namespace {
 
 /// Does `shape` broadcast to `target` without changing it?
 bool broadcasts_to(const SymbolicShape& shape, const SymbolicShape& target, size_t rank) {
@@ -108,7 +123,7 @@ void check_conv(const Operands& o) {
   const Dim outputs = !transposed       ? rows
                       : columns.known() ? Dim(checked_mul(columns.value, group))
                                         : Dim();
-  check_vector(o, 2, "bias", outputs);
+  check_shape(o, 2, "bias", {outputs});
 }
 
 void check_gemm(const Operands& o) {
@@ -140,8 +155,8 @@ void check_channel_norm(const Operands& o) {
     throw Error(ErrorCode::kModel, "attribute \"num_groups\" does not divide the channels")
         .expected("a divisor of " + std::to_string(channels.value), std::to_string(groups));
   }
-  check_vector(o, 1, "scale", channels);
-  check_vector(o, 2, "bias", channels);
+  check_shape(o, 1, "scale", {channels});
+  check_shape(o, 2, "bias", {channels});
 }
 
 void check_reshape(const Operands& o) {
@@ -220,19 +235,6 @@ void check_attention(const Operands& o) {
   }
 }
 
-/// The body says with its first result whether another trip follows.
-void check_loop(const Operands& o) {
-  for (RegionId body : o.graph.subgraphs(o.id)) {
-    const auto results = o.graph.outputs(body);
-    if (results.empty()) continue;
-    const ValueType& go = o.graph.value(results.front()).type;
-    if (!go.is_tensor() || go.dtype == DType::kUndefined || go.dtype == DType::kBool) continue;
-    throw Error(ErrorCode::kModel, "the condition that the body of a Loop gives, \"" +
-                                       o.graph.value(results.front()).name + "\", is no bool")
-        .expected("bool", to_string(go));
-  }
-}
-
 /// A divisor of the model that is 0: integers have no infinity to answer with.
 void check_divisor(const Operands& o) {
   const Tensor* divisor = o.constant(1);
@@ -245,16 +247,21 @@ void check_divisor(const Operands& o) {
   }
 }
 
-/// A trip count and a condition are one number each.
-void check_one_condition(const Operands& o) {
-  const bool loop = o.node.op == "Loop";
-  check_one_element(o, 0, loop ? "trip count" : "condition");
-  if (loop) check_one_element(o, 1, "condition");
-}
+void check_if(const Operands& o) { check_one_element(o, 0, "condition"); }
 
-void check_loop_node(const Operands& o) {
-  check_one_condition(o);
-  check_loop(o);
+/// The body says with its first result whether another trip follows.
+void check_loop(const Operands& o) {
+  check_one_element(o, 0, "trip count");
+  check_one_element(o, 1, "condition");
+  for (RegionId body : o.graph.subgraphs(o.id)) {
+    const auto results = o.graph.outputs(body);
+    if (results.empty()) continue;
+    const ValueType& go = o.graph.value(results.front()).type;
+    if (!go.is_tensor() || go.dtype == DType::kUndefined || go.dtype == DType::kBool) continue;
+    throw Error(ErrorCode::kModel, "the condition that the body of a Loop gives, \"" +
+                                       o.graph.value(results.front()).name + "\", is no bool")
+        .expected("bool", to_string(go));
+  }
 }
 
 void check_clip(const Operands& o) {
@@ -285,70 +292,47 @@ void check_dropout(const Operands& o) {
   if (ratio == nullptr || ratio->size() != 1) return;
   const double share = ratio->at_as_double(0);
   if (share >= 0 && share <= 1) return;
-  throw Error(ErrorCode::kModel, "the ratio \"" + o.name(1) + "\" is out of range")
-      .expected("0 to 1", std::to_string(share));
+  throw out_of_range(o, 1, "the ratio").expected("0 to 1", std::to_string(share));
 }
 
-/// Scales that stand in the model are finite and above 0; a size of 0 comes from a size of 0.
-void check_resize(const Operands& o) {
+/// How many axes operand 0 has at least, where inference does not say it.
+struct Rank {
+  std::string_view op;
+  size_t least;
+};
+
+constexpr Rank kRanks[] = {
+    {"CumSum", 1},       {"InstanceNormalization", 2},   {"GroupNormalization", 2},
+    {"LRN", 2},          {"GlobalAveragePool", 2},       {"GlobalMaxPool", 2},
+    {"GlobalLpPool", 2}, {"SoftmaxCrossEntropyLoss", 2},
+};
+
+void check_rank(const Operands& o, const Rank& rank) {
   const SymbolicShape* x = o.shape(0);
-  const Tensor* scales = o.constant(2);
-  for (int64_t i = 0; scales != nullptr && i < scales->size(); ++i) {
-    const double scale = scales->at_as_double(i);
-    if (scale > 0 && std::isfinite(scale)) continue;
-    throw Error(ErrorCode::kModel, "a scale in \"" + o.name(2) + "\" is out of range")
-        .expected("a finite number above 0", std::to_string(scale) + " at " + std::to_string(i));
-  }
-  const Attributes& attributes = o.node.attributes;
-  if (x == nullptr ||
-      attributes.get_string("coordinate_transformation_mode", "") != "tf_crop_and_resize") {
-    return;
-  }
-  const size_t axes = attributes.has("axes") ? attributes.get_ints("axes").size() : x->size();
-  check_vector(o, 1, "roi", Dim(static_cast<int64_t>(2 * axes)));
+  if (x == nullptr || x->size() >= rank.least) return;
+  refuse(o, 0, "operand", "rank " + std::to_string(rank.least) + " or more", to_string(*x));
 }
 
-/// Padding that is no constant copies elements: of none it can make none.
-void check_pad(const Operands& o) {
-  check_one_element(o, 2, "the value of the padding");
-  const SymbolicShape* x = o.shape(0);
-  const Tensor* pads = o.constant(1);
-  const bool constant = o.node.attributes.get_string("mode", "constant") == "constant";
-  if (constant || x == nullptr || pads == nullptr || o.operand(3).valid()) return;
-  for (int64_t i = 0; i < pads->size(); ++i) {
-    const auto axis = static_cast<size_t>(i) % std::max<size_t>(1, x->size());
-    if (pads->at_as_int(i) <= 0 || !(*x)[axis].is(0)) continue;
-    refuse(o, 1, "padding",
-           "none along axis " + std::to_string(axis) + " of " + to_string(*x) +
-               ", which has no element to copy",
-           std::to_string(pads->at_as_int(i)));
-  }
-}
+/// An operand that is a list of numbers; a list of one may be a scalar.
+struct List {
+  std::string_view op;
+  size_t operand;
+  const char* what;
+};
 
-/// A length that stands in the model.
-void check_dft(const Operands& o) {
-  const Tensor* length = o.constant(1);
-  check_one_element(o, 1, "dft_length");
-  if (length == nullptr || length->size() != 1 || length->at_as_int(0) > 0) return;
-  throw Error(ErrorCode::kModel, "the length \"" + o.name(1) + "\" is out of range")
-      .expected("at least 1", std::to_string(length->at_as_int(0)));
-}
+constexpr List kLists[] = {
+    {"ReduceL1", 1, "axes"},  {"ReduceL2", 1, "axes"},        {"ReduceLogSum", 1, "axes"},
+    {"ReduceMax", 1, "axes"}, {"ReduceLogSumExp", 1, "axes"}, {"ReduceMean", 1, "axes"},
+    {"ReduceMin", 1, "axes"}, {"ReduceProd", 1, "axes"},      {"ReduceSum", 1, "axes"},
+    {"Slice", 1, "starts"},   {"Slice", 2, "ends"},           {"Slice", 3, "axes"},
+    {"Slice", 4, "steps"},    {"Split", 1, "sizes"},          {"Squeeze", 1, "axes"},
+    {"Unsqueeze", 1, "axes"}, {"ReduceSumSquare", 1, "axes"},
+};
 
-/// A scale and a zero point an element of the axis, where there is more than one.
-void check_quantized(const Operands& o) {
-  const SymbolicShape *x = o.shape(0), *scale = o.shape(1);
-  if (scale == nullptr) return;
-  if (scale->empty()) {
-    check_one_element(o, 2, "zero point");  // ONNX's own tests give [1] beside a scalar
-  } else {
-    check_shape(o, 2, "zero point", *scale);
-  }
-  if (x == nullptr || scale->size() != 1 || !scale->front().known() || scale->front().value == 1) {
-    return;
-  }
-  const int64_t axis =
-      normalize_axis(o.node.attributes.get_int("axis", 1), static_cast<int64_t>(x->size()));
-  check_vector(o, 1, "scale", (*x)[static_cast<size_t>(axis)]);
+void check_list(const Operands& o, const List& list) {
+  const SymbolicShape* shape = o.shape(list.operand);
+  if (shape == nullptr || shape->size() <= 1) return;
+  refuse(o, list.operand, list.what, "rank 1", to_string(*shape));
 }
 
 struct Row {
@@ -386,8 +370,8 @@ constexpr Row kRows[] = {
     {"AveragePool", check_pool},
     {"LpPool", check_pool},
     {"Split", check_split},
-    {"Loop", check_loop_node},
-    {"If", check_one_condition},
+    {"Loop", check_loop},
+    {"If", check_if},
     {"Transpose", check_transpose},
     {"Clip", check_clip},
     {"Trilu", check_trilu},
@@ -400,24 +384,21 @@ constexpr Row kRows[] = {
     {"Attention", check_attention},
     {"Div", check_divisor},
     {"Mod", check_divisor},
-    {"ReduceL1", check_reduce},
-    {"ReduceL2", check_reduce},
-    {"ReduceLogSum", check_reduce},
-    {"ReduceLogSumExp", check_reduce},
-    {"ReduceMax", check_reduce},
-    {"ReduceMean", check_reduce},
-    {"ReduceMin", check_reduce},
-    {"ReduceProd", check_reduce},
-    {"ReduceSum", check_reduce},
-    {"ReduceSumSquare", check_reduce},
 };
 
 }  // namespace
 
 void check_operands(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
+  const Operands operands{graph, id, node};
+  for (const Rank& rank : kRanks) {
+    if (node.op == rank.op) check_rank(operands, rank);
+  }
+  for (const List& list : kLists) {
+    if (node.op == list.op) check_list(operands, list);
+  }
   for (const Row& row : kRows) {
-    if (node.op == row.op) row.check({graph, id, node});
+    if (node.op == row.op) row.check(operands);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/error.h"
 #include "compiler/ir/graph.h"
 
 namespace halfnote::contract {
@@ -27,6 +28,9 @@ struct Operands {
 [[noreturn]] void refuse(const Operands& o, size_t index, const std::string& what,
                          std::string expected, std::string got);
 
+/// Error(kModel): `WHAT in "NAME" is out of range`.
+Error out_of_range(const Operands& o, size_t index, const char* what);
+
 /// Can the number stand where this dim is wanted?
 inline bool fits(const Dim& dim, int64_t wanted) { return !dim.known() || dim.value == wanted; }
 /// Can both dims be the same?
@@ -34,8 +38,14 @@ inline bool fits(const Dim& a, const Dim& b) { return !b.known() || fits(a, b.va
 
 /// The operand has this shape, or one that may become it.
 void check_shape(const Operands& o, size_t index, const char* what, const SymbolicShape& wanted);
+/// A scalar, or dims of 1.
+bool may_be_one_element(const SymbolicShape& shape);
 /// The operand has one element: a scalar, or dims of 1.
 void check_one_element(const Operands& o, size_t index, const char* what);
+/// Where the operand stands in the model, its numbers are from `least` to `most`; `of` follows
+/// these in the message and says why.
+void check_range(const Operands& o, size_t index, const char* what, int64_t least, int64_t most,
+                 const std::string& of);
 
 // Indices, axes and lengths that stand in the model (indices.cc).
 void check_gather(const Operands& o);
@@ -45,11 +55,17 @@ void check_gather_nd(const Operands& o);
 void check_scatter_nd(const Operands& o);
 void check_max_unpool(const Operands& o);
 void check_cum_sum(const Operands& o);
-void check_reduce(const Operands& o);
 void check_reverse_sequence(const Operands& o);
 void check_roi_align(const Operands& o);
 void check_labels(const Operands& o);
 
+// Sizes that a node asks for (sizes.cc).
+void check_pad(const Operands& o);
+void check_resize(const Operands& o);
+void check_dft(const Operands& o);
+
+/// QuantizeLinear and DequantizeLinear (quantized.cc).
+void check_quantized(const Operands& o);
 /// RNN, GRU and LSTM (recurrent.cc).
 void check_recurrent(const Operands& o);
 

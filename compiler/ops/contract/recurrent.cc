@@ -2,26 +2,12 @@
 // attributes say.
 #include "base/ops/recurrence.h"
 
-#include "base/error.h"
 #include "compiler/ops/contract/operands.h"
 
 namespace halfnote::contract {
 namespace {
 
 constexpr size_t kB = 3, kLengths = 4, kState = 5, kCell = 6, kPeepholes = 7;
-
-/// Lengths that stand in the model lie within the time of X.
-void check_lengths(const Operands& o, const Dim& time) {
-  const Tensor* lengths = o.constant(kLengths);
-  if (lengths == nullptr || !time.known()) return;
-  for (int64_t i = 0; i < lengths->size(); ++i) {
-    const int64_t length = lengths->at_as_int(i);
-    if (length >= 0 && length <= time.value) continue;
-    throw Error(ErrorCode::kModel, "a length in \"" + o.name(kLengths) + "\" is out of range")
-        .expected("0 to " + std::to_string(time.value) + ", the time of \"" + o.name(0) + "\"",
-                  std::to_string(length));
-  }
-}
 
 /// `factor` times a dim.
 Dim times(int64_t factor, const Dim& dim) {
@@ -32,8 +18,8 @@ Dim times(int64_t factor, const Dim& dim) {
 
 void check_recurrent(const Operands& o) {
   const SymbolicShape *x = o.shape(0), *r = o.shape(2);
-  const bool of_rank_3 = x != nullptr && r != nullptr && x->size() == 3 && r->size() == 3;
-  if (!of_rank_3) return;  // inference wants X so; kernels and rules say it of R
+  if (x == nullptr || r == nullptr || x->size() != 3) return;  // inference wants rank 3 of X
+  if (r->size() != 3) refuse(o, 2, "recurrence weight", "rank 3", to_string(*r));
   const Dim hidden = (*r)[2];
   const Recurrence recurrence = recurrence_of(*recurrent_op(o.node.op), o.node.attributes,
                                               hidden.known() ? hidden.value : -1);
@@ -52,7 +38,8 @@ void check_recurrent(const Operands& o) {
     check_shape(o, kCell, "initial cell", state);
     check_shape(o, kPeepholes, "peephole weight", {directions, times(3, hidden)});
   }
-  check_lengths(o, time);
+  if (!time.known()) return;
+  check_range(o, kLengths, "a length", 0, time.value, ", the time of \"" + o.name(0) + "\"");
 }
 
 }  // namespace halfnote::contract

@@ -58,16 +58,17 @@ IntegerRange range_of_codes(const Graph& graph, ValueId codes) {
   return range;
 }
 
-/// A scale or zero point of one number, or of one for each slice of `x` along `axis`.
-Expr along_axis(Expr parameter, Expr x, int64_t axis) {
+/// A scale or zero point of one number, or of one for each slice of `x` along the axis.
+Expr along_axis(Expr parameter, Expr x, const Attributes& attributes) {
   if (parameter.rank() == 0) return parameter;
-  if (parameter.rank() != 1) {
+  if (parameter.rank() == 1 && parameter.shape()[0].is(1)) return squeeze(parameter, {0});
+  const bool of_blocks = x.rank() == 1 && attributes.get_int("block_size", 0) > 0;
+  if (parameter.rank() != 1 || of_blocks) {
     throw Error(ErrorCode::kUnsupported, "not in this release: gradient of blocked quantization")
         .expected("a scale for the tensor or for an axis", to_string(parameter.type()));
   }
-  const Dim& count = parameter.shape()[0];
-  if (count.is(1)) return squeeze(parameter, {0});
   std::vector<int64_t> others = axes_between(0, x.rank());
+  const int64_t axis = attributes.get_int("axis", 1);
   std::erase(others, axis < 0 ? axis + x.rank() : axis);
   return unsqueeze(parameter, others);
 }
@@ -80,12 +81,11 @@ std::vector<Expr> dequantize_gradient(GradientContext& rule) {
   std::vector<Expr> results(rule.inputs.size(), b.none());
   if (!rule.needed[operands]) return results;
   const Expr x = rule.inputs[operands], codes = rule.inputs[0];
-  const int64_t axis = rule.attributes().get_int("axis", 1);
   const IntegerRange range = range_of_codes(rule.graph(), codes.id);
-  const Expr scale = along_axis(b.cast(rule.inputs[1], x.dtype()), x, axis);
+  const Expr scale = along_axis(b.cast(rule.inputs[1], x.dtype()), x, rule.attributes());
   Expr code = b.op("Round", {x / scale});
   if (operands > 2 && rule.inputs[2].valid()) {
-    code = code + along_axis(b.cast(rule.inputs[2], x.dtype()), x, axis);
+    code = code + along_axis(b.cast(rule.inputs[2], x.dtype()), x, rule.attributes());
   }
   const Expr inside =
       b.op("And", {b.op("GreaterOrEqual", {code, b.scalar(x.dtype(), range.lowest)}),

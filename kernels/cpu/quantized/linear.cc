@@ -19,14 +19,14 @@ std::string plan_scales(const KernelCall& call, ScaleMap& map) {
       static_cast<size_t>(normalize_axis(attributes_of(call).get_int("axis", 1), rank));
   map.dim = x[axis];
   map.inner = element_count(std::span<const int64_t>(x).subspan(axis + 1));
-  if (scale.size() == 1) {
+  map.block = attributes_of(call).get_int("block_size", 0);
+  if (scale.size() == 1 && (rank > 1 || map.block <= 0)) {
     map.kind = ScaleMap::Kind::kAxis;
     return scale[0] == map.dim ? "" : "as many scales as indices of the axis are needed";
   }
   map.kind = ScaleMap::Kind::kBlocked;
-  map.block = attributes_of(call).get_int("block_size", 0);
   Shape wanted = x;
-  if (map.block > 0) wanted[axis] = (x[axis] + map.block - 1) / map.block;
+  if (map.block > 0) wanted[axis] = x[axis] / map.block + (x[axis] % map.block != 0 ? 1 : 0);
   map.parts = wanted[axis];
   return map.block > 0 && scale == wanted ? "" : "the scales do not fit the blocks";
 }
