@@ -35,8 +35,8 @@ class SharedText {
   ~SharedText() { release(); }
 
   const std::string& str() const { return held_ == nullptr ? nothing() : held_->text; }
-  operator const std::string&() const { return str(); }      // NOLINT(google-explicit-constructor)
-  operator std::string_view() const { return str(); }        // NOLINT(google-explicit-constructor)
+  operator const std::string&() const { return str(); }  // NOLINT(google-explicit-constructor)
+  operator std::string_view() const { return str(); }    // NOLINT(google-explicit-constructor)
   bool empty() const { return held_ == nullptr; }
   size_t size() const { return str().size(); }
   bool starts_with(std::string_view begin) const { return str().starts_with(begin); }

@@ -167,41 +167,45 @@ constexpr bool has_array_conversion() {
 
 }  // namespace
 
-Tensor::Tensor(DType dtype, Shape shape)
-    : dtype_(dtype), shape_(std::move(shape)), size_(element_count(shape_)) {
-  byte_size_ = static_cast<size_t>(checked_mul(size_, static_cast<int64_t>(size_of(dtype))));
-  bytes_ = allocate_zeros(byte_size_);
+const Tensor::Content Tensor::kUndefined;
+
+Tensor::Tensor(DType dtype, Shape shape) {
+  Content content;
+  content.dtype = dtype;
+  content.shape = std::move(shape);
+  content.size = element_count(content.shape);
+  content.byte_size =
+      static_cast<size_t>(checked_mul(content.size, static_cast<int64_t>(size_of(dtype))));
+  content.bytes = allocate_zeros(content.byte_size);
   if (dtype == DType::kString) {
-    strings_ = std::make_shared<std::vector<std::string>>(static_cast<size_t>(size_));
+    content.strings = std::make_shared<std::vector<std::string>>(static_cast<size_t>(content.size));
   }
+  *this = Tensor(std::move(content));
 }
 
-Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<const std::byte> bytes, size_t byte_size)
-    : dtype_(dtype),
-      shape_(std::move(shape)),
-      size_(element_count(shape_)),
-      byte_size_(byte_size),
-      bytes_(std::move(bytes)) {
-  const int64_t want = checked_mul(size_, static_cast<int64_t>(size_of(dtype)));
+Tensor::Tensor(DType dtype, Shape shape, std::shared_ptr<const std::byte> bytes, size_t byte_size) {
+  const int64_t size = element_count(shape);
+  const int64_t want = checked_mul(size, static_cast<int64_t>(size_of(dtype)));
   if (static_cast<size_t>(want) != byte_size) {
     throw Error(ErrorCode::kModel, "tensor data has the wrong size")
         .expected(std::to_string(want) + " bytes for " + std::string(short_name(dtype)) +
-                      halfnote::to_string(std::span<const int64_t>(shape_)),
+                      halfnote::to_string(std::span<const int64_t>(shape)),
                   std::to_string(byte_size) + " bytes");
   }
+  *this = Tensor(Content{dtype, std::move(shape), size, byte_size, std::move(bytes), nullptr});
 }
 
 Tensor Tensor::strings(Shape shape, std::vector<std::string> elements) {
-  Tensor tensor;
-  tensor.dtype_ = DType::kString;
-  tensor.shape_ = std::move(shape);
-  tensor.size_ = element_count(tensor.shape_);
-  if (static_cast<size_t>(tensor.size_) != elements.size()) {
+  Content content;
+  content.dtype = DType::kString;
+  content.shape = std::move(shape);
+  content.size = element_count(content.shape);
+  if (static_cast<size_t>(content.size) != elements.size()) {
     throw Error(ErrorCode::kModel, "string tensor has the wrong number of elements")
-        .expected(std::to_string(tensor.size_), std::to_string(elements.size()));
+        .expected(std::to_string(content.size), std::to_string(elements.size()));
   }
-  tensor.strings_ = std::make_shared<const std::vector<std::string>>(std::move(elements));
-  return tensor;
+  content.strings = std::make_shared<const std::vector<std::string>>(std::move(elements));
+  return Tensor(std::move(content));
 }
 
 Tensor Tensor::scalar_of(DType dtype, double value) { return full(dtype, {}, value); }
@@ -217,18 +221,19 @@ Tensor Tensor::full(DType dtype, Shape shape, double value) {
 }
 
 const std::vector<std::string>& Tensor::string_data() const {
-  if (strings_ == nullptr) std::abort();  // a bug of the caller: dtype() is not kString
-  return *strings_;
+  if (content().strings == nullptr) std::abort();  // a bug of the caller: dtype() is not kString
+  return *content().strings;
 }
 
 void Tensor::check_access(DType dtype) const {
-  if (dtype != dtype_) std::abort();  // a bug of the caller: dtype() says what is inside
+  if (dtype != this->dtype()) std::abort();  // a bug of the caller: dtype() says what is inside
 }
 
 std::byte* Tensor::mutable_bytes() {
-  if (bytes_.use_count() > 1) std::abort();  // a bug of the caller: shared bytes are read only
-  if (auto* zeros = std::get_deleter<ZeroBlock>(bytes_)) zeros->written = true;
-  return const_cast<std::byte*>(bytes_.get());
+  // A bug of the caller: shared bytes are read only.
+  if (content_.use_count() > 1 || storage().use_count() > 1) std::abort();
+  if (auto* zeros = std::get_deleter<ZeroBlock>(storage())) zeros->written = true;
+  return const_cast<std::byte*>(bytes());
 }
 
 namespace {
@@ -243,42 +248,42 @@ void check_index(int64_t index, int64_t size) {
 }  // namespace
 
 double Tensor::at_as_double(int64_t index) const {
-  check_index(index, size_);
-  return visit_number(dtype_, [&](auto zero) {
+  check_index(index, size());
+  return visit_number(dtype(), [&](auto zero) {
     return as_double(load<decltype(zero)>(bytes(), static_cast<size_t>(index)));
   });
 }
 
 int64_t Tensor::at_as_int(int64_t index) const {
-  check_index(index, size_);
-  return visit_number(dtype_, [&](auto zero) {
+  check_index(index, size());
+  return visit_number(dtype(), [&](auto zero) {
     using T = decltype(zero);
     return convert_one<T, int64_t>(load<T>(bytes(), static_cast<size_t>(index)));
   });
 }
 
 std::vector<int64_t> Tensor::to_ints() const {
-  std::vector<int64_t> numbers(static_cast<size_t>(size_));
-  for (int64_t i = 0; i < size_; ++i) numbers[static_cast<size_t>(i)] = at_as_int(i);
+  std::vector<int64_t> numbers(static_cast<size_t>(size()));
+  for (int64_t i = 0; i < size(); ++i) numbers[static_cast<size_t>(i)] = at_as_int(i);
   return numbers;
 }
 
 Tensor Tensor::reshaped(Shape shape) const {
-  Tensor tensor = *this;
-  if (element_count(shape) != size_) {
+  if (element_count(shape) != size()) {
     throw Error(ErrorCode::kModel, "a reshape changes the number of elements")
-        .expected(std::to_string(size_) + " elements",
+        .expected(std::to_string(size()) + " elements",
                   halfnote::to_string(std::span<const int64_t>(shape)));
   }
-  tensor.shape_ = std::move(shape);
-  return tensor;
+  Content changed = content();
+  changed.shape = std::move(shape);
+  return Tensor(std::move(changed));
 }
 
-Tensor Tensor::cast_to(DType dtype) const {
-  if (dtype == dtype_) return *this;
-  Tensor result(dtype, shape_);
-  visit_number(dtype_, [&](auto from_zero) {
-    visit_number(dtype, [&](auto to_zero) {
+Tensor Tensor::cast_to(DType to_type) const {
+  if (to_type == dtype()) return *this;
+  Tensor result(to_type, shape());
+  visit_number(dtype(), [&](auto from_zero) {
+    visit_number(to_type, [&](auto to_zero) {
       using From = decltype(from_zero);
       using To = decltype(to_zero);
       const auto to = result.mutable_data<To>();
@@ -294,9 +299,9 @@ Tensor Tensor::cast_to(DType dtype) const {
 }
 
 Tensor Tensor::deep_copy() const {
-  if (dtype_ == DType::kString || !defined()) return *this;
-  Tensor copy(dtype_, shape_);
-  if (byte_size_ > 0) std::memcpy(copy.mutable_bytes(), bytes_.get(), byte_size_);
+  if (dtype() == DType::kString || !defined()) return *this;
+  Tensor copy(dtype(), shape());
+  if (byte_size() > 0) std::memcpy(copy.mutable_bytes(), bytes(), byte_size());
   return copy;
 }
 

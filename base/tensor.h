@@ -94,14 +94,14 @@ class Tensor {
   static Tensor scalar_of(DType dtype, double value);
   static Tensor full(DType dtype, Shape shape, double value);
 
-  DType dtype() const { return dtype_; }
-  const Shape& shape() const { return shape_; }
-  int64_t size() const { return size_; }
-  size_t byte_size() const { return byte_size_; }
-  bool defined() const { return dtype_ != DType::kUndefined; }
-  const std::byte* bytes() const { return bytes_.get(); }
+  DType dtype() const { return content().dtype; }
+  const Shape& shape() const { return content().shape; }
+  int64_t size() const { return content().size; }
+  size_t byte_size() const { return content().byte_size; }
+  bool defined() const { return dtype() != DType::kUndefined; }
+  const std::byte* bytes() const { return content().bytes.get(); }
   /// The shared storage, for a view that outlives this tensor.
-  const std::shared_ptr<const std::byte>& storage() const { return bytes_; }
+  const std::shared_ptr<const std::byte>& storage() const { return content().bytes; }
   const std::vector<std::string>& string_data() const;
 
   /// The elements, read only. T must be the tensor's type (checked).
@@ -121,18 +121,26 @@ class Tensor {
   /// The same bytes under another shape of the same size.
   Tensor reshaped(Shape shape) const;
   /// A copy converted to another numeric type, rounded to nearest even (f64 straight to 16 bits).
-  Tensor cast_to(DType dtype) const;
+  Tensor cast_to(DType to_type) const;
   Tensor deep_copy() const;
 
  private:
+  struct Content {
+    DType dtype = DType::kUndefined;
+    Shape shape;
+    int64_t size = 0;
+    size_t byte_size = 0;
+    std::shared_ptr<const std::byte> bytes;
+    std::shared_ptr<const std::vector<std::string>> strings;
+  };
+
+  explicit Tensor(Content content) : content_(std::make_shared<Content>(std::move(content))) {}
+  const Content& content() const { return content_ == nullptr ? kUndefined : *content_; }
   void check_access(DType dtype) const;
 
-  DType dtype_ = DType::kUndefined;
-  Shape shape_;
-  int64_t size_ = 0;
-  size_t byte_size_ = 0;
-  std::shared_ptr<const std::byte> bytes_;
-  std::shared_ptr<const std::vector<std::string>> strings_;
+  static const Content kUndefined;
+
+  std::shared_ptr<const Content> content_;  // most values of a graph are without a tensor
 };
 
 /// Is every byte 0? No for strings and for a tensor without data.
@@ -152,13 +160,13 @@ Tensor Tensor::of(Shape shape, std::span<const T> elements) {
 template <class T>
 std::span<const T> Tensor::data() const {
   check_access(dtype_of<T>());
-  return {reinterpret_cast<const T*>(bytes_.get()), static_cast<size_t>(size_)};
+  return {reinterpret_cast<const T*>(bytes()), static_cast<size_t>(size())};
 }
 
 template <class T>
 std::span<T> Tensor::mutable_data() {
   check_access(dtype_of<T>());
-  return {reinterpret_cast<T*>(mutable_bytes()), static_cast<size_t>(size_)};
+  return {reinterpret_cast<T*>(mutable_bytes()), static_cast<size_t>(size())};
 }
 
 }  // namespace halfnote

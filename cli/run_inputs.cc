@@ -151,7 +151,9 @@ std::optional<std::pair<std::string, std::string>> shared_dims(const Graph& grap
     const SymbolicShape& shape = *input.type.shape;
     if (whole.contains(input.name)) continue;
     if (shape.size() < 2 || (shape[0].known() && shape[0].value < 2)) return std::nullopt;
-    const auto symbol = [](const Dim& dim) { return dim.known() ? std::string() : dim.symbol; };
+    const auto symbol = [](const Dim& dim) {
+      return dim.known() ? std::string() : dim.symbol.str();
+    };
     std::pair<std::string, std::string> own = {symbol(shape[0]), symbol(shape[1])};
     if (own.second.empty() || (shared && *shared != own)) return std::nullopt;
     shared = std::move(own);

@@ -47,7 +47,7 @@ class Builder {
   /// Role, origin and name prefix that new nodes get.
   void set_role(Role role) { role_ = role; }
   Role role() const { return role_; }
-  void set_origin(std::string origin) { origin_ = std::move(origin); }
+  void set_origin(SharedText origin) { origin_ = std::move(origin); }
   void set_prefix(std::string prefix) { prefix_ = std::move(prefix); }
 
   Expr value(ValueId id) { return {this, id}; }
@@ -88,7 +88,8 @@ class Builder {
   InsertPoint at_;
   InferNode infer_;
   Role role_ = Role::kForward;
-  std::string origin_, prefix_;
+  SharedText origin_;
+  std::string prefix_;
   NodeId last_;
 };
 

@@ -262,7 +262,7 @@ TEST(Fp32Policy, LeavesTheInferenceGraphAsItIs) {
   EXPECT_TRUE(run_rows(decided, options, {row_of("assign-precision")}).changed);
   for (NodeId node : decided.graph.all_nodes()) {
     EXPECT_EQ(decided.graph.node(node).precision.reason, "precision fp32: all is f32");
-    decided.graph.node(node).precision.reason.clear();
+    decided.graph.node(node).precision.reason = {};
   }
   EXPECT_EQ(print(decided), print(model)) << "only reasons are new";
   run_rows(model, options, {row_of("assign-precision")});

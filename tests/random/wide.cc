@@ -105,10 +105,11 @@ double inner_size(const Node& node, std::span<const Tensor> operands) {
   static constexpr std::string_view kNormalizations[] = {
       "BatchNormalizationGrad", "LayerNormalizationGrad", "RMSNormalizationGrad",
       "GroupNormalizationGrad"};
-  if (std::ranges::find(kDifferences, node.op) != std::end(kDifferences)) {
+  if (std::ranges::find(kDifferences, node.op.str()) != std::end(kDifferences)) {
     return largest(operands[0]);
   }
-  const bool is_one = std::ranges::find(kNormalizations, node.op) != std::end(kNormalizations);
+  const bool is_one =
+      std::ranges::find(kNormalizations, node.op.str()) != std::end(kNormalizations);
   return is_one ? 8 * largest(operands[0]) : 0;
 }
 

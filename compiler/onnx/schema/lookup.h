@@ -21,7 +21,6 @@ const onnx::OpSchema* find_schema(std::string_view domain, std::string_view op, 
 /// As `find_schema`; throws Error(kUnsupported).
 const onnx::OpSchema& require_schema(const Node& node, int64_t opset);
 
-
 /// Which node an error is about.
 Place place_of(const Graph& graph, NodeId node);
 
