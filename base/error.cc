@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace halfnote {
 

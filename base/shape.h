@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/shared_text.h"
+#include "base/text/shared_text.h"
 
 namespace halfnote {
 

@@ -230,8 +230,7 @@ void Tensor::check_access(DType dtype) const {
 }
 
 std::byte* Tensor::mutable_bytes() {
-  // A bug of the caller: shared bytes are read only.
-  if (content_.use_count() > 1 || storage().use_count() > 1) std::abort();
+  if (!is_sole()) std::abort();  // a bug of the caller: shared bytes are read only
   if (auto* zeros = std::get_deleter<ZeroBlock>(storage())) zeros->written = true;
   return const_cast<std::byte*>(bytes());
 }
@@ -247,11 +246,13 @@ void check_index(int64_t index, int64_t size) {
 
 }  // namespace
 
+double read_as_double(DType dtype, const std::byte* bytes) {
+  return visit_number(dtype, [&](auto zero) { return as_double(load<decltype(zero)>(bytes, 0)); });
+}
+
 double Tensor::at_as_double(int64_t index) const {
   check_index(index, size());
-  return visit_number(dtype(), [&](auto zero) {
-    return as_double(load<decltype(zero)>(bytes(), static_cast<size_t>(index)));
-  });
+  return read_as_double(dtype(), bytes() + static_cast<size_t>(index) * size_of(dtype()));
 }
 
 int64_t Tensor::at_as_int(int64_t index) const {

@@ -112,6 +112,9 @@ class Tensor {
   std::span<T> mutable_data();
   std::byte* mutable_bytes();
 
+  /// Does nobody else hold this content or its bytes? Then they may be written.
+  bool is_sole() const { return content_.use_count() == 1 && storage().use_count() == 1; }
+
   /// Element `index` as a double or integer, whatever the numeric type.
   double at_as_double(int64_t index) const;
   int64_t at_as_int(int64_t index) const;
@@ -143,6 +146,8 @@ class Tensor {
   std::shared_ptr<const Content> content_;  // most values of a graph are without a tensor
 };
 
+/// The element of a numeric type at `bytes` as a double.
+double read_as_double(DType dtype, const std::byte* bytes);
 /// Is every byte 0? No for strings and for a tensor without data.
 bool all_zero(const Tensor& tensor);
 /// Same type, shape and bytes (so NaN equals NaN, and 0 differs from -0).

@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/printable.h"
 #include "base/system/temporary_files.h"
+#include "base/text/printable.h"
 #include "cli/arguments.h"
 #include "cli/compile/idle_flags.h"
 #include "cli/import_flags.h"

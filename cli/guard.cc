@@ -5,7 +5,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "passes/unsupported.h"
 
 namespace halfnote::cli {

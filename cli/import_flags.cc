@@ -7,7 +7,7 @@
 #include <iostream>
 #include <limits>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "cli/arguments.h"
 
 namespace halfnote::cli {

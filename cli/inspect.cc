@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "cli/arguments.h"
 #include "cli/import_flags.h"
 #include "cli/inspect/graph_diff.h"

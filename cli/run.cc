@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "cli/arguments.h"
 #include "cli/run_files.h"
 #include "cli/run_inputs.h"

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "cli/arguments.h"
 #include "compiler/ops/operator.h"
 #include "kernels/device.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "passes/compile.h"
 #include "passes/nesting.h"
 #include "passes/train/optimizer_form.h"

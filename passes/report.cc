@@ -8,7 +8,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/ops/operator.h"
 #include "passes/nesting.h"
 #include "passes/train/step.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"

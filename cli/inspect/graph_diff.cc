@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/ir/query.h"
 
 namespace halfnote::cli {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/ir/query.h"
 
 namespace halfnote::cli {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "cli/arguments.h"
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"

@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "cli/inspect/model_summary.h"
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"

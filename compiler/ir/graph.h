@@ -18,8 +18,8 @@
 
 #include "base/attribute.h"
 #include "base/handle.h"
-#include "base/shared_text.h"
 #include "base/tensor.h"
+#include "base/text/shared_text.h"
 #include "base/type.h"
 #include "compiler/ir/store/name_index.h"
 #include "compiler/ir/store/node_metadata.h"
@@ -93,8 +93,8 @@ struct Node {
   NodeMetadata metadata;
 };
 
-/// `Softmax`, `ai.halfnote.Dropout`: the op with its domain, as messages, policies and queries write
-/// it.
+/// `Softmax`, `ai.halfnote.Dropout`: the op with its domain, as messages, policies and queries
+/// write it.
 std::string op_name(const Node& node);
 
 /// What the training step does to a persistent tensor: `current` (an initializer) becomes `next`

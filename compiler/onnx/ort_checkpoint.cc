@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace halfnote {
 namespace {

@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/ir/hash.h"
 #include "compiler/ir/verify.h"
 #include "compiler/ir/walk.h"

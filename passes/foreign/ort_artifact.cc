@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/onnx/ort_checkpoint.h"
 
 namespace halfnote {

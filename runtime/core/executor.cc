@@ -9,12 +9,6 @@ namespace {
 
 using Space = BufferRef::Space;
 
-/// The first element at `bytes`, without a copy of it.
-double scalar_at(DType dtype, const std::byte* bytes) {
-  const std::shared_ptr<const std::byte> borrowed(std::shared_ptr<const std::byte>(), bytes);
-  return Tensor(dtype, Shape{}, borrowed, size_of(dtype)).at_as_double(0);
-}
-
 }  // namespace
 
 Executor::Executor(Program program, StateStore& store, DeviceContext* context,
@@ -188,12 +182,13 @@ void Executor::wait(uint64_t run) {
 
 double Executor::scalar_output(size_t index, uint64_t run) const {
   const std::byte* small = on_device_ ? on_device_->small_output(index, run) : nullptr;
-  return scalar_at(program_.outputs[index].dtype, small != nullptr ? small : output_bytes(index));
+  return read_as_double(program_.outputs[index].dtype,
+                        small != nullptr ? small : output_bytes(index));
 }
 
 double Executor::scalar_state(const StateEntry& entry, uint64_t run) const {
   const std::byte* small = on_device_ ? on_device_->small_state(entry, run) : nullptr;
-  return scalar_at(entry.dtype, small != nullptr ? small : std::as_const(store_).data(entry));
+  return read_as_double(entry.dtype, small != nullptr ? small : std::as_const(store_).data(entry));
 }
 
 Tensor Executor::output(size_t index) const {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace halfnote {
 namespace {

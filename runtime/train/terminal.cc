@@ -8,7 +8,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace halfnote {
 namespace {

@@ -1,5 +1,5 @@
 // What a name from a file may show, and what it may not.
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 #include <gtest/gtest.h>
 

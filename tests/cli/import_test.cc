@@ -3,7 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/ir/text.h"
 #include "compiler/onnx/export.h"
 #include "tests/cli/support.h"

@@ -16,7 +16,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/ir/text.h"
 #include "compiler/onnx/check.h"
 #include "compiler/onnx/export.h"

@@ -1,7 +1,7 @@
 // Names and strings. ONNX's strings know one escape, `\c` for the character c. We add `\xHH`, so
 // that a text stays one line a node and shows nothing that a terminal would act on.
 #include "base/dtype.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/ir/text/literals.h"
 
 namespace halfnote::text {

@@ -12,7 +12,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 #include "compiler/onnx/proto/wire_format.h"
 
 namespace halfnote::proto {

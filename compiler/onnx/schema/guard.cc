@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/printable.h"
+#include "base/text/printable.h"
 
 namespace halfnote::proto {
 

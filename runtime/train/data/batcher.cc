@@ -92,8 +92,7 @@ class BatchMaker {
         continue;
       }
       const bool fits = tensor.defined() && tensor.dtype() == map_.input(i).dtype &&
-                        tensor.storage().use_count() == 1 &&
-                        tensor.shape() == map_.batch_shape(i, rows);
+                        tensor.is_sole() && tensor.shape() == map_.batch_shape(i, rows);
       if (!fits) tensor = map_.make_batch(i, rows);
     }
   }

@@ -2,7 +2,9 @@
 // takes a pointer, and copies share what it points to.
 #pragma once
 
+#if !defined(__CUDACC__)  // nvcc cannot read it, and kernels format nothing
 #include <fmt/core.h>
+#endif
 
 #include <atomic>
 #include <compare>
@@ -95,6 +97,7 @@ class SharedText {
 
 }  // namespace halfnote
 
+#if !defined(__CUDACC__)
 template <>
 struct fmt::formatter<halfnote::SharedText> : fmt::formatter<std::string_view> {
   template <class Context>
@@ -102,6 +105,7 @@ struct fmt::formatter<halfnote::SharedText> : fmt::formatter<std::string_view> {
     return fmt::formatter<std::string_view>::format(text.str(), context);
   }
 };
+#endif
 
 template <>
 struct std::hash<halfnote::SharedText> {

@@ -1,4 +1,4 @@
-#include "base/shared_text.h"
+#include "base/text/shared_text.h"
 
 #include <array>
 #include <functional>
