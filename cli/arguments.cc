@@ -5,12 +5,12 @@
 #include <CLI/CLI.hpp>
 
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <iostream>
 #include <limits>
 
 #include "base/error.h"
+#include "cli/guard.h"
 
 namespace halfnote::cli {
 namespace {
@@ -93,7 +93,7 @@ Every parse_every(std::string_view flag, std::string_view text) {
 }
 
 void check_standard_output() {
-  if (std::cout.flush() || errno == EPIPE) return;
+  if (std::cout.flush() || reader_left()) return;
   throw Error(ErrorCode::kIo, "cannot write to standard output");
 }
 

@@ -1,6 +1,8 @@
 #include "cli/guard.h"
 
-#include <cerrno>
+#include <poll.h>
+#include <unistd.h>
+
 #include <iostream>
 #include <new>
 #include <nlohmann/json.hpp>
@@ -53,13 +55,16 @@ int report(const Error& error, bool as_json) {
   return error.exit_code();
 }
 
+bool reader_left() {
+  pollfd file = {STDOUT_FILENO, 0, 0};
+  return ::poll(&file, 1, 0) == 1 && (file.revents & POLLERR) != 0;
+}
+
 int guarded(const std::function<int()>& action, bool as_json) {
   try {
     const int code = action();
     std::cout.flush();
-    if (std::cout) return code;
-    // Whoever reads a pipe may have seen enough; a full disk is another matter.
-    if (errno == EPIPE) return static_cast<int>(ErrorCode::kIo);
+    if (std::cout || reader_left()) return code;
     throw Error(ErrorCode::kIo, "cannot write to standard output");
   } catch (const Error& error) {
     return report(error, as_json);

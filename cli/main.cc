@@ -11,6 +11,7 @@
 #include "base/system/vanished_file.h"
 #include "base/version.h"
 #include "cli/guard.h"
+#include "cli/memory/report.h"
 #include "cli/usage.h"
 #include "cli/verbs.h"
 
@@ -72,7 +73,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return explain(app, error, {argv + 1, argv + argc});
   }
-  report_vanished_files(json_errors ? ErrorForm::kJson : ErrorForm::kText);
+  const ErrorForm form = json_errors ? ErrorForm::kJson : ErrorForm::kText;
+  report_vanished_files(form);
+  const cli::NoMemoryReport no_memory(form);
   remove_temporary_files_on_signals();
   return cli::guarded(
       [&] {

@@ -12,10 +12,13 @@
 // named in a warning: one pass over the bytes of those whose samples agree, nothing is copied; of
 // more than looks.h allows the samples alone are compared, and the warning says so.
 // Named is also the opposite: a parameter whose first elements are all equal and that several nodes
-// read (exporters merge initializers of equal contents, such as all scales that start with 1).
+// read (exporters merge initializers of equal contents, such as all scales that start with 1). One
+// warning names them all; none does where a pair of such parameters, no larger, stands apart in the
+// file: whoever wrote it merges nothing.
 // Leaves alone: what the flag does not name, models that are compiled for inference.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -323,17 +326,38 @@ class Tying {
 
   void name_merged_parameters() {
     if (has_all_parameters_) return;
+    std::vector<ValueId> merged;
+    std::set<std::tuple<DType, Shape, uint64_t>> seen;
+    int64_t least_apart = std::numeric_limits<int64_t>::max();
     for (ValueId id : graph_.initializers()) {
       const Value& value = graph_.value(id);
-      if (!value.trainable || graph_.uses(id).size() < 2) continue;
-      const size_t readers = graph_.users(id).size();
-      if (readers < 2 || value.tensor.size() < 2 || !samples_are_equal(value.tensor)) continue;
-      if (looks_.allow(value.tensor) && !is_filled(value.tensor)) continue;
-      context_.warn(names_.shown(value.name),
-                    "is one parameter that " + std::to_string(readers) +
-                        " nodes read, and all its elements start equal; if the exporter merged "
-                        "several into one, export without optimization (PyTorch: optimize=False)");
+      const Tensor& tensor = value.tensor;
+      if (!value.trainable || tensor.size() < 2 || !samples_are_equal(tensor)) continue;
+      if (looks_.allow(tensor) && !is_filled(tensor)) continue;
+      const uint64_t first = with_bits(
+          tensor, [&](auto width) { return uint64_t{bits_at<decltype(width)>(tensor, 0)}; });
+      if (!seen.emplace(tensor.dtype(), tensor.shape(), first).second)
+        least_apart = std::min(least_apart, tensor.size());
+      if (graph_.users(id).size() >= 2) merged.push_back(id);
     }
+    // Exporters merge up to a size (PyTorch's, 1024 elements).
+    std::erase_if(merged,
+                  [&](ValueId id) { return graph_.value(id).tensor.size() >= least_apart; });
+    if (!merged.empty()) warn_of_merged(merged);
+  }
+
+  void warn_of_merged(const std::vector<ValueId>& merged) const {
+    std::string who = "is one parameter that " +
+                      std::to_string(graph_.users(merged.front()).size()) +
+                      " nodes read, and all its elements start equal";
+    for (size_t i = 1; i < std::min(merged.size(), kMaxNamed); ++i)
+      who += (i == 1 ? "; likewise " : ", ") + names_.shown(graph_.value(merged[i]).name);
+    if (merged.size() > kMaxNamed)
+      who += " and " + std::to_string(merged.size() - kMaxNamed) + " more";
+    context_.warn(names_.shown(graph_.value(merged.front()).name),
+                  who +
+                      "; if the exporter merged several into one, export without optimization "
+                      "(PyTorch: optimize=False)");
   }
 
   /// Weights of layers that a list holds and that were copied, as PyTorch's TransformerEncoder

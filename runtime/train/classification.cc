@@ -139,6 +139,19 @@ bool find_labels(const Graph& graph, ValueId value, Classification& kind) {
   return false;
 }
 
+/// What a value is made of by nodes that move its elements or take some of them.
+ValueId source_of(const Graph& graph, ValueId value) {
+  while (value.valid()) {
+    const NodeId from = graph.value(value).producer;
+    if (!from.valid()) break;
+    const Node& node = graph.node(from);
+    const bool slice = node.domain.empty() && node.op == "Slice";
+    if (!keeps_order(node) && !is_transpose(node) && !slice) break;
+    value = graph.input(from, 0);
+  }
+  return value;
+}
+
 Shape without(const Shape& shape, size_t axis) {
   Shape rest = shape;
   rest.erase(rest.begin() + static_cast<Shape::difference_type>(axis));
@@ -208,10 +221,23 @@ std::optional<Classification> find_classification(const Graph& graph) {
   return found ? std::optional(kind) : std::nullopt;
 }
 
-bool all_ignored(const Classification& kind, const Tensor& labels) {
-  if (!kind.ignore_index) return false;
+std::vector<CountedLabels> find_counted_labels(const Graph& graph) {
+  std::vector<CountedLabels> found;
+  for (const NodeId id : graph.nodes()) {
+    const Node& node = graph.node(id);
+    if (!is_loss(node) || !node.attributes.has("ignore_index")) continue;
+    if (node.attributes.get_string("reduction", "mean") != "mean") continue;
+    const ValueId labels = source_of(graph, graph.input(id, 1));
+    if (!labels.valid() || graph.value(labels).kind != ValueKind::kInput) continue;
+    if (!is_integer(graph.value(labels).type.dtype)) continue;
+    found.push_back({graph.value(labels).name, node.attributes.get_int("ignore_index", 0), 0});
+  }
+  return found;
+}
+
+bool all_ignored(int64_t ignore_index, const Tensor& labels) {
   for (int64_t i = 0; i < labels.size(); ++i) {
-    if (labels.at_as_int(i) != *kind.ignore_index) return false;
+    if (labels.at_as_int(i) != ignore_index) return false;
   }
   return true;
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "compiler/ir/graph.h"
 
@@ -28,8 +29,18 @@ struct Classification {
 /// input. Nothing if any of that is missing.
 std::optional<Classification> find_classification(const Graph& graph);
 
+/// The labels of a mean over labels, and the one that it leaves out.
+struct CountedLabels {
+  std::string name;  // of the input, integers
+  int64_t ignore_index = 0;
+  size_t input = 0;  // of what feeds the graph
+};
+
+/// Of every such loss in the graph whose labels are an input or a part of one; `input` is left 0.
+std::vector<CountedLabels> find_counted_labels(const Graph& graph);
+
 /// Is there no label that counts?
-bool all_ignored(const Classification& kind, const Tensor& labels);
+bool all_ignored(int64_t ignore_index, const Tensor& labels);
 
 /// Where C is in the scores: (outer, classes, inner), label i belonging to outer i / inner and
 /// inner i % inner. Nothing if the shapes do not belong together.

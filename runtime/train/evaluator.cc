@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "base/error.h"
 #include "passes/train/step.h"
@@ -43,6 +44,23 @@ std::optional<size_t> find_input(const InputMap& map, std::string_view name) {
   return std::nullopt;
 }
 
+std::vector<CountedLabels> find_counted_labels(const Graph& graph, const InputMap& map) {
+  std::vector<CountedLabels> found;
+  for (CountedLabels& labels : find_counted_labels(graph)) {
+    const auto input = find_input(map, labels.name);
+    if (!input) continue;
+    labels.input = *input;
+    found.push_back(std::move(labels));
+  }
+  return found;
+}
+
+bool counts_nothing(const std::vector<CountedLabels>& labels, const Batch& batch) {
+  return std::any_of(labels.begin(), labels.end(), [&](const CountedLabels& each) {
+    return all_ignored(each.ignore_index, batch.inputs[each.input]);
+  });
+}
+
 void check_classes(const Classification& kind, const Program& program, const InputMap& map,
                    size_t labels) {
   const auto scores = std::find_if(program.outputs.begin(), program.outputs.end(),
@@ -79,6 +97,7 @@ Evaluator::Evaluator(Session& session, InputMap map, int64_t batch)
     }
     order_.push_back(*index);
   }
+  counted_ = find_counted_labels(graph, map_);
   kind_ = find_classification(graph);
   const auto labels = kind_ ? find_input(map_, kind_->labels) : std::nullopt;
   if (!labels) kind_.reset();
@@ -125,9 +144,10 @@ void Evaluator::add_batch(const Batch& batch, Sums& sums) {
   sums.scored &= counts.has_value();
   if (counts) sums.counts += *counts;
   if (!padded) {
-    // The mean over a batch that ignores every label is 0 / 0.
-    const int64_t weight = counts && kind_->plain_mean ? counts->labels : batch.count;
-    if (weight > 0) sums.loss += outputs[0].at_as_double(0) * static_cast<double>(weight);
+    const int64_t labels = counts && kind_->plain_mean ? counts->labels : batch.count;
+    const double loss = outputs[0].at_as_double(0);
+    const int64_t weight = std::isnan(loss) && counts_nothing(counted_, batch) ? 0 : labels;
+    if (weight > 0) sums.loss += loss * static_cast<double>(weight);
     sums.loss_weight += weight;
   } else if (counts && kind_->plain_mean) {
     sums.loss += counts->loss;

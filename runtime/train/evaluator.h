@@ -33,6 +33,12 @@ std::string evaluation_fields(int64_t step, const EvaluationResult& evaluation);
 /// May the inputs that are not whole come with any number of rows?
 bool has_symbolic_batch(const Session& session, const InputMap& map);
 
+/// The counted labels of the graph that the map feeds.
+std::vector<CountedLabels> find_counted_labels(const Graph& graph, const InputMap& map);
+/// Does a loss over these labels count none of the batch? The mean over no label is NaN, as
+/// PyTorch's; the gradients are 0.
+bool counts_nothing(const std::vector<CountedLabels>& labels, const Batch& batch);
+
 class Evaluator {
  public:
   /// `map` feeds the session's inputs; the session must outlive the evaluator. Throws Error(kUsage)
@@ -61,6 +67,7 @@ class Evaluator {
   std::vector<size_t> order_;  // input of the evaluation step -> input of the map
   std::optional<Classification> kind_;
   size_t labels_ = 0;  // input of the map that holds the labels
+  std::vector<CountedLabels> counted_;
 };
 
 /// Throws Error(kData) naming the sample if a label is outside the classes of the scores. Checks

@@ -11,6 +11,7 @@
 #include "base/system/mapped_files.h"
 #include "compiler/onnx/import.h"
 #include "kernels/cpu/cpu_info.h"
+#include "kernels/cpu/threads.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/emit_step.h"
@@ -171,6 +172,7 @@ Session::Session(Model model, const SessionOptions& options)
     options_.passes.for_cpu = false;
     counted_ = find_classification(model_.training.front().graph);
   }
+  if (device_ == nullptr && !options_.plan_only) cpu::start_threads(options_.threads);
   if (options_.passes.for_cpu) options_.passes.copies = find_weight_copies(model_);
   state_ = std::make_unique<StateStore>(model_, options_.passes.copies);
   check_states(model_, *state_);

@@ -72,7 +72,9 @@ Trainer::Trainer(Session& session, InputMap data, std::optional<InputMap> evalua
   }
   guarded_ = checks_gradients(session_.model());
   broken_ = find_nonfinite_state(session_.state());
-  kind_ = find_classification(session_.model().training.front().graph);
+  const Graph& graph = session_.model().training.front().graph;
+  counted_ = find_counted_labels(graph, data_);
+  kind_ = find_classification(graph);
   const auto labels = kind_ ? find_input(data_, kind_->labels) : std::nullopt;
   if (!labels) kind_.reset();
   if (!labels) return;
@@ -188,10 +190,9 @@ std::optional<std::string> Trainer::reason_from_the_start() const {
 /// scale that overflows).
 void Trainer::check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
                              const Batch& batch) {
-  // The mean over no label is NaN, as PyTorch's; the gradients are 0.
-  const bool empty = kind_ && all_ignored(*kind_, batch.inputs[labels_]);
+  const bool empty = std::isnan(result.loss) && counts_nothing(counted_, batch);
   position_.diverged = !std::isfinite(result.loss) && !empty;
-  if (position_.step == 1) lost_at_first_ = !std::isfinite(result.loss);
+  if (position_.step == 1) lost_at_first_ = position_.diverged;
   if (std::isnan(result.loss)) ++lost_;
   // No smaller loss scale mends a weight.
   const bool hopeless = lost_at_first_ && !broken_.empty();

@@ -145,6 +145,7 @@ class Trainer {
   std::unique_ptr<Evaluator> evaluator_;
   std::optional<Classification> kind_;
   size_t labels_ = 0;
+  std::vector<CountedLabels> counted_;
   bool guarded_ = false;  // the artifact checks its gradients and skips updates that are not finite
   std::string broken_;    // a weight that was not finite before the first step
   bool lost_at_first_ = false;  // the loss of the first step was not finite

@@ -1,6 +1,9 @@
 // How a run ends that something goes wrong with: nothing that was trained is lost, nothing that
 // diverged is exported, and --resume goes on from whatever there is.
+#include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -165,6 +168,33 @@ TEST(RunEnd, AResizeThatResizesNothingIsRefused) {
   const Outcome outcome = place.run(words(line(kGood, "--steps 1 --resize bilinear")));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--resize does nothing here"));
+}
+
+/// Runs it with a standard output whose reader leaves before anything is printed.
+Outcome run_unread(const Workplace& place, const std::string& line) {
+  Launch launch;
+  launch.output = (place / "pipe").string();
+  EXPECT_EQ(::mkfifo(launch.output.c_str(), 0600), 0);
+  launch.meanwhile = [&](pid_t) { ::close(::open(launch.output.c_str(), O_RDONLY)); };
+  Outcome outcome = place.run(words(line), launch);
+  fs::remove(launch.output);
+  return outcome;
+}
+
+TEST(RunEnd, AReaderWhoLeavesStopsNothing) {
+  const Workplace place;
+  place.compile("a.onnx");
+  const Outcome ran = run_unread(
+      place, "run a.onnx --steps 30 --run-dir r --data x=x.npy,labels=labels.npy --batch 4");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.err, "");
+  EXPECT_TRUE(place.exists("r/model.onnx"));
+  EXPECT_THAT(place.read("r/metrics.jsonl"), HasSubstr("\"step\":30,"));
+  for (const char* listing : {"inspect a.onnx --nodes", "ops", "ops --passes", "run --help"}) {
+    const Outcome outcome = run_unread(place, listing);
+    EXPECT_EQ(outcome.code, 0) << listing;
+    EXPECT_EQ(outcome.err, "") << listing;
+  }
 }
 
 TEST(RunEnd, ANegativeLabelNamesTheIndexToIgnore) {

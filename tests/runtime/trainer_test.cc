@@ -205,6 +205,50 @@ TEST(Trainer, ABatchWhoseEveryLabelIsIgnoredDoesNotEndTheRun) {
   }
 }
 
+/// No output gives the scores, and the labels lose their first place.
+TEST(Trainer, NorWhereTheLossStandsInTheModel) {
+  CompileOptions compiled;
+  compiled.train.loss_outputs = {"loss"};
+  const Model artifact = compile_model(parse_model(R"(<ir_version: 10, opset_import: ["" : 23]>
+g (float[N,6] x, int64[N,3] labels) => (float loss)
+<float[6,2] w = {1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1}, int64[1] one = {1}, int64[1] three = {3},
+ int64[3] spread = {1, 2, 1}, int64[1] flat = {-1}> {
+  h = MatMul (x, w)
+  u = Unsqueeze (h, one)
+  e = Expand (u, spread)
+  later = Slice (labels, one, three, one)
+  scores = Transpose <perm = [0, 2, 1]> (e)
+  loss = SoftmaxCrossEntropyLoss <ignore_index: int = -100> (scores, later)
+})",
+                                                   "test"),
+                                       compiled)
+                             .model;
+  const test::TempFolder folder;
+  Session session(artifact, {1, {}, {}});
+  Tensor labels(DType::kI64, {8, 3});
+  const auto values = labels.mutable_data<int64_t>();
+  std::fill(values.begin(), values.end(), -100);
+  values[12] = values[15] = 1;  // outside of what is sliced
+  values[13] = values[14] = 0;  // of the second batch
+  const Dataset data("padded", {test::tiny_data(8).fields()[0], {"labels", labels}});
+  TrainerOptions options;
+  options.steps = 2;
+  options.shuffle = false;
+  options.run_folder = folder / "run";
+  options.batch = 4;
+  const InputMap map(data, test::inputs_of(session));
+  Trainer trainer(session, map, map, options);
+  trainer.plan();
+  trainer.open();
+  Progress progress = test::silent_progress();
+  const TrainResult result = trainer.run(progress);
+  EXPECT_EQ(result.applied, 2);
+  EXPECT_TRUE(std::isfinite(result.loss.value()));
+  ASSERT_TRUE(result.evaluation && result.evaluation->loss);
+  EXPECT_TRUE(std::isfinite(*result.evaluation->loss));
+  EXPECT_THAT(test::read_bytes(folder / "run/metrics.jsonl"), HasSubstr("\"loss\":\"NaN\""));
+}
+
 TEST(Trainer, AWeightThatIsNoNumberEndsTheRunAtOnce) {
   for (const DType precision : {DType::kF32, DType::kF16, DType::kBF16}) {
     SCOPED_TRACE(short_name(precision));

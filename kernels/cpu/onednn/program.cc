@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <new>
 #include <string_view>
 
 #include "kernels/cpu/cpu_info.h"
@@ -79,6 +80,7 @@ Prepared guarded(const KernelCall& call, const std::function<Prepared()>& prepar
   try {
     return prepare();
   } catch (const dnnl::error& error) {
+    if (error.status == dnnl_out_of_memory) throw std::bad_alloc();
     return Prepared::no(std::string("oneDNN: ") + error.message);
   }
 }
@@ -131,6 +133,7 @@ class ProgramKernel final : public Kernel {
       const dnnl_status_t status =
           dnnl_primitive_execute(step.primitive.get(), stream_.get(),
                                  static_cast<int>(step.arguments.size()), step.arguments.data());
+      if (status == dnnl_out_of_memory) throw std::bad_alloc();
       if (status != dnnl_success) {
         throw Error(ErrorCode::kDevice, "a oneDNN primitive failed with status " +
                                             std::to_string(static_cast<int>(status)));

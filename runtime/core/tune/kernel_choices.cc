@@ -53,6 +53,14 @@ std::string attribute_text(const Attribute& attribute) {
       .expected("what --tune wrote", what);
 }
 
+/// Broken JSON may have been one.
+[[noreturn]] void no_plan(const std::string& path, bool broken) {
+  if (broken) damaged_plan(path, "broken JSON");
+  throw Error(ErrorCode::kData, "the file is no plan file")
+      .at({path, {}, {}})
+      .expected("what --tune wrote", "something else");
+}
+
 [[noreturn]] void foreign_plan(const std::string& path, const std::string& expected,
                                const std::string& got) {
   throw Error(ErrorCode::kUsage, "the plan file was measured elsewhere")
@@ -74,7 +82,6 @@ int64_t plan_number(const Json& json, const char* name, const std::string& path)
 }
 
 void check_machine(const Json& json, const std::string& path, const TunedMachine& machine) {
-  if (plan_text(json, "format", path) != kPlanFormat) damaged_plan(path, "another format");
   if (const int64_t version = plan_number(json, "version", path); version != kPlanVersion)
     foreign_plan(path, fmt::format("version {}", kPlanVersion), fmt::format("version {}", version));
   const std::pair<const char*, std::string> facts[] = {
@@ -122,7 +129,8 @@ KernelChoices KernelChoices::parse(std::string_view text, const std::string& pat
                                    const TunedMachine& machine) {
   const Json json =
       json_nests_deeper(text) ? Json() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) damaged_plan(path, "no JSON object");
+  if (!json.is_object() || !json.contains("format") || json["format"] != kPlanFormat)
+    no_plan(path, text.starts_with('{') && !json.is_object());
   if (const std::string key = repeated_json_key(text); !key.empty())
     damaged_plan(path, fmt::format("the key \"{}\" twice", key));
   check_machine(json, path, machine);

@@ -110,6 +110,20 @@ void fit_integers(const Dataset& data, Route& route) {
   route.width = route.from_width = product(from);
 }
 
+/// Are these the input's dims but for one? That is no image of another size.
+bool lacks_a_dim(const Shape& from, const SymbolicShape& to) {
+  if (from.size() + 2 != to.size()) return false;
+  for (size_t left_out = 1; left_out < to.size(); ++left_out) {
+    bool same = true;
+    for (size_t i = 0; i < from.size(); ++i) {
+      const auto& dim = to[i + (i + 1 < left_out ? 1 : 2)];
+      same &= dim.known() && dim.value == from[i];
+    }
+    if (same) return true;
+  }
+  return false;
+}
+
 /// Image planes: (H,W) or (C,H,W) to (C,H,W), and (H,W) to (H,W).
 void fit_planes(const Dataset& data, Route& route, const InputOptions& options) {
   const Shape from = data.fields()[route.field].sample_shape();
@@ -133,6 +147,7 @@ void fit_planes(const Dataset& data, Route& route, const InputOptions& options) 
   route.resized = route.height != route.from_height || route.width != route.from_width;
   if (route.resized &&
       (options.resize == Resize::kNone || route.from_height == 0 || route.from_width == 0)) {
+    if (lacks_a_dim(from, to)) throw misfit(data, route, "a dim is missing");
     throw misfit(data, route, "the sizes differ")
         .hint("of images, --resize bilinear (or nearest) makes others while loading");
   }

@@ -43,6 +43,17 @@ Error error_of(const std::string& text, const TunedMachine& machine = kMachine) 
   return Error(ErrorCode::kInternal, "none");
 }
 
+TEST(Tune, AFileOfAnotherKindIsNoDamagedPlan) {
+  for (const char* text : {"PK\x03\x04", "", "[1]", "{}", "{\"format\": \"other\"}"}) {
+    SCOPED_TRACE(text);
+    const Error error = error_of(text);
+    EXPECT_EQ(error.code(), ErrorCode::kData);
+    EXPECT_THAT(error.what(), testing::HasSubstr("p.json: the file is no plan file"));
+  }
+  EXPECT_THAT(error_of("{\"format\": \"halfnote-plan\", ").what(),
+              testing::HasSubstr("the plan file is damaged"));
+}
+
 TEST(Tune, MeasuresEveryFastRowOnceAndNoReference) {
   const KernelCall call = product(4);
   std::vector<std::string> rows = fast_rows(call), measured;

@@ -1,5 +1,4 @@
-// Fields to inputs: which goes where, every conversion against a formula written out here, and
-// refusals.
+// Fields to inputs: which goes where, every conversion against a formula, and refusals.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -398,6 +397,12 @@ INSTANTIATE_TEST_SUITE_P(
                    batch_of({1, 32, 32}),
                    {"the data does not fit input \"x\" (the sizes differ)",
                     "expected f32[1,32,32] a sample, got f u8[28,28]", "--resize"}},
+        MisfitCase{"no_channels",
+                   DType::kF32,
+                   {2, 3, 32},
+                   DType::kF32,
+                   batch_of({3, 32, 32}),
+                   {"(a dim is missing)", "expected f32[3,32,32] a sample, got f f32[3,32]"}},
         MisfitCase{"channels",
                    DType::kU8,
                    {2, 3, 4, 4},
