@@ -5,16 +5,16 @@
 //
 // Such a tensor is trained, but it is not the model's parameter: a gradient step on `1 + w` or on a
 // folded weight is another step, and 16-bit copies have lost bits. To be seen are only names that
-// the exporter made itself (`val_163`, `onnx::Conv_12`, `_to_copy_3`, `…_fused_bn`, `where_1`), and
-// types. A
-// counted matrix that MatMul or Gemm reads is taken for a weight that was transposed, which trains
-// as it would have. Weights and biases of a recurrent layer, put one behind the other in ONNX's
-// order, train as they would have too, unless the optimizer looks at a tensor as a whole or at its
-// rank; a note tells of them, or then a warning. Parameters that the file lists but does not hold
-// were merged with equal ones, or left out. A scalar called as a value of PyTorch's (`exp` of a
-// temperature) is not trained, and told as well, unless the file says that it came from no
-// parameter. Not to be seen: values that were folded into an
-// initializer that kept its name.
+// the exporter made itself (`val_163`, `onnx::Conv_12`, `_to_copy_3`, `…_fused_bn`, `where_1`),
+// types, and what the file says of a node: a convolution of the module of a BatchNormalization
+// holds it in weights that keep their names. A counted matrix that MatMul or Gemm reads is taken
+// for a weight that was transposed, which trains as it would have. Weights and biases of a
+// recurrent layer, put one behind the other in ONNX's order, train as they would have too, unless
+// the optimizer looks at a tensor as a whole or at its rank; a note tells of them, or then a
+// warning. Parameters that the file lists but does not hold were merged with equal ones, or left
+// out. A scalar called as a value of PyTorch's (`exp` of a temperature) is not trained, and told as
+// well, unless the file says that it came from no parameter. Not to be seen: other values that were
+// folded into an initializer that kept its name.
 #include <re2/re2.h>
 
 #include <algorithm>
@@ -22,6 +22,7 @@
 #include <set>
 
 #include "compiler/ir/model.h"
+#include "passes/exporters/folded_norms.h"
 #include "passes/exporters/module_names.h"
 #include "passes/exporters/parameters.h"
 #include "passes/passes.h"
@@ -35,7 +36,14 @@ constexpr const char* kExporterWayOut =
     "export with optimize=False (PyTorch, dynamo=True), or with do_constant_folding=False and "
     "training=TrainingMode.TRAINING (dynamo=False)";
 
+/// BatchNormalizations that are gone: their modules, their parameters that the file lists, and the
+/// parameters of others that hold them now.
+struct FoldedNorms {
+  std::vector<std::string> modules, lost, holders;
+};
+
 struct Found {
+  FoldedNorms norms;
   std::vector<std::string> normalized, copies, expressions, scalars, recurrent, merged, left_out;
 };
 
@@ -48,8 +56,6 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 bool is_recurrent(const std::string& op) { return op == "LSTM" || op == "GRU" || op == "RNN"; }
-
-bool is_convolution(const std::string& op) { return op == "Conv" || op == "ConvTranspose"; }
 
 /// `encoder.norm` of `encoder.norm.weight`.
 std::string module_of_parameter(const std::string& name) {
@@ -76,12 +82,6 @@ bool starts_alike(const Tensor& tensor) {
     if (tensor.at_as_double(i) != tensor.at_as_double(0)) return false;
   }
   return true;
-}
-
-/// Names that say that a BatchNormalization is in there.
-bool names_fused(const std::string& name) {
-  static const RE2 kFused("onnx::Conv(Transpose)?_\\d+|.*_fused_bn");
-  return RE2::FullMatch(name, kFused);
 }
 
 /// Names of PyTorch's values, as the newer exporter calls what it computed; parameters have a path.
@@ -121,13 +121,32 @@ class Finder {
         found_.scalars.push_back(value.name);
       }
     }
+    find_folded_norms();
     find_lost();
     return found_;
   }
 
  private:
+  void find_folded_norms() {
+    for (NodeId id : graph_.nodes()) {
+      if (!is_folded_norm(graph_.node(id))) continue;
+      const std::string module = module_of(graph_.node(id));
+      if (!norms_.insert(module).second) continue;  // a module that is called again
+      found_.norms.modules.push_back(module.empty() ? graph_.label(id) : module);
+      for (size_t slot : {1, 2}) {
+        const ValueId operand = graph_.input(id, slot);
+        if (!operand.valid() || !graph_.value(operand).trainable) continue;
+        found_.norms.holders.push_back(names_.shown(graph_.value(operand).name));
+      }
+    }
+    for (const std::string& name : declared_.lost()) {
+      if (norms_.contains(module_of_parameter(name))) found_.norms.lost.push_back(name);
+    }
+  }
+
   void visit(ValueId id) {
     const Value& value = graph_.value(id);
+    if (is_of_folded_norm(id)) return;
     const std::string sources = declared_.sources_of(value.name);
     const std::string shown =
         sources.empty() ? names_.shown(value.name) : value.name + " of " + sources;
@@ -169,11 +188,13 @@ class Finder {
       present.insert(own.begin(), own.end());
       for (NodeId user : graph_.users(id)) {
         const std::string reader = module_of(graph_.node(user));
+        if (is_folded_norm(graph_.node(user))) continue;
         if (!own.empty() && !own.contains(reader)) foreign[reader].insert(id);
       }
     }
     for (const std::string& name : declared_.lost()) {
       const std::string module = module_of_parameter(name);
+      if (norms_.contains(module)) continue;
       const auto others = foreign.find(module);
       if (others == foreign.end()) {
         if (present.contains(module)) found_.left_out.push_back(name);
@@ -207,14 +228,18 @@ class Finder {
     return modules;
   }
 
-  bool is_fused(ValueId id) const {
-    const std::string& name = graph_.value(id).name;
+  /// Does a node read it that is told apart, as the file says what was folded into it?
+  bool is_of_folded_norm(ValueId id) const {
     const auto uses = graph_.uses(id);
     return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
-      if (!use.by_node() || !is_convolution(graph_.node(use.node()).op)) return false;
-      if (names_fused(name)) return true;
-      const ValueId weight = graph_.input(use.node(), 1);
-      return use.slot == 2 && weight.valid() && name == graph_.value(weight).name + "_bias";
+      return use.by_node() && use.slot >= 1 && is_folded_norm(graph_.node(use.node()));
+    });
+  }
+
+  bool is_fused(ValueId id) const {
+    const auto uses = graph_.uses(id);
+    return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+      return use.by_node() && names_folded_norm(graph_, use.node(), use.slot);
     });
   }
 
@@ -233,8 +258,13 @@ class Finder {
   const ParameterNames names_;
   const Declarations declared_;
   const bool newer_exporter_;
+  std::set<std::string> norms_;  // modules of BatchNormalizations that were folded
   Found found_;
 };
+
+std::string counted(const std::vector<std::string>& names) {
+  return listed(names) + " (" + std::to_string(names.size()) + " in all)";
+}
 
 /// Does a step depend on more of a parameter than each element's own numbers: its norm, its rank?
 bool sees_whole_tensors(const Optimizer& optimizer) {
@@ -248,7 +278,7 @@ void tell_recurrent(PassContext& context, const std::string& source,
   const std::string what =
       "weights and biases of recurrent layers that the exporter put one behind "
       "the other, as ONNX has them: " +
-      listed(names) + " (" + std::to_string(names.size()) + " in all); ";
+      counted(names) + "; ";
   const Optimizer& optimizer = context.options.train.optimizer;
   if (!sees_whole_tensors(optimizer)) {
     context.note(source, what + "their elements are trained as in the model");
@@ -264,8 +294,18 @@ void tell_recurrent(PassContext& context, const std::string& source,
 void warn(PassContext& context, const std::string& source, const std::vector<std::string>& names,
           const std::string& text, const char* what = "trained, but no parameter of the model: ") {
   if (names.empty()) return;
-  context.warn(source, what + listed(names) + " (" + std::to_string(names.size()) +
-                           " in all): " + text + "; " + kExporterWayOut);
+  context.warn(source, what + counted(names) + ": " + text + "; " + kExporterWayOut);
+}
+
+void warn_of_norms(PassContext& context, const std::string& source, const FoldedNorms& norms) {
+  if (norms.modules.empty()) return;
+  std::string text = "no BatchNormalization any more: " + counted(norms.modules) +
+                     ": the exporter folded it into the weights of the layer before it";
+  if (!norms.lost.empty()) {
+    text += "; not trained, as the file lists them and does not hold them: " + counted(norms.lost);
+  }
+  if (!norms.holders.empty()) text += "; trained in their place: " + counted(norms.holders);
+  context.warn(source, text + "; " + kFoldedNormWayOut);
 }
 
 }  // namespace
@@ -273,6 +313,7 @@ void warn(PassContext& context, const std::string& source, const std::vector<std
 bool find_folded(Model& model, PassContext& context) {
   if (context.options.inference_only || model.is_training()) return false;
   const Found found = Finder(model).run();
+  warn_of_norms(context, model.source, found.norms);
   warn(context, model.source, found.normalized,
        "a BatchNormalization is folded into the convolution, and there is none left to train");
   warn(context, model.source, found.copies,
@@ -285,7 +326,8 @@ bool find_folded(Model& model, PassContext& context) {
        "the exporter made one parameter of several that start equal, and they are trained as one",
        "no parameters of their own: ");
   warn(context, model.source, found.left_out,
-       "the file lists them and does not hold them; the exporter leaves biases of zeros out",
+       "the file lists them and does not hold them; the exporter leaves biases of zeros out, and "
+       "merges what starts equal",
        "not trained: ");
   warn(context, model.source, found.scalars,
        "scalars that the exporter computed; a parameter that one was computed from (the scale of "

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "compiler/ir/hash.h"
 #include "compiler/ops/operator.h"
+#include "passes/exporters/folded_norms.h"
 #include "passes/passes.h"
 #include "passes/train/step.h"
 #include "passes/train/untrainable.h"
@@ -45,9 +46,11 @@ class TrainingForm {
     warn("BatchNormalization", "statistics stay frozen", frozen_);
     warn("Dropout", "nothing is dropped", idle_);
     if (context_.options.train.force_training && !forced_) {
+      const std::string folded = folded_norms_text(graph_);
       context_.warn(source_,
                     "--force-training does nothing: no BatchNormalization or Dropout is in "
-                    "inference form");
+                    "inference form" +
+                        (folded.empty() ? "" : "; " + folded + ": " + kFoldedNormWayOut));
     }
     return changed;
   }

@@ -164,6 +164,31 @@ TEST(Movement, SlicesWithAnyStep) {
   EXPECT_EQ(slice(5, 5, 1, 0), (Ints{}));
 }
 
+/// Rows of some elements, which are copied as pieces; padded again they are rows as before.
+TEST(Movement, CutsAndPadsShortRows) {
+  constexpr int64_t kRows = 37;
+  for (const DType dtype : kTypes) {
+    for (const int64_t columns : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65}) {
+      SCOPED_TRACE(std::string(short_name(dtype)) + " " + std::to_string(columns));
+      const Tensor x = iota(dtype, {kRows, columns + 1});
+      const Tensor rows = run_one(
+          "", "Slice", {x, ints<int64_t>({1}), ints<int64_t>({INT64_MAX}), ints<int64_t>({1})}, {},
+          {dtype, {kRows, columns}});
+      std::vector<int64_t> behind(static_cast<size_t>(columns));
+      for (int64_t i = 0; i < columns; ++i) behind[static_cast<size_t>(i)] = i + 1;
+      const Tensor places = Tensor::of<int64_t>({columns}, std::span<const int64_t>(behind));
+      const Attributes along{{"axis", int64_t{1}}};
+      EXPECT_TRUE(
+          identical(rows, run_one("", "Gather", {x, places}, along, {dtype, {kRows, columns}})));
+      const Tensor padded = run_one("", "Pad", {rows, ints<int64_t>({0, 1, 0, 0})}, {},
+                                    {dtype, {kRows, columns + 1}});
+      const Tensor zeros = Tensor::full(dtype, {kRows, 1}, 0);
+      EXPECT_TRUE(identical(
+          padded, run_one("", "Concat", {zeros, rows}, along, {dtype, {kRows, columns + 1}})));
+    }
+  }
+}
+
 /// Whole vectors and what is left of them; twice is the identity.
 TEST(Movement, TurnsRowsAround) {
   for (const DType dtype : kTypes) {

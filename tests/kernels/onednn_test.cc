@@ -129,6 +129,50 @@ TEST_P(OneDnn, OneByOneConvolutionsAgreeWithTheReference) {
   }
 }
 
+/// Groups of few channels are taken together for the gradient of their weights: 4, 8, 24, 2 of 4,
+/// and 8 of an odd number of groups.
+TEST_P(OneDnn, GradientsForTheWeightsOfGroupsAgreeWithTheReference) {
+  struct Case {
+    Shape x, w, y;
+    int64_t group, stride, pad;
+  };
+  const Case cases[] = {
+      {{2, 32, 9, 7}, {32, 4, 3, 3}, {2, 32, 9, 7}, 8, 1, 1},
+      {{2, 32, 9, 7}, {32, 8, 3, 3}, {2, 32, 5, 4}, 4, 2, 1},
+      {{2, 48, 8, 8}, {48, 24, 3, 3}, {2, 48, 8, 8}, 2, 1, 1},
+      {{1, 32, 9, 9}, {64, 2, 5, 5}, {1, 64, 9, 9}, 16, 1, 2},
+      {{3, 24, 8, 8}, {24, 8, 1, 1}, {3, 24, 8, 8}, 3, 1, 0},
+      {{2, 16, 40}, {16, 4, 5}, {2, 16, 40}, 4, 1, 2},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(to_string(c.w) + " in " + std::to_string(c.group) + " groups");
+    const size_t spatial = c.x.size() - 2;
+    const Attributes attributes{{"strides", std::vector<int64_t>(spatial, c.stride)},
+                                {"pads", std::vector<int64_t>(2 * spatial, c.pad)},
+                                {"kernel_shape", std::vector<int64_t>(c.w.begin() + 2, c.w.end())},
+                                {"group", c.group},
+                                {"out_dtype", int64_t{1}}};
+    const Call call{
+        kOwn,
+        "ConvGradWeight",
+        {random_tensor(GetParam(), c.y, -1, 1, 1), random_tensor(GetParam(), c.x, -1, 1, 2)},
+        attributes,
+        {{DType::kF32, c.w}}};
+    if (!is_taken(call)) continue;
+    const auto run = [&](const RunOptions& how) {
+      return run_kernel(call.domain, call.op, call.inputs, call.attributes, call.outputs, how)[0];
+    };
+    const Tensor wanted = run({.check_repeats = false});
+    for (const int threads : {1, 3}) {
+      // Sums of at most 192 products below 1.
+      const RunOptions fast{.kernel = "onednn", .threads = threads, .check_repeats = false};
+      const Tensor first = run(fast);
+      expect_close(first, wanted, 0, 192 * 0x1p-24);
+      EXPECT_TRUE(identical(run(fast), first));
+    }
+  }
+}
+
 /// The same numbers, with a page behind them that nobody may read.
 Tensor before_a_wall(const Tensor& tensor) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));

@@ -170,6 +170,32 @@ TEST(Import, ATensorWithoutATraceMayBeTheParameterThatIsMissing) {
   EXPECT_EQ(model.metadata.at("halfnote.constants"), "mask\n");
 }
 
+// The rule that folds a BatchNormalization writes the weight anew, under its name, without its
+// kind.
+TEST(Import, ParametersOfAFoldedNormAreLostAndTheWeightThatHoldsItIsOne) {
+  const auto import = [](std::string_view second) {
+    const std::string_view signature =
+        "p_c: PARAMETER target='w'\np_n: PARAMETER target='n.weight'\n"
+        "p_b: PARAMETER target='n.bias'\np_o: PARAMETER target='o.weight'\n"
+        "b_m: BUFFER target='n.running_mean' persistent=True\n"
+        "b_v: BUFFER target='n.running_var' persistent=True\n\n# outputs\n"
+        "m: BUFFER_MUTATION target='n.running_mean'\n";
+    const auto tensor = [](std::string_view name) {
+      return wire::raw_tensor(name, DType::kF32, {2}, "aaaabbbb");
+    };
+    const Message graph = wire::add_graph(tensor("w"))
+                              .message(wire::kInitializer, tensor(second))
+                              .message(16, wire::entry(kSignature, signature));
+    return round_trip(import_text_bytes(wire::model(graph)));
+  };
+  const Model folded = import("other");
+  EXPECT_EQ(folded.metadata.at("halfnote.parameters"), "w\n");
+  // o.weight may be in any tensor.
+  EXPECT_EQ(folded.metadata.at("halfnote.lost_parameters"), "n.weight\nn.bias\n");
+  const Model kept = import("n.running_mean");
+  EXPECT_FALSE(kept.metadata.contains("halfnote.lost_parameters"));
+}
+
 TEST(Import, WithoutASignatureNothingIsSaidOfConstants) {
   for (const char* signature :
        {"", "x: USER_INPUT\n", "p: PARAMETER\ntarget='w'", "PARAMETER target='w"}) {

@@ -8,14 +8,17 @@
 // So an initializer of neither kind is a weight in another form (transposed, 1 + w) if it was
 // computed from a parameter, and a constant of the forward function if it was computed from none: a
 // mask, a table of positions. One that does not tell what it comes from is a constant only where no
-// parameter is missing: rewriting rules write tensors without a trace. A parameter of the signature
-// that is neither there nor in anything is lost: merged with one that starts equal, a zero that was
-// left out, or not used.
+// parameter is missing: rewriting rules write tensors without a trace. One under a parameter's name
+// is that parameter, also where a rule wrote it anew without its kind, as those do that fold a
+// BatchNormalization into a weight. A parameter of the signature that is neither there nor in
+// anything is lost: merged with one that starts equal, a zero that was left out, folded with the
+// statistics of its module, or not used.
 #include "compiler/onnx/read/declarations.h"
 
 #include <onnx/onnx_pb.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
 #include <string_view>
@@ -57,23 +60,29 @@ NameList names_in(std::string_view list) {
   return names;
 }
 
-/// The parameters that a signature lists, as PyTorch 2.8 and later write it (one a line) or as
-/// those before did (`InputSpec(kind=<InputKind.PARAMETER: 2>, …, target='w', …), InputSpec(…`).
-NameList parameters_of(std::string_view signature) {
-  constexpr std::string_view kKind = "PARAMETER", kTarget = "target='";
-  NameList parameters;
-  for (size_t at = 0; (at = signature.find(kKind, at)) != std::string_view::npos;) {
-    at += kKind.size();
+/// The names of a kind (PARAMETER, BUFFER) that a signature lists, as PyTorch 2.8 and later write
+/// it (one a line) or as those before did (`InputSpec(kind=<InputKind.PARAMETER: 2>, …, target='w',
+/// …), InputSpec(…`).
+NameList listed_as(std::string_view kind, std::string_view signature) {
+  constexpr std::string_view kTarget = "target='";
+  NameList names;
+  for (size_t at = 0; (at = signature.find(kind, at)) != std::string_view::npos;) {
+    at += kind.size();
     const size_t line = std::min(signature.find('\n', at), signature.find("Spec(", at));
     const size_t target = signature.find(kTarget, at);
     if (target == std::string_view::npos || target > line) continue;
     const size_t begin = target + kTarget.size();
     const size_t end = signature.find('\'', begin);
     if (end == std::string_view::npos) break;
-    parameters.emplace_back(signature.substr(begin, end - begin));
+    names.emplace_back(signature.substr(begin, end - begin));
     at = end;
   }
-  return parameters;
+  return names;
+}
+
+/// `norm` of `norm.running_mean`; the whole name where it has no dot.
+std::string_view module_of(std::string_view name) {
+  return name.substr(0, std::min(name.rfind('.'), name.size()));
 }
 
 class DeclarationReader {
@@ -81,11 +90,14 @@ class DeclarationReader {
   explicit DeclarationReader(const onnx::GraphProto& graph) : graph_(graph) {
     for (const auto& tensor : graph.initializer()) tensors_.insert(tensor.name());
     for (const auto& entry : graph.metadata_props()) {
-      if (entry.key() == kSignatureKey) signature_ = parameters_of(entry.value());
+      if (entry.key() != kSignatureKey) continue;
+      signature_ = listed_as("PARAMETER", entry.value());
+      list_statistics(listed_as("BUFFER", entry.value()));
     }
     listed_.insert(signature_.begin(), signature_.end());
     look_at(graph.value_info());
     look_at(graph.input());
+    add_listed();
   }
 
   void write(Model& model) const {
@@ -98,12 +110,35 @@ class DeclarationReader {
     const NameList lost = parameters_without_trace();
     list(kConstantsKey, constants(lost.empty()));
     if (lost.empty()) model.metadata[std::string(kLostKey)] = "";  // all are there
-    if (origins_.empty()) return;  // a parameter may be in any tensor
-    list(kFoldedKey, folded());
-    list(kLostKey, lost);
+    if (!origins_.empty()) {
+      list(kFoldedKey, folded());
+      list(kLostKey, lost);
+      return;
+    }
+    // A parameter may be in any tensor, but for those of a module that lost its statistics too.
+    NameList of_norms;
+    std::copy_if(lost.begin(), lost.end(), std::back_inserter(of_norms),
+                 [&](const auto& name) { return norms_.contains(std::string(module_of(name))); });
+    list(kLostKey, of_norms);
   }
 
  private:
+  /// Modules whose running mean is listed and not there.
+  void list_statistics(const NameList& buffers) {
+    for (const std::string& name : buffers) {
+      if (!name.ends_with(".running_mean") || tensors_.contains(name)) continue;
+      norms_.emplace(module_of(name));
+    }
+  }
+
+  /// Initializers that have the name of a parameter, and no kind.
+  void add_listed() {
+    for (const auto& tensor : graph_.initializer()) {
+      if (!listed_.contains(tensor.name())) continue;
+      if (declared_.insert(tensor.name()).second) parameters_.push_back(tensor.name());
+    }
+  }
+
   template <class ValueInfos>
   void look_at(const ValueInfos& infos) {
     for (const auto& info : infos) {
@@ -125,7 +160,6 @@ class DeclarationReader {
     NameList names;
     for (const auto& tensor : graph_.initializer()) {
       if (!is_float_tensor(tensor) || declared_.contains(tensor.name())) continue;
-      if (listed_.contains(tensor.name())) continue;
       const auto origin = origins_.find(tensor.name());
       const bool constant =
           origin == origins_.end() ? complete : parameters_among(origin->second).empty();
@@ -173,7 +207,9 @@ class DeclarationReader {
   const onnx::GraphProto& graph_;
   std::set<std::string_view> tensors_;
   NameList signature_;                                 // in its order
-  std::set<std::string> listed_, declared_;            // by the signature; by their kind
+  std::set<std::string> listed_;                       // the same
+  std::set<std::string> declared_;                     // by their kind, or a parameter's name
+  std::set<std::string> norms_;                        // modules without their statistics
   std::unordered_map<std::string, NameList> origins_;  // of initializers
   NameList parameters_, buffers_;
 };

@@ -1,6 +1,8 @@
 // Strided copies: most of the movement family is one or several of them.
 #pragma once
 
+#include <cstdlib>
+
 #include "kernels/cpu/movement/parts.h"
 
 namespace halfnote::cpu {
@@ -163,10 +165,39 @@ inline constexpr int64_t kShortPiece = 2048;
 /// Bytes ahead that are asked for.
 inline constexpr int64_t kAhead = 2048;
 
+/// A job whose runs are adjacent on both sides, and so short that a call for each costs more than
+/// the bytes.
+template <class T>
+void copy_pieces(const CopyJob& job, const T* from, T* to, int threads) {
+  const size_t dim = job.runs.dims.size() - 2;
+  const int64_t step_from = job.runs.strides[0][dim], step_to = job.runs.strides[1][dim];
+  parallel_blocks(job.runs.count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
+    walk_rows<2>(job.runs, begin, end, [&](const RunRows& rows, const auto& offsets) {
+      const T* source = from + job.from + offsets[0];
+      T* target = to + job.to + offsets[1];
+      const size_t bytes = static_cast<size_t>(rows.length) * sizeof(T);
+      for (int64_t row = 0; row < rows.rows; ++row, source += step_from, target += step_to)
+        copy_piece(source, bytes, target);
+    });
+  });
+}
+
+/// Are the runs pieces for copy_pieces()? Those that lie far apart are better asked for before.
+template <class T>
+bool has_pieces(const Runs& runs) {
+  constexpr auto kNear = static_cast<int64_t>(4 * kMostPieceBytes / sizeof(T));
+  const size_t rank = runs.dims.size();
+  if (rank < 2 || runs.step(0) != 1 || runs.step(1) != 1) return false;
+  return static_cast<size_t>(runs.dims.back()) * sizeof(T) <= kMostPieceBytes &&
+         std::abs(runs.strides[0][rank - 2]) <= kNear &&
+         std::abs(runs.strides[1][rank - 2]) <= kNear;
+}
+
 /// Carries out one job on elements of type T.
 template <class T>
 void run_copy(const CopyJob& job, const T* from, T* to, int threads) {
   if (job.turn.columns > 0) return run_turn(job, from, to, threads);
+  if (has_pieces<T>(job.runs)) return copy_pieces(job, from, to, threads);
   const int64_t step_from = job.runs.step(0), step_to = job.runs.step(1);
   const size_t rank = job.runs.dims.size();
   const int64_t bytes = job.runs.dims.back() * static_cast<int64_t>(sizeof(T));

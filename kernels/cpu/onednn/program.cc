@@ -89,6 +89,10 @@ bool is_plain_loop(const dnnl::primitive_desc_base& descriptor) {
   return std::string_view(descriptor.impl_info_str()).starts_with("ref");
 }
 
+bool is_gemm(const dnnl::primitive_desc_base& descriptor) {
+  return std::string_view(descriptor.impl_info_str()).find("gemm:") != std::string_view::npos;
+}
+
 /// The library writes the code of its own product, some MB, when a convolution first needs it:
 /// here, so that the prediction of a run's memory sees it.
 void generate_library_products() {
@@ -204,15 +208,13 @@ Memory ProgramBuilder::output(size_t index, const Memory::desc& desc) {
   const Operand& operand = call_.outputs[index];
   if (has_type(desc, operand.dtype)) return bind(desc, Where::kOutput, index);
   const size_t offset = workspace_.add(desc.get_size());
-  Step step;
-  step.host = [=, type = operand.dtype, size = operand.size(),
-               threads = call_.threads](const KernelBuffers& buffers) {
+  host_last([=, type = operand.dtype, size = operand.size(),
+             threads = call_.threads](const KernelBuffers& buffers) {
     const auto* from = part<float>(buffers, offset);
     parallel_blocks(size, kElementGrain, threads, [&](int64_t begin, int64_t end) {
       store_reals(from + begin, end - begin, type, buffers.outputs[index], begin);
     });
-  };
-  last_steps_.push_back(std::move(step));
+  });
   return bind(desc, Where::kWorkspace, offset);
 }
 
@@ -253,8 +255,7 @@ ProgramBuilder::Step ProgramBuilder::primitive_step(const dnnl::primitive& primi
 
 void ProgramBuilder::execute(const dnnl::primitive& primitive,
                              const dnnl::primitive_desc_base& descriptor, Arguments arguments) {
-  if (std::string_view(descriptor.impl_info_str()).find("gemm:") != std::string_view::npos)
-    generate_library_products();
+  if (is_gemm(descriptor)) generate_library_products();
   steps_.push_back(primitive_step(primitive, descriptor.scratchpad_desc(), std::move(arguments)));
 }
 
@@ -262,6 +263,12 @@ void ProgramBuilder::host(std::function<void(const KernelBuffers&)> step) {
   Step own;
   own.host = std::move(step);
   steps_.push_back(std::move(own));
+}
+
+void ProgramBuilder::host_last(std::function<void(const KernelBuffers&)> step) {
+  Step own;
+  own.host = std::move(step);
+  last_steps_.push_back(std::move(own));
 }
 
 Prepared ProgramBuilder::finish() {

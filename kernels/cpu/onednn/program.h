@@ -67,6 +67,8 @@ Prepared guarded(const KernelCall& call, const std::function<Prepared()>& prepar
 
 /// Is this one of the library's own plain loops? Ours are faster.
 bool is_plain_loop(const dnnl::primitive_desc_base& descriptor);
+/// Does it gather windows and multiply them, as no kernel of the library's own is for this call?
+bool is_gemm(const dnnl::primitive_desc_base& descriptor);
 
 class ProgramBuilder {
  public:
@@ -90,6 +92,8 @@ class ProgramBuilder {
                Arguments arguments);
   /// A step of our own.
   void host(std::function<void(const KernelBuffers&)> step);
+  /// The same, after all others but those that were asked for before it.
+  void host_last(std::function<void(const KernelBuffers&)> step);
 
   Prepared finish();
 

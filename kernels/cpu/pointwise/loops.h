@@ -31,6 +31,9 @@ struct FusedLoop {
 };
 inline constexpr size_t kFusedLoops = 6;
 
+/// See Loops::spread.
+inline constexpr int64_t kSpread = 16;
+
 struct Loops {
   const char* name;
   const Loop* of;  // in the order of PointwiseOp; null for Dropout (stateful/keep.h) and sums
@@ -41,6 +44,10 @@ struct Loops {
   /// Anything but 0 is true.
   void (*to_bool)(const float* x, uint8_t* y, int64_t count);
   void (*fill)(float value, float* y, int64_t count);
+  /// Row r of `length` elements of y, one row after the other, is x[r·step]. kSpread of it are
+  /// written: `length` is at most that, and as much room is behind the last row.
+  void (*spread)(const float* x, int64_t step, int64_t rows, int64_t length, float* y);
+  void (*spread_bf16)(const uint16_t* x, int64_t step, int64_t rows, int64_t length, float* y);
   /// sums += x
   void (*add_to_sums)(const float* x, int64_t count, double* sums);
 

@@ -29,6 +29,8 @@ const Loops kAvx2Loops = {
     avx2::from_bool,
     avx2::to_bool,
     avx2::fill,
+    avx2::spread,
+    avx2::spread_bf16,
     avx2::add_to_sums,
     avx2::maximum,
     avx2::sum_exponentials,

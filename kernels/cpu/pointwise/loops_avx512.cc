@@ -29,6 +29,8 @@ const Loops kAvx512Loops = {
     avx512::from_bool,
     avx512::to_bool,
     avx512::fill,
+    avx512::spread,
+    avx512::spread_bf16,
     avx512::add_to_sums,
     avx512::maximum,
     avx512::sum_exponentials,

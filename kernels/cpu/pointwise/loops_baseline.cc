@@ -24,6 +24,8 @@ const Loops kBaselineLoops = {
     baseline::from_bool,
     baseline::to_bool,
     baseline::fill,
+    baseline::spread,
+    baseline::spread_bf16,
     baseline::add_to_sums,
     baseline::maximum,
     baseline::sum_exponentials,

@@ -1,6 +1,7 @@
 #include "kernels/cpu/pointwise/tile.h"
 
 #include <array>
+#include <bit>
 
 #include "kernels/cpu/elementwise/broadcast.h"
 #include "kernels/cpu/pointwise/fused.h"
@@ -12,7 +13,7 @@ namespace halfnote::cpu::pointwise {
 
 namespace {
 
-using Room = std::array<float, kTile>;
+using Room = std::array<float, kTile + kSpread>;  // behind the tile, short runs may be written over
 
 /// `count` elements from element `at` on, in f32.
 void load_elements(const Loops& loops, DType dtype, const std::byte* from, int64_t at,
@@ -71,6 +72,40 @@ void round_elements(const Loops& loops, DType dtype, float* values, int64_t coun
     convert(std::span<const float>(values, size), std::span<Half>(narrow.data(), size));
     convert(std::span<const Half>(narrow.data(), size), std::span<float>(values, size));
   }
+}
+
+/// Runs of up to kSpread elements, adjacent or alike.
+bool has_short_runs(DType dtype, const Runs& runs) {
+  if (dtype != DType::kF32 && dtype != DType::kBF16) return false;
+  if (runs.dims.size() < 2 || runs.dims.back() > kSpread) return false;
+  return runs.step(0) == 0 || runs.step(0) == 1;
+}
+
+/// Runs that lie one after the other, as has_short_runs() says, in f32; without a call for each.
+void load_rows(const Loops& loops, DType dtype, const std::byte* from, const Runs& runs,
+               const RunRows& rows, float* to) {
+  const int64_t step = runs.strides[0][runs.dims.size() - 2], length = rows.length;
+  const auto* floats = reinterpret_cast<const float*>(from);
+  const auto* halves = reinterpret_cast<const uint16_t*>(from);
+  const bool narrow = dtype == DType::kBF16;
+  if (runs.step(0) == 0) {
+    return narrow ? loops.spread_bf16(halves, step, rows.rows, length, to)
+                  : loops.spread(floats, step, rows.rows, length, to);
+  }
+  const auto load_row = [&](int64_t r) {
+    float* row = to + r * length;
+    if (!narrow)
+      return copy_piece(floats + r * step, static_cast<size_t>(length) * sizeof(float), row);
+    for (int64_t i = 0; i < length; ++i)
+      row[i] = std::bit_cast<float>(static_cast<uint32_t>(halves[r * step + i]) << 16);
+  };
+  if (step != 0) {
+    for (int64_t r = 0; r < rows.rows; ++r) load_row(r);
+    return;
+  }
+  load_row(0);  // and all rows are this one
+  for (int64_t made = length, count = rows.rows * length; made < count; made *= 2)
+    std::copy_n(to, std::min(made, count - made), to + made);
 }
 
 }  // namespace
@@ -253,12 +288,14 @@ TileProgram::TileProgram(const PointwiseProgram& program, const KernelCall& call
   }
   for (const Operand& operand : call.inputs) {
     if (operand.dtype == DType::kI64) {
-      inputs_.push_back({operand.dtype, false, false, {}});  // read by a Dropout, at each run
+      inputs_.push_back(
+          {operand.dtype, false, false, false, {}});  // read by a Dropout, at each run
       continue;
     }
-    Input input{operand.dtype, false, false, plan_broadcast({operand.shape}, shape)};
+    Input input{operand.dtype, false, false, false, plan_broadcast({operand.shape}, shape)};
     input.whole = operand.size() == count_;
     input.single = operand.size() == 1 && !input.whole;
+    input.short_runs = has_short_runs(input.dtype, input.runs);
     inputs_.push_back(std::move(input));
   }
   for (const Operand& operand : call.outputs) outputs_.push_back(operand.dtype);
@@ -300,6 +337,14 @@ struct TileProgram::Tile {
   void load(const Input& input, size_t index, const Slot& slot) const {
     const std::byte* from = buffers.inputs[index];
     float* to = write(slot);
+    if (input.short_runs) {
+      const auto size = static_cast<int64_t>(size_of(input.dtype));
+      walk_rows<1>(input.runs, at, at + count, [&](const RunRows& rows, const auto& offsets) {
+        load_rows(loops, input.dtype, from + offsets[0] * size, input.runs, rows,
+                  to + (rows.position - at));
+      });
+      return;
+    }
     walk_runs<1>(input.runs, at, at + count,
                  [&](int64_t position, const auto& offsets, int64_t length) {
                    float* start = to + (position - at);

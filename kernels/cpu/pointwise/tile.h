@@ -62,7 +62,8 @@ class TileProgram {
     DType dtype = DType::kUndefined;
     bool whole = false;   // as many elements as the outputs, in their order
     bool single = false;  // one element, spread over a room once for many tiles
-    Runs runs;            // otherwise
+    bool short_runs = false;
+    Runs runs;  // otherwise
   };
 
   /// A sum over the first dims: the elements are the rows of a matrix, whose columns are summed. It

@@ -353,5 +353,38 @@ TEST(ChannelBlocks, ConvolutionsAgreeWithTheReference) {
   }
 }
 
+/// Groups that fill no block are taken together, in bf16 in blocks as well.
+TEST(ChannelBlocks, GradientsForTheWeightsOfGroupsAgreeWithTheReference) {
+  NEEDS_BLOCKS();
+  if (!cpu::cpu_has_native_bf16()) GTEST_SKIP() << "in f32, plain operands are faster";
+  struct Case {
+    Shape x, w, y;
+    int64_t groups, stride;
+  };
+  const Case cases[] = {{{2, 32, 6, 6}, {32, 4, 3, 3}, {2, 32, 6, 6}, 8, 1},
+                        {{2, 32, 7, 7}, {32, 8, 3, 3}, {2, 32, 4, 4}, 4, 2},
+                        {{2, 96, 5, 5}, {96, 24, 3, 3}, {2, 96, 5, 5}, 4, 1}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(to_string(c.w));
+    const Attributes attributes{{"strides", std::vector<int64_t>{c.stride, c.stride}},
+                                {"pads", std::vector<int64_t>{1, 1, 1, 1}},
+                                {"kernel_shape", std::vector<int64_t>{3, 3}},
+                                {"group", c.groups},
+                                {"out_dtype", int64_t{1}}};
+    BlockedCall call{
+        kOwn,
+        "ConvGradWeight",
+        "onednn.conv",
+        {random_tensor(DType::kBF16, c.y, -1, 1, 1), random_tensor(DType::kBF16, c.x, -1, 1, 2)},
+        attributes,
+        {{DType::kF32, c.w}}};
+    const std::vector<Tensor> got = run_blocked(call, 3, 0);
+    ASSERT_FALSE(got.empty());
+    call.plain = "reference";
+    // Sums of at most 72 products of numbers below 1.
+    expect_close(got[0], run_plain(call)[0], 0, 72 * 0x1p-24);
+  }
+}
+
 }  // namespace
 }  // namespace halfnote::test
