@@ -1,8 +1,11 @@
 #include "cli/memory/report.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -53,12 +56,42 @@ void end_of_process() {
   if (armed) end_without_memory();
 }
 
+/// Is there less address space left than one allocation may ask for?
+bool is_short_of_memory() {
+  constexpr size_t kRoom = size_t{64} << 20;
+  void* room = ::mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return true;
+  ::munmap(room, kRoom);
+  return false;
+}
+
+void end_of_access(int signal) {
+  if (armed && is_short_of_memory()) end_without_memory();
+  std::signal(signal, SIG_DFL);
+  ::raise(signal);  // taken when this handler returns: the system's own end
+}
+
+/// On a stack of its own: there may have been no memory for the stack to grow.
+void watch_accesses() {
+#ifndef __SANITIZE_ADDRESS__
+  alignas(16) static std::byte stack[size_t{32} << 10];
+  const stack_t own = {stack, 0, sizeof stack};
+  ::sigaltstack(&own, nullptr);
+  struct sigaction action {};
+  action.sa_handler = end_of_access;
+  action.sa_flags = SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  ::sigaction(SIGSEGV, &action, nullptr);
+#endif
+}
+
 }  // namespace
 
 NoMemoryReport::NoMemoryReport(ErrorForm form) {
   as_json = form == ErrorForm::kJson;
   usual_end = std::set_terminate(end_of_thread);
   std::atexit(end_of_process);
+  watch_accesses();
   armed = true;
 }
 

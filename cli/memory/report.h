@@ -1,6 +1,7 @@
 // The ends for want of memory that no caller can catch: an exception within a parallel loop of a
 // library or a thread of its own, and the OpenMP runtime, which ends the program where it gets no
-// memory or thread.
+// memory or thread. Nor does oneDNN see that there was no memory for code that it generates: it
+// jumps to address 0.
 #pragma once
 
 #include "base/system/vanished_file.h"
