@@ -157,9 +157,8 @@ class GraphHasher {
 
   void add_node(NodeId id) {
     const Node& node = graph_.node(id);
-    for (const std::string* text :
-         {&node.domain.str(), &node.op.str(), &node.overload.str(), &node.name, &node.origin.str(),
-          &node.precision.reason.str()}) {
+    for (const std::string* text : {&node.domain.str(), &node.op.str(), &node.overload.str(),
+                                    &node.name, &node.origin.str(), &node.precision.reason.str()}) {
       hasher_.add(*text);
     }
     hasher_.add(static_cast<uint64_t>(node.role));
@@ -223,9 +222,8 @@ class HistoryHasher {
     hasher.add(uint64_t{id.index} << 32 | graph_.next(id).index);
     hasher.add(uint64_t{node.region.index} << 32 | static_cast<uint64_t>(node.role) << 16 |
                static_cast<uint64_t>(node.precision.dtype));
-    for (const std::string* text :
-         {&node.domain.str(), &node.op.str(), &node.overload.str(), &node.name, &node.origin.str(),
-          &node.precision.reason.str()}) {
+    for (const std::string* text : {&node.domain.str(), &node.op.str(), &node.overload.str(),
+                                    &node.name, &node.origin.str(), &node.precision.reason.str()}) {
       hasher.add(*text);
     }
     for (const auto& [key, value] : node.metadata) {

@@ -14,7 +14,6 @@ namespace halfnote {
 
 // --- finding nodes and values --------------------------------------------------------------------
 
-
 /// All conditions that are set must hold.
 struct NodeQuery {
   std::string op =
