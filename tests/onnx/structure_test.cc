@@ -274,5 +274,32 @@ TEST(Functions, MayNotExpandWithoutBound) {
   EXPECT_THAT(import_error(model.bytes()).what(), testing::HasSubstr("over the limit"));
 }
 
+TEST(Functions, ALargeModelMayBeMadeOfThem) {
+  Message graph;
+  constexpr int kLayers = 1000;  // 2,000 nodes by calls; a twenty-fifth of the limit is 1,000
+  for (int i = 0; i < kLayers; ++i) {
+    const std::string from = i == 0 ? "x" : "v" + std::to_string(i - 1);
+    const std::string to = i + 1 == kLayers ? "y" : "v" + std::to_string(i);
+    graph.message(wire::kNode, Message(wire::node("layer", {from}, {to})).text(7, "d"));
+  }
+  graph.message(wire::kInput, wire::value_info("x", DType::kF32, {2}))
+      .message(wire::kOutput, wire::value_info("y", DType::kF32, {2}));
+  const auto leaf = [](const char* name) {
+    return Message().text(1, name).text(4, "a").text(5, "r").message(
+        7, Message(wire::node("Neg", {"a"}, {"r"})));
+  };
+  const std::string bytes =
+      wire::model_header()
+          .message(8, Message().text(1, "d").number(2, 1))
+          .message(7, graph)
+          .message(wire::kFunction, calling("layer", {"leaf", "leaf"}))
+          .message(wire::kFunction,
+                   leaf("leaf").text(10, "d").message(9, Message().text(1, "").number(2, 20)))
+          .bytes();
+  ImportOptions options;
+  options.limits.nodes = 25000;
+  EXPECT_EQ(import_text_bytes(bytes, options).graph.node_count(), kLayers);
+}
+
 }  // namespace
 }  // namespace halfnote

@@ -163,8 +163,9 @@ TEST(Artifact, AStepEmittedGivesFrozenOperandsNoOthersGradient) {
   Graph graph = step.graph;
   infer_graph(graph);
   for (const ValueId output : graph.outputs()) {
-    if (graph.value(output).name == "r.new")
+    if (graph.value(output).name == "r.new") {
       EXPECT_EQ(to_string(graph.value(output).type), "float[1,3,3]");
+    }
   }
 }
 
@@ -296,8 +297,9 @@ TEST(Artifact, EmittedMicroBatchesAndUpdatesTrainAsTheSession) {
     }
     // A sum that cancels is off by roundings of what it adds, which is at most around 1.
     EXPECT_LE(off, 1e-4 * size + 64 * 0x1p-24) << name;
-    if (session.state().find(name)->kind == StateKind::kWeight)
+    if (session.state().find(name)->kind == StateKind::kWeight) {
       EXPECT_FALSE(identical(got, first.at(name))) << name;
+    }
   }
 }
 

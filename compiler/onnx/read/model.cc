@@ -105,8 +105,9 @@ std::vector<size_t> calls_of(const Graph& graph, const FunctionIndex& index, uin
 
 /// A file holds its own nodes, but functions that call functions are a few bytes for as many nodes
 /// as one likes: all calls together may come to this share of the limit. 40,000 nodes make a
-/// training graph of 160,000, in 2 s of processor time and 300 MB.
-constexpr uint64_t kShareOfCalls = 25;
+/// training graph of 160,000, in 2 s of processor time and 300 MB. Or to some times the nodes that
+/// stand in the file: a large model made of layers.
+constexpr uint64_t kShareOfCalls = 25, kTimesWritten = 4;
 constexpr uint64_t kFewNodes = 1000;  // calls may come to these under any limit that holds in all
 
 uint64_t saturating_add(uint64_t a, uint64_t b) { return a + b < a ? ~uint64_t{0} : a + b; }
@@ -122,9 +123,16 @@ uint64_t saturating_add(uint64_t a, uint64_t b) { return a + b < a ? ~uint64_t{0
       .expected("functions without recursion", names);
 }
 
-void check_expanded(uint64_t own, uint64_t called, uint64_t limit) {
+/// What a model is when its calls are expanded: nodes that stay, nodes of functions called; and all
+/// nodes that stand in the file.
+struct NodeCounts {
+  uint64_t own = 0, called = 0, written = 0;
+};
+
+void check_expanded(const NodeCounts& nodes, uint64_t limit) {
+  const auto& [own, called, written] = nodes;
   const uint64_t total = saturating_add(own, called);
-  const uint64_t most = std::max(limit / kShareOfCalls, kFewNodes);
+  const uint64_t most = std::max({limit / kShareOfCalls, kFewNodes, kTimesWritten * written});
   const bool many = called > most;
   if (!many && total <= limit) return;
   throw Error(ErrorCode::kModel,
@@ -132,7 +140,9 @@ void check_expanded(uint64_t own, uint64_t called, uint64_t limit) {
       .expected(many ? "at most " + std::to_string(most) + " by calls of functions"
                      : "at most " + std::to_string(limit),
                 std::to_string(many ? called : total))
-      .hint("--max-nodes raises it; calls may come to a twenty-fifth of that");
+      .hint(
+          "--max-nodes raises it; calls may come to a twenty-fifth of that, or to four times the "
+          "nodes of the file");
 }
 
 }  // namespace
@@ -144,7 +154,9 @@ void check_functions(const Model& model, uint64_t limit) {
   std::vector<uint64_t> size(count, 0), waiting(count, 0);
   std::vector<std::vector<size_t>> callers(count);
   std::vector<size_t> ready;
+  NodeCounts nodes;
   for (size_t i = 0; i < count; ++i) {
+    nodes.written += model.functions[i].body.node_count();
     for (size_t callee : calls_of(model.functions[i].body, index, size[i])) {
       callers[callee].push_back(i);
       ++waiting[i];
@@ -166,17 +178,17 @@ void check_functions(const Model& model, uint64_t limit) {
   }
   if (done != count) report_recursion(model, waiting);
 
-  uint64_t own = 0, called = 0;
   const auto add = [&](const Graph& graph) {
-    for (size_t callee : calls_of(graph, index, own)) {
+    nodes.written += graph.node_count();
+    for (size_t callee : calls_of(graph, index, nodes.own)) {
       const bool stays = model.functions[callee].domain == kHalfnoteDomain;
-      uint64_t& sum = stays ? own : called;
+      uint64_t& sum = stays ? nodes.own : nodes.called;
       sum = saturating_add(sum, nodes_of(callee));
     }
   };
   add(model.graph);
   for (const TrainingStep& step : model.training) add(step.graph);
-  check_expanded(own, called, limit);
+  check_expanded(nodes, limit);
 }
 
 Model read_model(const onnx::ModelProto& proto, TensorSource& source) {
