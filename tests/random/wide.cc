@@ -131,6 +131,29 @@ std::vector<bool> constants_of(const Graph& graph) {
   return constants;
 }
 
+/// Floats that count: casts of bools and integers, what moves them or adds them up. They are exact
+/// in every type, and something asks whether they are 0.
+std::vector<bool> counts_of(const Graph& graph) {
+  static constexpr std::string_view kKeep[] = {
+      "Add",       "Expand",  "Gather",          "GatherElements", "GatherND",
+      "ReduceSum", "Reshape", "ScatterElements", "ScatterND",      "Slice",
+      "Squeeze",   "Sub",     "Transpose",       "Unsqueeze"};
+  std::vector<bool> counts(graph.value_count());
+  for (NodeId id : graph.all_nodes()) {
+    const Node& node = graph.node(id);
+    const bool keeps = std::ranges::find(kKeep, node.op.str()) != std::end(kKeep) &&
+                       node.attributes.get_string("reduction", "add") == "add";
+    if (!keeps && node.op != "Cast") continue;
+    const bool exact = std::ranges::all_of(graph.inputs(id), [&](ValueId input) {
+      return !input.valid() || !is_float(graph.value(input).type.dtype) || counts[input.index];
+    });
+    for (ValueId output : graph.outputs(id)) {
+      if (output.valid()) counts[output.index] = exact;
+    }
+  }
+  return counts;
+}
+
 Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt, double inner) {
   if (noise.amount == 0 || !narrow(type)) return tensor;
   Tensor moved = tensor.deep_copy();
@@ -145,7 +168,8 @@ Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt
 
 }  // namespace
 
-WideStep::WideStep(const Graph& step) : graph_(step), constants_(constants_of(step)) {
+WideStep::WideStep(const Graph& step)
+    : graph_(step), constants_(constants_of(step)), counts_(counts_of(step)) {
   cut(graph_);
   for (uint32_t i = 0; i < graph_.value_count(); ++i) {
     Value& value = graph_.value(ValueId{i});
@@ -165,7 +189,8 @@ Numbers WideStep::run_all(const std::vector<Tensor>& inputs, const Noise& noise,
     if (most_f16 != nullptr && types_[id.index] == DType::kF16) {
       *most_f16 = std::max(*most_f16, largest(tensor));
     }
-    const bool moves = (constant || !noise.constants_only) && tensor.dtype() == DType::kF64;
+    const bool moves =
+        (constant || !noise.constants_only) && tensor.dtype() == DType::kF64 && !counts_[id.index];
     if (!moves) return tensor;
     const uint64_t salt = id.index + (uint64_t{times[id.index]++} << 32);
     return noisy(tensor, types_[id.index], noise, salt, inner);
