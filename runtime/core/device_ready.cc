@@ -174,7 +174,7 @@ constexpr PassRow kRows[] = {
      "an operator without a kernel runs as its body"},
     {"fold-expanded", fold_constants, nullptr, kAll, kAny, kAny, false,
      "what is constant in these bodies goes"},
-    {"simplify-sizes", canonicalize, nullptr, kAll, kAny, kAny, false,
+    {"simplify-sizes", canonicalize, nullptr, kAll, kAny, kAny, true,
      "views and broadcasts that turned out to change nothing"},
     {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
      "a matrix product reads its operands either way round at the same speed"},
