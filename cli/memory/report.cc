@@ -65,8 +65,9 @@ bool is_short_of_memory() {
   return false;
 }
 
-void end_of_access(int signal) {
-  if (armed && is_short_of_memory()) end_without_memory();
+/// Generated code that got no memory stands at address 0; any other address is a bug of ours.
+void end_of_access(int signal, siginfo_t* info, void* /*context*/) {
+  if (armed && info->si_addr == nullptr && is_short_of_memory()) end_without_memory();
   std::signal(signal, SIG_DFL);
   ::raise(signal);  // taken when this handler returns: the system's own end
 }
@@ -78,8 +79,8 @@ void watch_accesses() {
   const stack_t own = {stack, 0, sizeof stack};
   ::sigaltstack(&own, nullptr);
   struct sigaction action {};
-  action.sa_handler = end_of_access;
-  action.sa_flags = SA_ONSTACK;
+  action.sa_sigaction = end_of_access;
+  action.sa_flags = SA_ONSTACK | SA_SIGINFO;
   sigemptyset(&action.sa_mask);
   ::sigaction(SIGSEGV, &action, nullptr);
 #endif

@@ -131,6 +131,13 @@ std::vector<bool> constants_of(const Graph& graph) {
   return constants;
 }
 
+/// Is the result one of the operands as it is? A gradient asks which one.
+bool selects(const Node& node) {
+  static constexpr std::string_view kSelect[] = {"GlobalMaxPool", "Max",       "MaxPool", "Min",
+                                                 "ReduceMax",     "ReduceMin", "TopK"};
+  return std::ranges::find(kSelect, node.op.str()) != std::end(kSelect);
+}
+
 /// Floats that count: casts of bools and integers, what moves them or adds them up. They are exact
 /// in every type, and something asks whether they are 0.
 std::vector<bool> counts_of(const Graph& graph) {
@@ -169,7 +176,7 @@ Tensor noisy(const Tensor& tensor, DType type, const Noise& noise, uint64_t salt
 }  // namespace
 
 WideStep::WideStep(const Graph& step)
-    : graph_(step), constants_(constants_of(step)), counts_(counts_of(step)) {
+    : graph_(step), constants_(constants_of(step)), exact_(counts_of(step)) {
   cut(graph_);
   for (uint32_t i = 0; i < graph_.value_count(); ++i) {
     Value& value = graph_.value(ValueId{i});
@@ -179,7 +186,13 @@ WideStep::WideStep(const Graph& step)
     value.type.dtype = DType::kF64;
     if (value.tensor.defined()) value.tensor = value.tensor.cast_to(DType::kF64);
   }
-  for (NodeId id : graph_.all_nodes()) widen(graph_, id);
+  for (NodeId id : graph_.all_nodes()) {
+    widen(graph_, id);
+    if (!selects(graph_.node(id))) continue;
+    for (ValueId output : graph_.outputs(id)) {
+      if (output.valid()) exact_[output.index] = true;
+    }
+  }
 }
 
 Numbers WideStep::run_all(const std::vector<Tensor>& inputs, const Noise& noise,
@@ -190,7 +203,7 @@ Numbers WideStep::run_all(const std::vector<Tensor>& inputs, const Noise& noise,
       *most_f16 = std::max(*most_f16, largest(tensor));
     }
     const bool moves =
-        (constant || !noise.constants_only) && tensor.dtype() == DType::kF64 && !counts_[id.index];
+        (constant || !noise.constants_only) && tensor.dtype() == DType::kF64 && !exact_[id.index];
     if (!moves) return tensor;
     const uint64_t salt = id.index + (uint64_t{times[id.index]++} << 32);
     return noisy(tensor, types_[id.index], noise, salt, inner);

@@ -37,7 +37,7 @@ class WideStep {
   Graph graph_;
   std::vector<DType> types_;     // by value, before they became f64
   std::vector<bool> constants_;  // by value: does it follow from constants alone?
-  std::vector<bool> counts_;     // by value: is it made of bools and integers alone?
+  std::vector<bool> exact_;      // by value: does no type round it?
 };
 
 /// Around the exact numbers of a step: by how much each element moves, at most, in `runs` runs with
