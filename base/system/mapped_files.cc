@@ -13,8 +13,6 @@
 namespace halfnote {
 namespace {
 
-constexpr size_t kSmall = size_t{16} << 20;
-
 struct Mapping {
   size_t size = 0;
   int descriptor = -1;  // of large files, where one is free
@@ -47,7 +45,7 @@ const std::pair<const std::byte* const, Mapping>* find(const Mappings& all,
 void remember_mapping(std::span<const std::byte> bytes, int descriptor,
                       const std::filesystem::path& path) {
   watch_mapping(bytes.data(), bytes.size(), path);
-  const int own = bytes.size() < kSmall ? -1 : ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  const int own = bytes.size() < kLargeFile ? -1 : ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   Mappings& all = mappings();
   const std::lock_guard lock(all.mutex);
   all.by_start[bytes.data()] = {bytes.size(), own};

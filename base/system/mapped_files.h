@@ -11,6 +11,10 @@
 
 namespace halfnote {
 
+/// From so many bytes on a mapped file can be read through a descriptor instead; there may be
+/// thousands of smaller ones.
+inline constexpr size_t kLargeFile = size_t{16} << 20;
+
 /// A place in a file that is open for reading as long as it is mapped.
 struct FilePlace {
   int descriptor = -1;
@@ -19,7 +23,7 @@ struct FilePlace {
 
 /// Remembers that `bytes` map the file from its start, read only; a program that asked for it
 /// (vanished_file.h) then ends with a message if the file becomes shorter. Keeps a descriptor of
-/// its own for find_mapping(), but for small files (there may be thousands) and where none is free.
+/// its own for find_mapping(), but for files below kLargeFile and where none is free.
 void remember_mapping(std::span<const std::byte> bytes, int descriptor,
                       const std::filesystem::path& path);
 /// Before the map goes.

@@ -16,8 +16,8 @@ bool is_folded_norm(const Node& node);
 /// older exporter, `…_fused_bn`, or a bias called after its weight (`conv.weight_bias`)?
 bool names_folded_norm(const Graph& graph, NodeId node, size_t slot);
 
-/// `4 nodes (a.1/Conv_65, …) hold a BatchNormalization that the exporter folded into the weights`; empty
-/// where there is none.
+/// `4 nodes (a.1/Conv_65, …) hold a BatchNormalization that the exporter folded into the weights`;
+/// empty where there is none.
 std::string folded_norms_text(const Graph& graph);
 
 /// What to do about it: another export, and a setting.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/system/mapped_files.h"
 #include "runtime/train/data/format/readers.h"
 
 namespace halfnote {
@@ -80,9 +81,8 @@ Tensor read_npy(const std::string& path, const DataLimits& limits) {
   const NpyHeader header = read_npy_header(reader);
   check_file_size(path, header, file.bytes().size());
   // A map of a small file would be in memory soon, but nobody would know when.
-  constexpr size_t kMapped = size_t{16} << 20;
   const bool converted = header.fortran_order && header.shape.size() > 1;
-  if (converted || header.bytes < kMapped || header.data_offset % size_of(header.dtype) != 0) {
+  if (converted || header.bytes < kLargeFile || header.data_offset % size_of(header.dtype) != 0) {
     check_budget(path, header.bytes, limits);
     return read_npy_elements(reader, header);
   }
