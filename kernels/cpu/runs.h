@@ -29,32 +29,45 @@ struct Runs {
 /// Error(kModel) if more than kMaxDims dims stay.
 Runs plan_runs(const Shape& dims, const std::vector<Shape>& strides);
 
-/// Calls `body(position, offsets, length)` for each run of the row-major positions [begin, end):
-/// `offsets[k]` is where tensor k stands. N is the number of tensors.
-template <size_t N, class Body>
-void walk_runs(const Runs& plan, int64_t begin, int64_t end, Body&& body) {
-  const size_t rank = plan.dims.size();
+/// Where a walk stands: the index in each dim, and the offset of each of N tensors.
+template <size_t N>
+struct RunPlace {
   std::array<int64_t, Runs::kMaxDims> at{};
   std::array<int64_t, N> offsets{};
-  for (int64_t d = static_cast<int64_t>(rank) - 1, rest = begin; d >= 0 && rest > 0; --d) {
-    at[d] = rest % plan.dims[d];
-    rest /= plan.dims[d];
-    for (size_t k = 0; k < N; ++k) offsets[k] += at[d] * plan.strides[k][d];
+
+  RunPlace(const Runs& plan, int64_t position) {
+    for (size_t d = plan.dims.size(); d > 0 && position > 0; --d) {
+      at[d - 1] = position % plan.dims[d - 1];
+      position /= plan.dims[d - 1];
+      for (size_t k = 0; k < N; ++k) offsets[k] += at[d - 1] * plan.strides[k][d - 1];
+    }
   }
-  const size_t inner = rank - 1;
-  for (int64_t position = begin; position < end;) {
-    const int64_t length = std::min(plan.dims[inner] - at[inner], end - position);
-    body(position, offsets, length);
-    position += length;
-    at[inner] += length;
-    for (size_t k = 0; k < N; ++k) offsets[k] += length * plan.strides[k][inner];
-    for (size_t d = inner; d > 0 && at[d] == plan.dims[d]; --d) {
+
+  /// Goes `steps` on along dim `d`, not beyond its end.
+  void advance(const Runs& plan, size_t d, int64_t steps) {
+    at[d] += steps;
+    for (size_t k = 0; k < N; ++k) offsets[k] += steps * plan.strides[k][d];
+    for (; d > 0 && at[d] == plan.dims[d]; --d) {
       at[d] = 0;
       ++at[d - 1];
       for (size_t k = 0; k < N; ++k) {
         offsets[k] += plan.strides[k][d - 1] - plan.dims[d] * plan.strides[k][d];
       }
     }
+  }
+};
+
+/// Calls `body(position, offsets, length)` for each run of the row-major positions [begin, end):
+/// `offsets[k]` is where tensor k stands. N is the number of tensors.
+template <size_t N, class Body>
+void walk_runs(const Runs& plan, int64_t begin, int64_t end, Body&& body) {
+  const size_t inner = plan.dims.size() - 1;
+  RunPlace<N> place(plan, begin);
+  for (int64_t position = begin; position < end;) {
+    const int64_t length = std::min(plan.dims[inner] - place.at[inner], end - position);
+    body(position, place.offsets, length);
+    position += length;
+    place.advance(plan, inner, length);
   }
 }
 
@@ -70,32 +83,18 @@ struct RunRows {
 /// r·strides[k][rank - 2] elements behind offsets[k].
 template <size_t N, class Body>
 void walk_rows(const Runs& plan, int64_t begin, int64_t end, Body&& body) {
-  const size_t rank = plan.dims.size(), inner = rank - 1;
-  std::array<int64_t, Runs::kMaxDims> at{};
-  std::array<int64_t, N> offsets{};
-  for (int64_t d = static_cast<int64_t>(rank) - 1, rest = begin; d >= 0 && rest > 0; --d) {
-    at[d] = rest % plan.dims[d];
-    rest /= plan.dims[d];
-    for (size_t k = 0; k < N; ++k) offsets[k] += at[d] * plan.strides[k][d];
-  }
+  const size_t inner = plan.dims.size() - 1;
+  RunPlace<N> place(plan, begin);
   for (int64_t position = begin; position < end;) {
     const int64_t left = end - position, whole = plan.dims[inner];
-    const bool many = inner > 0 && at[inner] == 0 && left >= whole;
-    size_t d = many ? inner - 1 : inner;  // the dim that is walked along
-    RunRows rows{position, 1, std::min(whole - at[inner], left)};
-    if (many) rows = {position, std::min(plan.dims[d] - at[d], left / whole), whole};
-    body(rows, offsets);
+    const bool many = inner > 0 && place.at[inner] == 0 && left >= whole;
+    const size_t d = many ? inner - 1 : inner;  // the dim that is walked along
+    RunRows rows{position, 1, std::min(whole - place.at[inner], left)};
+    if (many) rows = {position, std::min(plan.dims[d] - place.at[d], left / whole), whole};
+    body(rows, place.offsets);
     position += rows.rows * rows.length;
     const int64_t steps = many ? rows.rows : rows.length;
-    at[d] += steps;
-    for (size_t k = 0; k < N; ++k) offsets[k] += steps * plan.strides[k][d];
-    for (; d > 0 && at[d] == plan.dims[d]; --d) {
-      at[d] = 0;
-      ++at[d - 1];
-      for (size_t k = 0; k < N; ++k) {
-        offsets[k] += plan.strides[k][d - 1] - plan.dims[d] * plan.strides[k][d];
-      }
-    }
+    place.advance(plan, d, steps);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "compiler/ir/builder.h"
 #include "compiler/ir/query.h"
 #include "passes/canonical/infer_shapes.h"
+#include "runtime/core/evaluate.h"
 
 namespace halfnote {
 namespace {
@@ -139,17 +140,45 @@ bool find_labels(const Graph& graph, ValueId value, Classification& kind) {
   return false;
 }
 
-/// What a value is made of by nodes that move its elements or take some of them.
-ValueId source_of(const Graph& graph, ValueId value) {
+bool is_slice(const Node& node) { return node.domain.empty() && node.op == "Slice"; }
+
+/// The nodes that make a value of another one by moving its elements or taking some of them, the
+/// first one first; `value` becomes that other one.
+std::vector<NodeId> way_to(const Graph& graph, ValueId& value) {
+  std::vector<NodeId> way;
   while (value.valid()) {
     const NodeId from = graph.value(value).producer;
     if (!from.valid()) break;
     const Node& node = graph.node(from);
-    const bool slice = node.domain.empty() && node.op == "Slice";
-    if (!keeps_order(node) && !is_transpose(node) && !slice) break;
+    if (!keeps_order(node) && !is_transpose(node) && !is_slice(node)) break;
+    way.insert(way.begin(), from);
     value = graph.input(from, 0);
   }
-  return value;
+  return way;
+}
+
+/// These nodes as a graph of their own, as far as the last one that takes elements away; nothing
+/// where an operand of theirs is computed.
+std::optional<Graph> part_of(const Graph& graph, ValueId input, std::vector<NodeId> way) {
+  while (!way.empty() && !is_slice(graph.node(way.back()))) way.pop_back();
+  Graph part;
+  ValueId last = part.add_input(part.main(), "labels", graph.value(input).type);
+  for (const NodeId id : way) {
+    const Node& node = graph.node(id);
+    std::vector<ValueId> operands = {last};
+    for (size_t i = 1; i < graph.inputs(id).size(); ++i) {
+      const ValueId operand = graph.input(id, i);
+      const Tensor* constant = operand.valid() ? graph.constant(operand) : nullptr;
+      if (operand.valid() && constant == nullptr) return std::nullopt;
+      operands.push_back(constant == nullptr
+                             ? ValueId{}
+                             : part.add_initializer(part.unique_name("constant"), *constant));
+    }
+    const NodeSpec spec{node.op, std::move(operands), node.attributes, node.domain, {}};
+    last = part.output(part.create(spec, 1, part.end()));
+  }
+  part.add_output(part.main(), last);
+  return part;
 }
 
 Shape without(const Shape& shape, size_t axis) {
@@ -227,17 +256,22 @@ std::vector<CountedLabels> find_counted_labels(const Graph& graph) {
     const Node& node = graph.node(id);
     if (!is_loss(node) || !node.attributes.has("ignore_index")) continue;
     if (node.attributes.get_string("reduction", "mean") != "mean") continue;
-    const ValueId labels = source_of(graph, graph.input(id, 1));
+    ValueId labels = graph.input(id, 1);
+    const std::vector<NodeId> way = way_to(graph, labels);
     if (!labels.valid() || graph.value(labels).kind != ValueKind::kInput) continue;
     if (!is_integer(graph.value(labels).type.dtype)) continue;
-    found.push_back({graph.value(labels).name, node.attributes.get_int("ignore_index", 0), 0});
+    std::optional<Graph> part = part_of(graph, labels, way);
+    if (!part) continue;
+    found.push_back({graph.value(labels).name, std::move(*part),
+                     node.attributes.get_int("ignore_index", 0), 0});
   }
   return found;
 }
 
-bool all_ignored(int64_t ignore_index, const Tensor& labels) {
-  for (int64_t i = 0; i < labels.size(); ++i) {
-    if (labels.at_as_int(i) != ignore_index) return false;
+bool all_ignored(const CountedLabels& labels, const Tensor& fed) {
+  const Tensor read = evaluate(labels.part, {fed})[0];
+  for (int64_t i = 0; i < read.size(); ++i) {
+    if (read.at_as_int(i) != labels.ignore_index) return false;
   }
   return true;
 }

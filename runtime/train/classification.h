@@ -32,6 +32,7 @@ std::optional<Classification> find_classification(const Graph& graph);
 /// The labels of a mean over labels, and the one that it leaves out.
 struct CountedLabels {
   std::string name;  // of the input, integers
+  Graph part;        // from that input to the part of it that the loss reads
   int64_t ignore_index = 0;
   size_t input = 0;  // of what feeds the graph
 };
@@ -39,8 +40,8 @@ struct CountedLabels {
 /// Of every such loss in the graph whose labels are an input or a part of one; `input` is left 0.
 std::vector<CountedLabels> find_counted_labels(const Graph& graph);
 
-/// Is there no label that counts?
-bool all_ignored(int64_t ignore_index, const Tensor& labels);
+/// Is there no label that counts in what feeds the input?
+bool all_ignored(const CountedLabels& labels, const Tensor& fed);
 
 /// Where C is in the scores: (outer, classes, inner), label i belonging to outer i / inner and
 /// inner i % inner. Nothing if the shapes do not belong together.

@@ -57,7 +57,7 @@ std::vector<CountedLabels> find_counted_labels(const Graph& graph, const InputMa
 
 bool counts_nothing(const std::vector<CountedLabels>& labels, const Batch& batch) {
   return std::any_of(labels.begin(), labels.end(), [&](const CountedLabels& each) {
-    return all_ignored(each.ignore_index, batch.inputs[each.input]);
+    return all_ignored(each, batch.inputs[each.input]);
   });
 }
 

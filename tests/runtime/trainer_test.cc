@@ -228,7 +228,8 @@ g (float[N,6] x, int64[N,3] labels) => (float loss)
   Tensor labels(DType::kI64, {8, 3});
   const auto values = labels.mutable_data<int64_t>();
   std::fill(values.begin(), values.end(), -100);
-  values[12] = values[15] = 1;  // outside of what is sliced
+  // Outside of what is sliced, in both batches.
+  for (const size_t i : {0, 3, 9, 12, 15}) values[i] = 1;
   values[13] = values[14] = 0;  // of the second batch
   const Dataset data("padded", {test::tiny_data(8).fields()[0], {"labels", labels}});
   TrainerOptions options;
