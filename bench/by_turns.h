@@ -25,7 +25,8 @@ struct Side {
   /// `without`: a pass that is left out; empty: none.
   explicit Side(Model model, std::string_view without = "") {
     std::vector<PassRow> rows;
-    std::ranges::remove_copy(device_pipeline(), std::back_inserter(rows), without, &PassRow::name);
+    std::ranges::remove_copy(device_pipeline(DeviceClass::kCpu), std::back_inserter(rows), without,
+                             &PassRow::name);
     CompileOptions options;
     std::vector<Remark> remarks;
     const auto evaluate = [](const Graph& g, NodeId n, const std::vector<Tensor>& inputs) {

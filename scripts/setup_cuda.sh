@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What a build for NVIDIA GPUs needs: CUDA 13 (nvcc, runtime, cuBLAS, NVRTC) and cuDNN 9.
+# What a build for NVIDIA GPUs needs: CUDA 13 (nvcc, runtime, cuBLAS, NVRTC), cuDNN 9 and the headers
+# of the cuDNN frontend.
 #
 # Usage: scripts/setup.sh --cuda (which calls this)
 #
@@ -103,6 +104,24 @@ install_wheels() {
   touch "$prefix/.complete"
 }
 
+# The headers are in wheels for a Python each, all alike: this one's serves any machine.
+install_frontend() {
+  local version=1.18.0 folder=$cache/cudnn-frontend-1.18.0
+  if [ -f "$folder/include/cudnn_frontend.h" ]; then
+    say "cuDNN frontend $version: there"
+    return
+  fi
+  fetch "nvidia-cudnn-frontend==$version" \
+    382ea063b92cbfd5b442cb75ff8422932d78276aecf139e46713ed1ad3d07af4 \
+    "$cache/download/cudnn-frontend" --only-binary=:all: --python-version 3.11 \
+    --implementation cp --abi cp311 --platform manylinux_2_28_x86_64
+  rm -rf "$folder" && mkdir -p "$folder"
+  (cd "$folder" && /usr/bin/python3 -m zipfile -e "$cache"/download/cudnn-frontend/*.whl .)
+  rm -rf "$cache/download/cudnn-frontend" "$folder/cudnn"
+  say "cuDNN frontend $version: installed"
+}
+
+install_frontend
 if [ "$wanted" != wheels ]; then
   toolkit=$(find_toolkit)
   if [ -n "$toolkit" ]; then

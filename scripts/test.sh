@@ -189,7 +189,7 @@ leg_asan() {
 leg_cuda() {
   scripts/setup_cuda.sh
   build_preset cuda halfnote halfnote-cases halfnote-step halfnote-steps halfnote_cuda_test \
-    halfnote_kernels_test halfnote_cli_test
+    halfnote_kernels_test halfnote_cli_test halfnote_paper_test
   OMP_WAIT_POLICY=passive build/cuda/bin/halfnote_cli_test --gtest_brief=1 \
     --gtest_filter='CudaDriver*'
   # Of the toolkit that is used, if it is not where all look: then nothing is left out.
@@ -199,6 +199,7 @@ leg_cuda() {
     --gtest_filter='Library*:TestedDevice*:Cudnn*:Dnn*:NvrtcTest*' | tee "$logs/cuda.log" |
     grep -v '\[ RUN \|\[       OK '
   if grep 'SKIPPED' "$logs/cuda.log"; then return 1; fi
+  build/cuda/bin/halfnote_paper_test --gtest_brief=1
   tests/gpu_check/run.sh build/cuda
 }
 

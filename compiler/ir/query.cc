@@ -196,6 +196,11 @@ bool exists_path(const Graph& graph, NodeId from, NodeId to) {
   return false;
 }
 
+std::optional<Shape> known_shape(const Graph& graph, ValueId value) {
+  if (!value.valid() || !graph.value(value).type.has_concrete_shape()) return std::nullopt;
+  return concrete(*graph.value(value).type.shape);
+}
+
 DType compute_dtype(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
   if (const Attribute* stash = node.attributes.find("stash_type")) {

@@ -56,6 +56,11 @@ inline bool exists_path(const Graph& graph, ValueId from, ValueId to) {
 /// Does node `to` depend on a result of node `from`?
 bool exists_path(const Graph& graph, NodeId from, NodeId to);
 
+// --- shapes --------------------------------------------------------------------------------------
+
+/// Dims of a value as numbers; nothing if they are not known, or the value is none.
+std::optional<Shape> known_shape(const Graph& graph, ValueId value);
+
 // --- precision -----------------------------------------------------------------------------------
 
 /// The type in which a node meets its numbers, by what stands in the graph and not by what was

@@ -14,4 +14,10 @@ bool is_padding(const Node& node);
 /// Removes all marked nodes of a graph; the caller infers types afterwards. Returns how many.
 int remove_padding(Graph& graph);
 
+/// The same, but for those that tensor cores gain by: of products of 16-bit matrices whose rows in
+/// memory would not begin at 16 bytes, and of channels of convolutions. What stays is rows of other
+/// sizes, whose number they do not mind; and products of two stacks of matrices (attention), where
+/// the copies cost as much as they spare. `plain` is the graph without any padding, types inferred.
+int remove_useless_padding(Graph& graph, const Graph& plain);
+
 }  // namespace halfnote

@@ -28,6 +28,7 @@
 #include "passes/device/products/absorb_biases.h"
 #include "passes/device/products/absorb_transposes.h"
 #include "passes/device/rematerialize.h"
+#include "passes/device/round_conv_gradients.h"
 #include "passes/device/update/check_early.h"
 #include "passes/device/update/fold_factors.h"
 #include "passes/manager.h"
@@ -69,6 +70,17 @@ bool bind_all_dims(Graph& graph, PassContext& context) {
 /// The types of the results change with the sizes, so they are inferred at once.
 bool take_out_padding(Graph& graph, PassContext& context) {
   if (remove_padding(graph) == 0) return false;
+  infer_shapes(graph, context);
+  return true;
+}
+
+bool take_out_useless_padding(Graph& graph, PassContext& context) {
+  const auto marked = [&](NodeId id) { return is_padding(graph.node(id)); };
+  if (std::ranges::none_of(graph.nodes(), marked)) return false;
+  Graph plain = graph;
+  remove_padding(plain);
+  infer_shapes(plain, context);
+  if (remove_useless_padding(graph, plain) == 0) return false;
   infer_shapes(graph, context);
   return true;
 }
@@ -129,18 +141,24 @@ bool attention_pays(const AttentionSize& size) {
   return false;  // f64 has only reference kernels
 }
 
-/// Not measured yet. By the number of FMAs and bytes, the kernel of GPUs, which multiplies in f32,
-/// takes about the time of the products of f32 and the softmax between them, and half of the
-/// memory; the tensor cores multiply 16-bit operands ten times as fast, and memory does not make up
-/// for that.
+/// Not measured yet. 16-bit attention is cuDNN's, which multiplies by tensor cores, where it takes
+/// it: from any size on there is less to launch and less in memory. By the number of FMAs and
+/// bytes, our own kernel, which multiplies in f32, takes about the time of the products of f32 and
+/// the softmax between them, and half of the memory; it would lose to 16-bit products.
 bool attention_pays_on_gpu(const AttentionSize& size) {
   constexpr int64_t kLeastScores = 256 * 256;
+  constexpr int64_t kHeadStep = 8;  // of cuDNN
   constexpr size_t kMostTerms = 4;
   // What kernels/cuda/contraction/attention refuses.
   const int64_t most_head = size.dtype == DType::kF64 ? 128 : 256;
   if (std::max(size.key_size, size.value_size) > most_head || size.terms > kMostTerms) return false;
   if (const auto wish = wish_for_attention()) return *wish;
-  return size.dtype == DType::kF32 && size.queries * size.keys >= kLeastScores;
+  const int64_t scores = size.queries * size.keys;
+  if (is_16bit_float(size.dtype)) {
+    return size.key_size % kHeadStep == 0 && size.value_size % kHeadStep == 0 && scores > 1 &&
+           !size.has_term_gradient;
+  }
+  return size.dtype == DType::kF32 && scores >= kLeastScores;
 }
 
 bool fuse_attention_on_cpu(Graph& graph, PassContext& context) {
@@ -161,7 +179,10 @@ constexpr PassRow kRows[] = {
     {"bind-all-dims", bind_all_dims, nullptr, kAll, kAny, kAny, true,
      "the data say what the artifact left open", ErrorCode::kModel},
     {"take-out-padding", take_out_padding, nullptr, kAll, kAny, kAny, false,
-     "a CPU has no tensor cores and gains nothing by it", ErrorCode::kModel},
+     "CPUs: without tensor cores nothing is gained by it", ErrorCode::kModel},
+    {"take-out-useless-padding", take_out_useless_padding, nullptr, kAll, kAny, kAny, false,
+     "GPUs: tensor cores want rows that begin at 16 bytes, and no number of them",
+     ErrorCode::kModel},
     {"infer-sizes", infer_shapes, nullptr, kAll, kAny, kAny, true, "sizes follow from the inputs",
      ErrorCode::kModel},
     {"check-types", check_nodes, nullptr, kAll, kAny, kAny, true,
@@ -179,6 +200,8 @@ constexpr PassRow kRows[] = {
     {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
      "a matrix product reads its operands either way round at the same speed"},
     {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
+    {"round-conv-gradients", round_conv_gradients, nullptr, kAll, kAny, kAny, false,
+     "GPUs: tensor cores have no gradient of a convolution's 16-bit weight in f32"},
     {"keep-copies", nullptr, keep_copies, kAll, kAny, kAny, false,
      "weights are rounded to 16 bits where they are updated, not in every step"},
     {"fold-factors", fold_factors, nullptr, kAll, kAny, kAny, false,
@@ -218,23 +241,32 @@ constexpr PassRow kRows[] = {
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
 constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "recompute-pointwise",
                                            "absorb-biases", "check-early"};
+/// What a CPU has no need of.
+constexpr std::string_view kOnlyOnGpu[] = {"take-out-useless-padding", "round-conv-gradients"};
 
-std::span<const PassRow> gpu_pipeline() {
-  static const std::vector<PassRow> rows = [] {
-    std::vector<PassRow> all;
-    for (const PassRow& row : kRows) {
-      if (std::ranges::find(kOnlyOnCpu, row.name) != std::end(kOnlyOnCpu)) continue;
-      all.push_back(row);
-      if (row.on_graph == fuse_attention_on_cpu) all.back().on_graph = fuse_attention_on_gpu;
-    }
-    return all;
-  }();
+std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
+  std::vector<PassRow> rows;
+  for (const PassRow& row : kRows) {
+    if (std::ranges::find(names, row.name) == names.end()) rows.push_back(row);
+  }
   return rows;
 }
 
 }  // namespace
 
 std::span<const PassRow> device_pipeline() { return kRows; }
+
+std::span<const PassRow> device_pipeline(DeviceClass device) {
+  static const std::vector<PassRow> cpu = rows_without(kOnlyOnGpu);
+  static const std::vector<PassRow> gpu = [] {
+    std::vector<PassRow> rows = rows_without(kOnlyOnCpu);
+    for (PassRow& row : rows) {
+      if (row.on_graph == fuse_attention_on_cpu) row.on_graph = fuse_attention_on_gpu;
+    }
+    return rows;
+  }();
+  return device == DeviceClass::kCpu ? cpu : gpu;
+}
 
 Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>& dims,
                         const DeviceReadyOptions& options, std::vector<Remark>* remarks) {
@@ -254,7 +286,8 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
                       },
                       remarks ? *remarks : own,
                       {}};
-  run_pipeline(ready, context, options.for_cpu ? device_pipeline() : gpu_pipeline());
+  run_pipeline(ready, context,
+               device_pipeline(options.for_cpu ? DeviceClass::kCpu : DeviceClass::kGpu));
   verify(ready.graph);  // also if no pass changed it
   return std::move(ready.graph);
 }

@@ -27,6 +27,9 @@ struct DeviceReadyOptions {
 /// The passes of make_device_ready(), in order. They stand here and not in passes/, as they ask
 /// which operators have kernels.
 std::span<const PassRow> device_pipeline();
+/// Those of them that run for one kind of devices.
+enum class DeviceClass : uint8_t { kCpu, kGpu };
+std::span<const PassRow> device_pipeline(DeviceClass device);
 
 /// Binds the dims, infers and folds what follows from them, and takes out the padding where the
 /// device gains nothing by it (a CPU has no tensor cores). Throws Error(kUnsupported) naming the

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "base/error.h"
 #include "call.h"
+#include "kernels/cuda/libraries/sdpa.h"
 #include "kernels/cuda/table.h"
 
 namespace halfnote::cuda_emulated {
@@ -88,6 +90,140 @@ TEST(CudaAttention, GradientOfATermIsSummedOverBatches) {
     causal.set("is_causal", int64_t{1});
     check_both(attention({{2, 2}, 90, 90, 16, 8}, dtype, {random(wide, {90, 90})}, causal), true);
   }
+}
+
+/// The forms of attention that the library takes, each with what stands behind Q, K and V.
+struct LibraryForm {
+  const char* name;
+  HeadSizes sizes;
+  std::vector<Tensor> terms;
+  Attributes more;
+  bool has_nan = false;  // a row whose probabilities are NaN
+};
+
+std::vector<LibraryForm> library_forms() {
+  const Tensor seed = integers({42}, {}), step = integers({7}, {});
+  Tensor mask(DType::kBool, {2, 1, 1, 20}), rows(DType::kBool, {1, 1, 21, 20});
+  for (int64_t i = 0; i < mask.size(); ++i) mask.mutable_data<bool>()[i] = i % 3 != 0;
+  for (int64_t i = 0; i < rows.size(); ++i) rows.mutable_data<bool>()[i] = i / 20 != 4 && i % 7 != 2;
+  const float inf = std::numeric_limits<float>::infinity();
+  const float low = std::numeric_limits<float>::lowest();
+  const Attributes causal = {{"is_causal", int64_t{1}}};
+  const auto hides = [](std::vector<float> hidden) {
+    return Attributes{{"hidden", std::move(hidden)}};
+  };
+  Attributes zero = hides({-inf});
+  zero.set("nan_is_zero", int64_t{1});
+  Attributes causal_mask = hides({-inf});
+  causal_mask.set("is_causal", int64_t{1});
+  const auto dropout = [](Attributes more) {
+    more.set("ratio", 0.3f);
+    more.set("node", int64_t{5});
+    return more;
+  };
+  return {
+      {"plain", {{2, 3}, 21, 20, 16, 8}, {}, {}},
+      {"one head", {{}, 5, 9, 8, 16}, {}, {}},
+      {"many batch dims", {{2, 1, 3}, 6, 7, 8, 8}, {}, {}},
+      {"causal", {{2, 2}, 20, 20, 64, 64}, {}, causal},
+      {"more keys than queries", {{1, 2}, 9, 20, 24, 8}, {}, causal},
+      {"keys are masked", {{2, 2}, 21, 20, 16, 8}, {mask}, hides({low})},
+      {"a row of -inf", {{2, 2}, 21, 20, 16, 8}, {rows}, hides({-inf}), true},
+      {"a row of -inf is 0", {{2, 2}, 21, 20, 16, 8}, {rows}, zero},
+      {"causal and masked", {{2, 2}, 21, 20, 16, 8}, {mask}, causal_mask, true},
+      {"a term of each head", {{2, 3}, 21, 20, 16, 8}, {random(DType::kF32, {3, 21, 20})}, {}},
+      {"two terms",
+       {{2, 2}, 21, 20, 16, 8},
+       {random(DType::kF32, {2, 2, 21, 20}), mask},
+       hides({0, low})},
+      {"dropout", {{2, 2}, 21, 20, 16, 8}, {seed, step}, dropout({})},
+      {"dropout, mask", {{2, 2}, 21, 20, 16, 8}, {mask, seed, step}, dropout(hides({low}))},
+  };
+}
+
+TEST(CudaAttention, TheLibraryTakes16BitHeads) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const LibraryForm& form : library_forms()) {
+      SCOPED_TRACE(std::string(short_name(dtype)) + " " + form.name);
+      const Call call = attention(form.sizes, dtype, form.terms, form.more);
+      EXPECT_EQ(row_of(call), "dnn.attention");
+      if (form.has_nan) {
+        // The finite check finds it in dV. Ours, the CPU's too, have dQ and dK without.
+        check(call);
+        const auto slopes = on_device(gradient(call, on_device(call)));
+        EXPECT_TRUE(std::isnan(slopes[2].at_as_double(0)));
+      } else {
+        check_both(call);
+      }
+      Call without = call;
+      without.outputs.resize(1);
+      check(without);
+    }
+  }
+}
+
+TEST(CudaAttention, TheLibraryIsAskedForHeadsWhereTheyLie) {
+  Call call = attention({{2, 3}, 10, 12, 8, 16}, DType::kBF16);
+  const Shape rows_first[] = {{2, 10, 3, 8}, {2, 12, 3, 8}, {2, 12, 3, 16}};
+  for (size_t i = 0; i < 3; ++i) call.inputs[i] = random(DType::kBF16, rows_first[i], -2, 2, i);
+  call.attributes.set("rows_first", std::vector<int64_t>{1, 1, 1, 1});
+  call.outputs[0].shape = {2, 10, 3, 16};
+  std::vector<libraries::SdpaProblem> asked;
+  record_attentions(&asked);
+  check_both(call);
+  record_attentions(nullptr);
+  ASSERT_FALSE(asked.empty());
+  EXPECT_EQ(asked[0].q, (libraries::SdpaTensor{{2, 3, 10, 8}, {240, 8, 24, 1}}));
+  EXPECT_EQ(asked[0].v, (libraries::SdpaTensor{{2, 3, 12, 16}, {576, 16, 48, 1}}));
+  EXPECT_EQ(asked[0].y, (libraries::SdpaTensor{{2, 3, 10, 16}, {480, 16, 48, 1}}));
+
+  Call packed{kOwn, "Attention", {}, call.attributes, {}};
+  packed.inputs.assign(3, random(DType::kF16, {2, 10, 3, 3, 8}, -2, 2, 9));
+  packed.attributes.set("packed", int64_t{1});
+  packed.outputs = {{DType::kF16, {2, 10, 3, 8}},
+                    {DType::kF32, {2, 3, 10}},
+                    {DType::kF32, {2, 3, 10}}};
+  asked.clear();
+  record_attentions(&asked);
+  check(packed);
+  Call back{kOwn, "AttentionGrad", {}, packed.attributes, {{DType::kF16, {2, 10, 3, 3, 8}}}};
+  const std::vector<Tensor> results = on_device(packed);
+  back.inputs = {random(DType::kF16, {2, 10, 3, 8}, -1, 1, 3)};
+  back.inputs.insert(back.inputs.end(), packed.inputs.begin(), packed.inputs.end());
+  back.inputs.insert(back.inputs.end(), results.begin(), results.end());
+  check(back);
+  record_attentions(nullptr);
+  ASSERT_FALSE(asked.empty());
+  EXPECT_EQ(asked[0].k, (libraries::SdpaTensor{{2, 3, 10, 8}, {720, 8, 72, 1}}));
+  EXPECT_TRUE(asked.back().gradient);
+}
+
+TEST(CudaAttention, GradientsOfOtherTypesAndOfNobody) {
+  const Call forward = attention({{2, 3}, 21, 20, 16, 8}, DType::kBF16);
+  const std::vector<Tensor> results = on_device(forward);
+  Call wide = gradient(forward, results);
+  wide.outputs[0].dtype = DType::kF32;
+  wide.attributes.set("out_dtypes", std::vector<int64_t>{1, 16, 16});
+  EXPECT_EQ(row_of(wide), "dnn.attention");
+  check(wide);
+  Call only_v = gradient(forward, results);
+  only_v.outputs[0] = only_v.outputs[1] = {};
+  EXPECT_EQ(row_of(only_v), "dnn.attention");
+  check(only_v);
+}
+
+TEST(CudaAttention, WhatTheLibraryLacksIsOurs) {
+  const auto bf16 = [](const HeadSizes& sizes, const std::vector<Tensor>& terms = {},
+                       const Attributes& more = {}) {
+    return row_of(attention(sizes, DType::kBF16, terms, more));
+  };
+  EXPECT_EQ(bf16({{2}, 8, 8, 12, 8}), "own.attention") << "no multiple of 8";
+  EXPECT_EQ(bf16({{0}, 8, 8, 8, 8}), "own.attention") << "no batch";
+  EXPECT_EQ(bf16({{2}, 8, 0, 8, 8}), "own.attention") << "no keys";
+  const Tensor mask(DType::kBool, {8});
+  EXPECT_EQ(bf16({{2}, 8, 8, 8, 8}, {mask}, {{"hidden", std::vector<float>{-5}}}), "own.attention")
+      << "a mask that hides nothing";
+  EXPECT_EQ(row_of(attention({{2}, 8, 8, 8, 8}, DType::kF32)), "own.attention");
 }
 
 TEST(CudaAttention, SaysWhatItRefuses) {

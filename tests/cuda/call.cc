@@ -70,6 +70,11 @@ std::vector<Tensor> on_device(const Call& call) {
   return test::run_on_device(kernel_call(call), call.inputs);
 }
 
+std::string_view row_of(const Call& call) {
+  const KernelChoice choice = kernel_table().choose(kernel_call(call));
+  return choice.row == nullptr ? "none" : choice.row->name;
+}
+
 void check(const Call& call) {
   const KernelChoice choice = kernel_table().choose(kernel_call(call));
   ASSERT_TRUE(choice.kernel) << call.op << " has no kernel: " << refusals_of(choice);

@@ -35,6 +35,8 @@ Tensor integers(std::vector<int64_t> values, Shape shape);
 
 /// The device's results.
 std::vector<Tensor> on_device(const Call& call);
+/// The row of the kernel that it takes; `none`.
+std::string_view row_of(const Call& call);
 /// Expects that the device has a kernel, and of it what the CPU's reference gives, in three orders
 /// of the threads.
 void check(const Call& call);

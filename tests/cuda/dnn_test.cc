@@ -1,6 +1,7 @@
 // What the library of convolutions may be asked, and what the models of the fixtures ask of it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "asked.h"
@@ -143,6 +144,31 @@ TEST(Dnn, ModelsAskForTheirConvolutions) {
     EXPECT_EQ(counts[2], counts[0]);
     // Nobody asks for the gradient of the images; a step is captured once for each run on its way.
     EXPECT_EQ(counts[1], counts[0] - DeviceRun::kMostRuns);
+  }
+}
+
+/// Forward and gradient of each attention are asked of the library in 16 bits, none in f32.
+TEST(Dnn, ModelsAskForTheirAttention) {
+  struct Model {
+    const char* name;
+    long layers;
+  };
+  for (const Model& model : {Model{"bert", 2}, Model{"gpt2", 2}, Model{"llama", 2}, Model{"vit", 2}}) {
+    for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+      SCOPED_TRACE(std::string(model.name) + " " + std::string(short_name(precision)));
+      test::CapturedStep step(
+          std::filesystem::path(test::source_folder()) / "tests/fixtures/models" / model.name,
+          precision);
+      std::vector<SdpaProblem> problems;
+      cuda_emulated::record_attentions(&problems);
+      step.capture();
+      cuda_emulated::record_attentions(nullptr);
+      for (const SdpaProblem& p : problems) EXPECT_EQ(p.dtype, precision);
+      const auto gradients = std::ranges::count_if(problems, &SdpaProblem::gradient);
+      const long wanted = precision == DType::kF32 ? 0 : model.layers * DeviceRun::kMostRuns;
+      EXPECT_EQ(gradients, wanted);
+      EXPECT_EQ(std::ssize(problems) - gradients, wanted);
+    }
   }
 }
 

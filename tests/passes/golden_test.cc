@@ -80,6 +80,9 @@ const GoldenRow kRows[] = {
     {"initialize-states", Sides::kExact},
     {"bind-all-dims", Sides::kExact},
     {"take-out-padding", Sides::kExact},
+    {"take-out-useless-padding", Sides::kExact},
+    // One rounding to bf16.
+    {"round-conv-gradients", Sides::kRounding, kEpsBf16},
     {"take-branches", Sides::kExact},
     {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.

@@ -153,7 +153,9 @@ std::vector<KernelRow> contraction_kernels() {
   const std::vector<KernelRow> products = {
       {"", "Gemm", "blas.matmul", prepare_product<true>},
       {"", "MatMul", "blas.matmul", prepare_product<false>},
+      {"ai.halfnote", "Attention", "dnn.attention", prepare_library_attention},
       {"ai.halfnote", "Attention", "own.attention", prepare_attention},
+      {"ai.halfnote", "AttentionGrad", "dnn.attention", prepare_library_attention_gradient},
       {"ai.halfnote", "AttentionGrad", "own.attention", prepare_attention_gradient},
       {"ai.halfnote", "Gemm", "blas.matmul", prepare_product<true>},
       {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false>},

@@ -1,17 +1,16 @@
 // cuDNN's graph API, opened when the first convolution is planned. One operation a graph; of the
 // engines that the heuristics name, the first that is deterministic, exact and supported is taken.
-#include <cudnn.h>
-
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "kernels/cuda/device/cuda_cudnn.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/libraries/dnn.h"
 #include "kernels/cuda/libraries/dnn_request.h"
-#include "kernels/cuda/libraries/library.h"
 
 namespace halfnote::cuda {
 
@@ -23,59 +22,6 @@ using libraries::ConvProblem;
 using libraries::ConvResult;
 using libraries::DnnRequest;
 using libraries::DnnTensor;
-
-// Every function that is used, by its name in the library.
-#define HN_CUDNN_FUNCTIONS(X)      \
-  X(cudnnBackendCreateDescriptor)  \
-  X(cudnnBackendDestroyDescriptor) \
-  X(cudnnBackendExecute)           \
-  X(cudnnBackendFinalize)          \
-  X(cudnnBackendGetAttribute)      \
-  X(cudnnBackendSetAttribute)      \
-  X(cudnnCreate)                   \
-  X(cudnnGetLastErrorString)       \
-  X(cudnnSetStream)
-
-struct Functions {
-#define HN_FIELD(name) decltype(&::name) name = nullptr;
-  HN_CUDNN_FUNCTIONS(HN_FIELD)
-#undef HN_FIELD
-};
-
-constexpr libraries::LibraryName kCudnn = {
-    "cuDNN", "libcudnn.so.9",
-    "install cuDNN 9 for CUDA 13 (NVIDIA's packages, or the Python package nvidia-cudnn-cu13), and "
-    "name its folder in HALFNOTE_CUDA_LIBRARIES"};
-
-Functions load_functions() {
-  void* library = libraries::open_library(kCudnn);
-  Functions functions;
-#define HN_LOAD_FUNCTION(name) \
-  functions.name =             \
-      reinterpret_cast<decltype(&::name)>(libraries::find_function(library, kCudnn, #name));
-  HN_CUDNN_FUNCTIONS(HN_LOAD_FUNCTION)
-#undef HN_LOAD_FUNCTION
-  return functions;
-}
-
-const Functions& cudnn() {
-  static const Functions functions = load_functions();
-  return functions;
-}
-
-/// What the library said of its last failure.
-std::string last_words() {
-  std::array<char, 512> text{};
-  cudnn().cudnnGetLastErrorString(text.data(), text.size());
-  return text.data();
-}
-
-void check_dnn(cudnnStatus_t status, const char* call) {
-  if (status == CUDNN_STATUS_SUCCESS) return;
-  throw Error(ErrorCode::kInternal, std::string(call) + " failed with status " +
-                                        std::to_string(static_cast<int>(status)) + ": " +
-                                        last_words());
-}
 
 /// One of the library's descriptors.
 class Descriptor {
@@ -186,6 +132,12 @@ OperationNames names_of(ConvResult wanted) {
   }
 }
 
+/// What is planned for: the GPU behind a handle, or one that is only described.
+struct Target {
+  cudnnHandle_t handle = nullptr;
+  const Descriptor* properties = nullptr;
+};
+
 /// Without a handle, as far as the library goes where there is no GPU.
 Descriptor make_graph(cudnnHandle_t handle, const DnnRequest& r) {
   const OperationNames names = names_of(r.wanted);
@@ -208,11 +160,14 @@ Descriptor make_graph(cudnnHandle_t handle, const DnnRequest& r) {
 }
 
 /// The engines with their settings that one of the heuristics proposes, best first.
-std::vector<Descriptor> proposals(const Descriptor& graph, cudnnBackendHeurMode_t mode) {
+std::vector<Descriptor> proposals(const Target& target, const Descriptor& graph,
+                                  cudnnBackendHeurMode_t mode) {
   constexpr int64_t kMost = 32;
   Descriptor heuristics(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+  if (target.properties != nullptr)
+    heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.properties);
   if (heuristics.try_finalize() != CUDNN_STATUS_SUCCESS) return {};
   std::vector<Descriptor> found;
   std::array<cudnnBackendDescriptor_t, kMost> handles{};
@@ -240,6 +195,38 @@ bool is_inexact(const Descriptor& proposal, bool tensor_cores) {
     return true;
   }
   return false;
+}
+
+/// A plan, and the scratch memory that it wants.
+struct MadePlan {
+  Descriptor plan;
+  int64_t workspace = 0;
+};
+
+std::optional<MadePlan> try_plan(const Target& target, const Descriptor& proposal) {
+  MadePlan made{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+  if (target.properties == nullptr) {
+    made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle);
+  } else {
+    made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
+  }
+  made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, proposal);
+  if (made.plan.try_finalize() != CUDNN_STATUS_SUCCESS) return std::nullopt;
+  made.plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &made.workspace);
+  if (made.workspace > libraries::kDnnMostWorkspace) return std::nullopt;
+  return made;
+}
+
+/// The first plan that is deterministic and exact.
+std::optional<MadePlan> make_plan(const Target& target, const DnnRequest& request) {
+  const Descriptor graph = make_graph(target.handle, request);
+  for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
+    for (const Descriptor& proposal : proposals(target, graph, mode)) {
+      if (is_inexact(proposal, request.tensor_cores)) continue;
+      if (auto made = try_plan(target, proposal)) return made;
+    }
+  }
+  return std::nullopt;
 }
 
 class PlannedConvolution final : public Convolution {
@@ -284,38 +271,34 @@ class Cudnn final : public libraries::Dnn {
     if (!refusal.empty()) return nullptr;
     const auto known = std::find_if(planned_.begin(), planned_.end(),
                                     [&](const auto& entry) { return entry.first == request; });
-    if (known == planned_.end()) planned_.emplace_back(request, make_plan(request));
+    if (known == planned_.end()) planned_.emplace_back(request, planned(request));
     const auto& found = known == planned_.end() ? planned_.back().second : known->second;
     if (found == nullptr) refusal = "cuDNN has no deterministic plan as exact as that";
     return found;
   }
 
- private:
-  std::shared_ptr<const Convolution> make_plan(const DnnRequest& request) const {
-    const Descriptor graph = make_graph(handle_, request);
-    for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-      for (const Descriptor& proposal : proposals(graph, mode)) {
-        if (is_inexact(proposal, request.tensor_cores)) continue;
-        if (auto planned = try_plan(request, proposal)) return planned;
-      }
-    }
-    return nullptr;
+  std::shared_ptr<const libraries::Sdpa> plan(const libraries::SdpaProblem& problem,
+                                              std::string& refusal) override {
+    const auto known = std::find_if(attentions_.begin(), attentions_.end(),
+                                    [&](const auto& entry) { return entry.first == problem; });
+    if (known != attentions_.end()) return known->second;
+    auto planned = plan_attention(handle_, problem, refusal);
+    if (planned != nullptr) attentions_.emplace_back(problem, planned);
+    return planned;
   }
 
-  std::shared_ptr<const Convolution> try_plan(const DnnRequest& request,
-                                              const Descriptor& proposal) const {
-    Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle_);
-    plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, proposal);
-    if (plan.try_finalize() != CUDNN_STATUS_SUCCESS) return nullptr;
-    int64_t workspace = 0;
-    plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &workspace);
-    if (workspace > libraries::kDnnMostWorkspace) return nullptr;
-    return std::make_shared<PlannedConvolution>(handle_, request, std::move(plan), workspace);
+ private:
+  std::shared_ptr<const Convolution> planned(const DnnRequest& request) const {
+    std::optional<MadePlan> made = make_plan({handle_, nullptr}, request);
+    if (!made) return nullptr;
+    return std::make_shared<PlannedConvolution>(handle_, request, std::move(made->plan),
+                                                made->workspace);
   }
 
   /// What was planned before: a network has the same convolution many times.
   std::vector<std::pair<DnnRequest, std::shared_ptr<const Convolution>>> planned_;
+  std::vector<std::pair<libraries::SdpaProblem, std::shared_ptr<const libraries::Sdpa>>>
+      attentions_;
   cudnnHandle_t handle_ = nullptr;
 };
 
@@ -334,6 +317,16 @@ std::string refusal_of_descriptors(const DnnRequest& request) {
     return error.what();
   }
   return {};
+}
+
+PaperPlan plan_on_paper(const DnnRequest& request, const std::string& device) {
+  Descriptor properties(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  properties.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                 static_cast<int64_t>(device.size()), device.data());
+  properties.finalize();
+  const auto made = make_plan({nullptr, &properties}, request);
+  if (!made) return {"cuDNN has no deterministic plan as exact as that", {}, 0};
+  return {{}, {}, static_cast<size_t>(made->workspace)};
 }
 
 }  // namespace halfnote::cuda

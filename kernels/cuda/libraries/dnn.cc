@@ -161,6 +161,10 @@ class EmulatedDnn final : public libraries::Dnn {
     if (refusal.empty() && watch().why != nullptr) refusal = watch().why(request);
     return refusal.empty() ? std::make_shared<EmulatedConvolution>(problem) : nullptr;
   }
+  std::shared_ptr<const libraries::Sdpa> plan(const libraries::SdpaProblem& problem,
+                                              std::string& refusal) override {
+    return plan_emulated(problem, refusal);
+  }
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Convolutions of a library, behind one narrow class: cuDNN's graph API on a GPU, plain loops under
-// the emulation, which also holds every request against the library's rules.
+// Convolutions and attention of a library, behind one narrow class: cuDNN's graph API on a GPU,
+// plain loops under the emulation, which also holds every request against the library's rules.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "kernels/cpu/contraction/conv_plan.h"
+#include "kernels/cuda/libraries/sdpa.h"
 #include "kernels/device.h"
 
 namespace halfnote::libraries {
@@ -54,6 +55,7 @@ class Dnn {
   /// as exact as asked for.
   virtual std::shared_ptr<const Convolution> plan(const ConvProblem& problem,
                                                   std::string& refusal) = 0;
+  virtual std::shared_ptr<const Sdpa> plan(const SdpaProblem& problem, std::string& refusal) = 0;
 };
 
 }  // namespace halfnote::libraries

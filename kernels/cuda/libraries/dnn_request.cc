@@ -62,7 +62,8 @@ std::string illegal_types(const DnnRequest& r) {
       : r.wanted == ConvResult::kX ? std::tie(r.x.dtype, r.y.dtype, r.w.dtype)
                                    : std::tie(r.w.dtype, r.x.dtype, r.y.dtype);
   const bool known = one == DType::kF32 || is_16bit_float(one);
-  const bool fits = one == two && (result == one || result == DType::kF32);
+  const bool wide = result == DType::kF32 && r.wanted == ConvResult::kY;
+  const bool fits = one == two && (result == one || wide);
   if (known && fits && r.compute == DType::kF32) return {};
   return "types that do not go together: " + std::string(short_name(one)) + " and " +
          std::string(short_name(two)) + " to " + std::string(short_name(result)) + " in " +

@@ -58,6 +58,8 @@ namespace halfnote::cuda {
 /// a GPU (tensors, convolution, operation, graph); empty if it takes it. Throws Error(kDevice) if
 /// it is not installed.
 std::string refusal_of_descriptors(const libraries::DnnRequest& request);
+/// For tests: what cuDNN plans for it on a GPU that is not there (libraries/sdpa.h).
+PaperPlan plan_on_paper(const libraries::DnnRequest& request, const std::string& device);
 
 }  // namespace halfnote::cuda
 

@@ -303,11 +303,6 @@ std::optional<AttentionForward> match_attention(const Graph& graph, NodeId softm
   return ForwardMatcher(graph, softmax).run(why);
 }
 
-std::optional<Shape> known_shape(const Graph& graph, ValueId value) {
-  if (!value.valid() || !graph.value(value).type.has_concrete_shape()) return std::nullopt;
-  return concrete(*graph.value(value).type.shape);
-}
-
 std::optional<double> constant_number(const Graph& graph, ValueId value) {
   const Tensor* tensor = graph.constant(before_casts(graph, value));
   if (tensor == nullptr || tensor->size() != 1 || !is_float(tensor->dtype())) return std::nullopt;

@@ -97,6 +97,7 @@ class AttentionFuser {
     size.causal = forward.causal;
     size.dropout = forward.dropout.valid();
     size.has_gradient = backward.grad.valid();
+    size.has_term_gradient = backward.term_grad.valid();
     return size;
   }
 

@@ -13,6 +13,7 @@ struct AttentionSize {
   size_t terms = 0;  // of the scores
   DType dtype = DType::kUndefined;
   bool causal = false, dropout = false, has_gradient = false;
+  bool has_term_gradient = false;
 };
 
 /// Makes one node of attention, and one of its gradient, where `pays` says so; fuse_attention.cc

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/ir/graph.h"
+#include "compiler/ir/query.h"
 
 namespace halfnote {
 
@@ -61,8 +62,6 @@ std::optional<AttentionBackward> match_attention_gradient(const Graph& graph,
 
 // --- what both matchers ask ---
 
-/// Dims of a value as numbers; empty if they are not known.
-std::optional<Shape> known_shape(const Graph& graph, ValueId value);
 /// The number of a constant of one element, casts skipped.
 std::optional<double> constant_number(const Graph& graph, ValueId value);
 /// Is this node a product of matrices, and which flags has it?

@@ -13,6 +13,8 @@ using cpu::attention::RowLayout;
 
 Prepared prepare_attention(const KernelCall& call);           // forward.cu
 Prepared prepare_attention_gradient(const KernelCall& call);  // gradient.cu
+Prepared prepare_library_attention(const KernelCall& call);   // library.cu
+Prepared prepare_library_attention_gradient(const KernelCall& call);
 
 inline constexpr int kMostTerms = 4;
 

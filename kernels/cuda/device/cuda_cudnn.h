@@ -1,0 +1,45 @@
+// cuDNN's functions, found in the library when the first one is called.
+#pragma once
+
+#include <cudnn.h>
+
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/libraries/sdpa.h"
+
+namespace halfnote::cuda {
+
+// Every function that is used, by its name in the library.
+#define HN_CUDNN_FUNCTIONS(X)      \
+  X(cudnnBackendCreateDescriptor)  \
+  X(cudnnBackendDestroyDescriptor) \
+  X(cudnnBackendExecute)           \
+  X(cudnnBackendFinalize)          \
+  X(cudnnBackendGetAttribute)      \
+  X(cudnnBackendSetAttribute)      \
+  X(cudnnCreate)                   \
+  X(cudnnGetErrorString)           \
+  X(cudnnGetLastErrorString)       \
+  X(cudnnGetStream)                \
+  X(cudnnGetVersion)               \
+  X(cudnnSetStream)
+
+struct CudnnFunctions {
+#define HN_FIELD(name) decltype(&::name) name = nullptr;
+  HN_CUDNN_FUNCTIONS(HN_FIELD)
+#undef HN_FIELD
+};
+
+/// Throws Error(kDevice) if the library is not installed.
+const CudnnFunctions& cudnn();
+
+/// Throws Error(kInternal) naming the call, with what the library said.
+void check_dnn(cudnnStatus_t status, const char* call);
+
+/// Null, with a reason, where cuDNN has no deterministic plan (cuda_sdpa.cc).
+std::shared_ptr<const libraries::Sdpa> plan_attention(cudnnHandle_t handle,
+                                                      const libraries::SdpaProblem& problem,
+                                                      std::string& refusal);
+
+}  // namespace halfnote::cuda

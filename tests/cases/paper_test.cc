@@ -1,0 +1,172 @@
+// What the models that halfnote is measured on ask of cuDNN, planned by cuDNN itself for an H200 and
+// an A100 that are not there: it finds engines, compiles their kernels, and says how much workspace
+// they take. In builds with CUDA only.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "kernels/cuda/libraries/dnn_request.h"
+#include "kernels/cuda/libraries/sdpa.h"
+
+namespace halfnote::libraries {
+namespace {
+
+struct PaperGpu {
+  const char* name;
+  std::string json;  // as cuDNN writes the properties of a device
+};
+
+std::string properties(const char* name, int version, int processors, int64_t shared, int64_t l2,
+                       int64_t memory) {
+  const auto field = [](const char* key, int64_t value) {
+    return ",\"" + std::string(key) + "\":" + std::to_string(value);
+  };
+  return "{\"deviceName\":\"" + std::string(name) + "\"" + field("deviceVer", version) +
+         field("multiProcessorCount", processors) + field("maxSharedMemoryPerBlockOptin", shared) +
+         field("l2CacheSize", l2) + field("totalGlobalMem", memory) +
+         ",\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64]" +
+         field("cudaDeviceId", 0) + field("driverVer", 13000) + field("regsPerBlock", 65536) +
+         field("smClockRateKHz", 1980000) + field("memClockRateKHz", 2619000) +
+         field("warpSize", 32) + field("maxSharedMemoryPerBlock", 49152) +
+         field("reservedSharedMemoryPerBlock", 1024) + field("maxRegistersPerSM", 65536) +
+         field("pciDeviceId", 0) + field("maxCtasPerSM", 32) + field("maxThreadsPerBlock", 1024) +
+         field("maxThreadsPerSM", 2048) + field("isTccDriver", 0) + field("supportCoopLaunch", 1) +
+         "}";
+}
+
+std::vector<PaperGpu> gpus() {
+  return {{"H200", properties("NVIDIA H200", 900, 132, 232448, 62914560, 150754820096)},
+          {"A100", properties("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040, 84987740160)}};
+}
+
+class Paper : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    // Whoever asks for libcuda.so.1 from now on gets this one.
+    ASSERT_NE(dlopen(HALFNOTE_PAPER_DRIVER, RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
+  }
+};
+
+SdpaTensor rows_first(int64_t batch, int64_t heads, int64_t rows, int64_t size, int64_t parts = 1) {
+  return {{batch, heads, rows, size}, {rows * parts * heads * size, size, parts * heads * size, 1}};
+}
+SdpaTensor heads_first(int64_t batch, int64_t heads, int64_t rows, int64_t size) {
+  return {{batch, heads, rows, size}, {heads * rows * size, rows * size, size, 1}};
+}
+
+struct AskedAttention {
+  const char* name;
+  SdpaProblem problem;
+};
+
+SdpaProblem attention(const SdpaTensor& q, const SdpaTensor& y) {
+  SdpaProblem p;
+  p.dtype = DType::kBF16;
+  p.q = p.k = p.v = q;
+  p.y = y;
+  p.scale = 0.125f;
+  return p;
+}
+
+std::vector<AskedAttention> asked_attentions() {
+  std::vector<AskedAttention> all;
+  SdpaProblem bert = attention(rows_first(32, 12, 512, 64), rows_first(32, 12, 512, 64));
+  all.push_back({"BERT-base 32x512", bert});
+  bert.bias = {32, 1, 1, 512};
+  all.push_back({"BERT-base with a mask of keys", bert});
+  bert.kept = 1 / 0.9f;
+  all.push_back({"BERT-base with a mask and dropout", bert});
+  SdpaProblem gpt2 = attention(rows_first(16, 12, 1024, 64, 3), rows_first(16, 12, 1024, 64));
+  gpt2.causal = true;
+  all.push_back({"GPT-2 16x1024", gpt2});
+  all.push_back({"ViT-B/16 b128",
+                 attention(rows_first(128, 12, 197, 64, 3), rows_first(128, 12, 197, 64))});
+  SdpaProblem llama = attention(heads_first(4, 32, 2048, 128), rows_first(4, 32, 2048, 128));
+  llama.causal = true;
+  all.push_back({"LLaMA 4x2048", llama});
+  SdpaProblem bias = attention(heads_first(8, 8, 100, 40), heads_first(8, 8, 100, 40));
+  bias.bias = {1, 8, 100, 100};
+  all.push_back({"a term of each head", bias});
+  SdpaProblem cross = attention(heads_first(3, 5, 77, 24), heads_first(3, 5, 77, 16));
+  cross.k = heads_first(3, 5, 13, 24);
+  cross.v = heads_first(3, 5, 13, 16);
+  all.push_back({"other keys than queries", cross});
+  return all;
+}
+
+TEST_F(Paper, AttentionHasPlans) {
+  for (const PaperGpu& gpu : gpus()) {
+    for (const AskedAttention& asked : asked_attentions()) {
+      for (const bool gradient : {false, true}) {
+        SdpaProblem problem = asked.problem;
+        problem.gradient = gradient;
+        SCOPED_TRACE(std::string(gpu.name) + ", " + asked.name + (gradient ? ", gradient" : ""));
+        EXPECT_EQ(illegal_attention(problem), "");
+        const cuda::PaperPlan plan = cuda::plan_on_paper(problem, gpu.json);
+        EXPECT_EQ(plan.refusal, "");
+        EXPECT_NE(plan.engine, "");
+        EXPECT_LE(plan.workspace_bytes, static_cast<size_t>(kSdpaMostWorkspace));
+      }
+    }
+  }
+}
+
+struct AskedConvolution {
+  const char* name;
+  int64_t batch, channels, size, filters, kernel, stride, groups = 1;
+};
+
+ConvProblem convolution(const AskedConvolution& c, DType operands) {
+  ConvProblem problem;
+  cpu::ConvPlan& p = problem.plan;
+  const int64_t pad = c.kernel / 2, out = (c.size + 2 * pad - c.kernel) / c.stride + 1;
+  p.batch = c.batch;
+  p.channels = c.channels;
+  p.filters = c.filters;
+  p.groups = c.groups;
+  p.spatial = 2;
+  p.in = {1, c.size, c.size};
+  p.out = {1, out, out};
+  p.kernel = {1, c.kernel, c.kernel};
+  p.stride = {1, c.stride, c.stride};
+  p.pad_begin = p.pad_end = {0, pad, pad};
+  problem.operands = problem.result = operands;
+  return problem;
+}
+
+/// Of ResNet-50 and the CIFAR CNN, each in three directions.
+TEST_F(Paper, ConvolutionsHavePlans) {
+  const AskedConvolution asked[] = {
+      {"the CIFAR CNN's first", 128, 8, 32, 32, 3, 1}, {"its second", 128, 32, 16, 64, 3, 1},
+      {"ResNet-50's first", 256, 8, 224, 64, 7, 2},    {"1x1", 256, 64, 56, 256, 1, 1},
+      {"3x3", 256, 64, 56, 64, 3, 1},                  {"3x3 with stride 2", 256, 128, 56, 128, 3, 2},
+      {"1x1 with stride 2", 256, 256, 56, 512, 1, 2},  {"3x3 of 512", 256, 512, 7, 512, 3, 1},
+      {"ResNeXt's groups", 64, 128, 56, 128, 3, 1, 32},
+  };
+  for (const PaperGpu& gpu : gpus()) {
+    for (const AskedConvolution& c : asked) {
+      for (const ConvResult wanted : {ConvResult::kY, ConvResult::kX, ConvResult::kW}) {
+        for (const DType dtype : {DType::kBF16, DType::kF16}) {
+          ConvProblem problem = convolution(c, dtype);
+          problem.wanted = wanted;
+          SCOPED_TRACE(std::string(gpu.name) + ", " + c.name + ", " +
+                       std::string(short_name(dtype)) + ", result " +
+                       std::to_string(static_cast<int>(wanted)));
+          const DnnRequest request = dnn_request(problem);
+          EXPECT_EQ(illegal_request(request), "");
+          EXPECT_EQ(cuda::plan_on_paper(request, gpu.json).refusal, "");
+          // Sums in f32 are there forward only: our rules say so.
+          problem.result = DType::kF32;
+          const DnnRequest wide = dnn_request(problem);
+          EXPECT_EQ(illegal_request(wide).empty(), wanted == ConvResult::kY);
+          EXPECT_EQ(cuda::plan_on_paper(wide, gpu.json).refusal.empty(),
+                    wanted == ConvResult::kY);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::libraries
