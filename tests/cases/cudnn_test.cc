@@ -19,6 +19,7 @@ TEST(Cudnn, TakesWhatOurRulesLetThrough) {
     for (const ConvLayout layout : {ConvLayout::kChannelsLast, ConvLayout::kPlain}) {
       for (const DType operands : {DType::kF32, DType::kF16, DType::kBF16}) {
         for (const DType result : {operands, DType::kF32}) {
+          if (result != operands && wanted != ConvResult::kY) continue;
           for (const size_t spatial : {1, 2, 3}) {
             ConvProblem made = problem();
             made.wanted = wanted;

@@ -1,6 +1,6 @@
-// What the models that halfnote is measured on ask of cuDNN, planned by cuDNN itself for an H200 and
-// an A100 that are not there: it finds engines, compiles their kernels, and says how much workspace
-// they take. In builds with CUDA only.
+// What the models that halfnote is measured on ask of cuDNN, planned by cuDNN itself for an H200
+// and an A100 that are not there: it finds engines, compiles their kernels, and says how much
+// workspace they take. In builds with CUDA only.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -80,8 +80,8 @@ std::vector<AskedAttention> asked_attentions() {
   SdpaProblem gpt2 = attention(rows_first(16, 12, 1024, 64, 3), rows_first(16, 12, 1024, 64));
   gpt2.causal = true;
   all.push_back({"GPT-2 16x1024", gpt2});
-  all.push_back({"ViT-B/16 b128",
-                 attention(rows_first(128, 12, 197, 64, 3), rows_first(128, 12, 197, 64))});
+  all.push_back(
+      {"ViT-B/16 b128", attention(rows_first(128, 12, 197, 64, 3), rows_first(128, 12, 197, 64))});
   SdpaProblem llama = attention(heads_first(4, 32, 2048, 128), rows_first(4, 32, 2048, 128));
   llama.causal = true;
   all.push_back({"LLaMA 4x2048", llama});
@@ -138,10 +138,14 @@ ConvProblem convolution(const AskedConvolution& c, DType operands) {
 /// Of ResNet-50 and the CIFAR CNN, each in three directions.
 TEST_F(Paper, ConvolutionsHavePlans) {
   const AskedConvolution asked[] = {
-      {"the CIFAR CNN's first", 128, 8, 32, 32, 3, 1}, {"its second", 128, 32, 16, 64, 3, 1},
-      {"ResNet-50's first", 256, 8, 224, 64, 7, 2},    {"1x1", 256, 64, 56, 256, 1, 1},
-      {"3x3", 256, 64, 56, 64, 3, 1},                  {"3x3 with stride 2", 256, 128, 56, 128, 3, 2},
-      {"1x1 with stride 2", 256, 256, 56, 512, 1, 2},  {"3x3 of 512", 256, 512, 7, 512, 3, 1},
+      {"the CIFAR CNN's first", 128, 8, 32, 32, 3, 1},
+      {"its second", 128, 32, 16, 64, 3, 1},
+      {"ResNet-50's first", 256, 8, 224, 64, 7, 2},
+      {"1x1", 256, 64, 56, 256, 1, 1},
+      {"3x3", 256, 64, 56, 64, 3, 1},
+      {"3x3 with stride 2", 256, 128, 56, 128, 3, 2},
+      {"1x1 with stride 2", 256, 256, 56, 512, 1, 2},
+      {"3x3 of 512", 256, 512, 7, 512, 3, 1},
       {"ResNeXt's groups", 64, 128, 56, 128, 3, 1, 32},
   };
   for (const PaperGpu& gpu : gpus()) {
@@ -160,8 +164,7 @@ TEST_F(Paper, ConvolutionsHavePlans) {
           problem.result = DType::kF32;
           const DnnRequest wide = dnn_request(problem);
           EXPECT_EQ(illegal_request(wide).empty(), wanted == ConvResult::kY);
-          EXPECT_EQ(cuda::plan_on_paper(wide, gpu.json).refusal.empty(),
-                    wanted == ConvResult::kY);
+          EXPECT_EQ(cuda::plan_on_paper(wide, gpu.json).refusal.empty(), wanted == ConvResult::kY);
         }
       }
     }

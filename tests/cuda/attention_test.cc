@@ -105,7 +105,8 @@ std::vector<LibraryForm> library_forms() {
   const Tensor seed = integers({42}, {}), step = integers({7}, {});
   Tensor mask(DType::kBool, {2, 1, 1, 20}), rows(DType::kBool, {1, 1, 21, 20});
   for (int64_t i = 0; i < mask.size(); ++i) mask.mutable_data<bool>()[i] = i % 3 != 0;
-  for (int64_t i = 0; i < rows.size(); ++i) rows.mutable_data<bool>()[i] = i / 20 != 4 && i % 7 != 2;
+  for (int64_t i = 0; i < rows.size(); ++i)
+    rows.mutable_data<bool>()[i] = i / 20 != 4 && i % 7 != 2;
   const float inf = std::numeric_limits<float>::infinity();
   const float low = std::numeric_limits<float>::lowest();
   const Attributes causal = {{"is_causal", int64_t{1}}};
@@ -180,9 +181,8 @@ TEST(CudaAttention, TheLibraryIsAskedForHeadsWhereTheyLie) {
   Call packed{kOwn, "Attention", {}, call.attributes, {}};
   packed.inputs.assign(3, random(DType::kF16, {2, 10, 3, 3, 8}, -2, 2, 9));
   packed.attributes.set("packed", int64_t{1});
-  packed.outputs = {{DType::kF16, {2, 10, 3, 8}},
-                    {DType::kF32, {2, 3, 10}},
-                    {DType::kF32, {2, 3, 10}}};
+  packed.outputs = {
+      {DType::kF16, {2, 10, 3, 8}}, {DType::kF32, {2, 3, 10}}, {DType::kF32, {2, 3, 10}}};
   asked.clear();
   record_attentions(&asked);
   check(packed);

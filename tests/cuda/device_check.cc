@@ -35,8 +35,8 @@ double tolerance(DType dtype, double wanted, double largest) {
   }
 }
 
-/// Of the largest element, what 16-bit attention may lose: probabilities are rounded before they are
-/// multiplied, gradients in f32 too.
+/// Of the largest element, what 16-bit attention may lose: probabilities are rounded before they
+/// are multiplied, gradients in f32 too.
 double lost_in_products(const KernelCall& call, size_t output) {
   const bool statistics = call.op == "Attention" && output > 0;
   if (!call.op.starts_with("Attention") || statistics) return 0;
@@ -62,8 +62,8 @@ void expect_near(const Tensor& got, const Tensor& wanted, double lost, const std
   }
 }
 
-/// Attention promises MAX + log SUM of a row, not which part is in which: the logarithm of the sum of
-/// all its exponentials in place of MAX, and nothing in place of SUM.
+/// Attention promises MAX + log SUM of a row, not which part is in which: the logarithm of the sum
+/// of all its exponentials in place of MAX, and nothing in place of SUM.
 std::vector<Tensor> comparable(const KernelCall& call, std::vector<Tensor> results) {
   const bool has_sums = call.op == "Attention" && results.size() == 3 && results[1].defined() &&
                         results[1].dtype() == DType::kF32;

@@ -73,6 +73,11 @@ TEST(Dnn, RulesOfTheLibrary) {
          r.wanted = ConvResult::kW;
          r.w.dtype = DType::kF16;
        }},
+      {"types that do not go together: bf16 and bf16 to f32 in f32",
+       [](DnnRequest& r) {
+         r.wanted = ConvResult::kW;
+         r.w.dtype = DType::kF32;
+       }},
       {"neither two nor three spatial dims of x", [](DnnRequest& r) { r.x.dims.pop_back(); }},
       {"no elements of w", [](DnnRequest& r) { r.w.dims[2] = 0; }},
       {"too many elements of y", [](DnnRequest& r) { r.y.dims[0] = int64_t{1} << 30; }},
@@ -153,7 +158,8 @@ TEST(Dnn, ModelsAskForTheirAttention) {
     const char* name;
     long layers;
   };
-  for (const Model& model : {Model{"bert", 2}, Model{"gpt2", 2}, Model{"llama", 2}, Model{"vit", 2}}) {
+  for (const Model& model :
+       {Model{"bert", 2}, Model{"gpt2", 2}, Model{"llama", 2}, Model{"vit", 2}}) {
     for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
       SCOPED_TRACE(std::string(model.name) + " " + std::string(short_name(precision)));
       test::CapturedStep step(

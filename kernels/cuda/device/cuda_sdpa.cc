@@ -71,7 +71,19 @@ using Tensor = std::shared_ptr<Tensor_attributes>;
 /// read when it is gone.
 constexpr size_t kLeastVersion = 91600;
 
-enum Id : int64_t { kQ = 1, kK, kV, kY, kStatistics, kSlopeY, kSlopeQ, kSlopeK, kSlopeV, kBias, kKept };
+enum Id : int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kY,
+  kStatistics,
+  kSlopeY,
+  kSlopeQ,
+  kSlopeK,
+  kSlopeV,
+  kBias,
+  kKept
+};
 
 /// (batch, head, row, size) of consecutive elements.
 SdpaTensor packed(const std::array<int64_t, 4>& dims) {
@@ -133,7 +145,8 @@ class GraphMaker {
     options.set_name("attention").set_generate_stats(p_.statistics);
     set_scores(options);
     if (p_.drops()) options.set_dropout(kept(), number(p_.kept));
-    const auto made = graph_->sdpa(operand(kQ, p_.q), operand(kK, p_.k), operand(kV, p_.v), options);
+    const auto made =
+        graph_->sdpa(operand(kQ, p_.q), operand(kK, p_.k), operand(kV, p_.v), options);
     describe(made[0]->set_output(true), kY, p_.y, type_);
     if (p_.statistics)
       describe(made[1]->set_output(true), kStatistics, statistics(), frontend::DataType_t::FLOAT);
@@ -146,8 +159,8 @@ class GraphMaker {
     if (p_.drops()) options.set_dropout(kept(), number(p_.kept), number(1 / p_.kept));
     const auto made = graph_->sdpa_backward(
         operand(kQ, p_.q), operand(kK, p_.k), operand(kV, p_.v), operand(kY, p_.y),
-        operand(kSlopeY, p_.y),
-        operand(kStatistics, statistics(), frontend::DataType_t::FLOAT), options);
+        operand(kSlopeY, p_.y), operand(kStatistics, statistics(), frontend::DataType_t::FLOAT),
+        options);
     describe(made[0]->set_output(true), kSlopeQ, p_.q, type_);
     describe(made[1]->set_output(true), kSlopeK, p_.k, type_);
     describe(made[2]->set_output(true), kSlopeV, p_.v, type_);

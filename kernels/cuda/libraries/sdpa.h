@@ -24,13 +24,13 @@ struct SdpaTensor {
 /// gradient of each of q, k, v and y lies as that does. Sums are in f32.
 struct SdpaProblem {
   bool gradient = false;
-  bool statistics = true;            // does a forward call give them?
-  DType dtype = DType::kUndefined;   // of operands and results
+  bool statistics = true;           // does a forward call give them?
+  DType dtype = DType::kUndefined;  // of operands and results
   SdpaTensor q, k, v, y;
   float scale = 1;
-  bool causal = false;               // key j is hidden from query i < j
-  std::array<int64_t, 4> bias{};     // dims of f32 terms, packed, each the scores' or 1; 0: none
-  float kept = 0;                    // the factor of what a dropout keeps; 0: no dropout
+  bool causal = false;            // key j is hidden from query i < j
+  std::array<int64_t, 4> bias{};  // dims of f32 terms, packed, each the scores' or 1; 0: none
+  float kept = 0;                 // the factor of what a dropout keeps; 0: no dropout
 
   bool has_bias() const { return bias[0] != 0; }
   bool drops() const { return kept != 0; }
@@ -39,7 +39,7 @@ struct SdpaProblem {
 
 struct SdpaOperands {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
-  void* y = nullptr;         // read by a gradient
+  void* y = nullptr;            // read by a gradient
   float* statistics = nullptr;  // (batch, heads, rows): log Σ exp of the scores; likewise
   const void* dy = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;

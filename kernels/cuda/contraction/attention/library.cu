@@ -212,8 +212,7 @@ struct LibraryAttention {
   template <class T>
   void draw(Stream& stream, const DeviceAttention& p, const KernelBuffers& buffers) const {
     const int64_t count = size_of_dims(scores);
-    for_each(stream, (count + 3) / 4,
-             DrawKept<T>{p.dropout, count, cpu::part<T>(buffers, kept)});
+    for_each(stream, (count + 3) / 4, DrawKept<T>{p.dropout, count, cpu::part<T>(buffers, kept)});
   }
   template <class T>
   void settle(const KernelBuffers& buffers, const SdpaOperands& operands) const {
@@ -223,14 +222,14 @@ struct LibraryAttention {
       for (size_t inner = d + 1; inner < 4; ++inner) elements *= dims[inner];
       return elements;
     };
-    const BiasOfRow of_row = {operands.bias, Divisor(scores[2]), Divisor(scores[1]),
-                              step(0),       step(1),            step(2)};
+    const BiasOfRow of_row = {
+        operands.bias, Divisor(scores[2]), Divisor(scores[1]), step(0), step(1), step(2)};
     const bool asked = problem.statistics;
-    for_each(stream_of(buffers), rows(),
-             SettleRows<T>{of_row, scores[3], problem.causal,
-                           planned.plan.attributes.nan_is_zero, planned.plan.y, buffers.out<T>(0),
-                           asked ? buffers.out<float>(1) : nullptr,
-                           asked ? buffers.out<float>(2) : nullptr});
+    for_each(
+        stream_of(buffers), rows(),
+        SettleRows<T>{of_row, scores[3], problem.causal, planned.plan.attributes.nan_is_zero,
+                      planned.plan.y, buffers.out<T>(0), asked ? buffers.out<float>(1) : nullptr,
+                      asked ? buffers.out<float>(2) : nullptr});
   }
 
   void forward(const KernelBuffers& buffers) const {
@@ -348,8 +347,7 @@ Prepared prepare_on_library(const KernelCall& call, bool gradient) {
   cpu::WorkspacePlan workspace;
   if (made.problem.has_bias())
     made.bias = workspace.add_elements<float>(size_of_dims(made.problem.bias));
-  if (made.problem.drops())
-    made.kept = workspace.add_elements<Half>(size_of_dims(made.scores));
+  if (made.problem.drops()) made.kept = workspace.add_elements<Half>(size_of_dims(made.scores));
   if (gradient) {
     made.statistics = workspace.add_elements<float>(made.rows());
     plan_copies(call, made, workspace);
