@@ -236,7 +236,8 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
                                         memory,
                                         choices.get(),
                                         arguments.tune,
-                                        arguments.device});
+                                        arguments.device,
+                                        arguments.tf32});
   Session& session = *kept;
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;
@@ -304,6 +305,9 @@ void add_length_flags(CLI::App* verb, RunArguments& a) {
 void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_option("--device", a.device,
                    "cpu, cuda or cuda:N, never another than that (default: cpu)");
+  verb->add_flag("--tf32", a.tf32,
+                 "on a GPU: f32 products and convolutions on tensor cores, their operands rounded "
+                 "to TF32");
   verb->add_option("--threads", a.threads, "CPU threads, at most 1024 (default: all cores)")
       ->check(whole_number(0, kMaxThreads));
   verb->add_option("--kernels", a.kernels, "only kernels whose name starts so, as in reference");

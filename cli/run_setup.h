@@ -40,6 +40,7 @@ struct RunArguments {
   std::string memory;   // --memory: a share (0.6) or bytes (3GB); empty: no limit
   std::string profile;  // its JSON file; kDefaultProfile: in the run folder; empty: none
   bool tune = false;
+  bool tf32 = false;
   std::string plan;  // a plan file of kernels
   ImportFlags import;
 };

@@ -57,6 +57,7 @@ struct KernelCall {
   std::vector<Operand> inputs;
   std::vector<Operand> outputs;
   int threads = 1;
+  bool tf32 = false;  // may a GPU round the f32 operands of products to TF32?
 
   bool has_input(size_t index) const { return index < inputs.size() && inputs[index].present(); }
   bool has_output(size_t index) const { return index < outputs.size() && outputs[index].present(); }

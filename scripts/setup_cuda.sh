@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a build for NVIDIA GPUs needs: CUDA 13 (nvcc, runtime, cuBLAS, NVRTC), cuDNN 9 and the headers
-# of the cuDNN frontend.
+# What a build for NVIDIA GPUs needs: CUDA 13 (nvcc, runtime, cuBLAS, NVRTC), cuDNN 9 and the
+# headers of the cuDNN frontend.
 #
 # Usage: scripts/setup.sh --cuda (which calls this)
 #

@@ -153,6 +153,7 @@ class Planner {
     call.op = node.op;
     call.attributes = &node.attributes;
     call.threads = options_.threads;
+    call.tf32 = options_.tf32;
     const size_t operands = graph_.inputs(nodes_[step]).size();
     for (size_t i = 0; i < operands; ++i) call.inputs.push_back(operand(reads_[step][i]));
     for (ValueId output : writes_[step]) call.outputs.push_back(operand(output));

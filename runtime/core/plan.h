@@ -92,6 +92,7 @@ struct PlanOptions {
   const Device* device = nullptr;    // whose kernels are planned; null: the CPU's
   /// What forward and backward pass read in another layout is reordered in both, not held between.
   bool reorder_again = false;
+  bool tf32 = false;  // a GPU may round the f32 operands of products to TF32
 };
 
 /// Plans a graph. Initializers that `store` holds are read from it, and the graph's

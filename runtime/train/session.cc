@@ -164,6 +164,10 @@ Session::Session(Model model, const SessionOptions& options)
         .expected("at most " + std::to_string(kMaxThreads), std::to_string(options_.threads));
   }
   if (options_.threads <= 0) options_.threads = omp_get_num_procs();
+  if (options_.tf32 && options_.device == "cpu") {
+    throw Error(ErrorCode::kUsage, "TF32 is for GPUs")
+        .expected("--device cuda beside --tf32", "--device cpu");
+  }
   if (std::unique_ptr<Device> device = open_device(options_.device)) {
     device_ = std::make_unique<DeviceContext>();
     device_->stream = device->make_stream();
@@ -276,7 +280,8 @@ Program Session::plan_step(std::string_view step, std::span<const Shape> shapes,
   Program program =
       plan(graph, *state_,
            {options_.kernels, options_.threads, options_.profiler != nullptr, options_.choices,
-            options_.tune, device_ ? device_->device.get() : nullptr, activation_bytes > 0});
+            options_.tune, device_ ? device_->device.get() : nullptr, activation_bytes > 0,
+            options_.tf32});
   if (beside != nullptr) {
     for (auto& [node, bytes] : bytes_beside(graph, program)) (*beside)[node] = bytes;
   }
@@ -437,7 +442,7 @@ std::string Session::device_description() const {
 }
 
 std::string Session::arithmetic() const {
-  if (device_) return device_->device->description();
+  if (device_) return device_->device->description() + (options_.tf32 ? ", TF32" : "");
   return std::to_string(options_.threads) + " threads, " + cpu::onednn_isa_name() +
          (options_.kernels.empty() ? "" : ", " + options_.kernels + " kernels only") +
          (options_.choices == nullptr ? "" : ", plan " + options_.choices->digest());

@@ -60,6 +60,9 @@ struct SessionOptions {
   bool tune = false;  // planning measures the calls that `choices` lacks, and adds them
   /// `cpu`, `cuda`, `cuda:N` or `cuda-emulated`. Never another than that.
   std::string device = "cpu";
+  /// f32 products and convolutions on a GPU's tensor cores: their operands are rounded to TF32 (10
+  /// bits of mantissa), their sums are not. For GPUs only.
+  bool tf32 = false;
 };
 
 /// What one call of Session::step did.

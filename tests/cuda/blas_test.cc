@@ -58,6 +58,36 @@ struct Room {
   LtOperands operands = {bytes, bytes + 256, bytes + 512, bytes + 768};
 };
 
+TEST(Blas, ABiasBelongsToTheRequest) {
+  Room room;
+  MatmulProblem p = legal();
+  p.batches = 1;
+  p.has_bias = true;
+  LtOperands operands = room.operands;
+  operands.bias = room.bytes + 516;
+  LtRequest r = lt_request(p, operands);
+  EXPECT_TRUE(r.has_bias);
+  EXPECT_EQ(r.alignment, 4u);
+  operands.bias = nullptr;
+  EXPECT_EQ(illegal_request(lt_request(p, operands), operands), "no address of the bias");
+  operands.bias = room.bytes + 512;
+  EXPECT_EQ(illegal_request(r, operands), "a result over an operand");
+  operands.bias = room.bytes + 640;
+  EXPECT_EQ(illegal_request(r, operands), "");
+  p.batches = 2;
+  r = lt_request(p, operands);
+  EXPECT_EQ(illegal_request(r, operands), "a bias of a stack, or in f64");
+}
+
+TEST(Blas, Tf32IsForF32) {
+  Room room;
+  MatmulProblem p = legal();
+  p.tf32 = true;
+  EXPECT_NE(illegal_request(lt_request(p, room.operands), room.operands), "");
+  p.ab = DType::kF32;
+  EXPECT_EQ(illegal_request(lt_request(p, room.operands), room.operands), "");
+}
+
 TEST(Blas, RequestIsTheProductTransposed) {
   Room room;
   MatmulProblem p = legal();

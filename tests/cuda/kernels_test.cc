@@ -12,6 +12,7 @@
 #include "call.h"
 #include "kernels/cuda/divisor.h"
 #include "kernels/cuda/libraries/dnn_request.h"
+#include "kernels/cuda/libraries/lt_request.h"
 #include "kernels/cuda/table.h"
 
 namespace halfnote::cuda_emulated {
@@ -395,6 +396,28 @@ TEST(CudaContraction, Products) {
            {{dtype, {2, 3, 5, 7}}}});
     check({"", "MatMul", {random(dtype, {4, 0}), random(dtype, {0, 3})}, {}, {{dtype, {4, 3}}}});
   }
+}
+
+/// A number for each column is added by the library, before the one rounding.
+TEST(CudaContraction, TheLibraryAddsABias) {
+  const auto adds_bias = [](DType dtype, const Shape& c, float beta) {
+    std::vector<MatmulCall> calls;
+    record_matmuls(&calls);
+    on_device({"",
+               "Gemm",
+               {random(dtype, {5, 9}), random(dtype, {9, 7}), random(dtype, c)},
+               {{"beta", beta}},
+               {{dtype, {5, 7}}}});
+    record_matmuls(nullptr);
+    return calls.size() == 1 && calls[0].request.has_bias;
+  };
+  for (const DType dtype : kStored) {
+    EXPECT_TRUE(adds_bias(dtype, {7}, 1));
+    EXPECT_TRUE(adds_bias(dtype, {1, 7}, 1));
+    EXPECT_FALSE(adds_bias(dtype, {5, 1}, 1)) << "a number for each row";
+    EXPECT_FALSE(adds_bias(dtype, {7}, 0.5f)) << "times beta";
+  }
+  EXPECT_FALSE(adds_bias(DType::kF64, {7}, 1));
 }
 
 /// The forward op and both gradients, for all types.

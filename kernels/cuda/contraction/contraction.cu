@@ -1,6 +1,7 @@
 // MatMul and Gemm, ONNX's own and those of ai.halfnote: planned as on the CPU, carried out by the
-// library in as few calls as the batch dims allow. C of a Gemm is laid out in the result first, and
-// the product is added to it there.
+// library in as few calls as the batch dims allow. C of a Gemm is added by the library where it is a
+// bias, a number for each column; else it is laid out in the result first, and the product is added
+// to it there.
 #include <array>
 
 #include "kernels/cpu/contraction/matmul_plan.h"
@@ -24,6 +25,14 @@ struct Product {
   MatmulProblem problem;
 };
 
+/// Is C what the library adds to each row?
+bool is_bias(const KernelCall& call, const MatmulPlan& plan) {
+  if (!plan.has_c || plan.batches() != 1 || plan.beta != 1) return false;
+  const DType dtype = call.outputs[0].dtype;
+  return plan.c_row == 0 && plan.c_column == 1 && call.inputs[2].dtype == dtype &&
+         dtype != DType::kF64;
+}
+
 MatmulProblem problem_of(const KernelCall& call, const MatmulPlan& plan) {
   MatmulProblem p;
   p.ab = call.inputs[0].dtype;
@@ -34,7 +43,9 @@ MatmulProblem problem_of(const KernelCall& call, const MatmulPlan& plan) {
   p.trans_a = plan.trans_a;
   p.trans_b = plan.trans_b;
   p.alpha = plan.alpha;
-  p.beta = plan.has_c ? 1.0f : 0.0f;  // C is there already, times beta
+  p.has_bias = is_bias(call, plan);
+  p.tf32 = call.tf32 && p.ab == DType::kF32;
+  p.beta = plan.has_c && !p.has_bias ? 1.0f : 0.0f;  // C is there already, times beta
   p.stride_d = plan.m * plan.n;
   return p;
 }
@@ -96,10 +107,11 @@ Prepared product_kernel(const KernelCall& call, const MatmulPlan& plan) {
     }
   }
   const DType c_type = plan.has_c ? call.inputs[2].dtype : DType::kUndefined;
+  const bool has_bias = is_bias(call, plan) && !empty;
   const auto body = [=](const KernelBuffers& buffers) {
     if (count == 0) return;
     T* d = buffers.out<T>(0);
-    if (plan.has_c) {
+    if (plan.has_c && !has_bias) {
       for_each(
           stream_of(buffers), count,
           SpreadC<T>{{buffers.inputs[2], c_type}, d, plan.n, plan.c_row, plan.c_column, plan.beta});
@@ -111,7 +123,7 @@ Prepared product_kernel(const KernelCall& call, const MatmulPlan& plan) {
     for (const Product& product : products) {
       blas().matmul(stream_of(buffers), product.problem,
                     {buffers.inputs[0] + product.a * size, buffers.inputs[1] + product.b * size,
-                     d + product.d, buffers.workspace});
+                     d + product.d, buffers.workspace, has_bias ? buffers.inputs[2] : nullptr});
     }
   };
   size_t workspace = 0;

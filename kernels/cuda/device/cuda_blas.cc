@@ -124,17 +124,32 @@ struct Request {
     const bool f64 = r.compute == DType::kF64;
     check_blas(
         cublas().cublasLtMatmulDescCreate(
-            &operation.handle, f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, data_type(r.scale)),
+            &operation.handle,
+            f64      ? CUBLAS_COMPUTE_64F
+            : r.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                     : CUBLAS_COMPUTE_32F,
+            data_type(r.scale)),
         "cublasLtMatmulDescCreate");
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, r.trans_a);
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, r.trans_b);
+    if (r.has_bias) {
+      set_operation(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set_operation(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(r.d.dtype));
+    }
     make_matrix(first, r.a);
     make_matrix(second, r.b);
     make_matrix(result, r.d);
   }
 
   void set_transpose(cublasLtMatmulDescAttributes_t which, bool transposed) {
-    const cublasOperation_t value = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    set_operation(which, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  }
+  /// The heuristics read the address, too.
+  void set_bias(const void* bias) const {
+    if (bias != nullptr) set_operation(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  }
+  template <class V>
+  void set_operation(cublasLtMatmulDescAttributes_t which, const V& value) const {
     check_blas(
         cublas().cublasLtMatmulDescSetAttribute(operation.handle, which, &value, sizeof(value)),
         "cublasLtMatmulDescSetAttribute");
@@ -184,7 +199,8 @@ class CublasLt final : public Blas {
     std::string why = libraries::illegal_matmul(p);
     if (why.empty()) why = libraries::illegal_request(wanted, given);
     if (!why.empty()) throw Error(ErrorCode::kInternal, "an illegal matrix product: " + why);
-    const Request& request = find(wanted, p.beta != 0);
+    const Request& request = find(wanted, p.beta != 0, given.bias);
+    request.set_bias(given.bias);
     const double wide[] = {p.alpha, p.beta};
     const float narrow[] = {p.alpha, p.beta};
     const bool f64 = wanted.scale == DType::kF64;
@@ -200,11 +216,12 @@ class CublasLt final : public Blas {
   }
 
  private:
-  using Key = std::array<int64_t, 24>;
+  using Key = std::array<int64_t, 26>;
 
   static Key key_of(const LtRequest& r, bool adds) {
-    Key key{static_cast<int64_t>(r.compute), r.trans_a, r.trans_b, r.alignment, adds};
-    size_t at = 5;
+    Key key{static_cast<int64_t>(r.compute), r.trans_a, r.trans_b, r.alignment, adds, r.has_bias,
+            r.tf32};
+    size_t at = 7;
     for (const LtMatrix* m : {&r.a, &r.b, &r.d}) {
       for (const int64_t number : {static_cast<int64_t>(m->dtype), m->rows, m->columns, m->leading,
                                    m->batches, m->stride}) {
@@ -214,10 +231,11 @@ class CublasLt final : public Blas {
     return key;
   }
 
-  const Request& find(const LtRequest& wanted, bool adds) {
+  const Request& find(const LtRequest& wanted, bool adds, const void* bias) {
     auto& request = requests_[key_of(wanted, adds)];
     if (request == nullptr) {
       auto made = std::make_unique<Request>(wanted);
+      made->set_bias(bias);
       made->choose(handle_, wanted.alignment);
       request = std::move(made);
     }

@@ -1,6 +1,7 @@
 // The rules of a product, and the emulated library: both hold every request against them.
 #include "kernels/cuda/libraries/blas.h"
 
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -55,20 +56,35 @@ void load_row(const std::byte* from, DType dtype, int64_t first, int64_t step, i
   for (int64_t i = 0; i < count; ++i) to[i] = cpu::read_real(from, dtype, first + i * step);
 }
 
+/// As tensor cores read an f32 operand: to 10 bits of mantissa, the nearest, ties away from 0.
+void round_to_tf32(std::vector<double>& numbers) {
+  for (double& number : numbers) {
+    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(number));
+    const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+    number = std::bit_cast<float>(finite ? (bits + 0x1000u) & ~0x1fffu : bits);
+  }
+}
+
 void multiply(const MatmulProblem& p, const MatmulOperands& operands) {
   const auto* a = static_cast<const std::byte*>(operands.a);
   const auto* b = static_cast<const std::byte*>(operands.b);
   auto* d = static_cast<std::byte*>(operands.d);
   const auto at = [](int64_t elements) { return static_cast<size_t>(elements); };
   std::vector<double> rows(at(p.k * p.n)), row(at(p.k)), sums(at(p.n)), old(at(p.n));
+  std::vector<double> bias(at(p.n), 0.0);
+  if (p.has_bias) {
+    cpu::load_reals(static_cast<const std::byte*>(operands.bias), p.d, 0, p.n, bias.data());
+  }
   for (int64_t batch = 0; batch < p.batches; ++batch) {
     for (int64_t i = 0; i < p.k; ++i) {
       const int64_t first = batch * p.stride_b + i * (p.trans_b ? 1 : p.n);
       load_row(b, p.ab, first, p.trans_b ? p.k : 1, p.n, rows.data() + i * p.n);
     }
+    if (p.tf32) round_to_tf32(rows);
     for (int64_t i = 0; i < p.m; ++i) {
       const int64_t first = batch * p.stride_a + i * (p.trans_a ? 1 : p.k);
       load_row(a, p.ab, first, p.trans_a ? p.m : 1, p.k, row.data());
+      if (p.tf32) round_to_tf32(row);
       const int64_t out = batch * p.stride_d + i * p.n;
       sums.assign(sums.size(), 0.0);
       for (int64_t k = 0; k < p.k; ++k) {
@@ -80,6 +96,7 @@ void multiply(const MatmulProblem& p, const MatmulOperands& operands) {
       for (int64_t j = 0; j < p.n; ++j) {
         sums[at(j)] *= p.alpha;
         if (p.beta != 0) sums[at(j)] += p.beta * old[at(j)];
+        sums[at(j)] += bias[at(j)];
       }
       cpu::store_reals(sums.data(), p.n, p.d, d, out);
     }

@@ -11,8 +11,9 @@
 
 namespace halfnote::libraries {
 
-/// D = alpha·op(A)·op(B) + beta·D, row-major, for every matrix of a stack. Accumulation is in f32
-/// (f64 for f64), the result is rounded once.
+/// D = alpha·op(A)·op(B) + beta·D, row-major, for every matrix of a stack, plus a bias of D's type
+/// for each column of a single one. Accumulation is in f32 (f64 for f64), the result is rounded
+/// once.
 struct MatmulProblem {
   DType ab = DType::kUndefined;  // of A and B
   DType d = DType::kUndefined;
@@ -21,6 +22,8 @@ struct MatmulProblem {
   int64_t batches = 1;
   int64_t stride_a = 0, stride_b = 0, stride_d = 0;  // elements from matrix to matrix
   float alpha = 1, beta = 0;
+  bool has_bias = false;
+  bool tf32 = false;  // f32 operands may be rounded to TF32
 
   int64_t lda() const { return trans_a ? m : k; }
   int64_t ldb() const { return trans_b ? k : n; }
@@ -32,6 +35,7 @@ struct MatmulOperands {
   const void* b = nullptr;
   void* d = nullptr;
   void* workspace = nullptr;
+  const void* bias = nullptr;  // n elements
 };
 
 /// Why a library would refuse the problem or give something else than asked for; empty if it would

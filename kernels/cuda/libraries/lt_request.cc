@@ -14,7 +14,8 @@ constexpr uint32_t kMostAlignment = 256;
 uint32_t common_alignment(const LtOperands& operands) {
   const uintptr_t all = reinterpret_cast<uintptr_t>(operands.a) |
                         reinterpret_cast<uintptr_t>(operands.b) |
-                        reinterpret_cast<uintptr_t>(operands.d) | kMostAlignment;
+                        reinterpret_cast<uintptr_t>(operands.d) |
+                        reinterpret_cast<uintptr_t>(operands.bias) | kMostAlignment;
   return static_cast<uint32_t>(all & (~all + 1));
 }
 
@@ -22,7 +23,7 @@ uint32_t common_alignment(const LtOperands& operands) {
 bool types_are_supported(const LtRequest& r) {
   if (r.a.dtype != r.b.dtype || r.scale != r.compute) return false;
   if (r.a.dtype == DType::kF64) return r.compute == DType::kF64 && r.d.dtype == DType::kF64;
-  if (r.compute != DType::kF32) return false;
+  if (r.compute != DType::kF32 || (r.tf32 && r.a.dtype != DType::kF32)) return false;
   if (r.a.dtype == DType::kF32) return r.d.dtype == DType::kF32;
   return is_16bit_float(r.a.dtype) && (r.d.dtype == r.a.dtype || r.d.dtype == DType::kF32);
 }
@@ -71,6 +72,8 @@ LtRequest lt_request(const MatmulProblem& p, const LtOperands& operands) {
   r.a = matrix(p.ab, p.ldb(), p.trans_b ? p.n : p.k, p.stride_b);
   r.b = matrix(p.ab, p.lda(), p.trans_a ? p.k : p.m, p.stride_a);
   r.d = matrix(p.d, p.ldd(), p.m, p.stride_d);
+  r.has_bias = p.has_bias;
+  r.tf32 = p.tf32;
   r.alignment = common_alignment(operands);
   return r;
 }
@@ -79,7 +82,7 @@ LtOperands lt_operands(const MatmulOperands& operands) {
   const auto room = reinterpret_cast<uintptr_t>(operands.workspace);
   const uintptr_t aligned =
       (room + kLtWorkspaceAlignment - 1) / kLtWorkspaceAlignment * kLtWorkspaceAlignment;
-  return {operands.b, operands.a, operands.d, reinterpret_cast<void*>(aligned)};
+  return {operands.b, operands.a, operands.d, reinterpret_cast<void*>(aligned), operands.bias};
 }
 
 std::string illegal_request(const LtRequest& r, const LtOperands& operands) {
@@ -112,6 +115,14 @@ std::string illegal_request(const LtRequest& r, const LtOperands& operands) {
   }
   if (overlap(operands.d, r.d, operands.a, r.a) || overlap(operands.d, r.d, operands.b, r.b))
     return "a result over an operand";
+  if (r.has_bias) {
+    if (r.d.batches != 1 || r.d.dtype == DType::kF64) return "a bias of a stack, or in f64";
+    const LtMatrix vector{r.d.dtype, r.d.rows, 1, r.d.rows};
+    std::string why = illegal_address(operands.bias, vector, r.alignment, "the bias");
+    if (why.empty() && overlap(operands.d, r.d, operands.bias, vector))
+      why = "a result over an operand";
+    if (!why.empty()) return why;
+  }
   const auto workspace = reinterpret_cast<uintptr_t>(operands.workspace);
   if (workspace == 0) return "no workspace";
   return workspace % kLtWorkspaceAlignment == 0 ? "" : "a workspace that is not aligned";

@@ -28,13 +28,16 @@ struct LtMatrix {
   friend bool operator==(const LtMatrix&, const LtMatrix&) = default;
 };
 
-/// D = alpha·op(A)·op(B) + beta·C with the epilogue that does nothing; C and D are one.
+/// D = alpha·op(A)·op(B) + beta·C with the epilogue that does nothing, or the one that adds a bias
+/// of D's type to each row; C and D are one.
 struct LtRequest {
   DType compute = DType::kUndefined;  // of the sums
   DType scale = DType::kUndefined;    // of alpha and beta
   bool trans_a = false, trans_b = false;
   LtMatrix a, b, d;
-  uint32_t alignment = 0;  // bytes that all three addresses are a multiple of
+  bool has_bias = false;
+  bool tf32 = false;  // f32 operands are rounded to TF32, for tensor cores
+  uint32_t alignment = 0;  // bytes that all addresses are a multiple of
 
   friend bool operator==(const LtRequest&, const LtRequest&) = default;
 };
@@ -45,6 +48,7 @@ struct LtOperands {
   const void* b = nullptr;
   void* d = nullptr;
   void* workspace = nullptr;  // kLtWorkspace bytes
+  const void* bias = nullptr;
 };
 
 /// A product of row-major matrices as one of column-major ones: D transposed is op(B) transposed
@@ -55,7 +59,8 @@ LtOperands lt_operands(const MatmulOperands& operands);
 /// The rule of cuBLASLt's documentation that the request breaks; empty if it keeps all: types that
 /// go together, extents that fit each other and 32 bits, leading dimensions, equal numbers of
 /// batches, results that do not overlap each other or an operand, addresses aligned to their
-/// elements and as promised, a workspace that is there and aligned.
+/// elements and as promised, a workspace that is there and aligned; a bias of one matrix that is not
+/// f64.
 std::string illegal_request(const LtRequest& request, const LtOperands& operands);
 
 }  // namespace halfnote::libraries
