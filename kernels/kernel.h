@@ -120,8 +120,9 @@ struct Prepared {
 struct GroupForm {
   /// The first inputs of a call are its own; the others are the same values in all calls.
   size_t own_inputs = 0;
-  /// The attributes of all calls are equal, and so is the type of input 0.
+  /// The attributes of all calls are equal but for `own_attribute`, and so is the type of input 0.
   Prepared (*prepare)(std::span<const KernelCall> calls) = nullptr;
+  std::string_view own_attribute = {};
 };
 
 struct KernelRow {

@@ -209,6 +209,7 @@ uint64_t DeviceRun::start(std::span<const Tensor> inputs) {
   Slot& slot = slot_of(runs_ + 1);
   if (slot.runs > 0) wait(runs_ + 1 - kMostRuns);
   bring(slot, inputs);
+  store_.refresh_copies();
   store_.push();
   context_.stream->launch(*slot.graph);
   ++slot.runs;

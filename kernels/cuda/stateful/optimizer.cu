@@ -71,7 +71,10 @@ __global__ void __launch_bounds__(kBlock)
   const Rule rule = *of_step;
   const bool moves = s.u.moves();
   T factors[cpu::kFactors] = {};
-  for (int f = 0; f < s.u.grad.count; ++f) factors[f] = *s.u.grad.factors[f];
+  HN_UNROLL
+  for (int f = 0; f < static_cast<int>(cpu::kFactors); ++f) {
+    if (f < s.u.grad.count) factors[f] = *s.u.grad.factors[f];
+  }
   walk_chunk<kPack>(chunk.index, s.count, s.aligned, [&](const auto& place) {
     Pack<T, kPack> param = place.load(s.u.param), slots[N == 0 ? 1 : N] = {};
     HN_UNROLL
@@ -236,11 +239,6 @@ Prepared prepare_lion(std::span<const KernelCall> calls) {
   });
 }
 
-template <Prepared (*kPrepare)(std::span<const KernelCall>)>
-KernelRow row(std::string_view op, size_t slots) {
-  return {"ai.halfnote", op, "own.optimizer", prepare_alone<kPrepare>, {2 + slots, kPrepare}};
-}
-
 }  // namespace
 
 GroupOrReason group_of(std::span<const KernelCall> calls, const Signature& signature) {
@@ -257,10 +255,10 @@ GroupOrReason group_of(std::span<const KernelCall> calls, const Signature& signa
 
 std::vector<KernelRow> optimizer_rows() {
   return {
-      row<prepare_adagrad>("Adagrad", 1),   row<prepare_adam<false>>("Adam", 2),
-      row<prepare_adam<true>>("AdamW", 2),  row<prepare_lion>("Lion", 1),
-      row<prepare_momentum>("Momentum", 1), row<prepare_rmsprop>("RMSprop", 3),
-      row<prepare_sgd>("SGD", 0),
+      group_row<prepare_adagrad>("Adagrad", 1),   group_row<prepare_adam<false>>("Adam", 2),
+      group_row<prepare_adam<true>>("AdamW", 2),  group_row<prepare_lion>("Lion", 1),
+      group_row<prepare_momentum>("Momentum", 1), group_row<prepare_rmsprop>("RMSprop", 3),
+      group_row<prepare_sgd>("SGD", 0),
   };
 }
 

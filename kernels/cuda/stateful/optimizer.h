@@ -38,7 +38,10 @@ struct Gradient {
   }
   __device__ T operator[](int64_t i) const {
     T value = stored(i);
-    for (int k = 0; k < count; ++k) value = value * *factors[k];
+    HN_UNROLL
+    for (int k = 0; k < static_cast<int>(cpu::kFactors); ++k) {
+      if (k < count) value = value * *factors[k];
+    }
     return value;
   }
 };
@@ -219,10 +222,12 @@ struct GroupOrReason {
 };
 GroupOrReason group_of(std::span<const KernelCall> calls, const Signature& signature);
 
-/// Prepares a call that is alone by what prepares groups.
+/// The row of an optimizer with so many slots, present or absent, whose calls are prepared in
+/// groups. Which of them write a 16-bit copy does not matter.
 template <Prepared (*kPrepare)(std::span<const KernelCall>)>
-Prepared prepare_alone(const KernelCall& call) {
-  return kPrepare({&call, 1});
+KernelRow group_row(std::string_view op, size_t slots) {
+  const auto alone = [](const KernelCall& call) { return kPrepare({&call, 1}); };
+  return {"ai.halfnote", op, "own.optimizer", alone, {2 + slots, kPrepare, "copy_dtype"}};
 }
 
 }  // namespace halfnote::HN_CUDA

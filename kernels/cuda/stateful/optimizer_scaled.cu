@@ -461,14 +461,7 @@ Prepared prepare_adafactor(std::span<const KernelCall> calls) {
 }  // namespace
 
 std::vector<KernelRow> scaled_optimizer_rows() {
-  return {
-      {"ai.halfnote",
-       "Adafactor",
-       "own.optimizer",
-       prepare_alone<prepare_adafactor>,
-       {4, prepare_adafactor}},
-      {"ai.halfnote", "Lamb", "own.optimizer", prepare_alone<prepare_lamb>, {4, prepare_lamb}},
-  };
+  return {group_row<prepare_adafactor>("Adafactor", 2), group_row<prepare_lamb>("Lamb", 2)};
 }
 
 }  // namespace halfnote::HN_CUDA

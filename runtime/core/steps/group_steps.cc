@@ -146,17 +146,18 @@ GroupKey key_of(const ProgramStep& step, const std::vector<ValueId>& reads, DTyp
 /// Gives equal numbers to steps that may be of one group.
 class Keys {
  public:
-  int number_of(const GroupKey& key, const Attributes& attributes) {
+  int number_of(const GroupKey& key, Attributes attributes) {
+    attributes.erase(std::get<0>(key)->group.own_attribute);
     auto& kinds = known_[key];
     for (const auto& [known, number] : kinds) {
-      if (*known == attributes) return number;
+      if (known == attributes) return number;
     }
-    kinds.emplace_back(&attributes, count_);
+    kinds.emplace_back(std::move(attributes), count_);
     return count_++;
   }
 
  private:
-  std::map<GroupKey, std::vector<std::pair<const Attributes*, int>>> known_;
+  std::map<GroupKey, std::vector<std::pair<Attributes, int>>> known_;
   int count_ = 0;
 };
 
