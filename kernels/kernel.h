@@ -68,6 +68,7 @@ struct KernelBuffers {
   std::span<const std::byte* const> inputs;
   std::span<std::byte* const> outputs;
   std::byte* workspace = nullptr;
+  const std::byte* table = nullptr;  // of Kernel::write_table()
 
   template <class T>
   const T* in(size_t index) const {
@@ -91,6 +92,12 @@ class Kernel {
 
   /// Bytes of scratch memory that `run` needs, 64-byte aligned; nothing in it survives the call.
   virtual size_t workspace_bytes() const { return 0; }
+  /// Bytes of the table that `run` reads: where operands lie and how they are shared out. Kernels
+  /// of devices have one where there are more operands than a launch takes as arguments.
+  virtual size_t table_bytes() const { return 0; }
+  /// Writes the table for these operands, 64-byte aligned, into memory of the host. Whoever runs
+  /// the kernel brings it to the device once; it holds as long as the operands stay where they are.
+  virtual void write_table(const KernelBuffers& /*buffers*/, std::byte* /*to*/) const {}
   /// May output `output` be written over input `input` (same bytes)? The plan decides whether it
   /// is.
   virtual bool can_share(size_t /*input*/, size_t /*output*/) const { return false; }
@@ -109,11 +116,22 @@ struct Prepared {
   explicit operator bool() const { return kernel != nullptr; }
 };
 
+/// How calls that the same row takes become one kernel. The operands of a group are those of all
+/// its calls, one call behind the other.
+struct GroupForm {
+  /// The first inputs of a call are its own; the others are the same values in all calls.
+  size_t own_inputs = 0;
+  /// The attributes of all calls are equal but for `own_attribute`, and so is the type of input 0.
+  Prepared (*prepare)(std::span<const KernelCall> calls) = nullptr;
+  std::string_view own_attribute = {};
+};
+
 struct KernelRow {
   std::string_view domain;
   std::string_view op;
   std::string_view name;  // `reference`, `onednn.matmul`, …
   Prepared (*prepare)(const KernelCall& call);
+  GroupForm group = {};  // without `prepare` if each call is on its own
 };
 
 /// One reason why a candidate row was passed over.

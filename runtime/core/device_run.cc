@@ -62,6 +62,8 @@ DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore&
   put_constants();
   input_offsets_ = offsets_of(program.inputs, bytes);
   result_offsets_ = offsets_of(program.outputs, bytes);
+  table_offsets_ =
+      offsets_of(program.steps, [](const ProgramStep& step) { return step.kernel->table_bytes(); });
   results_ = device.allocate(result_offsets_.back(), MemoryKind::kPinned);
   fetched_.resize(program.outputs.size());
   find_small_values();
@@ -127,23 +129,46 @@ std::byte* DeviceRun::address(const BufferRef& ref) {
   return nullptr;
 }
 
+template <class Body>
+void DeviceRun::with_buffers(size_t index, const Body& body) {
+  const ProgramStep& step = program_.steps[index];
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+  for (const BufferRef& ref : step.inputs) inputs.push_back(address(ref));
+  for (const BufferRef& ref : step.outputs) outputs.push_back(address(ref));
+  DeviceBuffers buffers;
+  buffers.inputs = inputs;
+  buffers.outputs = outputs;
+  buffers.workspace = address(step.workspace);
+  buffers.table = recorded_->tables.get() + table_offsets_[index];
+  buffers.stream = context_.stream.get();
+  try {
+    body(*step.kernel, buffers);
+  } catch (Error& error) {
+    throw error.within({{}, step.node, step.op});
+  }
+}
+
+/// Before the step is captured: what the graph copied would be read from the host in every run.
+void DeviceRun::put_tables(Slot& slot) {
+  std::vector<std::byte> tables(table_offsets_.back());
+  slot.tables = context_.device->allocate(tables.size());
+  if (tables.empty()) return;
+  for (size_t i = 0; i < program_.steps.size(); ++i) {
+    if (table_offsets_[i] == table_offsets_[i + 1]) continue;
+    with_buffers(i, [&](const Kernel& kernel, const DeviceBuffers& buffers) {
+      kernel.write_table(buffers, tables.data() + table_offsets_[i]);
+    });
+  }
+  context_.stream->copy(slot.tables.get(), tables.data(), tables.size());
+  context_.stream->synchronise();
+}
+
 void DeviceRun::record() {
   Stream& stream = *context_.stream;
-  for (const ProgramStep& step : program_.steps) {
-    std::vector<const std::byte*> inputs;
-    std::vector<std::byte*> outputs;
-    for (const BufferRef& ref : step.inputs) inputs.push_back(address(ref));
-    for (const BufferRef& ref : step.outputs) outputs.push_back(address(ref));
-    DeviceBuffers buffers;
-    buffers.inputs = inputs;
-    buffers.outputs = outputs;
-    buffers.workspace = address(step.workspace);
-    buffers.stream = &stream;
-    try {
-      step.kernel->run(buffers);
-    } catch (Error& error) {
-      throw error.within({{}, step.node, step.op});
-    }
+  for (size_t i = 0; i < program_.steps.size(); ++i) {
+    with_buffers(i,
+                 [](const Kernel& kernel, const DeviceBuffers& buffers) { kernel.run(buffers); });
   }
   for (const SavedCopy& save : program_.saves) {
     stream.copy(arena_.get() + save.to, address(save.from), save.bytes);
@@ -161,6 +186,7 @@ void DeviceRun::make(Slot& slot) {
   slot.brought = device.make_event();
   *words(slot) = 0;
   recorded_ = &slot;
+  put_tables(slot);
   Capture capture(*context_.stream);
   record();
   context_.stream->publish(small_values_, words(slot));
@@ -183,6 +209,7 @@ uint64_t DeviceRun::start(std::span<const Tensor> inputs) {
   Slot& slot = slot_of(runs_ + 1);
   if (slot.runs > 0) wait(runs_ + 1 - kMostRuns);
   bring(slot, inputs);
+  store_.refresh_copies();
   store_.push();
   context_.stream->launch(*slot.graph);
   ++slot.runs;

@@ -52,12 +52,17 @@ class DeviceRun {
   /// What a run has to itself.
   struct Slot {
     Device::Memory staging, inputs, mailbox;
+    Device::Memory tables;                 // of kernels (Kernel::write_table)
     std::unique_ptr<DeviceEvent> brought;  // the inputs
     std::unique_ptr<DeviceGraph> graph;
     uint64_t runs = 0;  // so far: the count that the mailbox gets to
   };
 
+  /// Calls `body(buffers)` with where the operands of step `index` are for the recorded slot.
+  template <class Body>
+  void with_buffers(size_t index, const Body& body);
   void put_constants();
+  void put_tables(Slot& slot);
   void find_small_values();
   void make(Slot& slot);
   /// Puts the whole step into the stream.
@@ -73,7 +78,7 @@ class DeviceRun {
   const Program& program_;
   StateStore& store_;
   Device::Memory arena_, constants_, results_;
-  std::vector<size_t> constant_offsets_, input_offsets_, result_offsets_;
+  std::vector<size_t> constant_offsets_, input_offsets_, result_offsets_, table_offsets_;
   std::vector<bool> fetched_;
   std::array<Slot, kMostRuns> slots_;
   Slot* recorded_ = &slots_.front();  // whose inputs address() gives

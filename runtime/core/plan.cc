@@ -11,6 +11,7 @@
 #include "runtime/core/evaluate.h"
 #include "runtime/core/layout.h"
 #include "runtime/core/memory/arena_plan.h"
+#include "runtime/core/steps/group_steps.h"
 #include "runtime/core/tune/tuner.h"
 
 namespace halfnote {
@@ -71,6 +72,11 @@ class Planner {
     place_inputs();
     place_initializers();
     choose_kernels();
+    if (options_.device != nullptr) {
+      group_steps(
+          graph_, {program_.steps, reads_, writes_}, [this](size_t i) { return call_of(i); },
+          [this](ValueId value) { return bytes_of(value); });
+    }
     while (assign_layouts()) {
     }
     find_lifetimes();

@@ -165,6 +165,8 @@ void StateStore::spoil_copies() {
 }
 
 void StateStore::refresh_copies() {
+  if (stale_.empty()) return;
+  base();  // what is rounded here goes to the device with all else
   for (const size_t index : stale_) {
     const StateEntry& copy = entries_[index];
     const StateEntry& weight = *find(copy.copy_of);

@@ -177,7 +177,7 @@ Session::Session(Model model, const SessionOptions& options)
     counted_ = find_classification(model_.training.front().graph);
   }
   if (device_ == nullptr && !options_.plan_only) cpu::start_threads(options_.threads);
-  if (options_.passes.for_cpu) options_.passes.copies = find_weight_copies(model_);
+  options_.passes.copies = find_weight_copies(model_);
   state_ = std::make_unique<StateStore>(model_, options_.passes.copies);
   check_states(model_, *state_);
 }

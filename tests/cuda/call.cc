@@ -12,6 +12,27 @@ namespace halfnote::cuda_emulated {
 
 namespace {
 
+std::string refusals_of(const KernelChoice& choice) {
+  std::string text;
+  for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
+  return text.empty() ? "no row" : text;
+}
+
+}  // namespace
+
+Tensor random(DType dtype, Shape shape, double low, double high, uint32_t seed) {
+  std::mt19937 engine(seed);
+  Tensor tensor(DType::kF64, std::move(shape));
+  for (double& x : tensor.mutable_data<double>()) x = low + (high - low) * (engine() * 0x1p-32);
+  return dtype == DType::kF64 ? tensor : tensor.cast_to(dtype);
+}
+
+Tensor integers(std::vector<int64_t> values, Shape shape) {
+  Tensor tensor(DType::kI64, std::move(shape));
+  std::copy(values.begin(), values.end(), tensor.mutable_data<int64_t>().begin());
+  return tensor;
+}
+
 KernelCall kernel_call(const Call& call) {
   KernelCall made;
   made.domain = call.domain;
@@ -25,12 +46,6 @@ KernelCall kernel_call(const Call& call) {
     made.outputs.push_back({output.dtype, output.shape, {}, nullptr});
   }
   return made;
-}
-
-std::string refusals_of(const KernelChoice& choice) {
-  std::string text;
-  for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
-  return text.empty() ? "no row" : text;
 }
 
 std::vector<Tensor> on_cpu(const Call& call) {
@@ -49,21 +64,6 @@ std::vector<Tensor> on_cpu(const Call& call) {
   auto* aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
   choice.kernel->run({from, to, aligned});
   return results;
-}
-
-}  // namespace
-
-Tensor random(DType dtype, Shape shape, double low, double high, uint32_t seed) {
-  std::mt19937 engine(seed);
-  Tensor tensor(DType::kF64, std::move(shape));
-  for (double& x : tensor.mutable_data<double>()) x = low + (high - low) * (engine() * 0x1p-32);
-  return dtype == DType::kF64 ? tensor : tensor.cast_to(dtype);
-}
-
-Tensor integers(std::vector<int64_t> values, Shape shape) {
-  Tensor tensor(DType::kI64, std::move(shape));
-  std::copy(values.begin(), values.end(), tensor.mutable_data<int64_t>().begin());
-  return tensor;
 }
 
 std::vector<Tensor> on_device(const Call& call) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -75,14 +76,15 @@ std::vector<Tensor> comparable(const KernelCall& call, std::vector<Tensor> resul
   return {results[0], joined, Tensor()};
 }
 
-/// What lies on the device during one call.
+/// What lies on the device during one call; each operand `offset` bytes behind an aligned address.
 class Operands {
  public:
-  Operands(Device& device, Stream& stream) : device_(device), stream_(stream) {}
+  Operands(Device& device, Stream& stream, size_t offset = 0)
+      : device_(device), stream_(stream), offset_(offset) {}
 
   std::byte* room(size_t bytes) {
-    memory_.push_back(device_.allocate(bytes));
-    return memory_.back().get();
+    memory_.push_back(device_.allocate(bytes + offset_));
+    return memory_.back().get() + offset_;
   }
   std::byte* copy_of(const Tensor& input) {
     if (!input.defined()) return nullptr;
@@ -94,8 +96,33 @@ class Operands {
  private:
   Device& device_;
   Stream& stream_;
+  size_t offset_;
   std::vector<Device::Memory> memory_;
 };
+
+/// The first input, of those not yet `taken`, over which an output of these bytes may be written.
+std::optional<size_t> take_input(const Kernel& kernel, const std::vector<Tensor>& inputs,
+                                 size_t output, size_t bytes, std::vector<bool>& taken) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (taken[i] || !inputs[i].defined() || inputs[i].byte_size() != bytes) continue;
+    if (!kernel.can_share(i, output)) continue;
+    taken[i] = true;
+    return i;
+  }
+  return std::nullopt;
+}
+
+/// Brings the table of a kernel to the device and runs it.
+void run_with_table(const Kernel& kernel, Operands& operands, DeviceBuffers& buffers) {
+  std::vector<std::byte> table(kernel.table_bytes());
+  std::byte* const on_device = operands.room(table.size());
+  buffers.workspace = operands.room(kernel.workspace_bytes());
+  buffers.table = on_device;
+  kernel.write_table(buffers, table.data());
+  buffers.stream->copy(on_device, table.data(), table.size());
+  buffers.stream->synchronise();
+  kernel.run(buffers);
+}
 
 }  // namespace
 
@@ -122,27 +149,35 @@ std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tens
   const std::shared_ptr<Device> device = open_tested_device();
   const KernelChoice choice = device->kernels().choose(call);
   if (!choice.kernel) throw Error(ErrorCode::kUnsupported, why_not(choice));
-  const auto stream = device->make_stream();
-  Operands operands(*device, *stream);
+  return run_kernel(*device, *choice.kernel, call.outputs, inputs, {.in_place = in_place});
+}
+
+std::vector<Tensor> run_kernel(Device& device, const Kernel& kernel,
+                               const std::vector<Operand>& outputs,
+                               const std::vector<Tensor>& inputs, const Placing& placing) {
+  const auto stream = device.make_stream();
+  Operands operands(device, *stream, placing.offset), room(device, *stream);
   std::vector<const std::byte*> from;
   std::vector<std::byte*> to;
   for (const Tensor& input : inputs) from.push_back(operands.copy_of(input));
   std::vector<Tensor> results;
-  for (size_t i = 0; i < call.outputs.size(); ++i) {
-    const Operand& output = call.outputs[i];
-    results.push_back(!output.present() ? Tensor() : Tensor(output.dtype, output.shape));
-    const bool over = in_place && i == 0 && choice.kernel->can_share(0, 0) &&
-                      inputs[0].byte_size() == results[0].byte_size();
-    to.push_back(!results[i].defined() ? nullptr
-                 : over                ? const_cast<std::byte*>(from[0])
-                                       : operands.room(results[i].byte_size()));
+  std::vector<bool> taken(inputs.size(), false);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    results.push_back(!outputs[i].present() ? Tensor()
+                                            : Tensor(outputs[i].dtype, outputs[i].shape));
+    const bool wanted = results[i].defined();
+    const size_t bytes = wanted ? results[i].byte_size() : 0;
+    const bool over = wanted && placing.in_place;
+    const auto old = over ? take_input(kernel, inputs, i, bytes, taken) : std::nullopt;
+    to.push_back(!wanted ? nullptr
+                 : old   ? const_cast<std::byte*>(from[*old])
+                         : operands.room(bytes));
   }
   DeviceBuffers buffers;
   buffers.inputs = from;
   buffers.outputs = to;
-  buffers.workspace = operands.room(choice.kernel->workspace_bytes());
   buffers.stream = stream.get();
-  choice.kernel->run(buffers);
+  run_with_table(kernel, room, buffers);
   for (size_t i = 0; i < results.size(); ++i) {
     if (!results[i].defined()) continue;
     stream->copy(results[i].mutable_bytes(), to[i], results[i].byte_size());

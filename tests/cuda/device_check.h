@@ -20,8 +20,19 @@ std::shared_ptr<Device> open_tested_device();
 /// Where tests/fixtures is: the tree that was built, or what HALFNOTE_TEST_SOURCES names.
 std::string source_folder();
 
-/// Runs the call on the device; absent operands are undefined tensors. `in_place`: output 0 lies
-/// over input 0 where the kernel allows it. Throws Error(kUnsupported) with the reasons if the
+/// Where the operands of a call are.
+struct Placing {
+  bool in_place = false;  // outputs lie over inputs where the kernel allows it
+  size_t offset = 0;      // bytes behind an aligned address
+};
+
+/// Runs a kernel that is prepared for a call with these operands; absent ones are undefined.
+std::vector<Tensor> run_kernel(Device& device, const Kernel& kernel,
+                               const std::vector<Operand>& outputs,
+                               const std::vector<Tensor>& inputs, const Placing& placing = {});
+
+/// Runs the call on the device; absent operands are undefined tensors. `in_place`: outputs lie
+/// over inputs where the kernel allows it. Throws Error(kUnsupported) with the reasons if the
 /// device has no kernel.
 std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
                                   bool in_place = false);

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <random>
 
 #include "base/error.h"
 #include "compiler/ir/text.h"
 #include "device_check.h"
 #include "kernels/cuda/emulation/emulator.h"
+#include "passes/train/step.h"
 
 namespace halfnote {
 namespace {
@@ -100,6 +102,44 @@ TEST(DeviceSession, SteadyStepIsOneGraphLaunch) {
   EXPECT_EQ(after.launches, before.launches);
   EXPECT_EQ(after.allocations, before.allocations);
   EXPECT_EQ(after.synchronisations, before.synchronisations);
+}
+
+/// How many steps of a fixture's training step are done by each row of kernels.
+std::map<std::string, int> rows_of(const std::string& model, const std::string& loss,
+                                   DType precision, const CompileOptions& from = {}) {
+  CompileOptions options = from;
+  options.policy.dtype = precision;
+  options.train.loss_outputs = {loss};
+  SessionOptions on;
+  on.device = test::tested_device();
+  const fs::path path = fs::path(test::source_folder()) / "tests/fixtures/models" / model;
+  Session session(compile_file(path / "model.onnx", options).model, on);
+  std::vector<Shape> shapes;
+  for (const auto& [name, type] : session.inputs()) {
+    shapes.emplace_back();
+    for (const Dim& dim : *type.shape) shapes.back().push_back(dim.known() ? dim.value : 4);
+  }
+  session.prepare(shapes);
+  std::map<std::string, int> count;
+  for (const ProgramStep& step : session.program("step")->steps) {
+    if (step.row != nullptr) ++count[std::string(step.row->name)];
+  }
+  return count;
+}
+
+TEST(DeviceSession, AllUpdatesAreOneStep) {
+  for (const auto& [model, loss] : {std::pair("bert", "307"), {"gpt2", "422"}}) {
+    for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const float clip : {0.0f, 1.0f}) {
+        CompileOptions options;
+        options.train.optimizer.clip_norm = clip;
+        std::map<std::string, int> rows = rows_of(model, loss, precision, options);
+        EXPECT_EQ(rows["own.optimizer"], 1) << model;
+        const bool judged = clip > 0 || precision != DType::kF32;
+        EXPECT_EQ(rows["own.all_finite"] + rows["own.global_norm"], judged ? 1 : 0) << model;
+      }
+    }
+  }
 }
 
 /// Batches that differ, so that one in the place of another shows.
@@ -230,6 +270,42 @@ TEST(DeviceSession, StatesGoBothWays) {
   const double second = session.step(inputs).loss;
   EXPECT_NE(first, second);
   EXPECT_NE(session.state().get(*weight).at_as_double(0), 0) << "it was updated on the device";
+}
+
+/// Every 16-bit copy is its weight, rounded.
+void expect_copies_follow(const Session& session, const std::string& when) {
+  ASSERT_FALSE(session.state().copies().empty());
+  for (const StateEntry& copy : session.state().copies()) {
+    const Tensor weight = session.state().get(*session.state().find(copy.copy_of));
+    EXPECT_TRUE(identical(session.state().get(copy), weight.cast_to(copy.dtype)))
+        << copy.name << " " << when;
+  }
+}
+
+TEST(DeviceSession, UpdatesWriteTheCopiesOfWeights) {
+  for (const DType precision : {DType::kBF16, DType::kF16}) {
+    for (const int64_t accumulate : {1, 2}) {
+      const std::string_view last = accumulate == 1 ? kStepName : kApplyName;
+      Session session = session_on(test::tested_device(), precision, accumulate);
+      const std::vector<Tensor> good = batch(session);
+      std::vector<Tensor> bad = good;
+      bad[0] = Tensor::full(bad[0].dtype(), bad[0].shape(), INFINITY);
+      for (int step = 0; step < 6; ++step) {
+        session.step(step == 3 ? bad : good);
+        expect_copies_follow(session, "after step " + std::to_string(step));
+      }
+      EXPECT_EQ(session.applied_steps(), 6 / accumulate - 1);
+      const StateEntry& copy = session.state().copies().front();
+      const StateEntry& weight = *session.state().find(copy.copy_of);
+      session.state().set(weight, Tensor::full(weight.dtype, weight.shape, 0.1));
+      session.evaluate(good);
+      expect_copies_follow(session, "after the weight was set");
+      for (const ProgramStep& step : session.program(last)->steps) {
+        const bool casts = step.op == "Cast" && step.inputs[0].space == BufferRef::Space::kState;
+        EXPECT_FALSE(casts) << step.node;
+      }
+    }
+  }
 }
 
 TEST(DeviceSession, Accumulates) {

@@ -5,29 +5,132 @@ namespace halfnote::HN_CUDA {
 
 namespace {
 
-template <class T>
-struct SgdElement {
-  Update<T> u;
-  const T* lr;
-  T decay;
-  __device__ void operator()(int64_t i) const {
-    u.write(i, u.moves() ? math::sgd(u.param[i], u.grad[i], *lr, decay) : u.param[i]);
-  }
-};
+constexpr int kPack = 4;  // elements of a thread at a time
 
-Prepared prepare_sgd(const KernelCall& call) {
-  const Signature signature{0, false};
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const float decay = attributes_of(call).get_float("weight_decay", 0);
-  return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
-    const auto body = [decay, form = UpdateForm(call, signature), lr = signature.lr(),
-                       count = call.inputs[0].size()](const KernelBuffers& buffers) {
-      for_each(stream_of(buffers), count,
-               SgdElement<T>{form.update<T>(buffers), buffers.in<T>(lr), static_cast<T>(decay)});
-    };
-    return make_kernel(body, 0, [](size_t input, size_t out) { return input == 0 && out == 0; });
+/// Gradients of T that are stored as G.
+template <class G, class T, class Place>
+__device__ Pack<T, kPack> widened(const void* from, const Place& place) {
+  const Pack<G, kPack> stored = place.load(static_cast<const G*>(from));
+  Pack<T, kPack> pack;
+  HN_UNROLL
+  for (int k = 0; k < kPack; ++k) pack.at[k] = static_cast<T>(load_number(stored.at[k]));
+  return pack;
+}
+
+/// The same gradients as Gradient::operator[] gives, with the factors at hand.
+template <class T, class Place>
+__device__ Pack<T, kPack> load_gradients(const Gradient<T>& from, const T (&factors)[cpu::kFactors],
+                                         const Place& place) {
+  Pack<T, kPack> pack;
+  if (from.dtype == DType::kF16) {
+    pack = widened<Half, T>(from.data, place);
+  } else if (from.dtype == DType::kBF16) {
+    pack = widened<BFloat16, T>(from.data, place);
+  } else if (from.dtype == DType::kF32) {
+    pack = widened<float, T>(from.data, place);
+  } else {
+    pack = place.load(static_cast<const T*>(from.data));
+  }
+  HN_UNROLL
+  for (int f = 0; f < static_cast<int>(cpu::kFactors); ++f) {
+    if (f >= from.count) continue;
+    HN_UNROLL
+    for (int k = 0; k < kPack; ++k) pack.at[k] = pack.at[k] * factors[f];
+  }
+  return pack;
+}
+
+template <class To, class T, class Place>
+__device__ void store_rounded(void* to, const Pack<T, kPack>& values, const Place& place) {
+  Pack<To, kPack> pack;
+  HN_UNROLL
+  for (int k = 0; k < kPack; ++k) pack.at[k] = CopyPointer::rounded<To>(values.at[k]);
+  place.store(static_cast<To*>(to), pack);
+}
+
+/// The rule at element k of a pack.
+template <int N, class Rule, class T>
+__device__ void update_element(const Rule& rule, T& param, T grad, Pack<T, kPack>* slots, int k) {
+  if constexpr (N == 0) {
+    rule.update(param, grad);
+  } else if constexpr (N == 1) {
+    rule.update(param, grad, slots[0].at[k]);
+  } else if constexpr (N == 2) {
+    rule.update(param, grad, slots[0].at[k], slots[1].at[k]);
+  } else {
+    rule.update(param, grad, slots[0].at[k], slots[1].at[k], slots[2].at[k]);
+  }
+}
+
+/// Moves all parameters and their N slots by the rule of the step, a chunk a block.
+template <class T, int N, class Rule>
+__global__ void __launch_bounds__(kBlock)
+    update_chunks(const Segment<T>* segments, const Chunk* chunks, const Rule* of_step) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const Segment<T> s = segments[chunk.segment];
+  const Rule rule = *of_step;
+  const bool moves = s.u.moves();
+  T factors[cpu::kFactors] = {};
+  HN_UNROLL
+  for (int f = 0; f < static_cast<int>(cpu::kFactors); ++f) {
+    if (f < s.u.grad.count) factors[f] = *s.u.grad.factors[f];
+  }
+  walk_chunk<kPack>(chunk.index, s.count, s.aligned, [&](const auto& place) {
+    Pack<T, kPack> param = place.load(s.u.param), slots[N == 0 ? 1 : N] = {};
+    HN_UNROLL
+    for (int n = 0; n < N; ++n) {
+      if (s.slots[n].old != nullptr) slots[n] = place.load(s.slots[n].old);
+    }
+    if (moves) {
+      const Pack<T, kPack> grad = load_gradients(s.u.grad, factors, place);
+      HN_UNROLL
+      for (int k = 0; k < kPack; ++k) {
+        if (place.has(k)) update_element<N>(rule, param.at[k], grad.at[k], slots, k);
+      }
+    }
+    place.store(s.u.to, param);
+    HN_UNROLL
+    for (int n = 0; n < N; ++n) {
+      if (s.slots[n].fresh != nullptr) place.store(s.slots[n].fresh, slots[n]);
+    }
+    if (s.u.copy.data == nullptr) return;
+    if (s.u.copy.dtype == DType::kF16) {
+      store_rounded<Half>(s.u.copy.data, param, place);
+    } else {
+      store_rounded<BFloat16>(s.u.copy.data, param, place);
+    }
   });
 }
+
+/// A kernel that applies the rule of a step to every element of a group: two launches.
+template <class T, int N, class Rule, class Settings>
+Prepared rule_kernel(const UpdateGroup& group, const Settings& settings) {
+  const TableForm table(sizeof(Segment<T>), {group.chunks()});
+  const auto write = [group, table](const KernelBuffers& buffers, std::byte* to) {
+    std::vector<Segment<T>> segments;
+    for (const auto& member : group.members()) segments.emplace_back(member, buffers);
+    table.write<Segment<T>>(segments, to);
+  };
+  const auto run = [table, settings,
+                    signature = group.members()[0].signature](const KernelBuffers& buffers) {
+    const Rule* rule = make_rule<T, Rule>(buffers, signature, settings);
+    launch(stream_of(buffers), update_chunks<T, N, Rule>, table.blocks(0), kBlock, 0,
+           table.segments<Segment<T>>(buffers), table.chunks(buffers), rule);
+  };
+  return make_table_kernel(table.bytes(), sizeof(Rule), run, write, group.sharing());
+}
+
+template <class T>
+struct SgdStep {
+  T lr, decay;
+  __device__ void update(T& param, T grad) const { param = math::sgd(param, grad, lr, decay); }
+};
+
+template <class T>
+struct SgdRule {
+  T decay;
+  __device__ SgdStep<T> operator()(double lr, double) const { return {static_cast<T>(lr), decay}; }
+};
 
 template <class T>
 struct MomentumRule {
@@ -72,15 +175,29 @@ struct LionRule {
   }
 };
 
-Prepared prepare_momentum(const KernelCall& call) {
-  const Signature signature{1, true};
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const Attributes& attributes = attributes_of(call);
+/// Calls `body.template operator()<T>(group)` for calls that fit the signature.
+template <class Body>
+Prepared for_group(std::span<const KernelCall> calls, const Signature& signature, Body&& body) {
+  const GroupOrReason made = group_of(calls, signature);
+  if (!made.why.empty()) return Prepared::no(made.why);
+  return cpu::for_state_type(calls[0].inputs[0].dtype,
+                             [&]<class T>() { return body.template operator()<T>(made.group); });
+}
+
+Prepared prepare_sgd(std::span<const KernelCall> calls) {
+  const float decay = attributes_of(calls[0]).get_float("weight_decay", 0);
+  return for_group(calls, {0, false}, [&]<class T>(const UpdateGroup& group) {
+    return rule_kernel<T, 0, SgdStep<T>>(group, SgdRule<T>{static_cast<T>(decay)});
+  });
+}
+
+Prepared prepare_momentum(std::span<const KernelCall> calls) {
+  const Attributes& attributes = attributes_of(calls[0]);
   const double momentum = attributes.get_float("momentum", 0.9f);
   const double dampening = attributes.get_float("dampening", 0);
   const double decay = attributes.get_float("weight_decay", 0);
   const bool nesterov = attributes.get_int("nesterov", 0) != 0;
-  return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
+  return for_group(calls, {1, true}, [&]<class T>(const UpdateGroup& group) {
     using Rule = math::MomentumStep<T>;
     const Rule rule{T(0),
                     static_cast<T>(momentum),
@@ -88,58 +205,60 @@ Prepared prepare_momentum(const KernelCall& call) {
                     static_cast<T>(decay),
                     false,
                     nesterov};
-    return rule_kernel<T, 1, Rule>(call, signature, MomentumRule<T>{rule});
+    return rule_kernel<T, 1, Rule>(group, MomentumRule<T>{rule});
   });
 }
 
 template <bool kDecoupled>
-Prepared prepare_adam(const KernelCall& call) {
-  const Signature signature{2, true};
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const math::AdamSettings settings = cpu::adam_settings(call, kDecoupled);
-  return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
-    return rule_kernel<T, 2, math::AdamStep<T>>(call, signature, AdamRule<T>{settings});
+Prepared prepare_adam(std::span<const KernelCall> calls) {
+  const math::AdamSettings settings = cpu::adam_settings(calls[0], kDecoupled);
+  return for_group(calls, {2, true}, [&]<class T>(const UpdateGroup& group) {
+    return rule_kernel<T, 2, math::AdamStep<T>>(group, AdamRule<T>{settings});
   });
 }
 
-Prepared prepare_adagrad(const KernelCall& call) {
-  const Signature signature{1, true};
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const math::AdagradSettings settings = cpu::adagrad_settings(call);
-  return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
-    return rule_kernel<T, 1, math::AdagradStep<T>>(call, signature, AdagradRule<T>{settings});
+Prepared prepare_adagrad(std::span<const KernelCall> calls) {
+  const math::AdagradSettings settings = cpu::adagrad_settings(calls[0]);
+  return for_group(calls, {1, true}, [&]<class T>(const UpdateGroup& group) {
+    return rule_kernel<T, 1, math::AdagradStep<T>>(group, AdagradRule<T>{settings});
   });
 }
 
-Prepared prepare_rmsprop(const KernelCall& call) {
-  const math::RMSpropSettings settings = cpu::rmsprop_settings(call);
+Prepared prepare_rmsprop(std::span<const KernelCall> calls) {
+  const math::RMSpropSettings settings = cpu::rmsprop_settings(calls[0]);
   const Signature signature = cpu::rmsprop_signature(settings);
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
-    return rule_kernel<T, 3, math::RMSpropStep<T>>(call, signature, RMSpropRule<T>{settings});
+  return for_group(calls, signature, [&]<class T>(const UpdateGroup& group) {
+    return rule_kernel<T, 3, math::RMSpropStep<T>>(group, RMSpropRule<T>{settings});
   });
 }
 
-Prepared prepare_lion(const KernelCall& call) {
-  const Signature signature{1, false};
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const math::LionSettings settings = cpu::lion_settings(call);
-  return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
-    return rule_kernel<T, 1, math::LionStep<T>>(call, signature, LionRule<T>{settings});
+Prepared prepare_lion(std::span<const KernelCall> calls) {
+  const math::LionSettings settings = cpu::lion_settings(calls[0]);
+  return for_group(calls, {1, false}, [&]<class T>(const UpdateGroup& group) {
+    return rule_kernel<T, 1, math::LionStep<T>>(group, LionRule<T>{settings});
   });
 }
 
 }  // namespace
 
+GroupOrReason group_of(std::span<const KernelCall> calls, const Signature& signature) {
+  GroupOrReason made;
+  for (const KernelCall& call : calls) {
+    made.why = cpu::unfit_state(call, signature);
+    if (made.why.empty() && call.inputs[0].dtype != calls[0].inputs[0].dtype)
+      made.why = "parameters of different types";
+    if (!made.why.empty()) return made;
+    made.group.add(call, signature);
+  }
+  return made;
+}
+
 std::vector<KernelRow> optimizer_rows() {
   return {
-      {"ai.halfnote", "Adagrad", "own.optimizer", prepare_adagrad},
-      {"ai.halfnote", "Adam", "own.optimizer", prepare_adam<false>},
-      {"ai.halfnote", "AdamW", "own.optimizer", prepare_adam<true>},
-      {"ai.halfnote", "Lion", "own.optimizer", prepare_lion},
-      {"ai.halfnote", "Momentum", "own.optimizer", prepare_momentum},
-      {"ai.halfnote", "RMSprop", "own.optimizer", prepare_rmsprop},
-      {"ai.halfnote", "SGD", "own.optimizer", prepare_sgd},
+      group_row<prepare_adagrad>("Adagrad", 1),   group_row<prepare_adam<false>>("Adam", 2),
+      group_row<prepare_adam<true>>("AdamW", 2),  group_row<prepare_lion>("Lion", 1),
+      group_row<prepare_momentum>("Momentum", 1), group_row<prepare_rmsprop>("RMSprop", 3),
+      group_row<prepare_sgd>("SGD", 0),
   };
 }
 

@@ -1,12 +1,17 @@
-// What the optimizers share: operands as the device reads them, and the kernel around a rule that
-// goes element by element. Learning rate, step and commit are read on the device; what a step
-// shares is computed by one thread beforehand. Where `commit` is false the old state is given back
-// bit for bit.
+// What the optimizers share: operands as the device reads them, and groups of calls, whose
+// parameters are all updated by the same few launches. A call that is alone is a group too.
+//
+// Learning rate, step and commit are read on the device; what a step shares is computed by one
+// thread beforehand. Where `commit` is false the old state is given back bit for bit.
 #pragma once
+
+#include <span>
+#include <string>
+#include <vector>
 
 #include "kernels/cpu/stateful/optimizer_state.h"
 #include "kernels/cuda/stateful/parts.h"
-#include "kernels/cuda/support.h"
+#include "kernels/cuda/stateful/segments.h"
 #include "kernels/math/optimizer.h"
 
 namespace halfnote::HN_CUDA {
@@ -33,7 +38,10 @@ struct Gradient {
   }
   __device__ T operator[](int64_t i) const {
     T value = stored(i);
-    for (int k = 0; k < count; ++k) value = value * *factors[k];
+    HN_UNROLL
+    for (int k = 0; k < static_cast<int>(cpu::kFactors); ++k) {
+      if (k < count) value = value * *factors[k];
+    }
     return value;
   }
 };
@@ -44,20 +52,20 @@ struct CopyPointer {
   DType dtype = DType::kUndefined;
 
   template <class To, class T>
-  __device__ void store(int64_t i, T value) const {
+  __device__ static To rounded(T value) {
     if constexpr (std::is_same_v<T, float>) {
-      static_cast<To*>(data)[i] = store_number<To>(value);
+      return store_number<To>(value);
     } else {
-      static_cast<To*>(data)[i] = round_to_16bit<To>(value);
+      return round_to_16bit<To>(value);
     }
   }
   template <class T>
   __device__ void write(int64_t i, T value) const {
     if (data == nullptr) return;
     if (dtype == DType::kF16) {
-      store<Half>(i, value);
+      static_cast<Half*>(data)[i] = rounded<Half>(value);
     } else {
-      store<BFloat16>(i, value);
+      static_cast<BFloat16*>(data)[i] = rounded<BFloat16>(value);
     }
   }
 };
@@ -116,29 +124,6 @@ struct Slot {
   }
 };
 
-/// A rule with N slots, at one element.
-template <class T, int N, class Rule>
-struct UpdateElement {
-  Update<T> u;
-  Slot<T> slots[N];
-  const Rule* rule;
-  __device__ void operator()(int64_t i) const {
-    T p = u.param[i], s[N];
-    for (int k = 0; k < N; ++k) s[k] = slots[k].read(i);
-    if (u.moves()) {
-      if constexpr (N == 1) {
-        rule->update(p, u.grad[i], s[0]);
-      } else if constexpr (N == 2) {
-        rule->update(p, u.grad[i], s[0], s[1]);
-      } else {
-        rule->update(p, u.grad[i], s[0], s[1], s[2]);
-      }
-    }
-    u.write(i, p);
-    for (int k = 0; k < N; ++k) slots[k].write(i, s[k]);
-  }
-};
-
 /// Has one thread write the rule of this step: `settings.template step<T>(lr, step)`.
 template <class T, class Rule, class Settings>
 struct MakeRule {
@@ -151,38 +136,98 @@ struct MakeRule {
   }
 };
 
-/// Writes the rule of a step into the workspace. `settings(lr, step)`: a struct of plain members.
+/// Writes the rule of a step to the beginning of the workspace. `settings(lr, step)`: a struct of
+/// plain members.
 template <class T, class Rule, class Settings>
-Rule* make_rule(const KernelBuffers& buffers, const Signature& signature, const Settings& settings,
-                std::byte* to) {
-  auto* rule = reinterpret_cast<Rule*>(to);
+Rule* make_rule(const KernelBuffers& buffers, const Signature& signature,
+                const Settings& settings) {
+  auto* rule = reinterpret_cast<Rule*>(buffers.workspace);
   const int64_t* step = signature.has_step ? buffers.in<int64_t>(signature.step()) : nullptr;
   for_each(stream_of(buffers), 1,
            MakeRule<T, Rule, Settings>{settings, buffers.in<T>(signature.lr()), step, rule});
   return rule;
 }
 
-/// May an output lie over the input whose new value it is?
-inline auto shares_old(const Signature& signature) {
-  return [old = signature.old_inputs()](size_t input, size_t out) {
-    return out < old.size() && input == old[out];
+/// Calls with the same settings, as far as the host knows them before they run.
+class UpdateGroup {
+ public:
+  struct Member {
+    UpdateForm form;
+    Signature signature;
+    int64_t count;
+    size_t input, inputs, output, outputs;  // the first one of the group's, and how many
   };
-}
 
-/// A kernel that applies the rule of a step to every element.
-template <class T, int N, class Rule, class Settings>
-Prepared rule_kernel(const KernelCall& call, const Signature& signature, Settings settings) {
-  const auto body = [=, form = UpdateForm(call, signature),
-                     count = call.inputs[0].size()](const KernelBuffers& buffers) {
-    const Rule* rule = make_rule<T, Rule>(buffers, signature, settings, buffers.workspace);
-    UpdateElement<T, N, Rule> element{form.update<T>(buffers), {}, rule};
+  void add(const KernelCall& call, const Signature& signature) {
+    members_.push_back({UpdateForm(call, signature), signature, call.inputs[0].size(), inputs_,
+                        call.inputs.size(), old_.size(), call.outputs.size()});
+    for (const size_t old : signature.old_inputs()) old_.push_back(inputs_ + old);
+    old_.resize(members_.back().output + call.outputs.size(), kNone);
+    inputs_ += call.inputs.size();
+  }
+  std::span<const Member> members() const { return members_; }
+  /// What a member alone would be given.
+  static KernelBuffers buffers_of(const Member& member, const KernelBuffers& group) {
+    return {group.inputs.subspan(member.input, member.inputs),
+            group.outputs.subspan(member.output, member.outputs), group.workspace};
+  }
+  /// The chunks of all, element by element.
+  std::vector<int64_t> chunks() const {
+    std::vector<int64_t> counts;
+    for (const Member& member : members_) counts.push_back(chunks_of(member.count));
+    return counts;
+  }
+  /// May an output lie over an input? Over the one whose new value it is.
+  auto sharing() const {
+    return [old = old_](size_t input, size_t output) {
+      return output < old.size() && old[output] == input;
+    };
+  }
+
+ private:
+  static constexpr size_t kNone = ~size_t{0};
+  std::vector<Member> members_;
+  std::vector<size_t> old_;  // by output
+  size_t inputs_ = 0;
+};
+
+/// Where a parameter of a group is, and what goes with it.
+template <class T>
+struct Segment {
+  static constexpr size_t kSlots = 3;
+  Update<T> u;
+  Slot<T> slots[kSlots];
+  int64_t count;
+  bool aligned;  // all of it, for packs
+
+  Segment() = default;
+  Segment(const UpdateGroup::Member& member, const KernelBuffers& group)
+      : slots{}, count(member.count) {
+    const KernelBuffers own = UpdateGroup::buffers_of(member, group);
+    u = member.form.update<T>(own);
+    aligned = aligned_for_packs({u.param, u.grad.data, u.to, u.copy.data});
     size_t output = 1;
-    for (size_t k = 0; k < static_cast<size_t>(N); ++k) {
-      if (signature.has(k)) element.slots[k] = {buffers.in<T>(2 + k), buffers.out<T>(output++)};
+    for (size_t k = 0; k < member.signature.slots; ++k) {
+      if (!member.signature.has(k)) continue;
+      slots[k] = {own.in<T>(2 + k), own.out<T>(output++)};
+      aligned = aligned && aligned_for_packs({slots[k].old, slots[k].fresh});
     }
-    for_each(stream_of(buffers), count, element);
-  };
-  return make_kernel(body, sizeof(Rule), shares_old(signature));
+  }
+};
+
+/// A group of calls that all have the same signature; `why` they do not fit, if they do not.
+struct GroupOrReason {
+  UpdateGroup group;
+  std::string why;
+};
+GroupOrReason group_of(std::span<const KernelCall> calls, const Signature& signature);
+
+/// The row of an optimizer with so many slots, present or absent, whose calls are prepared in
+/// groups. Which of them write a 16-bit copy does not matter.
+template <Prepared (*kPrepare)(std::span<const KernelCall>)>
+KernelRow group_row(std::string_view op, size_t slots) {
+  const auto alone = [](const KernelCall& call) { return kPrepare({&call, 1}); };
+  return {"ai.halfnote", op, "own.optimizer", alone, {2 + slots, kPrepare, "copy_dtype"}};
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -1,5 +1,7 @@
 // The optimizers whose step size follows from norms of whole tensors: LAMB and Adafactor. Norms
-// and means are summed in f64, a slice a block, the slices in order.
+// and means are summed in f64, a chunk a block, the chunks of a tensor in order. All parameters go
+// through a launch together: what shares a step, the norms of chunks, the factor of each parameter,
+// the parameters.
 #include "kernels/cpu/stateful/optimizer_scaled.h"
 
 #include "kernels/cuda/stateful/optimizer.h"
@@ -8,18 +10,25 @@ namespace halfnote::HN_CUDA {
 
 namespace {
 
-constexpr int64_t kSumSlice = 16384;  // elements of a block
+/// The elements of a parameter, and its first chunk. A segment with this `place` says
+/// `norms(rule, i, a, b)`, the two numbers of element i whose squares are summed,
+/// `factor(rule, a, b)` from these sums, and `move(rule, factor, i)`.
+struct NormPlace {
+  int64_t count, first_chunk;
+};
 
-/// For each slice the sums of squares of the two numbers that `body(i, a, b)` gives of an element.
-/// parts: (2, slices).
-template <class Body>
-__global__ void __launch_bounds__(kBlock) square_pairs(Body body, int64_t count, double* parts) {
-  const int64_t begin = int64_t{blockIdx.x} * kSumSlice;
-  const int64_t end = begin + kSumSlice < count ? begin + kSumSlice : count;
+/// For each chunk the sums of squares of the two numbers of its elements. parts: (2, chunks).
+template <class Segment, class Rule>
+__global__ void __launch_bounds__(kBlock)
+    square_chunks(const Segment* segments, const Chunk* chunks, const Rule* rule, double* parts) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const Segment s = segments[chunk.segment];
+  const int64_t begin = chunk.index * kChunk;
+  const int64_t end = begin + kChunk < s.place.count ? begin + kChunk : s.place.count;
   double first = 0, second = 0;
   for (int64_t i = begin + threadIdx.x; i < end; i += kBlock) {
     double a = 0, b = 0;
-    body(i, a, b);
+    s.norms(*rule, i, a, b);
     first += a * a;
     second += b * b;
   }
@@ -30,33 +39,67 @@ __global__ void __launch_bounds__(kBlock) square_pairs(Body body, int64_t count,
   parts[gridDim.x + blockIdx.x] = second;
 }
 
-/// Calls `finish(first, second)` with the sums over all slices.
-template <class Finish>
+/// The factor of each segment from the sums of its chunks, a block a segment.
+template <class Segment, class Rule>
 __global__ void __launch_bounds__(kBlock)
-    finish_pairs(Finish finish, const double* parts, int64_t slices) {
+    find_factors(const Segment* segments, const Rule* rule, const double* parts, int64_t chunks,
+                 double* factors) {
+  const Segment s = segments[blockIdx.x];
+  const int64_t end = s.place.first_chunk + (s.place.count + kChunk - 1) / kChunk;
   double first = 0, second = 0;
-  for (int64_t i = threadIdx.x; i < slices; i += kBlock) {
+  for (int64_t i = s.place.first_chunk + threadIdx.x; i < end; i += kBlock) {
     first += parts[i];
-    second += parts[slices + i];
+    second += parts[chunks + i];
   }
   first = merge_block<AddNumbers, kBlock>(first);
   second = merge_block<AddNumbers, kBlock>(second);
-  if (threadIdx.x == 0) finish(first, second);
+  if (threadIdx.x == 0) factors[blockIdx.x] = s.factor(*rule, first, second);
 }
 
-template <class Body, class Finish>
-void sum_squares(Stream& stream, int64_t count, double* parts, const Body& body,
-                 const Finish& finish) {
-  const unsigned slices = blocks_for(count, kSumSlice);
-  launch(stream, square_pairs<Body>, slices, kBlock, 0, body, count, parts);
-  launch(stream, finish_pairs<Finish>, 1, kBlock, 0, finish, parts, slices);
+template <class Segment, class Rule>
+__global__ void __launch_bounds__(kBlock) move_chunks(const Segment* segments, const Chunk* chunks,
+                                                      const Rule* rule, const double* factors) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const Segment s = segments[chunk.segment];
+  const double factor = factors[chunk.segment];
+  const int64_t begin = chunk.index * kChunk;
+  const int64_t end = begin + kChunk < s.place.count ? begin + kChunk : s.place.count;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kBlock) s.move(*rule, factor, i);
 }
 
-size_t bytes_of_sums(int64_t count) {
-  return 2 * static_cast<size_t>(blocks_for(count, kSumSlice)) * sizeof(double);
+/// How the workspace of a group is cut up: what a step shares, two sums a chunk, a factor a
+/// segment, then what the optimizer has beside.
+struct NormRoom {
+  size_t parts, factors, bytes;
+  int64_t chunks, segments;
+
+  NormRoom(size_t rule_bytes, const UpdateGroup& group)
+      : parts(rule_bytes), segments(static_cast<int64_t>(group.members().size())) {
+    chunks = 0;
+    for (const int64_t count : group.chunks()) chunks += count;
+    factors = parts + 2 * static_cast<size_t>(chunks) * sizeof(double);
+    bytes = factors + static_cast<size_t>(segments) * sizeof(double);
+  }
+};
+
+/// Norms, factors and parameters of a group, whose elementwise chunks are those of launch 0.
+template <class Segment, class Rule>
+void move_by_norms(const KernelBuffers& buffers, const TableForm& table, const NormRoom& room,
+                   const Rule* rule) {
+  Stream& stream = stream_of(buffers);
+  const Segment* segments = table.segments<Segment>(buffers);
+  const Chunk* chunks = table.chunks(buffers);
+  auto* parts = reinterpret_cast<double*>(buffers.workspace + room.parts);
+  auto* factors = reinterpret_cast<double*>(buffers.workspace + room.factors);
+  launch(stream, square_chunks<Segment, Rule>, table.blocks(0), kBlock, 0, segments, chunks, rule,
+         parts);
+  launch(stream, find_factors<Segment, Rule>, static_cast<unsigned>(room.segments), kBlock, 0,
+         segments, rule, parts, room.chunks, factors);
+  launch(stream, move_chunks<Segment, Rule>, table.blocks(0), kBlock, 0, segments, chunks, rule,
+         factors);
 }
 
-/// What is known of a step before it ends, the workspace's first bytes.
+/// A rule and the learning rate.
 template <class Rule>
 struct Shared {
   Rule rule;
@@ -83,68 +126,66 @@ struct LambRule {
 template <class T>
 using LambShared = Shared<math::LambStep<T>>;
 
-/// The new moments, and what the norms are of.
 template <class T>
-struct LambMoments {
+struct LambSegment {
+  NormPlace place;
   Update<T> u;
   Slot<T> first, second;
-  const LambShared<T>* shared;
-  __device__ void operator()(int64_t i, double& param, double& direction) const {
+  double min_ratio, max_ratio;
+
+  /// The new moments, and what the norms are of.
+  __device__ void norms(const LambShared<T>& shared, int64_t i, double& param,
+                        double& direction) const {
     T m = first.read(i), v = second.read(i);
     if (u.moves()) {
-      shared->rule.moments(u.grad[i], m, v);
+      shared.rule.moments(u.grad[i], m, v);
       param = static_cast<double>(u.param[i]);
-      direction = static_cast<double>(shared->rule.direction(u.param[i], m, v));
+      direction = static_cast<double>(shared.rule.direction(u.param[i], m, v));
     }
     first.write(i, m);
     second.write(i, v);
   }
-};
-
-template <class T>
-struct LambRate {
-  double min_ratio, max_ratio;
-  LambShared<T>* shared;
-  __device__ void operator()(double param, double direction) const {
+  __device__ double factor(const LambShared<T>& shared, double param, double direction) const {
     const double ratio =
         math::lamb_ratio(math::sqrt(param), math::sqrt(direction), min_ratio, max_ratio);
-    shared->rate = shared->rate * shared->rule.rate * ratio;
+    return shared.rate * shared.rule.rate * ratio;
   }
-};
-
-template <class T>
-struct LambElement {
-  Update<T> u;
-  const T *first, *second;  // the new ones
-  const LambShared<T>* shared;
-  __device__ void operator()(int64_t i) const {
+  __device__ void move(const LambShared<T>& shared, double factor, int64_t i) const {
     T p = u.param[i];
     if (u.moves()) {
-      const auto rate = static_cast<T>(shared->rate);
-      p = p - rate * shared->rule.direction(p, first[i], second[i]);
+      const auto rate = static_cast<T>(factor);
+      p = p - rate * shared.rule.direction(p, first.fresh[i], second.fresh[i]);
     }
     u.write(i, p);
   }
 };
 
-Prepared prepare_lamb(const KernelCall& call) {
-  const Signature signature{2, true};
-  if (std::string why = cpu::unfit_state(call, signature); !why.empty()) return Prepared::no(why);
-  const cpu::LambPlan plan = cpu::lamb_plan(call);
-  const int64_t count = call.inputs[0].size();
-  return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
+Prepared prepare_lamb(std::span<const KernelCall> calls) {
+  const GroupOrReason made = group_of(calls, {2, true});
+  if (!made.why.empty()) return Prepared::no(made.why);
+  const cpu::LambPlan plan = cpu::lamb_plan(calls[0]);
+  return cpu::for_state_type(calls[0].inputs[0].dtype, [&]<class T>() {
+    const UpdateGroup& group = made.group;
+    const TableForm table(sizeof(LambSegment<T>), {group.chunks()});
+    const NormRoom room(sizeof(LambShared<T>), group);
+    const auto write = [=](const KernelBuffers& buffers, std::byte* to) {
+      std::vector<LambSegment<T>> segments;
+      int64_t chunks = 0;
+      for (const auto& member : group.members()) {
+        const Segment<T> s(member, buffers);
+        segments.push_back(
+            {{s.count, chunks}, s.u, s.slots[0], s.slots[1], plan.min_ratio, plan.max_ratio});
+        chunks += chunks_of(s.count);
+      }
+      table.write<LambSegment<T>>(segments, to);
+    };
     using Settings = SharedRule<LambRule<T>, math::LambStep<T>>;
     const Settings settings{{plan.adam, plan.rate_corrects}};
-    const auto body = [=, form = UpdateForm(call, signature)](const KernelBuffers& buffers) {
-      auto* shared = make_rule<T, LambShared<T>>(buffers, signature, settings, buffers.workspace);
-      auto* parts = reinterpret_cast<double*>(buffers.workspace + sizeof(LambShared<T>));
-      const Update<T> u = form.update<T>(buffers);
-      const Slot<T> m{buffers.in<T>(2), buffers.out<T>(1)}, v{buffers.in<T>(3), buffers.out<T>(2)};
-      sum_squares(stream_of(buffers), count, parts, LambMoments<T>{u, m, v, shared},
-                  LambRate<T>{plan.min_ratio, plan.max_ratio, shared});
-      for_each(stream_of(buffers), count, LambElement<T>{u, m.fresh, v.fresh, shared});
+    const auto run = [=, signature = group.members()[0].signature](const KernelBuffers& buffers) {
+      const auto* shared = make_rule<T, LambShared<T>>(buffers, signature, settings);
+      move_by_norms<LambSegment<T>>(buffers, table, room, shared);
     };
-    return make_kernel(body, sizeof(LambShared<T>) + bytes_of_sums(count), shares_old(signature));
+    return make_table_kernel(table.bytes(), room.bytes, run, write, group.sharing());
   });
 }
 
@@ -158,23 +199,61 @@ struct AdafactorRule {
 
 using AdafactorShared = Shared<math::AdafactorStep>;
 
-/// Where the tensors of Adafactor are: matrices of (rows, columns), a running mean a row and a
-/// column; if not factored a running mean an element, `row`.
+/// A parameter as matrices of (rows, columns), with a running mean a row and a column; if it is not
+/// factored a running mean an element, `row`.
 template <class T>
-struct Factors {
+struct AdafactorSegment {
+  NormPlace place;
   Update<T> u;
   Slot<T> row, column;
-  int64_t rows, columns;
+  int64_t matrices, rows, columns;
+  Divisor by_rows, by_columns;
+  int64_t slice_rows, slices;  // rows whose columns a thread sums
+  double* means;               // of the row means of each matrix; null: not factored
+  double* sums;                // of columns: (slices, matrices · columns)
   T epsilon;
-  AdafactorShared* shared;
+  double epsilon_param, clip;
+  bool scaled;
 
   __device__ T square(int64_t i) const { return math::AdafactorStep::square(u.grad[i], epsilon); }
+  /// The update of an element, before its factor.
+  __device__ T update(int64_t i) const {
+    if (means == nullptr) return u.grad[i] / math::sqrt(row.fresh[i]);
+    const int64_t r = by_columns.quotient(i), k = by_rows.quotient(r);
+    const int64_t at = k * columns + (i - r * columns);
+    return math::AdafactorStep::factored(u.grad[i], row.fresh[r], means[k], column.fresh[at]);
+  }
+  __device__ void norms(const AdafactorShared&, int64_t i, double& param, double& moved) const {
+    if (!u.moves()) return;
+    param = static_cast<double>(u.param[i]);
+    moved = static_cast<double>(update(i));
+  }
+  __device__ double factor(const AdafactorShared& shared, double param, double moved) const {
+    const auto n = static_cast<double>(place.count > 1 ? place.count : 1);
+    return shared.rule.scale(math::sqrt(param / n), math::sqrt(moved / n), scaled, epsilon_param,
+                             clip);
+  }
+  __device__ void move(const AdafactorShared& shared, double factor, int64_t i) const {
+    T p = u.param[i];
+    if (u.moves()) p = p * static_cast<T>(shared.rule.keep) - static_cast<T>(factor) * update(i);
+    u.write(i, p);
+  }
 };
 
-/// The running mean of a row, a block a row.
+// What a block does of a segment.
+constexpr int64_t kRowsOfBlock = 8, kMatricesOfBlock = 16, kColumnsOfBlock = kBlock;
+
+int64_t parts_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+/// The running means of rows, one after the other.
 template <class T>
-__global__ void __launch_bounds__(kBlock) move_rows(Factors<T> f, int64_t all_rows) {
-  for (int64_t r = blockIdx.x; r < all_rows; r += gridDim.x) {
+__global__ void __launch_bounds__(kBlock)
+    move_rows(const AdafactorSegment<T>* segments, const Chunk* chunks,
+              const AdafactorShared* shared) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const AdafactorSegment<T> f = segments[chunk.segment];
+  const int64_t all = f.matrices * f.rows, begin = chunk.index * kRowsOfBlock;
+  for (int64_t r = begin; r < begin + kRowsOfBlock && r < all; ++r) {
     double sum = 0;
     if (f.u.moves()) {
       for (int64_t c = threadIdx.x; c < f.columns; c += kBlock) {
@@ -184,192 +263,205 @@ __global__ void __launch_bounds__(kBlock) move_rows(Factors<T> f, int64_t all_ro
     sum = merge_block<AddNumbers, kBlock>(sum);
     if (threadIdx.x != 0) continue;
     const T old = f.row.old[r];
-    f.row.fresh[r] = f.u.moves() ? f.shared->rule.mean(old, sum, f.columns) : old;
+    f.row.fresh[r] = f.u.moves() ? shared->rule.mean(old, sum, f.columns) : old;
   }
 }
 
-/// The sum of a column over a slice of its rows; parts: (slices, matrices · columns).
-template <class T>
-struct SumColumns {
-  Factors<T> f;
-  int64_t slice_rows, all_columns;
-  double* parts;
-  __device__ void operator()(int64_t at) const {
-    const int64_t slice = at / all_columns, k = at % all_columns;
-    const int64_t begin = slice * slice_rows;
-    const int64_t end = begin + slice_rows < f.rows ? begin + slice_rows : f.rows;
-    const int64_t first = k / f.columns * f.rows * f.columns + k % f.columns;
-    double sum = 0;
-    if (f.u.moves()) {
-      for (int64_t r = begin; r < end; ++r) {
-        sum += static_cast<double>(f.square(first + r * f.columns));
-      }
-    }
-    parts[at] = sum;
-  }
-};
-
-/// The running mean of a column from its slices, in order.
-template <class T>
-struct MoveColumns {
-  Factors<T> f;
-  int64_t slices, all_columns;
-  const double* parts;
-  __device__ void operator()(int64_t k) const {
-    double sum = 0;
-    for (int64_t s = 0; s < slices; ++s) sum += parts[s * all_columns + k];
-    const T old = f.column.old[k];
-    f.column.fresh[k] = f.u.moves() ? f.shared->rule.mean(old, sum, f.rows) : old;
-  }
-};
-
-/// The mean of the row means of a matrix, a block a matrix.
+/// The sums of columns over slices of their rows.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    mean_of_rows(const T* row, int64_t rows, int64_t matrices, double* means) {
-  for (int64_t k = blockIdx.x; k < matrices; k += gridDim.x) {
+    sum_columns(const AdafactorSegment<T>* segments, const Chunk* chunks) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const AdafactorSegment<T> f = segments[chunk.segment];
+  const int64_t all_columns = f.matrices * f.columns;
+  const int64_t at = chunk.index * kColumnsOfBlock + threadIdx.x;
+  if (at >= f.slices * all_columns) return;
+  const int64_t slice = at / all_columns, k = at % all_columns;
+  const int64_t begin = slice * f.slice_rows;
+  const int64_t end = begin + f.slice_rows < f.rows ? begin + f.slice_rows : f.rows;
+  const int64_t first = k / f.columns * f.rows * f.columns + k % f.columns;
+  double sum = 0;
+  if (f.u.moves()) {
+    for (int64_t r = begin; r < end; ++r) {
+      sum += static_cast<double>(f.square(first + r * f.columns));
+    }
+  }
+  f.sums[at] = sum;
+}
+
+/// The running means of columns from their slices, in order.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    move_columns(const AdafactorSegment<T>* segments, const Chunk* chunks,
+                 const AdafactorShared* shared) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const AdafactorSegment<T> f = segments[chunk.segment];
+  const int64_t all_columns = f.matrices * f.columns;
+  const int64_t k = chunk.index * kColumnsOfBlock + threadIdx.x;
+  if (k >= all_columns) return;
+  double sum = 0;
+  for (int64_t s = 0; s < f.slices; ++s) sum += f.sums[s * all_columns + k];
+  const T old = f.column.old[k];
+  f.column.fresh[k] = f.u.moves() ? shared->rule.mean(old, sum, f.rows) : old;
+}
+
+/// The means of the row means of matrices, one after the other.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    mean_of_rows(const AdafactorSegment<T>* segments, const Chunk* chunks) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const AdafactorSegment<T> f = segments[chunk.segment];
+  const int64_t begin = chunk.index * kMatricesOfBlock;
+  for (int64_t k = begin; k < begin + kMatricesOfBlock && k < f.matrices; ++k) {
     double sum = 0;
-    for (int64_t r = threadIdx.x; r < rows; r += kBlock) {
-      sum += static_cast<double>(row[k * rows + r]);
+    for (int64_t r = threadIdx.x; r < f.rows; r += kBlock) {
+      sum += static_cast<double>(f.row.fresh[k * f.rows + r]);
     }
     sum = merge_block<AddNumbers, kBlock>(sum);
-    if (threadIdx.x == 0) means[k] = sum / static_cast<double>(rows);
+    if (threadIdx.x == 0) f.means[k] = sum / static_cast<double>(f.rows);
   }
 }
 
-/// The running mean of one element's square.
+/// The running means of the squares of elements.
 template <class T>
-struct MoveElement {
-  Factors<T> f;
-  __device__ void operator()(int64_t i) const {
+__global__ void __launch_bounds__(kBlock)
+    move_elements(const AdafactorSegment<T>* segments, const Chunk* chunks,
+                  const AdafactorShared* shared) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const AdafactorSegment<T> f = segments[chunk.segment];
+  const int64_t begin = chunk.index * kChunk;
+  const int64_t end = begin + kChunk < f.place.count ? begin + kChunk : f.place.count;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kBlock) {
     const T old = f.row.old[i];
-    f.row.fresh[i] = f.u.moves() ? f.shared->rule.moved(old, f.square(i)) : old;
+    f.row.fresh[i] = f.u.moves() ? shared->rule.moved(old, f.square(i)) : old;
   }
-};
-
-/// The update of an element, before its factor.
-template <class T>
-struct AdafactorUpdate {
-  Factors<T> f;
-  const double* means;  // null: not factored
-  Divisor rows, columns;
-
-  __device__ T operator[](int64_t i) const {
-    if (means == nullptr) return f.u.grad[i] / math::sqrt(f.row.fresh[i]);
-    const int64_t r = columns.quotient(i), k = rows.quotient(r);
-    const int64_t column = k * f.columns + (i - r * f.columns);
-    return math::AdafactorStep::factored(f.u.grad[i], f.row.fresh[r], means[k],
-                                         f.column.fresh[column]);
-  }
-  __device__ void operator()(int64_t i, double& param, double& update) const {
-    if (!f.u.moves()) return;
-    param = static_cast<double>(f.u.param[i]);
-    update = static_cast<double>((*this)[i]);
-  }
-};
-
-struct AdafactorRate {
-  int64_t count;
-  double epsilon, clip;
-  bool scaled;
-  AdafactorShared* shared;
-  __device__ void operator()(double param, double update) const {
-    const auto n = static_cast<double>(count > 1 ? count : 1);
-    shared->rate =
-        shared->rule.scale(math::sqrt(param / n), math::sqrt(update / n), scaled, epsilon, clip);
-  }
-};
-
-template <class T>
-struct AdafactorElement {
-  AdafactorUpdate<T> update;
-  __device__ void operator()(int64_t i) const {
-    const Factors<T>& f = update.f;
-    T p = f.u.param[i];
-    if (f.u.moves()) {
-      p = p * static_cast<T>(f.shared->rule.keep) - static_cast<T>(f.shared->rate) * update[i];
-    }
-    f.u.write(i, p);
-  }
-};
-
-/// How the workspace of Adafactor is cut up.
-struct AdafactorRoom {
-  int64_t slice_rows, slices, all_columns;
-  size_t means, columns, bytes;  // offsets; the whole
-
-  AdafactorRoom(const cpu::AdafactorPlan& plan, int64_t count) {
-    constexpr int64_t kSliceRows = 64, kMostSlices = 256;
-    slice_rows = std::max(kSliceRows, (plan.rows + kMostSlices - 1) / kMostSlices);
-    slices = (plan.rows + slice_rows - 1) / slice_rows;
-    all_columns = plan.matrices * plan.columns;
-    means = sizeof(AdafactorShared) + bytes_of_sums(count);
-    columns = means + static_cast<size_t>(plan.matrices) * sizeof(double);
-    bytes = columns + static_cast<size_t>(slices * all_columns) * sizeof(double);
-  }
-};
-
-/// Moves the means of rows and columns, and gives the means of the former.
-template <class T>
-const double* move_factors(const cpu::AdafactorPlan& plan, const AdafactorRoom& room,
-                           const Factors<T>& f, const KernelBuffers& buffers) {
-  Stream& stream = stream_of(buffers);
-  const auto blocks = [](int64_t n) { return static_cast<unsigned>(std::min(n, kMaxBlocks)); };
-  auto* means = reinterpret_cast<double*>(buffers.workspace + room.means);
-  auto* parts = reinterpret_cast<double*>(buffers.workspace + room.columns);
-  const int64_t all_rows = plan.matrices * plan.rows;
-  launch(stream, move_rows<T>, blocks(all_rows), kBlock, 0, f, all_rows);
-  for_each(stream, room.slices * room.all_columns,
-           SumColumns<T>{f, room.slice_rows, room.all_columns, parts});
-  for_each(stream, room.all_columns, MoveColumns<T>{f, room.slices, room.all_columns, parts});
-  launch(stream, mean_of_rows<T>, blocks(plan.matrices), kBlock, 0, f.row.fresh, plan.rows,
-         plan.matrices, means);
-  return means;
 }
 
-Prepared prepare_adafactor(const KernelCall& call) {
+/// A parameter of Adafactor, and where what it has beside is in the workspace.
+struct FactoredMember {
   cpu::AdafactorPlan plan;
-  Signature signature;
-  if (std::string why = cpu::plan_adafactor(call, plan, signature); !why.empty())
-    return Prepared::no(why);
-  const int64_t count = call.inputs[0].size();
-  const AdafactorRoom room(plan, count);
-  return cpu::for_state_type(call.inputs[0].dtype, [&]<class T>() {
+  int64_t slice_rows = 0, slices = 0;
+  size_t means = 0, sums = 0;  // offsets
+
+  FactoredMember(const cpu::AdafactorPlan& of, size_t& room) : plan(of) {
+    if (!plan.factored) return;
+    constexpr int64_t kSliceRows = 64, kMostSlices = 256;
+    slice_rows = std::max(kSliceRows, parts_of(plan.rows, kMostSlices));
+    slices = parts_of(plan.rows, slice_rows);
+    means = room;
+    sums = means + static_cast<size_t>(plan.matrices) * sizeof(double);
+    room = sums + static_cast<size_t>(slices * plan.matrices * plan.columns) * sizeof(double);
+  }
+};
+
+/// The chunks of each launch: elements, rows, slices of columns, columns, matrices.
+enum AdafactorLaunch : size_t { kElements, kRows, kSlices, kColumns, kMatrices };
+
+std::vector<std::vector<int64_t>> adafactor_launches(const UpdateGroup& group,
+                                                     const std::vector<FactoredMember>& members) {
+  std::vector<std::vector<int64_t>> launches = {group.chunks(), {}, {}, {}, {}};
+  for (const auto& [plan, slice_rows, slices, means, sums] : members) {
+    if (!plan.factored) continue;
+    const int64_t all_columns = plan.matrices * plan.columns;
+    launches[kRows].push_back(parts_of(plan.matrices * plan.rows, kRowsOfBlock));
+    launches[kSlices].push_back(parts_of(slices * all_columns, kColumnsOfBlock));
+    launches[kColumns].push_back(parts_of(all_columns, kColumnsOfBlock));
+    launches[kMatrices].push_back(parts_of(plan.matrices, kMatricesOfBlock));
+  }
+  return launches;
+}
+
+template <class T>
+std::vector<AdafactorSegment<T>> adafactor_segments(const UpdateGroup& group,
+                                                    const std::vector<FactoredMember>& members,
+                                                    const KernelBuffers& buffers) {
+  std::vector<AdafactorSegment<T>> segments;
+  int64_t chunks = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Segment<T> s(group.members()[i], buffers);
+    const FactoredMember& m = members[i];
+    const cpu::AdafactorPlan& plan = m.plan;
+    const auto beside = [&](size_t offset) {
+      return plan.factored ? reinterpret_cast<double*>(buffers.workspace + offset) : nullptr;
+    };
+    segments.push_back({{s.count, chunks},
+                        s.u,
+                        s.slots[0],
+                        s.slots[1],
+                        plan.matrices,
+                        plan.rows,
+                        plan.columns,
+                        Divisor(plan.rows),
+                        Divisor(plan.columns),
+                        m.slice_rows,
+                        m.slices,
+                        beside(m.means),
+                        beside(m.sums),
+                        static_cast<T>(plan.epsilon),
+                        plan.epsilon_param,
+                        plan.clip,
+                        plan.scaled});
+    chunks += chunks_of(s.count);
+  }
+  return segments;
+}
+
+/// Moves the running means: four launches if they are factored, else one.
+template <class T>
+void move_means(const KernelBuffers& buffers, const TableForm& table, bool factored,
+                const AdafactorShared* shared) {
+  Stream& stream = stream_of(buffers);
+  const auto* segments = table.segments<AdafactorSegment<T>>(buffers);
+  const auto chunks = [&](size_t k) { return table.chunks(buffers, k); };
+  if (!factored) {
+    launch(stream, move_elements<T>, table.blocks(kElements), kBlock, 0, segments,
+           chunks(kElements), shared);
+    return;
+  }
+  launch(stream, move_rows<T>, table.blocks(kRows), kBlock, 0, segments, chunks(kRows), shared);
+  launch(stream, sum_columns<T>, table.blocks(kSlices), kBlock, 0, segments, chunks(kSlices));
+  launch(stream, move_columns<T>, table.blocks(kColumns), kBlock, 0, segments, chunks(kColumns),
+         shared);
+  launch(stream, mean_of_rows<T>, table.blocks(kMatrices), kBlock, 0, segments, chunks(kMatrices));
+}
+
+Prepared prepare_adafactor(std::span<const KernelCall> calls) {
+  UpdateGroup group;
+  std::vector<cpu::AdafactorPlan> plans(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Signature signature;
+    if (std::string why = cpu::plan_adafactor(calls[i], plans[i], signature); !why.empty())
+      return Prepared::no(why);
+    if (plans[i].factored != plans[0].factored ||
+        calls[i].inputs[0].dtype != calls[0].inputs[0].dtype)
+      return Prepared::no("parameters that are updated in different ways");
+    group.add(calls[i], signature);
+  }
+  const NormRoom room(sizeof(AdafactorShared), group);
+  size_t bytes = room.bytes;
+  std::vector<FactoredMember> members;
+  for (const cpu::AdafactorPlan& plan : plans) members.emplace_back(plan, bytes);
+  return cpu::for_state_type(calls[0].inputs[0].dtype, [&]<class T>() {
+    const TableForm table(sizeof(AdafactorSegment<T>), adafactor_launches(group, members));
+    const auto write = [=](const KernelBuffers& buffers, std::byte* to) {
+      table.write<AdafactorSegment<T>>(adafactor_segments<T>(group, members, buffers), to);
+    };
+    const cpu::AdafactorPlan plan = plans[0];
     const SharedRule<AdafactorRule, math::AdafactorStep> settings{
         {plan.decay_rate, plan.decay, plan.relative}};
-    const auto body = [=, form = UpdateForm(call, signature)](const KernelBuffers& buffers) {
-      auto* shared = make_rule<T, AdafactorShared>(buffers, signature, settings, buffers.workspace);
-      auto* parts = reinterpret_cast<double*>(buffers.workspace + sizeof(AdafactorShared));
-      Factors<T> f{form.update<T>(buffers),
-                   {buffers.in<T>(2), buffers.out<T>(1)},
-                   {},
-                   plan.rows,
-                   plan.columns,
-                   static_cast<T>(plan.epsilon),
-                   shared};
-      const double* means = nullptr;
-      if (plan.factored) {
-        f.column = {buffers.in<T>(3), buffers.out<T>(2)};
-        means = move_factors(plan, room, f, buffers);
-      } else {
-        for_each(stream_of(buffers), count, MoveElement<T>{f});
-      }
-      const AdafactorUpdate<T> update{f, means, Divisor(plan.rows), Divisor(plan.columns)};
-      sum_squares(stream_of(buffers), count, parts, update,
-                  AdafactorRate{count, plan.epsilon_param, plan.clip, plan.scaled, shared});
-      for_each(stream_of(buffers), count, AdafactorElement<T>{update});
+    const auto run = [=, signature = group.members()[0].signature](const KernelBuffers& buffers) {
+      const auto* shared = make_rule<T, AdafactorShared>(buffers, signature, settings);
+      move_means<T>(buffers, table, plan.factored, shared);
+      move_by_norms<AdafactorSegment<T>>(buffers, table, room, shared);
     };
-    return make_kernel(body, room.bytes, shares_old(signature));
+    return make_table_kernel(table.bytes(), bytes, run, write, group.sharing());
   });
 }
 
 }  // namespace
 
 std::vector<KernelRow> scaled_optimizer_rows() {
-  return {
-      {"ai.halfnote", "Adafactor", "own.optimizer", prepare_adafactor},
-      {"ai.halfnote", "Lamb", "own.optimizer", prepare_lamb},
-  };
+  return {group_row<prepare_adafactor>("Adafactor", 2), group_row<prepare_lamb>("Lamb", 2)};
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -4,152 +4,142 @@
 
 #include "kernels/cpu/stateful/norm.h"
 #include "kernels/cuda/stateful/parts.h"
-#include "kernels/cuda/support.h"
+#include "kernels/cuda/stateful/segments.h"
 
 namespace halfnote::HN_CUDA {
 
 namespace {
 
-struct InputCount {
-  DType dtype;
+/// A gradient, in its own type.
+struct Judged {
+  const std::byte* data;
   int64_t count;
+  DType dtype;
+  bool aligned;
 };
 
-/// Sets the flag where an element is an infinity or NaN; all threads write the same.
+/// What the blocks of a launch leave: `sums` may be null.
+struct Judgements {
+  double* sums;       // of squares
+  uint32_t* special;  // is there an infinity or a NaN?
+};
+
+/// The sum of squares of a chunk, each element times the factor, and whether one of them is an
+/// infinity or NaN before that.
 template <class T>
-struct FlagSpecial {
-  const T* x;
-  uint32_t* flag;
-  __device__ void operator()(int64_t i) const {
-    const Math<T> value = load_number(x[i]);
-    if (!(value - value == 0)) *flag = 1;
+__device__ void judge(const Judged& x, int64_t chunk, const std::byte* factor, double& sum,
+                      bool& special) {
+  constexpr int kPack = 16 / sizeof(T);
+  const Math<T> scale = factor == nullptr ? 1 : *reinterpret_cast<const Math<T>*>(factor);
+  walk_chunk<kPack, 4>(chunk, x.count, x.aligned, [&](const auto& place) {
+    const Pack<T, kPack> pack = place.load(reinterpret_cast<const T*>(x.data));
+    HN_UNROLL
+    for (int k = 0; k < kPack; ++k) {
+      if (!place.has(k)) continue;
+      const Math<T> math = load_number(pack.at[k]);
+      special = special || !(math - math == 0);
+      const auto value = static_cast<double>(math * scale);
+      sum += value * value;
+    }
+  });
+}
+
+__global__ void __launch_bounds__(kBlock) judge_chunks(const Judged* gradients, const Chunk* chunks,
+                                                       const std::byte* factor, Judgements to) {
+  const Chunk chunk = chunks[blockIdx.x];
+  const Judged x = gradients[chunk.segment];
+  double sum = 0;
+  bool special = false;
+  if (x.dtype == DType::kF16) {
+    judge<Half>(x, chunk.index, factor, sum, special);
+  } else if (x.dtype == DType::kBF16) {
+    judge<BFloat16>(x, chunk.index, factor, sum, special);
+  } else if (x.dtype == DType::kF32) {
+    judge<float>(x, chunk.index, factor, sum, special);
+  } else {
+    judge<double>(x, chunk.index, factor, sum, special);
   }
+  const bool any = __syncthreads_or(special) != 0;
+  if (to.sums != nullptr) sum = merge_block<AddNumbers, kBlock>(sum);
+  if (threadIdx.x != 0) return;
+  to.special[blockIdx.x] = any;
+  if (to.sums != nullptr) to.sums[blockIdx.x] = sum;
+}
+
+/// The judgement of all from those of the chunks, the sums in order.
+__global__ void __launch_bounds__(kBlock)
+    finish_judging(Judgements from, int64_t chunks, RealOutput norm, bool* finite) {
+  double sum = 0;
+  bool special = false;
+  for (int64_t i = threadIdx.x; i < chunks; i += kBlock) {
+    if (from.sums != nullptr) sum += from.sums[i];
+    special = special || from.special[i] != 0;
+  }
+  const bool any = __syncthreads_or(special) != 0;
+  sum = merge_block<AddNumbers, kBlock>(sum);
+  if (threadIdx.x != 0) return;
+  if (from.sums != nullptr) norm.write(0, math::sqrt(sum));
+  if (finite != nullptr) *finite = !any;
+}
+
+/// Where the kernel of a judgement puts what, and where it finds a factor of the norm.
+struct JudgingForm {
+  bool norm = false, finite = false;
+  DType norm_type = DType::kUndefined;
+  bool scaled = false;
+
+  size_t finite_output() const { return norm ? 1 : 0; }
 };
 
-struct WriteFinite {
-  const uint32_t* flag;
-  bool* finite;
-  __device__ void operator()(int64_t) const { *finite = *flag == 0; }
-};
+using Gradients = std::vector<cpu::NormOperands::Gradient>;
 
-void flag_special(Stream& stream, const InputCount& input, const std::byte* x, uint32_t* flag) {
-  switch (input.dtype) {
-    case DType::kF16:
-      return for_each(stream, input.count,
-                      FlagSpecial<Half>{reinterpret_cast<const Half*>(x), flag});
-    case DType::kBF16:
-      return for_each(stream, input.count,
-                      FlagSpecial<BFloat16>{reinterpret_cast<const BFloat16*>(x), flag});
-    case DType::kF32:
-      return for_each(stream, input.count,
-                      FlagSpecial<float>{reinterpret_cast<const float*>(x), flag});
-    default:
-      return for_each(stream, input.count,
-                      FlagSpecial<double>{reinterpret_cast<const double*>(x), flag});
-  }
+/// Two launches, however many gradients there are.
+Prepared judging_kernel(const Gradients& gradients, const JudgingForm& form) {
+  std::vector<int64_t> counts;
+  for (const auto& gradient : gradients) counts.push_back(chunks_of(gradient.count));
+  const TableForm table(sizeof(Judged), {counts});
+  const size_t sums = form.norm ? table.blocks(0) * sizeof(double) : 0;
+  const auto write = [gradients, table](const KernelBuffers& buffers, std::byte* to) {
+    std::vector<Judged> all;
+    for (size_t k = 0; k < gradients.size(); ++k) {
+      const std::byte* data = buffers.inputs[k];
+      all.push_back({data, gradients[k].count, gradients[k].dtype, aligned_for_packs({data})});
+    }
+    table.write<Judged>(all, to);
+  };
+  const auto run = [=, count = gradients.size()](const KernelBuffers& buffers) {
+    const Judgements parts{form.norm ? reinterpret_cast<double*>(buffers.workspace) : nullptr,
+                           reinterpret_cast<uint32_t*>(buffers.workspace + sums)};
+    Stream& stream = stream_of(buffers);
+    launch(stream, judge_chunks, table.blocks(0), kBlock, 0, table.segments<Judged>(buffers),
+           table.chunks(buffers), form.scaled ? buffers.inputs[count] : nullptr, parts);
+    RealOutput norm;
+    if (form.norm) norm = {buffers.outputs[0], form.norm_type};
+    bool* finite = form.finite ? buffers.out<bool>(form.finite_output()) : nullptr;
+    launch(stream, finish_judging, 1, kBlock, 0, parts, table.blocks(0), norm, finite);
+  };
+  return make_table_kernel(table.bytes(), sums + table.blocks(0) * sizeof(uint32_t), run, write);
 }
 
 Prepared prepare_all_finite(const KernelCall& call) {
   if (!call.has_output(0) || call.outputs[0].dtype != DType::kBool) {
     return Prepared::no("the output is not bool");
   }
-  std::vector<InputCount> inputs;
+  Gradients gradients;
   for (const Operand& input : call.inputs) {
     const bool known =
         is_16bit_float(input.dtype) || input.dtype == DType::kF32 || input.dtype == DType::kF64;
     if (!known) return Prepared::no("no float type: " + std::string(short_name(input.dtype)));
-    inputs.push_back({input.dtype, input.size()});
+    gradients.push_back({input.dtype, input.size()});
   }
-  const auto body = [inputs](const KernelBuffers& buffers) {
-    auto* flag = reinterpret_cast<uint32_t*>(buffers.workspace);
-    stream_of(buffers).fill(flag, 0, sizeof(uint32_t));
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      flag_special(stream_of(buffers), inputs[i], buffers.inputs[i], flag);
-    }
-    for_each(stream_of(buffers), 1, WriteFinite{flag, buffers.out<bool>(0)});
-  };
-  return make_kernel(body, sizeof(uint32_t));
+  return judging_kernel(gradients, {false, true});
 }
 
-constexpr int64_t kNormSlice = 16384;  // elements of a block
-
-/// The sum of squares of each slice, times a factor each; raises the flag where an element, before
-/// it is scaled, is an infinity or NaN.
-template <class T>
-__global__ void __launch_bounds__(kBlock)
-    square_sums(const T* x, int64_t count, const Math<T>* factor, uint32_t* flag, double* parts) {
-  const int64_t begin = int64_t{blockIdx.x} * kNormSlice;
-  const int64_t end = begin + kNormSlice < count ? begin + kNormSlice : count;
-  double sum = 0;
-  bool special = false;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kBlock) {
-    Math<T> math = load_number(x[i]);
-    special = special || !(math - math == 0);
-    if (factor != nullptr) math = math * *factor;
-    const auto value = static_cast<double>(math);
-    sum += value * value;
-  }
-  if (special) *flag = 1;
-  sum = merge_block<AddNumbers, kBlock>(sum);
-  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
-}
-
-__global__ void __launch_bounds__(kBlock)
-    root_of_sum(const double* parts, int64_t count, RealOutput norm, const uint32_t* flag,
-                bool* finite) {
-  double sum = 0;
-  for (int64_t i = threadIdx.x; i < count; i += kBlock) sum += parts[i];
-  sum = merge_block<AddNumbers, kBlock>(sum);
-  if (threadIdx.x != 0) return;
-  norm.write(0, math::sqrt(sum));
-  if (finite != nullptr) *finite = *flag == 0;
-}
-
-/// One launch a gradient; gives how many parts it wrote.
-template <class T>
-int64_t sum_gradient(const KernelBuffers& buffers, size_t k, int64_t count, const std::byte* factor,
-                     uint32_t* flag, double* parts) {
-  const unsigned blocks = blocks_for(count, kNormSlice);
-  launch(stream_of(buffers), square_sums<T>, blocks, kBlock, 0, buffers.in<T>(k), count,
-         reinterpret_cast<const Math<T>*>(factor), flag, parts);
-  return blocks;
-}
-
-int64_t sum_gradient(DType dtype, const KernelBuffers& buffers, size_t k, int64_t count,
-                     const std::byte* factor, uint32_t* flag, double* parts) {
-  switch (dtype) {
-    case DType::kF16:
-      return sum_gradient<Half>(buffers, k, count, factor, flag, parts);
-    case DType::kBF16:
-      return sum_gradient<BFloat16>(buffers, k, count, factor, flag, parts);
-    case DType::kF32:
-      return sum_gradient<float>(buffers, k, count, factor, flag, parts);
-    default:
-      return sum_gradient<double>(buffers, k, count, factor, flag, parts);
-  }
-}
-
-/// The workspace holds a flag, then the parts.
 Prepared prepare_global_norm(const KernelCall& call) {
   const cpu::NormOperands operands = cpu::norm_operands(call);
   if (!operands.refusal.empty()) return Prepared::no(operands.refusal);
-  int64_t all = 0;
-  for (const auto& gradient : operands.gradients) all += blocks_for(gradient.count, kNormSlice);
-  const auto body = [operands, all, to = call.outputs[0].dtype](const KernelBuffers& buffers) {
-    auto* flag = reinterpret_cast<uint32_t*>(buffers.workspace);
-    auto* parts = reinterpret_cast<double*>(buffers.workspace + sizeof(double));
-    stream_of(buffers).fill(flag, 0, sizeof(uint32_t));
-    int64_t first = 0;
-    for (size_t k = 0; k < operands.gradients.size(); ++k) {
-      const auto& [dtype, count] = operands.gradients[k];
-      first +=
-          sum_gradient(dtype, buffers, k, count, operands.factor_in(buffers), flag, parts + first);
-    }
-    launch(stream_of(buffers), root_of_sum, 1, kBlock, 0, parts, all,
-           RealOutput{buffers.outputs[0], to}, flag,
-           operands.judges ? buffers.out<bool>(1) : nullptr);
-  };
-  return make_kernel(body, static_cast<size_t>(all + 1) * sizeof(double));
+  return judging_kernel(operands.gradients,
+                        {true, operands.judges, call.outputs[0].dtype, operands.scaled});
 }
 
 /// Pointers to the states, in the order of the operands.
