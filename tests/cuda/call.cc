@@ -10,8 +10,6 @@
 
 namespace halfnote::cuda_emulated {
 
-namespace {
-
 KernelCall kernel_call(const Call& call) {
   KernelCall made;
   made.domain = call.domain;
@@ -27,11 +25,15 @@ KernelCall kernel_call(const Call& call) {
   return made;
 }
 
+namespace {
+
 std::string refusals_of(const KernelChoice& choice) {
   std::string text;
   for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
   return text.empty() ? "no row" : text;
 }
+
+}  // namespace
 
 std::vector<Tensor> on_cpu(const Call& call) {
   const KernelChoice choice = cpu_kernels().choose(kernel_call(call), "reference");
@@ -50,8 +52,6 @@ std::vector<Tensor> on_cpu(const Call& call) {
   choice.kernel->run({from, to, aligned});
   return results;
 }
-
-}  // namespace
 
 Tensor random(DType dtype, Shape shape, double low, double high, uint32_t seed) {
   std::mt19937 engine(seed);

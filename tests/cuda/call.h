@@ -33,6 +33,10 @@ inline const Shape kUglyShapes[] = {{0}, {1}, {7}, {3, 5, 129}, {65537}};
 Tensor random(DType dtype, Shape shape, double low = -2, double high = 2, uint32_t seed = 1);
 Tensor integers(std::vector<int64_t> values, Shape shape);
 
+/// The call as kernels are asked; it looks into `call`.
+KernelCall kernel_call(const Call& call);
+/// The results of the CPU's reference kernel.
+std::vector<Tensor> on_cpu(const Call& call);
 /// The device's results.
 std::vector<Tensor> on_device(const Call& call);
 /// Expects that the device has a kernel, and of it what the CPU's reference gives, in three orders

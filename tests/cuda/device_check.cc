@@ -35,24 +35,6 @@ double tolerance(DType dtype, double wanted, double largest) {
   }
 }
 
-void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what) {
-  if (!is_float(wanted.dtype())) {
-    EXPECT_TRUE(identical(got, wanted)) << what;
-    return;
-  }
-  double largest = 0;
-  for (int64_t i = 0; i < wanted.size(); ++i) {
-    const double x = std::fabs(wanted.at_as_double(i));
-    if (std::isfinite(x)) largest = std::max(largest, x);
-  }
-  for (int64_t i = 0; i < wanted.size(); ++i) {
-    const double a = got.at_as_double(i), b = wanted.at_as_double(i);
-    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    ASSERT_LE(std::fabs(a - b), tolerance(wanted.dtype(), b, largest))
-        << what << ", element " << i << ": got " << a << ", wanted " << b;
-  }
-}
-
 /// What lies on the device during one call.
 class Operands {
  public:
@@ -95,13 +77,36 @@ std::string source_folder() {
   return folder == nullptr ? HALFNOTE_SOURCE_DIR : folder;
 }
 
+void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what) {
+  if (!is_float(wanted.dtype())) {
+    EXPECT_TRUE(identical(got, wanted)) << what;
+    return;
+  }
+  double largest = 0;
+  for (int64_t i = 0; i < wanted.size(); ++i) {
+    const double x = std::fabs(wanted.at_as_double(i));
+    if (std::isfinite(x)) largest = std::max(largest, x);
+  }
+  for (int64_t i = 0; i < wanted.size(); ++i) {
+    const double a = got.at_as_double(i), b = wanted.at_as_double(i);
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    ASSERT_LE(std::fabs(a - b), tolerance(wanted.dtype(), b, largest))
+        << what << ", element " << i << ": got " << a << ", wanted " << b;
+  }
+}
+
 std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
                                   bool in_place) {
   const std::shared_ptr<Device> device = open_tested_device();
   const KernelChoice choice = device->kernels().choose(call);
   if (!choice.kernel) throw Error(ErrorCode::kUnsupported, why_not(choice));
-  const auto stream = device->make_stream();
-  Operands operands(*device, *stream);
+  return run_on_device(*device, *choice.kernel, call, inputs, in_place);
+}
+
+std::vector<Tensor> run_on_device(Device& device, const Kernel& kernel, const KernelCall& call,
+                                  const std::vector<Tensor>& inputs, bool in_place) {
+  const auto stream = device.make_stream();
+  Operands operands(device, *stream);
   std::vector<const std::byte*> from;
   std::vector<std::byte*> to;
   for (const Tensor& input : inputs) from.push_back(operands.copy_of(input));
@@ -109,7 +114,7 @@ std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tens
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     const Operand& output = call.outputs[i];
     results.push_back(!output.present() ? Tensor() : Tensor(output.dtype, output.shape));
-    const bool over = in_place && i == 0 && choice.kernel->can_share(0, 0) &&
+    const bool over = in_place && i == 0 && kernel.can_share(0, 0) &&
                       inputs[0].byte_size() == results[0].byte_size();
     to.push_back(!results[i].defined() ? nullptr
                  : over                ? const_cast<std::byte*>(from[0])
@@ -118,9 +123,9 @@ std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tens
   DeviceBuffers buffers;
   buffers.inputs = from;
   buffers.outputs = to;
-  buffers.workspace = operands.room(choice.kernel->workspace_bytes());
+  buffers.workspace = operands.room(kernel.workspace_bytes());
   buffers.stream = stream.get();
-  choice.kernel->run(buffers);
+  kernel.run(buffers);
   for (size_t i = 0; i < results.size(); ++i) {
     if (!results[i].defined()) continue;
     stream->copy(results[i].mutable_bytes(), to[i], results[i].byte_size());

@@ -26,6 +26,13 @@ std::string source_folder();
 std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
                                   bool in_place = false);
 
+/// The same of a kernel that is at hand; its operands are given as they lie.
+std::vector<Tensor> run_on_device(Device& device, const Kernel& kernel, const KernelCall& call,
+                                  const std::vector<Tensor>& inputs, bool in_place = false);
+
+/// Expects the same up to rounding in the type; of what is no float the same bits.
+void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what);
+
 /// If the device has a kernel for the call: expects `wanted` from it, up to rounding, and the same
 /// bytes in three runs; of the emulation each has another order of the threads.
 void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
