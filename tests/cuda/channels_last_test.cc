@@ -285,6 +285,58 @@ TEST(ChannelsLast, Reductions) {
   }
 }
 
+TEST(ChannelsLast, Moves) {
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kBool}) {
+    const auto some = [&](Shape shape, uint32_t seed) {
+      const Tensor x = random(DType::kF32, std::move(shape), -1, 1, seed);
+      if (dtype != DType::kBool) return x.cast_to(dtype);
+      return on_cpu({"", "Less", {x, random(DType::kF32, {})}, {}, {{dtype, x.shape()}}})[0];
+    };
+    const Tensor x = some({2, 3, 4, 5}, 1), gates = some({2, 3, 1, 1}, 2);
+    const auto moved = [&](std::string_view op, std::vector<std::vector<int64_t>> numbers,
+                           Shape to) {
+      Call call{"", op, {x}, {}, {{dtype, std::move(to)}}};
+      for (const std::vector<int64_t>& list : numbers) {
+        if (!list.empty()) call.known.push_back(call.inputs.size());
+        call.inputs.push_back(list.empty() ? Tensor()
+                                           : integers(list, {static_cast<int64_t>(list.size())}));
+      }
+      return call;
+    };
+    check_last(moved("Pad", {{0, 0, 1, 0, 0, 5, 0, 2}}, {2, 8, 5, 7}));
+    check_last(moved("Pad", {{0, 5}, {}, {1}}, {2, 8, 4, 5}));
+    check_last(moved("Pad", {{0, -1}, {}, {-1}}, {2, 3, 4, 4}));
+    check_last(moved("Slice", {{1, 0}, {3, 9}, {1, -1}, {1, 2}}, {2, 2, 4, 3}));
+    check_last(moved("Slice", {{1}, {2}}, {1, 3, 4, 5}));
+    Call expand = moved("Expand", {{2, 3, 4, 5}}, x.shape());
+    for (const Tensor& from : {gates, some({3, 1, 1}, 3), some({1, 3, 4, 5}, 4), some({}, 5)}) {
+      expand.inputs[0] = from;
+      check_last(expand);
+    }
+    for (const int64_t axis : {1, -3}) {
+      const Attributes channels{{"axis", axis}};
+      check_last({"",
+                  "Concat",
+                  {x, some({2, 8, 4, 5}, 6), some({2, 1, 4, 5}, 7)},
+                  channels,
+                  {{dtype, {2, 12, 4, 5}}}});
+      check_last({"",
+                  "Split",
+                  {x, integers({2, 1}, {2})},
+                  channels,
+                  {{dtype, {2, 2, 4, 5}}, {dtype, {2, 1, 4, 5}}},
+                  {1}});
+    }
+    check_last({"", "Concat", {x, x}, {{"axis", int64_t{2}}}, {{dtype, {2, 3, 8, 5}}}});
+    check_plain({"",
+                 "Concat",
+                 {random(DType::kF32, {2, 3}), random(DType::kF32, {2, 3})},
+                 {{"axis", int64_t{1}}},
+                 {{DType::kF32, {2, 6}}}});
+    check_last(moved("Slice", {{0}, {1}, {1}}, {2, 1, 4, 5}));
+  }
+}
+
 struct ConvShapes {
   Shape x, w, y;
   std::vector<int64_t> strides, pads;

@@ -32,10 +32,10 @@ struct FinishMoments {
   const T* x;
   NormOperands o;
   BatchNormPlan plan;
+  double count;
   ChannelLine* lines;
   __device__ void operator()(int64_t c, const SumPair& sums) const {
-    lines[c] = o.finish(plan, c, load_number(x[c]), sums.first, sums.second,
-                        static_cast<double>(plan.channels.per_channel()));
+    lines[c] = o.finish(plan, c, load_number(x[c]), sums.first, sums.second, count);
   }
 };
 
@@ -65,8 +65,9 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
     auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
     auto* lines = reinterpret_cast<ChannelLine*>(buffers.workspace + lines_at);
     if (plan.of_batch) run_sums(stream, MomentSums<T>{x}, sums, parts);
-    finish_channels(stream, FinishMoments<T>{x, {types, plan, buffers}, plan, lines}, parts,
-                    channels, plan.of_batch ? sums.slices : 0);
+    finish_channels(
+        stream, FinishMoments<T>{x, {types, plan, buffers}, plan, static_cast<double>(rows), lines},
+        parts, channels, plan.of_batch ? sums.slices : 0);
     run_elements(stream, Normalize<T>{x, buffers.out<T>(0), lines},
                  walk_for_elements(rows, channels));
   };

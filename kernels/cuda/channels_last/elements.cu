@@ -17,18 +17,6 @@ constexpr std::array<std::string_view, 8> kElementwise = {
     "generated.chain", "own.binary", "own.cast",  "own.clip",
     "own.fold",        "own.test",   "own.unary", "own.where"};
 
-/// A shape with as many dims as the result, of `rank`.
-Shape broadcast_shape(const Shape& shape, size_t rank) {
-  Shape full(rank - std::min(rank, shape.size()), 1);
-  full.insert(full.end(), shape.begin(), shape.end());
-  return full;
-}
-
-/// Has a tensor one channel, or one pixel?
-bool lies_alike(const Shape& full) {
-  return full[1] == 1 || element_count(std::span(full).subspan(2)) == 1;
-}
-
 /// Does the place of an element decide what becomes of it, or is there a sum?
 bool knows_places(const KernelCall& call) {
   if (call.op != "Pointwise") return false;

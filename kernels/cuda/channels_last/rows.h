@@ -25,10 +25,16 @@ Shape lying_channels_last(const Shape& shape);
 /// Where a dim of (N, C, spatial…) is in (N, spatial…, C).
 size_t lying_dim(size_t dim, size_t rank);
 
+/// The shape with as many dims as a result of `rank` dims that it is broadcast to.
+Shape broadcast_shape(const Shape& shape, size_t rank);
+/// Has a tensor of these dims one channel, or one pixel?
+bool lies_alike(const Shape& shape);
+
 const KernelRow& channels_last_reorder();            // reorder.cu
 std::vector<BlockedRow> channels_last_conv_rows();   // contraction/conv_library.cu
 std::vector<BlockedRow> channels_last_elements();    // elements.cu: elementwise ops, their chains
 std::vector<BlockedRow> channels_last_batch_norm();  // batch_norm.cu
+std::vector<BlockedRow> channels_last_moves();       // move.cu: Concat, Expand, Pad, Slice, Split
 std::vector<BlockedRow> channels_last_pools();       // pool.cu: pools and their gradients
 std::vector<BlockedRow> channels_last_sums();        // reduce.cu: reductions, global pools
 

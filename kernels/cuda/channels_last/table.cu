@@ -45,11 +45,21 @@ size_t lying_dim(size_t dim, size_t rank) {
   return dim == 1 ? rank - 1 : dim - 1;
 }
 
+Shape broadcast_shape(const Shape& shape, size_t rank) {
+  Shape full(rank - std::min(rank, shape.size()), 1);
+  full.insert(full.end(), shape.begin(), shape.end());
+  return full;
+}
+
+bool lies_alike(const Shape& shape) {
+  return shape[1] == 1 || element_count(std::span(shape).subspan(2)) == 1;
+}
+
 const RegionLayout& channels_last_regions() {
   static const std::vector<BlockedRow> rows = [] {
     std::vector<BlockedRow> all;
     for (const auto part : {channels_last_conv_rows, channels_last_batch_norm, channels_last_pools,
-                            channels_last_sums, channels_last_elements}) {
+                            channels_last_sums, channels_last_moves, channels_last_elements}) {
       const std::vector<BlockedRow> more = part();
       all.insert(all.end(), more.begin(), more.end());
     }
