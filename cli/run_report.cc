@@ -126,7 +126,7 @@ void add_input_rows(std::vector<TableRow>& rows, const RunData& data) {
   }
 }
 
-/// What is kept in channel blocks, or channels last, in the programs of a step; empty if nothing is.
+/// What is kept in channel blocks, or channels last, in the programs of a step; empty if nothing.
 std::string layout_text(const Session& session) {
   LayoutCounts all;
   for (const std::string_view name : {kStepName, kAccumulateName, kApplyName}) {
