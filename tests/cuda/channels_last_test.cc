@@ -337,6 +337,50 @@ TEST(ChannelsLast, Moves) {
   }
 }
 
+/// The same bytes.
+TEST(ChannelsLast, TransposesOfTheModel) {
+  const Tensor x = random(DType::kBF16, {2, 3, 4, 5}), line = random(DType::kBF16, {2, 3, 7});
+  const auto perm = [](std::vector<int64_t> order) { return Attributes{{"perm", order}}; };
+  check_last({"", "Transpose", {x}, perm({0, 2, 3, 1}), {{DType::kBF16, {2, 4, 5, 3}}}});
+  check_last({"", "Transpose", {x}, perm({0, 3, 1, 2}), {{DType::kBF16, {2, 5, 3, 4}}}});
+  check_last({"", "Transpose", {line}, perm({0, 2, 1}), {{DType::kBF16, {2, 7, 3}}}});
+  check_plain({"", "Transpose", {x}, perm({0, 1, 3, 2}), {{DType::kBF16, {2, 3, 5, 4}}}});
+  check_plain({"", "Transpose", {x}, {}, {{DType::kBF16, {5, 4, 3, 2}}}});
+}
+
+TEST(ChannelsLast, Resizes) {
+  struct Case {
+    std::string mode, coordinates;
+    std::vector<float> scales;
+    Shape in, out;
+  };
+  const Case all[] = {
+      {"nearest", "asymmetric", {1, 1, 2, 2}, {2, 3, 4, 5}, {2, 3, 8, 10}},
+      {"linear", "half_pixel", {1, 1, 2, 3}, {1, 20, 5, 7}, {1, 20, 10, 21}},
+      {"cubic", "align_corners", {1, 1, 1.5f, 0.6f}, {2, 33, 6, 10}, {2, 33, 9, 6}},
+      {"linear", "half_pixel", {1, 1, 4, 3}, {1, 2, 1, 1}, {1, 2, 4, 3}},
+      {"nearest", "half_pixel", {1, 1, 1, 1}, {1, 3, 4, 3}, {1, 3, 4, 3}},
+  };
+  for (const Case& c : all) {
+    for (const DType dtype : kStored) {
+      Attributes how{{"mode", c.mode}, {"coordinate_transformation_mode", c.coordinates}};
+      const Tensor scales = Tensor::of<float>({4}, std::span<const float>(c.scales));
+      check_last(
+          {"", "Resize", {random(dtype, c.in), Tensor(), scales}, how, {{dtype, c.out}}, {2}});
+      how.set("scales", c.scales);
+      check_last({kOwn, "ResizeGrad", {random(dtype, c.out)}, how, {{dtype, c.in}}});
+    }
+  }
+  const float of_channels[] = {1, 2, 2, 1};
+  check_plain({"",
+               "Resize",
+               {random(DType::kF32, {1, 3, 4, 4}), Tensor(),
+                Tensor::of<float>({4}, std::span<const float>(of_channels))},
+               {},
+               {{DType::kF32, {1, 6, 8, 4}}},
+               {2}});
+}
+
 struct ConvShapes {
   Shape x, w, y;
   std::vector<int64_t> strides, pads;

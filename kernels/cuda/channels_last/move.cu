@@ -1,9 +1,11 @@
 // What moves elements, channels last: Concat, Expand, Pad, Slice and Split by the plain kernels, on
-// the shapes and along the axes as they lie.
+// the shapes and along the axes as they lie. A Transpose that the model itself has, to or from
+// channels last, is no more than a view.
 #include <algorithm>
 
 #include "base/error.h"
 #include "kernels/cuda/channels_last/rows.h"
+#include "kernels/cuda/movement/parts.h"
 #include "kernels/cuda/support.h"
 #include "kernels/cuda/table.h"
 
@@ -114,10 +116,43 @@ Prepared prepare_moved(const KernelCall& call) {
   return Prepared::no(choice.refusals.empty() ? "no plain row" : choice.refusals[0].reason);
 }
 
+/// Is a Transpose one of (N, C, spatial…) to (N, spatial…, C)?
+bool turns_last(const KernelCall& call) {
+  const std::vector<int64_t> perm = attributes_of(call).get_ints("perm");
+  for (size_t d = 0; d < perm.size(); ++d) {
+    if (lying_dim(static_cast<size_t>(perm[d]), perm.size()) != d) return false;
+  }
+  return perm.size() >= 3;
+}
+
+/// Or the other way?
+bool turns_plain(const KernelCall& call) {
+  const std::vector<int64_t> perm = attributes_of(call).get_ints("perm");
+  for (size_t d = 0; d < perm.size(); ++d) {
+    if (lying_dim(d, perm.size()) != static_cast<size_t>(perm[d])) return false;
+  }
+  return perm.size() >= 3;
+}
+
+/// With one side channels last and the other plain, both are the same bytes.
+BlockedOperands turned(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) return {};
+  if (turns_last(call) && fits_channels_last(call.inputs[0])) return {.inputs = 0b1};
+  if (turns_plain(call) && fits_channels_last(call.outputs[0])) return {.outputs = 0b1};
+  return {};
+}
+
+Prepared prepare_turned(const KernelCall& call) {
+  if (is_channels_last(call.inputs[0]) == is_channels_last(call.outputs[0]))
+    return Prepared::no("both sides in one layout");
+  return same_bytes(static_cast<size_t>(call.inputs[0].size()) * size_of(call.inputs[0].dtype));
+}
+
 }  // namespace
 
 std::vector<BlockedRow> channels_last_moves() {
-  std::vector<BlockedRow> rows;
+  std::vector<BlockedRow> rows = {
+      {{"", "Transpose", "channels_last.view", prepare_turned}, "own.copy", turned}};
   for (const std::string_view op : {"Concat", "Expand", "Pad", "Slice", "Split"}) {
     rows.push_back({{"", op, "channels_last.move", prepare_moved},
                     op == "Pad" ? "own.pad" : "own.copy",

@@ -34,8 +34,9 @@ const KernelRow& channels_last_reorder();            // reorder.cu
 std::vector<BlockedRow> channels_last_conv_rows();   // contraction/conv_library.cu
 std::vector<BlockedRow> channels_last_elements();    // elements.cu: elementwise ops, their chains
 std::vector<BlockedRow> channels_last_batch_norm();  // batch_norm.cu
-std::vector<BlockedRow> channels_last_moves();       // move.cu: Concat, Expand, Pad, Slice, Split
+std::vector<BlockedRow> channels_last_moves();       // move.cu: Concat, Pad, Slice, Transpose, …
 std::vector<BlockedRow> channels_last_pools();       // pool.cu: pools and their gradients
+std::vector<BlockedRow> channels_last_resizes();     // reduction/resize.cu
 std::vector<BlockedRow> channels_last_sums();        // reduce.cu: reductions, global pools
 
 }  // namespace halfnote::HN_CUDA
