@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "call.h"
+#include "kernels/cuda/libraries/dnn_request.h"
 #include "kernels/cuda/table.h"
 #include "kernels/layout.h"
 
@@ -388,7 +389,7 @@ struct ConvShapes {
 };
 
 /// Operands one by one and all together: a convolution takes each as it comes.
-TEST(ChannelsLast, Convolutions) {
+void check_last_convolutions() {
   const ConvShapes all[] = {
       {{1, 8, 6, 5}, {16, 8, 3, 3}, {1, 16, 6, 5}, {1, 1}, {1, 1, 1, 1}},
       {{2, 3, 7, 6}, {20, 3, 3, 3}, {2, 20, 4, 3}, {2, 2}, {1, 1, 1, 1}},
@@ -420,17 +421,58 @@ TEST(ChannelsLast, Convolutions) {
       };
       for (const Call& call : calls) {
         check(call);
-        for (const uint32_t inputs : {0u, 1u, 2u, 3u}) {
-          for (const uint32_t outputs : {0u, 1u}) {
-            if (run_last(call, inputs, outputs, false).empty()) continue;  // all lie alike
-            check_last(call, inputs, outputs);
-          }
+        const std::pair<uint32_t, uint32_t> masks[] = {{3, 1}, {1, 0}, {2, 1}, {0, 1}};
+        for (const auto& [inputs, outputs] : masks) {
+          if (!run_last(call, inputs, outputs, false).empty()) check_last(call, inputs, outputs);
         }
       }
     }
   }
+}
+
+TEST(ChannelsLast, Convolutions) {
+  check_last_convolutions();
   const Tensor x = random(DType::kF32, {1, 8, 5, 5}), w = random(DType::kF32, {8, 8, 3, 3});
   check_plain({"", "Conv", {x, w}, {}, {{DType::kF32, {1, 8, 3, 3}}}});
+}
+
+/// Where the library has nothing for 16-bit operands, they are f32 for it, which TF32 holds.
+TEST(ChannelsLast, ConvolutionsThatTheLibraryRefuses) {
+  refuse_convolutions([](const libraries::DnnRequest& r) {
+    return std::string(is_16bit_float(r.x.dtype) || is_16bit_float(r.y.dtype) ? "no 16 bits" : "");
+  });
+  check_last_convolutions();
+  refuse_convolutions(nullptr);
+}
+
+/// Whole vectors of 8 channels, but for one channel alone, and for groups.
+TEST(ChannelsLast, ChannelsAreFilledUp) {
+  if (test::tested_device() != "cuda-emulated") GTEST_SKIP() << "only the emulation records";
+  struct Case {
+    Shape x, w, y;
+    int64_t group, channels, filters;
+  };
+  const Case all[] = {{{1, 3, 5, 5}, {20, 3, 3, 3}, {1, 20, 3, 3}, 1, 8, 24},
+                      {{1, 16, 5, 5}, {8, 16, 3, 3}, {1, 8, 3, 3}, 1, 16, 8},
+                      {{1, 1, 5, 5}, {9, 1, 3, 3}, {1, 9, 3, 3}, 1, 1, 16},
+                      {{1, 6, 5, 5}, {6, 3, 3, 3}, {1, 6, 3, 3}, 2, 6, 6}};
+  for (const Case& c : all) {
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      std::vector<libraries::DnnRequest> requests;
+      record_convolutions(&requests);
+      on_device({"",
+                 "Conv",
+                 {random(dtype, c.x), random(dtype, c.w)},
+                 {{"group", c.group}},
+                 {{dtype, c.y}}});
+      record_convolutions(nullptr);
+      ASSERT_EQ(requests.size(), 1u);
+      const bool filled = dtype == DType::kBF16;
+      EXPECT_EQ(requests[0].x.dims[1], filled ? c.channels : c.x[1]);
+      EXPECT_EQ(requests[0].y.dims[1], filled ? c.filters : c.y[1]);
+      EXPECT_EQ(illegal_request(requests[0]), "");
+    }
+  }
 }
 
 }  // namespace
