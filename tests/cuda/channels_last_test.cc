@@ -413,12 +413,16 @@ void check_last_convolutions() {
       of_weight.set("kernel_shape", std::vector<int64_t>(c.w.begin() + 2, c.w.end()));
       of_weight.set("out_dtype", int64_t{1});
       const Tensor sizes = integers(c.x, {static_cast<int64_t>(c.x.size())});
-      const Call calls[] = {
+      std::vector<Call> calls = {
           {"", "Conv", {x, w}, attributes, {{dtype, c.y}}},
           {"", "Conv", {x, w, bias}, attributes, {{dtype, c.y}}},
           {kOwn, "ConvGradInput", {dy, w, sizes}, attributes, {{dtype, c.x}}, {2}},
           {kOwn, "ConvGradWeight", {dy, x}, of_weight, {{DType::kF32, c.w}}},
       };
+      if (c.strides[0] == 1) {
+        const Tensor of_x = random(dtype, {c.x[1]}, -1, 1, 5);
+        calls.push_back({"", "ConvTranspose", {dy, w, of_x}, attributes, {{dtype, c.x}}});
+      }
       for (const Call& call : calls) {
         check(call);
         const std::pair<uint32_t, uint32_t> masks[] = {{3, 1}, {1, 0}, {2, 1}, {0, 1}};
