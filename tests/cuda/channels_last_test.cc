@@ -162,6 +162,12 @@ TEST(ChannelsLast, ElementsMeetTheirLikes) {
       Attributes to;
       to.set("to", static_cast<int64_t>(DType::kF32));
       check_last({"", "Cast", {a}, to, {{DType::kF32, shape}}});
+      if (dtype == DType::kF32) continue;
+      // One from f32 turns its operand on the way, if its result is to lie otherwise.
+      to.set("to", static_cast<int64_t>(dtype));
+      const Tensor wide = random(DType::kF32, shape);
+      for (const auto& [from_last, to_last] : {std::pair(1u, 0u), {0u, 1u}, {1u, 1u}})
+        check_last({"", "Cast", {wide}, to, {{dtype, shape}}}, from_last, to_last);
     }
   }
   // Channels that differ from pixel to pixel cannot be read plain: they come channels last too.

@@ -6,6 +6,7 @@
 
 #include "base/ops/pointwise.h"
 #include "kernels/cuda/channels_last/rows.h"
+#include "kernels/cuda/channels_last/transpose.h"
 #include "kernels/cuda/support.h"
 #include "kernels/cuda/table.h"
 
@@ -61,6 +62,34 @@ Prepared prepare_elements(const KernelCall& call) {
   return Prepared::no(choice.refusals.empty() ? "no plain row" : choice.refusals[0].reason);
 }
 
+/// A Cast of f32 to 16 bits (of a weight, of images) may turn its operand as it reads it: each
+/// side as it comes. Another Cast lies as its operand does.
+BlockedOperands cast_operands(const KernelCall& call) {
+  const BlockedOperands together = elements(call);
+  const bool narrows = together.any() && call.inputs[0].dtype == DType::kF32 &&
+                       is_16bit_float(call.outputs[0].dtype);
+  return narrows ? BlockedOperands{0b1, 0b1} : together;
+}
+
+Prepared prepare_turning_cast(const KernelCall& call) {
+  const Operand &x = call.inputs[0], &y = call.outputs[0];
+  if (x.layout == y.layout) return Prepared::no("both sides in one layout");
+  const int64_t images = x.shape[0], channels = x.shape[1], pixels = x.size() / images / channels;
+  const int64_t rows = is_channels_last(y) ? channels : pixels;
+  const int64_t columns = is_channels_last(y) ? pixels : channels;
+  return make_kernel([=, from = x.dtype, to = y.dtype](const KernelBuffers& buffers) {
+    transpose(stream_of(buffers), {{buffers.inputs[0], from},
+                                   {buffers.outputs[0], to},
+                                   {},
+                                   images,
+                                   rows,
+                                   columns,
+                                   columns,
+                                   rows,
+                                   images});
+  });
+}
+
 }  // namespace
 
 std::vector<BlockedRow> channels_last_elements() {
@@ -69,7 +98,15 @@ std::vector<BlockedRow> channels_last_elements() {
     if (std::ranges::find(kElementwise, plain.name) == kElementwise.end()) continue;
     const std::string_view name =
         plain.name == "generated.chain" ? "channels_last.chain" : "channels_last.elementwise";
-    rows.push_back({{plain.domain, plain.op, name, prepare_elements}, plain.name, elements});
+    const bool casts = plain.domain.empty() && plain.op == "Cast";
+    if (casts) {
+      rows.push_back({{"", "Cast", "channels_last.turning_cast", prepare_turning_cast},
+                      plain.name,
+                      cast_operands});
+    }
+    rows.push_back({{plain.domain, plain.op, name, prepare_elements},
+                    plain.name,
+                    casts ? cast_operands : elements});
   }
   return rows;
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/contraction/conv_rows.h"
 #include "kernels/cuda/channels_last/rows.h"
+#include "kernels/cuda/channels_last/transpose.h"
 #include "kernels/cuda/contraction/parts.h"
 #include "kernels/cuda/libraries/dnn.h"
 #include "kernels/cuda/libraries/dnn_request.h"
@@ -22,57 +23,6 @@ using libraries::Convolution;
 using libraries::ConvOperands;
 using libraries::ConvProblem;
 using libraries::ConvResult;
-
-constexpr int kTile = 32, kTileRows = 8;
-
-/// (batches, rows, columns) to (batches, columns, rows), between float types up to f32; plus a bias
-/// for each column. Lines of either side may be longer than what is copied: those that are read
-/// are skipped over, those that are written get zeros, and so do all batches from `filled` on.
-struct Transposition {
-  RealPointer from;
-  RealOutput to;
-  RealPointer bias;
-  int64_t batches = 0, rows = 0, columns = 0;
-  int64_t from_line = 0, to_line = 0;  // of columns and of rows, with what is added
-  int64_t filled = 0;
-
-  __device__ float load(int64_t batch, int64_t row, int64_t column) const {
-    if (batch >= filled || row >= rows) return 0;
-    return from.load<float>((batch * rows + row) * from_line + column);
-  }
-};
-
-__global__ void __launch_bounds__(kTile* kTileRows)
-    transpose_padded(const __grid_constant__ Transposition p, int64_t tiles, Divisor across,
-                     Divisor down) {
-  HN_SHARED(float[kTile][kTile + 1], tile);
-  const int lane = static_cast<int>(threadIdx.x) % kTile;
-  const int line = static_cast<int>(threadIdx.x) / kTile;
-  for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const int64_t strip = across.quotient(t), batch = down.quotient(strip);
-    const int64_t column = (t - strip * across.value()) * kTile;
-    const int64_t row = (strip - batch * down.value()) * kTile;
-    __syncthreads();  // the tile before is still read
-    for (int r = line; r < kTile && row + r < p.to_line; r += kTileRows) {
-      if (column + lane >= p.columns) break;
-      tile[r][lane] = p.load(batch, row + r, column + lane);
-    }
-    __syncthreads();
-    for (int c = line; c < kTile && column + c < p.columns; c += kTileRows) {
-      if (row + lane >= p.to_line) break;
-      float value = tile[lane][c];
-      if (p.bias.data != nullptr) value += p.bias.load<float>(column + c);
-      p.to.write((batch * p.columns + column + c) * p.to_line + row + lane, value);
-    }
-  }
-}
-
-void transpose(Stream& stream, const Transposition& p) {
-  const int64_t across = (p.columns + kTile - 1) / kTile, down = (p.to_line + kTile - 1) / kTile;
-  const int64_t tiles = p.batches * across * down;
-  launch(stream, transpose_padded, static_cast<unsigned>(std::min(tiles, kMaxBlocks)),
-         kTile * kTileRows, 0, p, tiles, Divisor(across), Divisor(down));
-}
 
 /// Lines of channels to longer or shorter ones; plus a bias for each channel. What is added is 0.
 struct CopyLine {
