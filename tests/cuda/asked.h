@@ -19,7 +19,6 @@ class CapturedStep {
   CapturedStep(const std::filesystem::path& folder, DType precision);
   /// Plans and captures it; open dims are 4.
   void capture();
-  const Program& program() const { return *session_.program("step"); }
 
  private:
   Session session_;
