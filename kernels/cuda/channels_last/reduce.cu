@@ -52,7 +52,9 @@ struct ChannelSums {
 
 struct WriteSum {
   RealOutput y;
-  __device__ void operator()(int64_t c, const SumPair& sum) const { y.write(c, sum.first); }
+  __device__ void operator()(int64_t c, const SumPair& sum) const {
+    y.write(c, static_cast<float>(sum.first));  // as the plain row does
+  }
 };
 
 Prepared prepare_channel_sums(const KernelCall& call) {
