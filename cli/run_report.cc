@@ -126,7 +126,7 @@ void add_input_rows(std::vector<TableRow>& rows, const RunData& data) {
   }
 }
 
-/// What is kept in channel blocks in the programs of a step; empty if nothing is.
+/// What is kept in channel blocks, or channels last, in the programs of a step; empty if nothing.
 std::string layout_text(const Session& session) {
   LayoutCounts all;
   for (const std::string_view name : {kStepName, kAccumulateName, kApplyName}) {
@@ -135,9 +135,11 @@ std::string layout_text(const Session& session) {
     const LayoutCounts counts = count_layouts(*program);
     all.blocked_steps += counts.blocked_steps;
     all.reorders += counts.reorders;
+    all.channels_last |= counts.channels_last;
   }
   if (all.blocked_steps == 0) return {};
-  return fmt::format("{} kernels on channel blocks, {} reorders", all.blocked_steps, all.reorders);
+  return fmt::format("{} kernels {}, {} reorders", all.blocked_steps,
+                     all.channels_last ? "channels last" : "on channel blocks", all.reorders);
 }
 
 /// What comes to the process itself with the first step and the first file: code of kernels, stack,

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "kernels/kernel.h"
+#include "kernels/layout.h"
 
 namespace halfnote {
 
@@ -109,6 +110,8 @@ class Device {
   virtual std::string_view name() const = 0;
   virtual std::string description() const = 0;
   virtual const KernelTable& kernels() const = 0;
+  /// How it keeps the values of convolution regions (kernels/layout.h).
+  virtual const RegionLayout& regions() const = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
   virtual const DeviceCounters& counters() const = 0;

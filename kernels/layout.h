@@ -1,10 +1,10 @@
-// Channel blocks: the layout in which convolutions are fastest on AVX-512, and the kernels that
-// take it. The plan keeps values of whole regions so, from kernel to kernel
-// (runtime/core/layout.h); the graph knows nothing of it.
+// The layouts in which convolutions are fastest, and the kernels that take them: channel blocks on
+// AVX-512, channels last on a GPU's tensor cores. The plan keeps values of whole regions so, from
+// kernel to kernel (runtime/core/layout.h); the graph knows nothing of it.
 //
 // A blocked row is another form of a row of the kernel table: same operator, same results (to the
 // order of sums over pixels), for calls that the plain row has accepted. Whoever has no blocked
-// form gets its operands plain.
+// form gets its operands plain. "Blocked" means: in the layout of the device's regions.
 #pragma once
 
 #include <span>
@@ -16,6 +16,12 @@ namespace halfnote {
 
 /// Channels of a block: an AVX-512 vector of f32.
 inline constexpr int64_t kBlockChannels = 16;
+
+/// (N, C, spatial…) stored as (N, spatial…, C).
+inline Layout channels_last() { return {Layout::Kind::kChannelsLast, {}, {}, 0}; }
+inline bool is_channels_last(const Operand& operand) {
+  return operand.layout.kind == Layout::Kind::kChannelsLast;
+}
 
 /// (N, C, spatial…) stored as (N, C/16, spatial…, 16); C is a multiple of 16.
 inline Layout channel_blocks() { return {Layout::Kind::kBlocked, "C16", {}, 0}; }
@@ -41,13 +47,24 @@ struct BlockedRow {
   BlockedOperands (*operands)(const KernelCall& call);
 };
 
-/// The blocked rows of the CPU.
-std::span<const BlockedRow> blocked_rows();
+/// How a device keeps the values of regions, and its kernels for that.
+struct RegionLayout {
+  Layout layout;
+  std::string_view words;  // "channel blocks"
+  std::span<const BlockedRow> rows;
+  /// Copies input 0 into another layout. No node of a graph asks for it, the plan does.
+  const KernelRow* reorder = nullptr;
+};
+
 /// The blocked forms of a row of the kernel table, best first. The last one takes all operands that
 /// any of them does; the others may refuse.
-std::vector<const BlockedRow*> blocked_rows_of(const KernelRow& plain);
+std::vector<const BlockedRow*> blocked_rows_of(const RegionLayout& regions, const KernelRow& plain);
 
-/// The row that copies input 0 into another layout. No node of a graph asks for it, the plan does.
-const KernelRow& reorder_row();
+/// Those of the CPU.
+const RegionLayout& cpu_regions();
+inline std::vector<const BlockedRow*> blocked_rows_of(const KernelRow& plain) {
+  return blocked_rows_of(cpu_regions(), plain);
+}
+inline const KernelRow& reorder_row() { return *cpu_regions().reorder; }
 
 }  // namespace halfnote

@@ -1,5 +1,6 @@
 #include "runtime/core/layout.h"
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 
@@ -145,12 +146,36 @@ std::vector<bool> choose_blocked(std::span<LayoutStep> steps, std::span<const La
   return blocked;
 }
 
+bool StepLayouts::any() const {
+  return std::find(reads.begin(), reads.end(), true) != reads.end() ||
+         std::find(writes.begin(), writes.end(), true) != writes.end();
+}
+
+std::vector<bool> blocked_operands(std::span<const ValueId> values, uint32_t mask,
+                                   const std::vector<bool>& regions) {
+  std::vector<bool> blocked(values.size(), false);
+  for (size_t i = 0; i < std::min(values.size(), kMaxOperands); ++i) {
+    blocked[i] = (mask >> i & 1) != 0 && values[i].valid() && regions[values[i].index];
+  }
+  return blocked;
+}
+
+void set_layouts(std::vector<Operand>& operands, const std::vector<bool>& blocked,
+                 const Layout& layout) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    operands[i].layout = blocked[i] ? layout : Layout{};
+  }
+}
+
 LayoutCounts count_layouts(const Program& program) {
   LayoutCounts counts;
   for (const ProgramStep& step : program.steps) {
     if (step.row == nullptr) continue;
-    counts.reorders += step.row == &reorder_row();
-    counts.blocked_steps += step.row->name.starts_with("blocked.");
+    counts.reorders += step.row->op == reorder_row().op;
+    const std::string_view name = step.row->name;
+    const bool last = name.starts_with("channels_last.");
+    counts.channels_last |= last;
+    counts.blocked_steps += last || name.starts_with("blocked.");
   }
   return counts;
 }

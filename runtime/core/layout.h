@@ -1,4 +1,5 @@
-// Which values of a program are kept in channel blocks (kernels/layout.h), and where reorders go.
+// Which values of a program are kept in the layout of the device's regions (kernels/layout.h:
+// channel blocks, or channels last; "blocked" here), and where reorders go.
 //
 // Convolutions take blocks as they lie and would otherwise reorder inside; elementwise ops, batch
 // normalizations and pools do as well on blocks as on plain tensors, if all their tensors are
@@ -41,9 +42,22 @@ void ask_graph(const Graph& graph, std::span<const NodeId> nodes, std::span<Layo
 /// repeat others change nothing of the answer.
 std::vector<bool> choose_blocked(std::span<LayoutStep> steps, std::span<const LayoutValue> values);
 
+/// Which operands of a step are blocked, in the order of the operands.
+struct StepLayouts {
+  std::vector<bool> reads, writes;
+  bool any() const;
+};
+/// Those that `mask` names and whose regions are blocked.
+std::vector<bool> blocked_operands(std::span<const ValueId> values, uint32_t mask,
+                                   const std::vector<bool>& regions);
+/// Gives the blocked operands of a call their layout.
+void set_layouts(std::vector<Operand>& operands, const std::vector<bool>& blocked,
+                 const Layout& layout);
+
 /// What became of it in a program. Reorders are steps without a node.
 struct LayoutCounts {
   size_t blocked_steps = 0, reorders = 0;
+  bool channels_last = false;  // not in channel blocks
 };
 LayoutCounts count_layouts(const Program& program);
 

@@ -59,7 +59,11 @@ BlockedChoice choose_blocked_kernel(const BlockedForm& form, const KernelCall& c
 class Planner {
  public:
   Planner(const Graph& graph, const StateStore& store, const PlanOptions& options)
-      : graph_(graph), store_(store), options_(options), buffer_of_(graph.value_count(), -1) {}
+      : graph_(graph),
+        store_(store),
+        options_(options),
+        regions_(options.device != nullptr ? options.device->regions() : cpu_regions()),
+        buffer_of_(graph.value_count(), -1) {}
 
   Program run() {
     program_.name = graph_.name;
@@ -109,7 +113,7 @@ class Planner {
           .hint("bind symbolic dims: --dim NAME=N, or give data");
     }
     const bool blocked = !blocked_.empty() && blocked_[id.index];
-    return {value.type.dtype, concrete(*value.type.shape), blocked ? channel_blocks() : Layout{},
+    return {value.type.dtype, concrete(*value.type.shape), blocked ? regions_.layout : Layout{},
             graph_.constant(id)};
   }
 
@@ -225,12 +229,12 @@ class Planner {
                                              " nodes have no kernel on this device:\n  " + list);
   }
 
-  /// Remembers which operands the chosen kernel would take in channel blocks. Where only some
+  /// Remembers which operands the chosen kernel would take in the regions' layout. Where only some
   /// kernels are allowed, all stays plain.
   void note_blocked_form(size_t step, const KernelRow& plain, const KernelCall& call) {
-    if (!options_.kernels.empty() || options_.device != nullptr) return;
+    if (!options_.kernels.empty()) return;
     const auto [at, fresh] = blocked_rows_.try_emplace(&plain);
-    if (fresh) at->second = blocked_rows_of(plain);
+    if (fresh) at->second = blocked_rows_of(regions_, plain);
     if (at->second.empty()) return;
     forms_.resize(nodes_.size());
     forms_[step] = {at->second, at->second.back()->operands(call)};
@@ -249,7 +253,7 @@ class Planner {
     return values;
   }
 
-  /// Keeps regions in channel blocks where that spares reorders (layout.h). True if a kernel
+  /// Keeps regions in the device's layout where that spares reorders (layout.h). True if a kernel
   /// refused to, so that the answer has to be found anew without it.
   bool assign_layouts() {
     if (!any_preferred_) return false;
@@ -269,8 +273,8 @@ class Planner {
                          blocked_operands(writes_[i], steps[i].blocked.outputs, regions)});
       if (!layouts[i].any()) continue;
       KernelCall call = call_of(i);
-      set_layouts(call.inputs, layouts[i].reads);
-      set_layouts(call.outputs, layouts[i].writes);
+      set_layouts(call.inputs, layouts[i].reads, regions_.layout);
+      set_layouts(call.outputs, layouts[i].writes, regions_.layout);
       choices[i] = choose_blocked_kernel(forms_[i], call);
       if (choices[i].kernel != nullptr) continue;
       forms_[i] = {};
@@ -287,30 +291,6 @@ class Planner {
     }
     put_reorders(layouts);
     return false;
-  }
-
-  /// Which operands of a step are in channel blocks, in the order of the operands.
-  struct StepLayouts {
-    std::vector<bool> reads, writes;
-    bool any() const {
-      return std::find(reads.begin(), reads.end(), true) != reads.end() ||
-             std::find(writes.begin(), writes.end(), true) != writes.end();
-    }
-  };
-
-  static std::vector<bool> blocked_operands(const std::vector<ValueId>& values, uint32_t mask,
-                                            const std::vector<bool>& regions) {
-    std::vector<bool> blocked(values.size(), false);
-    for (size_t i = 0; i < std::min<size_t>(values.size(), 32); ++i) {
-      blocked[i] = (mask >> i & 1) != 0 && values[i].valid() && regions[values[i].index];
-    }
-    return blocked;
-  }
-
-  static void set_layouts(std::vector<Operand>& operands, const std::vector<bool>& blocked) {
-    for (size_t i = 0; i < operands.size(); ++i) {
-      operands[i].layout = blocked[i] ? channel_blocks() : Layout{};
-    }
   }
 
   /// Puts a reorder before the first step that reads a value in the layout in which it is not
@@ -345,22 +325,23 @@ class Planner {
   /// A step that copies `value` into the other layout; gives the copy.
   ValueId add_reorder(ValueId value, bool to_blocks) {
     const ValueId copy{graph_.value_count() + static_cast<uint32_t>(copies_.size())};
-    copies_.push_back({value, to_blocks ? channel_blocks() : Layout{}});
+    copies_.push_back({value, to_blocks ? regions_.layout : Layout{}});
     buffer_of_.push_back(-1);
     KernelCall call;
-    call.op = reorder_row().op;
+    call.op = regions_.reorder->op;
     call.threads = options_.threads;
     call.inputs = {operand(value)};
     call.outputs = {operand(copy)};
-    Prepared prepared = reorder_row().prepare(call);
+    Prepared prepared = regions_.reorder->prepare(call);
     if (!prepared) {
       throw Error(ErrorCode::kInternal, "a layout that cannot be changed: " + prepared.refusal)
           .at({{}, graph_.value(value).name, {}});
     }
     ProgramStep step;
-    step.node = graph_.value(value).name + (to_blocks ? " in channel blocks" : " in plain layout");
+    step.node = graph_.value(value).name + " in " +
+                std::string(to_blocks ? regions_.words : "plain layout");
     step.op = call.op;
-    step.row = &reorder_row();
+    step.row = regions_.reorder;
     step.kernel = std::move(prepared.kernel);
     if (options_.keep_types) {
       step.input_types = {{call.inputs[0].dtype, call.inputs[0].shape}};
@@ -575,6 +556,7 @@ class Planner {
   const Graph& graph_;
   const StateStore& store_;
   const PlanOptions& options_;
+  const RegionLayout& regions_;
   Program program_;
   std::vector<NodeId> nodes_;
   // By step, which are the nodes until reorders come between them.
@@ -583,7 +565,7 @@ class Planner {
   std::vector<BlockedForm> forms_;
   std::map<const KernelRow*, std::vector<const BlockedRow*>> blocked_rows_;
   bool any_preferred_ = false;
-  std::vector<bool> blocked_;       // is the value written in channel blocks? Empty: none is
+  std::vector<bool> blocked_;       // is it written in the regions' layout? Empty: none is
   std::vector<LayoutCopy> copies_;  // values behind those of the graph
   std::vector<int> buffer_of_;
   std::vector<Buffer> buffers_;

@@ -45,24 +45,6 @@ double lost_in_products(const KernelCall& call, size_t output) {
   return dtype == DType::kF16 ? 0x1p-11 : dtype == DType::kBF16 ? 0x1p-8 : 0;
 }
 
-void expect_near(const Tensor& got, const Tensor& wanted, double lost, const std::string& what) {
-  if (!is_float(wanted.dtype())) {
-    EXPECT_TRUE(identical(got, wanted)) << what;
-    return;
-  }
-  double largest = 0;
-  for (int64_t i = 0; i < wanted.size(); ++i) {
-    const double x = std::fabs(wanted.at_as_double(i));
-    if (std::isfinite(x)) largest = std::max(largest, x);
-  }
-  for (int64_t i = 0; i < wanted.size(); ++i) {
-    const double a = got.at_as_double(i), b = wanted.at_as_double(i);
-    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    ASSERT_LE(std::fabs(a - b), tolerance(wanted.dtype(), b, largest) + lost * largest)
-        << what << ", element " << i << ": got " << a << ", wanted " << b;
-  }
-}
-
 /// Attention promises MAX + log SUM of a row, not which part is in which: the logarithm of the sum
 /// of all its exponentials in place of MAX, and nothing in place of SUM.
 std::vector<Tensor> comparable(const KernelCall& call, std::vector<Tensor> results) {
@@ -144,6 +126,24 @@ std::string source_folder() {
   return folder == nullptr ? HALFNOTE_SOURCE_DIR : folder;
 }
 
+void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what, double lost) {
+  if (!is_float(wanted.dtype())) {
+    EXPECT_TRUE(identical(got, wanted)) << what;
+    return;
+  }
+  double largest = 0;
+  for (int64_t i = 0; i < wanted.size(); ++i) {
+    const double x = std::fabs(wanted.at_as_double(i));
+    if (std::isfinite(x)) largest = std::max(largest, x);
+  }
+  for (int64_t i = 0; i < wanted.size(); ++i) {
+    const double a = got.at_as_double(i), b = wanted.at_as_double(i);
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    ASSERT_LE(std::fabs(a - b), tolerance(wanted.dtype(), b, largest) + lost * largest)
+        << what << ", element " << i << ": got " << a << ", wanted " << b;
+  }
+}
+
 std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
                                   bool in_place) {
   const std::shared_ptr<Device> device = open_tested_device();
@@ -203,8 +203,8 @@ void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (!wanted[i].defined()) continue;
       if (seed == 1 && expected[i].defined())
-        expect_near(compared[i], expected[i], lost_in_products(call, i),
-                    name + ", output " + std::to_string(i));
+        expect_near(compared[i], expected[i], name + ", output " + std::to_string(i),
+                    lost_in_products(call, i));
       // The order of threads must not change a bit.
       if (seed != 1) {
         EXPECT_TRUE(identical(got[i], first[i])) << name << ", run " << seed;

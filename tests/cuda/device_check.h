@@ -37,6 +37,10 @@ std::vector<Tensor> run_kernel(Device& device, const Kernel& kernel,
 std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
                                   bool in_place = false);
 
+/// Expects the same up to rounding in the type, and `lost` of the largest element; of what is no
+/// float the same bits.
+void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what, double lost = 0);
+
 /// If the device has a kernel for the call: expects `wanted` from it, up to rounding, and the same
 /// bytes in three runs; of the emulation each has another order of the threads.
 void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,

@@ -27,11 +27,11 @@ Prepared prepare_reorder(const KernelCall& call) {
 }
 
 }  // namespace
-}  // namespace cpu::blocked
 
 const KernelRow& reorder_row() {
-  static constexpr KernelRow row{"", "Reorder", "fast.reorder", cpu::blocked::prepare_reorder};
+  static constexpr KernelRow row{"", "Reorder", "fast.reorder", prepare_reorder};
   return row;
 }
 
+}  // namespace cpu::blocked
 }  // namespace halfnote

@@ -62,6 +62,7 @@ bool fit(const KernelCall& call, uint32_t inputs, uint32_t outputs);
 /// them fit.
 BlockedOperands together(const KernelCall& call, uint32_t inputs, uint32_t outputs);
 
+const KernelRow& reorder_row();
 std::vector<BlockedRow> batch_norm_rows();
 std::vector<BlockedRow> max_pool_rows();
 std::vector<BlockedRow> sum_rows();            // sums.cc: ReduceSum over all but the channels

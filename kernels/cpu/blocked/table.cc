@@ -82,14 +82,17 @@ std::vector<BlockedRow> make_rows() {
 }  // namespace
 }  // namespace cpu::blocked
 
-std::span<const BlockedRow> blocked_rows() {
+const RegionLayout& cpu_regions() {
   static const std::vector<BlockedRow> rows = cpu::blocked::make_rows();
-  return rows;
+  static const RegionLayout regions{channel_blocks(), "channel blocks", rows,
+                                    &cpu::blocked::reorder_row()};
+  return regions;
 }
 
-std::vector<const BlockedRow*> blocked_rows_of(const KernelRow& plain) {
+std::vector<const BlockedRow*> blocked_rows_of(const RegionLayout& regions,
+                                               const KernelRow& plain) {
   std::vector<const BlockedRow*> rows;
-  for (const BlockedRow& row : blocked_rows()) {
+  for (const BlockedRow& row : regions.rows) {
     if (row.row.op == plain.op && row.row.domain == plain.domain && row.beside == plain.name)
       rows.push_back(&row);
   }

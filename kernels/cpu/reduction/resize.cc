@@ -76,6 +76,7 @@ std::vector<ResizePass> passes_of(const Attributes& attributes, const std::vecto
     pass.taps = resize_taps(attributes, axis);
     if (backward) pass.taps = transposed(pass.taps);
     const std::span<const int64_t> dims(from);
+    pass.axis = axis.axis;
     pass.outer = element_count(dims.first(axis.axis));
     pass.inner = element_count(dims.subspan(axis.axis + 1));
     from[axis.axis] = pass.taps.outputs();

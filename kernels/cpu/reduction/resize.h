@@ -12,6 +12,7 @@ namespace halfnote::cpu {
 /// One axis of a tensor (outer, axis, inner).
 struct ResizePass {
   Taps taps;
+  size_t axis = 0;
   int64_t outer = 1, inner = 1;
 
   int64_t results() const { return outer * taps.outputs() * inner; }

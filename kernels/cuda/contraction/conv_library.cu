@@ -1,10 +1,13 @@
-// Convolutions by the library. For tensor cores operands are laid out channels-last in the
-// workspace, the result is brought back from there, and a bias added on the way; what lies alike
-// either way is not copied. In f32 all stay where they are.
+// Convolutions by the library. Tensor cores take channels last: what lies so is read and written
+// where it is, what does not is laid out so in the workspace, or brought back from there. What has
+// no whole vectors of channels goes by way of the workspace too, and a bias is added on the way
+// back. In f32 all stay where they are.
 #include <array>
 #include <memory>
 
 #include "kernels/cpu/contraction/conv_rows.h"
+#include "kernels/cuda/channels_last/rows.h"
+#include "kernels/cuda/channels_last/transpose.h"
 #include "kernels/cuda/contraction/parts.h"
 #include "kernels/cuda/libraries/dnn.h"
 #include "kernels/cuda/libraries/dnn_request.h"
@@ -21,49 +24,21 @@ using libraries::ConvOperands;
 using libraries::ConvProblem;
 using libraries::ConvResult;
 
-constexpr int kTile = 32, kTileRows = 8;
-
-/// (batches, rows, columns) to (batches, columns, rows), between float types up to f32; plus a bias
-/// for each column.
-struct Transposition {
+/// Lines of channels to longer or shorter ones; plus a bias for each channel. What is added is 0.
+struct CopyLine {
   RealPointer from;
   RealOutput to;
   RealPointer bias;
-  int64_t batches = 0, rows = 0, columns = 0;
-};
-
-__global__ void __launch_bounds__(kTile* kTileRows)
-    transpose_tiles(const __grid_constant__ Transposition p, int64_t tiles, Divisor across,
-                    Divisor down) {
-  HN_SHARED(float[kTile][kTile + 1], tile);
-  const int lane = static_cast<int>(threadIdx.x) % kTile;
-  const int line = static_cast<int>(threadIdx.x) / kTile;
-  for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const int64_t strip = across.quotient(t), batch = down.quotient(strip);
-    const int64_t column = (t - strip * across.value()) * kTile;
-    const int64_t row = (strip - batch * down.value()) * kTile;
-    const int64_t first = batch * p.rows * p.columns;
-    __syncthreads();  // the tile before is still read
-    for (int r = line; r < kTile && row + r < p.rows; r += kTileRows) {
-      if (column + lane >= p.columns) break;
-      tile[r][lane] = p.from.load<float>(first + (row + r) * p.columns + column + lane);
-    }
-    __syncthreads();
-    for (int c = line; c < kTile && column + c < p.columns; c += kTileRows) {
-      if (row + lane >= p.rows) break;
-      float value = tile[lane][c];
-      if (p.bias.data != nullptr) value += p.bias.load<float>(column + c);
-      p.to.write(first + (column + c) * p.rows + row + lane, value);
-    }
+  int64_t lines = 0, channels = 0, from_line = 0;
+  Divisor to_line;
+  __device__ void operator()(int64_t i) const {
+    const int64_t line = to_line.quotient(i), c = i - line * to_line.value();
+    float value = 0;
+    if (line < lines && c < channels) value = from.load<float>(line * from_line + c);
+    if (bias.data != nullptr) value += bias.load<float>(c);
+    to.write(i, value);
   }
-}
-
-void transpose(Stream& stream, const Transposition& p) {
-  const int64_t across = (p.columns + kTile - 1) / kTile, down = (p.rows + kTile - 1) / kTile;
-  const int64_t tiles = p.batches * across * down;
-  launch(stream, transpose_tiles, static_cast<unsigned>(std::min(tiles, kMaxBlocks)),
-         kTile * kTileRows, 0, p, tiles, Divisor(across), Divisor(down));
-}
+};
 
 /// A bias for each channel of an f32 result that lies plain.
 struct AddBias {
@@ -82,6 +57,7 @@ struct Extents {
   int64_t size() const { return outer * channels * inner; }
   /// Is the order of channels and positions all the same?
   bool lies_alike() const { return channels == 1 || inner == 1; }
+  friend bool operator==(const Extents&, const Extents&) = default;
 };
 
 Extents extents_of(ConvResult tensor, const ConvPlan& p) {
@@ -90,23 +66,85 @@ Extents extents_of(ConvResult tensor, const ConvPlan& p) {
   return {p.batch, p.filters, p.out_size()};
 }
 
+/// The kernels of tensor cores read 8 channels of 16 bits at once (16 bytes). One channel stays
+/// alone, as the pass pad-to-8 leaves it, and so do groups, whose channels would be apart.
+ConvPlan with_whole_vectors(ConvPlan plan) {
+  if (plan.groups != 1) return plan;
+  for (int64_t* channels : {&plan.channels, &plan.filters}) {
+    if (*channels > 1) *channels = (*channels + 7) / 8 * 8;
+  }
+  return plan;
+}
+
 /// Where a tensor is for the library: in the call's own buffer, or in the workspace.
 struct Placed {
-  Extents extents;
+  Extents own_extents, extents;  // the call's, and the library's
   DType own = DType::kUndefined, library = DType::kUndefined;
   size_t buffer = 0;  // input or output of the call
+  bool last = false;  // does it lie channels last in the call?
   bool copied = false;
   size_t room = 0;
 
-  Placed(const ConvProblem& problem, ConvResult tensor, size_t index, DType dtype, bool adds_bias,
-         cpu::WorkspacePlan& workspace)
-      : extents(extents_of(tensor, problem.plan)),
-        own(dtype),
+  Placed(const ConvProblem& problem, const ConvPlan& plan, ConvResult tensor, size_t index,
+         const Operand& operand, bool adds_bias, cpu::WorkspacePlan& workspace)
+      : own_extents(extents_of(tensor, plan)),
+        extents(extents_of(tensor, problem.plan)),
+        own(operand.dtype),
         library(problem.type_of(tensor)),
         buffer(index),
-        copied(own != library || (problem.layout == ConvLayout::kChannelsLast &&
-                                  (adds_bias || !extents.lies_alike()))) {
+        last(is_channels_last(operand) || own_extents.lies_alike()),
+        copied(own != library || !(own_extents == extents) ||
+               (problem.layout == ConvLayout::kChannelsLast && (adds_bias || !last))) {
     if (copied) room = workspace.add(static_cast<size_t>(extents.size()) * size_of(library));
+  }
+
+  /// From the call's buffer to the library's.
+  void bring(Stream& stream, const std::byte* from, std::byte* to) const {
+    const Extents &e = own_extents, &padded = extents;
+    if (last) {
+      for_each(stream, padded.size(),
+               CopyLine{{from, own},
+                        {to, library},
+                        {},
+                        e.outer * e.inner,
+                        e.channels,
+                        e.channels,
+                        Divisor(padded.channels)});
+      return;
+    }
+    transpose(stream, {{from, own},
+                       {to, library},
+                       {},
+                       padded.outer,
+                       e.channels,
+                       e.inner,
+                       e.inner,
+                       padded.channels,
+                       e.outer});
+  }
+  /// And back, with a bias added.
+  void take(Stream& stream, const std::byte* from, std::byte* to, const RealPointer& bias) const {
+    const Extents &e = own_extents, &padded = extents;
+    if (last) {
+      for_each(stream, e.size(),
+               CopyLine{{from, library},
+                        {to, own},
+                        bias,
+                        e.outer * e.inner,
+                        e.channels,
+                        padded.channels,
+                        Divisor(e.channels)});
+      return;
+    }
+    transpose(stream, {{from, library},
+                       {to, own},
+                       bias,
+                       e.outer,
+                       e.inner,
+                       e.channels,
+                       padded.channels,
+                       e.inner,
+                       e.outer});
   }
 };
 
@@ -145,15 +183,11 @@ struct LibraryCall {
     const Placed& result = output[0];
     RealPointer added;
     if (bias != DType::kUndefined) added = {buffers.inputs[2], bias};
-    const Extents& e = result.extents;
     if (result.copied) {
-      transpose(stream_of(buffers), {{from, result.library},
-                                     {buffers.outputs[0], result.own},
-                                     added,
-                                     e.outer,
-                                     e.inner,
-                                     e.channels});
+      result.take(stream_of(buffers), static_cast<const std::byte*>(from), buffers.outputs[0],
+                  added);
     } else if (added.data != nullptr) {
+      const Extents& e = result.extents;
       for_each(stream_of(buffers), e.size(),
                AddBias{static_cast<float*>(from), added, Divisor(e.inner), Divisor(e.channels)});
     }
@@ -161,14 +195,8 @@ struct LibraryCall {
   /// An operand where the library reads it.
   static void* bring(const KernelBuffers& buffers, const Placed& p) {
     if (!p.copied) return const_cast<std::byte*>(buffers.inputs[p.buffer]);
-    std::byte* to = buffers.workspace + p.room;
-    transpose(stream_of(buffers), {{buffers.inputs[p.buffer], p.own},
-                                   {to, p.library},
-                                   {},
-                                   p.extents.outer,
-                                   p.extents.channels,
-                                   p.extents.inner});
-    return to;
+    p.bring(stream_of(buffers), buffers.inputs[p.buffer], buffers.workspace + p.room);
+    return buffers.workspace + p.room;
   }
 };
 
@@ -177,8 +205,8 @@ struct LibraryCall {
 /// f32 for the library, where it has no other way: TF32 holds them exactly.
 std::vector<ConvProblem> forms_of(const KernelCall& call, const ConvPlan& plan, ConvResult wanted) {
   const bool has_bias = call.domain.empty() && call.has_input(2);
-  ConvProblem own{plan, wanted, ConvLayout::kChannelsLast, call.inputs[0].dtype,
-                  call.outputs[0].dtype};
+  ConvProblem own{is_16bit_float(call.inputs[0].dtype) ? with_whole_vectors(plan) : plan, wanted,
+                  ConvLayout::kChannelsLast, call.inputs[0].dtype, call.outputs[0].dtype};
   // A bias is added to sums that are not rounded yet.
   if (has_bias || own.result != own.operands) own.result = DType::kF32;
   std::vector<ConvProblem> forms;
@@ -194,23 +222,25 @@ std::vector<ConvProblem> forms_of(const KernelCall& call, const ConvPlan& plan, 
   return forms;
 }
 
-Prepared library_kernel(const KernelCall& call, const ConvProblem& problem,
+/// What inputs 0 and 1 of a call are.
+std::array<ConvResult, 2> roles_of(ConvResult wanted) {
+  if (wanted == ConvResult::kY) return {ConvResult::kX, ConvResult::kW};
+  return {ConvResult::kY, wanted == ConvResult::kX ? ConvResult::kW : ConvResult::kX};
+}
+
+Prepared library_kernel(const KernelCall& call, const ConvPlan& plan, const ConvProblem& problem,
                         std::shared_ptr<const Convolution> convolution) {
   cpu::WorkspacePlan workspace;
   LibraryCall planned;
   planned.problem = problem;
-  planned.roles =
-      problem.wanted == ConvResult::kY
-          ? std::array{ConvResult::kX, ConvResult::kW}
-          : std::array{ConvResult::kY,
-                       problem.wanted == ConvResult::kX ? ConvResult::kW : ConvResult::kX};
+  planned.roles = roles_of(problem.wanted);
   if (call.domain.empty() && call.has_input(2)) planned.bias = call.inputs[2].dtype;
   const bool adds_bias = planned.bias != DType::kUndefined;
   for (size_t i = 0; i < 2; ++i) {
-    planned.inputs.emplace_back(problem, planned.roles[i], i, call.inputs[i].dtype, false,
+    planned.inputs.emplace_back(problem, plan, planned.roles[i], i, call.inputs[i], false,
                                 workspace);
   }
-  planned.output.emplace_back(problem, problem.wanted, 0, call.outputs[0].dtype, adds_bias,
+  planned.output.emplace_back(problem, plan, problem.wanted, 0, call.outputs[0], adds_bias,
                               workspace);
   planned.workspace =
       workspace.add(convolution->workspace_bytes() + libraries::kDnnWorkspaceAlignment);
@@ -234,7 +264,7 @@ Prepared prepare_library(const KernelCall& call, ConvPlan (*plan)(const KernelCa
   for (const ConvProblem& problem : forms_of(call, planned, kWanted)) {
     std::string refusal;
     if (auto convolution = dnn().plan(problem, refusal))
-      return library_kernel(call, problem, std::move(convolution));
+      return library_kernel(call, planned, problem, std::move(convolution));
     if (why.empty()) why = refusal;
   }
   return Prepared::no(why);
@@ -253,7 +283,51 @@ Prepared prepare_grad_weight(const KernelCall& call) {
   return prepare_library<ConvResult::kW>(call, cpu::plan_conv_grad_weight);
 }
 
+/// Each operand as it comes: what lies channels last is not transposed. What gets more channels is
+/// copied in any case. The gradient of a weight stays plain, as its optimizer reads it.
+template <ConvResult kWanted>
+BlockedOperands channels_last_operands(const KernelCall& call, const ConvPlan& plan) {
+  BlockedOperands operands;
+  if (!is_16bit_float(call.inputs[0].dtype)) return operands;
+  const ConvPlan whole = with_whole_vectors(plan);
+  const auto fits = [&](const Operand& operand, ConvResult tensor) {
+    return fits_channels_last(operand) && extents_of(tensor, plan) == extents_of(tensor, whole);
+  };
+  for (uint32_t i = 0; i < 2; ++i) {
+    if (fits(call.inputs[i], roles_of(kWanted)[i])) operands.inputs |= 1u << i;
+  }
+  if (kWanted != ConvResult::kW && fits(call.outputs[0], kWanted)) operands.outputs = 0b1;
+  operands.preferred = operands.any();
+  return operands;
+}
+
+BlockedOperands operands_of_conv(const KernelCall& call) {
+  return channels_last_operands<ConvResult::kY>(call, cpu::plan_conv(call));
+}
+BlockedOperands operands_of_transpose(const KernelCall& call) {
+  return channels_last_operands<ConvResult::kX>(call, cpu::plan_conv_transpose(call));
+}
+BlockedOperands operands_of_grad_input(const KernelCall& call) {
+  return channels_last_operands<ConvResult::kX>(call, cpu::plan_conv_grad_input(call));
+}
+BlockedOperands operands_of_grad_weight(const KernelCall& call) {
+  return channels_last_operands<ConvResult::kW>(call, cpu::plan_conv_grad_weight(call));
+}
+
 }  // namespace
+
+/// The plain rows see how the operands lie.
+std::vector<BlockedRow> channels_last_conv_rows() {
+  constexpr std::string_view kPlain = "dnn.conv", kName = "channels_last.conv";
+  return {
+      {{"", "Conv", kName, prepare_conv}, kPlain, operands_of_conv},
+      {{"", "ConvTranspose", kName, prepare_transpose}, kPlain, operands_of_transpose},
+      {{"ai.halfnote", "ConvGradInput", kName, prepare_grad_input}, kPlain, operands_of_grad_input},
+      {{"ai.halfnote", "ConvGradWeight", kName, prepare_grad_weight},
+       kPlain,
+       operands_of_grad_weight},
+  };
+}
 
 std::vector<KernelRow> conv_library_rows() {
   return {

@@ -191,6 +191,7 @@ class CudaDevice final : public Device {
            std::to_string(properties_.totalGlobalMem >> 20) + " MiB";
   }
   const KernelTable& kernels() const override { return kernel_table(); }
+  const RegionLayout& regions() const override { return channels_last_regions(); }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(counters_); }
   std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<CudaEvent>(); }
   const DeviceCounters& counters() const override { return counters_; }

@@ -128,6 +128,8 @@ void EmulatedStream::launch(const DeviceGraph& graph) {
 
 const KernelTable& EmulatedDevice::kernels() const { return kernel_table(); }
 
+const RegionLayout& EmulatedDevice::regions() const { return channels_last_regions(); }
+
 std::unique_ptr<Stream> EmulatedDevice::make_stream() {
   return std::make_unique<EmulatedStream>(*this);
 }

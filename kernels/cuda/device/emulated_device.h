@@ -62,6 +62,7 @@ class EmulatedDevice final : public Device {
   std::string_view name() const override { return "cuda-emulated"; }
   std::string description() const override { return "emulated CUDA device on the host"; }
   const KernelTable& kernels() const override;
+  const RegionLayout& regions() const override;
   std::unique_ptr<Stream> make_stream() override;
   std::unique_ptr<DeviceEvent> make_event() override;
   const DeviceCounters& counters() const override { return counters_; }

@@ -45,8 +45,10 @@ __global__ void __launch_bounds__(kTile* kTileRows)
   }
 }
 
-/// Is the walk a stack of transposed matrices, few enough for a grid? Its result is contiguous.
+/// Is the walk a stack of transposed matrices, few enough for a grid, and none so narrow that its
+/// tiles would be mostly empty? Its result is contiguous.
 bool is_transpose(const Strided<2>& walk) {
+  constexpr int64_t kNarrow = 8;
   if (walk.rank < 2 || walk.rank > 3 || walk.count == 0) return false;
   const int last = walk.rank - 1;
   // Of the source.
@@ -56,7 +58,8 @@ bool is_transpose(const Strided<2>& walk) {
   const bool stacked = walk.rank == 2 || (walk.strides[0][0] == rows * columns &&
                                           walk.strides[1][0] == rows * columns);
   const int64_t matrices = walk.rank == 2 ? 1 : walk.dims[0].value();
-  return swapped && stacked && matrices <= 65535 && rows <= int64_t{65535} * kTile;
+  return swapped && stacked && std::min(rows, columns) >= kNarrow && matrices <= 65535 &&
+         rows <= int64_t{65535} * kTile;
 }
 
 template <class T>
@@ -127,11 +130,12 @@ Prepared prepare_view(const KernelCall& call) {
   if (from.size() != to.size()) {
     throw cpu::shape_error(call, "reshape to another size", from.shape, to.shape);
   }
-  const size_t bytes = static_cast<size_t>(from.size()) * size_of(from.dtype);
-  return Prepared::yes(std::make_unique<SameBytes>(bytes));
+  return same_bytes(static_cast<size_t>(from.size()) * size_of(from.dtype));
 }
 
 }  // namespace
+
+Prepared same_bytes(size_t bytes) { return Prepared::yes(std::make_unique<SameBytes>(bytes)); }
 
 std::vector<KernelRow> movement_kernels() {
   std::vector<KernelRow> rows = cpu::copy_rows("own.copy", prepare_copy);

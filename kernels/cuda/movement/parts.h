@@ -12,4 +12,7 @@ std::vector<KernelRow> gather_rows();   // gather.cu: Gather, GatherElements, Ga
 std::vector<KernelRow> pad_rows();      // pad.cu: ConstantOfShape, Pad, Trilu
 std::vector<KernelRow> scatter_rows();  // scatter.cu: ScatterND, ScatterElements
 
+/// A kernel of which output 0 is input 0, byte by byte: a view, where both may share a buffer.
+Prepared same_bytes(size_t bytes);
+
 }  // namespace halfnote::HN_CUDA

@@ -2,9 +2,9 @@
 // slices, a block sums one in f64, the slices are merged in order, and a last kernel writes Y or
 // dX. Sums of squares are taken around the channel's first element, so that one pass over X is
 // enough.
-#include "kernels/cpu/normalization/parts.h"
+#include "kernels/cuda/normalization/batch.h"
+
 #include "kernels/cuda/normalization/parts.h"
-#include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -84,16 +84,6 @@ __global__ void __launch_bounds__(kBlock)
   });
 }
 
-/// What an element of a channel needs: y = (x − mean)·factor + shift.
-struct ChannelLine {
-  double mean, factor, shift;
-};
-
-struct NormOperands {
-  RealPointer scale, bias, mean, variance;
-  RealOutput running_mean, running_variance, saved_mean, saved_inv_std;
-};
-
 template <class T>
 struct FinishMoments {
   const T* x;
@@ -103,30 +93,12 @@ struct FinishMoments {
   BatchNormPlan plan;
   ChannelLine* lines;
   __device__ void operator()(int64_t c) const {
-    double mean = o.mean[c], variance = o.variance[c];
+    double sum = 0, squares = 0, pivot = 0;
     if (plan.of_batch) {
-      double sum = 0, squares = 0;
       sums.merge(shape, c, sum, squares);
-      const auto count = static_cast<double>(shape.per_channel);
-      const double pivot = shape.per_channel == 0 ? 0 : load_number(x[shape.index(c, 0)]);
-      const double shifted = sum / count;
-      const double of_batch = squares / count - shifted * shifted;
-      const double batch_mean = pivot + shifted;
-      const double batch_variance = of_batch < 0 ? 0 : of_batch;  // NaN stays
-      const double keep = plan.momentum;
-      if (o.running_mean.data != nullptr) {
-        o.running_mean.write(c, mean * keep + batch_mean * (1 - keep));
-      }
-      if (o.running_variance.data != nullptr) {
-        o.running_variance.write(c, variance * keep + batch_variance * (1 - keep));
-      }
-      mean = batch_mean;
-      variance = batch_variance;
+      if (shape.per_channel > 0) pivot = load_number(x[shape.index(c, 0)]);
     }
-    const double inv_std = 1 / math::sqrt(variance + plan.epsilon);
-    if (o.saved_mean.data != nullptr) o.saved_mean.write(c, mean);
-    if (o.saved_inv_std.data != nullptr) o.saved_inv_std.write(c, inv_std);
-    lines[c] = {mean, o.scale[c] * inv_std, o.bias[c]};
+    lines[c] = o.finish(plan, c, pivot, sum, squares, static_cast<double>(shape.per_channel));
   }
 };
 
@@ -136,34 +108,7 @@ struct NormElement {
   T* y;
   DeviceChannels shape;
   const ChannelLine* lines;
-  __device__ void operator()(int64_t i) const {
-    // An f32 result is rounded once, as on the CPU.
-    using Wide = std::conditional_t<std::is_same_v<T, float>, double, Math<T>>;
-    const ChannelLine& line = lines[shape.channel(i)];
-    const Wide value = (static_cast<Wide>(load_number(x[i])) - static_cast<Wide>(line.mean)) *
-                           static_cast<Wide>(line.factor) +
-                       static_cast<Wide>(line.shift);
-    y[i] = store_number<T>(static_cast<Math<T>>(value));
-  }
-};
-
-DType type_of(const std::vector<Operand>& operands, size_t index) {
-  return index < operands.size() ? operands[index].dtype : DType::kUndefined;
-}
-
-/// Reads inputs and writes outputs by the types that the call gave them.
-struct OperandTypes {
-  std::vector<DType> inputs, outputs;
-  explicit OperandTypes(const KernelCall& call) {
-    for (size_t i = 0; i < 5; ++i) inputs.push_back(type_of(call.inputs, i));
-    for (size_t i = 0; i < 5; ++i) outputs.push_back(type_of(call.outputs, i));
-  }
-  RealPointer in(const KernelBuffers& buffers, size_t i) const {
-    return {buffers.in<std::byte>(i), inputs[i]};
-  }
-  RealOutput out(const KernelBuffers& buffers, size_t i) const {
-    return {buffers.out<std::byte>(i), outputs[i]};
-  }
+  __device__ void operator()(int64_t i) const { y[i] = lines[shape.channel(i)].normalized(x[i]); }
 };
 
 template <class T>
@@ -174,23 +119,9 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
     const T* x = buffers.in<T>(0);
     const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
     auto* lines = reinterpret_cast<ChannelLine*>(buffers.workspace + lines_at);
-    NormOperands o{types.in(buffers, 1),
-                   types.in(buffers, 2),
-                   types.in(buffers, 3),
-                   types.in(buffers, 4),
-                   {},
-                   {},
-                   {},
-                   {}};
-    if (plan.of_batch) {
-      o.running_mean = types.out(buffers, 1);
-      o.running_variance = types.out(buffers, 2);
+    const NormOperands o(types, plan, buffers);
+    if (plan.of_batch)
       launch(stream_of(buffers), moment_slices<T>, shape.grid(), kBlock, 0, x, shape, sums);
-    }
-    if (plan.saves) {
-      o.saved_mean = types.out(buffers, 3);
-      o.saved_inv_std = types.out(buffers, 4);
-    }
     for_each(stream_of(buffers), shape.channels, FinishMoments<T>{x, shape, sums, o, plan, lines});
     for_each(stream_of(buffers), shape.count(), NormElement<T>{x, buffers.out<T>(0), shape, lines});
   };
@@ -218,24 +149,15 @@ __global__ void __launch_bounds__(kBlock)
   });
 }
 
-/// dx = factor·(dy − offset − (x − mean)·slope)
-struct GradientLine {
-  double mean, factor, slope, offset;
-};
-
 struct FinishGradient {
   DeviceChannels shape;
   PairSums sums;
-  RealPointer scale, mean, inv_std;
-  RealOutput d_scale, d_bias;
+  GradientOperands o;
   GradientLine* lines;
   __device__ void operator()(int64_t c) const {
     double sum = 0, product = 0;
     sums.merge(shape, c, sum, product);
-    const auto count = static_cast<double>(shape.per_channel);
-    lines[c] = {mean[c], scale[c] * inv_std[c], product / count * inv_std[c], sum / count};
-    if (d_scale.data != nullptr) d_scale.write(c, product);
-    if (d_bias.data != nullptr) d_bias.write(c, sum);
+    lines[c] = o.finish(c, sum, product, static_cast<double>(shape.per_channel));
   }
 };
 
@@ -246,10 +168,7 @@ struct GradientElement {
   DeviceChannels shape;
   const GradientLine* lines;
   __device__ void operator()(int64_t i) const {
-    const GradientLine& line = lines[shape.channel(i)];
-    const double distance = load_number(x[i]) - line.mean;
-    const double value = line.factor * (load_number(dy[i]) - line.offset - distance * line.slope);
-    dx[i] = store_number<T>(static_cast<Math<T>>(value));
+    dx[i] = lines[shape.channel(i)].gradient(dy[i], x[i]);
   }
 };
 
@@ -261,12 +180,10 @@ Prepared gradient_kernel(const KernelCall& call, const cpu::Channels& plan) {
     const T *dy = buffers.in<T>(0), *x = buffers.in<T>(1);
     const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
     auto* lines = reinterpret_cast<GradientLine*>(buffers.workspace + lines_at);
-    const RealPointer mean = types.in(buffers, 3), inv_std = types.in(buffers, 4);
-    launch(stream_of(buffers), gradient_slices<T>, shape.grid(), kBlock, 0, dy, x, shape, mean,
-           inv_std, sums);
-    for_each(stream_of(buffers), shape.channels,
-             FinishGradient{shape, sums, types.in(buffers, 2), mean, inv_std, types.out(buffers, 1),
-                            types.out(buffers, 2), lines});
+    const GradientOperands o(types, buffers);
+    launch(stream_of(buffers), gradient_slices<T>, shape.grid(), kBlock, 0, dy, x, shape, o.mean,
+           o.inv_std, sums);
+    for_each(stream_of(buffers), shape.channels, FinishGradient{shape, sums, o, lines});
     if (buffers.out<T>(0) == nullptr) return;
     for_each(stream_of(buffers), shape.count(),
              GradientElement<T>{dy, x, buffers.out<T>(0), shape, lines});

@@ -1,6 +1,7 @@
 // MaxPool and AveragePool, an output a thread, and their gradients: a plane a thread, which adds
 // overlapping windows in the order of the outputs, as the CPU does.
-#include "kernels/cpu/reduction/window.h"
+#include "kernels/cuda/reduction/window.h"
+
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
 
@@ -10,26 +11,8 @@ namespace {
 
 using cpu::PoolGeometry;
 
-__device__ inline PoolGeometry::Dims place_of(const PoolGeometry& g, int64_t position) {
-  return {position / g.out[2] / g.out[1], position / g.out[2] % g.out[1], position % g.out[2]};
-}
-
 __device__ inline int64_t plane_size(const PoolGeometry::Dims& dims) {
   return dims[0] * dims[1] * dims[2];
-}
-
-/// Window elements within the input and its padding, as PoolGeometry::padded_count().
-__device__ inline int64_t padded_count(const PoolGeometry& g, const PoolGeometry::Dims& at) {
-  int64_t count = 1;
-  for (size_t d = 0; d < 3; ++d) {
-    const int64_t first = at[d] * g.stride[d] - g.pad_begin[d];
-    int64_t inside = 0;
-    for (int64_t k = 0; k < g.kernel[d]; ++k) {
-      inside += first + k * g.dilation[d] < g.in[d] + g.pad_end[d] ? 1 : 0;
-    }
-    count *= inside;
-  }
-  return count;
 }
 
 template <class T>
@@ -52,7 +35,7 @@ struct MaxPoolElement {
     const int64_t out_size = plane_size(g.out), in_size = plane_size(g.in);
     const int64_t plane = i / out_size;
     const T* own = x + plane * in_size;
-    const int64_t best = first_maximum(g, place_of(g, i % out_size), own);
+    const int64_t best = first_maximum(g, pool_place(g.out, i % out_size), own);
     y[i] = best < 0 ? store_number<T>(-INFINITY) : own[best];
     if (indices == nullptr) return;
     int64_t index = best;
@@ -73,14 +56,14 @@ struct AveragePoolElement {
   __device__ void operator()(int64_t i) const {
     const int64_t out_size = plane_size(g.out);
     const T* own = x + i / out_size * plane_size(g.in);
-    const PoolGeometry::Dims at = place_of(g, i % out_size);
+    const PoolGeometry::Dims at = pool_place(g.out, i % out_size);
     double sum = 0;
     int64_t count = 0;
     cpu::for_window(g, at, [&](int64_t index) {
       sum += load_number(own[index]);
       ++count;
     });
-    if (include_pad) count = padded_count(g, at);
+    if (include_pad) count = window_count(g, at, true);
     const double mean = count == 0 ? 0 : sum / static_cast<double>(count);
     y[i] = store_number<T>(static_cast<Math<T>>(mean));
   }
@@ -113,7 +96,7 @@ struct PoolGradPlane {
     const PlaneSums<T> own{sums + plane * in_size, dx + plane * in_size};
     own.clear(in_size);
     for (int64_t position = 0; position < out_size; ++position) {
-      const PoolGeometry::Dims at = place_of(g, position);
+      const PoolGeometry::Dims at = pool_place(g.out, position);
       const Math<T> gradient = load_number(dy[plane * out_size + position]);
       if constexpr (kMax) {
         const int64_t best = first_maximum(g, at, x + plane * in_size);
@@ -121,7 +104,7 @@ struct PoolGradPlane {
       } else {
         int64_t count = 0;
         cpu::for_window(g, at, [&](int64_t) { ++count; });
-        if (include_pad) count = padded_count(g, at);
+        if (include_pad) count = window_count(g, at, true);
         cpu::for_window(g, at, [&](int64_t index) {
           own.sums[index] += gradient / static_cast<Math<T>>(count);
         });

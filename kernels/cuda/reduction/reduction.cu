@@ -3,6 +3,7 @@
 // order depends on the shapes alone, so the same bits come out on every run and every GPU. A
 // shifted reduction (ReduceLogSumExp) finds the maxima first, in the same two stages.
 #include "kernels/cpu/reduction/plan.h"
+#include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
@@ -142,10 +143,20 @@ void run_slices(const KernelBuffers& buffers, const A* shifts, A* parts, const R
   }
 }
 
+/// On the shape as the operand lies.
+cpu::ReducePlan plan_lying(const Operand& x, const std::set<int64_t>& axes) {
+  if (!is_channels_last(x)) return cpu::plan_reduce(x.shape, axes);
+  std::set<int64_t> lying;
+  for (const int64_t axis : axes) {
+    lying.insert(static_cast<int64_t>(lying_dim(static_cast<size_t>(axis), x.shape.size())));
+  }
+  return cpu::plan_reduce(lying_channels_last(x.shape), lying);
+}
+
 template <class R, class T, class U>
 Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes) {
   using A = typename R::template A<Math<T>>;
-  const cpu::ReducePlan plan = cpu::plan_reduce(call.inputs[0].shape, axes);
+  const cpu::ReducePlan plan = plan_lying(call.inputs[0], axes);
   cpu::check_reduced_shape(call, plan);
   ReduceShape shape;
   if (std::string why = shape_of(plan, shape); !why.empty()) return Prepared::no(why);

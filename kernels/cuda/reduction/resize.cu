@@ -4,6 +4,7 @@
 #include "kernels/cpu/reduction/resize.h"
 
 #include "kernels/cpu/reals.h"
+#include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/constants.h"
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
@@ -132,6 +133,12 @@ template <std::string (*kPlan)(const KernelCall&, ResizePlan&)>
 Prepared prepare(const KernelCall& call) {
   ResizePlan plan;
   if (std::string why = kPlan(call, plan); !why.empty()) return Prepared::no(why);
+  if (is_channels_last(call.inputs[0]) || is_channels_last(call.outputs[0])) {
+    for (ResizePass& pass : plan.passes) {
+      pass.outer /= call.inputs[0].shape[1];
+      pass.inner *= call.inputs[0].shape[1];
+    }
+  }
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {
     cpu::WorkspacePlan workspace;
     DeviceResize resize;
@@ -148,7 +155,31 @@ Prepared prepare(const KernelCall& call) {
   });
 }
 
+/// Images and channels stay as they are.
+template <std::string (*kPlan)(const KernelCall&, ResizePlan&)>
+BlockedOperands resized(const KernelCall& call) {
+  const uint32_t input = fits_channels_last(call.inputs[0]) ? 1 : 0;
+  const uint32_t output = fits_channels_last(call.outputs[0]) ? 1 : 0;
+  ResizePlan plan;
+  if (input + output == 0 || !kPlan(call, plan).empty()) return {};
+  for (const ResizePass& pass : plan.passes) {
+    if (pass.axis < 2) return {};
+  }
+  return {input, output, true, false};
+}
+
 }  // namespace
+
+/// The plain rows see how the operands lie.
+std::vector<BlockedRow> channels_last_resizes() {
+  constexpr std::string_view kPlain = "own.resize", kName = "channels_last.resize";
+  return {
+      {{"", "Resize", kName, prepare<cpu::plan_resize>}, kPlain, resized<cpu::plan_resize>},
+      {{"ai.halfnote", "ResizeGrad", kName, prepare<cpu::plan_resize_grad>},
+       kPlain,
+       resized<cpu::plan_resize_grad>},
+  };
+}
 
 std::vector<KernelRow> resize_rows() {
   return {

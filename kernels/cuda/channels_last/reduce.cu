@@ -1,0 +1,99 @@
+// Reductions of tensors that lie channels last: the plain kernels, on the shape as it lies, where
+// their results lie alike either way. A sum to channels (the gradient of a bias) is long and its
+// results are few: it has a walk of its own.
+#include <algorithm>
+#include <set>
+
+#include "kernels/cpu/reduction/plan.h"
+#include "kernels/cuda/channels_last/rows.h"
+#include "kernels/cuda/channels_last/walk.h"
+#include "kernels/cuda/table.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+/// The axes; none where they cannot be read.
+std::set<int64_t> axes_of(const KernelCall& call) {
+  std::set<int64_t> axes;
+  if (!call.op.starts_with("Global"))
+    return cpu::read_reduce_axes(call, axes).empty() ? axes : std::set<int64_t>{};
+  for (size_t d = 2; d < call.inputs[0].shape.size(); ++d) axes.insert(static_cast<int64_t>(d));
+  return axes;
+}
+
+/// Nothing is kept beside the channels whose order to them would change.
+BlockedOperands reduced(const KernelCall& call) {
+  if (!fit_channels_last(call, 0b1, 0)) return {};
+  const std::set<int64_t> axes = axes_of(call);
+  const auto rank = static_cast<int64_t>(call.inputs[0].shape.size());
+  bool all_pixels = true;
+  for (int64_t d = 2; d < rank; ++d) all_pixels = all_pixels && axes.contains(d);
+  if (axes.empty() || (!all_pixels && !axes.contains(1))) return {};
+  return {.inputs = 0b1};
+}
+
+bool is_to_channels(const KernelCall& call) {
+  const std::set<int64_t> axes = axes_of(call);
+  return axes.size() + 1 == call.inputs[0].shape.size() && !axes.contains(1);
+}
+
+template <class T>
+struct ChannelSums {
+  struct Channel {};
+  const T* x;
+  __device__ Channel channel(int64_t) const { return {}; }
+  template <int V>
+  __device__ void add(const Channel (&)[V], int64_t at, SumPair (&sums)[V]) const {
+    const Together<T, V> here = load_together<V>(x, at);
+    for (int v = 0; v < V; ++v) sums[v].first += load_number(here.of[v]);
+  }
+};
+
+struct WriteSum {
+  RealOutput y;
+  __device__ void operator()(int64_t c, const SumPair& sum) const {
+    y.write(c, static_cast<float>(sum.first));  // as the plain row does
+  }
+};
+
+Prepared prepare_channel_sums(const KernelCall& call) {
+  if (!is_channels_last(call.inputs[0]) || !is_to_channels(call))
+    return Prepared::no("no sum to channels");
+  const DType from = call.inputs[0].dtype, to = call.outputs[0].dtype;
+  if (to != DType::kF32 && !is_16bit_float(to)) return Prepared::no("no result of this type");
+  const int64_t channels = call.inputs[0].shape[1];
+  const ChannelWalk walk = walk_for_sums(call.inputs[0].size() / channels, channels);
+  const auto typed = [&]<class T>() {
+    const auto body = [walk, to](const KernelBuffers& buffers) {
+      auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
+      run_sums(stream_of(buffers), ChannelSums<T>{buffers.in<T>(0)}, walk, parts);
+      finish_channels(stream_of(buffers), WriteSum{{buffers.outputs[0], to}}, parts, walk.channels,
+                      walk.slices);
+    };
+    return make_kernel(body, room_for_sums(walk));
+  };
+  if (from == DType::kF32) return typed.template operator()<float>();
+  if (from == DType::kF16) return typed.template operator()<Half>();
+  if (from == DType::kBF16) return typed.template operator()<BFloat16>();
+  return Prepared::no("no operand of this type");
+}
+
+}  // namespace
+
+std::vector<BlockedRow> channels_last_sums() {
+  constexpr std::string_view kPlain = "own.reduce";
+  std::vector<BlockedRow> rows = {
+      {{"", "ReduceSum", "channels_last.sum", prepare_channel_sums}, kPlain, reduced},
+      {{"ai.halfnote", "ReduceSum", "channels_last.sum", prepare_channel_sums}, kPlain, reduced},
+  };
+  // The plain rows see how the operand lies.
+  for (const KernelRow& plain : kernel_table().rows()) {
+    if (plain.name != kPlain) continue;
+    rows.push_back(
+        {{plain.domain, plain.op, "channels_last.reduce", plain.prepare}, kPlain, reduced});
+  }
+  return rows;
+}
+
+}  // namespace halfnote::HN_CUDA
