@@ -104,12 +104,10 @@ TEST(DeviceSession, SteadyStepIsOneGraphLaunch) {
   EXPECT_EQ(after.synchronisations, before.synchronisations);
 }
 
-/// How many steps of a fixture's training step are done by each row of kernels.
-std::map<std::string, int> rows_of(const std::string& model, const std::string& loss,
-                                   DType precision, const CompileOptions& from = {}) {
-  CompileOptions options = from;
-  options.policy.dtype = precision;
-  options.train.loss_outputs = {loss};
+/// How many steps of a program of a fixture are done by each row of kernels.
+std::map<std::string, int> rows_of(const std::string& model, CompileOptions options,
+                                   std::string_view program = kStepName) {
+  options.train.loss_outputs = {model == "bert" ? "307" : "422"};
   SessionOptions on;
   on.device = test::tested_device();
   const fs::path path = fs::path(test::source_folder()) / "tests/fixtures/models" / model;
@@ -121,25 +119,43 @@ std::map<std::string, int> rows_of(const std::string& model, const std::string& 
   }
   session.prepare(shapes);
   std::map<std::string, int> count;
-  for (const ProgramStep& step : session.program("step")->steps) {
+  for (const ProgramStep& step : session.program(program)->steps) {
     if (step.row != nullptr) ++count[std::string(step.row->name)];
   }
   return count;
 }
 
 TEST(DeviceSession, AllUpdatesAreOneStep) {
-  for (const auto& [model, loss] : {std::pair("bert", "307"), {"gpt2", "422"}}) {
+  for (const char* model : {"bert", "gpt2"}) {
     for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
       for (const float clip : {0.0f, 1.0f}) {
         CompileOptions options;
+        options.policy.dtype = precision;
         options.train.optimizer.clip_norm = clip;
-        std::map<std::string, int> rows = rows_of(model, loss, precision, options);
+        std::map<std::string, int> rows = rows_of(model, options);
         EXPECT_EQ(rows["own.optimizer"], 1) << model;
         const bool judged = clip > 0 || precision != DType::kF32;
         EXPECT_EQ(rows["own.all_finite"] + rows["own.global_norm"], judged ? 1 : 0) << model;
       }
     }
   }
+}
+
+TEST(DeviceSession, UpdatesOfAKindAreAStepEach) {
+  CompileOptions options;
+  options.policy.dtype = DType::kBF16;
+  for (const char* kind : {"sgd", "momentum", "adam", "adagrad", "rmsprop", "lion", "lamb"}) {
+    options.train.optimizer.kind = kind;
+    EXPECT_EQ(rows_of("bert", options)["own.optimizer"], 1) << kind;
+  }
+  options.train.optimizer.kind = "adafactor";
+  EXPECT_EQ(rows_of("bert", options)["own.optimizer"], 2) << "matrices and vectors";
+  options.train.optimizer = {};
+  options.train.optimizer.weight_decay = 0.125f;
+  options.train.optimizer.no_decay_on_1d = true;
+  EXPECT_EQ(rows_of("bert", options)["own.optimizer"], 2) << "with decay and without";
+  options.train.accumulation = 2;
+  EXPECT_EQ(rows_of("bert", options, kApplyName)["own.optimizer"], 2) << "from the sums";
 }
 
 /// Batches that differ, so that one in the place of another shows.

@@ -218,7 +218,6 @@ TEST(UpdateGroup, TakesTheSameLaunchesForAnyNumberOfParameters) {
 }
 
 TEST(UpdateGroup, RefusesWhatDoesNotFit) {
-  const GroupKind kind{};
   const Call f32 = call_of(kGroupRules[2], {DType::kF32}, {3}, 1);
   const Call f64 = call_of(kGroupRules[2], {DType::kF64}, {3}, 2);
   Call short_of_lr = f32;
