@@ -51,7 +51,7 @@ TEST(Dnn, TensorCoresOnlyWhereTheyAreExact) {
   ConvProblem problem = legal_convolution();
   problem.operands = problem.result = DType::kF32;
   EXPECT_FALSE(dnn_request(problem).tensor_cores);
-  problem.exact_in_tf32 = true;
+  problem.tf32 = true;
   EXPECT_TRUE(dnn_request(problem).tensor_cores);
 }
 

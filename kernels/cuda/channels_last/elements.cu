@@ -22,8 +22,7 @@ constexpr std::array<std::string_view, 8> kElementwise = {
 bool knows_places(const KernelCall& call) {
   if (call.op != "Pointwise") return false;
   const std::string program = attributes_of(call).get_string("program", "");
-  return program.find("Dropout") != std::string::npos ||
-         program.find("ReduceSum") != std::string::npos;
+  return draws_by_place(call) || program.find("ReduceSum") != std::string::npos;
 }
 
 BlockedOperands elements(const KernelCall& call) {

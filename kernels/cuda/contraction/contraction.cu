@@ -1,7 +1,7 @@
 // MatMul and Gemm, ONNX's own and those of ai.halfnote: planned as on the CPU, carried out by the
-// library in as few calls as the batch dims allow. C of a Gemm is added by the library where it is a
-// bias, a number for each column; else it is laid out in the result first, and the product is added
-// to it there.
+// library in as few calls as the batch dims allow. C of a Gemm is added by the library where it is
+// a bias, a number for each column; else it is laid out in the result first, and the product is
+// added to it there.
 #include <array>
 
 #include "kernels/cpu/contraction/matmul_plan.h"

@@ -213,8 +213,12 @@ std::vector<ConvProblem> forms_of(const KernelCall& call, const ConvPlan& plan, 
   if (is_16bit_float(own.operands)) {
     forms.push_back(own);
     own.operands = own.result = DType::kF32;
-    own.exact_in_tf32 = true;
+    own.tf32 = true;
   } else if (call.outputs[0].dtype == DType::kF32) {
+    if (call.tf32) {
+      forms.push_back(own);
+      forms.back().tf32 = true;
+    }
     forms.push_back(own);
     forms.back().layout = ConvLayout::kPlain;
   }

@@ -122,14 +122,12 @@ struct Request {
 
   explicit Request(const LtRequest& r) {
     const bool f64 = r.compute == DType::kF64;
-    check_blas(
-        cublas().cublasLtMatmulDescCreate(
-            &operation.handle,
-            f64      ? CUBLAS_COMPUTE_64F
-            : r.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                     : CUBLAS_COMPUTE_32F,
-            data_type(r.scale)),
-        "cublasLtMatmulDescCreate");
+    check_blas(cublas().cublasLtMatmulDescCreate(&operation.handle,
+                                                 f64      ? CUBLAS_COMPUTE_64F
+                                                 : r.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                          : CUBLAS_COMPUTE_32F,
+                                                 data_type(r.scale)),
+               "cublasLtMatmulDescCreate");
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, r.trans_a);
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, r.trans_b);
     if (r.has_bias) {
@@ -219,7 +217,12 @@ class CublasLt final : public Blas {
   using Key = std::array<int64_t, 26>;
 
   static Key key_of(const LtRequest& r, bool adds) {
-    Key key{static_cast<int64_t>(r.compute), r.trans_a, r.trans_b, r.alignment, adds, r.has_bias,
+    Key key{static_cast<int64_t>(r.compute),
+            r.trans_a,
+            r.trans_b,
+            r.alignment,
+            adds,
+            r.has_bias,
             r.tf32};
     size_t at = 7;
     for (const LtMatrix* m : {&r.a, &r.b, &r.d}) {

@@ -26,8 +26,9 @@ struct ConvProblem {
   ConvLayout layout = ConvLayout::kChannelsLast;
   DType operands = DType::kUndefined;
   DType result = DType::kUndefined;
-  /// f32 operands that hold 16-bit floats: in TF32, too, they are what they are.
-  bool exact_in_tf32 = false;
+  /// Operands in f32 that tensor cores may read in TF32: they hold 16-bit floats, which are what
+  /// they are there too, or are to be rounded.
+  bool tf32 = false;
 
   DType type_of(ConvResult tensor) const { return tensor == wanted ? result : operands; }
 };

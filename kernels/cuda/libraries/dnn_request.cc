@@ -105,7 +105,7 @@ DnnRequest dnn_request(const ConvProblem& problem) {
   r.dilation = spatial(p, p.dilation);
   r.pad_begin = spatial(p, p.pad_begin);
   r.pad_end = spatial(p, p.pad_end);
-  r.tensor_cores = is_16bit_float(problem.operands) || problem.exact_in_tf32;
+  r.tensor_cores = is_16bit_float(problem.operands) || problem.tf32;
   return r;
 }
 

@@ -36,7 +36,7 @@ struct LtRequest {
   bool trans_a = false, trans_b = false;
   LtMatrix a, b, d;
   bool has_bias = false;
-  bool tf32 = false;  // f32 operands are rounded to TF32, for tensor cores
+  bool tf32 = false;       // f32 operands are rounded to TF32, for tensor cores
   uint32_t alignment = 0;  // bytes that all addresses are a multiple of
 
   friend bool operator==(const LtRequest&, const LtRequest&) = default;
@@ -59,8 +59,8 @@ LtOperands lt_operands(const MatmulOperands& operands);
 /// The rule of cuBLASLt's documentation that the request breaks; empty if it keeps all: types that
 /// go together, extents that fit each other and 32 bits, leading dimensions, equal numbers of
 /// batches, results that do not overlap each other or an operand, addresses aligned to their
-/// elements and as promised, a workspace that is there and aligned; a bias of one matrix that is not
-/// f64.
+/// elements and as promised, a workspace that is there and aligned; a bias of one matrix that is
+/// not f64.
 std::string illegal_request(const LtRequest& request, const LtOperands& operands);
 
 }  // namespace halfnote::libraries

@@ -82,10 +82,10 @@ class Grouper {
   }
 
   void close(int key) {
-    const std::vector<size_t> held = std::move(held_);
+    const std::vector<size_t> members = std::move(held_);
     held_.clear();
     bytes_held_.clear();
-    for (const size_t i : held) {
+    for (const size_t i : members) {
       for (const ValueId value : steps_[i].reads) {
         if (value.valid()) read_[value.index] = false;
       }
@@ -94,10 +94,10 @@ class Grouper {
       }
     }
     std::vector<size_t> group;
-    std::ranges::copy_if(held, std::back_inserter(group),
+    std::ranges::copy_if(members, std::back_inserter(group),
                          [&](size_t i) { return steps_[i].key == key; });
     order_.push_back(std::move(group));
-    for (const size_t i : held) {
+    for (const size_t i : members) {
       if (steps_[i].key == key) continue;
       if (is_member(i) || reads_held(i) || writes_held(i)) {
         hold(i);

@@ -301,6 +301,19 @@ struct BlockedConvCase {
 using OperandMasks = std::vector<uint32_t>;
 
 /// Operands one by one and all together: a convolution takes each as it comes.
+/// What it drops is decided by the place of an element, in the plain layout.
+TEST(ChannelBlocks, AProgramWithADropoutStaysPlain) {
+  NEEDS_BLOCKS();
+  const Tensor x = random_tensor(DType::kF32, {2, 16, 3, 4}, -4, 4);
+  BlockedCall call{"ai.halfnote", "Pointwise", "fast.pointwise", {x, x}, {}, {}};
+  call.outputs = {{DType::kF32, {2, 16, 3, 4}}};
+  call.attributes = {{"program", "t0:f32 = Add(x0, x1); out t0"}};
+  EXPECT_FALSE(run_blocked(call).empty());
+  call.inputs = {x, Tensor::scalar(int64_t{1}), Tensor::scalar(int64_t{2})};
+  call.attributes = {{"program", "t0:f32 = Dropout[0.5, 1](x0, x1, x2); out t0"}};
+  EXPECT_TRUE(run_blocked(call).empty());
+}
+
 TEST(ChannelBlocks, ConvolutionsAgreeWithTheReference) {
   NEEDS_BLOCKS();
   const BlockedConvCase cases[] = {
