@@ -76,11 +76,7 @@ class Planner {
     place_inputs();
     place_initializers();
     choose_kernels();
-    if (options_.device != nullptr) {
-      group_steps(
-          graph_, {program_.steps, reads_, writes_}, [this](size_t i) { return call_of(i); },
-          [this](ValueId value) { return bytes_of(value); });
-    }
+    if (options_.device != nullptr) group_updates();
     while (assign_layouts()) {
     }
     find_lifetimes();
@@ -227,6 +223,22 @@ class Planner {
       list += std::string(list.empty() ? "" : "\n  ") + failure.what();
     throw Error(ErrorCode::kUnsupported, std::to_string(failures.size()) +
                                              " nodes have no kernel on this device:\n  " + list);
+  }
+
+  /// From here on a step may be that of many nodes, and is known by the last of them.
+  void group_updates() {
+    std::map<NodeId, BlockedForm> forms;
+    forms_.resize(nodes_.size());
+    for (size_t i = 0; i < nodes_.size(); ++i) forms[nodes_[i]] = forms_[i];
+    group_steps(
+        graph_, {program_.steps, reads_, writes_}, [this](size_t i) { return call_of(i); },
+        [this](ValueId value) { return bytes_of(value); });
+    nodes_.clear();
+    forms_.clear();
+    for (const ProgramStep& step : program_.steps) {
+      nodes_.push_back(step.id);
+      forms_.push_back(forms[step.id]);
+    }
   }
 
   /// Remembers which operands the chosen kernel would take in the regions' layout. Where only some

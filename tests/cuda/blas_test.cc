@@ -85,6 +85,7 @@ TEST(Blas, Tf32IsForF32) {
   p.tf32 = true;
   EXPECT_NE(illegal_request(lt_request(p, room.operands), room.operands), "");
   p.ab = DType::kF32;
+  p.batches = 1;
   EXPECT_EQ(illegal_request(lt_request(p, room.operands), room.operands), "");
 }
 

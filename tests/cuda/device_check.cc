@@ -45,6 +45,20 @@ double lost_in_products(const KernelCall& call, size_t output) {
   return dtype == DType::kF16 ? 0x1p-11 : dtype == DType::kBF16 ? 0x1p-8 : 0;
 }
 
+bool has_nan(const Tensor& tensor) {
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    if (std::isnan(tensor.at_as_double(i))) return true;
+  }
+  return false;
+}
+
+/// Where the gradient of V is NaN (a row whose scores are all −∞), the library of 16-bit attention
+/// has NaN in those of Q and K too: the step is lost either way.
+bool is_lost(const KernelCall& call, const std::vector<Tensor>& wanted, size_t output) {
+  return call.op == "AttentionGrad" && is_16bit_float(call.inputs[1].dtype) && output < 2 &&
+         wanted.size() > 2 && wanted[2].defined() && has_nan(wanted[2]);
+}
+
 /// Attention promises MAX + log SUM of a row, not which part is in which: the logarithm of the sum
 /// of all its exponentials in place of MAX, and nothing in place of SUM.
 std::vector<Tensor> comparable(const KernelCall& call, std::vector<Tensor> results) {
@@ -202,7 +216,7 @@ void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
     const std::vector<Tensor> compared = comparable(call, got);
     for (size_t i = 0; i < wanted.size(); ++i) {
       if (!wanted[i].defined()) continue;
-      if (seed == 1 && expected[i].defined())
+      if (seed == 1 && expected[i].defined() && !is_lost(call, wanted, i))
         expect_near(compared[i], expected[i], name + ", output " + std::to_string(i),
                     lost_in_products(call, i));
       // The order of threads must not change a bit.

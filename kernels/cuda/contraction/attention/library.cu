@@ -1,7 +1,8 @@
 // Attention by the library, for 16-bit operands. It knows one term, in f32, and a mask of what a
-// dropout keeps: both are laid out in the workspace. Rows of which every key is hidden are not
-// defined there: they are written behind it. Gradients are rounded to 16 bits, whatever type is
-// asked for: those in f32 the library would add up by atomics.
+// dropout keeps: both are laid out in the workspace. Rows of which every key is hidden are ours: a
+// score as low as that leaves nothing of the product beside it, nor of the logarithm of a sum, and
+// of −∞ the library says nothing. Gradients are rounded to 16 bits, whatever type is asked for:
+// those in f32 the library would add up by atomics.
 #include <array>
 #include <limits>
 
@@ -78,50 +79,137 @@ struct BiasOfRow {
   }
 };
 
-/// What Attention promises of a row: MAX and SUM, whose logarithms the library adds; and a row that
-/// is −∞ throughout.
-template <class T>
-struct SettleRows {
-  BiasOfRow bias;  // null: no row is hidden
-  int64_t keys;
-  bool causal, nan_is_zero;
-  RowLayout layout;
-  T* y;
-  float *most, *sum;  // null: nobody asks
+/// From here down a term hides a key.
+constexpr float kHidden = -1e6f;
 
-  __device__ bool is_hidden(int64_t row) const {
-    if (bias.data == nullptr) return false;
+/// Rows of which every key is hidden: their probabilities follow from the terms alone.
+struct HiddenRows {
+  BiasOfRow bias;
+  int64_t rows = 0, keys = 0;  // of a head
+  bool causal = false, nan_is_zero = false;
+  float *most = nullptr, *sum = nullptr;  // of a row's terms; the sum is 0 where it is not hidden
+  bool* any = nullptr;                    // in a head
+
+  __device__ int64_t seen(int64_t i) const { return causal && i + 1 < keys ? i + 1 : keys; }
+  /// What is left of the exponentials of row `row` (query i of its head).
+  __device__ void find(int64_t row, int64_t i) const {
     const float* first = bias(row);
-    const int64_t i = bias.queries.remainder(row);
-    const int64_t seen = causal && i + 1 < keys ? i + 1 : keys;
-    for (int64_t j = 0; j < seen; ++j) {
-      if (first[j] != -INFINITY) return false;
+    const int64_t count = seen(i);
+    float largest = -INFINITY, all = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      if (first[j] > kHidden) {
+        sum[row] = 0;
+        return;
+      }
+      largest = first[j] > largest ? first[j] : largest;
     }
-    return true;
+    for (int64_t j = 0; j < count; ++j) all += math::exp(first[j] - largest);
+    most[row] = largest;  // of −∞ the sum is NaN
+    sum[row] = all;
   }
-  __device__ void operator()(int64_t row) const {
-    const bool hidden = is_hidden(row);
-    if (most != nullptr) {
-      if (hidden) most[row] = -INFINITY;
-      sum[row] = hidden ? static_cast<float>(NAN) : 1.0f;
-    }
-    if (!hidden) return;
-    const int64_t head = bias.queries.quotient(row);
-    T* to = y + layout.at(head, row - head * bias.queries.value());
-    const T value = store_number<T>(nan_is_zero ? 0.0f : static_cast<float>(NAN));
-    for (int64_t e = 0; e < layout.size; ++e) to[e] = value;
+  __device__ bool is_hidden(int64_t row) const { return sum[row] != 0; }
+  __device__ float probability(int64_t row, int64_t j) const {
+    if (sum[row] != sum[row]) return nan_is_zero ? 0.0f : sum[row];
+    return math::exp(bias(row)[j] - most[row]) / sum[row];
   }
 };
 
-/// The logarithm of Σ exp of a row's scores. A row of −∞ has probabilities of NaN, or of 0, which
-/// any number gives.
+struct EitherOf {
+  __device__ static int merge(int a, int b) { return a | b; }
+};
+
+/// A block a head.
+__global__ void __launch_bounds__(kBlock)
+    find_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads) {
+  for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
+    int found = 0;
+    for (int64_t i = threadIdx.x; i < hidden.rows; i += kBlock) {
+      const int64_t row = head * hidden.rows + i;
+      hidden.find(row, i);
+      found |= hidden.is_hidden(row) ? 1 : 0;
+    }
+    found = merge_block<EitherOf, kBlock>(found);
+    if (threadIdx.x == 0) hidden.any[head] = found != 0;
+  }
+}
+
+/// What a dropout makes of the probabilities.
+template <class T>
+struct Kept {
+  const T* data = nullptr;  // null: nothing is dropped
+  float factor = 1;
+
+  __device__ float of(int64_t row, int64_t keys, int64_t j) const {
+    return data == nullptr ? 1.0f : load_number(data[row * keys + j]) * factor;
+  }
+};
+
+/// Y of hidden rows, a block a head.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    write_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads, Kept<T> kept,
+                      RowLayout of_v, const T* v, RowLayout of_y, T* y) {
+  for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
+    if (!hidden.any[head]) continue;
+    for (int64_t i = 0; i < hidden.rows; ++i) {
+      const int64_t row = head * hidden.rows + i;
+      if (!hidden.is_hidden(row)) continue;
+      for (int64_t e = threadIdx.x; e < of_y.size; e += kBlock) {
+        float value = 0;
+        for (int64_t j = 0; j < hidden.seen(i); ++j) {
+          const float factor = kept.of(row, hidden.keys, j);
+          if (factor == 0) continue;  // a dropped NaN is 0
+          value += hidden.probability(row, j) * factor * load_number(v[of_v.at(head, j) + e]);
+        }
+        y[of_y.at(head, i) + e] = store_number<T>(value);
+      }
+    }
+  }
+}
+
+/// What hidden rows add to dV, a block for some keys of a head.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    add_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads, Kept<T> kept,
+                    RowLayout of_y, const T* dy, RowLayout of_v, T* dv) {
+  for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
+    if (!hidden.any[head]) continue;
+    for (int64_t at = threadIdx.x; at < hidden.keys * of_v.size; at += kBlock) {
+      const int64_t j = at / of_v.size, e = at % of_v.size;
+      T& to = dv[of_v.at(head, j) + e];
+      float value = load_number(to);
+      for (int64_t i = 0; i < hidden.rows; ++i) {
+        const int64_t row = head * hidden.rows + i;
+        if (!hidden.is_hidden(row) || j >= hidden.seen(i)) continue;
+        const float factor = kept.of(row, hidden.keys, j);
+        if (factor == 0) continue;
+        value += hidden.probability(row, j) * factor * load_number(dy[of_y.at(head, i) + e]);
+      }
+      to = store_number<T>(value);
+    }
+  }
+}
+
+/// What Attention promises of a row, MAX and SUM: the library has given the logarithm of all.
+struct SettleRows {
+  HiddenRows hidden;  // without sums: there is no term
+  float *most, *sum;
+  __device__ void operator()(int64_t row) const {
+    sum[row] = 1;
+    if (hidden.sum == nullptr || !hidden.is_hidden(row)) return;
+    most[row] = hidden.most[row];
+    sum[row] = hidden.sum[row];
+  }
+};
+
+/// The logarithm of Σ exp of a row's scores; so much of a hidden one that nothing is left of it.
 struct JoinStatistics {
+  HiddenRows hidden;
   const float *most, *sum;
-  bool nan_is_zero;
   float* to;
   __device__ void operator()(int64_t row) const {
-    const bool hidden = most[row] == -INFINITY && nan_is_zero;
-    to[row] = hidden ? 0.0f : most[row] + math::log(sum[row]);
+    const bool ours = hidden.sum != nullptr && hidden.is_hidden(row);
+    to[row] = ours ? INFINITY : most[row] + math::log(sum[row]);
   }
 };
 
@@ -167,6 +255,7 @@ std::string unfit_for_library(const AttentionPlan& plan) {
   if (!is_16bit_float(plan.dtype)) return "operands that are not 16-bit floats";
   if (plan.attributes.trans_k) return "a transposed K";
   if (plan.differentiated() != nullptr) return "the gradient of a term";
+  if (plan.dropout && !(plan.dropout->factor > 0)) return "a dropout of everything";
   for (const cpu::attention::Term& term : plan.terms) {
     if (term.hides() && !(term.hidden <= kLowEnough)) return "a mask that does not hide";
   }
@@ -178,7 +267,7 @@ struct LibraryAttention {
   SdpaProblem problem;
   std::shared_ptr<const Sdpa> sdpa;
   ScoreDims scores{};
-  size_t bias = 0, kept = 0, statistics = 0, room = 0;  // in the workspace
+  size_t bias = 0, hidden = 0, kept = 0, statistics = 0, room = 0;  // in the workspace
   /// Gradients that the library cannot write where they belong: of another type, or nobody's.
   struct Copy {
     bool made = false, wanted = false;
@@ -190,6 +279,7 @@ struct LibraryAttention {
   int64_t rows() const { return scores[0] * scores[1] * scores[2]; }
 
   /// Bias and mask where the library reads them.
+  template <class T>
   void prepare(const KernelBuffers& buffers, SdpaOperands& operands) const {
     const DeviceAttention p = planned.on_device(buffers);
     Stream& stream = stream_of(buffers);
@@ -202,50 +292,61 @@ struct LibraryAttention {
       operands.bias = to;
     }
     if (!problem.drops()) return;
-    operands.kept = cpu::part<std::byte>(buffers, kept);
-    if (problem.dtype == DType::kF16) {
-      draw<Half>(stream, p, buffers);
-    } else {
-      draw<BFloat16>(stream, p, buffers);
-    }
-  }
-  template <class T>
-  void draw(Stream& stream, const DeviceAttention& p, const KernelBuffers& buffers) const {
     const int64_t count = size_of_dims(scores);
-    for_each(stream, (count + 3) / 4, DrawKept<T>{p.dropout, count, cpu::part<T>(buffers, kept)});
+    auto* mask = cpu::part<T>(buffers, kept);
+    for_each(stream, (count + 3) / 4, DrawKept<T>{p.dropout, count, mask});
+    operands.kept = mask;
   }
-  template <class T>
-  void settle(const KernelBuffers& buffers, const SdpaOperands& operands) const {
+
+  /// Looks for them, once the terms are joined.
+  HiddenRows find_hidden(const KernelBuffers& buffers, const SdpaOperands& operands) const {
+    HiddenRows found;
+    if (!problem.has_bias()) return found;
     const ScoreDims& dims = problem.bias;
     const auto step = [&](size_t d) {
       int64_t elements = dims[d] == 1 ? 0 : 1;
       for (size_t inner = d + 1; inner < 4; ++inner) elements *= dims[inner];
       return elements;
     };
-    const BiasOfRow of_row = {
-        operands.bias, Divisor(scores[2]), Divisor(scores[1]), step(0), step(1), step(2)};
-    const bool asked = problem.statistics;
-    for_each(
-        stream_of(buffers), rows(),
-        SettleRows<T>{of_row, scores[3], problem.causal, planned.plan.attributes.nan_is_zero,
-                      planned.plan.y, buffers.out<T>(0), asked ? buffers.out<float>(1) : nullptr,
-                      asked ? buffers.out<float>(2) : nullptr});
+    found.bias = {operands.bias, Divisor(scores[2]), Divisor(scores[1]), step(0), step(1), step(2)};
+    found.rows = scores[2];
+    found.keys = scores[3];
+    found.causal = problem.causal;
+    found.nan_is_zero = planned.plan.attributes.nan_is_zero;
+    found.most = cpu::part<float>(buffers, hidden);
+    found.sum = found.most + rows();
+    found.any = reinterpret_cast<bool*>(found.sum + rows());
+    launch(stream_of(buffers), find_hidden_rows, blocks(), kBlock, 0, found, heads());
+    return found;
+  }
+  int64_t heads() const { return scores[0] * scores[1]; }
+  unsigned blocks() const { return static_cast<unsigned>(std::min(heads(), kMaxBlocks)); }
+  template <class T>
+  Kept<T> kept_of(const SdpaOperands& operands) const {
+    return {static_cast<const T*>(operands.kept), problem.drops() ? problem.kept : 1.0f};
   }
 
+  template <class T>
   void forward(const KernelBuffers& buffers) const {
     SdpaOperands operands;
     place(buffers, 0, operands);
     operands.y = buffers.outputs[0];
     if (problem.statistics) operands.statistics = buffers.out<float>(1);
-    prepare(buffers, operands);
+    prepare<T>(buffers, operands);
+    const HiddenRows found = find_hidden(buffers, operands);
     sdpa->run(stream_of(buffers), operands);
-    if (problem.dtype == DType::kF16) {
-      settle<Half>(buffers, operands);
-    } else {
-      settle<BFloat16>(buffers, operands);
+    const AttentionPlan& plan = planned.plan;
+    if (problem.has_bias()) {
+      launch(stream_of(buffers), write_hidden_rows<T>, blocks(), kBlock, 0, found, heads(),
+             kept_of<T>(operands), plan.v, buffers.in<T>(2), plan.y, buffers.out<T>(0));
+    }
+    if (problem.statistics) {
+      for_each(stream_of(buffers), rows(),
+               SettleRows{found, buffers.out<float>(1), buffers.out<float>(2)});
     }
   }
 
+  template <class T>
   void gradient(const KernelBuffers& buffers) const {
     using namespace cpu::attention;
     SdpaOperands operands;
@@ -253,23 +354,26 @@ struct LibraryAttention {
     operands.y = const_cast<std::byte*>(buffers.inputs[kGradResult]);
     operands.dy = buffers.inputs[kGradY];
     operands.statistics = cpu::part<float>(buffers, statistics);
+    prepare<T>(buffers, operands);
+    const HiddenRows found = find_hidden(buffers, operands);
     for_each(stream_of(buffers), rows(),
-             JoinStatistics{buffers.in<float>(kGradMost), buffers.in<float>(kGradSum),
-                            planned.plan.attributes.nan_is_zero, operands.statistics});
+             JoinStatistics{found, buffers.in<float>(kGradMost), buffers.in<float>(kGradSum),
+                            operands.statistics});
+    const AttentionPlan& plan = planned.plan;
     void** const to[] = {&operands.dq, &operands.dk, &operands.dv};
-    const RowLayout* const layouts[] = {&planned.plan.q, &planned.plan.k, &planned.plan.v};
+    const RowLayout* const layouts[] = {&plan.q, &plan.k, &plan.v};
+    T* first[3];
     for (size_t i = 0; i < 3; ++i) {
-      std::byte* first = copies[i].made ? cpu::part<std::byte>(buffers, copies[i].room)
-                                        : buffers.outputs[planned.plan.gradient_of(i)];
-      *to[i] = first + bytes(begin_of(*layouts[i]));
+      first[i] = copies[i].made ? cpu::part<T>(buffers, copies[i].room)
+                                : buffers.out<T>(plan.gradient_of(i));
+      *to[i] = first[i] + begin_of(*layouts[i]);
     }
-    prepare(buffers, operands);
     sdpa->run(stream_of(buffers), operands);
-    if (problem.dtype == DType::kF16) {
-      widen<Half>(buffers);
-    } else {
-      widen<BFloat16>(buffers);
+    if (problem.has_bias()) {
+      launch(stream_of(buffers), add_hidden_rows<T>, blocks(), kBlock, 0, found, heads(),
+             kept_of<T>(operands), plan.y, buffers.in<T>(kGradY), plan.v, first[2]);
     }
+    widen<T>(buffers);
   }
   template <class T>
   void widen(const KernelBuffers& buffers) const {
@@ -345,8 +449,10 @@ Prepared prepare_on_library(const KernelCall& call, bool gradient) {
   if (why.empty()) made.sdpa = dnn().plan(made.problem, why);
   if (made.sdpa == nullptr) return Prepared::no(why);
   cpu::WorkspacePlan workspace;
-  if (made.problem.has_bias())
+  if (made.problem.has_bias()) {
     made.bias = workspace.add_elements<float>(size_of_dims(made.problem.bias));
+    made.hidden = workspace.add_elements<float>(2 * made.rows() + made.heads());
+  }
   if (made.problem.drops()) made.kept = workspace.add_elements<Half>(size_of_dims(made.scores));
   if (gradient) {
     made.statistics = workspace.add_elements<float>(made.rows());
@@ -354,8 +460,14 @@ Prepared prepare_on_library(const KernelCall& call, bool gradient) {
   }
   made.room = workspace.add(made.sdpa->workspace_bytes() + 256);
   const size_t bytes = workspace.size();
-  if (gradient) return make_kernel([made](const KernelBuffers& b) { made.gradient(b); }, bytes);
-  return make_kernel([made](const KernelBuffers& b) { made.forward(b); }, bytes);
+  return for_float_type(made.problem.dtype, [&]<class T>() -> Prepared {
+    if constexpr (sizeof(T) == 2) {
+      if (gradient)
+        return make_kernel([made](const KernelBuffers& b) { made.gradient<T>(b); }, bytes);
+      return make_kernel([made](const KernelBuffers& b) { made.forward<T>(b); }, bytes);
+    }
+    return Prepared::no("operands that are not 16-bit floats");
+  });
 }
 
 }  // namespace
