@@ -37,11 +37,16 @@ int remove_nodes(Graph& graph, const std::vector<NodeId>& nodes) {
 }
 
 /// The values that padding made larger, those of one region together: all padding of a region goes
-/// or stays.
+/// or stays. Only that of matrix products goes: around convolutions, shapes and groups of channels
+/// are padded too.
 class PaddedRegions {
  public:
   PaddedRegions(const Graph& graph, const Graph& plain)
-      : graph_(graph), plain_(plain), parent_(graph.value_count()), useful_(graph.value_count()) {
+      : graph_(graph),
+        plain_(plain),
+        parent_(graph.value_count()),
+        of_product_(graph.value_count()),
+        gains_(graph.value_count()) {
     std::iota(parent_.begin(), parent_.end(), uint32_t{0});
     for (const NodeId id : graph.nodes()) {
       if (!is_padding(graph.node(id))) join_operands(id);
@@ -50,15 +55,16 @@ class PaddedRegions {
       const OperatorRow* row = find_operator(graph.node(id));
       if (row == nullptr || row->flops == nullptr || is_padding(graph.node(id))) continue;
       for_padded(id, [&](ValueId value) {
-        if (gains(id, value)) useful_[root(value)] = true;
+        of_product_[root(value)] = true;
+        if (gains(id, value)) gains_[root(value)] = true;
       });
     }
   }
 
-  bool is_useful(NodeId marked) {
+  bool is_useless(NodeId marked) {
     const ValueId result = graph_.output(marked), source = graph_.input(marked, 0);
-    const ValueId inside = is_padded(result) ? result : source;
-    return useful_[root(inside)];
+    const uint32_t inside = root(is_padded(result) ? result : source);
+    return of_product_[inside] && !gains_[inside];
   }
 
  private:
@@ -112,7 +118,7 @@ class PaddedRegions {
   const Graph& graph_;
   const Graph& plain_;
   std::vector<uint32_t> parent_;
-  std::vector<bool> useful_;  // by root
+  std::vector<bool> of_product_, gains_;  // by root
 };
 
 }  // namespace
@@ -134,7 +140,7 @@ int remove_useless_padding(Graph& graph, const Graph& plain) {
   PaddedRegions regions(graph, plain);
   std::vector<NodeId> useless;
   for (NodeId id : graph.nodes()) {
-    if (is_padding(graph.node(id)) && !regions.is_useful(id)) useless.push_back(id);
+    if (is_padding(graph.node(id)) && regions.is_useless(id)) useless.push_back(id);
   }
   return remove_nodes(graph, useless);
 }

@@ -11,6 +11,7 @@
 #include "compiler/ir/verify.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/fast/wide_product.h"
+#include "kernels/cuda/libraries/sdpa.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
@@ -141,24 +142,33 @@ bool attention_pays(const AttentionSize& size) {
   return false;  // f64 has only reference kernels
 }
 
-/// Not measured yet. 16-bit attention is cuDNN's, which multiplies by tensor cores, where it takes
-/// it: from any size on there is less to launch and less in memory. By the number of FMAs and
-/// bytes, our own kernel, which multiplies in f32, takes about the time of the products of f32 and
-/// the softmax between them, and half of the memory; it would lose to 16-bit products.
+/// What cuDNN takes on every GPU from sm_80 on. What it then refuses (a mask that hides little, a
+/// transposed K, cuDNN before 9.16) our own kernel computes, which multiplies in f32.
+bool library_takes(const AttentionSize& size) {
+  using namespace libraries;
+  constexpr int64_t kMostHeadOfGradient = 128;
+  const int64_t scores = size.queries * size.keys;
+  const int64_t most_head = size.has_gradient ? kMostHeadOfGradient : kSdpaMostHead;
+  const bool in_memory = size.has_gradient || size.dropout;  // 16 bits for each score
+  return size.key_size % kSdpaHeadStep == 0 && size.value_size % kSdpaHeadStep == 0 &&
+         std::max(size.key_size, size.value_size) <= most_head && scores > 1 &&
+         !size.has_term_gradient && (!in_memory || size.batches <= kSdpaMostWorkspace / 2 / scores);
+}
+
+/// Not measured yet. 16-bit attention is cuDNN's, which multiplies by tensor cores: there is less
+/// to launch, and the matrix of scores lies in memory for one layer at a time at most. By the
+/// number of FMAs and bytes, our own kernel, which multiplies in f32, takes about the time of the
+/// products of f32 and the softmax between them, and half of the memory; it would lose to 16-bit
+/// products.
 bool attention_pays_on_gpu(const AttentionSize& size) {
   constexpr int64_t kLeastScores = 256 * 256;
-  constexpr int64_t kHeadStep = 8;  // of cuDNN
   constexpr size_t kMostTerms = 4;
   // What kernels/cuda/contraction/attention refuses.
   const int64_t most_head = size.dtype == DType::kF64 ? 128 : 256;
   if (std::max(size.key_size, size.value_size) > most_head || size.terms > kMostTerms) return false;
   if (const auto wish = wish_for_attention()) return *wish;
-  const int64_t scores = size.queries * size.keys;
-  if (is_16bit_float(size.dtype)) {
-    return size.key_size % kHeadStep == 0 && size.value_size % kHeadStep == 0 && scores > 1 &&
-           !size.has_term_gradient;
-  }
-  return size.dtype == DType::kF32 && scores >= kLeastScores;
+  if (is_16bit_float(size.dtype)) return library_takes(size);
+  return size.dtype == DType::kF32 && size.queries * size.keys >= kLeastScores;
 }
 
 bool fuse_attention_on_cpu(Graph& graph, PassContext& context) {

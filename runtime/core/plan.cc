@@ -571,7 +571,7 @@ class Planner {
   const RegionLayout& regions_;
   Program program_;
   std::vector<NodeId> nodes_;
-  // By step, which are the nodes until reorders come between them.
+  // By step, of which nodes_ tells the node until reorders come between them.
   std::vector<std::vector<ValueId>> reads_;  // captures too
   std::vector<std::vector<ValueId>> writes_;
   std::vector<BlockedForm> forms_;

@@ -13,6 +13,7 @@
 #include "compiler/ir/text.h"
 #include "device_check.h"
 #include "kernels/cuda/emulation/emulator.h"
+#include "kernels/cuda/libraries/lt_request.h"
 #include "passes/train/step.h"
 
 namespace halfnote {
@@ -49,6 +50,32 @@ std::vector<Tensor> batch(const Session& session, int64_t label = 3) {
     inputs.push_back(tensor.cast_to(type.dtype));
   }
   return inputs;
+}
+
+TEST(DeviceSession, Tf32IsAskedOfTheLibraryAndRefusedOnACpu) {
+  if (test::tested_device() != "cuda-emulated") GTEST_SKIP() << "requests are recorded there";
+  CompileOptions options;
+  options.policy.dtype = DType::kF32;
+  options.train.loss_outputs = {"13"};
+  SessionOptions wanted;
+  wanted.device = "cuda-emulated";
+  for (const bool tf32 : {false, true}) {
+    wanted.tf32 = tf32;
+    Session session(compile_file(kMlp, options).model, wanted);
+    std::vector<cuda_emulated::MatmulCall> calls;
+    cuda_emulated::record_matmuls(&calls);
+    session.step(batch(session));
+    cuda_emulated::record_matmuls(nullptr);
+    ASSERT_FALSE(calls.empty());
+    for (const auto& call : calls) EXPECT_EQ(call.request.tf32, tf32);
+  }
+  wanted.device = "cpu";
+  try {
+    Session(compile_file(kMlp, options).model, wanted);
+    FAIL() << "a CPU has no TF32";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUsage);
+  }
 }
 
 TEST(DeviceSession, TrainsAsOnTheCpu) {

@@ -215,12 +215,10 @@ std::vector<ConvProblem> forms_of(const KernelCall& call, const ConvPlan& plan, 
     own.operands = own.result = DType::kF32;
     own.tf32 = true;
   } else if (call.outputs[0].dtype == DType::kF32) {
-    if (call.tf32) {
-      forms.push_back(own);
-      forms.back().tf32 = true;
-    }
     forms.push_back(own);
     forms.back().layout = ConvLayout::kPlain;
+    forms.back().tf32 = call.tf32;
+    own.tf32 = call.tf32;
   }
   forms.push_back(own);
   return forms;

@@ -1,5 +1,6 @@
-// cuDNN's graph API, opened when the first convolution is planned. One operation a graph; of the
-// engines that the heuristics name, the first that is deterministic, exact and supported is taken.
+// cuDNN's graph API, opened when the first convolution or attention is planned. One operation a
+// graph; of the engines that the heuristics name, the first that is deterministic, exact and
+// supported is taken.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -279,11 +280,13 @@ class Cudnn final : public libraries::Dnn {
 
   std::shared_ptr<const libraries::Sdpa> plan(const libraries::SdpaProblem& problem,
                                               std::string& refusal) override {
-    const auto known = std::find_if(attentions_.begin(), attentions_.end(),
-                                    [&](const auto& entry) { return entry.first == problem; });
-    if (known != attentions_.end()) return known->second;
+    const auto known = std::ranges::find(attentions_, problem, &KnownAttention::problem);
+    if (known != attentions_.end()) {
+      refusal = known->refusal;
+      return known->planned;
+    }
     auto planned = plan_attention(handle_, problem, refusal);
-    if (planned != nullptr) attentions_.emplace_back(problem, planned);
+    attentions_.push_back({problem, planned, refusal});
     return planned;
   }
 
@@ -297,8 +300,12 @@ class Cudnn final : public libraries::Dnn {
 
   /// What was planned before: a network has the same convolution many times.
   std::vector<std::pair<DnnRequest, std::shared_ptr<const Convolution>>> planned_;
-  std::vector<std::pair<libraries::SdpaProblem, std::shared_ptr<const libraries::Sdpa>>>
-      attentions_;
+  struct KnownAttention {
+    libraries::SdpaProblem problem;
+    std::shared_ptr<const libraries::Sdpa> planned;
+    std::string refusal;
+  };
+  std::vector<KnownAttention> attentions_;
   cudnnHandle_t handle_ = nullptr;
 };
 

@@ -264,9 +264,11 @@ PaperPlan plan_on_paper(const SdpaProblem& problem, const std::string& device) {
   const std::shared_ptr<Graph> graph = GraphMaker(problem).make();
   graph->set_device_properties(properties);
   graph->set_sm_version(on_paper.compute_capability);
-  paper = &on_paper;
-  made.refusal = build(*graph, nullptr);
-  paper = nullptr;
+  {
+    paper = &on_paper;
+    const std::shared_ptr<void> back(nullptr, [](void*) { paper = nullptr; });
+    made.refusal = build(*graph, nullptr);
+  }
   if (!made.refusal.empty()) return made;
   made.workspace_bytes = workspace_of(*graph);
   if (graph->get_plan_name(made.engine).is_bad()) made.engine = "unknown";

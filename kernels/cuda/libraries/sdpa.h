@@ -56,13 +56,16 @@ class Sdpa {
   virtual void run(Stream& stream, const SdpaOperands& operands) const = 0;
 };
 
+/// Sizes of heads that the library takes are multiples of the first, up to the second.
+inline constexpr int64_t kSdpaHeadStep = 8, kSdpaMostHead = 256;
 /// A plan that wants more workspace is passed over. Gradients with the same bits on every run take
 /// the matrix of the gradients of all scores, in 16 bits.
 inline constexpr int64_t kSdpaMostWorkspace = int64_t{2} << 30;
 
 /// The rule of cuDNN's documentation that the problem breaks; empty if it keeps all: 16-bit
-/// operands, heads of a multiple of 8 elements up to 256, shapes that belong together, rows that
-/// begin at 16 bytes, terms that are broadcast along whole dims.
+/// operands, heads of a multiple of 8 elements up to 256 (the gradient up to 128 but on sm_90),
+/// shapes that belong together, rows that begin at 16 bytes, terms that are broadcast along whole
+/// dims, scores that 32 bits can count where they or their gradients are in memory.
 std::string illegal_attention(const SdpaProblem& problem);
 /// The same of the addresses: all there that are asked for, and aligned.
 std::string illegal_operands(const SdpaProblem& problem, const SdpaOperands& operands,

@@ -6,7 +6,7 @@ namespace halfnote::libraries {
 
 namespace {
 
-constexpr int64_t kMostHeadSize = 256, kHeadStep = 8;
+constexpr int64_t kHeadStep = kSdpaHeadStep;
 constexpr uintptr_t kSdpaAlignment = 16;
 
 std::string illegal_layout(const SdpaTensor& t, const char* name) {
@@ -14,7 +14,7 @@ std::string illegal_layout(const SdpaTensor& t, const char* name) {
   if (*std::min_element(t.dims.begin(), t.dims.end()) <= 0) return "no elements" + of;
   if (t.strides[3] != 1) return "rows that are not packed" + of;
   if (t.dims[3] % kHeadStep != 0) return "a head size that is no multiple of 8" + of;
-  if (t.dims[3] > kMostHeadSize) return "a head size above 256" + of;
+  if (t.dims[3] > kSdpaMostHead) return "a head size above 256" + of;
   for (size_t d = 0; d < 3; ++d) {
     if (t.dims[d] > 1 && (t.strides[d] <= 0 || t.strides[d] % kHeadStep != 0))
       return "rows that do not begin at 16 bytes" + of;
@@ -50,6 +50,9 @@ std::string illegal_attention(const SdpaProblem& p) {
   for (size_t d = 0; p.has_bias() && d < 4; ++d) {
     if (p.bias[d] != 1 && p.bias[d] != scores[d]) return "a term of another shape than the scores";
   }
+  constexpr int64_t kMostScores = int64_t{1} << 31;
+  if ((p.gradient || p.drops()) && scores[0] * scores[1] >= kMostScores / scores[2] / scores[3])
+    return "too many scores";
   if (p.gradient && scores[2] == 1 && scores[3] == 1) return "the gradient of a single score";
   return {};
 }

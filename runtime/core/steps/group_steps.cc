@@ -34,7 +34,7 @@ class Grouper {
         pass(i);
         continue;
       }
-      if (reads_held(i)) close_all();
+      if (reads_held(i) || writes_held(i)) close_all();
       hold(i);
       if (--group->second == 0) close(group->first);
     }

@@ -300,7 +300,6 @@ struct BlockedConvCase {
 
 using OperandMasks = std::vector<uint32_t>;
 
-/// Operands one by one and all together: a convolution takes each as it comes.
 /// What it drops is decided by the place of an element, in the plain layout.
 TEST(ChannelBlocks, AProgramWithADropoutStaysPlain) {
   NEEDS_BLOCKS();
@@ -314,6 +313,7 @@ TEST(ChannelBlocks, AProgramWithADropoutStaysPlain) {
   EXPECT_TRUE(run_blocked(call).empty());
 }
 
+/// Operands one by one and all together: a convolution takes each as it comes.
 TEST(ChannelBlocks, ConvolutionsAgreeWithTheReference) {
   NEEDS_BLOCKS();
   const BlockedConvCase cases[] = {

@@ -22,6 +22,9 @@ using libraries::SdpaTensor;
 /// Batches, heads, queries and keys of the scores.
 using ScoreDims = std::array<int64_t, 4>;
 
+/// From here down a term hides a key: beside it nothing is left of a product.
+constexpr float kHidden = -1e9f;
+
 /// The terms as one, of which a dim is 1 where no term goes along it.
 struct JoinTerms {
   DeviceAttention p;
@@ -42,7 +45,7 @@ struct JoinTerms {
       if (term.mask == nullptr) {
         sum += term.values.load<float>(of.place(t, i, j));
       } else if (!term.mask[of.place(t, i, j)]) {
-        sum = term.hidden;
+        sum = term.hidden < kHidden ? term.hidden : kHidden;
       }
     }
     to[at] = sum;
@@ -79,16 +82,13 @@ struct BiasOfRow {
   }
 };
 
-/// From here down a term hides a key.
-constexpr float kHidden = -1e6f;
-
 /// Rows of which every key is hidden: their probabilities follow from the terms alone.
 struct HiddenRows {
   BiasOfRow bias;
   int64_t rows = 0, keys = 0;  // of a head
   bool causal = false, nan_is_zero = false;
   float *most = nullptr, *sum = nullptr;  // of a row's terms; the sum is 0 where it is not hidden
-  bool* any = nullptr;                    // in a head
+  int32_t *begin = nullptr, *end = nullptr;  // of a head: between which rows they are
 
   __device__ int64_t seen(int64_t i) const { return causal && i + 1 < keys ? i + 1 : keys; }
   /// What is left of the exponentials of row `row` (query i of its head).
@@ -97,7 +97,7 @@ struct HiddenRows {
     const int64_t count = seen(i);
     float largest = -INFINITY, all = 0;
     for (int64_t j = 0; j < count; ++j) {
-      if (first[j] > kHidden) {
+      if (!(first[j] <= kHidden)) {
         sum[row] = 0;
         return;
       }
@@ -114,22 +114,27 @@ struct HiddenRows {
   }
 };
 
-struct EitherOf {
-  __device__ static int merge(int a, int b) { return a | b; }
+struct LargerOf {
+  __device__ static int32_t merge(int32_t a, int32_t b) { return a > b ? a : b; }
 };
 
 /// A block a head.
 __global__ void __launch_bounds__(kBlock)
     find_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads) {
   for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
-    int found = 0;
+    int32_t first = 0, behind = 0;  // counted from the last row back, and from the first one
     for (int64_t i = threadIdx.x; i < hidden.rows; i += kBlock) {
       const int64_t row = head * hidden.rows + i;
       hidden.find(row, i);
-      found |= hidden.is_hidden(row) ? 1 : 0;
+      if (!hidden.is_hidden(row)) continue;
+      first = LargerOf::merge(first, static_cast<int32_t>(hidden.rows - i));
+      behind = LargerOf::merge(behind, static_cast<int32_t>(i + 1));
     }
-    found = merge_block<EitherOf, kBlock>(found);
-    if (threadIdx.x == 0) hidden.any[head] = found != 0;
+    first = merge_block<LargerOf, kBlock>(first);
+    behind = merge_block<LargerOf, kBlock>(behind);
+    if (threadIdx.x != 0) continue;
+    hidden.begin[head] = static_cast<int32_t>(hidden.rows) - first;
+    hidden.end[head] = behind;
   }
 }
 
@@ -144,49 +149,46 @@ struct Kept {
   }
 };
 
-/// Y of hidden rows, a block a head.
+/// Y of hidden rows, a block a row.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    write_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads, Kept<T> kept,
+    write_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t all_rows, Kept<T> kept,
                       RowLayout of_v, const T* v, RowLayout of_y, T* y) {
-  for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
-    if (!hidden.any[head]) continue;
-    for (int64_t i = 0; i < hidden.rows; ++i) {
-      const int64_t row = head * hidden.rows + i;
-      if (!hidden.is_hidden(row)) continue;
-      for (int64_t e = threadIdx.x; e < of_y.size; e += kBlock) {
-        float value = 0;
-        for (int64_t j = 0; j < hidden.seen(i); ++j) {
-          const float factor = kept.of(row, hidden.keys, j);
-          if (factor == 0) continue;  // a dropped NaN is 0
-          value += hidden.probability(row, j) * factor * load_number(v[of_v.at(head, j) + e]);
-        }
-        y[of_y.at(head, i) + e] = store_number<T>(value);
+  for (int64_t row = blockIdx.x; row < all_rows; row += gridDim.x) {
+    if (!hidden.is_hidden(row)) continue;
+    const int64_t head = row / hidden.rows, i = row % hidden.rows;
+    for (int64_t e = threadIdx.x; e < of_y.size; e += kBlock) {
+      float value = 0;
+      for (int64_t j = 0; j < hidden.seen(i); ++j) {
+        const float factor = kept.of(row, hidden.keys, j);
+        if (factor == 0) continue;  // a dropped NaN is 0
+        value += hidden.probability(row, j) * factor * load_number(v[of_v.at(head, j) + e]);
       }
+      y[of_y.at(head, i) + e] = store_number<T>(value);
     }
   }
 }
 
-/// What hidden rows add to dV, a block for some keys of a head.
+/// What hidden rows add to dV, a thread an element of it. In dQ and dK they have no part: what is
+/// hidden does not follow from products.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     add_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads, Kept<T> kept,
                     RowLayout of_y, const T* dy, RowLayout of_v, T* dv) {
-  for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
-    if (!hidden.any[head]) continue;
-    for (int64_t at = threadIdx.x; at < hidden.keys * of_v.size; at += kBlock) {
-      const int64_t j = at / of_v.size, e = at % of_v.size;
-      T& to = dv[of_v.at(head, j) + e];
-      float value = load_number(to);
-      for (int64_t i = 0; i < hidden.rows; ++i) {
-        const int64_t row = head * hidden.rows + i;
-        if (!hidden.is_hidden(row) || j >= hidden.seen(i)) continue;
-        const float factor = kept.of(row, hidden.keys, j);
-        if (factor == 0) continue;
-        value += hidden.probability(row, j) * factor * load_number(dy[of_y.at(head, i) + e]);
-      }
-      to = store_number<T>(value);
+  const int64_t of_head = hidden.keys * of_v.size, step = int64_t{gridDim.x} * kBlock;
+  for (int64_t at = int64_t{blockIdx.x} * kBlock + threadIdx.x; at < heads * of_head; at += step) {
+    const int64_t head = at / of_head, j = at % of_head / of_v.size, e = at % of_v.size;
+    if (hidden.begin[head] >= hidden.end[head]) continue;
+    T& to = dv[of_v.at(head, j) + e];
+    float value = load_number(to);
+    for (int64_t i = hidden.begin[head]; i < hidden.end[head]; ++i) {
+      const int64_t row = head * hidden.rows + i;
+      if (!hidden.is_hidden(row) || j >= hidden.seen(i)) continue;
+      const float factor = kept.of(row, hidden.keys, j);
+      if (factor == 0) continue;
+      value += hidden.probability(row, j) * factor * load_number(dy[of_y.at(head, i) + e]);
     }
+    to = store_number<T>(value);
   }
 }
 
@@ -247,16 +249,14 @@ ScoreDims joined(const AttentionPlan& plan, const ScoreDims& scores) {
 
 int64_t size_of_dims(const ScoreDims& dims) { return dims[0] * dims[1] * dims[2] * dims[3]; }
 
-/// A bool term puts a number where the library can only add one: so low that the score beside it is
-/// lost in its rounding.
-constexpr float kLowEnough = -1e9f;
-
 std::string unfit_for_library(const AttentionPlan& plan) {
   if (!is_16bit_float(plan.dtype)) return "operands that are not 16-bit floats";
   if (plan.attributes.trans_k) return "a transposed K";
   if (plan.differentiated() != nullptr) return "the gradient of a term";
   if (plan.dropout && !(plan.dropout->factor > 0)) return "a dropout of everything";
   for (const cpu::attention::Term& term : plan.terms) {
+    // A bool term puts a number where the library adds one: exp() of it has to be 0.
+    constexpr float kLowEnough = -1e4f;
     if (term.hides() && !(term.hidden <= kLowEnough)) return "a mask that does not hide";
   }
   return {};
@@ -315,12 +315,15 @@ struct LibraryAttention {
     found.nan_is_zero = planned.plan.attributes.nan_is_zero;
     found.most = cpu::part<float>(buffers, hidden);
     found.sum = found.most + rows();
-    found.any = reinterpret_cast<bool*>(found.sum + rows());
-    launch(stream_of(buffers), find_hidden_rows, blocks(), kBlock, 0, found, heads());
+    found.begin = reinterpret_cast<int32_t*>(found.sum + rows());
+    found.end = found.begin + heads();
+    launch(stream_of(buffers), find_hidden_rows, blocks(heads()), kBlock, 0, found, heads());
     return found;
   }
   int64_t heads() const { return scores[0] * scores[1]; }
-  unsigned blocks() const { return static_cast<unsigned>(std::min(heads(), kMaxBlocks)); }
+  static unsigned blocks(int64_t wanted) {
+    return static_cast<unsigned>(std::min(wanted, kMaxBlocks));
+  }
   template <class T>
   Kept<T> kept_of(const SdpaOperands& operands) const {
     return {static_cast<const T*>(operands.kept), problem.drops() ? problem.kept : 1.0f};
@@ -337,7 +340,7 @@ struct LibraryAttention {
     sdpa->run(stream_of(buffers), operands);
     const AttentionPlan& plan = planned.plan;
     if (problem.has_bias()) {
-      launch(stream_of(buffers), write_hidden_rows<T>, blocks(), kBlock, 0, found, heads(),
+      launch(stream_of(buffers), write_hidden_rows<T>, blocks(rows()), kBlock, 0, found, rows(),
              kept_of<T>(operands), plan.v, buffers.in<T>(2), plan.y, buffers.out<T>(0));
     }
     if (problem.statistics) {
@@ -370,8 +373,10 @@ struct LibraryAttention {
     }
     sdpa->run(stream_of(buffers), operands);
     if (problem.has_bias()) {
-      launch(stream_of(buffers), add_hidden_rows<T>, blocks(), kBlock, 0, found, heads(),
-             kept_of<T>(operands), plan.y, buffers.in<T>(kGradY), plan.v, first[2]);
+      const int64_t elements = heads() * scores[3] * plan.v.size;
+      launch(stream_of(buffers), add_hidden_rows<T>, blocks((elements + kBlock - 1) / kBlock),
+             kBlock, 0, found, heads(), kept_of<T>(operands), plan.y, buffers.in<T>(kGradY), plan.v,
+             first[2]);
     }
     widen<T>(buffers);
   }
@@ -451,7 +456,7 @@ Prepared prepare_on_library(const KernelCall& call, bool gradient) {
   cpu::WorkspacePlan workspace;
   if (made.problem.has_bias()) {
     made.bias = workspace.add_elements<float>(size_of_dims(made.problem.bias));
-    made.hidden = workspace.add_elements<float>(2 * made.rows() + made.heads());
+    made.hidden = workspace.add_elements<float>(2 * (made.rows() + made.heads()));
   }
   if (made.problem.drops()) made.kept = workspace.add_elements<Half>(size_of_dims(made.scores));
   if (gradient) {
