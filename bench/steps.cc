@@ -54,9 +54,10 @@ Json timed_steps(Session& session, const std::vector<Tensor>& inputs, int count)
 }
 
 void serve(const std::string& artifact, const std::string& data, int threads,
-           const std::string& device) {
+           const std::string& device, bool tf32) {
   SessionOptions options;
   options.device = device;
+  options.tf32 = tf32;
   options.threads = threads;
   Session session(import_model(artifact, {}), options);
   const std::vector<Tensor> inputs = read_batch(session, data);
@@ -73,12 +74,14 @@ void serve(const std::string& artifact, const std::string& data, int threads,
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4 && argc != 5) {
-    std::cerr << "usage: halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE]\n";
+  const bool tf32 = argc == 6 && std::string_view(argv[5]) == "tf32";
+  if (argc < 4 || argc > 6 || (argc == 6 && !tf32)) {
+    std::cerr << "usage: halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE [tf32]]\n";
     return static_cast<int>(ErrorCode::kUsage);
   }
   try {
-    serve(argv[1], argv[2], parse_count(argv[3], "number of threads"), argc == 5 ? argv[4] : "cpu");
+    serve(argv[1], argv[2], parse_count(argv[3], "number of threads"), argc > 4 ? argv[4] : "cpu",
+          tf32);
   } catch (const Error& error) {
     std::cerr << "halfnote-steps: " << error.what() << "\n";
     return static_cast<int>(error.code());

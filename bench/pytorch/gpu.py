@@ -2,12 +2,13 @@
 """Training steps of halfnote and PyTorch on one GPU, on the same model and batch, by turns.
 
     bench/pytorch/gpu.py --model gpt2 --bin FOLDER --out LINES.jsonl [--work FOLDER]
-        [--device cuda] [--precisions bf16,fp16] [--against eager,compiled] [--blocks 5] [--batch N]
+        [--device cuda] [--precisions bf16,fp16] [--against eager,compiled,own-fp32,own-tf32]
+        [--blocks 5] [--batch N]
 
 A comparison is a line of JSON in LINES.jsonl: name, status (pass, fail, not run), the milliseconds
 of both sides (median of the blocks), their ratio, the peak memory of PyTorch and the memory that we
 planned. "eager" is autocast (with a GradScaler in fp16), "compiled" is torch.compile with
-max-autotune and CUDA graphs; TF32 is allowed in what stays fp32, optimizers are fused. The first
+max-autotune and CUDA graphs; TF32 is allowed in what stays fp32, optimizers are fused. "own-fp32" and "own-tf32" are our own steps in fp32, the latter with its products in TF32. The first
 losses of both must agree. Ours copies its batch from the host in each step, PyTorch's lies on the
 device. A model whose ops have no kernel for CUDA is "not run", with the list.
 
@@ -54,9 +55,10 @@ def gpu_models(batch):
 class Ours:
     """halfnote-steps on the artifact: steps on request."""
 
-    def __init__(self, programs, artifact, batch, device):
+    def __init__(self, programs, artifact, batch, device, tf32=False):
         self.process = subprocess.Popen(
-            [programs / "halfnote-steps", artifact, batch, str(os.cpu_count()), device],
+            [programs / "halfnote-steps", artifact, batch, str(os.cpu_count()), device,
+             *(["tf32"] if tf32 else [])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
         if not line:
@@ -155,8 +157,8 @@ def compile_model(name, model, precision, args):
     return artifact
 
 
-def compare(ours, theirs, args):
-    """Blocks by turns; what both sides took."""
+def by_turns(ours, theirs, args):
+    """Whether the first losses agree, the seconds of a step in blocks of either side, the losses."""
     _, our_losses = ours.steps(CHECKED_STEPS)
     _, their_losses = theirs.steps(CHECKED_STEPS)
     mine, other = [], []
@@ -164,6 +166,22 @@ def compare(ours, theirs, args):
         mine.append(ours.steps(args.steps)[0])
         other.append(theirs.steps(args.steps)[0])
     agree = all(abs(a - b) <= TOLERANCE * abs(b) for a, b in zip(our_losses, their_losses))
+    return agree, mine, other, our_losses, their_losses
+
+
+def compare_own(ours, wide, args):
+    """Mixed precision beside our own fp32."""
+    agree, mine, other, our_losses, their_losses = by_turns(ours, wide, args)
+    return {"status": "pass" if agree else "fail", "ms": 1e3 * statistics.median(mine),
+            "own_ms": 1e3 * statistics.median(other),
+            "ratio": statistics.median(b / a for a, b in zip(mine, other)),
+            "planned_bytes": ours.about["memory"], "own_planned_bytes": wide.about["memory"],
+            "losses": our_losses, "own_losses": their_losses}
+
+
+def compare(ours, theirs, args):
+    """Beside PyTorch: what both sides took."""
+    agree, mine, other, our_losses, their_losses = by_turns(ours, theirs, args)
     return {"status": "pass" if agree else "fail", "ms": 1e3 * statistics.median(mine),
             "torch_ms": 1e3 * statistics.median(other),
             "ratio": statistics.median(b / a for a, b in zip(mine, other)),
@@ -182,6 +200,13 @@ def run(args):
             artifact = compile_model(args.model, model, precision, args)
             ours = Ours(args.bin, artifact, args.work / f"{args.model}.npz", args.device)
             for how in args.against.split(","):
+                if how.startswith("own-"):
+                    wide = Ours(args.bin, compile_model(args.model, model, "fp32", args),
+                                args.work / f"{args.model}.npz", args.device, how == "own-tf32")
+                    rows.append({"name": f"{args.model} {precision} {how}",
+                                 **compare_own(ours, wide, args)})
+                    wide.close()
+                    continue
                 theirs = Theirs(args.model, model, precision, how, args.device)
                 rows.append({"name": f"{args.model} {precision} {how}",
                              **compare(ours, theirs, args)})
@@ -207,7 +232,7 @@ def main():
     parser.add_argument("--work", type=Path, default=Path("."))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precisions", default="bf16,fp16")
-    parser.add_argument("--against", default="eager,compiled")
+    parser.add_argument("--against", default="eager,compiled,own-fp32,own-tf32")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--batch", type=int, default=0, help="another batch than the bar's")

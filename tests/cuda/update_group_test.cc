@@ -111,7 +111,8 @@ struct Joined {
       inputs.insert(inputs.end(), call.inputs.begin(), call.inputs.end());
       outputs.insert(outputs.end(), all.back().outputs.begin(), all.back().outputs.end());
     }
-    const KernelRow* row = kernel_table().rows_of(all[0].domain, all[0].op).front();
+    const auto device = test::open_tested_device();
+    const KernelRow* row = device->kernels().rows_of(all[0].domain, all[0].op).front();
     Prepared prepared = row->group.prepare(all);
     EXPECT_TRUE(prepared) << prepared.refusal;
     kernel = std::move(prepared.kernel);
