@@ -10,9 +10,10 @@
 #include <string_view>
 
 #include "kernels/kernel.h"
-#include "kernels/layout.h"
 
 namespace halfnote {
+
+struct RegionLayout;  // kernels/layout.h
 
 /// What the host did so far. In a steady step there is one graph launch, and nothing else.
 struct DeviceCounters {

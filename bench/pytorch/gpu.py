@@ -8,9 +8,10 @@
 A comparison is a line of JSON in LINES.jsonl: name, status (pass, fail, not run), the milliseconds
 of both sides (median of the blocks), their ratio, the peak memory of PyTorch and the memory that we
 planned. "eager" is autocast (with a GradScaler in fp16), "compiled" is torch.compile with
-max-autotune and CUDA graphs; TF32 is allowed in what stays fp32, optimizers are fused. "own-fp32" and "own-tf32" are our own steps in fp32, the latter with its products in TF32. The first
-losses of both must agree. Ours copies its batch from the host in each step, PyTorch's lies on the
-device. A model whose ops have no kernel for CUDA is "not run", with the list.
+max-autotune and CUDA graphs; TF32 is allowed in what stays fp32, optimizers are fused. "own-fp32"
+and "own-tf32" are our own steps in fp32, the latter with its products in TF32. The first losses of
+both must agree. Ours copies its batch from the host in each step, PyTorch's lies on the device.
+A model whose ops have no kernel for CUDA is "not run", with the list.
 
 --device cpu runs the same comparison where there is no GPU, to test this program; its figures mean
 nothing.
@@ -158,7 +159,7 @@ def compile_model(name, model, precision, args):
 
 
 def by_turns(ours, theirs, args):
-    """Whether the first losses agree, the seconds of a step in blocks of either side, the losses."""
+    """Whether the first losses agree, seconds of a step in blocks of both sides, the losses."""
     _, our_losses = ours.steps(CHECKED_STEPS)
     _, their_losses = theirs.steps(CHECKED_STEPS)
     mine, other = [], []
