@@ -197,21 +197,24 @@ def run(args):
     export(args.model, model, args.work)
     for precision in args.precisions.split(","):
         rows, ours = [], None
+        batch = args.work / f"{args.model}.npz"
         try:
             artifact = compile_model(args.model, model, precision, args)
-            ours = Ours(args.bin, artifact, args.work / f"{args.model}.npz", args.device)
             for how in args.against.split(","):
+                # Both sides start from the first weights.
+                ours = Ours(args.bin, artifact, batch, args.device)
+                name = f"{args.model} {precision} {how}"
                 if how.startswith("own-"):
-                    wide = Ours(args.bin, compile_model(args.model, model, "fp32", args),
-                                args.work / f"{args.model}.npz", args.device, how == "own-tf32")
-                    rows.append({"name": f"{args.model} {precision} {how}",
-                                 **compare_own(ours, wide, args)})
+                    wide = Ours(args.bin, compile_model(args.model, model, "fp32", args), batch,
+                                args.device, how == "own-tf32")
+                    rows.append({"name": name, **compare_own(ours, wide, args)})
                     wide.close()
-                    continue
-                theirs = Theirs(args.model, model, precision, how, args.device)
-                rows.append({"name": f"{args.model} {precision} {how}",
-                             **compare(ours, theirs, args)})
-                del theirs
+                else:
+                    theirs = Theirs(args.model, model, precision, how, args.device)
+                    rows.append({"name": name, **compare(ours, theirs, args)})
+                    del theirs
+                ours.close()
+                ours = None
         except RuntimeError as error:
             status = "not run" if NO_KERNEL in str(error) else "fail"
             rows.append({"name": f"{args.model} {precision}", "status": status,
