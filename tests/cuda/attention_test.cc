@@ -130,6 +130,7 @@ std::vector<LibraryForm> library_forms() {
       {"more keys than queries", {{1, 2}, 9, 20, 24, 8}, {}, causal},
       {"keys are masked", {{2, 2}, 21, 20, 16, 8}, {mask}, hides({low})},
       {"a row of -inf", {{2, 2}, 21, 20, 16, 8}, {rows}, hides({-inf}), true},
+      {"a row of -1e4", {{2, 2}, 21, 20, 16, 8}, {rows}, hides({-1e4f})},
       {"a row of -inf is 0", {{2, 2}, 21, 20, 16, 8}, {rows}, zero},
       {"causal and masked", {{2, 2}, 21, 20, 16, 8}, {mask}, causal_mask, true},
       {"a term of each head", {{2, 3}, 21, 20, 16, 8}, {random(DType::kF32, {3, 21, 20})}, {}},

@@ -2,7 +2,8 @@
 // dropout keeps: both are laid out in the workspace. Rows of which every key is hidden are ours: a
 // score as low as that leaves nothing of the product beside it, nor of the logarithm of a sum, and
 // of −∞ the library says nothing. Gradients are rounded to 16 bits, whatever type is asked for:
-// those in f32 the library would add up by atomics.
+// for those in f32 the library has the graph of its non-deterministic gradient.
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -21,9 +22,6 @@ using libraries::SdpaTensor;
 
 /// Batches, heads, queries and keys of the scores.
 using ScoreDims = std::array<int64_t, 4>;
-
-/// From here down a term hides a key: beside it nothing is left of a product.
-constexpr float kHidden = -1e9f;
 
 /// The terms as one, of which a dim is 1 where no term goes along it.
 struct JoinTerms {
@@ -45,7 +43,7 @@ struct JoinTerms {
       if (term.mask == nullptr) {
         sum += term.values.load<float>(of.place(t, i, j));
       } else if (!term.mask[of.place(t, i, j)]) {
-        sum = term.hidden < kHidden ? term.hidden : kHidden;
+        sum = term.hidden;
       }
     }
     to[at] = sum;
@@ -87,6 +85,7 @@ struct HiddenRows {
   BiasOfRow bias;
   int64_t rows = 0, keys = 0;  // of a head
   bool causal = false, nan_is_zero = false;
+  float from = 0;                         // from here down a term hides a key
   float *most = nullptr, *sum = nullptr;  // of a row's terms; the sum is 0 where it is not hidden
   int32_t *begin = nullptr, *end = nullptr;  // of a head: between which rows they are
 
@@ -97,7 +96,7 @@ struct HiddenRows {
     const int64_t count = seen(i);
     float largest = -INFINITY, all = 0;
     for (int64_t j = 0; j < count; ++j) {
-      if (!(first[j] <= kHidden)) {
+      if (!(first[j] <= from)) {
         sum[row] = 0;
         return;
       }
@@ -249,15 +248,20 @@ ScoreDims joined(const AttentionPlan& plan, const ScoreDims& scores) {
 
 int64_t size_of_dims(const ScoreDims& dims) { return dims[0] * dims[1] * dims[2] * dims[3]; }
 
+/// From which number down a term hides a key. A bool term puts it in the place of the score: exp()
+/// of it has to be 0. A float term is added: nothing may be left of the product beside it.
+float hidden_from(const AttentionPlan& plan) {
+  const auto hides = [](const cpu::attention::Term& term) { return term.hides(); };
+  return std::ranges::all_of(plan.terms, hides) ? -1e4f : -1e9f;
+}
+
 std::string unfit_for_library(const AttentionPlan& plan) {
   if (!is_16bit_float(plan.dtype)) return "operands that are not 16-bit floats";
   if (plan.attributes.trans_k) return "a transposed K";
   if (plan.differentiated() != nullptr) return "the gradient of a term";
   if (plan.dropout && !(plan.dropout->factor > 0)) return "a dropout of everything";
   for (const cpu::attention::Term& term : plan.terms) {
-    // A bool term puts a number where the library adds one: exp() of it has to be 0.
-    constexpr float kLowEnough = -1e4f;
-    if (term.hides() && !(term.hidden <= kLowEnough)) return "a mask that does not hide";
+    if (term.hides() && !(term.hidden <= hidden_from(plan))) return "a mask that does not hide";
   }
   return {};
 }
@@ -313,6 +317,7 @@ struct LibraryAttention {
     found.keys = scores[3];
     found.causal = problem.causal;
     found.nan_is_zero = planned.plan.attributes.nan_is_zero;
+    found.from = hidden_from(planned.plan);
     found.most = cpu::part<float>(buffers, hidden);
     found.sum = found.most + rows();
     found.begin = reinterpret_cast<int32_t*>(found.sum + rows());
