@@ -1,15 +1,25 @@
-// halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE]: training steps on one batch, timed, on
-// request.
+// halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE [tf32]]: training steps on one batch, timed,
+// on request.
 //
-// For programs that compare it with something else by turns (bench/pytorch/compare.py). It prints a
-// line of JSON when it is ready (memory that is planned, the machine's peak), then for each line
-// `N` on its input one with the seconds and losses of N steps. It ends with its input.
+// For programs that compare it with something else by turns (bench/pytorch). It prints a line of
+// JSON when it is ready (memory that is planned, FLOPs and bytes of the operands of a step, on the
+// CPU the machine's peak), then one for each line on its input:
+//
+//   N                  the seconds and losses of N steps; on a device, where the batch stays and
+//   two
+//                      steps are on their way at a time, one number: the seconds of all over N
+//   floor GFLOPS GBPS  the least seconds of a step on a machine that reaches so much (rates.h)
+//   start              nothing, but the states are those from before the first step
+//
+// It ends with its input.
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "bench/rates.h"
 #include "compiler/onnx/import.h"
 #include "runtime/core/profile/peak.h"
 #include "runtime/train/data/batch_file.h"
@@ -35,14 +45,51 @@ double flops_of(const Session& session) {
   return flops;
 }
 
+double bytes_of(const Session& session) {
+  double bytes = 0;
+  for (const ProgramStep& step : session.program("step")->steps) bytes += moved_bytes(step);
+  return bytes;
+}
+
+/// Convolutions that a device does by plain loops, far from what cuDNN does.
+int64_t plain_convolutions(const Session& session) {
+  return std::ranges::count_if(session.program("step")->steps, [](const ProgramStep& step) {
+    return step.row != nullptr && step.row->name == "own.conv";
+  });
+}
+
 Json ready(const Session& session, int threads) {
+  Json json = {{"memory", session.memory().total()},
+               {"flops", flops_of(session)},
+               {"bytes", bytes_of(session)},
+               {"low_share", session.low_precision_share()},
+               {"plain_convolutions", plain_convolutions(session)}};
+  if (session.on_device()) {
+    json["device"] = session.device_description();
+    return json;
+  }
   const MachinePeak peak = measure_peak(threads);
-  return {{"memory", session.memory().total()}, {"flops", flops_of(session)},
-          {"f32_peak", peak.f32_flops},         {"bf16_peak", peak.bf16_flops},
-          {"memory_peak", peak.bytes},          {"low_share", session.low_precision_share()}};
+  json["f32_peak"] = peak.f32_flops;
+  json["bf16_peak"] = peak.bf16_flops;
+  json["memory_peak"] = peak.bytes;
+  return json;
+}
+
+/// Two steps are on their way at a time; the clock stops when the last one has ended.
+Json steps_on_device(Session& session, const std::vector<Tensor>& inputs, int count) {
+  Json losses = Json::array();
+  const Clock::time_point begin = Clock::now();
+  for (int i = 0; i < count; ++i) {
+    if (session.in_flight() == session.most_in_flight()) losses.push_back(session.finish().loss);
+    session.start(inputs);
+  }
+  while (session.in_flight() > 0) losses.push_back(session.finish().loss);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return {{"seconds", {seconds / count}}, {"losses", losses}};
 }
 
 Json timed_steps(Session& session, const std::vector<Tensor>& inputs, int count) {
+  if (session.on_device()) return steps_on_device(session, inputs, count);
   Json json = {{"seconds", Json::array()}, {"losses", Json::array()}};
   for (int i = 0; i < count; ++i) {
     const Clock::time_point begin = Clock::now();
@@ -53,9 +100,50 @@ Json timed_steps(Session& session, const std::vector<Tensor>& inputs, int count)
   return json;
 }
 
+double number(std::string_view text) {
+  double value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code == std::errc() && end == text.data() + text.size() && value > 0) return value;
+  throw Error(ErrorCode::kUsage, "bad rate")
+      .expected("more than 0", "\"" + std::string(text) + "\"");
+}
+
+/// Of `GFLOPS GBPS`.
+Json floor(const Session& session, std::string_view rates) {
+  const size_t space = rates.find(' ');
+  const Rates given = {1e9 * number(rates.substr(0, space)),
+                       1e9 * number(rates.substr(std::min(space + 1, rates.size())))};
+  double seconds = 0;
+  for (const ProgramStep& step : session.program("step")->steps) seconds += given.seconds(step);
+  return {{"floor", seconds}};
+}
+
+std::vector<Tensor> states_of(const Session& session) {
+  std::vector<Tensor> states;
+  for (const StateEntry& entry : session.state().entries())
+    states.push_back(session.state().get(entry));
+  return states;
+}
+
+Json start_again(Session& session, const std::vector<Tensor>& states) {
+  for (size_t i = 0; i < states.size(); ++i)
+    session.state().set(session.state().entries()[i], states[i]);
+  return Json::object();
+}
+
+Json answer(Session& session, const std::vector<Tensor>& inputs, const std::vector<Tensor>& states,
+            std::string_view line) {
+  constexpr std::string_view kFloor = "floor ";
+  if (line == "start") return start_again(session, states);
+  if (line.starts_with(kFloor)) return floor(session, line.substr(kFloor.size()));
+  return timed_steps(session, inputs, parse_count(line, "number of steps"));
+}
+
 void serve(const std::string& artifact, const std::string& data, int threads,
            const std::string& device, bool tf32) {
   SessionOptions options;
+  options.keep_inputs = device != "cpu";
+  options.keep_types = true;
   options.device = device;
   options.tf32 = tf32;
   options.threads = threads;
@@ -65,9 +153,9 @@ void serve(const std::string& artifact, const std::string& data, int threads,
   for (const Tensor& input : inputs) shapes.push_back(input.shape());
   session.prepare(shapes);
   std::cout << ready(session, threads).dump() << std::endl;
+  const std::vector<Tensor> states = states_of(session);
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << timed_steps(session, inputs, parse_count(line, "number of steps")).dump()
-              << std::endl;
+    std::cout << answer(session, inputs, states, line).dump() << std::endl;
   }
 }
 

@@ -15,7 +15,7 @@
 #include "passes/manager.h"
 #include "passes/precision/like.h"
 #include "passes/precision/presets.h"
-#include "runtime/core/control_step.h"
+#include "runtime/core/control/control_step.h"
 #include "runtime/core/device_ready.h"
 
 namespace halfnote::cli {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "kernels/kernel.h"
 
@@ -48,6 +49,21 @@ struct SmallValue {
   uint32_t bytes = 0;  // at most 8
 };
 
+/// Blocks of `bytes` bytes each, which begin so far apart.
+struct BlockCopy {
+  std::byte* to = nullptr;
+  size_t to_apart = 0;
+  const std::byte* from = nullptr;
+  size_t from_apart = 0;
+  size_t bytes = 0, blocks = 0;
+};
+
+/// Holds if the bool at `place`, in the device's memory, is `wanted`.
+struct DeviceCondition {
+  const std::byte* place = nullptr;
+  bool wanted = true;
+};
+
 /// A point in a stream that others can wait for.
 class DeviceEvent {
  public:
@@ -63,6 +79,12 @@ class Stream {
   /// there.
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void fill(void* to, uint8_t value, size_t bytes) = 0;
+  virtual void copy_blocks(const BlockCopy& copy) = 0;
+  /// Copies if the condition holds when the stream gets there.
+  virtual void copy_if(const DeviceCondition& condition, void* to, const void* from,
+                       size_t bytes) = 0;
+  /// Notes in fault() what was noted elsewhere, if the condition holds.
+  virtual void note_fault_if(const DeviceCondition& condition, const DeviceFault* noted) = 0;
   virtual void record(DeviceEvent& event) = 0;
   virtual void wait(const DeviceEvent& event) = 0;
   /// Copies `values` into pinned memory, value i to the word i + 1 of `mailbox`, and then counts
@@ -77,8 +99,18 @@ class Stream {
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
   virtual void launch(const DeviceGraph& graph) = 0;
-  /// Where kernels of this stream note what is wrong with their data.
-  virtual DeviceFault* fault() = 0;
+  /// Where kernels of this stream note what is wrong with their data: where its host looks, or
+  /// where note_faults_in() said last.
+  DeviceFault* fault() { return noted_in_ != nullptr ? noted_in_ : own_fault(); }
+  /// Kernels put into the stream from now on note it there, in memory of the device; null: where
+  /// the host looks. Returns where they did so far.
+  DeviceFault* note_faults_in(DeviceFault* place) { return std::exchange(noted_in_, place); }
+
+ protected:
+  virtual DeviceFault* own_fault() = 0;
+
+ private:
+  DeviceFault* noted_in_ = nullptr;
 };
 
 /// The buffers of a run on a device: its kernels are given these, and work on the stream.

@@ -22,6 +22,8 @@ VERBS = ["compile", "run", "inspect", "ops"]
 SCRIPTS = [
     "scripts/setup.sh",
     "scripts/test.sh",
+    "scripts/gpu_check.sh",
+    "bench/pytorch/gpu.py",
     "scripts/demo.sh",
     "scripts/compare_runs.py",
     "samples/fashion_mnist/run.sh",

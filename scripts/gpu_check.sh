@@ -2,17 +2,21 @@
 # What a first hour on a real GPU shows: packs the programs here, checks them there.
 #
 # Usage: scripts/gpu_check.sh pack [--bin FOLDER] [--out FOLDER]
-#        gpu_check/gpu_check.sh run [--device cuda:N] [--out FOLDER] [--python PYTHON] [PART…]
+#        [--fixtures models,exporters,kernels,torch] [--most MB]
+#        gpu_check/gpu_check.sh run [--device cuda:N] [--out FOLDER] [--python PYTHON]
+#        [--seconds N] [--jobs N] [PART…]
 #        gpu_check/gpu_check.sh list
 #
 # pack   collects the programs of a build with CUDA (default: build/cuda/bin), the shared libraries
-#        that they need but CUDA's own, and the fixtures into one folder under 60 MB (default:
-#        build/gpu_check). Copy it to the machine with the GPU.
+#        that they need but CUDA's own, and the fixtures (or some of them) into one folder under 60
+#        MB, or --most (default: build/gpu_check). Copy it to the machine with the GPU.
 # run    needs that folder, a driver for CUDA 13 and CUDA 13's libraries: of a toolkit, or of the
 #        nvidia packages in a Python environment; HALFNOTE_CUDA_LIBRARIES names their folder where
-#        they are found nowhere. Each part takes 8 minutes at most; all run if none is named.
-#        Writes PART.json and PART.log (default: the folder results-DATE), prints a table. The bench
-#        parts want a Python with torch and transformers (--python; default: python3).
+#        they are found nowhere. Each part takes --seconds at most (default: 480); all run if none
+#        is named. Tests and cases run in processes of their own, --jobs at a time (default: a
+#        processor each, 12 at most). Writes PART.json and PART.log (default: the folder
+#        results-DATE), and all of them into FOLDER.tar.gz, after each part anew; prints a table.
+#        The bench parts want a Python with torch and transformers (--python; default: python3).
 #        --device cuda-emulated checks this script where there is no GPU, and nothing else.
 # list   names the parts.
 #
@@ -44,11 +48,16 @@ run_command() {
   local names=() out="" name
   device=cuda
   python=${PYTHON:-python3}
+  part_seconds=480
+  jobs=$(nproc)
+  [ "$jobs" -le 12 ] || jobs=12
   while [ $# -gt 0 ]; do
     case "$1" in
       --device) device=$(value "$@") || exit 2; shift ;;
       --out) out=$(value "$@") || exit 2; shift ;;
       --python) python=$(value "$@") || exit 2; shift ;;
+      --seconds) part_seconds=$(value "$@") || exit 2; shift ;;
+      --jobs) jobs=$(value "$@") || exit 2; shift ;;
       -*) wrong "unknown option '$1'" ;;
       *)
         part_names | grep -qxF -- "$1" || wrong "unknown part '$1'"
@@ -58,15 +67,21 @@ run_command() {
     shift
   done
   [[ "$device" =~ ^cuda(:[0-9]+|-emulated)?$ ]] || wrong "no GPU is named '$device'"
+  [[ "$part_seconds" =~ ^[1-9][0-9]*$ ]] || wrong "--seconds wants a number, got '$part_seconds'"
+  [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || wrong "--jobs wants a number, got '$jobs'"
   [ -f "$here/programs.tar.xz" ] || wrong "no programs here: run it in the folder that pack made"
   [ ${#names[@]} -gt 0 ] || mapfile -t names < <(part_names)
   out=${out:-$PWD/results-$(date -u +%Y%m%d-%H%M%S)}
   mkdir -p "$out" || exit 2
+  out=$(cd "$out" && pwd)
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   unpack_programs
   find_machine
-  for name in "${names[@]}"; do run_part "$name" "$out"; done
+  for name in "${names[@]}"; do
+    run_part "$name" "$out"
+    tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
+  done
   print_table "$out" "${names[@]}"
 }
 
@@ -74,6 +89,6 @@ case "${1:-}" in
   pack) shift; pack_command "$@" ;;
   run) shift; run_command "$@" ;;
   list) list_parts ;;
-  -h | --help) sed -n '2,23s/^# \{0,1\}//p' "$0" ;;
+  -h | --help) sed -n '2,28s/^# \{0,1\}//p' "$0" ;;
   *) wrong "unknown command '${1:-}'" ;;
 esac

@@ -2,27 +2,40 @@
 """Training steps of halfnote and PyTorch on one GPU, on the same model and batch, by turns.
 
     bench/pytorch/gpu.py --model gpt2 --bin FOLDER --out LINES.jsonl [--work FOLDER]
-        [--device cuda] [--precisions bf16,fp16] [--against eager,compiled,own-fp32,own-tf32]
-        [--blocks 5] [--batch N]
+        [--device cuda] [--precisions bf16,fp16] [--against eager,own-tf32,own-fp32,compiled]
+        [--blocks 5] [--batch N] [--libraries FOLDERS] [--wide-conv]
 
-A comparison is a line of JSON in LINES.jsonl: name, status (pass, fail, not run), the milliseconds
-of both sides (median of the blocks), their ratio, the peak memory of PyTorch and the memory that we
-planned. "eager" is autocast (with a GradScaler in fp16), "compiled" is torch.compile with
-max-autotune and CUDA graphs; TF32 is allowed in what stays fp32, optimizers are fused. "own-fp32"
-and "own-tf32" are our own steps in fp32, the latter with its products in TF32. The first losses of
-both must agree. Ours copies its batch from the host in each step, PyTorch's lies on the device.
-A model whose ops have no kernel for CUDA is "not run", with the list.
+    bench/pytorch/gpu.py --table LINES.jsonl…
+
+A comparison is a line of JSON in LINES.jsonl, written as soon as it is known: name, status (pass,
+fail, not run), the milliseconds of both sides (median of the blocks), their ratio, the peak memory
+of PyTorch and the memory that we planned; and of our step the floor (the least time on a machine of
+these rates, kernel by kernel: bench/rates.h), the share of it that is reached, TFLOP/s and GB/s.
+The rates of the GPU are those of its data sheet (PEAKS) and the driver's memory clock times bus
+width, or measured where either is unknown: `rates` says which.
+
+"eager" is autocast (with a GradScaler in fp16), "compiled" is torch.compile with max-autotune and
+CUDA graphs; TF32 is allowed in what stays fp32, optimizers are fused. "own-fp32" and "own-tf32" are
+our own steps in fp32, the latter with its products in TF32. The first losses of both must agree.
+The batch of both lies on the device, and both are timed by the block: its time over its steps.
+
+What goes wrong in a comparison is its line ("fail", "why"), and the next one follows. A model whose
+ops have no kernel for CUDA is "not run", with the list. Where cuDNN has no exact plan for a
+convolution in fp32, our own plain loops would take minutes a step: "own-fp32" is then "not run",
+unless --wide-conv is given.
 
 --device cpu runs the same comparison where there is no GPU, to test this program; its figures mean
 nothing.
 """
 import argparse
+import gc
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +44,15 @@ sys.path.insert(0, str(HERE))
 CHECKED_STEPS = 3
 TOLERANCE = 3e-2  # of the first losses: 16-bit roundings at other places
 NO_KERNEL = "no kernel on this device"
+# Dense 16-bit FLOPs a second of the tensor cores, by what the name of a GPU holds, and bytes a
+# second of its memory where the driver does not tell: data sheets.
+PEAKS = {"H200": (989e12, 4.8e12), "H100 PCIe": (756e12, 2.0e12), "H100 NVL": (835e12, 3.9e12),
+         "H100": (989e12, 3.35e12), "A100": (312e12, 1.56e12)}
+
+
+def threads():
+    """Of this process: a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0))
 
 
 def vit(_attention):
@@ -53,31 +75,99 @@ def gpu_models(batch):
     }
 
 
+def own_environment(args):
+    """Ours alone: PyTorch and the compilers that it starts take the machine's libraries."""
+    environment = dict(os.environ)
+    if args.libraries:
+        before = environment.get("LD_LIBRARY_PATH")
+        environment["LD_LIBRARY_PATH"] = args.libraries + (f":{before}" if before else "")
+    return environment
+
+
 class Ours:
     """halfnote-steps on the artifact: steps on request."""
 
-    def __init__(self, programs, artifact, batch, device, tf32=False):
-        self.process = subprocess.Popen(
-            [programs / "halfnote-steps", artifact, batch, str(os.cpu_count()), device,
-             *(["tf32"] if tf32 else [])],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def __init__(self, args, artifact, batch, tf32=False):
+        self.said = args.work / f"{artifact.name}.stderr"
+        with open(self.said, "w", encoding="utf-8") as said:
+            self.process = subprocess.Popen(
+                [args.bin / "halfnote-steps", artifact, batch, str(threads()), args.device,
+                 *(["tf32"] if tf32 else [])],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True,
+                env=own_environment(args))
+        self.about = self.answer()
+
+    def answer(self):
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(self.process.stderr.read().strip())
-        self.about = json.loads(line)
+            self.process.wait()
+            said = self.said.read_text(errors="replace").strip()
+            raise RuntimeError(f"halfnote-steps: exit code {self.process.returncode}: {said}")
+        return json.loads(line)
+
+    def ask(self, line):
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def start(self):
+        """Back to the first weights."""
+        self.ask("start")
+
+    def floor(self, rates):
+        return self.ask(f"floor {rates['flops'] / 1e9:.6f} {rates['bytes'] / 1e9:.6f}")["floor"]
 
     def steps(self, count):
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(self.process.stderr.read().strip())
-        answer = json.loads(line)
+        answer = self.ask(count)
         return statistics.median(answer["seconds"]), answer["losses"]
 
     def close(self):
-        self.process.stdin.close()
-        self.process.wait()
+        try:
+            self.process.stdin.close()
+            self.process.wait(30)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+
+
+def sheet_rates(device):
+    """Of a known GPU; None for another one."""
+    import torch
+    if not device.startswith("cuda"):
+        return None
+    about = torch.cuda.get_device_properties(torch.device(device))
+    for name, (flops, moved) in PEAKS.items():
+        if name not in about.name:
+            continue
+        clock = getattr(about, "memory_clock_rate", 0)  # kHz
+        width = getattr(about, "memory_bus_width", 0)
+        if clock and width:
+            return {"flops": flops, "bytes": 2e3 * clock * width / 8,
+                    "from": f"data sheet of {about.name}, the driver's memory clock and width"}
+        return {"flops": flops, "bytes": moved, "from": f"data sheet of {about.name}"}
+    return None
+
+
+def measured_rates(device):
+    """The best of some tries: a large bf16 product, and a copy."""
+    import torch
+    on_gpu = device.startswith("cuda")
+    size = 8192 if on_gpu else 512
+
+    def best(work):
+        times = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            work()
+            if on_gpu:
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - begin)
+        return min(times)
+    a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    b = torch.empty(size * size * 4, device=device)
+    c = torch.empty_like(b)
+    return {"flops": 2 * size**3 / best(lambda: a @ a),
+            "bytes": 2 * b.nbytes / best(lambda: c.copy_(b)), "from": "measured by PyTorch"}
 
 
 class Theirs:
@@ -88,6 +178,7 @@ class Theirs:
         import models
         self.torch, self.device = torch, device
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
         models.MODELS[name] = model
         module, (x, labels) = models.make(name, "sdpa")
         module, x, labels = module.to(device), x.to(device), labels.to(device)
@@ -152,7 +243,8 @@ def compile_model(name, model, precision, args):
     done = subprocess.run(
         [args.bin / "halfnote", "compile", args.work / f"{name}.onnx", "-o", artifact,
          "--precision", precision, "--loss-output", "loss", "--lr", str(model.lr),
-         *optimizer[model.optimizer]], capture_output=True, text=True)
+         *optimizer[model.optimizer]], capture_output=True, text=True,
+        env=own_environment(args), check=False)
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip())
     return artifact
@@ -170,65 +262,148 @@ def by_turns(ours, theirs, args):
     return agree, mine, other, our_losses, their_losses
 
 
-def compare_own(ours, wide, args):
+def about_ours(ours, mine, rates):
+    """Of our own step: what it reaches, beside what the machine could."""
+    seconds, floor = statistics.median(mine), ours.floor(rates)
+    return {"ms": 1e3 * seconds, "floor_ms": 1e3 * floor, "floor_share": floor / seconds,
+            "tflops": ours.about["flops"] / seconds / 1e12,
+            "gbps": ours.about["bytes"] / seconds / 1e9, "planned_bytes": ours.about["memory"],
+            "rates": rates}
+
+
+def compare_own(ours, wide, args, rates):
     """Mixed precision beside our own fp32."""
     agree, mine, other, our_losses, their_losses = by_turns(ours, wide, args)
-    return {"status": "pass" if agree else "fail", "ms": 1e3 * statistics.median(mine),
+    return {"status": "pass" if agree else "fail", **about_ours(ours, mine, rates),
             "own_ms": 1e3 * statistics.median(other),
             "ratio": statistics.median(b / a for a, b in zip(mine, other)),
-            "planned_bytes": ours.about["memory"], "own_planned_bytes": wide.about["memory"],
+            "own_planned_bytes": wide.about["memory"],
             "losses": our_losses, "own_losses": their_losses}
 
 
-def compare(ours, theirs, args):
+def compare(ours, theirs, args, rates):
     """Beside PyTorch: what both sides took."""
     agree, mine, other, our_losses, their_losses = by_turns(ours, theirs, args)
-    return {"status": "pass" if agree else "fail", "ms": 1e3 * statistics.median(mine),
+    return {"status": "pass" if agree else "fail", **about_ours(ours, mine, rates),
             "torch_ms": 1e3 * statistics.median(other),
             "ratio": statistics.median(b / a for a, b in zip(mine, other)),
-            "tflops": ours.about["flops"] / statistics.median(mine) / 1e12,
-            "planned_bytes": ours.about["memory"], "torch_peak_bytes": theirs.peak(),
-            "losses": our_losses, "torch_losses": their_losses,
+            "torch_peak_bytes": theirs.peak(), "losses": our_losses, "torch_losses": their_losses,
             "torch": theirs.torch.__version__}
+
+
+def free_torch():
+    """What a comparison left in PyTorch's allocators and caches: the next one wants the memory."""
+    import torch
+    gc.collect()
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def compare_one(how, precision, ours, batch, args, rates):
+    """The row of one comparison."""
+    model = gpu_models(args.batch)[args.model]
+    if not how.startswith("own-"):
+        theirs = Theirs(args.model, model, precision, how, args.device)
+        return compare(ours, theirs, args, rates)
+    artifact = compile_model(args.model, model, "fp32", args)
+    wide = Ours(args, artifact, batch, how == "own-tf32")
+    try:
+        slow = wide.about.get("plain_convolutions", 0)
+        if slow and not args.wide_conv:
+            return {"status": "not run", "why": f"{slow} convolutions by plain loops (own.conv)"}
+        return compare_own(ours, wide, args, rates)
+    finally:
+        wide.close()
+
+
+def failure(error):
+    """The row of what went wrong, whatever it was."""
+    said = str(error).strip() or type(error).__name__
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(where.filename).name}:{where.lineno}"
+    return {"status": "not run" if NO_KERNEL in said else "fail",
+            "why": f"{type(error).__name__}: {said[-2000:]} ({where})"}
+
+
+def write_row(args, name, row):
+    line = json.dumps({"name": name, **row})
+    with open(args.out, "a", encoding="utf-8") as lines:
+        print(line, file=lines, flush=True)
+    print(line, flush=True)
+
+
+def run_precision(precision, model, args, rates):
+    """All comparisons of a precision, with one process of ours."""
+    name = f"{args.model} {precision}"
+    batch = args.work / f"{args.model}.npz"
+    try:
+        artifact = compile_model(args.model, model, precision, args)
+        ours = Ours(args, artifact, batch)
+    except Exception as error:  # a row of its own, as everything that goes wrong
+        write_row(args, name, failure(error))
+        return
+    for how in args.against.split(","):
+        try:
+            ours.start()  # both sides start from the first weights
+            row = compare_one(how, precision, ours, batch, args, rates)
+        except Exception as error:
+            row = failure(error)
+        write_row(args, f"{name} {how}", row)
+        free_torch()
+        if ours.process.poll() is not None:
+            ours = Ours(args, artifact, batch)
+    ours.close()
 
 
 def run(args):
     model = gpu_models(args.batch)[args.model]
-    export(args.model, model, args.work)
+    try:
+        export(args.model, model, args.work)
+        rates = sheet_rates(args.device) or measured_rates(args.device)
+    except Exception as error:
+        write_row(args, args.model, failure(error))
+        return
+    free_torch()
     for precision in args.precisions.split(","):
-        rows, ours = [], None
-        batch = args.work / f"{args.model}.npz"
         try:
-            artifact = compile_model(args.model, model, precision, args)
-            for how in args.against.split(","):
-                # Both sides start from the first weights.
-                ours = Ours(args.bin, artifact, batch, args.device)
-                name = f"{args.model} {precision} {how}"
-                if how.startswith("own-"):
-                    wide = Ours(args.bin, compile_model(args.model, model, "fp32", args), batch,
-                                args.device, how == "own-tf32")
-                    rows.append({"name": name, **compare_own(ours, wide, args)})
-                    wide.close()
-                else:
-                    theirs = Theirs(args.model, model, precision, how, args.device)
-                    rows.append({"name": name, **compare(ours, theirs, args)})
-                    del theirs
-                ours.close()
-                ours = None
-        except RuntimeError as error:
-            status = "not run" if NO_KERNEL in str(error) else "fail"
-            rows.append({"name": f"{args.model} {precision}", "status": status,
-                         "why": str(error)})
-        if ours is not None:
-            ours.close()
-        with open(args.out, "a", encoding="utf-8") as lines:
-            for row in rows:
-                print(json.dumps(row), file=lines)
-                print(json.dumps(row), flush=True)
+            run_precision(precision, model, args, rates)
+        except Exception as error:
+            write_row(args, f"{args.model} {precision}", failure(error))
+
+
+HEAD = ("| comparison | status | ours ms | theirs ms | ratio | floor ms | of floor | TFLOP/s | "
+        "GB/s | planned MiB | PyTorch's peak MiB |\n|---|---|---|---|---|---|---|---|---|---|---|")
+
+
+def table(files):
+    """Of all comparisons in these files."""
+    def number(row, key, form="{:.2f}", factor=1):
+        return "" if row.get(key) is None else form.format(row[key] * factor)
+    lines = [HEAD]
+    for file in files:
+        for row in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+            theirs = "torch_ms" if "torch_ms" in row else "own_ms"
+            cells = [row["name"], row["status"], number(row, "ms", "{:.3f}"),
+                     number(row, theirs, "{:.3f}"), number(row, "ratio"),
+                     number(row, "floor_ms", "{:.3f}"), number(row, "floor_share", "{:.0f} %", 100),
+                     number(row, "tflops", "{:.1f}"), number(row, "gbps", "{:.0f}"),
+                     number(row, "planned_bytes", "{:.0f}", 2**-20),
+                     number(row, "torch_peak_bytes", "{:.0f}", 2**-20)]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    if len(sys.argv) > 2 and sys.argv[1] == "--table":
+        print(table(map(Path, sys.argv[2:])))
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n", 1)[0],
+        epilog="gpu.py --table LINES.jsonl…: the rows of such files as a table")
     parser.add_argument("--model", required=True,
                         choices=["cifar_cnn", "resnet50", "bert", "gpt2", "vit"])
     parser.add_argument("--bin", type=Path, required=True)
@@ -236,10 +411,14 @@ def main():
     parser.add_argument("--work", type=Path, default=Path("."))
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precisions", default="bf16,fp16")
-    parser.add_argument("--against", default="eager,compiled,own-fp32,own-tf32")
+    parser.add_argument("--against", default="eager,own-tf32,own-fp32,compiled")
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--batch", type=int, default=0, help="another batch than the bar's")
+    parser.add_argument("--libraries", default="",
+                        help="folders that only our own programs look for libraries in")
+    parser.add_argument("--wide-conv", action="store_true",
+                        help="own-fp32 even where convolutions are done by plain loops")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     run(args)

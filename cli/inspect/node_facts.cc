@@ -14,7 +14,7 @@
 #include "kernels/kernel.h"
 #include "kernels/layout.h"
 #include "passes/report.h"
-#include "runtime/core/control_step.h"
+#include "runtime/core/control/control_step.h"
 
 namespace halfnote::cli {
 namespace {
@@ -196,7 +196,7 @@ void add_kernels(std::string& text, const Graph& graph, NodeId id, const Dims& d
   const Node& node = graph.node(id);
   const auto rows = cpu_kernels().rows_of(node.domain, node.op);
   if (runs_bodies(node.domain, node.op)) {
-    add_line(text, "kernels", "its bodies are planned as programs of their own on the cpu");
+    add_line(text, "kernels", "its bodies are planned as programs of their own");
     return;
   }
   if (rows.empty()) {

@@ -220,4 +220,10 @@ bool runs_in(const Graph& graph, std::string_view op, DType dtype) {
   });
 }
 
+NodeId only_reader(const Graph& graph, ValueId value) {
+  if (!value.valid() || graph.uses(value).size() != 1) return {};
+  const Use& use = graph.uses(value)[0];
+  return use.by_node() ? use.node() : NodeId{};
+}
+
 }  // namespace halfnote

@@ -56,6 +56,9 @@ inline bool exists_path(const Graph& graph, ValueId from, ValueId to) {
 /// Does node `to` depend on a result of node `from`?
 bool exists_path(const Graph& graph, NodeId from, NodeId to);
 
+/// The node that alone reads the value, once; invalid where there is none, or others do.
+NodeId only_reader(const Graph& graph, ValueId value);
+
 // --- shapes --------------------------------------------------------------------------------------
 
 /// Dims of a value as numbers; nothing if they are not known, or the value is none.

@@ -16,5 +16,6 @@ std::vector<KernelRow> movement_kernels();
 std::vector<KernelRow> loss_kernels();
 std::vector<KernelRow> stateful_kernels();
 std::vector<KernelRow> quantized_kernels();
+std::vector<KernelRow> signal_kernels();
 
 }  // namespace halfnote::HN_CUDA

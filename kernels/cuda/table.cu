@@ -10,7 +10,7 @@ const KernelTable& kernel_table() {
     std::vector<KernelRow> all;
     for (const auto family :
          {elementwise_kernels, contraction_kernels, normalization_kernels, reduction_kernels,
-          movement_kernels, loss_kernels, stateful_kernels, quantized_kernels}) {
+          movement_kernels, loss_kernels, stateful_kernels, quantized_kernels, signal_kernels}) {
       const std::vector<KernelRow> rows = family();
       all.insert(all.end(), rows.begin(), rows.end());
     }

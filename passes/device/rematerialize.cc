@@ -39,7 +39,7 @@ constexpr std::string_view kAgain = "halfnote.again";  // on a copy: a result of
 
 // Speeds of the cost table, per millisecond: a share of what two cores of a server do.
 constexpr double kFlops16 = 400e6, kFlops32 = 200e6, kBytes = 10e6, kNodeMs = 0.002;
-constexpr size_t kMostNodes = 24;              // of one copy, with all that it needs
+constexpr size_t kMostOfCopy = 24;             // of one copy, with all that it needs
 constexpr int kMostTimes = 2;                  // that a node is computed again
 constexpr int kRounds = 256, kIdleRounds = 8;  // idle: without a lower peak
 constexpr size_t kAllPlans = std::numeric_limits<size_t>::max();
@@ -227,7 +227,7 @@ class Rematerializer {
       const ValueId value = open.back();
       open.pop_back();
       const NodeId node = graph_.value(value).producer;
-      if (!may_repeat(node) || taken.size() > kMostNodes) return false;
+      if (!may_repeat(node) || taken.size() > kMostOfCopy) return false;
       if (!taken.insert(node).second) continue;
       plan.originals.push_back(node);
       const auto copy = copy_of_.find(node);

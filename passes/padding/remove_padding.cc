@@ -41,8 +41,9 @@ int remove_nodes(Graph& graph, const std::vector<NodeId>& nodes) {
 /// are padded too.
 class PaddedRegions {
  public:
-  PaddedRegions(const Graph& graph, const Graph& plain)
+  PaddedRegions(const Graph& graph, const Graph& padded, const Graph& plain)
       : graph_(graph),
+        padded_(padded),
         plain_(plain),
         parent_(graph.value_count()),
         of_product_(graph.value_count()),
@@ -77,7 +78,11 @@ class PaddedRegions {
     }
     return known_shape(plain_, value);
   }
-  bool is_padded(ValueId value) const { return known_shape(graph_, value) != plain_shape(value); }
+  /// Where a size is not known: it may be.
+  bool is_padded(ValueId value) const {
+    const auto own = known_shape(padded_, value);
+    return !own || own != plain_shape(value);
+  }
   template <class Body>
   void for_padded(NodeId id, const Body& body) const {
     for (const ValueId value : graph_.inputs(id)) {
@@ -103,8 +108,8 @@ class PaddedRegions {
   /// Do tensor cores want `value` so, an operand or result of contraction `id`?
   bool gains(NodeId id, ValueId value) const {
     const auto own = plain_shape(value);
-    if (!own || own->empty() || !is_16bit_float(graph_.value(graph_.input(id, 0)).type.dtype))
-      return false;
+    if (!own) return true;  // nobody knows
+    if (own->empty() || !is_16bit_float(graph_.value(graph_.input(id, 0)).type.dtype)) return false;
     const Node& node = graph_.node(id);
     const bool product = node.op == "MatMul" || node.op == "Gemm";
     if (!product) return true;
@@ -116,7 +121,7 @@ class PaddedRegions {
   }
 
   const Graph& graph_;
-  const Graph& plain_;
+  const Graph &padded_, &plain_;  // that graph with its sizes, and with those it had
   std::vector<uint32_t> parent_;
   std::vector<bool> of_product_, gains_;  // by root
 };
@@ -136,8 +141,8 @@ int remove_padding(Graph& graph) {
   return remove_nodes(graph, marked);
 }
 
-int remove_useless_padding(Graph& graph, const Graph& plain) {
-  PaddedRegions regions(graph, plain);
+int remove_useless_padding(Graph& graph, const Graph& padded, const Graph& plain) {
+  PaddedRegions regions(graph, padded, plain);
   std::vector<NodeId> useless;
   for (NodeId id : graph.nodes()) {
     if (is_padding(graph.node(id)) && regions.is_useless(id)) useless.push_back(id);

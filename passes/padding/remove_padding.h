@@ -17,7 +17,9 @@ int remove_padding(Graph& graph);
 /// The same, but for those that tensor cores gain by: of products of 16-bit matrices whose rows in
 /// memory would not begin at 16 bytes, and of channels of convolutions. What stays is rows of other
 /// sizes, whose number they do not mind; and products of two stacks of matrices (attention), where
-/// the copies cost as much as they spare. `plain` is the graph without any padding, types inferred.
-int remove_useless_padding(Graph& graph, const Graph& plain);
+/// the copies cost as much as they spare; and what meets a size that is not known. `padded` is the
+/// graph with its types inferred and its sizes folded as far as they can be, `plain` the same
+/// without any padding; both have its values.
+int remove_useless_padding(Graph& graph, const Graph& padded, const Graph& plain);
 
 }  // namespace halfnote

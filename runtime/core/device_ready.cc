@@ -21,6 +21,8 @@
 #include "passes/device/attention/fuse_attention.h"
 #include "passes/device/compute_late.h"
 #include "passes/device/fuse_cross_entropy.h"
+#include "passes/device/fuse_norms.h"
+#include "passes/device/keep_padded_classes.h"
 #include "passes/device/pointwise/absorb_sums.h"
 #include "passes/device/pointwise/cast_before_views.h"
 #include "passes/device/pointwise/expand_clips.h"
@@ -78,10 +80,14 @@ bool take_out_padding(Graph& graph, PassContext& context) {
 bool take_out_useless_padding(Graph& graph, PassContext& context) {
   const auto marked = [&](NodeId id) { return is_padding(graph.node(id)); };
   if (std::ranges::none_of(graph.nodes(), marked)) return false;
-  Graph plain = graph;
+  // Sizes that the graph computes are folded for the decision alone: they change with the padding.
+  Graph padded = graph, plain = graph;
   remove_padding(plain);
-  infer_shapes(plain, context);
-  if (remove_useless_padding(graph, plain) == 0) return false;
+  for (Graph* sized : {&padded, &plain}) {
+    infer_shapes(*sized, context);
+    if (fold_constants(*sized, context)) infer_shapes(*sized, context);
+  }
+  if (remove_useless_padding(graph, padded, plain) == 0) return false;
   infer_shapes(graph, context);
   return true;
 }
@@ -222,6 +228,10 @@ constexpr PassRow kRows[] = {
      "attention reads and writes heads where linear layers have them"},
     {"fuse-cross-entropy", fuse_cross_entropy, nullptr, kAll, kAny, kAny, false,
      "loss and gradient read the scores once and write no probabilities"},
+    {"keep-padded-classes", keep_padded_classes, nullptr, kAll, kAny, kAny, false,
+     "GPUs: scores of padded classes and their gradient are not copied to other widths"},
+    {"fuse-norms", fuse_norms, nullptr, kAll, kAny, kAny, false,
+     "GPUs: a normalization writes what a sum and a Relu make of it, and its gradient reads so"},
     {"expand-clips", expand_clips, nullptr, kAll, kAny, kAny, true,
      "a clip belongs to the chain of elementwise ops around it"},
     {"absorb-casts", absorb_casts, nullptr, kAll, kAny, kAny, false,
@@ -236,6 +246,8 @@ constexpr PassRow kRows[] = {
      "chains of elementwise ops read and write memory once"},
     {"absorb-biases", absorb_biases, nullptr, kAll, kAny, kAny, false,
      "a product adds its bias before it goes to memory"},
+    {"absorb-biases-on-gpu", absorb_biases_on_gpu, nullptr, kAll, kAny, kAny, false,
+     "the same, rounded to 16 bits behind the bias as in a Gemm"},
     {"absorb-sums", absorb_sums, nullptr, kAll, kAny, kAny, false,
      "the gradient of a bias is summed while what it sums is in the cache"},
     {"compute-late", compute_late, nullptr, kAll, kAny, kAny, false,
@@ -249,10 +261,11 @@ constexpr PassRow kRows[] = {
 };
 
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
-constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "recompute-pointwise",
-                                           "absorb-biases", "check-early"};
+constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "absorb-biases", "check-early"};
 /// What a CPU has no need of.
-constexpr std::string_view kOnlyOnGpu[] = {"take-out-useless-padding", "round-conv-gradients"};
+constexpr std::string_view kOnlyOnGpu[] = {"take-out-useless-padding", "round-conv-gradients",
+                                           "keep-padded-classes", "absorb-biases-on-gpu",
+                                           "fuse-norms"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;

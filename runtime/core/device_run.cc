@@ -19,6 +19,12 @@ constexpr size_t kWord = sizeof(uint64_t);
 constexpr int kLooks = 1000;
 constexpr std::chrono::microseconds kNap(20);
 
+std::vector<const std::byte*> addresses_of(std::span<const Tensor> tensors) {
+  std::vector<const std::byte*> addresses;
+  for (const Tensor& tensor : tensors) addresses.push_back(tensor.bytes());
+  return addresses;
+}
+
 /// Ends a capture that an error has cut short.
 class Capture {
  public:
@@ -196,6 +202,11 @@ void DeviceRun::make(Slot& slot) {
 /// The slot's last run has ended: it reads neither of its memories any more.
 void DeviceRun::bring(Slot& slot, std::span<const Tensor> inputs) {
   if (input_offsets_.back() == 0) return;
+  if (context_.keeps_inputs) {
+    std::vector<const std::byte*> from = addresses_of(inputs);
+    if (from == slot.kept) return;
+    slot.kept = std::move(from);
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].byte_size() == 0) continue;
     std::memcpy(slot.staging.get() + input_offsets_[i], inputs[i].bytes(), inputs[i].byte_size());

@@ -55,7 +55,8 @@ class DeviceRun {
     Device::Memory tables;                 // of kernels (Kernel::write_table)
     std::unique_ptr<DeviceEvent> brought;  // the inputs
     std::unique_ptr<DeviceGraph> graph;
-    uint64_t runs = 0;  // so far: the count that the mailbox gets to
+    std::vector<const std::byte*> kept;  // the inputs of the last run, where they are kept
+    uint64_t runs = 0;                   // so far: the count that the mailbox gets to
   };
 
   /// Calls `body(buffers)` with where the operands of step `index` are for the recorded slot.

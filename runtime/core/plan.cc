@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "compiler/ops/operator.h"
 #include "runtime/core/borrowed_space.h"
-#include "runtime/core/control_step.h"
+#include "runtime/core/control/control_step.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/layout.h"
 #include "runtime/core/memory/arena_plan.h"
@@ -371,11 +371,6 @@ class Planner {
     step.id = id;
     step.node = graph_.label(id);
     step.op = graph_.node(id).op;
-    if (options_.device != nullptr) {
-      failures.push_back(Error(ErrorCode::kUnsupported, "no control flow on this device yet")
-                             .at({{}, step.node, step.op}));
-      return;
-    }
     try {
       ControlStep control = plan_control(graph_, id, operands, options_);
       step.kernel = std::move(control.kernel);

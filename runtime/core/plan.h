@@ -35,7 +35,7 @@ struct StepOperand {
 struct ProgramStep {
   std::string node, op;  // names for profiles and errors
   NodeId id;
-  const KernelRow* row = nullptr;  // null for a node with bodies (control_step.h)
+  const KernelRow* row = nullptr;  // null for a node with bodies (control/control_step.h)
   std::unique_ptr<Kernel> kernel;
   std::vector<Refusal> refusals;  // of the kernels that were tried first
   std::vector<BufferRef> inputs, outputs;

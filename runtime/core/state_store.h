@@ -35,10 +35,12 @@ struct StateEntry {
 };
 
 /// An open device, the stream that all programs of a session run in, and the one that brings their
-/// inputs meanwhile.
+/// inputs meanwhile. For measurements a run may be told that tensors it had before have not
+/// changed.
 struct DeviceContext {
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream, feeding;
+  bool keeps_inputs = false;  // tensors at the addresses of an earlier run's hold its bytes
 };
 
 class StateStore {

@@ -20,7 +20,7 @@
 #include "passes/nesting.h"
 #include "passes/train/step.h"
 #include "passes/unsupported.h"
-#include "runtime/core/control_step.h"
+#include "runtime/core/control/control_step.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/memory/bytes_beside.h"
@@ -173,6 +173,7 @@ Session::Session(Model model, const SessionOptions& options)
     device_->stream = device->make_stream();
     device_->feeding = device->make_stream();
     device_->device = std::move(device);
+    device_->keeps_inputs = options_.keep_inputs;
     options_.passes.for_cpu = false;
     counted_ = find_classification(model_.training.front().graph);
   }
@@ -279,9 +280,9 @@ Program Session::plan_step(std::string_view step, std::span<const Shape> shapes,
       ready_graph(step, shapes, activation_bytes, beside == nullptr ? BytesBeside() : *beside);
   Program program =
       plan(graph, *state_,
-           {options_.kernels, options_.threads, options_.profiler != nullptr, options_.choices,
-            options_.tune, device_ ? device_->device.get() : nullptr, activation_bytes > 0,
-            options_.tf32});
+           {options_.kernels, options_.threads, options_.keep_types || options_.profiler != nullptr,
+            options_.choices, options_.tune, device_ ? device_->device.get() : nullptr,
+            activation_bytes > 0, options_.tf32});
   if (beside != nullptr) {
     for (auto& [node, bytes] : bytes_beside(graph, program)) (*beside)[node] = bytes;
   }

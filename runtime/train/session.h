@@ -63,6 +63,10 @@ struct SessionOptions {
   /// f32 products and convolutions on a GPU's tensor cores: their operands are rounded to TF32 (10
   /// bits of mantissa), their sums are not. For GPUs only.
   bool tf32 = false;
+  /// For measurements with a batch that lies on the device: inputs that are where those of a step
+  /// before were have the same bytes, and are not brought again.
+  bool keep_inputs = false;
+  bool keep_types = false;  // programs remember the types of operands, as they do for a profiler
 };
 
 /// What one call of Session::step did.

@@ -57,13 +57,34 @@ find_cuda_folders() {
   [ -n "$named" ] || return
   export HALFNOTE_CUDA_LIBRARIES=$named
   # cuDNN opens CUDA's compiler and cuBLAS by their bare names.
-  export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$named
+  export own_libraries=$own_libraries:$named
+}
+
+# versions_found: cuBLAS, cuDNN and NVRTC, as their files are named. Those of a wheel carry the
+# number of the interface alone: its metadata says the version.
+versions_found() {
+  local pair library folder about wheel
+  for pair in cublas:libcublasLt.so.13 cudnn:libcudnn.so.9 nvrtc:libnvrtc.so.13; do
+    library=${pair#*:}
+    folder=$(find_library "$library" | head -n 1)
+    about="not found"
+    [ "$folder" != system ] || about="the system's"
+    if [ -e "$folder/$library" ]; then
+      about=$(readlink -f "$folder/$library")
+      about=${about##*.so.}
+      for wheel in "$folder"/../../../nvidia_*"${pair%:*}"*.dist-info; do
+        [ ! -e "$wheel" ] || { about=${wheel##*-}; about=${about%.dist-info}; }
+      done
+    fi
+    printf '%s %s, ' "${pair%:*}" "$about"
+  done | sed 's/, $//'
 }
 
 # Sets gpu_name, driver_version, cuda_folders, cublas_version, and `nothing`: why nothing can be
 # checked, or an empty string.
 find_machine() {
   gpu_name=unknown driver_version=unknown cublas_version=unknown cuda_folders=none nothing=""
+  library_versions=unknown
   if [ "$device" = cuda-emulated ]; then
     gpu_name="none, emulated on the host"
     echo "gpu_check: $device: this says nothing about a GPU"
@@ -83,13 +104,18 @@ find_machine() {
   local said
   said=$(probe 2>&1) || nothing=$said
   echo "gpu_check: $device: $gpu_name, driver $driver_version, CUDA's libraries: $cuda_folders"
+  library_versions=$(versions_found)
+  echo "gpu_check: $library_versions"
+  local asked=memory.total,memory.used,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem
+  command -v nvidia-smi >/dev/null 2>&1 &&
+    nvidia-smi --format=csv --query-gpu="$asked,power.limit,temperature.gpu" 2>/dev/null
   [ -z "$nothing" ] || echo "gpu_check: $nothing" >&2
 }
 
 # One training step of the smallest model; its message if that fails for want of a device.
 probe() {
   compile_case mlp fp32 "$work/probe.onnx" >/dev/null || return 1
-  "$bin/halfnote-step" "$work/probe.onnx" "$fixtures/models/mlp/inputs.npz" 1 \
+  ours "$bin/halfnote-step" "$work/probe.onnx" "$fixtures/models/mlp/inputs.npz" 1 \
     "$work/probe" "$device"
   [ $? != 10 ]
 }

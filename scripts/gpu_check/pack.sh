@@ -2,7 +2,7 @@
 
 packed_programs=(halfnote halfnote-cases halfnote-step halfnote-steps halfnote_cuda_test
   halfnote_kernels_test)
-packed_limit_mb=60
+packed_fixtures=models,exporters,kernels,torch
 
 # needed_libraries PROGRAM…: the files that the loader takes, without glibc (the machine's own must
 # be used) and CUDA's (opened by the programs themselves).
@@ -12,14 +12,20 @@ needed_libraries() {
 }
 
 pack_command() {
-  local bin=build/cuda/bin out=build/gpu_check program library folder data
+  local bin=build/cuda/bin out=build/gpu_check most=60 fixtures=$packed_fixtures
+  local program library folder data
   while [ $# -gt 0 ]; do
     case "$1" in
       --bin) bin=$(value "$@") || exit 2; shift ;;
       --out) out=$(value "$@") || exit 2; shift ;;
+      --fixtures) fixtures=$(value "$@") || exit 2; shift ;;
+      --most) most=$(value "$@") || exit 2; shift ;;
       *) wrong "unknown option '$1'" ;;
     esac
     shift
+  done
+  for data in ${fixtures//,/ }; do
+    [[ ",$packed_fixtures," == *",$data,"* ]] || wrong "no fixtures are named '$data'"
   done
   for program in "${packed_programs[@]}"; do
     [ -x "$bin/$program" ] ||
@@ -37,7 +43,7 @@ pack_command() {
   needed_libraries "${packed_programs[@]/#/$bin/}" | while read -r library; do
     cp -L "$library" "$folder/lib/$(basename "$library")"
   done
-  for data in models exporters kernels torch; do
+  for data in ${fixtures//,/ }; do
     cp -r "$root/tests/fixtures/$data" "$folder/tests/fixtures/"
   done
   # The programs hold the same libraries: a window that spans them all finds that.
@@ -52,8 +58,8 @@ pack_command() {
   local megabytes
   megabytes=$(du -sm --apparent-size "$out" | cut -f1)
   echo "gpu_check: $out, $megabytes MB, of commit $(cat "$out/COMMIT")"
-  if [ "$megabytes" -ge "$packed_limit_mb" ]; then
-    echo "gpu_check: that is not under $packed_limit_mb MB" >&2
+  if [ "$megabytes" -ge "$most" ]; then
+    echo "gpu_check: that is not under $most MB" >&2
     exit 1
   fi
 }
@@ -64,6 +70,6 @@ unpack_programs() {
 shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)' "$here/programs.tar.xz"; } |
     tar -C "$work" -xf - || { echo "gpu_check: unpacking wants xz, or Python" >&2; exit 1; }
   bin=$work/bin fixtures=$work/tests/fixtures
-  export LD_LIBRARY_PATH=$work/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export own_libraries=$work/lib
   export HALFNOTE_TEST_SOURCES=$work OMP_WAIT_POLICY=passive
 }

@@ -1,5 +1,5 @@
 # The parts of a check; sourced by gpu_check.sh. A part is part_NAME: it calls row() for each thing
-# that it has seen, and runs commands through limited(), so that it ends in time.
+# that it has seen, and runs commands through limited() or each(), so that it ends in time.
 
 parts=(
   "device          streams, events, captured graphs, memory, a session of steps"
@@ -14,7 +14,11 @@ parts=(
   "bench-gpt2      beside PyTorch: GPT-2 124M, 16 by 1024"
   "bench-vit       beside PyTorch: ViT-B/16, batch 128"
 )
-part_seconds=480
+
+# ours COMMAND…: one of our programs. The libraries that were packed, and CUDA's, are for these
+# alone: PyTorch and the compilers that it starts take those of the machine.
+ours() { LD_LIBRARY_PATH=$own_libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
+export -f ours
 
 # limited LOG COMMAND…: until the part's time is over; both outputs go to LOG. 124: out of time.
 limited() {
@@ -22,6 +26,36 @@ limited() {
   shift
   [ "$left" -gt 0 ] || return 124
   timeout --kill-after=5 "$left" "$@" >>"$log" 2>&1
+}
+
+# limited_ours LOG COMMAND…: the same for one of our programs.
+limited_ours() {
+  local log=$1
+  shift
+  limited "$log" bash -c 'ours exec "$@"' ours "$@"
+}
+
+# each FOLDER COMMAND…: one of our programs with each line of the input as its last word, a process
+# a line and several at a time, until the part's time is over. One of them may spoil its device, or
+# die: the others do not see it. The output goes to FOLDER/NUMBER.log, the line to NUMBER.name and
+# the exit code to NUMBER.code; 124: out of time.
+each() {
+  local folder=$1
+  shift
+  rm -rf "$folder" && mkdir -p "$folder"
+  awk '{ printf "%05d\t%s%c", NR, $0, 0 }' |
+    until=$(($(date +%s) + deadline - SECONDS)) folder=$folder \
+      xargs -0 -r -P "$jobs" -I{} bash -c 'number=${1%%	*} name=${1#*	} code=0
+      shift
+      at=$folder/$number left=$((until - $(date +%s)))
+      echo "$name" >"$at.name"
+      if [ "$left" -gt 0 ]; then
+        timeout --kill-after=5 "$left" bash -c "ours exec \"\$@\"" ours "$@$name" >"$at.log" 2>&1 ||
+          code=$?
+      else
+        code=124
+      fi
+      echo "$code" >"$at.code"' each {} "$@" 2>/dev/null
 }
 
 # run_part NAME OUT: its rows, its log and its JSON.
@@ -35,7 +69,7 @@ run_part() {
     status="not run" reason=$nothing
   else
     case "$name" in
-      bench-*) part_bench "${name#bench-}" ;;
+      bench-*) part_bench "${name#bench-}" "$out" ;;
       *) "part_$name" ;;
     esac
     if [ "$part_failed" = 1 ]; then
@@ -51,31 +85,60 @@ run_part() {
   write_json "$out/$name.json" "$name" "$status" "$reason" $((SECONDS - begin))
 }
 
-# run_tests NAME PROGRAM FILTER: a row for each test that failed, and one for all.
-run_tests() {
-  local name=$1 program=$2 filter=$3 status=0 passed line
-  local own=$work/$name.log
-  : >"$own"
-  HALFNOTE_TEST_DEVICE=$device limited "$own" "$bin/$program" --gtest_brief=0 --gtest_color=no \
-    --gtest_filter="$filter" || status=$?
-  cat "$own" >>"$log"
-  passed=$(grep -c '^\[       OK \]' "$own")
+# failed_tests LOG: a row for each test that failed; those with a parameter too.
+failed_tests() {
+  local line
   while read -r line; do
-    row "$line" fail "$(grep -B 8 -F "[  FAILED  ] $line" "$own" | grep -v '^\[' | head -n 6)"
-  done < <(sed -n 's/^\[  FAILED  \] \([^ ]*\) (.* ms)$/\1/p' "$own")
-  if [ "$status" = 0 ] && [ "$passed" -gt 0 ]; then
+    row "$line" fail "$(grep -B 8 -F "[  FAILED  ] $line" "$1" | grep -v '^\[' | head -n 6)"
+  done < <(sed -n 's/^\[  FAILED  \] \([^ ,]*\).* (.* ms)$/\1/p' "$1")
+}
+
+# run_tests NAME PROGRAM FILTER: each suite in a process of its own. A row for each test that
+# failed, one for each suite that did not get to its end, and one for all.
+run_tests() {
+  local name=$1 program=$2 filter=$3 folder=$work/$1.tests passed=0 failed=0 code own suite
+  export HALFNOTE_TEST_DEVICE=$device
+  ours "$bin/$program" --gtest_list_tests --gtest_filter="$filter" 2>>"$log" |
+    awk '/^[^ ]+\./ { if (line) print line; suite = $1; line = "" }
+      /^  / { line = line (line ? ":" : "") suite $1 }
+      END { if (line) print line }' |
+    each "$folder" "$bin/$program" --gtest_brief=0 --gtest_color=no --gtest_filter=
+  for own in "$folder"/*.code; do
+    [ -e "$own" ] || break
+    own=${own%.code} code=$(cat "$own.code")
+    suite=$(sed 's/\..*//' "$own.name") # of Suite.Test:Suite.Test
+    [ ! -e "$own.log" ] || cat "$own.log" >>"$log"
+    [ "$code" != 0 ] || { passed=$((passed + $(grep -c '^\[       OK \]' "$own.log"))); continue; }
+    failed=$((failed + 1))
+    [ ! -e "$own.log" ] || failed_tests "$own.log"
+    [ "$code" = 1 ] || row "$suite" fail \
+      "exit code $code (124: out of time): $(tail -n 1 "$own.log" 2>/dev/null)"
+  done
+  unset HALFNOTE_TEST_DEVICE
+  if [ "$failed" = 0 ] && [ "$passed" -gt 0 ]; then
     row "$name" pass "$passed tests"
   else
-    row "$name" fail "exit code $status (124: out of time), $passed tests passed"
+    row "$name" fail "$failed suites with failures, $passed tests in the others passed"
   fi
 }
 
-part_device() { run_tests device halfnote_cuda_test 'TestedDevice.*:DeviceSession.*'; }
+part_device() {
+  run_tests device halfnote_cuda_test \
+    'TestedDevice.*:DeviceSession.*:DeviceFaults.*:DeviceStream.*:*DeviceControl.*'
+}
 part_memory() { run_tests memory halfnote_cuda_test '*OutOfMemory*'; }
 
+# Suites of halfnote_kernels_test that look at the CPU alone.
+cpu_suites='AttentionTiles*:BatchNormalizationRefusals*:ChannelBlocks*:CpuInfo*:CpuKernels*:'
+cpu_suites+='Dynamic*:FastAdafactor*:FastBatchNormalization*:FastCumSum*:FastIndexedRows*:'
+cpu_suites+='FastInstanceNormalization*:FastLamb*:FastThinConv*:FastTopK*:FusedPointwise*:'
+cpu_suites+='KeepBits*:KernelTable*:OneDnnRefusals*:OptimizerKernels*:Philox*:PointwiseProgram*:'
+cpu_suites+='TiledProduct*:UpdateLoops*:VectorMath*'
+
 part_ops() {
-  run_tests kernels halfnote_cuda_test 'Cuda*:UpdateGroup.*:GradientJudgement.*:ChannelsLast.*'
-  run_tests families halfnote_kernels_test '*'
+  run_tests kernels halfnote_cuda_test \
+    'Cuda*:UpdateGroup.*:GradientJudgement.*:ChannelsLast*:Products.*'
+  run_tests families halfnote_kernels_test "*-$cpu_suites"
 }
 
 # The fixtures come first, in all precisions: they must be seen even where the time runs out.
@@ -86,30 +149,35 @@ part_cases() {
   done
 }
 
-# run_cases SET PRECISION: a row for each case that failed, and one for all. What has no kernel for
-# CUDA is told as such, with the ops.
+# run_cases SET PRECISION: each case in a process of its own; a row for each that failed, and one
+# for all. What has no kernel for CUDA is told as such, with the ops.
 run_cases() {
-  local name="$1 $2" own=$work/cases.$1.$2.log line status=0
-  : >"$own"
-  limited "$own" "$bin/halfnote-cases" --precision "$2" --device "$device" "$fixtures/$1" ||
-    status=$?
-  cat "$own" >>"$log"
-  while read -r line; do
-    case "$line" in
-      *"no kernel on this device"* | *"no control flow on this device"*)
-        [[ "$line" != *" FAIL"* ]] || row "$name ${line%% *}" "not run" "$line" ;;
-      *" FAIL"*) row "$name ${line%% *}" fail "$line" ;;
-    esac
-  done <"$own"
-  line=$(tail -n 1 "$own")
-  if [ "$status" = 124 ]; then
-    row "$name" fail "out of time"
-  elif [[ "$line" =~ ^([0-9]+)\ passed ]] && [ "${BASH_REMATCH[1]}" -gt 0 ]; then
-    row "$name" pass "$line"
-  else
-    row "$name" fail "exit code $status: $line"
-  fi
+  local name="$1 $2" folder=$work/cases.$1.$2 own case code line passed=0 failed=0 lacking=0
+  [ -d "$fixtures/$1" ] || { row "$name" "not run" "not packed"; return; }
+  ls -d "$fixtures/$1"/*/ | sed 's,/$,,' |
+    each "$folder" "$bin/halfnote-cases" --precision "$2" --device "$device" ""
+  for own in "$folder"/*.code; do
+    [ -e "$own" ] || break
+    own=${own%.code} code=$(cat "$own.code") case=$(basename "$(cat "$own.name")")
+    [ ! -e "$own.log" ] || cat "$own.log" >>"$log"
+    [ "$code" != 0 ] || { passed=$((passed + 1)); continue; }
+    line=$(grep -m 1 -F " FAIL" "$own.log" 2>/dev/null || tail -n 1 "$own.log" 2>/dev/null)
+    if grep -qF 'no kernel on this device' "$own.log" 2>/dev/null; then
+      lacking=$((lacking + 1))
+      row "$name $case" "not run" "$line"
+    else
+      failed=$((failed + 1))
+      row "$name $case" fail "exit code $code (124: out of time): $line"
+    fi
+  done
+  line="$passed passed, $failed failed, $lacking without a kernel"
+  [ "$failed" = 0 ] && [ "$passed" -gt 0 ] && row "$name" pass "$line" || row "$name" fail "$line"
 }
+
+# A few tests of each kind of kernel: a tool takes 10 to 100 times as long as the test.
+sanitized='CudaElementwise.*:CudaReduction.*:CudaNormalization.*:CudaLoss.*:CudaMovement.*:'
+sanitized+='CudaAlong.*:CudaProducts.*:CudaRandom.*:ChannelsLast.*:CudaLayerNorm.*:'
+sanitized+='CudaSignal.*:CudaDeterminant.*:DeviceSession.TrainsAsOnTheCpu'
 
 part_sanitizer() {
   local tool status own sanitizer candidate
@@ -123,68 +191,89 @@ part_sanitizer() {
     return
   fi
   local all_of_it=$deadline begin=$SECONDS tools=(memcheck racecheck initcheck synccheck) i
+  export HALFNOTE_TEST_DEVICE=$device
   for i in "${!tools[@]}"; do
     tool=${tools[$i]} own=$work/${tools[$i]}.log status=0
     deadline=$((begin + (i + 1) * (all_of_it - begin) / ${#tools[@]}))
     : >"$own"
-    HALFNOTE_TEST_DEVICE=$device limited "$own" "$sanitizer" --tool "$tool" --error-exitcode 99 \
-      "$bin/halfnote_cuda_test" --gtest_brief=1 --gtest_filter='Cuda*:DeviceSession.Trains*' ||
-      status=$?
+    limited_ours "$own" "$sanitizer" --tool "$tool" --error-exitcode 99 \
+      "$bin/halfnote_cuda_test" --gtest_brief=1 --gtest_filter="$sanitized" || status=$?
     cat "$own" >>"$log"
-    case "$status" in
-      0) row "$tool" pass "$(grep 'SUMMARY' "$own" | tail -n 1)" ;;
-      124) row "$tool" "not run" "out of time" ;;
-      *) row "$tool" fail "exit code $status: $(grep -E 'SUMMARY|Error' "$own" | tail -n 1)" ;;
-    esac
+    sanitizer_row "$tool" "$status" "$own"
   done
+  unset HALFNOTE_TEST_DEVICE
   deadline=$all_of_it
+}
+
+# sanitizer_row TOOL STATUS LOG
+sanitizer_row() {
+  local seen
+  seen=$(grep -E 'SUMMARY|Error' "$3" | tail -n 1)
+  if grep -qi 'device not supported' "$3"; then
+    row "$1" "not run" "$(grep -i -m 1 'device not supported' "$3")"
+  elif [ "$2" = 0 ]; then
+    row "$1" pass "$seen"
+  elif [ "$2" = 124 ]; then
+    row "$1" "not run" "out of time"
+  else
+    row "$1" fail "exit code $2: $seen"
+  fi
 }
 
 # compile_case MODEL PRECISION OUT
 compile_case() {
   local folder=$fixtures/models/$1 loss
   loss=$(sed -n 's/^ *"loss_output": "\(.*\)",\{0,1\}$/\1/p' "$folder/case.json" | head -n 1)
-  "$bin/halfnote" compile "$folder/model.onnx" -o "$3" --precision "$2" --loss-output "$loss" \
+  ours "$bin/halfnote" compile "$folder/model.onnx" -o "$3" --precision "$2" --loss-output "$loss" \
     --optimizer adamw --lr 0.001
 }
 
+# The runs of a model stand beside each other: three processes, one artifact.
 part_determinism() {
-  local model precision run sums artifact name
+  local model precision artifact name folder run sums written=0 runs=10
   for model in mlp cifar_cnn bert gpt2; do
     for precision in fp32 bf16 fp16; do
-      name="$model $precision" artifact=$work/determinism.onnx sums=""
+      name="$model $precision" artifact=$work/determinism.onnx folder=$work/runs
       if ! compile_case "$model" "$precision" "$artifact" >>"$log" 2>&1; then
         row "$name" fail "does not compile: $(tail -n 1 "$log")"
         continue
       fi
-      for run in 1 2 3 4 5 6 7 8 9 10; do
-        rm -rf "$work/states"
-        limited "$log" "$bin/halfnote-step" "$artifact" \
-          "$fixtures/models/$model/inputs.npz" 5 "$work/states" "$device" || break
-        sums+="$(cat "$work/states"/step-*.bin | sha256sum)"$'\n'
-      done
-      if [ "$(printf '%s' "$sums" | wc -l)" != 10 ]; then
-        row "$name" fail "run $run: $(tail -n 1 "$log")"
-      elif [ "$(printf '%s' "$sums" | sort -u | wc -l)" = 1 ]; then
-        row "$name" pass "10 runs, the same bytes"
+      seq "$runs" | device=$device each "$folder" bash -c \
+        '"$0" "$1" "$2" 5 "$3/states$4" "$device"' "$bin/halfnote-step" "$artifact" \
+        "$fixtures/models/$model/inputs.npz" "$folder" ""
+      cat "$folder"/*.log >>"$log" 2>/dev/null
+      sums=$(for run in $(seq "$runs"); do
+        cat "$folder/states$run"/step-*.bin 2>/dev/null | sha256sum
+      done | sort -u | wc -l)
+      # A run that wrote nothing is not like another one.
+      written=$(for run in $(seq "$runs"); do
+        cat "$folder/states$run"/step-*.bin 2>/dev/null | head -c 1 | wc -c
+      done | grep -cx 1 || true)
+      if grep -qsvx 0 "$folder"/*.code; then
+        row "$name" fail "exit code $(cat "$folder"/*.code | grep -vx 0 | head -n 1): \
+$(tail -q -n 1 "$folder"/*.log 2>/dev/null | tail -n 1)"
+      elif [ "$written" != "$runs" ]; then
+        row "$name" fail "$written of $runs runs wrote their states"
+      elif [ "$sums" = 1 ]; then
+        row "$name" pass "$runs runs, the same bytes"
       else
-        row "$name" fail "$(printf '%s' "$sums" | sort -u | wc -l) different results in 10 runs"
+        row "$name" fail "$sums different results in $runs runs"
       fi
     done
   done
 }
 
-# part_bench MODEL: the numbers are of bench/pytorch/gpu.py, a line of JSON a comparison.
+# part_bench MODEL OUT: the numbers are of bench/pytorch/gpu.py, a line of JSON a comparison.
 part_bench() {
   if ! "$python" -c 'import torch, transformers, torchvision, onnx' >>"$log" 2>&1; then
     row "$1" "not run" "$python lacks torch, torchvision, transformers or onnx \
 (bench/pytorch/requirements.txt); --python names another one"
     return
   fi
-  local lines=$work/bench.jsonl status=0 line name
+  local lines=$2/bench-$1.jsonl status=0 line name
   rm -f "$lines"
   limited "$log" "$python" "$here/bench/pytorch/gpu.py" --model "$1" --bin "$bin" \
-    --device "$device" --work "$work" --out "$lines" || status=$?
+    --device "$device" --work "$work" --out "$lines" --libraries "$own_libraries" || status=$?
   while read -r line; do
     name=$(printf '%s' "$line" | sed -n 's/.*"name": "\([^"]*\)".*/\1/p')
     row "$name" "$(printf '%s' "$line" | sed -n 's/.*"status": "\([^"]*\)".*/\1/p')" "$line"

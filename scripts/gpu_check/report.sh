@@ -30,8 +30,9 @@ write_json() {
       "$5" "$(quote "$(cat "$here/COMMIT" 2>/dev/null || echo unknown)")"
     printf ' "device": %s,\n "gpu": %s,\n "driver": %s,\n' "$(quote "$device")" \
       "$(quote "$gpu_name")" "$(quote "$driver_version")"
-    printf ' "cuda_libraries": %s,\n "cublas": %s,\n "host": %s,\n "rows": [' \
-      "$(quote "$cuda_folders")" "$(quote "$cublas_version")" "$(quote "$(uname -srm)")"
+    printf ' "cuda_libraries": %s,\n "cublas": %s,\n "versions": %s,\n "host": %s,\n "rows": [' \
+      "$(quote "$cuda_folders")" "$(quote "$cublas_version")" "$(quote "$library_versions")" \
+      "$(quote "$(uname -srm)")"
     local i
     for i in "${!rows[@]}"; do
       [ "$i" = 0 ] || printf ','
@@ -54,7 +55,11 @@ print_table() {
     [ "$status" != fail ] || failed=1
     [ "$status" != "not run" ] || missing=1
   done
-  echo "gpu_check: results in $out"
+  if ls "$out"/bench-*.jsonl >/dev/null 2>&1; then
+    echo
+    "$python" "$here/bench/pytorch/gpu.py" --table "$out"/bench-*.jsonl | tee "$out/bench.md"
+  fi
+  echo "gpu_check: results in $out and $out.tar.gz"
   [ "$failed" = 0 ] || exit 1
   [ "$missing" = 0 ] || exit 10
   exit 0

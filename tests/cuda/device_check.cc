@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -127,11 +128,23 @@ std::string tested_device() {
   return name == nullptr ? "cuda-emulated" : name;
 }
 
+/// After an illegal address or the like all that a process asks of a GPU fails: tests that have not
+/// run yet would say nothing.
+static void stop_if_lost(Device& device) {
+  try {
+    device.make_stream()->synchronise();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "the device is lost since the last test: %s\n", error.what());
+    std::_Exit(static_cast<int>(error.code()));
+  }
+}
+
 std::shared_ptr<Device> open_tested_device() {
   const std::string name = tested_device();
   if (name == "cuda-emulated") return open_device(name);
   static const std::shared_ptr<Device> device = open_device(name);
   if (device == nullptr) throw Error(ErrorCode::kUsage, "these tests are for devices, not for cpu");
+  stop_if_lost(*device);
   return device;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "compiler/ir/query.h"
 #include "device_check.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/train/session.h"
@@ -15,9 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How many nodes of each op the training step of a fixture has on a GPU.
-std::map<std::string, int> nodes_on_gpu(const std::string& model, const std::string& loss,
-                                        DType precision) {
+/// The training step of a fixture, ready for a GPU.
+Graph ready_for_gpu(const std::string& model, const std::string& loss, DType precision) {
   CompileOptions options;
   options.policy.dtype = precision;
   options.train.loss_outputs = {loss};
@@ -32,7 +32,13 @@ std::map<std::string, int> nodes_on_gpu(const std::string& model, const std::str
   }
   DeviceReadyOptions gpu;
   gpu.for_cpu = false;
-  const Graph ready = make_device_ready(step, dims_from_shapes(step, shapes), gpu);
+  return make_device_ready(step, dims_from_shapes(step, shapes), gpu);
+}
+
+/// How many nodes of each op it has.
+std::map<std::string, int> nodes_on_gpu(const std::string& model, const std::string& loss,
+                                        DType precision) {
+  const Graph ready = ready_for_gpu(model, loss, precision);
   std::map<std::string, int> count;
   for (const NodeId id : ready.nodes()) ++count[ready.node(id).op];
   return count;
@@ -44,6 +50,44 @@ TEST(DevicePasses, LossAndGradientAreOneNode) {
     EXPECT_EQ(nodes.count("SoftmaxCrossEntropyLossWithGradient"), 1u);
     EXPECT_EQ(nodes.count("SoftmaxCrossEntropyLossGrad"), 0u);
   }
+}
+
+/// 100 classes, padded to 104: scores and gradient are copied to no other width.
+TEST(DevicePasses, PaddedClassesStayPadded) {
+  const std::pair<const char*, const char*> models[] = {{"bert", "307"}, {"gpt2", "422"}};
+  for (const auto& [model, loss] : models) {
+    for (const DType precision : {DType::kF16, DType::kBF16}) {
+      const Graph ready = ready_for_gpu(model, loss, precision);
+      int losses = 0;
+      for (const NodeId id : ready.nodes()) {
+        const Node& node = ready.node(id);
+        if (node.op == "SoftmaxCrossEntropyLossWithGradient")
+          losses += node.attributes.get_int("classes", 0) == 100;
+        if (node.op != "Pad" && node.op != "Slice") continue;
+        const auto from = known_shape(ready, ready.input(id, 0)),
+                   to = known_shape(ready, ready.output(id));
+        const bool classes = from->back() == 104 ? to->back() == 100 : to->back() == 104;
+        if (!classes || from->size() == 1 || (*from)[0] == 32) continue;  // a bias, the weight
+        // The scores are a result of the step too.
+        EXPECT_EQ(node.op, "Slice") << model << " " << ready.label(id);
+        EXPECT_NE(node.role, Role::kBackward) << model << " " << ready.label(id);
+      }
+      EXPECT_EQ(losses, 1) << model;
+    }
+  }
+}
+
+/// What nothing but a bias is added to is a product with a bias.
+TEST(DevicePasses, ProductsAddTheirBiases) {
+  auto nodes = nodes_on_gpu("bert", "307", DType::kBF16);
+  EXPECT_GE(nodes["Gemm"], 6) << "queries, keys and values of two layers";
+}
+
+TEST(DevicePasses, NormalizationsTakeTheReluAndTheResidual) {
+  auto nodes = nodes_on_gpu("resnet50_narrow", "603", DType::kBF16);
+  EXPECT_EQ(nodes["BatchNormalization"], 53);
+  EXPECT_EQ(nodes["BatchNormalizationGrad"], 53);
+  for (const char* op : {"Relu", "ReluGrad"}) EXPECT_EQ(nodes[op], 0) << op;
 }
 
 TEST(DevicePasses, AttentionIsOneNodeWhereItPays) {

@@ -79,46 +79,6 @@ TEST(CudaElementwise, CastAndWhere) {
   }
 }
 
-TEST(CudaNormalization, Softmax) {
-  for (const DType dtype : kFloats) {
-    for (const Shape& shape : {Shape{1, 1}, {3, 7}, {5, 129}, {2, 300}, {0, 4}, {2, 3, 5}}) {
-      const Tensor x = random(dtype, shape, -8, 8), dy = random(dtype, shape, -1, 1, 2);
-      for (const int64_t axis : {int64_t{-1}, int64_t{0}, int64_t{1}}) {
-        Attributes attributes;
-        attributes.set("axis", axis);
-        check({"", "Softmax", {x}, attributes, {{dtype, shape}}});
-        check({"", "LogSoftmax", {x}, attributes, {{dtype, shape}}});
-        check({kOwn, "SoftmaxGrad", {dy, x}, attributes, {{dtype, shape}}});
-        check({kOwn, "LogSoftmaxGrad", {dy, x}, attributes, {{dtype, shape}}});
-      }
-    }
-  }
-}
-
-TEST(CudaNormalization, LayerNorm) {
-  for (const DType dtype : kFloats) {
-    for (const Shape& shape : {Shape{1, 1}, {3, 7}, {131, 129}, {2, 3, 768}}) {
-      const int64_t width = shape.back(), lines = element_count(shape) / width;
-      const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
-      const Tensor x = random(dtype, shape), dy = random(dtype, shape, -1, 1, 2);
-      const Tensor scale = random(dtype, {width}, 0.5, 2, 3),
-                   bias = random(dtype, {width}, -1, 1, 4);
-      const Shape line_shape = {lines, 1};
-      check({"",
-             "LayerNormalization",
-             {x, scale, bias},
-             {},
-             {{dtype, shape}, {wide, line_shape}, {wide, line_shape}}});
-      const Tensor mean = random(wide, {lines}, -1, 1, 5), inv = random(wide, {lines}, 0.5, 2, 6);
-      check({kOwn,
-             "LayerNormalizationGrad",
-             {dy, x, scale, mean, inv},
-             {},
-             {{dtype, shape}, {wide, {width}}, {wide, {width}}}});
-    }
-  }
-}
-
 TEST(CudaReduction, AnyAxes) {
   struct Case {
     Shape shape;
@@ -128,6 +88,7 @@ TEST(CudaReduction, AnyAxes) {
   const Case cases[] = {{{5, 7}, {0}, {1, 7}},          {{5, 7}, {1}, {5, 1}},
                         {{300, 129}, {0}, {1, 129}},    {{3, 5000}, {1}, {3, 1}},
                         {{4, 3, 5}, {0, 2}, {1, 3, 1}}, {{70001}, {0}, {1}},
+                        {{2900, 7}, {0}, {1, 7}},       {{577, 8}, {0}, {1, 8}},
                         {{0, 3}, {0}, {1, 3}},          {{3, 0}, {0}, {1, 0}}};
   for (const DType dtype : kFloats) {
     for (const Case& c : cases) {
@@ -208,6 +169,17 @@ TEST(CudaMovement, ScattersCrowdsInTheOrderOfTheUpdates) {
              {values({19, 5}, 1), crowded_indices(500, 19, {500, 1}), values({500, 5}, 2)},
              attributes,
              {{dtype, {19, 5}}}});
+      // A run over more chunks than a thread joins, and one that is all there is.
+      check({"",
+             "ScatterND",
+             {values({19, 13}, 1), crowded_indices(1501, 19, {1501, 1}), values({1501, 13}, 2)},
+             attributes,
+             {{dtype, {19, 13}}}});
+      check({"",
+             "ScatterND",
+             {values({1, 3}, 1), crowded_indices(1130, 1, {1130, 1}), values({1130, 3}, 2)},
+             attributes,
+             {{dtype, {1, 3}}}});
       check({"",
              "ScatterElements",
              {values({300, 3}, 1), crowded_indices(600, 300, {200, 3}), values({200, 3}, 2)},
@@ -334,7 +306,8 @@ void check_loss_and_gradient(DType scores, DType gradient, const Shape& shape,
 }
 
 TEST(CudaLoss, LossAndGradientAtOnce) {
-  const Shape shapes[] = {{1, 1}, {0, 8}, {5, 131}, {7, 128}, {3, 7, 5}, {20, 3}};
+  // Lines whose first elements are at every distance from 16 bytes; short and long ones.
+  const Shape shapes[] = {{1, 1}, {0, 8}, {5, 131}, {7, 128}, {3, 7, 5}, {20, 3}, {9, 4099}};
   for (const DType scores : kFloats) {
     for (const Shape& shape : shapes) {
       for (const std::string reduction : {"mean", "sum", "none"}) {
@@ -348,6 +321,46 @@ TEST(CudaLoss, LossAndGradientAtOnce) {
   check_loss_and_gradient(DType::kBF16, DType::kBF16, {4, 50257}, "mean", false);
   check_loss_and_gradient(DType::kF32, DType::kF32, {3, 50257}, "mean", false);
   check_loss_and_gradient(DType::kF32, DType::kF16, {2, 65544}, "mean", true);
+}
+
+/// What stands behind the classes, were it NaN, is not read, and its gradient is 0.
+TEST(CudaLoss, PaddingBehindTheClasses) {
+  struct Padded {
+    Shape scores;
+    int64_t classes;
+  };
+  const Padded all[] = {{{5, 136}, 131}, {{3, 8}, 1},     {{4, 9}, 7},
+                        {{0, 8}, 2},     {{2, 7, 5}, 3},  {{6, 16}, 16},
+                        {{7, 40}, 33},   {{3, 528}, 522}, {{2, 50264}, 50257}};
+  for (const DType dtype : kFloats) {
+    for (const Padded& p : all) {
+      Shape counted = p.scores;
+      counted[1] = p.classes;
+      const int64_t plane = p.scores.size() > 2 ? p.scores[2] : 1, line = p.scores[1] * plane;
+      Tensor x = random(dtype, p.scores, -5, 5).cast_to(DType::kF64);
+      const auto values = x.mutable_data<double>();
+      for (int64_t i = 0; i < x.size(); ++i) {
+        if (i % line >= p.classes * plane) values[static_cast<size_t>(i)] = std::nan("");
+      }
+      const Tensor labels = labels_for(counted);
+      Attributes attributes{{"reduction", std::string("none")}, {"classes", p.classes}};
+      attributes.set("ignore_index", int64_t{-100});
+      const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+      for (const DType gradient : {dtype, wide}) {
+        const Call call{kOwn,
+                        "SoftmaxCrossEntropyLossWithGradient",
+                        {x.cast_to(dtype), labels, random(DType::kF32, labels.shape(), 0.5, 2, 3)},
+                        attributes,
+                        {{wide, labels.shape()}, {gradient, p.scores}}};
+        check(call);
+        const Tensor dx = on_device(call)[1];
+        for (int64_t i = 0; i < dx.size(); ++i) {
+          if (i % line < p.classes * plane) continue;
+          EXPECT_EQ(dx.at_as_double(i), 0) << i;
+        }
+      }
+    }
+  }
 }
 
 TEST(CudaLoss, InfinitiesAndNanBecomeWhatTheCpuMakesOfThem) {

@@ -131,6 +131,28 @@ TEST(DeviceSession, SteadyStepIsOneGraphLaunch) {
   EXPECT_EQ(after.synchronisations, before.synchronisations);
 }
 
+TEST(DeviceSession, BatchStaysOnTheDevice) {
+  SessionOptions options;
+  options.device = test::tested_device();
+  options.keep_inputs = true;
+  Session plain = session_on(test::tested_device(), DType::kBF16);
+  Session session(plain.model(), options);
+  std::vector<Tensor> inputs = batch(session);
+  // The first step of either slot brings it.
+  for (int step = 0; step < 2; ++step)
+    EXPECT_EQ(session.step(inputs).loss, plain.step(inputs).loss);
+  const uint64_t copies = session.device_counters().copies;
+  for (int step = 0; step < 3; ++step) {
+    session.start(inputs);
+    EXPECT_EQ(session.finish().loss, plain.step(inputs).loss);
+  }
+  EXPECT_EQ(session.device_counters().copies, copies);
+  std::vector<Tensor> others;
+  for (const Tensor& input : inputs) others.push_back(input.deep_copy());
+  session.step(others);
+  EXPECT_EQ(session.device_counters().copies, copies + 1) << "inputs at other addresses";
+}
+
 /// How many steps of a program of a fixture are done by each row of kernels.
 std::map<std::string, int> rows_of(const std::string& model, CompileOptions options,
                                    std::string_view program = kStepName) {

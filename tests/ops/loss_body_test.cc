@@ -65,6 +65,28 @@ TEST(LossBody, SoftmaxCrossEntropyLossWithGradient) {
   }
 }
 
+TEST(LossBody, PaddingBehindTheClasses) {
+  const Scores kPadded[] = {{"rows", {7, 8}, {7}},
+                            {"one class", {3, 8}, {3}},
+                            {"no padding", {5, 5}, {5}},
+                            {"images", {2, 6, 4, 5}, {2, 4, 5}},
+                            {"no rows", {0, 8}, {0}}};
+  for (DType dtype : kLossTypes) {
+    for (const Scores& s : kPadded) {
+      const int64_t classes = s.name == std::string_view("one class") ? 1 : 5;
+      const Scores counted = {s.name, {0, classes}, s.labels};
+      for_each_form(dtype, counted, [&](Tensor dl, Tensor labels, Tensor w, Attributes attributes) {
+        attributes.set("out_dtype", static_cast<int64_t>(dtype));
+        attributes.set("classes", classes);
+        std::vector<Tensor> inputs = {random_tensor(dtype, s.scores, 4, -5, 5), labels, dl};
+        if (w.defined()) inputs.push_back(w);
+        expect_body_agrees({s.name, "SoftmaxCrossEntropyLossWithGradient", attributes, inputs, 2},
+                           kLossSums);
+      });
+    }
+  }
+}
+
 TEST(LossBody, NegativeLogLikelihoodLossGrad) {
   for (DType dtype : kLossTypes) {
     for (const Scores& s : kScores) {

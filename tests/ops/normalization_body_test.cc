@@ -31,6 +31,36 @@ TEST(NormalizationBody, BatchNormalization) {
   }
 }
 
+/// With the sum and the Relu behind it, and its gradient so.
+TEST(NormalizationBody, FusedBatchNormalization) {
+  for (DType dtype : kNormalizationTypes) {
+    for (const Shape& shape : kNormalizationShapes) {
+      const Shape channel = {shape[1]};
+      const DType w = wide(dtype);
+      const Tensor x = random_tensor(dtype, shape, 1), more = random_tensor(dtype, shape, 2),
+                   scale = random_tensor(w, channel, 3), bias = random_tensor(w, channel, 4),
+                   mean = random_tensor(w, channel, 5, -0.1, 0.1),
+                   inv_std = random_tensor(w, channel, 6, 1, 2), y = random_tensor(dtype, shape, 7),
+                   none;
+      for (const Attributes& activation : {Attributes{}, Attributes{{"activation", "Relu"}}}) {
+        expect_body_agrees({to_string(shape),
+                            "BatchNormalization",
+                            activation,
+                            {x, scale, bias, mean, inv_std, more},
+                            5},
+                           kNormalizationSums);
+      }
+      const std::vector<Tensor> tails[] = {{more}, {none, y}, {more, y}, {more, none, bias}};
+      for (const std::vector<Tensor>& tail : tails) {
+        std::vector<Tensor> operands = {random_tensor(dtype, shape, 8), x, scale, mean, inv_std};
+        operands.insert(operands.end(), tail.begin(), tail.end());
+        expect_body_agrees({to_string(shape), "BatchNormalizationGrad", {}, operands, 4},
+                           kNormalizationSums);
+      }
+    }
+  }
+}
+
 TEST(NormalizationBody, BatchNormalizationGrad) {
   for (DType dtype : kNormalizationTypes) {
     for (const Shape& shape : kNormalizationShapes) {

@@ -46,6 +46,19 @@ TEST(NormalizationGradient, BatchNormalizationOfOurs) {
   expect_gradient(test, Dims::kSymbolic);
 }
 
+TEST(NormalizationGradient, BatchNormalizationWithSumAndRelu) {
+  for (const char* activation : {"", "Relu"}) {
+    std::vector<Tensor> operands = batch_operands({4, 3, 2});
+    operands.push_back(f64({4, 3, 2}, 6, -1, 1));
+    GradientCase test{
+        activation,  "BatchNormalization", {{"epsilon", 1e-3f}, {"activation", activation}},
+        operands,    {0, 1, 2, 5},         5,
+        {1, 2, 3, 4}};
+    test.domain = kHalfnoteDomain;
+    expect_gradient(test, Dims::kSymbolic);
+  }
+}
+
 TEST(NormalizationGradient, BatchNormalizationFrozen) {
   for (const Shape& shape : kBatches) {
     const GradientCase test{to_string(shape),

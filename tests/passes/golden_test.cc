@@ -58,6 +58,9 @@ const GoldenRow kRows[] = {
     {"fold-constants", Sides::kExact},
     {"canonicalize", Sides::kExact},
     {"eliminate-common", Sides::kExact},
+    {"find-splits", Sides::kExact},
+    {"regroup-dims", Sides::kExact},
+    {"swap-batches", Sides::kExact},
     // Sums of at most 16 elements, a root and three more roundings on either side.
     {"find-norms", Sides::kRounding, 32 * kEpsF32},
     {"find-logs", Sides::kRounding, 8 * kEpsF32},
@@ -96,6 +99,9 @@ const GoldenRow kRows[] = {
     {"update-early", Sides::kExact},
     // A node each in vectors against one: the same numbers, rounded at the same places.
     {"fuse-cross-entropy", Sides::kExact},
+    {"keep-padded-classes", Sides::kExact},
+    // The normalized value is rounded once less before the sum, the statistics once more.
+    {"fuse-norms", Sides::kRounding, kEpsBf16},
     // Two updates of an element and what they are added to, in another order.
     {"absorb-scatters", Sides::kRounding, 3.0 / (1 << 23)},
     {"absorb-casts", Sides::kExact},
@@ -107,6 +113,8 @@ const GoldenRow kRows[] = {
     {"fuse-attention", Sides::kRounding, 3 * kEpsBf16},
     {"absorb-heads", Sides::kExact},
     {"absorb-biases", Sides::kExact},
+    // One rounding to bf16 less.
+    {"absorb-biases-on-gpu", Sides::kRounding, kEpsBf16},
     {"absorb-sums", Sides::kExact},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
     {"emulate-16bit", Sides::kExact},

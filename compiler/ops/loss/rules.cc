@@ -77,6 +77,23 @@ Targets targets_of(BodyContext& body, Expr dl, Expr labels, Expr weights,
   return t;
 }
 
+Expr first_classes(Builder& b, Expr scores, int64_t classes) {
+  return b.op("Slice", {scores, b.ints({0}), b.ints({classes}), b.ints({1})});
+}
+
+/// As many classes as `scores` have, zeros behind the first ones.
+Expr pad_classes(Builder& b, Expr dx, Expr scores, int64_t classes) {
+  const Dim& all = scores.shape()[1];
+  Expr more = b.none();
+  if (all.known()) {
+    more = b.ints({0, all.value - classes});
+  } else {
+    const Expr count = b.op("Shape", {scores}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
+    more = b.op("Concat", {b.ints({0}), count - b.ints({classes})}, {{"axis", int64_t{0}}});
+  }
+  return b.op("Pad", {dx, more, b.none(), b.ints({1})});
+}
+
 /// Rows of ignored labels are zero whatever the factor is (a mean over none divides by 0).
 Expr finish(BodyContext& body, const Targets& t, Expr dx) {
   const Expr masked = t.valid.valid() ? mask_zero(t.valid, dx) : dx;
@@ -147,7 +164,10 @@ std::vector<Expr> softmax_cross_entropy_grad_body(BodyContext& body) {
 
 std::vector<Expr> loss_and_grad_body(BodyContext& body) {
   Builder& b = body.b;
-  const Expr scores = b.to_math(body.inputs[0]);
+  const Expr whole = body.inputs[0];
+  const bool padded = body.attributes.has("classes");
+  const int64_t classes = body.attributes.get_int("classes", 0);
+  const Expr scores = b.to_math(padded ? first_classes(b, whole, classes) : whole);
   const Expr labels = body.inputs[1], dl = body.inputs[2];
   std::vector<Expr> operands = {scores, labels};
   if (body.inputs.size() > 3 && body.inputs[3].valid())
@@ -158,7 +178,8 @@ std::vector<Expr> loss_and_grad_body(BodyContext& body) {
   if (operands.size() > 2) backward.push_back(operands[2]);
   BodyContext inner{b, attributes, backward, {scores.type()}};
   const Expr dx = softmax_cross_entropy_grad_body(inner)[0];
-  return {forward[0], b.cast(dx, body.output_types[1].dtype)};
+  const Expr all = padded ? pad_classes(b, dx, whole, classes) : dx;
+  return {forward[0], b.cast(all, body.output_types[1].dtype)};
 }
 
 std::vector<Expr> nll_grad_body(BodyContext& body) {

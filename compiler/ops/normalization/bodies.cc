@@ -9,6 +9,10 @@ namespace {
 
 Expr round_to(Expr x, const ValueType& type) { return x.builder->cast(x, type.dtype); }
 
+bool has_norm_part(const BodyContext& body, size_t index) {
+  return index < body.inputs.size() && body.inputs[index].valid();
+}
+
 /// (N, C, spatial…) as (N, groups, rest); 0 groups: C of them. With -1 where nothing is empty, and
 /// then 0 copies.
 std::vector<int64_t> groups_of(const SymbolicShape& shape, int64_t groups) {
@@ -35,7 +39,9 @@ std::vector<Expr> batch_normalization_body(BodyContext& body) {
   const Expr centred = x - mean;
   const Expr variance = mean_keep(centred * centred, axes);
   const Expr inv_std = b.op("Reciprocal", {b.op("Sqrt", {variance + epsilon})});
-  const Expr y = centred * inv_std * per_channel(scale, rank) + per_channel(bias, rank);
+  Expr y = centred * inv_std * per_channel(scale, rank) + per_channel(bias, rank);
+  if (has_norm_part(body, 5)) y = y + b.to_math(body.inputs[5]);
+  if (body.attributes.get_string("activation", "") == "Relu") y = b.op("Relu", {y});
 
   const Expr batch_mean = squeeze(mean, axes), batch_variance = squeeze(variance, axes);
   const auto running = [&](Expr old, Expr batch) {
@@ -47,19 +53,31 @@ std::vector<Expr> batch_normalization_body(BodyContext& body) {
 
 std::vector<Expr> batch_normalization_grad_body(BodyContext& body) {
   Builder& b = body.b;
-  const Expr grad = b.to_math(body.inputs[0]);
+  const DType dtype = body.inputs[1].dtype();
   const Expr x = b.to_math(body.inputs[1]);
   const int rank = x.rank();
   const std::vector<int64_t> axes = axes_but_channel(rank);
   const Expr scale = per_channel(body.inputs[2], rank);
   const Expr inv_std = per_channel(body.inputs[4], rank);
+  const Expr centred_x = x - per_channel(body.inputs[3], rank);
 
-  const Expr normalized = (x - per_channel(body.inputs[3], rank)) * inv_std;
+  Expr grad = b.to_math(body.inputs[0]);
+  if (has_norm_part(body, 5)) grad = b.to_math(b.cast(grad + b.to_math(body.inputs[5]), dtype));
+  Expr y = has_norm_part(body, 6) ? b.to_math(body.inputs[6]) : b.none();
+  if (has_norm_part(body, 7)) {
+    const Expr line = centred_x * (scale * inv_std) + per_channel(body.inputs[7], rank);
+    y = b.to_math(b.cast(line, dtype));
+  }
+  if (y.valid()) grad = mask_zero(b.op("Greater", {y, b.scalar(y.dtype(), 0)}), grad);
+
+  const Expr normalized = centred_x * inv_std;
   const Expr product = grad * normalized;
   const Expr centred = grad - mean_keep(grad, axes) - normalized * mean_keep(product, axes);
   const Expr dx = scale * inv_std * centred;
-  return {round_to(dx, body.output_types[0]), b.reduce_sum(product, axes, false),
-          b.reduce_sum(grad, axes, false)};
+  std::vector<Expr> results = {round_to(dx, body.output_types[0]),
+                               b.reduce_sum(product, axes, false), b.reduce_sum(grad, axes, false)};
+  if (body.output_types.size() > 3) results.push_back(b.cast(grad, dtype));
+  return results;
 }
 
 std::vector<Expr> layer_normalization_grad_body(BodyContext& body) {

@@ -19,10 +19,10 @@ void refuse_running_statistics(const GradientContext& rule) {
   }
 }
 
-std::vector<Expr> from_saved(GradientContext& rule, Expr mean, Expr inv_std) {
+std::vector<Expr> from_saved(GradientContext& rule, Expr grad, Expr mean, Expr inv_std) {
   const Expr x = rule.inputs[0], scale = rule.inputs[1];
-  std::vector<Expr> results = rule.b.ops(
-      "BatchNormalizationGrad", {rule.grads[0], x, scale, mean, inv_std}, 3, {}, kHalfnoteDomain);
+  std::vector<Expr> results =
+      rule.b.ops("BatchNormalizationGrad", {grad, x, scale, mean, inv_std}, 3, {}, kHalfnoteDomain);
   results.resize(rule.inputs.size(), rule.b.none());
   return results;
 }
@@ -73,13 +73,20 @@ std::vector<Expr> batch_normalization_gradient(GradientContext& rule) {
   }
   const std::vector<Expr> saved =
       rule.replace_forward("BatchNormalization", kHalfnoteDomain, attributes, rule.inputs, 5);
-  return from_saved(rule, saved[3], saved[4]);
+  return from_saved(rule, rule.grads[0], saved[3], saved[4]);
 }
 
 std::vector<Expr> saved_batch_normalization_gradient(GradientContext& rule) {
   refuse_running_statistics(rule);
-  const Expr mean = rule.request_output(3);
-  return from_saved(rule, mean, rule.request_output(4));
+  const Expr mean = rule.request_output(3), inv_std = rule.request_output(4);
+  const bool relu = rule.attributes().get_string("activation", "") == "Relu";
+  const Expr grad =
+      relu ? rule.b.op("ReluGrad", {rule.grads[0], rule.outputs[0]}, {}, kHalfnoteDomain)
+           : rule.grads[0];
+  std::vector<Expr> results = from_saved(rule, grad, mean, inv_std);
+  constexpr size_t kResidual = 5;
+  if (results.size() > kResidual) results[kResidual] = grad;
+  return results;
 }
 
 std::vector<Expr> softmax_gradient(GradientContext& rule) {

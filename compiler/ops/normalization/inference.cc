@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/error.h"
 #include "compiler/ops/normalization/parts.h"
 #include "compiler/ops/rule_support.h"
@@ -25,16 +27,53 @@ ValueType channel_type(const Graph& graph, NodeId node, size_t x_index, size_t f
   return ValueType::tensor(dtype, {x[1]});
 }
 
+bool has_norm_operand(const Graph& graph, NodeId node, size_t index) {
+  return index < graph.inputs(node).size() && graph.input(node, index).valid();
+}
+
+/// Can both be one shape, as far as their dims are known?
+bool may_be_alike(const SymbolicShape& a, const SymbolicShape& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Dim& x, const Dim& y) {
+    return !x.known() || !y.known() || x.value == y.value;
+  });
+}
+
+/// An optional operand must have the type and the shape of operand `like`.
+void require_alike(const Graph& graph, NodeId node, size_t index, size_t like) {
+  if (!has_norm_operand(graph, node, index)) return;
+  const ValueType &type = operand_type(graph, node, index),
+                  &wanted = operand_type(graph, node, like);
+  if (type.dtype == wanted.dtype && may_be_alike(operand_shape(graph, node, index), *wanted.shape))
+    return;
+  throw Error(ErrorCode::kModel,
+              "operand " + std::to_string(index) + " of a BatchNormalization does not fit")
+      .expected(to_string(wanted), to_string(type));
+}
+
 }  // namespace
 
 std::vector<ValueType> infer_batch_normalization(const Graph& graph, NodeId node) {
   const ValueType channel = channel_type(graph, node, 0, 1);
+  const std::string activation = graph.node(node).attributes.get_string("activation", "");
+  if (!activation.empty() && activation != "Relu") {
+    throw Error(ErrorCode::kModel, "unknown value of attribute \"activation\"")
+        .expected("Relu, or none", "\"" + activation + "\"");
+  }
+  require_alike(graph, node, 5, 0);
   return {operand_type(graph, node, 0), channel, channel, channel, channel};
 }
 
 std::vector<ValueType> infer_batch_normalization_grad(const Graph& graph, NodeId node) {
   const ValueType channel = channel_type(graph, node, 1, 2);
-  return {operand_type(graph, node, 1), channel, channel};
+  require_alike(graph, node, 5, 1);
+  require_alike(graph, node, 6, 1);
+  if (has_norm_operand(graph, node, 7) &&
+      (operand_type(graph, node, 7).dtype != channel.dtype ||
+       !may_be_alike(operand_shape(graph, node, 7), *channel.shape))) {
+    throw Error(ErrorCode::kModel, "B of BatchNormalizationGrad is no number a channel")
+        .expected(to_string(channel), to_string(operand_type(graph, node, 7)));
+  }
+  return {operand_type(graph, node, 1), channel, channel, operand_type(graph, node, 1)};
 }
 
 std::vector<ValueType> infer_layer_normalization_grad(const Graph& graph, NodeId node) {

@@ -1,4 +1,6 @@
 // Det of square matrices, by elimination with the largest pivot, in f64.
+#include "kernels/cpu/contraction/determinant.h"
+
 #include <cmath>
 
 #include "kernels/cpu/contraction/parts.h"
@@ -31,27 +33,34 @@ double determinant(double* a, int64_t n) {
 }
 
 Prepared prepare_det(const KernelCall& call) {
-  if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
+  DetPlan plan;
+  if (std::string why = plan_det(call, plan); !why.empty()) return Prepared::no(why);
+  const int64_t n = plan.n;
+  const auto body = [plan, n](const KernelBuffers& buffers) {
+    auto* matrix = reinterpret_cast<double*>(buffers.workspace);
+    for (int64_t i = 0; i < plan.count; ++i) {
+      load_reals(buffers.inputs[0], plan.type, i * n * n, n * n, matrix);
+      write_real(determinant(matrix, n), buffers.outputs[0], plan.type, i);
+    }
+  };
+  return make_kernel(body, static_cast<size_t>(n * n) * sizeof(double));
+}
+
+}  // namespace
+
+std::string plan_det(const KernelCall& call, DetPlan& plan) {
+  if (!call.has_input(0) || !call.has_output(0)) return "an operand is missing";
   const Shape& shape = call.inputs[0].shape;
-  const DType type = call.inputs[0].dtype;
-  if (!is_real(type) || call.outputs[0].dtype != type) return Prepared::no("no floats");
+  plan.type = call.inputs[0].dtype;
+  if (!is_real(plan.type) || call.outputs[0].dtype != plan.type) return "no floats";
   if (shape.size() < 2 || shape.back() != shape[shape.size() - 2]) {
     throw model_error(call, "the matrices are not square")
         .expected("two equal last dims", to_string(shape));
   }
-  const int64_t n = shape.back();
-  const auto bytes = static_cast<size_t>(n * n) * sizeof(double);
-  const auto body = [=, count = call.outputs[0].size()](const KernelBuffers& buffers) {
-    auto* matrix = reinterpret_cast<double*>(buffers.workspace);
-    for (int64_t i = 0; i < count; ++i) {
-      load_reals(buffers.inputs[0], type, i * n * n, n * n, matrix);
-      write_real(determinant(matrix, n), buffers.outputs[0], type, i);
-    }
-  };
-  return make_kernel(body, bytes);
+  plan.n = shape.back();
+  plan.count = call.outputs[0].size();
+  return {};
 }
-
-}  // namespace
 
 std::vector<KernelRow> determinant_rows() { return {{"", "Det", "reference", prepare_det}}; }
 

@@ -60,6 +60,7 @@ void normalize_channel(const Geometry& g, int64_t c, const T* x, double mean, do
 
 std::string refusal(const KernelCall& call, size_t x, size_t first_parameter) {
   if (!call.has_input(x) || !call.has_output(0)) return "X or an output is missing";
+  if (has_fused_parts(call)) return "an activation or a sum in the normalization";
   const DType type = call.inputs[x].dtype;
   if (type == DType::kF64 || !is_real(type)) return "X is " + std::string(short_name(type));
   if (call.inputs[0].dtype != type || call.outputs[0].dtype != type)

@@ -190,11 +190,11 @@ Prepared both_kernel(const KernelCall& call, const LossAndGradPlan& plan, size_t
         const int64_t start = loss.lines.start(position), length = loss.lines.length;
         const int64_t label = loss.label_at(buffers, position);
         U* dx = buffers.out<U>(1) + start;
+        const bool ignored = loss.is_ignored(label);
         losses[position] = 0;
-        if (loss.is_ignored(label)) {
-          std::fill_n(dx, length, store<U>(0));
-          continue;
-        }
+        if (ignored) std::fill_n(dx, length, store<U>(0));
+        std::fill_n(dx + length, loss.lines.padding, store<U>(0));
+        if (ignored) continue;
         const T* x = buffers.in<T>(0) + start;
         const double log_sum = log_sum_exp(loops, x, length);
         losses[position] = weights[position] * (log_sum - static_cast<double>(load(x[label])));

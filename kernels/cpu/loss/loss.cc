@@ -14,6 +14,17 @@ LossPlan::Reduction read_reduction(const KernelCall& call) {
   throw model_error(call, "unknown reduction").expected("none, sum or mean", name);
 }
 
+/// Attribute `classes`: what lies behind them in a line are no classes.
+void leave_out_padding(const KernelCall& call, Lines& lines) {
+  const int64_t classes = attributes_of(call).get_int("classes", lines.length);
+  if (classes < 0 || classes > lines.length) {
+    throw model_error(call, "classes that the scores lack")
+        .expected("at most " + std::to_string(lines.length), std::to_string(classes));
+  }
+  lines.padding = lines.length - classes;
+  lines.length = classes;
+}
+
 [[noreturn]] void bad_label(const LossPlan& plan, int64_t label, int64_t position) {
   Error error(ErrorCode::kData, "label " + std::to_string(label) + " at position " +
                                     std::to_string(position) + " is no class");
@@ -50,6 +61,7 @@ LossPlan plan_loss(const KernelCall& call, const Shape& scores, size_t label_inp
   LossPlan plan;
   plan.op = call.op;
   plan.lines = lines_along(scores, 1);
+  leave_out_padding(call, plan.lines);
   plan.reduction = read_reduction(call);
   plan.label_input = label_input;
   plan.weight_input = weight_input;

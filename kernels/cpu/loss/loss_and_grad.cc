@@ -1,6 +1,7 @@
 // SoftmaxCrossEntropyLossWithGradient: the loss and, from the same scores, its gradient. The
 // numbers are those of SoftmaxCrossEntropyLoss and SoftmaxCrossEntropyLossGrad in math precision,
-// log_prob rounded to it in between; the gradient is rounded once more, to its own type.
+// log_prob rounded to it in between; the gradient is rounded once more, to its own type. Padding
+// behind the classes gets the gradient 0.
 #include <cmath>
 
 #include "kernels/cpu/loss/plan.h"
@@ -60,12 +61,11 @@ Prepared reference_kernel(const KernelCall& call, const LossAndGradPlan& plan, s
     parallel_blocks(lines.count, lines.grain(), threads, [&](int64_t begin, int64_t end) {
       for (int64_t position = begin; position < end; ++position) {
         const int64_t start = lines.start(position), label = loss.label_at(buffers, position);
+        const bool ignored = loss.is_ignored(label);
         losses[position] = 0;
-        if (loss.is_ignored(label)) {
-          for (int64_t i = 0; i < lines.length; ++i)
-            write_real(0.0, buffers.outputs[1], gradient, start + i * lines.stride);
-          continue;
-        }
+        for (int64_t i = ignored ? 0 : lines.length; i < lines.length + lines.padding; ++i)
+          write_real(0.0, buffers.outputs[1], gradient, start + i * lines.stride);
+        if (ignored) continue;
         const T* x = buffers.in<T>(0) + start;
         const double log_sum =
             gradient_line(x, lines, label, plan.upstream.at(loss, buffers, divisor, position),

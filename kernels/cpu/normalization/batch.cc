@@ -52,41 +52,74 @@ Parameters plan_parameters(const KernelCall& call) {
   return parameters;
 }
 
+/// An f32 result is rounded once: a ReLU behind it should not see the rounding of ours.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, float>, double, Math<T>>;
+
+/// What a channel's normalized elements are: (x − mean)·factor + shift.
+template <class T>
+struct ChannelLine {
+  Wide<T> mean, factor, shift;
+  Wide<T> at(T x) const { return (static_cast<Wide<T>>(load(x)) - mean) * factor + shift; }
+};
+
+template <class T>
+ChannelLine<T> line_of(double mean, double inv_std, double scale, double bias) {
+  return {static_cast<Wide<T>>(mean), static_cast<Wide<T>>(scale * inv_std),
+          static_cast<Wide<T>>(bias)};
+}
+
+/// A statistic as it is when it is read again.
+template <class T>
+double as_saved(double value) {
+  return std::is_same_v<T, double> ? value : static_cast<double>(static_cast<float>(value));
+}
+
+/// The line of channel c, whose statistics are written.
+template <class T>
+ChannelLine<T> normalize_channel(const KernelBuffers& buffers, const BatchNormPlan& norm,
+                                 const Parameters& parameters, int64_t c) {
+  Moments moments{parameters.read(buffers, 3, c), parameters.read(buffers, 4, c)};
+  if (norm.of_batch) {
+    const Moments batch = channel_moments(norm.channels, c, buffers.in<T>(0));
+    const auto blend = [&](double running, double now) {
+      return running * norm.momentum + now * (1 - norm.momentum);
+    };
+    parameters.write(buffers, 1, c, blend(moments.mean, batch.mean));
+    parameters.write(buffers, 2, c, blend(moments.variance, batch.variance));
+    moments = batch;
+  }
+  double inv_std = 1 / std::sqrt(moments.variance + norm.epsilon);
+  if (norm.saves) {
+    parameters.write(buffers, 3, c, moments.mean);
+    parameters.write(buffers, 4, c, inv_std);
+  }
+  if (norm.adds || norm.relu) {
+    moments.mean = as_saved<T>(moments.mean);
+    inv_std = as_saved<T>(inv_std);
+  }
+  return line_of<T>(moments.mean, inv_std, parameters.read(buffers, 1, c),
+                    parameters.read(buffers, 2, c));
+}
+
 template <class T>
 Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& norm) {
-  using M = Math<T>;
-  // An f32 result is rounded once: a ReLU behind it should not see the rounding of ours.
-  using Wide = std::conditional_t<std::is_same_v<T, float>, double, M>;
   const auto body = [=, plan = norm.channels, parameters = plan_parameters(call),
                      threads = call.threads](const KernelBuffers& buffers) {
     parallel_blocks(plan.channels, 1, threads, [&](int64_t c, int64_t) {
+      const ChannelLine<T> line = normalize_channel<T>(buffers, norm, parameters, c);
       const T* x = buffers.in<T>(0);
-      Moments moments{parameters.read(buffers, 3, c), parameters.read(buffers, 4, c)};
-      if (norm.of_batch) {
-        const Moments batch = channel_moments(plan, c, x);
-        const auto blend = [&](double running, double now) {
-          return running * norm.momentum + now * (1 - norm.momentum);
-        };
-        parameters.write(buffers, 1, c, blend(moments.mean, batch.mean));
-        parameters.write(buffers, 2, c, blend(moments.variance, batch.variance));
-        moments = batch;
-      }
-      const double inv_std = 1 / std::sqrt(moments.variance + norm.epsilon);
-      if (norm.saves) {
-        parameters.write(buffers, 3, c, moments.mean);
-        parameters.write(buffers, 4, c, inv_std);
-      }
-      const auto mean = static_cast<Wide>(moments.mean);
-      const auto factor = static_cast<Wide>(parameters.read(buffers, 1, c) * inv_std);
-      const auto shift = static_cast<Wide>(parameters.read(buffers, 2, c));
+      const T* residual = norm.adds ? buffers.in<T>(kNormResidual) : nullptr;
       T* y = buffers.out<T>(0);
       for_channel(plan, c, [&](int64_t, int64_t i) {
-        y[i] = store<T>(static_cast<M>((static_cast<Wide>(load(x[i])) - mean) * factor + shift));
+        Wide<T> value = line.at(x[i]);
+        if (residual != nullptr) value += static_cast<Wide<T>>(load(residual[i]));
+        if (norm.relu && value < 0) value = 0;
+        y[i] = store<T>(static_cast<Math<T>>(value));
       });
     });
   };
-  return make_kernel(body, 0,
-                     [](size_t input, size_t output) { return input == 0 && output == 0; });
+  return make_kernel(body, 0, batch_norm_in_place);
 }
 
 Prepared prepare_forward(const KernelCall& call) {
@@ -96,42 +129,74 @@ Prepared prepare_forward(const KernelCall& call) {
                         [&]<class T>() { return forward_kernel<T>(call, plan); });
 }
 
+/// dY of an element as it counts: the sum of its parts, rounded, where Y is above 0.
 template <class T>
-Prepared gradient_kernel(const KernelCall& call, const Channels& plan) {
-  using M = Math<T>;
-  const auto body = [=, parameters = plan_parameters(call),
+struct Incoming {
+  const T *dy, *addend, *y, *x;
+  NormMask mask;
+  ChannelLine<T> line;
+
+  T at(int64_t i) const {
+    T g = dy[i];
+    if (addend != nullptr) g = store<T>(load(dy[i]) + load(addend[i]));
+    if (mask == NormMask::kNone) return g;
+    const T result = mask == NormMask::kY ? y[i] : store<T>(static_cast<Math<T>>(line.at(x[i])));
+    return load(result) > 0 ? g : store<T>(0);
+  }
+};
+
+template <class T>
+Prepared gradient_kernel(const KernelCall& call, const BatchNormGradPlan& norm) {
+  const auto body = [=, plan = norm.channels, parameters = plan_parameters(call),
                      threads = call.threads](const KernelBuffers& buffers) {
     parallel_blocks(plan.channels, 1, threads, [&](int64_t c, int64_t) {
-      const T* dy = buffers.in<T>(0);
       const T* x = buffers.in<T>(1);
-      const double mean = parameters.read(buffers, 3, c), inv_std = parameters.read(buffers, 4, c);
+      const double mean = parameters.read(buffers, 3, c), inv_std = parameters.read(buffers, 4, c),
+                   scale = parameters.read(buffers, 2, c);
+      Incoming<T> gradient{buffers.in<T>(0),
+                           norm.adds ? buffers.in<T>(kGradAddend) : nullptr,
+                           norm.mask == NormMask::kY ? buffers.in<T>(kGradY) : nullptr,
+                           x,
+                           norm.mask,
+                           {}};
+      if (norm.mask == NormMask::kLine)
+        gradient.line = line_of<T>(mean, inv_std, scale, parameters.read(buffers, kGradBias, c));
+      T* kept = norm.keeps_sum ? buffers.out<T>(kGradSum) : nullptr;
       double sum = 0, product = 0;
       for_channel(plan, c, [&](int64_t, int64_t i) {
-        sum += load(dy[i]);
-        product += load(dy[i]) * ((load(x[i]) - mean) * inv_std);
+        const T g = gradient.at(i);
+        if (kept != nullptr) kept[i] = g;
+        sum += load(g);
+        product += load(g) * ((load(x[i]) - mean) * inv_std);
       });
       parameters.write(buffers, 1, c, product);
       parameters.write(buffers, 2, c, sum);
       if (!buffers.outputs[0]) return;
       const auto count = static_cast<double>(plan.per_channel());
-      const double factor = parameters.read(buffers, 2, c) * inv_std;
+      const double factor = scale * inv_std;
       const double slope = product / count * inv_std, offset = sum / count;
       T* dx = buffers.out<T>(0);
       for_channel(plan, c, [&](int64_t, int64_t i) {
-        const double value = factor * (load(dy[i]) - offset - (load(x[i]) - mean) * slope);
-        dx[i] = store<T>(static_cast<M>(value));
+        const T g = kept != nullptr ? kept[i] : gradient.at(i);
+        const double value = factor * (load(g) - offset - (load(x[i]) - mean) * slope);
+        dx[i] = store<T>(static_cast<Math<T>>(value));
       });
     });
   };
-  return make_kernel(body, 0,
-                     [](size_t input, size_t output) { return input <= 1 && output == 0; });
+  return make_kernel(body, 0, batch_norm_grad_in_place);
 }
 
 Prepared prepare_gradient(const KernelCall& call) {
-  Channels plan;
+  BatchNormGradPlan plan;
   if (std::string why = plan_batch_norm_grad(call, plan); !why.empty()) return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype,
                         [&]<class T>() { return gradient_kernel<T>(call, plan); });
+}
+
+/// An operand that has an element for each of input `like`, and its type.
+std::string check_alike(const KernelCall& call, size_t index, size_t like) {
+  require_size(call, index, call.inputs[like].size());
+  return call.inputs[index].dtype == call.inputs[like].dtype ? "" : "operands of different types";
 }
 
 }  // namespace
@@ -162,17 +227,53 @@ std::string plan_batch_norm(const KernelCall& call, BatchNormPlan& plan) {
   for (size_t i = 1; i <= 4; ++i) require_size(call, i, plan.channels.channels);
   if (std::string why = float_refusal(call); !why.empty()) return why;
   if (!call.has_output(0)) throw model_error(call, "Y is missing");
+  plan.adds = own && call.has_input(kNormResidual);
+  plan.relu = own && attributes_of(call).get_string("activation", "") == "Relu";
+  if (plan.adds) {
+    if (std::string why = check_alike(call, kNormResidual, 0); !why.empty()) return why;
+  }
   return call.outputs[0].dtype == call.inputs[0].dtype ? "" : "X and Y of different types";
 }
 
-std::string plan_batch_norm_grad(const KernelCall& call, Channels& plan) {
-  plan = plan_channels(call, 1);
+std::string plan_batch_norm_grad(const KernelCall& call, BatchNormGradPlan& plan) {
+  plan.channels = plan_channels(call, 1);
   require_size(call, 0, call.inputs[1].size());
-  for (size_t i = 2; i <= 4; ++i) require_size(call, i, plan.channels);
+  for (size_t i = 2; i <= 4; ++i) require_size(call, i, plan.channels.channels);
   if (std::string why = float_refusal(call); !why.empty()) return why;
-  const bool same = call.inputs[0].dtype == call.inputs[1].dtype &&
-                    (!call.has_output(0) || call.outputs[0].dtype == call.inputs[0].dtype);
+  plan.adds = call.has_input(kGradAddend);
+  plan.keeps_sum = call.has_output(kGradSum);
+  if (call.has_input(kGradY)) plan.mask = NormMask::kY;
+  if (call.has_input(kGradBias)) {
+    if (plan.mask != NormMask::kNone) return "Y and B at once";
+    plan.mask = NormMask::kLine;
+    require_size(call, kGradBias, plan.channels.channels);
+  }
+  for (const size_t i : {kGradAddend, kGradY}) {
+    if (!call.has_input(i)) continue;
+    if (std::string why = check_alike(call, i, 1); !why.empty()) return why;
+  }
+  bool same = call.inputs[0].dtype == call.inputs[1].dtype;
+  for (const size_t i : {size_t{0}, kGradSum})
+    same = same && (!call.has_output(i) || call.outputs[i].dtype == call.inputs[0].dtype);
   return same ? "" : "dY, X and dX of different types";
+}
+
+bool has_fused_parts(const KernelCall& call) {
+  if (call.domain.empty()) return false;
+  for (size_t i = kNormResidual; i < call.inputs.size(); ++i) {
+    if (call.has_input(i)) return true;
+  }
+  if (call.op == "BatchNormalizationGrad") return call.has_output(kGradSum);
+  return attributes_of(call).has("activation");
+}
+
+bool batch_norm_in_place(size_t input, size_t output) {
+  return output == 0 && (input == 0 || input == kNormResidual);
+}
+
+bool batch_norm_grad_in_place(size_t input, size_t output) {
+  const bool as_dy = input == 0 || input == kGradAddend || input == kGradY;
+  return (output == 0 && (as_dy || input == 1)) || (output == kGradSum && as_dy);
 }
 
 std::vector<KernelRow> batch_norm_rows() {

@@ -19,10 +19,12 @@ std::vector<KernelRow> softmax_rows();  // softmax.cc: Softmax, LogSoftmax, Hard
 std::vector<KernelRow> softmax_grad_rows();  // softmax_grad.cc: SoftmaxGrad, LogSoftmaxGrad
 
 /// A tensor seen as lines along one axis: line l starts at start(l), its elements are `stride`
-/// apart.
+/// apart, and `padding` more lie behind them that are no part of it.
 struct Lines {
-  int64_t count = 0, length = 0, stride = 1;
-  int64_t start(int64_t line) const { return line / stride * length * stride + line % stride; }
+  int64_t count = 0, length = 0, stride = 1, padding = 0;
+  int64_t start(int64_t line) const {
+    return line / stride * (length + padding) * stride + line % stride;
+  }
   /// Lines of a parallel block: about kElementGrain elements.
   int64_t grain() const {
     return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, length));
@@ -46,14 +48,41 @@ struct BatchNormPlan {
   Channels channels;
   bool of_batch = false;  // statistics of the batch, not those given
   bool saves = false;     // writes mean and 1/σ for the gradient
+  // Y = relu(norm + residual), computed from the statistics as they are saved: the gradient finds
+  // the sign of Y again.
+  bool adds = false, relu = false;
   double epsilon = 0, momentum = 0;
 };
+
+/// The operands that a BatchNormalization and its gradient may have, by their places.
+inline constexpr size_t kNormResidual = 5;
+inline constexpr size_t kGradAddend = 5, kGradY = 6, kGradBias = 7, kGradSum = 3;
+
+/// Where a Relu stood between the BatchNormalization and dY.
+enum class NormMask {
+  kNone,
+  kY,     // where Y is not above 0, dY counts as 0
+  kLine,  // the same, Y being computed again from X
+};
+
+struct BatchNormGradPlan {
+  Channels channels;
+  bool adds = false;  // dY comes in two parts
+  NormMask mask = NormMask::kNone;
+  bool keeps_sum = false;  // dY as it counts is a result
+};
+/// May the result be written over the operand? The sum is written before X is read for the last
+/// time.
+bool batch_norm_in_place(size_t input, size_t output);
+bool batch_norm_grad_in_place(size_t input, size_t output);
 /// Does a BatchNormalization take the statistics that are given?
 bool in_inference(const KernelCall& call);
 /// The reason why the call has no kernel, or an empty string; Error(kModel) for shapes that do not
 /// fit.
 std::string plan_batch_norm(const KernelCall& call, BatchNormPlan& plan);
-std::string plan_batch_norm_grad(const KernelCall& call, Channels& plan);
+std::string plan_batch_norm_grad(const KernelCall& call, BatchNormGradPlan& plan);
+/// Does a BatchNormalization or its gradient more than without the operands of `fuse-norms`?
+bool has_fused_parts(const KernelCall& call);
 
 /// X of a Group- or InstanceNormalization as (batch · groups, channels of a group, plane).
 struct Groups {

@@ -199,6 +199,7 @@ Prepared prepare_both(const KernelCall& call) {
     return Prepared::no(why);
   if (std::string why = lines_refusal(plan.loss.lines, call.inputs[0]); !why.empty())
     return Prepared::no(why);
+  if (plan.loss.lines.padding > 0) return Prepared::no("padding behind the classes");
   return fast::for_small_float(call.inputs[0].dtype, [&]<class T>() {
     return fast::for_small_float(call.outputs[1].dtype, [&]<class U>() {
       return both_kernel<T, U>(call, plan, workspace.size());

@@ -2,6 +2,7 @@
 // length p.
 #include "kernels/cpu/signal/fourier.h"
 
+#include <algorithm>
 #include <numbers>
 
 namespace halfnote::cpu {
@@ -15,12 +16,21 @@ Complex times(const Complex& a, const Complex& b) {
 
 }  // namespace
 
-Fourier::Fourier(int64_t length, bool inverse) : length_(length), inverse_(inverse) {
+std::vector<Complex> roots_of_unity(int64_t length, bool inverse) {
+  const double turn = (inverse ? 2 : -2) * std::numbers::pi / static_cast<double>(length);
+  std::vector<Complex> roots;
+  roots.reserve(static_cast<size_t>(length));
+  for (int64_t k = 0; k < length; ++k)
+    roots.push_back(std::polar(1.0, turn * static_cast<double>(k)));
+  return roots;
+}
+
+std::vector<int64_t> factors_of(int64_t length) {
+  std::vector<int64_t> factors;
   int64_t left = length;
   for (int64_t factor = 4; left > 1;) {
     if (left % factor == 0) {
-      factors_.push_back(factor);
-      largest_ = std::max(largest_, factor);
+      factors.push_back(factor);
       left /= factor;
     } else if (factor * factor > left && factor > 4) {
       factor = left;
@@ -28,10 +38,15 @@ Fourier::Fourier(int64_t length, bool inverse) : length_(length), inverse_(inver
       factor = factor == 4 ? 2 : factor == 2 ? 3 : factor + 2;
     }
   }
-  const double turn = (inverse ? 2 : -2) * std::numbers::pi / static_cast<double>(length);
-  roots_.reserve(static_cast<size_t>(length));
-  for (int64_t k = 0; k < length; ++k)
-    roots_.push_back(std::polar(1.0, turn * static_cast<double>(k)));
+  return factors;
+}
+
+Fourier::Fourier(int64_t length, bool inverse)
+    : length_(length),
+      inverse_(inverse),
+      factors_(factors_of(length)),
+      roots_(roots_of_unity(length, inverse)) {
+  for (const int64_t factor : factors_) largest_ = std::max(largest_, factor);
 }
 
 void Fourier::run(const Complex* x, Complex* y, Complex* room) const {

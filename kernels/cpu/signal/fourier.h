@@ -9,9 +9,13 @@ namespace halfnote::cpu {
 
 using Complex = std::complex<double>;
 
+/// All `length` powers of the root that a transform turns by, each from its own angle.
+std::vector<Complex> roots_of_unity(int64_t length, bool inverse);
+/// What a length is taken apart into: 4 as often as it goes, then primes.
+std::vector<int64_t> factors_of(int64_t length);
+
 /// Transforms of one length and direction: the length is taken apart into factors, so that n
-/// elements cost n times the sum of these. Roots of unity are computed once, each from its own
-/// angle.
+/// elements cost n times the sum of these. Roots of unity are computed once.
 class Fourier {
  public:
   Fourier(int64_t length, bool inverse);
@@ -29,7 +33,7 @@ class Fourier {
   int64_t length_;
   bool inverse_;
   int64_t largest_ = 1;
-  std::vector<int64_t> factors_;  // 4 as often as it goes, then primes
+  std::vector<int64_t> factors_;
   std::vector<Complex> roots_;
 };
 

@@ -1,5 +1,6 @@
 // BatchNormalization and its gradient channels last: the formulas of the plain form
-// (normalization/batch.h) on another walk. x is read twice.
+// (normalization/batch.h) on another walk. x is read twice. What a Relu leaves of dY is found anew
+// in either pass; where it is a result, the first pass writes it and the second one reads that.
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/channels_last/walk.h"
 #include "kernels/cuda/normalization/batch.h"
@@ -8,19 +9,33 @@ namespace halfnote::HN_CUDA {
 
 namespace {
 
+using cpu::BatchNormGradPlan;
 using cpu::BatchNormPlan;
+using cpu::NormMask;
+
+/// Elements of 16 bits are computed with in f32, and summed so for a few rows.
+template <class T>
+using RegionMath = NormMath<T>;
 
 /// Sums of the distances from a channel's first element, and of their squares.
 template <class T>
 struct MomentSums {
-  using Channel = double;
-  const T* x;
-  __device__ double channel(int64_t c) const { return load_number(x[c]); }
+  using Number = RegionMath<T>;
+  using Channel = Number;
   template <int V>
-  __device__ void add(const double (&pivots)[V], int64_t at, SumPair (&sums)[V]) const {
-    const Together<T, V> here = load_together<V>(x, at);
+  using Loaded = Together<T, V>;
+  const T* x;
+  __device__ Channel channel(int64_t c) const { return load_number(x[c]); }
+  template <int V>
+  __device__ Loaded<V> load(int64_t at) const {
+    return load_together<V>(x, at);
+  }
+  template <int V>
+  __device__ void add(const Channel (&pivots)[V], const Loaded<V>& here, int64_t,
+                      PairOf<Number> (&sums)[V]) const {
+    HN_UNROLL
     for (int v = 0; v < V; ++v) {
-      const double distance = load_number(here.of[v]) - pivots[v];
+      const Number distance = static_cast<Number>(load_number(here.of[v])) - pivots[v];
       sums[v].first += distance;
       sums[v].second += distance * distance;
     }
@@ -33,115 +48,218 @@ struct FinishMoments {
   NormOperands o;
   BatchNormPlan plan;
   double count;
-  ChannelLine* lines;
+  ChannelLine<T>* lines;
   __device__ void operator()(int64_t c, const SumPair& sums) const {
-    lines[c] = o.finish(plan, c, load_number(x[c]), sums.first, sums.second, count);
+    lines[c] = o.finish<T>(plan, c, load_number(x[c]), sums.first, sums.second, count);
   }
 };
 
-template <class T>
+template <class T, bool kAdds>
 struct Normalize {
-  using Channel = ChannelLine;
-  const T* x;
-  T* y;
-  const ChannelLine* lines;
-  __device__ ChannelLine channel(int64_t c) const { return lines[c]; }
+  using Channel = ChannelLine<T>;
   template <int V>
-  __device__ void apply(const ChannelLine (&of)[V], int64_t at) const {
-    Together<T, V> here = load_together<V>(x, at);
-    for (int v = 0; v < V; ++v) here.of[v] = of[v].normalized(here.of[v]);
-    *reinterpret_cast<Together<T, V>*>(y + at) = here;
+  struct Loaded {
+    Together<T, V> x, residual;
+  };
+  const T *x, *residual;
+  T* y;
+  const ChannelLine<T>* lines;
+  bool relu;
+  __device__ Channel channel(int64_t c) const { return lines[c]; }
+  template <int V>
+  __device__ Loaded<V> load(int64_t at) const {
+    Loaded<V> loaded = {};
+    loaded.x = load_together<V>(x, at);
+    if constexpr (kAdds) loaded.residual = load_together<V>(residual, at);
+    return loaded;
+  }
+  template <int V>
+  __device__ void apply(const Channel (&of)[V], const Loaded<V>& here, int64_t at) const {
+    Together<T, V> result;
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      auto value = of[v].at(here.x.of[v]);
+      if constexpr (kAdds) value += static_cast<RegionMath<T>>(load_number(here.residual.of[v]));
+      result.of[v] = Channel::finished(value, relu);
+    }
+    store_together<V>(y, at, result);
   }
 };
 
 template <class T>
 Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
   const int64_t rows = plan.channels.per_channel(), channels = plan.channels.channels;
-  const ChannelWalk sums = walk_for_sums(rows, channels);
+  const ChannelWalk sums = walk_for_sums<T>(rows, channels);
   const size_t lines_at = plan.of_batch ? room_for_sums(sums) : 0;
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
     const T* x = buffers.in<T>(0);
+    T* y = buffers.out<T>(0);
     auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
-    auto* lines = reinterpret_cast<ChannelLine*>(buffers.workspace + lines_at);
-    if (plan.of_batch) run_sums(stream, MomentSums<T>{x}, sums, parts);
+    auto* lines = reinterpret_cast<ChannelLine<T>*>(buffers.workspace + lines_at);
+    if (plan.of_batch) run_sums<T>(stream, MomentSums<T>{x}, sums, parts);
     finish_channels(
         stream, FinishMoments<T>{x, {types, plan, buffers}, plan, static_cast<double>(rows), lines},
         parts, channels, plan.of_batch ? sums.slices : 0);
-    run_elements(stream, Normalize<T>{x, buffers.out<T>(0), lines},
-                 walk_for_elements(rows, channels));
+    const ChannelWalk walk = walk_for_elements<T>(rows, channels);
+    if (!plan.adds)
+      return run_elements<T>(stream, Normalize<T, false>{x, nullptr, y, lines, plan.relu}, walk);
+    const T* residual = buffers.in<T>(cpu::kNormResidual);
+    run_elements<T>(stream, Normalize<T, true>{x, residual, y, lines, plan.relu}, walk);
   };
-  const size_t workspace = lines_at + static_cast<size_t>(channels) * sizeof(ChannelLine);
-  return make_kernel(body, workspace,
-                     [](size_t input, size_t output) { return input == 0 && output == 0; });
+  const size_t workspace = lines_at + static_cast<size_t>(channels) * sizeof(ChannelLine<T>);
+  return make_kernel(body, workspace, cpu::batch_norm_in_place);
 }
 
-/// Σ dy and Σ dy·(x − mean)/σ.
-template <class T>
-struct GradientSums {
-  struct Channel {
-    double mean, inv_std;
-  };
-  const T *dy, *x;
-  RealPointer means, inv_stds;
-  __device__ Channel channel(int64_t c) const { return {means[c], inv_stds[c]}; }
+/// dY as it counts, and X.
+template <class T, NormMask kMask, bool kAdds>
+struct Incoming {
   template <int V>
-  __device__ void add(const Channel (&of)[V], int64_t at, SumPair (&sums)[V]) const {
-    const Together<T, V> gradients = load_together<V>(dy, at), here = load_together<V>(x, at);
-    for (int v = 0; v < V; ++v) {
-      const double g = load_number(gradients.of[v]);
-      sums[v].first += g;
-      sums[v].second += g * ((load_number(here.of[v]) - of[v].mean) * of[v].inv_std);
-    }
+  struct Loaded {
+    Together<T, V> dy, x, addend, y;
+  };
+  const T *dy, *x, *addend, *y;
+
+  template <int V>
+  __device__ Loaded<V> load(int64_t at) const {
+    Loaded<V> loaded = {};
+    loaded.dy = load_together<V>(dy, at);
+    loaded.x = load_together<V>(x, at);
+    if constexpr (kAdds) loaded.addend = load_together<V>(addend, at);
+    if constexpr (kMask == NormMask::kY) loaded.y = load_together<V>(y, at);
+    return loaded;
+  }
+  /// Element v.
+  template <int V>
+  __device__ static T of(const Loaded<V>& here, int v, const ChannelLine<T>& line) {
+    T g = here.dy.of[v];
+    if constexpr (kAdds) g = sum_of_parts(g, here.addend.of[v]);
+    if constexpr (kMask == NormMask::kY) g = masked_by(g, here.y.of[v]);
+    if constexpr (kMask == NormMask::kLine)
+      g = masked_by(g, ChannelLine<T>::rounded(line.at(here.x.of[v])));
+    return g;
   }
 };
 
+/// Σ dy and Σ dy·(x − mean)/σ.
+template <class T, NormMask kMask, bool kAdds>
+struct GradientSums {
+  using Number = RegionMath<T>;
+  using In = Incoming<T, kMask, kAdds>;
+  template <int V>
+  using Loaded = typename In::template Loaded<V>;
+  struct Channel {
+    Number mean, inv_std;
+    ChannelLine<T> line;
+  };
+  In in;
+  T* kept;
+  GradientOperands o;
+  __device__ Channel channel(int64_t c) const {
+    Channel known{static_cast<Number>(o.mean[c]), static_cast<Number>(o.inv_std[c]), {}};
+    if constexpr (kMask == NormMask::kLine) known.line = o.line<T>(c);
+    return known;
+  }
+  template <int V>
+  __device__ Loaded<V> load(int64_t at) const {
+    return in.template load<V>(at);
+  }
+  template <int V>
+  __device__ void add(const Channel (&of)[V], const Loaded<V>& here, int64_t at,
+                      PairOf<Number> (&sums)[V]) const {
+    Together<T, V> counts;
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      counts.of[v] = In::template of<V>(here, v, of[v].line);
+      const auto g = static_cast<Number>(load_number(counts.of[v]));
+      const auto x = static_cast<Number>(load_number(here.x.of[v]));
+      sums[v].first += g;
+      sums[v].second += g * ((x - of[v].mean) * of[v].inv_std);
+    }
+    if (kept != nullptr) store_together<V>(kept, at, counts);
+  }
+};
+
+template <class T>
 struct FinishGradient {
   GradientOperands o;
   double count;
-  GradientLine* lines;
+  GradientLine<T>* lines;
   __device__ void operator()(int64_t c, const SumPair& sums) const {
-    lines[c] = o.finish(c, sums.first, sums.second, count);
+    lines[c] = o.finish<T>(c, sums.first, sums.second, count);
   }
 };
 
-template <class T>
+template <class T, NormMask kMask>
 struct InputGradient {
-  using Channel = GradientLine;
-  const T *dy, *x;
-  T* dx;
-  const GradientLine* lines;
-  __device__ GradientLine channel(int64_t c) const { return lines[c]; }
+  using In = Incoming<T, kMask, false>;
+  using Channel = GradientLine<T>;
   template <int V>
-  __device__ void apply(const GradientLine (&of)[V], int64_t at) const {
-    Together<T, V> gradients = load_together<V>(dy, at);
-    const Together<T, V> here = load_together<V>(x, at);
-    for (int v = 0; v < V; ++v) gradients.of[v] = of[v].gradient(gradients.of[v], here.of[v]);
-    *reinterpret_cast<Together<T, V>*>(dx + at) = gradients;
+  using Loaded = typename In::template Loaded<V>;
+  In in;
+  T* dx;
+  const GradientLine<T>* lines;
+  __device__ Channel channel(int64_t c) const { return lines[c]; }
+  template <int V>
+  __device__ Loaded<V> load(int64_t at) const {
+    return in.template load<V>(at);
+  }
+  template <int V>
+  __device__ void apply(const Channel (&of)[V], const Loaded<V>& here, int64_t at) const {
+    Together<T, V> result;
+    HN_UNROLL
+    for (int v = 0; v < V; ++v)
+      result.of[v] = of[v].gradient(In::template of<V>(here, v, of[v].y), here.x.of[v]);
+    store_together<V>(dx, at, result);
   }
 };
 
-template <class T>
-Prepared gradient_kernel(const KernelCall& call, const cpu::Channels& plan) {
-  const int64_t rows = plan.per_channel(), channels = plan.channels;
-  const ChannelWalk sums = walk_for_sums(rows, channels);
+/// The gradient behind a Relu, or not; of a dY in two parts, whose sum is a result, or of one.
+template <class T, NormMask kMask, bool kAdds>
+Prepared gradient_kernel_of(const KernelCall& call, const BatchNormGradPlan& plan) {
+  const int64_t rows = plan.channels.per_channel(), channels = plan.channels.channels;
+  const ChannelWalk sums = walk_for_sums<T>(rows, channels);
   const size_t lines_at = room_for_sums(sums);
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
-    const T *dy = buffers.in<T>(0), *x = buffers.in<T>(1);
+    const T *dy = buffers.in<T>(0), *x = buffers.in<T>(1), *y = buffers.in<T>(cpu::kGradY);
+    T *dx = buffers.out<T>(0), *kept = plan.keeps_sum ? buffers.out<T>(cpu::kGradSum) : nullptr;
     auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
-    auto* lines = reinterpret_cast<GradientLine*>(buffers.workspace + lines_at);
+    auto* lines = reinterpret_cast<GradientLine<T>*>(buffers.workspace + lines_at);
     const GradientOperands o(types, buffers);
-    run_sums(stream, GradientSums<T>{dy, x, o.mean, o.inv_std}, sums, parts);
-    finish_channels(stream, FinishGradient{o, static_cast<double>(rows), lines}, parts, channels,
+    const Incoming<T, kMask, kAdds> in{dy, x, buffers.in<T>(cpu::kGradAddend), y};
+    run_sums<T>(stream, GradientSums<T, kMask, kAdds>{in, kept, o}, sums, parts);
+    finish_channels(stream, FinishGradient<T>{o, static_cast<double>(rows), lines}, parts, channels,
                     sums.slices);
-    if (buffers.out<T>(0) == nullptr) return;
-    run_elements(stream, InputGradient<T>{dy, x, buffers.out<T>(0), lines},
-                 walk_for_elements(rows, channels));
+    if (dx == nullptr) return;
+    const ChannelWalk walk = walk_for_elements<T>(rows, channels);
+    if (kept != nullptr) {
+      const InputGradient<T, NormMask::kNone> all{{kept, x, nullptr, nullptr}, dx, lines};
+      run_elements<T>(stream, all, walk);
+    } else {
+      run_elements<T>(stream, InputGradient<T, kMask>{{dy, x, nullptr, y}, dx, lines}, walk);
+    }
   };
-  const size_t workspace = lines_at + static_cast<size_t>(channels) * sizeof(GradientLine);
-  return make_kernel(body, workspace,
-                     [](size_t input, size_t output) { return input <= 1 && output == 0; });
+  const size_t workspace = lines_at + static_cast<size_t>(channels) * sizeof(GradientLine<T>);
+  return make_kernel(body, workspace, cpu::batch_norm_grad_in_place);
+}
+
+template <class T, NormMask kMask>
+Prepared masked_gradient_kernel(const KernelCall& call, const BatchNormGradPlan& plan) {
+  return plan.adds ? gradient_kernel_of<T, kMask, true>(call, plan)
+                   : gradient_kernel_of<T, kMask, false>(call, plan);
+}
+
+template <class T>
+Prepared gradient_kernel(const KernelCall& call, const BatchNormGradPlan& plan) {
+  switch (plan.mask) {
+    case NormMask::kY:
+      return masked_gradient_kernel<T, NormMask::kY>(call, plan);
+    case NormMask::kLine:
+      return masked_gradient_kernel<T, NormMask::kLine>(call, plan);
+    default:
+      return masked_gradient_kernel<T, NormMask::kNone>(call, plan);
+  }
 }
 
 /// Calls `body` for the types that regions hold.
@@ -161,7 +279,7 @@ Prepared prepare_forward(const KernelCall& call) {
 }
 
 Prepared prepare_gradient(const KernelCall& call) {
-  cpu::Channels plan;
+  BatchNormGradPlan plan;
   if (std::string why = cpu::plan_batch_norm_grad(call, plan); !why.empty())
     return Prepared::no(why);
   return for_region_type(call.inputs[0].dtype,
@@ -170,13 +288,22 @@ Prepared prepare_gradient(const KernelCall& call) {
 
 bool is_region_type(DType dtype) { return dtype == DType::kF32 || is_16bit_float(dtype); }
 
+uint32_t with_input(const KernelCall& call, uint32_t inputs, size_t index) {
+  return call.has_input(index) ? inputs | 1u << index : inputs;
+}
+
 BlockedOperands x_and_y(const KernelCall& call) {
   if (!is_region_type(call.inputs[0].dtype)) return {};
-  return all_channels_last(call, 0b1, 0b1);
+  return all_channels_last(call, with_input(call, 0b1, cpu::kNormResidual), 0b1);
 }
 BlockedOperands dy_x_and_dx(const KernelCall& call) {
   if (!is_region_type(call.inputs[0].dtype)) return {};
-  return all_channels_last(call, 0b11, call.has_output(0) ? 0b1 : 0);
+  const uint32_t outputs =
+      (call.has_output(0) ? 0b1 : 0) | (call.has_output(cpu::kGradSum) ? 1u << cpu::kGradSum : 0);
+  // Two parts are added up once.
+  if (call.has_input(cpu::kGradAddend) && !call.has_output(cpu::kGradSum)) return {};
+  const uint32_t inputs = with_input(call, 0b11, cpu::kGradAddend);
+  return all_channels_last(call, with_input(call, inputs, cpu::kGradY), outputs);
 }
 
 }  // namespace

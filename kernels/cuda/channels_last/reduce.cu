@@ -41,11 +41,19 @@ bool is_to_channels(const KernelCall& call) {
 template <class T>
 struct ChannelSums {
   struct Channel {};
+  using Number = double;
+  template <int V>
+  using Loaded = Together<T, V>;
   const T* x;
   __device__ Channel channel(int64_t) const { return {}; }
   template <int V>
-  __device__ void add(const Channel (&)[V], int64_t at, SumPair (&sums)[V]) const {
-    const Together<T, V> here = load_together<V>(x, at);
+  __device__ Loaded<V> load(int64_t at) const {
+    return load_together<V>(x, at);
+  }
+  template <int V>
+  __device__ void add(const Channel (&)[V], const Loaded<V>& here, int64_t,
+                      SumPair (&sums)[V]) const {
+    HN_UNROLL
     for (int v = 0; v < V; ++v) sums[v].first += load_number(here.of[v]);
   }
 };
@@ -63,11 +71,11 @@ Prepared prepare_channel_sums(const KernelCall& call) {
   const DType from = call.inputs[0].dtype, to = call.outputs[0].dtype;
   if (to != DType::kF32 && !is_16bit_float(to)) return Prepared::no("no result of this type");
   const int64_t channels = call.inputs[0].shape[1];
-  const ChannelWalk walk = walk_for_sums(call.inputs[0].size() / channels, channels);
   const auto typed = [&]<class T>() {
+    const ChannelWalk walk = walk_for_sums<T>(call.inputs[0].size() / channels, channels);
     const auto body = [walk, to](const KernelBuffers& buffers) {
       auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
-      run_sums(stream_of(buffers), ChannelSums<T>{buffers.in<T>(0)}, walk, parts);
+      run_sums<T>(stream_of(buffers), ChannelSums<T>{buffers.in<T>(0)}, walk, parts);
       finish_channels(stream_of(buffers), WriteSum{{buffers.outputs[0], to}}, parts, walk.channels,
                       walk.slices);
     };

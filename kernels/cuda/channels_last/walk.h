@@ -2,14 +2,18 @@
 // channels side by side and goes down its rows, so that neighbours read neighbours and what a
 // channel needs stays in registers. Sums are taken in two stages, in an order that the shape alone
 // decides: a block leaves one pair a channel for its slice of rows, a second kernel merges them.
+// A thread loads some rows before it computes with them: memory answers late.
 #pragma once
 
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
 
-/// Channels side by side that a thread takes where their number allows it.
-inline constexpr int kChannelsTogether = 4;
+/// Channels side by side that a thread takes where their number allows it: 16 bytes of them.
+template <class T>
+inline constexpr int kChannelsTogether = 16 / sizeof(T);
+/// Rows that a thread loads at once.
+inline constexpr int kRowsTogether = 4;
 
 /// V elements that are loaded and stored at once.
 template <class T, int V>
@@ -21,20 +25,24 @@ struct ChannelWalk {
   int64_t rows = 0, channels = 0;
   int64_t slice = 1, slices = 1;  // rows of a block, and such slices
   unsigned lanes = 1;             // threads side by side, a power of two up to 32
+  int together = 1;               // channels of a thread
 
-  /// Slices are at least `least` rows a thread long, and at most `most` in number.
-  ChannelWalk(int64_t rows_of_all, int64_t channels_of_all, int64_t least, int64_t most)
+  /// Slices are at least `least` rows a thread long, at most `most` in number, and make no more
+  /// than about `blocks` blocks. `wide` channels go together if their number allows it.
+  ChannelWalk(int64_t rows_of_all, int64_t channels_of_all, int wide, int64_t least, int64_t most,
+              int64_t blocks)
       : rows(rows_of_all), channels(channels_of_all) {
-    while (lanes < 32 && int64_t{lanes} * together() < channels) lanes *= 2;
+    if (channels % wide == 0) together = wide;
+    while (lanes < 32 && int64_t{lanes} * together < channels) lanes *= 2;
+    most = std::clamp<int64_t>(blocks / grid().x, 1, most);
     slice = std::max(least * step(), (rows + most - 1) / most);
     slice = (slice + step() - 1) / step() * step();
     slices = (rows + slice - 1) / slice;
   }
-  int together() const { return channels % kChannelsTogether == 0 ? kChannelsTogether : 1; }
   /// Rows that a block reads at once.
   __host__ __device__ int64_t step() const { return kBlock / lanes; }
   dim3 grid() const {
-    const int64_t width = int64_t{lanes} * together();
+    const int64_t width = std::max<int64_t>(1, int64_t{lanes} * together);
     return {static_cast<unsigned>((channels + width - 1) / width), static_cast<unsigned>(slices)};
   }
   /// The first channel of a thread; it has none if that is behind the last.
@@ -42,30 +50,45 @@ struct ChannelWalk {
   __device__ int64_t channel() const {
     return (int64_t{blockIdx.x} * lanes + threadIdx.x % lanes) * V;
   }
-  /// Calls `body(at)` with the place of the thread's channels in each of its rows.
-  template <class Body>
-  __device__ void for_rows(int64_t channel, const Body& body) const {
+  /// The thread's rows, kRowsTogether at a time: `load(r, at)` with the place of its channels in
+  /// each of them, then `use(r, at)`, then `pause()`.
+  template <class Load, class Use, class Pause>
+  __device__ void for_rows(int64_t channel, const Load& load, const Use& use,
+                           const Pause& pause) const {
     const int64_t begin = int64_t{blockIdx.y} * slice;
     const int64_t end = begin + slice < rows ? begin + slice : rows;
-    for (int64_t row = begin + threadIdx.x / lanes; row < end; row += step()) {
-      body(row * channels + channel);
+    const int64_t below = step();
+    for (int64_t row = begin + threadIdx.x / lanes; row < end; row += kRowsTogether * below) {
+      HN_UNROLL
+      for (int r = 0; r < kRowsTogether; ++r) {
+        if (row + r * below < end) load(r, (row + r * below) * channels + channel);
+      }
+      HN_UNROLL
+      for (int r = 0; r < kRowsTogether; ++r) {
+        if (row + r * below < end) use(r, (row + r * below) * channels + channel);
+      }
+      pause();
     }
   }
 };
 
 /// A walk for sums: enough blocks for a GPU, few slices to merge.
-inline ChannelWalk walk_for_sums(int64_t rows, int64_t channels) {
-  return {rows, channels, 8, 512};
+template <class T>
+ChannelWalk walk_for_sums(int64_t rows, int64_t channels) {
+  return {rows, channels, kChannelsTogether<T>, 8, 512, 2048};
 }
 /// A walk for what each element becomes alone.
-inline ChannelWalk walk_for_elements(int64_t rows, int64_t channels) {
-  return {rows, channels, 8, 65535};
+template <class T>
+ChannelWalk walk_for_elements(int64_t rows, int64_t channels) {
+  return {rows, channels, kChannelsTogether<T>, 8, 65535, 1 << 20};
 }
 
 /// Without initializers, which shared memory does not have.
-struct SumPair {
-  double first, second;
+template <class M>
+struct PairOf {
+  M first, second;
 };
+using SumPair = PairOf<double>;
 
 /// Bytes of the partial sums of a walk.
 inline size_t room_for_sums(const ChannelWalk& walk) {
@@ -90,7 +113,8 @@ __device__ inline SumPair add_rows(SumPair mine, unsigned lanes) {
 }
 
 /// The pairs of each channel over a block's slice. `body.channel(c)` gives what is known of a
-/// channel, `body.add<V>(channels, at, pairs)` adds V elements at a place.
+/// channel, `body.load<V>(at)` V elements at a place, `body.add<V>(channels, loaded, at, pairs)`
+/// adds them: to f64, or in f32 for as many rows as are loaded together (Body::Number).
 template <int V, class Body>
 __global__ void __launch_bounds__(kBlock)
     sum_slices(const __grid_constant__ Body body, ChannelWalk walk, SumPair* parts) {
@@ -99,9 +123,23 @@ __global__ void __launch_bounds__(kBlock)
   SumPair sums[V] = {};
   if (has_channels) {
     typename Body::Channel channels[V];
+    HN_UNROLL
     for (int v = 0; v < V; ++v) channels[v] = body.channel(c + v);
-    walk.for_rows(c, [&](int64_t at) { body.template add<V>(channels, at, sums); });
+    typename Body::template Loaded<V> loaded[kRowsTogether];
+    PairOf<typename Body::Number> some[V] = {};
+    walk.for_rows(
+        c, [&](int r, int64_t at) { loaded[r] = body.template load<V>(at); },
+        [&](int r, int64_t at) { body.template add<V>(channels, loaded[r], at, some); },
+        [&] {
+          HN_UNROLL
+          for (int v = 0; v < V; ++v) {
+            sums[v].first += some[v].first;
+            sums[v].second += some[v].second;
+            some[v] = {};
+          }
+        });
   }
+  HN_UNROLL
   for (int v = 0; v < V; ++v) {
     const SumPair sum = add_rows(sums[v], walk.lanes);
     if (has_channels && threadIdx.x < walk.lanes)
@@ -109,14 +147,18 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-/// Merges the slices of 32 channels a block, and calls `finish(c, sums)` for each channel.
+/// Channels of a block that merges: few, so that many threads share the slices of one.
+inline constexpr unsigned kMergedChannels = 8;
+
+/// Merges the slices of some channels a block, and calls `finish(c, sums)` for each channel.
 template <class Finish>
 __global__ void __launch_bounds__(kBlock)
     merge_channels(const __grid_constant__ Finish finish, const SumPair* parts, int64_t channels,
                    int64_t slices) {
-  constexpr unsigned kLanes = 32;
+  constexpr unsigned kLanes = kMergedChannels;
   const int64_t c = int64_t{blockIdx.x} * kLanes + threadIdx.x % kLanes;
   SumPair mine = {};
+  HN_UNROLL_BY_4
   for (int64_t s = threadIdx.x / kLanes; c < channels && s < slices; s += kBlock / kLanes) {
     const SumPair part = parts[s * channels + c];
     mine.first += part.first;
@@ -129,38 +171,48 @@ __global__ void __launch_bounds__(kBlock)
 template <class Finish>
 void finish_channels(Stream& stream, const Finish& finish, const SumPair* parts, int64_t channels,
                      int64_t slices) {
-  launch(stream, merge_channels<Finish>, blocks_for(channels, 32), kBlock, 0, finish, parts,
-         channels, slices);
+  launch(stream, merge_channels<Finish>, blocks_for(channels, kMergedChannels), kBlock, 0, finish,
+         parts, channels, slices);
 }
 
-/// `body.channel(c)` as above; `body.apply<V>(channels, at)` for V elements at a place.
+/// `body.channel(c)` and `body.load<V>(at)` as above; `body.apply<V>(channels, loaded, at)` for V
+/// elements at a place.
 template <int V, class Body>
 __global__ void __launch_bounds__(kBlock)
     apply_channels(const __grid_constant__ Body body, ChannelWalk walk) {
   const int64_t c = walk.channel<V>();
   if (c >= walk.channels) return;
   typename Body::Channel channels[V];
+  HN_UNROLL
   for (int v = 0; v < V; ++v) channels[v] = body.channel(c + v);
-  walk.for_rows(c, [&](int64_t at) { body.template apply<V>(channels, at); });
+  typename Body::template Loaded<V> loaded[kRowsTogether];
+  walk.for_rows(
+      c, [&](int r, int64_t at) { loaded[r] = body.template load<V>(at); },
+      [&](int r, int64_t at) { body.template apply<V>(channels, loaded[r], at); }, [] {});
 }
 
-template <class Body>
+/// T is what the walk was made for.
+template <class T, class Body>
 void run_sums(Stream& stream, const Body& body, const ChannelWalk& walk, SumPair* parts) {
   const auto kernel =
-      walk.together() == 1 ? sum_slices<1, Body> : sum_slices<kChannelsTogether, Body>;
+      walk.together == 1 ? sum_slices<1, Body> : sum_slices<kChannelsTogether<T>, Body>;
   launch(stream, kernel, walk.grid(), kBlock, 0, body, walk, parts);
 }
 
-template <class Body>
+template <class T, class Body>
 void run_elements(Stream& stream, const Body& body, const ChannelWalk& walk) {
   const auto kernel =
-      walk.together() == 1 ? apply_channels<1, Body> : apply_channels<kChannelsTogether, Body>;
+      walk.together == 1 ? apply_channels<1, Body> : apply_channels<kChannelsTogether<T>, Body>;
   launch(stream, kernel, walk.grid(), kBlock, 0, body, walk);
 }
 
 template <int V, class T>
 __device__ Together<T, V> load_together(const T* from, int64_t at) {
   return *reinterpret_cast<const Together<T, V>*>(from + at);
+}
+template <int V, class T>
+__device__ void store_together(T* to, int64_t at, const Together<T, V>& elements) {
+  *reinterpret_cast<Together<T, V>*>(to + at) = elements;
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -1,7 +1,8 @@
 // MatMul and Gemm, ONNX's own and those of ai.halfnote: planned as on the CPU, carried out by the
 // library in as few calls as the batch dims allow. C of a Gemm is added by the library where it is
-// a bias, a number for each column; else it is laid out in the result first, and the product is
-// added to it there.
+// a bias, a number for each column, and the library can; else it is laid out in the result first,
+// and the product is added to it there. What the library has no kernel for is computed by plain
+// loops.
 #include <array>
 
 #include "kernels/cpu/contraction/matmul_plan.h"
@@ -33,7 +34,9 @@ bool is_bias(const KernelCall& call, const MatmulPlan& plan) {
          dtype != DType::kF64;
 }
 
-MatmulProblem problem_of(const KernelCall& call, const MatmulPlan& plan) {
+enum class BiasBy : uint8_t { kLibrary, kSpread };
+
+MatmulProblem problem_of(const KernelCall& call, const MatmulPlan& plan, BiasBy bias) {
   MatmulProblem p;
   p.ab = call.inputs[0].dtype;
   p.d = call.outputs[0].dtype;
@@ -43,7 +46,7 @@ MatmulProblem problem_of(const KernelCall& call, const MatmulPlan& plan) {
   p.trans_a = plan.trans_a;
   p.trans_b = plan.trans_b;
   p.alpha = plan.alpha;
-  p.has_bias = is_bias(call, plan);
+  p.has_bias = bias == BiasBy::kLibrary && is_bias(call, plan);
   p.tf32 = call.tf32 && p.ab == DType::kF32;
   p.beta = plan.has_c && !p.has_bias ? 1.0f : 0.0f;  // C is there already, times beta
   p.stride_d = plan.m * plan.n;
@@ -51,14 +54,14 @@ MatmulProblem problem_of(const KernelCall& call, const MatmulPlan& plan) {
 }
 
 /// Runs of batches whose A and B advance evenly: one call each. Usually that is one call.
-std::vector<Product> products_of(const KernelCall& call, const MatmulPlan& plan) {
+std::vector<Product> products_of(const KernelCall& call, const MatmulPlan& plan, BiasBy bias) {
   std::vector<Product> all;
   const int64_t count = plan.batches();
   for (int64_t first = 0; first < count;) {
     const auto a = [&](int64_t i) { return plan.a_of[static_cast<size_t>(i)]; };
     const auto b = [&](int64_t i) { return plan.b_of[static_cast<size_t>(i)]; };
     Product product{a(first) * plan.m * plan.k, b(first) * plan.k * plan.n, first * plan.m * plan.n,
-                    problem_of(call, plan)};
+                    problem_of(call, plan, bias)};
     int64_t last = first + 1;
     if (last < count) {
       const int64_t step_a = a(last) - a(first), step_b = b(last) - b(first);
@@ -95,19 +98,66 @@ struct FillZero {
   __device__ void operator()(int64_t i) const { to[i] = T{}; }
 };
 
+/// An element of the results a thread, its sum in f64.
 template <class T>
+struct ProductElement {
+  MatmulProblem p;
+  RealPointer a, b;
+  int64_t first_a, first_b;
+  T* d;
+  __device__ void operator()(int64_t i) const {
+    const int64_t batch = i / (p.m * p.n), row = i / p.n % p.m, column = i % p.n;
+    const int64_t at_a = first_a + batch * p.stride_a + row * (p.trans_a ? 1 : p.k);
+    const int64_t at_b = first_b + batch * p.stride_b + column * (p.trans_b ? p.k : 1);
+    const int64_t step_a = p.trans_a ? p.m : 1, step_b = p.trans_b ? 1 : p.n;
+    double sum = 0;
+    for (int64_t k = 0; k < p.k; ++k) sum += a[at_a + k * step_a] * b[at_b + k * step_b];
+    sum *= static_cast<double>(p.alpha);
+    T& to = d[batch * p.stride_d + row * p.n + column];
+    if (p.beta != 0) sum += static_cast<double>(p.beta) * static_cast<double>(load_number(to));
+    to = store_number<T>(static_cast<Math<T>>(sum));
+  }
+};
+
+template <class T>
+void run_plainly(const Product& product, const KernelBuffers& buffers, T* d) {
+  const MatmulProblem& p = product.problem;
+  for_each(stream_of(buffers), p.batches * p.m * p.n,
+           ProductElement<T>{p,
+                             {buffers.inputs[0], p.ab},
+                             {buffers.inputs[1], p.ab},
+                             product.a,
+                             product.b,
+                             d + product.d});
+}
+
+/// Who computes the products.
+enum class ProductsBy : uint8_t { kLibrary, kOwn };
+
+std::string refusal_of(const std::vector<Product>& products) {
+  for (const Product& product : products) {
+    if (std::string why = blas().refusal(product.problem); !why.empty()) return why;
+  }
+  return {};
+}
+
+template <ProductsBy kBy, class T>
 Prepared product_kernel(const KernelCall& call, const MatmulPlan& plan) {
-  const std::vector<Product> products = products_of(call, plan);
+  constexpr bool kOwn = kBy == ProductsBy::kOwn;
   const int64_t count = call.outputs[0].size();
   const bool empty = plan.k == 0;  // the sum of nothing is zero
-  if (count > 0 && !empty) {
-    for (const Product& product : products) {
-      if (std::string why = libraries::illegal_matmul(product.problem); !why.empty())
-        return Prepared::no(why);
-    }
+  const bool asks = !kOwn && count > 0 && !empty;
+  BiasBy bias = kOwn ? BiasBy::kSpread : BiasBy::kLibrary;
+  std::vector<Product> products = products_of(call, plan, bias);
+  std::string why = asks ? refusal_of(products) : "";
+  if (!why.empty() && is_bias(call, plan)) {
+    bias = BiasBy::kSpread;
+    products = products_of(call, plan, bias);
+    why = refusal_of(products);
   }
+  if (!why.empty()) return Prepared::no(why);
   const DType c_type = plan.has_c ? call.inputs[2].dtype : DType::kUndefined;
-  const bool has_bias = is_bias(call, plan) && !empty;
+  const bool has_bias = bias == BiasBy::kLibrary && is_bias(call, plan) && !empty;
   const auto body = [=](const KernelBuffers& buffers) {
     if (count == 0) return;
     T* d = buffers.out<T>(0);
@@ -121,14 +171,18 @@ Prepared product_kernel(const KernelCall& call, const MatmulPlan& plan) {
     if (empty) return;
     const auto size = static_cast<int64_t>(size_of(products.front().problem.ab));
     for (const Product& product : products) {
-      blas().matmul(stream_of(buffers), product.problem,
-                    {buffers.inputs[0] + product.a * size, buffers.inputs[1] + product.b * size,
-                     d + product.d, buffers.workspace, has_bias ? buffers.inputs[2] : nullptr});
+      if constexpr (kOwn) {
+        run_plainly(product, buffers, d);
+      } else {
+        blas().matmul(stream_of(buffers), product.problem,
+                      {buffers.inputs[0] + product.a * size, buffers.inputs[1] + product.b * size,
+                       d + product.d, buffers.workspace, has_bias ? buffers.inputs[2] : nullptr});
+      }
     }
   };
   size_t workspace = 0;
   for (const Product& product : products) {
-    if (count > 0 && !empty) {
+    if (asks) {
       workspace = std::max(workspace, blas().workspace_bytes(product.problem));
     }
   }
@@ -145,7 +199,7 @@ std::string unfit_types(const KernelCall& call) {
   return {};
 }
 
-template <bool kGemm>
+template <bool kGemm, ProductsBy kBy>
 Prepared prepare_product(const KernelCall& call) {
   const MatmulPlan plan =
       kGemm ? cpu::plan_gemm(call) : cpu::as_one_product(cpu::plan_matmul(call));
@@ -155,7 +209,7 @@ Prepared prepare_product(const KernelCall& call) {
     return Prepared::no("C of a wider type than Y");
   }
   return for_float_type(call.outputs[0].dtype,
-                        [&]<class T>() { return product_kernel<T>(call, plan); });
+                        [&]<class T>() { return product_kernel<kBy, T>(call, plan); });
 }
 
 }  // namespace
@@ -163,17 +217,21 @@ Prepared prepare_product(const KernelCall& call) {
 std::vector<KernelRow> contraction_kernels() {
   std::vector<KernelRow> rows = conv_library_rows();
   const std::vector<KernelRow> products = {
-      {"", "Gemm", "blas.matmul", prepare_product<true>},
-      {"", "MatMul", "blas.matmul", prepare_product<false>},
+      {"", "Gemm", "blas.matmul", prepare_product<true, ProductsBy::kLibrary>},
+      {"", "Gemm", "own.matmul", prepare_product<true, ProductsBy::kOwn>},
+      {"", "MatMul", "blas.matmul", prepare_product<false, ProductsBy::kLibrary>},
+      {"", "MatMul", "own.matmul", prepare_product<false, ProductsBy::kOwn>},
       {"ai.halfnote", "Attention", "dnn.attention", prepare_library_attention},
       {"ai.halfnote", "Attention", "own.attention", prepare_attention},
       {"ai.halfnote", "AttentionGrad", "dnn.attention", prepare_library_attention_gradient},
       {"ai.halfnote", "AttentionGrad", "own.attention", prepare_attention_gradient},
-      {"ai.halfnote", "Gemm", "blas.matmul", prepare_product<true>},
-      {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false>},
+      {"ai.halfnote", "Gemm", "blas.matmul", prepare_product<true, ProductsBy::kLibrary>},
+      {"ai.halfnote", "Gemm", "own.matmul", prepare_product<true, ProductsBy::kOwn>},
+      {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false, ProductsBy::kLibrary>},
+      {"ai.halfnote", "MatMul", "own.matmul", prepare_product<false, ProductsBy::kOwn>},
   };
-  for (const std::vector<KernelRow>& more :
-       {conv_rows(), products, recurrent_forward_rows(), recurrent_gradient_rows()}) {
+  for (const std::vector<KernelRow>& more : {conv_rows(), determinant_rows(), products,
+                                             recurrent_forward_rows(), recurrent_gradient_rows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;

@@ -1,6 +1,7 @@
 // cuBLASLt, opened when the first product is planned: who trains on the CPU does not need it.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -153,8 +154,8 @@ struct Request {
         "cublasLtMatmulDescSetAttribute");
   }
 
-  /// The library's first suggestion among those that add in a fixed order.
-  void choose(cublasLtHandle_t handle, uint32_t alignment) {
+  /// Takes the library's first suggestion among those that add in a fixed order, if there is one.
+  bool choose(cublasLtHandle_t handle, const LtRequest& r) {
     Preference preference;
     check_blas(cublas().cublasLtMatmulPreferenceCreate(&preference.handle),
                "cublasLtMatmulPreferenceCreate");
@@ -167,19 +168,23 @@ struct Request {
     set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
                               CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
-    for (const auto attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      set(attribute, alignment);
-    }
+    // An f32 result is aligned to its elements even where an operand of 16 bits is not.
+    const auto least = [&](const LtMatrix& m) {
+      return std::max(r.alignment, static_cast<uint32_t>(size_of(m.dtype)));
+    };
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, least(r.a));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, least(r.b));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, least(r.d));
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, least(r.d));
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    check_blas(cublas().cublasLtMatmulAlgoGetHeuristic(handle, operation.handle, first.handle,
-                                                       second.handle, result.handle, result.handle,
-                                                       preference.handle, 1, &found, &count),
-               "cublasLtMatmulAlgoGetHeuristic");
-    if (count == 0) throw Error(ErrorCode::kUnsupported, "cuBLAS has no kernel for a product");
+    const cublasStatus_t status = cublas().cublasLtMatmulAlgoGetHeuristic(
+        handle, operation.handle, first.handle, second.handle, result.handle, result.handle,
+        preference.handle, 1, &found, &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
     algorithm = found.algo;
+    return count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
   }
 };
 
@@ -191,13 +196,23 @@ class CublasLt final : public Blas {
     return libraries::kLtWorkspaceRoom;
   }
 
+  std::string refusal(const MatmulProblem& p) override {
+    std::string why = libraries::illegal_matmul(p);
+    if (!why.empty()) return why;
+    for (const uint32_t alignment : {0u, libraries::kLtPlannedAlignment}) {
+      const LtRequest least = libraries::least_request(p, alignment);
+      if (find(least, p.beta != 0, libraries::least_bias(least)) != nullptr) return {};
+    }
+    return libraries::kNoMatmulKernel;
+  }
+
   void matmul(Stream& stream, const MatmulProblem& p, const MatmulOperands& operands) override {
     const LtOperands given = libraries::lt_operands(operands);
     const LtRequest wanted = libraries::lt_request(p, given);
     std::string why = libraries::illegal_matmul(p);
     if (why.empty()) why = libraries::illegal_request(wanted, given);
     if (!why.empty()) throw Error(ErrorCode::kInternal, "an illegal matrix product: " + why);
-    const Request& request = find(wanted, p.beta != 0, given.bias);
+    const Request& request = usable(p, wanted, given.bias);
     request.set_bias(given.bias);
     const double wide[] = {p.alpha, p.beta};
     const float narrow[] = {p.alpha, p.beta};
@@ -234,15 +249,27 @@ class CublasLt final : public Blas {
     return key;
   }
 
-  const Request& find(const LtRequest& wanted, bool adds, const void* bias) {
-    auto& request = requests_[key_of(wanted, adds)];
-    if (request == nullptr) {
+  /// Null where the library has no kernel.
+  const Request* find(const LtRequest& wanted, bool adds, const void* bias) {
+    const auto [known, is_new] = requests_.try_emplace(key_of(wanted, adds));
+    if (is_new) {
       auto made = std::make_unique<Request>(wanted);
       made->set_bias(bias);
-      made->choose(handle_, wanted.alignment);
-      request = std::move(made);
+      if (made->choose(handle_, wanted)) known->second = std::move(made);
     }
-    return *request;
+    return known->second.get();
+  }
+
+  /// What was found for these addresses, or for any, as refusal() has asked.
+  const Request& usable(const MatmulProblem& p, const LtRequest& wanted, const void* bias) {
+    if (const Request* found = find(wanted, p.beta != 0, bias)) return *found;
+    for (const uint32_t alignment : {libraries::kLtPlannedAlignment, 0u}) {
+      if (wanted.alignment < alignment) continue;
+      const LtRequest least = libraries::least_request(p, alignment);
+      if (const Request* found = find(least, p.beta != 0, libraries::least_bias(least)))
+        return *found;
+    }
+    throw Error(ErrorCode::kInternal, libraries::kNoMatmulKernel);
   }
 
   cublasLtHandle_t handle_ = nullptr;
@@ -252,7 +279,8 @@ class CublasLt final : public Blas {
 }  // namespace
 
 libraries::Blas& blas() {
-  static CublasLt library;
+  // Never destroyed, as cuDNN's plans are not: at exit the library may be gone before.
+  static CublasLt& library = *new CublasLt;
   return library;
 }
 

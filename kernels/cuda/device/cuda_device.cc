@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "base/error.h"
+#include "kernels/cuda/bodies.h"
 #include "kernels/cuda/libraries/library.h"
 #include "kernels/cuda/publish.h"
 #include "kernels/cuda/table.h"
@@ -109,6 +113,14 @@ class CudaStream final : public Stream {
   void fill(void* to, uint8_t value, size_t bytes) override {
     if (bytes > 0) check(cudaMemsetAsync(to, value, bytes, stream_), "cudaMemsetAsync");
   }
+  void copy_blocks(const BlockCopy& copy) override { cuda::copy_blocks(*this, copy); }
+  void copy_if(const DeviceCondition& condition, void* to, const void* from,
+               size_t bytes) override {
+    cuda::copy_if(*this, condition, to, from, bytes);
+  }
+  void note_fault_if(const DeviceCondition& condition, const DeviceFault* noted) override {
+    cuda::note_fault_if(*this, condition, noted);
+  }
   void record(DeviceEvent& event) override {
     check(cudaEventRecord(static_cast<CudaEvent&>(event).event, stream_), "cudaEventRecord");
   }
@@ -121,16 +133,19 @@ class CudaStream final : public Stream {
   }
   void poll() override {
     const cudaError_t result = cudaStreamQuery(stream_);
-    if (result != cudaErrorNotReady) check(result, "cudaStreamQuery");
+    if (result != cudaErrorNotReady) return check(result, "cudaStreamQuery");
+    cudaGetLastError();  // or it would be reported again
   }
   void synchronise() override {
     ++counters_.synchronisations;
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     throw_fault(*fault_);
   }
+  /// Relaxed: a step is captured before it has ever run, so the first calls of cuBLASLt and cuDNN
+  /// fall into the capture, and what they set up then (memory, modules that are loaded lazily)
+  /// would end it in the other modes.
   void begin_capture() override {
-    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
-          "cudaStreamBeginCapture");
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
   }
   std::unique_ptr<DeviceGraph> end_capture() override {
     cudaGraph_t graph = nullptr;
@@ -142,11 +157,12 @@ class CudaStream final : public Stream {
     check(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable, stream_),
           "cudaGraphLaunch");
   }
-  /// The host's address is the device's as well.
-  DeviceFault* fault() override { return fault_; }
-
   cudaStream_t native() const { return stream_; }
   void count_launch() { ++counters_.launches; }
+
+ protected:
+  /// The host's address is the device's as well.
+  DeviceFault* own_fault() override { return fault_; }
 
  private:
   DeviceCounters& counters_;
@@ -232,7 +248,24 @@ class CudaDevice final : public Device {
   DeviceCounters counters_;
 };
 
-constexpr size_t kPlainShared = 48 * 1024;  // more has to be asked for
+/// More has to be asked for: of the 48 KB that every kernel gets, its own static memory is a part.
+constexpr size_t kPlainShared = 32 * 1024;
+
+/// Lets a kernel take so much dynamic shared memory. Only ever more: a captured launch keeps what
+/// it was captured with.
+void allow_shared(const void* kernel, size_t bytes) {
+  static std::mutex mutex;
+  static auto& allowed = *new std::map<std::pair<int, const void*>, size_t>;
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  const std::lock_guard lock(mutex);
+  size_t& most = allowed[{device, kernel}];
+  if (bytes <= most) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "cudaFuncSetAttribute");
+  most = bytes;
+}
 
 }  // namespace
 
@@ -242,11 +275,7 @@ void launch_kernel(Stream& stream, const void* kernel, dim3 grid, dim3 block, si
                    void** arguments) {
   auto& own = static_cast<CudaStream&>(stream);
   own.count_launch();
-  if (shared > kPlainShared) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared)),
-          "cudaFuncSetAttribute");
-  }
+  if (shared > kPlainShared) allow_shared(kernel, shared);
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;

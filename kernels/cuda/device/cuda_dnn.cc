@@ -312,7 +312,9 @@ class Cudnn final : public libraries::Dnn {
 }  // namespace
 
 libraries::Dnn& dnn() {
-  static Cudnn library;
+  // Never destroyed: cuDNN opens the libraries of its engines after this is made, so at exit they
+  // are gone before it, and its plans could not be destroyed any more.
+  static Cudnn& library = *new Cudnn;
   return library;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "kernels/cuda/bodies.h"
 #include "kernels/cuda/emulation/emulator.h"
 #include "kernels/cuda/publish.h"
 #include "kernels/cuda/table.h"
@@ -76,6 +77,17 @@ void EmulatedStream::copy(void* to, const void* from, size_t bytes) {
 
 void EmulatedStream::fill(void* to, uint8_t value, size_t bytes) {
   if (bytes > 0) enqueue([=] { std::memset(to, value, bytes); });
+}
+
+void EmulatedStream::copy_blocks(const BlockCopy& copy) { cuda_emulated::copy_blocks(*this, copy); }
+
+void EmulatedStream::copy_if(const DeviceCondition& condition, void* to, const void* from,
+                             size_t bytes) {
+  cuda_emulated::copy_if(*this, condition, to, from, bytes);
+}
+
+void EmulatedStream::note_fault_if(const DeviceCondition& condition, const DeviceFault* noted) {
+  cuda_emulated::note_fault_if(*this, condition, noted);
 }
 
 void EmulatedStream::record(DeviceEvent& event) {

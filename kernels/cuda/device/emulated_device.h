@@ -21,6 +21,9 @@ class EmulatedStream final : public Stream {
   ~EmulatedStream() override;
   void copy(void* to, const void* from, size_t bytes) override;
   void fill(void* to, uint8_t value, size_t bytes) override;
+  void copy_blocks(const BlockCopy& copy) override;
+  void copy_if(const DeviceCondition& condition, void* to, const void* from, size_t bytes) override;
+  void note_fault_if(const DeviceCondition& condition, const DeviceFault* noted) override;
   void record(DeviceEvent& event) override;
   void wait(const DeviceEvent& event) override;
   void publish(std::span<const SmallValue> values, uint64_t* mailbox) override;
@@ -30,7 +33,6 @@ class EmulatedStream final : public Stream {
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
   void launch(const DeviceGraph& graph) override;
-  DeviceFault* fault() override { return &fault_; }
 
   /// Puts work of the host into the queue: a library call.
   void enqueue(std::function<void()> work);
@@ -39,6 +41,9 @@ class EmulatedStream final : public Stream {
   void enqueue_grid(const emulation::GridShape& shape, void (*body)(const void*),
                     const void* arguments, size_t bytes);
   EmulatedDevice& device() { return device_; }
+
+ protected:
+  DeviceFault* own_fault() override { return &fault_; }
 
  private:
   friend class EmulatedDevice;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/cuda/columns.h"
 #include "kernels/cuda/elementwise/chain/plan.h"
 #include "kernels/cuda/elementwise/parts.h"
 #include "kernels/cuda/libraries/chains.h"
@@ -18,15 +19,16 @@ using chain::Access;
 using chain::Arguments;
 using chain::Plan;
 
-/// Block by block, for each column.
+/// The sums of blocks of rows.
 template <class T>
-struct AddPartials {
+struct AddPartials : AddedParts {
   const double* partials;
   T* to;
-  int64_t columns, blocks;
-  __device__ void operator()(int64_t column) const {
-    double sum = 0;
-    for (int64_t block = 0; block < blocks; ++block) sum += partials[block * columns + column];
+  int64_t columns;
+  __device__ double part(int64_t block, int64_t column) const {
+    return partials[block * columns + column];
+  }
+  __device__ void finish(int64_t column, double sum) const {
     to[column] = store_number<T>(static_cast<float>(sum));
   }
 };
@@ -76,7 +78,7 @@ class ChainRun final : public Kernel {
     std::byte* to = buffers.outputs[sum_->output];
     Stream& stream = stream_of(buffers);
     const auto add = [&]<class T>(T* sums) {
-      for_each(stream, a.columns, AddPartials<T>{a.partials, sums, a.columns, a.blocks});
+      merge_columns(stream, AddPartials<T>{{}, a.partials, sums, a.columns}, a.columns, a.blocks);
     };
     switch (plan_.chain.outputs[sum_->output]) {
       case DType::kF16:

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/cpu/reals.h"
@@ -111,6 +112,11 @@ void spoil(void* workspace) {
   std::memset(first + libraries::kLtWorkspace - kEnd, 0xff, kEnd);
 }
 
+std::function<bool(const libraries::LtRequest&)>& refused_requests() {
+  static std::function<bool(const libraries::LtRequest&)> refused;
+  return refused;
+}
+
 std::vector<MatmulCall>*& recorded_calls() {
   static std::vector<MatmulCall>* calls = nullptr;
   return calls;
@@ -122,6 +128,14 @@ class EmulatedBlas final : public Blas {
   size_t workspace_bytes(const MatmulProblem&) const override {
     return libraries::kLtWorkspaceRoom;
   }
+  std::string refusal(const MatmulProblem& problem) override {
+    std::string why = libraries::illegal_matmul(problem);
+    if (!why.empty()) return why;
+    for (const uint32_t alignment : {0u, libraries::kLtPlannedAlignment}) {
+      if (!refused(libraries::least_request(problem, alignment))) return {};
+    }
+    return libraries::kNoMatmulKernel;
+  }
   void matmul(Stream& stream, const MatmulProblem& problem,
               const MatmulOperands& operands) override {
     const libraries::LtOperands given = libraries::lt_operands(operands);
@@ -129,6 +143,7 @@ class EmulatedBlas final : public Blas {
     std::string why = libraries::illegal_matmul(problem);
     if (why.empty()) why = libraries::illegal_request(request, given);
     if (!why.empty()) throw Error(ErrorCode::kInternal, "an illegal matrix product: " + why);
+    if (refused(request)) throw Error(ErrorCode::kInternal, "a matrix product without a kernel");
     if (recorded_calls() != nullptr) recorded_calls()->push_back({request, given});
     auto& queue = static_cast<EmulatedStream&>(stream);
     ++queue.device().count().launches;
@@ -137,9 +152,18 @@ class EmulatedBlas final : public Blas {
       spoil(given.workspace);
     });
   }
+
+ private:
+  static bool refused(const libraries::LtRequest& request) {
+    return refused_requests() != nullptr && refused_requests()(request);
+  }
 };
 
 }  // namespace
+
+void refuse_matmuls(std::function<bool(const libraries::LtRequest&)> refused) {
+  refused_requests() = std::move(refused);
+}
 
 void record_matmuls(std::vector<MatmulCall>* calls) { recorded_calls() = calls; }
 

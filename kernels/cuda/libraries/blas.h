@@ -46,6 +46,9 @@ class Blas {
  public:
   virtual ~Blas() = default;
   virtual size_t workspace_bytes(const MatmulProblem& problem) const = 0;
+  /// Why the library cannot compute the problem; empty if it can, with operands where the plan puts
+  /// them. To be asked before the problem is computed: never while a step is captured.
+  virtual std::string refusal(const MatmulProblem& problem) = 0;
   virtual void matmul(Stream& stream, const MatmulProblem& problem,
                       const MatmulOperands& operands) = 0;
 };

@@ -78,6 +78,19 @@ LtRequest lt_request(const MatmulProblem& p, const LtOperands& operands) {
   return r;
 }
 
+LtRequest least_request(const MatmulProblem& p, uint32_t alignment) {
+  LtRequest r = lt_request(p, {});
+  const auto elements = static_cast<uint32_t>(std::min(size_of(p.ab), size_of(p.d)));
+  r.alignment = std::max(alignment, elements);
+  return r;
+}
+
+const void* least_bias(const LtRequest& request) {
+  if (!request.has_bias) return nullptr;
+  return reinterpret_cast<const void*>(
+      uintptr_t{1} << 20 | std::max<uintptr_t>(request.alignment, size_of(request.d.dtype)));
+}
+
 LtOperands lt_operands(const MatmulOperands& operands) {
   const auto room = reinterpret_cast<uintptr_t>(operands.workspace);
   const uintptr_t aligned =

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,18 @@ struct LtOperands {
 LtRequest lt_request(const MatmulProblem& problem, const LtOperands& operands);
 LtOperands lt_operands(const MatmulOperands& operands);
 
+/// The request of a problem whose operands are aligned to their elements and no more, if no
+/// alignment is given: what has a kernel there has one everywhere.
+LtRequest least_request(const MatmulProblem& problem, uint32_t alignment = 0);
+/// Of every buffer of a plan, which is where a product begins unless batches of odd sizes are in
+/// front of it.
+inline constexpr uint32_t kLtPlannedAlignment = 16;
+/// An address of a bias with that alignment. The library's heuristics read the address, not what is
+/// there.
+const void* least_bias(const LtRequest& request);
+
+inline constexpr const char* kNoMatmulKernel = "cuBLASLt has no kernel for such a product";
+
 /// The rule of cuBLASLt's documentation that the request breaks; empty if it keeps all: types that
 /// go together, extents that fit each other and 32 bits, leading dimensions, equal numbers of
 /// batches, results that do not overlap each other or an operand, addresses aligned to their
@@ -75,5 +88,8 @@ struct MatmulCall {
 /// For tests: from now on every call is put there when it is made (not when it runs); null:
 /// nowhere.
 void record_matmuls(std::vector<MatmulCall>* calls);
+/// For tests: from now on the library has no kernel for such requests; null: it has one for
+/// all.
+void refuse_matmuls(std::function<bool(const libraries::LtRequest&)> refused);
 
 }  // namespace halfnote::cuda_emulated

@@ -1,7 +1,10 @@
 // SoftmaxCrossEntropyLossWithGradient: the loss and, from the same scores, its gradient, a block a
 // position. A line that fits into shared memory is read once from memory, a longer one twice: for
-// the logarithm of Σ exp(x), and for the gradient. No probability goes to memory.
+// the logarithm of Σ exp(x), and for the gradient. No probability goes to memory. Padding behind
+// the classes (attribute `classes`) is not read, and gets the gradient 0. Where classes are
+// innermost, elements go in packs of 16 bytes from the first aligned one on.
 #include "kernels/cuda/loss/parts.h"
+#include "kernels/cuda/packs.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -9,15 +12,22 @@ namespace {
 
 using cpu::part;
 
-constexpr unsigned kBothBlock = 256;
+/// Threads of a block, for short lines and for long ones.
+constexpr unsigned kShortBlock = 256, kLongBlock = 512;
+constexpr int64_t kLongLine = 4096;
 /// Of a line; two blocks of them fit on an H100, one on every GPU.
 constexpr int64_t kMostShared = 98 * 1024 + 512;
 
-/// V elements that are read or written at once.
-template <class T, int V>
-struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) Pack {
-  T values[V];
-};
+/// For 16-bit scores exp() is the hardware's own, wrong by 2 + 1.2·|x| ulp of f32: probabilities
+/// that 16 bits tell from 0 beside the largest are within 2^-18.
+template <class T>
+__device__ __forceinline__ Math<T> exp_for(Math<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return __expf(x);
+  } else {
+    return math::exp(x);
+  }
+}
 
 /// A gradient of any type.
 struct AnyGradient {
@@ -33,125 +43,221 @@ struct TypedGradient {
   U* to;
   template <int V, class M>
   __device__ void write(int64_t at, const M (&values)[V]) const {
-    Pack<U, V> pack;
-    for (int k = 0; k < V; ++k) pack.values[k] = store_number<U>(static_cast<Math<U>>(values[k]));
-    *reinterpret_cast<Pack<U, V>*>(to + at) = pack;
+    Packed<U, V> pack;
+    HN_UNROLL
+    for (int k = 0; k < V; ++k) pack.of[k] = store_number<U>(static_cast<Math<U>>(values[k]));
+    store_packed(to + at, pack);
   }
 };
 
-/// Calls `body(i, values)` for V elements from i on, for all of a line whose elements are `stride`
-/// apart (1 if V > 1). Each block's threads take them by turns.
-template <int V, class T, class Body>
-__device__ void walk_line(const T* x, int64_t length, int64_t stride, const Body& body) {
-  const int64_t packs = length / V;
-  HN_UNROLL_BY_4
-  for (int64_t p = threadIdx.x; p < packs; p += kBothBlock) {
-    Math<T> values[V];
-    if constexpr (V == 1) {
-      values[0] = load_number(x[p * stride]);
-    } else {
-      const auto pack = *reinterpret_cast<const Pack<T, V>*>(x + p * V);
-      for (int k = 0; k < V; ++k) values[k] = load_number(pack.values[k]);
+/// Elements of a line that lie side by side: those in front of the first pack, packs, and the rest.
+template <int V>
+struct InPacks {
+  int64_t head, packs, length;
+
+  /// `start`: place of the line's first element, of which each Vth is aligned.
+  __device__ InPacks(int64_t start, int64_t elements) : length(elements) {
+    const int64_t gap = (V - start % V) % V;
+    head = gap < length ? gap : length;
+    packs = (length - head) / V;
+  }
+  __device__ int64_t pack(int64_t p) const { return head + p * V; }
+  /// Of the elements outside of packs, fewer than 2·V, that of a thread; `length` if it has none.
+  __device__ int64_t single() const {
+    const int64_t t = threadIdx.x;
+    const int64_t i = t < head ? t : t + packs * V;
+    return i < length ? i : length;
+  }
+};
+
+/// Calls `body(i, pack)` for the packs and single elements of a line, the block's threads by turns;
+/// what a thread takes it takes in every walk. Loads of several packs are under way at once.
+template <int V, unsigned kThreads, class T, class Body>
+__device__ __forceinline__ void walk_line(const T* x, const InPacks<V>& line, const Body& body) {
+  constexpr int kAhead = 4;
+  for (int64_t first = threadIdx.x; first < line.packs; first += kAhead * int64_t{kThreads}) {
+    Packed<T, V> own[kAhead];
+    HN_UNROLL
+    for (int j = 0; j < kAhead; ++j) {
+      const int64_t p = first + j * int64_t{kThreads};
+      if (p < line.packs) own[j] = load_packed<V>(x + line.pack(p));
     }
-    body(p * V, values);
+    HN_UNROLL
+    for (int j = 0; j < kAhead; ++j) {
+      const int64_t p = first + j * int64_t{kThreads};
+      if (p < line.packs) body(line.pack(p), own[j]);
+    }
   }
   if constexpr (V > 1) {
-    const int64_t i = packs * V + threadIdx.x;
-    if (i >= length) return;
-    const Math<T> value[1] = {load_number(x[i])};
-    body(i, value);
+    if (const int64_t i = line.single(); i < line.length) body(i, load_packed<1>(x + i));
   }
 }
 
 /// The largest number that a thread has seen and Σ exp(x − it).
-template <class M>
+template <class T>
 struct RunningSum {
-  M most = -INFINITY;
+  using M = Math<T>;
+  M most = -static_cast<M>(INFINITY);
   double sum = 0;
 
-  __device__ void add(M value) {
-    if (value > most) {
-      sum = sum * static_cast<double>(math::exp(most - value)) + 1;
-      most = value;
-    } else if (value != -static_cast<M>(INFINITY)) {  // nor is a NaN
-      sum += static_cast<double>(math::exp(value - most));
+  /// The sum over a pack is in M, sums of packs are in f64.
+  template <int V>
+  __device__ __forceinline__ void add(const Packed<T, V>& pack) {
+    M values[V], largest = most;
+    HN_UNROLL
+    for (int k = 0; k < V; ++k) {
+      values[k] = load_number(pack.of[k]);
+      largest = values[k] > largest ? values[k] : largest;  // a NaN is in the sum
     }
+    if (largest > most) {
+      sum *= static_cast<double>(exp_for<T>(most - largest));
+      most = largest;
+    }
+    // As long as all are −∞ there is nothing to subtract.
+    const M base = most == -static_cast<M>(INFINITY) ? M(0) : most;
+    M of_pack = 0;
+    HN_UNROLL
+    for (int k = 0; k < V; ++k) of_pack += exp_for<T>(values[k] - base);
+    sum += static_cast<double>(of_pack);
   }
   /// The logarithm of the sum over the block.
+  template <unsigned kThreads>
   __device__ double log_of_block() const {
-    const M largest = merge_block<KeepLargerScore, kBothBlock>(most);
+    const M largest = merge_block<KeepLargerScore, kThreads>(most);
     // An infinity makes NaN of the sum here, as it does where each element is subtracted from it.
     const double own = sum * static_cast<double>(math::exp(most - largest));
-    return static_cast<double>(largest) + math::log(merge_block<AddNumbers, kBothBlock>(own));
+    return static_cast<double>(largest) + math::log(merge_block<AddNumbers, kThreads>(own));
   }
 };
 
-/// One position: `shared` keeps the line, or is null if it has to be read again.
-template <int V, class T, class To>
+/// The gradient of a position: (probability − is it the label?) · factor.
+template <class T>
+struct Slopes {
+  using M = Math<T>;
+  M high, low;  // the logarithm of the sum, its rest in f32
+  M factor;
+  int64_t label;
+
+  __device__ Slopes(double log_sum, double of_all, int64_t label_of_line)
+      : high(static_cast<M>(log_sum)),
+        low(static_cast<M>(log_sum - static_cast<double>(high))),
+        factor(static_cast<M>(of_all)),
+        label(label_of_line) {}
+
+  template <int V>
+  __device__ __forceinline__ void find(int64_t i, const Packed<T, V>& pack, M (&slopes)[V]) const {
+    HN_UNROLL
+    for (int k = 0; k < V; ++k) slopes[k] = exp_for<T>((load_number(pack.of[k]) - high) - low);
+    const int64_t own = label - i;
+    if (own >= 0 && own < V) {
+      HN_UNROLL
+      for (int k = 0; k < V; ++k) slopes[k] -= k == own ? M(1) : M(0);
+    }
+    HN_UNROLL
+    for (int k = 0; k < V; ++k) slopes[k] *= factor;
+  }
+};
+
+/// What is done for one position.
+struct OneLine {
+  int64_t position, start, label;
+  double* losses;
+
+  /// The loss, and what the gradient is made of.
+  template <class T>
+  __device__ Slopes<T> finish(const DeviceLoss& loss, const DeviceUpstream& upstream, double score,
+                              double log_sum) const {
+    if (threadIdx.x == 0) {
+      losses[position] = loss.inside(label) ? loss.weights[position] * (log_sum - score) : 0;
+    }
+    return {log_sum, upstream.at(loss, position), label};
+  }
+};
+
+/// Classes innermost: `shared` keeps the line, or is null if it has to be read again.
+template <int V, unsigned kThreads, class T, class To>
 __device__ void both_of_line(const DeviceLoss& loss, const DeviceUpstream& upstream, const T* x,
-                             int64_t position, const To& to, T* shared, double* losses) {
-  const Lines& lines = loss.lines;
-  const int64_t label = loss.labels.raw(position), start = loss.start(position);
+                             const OneLine& own, const To& to, T* shared) {
+  const InPacks<V> line(own.start, loss.lines.length);
   // Before the gradient, which may lie over the scores, is written.
-  const double score = loss.inside(label) ? load_number(x[label * lines.stride]) : 0;
-  RunningSum<Math<T>> running;
-  walk_line<V>(x, lines.length, lines.stride, [&](int64_t i, const auto& values) {
-    int64_t at = i;
-    for (const Math<T> value : values) {
-      running.add(value);
-      if (shared != nullptr) shared[at++] = store_number<T>(value);
-    }
+  const double score = loss.inside(own.label) ? load_number(x[own.label]) : 0;
+  T* const kept = shared == nullptr ? nullptr : shared + own.start % V;  // aligned as the line is
+  RunningSum<T> running;
+  __syncthreads();  // the line before may still be read, from places that are other threads' now
+  walk_line<V, kThreads>(x, line, [&](int64_t i, const auto& pack) {
+    running.add(pack);
+    if (kept != nullptr) store_packed(kept + i, pack);
   });
-  const double log_sum = running.log_of_block();  // and a barrier: `shared` is whole
-  const double factor = upstream.at(loss, position);
-  if (threadIdx.x == 0) {
-    losses[position] = loss.inside(label) ? loss.weights[position] * (log_sum - score) : 0;
-  }
-  const auto write = [&](int64_t i, const auto& values) {
-    constexpr int kCount = sizeof(values) / sizeof(Math<T>);
-    Math<T> slopes[kCount];
-    for (int k = 0; k < kCount; ++k) {
-      const auto log_prob = static_cast<Math<T>>(values[k] - log_sum);
-      const double probability = math::exp(log_prob);
-      slopes[k] = static_cast<Math<T>>((i + k == label ? probability - 1 : probability) * factor);
-    }
-    to.template write<kCount>(start + i * lines.stride, slopes);
+  const double log_sum = running.template log_of_block<kThreads>();
+  const Slopes<T> slopes = own.template finish<T>(loss, upstream, score, log_sum);
+  const auto write = [&](int64_t i, const auto& pack) {
+    Math<T> values[sizeof(pack) / sizeof(T)];
+    slopes.find(i, pack, values);
+    to.write(own.start + i, values);
   };
-  if (shared != nullptr) {
-    walk_line<V>(static_cast<const T*>(shared), lines.length, int64_t{1}, write);
-  } else {
-    walk_line<V>(x, lines.length, lines.stride, write);
+  walk_line<V, kThreads>(kept == nullptr ? x : static_cast<const T*>(kept), line, write);
+}
+
+/// Classes that lie apart.
+template <unsigned kThreads, class T, class To>
+__device__ void both_apart(const DeviceLoss& loss, const DeviceUpstream& upstream, const T* x,
+                           const OneLine& own, const To& to, T* shared) {
+  const Lines& lines = loss.lines;
+  const double score = loss.inside(own.label) ? load_number(x[own.label * lines.stride]) : 0;
+  RunningSum<T> running;
+  HN_UNROLL_BY_4
+  for (int64_t i = threadIdx.x; i < lines.length; i += kThreads) {
+    const Packed<T, 1> element = {x[i * lines.stride]};
+    running.add(element);
+    if (shared != nullptr) store_packed(shared + i, element);
+  }
+  const double log_sum = running.template log_of_block<kThreads>();
+  const Slopes<T> slopes = own.template finish<T>(loss, upstream, score, log_sum);
+  HN_UNROLL_BY_4
+  for (int64_t i = threadIdx.x; i < lines.length; i += kThreads) {
+    Math<T> value[1];
+    const Packed<T, 1> element = {shared != nullptr ? shared[i] : x[i * lines.stride]};
+    slopes.find(i, element, value);
+    to.write(own.start + i * lines.stride, value);
   }
 }
 
-template <class T, class To>
-__device__ void zero_line(const DeviceLoss& loss, int64_t position, const To& to) {
-  const Math<T> zero[1] = {0};
-  const int64_t start = loss.start(position);
-  for (int64_t i = threadIdx.x; i < loss.lines.length; i += kBothBlock) {
-    to.template write<1>(start + i * loss.lines.stride, zero);
+/// From element `first` of a line on, with the padding behind it.
+template <int V, unsigned kThreads, class M, class To>
+__device__ void zero_line(const DeviceLoss& loss, int64_t start, int64_t first, const To& to) {
+  const M zero[1] = {0};
+  const int64_t stride = loss.lines.stride;
+  const int64_t count = loss.lines.length + loss.lines.padding - first;
+  start += first * stride;
+  const M zeros[V] = {};
+  const InPacks<V> line(V == 1 ? 0 : start, count);
+  for (int64_t p = threadIdx.x; p < line.packs; p += kThreads)
+    to.write(start + line.pack(p) * stride, zeros);
+  if constexpr (V > 1) {
+    if (const int64_t i = line.single(); i < count) to.write(start + i, zero);
   }
 }
 
-template <class T, class To>
-__global__ void __launch_bounds__(kBothBlock)
+/// V: elements at once where classes are innermost; 1 if they are not, or not aligned.
+template <int V, unsigned kThreads, class T, class To>
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 8 ? 1 : 1024 / kThreads)
     both_lines(DeviceLoss loss, DeviceUpstream upstream, const T* scores, To to, bool in_shared,
                double* losses) {
   HN_DYNAMIC_SHARED(T, room);
   T* shared = in_shared ? room : nullptr;
-  constexpr int kPack = 16 / sizeof(T);
   for (int64_t position = blockIdx.x; position < loss.lines.count; position += gridDim.x) {
-    if (!loss.counts(loss.labels.raw(position))) {
-      zero_line<T>(loss, position, to);
+    const int64_t label = loss.labels.raw(position), start = loss.start(position);
+    const bool counts = loss.counts(label);
+    zero_line<V, kThreads, Math<T>>(loss, start, counts ? loss.lines.length : 0, to);
+    if (!counts) {
       if (threadIdx.x == 0) losses[position] = 0;
       continue;
     }
-    const int64_t start = loss.start(position);
-    __syncthreads();  // the line before is still read
-    if (loss.lines.stride == 1 && start % kPack == 0) {
-      both_of_line<kPack>(loss, upstream, scores + start, position, to, shared, losses);
+    const OneLine own = {position, start, label, losses};
+    if (loss.lines.stride == 1) {
+      both_of_line<V, kThreads>(loss, upstream, scores + start, own, to, shared);
     } else {
-      both_of_line<1>(loss, upstream, scores + start, position, to, shared, losses);
+      both_apart<kThreads>(loss, upstream, scores + start, own, to, shared);
     }
   }
 }
@@ -161,17 +267,32 @@ struct BothCall {
   cpu::LossAndGradPlan plan;
   DType type;
 
+  /// `to` starts at `address`.
   template <class T, class To>
-  void run(const KernelBuffers& buffers, const To& to) const {
+  void run(const KernelBuffers& buffers, const To& to, const void* address) const {
+    constexpr int kPack = 16 / sizeof(T);
+    const bool in_packs =
+        planned.plan.lines.stride == 1 && are_aligned<2>({buffers.inputs[0], address});
+    const bool is_long = planned.plan.lines.length >= kLongLine;
+    if (in_packs) {
+      is_long ? run_as<kPack, kLongBlock, T>(buffers, to)
+              : run_as<kPack, kShortBlock, T>(buffers, to);
+    } else {
+      is_long ? run_as<1, kLongBlock, T>(buffers, to) : run_as<1, kShortBlock, T>(buffers, to);
+    }
+  }
+
+  template <int V, unsigned kThreads, class T, class To>
+  void run_as(const KernelBuffers& buffers, const To& to) const {
     const DeviceLoss loss = planned.on_device(buffers);
     planned.weigh(buffers, loss);
     auto* losses = part<double>(buffers, plan.losses_offset);
     const int64_t blocks = std::min<int64_t>(loss.lines.count, kMaxBlocks);
-    const int64_t bytes = loss.lines.length * static_cast<int64_t>(sizeof(T));
+    const int64_t bytes = (loss.lines.length + V - 1) * static_cast<int64_t>(sizeof(T));
     const bool in_shared = bytes <= kMostShared;
-    launch(stream_of(buffers), both_lines<T, To>, static_cast<unsigned>(blocks), kBothBlock,
-           in_shared ? static_cast<size_t>(bytes) : 0, loss, on_device(plan.upstream, buffers),
-           buffers.in<T>(0), to, in_shared, losses);
+    launch(stream_of(buffers), both_lines<V, kThreads, T, To>, static_cast<unsigned>(blocks),
+           kThreads, in_shared ? static_cast<size_t>(bytes) : 0, loss,
+           on_device(plan.upstream, buffers), buffers.in<T>(0), to, in_shared, losses);
     planned.reduce(buffers, loss, losses, type);
   }
 };
@@ -184,7 +305,7 @@ Prepared both_kernel(const KernelCall& call, const BothCall& both, size_t worksp
   const auto typed = [&]<class U>() {
     return make_kernel(
         [both](const KernelBuffers& buffers) {
-          both.run<T>(buffers, TypedGradient<U>{buffers.out<U>(1)});
+          both.run<T>(buffers, TypedGradient<U>{buffers.out<U>(1)}, buffers.outputs[1]);
         },
         workspace,
         [](size_t input, size_t output) {
@@ -198,7 +319,7 @@ Prepared both_kernel(const KernelCall& call, const BothCall& both, size_t worksp
   }
   return make_kernel(
       [both, gradient](const KernelBuffers& buffers) {
-        both.run<T>(buffers, AnyGradient{{buffers.outputs[1], gradient}});
+        both.run<T>(buffers, AnyGradient{{buffers.outputs[1], gradient}}, nullptr);
       },
       workspace);
 }

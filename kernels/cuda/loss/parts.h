@@ -29,7 +29,8 @@ struct DeviceLoss {
   /// Is it a class? Others that count were noted when they were weighed.
   __device__ bool inside(int64_t label) const { return label >= 0 && label < lines.length; }
   __device__ int64_t start(int64_t position) const {
-    return position / lines.stride * lines.length * lines.stride + position % lines.stride;
+    const int64_t whole = lines.length + lines.padding;
+    return position / lines.stride * whole * lines.stride + position % lines.stride;
   }
 };
 

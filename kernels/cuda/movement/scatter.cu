@@ -1,8 +1,9 @@
 // ScatterND and ScatterElements, with or without a reduction: the gradients of Gather, of an
 // embedding. The updates are sorted by where they go, and each run of equal places is merged in the
 // order of the updates: no atomics, the same bits on every run. A thread merges a column of a chunk
-// of updates; runs that go on behind their chunk are joined by a second kernel. Sums of 16-bit
-// elements are kept in f32 and rounded once.
+// of updates; runs that go on behind their chunk are joined by a second kernel, those over many
+// chunks by a third one, 32 threads a column. Sums of 16-bit elements are kept in f32 and rounded
+// once.
 #include "kernels/cuda/movement/parts.h"
 
 #include "kernels/cpu/movement/scatter.h"
@@ -16,8 +17,9 @@ namespace {
 
 using cpu::ScatterReduction;
 
-constexpr int kMaxWidth = 8;    // dims that an index names
-constexpr int64_t kChunk = 32;  // updates of a thread
+constexpr int kMaxWidth = 8;       // dims that an index names
+constexpr int64_t kChunk = 32;     // updates of a thread
+constexpr int64_t kFewChunks = 8;  // behind the first, that a thread joins alone
 
 /// Writes the place of every tuple of ScatterND, in rows of `inner` elements.
 struct TupleKeys {
@@ -74,6 +76,34 @@ struct SortedUpdates {
   __device__ bool begins(int64_t i) const {
     return i == 0 || i == count || order.keys[i] != order.keys[i - 1];
   }
+  /// Does a run begin in the chunk and go on behind it?
+  __device__ bool goes_on(int64_t chunk) const {
+    const int64_t first = chunk * kChunk, end = chunk_end(chunk);
+    if (begins(end)) return false;
+    return begins(first) || order.keys[first] != order.keys[end - 1];
+  }
+  /// Does the run that goes on behind the chunk reach into more than kFewChunks others?
+  __device__ bool is_long(int64_t chunk) const {
+    const int64_t far = (chunk + 1 + kFewChunks) * kChunk;
+    return far < count && order.keys[far] == order.keys[far - kFewChunks * kChunk - 1];
+  }
+  /// The chunk, of kFewChunks from `first` on, in which a long run begins; -1 if there is none.
+  __device__ int64_t long_run_from(int64_t first) const {
+    for (int64_t chunk = first; chunk < first + kFewChunks && chunk * kChunk < count; ++chunk) {
+      if (goes_on(chunk) && is_long(chunk)) return chunk;
+    }
+    return -1;
+  }
+  /// Chunks behind this one that begin with its last run.
+  __device__ int64_t chunks_behind(int64_t chunk) const {
+    const uint32_t key = order.keys[chunk_end(chunk) - 1];
+    int64_t last = chunk + 1, end = (count + kChunk - 1) / kChunk;
+    while (end - last > 1) {
+      const int64_t middle = last + (end - last) / 2;
+      (order.keys[middle * kChunk] == key ? last : end) = middle;
+    }
+    return last - chunk;
+  }
   __device__ Math<T> update(int64_t i, int64_t column) const {
     return load_number(updates[order.positions[i] * inner.value() + column]);
   }
@@ -108,18 +138,15 @@ struct MergeChunk {
   }
 };
 
-/// The runs that begin in a chunk and go on behind it.
+/// The runs that begin in a chunk and go on behind it, but for long ones.
 template <class T, class Reduction>
 struct JoinChunks {
   SortedUpdates<T, Reduction> all;
   __device__ void operator()(int64_t position) const {
     int64_t chunk = all.inner.quotient(position);
     const int64_t column = position - chunk * all.inner.value();
-    const int64_t end = all.chunk_end(chunk);
-    if (all.begins(end)) return;
-    const uint32_t key = all.order.keys[end - 1];
-    const int64_t first = chunk * kChunk;
-    if (all.order.keys[first] == key && !all.begins(first)) return;  // began before this chunk
+    if (!all.goes_on(chunk) || all.is_long(chunk)) return;
+    const uint32_t key = all.order.keys[all.chunk_end(chunk) - 1];
     Math<T> value = all.tails[position];
     do {
       ++chunk;
@@ -128,6 +155,47 @@ struct JoinChunks {
     all.finish(key, column, value);
   }
 };
+
+/// The long runs, of which at most one begins in kFewChunks chunks: 32 threads a column, each with
+/// chunks that follow each other, whose values are merged in their order.
+template <class T, class Reduction>
+__global__ void __launch_bounds__(kBlock)
+    join_long_runs(const __grid_constant__ SortedUpdates<T, Reduction> all) {
+  constexpr int kWidth = 8, kDepth = kBlock / kWidth;
+  HN_SHARED(Math<T>[kBlock], merged);
+  const int64_t chunk = all.long_run_from(int64_t{blockIdx.x} * kFewChunks);
+  if (chunk < 0) return;
+  const int row = static_cast<int>(threadIdx.x) / kWidth;
+  const int64_t inner = all.inner.value(), count = all.chunks_behind(chunk);
+  const int64_t each = (count + kDepth - 1) / kDepth, used = (count + each - 1) / each;
+  const int64_t first = chunk + 1 + row * each;
+  const int64_t behind = row * each + each < count ? first + each : chunk + 1 + count;
+  for (int64_t group = int64_t{blockIdx.y} * kWidth; group < inner;
+       group += int64_t{gridDim.y} * kWidth) {
+    const int64_t column = group + threadIdx.x % kWidth;
+    const bool has_part = column < inner && row < used;
+    if (has_part) {
+      Math<T> value = all.heads[first * inner + column];
+      HN_UNROLL_BY_4
+      for (int64_t c = first + 1; c < behind; ++c)
+        value = Reduction::value(value, all.heads[c * inner + column]);
+      merged[threadIdx.x] = value;
+    }
+    for (int distance = 1; distance < kDepth; distance *= 2) {
+      __syncthreads();
+      if (has_part && row % (2 * distance) == 0 && row + distance < used) {
+        merged[threadIdx.x] =
+            Reduction::value(merged[threadIdx.x], merged[threadIdx.x + distance * kWidth]);
+      }
+    }
+    if (row == 0 && column < inner) {
+      const Math<T> value =
+          Reduction::value(all.tails[chunk * inner + column], merged[threadIdx.x]);
+      all.finish(all.order.keys[all.chunk_end(chunk) - 1], column, value);
+    }
+    __syncthreads();  // `merged` is written anew
+  }
+}
 
 /// How many updates of how many neighbours, into how many places.
 struct ScatterSize {
@@ -159,6 +227,10 @@ Prepared scatter_kernel(const KernelCall& call, const ScatterSize& size, WriteKe
                                           heads + parts};
     for_each(stream, parts, MergeChunk<T, Reduction>{all});
     for_each(stream, parts, JoinChunks<T, Reduction>{all});
+    if (chunks <= kFewChunks + 1) return;
+    const dim3 grid(blocks_for(chunks, kFewChunks),
+                    static_cast<unsigned>(std::min<int64_t>((size.inner + 7) / 8, 65535)));
+    launch(stream, join_long_runs<T, Reduction>, grid, kBlock, 0, all);
   };
   const size_t workspace = sort_bytes + static_cast<size_t>(2 * parts) * sizeof(Math<T>);
   return make_kernel(body, workspace, [](size_t input, size_t) { return input == 0; });

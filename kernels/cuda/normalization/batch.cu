@@ -11,6 +11,7 @@ namespace halfnote::HN_CUDA {
 namespace {
 
 using cpu::BatchNormPlan;
+using cpu::NormMask;
 
 constexpr int64_t kSlice = 8192;  // elements of a channel that a block sums
 constexpr int64_t kMaxGridY = 65535;
@@ -91,24 +92,30 @@ struct FinishMoments {
   PairSums sums;
   NormOperands o;
   BatchNormPlan plan;
-  ChannelLine* lines;
+  ChannelLine<T>* lines;
   __device__ void operator()(int64_t c) const {
     double sum = 0, squares = 0, pivot = 0;
     if (plan.of_batch) {
       sums.merge(shape, c, sum, squares);
       if (shape.per_channel > 0) pivot = load_number(x[shape.index(c, 0)]);
     }
-    lines[c] = o.finish(plan, c, pivot, sum, squares, static_cast<double>(shape.per_channel));
+    lines[c] = o.finish<T>(plan, c, pivot, sum, squares, static_cast<double>(shape.per_channel));
   }
 };
 
 template <class T>
 struct NormElement {
-  const T* x;
+  using M = NormMath<T>;
+  const T *x, *residual;
   T* y;
   DeviceChannels shape;
-  const ChannelLine* lines;
-  __device__ void operator()(int64_t i) const { y[i] = lines[shape.channel(i)].normalized(x[i]); }
+  const ChannelLine<T>* lines;
+  bool relu;
+  __device__ void operator()(int64_t i) const {
+    M value = lines[shape.channel(i)].at(x[i]);
+    if (residual != nullptr) value += static_cast<M>(load_number(residual[i]));
+    y[i] = ChannelLine<T>::finished(value, relu);
+  }
 };
 
 template <class T>
@@ -118,16 +125,17 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
     const T* x = buffers.in<T>(0);
     const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
-    auto* lines = reinterpret_cast<ChannelLine*>(buffers.workspace + lines_at);
+    auto* lines = reinterpret_cast<ChannelLine<T>*>(buffers.workspace + lines_at);
+    const T* residual = plan.adds ? buffers.in<T>(cpu::kNormResidual) : nullptr;
     const NormOperands o(types, plan, buffers);
     if (plan.of_batch)
       launch(stream_of(buffers), moment_slices<T>, shape.grid(), kBlock, 0, x, shape, sums);
     for_each(stream_of(buffers), shape.channels, FinishMoments<T>{x, shape, sums, o, plan, lines});
-    for_each(stream_of(buffers), shape.count(), NormElement<T>{x, buffers.out<T>(0), shape, lines});
+    for_each(stream_of(buffers), shape.count(),
+             NormElement<T>{x, residual, buffers.out<T>(0), shape, lines, plan.relu});
   };
-  const size_t workspace = lines_at + static_cast<size_t>(shape.channels) * sizeof(ChannelLine);
-  return make_kernel(body, workspace,
-                     [](size_t input, size_t output) { return input == 0 && output == 0; });
+  const size_t workspace = lines_at + static_cast<size_t>(shape.channels) * sizeof(ChannelLine<T>);
+  return make_kernel(body, workspace, cpu::batch_norm_in_place);
 }
 
 Prepared prepare_forward(const KernelCall& call) {
@@ -137,64 +145,87 @@ Prepared prepare_forward(const KernelCall& call) {
                         [&]<class T>() { return forward_kernel<T>(call, plan); });
 }
 
+/// dY as it counts; null pointers are operands that are not there.
+template <class T>
+struct Incoming {
+  const T *dy, *addend, *y, *x;
+  T* kept;
+  bool by_line;
+
+  __device__ T at(int64_t i, const ChannelLine<T>& line) const {
+    const T g = addend == nullptr ? dy[i] : sum_of_parts(dy[i], addend[i]);
+    if (y != nullptr) return masked_by(g, y[i]);
+    return by_line ? masked_by(g, ChannelLine<T>::rounded(line.at(x[i]))) : g;
+  }
+};
+
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    gradient_slices(const T* dy, const T* x, DeviceChannels shape, RealPointer means,
-                    RealPointer inv_stds, PairSums sums) {
-  const double mean = means[blockIdx.x], inv_std = inv_stds[blockIdx.x];
+    gradient_slices(const __grid_constant__ Incoming<T> in, DeviceChannels shape,
+                    const __grid_constant__ GradientOperands o, PairSums sums) {
+  const double mean = o.mean[blockIdx.x], inv_std = o.inv_std[blockIdx.x];
+  const ChannelLine<T> line = o.line<T>(blockIdx.x);
   sum_slice(shape, sums, [&](int64_t i, double& sum, double& product) {
-    const double g = load_number(dy[i]);
+    const T stored = in.at(i, line);
+    const double distance = load_number(in.x[i]) - mean, g = load_number(stored);
+    if (in.kept != nullptr) in.kept[i] = stored;
     sum += g;
-    product += g * ((load_number(x[i]) - mean) * inv_std);
+    product += g * (distance * inv_std);
   });
 }
 
+template <class T>
 struct FinishGradient {
   DeviceChannels shape;
   PairSums sums;
   GradientOperands o;
-  GradientLine* lines;
+  GradientLine<T>* lines;
   __device__ void operator()(int64_t c) const {
     double sum = 0, product = 0;
     sums.merge(shape, c, sum, product);
-    lines[c] = o.finish(c, sum, product, static_cast<double>(shape.per_channel));
+    lines[c] = o.finish<T>(c, sum, product, static_cast<double>(shape.per_channel));
   }
 };
 
 template <class T>
 struct GradientElement {
-  const T *dy, *x;
+  Incoming<T> in;
   T* dx;
   DeviceChannels shape;
-  const GradientLine* lines;
+  const GradientLine<T>* lines;
   __device__ void operator()(int64_t i) const {
-    dx[i] = lines[shape.channel(i)].gradient(dy[i], x[i]);
+    const GradientLine<T> line = lines[shape.channel(i)];
+    dx[i] = line.gradient(in.at(i, line.y), in.x[i]);
   }
 };
 
 template <class T>
-Prepared gradient_kernel(const KernelCall& call, const cpu::Channels& plan) {
-  const DeviceChannels shape(plan);
+Prepared gradient_kernel(const KernelCall& call, const cpu::BatchNormGradPlan& plan) {
+  const DeviceChannels shape(plan.channels);
   const auto lines_at = static_cast<size_t>(2 * shape.slices * shape.channels) * sizeof(double);
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
-    const T *dy = buffers.in<T>(0), *x = buffers.in<T>(1);
+    Incoming<T> in{buffers.in<T>(0),
+                   plan.adds ? buffers.in<T>(cpu::kGradAddend) : nullptr,
+                   plan.mask == NormMask::kY ? buffers.in<T>(cpu::kGradY) : nullptr,
+                   buffers.in<T>(1),
+                   plan.keeps_sum ? buffers.out<T>(cpu::kGradSum) : nullptr,
+                   plan.mask == NormMask::kLine};
     const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
-    auto* lines = reinterpret_cast<GradientLine*>(buffers.workspace + lines_at);
+    auto* lines = reinterpret_cast<GradientLine<T>*>(buffers.workspace + lines_at);
     const GradientOperands o(types, buffers);
-    launch(stream_of(buffers), gradient_slices<T>, shape.grid(), kBlock, 0, dy, x, shape, o.mean,
-           o.inv_std, sums);
-    for_each(stream_of(buffers), shape.channels, FinishGradient{shape, sums, o, lines});
+    launch(stream_of(buffers), gradient_slices<T>, shape.grid(), kBlock, 0, in, shape, o, sums);
+    for_each(stream_of(buffers), shape.channels, FinishGradient<T>{shape, sums, o, lines});
     if (buffers.out<T>(0) == nullptr) return;
+    if (in.kept != nullptr) in = {in.kept, nullptr, nullptr, in.x, nullptr, false};
     for_each(stream_of(buffers), shape.count(),
-             GradientElement<T>{dy, x, buffers.out<T>(0), shape, lines});
+             GradientElement<T>{in, buffers.out<T>(0), shape, lines});
   };
-  const size_t workspace = lines_at + static_cast<size_t>(shape.channels) * sizeof(GradientLine);
-  return make_kernel(body, workspace,
-                     [](size_t input, size_t output) { return input <= 1 && output == 0; });
+  const size_t workspace = lines_at + static_cast<size_t>(shape.channels) * sizeof(GradientLine<T>);
+  return make_kernel(body, workspace, cpu::batch_norm_grad_in_place);
 }
 
 Prepared prepare_gradient(const KernelCall& call) {
-  cpu::Channels plan;
+  cpu::BatchNormGradPlan plan;
   if (std::string why = cpu::plan_batch_norm_grad(call, plan); !why.empty()) {
     return Prepared::no(why);
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/cpu/normalization/parts.h"
+#include "kernels/cuda/columns.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
@@ -41,20 +42,27 @@ inline int64_t lines_of_slice(const Lines& lines) {
   return std::max(kSlice, (lines.count + kMostSlices - 1) / kMostSlices);
 }
 
-/// Merges the slices of two column sums, in order.
-struct AddSlices {
-  const double* parts;
-  int64_t slices, length;
+/// Merges the slices of two column sums: a slice has those of the scale, then those of the bias.
+template <class P>
+struct AddSlices : AddedParts {
+  const P* parts;
+  int64_t length;
   RealOutput d_scale, d_bias;
-  __device__ void operator()(int64_t column) const {
-    double scale = 0, bias = 0;
-    for (int64_t s = 0; s < slices; ++s) {
-      scale += parts[2 * s * length + column];
-      bias += parts[(2 * s + 1) * length + column];
-    }
-    if (d_scale.data != nullptr) d_scale.write(column, scale);
-    if (d_bias.data != nullptr) d_bias.write(column, bias);
+  __device__ double part(int64_t slice, int64_t column) const {
+    return parts[slice * 2 * length + column];
+  }
+  __device__ void finish(int64_t column, double sum) const {
+    const bool is_scale = column < length;
+    const RealOutput& to = is_scale ? d_scale : d_bias;
+    if (to.data != nullptr) to.write(is_scale ? column : column - length, sum);
   }
 };
+
+template <class P>
+void add_slices(Stream& stream, const P* parts, int64_t slices, int64_t length, RealOutput d_scale,
+                RealOutput d_bias) {
+  const int64_t columns = d_bias.data == nullptr ? length : 2 * length;
+  merge_columns(stream, AddSlices<P>{{}, parts, length, d_scale, d_bias}, columns, slices);
+}
 
 }  // namespace halfnote::HN_CUDA

@@ -118,8 +118,7 @@ Prepared prepare_rms_grad(const KernelCall& call) {
         launch(stream, rms_column_parts<T>,
                dim3(blocks_for(lines.length, kLineBlock), static_cast<unsigned>(slices)),
                kLineBlock, 0, dy, x, inverses, parts, lines, slice);
-        for_each(stream, lines.length,
-                 AddSlices{parts, slices, lines.length, {buffers.outputs[1], d_scale}, {}});
+        add_slices(stream, parts, slices, lines.length, {buffers.outputs[1], d_scale}, {});
       }
       if (!has_dx) return;
       launch(stream, rms_dx<T>, line_blocks(lines.count), kLineBlock, 0, dy, x,

@@ -4,6 +4,7 @@
 // shifted reduction (ReduceLogSumExp) finds the maxima first, in the same two stages.
 #include "kernels/cpu/reduction/plan.h"
 #include "kernels/cuda/channels_last/rows.h"
+#include "kernels/cuda/columns.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
@@ -84,21 +85,23 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-/// The partial results of result `i`, merged in order.
-template <class R, class A>
-__device__ A merge_slices(const A* parts, int64_t slices, int64_t results, int64_t i) {
-  A total = parts[i];
-  for (int64_t s = 1; s < slices; ++s) total = R::merge(total, parts[s * results + i]);
-  return total;
-}
+/// The partial results of a reduction in M, a column for each result.
+template <class R, class M, class A>
+struct PartsOfSlices {
+  using Sum = A;
+  const A* parts;
+  int64_t results;
+  __device__ static A neutral() { return R::template neutral<M>(); }
+  __device__ static A merge(A a, A b) { return R::merge(a, b); }
+  __device__ A part(int64_t slice, int64_t result) const { return parts[slice * results + result]; }
+};
 
 template <class R, class T, class U, class A>
-struct MergeSlices {
-  const A *parts, *shifts;
+struct MergeSlices : PartsOfSlices<R, Math<T>, A> {
+  const A* shifts;
   U* y;
-  int64_t slices, results, count;
-  __device__ void operator()(int64_t i) const {
-    const A total = merge_slices<R>(parts, slices, results, i);
+  int64_t count;
+  __device__ void finish(int64_t i, A total) const {
     y[i] =
         store_number<U>(R::template finish<Math<T>>(total, count, R::kShifted ? shifts[i] : A{}));
   }
@@ -106,12 +109,9 @@ struct MergeSlices {
 
 /// The maximum as a shift, or 0 where it is not finite.
 template <class M, class A>
-struct FindShift {
-  const M* parts;
+struct FindShift : PartsOfSlices<formulas::ReduceMax, M, M> {
   A* shifts;
-  int64_t slices, results;
-  __device__ void operator()(int64_t i) const {
-    const M largest = merge_slices<formulas::ReduceMax>(parts, slices, results, i);
+  __device__ void finish(int64_t i, M largest) const {
     shifts[i] = largest - largest == 0 ? static_cast<A>(largest) : A(0);
   }
 };
@@ -169,13 +169,14 @@ Prepared reduce_kernel(const KernelCall& call, const std::set<int64_t>& axes) {
       using M = Math<T>;
       auto* largest = reinterpret_cast<M*>(parts);
       run_slices<formulas::ReduceMax, T, M>(buffers, nullptr, largest, shape);
-      for_each(stream_of(buffers), results,
-               FindShift<M, A>{largest, shifts, shape.slices, results});
+      merge_columns(stream_of(buffers), FindShift<M, A>{{largest, results}, shifts}, results,
+                    shape.slices);
     }
     run_slices<R, T, A>(buffers, shifts, parts, shape);
-    for_each(stream_of(buffers), results,
-             MergeSlices<R, T, U, A>{parts, shifts, buffers.out<U>(0), shape.slices, results,
-                                     shape.reduced.count});
+    merge_columns(
+        stream_of(buffers),
+        MergeSlices<R, T, U, A>{{parts, results}, shifts, buffers.out<U>(0), shape.reduced.count},
+        results, shape.slices);
   };
   const auto shifts_size = static_cast<size_t>(R::kShifted ? shape.results() : 0) * sizeof(A);
   return make_kernel(body, parts_size + shifts_size);

@@ -238,10 +238,10 @@ class HeadAbsorber {
   NodeId concat_of(NodeId id) const {
     NodeId concat;
     for (const size_t result : {kQ, kK, kV}) {
-      const NodeId view = only_reader(graph_.output(id, result));
+      const NodeId view = only_reader(graph_, graph_.output(id, result));
       if (!view.valid() || graph_.node(view).op != "Reshape") return {};
       const ValueId row = graph_.output(view);
-      const NodeId reader = only_reader(row);
+      const NodeId reader = only_reader(graph_, row);
       if (!reader.valid() || graph_.node(reader).op != "Concat" || is_result(graph_.output(reader)))
         return {};
       concat = result == kQ ? reader : concat;
@@ -253,11 +253,6 @@ class HeadAbsorber {
     const auto rank = static_cast<int64_t>(rank_in(graph_, graph_.output(concat)));
     const int64_t axis = graph_.node(concat).attributes.get_int("axis", 0);
     return axis == rank - 1 || axis == -1 ? concat : NodeId{};
-  }
-
-  NodeId only_reader(ValueId value) const {
-    if (!value.valid() || graph_.uses(value).size() != 1 || is_result(value)) return {};
-    return graph_.uses(value)[0].node();
   }
 
   void absorb_split(NodeId id, bool gradient) {
@@ -284,7 +279,8 @@ class HeadAbsorber {
     const ValueId first = graph_.output(id), joined = graph_.output(concat);
     const Shape flat = concrete(*graph_.value(joined).type.shape);
     std::vector<NodeId> gone = {concat};
-    for (const size_t result : {kQ, kK, kV}) gone.push_back(only_reader(graph_.output(id, result)));
+    for (const size_t result : {kQ, kK, kV})
+      gone.push_back(only_reader(graph_, graph_.output(id, result)));
     graph_.value(first).type.shape = symbolic(shape);
     Builder b = builder_at(id, graph_.after(id));
     const Expr row = b.reshape(b.value(first), b.ints({flat.begin(), flat.end()}));

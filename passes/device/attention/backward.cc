@@ -207,24 +207,56 @@ class BackwardMatcher {
 
   bool read_leaf(const Slope& slope, const Use& use) {
     const NodeId id = use.node();
-    if (std::abs(slope.factor / forward_.scale - 1) > 1e-6) return no("dS has another scale");
+    if (std::abs(slope.factor / forward_.score_scale - 1) > 1e-6) return no("dS has another scale");
     if (!passed_masks(slope, 0)) return no("dS passed other masks");
     const ProductFlags flags = *product_flags(graph_, id);
     const ValueId other = graph_.input(id, 1 - use.slot);
-    const bool of_key = (other == forward_.key && flags.b == forward_.trans_k) ||
-                        (other == forward_.key_other_way && flags.b != forward_.trans_k);
-    if (use.slot == 0 && !flags.a && of_key) {
+    const auto is_other = [&](const SeenKey& key) {
+      return key.value == other && key.turned == flags.b;
+    };
+    if (use.slot == 0 && !flags.a && std::ranges::any_of(forward_.keys_read, is_other)) {
       if (found_.dq.valid()) return no("two gradients of Q");
       found_.dq = graph_.output(id);
-    } else if (other == forward_.query && !flags.b && flags.a) {
-      if (found_.dk.valid()) return no("two gradients of K");
-      found_.dk = graph_.output(id);
-      found_.dk_transposed = use.slot == 1;
-    } else {
-      return no("a product with dS that is neither dQ nor dK");
+      take(id);
+      return forward_.query_factor == 1 || pass_factor(found_.dq, forward_.query_factor);
     }
+    if (other != forward_.query_read || flags.b || !flags.a)
+      return no("a product with dS that is neither dQ nor dK");
+    if (found_.dk.valid()) return no("two gradients of K");
+    found_.dk = graph_.output(id);
+    found_.dk_transposed = use.slot == 1;
     take(id);
+    return read_key_gradient();
+  }
+
+  /// dK may be turned, as K is, on either side of its factor.
+  bool read_key_gradient() {
+    if (forward_.key_factor == 1) return true;
+    pass_transpose();
+    if (!pass_factor(found_.dk, forward_.key_factor)) return false;
+    pass_transpose();
     return true;
+  }
+
+  /// The gradient behind the factor that Q or K has.
+  bool pass_factor(ValueId& gradient, double expected) {
+    const NodeId id = only_reader(graph_, gradient);
+    const auto factor = id.valid() ? scale_factor(graph_, id, gradient) : std::nullopt;
+    if (!factor || std::abs(*factor / expected - 1) > 1e-6)
+      return no("the gradient of Q or K has another factor");
+    take(id);
+    gradient = graph_.output(id);
+    return true;
+  }
+
+  /// dK turned to how K lies, where it does not lie so.
+  void pass_transpose() {
+    const NodeId id = only_reader(graph_, found_.dk);
+    if (found_.dk_transposed == forward_.trans_k || !id.valid()) return;
+    if (!is_matrix_transpose(graph_, id)) return;
+    take(id);
+    found_.dk = graph_.output(id);
+    found_.dk_transposed = forward_.trans_k;
   }
 
   /// A sum of dS over batch dims to the shape of a float term.

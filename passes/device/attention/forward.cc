@@ -1,7 +1,8 @@
 // The forward of attention. From Softmax up to the product the steps may be, as data in kSteps:
 // casts, a Mul or Div by a number, an Add of a term, a Where that hides by a mask (its number where
-// the mask is false, or true), a view of the batch dims. From Softmax down to the product with V: a
-// cast, a view, Where(IsNaN(P), 0, P), a dropout (of ONNX: one that drops nothing).
+// the mask is false, or true), a view of the batch dims. Q and K may be multiplied by a number each
+// before the product, K be turned on either side of that. From Softmax down to the product with V:
+// a cast, a view, Where(IsNaN(P), 0, P), a dropout (of ONNX: one that drops nothing).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -152,17 +153,45 @@ class ForwardMatcher {
       return no("the scores are regrouped");
     found_.product = id;
     found_.product_shape = p;
-    found_.query = graph_.input(id, 0);
+    found_.query = found_.query_read = graph_.input(id, 0);
     found_.key = graph_.input(id, 1);
     found_.trans_k = !flags.b;
-    const NodeId transpose = producer(graph_, found_.key);
-    if (found_.trans_k && transpose.valid() && is_matrix_transpose(graph_, transpose)) {
-      found_.key_other_way = found_.key;
-      found_.key = graph_.input(transpose, 0);
-      found_.trans_k = false;
+    found_.keys_read = {{found_.key, found_.trans_k}};
+    if (pass_factor(found_.query, found_.query_factor)) found_.scale *= found_.query_factor;
+    pass_transpose(true);
+    if (pass_factor(found_.key, found_.key_factor)) {
+      found_.scale *= found_.key_factor;
+      pass_transpose(false);
     }
     found_.nodes.push_back(id);
     return true;
+  }
+
+  /// Q or K before it is multiplied by a positive number, as exporters write scaled dot products.
+  bool pass_factor(ValueId& operand, double& factor) {
+    const NodeId id = producer(graph_, operand);
+    if (!id.valid()) return false;
+    for (const ValueId x : graph_.inputs(id)) {
+      const auto found = scale_factor(graph_, id, x);
+      if (!found || !(*found > 0) || known_shape(graph_, x) != known_shape(graph_, operand))
+        continue;
+      factor = *found;
+      operand = x;
+      found_.passed.push_back(id);
+      return true;
+    }
+    return false;
+  }
+
+  /// K before its last two dims were swapped, if it is stored as (…, D, N) now. `seen`: the
+  /// products may read that too.
+  void pass_transpose(bool seen) {
+    const NodeId id = producer(graph_, found_.key);
+    if (!found_.trans_k || !id.valid() || !is_matrix_transpose(graph_, id)) return;
+    found_.key = graph_.input(id, 0);
+    found_.trans_k = false;
+    found_.passed.push_back(id);
+    if (seen) found_.keys_read.push_back({found_.key, false});
   }
 
   /// Steps in the order of computation: scales, then terms on the shape that Softmax reads.
@@ -170,12 +199,13 @@ class ForwardMatcher {
     for (size_t i = steps_.size(); i-- > 0;) {
       Step& step = steps_[i];
       if (step.factor != 1 && !found_.terms.empty()) return no("a scale behind a mask or a bias");
-      found_.scale *= step.factor;
+      found_.score_scale *= step.factor;
       if (!step.term) continue;
       const auto full = known_shape(graph_, step.next);
       if (!full || !fit_term(*step.term, *full)) return no("a term that is larger than the scores");
       found_.terms.push_back(*step.term);
     }
+    found_.scale *= found_.score_scale;
     const auto scale = static_cast<float>(found_.scale);
     return (scale > 0 && std::isfinite(scale)) || no("a scale that is not positive and finite");
   }

@@ -10,11 +10,14 @@
 // A dropout of the probabilities goes into both nodes (ratio, node; seed and step as operands),
 // which draw its bits for the same elements, each time anew.
 //
-// Rounding: scores and probabilities were rounded to 16 bits between the nodes and are no more;
-// sums are in another order. The matchers (attention_match.h) say which spellings are known. A mask
-// that hides just the later keys becomes is_causal, one that hides where it is true is inverted.
-// Leaves alone: probabilities or scores that somebody else reads, K or V that is broadcast or
-// grouped, and what the device says does not pay.
+// Q and K times a number each are read without: their numbers are part of the scale, and of those
+// of dQ and dK.
+//
+// Rounding: scores and probabilities were rounded to 16 bits between the nodes and are no more, nor
+// are Q and K times their numbers; sums are in another order. The matchers (attention_match.h) say
+// which spellings are known. A mask that hides just the later keys becomes is_causal, one that
+// hides where it is true is inverted. Leaves alone: probabilities or scores that somebody else
+// reads, K or V that is broadcast or grouped, and what the device says does not pay.
 #include "passes/device/attention/fuse_attention.h"
 
 #include <algorithm>
@@ -181,8 +184,7 @@ class AttentionFuser {
   void place(const AttentionForward& forward, const AttentionBackward& backward) {
     for (const auto* nodes : {&forward.nodes, &backward.nodes})
       replaced_.insert(nodes->begin(), nodes->end());
-    // The transpose of K goes where nobody else reads it.
-    if (forward.key_other_way.valid()) replaced_.insert(producer(graph_, forward.key_other_way));
+    replaced_.insert(forward.passed.begin(), forward.passed.end());
     Builder b = builder_at(forward.result);
     std::vector<Expr> inputs;
     for (const ValueId value : {forward.query, forward.key, forward.value})

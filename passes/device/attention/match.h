@@ -21,14 +21,24 @@ struct ScoreTerm {
   Shape view = {};  // that it has to be seen in, where the scores change their batch dims behind it
 };
 
+/// A value that is K, times its factor.
+struct SeenKey {
+  ValueId value;
+  bool turned = false;  // it is stored as (…, D, N)
+};
+
 /// The forward: MatMul(Q, K) → scales → terms → Softmax → MatMul(P, V).
 struct AttentionForward {
   NodeId product, softmax, result;
   NodeId dropout;  // of P (ours), before the product with V: invalid where there is none
   ValueId query, key, value;
-  bool trans_k = false;   // K is stored as (…, D, N)
-  ValueId key_other_way;  // K laid out the other way, where there is that too
-  double scale = 1;
+  bool trans_k = false;  // K is stored as (…, D, N)
+  /// What the products read: Q and K, or these times a number, K either way round.
+  ValueId query_read;
+  std::vector<SeenKey> keys_read;
+  double query_factor = 1, key_factor = 1;
+  double score_scale = 1;        // behind the product
+  double scale = 1;              // all in all
   std::vector<ScoreTerm> terms;  // in their order
   bool causal = false;           // in place of the only term
   ValueId causal_mask;           // … which was this, if it was a mask
@@ -37,6 +47,7 @@ struct AttentionForward {
   std::vector<ValueId> probabilities;  // all values that are P, cast or looked at otherwise
   std::vector<ValueId> dropped;        // those of them behind the dropout
   std::vector<NodeId> nodes;           // all that the fused node stands for
+  std::vector<NodeId> passed;          // before Q and K: gone where nobody else reads them
 };
 
 /// The backward of it; invalid values where nobody asks for a gradient.

@@ -6,10 +6,11 @@
 //   b = ReduceSum (v, [0])
 //     ──▶  g, b = ai.halfnote.Pointwise <program = "…; t2 = ReduceSum[0, 2](t1); out t1, t2"> (…)
 //
-// Exact: kernels add in the order in which that of ReduceSum adds. What only the sum has read is
-// not stored any more. Runs behind fuse-pointwise, whose nodes it extends, and single elementwise
-// nodes too. Leaves alone: a second sum of the same node, rows of few columns, sums to one number
-// and along rows, axes that are computed.
+// Exact on a CPU, whose kernels add in the order in which that of ReduceSum adds; those of GPUs add
+// in f64 in an order of their own. What only the sum has read is not stored any more. Runs behind
+// fuse-pointwise, whose nodes it extends, and single elementwise nodes too. Leaves alone: a second
+// sum of the same node, rows of few columns, sums to one number and along rows, axes that are
+// computed.
 #include "passes/device/pointwise/absorb_sums.h"
 
 #include <fmt/format.h>

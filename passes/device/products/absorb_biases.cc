@@ -13,6 +13,11 @@
 // fuse-pointwise, which has taken the Adds that go on into other arithmetic. Leaves alone: 16-bit
 // products, which would be rounded once less, stacks of B, products that somebody else reads, and
 // small ones, which keep their form (absorb_transposes.h).
+//
+// absorb-biases-on-gpu does it for GPUs, where Adds of a bias to a 16-bit product cost a pass over
+// memory each. Rounding: to 16 bits once, behind the sum, as in a Gemm with C, and not before it
+// too. There gradients of a weight are left alone: what is no bias the library wants in the result
+// beforehand, which is a pass as well.
 #include "passes/device/products/absorb_biases.h"
 
 #include "compiler/ir/model.h"
@@ -36,16 +41,13 @@ Shape float_shape(const Graph& graph, ValueId value) {
   return is_float(type.dtype) && type.has_concrete_shape() ? concrete(*type.shape) : Shape{};
 }
 
-/// The same of an f32 value, empty for one of another type.
-Shape f32_shape(const Graph& graph, ValueId value) {
-  return graph.value(value).type.dtype == DType::kF32 ? float_shape(graph, value) : Shape{};
-}
-
 /// Is it what the gradients of a weight are added to, micro-batch by micro-batch?
 bool is_sum_of_gradients(const Graph& graph, ValueId value) {
   const auto state = graph.state_of(value);
   return state && graph.states()[*state].kind == StateKind::kAccumulator;
 }
+
+enum class Products { kF32, kAny };
 
 /// What a bias (or a sum) may be added to by the product itself.
 struct BiasedProduct {
@@ -54,17 +56,27 @@ struct BiasedProduct {
   int64_t rows = 0, k = 0, columns = 0;
 };
 
-bool fits(const Graph& graph, NodeId add, NodeId product, BiasedProduct& found) {
+/// May the product add what it gets in `found`, given the dims of the result?
+bool takes_bias(const Graph& graph, NodeId product, ValueId bias, const Shape& result,
+                Products products) {
+  const Shape c = float_shape(graph, bias);
+  const DType from = graph.value(graph.input(product, 0)).type.dtype,
+              to = graph.value(graph.output(product)).type.dtype;
+  if (graph.value(bias).type.dtype != to || to == DType::kF64) return false;
+  if (products == Products::kAny) return c == Shape{result.back()};
+  if (to != DType::kF32) return false;
+  if (c == result && result.size() == 2 && is_sum_of_gradients(graph, bias)) return true;
+  return from == DType::kF32 && c == Shape{result.back()};
+}
+
+bool fits(const Graph& graph, NodeId add, NodeId product, Products products, BiasedProduct& found) {
   const ValueId p = graph.output(product);
   if (graph.uses(p).size() != 1 || graph.node(product).region != graph.node(add).region)
     return false;
   const Shape a = float_shape(graph, graph.input(product, 0)),
-              b = float_shape(graph, graph.input(product, 1)), y = f32_shape(graph, p),
-              c = f32_shape(graph, found.bias);
+              b = float_shape(graph, graph.input(product, 1)), y = float_shape(graph, p);
   if (a.size() < 2 || b.size() != 2 || y.size() != a.size()) return false;
-  const bool sums = c == y && y.size() == 2 && is_sum_of_gradients(graph, found.bias);
-  const bool f32 = graph.value(graph.input(product, 0)).type.dtype == DType::kF32;
-  if (!sums && (!f32 || c != Shape{y.back()})) return false;
+  if (!takes_bias(graph, product, found.bias, y, products)) return false;
   const bool trans_a = graph.node(product).attributes.get_int("transA", 0) != 0;
   if (trans_a && a.size() > 2) return false;
   found.product = product;
@@ -73,18 +85,19 @@ bool fits(const Graph& graph, NodeId add, NodeId product, BiasedProduct& found) 
   const int64_t results = element_count(y);
   if (found.columns == 0 || found.k == 0) return false;
   found.rows = results / found.columns;
-  return results > kSmallProduct / found.k;
+  const bool any_size = is_16bit_float(graph.value(graph.input(product, 0)).type.dtype);
+  return results > 0 && (any_size || results > kSmallProduct / found.k);
 }
 
 /// The product that this Add adds a bias to; without a node if there is none.
-BiasedProduct biased_product(const Graph& graph, NodeId add) {
+BiasedProduct biased_product(const Graph& graph, NodeId add, Products products) {
   if (graph.node(add).op != "Add" || !graph.node(add).domain.empty()) return {};
   for (const size_t operand : {0, 1}) {
     const NodeId product = producer(graph, graph.input(add, operand));
     if (!product.valid() || !is_plain_product(graph, product)) continue;
     BiasedProduct found;
     found.bias = graph.input(add, 1 - operand);
-    if (fits(graph, add, product, found)) return found;
+    if (fits(graph, add, product, products, found)) return found;
   }
   return {};
 }
@@ -101,7 +114,7 @@ void absorb(Graph& graph, PassContext& context, NodeId add, const BiasedProduct&
       attributes.set(name, given);
   }
   const ValueId sum = graph.output(add), a = graph.input(found.product, 0);
-  const Shape shape = f32_shape(graph, sum);
+  const Shape shape = float_shape(graph, sum);
   const bool flat = shape.size() == 2;
   const Expr rows = flat ? b.value(a) : b.reshape(b.value(a), b.ints({found.rows, found.k}));
   Expr y = b.op("Gemm", {rows, b.value(graph.input(found.product, 1)), b.value(found.bias)},
@@ -119,18 +132,26 @@ void absorb(Graph& graph, PassContext& context, NodeId add, const BiasedProduct&
   graph.rename(y.id, name);
 }
 
-}  // namespace
-
-bool absorb_biases(Graph& graph, PassContext& context) {
+bool absorb_all(Graph& graph, PassContext& context, Products products) {
   bool changed = false;
   for (const NodeId id : graph.nodes()) {
     if (!graph.node(id).alive) continue;
-    const BiasedProduct found = biased_product(graph, id);
+    const BiasedProduct found = biased_product(graph, id, products);
     if (!found.product.valid()) continue;
     absorb(graph, context, id, found);
     changed = true;
   }
   return changed;
+}
+
+}  // namespace
+
+bool absorb_biases(Graph& graph, PassContext& context) {
+  return absorb_all(graph, context, Products::kF32);
+}
+
+bool absorb_biases_on_gpu(Graph& graph, PassContext& context) {
+  return absorb_all(graph, context, Products::kAny);
 }
 
 }  // namespace halfnote

@@ -7,5 +7,7 @@ namespace halfnote {
 
 /// Lets matrix products add the bias that is added to them; absorb_biases.cc says which.
 bool absorb_biases(Graph& graph, PassContext& context);
+/// The same in any float but f64, for GPUs: 16-bit products are rounded behind the bias.
+bool absorb_biases_on_gpu(Graph& graph, PassContext& context);
 
 }  // namespace halfnote

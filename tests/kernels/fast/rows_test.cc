@@ -143,6 +143,38 @@ TEST(FastCrossEntropy, LossAndGradientAtOnceAreTheTwoBitForBit) {
   }
 }
 
+/// What stands behind the classes is not read, and its gradient is 0.
+TEST(FastCrossEntropy, PaddedClassesAreThoseWithoutPadding) {
+  constexpr int64_t kRows = 9, kAll = 136;
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int64_t classes : {int64_t{1}, int64_t{5}, int64_t{131}, kAll}) {
+      SCOPED_TRACE(std::to_string(classes) + " " + std::string(short_name(type)));
+      Tensor x = random_tensor(DType::kF64, {kRows, kAll}, -9, 9, 1);
+      Tensor few(DType::kF64, {kRows, classes});
+      for (int64_t i = 0; i < x.size(); ++i) {
+        double& value = x.mutable_data<double>()[static_cast<size_t>(i)];
+        const int64_t at = i / kAll * classes + i % kAll;
+        if (i % kAll < classes) few.mutable_data<double>()[static_cast<size_t>(at)] = value;
+        if (i % kAll >= classes) value = std::nan("");
+      }
+      const Tensor labels = random_tensor(DType::kI64, {kRows}, 0, static_cast<double>(classes), 2);
+      const Tensor dl = Tensor::scalar(0.5f);
+      Attributes attributes{{"ignore_index", labels.data<int64_t>()[1]}};
+      const std::string_view op = "SoftmaxCrossEntropyLossWithGradient";
+      const auto wanted = run_kernel(kOwn, op, {few.cast_to(type), labels, dl}, attributes,
+                                     {{DType::kF32, {}}, {type, {kRows, classes}}}, kFast);
+      attributes.set("classes", classes);
+      const auto got = run_kernel(kOwn, op, {x.cast_to(type), labels, dl}, attributes,
+                                  {{DType::kF32, {}}, {type, {kRows, kAll}}}, kFast);
+      EXPECT_TRUE(identical(got[0], wanted[0]));
+      for (int64_t i = 0; i < got[1].size(); ++i) {
+        const int64_t at = i / kAll * classes + i % kAll;
+        EXPECT_EQ(got[1].at_as_double(i), i % kAll < classes ? wanted[1].at_as_double(at) : 0);
+      }
+    }
+  }
+}
+
 TEST(FastCrossEntropy, TakesInfinitiesAndNanAsTheReference) {
   const float inf = std::numeric_limits<float>::infinity();
   const Tensor x =

@@ -34,7 +34,7 @@ class DeviceProduct {
     if (shape.k == 0) {
       product.refusal_ = "a sum of nothing";
     } else {
-      product.refusal_ = libraries::illegal_matmul(p);
+      product.refusal_ = blas().refusal(p);
     }
     if (product.ready()) product.bytes_ = blas().workspace_bytes(p);
     return product;

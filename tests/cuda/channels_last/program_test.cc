@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "call.h"
 #include "compiler/ir/text.h"
 #include "passes/compile.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/device_run.h"
 #include "runtime/core/layout.h"
 #include "runtime/train/session.h"
+#include "tests/cuda/call.h"
 
 namespace halfnote::test {
 namespace {

@@ -2,7 +2,9 @@
 //
 // A body is planned as any graph is, for the types of this call; its arena, the carried values and
 // the slices of one trip lie in the workspace of the step, so that the memory of the whole program
-// is known before it runs, and a run allocates nothing.
+// is known before it runs, and a run allocates nothing. On a device all of it is captured with the
+// rest of the step, which asks the host nothing: both branches of an If run, and what the condition
+// did not ask for is left behind; a Scan is all its trips, one behind the other.
 #pragma once
 
 #include <memory>
@@ -23,13 +25,14 @@ std::vector<ValueId> step_operands(const Graph& graph, NodeId node, const StateS
 
 struct ControlStep {
   std::unique_ptr<Kernel> kernel;  // its inputs are the step's operands
-  double flops = 0;                // of all trips; of the larger branch
+  double flops = 0;                // of all trips, and of the branches that run, at most
   bool reads_16bit = false;
   size_t constant_bytes = 0;  // of the constants in the bodies
 };
 
 /// Plans a node with bodies. Throws Error(kUnsupported) for an op other than If and Scan, for a
-/// shape that is open or changes from trip to trip, and for a node of a body that no kernel takes.
+/// shape that is open or changes from trip to trip, for more trips than a device captures, and for
+/// a node of a body that no kernel takes.
 ControlStep plan_control(const Graph& graph, NodeId node, const std::vector<ValueId>& operands,
                          const PlanOptions& options);
 

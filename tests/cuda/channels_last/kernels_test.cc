@@ -6,10 +6,10 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "call.h"
 #include "kernels/cuda/libraries/dnn_request.h"
 #include "kernels/cuda/table.h"
 #include "kernels/layout.h"
+#include "tests/cuda/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {
@@ -225,6 +225,46 @@ TEST(ChannelsLast, BatchNormalization) {
   }
 }
 
+/// A normalization with the sum and the Relu behind it, and its gradient.
+TEST(ChannelsLast, FusedBatchNormalization) {
+  Attributes relu;
+  relu.set("activation", "Relu");
+  const Tensor none;
+  for (const Shape& shape : kUglyImages) {
+    for (const DType dtype : kStored) {
+      const Shape c{shape[1]};
+      const Result full{dtype, shape}, f32{DType::kF32, c};
+      const Tensor x = random(dtype, shape, 4, 7), dy = random(dtype, shape, -1, 1, 2),
+                   more = random(dtype, shape, -1, 1, 8), y = random(dtype, shape, -1, 1, 9),
+                   scale = random(DType::kF32, c, 0.5, 2, 3),
+                   bias = random(DType::kF32, c, -1, 1, 4), mean = random(DType::kF32, c, 4, 7, 5),
+                   variance = random(DType::kF32, c, 0.5, 2, 6);
+      for (const Attributes& activation : {Attributes(), relu}) {
+        check_last({kOwn,
+                    "BatchNormalization",
+                    {x, scale, bias, mean, variance, more},
+                    activation,
+                    {full, f32, f32, f32, f32}});
+      }
+      check_last({kOwn,
+                  "BatchNormalization",
+                  {x, scale, bias, mean, variance},
+                  relu,
+                  {full, f32, f32, f32, f32}});
+      const std::vector<Tensor> tails[] = {
+          {more}, {none, y}, {more, y}, {none, none, bias}, {more, none, bias}};
+      for (const std::vector<Tensor>& tail : tails) {
+        std::vector<Tensor> operands{dy, x, scale, mean, variance};
+        operands.insert(operands.end(), tail.begin(), tail.end());
+        check_last({kOwn, "BatchNormalizationGrad", operands, {}, {full, f32, f32, full}});
+        check_last({kOwn, "BatchNormalizationGrad", operands, {}, {{}, f32, f32, full}});
+        if (!tail[0].defined())
+          check_last({kOwn, "BatchNormalizationGrad", operands, {}, {full, f32, f32}});
+      }
+    }
+  }
+}
+
 struct PoolShapes {
   Shape x, y;
   std::vector<int64_t> kernel, strides, pads;
@@ -239,6 +279,10 @@ TEST(ChannelsLast, Pools) {
       {{1, 2, 7, 9}, {1, 2, 2, 3}, {2, 1}, {4, 4}, {0, 0, 0, 0}},
       {{2, 5, 13}, {2, 5, 6}, {3}, {2}, {0, 0}},
       {{1, 4, 4, 5, 6}, {1, 4, 2, 3, 3}, {3, 2, 2}, {2, 2, 2}, {1, 0, 0, 0, 1, 0}},
+      {{3, 16, 11, 13}, {3, 16, 6, 7}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
+      {{2, 24, 7, 9}, {2, 24, 4, 5}, {2, 2}, {2, 2}, {1, 1, 0, 0}},
+      {{2, 8, 8, 11}, {2, 8, 2, 3}, {2, 3}, {4, 4}, {0, 0, 0, 0}},
+      {{2, 8, 7, 5}, {2, 8, 2, 1}, {3, 2}, {3, 4}, {0, 0, 0, 0}},
   };
   for (const PoolShapes& p : all) {
     for (const DType dtype : kStored) {
@@ -255,6 +299,18 @@ TEST(ChannelsLast, Pools) {
         check_last({kOwn, "AveragePoolGrad", {dy, x}, attributes, {{dtype, p.x}}});
       }
     }
+  }
+  for (const Shape& shape :
+       {Shape{2, 8, 9, 10}, {1, 3, 9, 10}}) {  // dilated windows, also with gaps
+    const Shape result = {shape[0], shape[1], 5, 4};
+    const Tensor x = random(DType::kBF16, shape), dy = random(DType::kBF16, result, -1, 1, 2);
+    const Attributes dilated{{"kernel_shape", std::vector<int64_t>{3, 2}},
+                             {"dilations", std::vector<int64_t>{2, 3}},
+                             {"strides", std::vector<int64_t>{1, 2}}};
+    check_last({"", "MaxPool", {x}, dilated, {{DType::kBF16, result}}});
+    check_last({kOwn, "MaxPoolGrad", {dy, x}, dilated, {{DType::kBF16, shape}}});
+    check_last({"", "AveragePool", {x}, dilated, {{DType::kBF16, result}}});
+    check_last({kOwn, "AveragePoolGrad", {dy, x}, dilated, {{DType::kBF16, shape}}});
   }
   const Tensor x = random(DType::kBF16, {1, 8, 4, 4});
   Attributes attributes{{"kernel_shape", std::vector<int64_t>{2, 2}}};

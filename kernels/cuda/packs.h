@@ -1,0 +1,52 @@
+// Elements that are loaded and stored at once: 16 bytes where lengths and addresses allow it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "kernels/cuda/cuda.h"
+
+namespace halfnote::HN_CUDA {
+
+/// V elements that are loaded and stored at once.
+template <class T, int V>
+struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) Packed {
+  T of[V];
+};
+
+template <int V, class T>
+__device__ __forceinline__ Packed<T, V> load_packed(const T* from) {
+  return *reinterpret_cast<const Packed<T, V>*>(from);
+}
+
+template <int V, class T>
+__device__ __forceinline__ void store_packed(T* to, const Packed<T, V>& pack) {
+  *reinterpret_cast<Packed<T, V>*>(to) = pack;
+}
+
+/// Lets the compiler compute again what it has made of a pack, in place of keeping that in more
+/// registers than the pack takes.
+template <class T, int V>
+__device__ __forceinline__ void forget_computed([[maybe_unused]] Packed<T, V>& pack) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(pack) % 4 == 0) {
+    auto* words = reinterpret_cast<uint32_t*>(&pack);
+    HN_UNROLL
+    for (size_t w = 0; w < sizeof(pack) / 4; ++w) asm volatile("" : "+r"(words[w]));
+  } else {
+    static_assert(sizeof(pack) == 2);
+    asm volatile("" : "+h"(*reinterpret_cast<uint16_t*>(&pack)));
+  }
+#endif
+}
+
+/// Do all present addresses allow 16 bytes at once?
+template <size_t N>
+bool are_aligned(const std::array<const void*, N>& addresses) {
+  for (const void* address : addresses) {
+    if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace halfnote::HN_CUDA

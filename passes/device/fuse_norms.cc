@@ -1,0 +1,243 @@
+// fuse_norms: a BatchNormalization in training writes what a sum and a Relu make of its result, and
+// its gradient takes dY as it stands behind them, for GPUs: memory is passed over once less.
+//
+//   n, … = ai.halfnote.BatchNormalization (x, s, b, m, v)
+//   a = Add (n, r)   y = Relu (a)
+//     ──▶   y, … = ai.halfnote.BatchNormalization <activation = "Relu"> (x, s, b, m, v, r)
+//
+//   g = Add (g1, g2)   d = ReluGrad (g, y)
+//   dx, ds, db = ai.halfnote.BatchNormalizationGrad (d, x, s, mean, inv_std)
+//     ──▶   dx, ds, db, d = ai.halfnote.BatchNormalizationGrad (g1, x, s, mean, inv_std, g2, y)
+//
+// d is a result where others read it, and where it is a sum: the first of the gradient's two passes
+// writes it, the second one reads it. Where y is of a norm without a sum, the gradient finds its
+// sign again from x, which it reads in any case, and takes b instead of y.
+// Rounding: the normalized value is not rounded before the sum, and a Relu sees the statistics as
+// they are saved, in f32.
+// Leaves alone: results that others read before the Relu, sums that broadcast, sums of gradients
+// that a chain of elementwise nodes makes on its way, bodies.
+#include "passes/device/fuse_norms.h"
+
+#include <algorithm>
+
+#include "base/ops/pointwise.h"
+#include "compiler/ir/model.h"
+#include "compiler/ir/query.h"
+
+namespace halfnote {
+namespace {
+
+constexpr size_t kPlainOperands = 5;  // of either node, without those of this pass
+constexpr size_t kSumResult = 3;
+
+bool is_op(const Graph& graph, NodeId id, std::string_view domain, std::string_view op) {
+  if (!id.valid()) return false;
+  const Node& node = graph.node(id);
+  return node.op == op && node.domain == domain && node.region == graph.main();
+}
+
+bool is_plain_norm(const Graph& graph, NodeId id, std::string_view op) {
+  return is_op(graph, id, kHalfnoteDomain, op) && graph.inputs(id).size() == kPlainOperands &&
+         !graph.node(id).attributes.has("activation");
+}
+
+/// The one node that reads the value; invalid if there are others, or it is a result.
+NodeId only_user(const Graph& graph, ValueId value) {
+  const auto uses = graph.uses(value);
+  return uses.size() == 1 && uses[0].by_node() ? uses[0].node() : NodeId{};
+}
+
+bool alike(const Graph& graph, ValueId a, ValueId b) {
+  if (!a.valid() || !b.valid()) return false;
+  const ValueType &x = graph.value(a).type, &y = graph.value(b).type;
+  return x.dtype == y.dtype && x.shape && y.shape && *x.shape == *y.shape;
+}
+
+bool is_made_before(const Graph& graph, ValueId value, NodeId node) {
+  const NodeId maker = producer(graph, value);
+  return !maker.valid() || graph.is_before(maker, node);
+}
+
+/// Do all who read results of the node, from result `first` on, stand behind `place`?
+bool are_read_behind(const Graph& graph, NodeId id, size_t first, NodeId place) {
+  const auto outputs = graph.outputs(id);
+  for (size_t i = first; i < outputs.size(); ++i) {
+    if (!outputs[i].valid()) continue;
+    for (const Use& use : graph.uses(outputs[i])) {
+      if (!use.by_node()) continue;
+      const bool here = graph.node(use.node()).region == graph.main();
+      if (!here || !graph.is_before(place, use.node())) return false;
+    }
+  }
+  return true;
+}
+
+/// `to` takes the place and the name of `from`, whose node goes.
+void take_over(Graph& graph, ValueId from, ValueId to) {
+  const std::string name = graph.value(from).name;
+  const NodeId maker = graph.value(from).producer;
+  graph.value(to).scale_power = graph.value(from).scale_power;
+  graph.replace_uses(from, to);
+  graph.remove(maker);
+  graph.rename(to, name);
+}
+
+// --- forward -------------------------------------------------------------------------------------
+
+struct NormTail {
+  NodeId add, relu;  // either may be missing
+  ValueId residual;
+  NodeId last() const { return relu.valid() ? relu : add; }
+};
+
+/// Is the other operand of the sum a norm too, which stands later and takes the sum?
+bool is_later_norm(const Graph& graph, ValueId other, NodeId norm) {
+  const NodeId maker = producer(graph, other);
+  return is_plain_norm(graph, maker, "BatchNormalization") && graph.output(maker) == other &&
+         only_user(graph, other).valid() && graph.is_before(norm, maker);
+}
+
+bool find_tail(const Graph& graph, NodeId norm, NormTail& tail) {
+  const ValueId y = graph.output(norm);
+  if (!y.valid()) return false;
+  NodeId user = only_user(graph, y);
+  if (is_op(graph, user, "", "Add")) {
+    const ValueId other = graph.input(user, graph.input(user, 0) == y ? 1 : 0);
+    if (other == y || !alike(graph, other, y) || is_later_norm(graph, other, norm)) return false;
+    tail.add = user;
+    tail.residual = other;
+    user = only_user(graph, graph.output(user));
+  }
+  if (is_op(graph, user, "", "Relu")) tail.relu = user;
+  if (!tail.last().valid()) return false;
+  const bool stays = !tail.residual.valid() || is_made_before(graph, tail.residual, norm);
+  return stays || are_read_behind(graph, norm, 1, tail.last());
+}
+
+bool fuse_forward(Graph& graph, NodeId norm) {
+  NormTail tail;
+  if (!is_plain_norm(graph, norm, "BatchNormalization") || !find_tail(graph, norm, tail))
+    return false;
+  if (tail.residual.valid()) {
+    if (!is_made_before(graph, tail.residual, norm))
+      graph.move_before(norm, graph.before(tail.last()));
+    graph.add_node_input(norm, tail.residual);
+  }
+  if (tail.relu.valid()) graph.node(norm).attributes.set("activation", std::string("Relu"));
+  const ValueId y = graph.output(norm);
+  if (tail.add.valid() && tail.relu.valid()) {
+    const ValueId sum = graph.output(tail.add);
+    graph.replace_uses(sum, y);
+    graph.remove(tail.add);
+  }
+  take_over(graph, graph.output(tail.last()), y);
+  return true;
+}
+
+// --- gradient ------------------------------------------------------------------------------------
+
+struct GradHead {
+  NodeId mask, add;       // either may be missing
+  ValueId first, second;  // the parts of dY; the second may be missing
+  ValueId y, bias;        // one of them, if there is a mask
+  NodeId place;           // where the node goes
+  bool keeps_sum = false;
+};
+
+/// Made by elementwise nodes that will be one with the sum, if they may.
+bool is_made_on_the_way(const Graph& graph, ValueId value) {
+  const NodeId maker = producer(graph, value);
+  if (!maker.valid() || !only_user(graph, value).valid()) return false;
+  const Node& node = graph.node(maker);
+  return find_pointwise(node.domain, node.op) != nullptr;
+}
+
+void find_parts(const Graph& graph, NodeId grad, ValueId sum, GradHead& head) {
+  head.first = sum;
+  const NodeId add = producer(graph, sum);
+  if (!is_op(graph, add, "", "Add")) return;
+  // Behind a mask nobody else may read the sum: it is not what is kept.
+  if (head.mask.valid() && !only_user(graph, sum).valid()) return;
+  const ValueId a = graph.input(add, 0), b = graph.input(add, 1), x = graph.input(grad, 1);
+  if (!alike(graph, a, x) || !alike(graph, b, x)) return;
+  if (is_made_on_the_way(graph, a) || is_made_on_the_way(graph, b)) return;
+  head.add = add;
+  head.first = a;
+  head.second = b;
+}
+
+/// The bias of the norm whose result the mask reads, if the gradient can compute that result again.
+ValueId bias_of_line(const Graph& graph, NodeId grad, ValueId y) {
+  const NodeId norm = producer(graph, y);
+  if (!is_op(graph, norm, kHalfnoteDomain, "BatchNormalization")) return {};
+  const auto operands = graph.inputs(norm), results = graph.outputs(norm);
+  if (operands.size() != kPlainOperands || results.size() != 5 || results[0] != y) return {};
+  const bool same = operands[0] == graph.input(grad, 1) && operands[1] == graph.input(grad, 2) &&
+                    results[3] == graph.input(grad, 3) && results[4] == graph.input(grad, 4);
+  return same && graph.node(norm).attributes.has("activation") ? operands[2] : ValueId{};
+}
+
+/// A sum that others read is made where it was: are the other operands there by then?
+bool find_place(const Graph& graph, NodeId grad, GradHead& head) {
+  head.place = grad;
+  if (!head.keeps_sum) return true;
+  head.place = head.mask.valid() ? head.mask : head.add;
+  const auto operands = graph.inputs(grad);
+  return std::all_of(operands.begin() + 1, operands.end(),
+                     [&](ValueId value) { return is_made_before(graph, value, head.place); });
+}
+
+bool find_head(const Graph& graph, NodeId grad, GradHead& head) {
+  if (!is_plain_norm(graph, grad, "BatchNormalizationGrad")) return false;
+  const ValueId dy = graph.input(grad, 0);
+  if (!alike(graph, dy, graph.input(grad, 1))) return false;
+  const NodeId maker = producer(graph, dy);
+  if (is_op(graph, maker, kHalfnoteDomain, "ReluGrad")) {
+    const ValueId y = graph.input(maker, 1);
+    if (!alike(graph, y, dy) || !alike(graph, graph.input(maker, 0), dy)) return false;
+    head.mask = maker;
+    head.bias = bias_of_line(graph, grad, y);
+    if (!head.bias.valid()) head.y = y;
+  }
+  find_parts(graph, grad, head.mask.valid() ? graph.input(head.mask, 0) : dy, head);
+  if (!head.mask.valid() && !head.add.valid()) return false;
+  head.keeps_sum = head.add.valid() || !only_user(graph, dy).valid();
+  return find_place(graph, grad, head);
+}
+
+bool fuse_gradient(Graph& graph, NodeId grad) {
+  GradHead head;
+  if (!find_head(graph, grad, head)) return false;
+  const ValueId dy = graph.input(grad, 0);
+  if (head.place != grad) graph.move_before(grad, graph.before(head.place));
+  graph.set_input(grad, 0, head.first);
+  for (const ValueId operand : {head.second, head.y, head.bias})
+    graph.add_node_input(grad, operand);
+  graph.resize_inputs(grad,
+                      graph.inputs(grad).size());  // without those that are missing at the end
+  if (head.keeps_sum) {
+    const ValueId sum = graph.add_node_output(grad, kSumResult, graph.unique_name("sum"));
+    graph.value(sum).type = graph.value(dy).type;
+    take_over(graph, dy, sum);
+  } else {
+    graph.remove(head.mask);
+  }
+  if (head.mask.valid() && head.add.valid()) graph.remove(head.add);
+  return true;
+}
+
+}  // namespace
+
+bool fuse_norms(Graph& graph, PassContext&) {
+  bool changed = false;
+  const auto nodes = graph.nodes();
+  for (const NodeId node : nodes) {
+    if (graph.node(node).alive) changed |= fuse_forward(graph, node);
+  }
+  for (const NodeId node : nodes) {
+    if (graph.node(node).alive) changed |= fuse_gradient(graph, node);
+  }
+  return changed;
+}
+
+}  // namespace halfnote

@@ -1,0 +1,120 @@
+// Softmax, batch and layer normalization on CUDA against the CPU's reference kernels.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/cuda/call.h"
+
+namespace halfnote::cuda_emulated {
+namespace {
+
+TEST(CudaNormalization, Softmax) {
+  for (const DType dtype : kFloats) {
+    for (const Shape& shape : {Shape{1, 1}, {3, 7}, {5, 129}, {2, 300}, {0, 4}, {2, 3, 5}}) {
+      const Tensor x = random(dtype, shape, -8, 8), dy = random(dtype, shape, -1, 1, 2);
+      for (const int64_t axis : {int64_t{-1}, int64_t{0}, int64_t{1}}) {
+        Attributes attributes;
+        attributes.set("axis", axis);
+        check({"", "Softmax", {x}, attributes, {{dtype, shape}}});
+        check({"", "LogSoftmax", {x}, attributes, {{dtype, shape}}});
+        check({kOwn, "SoftmaxGrad", {dy, x}, attributes, {{dtype, shape}}});
+        check({kOwn, "LogSoftmaxGrad", {dy, x}, attributes, {{dtype, shape}}});
+      }
+    }
+  }
+}
+
+/// A normalization with and without the sum and the Relu behind it, and its gradient.
+TEST(CudaNormalization, BatchNorm) {
+  Attributes relu;
+  relu.set("activation", "Relu");
+  const Tensor none;
+  for (const DType dtype : kFloats) {
+    const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
+    for (const Shape& shape : {Shape{1, 1}, {5, 3}, {2, 7, 129}, {3, 2, 65, 67}}) {
+      const Shape c{shape[1]};
+      const Result full{dtype, shape}, sums{wide, c};
+      const Tensor x = random(dtype, shape, 4, 7), dy = random(dtype, shape, -1, 1, 2),
+                   more = random(dtype, shape, -1, 1, 3), y = random(dtype, shape, -1, 1, 4),
+                   scale = random(wide, c, 0.5, 2, 5), bias = random(wide, c, -1, 1, 6),
+                   mean = random(wide, c, 5, 6, 7), inv_std = random(wide, c, 0.5, 2, 8);
+      const std::vector<Result> results{full, sums, sums, sums, sums};
+      for (const Attributes& activation : {Attributes(), relu}) {
+        check({kOwn, "BatchNormalization", {x, scale, bias, mean, inv_std}, activation, results});
+        check({kOwn,
+               "BatchNormalization",
+               {x, scale, bias, mean, inv_std, more},
+               activation,
+               results});
+      }
+      const std::vector<Tensor> tails[] = {
+          {}, {more}, {none, y}, {more, y}, {none, none, bias}, {more, none, bias}};
+      for (const std::vector<Tensor>& tail : tails) {
+        std::vector<Tensor> operands{dy, x, scale, mean, inv_std};
+        operands.insert(operands.end(), tail.begin(), tail.end());
+        check({kOwn, "BatchNormalizationGrad", operands, {}, {full, sums, sums, full}});
+        check({kOwn, "BatchNormalizationGrad", operands, {}, {full, sums, sums}});
+        check({kOwn, "BatchNormalizationGrad", operands, {}, {{}, sums, sums, full}});
+      }
+    }
+  }
+}
+
+/// The gradient finds the sign of Y again, bit for bit.
+TEST(CudaNormalization, BatchNormGradientNeedsNoY) {
+  Attributes relu;
+  relu.set("activation", "Relu");
+  for (const DType dtype : kStored) {
+    const Shape shape{4, 8, 9, 5}, c{8};
+    const Result full{dtype, shape}, sums{DType::kF32, c};
+    const Tensor x = random(dtype, shape, -3, 5), dy = random(dtype, shape, -1, 1, 2),
+                 scale = random(DType::kF32, c, 0.5, 2, 3), bias = random(DType::kF32, c, -1, 1, 4),
+                 old = random(DType::kF32, c, 0, 1, 5);
+    const auto run = [&](const auto& how) {
+      const auto y = how({kOwn,
+                          "BatchNormalization",
+                          {x, scale, bias, old, old},
+                          relu,
+                          {full, sums, sums, sums, sums}});
+      const auto gradient = [&](const Tensor& result, const Tensor& line) {
+        return how({kOwn,
+                    "BatchNormalizationGrad",
+                    {dy, x, scale, y[3], y[4], {}, result, line},
+                    {},
+                    {full, sums, sums, full}});
+      };
+      const auto by_y = gradient(y[0], {}), by_line = gradient({}, bias);
+      for (size_t i = 0; i < by_y.size(); ++i) EXPECT_TRUE(identical(by_y[i], by_line[i])) << i;
+    };
+    run([](const Call& call) { return on_cpu(call); });
+    run([](const Call& call) { return on_device(call); });
+  }
+}
+
+TEST(CudaNormalization, LayerNorm) {
+  for (const DType dtype : kFloats) {
+    for (const Shape& shape : {Shape{1, 1}, {3, 7}, {131, 129}, {2, 3, 768}, {700, 5}}) {
+      const int64_t width = shape.back(), lines = element_count(shape) / width;
+      const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
+      const Tensor x = random(dtype, shape), dy = random(dtype, shape, -1, 1, 2);
+      const Tensor scale = random(dtype, {width}, 0.5, 2, 3),
+                   bias = random(dtype, {width}, -1, 1, 4);
+      const Shape line_shape = {lines, 1};
+      check({"",
+             "LayerNormalization",
+             {x, scale, bias},
+             {},
+             {{dtype, shape}, {wide, line_shape}, {wide, line_shape}}});
+      const Tensor mean = random(wide, {lines}, -1, 1, 5), inv = random(wide, {lines}, 0.5, 2, 6);
+      check({kOwn,
+             "LayerNormalizationGrad",
+             {dy, x, scale, mean, inv},
+             {},
+             {{dtype, shape}, {wide, {width}}, {wide, {width}}}});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::cuda_emulated
