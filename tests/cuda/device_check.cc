@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -73,19 +74,21 @@ std::vector<Tensor> comparable(const KernelCall& call, std::vector<Tensor> resul
   return {results[0], joined, Tensor()};
 }
 
-/// What lies on the device during one call; each operand `offset` bytes behind an aligned address.
+/// What lies on the device during one call; each operand `offset` bytes, or an element that is
+/// longer, behind an aligned address.
 class Operands {
  public:
   Operands(Device& device, Stream& stream, size_t offset = 0)
       : device_(device), stream_(stream), offset_(offset) {}
 
-  std::byte* room(size_t bytes) {
-    memory_.push_back(device_.allocate(bytes + offset_));
-    return memory_.back().get() + offset_;
+  std::byte* room(size_t bytes, DType dtype = DType::kU8) {
+    const size_t offset = offset_ == 0 ? 0 : std::max(offset_, size_of(dtype));
+    memory_.push_back(device_.allocate(bytes + offset));
+    return memory_.back().get() + offset;
   }
   std::byte* copy_of(const Tensor& input) {
     if (!input.defined()) return nullptr;
-    std::byte* copy = room(input.byte_size());
+    std::byte* copy = room(input.byte_size(), input.dtype());
     stream_.copy(copy, input.bytes(), input.byte_size());
     return copy;
   }
@@ -198,7 +201,7 @@ std::vector<Tensor> run_kernel(Device& device, const Kernel& kernel,
     const auto old = over ? take_input(kernel, inputs, i, bytes, taken) : std::nullopt;
     to.push_back(!wanted ? nullptr
                  : old   ? const_cast<std::byte*>(from[*old])
-                         : operands.room(bytes));
+                         : operands.room(bytes, outputs[i].dtype));
   }
   DeviceBuffers buffers;
   buffers.inputs = from;

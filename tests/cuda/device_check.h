@@ -23,7 +23,7 @@ std::string source_folder();
 /// Where the operands of a call are.
 struct Placing {
   bool in_place = false;  // outputs lie over inputs where the kernel allows it
-  size_t offset = 0;      // bytes behind an aligned address
+  size_t offset = 0;  // bytes behind an aligned address; an operand's element where it is longer
 };
 
 /// Runs a kernel that is prepared for a call with these operands; absent ones are undefined.
