@@ -198,7 +198,7 @@ leg_asan() {
   for test in "${tests[@]}"; do for part in {0..7}; do echo "$test $part 8"; done; done |
     xargs -P "$jobs" -L 1 bash -c 'sanitized_part "$@"' _ || return 1
   # The kernels once more in their forms for other CPUs.
-  ctest --test-dir build/asan -R '^Isa\.' --output-on-failure --no-tests=error || return 1
+  ctest --test-dir build/asan -j"$jobs" -R '^Isa\.' --output-on-failure --no-tests=error || return 1
   for precision in fp32 bf16 fp16; do
     echo "$precision:"
     build/asan/bin/halfnote-cases --precision "$precision" \
