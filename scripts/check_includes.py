@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "runtime/train": COMPILER + ["passes", "kernels", "runtime/core"],
     "cli": ALL,
     "testing": ["base", "compiler/ir", "compiler/ops"],
-    "tests": ALL + ["cli"],
+    "tests": ALL + ["cli", "bench"],
     "bench": ALL,
 }
 

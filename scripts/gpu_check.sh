@@ -4,7 +4,7 @@
 # Usage: scripts/gpu_check.sh pack [--bin FOLDER] [--out FOLDER]
 #        [--fixtures models,exporters,kernels,torch] [--most MB]
 #        gpu_check/gpu_check.sh run [--device cuda:N] [--out FOLDER] [--python PYTHON]
-#        [--seconds N] [--jobs N] [PART…]
+#        [--seconds N] [--total N] [--more] [--jobs N] [PART…]
 #        gpu_check/gpu_check.sh list
 #
 # pack   collects the programs of a build with CUDA (default: build/cuda/bin), the shared libraries
@@ -13,15 +13,24 @@
 # run    needs that folder, a driver for CUDA 13 and CUDA 13's libraries: of a toolkit, or of the
 #        nvidia packages in a Python environment; HALFNOTE_CUDA_LIBRARIES names their folder where
 #        they are found nowhere. Each part takes --seconds at most (default: 480); all run if none
-#        is named. Tests and cases run in processes of their own, --jobs at a time (default: a
-#        processor each, 12 at most). Writes PART.json and PART.log (default: the folder
-#        results-DATE), and all of them into FOLDER.tar.gz, after each part anew; prints a table.
-#        The bench parts want a Python with torch and transformers (--python; default: python3).
+#        is named, in the order of `list`: what tells most comes first. Tests and cases run in
+#        processes of their own, --jobs at a time (default: a processor each, 12 at most). Writes
+#        PART.json and PART.log (default: the folder results-DATE), and all of them into
+#        FOLDER.tar.gz, after each part anew; prints a table. A part that is killed leaves what it
+#        has seen, as "unfinished". The parts bench and compiled want a Python with torch and
+#        transformers (--python; default: python3).
+#        --total N ends after N seconds; parts that no time is left for are "not run". With --more
+#        parts that passed or failed in --out stay as they are, and their models in FOLDER.work: the
+#        same command again goes on where the last one ended.
 #        --device cuda-emulated checks this script where there is no GPU, and nothing else.
-# list   names the parts.
+# list   names the parts, in their order.
 #
-# Ends with 0 when all parts passed, 1 when one failed, 2 when it was called wrongly, 10 when there
-# is no GPU, driver or library to check with: the parts are then "not run", never "pass".
+# The first half hour on a GPU, by commands of ten minutes: three times
+#        gpu_check/gpu_check.sh run --out first --seconds 200 --total 570 --more
+#
+# Ends with 0 when all parts passed, 1 when one failed or was cut off by the time, 2 when it was
+# called wrongly, 10 when a part was "not run" for want of a GPU, driver, library or time: that is
+# never a "pass".
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ -d "$here/gpu_check" ] && helpers=$here/gpu_check || helpers=$here
@@ -48,7 +57,7 @@ run_command() {
   local names=() out="" name
   device=cuda
   python=${PYTHON:-python3}
-  part_seconds=480
+  part_seconds=480 total_seconds=0 more=no probe_seconds=60
   jobs=$(nproc)
   [ "$jobs" -le 12 ] || jobs=12
   while [ $# -gt 0 ]; do
@@ -57,6 +66,8 @@ run_command() {
       --out) out=$(value "$@") || exit 2; shift ;;
       --python) python=$(value "$@") || exit 2; shift ;;
       --seconds) part_seconds=$(value "$@") || exit 2; shift ;;
+      --total) total_seconds=$(value "$@") || exit 2; shift ;;
+      --more) more=yes ;;
       --jobs) jobs=$(value "$@") || exit 2; shift ;;
       -*) wrong "unknown option '$1'" ;;
       *)
@@ -68,27 +79,41 @@ run_command() {
   done
   [[ "$device" =~ ^cuda(:[0-9]+|-emulated)?$ ]] || wrong "no GPU is named '$device'"
   [[ "$part_seconds" =~ ^[1-9][0-9]*$ ]] || wrong "--seconds wants a number, got '$part_seconds'"
+  [[ "$total_seconds" =~ ^[0-9]+$ ]] || wrong "--total wants a number, got '$total_seconds'"
+  [ "$more" = no ] || [ -n "$out" ] || wrong "--more wants --out: the results to go on with"
   [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || wrong "--jobs wants a number, got '$jobs'"
   [ -f "$here/programs.tar.xz" ] || wrong "no programs here: run it in the folder that pack made"
   [ ${#names[@]} -gt 0 ] || mapfile -t names < <(part_names)
   out=${out:-$PWD/results-$(date -u +%Y%m%d-%H%M%S)}
   mkdir -p "$out" || exit 2
   out=$(cd "$out" && pwd)
-  work=$(mktemp -d)
-  trap 'rm -rf "$work"' EXIT
+  last_second=$((SECONDS + (total_seconds > 0 ? total_seconds : 1000000)))
+  work=$out.work
+  if [ "$more" = no ]; then
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+  fi
+  mkdir -p "$work"
   unpack_programs
   find_machine
   for name in "${names[@]}"; do
+    if [ "$more" = yes ] && is_done "$out/$name.json"; then continue; fi
     run_part "$name" "$out"
     tar -C "$(dirname "$out")" -czf "$out.tar.gz" "$(basename "$out")"
   done
   print_table "$out" "${names[@]}"
 }
 
+# is_done JSON: of a part that came to its end on this device, whatever it saw.
+is_done() {
+  grep -qE '^ "status": "(pass|fail)",$' "$1" 2>/dev/null &&
+    grep -qF "\"device\": \"$device\"," "$1"
+}
+
 case "${1:-}" in
   pack) shift; pack_command "$@" ;;
   run) shift; run_command "$@" ;;
   list) list_parts ;;
-  -h | --help) sed -n '2,28s/^# \{0,1\}//p' "$0" ;;
+  -h | --help) sed -n '2,33s/^# \{0,1\}//p' "$0" ;;
   *) wrong "unknown command '${1:-}'" ;;
 esac

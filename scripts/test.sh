@@ -61,23 +61,70 @@ leg_checks() {
 
 leg_build() { build_preset release; }
 
-# run_ctest FOLDER LOG: only failures and the closing line are shown; the rest is in the log.
-run_ctest() {
+# The unit tests, the longest first.
+tests=(kernels cuda ops session runtime passes base ir onnx cli)
+
+# unit_part BUILD test NAME PART PARTS: a share of the tests of halfnote_NAME_test in one process: a
+# process for each test would take twice the time.
+# unit_part BUILD ctest NAME: a test of ctest's that is no GoogleTest.
+# unit_part BUILD cases PRECISION: two models compiled and trained.
+# The output goes to a log, and is shown where it fails; the seconds of processor time to
+# unit-BUILD.seconds.
+unit_part() {
+  local build=$1 log=$logs/$1_$2_$3${4:+_$4}.log command status=0 TIMEFORMAT="%U ${*:2}"
+  local filter=()
+  shift
+  # What NVRTC compiles runs nowhere here: the legs unit and cuda have it.
+  [ "$build" != asan ] || filter=(--gtest_filter='-NvrtcTest*')
+  case "$1" in
+    test)
+      export GTEST_TOTAL_SHARDS=$4 GTEST_SHARD_INDEX=$3
+      command=("build/$build/bin/halfnote_$2_test" "${filter[@]}")
+      ;;
+    ctest)
+      command=(ctest --test-dir "build/$build" -R "^$2\$" --output-on-failure --no-tests=error)
+      ;;
+    cases)
+      command=("build/$build/bin/halfnote-cases" --precision "$2"
+        tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn)
+      ;;
+  esac
+  { time timeout 1200 "${command[@]}" >"$log" 2>&1 || status=$?; } 2>>"$logs/unit-$build.seconds"
+  [ "$status" != 0 ] || return 0
+  echo "$build: $*: exit code $status; the whole log: $log"
+  grep -v -E '^\[ +(OK|RUN) +\]' "$log" | tail -n 200
+  return 1
+}
+
+# unit_parts BUILD: those that the input names, a line each, as many at a time as there are
+# processors.
+unit_parts() {
   local status=0
-  ctest --test-dir "$1" -j"$jobs" --output-on-failure --no-tests=error >"$2" 2>&1 || status=$?
-  if [ "$status" != 0 ]; then
-    grep -v -E '^ *[0-9]+/[0-9]+ Test .* Passed|^ *Start +[0-9]+:' "$2" | tail -n 300
-    echo "the whole log: $2"
-    return "$status"
-  fi
-  grep -E 'tests passed|tests failed' "$2"
+  export -f unit_part
+  export logs OMP_WAIT_POLICY=passive
+  rm -f "$logs/unit-$1.seconds"
+  xargs -P "$jobs" -L 1 bash -c 'unit_part "$@"' _ "$1" || status=1
+  sort -rn -o "$logs/unit-$1.seconds" "$logs/unit-$1.seconds"
+  awk '{ all += $1 } END { print NR " parts, " all " s of processor time; the longest:" }' \
+    "$logs/unit-$1.seconds"
+  head -n 5 "$logs/unit-$1.seconds"
+  return "$status"
+}
+
+# What takes longest begins first, so that no processor waits at the end.
+list_unit_parts() {
+  local test part
+  printf 'ctest Isa.%s\n' Baseline Avx2
+  for test in "${tests[@]}"; do
+    for part in {0..7}; do echo "test $test $part 8"; done
+  done
 }
 
 # The kernels of products once more the other way: with the CPU's bf16 dot products, and in f32.
 # The device's, which know neither, are not compared again.
 leg_unit() {
   local how
-  run_ctest build/release "$logs/unit.log"
+  { list_unit_parts; echo "ctest Random.Finds"; } | unit_parts release
   for how in dots f32; do
     HALFNOTE_TEST_DEVICE=none HALFNOTE_BF16=$how "$bin/halfnote_kernels_test" --gtest_brief=1 \
       --gtest_filter='*OneDnn*:*Tiled*:*Attention*:*Blocks*:*Product*:*Conv*:MatMul*:Gemm*:Cpu*'
@@ -176,34 +223,12 @@ leg_examples() {
 
 leg_install() { tests/install/run.sh build/release; }
 
-# sanitized_part NAME PART PARTS: a share of the tests of halfnote_NAME_test in one process. What
-# NVRTC compiles runs nowhere here: the legs unit and cuda have it.
-sanitized_part() {
-  local log=$logs/asan_$1_$2.log
-  GTEST_TOTAL_SHARDS=$3 GTEST_SHARD_INDEX=$2 timeout 1200 "build/asan/bin/halfnote_$1_test" \
-    --gtest_filter='-NvrtcTest*' >"$log" 2>&1 && return
-  echo "asan: part $2 of halfnote_$1_test failed, exit code $?; the whole log: $log"
-  grep -v -E '^\[ +(OK|RUN) +\]' "$log" | tail -n 200
-  return 1
-}
-
-# The tests and what they run; other legs run the judges' programs. A process for each test, as the
-# leg unit has it, would take twice the time.
+# The tests and what they run; other legs run the judges' programs.
 leg_asan() {
-  local tests=(kernels cuda ops session runtime passes base ir onnx cli) test part precision
   build_preset asan halfnote halfnote-cases $(printf 'halfnote_%s_test ' "${tests[@]}")
-  export -f sanitized_part
-  export logs ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
-  export UBSAN_OPTIONS=print_stacktrace=1 OMP_WAIT_POLICY=passive
-  for test in "${tests[@]}"; do for part in {0..7}; do echo "$test $part 8"; done; done |
-    xargs -P "$jobs" -L 1 bash -c 'sanitized_part "$@"' _ || return 1
-  # The kernels once more in their forms for other CPUs.
-  ctest --test-dir build/asan -j"$jobs" -R '^Isa\.' --output-on-failure --no-tests=error || return 1
-  for precision in fp32 bf16 fp16; do
-    echo "$precision:"
-    build/asan/bin/halfnote-cases --precision "$precision" \
-      tests/fixtures/models/mlp tests/fixtures/models/cifar_cnn || return 1
-  done
+  export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
+  export UBSAN_OPTIONS=print_stacktrace=1
+  { list_unit_parts; printf 'cases %s\n' fp32 bf16 fp16; } | unit_parts asan
 }
 
 # Compiles and links with nvcc, and runs what needs no GPU. Only the programs of gpu_check.sh and

@@ -3,7 +3,7 @@
 
     bench/pytorch/gpu.py --model gpt2 --bin FOLDER --out LINES.jsonl [--work FOLDER]
         [--device cuda] [--precisions bf16,fp16] [--against eager,own-tf32,own-fp32,compiled]
-        [--blocks 5] [--batch N] [--libraries FOLDERS] [--wide-conv]
+        [--blocks 5] [--batch N] [--libraries FOLDERS] [--wide-conv] [--keep]
 
     bench/pytorch/gpu.py --table LINES.jsonl…
 
@@ -13,6 +13,9 @@ of PyTorch and the memory that we planned; and of our step the floor (the least 
 these rates, kernel by kernel: bench/rates.h), the share of it that is reached, TFLOP/s and GB/s.
 The rates of the GPU are those of its data sheet (PEAKS) and the driver's memory clock times bus
 width, or measured where either is unknown: `rates` says which.
+
+The kinds of --against follow each other, each in all precisions: what takes long to begin with
+(compiled) comes last. --keep takes the exported model that an earlier call left in --work.
 
 "eager" is autocast (with a GradScaler in fp16), "compiled" is torch.compile with max-autotune and
 CUDA graphs; TF32 is allowed in what stays fp32, optimizers are fused. "own-fp32" and "own-tf32" are
@@ -30,6 +33,7 @@ nothing.
 import argparse
 import gc
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -251,15 +255,32 @@ def compile_model(name, model, precision, args):
 
 
 def by_turns(ours, theirs, args):
-    """Whether the first losses agree, seconds of a step in blocks of both sides, the losses."""
+    """How the first losses agree, seconds of a step in blocks of both sides, the losses."""
     _, our_losses = ours.steps(CHECKED_STEPS)
     _, their_losses = theirs.steps(CHECKED_STEPS)
     mine, other = [], []
     for _ in range(args.blocks):
         mine.append(ours.steps(args.steps)[0])
         other.append(theirs.steps(args.steps)[0])
-    agree = all(abs(a - b) <= TOLERANCE * abs(b) for a, b in zip(our_losses, their_losses))
-    return agree, mine, other, our_losses, their_losses
+    return agreement(our_losses, their_losses), mine, other, our_losses, their_losses
+
+
+def agreement(ours, theirs):
+    """Status of the first losses, and why if they differ. A loss that is no number is null in JSON,
+    NaN from PyTorch."""
+    finite = all(loss is not None and math.isfinite(loss) for loss in [*ours, *theirs])
+    if not finite:
+        return {"status": "fail", "why": "a loss is not finite"}
+    if len(ours) != len(theirs):
+        return {"status": "fail", "why": f"{len(ours)} losses beside {len(theirs)}"}
+    if all(abs(a - b) <= TOLERANCE * abs(b) for a, b in zip(ours, theirs)):
+        return {"status": "pass"}
+    return {"status": "fail", "why": "the first losses differ"}
+
+
+def listed(losses):
+    """As JSON has them: it knows no NaN."""
+    return [loss if loss is not None and math.isfinite(loss) else None for loss in losses]
 
 
 def about_ours(ours, mine, rates):
@@ -274,21 +295,21 @@ def about_ours(ours, mine, rates):
 def compare_own(ours, wide, args, rates):
     """Mixed precision beside our own fp32."""
     agree, mine, other, our_losses, their_losses = by_turns(ours, wide, args)
-    return {"status": "pass" if agree else "fail", **about_ours(ours, mine, rates),
+    return {**agree, **about_ours(ours, mine, rates),
             "own_ms": 1e3 * statistics.median(other),
             "ratio": statistics.median(b / a for a, b in zip(mine, other)),
             "own_planned_bytes": wide.about["memory"],
-            "losses": our_losses, "own_losses": their_losses}
+            "losses": listed(our_losses), "own_losses": listed(their_losses)}
 
 
 def compare(ours, theirs, args, rates):
     """Beside PyTorch: what both sides took."""
     agree, mine, other, our_losses, their_losses = by_turns(ours, theirs, args)
-    return {"status": "pass" if agree else "fail", **about_ours(ours, mine, rates),
+    return {**agree, **about_ours(ours, mine, rates),
             "torch_ms": 1e3 * statistics.median(other),
             "ratio": statistics.median(b / a for a, b in zip(mine, other)),
-            "torch_peak_bytes": theirs.peak(), "losses": our_losses, "torch_losses": their_losses,
-            "torch": theirs.torch.__version__}
+            "torch_peak_bytes": theirs.peak(), "losses": listed(our_losses),
+            "torch_losses": listed(their_losses), "torch": theirs.torch.__version__}
 
 
 def free_torch():
@@ -336,43 +357,58 @@ def write_row(args, name, row):
     print(line, flush=True)
 
 
-def run_precision(precision, model, args, rates):
-    """All comparisons of a precision, with one process of ours."""
-    name = f"{args.model} {precision}"
-    batch = args.work / f"{args.model}.npz"
-    try:
-        artifact = compile_model(args.model, model, precision, args)
-        ours = Ours(args, artifact, batch)
-    except Exception as error:  # a row of its own, as everything that goes wrong
-        write_row(args, name, failure(error))
-        return
-    for how in args.against.split(","):
-        try:
+class OurSides:
+    """Our process of each precision, kept from one comparison to the next, and started anew where
+    the last one died or a comparison went wrong."""
+
+    def __init__(self, args, model):
+        self.args, self.model = args, model
+        self.artifacts, self.processes = {}, {}
+
+    def get(self, precision):
+        ours = self.processes.get(precision)
+        if ours is not None and ours.process.poll() is None:
             ours.start()  # both sides start from the first weights
-            row = compare_one(how, precision, ours, batch, args, rates)
-        except Exception as error:
-            row = failure(error)
-        write_row(args, f"{name} {how}", row)
-        free_torch()
-        if ours.process.poll() is not None:
-            ours = Ours(args, artifact, batch)
-    ours.close()
+            return ours
+        self.close(precision)
+        if precision not in self.artifacts:
+            self.artifacts[precision] = compile_model(
+                self.args.model, self.model, precision, self.args)
+        batch = self.args.work / f"{self.args.model}.npz"
+        ours = self.processes[precision] = Ours(self.args, self.artifacts[precision], batch)
+        return ours
+
+    def close(self, precision):
+        ours = self.processes.pop(precision, None)
+        if ours is not None:
+            ours.close()
 
 
 def run(args):
+    """All comparisons of a kind in all precisions, then those of the next kind: what is compared
+    with first is known for all before what comes last."""
     model = gpu_models(args.batch)[args.model]
     try:
-        export(args.model, model, args.work)
+        if not args.keep or not (args.work / f"{args.model}.npz").exists():
+            export(args.model, model, args.work)
         rates = sheet_rates(args.device) or measured_rates(args.device)
-    except Exception as error:
+    except Exception as error:  # a row of its own, as everything that goes wrong
         write_row(args, args.model, failure(error))
         return
     free_torch()
+    sides = OurSides(args, model)
+    for how in args.against.split(","):
+        for precision in args.precisions.split(","):
+            try:
+                batch = args.work / f"{args.model}.npz"
+                row = compare_one(how, precision, sides.get(precision), batch, args, rates)
+            except Exception as error:
+                row = failure(error)
+                sides.close(precision)
+            write_row(args, f"{args.model} {precision} {how}", row)
+            free_torch()
     for precision in args.precisions.split(","):
-        try:
-            run_precision(precision, model, args, rates)
-        except Exception as error:
-            write_row(args, f"{args.model} {precision}", failure(error))
+        sides.close(precision)
 
 
 HEAD = ("| comparison | status | ours ms | theirs ms | ratio | floor ms | of floor | TFLOP/s | "
@@ -417,6 +453,7 @@ def main():
     parser.add_argument("--batch", type=int, default=0, help="another batch than the bar's")
     parser.add_argument("--libraries", default="",
                         help="folders that only our own programs look for libraries in")
+    parser.add_argument("--keep", action="store_true", help="an exported model in --work will do")
     parser.add_argument("--wide-conv", action="store_true",
                         help="own-fp32 even where convolutions are done by plain loops")
     args = parser.parse_args()

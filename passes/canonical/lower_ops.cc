@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "compiler/ir/replace.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
 #include "passes/train/untrainable.h"
@@ -155,12 +156,9 @@ class Lowering {
                        graph_.value(results[i].id).name.starts_with(name_of(node) + "/") &&
                        given.insert(results[i].id).second;
       const ValueId result = own ? results[i].id : b.op("Identity", {results[i]}).id;
-      const std::string name = graph_.value(output).name;
-      graph_.rename(output, graph_.unique_name(name + ".lowered"));
-      graph_.rename(result, name);
       refine(result, graph_.value(output).type);
       retyped_ |= tells_more(graph_.value(result).type, graph_.value(output).type);
-      graph_.replace_uses(output, result);
+      take_place(graph_, output, result);
     }
   }
 

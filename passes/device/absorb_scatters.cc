@@ -13,6 +13,7 @@
 #include "passes/device/absorb_scatters.h"
 
 #include "compiler/ir/query.h"
+#include "compiler/ir/replace.h"
 #include "passes/pass_through.h"
 
 namespace halfnote {
@@ -60,10 +61,8 @@ void absorb_scatter(Graph& graph, NodeId add, NodeId scatter, ValueId into) {
     graph.remove(producer(graph, zeros));
   const ValueId sum = graph.output(scatter), result = graph.output(add);
   graph.value(sum).scale_power = graph.value(result).scale_power;
-  const std::string name = graph.value(result).name;
-  graph.replace_uses(result, sum);
+  take_place(graph, result, sum);
   graph.remove(add);
-  graph.rename(sum, name);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "base/ops/pointwise.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
+#include "compiler/ir/replace.h"
 
 namespace halfnote {
 namespace {
@@ -74,12 +75,9 @@ bool are_read_behind(const Graph& graph, NodeId id, size_t first, NodeId place) 
 
 /// `to` takes the place and the name of `from`, whose node goes.
 void take_over(Graph& graph, ValueId from, ValueId to) {
-  const std::string name = graph.value(from).name;
-  const NodeId maker = graph.value(from).producer;
   graph.value(to).scale_power = graph.value(from).scale_power;
-  graph.replace_uses(from, to);
-  graph.remove(maker);
-  graph.rename(to, name);
+  take_place(graph, from, to);
+  graph.remove(graph.value(from).producer);
 }
 
 // --- forward -------------------------------------------------------------------------------------

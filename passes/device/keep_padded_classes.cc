@@ -15,10 +15,12 @@
 #include "passes/device/keep_padded_classes.h"
 
 #include <algorithm>
+#include <set>
 
 #include "compiler/ir/builder.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
+#include "compiler/ir/replace.h"
 #include "passes/pass_through.h"
 
 namespace halfnote {
@@ -122,7 +124,7 @@ class ClassKeeper {
       : graph_(graph), b_(graph, graph.before(loss), context.infer), loss_(loss) {}
 
   bool run() {
-    if (!find_scores() || !takes_padding(graph_.output(loss_, 1))) return false;
+    if (!find_scores() || !find_takers()) return false;
     const ValueId whole = graph_.input(slice_, 0);
     std::vector<ValueId> wide = {whole};
     for (const NodeId id : way_) wide.push_back(padded_scores(id, wide.back()));
@@ -257,10 +259,8 @@ class ClassKeeper {
     if (!graph_.has_uses(result)) return graph_.remove(id);
     start_before(id);
     const ValueId part = cut(wide);
-    graph_.replace_uses(result, part);
-    const std::string name = graph_.value(result).name;
+    take_place(graph_, result, part);
     graph_.remove(id);
-    graph_.rename(part, name);  // it may be a result of the graph
   }
 
   void widen_gradient() {
@@ -286,15 +286,31 @@ class ClassKeeper {
     }
   }
 
-  bool takes_padding(ValueId gradient) const {
-    return std::ranges::any_of(graph_.users(gradient), [&](NodeId id) { return absorbs(id); });
-  }
-
-  /// Is there a use for padding of the operand of `id`, which is the gradient?
-  bool absorbs(NodeId id) const {
-    if (graph_.node(id).region != graph_.main()) return false;
-    if (is_padding(id) || sums_rows(id)) return true;
-    return hands_on(id) && takes_padding(graph_.output(id));
+  /// The nodes behind the loss that have a use for padding of the gradient, or hand it on to one
+  /// that does; each is looked at once.
+  bool find_takers() {
+    struct Reached {
+      NodeId id, from;  // from: the node before it on the way, if any
+    };
+    std::vector<Reached> seen;
+    const auto visit = [&](ValueId gradient, NodeId from) {
+      for (const NodeId id : graph_.users(gradient)) {
+        if (graph_.node(id).region == graph_.main()) seen.push_back({id, from});
+      }
+    };
+    visit(graph_.output(loss_, 1), NodeId{});
+    for (size_t i = 0; i < seen.size(); ++i) {
+      const NodeId id = seen[i].id;
+      if (is_padding(id) || sums_rows(id)) {
+        takers_.insert(id);
+      } else if (hands_on(id)) {
+        visit(graph_.output(id), id);
+      }
+    }
+    for (size_t i = seen.size(); i-- > 0;) {
+      if (seen[i].from.valid() && takers_.contains(seen[i].id)) takers_.insert(seen[i].from);
+    }
+    return !takers_.empty();
   }
 
   /// A Pad that makes of the gradient what the loss writes now.
@@ -322,20 +338,36 @@ class ClassKeeper {
     return margins && margins->none_at_last();
   }
 
-  /// Gives those that absorb `wide` this in place of `narrow`.
+  /// Gives the takers of `narrow` `wide` in its place, and so on; no recursion, a way may be long.
   void widen_users(ValueId narrow, ValueId wide) {
-    for (const NodeId id : graph_.users(narrow)) {
-      if (!absorbs(id)) continue;
-      if (is_padding(id)) {
-        graph_.replace_uses(graph_.output(id), wide);
-        graph_.remove(id);
-        continue;
+    struct Widening {
+      NodeId id;
+      ValueId wide;  // the operand; the result once it is made
+      bool made = false;
+    };
+    std::vector<Widening> open;
+    const auto visit = [&](ValueId from, ValueId padded) {
+      const std::vector<NodeId> users = graph_.users(from);
+      for (size_t i = users.size(); i-- > 0;) {
+        if (takers_.contains(users[i])) open.push_back({users[i], padded});
       }
-      std::vector<Expr> inputs = operands(id);
-      inputs[0] = b_.value(wide);
-      const ValueId result = widened(id, std::move(inputs));
-      if (!sums_rows(id)) widen_users(graph_.output(id), result);
-      leave(id, result);
+    };
+    visit(narrow, wide);
+    while (!open.empty()) {
+      const Widening step = open.back();
+      open.pop_back();
+      if (step.made) {
+        leave(step.id, step.wide);
+      } else if (is_padding(step.id)) {
+        graph_.replace_uses(graph_.output(step.id), step.wide);
+        graph_.remove(step.id);
+      } else {
+        std::vector<Expr> inputs = operands(step.id);
+        inputs[0] = b_.value(step.wide);
+        const ValueId result = widened(step.id, std::move(inputs));
+        open.push_back({step.id, result, true});
+        if (!sums_rows(step.id)) visit(graph_.output(step.id), result);
+      }
     }
   }
 
@@ -346,6 +378,7 @@ class ClassKeeper {
   Builder b_;
   NodeId loss_, slice_;
   std::vector<NodeId> way_;  // from the Slice to the loss, neither of them
+  std::set<NodeId> takers_;
   int64_t classes_ = 0, padding_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "compiler/ir/model.h"
+#include "compiler/ir/replace.h"
 #include "compiler/ops/rule_support.h"
 #include "passes/foreign/parts.h"
 #include "passes/train/step.h"
@@ -73,10 +74,7 @@ Expr through_dropout_of(LowerContext& c, Expr x, size_t mask_input) {
   const Expr y = our_dropout(c, c.b.value(graph.input(forward, 0)), ratio, number);
   c.b.set_role(role);
   c.b.set_insert_point(here);
-  const std::string name = graph.value(graph.output(forward)).name;
-  graph.rename(graph.output(forward), graph.unique_name(name + ".foreign"));
-  graph.rename(y.id, name);
-  graph.replace_uses(graph.output(forward), y.id);
+  take_place(graph, graph.output(forward), y.id);
   graph.set_input(c.node, mask_input, ValueId{});
   if (!graph.has_uses(mask)) graph.remove(forward);
   return dx;

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "compiler/ir/replace.h"
 #include "compiler/ir/walk.h"
 #include "compiler/ops/operator.h"
 #include "compiler/ops/rule_support.h"
@@ -244,10 +245,7 @@ class Expansion {
         graph_.value(gradient).kind != ValueKind::kResult) {
       gradient = b.op("Identity", {b.value(gradient)}).id;
     }
-    const std::string name = graph_.value(output).name;
-    graph_.rename(output, graph_.unique_name(name + ".asked"));
-    graph_.rename(gradient, name);
-    graph_.replace_uses(output, gradient);
+    take_place(graph_, output, gradient);
   }
 
   Graph& graph_;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "compiler/ir/model.h"
+#include "compiler/ir/replace.h"
 #include "compiler/ops/rule_support.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/foreign/parts.h"
@@ -221,10 +222,7 @@ void replace_results(Builder& b, NodeId node, const Results& results, uint32_t m
     const Value& value = graph.value(results[i].id);
     const bool own = value.kind == ValueKind::kResult && results[i].id.index >= made_from;
     const ValueId result = own ? results[i].id : b.op("Identity", {results[i]}).id;
-    const std::string name = graph.value(output).name;
-    graph.rename(output, graph.unique_name(name + ".foreign"));
-    graph.rename(result, name);
-    graph.replace_uses(output, result);
+    take_place(graph, output, result);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 
+#include "compiler/ir/replace.h"
 #include "passes/passes.h"
 #include "passes/precision/constants.h"
 
@@ -58,14 +59,12 @@ bool mend_extremum(Graph& graph, NodeId node, PassContext& context) {
     const ValueType& to = graph.value(graph.output(node)).type;
     if (!from.shape || !to.shape || from.shape->size() != to.shape->size()) continue;
     context.note(graph.node(node).name, dropped(graph, value));
-    const std::string name = graph.value(graph.output(node)).name;
     Builder b(graph, graph.before(node), context.infer);
     b.set_role(graph.node(node).role);
     const Expr same = b.op("Identity", {b.value(other)});
     graph.node(b.last()).name = graph.node(node).name;
-    graph.replace_uses(graph.output(node), same.id);
+    take_place(graph, graph.output(node), same.id);
     graph.remove(node);
-    graph.rename(same.id, name);
     return true;
   }
   return false;

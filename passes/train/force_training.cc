@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "compiler/ir/hash.h"
+#include "compiler/ir/replace.h"
 #include "compiler/ops/operator.h"
 #include "passes/exporters/folded_norms.h"
 #include "passes/passes.h"
@@ -152,10 +153,7 @@ class TrainingForm {
     LowerContext rule{b, node, {}, {}};
     for (ValueId input : graph_.inputs(node)) rule.inputs.push_back(b.value(input));
     const Expr drawn = row->draw(rule, {seed, state(b, kAttemptedStep, 0), next_id_++});
-    const std::string name = graph_.value(graph_.output(node)).name;
-    graph_.rename(graph_.output(node), graph_.unique_name(name + ".model"));
-    graph_.rename(drawn.id, name);
-    graph_.replace_uses(graph_.output(node), drawn.id);
+    take_place(graph_, graph_.output(node), drawn.id);
     graph_.remove(node);
     return true;
   }

@@ -452,15 +452,21 @@ class Planner {
 
   /// May output `output_index` of the step be written over `value`, one of its operands?
   bool fits_over(int step, ValueId value, size_t output_index) const {
-    const std::vector<ValueId>& inputs = reads_[static_cast<size_t>(step)];
-    bool any = false;
+    const Kernel& kernel = *program_.steps[static_cast<size_t>(step)].kernel;
+    const auto same = std::ranges::equal_range(operands_, buffer_of_[value.index], {},
+                                               &std::pair<int, size_t>::first);
+    return !same.empty() && std::ranges::all_of(same, [&](const auto& operand) {
+      return kernel.can_share(operand.second, output_index);
+    });
+  }
+
+  /// A step that updates all weights has thousands of them.
+  void sort_operands(std::span<const ValueId> inputs) {
+    operands_.clear();
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!inputs[i].valid() || buffer_of_[inputs[i].index] != buffer_of_[value.index]) continue;
-      any = true;
-      if (!program_.steps[static_cast<size_t>(step)].kernel->can_share(i, output_index))
-        return false;
+      if (inputs[i].valid()) operands_.emplace_back(buffer_of_[inputs[i].index], i);
     }
-    return any;
+    std::ranges::sort(operands_);
   }
 
   bool place_over_operand(int step, ValueId output, size_t output_index) {
@@ -493,6 +499,7 @@ class Planner {
     ProgramStep& step = program_.steps[static_cast<size_t>(index)];
     const std::vector<ValueId>& outputs = writes_[static_cast<size_t>(index)];
     const bool view = step.kernel->is_view() && reads_[static_cast<size_t>(index)][0].valid();
+    sort_operands(reads_[static_cast<size_t>(index)]);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].valid() || buffer(outputs[i]).planned) continue;
       if (place_in_state(index, outputs[i], i) || place_over_operand(index, outputs[i], i))
@@ -567,7 +574,8 @@ class Planner {
   Program program_;
   std::vector<NodeId> nodes_;
   // By step, of which nodes_ tells the node until reorders come between them.
-  std::vector<std::vector<ValueId>> reads_;  // captures too
+  std::vector<std::vector<ValueId>> reads_;       // captures too
+  std::vector<std::pair<int, size_t>> operands_;  // buffer and index, of the step to be placed
   std::vector<std::vector<ValueId>> writes_;
   std::vector<BlockedForm> forms_;
   std::map<const KernelRow*, std::vector<const BlockedRow*>> blocked_rows_;

@@ -112,10 +112,17 @@ find_machine() {
   [ -z "$nothing" ] || echo "gpu_check: $nothing" >&2
 }
 
-# One training step of the smallest model; its message if that fails for want of a device.
+# One training step of the smallest model; its message if that fails for want of a device, or does
+# not come to its end: a driver may hang.
 probe() {
+  local deadline=$((SECONDS + probe_seconds)) said=$work/probe.said code=0
   compile_case mlp fp32 "$work/probe.onnx" >/dev/null || return 1
-  ours "$bin/halfnote-step" "$work/probe.onnx" "$fixtures/models/mlp/inputs.npz" 1 \
-    "$work/probe" "$device"
-  [ $? != 10 ]
+  limited_ours "$said" "$bin/halfnote-step" "$work/probe.onnx" \
+    "$fixtures/models/mlp/inputs.npz" 1 "$work/probe" "$device" || code=$?
+  cat "$said"
+  if [ "$code" = 124 ] || [ "$code" = 137 ]; then
+    echo "the first step on $device did not end in $probe_seconds s"
+    return 1
+  fi
+  [ "$code" != 10 ]
 }

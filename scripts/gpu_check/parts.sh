@@ -1,18 +1,26 @@
 # The parts of a check; sourced by gpu_check.sh. A part is part_NAME: it calls row() for each thing
 # that it has seen, and runs commands through limited() or each(), so that it ends in time.
 
+# In the order in which they tell most where the time on a GPU is short: whether it works at all,
+# every kernel, the figures that come quickly, the models, the figures that need minutes of
+# compilation by PyTorch; what repeats the same with other questions comes last.
 parts=(
-  "device          streams, events, captured graphs, memory, a session of steps"
-  "ops             every kernel against the CPU's, in all types"
-  "cases           halfnote-cases on all fixtures in fp32, bf16, fp16"
-  "sanitizer       compute-sanitizer: memcheck, racecheck, initcheck, synccheck"
-  "determinism     10 runs of 5 steps each: the states have the same bytes"
-  "memory          more than there is: an error that says how much is free"
-  "bench-cifar_cnn beside PyTorch: the CIFAR CNN, batch 128"
-  "bench-resnet50  beside PyTorch: ResNet-50, batch 256"
-  "bench-bert      beside PyTorch: BERT-base, 32 by 512"
-  "bench-gpt2      beside PyTorch: GPT-2 124M, 16 by 1024"
-  "bench-vit       beside PyTorch: ViT-B/16, batch 128"
+  "device             streams, events, captured graphs, memory, a session of steps"
+  "ops                every kernel against the CPU's, in all types"
+  "bench-bert         beside PyTorch (eager) and our own fp32: BERT-base, 32 by 512"
+  "bench-gpt2         the same: GPT-2 124M, 16 by 1024"
+  "bench-cifar_cnn    the same: the CIFAR CNN, batch 128"
+  "bench-resnet50     the same: ResNet-50, batch 256"
+  "bench-vit          the same: ViT-B/16, batch 128"
+  "cases              halfnote-cases on all fixtures in fp32, bf16, fp16"
+  "compiled-bert      beside torch.compile: BERT-base"
+  "compiled-gpt2      the same: GPT-2 124M"
+  "compiled-cifar_cnn the same: the CIFAR CNN"
+  "compiled-resnet50  the same: ResNet-50"
+  "compiled-vit       the same: ViT-B/16"
+  "memory             more than there is: an error that says how much is free"
+  "determinism        10 runs of 5 steps each: the states have the same bytes"
+  "sanitizer          compute-sanitizer: memcheck, racecheck, initcheck, synccheck"
 )
 
 # ours COMMAND…: one of our programs. The libraries that were packed, and CUDA's, are for these
@@ -38,12 +46,12 @@ limited_ours() {
 # each FOLDER COMMAND…: one of our programs with each line of the input as its last word, a process
 # a line and several at a time, until the part's time is over. One of them may spoil its device, or
 # die: the others do not see it. The output goes to FOLDER/NUMBER.log, the line to NUMBER.name and
-# the exit code to NUMBER.code; 124: out of time.
+# the exit code to NUMBER.code; 124: out of time. missing() says what left none.
 each() {
   local folder=$1
   shift
   rm -rf "$folder" && mkdir -p "$folder"
-  awk '{ printf "%05d\t%s%c", NR, $0, 0 }' |
+  tee "$folder/given" | awk '{ printf "%05d\t%s%c", NR, $0, 0 }' |
     until=$(($(date +%s) + deadline - SECONDS)) folder=$folder \
       xargs -0 -r -P "$jobs" -I{} bash -c 'number=${1%%	*} name=${1#*	} code=0
       shift
@@ -58,18 +66,34 @@ each() {
       echo "$code" >"$at.code"' each {} "$@" 2>/dev/null
 }
 
-# run_part NAME OUT: its rows, its log and its JSON.
+# missing FOLDER: the lines that each() was given in this folder and that left no exit code.
+missing() {
+  awk '{ printf "%05d\t%s\n", NR, $0 }' "$1/given" | while IFS=$'\t' read -r number line; do
+    [ -s "$1/$number.code" ] || echo "$line"
+  done
+}
+
+# run_part NAME OUT: its rows, its log and its JSON. Until it has ended the JSON says "unfinished",
+# and the rows are in NAME.rows: what a part has seen stays where it is killed.
 run_part() {
   local name=$1 out=$2 begin=$SECONDS status reason
   rows=() last_detail="" part_failed=0 part_passed=0
+  local cut=no
+  part_rows=$out/$name.rows
   deadline=$((SECONDS + part_seconds)) log=$out/$name.log
+  [ "$deadline" -le "$last_second" ] || { cut=yes deadline=$last_second; }
   : >"$log"
+  : >"$part_rows"
   echo "$name"
+  write_json "$out/$name.json" "$name" unfinished "killed; its results are in $name.rows" 0
   if [ -n "$nothing" ]; then
     status="not run" reason=$nothing
+  elif [ "$SECONDS" -ge "$last_second" ]; then
+    status="not run" reason="no time is left of --total"
   else
     case "$name" in
-      bench-*) part_bench "${name#bench-}" "$out" ;;
+      bench-*) part_bench "$name" "${name#bench-}" "$out" eager,own-tf32,own-fp32 ;;
+      compiled-*) part_bench "$name" "${name#compiled-}" "$out" compiled ;;
       *) "part_$name" ;;
     esac
     if [ "$part_failed" = 1 ]; then
@@ -81,8 +105,12 @@ run_part() {
     fi
     reason="$(printf '%s\n' "${rows[@]}" | grep -c '"status": "pass"') of ${#rows[@]} passed"
     [ "$status" != "not run" ] || reason=$last_detail
+    # What fails for want of time is no find.
+    [ "$cut" = no ] || [ "$SECONDS" -lt "$deadline" ] ||
+      { status=unfinished reason="cut off by --total: $reason"; }
   fi
   write_json "$out/$name.json" "$name" "$status" "$reason" $((SECONDS - begin))
+  rm -f "$part_rows"
 }
 
 # failed_tests LOG: a row for each test that failed; those with a parameter too.
@@ -96,25 +124,43 @@ failed_tests() {
 # run_tests NAME PROGRAM FILTER: each suite in a process of its own. A row for each test that
 # failed, one for each suite that did not get to its end, and one for all.
 run_tests() {
-  local name=$1 program=$2 filter=$3 folder=$work/$1.tests passed=0 failed=0 code own suite
+  local name=$1 program=$2 filter=$3 folder=$work/$1.tests list=$work/$1.list
+  local passed=0 failed=0 code own suite wanted seen
   export HALFNOTE_TEST_DEVICE=$device
-  ours "$bin/$program" --gtest_list_tests --gtest_filter="$filter" 2>>"$log" |
-    awk '/^[^ ]+\./ { if (line) print line; suite = $1; line = "" }
+  rm -f "$list"
+  limited_ours "$list" "$bin/$program" --gtest_list_tests --gtest_filter="$filter" || {
+    code=$?
+    row "$name" fail "the list of tests: exit code $code: $(tail -n 1 "$list" 2>/dev/null)"
+    return
+  }
+  awk '/^[^ ]+\./ { if (line) print line; suite = $1; line = "" }
       /^  / { line = line (line ? ":" : "") suite $1 }
-      END { if (line) print line }' |
+      END { if (line) print line }' "$list" |
     each "$folder" "$bin/$program" --gtest_brief=0 --gtest_color=no --gtest_filter=
   for own in "$folder"/*.code; do
     [ -e "$own" ] || break
     own=${own%.code} code=$(cat "$own.code")
     suite=$(sed 's/\..*//' "$own.name") # of Suite.Test:Suite.Test
     [ ! -e "$own.log" ] || cat "$own.log" >>"$log"
-    [ "$code" != 0 ] || { passed=$((passed + $(grep -c '^\[       OK \]' "$own.log"))); continue; }
+    if [ "$code" = 0 ]; then
+      wanted=$(($(tr -cd : <"$own.name" | wc -c) + 1)) # colons stand between names
+      seen=$(grep -cE '^\[ +(OK|SKIPPED) +\] .* ms\)$' "$own.log")
+      passed=$((passed + $(grep -c '^\[       OK \]' "$own.log")))
+      [ "$seen" -lt "$wanted" ] || continue
+      failed=$((failed + 1))
+      row "$suite" fail "$seen of $wanted tests came to their end"
+      continue
+    fi
     failed=$((failed + 1))
     [ ! -e "$own.log" ] || failed_tests "$own.log"
     [ "$code" = 1 ] || row "$suite" fail \
       "exit code $code (124: out of time): $(tail -n 1 "$own.log" 2>/dev/null)"
   done
   unset HALFNOTE_TEST_DEVICE
+  while read -r suite; do
+    failed=$((failed + 1))
+    row "${suite%%.*}" fail "it left no result"
+  done < <(missing "$folder")
   if [ "$failed" = 0 ] && [ "$passed" -gt 0 ]; then
     row "$name" pass "$passed tests"
   else
@@ -170,6 +216,10 @@ run_cases() {
       row "$name $case" fail "exit code $code (124: out of time): $line"
     fi
   done
+  while read -r case; do
+    failed=$((failed + 1))
+    row "$name $(basename "$case")" fail "it left no result"
+  done < <(missing "$folder")
   line="$passed passed, $failed failed, $lacking without a kernel"
   [ "$failed" = 0 ] && [ "$passed" -gt 0 ] && row "$name" pass "$line" || row "$name" fail "$line"
 }
@@ -249,7 +299,9 @@ part_determinism() {
       written=$(for run in $(seq "$runs"); do
         cat "$folder/states$run"/step-*.bin 2>/dev/null | head -c 1 | wc -c
       done | grep -cx 1 || true)
-      if grep -qsvx 0 "$folder"/*.code; then
+      if [ -n "$(missing "$folder")" ]; then
+        row "$name" fail "$(missing "$folder" | wc -l) of $runs runs left no result"
+      elif grep -qsvx 0 "$folder"/*.code; then
         row "$name" fail "exit code $(cat "$folder"/*.code | grep -vx 0 | head -n 1): \
 $(tail -q -n 1 "$folder"/*.log 2>/dev/null | tail -n 1)"
       elif [ "$written" != "$runs" ]; then
@@ -263,20 +315,23 @@ $(tail -q -n 1 "$folder"/*.log 2>/dev/null | tail -n 1)"
   done
 }
 
-# part_bench MODEL OUT: the numbers are of bench/pytorch/gpu.py, a line of JSON a comparison.
+# part_bench PART MODEL OUT KINDS: the numbers are of bench/pytorch/gpu.py, a line of JSON a
+# comparison. The exported model stays for the next part that wants it.
 part_bench() {
-  if ! "$python" -c 'import torch, transformers, torchvision, onnx' >>"$log" 2>&1; then
-    row "$1" "not run" "$python lacks torch, torchvision, transformers or onnx \
+  local model=$2 lines=$3/$1.jsonl status=0 line name
+  if ! limited "$log" "$python" -c 'import torch, transformers, torchvision, onnx'; then
+    row "$model" "not run" "$python lacks torch, torchvision, transformers or onnx \
 (bench/pytorch/requirements.txt); --python names another one"
     return
   fi
-  local lines=$2/bench-$1.jsonl status=0 line name
   rm -f "$lines"
-  limited "$log" "$python" "$here/bench/pytorch/gpu.py" --model "$1" --bin "$bin" \
-    --device "$device" --work "$work" --out "$lines" --libraries "$own_libraries" || status=$?
+  limited "$log" "$python" "$here/bench/pytorch/gpu.py" --model "$model" --bin "$bin" \
+    --device "$device" --work "$work" --out "$lines" --libraries "$own_libraries" --against "$4" \
+    --keep || status=$?
   while read -r line; do
     name=$(printf '%s' "$line" | sed -n 's/.*"name": "\([^"]*\)".*/\1/p')
     row "$name" "$(printf '%s' "$line" | sed -n 's/.*"status": "\([^"]*\)".*/\1/p')" "$line"
   done < <(cat "$lines" 2>/dev/null)
-  [ "$status" = 0 ] || row "$1" fail "exit code $status (124: out of time): $(tail -n 1 "$log")"
+  [ "$status" = 0 ] ||
+    row "$model" fail "exit code $status (124: out of time): $(tail -n 1 "$log")"
 }

@@ -19,6 +19,7 @@ row() {
     fail) part_failed=1 ;;
     pass) part_passed=1 ;;
   esac
+  [ -z "${part_rows:-}" ] || printf '%s\n' "${rows[-1]}" >>"$part_rows"
 }
 
 # write_json FILE PART STATUS REASON SECONDS
@@ -39,25 +40,26 @@ write_json() {
       printf '\n  %s' "${rows[$i]}"
     done
     printf '\n ]\n}\n'
-  } >"$1"
+  } >"$1.new"
+  mv "$1.new" "$1" # whole at any time
 }
 
 # print_table OUT PART…: from the JSON files; ends the script with the exit code of the whole.
 print_table() {
   local out=$1 name status failed=0 missing=0
   shift
-  printf '\n%-16s %-8s %7s  %s\n' part status seconds result
+  printf '\n%-18s %-10s %7s  %s\n' part status seconds result
   for name in "$@"; do
     status=$(sed -n 's/^ "status": "\(.*\)",$/\1/p' "$out/$name.json")
-    printf '%-16s %-8s %7s  %s\n' "$name" "$status" \
+    printf '%-18s %-10s %7s  %s\n' "$name" "$status" \
       "$(sed -n 's/^ "seconds": \(.*\),$/\1/p' "$out/$name.json")" \
       "$(sed -n 's/^ "reason": "\(.*\)",$/\1/p' "$out/$name.json" | cut -c 1-150)"
-    [ "$status" != fail ] || failed=1
+    [ "$status" != fail ] && [ "$status" != unfinished ] || failed=1
     [ "$status" != "not run" ] || missing=1
   done
-  if ls "$out"/bench-*.jsonl >/dev/null 2>&1; then
+  if ls "$out"/*.jsonl >/dev/null 2>&1; then
     echo
-    "$python" "$here/bench/pytorch/gpu.py" --table "$out"/bench-*.jsonl | tee "$out/bench.md"
+    "$python" "$here/bench/pytorch/gpu.py" --table "$out"/*.jsonl | tee "$out/bench.md"
   fi
   echo "gpu_check: results in $out and $out.tar.gz"
   [ "$failed" = 0 ] || exit 1

@@ -117,6 +117,32 @@ chmod +x "$place/cases/halfnote_cuda_test"
 seen=$(with_parts run_tests kernels halfnote_cuda_test 'Cuda*' | awk '{print $1, $2}' | tr '\n' ',')
 [ "$seen" = "CudaA fail,Types/CudaC.All/0 fail,kernels fail," ] || fail "tests: $seen"
 
+# A suite that vanishes, one that ends early and says nothing, and a list that is none are failures.
+cat >"$place/cases/halfnote_cuda_test" <<'END'
+#!/bin/sh
+case "$*" in
+  *list_tests*) printf 'CudaA.\n  One\n  Two\nCudaB.\n  One\n' ;;
+  *=CudaA.One:CudaA.Two) echo '[       OK ] CudaA.One (1 ms)' ;;
+  *=CudaB.One) echo '[       OK ] CudaB.One (1 ms)'; kill -9 "$(ps -o ppid= -p "$PPID")" ;;
+esac
+END
+seen=$(with_parts run_tests kernels halfnote_cuda_test 'Cuda*' | awk '{print $1, $2}' | tr '\n' ',')
+[ "$seen" = "CudaA fail,CudaB fail,kernels fail," ] || fail "vanished: $seen"
+printf '#!/bin/sh\nprintf "CudaA.\\n  One\\n"\nkill -11 $$\n' >"$place/cases/halfnote_cuda_test"
+seen=$(with_parts run_tests kernels halfnote_cuda_test 'Cuda*' | awk '{print $1, $2}' | tr '\n' ',')
+[ "$seen" = "kernels fail," ] || fail "list: $seen"
+
+# A driver that hangs is told as such.
+printf '#!/bin/sh\nexit 0\n' >"$place/cases/halfnote"
+printf '#!/bin/sh\nsleep 60\n' >"$place/cases/halfnote-step"
+chmod +x "$place/cases/halfnote" "$place/cases/halfnote-step"
+mkdir -p "$place/fixtures/models/mlp"
+echo ' "loss_output": "loss",' >"$place/fixtures/models/mlp/case.json"
+said=$(probe_seconds=1 with_parts bash -c '. scripts/gpu_check/libraries.sh
+  . scripts/gpu_check/parts.sh; probe && echo passed')
+[ "$said" = "the first step on cuda did not end in 1 s" ] || fail "probe: $said"
+rm -r "$place/fixtures/models/mlp"
+
 # A machine on which the sanitizer does not work says nothing about our kernels.
 echo '========= Error: Device not supported. Please refer to the documentation' >"$place/tool.log"
 seen=$(with_parts sanitizer_row memcheck 1 "$place/tool.log" | awk '{print $2, $3}')
@@ -134,6 +160,27 @@ done
 expect 10 "lacks torch" "$check" run --device cuda-emulated --python false \
   --out "$place/none" bench-bert
 [ "$(field "$place/none/bench-bert.json" 'd["status"]')" = "not run" ] || fail "bench without torch"
+
+# What was seen is not done again; what the time was too short for is no pass, and no failure.
+expect 10 "no time is left of --total" "$check" run --device cuda-emulated --out "$place/emulated" \
+  --more --total 1 memory determinism sanitizer
+[ "$(field "$place/emulated/memory.json" 'd["status"]')" = pass ] ||
+  fail "--more: $(cat "$place/said")"
+expect 2 "--more wants --out" "$check" run --more device
+
+# A killed part leaves its rows, and JSON that says so.
+mkdir "$place/killed"
+bash -c '. scripts/gpu_check/report.sh; . scripts/gpu_check/parts.sh
+  here=$2 device=cuda gpu_name=a driver_version=b cuda_folders=c cublas_version=d library_versions=e
+  nothing="" part_seconds=60 last_second=60
+  part_memory() { row one pass seen; kill -9 $$; }
+  run_part memory "$1"' killed "$place/killed" "$packed" >/dev/null 2>&1
+[ "$(field "$place/killed/memory.json" 'd["status"]') $(cat "$place/killed/memory.rows")" = \
+  'unfinished {"name": "one", "status": "pass", "detail": "seen"}' ] ||
+  fail "killed: $(cat "$place/killed"/*)"
+
+# The order of comparisons, what is no number, and a side that cannot be started again.
+python3 tests/gpu_check/gpu_test.py || fail "bench/pytorch/gpu.py"
 
 [ "$failed" = 0 ] && echo "gpu_check: ok"
 exit "$failed"

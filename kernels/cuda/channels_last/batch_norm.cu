@@ -262,15 +262,6 @@ Prepared gradient_kernel(const KernelCall& call, const BatchNormGradPlan& plan) 
   }
 }
 
-/// Calls `body` for the types that regions hold.
-template <class Body>
-Prepared for_region_type(DType dtype, const Body& body) {
-  if (dtype == DType::kF32) return body.template operator()<float>();
-  if (dtype == DType::kF16) return body.template operator()<Half>();
-  if (dtype == DType::kBF16) return body.template operator()<BFloat16>();
-  return Prepared::no("not for elements of type " + std::string(short_name(dtype)));
-}
-
 Prepared prepare_forward(const KernelCall& call) {
   BatchNormPlan plan;
   if (std::string why = cpu::plan_batch_norm(call, plan); !why.empty()) return Prepared::no(why);
@@ -285,8 +276,6 @@ Prepared prepare_gradient(const KernelCall& call) {
   return for_region_type(call.inputs[0].dtype,
                          [&]<class T>() { return gradient_kernel<T>(call, plan); });
 }
-
-bool is_region_type(DType dtype) { return dtype == DType::kF32 || is_16bit_float(dtype); }
 
 uint32_t with_input(const KernelCall& call, uint32_t inputs, size_t index) {
   return call.has_input(index) ? inputs | 1u << index : inputs;

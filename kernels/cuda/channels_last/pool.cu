@@ -317,15 +317,6 @@ struct LastMaxCells {
   }
 };
 
-/// Calls `body` for the types that regions hold.
-template <class Body>
-Prepared for_pooled_type(DType dtype, const Body& body) {
-  if (dtype == DType::kF32) return body.template operator()<float>();
-  if (dtype == DType::kF16) return body.template operator()<Half>();
-  if (dtype == DType::kBF16) return body.template operator()<BFloat16>();
-  return Prepared::no("not for elements of type " + std::string(short_name(dtype)));
-}
-
 /// Calls `body.template operator()<V>()`: 16 bytes of channels at a time, or one channel.
 template <class T, size_t N, class Body>
 void for_channels(int64_t channels, const std::array<const void*, N>& addresses, const Body& body) {
@@ -340,7 +331,7 @@ Prepared prepare_pool(const KernelCall& call) {
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   if (std::string why = cpu::plan_pool(call, in, out, g); !why.empty()) return Prepared::no(why);
   const bool include_pad = attributes_of(call).get_int("count_include_pad", 0) != 0;
-  return for_pooled_type(call.inputs[0].dtype, [&]<class T>() {
+  return for_region_type(call.inputs[0].dtype, [&]<class T>() {
     const auto body = [g, in, include_pad,
                        count = call.outputs[0].size()](const KernelBuffers& buffers) {
       const T* x = buffers.in<T>(0);
@@ -394,7 +385,7 @@ Prepared prepare_gradient(const KernelCall& call) {
   plan.apart = are_apart(plan.g);
   plan.inputs = call.outputs[0].size();
   plan.outputs = call.inputs[0].size();
-  return for_pooled_type(call.outputs[0].dtype, [&]<class T>() {
+  return for_region_type(call.outputs[0].dtype, [&]<class T>() {
     const auto body = [plan](const KernelBuffers& buffers) {
       const void* x = kMax ? buffers.inputs[1] : nullptr;
       for_channels<T, 3>(plan.in[1], {buffers.inputs[0], x, buffers.outputs[0]},

@@ -39,4 +39,14 @@ std::vector<BlockedRow> channels_last_pools();       // pool.cu: pools and their
 std::vector<BlockedRow> channels_last_resizes();     // reduction/resize.cu
 std::vector<BlockedRow> channels_last_sums();        // reduce.cu: reductions, global pools
 
+/// Calls `body` for the types of tensors that lie channels last.
+template <class Body>
+Prepared for_region_type(DType dtype, const Body& body) {
+  if (dtype == DType::kF32) return body.template operator()<float>();
+  if (dtype == DType::kF16) return body.template operator()<Half>();
+  if (dtype == DType::kBF16) return body.template operator()<BFloat16>();
+  return Prepared::no("not for elements of type " + std::string(short_name(dtype)));
+}
+inline bool is_region_type(DType dtype) { return dtype == DType::kF32 || is_16bit_float(dtype); }
+
 }  // namespace halfnote::HN_CUDA

@@ -7,6 +7,7 @@
 // nodes that would fail (nothing to concatenate; in a body, a position out of range, which
 // elsewhere is an error), and with them all that reads their results.
 #include "base/error.h"
+#include "compiler/ir/replace.h"
 #include "passes/canonical/control/flatten_control.h"
 
 namespace halfnote {
@@ -152,11 +153,7 @@ bool Containers::split(NodeId node) {
   graph_.node(made).role = data.role;
   context_.infer(graph_, made);
   keep(made, std::move(parts));
-  const ValueId output = graph_.output(node);
-  const std::string name = graph_.value(output).name;
-  graph_.rename(output, graph_.unique_name(name + ".flattened"));
-  graph_.rename(graph_.output(made), name);
-  graph_.replace_uses(output, graph_.output(made));
+  take_place(graph_, graph_.output(node), graph_.output(made));
   graph_.remove(node);
   return true;
 }

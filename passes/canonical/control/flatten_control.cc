@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compiler/ir/replace.h"
 #include "compiler/ops/control/trips.h"
 #include "passes/canonical/control/conditions.h"
 #include "passes/canonical/fold_constants.h"
@@ -493,7 +494,6 @@ bool has_structure(const Graph& graph) {
 
 void give_result(Graph& graph, NodeId node, ValueId output, ValueId value, PassContext& context) {
   if (!output.valid() || !graph.has_uses(output)) return;
-  const std::string name = graph.value(output).name;
   const ValueKind kind = graph.value(value).kind;
   const bool made = kind == ValueKind::kResult || kind == ValueKind::kInitializer;
   const bool own = made && graph.value(value).name.starts_with(graph.label(node) + "/") &&
@@ -504,9 +504,7 @@ void give_result(Graph& graph, NodeId node, ValueId output, ValueId value, PassC
     Builder b = builder_at(graph, node, context);
     value = b.op("Identity", {b.value(value)}).id;
   }
-  graph.rename(output, graph.unique_name(name + ".flattened"));
-  graph.rename(value, name);
-  graph.replace_uses(output, value);
+  take_place(graph, output, value);
 }
 
 std::vector<Expr> split_parts(Builder& b, Expr x, int64_t axis, const std::vector<int64_t>& sizes) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/ir/replace.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -82,11 +83,9 @@ class LogFinder {
     graph_.node(by).name = graph_.label(log);
     graph_.node(by).metadata = graph_.node(log).metadata;
     const ValueId old = graph_.output(log);
-    const std::string name = graph_.value(old).name;
     graph_.value(result).type = graph_.value(old).type;
-    graph_.replace_uses(old, result);
+    take_place(graph_, old, result);
     graph_.remove(log);
-    graph_.rename(result, name);
   }
 
   Graph& graph_;

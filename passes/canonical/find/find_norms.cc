@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "compiler/ir/query.h"
+#include "compiler/ir/replace.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -346,13 +347,11 @@ class NormFinder {
     graph_.node(b.last()).name = graph_.label(norm.end);
     graph_.node(b.last()).metadata = graph_.node(norm.end).metadata;
     const ValueId result = graph_.output(norm.end);
-    const std::string name = graph_.value(result).name;
     graph_.value(y.id).type = graph_.value(result).type;
-    graph_.replace_uses(result, y.id);
+    take_place(graph_, result, y.id);
     for (const NodeId node : norm.nodes) {
       if (!graph_.has_uses(graph_.output(node))) graph_.remove(node);
     }
-    graph_.rename(y.id, name);
   }
 
   Graph& graph_;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "compiler/ir/query.h"
+#include "compiler/ir/replace.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
 
@@ -258,12 +259,8 @@ class SplitFinder {
   }
 
   void replace(NodeId gather, Expr made) {
-    const ValueId old = graph_.output(gather);
-    const std::string name = graph_.value(old).name;
-    graph_.rename(old, graph_.unique_name(name + ".gathered"));
-    graph_.rename(made.id, name);
     graph_.node(producer(graph_, made.id)).name = graph_.node(gather).name;
-    graph_.replace_uses(old, made.id);
+    take_place(graph_, graph_.output(gather), made.id);
   }
 
   Graph& graph_;

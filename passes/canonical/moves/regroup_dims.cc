@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compiler/ir/query.h"
+#include "compiler/ir/replace.h"
 #include "passes/passes.h"
 
 namespace halfnote {
@@ -120,12 +121,8 @@ class Regrouper {
     b.set_prefix(graph_.label(last) + "/");
     const Expr view = b.reshape(b.value(source), b.ints({dims.begin(), dims.end()}));
     const Expr made = b.transpose(view, order);
-    const ValueId old = graph_.output(last);
-    const std::string name = graph_.value(old).name;
-    graph_.rename(old, graph_.unique_name(name + ".view"));
-    graph_.rename(made.id, name);
     graph_.node(producer(graph_, made.id)).name = graph_.node(last).name;
-    graph_.replace_uses(old, made.id);
+    take_place(graph_, graph_.output(last), made.id);
     graph_.remove(last);
   }
 

@@ -21,6 +21,7 @@
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
+#include "compiler/ir/replace.h"
 #include "passes/device/live_ranges.h"
 #include "passes/device/pointwise/fuse_pointwise.h"
 
@@ -236,15 +237,13 @@ class Absorber {
       result = b.reshape(b.value(total), b.ints({wanted.begin(), wanted.end()})).id;
       graph_.value(result).scale_power = graph_.value(old).scale_power;
     }
-    const std::string name = graph_.value(old).name;
-    graph_.replace_uses(old, result);
+    take_place(graph_, old, result);
     NodeId gone = sum;
     while (gone.valid() && gone != found.maker && !graph_.has_uses(graph_.output(gone))) {
       const NodeId next = producer(graph_, graph_.input(gone, 0));
       graph_.remove(gone);
       gone = next;
     }
-    graph_.rename(result, name);
   }
 
   Graph& graph_;

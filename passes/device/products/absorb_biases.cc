@@ -22,6 +22,7 @@
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
+#include "compiler/ir/replace.h"
 #include "passes/device/products/absorb_transposes.h"
 
 namespace halfnote {
@@ -125,11 +126,9 @@ void absorb(Graph& graph, PassContext& context, NodeId add, const BiasedProduct&
   graph.value(y.id).scale_power = graph.value(sum).scale_power;
   if (!flat) y = b.reshape(y, b.ints({shape.begin(), shape.end()}));
   graph.value(y.id).scale_power = graph.value(sum).scale_power;
-  const std::string name = graph.value(sum).name;
-  graph.replace_uses(sum, y.id);
+  take_place(graph, sum, y.id);
   graph.remove(add);
   graph.remove(found.product);
-  graph.rename(y.id, name);
 }
 
 bool absorb_all(Graph& graph, PassContext& context, Products products) {

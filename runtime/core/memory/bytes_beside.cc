@@ -31,7 +31,10 @@ BytesBeside bytes_beside(const Graph& graph, const Program& program) {
       reordering = std::max(reordering, bytes);
       continue;
     }
-    beside[graph.label(step.id)] = std::max(bytes, reordering) - live.held(live.position(step.id));
+    const int64_t more = std::max(bytes, reordering) - live.held(live.position(step.id));
+    // Several steps of a node, and nodes of one name, count as their largest, in any order.
+    const auto [entry, is_new] = beside.emplace(graph.label(step.id), more);
+    if (!is_new) entry->second = std::max(entry->second, more);
     reordering = 0;
   }
   return beside;
