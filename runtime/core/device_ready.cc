@@ -21,8 +21,9 @@
 #include "passes/device/attention/fuse_attention.h"
 #include "passes/device/compute_late.h"
 #include "passes/device/fuse_cross_entropy.h"
-#include "passes/device/fuse_norms.h"
 #include "passes/device/keep_padded_classes.h"
+#include "passes/device/norms/fuse_line_norms.h"
+#include "passes/device/norms/fuse_norms.h"
 #include "passes/device/pointwise/absorb_sums.h"
 #include "passes/device/pointwise/cast_before_views.h"
 #include "passes/device/pointwise/expand_clips.h"
@@ -232,6 +233,8 @@ constexpr PassRow kRows[] = {
      "GPUs: scores of padded classes and their gradient are not copied to other widths"},
     {"fuse-norms", fuse_norms, nullptr, kAll, kAny, kAny, false,
      "GPUs: a normalization writes what a sum and a Relu make of it, and its gradient reads so"},
+    {"fuse-line-norms", fuse_line_norms, nullptr, kAll, kAny, kAny, false,
+     "GPUs: a normalization adds the residual before it, its gradient those on either side"},
     {"expand-clips", expand_clips, nullptr, kAll, kAny, kAny, true,
      "a clip belongs to the chain of elementwise ops around it"},
     {"absorb-casts", absorb_casts, nullptr, kAll, kAny, kAny, false,
@@ -263,9 +266,9 @@ constexpr PassRow kRows[] = {
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
 constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "absorb-biases", "check-early"};
 /// What a CPU has no need of.
-constexpr std::string_view kOnlyOnGpu[] = {"take-out-useless-padding", "round-conv-gradients",
-                                           "keep-padded-classes", "absorb-biases-on-gpu",
-                                           "fuse-norms"};
+constexpr std::string_view kOnlyOnGpu[] = {
+    "take-out-useless-padding", "round-conv-gradients", "keep-padded-classes",
+    "absorb-biases-on-gpu",     "fuse-norms",           "fuse-line-norms"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;

@@ -78,6 +78,32 @@ TEST(NormalizationBody, BatchNormalizationGrad) {
   }
 }
 
+/// With the sum before them, and gradients with those on either side.
+TEST(NormalizationBody, NormalizationsOfSums) {
+  const Shape shape = {3, 5, 7}, line = {7}, kept = {3, 5, 1};
+  const Attributes epsilon = {{"epsilon", 1e-3f}};
+  for (DType dtype : kNormalizationTypes) {
+    const Tensor x = random_tensor(dtype, shape, 1), r = random_tensor(dtype, shape, 2),
+                 dy = random_tensor(dtype, shape, 3), more = random_tensor(dtype, shape, 4),
+                 scale = random_tensor(dtype, line, 5), bias = random_tensor(dtype, line, 6),
+                 mean = random_tensor(wide(dtype), kept, 7, -0.1, 0.1),
+                 inv = random_tensor(wide(dtype), kept, 8, 1, 2), none;
+    for (const Tensor& shift : {bias, none}) {
+      expect_body_agrees({"sum", "LayerNormalization", epsilon, {x, scale, shift, r}, 4},
+                         kNormalizationSums);
+    }
+    expect_body_agrees({"sum", "RMSNormalization", epsilon, {x, scale, r}, 2}, kNormalizationSums);
+    const std::vector<Tensor> tails[] = {{r}, {none, more}, {r, more}};
+    for (const std::vector<Tensor>& tail : tails) {
+      std::vector<Tensor> layer = {dy, x, scale, mean, inv}, rms = {dy, x, scale};
+      layer.insert(layer.end(), tail.begin(), tail.end());
+      rms.insert(rms.end(), tail.begin(), tail.end());
+      expect_body_agrees({"sums", "LayerNormalizationGrad", {}, layer, 3}, kNormalizationSums);
+      expect_body_agrees({"sums", "RMSNormalizationGrad", {}, rms, 2}, kNormalizationSums);
+    }
+  }
+}
+
 TEST(NormalizationBody, LayerNormalizationGrad) {
   const Shape shape = {3, 5, 7};
   for (DType dtype : kNormalizationTypes) {
@@ -153,13 +179,10 @@ TEST(NormalizationBody, SoftmaxGradients) {
 }
 
 TEST(NormalizationBody, EveryBodyIsTested) {
-  const std::set<std::string> kTested = {"BatchNormalization",
-                                         "BatchNormalizationGrad",
-                                         "GroupNormalizationGrad",
-                                         "LayerNormalizationGrad",
-                                         "LogSoftmaxGrad",
-                                         "RMSNormalizationGrad",
-                                         "SoftmaxGrad"};
+  const std::set<std::string> kTested = {
+      "BatchNormalization", "BatchNormalizationGrad", "GroupNormalizationGrad",
+      "LayerNormalization", "LayerNormalizationGrad", "LogSoftmaxGrad",
+      "RMSNormalization",   "RMSNormalizationGrad",   "SoftmaxGrad"};
   EXPECT_EQ(with_body(normalization_rows()), kTested);
 }
 

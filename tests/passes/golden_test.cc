@@ -102,6 +102,8 @@ const GoldenRow kRows[] = {
     {"keep-padded-classes", Sides::kExact},
     // The normalized value is rounded once less before the sum, the statistics once more.
     {"fuse-norms", Sides::kRounding, kEpsBf16},
+    // The gradient is rounded once less before the sum.
+    {"fuse-line-norms", Sides::kRounding, kEpsBf16},
     // Two updates of an element and what they are added to, in another order.
     {"absorb-scatters", Sides::kRounding, 3.0 / (1 << 23)},
     {"absorb-casts", Sides::kExact},

@@ -13,6 +13,26 @@ bool has_norm_part(const BodyContext& body, size_t index) {
   return index < body.inputs.size() && body.inputs[index].valid();
 }
 
+/// X with its residual, rounded to the type of X.
+Expr residual_sum(BodyContext& body, size_t index) {
+  Builder& b = body.b;
+  const Expr x = body.inputs[0];
+  return b.cast(b.to_math(x) + b.to_math(body.inputs[index]), x.dtype());
+}
+
+/// `value` and an operand that may be missing.
+Expr with_part(BodyContext& body, Expr value, size_t index) {
+  return has_norm_part(body, index) ? value + body.b.to_math(body.inputs[index]) : value;
+}
+
+/// dY and its second part, if there is one, as one number rounded to the type of dY.
+Expr summed_grad(BodyContext& body, size_t index) {
+  Builder& b = body.b;
+  const Expr grad = b.to_math(body.inputs[0]);
+  if (!has_norm_part(body, index)) return grad;
+  return b.to_math(b.cast(with_part(body, grad, index), body.inputs[0].dtype()));
+}
+
 /// (N, C, spatial…) as (N, groups, rest); 0 groups: C of them. With -1 where nothing is empty, and
 /// then 0 copies.
 std::vector<int64_t> groups_of(const SymbolicShape& shape, int64_t groups) {
@@ -61,8 +81,7 @@ std::vector<Expr> batch_normalization_grad_body(BodyContext& body) {
   const Expr inv_std = per_channel(body.inputs[4], rank);
   const Expr centred_x = x - per_channel(body.inputs[3], rank);
 
-  Expr grad = b.to_math(body.inputs[0]);
-  if (has_norm_part(body, 5)) grad = b.to_math(b.cast(grad + b.to_math(body.inputs[5]), dtype));
+  Expr grad = summed_grad(body, 5);
   Expr y = has_norm_part(body, 6) ? b.to_math(body.inputs[6]) : b.none();
   if (has_norm_part(body, 7)) {
     const Expr line = centred_x * (scale * inv_std) + per_channel(body.inputs[7], rank);
@@ -80,9 +99,25 @@ std::vector<Expr> batch_normalization_grad_body(BodyContext& body) {
   return results;
 }
 
+std::vector<Expr> layer_normalization_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr sum = residual_sum(body, 3), x = b.to_math(sum);
+  const int64_t axis = normalize_axis(body.attributes.get_int("axis", -1), x.rank());
+  const std::vector<int64_t> inner = axes_between(axis, x.rank());
+  const double epsilon = body.attributes.get_float("epsilon", 1e-5f);
+
+  const Expr mean = mean_keep(x, inner);
+  const Expr centred = x - mean;
+  const Expr variance = mean_keep(centred * centred, inner);
+  const Expr inv_std = b.op("Reciprocal", {b.op("Sqrt", {variance + epsilon})});
+  Expr y = centred * inv_std * b.cast(body.inputs[1], x.dtype());
+  if (has_norm_part(body, 2)) y = y + b.cast(body.inputs[2], x.dtype());
+  return {round_to(y, body.output_types[0]), mean, inv_std, sum};
+}
+
 std::vector<Expr> layer_normalization_grad_body(BodyContext& body) {
   Builder& b = body.b;
-  const Expr grad = b.to_math(body.inputs[0]);
+  const Expr grad = summed_grad(body, 5);
   const Expr x = b.to_math(body.inputs[1]);
   const Expr scale = b.to_math(body.inputs[2]);
   const Expr mean = b.cast(body.inputs[3], x.dtype());
@@ -95,14 +130,25 @@ std::vector<Expr> layer_normalization_grad_body(BodyContext& body) {
   const Expr scaled = grad * scale;
   const Expr centred =
       scaled - mean_keep(scaled, inner) - normalized * mean_keep(scaled * normalized, inner);
-  return {round_to(inv_std * centred, body.output_types[0]),
+  return {round_to(with_part(body, inv_std * centred, 6), body.output_types[0]),
           round_to(b.reduce_sum(grad * normalized, outer, false), body.output_types[1]),
           round_to(b.reduce_sum(grad, outer, false), body.output_types[2])};
 }
 
+std::vector<Expr> rms_normalization_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr sum = residual_sum(body, 2), x = b.to_math(sum);
+  const int64_t axis = normalize_axis(body.attributes.get_int("axis", -1), x.rank());
+  const double epsilon = body.attributes.get_float("epsilon", 1e-5f);
+  const Expr square = mean_keep(x * x, axes_between(axis, x.rank()));
+  const Expr inv_rms = b.op("Reciprocal", {b.op("Sqrt", {square + epsilon})});
+  const Expr y = x * inv_rms * b.cast(body.inputs[1], x.dtype());
+  return {round_to(y, body.output_types[0]), sum};
+}
+
 std::vector<Expr> rms_normalization_grad_body(BodyContext& body) {
   Builder& b = body.b;
-  const Expr grad = b.to_math(body.inputs[0]);
+  const Expr grad = summed_grad(body, 3);
   const Expr x = b.to_math(body.inputs[1]);
   const Expr scale = b.to_math(body.inputs[2]);
   const int64_t axis = normalize_axis(body.attributes.get_int("axis", -1), x.rank());
@@ -114,7 +160,8 @@ std::vector<Expr> rms_normalization_grad_body(BodyContext& body) {
   const Expr scaled = grad * scale;
   const Expr dx = inv_rms * (scaled - normalized * mean_keep(scaled * normalized, inner));
   const Expr d_scale = b.reduce_sum(grad * normalized, axes_between(0, axis), false);
-  return {round_to(dx, body.output_types[0]), round_to(d_scale, body.output_types[1])};
+  return {round_to(with_part(body, dx, 4), body.output_types[0]),
+          round_to(d_scale, body.output_types[1])};
 }
 
 std::vector<Expr> group_normalization_grad_body(BodyContext& body) {

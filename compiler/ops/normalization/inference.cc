@@ -46,8 +46,16 @@ void require_alike(const Graph& graph, NodeId node, size_t index, size_t like) {
   if (type.dtype == wanted.dtype && may_be_alike(operand_shape(graph, node, index), *wanted.shape))
     return;
   throw Error(ErrorCode::kModel,
-              "operand " + std::to_string(index) + " of a BatchNormalization does not fit")
+              "operand " + std::to_string(index) + " of a normalization does not fit")
       .expected(to_string(wanted), to_string(type));
+}
+
+/// Without one the normalization is that of ONNX.
+void require_residual(const Graph& graph, NodeId node, size_t index) {
+  if (!has_norm_operand(graph, node, index))
+    throw Error(ErrorCode::kModel, "a normalization of a sum lacks the residual")
+        .expected("operand " + std::to_string(index), "none");
+  require_alike(graph, node, index, 0);
 }
 
 }  // namespace
@@ -76,7 +84,26 @@ std::vector<ValueType> infer_batch_normalization_grad(const Graph& graph, NodeId
   return {operand_type(graph, node, 1), channel, channel, operand_type(graph, node, 1)};
 }
 
+std::vector<ValueType> infer_layer_normalization(const Graph& graph, NodeId node) {
+  require_residual(graph, node, 3);
+  const ValueType& x = operand_type(graph, node, 0);
+  const auto rank = static_cast<int64_t>(operand_shape(graph, node, 0).size());
+  const int64_t axis = normalize_axis(graph.node(node).attributes.get_int("axis", -1), rank);
+  SymbolicShape lines = *x.shape;
+  std::fill(lines.begin() + axis, lines.end(), Dim(1));
+  const ValueType statistic = ValueType::tensor(math_dtype(x.dtype), lines);
+  return {x, statistic, statistic, x};
+}
+
+std::vector<ValueType> infer_rms_normalization(const Graph& graph, NodeId node) {
+  require_residual(graph, node, 2);
+  const ValueType& x = operand_type(graph, node, 0);
+  return {ValueType::tensor(operand_type(graph, node, 1).dtype, *x.shape), x};
+}
+
 std::vector<ValueType> infer_layer_normalization_grad(const Graph& graph, NodeId node) {
+  require_alike(graph, node, 5, 1);
+  require_alike(graph, node, 6, 1);
   const Attributes& attributes = graph.node(node).attributes;
   const ValueType& x = operand_type(graph, node, 1);
   const auto rank = static_cast<int64_t>(operand_shape(graph, node, 1).size());
@@ -87,6 +114,8 @@ std::vector<ValueType> infer_layer_normalization_grad(const Graph& graph, NodeId
 }
 
 std::vector<ValueType> infer_rms_normalization_grad(const Graph& graph, NodeId node) {
+  require_alike(graph, node, 3, 1);
+  require_alike(graph, node, 4, 1);
   const Attributes& attributes = graph.node(node).attributes;
   const ValueType& x = operand_type(graph, node, 1);
   const auto rank = static_cast<int64_t>(operand_shape(graph, node, 1).size());

@@ -10,8 +10,9 @@ namespace halfnote::normalization {
 // inference.cc
 std::vector<ValueType> infer_batch_normalization(const Graph& graph, NodeId node);
 std::vector<ValueType> infer_batch_normalization_grad(const Graph& graph, NodeId node);
+std::vector<ValueType> infer_layer_normalization(const Graph& graph, NodeId node);
 std::vector<ValueType> infer_layer_normalization_grad(const Graph& graph, NodeId node);
-
+std::vector<ValueType> infer_rms_normalization(const Graph& graph, NodeId node);
 std::vector<ValueType> infer_rms_normalization_grad(const Graph& graph, NodeId node);
 std::vector<ValueType> infer_group_normalization_grad(const Graph& graph, NodeId node);
 
@@ -37,7 +38,9 @@ std::vector<Expr> mean_variance_normalization_gradient(GradientContext& rule);
 // bodies.cc
 std::vector<Expr> batch_normalization_body(BodyContext& body);
 std::vector<Expr> batch_normalization_grad_body(BodyContext& body);
+std::vector<Expr> layer_normalization_body(BodyContext& body);
 std::vector<Expr> layer_normalization_grad_body(BodyContext& body);
+std::vector<Expr> rms_normalization_body(BodyContext& body);
 std::vector<Expr> rms_normalization_grad_body(BodyContext& body);
 std::vector<Expr> group_normalization_grad_body(BodyContext& body);
 std::vector<Expr> softmax_grad_body(BodyContext& body);

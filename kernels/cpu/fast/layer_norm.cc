@@ -331,6 +331,8 @@ Prepared prepare_gradient(const KernelCall& call) {
   }
   if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
   if (std::string why = refusal(call, 1, 2); !why.empty()) return Prepared::no(why);
+  if (has_more(call, is_rms ? kRmsGradMore : kLayerGradMore))
+    return Prepared::no("a sum of gradients in the normalization");
   const Lines lines = lines_from(call.inputs[1].shape, attributes_of(call).get_int("axis", -1));
   require_size(call, 0, call.inputs[1].size());
   require_size(call, 2, lines.length);

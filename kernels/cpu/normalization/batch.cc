@@ -193,12 +193,6 @@ Prepared prepare_gradient(const KernelCall& call) {
                         [&]<class T>() { return gradient_kernel<T>(call, plan); });
 }
 
-/// An operand that has an element for each of input `like`, and its type.
-std::string check_alike(const KernelCall& call, size_t index, size_t like) {
-  require_size(call, index, call.inputs[like].size());
-  return call.inputs[index].dtype == call.inputs[like].dtype ? "" : "operands of different types";
-}
-
 }  // namespace
 
 Channels plan_channels(const KernelCall& call, size_t input) {

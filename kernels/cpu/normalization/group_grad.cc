@@ -29,18 +29,9 @@ struct Sums {
   }
 };
 
-/// Checks what both ops ask of dY, X and dX; the reason why not, or empty.
-std::string refusal(const KernelCall& call) {
-  if (!call.has_input(0) || !call.has_input(1)) throw model_error(call, "dY or X is missing");
-  require_size(call, 0, call.inputs[1].size());
-  if (std::string why = float_refusal(call); !why.empty()) return why;
-  const DType type = call.inputs[1].dtype;
-  const bool fits =
-      call.inputs[0].dtype == type && (!call.has_output(0) || call.outputs[0].dtype == type);
-  return fits ? "" : "dY, X and dX of different types";
+bool over_operands(size_t input, size_t output) {
+  return output == 0 && (input <= 1 || input == kRmsGradMore || input == kRmsGradMore + 1);
 }
-
-bool over_operands(size_t input, size_t output) { return input <= 1 && output == 0; }
 
 // --- RMSNormalizationGrad ---
 
@@ -59,19 +50,21 @@ struct RmsPlan {
 template <class T>
 void rms_lines(const RmsPlan& plan, const KernelBuffers& buffers, int64_t begin, int64_t end) {
   const auto count = static_cast<double>(plan.lines.length);
+  const GradOperand<T> dy(buffers, kRmsGradMore);
+  const GradResult<T> dx(buffers, kRmsGradMore + 1);
   for (int64_t line = begin; line < end; ++line) {
-    const T* dy = buffers.in<T>(0) + line * plan.lines.length;
-    const T* x = buffers.in<T>(1) + line * plan.lines.length;
-    T* dx = buffers.out<T>(0) + line * plan.lines.length;
+    const int64_t first = line * plan.lines.length;
+    const T* x = buffers.in<T>(1) + first;
     const double inverse = part<double>(buffers, plan.inverse)[line];
     double product = 0;
     for (int64_t i = 0; i < plan.lines.length; ++i) {
-      product += load(dy[i]) * read_real(buffers.inputs[2], plan.scale, i) * load(x[i]) * inverse;
+      const double g = dy[first + i] * read_real(buffers.inputs[2], plan.scale, i);
+      product += g * load(x[i]) * inverse;
     }
     product /= count;
     for (int64_t i = 0; i < plan.lines.length; ++i) {
-      const double g = load(dy[i]) * read_real(buffers.inputs[2], plan.scale, i);
-      dx[i] = store<T>(static_cast<Math<T>>(inverse * (g - load(x[i]) * inverse * product)));
+      const double g = dy[first + i] * read_real(buffers.inputs[2], plan.scale, i);
+      dx.write(first + i, inverse * (g - load(x[i]) * inverse * product));
     }
   }
 }
@@ -93,13 +86,14 @@ template <class T>
 void rms_columns(const RmsPlan& plan, const Sums& sums, const KernelBuffers& buffers, int64_t begin,
                  int64_t end) {
   std::array<double, kColumns> d_scale{};
+  const GradOperand<T> dy(buffers, kRmsGradMore);
   for (int64_t line = 0; line < plan.lines.count; ++line) {
-    const T* dy = buffers.in<T>(0) + line * plan.lines.length;
+    const int64_t first = line * plan.lines.length;
     const T* x = buffers.in<T>(1) + line * plan.lines.length;
     const double inverse = part<double>(buffers, plan.inverse)[line];
     for (int64_t i = begin; i < end; ++i) {
       d_scale[static_cast<size_t>(i - begin)] +=
-          static_cast<double>(load(dy[i])) * load(x[i]) * inverse;
+          static_cast<double>(dy[first + i]) * load(x[i]) * inverse;
     }
   }
   for (int64_t i = begin; i < end; ++i) {
@@ -218,14 +212,14 @@ Prepared prepare_group(const KernelCall& call) {
 }  // namespace
 
 std::string plan_rms_norm_grad(const KernelCall& call, Lines& lines) {
-  if (std::string why = refusal(call); !why.empty()) return why;
+  if (std::string why = grad_refusal(call); !why.empty()) return why;
   lines = lines_from(call.inputs[1].shape, attributes_of(call).get_int("axis", -1));
   require_size(call, 2, lines.length);
-  return {};
+  return more_refusal(call, kRmsGradMore);
 }
 
 std::string plan_group_norm_grad(const KernelCall& call, Groups& plan) {
-  if (std::string why = refusal(call); !why.empty()) return why;
+  if (std::string why = grad_refusal(call); !why.empty()) return why;
   plan = plan_groups(call, 1);
   require_size(call, 2, plan.channels);
   return {};

@@ -84,6 +84,33 @@ void require_broadcast(const KernelCall& call, size_t input) {
       .expected("a shape that broadcasts to " + to_string(x), to_string(own));
 }
 
+/// X, or its sum with a residual as it is rounded to T.
+template <class T>
+struct NormOperand {
+  const T *x, *residual;
+  T* sum;
+  NormOperand(const KernelBuffers& buffers, size_t residual_at, size_t sum_at)
+      : x(buffers.in<T>(0)), residual(buffers.in<T>(residual_at)), sum(buffers.out<T>(sum_at)) {}
+  Math<T> operator[](int64_t i) const {
+    return residual == nullptr ? load(x[i]) : load(store<T>(load(x[i]) + load(residual[i])));
+  }
+  /// Element i, for the last time.
+  Math<T> take(int64_t i) const {
+    const Math<T> value = (*this)[i];
+    if (sum != nullptr) sum[i] = store<T>(value);
+    return value;
+  }
+};
+
+/// The sum is written over what it is of.
+std::function<bool(size_t, size_t)> over_summands(const KernelCall& call, size_t residual,
+                                                  size_t sum) {
+  if (!call.has_input(residual)) return {};
+  return [=](size_t input, size_t output) {
+    return output == sum && (input == 0 || input == residual);
+  };
+}
+
 template <class T>
 Prepared layer_kernel(const KernelCall& call, const Lines& lines) {
   using M = Math<T>;
@@ -103,19 +130,20 @@ Prepared layer_kernel(const KernelCall& call, const Lines& lines) {
                      threads = call.threads](const KernelBuffers& buffers) {
     const M* factors = scale.read(buffers, 1);
     const M* shifts = has_bias ? bias.read(buffers, 2) : nullptr;
+    const NormOperand<T> x(buffers, kLayerResidual, kLayerSum);
     parallel_blocks(lines.count, lines.grain(), threads, [&](int64_t begin, int64_t end) {
       for (int64_t line = begin; line < end; ++line) {
-        const T* x = buffers.in<T>(0) + line * lines.length;
-        const Moments moments = moments_of(lines.length, [x](int64_t i) { return load(x[i]); });
+        const int64_t first = line * lines.length;
+        const Moments moments = moments_of(lines.length, [&](int64_t i) { return x[first + i]; });
         const double inv_std = 1 / std::sqrt(moments.variance + epsilon);
         if (mean_type != DType::kUndefined)
           write_real(moments.mean, buffers.outputs[1], mean_type, line);
         if (inv_std_type != DType::kUndefined)
           write_real(inv_std, buffers.outputs[2], inv_std_type, line);
         const auto mean = static_cast<M>(moments.mean), slope = static_cast<M>(inv_std);
-        T* y = buffers.out<T>(0) + line * lines.length;
+        T* y = buffers.out<T>(0) + first;
         for (int64_t i = 0; i < lines.length; ++i) {
-          M value = (load(x[i]) - mean) * slope;
+          M value = (x.take(first + i) - mean) * slope;
           value *= factors[is_plain ? i * scale.step() : scale.offset(line, i)];
           if (shifts) value += shifts[is_plain ? i * bias.step() : bias.offset(line, i)];
           y[i] = store<T>(value);
@@ -123,7 +151,12 @@ Prepared layer_kernel(const KernelCall& call, const Lines& lines) {
       }
     });
   };
-  return make_kernel(body, workspace.size());
+  return make_kernel(body, workspace.size(), over_summands(call, kLayerResidual, kLayerSum));
+}
+
+std::string check_residual(const KernelCall& call, size_t residual, size_t sum) {
+  return residual_refusal(call, call.has_input(residual) ? residual : 0,
+                          call.has_output(sum) ? sum : 0);
 }
 
 Prepared prepare_layer(const KernelCall& call) {
@@ -134,6 +167,8 @@ Prepared prepare_layer(const KernelCall& call) {
   if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
   if (call.outputs[0].dtype != call.inputs[0].dtype)
     return Prepared::no("X and Y of different types");
+  if (std::string why = check_residual(call, kLayerResidual, kLayerSum); !why.empty())
+    return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype,
                         [&]<class T>() { return layer_kernel<T>(call, lines); });
 }
@@ -148,24 +183,25 @@ Prepared rms_kernel(const KernelCall& call, const Lines& lines) {
   const auto body = [=, type = call.outputs[0].dtype,
                      threads = call.threads](const KernelBuffers& buffers) {
     const M* factors = scale.read(buffers, 1);
+    const NormOperand<T> x(buffers, kRmsResidual, kRmsSum);
     parallel_blocks(lines.count, lines.grain(), threads, [&](int64_t begin, int64_t end) {
       for (int64_t line = begin; line < end; ++line) {
-        const T* x = buffers.in<T>(0) + line * lines.length;
+        const int64_t first = line * lines.length;
         double squares = 0;
         for (int64_t i = 0; i < lines.length; ++i) {
-          const double value = load(x[i]);
+          const double value = x[first + i];
           squares += value * value;
         }
         const auto slope =
             static_cast<M>(1 / std::sqrt(squares / static_cast<double>(lines.length) + epsilon));
         for (int64_t i = 0; i < lines.length; ++i) {
-          write_real(load(x[i]) * slope * factors[scale.offset(line, i)], buffers.outputs[0], type,
-                     line * lines.length + i);
+          write_real(x.take(first + i) * slope * factors[scale.offset(line, i)], buffers.outputs[0],
+                     type, first + i);
         }
       }
     });
   };
-  return make_kernel(body, workspace.size());
+  return make_kernel(body, workspace.size(), over_summands(call, kRmsResidual, kRmsSum));
 }
 
 Prepared prepare_rms(const KernelCall& call) {
@@ -173,6 +209,8 @@ Prepared prepare_rms(const KernelCall& call) {
   const Lines lines = lines_from(call.inputs[0].shape, attributes_of(call).get_int("axis", -1));
   require_broadcast(call, 1);
   if (std::string why = float_refusal(call); !why.empty()) return Prepared::no(why);
+  if (std::string why = check_residual(call, kRmsResidual, kRmsSum); !why.empty())
+    return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype,
                         [&]<class T>() { return rms_kernel<T>(call, lines); });
 }
@@ -183,6 +221,8 @@ std::vector<KernelRow> layer_norm_rows() {
   return {
       {"", "LayerNormalization", "reference", prepare_layer},
       {"", "RMSNormalization", "reference", prepare_rms},
+      {"ai.halfnote", "LayerNormalization", "reference", prepare_layer},
+      {"ai.halfnote", "RMSNormalization", "reference", prepare_rms},
   };
 }
 

@@ -31,6 +31,40 @@ void require_size(const KernelCall& call, size_t index, int64_t size) {
       .expected(std::to_string(size) + " elements", to_string(call.inputs[index].shape));
 }
 
+std::string check_alike(const KernelCall& call, size_t index, size_t like) {
+  require_size(call, index, call.inputs[like].size());
+  return call.inputs[index].dtype == call.inputs[like].dtype ? "" : "operands of different types";
+}
+
+std::string residual_refusal(const KernelCall& call, size_t residual, size_t sum) {
+  if (residual == 0) return sum == 0 ? "" : "a sum without a residual";
+  if (std::string why = check_alike(call, residual, 0); !why.empty()) return why;
+  const bool fits = sum == 0 || call.outputs[sum].dtype == call.inputs[0].dtype;
+  return fits ? "" : "X and sum of different types";
+}
+
+bool has_more(const KernelCall& call, size_t more) {
+  return call.has_input(more) || call.has_input(more + 1);
+}
+
+std::string grad_refusal(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_input(1)) throw model_error(call, "dY or X is missing");
+  require_size(call, 0, call.inputs[1].size());
+  if (std::string why = float_refusal(call); !why.empty()) return why;
+  const DType type = call.inputs[1].dtype;
+  const bool fits =
+      call.inputs[0].dtype == type && (!call.has_output(0) || call.outputs[0].dtype == type);
+  return fits ? "" : "dY, X and dX of different types";
+}
+
+std::string more_refusal(const KernelCall& call, size_t more) {
+  std::string why;
+  for (size_t i = more; why.empty() && i <= more + 1; ++i) {
+    if (call.has_input(i)) why = check_alike(call, i, 1);
+  }
+  return why;
+}
+
 std::string float_refusal(const KernelCall& call) {
   const auto check = [](const std::vector<Operand>& operands, const char* what) -> std::string {
     for (size_t i = 0; i < operands.size(); ++i) {

@@ -84,6 +84,15 @@ std::string plan_batch_norm_grad(const KernelCall& call, BatchNormGradPlan& plan
 /// Does a BatchNormalization or its gradient more than without the operands of `fuse-norms`?
 bool has_fused_parts(const KernelCall& call);
 
+/// Where Layer- and RMSNormalization have the residual that is added to X, and the sum; in their
+/// gradients dY2, which is added to dY, and behind it dX2, which is added to dX.
+inline constexpr size_t kLayerResidual = 3, kLayerSum = 3, kRmsResidual = 2, kRmsSum = 1;
+inline constexpr size_t kLayerGradMore = 5, kRmsGradMore = 3;
+/// The reason why a residual or a sum is not as X, or an empty string; 0: there is none.
+std::string residual_refusal(const KernelCall& call, size_t residual, size_t sum);
+/// Has a gradient dY2 or dX2, at `more` or behind it?
+bool has_more(const KernelCall& call, size_t more);
+
 /// X of a Group- or InstanceNormalization as (batch · groups, channels of a group, plane).
 struct Groups {
   int64_t batch = 0, channels = 0, groups = 1, plane = 1;
@@ -98,11 +107,43 @@ Groups plan_groups(const KernelCall& call, size_t input);
 std::string plan_group_norm(const KernelCall& call, Groups& plan);
 std::string plan_group_norm_grad(const KernelCall& call, Groups& plan);
 std::string plan_rms_norm_grad(const KernelCall& call, Lines& lines);
+std::string plan_layer_norm_grad(const KernelCall& call, Lines& lines);
+/// Checks what all of these ask of dY, X and dX; the reason why not, or empty.
+std::string grad_refusal(const KernelCall& call);
+/// Checks dY2 and dX2 at `more` and behind it; the reason why not, or empty.
+std::string more_refusal(const KernelCall& call, size_t more);
 
+/// The reason why an operand has not the type of operand `like`, or an empty string; throws
+/// Error(kModel) if it has not its size.
+std::string check_alike(const KernelCall& call, size_t index, size_t like);
 /// Throws Error(kModel) unless input `index` is present and has `size` elements.
 void require_size(const KernelCall& call, size_t index, int64_t size);
 /// The reason why a present operand is no float; else empty.
 std::string float_refusal(const KernelCall& call);
+
+/// dY, or the sum of its two parts rounded to T.
+template <class T>
+struct GradOperand {
+  const T *dy, *more;
+  GradOperand(const KernelBuffers& buffers, size_t more_at)
+      : dy(buffers.in<T>(0)), more(buffers.in<T>(more_at)) {}
+  Math<T> operator[](int64_t i) const {
+    return more == nullptr ? load(dy[i]) : load(store<T>(load(dy[i]) + load(more[i])));
+  }
+};
+
+/// dX, to which a dX2 is added before it is rounded to T.
+template <class T>
+struct GradResult {
+  T* dx;
+  const T* more;
+  GradResult(const KernelBuffers& buffers, size_t more_at)
+      : dx(buffers.out<T>(0)), more(buffers.in<T>(more_at)) {}
+  void write(int64_t i, double value) const {
+    if (more != nullptr) value += load(more[i]);
+    dx[i] = store<T>(static_cast<Math<T>>(value));
+  }
+};
 
 /// Mean and population variance, in double (two passes).
 struct Moments {

@@ -1,6 +1,9 @@
-// GroupNormalization, InstanceNormalization and their gradient: a block of threads a group, sums in
-// f64. The channels of a group and all their positions lie together.
-#include "kernels/cuda/normalization/lines.h"
+// GroupNormalization, InstanceNormalization and their gradient: a block of threads a group. The
+// channels of a group and all their positions lie together. The forward keeps groups of up to 8192
+// elements in registers, as LayerNormalization its lines; larger ones are read twice, and X and dY
+// by the gradient, with sums in f64 of the distances from the first element (f64 itself takes a
+// pass more for its mean).
+#include "kernels/cuda/normalization/line_norm.h"
 #include "kernels/cuda/normalization/parts.h"
 
 namespace halfnote::HN_CUDA {
@@ -35,22 +38,71 @@ struct DeviceGroups {
   int64_t positions_ = 0;
 };
 
-struct GroupMoments {
-  double mean, inv_std;
-};
+/// The moments of `count` elements by the sum of their distances from `origin` and its squares.
+__device__ Moments<double> moments_of_sums(double origin, double sum, double squares, double count,
+                                           double epsilon) {
+  const double mean = sum / count, variance = squares / count - mean * mean;
+  return {origin + mean, 1 / math::sqrt((variance > 0 ? variance : 0) + epsilon)};
+}
 
-/// In two passes; every thread of the block gets them.
+/// The first element of a group, from which distances are small where all are alike.
 template <class T>
-__device__ GroupMoments moments_of(const T* x, const DeviceGroups& g) {
+__device__ double origin_of(const T* x, const DeviceGroups& g) {
+  return g.size() > 0 ? static_cast<double>(load_number(x[0])) : 0;
+}
+
+/// Every thread of the block gets them.
+template <class T>
+__device__ Moments<double> moments_of(const T* x, const DeviceGroups& g) {
+  const double count = static_cast<double>(g.size());
   double sum = 0, squares = 0;
-  for (int64_t i = threadIdx.x; i < g.size(); i += kGroupBlock) sum += load_number(x[i]);
-  const double mean = merge_block<AddNumbers, kGroupBlock>(sum) / static_cast<double>(g.size());
-  for (int64_t i = threadIdx.x; i < g.size(); i += kGroupBlock) {
-    const double distance = load_number(x[i]) - mean;
-    squares += distance * distance;
+  if constexpr (sizeof(T) < sizeof(double)) {
+    const double origin = origin_of(x, g);
+    for (int64_t i = threadIdx.x; i < g.size(); i += kGroupBlock) {
+      const double distance = load_number(x[i]) - origin;
+      sum += distance;
+      squares += distance * distance;
+    }
+    sum = merge_block<AddNumbers, kGroupBlock>(sum);
+    squares = merge_block<AddNumbers, kGroupBlock>(squares);
+    return moments_of_sums(origin, sum, squares, count, g.epsilon);
+  } else {
+    for (int64_t i = threadIdx.x; i < g.size(); i += kGroupBlock) sum += load_number(x[i]);
+    const double mean = merge_block<AddNumbers, kGroupBlock>(sum) / count;
+    for (int64_t i = threadIdx.x; i < g.size(); i += kGroupBlock) {
+      const double distance = load_number(x[i]) - mean;
+      squares += distance * distance;
+    }
+    squares = merge_block<AddNumbers, kGroupBlock>(squares) / count;
+    return {mean, 1 / math::sqrt(squares + g.epsilon)};
   }
-  squares = merge_block<AddNumbers, kGroupBlock>(squares) / static_cast<double>(g.size());
-  return {mean, 1 / math::sqrt(squares + g.epsilon)};
+}
+
+/// A pack lies in one channel.
+template <class T, int V, unsigned kLanes>
+__global__ void __launch_bounds__(kHeldBlock)
+    group_norm_held(const T* x, RealPointer scale, RealPointer bias, T* y, DeviceGroups g) {
+  using M = Math<T>;
+  constexpr int kPacks = kHeld<M> / V;
+  constexpr int64_t kGroups = kHeldBlock / kLanes;
+  for (int64_t group = blockIdx.x * kGroups + threadIdx.x / kLanes; group < g.count;
+       group += gridDim.x * kGroups) {
+    const int64_t first = group * g.size();
+    Packed<T, V> own[kPacks];
+    for_packs<V, kPacks, kLanes>(g.size(),
+                                 [&](int k, int i) { own[k] = load_packed<V>(x + first + i); });
+    const Moments<M> of =
+        moments_of_line<LineNorm::kLayer, M, V, kPacks, kLanes>(own, g.size(), g.epsilon);
+    for_packs<V, kPacks, kLanes>(g.size(), [&](int k, int i) {
+      const int64_t channel = g.channel(group, i);
+      const M factor = scale.load<M>(channel) * of.inv_std, shift = bias.load<M>(channel);
+      Packed<T, V> to;
+      HN_UNROLL
+      for (int v = 0; v < V; ++v)
+        to.of[v] = store_number<T>((load_number(own[k].of[v]) - of.mean) * factor + shift);
+      store_packed(y + first + i, to);
+    });
+  }
 }
 
 template <class T>
@@ -59,7 +111,7 @@ __global__ void __launch_bounds__(kGroupBlock)
   using M = Math<T>;
   for (int64_t group = blockIdx.x; group < g.count; group += gridDim.x) {
     const T* own = x + group * g.size();
-    const GroupMoments moments = moments_of(own, g);
+    const Moments<double> moments = moments_of(own, g);
     const M mean = static_cast<M>(moments.mean);
     for (int64_t i = threadIdx.x; i < g.size(); i += kGroupBlock) {
       const int64_t channel = g.channel(group, i);
@@ -74,32 +126,53 @@ Prepared prepare_group_norm(const KernelCall& call) {
   cpu::Groups plan;
   if (std::string why = cpu::plan_group_norm(call, plan); !why.empty()) return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {
-    return make_kernel([g = DeviceGroups(plan), scale = call.inputs[1].dtype,
-                        bias = call.inputs[2].dtype](const KernelBuffers& buffers) {
-      launch(stream_of(buffers), group_norm<T>, g.blocks(), kGroupBlock, 0, buffers.in<T>(0),
-             RealPointer{buffers.inputs[1], scale}, RealPointer{buffers.inputs[2], bias},
-             buffers.out<T>(0), g);
+    const DeviceGroups g(plan);
+    const Lines lines{g.count, g.size()};
+    const HeldLines held = HeldLines::plan<Math<T>>(lines, 0);
+    return make_kernel([=, plane = plan.plane, scale_type = call.inputs[1].dtype,
+                        bias_type = call.inputs[2].dtype](const KernelBuffers& buffers) {
+      const T* x = buffers.in<T>(0);
+      T* y = buffers.out<T>(0);
+      const RealPointer scale{buffers.inputs[1], scale_type}, bias{buffers.inputs[2], bias_type};
+      if (lines.length > kBlockLine<Math<T>>) {
+        launch(stream_of(buffers), group_norm<T>, g.blocks(), kGroupBlock, 0, x, scale, bias, y, g);
+        return;
+      }
+      const bool in_packs =
+          plane % (16 / static_cast<int64_t>(sizeof(T))) == 0 && are_aligned<2>({x, y});
+      for_held<T>(held, in_packs, [&]<int V, unsigned kLanes>() {
+        launch(stream_of(buffers), group_norm_held<T, V, kLanes>,
+               static_cast<unsigned>(held.blocks), kHeldBlock, 0, x, scale, bias, y, g);
+      });
     });
   });
 }
 
 /// One group of one image: the sums of each of its channels, then dX. The threads of a block go
-/// through the channels together.
+/// through the channels together. All but f64 take the moments on the way, and correct by them what
+/// was summed as with a mean of the first element and a deviation of 1.
 template <class T>
 __global__ void __launch_bounds__(kGroupBlock)
     group_gradient(const T* dy, const T* x, RealPointer scale, double* d_scales, double* d_biases,
                    T* dx, DeviceGroups g) {
+  constexpr bool kOnTheWay = sizeof(T) < sizeof(double);
+  const double count = static_cast<double>(g.size());
   for (int64_t group = blockIdx.x; group < g.count; group += gridDim.x) {
     const int64_t first = group * g.size();
-    const GroupMoments moments = moments_of(x + first, g);
-    double sum = 0, product = 0;
+    const double origin = origin_of(x + first, g);
+    Moments<double> moments = {origin, 1};
+    if constexpr (!kOnTheWay) moments = moments_of(x + first, g);
+    double sum = 0, product = 0, total = 0, squares = 0;
     for (int64_t c = 0; c < g.per_group; ++c) {
       double d_bias = 0, d_scale = 0;
       for (int64_t p = threadIdx.x; p < g.positions(); p += kGroupBlock) {
         const int64_t at = first + c * g.positions() + p;
         const double gradient = load_number(dy[at]);
+        const double value = (load_number(x[at]) - moments.mean) * moments.inv_std;
         d_bias += gradient;
-        d_scale += gradient * ((load_number(x[at]) - moments.mean) * moments.inv_std);
+        d_scale += gradient * value;
+        total += value;
+        squares += value * value;
       }
       d_bias = merge_block<AddNumbers, kGroupBlock>(d_bias);
       d_scale = merge_block<AddNumbers, kGroupBlock>(d_scale);
@@ -111,8 +184,20 @@ __global__ void __launch_bounds__(kGroupBlock)
         d_biases[group * g.per_group + c] = d_bias;
       }
     }
+    if constexpr (kOnTheWay) {
+      total = merge_block<AddNumbers, kGroupBlock>(total);
+      squares = merge_block<AddNumbers, kGroupBlock>(squares);
+      moments = moments_of_sums(origin, total, squares, count, g.epsilon);
+      const double shift = moments.mean - origin;
+      product = (product - shift * sum) * moments.inv_std;
+      __syncthreads();  // the sums of the channels are written
+      for (int64_t c = threadIdx.x; c < g.per_group; c += kGroupBlock) {
+        double& d_scale = d_scales[group * g.per_group + c];
+        const double d_bias = d_biases[group * g.per_group + c];
+        d_scale = (d_scale - shift * d_bias) * moments.inv_std;
+      }
+    }
     if (dx == nullptr) continue;
-    const double count = static_cast<double>(g.size());
     for (int64_t i = threadIdx.x; i < g.size(); i += kGroupBlock) {
       const double centred = load_number(dy[first + i]) * scale[g.channel(group, i)] - sum / count;
       const double normalized = (load_number(x[first + i]) - moments.mean) * moments.inv_std;

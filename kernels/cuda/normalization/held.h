@@ -31,16 +31,21 @@ __device__ __forceinline__ void for_packs(int64_t length, const Body& body) {
   }
 }
 
-/// The sum over the threads of a line; all of them must come.
-template <unsigned kLanes, class M>
-__device__ __forceinline__ M sum_of_line(M value) {
+/// What the threads of a line have, merged; all of them must come.
+template <class Merge, unsigned kLanes, class M>
+__device__ __forceinline__ M merge_line(M value) {
   if constexpr (kLanes == 32) {
     for (int distance = 16; distance > 0; distance /= 2)
-      value += __shfl_xor_sync(0xffffffffu, value, distance);
+      value = Merge::merge(value, __shfl_xor_sync(0xffffffffu, value, distance));
     return value;
   } else {
-    return merge_block<AddNumbers, kLanes>(value);
+    return merge_block<Merge, kLanes>(value);
   }
+}
+
+template <unsigned kLanes, class M>
+__device__ __forceinline__ M sum_of_line(M value) {
+  return merge_line<AddNumbers, kLanes>(value);
 }
 
 /// How lines of a length are shared out, by host code.

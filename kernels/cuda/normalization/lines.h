@@ -42,14 +42,15 @@ inline int64_t lines_of_slice(const Lines& lines) {
   return std::max(kSlice, (lines.count + kMostSlices - 1) / kMostSlices);
 }
 
-/// Merges the slices of two column sums: a slice has those of the scale, then those of the bias.
+/// Merges the slices of one or two column sums: a slice has those of the scale, then those of the
+/// bias.
 template <class P>
 struct AddSlices : AddedParts {
   const P* parts;
-  int64_t length;
+  int64_t length, step;
   RealOutput d_scale, d_bias;
   __device__ double part(int64_t slice, int64_t column) const {
-    return parts[slice * 2 * length + column];
+    return parts[slice * step + column];
   }
   __device__ void finish(int64_t column, double sum) const {
     const bool is_scale = column < length;
@@ -58,11 +59,13 @@ struct AddSlices : AddedParts {
   }
 };
 
+/// `step` elements lie from slice to slice.
 template <class P>
-void add_slices(Stream& stream, const P* parts, int64_t slices, int64_t length, RealOutput d_scale,
-                RealOutput d_bias) {
+void add_slices(Stream& stream, const P* parts, int64_t slices, int64_t length, int64_t step,
+                RealOutput d_scale, RealOutput d_bias) {
+  if (d_scale.data == nullptr && d_bias.data == nullptr) return;
   const int64_t columns = d_bias.data == nullptr ? length : 2 * length;
-  merge_columns(stream, AddSlices<P>{{}, parts, length, d_scale, d_bias}, columns, slices);
+  merge_columns(stream, AddSlices<P>{{}, parts, length, step, d_scale, d_bias}, columns, slices);
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -1,7 +1,9 @@
-// Softmax, LogSoftmax and their gradients: a block of threads a line, sums in f64 as on the CPU,
-// merged in a fixed order.
+// Softmax, LogSoftmax and their gradients. Lines along the last axis of up to 8192 elements are
+// kept in registers (held.h), with sums in f32, in f64 for f64; others are read several times by a
+// block of threads a line, with sums in f64 as on the CPU. All are merged in a fixed order.
 #include "kernels/cpu/normalization/parts.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/normalization/held.h"
 #include "kernels/cuda/normalization/lines.h"
 #include "kernels/cuda/normalization/parts.h"
 #include "kernels/cuda/support.h"
@@ -19,6 +21,87 @@ struct KeepLarger {
     return a > b ? a : b;  // NaN is in the sum anyway
   }
 };
+
+template <class T, bool kLog, int V, unsigned kLanes>
+__global__ void __launch_bounds__(kHeldBlock) softmax_held(const T* x, T* y, Lines lines) {
+  using M = Math<T>;
+  constexpr int kPacks = kHeld<M> / V;
+  constexpr int64_t kGroups = kHeldBlock / kLanes;
+  for (int64_t line = blockIdx.x * kGroups + threadIdx.x / kLanes; line < lines.count;
+       line += gridDim.x * kGroups) {
+    const int64_t first = line * lines.length;
+    Packed<T, V> own[kPacks];
+    M largest = -INFINITY, sum = 0;
+    for_packs<V, kPacks, kLanes>(lines.length, [&](int k, int i) {
+      own[k] = load_packed<V>(x + first + i);
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) largest = KeepLarger::merge(load_number(own[k].of[v]), largest);
+    });
+    largest = merge_line<KeepLarger, kLanes>(largest);
+    for_packs<V, kPacks, kLanes>(lines.length, [&](int k, int) {
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) sum += math::exp(load_number(own[k].of[v]) - largest);
+    });
+    sum = sum_of_line<kLanes>(sum);
+    const M log_sum = math::log(sum);
+    for_packs<V, kPacks, kLanes>(lines.length, [&](int k, int i) {
+      Packed<T, V> to;
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) {
+        const M value = load_number(own[k].of[v]) - largest;
+        to.of[v] = store_number<T>(kLog ? value - log_sum : math::exp(value) / sum);
+      }
+      store_packed(y + first + i, to);
+    });
+  }
+}
+
+template <class T, bool kLog, int V, unsigned kLanes>
+__global__ void __launch_bounds__(kHeldBlock)
+    softmax_grad_held(const T* dy, const T* y, T* dx, Lines lines) {
+  using M = Math<T>;
+  constexpr int kPacks = kHeld<M> / V;
+  constexpr int64_t kGroups = kHeldBlock / kLanes;
+  for (int64_t line = blockIdx.x * kGroups + threadIdx.x / kLanes; line < lines.count;
+       line += gridDim.x * kGroups) {
+    const int64_t first = line * lines.length;
+    Packed<T, V> own_dy[kPacks], own_y[kPacks];
+    M total = 0;
+    for_packs<V, kPacks, kLanes>(lines.length, [&](int k, int i) {
+      own_dy[k] = load_packed<V>(dy + first + i);
+      own_y[k] = load_packed<V>(y + first + i);
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) {
+        const M g = load_number(own_dy[k].of[v]);
+        total += kLog ? g : g * load_number(own_y[k].of[v]);
+      }
+    });
+    total = sum_of_line<kLanes>(total);
+    for_packs<V, kPacks, kLanes>(lines.length, [&](int k, int i) {
+      Packed<T, V> to;
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) {
+        const M g = load_number(own_dy[k].of[v]), of_y = load_number(own_y[k].of[v]);
+        to.of[v] = store_number<T>(kLog ? g - math::exp(of_y) * total : of_y * (g - total));
+      }
+      store_packed(dx + first + i, to);
+    });
+  }
+}
+
+/// Do lines lie together, and fit into the registers of a block?
+template <class T>
+bool held_softmax(const Lines& lines) {
+  return lines.stride == 1 && lines.length <= kBlockLine<Math<T>>;
+}
+
+/// Calls `body.template operator()<V, kLanes>()`, as for_held().
+template <class T, size_t N, class Body>
+void for_held_lines(const HeldLines& held, const Lines& lines,
+                    const std::array<const void*, N>& addresses, const Body& body) {
+  const bool whole = lines.length % (16 / static_cast<int64_t>(sizeof(T))) == 0;
+  for_held<T>(held, whole && are_aligned<N>(addresses), body);
+}
 
 template <class T, bool kLog>
 __global__ void __launch_bounds__(kLineBlock) softmax_lines(const T* x, T* y, Lines lines) {
@@ -74,9 +157,19 @@ Prepared prepare_softmax(const KernelCall& call) {
   const Lines lines =
       cpu::lines_along(call.inputs[0].shape, attributes_of(call).get_int("axis", -1));
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {
-    const auto body = [lines](const KernelBuffers& buffers) {
-      launch(stream_of(buffers), softmax_lines<T, kLog>, line_blocks(lines.count), kLineBlock, 0,
-             buffers.in<T>(0), buffers.out<T>(0), lines);
+    const HeldLines held = HeldLines::plan<Math<T>>(lines, 0);
+    const auto body = [lines, held](const KernelBuffers& buffers) {
+      const T* x = buffers.in<T>(0);
+      T* y = buffers.out<T>(0);
+      if (!held_softmax<T>(lines)) {
+        launch(stream_of(buffers), softmax_lines<T, kLog>, line_blocks(lines.count), kLineBlock, 0,
+               x, y, lines);
+        return;
+      }
+      for_held_lines<T, 2>(held, lines, {x, y}, [&]<int V, unsigned kLanes>() {
+        launch(stream_of(buffers), softmax_held<T, kLog, V, kLanes>,
+               static_cast<unsigned>(held.blocks), kHeldBlock, 0, x, y, lines);
+      });
     };
     return make_kernel(body, 0, [](size_t, size_t) { return true; });
   });
@@ -95,9 +188,19 @@ Prepared prepare_softmax_grad(const KernelCall& call) {
   const Lines lines =
       cpu::lines_along(call.inputs[1].shape, attributes_of(call).get_int("axis", -1));
   return for_float_type(type, [&]<class T>() {
-    const auto body = [lines](const KernelBuffers& buffers) {
-      launch(stream_of(buffers), softmax_grad_lines<T, kLog>, line_blocks(lines.count), kLineBlock,
-             0, buffers.in<T>(0), buffers.in<T>(1), buffers.out<T>(0), lines);
+    const HeldLines held = HeldLines::plan<Math<T>>(lines, 0);
+    const auto body = [lines, held](const KernelBuffers& buffers) {
+      const T *dy = buffers.in<T>(0), *y = buffers.in<T>(1);
+      T* dx = buffers.out<T>(0);
+      if (!held_softmax<T>(lines)) {
+        launch(stream_of(buffers), softmax_grad_lines<T, kLog>, line_blocks(lines.count),
+               kLineBlock, 0, dy, y, dx, lines);
+        return;
+      }
+      for_held_lines<T, 3>(held, lines, {dy, y, dx}, [&]<int V, unsigned kLanes>() {
+        launch(stream_of(buffers), softmax_grad_held<T, kLog, V, kLanes>,
+               static_cast<unsigned>(held.blocks), kHeldBlock, 0, dy, y, dx, lines);
+      });
     };
     return make_kernel(body, 0, [](size_t, size_t) { return true; });
   });

@@ -153,4 +153,8 @@ bool absorb_biases_on_gpu(Graph& graph, PassContext& context) {
   return absorb_all(graph, context, Products::kAny);
 }
 
+bool is_bias_of_product_on_gpu(const Graph& graph, NodeId add) {
+  return biased_product(graph, add, Products::kAny).product.valid();
+}
+
 }  // namespace halfnote

@@ -9,5 +9,7 @@ namespace halfnote {
 bool absorb_biases(Graph& graph, PassContext& context);
 /// The same in any float but f64, for GPUs: 16-bit products are rounded behind the bias.
 bool absorb_biases_on_gpu(Graph& graph, PassContext& context);
+/// Does the latter take this Add?
+bool is_bias_of_product_on_gpu(const Graph& graph, NodeId add);
 
 }  // namespace halfnote

@@ -1,5 +1,5 @@
-// LayerNormalization and its gradient on CUDA: lines that a warp, a block or a loop takes, in packs
-// and one by one.
+// LayerNormalization, RMSNormalization and their gradients on CUDA: lines that a warp, a block or a
+// loop takes, in packs and one by one, with and without sums around them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,19 +10,23 @@
 namespace halfnote::cuda_emulated {
 namespace {
 
+/// The types that statistics have beside X.
+DType wide_of(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
 /// How a LayerNormalization is called: X, its scale and bias.
 struct Norm {
   Tensor x, scale, bias;
 
-  DType wide() const { return x.dtype() == DType::kF64 ? DType::kF64 : DType::kF32; }
+  DType wide() const { return wide_of(x.dtype()); }
   int64_t width() const { return x.shape().back(); }
+  Result like_x() const { return {x.dtype(), x.shape()}; }
   Call forward() const {
     const Shape line_shape = {x.shape()[0], 1};
     return {"",
             "LayerNormalization",
             {x, scale, bias},
             {},
-            {{x.dtype(), x.shape()}, {wide(), line_shape}, {wide(), line_shape}}};
+            {like_x(), {wide(), line_shape}, {wide(), line_shape}}};
   }
   Call gradient() const {
     const std::vector<Tensor> saved = on_cpu(forward());
@@ -30,7 +34,47 @@ struct Norm {
             "LayerNormalizationGrad",
             {random(x.dtype(), x.shape(), -1, 1, 2), x, scale, saved[1], saved[2]},
             {},
-            {{x.dtype(), x.shape()}, {wide(), {width()}}, {wide(), {width()}}}};
+            {like_x(), {wide(), {width()}}, {wide(), {width()}}}};
+  }
+  /// The same by RMSNormalization, whose Y has the type of the scale.
+  Call rms() const {
+    return {"", "RMSNormalization", {x, scale}, {}, {{scale.dtype(), x.shape()}}};
+  }
+  Call rms_gradient() const {
+    return {kOwn,
+            "RMSNormalizationGrad",
+            {random(x.dtype(), x.shape(), -1, 1, 2), x, scale},
+            {},
+            {like_x(), {wide(), {width()}}}};
+  }
+  /// Of X and a residual, with their sum.
+  Call of_sum(Call call) const {
+    call.domain = kOwn;
+    call.inputs.push_back(random(x.dtype(), x.shape(), -1, 1, 5));
+    call.outputs.push_back(like_x());
+    return call;
+  }
+  /// With the second part of dY, with what is added to dX, and with both.
+  std::vector<Call> with_sums(const Call& call) const {
+    const Tensor more = random(x.dtype(), x.shape(), -1, 1, 6),
+                 added = random(x.dtype(), x.shape(), -1, 1, 7), none;
+    std::vector<Call> all;
+    const std::vector<Tensor> tails[] = {{more}, {none, added}, {more, added}};
+    for (const std::vector<Tensor>& tail : tails) {
+      all.push_back(call);
+      all.back().inputs.insert(all.back().inputs.end(), tail.begin(), tail.end());
+    }
+    return all;
+  }
+  /// All of them.
+  std::vector<Call> calls() const {
+    std::vector<Call> all = {forward(), rms(), of_sum(forward()), of_sum(rms())};
+    for (const Call& plain : {gradient(), rms_gradient()}) {
+      all.push_back(plain);
+      const std::vector<Call> more = with_sums(plain);
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
   }
 };
 
@@ -42,13 +86,14 @@ Norm norm(DType dtype, const Shape& shape, DType scale_type, DType bias_type) {
 
 TEST(CudaLayerNorm, LinesOfEveryLength) {
   for (const DType dtype : kFloats) {
-    const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
+    const DType wide = wide_of(dtype);
     // Up to a pack, around what a warp holds and what a block holds. (Of two elements the gradient
     // is what rounding leaves of 0.)
     for (const int64_t width : {1, 7, 8, 33, 264, 512, 513, 1024, 1032, 4100, 8192, 8200}) {
-      const Norm call = norm(dtype, {3, width}, wide, wide);
-      check(call.forward());
-      check(call.gradient());
+      for (const Call& call : norm(dtype, {3, width}, wide, wide).calls()) {
+        // Of one element the root of the square is the element: again what rounding leaves.
+        if (width > 1 || call.op != "RMSNormalizationGrad") check(call);
+      }
     }
   }
 }
@@ -56,9 +101,9 @@ TEST(CudaLayerNorm, LinesOfEveryLength) {
 TEST(CudaLayerNorm, ManyLines) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Shape& shape : {Shape{2300, 8}, {0, 8}, {3, 0}}) {
-      const Norm call = norm(dtype, shape, DType::kF32, DType::kF32);
-      if (element_count(shape) > 0) check(call.forward());
-      check(call.gradient());
+      for (const Call& call : norm(dtype, shape, DType::kF32, DType::kF32).calls()) {
+        if (element_count(shape) > 0 || call.op.ends_with("Grad")) check(call);
+      }
     }
   }
 }
@@ -67,15 +112,14 @@ TEST(CudaLayerNorm, ParametersOfOtherTypes) {
   for (const DType dtype : kStored) {
     for (const DType scale : kStored) {
       for (const DType bias : kStored) {
-        const Norm call = norm(dtype, {5, 40}, scale, bias);
-        check(call.forward());
-        check(call.gradient());
+        for (const Call& call : norm(dtype, {5, 40}, scale, bias).calls()) check(call);
       }
     }
   }
   const Norm one = {random(DType::kF32, {4, 24}), random(DType::kF32, {1}),
                     random(DType::kF32, {24})};
   check(one.forward());
+  check(one.of_sum(one.rms()));
 }
 
 TEST(CudaLayerNorm, GivesEachResultAlone) {
@@ -85,12 +129,18 @@ TEST(CudaLayerNorm, GivesEachResultAlone) {
     forward.inputs[2] = Tensor();
     forward.outputs.resize(1);
     check(forward);
-    for (size_t i = 0; i < 3; ++i) {
-      Call alone = of.gradient();
-      for (size_t other = 0; other < 3; ++other) {
-        if (other != i) alone.outputs[other] = {};
+    for (Call summed : {of.of_sum(of.forward()), of.of_sum(of.rms())}) {
+      summed.outputs.back() = {};
+      check(summed);
+    }
+    for (const Call& gradient : {of.gradient(), of.rms_gradient()}) {
+      for (size_t i = 0; i < gradient.outputs.size(); ++i) {
+        Call alone = gradient;
+        for (size_t other = 0; other < alone.outputs.size(); ++other) {
+          if (other != i) alone.outputs[other] = {};
+        }
+        check(alone);
       }
-      check(alone);
     }
   }
 }
@@ -117,8 +167,10 @@ TEST(CudaLayerNorm, F32IsNearTheSumsInF64) {
       SCOPED_TRACE(std::to_string(width) + " around " + std::to_string(offset));
       Norm call = norm(DType::kF32, {40, width}, DType::kF32, DType::kF32);
       call.x = random(DType::kF32, {40, width}, offset - 2, offset + 2);
-      EXPECT_LE(worst(call.forward()), 1e-5);
-      EXPECT_LE(worst(call.gradient()), 1e-5);
+      for (const Call& one : call.calls()) {
+        SCOPED_TRACE(std::string(one.op) + " of " + std::to_string(one.inputs.size()));
+        EXPECT_LE(worst(one), 1e-5);
+      }
     }
   }
 }
@@ -129,7 +181,7 @@ TEST(CudaLayerNorm, AtAnyAddress) {
   for (const DType dtype : kFloats) {
     for (const int64_t width : {64, 1600}) {
       const Norm of = norm(dtype, {5, width}, dtype, dtype);
-      for (const Call& call : {of.forward(), of.gradient()}) {
+      for (const Call& call : of.calls()) {
         const KernelCall asked = kernel_call(call);
         const KernelChoice choice = device->kernels().choose(asked);
         ASSERT_TRUE(choice.kernel);
@@ -141,6 +193,22 @@ TEST(CudaLayerNorm, AtAnyAddress) {
                             std::string(call.op) + " output " + std::to_string(i));
         }
       }
+    }
+  }
+}
+
+/// Squares beyond f32 (bf16 reaches as far), and what is beside them in the same block.
+TEST(CudaLayerNorm, SquaresBeyondF32) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t width : {40, 1200}) {
+      Norm of = norm(dtype, {9, width}, DType::kF32, DType::kF32);
+      const Tensor large = random(dtype, {9, width}, -1e25, 1e25);
+      const size_t line = static_cast<size_t>(width) * size_of(dtype);
+      for (const size_t at : {size_t{2}, size_t{5}})
+        std::copy_n(large.bytes() + at * line, line, of.x.mutable_bytes() + at * line);
+      check(of.forward());
+      check(of.rms());
+      check(of.rms_gradient());
     }
   }
 }

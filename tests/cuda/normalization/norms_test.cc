@@ -25,6 +25,73 @@ TEST(CudaNormalization, Softmax) {
   }
 }
 
+/// Lines in registers of a warp and of a block, in packs and one by one, and longer ones.
+TEST(CudaNormalization, SoftmaxOfLines) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t width : {8, 264, 1024, 1030, 4096, 8192, 8200}) {
+      const Shape shape{11, width};
+      const Tensor x = random(dtype, shape, -8, 8), dy = random(dtype, shape, -1, 1, 2);
+      for (const char* op : {"Softmax", "LogSoftmax"}) {
+        const Call forward{"", op, {x}, {}, {{dtype, shape}}};
+        check(forward);
+        const std::string gradient = std::string(op) + "Grad";
+        check({kOwn, gradient, {dy, on_cpu(forward)[0]}, {}, {{dtype, shape}}});
+      }
+    }
+  }
+}
+
+/// Groups in registers of a warp and of a block, in packs and one by one, and larger ones.
+TEST(CudaNormalization, GroupNorm) {
+  for (const DType dtype : kFloats) {
+    const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
+    for (const Shape& shape : {Shape{2, 6, 1},
+                               {3, 4, 7},
+                               {1, 4, 16, 8},
+                               {2, 4, 31, 33},
+                               {1, 4, 32, 64},
+                               {1, 2, 65, 129},
+                               {0, 4, 3}}) {
+      const Shape c{shape[1]};
+      const Tensor x = random(dtype, shape, 4, 7), dy = random(dtype, shape, -1, 1, 2),
+                   scale = random(dtype, c, 0.5, 2, 3), bias = random(dtype, c, -1, 1, 4);
+      for (const int64_t groups : {int64_t{1}, shape[1] / 2, shape[1]}) {
+        if (groups * shape.back() < 2) continue;  // a variance of 0
+        Attributes attributes;
+        attributes.set("num_groups", groups);
+        check({"", "GroupNormalization", {x, scale, bias}, attributes, {{dtype, shape}}});
+        check({kOwn,
+               "GroupNormalizationGrad",
+               {dy, x, scale},
+               attributes,
+               {{dtype, shape}, {wide, c}, {wide, c}}});
+      }
+      check({"", "InstanceNormalization", {x, scale, bias}, {}, {{dtype, shape}}});
+    }
+  }
+}
+
+/// Around a mean far from 0, where squares say nothing, and with a first element far from it.
+TEST(CudaNormalization, GroupNormFarFromZero) {
+  const Shape shape{1, 4, 50, 70}, c{4};
+  const Tensor scale = random(DType::kF32, c, 0.5, 2, 3), bias = random(DType::kF32, c, -1, 1, 4),
+               dy = random(DType::kF32, shape, -1, 1, 2);
+  Attributes attributes;
+  attributes.set("num_groups", int64_t{1});
+  for (const double first : {1e5, 0.0}) {
+    Tensor x = random(DType::kF32, shape, 1e5 - 100, 1e5 + 100);
+    x.mutable_data<float>()[0] = static_cast<float>(first);
+    for (const Tensor& of : {x, Tensor::full(DType::kF32, shape, 1e6)}) {
+      check({"", "GroupNormalization", {of, scale, bias}, attributes, {{DType::kF32, shape}}});
+      check({kOwn,
+             "GroupNormalizationGrad",
+             {dy, of, scale},
+             attributes,
+             {{DType::kF32, shape}, {DType::kF32, c}, {DType::kF32, c}}});
+    }
+  }
+}
+
 /// A normalization with and without the sum and the Relu behind it, and its gradient.
 TEST(CudaNormalization, BatchNorm) {
   Attributes relu;

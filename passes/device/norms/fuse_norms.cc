@@ -16,14 +16,13 @@
 // they are saved, in f32.
 // Leaves alone: results that others read before the Relu, sums that broadcast, sums of gradients
 // that a chain of elementwise nodes makes on its way, bodies.
-#include "passes/device/fuse_norms.h"
+#include "passes/device/norms/fuse_norms.h"
 
 #include <algorithm>
 
-#include "base/ops/pointwise.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
-#include "compiler/ir/replace.h"
+#include "passes/device/norms/parts.h"
 
 namespace halfnote {
 namespace {
@@ -31,32 +30,9 @@ namespace {
 constexpr size_t kPlainOperands = 5;  // of either node, without those of this pass
 constexpr size_t kSumResult = 3;
 
-bool is_op(const Graph& graph, NodeId id, std::string_view domain, std::string_view op) {
-  if (!id.valid()) return false;
-  const Node& node = graph.node(id);
-  return node.op == op && node.domain == domain && node.region == graph.main();
-}
-
 bool is_plain_norm(const Graph& graph, NodeId id, std::string_view op) {
   return is_op(graph, id, kHalfnoteDomain, op) && graph.inputs(id).size() == kPlainOperands &&
          !graph.node(id).attributes.has("activation");
-}
-
-/// The one node that reads the value; invalid if there are others, or it is a result.
-NodeId only_user(const Graph& graph, ValueId value) {
-  const auto uses = graph.uses(value);
-  return uses.size() == 1 && uses[0].by_node() ? uses[0].node() : NodeId{};
-}
-
-bool alike(const Graph& graph, ValueId a, ValueId b) {
-  if (!a.valid() || !b.valid()) return false;
-  const ValueType &x = graph.value(a).type, &y = graph.value(b).type;
-  return x.dtype == y.dtype && x.shape && y.shape && *x.shape == *y.shape;
-}
-
-bool is_made_before(const Graph& graph, ValueId value, NodeId node) {
-  const NodeId maker = producer(graph, value);
-  return !maker.valid() || graph.is_before(maker, node);
 }
 
 /// Do all who read results of the node, from result `first` on, stand behind `place`?
@@ -71,13 +47,6 @@ bool are_read_behind(const Graph& graph, NodeId id, size_t first, NodeId place) 
     }
   }
   return true;
-}
-
-/// `to` takes the place and the name of `from`, whose node goes.
-void take_over(Graph& graph, ValueId from, ValueId to) {
-  graph.value(to).scale_power = graph.value(from).scale_power;
-  take_place(graph, from, to);
-  graph.remove(graph.value(from).producer);
 }
 
 // --- forward -------------------------------------------------------------------------------------
@@ -141,14 +110,6 @@ struct GradHead {
   NodeId place;           // where the node goes
   bool keeps_sum = false;
 };
-
-/// Made by elementwise nodes that will be one with the sum, if they may.
-bool is_made_on_the_way(const Graph& graph, ValueId value) {
-  const NodeId maker = producer(graph, value);
-  if (!maker.valid() || !only_user(graph, value).valid()) return false;
-  const Node& node = graph.node(maker);
-  return find_pointwise(node.domain, node.op) != nullptr;
-}
 
 void find_parts(const Graph& graph, NodeId grad, ValueId sum, GradHead& head) {
   head.first = sum;
