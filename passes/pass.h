@@ -20,6 +20,10 @@ namespace halfnote {
 using EvaluateConstants =
     std::function<std::vector<Tensor>(const Graph&, NodeId, const std::vector<Tensor>&)>;
 
+/// Two graphs that make the same results of the same inputs, those and these in one order: is the
+/// second one faster on the device at hand? Given by the runtime, which can measure.
+using Pays = std::function<bool(const Graph& now, const Graph& instead)>;
+
 /// Something the user should know: what was done beyond the ordinary, with the place.
 struct Remark {
   enum class Level : uint8_t { kNote, kWarning };
@@ -38,6 +42,7 @@ struct PassContext {
   EvaluateConstants evaluate;  // may be empty: nothing is folded then
   std::vector<Remark>& remarks;
   std::string_view pass;  // the running one, set by the manager
+  Pays pays = {};         // may be empty: what must be measured to pay stays as it is
 
   void note(std::string where, std::string text) {
     remarks.push_back({Remark::Level::kNote, std::string(pass), std::move(where), std::move(text)});

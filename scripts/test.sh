@@ -161,7 +161,9 @@ emulated_cases() {
         tests/fixtures/models/{mlp,cifar_cnn,bert,dlrm,gcn,gpt2,gru_classifier,llama,lstm_lm,vit} \
         "${exporters[@]}" &&
         HALFNOTE_ATTENTION=always "$bin/halfnote-cases" --precision "$precision" \
-          --device cuda-emulated tests/fixtures/models/{bert,gpt2,llama,vit}
+          --device cuda-emulated tests/fixtures/models/{bert,gpt2,llama,vit} &&
+        HALFNOTE_EPILOGUES=always "$bin/halfnote-cases" --precision "$precision" \
+          --device cuda-emulated tests/fixtures/models/{mlp,bert,dlrm,gpt2,vit}
     } >"$logs/emulated-$precision.log" 2>&1 &
     pids[$precision]=$!
   done

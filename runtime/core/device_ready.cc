@@ -31,6 +31,7 @@
 #include "passes/device/pointwise/recompute_pointwise.h"
 #include "passes/device/products/absorb_biases.h"
 #include "passes/device/products/absorb_transposes.h"
+#include "passes/device/products/fuse_epilogues.h"
 #include "passes/device/rematerialize.h"
 #include "passes/device/round_conv_gradients.h"
 #include "passes/device/update/check_early.h"
@@ -253,6 +254,8 @@ constexpr PassRow kRows[] = {
      "the same, rounded to 16 bits behind the bias as in a Gemm"},
     {"absorb-sums", absorb_sums, nullptr, kAll, kAny, kAny, false,
      "the gradient of a bias is summed while what it sums is in the cache"},
+    {"fuse-epilogues", fuse_epilogues, nullptr, kAll, kAny, kAny, false,
+     "GPUs: products do what is around them, where that was measured to be faster"},
     {"compute-late", compute_late, nullptr, kAll, kAny, kAny, false,
      "what is not read yet takes no memory"},
     {"check-early", check_early, nullptr, kAll, kAny, kAny, false,
@@ -267,8 +270,8 @@ constexpr PassRow kRows[] = {
 constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "absorb-biases", "check-early"};
 /// What a CPU has no need of.
 constexpr std::string_view kOnlyOnGpu[] = {
-    "take-out-useless-padding", "round-conv-gradients", "keep-padded-classes",
-    "absorb-biases-on-gpu",     "fuse-norms",           "fuse-line-norms"};
+    "take-out-useless-padding", "round-conv-gradients", "keep-padded-classes", "absorb-biases-on-gpu",
+    "fuse-norms",               "fuse-line-norms",      "fuse-epilogues"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;
@@ -311,7 +314,8 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
                         return evaluate_node(g, n, inputs);
                       },
                       remarks ? *remarks : own,
-                      {}};
+                      {},
+                      options.pays};
   run_pipeline(ready, context,
                device_pipeline(options.for_cpu ? DeviceClass::kCpu : DeviceClass::kGpu));
   verify(ready.graph);  // also if no pass changed it

@@ -21,6 +21,7 @@ struct DeviceReadyOptions {
   int64_t activation_bytes = 0;         // limit of the pass rematerialize; 0: none
   BytesBeside beside = {};              // what a plan was seen to take beside, for the same pass
   std::vector<WeightCopy> copies = {};  // what the state store holds, for the pass keep-copies
+  Pays pays = {};                       // what must be measured to be done; empty: nothing of it
   bool for_cpu = true;                  // else without the passes that only the CPU has kernels for
 };
 

@@ -25,6 +25,7 @@
 #include "runtime/core/evaluate.h"
 #include "runtime/core/memory/bytes_beside.h"
 #include "runtime/core/nonfinite.h"
+#include "runtime/core/tune/epilogues.h"
 #include "runtime/train/artifact/checks.h"
 #include "runtime/train/plain_model.h"
 
@@ -269,6 +270,7 @@ Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
   passes.dump_folder = (std::filesystem::path(passes.dump_folder) / file_name(step)).string();
   passes.activation_bytes = activation_bytes;
   passes.beside = beside;
+  if (device_) passes.pays = epilogues_pay(*device_->device, options_.tf32);
   graph = make_device_ready(graph, dims, passes, &remarks_);
   if (counted_ && step == model_.training.front().name) count_correct(graph, *counted_);
   return graph;

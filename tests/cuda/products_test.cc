@@ -87,9 +87,33 @@ TEST(Products, AskedForAtTheLeastAlignment) {
   p.has_bias = true;
   const LtRequest least = libraries::least_request(p);
   EXPECT_EQ(least.alignment, 2u);
-  const auto bias = reinterpret_cast<uintptr_t>(libraries::least_bias(least));
+  const auto bias = reinterpret_cast<uintptr_t>(libraries::least_operands(least).bias);
   EXPECT_EQ(bias % 4, 0u);
   EXPECT_EQ(bias % 8, 4u);
+}
+
+/// Batches of odd sizes: the products behind the first begin where no kernel of the library can.
+TEST(Products, AskedForAtTheAlignmentOfTheirBatches) {
+  if (test::tested_device() != "cuda-emulated") GTEST_SKIP() << "for the emulated library";
+  const Lacking lacking([](const LtRequest& r) { return r.alignment < 16; });
+  EXPECT_EQ(row_of(stack(DType::kF16)), "own.matmul");
+  check(stack(DType::kF16));
+  const Call even{"",
+                  "MatMul",
+                  {random(DType::kF16, {2, 1, 8, 16}), random(DType::kF16, {3, 16, 8}, -1, 1, 2)},
+                  {},
+                  {{DType::kF16, {2, 3, 8, 8}}}};
+  EXPECT_EQ(row_of(even), "blas.matmul");
+  // Behind 72 bytes each.
+  const Call by_eight{"",
+                      "MatMul",
+                      {random(DType::kF16, {2, 1, 6, 6}), random(DType::kF16, {3, 6, 6}, -1, 1, 2)},
+                      {},
+                      {{DType::kF16, {2, 3, 6, 6}}}};
+  EXPECT_EQ(row_of(by_eight), "own.matmul");
+  refuse_matmuls([](const LtRequest& r) { return r.alignment < 8; });
+  EXPECT_EQ(row_of(by_eight), "blas.matmul");
+  EXPECT_EQ(on_device(by_eight).size(), 1u);
 }
 
 /// The plain loops on whatever device is tested.

@@ -2,6 +2,8 @@
 // nothing.
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+#include "base/ops/epilogue.h"
 #include "compiler/ops/body.h"
 #include "passes/canonical/infer_shapes.h"
 #include "runtime/core/evaluate.h"
@@ -185,11 +187,103 @@ TEST(ContractionBody, ConvGradWeightOfUnknownSizes) {
   }
 }
 
+// Sums of up to a dozen terms in two orders, and the steps of a tanh behind them.
+constexpr double kEpilogueSums = 32;
+constexpr DType kEpilogueTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16};
+
+struct EpilogueSize {
+  int64_t m, n, k;
+  bool trans_a, trans_b;
+};
+constexpr EpilogueSize kEpilogueSizes[] = {{3, 8, 5, false, false},
+                                           {4, 130, 2, true, false},
+                                           {1, 1, 7, false, true},
+                                           {6, 9, 3, true, true}};
+
+BodyCase epilogue(const char* op, const EpilogueSize& s, DType dtype) {
+  BodyCase call{op, op};
+  if (s.trans_a) call.attributes.set("transA", int64_t{1});
+  if (s.trans_b) call.attributes.set("transB", int64_t{1});
+  call.inputs = {random_tensor(dtype, s.trans_a ? Shape{s.k, s.m} : Shape{s.m, s.k}, 1),
+                 random_tensor(dtype, s.trans_b ? Shape{s.n, s.k} : Shape{s.k, s.n}, 2)};
+  call.outputs = 2;
+  return call;
+}
+
+TEST(EpilogueBody, Activations) {
+  for (const DType dtype : kEpilogueTypes) {
+    for (const EpilogueSize& s : kEpilogueSizes) {
+      for (const char* activation : {"Relu", "Gelu"}) {
+        BodyCase call = epilogue("GemmActivation", s, dtype);
+        call.attributes.set("activation", std::string(activation));
+        expect_body_agrees(call, kEpilogueSums);
+        call.inputs.push_back(random_tensor(dtype, {s.n}, 3));
+        expect_body_agrees(call, kEpilogueSums);
+        call.outputs = 1;
+        expect_body_agrees(call, kEpilogueSums);
+      }
+    }
+  }
+}
+
+TEST(EpilogueBody, GradientsOfActivations) {
+  for (const DType dtype : kEpilogueTypes) {
+    for (const EpilogueSize& s : kEpilogueSizes) {
+      BodyCase call = epilogue("GemmActivationGrad", s, dtype);
+      call.attributes.set("activation", std::string("Gelu"));
+      call.inputs.push_back(random_tensor(dtype, {s.m, s.n}, 4, -4, 4));
+      expect_body_agrees(call, kEpilogueSums);
+      call.attributes.set("activation", std::string("Relu"));
+      call.inputs[2] = random_ints(DType::kU8, {s.m, mask_row_bytes(s.n)}, 5, 0, 255);
+      expect_body_agrees(call, kEpilogueSums);
+      call.outputs = 1;
+      expect_body_agrees(call, kEpilogueSums);
+    }
+  }
+}
+
+TEST(EpilogueBody, Sums) {
+  for (const DType dtype : kEpilogueTypes) {
+    for (const EpilogueSize& s : kEpilogueSizes) {
+      for (const char* of : {"A", "B"}) {
+        BodyCase call = epilogue("GemmSums", s, dtype);
+        call.attributes.set("of", std::string(of));
+        expect_body_agrees(call, kEpilogueSums);
+        if (dtype == DType::kF64) continue;
+        call.attributes.set("out_dtype", static_cast<int64_t>(1));
+        expect_body_agrees(call, kEpilogueSums);
+      }
+    }
+  }
+}
+
+TEST(EpilogueBody, RefusesWhatDoesNotFit) {
+  const EpilogueSize s = kEpilogueSizes[0];
+  EXPECT_THROW(graph_of(epilogue("GemmActivation", s, DType::kF32)), Error) << "no activation";
+  EXPECT_THROW(graph_of(epilogue("GemmSums", s, DType::kF32)), Error) << "sums of nothing";
+  BodyCase call = epilogue("GemmActivationGrad", s, DType::kF32);
+  call.attributes.set("activation", std::string("Relu"));
+  call.inputs.push_back(random_tensor(DType::kF32, {3, 8}, 4));
+  EXPECT_THROW(graph_of(call), Error) << "a mask of f32";
+}
+
 TEST(ContractionBody, EveryBodyIsTested) {
   // The recurrent ones in recurrent/body_test.cc, attention in attention_body_test.cc.
-  const std::set<std::string> kTested = {
-      "Attention", "AttentionGrad", "ConvGradInput", "ConvGradWeight", "GRU", "GRUGrad",
-      "Gemm",      "LSTM",          "LSTMGrad",      "MatMul",         "RNN", "RNNGrad"};
+  const std::set<std::string> kTested = {"Attention",
+                                         "AttentionGrad",
+                                         "ConvGradInput",
+                                         "ConvGradWeight",
+                                         "GRU",
+                                         "GRUGrad",
+                                         "Gemm",
+                                         "GemmActivation",
+                                         "GemmActivationGrad",
+                                         "GemmSums",
+                                         "LSTM",
+                                         "LSTMGrad",
+                                         "MatMul",
+                                         "RNN",
+                                         "RNNGrad"};
   EXPECT_EQ(with_body(contraction_rows()), kTested);
 }
 

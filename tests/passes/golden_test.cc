@@ -118,6 +118,8 @@ const GoldenRow kRows[] = {
     // One rounding to bf16 less.
     {"absorb-biases-on-gpu", Sides::kRounding, kEpsBf16},
     {"absorb-sums", Sides::kExact},
+    // Sums of products are rounded to bf16 once less before a Relu, a Gelu or their gradients.
+    {"fuse-epilogues", Sides::kRounding, 2 * kEpsBf16},
     // The kernels round where the casts do: 16-bit in and out, f32 inside.
     {"emulate-16bit", Sides::kExact},
     // Bodies in standard ops against fused kernels: both in f32, sums of at most 16 terms in

@@ -55,6 +55,14 @@ std::vector<ValueType> infer_attention_grad(const Graph& graph, NodeId node);
 std::vector<Expr> attention_body(BodyContext& body);
 std::vector<Expr> attention_grad_body(BodyContext& body);
 
+// epilogues.cc: products of ai.halfnote that make something of their sums
+std::vector<ValueType> infer_gemm_activation(const Graph& graph, NodeId node);
+std::vector<ValueType> infer_gemm_activation_grad(const Graph& graph, NodeId node);
+std::vector<ValueType> infer_gemm_sums(const Graph& graph, NodeId node);
+std::vector<Expr> gemm_activation_body(BodyContext& body);
+std::vector<Expr> gemm_activation_grad_body(BodyContext& body);
+std::vector<Expr> gemm_sums_body(BodyContext& body);
+
 // equal_dims.cc
 /// MatMul and Gemm of either domain.
 std::vector<EqualDims> equal_matmul_dims(const Graph& graph, NodeId node);

@@ -17,6 +17,8 @@ std::vector<KernelRow> recurrent_grad_rows();
 
 std::vector<KernelRow> attention_rows();    // attention/reference.cc: Attention of ai.halfnote
 std::vector<KernelRow> determinant_rows();  // determinant.cc: Det
+// epilogues.cc: GemmActivation, GemmActivationGrad, GemmSums
+std::vector<KernelRow> epilogue_rows();
 std::vector<KernelRow> deform_conv_rows();  // deform_conv.cc: DeformConv
 
 }  // namespace halfnote::cpu

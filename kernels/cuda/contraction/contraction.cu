@@ -1,8 +1,8 @@
 // MatMul and Gemm, ONNX's own and those of ai.halfnote: planned as on the CPU, carried out by the
 // library in as few calls as the batch dims allow. C of a Gemm is added by the library where it is
 // a bias, a number for each column, and the library can; else it is laid out in the result first,
-// and the product is added to it there. What the library has no kernel for is computed by plain
-// loops.
+// unless the plan has put the result where C is, and the product is added to it there. What the
+// library has no kernel for is computed by plain loops.
 #include <array>
 
 #include "kernels/cpu/contraction/matmul_plan.h"
@@ -25,6 +25,12 @@ struct Product {
   int64_t a = 0, b = 0, d = 0;
   MatmulProblem problem;
 };
+
+/// May the result be added to C where it lies?
+bool adds_in_place(const KernelCall& call, const MatmulPlan& plan) {
+  return plan.has_c && plan.beta == 1 && plan.c_row == plan.n && plan.c_column == 1 &&
+         call.inputs[2].dtype == call.outputs[0].dtype;
+}
 
 /// Is C what the library adds to each row?
 bool is_bias(const KernelCall& call, const MatmulPlan& plan) {
@@ -136,7 +142,12 @@ enum class ProductsBy : uint8_t { kLibrary, kOwn };
 
 std::string refusal_of(const std::vector<Product>& products) {
   for (const Product& product : products) {
-    if (std::string why = blas().refusal(product.problem); !why.empty()) return why;
+    const MatmulProblem& p = product.problem;
+    const auto of_ab = static_cast<int64_t>(size_of(p.ab)),
+               of_d = static_cast<int64_t>(size_of(p.d));
+    const uint32_t alignment =
+        libraries::alignment_behind({product.a * of_ab, product.b * of_ab, product.d * of_d});
+    if (std::string why = blas().refusal(p, alignment); !why.empty()) return why;
   }
   return {};
 }
@@ -158,14 +169,16 @@ Prepared product_kernel(const KernelCall& call, const MatmulPlan& plan) {
   if (!why.empty()) return Prepared::no(why);
   const DType c_type = plan.has_c ? call.inputs[2].dtype : DType::kUndefined;
   const bool has_bias = bias == BiasBy::kLibrary && is_bias(call, plan) && !empty;
+  const bool in_place = adds_in_place(call, plan);
   const auto body = [=](const KernelBuffers& buffers) {
     if (count == 0) return;
     T* d = buffers.out<T>(0);
-    if (plan.has_c && !has_bias) {
+    const bool is_there = in_place && buffers.inputs[2] == buffers.outputs[0];
+    if (plan.has_c && !has_bias && !is_there) {
       for_each(
           stream_of(buffers), count,
           SpreadC<T>{{buffers.inputs[2], c_type}, d, plan.n, plan.c_row, plan.c_column, plan.beta});
-    } else if (empty) {
+    } else if (empty && !is_there) {
       for_each(stream_of(buffers), count, FillZero<T>{d});
     }
     if (empty) return;
@@ -186,7 +199,9 @@ Prepared product_kernel(const KernelCall& call, const MatmulPlan& plan) {
       workspace = std::max(workspace, blas().workspace_bytes(product.problem));
     }
   }
-  return make_kernel(body, workspace);
+  if (!in_place) return make_kernel(body, workspace);
+  return make_kernel(body, workspace,
+                     [](size_t input, size_t output) { return input == 2 && output == 0; });
 }
 
 /// Why the types of a call do not go together, or an empty string.
@@ -230,8 +245,9 @@ std::vector<KernelRow> contraction_kernels() {
       {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false, ProductsBy::kLibrary>},
       {"ai.halfnote", "MatMul", "own.matmul", prepare_product<false, ProductsBy::kOwn>},
   };
-  for (const std::vector<KernelRow>& more : {conv_rows(), determinant_rows(), products,
-                                             recurrent_forward_rows(), recurrent_gradient_rows()}) {
+  for (const std::vector<KernelRow>& more :
+       {conv_rows(), determinant_rows(), products, epilogue_rows(), recurrent_forward_rows(),
+        recurrent_gradient_rows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;

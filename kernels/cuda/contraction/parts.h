@@ -12,6 +12,7 @@ namespace halfnote::HN_CUDA {
 std::vector<KernelRow> conv_library_rows();        // conv_library.cu
 std::vector<KernelRow> conv_rows();                // conv.cu
 std::vector<KernelRow> determinant_rows();         // determinant.cu: Det
+std::vector<KernelRow> epilogue_rows();            // epilogues.cu: Gemms with epilogues
 std::vector<KernelRow> recurrent_forward_rows();   // recurrent/forward.cu: RNN, GRU, LSTM
 std::vector<KernelRow> recurrent_gradient_rows();  // recurrent/backward.cu: their gradients
 

@@ -17,6 +17,7 @@ namespace halfnote::cuda {
 namespace {
 
 using libraries::Blas;
+using libraries::Epilogue;
 using libraries::MatmulOperands;
 using libraries::MatmulProblem;
 
@@ -115,6 +116,31 @@ void make_matrix(Matrix& matrix, const LtMatrix& m) {
   set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &m.stride, sizeof(m.stride));
 }
 
+cublasLtEpilogue_t native_epilogue(const LtRequest& r) {
+  const bool aux = r.aux != DType::kUndefined;
+  int all = 0;  // the library's epilogues are sums of bits
+  switch (r.epilogue) {
+    case Epilogue::kNone:
+      break;
+    case Epilogue::kRelu:
+      all = aux ? CUBLASLT_EPILOGUE_RELU_AUX : CUBLASLT_EPILOGUE_RELU;
+      break;
+    case Epilogue::kGelu:
+      all = aux ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU;
+      break;
+    case Epilogue::kReluGrad:
+      return r.has_sums ? CUBLASLT_EPILOGUE_DRELU_BGRAD : CUBLASLT_EPILOGUE_DRELU;
+    case Epilogue::kGeluGrad:
+      return r.has_sums ? CUBLASLT_EPILOGUE_DGELU_BGRAD : CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kSumsOfA:
+      return CUBLASLT_EPILOGUE_BGRADA;
+    case Epilogue::kSumsOfB:
+      return CUBLASLT_EPILOGUE_BGRADB;
+  }
+  if (r.has_bias) all |= CUBLASLT_EPILOGUE_BIAS;
+  return static_cast<cublasLtEpilogue_t>(all);
+}
+
 /// A request as the library's own handles.
 struct Request {
   MatmulDesc operation;
@@ -131,9 +157,14 @@ struct Request {
                "cublasLtMatmulDescCreate");
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, r.trans_a);
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, r.trans_b);
-    if (r.has_bias) {
-      set_operation(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    if (r.has_bias || r.epilogue != Epilogue::kNone) {
+      set_operation(CUBLASLT_MATMUL_DESC_EPILOGUE, native_epilogue(r));
+    }
+    if (r.has_bias || r.has_sums)
       set_operation(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(r.d.dtype));
+    if (r.aux != DType::kUndefined) {
+      set_operation(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, r.aux_leading);
+      set_operation(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, r.aux_stride);
     }
     make_matrix(first, r.a);
     make_matrix(second, r.b);
@@ -143,9 +174,11 @@ struct Request {
   void set_transpose(cublasLtMatmulDescAttributes_t which, bool transposed) {
     set_operation(which, transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   }
-  /// The heuristics read the address, too.
-  void set_bias(const void* bias) const {
+  /// The heuristics read the addresses, too. A bias and sums go to one place, and never together.
+  void set_addresses(const void* bias, const void* aux, const void* sums) const {
+    if (sums != nullptr) bias = sums;
     if (bias != nullptr) set_operation(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    if (aux != nullptr) set_operation(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   }
   template <class V>
   void set_operation(cublasLtMatmulDescAttributes_t which, const V& value) const {
@@ -196,12 +229,11 @@ class CublasLt final : public Blas {
     return libraries::kLtWorkspaceRoom;
   }
 
-  std::string refusal(const MatmulProblem& p) override {
+  std::string refusal(const MatmulProblem& p, uint32_t alignment) override {
     std::string why = libraries::illegal_matmul(p);
     if (!why.empty()) return why;
-    for (const uint32_t alignment : {0u, libraries::kLtPlannedAlignment}) {
-      const LtRequest least = libraries::least_request(p, alignment);
-      if (find(least, p.beta != 0, libraries::least_bias(least)) != nullptr) return {};
+    for (const uint32_t least : {0u, alignment}) {
+      if (find_least(p, least) != nullptr) return {};
     }
     return libraries::kNoMatmulKernel;
   }
@@ -212,8 +244,8 @@ class CublasLt final : public Blas {
     std::string why = libraries::illegal_matmul(p);
     if (why.empty()) why = libraries::illegal_request(wanted, given);
     if (!why.empty()) throw Error(ErrorCode::kInternal, "an illegal matrix product: " + why);
-    const Request& request = usable(p, wanted, given.bias);
-    request.set_bias(given.bias);
+    const Request& request = usable(p, wanted, given);
+    request.set_addresses(given.bias, given.aux, given.sums);
     const double wide[] = {p.alpha, p.beta};
     const float narrow[] = {p.alpha, p.beta};
     const bool f64 = wanted.scale == DType::kF64;
@@ -229,7 +261,7 @@ class CublasLt final : public Blas {
   }
 
  private:
-  using Key = std::array<int64_t, 26>;
+  using Key = std::array<int64_t, 31>;
 
   static Key key_of(const LtRequest& r, bool adds) {
     Key key{static_cast<int64_t>(r.compute),
@@ -238,8 +270,13 @@ class CublasLt final : public Blas {
             r.alignment,
             adds,
             r.has_bias,
-            r.tf32};
-    size_t at = 7;
+            r.tf32,
+            static_cast<int64_t>(r.epilogue),
+            r.has_sums,
+            static_cast<int64_t>(r.aux),
+            r.aux_leading,
+            r.aux_stride};
+    size_t at = 12;
     for (const LtMatrix* m : {&r.a, &r.b, &r.d}) {
       for (const int64_t number : {static_cast<int64_t>(m->dtype), m->rows, m->columns, m->leading,
                                    m->batches, m->stride}) {
@@ -250,24 +287,30 @@ class CublasLt final : public Blas {
   }
 
   /// Null where the library has no kernel.
-  const Request* find(const LtRequest& wanted, bool adds, const void* bias) {
+  const Request* find(const LtRequest& wanted, bool adds, const void* bias, const void* aux,
+                      const void* sums) {
     const auto [known, is_new] = requests_.try_emplace(key_of(wanted, adds));
     if (is_new) {
       auto made = std::make_unique<Request>(wanted);
-      made->set_bias(bias);
+      made->set_addresses(bias, aux, sums);
       if (made->choose(handle_, wanted)) known->second = std::move(made);
     }
     return known->second.get();
   }
 
-  /// What was found for these addresses, or for any, as refusal() has asked.
-  const Request& usable(const MatmulProblem& p, const LtRequest& wanted, const void* bias) {
-    if (const Request* found = find(wanted, p.beta != 0, bias)) return *found;
-    for (const uint32_t alignment : {libraries::kLtPlannedAlignment, 0u}) {
+  const Request* find_least(const MatmulProblem& p, uint32_t alignment) {
+    const LtRequest least = libraries::least_request(p, alignment);
+    const libraries::LeastOperands at = libraries::least_operands(least);
+    return find(least, p.beta != 0, at.bias, at.aux, at.sums);
+  }
+
+  /// What was found for these addresses, or for all with less alignment, as refusal() has asked.
+  const Request& usable(const MatmulProblem& p, const LtRequest& wanted, const LtOperands& given) {
+    if (const Request* found = find(wanted, p.beta != 0, given.bias, given.aux, given.sums))
+      return *found;
+    for (uint32_t alignment = libraries::kPlannedAlignment; alignment > 0; alignment /= 2) {
       if (wanted.alignment < alignment) continue;
-      const LtRequest least = libraries::least_request(p, alignment);
-      if (const Request* found = find(least, p.beta != 0, libraries::least_bias(least)))
-        return *found;
+      if (const Request* found = find_least(p, alignment)) return *found;
     }
     throw Error(ErrorCode::kInternal, libraries::kNoMatmulKernel);
   }

@@ -1,15 +1,18 @@
 // The rules of a product, and the emulated library: both hold every request against them.
 #include "kernels/cuda/libraries/blas.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
 #include "kernels/cpu/reals.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/libraries/lt_request.h"
+#include "kernels/math/elementwise.h"
 
 namespace halfnote::libraries {
 
@@ -18,6 +21,17 @@ namespace {
 bool types_go_together(DType ab, DType d) {
   if (ab == DType::kF32 || ab == DType::kF64) return d == ab;
   return is_16bit_float(ab) && (d == ab || d == DType::kF32);
+}
+
+std::string unfit_epilogue(const MatmulProblem& p) {
+  if (p.epilogue == Epilogue::kNone) return {};
+  if (p.batches != 1) return "an epilogue of a stack";
+  if (p.d == DType::kF64) return "an epilogue in f64";
+  const bool has_aux = p.has_aux || is_gradient(p.epilogue);
+  if (has_aux && !has_bits(p.epilogue) && p.n % kLtAuxElements != 0)
+    return "rows of what a gradient reads that are no multiple of 8 elements";
+  if (p.has_sums && !is_gradient(p.epilogue)) return "sums that belong to no gradient";
+  return p.has_bias && !is_activation(p.epilogue) ? "a bias beside a gradient or sums" : "";
 }
 
 }  // namespace
@@ -34,7 +48,8 @@ std::string illegal_matmul(const MatmulProblem& p) {
   const bool a_fits = p.stride_a == 0 || p.stride_a >= p.m * p.k;
   const bool b_fits = p.stride_b == 0 || p.stride_b >= p.k * p.n;
   const bool d_fits = p.batches == 1 || p.stride_d >= p.m * p.n;
-  return a_fits && b_fits && d_fits ? "" : "matrices that overlap";
+  if (!a_fits || !b_fits || !d_fits) return "matrices that overlap";
+  return unfit_epilogue(p);
 }
 
 }  // namespace halfnote::libraries
@@ -44,6 +59,7 @@ namespace halfnote::cuda_emulated {
 namespace {
 
 using libraries::Blas;
+using libraries::Epilogue;
 using libraries::MatmulOperands;
 using libraries::MatmulProblem;
 
@@ -66,13 +82,46 @@ void round_to_tf32(std::vector<double>& numbers) {
   }
 }
 
+/// The epilogue of row i: its aux, and what `beside` sums down the columns.
+void finish_row(const MatmulProblem& p, const MatmulOperands& operands, int64_t i,
+                std::vector<double>& sums, std::vector<double>& beside) {
+  if (p.epilogue == Epilogue::kNone || libraries::sums_operand(p.epilogue)) return;
+  auto* aux = static_cast<std::byte*>(operands.aux);
+  auto* bits = static_cast<uint8_t*>(operands.aux) + i * p.ld_aux() / 8;
+  std::vector<double> inner(sums.size());
+  if (p.epilogue == Epilogue::kGelu && p.has_aux)
+    cpu::store_reals(sums.data(), p.n, p.d, aux, i * p.ld_aux());
+  if (p.epilogue == Epilogue::kGeluGrad)
+    cpu::load_reals(aux, p.d, i * p.ld_aux(), p.n, inner.data());
+  if (p.epilogue == Epilogue::kRelu && p.has_aux) std::fill_n(bits, p.ld_aux() / 8, uint8_t{0});
+  for (size_t j = 0; j < sums.size(); ++j) {
+    const auto bit = static_cast<uint8_t>(1u << j % 8);
+    double& z = sums[j];
+    switch (p.epilogue) {
+      case Epilogue::kRelu:
+        if (p.has_aux && z > 0) bits[j / 8] = static_cast<uint8_t>(bits[j / 8] | bit);
+        z = math::Relu::value(z, {});
+        break;
+      case Epilogue::kGelu:
+        z = math::GeluTanh::value(z, {});
+        break;
+      case Epilogue::kReluGrad:
+        z = (bits[j / 8] & bit) != 0 ? z : 0;
+        break;
+      default:
+        z = math::GeluTanh::gradient(z, inner[j], {});
+    }
+    beside[j] += z;
+  }
+}
+
 void multiply(const MatmulProblem& p, const MatmulOperands& operands) {
   const auto* a = static_cast<const std::byte*>(operands.a);
   const auto* b = static_cast<const std::byte*>(operands.b);
   auto* d = static_cast<std::byte*>(operands.d);
   const auto at = [](int64_t elements) { return static_cast<size_t>(elements); };
   std::vector<double> rows(at(p.k * p.n)), row(at(p.k)), sums(at(p.n)), old(at(p.n));
-  std::vector<double> bias(at(p.n), 0.0);
+  std::vector<double> bias(at(p.n), 0.0), beside(at(p.n), 0.0);
   if (p.has_bias) {
     cpu::load_reals(static_cast<const std::byte*>(operands.bias), p.d, 0, p.n, bias.data());
   }
@@ -99,9 +148,19 @@ void multiply(const MatmulProblem& p, const MatmulOperands& operands) {
         if (p.beta != 0) sums[at(j)] += p.beta * old[at(j)];
         sums[at(j)] += bias[at(j)];
       }
+      finish_row(p, operands, i, sums, beside);
       cpu::store_reals(sums.data(), p.n, p.d, d, out);
+      if (p.epilogue == Epilogue::kSumsOfA) {
+        const double sum = std::accumulate(row.begin(), row.end(), 0.0);
+        cpu::store_reals(&sum, 1, p.d, static_cast<std::byte*>(operands.sums), i);
+      }
+    }
+    if (p.epilogue == Epilogue::kSumsOfB) {
+      for (int64_t i = 0; i < p.k * p.n; ++i) beside[at(i % p.n)] += rows[at(i)];
     }
   }
+  if (p.has_sums || p.epilogue == Epilogue::kSumsOfB)
+    cpu::store_reals(beside.data(), p.n, p.d, static_cast<std::byte*>(operands.sums), 0);
 }
 
 /// Nothing in a workspace survives a call: its ends are spoilt.
@@ -128,11 +187,11 @@ class EmulatedBlas final : public Blas {
   size_t workspace_bytes(const MatmulProblem&) const override {
     return libraries::kLtWorkspaceRoom;
   }
-  std::string refusal(const MatmulProblem& problem) override {
+  std::string refusal(const MatmulProblem& problem, uint32_t alignment) override {
     std::string why = libraries::illegal_matmul(problem);
     if (!why.empty()) return why;
-    for (const uint32_t alignment : {0u, libraries::kLtPlannedAlignment}) {
-      if (!refused(libraries::least_request(problem, alignment))) return {};
+    for (const uint32_t least : {0u, alignment}) {
+      if (!refused(libraries::least_request(problem, least))) return {};
     }
     return libraries::kNoMatmulKernel;
   }

@@ -12,10 +12,11 @@ constexpr uint32_t kMostAlignment = 256;
 
 /// The largest power of two up to 256 that divides all addresses.
 uint32_t common_alignment(const LtOperands& operands) {
-  const uintptr_t all = reinterpret_cast<uintptr_t>(operands.a) |
-                        reinterpret_cast<uintptr_t>(operands.b) |
-                        reinterpret_cast<uintptr_t>(operands.d) |
-                        reinterpret_cast<uintptr_t>(operands.bias) | kMostAlignment;
+  const uintptr_t all =
+      reinterpret_cast<uintptr_t>(operands.a) | reinterpret_cast<uintptr_t>(operands.b) |
+      reinterpret_cast<uintptr_t>(operands.d) | reinterpret_cast<uintptr_t>(operands.bias) |
+      reinterpret_cast<uintptr_t>(operands.aux) | reinterpret_cast<uintptr_t>(operands.sums) |
+      kMostAlignment;
   return static_cast<uint32_t>(all & (~all + 1));
 }
 
@@ -59,6 +60,65 @@ std::string illegal_address(const void* address, const LtMatrix& matrix, uint32_
   return value % alignment == 0 ? "" : "an address not aligned as promised" + of;
 }
 
+/// Which of bias, aux and sums go with the epilogue.
+std::string illegal_parts(const LtRequest& r) {
+  const bool has_aux = r.aux != DType::kUndefined;
+  if (r.has_bias && r.epilogue != Epilogue::kNone && !is_activation(r.epilogue))
+    return "a bias beside a gradient or sums";
+  if (has_aux && !is_activation(r.epilogue) && !is_gradient(r.epilogue))
+    return "an auxiliary matrix that nothing asks for";
+  if (is_gradient(r.epilogue) && !has_aux) return "a gradient without its auxiliary matrix";
+  if (sums_operand(r.epilogue) && !r.has_sums) return "sums of an operand that go nowhere";
+  if (r.has_sums && !sums_operand(r.epilogue) && !is_gradient(r.epilogue))
+    return "sums that nothing asks for";
+  return {};
+}
+
+std::string illegal_aux(const LtRequest& r) {
+  const bool bits = has_bits(r.epilogue);
+  if (r.aux != (bits ? DType::kU8 : r.d.dtype)) return "an auxiliary matrix of another type";
+  const int64_t group = bits ? kLtBits : kLtAuxElements;
+  if (r.aux_leading < r.d.rows) return "a leading dimension below the rows of aux";
+  if (r.aux_leading % group != 0 || r.aux_stride % group != 0)
+    return "an auxiliary matrix whose columns are no whole groups";
+  return {};
+}
+
+std::string illegal_epilogue(const LtRequest& r, const LtOperands& operands) {
+  if (std::string why = illegal_parts(r); !why.empty()) return why;
+  if (r.epilogue == Epilogue::kNone) return {};
+  if (r.d.batches != 1 || r.d.dtype == DType::kF64) return "an epilogue of a stack, or in f64";
+  struct Part {
+    const void* at;
+    LtMatrix matrix;
+    uint32_t alignment;
+    const char* name;
+  };
+  std::vector<Part> parts;
+  if (r.aux != DType::kUndefined) {
+    if (std::string why = illegal_aux(r); !why.empty()) return why;
+    const int64_t leading = has_bits(r.epilogue) ? r.aux_leading / 8 : r.aux_leading;
+    const int64_t rows = has_bits(r.epilogue) ? leading : r.d.rows;
+    parts.push_back({operands.aux,
+                     {r.aux, rows, r.d.columns, leading},
+                     std::max(r.alignment, kLtAuxAlignment),
+                     "aux"});
+  }
+  if (r.has_sums) {
+    const int64_t count = elements_of_sums(r);
+    parts.push_back({operands.sums, {r.d.dtype, count, 1, count}, r.alignment, "the sums"});
+  }
+  for (const Part& part : parts) {
+    std::string why = illegal_address(part.at, part.matrix, part.alignment, part.name);
+    if (!why.empty()) return why;
+    for (const auto& [at, matrix] : {std::pair(operands.a, r.a), std::pair(operands.b, r.b),
+                                     std::pair<const void*, LtMatrix>(operands.d, r.d)}) {
+      if (overlap(part.at, part.matrix, at, matrix)) return "a result over an operand";
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 LtRequest lt_request(const MatmulProblem& p, const LtOperands& operands) {
@@ -73,6 +133,15 @@ LtRequest lt_request(const MatmulProblem& p, const LtOperands& operands) {
   r.b = matrix(p.ab, p.lda(), p.trans_a ? p.k : p.m, p.stride_a);
   r.d = matrix(p.d, p.ldd(), p.m, p.stride_d);
   r.has_bias = p.has_bias;
+  r.epilogue = p.epilogue == Epilogue::kSumsOfA   ? Epilogue::kSumsOfB
+               : p.epilogue == Epilogue::kSumsOfB ? Epilogue::kSumsOfA
+                                                  : p.epilogue;
+  r.has_sums = p.has_sums || sums_operand(p.epilogue);
+  if (p.has_aux || is_gradient(p.epilogue)) {
+    r.aux = has_bits(p.epilogue) ? DType::kU8 : p.d;
+    r.aux_leading = p.ld_aux();
+    r.aux_stride = p.batches > 1 ? p.ld_aux() * p.m : 0;
+  }
   r.tf32 = p.tf32;
   r.alignment = common_alignment(operands);
   return r;
@@ -85,17 +154,29 @@ LtRequest least_request(const MatmulProblem& p, uint32_t alignment) {
   return r;
 }
 
-const void* least_bias(const LtRequest& request) {
-  if (!request.has_bias) return nullptr;
-  return reinterpret_cast<const void*>(
-      uintptr_t{1} << 20 | std::max<uintptr_t>(request.alignment, size_of(request.d.dtype)));
+LeastOperands least_operands(const LtRequest& request) {
+  const auto at = [&](int place, uintptr_t least) {
+    return reinterpret_cast<void*>(uintptr_t{1} << place |
+                                   std::max<uintptr_t>(request.alignment, least));
+  };
+  const uintptr_t element = size_of(request.d.dtype);
+  LeastOperands operands;
+  if (request.has_bias) operands.bias = at(20, element);
+  if (request.aux != DType::kUndefined) operands.aux = at(21, kLtAuxAlignment);
+  if (request.has_sums) operands.sums = at(22, element);
+  return operands;
+}
+
+int64_t elements_of_sums(const LtRequest& request) {
+  return request.epilogue == Epilogue::kSumsOfB ? request.d.columns : request.d.rows;
 }
 
 LtOperands lt_operands(const MatmulOperands& operands) {
   const auto room = reinterpret_cast<uintptr_t>(operands.workspace);
   const uintptr_t aligned =
       (room + kLtWorkspaceAlignment - 1) / kLtWorkspaceAlignment * kLtWorkspaceAlignment;
-  return {operands.b, operands.a, operands.d, reinterpret_cast<void*>(aligned), operands.bias};
+  return {operands.b,    operands.a,   operands.d,   reinterpret_cast<void*>(aligned),
+          operands.bias, operands.aux, operands.sums};
 }
 
 std::string illegal_request(const LtRequest& r, const LtOperands& operands) {
@@ -136,6 +217,7 @@ std::string illegal_request(const LtRequest& r, const LtOperands& operands) {
       why = "a result over an operand";
     if (!why.empty()) return why;
   }
+  if (std::string why = illegal_epilogue(r, operands); !why.empty()) return why;
   const auto workspace = reinterpret_cast<uintptr_t>(operands.workspace);
   if (workspace == 0) return "no workspace";
   return workspace % kLtWorkspaceAlignment == 0 ? "" : "a workspace that is not aligned";

@@ -29,14 +29,19 @@ struct LtMatrix {
   friend bool operator==(const LtMatrix&, const LtMatrix&) = default;
 };
 
-/// D = alpha·op(A)·op(B) + beta·C with the epilogue that does nothing, or the one that adds a bias
-/// of D's type to each row; C and D are one.
+/// D = alpha·op(A)·op(B) + beta·C, plus a bias of D's type to each row, and an epilogue; C and D
+/// are one.
 struct LtRequest {
   DType compute = DType::kUndefined;  // of the sums
   DType scale = DType::kUndefined;    // of alpha and beta
   bool trans_a = false, trans_b = false;
   LtMatrix a, b, d;
   bool has_bias = false;
+  Epilogue epilogue = Epilogue::kNone;  // kSumsOfA is of this A, which is the problem's B
+  bool has_sums = false;                // of D's rows, or of an operand
+  /// The auxiliary matrix, as large as D; its leading dimension and stride count bits for a mask.
+  DType aux = DType::kUndefined;  // kU8 for a mask; undefined: there is none
+  int64_t aux_leading = 0, aux_stride = 0;
   bool tf32 = false;       // f32 operands are rounded to TF32, for tensor cores
   uint32_t alignment = 0;  // bytes that all addresses are a multiple of
 
@@ -50,7 +55,12 @@ struct LtOperands {
   void* d = nullptr;
   void* workspace = nullptr;  // kLtWorkspace bytes
   const void* bias = nullptr;
+  void* aux = nullptr;
+  void* sums = nullptr;
 };
+
+/// The elements of what is summed: of D's rows, or of an operand's rows or columns.
+int64_t elements_of_sums(const LtRequest& request);
 
 /// A product of row-major matrices as one of column-major ones: D transposed is op(B) transposed
 /// times op(A) transposed, so A and B change places.
@@ -60,12 +70,17 @@ LtOperands lt_operands(const MatmulOperands& operands);
 /// The request of a problem whose operands are aligned to their elements and no more, if no
 /// alignment is given: what has a kernel there has one everywhere.
 LtRequest least_request(const MatmulProblem& problem, uint32_t alignment = 0);
-/// Of every buffer of a plan, which is where a product begins unless batches of odd sizes are in
-/// front of it.
-inline constexpr uint32_t kLtPlannedAlignment = 16;
-/// An address of a bias with that alignment. The library's heuristics read the address, not what is
-/// there.
-const void* least_bias(const LtRequest& request);
+/// The problem as it is asked for when nothing is known of the addresses but that alignment, and
+/// addresses of bias, aux and sums to go with it. The library's heuristics read these addresses,
+/// not what is there.
+struct LeastOperands {
+  const void* bias = nullptr;
+  void* aux = nullptr;
+  void* sums = nullptr;
+};
+LeastOperands least_operands(const LtRequest& request);
+/// Where an auxiliary matrix begins.
+inline constexpr uint32_t kLtAuxAlignment = 16;
 
 inline constexpr const char* kNoMatmulKernel = "cuBLASLt has no kernel for such a product";
 
@@ -73,7 +88,8 @@ inline constexpr const char* kNoMatmulKernel = "cuBLASLt has no kernel for such 
 /// go together, extents that fit each other and 32 bits, leading dimensions, equal numbers of
 /// batches, results that do not overlap each other or an operand, addresses aligned to their
 /// elements and as promised, a workspace that is there and aligned; a bias of one matrix that is
-/// not f64.
+/// not f64; an epilogue of one matrix with the operands that it asks for and no others, an
+/// auxiliary matrix whose rows begin at whole groups of bits or elements.
 std::string illegal_request(const LtRequest& request, const LtOperands& operands);
 
 }  // namespace halfnote::libraries

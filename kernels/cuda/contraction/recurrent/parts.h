@@ -34,7 +34,13 @@ class DeviceProduct {
     if (shape.k == 0) {
       product.refusal_ = "a sum of nothing";
     } else {
-      product.refusal_ = blas().refusal(p);
+      // Every operand begins at a row of a larger matrix.
+      const auto row = [](int64_t elements, DType dtype) {
+        return elements * static_cast<int64_t>(size_of(dtype));
+      };
+      product.refusal_ = blas().refusal(
+          p,
+          libraries::alignment_behind({row(p.lda(), type), row(p.ldb(), type), row(p.ldd(), out)}));
     }
     if (product.ready()) product.bytes_ = blas().workspace_bytes(p);
     return product;
