@@ -139,14 +139,15 @@ void warn_of_idle_steps(const Session& session, const Trainer& trainer, bool res
 }
 
 /// The speed of the machine, for a profile, and the most memory that the process had before: what
-/// measuring takes is given back, and counts in no peak where the system can forget it.
+/// measuring takes is given back, and counts in no peak where the system can forget it. Of another
+/// device nothing is measured.
 struct MachineAtStart {
   MachinePeak peak;
   size_t memory = 0;
 };
 
 MachineAtStart measure_machine(const RunArguments& arguments) {
-  if (arguments.profile.empty() || arguments.plan_memory) return {};
+  if (arguments.profile.empty() || arguments.plan_memory || arguments.device != "cpu") return {};
   const size_t memory = resident_memory().peak;
   const MachinePeak peak = measure_peak(arguments.threads);
   trim_heap();
@@ -225,6 +226,7 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   const std::unique_ptr<KernelChoices> choices = load_choices(arguments, options.run_folder);
   const MachineAtStart machine = measure_machine(arguments);
   Profiler profiler;
+  if (arguments.device != "cpu") profiler.set_device(arguments.device);
   // Kept to the end of the process: to take graphs and plans of 100,000 nodes apart takes long.
   static Session* kept = nullptr;
   kept = new Session(std::move(model), {arguments.threads,

@@ -68,7 +68,11 @@ struct DeviceCondition {
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
+  /// From when `earlier` happened to when this did, on the device's clock. Both are events with
+  /// times, and have happened.
+  virtual double seconds_since(const DeviceEvent& earlier) const = 0;
 };
+enum class EventKind : uint8_t { kPlain, kTimed };
 
 /// Work in order. Everything returns at once; what goes wrong on the device is thrown by a later
 /// call, at the latest by synchronise().
@@ -146,7 +150,7 @@ class Device {
   /// How it keeps the values of convolution regions (kernels/layout.h).
   virtual const RegionLayout& regions() const = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
-  virtual std::unique_ptr<DeviceEvent> make_event() = 0;
+  virtual std::unique_ptr<DeviceEvent> make_event(EventKind kind = EventKind::kPlain) = 0;
   virtual const DeviceCounters& counters() const = 0;
 
   /// At least 256-byte aligned. Throws Error(kMemory) saying how much is free.

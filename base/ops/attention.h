@@ -5,6 +5,10 @@
 //   `hidden[i]` where it is false; causal: key j is hidden (−inf) from query i where j > i.
 //   P = Softmax(S) along the keys, Y = P·V; MAX is the largest score of a row, SUM Σ exp(S − MAX).
 //
+// K and V may have fewer heads (the last batch dim) than Q, whose heads are a multiple of them:
+// head h of Q reads head h / (heads of Q / heads of K), and dK and dV are sums over those that read
+// it.
+//
 // With `ratio` Y = Dropout(P)·V, by the words of ai.halfnote.Dropout for element ((batch·M + i)·N +
 // j) with all batch dims as one, heads before rows however they are stored: those that it would
 // draw for P. Its seed and its step are the last two operands.

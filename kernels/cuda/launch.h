@@ -36,6 +36,9 @@ void launch(Stream& stream, void (*kernel)(Formal...), dim3 grid, dim3 block, si
 
 #else
 
+/// Bytes of shared memory that a block may have: as on the smallest GPUs from sm_80 on.
+inline int64_t most_shared(Stream&) { return 99 * 1024; }
+
 template <class... Formal, class... Actual>
 void launch(Stream& stream, void (*kernel)(Formal...), dim3 grid, dim3 block, size_t shared,
             Actual... arguments) {

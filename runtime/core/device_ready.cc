@@ -19,6 +19,7 @@
 #include "passes/device/absorb_scatters.h"
 #include "passes/device/attention/absorb_heads.h"
 #include "passes/device/attention/fuse_attention.h"
+#include "passes/device/attention/group_heads.h"
 #include "passes/device/compute_late.h"
 #include "passes/device/fuse_cross_entropy.h"
 #include "passes/device/keep_padded_classes.h"
@@ -150,8 +151,8 @@ bool attention_pays(const AttentionSize& size) {
   return false;  // f64 has only reference kernels
 }
 
-/// What cuDNN takes on every GPU from sm_80 on. What it then refuses (a mask that hides little, a
-/// transposed K, cuDNN before 9.16) our own kernel computes, which multiplies in f32.
+/// What cuDNN takes on sm_80 and sm_90. What it then refuses (a mask that hides little, cuDNN
+/// before 9.16) our own kernel computes, which multiplies in f32.
 bool library_takes(const AttentionSize& size) {
   using namespace libraries;
   constexpr int64_t kMostHeadOfGradient = 128;
@@ -160,7 +161,7 @@ bool library_takes(const AttentionSize& size) {
   const bool in_memory = size.has_gradient || size.dropout;  // 16 bits for each score
   return size.key_size % kSdpaHeadStep == 0 && size.value_size % kSdpaHeadStep == 0 &&
          std::max(size.key_size, size.value_size) <= most_head && scores > 1 &&
-         !size.has_term_gradient && (!in_memory || size.batches <= kSdpaMostWorkspace / 2 / scores);
+         (!in_memory || size.batches <= kSdpaMostWorkspace / 2 / scores);
 }
 
 /// Not measured yet. 16-bit attention is cuDNN's, which multiplies by tensor cores: there is less
@@ -226,6 +227,8 @@ constexpr PassRow kRows[] = {
      "gradients are unscaled and clipped by those who read them"},
     {"fuse-attention", fuse_attention_on_cpu, nullptr, kAll, kAny, kAny, false,
      "attention without the matrix of its probabilities"},
+    {"group-heads", group_heads, nullptr, kAll, kAny, kAny, false,
+     "GPUs: attention reads heads of K and V that a group of queries shares where they are"},
     {"absorb-heads", absorb_heads, nullptr, kAll, kAny, kAny, false,
      "attention reads and writes heads where linear layers have them"},
     {"fuse-cross-entropy", fuse_cross_entropy, nullptr, kAll, kAny, kAny, false,
@@ -270,8 +273,9 @@ constexpr PassRow kRows[] = {
 constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "absorb-biases", "check-early"};
 /// What a CPU has no need of.
 constexpr std::string_view kOnlyOnGpu[] = {
+constexpr std::string_view kOnlyOnGpu[] = {
     "take-out-useless-padding", "round-conv-gradients", "keep-padded-classes", "absorb-biases-on-gpu",
-    "fuse-norms",               "fuse-line-norms",      "fuse-epilogues"};
+    "fuse-norms",               "fuse-line-norms",      "fuse-epilogues",      "group-heads"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;

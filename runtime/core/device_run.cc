@@ -170,17 +170,26 @@ void DeviceRun::put_tables(Slot& slot) {
   context_.stream->synchronise();
 }
 
-void DeviceRun::record() {
+void DeviceRun::record(StepTimer* timer) {
   Stream& stream = *context_.stream;
+  if (timer != nullptr) timer->begin();
   for (size_t i = 0; i < program_.steps.size(); ++i) {
     with_buffers(i,
                  [](const Kernel& kernel, const DeviceBuffers& buffers) { kernel.run(buffers); });
+    if (timer != nullptr) timer->end_step();
   }
   for (const SavedCopy& save : program_.saves) {
     stream.copy(arena_.get() + save.to, address(save.from), save.bytes);
   }
   for (const StateCopy& commit : program_.commits) {
     stream.copy(store_.device_base() + commit.to, address(commit.from), commit.bytes);
+  }
+  if (timer != nullptr) timer->end_run();
+}
+
+void DeviceRun::time_steps(ProgramProfile* profile) {
+  for (Slot& slot : slots_) {
+    slot.timer = profile == nullptr ? nullptr : std::make_unique<StepTimer>(context_, *profile);
   }
 }
 
@@ -222,7 +231,13 @@ uint64_t DeviceRun::start(std::span<const Tensor> inputs) {
   bring(slot, inputs);
   store_.refresh_copies();
   store_.push();
-  context_.stream->launch(*slot.graph);
+  if (slot.timer) {
+    recorded_ = &slot;
+    record(slot.timer.get());
+    context_.stream->publish(small_values_, words(slot));
+  } else {
+    context_.stream->launch(*slot.graph);
+  }
   ++slot.runs;
   std::fill(fetched_.begin(), fetched_.end(), false);
   store_.changed_on_device();
@@ -242,7 +257,11 @@ void DeviceRun::wait(uint64_t run) {
   const uint64_t* found = words(slot) + fault_word_;
   DeviceFault fault{static_cast<int32_t>(found[0]), static_cast<int64_t>(found[1]),
                     static_cast<int64_t>(found[2])};
-  if (fault.kind == DeviceFault::kNone) return;
+  if (fault.kind == DeviceFault::kNone) {
+    if (slot.timer) slot.timer->collect();
+    return;
+  }
+  if (slot.timer) slot.timer->drop();
   *context_.stream->fault() = {};
   throw_fault(fault);
 }

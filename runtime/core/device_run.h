@@ -18,6 +18,7 @@
 #include "kernels/device.h"
 #include "runtime/core/plan.h"
 #include "runtime/core/state_store.h"
+#include "runtime/core/step_timer.h"
 
 namespace halfnote {
 
@@ -37,6 +38,9 @@ class DeviceRun {
   /// Starts a run and gives its number, from 1; waits for the last but one. The inputs may change
   /// as soon as this returns.
   uint64_t start(std::span<const Tensor> inputs);
+  /// Runs from now on launch their steps one by one, with their times, in place of the captured
+  /// step; with null as before.
+  void time_steps(ProgramProfile* profile);
   /// Waits for one of the last two runs. Throws what went wrong on the device.
   void wait(uint64_t run);
   /// What one of the last two runs, which must have ended, gave as output `index`, or left in a
@@ -55,6 +59,7 @@ class DeviceRun {
     Device::Memory tables;                 // of kernels (Kernel::write_table)
     std::unique_ptr<DeviceEvent> brought;  // the inputs
     std::unique_ptr<DeviceGraph> graph;
+    std::unique_ptr<StepTimer> timer;    // while steps are timed
     std::vector<const std::byte*> kept;  // the inputs of the last run, where they are kept
     uint64_t runs = 0;                   // so far: the count that the mailbox gets to
   };
@@ -67,7 +72,7 @@ class DeviceRun {
   void find_small_values();
   void make(Slot& slot);
   /// Puts the whole step into the stream.
-  void record();
+  void record(StepTimer* timer = nullptr);
   void bring(Slot& slot, std::span<const Tensor> inputs);
   uint64_t* words(const Slot& slot) const {
     return reinterpret_cast<uint64_t*>(slot.mailbox.get());

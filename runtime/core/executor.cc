@@ -25,6 +25,7 @@ void Executor::allocate() {
   if (on_device_) return;
   if (context_ != nullptr) {
     on_device_ = std::make_unique<DeviceRun>(*context_, program_, store_);
+    on_device_->time_steps(profile_);
     return;
   }
   arena_->reserve(program_.arena_bytes);
@@ -149,10 +150,8 @@ void Executor::run(std::span<const Tensor> inputs) {
   check_inputs(inputs);
   if (on_device_) {
     left_states_ = false;
-    if (observer_ || profile_ != nullptr) {
-      throw Error(ErrorCode::kUnsupported, "single steps cannot be watched on this device yet")
-          .hint("leave --profile out");
-    }
+    if (observer_)
+      throw Error(ErrorCode::kUnsupported, "single steps cannot be watched on a device");
     last_run_ = on_device_->start(inputs);
     return;
   }
@@ -174,6 +173,11 @@ void Executor::run(std::span<const Tensor> inputs) {
       std::memmove(store_.base() + commit.to, commit_pointers_[i], commit.bytes);
   }
   if (profile_) profile_->end_run();
+}
+
+void Executor::set_profile(ProgramProfile* profile) {
+  profile_ = profile;
+  if (on_device_) on_device_->time_steps(profile);
 }
 
 void Executor::wait(uint64_t run) {

@@ -66,7 +66,7 @@ class Executor final : private ArenaUser {
   std::optional<size_t> find_output(std::string_view name) const;
   void observe(StepObserver observer) { observer_ = std::move(observer); }
   /// Times go there from the next run on; null: nowhere.
-  void set_profile(ProgramProfile* profile) { profile_ = profile; }
+  void set_profile(ProgramProfile* profile);
 
  private:
   struct StepPointers {

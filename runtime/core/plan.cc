@@ -375,6 +375,7 @@ class Planner {
       ControlStep control = plan_control(graph_, id, operands, options_);
       step.kernel = std::move(control.kernel);
       step.flops = control.flops;
+      step.nodes = control.nodes;
       step.reads_16bit = control.reads_16bit;
       program_.constant_bytes += control.constant_bytes;
       keep_types(step);

@@ -42,6 +42,7 @@ struct ProgramStep {
   BufferRef workspace;
   int moment = 0;            // of the arena's events: all that the step needs is there
   double flops = 0;          // of contractions, by the usual count of 2·M·N·K
+  size_t nodes = 1;          // that a device runs for it, those of bodies in all trips included
   bool reads_16bit = false;  // a contraction whose operands are 16-bit
   std::vector<StepOperand> input_types, output_types;  // with PlanOptions::keep_types
 };

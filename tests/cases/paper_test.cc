@@ -102,6 +102,28 @@ std::vector<AskedAttention> asked_attentions() {
   cross.k = heads_first(3, 5, 13, 24);
   cross.v = heads_first(3, 5, 13, 16);
   all.push_back({"other keys than queries", cross});
+  SdpaProblem grouped = attention(rows_first(4, 32, 2048, 128), rows_first(4, 32, 2048, 128));
+  grouped.k = grouped.v = rows_first(4, 8, 2048, 128);
+  grouped.causal = true;
+  all.push_back({"LLaMA with groups of 4 queries", grouped});
+  SdpaProblem shared = attention(rows_first(8, 16, 100, 64), rows_first(8, 16, 100, 64));
+  shared.k = shared.v = heads_first(8, 1, 100, 64);
+  shared.bias = {8, 1, 1, 100};
+  shared.kept = 1 / 0.9f;
+  all.push_back({"one head of keys, a mask and dropout", shared});
+  SdpaProblem t5 = attention(rows_first(32, 12, 512, 64), rows_first(32, 12, 512, 64));
+  t5.bias = {32, 12, 512, 512};
+  t5.bias_gradient = true;
+  all.push_back({"T5-base 32x512", t5});
+  t5.kept = 1 / 0.9f;
+  all.push_back({"T5-base with dropout", t5});
+  t5.q = t5.k = t5.v = t5.y = rows_first(3, 4, 77, 40);
+  t5.bias = {1, 4, 77, 77};
+  t5.kept = 0;
+  t5.causal = true;
+  all.push_back({"the gradient of a term of all samples", t5});
+  t5.k = t5.v = rows_first(3, 2, 77, 40);
+  all.push_back({"the same, and groups of 2 queries", t5});
   return all;
 }
 
@@ -111,6 +133,7 @@ TEST_F(Paper, AttentionHasPlans) {
       for (const bool gradient : {false, true}) {
         SdpaProblem problem = asked.problem;
         problem.gradient = gradient;
+        problem.bias_gradient &= gradient;
         SCOPED_TRACE(std::string(gpu.name) + ", " + asked.name + (gradient ? ", gradient" : ""));
         EXPECT_EQ(illegal_attention(problem), "");
         const cuda::PaperPlan plan = cuda::plan_on_paper(problem, gpu.json);

@@ -18,6 +18,8 @@ namespace {
 struct HeadSizes {
   Shape batch;
   int64_t m, n, d, e;
+  int64_t group = 1;  // heads of Q that read one of K and V
+  bool trans_k = false;
 };
 
 Shape joined(Shape shape, std::initializer_list<int64_t> tail) {
@@ -28,15 +30,18 @@ Shape joined(Shape shape, std::initializer_list<int64_t> tail) {
 Call attention(const HeadSizes& s, DType dtype, const std::vector<Tensor>& terms = {},
                const Attributes& more = {}) {
   const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
+  Shape read = s.batch;
+  if (s.group > 1) read.back() /= s.group;
+  const Shape keys = s.trans_k ? joined(read, {s.d, s.n}) : joined(read, {s.n, s.d});
   Call call{kOwn,
             "Attention",
-            {random(dtype, joined(s.batch, {s.m, s.d}), -2, 2, 1),
-             random(dtype, joined(s.batch, {s.n, s.d}), -2, 2, 2),
-             random(dtype, joined(s.batch, {s.n, s.e}), -2, 2, 3)},
+            {random(dtype, joined(s.batch, {s.m, s.d}), -2, 2, 1), random(dtype, keys, -2, 2, 2),
+             random(dtype, joined(read, {s.n, s.e}), -2, 2, 3)},
             more,
             {{dtype, joined(s.batch, {s.m, s.e})},
              {wide, joined(s.batch, {s.m})},
              {wide, joined(s.batch, {s.m})}}};
+  if (s.trans_k) call.attributes.set("transK", int64_t{1});
   call.attributes.set("scale", static_cast<float>(1 / std::sqrt(static_cast<double>(s.d))));
   call.inputs.insert(call.inputs.end(), terms.begin(), terms.end());
   return call;
@@ -78,6 +83,19 @@ TEST(CudaAttention, NoQueriesKeysOrBatches) {
     check_both(attention({{2}, 5, 0, 8, 8}, dtype));
     check_both(attention({{0, 3}, 5, 6, 8, 8}, dtype));
   }
+}
+
+TEST(CudaAttention, HeadsThatAGroupReads) {
+  for (const DType dtype : kFloats) {
+    check_both(attention({{2, 6}, 70, 67, 12, 8, 3}, dtype));
+    check_both(attention({{4}, 37, 130, 65, 70, 4}, dtype));
+    const int64_t wide = dtype == DType::kF64 ? 100 : 200;
+    check_both(
+        attention({{2, 4}, 21, 20, wide, 12, 2, true}, dtype, {}, {{"is_causal", int64_t{1}}}));
+    check_both(attention({{2, 4}, 0, 20, 8, 8, 2}, dtype));
+  }
+  const Tensor term = random(DType::kF32, {4, 21, 20});
+  check_both(attention({{2, 4}, 21, 20, 12, 8, 2}, DType::kF32, {term}), true);
 }
 
 TEST(CudaAttention, GradientOfATermIsSummedOverBatches) {
@@ -138,6 +156,11 @@ std::vector<LibraryForm> library_forms() {
        {{2, 2}, 21, 20, 16, 8},
        {random(DType::kF32, {2, 2, 21, 20}), mask},
        hides({0, low})},
+      {"groups", {{2, 6}, 21, 20, 16, 8, 3}, {}, {}},
+      {"one head of keys, masked", {{2, 4}, 21, 20, 16, 8, 4}, {rows}, hides({-1e4f})},
+      {"keys transposed", {{2, 2}, 21, 20, 16, 8, 1, true}, {}, causal},
+      {"groups of transposed keys", {{2, 4}, 37, 45, 8, 24, 2, true}, {}, {}},
+      {"groups, dropout", {{2, 2}, 21, 20, 16, 8, 2}, {seed, step}, dropout({})},
       {"dropout", {{2, 2}, 21, 20, 16, 8}, {seed, step}, dropout({})},
       {"dropout, mask", {{2, 2}, 21, 20, 16, 8}, {mask, seed, step}, dropout(hides({low}))},
   };
@@ -161,6 +184,38 @@ TEST(CudaAttention, TheLibraryTakes16BitHeads) {
       without.outputs.resize(1);
       check(without);
     }
+  }
+}
+
+/// Of a term, with a row that another one hides whole, and behind a dropout.
+TEST(CudaAttention, TheLibraryGivesTheGradientOfATerm) {
+  const Tensor of_heads = random(DType::kF32, {2, 21, 20}), of_all = random(DType::kF32, {21, 20});
+  const Tensor of_samples = random(DType::kF32, {3, 1, 21, 20});
+  Tensor rows(DType::kBool, {1, 1, 21, 1}), low(DType::kF32, {3, 1, 21, 1});
+  for (int64_t i = 0; i < 21; ++i) rows.mutable_data<bool>()[i] = i != 4;
+  for (int64_t i = 0; i < low.size(); ++i) low.mutable_data<float>()[i] = i % 5 == 0 ? -1e9f : 0;
+  const Attributes hides = {{"hidden", std::vector<float>{0, -1e9f}}};
+  const Attributes drops = {{"ratio", 0.3f}, {"node", int64_t{5}}};
+  const Tensor seed = integers({42}, {}), step = integers({7}, {});
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(short_name(dtype));
+    const auto check_term = [&](const Call& call) {
+      const Call back = gradient(call, on_device(call), true);
+      EXPECT_EQ(row_of(back), "dnn.attention");
+      check(back);
+    };
+    check_term(attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads}));
+    check_term(attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_samples}));
+    check_term(attention({{3, 2}, 21, 20, 16, 8, 2, true}, dtype, {of_heads}));
+    check_term(attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_all}, {{"is_causal", int64_t{1}}}));
+    check_term(attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, rows}, hides));
+    // Of rows that a float term hides, nothing of the product is left: dQ and dK are without.
+    const Call hidden = attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, low});
+    Call back = gradient(hidden, on_device(hidden), true);
+    back.outputs[0] = back.outputs[1] = {};
+    EXPECT_EQ(row_of(back), "dnn.attention");
+    check(back);
+    check_term(attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, seed, step}, drops));
   }
 }
 

@@ -55,7 +55,7 @@ TEST(EmulatedDevice, GraphIsReplayed) {
 TEST(EmulatedDevice, StreamsWaitForEventsOnly) {
   EmulatedDevice device;
   const auto first = device.make_stream(), second = device.make_stream();
-  const auto event = device.make_event();
+  const auto event = device.make_event(EventKind::kPlain);
   std::vector<int> order;
   auto& one = static_cast<EmulatedStream&>(*first);
   auto& two = static_cast<EmulatedStream&>(*second);
@@ -70,14 +70,14 @@ TEST(EmulatedDevice, StreamsWaitForEventsOnly) {
 TEST(EmulatedDevice, MisuseIsAnError) {
   EmulatedDevice device;
   const auto stream = device.make_stream(), other = device.make_stream();
-  const auto event = device.make_event();
+  const auto event = device.make_event(EventKind::kPlain);
   stream->begin_capture();
   EXPECT_THROW(stream->synchronise(), Error);
   EXPECT_THROW(stream->begin_capture(), Error);
   EXPECT_NE(stream->end_capture(), nullptr);
   EXPECT_THROW(stream->end_capture(), Error);
   // An event recorded in the stream that waits for another one, and the other way round.
-  const auto late = device.make_event();
+  const auto late = device.make_event(EventKind::kPlain);
   auto& one = static_cast<EmulatedStream&>(*stream);
   one.enqueue([] { throw Error(ErrorCode::kInternal, "bad kernel"); });
   one.enqueue([] { FAIL() << "runs after an error"; });

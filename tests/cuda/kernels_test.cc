@@ -506,6 +506,10 @@ TEST(CudaReduction, Pools) {
       maximum.erase("count_include_pad");
       check({"", "MaxPool", {x}, maximum, {y, {DType::kI64, {2, 3, 4, 5}}}});
       check({kOwn, "MaxPoolGrad", {dy, x}, maximum, {dx}});
+      for (const int64_t p : {1, 2, 3}) {
+        maximum.set("p", p);
+        check({"", "LpPool", {x}, maximum, {y}});
+      }
     }
   }
 }

@@ -51,6 +51,19 @@ TEST(CudaSignal, FourierTransforms) {
   }
 }
 
+TEST(CudaSignal, MelWeights) {
+  for (const DType dtype : kFloats) {
+    for (const auto& [bins, length] : {std::pair<int64_t, int64_t>{8, 16}, {1, 1}, {40, 400}}) {
+      const Tensor low = Tensor::scalar(20.0f), high = Tensor::scalar(4000.0f);
+      check({"",
+             "MelWeightMatrix",
+             {number(bins), number(length), number(8192), low, high},
+             {},
+             {{dtype, {length / 2 + 1, bins}}}});
+    }
+  }
+}
+
 TEST(CudaSignal, ManyShortTransforms) {
   const Shape shape = {70000, 4, 2};
   check({"",

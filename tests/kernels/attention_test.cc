@@ -23,7 +23,8 @@ struct AttentionCase {
   std::vector<float> hidden = {};    // 0: a float term
   size_t differentiated = SIZE_MAX;  // the term whose gradient is asked for
   bool causal = false, trans_k = false, nan_is_zero = false;
-  float ratio = -1;  // of a dropout; below 0: none
+  float ratio = -1;   // of a dropout; below 0: none
+  int64_t group = 1;  // heads of Q that read one of K and V
 };
 
 constexpr int64_t kDropSeed = (int64_t{5} << 32) + 9, kDropStep = 4, kDropNode = 3;
@@ -66,6 +67,23 @@ const AttentionCase kCases[] = {
     {"dropout_and_bias", {3, 2}, 21, 33, 8, 8, {{1, 2, 21, 33}}, {0}, 0, false, false, false, 0.3f},
     {"dropout_of_nothing", {2}, 9, 12, 8, 8, {}, {}, SIZE_MAX, false, false, false, 0.0f},
     {"dropout_of_all", {2}, 9, 12, 8, 8, {}, {}, SIZE_MAX, false, false, false, 1.0f},
+    {"groups", {2, 4}, 9, 11, 8, 8, {}, {}, SIZE_MAX, false, false, false, -1, 2},
+    {"one_head_of_keys", {3}, 70, 67, 16, 8, {}, {}, SIZE_MAX, true, false, false, -1, 3},
+    {"groups_transposed", {2, 4}, 9, 20, 8, 8, {}, {}, SIZE_MAX, false, true, false, -1, 4},
+    {"groups_and_all",
+     {2, 4},
+     13,
+     17,
+     8,
+     8,
+     {{4, 13, 17}, {2, 1, 1, 17}},
+     {0, -1e9f},
+     0,
+     false,
+     false,
+     false,
+     0.25f,
+     2},
     {"dropout_of_nan",
      {2, 40},
      10,
@@ -106,12 +124,20 @@ Tensor random_mask(const Shape& shape) {
   return mask;
 }
 
+/// The batch dims of K and V.
+Shape batch_read(const AttentionCase& c) {
+  Shape batch = c.batch;
+  if (!batch.empty()) batch.back() /= c.group;
+  return batch;
+}
+
 /// Q, K, V, the terms, and seed and step of a dropout.
 std::vector<Tensor> operands_of(const AttentionCase& c, DType type) {
-  const Shape k = c.trans_k ? joined(c.batch, {c.d, c.n}) : joined(c.batch, {c.n, c.d});
+  const Shape read = batch_read(c);
+  const Shape k = c.trans_k ? joined(read, {c.d, c.n}) : joined(read, {c.n, c.d});
   std::vector<Tensor> all = {random_tensor(type, joined(c.batch, {c.m, c.d}), -2, 2, 1),
                              random_tensor(type, k, -2, 2, 2),
-                             random_tensor(type, joined(c.batch, {c.n, c.e}), -2, 2, 3)};
+                             random_tensor(type, joined(read, {c.n, c.e}), -2, 2, 3)};
   const DType wide = type == DType::kF64 ? type : DType::kF32;
   for (size_t i = 0; i < c.terms.size(); ++i) {
     all.push_back(c.hidden[i] != 0 ? random_mask(c.terms[i])
@@ -202,6 +228,7 @@ TEST(Attention, BlockwiseKernelsAgreeWithTheReference) {
         expect_close(got[k], want[k], tolerance, tolerance);
       }
       const auto slopes = backward(c, operands, want, dy, "reference");
+      if (c.group > 1) continue;  // the gradient is the reference's
       const auto fast_slopes = backward(c, operands, want, dy, "fast.");
       for (size_t k = 0; k < slopes.size(); ++k) {
         SCOPED_TRACE("gradient " + std::to_string(k));
@@ -383,7 +410,8 @@ TEST(Attention, RowsBeforeHeadsHaveTheSameBits) {
       const Tensor dy = random_tensor(type, joined(c.batch, {c.m, c.e}), -1, 1, 8);
       for (const std::string_view kernel : {"reference", "fast."}) {
         const auto want = forward(c, operands, kernel);
-        const auto slopes = backward(c, operands, want, dy, kernel);
+        const std::string_view of_slopes = c.group > 1 ? "reference" : kernel;
+        const auto slopes = backward(c, operands, want, dy, of_slopes);
         for (int bits = 1; bits < 16; ++bits) {
           const std::vector<int64_t> first = {bits & 1, (bits >> 1) & 1, (bits >> 2) & 1,
                                               bits >> 3};
@@ -406,7 +434,7 @@ TEST(Attention, RowsBeforeHeadsHaveTheSameBits) {
           }
           expect_same_bits(run_rows_first("AttentionGrad", c, inputs, outputs,
                                           {{0, 3}, {1, 0}, {2, 1}, {3, 2}, {4, 3}},
-                                          {{0, 0}, {1, 1}, {2, 2}}, first, kernel),
+                                          {{0, 0}, {1, 1}, {2, 2}}, first, of_slopes),
                            slopes);
         }
       }

@@ -17,6 +17,7 @@ struct AttentionBody {
   std::vector<Shape> terms = {};
   int term_gradients = 0;
   bool trans_k = false;
+  int64_t group = 1;  // heads of Q that read one of K and V
 };
 
 Attributes with_dropout(Attributes attributes) {
@@ -38,6 +39,19 @@ const AttentionBody kBodies[] = {
      {{"hidden", std::vector<float>{0, -1e9f}}, {"nan_is_zero", int64_t{1}}},
      {{3, 7, 7}, {2, 1, 1, 7}},
      1},
+    {"groups", {{"scale", 0.5f}}, {}, 0, false, 3},
+    {"groups, rows first",
+     {{"rows_first", std::vector<int64_t>{1, 1, 1, 1}}, {"is_causal", int64_t{1}}},
+     {},
+     0,
+     false,
+     3},
+    {"groups of transposed keys, a bias with a gradient",
+     {{"transK", int64_t{1}}},
+     {{1, 3, 7, 7}},
+     1,
+     true,
+     3},
     {"a dropout", with_dropout({{"scale", 0.5f}})},
     {"a dropout, rows first", with_dropout({{"rows_first", std::vector<int64_t>{1, 1, 1, 1}}})},
     {"a dropout behind a bias and a mask",
@@ -62,9 +76,10 @@ TEST(AttentionBody, AgreesWithItsKernel) {
       std::vector<int64_t> first = body.attributes.get_ints("rows_first");
       first.resize(4);
       const auto stored = [&](size_t operand, int64_t size) {
-        return first[operand] != 0 ? Shape{2, 7, 3, size} : Shape{2, 3, 7, size};
+        const int64_t heads = operand == 1 || operand == 2 ? 3 / body.group : 3;
+        return first[operand] != 0 ? Shape{2, 7, heads, size} : Shape{2, heads, 7, size};
       };
-      const Shape k = body.trans_k ? Shape{2, 3, 5, 7} : stored(1, 5);
+      const Shape k = body.trans_k ? Shape{2, 3 / body.group, 5, 7} : stored(1, 5);
       BodyCase call{body.name,
                     "Attention",
                     body.attributes,

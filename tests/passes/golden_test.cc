@@ -113,6 +113,8 @@ const GoldenRow kRows[] = {
     // Scores, probabilities and the gradient of the scores are rounded to bf16 once less each, or
     // at another size; f32 sums in another order are far below.
     {"fuse-attention", Sides::kRounding, 3 * kEpsBf16},
+    // Sums over a group of heads in f32, rounded once, not once a head.
+    {"group-heads", Sides::kRounding, 2 * kEpsBf16},
     {"absorb-heads", Sides::kExact},
     {"absorb-biases", Sides::kExact},
     // One rounding to bf16 less.

@@ -11,6 +11,7 @@
 #include "base/ops/attention.h"
 #include "compiler/ir/model.h"
 #include "compiler/ops/contraction/parts.h"
+#include "compiler/ops/extent.h"
 #include "compiler/ops/rule_support.h"
 #include "compiler/ops/stateful/parts.h"
 
@@ -44,8 +45,9 @@ SymbolicShape query_shape(const Graph& graph, NodeId node) {
 struct Call {
   Builder& b;
   AttentionAttributes attributes;
-  Expr q, k, v;  // in math precision, K as (…, N, D), all with their heads before the rows
+  Expr q, k, v;  // in math precision, K as (…, N, D), all with as many heads, before the rows
   std::vector<Expr> terms, stream;  // seed and step of the dropout
+  int64_t group = 1;                // heads of Q that read one of K and V
 };
 
 Expr swapped(Expr x) {
@@ -60,6 +62,44 @@ Expr turned(Expr x, bool rows_first) {
   return x.builder->transpose(x, swap_rows_and_heads(axes_between(0, x.rank())));
 }
 
+int64_t static_dim(Expr x, size_t axis) {
+  return require_static({x.shape()[axis]}, 0, "the number of heads")[0];
+}
+
+/// Heads of Q that read one head of K and V.
+int64_t group_of(Expr q, Expr k) {
+  if (q.rank() < 3) return 1;
+  const size_t heads = static_cast<size_t>(q.rank()) - 3;
+  const int64_t own = static_dim(k, heads);
+  return own == 0 ? 1 : static_dim(q, heads) / own;
+}
+
+/// Each head of (…, heads, rows, size) `group` times.
+Expr repeated(Expr x, int64_t group) {
+  if (group == 1) return x;
+  const int64_t heads = static_dim(x, static_cast<size_t>(x.rank()) - 3);
+  std::vector<int64_t> from;
+  for (int64_t i = 0; i < heads * group; ++i) from.push_back(i / group);
+  return x.builder->op("Gather", {x, x.builder->ints(from)}, {{"axis", int64_t{-3}}});
+}
+
+/// The sum over each `group` heads.
+Expr summed(Expr x, int64_t group) {
+  if (group == 1) return x;
+  const auto heads = static_cast<size_t>(x.rank()) - 3;
+  std::vector<std::vector<Extent>> dims;
+  for (size_t i = 0; i < static_cast<size_t>(x.rank()); ++i) {
+    if (i == heads) {
+      dims.push_back({Extent::number(static_dim(x, heads) / group)});
+      dims.push_back({Extent::number(group)});
+    } else {
+      dims.push_back({{x, i}});
+    }
+  }
+  return x.builder->op("ReduceSum", {reshape_to(x, dims), x.builder->ints({-3})},
+                       {{"keepdims", int64_t{0}}});
+}
+
 Call read_call(BodyContext& body, size_t q, size_t first_term) {
   Call call{body.b,
             read_attention(body.attributes, body.inputs.size() - first_term),
@@ -67,7 +107,8 @@ Call read_call(BodyContext& body, size_t q, size_t first_term) {
             body.b.to_math(body.inputs[q + 1]),
             body.b.to_math(body.inputs[q + 2]),
             {},
-            {}};
+            {},
+            1};
   const AttentionAttributes::RowsFirst& first = call.attributes.rows_first;
   if (call.attributes.packed) {
     Expr* const parts[] = {&call.q, &call.k, &call.v};
@@ -79,6 +120,9 @@ Call read_call(BodyContext& body, size_t q, size_t first_term) {
   call.q = turned(call.q, first.q);
   call.k = call.attributes.trans_k ? swapped(call.k) : turned(call.k, first.k);
   call.v = turned(call.v, first.v);
+  call.group = group_of(call.q, call.k);
+  call.k = repeated(call.k, call.group);
+  call.v = repeated(call.v, call.group);
   const auto first_operand = body.inputs.begin() + static_cast<std::ptrdiff_t>(first_term),
              stream = body.inputs.end() - (call.attributes.ratio ? 2 : 0);
   call.terms.assign(first_operand, stream);
@@ -204,8 +248,9 @@ std::vector<Expr> attention_grad_body(BodyContext& body) {
       results[3 + i] = b.sum_to(slopes, term);
   }
   slopes = slopes * static_cast<double>(call.attributes.scale);
-  const Expr dk = b.op("MatMul", {swapped(slopes), call.q});
-  const Expr dv = b.op("MatMul", {swapped(dropped(call, without_nan(call, weights))), dy});
+  const Expr dk = summed(b.op("MatMul", {swapped(slopes), call.q}), call.group);
+  const Expr dv =
+      summed(b.op("MatMul", {swapped(dropped(call, without_nan(call, weights))), dy}), call.group);
   const Expr gradients[] = {turned(b.op("MatMul", {slopes, call.k}), first.q),
                             call.attributes.trans_k ? swapped(dk) : turned(dk, first.k),
                             turned(dv, first.v)};

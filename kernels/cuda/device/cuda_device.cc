@@ -68,12 +68,20 @@ namespace {
 
 class CudaEvent final : public DeviceEvent {
  public:
-  CudaEvent() {
-    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  explicit CudaEvent(EventKind kind) {
+    const unsigned flags =
+        kind == EventKind::kTimed ? cudaEventDefault : unsigned{cudaEventDisableTiming};
+    check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate");
   }
   ~CudaEvent() override { cudaEventDestroy(event); }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
+  double seconds_since(const DeviceEvent& earlier) const override {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(earlier).event, event),
+          "cudaEventElapsedTime");
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
   cudaEvent_t event = nullptr;
 };
 
@@ -92,7 +100,8 @@ class CudaGraph final : public DeviceGraph {
 
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(DeviceCounters& counters) : counters_(counters) {
+  CudaStream(DeviceCounters& counters, int64_t shared_bytes)
+      : counters_(counters), shared_bytes_(shared_bytes) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     void* fault = nullptr;
     check(cudaHostAlloc(&fault, sizeof(DeviceFault), cudaHostAllocMapped), "cudaHostAlloc");
@@ -159,6 +168,7 @@ class CudaStream final : public Stream {
   }
   cudaStream_t native() const { return stream_; }
   void count_launch() { ++counters_.launches; }
+  int64_t shared_bytes() const { return shared_bytes_; }
 
  protected:
   /// The host's address is the device's as well.
@@ -166,6 +176,7 @@ class CudaStream final : public Stream {
 
  private:
   DeviceCounters& counters_;
+  int64_t shared_bytes_;
   cudaStream_t stream_ = nullptr;
   DeviceFault* fault_ = nullptr;
 };
@@ -208,8 +219,13 @@ class CudaDevice final : public Device {
   }
   const KernelTable& kernels() const override { return kernel_table(); }
   const RegionLayout& regions() const override { return channels_last_regions(); }
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(counters_); }
-  std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<CudaEvent>(); }
+  std::unique_ptr<Stream> make_stream() override {
+    return std::make_unique<CudaStream>(counters_,
+                                        static_cast<int64_t>(properties_.sharedMemPerBlockOptin));
+  }
+  std::unique_ptr<DeviceEvent> make_event(EventKind kind) override {
+    return std::make_unique<CudaEvent>(kind);
+  }
   const DeviceCounters& counters() const override { return counters_; }
 
  protected:
@@ -283,6 +299,8 @@ void launch_kernel(Stream& stream, const void* kernel, dim3 grid, dim3 block, si
   config.stream = own.native();
   check(cudaLaunchKernelExC(&config, kernel, arguments), "cudaLaunchKernelExC");
 }
+
+int64_t most_shared(Stream& stream) { return static_cast<CudaStream&>(stream).shared_bytes(); }
 
 std::unique_ptr<Device> open_cuda_device(int ordinal) {
   return std::make_unique<CudaDevice>(ordinal);

@@ -16,6 +16,9 @@ void check(cudaError_t result, const char* call);
 void launch_kernel(Stream& stream, const void* kernel, dim3 grid, dim3 block, size_t shared,
                    void** arguments);
 
+/// Bytes of shared memory that a block may have on the stream's device, if it asks for them.
+int64_t most_shared(Stream& stream);
+
 /// The stream as CUDA and its libraries know it.
 cudaStream_t native(Stream& stream);
 

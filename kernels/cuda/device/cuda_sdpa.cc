@@ -82,6 +82,7 @@ enum Id : int64_t {
   kSlopeK,
   kSlopeV,
   kBias,
+  kSlopeBias,
   kKept
 };
 
@@ -127,6 +128,10 @@ class GraphMaker {
   }
   SdpaTensor statistics() const { return packed({p_.y.dims[0], p_.y.dims[1], p_.y.dims[2], 1}); }
 
+  std::array<int64_t, 4> scores() const {
+    return {p_.q.dims[0], p_.q.dims[1], p_.q.dims[2], p_.k.dims[2]};
+  }
+
   /// What both have: scale, masks and terms.
   template <class Options>
   void set_scores(Options& options) {
@@ -135,9 +140,7 @@ class GraphMaker {
     if (p_.has_bias())
       options.set_bias(operand(kBias, packed(p_.bias), frontend::DataType_t::FLOAT));
   }
-  Tensor kept() {
-    return operand(kKept, packed({p_.q.dims[0], p_.q.dims[1], p_.q.dims[2], p_.k.dims[2]}));
-  }
+  Tensor kept() { return operand(kKept, packed(scores())); }
   Tensor number(float value) { return graph_->tensor(value); }
 
   void make_forward() {
@@ -157,6 +160,9 @@ class GraphMaker {
     options.set_name("attention_gradient").set_deterministic_algorithm(true);
     set_scores(options);
     if (p_.drops()) options.set_dropout(kept(), number(p_.kept), number(1 / p_.kept));
+    if (p_.bias_gradient) {
+      options.set_dbias(operand(kSlopeBias, packed(scores())));
+    }
     const auto made = graph_->sdpa_backward(
         operand(kQ, p_.q), operand(kK, p_.k), operand(kV, p_.v), operand(kY, p_.y),
         operand(kSlopeY, p_.y), operand(kStatistics, statistics(), frontend::DataType_t::FLOAT),
@@ -213,6 +219,7 @@ class PlannedSdpa final : public Sdpa {
         {kQ, writable(o.q)}, {kK, writable(o.k)}, {kV, writable(o.v)}, {kY, o.y}};
     if (problem_.gradient || problem_.statistics) places[kStatistics] = o.statistics;
     if (problem_.has_bias()) places[kBias] = writable(o.bias);
+    if (problem_.bias_gradient) places[kSlopeBias] = o.dbias;
     if (problem_.drops()) places[kKept] = writable(o.kept);
     if (problem_.gradient) {
       places[kSlopeY] = writable(o.dy);

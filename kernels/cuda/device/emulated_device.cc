@@ -1,6 +1,7 @@
 #include "kernels/cuda/device/emulated_device.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -29,8 +30,19 @@ Error misuse(const std::string& what) {
 
 class EmulatedEvent final : public DeviceEvent {
  public:
+  using Clock = std::chrono::steady_clock;
+  explicit EmulatedEvent(EventKind kind) : timed(kind == EventKind::kTimed) {}
+  double seconds_since(const DeviceEvent& earlier) const override {
+    const auto& first = static_cast<const EmulatedEvent&>(earlier);
+    if (!timed || !first.timed || happened == 0 || first.happened == 0)
+      throw misuse("the time of an event that has none");
+    return std::chrono::duration<double>(at - first.at).count();
+  }
+
   uint64_t recorded = 0;  // how often a stream was told to record it
   uint64_t happened = 0;  // and how often it did
+  bool timed;
+  Clock::time_point at;  // of the last time
 };
 
 namespace {
@@ -94,7 +106,10 @@ void EmulatedStream::record(DeviceEvent& event) {
   if (capturing_) throw misuse("an event is recorded while a graph is captured");
   auto& own = static_cast<EmulatedEvent&>(event);
   const uint64_t occurrence = ++own.recorded;
-  enqueue([&own, occurrence] { own.happened = std::max(own.happened, occurrence); });
+  enqueue([&own, occurrence] {
+    own.happened = std::max(own.happened, occurrence);
+    own.at = EmulatedEvent::Clock::now();
+  });
 }
 
 void EmulatedStream::wait(const DeviceEvent& event) {
@@ -146,8 +161,8 @@ std::unique_ptr<Stream> EmulatedDevice::make_stream() {
   return std::make_unique<EmulatedStream>(*this);
 }
 
-std::unique_ptr<DeviceEvent> EmulatedDevice::make_event() {
-  return std::make_unique<EmulatedEvent>();
+std::unique_ptr<DeviceEvent> EmulatedDevice::make_event(EventKind kind) {
+  return std::make_unique<EmulatedEvent>(kind);
 }
 
 bool EmulatedDevice::advance(EmulatedStream& stream) {

@@ -69,7 +69,7 @@ class EmulatedDevice final : public Device {
   const KernelTable& kernels() const override;
   const RegionLayout& regions() const override;
   std::unique_ptr<Stream> make_stream() override;
-  std::unique_ptr<DeviceEvent> make_event() override;
+  std::unique_ptr<DeviceEvent> make_event(EventKind kind) override;
   const DeviceCounters& counters() const override { return counters_; }
   DeviceCounters& count() { return counters_; }
 

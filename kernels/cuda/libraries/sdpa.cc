@@ -97,8 +97,13 @@ struct Scores {
   }
 };
 
+/// Query heads that read one head of K and V.
+int64_t group_of(const SdpaProblem& p) { return p.q.dims[1] / p.k.dims[1]; }
+
 void attend(const SdpaProblem& p, const SdpaOperands& o, int64_t b, int64_t h) {
-  const Head q(p.q, p.dtype, o.q, b, h), k(p.k, p.dtype, o.k, b, h), v(p.v, p.dtype, o.v, b, h);
+  const int64_t read = h / group_of(p);
+  const Head q(p.q, p.dtype, o.q, b, h), k(p.k, p.dtype, o.k, b, read),
+      v(p.v, p.dtype, o.v, b, read);
   const Scores of{p, o, b, h};
   Head y(p.y);
   std::vector<float> s(static_cast<size_t>(k.rows));
@@ -119,10 +124,13 @@ void attend(const SdpaProblem& p, const SdpaOperands& o, int64_t b, int64_t h) {
   y.write(p.y, p.dtype, o.y, b, h);
 }
 
-void differentiate(const SdpaProblem& p, const SdpaOperands& o, int64_t b, int64_t h) {
-  const Head q(p.q, p.dtype, o.q, b, h), k(p.k, p.dtype, o.k, b, h), v(p.v, p.dtype, o.v, b, h),
-      y(p.y, p.dtype, o.y, b, h), dy(p.y, p.dtype, o.dy, b, h);
-  Head dq(p.q), dk(p.k), dv(p.v);
+/// The gradients of query head `h`; those of the keys and values that it reads are added.
+void differentiate(const SdpaProblem& p, const SdpaOperands& o, int64_t b, int64_t h, Head& dk,
+                   Head& dv) {
+  const int64_t read = h / group_of(p);
+  const Head q(p.q, p.dtype, o.q, b, h), k(p.k, p.dtype, o.k, b, read),
+      v(p.v, p.dtype, o.v, b, read), y(p.y, p.dtype, o.y, b, h), dy(p.y, p.dtype, o.dy, b, h);
+  Head dq(p.q);
   const Scores of{p, o, b, h};
   const float factor = p.drops() ? p.kept : 1;
   for (int64_t i = 0; i < q.rows; ++i) {
@@ -132,14 +140,25 @@ void differentiate(const SdpaProblem& p, const SdpaOperands& o, int64_t b, int64
       const float kept = of.kept(i, j);
       add(dv.row(j), dy.row(i), rounded(weight * kept * factor, p.dtype), v.size);
       const float slope = weight * (dot(dy.row(i), v.row(j), v.size) * kept - mean) * factor;
+      if (p.bias_gradient) {
+        const int64_t at = of.statistic_at(i) * k.rows + j;
+        cpu::store_reals(&slope, 1, p.dtype, static_cast<std::byte*>(o.dbias), at);
+      }
       const float of_product = rounded(slope * p.scale, p.dtype);
       add(dq.row(i), k.row(j), of_product, q.size);
       add(dk.row(j), q.row(i), of_product, k.size);
     }
   }
   dq.write(p.q, p.dtype, o.dq, b, h);
-  dk.write(p.k, p.dtype, o.dk, b, h);
-  dv.write(p.v, p.dtype, o.dv, b, h);
+}
+
+/// The gradients of all query heads that read head `read` of K and V.
+void differentiate_group(const SdpaProblem& p, const SdpaOperands& o, int64_t b, int64_t read) {
+  Head dk(p.k), dv(p.v);
+  const int64_t group = group_of(p);
+  for (int64_t h = read * group; h < (read + 1) * group; ++h) differentiate(p, o, b, h, dk, dv);
+  dk.write(p.k, p.dtype, o.dk, b, read);
+  dv.write(p.v, p.dtype, o.dv, b, read);
 }
 
 class EmulatedSdpa final : public Sdpa {
@@ -155,8 +174,8 @@ class EmulatedSdpa final : public Sdpa {
     ++queue.device().count().launches;
     queue.enqueue([p = problem_, operands] {
       for (int64_t b = 0; b < p.q.dims[0]; ++b) {
-        for (int64_t h = 0; h < p.q.dims[1]; ++h) {
-          (p.gradient ? differentiate : attend)(p, operands, b, h);
+        for (int64_t h = 0; h < (p.gradient ? p.k : p.q).dims[1]; ++h) {
+          (p.gradient ? differentiate_group : attend)(p, operands, b, h);
         }
       }
       std::memset(operands.workspace, 0xff, kRoom);  // nothing in it survives a call

@@ -21,7 +21,9 @@ struct SdpaTensor {
 };
 
 /// Y = D(P)·V, P = softmax(scale·Q·Kᵀ + bias) along the keys; or its gradients, for which the
-/// gradient of each of q, k, v and y lies as that does. Sums are in f32.
+/// gradient of each of q, k, v and y lies as that does. Sums are in f32. K and V may have fewer
+/// heads than Q: head h of the scores reads head h / (heads of Q / heads of K) of them, and their
+/// gradients are sums over those that do.
 struct SdpaProblem {
   bool gradient = false;
   bool statistics = true;           // does a forward call give them?
@@ -30,6 +32,7 @@ struct SdpaProblem {
   float scale = 1;
   bool causal = false;            // key j is hidden from query i < j
   std::array<int64_t, 4> bias{};  // dims of f32 terms, packed, each the scores' or 1; 0: none
+  bool bias_gradient = false;     // a gradient gives that of every score too, before the scale
   float kept = 0;                 // the factor of what a dropout keeps; 0: no dropout
 
   bool has_bias() const { return bias[0] != 0; }
@@ -44,6 +47,7 @@ struct SdpaOperands {
   const void* dy = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   const float* bias = nullptr;
+  void* dbias = nullptr;  // (batch, heads, queries, keys) of the dtype, packed: nothing is summed
   const void* kept = nullptr;  // (batch, heads, queries, keys) of the dtype, packed: 0 or 1
   void* workspace = nullptr;
 };

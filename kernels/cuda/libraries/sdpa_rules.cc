@@ -24,10 +24,10 @@ std::string illegal_layout(const SdpaTensor& t, const char* name) {
 
 bool belong_together(const SdpaProblem& p) {
   for (const SdpaTensor* t : {&p.k, &p.v, &p.y}) {
-    if (t->dims[0] != p.q.dims[0] || t->dims[1] != p.q.dims[1]) return false;
+    if (t->dims[0] != p.q.dims[0] || p.q.dims[1] % t->dims[1] != 0) return false;
   }
-  return p.y.dims[2] == p.q.dims[2] && p.k.dims[2] == p.v.dims[2] && p.k.dims[3] == p.q.dims[3] &&
-         p.y.dims[3] == p.v.dims[3];
+  return p.y.dims[1] == p.q.dims[1] && p.k.dims[1] == p.v.dims[1] && p.y.dims[2] == p.q.dims[2] &&
+         p.k.dims[2] == p.v.dims[2] && p.k.dims[3] == p.q.dims[3] && p.y.dims[3] == p.v.dims[3];
 }
 
 struct Place {
@@ -50,6 +50,7 @@ std::string illegal_attention(const SdpaProblem& p) {
   for (size_t d = 0; p.has_bias() && d < 4; ++d) {
     if (p.bias[d] != 1 && p.bias[d] != scores[d]) return "a term of another shape than the scores";
   }
+  if (p.bias_gradient && !(p.gradient && p.has_bias())) return "the gradient of no term";
   constexpr int64_t kMostScores = int64_t{1} << 31;
   if ((p.gradient || p.drops()) && scores[0] * scores[1] >= kMostScores / scores[2] / scores[3])
     return "too many scores";
@@ -68,6 +69,7 @@ std::string illegal_operands(const SdpaProblem& p, const SdpaOperands& o, size_t
                           {o.dv, p.gradient, "dv"},
                           {o.statistics, p.gradient || p.statistics, "statistics"},
                           {o.bias, p.has_bias(), "bias"},
+                          {o.dbias, p.bias_gradient, "dbias"},
                           {o.kept, p.drops(), "kept"},
                           {o.workspace, workspace_bytes > 0, "workspace"}};
   for (const Place& place : places) {

@@ -15,8 +15,8 @@ using cpu::part;
 /// Threads of a block, for short lines and for long ones.
 constexpr unsigned kShortBlock = 256, kLongBlock = 512;
 constexpr int64_t kLongLine = 4096;
-/// Of a line; two blocks of them fit on an H100, one on every GPU.
-constexpr int64_t kMostShared = 98 * 1024 + 512;
+/// Of a block's shared memory that holds no part of a line.
+constexpr int64_t kOwnShared = 512;
 
 /// For 16-bit scores exp() is the hardware's own, wrong by 2 + 1.2·|x| ulp of f32: probabilities
 /// that 16 bits tell from 0 beside the largest are within 2^-18.
@@ -289,7 +289,7 @@ struct BothCall {
     auto* losses = part<double>(buffers, plan.losses_offset);
     const int64_t blocks = std::min<int64_t>(loss.lines.count, kMaxBlocks);
     const int64_t bytes = (loss.lines.length + V - 1) * static_cast<int64_t>(sizeof(T));
-    const bool in_shared = bytes <= kMostShared;
+    const bool in_shared = bytes <= most_shared(stream_of(buffers)) - kOwnShared;
     launch(stream_of(buffers), both_lines<V, kThreads, T, To>, static_cast<unsigned>(blocks),
            kThreads, in_shared ? static_cast<size_t>(bytes) : 0, loss,
            on_device(plan.upstream, buffers), buffers.in<T>(0), to, in_shared, losses);

@@ -211,7 +211,7 @@ Prepared prepare_softmax_grad(const KernelCall& call) {
 std::vector<KernelRow> normalization_kernels() {
   std::vector<KernelRow> rows = batch_norm_rows();
   for (const std::vector<KernelRow>& more :
-       {group_norm_rows(), layer_norm_rows(), rms_norm_rows()}) {
+       {group_norm_rows(), layer_norm_rows(), local_norm_rows(), rms_norm_rows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   const std::vector<KernelRow> lines = {

@@ -8,7 +8,7 @@
 
 namespace halfnote::HN_CUDA {
 
-std::vector<KernelRow> pool_rows();    // pool.cu: MaxPool, AveragePool and their gradients
+std::vector<KernelRow> pool_rows();    // pool.cu: MaxPool, AveragePool, their gradients, LpPool
 std::vector<KernelRow> along_rows();   // along.cu: ArgMax, ArgMin, CumSum, TopK
 std::vector<KernelRow> resize_rows();  // resize.cu: Resize, ResizeGrad
 

@@ -1,5 +1,5 @@
-// MaxPool and AveragePool, an output a thread, and their gradients: a plane a thread, which adds
-// overlapping windows in the order of the outputs, as the CPU does.
+// MaxPool, AveragePool and LpPool, an output a thread, and their gradients: a plane a thread, which
+// adds overlapping windows in the order of the outputs, as the CPU does.
 #include "kernels/cuda/reduction/window.h"
 
 #include "kernels/cuda/reduction/parts.h"
@@ -66,6 +66,23 @@ struct AveragePoolElement {
     if (include_pad) count = window_count(g, at, true);
     const double mean = count == 0 ? 0 : sum / static_cast<double>(count);
     y[i] = store_number<T>(static_cast<Math<T>>(mean));
+  }
+};
+
+template <class T>
+struct LpPoolElement {
+  PoolGeometry g;
+  double p;
+  const T* x;
+  T* y;
+  __device__ void operator()(int64_t i) const {
+    const int64_t out_size = plane_size(g.out);
+    const T* own = x + i / out_size * plane_size(g.in);
+    double sum = 0;
+    cpu::for_window(g, pool_place(g.out, i % out_size), [&](int64_t index) {
+      sum += math::pow(math::fabs(static_cast<double>(load_number(own[index]))), p);
+    });
+    y[i] = store_number<T>(static_cast<Math<T>>(math::pow(sum, 1 / p)));
   }
 };
 
@@ -145,6 +162,18 @@ Prepared prepare_average_pool(const KernelCall& call) {
   });
 }
 
+Prepared prepare_lp_pool(const KernelCall& call) {
+  PoolGeometry g;
+  if (std::string why = plan_forward(call, g); !why.empty()) return Prepared::no(why);
+  const auto p = static_cast<double>(attributes_of(call).get_int("p", 2));
+  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
+    return make_kernel([=, count = call.outputs[0].size()](const KernelBuffers& buffers) {
+      for_each(stream_of(buffers), count,
+               LpPoolElement<T>{g, p, buffers.in<T>(0), buffers.out<T>(0)});
+    });
+  });
+}
+
 template <bool kMax>
 Prepared prepare_pool_grad(const KernelCall& call) {
   if (!call.has_input(1) || !call.has_output(0)) return Prepared::no("an operand is missing");
@@ -185,6 +214,7 @@ Prepared prepare_pool_grad(const KernelCall& call) {
 std::vector<KernelRow> pool_rows() {
   return {
       {"", "AveragePool", "own.pool", prepare_average_pool},
+      {"", "LpPool", "own.pool", prepare_lp_pool},
       {"", "MaxPool", "own.pool", prepare_max_pool},
       {"ai.halfnote", "AveragePoolGrad", "own.pool", prepare_pool_grad<false>},
       {"ai.halfnote", "MaxPoolGrad", "own.pool", prepare_pool_grad<true>},

@@ -8,6 +8,7 @@
 #include "kernels/cpu/signal/fourier.h"
 #include "kernels/cpu/signal/plan.h"
 #include "kernels/cuda/families.h"
+#include "kernels/cuda/signal/parts.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
@@ -214,6 +215,7 @@ Prepared prepare_transform(const KernelCall& call) {
 std::vector<KernelRow> signal_kernels() {
   return {
       {"", "DFT", "own.fourier", prepare_transform<DftKernel, DftPlan, cpu::plan_dft>},
+      mel_row(),
       {"", "STFT", "own.fourier", prepare_transform<StftKernel, StftPlan, cpu::plan_stft>},
   };
 }

@@ -51,9 +51,10 @@ RegionId region_of(const Graph& graph, NodeId node, const char* name) {
 }
 
 /// Adds what a body costs that runs `trips` times.
-void count(ControlStep& step, const Body& body, double trips) {
+void count(ControlStep& step, const Body& body, size_t trips) {
   for (const ProgramStep& inner : body.program().steps) {
-    step.flops += inner.flops * trips;
+    step.flops += inner.flops * static_cast<double>(trips);
+    step.nodes += inner.nodes * trips;
     step.reads_16bit |= inner.reads_16bit;
   }
   step.constant_bytes += body.program().constant_bytes;
@@ -102,7 +103,9 @@ std::vector<int64_t> per_operand(const Graph& graph, NodeId node, const char* na
 /// On a device all trips are captured, step by step.
 void check_length(const Graph& graph, NodeId node, const Body& body, size_t trips) {
   constexpr size_t kMostCaptured = size_t{1} << 20;
-  const size_t steps = std::max<size_t>(1, body.program().steps.size());
+  size_t nodes = 0;
+  for (const ProgramStep& step : body.program().steps) nodes += step.nodes;
+  const size_t steps = std::max<size_t>(1, nodes);
   if (trips <= kMostCaptured / steps) return;
   throw refusal(graph, node, "too many trips for a step that is captured once")
       .expected("at most " + std::to_string(kMostCaptured) + " nodes in all trips",
@@ -163,7 +166,7 @@ ControlStep plan_scan(const Graph& graph, NodeId node, const std::vector<ValueId
   scan.trips = strips[0].length;
   if (options.device != nullptr) check_length(graph, node, *body, scan.trips);
   ControlStep step;
-  count(step, *body, static_cast<double>(scan.trips));
+  count(step, *body, scan.trips);
   step.kernel = make_scan_kernel(std::move(body), std::move(scan), options.device);
   return step;
 }

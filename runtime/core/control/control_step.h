@@ -28,6 +28,7 @@ struct ControlStep {
   double flops = 0;                // of all trips, and of the branches that run, at most
   bool reads_16bit = false;
   size_t constant_bytes = 0;  // of the constants in the bodies
+  size_t nodes = 0;           // that a device runs for it: of all trips and branches
 };
 
 /// Plans a node with bodies. Throws Error(kUnsupported) for an op other than If and Scan, for a

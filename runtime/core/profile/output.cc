@@ -18,6 +18,20 @@ std::string rate_text(double amount, double seconds) {
   return amount > 0 && seconds > 0 ? fmt::format("{:.1f}", kGiga * amount / seconds) : "-";
 }
 
+std::string peak_text(const ProfileRow& row) {
+  return row.peak_time > 0 ? fmt::format("{:.1f}", 100 * row.peak_share()) : "-";
+}
+
+/// What the times are, and what they are held against.
+std::string head_text(const Profiler& profiler, const MachinePeak& peak) {
+  if (profiler.device().empty())
+    return "profile; the machine's peak, measured at its start: " + to_string(peak) + "\n";
+  return "profile of " + profiler.device() +
+         " by its own clock, with an event between every two nodes, which are launched one by one: "
+         "without --profile\na step is captured and has no gaps between them; no peak is "
+         "measured\n";
+}
+
 std::string totals_text(const ProfileTable& t) {
   std::string text =
       fmt::format("{}: {} nodes, {:.3f} ms a run (fastest {:.3f}), mean of {} run{}\n", t.program,
@@ -25,7 +39,7 @@ std::string totals_text(const ProfileTable& t) {
                   t.runs == 1 ? ", the first" : "s after the first");
   text += fmt::format("  contractions   {:.3f} ms = {:.1f} % of the run\n", kMs * t.contractions,
                       100 * share(t.contractions, t.seconds));
-  if (t.flops > 0) {
+  if (t.flops > 0 && t.flops_peak_time > 0) {
     text += fmt::format(
         "  matmul peak    {:.1f} % reached by the whole run, {:.1f} % within contractions "
         "({:.2f} GFLOP)\n",
@@ -46,11 +60,10 @@ std::string rows_text(const ProfileTable& table, const std::vector<ProfileRow>& 
                   "GB/s", "peak%", shapes ? "op, kernel, shapes" : "op, kernel, types");
   for (size_t i = 0; i < std::min(count, rows.size()); ++i) {
     const ProfileRow& row = rows[i];
-    text +=
-        fmt::format("  {:>6} {:>10.3f} {:>6.2f} {:>8} {:>7} {:>6.1f}  {} {}  {}\n", row.calls,
-                    kMs * row.seconds, 100 * share(row.seconds, table.seconds),
-                    rate_text(row.flops, row.seconds), rate_text(row.bytes, row.seconds),
-                    100 * row.peak_share(), row.op, row.kernel, shapes ? row.shapes : row.types);
+    text += fmt::format("  {:>6} {:>10.3f} {:>6.2f} {:>8} {:>7} {:>6}  {} {}  {}\n", row.calls,
+                        kMs * row.seconds, 100 * share(row.seconds, table.seconds),
+                        rate_text(row.flops, row.seconds), rate_text(row.bytes, row.seconds),
+                        peak_text(row), row.op, row.kernel, shapes ? row.shapes : row.types);
   }
   if (rows.size() <= count) return text;
   double rest = 0;
@@ -127,8 +140,7 @@ void add_run(Json& events, const ProgramProfile& profile, const ProgramProfile::
 
 std::string profile_text(const Profiler& profiler, const MachinePeak& peak, size_t rows) {
   const size_t count = rows == 0 ? SIZE_MAX : rows;
-  std::string text =
-      "profile; the machine's peak, measured at its start: " + to_string(peak) + "\n";
+  std::string text = head_text(profiler, peak);
   for (const auto& profile : profiler.programs()) {
     if (profile->runs() == 0) continue;
     const ProfileTable table = tabulate(*profile, peak);
@@ -144,11 +156,12 @@ std::string profile_text(const Profiler& profiler, const MachinePeak& peak, size
 }
 
 std::string profile_json(const Profiler& profiler, const MachinePeak& peak) {
-  Json json = {{"peak",
-                {{"threads", peak.threads},
-                 {"f32_flops", peak.f32_flops},
-                 {"bf16_flops", peak.bf16_flops},
-                 {"memory_bytes", peak.bytes}}}};
+  Json json;
+  json["device"] = profiler.device().empty() ? "cpu" : profiler.device();
+  json["peak"] = {{"threads", peak.threads},
+                  {"f32_flops", peak.f32_flops},
+                  {"bf16_flops", peak.bf16_flops},
+                  {"memory_bytes", peak.bytes}};
   json["programs"] = Json::array();
   for (const auto& profile : profiler.programs()) {
     if (profile->runs() == 0) continue;

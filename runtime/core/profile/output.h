@@ -11,7 +11,8 @@ namespace halfnote {
 /// the faster kernels refused. `rows`: the longest so many of each list; 0: all.
 std::string profile_text(const Profiler& profiler, const MachinePeak& peak, size_t rows = 25);
 
-/// The same as JSON, all rows, times in milliseconds of one run.
+/// The same as JSON, all rows, times in milliseconds of one run. Of another device than the CPU no
+/// peak is measured: it is 0.
 std::string profile_json(const Profiler& profiler, const MachinePeak& peak);
 
 /// In Chrome's trace event format: one event a step, with shapes, bytes, FLOPs and kernel; opens in

@@ -26,16 +26,28 @@ void ProgramProfile::forget() {
   traced_.clear();
 }
 
-void ProgramProfile::begin_run() {
+void ProgramProfile::begin_run() { begin_run_at(now()); }
+
+void ProgramProfile::begin_run_at(double time) {
   if (begun_++ == 1) forget();  // the first run
   step_ = 0;
-  begin_ = now();
+  begin_ = time;
 }
 
 void ProgramProfile::tick() { ends_[step_++] = now(); }
 
 void ProgramProfile::end_run() {
   tick();
+  count_run();
+}
+
+void ProgramProfile::add_run(const Run& run) {
+  begin_run_at(run.begin);
+  ends_ = run.ends;
+  count_run();
+}
+
+void ProgramProfile::count_run() {
   double before = begin_;
   for (size_t i = 0; i < ends_.size(); ++i) {
     const double seconds = ends_[i] - before;

@@ -1,7 +1,9 @@
 // When each step of each program ended: what a profile is made of (table.h, output.h).
 //
 // The clock is read once a step, so that the self times of a run add up to its length. Without a
-// profiler an executor pays one comparison a step.
+// profiler an executor pays one comparison a step. On a device the clock is its own: an event
+// between every two steps, which are then launched one by one in place of the captured step
+// (runtime/core/step_timer.h).
 #pragma once
 
 #include <chrono>
@@ -33,6 +35,10 @@ class ProgramProfile {
   void end_step() { tick(); }
   /// After the copies to the states.
   void end_run();
+  /// A whole run, whose times were taken elsewhere.
+  void add_run(const Run& run);
+  /// Seconds since the profiler was made.
+  double now() const { return std::chrono::duration<double>(Clock::now() - origin_).count(); }
 
   const std::string& name() const { return name_; }
   const Program& program() const { return *program_; }
@@ -52,9 +58,10 @@ class ProgramProfile {
   const std::vector<Run>& traced() const { return traced_; }
 
  private:
-  double now() const { return std::chrono::duration<double>(Clock::now() - origin_).count(); }
   void tick();
   void forget();
+  void begin_run_at(double time);
+  void count_run();
 
   std::string name_;
   const Program* program_;
@@ -75,9 +82,13 @@ class Profiler {
   /// The profile of a program that is about to run for the first time.
   ProgramProfile& add(std::string_view name, const Program& program);
   const std::vector<std::unique_ptr<ProgramProfile>>& programs() const { return programs_; }
+  /// The device that all programs run on, by name; empty: the CPU.
+  const std::string& device() const { return device_; }
+  void set_device(std::string_view name) { device_ = name; }
 
  private:
   ProgramProfile::Clock::time_point origin_;
+  std::string device_;
   std::vector<std::unique_ptr<ProgramProfile>> programs_;
 };
 

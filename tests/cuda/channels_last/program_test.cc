@@ -32,7 +32,9 @@ class LaidDevice final : public Device {
   const KernelTable& kernels() const override { return device_->kernels(); }
   const RegionLayout& regions() const override { return regions_; }
   std::unique_ptr<Stream> make_stream() override { return device_->make_stream(); }
-  std::unique_ptr<DeviceEvent> make_event() override { return device_->make_event(); }
+  std::unique_ptr<DeviceEvent> make_event(EventKind kind) override {
+    return device_->make_event(kind);
+  }
   const DeviceCounters& counters() const override { return device_->counters(); }
 
  protected:

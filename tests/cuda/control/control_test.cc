@@ -216,7 +216,7 @@ TEST(DeviceFaults, OfTheBranchThatWasAskedForAreErrors) {
 
 TEST(DeviceRefusals, NameTheNodeInTheBody) {
   const std::string core = HN_IS_POSITIVE R"(
-  t = If <then_branch: graph = a () => (p) { p = LRN <size: int = 3> (h) },
+  t = If <then_branch: graph = a () => (p) { p = Hardmax (h) },
           else_branch: graph = b () => (q) { q = Neg (h) }> (c)
 )";
   try {
@@ -225,7 +225,7 @@ TEST(DeviceRefusals, NameTheNodeInTheBody) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
-    EXPECT_NE(std::string(error.what()).find("node \"p\" (LRN): no kernel on this device"),
+    EXPECT_NE(std::string(error.what()).find("node \"p\" (Hardmax): no kernel on this device"),
               std::string::npos)
         << error.what();
   }

@@ -159,6 +159,46 @@ TEST(CudaNormalization, BatchNormGradientNeedsNoY) {
   }
 }
 
+TEST(CudaNormalization, LocalResponses) {
+  for (const DType dtype : kFloats) {
+    for (const Shape& shape : {Shape{1, 1}, {3, 7}, {2, 9, 129}, {0, 4, 3}, {2, 5, 3, 7}}) {
+      const Tensor x = random(dtype, shape, -3, 3);
+      for (const int64_t size : {1, 2, 5}) {
+        const Attributes how = {{"size", size}, {"alpha", 0.5f}, {"beta", 0.75f}, {"bias", 2.0f}};
+        check({"", "LRN", {x}, how, {{dtype, shape}}});
+      }
+    }
+  }
+}
+
+TEST(CudaNormalization, LpNorms) {
+  for (const DType dtype : kFloats) {
+    for (const Shape& shape : {Shape{1, 1}, {3, 7}, {2, 300}, {0, 4}, {2, 3, 5}}) {
+      const Tensor x = random(dtype, shape, -3, 3), zero(dtype, shape);
+      for (const int64_t p : {1, 2}) {
+        for (const int64_t axis : {-1, 0}) {
+          const Attributes how = {{"p", p}, {"axis", axis}};
+          check({"", "LpNormalization", {x}, how, {{dtype, shape}}});
+          check({"", "LpNormalization", {zero}, how, {{dtype, shape}}});
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaNormalization, MeansAndVariances) {
+  for (const DType dtype : kFloats) {
+    for (const Shape& shape : {Shape{1, 1, 1, 1}, {2, 3, 5, 7}, {5, 2, 17, 9}, {0, 3, 2, 2}}) {
+      const Tensor x = random(dtype, shape, 4, 7);
+      check({"", "MeanVarianceNormalization", {x}, {}, {{dtype, shape}}});
+      for (const std::vector<int64_t>& axes :
+           {std::vector<int64_t>{-1}, {0}, {1, 3}, {0, 1, 2, 3}}) {
+        check({"", "MeanVarianceNormalization", {x}, {{"axes", axes}}, {{dtype, shape}}});
+      }
+    }
+  }
+}
+
 TEST(CudaNormalization, LayerNorm) {
   for (const DType dtype : kFloats) {
     for (const Shape& shape : {Shape{1, 1}, {3, 7}, {131, 129}, {2, 3, 768}, {700, 5}}) {

@@ -311,6 +311,7 @@ Prepared gradient_kernel(const KernelCall& call, const AttentionPlan& plan) {
 Prepared prepare_fast_gradient(const KernelCall& call) {
   std::string why;
   const AttentionPlan plan = plan_attention(call, true, &why);
+  if (why.empty() && plan.k.group > 1) why = "K and V are read by groups of heads";
   if (why.empty()) why = fast_refusal(plan);
   if (!why.empty()) return Prepared::no(why);
   const bool pairs = plan.dtype == DType::kBF16 && tile_math().pair_product != nullptr;

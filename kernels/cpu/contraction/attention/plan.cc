@@ -80,14 +80,19 @@ void read_sizes(const KernelCall& call, size_t q, AttentionPlan& plan, Shape& ba
   plan.n = value[rank - 2];
   plan.e = value[rank - 1];
   const bool trans = plan.attributes.trans_k;
+  // Of K and V alike: fewer heads, each of which a group of heads of Q reads.
+  Shape read = batch;
+  const int64_t heads = rank > 2 ? batch.back() : 1, own = rank > 2 ? key[rank - 3] : 1;
+  if (!packed && own > 0 && own < heads && heads % own == 0) read.back() = own;
   const Shape key_shape =
-      trans ? with_tail(batch, {plan.d, plan.n}) : with_tail(batch, {plan.n, plan.d});
+      trans ? with_tail(read, {plan.d, plan.n}) : with_tail(read, {plan.n, plan.d});
   require(call, key == key_shape, q + 1, key_shape);
-  require(call, value == with_tail(batch, {plan.n, plan.e}), q + 2,
-          with_tail(batch, {plan.n, plan.e}));
+  require(call, value == with_tail(read, {plan.n, plan.e}), q + 2,
+          with_tail(read, {plan.n, plan.e}));
   plan.q = layout_of(query, first.q);
   plan.k = layout_of(key, first.k);
   plan.v = layout_of(value, first.v);
+  plan.k.group = plan.v.group = rank > 2 && read.back() > 0 ? heads / read.back() : 1;
   plan.y = layout_of(with_tail(batch, {plan.m, plan.e}), first.y);
   RowLayout* const parts[] = {&plan.q, &plan.k, &plan.v};
   for (int64_t i = 0; packed && i < 3; ++i) {
@@ -175,8 +180,11 @@ AttentionPlan plan_attention(const KernelCall& call, bool gradient, std::string*
   }
   std::map<int64_t, std::vector<int64_t>> groups;
   const Term* wanted = plan.differentiated();
-  for (int64_t b = 0; b < plan.batches; ++b)
-    groups[wanted ? wanted->starts[static_cast<size_t>(b)] : b].push_back(b);
+  const int64_t group = plan.k.group;
+  for (int64_t b = 0; b < plan.batches; ++b) {
+    const int64_t of_term = wanted && group == 1 ? wanted->starts[static_cast<size_t>(b)] : 0;
+    groups[wanted ? of_term : b / group].push_back(b);
+  }
   for (auto& [start, members] : groups) plan.groups.push_back(std::move(members));
   *refusal = type_refusal(call, plan, gradient);
   return plan;

@@ -32,10 +32,12 @@ struct RowLayout {
   int64_t heads = 1;  // the last batch dim where the rows stand before it, else 1
   int64_t rows = 0, size = 0;
   int64_t parts = 1, part = 0;  // of a row of all heads: which it is of Q, K and V in one tensor
+  int64_t group = 1;            // batches of the scores that follow one another and read the same
 
   HN_HD int64_t step() const { return parts * heads * size; }
   HN_HD int64_t at(int64_t batch, int64_t row) const {
-    return (batch / heads * rows + row) * step() + (part * heads + batch % heads) * size;
+    const int64_t own = batch / group;
+    return (own / heads * rows + row) * step() + (part * heads + own % heads) * size;
   }
 };
 
@@ -63,7 +65,7 @@ struct AttentionPlan {
   std::optional<ProbabilityDropout> dropout;
   DType dtype = DType::kUndefined;  // of the operands
   int threads = 1;
-  /// Batches that add to the same gradient of a term, in order; else each batch alone.
+  /// Batches that add to the same gradient of a term, or of K and V, in order; else each alone.
   std::vector<std::vector<int64_t>> groups;
 
   /// The element of P that a dropout draws for.

@@ -119,7 +119,8 @@ Prepared forward_kernel(const AttentionPlan& plan, DType result, bool has_sums) 
   });
 }
 
-/// The gradients of one batch, summed in math precision.
+/// The gradients of one batch, and of the keys and values that it shares with its group, summed in
+/// math precision.
 template <class M>
 struct Sums {
   std::vector<M> dq, dk, dv;
@@ -189,16 +190,20 @@ Prepared gradient_kernel(const AttentionPlan& plan, const std::vector<Operand>& 
     if (wanted) std::fill_n(buffers.out<M>(wanted->gradient), term_size, M{0});
     const auto count = static_cast<int64_t>(plan.groups.size());
     parallel_blocks(count, 1, plan.threads, [&](int64_t group, int64_t) {
+      Sums<M> sums;
       for (const int64_t b : plan.groups[static_cast<size_t>(group)]) {
-        Sums<M> sums{std::vector<M>(static_cast<size_t>(plan.m * plan.d)),
-                     std::vector<M>(static_cast<size_t>(plan.n * plan.d)),
-                     std::vector<M>(static_cast<size_t>(plan.n * plan.e))};
+        sums.dq.assign(static_cast<size_t>(plan.m * plan.d), M{0});
+        if (b % plan.k.group == 0) {
+          sums.dk.assign(static_cast<size_t>(plan.n * plan.d), M{0});
+          sums.dv.assign(static_cast<size_t>(plan.n * plan.e), M{0});
+        }
         for (int64_t i = 0; i < plan.m; ++i) row_gradient(plan, buffers, b, i, sums);
         const std::vector<M>* all[] = {&sums.dq, &sums.dk, &sums.dv};
         const RowLayout* layouts[] = {&plan.q, &plan.k, &plan.v};
         for (size_t i = 0; i < 3; ++i) {
           const RowLayout& to = *layouts[i];
           const size_t result = plan.gradient_of(i);
+          if ((b + 1) % to.group != 0) continue;  // others of its group add to it
           for (int64_t row = 0; types[result] != DType::kUndefined && row < to.rows; ++row) {
             store_reals(all[i]->data() + row * to.size, to.size, types[result],
                         buffers.outputs[result], to.at(b, row));

@@ -160,12 +160,15 @@ __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
   HN_DYNAMIC_SHARED(Shared, shared);
   auto& [queries, slopes_of_y, keys, values] = shared->tiles;
   const int64_t tiles = (p.n + Shape::kTile - 1) / Shape::kTile;
-  const int64_t batch = blockIdx.x / tiles, key = blockIdx.x % tiles * Shape::kTile;
-  const ScoresOfBatch<M> of(p, batch);
+  const int64_t first = blockIdx.x / tiles * p.k.group, key = blockIdx.x % tiles * Shape::kTile;
   M of_k[Shape::kSizeBlocks][4] = {}, of_v[Shape::kSizeBlocks][4] = {};
-  load_keys<Shape>(p, in.k, batch, key, keys);
-  load_rows<Shape>(in.v, p.v, batch, key, values);
-  for (int64_t query = p.causal ? key : 0; query < p.m; query += Shape::kTile) {
+  load_keys<Shape>(p, in.k, first, key, keys);
+  load_rows<Shape>(in.v, p.v, first, key, values);
+  const int64_t from = p.causal ? key : 0;
+  const int64_t steps = from < p.m ? (p.m - from + Shape::kTile - 1) / Shape::kTile : 0;
+  for (int64_t step = 0; step < steps * p.k.group; ++step) {  // of all heads that read these keys
+    const int64_t batch = first + step / steps, query = from + step % steps * Shape::kTile;
+    const ScoresOfBatch<M> of(p, batch);
     __syncthreads();  // the tiles before are still read
     load_rows<Shape>(in.q, p.q, batch, query, queries);
     load_rows<Shape>(in.dy, p.y, batch, query, slopes_of_y);
@@ -201,21 +204,15 @@ __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads)
   }
   __syncthreads();  // without queries, the keys are still written
   if (kResults != KeyResults::kKeys && dv.data != nullptr) {
-    store_rows<Shape>(of_v, values, p.v, batch, key, dv);
+    store_rows<Shape>(of_v, values, p.v, first, key, dv);
   }
   if (kResults == KeyResults::kValues || dk.data == nullptr) return;
   if (p.trans_k) {
-    store_columns<Shape>(of_k, keys, p.k, batch, key, dk);
+    store_columns<Shape>(of_k, keys, p.k, first, key, dk);
   } else {
-    store_rows<Shape>(of_k, keys, p.k, batch, key, dk);
+    store_rows<Shape>(of_k, keys, p.k, first, key, dk);
   }
 }
-
-/// A term whose gradient is asked for, and the batches that it is broadcast to.
-struct TermGradient {
-  int term = 0;
-  Strided<1> groups, members;  // the first batch of a group; batches from there
-};
 
 /// A tile of the gradient of a term: the slopes of all batches that read it, in order.
 template <class M, int kSize>
@@ -282,22 +279,6 @@ struct GradientResults {
   }
 };
 
-/// Splits the batches by whether the term differs between them.
-std::string plan_term_gradient(const AttentionPlan& plan, TermGradient& made) {
-  const Term* wanted = plan.differentiated();
-  made.term = static_cast<int>(wanted - plan.terms.data());
-  Shape groups, members, of_groups, of_members;
-  int64_t step = 1;
-  for (size_t d = plan.batch_dims.size(); d-- > 0; step *= plan.batch_dims[d]) {
-    const bool shared = wanted->strides[d] == 0;
-    (shared ? members : groups).insert((shared ? members : groups).begin(), plan.batch_dims[d]);
-    (shared ? of_members : of_groups).insert((shared ? of_members : of_groups).begin(), step);
-  }
-  const bool fits = as_strided(cpu::plan_runs(groups, {of_groups}), made.groups) &&
-                    as_strided(cpu::plan_runs(members, {of_members}), made.members);
-  return fits ? std::string() : too_many_dims();
-}
-
 template <class M, int kSize>
 void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
                    const GradientResults& results, const KernelBuffers& buffers) {
@@ -317,7 +298,8 @@ void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
            kShared, p, in, dq);
   }
   const auto launch_keys = [&](auto kernel) {
-    launch(stream, kernel, blocks(p.batches * of_keys), Shape::kThreads, kShared, p, in, dk, dv);
+    launch(stream, kernel, blocks(p.batches / p.k.group * of_keys), Shape::kThreads, kShared, p, in,
+           dk, dv);
   };
   if constexpr (Shape::kTwoSums) {
     if (dk.data != nullptr || dv.data != nullptr) {
@@ -349,6 +331,21 @@ Prepared gradient_kernel(const PlannedAttention& planned, const GradientResults&
 }
 
 }  // namespace
+
+std::string plan_term_gradient(const AttentionPlan& plan, TermGradient& made) {
+  const cpu::attention::Term* wanted = plan.differentiated();
+  made.term = static_cast<int>(wanted - plan.terms.data());
+  Shape groups, members, of_groups, of_members;
+  int64_t step = 1;
+  for (size_t d = plan.batch_dims.size(); d-- > 0; step *= plan.batch_dims[d]) {
+    const bool shared = wanted->strides[d] == 0;
+    (shared ? members : groups).insert((shared ? members : groups).begin(), plan.batch_dims[d]);
+    (shared ? of_members : of_groups).insert((shared ? of_members : of_groups).begin(), step);
+  }
+  const bool fits = as_strided(cpu::plan_runs(groups, {of_groups}), made.groups) &&
+                    as_strided(cpu::plan_runs(members, {of_members}), made.members);
+  return fits ? std::string() : too_many_dims();
+}
 
 Prepared prepare_attention_gradient(const KernelCall& call) {
   PlannedAttention planned;

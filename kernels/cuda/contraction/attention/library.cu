@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "kernels/cpu/reals.h"
-#include "kernels/cuda/contraction/attention/parts.h"
+#include "kernels/cuda/channels_last/transpose.h"
+#include "kernels/cuda/contraction/attention/hidden_rows.h"
 #include "kernels/cuda/libraries/dnn.h"
 
 namespace halfnote::HN_CUDA {
@@ -67,52 +69,6 @@ struct DrawKept {
   }
 };
 
-/// Where the bias of a row of the scores begins.
-struct BiasOfRow {
-  const float* data;
-  Divisor queries, heads;
-  int64_t batch_step, head_step, row_step;
-
-  __device__ const float* operator()(int64_t row) const {
-    const int64_t head = queries.quotient(row), i = row - head * queries.value();
-    const int64_t batch = heads.quotient(head), h = head - batch * heads.value();
-    return data + batch * batch_step + h * head_step + i * row_step;
-  }
-};
-
-/// Rows of which every key is hidden: their probabilities follow from the terms alone.
-struct HiddenRows {
-  BiasOfRow bias;
-  int64_t rows = 0, keys = 0;  // of a head
-  bool causal = false, nan_is_zero = false;
-  float from = 0;                         // from here down a term hides a key
-  float *most = nullptr, *sum = nullptr;  // of a row's terms; the sum is 0 where it is not hidden
-  int32_t *begin = nullptr, *end = nullptr;  // of a head: between which rows they are
-
-  __device__ int64_t seen(int64_t i) const { return causal && i + 1 < keys ? i + 1 : keys; }
-  /// What is left of the exponentials of row `row` (query i of its head).
-  __device__ void find(int64_t row, int64_t i) const {
-    const float* first = bias(row);
-    const int64_t count = seen(i);
-    float largest = -INFINITY, all = 0;
-    for (int64_t j = 0; j < count; ++j) {
-      if (!(first[j] <= from)) {
-        sum[row] = 0;
-        return;
-      }
-      largest = first[j] > largest ? first[j] : largest;
-    }
-    for (int64_t j = 0; j < count; ++j) all += math::exp(first[j] - largest);
-    most[row] = largest;  // of −∞ the sum is NaN
-    sum[row] = all;
-  }
-  __device__ bool is_hidden(int64_t row) const { return sum[row] != 0; }
-  __device__ float probability(int64_t row, int64_t j) const {
-    if (sum[row] != sum[row]) return nan_is_zero ? 0.0f : sum[row];
-    return math::exp(bias(row)[j] - most[row]) / sum[row];
-  }
-};
-
 struct LargerOf {
   __device__ static int32_t merge(int32_t a, int32_t b) { return a > b ? a : b; }
 };
@@ -134,60 +90,6 @@ __global__ void __launch_bounds__(kBlock)
     if (threadIdx.x != 0) continue;
     hidden.begin[head] = static_cast<int32_t>(hidden.rows) - first;
     hidden.end[head] = behind;
-  }
-}
-
-/// What a dropout makes of the probabilities.
-template <class T>
-struct Kept {
-  const T* data = nullptr;  // null: nothing is dropped
-  float factor = 1;
-
-  __device__ float of(int64_t row, int64_t keys, int64_t j) const {
-    return data == nullptr ? 1.0f : load_number(data[row * keys + j]) * factor;
-  }
-};
-
-/// Y of hidden rows, a block a row.
-template <class T>
-__global__ void __launch_bounds__(kBlock)
-    write_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t all_rows, Kept<T> kept,
-                      RowLayout of_v, const T* v, RowLayout of_y, T* y) {
-  for (int64_t row = blockIdx.x; row < all_rows; row += gridDim.x) {
-    if (!hidden.is_hidden(row)) continue;
-    const int64_t head = row / hidden.rows, i = row % hidden.rows;
-    for (int64_t e = threadIdx.x; e < of_y.size; e += kBlock) {
-      float value = 0;
-      for (int64_t j = 0; j < hidden.seen(i); ++j) {
-        const float factor = kept.of(row, hidden.keys, j);
-        if (factor == 0) continue;  // a dropped NaN is 0
-        value += hidden.probability(row, j) * factor * load_number(v[of_v.at(head, j) + e]);
-      }
-      y[of_y.at(head, i) + e] = store_number<T>(value);
-    }
-  }
-}
-
-/// What hidden rows add to dV, a thread an element of it. In dQ and dK they have no part: what is
-/// hidden does not follow from products.
-template <class T>
-__global__ void __launch_bounds__(kBlock)
-    add_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads, Kept<T> kept,
-                    RowLayout of_y, const T* dy, RowLayout of_v, T* dv) {
-  const int64_t of_head = hidden.keys * of_v.size, step = int64_t{gridDim.x} * kBlock;
-  for (int64_t at = int64_t{blockIdx.x} * kBlock + threadIdx.x; at < heads * of_head; at += step) {
-    const int64_t head = at / of_head, j = at % of_head / of_v.size, e = at % of_v.size;
-    if (hidden.begin[head] >= hidden.end[head]) continue;
-    T& to = dv[of_v.at(head, j) + e];
-    float value = load_number(to);
-    for (int64_t i = hidden.begin[head]; i < hidden.end[head]; ++i) {
-      const int64_t row = head * hidden.rows + i;
-      if (!hidden.is_hidden(row) || j >= hidden.seen(i)) continue;
-      const float factor = kept.of(row, hidden.keys, j);
-      if (factor == 0) continue;
-      value += hidden.probability(row, j) * factor * load_number(dy[of_y.at(head, i) + e]);
-    }
-    to = store_number<T>(value);
   }
 }
 
@@ -223,10 +125,11 @@ struct Widen {
 
 SdpaTensor tensor_of(const RowLayout& layout, const ScoreDims& scores) {
   SdpaTensor t;
-  t.dims = {scores[0], scores[1], layout.rows, layout.size};
-  const bool rows_first = layout.heads == scores[1];
+  const int64_t heads = scores[1] / layout.group;
+  t.dims = {scores[0], heads, layout.rows, layout.size};
+  const bool rows_first = layout.heads == heads;
   const int64_t head = rows_first ? layout.size : layout.rows * layout.size;
-  t.strides = {rows_first ? layout.rows * layout.step() : scores[1] * head, head, layout.step(), 1};
+  t.strides = {rows_first ? layout.rows * layout.step() : heads * head, head, layout.step(), 1};
   return t;
 }
 
@@ -257,8 +160,6 @@ float hidden_from(const AttentionPlan& plan) {
 
 std::string unfit_for_library(const AttentionPlan& plan) {
   if (!is_16bit_float(plan.dtype)) return "operands that are not 16-bit floats";
-  if (plan.attributes.trans_k) return "a transposed K";
-  if (plan.differentiated() != nullptr) return "the gradient of a term";
   if (plan.dropout && !(plan.dropout->factor > 0)) return "a dropout of everything";
   for (const cpu::attention::Term& term : plan.terms) {
     if (term.hides() && !(term.hidden <= hidden_from(plan))) return "a mask that does not hide";
@@ -271,15 +172,20 @@ struct LibraryAttention {
   SdpaProblem problem;
   std::shared_ptr<const Sdpa> sdpa;
   ScoreDims scores{};
+  RowLayout k;                                                      // as the library sees it
+  std::optional<TermGradient> term;                                 // whose gradient is asked for
   size_t bias = 0, hidden = 0, kept = 0, statistics = 0, room = 0;  // in the workspace
+  size_t keys = 0, slopes = 0;  // a K that is turned, gradients of all scores
   /// Gradients that the library cannot write where they belong: of another type, or nobody's.
   struct Copy {
     bool made = false, wanted = false;
+    DType dtype = DType::kUndefined;  // of what is wanted
     size_t room = 0;
     int64_t count = 0;
   };
   std::array<Copy, 3> copies;
 
+  bool is_turned() const { return planned.plan.attributes.trans_k; }
   int64_t rows() const { return scores[0] * scores[1] * scores[2]; }
 
   /// Bias and mask where the library reads them.
@@ -337,7 +243,7 @@ struct LibraryAttention {
   template <class T>
   void forward(const KernelBuffers& buffers) const {
     SdpaOperands operands;
-    place(buffers, 0, operands);
+    place<T>(buffers, 0, operands);
     operands.y = buffers.outputs[0];
     if (problem.statistics) operands.statistics = buffers.out<float>(1);
     prepare<T>(buffers, operands);
@@ -358,7 +264,7 @@ struct LibraryAttention {
   void gradient(const KernelBuffers& buffers) const {
     using namespace cpu::attention;
     SdpaOperands operands;
-    place(buffers, kGradQ, operands);
+    place<T>(buffers, kGradQ, operands);
     operands.y = const_cast<std::byte*>(buffers.inputs[kGradResult]);
     operands.dy = buffers.inputs[kGradY];
     operands.statistics = cpu::part<float>(buffers, statistics);
@@ -369,26 +275,56 @@ struct LibraryAttention {
                             operands.statistics});
     const AttentionPlan& plan = planned.plan;
     void** const to[] = {&operands.dq, &operands.dk, &operands.dv};
-    const RowLayout* const layouts[] = {&plan.q, &plan.k, &plan.v};
+    const RowLayout* const layouts[] = {&plan.q, &k, &plan.v};
     T* first[3];
     for (size_t i = 0; i < 3; ++i) {
       first[i] = copies[i].made ? cpu::part<T>(buffers, copies[i].room)
                                 : buffers.out<T>(plan.gradient_of(i));
       *to[i] = first[i] + begin_of(*layouts[i]);
     }
+    if (term) operands.dbias = cpu::part<T>(buffers, slopes);
     sdpa->run(stream_of(buffers), operands);
     if (problem.has_bias()) {
-      const int64_t elements = heads() * scores[3] * plan.v.size;
+      const int64_t of_v = heads() / plan.v.group, elements = of_v * scores[3] * plan.v.size;
       launch(stream_of(buffers), add_hidden_rows<T>, blocks((elements + kBlock - 1) / kBlock),
-             kBlock, 0, found, heads(), kept_of<T>(operands), plan.y, buffers.in<T>(kGradY), plan.v,
-             first[2]);
+             kBlock, 0, found, of_v, plan.v.group, kept_of<T>(operands), plan.y,
+             buffers.in<T>(kGradY), plan.v, first[2]);
     }
+    if (term) sum_term_gradient<T>(buffers, operands, found);
     widen<T>(buffers);
+  }
+  /// Of the gradients of all scores.
+  template <class T>
+  void sum_term_gradient(const KernelBuffers& buffers, const SdpaOperands& operands,
+                         const HiddenRows& found) const {
+    using namespace cpu::attention;
+    const int64_t of_batch = scores[2] * scores[3];
+    for_each(stream_of(buffers), term->groups.count * of_batch,
+             SumTermGradient<T>{planned.on_device(buffers), *term,
+                                static_cast<const T*>(operands.dbias), found, kept_of<T>(operands),
+                                buffers.in<T>(kGradV), buffers.in<T>(kGradResult),
+                                buffers.in<T>(kGradY), Divisor(of_batch), Divisor(scores[3]),
+                                buffers.out<float>(planned.plan.differentiated()->gradient)});
+  }
+  /// K or its gradient from rows of keys to those of elements, or back.
+  void turn_keys(Stream& stream, RealPointer from, RealOutput to, const RowLayout& lies) const {
+    Transposition p;
+    p.from = from;
+    p.to = to;
+    p.batches = p.filled = planned.plan.batches / lies.group;
+    p.rows = p.to_line = lies.rows;
+    p.columns = p.from_line = lies.size;
+    transpose(stream, p);
   }
   template <class T>
   void widen(const KernelBuffers& buffers) const {
     for (size_t i = 0; i < 3; ++i) {
       if (!copies[i].wanted) continue;
+      if (i == 1 && is_turned()) {
+        turn_keys(stream_of(buffers), {cpu::part<T>(buffers, copies[i].room), problem.dtype},
+                  {buffers.outputs[i], copies[i].dtype}, k);
+        continue;
+      }
       for_each(stream_of(buffers), copies[i].count,
                Widen<T>{cpu::part<T>(buffers, copies[i].room), buffers.out<float>(i)});
     }
@@ -399,9 +335,16 @@ struct LibraryAttention {
   }
 
  private:
+  template <class T>
   void place(const KernelBuffers& buffers, size_t first, SdpaOperands& operands) const {
     operands.q = buffers.inputs[first] + bytes(begin_of(planned.plan.q));
     operands.k = buffers.inputs[first + 1] + bytes(begin_of(planned.plan.k));
+    if (is_turned()) {
+      T* to = cpu::part<T>(buffers, keys);
+      turn_keys(stream_of(buffers), {buffers.inputs[first + 1], problem.dtype}, {to, problem.dtype},
+                planned.plan.k);
+      operands.k = to;
+    }
     operands.v = buffers.inputs[first + 2] + bytes(begin_of(planned.plan.v));
     const auto at = reinterpret_cast<uintptr_t>(buffers.workspace) + room;
     constexpr uintptr_t kAlign = 256;
@@ -423,13 +366,20 @@ std::string problem_of(const KernelCall& call, bool gradient, LibraryAttention& 
   p.statistics = gradient || (call.has_output(1) && call.has_output(2));
   p.dtype = plan.dtype;
   p.q = tensor_of(plan.q, made.scores);
-  p.k = tensor_of(plan.k, made.scores);
+  made.k = plan.k;
+  if (plan.attributes.trans_k) std::swap(made.k.rows, made.k.size);
+  p.k = tensor_of(made.k, made.scores);
   p.v = tensor_of(plan.v, made.scores);
   p.y = tensor_of(plan.y, made.scores);
   p.scale = plan.attributes.scale;
   p.causal = plan.attributes.causal;
   if (!plan.terms.empty()) p.bias = joined(plan, made.scores);
   if (plan.dropout) p.kept = plan.dropout->factor;
+  if (plan.differentiated() != nullptr) {
+    p.bias_gradient = true;
+    made.term.emplace();
+    if (std::string why = plan_term_gradient(plan, *made.term); !why.empty()) return why;
+  }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
     const DType type = call.outputs[i].dtype;
     const bool widened = gradient && type == DType::kF32 && !plan.attributes.packed;
@@ -445,10 +395,12 @@ void plan_copies(const KernelCall& call, LibraryAttention& made, cpu::WorkspaceP
   for (size_t i = 0; i < 3; ++i) {
     LibraryAttention::Copy& copy = made.copies[i];
     const size_t output = plan.gradient_of(i);
-    copy.wanted = call.has_output(output) && call.outputs[output].dtype != plan.dtype;
+    const bool lies_so = !(i == 1 && made.is_turned());
+    copy.wanted = call.has_output(output) && !(call.outputs[output].dtype == plan.dtype && lies_so);
+    if (copy.wanted) copy.dtype = call.outputs[output].dtype;
     copy.made = copy.wanted || !call.has_output(output);
     if (!copy.made) continue;
-    copy.count = plan.batches * layouts[i]->rows * layouts[i]->size;
+    copy.count = plan.batches / layouts[i]->group * layouts[i]->rows * layouts[i]->size;
     copy.room = workspace.add_elements<Half>(copy.count);
   }
 }
@@ -463,6 +415,10 @@ Prepared prepare_on_library(const KernelCall& call, bool gradient) {
     made.bias = workspace.add_elements<float>(size_of_dims(made.problem.bias));
     made.hidden = workspace.add_elements<float>(2 * (made.rows() + made.heads()));
   }
+  const RowLayout& k = made.k;
+  if (made.is_turned())
+    made.keys = workspace.add_elements<Half>(made.planned.plan.batches / k.group * k.rows * k.size);
+  if (made.term) made.slopes = workspace.add_elements<Half>(size_of_dims(made.scores));
   if (made.problem.drops()) made.kept = workspace.add_elements<Half>(size_of_dims(made.scores));
   if (gradient) {
     made.statistics = workspace.add_elements<float>(made.rows());

@@ -82,6 +82,15 @@ struct PlannedAttention {
 std::string plan_attention_on_device(const KernelCall& call, bool gradient,
                                      PlannedAttention& planned);
 
+/// A term whose gradient is asked for, and the batches that it is broadcast to.
+struct TermGradient {
+  int term = 0;
+  Strided<1> groups, members;  // the first batch of a group; batches from there
+};
+
+/// Splits the batches by whether the differentiated term differs between them.
+std::string plan_term_gradient(const AttentionPlan& plan, TermGradient& made);  // gradient.cu
+
 /// One batch of an attention, as a block sees it.
 template <class M>
 struct ScoresOfBatch {

@@ -1,0 +1,159 @@
+// Rows of scores of which every key is hidden, for attention by the library (library.cu): what they
+// give and what is passed back through them.
+#pragma once
+
+#include "kernels/cuda/contraction/attention/parts.h"
+
+namespace halfnote::HN_CUDA {
+
+/// Where the bias of a row of the scores begins.
+struct BiasOfRow {
+  const float* data;
+  Divisor queries, heads;
+  int64_t batch_step, head_step, row_step;
+
+  __device__ const float* operator()(int64_t row) const {
+    const int64_t head = queries.quotient(row), i = row - head * queries.value();
+    const int64_t batch = heads.quotient(head), h = head - batch * heads.value();
+    return data + batch * batch_step + h * head_step + i * row_step;
+  }
+};
+
+/// Rows of which every key is hidden: their probabilities follow from the terms alone.
+struct HiddenRows {
+  BiasOfRow bias;
+  int64_t rows = 0, keys = 0;  // of a head
+  bool causal = false, nan_is_zero = false;
+  float from = 0;                         // from here down a term hides a key
+  float *most = nullptr, *sum = nullptr;  // of a row's terms; the sum is 0 where it is not hidden
+  int32_t *begin = nullptr, *end = nullptr;  // of a head: between which rows they are
+
+  __device__ int64_t seen(int64_t i) const { return causal && i + 1 < keys ? i + 1 : keys; }
+  /// What is left of the exponentials of row `row` (query i of its head).
+  __device__ void find(int64_t row, int64_t i) const {
+    const float* first = bias(row);
+    const int64_t count = seen(i);
+    float largest = -INFINITY, all = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      if (!(first[j] <= from)) {
+        sum[row] = 0;
+        return;
+      }
+      largest = first[j] > largest ? first[j] : largest;
+    }
+    for (int64_t j = 0; j < count; ++j) all += math::exp(first[j] - largest);
+    most[row] = largest;  // of −∞ the sum is NaN
+    sum[row] = all;
+  }
+  __device__ bool is_hidden(int64_t row) const { return sum[row] != 0; }
+  __device__ float probability(int64_t row, int64_t j) const {
+    if (sum[row] != sum[row]) return nan_is_zero ? 0.0f : sum[row];
+    return math::exp(bias(row)[j] - most[row]) / sum[row];
+  }
+};
+
+/// What a dropout makes of the probabilities.
+template <class T>
+struct Kept {
+  const T* data = nullptr;  // null: nothing is dropped
+  float factor = 1;
+
+  __device__ float of(int64_t row, int64_t keys, int64_t j) const {
+    return data == nullptr ? 1.0f : load_number(data[row * keys + j]) * factor;
+  }
+};
+
+/// Y of hidden rows, a block a row.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    write_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t all_rows, Kept<T> kept,
+                      RowLayout of_v, const T* v, RowLayout of_y, T* y) {
+  for (int64_t row = blockIdx.x; row < all_rows; row += gridDim.x) {
+    if (!hidden.is_hidden(row)) continue;
+    const int64_t head = row / hidden.rows, i = row % hidden.rows;
+    for (int64_t e = threadIdx.x; e < of_y.size; e += kBlock) {
+      float value = 0;
+      for (int64_t j = 0; j < hidden.seen(i); ++j) {
+        const float factor = kept.of(row, hidden.keys, j);
+        if (factor == 0) continue;  // a dropped NaN is 0
+        value += hidden.probability(row, j) * factor * load_number(v[of_v.at(head, j) + e]);
+      }
+      y[of_y.at(head, i) + e] = store_number<T>(value);
+    }
+  }
+}
+
+/// What hidden rows add to dV, a thread an element of it; `heads` of V, each read by `group` heads
+/// of the scores. In dQ and dK they have no part: what is hidden does not follow from products.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    add_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads, int64_t group,
+                    Kept<T> kept, RowLayout of_y, const T* dy, RowLayout of_v, T* dv) {
+  const int64_t of_head = hidden.keys * of_v.size, step = int64_t{gridDim.x} * kBlock;
+  for (int64_t at = int64_t{blockIdx.x} * kBlock + threadIdx.x; at < heads * of_head; at += step) {
+    const int64_t first = at / of_head * group, j = at % of_head / of_v.size, e = at % of_v.size;
+    float value = 0;
+    bool any = false;
+    for (int64_t head = first; head < first + group; ++head) {
+      for (int64_t i = hidden.begin[head]; i < hidden.end[head]; ++i) {
+        const int64_t row = head * hidden.rows + i;
+        if (!hidden.is_hidden(row) || j >= hidden.seen(i)) continue;
+        const float factor = kept.of(row, hidden.keys, j);
+        if (factor == 0) continue;
+        value += hidden.probability(row, j) * factor * load_number(dy[of_y.at(head, i) + e]);
+        any = true;
+      }
+    }
+    if (!any) continue;
+    T& to = dv[of_v.at(first, j) + e];
+    to = store_number<T>(load_number(to) + value);
+  }
+}
+
+/// The gradient of a term, an element a thread: over all batches that read it, in order, the sum of
+/// the gradients of their scores. Those of hidden rows are ours.
+template <class T>
+struct SumTermGradient {
+  DeviceAttention p;
+  TermGradient wanted;
+  const T* slopes;  // of all scores
+  HiddenRows hidden;
+  Kept<T> kept;
+  const T *v, *y, *dy;
+  Divisor scores, keys;  // of a batch; of a row
+  float* to;
+
+  __device__ void operator()(int64_t at) const {
+    const int64_t group_index = scores.quotient(at), place = at - group_index * scores.value();
+    const int64_t i = keys.quotient(place), j = place - i * keys.value();
+    int64_t group[1], member[1];
+    wanted.groups.offsets(group_index, group);
+    float sum = 0;
+    for (int64_t index = 0; index < wanted.members.count; ++index) {
+      wanted.members.offsets(index, member);
+      const int64_t batch = group[0] + member[0], row = batch * p.m + i;
+      sum += hidden.is_hidden(row) ? slope_of_hidden(batch, i, j)
+                                   : load_number(slopes[batch * scores.value() + place]);
+    }
+    const DeviceTerm& term = p.term[wanted.term];
+    const ScoresOfBatch<float> of(p, group[0]);
+    to[of.start_of(wanted.term) + i * term.row + j * term.column] = sum;
+  }
+
+ private:
+  /// P∘(dP − Σ dY·Y), where no mask behind the term hides the score.
+  __device__ float slope_of_hidden(int64_t batch, int64_t i, int64_t j) const {
+    const ScoresOfBatch<float> of(p, batch);
+    if (j >= hidden.seen(i) || of.is_hidden(wanted.term, i, j)) return 0;
+    const int64_t row = batch * p.m + i, of_y = p.y.at(batch, i), of_v = p.v.at(batch, j);
+    float weight = 0, mean = 0;
+    for (int e = 0; e < p.e; ++e) {
+      const float slope = load_number(dy[of_y + e]);
+      weight += slope * load_number(v[of_v + e]);
+      mean += slope * load_number(y[of_y + e]);
+    }
+    return hidden.probability(row, j) * (weight * kept.of(row, hidden.keys, j) - mean);
+  }
+};
+
+}  // namespace halfnote::HN_CUDA
