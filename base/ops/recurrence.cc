@@ -150,6 +150,11 @@ Recurrence recurrence_of(RecurrentOp op, const Attributes& attributes, int64_t h
           .hint("leave clip out for no bound");
     }
   }
+  r.reserve = attributes.get_int("reserve", 0);
+  if (r.reserve < 0) {
+    throw Error(ErrorCode::kModel, "attribute reserve is no number of bytes")
+        .expected("0 or more", std::to_string(r.reserve));
+  }
   const int64_t declared = attributes.get_int("hidden_size", hidden);
   if (hidden >= 0 && declared != hidden) {
     throw Error(ErrorCode::kModel, "attribute hidden_size is not the last dim of R")

@@ -54,6 +54,9 @@ struct Recurrence {
   bool batch_first = false;             // layout 1: (batch, time, …)
   bool coupled = false;                 // LSTM's input_forget: f = 1 − i
   bool linear_before_reset = false;     // GRU
+  /// Bytes of what the forward op keeps for its gradient in a form of the kernel's own, in place of
+  /// gates, cells and hidden; 0: it keeps these.
+  int64_t reserve = 0;
 
   int64_t directions() const { return static_cast<int64_t>(reverse.size()); }
   /// Row blocks of W and R: 1, 3 or 4.

@@ -4,9 +4,11 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 
 #include "kernels/cuda/libraries/dnn_request.h"
+#include "kernels/cuda/libraries/rnn.h"
 #include "kernels/cuda/libraries/sdpa.h"
 
 namespace halfnote::libraries {
@@ -204,6 +206,36 @@ TEST_F(Paper, ConvolutionsHavePlans) {
           EXPECT_EQ(illegal_request(wide).empty(), wanted == ConvResult::kY);
           EXPECT_EQ(cuda::plan_on_paper(wide, gpu.json).refusal.empty(), wanted == ConvResult::kY);
         }
+      }
+    }
+  }
+}
+
+/// Where cuDNN looks for weights, and what it keeps for the gradient: said without any GPU. What
+/// the kernels of a GPU are is not asked.
+TEST_F(Paper, WeightsOfRecurrentLayersLieWhereWePackThem) {
+  const std::array<std::array<int64_t, 4>, 5> sizes = {
+      {{5, 7, 20, 12}, {3, 2, 5, 3}, {1, 1, 1, 1}, {35, 20, 650, 650}, {128, 64, 512, 1024}}};
+  for (const RnnCell cell : {RnnCell::kTanh, RnnCell::kGru, RnnCell::kLstm}) {
+    for (const int64_t directions : {1, 2}) {
+      for (const auto& [steps, batch, inputs, hidden] : sizes) {
+        const RnnProblem problem = {cell, directions, steps, batch, inputs, hidden, true, false};
+        SCOPED_TRACE("cell " + std::to_string(static_cast<int>(cell)) + ", " +
+                     std::to_string(directions) + " directions, " + std::to_string(hidden));
+        EXPECT_EQ(illegal_rnn(problem), "");
+        const cuda::PaperRnn said = cuda::describe_on_paper(problem);
+        EXPECT_EQ(said.weight_bytes, problem.weights() * 4);
+        ASSERT_EQ(said.parts.size(), static_cast<size_t>(directions * 2 * problem.gates()));
+        size_t at = 0;
+        for (int64_t d = 0; d < directions; ++d) {
+          for (int64_t index = 0; index < 2 * problem.gates(); ++index, ++at) {
+            const RnnPart ours = rnn_part(problem, d, index);
+            EXPECT_EQ(said.parts[at].matrix, ours.matrix * 4) << d << ", " << index;
+            EXPECT_EQ(said.parts[at].bias, ours.bias * 4) << d << ", " << index;
+          }
+        }
+        EXPECT_GT(said.reserve_bytes, 0);
+        EXPECT_LE(said.reserve_bytes, rnn_reserve_room(problem));
       }
     }
   }

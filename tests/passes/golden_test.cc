@@ -100,6 +100,7 @@ const GoldenRow kRows[] = {
     // A node each in vectors against one: the same numbers, rounded at the same places.
     {"fuse-cross-entropy", Sides::kExact},
     {"keep-padded-classes", Sides::kExact},
+    {"keep-reserve", Sides::kExact},
     // The normalized value is rounded once less before the sum, the statistics once more.
     {"fuse-norms", Sides::kRounding, kEpsBf16},
     // The gradient is rounded once less before the sum.

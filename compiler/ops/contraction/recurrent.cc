@@ -139,6 +139,10 @@ std::vector<ValueType> infer_recurrent(const Graph& graph, NodeId node) {
   std::vector<ValueType> types = {ValueType::tensor(dtype, sizes.y()),
                                   ValueType::tensor(dtype, sizes.state())};
   if (sizes.r.op == RecurrentOp::kLstm) types.push_back(ValueType::tensor(dtype, sizes.state()));
+  if (sizes.r.reserve > 0) {
+    types.push_back(ValueType::tensor(DType::kU8, {Dim(sizes.r.reserve)}));
+    return types;
+  }
   types.push_back(ValueType::tensor(math, sizes.stash(sizes.r.gates())));
   if (sizes.r.op != RecurrentOp::kRnn) types.push_back(ValueType::tensor(math, sizes.stash(1)));
   return types;
@@ -169,6 +173,10 @@ std::vector<Expr> recurrent_gradient(GradientContext& rule) {
   const Dim hidden = r_shape.empty() ? Dim() : r_shape.back();
   const Recurrence r =
       recurrence_of(*recurrent_op(op), attributes, hidden.known() ? hidden.value : -1);
+  if (r.reserve > 0) {
+    throw Error(ErrorCode::kUnsupported, "a recurrent op that keeps a reserve has no gradient yet")
+        .hint("only the passes of a device set the attribute reserve");
+  }
   const Stash stash = stash_of(rule, r);
   const bool lstm = r.op == RecurrentOp::kLstm;
   const auto grad = [&](size_t i) { return i < rule.grads.size() ? rule.grads[i] : b.none(); };

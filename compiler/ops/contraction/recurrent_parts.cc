@@ -64,6 +64,12 @@ BodySizes body_sizes(const BodyContext& body, RecurrentOp op) {
   const std::vector<int64_t> r =
       require_static(body.inputs[2].shape(), 0, "the body of a recurrent op (R)");
   BodySizes sizes{recurrence_of(op, body.attributes, r[2]), 0, r[2], w[2]};
+  if (sizes.r.reserve > 0) {
+    throw Error(ErrorCode::kUnsupported,
+                "a recurrent op that keeps a reserve has no function body: what is in it is the "
+                "kernel's own")
+        .hint("only the passes of a device set the attribute reserve");
+  }
   const Dim& steps = x[sizes.r.batch_first ? 1 : 0];
   if (!steps.known() || steps.value < 1) {
     throw Error(ErrorCode::kUnsupported,

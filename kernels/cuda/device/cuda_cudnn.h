@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/cuda/libraries/rnn.h"
 #include "kernels/cuda/libraries/sdpa.h"
 
 namespace halfnote::cuda {
@@ -19,11 +20,29 @@ namespace halfnote::cuda {
   X(cudnnBackendGetAttribute)      \
   X(cudnnBackendSetAttribute)      \
   X(cudnnCreate)                   \
+  X(cudnnCreateDropoutDescriptor)  \
+  X(cudnnCreateRNNDataDescriptor)  \
+  X(cudnnCreateRNNDescriptor)      \
+  X(cudnnCreateTensorDescriptor)   \
+  X(cudnnDestroyDropoutDescriptor) \
+  X(cudnnDestroyRNNDataDescriptor) \
+  X(cudnnDestroyRNNDescriptor)     \
+  X(cudnnDestroyTensorDescriptor)  \
   X(cudnnGetErrorString)           \
   X(cudnnGetLastErrorString)       \
+  X(cudnnGetRNNTempSpaceSizes)     \
+  X(cudnnGetRNNWeightParams)       \
+  X(cudnnGetRNNWeightSpaceSize)    \
   X(cudnnGetStream)                \
   X(cudnnGetVersion)               \
-  X(cudnnSetStream)
+  X(cudnnRNNBackwardData_v8)       \
+  X(cudnnRNNBackwardWeights_v8)    \
+  X(cudnnRNNForward)               \
+  X(cudnnSetDropoutDescriptor)     \
+  X(cudnnSetRNNDataDescriptor)     \
+  X(cudnnSetRNNDescriptor_v8)      \
+  X(cudnnSetStream)                \
+  X(cudnnSetTensorNdDescriptor)
 
 struct CudnnFunctions {
 #define HN_FIELD(name) decltype(&::name) name = nullptr;
@@ -41,5 +60,11 @@ void check_dnn(cudnnStatus_t status, const char* call);
 std::shared_ptr<const libraries::Sdpa> plan_attention(cudnnHandle_t handle,
                                                       const libraries::SdpaProblem& problem,
                                                       std::string& refusal);
+
+/// Null, with a reason, where cuDNN has nothing for it, or packs weights in another way
+/// (cuda_rnn.cc).
+std::shared_ptr<const libraries::Rnn> plan_recurrent_layer(cudnnHandle_t handle,
+                                                           const libraries::RnnProblem& problem,
+                                                           std::string& refusal);
 
 }  // namespace halfnote::cuda

@@ -280,14 +280,11 @@ class Cudnn final : public libraries::Dnn {
 
   std::shared_ptr<const libraries::Sdpa> plan(const libraries::SdpaProblem& problem,
                                               std::string& refusal) override {
-    const auto known = std::ranges::find(attentions_, problem, &KnownAttention::problem);
-    if (known != attentions_.end()) {
-      refusal = known->refusal;
-      return known->planned;
-    }
-    auto planned = plan_attention(handle_, problem, refusal);
-    attentions_.push_back({problem, planned, refusal});
-    return planned;
+    return plan_once(attentions_, plan_attention, problem, refusal);
+  }
+  std::shared_ptr<const libraries::Rnn> plan(const libraries::RnnProblem& problem,
+                                             std::string& refusal) override {
+    return plan_once(recurrent_layers_, plan_recurrent_layer, problem, refusal);
   }
 
  private:
@@ -300,12 +297,26 @@ class Cudnn final : public libraries::Dnn {
 
   /// What was planned before: a network has the same convolution many times.
   std::vector<std::pair<DnnRequest, std::shared_ptr<const Convolution>>> planned_;
-  struct KnownAttention {
-    libraries::SdpaProblem problem;
-    std::shared_ptr<const libraries::Sdpa> planned;
+  template <class Problem, class Planned>
+  struct Known {
+    Problem problem;
+    std::shared_ptr<const Planned> planned;
     std::string refusal;
   };
-  std::vector<KnownAttention> attentions_;
+  template <class Problem, class Planned, class Plan>
+  std::shared_ptr<const Planned> plan_once(std::vector<Known<Problem, Planned>>& known, Plan* plan,
+                                           const Problem& problem, std::string& refusal) const {
+    for (const Known<Problem, Planned>& entry : known) {
+      if (!(entry.problem == problem)) continue;
+      refusal = entry.refusal;
+      return entry.planned;
+    }
+    std::shared_ptr<const Planned> planned = plan(handle_, problem, refusal);
+    known.push_back({problem, planned, refusal});
+    return planned;
+  }
+  std::vector<Known<libraries::SdpaProblem, libraries::Sdpa>> attentions_;
+  std::vector<Known<libraries::RnnProblem, libraries::Rnn>> recurrent_layers_;
   cudnnHandle_t handle_ = nullptr;
 };
 

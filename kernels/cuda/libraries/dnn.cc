@@ -165,6 +165,10 @@ class EmulatedDnn final : public libraries::Dnn {
                                               std::string& refusal) override {
     return plan_emulated(problem, refusal);
   }
+  std::shared_ptr<const libraries::Rnn> plan(const libraries::RnnProblem& problem,
+                                             std::string& refusal) override {
+    return plan_emulated(problem, refusal);
+  }
 };
 
 }  // namespace

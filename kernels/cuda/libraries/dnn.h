@@ -1,5 +1,5 @@
-// Convolutions and attention of a library, behind one narrow class: cuDNN's graph API on a GPU,
-// plain loops under the emulation, which also holds every request against the library's rules.
+// Convolutions, attention and recurrent layers of a library, behind one narrow class: cuDNN on a
+// GPU, plain loops under the emulation, which also holds every request against the library's rules.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 
 #include "base/dtype.h"
 #include "kernels/cpu/contraction/conv_plan.h"
+#include "kernels/cuda/libraries/rnn.h"
 #include "kernels/cuda/libraries/sdpa.h"
 #include "kernels/device.h"
 
@@ -57,6 +58,7 @@ class Dnn {
   virtual std::shared_ptr<const Convolution> plan(const ConvProblem& problem,
                                                   std::string& refusal) = 0;
   virtual std::shared_ptr<const Sdpa> plan(const SdpaProblem& problem, std::string& refusal) = 0;
+  virtual std::shared_ptr<const Rnn> plan(const RnnProblem& problem, std::string& refusal) = 0;
 };
 
 }  // namespace halfnote::libraries

@@ -63,8 +63,8 @@ class BackwardRun {
     d_ = d;
     const int64_t n = p_.hidden;
     gates_ = reinterpret_cast<const M*>(input(call_.slots.gates)) + d * p_.rows() * p_.width();
-    const std::byte* stash = input(call_.slots.stash);
-    stash_ = stash == nullptr ? nullptr : reinterpret_cast<const M*>(stash) + d * p_.rows() * n;
+    const M* stash = call_.template stash<M>(buffers_);
+    stash_ = stash == nullptr ? nullptr : stash + d * p_.rows() * n;
     cell_ = {&p_.r, d, n, nullptr};
     if (input(call_.slots.p) != nullptr) {
       load_reals(input(call_.slots.p), call_.p_type, 3 * d * n, 3 * n, room(call_.peepholes));

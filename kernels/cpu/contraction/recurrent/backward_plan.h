@@ -42,6 +42,12 @@ struct BackwardCall {
   bool lstm() const { return p.r.op == RecurrentOp::kLstm; }
   bool gru() const { return p.r.op == RecurrentOp::kGru; }
   bool resets_first() const { return p.resets_first(); }
+  /// The stash of all directions: an operand, or behind the gates in the reserve.
+  template <class M>
+  const M* stash(const KernelBuffers& buffers) const {
+    if (p.r.reserve == 0) return buffers.in<M>(slots.stash);
+    return p.has_stash() ? buffers.in<M>(slots.gates) + p.gate_elements() : nullptr;
+  }
 };
 
 /// The types of the first `count` operands, kUndefined for those that are absent.

@@ -59,7 +59,7 @@ class ForwardRun {
     load_states(d);
     M* const all = buffers_.out<M>(call_.gates_output());
     gates_ = all != nullptr ? all + d * p_.rows() * p_.width() : room(call_.gates);
-    M* const more = buffers_.out<M>(call_.gates_output() + 1);
+    M* const more = call_.template stash<M>(buffers_);
     stash_ = more != nullptr ? more + d * p_.rows() * p_.hidden : nullptr;
     call_.input.run(x, weights(kW, d * p_.w_size()), gates_, bytes(call_.product));
     for (int64_t s = 0; s < p_.steps; ++s) run_step(d, p_.time(d, s));

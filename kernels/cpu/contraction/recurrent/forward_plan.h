@@ -28,6 +28,13 @@ struct ForwardCall {
   bool gru() const { return p.r.op == RecurrentOp::kGru; }
   bool resets_first() const { return p.resets_first(); }
   size_t gates_output() const { return lstm() ? 3 : 2; }
+  /// The stash of all directions: a result, or behind the gates in the reserve; null: not kept.
+  template <class M>
+  M* stash(const KernelBuffers& buffers) const {
+    if (p.r.reserve == 0) return buffers.out<M>(gates_output() + 1);
+    M* const reserve = buffers.out<M>(gates_output());
+    return reserve == nullptr || !p.has_stash() ? nullptr : reserve + p.gate_elements();
+  }
   /// Rows of R that the product of every step takes: all, or those of z and r.
   int64_t step_width() const { return resets_first() ? 2 * p.hidden : p.width(); }
 };

@@ -60,6 +60,19 @@ Shape stash_shape(const RecurrentPlan& plan, int64_t blocks) {
   return {plan.directions(), plan.steps, plan.batch, blocks * plan.hidden};
 }
 
+/// A reserve holds gates and stash at least.
+void check_reserve(const KernelCall& call, const RecurrentPlan& plan, const Operand& reserve,
+                   DType type) {
+  if (!reserve.present()) return;
+  require_shape(call, reserve, {plan.r.reserve}, "the reserve");
+  const int64_t bytes = (plan.gate_elements() + plan.stash_elements()) *
+                        static_cast<int64_t>(size_of(type == DType::kF64 ? type : DType::kF32));
+  if (reserve.dtype == DType::kU8 && plan.r.reserve >= bytes) return;
+  throw model_error(call, "what a recurrent op keeps does not fit its reserve")
+      .expected("u8, " + std::to_string(bytes) + " bytes or more",
+                std::string(short_name(reserve.dtype)) + ", " + std::to_string(plan.r.reserve));
+}
+
 std::string type_refusal(const KernelCall& call, std::span<const size_t> inputs, DType type) {
   for (size_t index : inputs) {
     if (!call.has_input(index) || call.inputs[index].dtype == type) continue;
@@ -117,8 +130,14 @@ RecurrentPlan plan_recurrent(const KernelCall& call) {
     require_input(call, kP, {d, 3 * plan.hidden}, "P");
     require_output(call, 2, state_shape(plan), "Y_c");
   }
-  require_output(call, lstm ? 3 : 2, stash_shape(plan, plan.r.gates()), "gates");
-  require_output(call, lstm ? 4 : 3, stash_shape(plan, 1), lstm ? "cells" : "hidden");
+  const size_t gates = lstm ? 3 : 2;
+  if (plan.r.reserve > 0) {
+    if (call.has_output(gates))
+      check_reserve(call, plan, call.outputs[gates], call.inputs[kX].dtype);
+    return plan;
+  }
+  require_output(call, gates, stash_shape(plan, plan.r.gates()), "gates");
+  require_output(call, gates + 1, stash_shape(plan, 1), lstm ? "cells" : "hidden");
   return plan;
 }
 
@@ -127,9 +146,9 @@ RecurrentPlan plan_recurrent_grad(const KernelCall& call) {
   const RecurrentGradSlots s = grad_slots(plan.r.op);
   const int64_t d = plan.directions();
   const Shape state = state_shape(plan);
+  const bool wants_stash = plan.r.reserve == 0 && plan.has_stash();
   if (!call.has_input(s.y) || !call.has_input(s.gates) ||
-      (plan.r.op == RecurrentOp::kLstm && !call.has_input(s.stash)) ||
-      (plan.r.linear_before_reset && !call.has_input(s.stash))) {
+      (wants_stash && !call.has_input(s.stash))) {
     throw model_error(call, "what the forward op kept is missing");
   }
   require_input(call, s.lengths, {plan.batch}, "sequence_lens");
@@ -137,8 +156,12 @@ RecurrentPlan plan_recurrent_grad(const KernelCall& call) {
   require_input(call, s.initial_c, state, "initial_c");
   require_input(call, s.p, {d, 3 * plan.hidden}, "P");
   require_input(call, s.y, y_shape(plan), "Y");
-  require_input(call, s.gates, stash_shape(plan, plan.r.gates()), "gates");
-  require_input(call, s.stash, stash_shape(plan, 1), "cells or hidden");
+  if (plan.r.reserve > 0) {
+    check_reserve(call, plan, call.inputs[s.gates], call.inputs[0].dtype);
+  } else {
+    require_input(call, s.gates, stash_shape(plan, plan.r.gates()), "gates");
+    require_input(call, s.stash, stash_shape(plan, 1), "cells or hidden");
+  }
   require_input(call, s.dy, y_shape(plan), "dY");
   require_input(call, s.dy_h, state, "dY_h");
   require_input(call, s.dy_c, state, "dY_c");
@@ -161,14 +184,16 @@ std::string recurrent_type_refusal(const KernelCall& call, const RecurrentPlan& 
     return "sequence_lens is no i32";
   }
   for (size_t i = 0; i < call.inputs.size(); ++i) {
-    if (i == lengths) continue;
+    if (i == lengths || (gradient && i == s.gates && plan.r.reserve > 0)) continue;
     if (std::string why = real_refusal(call.inputs[i], "operand " + std::to_string(i));
         !why.empty()) {
       return why;
     }
   }
-  for (const Operand& output : call.outputs) {
-    if (std::string why = real_refusal(output, "a result"); !why.empty()) return why;
+  const size_t gates = plan.r.op == RecurrentOp::kLstm ? 3 : 2;
+  for (size_t i = 0; i < call.outputs.size(); ++i) {
+    if (!gradient && i == gates && plan.r.reserve > 0) continue;
+    if (std::string why = real_refusal(call.outputs[i], "a result"); !why.empty()) return why;
   }
   const DType type = call.inputs[0].dtype;
   if (!gradient)
@@ -178,6 +203,7 @@ std::string recurrent_type_refusal(const KernelCall& call, const RecurrentPlan& 
       !why.empty()) {
     return why;
   }
+  if (plan.r.reserve > 0) return {};
   const DType math = type == DType::kF64 ? DType::kF64 : DType::kF32;
   for (size_t index : {s.gates, s.stash}) {
     if (call.has_input(index) && call.inputs[index].dtype != math) {

@@ -36,6 +36,11 @@ struct RecurrentPlan {
   int64_t width() const { return r.gates() * hidden; }  // rows of W and R
   int64_t w_size() const { return width() * inputs; }
   int64_t r_size() const { return width() * hidden; }
+  /// Does a forward op keep cells (LSTM) or the hidden part of the last gate beside its gates?
+  bool has_stash() const { return r.op == RecurrentOp::kLstm || r.linear_before_reset; }
+  /// Elements of gates, of all directions; in a reserve the stash lies behind them.
+  int64_t gate_elements() const { return directions() * rows() * width(); }
+  int64_t stash_elements() const { return has_stash() ? directions() * rows() * hidden : 0; }
   /// The time at step `step` of a direction.
   int64_t time(int64_t direction, int64_t step) const {
     return r.reverse[static_cast<size_t>(direction)] ? steps - 1 - step : step;

@@ -2,6 +2,7 @@
 // for a GRU that resets first), then one product each for dX, dW and dR. Planned as on the CPU; a
 // thread owns an element of the state. Column sums go over slices of rows, merged in order.
 #include "kernels/cpu/contraction/recurrent/backward_plan.h"
+#include "kernels/cuda/contraction/recurrent/library.h"
 #include "kernels/cuda/contraction/recurrent/parts.h"
 
 namespace halfnote::HN_CUDA {
@@ -328,7 +329,7 @@ class BackwardRun {
   bool reverse(int64_t d) const { return p_.r.reverse[static_cast<size_t>(d)]; }
   int64_t before(int64_t d, int64_t t) const { return reverse(d) ? t + 1 : t - 1; }
   const M* stash(int64_t d) const {
-    const M* all = buffers_.in<M>(call_.slots.stash);
+    const M* all = call_.template stash<M>(buffers_);
     return all == nullptr ? nullptr : all + d * p_.rows() * p_.hidden;
   }
 
@@ -485,6 +486,7 @@ Prepared prepare(const KernelCall& call) {
   if (std::string why = cpu::recurrent_type_refusal(call, b.p, true); !why.empty()) {
     return Prepared::no(why);
   }
+  if (b.p.r.reserve > 0 && library_takes(call, b.p, true)) return Prepared::no(kReserveOfLibrary);
   return for_float_type(call.inputs[0].dtype, [&]<class T>() -> Prepared {
     cpu::WorkspacePlan workspace;
     const DType math = dtype_of<Math<T>>();
@@ -501,6 +503,7 @@ Prepared prepare(const KernelCall& call) {
 std::vector<KernelRow> recurrent_gradient_rows() {
   std::vector<KernelRow> rows;
   for (std::string_view op : {"GRUGrad", "LSTMGrad", "RNNGrad"}) {
+    rows.push_back({"ai.halfnote", op, "dnn.recurrent", prepare_library_recurrent_gradient});
     rows.push_back({"ai.halfnote", op, "own.recurrent", prepare});
   }
   return rows;

@@ -2,6 +2,7 @@
 // one product for the inputs of all steps, then a product and a kernel a step (two for a GRU that
 // resets first). Planned as on the CPU; a thread owns an element of the state.
 #include "kernels/cpu/contraction/recurrent/forward_plan.h"
+#include "kernels/cuda/contraction/recurrent/library.h"
 #include "kernels/cuda/contraction/recurrent/parts.h"
 
 namespace halfnote::HN_CUDA {
@@ -174,7 +175,7 @@ class ForwardRun {
     load(d);
     M* const all = buffers_.out<M>(call_.gates_output());
     M* const gates = all != nullptr ? all + d * p_.rows() * p_.width() : room<M>(call_.gates);
-    M* stash = buffers_.out<M>(call_.gates_output() + 1);
+    M* stash = call_.template stash<M>(buffers_);
     if (stash != nullptr) stash += d * p_.rows() * p_.hidden;
     call_.input.run(stream_, x, buffers_.in<T>(kW) + d * p_.w_size(), gates, products());
     for (int64_t i = 0; i < p_.steps; ++i) run_step(d, p_.time(d, i), gates, stash);
@@ -257,6 +258,7 @@ Prepared prepare(const KernelCall& call) {
   if (std::string why = cpu::recurrent_type_refusal(call, f.p, false); !why.empty()) {
     return Prepared::no(why);
   }
+  if (f.p.r.reserve > 0 && library_takes(call, f.p, false)) return Prepared::no(kReserveOfLibrary);
   return for_float_type(call.inputs[kX].dtype, [&]<class T>() -> Prepared {
     cpu::WorkspacePlan workspace;
     const DType math = dtype_of<Math<T>>();
@@ -274,6 +276,7 @@ std::vector<KernelRow> recurrent_forward_rows() {
   std::vector<KernelRow> rows;
   for (std::string_view domain : {"", "ai.halfnote"}) {
     for (std::string_view op : {"GRU", "LSTM", "RNN"}) {
+      rows.push_back({domain, op, "dnn.recurrent", prepare_library_recurrent});
       rows.push_back({domain, op, "own.recurrent", prepare});
     }
   }
