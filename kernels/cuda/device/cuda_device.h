@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 #include "kernels/device.h"
 
 namespace halfnote::cuda {
@@ -18,5 +20,9 @@ void launch_kernel(Stream& stream, const void* kernel, dim3 grid, dim3 block, si
 
 /// The stream as CUDA and its libraries know it.
 cudaStream_t native(Stream& stream);
+
+/// `cuBLASLt 13.1.0`, `cuDNN 9.19.0`; `no cuDNN` where it is not installed.
+std::string blas_version();
+std::string dnn_version();
 
 }  // namespace halfnote::cuda

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -30,17 +31,32 @@ struct MatmulProblem {
   int64_t ldd() const { return n; }
 };
 
+/// One of the library's ways to compute a problem.
+class MatmulAlgorithm {
+ public:
+  virtual ~MatmulAlgorithm() = default;
+};
+
 struct MatmulOperands {
   const void* a = nullptr;
   const void* b = nullptr;
   void* d = nullptr;
   void* workspace = nullptr;
   const void* bias = nullptr;  // n elements
+  /// Of Blas::algorithm() for this problem; null: the library's first suggestion.
+  const MatmulAlgorithm* algorithm = nullptr;
 };
 
 /// Why a library would refuse the problem or give something else than asked for; empty if it would
 /// not. These are cuBLASLt's rules: type combinations, sizes that fit its 32 bits, strides.
 std::string illegal_matmul(const MatmulProblem& problem);
+
+/// What a library says of the name of an algorithm that it lacks, or that does not take a call.
+[[noreturn]] void refuse_algorithm(std::string_view library, std::string_view name,
+                                   const std::string& why);
+
+/// As many of its algorithms the library is asked for.
+inline constexpr size_t kMostMatmulAlgorithms = 12;
 
 class Blas {
  public:
@@ -49,6 +65,14 @@ class Blas {
   /// Why the library cannot compute the problem; empty if it can, with operands where the plan puts
   /// them. To be asked before the problem is computed: never while a step is captured.
   virtual std::string refusal(const MatmulProblem& problem) = 0;
+  /// The names of up to kMostMatmulAlgorithms algorithms that the library suggests, best first, for
+  /// a problem whose operands begin where the plan puts buffers. Only what gives the same bits on
+  /// every run, rounds once and fits the workspace.
+  virtual std::vector<std::string> algorithms(const MatmulProblem& problem) = 0;
+  /// The algorithm of that name. Throws Error(kUsage) if the library does not take it for the
+  /// problem; never during a capture.
+  virtual std::shared_ptr<const MatmulAlgorithm> algorithm(const MatmulProblem& problem,
+                                                           std::string_view name) = 0;
   virtual void matmul(Stream& stream, const MatmulProblem& problem,
                       const MatmulOperands& operands) = 0;
 };
