@@ -84,6 +84,16 @@ void warn_of_strange_plan(const KernelChoices& choices, const RunArguments& argu
       printable(arguments.plan), choices.size());
 }
 
+/// Of calls that --tune left to the table.
+void tell_of_unmeasured(const KernelChoices& choices) {
+  if (choices.unmeasured().empty()) return;
+  const auto& [key, why] = *choices.unmeasured().begin();
+  std::cerr << fmt::format(
+      "note: {} calls could not be measured, and take the kernels of the table; the first: {} {}: "
+      "{}\n",
+      choices.unmeasured().size(), key.op, key.operands, printable(why));
+}
+
 int stopped(const TrainResult& result, int signal) {
   std::cerr << fmt::format("stopped by {} after step {}, saved in {}; go on with --resume\n",
                            ::strsignal(signal), result.steps, result.checkpoint.string());
@@ -218,7 +228,7 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   if (!bound.note.empty() && !arguments.quiet)
     std::cerr << "note: " << printable(bound.note) << "\n";
   if (!draws) warn_of_idle_seed(model, arguments, bound);
-  check_kernels(arguments.kernels);
+  check_kernels(arguments.kernels, arguments.device);
   const SessionOptions::Memory memory = parse_memory(arguments.memory);
   TrainerOptions options = trainer_options(arguments, bound.batch);
   check_run_files(arguments, model, options.run_folder);
@@ -252,6 +262,7 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   }
   warn_of_missed_limit(session);
   if (choices != nullptr) warn_of_strange_plan(*choices, arguments);
+  if (choices != nullptr && !arguments.quiet) tell_of_unmeasured(*choices);
   const PredictedMemory predicted = predict_memory(session, trainer, machine.memory);
   if (arguments.plan_memory) {
     print_table(std::cout, Terminal::detect(STDOUT_FILENO), "memory",
@@ -346,8 +357,8 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
                                        "print the memory plan; trains and writes nothing");
   CLI::Option* tune = verb->add_flag(
       "--tune", a.tune,
-      "measure which kernels are fastest on this machine before the first step, and train with "
-      "them; RUN/plan.json keeps the choice");
+      "measure which kernels, and on a GPU which algorithms of its libraries, are fastest on this "
+      "machine before the first step, and train with them; RUN/plan.json keeps the choice");
   tune->excludes(memory)->excludes("--resume")->excludes("--kernels");
   verb->add_option("--plan", a.plan, "kernels as a plan file of --tune says")
       ->excludes(tune)

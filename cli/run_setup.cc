@@ -59,10 +59,29 @@ int64_t run_number(const std::string& folder, const std::string& name) {
 
 void check_device(const std::string& device) { open_device(device); }
 
-void check_kernels(const std::string& kernels) {
+namespace {
+
+/// The kernels of --device, and where their times are true.
+struct TunedKernels {
+  const KernelTable& table;
+  TunedMachine machine;
+};
+
+TunedKernels kernels_of(const RunArguments& arguments) {
+  if (const std::unique_ptr<Device> device = open_device(arguments.device))
+    return {device->kernels(), machine_of(*device)};
+  const int threads = arguments.threads > 0 ? arguments.threads : omp_get_num_procs();
+  return {cpu_kernels(), this_machine(threads)};
+}
+
+}  // namespace
+
+void check_kernels(const std::string& kernels, const std::string& device) {
   if (kernels.empty()) return;
+  const std::unique_ptr<Device> opened = open_device(device);
+  const KernelTable& table = opened == nullptr ? cpu_kernels() : opened->kernels();
   std::set<std::string, std::less<>> names;
-  for (const KernelRow& row : cpu_kernels().rows()) {
+  for (const KernelRow& row : table.rows()) {
     if (row.name.starts_with(kernels)) return;
     names.emplace(row.name.substr(0, row.name.find('.')));
   }
@@ -181,17 +200,17 @@ fs::path choose_run_folder(const RunArguments& arguments) {
 
 std::unique_ptr<KernelChoices> load_choices(const RunArguments& arguments,
                                             const fs::path& run_folder) {
-  const TunedMachine machine =
-      this_machine(arguments.threads > 0 ? arguments.threads : omp_get_num_procs());
-  if (arguments.tune) return std::make_unique<KernelChoices>(machine);
   std::error_code error;
   fs::path file = arguments.plan;
   if (file.empty() && arguments.resume && fs::exists(run_folder / kRunPlan, error))
     file = run_folder / kRunPlan;
-  if (file.empty()) return nullptr;
+  if (file.empty() && !arguments.tune) return nullptr;
+  const auto [table, machine] = kernels_of(arguments);
+  if (arguments.tune) return std::make_unique<KernelChoices>(machine);
   const std::string text = read_text(file, kPlanFileLimit);
   try {
-    return std::make_unique<KernelChoices>(KernelChoices::parse(text, file.string(), machine));
+    return std::make_unique<KernelChoices>(
+        KernelChoices::parse(text, file.string(), machine, table));
   } catch (const Error& foreign) {
     if (!arguments.plan.empty() || foreign.code() != ErrorCode::kUsage) throw;
     std::cerr << fmt::format(

@@ -55,8 +55,8 @@ void check_device(const std::string& device);
 /// nothing to do.
 void refuse_idle_flags(const CLI::App& verb, const RunArguments& arguments);
 
-/// Throws Error(kUsage) where no kernel's name starts so.
-void check_kernels(const std::string& kernels);
+/// Throws Error(kUsage) where no kernel's name of the device starts so.
+void check_kernels(const std::string& kernels, const std::string& device);
 /// `0.6`: a share of what the activations take, up to 1; `3GB`, `500MiB`: bytes; empty: no limit.
 /// Throws Error(kUsage).
 SessionOptions::Memory parse_memory(const std::string& text);

@@ -127,6 +127,23 @@ inline Stream& stream_of(const KernelBuffers& buffers) {
   return *static_cast<const DeviceBuffers&>(buffers).stream;
 }
 
+/// A capture that an error between its begin and end() ends, too.
+class Capture {
+ public:
+  explicit Capture(Stream& stream) : stream_(stream) { stream_.begin_capture(); }
+  ~Capture();
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  std::unique_ptr<DeviceGraph> end() {
+    open_ = false;
+    return stream_.end_capture();
+  }
+
+ private:
+  Stream& stream_;
+  bool open_ = true;
+};
+
 /// Throws what `fault` says, and clears it.
 void throw_fault(DeviceFault& fault);
 
@@ -146,6 +163,10 @@ class Device {
   /// `cuda:0`, `cuda-emulated`, and the hardware in words.
   virtual std::string_view name() const = 0;
   virtual std::string description() const = 0;
+  /// What times that are measured on it depend on: the kind of hardware with its driver, and the
+  /// libraries of kernels with their versions.
+  virtual std::string hardware() const = 0;
+  virtual std::string libraries() const = 0;
   virtual const KernelTable& kernels() const = 0;
   /// How it keeps the values of convolution regions (kernels/layout.h).
   virtual const RegionLayout& regions() const = 0;

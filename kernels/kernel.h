@@ -58,6 +58,8 @@ struct KernelCall {
   std::vector<Operand> outputs;
   int threads = 1;
   bool tf32 = false;  // may a GPU round the f32 operands of products to TF32?
+  /// Which of KernelRow::algorithms a library takes for the call; empty: its first suggestion.
+  std::string_view algorithm = {};
 
   bool has_input(size_t index) const { return index < inputs.size() && inputs[index].present(); }
   bool has_output(size_t index) const { return index < outputs.size() && outputs[index].present(); }
@@ -126,12 +128,25 @@ struct GroupForm {
   std::string_view own_attribute = {};
 };
 
+/// When a row takes a call that another row takes, too.
+enum class RowUse : uint8_t {
+  kFast,
+  kFallback,  // only where no other does: it is never measured against them
+};
+
 struct KernelRow {
   std::string_view domain;
   std::string_view op;
   std::string_view name;  // `reference`, `onednn.matmul`, …
   Prepared (*prepare)(const KernelCall& call);
   GroupForm group = {};  // without `prepare` if each call is on its own
+  RowUse use = RowUse::kFast;
+  /// The names of a library's algorithms for a call that `prepare` takes, best first as the library
+  /// believes: each with the same bits on every run, and as exact as the others. The same name
+  /// stands for the same algorithm in every process with the same hardware and version of the
+  /// library. `prepare` throws Error(kUsage) for a KernelCall::algorithm that the library does not
+  /// take. Null: there is nothing to choose.
+  std::vector<std::string> (*algorithms)(const KernelCall& call) = nullptr;
 };
 
 /// One reason why a candidate row was passed over.
@@ -145,6 +160,7 @@ struct KernelChoice {
   const KernelRow* row = nullptr;
   std::unique_ptr<Kernel> kernel;
   std::vector<Refusal> refusals;
+  std::string algorithm;  // that the kernel was prepared with (KernelCall::algorithm)
 };
 
 /// The rows of a backend, in the order of preference, indexed by operator.

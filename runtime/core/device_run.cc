@@ -25,29 +25,6 @@ std::vector<const std::byte*> addresses_of(std::span<const Tensor> tensors) {
   return addresses;
 }
 
-/// Ends a capture that an error has cut short.
-class Capture {
- public:
-  explicit Capture(Stream& stream) : stream_(stream) { stream_.begin_capture(); }
-  ~Capture() {
-    if (!open_) return;
-    try {
-      stream_.end_capture();
-    } catch (const Error&) {  // the error on its way says more
-    }
-  }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
-  std::unique_ptr<DeviceGraph> end() {
-    open_ = false;
-    return stream_.end_capture();
-  }
-
- private:
-  Stream& stream_;
-  bool open_ = true;
-};
-
 /// Offsets of buffers one behind the other; the last entry is the size of all.
 template <class Items, class Bytes>
 std::vector<size_t> offsets_of(const Items& items, Bytes bytes) {

@@ -179,8 +179,8 @@ class Planner {
   /// What a kernel finds wrong as it prepares is told of the node.
   KernelChoice choose(const KernelCall& call, const ProgramStep& step) const {
     try {
-      if (options_.device) return options_.device->kernels().choose(call, options_.kernels);
-      return choose_kernel(call, {options_.kernels, options_.choices, options_.tune});
+      return choose_kernel(call,
+                           {options_.kernels, options_.choices, options_.tune, options_.device});
     } catch (Error& error) {
       error.within({{}, step.node, step.op});
       throw;
@@ -209,6 +209,7 @@ class Planner {
       step.row = choice.row;
       step.kernel = std::move(choice.kernel);
       step.refusals = std::move(choice.refusals);
+      step.algorithm = std::move(choice.algorithm);
       step.flops = flops_of(node, call);
       step.reads_16bit = step.flops > 0 && is_16bit_float(call.inputs[0].dtype) &&
                          is_16bit_float(call.inputs[1].dtype);
@@ -285,6 +286,7 @@ class Planner {
                          blocked_operands(writes_[i], steps[i].blocked.outputs, regions)});
       if (!layouts[i].any()) continue;
       KernelCall call = call_of(i);
+      call.algorithm = program_.steps[i].algorithm;
       set_layouts(call.inputs, layouts[i].reads, regions_.layout);
       set_layouts(call.outputs, layouts[i].writes, regions_.layout);
       choices[i] = choose_blocked_kernel(forms_[i], call);

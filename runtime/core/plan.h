@@ -38,6 +38,7 @@ struct ProgramStep {
   const KernelRow* row = nullptr;  // null for a node with bodies (control/control_step.h)
   std::unique_ptr<Kernel> kernel;
   std::vector<Refusal> refusals;  // of the kernels that were tried first
+  std::string algorithm;          // of a library, as a plan file names it; empty: its own choice
   std::vector<BufferRef> inputs, outputs;
   BufferRef workspace;
   int moment = 0;            // of the arena's events: all that the step needs is there
@@ -90,7 +91,7 @@ struct PlanOptions {
   bool keep_types = false;           // steps remember the types of their operands, for a profile
   KernelChoices* choices = nullptr;  // of a plan file; it comes before the table
   bool tune = false;                 // measures the calls that `choices` lacks
-  const Device* device = nullptr;    // whose kernels are planned; null: the CPU's
+  Device* device = nullptr;          // whose kernels are planned; null: the CPU's
   /// What forward and backward pass read in another layout is reordered in both, not held between.
   bool reorder_again = false;
   bool tf32 = false;  // a GPU may round the f32 operands of products to TF32

@@ -445,10 +445,11 @@ std::string Session::device_description() const {
 }
 
 std::string Session::arithmetic() const {
-  if (device_) return device_->device->description() + (options_.tf32 ? ", TF32" : "");
-  return std::to_string(options_.threads) + " threads, " + cpu::onednn_isa_name() +
-         (options_.kernels.empty() ? "" : ", " + options_.kernels + " kernels only") +
-         (options_.choices == nullptr ? "" : ", plan " + options_.choices->digest());
+  const std::string chosen =
+      (options_.kernels.empty() ? "" : ", " + options_.kernels + " kernels only") +
+      (options_.choices == nullptr ? "" : ", plan " + options_.choices->digest());
+  if (device_) return device_->device->description() + (options_.tf32 ? ", TF32" : "") + chosen;
+  return std::to_string(options_.threads) + " threads, " + cpu::onednn_isa_name() + chosen;
 }
 
 double Session::low_precision_share() const {

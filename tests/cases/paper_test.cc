@@ -241,5 +241,36 @@ TEST_F(Paper, WeightsOfRecurrentLayersLieWhereWePackThem) {
   }
 }
 
+/// What a plan file names is found again: each engine that would be measured, by its name alone.
+TEST_F(Paper, EnginesAreFoundByTheirNames) {
+  const AskedConvolution asked[] = {
+      {"the CIFAR CNN's second", 128, 32, 16, 64, 3, 1},
+      {"ResNet-50's 3x3", 256, 64, 56, 64, 3, 1},
+  };
+  size_t choices = 0;
+  for (const PaperGpu& gpu : gpus()) {
+    for (const AskedConvolution& c : asked) {
+      for (const ConvResult wanted : {ConvResult::kY, ConvResult::kX, ConvResult::kW}) {
+        ConvProblem problem = convolution(c, DType::kBF16);
+        problem.wanted = wanted;
+        SCOPED_TRACE(std::string(gpu.name) + ", " + c.name + ", result " +
+                     std::to_string(static_cast<int>(wanted)));
+        const DnnRequest request = dnn_request(problem);
+        const std::vector<std::string> engines = cuda::engines_on_paper(request, gpu.json);
+        EXPECT_FALSE(engines.empty());
+        EXPECT_LE(engines.size(), kMostEngines);
+        choices += engines.size() > 1 ? 1 : 0;
+        for (const std::string& engine : engines) {
+          EXPECT_TRUE(engine.starts_with("eng")) << engine;
+          EXPECT_EQ(engine.find(' '), std::string::npos) << engine;
+          EXPECT_EQ(cuda::plan_on_paper(request, gpu.json, engine).refusal, "") << engine;
+        }
+        EXPECT_NE(cuda::plan_on_paper(request, gpu.json, "eng9999_k1=1").refusal, "");
+      }
+    }
+  }
+  EXPECT_GT(choices, 0u) << "there is nothing to measure";
+}
+
 }  // namespace
 }  // namespace halfnote::libraries

@@ -268,6 +268,49 @@ TEST(Run, TuneLeavesAPlanThatGivesTheSameBytesAgain) {
   EXPECT_THAT(without.err, HasSubstr("not bit for bit"));
 }
 
+TEST(Run, TuneOnADeviceLeavesAPlanOfTheLibrarysAlgorithms) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const std::string device = "-q --steps 3 --device cuda-emulated ";
+  const Outcome tuned = place.run(words(train("tiny.hn.onnx", device + "--tune --run-dir a")));
+  ASSERT_EQ(tuned.code, 0) << tuned.err;
+  auto plan = nlohmann::json::parse(place.read("a/plan.json"));
+  EXPECT_EQ(plan["device"], "emulated CUDA device");
+  ASSERT_FALSE(plan["kernels"].empty());
+  EXPECT_THAT(plan["kernels"][0]["kernel"].get<std::string>(), HasSubstr("blas.matmul "));
+  const std::string with = device + "--plan a/plan.json --run-dir ";
+  ASSERT_EQ(place.run(words(train("tiny.hn.onnx", with + "b"))).code, 0);
+  EXPECT_EQ(losses(place, "a"), losses(place, "b"));
+  EXPECT_EQ(place.read("a/plan.json"), place.read("b/plan.json"));
+  // A resumed run goes on with it; without it the arithmetic is said to be another.
+  const std::string on = "-q --steps 4 --device cuda-emulated --resume --run-dir ";
+  const Outcome resumed = place.run(words(train("tiny.hn.onnx", on + "a")));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.err, "");
+  std::filesystem::remove(place / "b/plan.json");
+  EXPECT_THAT(place.run(words(train("tiny.hn.onnx", on + "b"))).err, HasSubstr("not bit for bit"));
+  // It is of no use on the CPU, nor where the library lacks the algorithm.
+  const Outcome cpu = place.run(words(train("tiny.hn.onnx", "--steps 1 --plan a/plan.json")));
+  EXPECT_EQ(cpu.code, 2);
+  EXPECT_THAT(cpu.err, HasSubstr("measured elsewhere"));
+  for (auto& entry : plan["kernels"]) entry["kernel"] = "blas.matmul lt:9:gone";
+  place.write("gone.json", plan.dump());
+  const Outcome gone =
+      place.run(words(train("tiny.hn.onnx", device + "--plan gone.json --run-dir c")));
+  EXPECT_EQ(gone.code, 2);
+  EXPECT_THAT(gone.err, HasSubstr("an algorithm that the emulated library does not take"));
+  EXPECT_FALSE(place.exists("c"));
+}
+
+TEST(Run, KernelsAreThoseOfTheDevice) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const std::string own = "-q --steps 1 --kernels own --run-dir ";
+  const Outcome there = place.run(words(train("tiny.hn.onnx", own + "a --device cuda-emulated")));
+  EXPECT_NE(there.code, 2) << there.err;
+  EXPECT_EQ(place.run(words(train("tiny.hn.onnx", own + "b"))).code, 2);
+}
+
 TEST(Run, ATunedRunIsResumedElsewhereWithoutItsPlan) {
   const Workplace place;
   place.compile("tiny.hn.onnx");

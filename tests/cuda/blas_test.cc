@@ -193,7 +193,7 @@ TEST(Blas, ModelsAskForWhatIsLegalAndFast) {
       const auto calls = products_of(entry.path(), precision);
       steps += calls.empty() ? 0 : 1;
       all += calls.size();
-      for (const auto& [request, operands] : calls) {
+      for (const auto& [request, operands, algorithm] : calls) {
         EXPECT_EQ(illegal_request(request, operands), "");
         EXPECT_GE(request.alignment, 16u);
         if (precision == DType::kF32) {

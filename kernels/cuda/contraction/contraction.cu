@@ -152,16 +152,55 @@ std::string refusal_of(const std::vector<Product>& products) {
   return {};
 }
 
+/// Before the name of an algorithm: C is laid out in the result first, although the library could
+/// add it as a bias.
+constexpr std::string_view kSpreadFirst = "spread/";
+
+/// The library's algorithms of a call that is one product, by either way of adding C.
+std::vector<std::string> algorithms_of(const KernelCall& call, const MatmulPlan& plan) {
+  std::vector<std::string> names;
+  if (call.outputs[0].size() == 0 || plan.k == 0) return names;
+  for (const BiasBy bias : {BiasBy::kLibrary, BiasBy::kSpread}) {
+    if (bias == BiasBy::kSpread && !is_bias(call, plan)) continue;
+    const std::vector<Product> products = products_of(call, plan, bias);
+    if (products.size() != 1) return names;
+    const bool marked = bias == BiasBy::kSpread;
+    for (const std::string& name : blas().algorithms(products.front().problem))
+      names.push_back(marked ? std::string(kSpreadFirst) + name : name);
+  }
+  return names;
+}
+
+/// What a call asks for by KernelCall::algorithm.
+struct AskedAlgorithm {
+  BiasBy bias = BiasBy::kLibrary;
+  std::shared_ptr<const libraries::MatmulAlgorithm> algorithm;
+};
+
+AskedAlgorithm asked_algorithm(const KernelCall& call, const MatmulPlan& plan) {
+  std::string_view name = call.algorithm;
+  const bool spread = name.starts_with(kSpreadFirst);
+  if (spread) name.remove_prefix(kSpreadFirst.size());
+  AskedAlgorithm asked{spread ? BiasBy::kSpread : BiasBy::kLibrary, nullptr};
+  const std::vector<Product> products = products_of(call, plan, asked.bias);
+  if (products.size() != 1 || plan.k == 0 || (spread && !is_bias(call, plan)))
+    libraries::refuse_algorithm("the product", call.algorithm, "it is another kind of product");
+  asked.algorithm = blas().algorithm(products.front().problem, name);
+  return asked;
+}
+
 template <ProductsBy kBy, class T>
 Prepared product_kernel(const KernelCall& call, const MatmulPlan& plan) {
   constexpr bool kOwn = kBy == ProductsBy::kOwn;
   const int64_t count = call.outputs[0].size();
   const bool empty = plan.k == 0;  // the sum of nothing is zero
   const bool asks = !kOwn && count > 0 && !empty;
-  BiasBy bias = kOwn ? BiasBy::kSpread : BiasBy::kLibrary;
+  AskedAlgorithm asked;
+  if (asks && !call.algorithm.empty()) asked = asked_algorithm(call, plan);
+  BiasBy bias = kOwn ? BiasBy::kSpread : asked.bias;
   std::vector<Product> products = products_of(call, plan, bias);
   std::string why = asks ? refusal_of(products) : "";
-  if (!why.empty() && is_bias(call, plan)) {
+  if (!why.empty() && is_bias(call, plan) && asked.algorithm == nullptr) {
     bias = BiasBy::kSpread;
     products = products_of(call, plan, bias);
     why = refusal_of(products);
@@ -188,8 +227,12 @@ Prepared product_kernel(const KernelCall& call, const MatmulPlan& plan) {
         run_plainly(product, buffers, d);
       } else {
         blas().matmul(stream_of(buffers), product.problem,
-                      {buffers.inputs[0] + product.a * size, buffers.inputs[1] + product.b * size,
-                       d + product.d, buffers.workspace, has_bias ? buffers.inputs[2] : nullptr});
+                      {.a = buffers.inputs[0] + product.a * size,
+                       .b = buffers.inputs[1] + product.b * size,
+                       .d = d + product.d,
+                       .workspace = buffers.workspace,
+                       .bias = has_bias ? buffers.inputs[2] : nullptr,
+                       .algorithm = asked.algorithm.get()});
       }
     }
   };
@@ -214,10 +257,14 @@ std::string unfit_types(const KernelCall& call) {
   return {};
 }
 
+template <bool kGemm>
+MatmulPlan plan_product(const KernelCall& call) {
+  return kGemm ? cpu::plan_gemm(call) : cpu::as_one_product(cpu::plan_matmul(call));
+}
+
 template <bool kGemm, ProductsBy kBy>
 Prepared prepare_product(const KernelCall& call) {
-  const MatmulPlan plan =
-      kGemm ? cpu::plan_gemm(call) : cpu::as_one_product(cpu::plan_matmul(call));
+  const MatmulPlan plan = plan_product<kGemm>(call);
   if (std::string why = unfit_types(call); !why.empty()) return Prepared::no(why);
   // A C of more places than the result has would be rounded before it is added.
   if (plan.has_c && size_of(call.inputs[2].dtype) > size_of(call.outputs[0].dtype)) {
@@ -227,27 +274,39 @@ Prepared prepare_product(const KernelCall& call) {
                         [&]<class T>() { return product_kernel<kBy, T>(call, plan); });
 }
 
+template <bool kGemm>
+std::vector<std::string> product_algorithms(const KernelCall& call) {
+  return algorithms_of(call, plan_product<kGemm>(call));
+}
+
+template <bool kGemm>
+std::vector<KernelRow> product_rows(std::string_view domain) {
+  const std::string_view op = kGemm ? "Gemm" : "MatMul";
+  return {
+      {domain,
+       op,
+       "blas.matmul",
+       prepare_product<kGemm, ProductsBy::kLibrary>,
+       {},
+       RowUse::kFast,
+       product_algorithms<kGemm>},
+      {domain, op, "own.matmul", prepare_product<kGemm, ProductsBy::kOwn>, {}, RowUse::kFallback}};
+}
+
 }  // namespace
 
 std::vector<KernelRow> contraction_kernels() {
   std::vector<KernelRow> rows = conv_library_rows();
-  const std::vector<KernelRow> products = {
-      {"", "Gemm", "blas.matmul", prepare_product<true, ProductsBy::kLibrary>},
-      {"", "Gemm", "own.matmul", prepare_product<true, ProductsBy::kOwn>},
-      {"", "MatMul", "blas.matmul", prepare_product<false, ProductsBy::kLibrary>},
-      {"", "MatMul", "own.matmul", prepare_product<false, ProductsBy::kOwn>},
+  const std::vector<KernelRow> attention = {
       {"ai.halfnote", "Attention", "dnn.attention", prepare_library_attention},
       {"ai.halfnote", "Attention", "own.attention", prepare_attention},
       {"ai.halfnote", "AttentionGrad", "dnn.attention", prepare_library_attention_gradient},
       {"ai.halfnote", "AttentionGrad", "own.attention", prepare_attention_gradient},
-      {"ai.halfnote", "Gemm", "blas.matmul", prepare_product<true, ProductsBy::kLibrary>},
-      {"ai.halfnote", "Gemm", "own.matmul", prepare_product<true, ProductsBy::kOwn>},
-      {"ai.halfnote", "MatMul", "blas.matmul", prepare_product<false, ProductsBy::kLibrary>},
-      {"ai.halfnote", "MatMul", "own.matmul", prepare_product<false, ProductsBy::kOwn>},
   };
   for (const std::vector<KernelRow>& more :
-       {conv_rows(), determinant_rows(), products, epilogue_rows(), recurrent_forward_rows(),
-        recurrent_gradient_rows()}) {
+       {conv_rows(), determinant_rows(), attention, product_rows<true>(""), product_rows<false>(""),
+        product_rows<true>("ai.halfnote"), product_rows<false>("ai.halfnote"), epilogue_rows(),
+        recurrent_forward_rows(), recurrent_gradient_rows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   return rows;

@@ -194,11 +194,12 @@ Prepared prepare_grad_weight(const KernelCall& call) {
 }  // namespace
 
 std::vector<KernelRow> conv_rows() {
+  constexpr RowUse kFallback = RowUse::kFallback;
   return {
-      {"", "Conv", "own.conv", prepare_conv},
-      {"", "ConvTranspose", "own.conv", prepare_transpose},
-      {"ai.halfnote", "ConvGradInput", "own.conv", prepare_grad_input},
-      {"ai.halfnote", "ConvGradWeight", "own.conv", prepare_grad_weight},
+      {"", "Conv", "own.conv", prepare_conv, {}, kFallback},
+      {"", "ConvTranspose", "own.conv", prepare_transpose, {}, kFallback},
+      {"ai.halfnote", "ConvGradInput", "own.conv", prepare_grad_input, {}, kFallback},
+      {"ai.halfnote", "ConvGradWeight", "own.conv", prepare_grad_weight, {}, kFallback},
   };
 }
 

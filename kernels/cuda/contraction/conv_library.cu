@@ -9,6 +9,7 @@
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/channels_last/transpose.h"
 #include "kernels/cuda/contraction/parts.h"
+#include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/libraries/dnn.h"
 #include "kernels/cuda/libraries/dnn_request.h"
 #include "kernels/cuda/support.h"
@@ -251,6 +252,35 @@ Prepared library_kernel(const KernelCall& call, const ConvPlan& plan, const Conv
   return make_kernel([planned](const KernelBuffers& buffers) { planned.run(buffers); }, bytes);
 }
 
+/// An algorithm is an engine of one of the forms: `0/eng38_k2=5`.
+std::string algorithm_name(size_t form, const std::string& engine) {
+  return std::to_string(form) + "/" + engine;
+}
+
+/// Those of the first form that has any, and in f32, where both layouts will do, of all.
+std::vector<std::string> algorithms_of(const KernelCall& call, const ConvPlan& plan,
+                                       ConvResult wanted) {
+  std::vector<std::string> names;
+  const std::vector<ConvProblem> forms = forms_of(call, plan, wanted);
+  for (size_t i = 0; i < forms.size(); ++i) {
+    for (const std::string& engine : dnn().engines(forms[i]))
+      names.push_back(algorithm_name(i, engine));
+    if (!names.empty() && is_16bit_float(call.inputs[0].dtype)) break;
+  }
+  return names;
+}
+
+Prepared prepare_algorithm(const KernelCall& call, const ConvPlan& plan, ConvResult wanted) {
+  const std::vector<ConvProblem> forms = forms_of(call, plan, wanted);
+  const size_t slash = call.algorithm.find('/');
+  for (size_t i = 0; i < forms.size() && slash != std::string_view::npos; ++i) {
+    if (call.algorithm.substr(0, slash) != std::to_string(i)) continue;
+    auto convolution = dnn().plan_by(forms[i], call.algorithm.substr(slash + 1));
+    return library_kernel(call, plan, forms[i], std::move(convolution));
+  }
+  libraries::refuse_algorithm("cuDNN", call.algorithm, "no engine's name");
+}
+
 template <ConvResult kWanted>
 Prepared prepare_library(const KernelCall& call, ConvPlan (*plan)(const KernelCall&)) {
   if (call.has_input(0)) {
@@ -262,6 +292,7 @@ Prepared prepare_library(const KernelCall& call, ConvPlan (*plan)(const KernelCa
   for (const DType dtype : {call.inputs[0].dtype, call.outputs[0].dtype}) {
     if (dtype == DType::kF64) return Prepared::no("f64 is for checks: plain loops");
   }
+  if (!call.algorithm.empty()) return prepare_algorithm(call, planned, kWanted);
   std::string why;
   for (const ConvProblem& problem : forms_of(call, planned, kWanted)) {
     std::string refusal;
@@ -283,6 +314,11 @@ Prepared prepare_grad_input(const KernelCall& call) {
 }
 Prepared prepare_grad_weight(const KernelCall& call) {
   return prepare_library<ConvResult::kW>(call, cpu::plan_conv_grad_weight);
+}
+
+template <ConvResult kWanted, ConvPlan (*kPlan)(const KernelCall&)>
+std::vector<std::string> conv_algorithms(const KernelCall& call) {
+  return algorithms_of(call, kPlan(call), kWanted);
 }
 
 /// Each operand as it comes: what lies channels last is not transposed. What gets more channels is
@@ -332,12 +368,17 @@ std::vector<BlockedRow> channels_last_conv_rows() {
 }
 
 std::vector<KernelRow> conv_library_rows() {
-  return {
+  std::vector<KernelRow> rows = {
       {"", "Conv", "dnn.conv", prepare_conv},
       {"", "ConvTranspose", "dnn.conv", prepare_transpose},
       {"ai.halfnote", "ConvGradInput", "dnn.conv", prepare_grad_input},
       {"ai.halfnote", "ConvGradWeight", "dnn.conv", prepare_grad_weight},
   };
+  rows[0].algorithms = conv_algorithms<ConvResult::kY, cpu::plan_conv>;
+  rows[1].algorithms = conv_algorithms<ConvResult::kX, cpu::plan_conv_transpose>;
+  rows[2].algorithms = conv_algorithms<ConvResult::kX, cpu::plan_conv_grad_input>;
+  rows[3].algorithms = conv_algorithms<ConvResult::kW, cpu::plan_conv_grad_weight>;
+  return rows;
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -50,11 +50,14 @@ Prepared prepare_library_epilogue(const KernelCall& call) {
   const EpiloguePlan plan = cpu::plan_epilogue(call);
   if (std::string why = unfit_epilogue_types(call, plan); !why.empty()) return Prepared::no(why);
   const MatmulProblem problem = epilogue_problem(call, plan);
+  std::shared_ptr<const libraries::MatmulAlgorithm> algorithm;
+  if (!call.algorithm.empty()) algorithm = blas().algorithm(problem, call.algorithm);
   if (std::string why = blas().refusal(problem); !why.empty()) return Prepared::no(why);
-  const auto body = [problem](const KernelBuffers& buffers) {
+  const auto body = [problem, algorithm](const KernelBuffers& buffers) {
     const bool reads_aux = libraries::is_gradient(problem.epilogue);
     libraries::MatmulOperands operands{buffers.inputs[0], buffers.inputs[1], buffers.outputs[0],
                                        buffers.workspace};
+    operands.algorithm = algorithm.get();
     if (problem.has_bias) operands.bias = buffers.inputs[2];
     // The library writes aux by the same address as it reads it.
     if (reads_aux) operands.aux = const_cast<std::byte*>(buffers.inputs[2]);
@@ -64,6 +67,10 @@ Prepared prepare_library_epilogue(const KernelCall& call) {
     blas().matmul(stream_of(buffers), problem, operands);
   };
   return make_kernel(body, blas().workspace_bytes(problem));
+}
+
+std::vector<std::string> epilogue_algorithms(const KernelCall& call) {
+  return blas().algorithms(epilogue_problem(call, cpu::plan_epilogue(call)));
 }
 
 /// What all the plain loops read.
@@ -181,14 +188,19 @@ Prepared prepare_own_epilogue(const KernelCall& call) {
 }  // namespace
 
 std::vector<KernelRow> epilogue_rows() {
-  return {
-      {"ai.halfnote", "GemmActivation", "blas.epilogue", prepare_library_epilogue},
-      {"ai.halfnote", "GemmActivation", "own.epilogue", prepare_own_epilogue},
-      {"ai.halfnote", "GemmActivationGrad", "blas.epilogue", prepare_library_epilogue},
-      {"ai.halfnote", "GemmActivationGrad", "own.epilogue", prepare_own_epilogue},
-      {"ai.halfnote", "GemmSums", "blas.epilogue", prepare_library_epilogue},
-      {"ai.halfnote", "GemmSums", "own.epilogue", prepare_own_epilogue},
-  };
+  std::vector<KernelRow> rows;
+  for (const std::string_view op : {"GemmActivation", "GemmActivationGrad", "GemmSums"}) {
+    rows.push_back({"ai.halfnote",
+                    op,
+                    "blas.epilogue",
+                    prepare_library_epilogue,
+                    {},
+                    RowUse::kFast,
+                    epilogue_algorithms});
+    rows.push_back(
+        {"ai.halfnote", op, "own.epilogue", prepare_own_epilogue, {}, RowUse::kFallback});
+  }
+  return rows;
 }
 
 }  // namespace halfnote::HN_CUDA

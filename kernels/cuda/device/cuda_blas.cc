@@ -5,11 +5,13 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/libraries/library.h"
+#include "kernels/cuda/libraries/lt_algorithm.h"
 #include "kernels/cuda/libraries/lt_request.h"
 
 namespace halfnote::cuda {
@@ -21,6 +23,7 @@ using libraries::Epilogue;
 using libraries::MatmulOperands;
 using libraries::MatmulProblem;
 
+using libraries::LtAlgorithm;
 using libraries::LtMatrix;
 using libraries::LtOperands;
 using libraries::LtRequest;
@@ -28,8 +31,13 @@ using libraries::LtRequest;
 // Every function that is used, by its name in the library.
 #define HN_CUBLAS_FUNCTIONS(X)            \
   X(cublasLtCreate)                       \
+  X(cublasLtGetVersion)                   \
   X(cublasLtMatmul)                       \
+  X(cublasLtMatmulAlgoCheck)              \
+  X(cublasLtMatmulAlgoConfigGetAttribute) \
+  X(cublasLtMatmulAlgoConfigSetAttribute) \
   X(cublasLtMatmulAlgoGetHeuristic)       \
+  X(cublasLtMatmulAlgoInit)               \
   X(cublasLtMatmulDescCreate)             \
   X(cublasLtMatmulDescDestroy)            \
   X(cublasLtMatmulDescSetAttribute)       \
@@ -116,6 +124,35 @@ void make_matrix(Matrix& matrix, const LtMatrix& m) {
   set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &m.stride, sizeof(m.stride));
 }
 
+/// Calls `body(attribute, field)` for all that the library lets be set.
+template <class Algorithm, class Body>
+void for_settings(Algorithm& a, const Body& body) {
+  body(CUBLASLT_ALGO_CONFIG_TILE_ID, a.tile);
+  body(CUBLASLT_ALGO_CONFIG_STAGES_ID, a.stages);
+  body(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, a.split_k);
+  body(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, a.reduction);
+  body(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, a.swizzle);
+  body(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, a.option);
+  body(CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, a.inner_shape);
+  body(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, a.cluster_shape);
+}
+
+LtAlgorithm read_algorithm(const cublasLtMatmulAlgo_t& from) {
+  LtAlgorithm a;
+  const auto read = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto& field) {
+    size_t written = 0;
+    check_blas(cublas().cublasLtMatmulAlgoConfigGetAttribute(&from, attribute, &field,
+                                                             sizeof(field), &written),
+               "cublasLtMatmulAlgoConfigGetAttribute");
+  };
+  read(CUBLASLT_ALGO_CONFIG_ID, a.id);
+  for_settings(a, read);
+  return a;
+}
+
+cublasComputeType_t compute_type(const LtRequest& r) {
+  if (r.compute == DType::kF64) return CUBLAS_COMPUTE_64F;
+  return r.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 cublasLtEpilogue_t native_epilogue(const LtRequest& r) {
   const bool aux = r.aux != DType::kUndefined;
   int all = 0;  // the library's epilogues are sums of bits
@@ -148,13 +185,9 @@ struct Request {
   cublasLtMatmulAlgo_t algorithm{};
 
   explicit Request(const LtRequest& r) {
-    const bool f64 = r.compute == DType::kF64;
-    check_blas(cublas().cublasLtMatmulDescCreate(&operation.handle,
-                                                 f64      ? CUBLAS_COMPUTE_64F
-                                                 : r.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                          : CUBLAS_COMPUTE_32F,
-                                                 data_type(r.scale)),
-               "cublasLtMatmulDescCreate");
+    check_blas(
+        cublas().cublasLtMatmulDescCreate(&operation.handle, compute_type(r), data_type(r.scale)),
+        "cublasLtMatmulDescCreate");
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, r.trans_a);
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, r.trans_b);
     if (r.has_bias || r.epilogue != Epilogue::kNone) {
@@ -180,6 +213,10 @@ struct Request {
     if (bias != nullptr) set_operation(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     if (aux != nullptr) set_operation(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
   }
+  void set_least_addresses(const LtRequest& least) const {
+    const libraries::LeastOperands at = libraries::least_operands(least);
+    set_addresses(at.bias, at.aux, at.sums);
+  }
   template <class V>
   void set_operation(cublasLtMatmulDescAttributes_t which, const V& value) const {
     check_blas(
@@ -187,8 +224,9 @@ struct Request {
         "cublasLtMatmulDescSetAttribute");
   }
 
-  /// Takes the library's first suggestion among those that add in a fixed order, if there is one.
-  bool choose(cublasLtHandle_t handle, const LtRequest& r) {
+  /// The library's first suggestions among those that add in a fixed order and round once.
+  std::vector<cublasLtMatmulAlgo_t> suggestions(cublasLtHandle_t handle, const LtRequest& r,
+                                                size_t most) const {
     Preference preference;
     check_blas(cublas().cublasLtMatmulPreferenceCreate(&preference.handle),
                "cublasLtMatmulPreferenceCreate");
@@ -198,9 +236,7 @@ struct Request {
                  "cublasLtMatmulPreferenceSetAttribute");
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(libraries::kLtWorkspace));
-    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-        static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
-                              CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE));
+    set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, libraries::allowed_reductions(r));
     // An f32 result is aligned to its elements even where an operand of 16 bits is not.
     const auto least = [&](const LtMatrix& m) {
       return std::max(r.alignment, static_cast<uint32_t>(size_of(m.dtype)));
@@ -209,16 +245,60 @@ struct Request {
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, least(r.b));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, least(r.d));
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, least(r.d));
-    cublasLtMatmulHeuristicResult_t found{};
+    std::vector<cublasLtMatmulHeuristicResult_t> found(most);
     int count = 0;
     const cublasStatus_t status = cublas().cublasLtMatmulAlgoGetHeuristic(
         handle, operation.handle, first.handle, second.handle, result.handle, result.handle,
-        preference.handle, 1, &found, &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+        preference.handle, static_cast<int>(most), found.data(), &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
     check_blas(status, "cublasLtMatmulAlgoGetHeuristic");
-    algorithm = found.algo;
-    return count > 0 && found.state == CUBLAS_STATUS_SUCCESS;
+    std::vector<cublasLtMatmulAlgo_t> all;
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      if (found[i].state == CUBLAS_STATUS_SUCCESS) all.push_back(found[i].algo);
+    }
+    return all;
   }
+
+  /// Takes the first suggestion, if there is one.
+  bool choose(cublasLtHandle_t handle, const LtRequest& r) {
+    const std::vector<cublasLtMatmulAlgo_t> found = suggestions(handle, r, 1);
+    if (!found.empty()) algorithm = found.front();
+    return !found.empty();
+  }
+
+  /// Takes the algorithm with these settings; gives the reason if the library does not.
+  std::string choose(cublasLtHandle_t handle, const LtRequest& r, const LtAlgorithm& wanted) {
+    if (!libraries::is_allowed(wanted, r)) return "it rounds sums, or adds in no fixed order";
+    const cudaDataType_t d = data_type(r.d.dtype);
+    if (cublas().cublasLtMatmulAlgoInit(handle, compute_type(r), data_type(r.scale),
+                                        data_type(r.a.dtype), data_type(r.b.dtype), d, d, wanted.id,
+                                        &algorithm) != CUBLAS_STATUS_SUCCESS)
+      return "it has no algorithm of that number";
+    bool taken = true;
+    for_settings(wanted, [&](cublasLtMatmulAlgoConfigAttributes_t attribute, const auto& field) {
+      taken &= cublas().cublasLtMatmulAlgoConfigSetAttribute(
+                   &algorithm, attribute, &field, sizeof(field)) == CUBLAS_STATUS_SUCCESS;
+    });
+    cublasLtMatmulHeuristicResult_t checked{};
+    taken = taken && cublas().cublasLtMatmulAlgoCheck(
+                         handle, operation.handle, first.handle, second.handle, result.handle,
+                         result.handle, &algorithm, &checked) == CUBLAS_STATUS_SUCCESS;
+    if (!taken) return "it refuses the settings";
+    return checked.workspaceSize <= libraries::kLtWorkspace ? "" : "it wants more workspace";
+  }
+};
+
+/// An algorithm by its name, for one problem; operands lie as the plan puts buffers.
+class NamedAlgorithm final : public libraries::MatmulAlgorithm {
+ public:
+  NamedAlgorithm(cublasLtHandle_t handle, const LtRequest& wanted, const LtAlgorithm& settings)
+      : asked(wanted), request(wanted) {
+    request.set_least_addresses(wanted);
+    refusal = request.choose(handle, wanted, settings);
+  }
+  LtRequest asked;
+  Request request;
+  std::string refusal;
 };
 
 class CublasLt final : public Blas {
@@ -238,13 +318,42 @@ class CublasLt final : public Blas {
     return libraries::kNoMatmulKernel;
   }
 
+  /// What is measured is what a plan file's name gives again: suggestions that their settings alone
+  /// do not give again are left out.
+  std::vector<std::string> algorithms(const MatmulProblem& p) override {
+    if (!libraries::illegal_matmul(p).empty()) return {};
+    const LtRequest least = libraries::least_request(p, libraries::kPlannedAlignment);
+    Request request(least);
+    request.set_least_addresses(least);
+    std::vector<std::string> names;
+    for (const cublasLtMatmulAlgo_t& each :
+         request.suggestions(handle_, least, libraries::kMostMatmulAlgorithms)) {
+      const LtAlgorithm settings = read_algorithm(each);
+      if (!NamedAlgorithm(handle_, least, settings).refusal.empty()) continue;
+      const std::string name = libraries::name_of(settings);
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    return names;
+  }
+
+  std::shared_ptr<const libraries::MatmulAlgorithm> algorithm(const MatmulProblem& p,
+                                                              std::string_view name) override {
+    const std::optional<LtAlgorithm> settings = libraries::lt_algorithm(name);
+    if (!settings) libraries::refuse_algorithm("cuBLASLt", name, "no algorithm's name");
+    auto made = std::make_shared<NamedAlgorithm>(
+        handle_, libraries::least_request(p, libraries::kPlannedAlignment), *settings);
+    if (!made->refusal.empty()) libraries::refuse_algorithm("cuBLASLt", name, made->refusal);
+    return made;
+  }
+
   void matmul(Stream& stream, const MatmulProblem& p, const MatmulOperands& operands) override {
     const LtOperands given = libraries::lt_operands(operands);
     const LtRequest wanted = libraries::lt_request(p, given);
     std::string why = libraries::illegal_matmul(p);
     if (why.empty()) why = libraries::illegal_request(wanted, given);
     if (!why.empty()) throw Error(ErrorCode::kInternal, "an illegal matrix product: " + why);
-    const Request& request = usable(p, wanted, given);
+    const Request& request = operands.algorithm != nullptr ? named(*operands.algorithm, wanted)
+                                                           : usable(p, wanted, given);
     request.set_addresses(given.bias, given.aux, given.sums);
     const double wide[] = {p.alpha, p.beta};
     const float narrow[] = {p.alpha, p.beta};
@@ -298,6 +407,15 @@ class CublasLt final : public Blas {
     return known->second.get();
   }
 
+  static const Request& named(const libraries::MatmulAlgorithm& algorithm, LtRequest wanted) {
+    const auto& made = static_cast<const NamedAlgorithm&>(algorithm);
+    const bool aligned = wanted.alignment >= made.asked.alignment;
+    wanted.alignment = made.asked.alignment;
+    if (!aligned || !(wanted == made.asked))
+      throw Error(ErrorCode::kInternal, "an algorithm that was made for another product");
+    return made.request;
+  }
+
   const Request* find_least(const MatmulProblem& p, uint32_t alignment) {
     const LtRequest least = libraries::least_request(p, alignment);
     const libraries::LeastOperands at = libraries::least_operands(least);
@@ -325,6 +443,17 @@ libraries::Blas& blas() {
   // Never destroyed, as cuDNN's plans are not: at exit the library may be gone before.
   static CublasLt& library = *new CublasLt;
   return library;
+}
+
+std::string blas_version() {
+  try {
+    const size_t version = cublas().cublasLtGetVersion();
+    return "cuBLASLt " + std::to_string(version / 10000) + "." +
+           std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDevice) throw;
+    return "no cuBLASLt";
+  }
 }
 
 }  // namespace halfnote::cuda

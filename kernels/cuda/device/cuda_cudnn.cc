@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "kernels/cuda/device/cuda_device.h"
 #include "kernels/cuda/libraries/library.h"
 
 namespace halfnote::cuda {
@@ -44,6 +45,17 @@ void check_dnn(cudnnStatus_t status, const char* call) {
   throw Error(ErrorCode::kInternal, std::string(call) + " failed with status " +
                                         std::to_string(static_cast<int>(status)) + ": " +
                                         last_words());
+}
+
+std::string dnn_version() {
+  try {
+    const size_t version = cudnn().cudnnGetVersion();
+    return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) +
+           "." + std::to_string(version % 100);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kDevice) throw;
+    return "no cuDNN";
+  }
 }
 
 }  // namespace halfnote::cuda

@@ -217,6 +217,15 @@ class CudaDevice final : public Device {
            std::to_string(properties_.minor) + ", " +
            std::to_string(properties_.totalGlobalMem >> 20) + " MiB";
   }
+  std::string hardware() const override {
+    int driver = 0;
+    check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+    return std::string(properties_.name) + ", sm_" + std::to_string(properties_.major) +
+           std::to_string(properties_.minor) + ", " +
+           std::to_string(properties_.multiProcessorCount) + " processors, driver for CUDA " +
+           std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10);
+  }
+  std::string libraries() const override { return blas_version() + ", " + dnn_version(); }
   const KernelTable& kernels() const override { return kernel_table(); }
   const RegionLayout& regions() const override { return channels_last_regions(); }
   std::unique_ptr<Stream> make_stream() override {

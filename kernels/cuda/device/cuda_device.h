@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 #include "kernels/device.h"
 
 namespace halfnote::cuda {
@@ -21,5 +23,9 @@ int64_t most_shared(Stream& stream);
 
 /// The stream as CUDA and its libraries know it.
 cudaStream_t native(Stream& stream);
+
+/// `cuBLASLt 13.1.0`, `cuDNN 9.19.0`; `no cuDNN` where it is not installed.
+std::string blas_version();
+std::string dnn_version();
 
 }  // namespace halfnote::cuda

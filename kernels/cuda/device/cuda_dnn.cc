@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/cuda/device/cuda_cudnn.h"
 #include "kernels/cuda/device/cuda_device.h"
+#include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/libraries/dnn.h"
 #include "kernels/cuda/libraries/dnn_request.h"
 
@@ -31,7 +33,10 @@ class Descriptor {
     check_dnn(cudnn().cudnnBackendCreateDescriptor(type, &handle_), "cudnnBackendCreateDescriptor");
   }
   Descriptor(Descriptor&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
   ~Descriptor() {
     if (handle_ != nullptr) cudnn().cudnnBackendDestroyDescriptor(handle_);
   }
@@ -181,6 +186,31 @@ std::vector<Descriptor> proposals(const Target& target, const Descriptor& graph,
   return found;
 }
 
+/// An engine and its settings, which are numbers: `eng38_k2=5_k13=1`.
+std::string name_of(const Descriptor& proposal) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t handle = engine.handle();
+  proposal.get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &handle);
+  int64_t number = 0;
+  engine.get(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &number);
+  std::vector<Descriptor> knobs;
+  std::array<cudnnBackendDescriptor_t, CUDNN_KNOB_TYPE_COUNTS> handles{};
+  for (cudnnBackendDescriptor_t& each : handles)
+    each = knobs.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR).handle();
+  const int64_t count =
+      proposal.get(CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                   CUDNN_KNOB_TYPE_COUNTS, handles.data());
+  std::string name = "eng" + std::to_string(number);
+  for (size_t i = 0; i < knobs.size() && i < static_cast<size_t>(count); ++i) {
+    cudnnBackendKnobType_t type{};
+    int64_t value = 0;
+    knobs[i].get(CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type);
+    knobs[i].get(CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value);
+    name += "_k" + std::to_string(static_cast<int>(type)) + "=" + std::to_string(value);
+  }
+  return name;
+}
+
 /// Does an engine do more than round and add in f32, always in the same order?
 bool is_inexact(const Descriptor& proposal, bool tensor_cores) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
@@ -218,16 +248,49 @@ std::optional<MadePlan> try_plan(const Target& target, const Descriptor& proposa
   return made;
 }
 
-/// The first plan that is deterministic and exact.
-std::optional<MadePlan> make_plan(const Target& target, const DnnRequest& request) {
+/// Calls `body(proposal)` for what the heuristics propose that is deterministic and exact, best
+/// first, until it says that it has enough.
+template <class Body>
+void for_exact(const Target& target, const DnnRequest& request, const Body& body) {
   const Descriptor graph = make_graph(target.handle, request);
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (const Descriptor& proposal : proposals(target, graph, mode)) {
-      if (is_inexact(proposal, request.tensor_cores)) continue;
-      if (auto made = try_plan(target, proposal)) return made;
+      if (!is_inexact(proposal, request.tensor_cores) && body(proposal)) return;
     }
   }
-  return std::nullopt;
+}
+
+/// The first plan that is deterministic and exact.
+std::optional<MadePlan> make_plan(const Target& target, const DnnRequest& request) {
+  std::optional<MadePlan> made;
+  for_exact(target, request, [&](const Descriptor& proposal) {
+    made = try_plan(target, proposal);
+    return made.has_value();
+  });
+  return made;
+}
+
+/// The plan of one engine.
+std::optional<MadePlan> make_plan(const Target& target, const DnnRequest& request,
+                                  std::string_view engine) {
+  std::optional<MadePlan> made;
+  for_exact(target, request, [&](const Descriptor& proposal) {
+    if (name_of(proposal) == engine) made = try_plan(target, proposal);
+    return made.has_value();
+  });
+  return made;
+}
+
+/// Those of which there are plans.
+std::vector<std::string> engines_of(const Target& target, const DnnRequest& request) {
+  std::vector<std::string> names;
+  for_exact(target, request, [&](const Descriptor& proposal) {
+    const std::string name = name_of(proposal);
+    const bool known = std::find(names.begin(), names.end(), name) != names.end();
+    if (!known && try_plan(target, proposal)) names.push_back(name);
+    return names.size() == libraries::kMostEngines;
+  });
+  return names;
 }
 
 class PlannedConvolution final : public Convolution {
@@ -278,6 +341,31 @@ class Cudnn final : public libraries::Dnn {
     return found;
   }
 
+  std::vector<std::string> engines(const ConvProblem& problem) override {
+    const DnnRequest request = libraries::dnn_request(problem);
+    if (!libraries::illegal_request(request).empty()) return {};
+    return engines_of({handle_, nullptr}, request);
+  }
+
+  std::shared_ptr<const Convolution> plan_by(const ConvProblem& problem,
+                                             std::string_view engine) override {
+    const DnnRequest request = libraries::dnn_request(problem);
+    for (const ByEngine& known : by_engine_) {
+      if (known.engine == engine && known.request == request) return known.planned;
+    }
+    std::string why = libraries::illegal_request(request);
+    std::optional<MadePlan> made;
+    if (why.empty()) made = make_plan({handle_, nullptr}, request, engine);
+    if (!made) {
+      libraries::refuse_algorithm("cuDNN", engine,
+                                  why.empty() ? "it has no plan of that engine and settings" : why);
+    }
+    by_engine_.push_back({request, std::string(engine),
+                          std::make_shared<PlannedConvolution>(
+                              handle_, request, std::move(made->plan), made->workspace)});
+    return by_engine_.back().planned;
+  }
+
   std::shared_ptr<const libraries::Sdpa> plan(const libraries::SdpaProblem& problem,
                                               std::string& refusal) override {
     return plan_once(attentions_, plan_attention, problem, refusal);
@@ -297,6 +385,12 @@ class Cudnn final : public libraries::Dnn {
 
   /// What was planned before: a network has the same convolution many times.
   std::vector<std::pair<DnnRequest, std::shared_ptr<const Convolution>>> planned_;
+  struct ByEngine {
+    DnnRequest request;
+    std::string engine;
+    std::shared_ptr<const Convolution> planned;
+  };
+  std::vector<ByEngine> by_engine_;
   template <class Problem, class Planned>
   struct Known {
     Problem problem;
@@ -339,14 +433,37 @@ std::string refusal_of_descriptors(const DnnRequest& request) {
   return {};
 }
 
-PaperPlan plan_on_paper(const DnnRequest& request, const std::string& device) {
+namespace {
+
+Descriptor described_gpu(const std::string& device) {
   Descriptor properties(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
   properties.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
                  static_cast<int64_t>(device.size()), device.data());
   properties.finalize();
-  const auto made = make_plan({nullptr, &properties}, request);
+  return properties;
+}
+
+PaperPlan on_paper(const std::optional<MadePlan>& made) {
   if (!made) return {"cuDNN has no deterministic plan as exact as that", {}, 0};
   return {{}, {}, static_cast<size_t>(made->workspace)};
+}
+
+}  // namespace
+
+PaperPlan plan_on_paper(const DnnRequest& request, const std::string& device) {
+  const Descriptor properties = described_gpu(device);
+  return on_paper(make_plan({nullptr, &properties}, request));
+}
+
+std::vector<std::string> engines_on_paper(const DnnRequest& request, const std::string& device) {
+  const Descriptor properties = described_gpu(device);
+  return engines_of({nullptr, &properties}, request);
+}
+
+PaperPlan plan_on_paper(const DnnRequest& request, const std::string& device,
+                        std::string_view engine) {
+  const Descriptor properties = described_gpu(device);
+  return on_paper(make_plan({nullptr, &properties}, request, engine));
 }
 
 }  // namespace halfnote::cuda

@@ -66,6 +66,8 @@ class EmulatedDevice final : public Device {
   explicit EmulatedDevice(size_t memory_bytes = size_t{8} << 30) : free_bytes_(memory_bytes) {}
   std::string_view name() const override { return "cuda-emulated"; }
   std::string description() const override { return "emulated CUDA device on the host"; }
+  std::string hardware() const override { return "emulated CUDA device"; }
+  std::string libraries() const override { return "plain loops"; }
   const KernelTable& kernels() const override;
   const RegionLayout& regions() const override;
   std::unique_ptr<Stream> make_stream() override;

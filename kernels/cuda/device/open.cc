@@ -51,6 +51,14 @@ std::unique_ptr<Device> open_device(std::string_view name) {
       .hint(near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
 }
 
+Capture::~Capture() {
+  if (!open_) return;
+  try {
+    stream_.end_capture();
+  } catch (const Error&) {  // the error on its way says more
+  }
+}
+
 void throw_fault(DeviceFault& fault) {
   if (fault.kind == DeviceFault::kNone) return;
   const DeviceFault found = std::exchange(fault, DeviceFault{});

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "kernels/cpu/reals.h"
 #include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/libraries/lt_algorithm.h"
 #include "kernels/cuda/libraries/lt_request.h"
 #include "kernels/math/elementwise.h"
 
@@ -50,6 +51,12 @@ std::string illegal_matmul(const MatmulProblem& p) {
   const bool d_fits = p.batches == 1 || p.stride_d >= p.m * p.n;
   if (!a_fits || !b_fits || !d_fits) return "matrices that overlap";
   return unfit_epilogue(p);
+}
+
+void refuse_algorithm(std::string_view library, std::string_view name, const std::string& why) {
+  throw Error(ErrorCode::kUsage, "an algorithm that " + std::string(library) + " does not take")
+      .expected("one that it takes for this call", "\"" + std::string(name) + "\": " + why)
+      .hint("measure again with --tune");
 }
 
 }  // namespace halfnote::libraries
@@ -181,6 +188,25 @@ std::vector<MatmulCall>*& recorded_calls() {
   return calls;
 }
 
+/// The emulated library pretends to have algorithms, with the same results: a sum that is not
+/// split, one of other tiles, and for long sums a split one.
+class EmulatedAlgorithm final : public libraries::MatmulAlgorithm {
+ public:
+  explicit EmulatedAlgorithm(std::string_view named) : name(named) {}
+  const std::string name;
+};
+
+std::vector<std::string> pretended(const MatmulProblem& p) {
+  libraries::LtAlgorithm one{.id = 1, .tile = 15}, split = one;
+  split.split_k = 4;
+  split.reduction = libraries::kLtSumInComputeType;
+  std::vector<std::string> names = {libraries::name_of(one)};
+  one.tile = 20;
+  names.push_back(libraries::name_of(one));
+  if (p.k > p.n) names.push_back(libraries::name_of(split));
+  return names;
+}
+
 /// Asks for what cuBLASLt would be asked, by its rules; the products are plain loops.
 class EmulatedBlas final : public Blas {
  public:
@@ -195,6 +221,18 @@ class EmulatedBlas final : public Blas {
     }
     return libraries::kNoMatmulKernel;
   }
+  std::vector<std::string> algorithms(const MatmulProblem& problem) override {
+    const bool taken = libraries::illegal_matmul(problem).empty() &&
+                       !refused(libraries::least_request(problem, libraries::kPlannedAlignment));
+    return taken ? pretended(problem) : std::vector<std::string>();
+  }
+  std::shared_ptr<const libraries::MatmulAlgorithm> algorithm(const MatmulProblem& problem,
+                                                              std::string_view name) override {
+    const std::vector<std::string> names = algorithms(problem);
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      libraries::refuse_algorithm("the emulated library", name, "it has none of that name");
+    return std::make_shared<EmulatedAlgorithm>(name);
+  }
   void matmul(Stream& stream, const MatmulProblem& problem,
               const MatmulOperands& operands) override {
     const libraries::LtOperands given = libraries::lt_operands(operands);
@@ -203,7 +241,8 @@ class EmulatedBlas final : public Blas {
     if (why.empty()) why = libraries::illegal_request(request, given);
     if (!why.empty()) throw Error(ErrorCode::kInternal, "an illegal matrix product: " + why);
     if (refused(request)) throw Error(ErrorCode::kInternal, "a matrix product without a kernel");
-    if (recorded_calls() != nullptr) recorded_calls()->push_back({request, given});
+    if (recorded_calls() != nullptr)
+      recorded_calls()->push_back({request, given, name_of(operands.algorithm)});
     auto& queue = static_cast<EmulatedStream&>(stream);
     ++queue.device().count().launches;
     queue.enqueue([=] {
@@ -213,6 +252,9 @@ class EmulatedBlas final : public Blas {
   }
 
  private:
+  static std::string name_of(const libraries::MatmulAlgorithm* algorithm) {
+    return algorithm == nullptr ? "" : static_cast<const EmulatedAlgorithm*>(algorithm)->name;
+  }
   static bool refused(const libraries::LtRequest& request) {
     return refused_requests() != nullptr && refused_requests()(request);
   }

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -60,6 +61,12 @@ struct MatmulProblem {
   int64_t ld_aux() const { return has_bits(epilogue) ? mask_row_bytes(n) * 8 : n; }
 };
 
+/// One of the library's ways to compute a problem.
+class MatmulAlgorithm {
+ public:
+  virtual ~MatmulAlgorithm() = default;
+};
+
 struct MatmulOperands {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -68,6 +75,8 @@ struct MatmulOperands {
   const void* bias = nullptr;  // n elements
   void* aux = nullptr;         // m rows, written by an activation, read by its gradient
   void* sums = nullptr;        // of D's type: m elements of kSumsOfA, else n
+  /// Of Blas::algorithm() for this problem; null: the library's first suggestion.
+  const MatmulAlgorithm* algorithm = nullptr;
 };
 
 /// Why a library would refuse the problem or give something else than asked for; empty if it would
@@ -84,6 +93,13 @@ constexpr uint32_t alignment_behind(std::initializer_list<int64_t> offsets) {
   return static_cast<uint32_t>(all & -all);
 }
 
+/// What a library says of the name of an algorithm that it lacks, or that does not take a call.
+[[noreturn]] void refuse_algorithm(std::string_view library, std::string_view name,
+                                   const std::string& why);
+
+/// As many of its algorithms the library is asked for.
+inline constexpr size_t kMostMatmulAlgorithms = 12;
+
 class Blas {
  public:
   virtual ~Blas() = default;
@@ -94,6 +110,14 @@ class Blas {
   /// captured.
   virtual std::string refusal(const MatmulProblem& problem,
                               uint32_t alignment = kPlannedAlignment) = 0;
+  /// The names of up to kMostMatmulAlgorithms algorithms that the library suggests, best first, for
+  /// a problem whose operands begin where the plan puts buffers. Only what gives the same bits on
+  /// every run, rounds once and fits the workspace.
+  virtual std::vector<std::string> algorithms(const MatmulProblem& problem) = 0;
+  /// The algorithm of that name. Throws Error(kUsage) if the library does not take it for the
+  /// problem; never during a capture.
+  virtual std::shared_ptr<const MatmulAlgorithm> algorithm(const MatmulProblem& problem,
+                                                           std::string_view name) = 0;
   virtual void matmul(Stream& stream, const MatmulProblem& problem,
                       const MatmulOperands& operands) = 0;
 };

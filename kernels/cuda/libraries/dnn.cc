@@ -1,12 +1,14 @@
 // The emulated library: every request is held against cuDNN's rules, and answered by plain loops.
 #include "kernels/cuda/libraries/dnn.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/cpu/reals.h"
 #include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/libraries/dnn_request.h"
 
 namespace halfnote::cuda_emulated {
@@ -123,6 +125,7 @@ void convolve(const ConvProblem& problem, const ConvOperands& operands) {
 struct Watch {
   std::vector<DnnRequest>* requests = nullptr;
   std::string (*why)(const DnnRequest&) = nullptr;
+  std::vector<std::string>* engines = nullptr;
 };
 Watch& watch() {
   static Watch all;
@@ -131,7 +134,8 @@ Watch& watch() {
 
 class EmulatedConvolution final : public Convolution {
  public:
-  explicit EmulatedConvolution(ConvProblem problem) : problem_(std::move(problem)) {}
+  explicit EmulatedConvolution(ConvProblem problem, std::string_view engine = {})
+      : problem_(std::move(problem)), engine_(engine) {}
 
   size_t workspace_bytes() const override { return kRoom; }
   void run(Stream& stream, const ConvOperands& operands) const override {
@@ -139,6 +143,7 @@ class EmulatedConvolution final : public Convolution {
     if (std::string why = libraries::illegal_operands(request, operands, kRoom); !why.empty())
       throw Error(ErrorCode::kInternal, "an illegal convolution: " + why);
     if (watch().requests != nullptr) watch().requests->push_back(request);
+    if (watch().engines != nullptr) watch().engines->push_back(engine_);
     auto& queue = static_cast<EmulatedStream&>(stream);
     ++queue.device().count().launches;
     queue.enqueue([problem = problem_, operands] {
@@ -150,6 +155,7 @@ class EmulatedConvolution final : public Convolution {
  private:
   static constexpr size_t kRoom = 1024;
   ConvProblem problem_;
+  std::string engine_;  // empty: the library's choice
 };
 
 class EmulatedDnn final : public libraries::Dnn {
@@ -160,6 +166,19 @@ class EmulatedDnn final : public libraries::Dnn {
     refusal = libraries::illegal_request(request);
     if (refusal.empty() && watch().why != nullptr) refusal = watch().why(request);
     return refusal.empty() ? std::make_shared<EmulatedConvolution>(problem) : nullptr;
+  }
+  /// It pretends to have two, with the same results.
+  std::vector<std::string> engines(const ConvProblem& problem) override {
+    std::string refusal;
+    if (plan(problem, refusal) == nullptr) return {};
+    return {"eng1_k2=0", "eng1_k2=1"};
+  }
+  std::shared_ptr<const Convolution> plan_by(const ConvProblem& problem,
+                                             std::string_view engine) override {
+    const std::vector<std::string> names = engines(problem);
+    if (std::find(names.begin(), names.end(), engine) == names.end())
+      libraries::refuse_algorithm("the emulated library", engine, "it has none of that name");
+    return std::make_shared<EmulatedConvolution>(problem, engine);
   }
   std::shared_ptr<const libraries::Sdpa> plan(const libraries::SdpaProblem& problem,
                                               std::string& refusal) override {
@@ -174,6 +193,7 @@ class EmulatedDnn final : public libraries::Dnn {
 }  // namespace
 
 void record_convolutions(std::vector<DnnRequest>* requests) { watch().requests = requests; }
+void record_engines(std::vector<std::string>* engines) { watch().engines = engines; }
 void refuse_convolutions(std::string (*why)(const DnnRequest& request)) { watch().why = why; }
 
 libraries::Dnn& dnn() {

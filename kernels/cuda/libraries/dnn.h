@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/dtype.h"
 #include "kernels/cpu/contraction/conv_plan.h"
@@ -50,6 +52,9 @@ class Convolution {
   virtual void run(Stream& stream, const ConvOperands& operands) const = 0;
 };
 
+/// So many ways of the library to compute a convolution are tried.
+inline constexpr size_t kMostEngines = 8;
+
 class Dnn {
  public:
   virtual ~Dnn() = default;
@@ -57,6 +62,13 @@ class Dnn {
   /// as exact as asked for.
   virtual std::shared_ptr<const Convolution> plan(const ConvProblem& problem,
                                                   std::string& refusal) = 0;
+  /// The names of up to kMostEngines engines with their settings (`eng38_k2=5_k13=1`) that plan()
+  /// may take: those that have a plan, best first as the library believes.
+  virtual std::vector<std::string> engines(const ConvProblem& problem) = 0;
+  /// The plan of the engine of that name. Throws Error(kUsage) if the library does not suggest it
+  /// for the problem.
+  virtual std::shared_ptr<const Convolution> plan_by(const ConvProblem& problem,
+                                                     std::string_view engine) = 0;
   virtual std::shared_ptr<const Sdpa> plan(const SdpaProblem& problem, std::string& refusal) = 0;
   virtual std::shared_ptr<const Rnn> plan(const RnnProblem& problem, std::string& refusal) = 0;
 };

@@ -60,6 +60,11 @@ namespace halfnote::cuda {
 std::string refusal_of_descriptors(const libraries::DnnRequest& request);
 /// For tests: what cuDNN plans for it on a GPU that is not there (libraries/sdpa.h).
 PaperPlan plan_on_paper(const libraries::DnnRequest& request, const std::string& device);
+/// For tests: the engines that it has plans of there; and the plan of one of them.
+std::vector<std::string> engines_on_paper(const libraries::DnnRequest& request,
+                                          const std::string& device);
+PaperPlan plan_on_paper(const libraries::DnnRequest& request, const std::string& device,
+                        std::string_view engine);
 
 }  // namespace halfnote::cuda
 
@@ -67,6 +72,8 @@ namespace halfnote::cuda_emulated {
 
 /// For tests: from now on every request is put there when it runs or is captured; null: nowhere.
 void record_convolutions(std::vector<libraries::DnnRequest>* requests);
+/// For tests: likewise the names of engines, empty where the library chose.
+void record_engines(std::vector<std::string>* engines);
 /// For tests: the emulated library has no plan where this says why (as cuDNN may have none on some
 /// GPU); null: it has a plan for everything.
 void refuse_convolutions(std::string (*why)(const libraries::DnnRequest& request));

@@ -100,6 +100,7 @@ namespace halfnote::cuda_emulated {
 struct MatmulCall {
   libraries::LtRequest request;
   libraries::LtOperands operands;
+  std::string algorithm;  // its name; empty: the library's choice
 };
 /// For tests: from now on every call is put there when it is made (not when it runs); null:
 /// nowhere.

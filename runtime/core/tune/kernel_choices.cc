@@ -95,15 +95,45 @@ void check_machine(const Json& json, const std::string& path, const TunedMachine
                  fmt::format("{} threads", threads));
 }
 
-bool is_row(const CallKey& key, std::string_view kernel) {
+/// Does the table have the row, with algorithms if the name has one?
+bool is_kernel(const KernelTable& table, const CallKey& key, std::string_view name) {
   const size_t dot = key.op.rfind('.');
   const std::string_view op(key.op);
   const bool own = dot != std::string::npos;
   for (const KernelRow* row :
-       cpu_kernels().rows_of(own ? op.substr(0, dot) : "", own ? op.substr(dot + 1) : op)) {
-    if (row->name == kernel) return true;
+       table.rows_of(own ? op.substr(0, dot) : "", own ? op.substr(dot + 1) : op)) {
+    if (row->name != MeasuredKernel::row(name)) continue;
+    return MeasuredKernel::algorithm(name).empty() || row->algorithms != nullptr;
   }
   return false;
+}
+
+/// The entries of a list that may be left out.
+Json list_of(const Json& json, const char* name, const std::string& path) {
+  if (!json.contains(name)) return Json::array();
+  if (!json[name].is_array()) damaged_plan(path, fmt::format("\"{}\" is no list", name));
+  return json[name];
+}
+
+CallKey parse_key(const Json& entry, const std::string& path) {
+  return {plan_text(entry, "op", path), plan_text(entry, "operands", path),
+          plan_text(entry, "attributes", path)};
+}
+
+Json json_of(const CallKey& key) {
+  return {{"op", key.op}, {"operands", key.operands}, {"attributes", key.attributes}};
+}
+
+MeasuredFusion parse_fusion(const Json& entry, const std::string& path) {
+  if (!entry.contains("pays") || !entry["pays"].is_boolean())
+    damaged_plan(path, "a fusion without \"pays\"");
+  const auto time = [&](const char* name) {
+    const bool there =
+        entry.contains("ms") && entry["ms"].is_object() && entry["ms"].contains(name);
+    if (!there || !entry["ms"][name].is_number()) damaged_plan(path, "a time that is no number");
+    return entry["ms"][name].get<double>();
+  };
+  return {entry["pays"].get<bool>(), time("fused"), time("apart")};
 }
 
 }  // namespace
@@ -112,12 +142,24 @@ TunedMachine this_machine(int threads) {
   return {cpu::cpu_description(), cpu::onednn_version(), threads};
 }
 
+TunedMachine machine_of(const Device& device) { return {device.hardware(), device.libraries(), 1}; }
+
+std::string MeasuredKernel::name(std::string_view row, std::string_view algorithm) {
+  return algorithm.empty() ? std::string(row) : fmt::format("{} {}", row, algorithm);
+}
+
+std::string_view MeasuredKernel::algorithm(std::string_view name) {
+  const size_t space = name.find(' ');
+  return space == std::string_view::npos ? std::string_view() : name.substr(space + 1);
+}
+
 CallKey key_of(const KernelCall& call) {
   CallKey key;
   key.op = call.domain.empty() ? std::string(call.op) : fmt::format("{}.{}", call.domain, call.op);
   for (const Operand& input : call.inputs) key.operands += operand_text(input) + " ";
   key.operands += "->";
   for (const Operand& output : call.outputs) key.operands += " " + operand_text(output);
+  if (call.tf32) key.attributes = "tf32";
   if (call.attributes == nullptr) return key;
   for (const auto& [name, value] : *call.attributes)
     key.attributes +=
@@ -126,7 +168,7 @@ CallKey key_of(const KernelCall& call) {
 }
 
 KernelChoices KernelChoices::parse(std::string_view text, const std::string& path,
-                                   const TunedMachine& machine) {
+                                   const TunedMachine& machine, const KernelTable& table) {
   const Json json =
       json_nests_deeper(text) ? Json() : Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("format") || json["format"] != kPlanFormat)
@@ -137,10 +179,10 @@ KernelChoices KernelChoices::parse(std::string_view text, const std::string& pat
   if (!json.contains("kernels") || !json["kernels"].is_array()) damaged_plan(path, "no kernels");
   KernelChoices choices(machine);
   for (const Json& entry : json["kernels"]) {
-    const CallKey key{plan_text(entry, "op", path), plan_text(entry, "operands", path),
-                      plan_text(entry, "attributes", path)};
+    const CallKey key = parse_key(entry, path);
     const std::string kernel = plan_text(entry, "kernel", path);
-    if (!is_row(key, kernel)) damaged_plan(path, fmt::format("no kernel {} of {}", kernel, key.op));
+    if (!is_kernel(table, key, kernel))
+      damaged_plan(path, fmt::format("no kernel {} of {}", kernel, key.op));
     std::vector<MeasuredKernel> measured = {{kernel, 0}};
     if (entry.contains("ms") && entry["ms"].is_object()) {
       for (const auto& [name, ms] : entry["ms"].items()) {
@@ -151,6 +193,13 @@ KernelChoices KernelChoices::parse(std::string_view text, const std::string& pat
     }
     if (choices.contains(key)) damaged_plan(path, fmt::format("a call of {} twice", key.op));
     choices.set(key, std::move(measured));
+  }
+  for (const Json& entry : list_of(json, "fusions", path))
+    choices.set_fusion(parse_key(entry, path), parse_fusion(entry, path));
+  for (const Json& entry : list_of(json, "unmeasured", path)) {
+    const CallKey key = parse_key(entry, path);
+    if (choices.contains(key)) damaged_plan(path, fmt::format("a call of {} twice", key.op));
+    choices.set_unmeasured(key, plan_text(entry, "why", path));
   }
   return choices;
 }
@@ -164,11 +213,21 @@ std::string KernelChoices::to_json() const {
     if (measured.empty()) continue;
     Json times = Json::object();
     for (const MeasuredKernel& one : measured) times[one.kernel] = one.ms;
-    kernels.push_back({{"op", key.op},
-                       {"operands", key.operands},
-                       {"attributes", key.attributes},
-                       {"kernel", measured.front().kernel},
-                       {"ms", std::move(times)}});
+    Json entry = json_of(key);
+    entry["kernel"] = measured.front().kernel;
+    entry["ms"] = std::move(times);
+    kernels.push_back(std::move(entry));
+  }
+  for (const auto& [key, fusion] : fusions_) {
+    Json entry = json_of(key);
+    entry["pays"] = fusion.pays;
+    entry["ms"] = {{"fused", fusion.fused_ms}, {"apart", fusion.apart_ms}};
+    json["fusions"].push_back(std::move(entry));
+  }
+  for (const auto& [key, why] : unmeasured_) {
+    Json entry = json_of(key);
+    entry["why"] = why;
+    json["unmeasured"].push_back(std::move(entry));
   }
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -184,6 +243,11 @@ std::string KernelChoices::digest() const {
     for (const std::string* text : {&key.op, &key.operands, &key.attributes}) add(*text);
     add(measured.front().kernel);
   }
+  for (const auto& [key, fusion] : fusions_) {
+    if (!fusion.pays) continue;  // as where nothing was measured
+    for (const std::string* text : {&key.op, &key.operands, &key.attributes}) add(*text);
+    add("fused");
+  }
   return fmt::format("{:016x}", hash);
 }
 
@@ -192,6 +256,11 @@ std::string_view KernelChoices::find(const CallKey& key) {
   if (found == kernels_.end() || found->second.empty()) return {};
   used_.insert(key);
   return found->second.front().kernel;
+}
+
+const MeasuredFusion* KernelChoices::find_fusion(const CallKey& key) const {
+  const auto found = fusions_.find(key);
+  return found == fusions_.end() ? nullptr : &found->second;
 }
 
 size_t KernelChoices::size() const {

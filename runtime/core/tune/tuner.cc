@@ -6,9 +6,10 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/float16.h"
 #include "runtime/core/memory/best_fit.h"
 #include "runtime/core/pages.h"
+#include "runtime/core/tune/device_tuner.h"
+#include "runtime/core/tune/made_up.h"
 
 namespace halfnote {
 namespace {
@@ -17,7 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kLeastRuns = 3, kMostRuns = 25;
 constexpr double kEnoughSeconds = 0.05;  // of measured runs a kernel
-constexpr double kTie = 1.02;            // times this close are the same: the table decides
 constexpr std::string_view kReferenceRow = "reference";
 
 struct TunedRow {
@@ -26,38 +26,12 @@ struct TunedRow {
   double best = std::numeric_limits<double>::infinity(), sum = 0;
 };
 
-/// Numbers in [-1, 1) for floats, 1 for bools, 0 for the rest: an index, a label, a step.
 void fill_operand(const Operand& operand, std::byte* to) {
   if (operand.constant != nullptr) {
     std::memcpy(to, operand.constant->bytes(), operand.constant->byte_size());
     return;
   }
-  uint32_t bits = 0x9e3779b9u;
-  const auto next = [&bits] {
-    bits = bits * 1664525u + 1013904223u;
-    return static_cast<float>(bits >> 8) * 0x1p-23f - 1.0f;
-  };
-  for (int64_t i = 0; i < operand.size(); ++i) {
-    switch (operand.dtype) {
-      case DType::kF32:
-        reinterpret_cast<float*>(to)[i] = next();
-        break;
-      case DType::kF64:
-        reinterpret_cast<double*>(to)[i] = static_cast<double>(next());
-        break;
-      case DType::kF16:
-        reinterpret_cast<Half*>(to)[i] = to_f16(next());
-        break;
-      case DType::kBF16:
-        reinterpret_cast<BFloat16*>(to)[i] = to_bf16(next());
-        break;
-      case DType::kBool:
-        reinterpret_cast<bool*>(to)[i] = true;
-        break;
-      default:
-        return;  // fresh pages are zero
-    }
-  }
+  make_up(operand.dtype, operand.size(), to);
 }
 
 /// Room for the operands of one call, and for the largest workspace.
@@ -113,9 +87,7 @@ bool is_measured(const TunedRow& row, int runs) {
   return runs >= kMostRuns || (runs >= kLeastRuns && row.sum >= kEnoughSeconds);
 }
 
-}  // namespace
-
-std::vector<MeasuredKernel> measure_kernels(const KernelCall& call) {
+std::vector<MeasuredKernel> measure_on_cpu(const KernelCall& call) {
   std::vector<TunedRow> rows = candidates(call);
   if (rows.size() < 2) return {};
   size_t workspace = 0;
@@ -131,32 +103,62 @@ std::vector<MeasuredKernel> measure_kernels(const KernelCall& call) {
       row.sum += seconds;
     }
   }
-  double shortest = rows[0].best;
-  for (const TunedRow& row : rows) shortest = std::min(shortest, row.best);
-  const auto first =
-      std::ranges::find_if(rows, [&](const TunedRow& row) { return row.best <= shortest * kTie; });
-  std::rotate(rows.begin(), first, first + 1);
-  std::stable_sort(rows.begin() + 1, rows.end(),
-                   [](const TunedRow& a, const TunedRow& b) { return a.best < b.best; });
   std::vector<MeasuredKernel> measured;
   for (const TunedRow& row : rows) measured.push_back({std::string(row.row->name), 1e3 * row.best});
   return measured;
 }
 
+/// The fastest first, but for ties.
+void order_by_time(std::vector<MeasuredKernel>& measured) {
+  if (measured.empty()) return;
+  double shortest = measured[0].ms;
+  for (const MeasuredKernel& one : measured) shortest = std::min(shortest, one.ms);
+  const auto first = std::ranges::find_if(
+      measured, [&](const MeasuredKernel& one) { return one.ms <= shortest * kTimeTie; });
+  std::rotate(measured.begin(), first, first + 1);
+  std::stable_sort(measured.begin() + 1, measured.end(),
+                   [](const MeasuredKernel& a, const MeasuredKernel& b) { return a.ms < b.ms; });
+}
+
+/// Measures a call that the choices lack, and notes why where that cannot be done.
+void tune(const KernelCall& call, const CallKey& key, const KernelSource& source) {
+  try {
+    source.choices->set(key, measure_kernels(call, source.device));
+  } catch (const Error& error) {
+    if (source.device == nullptr || !is_no_time(error)) throw;
+    source.choices->set_unmeasured(key, error.what());
+  }
+}
+
+const KernelTable& table_of(const KernelSource& source) {
+  return source.device == nullptr ? cpu_kernels() : source.device->kernels();
+}
+
+}  // namespace
+
+std::vector<MeasuredKernel> measure_kernels(const KernelCall& call, Device* device) {
+  std::vector<MeasuredKernel> measured =
+      device == nullptr ? measure_on_cpu(call) : measure_on_device(call, *device);
+  order_by_time(measured);
+  return measured;
+}
+
 KernelChoice choose_kernel(const KernelCall& call, const KernelSource& source) {
-  if (source.choices == nullptr) return cpu_kernels().choose(call, source.names);
+  const KernelTable& table = table_of(source);
+  if (source.choices == nullptr) return table.choose(call, source.names);
   const CallKey key = key_of(call);
-  if (source.tune && !source.choices->contains(key))
-    source.choices->set(key, measure_kernels(call));
+  if (source.tune && !source.choices->contains(key)) tune(call, key, source);
   const std::string_view name = source.choices->find(key);
-  if (name.empty()) return cpu_kernels().choose(call, source.names);
+  if (name.empty()) return table.choose(call, source.names);
   KernelChoice choice;
-  for (const KernelRow* row : cpu_kernels().rows_of(call.domain, call.op)) {
-    if (row->name != name) {
+  for (const KernelRow* row : table.rows_of(call.domain, call.op)) {
+    if (row->name != MeasuredKernel::row(name)) {
       choice.refusals.push_back({row->name, "the plan file has another kernel"});
       continue;
     }
-    Prepared prepared = row->prepare(call);
+    KernelCall asked = call;
+    asked.algorithm = MeasuredKernel::algorithm(name);
+    Prepared prepared = row->prepare(asked);
     if (!prepared) {
       throw Error(ErrorCode::kUsage, "the kernel of the plan file does not take the call")
           .at({{}, {}, key.op})
@@ -165,6 +167,7 @@ KernelChoice choose_kernel(const KernelCall& call, const KernelSource& source) {
     }
     choice.row = row;
     choice.kernel = std::move(prepared.kernel);
+    choice.algorithm = asked.algorithm;
     return choice;
   }
   throw Error(ErrorCode::kInternal, "a plan file with an unknown kernel").at({{}, {}, key.op});

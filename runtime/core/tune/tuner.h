@@ -9,16 +9,43 @@ namespace halfnote {
 struct KernelSource {
   std::string_view names;  // only rows whose name starts with this; empty: all
   KernelChoices* choices = nullptr;
-  bool tune = false;  // measures calls that `choices` lacks, and adds them
+  bool tune = false;         // measures calls that `choices` lacks, and adds them
+  Device* device = nullptr;  // whose kernels they are; null: the CPU's
 };
 
-/// The kernel of a call. A kernel that the plan file names and that refuses the call is an
-/// Error(kUsage): nothing falls back in silence.
+/// The kernel of a call. A kernel or an algorithm that the plan file names and that refuses the
+/// call is an Error(kUsage): nothing falls back in silence.
 KernelChoice choose_kernel(const KernelCall& call, const KernelSource& source);
 
 /// Runs all rows that take the call, by turns, on made-up operands: the fastest first; of times
-/// within 2 % of the shortest the one that the table has first. The reference is a candidate only
-/// where it is alone. Empty: there is nothing to choose.
-std::vector<MeasuredKernel> measure_kernels(const KernelCall& call);
+/// within 2 % of the shortest the one that the table has first. A fallback, as the reference is
+/// one, is a candidate only where it is alone. Empty: there is nothing to choose.
+///
+/// On a device every algorithm of a row (KernelRow::algorithms) is a candidate of its own, and a
+/// row that has another form for the layout of the device's regions runs in that form, where it
+/// is preferred. Throws Error(kMemory) where the device has no room for the operands.
+std::vector<MeasuredKernel> measure_kernels(const KernelCall& call, Device* device = nullptr);
+
+/// A call among others: the numbers of the values that it reads and writes, -1 for an absent one.
+/// Equal numbers are one buffer.
+struct LinkedCall {
+  KernelCall call;
+  std::vector<int> inputs, outputs;
+};
+
+/// Does a fused call pay on the device: is it faster, by more than 2 %, than the calls that it
+/// replaces, run one after the other? For passes that fuse only what was measured faster.
+///
+/// What `choices` knows under the fused call's key decides. Else, with `tune`, both are measured,
+/// each call by its best kernel (which is measured too), and the answer is noted there; without it
+/// the answer is no, and so it is on the CPU, without choices, and where the fused call has no
+/// kernel. `apart` links its calls by values of its own: what one writes and a later one reads has
+/// one number. An answer that room on the device would not allow is no, and noted as unmeasured.
+///
+///   fused: MatMulGelu(a, b) -> y
+///   apart: MatMul(a, b) -> z    inputs {0, 1}, outputs {2}
+///          Gelu(z) -> y         inputs {2},    outputs {3}
+bool fusion_pays(const KernelCall& fused, const std::vector<LinkedCall>& apart,
+                 const KernelSource& source);
 
 }  // namespace halfnote

@@ -29,6 +29,8 @@ class LaidDevice final : public Device {
   }
   std::string_view name() const override { return device_->name(); }
   std::string description() const override { return device_->description(); }
+  std::string hardware() const override { return device_->hardware(); }
+  std::string libraries() const override { return device_->libraries(); }
   const KernelTable& kernels() const override { return device_->kernels(); }
   const RegionLayout& regions() const override { return regions_; }
   std::unique_ptr<Stream> make_stream() override { return device_->make_stream(); }
