@@ -1,7 +1,6 @@
 // What the models that halfnote is measured on ask of cuDNN, planned by cuDNN itself for an H200
 // and an A100 that are not there: it finds engines, compiles their kernels, and says how much
 // workspace they take. In builds with CUDA only.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -10,45 +9,14 @@
 #include "kernels/cuda/libraries/dnn_request.h"
 #include "kernels/cuda/libraries/rnn.h"
 #include "kernels/cuda/libraries/sdpa.h"
+#include "tests/cases/paper_gpus.h"
 
 namespace halfnote::libraries {
 namespace {
 
-struct PaperGpu {
-  const char* name;
-  std::string json;  // as cuDNN writes the properties of a device
-};
-
-std::string properties(const char* name, int version, int processors, int64_t shared, int64_t l2,
-                       int64_t memory) {
-  const auto field = [](const char* key, int64_t value) {
-    return ",\"" + std::string(key) + "\":" + std::to_string(value);
-  };
-  return "{\"deviceName\":\"" + std::string(name) + "\"" + field("deviceVer", version) +
-         field("multiProcessorCount", processors) + field("maxSharedMemoryPerBlockOptin", shared) +
-         field("l2CacheSize", l2) + field("totalGlobalMem", memory) +
-         ",\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64]" +
-         field("cudaDeviceId", 0) + field("driverVer", 13000) + field("regsPerBlock", 65536) +
-         field("smClockRateKHz", 1980000) + field("memClockRateKHz", 2619000) +
-         field("warpSize", 32) + field("maxSharedMemoryPerBlock", 49152) +
-         field("reservedSharedMemoryPerBlock", 1024) + field("maxRegistersPerSM", 65536) +
-         field("pciDeviceId", 0) + field("maxCtasPerSM", 32) + field("maxThreadsPerBlock", 1024) +
-         field("maxThreadsPerSM", 2048) + field("isTccDriver", 0) + field("supportCoopLaunch", 1) +
-         "}";
-}
-
-std::vector<PaperGpu> gpus() {
-  return {{"H200", properties("NVIDIA H200", 900, 132, 232448, 62914560, 150754820096)},
-          {"A100", properties("NVIDIA A100-SXM4-80GB", 800, 108, 166912, 41943040, 84987740160)}};
-}
-
-class Paper : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    // Whoever asks for libcuda.so.1 from now on gets this one.
-    ASSERT_NE(dlopen(HALFNOTE_PAPER_DRIVER, RTLD_NOW | RTLD_GLOBAL), nullptr) << dlerror();
-  }
-};
+using Paper = test::Paper;
+using test::gpus;
+using test::PaperGpu;
 
 SdpaTensor rows_first(int64_t batch, int64_t heads, int64_t rows, int64_t size, int64_t parts = 1) {
   return {{batch, heads, rows, size}, {rows * parts * heads * size, size, parts * heads * size, 1}};
