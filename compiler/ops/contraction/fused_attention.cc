@@ -93,7 +93,7 @@ Expr summed(Expr x, int64_t group) {
       dims.push_back({Extent::number(static_dim(x, heads) / group)});
       dims.push_back({Extent::number(group)});
     } else {
-      dims.push_back({{x, i}});
+      dims.push_back({{x, static_cast<int64_t>(i)}});
     }
   }
   return x.builder->op("ReduceSum", {reshape_to(x, dims), x.builder->ints({-3})},

@@ -191,7 +191,7 @@ TEST(Epilogues, TheirRequests) {
   for (const Call& call : all_calls({5, 136, 9}, DType::kBF16)) on_device(call);
   record_matmuls(nullptr);
   ASSERT_EQ(calls.size(), 16u);
-  for (const auto& [request, operands] : calls) EXPECT_EQ(illegal_request(request, operands), "");
+  for (const MatmulCall& made : calls) EXPECT_EQ(illegal_request(made.request, made.operands), "");
   const LtRequest& gelu = calls[3].request;
   EXPECT_EQ(gelu.epilogue, Epilogue::kGelu);
   EXPECT_TRUE(gelu.has_bias);

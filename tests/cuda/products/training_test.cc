@@ -193,10 +193,10 @@ TEST(EpilogueTraining, RequestsAreLegal) {
   for (const Fixture& fixture : {kMlp, kGpt2}) train(fixture, DType::kBF16, 1, true);
   cuda_emulated::record_matmuls(nullptr);
   std::map<libraries::Epilogue, int> count;
-  for (const auto& [request, operands] : calls) {
-    ++count[request.epilogue];
-    EXPECT_EQ(libraries::illegal_request(request, operands), "");
-    EXPECT_GE(request.alignment, 16u);
+  for (const cuda_emulated::MatmulCall& made : calls) {
+    ++count[made.request.epilogue];
+    EXPECT_EQ(libraries::illegal_request(made.request, made.operands), "");
+    EXPECT_GE(made.request.alignment, 16u);
   }
   using enum libraries::Epilogue;
   for (const auto epilogue : {kRelu, kGelu, kReluGrad, kGeluGrad, kSumsOfA})
