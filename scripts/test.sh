@@ -103,6 +103,8 @@ unit_parts() {
   export -f unit_part
   export logs OMP_WAIT_POLICY=passive
   rm -f "$logs/unit-$1.seconds"
+  # Lists the tests: two of ctest that did so at a time would spoil the list.
+  ctest --test-dir "build/$1" -N >/dev/null || return 1
   xargs -P "$jobs" -L 1 bash -c 'unit_part "$@"' _ "$1" || status=1
   sort -rn -o "$logs/unit-$1.seconds" "$logs/unit-$1.seconds"
   awk '{ all += $1 } END { print NR " parts, " all " s of processor time; the longest:" }' \

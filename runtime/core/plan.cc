@@ -466,9 +466,8 @@ class Planner {
   /// A step that updates all weights has thousands of them.
   void sort_operands(std::span<const ValueId> inputs) {
     operands_.clear();
-    for (size_t i = 0; i < inputs.size(); ++i) {
+    for (size_t i = 0; i < inputs.size(); ++i)
       if (inputs[i].valid()) operands_.emplace_back(buffer_of_[inputs[i].index], i);
-    }
     std::ranges::sort(operands_);
   }
 

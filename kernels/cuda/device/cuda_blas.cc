@@ -153,6 +153,8 @@ LtAlgorithm read_algorithm(const cublasLtMatmulAlgo_t& from) {
 cublasComputeType_t compute_type(const LtRequest& r) {
   if (r.compute == DType::kF64) return CUBLAS_COMPUTE_64F;
   return r.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
 cublasLtEpilogue_t native_epilogue(const LtRequest& r) {
   const bool aux = r.aux != DType::kUndefined;
   int all = 0;  // the library's epilogues are sums of bits
@@ -318,8 +320,8 @@ class CublasLt final : public Blas {
     return libraries::kNoMatmulKernel;
   }
 
-  /// What is measured is what a plan file's name gives again: suggestions that their settings alone
-  /// do not give again are left out.
+  /// What is measured is what a plan file's name gives again: suggestions that their settings
+  /// alone do not give again are left out.
   std::vector<std::string> algorithms(const MatmulProblem& p) override {
     if (!libraries::illegal_matmul(p).empty()) return {};
     const LtRequest least = libraries::least_request(p, libraries::kPlannedAlignment);

@@ -5,11 +5,11 @@
 
 #include <filesystem>
 
-#include "asked.h"
 #include "base/error.h"
-#include "device_check.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/libraries/lt_request.h"
+#include "tests/cuda/asked.h"
+#include "tests/cuda/device_check.h"
 
 namespace halfnote::libraries {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "call.h"
 #include "kernels/cuda/libraries/lt_request.h"
+#include "tests/cuda/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {
