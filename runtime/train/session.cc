@@ -426,8 +426,7 @@ MemoryUse Session::memory() const {
   use.state = state_->bytes();
   for (const Prepared& prepared : executors_) {
     const Program& program = prepared.executor->program();
-    use.arena =
-        device_ ? use.arena + program.arena_bytes : std::max(use.arena, program.arena_bytes);
+    use.arena = std::max(use.arena, program.arena_bytes);
     use.constants += program.constant_bytes;
     for (const Tensor& constant : program.constants) {
       const std::span bytes(constant.bytes(), constant.byte_size());

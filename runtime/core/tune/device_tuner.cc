@@ -12,7 +12,7 @@
 namespace halfnote {
 namespace {
 
-struct Candidate {
+struct DeviceCandidate {
   std::string name;
   std::unique_ptr<Kernel> kernel;
 };
@@ -42,8 +42,8 @@ RowForm likely_form(const KernelRow& row, const KernelCall& call, const RegionLa
   return {&row, call};
 }
 
-std::vector<Candidate> candidates(const KernelCall& call, const Device& device) {
-  std::vector<Candidate> all;
+std::vector<DeviceCandidate> candidates(const KernelCall& call, const Device& device) {
+  std::vector<DeviceCandidate> all;
   for (const KernelRow* row : device.kernels().rows_of(call.domain, call.op)) {
     if (row->use == RowUse::kFallback && !all.empty()) continue;
     Prepared plain = row->prepare(call);
@@ -146,12 +146,12 @@ MeasuredFusion measure_exchange(const std::vector<LinkedCall>& now,
 }  // namespace
 
 std::vector<MeasuredKernel> measure_on_device(const KernelCall& call, Device& device) {
-  const std::vector<Candidate> all = candidates(call, device);
+  const std::vector<DeviceCandidate> all = candidates(call, device);
   if (all.size() < 2) return {};
   std::vector<Operand> values;
   std::vector<TrialWay> ways;
   const TrialStep step = numbered(call, *all.front().kernel, values);
-  for (const Candidate& candidate : all) {
+  for (const DeviceCandidate& candidate : all) {
     ways.push_back({step});
     ways.back().front().kernel = candidate.kernel.get();
   }
