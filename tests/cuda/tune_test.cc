@@ -203,7 +203,8 @@ TEST(CudaTune, RefusesAnAlgorithmThatTheLibraryDoesNotTake) {
 TEST(CudaTune, PlanFilesAreOfOneDevice) {
   const auto device = test::open_tested_device();
   const TunedMachine machine = machine_of(*device);
-  const KernelCall call = kernel_call(biased_product());
+  const Call product = biased_product();
+  const KernelCall call = kernel_call(product);
   KernelChoices choices(machine);
   const std::string algorithm =
       "blas.matmul lt:66:tile20:stages36:split1:sum0:swizzle0:option0:inner0:cluster2";
@@ -245,7 +246,8 @@ TEST(CudaTune, PlanFilesAreOfOneDevice) {
 }
 
 TEST(CudaTune, Tf32IsAnotherCall) {
-  KernelCall call = kernel_call(biased_product(DType::kF32));
+  const Call product = biased_product(DType::kF32);
+  KernelCall call = kernel_call(product);
   const CallKey plain = key_of(call);
   call.tf32 = true;
   EXPECT_NE(key_of(call), plain);
