@@ -8,7 +8,6 @@ namespace {
 
 constexpr int64_t kHeadStep = kSdpaHeadStep;
 constexpr uintptr_t kSdpaAlignment = 16;
-constexpr int64_t kDropoutTile = 64;
 
 std::string illegal_layout(const SdpaTensor& t, const char* name) {
   const std::string of = std::string(" of ") + name;
@@ -54,8 +53,7 @@ std::string illegal_attention(const SdpaProblem& p) {
   // cuDNN 9.19 takes these two and gives wrong gradients.
   if (p.gradient && p.has_bias() && (p.bias[2] != scores[2] || p.bias[3] != scores[3]))
     return "the gradient beside a term that is one for all queries or keys";
-  if (p.gradient && p.drops() && (scores[2] % kDropoutTile != 0 || scores[3] % kDropoutTile != 0))
-    return "the gradient of a dropout, of queries or keys that are no multiple of 64";
+  if (p.gradient && p.drops()) return "the gradient behind a dropout";
   if (p.bias_gradient && !(p.gradient && p.has_bias())) return "the gradient of no term";
   constexpr int64_t kMostScores = int64_t{1} << 31;
   if ((p.gradient || p.drops()) && scores[0] * scores[1] >= kMostScores / scores[2] / scores[3])

@@ -132,8 +132,9 @@ TEST(Epilogues, ByTheLibrary) {
         } else if (has_mask(call)) {
           continue;
         }
-        // A GPU's library has the hyperbolic tangent of the hardware, good to 11 bits.
-        expect_as_on_cpu(call, on_device(call), "by the library", emulated ? 1e-6 : 0x1p-11);
+        // A GPU's library has the hyperbolic tangent of the hardware, good to 11 bits, of which the
+        // gradient keeps 9.
+        expect_as_on_cpu(call, on_device(call), "by the library", emulated ? 1e-6 : 0x1p-9);
       }
     }
   }

@@ -208,9 +208,11 @@ class Writer {
 
   /// Inputs, outputs and dropouts, whatever the elements.
   void write_operands() {
+    // Sums have as many blocks as four a multiprocessor of an H100 make: all run at once.
     line(
-        "extern \"C\" __global__ void __launch_bounds__(kThreads) $(\n    const __grid_constant__ "
-        "Arguments a) {{");
+        "extern \"C\" __global__ void __launch_bounds__(kThreads{}) $(\n    const "
+        "__grid_constant__ Arguments a) {{",
+        sum_ ? ", 4" : "");
     for (size_t i = 0; i < chain_.inputs.size(); ++i) {
       const Input& input = chain_.inputs[i];
       line("  const auto* const in{} = static_cast<const {}*>(a.in[{}]);", i,
