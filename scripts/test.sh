@@ -240,7 +240,7 @@ leg_asan() {
 leg_cuda() {
   scripts/setup_cuda.sh
   build_preset cuda halfnote halfnote-cases halfnote-step halfnote-steps halfnote_cuda_test \
-    halfnote_kernels_test halfnote_cli_test halfnote_paper_test
+    halfnote_kernels_test halfnote_cli_test halfnote_paper_test halfnote-collect-chains
   OMP_WAIT_POLICY=passive build/cuda/bin/halfnote_cli_test --gtest_brief=1 \
     --gtest_filter='CudaDriver*'
   # Of the toolkit that is used, if it is not where all look: then nothing is left out.
@@ -250,6 +250,9 @@ leg_cuda() {
     --gtest_filter='Library*:TestedDevice*:Cudnn*:Dnn*:NvrtcTest*' | tee "$logs/cuda.log" |
     grep -v '\[ RUN \|\[       OK '
   if grep 'SKIPPED' "$logs/cuda.log"; then return 1; fi
+  # Every generated kernel of the fixtures for one GPU, one in eight for the others.
+  OMP_WAIT_POLICY=passive build/cuda/bin/halfnote-collect-chains tests/fixtures/models \
+    tests/fixtures/exporters --architectures 90,80,100,120 --share 8 || return 1
   build/cuda/bin/halfnote_paper_test --gtest_brief=1
   tests/gpu_check/run.sh build/cuda
 }

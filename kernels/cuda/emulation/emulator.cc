@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/system/environment.h"
 #include "kernels/cuda/emulation/fiber.h"
 #include "kernels/cuda/emulation/guarded.h"
 
@@ -406,8 +406,7 @@ void run_grid(const GridShape& shape, uint64_t seed, void (*body)(const void*),
 
 uint64_t emulation_seed() {
   if (!seed_is_set) {
-    const char* text = std::getenv("HALFNOTE_EMULATION_SEED");
-    set_emulation_seed(text == nullptr ? 1 : std::strtoull(text, nullptr, 10));
+    set_emulation_seed(number_of_environment("HALFNOTE_EMULATION_SEED").value_or(1));
   }
   return seed_of_thread;
 }

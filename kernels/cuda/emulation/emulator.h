@@ -45,7 +45,7 @@ void run_grid(const GridShape& shape, uint64_t seed, void (*body)(const void*),
               const void* arguments);
 
 /// The seed of the next grids of this thread of the host; by default HALFNOTE_EMULATION_SEED of the
-/// environment, or 1.
+/// environment, or 1. Throws Error(kUsage) if that is no number.
 uint64_t emulation_seed();
 void set_emulation_seed(uint64_t seed);
 

@@ -1,8 +1,8 @@
 #include "runtime/core/tune/epilogues.h"
 
-#include <cstdlib>
 #include <string_view>
 
+#include "base/system/environment.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 
@@ -47,8 +47,7 @@ bool library_has_products(const Graph& graph, const Device& device, bool tf32) {
 }
 
 Pays epilogues_pay(const Device& device, bool tf32) {
-  const char* wish = std::getenv("HALFNOTE_EPILOGUES");
-  if (wish == nullptr || std::string_view(wish) != "always") return {};
+  if (word_of_environment("HALFNOTE_EPILOGUES", {"always", "never"}) != "always") return {};
   return [&device, tf32](const Graph& /*now*/, const Graph& instead) {
     return library_has_products(instead, device, tf32);
   };
