@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kElideAbove = 16;
 
 struct InspectArguments {
-  std::string file, format, graph, diff, why;
+  std::string file, format, graph, diff, why, device;
   std::vector<std::string> dims;
   bool nodes = false, casts = false;
   ImportFlags import;
@@ -127,6 +127,7 @@ void refuse_idle(const InspectArguments& a) {
   if (!a.graph.empty() && !text && !tables && a.diff.empty() && a.why.empty()) {
     refuse("--graph", "--format, --nodes, --casts, --why or --diff");
   }
+  if (!a.device.empty() && a.why.empty()) refuse("--device", "--why");
   const bool summary = a.format.empty() && a.diff.empty() && a.why.empty();
   if (!a.dims.empty() && !tables && a.why.empty() && !summary) {
     refuse("--dim", "--nodes, --casts, --why or --format json");
@@ -166,7 +167,8 @@ int inspect(const InspectArguments& a) {
   } else if (!a.format.empty()) {
     parts.push_back(formatted(model, a));
   }
-  if (!a.why.empty()) parts.push_back(node_facts(model, a.why, a.graph, dims));
+  if (!a.why.empty())
+    parts.push_back(node_facts(model, a.why, a.graph, dims, a.device.empty() ? "cpu" : a.device));
   const Report report = report_of(model, a);
   if (a.nodes) parts.push_back(report_table(report));
   if (a.casts) parts.push_back(cast_table(report));
@@ -188,6 +190,8 @@ void add_inspect(CLI::App& app, Action& action) {
                    "gradient, kernels with their refusals, readers of a cast");
   verb->add_option("--dim", a->dims, "bind a symbolic dim, for the sizes and for --why: NAME=N")
       ->take_all();
+  verb->add_option("--device", a->device,
+                   "for --why: whose kernels, cpu, cuda, cuda:N or cuda-emulated (default: cpu)");
   verb->add_option("--diff", a->diff,
                    "nodes added, removed, replaced and retyped since this source model");
   verb->add_option(

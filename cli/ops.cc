@@ -1,4 +1,4 @@
-// halfnote ops: what the compiler and the CPU know: operators, passes, loss-scale presets.
+// halfnote ops: what the compiler and a device know: operators, passes, loss-scale presets.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "cli/verbs.h"
 #include "compiler/ops/operator.h"
-#include "kernels/kernel.h"
+#include "kernels/device.h"
 #include "passes/manager.h"
 #include "passes/precision/like.h"
 #include "passes/precision/presets.h"
@@ -22,7 +22,7 @@ namespace halfnote::cli {
 namespace {
 
 struct OpsArguments {
-  std::string pattern;
+  std::string pattern, device = "cpu";
   bool passes = false, presets = false;
 };
 
@@ -39,9 +39,9 @@ std::string full_name(const OperatorRow& row) {
 
 std::string since(int opset) { return opset == 0 ? "-" : std::to_string(opset); }
 
-std::string kernels_of(const OperatorRow& row) {
+std::string kernels_of(const OperatorRow& row, const KernelTable& table) {
   std::vector<std::string_view> names;
-  for (const KernelRow* kernel : cpu_kernels().rows_of(row.domain, row.name)) {
+  for (const KernelRow* kernel : table.rows_of(row.domain, row.name)) {
     // Several rows of one name, for different types, are one thing to the reader.
     if (std::find(names.begin(), names.end(), kernel->name) == names.end())
       names.push_back(kernel->name);
@@ -50,26 +50,33 @@ std::string kernels_of(const OperatorRow& row) {
   return names.empty() ? "-" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::string operator_line(const OperatorRow& row) {
+std::string kernels_on(const std::string& device) {
+  return device == "cpu" ? std::string("the cpu") : device;
+}
+
+std::string operator_line(const OperatorRow& row, const KernelTable& table) {
   const std::string gradient = row.gradient != nullptr ? std::string("yes")
                                : row.lower != nullptr  ? fmt::format("yes: {}", row.no_gradient)
                                                        : fmt::format("no: {}", row.no_gradient);
   return fmt::format("{:<46} {:<6} {:>3} {:>4}  {:<34} {}\n", full_name(row),
                      class_name(row.precision), since(row.legality.f16), since(row.legality.bf16),
-                     kernels_of(row), gradient);
+                     kernels_of(row, table), gradient);
 }
 
-void print_operators(const std::string& pattern) {
+void print_operators(const std::string& pattern, const std::string& on) {
+  const std::unique_ptr<Device> device = open_device(on);
+  const KernelTable& table = device ? device->kernels() : cpu_kernels();
   const std::string wanted = lower(pattern);
-  std::string text = fmt::format("{:<46} {:<6} {:>3} {:>4}  {:<34} {}\n", "operator", "class",
-                                 "f16", "bf16", "kernels on the cpu, best first", "gradient");
+  std::string text =
+      fmt::format("{:<46} {:<6} {:>3} {:>4}  {:<34} {}\n", "operator", "class", "f16", "bf16",
+                  fmt::format("kernels on {}, best first", kernels_on(on)), "gradient");
   std::vector<std::string> names;
   int shown = 0;
   for (const OperatorRow& row : operator_rows()) {
     const std::string name = full_name(row);
     names.push_back(std::string(row.name));
     if (lower(name).find(wanted) == std::string::npos) continue;
-    text += operator_line(row);
+    text += operator_line(row, table);
     ++shown;
   }
   if (shown == 0) {
@@ -134,6 +141,11 @@ void print_frameworks() {
 }
 
 int ops(const OpsArguments& a) {
+  if (a.device != "cpu" && (a.passes || a.presets)) {
+    throw Error(ErrorCode::kUsage, "--device does nothing here")
+        .expected("the list of operators", "--passes or --presets")
+        .hint("take --device away");
+  }
   if (!a.pattern.empty() && (a.passes || a.presets)) {
     throw Error(ErrorCode::kUsage, "a pattern looks for operators")
         .expected("the pattern alone", "--passes or --presets with it");
@@ -143,7 +155,7 @@ int ops(const OpsArguments& a) {
     print_presets();
     print_frameworks();
   }
-  if (!a.passes && !a.presets) print_operators(a.pattern);
+  if (!a.passes && !a.presets) print_operators(a.pattern, a.device);
   return 0;
 }
 
@@ -153,6 +165,9 @@ void add_ops(CLI::App& app, Action& action) {
   auto a = std::make_shared<OpsArguments>();
   CLI::App* verb = app.add_subcommand("ops", "list operators, passes and loss-scale presets");
   verb->add_option("pattern", a->pattern, "only operators with this in their name");
+  verb->add_option("--device", a->device,
+                   "whose kernels: cpu, cuda, cuda:N or cuda-emulated, which needs no GPU and has "
+                   "cuda's (default: cpu)");
   verb->add_flag("--passes", a->passes, "the passes of compile and run, with the reason of each");
   verb->add_flag("--presets", a->presets, "the rules of --loss-scale and the op lists of --like");
   verb->footer(

@@ -126,7 +126,8 @@ void warn_of_missed_limit(const Session& session) {
   const std::optional<Recomputation>& again = session.recomputation();
   if (!again || again->after <= again->limit) return;
   std::cerr << fmt::format(
-      "warning: the limit of --memory is not reached: the activations take {}, the limit is {}\n",
+      "warning: the limit of --memory is not reached: activations and workspaces take {}, the "
+      "limit is {}\n",
       bytes_text(again->after), bytes_text(again->limit));
 }
 
@@ -317,7 +318,8 @@ void add_length_flags(CLI::App* verb, RunArguments& a) {
 
 void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_option("--device", a.device,
-                   "cpu, cuda or cuda:N, never another than that (default: cpu)");
+                   "cpu, cuda, cuda:N, or cuda-emulated (slow: for tests), never another than that "
+                   "(default: cpu)");
   verb->add_flag("--tf32", a.tf32,
                  "on a GPU: f32 products and convolutions on tensor cores, their operands rounded "
                  "to TF32");

@@ -88,7 +88,7 @@ void check_kernels(const std::string& kernels, const std::string& device) {
   throw Error(ErrorCode::kUsage, "--kernels names no kernel")
       .expected(fmt::format("the start of a kernel's name: {}", fmt::join(names, ", ")),
                 fmt::format("\"{}\"", kernels))
-      .hint("`halfnote ops` lists the kernels");
+      .hint("`halfnote ops --device DEVICE` lists the kernels");
 }
 
 SessionOptions::Memory parse_memory(const std::string& text) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -20,9 +21,17 @@ namespace halfnote {
 using EvaluateConstants =
     std::function<std::vector<Tensor>(const Graph&, NodeId, const std::vector<Tensor>&)>;
 
-/// Two graphs that make the same results of the same inputs, those and these in one order: is the
-/// second one faster on the device at hand? Given by the runtime, which can measure.
-using Pays = std::function<bool(const Graph& now, const Graph& instead)>;
+/// A change that a pass could make: nodes as they are and as they would be, each a graph of its
+/// own. Both make the same results of the same inputs, those and these in one order.
+struct Exchange {
+  const Graph& now;
+  const Graph& instead;
+  /// Numbers of an input and a result that are one state, before and behind: one may lie where the
+  /// other does.
+  std::vector<std::pair<size_t, size_t>> states;
+};
+/// Is what would be there faster on the device at hand? Given by the runtime, which can measure.
+using Pays = std::function<bool(const Exchange& exchange)>;
 
 /// Something the user should know: what was done beyond the ordinary, with the place.
 struct Remark {

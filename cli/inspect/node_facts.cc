@@ -11,7 +11,7 @@
 #include "cli/inspect/model_summary.h"
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
-#include "kernels/kernel.h"
+#include "kernels/device.h"
 #include "kernels/layout.h"
 #include "passes/report.h"
 #include "runtime/core/control/control_step.h"
@@ -20,6 +20,16 @@ namespace halfnote::cli {
 namespace {
 
 using Dims = std::map<std::string, int64_t>;
+
+constexpr std::string_view kCpu = "the cpu";
+
+/// Where the node would run.
+struct Place {
+  const Dims& dims;
+  const KernelTable& table;
+  const RegionLayout& regions;
+  std::string name;  // `the cpu`, `cuda`
+};
 
 struct AttributeText {
   std::string operator()(int64_t value) const { return std::to_string(value); }
@@ -192,38 +202,38 @@ std::optional<KernelCall> call_of(const Graph& graph, NodeId id, const Dims& dim
   return call;
 }
 
-void add_kernels(std::string& text, const Graph& graph, NodeId id, const Dims& dims) {
+void add_kernels(std::string& text, const Graph& graph, NodeId id, const Place& on) {
   const Node& node = graph.node(id);
-  const auto rows = cpu_kernels().rows_of(node.domain, node.op);
+  const auto rows = on.table.rows_of(node.domain, node.op);
   if (runs_bodies(node.domain, node.op)) {
     add_line(text, "kernels", "its bodies are planned as programs of their own");
     return;
   }
   if (rows.empty()) {
-    add_line(text, "kernels", "none on the cpu");
+    add_line(text, "kernels", "none on " + on.name);
     return;
   }
-  const auto call = call_of(graph, id, dims);
+  const auto call = call_of(graph, id, on.dims);
   if (!call) {
     std::vector<std::string_view> names;
     for (const KernelRow* row : rows) names.push_back(row->name);
     add_line(text, "kernels",
-             fmt::format("on the cpu, best first: {} (bind the symbolic dims with --dim NAME=N to "
-                         "see which of them runs it)",
-                         fmt::join(names, ", ")));
+             fmt::format("on {}, best first: {} (bind the symbolic dims with --dim NAME=N to see "
+                         "which of them runs it)",
+                         on.name, fmt::join(names, ", ")));
     return;
   }
-  const KernelChoice choice = cpu_kernels().choose(*call);
+  const KernelChoice choice = on.table.choose(*call);
   for (const Refusal& refusal : choice.refusals) {
     add_line(text, "kernel", fmt::format("{} refuses: {}", refusal.kernel, refusal.reason));
   }
   if (choice.row == nullptr) return;
-  add_line(text, "kernel", fmt::format("{} runs it on the cpu", choice.row->name));
-  for (const BlockedRow* blocked : blocked_rows_of(*choice.row)) {
+  add_line(text, "kernel", fmt::format("{} runs it on {}", choice.row->name, on.name));
+  for (const BlockedRow* blocked : blocked_rows_of(on.regions, *choice.row)) {
     if (!blocked->operands(*call).any()) continue;
     add_line(text, "kernel",
-             fmt::format("{} instead of it where run keeps its values in channel blocks",
-                         blocked->row.name));
+             fmt::format("{} instead of it where run keeps its values in {}", blocked->row.name,
+                         on.name == kCpu ? "channel blocks" : "channels last"));
   }
   bool after = false;
   for (const KernelRow* row : rows) {
@@ -232,7 +242,7 @@ void add_kernels(std::string& text, const Graph& graph, NodeId id, const Dims& d
   }
 }
 
-std::string facts_of(const Graph& graph, NodeId id, const std::string& where, const Dims& dims) {
+std::string facts_of(const Graph& graph, NodeId id, const std::string& where, const Place& on) {
   const Node& node = graph.node(id);
   std::string text = fmt::format("{}: {} ({})\n", printable(where), printable(node.name),
                                  printable(op_name(node)));
@@ -247,7 +257,7 @@ std::string facts_of(const Graph& graph, NodeId id, const std::string& where, co
   add_line(text, "precision", precision_text(graph, id));
   add_readers(text, graph, id);
   add_operator(text, node);
-  add_kernels(text, graph, id, dims);
+  add_kernels(text, graph, id, on);
   return text;
 }
 
@@ -277,7 +287,10 @@ Error no_such_node(const Model& model, const std::string& name, const std::strin
 }  // namespace
 
 std::string node_facts(const Model& model, const std::string& name, const std::string& only,
-                       const Dims& dims) {
+                       const Dims& dims, const std::string& device) {
+  const std::unique_ptr<Device> opened = open_device(device);
+  const Place on{dims, opened ? opened->kernels() : cpu_kernels(),
+                 opened ? opened->regions() : cpu_regions(), opened ? device : std::string(kCpu)};
   std::string text;
   if (!only.empty()) find_graph(model, only);
   for (const std::string& graph_name : graph_names(model)) {
@@ -285,7 +298,7 @@ std::string node_facts(const Model& model, const std::string& name, const std::s
     const Graph& graph = find_graph(model, graph_name);
     for (const NodeId id : graph.all_nodes()) {
       if (!is_meant(graph, id, name)) continue;
-      text += (text.empty() ? "" : "\n") + facts_of(graph, id, graph_name, dims);
+      text += (text.empty() ? "" : "\n") + facts_of(graph, id, graph_name, on);
     }
   }
   if (text.empty()) throw no_such_node(model, name, only);

@@ -41,7 +41,8 @@ DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore&
   for (const ProgramStep& step : program.steps) step.kernel->make_ready();
   const auto bytes = [](const ProgramOperand& operand) { return operand.bytes; };
   store.attach(context);
-  arena_ = device.allocate(program.arena_bytes);
+  context.arena.reserve(device, *context.stream, program.arena_bytes);
+  base_ = context.arena.base();
   put_constants();
   input_offsets_ = offsets_of(program.inputs, bytes);
   result_offsets_ = offsets_of(program.outputs, bytes);
@@ -49,12 +50,16 @@ DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore&
       offsets_of(program.steps, [](const ProgramStep& step) { return step.kernel->table_bytes(); });
   results_ = device.allocate(result_offsets_.back(), MemoryKind::kPinned);
   fetched_.resize(program.outputs.size());
+  moved_.resize(program.outputs.size());
+  kept_.resize(program.outputs.size());
   find_small_values();
   for (Slot& slot : slots_) make(slot);
+  context.arena.add(*this);
 }
 
 void DeviceRun::find_small_values() {
-  output_words_.resize(program_.outputs.size());
+  small_values_.clear();
+  output_words_.assign(program_.outputs.size(), 0);
   const auto add = [&](const void* from, size_t bytes) {
     small_values_.push_back({static_cast<const std::byte*>(from), static_cast<uint32_t>(bytes)});
     return small_values_.size();  // word 0 is the count
@@ -78,6 +83,7 @@ void DeviceRun::find_small_values() {
 }
 
 DeviceRun::~DeviceRun() {
+  context_.arena.forget(*this);
   try {
     context_.feeding->synchronise();
     context_.stream->synchronise();
@@ -99,7 +105,7 @@ void DeviceRun::put_constants() {
 std::byte* DeviceRun::address(const BufferRef& ref) {
   switch (ref.space) {
     case Space::kArena:
-      return arena_.get() + ref.offset;
+      return base_ + ref.offset;
     case Space::kState:
       return store_.device_base() + ref.offset;
     case Space::kConstant:
@@ -135,7 +141,6 @@ void DeviceRun::with_buffers(size_t index, const Body& body) {
 /// Before the step is captured: what the graph copied would be read from the host in every run.
 void DeviceRun::put_tables(Slot& slot) {
   std::vector<std::byte> tables(table_offsets_.back());
-  slot.tables = context_.device->allocate(tables.size());
   if (tables.empty()) return;
   for (size_t i = 0; i < program_.steps.size(); ++i) {
     if (table_offsets_[i] == table_offsets_[i + 1]) continue;
@@ -156,7 +161,7 @@ void DeviceRun::record(StepTimer* timer) {
     if (timer != nullptr) timer->end_step();
   }
   for (const SavedCopy& save : program_.saves) {
-    stream.copy(arena_.get() + save.to, address(save.from), save.bytes);
+    stream.copy(base_ + save.to, address(save.from), save.bytes);
   }
   for (const StateCopy& commit : program_.commits) {
     stream.copy(store_.device_base() + commit.to, address(commit.from), commit.bytes);
@@ -175,14 +180,45 @@ void DeviceRun::make(Slot& slot) {
   slot.inputs = device.allocate(input_offsets_.back());
   slot.staging = device.allocate(input_offsets_.back(), MemoryKind::kPinned);
   slot.mailbox = device.allocate((1 + small_values_.size()) * kWord, MemoryKind::kPinned);
+  slot.tables = device.allocate(table_offsets_.back());
   slot.brought = device.make_event();
   *words(slot) = 0;
+  capture(slot);
+}
+
+void DeviceRun::capture(Slot& slot) {
   recorded_ = &slot;
   put_tables(slot);
   Capture capture(*context_.stream);
   record();
   context_.stream->publish(small_values_, words(slot));
   slot.graph = capture.end();
+}
+
+/// Another program may have moved the arena since the last run; all runs had ended then.
+void DeviceRun::enter_arena() {
+  DeviceArena& arena = context_.arena;
+  arena.reserve(*context_.device, *context_.stream, program_.arena_bytes);
+  arena.enter(*this, program_.arena_bytes);
+  if (base_ == arena.base()) return;
+  base_ = arena.base();
+  find_small_values();
+  for (Slot& slot : slots_) capture(slot);
+}
+
+void DeviceRun::leave_arena(size_t bytes) {
+  if (dropped_ || runs_ == 0) return;
+  for (size_t i = 0; i < program_.outputs.size(); ++i) {
+    const ProgramOperand& output = program_.outputs[i];
+    const bool stays = output.buffer.space != Space::kArena || output.buffer.offset >= bytes;
+    if (stays || output.bytes == 0 || moved_[i] || fetched_[i]) continue;
+    if (!kept_[i]) {
+      kept_[i] = context_.device->allocate(output.bytes);
+      kept_bytes_ += output.bytes;
+    }
+    context_.stream->copy(kept_[i].get(), address(output.buffer), output.bytes);
+    moved_[i] = true;
+  }
 }
 
 /// The slot's last run has ended: it reads neither of its memories any more.
@@ -205,6 +241,7 @@ void DeviceRun::bring(Slot& slot, std::span<const Tensor> inputs) {
 uint64_t DeviceRun::start(std::span<const Tensor> inputs) {
   Slot& slot = slot_of(runs_ + 1);
   if (slot.runs > 0) wait(runs_ + 1 - kMostRuns);
+  enter_arena();
   bring(slot, inputs);
   store_.refresh_copies();
   store_.push();
@@ -217,6 +254,8 @@ uint64_t DeviceRun::start(std::span<const Tensor> inputs) {
   }
   ++slot.runs;
   std::fill(fetched_.begin(), fetched_.end(), false);
+  std::fill(moved_.begin(), moved_.end(), false);
+  dropped_ = false;
   store_.changed_on_device();
   return ++runs_;
 }
@@ -257,7 +296,8 @@ const std::byte* DeviceRun::output(size_t index) {
   std::byte* to = results_.get() + result_offsets_[index];
   if (fetched_[index]) return to;
   const ProgramOperand& formal = program_.outputs[index];
-  if (formal.bytes > 0) context_.stream->copy(to, address(formal.buffer), formal.bytes);
+  const std::byte* from = moved_[index] ? kept_[index].get() : address(formal.buffer);
+  if (formal.bytes > 0) context_.stream->copy(to, from, formal.bytes);
   context_.stream->synchronise();
   fetched_[index] = true;
   return to;

@@ -1,5 +1,6 @@
-// A Program on a device: its arena, constants and inputs in the device's memory, and the whole step
-// captured once as a graph that every run launches again.
+// A Program on a device: its constants and inputs in the device's memory, an arena that all
+// programs of a session share, and the whole step captured once as a graph that every run launches
+// again.
 //
 // Two runs may be on their way at a time: the inputs of one are brought by a stream of their own
 // while the other one computes. Each has its own pinned memory, inputs and graph; the arena is that
@@ -22,7 +23,7 @@
 
 namespace halfnote {
 
-class DeviceRun {
+class DeviceRun final : private DeviceArena::User {
  public:
   /// Takes all the memory that the program needs, and captures it. Program, store and device must
   /// outlive this; the store is attached to the device.
@@ -49,6 +50,10 @@ class DeviceRun {
   const std::byte* small_state(const StateEntry& entry, uint64_t run) const;
   /// The bytes of output `index` of the last run, valid until the next one; waits for the run.
   const std::byte* output(size_t index);
+  /// Nobody reads the outputs of the last run any more: they need not outlive the arena's next use.
+  void drop_outputs() { dropped_ = true; }
+  /// Bytes of the device's memory for outputs that did outlive it.
+  size_t kept_bytes() const { return kept_bytes_; }
   /// Where the bytes of a value are on the device.
   std::byte* address(const BufferRef& ref);
 
@@ -71,6 +76,9 @@ class DeviceRun {
   void put_tables(Slot& slot);
   void find_small_values();
   void make(Slot& slot);
+  void capture(Slot& slot);
+  void enter_arena();
+  void leave_arena(size_t bytes) override;
   /// Puts the whole step into the stream.
   void record(StepTimer* timer = nullptr);
   void bring(Slot& slot, std::span<const Tensor> inputs);
@@ -83,7 +91,12 @@ class DeviceRun {
   DeviceContext& context_;
   const Program& program_;
   StateStore& store_;
-  Device::Memory arena_, constants_, results_;
+  std::byte* base_ = nullptr;  // of the arena when the step was captured
+  Device::Memory constants_, results_;
+  std::vector<Device::Memory> kept_;  // outputs that another program would overwrite
+  std::vector<bool> moved_;           // there
+  size_t kept_bytes_ = 0;
+  bool dropped_ = false;
   std::vector<size_t> constant_offsets_, input_offsets_, result_offsets_, table_offsets_;
   std::vector<bool> fetched_;
   std::array<Slot, kMostRuns> slots_;

@@ -87,7 +87,7 @@ Error no_kernel(const KernelCall& call, const std::vector<Refusal>& refusals) {
   return Error(ErrorCode::kUnsupported, "no kernel on this device (" + reasons + ")")
       .at({.op = call.domain.empty() ? op : std::string(call.domain) + "." + op})
       .expected("operands that a kernel takes", "(" + operands + ")")
-      .hint("`halfnote ops` lists the kernels of every operator");
+      .hint("`halfnote ops --device DEVICE` lists the kernels of every operator");
 }
 
 std::vector<Tensor> evaluate_node(const Graph& graph, NodeId node,

@@ -49,10 +49,13 @@ class Executor final : private ArenaUser {
   /// Was there a run? Before it there are no outputs.
   bool has_run() const { return last_run_ > 0; }
   /// Nobody reads the outputs of the last run any more: they need not outlive the arena's next use.
-  void drop_outputs() { dropped_ = true; }
+  void drop_outputs() {
+    dropped_ = true;
+    if (on_device_) on_device_->drop_outputs();
+  }
   bool has_outputs() const { return has_run() && !dropped_; }
   /// Bytes of outputs that did outlive it.
-  size_t kept_bytes() const { return kept_.size(); }
+  size_t kept_bytes() const { return on_device_ ? on_device_->kept_bytes() : kept_.size(); }
   /// After a run that threw: are the states those from before it?
   bool left_states() const { return left_states_; }
   /// A copy of output `index` of the last run, or a view that is valid until the next one.

@@ -20,6 +20,7 @@
 #include "compiler/ir/model.h"
 #include "kernels/device.h"
 #include "passes/device/update/weight_copies.h"
+#include "runtime/core/memory/device_arena.h"
 #include "runtime/core/pages.h"
 
 namespace halfnote {
@@ -34,12 +35,13 @@ struct StateEntry {
   std::string copy_of = {};  // of a 16-bit copy: its weight
 };
 
-/// An open device, the stream that all programs of a session run in, and the one that brings their
-/// inputs meanwhile. For measurements a run may be told that tensors it had before have not
-/// changed.
+/// An open device, the stream that all programs of a session run in, the one that brings their
+/// inputs meanwhile, and the memory that they share. For measurements a run may be told that
+/// tensors it had before have not changed.
 struct DeviceContext {
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream, feeding;
+  DeviceArena arena;
   bool keeps_inputs = false;  // tensors at the addresses of an earlier run's hold its bytes
 };
 

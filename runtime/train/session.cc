@@ -270,7 +270,9 @@ Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
   passes.dump_folder = (std::filesystem::path(passes.dump_folder) / file_name(step)).string();
   passes.activation_bytes = activation_bytes;
   passes.beside = beside;
-  if (device_) passes.pays = epilogues_pay(*device_->device, options_.tf32);
+  const KernelSource source{options_.kernels, options_.choices, options_.tune,
+                            device_ ? device_->device.get() : nullptr};
+  if (device_) passes.pays = epilogues_pay(source, options_.tf32);
   graph = make_device_ready(graph, dims, passes, &remarks_);
   if (counted_ && step == model_.training.front().name) count_correct(graph, *counted_);
   return graph;
@@ -424,8 +426,7 @@ MemoryUse Session::memory() const {
   use.state = state_->bytes();
   for (const Prepared& prepared : executors_) {
     const Program& program = prepared.executor->program();
-    use.arena =
-        device_ ? use.arena + program.arena_bytes : std::max(use.arena, program.arena_bytes);
+    use.arena = std::max(use.arena, program.arena_bytes);
     use.constants += program.constant_bytes;
     for (const Tensor& constant : program.constants) {
       const std::span bytes(constant.bytes(), constant.byte_size());

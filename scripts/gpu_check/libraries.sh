@@ -1,6 +1,6 @@
 # Finds CUDA 13's libraries and the driver; sourced by gpu_check.sh.
 
-wanted_libraries=(libcublasLt.so.13 libcudnn.so.9)
+wanted_libraries=(libcublasLt.so.13 libcudnn.so.9 libnvrtc.so.13)
 
 # Folders in which CUDA's libraries may lie, in order: named, of toolkits, of Python environments.
 library_folders() {
@@ -16,7 +16,8 @@ library_folders() {
     command -v "$interpreter" >/dev/null 2>&1 || continue
     "$interpreter" -c 'import site, sys
 for folder in sys.path + site.getsitepackages() + [site.getusersitepackages()]:
-    for name in "cu13", "cublas", "cudnn": print(f"{folder}/nvidia/{name}/lib")' 2>/dev/null
+    for name in "cu13", "cublas", "cudnn", "cuda_nvrtc":
+        print(f"{folder}/nvidia/{name}/lib")' 2>/dev/null
   done
 }
 

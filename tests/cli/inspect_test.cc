@@ -183,6 +183,34 @@ TEST_F(Inspect, SummaryTellsTheSchedule) {
   EXPECT_THAT(text, HasSubstr("schedule       cosine, until step 9, warm-up 3"));
 }
 
+TEST_F(Inspect, TellsTheKernelsOfADevice) {
+  place_.write("g.onnxtxt",
+               "<ir_version: 10, opset_import: [\"\" : 23]>\n"
+               "g (float[4,6] x) => (float[4,6] y) { y = Softmax (x) }\n");
+  const auto why = [&](const std::string& more) {
+    return place_.run(words("inspect g.onnxtxt --why y" + more));
+  };
+  EXPECT_THAT(why("").out, HasSubstr(" runs it on the cpu"));
+  EXPECT_THAT(why(" --device cuda-emulated").out,
+              HasSubstr("own.softmax runs it on cuda-emulated"));
+  EXPECT_EQ(why(" --device gpu").code, 2);
+  EXPECT_THAT(why(" --device gpu").err, HasSubstr("cuda-emulated"));
+  const Outcome idle = place_.run(words("inspect g.onnxtxt --device cuda-emulated"));
+  EXPECT_EQ(idle.code, 2);
+  EXPECT_THAT(idle.err, HasSubstr("--device does nothing here"));
+}
+
+TEST(Ops, ListsTheKernelsOfADevice) {
+  const Workplace place;
+  const std::string cpu = place.run(words("ops Softmax")).out,
+                    device = place.run(words("ops Softmax --device cuda-emulated")).out;
+  EXPECT_THAT(cpu, HasSubstr("kernels on the cpu, best first"));
+  EXPECT_THAT(device, HasSubstr("kernels on cuda-emulated, best first"));
+  EXPECT_THAT(device, HasSubstr("own.softmax"));
+  EXPECT_THAT(cpu, Not(HasSubstr("own.softmax")));
+  EXPECT_EQ(place.run(words("ops --passes --device cuda-emulated")).code, 2);
+}
+
 TEST(Ops, ListsOperatorsPassesAndPresets) {
   const Workplace place;
   const std::string ops = place.run(words("ops")).out;

@@ -126,6 +126,54 @@ TEST(CudaMovement, Copies) {
   }
 }
 
+/// Tiles that are read and written by 16 bytes, and those that are not; more than one tile a side.
+TEST(CudaMovement, TransposesByPacks) {
+  Attributes swapped;
+  swapped.set("perm", std::vector<int64_t>{0, 2, 1});
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kI8}) {
+    for (const Shape& shape : {Shape{2, 64, 72},
+                               {1, 136, 24},
+                               {3, 16, 144},
+                               {1, 130, 64},
+                               {2, 8, 8},
+                               {1, 9, 200},
+                               {0, 16, 16}}) {
+      const Tensor x = random(DType::kF32, shape, -100, 100).cast_to(dtype);
+      check({"", "Transpose", {x}, swapped, {{dtype, {shape[0], shape[2], shape[1]}}}});
+    }
+  }
+}
+
+/// Lines that begin at 16 bytes, at 8, at 4, 2 and anywhere.
+TEST(CudaMovement, CopiesByPacks) {
+  Attributes axis;
+  axis.set("axis", int64_t{1});
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kBool}) {
+    for (const int64_t width : {64, 40, 36, 34, 33}) {
+      const Tensor x = random(DType::kF32, {6, 4, width}).cast_to(dtype);
+      for (const std::vector<int64_t>& perm : {std::vector<int64_t>{1, 0, 2}, {2, 0, 1}}) {
+        Attributes attributes;
+        attributes.set("perm", perm);
+        Shape out;
+        for (const int64_t d : perm) out.push_back(x.shape()[static_cast<size_t>(d)]);
+        check({"", "Transpose", {x}, attributes, {{dtype, out}}});
+      }
+      const Tensor rows = random(DType::kF32, {5, width}).cast_to(dtype);
+      const Tensor others = random(DType::kF32, {5, 8}, -1, 1, 2).cast_to(dtype);
+      check({"", "Concat", {rows, others}, axis, {{dtype, {5, width + 8}}}});
+      check({"", "Split", {rows}, axis, {{dtype, {5, 16}}, {dtype, {5, width - 16}}}});
+      for (const int64_t first : {0, 1, 2, 4, 8}) {
+        check({"",
+               "Slice",
+               {rows, integers({first}, {1}), integers({first + 16}, {1}), integers({1}, {1})},
+               {},
+               {{dtype, {5, 16}}},
+               {1, 2, 3}});
+      }
+    }
+  }
+}
+
 TEST(CudaMovement, GatherAndScatter) {
   for (const DType dtype : kStored) {
     const Tensor table = random(dtype, {11, 65});

@@ -267,6 +267,13 @@ TEST(CudaTune, WhatCannotBeMeasuredIsNoted) {
   EXPECT_NO_THROW(small.allocate((size_t{1} << 20) - 4096)) << "what measuring took is held";
 }
 
+/// The fusion that a plan file has: op, operands, pays.
+nlohmann::json only_fusion(const KernelChoices& choices) {
+  const auto plan = nlohmann::json::parse(choices.to_json());
+  EXPECT_EQ(plan.at("fusions").size(), 1u);
+  return plan.at("fusions").at(0);
+}
+
 TEST(CudaTune, AFusionPaysWhereItWasMeasuredFaster) {
   const auto device = test::open_tested_device();
   KernelChoices choices(machine_of(*device));
@@ -274,33 +281,63 @@ TEST(CudaTune, AFusionPaysWhereItWasMeasuredFaster) {
              product = {"", "MatMul", {fused.inputs[0], fused.inputs[1]}, {}, {fused.outputs[0]}};
   const Tensor z(DType::kBF16, {6, 8});
   const Call sum = {"", "Add", {z, fused.inputs[2]}, {}, {fused.outputs[0]}};
-  const std::vector<LinkedCall> apart = {{kernel_call(product), {0, 1}, {2}},
-                                         {kernel_call(sum), {2, 3}, {4}}};
-  const KernelCall call = kernel_call(fused);
-  const KernelSource normal{{}, &choices, false, device.get()};
-  EXPECT_FALSE(fusion_pays(call, apart, normal)) << "nothing was measured";
-  EXPECT_FALSE(fusion_pays(call, apart, {{}, nullptr, true, device.get()}));
-  EXPECT_FALSE(fusion_pays(call, apart, {{}, &choices, true, nullptr})) << "on the CPU";
-  EXPECT_EQ(choices.find_fusion(key_of(call)), nullptr);
+  const std::vector<LinkedCall> apart = {{kernel_call(product), {0, 1}, {4}},
+                                         {kernel_call(sum), {4, 2}, {3}}};
+  const std::vector<LinkedCall> one = {{kernel_call(fused), {0, 1, 2}, {3}}};
+  const KernelSource normal{{}, &choices, false, device.get()},
+      tuning{{}, &choices, true, device.get()};
+  EXPECT_FALSE(exchange_pays(apart, one, normal)) << "nothing was measured";
+  EXPECT_FALSE(exchange_pays(apart, one, {{}, nullptr, true, device.get()}));
+  EXPECT_FALSE(exchange_pays(apart, one, {{}, &choices, true, nullptr})) << "on the CPU";
+  EXPECT_EQ(nlohmann::json::parse(choices.to_json()).count("fusions"), 0u);
 
-  const bool pays = fusion_pays(call, apart, {{}, &choices, true, device.get()});
-  const MeasuredFusion* noted = choices.find_fusion(key_of(call));
-  ASSERT_NE(noted, nullptr);
-  EXPECT_EQ(noted->pays, pays);
-  EXPECT_EQ(pays, noted->fused_ms * 1.02 < noted->apart_ms);
-  EXPECT_GT(noted->fused_ms, 0);
-  EXPECT_TRUE(choices.contains(key_of(call))) << "by its best algorithm";
+  const bool pays = exchange_pays(apart, one, tuning);
+  const nlohmann::json noted = only_fusion(choices);
+  EXPECT_EQ(noted.at("op"), "Gemm for MatMul, Add");
+  EXPECT_EQ(noted.at("operands"),
+            "bf16[6,40] bf16[40,8] bf16[8] -> bf16[6,8] (0 1 2 -> 3) for "
+            "bf16[6,40] bf16[40,8] -> bf16[6,8] (0 1 -> 4), "
+            "bf16[6,8] bf16[8] -> bf16[6,8] (4 2 -> 3)");
+  EXPECT_EQ(noted.at("pays"), pays);
+  const double fused_ms = noted.at("ms").at("fused"), apart_ms = noted.at("ms").at("apart");
+  EXPECT_EQ(pays, fused_ms * 1.02 < apart_ms);
+  EXPECT_GT(fused_ms, 0);
+  EXPECT_TRUE(choices.contains(key_of(one[0].call))) << "by its best algorithm";
   EXPECT_TRUE(choices.contains(key_of(apart[0].call)));
 
   // What is noted decides, and is arithmetic only where it changes the program.
-  const std::string digest = choices.digest();
-  choices.set_fusion(key_of(call), {true, 1, 2});
-  EXPECT_TRUE(fusion_pays(call, apart, normal));
-  const std::string with = choices.digest();
-  choices.set_fusion(key_of(call), {false, 2, 1});
-  EXPECT_FALSE(fusion_pays(call, apart, normal));
-  EXPECT_NE(choices.digest(), with);
-  EXPECT_EQ(digest, pays ? with : choices.digest());
+  const auto with_answer = [&](bool answer) {
+    nlohmann::json plan = nlohmann::json::parse(choices.to_json());
+    plan["fusions"][0]["pays"] = answer;
+    return KernelChoices::parse(plan.dump(), "p.json", machine_of(*device), device->kernels());
+  };
+  KernelChoices yes = with_answer(true), no = with_answer(false);
+  EXPECT_TRUE(exchange_pays(apart, one, {{}, &yes, false, device.get()}));
+  EXPECT_FALSE(exchange_pays(apart, one, {{}, &no, false, device.get()}));
+  EXPECT_NE(yes.digest(), no.digest());
+  EXPECT_EQ(choices.digest(), (pays ? yes : no).digest());
+
+  // Other links are another question.
+  const std::vector<LinkedCall> swapped = {{kernel_call(product), {0, 1}, {4}},
+                                           {kernel_call(sum), {4, 2}, {4}}};
+  EXPECT_FALSE(exchange_pays(swapped, one, {{}, &yes, false, device.get()}));
+}
+
+/// No room for both sides: no, and the plan file says why.
+TEST(CudaTune, AFusionThatFindsNoRoomIsNoted) {
+  EmulatedDevice small(size_t{1} << 20);
+  const Call relu = {
+      "", "Relu", {random(DType::kF32, {400, 400})}, {}, {{DType::kF32, {400, 400}}}};
+  const std::vector<LinkedCall> one = {{kernel_call(relu), {0}, {1}}},
+                                two = {{kernel_call(relu), {0}, {2}},
+                                       {kernel_call(relu), {2}, {1}}};
+  KernelChoices choices(machine_of(small));
+  EXPECT_FALSE(exchange_pays(two, one, {{}, &choices, true, &small}));
+  ASSERT_EQ(choices.unmeasured().size(), 1u);
+  EXPECT_EQ(choices.unmeasured().begin()->first.op, "Relu for Relu, Relu");
+  KernelChoices read =
+      KernelChoices::parse(choices.to_json(), "p.json", machine_of(small), small.kernels());
+  EXPECT_FALSE(exchange_pays(two, one, {{}, &read, true, &small})) << "it is not tried again";
 }
 
 constexpr const char* kStep = R"(g (bfloat16[2,8,5,4] x, bfloat16[16,8,3,3] w, bfloat16[16] b,

@@ -64,6 +64,7 @@ done
 # CUDA's libraries: named ones before those of a toolkit, those of a Python environment.
 mkdir -p "$place/named" "$place/site/nvidia/cu13/lib" "$place/smi"
 touch "$place/named/libcublasLt.so.13" "$place/named/libcudnn.so.9" \
+  "$place/named/libnvrtc.so.13" \
   "$place/site/nvidia/cu13/lib/libcublasLt.so.13"
 printf '#!/bin/sh\necho "NVIDIA \\"H\\" 200, 580.95.05"\n' >"$place/smi/nvidia-smi"
 chmod +x "$place/smi/nvidia-smi"
@@ -131,6 +132,16 @@ seen=$(with_parts run_tests kernels halfnote_cuda_test 'Cuda*' | awk '{print $1,
 printf '#!/bin/sh\nprintf "CudaA.\\n  One\\n"\nkill -11 $$\n' >"$place/cases/halfnote_cuda_test"
 seen=$(with_parts run_tests kernels halfnote_cuda_test 'Cuda*' | awk '{print $1, $2}' | tr '\n' ',')
 [ "$seen" = "kernels fail," ] || fail "list: $seen"
+
+# Every suite that the parts name or leave out is there: the lists follow the tests.
+for list in "host_suites halfnote_cuda_test" "device_suites halfnote_cuda_test" \
+  "cpu_suites halfnote_kernels_test" "sanitized halfnote_cuda_test"; do
+  while read -r pattern; do
+    "$build/bin/${list#* }" --gtest_list_tests --gtest_filter="$pattern" | grep -q '^  ' ||
+      fail "${list% *}: no test is called $pattern"
+  done < <(bash -c ". scripts/gpu_check/parts.sh
+    printf '%s\n' \"\${${list% *}[@]}\"" | tr ':' '\n')
+done
 
 # A driver that hangs is told as such.
 printf '#!/bin/sh\nexit 0\n' >"$place/cases/halfnote"

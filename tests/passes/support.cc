@@ -123,7 +123,7 @@ Ran run_rows(Model& model, const CompileOptions& options, std::vector<PassRow> r
                                     const std::vector<Tensor>& inputs) {
     return evaluate_node(graph, node, inputs);
   };
-  const Pays always = [](const Graph&, const Graph&) { return true; };
+  const Pays always = [](const Exchange&) { return true; };
   PassContext context{options, infer_node, fold, ran.remarks, {}, always};
   for (PassRow& row : rows) row.needs = Stage::kImported;
   for (const PassRecord& record : run_pipeline(model, context, rows).records) {

@@ -1,5 +1,7 @@
 #include "kernels/cuda/channels_last/transpose.h"
 
+#include "kernels/cuda/movement/turn.h"
+
 namespace halfnote::HN_CUDA {
 
 namespace {
@@ -60,9 +62,20 @@ __global__ void __launch_bounds__(kTile* kTileRows)
   }
 }
 
+/// Does it only move bits?
+bool is_plain(const Transposition& p) {
+  return p.from.dtype == p.to.dtype && p.bias.data == nullptr && p.filled == p.batches &&
+         p.from_line == p.columns && p.to_line == p.rows;
+}
+
 }  // namespace
 
 void transpose(Stream& stream, const Transposition& p) {
+  const TurnedMatrices plain{p.batches, p.rows, p.columns};
+  if (is_plain(p) && p.columns >= kNarrow && p.rows >= kNarrow && turns_in_tiles(plain)) {
+    turn_matrices(stream, size_of(p.from.dtype), plain, p.from.data, p.to.data);
+    return;
+  }
   if (p.to_line < kNarrow) {
     for_each(stream, p.batches * p.columns, TurnColumn{p, Divisor(p.columns)});
     return;

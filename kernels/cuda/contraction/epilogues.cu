@@ -78,6 +78,7 @@ struct PlainEpilogue {
   MatmulProblem p;
   RealPointer a, b, bias, saved;
   const uint8_t* mask = nullptr;
+  int64_t mask_row = 0;  // bytes
   double* z = nullptr;  // (m, n): what is rounded to D, or the pre-activation of a Relu
 
   __device__ double sum_at(int64_t row, int64_t column) const {
@@ -104,7 +105,7 @@ struct EpilogueElement {
       y = math::GeluTanh::value(z, {});
     }
     if (e.p.epilogue == Epilogue::kReluGrad) {
-      const uint8_t bits = e.mask[row * (e.p.ld_aux() / 8) + column / 8];
+      const uint8_t bits = e.mask[row * e.mask_row + column / 8];
       y = (bits >> (column % 8) & 1) != 0 ? z : 0;
     }
     if (e.p.epilogue == Epilogue::kGeluGrad) y = math::GeluTanh::gradient(z, e.saved[i], {});
@@ -155,6 +156,7 @@ void run_epilogue_plainly(const MatmulProblem& p, const KernelBuffers& buffers) 
   if (libraries::is_gradient(p.epilogue)) {
     e.saved = {buffers.inputs[2], p.d};
     e.mask = buffers.in<uint8_t>(2);
+    e.mask_row = mask_row_bytes(p.n);
   }
   RealOutput pre;
   if (p.has_aux && p.epilogue == Epilogue::kGelu) pre = {buffers.outputs[1], p.d};

@@ -50,7 +50,7 @@ std::unique_ptr<Device> open_device(std::string_view name) {
   if (const int ordinal = ordinal_of(name); ordinal >= 0) return open_gpu(ordinal);
   const std::string_view near = closest(name, kNames);
   throw Error(ErrorCode::kUsage, "unknown device")
-      .expected("cpu, cuda or cuda:N", "\"" + std::string(name) + "\"")
+      .expected("cpu, cuda, cuda:N or cuda-emulated", "\"" + std::string(name) + "\"")
       .hint(near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
 }
 

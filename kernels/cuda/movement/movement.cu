@@ -3,6 +3,7 @@
 #include "kernels/cpu/movement/copy.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/movement/parts.h"
+#include "kernels/cuda/movement/turn.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
@@ -23,33 +24,10 @@ struct CopyElement {
   }
 };
 
-constexpr int kTile = 32, kTileRows = 8;
-
-/// A stack of matrices whose rows become columns: a tile goes through shared memory, so that both
-/// sides are read and written along their rows.
-template <class T>
-__global__ void __launch_bounds__(kTile* kTileRows)
-    transpose_tiles(const T* from, T* to, int64_t rows, int64_t columns) {
-  HN_SHARED(T[kTile][kTile + 1], tile);
-  const int64_t matrix = int64_t{blockIdx.z} * rows * columns;
-  const int64_t first_row = int64_t{blockIdx.y} * kTile, first_column = int64_t{blockIdx.x} * kTile;
-  for (int r = static_cast<int>(threadIdx.y); r < kTile; r += kTileRows) {
-    const int64_t row = first_row + r, column = first_column + threadIdx.x;
-    if (row < rows && column < columns)
-      tile[r][threadIdx.x] = from[matrix + row * columns + column];
-  }
-  __syncthreads();
-  for (int c = static_cast<int>(threadIdx.y); c < kTile; c += kTileRows) {
-    const int64_t column = first_column + c, row = first_row + threadIdx.x;
-    if (row < rows && column < columns) to[matrix + column * rows + row] = tile[threadIdx.x][c];
-  }
-}
-
-/// Is the walk a stack of transposed matrices, few enough for a grid, and none so narrow that its
-/// tiles would be mostly empty? Its result is contiguous.
-bool is_transpose(const Strided<2>& walk) {
-  constexpr int64_t kNarrow = 8;
-  if (walk.rank < 2 || walk.rank > 3 || walk.count == 0) return false;
+/// The walk as a stack of transposed matrices, of which the result is contiguous; of no matrices if
+/// it is none.
+TurnedMatrices turned_matrices(const Strided<2>& walk) {
+  if (walk.rank < 2 || walk.rank > 3 || walk.count == 0) return {};
   const int last = walk.rank - 1;
   // Of the source.
   const int64_t columns = walk.dims[last - 1].value(), rows = walk.dims[last].value();
@@ -57,22 +35,62 @@ bool is_transpose(const Strided<2>& walk) {
                        walk.strides[1][last] == 1 && walk.strides[1][last - 1] == rows;
   const bool stacked = walk.rank == 2 || (walk.strides[0][0] == rows * columns &&
                                           walk.strides[1][0] == rows * columns);
-  const int64_t matrices = walk.rank == 2 ? 1 : walk.dims[0].value();
-  return swapped && stacked && std::min(rows, columns) >= kNarrow && matrices <= 65535 &&
-         rows <= int64_t{65535} * kTile;
+  if (!swapped || !stacked) return {};
+  return {walk.rank == 2 ? 1 : walk.dims[0].value(), rows, columns};
+}
+
+/// The same walk over pairs of elements; false if lines, or the addresses, are no such.
+template <class T>
+bool in_pairs(Strided<2>& walk, const T* from, T* to) {
+  const int last = walk.rank - 1;
+  if (last < 0 || walk.dims[last].value() % 2 != 0) return false;
+  for (int k = 0; k < 2; ++k) {
+    if (walk.strides[k][last] != 1) return false;
+    for (int d = 0; d < last; ++d) {
+      if (walk.strides[k][d] % 2 != 0) return false;
+    }
+  }
+  for (const void* address : {static_cast<const void*>(from), static_cast<const void*>(to)}) {
+    if (reinterpret_cast<uintptr_t>(address) % (2 * sizeof(T)) != 0) return false;
+  }
+  walk.count /= 2;
+  walk.dims[last] = Divisor(walk.dims[last].value() / 2);
+  for (int k = 0; k < 2; ++k) {
+    for (int d = 0; d < last; ++d) walk.strides[k][d] /= 2;
+  }
+  return true;
+}
+
+struct alignas(16) SixteenBytes {
+  uint64_t of[2];
+};
+template <class T>
+using Pair = std::conditional_t<
+    sizeof(T) == 1, uint16_t,
+    std::conditional_t<sizeof(T) == 2, uint32_t,
+                       std::conditional_t<sizeof(T) == 4, uint64_t, SixteenBytes>>>;
+
+/// Up to 16 bytes at once, as many as lines and addresses allow.
+template <class T>
+void copy_lines(Stream& stream, Strided<2> walk, const T* from, T* to) {
+  if constexpr (sizeof(T) < 16) {
+    if (in_pairs(walk, from, to)) {
+      copy_lines(stream, walk, reinterpret_cast<const Pair<T>*>(from),
+                 reinterpret_cast<Pair<T>*>(to));
+      return;
+    }
+  }
+  for_each(stream, walk.count, CopyElement<T>{from, to, walk});
 }
 
 template <class T>
 void run_copy(Stream& stream, const Strided<2>& walk, const T* from, T* to) {
-  if (!is_transpose(walk)) {
-    for_each(stream, walk.count, CopyElement<T>{from, to, walk});
+  const TurnedMatrices turned = turned_matrices(walk);
+  if (turned.matrices > 0 && turns_in_tiles(turned)) {
+    turn_matrices(stream, sizeof(T), turned, from, to);
     return;
   }
-  const int64_t columns = walk.dims[walk.rank - 2].value(), rows = walk.dims[walk.rank - 1].value();
-  const auto matrices = static_cast<unsigned>(walk.rank == 2 ? 1 : walk.dims[0].value());
-  launch(stream, transpose_tiles<T>,
-         dim3(blocks_for(columns, kTile), blocks_for(rows, kTile), matrices),
-         dim3(kTile, kTileRows), 0, from, to, rows, columns);
+  copy_lines(stream, walk, from, to);
 }
 
 struct DeviceJob {

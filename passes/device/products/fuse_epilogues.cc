@@ -438,9 +438,24 @@ class EpilogueFuser {
     const Graph now = piece_of(graph_, nodes);
     const Graph instead =
         piece_of(trial, made, names_of(now, now.inputs()), names_of(now, now.outputs()));
-    if (!context_.pays(now, instead)) return;
+    if (!context_.pays({now, instead, states_of(now)})) return;
     graph_ = std::move(trial);
     changed_ = true;
+  }
+
+  /// The states of the graph that a piece of it reads and renews.
+  std::vector<std::pair<size_t, size_t>> states_of(const Graph& piece) const {
+    std::vector<std::pair<size_t, size_t>> states;
+    for (size_t i = 0; i < piece.inputs().size(); ++i) {
+      const ValueId current = graph_.find(piece.value(piece.inputs()[i]).name);
+      const auto state = graph_.state_of(current);
+      if (!state) continue;
+      const std::string& next = graph_.value(graph_.states()[*state].next).name;
+      for (size_t o = 0; o < piece.outputs().size(); ++o) {
+        if (piece.value(piece.outputs()[o]).name == next) states.emplace_back(i, o);
+      }
+    }
+    return states;
   }
 
   /// The views by which one of the nodes reads another.

@@ -1,5 +1,9 @@
 #include "runtime/core/tune/device_tuner.h"
 
+#include <fmt/format.h>
+
+#include <optional>
+
 #include "kernels/layout.h"
 #include "runtime/core/layout.h"
 #include "runtime/core/tune/device_trial.h"
@@ -8,7 +12,7 @@
 namespace halfnote {
 namespace {
 
-struct Candidate {
+struct DeviceCandidate {
   std::string name;
   std::unique_ptr<Kernel> kernel;
 };
@@ -38,8 +42,8 @@ RowForm likely_form(const KernelRow& row, const KernelCall& call, const RegionLa
   return {&row, call};
 }
 
-std::vector<Candidate> candidates(const KernelCall& call, const Device& device) {
-  std::vector<Candidate> all;
+std::vector<DeviceCandidate> candidates(const KernelCall& call, const Device& device) {
+  std::vector<DeviceCandidate> all;
   for (const KernelRow* row : device.kernels().rows_of(call.domain, call.op)) {
     if (row->use == RowUse::kFallback && !all.empty()) continue;
     Prepared plain = row->prepare(call);
@@ -71,58 +75,83 @@ TrialStep numbered(const KernelCall& call, const Kernel& kernel, std::vector<Ope
   return step;
 }
 
-/// A chosen kernel is never a view here: what costs nothing is left out.
-bool costs_nothing(const Kernel& kernel) { return kernel.is_view(); }
-
-/// The calls that a fusion replaces, each by its chosen kernel; `values` gets what they share.
+/// Calls one after the other, each by its chosen kernel, on values that they share with others.
 struct Chain {
   std::vector<KernelChoice> kernels;
   TrialWay way;
 };
 
-bool plan_chain(const std::vector<LinkedCall>& apart, const KernelSource& source,
-                std::vector<Operand>& values, Chain& chain) {
-  std::map<int, int> numbers;  // of the links, among `values`
-  const auto number = [&](int link, const Operand& operand) {
-    if (link < 0 || !operand.present()) return -1;
-    const auto [at, fresh] = numbers.try_emplace(link, static_cast<int>(values.size()));
-    if (fresh) values.push_back(operand);
-    return at->second;
-  };
-  for (const LinkedCall& linked : apart) {
-    KernelChoice choice = choose_kernel(linked.call, source);
-    if (choice.kernel == nullptr) return false;
-    TrialStep step{choice.kernel.get(), {}, {}};
-    for (size_t i = 0; i < linked.call.inputs.size(); ++i)
-      step.inputs.push_back(number(linked.inputs.at(i), linked.call.inputs[i]));
-    for (size_t i = 0; i < linked.call.outputs.size(); ++i)
-      step.outputs.push_back(number(linked.outputs.at(i), linked.call.outputs[i]));
-    if (!costs_nothing(*choice.kernel)) chain.way.push_back(std::move(step));
-    chain.kernels.push_back(std::move(choice));
+/// Adds the operands of a call that `values` lacks.
+void add_operands(const std::vector<Operand>& operands, const std::vector<int>& numbers,
+                  std::vector<Operand>& values) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (numbers.at(i) < 0) continue;
+    const auto number = static_cast<size_t>(numbers[i]);
+    if (values.size() <= number) values.resize(number + 1);
+    if (!values[number].present() || operands[i].constant != nullptr) values[number] = operands[i];
   }
-  return true;
 }
 
-MeasuredFusion measure_fusion(const KernelCall& fused, const std::vector<LinkedCall>& apart,
-                              const KernelSource& source) {
-  const KernelChoice choice = choose_kernel(fused, source);
-  std::vector<Operand> values;
+/// Nothing if a call has no kernel.
+std::optional<Chain> plan_chain(const std::vector<LinkedCall>& calls, const KernelSource& source,
+                                std::vector<Operand>& values) {
   Chain chain;
-  if (choice.kernel == nullptr || !plan_chain(apart, source, values, chain)) return {};
-  std::vector<TrialWay> ways = {{numbered(fused, *choice.kernel, values)}, std::move(chain.way)};
-  const std::vector<double> seconds = time_on_device(*source.device, values, ways);
+  for (const LinkedCall& linked : calls) {
+    KernelChoice choice = choose_kernel(linked.call, source);
+    if (choice.kernel == nullptr) return std::nullopt;
+    add_operands(linked.call.inputs, linked.inputs, values);
+    add_operands(linked.call.outputs, linked.outputs, values);
+    // A view costs nothing, and its values are made up as all are.
+    if (!choice.kernel->is_view())
+      chain.way.push_back({choice.kernel.get(), linked.inputs, linked.outputs});
+    chain.kernels.push_back(std::move(choice));
+  }
+  return chain;
+}
+
+/// Ops, operands with their numbers and attributes of calls, those of one behind those of another.
+CallKey key_of(const std::vector<LinkedCall>& calls) {
+  CallKey all;
+  for (const LinkedCall& linked : calls) {
+    const CallKey one = halfnote::key_of(linked.call);
+    const char* comma = &linked == calls.data() ? "" : ", ";
+    all.op += comma + one.op;
+    all.operands += fmt::format("{}{} ({} -> {})", comma, one.operands,
+                                fmt::join(linked.inputs, " "), fmt::join(linked.outputs, " "));
+    all.attributes += comma + one.attributes;
+  }
+  return all;
+}
+
+CallKey key_of(const std::vector<LinkedCall>& now, const std::vector<LinkedCall>& instead) {
+  const CallKey fused = key_of(instead), apart = key_of(now);
+  return {fmt::format("{} for {}", fused.op, apart.op),
+          fmt::format("{} for {}", fused.operands, apart.operands),
+          fmt::format("{} for {}", fused.attributes, apart.attributes)};
+}
+
+MeasuredFusion measure_exchange(const std::vector<LinkedCall>& now,
+                                const std::vector<LinkedCall>& instead,
+                                const KernelSource& source) {
+  std::vector<Operand> values;
+  const std::optional<Chain> fused = plan_chain(instead, source, values);
+  if (!fused) return {};
+  const std::optional<Chain> apart = plan_chain(now, source, values);
+  if (!apart) return {};
+  const std::vector<double> seconds =
+      time_on_device(*source.device, values, {fused->way, apart->way});
   return {seconds[0] * kTimeTie < seconds[1], 1e3 * seconds[0], 1e3 * seconds[1]};
 }
 
 }  // namespace
 
 std::vector<MeasuredKernel> measure_on_device(const KernelCall& call, Device& device) {
-  const std::vector<Candidate> all = candidates(call, device);
+  const std::vector<DeviceCandidate> all = candidates(call, device);
   if (all.size() < 2) return {};
   std::vector<Operand> values;
   std::vector<TrialWay> ways;
   const TrialStep step = numbered(call, *all.front().kernel, values);
-  for (const Candidate& candidate : all) {
+  for (const DeviceCandidate& candidate : all) {
     ways.push_back({step});
     ways.back().front().kernel = candidate.kernel.get();
   }
@@ -132,18 +161,18 @@ std::vector<MeasuredKernel> measure_on_device(const KernelCall& call, Device& de
   return measured;
 }
 
-bool fusion_pays(const KernelCall& fused, const std::vector<LinkedCall>& apart,
-                 const KernelSource& source) {
+bool exchange_pays(const std::vector<LinkedCall>& now, const std::vector<LinkedCall>& instead,
+                   const KernelSource& source) {
   if (source.choices == nullptr || source.device == nullptr) return false;
-  const CallKey key = key_of(fused);
+  const CallKey key = key_of(now, instead);
   if (const MeasuredFusion* known = source.choices->find_fusion(key)) return known->pays;
-  if (!source.tune) return false;
+  if (!source.tune || source.choices->contains(key)) return false;
   MeasuredFusion measured;
   try {
-    measured = measure_fusion(fused, apart, source);
+    measured = measure_exchange(now, instead, source);
   } catch (const Error& error) {
     if (!is_no_time(error)) throw;
-    if (!source.choices->contains(key)) source.choices->set_unmeasured(key, error.what());
+    source.choices->set_unmeasured(key, error.what());
     return false;
   }
   source.choices->set_fusion(key, measured);

@@ -9,8 +9,9 @@
 //   threads     of the CPU; of a GPU 1
 //   kernels     for each call: op, operands, attributes; kernel, the name of its row and, behind a
 //               space, that of a library's algorithm; ms, the times of all that took it
-//   fusions     for each fused call that was measured beside the calls that it replaces: op,
-//               operands, attributes; pays, whether it was faster; ms, "fused" and "apart"
+//   fusions     for each call, or several, that was measured beside those that it would replace:
+//               op, operands and attributes of all of them, with the values that link them; pays,
+//               whether it was faster; ms, "fused" and "apart"
 //   unmeasured  calls that were to be measured and could not: op, operands, attributes; why
 //
 // Only calls that more than one kernel or algorithm takes stand in it; the table decides the
@@ -63,7 +64,7 @@ struct MeasuredKernel {
   static std::string_view algorithm(std::string_view name);
 };
 
-/// A fused call beside the calls that it replaces.
+/// Fused calls beside those that they would replace.
 struct MeasuredFusion {
   bool pays = false;
   double fused_ms = 0, apart_ms = 0;
@@ -96,7 +97,7 @@ class KernelChoices {
   }
   /// Calls of which set_unmeasured() told.
   const std::map<CallKey, std::string>& unmeasured() const { return unmeasured_; }
-  /// What was measured of a fused call; null: nothing.
+  /// What was measured of fused calls; null: nothing.
   const MeasuredFusion* find_fusion(const CallKey& key) const;
   void set_fusion(const CallKey& key, const MeasuredFusion& fusion) { fusions_[key] = fusion; }
   /// Calls with a choice; those of them that find() was asked for.

@@ -33,19 +33,19 @@ struct LinkedCall {
   std::vector<int> inputs, outputs;
 };
 
-/// Does a fused call pay on the device: is it faster, by more than 2 %, than the calls that it
-/// replaces, run one after the other? For passes that fuse only what was measured faster.
+/// Are calls on the device faster, by more than 2 %, than others that make the same of the same
+/// values? For passes that fuse only where that was measured to be faster. Equal numbers in both
+/// lists are one value.
 ///
-/// What `choices` knows under the fused call's key decides. Else, with `tune`, both are measured,
+/// What `choices` knows under the key of both lists decides. Else, with `tune`, both are measured,
 /// each call by its best kernel (which is measured too), and the answer is noted there; without it
-/// the answer is no, and so it is on the CPU, without choices, and where the fused call has no
-/// kernel. `apart` links its calls by values of its own: what one writes and a later one reads has
-/// one number. An answer that room on the device would not allow is no, and noted as unmeasured.
+/// the answer is no, and so it is on the CPU, without choices, and where a call has no kernel. An
+/// answer that room on the device would not allow is no, and noted as unmeasured.
 ///
-///   fused: MatMulGelu(a, b) -> y
-///   apart: MatMul(a, b) -> z    inputs {0, 1}, outputs {2}
-///          Gelu(z) -> y         inputs {2},    outputs {3}
-bool fusion_pays(const KernelCall& fused, const std::vector<LinkedCall>& apart,
-                 const KernelSource& source);
+///   now:      MatMul(a, b) -> z      inputs {0, 1}, outputs {3}
+///             Gelu(z) -> y           inputs {3},    outputs {2}
+///   instead:  MatMulGelu(a, b) -> y  inputs {0, 1}, outputs {2}
+bool exchange_pays(const std::vector<LinkedCall>& now, const std::vector<LinkedCall>& instead,
+                   const KernelSource& source);
 
 }  // namespace halfnote

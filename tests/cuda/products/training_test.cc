@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "kernels/cuda/libraries/lt_request.h"
@@ -60,7 +61,7 @@ std::map<std::string, int> nodes_for_gpu(const Fixture& fixture, DType precision
   return count;
 }
 
-bool always(const Graph& /*now*/, const Graph& /*instead*/) { return true; }
+bool always(const Exchange& /*exchange*/) { return true; }
 
 TEST(EpilogueTraining, ProductsOfGpt2AndAnMlp) {
   auto gpt2 = nodes_for_gpu(kGpt2, DType::kBF16, always);
@@ -76,7 +77,7 @@ TEST(EpilogueTraining, ProductsOfGpt2AndAnMlp) {
 
 TEST(EpilogueTraining, NothingWithoutAMeasurement) {
   for (const Fixture& fixture : {kGpt2, kMlp}) {
-    for (const Pays& pays : {Pays(), Pays([](const Graph&, const Graph&) { return false; })}) {
+    for (const Pays& pays : {Pays(), Pays([](const Exchange&) { return false; })}) {
       const auto nodes = nodes_for_gpu(fixture, DType::kBF16, pays);
       for (const char* op : {"GemmActivation", "GemmActivationGrad", "GemmSums"})
         EXPECT_EQ(nodes.count(op), 0u) << fixture.model << " " << op;
@@ -88,8 +89,13 @@ TEST(EpilogueTraining, NothingWithoutAMeasurement) {
 /// place.
 TEST(EpilogueTraining, AsksAboutGraphsOfTheSameInputsAndResults) {
   int asked = 0;
-  const Pays check = [&](const Graph& now, const Graph& instead) {
+  int sums_in_place = 0;
+  const Pays check = [&](const Exchange& exchange) {
+    const auto& [now, instead, states] = exchange;
     ++asked;
+    sums_in_place += static_cast<int>(states.size());
+    for (const auto& [input, output] : states)
+      EXPECT_EQ(now.value(now.inputs()[input]).type, now.value(now.outputs()[output]).type);
     const auto names = [](const Graph& graph, std::span<const ValueId> values) {
       std::vector<std::string> all;
       for (const ValueId value : values)
@@ -103,8 +109,10 @@ TEST(EpilogueTraining, AsksAboutGraphsOfTheSameInputsAndResults) {
   };
   nodes_for_gpu(kGpt2, DType::kBF16, check);
   nodes_for_gpu(kMlp, DType::kF32, check);
+  EXPECT_EQ(sums_in_place, 0);
   nodes_for_gpu(kGpt2, DType::kF16, check, 2);
   EXPECT_GE(asked, 30);
+  EXPECT_EQ(sums_in_place, 8) << "the accumulators of four linear layers each";
 }
 
 /// As long as it is there, sessions take every epilogue that the library has.
@@ -138,11 +146,14 @@ struct Trained {
   std::vector<Tensor> weights;
 };
 
-Trained train(const Fixture& fixture, DType precision, int64_t accumulate, bool epilogues) {
+Trained train(const Fixture& fixture, DType precision, int64_t accumulate, bool epilogues,
+              KernelChoices* choices = nullptr, bool tune = false) {
   const AlwaysEpilogues wish(epilogues);
   SessionOptions options;
   options.device = test::tested_device();
   options.threads = 1;
+  options.choices = choices;
+  options.tune = tune;
   Session session(compiled(fixture, precision, accumulate).model, options);
   Trained run;
   for (uint32_t step = 0; step < 4 * accumulate; ++step)
@@ -183,6 +194,30 @@ TEST(EpilogueTraining, TrainsAsWithoutThem) {
         EXPECT_LE(distance(plain, fused), bar);
       }
     }
+  }
+}
+
+/// --tune measures every exchange that the pass proposes, and the plan file decides from then on.
+TEST(EpilogueTraining, IsDecidedByThePlanFile) {
+  const auto device = test::open_tested_device();
+  const TunedMachine machine = machine_of(*device);
+  for (const int64_t accumulate : {1, 2}) {
+    KernelChoices measured(machine);
+    train(kMlp, DType::kBF16, accumulate, false, &measured, true);
+    nlohmann::json plan = nlohmann::json::parse(measured.to_json());
+    ASSERT_GE(plan["fusions"].size(), 3u);
+    const auto trained = [&](bool pays) {
+      for (nlohmann::json& fusion : plan["fusions"]) fusion["pays"] = pays;
+      KernelChoices choices =
+          KernelChoices::parse(plan.dump(), "p.json", machine, device->kernels());
+      return train(kMlp, DType::kBF16, accumulate, false, &choices);
+    };
+    const Trained all = trained(true), none = trained(false),
+                  plain = train(kMlp, DType::kBF16, accumulate, false);
+    EXPECT_LT(all.launches, none.launches);
+    EXPECT_EQ(none.launches, plain.launches);
+    if (test::tested_device() != "cuda-emulated") continue;
+    EXPECT_EQ(none.losses, plain.losses) << "its algorithms are all the same";
   }
 }
 
