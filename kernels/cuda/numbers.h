@@ -32,13 +32,26 @@ __device__ __forceinline__ Math<T> load_number(T value) {
 #endif
 }
 
+#if defined(__CUDA_ARCH__)
+/// The lower half of a conversion of two numbers: that of one alone takes the unit of the
+/// transcendental functions, a quarter as fast or less.
+template <class T>
+__device__ __forceinline__ uint16_t bits_of_two(float value) {
+  uint32_t both;
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(value));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(value));
+  }
+  return static_cast<uint16_t>(both);
+}
+#endif
+
 template <class T>
 __device__ __forceinline__ T store_number(Math<T> value) {
 #if defined(__CUDA_ARCH__)
-  if constexpr (std::is_same_v<T, Half>) {
-    return Half{__half_as_ushort(__float2half_rn(value))};
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return BFloat16{__bfloat16_as_ushort(__float2bfloat16_rn(value))};
+  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+    return T{bits_of_two<T>(value)};
   } else {
     return value;
   }

@@ -98,7 +98,8 @@ struct Pow {
     if constexpr (std::is_integral_v<T>) {
       return integer(a, b);
     } else {
-      return b == 2 ? a * a : pow(a, b);
+      // Squares and cubes (of GELU) without the logarithm.
+      return b == 2 ? a * a : b == 3 ? a * a * a : pow(a, b);
     }
   }
   template <class T, class E>

@@ -201,7 +201,7 @@ struct GeluTanh {
   HN_HD static M gate(M x) {
     const M twice_u = M(1.5957691216057308) * (x + M(0.044715) * x * x * x);
     const M e = exp(-fabs(twice_u));
-    return twice_u >= 0 ? 1 / (1 + e) : e / (1 + e);
+    return (twice_u >= 0 ? M(1) : e) / (1 + e);
   }
   template <class M>
   HN_HD static M value(M x, const Parameters&) {
@@ -360,7 +360,7 @@ struct Sigmoid {  // S = Y
   template <class M>
   HN_HD static M value(M x, const Parameters&) {
     const M e = exp(-fabs(x));  // never overflows
-    return x >= 0 ? 1 / (1 + e) : e / (1 + e);
+    return (x >= 0 ? M(1) : e) / (1 + e);
   }
   template <class M>
   HN_HD static M gradient(M dy, M y, const Parameters&) {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "compiler/ir/query.h"
 #include "compiler/onnx/metadata.h"
 #include "compiler/ops/operator.h"
 #include "passes/exporters/module_names.h"
@@ -62,6 +63,28 @@ bool is_table_of_sums(const Graph& graph, ValueId id) {
   });
 }
 
+/// Is it a table for all heads alike that is added to the scores of attentions, and to nothing
+/// else? A bias that is learned has its own numbers for each head.
+bool is_term_of_scores(const Graph& graph, ValueId id) {
+  const Shape& shape = graph.value(id).tensor.shape();
+  if (shape.size() != 4 || shape[1] != 1) return false;
+  const auto uses = graph.uses(id);
+  return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+    if (!use.by_node() || graph.node(use.node()).op != "Add") return false;
+    const ValueId scores = graph.output(use.node(), 0);
+    const NodeId reader = only_reader(graph, scores);
+    const std::optional<Shape> known = known_shape(graph, scores);
+    return reader.valid() && graph.node(reader).op == "Softmax" && known && known->size() == 4 &&
+           (*known)[1] > 1;
+  });
+}
+
+/// What PyTorch's newer exporter calls a mask that it computed.
+bool names_mask(const std::string& name) {
+  static const RE2 kMask("(where|masked_fill)(_\\d+)?");
+  return RE2::FullMatch(name, kMask);
+}
+
 }  // namespace
 
 bool is_newer_export(const Graph& graph) {
@@ -84,7 +107,7 @@ Declarations::Declarations(const Model& model)
     const std::vector<std::string> names = split_names(found->second);
     for (size_t i = 0; i + 1 < names.size(); i += 2) sources_.emplace(names[i], names[i + 1]);
   }
-  const bool newer = is_newer_export(graph_);
+  const bool newer = newer_exporter_ = is_newer_export(graph_);
   const bool torch = model.producer_name == "pytorch";
   stores_weights_ = newer || torch || model.producer_name == "tf2onnx";
   by_modules_ = torch && !newer;
@@ -109,7 +132,8 @@ std::string Declarations::sources_of(const std::string& name) const {
 bool Declarations::is_mask(ValueId table) const {
   const Value& value = graph_.value(table);
   if (value.type.dtype != DType::kF32 || value.tensor.shape().empty()) return false;
-  if (!is_counted_name(value.name)) return false;
+  const bool named = newer_exporter_ && names_mask(value.name);
+  if (!named && !is_counted_name(value.name)) return false;
   bool hides = false, zero = false, one = false;
   for (const float x : value.tensor.data<float>()) {
     hides |= x <= kHides;
@@ -117,7 +141,8 @@ bool Declarations::is_mask(ValueId table) const {
     one |= x == 1;
     if (!(x <= kHides || x == 0 || x == 1)) return false;  // NaN is none of them
   }
-  return hides || (zero && one && is_table_of_sums(graph_, table));
+  return hides || (zero && one && is_table_of_sums(graph_, table)) ||
+         (zero && !one && is_term_of_scores(graph_, table));
 }
 
 bool Declarations::names_weight(ValueId scalar) const {

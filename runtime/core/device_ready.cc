@@ -30,6 +30,7 @@
 #include "passes/device/pointwise/absorb_sums.h"
 #include "passes/device/pointwise/cast_before_views.h"
 #include "passes/device/pointwise/expand_clips.h"
+#include "passes/device/pointwise/expand_powers.h"
 #include "passes/device/pointwise/fuse_pointwise.h"
 #include "passes/device/pointwise/recompute_pointwise.h"
 #include "passes/device/products/absorb_biases.h"
@@ -268,6 +269,8 @@ constexpr PassRow kRows[] = {
      "GPUs: a normalization adds the residual before it, its gradient those on either side"},
     {"expand-clips", expand_clips, nullptr, kAll, kAny, kAny, true,
      "a clip belongs to the chain of elementwise ops around it"},
+    {"expand-powers", expand_powers, nullptr, kAll, kAny, kAny, true,
+     "squares and cubes are products, which chains compute without a look at the exponent"},
     {"absorb-casts", absorb_casts, nullptr, kAll, kAny, kAny, false,
      "gradients of biases are summed from 16 bits without a pass over memory for a cast"},
     {"absorb-scatters", absorb_scatters, nullptr, kAll, kAny, kAny, false,

@@ -277,7 +277,7 @@ TEST(Run, TuneOnADeviceLeavesAPlanOfTheLibrarysAlgorithms) {
   auto plan = nlohmann::json::parse(place.read("a/plan.json"));
   EXPECT_EQ(plan["device"], "emulated CUDA device");
   ASSERT_FALSE(plan["kernels"].empty());
-  EXPECT_THAT(plan["kernels"][0]["kernel"].get<std::string>(), HasSubstr("blas.matmul "));
+  EXPECT_THAT(plan["kernels"][0]["kernel"].get<std::string>(), HasSubstr("blas."));
   const std::string with = device + "--plan a/plan.json --run-dir ";
   ASSERT_EQ(place.run(words(train("tiny.hn.onnx", with + "b"))).code, 0);
   EXPECT_EQ(losses(place, "a"), losses(place, "b"));
@@ -293,7 +293,10 @@ TEST(Run, TuneOnADeviceLeavesAPlanOfTheLibrarysAlgorithms) {
   const Outcome cpu = place.run(words(train("tiny.hn.onnx", "--steps 1 --plan a/plan.json")));
   EXPECT_EQ(cpu.code, 2);
   EXPECT_THAT(cpu.err, HasSubstr("measured elsewhere"));
-  for (auto& entry : plan["kernels"]) entry["kernel"] = "blas.matmul lt:9:gone";
+  for (auto& entry : plan["kernels"]) {
+    const std::string kernel = entry["kernel"];
+    entry["kernel"] = kernel.substr(0, kernel.find(' ')) + " lt:9:gone";
+  }
   place.write("gone.json", plan.dump());
   const Outcome gone =
       place.run(words(train("tiny.hn.onnx", device + "--plan gone.json --run-dir c")));

@@ -116,7 +116,8 @@ struct LibraryForm {
   HeadSizes sizes;
   std::vector<Tensor> terms;
   Attributes more;
-  bool has_nan = false;  // a row whose probabilities are NaN
+  bool has_nan = false;       // a row whose probabilities are NaN
+  bool own_gradient = false;  // which the library gets wrong
 };
 
 std::vector<LibraryForm> library_forms() {
@@ -160,9 +161,15 @@ std::vector<LibraryForm> library_forms() {
       {"one head of keys, masked", {{2, 4}, 21, 20, 16, 8, 4}, {rows}, hides({-1e4f})},
       {"keys transposed", {{2, 2}, 21, 20, 16, 8, 1, true}, {}, causal},
       {"groups of transposed keys", {{2, 4}, 37, 45, 8, 24, 2, true}, {}, {}},
-      {"groups, dropout", {{2, 2}, 21, 20, 16, 8, 2}, {seed, step}, dropout({})},
-      {"dropout", {{2, 2}, 21, 20, 16, 8}, {seed, step}, dropout({})},
-      {"dropout, mask", {{2, 2}, 21, 20, 16, 8}, {mask, seed, step}, dropout(hides({low}))},
+      {"groups, dropout", {{2, 2}, 21, 20, 16, 8, 2}, {seed, step}, dropout({}), false, true},
+      {"dropout", {{2, 2}, 21, 20, 16, 8}, {seed, step}, dropout({}), false, true},
+      {"dropout, mask",
+       {{2, 2}, 21, 20, 16, 8},
+       {mask, seed, step},
+       dropout(hides({low})),
+       false,
+       true},
+      {"dropout of whole tiles", {{2, 2}, 64, 128, 32, 64}, {seed, step}, dropout({})},
   };
 }
 
@@ -178,6 +185,8 @@ TEST(CudaAttention, TheLibraryTakes16BitHeads) {
         const auto slopes = on_device(gradient(call, on_device(call)));
         EXPECT_TRUE(std::isnan(slopes[2].at_as_double(0)));
       } else {
+        EXPECT_EQ(row_of(gradient(call, on_device(call))),
+                  form.own_gradient ? "own.attention" : "dnn.attention");
         check_both(call);
       }
       Call without = call;
@@ -215,7 +224,8 @@ TEST(CudaAttention, TheLibraryGivesTheGradientOfATerm) {
     back.outputs[0] = back.outputs[1] = {};
     EXPECT_EQ(row_of(back), "dnn.attention");
     check(back);
-    check_term(attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, seed, step}, drops));
+    const Tensor of_tiles = random(DType::kF32, {2, 64, 64});
+    check_term(attention({{3, 2}, 64, 64, 16, 8}, dtype, {of_tiles, seed, step}, drops));
   }
 }
 

@@ -33,8 +33,9 @@ inline const Shape kUglyShapes[] = {{0}, {1}, {7}, {3, 5, 129}, {65537}};
 Tensor random(DType dtype, Shape shape, double low = -2, double high = 2, uint32_t seed = 1);
 Tensor integers(std::vector<int64_t> values, Shape shape);
 
-/// The same call as kernels are asked.
+/// The same call as kernels are asked. It refers to the call's attributes.
 KernelCall kernel_call(const Call& call);
+KernelCall kernel_call(Call&& call) = delete;
 /// The results of the CPU's reference.
 std::vector<Tensor> on_cpu(const Call& call);
 /// The device's results.

@@ -93,6 +93,7 @@ const GoldenRow kRows[] = {
     {"keep-copies", Sides::kExact},
     {"fold-factors", Sides::kExact},
     {"expand-clips", Sides::kExact},
+    {"expand-powers", Sides::kExact},
     {"compute-late", Sides::kExact},
     {"check-early", Sides::kExact},
     {"rematerialize", Sides::kExact},

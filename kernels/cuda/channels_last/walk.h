@@ -9,9 +9,10 @@
 
 namespace halfnote::HN_CUDA {
 
-/// Channels side by side that a thread takes where their number allows it: 16 bytes of them.
+/// Channels side by side that a thread takes where their number allows it: 8 bytes of them. With 16
+/// what is known of the channels, and their sums, took the registers of half the threads.
 template <class T>
-inline constexpr int kChannelsTogether = 16 / sizeof(T);
+inline constexpr int kChannelsTogether = 8 / sizeof(T);
 /// Rows that a thread loads at once.
 inline constexpr int kRowsTogether = 4;
 
@@ -26,6 +27,7 @@ struct ChannelWalk {
   int64_t slice = 1, slices = 1;  // rows of a block, and such slices
   unsigned lanes = 1;             // threads side by side, a power of two up to 32
   int together = 1;               // channels of a thread
+  bool from_end = false;          // the first blocks take the last slices
 
   /// Slices are at least `least` rows a thread long, at most `most` in number, and make no more
   /// than about `blocks` blocks. `wide` channels go together if their number allows it.
@@ -34,7 +36,7 @@ struct ChannelWalk {
       : rows(rows_of_all), channels(channels_of_all) {
     if (channels % wide == 0) together = wide;
     while (lanes < 32 && int64_t{lanes} * together < channels) lanes *= 2;
-    most = std::clamp<int64_t>(blocks / grid().x, 1, most);
+    most = std::clamp<int64_t>(blocks / std::max(1u, grid().x), 1, most);
     slice = std::max(least * step(), (rows + most - 1) / most);
     slice = (slice + step() - 1) / step() * step();
     slices = (rows + slice - 1) / slice;
@@ -55,7 +57,8 @@ struct ChannelWalk {
   template <class Load, class Use, class Pause>
   __device__ void for_rows(int64_t channel, const Load& load, const Use& use,
                            const Pause& pause) const {
-    const int64_t begin = int64_t{blockIdx.y} * slice;
+    const int64_t begin =
+        (from_end ? slices - 1 - int64_t{blockIdx.y} : int64_t{blockIdx.y}) * slice;
     const int64_t end = begin + slice < rows ? begin + slice : rows;
     const int64_t below = step();
     for (int64_t row = begin + threadIdx.x / lanes; row < end; row += kRowsTogether * below) {
@@ -77,10 +80,13 @@ template <class T>
 ChannelWalk walk_for_sums(int64_t rows, int64_t channels) {
   return {rows, channels, kChannelsTogether<T>, 8, 512, 2048};
 }
-/// A walk for what each element becomes alone.
+/// A walk for what each element becomes alone, from the end: the cache still has what sums read
+/// last.
 template <class T>
 ChannelWalk walk_for_elements(int64_t rows, int64_t channels) {
-  return {rows, channels, kChannelsTogether<T>, 8, 65535, 1 << 20};
+  ChannelWalk walk(rows, channels, kChannelsTogether<T>, 8, 65535, 1 << 20);
+  walk.from_end = true;
+  return walk;
 }
 
 /// Without initializers, which shared memory does not have.

@@ -144,26 +144,34 @@ struct Target {
   const Descriptor* properties = nullptr;
 };
 
-/// Without a handle, as far as the library goes where there is no GPU.
-Descriptor make_graph(cudnnHandle_t handle, const DnnRequest& r) {
-  const OperationNames names = names_of(r.wanted);
-  const float one = 1, zero = 0;
-  Descriptor operation(names.type);
-  operation.set(names.x, make_tensor(r.x));
-  operation.set(names.w, make_tensor(r.w));
-  operation.set(names.y, make_tensor(r.y));
-  operation.set(names.convolution, make_convolution(r));
-  operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1, &one);
-  operation.set(names.beta, CUDNN_TYPE_FLOAT, 1, &zero);
-  operation.finalize();
-  Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
-  if (handle != nullptr) {
-    graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+/// A graph of one operation, with all that it is made of, which lives as long as its plan.
+struct ConvGraph {
+  Descriptor x, w, y, convolution, operation, graph;
+
+  /// Without a handle, as far as the library goes where there is no GPU.
+  ConvGraph(cudnnHandle_t handle, const DnnRequest& r)
+      : x(make_tensor(r.x)),
+        w(make_tensor(r.w)),
+        y(make_tensor(r.y)),
+        convolution(make_convolution(r)),
+        operation(names_of(r.wanted).type),
+        graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
+    const OperationNames names = names_of(r.wanted);
+    const float one = 1, zero = 0;
+    operation.set(names.x, x);
+    operation.set(names.w, w);
+    operation.set(names.y, y);
+    operation.set(names.convolution, convolution);
+    operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1, &one);
+    operation.set(names.beta, CUDNN_TYPE_FLOAT, 1, &zero);
+    operation.finalize();
+    graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+    if (handle != nullptr) {
+      graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    }
+    graph.finalize();
   }
-  graph.finalize();
-  return graph;
-}
+};
 
 /// The engines with their settings that one of the heuristics proposes, best first.
 std::vector<Descriptor> proposals(const Target& target, const Descriptor& graph,
@@ -228,20 +236,27 @@ bool is_inexact(const Descriptor& proposal, bool tensor_cores) {
   return false;
 }
 
-/// A plan, and the scratch memory that it wants.
+/// An engine with its settings, of a graph.
+struct Proposal {
+  std::shared_ptr<const ConvGraph> graph;
+  std::shared_ptr<const Descriptor> engine;
+};
+
+/// A plan, what it is of, and the scratch memory that it wants.
 struct MadePlan {
+  Proposal proposal;
   Descriptor plan;
   int64_t workspace = 0;
 };
 
-std::optional<MadePlan> try_plan(const Target& target, const Descriptor& proposal) {
-  MadePlan made{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+std::optional<MadePlan> try_plan(const Target& target, const Proposal& proposal) {
+  MadePlan made{proposal, Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
   if (target.properties == nullptr) {
     made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &target.handle);
   } else {
     made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
   }
-  made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, proposal);
+  made.plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, *proposal.engine);
   if (made.plan.try_finalize() != CUDNN_STATUS_SUCCESS) return std::nullopt;
   made.plan.get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &made.workspace);
   if (made.workspace > libraries::kDnnMostWorkspace) return std::nullopt;
@@ -252,10 +267,11 @@ std::optional<MadePlan> try_plan(const Target& target, const Descriptor& proposa
 /// first, until it says that it has enough.
 template <class Body>
 void for_exact(const Target& target, const DnnRequest& request, const Body& body) {
-  const Descriptor graph = make_graph(target.handle, request);
+  const auto graph = std::make_shared<const ConvGraph>(target.handle, request);
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
-    for (const Descriptor& proposal : proposals(target, graph, mode)) {
-      if (!is_inexact(proposal, request.tensor_cores) && body(proposal)) return;
+    for (Descriptor& engine : proposals(target, graph->graph, mode)) {
+      if (is_inexact(engine, request.tensor_cores)) continue;
+      if (body(Proposal{graph, std::make_shared<const Descriptor>(std::move(engine))})) return;
     }
   }
 }
@@ -263,7 +279,7 @@ void for_exact(const Target& target, const DnnRequest& request, const Body& body
 /// The first plan that is deterministic and exact.
 std::optional<MadePlan> make_plan(const Target& target, const DnnRequest& request) {
   std::optional<MadePlan> made;
-  for_exact(target, request, [&](const Descriptor& proposal) {
+  for_exact(target, request, [&](const Proposal& proposal) {
     made = try_plan(target, proposal);
     return made.has_value();
   });
@@ -274,8 +290,8 @@ std::optional<MadePlan> make_plan(const Target& target, const DnnRequest& reques
 std::optional<MadePlan> make_plan(const Target& target, const DnnRequest& request,
                                   std::string_view engine) {
   std::optional<MadePlan> made;
-  for_exact(target, request, [&](const Descriptor& proposal) {
-    if (name_of(proposal) == engine) made = try_plan(target, proposal);
+  for_exact(target, request, [&](const Proposal& proposal) {
+    if (name_of(*proposal.engine) == engine) made = try_plan(target, proposal);
     return made.has_value();
   });
   return made;
@@ -284,8 +300,8 @@ std::optional<MadePlan> make_plan(const Target& target, const DnnRequest& reques
 /// Those of which there are plans.
 std::vector<std::string> engines_of(const Target& target, const DnnRequest& request) {
   std::vector<std::string> names;
-  for_exact(target, request, [&](const Descriptor& proposal) {
-    const std::string name = name_of(proposal);
+  for_exact(target, request, [&](const Proposal& proposal) {
+    const std::string name = name_of(*proposal.engine);
     const bool known = std::find(names.begin(), names.end(), name) != names.end();
     if (!known && try_plan(target, proposal)) names.push_back(name);
     return names.size() == libraries::kMostEngines;
@@ -295,15 +311,13 @@ std::vector<std::string> engines_of(const Target& target, const DnnRequest& requ
 
 class PlannedConvolution final : public Convolution {
  public:
-  PlannedConvolution(cudnnHandle_t handle, DnnRequest request, Descriptor plan, int64_t workspace)
-      : handle_(handle),
-        request_(std::move(request)),
-        plan_(std::move(plan)),
-        workspace_(static_cast<size_t>(workspace)) {}
+  PlannedConvolution(cudnnHandle_t handle, DnnRequest request, MadePlan made)
+      : handle_(handle), request_(std::move(request)), made_(std::move(made)) {}
 
-  size_t workspace_bytes() const override { return workspace_; }
+  size_t workspace_bytes() const override { return static_cast<size_t>(made_.workspace); }
   void run(Stream& stream, const ConvOperands& operands) const override {
-    if (std::string why = libraries::illegal_operands(request_, operands, workspace_); !why.empty())
+    if (std::string why = libraries::illegal_operands(request_, operands, workspace_bytes());
+        !why.empty())
       throw Error(ErrorCode::kInternal, "an illegal convolution: " + why);
     const std::array<int64_t, 3> ids = {request_.x.id, request_.w.id, request_.y.id};
     const std::array<void*, 3> places = {operands.x, operands.w, operands.y};
@@ -313,16 +327,25 @@ class PlannedConvolution final : public Convolution {
     pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &operands.workspace);
     pack.finalize();
     check_dnn(cudnn().cudnnSetStream(handle_, native(stream)), "cudnnSetStream");
-    check_dnn(cudnn().cudnnBackendExecute(handle_, plan_.handle(), pack.handle()),
+    check_dnn(cudnn().cudnnBackendExecute(handle_, made_.plan.handle(), pack.handle()),
               "cudnnBackendExecute");
   }
 
  private:
   cudnnHandle_t handle_;
   DnnRequest request_;
-  Descriptor plan_;
-  size_t workspace_;
+  MadePlan made_;
 };
+
+std::shared_ptr<const Convolution> plan_convolution(cudnnHandle_t handle, const DnnRequest& request,
+                                                    std::string& refusal) {
+  refusal = libraries::illegal_request(request);
+  if (!refusal.empty()) return nullptr;
+  std::optional<MadePlan> made = make_plan({handle, nullptr}, request);
+  if (made) return std::make_shared<PlannedConvolution>(handle, request, std::move(*made));
+  refusal = "cuDNN has no deterministic plan as exact as that";
+  return nullptr;
+}
 
 class Cudnn final : public libraries::Dnn {
  public:
@@ -330,15 +353,7 @@ class Cudnn final : public libraries::Dnn {
 
   std::shared_ptr<const Convolution> plan(const ConvProblem& problem,
                                           std::string& refusal) override {
-    const DnnRequest request = libraries::dnn_request(problem);
-    refusal = libraries::illegal_request(request);
-    if (!refusal.empty()) return nullptr;
-    const auto known = std::find_if(planned_.begin(), planned_.end(),
-                                    [&](const auto& entry) { return entry.first == request; });
-    if (known == planned_.end()) planned_.emplace_back(request, planned(request));
-    const auto& found = known == planned_.end() ? planned_.back().second : known->second;
-    if (found == nullptr) refusal = "cuDNN has no deterministic plan as exact as that";
-    return found;
+    return plan_once(convolutions_, plan_convolution, libraries::dnn_request(problem), refusal);
   }
 
   std::vector<std::string> engines(const ConvProblem& problem) override {
@@ -360,9 +375,9 @@ class Cudnn final : public libraries::Dnn {
       libraries::refuse_algorithm("cuDNN", engine,
                                   why.empty() ? "it has no plan of that engine and settings" : why);
     }
-    by_engine_.push_back({request, std::string(engine),
-                          std::make_shared<PlannedConvolution>(
-                              handle_, request, std::move(made->plan), made->workspace)});
+    by_engine_.push_back(
+        {request, std::string(engine),
+         std::make_shared<PlannedConvolution>(handle_, request, std::move(*made))});
     return by_engine_.back().planned;
   }
 
@@ -376,15 +391,6 @@ class Cudnn final : public libraries::Dnn {
   }
 
  private:
-  std::shared_ptr<const Convolution> planned(const DnnRequest& request) const {
-    std::optional<MadePlan> made = make_plan({handle_, nullptr}, request);
-    if (!made) return nullptr;
-    return std::make_shared<PlannedConvolution>(handle_, request, std::move(made->plan),
-                                                made->workspace);
-  }
-
-  /// What was planned before: a network has the same convolution many times.
-  std::vector<std::pair<DnnRequest, std::shared_ptr<const Convolution>>> planned_;
   struct ByEngine {
     DnnRequest request;
     std::string engine;
@@ -409,6 +415,8 @@ class Cudnn final : public libraries::Dnn {
     known.push_back({problem, planned, refusal});
     return planned;
   }
+  /// A network has the same convolution many times.
+  std::vector<Known<DnnRequest, Convolution>> convolutions_;
   std::vector<Known<libraries::SdpaProblem, libraries::Sdpa>> attentions_;
   std::vector<Known<libraries::RnnProblem, libraries::Rnn>> recurrent_layers_;
   cudnnHandle_t handle_ = nullptr;
@@ -425,7 +433,7 @@ libraries::Dnn& dnn() {
 
 std::string refusal_of_descriptors(const DnnRequest& request) {
   try {
-    make_graph(nullptr, request);
+    ConvGraph(nullptr, request);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInternal) throw;
     return error.what();

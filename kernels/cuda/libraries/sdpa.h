@@ -69,7 +69,9 @@ inline constexpr int64_t kSdpaMostWorkspace = int64_t{2} << 30;
 /// The rule of cuDNN's documentation that the problem breaks; empty if it keeps all: 16-bit
 /// operands, heads of a multiple of 8 elements up to 256 (the gradient up to 128 but on sm_90),
 /// shapes that belong together, rows that begin at 16 bytes, terms that are broadcast along whole
-/// dims, scores that 32 bits can count where they or their gradients are in memory.
+/// dims, scores that 32 bits can count where they or their gradients are in memory. And what it was
+/// seen to get wrong: gradients beside a term that is one for all queries, or behind a dropout of
+/// queries and keys that are no multiples of 64.
 std::string illegal_attention(const SdpaProblem& problem);
 /// The same of the addresses: all there that are asked for, and aligned.
 std::string illegal_operands(const SdpaProblem& problem, const SdpaOperands& operands,

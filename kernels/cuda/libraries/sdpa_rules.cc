@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kHeadStep = kSdpaHeadStep;
 constexpr uintptr_t kSdpaAlignment = 16;
+constexpr int64_t kDropoutTile = 64;
 
 std::string illegal_layout(const SdpaTensor& t, const char* name) {
   const std::string of = std::string(" of ") + name;
@@ -50,6 +51,11 @@ std::string illegal_attention(const SdpaProblem& p) {
   for (size_t d = 0; p.has_bias() && d < 4; ++d) {
     if (p.bias[d] != 1 && p.bias[d] != scores[d]) return "a term of another shape than the scores";
   }
+  // cuDNN 9.19 takes these two and gives wrong gradients.
+  if (p.gradient && p.has_bias() && (p.bias[2] != scores[2] || p.bias[3] != scores[3]))
+    return "the gradient beside a term that is one for all queries or keys";
+  if (p.gradient && p.drops() && (scores[2] % kDropoutTile != 0 || scores[3] % kDropoutTile != 0))
+    return "the gradient of a dropout, of queries or keys that are no multiple of 64";
   if (p.bias_gradient && !(p.gradient && p.has_bias())) return "the gradient of no term";
   constexpr int64_t kMostScores = int64_t{1} << 31;
   if ((p.gradient || p.drops()) && scores[0] * scores[1] >= kMostScores / scores[2] / scores[3])

@@ -1,4 +1,5 @@
-// Pad in its four modes, ConstantOfShape and Trilu: an element of the result a thread.
+// Pad in its four modes, ConstantOfShape and Trilu: an element of the result a thread. Around
+// constants a thread writes 16 bytes of a line, where lines are a multiple of that.
 #include "kernels/cpu/movement/pad.h"
 
 #include <cstring>
@@ -6,6 +7,7 @@
 #include "kernels/cpu/movement/fill.h"
 #include "kernels/cpu/movement/trilu.h"
 #include "kernels/cuda/movement/parts.h"
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
@@ -32,6 +34,23 @@ struct PadWalk {
         return -1;
       }
       offset += index * strides[d];
+      at = rest;
+    }
+    return offset;
+  }
+
+  /// Where the line of result `at` begins in the input, less what is before it; -1 if all of it is
+  /// the value around. For constants. `index` is the place in the line.
+  __device__ int64_t line(int64_t at, int64_t& index) const {
+    const int64_t lines = dims[rank - 1].quotient(at);
+    index = at - lines * dims[rank - 1].value() - before[rank - 1];
+    int64_t offset = 0;
+    at = lines;
+    for (int d = rank - 2; d >= 0; --d) {
+      const int64_t rest = dims[d].quotient(at);
+      const int64_t here = at - rest * dims[d].value() - before[d];
+      if (here < 0 || here >= sizes[d]) return -1;
+      offset += here * strides[d];
       at = rest;
     }
     return offset;
@@ -83,6 +102,40 @@ struct PadElement {
   }
 };
 
+/// V elements of a line of the result.
+template <class T, int V>
+struct PadPack {
+  const T* from;
+  const T* value;  // null: zero
+  T* to;
+  PadWalk walk;
+  __device__ void operator()(int64_t i) const {
+    int64_t index = 0;
+    const int64_t line = walk.line(i * V, index);
+    const int64_t size = line < 0 ? 0 : walk.sizes[walk.rank - 1];
+    const T around = value == nullptr ? T{0} : *value;
+    Packed<T, V> pack;
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      pack.of[v] = index + v >= 0 && index + v < size ? from[line + index + v] : around;
+    }
+    store_packed(to + i * V, pack);
+  }
+};
+
+template <class T>
+void run_pad(const KernelBuffers& buffers, const PadWalk& walk, int64_t count) {
+  Stream& stream = stream_of(buffers);
+  const T *from = buffers.in<T>(0), *value = buffers.in<T>(2);
+  T* to = buffers.out<T>(0);
+  constexpr int V = 16 / sizeof(T);
+  const bool lines = walk.mode == math::PadMode::kConstant && walk.rank > 0 &&
+                     walk.dims[walk.rank - 1].value() % V == 0;
+  if (lines && are_aligned(std::array<const void*, 1>{to}))
+    return for_each(stream, count / V, PadPack<T, V>{from, value, to, walk});
+  for_each(stream, count, PadElement<T>{from, value, to, walk});
+}
+
 Prepared prepare_pad(const KernelCall& call) {
   cpu::PadPlan plan;
   if (std::string why = cpu::plan_pad(call, plan); !why.empty()) return Prepared::no(why);
@@ -92,8 +145,7 @@ Prepared prepare_pad(const KernelCall& call) {
   }
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
     return make_kernel([walk, count = call.outputs[0].size()](const KernelBuffers& buffers) {
-      for_each(stream_of(buffers), count,
-               PadElement<T>{buffers.in<T>(0), buffers.in<T>(2), buffers.out<T>(0), walk});
+      run_pad<T>(buffers, walk, count);
     });
   });
 }

@@ -99,6 +99,7 @@ class ForwardMatcher {
       *why = why_;
       return std::nullopt;
     }
+    std::erase_if(found_.terms, [&](const ScoreTerm& term) { return adds_nothing(term); });
     find_causal();
     return std::move(found_);
   }
@@ -296,6 +297,37 @@ class ForwardMatcher {
       if (graph_.value(value).type.dtype != type) return no("Q, K, V and Y differ in type");
     }
     return is_float(type) || no("no floats");
+  }
+
+  /// A constant of zeros: what exporters make of a mask that was not given. Attention with a term
+  /// reads one number a score.
+  bool adds_nothing(const ScoreTerm& term) const {
+    return !term.mask && is_zero(before_casts(graph_, term.value));
+  }
+
+  bool is_zero(ValueId value) const {
+    if (const Tensor* tensor = graph_.constant(value)) {
+      for (int64_t i = 0; i < tensor->size(); ++i) {
+        if (tensor->at_as_double(i) != 0) return false;
+      }
+      return true;
+    }
+    const NodeId def = producer(graph_, value);
+    if (!def.valid()) return false;
+    if (is_op(graph_, def, "Expand")) return is_zero(graph_.input(def, 0));
+    if (!is_op(graph_, def, "Where")) return false;
+    const auto side = one_side(graph_.input(def, 0));
+    return side && is_zero(graph_.input(def, *side ? 1 : 2));
+  }
+
+  /// What a constant condition always is.
+  std::optional<bool> one_side(ValueId condition) const {
+    const Tensor* tensor = graph_.constant(condition);
+    if (tensor == nullptr || tensor->dtype() != DType::kBool || tensor->size() == 0) return {};
+    const std::span<const bool> all = tensor->data<bool>();
+    const bool first = all.front();
+    if (std::ranges::any_of(all, [&](bool each) { return each != first; })) return {};
+    return first;
   }
 
   /// A constant that hides exactly the keys j > i, as the only term.

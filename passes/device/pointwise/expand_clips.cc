@@ -9,7 +9,6 @@
 // bounds of a higher rank than x.
 #include "passes/device/pointwise/expand_clips.h"
 
-#include "compiler/ir/builder.h"
 #include "compiler/ir/model.h"
 #include "passes/pass_through.h"
 
@@ -47,23 +46,9 @@ class ClipExpander {
     if (!low_.valid() && !high_.valid()) return false;
     if (!has_chains(graph_, x) || !bound_fits(graph_, low_, x) || !bound_fits(graph_, high_, x))
       return false;
-    Builder builder(graph_, graph_.before(id), infer_);
-    builder.set_role(node.role);
-    builder.set_origin(node.origin);
-    builder.set_prefix(graph_.label(id) + "/");
-    const Precision precision = node.precision;
-    const NodeId before = graph_.prev(id);
-    const Expr result = clips ? clip(builder, x) : gradient(builder, graph_.input(id, 0), x);
-    for (NodeId made = before.valid() ? graph_.next(before) : graph_.first(graph_.node(id).region);
-         made != id; made = graph_.next(made)) {
-      graph_.node(made).precision = precision;
-    }
-    const ValueId replaced = graph_.output(id);
-    const bool named = is_region_output(graph_, replaced);
-    const std::string name = graph_.value(replaced).name;
-    graph_.replace_uses(replaced, result.id);
-    graph_.remove(id);
-    if (named) graph_.rename(result.id, name);
+    expand_into(graph_, id, infer_, [&](Builder& builder) {
+      return clips ? clip(builder, x) : gradient(builder, graph_.input(id, 0), x);
+    });
     return true;
   }
 

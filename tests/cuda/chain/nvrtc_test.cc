@@ -34,7 +34,9 @@ class NvrtcTest : public testing::Test {
       if (error.code() != ErrorCode::kDevice) throw;
       GTEST_SKIP() << error.what();
     }
-    folder_ = fs::path(testing::TempDir()) / "halfnote_nvrtc_test";
+    // Its own: parts of the tests run side by side.
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::path(testing::TempDir()) / ("halfnote_nvrtc_" + std::string(test->name()));
     fs::remove_all(folder_);
   }
   void TearDown() override { fs::remove_all(folder_); }

@@ -14,7 +14,9 @@
 namespace halfnote::test {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
+using testing::Not;
 
 Model compiled_export(const std::string& name, DType precision) {
   const std::filesystem::path folder =
@@ -57,6 +59,30 @@ TEST(ExportedMasks, AttentionIsFused) {
       EXPECT_EQ(find_nodes(ready, "ai.halfnote.Attention").size(), 1u) << name;
       EXPECT_EQ(find_nodes(ready, "ai.halfnote.AttentionGrad").size(), 1u) << name;
     }
+  }
+  unsetenv("HALFNOTE_ATTENTION");
+}
+
+/// Exporters write a mask of zeros where none was given: it is not trained, and no term of the
+/// scores. One that hides something is.
+TEST(ExportedMasks, AMaskOfZerosIsNoTerm) {
+  setenv("HALFNOTE_ATTENTION", "always", 1);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"bert_eager_dynamo20", "where"}, {"bert_eager_legacy14", ""},
+      {"bert_sdpa_legacy17", ""},       {"bert_sdpa_dynamo18", "val_83"},
+      {"roberta_legacy14", ""},         {"roberta_dynamo18", "val_74"},
+      {"distilbert_legacy17", ""},      {"distilbert_dynamo18", "val_74"},
+      {"electra_legacy14", ""},         {"bert_masked_legacy16", ""},
+  };
+  for (const auto& [name, mask] : cases) {
+    SCOPED_TRACE(name);
+    const Model model = compiled_export(name, DType::kBF16);
+    const Graph ready = make_device_ready(model.training.front().graph, {});
+    const std::vector<NodeId> found = find_nodes(ready, "ai.halfnote.Attention");
+    EXPECT_FALSE(found.empty());
+    const size_t inputs = name == "bert_masked_legacy16" ? 4 : 3;
+    for (const NodeId id : found) EXPECT_EQ(ready.inputs(id).size(), inputs);
+    EXPECT_THAT(trained_names(model), Not(Contains(mask)));
   }
   unsetenv("HALFNOTE_ATTENTION");
 }

@@ -136,9 +136,9 @@ SdpaTensor tensor_of(const RowLayout& layout, const ScoreDims& scores) {
 /// Where the first element of Q, K or V lies in its operand.
 int64_t begin_of(const RowLayout& layout) { return layout.at(0, 0); }
 
-/// The dims of the terms as one.
-ScoreDims joined(const AttentionPlan& plan, const ScoreDims& scores) {
-  ScoreDims dims = {1, 1, 1, scores[3]};
+/// The dims of the terms as one, which a gradient wants with all rows.
+ScoreDims joined(const AttentionPlan& plan, const ScoreDims& scores, bool gradient) {
+  ScoreDims dims = {1, 1, gradient ? scores[2] : 1, scores[3]};
   for (const cpu::attention::Term& term : plan.terms) {
     for (size_t d = 0; d < term.strides.size(); ++d) {
       const size_t to = d + 1 == term.strides.size() ? 1 : 0;
@@ -373,7 +373,7 @@ std::string problem_of(const KernelCall& call, bool gradient, LibraryAttention& 
   p.y = tensor_of(plan.y, made.scores);
   p.scale = plan.attributes.scale;
   p.causal = plan.attributes.causal;
-  if (!plan.terms.empty()) p.bias = joined(plan, made.scores);
+  if (!plan.terms.empty()) p.bias = joined(plan, made.scores, gradient);
   if (plan.dropout) p.kept = plan.dropout->factor;
   if (plan.differentiated() != nullptr) {
     p.bias_gradient = true;

@@ -152,6 +152,11 @@ class Writer {
         return "!" + operand(0);
       case Op::kWhere:
         return fmt::format("{} ? {} : {}", operand(0), operand(1), operand(2));
+      case Op::kDiv:
+        if (is_16bit_float(step.dtype)) {
+          return fmt::format("short_quotient({}, {})", operand(0), operand(1));
+        }
+        break;
       case Op::kDropout:
         return fmt::format("math::DropoutRule{{{:#x}ull, from_bits({:#010x}u)}}.value({}, w{})",
                            cpu::keep_threshold(step.parameters[0]),
