@@ -2,10 +2,10 @@
 //
 // Blocks run one after the other in a random order that a seed decides (a permutation by the rounds
 // of a cipher, which needs no table); so do the threads of a block between two points where they
-// wait. A kernel whose result depends on that order lacks a
-// barrier, and shows it under some seed. What hardware leaves undefined is an error here: a barrier
-// that only a part of the block reaches, or reaches at different places; a shuffle whose lanes are
-// not all there. Shared memory is filled with rubbish (NaN in every float type) before each block.
+// wait. A kernel whose result depends on that order lacks a barrier, and shows it under some seed.
+// What hardware leaves undefined is an error here: a barrier that only a part of the block reaches,
+// or reaches at different places; a shuffle whose lanes are not all there. Shared memory is filled
+// with rubbish (NaN in every float type) before each block.
 //
 // A thread that never waits costs a call: fibers change only where a thread waits.
 #pragma once
