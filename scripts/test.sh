@@ -250,9 +250,9 @@ leg_cuda() {
     --gtest_filter='Library*:TestedDevice*:Cudnn*:Dnn*:NvrtcTest*' | tee "$logs/cuda.log" |
     grep -v '\[ RUN \|\[       OK '
   if grep 'SKIPPED' "$logs/cuda.log"; then return 1; fi
-  # Every generated kernel of the fixtures for one GPU, one in eight for the others.
+  # Every generated kernel of the models.
   OMP_WAIT_POLICY=passive build/cuda/bin/halfnote-collect-chains tests/fixtures/models \
-    tests/fixtures/exporters --architectures 90,80,100,120 --share 8 || return 1
+    --architectures 80,90,100,120 || return 1
   build/cuda/bin/halfnote_paper_test --gtest_brief=1
   tests/gpu_check/run.sh build/cuda
 }

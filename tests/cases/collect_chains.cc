@@ -108,23 +108,11 @@ std::vector<chain::Source> joined(const Chains& chains) {
   return sources;
 }
 
-/// One in `share` of them, those of all types and cases alike: names are hashes.
-Chains some_of(const Chains& chains, size_t share) {
-  Chains some;
-  size_t count = 0;
-  for (const auto& [name, one] : chains) {
-    if (count++ % share == 0) some.emplace(name, one);
-  }
-  return some;
-}
-
 /// Throws for a text that is not accepted, and for a kernel that is not in the code.
-void compile(const Chains& all_chains, const std::vector<int>& architectures, size_t share) {
+void compile(const Chains& chains, const std::vector<int>& architectures) {
   const libraries::Nvrtc nvrtc;
+  const std::vector<chain::Source> sources = joined(chains);
   for (const int architecture : architectures) {
-    const bool first = architecture == architectures.front();
-    const Chains chains = first ? all_chains : some_of(all_chains, share);
-    const std::vector<chain::Source> sources = joined(chains);
     const auto begin = std::chrono::steady_clock::now();
     const auto made = libraries::compile_kernels(nvrtc, sources, architecture, {});
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
@@ -146,14 +134,11 @@ int main(int argc, char** argv) {
   CLI::App app{"collects the generated kernels of case folders", "halfnote-collect-chains"};
   std::string source;
   std::vector<int> architectures;
-  size_t share = 1;
   std::vector<std::string> arguments;
   app.add_option("--source", source, "writes them for the emulation, into this file");
   app.add_option("--architectures", architectures, "compiles them by NVRTC: 80,90,100,120")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_option("--share", share, "behind the first architecture only one kernel in so many")
-      ->check(CLI::PositiveNumber);
   app.add_option("DIR", arguments, "case folders, or folders of case folders")->required();
   CLI11_PARSE(app, argc, argv);
   try {
@@ -166,7 +151,7 @@ int main(int argc, char** argv) {
     fmt::print("{} generated kernels of {} cases\n", chains.size(), folders.size());
     if (chains.empty()) throw Error(ErrorCode::kUsage, "no case there has a generated kernel");
     if (!source.empty()) write_source(source, chains);
-    if (!architectures.empty()) compile(chains, architectures, share);
+    if (!architectures.empty()) compile(chains, architectures);
   } catch (const Error& error) {
     std::fprintf(stderr, "halfnote-collect-chains: %s\n", error.what());
     return error.exit_code();

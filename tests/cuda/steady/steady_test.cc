@@ -160,7 +160,9 @@ TEST(SteadyStep, IsOneGraphLaunch) {
       expect_work(before, after, known, result.updated && window > 1 ? 2 : 1, when);
       skipped += result.updated && !result.finite ? 1 : 0;
     }
-    if (window > 1) EXPECT_EQ(copies[1], 1u) << "a micro-batch behind a micro-batch";
+    if (window > 1) {
+      EXPECT_EQ(copies[1], 1u) << "a micro-batch behind a micro-batch";
+    }
     EXPECT_EQ(skipped > 0, one.overflows);
   }
 }
