@@ -28,9 +28,9 @@ class Declarations {
   /// Parameters that the exporter lists, and of which nothing is in the file.
   const std::set<std::string>& lost() const { return lost_; }
   /// Is it a mask that the exporter folded? It has a number for a name, and holds what a mask
-  /// holds: 0, 1, and what hides (-inf, -1e9, any number of -1e4 and below), a table of 0 and 1 that
-  /// is read element by element, or zeros for all heads that are added to scores of an attention.
-  /// Asked of what the file does not declare.
+  /// holds: 0, 1, and what hides (-inf, -1e9, any number of -1e4 and below), a table of 0 and 1
+  /// that is read element by element, or zeros for all heads that are added to scores of an
+  /// attention. Asked of what the file does not declare.
   bool is_mask(ValueId table) const;
   /// Does the file say of its parameters that they are?
   bool any() const { return !parameters_.empty(); }
