@@ -74,7 +74,7 @@ versions_found() {
       about=$(readlink -f "$folder/$library")
       about=${about##*.so.}
       for wheel in "$folder"/../../../nvidia_*"${pair%:*}"*.dist-info; do
-        [ ! -e "$wheel" ] || { about=${wheel##*-}; about=${about%.dist-info}; }
+        [ ! -e "$wheel" ] || { about=${wheel%.dist-info}; about=${about##*-}; }
       done
     fi
     printf '%s %s, ' "${pair%:*}" "$about"
@@ -93,10 +93,9 @@ find_machine() {
   fi
   if command -v nvidia-smi >/dev/null 2>&1; then
     local index=${device#cuda} line
+    index=${index#:}
     line=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader \
-      --id="${index#:}" 2>/dev/null || nvidia-smi --query-gpu=name,driver_version \
-      --format=csv,noheader 2>/dev/null)
-    line=$(printf '%s\n' "$line" | head -n 1)
+      --id="${index:-0}" 2>/dev/null | head -n 1)
     [[ "$line" != *", "* ]] || { gpu_name=${line%, *}; driver_version=${line##*, }; }
   fi
   cuda_folders=""
