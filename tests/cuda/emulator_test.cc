@@ -294,7 +294,8 @@ TEST_F(EmulatorTest, NoMoreSharedMemoryThanTheSmallestGpuHas) {
 
 __global__ void read_at(const float* in, int at, float* out) { *out = in[at]; }
 __global__ void read_four(const float* in, int at, float* out) {
-  *out = __ldg(reinterpret_cast<const float4*>(in + at)).x;
+  const float4 four = __ldg(reinterpret_cast<const float4*>(in + at));
+  *out = four.x + four.y + four.z + four.w;
 }
 __global__ void write_at(float* to, int at) { to[at] = 1; }
 __global__ void write_shared(int at, float* out) {
@@ -308,7 +309,7 @@ __global__ void write_dynamic(int at, float* out) {
   *out = row[0];
 }
 
-/// An access one byte before or behind an operand, or behind shared memory, ends the program.
+/// An access one element before or behind an operand, or behind shared memory, ends the program.
 TEST_F(EmulatorTest, AccessesOutOfBoundsAreCaught) {
   GTEST_FLAG_SET(death_test_style, "fast");
   const auto x = device_.allocate(101 * sizeof(float)), y = device_.allocate(sizeof(float));
@@ -321,16 +322,20 @@ TEST_F(EmulatorTest, AccessesOutOfBoundsAreCaught) {
   run(write_shared, 1, 1, 0, 32, out);
   run(write_dynamic, 1, 1, 33 * sizeof(float), 32, out);
   const char* const kSeen = "AddressSanitizer: use-after-poison";
-  for (const int at : {101, 102, 105, 128, 300, -1, -200})
+  for (const int at : {101, 300, -1})
     EXPECT_DEATH(run(read_at, 1, 1, 0, in, at, out), kSeen) << at;
   EXPECT_DEATH(run(read_four, 1, 1, 0, in, 100, out), kSeen) << "4 of 16 bytes are there";
   EXPECT_DEATH(run(write_at, 1, 1, 0, in, 101), kSeen);
   EXPECT_DEATH(run(write_at, 1, 1, 0, reinterpret_cast<float*>(nothing.get()), 0), kSeen);
-  for (const int at : {33, 34, 64, 200, -1}) {
+  for (const int at : {33, 200, -1}) {
     EXPECT_DEATH(run(write_shared, 1, 1, 0, at, out), kSeen) << at;
     EXPECT_DEATH(run(write_dynamic, 1, 1, 33 * sizeof(float), at, out), kSeen) << at;
   }
-  EXPECT_DEATH({ stream_->fill(out, 0, 5), stream_->synchronise(); }, kSeen);
+  const auto fill_too_much = [&] {
+    stream_->fill(out, 0, 5);
+    stream_->synchronise();
+  };
+  EXPECT_DEATH(fill_too_much(), kSeen);
 }
 
 #endif
