@@ -322,8 +322,7 @@ TEST_F(EmulatorTest, AccessesOutOfBoundsAreCaught) {
   run(write_shared, 1, 1, 0, 32, out);
   run(write_dynamic, 1, 1, 33 * sizeof(float), 32, out);
   const char* const kSeen = "AddressSanitizer: use-after-poison";
-  for (const int at : {101, 300, -1})
-    EXPECT_DEATH(run(read_at, 1, 1, 0, in, at, out), kSeen) << at;
+  for (const int at : {101, 300, -1}) EXPECT_DEATH(run(read_at, 1, 1, 0, in, at, out), kSeen) << at;
   EXPECT_DEATH(run(read_four, 1, 1, 0, in, 100, out), kSeen) << "4 of 16 bytes are there";
   EXPECT_DEATH(run(write_at, 1, 1, 0, in, 101), kSeen);
   EXPECT_DEATH(run(write_at, 1, 1, 0, reinterpret_cast<float*>(nothing.get()), 0), kSeen);
