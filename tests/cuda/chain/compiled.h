@@ -1,5 +1,5 @@
 // Texts compiled against the emulation: those of the table, which halfnote-write-chains writes into
-// a file, and those of the steps of a few models, which halfnote-collect-chains does.
+// a file, and those of the steps of the models, which halfnote-collect-chains does.
 #pragma once
 
 #include <cstddef>
