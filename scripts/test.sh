@@ -263,7 +263,7 @@ leg_asan() {
 leg_cuda() {
   scripts/setup_cuda.sh
   build_preset cuda halfnote halfnote-cases halfnote-step halfnote-steps halfnote_cuda_test \
-    halfnote_kernels_test halfnote_cli_test halfnote_paper_test
+    halfnote_kernels_test halfnote_cli_test halfnote_paper_test halfnote-collect-chains
   OMP_WAIT_POLICY=passive build/cuda/bin/halfnote_cli_test --gtest_brief=1 \
     --gtest_filter='CudaDriver*'
   # Of the toolkit that is used, if it is not where all look: then nothing is left out.
@@ -273,6 +273,9 @@ leg_cuda() {
     --gtest_filter='Library*:TestedDevice*:Cudnn*:Dnn*:NvrtcTest*' | tee "$logs/cuda.log" |
     grep -v '\[ RUN \|\[       OK '
   if grep 'SKIPPED' "$logs/cuda.log"; then return 1; fi
+  # Every generated kernel of the models.
+  OMP_WAIT_POLICY=passive build/cuda/bin/halfnote-collect-chains tests/fixtures/models \
+    --architectures 80,90,100,120 || return 1
   build/cuda/bin/halfnote_paper_test --gtest_brief=1
   tests/gpu_check/run.sh build/cuda
 }

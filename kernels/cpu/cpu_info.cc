@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <dnnl.hpp>
 #include <fstream>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/system/environment.h"
 
 namespace halfnote::cpu {
 
@@ -70,8 +70,7 @@ bool is_intel() {
 }
 
 Bf16Dots detect_bf16_dots() {
-  const char* text = std::getenv("HALFNOTE_BF16");
-  const std::string_view wish = text ? text : "";
+  const std::string_view wish = word_of_environment("HALFNOTE_BF16", {"f32", "dots"});
   const bool slow = wish == "f32" || (wish != "dots" && is_intel());
   switch (onednn_isa()) {
     case dnnl::cpu_isa::avx512_core_bf16:

@@ -44,7 +44,7 @@
 #define HN_IN_TURN
 #define HN_SHARED(type, name)                                                                     \
   static thread_local ::halfnote::emulation::SharedStorage<std::type_identity_t<type>> hn_##name; \
-  auto& name = hn_##name.value
+  auto& name = hn_##name.use()
 #define HN_DYNAMIC_SHARED(type, name) \
   type* name = reinterpret_cast<type*>(::halfnote::emulation::builtins.shared)
 

@@ -36,8 +36,8 @@ void launch(Stream& stream, void (*kernel)(Formal...), dim3 grid, dim3 block, si
 
 #else
 
-/// Bytes of shared memory that a block may have: as on the smallest GPUs from sm_80 on.
-inline int64_t most_shared(Stream&) { return 99 * 1024; }
+/// Bytes of shared memory that a block may have, static and dynamic.
+inline int64_t most_shared(Stream&) { return emulation::kMaxSharedBytes; }
 
 template <class... Formal, class... Actual>
 void launch(Stream& stream, void (*kernel)(Formal...), dim3 grid, dim3 block, size_t shared,

@@ -1,12 +1,12 @@
 #include "runtime/core/device_ready.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/system/environment.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/verify.h"
 #include "kernels/cpu/cpu_info.h"
@@ -136,8 +136,7 @@ constexpr AttentionCost kAttentionCosts[] = {
 
 /// HALFNOTE_ATTENTION=always or never in the environment overrules what was measured.
 std::optional<bool> wish_for_attention() {
-  const char* wish = std::getenv("HALFNOTE_ATTENTION");
-  const std::string_view choice = wish == nullptr ? "" : wish;
+  const std::string_view choice = word_of_environment("HALFNOTE_ATTENTION", {"always", "never"});
   if (choice == "always") return true;
   return choice == "never" ? std::optional(false) : std::nullopt;
 }
@@ -183,20 +182,24 @@ bool attention_pays_on_gpu(const AttentionSize& size) {
   return size.dtype == DType::kF32 && size.queries * size.keys >= kLeastScores;
 }
 
+// A word that is none is an error whatever the model is.
 bool fuse_attention_on_cpu(Graph& graph, PassContext& context) {
+  wish_for_attention();
   return fuse_attention(graph, context, attention_pays);
 }
 
 bool fuse_attention_on_gpu(Graph& graph, PassContext& context) {
+  wish_for_attention();
   return fuse_attention(graph, context, attention_pays_on_gpu);
 }
+
+std::string_view wish_for_recurrent() { return word_of_environment("HALFNOTE_RECURRENT", {"own"}); }
 
 /// Room for what cuDNN keeps, in f32: in 16 bits it keeps gates and cells in 16 bits, which is less
 /// than the operators promise. HALFNOTE_RECURRENT=own in the environment keeps gates, which our own
 /// kernels compute.
 int64_t reserve_on_gpu(const RecurrentSize& size) {
-  const char* wish = std::getenv("HALFNOTE_RECURRENT");
-  if (wish != nullptr && std::string_view(wish) == "own") return 0;
+  if (wish_for_recurrent() == "own") return 0;
   if (size.dtype != DType::kF32 || !libraries::unfit_for_rnn(size.recurrence).empty()) return 0;
   libraries::RnnProblem problem = libraries::rnn_of(size.recurrence);
   problem.steps = size.steps;
@@ -207,6 +210,7 @@ int64_t reserve_on_gpu(const RecurrentSize& size) {
 }
 
 bool keep_reserve_on_gpu(Graph& graph, PassContext& context) {
+  wish_for_recurrent();  // a word that is none is an error whatever the model is
   return keep_reserve(graph, context, reserve_on_gpu);
 }
 

@@ -15,6 +15,9 @@
 //          |G|, which is grad <= 1e-4; where PyTorch in f32 itself misses the first part by more,
 //          that part is three times what PyTorch misses
 //   cos    cosine between all gradients and those wanted
+//   cpu    in fp32 on a device, beside the same run on the CPU: the worst of the loss, relative; of
+//          each tensor's |e| / max(|g|, 0.01 |G|); and of each optimizer's losses, relative. The
+//          bar is 1e-5 of each, or three times what PyTorch in f32 itself misses where that is more
 #pragma once
 
 #include <filesystem>
@@ -24,6 +27,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "beside_cpu.h"
 
 namespace halfnote::cases {
 
@@ -44,6 +48,7 @@ struct CaseResult {
   std::map<std::string, double> trajectory_errors, trajectory_bars;  // by optimizer, relative
   double low_share = 0, low_share_bar = 0;  // contraction FLOPs on 16-bit inputs
   std::string refusal;                      // the message of a case that must be refused
+  std::optional<BesideCpu> beside_cpu;      // in fp32 on a device
   std::vector<std::string> failures;        // the bars that were missed
 };
 

@@ -77,7 +77,8 @@ int main(int argc, char** argv) {
       "A line says: loss, its relative error; grad, the worst tensor's |error| / (|gradient| + "
       "0.01 "
       "|all gradients|),\nL2 norms, bar in fp32 1e-4; cos, the cosine over all gradients; each "
-      "optimizer's worst relative error of the loss\nover its steps; 16-bit, the share of the "
+      "optimizer's worst relative error of the loss\nover its steps; cpu, in fp32 on a device, the "
+      "worst relative difference to the same run on the CPU\n(bar 1e-5); 16-bit, the share of the "
       "contractions' FLOPs on 16-bit inputs.");
   CLI11_PARSE(app, argc, argv);
   try {

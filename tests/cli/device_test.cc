@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "tests/cli/support.h"
 
@@ -21,6 +22,28 @@ TEST(Device, RunsSayNothingOfTheCpu) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("emulated CUDA device"));
   EXPECT_THAT(outcome.out, testing::Not(HasSubstr("CPU")));
+}
+
+TEST(Device, UnknownWordsOfTheEnvironmentAreErrors) {
+  Workplace place;
+  place.compile("artifact.onnx");
+  const auto before = place.list();
+  for (const auto& [name, known] :
+       {std::pair("HALFNOTE_EPILOGUES", "expected always or never, got alwys"),
+        {"HALFNOTE_RECURRENT", "expected own, got alwys"},
+        {"HALFNOTE_ATTENTION", "expected always or never, got alwys"},
+        {"HALFNOTE_EMULATION_SEED", "expected a number from 0 to 2^64 - 1, got alwys"}}) {
+    ::setenv(name, "alwys", 1);
+    const Outcome outcome = place.run(
+        words(std::string("run artifact.onnx --steps 1 --device cuda-emulated ") + kTrain));
+    ::unsetenv(name);
+    EXPECT_EQ(outcome.code, 2) << name;
+    EXPECT_EQ(outcome.out, "") << name;
+    EXPECT_THAT(outcome.err, testing::StartsWith("halfnote: error (usage): ")) << name;
+    EXPECT_THAT(outcome.err, HasSubstr(name + std::string(" in the environment is no ")));
+    EXPECT_THAT(outcome.err, HasSubstr(known));
+    EXPECT_EQ(place.list(), before) << name;
+  }
 }
 
 #if defined(HALFNOTE_OLD_DRIVER)

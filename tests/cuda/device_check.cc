@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/emulation/emulator.h"
+#include "kernels/cuda/emulation/guarded.h"
 
 namespace halfnote::test {
 
@@ -84,6 +85,7 @@ class Operands {
   std::byte* room(size_t bytes, DType dtype = DType::kU8) {
     const size_t offset = offset_ == 0 ? 0 : std::max(offset_, size_of(dtype));
     memory_.push_back(device_.allocate(bytes + offset));
+    if (tested_device() == "cuda-emulated") emulation::forbid_access(memory_.back().get(), offset);
     return memory_.back().get() + offset;
   }
   std::byte* copy_of(const Tensor& input) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -52,6 +53,33 @@ TEST_F(EmulatorTest, RunsEachThreadOfEachBlockOnce) {
   std::vector<int> out(3 * 2 * 2 * 5 * 3 * 2, 0);
   run(write_index, {3, 2, 2}, {5, 3, 2}, 0, out.data());
   for (size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], static_cast<int>(i % 30) + 1);
+}
+
+__global__ void note_block(int* order, int* next) {
+  order[(*next)++] =
+      static_cast<int>((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x);
+}
+
+/// Every block once, whatever their number; and of few blocks nearly every order under some seed.
+TEST_F(EmulatorTest, BlocksComeInAnyOrder) {
+  for (const unsigned blocks : {1u, 2u, 3u, 5u, 64u, 129u, 1000u}) {
+    std::vector<int> order(blocks), sorted(blocks);
+    int next = 0;
+    run(note_block, {blocks}, 1, 0, order.data(), &next);
+    ASSERT_EQ(next, static_cast<int>(blocks));
+    std::sort(order.begin(), order.end());
+    std::iota(sorted.begin(), sorted.end(), 0);
+    EXPECT_EQ(order, sorted);
+  }
+  std::set<std::vector<int>> seen;
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    emulation::set_emulation_seed(seed);
+    std::vector<int> order(4);
+    int next = 0;
+    run(note_block, {2, 1, 2}, 1, 0, order.data(), &next);
+    seen.insert(order);
+  }
+  EXPECT_EQ(seen.size(), 24u);
 }
 
 __global__ void note_order(int* order, int* next) {
@@ -234,6 +262,82 @@ TEST_F(EmulatorTest, SharedArrays) {
   run(static_shared, 5, 64, 0, out.data());
   EXPECT_EQ(out, std::vector<float>(5, 2016.0f));
 }
+
+template <size_t kBytes>
+__global__ void holds(char* out) {
+  HN_SHARED(char[kBytes], all);
+  all[threadIdx.x] = static_cast<char>(threadIdx.x);
+  __syncthreads();
+  *out = all[0];
+}
+
+TEST_F(EmulatorTest, NoMoreSharedMemoryThanTheSmallestGpuHas) {
+  constexpr size_t kMost = emulation::kMaxSharedBytes, kHalf = kMost / 2 - 4096;
+  char out = 1;
+  EXPECT_NO_THROW(run(holds<kHalf>, 2, 32, kMost - kHalf, &out));
+  EXPECT_EQ(out, 0);
+  const auto refusal = [&](auto kernel, size_t dynamic) -> std::string {
+    try {
+      run(kernel, 2, 32, dynamic, &out);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refusal(holds<kHalf>, kMost - kHalf + 1).find("more shared memory"), std::string::npos);
+  EXPECT_NE(refusal(holds<emulation::kMaxStaticSharedBytes + 1>, 0).find("more shared memory"),
+            std::string::npos);
+  EXPECT_NE(refusal(holds<32>, kMost + 1).find("no GPU takes"), std::string::npos);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+
+__global__ void read_at(const float* in, int at, float* out) { *out = in[at]; }
+__global__ void read_four(const float* in, int at, float* out) {
+  const float4 four = __ldg(reinterpret_cast<const float4*>(in + at));
+  *out = four.x + four.y + four.z + four.w;
+}
+__global__ void write_at(float* to, int at) { to[at] = 1; }
+__global__ void write_shared(int at, float* out) {
+  HN_SHARED(float[33], row);
+  row[at] = 1;
+  *out = row[0];
+}
+__global__ void write_dynamic(int at, float* out) {
+  HN_DYNAMIC_SHARED(float, row);
+  row[at] = 1;
+  *out = row[0];
+}
+
+/// An access one element before or behind an operand, or behind shared memory, ends the program.
+TEST_F(EmulatorTest, AccessesOutOfBoundsAreCaught) {
+  GTEST_FLAG_SET(death_test_style, "fast");
+  const auto x = device_.allocate(101 * sizeof(float)), y = device_.allocate(sizeof(float));
+  const auto nothing = device_.allocate(0);
+  auto* const in = reinterpret_cast<float*>(x.get());
+  auto* const out = reinterpret_cast<float*>(y.get());
+  run(read_at, 1, 1, 0, in, 100, out);
+  run(read_four, 1, 1, 0, in, 96, out);
+  run(write_at, 1, 1, 0, in, 100);
+  run(write_shared, 1, 1, 0, 32, out);
+  run(write_dynamic, 1, 1, 33 * sizeof(float), 32, out);
+  const char* const kSeen = "AddressSanitizer: use-after-poison";
+  for (const int at : {101, 300, -1}) EXPECT_DEATH(run(read_at, 1, 1, 0, in, at, out), kSeen) << at;
+  EXPECT_DEATH(run(read_four, 1, 1, 0, in, 100, out), kSeen) << "4 of 16 bytes are there";
+  EXPECT_DEATH(run(write_at, 1, 1, 0, in, 101), kSeen);
+  EXPECT_DEATH(run(write_at, 1, 1, 0, reinterpret_cast<float*>(nothing.get()), 0), kSeen);
+  for (const int at : {33, 200, -1}) {
+    EXPECT_DEATH(run(write_shared, 1, 1, 0, at, out), kSeen) << at;
+    EXPECT_DEATH(run(write_dynamic, 1, 1, 33 * sizeof(float), at, out), kSeen) << at;
+  }
+  const auto fill_too_much = [&] {
+    stream_->fill(out, 0, 5);
+    stream_->synchronise();
+  };
+  EXPECT_DEATH(fill_too_much(), kSeen);
+}
+
+#endif
 
 __global__ void count_up(unsigned* counter, unsigned* largest) {
   atomicAdd(counter, 1u);

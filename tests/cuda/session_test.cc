@@ -117,20 +117,6 @@ TEST(DeviceSession, EveryOptimizerTrainsAsOnTheCpu) {
   }
 }
 
-TEST(DeviceSession, SteadyStepIsOneGraphLaunch) {
-  Session session = session_on(test::tested_device(), DType::kBF16);
-  const std::vector<Tensor> inputs = batch(session);
-  session.step(inputs);
-  const DeviceCounters before = session.device_counters();
-  for (int step = 0; step < 3; ++step) session.step(inputs);
-  const DeviceCounters after = session.device_counters();
-  EXPECT_EQ(after.graph_launches, before.graph_launches + 3);
-  EXPECT_EQ(after.copies, before.copies + 3) << "the inputs";
-  EXPECT_EQ(after.launches, before.launches);
-  EXPECT_EQ(after.allocations, before.allocations);
-  EXPECT_EQ(after.synchronisations, before.synchronisations);
-}
-
 TEST(DeviceSession, BatchStaysOnTheDevice) {
   SessionOptions options;
   options.device = test::tested_device();

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/error.h"
 #include "kernels/cuda/bodies.h"
 #include "kernels/cuda/emulation/emulator.h"
+#include "kernels/cuda/emulation/guarded.h"
 #include "kernels/cuda/publish.h"
 #include "kernels/cuda/table.h"
 
@@ -202,17 +202,17 @@ std::byte* EmulatedDevice::acquire(size_t bytes, MemoryKind kind) {
         .expected(std::to_string(bytes) + " bytes", std::to_string(free_bytes_) + " bytes free")
         .hint("use a smaller batch");
   }
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kDeviceAlignment, rounded));
+  emulation::Guarded memory = emulation::allocate_guarded(bytes, kDeviceAlignment);
   if (memory == nullptr) {
     throw Error(ErrorCode::kMemory, "no memory for the emulated device")
         .expected(std::to_string(bytes) + " bytes", "an allocation failure");
   }
-  std::memset(memory, 0xff, rounded);  // the device gives no zeros either
+  std::memset(memory.get(), 0xff, bytes);  // the device gives no zeros either
   if (kind == MemoryKind::kDevice) {
     free_bytes_ -= rounded;
-    allocations_.emplace_back(memory, rounded);
+    allocations_.emplace_back(memory.get(), rounded);
   }
-  return memory;
+  return memory.release();
 }
 
 void EmulatedDevice::release(std::byte* memory, MemoryKind) {
@@ -222,7 +222,7 @@ void EmulatedDevice::release(std::byte* memory, MemoryKind) {
     free_bytes_ += found->second;
     allocations_.erase(found);
   }
-  std::free(memory);
+  emulation::ReleaseGuarded()(memory);
 }
 
 }  // namespace halfnote::cuda_emulated

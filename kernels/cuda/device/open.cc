@@ -42,7 +42,10 @@ int ordinal_of(std::string_view name) {
 std::unique_ptr<Device> open_device(std::string_view name) {
   constexpr std::array<std::string_view, 3> kNames = {"cpu", "cuda", "cuda-emulated"};
   if (name == "cpu") return nullptr;
-  if (name == "cuda-emulated") return std::make_unique<cuda_emulated::EmulatedDevice>();
+  if (name == "cuda-emulated") {
+    emulation::emulation_seed();  // one that is none is told now
+    return std::make_unique<cuda_emulated::EmulatedDevice>();
+  }
   if (name == "cuda") return open_gpu(0);
   if (const int ordinal = ordinal_of(name); ordinal >= 0) return open_gpu(ordinal);
   const std::string_view near = closest(name, kNames);

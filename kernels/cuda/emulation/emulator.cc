@@ -4,22 +4,27 @@
 #include "kernels/cuda/emulation/emulator.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <bit>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/system/environment.h"
 #include "kernels/cuda/emulation/fiber.h"
+#include "kernels/cuda/emulation/guarded.h"
 
 namespace halfnote::emulation {
 
 constinit thread_local Builtins builtins;
 
 namespace {
+
+constexpr size_t kSharedAlignment = 16;  // that HN_DYNAMIC_SHARED promises
 
 /// xorshift64*: quick, and good enough to shuffle with.
 class Random {
@@ -50,11 +55,48 @@ struct Thread {
 };
 
 struct SharedVariable {
-  void* memory;
+  std::byte* memory;
   size_t bytes;
 };
 
-thread_local std::vector<SharedVariable> shared_variables;
+/// A permutation of the numbers below a bound: rounds of a Feistel network on as many bits as the
+/// bound has, again while the result is not below it.
+class Order {
+ public:
+  void mix(uint64_t bound, Random& random) {
+    bound_ = bound;
+    bits_ = std::max(2, static_cast<int>(std::bit_width(bound - 1)));
+    for (uint32_t& key : keys_) key = random.below(0xffffffffu);
+  }
+  uint64_t at(uint64_t number) const {
+    if (bound_ < 2) return number;
+    do {
+      number = encrypted(number);
+    } while (number >= bound_);
+    return number;
+  }
+
+ private:
+  static constexpr size_t kRounds = 6;
+
+  uint64_t encrypted(uint64_t number) const {
+    int low = bits_ / 2, high = bits_ - low;  // the halves' bits; they change sides in each round
+    for (const uint32_t key : keys_) {
+      const uint64_t right = number & ((uint64_t{1} << low) - 1);
+      uint64_t mixed = (right + key + 1) * 0x9e3779b97f4a7c15u;
+      mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9u;
+      const uint64_t left = number >> low ^ (mixed >> 32 & ((uint64_t{1} << high) - 1));
+      number = right << high | left;
+      std::swap(low, high);
+    }
+    return number;
+  }
+
+  uint64_t bound_ = 0;
+  int bits_ = 2;
+  uint32_t keys_[kRounds] = {};
+};
+
 thread_local uint64_t seed_of_thread = 0;
 thread_local bool seed_is_set = false;
 
@@ -66,6 +108,7 @@ class Grid {
   uint64_t lanes(const LaneCall& call, const std::source_location& place);
   int lane() const { return static_cast<int>(current_ % kWarpSize); }
   int threads() const { return static_cast<int>(threads_.size()); }
+  void note_shared(const SharedVariable& variable, const std::source_location& place);
 
  private:
   static void work(void* fiber);
@@ -89,10 +132,12 @@ class Grid {
   std::vector<uint3> indices_;
   std::vector<uint32_t> ready_;
   std::vector<Fiber*> free_;
-  std::unique_ptr<std::byte[]> shared_;
+  Guarded shared_;  // dynamic
+  std::vector<SharedVariable> variables_;
   Fiber host_;
   std::exception_ptr error_;
-  uint64_t blocks_ = 0, next_block_ = 0, step_ = 1, offset_ = 0;
+  Order order_;  // of the blocks
+  uint64_t blocks_ = 0, next_block_ = 0, static_bytes_ = 0;
   uint32_t current_ = 0, done_ = 0, at_barrier_ = 0;
   int count_ = 0, counted_ = 0;
   std::source_location barrier_;  // where the first thread waits
@@ -129,14 +174,10 @@ Grid::Grid(const GridShape& shape, uint64_t seed, void (*body)(const void*), con
     }
   }
   ready_.reserve(threads_.size());
-  // Every block once: steps of a number that has no divisor in common with theirs.
   blocks_ = uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
-  const auto bound = static_cast<uint32_t>(std::min<uint64_t>(blocks_, 0x7fffffffu));
-  step_ = 1 + random_.below(bound);
-  while (std::gcd(step_, blocks_) != 1) ++step_;
-  offset_ = random_.below(bound);
-  // As many bytes as asked for, so that the address sanitizer sees who writes behind them.
-  if (shape.shared_bytes > 0) shared_ = std::make_unique<std::byte[]>(shape.shared_bytes);
+  order_.mix(blocks_, random_);
+  if (shape.shared_bytes > 0) shared_ = allocate_guarded(shape.shared_bytes, kSharedAlignment);
+  ++builtins.grid;
   builtins.block_dim = shape.block;
   builtins.grid_dim = shape.grid;
   builtins.shared = shared_.get();
@@ -144,12 +185,11 @@ Grid::Grid(const GridShape& shape, uint64_t seed, void (*body)(const void*), con
 
 bool Grid::begin_block() {
   if (next_block_ == blocks_) return false;
-  const uint64_t block = (offset_ + next_block_ * step_) % blocks_;
-  ++next_block_;
+  const uint64_t block = order_.at(next_block_++);
   builtins.block = {static_cast<unsigned>(block % shape_.grid.x),
                     static_cast<unsigned>(block / shape_.grid.x % shape_.grid.y),
                     static_cast<unsigned>(block / shape_.grid.x / shape_.grid.y)};
-  for (const SharedVariable& v : shared_variables) std::memset(v.memory, 0xff, v.bytes);
+  for (const SharedVariable& v : variables_) std::memset(v.memory, 0xff, v.bytes);
   if (shared_) std::memset(shared_.get(), 0xff, shape_.shared_bytes);
   ready_.resize(threads_.size());
   std::iota(ready_.begin(), ready_.end(), 0u);
@@ -309,6 +349,19 @@ void Grid::release_lanes(uint32_t warp, unsigned mask) {
   }
 }
 
+void Grid::note_shared(const SharedVariable& variable, const std::source_location& place) {
+  std::memset(variable.memory, 0xff, variable.bytes);  // this block's is the first access
+  variables_.push_back(variable);
+  static_bytes_ += variable.bytes;
+  if (static_bytes_ <= kMaxStaticSharedBytes &&
+      static_bytes_ + shape_.shared_bytes <= kMaxSharedBytes)
+    return;
+  const std::string what =
+      "more shared memory than every GPU has: " + std::to_string(static_bytes_) +
+      " bytes static, " + std::to_string(shape_.shared_bytes) + " dynamic";
+  broken_kernel(what.c_str(), place);
+}
+
 void Grid::stalled() const {
   for (const Thread& thread : threads_) {
     if (thread.wait == Wait::kLanes) {
@@ -353,8 +406,7 @@ void run_grid(const GridShape& shape, uint64_t seed, void (*body)(const void*),
 
 uint64_t emulation_seed() {
   if (!seed_is_set) {
-    const char* text = std::getenv("HALFNOTE_EMULATION_SEED");
-    set_emulation_seed(text == nullptr ? 1 : std::strtoull(text, nullptr, 10));
+    set_emulation_seed(number_of_environment("HALFNOTE_EMULATION_SEED").value_or(1));
   }
   return seed_of_thread;
 }
@@ -376,9 +428,8 @@ uint64_t wait_for_lanes(const LaneCall& call, const std::source_location& place)
 
 int lane_index() { return running->lane(); }
 
-void register_shared(void* variable, size_t bytes) {
-  std::memset(variable, 0xff, bytes);
-  shared_variables.push_back({variable, bytes});
+void note_shared(std::byte* variable, size_t bytes, const std::source_location& place) {
+  running->note_shared({variable, bytes}, place);
 }
 
 void broken_kernel(const char* what, const std::source_location& place) {

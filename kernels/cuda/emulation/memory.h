@@ -7,6 +7,7 @@
 #include <source_location>
 
 #include "kernels/cuda/emulation/emulator.h"
+#include "kernels/cuda/emulation/guarded.h"
 
 namespace halfnote::emulation {
 
@@ -18,11 +19,23 @@ const T& aligned(const T* address, const std::source_location& place) {
   return *address;
 }
 
-/// A variable of shared memory, one for all blocks as these run one after the other.
+/// A static variable of shared memory, one for all blocks as these run one after the other; in a
+/// block of its own, so that the address sanitizer sees who leaves it.
 template <class T>
-struct SharedStorage {
-  SharedStorage() { register_shared(&value, sizeof(T)); }
-  T value;
+class SharedStorage {
+ public:
+  T& use(const std::source_location& place = std::source_location::current()) {
+    if (used_in_ != builtins.grid) {
+      used_in_ = builtins.grid;
+      note_shared(memory_.get(), sizeof(T), place);
+    }
+    return *reinterpret_cast<T*>(memory_.get());
+  }
+
+ private:
+  static constexpr size_t kAlignment = alignof(T) > 16 ? alignof(T) : 16;
+  Guarded memory_ = allocate_guarded(sizeof(T), kAlignment);
+  uint64_t used_in_ = 0;
 };
 
 }  // namespace halfnote::emulation

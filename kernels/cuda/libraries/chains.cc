@@ -187,6 +187,11 @@ std::span<const CompiledChain>& compiled_chains() {
   return chains;
 }
 
+std::vector<Chain>*& recorded_chains() {
+  static std::vector<Chain>* chains = nullptr;
+  return chains;
+}
+
 class EmulatedChain final : public ChainKernel {
  public:
   EmulatedChain(const Chain& chain, void (*compiled)(Arguments))
@@ -211,6 +216,7 @@ class EmulatedChain final : public ChainKernel {
 }  // namespace
 
 std::shared_ptr<ChainKernel> chain_kernel(const Chain& chain) {
+  if (recorded_chains() != nullptr) recorded_chains()->push_back(chain);
   const std::string name = chain::source_of(chain).name;
   const auto compiled = compiled_chains();
   const auto found = std::ranges::find(compiled, name, &CompiledChain::name);
@@ -218,5 +224,7 @@ std::shared_ptr<ChainKernel> chain_kernel(const Chain& chain) {
 }
 
 void use_compiled_chains(std::span<const CompiledChain> chains) { compiled_chains() = chains; }
+
+void record_chains(std::vector<Chain>* chains) { recorded_chains() = chains; }
 
 }  // namespace halfnote::cuda_emulated

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "kernels/cuda/elementwise/chain/arguments.h"
 #include "kernels/cuda/elementwise/chain/source.h"
@@ -44,4 +45,6 @@ struct CompiledChain {
 };
 /// For tests: from now on these run where a chain has one of their names. The span must stay.
 void use_compiled_chains(std::span<const CompiledChain> chains);
+/// For tests: from now on each chain that is planned is added there; null: no longer.
+void record_chains(std::vector<chain::Chain>* chains);
 }  // namespace halfnote::cuda_emulated

@@ -1,10 +1,10 @@
 #include "runtime/core/tune/epilogues.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <string_view>
 
+#include "base/system/environment.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 
@@ -84,13 +84,13 @@ LinkedExchange link_exchange(const Exchange& exchange, bool tf32) {
 }
 
 Pays epilogues_pay(const KernelSource& source, bool tf32) {
-  const char* wish = std::getenv("HALFNOTE_EPILOGUES");
-  if (wish != nullptr && std::string_view(wish) == "always") {
+  const std::string_view wish = word_of_environment("HALFNOTE_EPILOGUES", {"always", "never"});
+  if (wish == "always") {
     return [&source, tf32](const Exchange& exchange) {
       return library_has_products(exchange.instead, *source.device, tf32);
     };
   }
-  if (source.choices == nullptr) return {};
+  if (wish == "never" || source.choices == nullptr) return {};
   return [&source, tf32](const Exchange& exchange) {
     if (!library_has_products(exchange.instead, *source.device, tf32)) return false;
     const LinkedExchange linked = link_exchange(exchange, tf32);

@@ -9,7 +9,8 @@ namespace halfnote {
 /// What to give to the passes for a device: with `choices` what they say of an exchange, or with
 /// `tune` will say once both sides are measured (exchange_pays()); empty without. With
 /// HALFNOTE_EPILOGUES=always in the environment, for tests and measurements, every exchange pays
-/// for whose products the device's library has kernels. `source` must outlive the result.
+/// for whose products the device's library has kernels, and with `never` none; any other word
+/// throws Error(kUsage). `source` must outlive the result.
 Pays epilogues_pay(const KernelSource& source, bool tf32);
 
 /// Does the library compute every product of the graph, and add in place to what it adds to a sum
