@@ -36,6 +36,7 @@
 #include "passes/device/products/absorb_biases.h"
 #include "passes/device/products/absorb_transposes.h"
 #include "passes/device/products/fuse_epilogues.h"
+#include "passes/device/products/multiply_patches.h"
 #include "passes/device/rematerialize.h"
 #include "passes/device/round_conv_gradients.h"
 #include "passes/device/update/check_early.h"
@@ -240,6 +241,8 @@ constexpr PassRow kRows[] = {
      "an operator without a kernel runs as its body"},
     {"fold-expanded", fold_constants, nullptr, kAll, kAny, kAny, false,
      "what is constant in these bodies goes"},
+    {"multiply-patches", multiply_patches, nullptr, kAll, kAny, kAny, false,
+     "GPUs: a convolution that cuts an image into patches is a product"},
     {"simplify-sizes", canonicalize, nullptr, kAll, kAny, kAny, true,
      "views and broadcasts that turned out to change nothing"},
     {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
@@ -305,7 +308,8 @@ constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "absorb-biases", 
 constexpr std::string_view kOnlyOnGpu[] = {
     "take-out-useless-padding", "round-conv-gradients", "keep-padded-classes",
     "absorb-biases-on-gpu",     "keep-reserve",         "fuse-norms",
-    "fuse-line-norms",          "fuse-epilogues",       "group-heads"};
+    "fuse-line-norms",          "fuse-epilogues",       "group-heads",
+    "multiply-patches"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;

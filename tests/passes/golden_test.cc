@@ -86,6 +86,8 @@ const GoldenRow kRows[] = {
     {"take-out-useless-padding", Sides::kExact},
     // One rounding to bf16.
     {"round-conv-gradients", Sides::kRounding, kEpsBf16},
+    // Sums of 32 products and a bias, in another order.
+    {"multiply-patches", Sides::kRounding, kEpsBf16},
     {"take-branches", Sides::kExact},
     {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
