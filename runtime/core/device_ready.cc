@@ -292,6 +292,8 @@ constexpr PassRow kRows[] = {
      "the gradient of a bias is summed while what it sums is in the cache"},
     {"fuse-epilogues", fuse_epilogues, nullptr, kAll, kAny, kAny, false,
      "GPUs: products do what is around them, where that was measured to be faster"},
+    {"program-large", program_large, nullptr, kAll, kAny, kAny, false,
+     "GPUs: a large elementwise node that is left alone moves 16 bytes at once too"},
     {"compute-late", compute_late, nullptr, kAll, kAny, kAny, false,
      "what is not read yet takes no memory"},
     {"check-early", check_early, nullptr, kAll, kAny, kAny, false,
@@ -309,7 +311,7 @@ constexpr std::string_view kOnlyOnGpu[] = {
     "take-out-useless-padding", "round-conv-gradients", "keep-padded-classes",
     "absorb-biases-on-gpu",     "keep-reserve",         "fuse-norms",
     "fuse-line-norms",          "fuse-epilogues",       "group-heads",
-    "multiply-patches"};
+    "multiply-patches",         "program-large"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;

@@ -114,6 +114,7 @@ const GoldenRow kRows[] = {
     {"cast-before-views", Sides::kExact},
     {"recompute-pointwise", Sides::kExact},
     {"fuse-pointwise", Sides::kExact},
+    {"program-large", Sides::kExact},
     // Scores, probabilities and the gradient of the scores are rounded to bf16 once less each, or
     // at another size; f32 sums in another order are far below.
     {"fuse-attention", Sides::kRounding, 3 * kEpsBf16},

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "kernels/cpu/reduction/window.h"
+#include "kernels/cuda/channels_last/flat_maxima.h"
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
@@ -18,8 +19,6 @@ using cpu::PoolGeometry;
 
 /// Elements of a window up to which the gradient of a maximum is channels last.
 constexpr int64_t kMostTaps = 64;
-/// The maximum of a window without elements.
-constexpr uint8_t kNoTap = 255;
 
 /// X and Y as (images, pixels, channels), taken `together` channels at a time.
 struct Images {
@@ -368,6 +367,11 @@ void run_gradient(const GradientPlan& plan, const KernelBuffers& buffers) {
     if (plan.apart)
       return for_each(stream, plan.outputs / V, LastMaxCells<T, V>{images, dy, x, dx});
     taps = reinterpret_cast<uint8_t*>(buffers.workspace);
+    if (FlatImages::takes(plan.g, plan.inputs, plan.outputs)) {
+      const FlatImages flat(plan.g, plan.in[1], V);
+      for_each(stream, plan.outputs / V, FlatFindMaxima<T, V>{flat, x, taps});
+      return for_each(stream, plan.inputs / V, FlatMaxGradient<T, V>{flat, dy, taps, dx});
+    }
     for_each(stream, plan.outputs / V, LastFindMaxima<T, V>{images, x, taps});
   }
   for_each(stream, plan.inputs / V,
