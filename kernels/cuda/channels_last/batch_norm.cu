@@ -140,8 +140,8 @@ struct GradientSums : Incoming<T, kMask, kAdds> {
   using Channel = ChannelLine<T>;
   T* kept;
   GradientOperands o;
-  GradientSums(const In& in, T* sum, const GradientOperands& operands)
-      : In(in), kept(sum), o(operands) {}
+  GradientSums(const In& in, T* sum, const GradientOperands& of_channels)
+      : In(in), kept(sum), o(of_channels) {}
   __device__ Channel channel(int64_t c) const {
     if constexpr (kMask == NormMask::kLine) return o.line<T>(c);
     return {static_cast<Number>(o.mean[c]), 0, 0};
