@@ -13,7 +13,6 @@
 #include "kernels/cpu/fast/wide_product.h"
 #include "kernels/cuda/libraries/rnn.h"
 #include "kernels/cuda/libraries/sdpa.h"
-#include "kernels/kernel.h"
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/absorb_casts.h"
@@ -99,15 +98,21 @@ bool take_out_useless_padding(Graph& graph, PassContext& context) {
   return true;
 }
 
-/// Nodes whose op has no kernel but a function body become that body, until nothing is left to
-/// expand.
-bool expand_without_kernel(Graph& graph, PassContext&) {
+/// Who runs the pass alone may leave the question to the CPU's table.
+bool has_kernels(const PassContext& context, const Node& node) {
+  if (context.has_kernels) return context.has_kernels(node.domain, node.op);
+  return !cpu_kernels().rows_of(node.domain, node.op).empty();
+}
+
+/// Nodes whose op has no kernel on the device but a function body become that body, until nothing
+/// is left to expand.
+bool expand_without_kernel(Graph& graph, PassContext& context) {
   bool changed = false;
   for (int depth = 0; depth < kMaxExpansions; ++depth) {
     bool expanded = false;
     for (NodeId node : graph.nodes()) {
       const Node& data = graph.node(node);
-      if (!cpu_kernels().rows_of(data.domain, data.op).empty()) continue;
+      if (has_kernels(context, data)) continue;
       if (data.domain == kHalfnoteDomain || !graph.subgraphs(node).empty()) continue;
       expanded |= expand_function(graph, node, kOpsetVersion);
     }
@@ -348,6 +353,7 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
   settings.dump_after = options.dump_after;
   settings.dump_folder = options.dump_folder;
   std::vector<Remark> own;
+  const KernelTable& kernels = options.kernels ? *options.kernels : cpu_kernels();
   PassContext context{settings,
                       infer_node,
                       [](const Graph& g, NodeId n, const std::vector<Tensor>& inputs) {
@@ -355,7 +361,10 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
                       },
                       remarks ? *remarks : own,
                       {},
-                      options.pays};
+                      options.pays,
+                      [&kernels](std::string_view domain, std::string_view op) {
+                        return !kernels.rows_of(domain, op).empty();
+                      }};
   run_pipeline(ready, context,
                device_pipeline(options.for_cpu ? DeviceClass::kCpu : DeviceClass::kGpu));
   verify(ready.graph);  // also if no pass changed it
