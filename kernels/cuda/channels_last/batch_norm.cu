@@ -154,8 +154,9 @@ struct GradientSums : Incoming<T, kMask, kAdds> {
     for (int v = 0; v < V; ++v) {
       counts.of[v] = In::template dy<V>(row, v, of[v]);
       const auto g = static_cast<Number>(load_number(counts.of[v]));
+      const auto x = static_cast<Number>(load_number(In::template x<V>(row, v)));
       sums[v].first += g;
-      sums[v].second += g * (static_cast<Number>(load_number(In::template x<V>(row, v))) - of[v].mean);
+      sums[v].second += g * (x - of[v].mean);
     }
     if (kept != nullptr) store_together<V>(kept, at, counts);
   }

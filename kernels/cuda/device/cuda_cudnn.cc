@@ -17,8 +17,8 @@ constexpr libraries::LibraryName kCudnn = {
     "name its folder in HALFNOTE_CUDA_LIBRARIES"};
 
 CudnnFunctions load_cudnn() {
-  // cuDNN's recurrent layers multiply by cuBLAS in several streams, which repeats its bits only with
-  // a workspace for each; what the user set stays.
+  // cuDNN's recurrent layers multiply by cuBLAS in several streams, which repeats its bits only
+  // with a workspace for each; what the user set stays.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   void* library = libraries::open_library(kCudnn);
   CudnnFunctions functions;

@@ -22,8 +22,10 @@ __global__ void __launch_bounds__(kBlock)
   const Kept s = states[chunk.segment];
   const uint8_t* from = *condition ? s.yes : s.no;
   if (from == s.to) return;
-  walk_chunk<16>(chunk.index, s.bytes, s.aligned,
-                 [&](const auto& place) { place.store(s.to, Pack<uint8_t, 16>(place.load(from))); });
+  walk_chunk<16>(chunk.index, s.bytes, s.aligned, [&](const auto& place) {
+    const Pack<uint8_t, 16> pack = place.load(from);
+    place.store(s.to, pack);
+  });
 }
 
 /// The reason why a call is none of this kind, or an empty string.
