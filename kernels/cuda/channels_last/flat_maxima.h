@@ -14,6 +14,31 @@ namespace halfnote::HN_CUDA {
 /// The maximum of a window without elements.
 inline constexpr uint8_t kNoTap = 255;
 
+/// The maxima of some channels' windows so far, and which taps they are: the first of equals, the
+/// first NaN.
+template <class T, int V>
+struct Maxima {
+  Math<T> most[V];
+  Packed<uint8_t, V> taps;
+
+  __device__ Maxima() {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      most[v] = -static_cast<Math<T>>(INFINITY);
+      taps.of[v] = kNoTap;
+    }
+  }
+  __device__ void take(const Packed<T, V>& pack, int64_t tap) {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      const Math<T> value = load_number(pack.of[v]);
+      if (taps.of[v] != kNoTap && !cpu::is_new_maximum(value, most[v])) continue;
+      most[v] = value;
+      taps.of[v] = static_cast<uint8_t>(tap);
+    }
+  }
+};
+
 /// X (images, height, width, channels) and the windows over it, `together` channels at a time.
 struct FlatImages {
   /// Of one dim.
@@ -79,7 +104,7 @@ struct FlatImages {
   }
 };
 
-/// Which tap of each window is its maximum: the first of equals, the first NaN.
+/// Which tap of each window is its maximum.
 template <class T, int V>
 struct FlatFindMaxima {
   FlatImages images;
@@ -89,29 +114,14 @@ struct FlatFindMaxima {
     const auto &h = images.h, &w = images.w;
     const FlatImages::Place at = images.place<V>(i, w.by_out, h.by_out);
     const int32_t top = at.y * h.stride - h.pad, left = at.x * w.stride - w.pad;
-    Math<T> most[V];
-    Packed<uint8_t, V> found;
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) {
-      most[v] = -static_cast<Math<T>>(INFINITY);
-      found.of[v] = kNoTap;
-    }
+    Maxima<T, V> maxima;
     for (int32_t kh = top < 0 ? -top : 0; kh < h.kernel && top + kh < h.in; ++kh) {
       const T* row =
           x + (int64_t{at.image} * h.in + top + kh) * w.in * images.channels + at.channel;
-      for (int32_t kw = left < 0 ? -left : 0; kw < w.kernel && left + kw < w.in; ++kw) {
-        const auto tap = static_cast<uint8_t>(kh * w.kernel + kw);
-        const Packed<T, V> pack = load_packed<V>(row + int64_t{left + kw} * images.channels);
-        HN_UNROLL
-        for (int v = 0; v < V; ++v) {
-          const Math<T> value = load_number(pack.of[v]);
-          if (found.of[v] != kNoTap && !cpu::is_new_maximum(value, most[v])) continue;
-          most[v] = value;
-          found.of[v] = tap;
-        }
-      }
+      for (int32_t kw = left < 0 ? -left : 0; kw < w.kernel && left + kw < w.in; ++kw)
+        maxima.take(load_packed<V>(row + int64_t{left + kw} * images.channels), kh * w.kernel + kw);
     }
-    store_packed(taps + i * V, found);
+    store_packed(taps + i * V, maxima.taps);
   }
 };
 
