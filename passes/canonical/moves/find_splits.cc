@@ -4,14 +4,18 @@
 //   t = Transpose (Unsqueeze (r))              ──▶    (each with the Transpose that is left of t)
 //   q, k, v = Gather <axis = 0> (t, 0), … 1, … 2
 //
-// So the layers of PyTorch's MultiheadAttention and timm's take Q, K and V apart, whose gradient
-// would be a sum of three padded tensors, and is a Concat. Exact. Leaves alone: axes of which an
-// index is left out or taken twice, values that somebody else reads whole, parts of lowered
-// operators.
+//   q, k, v = Slice (x, 0, m, last), … m, 2m, … 2m, 3m    ──▶    q, k, v = Split <axis = last> (x)
+//
+// So the layers of PyTorch's MultiheadAttention and timm's take Q, K and V apart, and who writes
+// x[..., m:2*m], whose gradient would be a sum of three padded tensors, and is a Concat. Exact.
+// Leaves alone: axes of which an index is left out or taken twice, values that somebody else reads
+// whole, slices of several axes or with strides, parts of lowered operators.
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compiler/ir/query.h"
@@ -40,6 +44,13 @@ struct Taken {
   std::vector<NodeId> gathers;
 };
 
+/// The slices of one axis of a value, side by side from its first index to its last.
+struct Sliced {
+  size_t axis = 0;
+  std::vector<NodeId> slices;
+  std::vector<int64_t> sizes;
+};
+
 /// Where the taken axis comes from: `source` holds the parts side by side along `axis`; seen
 /// without the axis, a part has `shape`, and its dims `order` are those of what was taken.
 struct Origin {
@@ -58,7 +69,13 @@ class SplitFinder {
     for (const NodeId node : graph_.nodes()) {
       // Only first results: no op that has several is on the way of heads.
       if (graph_.outputs(node).size() != 1) continue;
-      if (const auto taken = find_taken(graph_.output(node))) changed |= rewrite(node, *taken);
+      const ValueId value = graph_.output(node);
+      if (const auto taken = find_taken(value)) {
+        changed |= rewrite(node, *taken);
+      } else if (const auto sliced = find_sliced(value)) {
+        rewrite_slices(node, *sliced);
+        changed = true;
+      }
     }
     return changed;
   }
@@ -68,6 +85,14 @@ class SplitFinder {
   bool is_lowered(NodeId node) const {
     return std::ranges::any_of(graph_.node(node).metadata,
                                [](const auto& entry) { return entry.first == kLoweredFromKey; });
+  }
+
+  /// The node that takes something from a value by this use; invalid if it is not such an operator
+  /// of the main graph.
+  NodeId taker(const Use& use, std::string_view op) const {
+    if (!use.by_node() || use.slot != 0 || !is_op(graph_, use.node(), op)) return {};
+    const NodeId node = use.node();
+    return graph_.node(node).region == graph_.main() && !is_lowered(node) ? node : NodeId{};
   }
 
   std::optional<int64_t> index_of(NodeId gather, int64_t count) const {
@@ -83,10 +108,8 @@ class SplitFinder {
     if (!type.shape || uses.size() < 2) return std::nullopt;
     Taken taken;
     for (const Use& use : uses) {
-      if (!use.by_node() || use.slot != 0 || !is_op(graph_, use.node(), "Gather"))
-        return std::nullopt;
-      const NodeId gather = use.node();
-      if (graph_.node(gather).region != graph_.main() || is_lowered(gather)) return std::nullopt;
+      const NodeId gather = taker(use, "Gather");
+      if (!gather.valid()) return std::nullopt;
       const auto axis =
           wrapped(graph_.node(gather).attributes.get_int("axis", 0), type.shape->size());
       if (!axis || (!taken.gathers.empty() && static_cast<size_t>(*axis) != taken.axis))
@@ -101,6 +124,65 @@ class SplitFinder {
       taken.gathers[static_cast<size_t>(*index)] = gather;
     }
     return taken;
+  }
+
+  /// The one number that an input of a Slice names; nothing if that is another one.
+  std::optional<int64_t> one_number(NodeId slice, size_t input) const {
+    const ValueId value =
+        graph_.inputs(slice).size() > input ? graph_.input(slice, input) : ValueId{};
+    const Tensor* tensor = value.valid() ? graph_.constant(value) : nullptr;
+    return tensor != nullptr && tensor->size() == 1 ? std::optional(tensor->at_as_int(0))
+                                                    : std::nullopt;
+  }
+
+  std::optional<Sliced> find_sliced(ValueId value) const {
+    const ValueType& type = graph_.value(value).type;
+    const auto uses = graph_.uses(value);
+    if (!type.shape || uses.size() < 2) return std::nullopt;
+    Sliced sliced;
+    std::vector<std::array<int64_t, 2>> ranges;
+    for (const Use& use : uses) {
+      const NodeId slice = taker(use, "Slice");
+      if (!slice.valid()) return std::nullopt;
+      const bool has_axis = graph_.inputs(slice).size() > 3 && graph_.input(slice, 3).valid();
+      const bool has_step = graph_.inputs(slice).size() > 4 && graph_.input(slice, 4).valid();
+      const auto begin = one_number(slice, 1), end = one_number(slice, 2),
+                 given = has_axis ? one_number(slice, 3) : 0,
+                 step = has_step ? one_number(slice, 4) : 1;
+      if (!begin || !end || !given || step != 1) return std::nullopt;
+      const auto axis = wrapped(*given, type.shape->size());
+      if (!axis || (!ranges.empty() && static_cast<size_t>(*axis) != sliced.axis))
+        return std::nullopt;
+      sliced.axis = static_cast<size_t>(*axis);
+      const Dim& dim = (*type.shape)[sliced.axis];
+      if (!dim.known()) return std::nullopt;
+      const auto place = [&](int64_t at) {
+        return std::clamp<int64_t>(at < 0 ? at + dim.value : at, 0, dim.value);
+      };
+      ranges.push_back({place(*begin), place(*end)});
+      sliced.slices.push_back(slice);
+    }
+    return lie_side_by_side(sliced, ranges, (*type.shape)[sliced.axis].value)
+               ? std::optional(std::move(sliced))
+               : std::nullopt;
+  }
+
+  /// Brings the slices into the order of their ranges; false if these are not all of [0, size).
+  static bool lie_side_by_side(Sliced& sliced, const std::vector<std::array<int64_t, 2>>& ranges,
+                               int64_t size) {
+    std::vector<size_t> order(ranges.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::sort(order, {}, [&](size_t i) { return ranges[i]; });
+    const std::vector<NodeId> slices = std::exchange(sliced.slices, {});
+    int64_t at = 0;
+    for (const size_t i : order) {
+      const auto [begin, end] = ranges[i];
+      if (begin != at || end <= begin) return false;
+      sliced.slices.push_back(slices[i]);
+      sliced.sizes.push_back(end - begin);
+      at = end;
+    }
+    return at == size;
   }
 
   /// Follows the axis up, past what only moves dims. `order`: for each dim of the value that is
@@ -211,7 +293,7 @@ class SplitFinder {
     const auto target = target_of(origin);
     if (!target || origin.shape.empty()) return false;
     const auto count = static_cast<int64_t>(taken.gathers.size());
-    Builder b(graph_, graph_.before(taken.gathers[first_of(taken)]), infer_);
+    Builder b(graph_, graph_.before(first_of(taken.gathers)), infer_);
     b.set_role(graph_.node(maker).role);
     b.set_origin(graph_.label(maker));
     b.set_prefix(graph_.label(maker) + "/");
@@ -224,6 +306,26 @@ class SplitFinder {
     }
     for (const NodeId gather : taken.gathers) graph_.remove(gather);
     return true;
+  }
+
+  void rewrite_slices(NodeId maker, const Sliced& sliced) {
+    Builder b(graph_, graph_.before(first_of(sliced.slices)), infer_);
+    b.set_role(graph_.node(maker).role);
+    b.set_origin(graph_.label(maker));
+    b.set_prefix(graph_.label(maker) + "/");
+    const auto count = static_cast<int>(sliced.slices.size());
+    const bool alike = std::ranges::count(sliced.sizes, sliced.sizes[0]) == count;
+    std::vector<Expr> inputs = {b.value(graph_.output(maker))};
+    Attributes attributes = {{"axis", static_cast<int64_t>(sliced.axis)}};
+    if (alike) {
+      attributes.set("num_outputs", int64_t{count});
+    } else {
+      inputs.push_back(b.ints(sliced.sizes));
+    }
+    const auto parts = b.ops("Split", inputs, count, std::move(attributes));
+    for (size_t i = 0; i < parts.size(); ++i)
+      take_place(graph_, graph_.output(sliced.slices[i]), parts[i].id);
+    for (const NodeId slice : sliced.slices) graph_.remove(slice);
   }
 
   /// The dims of a part as they were taken; -1: one of size 1.
@@ -250,12 +352,9 @@ class SplitFinder {
     return ones.empty() ? part : b.op("Unsqueeze", {part, b.ints(ones)});
   }
 
-  size_t first_of(const Taken& taken) const {
-    size_t first = 0;
-    for (size_t i = 1; i < taken.gathers.size(); ++i) {
-      if (graph_.is_before(taken.gathers[i], taken.gathers[first])) first = i;
-    }
-    return first;
+  NodeId first_of(const std::vector<NodeId>& nodes) const {
+    return *std::ranges::min_element(nodes,
+                                     [&](NodeId a, NodeId b) { return graph_.is_before(a, b); });
   }
 
   void replace(NodeId gather, Expr made) {
