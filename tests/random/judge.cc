@@ -21,6 +21,8 @@ constexpr double kNoise = 2, kSecondNoise = 16;
 constexpr double kF64 = 1e-10;  // of the largest number: what f64 sums in another order may differ
 constexpr double kMostF16 = 65504.0 / 4;  // nearer to the end of f16, overflow is likely
 
+const std::string kOnDevice = "cuda ";  // before the precision, in the name of an oracle
+
 const char* short_of(DType precision) { return short_name(precision).data(); }
 
 /// Runs a step node by node on the reference kernels, the states kept by hand.
@@ -82,7 +84,8 @@ class Judge {
 
   /// Does the oracle that is asked for, if one is, need this part?
   bool wanted(std::string_view part) const {
-    if (only_.empty() || only_ == part) return true;
+    if (only_.empty() || only_ == part || only_ == kOnDevice + std::string(part)) return true;
+    if (only_.starts_with(kOnDevice)) return part == "compile";
     const bool of_numbers = only_ != "plan" && only_ != "exact";
     if (part == "compile") return of_numbers;  // what all numbers are compared with
     return (only_ == "passes" || only_ == "forward") && part != "plan" && part != "exact";
@@ -241,32 +244,66 @@ class Judge {
       ++counts_["overflow " + name];
       return;
     }
-    SessionOptions options;
-    options.threads = 1;
-    Session session(model, options);
-    const StepResult result = session.step(inputs);
-    Numbers got;
-    got["loss"] = Tensor::scalar(result.loss);
-    for (const auto& [key, tensor] : exact) {
-      if (key != "loss") got[key] = session.output(key);
-    }
-    if (!result.finite) {
-      const std::optional<NonFinite> first = session.diagnose(inputs);
-      return add(name, "not finite, though no value is near the type's end: " +
-                           (first ? first->op + " " + first->node + ", " + first->value
-                                  : "the second run is"));
-    }
     Noise noise{problem_.seed, kNoise, false};
     auto most = spreads(wide, inputs, noise, kRuns);
-    if (!far(truth, got, most, kSafety).empty()) {
-      noise.amount = kSecondNoise;
-      most = spreads(wide, inputs, noise, kSecondRuns);
-      ++counts_["second look " + name];
-      const std::string words = very_far(truth, got, most);
-      if (!words.empty()) return add(name, words);
+    for (const std::string device : {"cpu", "cuda-emulated"}) {
+      const std::string oracle = device == "cpu" ? name : kOnDevice + name;
+      const std::optional<Numbers> got = numbers_on(device, model, inputs, exact, oracle);
+      if (!got) continue;
+      if (!far(truth, *got, most, kSafety).empty()) {
+        if (noise.amount != kSecondNoise) {
+          noise.amount = kSecondNoise;
+          most = spreads(wide, inputs, noise, kSecondRuns);
+        }
+        ++counts_["second look " + oracle];
+        const std::string words = very_far(truth, *got, most);
+        if (!words.empty()) {
+          add(oracle, words);
+          continue;
+        }
+      }
+      ++counts_["compared " + oracle];
     }
-    ++counts_["compared " + name];
     if (precision == DType::kF32) judge_forward(truth, wide, inputs, most);
+  }
+
+  /// One step on the fastest kernels of a device; nothing, and a finding, where that is not finite,
+  /// or where the device refuses what the CPU has run.
+  std::optional<Numbers> numbers_on(const std::string& device, const Model& model,
+                                    const std::vector<Tensor>& inputs, const Numbers& names,
+                                    const std::string& oracle) {
+    SessionOptions options;
+    options.threads = 1;
+    options.device = device;
+    if (device == "cpu") return numbers_of(options, model, inputs, names, oracle);
+    try {
+      return numbers_of(options, model, inputs, names, oracle);
+    } catch (const std::exception& error) {
+      add(oracle, error.what());
+      return std::nullopt;
+    }
+  }
+
+  std::optional<Numbers> numbers_of(const SessionOptions& options, const Model& model,
+                                    const std::vector<Tensor>& inputs, const Numbers& names,
+                                    const std::string& oracle) {
+    Session session(model, options);
+    const StepResult result = session.step(inputs);
+    if (!result.finite) {
+      std::string place = "on the device";  // where single steps cannot be watched
+      if (options.device == "cpu") {
+        const std::optional<NonFinite> first = session.diagnose(inputs);
+        place = first ? first->op + " " + first->node + ", " + first->value : "the second run is";
+      }
+      add(oracle, "not finite, though no value is near the type's end: " + place);
+      return std::nullopt;
+    }
+    Numbers got;
+    got["loss"] = Tensor::scalar(result.loss);
+    for (const auto& [key, tensor] : names) {
+      if (key != "loss") got[key] = session.output(key);
+    }
+    return got;
   }
 
   static std::map<std::string, std::vector<double>> none(const Numbers& numbers) {

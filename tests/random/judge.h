@@ -32,6 +32,7 @@ using Counts = std::map<std::string, int64_t>;
 ///   forward   f32: the model as it grew, before any pass, has that loss within the bound (not with
 ///             dropout, tied weights or an attached loss)
 ///   f32, bf16, f16   loss and gradients on the fastest kernels are those of f64 within the bound
+///   cuda f32, …      the same on cuda-emulated, after the passes for GPUs
 ///
 /// The bound: the step of that precision is run in f64 with random noise on every value, as large
 /// as the rounding of its type (unit roundoff times 2: a kernel may be 2 ulp off, and sums round

@@ -184,7 +184,8 @@ __global__ void __launch_bounds__(kGroupBlock)
         d_biases[group * g.per_group + c] = d_bias;
       }
     }
-    if constexpr (kOnTheWay) {
+    // Of nothing there are no moments, and the sums are 0 as they are.
+    if (kOnTheWay && g.size() > 0) {
       total = merge_block<AddNumbers, kGroupBlock>(total);
       squares = merge_block<AddNumbers, kGroupBlock>(squares);
       moments = moments_of_sums(origin, total, squares, count, g.epsilon);
