@@ -6,14 +6,9 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/low_bit_codes.h"
 
 namespace halfnote {
-
-/// What becomes of a value too large for a float type: the largest number, or infinity (NaN where
-/// the type has none).
-enum class Overflow : uint8_t { kSaturate, kInfinity };
-/// How f8e8m0, which has powers of two only, rounds; all others round to nearest, ties to even.
-enum class PowerRounding : uint8_t { kUp, kDown, kNearest };
 
 /// One of the types this file is about.
 bool is_low_bit(DType dtype);

@@ -1,5 +1,5 @@
-// halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE [tf32]]: training steps on one batch, timed,
-// on request.
+// halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE [tf32] [tune]]: training steps on one batch,
+// timed, on request. With tune, kernels and algorithms are measured first, as by `run --tune`.
 //
 // For programs that compare it with something else by turns (bench/pytorch). It prints a line of
 // JSON when it is ready (memory that is planned, FLOPs and bytes of the operands of a step, on the
@@ -22,6 +22,7 @@
 #include "bench/rates.h"
 #include "compiler/onnx/import.h"
 #include "runtime/core/profile/peak.h"
+#include "runtime/core/tune/kernel_choices.h"
 #include "runtime/train/data/batch_file.h"
 #include "runtime/train/session.h"
 
@@ -139,9 +140,17 @@ Json answer(Session& session, const std::vector<Tensor>& inputs, const std::vect
   return timed_steps(session, inputs, parse_count(line, "number of steps"));
 }
 
+KernelChoices no_choices(const std::string& device, int threads) {
+  const std::unique_ptr<Device> opened = open_device(device);
+  return KernelChoices(opened ? machine_of(*opened) : this_machine(threads));
+}
+
 void serve(const std::string& artifact, const std::string& data, int threads,
-           const std::string& device, bool tf32) {
+           const std::string& device, bool tf32, bool tune) {
   SessionOptions options;
+  KernelChoices choices = no_choices(device, threads);
+  if (tune) options.choices = &choices;
+  options.tune = tune;
   options.keep_inputs = device != "cpu";
   options.keep_types = true;
   options.device = device;
@@ -162,14 +171,20 @@ void serve(const std::string& artifact, const std::string& data, int threads,
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool tf32 = argc == 6 && std::string_view(argv[5]) == "tf32";
-  if (argc < 4 || argc > 6 || (argc == 6 && !tf32)) {
-    std::cerr << "usage: halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE [tf32]]\n";
+  bool tf32 = false, tune = false, known = argc >= 4;
+  for (int i = 5; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    tf32 |= word == "tf32";
+    tune |= word == "tune";
+    known = known && (word == "tf32" || word == "tune");
+  }
+  if (!known) {
+    std::cerr << "usage: halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE [tf32] [tune]]\n";
     return static_cast<int>(ErrorCode::kUsage);
   }
   try {
     serve(argv[1], argv[2], parse_count(argv[3], "number of threads"), argc > 4 ? argv[4] : "cpu",
-          tf32);
+          tf32, tune);
   } catch (const Error& error) {
     std::cerr << "halfnote-steps: " << error.what() << "\n";
     return static_cast<int>(error.code());

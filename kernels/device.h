@@ -31,9 +31,9 @@ struct DeviceCounters {
 /// memory that the host reads too, and the next synchronise() throws Error(kData). It stays until
 /// it is thrown.
 struct DeviceFault {
-  enum Kind : int32_t { kNone, kIndex, kLabel, kLength, kDivision };
+  enum Kind : int32_t { kNone, kIndex, kLabel, kLength, kDivision, kRegion };
   int32_t kind = kNone;
-  int64_t value = 0;  // the index, label or length; of a division by zero nothing
+  int64_t value = 0;  // the index, label or length; else nothing
   int64_t limit = 0;  // how many there are; the longest
 };
 

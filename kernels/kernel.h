@@ -121,11 +121,14 @@ struct Prepared {
 /// How calls that the same row takes become one kernel. The operands of a group are those of all
 /// its calls, one call behind the other.
 struct GroupForm {
-  /// The first inputs of a call are its own; the others are the same values in all calls.
+  /// So many inputs of a call are its own; those before and behind them are the same values in all
+  /// calls.
   size_t own_inputs = 0;
-  /// The attributes of all calls are equal but for `own_attribute`, and so is the type of input 0.
+  /// The attributes of all calls are equal but for `own_attribute`, and so is the type of the first
+  /// input of their own.
   Prepared (*prepare)(std::span<const KernelCall> calls) = nullptr;
   std::string_view own_attribute = {};
+  size_t shared_before = 0;
 };
 
 /// When a row takes a call that another row takes, too.

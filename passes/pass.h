@@ -33,6 +33,9 @@ struct Exchange {
 /// Is what would be there faster on the device at hand? Given by the runtime, which can measure.
 using Pays = std::function<bool(const Exchange& exchange)>;
 
+/// Has the device at hand kernels for the operator at all? Given by the runtime.
+using HasKernels = std::function<bool(std::string_view domain, std::string_view op)>;
+
 /// Something the user should know: what was done beyond the ordinary, with the place.
 struct Remark {
   enum class Level : uint8_t { kNote, kWarning };
@@ -50,8 +53,9 @@ struct PassContext {
   InferNode infer;
   EvaluateConstants evaluate;  // may be empty: nothing is folded then
   std::vector<Remark>& remarks;
-  std::string_view pass;  // the running one, set by the manager
-  Pays pays = {};         // may be empty: what must be measured to pay stays as it is
+  std::string_view pass;        // the running one, set by the manager
+  Pays pays = {};               // may be empty: what must be measured to pay stays as it is
+  HasKernels has_kernels = {};  // of the device passes
 
   void note(std::string where, std::string text) {
     remarks.push_back({Remark::Level::kNote, std::string(pass), std::move(where), std::move(text)});

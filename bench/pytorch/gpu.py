@@ -3,7 +3,7 @@
 
     bench/pytorch/gpu.py --model gpt2 --bin FOLDER --out LINES.jsonl [--work FOLDER]
         [--device cuda] [--precisions bf16,fp16] [--against eager,own-tf32,own-fp32,compiled]
-        [--blocks 5] [--batch N] [--libraries FOLDERS] [--wide-conv] [--keep]
+        [--blocks 5] [--batch N] [--libraries FOLDERS] [--wide-conv] [--keep] [--tune]
 
     bench/pytorch/gpu.py --table LINES.jsonl…
 
@@ -15,7 +15,9 @@ The rates of the GPU are those of its data sheet (PEAKS) and the driver's memory
 width, or measured where either is unknown: `rates` says which.
 
 The kinds of --against follow each other, each in all precisions: what takes long to begin with
-(compiled) comes last. --keep takes the exported model that an earlier call left in --work.
+(compiled) comes last. --keep takes the exported model that an earlier call left in --work. With
+--tune our side measures its kernels and algorithms first, as `halfnote run --tune` does (and
+PyTorch, with cudnn.benchmark and max-autotune, in any case); the names of such rows end in "tuned".
 
 "eager" is autocast (with a GradScaler in fp16), "compiled" is torch.compile with max-autotune and
 CUDA graphs; TF32 is allowed in what stays fp32, optimizers are fused. "own-fp32" and "own-tf32" are
@@ -96,7 +98,7 @@ class Ours:
         with open(self.said, "w", encoding="utf-8") as said:
             self.process = subprocess.Popen(
                 [args.bin / "halfnote-steps", artifact, batch, str(threads()), args.device,
-                 *(["tf32"] if tf32 else [])],
+                 *(["tf32"] if tf32 else []), *(["tune"] if args.tune else [])],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True,
                 env=own_environment(args))
         self.about = self.answer()
@@ -405,7 +407,8 @@ def run(args):
             except Exception as error:
                 row = failure(error)
                 sides.close(precision)
-            write_row(args, f"{args.model} {precision} {how}", row)
+            tuned = " tuned" if args.tune else ""
+            write_row(args, f"{args.model} {precision} {how}{tuned}", row)
             free_torch()
     for precision in args.precisions.split(","):
         sides.close(precision)
@@ -454,6 +457,7 @@ def main():
     parser.add_argument("--libraries", default="",
                         help="folders that only our own programs look for libraries in")
     parser.add_argument("--keep", action="store_true", help="an exported model in --work will do")
+    parser.add_argument("--tune", action="store_true", help="our side tunes itself first")
     parser.add_argument("--wide-conv", action="store_true",
                         help="own-fp32 even where convolutions are done by plain loops")
     args = parser.parse_args()

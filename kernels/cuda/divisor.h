@@ -26,10 +26,12 @@ class Divisor {
   HN_HD int64_t value() const { return value_; }
   /// n / value, for n ≥ 0.
   HN_HD int64_t quotient(int64_t n) const {
-    if (n >= int64_t{1} << 31) return n / value_;
-    const auto small = static_cast<uint32_t>(n);
-    const auto high = static_cast<uint32_t>((uint64_t{small} * factor_) >> 32);
-    return (high + small) >> shift_;
+    return n >= int64_t{1} << 31 ? n / value_ : small_quotient(static_cast<uint32_t>(n));
+  }
+  /// The same for n < 2^31, without a branch.
+  HN_HD uint32_t small_quotient(uint32_t n) const {
+    const auto high = static_cast<uint32_t>((uint64_t{n} * factor_) >> 32);
+    return (high + n) >> shift_;
   }
   /// n % value
   HN_HD int64_t remainder(int64_t n) const { return n - quotient(n) * value_; }

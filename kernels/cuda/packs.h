@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/cuda/cuda.h"
 
@@ -37,6 +38,29 @@ __device__ __forceinline__ void forget_computed([[maybe_unused]] Packed<T, V>& p
     static_assert(sizeof(pack) == 2);
     asm volatile("" : "+h"(*reinterpret_cast<uint16_t*>(&pack)));
   }
+#endif
+}
+
+/// Sets off a copy of 16 bytes to shared memory that takes no register. What a thread has set off
+/// since it last said so is a group.
+__device__ __forceinline__ void copy_ahead(void* shared, const void* global) {
+#if defined(__CUDA_ARCH__)
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+#elif !defined(__CUDACC__)
+  std::memcpy(shared, global, 16);
+#endif
+}
+__device__ __forceinline__ void end_copy_group() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+/// Waits until at most `kGroups` of the thread's groups are under way, its last ones.
+template <int kGroups>
+__device__ __forceinline__ void wait_for_copies() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 #endif
 }
 

@@ -32,22 +32,6 @@ inline constexpr unsigned kBlock = 256;
 /// Blocks of a grid that walks on: enough to fill any GPU of today several times over.
 inline constexpr int64_t kMaxBlocks = 132 * 16;
 
-/// Calls `body.template operator()<T>()` for the element types that kernels are compiled for twice:
-/// the floats, i32, i64 and bool. What only moves bits takes all (for_element_size).
-template <class Body>
-Prepared for_common_type(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::kI32:
-      return body.template operator()<int32_t>();
-    case DType::kI64:
-      return body.template operator()<int64_t>();
-    case DType::kBool:
-      return body.template operator()<bool>();
-    default:
-      return for_float_type(dtype, std::forward<Body>(body));
-  }
-}
-
 template <class Body>
 __global__ void __launch_bounds__(kBlock)
     for_each_kernel(const __grid_constant__ Body body, int64_t count) {

@@ -16,6 +16,16 @@ namespace halfnote::math {
 template <class T>
 using Wrapping = std::conditional_t<(sizeof(T) < 8), uint32_t, uint64_t>;
 
+/// Of unsigned types nothing is.
+template <class T>
+HN_HD bool is_negative(T x) {
+  if constexpr (std::is_integral_v<T> && !std::is_signed_v<T>) {
+    return false;
+  } else {
+    return x < 0;
+  }
+}
+
 struct Add {
   template <class T>
   HN_HD static T value(T a, T b) {
@@ -140,7 +150,7 @@ struct Max {
 struct PRelu {
   template <class T>
   HN_HD static T value(T x, T slope) {
-    return x < 0 ? Mul::value(slope, x) : x;
+    return is_negative(x) ? Mul::value(slope, x) : x;
   }
 };
 

@@ -23,7 +23,7 @@ HN_HD double to_double_for_rounding(I value) {
   if constexpr (sizeof(I) < 8) {
     return static_cast<double>(value);
   } else {
-    const bool negative = value < 0;
+    const bool negative = std::is_signed_v<I> && static_cast<int64_t>(value) < 0;
     const uint64_t bits = static_cast<uint64_t>(value);
     uint64_t magnitude = negative ? uint64_t{0} - bits : bits;
     if (magnitude >> 53) {

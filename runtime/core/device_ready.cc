@@ -13,7 +13,6 @@
 #include "kernels/cpu/fast/wide_product.h"
 #include "kernels/cuda/libraries/rnn.h"
 #include "kernels/cuda/libraries/sdpa.h"
-#include "kernels/kernel.h"
 #include "passes/canonical/expand_function.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/device/absorb_casts.h"
@@ -36,6 +35,7 @@
 #include "passes/device/products/absorb_biases.h"
 #include "passes/device/products/absorb_transposes.h"
 #include "passes/device/products/fuse_epilogues.h"
+#include "passes/device/products/multiply_patches.h"
 #include "passes/device/rematerialize.h"
 #include "passes/device/round_conv_gradients.h"
 #include "passes/device/update/check_early.h"
@@ -98,15 +98,21 @@ bool take_out_useless_padding(Graph& graph, PassContext& context) {
   return true;
 }
 
-/// Nodes whose op has no kernel but a function body become that body, until nothing is left to
-/// expand.
-bool expand_without_kernel(Graph& graph, PassContext&) {
+/// Who runs the pass alone may leave the question to the CPU's table.
+bool has_kernels(const PassContext& context, const Node& node) {
+  if (context.has_kernels) return context.has_kernels(node.domain, node.op);
+  return !cpu_kernels().rows_of(node.domain, node.op).empty();
+}
+
+/// Nodes whose op has no kernel on the device but a function body become that body, until nothing
+/// is left to expand.
+bool expand_without_kernel(Graph& graph, PassContext& context) {
   bool changed = false;
   for (int depth = 0; depth < kMaxExpansions; ++depth) {
     bool expanded = false;
     for (NodeId node : graph.nodes()) {
       const Node& data = graph.node(node);
-      if (!cpu_kernels().rows_of(data.domain, data.op).empty()) continue;
+      if (has_kernels(context, data)) continue;
       if (data.domain == kHalfnoteDomain || !graph.subgraphs(node).empty()) continue;
       expanded |= expand_function(graph, node, kOpsetVersion);
     }
@@ -240,6 +246,8 @@ constexpr PassRow kRows[] = {
      "an operator without a kernel runs as its body"},
     {"fold-expanded", fold_constants, nullptr, kAll, kAny, kAny, false,
      "what is constant in these bodies goes"},
+    {"multiply-patches", multiply_patches, nullptr, kAll, kAny, kAny, false,
+     "GPUs: a convolution that cuts an image into patches is a product"},
     {"simplify-sizes", canonicalize, nullptr, kAll, kAny, kAny, true,
      "views and broadcasts that turned out to change nothing"},
     {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
@@ -289,6 +297,8 @@ constexpr PassRow kRows[] = {
      "the gradient of a bias is summed while what it sums is in the cache"},
     {"fuse-epilogues", fuse_epilogues, nullptr, kAll, kAny, kAny, false,
      "GPUs: products do what is around them, where that was measured to be faster"},
+    {"program-large", program_large, nullptr, kAll, kAny, kAny, false,
+     "GPUs: a large elementwise node that is left alone moves 16 bytes at once too"},
     {"compute-late", compute_late, nullptr, kAll, kAny, kAny, false,
      "what is not read yet takes no memory"},
     {"check-early", check_early, nullptr, kAll, kAny, kAny, false,
@@ -305,7 +315,8 @@ constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "absorb-biases", 
 constexpr std::string_view kOnlyOnGpu[] = {
     "take-out-useless-padding", "round-conv-gradients", "keep-padded-classes",
     "absorb-biases-on-gpu",     "keep-reserve",         "fuse-norms",
-    "fuse-line-norms",          "fuse-epilogues",       "group-heads"};
+    "fuse-line-norms",          "fuse-epilogues",       "group-heads",
+    "multiply-patches",         "program-large"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;
@@ -342,6 +353,7 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
   settings.dump_after = options.dump_after;
   settings.dump_folder = options.dump_folder;
   std::vector<Remark> own;
+  const KernelTable& kernels = options.kernels ? *options.kernels : cpu_kernels();
   PassContext context{settings,
                       infer_node,
                       [](const Graph& g, NodeId n, const std::vector<Tensor>& inputs) {
@@ -349,7 +361,10 @@ Graph make_device_ready(const Graph& graph, const std::map<std::string, int64_t>
                       },
                       remarks ? *remarks : own,
                       {},
-                      options.pays};
+                      options.pays,
+                      [&kernels](std::string_view domain, std::string_view op) {
+                        return !kernels.rows_of(domain, op).empty();
+                      }};
   run_pipeline(ready, context,
                device_pipeline(options.for_cpu ? DeviceClass::kCpu : DeviceClass::kGpu));
   verify(ready.graph);  // also if no pass changed it

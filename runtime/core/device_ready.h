@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/ir/graph.h"
+#include "kernels/kernel.h"
 #include "passes/device/live_ranges.h"
 #include "passes/device/update/weight_copies.h"
 #include "passes/pass.h"
@@ -23,6 +24,7 @@ struct DeviceReadyOptions {
   std::vector<WeightCopy> copies = {};  // what the state store holds, for the pass keep-copies
   Pays pays = {};                       // what must be measured to be done; empty: nothing of it
   bool for_cpu = true;                  // else without the passes that only the CPU has kernels for
+  const KernelTable* kernels = nullptr;  // of the device; null: the CPU's
 };
 
 /// The passes of make_device_ready(), in order. They stand here and not in passes/, as they ask

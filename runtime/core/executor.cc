@@ -145,9 +145,9 @@ void Executor::run_steps() {
 
 void Executor::run(std::span<const Tensor> inputs) {
   left_states_ = true;
-  dropped_ = false;
   allocate();
   check_inputs(inputs);
+  dropped_ = false;  // inputs that are refused leave the outputs of the last run as they are
   if (on_device_) {
     left_states_ = false;
     if (observer_)

@@ -176,6 +176,7 @@ Session::Session(Model model, const SessionOptions& options)
     device_->device = std::move(device);
     device_->keeps_inputs = options_.keep_inputs;
     options_.passes.for_cpu = false;
+    options_.passes.kernels = &device_->device->kernels();
     counted_ = find_classification(model_.training.front().graph);
   }
   if (device_ == nullptr && !options_.plan_only) cpu::start_threads(options_.threads);

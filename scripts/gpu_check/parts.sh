@@ -296,7 +296,7 @@ compile_case() {
 # The runs of a model stand beside each other: three processes, one artifact.
 part_determinism() {
   local model precision artifact name folder run sums written=0 runs=10
-  for model in mlp cifar_cnn bert gpt2; do
+  for model in mlp cifar_cnn bert gpt2 lstm_lm gru_classifier; do
     for precision in fp32 bf16 fp16; do
       name="$model $precision" artifact=$work/determinism.onnx folder=$work/runs
       if ! compile_case "$model" "$precision" "$artifact" >>"$log" 2>&1; then

@@ -105,6 +105,12 @@ TEST_F(Paper, AttentionHasPlans) {
         problem.gradient = gradient;
         problem.bias_gradient &= gradient;
         SCOPED_TRACE(std::string(gpu.name) + ", " + asked.name + (gradient ? ", gradient" : ""));
+        // Beside a gradient a term has all its rows.
+        if (gradient && problem.bias[2] == 1) problem.bias[2] = problem.q.dims[2];
+        if (gradient && problem.drops()) {
+          EXPECT_EQ(illegal_attention(problem), "the gradient behind a dropout");
+          continue;
+        }
         EXPECT_EQ(illegal_attention(problem), "");
         const cuda::PaperPlan plan = cuda::plan_on_paper(problem, gpu.json);
         EXPECT_EQ(plan.refusal, "");

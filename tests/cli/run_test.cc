@@ -139,7 +139,7 @@ TEST(Run, WhatReadingTheModelTookIsPredicted) {
 TEST(Run, ManyClassesAreInThePeakOnce) {
   const Workplace place;
   place.write("wide.onnxtxt", R"(<ir_version: 10, opset_import: ["" : 23]>
-m (float[N,6] x) => (float[N,180000] y) <float[6] w = {1, 2, 3, 4, 5, 6}, int64[2] r = {1, 30000}> {
+m (float[N,6] x) => (float[N,900000] y) <float[6] w = {1, 2, 3, 4, 5, 6}, int64[2] r = {1, 150000}> {
   h = Mul (x, w)
   y = Tile (h, r)
 })");
@@ -156,9 +156,10 @@ m (float[N,6] x) => (float[N,180000] y) <float[6] w = {1, 2, 3, 4, 5, 6}, int64[
           place.run(words(train("wide.hn.onnx", "--steps 4 --run-dir " + folder + more)));
       ASSERT_EQ(outcome.code, 0) << outcome.err;
 #ifndef __SANITIZE_ADDRESS__
+      // Code that comes into memory on its way is up to 2 MB, a copy of the scores 7.
       const auto memory = nlohmann::json::parse(place.read(folder + "/memory.json"));
       EXPECT_NEAR(memory["measured_peak"].get<double>() / memory["predicted_peak"].get<double>(), 1,
-                  0.02)
+                  0.04)
           << folder << memory;
 #endif
     }

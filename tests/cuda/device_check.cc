@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/low_bit.h"
 #include "kernels/cuda/emulation/emulator.h"
 #include "kernels/cuda/emulation/guarded.h"
 
@@ -159,7 +160,7 @@ std::string source_folder() {
 }
 
 void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what, double lost) {
-  if (!is_float(wanted.dtype())) {
+  if (!is_float(wanted.dtype()) || is_low_bit(wanted.dtype())) {
     EXPECT_TRUE(identical(got, wanted)) << what;
     return;
   }
@@ -221,11 +222,14 @@ std::vector<Tensor> run_kernel(Device& device, const Kernel& kernel,
 void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
                      const std::vector<Tensor>& wanted) {
   if (tested_device() == "none") return;
-  if (!open_tested_device()->kernels().choose(call).kernel) return;
   const Operand& first_operand = call.inputs.empty() ? call.outputs[0] : call.inputs[0];
   const std::string name = std::string(call.op) + " of " +
                            std::string(short_name(first_operand.dtype)) +
                            to_string(first_operand.shape) + " on " + tested_device();
+  if (const KernelChoice choice = open_tested_device()->kernels().choose(call); !choice.kernel) {
+    ADD_FAILURE() << name << " has no kernel: " << why_not(choice);
+    return;
+  }
   std::vector<Tensor> first;
   const std::vector<Tensor> expected = comparable(call, wanted);
   for (const uint64_t seed : {1, 2, 3}) {

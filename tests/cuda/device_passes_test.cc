@@ -1,13 +1,17 @@
 // What the device passes make of whole models for a GPU: that its fused kernels are reached at all.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "compiler/ir/query.h"
+#include "compiler/ir/text.h"
 #include "device_check.h"
+#include "kernels/cuda/table.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/train/session.h"
 
@@ -103,6 +107,29 @@ TEST(DevicePasses, AttentionIsOneNodeWhereItPays) {
     }
   }
   ::unsetenv("HALFNOTE_ATTENTION");
+}
+
+/// The device's own table says what it has kernels for, not the CPU's.
+TEST(DevicePasses, AnOperatorThatTheDeviceLacksBecomesItsBody) {
+  const Graph graph = parse_graph(R"(
+small (float[4, 6] x) => (float[4, 6] y) {
+  y = Mish (x)
+}
+)",
+                                  "small");
+  const auto has_mish = [&](const KernelTable& table) {
+    DeviceReadyOptions options;
+    options.for_cpu = false;
+    options.kernels = &table;
+    const Graph ready = make_device_ready(graph, {}, options);
+    return std::ranges::any_of(ready.nodes(),
+                               [&](NodeId id) { return ready.node(id).op == "Mish"; });
+  };
+  const KernelTable& all = cuda_emulated::kernel_table();
+  std::vector<KernelRow> others(all.rows().begin(), all.rows().end());
+  std::erase_if(others, [](const KernelRow& row) { return row.op == "Mish"; });
+  EXPECT_TRUE(has_mish(all));
+  EXPECT_FALSE(has_mish(KernelTable(others)));
 }
 
 }  // namespace

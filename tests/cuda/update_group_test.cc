@@ -1,5 +1,6 @@
 // Updates of many parameters as one kernel: the results of each call alone, in the same launches
-// however many there are; and the judgement of many gradients.
+// however many there are; the states that a skipped step keeps; and the judgement of many
+// gradients.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -230,6 +231,51 @@ TEST(UpdateGroup, RefusesWhatDoesNotFit) {
   EXPECT_TRUE(row->group.prepare(fits));
   EXPECT_EQ(row->group.prepare(types).refusal, "parameters of different types");
   EXPECT_EQ(row->group.prepare(lacks).refusal, "an operand is missing");
+}
+
+Call kept_state(DType dtype, const Shape& shape, bool condition, uint32_t seed) {
+  const auto state = [&](uint32_t own) {
+    const Tensor numbers = random(DType::kF32, shape, 0, 100, seed + own);
+    return dtype == DType::kF32 ? numbers : numbers.cast_to(dtype);
+  };
+  return {"", "Where", {Tensor::scalar(condition), state(1), state(2)}, {}, {{dtype, shape}}};
+}
+
+TEST(KeptStates, AreOneLaunchInAllTypes) {
+  for (const bool condition : {false, true}) {
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16, DType::kI64,
+                              DType::kU8, DType::kBool}) {
+      std::vector<Call> calls;
+      std::vector<Tensor> wanted;
+      for (const Shape& shape : kSizes) {
+        calls.push_back(kept_state(dtype, shape, condition, static_cast<uint32_t>(calls.size())));
+        wanted.push_back(on_cpu(calls.back())[0]);
+      }
+      const Joined joined(calls);
+      ASSERT_TRUE(joined.kernel);
+      const auto device = test::open_tested_device();
+      const test::Placing placings[] = {{}, {.in_place = true}, {.in_place = true, .offset = 8}};
+      for (const test::Placing& placing : placings) {
+        const uint64_t before = device->counters().launches;
+        const auto got =
+            test::run_kernel(*device, *joined.kernel, joined.outputs, joined.inputs, placing);
+        EXPECT_EQ(device->counters().launches - before, 1u);
+        for (size_t i = 0; i < got.size(); ++i)
+          EXPECT_TRUE(identical(got[i], wanted[i])) << short_name(dtype) << ", output " << i;
+      }
+    }
+  }
+}
+
+TEST(KeptStates, LeaveOtherChoicesToTheRowOfAnyElements) {
+  Call wide = kept_state(DType::kF32, {8}, true, 1);
+  wide.inputs[0] = Tensor::full(DType::kBool, {8}, 1);
+  Call scalar = kept_state(DType::kF32, {8}, true, 1);
+  scalar.inputs[2] = Tensor::scalar(3.0f);
+  for (const Call& call : {wide, scalar}) {
+    EXPECT_EQ(row_of(call), "own.where");
+    check(call);
+  }
 }
 
 TEST(GradientJudgement, IsTwoLaunchesForAnyNumberOfGradients) {

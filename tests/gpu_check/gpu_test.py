@@ -46,7 +46,8 @@ class Runs(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             args = argparse.Namespace(
                 model="gpt2", batch=0, work=Path(folder), keep=False, device="cuda",
-                against=against, precisions="bf16,fp16", out=Path(folder) / "lines.jsonl")
+                against=against, precisions="bf16,fp16", tune=False,
+                out=Path(folder) / "lines.jsonl")
             gpu.Ours, gpu.compare_one = Side, compare_one
             gpu.gpu_models = lambda batch: {"gpt2": None}
             gpu.export = lambda *_: None

@@ -86,6 +86,8 @@ const GoldenRow kRows[] = {
     {"take-out-useless-padding", Sides::kExact},
     // One rounding to bf16.
     {"round-conv-gradients", Sides::kRounding, kEpsBf16},
+    // Sums of 32 products and a bias, in another order.
+    {"multiply-patches", Sides::kRounding, kEpsBf16},
     {"take-branches", Sides::kExact},
     {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.
@@ -112,6 +114,7 @@ const GoldenRow kRows[] = {
     {"cast-before-views", Sides::kExact},
     {"recompute-pointwise", Sides::kExact},
     {"fuse-pointwise", Sides::kExact},
+    {"program-large", Sides::kExact},
     // Scores, probabilities and the gradient of the scores are rounded to bf16 once less each, or
     // at another size; f32 sums in another order are far below.
     {"fuse-attention", Sides::kRounding, 3 * kEpsBf16},

@@ -1,9 +1,7 @@
 // DeformConv in two spatial dims: a convolution whose taps move by offsets that are data, read
 // between the pixels, and may be weighted by a mask.
-#include <cmath>
-#include <limits>
+#include "kernels/cpu/contraction/deform_conv.h"
 
-#include "kernels/cpu/contraction/conv_plan.h"
 #include "kernels/cpu/contraction/parts.h"
 #include "kernels/cpu/reals.h"
 
@@ -11,62 +9,56 @@ namespace halfnote::cpu {
 
 namespace {
 
-/// Between the four pixels around (y, x); pixels outside of the image are zero, and NaN is nowhere.
-double between(const double* image, int64_t height, int64_t width, double y, double x) {
-  if (std::isnan(y) || std::isnan(x)) return std::numeric_limits<double>::quiet_NaN();
-  const double top = std::floor(y), left = std::floor(x);
-  double sum = 0;
-  for (int i = 0; i < 2; ++i) {
-    for (int j = 0; j < 2; ++j) {
-      const double row = top + i, column = left + j;
-      if (row < 0 || column < 0 || row >= static_cast<double>(height) ||
-          column >= static_cast<double>(width)) {
-        continue;
-      }
-      const double weight = (1 - std::fabs(y - row)) * (1 - std::fabs(x - column));
-      sum += weight * image[static_cast<int64_t>(row) * width + static_cast<int64_t>(column)];
+double value(const DeformPlan& plan, const double* x, const KernelBuffers& buffers, int64_t n,
+             int64_t m, int64_t oh, int64_t ow) {
+  const ConvPlan& conv = plan.conv;
+  const int64_t channels = conv.group_channels(), taps = conv.kernel_size();
+  const int64_t first = m / conv.group_filters() * channels;
+  const int64_t place = oh * conv.out[2] + ow, area = conv.out_size();
+  const auto read = [&](size_t input, int64_t at) {
+    return read_real(buffers.inputs[input], plan.type, at);
+  };
+  double sum = plan.has_bias ? read(3, m) : 0;
+  for (int64_t c = 0; c < channels; ++c) {
+    const int64_t channel = first + c;
+    const int64_t group = n * plan.offset_groups + channel / (conv.channels / plan.offset_groups);
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const int64_t kh = tap / conv.kernel[2], kw = tap % conv.kernel[2];
+      const int64_t at = (group * taps + tap) * 2 * area + place;
+      const double y = static_cast<double>(oh * conv.stride[1] + conv.offset(1, kh)) + read(2, at);
+      const double where =
+          static_cast<double>(ow * conv.stride[2] + conv.offset(2, kw)) + read(2, at + area);
+      const double mask = plan.has_mask ? read(4, (group * taps + tap) * area + place) : 1;
+      const double weight = read(1, (m * channels + c) * taps + tap);
+      const double* image = x + (n * conv.channels + channel) * conv.in_size();
+      sum +=
+          weight * mask *
+          between_pixels([image](int64_t i) { return image[i]; }, conv.in[1], conv.in[2], y, where);
     }
   }
   return sum;
 }
 
-/// Operands: X, W, offset, B, mask.
-struct DeformPlan {
-  ConvPlan conv;
-  int64_t offset_groups = 1;
-  DType type = DType::kUndefined;
-  bool has_bias = false, has_mask = false;
-  Shape offsets;  // (N, offset_groups · taps · 2, oH, oW)
-
-  double value(const double* x, const KernelBuffers& buffers, int64_t n, int64_t m, int64_t oh,
-               int64_t ow) const {
-    const int64_t channels = conv.group_channels(), taps = conv.kernel_size();
-    const int64_t first = m / conv.group_filters() * channels;
-    const int64_t place = oh * conv.out[2] + ow, area = conv.out_size();
-    double sum = has_bias ? read_real(buffers.inputs[3], type, m) : 0;
-    for (int64_t c = 0; c < channels; ++c) {
-      const int64_t channel = first + c;
-      const int64_t group = n * offset_groups + channel / (conv.channels / offset_groups);
-      for (int64_t tap = 0; tap < taps; ++tap) {
-        const int64_t kh = tap / conv.kernel[2], kw = tap % conv.kernel[2];
-        const int64_t at = (group * taps + tap) * 2 * area + place;
-        const double y = static_cast<double>(oh * conv.stride[1] + conv.offset(1, kh)) +
-                         read_real(buffers.inputs[2], type, at);
-        const double where = static_cast<double>(ow * conv.stride[2] + conv.offset(2, kw)) +
-                             read_real(buffers.inputs[2], type, at + area);
-        const double mask =
-            has_mask ? read_real(buffers.inputs[4], type, (group * taps + tap) * area + place) : 1;
-        const double weight = read_real(buffers.inputs[1], type, (m * channels + c) * taps + tap);
-        sum += weight * mask *
-               between(x + (n * conv.channels + channel) * conv.in_size(), conv.in[1], conv.in[2],
-                       y, where);
-      }
+Prepared prepare_deform_conv(const KernelCall& call) {
+  DeformPlan plan;
+  if (std::string reason = plan_deform(call, plan); !reason.empty()) return Prepared::no(reason);
+  const int64_t size = call.inputs[0].size();
+  const auto body = [=](const KernelBuffers& buffers) {
+    auto* x = reinterpret_cast<double*>(buffers.workspace);
+    load_reals(buffers.inputs[0], plan.type, 0, size, x);
+    const ConvPlan& p = plan.conv;
+    for (int64_t i = 0; i < p.y_size(); ++i) {
+      const int64_t place = i % p.out_size(), m = i / p.out_size() % p.filters;
+      const double result = value(plan, x, buffers, i / p.out_size() / p.filters, m,
+                                  place / p.out[2], place % p.out[2]);
+      write_real(result, buffers.outputs[0], plan.type, i);
     }
-    return sum;
-  }
-};
+  };
+  return make_kernel(body, static_cast<size_t>(size) * sizeof(double));
+}
 
-/// Fills the plan; the reason why the operands do not fit, or an empty string.
+}  // namespace
+
 std::string plan_deform(const KernelCall& call, DeformPlan& plan) {
   if (!call.has_input(2) || !call.has_output(0)) return "an operand is missing";
   if (call.inputs[0].shape.size() != 4) return "not two spatial dims";
@@ -93,26 +85,6 @@ std::string plan_deform(const KernelCall& call, DeformPlan& plan) {
   }
   return {};
 }
-
-Prepared prepare_deform_conv(const KernelCall& call) {
-  DeformPlan plan;
-  if (std::string reason = plan_deform(call, plan); !reason.empty()) return Prepared::no(reason);
-  const int64_t size = call.inputs[0].size();
-  const auto body = [=](const KernelBuffers& buffers) {
-    auto* x = reinterpret_cast<double*>(buffers.workspace);
-    load_reals(buffers.inputs[0], plan.type, 0, size, x);
-    const ConvPlan& p = plan.conv;
-    for (int64_t i = 0; i < p.y_size(); ++i) {
-      const int64_t place = i % p.out_size(), m = i / p.out_size() % p.filters;
-      const double value = plan.value(x, buffers, i / p.out_size() / p.filters, m, place / p.out[2],
-                                      place % p.out[2]);
-      write_real(value, buffers.outputs[0], plan.type, i);
-    }
-  };
-  return make_kernel(body, static_cast<size_t>(size) * sizeof(double));
-}
-
-}  // namespace
 
 std::vector<KernelRow> deform_conv_rows() {
   return {{"", "DeformConv", "reference", prepare_deform_conv}};

@@ -1,5 +1,7 @@
 // Cast and CastLike between all numeric types and bool. To and from the types of 8 bits and fewer
 // that no processor computes in, an element goes through double, which holds them all.
+#include "kernels/cpu/elementwise/cast.h"
+
 #include "base/low_bit.h"
 #include "kernels/cpu/elementwise/parts.h"
 #include "kernels/cpu/support.h"
@@ -54,19 +56,9 @@ void write_number(double value, std::byte* to, int64_t index) {
   reinterpret_cast<T*>(to)[index] = math::convert_element<T>(value);
 }
 
-/// The word of attribute `round_mode`, which only f8e8m0 listens to.
-PowerRounding rounding_of(const KernelCall& call) {
-  const std::string word = attributes_of(call).get_string("round_mode", "up");
-  return word == "down"      ? PowerRounding::kDown
-         : word == "nearest" ? PowerRounding::kNearest
-                             : PowerRounding::kUp;
-}
-
 Prepared low_bit_kernel(const KernelCall& call, ReadElement read, WriteElement write) {
-  const bool saturate = attributes_of(call).get_int("saturate", 1) != 0;
-  const Overflow overflow = saturate ? Overflow::kSaturate : Overflow::kInfinity;
   return make_kernel([=, from = call.inputs[0].dtype, to = call.outputs[0].dtype,
-                      rounding = rounding_of(call), count = call.inputs[0].size(),
+                      rules = cast_rules(call), count = call.inputs[0].size(),
                       threads = call.threads](const KernelBuffers& buffers) {
     parallel_blocks(count, kElementGrain, threads, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -74,7 +66,8 @@ Prepared low_bit_kernel(const KernelCall& call, ReadElement read, WriteElement w
         if (write != nullptr) {
           write(value, buffers.outputs[0], i);
         } else {
-          buffers.outputs[0][i] = std::byte{write_low_bit(to, value, overflow, rounding)};
+          buffers.outputs[0][i] =
+              std::byte{write_low_bit(to, value, rules.overflow, rules.rounding)};
         }
       }
     });
@@ -102,6 +95,15 @@ Prepared prepare_cast(const KernelCall& call) {
 }
 
 }  // namespace
+
+CastRules cast_rules(const KernelCall& call) {
+  const bool saturate = attributes_of(call).get_int("saturate", 1) != 0;
+  const std::string word = attributes_of(call).get_string("round_mode", "up");
+  return {saturate ? Overflow::kSaturate : Overflow::kInfinity,
+          word == "down"      ? PowerRounding::kDown
+          : word == "nearest" ? PowerRounding::kNearest
+                              : PowerRounding::kUp};
+}
 
 std::vector<KernelRow> cast_rows() {
   return {

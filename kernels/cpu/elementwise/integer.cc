@@ -3,46 +3,11 @@
 
 #include "kernels/cpu/elementwise/parts.h"
 #include "kernels/cpu/support.h"
-#include "kernels/math/binary.h"
+#include "kernels/math/integer.h"
 
 namespace halfnote::cpu {
 
 namespace {
-
-struct IntegerAbs {
-  template <class T>
-  static T value(T x) {
-    return x < 0 ? math::Sub::value(T(0), x) : x;
-  }
-};
-
-struct IntegerNeg {
-  template <class T>
-  static T value(T x) {
-    return math::Sub::value(T(0), x);
-  }
-};
-
-struct IntegerSign {
-  template <class T>
-  static T value(T x) {
-    return static_cast<T>((x > 0) - (x < 0));
-  }
-};
-
-struct IntegerRelu {
-  template <class T>
-  static T value(T x) {
-    return x < 0 ? T(0) : x;
-  }
-};
-
-struct Complement {
-  template <class T>
-  static T value(T x) {
-    return static_cast<T>(~x);
-  }
-};
 
 /// y = f(x) over whole arrays, of any two types.
 template <class T, class R, class F>
@@ -91,14 +56,14 @@ Prepared prepare_is_inf(const KernelCall& call) {
 
 std::vector<KernelRow> integer_rows() {
   return {
-      {"", "Abs", "reference", prepare_integer<IntegerAbs>},
-      {"", "BitwiseNot", "reference", prepare_integer<Complement>},
+      {"", "Abs", "reference", prepare_integer<math::IntegerAbs>},
+      {"", "BitwiseNot", "reference", prepare_integer<math::Complement>},
       {"", "IsInf", "reference", prepare_is_inf},
       {"", "IsNaN", "reference", prepare_is_nan},
-      {"", "Neg", "reference", prepare_integer<IntegerNeg>},
+      {"", "Neg", "reference", prepare_integer<math::IntegerNeg>},
       {"", "Not", "reference", prepare_not},
-      {"", "Relu", "reference", prepare_integer<IntegerRelu>},
-      {"", "Sign", "reference", prepare_integer<IntegerSign>},
+      {"", "Relu", "reference", prepare_integer<math::IntegerRelu>},
+      {"", "Sign", "reference", prepare_integer<math::IntegerSign>},
   };
 }
 

@@ -131,32 +131,21 @@ Error length_error(int64_t length, int64_t steps) {
 
 /// Along the time axis the first `sequence_lens[batch]` elements are reversed, the rest is copied.
 Prepared prepare_reverse_sequence(const KernelCall& call) {
-  if (std::string reason = unfit_gather(call); !reason.empty()) return Prepared::no(reason);
-  const Shape& data = call.inputs[0].shape;
-  const int64_t time_axis = attributes_of(call).get_int("time_axis", 0);
-  const int64_t batch_axis = attributes_of(call).get_int("batch_axis", 1);
-  if (data.size() < 2 || time_axis + batch_axis != 1 || time_axis * batch_axis != 0 ||
-      call.outputs[0].shape != data || call.inputs[1].size() != data[batch_axis]) {
-    throw shape_error(call, "time and batch must be the axes 0 and 1, with a length for each batch",
-                      data, call.inputs[1].shape);
-  }
-  const int64_t steps = data[time_axis], batches = data[batch_axis];
-  const int64_t inner = product(data, 2, data.size());
-  const int64_t time_stride = time_axis == 0 ? batches * inner : inner;
-  const int64_t batch_stride = time_axis == 0 ? inner : steps * inner;
+  ReversePlan plan;
+  if (std::string why = plan_reverse_sequence(call, plan); !why.empty()) return Prepared::no(why);
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
     return make_kernel(
         [=, reader = IndexReader(call, 1), threads = call.threads](const KernelBuffers& buffers) {
           const T* from = buffers.in<T>(0);
           T* to = buffers.out<T>(0);
-          parallel_blocks(batches, 1, threads, [&](int64_t begin, int64_t end) {
+          parallel_blocks(plan.batches, 1, threads, [&](int64_t begin, int64_t end) {
             for (int64_t b = begin; b < end; ++b) {
               const int64_t length = reader.raw(buffers, b);
-              if (length < 0 || length > steps) throw length_error(length, steps);
-              for (int64_t t = 0; t < steps; ++t) {
+              if (length < 0 || length > plan.steps) throw length_error(length, plan.steps);
+              for (int64_t t = 0; t < plan.steps; ++t) {
                 const int64_t source = t < length ? length - 1 - t : t;
-                std::copy_n(from + b * batch_stride + source * time_stride, inner,
-                            to + b * batch_stride + t * time_stride);
+                std::copy_n(from + b * plan.batch_stride + source * plan.time_stride, plan.inner,
+                            to + b * plan.batch_stride + t * plan.time_stride);
               }
             }
           });
@@ -165,6 +154,24 @@ Prepared prepare_reverse_sequence(const KernelCall& call) {
 }
 
 }  // namespace
+
+std::string plan_reverse_sequence(const KernelCall& call, ReversePlan& plan) {
+  if (std::string reason = unfit_gather(call); !reason.empty()) return reason;
+  const Shape& data = call.inputs[0].shape;
+  const auto time_axis = static_cast<size_t>(attributes_of(call).get_int("time_axis", 0));
+  const auto batch_axis = static_cast<size_t>(attributes_of(call).get_int("batch_axis", 1));
+  if (data.size() < 2 || time_axis + batch_axis != 1 || time_axis * batch_axis != 0 ||
+      call.outputs[0].shape != data || call.inputs[1].size() != data[batch_axis]) {
+    throw shape_error(call, "time and batch must be the axes 0 and 1, with a length for each batch",
+                      data, call.inputs[1].shape);
+  }
+  plan.steps = data[time_axis];
+  plan.batches = data[batch_axis];
+  plan.inner = product(data, 2, data.size());
+  plan.time_stride = time_axis == 0 ? plan.batches * plan.inner : plan.inner;
+  plan.batch_stride = time_axis == 0 ? plan.inner : plan.steps * plan.inner;
+  return {};
+}
 
 std::string plan_gather_nd(const KernelCall& call, GatherNdPlan& plan) {
   if (std::string reason = unfit_gather(call); !reason.empty()) return reason;

@@ -25,4 +25,12 @@ struct GatherNdPlan {
 
 std::string plan_gather_nd(const KernelCall& call, GatherNdPlan& plan);
 
+/// Elements of `inner` at each step and batch, and how far apart those of neighbours are.
+struct ReversePlan {
+  int64_t steps = 0, batches = 0, inner = 1;
+  int64_t time_stride = 0, batch_stride = 0;
+};
+
+std::string plan_reverse_sequence(const KernelCall& call, ReversePlan& plan);
+
 }  // namespace halfnote::cpu

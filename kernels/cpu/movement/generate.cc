@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/cpu/movement/fill.h"
+#include "kernels/cpu/movement/known.h"
 #include "kernels/cpu/movement/one_hot.h"
 #include "kernels/cpu/movement/parts.h"
 #include "kernels/cpu/movement/trilu.h"
@@ -13,13 +14,20 @@ namespace halfnote::cpu {
 
 namespace {
 
-/// A kernel that writes the bytes of a tensor made beforehand.
-Prepared make_constant(const KernelCall& call, Tensor value) {
-  if (value.dtype() != call.outputs[0].dtype) return Prepared::no("wrong type of the output");
+/// The reason why a value made beforehand is not what the call wants, or an empty string.
+std::string unfit_value(const KernelCall& call, const Tensor& value) {
+  if (value.dtype() != call.outputs[0].dtype) return "wrong type of the output";
   if (value.size() != call.outputs[0].size()) {
     throw shape_error(call, "wrong output shape", value.shape(), call.outputs[0].shape);
   }
-  if (size_of(value.dtype()) == 0) return Prepared::no("cannot write strings");
+  return size_of(value.dtype()) == 0 ? "cannot write strings" : "";
+}
+
+/// A kernel that writes the bytes of a tensor made beforehand.
+template <std::string (*kPlan)(const KernelCall&, Tensor&)>
+Prepared prepare_known(const KernelCall& call) {
+  Tensor value;
+  if (std::string why = kPlan(call, value); !why.empty()) return Prepared::no(why);
   return make_kernel([value = std::move(value)](const KernelBuffers& buffers) {
     if (value.byte_size() != 0) {
       std::memcpy(buffers.outputs[0], value.bytes(), value.byte_size());
@@ -32,27 +40,6 @@ Tensor vector_of(const std::vector<T>& values) {
   return Tensor::of<T>({static_cast<int64_t>(values.size())}, std::span<const T>(values));
 }
 
-Prepared prepare_constant(const KernelCall& call) {
-  const Attributes& attributes = attributes_of(call);
-  if (const Attribute* value = attributes.find("value")) {
-    const auto* tensor = std::get_if<Tensor>(value);
-    return tensor ? make_constant(call, *tensor) : Prepared::no("value is no tensor");
-  }
-  if (attributes.has("value_float")) {
-    return make_constant(call, Tensor::scalar(attributes.get_float("value_float", 0)));
-  }
-  if (attributes.has("value_int")) {
-    return make_constant(call, Tensor::scalar(attributes.get_int("value_int", 0)));
-  }
-  if (attributes.has("value_floats")) {
-    return make_constant(call, vector_of(attributes.get_floats("value_floats")));
-  }
-  if (attributes.has("value_ints")) {
-    return make_constant(call, vector_of(attributes.get_ints("value_ints")));
-  }
-  return Prepared::no("a constant that is neither a tensor nor a number");
-}
-
 Prepared prepare_constant_of_shape(const KernelCall& call) {
   Tensor value;
   if (std::string why = plan_fill(call, value); !why.empty()) return Prepared::no(why);
@@ -63,21 +50,6 @@ Prepared prepare_constant_of_shape(const KernelCall& call) {
       std::fill_n(buffers.out<T>(0), count, element);
     });
   });
-}
-
-Prepared prepare_shape(const KernelCall& call) {
-  const Shape& shape = call.inputs[0].shape;
-  const auto rank = static_cast<int64_t>(shape.size());
-  const auto clamp = [rank](int64_t at) {
-    return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank);
-  };
-  const int64_t start = clamp(attributes_of(call).get_int("start", 0));
-  const int64_t end = std::max(start, clamp(attributes_of(call).get_int("end", rank)));
-  return make_constant(call, vector_of(Shape(shape.begin() + start, shape.begin() + end)));
-}
-
-Prepared prepare_size(const KernelCall& call) {
-  return make_constant(call, Tensor::scalar(call.inputs[0].size()));
 }
 
 Prepared prepare_eye_like(const KernelCall& call) {
@@ -168,26 +140,62 @@ Prepared prepare_one_hot(const KernelCall& call) {
                       [&]<class I>() { return one_hot_kernel<I>(call, plan); });
 }
 
-/// The size of the result depends on the data, so the data must be known.
-Prepared prepare_non_zero(const KernelCall& call) {
+}  // namespace
+
+std::string plan_constant(const KernelCall& call, Tensor& value) {
+  const Attributes& attributes = attributes_of(call);
+  if (const Attribute* given = attributes.find("value")) {
+    const auto* tensor = std::get_if<Tensor>(given);
+    if (tensor == nullptr) return "value is no tensor";
+    value = *tensor;
+  } else if (attributes.has("value_float")) {
+    value = Tensor::scalar(attributes.get_float("value_float", 0));
+  } else if (attributes.has("value_int")) {
+    value = Tensor::scalar(attributes.get_int("value_int", 0));
+  } else if (attributes.has("value_floats")) {
+    value = vector_of(attributes.get_floats("value_floats"));
+  } else if (attributes.has("value_ints")) {
+    value = vector_of(attributes.get_ints("value_ints"));
+  } else {
+    return "a constant that is neither a tensor nor a number";
+  }
+  return unfit_value(call, value);
+}
+
+std::string plan_shape(const KernelCall& call, Tensor& value) {
+  const Shape& shape = call.inputs[0].shape;
+  const auto rank = static_cast<int64_t>(shape.size());
+  const auto clamp = [rank](int64_t at) {
+    return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank);
+  };
+  const int64_t start = clamp(attributes_of(call).get_int("start", 0));
+  const int64_t end = std::max(start, clamp(attributes_of(call).get_int("end", rank)));
+  value = vector_of(Shape(shape.begin() + start, shape.begin() + end));
+  return unfit_value(call, value);
+}
+
+std::string plan_size(const KernelCall& call, Tensor& value) {
+  value = Tensor::scalar(call.inputs[0].size());
+  return unfit_value(call, value);
+}
+
+std::string plan_non_zero(const KernelCall& call, Tensor& value) {
   const Operand& input = call.inputs[0];
-  if (!input.constant) return Prepared::no("the shape of the result depends on the data");
+  if (!input.constant) return "the shape of the result depends on the data";
   const Shape strides = strides_of(input.shape);
   std::vector<int64_t> found;
   for (int64_t i = 0; i < input.size(); ++i) {
     if (input.constant->at_as_double(i) != 0) found.push_back(i);
   }
   const auto columns = static_cast<int64_t>(found.size());
-  Tensor result(DType::kI64, {static_cast<int64_t>(strides.size()), columns});
+  value = Tensor(DType::kI64, {static_cast<int64_t>(strides.size()), columns});
   for (size_t d = 0; d < strides.size(); ++d) {
     for (size_t i = 0; i < found.size(); ++i) {
-      result.mutable_data<int64_t>()[d * found.size() + i] = found[i] / strides[d] % input.shape[d];
+      value.mutable_data<int64_t>()[d * found.size() + i] = found[i] / strides[d] % input.shape[d];
     }
   }
-  return make_constant(call, std::move(result));
+  return unfit_value(call, value);
 }
-
-}  // namespace
 
 std::string plan_fill(const KernelCall& call, Tensor& value) {
   const Attribute* found = attributes_of(call).find("value");
@@ -226,14 +234,14 @@ std::string plan_one_hot(const KernelCall& call, OneHotPlan& plan) {
 
 std::vector<KernelRow> generate_rows() {
   return {
-      {"", "Constant", "reference", prepare_constant},
+      {"", "Constant", "reference", prepare_known<plan_constant>},
       {"", "ConstantOfShape", "reference", prepare_constant_of_shape},
       {"", "EyeLike", "reference", prepare_eye_like},
-      {"", "NonZero", "reference", prepare_non_zero},
+      {"", "NonZero", "reference", prepare_known<plan_non_zero>},
       {"", "OneHot", "reference", prepare_one_hot},
       {"", "Range", "reference", prepare_range},
-      {"", "Shape", "reference", prepare_shape},
-      {"", "Size", "reference", prepare_size},
+      {"", "Shape", "reference", prepare_known<plan_shape>},
+      {"", "Size", "reference", prepare_known<plan_size>},
       {"", "Trilu", "reference", prepare_trilu},
   };
 }

@@ -13,29 +13,25 @@ using cpu::BatchNormGradPlan;
 using cpu::BatchNormPlan;
 using cpu::NormMask;
 
-/// Elements of 16 bits are computed with in f32, and summed so for a few rows.
+/// Elements of 16 bits are computed with in f32, and a thread's sums of them are f32.
 template <class T>
 using RegionMath = NormMath<T>;
 
 /// Sums of the distances from a channel's first element, and of their squares.
 template <class T>
 struct MomentSums {
+  using Element = T;
   using Number = RegionMath<T>;
   using Channel = Number;
+  static constexpr int kOperands = 1;
+  const T* operands[kOperands];
+  __device__ Channel channel(int64_t c) const { return load_number(operands[0][c]); }
   template <int V>
-  using Loaded = Together<T, V>;
-  const T* x;
-  __device__ Channel channel(int64_t c) const { return load_number(x[c]); }
-  template <int V>
-  __device__ Loaded<V> load(int64_t at) const {
-    return load_together<V>(x, at);
-  }
-  template <int V>
-  __device__ void add(const Channel (&pivots)[V], const Loaded<V>& here, int64_t,
+  __device__ void add(const Channel (&pivots)[V], const RowOf<T, V, 1>& row, int64_t,
                       PairOf<Number> (&sums)[V]) const {
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
-      const Number distance = static_cast<Number>(load_number(here.of[v])) - pivots[v];
+      const Number distance = static_cast<Number>(load_number(row[0].of[v])) - pivots[v];
       sums[v].first += distance;
       sums[v].second += distance * distance;
     }
@@ -54,32 +50,25 @@ struct FinishMoments {
   }
 };
 
+/// Of x and, where it adds one, a residual.
 template <class T, bool kAdds>
 struct Normalize {
+  using Element = T;
   using Channel = ChannelLine<T>;
-  template <int V>
-  struct Loaded {
-    Together<T, V> x, residual;
-  };
-  const T *x, *residual;
+  static constexpr int kOperands = kAdds ? 2 : 1;
+  const T* operands[kOperands];
   T* y;
   const ChannelLine<T>* lines;
   bool relu;
   __device__ Channel channel(int64_t c) const { return lines[c]; }
   template <int V>
-  __device__ Loaded<V> load(int64_t at) const {
-    Loaded<V> loaded = {};
-    loaded.x = load_together<V>(x, at);
-    if constexpr (kAdds) loaded.residual = load_together<V>(residual, at);
-    return loaded;
-  }
-  template <int V>
-  __device__ void apply(const Channel (&of)[V], const Loaded<V>& here, int64_t at) const {
+  __device__ void apply(const Channel (&of)[V], const RowOf<T, V, kOperands>& row,
+                        int64_t at) const {
     Together<T, V> result;
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
-      auto value = of[v].at(here.x.of[v]);
-      if constexpr (kAdds) value += static_cast<RegionMath<T>>(load_number(here.residual.of[v]));
+      auto value = of[v].at(row[0].of[v]);
+      if constexpr (kAdds) value += static_cast<RegionMath<T>>(load_number(row[1].of[v]));
       result.of[v] = Channel::finished(value, relu);
     }
     store_together<V>(y, at, result);
@@ -97,84 +86,77 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
     T* y = buffers.out<T>(0);
     auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
     auto* lines = reinterpret_cast<ChannelLine<T>*>(buffers.workspace + lines_at);
-    if (plan.of_batch) run_sums<T>(stream, MomentSums<T>{x}, sums, parts);
+    if (plan.of_batch) run_sums<T>(stream, MomentSums<T>{{x}}, sums, parts);
     finish_channels(
         stream, FinishMoments<T>{x, {types, plan, buffers}, plan, static_cast<double>(rows), lines},
         parts, channels, plan.of_batch ? sums.slices : 0);
     const ChannelWalk walk = walk_for_elements<T>(rows, channels);
     if (!plan.adds)
-      return run_elements<T>(stream, Normalize<T, false>{x, nullptr, y, lines, plan.relu}, walk);
+      return run_elements<T>(stream, Normalize<T, false>{{x}, y, lines, plan.relu}, walk);
     const T* residual = buffers.in<T>(cpu::kNormResidual);
-    run_elements<T>(stream, Normalize<T, true>{x, residual, y, lines, plan.relu}, walk);
+    run_elements<T>(stream, Normalize<T, true>{{x, residual}, y, lines, plan.relu}, walk);
   };
   const size_t workspace = lines_at + static_cast<size_t>(channels) * sizeof(ChannelLine<T>);
   return make_kernel(body, workspace, cpu::batch_norm_in_place);
 }
 
-/// dY as it counts, and X.
+/// dY as it counts, and X; with them the other part of dY, and Y, where they are read.
 template <class T, NormMask kMask, bool kAdds>
 struct Incoming {
-  template <int V>
-  struct Loaded {
-    Together<T, V> dy, x, addend, y;
-  };
-  const T *dy, *x, *addend, *y;
+  using Element = T;
+  static constexpr int kAddend = 2, kY = kAdds ? 3 : 2;
+  static constexpr int kOperands = kY + (kMask == NormMask::kY ? 1 : 0);
+  const T* operands[kOperands];
 
-  template <int V>
-  __device__ Loaded<V> load(int64_t at) const {
-    Loaded<V> loaded = {};
-    loaded.dy = load_together<V>(dy, at);
-    loaded.x = load_together<V>(x, at);
-    if constexpr (kAdds) loaded.addend = load_together<V>(addend, at);
-    if constexpr (kMask == NormMask::kY) loaded.y = load_together<V>(y, at);
-    return loaded;
+  Incoming(const T* dy, const T* x, const T* addend, const T* y) {
+    operands[0] = dy;
+    operands[1] = x;
+    if constexpr (kAdds) operands[kAddend] = addend;
+    if constexpr (kMask == NormMask::kY) operands[kY] = y;
   }
-  /// Element v.
   template <int V>
-  __device__ static T of(const Loaded<V>& here, int v, const ChannelLine<T>& line) {
-    T g = here.dy.of[v];
-    if constexpr (kAdds) g = sum_of_parts(g, here.addend.of[v]);
-    if constexpr (kMask == NormMask::kY) g = masked_by(g, here.y.of[v]);
+  using Row = RowOf<T, V, kOperands>;
+  template <int V>
+  __device__ static T x(const Row<V>& row, int v) {
+    return row[1].of[v];
+  }
+  /// dY of element v.
+  template <int V>
+  __device__ static T dy(const Row<V>& row, int v, const ChannelLine<T>& line) {
+    T g = row[0].of[v];
+    if constexpr (kAdds) g = sum_of_parts(g, row[kAddend].of[v]);
+    if constexpr (kMask == NormMask::kY) g = masked_by(g, row[kY].of[v]);
     if constexpr (kMask == NormMask::kLine)
-      g = masked_by(g, ChannelLine<T>::rounded(line.at(here.x.of[v])));
+      g = masked_by(g, ChannelLine<T>::rounded(line.at(x<V>(row, v))));
     return g;
   }
 };
 
-/// Σ dy and Σ dy·(x − mean)/σ.
+/// Σ dy and Σ dy·(x − mean).
 template <class T, NormMask kMask, bool kAdds>
-struct GradientSums {
-  using Number = RegionMath<T>;
+struct GradientSums : Incoming<T, kMask, kAdds> {
   using In = Incoming<T, kMask, kAdds>;
-  template <int V>
-  using Loaded = typename In::template Loaded<V>;
-  struct Channel {
-    Number mean, inv_std;
-    ChannelLine<T> line;
-  };
-  In in;
+  using Number = RegionMath<T>;
+  using Channel = ChannelLine<T>;
   T* kept;
   GradientOperands o;
+  GradientSums(const In& in, T* sum, const GradientOperands& of_channels)
+      : In(in), kept(sum), o(of_channels) {}
   __device__ Channel channel(int64_t c) const {
-    Channel known{static_cast<Number>(o.mean[c]), static_cast<Number>(o.inv_std[c]), {}};
-    if constexpr (kMask == NormMask::kLine) known.line = o.line<T>(c);
-    return known;
+    if constexpr (kMask == NormMask::kLine) return o.line<T>(c);
+    return {static_cast<Number>(o.mean[c]), 0, 0};
   }
   template <int V>
-  __device__ Loaded<V> load(int64_t at) const {
-    return in.template load<V>(at);
-  }
-  template <int V>
-  __device__ void add(const Channel (&of)[V], const Loaded<V>& here, int64_t at,
+  __device__ void add(const Channel (&of)[V], const typename In::template Row<V>& row, int64_t at,
                       PairOf<Number> (&sums)[V]) const {
     Together<T, V> counts;
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
-      counts.of[v] = In::template of<V>(here, v, of[v].line);
+      counts.of[v] = In::template dy<V>(row, v, of[v]);
       const auto g = static_cast<Number>(load_number(counts.of[v]));
-      const auto x = static_cast<Number>(load_number(here.x.of[v]));
+      const auto x = static_cast<Number>(load_number(In::template x<V>(row, v)));
       sums[v].first += g;
-      sums[v].second += g * ((x - of[v].mean) * of[v].inv_std);
+      sums[v].second += g * (x - of[v].mean);
     }
     if (kept != nullptr) store_together<V>(kept, at, counts);
   }
@@ -186,30 +168,28 @@ struct FinishGradient {
   double count;
   GradientLine<T>* lines;
   __device__ void operator()(int64_t c, const SumPair& sums) const {
-    lines[c] = o.finish<T>(c, sums.first, sums.second, count);
+    lines[c] = o.finish<T>(c, sums.first, sums.second * o.inv_std[c], count);
   }
 };
 
 template <class T, NormMask kMask>
-struct InputGradient {
+struct InputGradient : Incoming<T, kMask, false> {
   using In = Incoming<T, kMask, false>;
   using Channel = GradientLine<T>;
-  template <int V>
-  using Loaded = typename In::template Loaded<V>;
-  In in;
   T* dx;
   const GradientLine<T>* lines;
+  InputGradient(const In& in, T* result, const GradientLine<T>* of)
+      : In(in), dx(result), lines(of) {}
   __device__ Channel channel(int64_t c) const { return lines[c]; }
   template <int V>
-  __device__ Loaded<V> load(int64_t at) const {
-    return in.template load<V>(at);
-  }
-  template <int V>
-  __device__ void apply(const Channel (&of)[V], const Loaded<V>& here, int64_t at) const {
+  __device__ void apply(const Channel (&of)[V], const typename In::template Row<V>& row,
+                        int64_t at) const {
     Together<T, V> result;
     HN_UNROLL
-    for (int v = 0; v < V; ++v)
-      result.of[v] = of[v].gradient(In::template of<V>(here, v, of[v].y), here.x.of[v]);
+    for (int v = 0; v < V; ++v) {
+      result.of[v] =
+          of[v].gradient(In::template dy<V>(row, v, of[v].y), In::template x<V>(row, v));
+    }
     store_together<V>(dx, at, result);
   }
 };
@@ -227,17 +207,17 @@ Prepared gradient_kernel_of(const KernelCall& call, const BatchNormGradPlan& pla
     auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
     auto* lines = reinterpret_cast<GradientLine<T>*>(buffers.workspace + lines_at);
     const GradientOperands o(types, buffers);
-    const Incoming<T, kMask, kAdds> in{dy, x, buffers.in<T>(cpu::kGradAddend), y};
-    run_sums<T>(stream, GradientSums<T, kMask, kAdds>{in, kept, o}, sums, parts);
+    const Incoming<T, kMask, kAdds> in(dy, x, buffers.in<T>(cpu::kGradAddend), y);
+    run_sums<T>(stream, GradientSums<T, kMask, kAdds>(in, kept, o), sums, parts);
     finish_channels(stream, FinishGradient<T>{o, static_cast<double>(rows), lines}, parts, channels,
                     sums.slices);
     if (dx == nullptr) return;
     const ChannelWalk walk = walk_for_elements<T>(rows, channels);
     if (kept != nullptr) {
-      const InputGradient<T, NormMask::kNone> all{{kept, x, nullptr, nullptr}, dx, lines};
+      const InputGradient<T, NormMask::kNone> all({kept, x, nullptr, nullptr}, dx, lines);
       run_elements<T>(stream, all, walk);
     } else {
-      run_elements<T>(stream, InputGradient<T, kMask>{{dy, x, nullptr, y}, dx, lines}, walk);
+      run_elements<T>(stream, InputGradient<T, kMask>({dy, x, nullptr, y}, dx, lines), walk);
     }
   };
   const size_t workspace = lines_at + static_cast<size_t>(channels) * sizeof(GradientLine<T>);

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "kernels/cpu/reduction/window.h"
+#include "kernels/cuda/channels_last/flat_maxima.h"
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
@@ -18,8 +19,6 @@ using cpu::PoolGeometry;
 
 /// Elements of a window up to which the gradient of a maximum is channels last.
 constexpr int64_t kMostTaps = 64;
-/// The maximum of a window without elements.
-constexpr uint8_t kNoTap = 255;
 
 /// X and Y as (images, pixels, channels), taken `together` channels at a time.
 struct Images {
@@ -103,29 +102,16 @@ struct Images {
   }
 };
 
-/// The maxima of a window and which taps they are: the first of equals, the first NaN.
+/// The maxima of the window of output `at`.
 template <class T, int V>
-struct Maxima {
-  Math<T> most[V];
-  uint8_t taps[V];
-
-  __device__ Maxima(const Images& images, const PoolGeometry::Dims& at, const T* from) {
-    for (int v = 0; v < V; ++v) {
-      most[v] = -static_cast<Math<T>>(INFINITY);
-      taps[v] = kNoTap;
-    }
-    images.for_taps(at, from, [&](int64_t tap, const T* elements) {
-      const Packed<T, V> pack = load_packed<V>(elements);
-      HN_UNROLL
-      for (int v = 0; v < V; ++v) {
-        const Math<T> value = load_number(pack.of[v]);
-        if (taps[v] != kNoTap && !cpu::is_new_maximum(value, most[v])) continue;
-        most[v] = value;
-        taps[v] = static_cast<uint8_t>(tap);
-      }
-    });
-  }
-};
+__device__ Maxima<T, V> maxima_of(const Images& images, const PoolGeometry::Dims& at,
+                                  const T* from) {
+  Maxima<T, V> maxima;
+  images.for_taps(at, from, [&](int64_t tap, const T* elements) {
+    maxima.take(load_packed<V>(elements), tap);
+  });
+  return maxima;
+}
 
 template <class T, int V>
 struct LastMaxPool {
@@ -205,11 +191,8 @@ struct LastFindMaxima {
   uint8_t* taps;
   __device__ void operator()(int64_t i) const {
     const Images::Place at = images.place<V>(i, images.out, images.out_dims);
-    const Maxima<T, V> maxima(images, at.at, x + images.first(at, images.in));
-    Packed<uint8_t, V> to;
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) to.of[v] = maxima.taps[v];
-    store_packed(taps + i * V, to);
+    store_packed(taps + i * V,
+                 maxima_of<T, V>(images, at.at, x + images.first(at, images.in)).taps);
   }
 };
 
@@ -294,7 +277,7 @@ struct LastMaxCells {
     const Images::Place at = images.place<V>(i, images.out, images.out_dims);
     const PoolGeometry& g = images.g;
     const int64_t first = images.first(at, images.in);
-    const Maxima<T, V> maxima(images, at.at, x + first);
+    const Maxima<T, V> maxima = maxima_of<T, V>(images, at.at, x + first);
     const Packed<T, V> gradients = load_packed<V>(dy + i * V);
     const Images::Range ds = cell(0, at.at[0]), hs = cell(1, at.at[1]), ws = cell(2, at.at[2]);
     for (int64_t d = ds.begin; d < ds.end; ++d) {
@@ -309,7 +292,7 @@ struct LastMaxCells {
           Packed<T, V> to;
           HN_UNROLL
           for (int v = 0; v < V; ++v)
-            to.of[v] = maxima.taps[v] == tap ? gradients.of[v] : store_number<T>(0);
+            to.of[v] = maxima.taps.of[v] == tap ? gradients.of[v] : store_number<T>(0);
           store_packed(dx + first + ((d * g.in[1] + h) * g.in[2] + w) * images.channels, to);
         }
       }
@@ -368,6 +351,11 @@ void run_gradient(const GradientPlan& plan, const KernelBuffers& buffers) {
     if (plan.apart)
       return for_each(stream, plan.outputs / V, LastMaxCells<T, V>{images, dy, x, dx});
     taps = reinterpret_cast<uint8_t*>(buffers.workspace);
+    if (FlatImages::takes(plan.g, plan.inputs, plan.outputs)) {
+      const FlatImages flat(plan.g, plan.in[1], V);
+      for_each(stream, plan.outputs / V, FlatFindMaxima<T, V>{flat, x, taps});
+      return for_each(stream, plan.inputs / V, FlatMaxGradient<T, V>{flat, dy, taps, dx});
+    }
     for_each(stream, plan.outputs / V, LastFindMaxima<T, V>{images, x, taps});
   }
   for_each(stream, plan.inputs / V,

@@ -41,20 +41,16 @@ bool is_to_channels(const KernelCall& call) {
 template <class T>
 struct ChannelSums {
   struct Channel {};
-  using Number = double;
-  template <int V>
-  using Loaded = Together<T, V>;
-  const T* x;
+  using Element = T;
+  using Number = std::conditional_t<sizeof(T) == 2, float, double>;
+  static constexpr int kOperands = 1;
+  const T* operands[kOperands];
   __device__ Channel channel(int64_t) const { return {}; }
   template <int V>
-  __device__ Loaded<V> load(int64_t at) const {
-    return load_together<V>(x, at);
-  }
-  template <int V>
-  __device__ void add(const Channel (&)[V], const Loaded<V>& here, int64_t,
-                      SumPair (&sums)[V]) const {
+  __device__ void add(const Channel (&)[V], const RowOf<T, V, 1>& row, int64_t,
+                      PairOf<Number> (&sums)[V]) const {
     HN_UNROLL
-    for (int v = 0; v < V; ++v) sums[v].first += load_number(here.of[v]);
+    for (int v = 0; v < V; ++v) sums[v].first += load_number(row[0].of[v]);
   }
 };
 
@@ -75,7 +71,7 @@ Prepared prepare_channel_sums(const KernelCall& call) {
     const ChannelWalk walk = walk_for_sums<T>(call.inputs[0].size() / channels, channels);
     const auto body = [walk, to](const KernelBuffers& buffers) {
       auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
-      run_sums<T>(stream_of(buffers), ChannelSums<T>{buffers.in<T>(0)}, walk, parts);
+      run_sums<T>(stream_of(buffers), ChannelSums<T>{{buffers.in<T>(0)}}, walk, parts);
       finish_channels(stream_of(buffers), WriteSum{{buffers.outputs[0], to}}, parts, walk.channels,
                       walk.slices);
     };

@@ -2,19 +2,26 @@
 // channels side by side and goes down its rows, so that neighbours read neighbours and what a
 // channel needs stays in registers. Sums are taken in two stages, in an order that the shape alone
 // decides: a block leaves one pair a channel for its slice of rows, a second kernel merges them.
-// A thread loads some rows before it computes with them: memory answers late.
+// The next rows of a thread are on their way to shared memory while it computes: memory answers
+// late, and registers would hold too few of them.
 #pragma once
 
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
 
-/// Channels side by side that a thread takes where their number allows it: 8 bytes of them. With 16
-/// what is known of the channels, and their sums, took the registers of half the threads.
+/// Channels side by side that a thread takes where their number allows it: 16 bytes of them.
 template <class T>
-inline constexpr int kChannelsTogether = 8 / sizeof(T);
-/// Rows that a thread loads at once.
-inline constexpr int kRowsTogether = 4;
+inline constexpr int kChannelsTogether = 16 / sizeof(T);
+/// Blocks that a multiprocessor is to have at once.
+inline constexpr int kBlocksAtOnce = 3;
+/// Rows whose operands have room in a block's shared memory: some 32 KiB of it.
+template <int kOperands>
+inline constexpr int kRowsWithRoom = kOperands == 1   ? 6
+                                     : kOperands == 2 ? 4
+                                     : kOperands == 3 ? 3
+                                                      : 2;
 
 /// V elements that are loaded and stored at once.
 template <class T, int V>
@@ -52,42 +59,112 @@ struct ChannelWalk {
   __device__ int64_t channel() const {
     return (int64_t{blockIdx.x} * lanes + threadIdx.x % lanes) * V;
   }
-  /// The thread's rows, kRowsTogether at a time: `load(r, at)` with the place of its channels in
-  /// each of them, then `use(r, at)`, then `pause()`.
-  template <class Load, class Use, class Pause>
-  __device__ void for_rows(int64_t channel, const Load& load, const Use& use,
-                           const Pause& pause) const {
-    const int64_t begin =
-        (from_end ? slices - 1 - int64_t{blockIdx.y} : int64_t{blockIdx.y}) * slice;
-    const int64_t end = begin + slice < rows ? begin + slice : rows;
-    const int64_t below = step();
-    for (int64_t row = begin + threadIdx.x / lanes; row < end; row += kRowsTogether * below) {
-      HN_UNROLL
-      for (int r = 0; r < kRowsTogether; ++r) {
-        if (row + r * below < end) load(r, (row + r * below) * channels + channel);
-      }
-      HN_UNROLL
-      for (int r = 0; r < kRowsTogether; ++r) {
-        if (row + r * below < end) use(r, (row + r * below) * channels + channel);
-      }
-      pause();
-    }
-  }
 };
 
-/// A walk for sums: enough blocks for a GPU, few slices to merge.
+/// Blocks of a pass over elements: whole waves where 132 multiprocessors have 2, 3, 4 or 6 each.
+inline constexpr int64_t kWaves = 1584;
+/// Rows of which a thread sums 16-bit elements in f32.
+inline constexpr int64_t kMostRows = 256;
+
+/// A walk for sums: few slices to merge, and few rows a thread.
 template <class T>
 ChannelWalk walk_for_sums(int64_t rows, int64_t channels) {
-  return {rows, channels, kChannelsTogether<T>, 8, 512, 2048};
+  const ChannelWalk one(rows, channels, kChannelsTogether<T>, 1, 1, 1);
+  const int64_t least = rows / (kMostRows * one.step()) + 1;
+  return {rows,
+          channels,
+          kChannelsTogether<T>,
+          8,
+          std::max(kWaves / 2, least),
+          std::max(kWaves / 2, least * one.grid().x)};
 }
 /// A walk for what each element becomes alone, from the end: the cache still has what sums read
 /// last.
 template <class T>
 ChannelWalk walk_for_elements(int64_t rows, int64_t channels) {
-  ChannelWalk walk(rows, channels, kChannelsTogether<T>, 8, 65535, 1 << 20);
+  ChannelWalk walk(rows, channels, kChannelsTogether<T>, 8, 65535, kWaves);
   walk.from_end = true;
   return walk;
 }
+
+/// The V elements that a thread has of each operand in a row.
+template <class T, int V, int kOperands>
+using RowOf = std::array<Together<T, V>, kOperands>;
+
+/// The rows of a thread. `body.operands` are the tensors, Body::kOperands of Body::Element.
+template <int V, class Body>
+class Rows {
+  using T = typename Body::Element;
+  static constexpr int kOperands = Body::kOperands, kRoom = kRowsWithRoom<kOperands>;
+  static constexpr bool kAhead = sizeof(Together<T, V>) == 16;
+
+ public:
+  using Row = RowOf<T, V, kOperands>;
+
+  /// Sets off for the first ones.
+  __device__ Rows(const ChannelWalk& walk, const Body& body, int64_t channel) : body_(body) {
+    const int64_t begin =
+        (walk.from_end ? walk.slices - 1 - int64_t{blockIdx.y} : int64_t{blockIdx.y}) * walk.slice;
+    const int64_t end = begin + walk.slice < walk.rows ? begin + walk.slice : walk.rows;
+    at_ = next_ = (begin + threadIdx.x / walk.lanes) * walk.channels + channel;
+    end_ = end * walk.channels;
+    step_ = walk.step() * walk.channels;
+    HN_UNROLL
+    for (int r = 0; r + 1 < kRoom; ++r) set_off(r);
+  }
+
+  /// Calls `use(row, at)` for each of them; `at` is the place of its elements.
+  template <class Use>
+  __device__ void for_each(const Use& use) {
+    while (at_ < end_) {
+      HN_UNROLL
+      for (int r = 0; r < kRoom; ++r) {
+        if (at_ >= end_) break;
+        const Row row = arrived(r);
+        set_off((r + kRoom - 1) % kRoom);  // where the row before this one was
+        use(row, at_);
+        at_ += step_;
+      }
+    }
+  }
+
+ private:
+  using Room = Together<T, V>[kRoom][kOperands][kBlock];
+
+  __device__ static Room& room() {
+    HN_SHARED(Room, all);
+    return all;
+  }
+  __device__ void set_off(int r) {
+    if (next_ < end_) {
+      HN_UNROLL
+      for (int i = 0; i < kOperands; ++i) {
+        if constexpr (kAhead) {
+          copy_ahead(&room()[r][i][threadIdx.x], body_.operands[i] + next_);
+        } else {
+          kept_[r][i] = *reinterpret_cast<const Together<T, V>*>(body_.operands[i] + next_);
+        }
+      }
+    }
+    if constexpr (kAhead) end_copy_group();
+    next_ += step_;
+  }
+  __device__ Row arrived(int r) {
+    if constexpr (kAhead) {
+      wait_for_copies<kRoom - 2>();
+      Row row;
+      HN_UNROLL
+      for (int i = 0; i < kOperands; ++i) row[i] = room()[r][i][threadIdx.x];
+      return row;
+    } else {
+      return kept_[r];
+    }
+  }
+
+  const Body& body_;
+  int64_t at_, next_, end_, step_;
+  std::array<Row, kAhead ? 1 : kRoom> kept_;  // too small for copies ahead: in registers
+};
 
 /// Without initializers, which shared memory does not have.
 template <class M>
@@ -119,42 +196,32 @@ __device__ inline SumPair add_rows(SumPair mine, unsigned lanes) {
 }
 
 /// The pairs of each channel over a block's slice. `body.channel(c)` gives what is known of a
-/// channel, `body.load<V>(at)` V elements at a place, `body.add<V>(channels, loaded, at, pairs)`
-/// adds them: to f64, or in f32 for as many rows as are loaded together (Body::Number).
+/// channel, `body.add<V>(channels, row, at, pairs)` adds what is in a row to a thread's sums, which
+/// are of Body::Number.
 template <int V, class Body>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
     sum_slices(const __grid_constant__ Body body, ChannelWalk walk, SumPair* parts) {
   const int64_t c = walk.channel<V>();
   const bool has_channels = c < walk.channels;
-  SumPair sums[V] = {};
+  PairOf<typename Body::Number> sums[V] = {};
   if (has_channels) {
+    Rows<V, Body> rows(walk, body, c);
     typename Body::Channel channels[V];
     HN_UNROLL
     for (int v = 0; v < V; ++v) channels[v] = body.channel(c + v);
-    typename Body::template Loaded<V> loaded[kRowsTogether];
-    PairOf<typename Body::Number> some[V] = {};
-    walk.for_rows(
-        c, [&](int r, int64_t at) { loaded[r] = body.template load<V>(at); },
-        [&](int r, int64_t at) { body.template add<V>(channels, loaded[r], at, some); },
-        [&] {
-          HN_UNROLL
-          for (int v = 0; v < V; ++v) {
-            sums[v].first += some[v].first;
-            sums[v].second += some[v].second;
-            some[v] = {};
-          }
-        });
+    rows.for_each(
+        [&](const auto& row, int64_t at) { body.template add<V>(channels, row, at, sums); });
   }
   HN_UNROLL
   for (int v = 0; v < V; ++v) {
-    const SumPair sum = add_rows(sums[v], walk.lanes);
+    const SumPair sum = add_rows({sums[v].first, sums[v].second}, walk.lanes);
     if (has_channels && threadIdx.x < walk.lanes)
       parts[int64_t{blockIdx.y} * walk.channels + c + v] = sum;
   }
 }
 
 /// Channels of a block that merges: few, so that many threads share the slices of one.
-inline constexpr unsigned kMergedChannels = 8;
+inline constexpr unsigned kMergedChannels = 4;
 
 /// Merges the slices of some channels a block, and calls `finish(c, sums)` for each channel.
 template <class Finish>
@@ -181,20 +248,17 @@ void finish_channels(Stream& stream, const Finish& finish, const SumPair* parts,
          parts, channels, slices);
 }
 
-/// `body.channel(c)` and `body.load<V>(at)` as above; `body.apply<V>(channels, loaded, at)` for V
-/// elements at a place.
+/// `body.channel(c)` as above; `body.apply<V>(channels, row, at)` for what is in a row.
 template <int V, class Body>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
     apply_channels(const __grid_constant__ Body body, ChannelWalk walk) {
   const int64_t c = walk.channel<V>();
   if (c >= walk.channels) return;
+  Rows<V, Body> rows(walk, body, c);
   typename Body::Channel channels[V];
   HN_UNROLL
   for (int v = 0; v < V; ++v) channels[v] = body.channel(c + v);
-  typename Body::template Loaded<V> loaded[kRowsTogether];
-  walk.for_rows(
-      c, [&](int r, int64_t at) { loaded[r] = body.template load<V>(at); },
-      [&](int r, int64_t at) { body.template apply<V>(channels, loaded[r], at); }, [] {});
+  rows.for_each([&](const auto& row, int64_t at) { body.template apply<V>(channels, row, at); });
 }
 
 /// T is what the walk was made for.
@@ -212,10 +276,6 @@ void run_elements(Stream& stream, const Body& body, const ChannelWalk& walk) {
   launch(stream, kernel, walk.grid(), kBlock, 0, body, walk);
 }
 
-template <int V, class T>
-__device__ Together<T, V> load_together(const T* from, int64_t at) {
-  return *reinterpret_cast<const Together<T, V>*>(from + at);
-}
 template <int V, class T>
 __device__ void store_together(T* to, int64_t at, const Together<T, V>& elements) {
   *reinterpret_cast<Together<T, V>*>(to + at) = elements;

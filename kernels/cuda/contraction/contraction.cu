@@ -304,8 +304,9 @@ std::vector<KernelRow> contraction_kernels() {
       {"ai.halfnote", "AttentionGrad", "own.attention", prepare_attention_gradient},
   };
   for (const std::vector<KernelRow>& more :
-       {conv_rows(), determinant_rows(), attention, product_rows<true>(""), product_rows<false>(""),
-        product_rows<true>("ai.halfnote"), product_rows<false>("ai.halfnote"), epilogue_rows(),
+       {conv_rows(), deform_conv_rows(), determinant_rows(), attention, product_rows<true>(""),
+        product_rows<false>(""), product_rows<true>("ai.halfnote"),
+        product_rows<false>("ai.halfnote"), plain_product_rows(), epilogue_rows(),
         recurrent_forward_rows(), recurrent_gradient_rows()}) {
     rows.insert(rows.end(), more.begin(), more.end());
   }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "kernels/cpu/contraction/recurrent/plan.h"
 #include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/cpu/reduction/roi_align.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/table.h"
 #include "kernels/device.h"
@@ -72,6 +73,7 @@ void throw_fault(DeviceFault& fault) {
   }
   if (found.kind == DeviceFault::kLength) throw cpu::bad_length(found.value, found.limit);
   if (found.kind == DeviceFault::kDivision) throw cpu::division_by_zero();
+  if (found.kind == DeviceFault::kRegion) throw cpu::too_many_samples();
   throw Error(ErrorCode::kData, "label " + value + " is no class")
       .expected("0 to " + std::to_string(found.limit - 1), value)
       .hint("does the model have as many outputs as the data has classes?");

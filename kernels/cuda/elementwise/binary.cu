@@ -1,7 +1,9 @@
-// Ops of two broadcast operands of one type: the formulas of kernels/math/binary.h under one walk.
-// Floats are computed in f32 or f64; which float type is in memory, a kernel is told when it runs.
+// Ops of two broadcast operands: the formulas of kernels/math/binary.h under one walk. A kernel is
+// compiled for what it computes in (kernels/cuda/any_number.h); which type is in memory, it is told
+// when it runs.
 #include "kernels/cpu/elementwise/broadcast.h"
 #include "kernels/cpu/reals.h"
+#include "kernels/cuda/any_number.h"
 #include "kernels/cuda/elementwise/parts.h"
 #include "kernels/cuda/support.h"
 #include "kernels/math/binary.h"
@@ -11,132 +13,193 @@ namespace halfnote::HN_CUDA {
 namespace {
 
 // The element types of an op.
-enum Kinds : unsigned { kFloats = 1, kIntegers = 2, kBools = 4, kNumbers = 3, kAll = 7 };
+enum Kinds : unsigned {
+  kFloats = 1,
+  kSigned = 2,
+  kUnsigned = 4,
+  kBools = 8,
+  kIntegers = kSigned | kUnsigned,
+  kNumbers = kFloats | kIntegers,
+  kAll = kNumbers | kBools,
+};
 
-template <class T>
-constexpr unsigned kind_of() {
-  if (std::is_same_v<T, bool>) return kBools;
-  return std::is_integral_v<T> ? kIntegers : kFloats;
+unsigned kind_of(DType dtype) {
+  if (dtype == DType::kBool) return kBools;
+  if (cpu::is_real(dtype)) return kFloats;
+  if (!is_whole(dtype)) return 0;
+  return is_unsigned(dtype) ? kUnsigned : kSigned;
 }
 
 template <class Op>
 constexpr bool kDivides = std::is_same_v<Op, math::Div> || std::is_same_v<Op, math::Mod> ||
                           std::is_same_v<Op, math::Fmod>;
 
-/// Elements as T: of that type, or for f32 and f64 of any float type.
-template <class T>
-struct Source {
-  static constexpr bool kFloat = std::is_floating_point_v<T>;
-  std::conditional_t<kFloat, RealPointer, const T*> data;
+/// Ops whose low bits depend on low bits alone: those of u64 are those of i64.
+template <class Op>
+constexpr bool kWraps = std::is_same_v<Op, math::Add> || std::is_same_v<Op, math::Sub> ||
+                        std::is_same_v<Op, math::Mul> || std::is_same_v<Op, math::BitAnd> ||
+                        std::is_same_v<Op, math::BitOr> || std::is_same_v<Op, math::BitXor> ||
+                        std::is_same_v<Op, math::Equal>;
 
-  Source(const KernelBuffers& buffers, size_t input, [[maybe_unused]] DType dtype) {
-    if constexpr (kFloat) {
-      data = {buffers.inputs[input], dtype};
-    } else {
-      data = buffers.in<T>(input);
-    }
-  }
-  __device__ T operator[](int64_t at) const {
-    if constexpr (kFloat) {
-      return data.template load<T>(at);
-    } else {
-      return data[at];
-    }
-  }
-};
-
-/// The same of results.
-template <class R>
-struct Target {
-  static constexpr bool kFloat = std::is_floating_point_v<R>;
-  std::conditional_t<kFloat, RealOutput, R*> data;
-
-  Target(const KernelBuffers& buffers, [[maybe_unused]] DType dtype) {
-    if constexpr (kFloat) {
-      data = {buffers.outputs[0], dtype};
-    } else {
-      data = buffers.out<R>(0);
-    }
-  }
-  __device__ void write(int64_t at, R value) const {
-    if constexpr (kFloat) {
-      data.write(at, value);
-    } else {
-      data[at] = value;
-    }
-  }
-};
-
-template <class Op, class T, class R>
+template <class Op, class C, class R>
 struct Broadcast {
-  Source<T> a, b;
-  Target<R> y;
+  NumberPointer<C> a, b;
+  NumberOutput<R> y;
   Strided<2> walk;
   DeviceFault* fault;
   __device__ void operator()(int64_t i) const {
     int64_t offset[2];
     walk.offsets(i, offset);
-    const T left = a[offset[0]], right = b[offset[1]];
-    if constexpr (kDivides<Op> && std::is_integral_v<T>) {
+    const C left = a[offset[0]], right = b[offset[1]];
+    if constexpr (kDivides<Op> && std::is_integral_v<C>) {
       if (right == 0) {
         note_fault(fault, DeviceFault::kDivision, 0, 0);
         y.write(i, 0);
         return;
       }
     }
-    y.write(i, Op::value(left, right));
+    y.write(i, static_cast<R>(Op::value(left, right)));
   }
 };
 
-template <class Op, class T, class R>
-Prepared binary_kernel(const KernelCall& call) {
-  const DType dtype = call.inputs[0].dtype;
-  const DType result = std::is_same_v<R, T> ? dtype : dtype_of<R>();
-  if (call.outputs[0].dtype != result) return Prepared::no("wrong type of the output");
+/// The walk over two operands, and which of them the result may be written over.
+struct TwoOperands {
+  Strided<2> walk;
+  bool share_a = false, share_b = false;
+};
+
+std::string plan_two(const KernelCall& call, TwoOperands& plan) {
   const Runs runs =
       cpu::plan_broadcast({call.inputs[0].shape, call.inputs[1].shape}, call.outputs[0].shape);
-  Strided<2> walk;
-  if (!as_strided(runs, walk)) return Prepared::no(too_many_dims());
-  const bool share_a = cpu::is_elementwise(call, 0), share_b = cpu::is_elementwise(call, 1);
-  const auto body = [=](const KernelBuffers& buffers) {
-    for_each(stream_of(buffers), walk.count,
-             Broadcast<Op, T, R>{{buffers, 0, dtype},
-                                 {buffers, 1, dtype},
-                                 {buffers, result},
-                                 walk,
-                                 stream_of(buffers).fault()});
-  };
-  return make_kernel(body, 0, [=](size_t input, size_t) { return input == 0 ? share_a : share_b; });
+  plan.share_a = cpu::is_elementwise(call, 0);
+  plan.share_b = cpu::is_elementwise(call, 1);
+  return as_strided(runs, plan.walk) ? "" : too_many_dims();
 }
 
-/// The reason why a call does not have two operands of one type, or an empty string.
-std::string uneven(const KernelCall& call) {
+/// Computes in C. Comparisons give bool, which is stored as an integer is.
+template <class Op, class C, bool kCompares = false>
+Prepared binary_kernel(const KernelCall& call) {
+  const DType dtype = call.inputs[0].dtype, result = kCompares ? DType::kBool : dtype;
+  if (call.outputs[0].dtype != result) return Prepared::no("wrong type of the output");
+  TwoOperands plan;
+  if (std::string why = plan_two(call, plan); !why.empty()) return Prepared::no(why);
+  using R = std::conditional_t<kCompares, int64_t, C>;
+  const auto body = [=](const KernelBuffers& buffers) {
+    for_each(stream_of(buffers), plan.walk.count,
+             Broadcast<Op, C, R>{{buffers.inputs[0], dtype},
+                                 {buffers.inputs[1], dtype},
+                                 {buffers.outputs[0], result},
+                                 plan.walk,
+                                 stream_of(buffers).fault()});
+  };
+  return make_kernel(
+      body, 0, [=](size_t input, size_t) { return input == 0 ? plan.share_a : plan.share_b; });
+}
+
+/// The reason why a call does not have two operands of one type that is among `kinds`, or an empty
+/// string.
+std::string unfit(const KernelCall& call, unsigned kinds) {
   if (!call.has_input(0) || !call.has_input(1) || !call.has_output(0)) {
     return "an operand is missing";
   }
-  return call.inputs[0].dtype == call.inputs[1].dtype ? "" : "operands of different types";
+  const DType dtype = call.inputs[0].dtype;
+  if (dtype != call.inputs[1].dtype) return "operands of different types";
+  if ((kind_of(dtype) & kinds) != 0) return {};
+  return "not for elements of type " + std::string(short_name(dtype));
 }
 
 template <class Op, unsigned kKinds, bool kCompares = false>
 Prepared prepare(const KernelCall& call) {
-  if (std::string why = uneven(call); !why.empty()) return Prepared::no(why);
-  const DType dtype = call.inputs[0].dtype;
-  const auto typed = [&]<class T>() -> Prepared {
-    if constexpr ((kind_of<T>() & kKinds) != 0) {
-      return binary_kernel<Op, T, std::conditional_t<kCompares, bool, T>>(call);
+  if (std::string why = unfit(call, kKinds); !why.empty()) return Prepared::no(why);
+  return for_computed_type(call.inputs[0].dtype, [&]<class C>() -> Prepared {
+    if constexpr (std::is_floating_point_v<C>) {
+      if constexpr ((kKinds & kFloats) != 0) return binary_kernel<Op, C, kCompares>(call);
+      return Prepared::no("not for floats");
+    } else if constexpr (std::is_same_v<C, uint64_t> && kWraps<Op>) {
+      return binary_kernel<Op, int64_t, kCompares>(call);
+    } else if constexpr ((kKinds & kAll) != kFloats) {
+      return binary_kernel<Op, C, kCompares>(call);
     } else {
-      return Prepared::no("not for elements of type " + std::string(short_name(dtype)));
+      return Prepared::no("not for integers");
     }
-  };
-  if (dtype == DType::kI32) return typed.template operator()<int32_t>();
-  if (dtype == DType::kI64) return typed.template operator()<int64_t>();
-  if (dtype == DType::kBool) return typed.template operator()<bool>();
-  return cpu::for_math_type(dtype, typed);
+  });
 }
 
 Prepared prepare_mod(const KernelCall& call) {
   if (attributes_of(call).get_int("fmod", 0) != 0) return prepare<math::Fmod, kNumbers>(call);
   return prepare<math::Mod, kIntegers>(call);
+}
+
+/// Compiled for u64 alone: what is narrower is 0 above its bits, so that whatever leaves them is
+/// gone, as math::ShiftLeft and math::ShiftRight say.
+Prepared prepare_shift(const KernelCall& call) {
+  if (std::string why = unfit(call, kUnsigned); !why.empty()) return Prepared::no(why);
+  const std::string direction = attributes_of(call).get_string("direction", "");
+  if (direction == "LEFT") return binary_kernel<math::ShiftLeft, uint64_t>(call);
+  if (direction == "RIGHT") return binary_kernel<math::ShiftRight, uint64_t>(call);
+  return Prepared::no("direction is neither LEFT nor RIGHT");
+}
+
+/// base ** exponent of another type: computed in the base's type C if E is its math type; integers
+/// with integer exponents in i64, with float ones in f64.
+template <class C, class E>
+struct MixedPower {
+  NumberPointer<C> a;
+  AnyPointer b;
+  AnyOutput y;
+  Strided<2> walk;
+  __device__ void operator()(int64_t i) const {
+    int64_t offset[2];
+    walk.offsets(i, offset);
+    const C base = a[offset[0]];
+    if constexpr (std::is_floating_point_v<C>) {
+      y.write(i, math::Pow::value(base, b.load<C>(offset[1])));
+    } else if constexpr (std::is_integral_v<E>) {
+      const E exponent = load_whole<E>(b.data, b.dtype, offset[1]);
+      store_whole(y.data, y.dtype, i, math::Pow::integer(base, exponent));
+    } else {
+      const E exponent = b.load<E>(offset[1]), power = math::pow(static_cast<E>(base), exponent);
+      // Whole powers of integers are integers, which a GPU's pow() may miss by its last bit.
+      const bool is_whole_power = exponent >= 0 && exponent == math::rint(exponent);
+      y.write(i, is_whole_power ? math::rint(power) : power);
+    }
+  }
+};
+
+template <class C, class E>
+Prepared mixed_pow_kernel(const KernelCall& call) {
+  TwoOperands plan;
+  if (std::string why = plan_two(call, plan); !why.empty()) return Prepared::no(why);
+  const auto body = [plan, dtype = call.inputs[0].dtype,
+                     exponent = call.inputs[1].dtype](const KernelBuffers& buffers) {
+    for_each(stream_of(buffers), plan.walk.count,
+             MixedPower<C, E>{{buffers.inputs[0], dtype},
+                              {buffers.inputs[1], exponent},
+                              {buffers.outputs[0], dtype},
+                              plan.walk});
+  };
+  return make_kernel(body, 0, [=](size_t input, size_t) { return input == 0 && plan.share_a; });
+}
+
+Prepared prepare_pow(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_input(1) || !call.has_output(0)) {
+    return Prepared::no("an operand is missing");
+  }
+  const DType base = call.inputs[0].dtype, exponent = call.inputs[1].dtype;
+  if (base == exponent) return prepare<math::Pow, kNumbers>(call);
+  if (call.outputs[0].dtype != base) return Prepared::no("wrong type of the output");
+  if (base == DType::kBool) return Prepared::no("not for bool");
+  if (kind_of(exponent) == 0) {
+    return Prepared::no("an exponent of type " + std::string(short_name(exponent)));
+  }
+  return for_computed_type(base, [&]<class C>() -> Prepared {
+    if constexpr (std::is_floating_point_v<C>) {
+      return mixed_pow_kernel<C, C>(call);
+    } else {
+      return cpu::is_real(exponent) ? mixed_pow_kernel<C, double>(call)
+                                    : mixed_pow_kernel<C, int64_t>(call);
+    }
+  });
 }
 
 }  // namespace
@@ -145,6 +208,10 @@ std::vector<KernelRow> binary_rows() {
   return {
       {"", "Add", "own.binary", prepare<math::Add, kNumbers>},
       {"", "And", "own.binary", prepare<math::BitAnd, kBools>},
+      {"", "BitShift", "own.binary", prepare_shift},
+      {"", "BitwiseAnd", "own.binary", prepare<math::BitAnd, kIntegers>},
+      {"", "BitwiseOr", "own.binary", prepare<math::BitOr, kIntegers>},
+      {"", "BitwiseXor", "own.binary", prepare<math::BitXor, kIntegers>},
       {"", "Div", "own.binary", prepare<math::Div, kNumbers>},
       {"", "Equal", "own.binary", prepare<math::Equal, kAll, true>},
       {"", "Greater", "own.binary", prepare<math::Greater, kAll, true>},
@@ -154,8 +221,8 @@ std::vector<KernelRow> binary_rows() {
       {"", "Mod", "own.binary", prepare_mod},
       {"", "Mul", "own.binary", prepare<math::Mul, kNumbers>},
       {"", "Or", "own.binary", prepare<math::BitOr, kBools>},
-      {"", "PRelu", "own.binary", prepare<math::PRelu, kFloats>},
-      {"", "Pow", "own.binary", prepare<math::Pow, kFloats>},
+      {"", "PRelu", "own.binary", prepare<math::PRelu, kNumbers>},
+      {"", "Pow", "own.binary", prepare_pow},
       {"", "Sub", "own.binary", prepare<math::Sub, kNumbers>},
       {"", "Xor", "own.binary", prepare<math::BitXor, kBools>},
   };

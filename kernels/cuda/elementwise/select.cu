@@ -1,9 +1,12 @@
-// Where, Clip and its gradient, and Cast between numeric types and bool.
+// Where, Clip and its gradient, and Cast between all types that hold numbers, and bool.
+#include "base/low_bit.h"
 #include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/cpu/elementwise/cast.h"
+#include "kernels/cpu/reals.h"
+#include "kernels/cuda/any_number.h"
 #include "kernels/cuda/elementwise/parts.h"
 #include "kernels/cuda/support.h"
 #include "kernels/math/binary.h"
-#include "kernels/math/convert.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -56,16 +59,16 @@ std::string unfit_bounds(const KernelCall& call, size_t first) {
   return {};
 }
 
-/// Bounds that are null do not bound.
-template <class T>
+/// Bounds without data do not bound.
+template <class C>
 struct ClipElement {
-  const T *x, *low, *high;
-  T* y;
+  NumberPointer<C> x, low, high;
+  NumberOutput<C> y;
   __device__ void operator()(int64_t i) const {
-    Math<T> value = load_number(x[i]);
-    if (low != nullptr) value = math::Max::value(value, load_number(*low));
-    if (high != nullptr) value = math::Min::value(value, load_number(*high));
-    y[i] = store_number<T>(value);
+    C value = x[i];
+    if (low.data != nullptr) value = math::Max::value(value, low[0]);
+    if (high.data != nullptr) value = math::Min::value(value, high[0]);
+    y.write(i, value);
   }
 };
 
@@ -84,17 +87,17 @@ struct ClipGradElement {
 Prepared prepare_clip(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
   if (std::string why = unfit_bounds(call, 1); !why.empty()) return Prepared::no(why);
-  return for_common_type(call.inputs[0].dtype, [&]<class T>() -> Prepared {
-    if constexpr (std::is_same_v<T, bool>) {
-      return Prepared::no("not for bool");
-    } else {
-      const auto body = [count = call.inputs[0].size()](const KernelBuffers& buffers) {
-        for_each(stream_of(buffers), count,
-                 ClipElement<T>{buffers.in<T>(0), buffers.in<T>(1), buffers.in<T>(2),
-                                buffers.out<T>(0)});
-      };
-      return make_kernel(body, 0, [](size_t input, size_t) { return input == 0; });
-    }
+  const DType dtype = call.inputs[0].dtype;
+  if (dtype == DType::kBool) return Prepared::no("not for bool");
+  return for_computed_type(dtype, [&]<class C>() {
+    const auto body = [=, count = call.inputs[0].size()](const KernelBuffers& buffers) {
+      for_each(stream_of(buffers), count,
+               ClipElement<C>{{buffers.inputs[0], dtype},
+                              {buffers.in<std::byte>(1), dtype},
+                              {buffers.in<std::byte>(2), dtype},
+                              {buffers.outputs[0], dtype}});
+    };
+    return make_kernel(body, 0, [](size_t input, size_t) { return input == 0; });
   });
 }
 
@@ -114,48 +117,66 @@ Prepared prepare_clip_grad(const KernelCall& call) {
   });
 }
 
-template <class To, class From>
-__device__ To cast_number(From value) {
-  if constexpr (std::is_same_v<To, From>) {
-    return value;
-  } else if constexpr (math::is_16bit<From>) {
-    return cast_number<To>(load_number(value));
-  } else if constexpr (std::is_same_v<To, bool>) {
-    return value != 0;
-  } else if constexpr (math::is_16bit<To>) {
-    if constexpr (std::is_same_v<From, bool>) {
-      return store_number<To>(value ? 1.0f : 0.0f);
-    } else if constexpr (std::is_same_v<From, float>) {
-      return store_number<To>(value);
-    } else if constexpr (std::is_same_v<From, double>) {
-      return round_to_16bit<To>(value);
-    } else {
-      return round_to_16bit<To>(math::to_double_for_rounding(value));
-    }
-  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
-    return math::truncate_saturating<To>(value);
-  } else {
-    return static_cast<To>(value);
-  }
-}
-
-template <class From, class To>
+/// Compiled for what the operand is read as; 8-bit floats and 4-bit integers go through f64.
+template <class C, class From>
 struct CastElement {
+  From x;
+  AnyOutput y;
+  __device__ void operator()(int64_t i) const {
+    if constexpr (std::is_same_v<From, AnyPointer>) {
+      y.write(i, x.template load<C>(i));
+    } else {
+      y.write(i, x[i]);
+    }
+  }
+};
+
+/// The casts of a training step are compiled for both types: they wait for memory alone.
+template <class From, class To>
+struct FloatCast {
   const From* x;
   To* y;
-  __device__ void operator()(int64_t i) const { y[i] = cast_number<To>(x[i]); }
+  __device__ void operator()(int64_t i) const { y[i] = store_number<To>(load_number(x[i])); }
 };
+
+/// Between f32, f16 and bf16; no kernel for other types, and where nothing changes.
+Prepared cast_of_step(const KernelCall& call) {
+  return for_float_type(call.inputs[0].dtype, [&]<class From>() {
+    return for_float_type(call.outputs[0].dtype, [&]<class To>() -> Prepared {
+      constexpr bool kWide = std::is_same_v<From, double> || std::is_same_v<To, double>;
+      if constexpr (kWide || std::is_same_v<From, To>) {
+        return {};
+      } else {
+        return make_kernel([count = call.inputs[0].size()](const KernelBuffers& buffers) {
+          for_each(stream_of(buffers), count,
+                   FloatCast<From, To>{buffers.in<From>(0), buffers.out<To>(0)});
+        });
+      }
+    });
+  });
+}
+
+template <class C, class From = NumberPointer<C>>
+Prepared cast_kernel(const KernelCall& call, const cpu::CastRules& rules) {
+  return make_kernel([=, from = call.inputs[0].dtype, to = call.outputs[0].dtype,
+                      count = call.inputs[0].size()](const KernelBuffers& buffers) {
+    for_each(stream_of(buffers), count,
+             CastElement<C, From>{{buffers.inputs[0], from},
+                                  {buffers.outputs[0], to, rules.overflow, rules.rounding}});
+  });
+}
 
 Prepared prepare_cast(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_output(0)) return Prepared::no("an operand is missing");
-  return for_common_type(call.inputs[0].dtype, [&]<class From>() {
-    return for_common_type(call.outputs[0].dtype, [&]<class To>() {
-      return make_kernel([count = call.inputs[0].size()](const KernelBuffers& buffers) {
-        for_each(stream_of(buffers), count,
-                 CastElement<From, To>{buffers.in<From>(0), buffers.out<To>(0)});
-      });
-    });
-  });
+  const DType from = call.inputs[0].dtype, to = call.outputs[0].dtype;
+  const bool known = is_whole(to) || cpu::is_real(to) || to == DType::kBool || is_low_bit(to);
+  if (!known) {
+    return Prepared::no("no kernel for elements of type " + std::string(short_name(to)));
+  }
+  if (Prepared kernel = cast_of_step(call)) return kernel;
+  const cpu::CastRules rules = cpu::cast_rules(call);
+  if (is_low_bit(from)) return cast_kernel<double, AnyPointer>(call, rules);
+  return for_computed_type(from, [&]<class C>() { return cast_kernel<C>(call, rules); });
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
-// Reading by index: Gather, GatherElements, GatherND; and OneHot.
+// Reading by index: Gather, GatherElements, GatherND; and by length, ReverseSequence.
 #include "kernels/cpu/movement/gather.h"
 
-#include "kernels/cpu/movement/one_hot.h"
 #include "kernels/cpu/movement/parts.h"
 #include "kernels/cuda/movement/parts.h"
 #include "kernels/cuda/support.h"
@@ -136,34 +135,40 @@ Prepared prepare_gather_nd(const KernelCall& call) {
   });
 }
 
-/// One element of the result a thread: on where the index says so.
+/// One element of the result a thread; a thread of a sequence notes a length out of range.
 template <class T>
-struct OneHotElement {
-  IndexPointer indices;
-  const T* values;  // off, on
+struct ReverseElement {
+  const T* from;
   T* to;
-  Divisor depth, inner;
+  IndexPointer lengths;
+  DeviceFault* fault;
+  cpu::ReversePlan plan;
   __device__ void operator()(int64_t i) const {
-    const int64_t row = inner.quotient(i), outer = depth.quotient(row);
-    int64_t index = indices.raw(i - (row - outer) * inner.value());
-    if (index < 0) index += depth.value();
-    to[i] = values[index == row - outer * depth.value() ? 1 : 0];
+    const int64_t time = i / plan.time_stride % plan.steps;
+    const int64_t length = lengths.raw(i / plan.batch_stride % plan.batches);
+    if (length < 0 || length > plan.steps) {
+      note_fault(fault, DeviceFault::kLength, length, plan.steps);
+      to[i] = from[i];
+      return;
+    }
+    to[i] = from[time < length ? i + (length - 1 - 2 * time) * plan.time_stride : i];
   }
 };
 
-Prepared prepare_one_hot(const KernelCall& call) {
-  cpu::OneHotPlan plan;
-  if (std::string why = cpu::unfit_indices(call, 0); !why.empty()) return Prepared::no(why);
-  if (std::string why = cpu::plan_one_hot(call, plan); !why.empty()) return Prepared::no(why);
+Prepared prepare_reverse_sequence(const KernelCall& call) {
+  cpu::ReversePlan plan;
+  if (std::string why = cpu::plan_reverse_sequence(call, plan); !why.empty()) {
+    return Prepared::no(why);
+  }
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
     return make_kernel([plan, count = call.outputs[0].size(),
-                        wide = call.inputs[0].dtype == DType::kI64](const KernelBuffers& buffers) {
+                        wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
       for_each(stream_of(buffers), count,
-               OneHotElement<T>{{buffers.inputs[0], wide},
-                                buffers.in<T>(2),
-                                buffers.out<T>(0),
-                                Divisor(plan.depth),
-                                Divisor(plan.inner)});
+               ReverseElement<T>{buffers.in<T>(0),
+                                 buffers.out<T>(0),
+                                 {buffers.inputs[1], wide},
+                                 stream_of(buffers).fault(),
+                                 plan});
     });
   });
 }
@@ -175,7 +180,7 @@ std::vector<KernelRow> gather_rows() {
       {"", "Gather", "own.gather", prepare_gather},
       {"", "GatherElements", "own.gather", prepare_gather_elements},
       {"", "GatherND", "own.gather", prepare_gather_nd},
-      {"", "OneHot", "own.one_hot", prepare_one_hot},
+      {"", "ReverseSequence", "own.gather", prepare_reverse_sequence},
   };
 }
 

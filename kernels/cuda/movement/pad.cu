@@ -1,10 +1,7 @@
-// Pad in its four modes, ConstantOfShape and Trilu: an element of the result a thread. Around
-// constants a thread writes 16 bytes of a line, where lines are a multiple of that.
+// Pad in its four modes and Trilu: an element of the result a thread. Around constants a thread
+// writes 16 bytes of a line, where lines are a multiple of that.
 #include "kernels/cpu/movement/pad.h"
 
-#include <cstring>
-
-#include "kernels/cpu/movement/fill.h"
 #include "kernels/cpu/movement/trilu.h"
 #include "kernels/cuda/movement/parts.h"
 #include "kernels/cuda/packs.h"
@@ -151,25 +148,6 @@ Prepared prepare_pad(const KernelCall& call) {
 }
 
 template <class T>
-struct FillElement {
-  T value;
-  T* to;
-  __device__ void operator()(int64_t i) const { to[i] = value; }
-};
-
-Prepared prepare_fill(const KernelCall& call) {
-  Tensor value;
-  if (std::string why = cpu::plan_fill(call, value); !why.empty()) return Prepared::no(why);
-  return for_element_size(value.dtype(), [&]<class T>() {
-    T element;
-    std::memcpy(&element, value.bytes(), sizeof(T));
-    return make_kernel([element, count = call.outputs[0].size()](const KernelBuffers& buffers) {
-      for_each(stream_of(buffers), count, FillElement<T>{element, buffers.out<T>(0)});
-    });
-  });
-}
-
-template <class T>
 struct TriluElement {
   const T* from;
   T* to;
@@ -201,7 +179,6 @@ Prepared prepare_trilu(const KernelCall& call) {
 
 std::vector<KernelRow> pad_rows() {
   return {
-      {"", "ConstantOfShape", "own.fill", prepare_fill},
       {"", "Pad", "own.pad", prepare_pad},
       {"", "Trilu", "own.trilu", prepare_trilu},
   };

@@ -8,9 +8,10 @@
 
 namespace halfnote::HN_CUDA {
 
-std::vector<KernelRow> gather_rows();   // gather.cu: Gather, GatherElements, GatherND, OneHot
-std::vector<KernelRow> pad_rows();      // pad.cu: ConstantOfShape, Pad, Trilu
-std::vector<KernelRow> scatter_rows();  // scatter.cu: ScatterND, ScatterElements
+std::vector<KernelRow> gather_rows();    // gather.cu: Gather*, ReverseSequence
+std::vector<KernelRow> generate_rows();  // generate.cu: made from shapes, attributes or scalars
+std::vector<KernelRow> pad_rows();       // pad.cu: Pad, Trilu
+std::vector<KernelRow> scatter_rows();   // scatter.cu: ScatterND, ScatterElements
 
 /// A kernel of which output 0 is input 0, byte by byte: a view, where both may share a buffer.
 Prepared same_bytes(size_t bytes);

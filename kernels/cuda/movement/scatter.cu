@@ -7,6 +7,7 @@
 #include "kernels/cuda/movement/parts.h"
 
 #include "kernels/cpu/movement/scatter.h"
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/movement/sort.h"
 #include "kernels/cuda/support.h"
 #include "kernels/math/binary.h"
@@ -58,15 +59,28 @@ struct KeepLast {
   }
 };
 
+/// Elements of which the bits alone are moved.
+template <class T>
+struct Bits {
+  using M = T;
+  const T* data;
+  static Bits of(const void* data, DType, Use) { return {static_cast<const T*>(data)}; }
+  __device__ T operator[](int64_t at) const { return data[at]; }
+  __device__ void write(void* to, int64_t place, T value) const {
+    static_cast<T*>(to)[place] = value;
+  }
+};
+
 /// The sorted updates, and where they go.
-template <class T, class Reduction>
+template <class X, class Reduction>
 struct SortedUpdates {
+  using M = typename X::M;
   SortedPositions order;
   int64_t count;
   Divisor inner;
-  const T *data, *updates;
-  T* to;
-  Math<T>*heads, *tails;  // of a chunk and column: runs that began before it, that go on behind it
+  X data, updates;
+  void* to;
+  M *heads, *tails;  // of a chunk and column: runs that began before it, that go on behind it
 
   __device__ int64_t chunk_end(int64_t chunk) const {
     const int64_t end = (chunk + 1) * kChunk;
@@ -104,18 +118,18 @@ struct SortedUpdates {
     }
     return last - chunk;
   }
-  __device__ Math<T> update(int64_t i, int64_t column) const {
-    return load_number(updates[order.positions[i] * inner.value() + column]);
+  __device__ M update(int64_t i, int64_t column) const {
+    return updates[order.positions[i] * inner.value() + column];
   }
-  __device__ void finish(uint32_t key, int64_t column, Math<T> value) const {
+  __device__ void finish(uint32_t key, int64_t column, M value) const {
     const int64_t at = key * inner.value() + column;
-    to[at] = store_number<T>(Reduction::value(load_number(data[at]), value));
+    data.write(to, at, Reduction::value(data[at], value));
   }
 };
 
-template <class T, class Reduction>
+template <class X, class Reduction>
 struct MergeChunk {
-  SortedUpdates<T, Reduction> all;
+  SortedUpdates<X, Reduction> all;
   __device__ void operator()(int64_t position) const {
     const int64_t chunk = all.inner.quotient(position);
     const int64_t column = position - chunk * all.inner.value();
@@ -123,7 +137,7 @@ struct MergeChunk {
     for (int64_t i = chunk * kChunk; i < end;) {
       const bool goes_on_from_before = !all.begins(i);
       const uint32_t key = all.order.keys[i];
-      Math<T> value = all.update(i, column);
+      typename X::M value = all.update(i, column);
       for (++i; i < end && !all.begins(i); ++i) {
         value = Reduction::value(value, all.update(i, column));
       }
@@ -139,15 +153,15 @@ struct MergeChunk {
 };
 
 /// The runs that begin in a chunk and go on behind it, but for long ones.
-template <class T, class Reduction>
+template <class X, class Reduction>
 struct JoinChunks {
-  SortedUpdates<T, Reduction> all;
+  SortedUpdates<X, Reduction> all;
   __device__ void operator()(int64_t position) const {
     int64_t chunk = all.inner.quotient(position);
     const int64_t column = position - chunk * all.inner.value();
     if (!all.goes_on(chunk) || all.is_long(chunk)) return;
     const uint32_t key = all.order.keys[all.chunk_end(chunk) - 1];
-    Math<T> value = all.tails[position];
+    typename X::M value = all.tails[position];
     do {
       ++chunk;
       value = Reduction::value(value, all.heads[chunk * all.inner.value() + column]);
@@ -158,11 +172,11 @@ struct JoinChunks {
 
 /// The long runs, of which at most one begins in kFewChunks chunks: 32 threads a column, each with
 /// chunks that follow each other, whose values are merged in their order.
-template <class T, class Reduction>
+template <class X, class Reduction>
 __global__ void __launch_bounds__(kBlock)
-    join_long_runs(const __grid_constant__ SortedUpdates<T, Reduction> all) {
+    join_long_runs(const __grid_constant__ SortedUpdates<X, Reduction> all) {
   constexpr int kWidth = 8, kDepth = kBlock / kWidth;
-  HN_SHARED(Math<T>[kBlock], merged);
+  HN_SHARED(typename X::M[kBlock], merged);
   const int64_t chunk = all.long_run_from(int64_t{blockIdx.x} * kFewChunks);
   if (chunk < 0) return;
   const int row = static_cast<int>(threadIdx.x) / kWidth;
@@ -175,7 +189,7 @@ __global__ void __launch_bounds__(kBlock)
     const int64_t column = group + threadIdx.x % kWidth;
     const bool has_part = column < inner && row < used;
     if (has_part) {
-      Math<T> value = all.heads[first * inner + column];
+      typename X::M value = all.heads[first * inner + column];
       HN_UNROLL_BY_4
       for (int64_t c = first + 1; c < behind; ++c)
         value = Reduction::value(value, all.heads[c * inner + column]);
@@ -189,7 +203,7 @@ __global__ void __launch_bounds__(kBlock)
       }
     }
     if (row == 0 && column < inner) {
-      const Math<T> value =
+      const typename X::M value =
           Reduction::value(all.tails[chunk * inner + column], merged[threadIdx.x]);
       all.finish(all.order.keys[all.chunk_end(chunk) - 1], column, value);
     }
@@ -203,60 +217,62 @@ struct ScatterSize {
 };
 
 /// `write_keys(buffers, fault, keys)` queues the kernel that writes the keys.
-template <class T, class Reduction, class WriteKeys>
+template <class X, class Reduction, class WriteKeys>
 Prepared scatter_kernel(const KernelCall& call, const ScatterSize& size, WriteKeys write_keys) {
   const PositionSort sort(size.updates, size.places);
   const int64_t chunks = (size.updates + kChunk - 1) / kChunk, parts = chunks * size.inner;
   const size_t sort_bytes = sort.workspace_bytes();
+  const DType dtype = call.outputs[0].dtype;
+  using M = typename X::M;
+  constexpr bool kOrder =
+      std::is_same_v<Reduction, math::Max> || std::is_same_v<Reduction, math::Min>;
   const auto body = [=, bytes = static_cast<size_t>(call.outputs[0].size()) *
-                                sizeof(T)](const KernelBuffers& buffers) {
+                                size_of(dtype)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
-    const T* data = buffers.in<T>(0);
-    T* to = buffers.out<T>(0);
+    const std::byte* data = buffers.inputs[0];
+    std::byte* to = buffers.outputs[0];
     if (to != data) stream.copy(to, data, bytes);
     if (parts == 0) return;
     write_keys(buffers, sort.keys(buffers.workspace));
-    auto* heads = reinterpret_cast<Math<T>*>(buffers.workspace + sort_bytes);
-    const SortedUpdates<T, Reduction> all{sort.sort(stream, buffers.workspace),
+    auto* heads = reinterpret_cast<M*>(buffers.workspace + sort_bytes);
+    constexpr Use kUse = kOrder ? Use::kOrder : Use::kSum;
+    const SortedUpdates<X, Reduction> all{sort.sort(stream, buffers.workspace),
                                           size.updates,
                                           Divisor(size.inner),
-                                          to,
-                                          buffers.in<T>(2),
+                                          X::of(to, dtype, kUse),
+                                          X::of(buffers.inputs[2], dtype, kUse),
                                           to,
                                           heads,
                                           heads + parts};
-    for_each(stream, parts, MergeChunk<T, Reduction>{all});
-    for_each(stream, parts, JoinChunks<T, Reduction>{all});
+    for_each(stream, parts, MergeChunk<X, Reduction>{all});
+    for_each(stream, parts, JoinChunks<X, Reduction>{all});
     if (chunks <= kFewChunks + 1) return;
     const dim3 grid(blocks_for(chunks, kFewChunks),
                     static_cast<unsigned>(std::min<int64_t>((size.inner + 7) / 8, 65535)));
-    launch(stream, join_long_runs<T, Reduction>, grid, kBlock, 0, all);
+    launch(stream, join_long_runs<X, Reduction>, grid, kBlock, 0, all);
   };
-  const size_t workspace = sort_bytes + static_cast<size_t>(2 * parts) * sizeof(Math<T>);
+  const size_t workspace = sort_bytes + static_cast<size_t>(2 * parts) * sizeof(M);
   return make_kernel(body, workspace, [](size_t input, size_t) { return input == 0; });
 }
 
-/// Calls `body.template operator()<T, Reduction>()`; without a reduction the bits alone are moved.
+/// Calls `body.template operator()<X, Reduction>()`; without a reduction the bits alone are moved.
 template <class Body>
 Prepared for_reduction(DType type, ScatterReduction reduction, Body&& body) {
   if (reduction == ScatterReduction::kNone) {
-    return for_element_size(type,
-                            [&]<class T>() { return body.template operator()<T, KeepLast>(); });
+    return for_element_size(
+        type, [&]<class T>() { return body.template operator()<Bits<T>, KeepLast>(); });
   }
-  return for_common_type(type, [&]<class T>() -> Prepared {
-    if constexpr (std::is_same_v<T, bool>) {
-      return Prepared::no("no reduction of bool");
-    } else {
-      switch (reduction) {
-        case ScatterReduction::kMul:
-          return body.template operator()<T, math::Mul>();
-        case ScatterReduction::kMax:
-          return body.template operator()<T, math::Max>();
-        case ScatterReduction::kMin:
-          return body.template operator()<T, math::Min>();
-        default:
-          return body.template operator()<T, math::Add>();
-      }
+  if (type == DType::kBool) return Prepared::no("no reduction of bool");
+  return for_elements(type, [&]<class X>() -> Prepared {
+    switch (reduction) {
+      case ScatterReduction::kMul:
+        return body.template operator()<X, math::Mul>();
+      case ScatterReduction::kMax:
+        return body.template operator()<X, math::Max>();
+      case ScatterReduction::kMin:
+        return body.template operator()<X, math::Min>();
+      default:
+        return body.template operator()<X, math::Add>();
     }
   });
 }
@@ -284,8 +300,8 @@ Prepared prepare_scatter_nd(const KernelCall& call) {
     own.keys = to;
     for_each(stream_of(buffers), size.updates, own);
   };
-  return for_reduction(call.outputs[0].dtype, plan.reduction, [&]<class T, class Reduction>() {
-    return scatter_kernel<T, Reduction>(call, size, write);
+  return for_reduction(call.outputs[0].dtype, plan.reduction, [&]<class X, class Reduction>() {
+    return scatter_kernel<X, Reduction>(call, size, write);
   });
 }
 
@@ -306,8 +322,8 @@ Prepared prepare_scatter_elements(const KernelCall& call) {
         stream_of(buffers), size.updates,
         ElementKeys{{buffers.inputs[1], wide}, stream_of(buffers).fault(), walk, dim, along, to});
   };
-  return for_reduction(call.outputs[0].dtype, plan.reduction, [&]<class T, class Reduction>() {
-    return scatter_kernel<T, Reduction>(call, size, write);
+  return for_reduction(call.outputs[0].dtype, plan.reduction, [&]<class X, class Reduction>() {
+    return scatter_kernel<X, Reduction>(call, size, write);
   });
 }
 

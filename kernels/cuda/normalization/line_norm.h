@@ -5,9 +5,11 @@
 //   rounded
 //
 // Lines of up to 8192 elements are kept in registers (held.h), with sums in f32, in f64 for f64;
-// longer ones, and parameters of mixed types, are read three times by a block of threads a line.
+// longer ones, and parameters of mixed types or of other shapes, are read three times by a block of
+// threads a line.
 #pragma once
 
+#include "kernels/cpu/elementwise/broadcast.h"
 #include "kernels/cuda/normalization/held.h"
 #include "kernels/cuda/normalization/parts.h"
 
@@ -252,10 +254,23 @@ __device__ Moments<double> moments_in_loops(const T* own, int64_t length, double
   return {mean, 1 / math::sqrt(variance + epsilon)};
 }
 
+/// A scale or bias that broadcasts to X in any way: `along` a line, or over all of X.
+struct NormParameter {
+  LineParameter along;
+  Strided<1> over;  // without elements where `along` says it all
+  __device__ double at(int64_t first, int64_t i) const {
+    if (over.count == 0) return along[i];
+    int64_t offset[1];
+    over.offsets(first + i, offset);
+    return along.values[offset[0]];
+  }
+};
+
 template <LineNorm kNorm, class T>
 __global__ void __launch_bounds__(kLineBlock)
-    norm_lines(const T* x, LineParameter scale, LineParameter bias, RealOutput y,
-               LineStatistics statistics, Lines lines) {
+    norm_lines(const T* x, const __grid_constant__ NormParameter scale,
+               const __grid_constant__ NormParameter bias, RealOutput y, LineStatistics statistics,
+               Lines lines) {
   using M = Math<T>;
   for (int64_t line = blockIdx.x; line < lines.count; line += gridDim.x) {
     const int64_t first = line * lines.length;
@@ -264,39 +279,49 @@ __global__ void __launch_bounds__(kLineBlock)
     const M center = static_cast<M>(of.mean), slope = static_cast<M>(of.inv_std);
     for (int64_t i = threadIdx.x; i < lines.length; i += kLineBlock) {
       M value = (load_number(x[first + i]) - center) * slope;
-      value *= static_cast<M>(scale[i]);
-      if (bias.values.data != nullptr) value += static_cast<M>(bias[i]);
+      value *= static_cast<M>(scale.at(first, i));
+      if (bias.along.values.data != nullptr) value += static_cast<M>(bias.at(first, i));
       y.write(first + i, value);
     }
   }
 }
 
+/// Plans parameter `input`, if it is not 0; a reason if it has too many dims.
+inline std::string plan_parameter(const KernelCall& call, size_t input, const Lines& lines,
+                                  NormParameter& to) {
+  if (input == 0) return {};
+  const Operand& own = call.inputs[input];
+  to.along.values.dtype = own.dtype;
+  to.along.step = own.size() != 1 ? 1 : 0;
+  if (spans_line(call, input, lines)) return {};
+  const Runs runs = cpu::plan_broadcast({own.shape}, call.inputs[0].shape);
+  return as_strided(runs, to.over) ? "" : too_many_dims();
+}
+
 template <LineNorm kNorm, class T>
 Prepared looped_norm(const KernelCall& call, const Lines& lines) {
   const NormPlaces places = NormPlaces::of<kNorm>(call);
-  const auto type = [&](size_t input) {
-    return input != 0 ? call.inputs[input].dtype : DType::kUndefined;
-  };
-  const auto step = [&](size_t input) -> int64_t {
-    return input != 0 && call.inputs[input].size() != 1 ? 1 : 0;
-  };
+  NormParameter scale, bias;
+  if (std::string why = plan_parameter(call, 1, lines, scale); !why.empty())
+    return Prepared::no(why);
+  if (std::string why = plan_parameter(call, places.bias, lines, bias); !why.empty())
+    return Prepared::no(why);
   // A sum that is not asked for is kept beside.
   const int64_t count = call.inputs[0].size();
   const size_t room =
       places.residual != 0 && places.sum == 0 ? static_cast<size_t>(count) * sizeof(T) : 0;
-  const auto body = [=, y_type = call.outputs[0].dtype, scale_type = type(1), scale_step = step(1),
-                     bias_type = type(places.bias), bias_step = step(places.bias),
+  const auto body = [=, y_type = call.outputs[0].dtype,
                      statistics = statistics_of<kNorm>(call)](const KernelBuffers& buffers) {
     NormOperand<T> from = places.operand<T>(buffers);
-    const LineParameter scale{{buffers.inputs[1], scale_type}, scale_step};
-    LineParameter bias{{nullptr, bias_type}, bias_step};
-    if (places.bias != 0) bias.values.data = buffers.inputs[places.bias];
+    NormParameter factors = scale, shifts = bias;
+    factors.along.values.data = buffers.inputs[1];
+    if (places.bias != 0) shifts.along.values.data = buffers.inputs[places.bias];
     if (from.residual != nullptr) {
       if (from.sum == nullptr) from.sum = reinterpret_cast<T*>(buffers.workspace);
       for_each(stream_of(buffers), count, AddResidual<T>{from});
     }
     launch(stream_of(buffers), norm_lines<kNorm, T>, line_blocks(lines.count), kLineBlock, 0,
-           from.residual != nullptr ? from.sum : from.x, scale, bias,
+           from.residual != nullptr ? from.sum : from.x, factors, shifts,
            RealOutput{buffers.outputs[0], y_type}, placed<kNorm>(statistics, buffers), lines);
   };
   return make_kernel(body, room, places.in_place());
@@ -306,14 +331,11 @@ Prepared looped_norm(const KernelCall& call, const Lines& lines) {
 
 /// The reason why the call has no kernel, or an empty string.
 template <LineNorm kNorm>
-std::string norm_refusal(const KernelCall& call, const Lines& lines) {
+std::string norm_refusal(const KernelCall& call) {
   if (std::string why = cpu::float_refusal(call); !why.empty()) return why;
   if (kNorm == LineNorm::kLayer && call.outputs[0].dtype != call.inputs[0].dtype)
     return "X and Y of different types";
   const NormPlaces places = NormPlaces::of<kNorm>(call);
-  if (!spans_line(call, 1, lines) || (places.bias != 0 && !spans_line(call, places.bias, lines))) {
-    return "a scale or bias that differs from line to line";
-  }
   return cpu::residual_refusal(call, places.residual, places.sum);
 }
 
@@ -324,7 +346,7 @@ Prepared prepare_norm(const KernelCall& call) {
   }
   const Lines lines =
       cpu::lines_from(call.inputs[0].shape, attributes_of(call).get_int("axis", -1));
-  if (std::string why = norm_refusal<kNorm>(call, lines); !why.empty()) return Prepared::no(why);
+  if (std::string why = norm_refusal<kNorm>(call); !why.empty()) return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {
     if (!can_hold<kNorm, T>(call, lines)) return looped_norm<kNorm, T>(call, lines);
     return for_scale_type<T>(call.inputs[1].dtype, [&]<class P>() {

@@ -1,6 +1,7 @@
-// Softmax, LogSoftmax and their gradients. Lines along the last axis of up to 8192 elements are
-// kept in registers (held.h), with sums in f32, in f64 for f64; others are read several times by a
-// block of threads a line, with sums in f64 as on the CPU. All are merged in a fixed order.
+// Softmax, LogSoftmax and their gradients; Hardmax. Lines along the last axis of up to 8192
+// elements are kept in registers (held.h), with sums in f32, in f64 for f64; others are read
+// several times by a block of threads a line, with sums in f64 as on the CPU. All are merged in a
+// fixed order.
 #include "kernels/cpu/normalization/parts.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/normalization/held.h"
@@ -175,6 +176,56 @@ Prepared prepare_softmax(const KernelCall& call) {
   });
 }
 
+/// 1 at the first maximum of a line, 0 elsewhere; a block a line. NaN is larger than nothing.
+template <class M>
+__global__ void __launch_bounds__(kLineBlock)
+    hardmax_lines(RealPointer x, RealOutput y, Lines lines) {
+  HN_SHARED(M[kLineBlock], values);
+  HN_SHARED(int64_t[kLineBlock], places);
+  for (int64_t line = blockIdx.x; line < lines.count; line += gridDim.x) {
+    const int64_t start = line / lines.stride * lines.length * lines.stride + line % lines.stride;
+    const M first = x.load<M>(start);
+    M most = first;
+    int64_t best = 0;
+    for (int64_t i = threadIdx.x; i < lines.length; i += kLineBlock) {
+      const M value = x.load<M>(start + i * lines.stride);
+      if (value > most) {
+        most = value;
+        best = i;
+      }
+    }
+    values[threadIdx.x] = most;
+    places[threadIdx.x] = best;
+    __syncthreads();
+    for (unsigned t = 0; t < kLineBlock; ++t) {
+      if (values[t] > most || (values[t] == most && places[t] < best)) {
+        most = values[t];
+        best = places[t];
+      }
+    }
+    for (int64_t i = threadIdx.x; i < lines.length; i += kLineBlock) {
+      y.write(start + i * lines.stride, M(i == best ? 1 : 0));
+    }
+    __syncthreads();  // the shared values are written anew
+  }
+}
+
+Prepared prepare_hardmax(const KernelCall& call) {
+  if (!call.has_input(0) || !call.has_output(0)) throw model_error(call, "X or Y is missing");
+  const DType dtype = call.inputs[0].dtype;
+  if (call.outputs[0].dtype != dtype) return Prepared::no("X and Y of different types");
+  const Lines lines =
+      cpu::lines_along(call.inputs[0].shape, attributes_of(call).get_int("axis", -1));
+  return cpu::for_math_type(dtype, [&]<class M>() {
+    const auto body = [lines, dtype](const KernelBuffers& buffers) {
+      if (lines.length == 0) return;
+      launch(stream_of(buffers), hardmax_lines<M>, line_blocks(lines.count), kLineBlock, 0,
+             RealPointer{buffers.inputs[0], dtype}, RealOutput{buffers.outputs[0], dtype}, lines);
+    };
+    return make_kernel(body);
+  });
+}
+
 template <bool kLog>
 Prepared prepare_softmax_grad(const KernelCall& call) {
   if (!call.has_input(0) || !call.has_input(1) || !call.has_output(0)) {
@@ -215,6 +266,7 @@ std::vector<KernelRow> normalization_kernels() {
     rows.insert(rows.end(), more.begin(), more.end());
   }
   const std::vector<KernelRow> lines = {
+      {"", "Hardmax", "own.hardmax", prepare_hardmax},
       {"", "LogSoftmax", "own.softmax", prepare_softmax<true>},
       {"", "Softmax", "own.softmax", prepare_softmax<false>},
       {"ai.halfnote", "LogSoftmaxGrad", "own.softmax", prepare_softmax_grad<true>},

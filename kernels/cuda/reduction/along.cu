@@ -3,6 +3,7 @@
 // taken tile by tile, in an order that depends on the shape alone.
 #include "kernels/cpu/reduction/along.h"
 
+#include "kernels/cuda/elements.h"
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
 #include "kernels/math/binary.h"
@@ -26,15 +27,15 @@ unsigned line_blocks(const Along& along) {
 }
 
 /// Elements of a line, and the order in which they are picked; index -1 is no element.
-template <class T>
+template <class X>
 struct OrderedLine {
-  const T* x;
-  int64_t dim, stride;
+  X x;
+  int64_t start, dim, stride;
   Order order;
 
   __device__ bool before(int64_t a, int64_t b) const {
     if (a < 0 || b < 0) return a >= 0;
-    return order.before(load_number(x[a * stride]), a, load_number(x[b * stride]), b);
+    return order.before(x[start + a * stride], a, x[start + b * stride], b);
   }
   /// The first of the elements begin, begin + step, … that come after element `previous`.
   __device__ int64_t first(int64_t begin, int64_t step, int64_t previous) const {
@@ -65,20 +66,20 @@ struct OrderedLine {
 
 /// The first `picked.dim` elements of each line in the order, and their indices; either may be
 /// null.
-template <class T>
+template <class X>
 struct Picks {
-  const T* x;
+  X x;
   Along along, picked;
   Order order;
-  T* values;
+  void* values;
   int64_t* indices;
 
-  __device__ OrderedLine<T> line(int64_t at) const {
-    return {x + along.start(at), along.dim, along.inner, order};
+  __device__ OrderedLine<X> line(int64_t at) const {
+    return {x, along.start(at), along.dim, along.inner, order};
   }
   __device__ void write(int64_t line_at, int64_t rank, int64_t index) const {
     const int64_t to = picked.start(line_at) + rank * picked.inner;
-    if (values != nullptr) values[to] = x[along.start(line_at) + index * along.inner];
+    if (values != nullptr) x.copy(along.start(line_at) + index * along.inner, values, to);
     if (indices != nullptr) indices[to] = index;
   }
   /// A line by one thread.
@@ -91,8 +92,8 @@ struct Picks {
   }
 };
 
-template <class T>
-__global__ void __launch_bounds__(kLineBlock) pick_by_blocks(Picks<T> picks) {
+template <class X>
+__global__ void __launch_bounds__(kLineBlock) pick_by_blocks(Picks<X> picks) {
   for (int64_t at = blockIdx.x; at < picks.along.lines(); at += gridDim.x) {
     int64_t index = -1;
     for (int64_t rank = 0; rank < picks.picked.dim; ++rank) {
@@ -102,10 +103,10 @@ __global__ void __launch_bounds__(kLineBlock) pick_by_blocks(Picks<T> picks) {
   }
 }
 
-template <class T>
-void run_picks(Stream& stream, const Picks<T>& picks) {
+template <class X>
+void run_picks(Stream& stream, const Picks<X>& picks) {
   if (wants_blocks(picks.along)) {
-    launch(stream, pick_by_blocks<T>, line_blocks(picks.along), kLineBlock, 0, picks);
+    launch(stream, pick_by_blocks<X>, line_blocks(picks.along), kLineBlock, 0, picks);
   } else {
     for_each(stream, picks.along.lines(), picks);
   }
@@ -117,11 +118,13 @@ Prepared prepare_arg(const KernelCall& call) {
   if (std::string why = cpu::plan_arg(call, kLargest, plan); !why.empty()) {
     return Prepared::no(why);
   }
-  return for_common_type(call.inputs[0].dtype, [&]<class T>() {
-    return make_kernel([plan](const KernelBuffers& buffers) {
+  const DType dtype = call.inputs[0].dtype;
+  return for_elements(dtype, [&]<class X>() {
+    return make_kernel([plan, dtype](const KernelBuffers& buffers) {
       const Along picked{plan.along.outer, 1, plan.along.inner};
-      run_picks(stream_of(buffers), Picks<T>{buffers.in<T>(0), plan.along, picked, plan.order,
-                                             nullptr, buffers.out<int64_t>(0)});
+      run_picks(stream_of(buffers),
+                Picks<X>{X::of(buffers.inputs[0], dtype, Use::kOrder), plan.along, picked,
+                         plan.order, nullptr, buffers.out<int64_t>(0)});
     });
   });
 }
@@ -132,32 +135,31 @@ Prepared prepare_top_k(const KernelCall& call) {
   if (call.has_output(1) && call.outputs[1].dtype != DType::kI64) {
     return Prepared::no("wrong type of the indices");
   }
-  return for_common_type(call.inputs[0].dtype, [&]<class T>() {
-    return make_kernel([plan](const KernelBuffers& buffers) {
-      run_picks(stream_of(buffers), Picks<T>{buffers.in<T>(0), plan.along, plan.picked, plan.order,
-                                             buffers.out<T>(0), buffers.out<int64_t>(1)});
+  const DType dtype = call.inputs[0].dtype;
+  return for_elements(dtype, [&]<class X>() {
+    return make_kernel([plan, dtype](const KernelBuffers& buffers) {
+      run_picks(stream_of(buffers),
+                Picks<X>{X::of(buffers.inputs[0], dtype, Use::kOrder), plan.along, plan.picked,
+                         plan.order, buffers.out<std::byte>(0), buffers.out<int64_t>(1)});
     });
   });
 }
 
-/// Sums in f64; those of integers in their own type.
-template <class T>
-using RunningSum = std::conditional_t<std::is_integral_v<T>, T, double>;
-
-template <class T>
+/// Sums in f64; those of integers wrap around.
+template <class X>
 struct RunningSums {
-  using A = RunningSum<T>;
-  const T* x;
-  T* y;  // may be x
+  using A = typename X::Sum;
+  X x;
+  void* y;  // may be where x is
   Along along;
   bool exclusive, reverse;
 
   __device__ int64_t place(int64_t line, int64_t i) const {
     return along.start(line) + (reverse ? along.dim - 1 - i : i) * along.inner;
   }
-  __device__ A read(int64_t at) const { return static_cast<A>(load_number(x[at])); }
+  __device__ A read(int64_t at) const { return static_cast<A>(x[at]); }
   __device__ void write(int64_t at, A sum) const {
-    y[at] = store_number<T>(static_cast<Math<T>>(sum));
+    x.write(y, at, static_cast<typename X::M>(sum));
   }
   /// A line by one thread.
   __device__ void operator()(int64_t line) const {
@@ -195,9 +197,9 @@ __device__ A sum_before(A value, A& total) {
   return math::Add::value(of_earlier, before);
 }
 
-template <class T>
-__global__ void __launch_bounds__(kLineBlock) sum_by_blocks(RunningSums<T> sums) {
-  using A = RunningSum<T>;
+template <class X>
+__global__ void __launch_bounds__(kLineBlock) sum_by_blocks(RunningSums<X> sums) {
+  using A = typename X::Sum;
   for (int64_t line = blockIdx.x; line < sums.along.lines(); line += gridDim.x) {
     A of_tiles = 0;
     for (int64_t tile = 0; tile < sums.along.dim; tile += kLineBlock) {
@@ -216,22 +218,19 @@ __global__ void __launch_bounds__(kLineBlock) sum_by_blocks(RunningSums<T> sums)
 Prepared prepare_cum_sum(const KernelCall& call) {
   cpu::CumSumPlan plan;
   if (std::string why = cpu::plan_cum_sum(call, plan); !why.empty()) return Prepared::no(why);
-  return for_common_type(call.inputs[0].dtype, [&]<class T>() -> Prepared {
-    if constexpr (std::is_same_v<T, bool>) {
-      return Prepared::no("not for bool");
-    } else {
-      const auto body = [plan](const KernelBuffers& buffers) {
-        const RunningSums<T> sums{buffers.in<T>(0), buffers.out<T>(0), plan.along, plan.exclusive,
-                                  plan.reverse};
-        if (wants_blocks(plan.along)) {
-          launch(stream_of(buffers), sum_by_blocks<T>, line_blocks(plan.along), kLineBlock, 0,
-                 sums);
-        } else {
-          for_each(stream_of(buffers), plan.along.lines(), sums);
-        }
-      };
-      return make_kernel(body, 0, [](size_t input, size_t) { return input == 0; });
-    }
+  const DType dtype = call.inputs[0].dtype;
+  if (dtype == DType::kBool) return Prepared::no("not for bool");
+  return for_elements(dtype, [&]<class X>() {
+    const auto body = [plan, dtype](const KernelBuffers& buffers) {
+      const RunningSums<X> sums{X::of(buffers.inputs[0], dtype, Use::kSum), buffers.outputs[0],
+                                plan.along, plan.exclusive, plan.reverse};
+      if (wants_blocks(plan.along)) {
+        launch(stream_of(buffers), sum_by_blocks<X>, line_blocks(plan.along), kLineBlock, 0, sums);
+      } else {
+        for_each(stream_of(buffers), plan.along.lines(), sums);
+      }
+    };
+    return make_kernel(body, 0, [](size_t input, size_t) { return input == 0; });
   });
 }
 

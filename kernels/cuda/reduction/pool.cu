@@ -2,6 +2,8 @@
 // adds overlapping windows in the order of the outputs, as the CPU does.
 #include "kernels/cuda/reduction/window.h"
 
+#include <limits>
+
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
 
@@ -36,7 +38,7 @@ struct MaxPoolElement {
     const int64_t plane = i / out_size;
     const T* own = x + plane * in_size;
     const int64_t best = first_maximum(g, pool_place(g.out, i % out_size), own);
-    y[i] = best < 0 ? store_number<T>(-INFINITY) : own[best];
+    y[i] = best < 0 ? of_nothing() : own[best];
     if (indices == nullptr) return;
     int64_t index = best;
     if (column_major) {
@@ -44,6 +46,14 @@ struct MaxPoolElement {
       index = (w * g.in[1] + h) * g.in[0] + d;
     }
     indices[i] = best < 0 ? -1 : plane * in_size + index;
+  }
+  /// A window that lies in the padding altogether has no maximum.
+  __device__ static T of_nothing() {
+    if constexpr (std::is_integral_v<T>) {
+      return std::numeric_limits<T>::lowest();
+    } else {
+      return store_number<T>(-INFINITY);
+    }
   }
 };
 
@@ -137,17 +147,23 @@ std::string plan_forward(const KernelCall& call, PoolGeometry& g) {
   return cpu::plan_pool(call, call.inputs[0].shape, call.outputs[0].shape, g);
 }
 
+template <class T>
+Prepared max_pool_kernel(const KernelCall& call, const PoolGeometry& g) {
+  const bool column_major = attributes_of(call).get_int("storage_order", 0) != 0;
+  return make_kernel([=, count = call.outputs[0].size()](const KernelBuffers& buffers) {
+    for_each(stream_of(buffers), count,
+             MaxPoolElement<T>{g, buffers.in<T>(0), buffers.out<T>(0), buffers.out<int64_t>(1),
+                               column_major});
+  });
+}
+
 Prepared prepare_max_pool(const KernelCall& call) {
   PoolGeometry g;
   if (std::string why = plan_forward(call, g); !why.empty()) return Prepared::no(why);
-  const bool column_major = attributes_of(call).get_int("storage_order", 0) != 0;
-  return for_float_type(call.inputs[0].dtype, [&]<class T>() {
-    return make_kernel([=, count = call.outputs[0].size()](const KernelBuffers& buffers) {
-      for_each(stream_of(buffers), count,
-               MaxPoolElement<T>{g, buffers.in<T>(0), buffers.out<T>(0), buffers.out<int64_t>(1),
-                                 column_major});
-    });
-  });
+  const DType dtype = call.inputs[0].dtype;
+  if (dtype == DType::kI8) return max_pool_kernel<int8_t>(call, g);
+  if (dtype == DType::kU8) return max_pool_kernel<uint8_t>(call, g);
+  return for_float_type(dtype, [&]<class T>() { return max_pool_kernel<T>(call, g); });
 }
 
 Prepared prepare_average_pool(const KernelCall& call) {

@@ -1,6 +1,7 @@
 // MelWeightMatrix, an element a thread. Its five numbers are read when it runs: they may be those
 // of a graph that computes them.
 #include "kernels/cpu/reals.h"
+#include "kernels/cuda/any_number.h"
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/signal/parts.h"
 #include "kernels/cuda/support.h"
@@ -40,21 +41,7 @@ struct AnyNumber {
   }
 };
 
-bool is_any_number(DType dtype) {
-  switch (dtype) {
-    case DType::kI8:
-    case DType::kU8:
-    case DType::kI16:
-    case DType::kU16:
-    case DType::kI32:
-    case DType::kU32:
-    case DType::kI64:
-    case DType::kU64:
-      return true;
-    default:
-      return cpu::is_real(dtype);
-  }
-}
+bool is_any_number(DType dtype) { return is_whole(dtype) || cpu::is_real(dtype); }
 
 /// The triangles of the mel scale; (dft_length / 2 + 1, num_mel_bins).
 struct MelWeight {

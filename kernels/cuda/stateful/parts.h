@@ -8,6 +8,7 @@
 
 namespace halfnote::HN_CUDA {
 
+std::vector<KernelRow> keeping_rows();           // keep.cu: states that a skipped step leaves
 std::vector<KernelRow> optimizer_rows();         // optimizer.cu: rules that go element by element
 std::vector<KernelRow> random_rows();            // random.cu: Dropout, RandomNormal, RandomUniform
 std::vector<KernelRow> scaled_optimizer_rows();  // optimizer_scaled.cu: LAMB, Adafactor

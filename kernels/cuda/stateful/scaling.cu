@@ -10,7 +10,7 @@ namespace halfnote::HN_CUDA {
 
 namespace {
 
-/// A gradient, in its own type.
+/// A gradient, in its own type; of bool, earlier answers.
 struct Judged {
   const std::byte* data;
   int64_t count;
@@ -44,6 +44,18 @@ __device__ void judge(const Judged& x, int64_t chunk, const std::byte* factor, d
   });
 }
 
+/// Is an earlier answer among those of a chunk false?
+__device__ inline bool is_refuted(const Judged& answers, int64_t chunk) {
+  constexpr int kPack = 16;
+  bool refuted = false;
+  walk_chunk<kPack, 4>(chunk, answers.count, answers.aligned, [&](const auto& place) {
+    const auto pack = place.load(reinterpret_cast<const uint8_t*>(answers.data));
+    HN_UNROLL
+    for (int k = 0; k < kPack; ++k) refuted = refuted || (place.has(k) && pack.at[k] == 0);
+  });
+  return refuted;
+}
+
 __global__ void __launch_bounds__(kBlock) judge_chunks(const Judged* gradients, const Chunk* chunks,
                                                        const std::byte* factor, Judgements to) {
   const Chunk chunk = chunks[blockIdx.x];
@@ -56,6 +68,8 @@ __global__ void __launch_bounds__(kBlock) judge_chunks(const Judged* gradients, 
     judge<BFloat16>(x, chunk.index, factor, sum, special);
   } else if (x.dtype == DType::kF32) {
     judge<float>(x, chunk.index, factor, sum, special);
+  } else if (x.dtype == DType::kBool) {
+    special = is_refuted(x, chunk.index);
   } else {
     judge<double>(x, chunk.index, factor, sum, special);
   }
@@ -127,8 +141,8 @@ Prepared prepare_all_finite(const KernelCall& call) {
   }
   Gradients gradients;
   for (const Operand& input : call.inputs) {
-    const bool known =
-        is_16bit_float(input.dtype) || input.dtype == DType::kF32 || input.dtype == DType::kF64;
+    const bool known = is_16bit_float(input.dtype) || input.dtype == DType::kF32 ||
+                       input.dtype == DType::kF64 || input.dtype == DType::kBool;
     if (!known) return Prepared::no("no float type: " + std::string(short_name(input.dtype)));
     gradients.push_back({input.dtype, input.size()});
   }

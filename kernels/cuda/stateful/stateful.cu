@@ -6,7 +6,7 @@ namespace halfnote::HN_CUDA {
 
 std::vector<KernelRow> stateful_kernels() {
   std::vector<KernelRow> all = optimizer_rows();
-  for (const auto part : {random_rows, scaled_optimizer_rows, scaling_rows}) {
+  for (const auto part : {keeping_rows, random_rows, scaled_optimizer_rows, scaling_rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -137,7 +137,8 @@ class HeadGrouper {
       if (is_plain_op(graph_, id, "ReduceSum")) {
         const bool sums = graph_.input(id, 0) == value &&
                           known_shape(graph_, value) == with_group(operand.shape, operand.group) &&
-                          is_sum_shape(graph_.output(id), operand) && !is_result(graph_.output(id));
+                          sums_group(id) && is_sum_shape(graph_.output(id), operand) &&
+                          !is_result(graph_.output(id));
         return sums ? std::optional(id) : std::nullopt;
       }
       const bool passes = is_plain_op(graph_, id, "Reshape") || casts_floats(id);
@@ -150,6 +151,16 @@ class HeadGrouper {
   bool casts_floats(NodeId id) const {
     return is_cast(graph_.node(id)) && is_float(graph_.value(graph_.input(id, 0)).type.dtype) &&
            is_float(graph_.value(graph_.output(id)).type.dtype);
+  }
+
+  /// Is it over the axis of the group, and no other of the same size?
+  bool sums_group(NodeId sum) const {
+    const auto shape = known_shape(graph_, graph_.input(sum, 0));
+    const ValueId named = graph_.input(sum, 1);
+    const Tensor* axes = named.valid() ? graph_.constant(named) : nullptr;
+    if (!shape || axes == nullptr || axes->size() != 1) return false;
+    const int64_t rank = static_cast<int64_t>(shape->size()), axis = axes->at_as_int(0);
+    return (axis < 0 ? axis + rank : axis) == rank - 3;
   }
 
   /// Is it what a sum over the group alone leaves?

@@ -9,8 +9,13 @@
 // A node joins the nodes that make its operands if the results have one shape and nobody in between
 // reads what they make; these stand at most kPointwiseWindow nodes back, so that the pass is linear
 // and values are not held much longer. A Dropout in a chain draws at its elements' positions, as it
-// does alone. Leaves alone: single nodes, other types than f32, f16, bf16
-// and bool, shapes that are not known.
+// does alone. Leaves alone: single nodes, other types than f32, f16, bf16 and bool, shapes that are
+// not known.
+//
+// program-large does it for GPUs with each large node that is left alone, behind the passes that
+// look for single ones: generated kernels move 16 bytes at once, those of operators an element.
+// Leaves alone: Casts, which may turn the layout on the way, and operands that are broadcast, but
+// scalars.
 #include "passes/device/pointwise/fuse_pointwise.h"
 
 #include <algorithm>
@@ -19,6 +24,7 @@
 #include <memory>
 
 #include "compiler/ir/model.h"
+#include "compiler/ir/query.h"
 
 namespace halfnote {
 namespace {
@@ -47,6 +53,9 @@ struct Group {
   int64_t last() const { return nodes.back().first; }
 };
 
+/// Elements from which a pass over memory takes longer than a launch.
+constexpr int64_t kLarge = 1 << 18;
+
 class Fuser {
  public:
   explicit Fuser(Graph& graph) : graph_(graph), group_of_(graph.node_capacity()) {}
@@ -64,7 +73,36 @@ class Fuser {
     return changed;
   }
 
+  /// A program for each large node.
+  bool run_alone() {
+    bool changed = false;
+    for (const NodeId id : graph_.nodes()) {
+      if (is_cast(graph_.node(id)) || pointwise_row_of(graph_, id) == nullptr) continue;
+      if (element_count(shape_of(id)) < kLarge || broadcasts(id)) continue;
+      const std::shared_ptr<Group> group = group_of_node(id, 0);
+      changed |= rewrite(*group);
+    }
+    return changed;
+  }
+
  private:
+  /// Is there an operand that is neither of the result's shape nor a scalar?
+  bool broadcasts(NodeId id) const {
+    return std::ranges::any_of(graph_.inputs(id), [&](ValueId input) {
+      const Shape shape = concrete(*graph_.value(input).type.shape);
+      return element_count(shape) != 1 && shape != shape_of(id);
+    });
+  }
+
+  std::shared_ptr<Group> group_of_node(NodeId id, int64_t position) {
+    const auto own = std::make_shared<Group>();
+    own->nodes = {{position, id}};
+    own->shape = shape_of(id);
+    for (ValueId input : graph_.inputs(id)) add_input(own->inputs, input);
+    group_of_[id.index] = own;
+    return own;
+  }
+
   Shape shape_of(NodeId id) const { return concrete(*graph_.value(graph_.output(id)).type.shape); }
 
   /// The groups that make operands of the node, each once.
@@ -90,13 +128,7 @@ class Fuser {
   void visit(NodeId id, int64_t position) {
     const std::vector<std::shared_ptr<Group>> sources = makers(id);
     std::shared_ptr<Group> own;
-    if (pointwise_row_of(graph_, id) != nullptr) {
-      own = std::make_shared<Group>();
-      own->nodes = {{position, id}};
-      own->shape = shape_of(id);
-      for (ValueId input : graph_.inputs(id)) add_input(own->inputs, input);
-      group_of_[id.index] = own;
-    }
+    if (pointwise_row_of(graph_, id) != nullptr) own = group_of_node(id, position);
     for (const std::shared_ptr<Group>& source : sources) {
       if (own == nullptr || !join(own, source)) source->open = false;
     }
@@ -230,5 +262,6 @@ const PointwiseRow* pointwise_row_of(const Graph& graph, NodeId id) {
 }
 
 bool fuse_pointwise(Graph& graph, PassContext&) { return Fuser(graph).run(); }
+bool program_large(Graph& graph, PassContext&) { return Fuser(graph).run_alone(); }
 
 }  // namespace halfnote

@@ -9,6 +9,9 @@ namespace halfnote {
 /// Makes chains of elementwise nodes one node; fuse_pointwise.cc says how.
 bool fuse_pointwise(Graph& graph, PassContext& context);
 
+/// For GPUs: what is left alone and large becomes a program, too.
+bool program_large(Graph& graph, PassContext& context);
+
 /// The row of a node that a pointwise program can hold: types and shapes known and fit. Else null.
 const PointwiseRow* pointwise_row_of(const Graph& graph, NodeId node);
 

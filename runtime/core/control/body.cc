@@ -32,7 +32,10 @@ Graph body_graph(const Graph& graph, NodeId owner, RegionId region,
     }
     body.add_output(body.main(), values[output]);
   }
-  return make_device_ready(body, {}, {.for_cpu = options.device == nullptr});
+  DeviceReadyOptions ready;
+  ready.for_cpu = options.device == nullptr;
+  if (options.device != nullptr) ready.kernels = &options.device->kernels();
+  return make_device_ready(body, {}, ready);
 }
 
 }  // namespace

@@ -135,10 +135,18 @@ class Grouper {
 using GroupKey = std::tuple<const KernelRow*, DType, std::vector<bool>, std::vector<ValueId>>;
 
 GroupKey key_of(const ProgramStep& step, const std::vector<ValueId>& reads, DType dtype) {
-  const size_t own = std::min(step.row->group.own_inputs, reads.size());
+  const GroupForm& form = step.row->group;
+  const size_t begin = std::min(form.shared_before, reads.size());
+  const size_t end = std::min(begin + form.own_inputs, reads.size());
   std::vector<bool> present;
-  for (size_t i = 0; i < own; ++i) present.push_back(reads[i].valid());
-  std::vector<ValueId> shared(reads.begin() + static_cast<std::ptrdiff_t>(own), reads.end());
+  std::vector<ValueId> shared;
+  for (size_t i = 0; i < reads.size(); ++i) {
+    if (i >= begin && i < end) {
+      present.push_back(reads[i].valid());
+    } else {
+      shared.push_back(reads[i]);
+    }
+  }
   while (!shared.empty() && !shared.back().valid()) shared.pop_back();
   return {step.row, dtype, std::move(present), std::move(shared)};
 }
@@ -205,7 +213,7 @@ void group_steps(const Graph& graph, PlannedSteps planned,
     const Node& node = graph.node(step.id);
     steps.push_back({planned.reads[i], planned.writes[i], -1, node.role == Role::kOptimizer});
     if (step.row == nullptr || step.row->group.prepare == nullptr) continue;
-    const DType dtype = graph.value(planned.reads[i].front()).type.dtype;
+    const DType dtype = graph.value(planned.reads[i].at(step.row->group.shared_before)).type.dtype;
     steps[i].key = keys.number_of(key_of(step, planned.reads[i], dtype), node.attributes);
   }
   std::vector<ProgramStep> fresh;

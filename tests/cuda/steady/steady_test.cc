@@ -71,7 +71,7 @@ Model with_dropout(DType precision) {
 }
 
 /// Inputs for the session, integers all 1; open dims are 4.
-std::vector<Tensor> batch(const Session& session, double first = 0.1) {
+std::vector<Tensor> steady_batch(const Session& session, double first = 0.1) {
   std::vector<Tensor> inputs;
   for (const auto& [name, type] : session.inputs()) {
     Shape shape;
@@ -139,7 +139,7 @@ TEST(SteadyStep, IsOneGraphLaunch) {
   for (const SteadyCase& one : steady_cases()) {
     SCOPED_TRACE(one.title);
     Session session(one.model(), on_device());
-    const std::vector<Tensor> good = batch(session);
+    const std::vector<Tensor> good = steady_batch(session);
     std::vector<Tensor> bad = good;
     if (one.overflows) bad[0] = Tensor::full(bad[0].dtype(), bad[0].shape(), INFINITY);
     // Each of the graphs, and of the two that take turns, has run once.
@@ -169,7 +169,7 @@ TEST(SteadyStep, IsOneGraphLaunch) {
 
 TEST(SteadyStep, TwoOnTheirWayAreTwoGraphLaunches) {
   Session session(fixture("mlp", DType::kBF16), on_device());
-  const std::vector<Tensor> inputs = batch(session);
+  const std::vector<Tensor> inputs = steady_batch(session);
   for (int i = 0; i < 2; ++i) session.step(inputs);
   const DeviceCounters before = session.device_counters();
   for (int i = 0; i < 2; ++i) session.start(inputs);

@@ -1,0 +1,162 @@
+// The gradient of a maximum over windows of two dims that may meet, channels last: the usual pool
+// of a convolutional net, whose places are found with 32 bits. What is computed, and in which
+// order, is as in pool.cu.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cpu/reduction/window.h"
+#include "kernels/cuda/packs.h"
+#include "kernels/cuda/support.h"
+
+namespace halfnote::HN_CUDA {
+
+/// The maximum of a window without elements.
+inline constexpr uint8_t kNoTap = 255;
+
+/// The maxima of some channels' windows so far, and which taps they are: the first of equals, the
+/// first NaN.
+template <class T, int V>
+struct Maxima {
+  Math<T> most[V];
+  Packed<uint8_t, V> taps;
+
+  __device__ Maxima() {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      most[v] = -static_cast<Math<T>>(INFINITY);
+      taps.of[v] = kNoTap;
+    }
+  }
+  __device__ void take(const Packed<T, V>& pack, int64_t tap) {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      const Math<T> value = load_number(pack.of[v]);
+      if (taps.of[v] != kNoTap && !cpu::is_new_maximum(value, most[v])) continue;
+      most[v] = value;
+      taps.of[v] = static_cast<uint8_t>(tap);
+    }
+  }
+};
+
+/// X (images, height, width, channels) and the windows over it, `together` channels at a time.
+struct FlatImages {
+  /// Of one dim.
+  struct Line {
+    int32_t in, out, kernel, stride, pad;
+    Divisor by_stride, by_in, by_out;
+
+    Line(const cpu::PoolGeometry& g, size_t d)
+        : in(static_cast<int32_t>(g.in[d])),
+          out(static_cast<int32_t>(g.out[d])),
+          kernel(static_cast<int32_t>(g.kernel[d])),
+          stride(static_cast<int32_t>(g.stride[d])),
+          pad(static_cast<int32_t>(g.pad_begin[d])),
+          by_stride(g.stride[d]),
+          by_in(g.in[d]),
+          by_out(g.out[d]) {}
+    /// The outputs whose windows reach over an input, from `first` up to before `end`.
+    __device__ void outputs_over(int32_t at, int32_t& first, int32_t& end) const {
+      const int32_t reach = at + pad, least = reach - kernel + 1;
+      first = least <= 0 ? 0
+                         : static_cast<int32_t>(
+                               by_stride.small_quotient(static_cast<uint32_t>(least + stride - 1)));
+      const auto last =
+          static_cast<int32_t>(by_stride.small_quotient(static_cast<uint32_t>(reach)));
+      end = last < out ? last + 1 : out;
+    }
+  };
+  Line h, w;
+  int32_t channels;
+  Divisor groups;
+
+  FlatImages(const cpu::PoolGeometry& g, int64_t channels_of_all, int together)
+      : h(g, 1),
+        w(g, 2),
+        channels(static_cast<int32_t>(channels_of_all)),
+        groups(channels_of_all / together) {}
+
+  /// Does it do for these windows of X?
+  static bool takes(const cpu::PoolGeometry& g, int64_t inputs, int64_t outputs) {
+    constexpr int64_t kLimit = int64_t{1} << 31;
+    const bool flat = g.in[0] == 1 && g.out[0] == 1 && g.kernel[0] == 1 && g.pad_begin[0] == 0;
+    int64_t reach = 0;
+    for (size_t d = 1; d < 3; ++d)
+      reach = std::max(reach, g.in[d] + g.pad_begin[d] + g.stride[d] + g.kernel[d]);
+    return flat && g.dilation[1] == 1 && g.dilation[2] == 1 && inputs < kLimit &&
+           outputs < kLimit && reach < kLimit;
+  }
+
+  /// Where a group of channels is: of pixel (y, x) of an image.
+  struct Place {
+    int32_t image, y, x, channel;
+  };
+  template <int V>
+  __device__ Place place(int64_t i, const Divisor& width, const Divisor& height) const {
+    const auto at = static_cast<uint32_t>(i);
+    const uint32_t line = groups.small_quotient(at), row = width.small_quotient(line);
+    const uint32_t image = height.small_quotient(row);
+    const auto of = [](uint32_t n, uint32_t quotient, const Divisor& by) {
+      return static_cast<int32_t>(n - quotient * static_cast<uint32_t>(by.value()));
+    };
+    return {static_cast<int32_t>(image), of(row, image, height), of(line, row, width),
+            of(at, line, groups) * V};
+  }
+};
+
+/// Which tap of each window is its maximum.
+template <class T, int V>
+struct FlatFindMaxima {
+  FlatImages images;
+  const T* x;
+  uint8_t* taps;
+  __device__ void operator()(int64_t i) const {
+    const auto &h = images.h, &w = images.w;
+    const FlatImages::Place at = images.place<V>(i, w.by_out, h.by_out);
+    const int32_t top = at.y * h.stride - h.pad, left = at.x * w.stride - w.pad;
+    Maxima<T, V> maxima;
+    for (int32_t kh = top < 0 ? -top : 0; kh < h.kernel && top + kh < h.in; ++kh) {
+      const T* row =
+          x + (int64_t{at.image} * h.in + top + kh) * w.in * images.channels + at.channel;
+      for (int32_t kw = left < 0 ? -left : 0; kw < w.kernel && left + kw < w.in; ++kw)
+        maxima.take(load_packed<V>(row + int64_t{left + kw} * images.channels), kh * w.kernel + kw);
+    }
+    store_packed(taps + i * V, maxima.taps);
+  }
+};
+
+template <class T, int V>
+struct FlatMaxGradient {
+  FlatImages images;
+  const T* dy;
+  const uint8_t* taps;
+  T* dx;
+  __device__ void operator()(int64_t i) const {
+    const auto &h = images.h, &w = images.w;
+    const FlatImages::Place at = images.place<V>(i, w.by_in, h.by_in);
+    int32_t top, bottom, left, right;
+    h.outputs_over(at.y, top, bottom);
+    w.outputs_over(at.x, left, right);
+    Math<T> sums[V] = {};
+    for (int32_t oh = top; oh < bottom; ++oh) {
+      const int32_t kh = at.y + h.pad - oh * h.stride;
+      const int64_t row = (int64_t{at.image} * h.out + oh) * w.out;
+      for (int32_t ow = left; ow < right; ++ow) {
+        const int32_t tap = kh * w.kernel + at.x + w.pad - ow * w.stride;
+        const int64_t from = (row + ow) * images.channels + at.channel;
+        const Packed<T, V> gradients = load_packed<V>(dy + from);
+        const Packed<uint8_t, V> of_window = load_packed<V>(taps + from);
+        HN_UNROLL
+        for (int v = 0; v < V; ++v) {
+          if (of_window.of[v] == tap) sums[v] += load_number(gradients.of[v]);
+        }
+      }
+    }
+    Packed<T, V> to;
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) to.of[v] = store_number<T>(sums[v]);
+    store_packed(dx + i * V, to);
+  }
+};
+
+}  // namespace halfnote::HN_CUDA

@@ -1,0 +1,155 @@
+// RoiAlign and the gradient of its mean, planned by kernels/cpu/reduction/roi_align.h: an element
+// of the result a thread. The gradient has a thread look for the samples that touch its pixel,
+// region by region: nothing is added by atomics, and the sums are those of the CPU bit by bit.
+#include "kernels/cpu/reduction/roi_align.h"
+
+#include "kernels/cuda/reduction/parts.h"
+#include "kernels/cuda/support.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+using cpu::RoiPlan;
+using cpu::RoiRegion;
+using cpu::RoiSample;
+
+/// The regions, and the image that each lies in.
+struct Regions {
+  RoiPlan plan;
+  RealPointer corners;
+  IndexPointer image_of;
+  int64_t count, images;
+  DeviceFault* fault;
+
+  __device__ RoiRegion operator[](int64_t n) const {
+    const double own[4] = {corners[n * 4], corners[n * 4 + 1], corners[n * 4 + 2],
+                           corners[n * 4 + 3]};
+    const RoiRegion region = plan.region(own);
+    if (region.is_too_large) note_fault(fault, DeviceFault::kRegion, 0, 0);
+    return region;
+  }
+  __device__ int64_t image(int64_t n) const { return image_of.read(n, images, fault); }
+};
+
+Regions regions_of(const KernelCall& call, const RoiPlan& plan, int64_t images) {
+  return {plan,
+          {nullptr, call.inputs[1].dtype},
+          {nullptr, call.inputs[2].dtype == DType::kI64},
+          call.inputs[1].shape[0],
+          images,
+          nullptr};
+}
+
+Regions placed(Regions regions, const KernelBuffers& buffers) {
+  regions.corners.data = buffers.inputs[1];
+  regions.image_of.data = buffers.inputs[2];
+  regions.fault = stream_of(buffers).fault();
+  return regions;
+}
+
+/// The mean of the samples, or the largest weighted pixel of all.
+struct PoolElement {
+  Regions regions;
+  RealPointer x;
+  RealOutput y;
+  __device__ void operator()(int64_t i) const {
+    const RoiPlan& plan = regions.plan;
+    const int64_t bin = i % plan.bins(), c = i / plan.bins() % plan.channels;
+    const int64_t n = i / plan.bins() / plan.channels;
+    const RoiRegion region = regions[n];
+    const int64_t plane = (regions.image(n) * plan.channels + c) * plan.area();
+    double sum = 0, most = -INFINITY;
+    for (int64_t s = 0; s < region.samples(); ++s) {
+      const RoiSample sample = plan.sample(region, bin, s);
+      for (int k = 0; k < 4; ++k) {
+        const double part = sample.weight[k] * x[plane + sample.at[k]];
+        sum += part;
+        most = most < part ? part : most;
+      }
+    }
+    const double mean = sum / static_cast<double>(region.samples());
+    y.write(i, region.samples() == 0 ? 0.0 : plan.largest ? most : mean);
+  }
+};
+
+struct GradElement {
+  Regions regions;
+  RealPointer dy;
+  RealOutput dx;
+
+  /// Lies the bin so far from a row of pixels that no sample touches it? Samples outside of the
+  /// image, and those that are nowhere, have pixel 0.
+  __device__ static bool is_far(double first, double length, int64_t at) {
+    const double end = first + length, place = static_cast<double>(at);
+    const double low = first < end ? first : end, high = first < end ? end : first;
+    return place < low - 2 || place > high + 2;
+  }
+  __device__ double of_bin(const RoiRegion& region, int64_t bin, int64_t pixel, double share,
+                           double sum) const {
+    for (int64_t s = 0; s < region.samples(); ++s) {
+      const RoiSample sample = regions.plan.sample(region, bin, s);
+      for (int k = 0; k < 4; ++k) {
+        if (sample.at[k] == pixel) sum += sample.weight[k] * share;
+      }
+    }
+    return sum;
+  }
+  __device__ void operator()(int64_t i) const {
+    const RoiPlan& plan = regions.plan;
+    const int64_t pixel = i % plan.area(), c = i / plan.area() % plan.channels;
+    const int64_t image = i / plan.area() / plan.channels;
+    const int64_t row = pixel / plan.width, column = pixel % plan.width;
+    double sum = 0;
+    for (int64_t n = 0; n < regions.count; ++n) {
+      if (regions.image(n) != image) continue;
+      const RoiRegion region = regions[n];
+      for (int64_t bin = 0; bin < plan.bins(); ++bin) {
+        const bool far = is_far(plan.first_y(region, bin), region.bin_h, row) ||
+                         is_far(plan.first_x(region, bin), region.bin_w, column);
+        if (far && pixel != 0) continue;
+        const double share =
+            dy[(n * plan.channels + c) * plan.bins() + bin] / static_cast<double>(region.samples());
+        sum = of_bin(region, bin, pixel, share, sum);
+      }
+    }
+    dx.write(i, sum);
+  }
+};
+
+Prepared prepare_roi_align(const KernelCall& call) {
+  RoiPlan plan;
+  if (std::string why = cpu::plan_roi_align(call, plan); !why.empty()) return Prepared::no(why);
+  return make_kernel([regions = regions_of(call, plan, call.inputs[0].shape[0]),
+                      type = call.inputs[0].dtype,
+                      count = call.outputs[0].size()](const KernelBuffers& buffers) {
+    for_each(stream_of(buffers), count,
+             PoolElement{
+                 placed(regions, buffers), {buffers.inputs[0], type}, {buffers.outputs[0], type}});
+  });
+}
+
+Prepared prepare_roi_align_grad(const KernelCall& call) {
+  RoiPlan plan;
+  if (std::string why = cpu::plan_roi_align_grad(call, plan); !why.empty()) {
+    return Prepared::no(why);
+  }
+  return make_kernel([regions = regions_of(call, plan, call.outputs[0].shape[0]),
+                      type = call.inputs[0].dtype,
+                      count = call.outputs[0].size()](const KernelBuffers& buffers) {
+    for_each(stream_of(buffers), count,
+             GradElement{
+                 placed(regions, buffers), {buffers.inputs[0], type}, {buffers.outputs[0], type}});
+  });
+}
+
+}  // namespace
+
+std::vector<KernelRow> roi_align_rows() {
+  return {
+      {"", "RoiAlign", "own.roi", prepare_roi_align},
+      {"ai.halfnote", "RoiAlignGrad", "own.roi", prepare_roi_align_grad},
+  };
+}
+
+}  // namespace halfnote::HN_CUDA

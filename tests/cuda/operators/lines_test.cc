@@ -1,0 +1,74 @@
+// Hardmax on a device, and norms whose scale or bias differs from line to line.
+#include <gtest/gtest.h>
+
+#include "tests/cuda/operators/types.h"
+
+namespace halfnote::cuda_emulated {
+namespace {
+
+TEST(CudaLines, Hardmax) {
+  for (const DType dtype : kAllTypes) {
+    for (const Shape& shape :
+         {Shape{1, 1, 1}, {3, 35, 2}, {2, 2, 300}, {2, 0, 3}, {0, 4, 1}, {1, 2, 33000}}) {
+      for (const int64_t axis : {0, 1, -1}) {
+        if (element_count(shape) > 2000 && (axis != -1 || dtype != DType::kF16)) continue;
+        // Few different values, so that there are equal ones.
+        const Tensor few = random(DType::kF32, shape, -3, 3).cast_to(DType::kI8).cast_to(dtype);
+        for (const Tensor& x : {few, ugly(dtype, shape)})
+          check_as_on_cpu({"", "Hardmax", {x}, {{"axis", axis}}, {{dtype, shape}}});
+      }
+    }
+  }
+}
+
+/// Shapes that broadcast to kX in every way.
+const Shape kX = {2, 3, 4, 5};
+const Shape kParameters[] = {{},           {5},          {4, 5},    {4, 1},       {2, 3, 4, 5},
+                             {2, 1, 1, 1}, {1, 3, 1, 5}, {3, 1, 1}, {2, 3, 1, 5}, {1, 1, 4, 5}};
+
+Call norm_call(std::string_view op, DType type, DType scale_type, const Shape& scale,
+               const Shape* bias, int64_t axis) {
+  Call call{"",
+            op,
+            {random(type, kX), random(scale_type, scale, 0.5, 2, 2)},
+            {{"axis", axis}},
+            {{type, kX}}};
+  if (bias != nullptr) call.inputs.push_back(random(scale_type, *bias, -1, 1, 3));
+  return call;
+}
+
+TEST(CudaLines, LayerNormsWithAnyScale) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t axis : {1, -1}) {
+      for (const Shape& scale : kParameters)
+        check(norm_call("LayerNormalization", dtype, dtype, scale, nullptr, axis));
+      for (const Shape& bias : kParameters)
+        check(norm_call("LayerNormalization", dtype, dtype, {3, 1, 1}, &bias, axis));
+    }
+  }
+  for (const int64_t axis : {0, 2}) {
+    const Shape whole = kX;
+    check(norm_call("LayerNormalization", DType::kF16, DType::kF16, {5}, &whole, axis));
+  }
+}
+
+TEST(CudaLines, RmsNormsWithAnyScale) {
+  for (const DType dtype : kFloats) {
+    for (const Shape& scale : kParameters) {
+      check(norm_call("RMSNormalization", dtype, dtype, scale, nullptr, 2));
+      check_as_on_cpu(norm_call("RMSNormalization", dtype, DType::kF32, scale, nullptr, -1));
+    }
+  }
+}
+
+TEST(CudaLines, AScalePerLineOfUglySizes) {
+  for (const Shape& shape : {Shape{1, 1}, {0, 5}, {2, 8193}, {300, 3}}) {
+    const DType dtype = shape[0] == 2 ? DType::kBF16 : DType::kF32;
+    const Tensor scale = random(dtype, {shape[0], 1}, 0.5, 2, 2);
+    const Tensor bias = random(dtype, {shape[0], 1}, -1, 1, 3);
+    check({"", "LayerNormalization", {random(dtype, shape), scale, bias}, {}, {{dtype, shape}}});
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::cuda_emulated
