@@ -16,7 +16,7 @@ using namespace halfnote;
 using bench::inputs_of;
 using bench::Side;
 
-constexpr int kTurns = 1500;
+constexpr int kTurns = 40;
 
 struct Sizes {
   int64_t rows = 1024, columns = 3072;

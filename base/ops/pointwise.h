@@ -179,6 +179,13 @@ struct PointwiseSum {
   bool is_mean = false;
 };
 std::optional<PointwiseSum> sum_of(const PointwiseProgram& program);
+/// The dims of the elements that a sum leaves. At least `sum.dims` must be there.
+template <class Dims>
+Dims kept_dims(const Dims& whole, const PointwiseSum& sum) {
+  const auto dims = static_cast<std::ptrdiff_t>(sum.dims);
+  return sum.along_rows ? Dims(whole.begin(), whole.end() - dims)
+                        : Dims(whole.begin() + dims, whole.end());
+}
 /// What stands in brackets behind the name of such a step.
 PointwiseNumbers sum_parameters(const PointwiseSum& sum);
 

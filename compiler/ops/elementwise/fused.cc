@@ -34,11 +34,7 @@ std::vector<ValueType> infer_pointwise(const Graph& graph, NodeId node) {
   std::vector<ValueType> types;
   for (const int step : program.outputs)
     types.push_back(ValueType::tensor(program.steps[static_cast<size_t>(step)].dtype, shape));
-  if (sum) {
-    const auto dims = static_cast<std::ptrdiff_t>(sum->dims);
-    *types[sum->output].shape = sum->along_rows ? SymbolicShape(shape.begin(), shape.end() - dims)
-                                                : SymbolicShape(shape.begin() + dims, shape.end());
-  }
+  if (sum) types[sum->output].shape = kept_dims(shape, *sum);
   return types;
 }
 

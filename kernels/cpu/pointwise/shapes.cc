@@ -24,12 +24,9 @@ std::string unfit_outputs(const PointwiseProgram& program, const KernelCall& cal
   const Shape whole = elements_of(program, call);
   if (sum && sum->dims > whole.size()) return "a sum over dims that are not there";
   for (size_t k = 0; k < call.outputs.size(); ++k) {
-    std::span<const int64_t> dims = whole;
-    if (sum && sum->output == k) {
-      const size_t kept = dims.size() - sum->dims;
-      dims = sum->along_rows ? dims.first(kept) : dims.last(kept);
-    }
-    if (!std::ranges::equal(dims, call.outputs[k].shape)) return "outputs of different shapes";
+    const bool is_sum = sum && sum->output == k;
+    if (call.outputs[k].shape != (is_sum ? kept_dims(whole, *sum) : whole))
+      return "outputs of different shapes";
   }
   return {};
 }

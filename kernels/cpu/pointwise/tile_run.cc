@@ -93,6 +93,7 @@ void load_rows(const Loops& loops, DType dtype, const std::byte* from, const Run
   for (int64_t made = length, count = rows.rows * length; made < count; made *= 2)
     std::copy_n(to, std::min(made, count - made), to + made);
 }
+
 /// Sums of columns, to which rows are added one behind the other, wherever they are cut.
 struct ColumnSums {
   double* sums = nullptr;
@@ -312,7 +313,7 @@ void TileProgram::run_rows(const KernelBuffers& buffers, int64_t begin, int64_t 
   for (tile.at = begin; tile.at < end; tile.at += kTile) {
     tile.count = std::min(kTile, end - tile.at);
     run_actions(tile, tile.at == begin);
-    if (sums.full()) row = store_sums(buffers, sums.take(), row);
+    if (sum == nullptr && sums.full()) row = store_sums(buffers, sums.take(), row);
   }
   const std::span<const double> done = sums.take();
   if (sum == nullptr) {

@@ -262,10 +262,7 @@ class Absorber {
   /// Gives the sum's uses to `total`, and takes away the views that only the sum has read.
   void replace_sum(NodeId sum, const Found& found, NodeId made, ValueId total) {
     const ValueId old = graph_.output(sum);
-    const Shape whole = shape_of(found.made), wanted = shape_of(old);
-    const auto dims = static_cast<std::ptrdiff_t>(found.sum.dims);
-    const Shape shape = found.sum.along_rows ? Shape(whole.begin(), whole.end() - dims)
-                                             : Shape(whole.begin() + dims, whole.end());
+    const Shape shape = kept_dims(shape_of(found.made), found.sum), wanted = shape_of(old);
     graph_.value(total).type = ValueType::tensor(dtype_of(old), symbolic(shape));
     graph_.value(total).scale_power = graph_.value(old).scale_power;
     ValueId result = total;
