@@ -1,5 +1,6 @@
 // halfnote-bench-chains [ROWS COLUMNS]: what ends or stands in chains of elementwise operators, in
-// the chain and as nodes of their own: dropouts, and sums over rows (the gradients of biases).
+// the chain and as nodes of their own: dropouts, sums over rows (the gradients of biases), along
+// rows, and of all elements (a loss).
 //
 // Both graphs run by turns in one process on one thread; a time is the processor time of the
 // fastest of several runs, so that other load on the machine says little. A line for each chain and
@@ -21,7 +22,8 @@ struct Sizes {
   int64_t rows = 1024, columns = 3072;
 };
 
-/// `{t}` is a matrix, `{r}` a row, `{w}` a row of f32, `{n}` the number of a dropout.
+/// `{t}` is a matrix, `{r}` a row, `{w}` a row of f32, `{c}` a column of f32, `{u}` one element,
+/// `{n}` the number of a dropout.
 struct ChainText {
   const char* title;
   const char* results;
@@ -52,6 +54,20 @@ constexpr ChainText kChains[] = {
      "{t} y = ai.halfnote.GeluGrad (d, z)\n"
      "{w} b = ai.halfnote.ReduceSum <axes: ints = [0], keepdims: int = 0, out_dtype: int = 1> "
      "(y)\n"},
+    {"square, sum along rows", "{c} s",
+     "{t} q = Mul (x, x)\n"
+     "{c} s = ai.halfnote.ReduceSum <axes: ints = [1], keepdims: int = 0, out_dtype: int = 1> "
+     "(q)\n"},
+    {"product stored, sum along rows", "{t} y, {c} s",
+     "{t} y = Mul (x, z)\n"
+     "{c} s = ai.halfnote.ReduceSum <axes: ints = [1], keepdims: int = 0, out_dtype: int = 1> "
+     "(y)\n"},
+    {"gelu's gradient, sum along rows", "{t} y, {c} s",
+     "{t} y = ai.halfnote.GeluGrad (x, z)\n"
+     "{c} s = ai.halfnote.ReduceSum <axes: ints = [1], keepdims: int = 0, out_dtype: int = 1> "
+     "(y)\n"},
+    {"squared difference, mean of all", "{t} d, {u} l",
+     "{t} d = Sub (x, z)\n{t} q = Mul (d, d)\n{u} l = ReduceMean <keepdims: int = 0> (q)\n"},
 };
 
 std::string replaced(std::string text, std::string_view what, const std::string& by) {
@@ -70,6 +86,8 @@ Model model_of(const ChainText& chain, const Sizes& s, DType dtype, bool fused) 
   text = replaced(text, "{t}", fmt::format("{}[{},{}]", type, s.rows, s.columns));
   text = replaced(text, "{r}", fmt::format("{}[{}]", type, s.columns));
   text = replaced(text, "{w}", fmt::format("float[{}]", s.columns));
+  text = replaced(text, "{c}", fmt::format("float[{}]", s.rows));
+  text = replaced(text, "{u}", type);
   return parse_model(replaced(text, "{n}", fused ? "3" : "16777217"), "chains");
 }
 

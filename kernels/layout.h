@@ -32,11 +32,13 @@ inline bool is_blocked(const Operand& operand) {
 /// has more than one pixel (with one, both layouts are the same), and it is f32, f16 or bf16.
 bool fits_channel_blocks(const Operand& operand);
 
-/// Does a fused program draw random words by the place of an element? In another layout it would
-/// draw others.
-inline bool draws_by_place(const KernelCall& call) {
+/// Does the place of an element decide what becomes of it? A fused program draws random words by
+/// it, and sums rows or columns: in another layout they would be others.
+inline bool knows_places(const KernelCall& call) {
   if (call.op != "Pointwise" || call.attributes == nullptr) return false;
-  return call.attributes->get_string("program", "").find("Dropout") != std::string::npos;
+  const std::string program = call.attributes->get_string("program", "");
+  return program.find("Dropout") != std::string::npos ||
+         program.find("Reduce") != std::string::npos;
 }
 
 /// The operands of a call that may be in channel blocks; bit i = operand i.

@@ -105,6 +105,7 @@ constexpr PointwiseRow kPointwiseRows[] = {
     {Op::kThresholdedReluGrad, kOwn, "ThresholdedReluGrad", 2, Types::kFloats, kAlpha},
     {Op::kDropout, kOwn, "Dropout", 3, Types::kDraw, kDropped},
     {Op::kReduceSum, "", "ReduceSum", 1, Types::kSum, kDims},
+    {Op::kReduceMean, "", "ReduceMean", 1, Types::kSum, kDims},
 };
 static_assert(std::ranges::all_of(kPointwiseRows, [](const PointwiseRow& row) {
   return &row == kPointwiseRows + static_cast<size_t>(row.code);
@@ -119,10 +120,11 @@ bool is_float_type(DType dtype) { return dtype == DType::kF32 || is_16bit_float(
 /// Why a step cannot have these numbers, or an empty string.
 std::string unfit_numbers(const PointwiseRow& row, const PointwiseNumbers& numbers) {
   if (row.types == Types::kSum) {
-    const bool known = numbers[1] >= 1 && numbers[1] <= static_cast<float>(kMaxRank);
-    return known && numbers[0] == 0 && numbers[1] == std::trunc(numbers[1])
+    const bool known = numbers[1] >= 1 && numbers[1] <= static_cast<float>(kMaxRank) &&
+                       numbers[1] == std::trunc(numbers[1]);
+    return known && (numbers[0] == 0 || numbers[0] == -numbers[1])
                ? ""
-               : "a sum that is not over the first dims";
+               : "a sum that is over neither the first dims nor the last";
   }
   if (row.types != Types::kDraw) return {};
   if (!(numbers[0] >= 0 && numbers[0] <= 1)) return "a ratio outside of [0, 1]";
@@ -150,7 +152,7 @@ class Reader {
     } while (take(", "));
     if (at_ != text_.size() || program_.outputs.size() != outputs_.size()) fail("outputs");
     if (sums_ > 1 ||
-        std::ranges::count_if(program_.outputs, [&](int k) { return is_sum(k); }) != sums_)
+        std::ranges::count_if(program_.outputs, [&](int k) { return ends_in(k); }) != sums_)
       fail("a sum that is not one output");
     return std::move(program_);
   }
@@ -231,7 +233,7 @@ class Reader {
       require(i == 0 ? "(" : ", ");
       step.operands[static_cast<size_t>(i)] = read_operand();
       const int operand = step.operands[static_cast<size_t>(i)];
-      if (operand < 0 && is_sum(~operand)) fail("a sum as an operand");
+      if (operand < 0 && ends_in(~operand)) fail("a sum as an operand");
       types[static_cast<size_t>(i)] = dtype_of(step.operands[static_cast<size_t>(i)]);
     }
     require(")");
@@ -240,9 +242,7 @@ class Reader {
     program_.steps.push_back(step);
     sums_ += row->types == Types::kSum;
   }
-  bool is_sum(int step) const {
-    return program_.steps[static_cast<size_t>(step)].op == Op::kReduceSum;
-  }
+  bool ends_in(int step) const { return is_sum(program_.steps[static_cast<size_t>(step)].op); }
 
   std::string_view text_;
   std::span<const DType> inputs_, outputs_;
@@ -289,9 +289,16 @@ int pointwise_operands(const PointwiseRow& row) {
 std::optional<PointwiseSum> sum_of(const PointwiseProgram& program) {
   for (size_t k = 0; k < program.outputs.size(); ++k) {
     const PointwiseStep& step = program.steps[static_cast<size_t>(program.outputs[k])];
-    if (step.op == Op::kReduceSum) return PointwiseSum{k, static_cast<size_t>(step.parameters[1])};
+    if (!is_sum(step.op)) continue;
+    return PointwiseSum{k, static_cast<size_t>(step.parameters[1]), step.parameters[0] < 0,
+                        step.op == Op::kReduceMean};
   }
   return std::nullopt;
+}
+
+PointwiseNumbers sum_parameters(const PointwiseSum& sum) {
+  const auto dims = static_cast<float>(sum.dims);
+  return {sum.along_rows ? -dims : 0.0f, dims};
 }
 
 std::string unfit_attributes(const PointwiseRow& row, const Attributes& attributes) {

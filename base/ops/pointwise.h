@@ -7,8 +7,9 @@
 // x0, x1, … are the node's inputs, broadcast to the shape of its outputs; t0, t1, … the results of
 // the steps, each computed in f32 and rounded to the type behind its name, as the op alone would.
 // Only a Dropout reads inputs of i64, its seed and its step, which are one number each; it draws
-// for the element's position in the outputs. A sum over the first dims, ReduceSum[0, dims], may end
-// a program: nobody reads it, and it is the one output of another shape, without these dims.
+// for the element's position in the outputs. A sum or a mean may end a program, over the first
+// dims, ReduceSum[0, dims], or along the last ones, ReduceSum[-dims, dims] (the first axis and
+// their number): nobody reads it, and it is the one output of another shape, without these dims.
 #pragma once
 
 #include <array>
@@ -99,8 +100,9 @@ enum class PointwiseOp : uint8_t {
   kThresholdedReluGrad,
   kDropout,
   kReduceSum,
+  kReduceMean,
 };
-inline constexpr size_t kPointwiseOps = static_cast<size_t>(PointwiseOp::kReduceSum) + 1;
+inline constexpr size_t kPointwiseOps = static_cast<size_t>(PointwiseOp::kReduceMean) + 1;
 
 /// What the operands and the result of an op are.
 enum class PointwiseTypes : uint8_t {
@@ -110,7 +112,7 @@ enum class PointwiseTypes : uint8_t {
   kSelect,   // bool, then floats of one type
   kConvert,  // any type to any
   kDraw,     // floats of one type, then two i64
-  kSum,      // floats of one type, a result of these or of f32; no operator's row
+  kSum,      // floats of one type, a result of these or of f32; no elementwise operator
 };
 
 /// An attribute that becomes a number. Of a word, 1 stands for `word_for_one` and 0 for the others.
@@ -135,7 +137,8 @@ using PointwiseNumbers = std::array<float, 2>;
 std::span<const PointwiseRow> pointwise_rows();
 inline size_t index_of(PointwiseOp op) { return static_cast<size_t>(op); }
 inline const PointwiseRow& pointwise_row(PointwiseOp op) { return pointwise_rows()[index_of(op)]; }
-/// The row of an operator; null if no program can hold it.
+inline bool is_sum(PointwiseOp op) { return pointwise_row(op).types == PointwiseTypes::kSum; }
+/// The row of an elementwise operator; null if no program can hold it.
 const PointwiseRow* find_pointwise(std::string_view domain, std::string_view op);
 PointwiseNumbers pointwise_parameters(const PointwiseRow& row, const Attributes& attributes);
 /// How many operands of an op have elements to go through; they come before the others.
@@ -168,12 +171,23 @@ std::string unfit_input(DType dtype, int64_t elements);
 /// Why the types do not fit an op, or an empty string.
 std::string unfit_types(const PointwiseRow& row, std::span<const DType> operands, DType result);
 
-/// Which output is a sum, and over how many dims; none if there is none.
+/// Which output is a sum (or a mean), and over how many dims; none if there is none.
 struct PointwiseSum {
   size_t output = 0;
   size_t dims = 0;
+  bool along_rows = false;  // over the last dims, not the first
+  bool is_mean = false;
 };
 std::optional<PointwiseSum> sum_of(const PointwiseProgram& program);
+/// The dims of the elements that a sum leaves. At least `sum.dims` must be there.
+template <class Dims>
+Dims kept_dims(const Dims& whole, const PointwiseSum& sum) {
+  const auto dims = static_cast<std::ptrdiff_t>(sum.dims);
+  return sum.along_rows ? Dims(whole.begin(), whole.end() - dims)
+                        : Dims(whole.begin() + dims, whole.end());
+}
+/// What stands in brackets behind the name of such a step.
+PointwiseNumbers sum_parameters(const PointwiseSum& sum);
 
 std::string to_text(const PointwiseProgram& program);
 /// Reads to_text()'s form and checks it against the types of the inputs and outputs. Throws

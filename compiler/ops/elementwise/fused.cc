@@ -34,10 +34,7 @@ std::vector<ValueType> infer_pointwise(const Graph& graph, NodeId node) {
   std::vector<ValueType> types;
   for (const int step : program.outputs)
     types.push_back(ValueType::tensor(program.steps[static_cast<size_t>(step)].dtype, shape));
-  if (sum) {
-    const auto first = shape.begin() + static_cast<std::ptrdiff_t>(sum->dims);
-    *types[sum->output].shape = SymbolicShape(first, shape.end());
-  }
+  if (sum) types[sum->output].shape = kept_dims(shape, *sum);
   return types;
 }
 
@@ -57,10 +54,12 @@ Expr step_of(BodyContext& body, const PointwiseStep& step, const std::vector<Exp
                      std::string(step.parameters[i] != 0 ? parameter.word_for_one : "none"));
     }
   }
-  if (step.op == PointwiseOp::kReduceSum) {
+  if (is_sum(step.op)) {
     std::vector<int64_t> axes(static_cast<size_t>(step.parameters[1]));
-    std::iota(axes.begin(), axes.end(), int64_t{0});
-    return body.b.cast(body.b.reduce_sum(body.b.to_math(operands[0]), axes, false), step.dtype);
+    std::iota(axes.begin(), axes.end(), static_cast<int64_t>(step.parameters[0]));
+    const Expr sum = body.b.op(row.op, {body.b.to_math(operands[0]), body.b.ints(axes)},
+                               {{"keepdims", int64_t{0}}});
+    return body.b.cast(sum, step.dtype);
   }
   if (step.op == PointwiseOp::kCast) return body.b.cast(operands[0], step.dtype);
   if (row.domain.empty()) return body.b.ops(row.op, operands, 1, std::move(attributes))[0];

@@ -30,7 +30,7 @@ std::optional<Shape> lying(const Shape& shape, const Shape& whole) {
 /// way.
 BlockedOperands elements(const KernelCall& call) {
   if (!call.has_output(0) || call.inputs.size() > 32 || call.outputs.size() > 32) return {};
-  if (!fit(call, 0, 0b1) || draws_by_place(call)) return {};
+  if (!fit(call, 0, 0b1) || knows_places(call)) return {};
   uint32_t inputs = 0;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     const Shape& shape = call.inputs[i].shape;

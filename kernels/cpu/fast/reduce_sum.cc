@@ -5,13 +5,14 @@
 
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/fast/parts.h"
+#include "kernels/cpu/fast/reduction/loops.h"
 #include "kernels/cpu/reduction/plan.h"
 
 namespace halfnote::cpu::fast {
 
 namespace {
 
-constexpr int64_t kLanes = 8;
+constexpr int64_t kLanes = ReduceLoops::kLanes;
 constexpr int64_t kRows = 4;  // taken into the column sums at once
 
 using Floats = float __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
@@ -25,16 +26,6 @@ struct Rows {
   std::array<const std::byte*, kRows> soon{};
   int64_t soon_bytes = 0;  // of an element
 };
-
-[[gnu::always_inline]] inline void add_run_loop(const float* x, int64_t n, double* lanes) {
-  Doubles sum = *reinterpret_cast<const Doubles*>(lanes);
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    sum += __builtin_convertvector(*reinterpret_cast<const Floats*>(x + i), Doubles);
-  }
-  *reinterpret_cast<Doubles*>(lanes) = sum;
-  for (int64_t k = 0; i < n; ++i, ++k) lanes[k] += static_cast<double>(x[i]);
-}
 
 [[gnu::always_inline]] inline void add_rows_loop(const Rows& from, int64_t count, int64_t n,
                                                  double* sums) {
@@ -54,31 +45,23 @@ struct Rows {
 }
 
 struct SumLoops {
-  /// Adds x to kLanes interleaved sums.
-  void (*add_run)(const float* x, int64_t n, double* lanes);
   /// Adds `count` rows of n elements to n sums, row by row.
   void (*add_rows)(const Rows& rows, int64_t count, int64_t n, double* sums);
 };
 
 constexpr SumLoops kBaselineLoops = {
-    [](const float* x, int64_t n, double* lanes) { add_run_loop(x, n, lanes); },
     [](const Rows& rows, int64_t count, int64_t n, double* sums) {
       add_rows_loop(rows, count, n, sums);
     },
 };
 
 #if defined(__x86_64__)
-[[gnu::target("avx512f,avx512dq,avx512vl")]] void add_run_avx512(const float* x, int64_t n,
-                                                                 double* lanes) {
-  add_run_loop(x, n, lanes);
-}
-
 [[gnu::target("avx512f,avx512dq,avx512vl")]] void add_rows_avx512(const Rows& rows, int64_t count,
                                                                   int64_t n, double* sums) {
   add_rows_loop(rows, count, n, sums);
 }
 
-constexpr SumLoops kAvx512Loops = {add_run_avx512, add_rows_avx512};
+constexpr SumLoops kAvx512Loops = {add_rows_avx512};
 #endif
 
 const SumLoops& sum_loops() {
@@ -90,20 +73,18 @@ const SumLoops& sum_loops() {
 
 /// One result from the positions [begin, end) of its reduced runs, which are adjacent elements.
 template <class T>
-double sum_one(const ReducePlan& plan, const T* x, int64_t begin, int64_t end,
-               const SumLoops& loops) {
+double sum_one(const ReducePlan& plan, const T* x, int64_t begin, int64_t end) {
   alignas(64) std::array<double, kLanes> lanes{};
   std::array<float, kChunk> room;
+  double sum = 0;
   walk_runs<1>(plan.reduced, begin, end, [&](int64_t, const auto& offset, int64_t length) {
     for (int64_t from = 0; from < length; from += kChunk) {
       const int64_t n = std::min(kChunk, length - from);
-      loops.add_run(load_block(x + offset[0] + from, n, room.data()), n, lanes.data());
+      const float* run = load_block(x + offset[0] + from, n, room.data());
+      sum = reduce_loops().add_run(run, n, lanes.data());
     }
   });
-  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (int64_t k = 0; k < half; ++k) lanes[k] += lanes[k + half];
-  }
-  return lanes[0];
+  return sum;
 }
 
 /// `count` adjacent results: every reduced position gives one row of elements.
@@ -142,7 +123,7 @@ Prepared sum_kernel(const KernelCall& call, const ReducePlan& plan, int64_t coun
                          double* partial) {
                        const T* x = buffers.in<T>(0) + outer_offset(plan, row) + column;
                        if (plan.width == 1) {
-                         *partial = sum_one(plan, x, begin, end, loops);
+                         *partial = sum_one(plan, x, begin, end);
                        } else {
                          sum_columns(plan, x, width, begin, end, loops, partial);
                        }

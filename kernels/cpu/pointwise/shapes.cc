@@ -13,9 +13,10 @@ Shape elements_of(const PointwiseProgram& program, const KernelCall& call) {
   return shape;
 }
 
-SummedShape summed_shape(const Shape& elements, size_t dims) {
+SummedShape summed_shape(const Shape& elements, const PointwiseSum& sum) {
   const std::span<const int64_t> all = elements;
-  return {element_count(all.first(dims)), element_count(all.subspan(dims))};
+  const size_t first = sum.along_rows ? all.size() - sum.dims : sum.dims;
+  return {element_count(all.first(first)), element_count(all.subspan(first)), sum.along_rows};
 }
 
 std::string unfit_outputs(const PointwiseProgram& program, const KernelCall& call) {
@@ -24,8 +25,7 @@ std::string unfit_outputs(const PointwiseProgram& program, const KernelCall& cal
   if (sum && sum->dims > whole.size()) return "a sum over dims that are not there";
   for (size_t k = 0; k < call.outputs.size(); ++k) {
     const bool is_sum = sum && sum->output == k;
-    const auto first = whole.begin() + static_cast<std::ptrdiff_t>(is_sum ? sum->dims : 0);
-    if (!std::equal(first, whole.end(), call.outputs[k].shape.begin(), call.outputs[k].shape.end()))
+    if (call.outputs[k].shape != (is_sum ? kept_dims(whole, *sum) : whole))
       return "outputs of different shapes";
   }
   return {};

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/ops/pointwise.h"
 #include "kernels/cpu/pointwise/fused.h"
 #include "kernels/cpu/pointwise/loops.h"
+#include "kernels/cpu/pointwise/shapes.h"
 #include "kernels/cpu/reduction/plan.h"
 #include "kernels/cpu/runs.h"
 #include "kernels/kernel.h"
@@ -39,7 +41,16 @@ class TileProgram {
   void run(const KernelBuffers& buffers, int threads) const;
 
  private:
-  enum class Kind : uint8_t { kLoad, kConvert, kStep, kDrop, kRound, kStore, kSum };
+  enum class Kind : uint8_t {
+    kLoad,
+    kConvert,
+    kStep,
+    kDrop,
+    kRound,
+    kStore,
+    kReload,  // what was rounded by the way it was stored
+    kSum,
+  };
 
   /// Where a step finds an operand or leaves its result: a room, or memory itself (f32).
   struct Slot {
@@ -66,10 +77,12 @@ class TileProgram {
     Runs runs;  // otherwise
   };
 
-  /// A sum over the first dims: the elements are the rows of a matrix, whose columns are summed. It
-  /// has the plan of ReduceSum, and its order of additions: the bits are the same.
+  /// A sum over the first dims or the last ones: the columns of a matrix are summed, or its rows.
+  /// It has the plan of ReduceSum, and its order of additions: the bits are the same.
   struct Sum {
     size_t output = 0;
+    SummedShape matrix;
+    double divisor = 1;  // that of a mean
     ReducePlan plan;
   };
 
@@ -81,8 +94,16 @@ class TileProgram {
   /// Computes `count` columns from `column` on in the rows [begin, end), and sums them.
   void run_columns(const KernelBuffers& buffers, int64_t begin, int64_t end, int64_t column,
                    int64_t count, double* sums) const;
+  /// The elements [begin, end): whole rows of `length`, whose sums are stored, or one, whose sum is
+  /// left in `sum`.
+  void run_rows(const KernelBuffers& buffers, int64_t begin, int64_t end, int64_t length,
+                double* sum) const;
   void run_actions(const Tile& tile, bool is_first) const;
-  void store_sums(const KernelBuffers& buffers, int threads) const;
+  void sum_columns(const KernelBuffers& buffers, int threads) const;
+  void sum_rows(const KernelBuffers& buffers, int threads) const;
+  int64_t store_sums(const KernelBuffers& buffers, std::span<const double> sums,
+                     int64_t first) const;
+  void add_partials(const KernelBuffers& buffers, int threads) const;
 
   const Loops& loops_;
   std::vector<Input> inputs_;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/ops/pointwise.h"
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/channels_last/transpose.h"
 #include "kernels/cuda/support.h"
@@ -17,13 +16,6 @@ namespace {
 constexpr std::array<std::string_view, 8> kElementwise = {
     "generated.chain", "own.binary", "own.cast",  "own.clip",
     "own.fold",        "own.test",   "own.unary", "own.where"};
-
-/// Does the place of an element decide what becomes of it, or is there a sum?
-bool knows_places(const KernelCall& call) {
-  if (call.op != "Pointwise") return false;
-  const std::string program = attributes_of(call).get_string("program", "");
-  return draws_by_place(call) || program.find("ReduceSum") != std::string::npos;
-}
 
 BlockedOperands elements(const KernelCall& call) {
   if (!call.has_output(0) || call.inputs.size() > 32 || call.outputs.size() > 32) return {};

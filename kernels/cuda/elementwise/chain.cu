@@ -19,17 +19,18 @@ using chain::Access;
 using chain::Arguments;
 using chain::Plan;
 
-/// The sums of blocks of rows.
+/// The sums of blocks of rows, or of pieces of each.
 template <class T>
 struct AddPartials : AddedParts {
   const double* partials;
   T* to;
-  int64_t columns;
-  __device__ double part(int64_t block, int64_t column) const {
-    return partials[block * columns + column];
+  int64_t results;
+  double divisor;
+  __device__ double part(int64_t block, int64_t result) const {
+    return partials[block * results + result];
   }
-  __device__ void finish(int64_t column, double sum) const {
-    to[column] = store_number<T>(static_cast<float>(sum));
+  __device__ void finish(int64_t result, double sum) const {
+    to[result] = store_number<T>(static_cast<float>(sum / divisor));
   }
 };
 
@@ -41,7 +42,8 @@ class ChainRun final : public Kernel {
         kernel_(chain_kernel(plan_.chain)) {}
 
   size_t workspace_bytes() const override {
-    return static_cast<size_t>(plan_.arguments.blocks * plan_.arguments.columns) * sizeof(double);
+    return has_partials() ? static_cast<size_t>(plan_.arguments.blocks * results()) * sizeof(double)
+                          : 0;
   }
   void make_ready() const override { kernel_->make_ready(); }
   bool can_share(size_t input, size_t output) const override {
@@ -54,31 +56,45 @@ class ChainRun final : public Kernel {
     Arguments arguments = plan_.arguments;
     arguments.partials = reinterpret_cast<double*>(buffers.workspace);
     if (arguments.count > 0) run_elements(buffers, arguments);
-    if (sum_ && arguments.columns > 0) add_partials(buffers, arguments);
+    if (has_partials() && results() > 0) add_partials(buffers, arguments);
   }
 
  private:
+  /// Rows in one piece leave their sums themselves.
+  bool has_partials() const { return sum_ && (!sum_->along_rows || plan_.arguments.blocks != 1); }
+  int64_t results() const {
+    return sum_->along_rows ? plan_.arguments.rows : plan_.arguments.columns;
+  }
+
   void run_elements(const KernelBuffers& buffers, Arguments& arguments) const {
     for (size_t i = 0; i < plan_.chain.inputs.size(); ++i) arguments.in[i] = buffers.inputs[i];
     for (size_t k = 0; k < plan_.chain.outputs.size(); ++k) arguments.out[k] = buffers.outputs[k];
     const int width = chain::width(plan_.chain);
     arguments.groups = arguments.count / width;
-    const bool whole_groups = !sum_ || arguments.columns % width == 0;
+    const bool whole_groups = !sum_ || sum_->along_rows || arguments.columns % width == 0;
     if (!whole_groups || !libraries::illegal_launch(plan_.chain, arguments).empty())
       arguments.groups = 0;
-    const int64_t lines = arguments.columns / (arguments.groups > 0 ? width : 1);
-    const int64_t items = sum_ ? lines * arguments.blocks
-                               : arguments.groups + (arguments.count - arguments.groups * width);
-    const int64_t blocks = std::min<int64_t>(blocks_for(items, chain::kThreads), kMaxBlocks);
-    kernel_->launch(stream_of(buffers), static_cast<unsigned>(blocks), arguments);
+    const int64_t blocks = blocks_for(threads_of(arguments, width), chain::kThreads);
+    kernel_->launch(stream_of(buffers), static_cast<unsigned>(std::min(blocks, kMaxBlocks)),
+                    arguments);
+  }
+
+  /// How many threads have something to do.
+  int64_t threads_of(const Arguments& a, int64_t width) const {
+    if (!sum_) return a.groups + (a.count - a.groups * width);
+    if (sum_->along_rows) return a.rows * a.blocks << a.row_bits;
+    return a.columns / (a.groups > 0 ? width : 1) * a.blocks;
   }
 
   /// The end of each sum.
   void add_partials(const KernelBuffers& buffers, const Arguments& a) const {
     std::byte* to = buffers.outputs[sum_->output];
     Stream& stream = stream_of(buffers);
+    const int64_t summed = sum_->along_rows ? a.columns : a.rows;
+    const double divisor = sum_->is_mean ? static_cast<double>(summed) : 1;
     const auto add = [&]<class T>(T* sums) {
-      merge_columns(stream, AddPartials<T>{{}, a.partials, sums, a.columns}, a.columns, a.blocks);
+      merge_columns(stream, AddPartials<T>{{}, a.partials, sums, results(), divisor}, results(),
+                    a.blocks);
     };
     switch (plan_.chain.outputs[sum_->output]) {
       case DType::kF16:

@@ -18,8 +18,15 @@ namespace halfnote::libraries {
 std::string illegal_launch(const chain::Chain& chain, const chain::Arguments& a) {
   const auto width = static_cast<int64_t>(chain::width(chain));
   const auto sum = sum_of(chain.program);
-  if (sum && a.partials == nullptr) return "partial sums without a place";
-  if (sum && a.groups > 0 && a.columns % width != 0) return "a group beyond the last column";
+  const bool along_rows = sum && sum->along_rows;
+  if (sum && a.partials == nullptr && (!along_rows || a.blocks > 1))
+    return "partial sums without a place";
+  if (sum && !along_rows && a.groups > 0 && a.columns % width != 0)
+    return "a group beyond the last column";
+  const bool some_bits = (a.row_bits >= 0 && a.row_bits <= 5) || a.row_bits == chain::kThreadBits;
+  if (along_rows && (a.blocks * a.piece < a.columns || !some_bits)) {
+    return "rows that are not shared out";
+  }
   if (a.groups < 0 || a.groups * width > a.count) return "groups beyond the last element";
   const auto misplaced = [&](const void* pointer, DType dtype, bool grouped) {
     const size_t size = size_of(dtype);
@@ -130,11 +137,27 @@ void drop_on_host(const PointwiseStep& step, const Arguments& a, int64_t first, 
   }
 }
 
-void add_to_partials(const Arguments& a, int64_t first, int64_t count, const Line& from) {
+void add_to_partials(const Arguments& a, bool along_rows, int64_t first, int64_t count,
+                     const Line& from, std::vector<double>& partials) {
   for (int64_t e = 0; e < count; ++e) {
     const int64_t row = (first + e) / a.columns, column = (first + e) % a.columns;
-    a.partials[row / a.block_rows * a.columns + column] +=
-        static_cast<double>(from[static_cast<size_t>(e)]);
+    const int64_t at =
+        along_rows ? column / a.piece * a.rows + row : row / a.block_rows * a.columns + column;
+    partials[static_cast<size_t>(at)] += static_cast<double>(from[static_cast<size_t>(e)]);
+  }
+}
+
+/// Where a launch leaves them: of rows in one piece the sums themselves.
+void store_partials(const Chain& chain, const Arguments& a, const PointwiseSum& sum,
+                    const std::vector<double>& partials) {
+  if (!sum.along_rows || a.blocks > 1) {
+    std::ranges::copy(partials, a.partials);
+    return;
+  }
+  const double divisor = sum.is_mean ? static_cast<double>(a.columns) : 1;
+  for (int64_t row = 0; row < a.rows; ++row) {
+    const auto total = static_cast<float>(partials[static_cast<size_t>(row)] / divisor);
+    write_number(chain.outputs[sum.output], total, a.out[sum.output], row);
   }
 }
 
@@ -142,13 +165,14 @@ void run_on_host(const Chain& chain, const Arguments& a) {
   const cpu::pointwise::Loops& loops = cpu::pointwise::reference_loops();
   std::vector<Line> inputs(chain.inputs.size()), results(chain.program.steps.size());
   const auto sum = sum_of(chain.program);
-  if (sum) std::fill_n(a.partials, a.blocks * a.columns, 0.0);
+  const int64_t sums = !sum ? 0 : sum->along_rows ? a.rows : a.columns;
+  std::vector<double> partials(static_cast<size_t>(a.blocks * sums));
   for (int64_t first = 0; first < a.count; first += kPiece) {
     const int64_t count = std::min(kPiece, a.count - first);
     read_inputs(chain, a, first, count, inputs);
     for (size_t s = 0; s < results.size(); ++s) {
       const PointwiseStep& step = chain.program.steps[s];
-      if (step.op == PointwiseOp::kReduceSum) continue;
+      if (is_sum(step.op)) continue;
       const float* operands[kPointwiseArity] = {};
       const auto arity = static_cast<size_t>(pointwise_operands(pointwise_row(step.op)));
       for (size_t i = 0; i < arity; ++i) {
@@ -170,9 +194,10 @@ void run_on_host(const Chain& chain, const Arguments& a) {
       if (sum && sum->output == k) {
         const auto end = static_cast<size_t>(chain.program.outputs[k]);
         const int operand = chain.program.steps[end].operands[0];
-        add_to_partials(a, first, count,
+        add_to_partials(a, sum->along_rows, first, count,
                         operand >= 0 ? inputs[static_cast<size_t>(operand)]
-                                     : results[static_cast<size_t>(~operand)]);
+                                     : results[static_cast<size_t>(~operand)],
+                        partials);
         continue;
       }
       const Line& from = results[static_cast<size_t>(chain.program.outputs[k])];
@@ -180,6 +205,7 @@ void run_on_host(const Chain& chain, const Arguments& a) {
         write_number(chain.outputs[k], from[static_cast<size_t>(e)], a.out[k], first + e);
     }
   }
+  if (sum) store_partials(chain, a, *sum, partials);
 }
 
 std::span<const CompiledChain>& compiled_chains() {

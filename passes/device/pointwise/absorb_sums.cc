@@ -1,16 +1,24 @@
-// absorb_sums: a sum over the first dims of what elementwise nodes make (the gradient of a bias,
-// mostly) is taken while this is in the cache.
+// absorb_sums: a sum or a mean over the first dims of what elementwise nodes make (the gradient of
+// a bias, mostly), over its last ones (the mean of squares of a normalization, the gradient of what
+// is broadcast along rows) or over all of it (a loss) is taken while this is in the cache.
 //
 //   g = ai.halfnote.Pointwise <program = "t0 = …; t1 = …; out t1"> (dy, x)
 //   v = Reshape (g, [rows, columns])
 //   b = ReduceSum (v, [0])
 //     ──▶  g, b = ai.halfnote.Pointwise <program = "…; t2 = ReduceSum[0, 2](t1); out t1, t2"> (…)
+//   s = ReduceMean (v, [1])
+//     ──▶  g, s = ai.halfnote.Pointwise <program = "…; t2 = ReduceMean[-1, 1](t1); out t1, t2"> (…)
 //
 // Exact on a CPU, whose kernels add in the order in which that of ReduceSum adds; those of GPUs add
-// in f64 in an order of their own. What only the sum has read is not stored any more. Runs behind
-// fuse-pointwise, whose nodes it extends, and single elementwise nodes too. Leaves alone: a second
-// sum of the same node, rows of few columns, sums to one number and along rows, axes that are
-// computed.
+// in f64 in an order of their own. A mean is divided before it is rounded, as that of ReduceMean
+// is. What only the sum has read is not stored any more. Runs behind fuse-pointwise, whose nodes it
+// extends, and single elementwise nodes too.
+//
+// Leaves alone: a second sum of the same node; columns and rows of less than kLeast elements; sums
+// over other dims, and over dims that a view has split or merged otherwise; axes that are computed;
+// f64, which no program holds; sums of squares and norms, whose terms are not rounded before they
+// are added. And sums over all positions of an image ((N, C, H, W) and more dims): the plan keeps
+// images channels last or in blocks, where they are no rows, and sums them there.
 #include "passes/device/pointwise/absorb_sums.h"
 
 #include <fmt/format.h>
@@ -28,12 +36,14 @@
 namespace halfnote {
 namespace {
 
-/// Below, columns are too short for the loops that add them.
-constexpr int64_t kLeastColumns = 8;
+/// Below, columns are too few for the loops that add them, and rows too short.
+constexpr int64_t kLeast = 8;
+/// Dims from which a tensor may be an image: (N, C, H, W).
+constexpr size_t kImageDims = 4;
 constexpr int kMostViews = 8;
 constexpr size_t kMostSteps = 32;
 
-/// The dims that a sum takes away; nothing if they are not known, or all.
+/// The dims that a sum takes away; nothing if they are not known, or none.
 std::optional<std::set<int64_t>> summed_dims(const Graph& graph, NodeId sum, size_t rank) {
   const Node& node = graph.node(sum);
   std::vector<int64_t> axes = node.attributes.get_ints("axes");
@@ -42,42 +52,67 @@ std::optional<std::set<int64_t>> summed_dims(const Graph& graph, NodeId sum, siz
     if (given == nullptr) return std::nullopt;
     axes = given->to_ints();
   }
+  if (axes.empty() && node.attributes.get_int("noop_with_empty_axes", 0) == 0) {
+    for (size_t d = 0; d < rank; ++d) axes.push_back(static_cast<int64_t>(d));
+  }
   std::set<int64_t> dims;
   for (const int64_t axis : axes) dims.insert(axis < 0 ? axis + static_cast<int64_t>(rank) : axis);
   return dims.empty() ? std::nullopt : std::optional(dims);
 }
 
-/// How many columns are left if the first dims are summed; 0 if other dims are.
-int64_t columns_left(const Shape& shape, const std::set<int64_t>& dims) {
-  int64_t columns = 1;
-  bool kept = false;
+/// The elements as a matrix: the dims in front are kept and those behind summed, or the other way
+/// round. No columns where kept and summed dims lie among each other, or where there are no
+/// elements.
+struct Matrix {
+  bool along_rows = false;
+  int64_t columns = 0;
+};
+
+Matrix matrix_of(const Shape& shape, const std::set<int64_t>& dims) {
+  int changes = 0;
+  Matrix matrix;
+  if (element_count(shape) == 0) return matrix;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (shape[d] == 1) continue;
     const bool is_summed = dims.contains(static_cast<int64_t>(d));
-    if (is_summed && kept) return 0;
-    if (is_summed) continue;
-    kept = true;
-    columns *= shape[d];
+    if (matrix.columns == 0 || is_summed != matrix.along_rows) {
+      changes += matrix.columns == 0 ? 0 : 1;
+      matrix = {is_summed, 1};
+    }
+    matrix.columns *= shape[d];
   }
-  return columns;
+  return changes > 1 ? Matrix{} : matrix;
 }
 
-/// The first dims of `shape` that leave so many columns and more than one row; 0 if none do.
-size_t dims_before(const Shape& shape, int64_t columns) {
+/// The number of last dims of `shape` that have so many elements, or nothing.
+std::optional<size_t> dims_of(const Shape& shape, int64_t columns) {
   int64_t behind = 1;
-  for (size_t d = shape.size(); d-- > 0;) {
-    behind *= shape[d];
-    if (behind == columns && element_count(shape) > columns) return d;
-    if (behind > columns || behind == 0) return 0;
+  for (size_t count = 0; count <= shape.size(); ++count) {
+    if (behind == columns) return count;
+    if (behind > columns || behind == 0 || count == shape.size()) break;
+    behind *= shape[shape.size() - 1 - count];
   }
-  return 0;
+  return std::nullopt;
+}
+
+/// What a program is to sum of `shape`; nothing if that is not as above.
+std::optional<PointwiseSum> sum_over(const Shape& shape, const Matrix& matrix, bool is_mean) {
+  const std::optional<size_t> last = dims_of(shape, matrix.columns);
+  if (!last || *last == 0) return std::nullopt;
+  const size_t first = shape.size() - *last;
+  if (matrix.along_rows) {
+    if (shape.size() >= kImageDims && first <= 2) return std::nullopt;
+    return PointwiseSum{0, *last, true, is_mean};
+  }
+  if (element_count(shape) <= matrix.columns) return std::nullopt;
+  return PointwiseSum{0, first, false, is_mean};
 }
 
 /// A sum, and the elementwise node that makes what it adds up.
 struct Found {
   NodeId maker;
   ValueId made;
-  size_t dims = 0;
+  PointwiseSum sum;
   bool alone = true;  // nobody else reads it
 };
 
@@ -115,14 +150,15 @@ class Absorber {
 
   std::optional<Found> find(NodeId sum) const {
     const Node& node = graph_.node(sum);
-    if (node.op != "ReduceSum" || !graph_.subgraphs(sum).empty()) return std::nullopt;
+    const bool is_mean = node.op == "ReduceMean";
+    if ((node.op != "ReduceSum" && !is_mean) || !graph_.subgraphs(sum).empty()) return std::nullopt;
     ValueId made = graph_.input(sum, 0);
     const ValueId result = graph_.output(sum);
     if (!is_known(made) || !is_known(result)) return std::nullopt;
     const auto dims = summed_dims(graph_, sum, shape_of(made).size());
     if (!dims) return std::nullopt;
-    const int64_t columns = columns_left(shape_of(made), *dims);
-    if (columns < kLeastColumns) return std::nullopt;
+    const Matrix matrix = matrix_of(shape_of(made), *dims);
+    if (matrix.columns < kLeast) return std::nullopt;
     NodeId maker = producer(graph_, made);
     bool alone = graph_.uses(made).size() == 1;
     for (int i = 0; i < kMostViews && maker.valid() && is_view(graph_.node(maker)); ++i) {
@@ -132,9 +168,9 @@ class Absorber {
     }
     if (!maker.valid() || graph_.node(maker).region != node.region || !is_known(made))
       return std::nullopt;
-    const size_t before = dims_before(shape_of(made), columns);
-    if (before == 0 || !can_sum(maker, made, dtype_of(result))) return std::nullopt;
-    return Found{maker, made, before, alone};
+    const auto found = sum_over(shape_of(made), matrix, is_mean);
+    if (!found || !can_sum(maker, made, dtype_of(result))) return std::nullopt;
+    return Found{maker, made, *found, alone};
   }
 
   bool can_sum(NodeId maker, ValueId made, DType result) const {
@@ -171,9 +207,9 @@ class Absorber {
                                  graph_.outputs(found.maker).end());
     const auto place = std::ranges::find(results, found.made) - results.begin();
     const auto step = static_cast<int>(program.steps.size());
-    program.steps.push_back({PointwiseOp::kReduceSum,
+    program.steps.push_back({found.sum.is_mean ? PointwiseOp::kReduceMean : PointwiseOp::kReduceSum,
                              {~program.outputs[static_cast<size_t>(place)]},
-                             {0, static_cast<float>(found.dims)},
+                             sum_parameters(found.sum),
                              dtype_of(graph_.output(sum))});
     if (found.alone) {
       program.outputs.erase(program.outputs.begin() + place);
@@ -226,8 +262,7 @@ class Absorber {
   /// Gives the sum's uses to `total`, and takes away the views that only the sum has read.
   void replace_sum(NodeId sum, const Found& found, NodeId made, ValueId total) {
     const ValueId old = graph_.output(sum);
-    const Shape whole = shape_of(found.made), wanted = shape_of(old);
-    const Shape shape(whole.begin() + static_cast<std::ptrdiff_t>(found.dims), whole.end());
+    const Shape shape = kept_dims(shape_of(found.made), found.sum), wanted = shape_of(old);
     graph_.value(total).type = ValueType::tensor(dtype_of(old), symbolic(shape));
     graph_.value(total).scale_power = graph_.value(old).scale_power;
     ValueId result = total;

@@ -99,7 +99,7 @@ std::optional<double> value_of(const PointwiseStep& step, double a, double b) {
 std::vector<double> run(const PointwiseProgram& program, const std::vector<double>& inputs) {
   std::vector<double> results;
   for (const PointwiseStep& step : program.steps) {
-    if (step.op == PointwiseOp::kReduceSum) {
+    if (is_sum(step.op)) {
       results.push_back(0);
       continue;
     }
@@ -161,7 +161,7 @@ bool read_outputs(const Graph& graph, Formula& f) {
   if (!shape) return false;
   if (!sum) return true;
   // What is summed must be the result, or its like before it was rounded.
-  return sum->dims + 1 == shape->size();
+  return !sum->along_rows && !sum->is_mean && sum->dims + 1 == shape->size();
 }
 
 /// Does the sum add up what the result is?
@@ -172,7 +172,7 @@ bool sums_result(const Formula& f, const std::vector<double>& numbers) {
   }
   const std::vector<double> results = run(f.program, all);
   for (const PointwiseStep& step : f.program.steps) {
-    if (step.op != PointwiseOp::kReduceSum || results.empty()) continue;
+    if (!is_sum(step.op) || results.empty()) continue;
     const int at = step.operands[0];
     const double summed =
         at >= 0 ? all[static_cast<size_t>(at)] : results[static_cast<size_t>(~at)];

@@ -183,6 +183,85 @@ TEST(Chain, IllegalLaunchesAreNamed) {
   a.rows = 10;
   a.in[0] = memory;
   EXPECT_EQ(libraries::illegal_launch(chain, a), "a group beyond the last column");
+  chain.program = parse_pointwise("t0:f16 = ReduceSum[-1, 1](x0); out t0", types, types);
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "rows that are not shared out");
+  a.blocks = 1;
+  a.piece = 8;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "") << "groups may go beyond the end of a row";
+  a.partials = nullptr;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "") << "one piece has no partial sum";
+  a.blocks = 2;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "partial sums without a place");
+  a.row_bits = 6;
+  a.partials = partials;
+  EXPECT_EQ(libraries::illegal_launch(chain, a), "rows that are not shared out");
+}
+
+/// The means along `rows` rows of x + y, all operands `offset` bytes behind an aligned address.
+std::vector<float> means_at(size_t offset, int64_t rows, int64_t columns) {
+  Attributes attributes;
+  attributes.set("program", "t0:f32 = Add(x0, x1); t1:f32 = ReduceMean[-1, 1](t0); out t1");
+  KernelCall call;
+  call.domain = kOwn;
+  call.op = "Pointwise";
+  call.attributes = &attributes;
+  call.inputs = {{DType::kF32, {rows, columns}, {}, nullptr},
+                 {DType::kF32, {columns}, {}, nullptr}};
+  call.outputs = {{DType::kF32, {rows}, {}, nullptr}};
+  EmulatedDevice device;
+  const KernelChoice choice = device.kernels().choose(call);
+  const auto stream = device.make_stream();
+  const size_t room = (static_cast<size_t>(rows * columns) * sizeof(float) + 64) / 16 * 16;
+  const auto memory = device.allocate(3 * room + choice.kernel->workspace_bytes());
+  const Tensor x = random(DType::kF32, {rows, columns}, -3, 3, 1),
+               y = random(DType::kF32, {columns}, -3, 3, 2);
+  const std::byte* from[] = {memory.get() + offset, memory.get() + room + offset};
+  std::memcpy(memory.get() + offset, x.data<float>().data(), x.data<float>().size_bytes());
+  std::memcpy(memory.get() + room + offset, y.data<float>().data(), y.data<float>().size_bytes());
+  std::byte* to[] = {memory.get() + 2 * room};
+  DeviceBuffers buffers;
+  buffers.inputs = from;
+  buffers.outputs = to;
+  buffers.workspace = memory.get() + 3 * room;
+  buffers.stream = stream.get();
+  choice.kernel->run(buffers);
+  stream->synchronise();
+  std::vector<float> means(static_cast<size_t>(rows));
+  std::memcpy(means.data(), to[0], means.size() * sizeof(float));
+  return means;
+}
+
+TEST(Chain, SumsAlongRowsHaveTheSameBitsAtOddAddresses) {
+  const Compiled compiled;
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{3, 2100}, {2, 9001}, {65, 8}})
+    EXPECT_EQ(means_at(4, rows, columns), means_at(0, rows, columns)) << columns;
+}
+
+/// How rows are shared out: {threads of a row, pieces of it}.
+std::pair<int, int64_t> shares(const Shape& shape) {
+  const DType types[] = {DType::kF32};
+  Attributes attributes;
+  attributes.set("program", "t0:f32 = ReduceSum[-1, 1](x0); out t0");
+  KernelCall call;
+  call.attributes = &attributes;
+  call.inputs = {{types[0], shape, {}, nullptr}};
+  call.outputs = {{types[0], Shape(shape.begin(), shape.end() - 1), {}, nullptr}};
+  chain::Plan plan;
+  EXPECT_EQ(chain::plan_chain(call, plan), "");
+  return {1 << plan.arguments.row_bits, plan.arguments.blocks};
+}
+
+TEST(Chain, RowsAreSharedOutByTheirLength) {
+  using Shares = std::pair<int, int64_t>;
+  EXPECT_EQ(shares({100, 3}), Shares(1, 1));
+  EXPECT_EQ(shares({100, 20}), Shares(8, 1));
+  EXPECT_EQ(shares({100, 768}), Shares(32, 1));
+  EXPECT_EQ(shares({100, 1024}), Shares(256, 1)) << "too few warps";
+  EXPECT_EQ(shares({8192, 1024}), Shares(32, 1));
+  EXPECT_EQ(shares({8192, 50257}), Shares(256, 1));
+  EXPECT_EQ(shares({8, 100000}), Shares(256, 24));
+  EXPECT_EQ(shares({1, int64_t{1} << 24}), Shares(256, 512));
+  EXPECT_EQ(shares({5, 0}), Shares(1, 0));
 }
 
 TEST(Chain, RefusesWhatAKernelCannotTake) {

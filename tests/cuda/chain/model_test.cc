@@ -64,9 +64,9 @@ Call call_of(const ModelChain& model, int64_t rows, int64_t columns) {
     call.inputs.push_back(operand(parsed.types[i], shape, static_cast<uint32_t>(i + 1)));
   }
   for (size_t k = 0; k < outputs.size(); ++k) {
-    const bool summed = sum && sum->output == k;
+    Shape shape = shape_of(Access::kWhole, lead, rows, columns);
     call.outputs.push_back(
-        {outputs[k], summed ? Shape{columns} : shape_of(Access::kWhole, lead, rows, columns)});
+        {outputs[k], sum && sum->output == k ? kept_dims(shape, *sum) : shape});
   }
   return call;
 }

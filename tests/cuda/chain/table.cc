@@ -122,6 +122,42 @@ void add_all_ops(Table& table, DType t) {
             true);
 }
 
+/// Rows for some threads, a warp or a block each, and in pieces; that begin where an access of 16
+/// bytes may and elsewhere; of one element, and of nothing.
+void add_row_sums(Table& table, DType t) {
+  const std::string type(short_name(t));
+  const DType word = DType::kI64;
+  for (const auto& [shape, dims] : {std::pair<Shape, int>{{6, 40, 64}, 1},
+                                    {{43, 3, 43}, 2},
+                                    {{65, 8}, 1},
+                                    {{7, 1}, 1},
+                                    {{24}, 1},
+                                    {{4, 3, 680}, 1},
+                                    {{3, 2100}, 1},
+                                    {{5, 8192}, 1},
+                                    {{2, 9001}, 1},
+                                    {{70001}, 1},
+                                    {{5, 0}, 1},
+                                    {{0, 8}, 1}}) {
+    const auto brackets = "[-" + std::to_string(dims) + ", " + std::to_string(dims) + "]";
+    table.add("sums along rows of " + type,
+              "t0:" + type + " = Dropout[0.3, 5](x0, x2, x3); t1:" + type +
+                  " = ReluGrad(t0, x1); t2:f32 = ReduceSum" + brackets + "(t1); out t2, t1",
+              {{t, shape}, {t, shape}, {word, {}}, {word, {}}}, shape);
+    table.cases.back().summed_dims = -dims;
+    table.cases.back().sum = 0;
+    table.add(
+        "means along rows alone of " + type,
+        "t0:" + type + " = Add(x0, x1); t1:" + type + " = ReduceMean" + brackets + "(t0); out t1",
+        {{t, shape}, {t, {shape.back()}}}, shape);
+    table.cases.back().summed_dims = -dims;
+  }
+  table.add("a scaled row of " + type + " and its sum",
+            "t0:" + type + " = Mul(x0, x1); t1:f32 = ReduceSum[-1, 1](t0); out t0, t1",
+            {{t, {9, 160}}, {t, {9, 1}}}, {9, 160});
+  table.cases.back().summed_dims = -1;
+}
+
 void add_chains(Table& table, DType t) {
   const std::string type(short_name(t));
   for (const Broadcast& b : kBroadcasts) {
@@ -165,6 +201,7 @@ void add_chains(Table& table, DType t) {
               {{t, shape}, {t, {shape.back()}}}, shape);
     table.cases.back().summed_dims = dims;
   }
+  add_row_sums(table, t);
   table.add("casts of " + type,
             "t0:bool = Cast(x0); t1:" + type +
                 " = Cast(t0); t2:f32 = Cast(x0); t3:f16 = Cast(t2); "
@@ -182,10 +219,9 @@ KernelCall ChainCase::call() const {
   made.attributes = &attributes;
   for (const auto& [dtype, dims] : inputs) made.inputs.push_back({dtype, dims, {}, nullptr});
   for (const DType dtype : outputs) made.outputs.push_back({dtype, shape, {}, nullptr});
-  if (summed_dims > 0) {
-    Shape& columns = made.outputs.back().shape;
-    columns.erase(columns.begin(), columns.begin() + summed_dims);
-  }
+  Shape& kept = made.outputs[sum ? *sum : made.outputs.size() - 1].shape;
+  if (summed_dims > 0) kept.erase(kept.begin(), kept.begin() + summed_dims);
+  if (summed_dims < 0) kept.erase(kept.end() + summed_dims, kept.end());
   return made;
 }
 

@@ -5,6 +5,7 @@
 // emulation; NVRTC compiles the same texts for GPUs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,8 +22,9 @@ struct ChainCase {
   std::vector<std::pair<DType, Shape>> inputs;
   std::vector<DType> outputs;
   Shape shape;
-  int summed_dims = 0;   // the last output is a sum over so many dims
-  bool all_ops = false;  // large: a step for each op of a kind
+  int summed_dims = 0;  // an output is a sum over so many first dims, or last ones if negative
+  std::optional<size_t> sum;  // which output; else the last
+  bool all_ops = false;       // large: a step for each op of a kind
 
   KernelCall call() const;
 };

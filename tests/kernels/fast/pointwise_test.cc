@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/ops/pointwise.h"
@@ -232,93 +231,6 @@ TEST(Pointwise, ADropoutOfABroadcastOperandDrawsForEachElement) {
   }
 }
 
-/// The shapes of a matrix, and over how many dims its rows are counted.
-struct SummedShape {
-  Shape shape;
-  int64_t dims;
-};
-const SummedShape kSummedShapes[] = {
-    {{1, 1}, 1},       {{0, 5}, 1},       {{5, 0}, 1},       {{3, 2}, 1},
-    {{7, 8}, 1},       {{37, 130}, 1},    {{700, 10}, 1},    {{129, 1031}, 1},
-    {{4, 67, 513}, 2}, {{2, 3, 5, 7}, 2}, {{300, 2, 65}, 1}, {{2, 5003}, 1},
-};
-
-/// A bias is added, an activation's derivative taken, and the result summed, stored too or not.
-void expect_sums(DType type, DType result, const SummedShape& s, std::string_view row) {
-  const std::string name(short_name(type));
-  const std::string text = fmt::format(
-      "t0:{0} = Add(x0, x1); t1:{0} = Tanh(t0); t2:{0} = TanhGrad(x2, t1); t3:{1} = ReduceSum[0, "
-      "{2}](t2); out ",
-      name, short_name(result), s.dims);
-  Tensor x = random_tensor(type, s.shape, -3, 3, 1), dy = random_tensor(type, s.shape, -3, 3, 3);
-  const Tensor bias = random_tensor(type, {s.shape.back()}, -1, 1, 2);
-  const Shape columns(s.shape.begin() + s.dims, s.shape.end());
-  const OutputSpec same{type, s.shape}, sums{result, columns};
-  const RunOptions on{.kernel = row};
-  const Tensor t1 =
-      run_one("", "Tanh", {run_one("", "Add", {x, bias}, {}, same, on)}, {}, same, on);
-  const Tensor t2 = run_one("ai.halfnote", "TanhGrad", {dy, t1}, {}, same, on);
-  std::vector<int64_t> axes(static_cast<size_t>(s.dims));
-  std::iota(axes.begin(), axes.end(), int64_t{0});
-  const Tensor wanted = run_one(
-      "ai.halfnote", "ReduceSum", {t2},
-      {{"axes", axes}, {"keepdims", int64_t{0}}, {"out_dtype", static_cast<int64_t>(result)}},
-      sums);
-  for (const int threads : {1, 2, 7}) {
-    const RunOptions many{.kernel = row, .threads = threads};
-    SCOPED_TRACE(fmt::format("{} {} to {} {} on {}", row, name, short_name(result),
-                             to_string(s.shape), threads));
-    const std::vector<Tensor> both = run_kernel("ai.halfnote", "Pointwise", {x, bias, dy},
-                                                {{"program", text + "t2, t3"}}, {same, sums}, many);
-    EXPECT_TRUE(identical(both[0], t2));
-    EXPECT_TRUE(identical(both[1], wanted));
-    EXPECT_TRUE(identical(
-        run_one("ai.halfnote", "Pointwise", {x, bias, dy}, {{"program", text + "t3"}}, sums, many),
-        wanted));
-  }
-}
-
-TEST(Pointwise, SumsAtTheEndHaveTheBitsOfReduceSum) {
-  for (const DType type : kPointwiseTypes) {
-    for (const SummedShape& s : kSummedShapes) {
-      if (s.shape == Shape{1, 1}) continue;  // one column: ReduceSum adds it in another order
-      for (const std::string_view row : {"fast", "reference"}) {
-        expect_sums(type, DType::kF32, s, row);
-        if (type != DType::kF32) expect_sums(type, type, s, row);
-      }
-    }
-  }
-}
-
-/// A sum of inputs as they are, of one that broadcasts, and of what was dropped from.
-TEST(Pointwise, SumsWhatIsBroadcastOrDropped) {
-  const Shape shape = {70, 600};
-  const Tensor x = random_tensor(DType::kF32, shape, -2, 2, 1),
-               row = random_tensor(DType::kF32, {600}, -2, 2, 2);
-  const Tensor seed = Tensor::scalar(int64_t{4}), step = Tensor::scalar(int64_t{2});
-  const OutputSpec same{DType::kF32, shape}, sums{DType::kF32, {600}};
-  const Attributes over_rows = {
-      {"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}, {"out_dtype", int64_t{1}}};
-  const auto sum = [&](const Tensor& of) {
-    return run_one("ai.halfnote", "ReduceSum", {of}, over_rows, sums);
-  };
-  const Tensor spread = run_one("", "Add", {Tensor::full(DType::kF32, shape, 0), row}, {}, same);
-  const Tensor dropped = run_one("ai.halfnote", "Dropout", {x, seed, step},
-                                 {{"ratio", 0.4f}, {"node", int64_t{6}}}, same);
-  const auto program = [&](const char* text, std::vector<Tensor> inputs) {
-    return run_one("ai.halfnote", "Pointwise", inputs, {{"program", std::string(text)}}, sums,
-                   {.kernel = "fast", .threads = 3});
-  };
-  EXPECT_TRUE(identical(program("t0:f32 = ReduceSum[0, 1](x0); out t0", {x}), sum(x)));
-  EXPECT_TRUE(
-      identical(program("t0:f32 = Add(x0, x1); t1:f32 = ReduceSum[0, 1](x1); out t1", {x, row}),
-                sum(spread)));
-  EXPECT_TRUE(identical(
-      program("t0:f32 = Dropout[0.4, 6](x0, x1, x2); t1:f32 = ReduceSum[0, 1](t0); out t1",
-              {x, seed, step}),
-      sum(dropped)));
-}
-
 TEST(Pointwise, CastsInProgramsAreTheReferenceBitForBit) {
   const DType types[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kBool};
   for (const DType from : types) {
@@ -383,39 +295,6 @@ TEST(PointwiseProgram, ADropoutReadsOneSeedAndOneStep) {
                      {{"program", "t0:f32 = Dropout[0.1, 3](x0, x1, x2); out t0"}},
                      {{DType::kF32, {3}}}, kFastPointwise)
                 .find("several elements of type i64"),
-            std::string::npos);
-}
-
-TEST(PointwiseProgram, ASumEndsAProgram) {
-  const DType inputs[] = {DType::kBF16}, outputs[] = {DType::kBF16, DType::kF32};
-  const std::string text = "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 2](t0); out t0, t1";
-  const PointwiseProgram program = parse_pointwise(text, inputs, outputs);
-  EXPECT_EQ(to_text(program), text);
-  ASSERT_TRUE(sum_of(program));
-  EXPECT_EQ(sum_of(program)->output, 1u);
-  EXPECT_EQ(sum_of(program)->dims, 2u);
-  for (const char* broken :
-       {"t0:bf16 = Neg(x0); t1:f32 = ReduceSum[1, 2](t0); out t0, t1",
-        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 0](t0); out t0, t1",
-        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 1.5](t0); out t0, t1",
-        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, nan](t0); out t0, t1",
-        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 9](t0); out t0, t1",
-        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum(t0); out t0, t1",
-        "t0:bf16 = Neg(x0); t1:f16 = ReduceSum[0, 1](t0); out t0, t1",
-        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 1](t0); t2:f32 = Neg(t1); out t0, t1",
-        "t0:bf16 = Neg(x0); t1:f32 = ReduceSum[0, 1](t0); t2:f32 = ReduceSum[0, 1](t0); out t0, t1",
-        "t0:bf16 = ReduceSum[0, 1](x0); t1:f32 = Cast(x0); out t0, t0",
-        "t0:bf16 = ReduceSum[0, 1](x0); t1:bf16 = Neg(x0); t2:f32 = Cast(t1); out t1, t2"}) {
-    EXPECT_THROW(parse_pointwise(broken, inputs, outputs), Error) << broken;
-  }
-  const Tensor x(DType::kF32, {3, 4});
-  const auto reason = [&](const char* sums, const Shape& shape) {
-    return refusals("ai.halfnote", "Pointwise", {x}, {{"program", std::string(sums)}},
-                    {{DType::kF32, shape}}, kFastPointwise);
-  };
-  EXPECT_NE(reason("t0:f32 = ReduceSum[0, 3](x0); out t0", {}).find("not there"),
-            std::string::npos);
-  EXPECT_NE(reason("t0:f32 = ReduceSum[0, 1](x0); out t0", {3}).find("different shapes"),
             std::string::npos);
 }
 

@@ -76,9 +76,13 @@ struct RunningRows {
 
 /// Rows of n elements behind each other, each reduced to one number. Any n.
 struct ReduceLoops {
+  static constexpr int64_t kLanes = 8;
   using Rows = void (*)(const float* x, int64_t rows, int64_t n, double* y);
   /// The steps and the order of the reference (kernels/math/reduce.h), in f64.
   Rows sum, sum_sizes, sum_squares, product;
+  /// Adds a piece of a row to kLanes interleaved sums, the first element to the first of them, and
+  /// gives what `sum` would of all that they hold.
+  double (*add_run)(const float* x, int64_t n, double* lanes);
   Rows maximum, minimum;
   /// The index of the largest, the first NaN first of all. n > 0.
   void (*best_places)(const float* x, int64_t rows, int64_t n, const ArgOrder& order, int64_t* y);

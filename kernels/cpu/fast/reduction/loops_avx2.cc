@@ -31,6 +31,7 @@ const ReduceLoops kAvx2Reduce = {
     avx2::accumulate<avx2::SumOfSizes, avx2::Sum>,
     avx2::accumulate<avx2::SumOfSquares, avx2::Sum>,
     avx2::accumulate<avx2::Product, avx2::Product>,
+    avx2::add_run,
     avx2::find_extreme<avx2::Largest>,
     avx2::find_extreme<avx2::Smallest>,
     avx2::best_places,

@@ -31,6 +31,7 @@ const ReduceLoops kAvx512Reduce = {
     avx512::accumulate<avx512::SumOfSizes, avx512::Sum>,
     avx512::accumulate<avx512::SumOfSquares, avx512::Sum>,
     avx512::accumulate<avx512::Product, avx512::Product>,
+    avx512::add_run,
     avx512::find_extreme<avx512::Largest>,
     avx512::find_extreme<avx512::Smallest>,
     avx512::best_places,

@@ -26,6 +26,7 @@ const ReduceLoops kBaselineReduce = {
     baseline::accumulate<baseline::SumOfSizes, baseline::Sum>,
     baseline::accumulate<baseline::SumOfSquares, baseline::Sum>,
     baseline::accumulate<baseline::Product, baseline::Product>,
+    baseline::add_run,
     baseline::find_extreme<baseline::Largest>,
     baseline::find_extreme<baseline::Smallest>,
     baseline::best_places,

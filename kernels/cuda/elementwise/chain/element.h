@@ -119,6 +119,67 @@ struct Drawing {
   }
 };
 
+/// What a thread has of a piece of a row: groups of kWidth neighbours that begin where an access of
+/// 16 bytes may, of as many threads as the row has every one's next one, then of the elements
+/// before and behind the groups. The shares, and the order in them, follow from shapes.
+template <int kWidth>
+struct RowShare {
+  int64_t begin, first_group, last_end, before, lane;
+  int bits;
+  int64_t groups, grouped, count;  // of the share: elements in groups, and all
+
+  __device__ __forceinline__ RowShare(const Arguments& a, int64_t item)
+      : lane(lane_of(a)), bits(a.row_bits) {
+    const int64_t row = item / a.blocks, from = item % a.blocks * a.piece;
+    const int64_t to = from + a.piece < a.columns ? from + a.piece : a.columns;
+    const int64_t end = row * a.columns + to;
+    begin = row * a.columns + from;
+    first_group = (begin + kWidth - 1) / kWidth * kWidth;
+    last_end = end / kWidth * kWidth;
+    const bool some = first_group < last_end;
+    before = (some ? first_group : end) - begin;
+    groups = some ? own((last_end - first_group) / kWidth) : 0;
+    grouped = groups * kWidth;
+    count = grouped + own(some ? before + end - last_end : before);
+  }
+  __device__ __forceinline__ static int lane_of(const Arguments& a) {
+    return static_cast<int>(threadIdx.x) & ((1 << a.row_bits) - 1);
+  }
+  /// How many of so many are this thread's.
+  __device__ __forceinline__ int64_t own(int64_t all) const {
+    return (all - lane + (1 << bits) - 1) >> bits;
+  }
+  /// Where a group begins: a product, so that the compiler knows that accesses of it are aligned.
+  __device__ __forceinline__ int64_t group(int64_t g) const {
+    return (first_group / kWidth + lane + (g << bits)) * kWidth;
+  }
+  /// Where element i of the share is.
+  __device__ __forceinline__ int64_t at(int64_t i) const {
+    if (i < grouped) return group(i / kWidth) + i % kWidth;
+    const int64_t other = lane + ((i - grouped) << bits);
+    return other < before ? begin + other : last_end + (other - before);
+  }
+};
+
+/// The sum of what the 2^bits threads of a row have, in one order. All threads of the block must
+/// come.
+__device__ __forceinline__ double sum_of_row(double sum, int bits) {
+  for (int distance = (1 << (bits < 5 ? bits : 5)) / 2; distance > 0; distance /= 2)
+    sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+  if (bits <= 5) return sum;
+#ifdef __CUDACC_RTC__
+  __shared__ double of_warps[kThreads / 32];
+#else
+  HN_SHARED(double[kThreads / 32], of_warps);
+#endif
+  __syncthreads();  // it may still be read for the row before
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
+  __syncthreads();
+  double total = of_warps[0];
+  for (int w = 1; w < kThreads / 32; ++w) total += of_warps[w];
+  return total;
+}
+
 /// kCount neighbours, moved with accesses of 16 bytes, or of all where these are fewer.
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Pack {

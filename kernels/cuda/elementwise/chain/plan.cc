@@ -87,13 +87,31 @@ bool plan_walks(const KernelCall& call, const Shape& shape, Plan& plan) {
   return true;
 }
 
+/// Threads that fill a GPU.
+constexpr int64_t kThreadsWanted = int64_t{1} << 17;
+
+/// Threads for each row from the shapes alone: as many as it has groups, up to a warp; a block for
+/// long ones, and for shorter ones where there are too few warps. What is longer yet is cut where
+/// there are too few blocks, in pieces of which each thread has some groups.
+void plan_row_sum(int width, Arguments& a) {
+  constexpr int64_t kLong = 4 * kThreads, kLeastLong = kThreads, kLeastPiece = 4 * kThreads;
+  const int64_t groups = (a.columns + width - 1) / width;
+  while (a.row_bits < 5 && (1 << a.row_bits) < groups) ++a.row_bits;
+  if (groups >= kLong || (groups >= kLeastLong && a.rows * 32 < kThreadsWanted))
+    a.row_bits = kThreadBits;
+  const int64_t wanted = kThreadsWanted / std::max<int64_t>(1, a.rows * kThreads);
+  const int64_t pieces = std::max<int64_t>(1, std::min(wanted, groups / kLeastPiece));
+  a.piece = (groups + pieces - 1) / pieces * width;
+  a.blocks = a.columns == 0 ? 0 : (a.columns + a.piece - 1) / a.piece;
+}
+
 /// Blocks of rows from the shapes alone: enough for the threads of a GPU, but no block so short
 /// that its partial sums are much beside what is summed.
 void plan_sum(const cpu::pointwise::SummedShape& matrix, int width, Arguments& a) {
-  constexpr int64_t kThreadsWanted = int64_t{1} << 17;
   constexpr int64_t kLeastRows = 16, kMostRows = 128;
   a.rows = matrix.rows;
   a.columns = matrix.columns;
+  if (matrix.along_rows) return plan_row_sum(width, a);
   a.block_rows =
       std::clamp(matrix.rows * matrix.columns / width / kThreadsWanted, kLeastRows, kMostRows);
   a.blocks = (a.rows + a.block_rows - 1) / a.block_rows;
@@ -112,7 +130,7 @@ std::string plan_chain(const KernelCall& call, Plan& plan) {
   const Shape shape = cpu::pointwise::elements_of(plan.chain.program, call);
   plan.arguments.count = element_count(shape);
   if (const auto sum = sum_of(plan.chain.program))
-    plan_sum(cpu::pointwise::summed_shape(shape, sum->dims), width(plan.chain), plan.arguments);
+    plan_sum(cpu::pointwise::summed_shape(shape, *sum), width(plan.chain), plan.arguments);
   return plan_walks(call, shape, plan) ? "" : "more dims that do not merge than a walk has";
 }
 

@@ -14,8 +14,9 @@
 // Where a step is a Dropout, four elements that follow each other share a counter of Philox: a
 // group draws for all of its elements at once.
 //
-// Where a program ends in a sum, a thread goes down its columns, a block of rows far, and leaves
-// partial sums in f64, which chain.cu adds up in their order.
+// Where a program ends in a sum over rows, a thread goes down its columns, a block of rows far, and
+// leaves partial sums in f64, which chain.cu adds up in their order. Where it ends in sums along
+// rows, some threads, a warp or a block go along each row, or a piece of it, and add up in f64.
 //
 // Every element of a group is loaded before the first one is stored, and no thread reads another's:
 // an output may lie over an input that is read whole.
@@ -190,7 +191,7 @@ class Writer {
     line("__device__ __forceinline__ void step_all({}, {}{}) {{", inputs, words, outputs);
     for (size_t i = 0; i < chain_.program.steps.size(); ++i) {
       const PointwiseStep& step = chain_.program.steps[i];
-      if (step.op == Op::kReduceSum) continue;
+      if (halfnote::is_sum(step.op)) continue;
       line("  [[maybe_unused]] const {} t{} = rounded<{}>({});", number_type(step.dtype), i,
            memory_type(step.dtype), expression_of(i));
     }
@@ -226,7 +227,7 @@ class Writer {
              static_cast<uint32_t>(step.parameters[1]));
     }
     for (size_t k = 0; k < chain_.outputs.size(); ++k) {
-      if (is_sum(k)) continue;
+      if (is_sum(k) && !sum_->along_rows) continue;
       line("  auto* const out{} = static_cast<{}*>(a.out[{}]);", k, memory_type(chain_.outputs[k]),
            k);
     }
@@ -234,7 +235,7 @@ class Writer {
 
   void write_kernel() {
     write_operands();
-    if (sum_) return write_sums();
+    if (sum_) return sum_->along_rows ? write_row_sums() : write_sums();
     line("  const int64_t in_groups = a.groups * {}, items = a.groups + a.count - in_groups;",
          width_);
     line("  const int64_t threads = int64_t{{gridDim.x}} * kThreads;");
@@ -280,13 +281,49 @@ class Writer {
     line("}}\n");
   }
 
+  /// The threads of a row go along a piece of it, group by group, and add up what they have.
+  void write_row_sums() {
+    line("  const int64_t pieces = a.rows * a.blocks, teams = kThreads >> a.row_bits;");
+    line(
+        "  for (int64_t first = blockIdx.x * teams; first < pieces; first += gridDim.x * teams) "
+        "{{");
+    line("    const int64_t item = first + (threadIdx.x >> a.row_bits);");
+    line("    double sum = 0;");
+    line("    if (item < pieces) {{");
+    line("      const RowShare<{}> share(a, item);", width_);
+    line("      for (int64_t g = 0; a.groups > 0 && g < share.groups; ++g) {{");
+    line("      const int64_t at = share.group(g);");
+    write_group();
+    line("      }}");
+    line("      for (int64_t i = a.groups > 0 ? share.grouped : 0; i < share.count; ++i) {{");
+    line("      const int64_t at = share.at(i);");
+    write_element();
+    line("      }}");
+    line("    }}");
+    line("    sum = sum_of_row(sum, a.row_bits);");
+    line("    if (RowShare<{}>::lane_of(a) != 0 || item >= pieces) continue;", width_);
+    line("    if (a.blocks > 1) {{");
+    line("      a.partials[item % a.blocks * a.rows + item / a.blocks] = sum;");
+    line("    }} else {{");
+    line("      assign(out{}[item], static_cast<float>(sum{}));", sum_->output,
+         sum_->is_mean ? " / static_cast<double>(a.columns)" : "");
+    line("    }}");
+    line("  }}");
+    line("}}\n");
+  }
+
+  /// What an element is added to.
+  std::string total(std::string_view index) const {
+    return sum_->along_rows ? "sum" : fmt::format("sums[{}]", index);
+  }
+
   void write_element() {
     write_offsets("      ", "at");
     line("      step_all({}, {}{});",
          list(chain_.inputs.size(), [&](size_t i) { return element(i); }),
          for_draws([](size_t s) { return fmt::format("draw{}.word(at)", s); }),
          list(chain_.outputs.size(),
-              [&](size_t k) { return is_sum(k) ? "sums[0]" : fmt::format("out{}[at]", k); }));
+              [&](size_t k) { return is_sum(k) ? total("0") : fmt::format("out{}[at]", k); }));
   }
 
   void write_offsets(std::string_view indent, std::string_view at) {
@@ -329,13 +366,13 @@ class Writer {
                 [&](size_t k) { return fmt::format("draw{}.group(at / 4 + {})", s, k); }));
     }
     line("#pragma unroll");
-    line("      for (int i = 0; i < {}; ++i) {{", width_);
-    if (!chain_.even) write_offsets("        ", "at + i");
+    line("      for (int k = 0; k < {}; ++k) {{", width_);
+    if (!chain_.even) write_offsets("        ", "at + k");
     line("        step_all({}, {}{});",
          list(chain_.inputs.size(), [&](size_t i) { return group_element(i); }),
-         for_draws([](size_t s) { return fmt::format("d{}[i / 4].word[i % 4]", s); }),
+         for_draws([](size_t s) { return fmt::format("d{}[k / 4].word[k % 4]", s); }),
          list(chain_.outputs.size(),
-              [&](size_t k) { return is_sum(k) ? "sums[i]" : fmt::format("q{}.at[i]", k); }));
+              [&](size_t k) { return is_sum(k) ? total("k") : fmt::format("q{}.at[k]", k); }));
     line("      }}");
     for (size_t k = 0; k < chain_.outputs.size(); ++k) {
       if (!is_sum(k)) line("      store(out{} + at, q{});", k, k);
@@ -346,11 +383,11 @@ class Writer {
   std::string group_element(size_t i) const {
     switch (chain_.inputs[i].access) {
       case Access::kWhole:
-        return fmt::format("number(p{}.at[i])", i);
+        return fmt::format("number(p{}.at[k])", i);
       case Access::kSingle:
         return fmt::format("x{}", i);
       case Access::kAlong:
-        if (chain_.even) return fmt::format("number(p{}.at[i])", i);
+        if (chain_.even) return fmt::format("number(p{}.at[k])", i);
         break;
       case Access::kStay:
         if (chain_.even) return fmt::format("x{}", i);
