@@ -161,6 +161,20 @@ TEST(CudaRecurrent, ReserveOfOurOwnKernels) {
   }
 }
 
+/// No sequences, and no inputs.
+TEST(CudaRecurrent, OfNothing) {
+  for (const std::string_view op : kOps) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      for (RecurrentSizes s : {RecurrentSizes{1, 3, 0, 5, 4}, {2, 2, 3, 0, 4}, {2, 3, 0, 0, 4}}) {
+        s.dtype = dtype;
+        const Call forward = forward_call(op, s, Keeps::kGates);
+        check(forward);
+        check(gradient_call(forward, on_cpu(forward)));
+      }
+    }
+  }
+}
+
 TEST(CudaRecurrent, GradientsThatNobodyWants) {
   for (const std::string_view op : kOps) {
     const Call forward = forward_call(op, {2, 3, 2, 4, 5}, Keeps::kReserve);

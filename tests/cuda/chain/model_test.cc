@@ -65,8 +65,7 @@ Call call_of(const ModelChain& model, int64_t rows, int64_t columns) {
   }
   for (size_t k = 0; k < outputs.size(); ++k) {
     Shape shape = shape_of(Access::kWhole, lead, rows, columns);
-    call.outputs.push_back(
-        {outputs[k], sum && sum->output == k ? kept_dims(shape, *sum) : shape});
+    call.outputs.push_back({outputs[k], sum && sum->output == k ? kept_dims(shape, *sum) : shape});
   }
   return call;
 }

@@ -30,18 +30,14 @@ class DeviceProduct {
     p.trans_b = shape.trans_b;
     p.stride_d = p.m * p.n;
     product.results_ = shape.m * shape.n;
-    if (product.results_ == 0) return product;
-    if (shape.k == 0) {
-      product.refusal_ = "a sum of nothing";
-    } else {
-      // Every operand begins at a row of a larger matrix.
-      const auto row = [](int64_t elements, DType dtype) {
-        return elements * static_cast<int64_t>(size_of(dtype));
-      };
-      product.refusal_ = blas().refusal(
-          p,
-          libraries::alignment_behind({row(p.lda(), type), row(p.ldb(), type), row(p.ldd(), out)}));
-    }
+    if (product.results_ == 0 || shape.k == 0) return product;
+    // Every operand begins at a row of a larger matrix.
+    const auto row = [](int64_t elements, DType dtype) {
+      return elements * static_cast<int64_t>(size_of(dtype));
+    };
+    product.refusal_ = blas().refusal(
+        p,
+        libraries::alignment_behind({row(p.lda(), type), row(p.ldb(), type), row(p.ldd(), out)}));
     if (product.ready()) product.bytes_ = blas().workspace_bytes(p);
     return product;
   }
@@ -50,7 +46,10 @@ class DeviceProduct {
   const std::string& refusal() const { return refusal_; }
   size_t workspace_bytes() const { return bytes_; }
   void run(Stream& stream, const void* a, const void* b, void* d, void* workspace) const {
-    if (results_ > 0) blas().matmul(stream, problem_, {a, b, d, workspace});
+    if (results_ == 0) return;
+    if (problem_.k == 0)  // sums of nothing; the library takes none
+      return stream.fill(d, 0, static_cast<size_t>(results_) * size_of(problem_.d));
+    blas().matmul(stream, problem_, {a, b, d, workspace});
   }
 
  private:
