@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "compiler/ir/text.h"
+#include "kernels/device.h"
 #include "kernels/kernel.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/passes.h"
@@ -46,10 +47,15 @@ void watch() {
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGVTALRM}) ::signal(signal, tell);
 }
 
-/// As many bytes as asked for, with a page behind them that nobody may touch.
+/// Where buffers of devices begin: their kernels count on it.
+constexpr size_t kDeviceAlignment = 64;
+
+/// As many bytes as asked for, with a page behind them that nobody may touch; where they must begin
+/// at an aligned place, right behind as many as that takes.
 class Guarded {
  public:
-  explicit Guarded(size_t bytes) {
+  explicit Guarded(size_t bytes, size_t alignment = 1) {
+    bytes = (bytes + alignment - 1) / alignment * alignment;
     const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
     const size_t room = (bytes + page - 1) / page * page;
     mapped_ = room + 2 * page;
@@ -78,6 +84,8 @@ class Guarded {
 class Attack {
  public:
   Attack(uint64_t seed, Counts& counts) : state_(mix(seed)), counts_(counts) {}
+
+  const KernelTable& device_kernels() const { return device_->kernels(); }
 
   void on(const Graph& graph) {
     for (NodeId node : graph.nodes()) {
@@ -268,17 +276,31 @@ class Attack {
       call.outputs.push_back({type.dtype, concrete(*type.shape), {}, nullptr});
       if (call.outputs.back().size() > kMostElementsEach) return;
     }
-    for (const KernelRow* row : cpu_kernels().rows_of(call.domain, call.op)) {
-      note(alone, operands, row->name);
-      const Prepared prepared = row->prepare(call);
-      ++counts_[prepared ? "hostile: taken by a kernel" : "hostile: not taken by a kernel"];
-      if (prepared) run_kernel(*prepared.kernel, call, operands);
+    for (const KernelRow* row : cpu_kernels().rows_of(call.domain, call.op))
+      run_row(*row, call, alone, operands, nullptr);
+    for (const KernelRow* row : device_->kernels().rows_of(call.domain, call.op))
+      run_row(*row, call, alone, operands, device_->make_stream().get());
+  }
+
+  /// The stream is that of a device's kernel.
+  void run_row(const KernelRow& row, const KernelCall& call, const Graph& alone,
+               const std::vector<Tensor>& operands, Stream* stream) {
+    const std::string where = stream == nullptr ? "" : " on a device";
+    note(alone, operands, row.name);
+    const Prepared prepared = row.prepare(call);
+    ++counts_[(prepared ? "hostile: taken by a kernel" : "hostile: not taken by a kernel") + where];
+    if (!prepared || prepared.kernel->workspace_bytes() > kMostWorkspace) return;
+    try {
+      run_kernel(*prepared.kernel, call, operands, stream);
+      ++counts_["hostile: run" + where];
+    } catch (const Error&) {
+      ++counts_["hostile: refused while it ran" + where];
     }
   }
 
-  void run_kernel(const Kernel& kernel, const KernelCall& call,
-                  const std::vector<Tensor>& operands) {
-    if (kernel.workspace_bytes() > kMostWorkspace) return;
+  void run_kernel(const Kernel& kernel, const KernelCall& call, const std::vector<Tensor>& operands,
+                  Stream* stream) {
+    const size_t alignment = stream == nullptr ? 1 : kDeviceAlignment;
     std::vector<Guarded> buffers;
     std::vector<const std::byte*> in;
     std::vector<std::byte*> out;
@@ -287,21 +309,25 @@ class Attack {
         in.push_back(nullptr);
         continue;
       }
-      in.push_back(buffers.emplace_back(tensor.byte_size()).data());
+      in.push_back(buffers.emplace_back(tensor.byte_size(), alignment).data());
       if (tensor.byte_size() > 0)
         std::memcpy(buffers.back().data(), tensor.bytes(), tensor.byte_size());
     }
     for (const Operand& output : call.outputs) {
       const size_t bytes = static_cast<size_t>(output.size()) * size_of(output.dtype);
-      out.push_back(output.present() ? buffers.emplace_back(bytes).data() : nullptr);
+      out.push_back(output.present() ? buffers.emplace_back(bytes, alignment).data() : nullptr);
     }
-    const Guarded workspace((kernel.workspace_bytes() + 63) / 64 * 64);
-    try {
-      kernel.run({in, out, workspace.data()});
-      ++counts_["hostile: run"];
-    } catch (const Error&) {
-      ++counts_["hostile: refused while it ran"];
-    }
+    const Guarded workspace(kernel.workspace_bytes(), 64), table(kernel.table_bytes(), 64);
+    DeviceBuffers given;
+    given.inputs = in;
+    given.outputs = out;
+    given.workspace = workspace.data();
+    given.table = table.data();
+    given.stream = stream;
+    if (stream == nullptr) return kernel.run(given);
+    kernel.write_table(given, table.data());
+    kernel.run(given);
+    stream->synchronise();
   }
 
   uint64_t state_;
@@ -310,6 +336,7 @@ class Attack {
   std::vector<Remark> remarks_;
   PassContext context_{options_, infer_node, {}, remarks_, {}};
   int attribute_ = -1;  // the one that is changed
+  std::unique_ptr<Device> device_ = open_device("cuda-emulated");
 };
 
 }  // namespace
@@ -324,7 +351,12 @@ void attack(const Problem& problem, uint64_t seed, Counts& counts) {
       attack.on(step);
       std::vector<Shape> shapes;
       for (const Tensor& input : inputs_of(problem, step)) shapes.push_back(input.shape());
-      attack.on(make_device_ready(step, dims_from_shapes(step, shapes)));
+      const auto dims = dims_from_shapes(step, shapes);
+      attack.on(make_device_ready(step, dims));
+      DeviceReadyOptions gpu;
+      gpu.for_cpu = false;
+      gpu.kernels = &attack.device_kernels();
+      attack.on(make_device_ready(step, dims, gpu));
     } catch (const Error& error) {
       ++counts[fmt::format("hostile: no step ({})", kind_name(error.code()))];
     }
