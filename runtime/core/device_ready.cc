@@ -35,6 +35,7 @@
 #include "passes/device/products/absorb_biases.h"
 #include "passes/device/products/absorb_transposes.h"
 #include "passes/device/products/fuse_epilogues.h"
+#include "passes/device/products/gather_taps.h"
 #include "passes/device/products/multiply_patches.h"
 #include "passes/device/rematerialize.h"
 #include "passes/device/round_conv_gradients.h"
@@ -248,6 +249,8 @@ constexpr PassRow kRows[] = {
      "what is constant in these bodies goes"},
     {"multiply-patches", multiply_patches, nullptr, kAll, kAny, kAny, false,
      "GPUs: a convolution that cuts an image into patches is a product"},
+    {"gather-taps", gather_taps, nullptr, kAll, kAny, kAny, false,
+     "GPUs: tensor cores multiply channels, of which images have few"},
     {"simplify-sizes", canonicalize, nullptr, kAll, kAny, kAny, true,
      "views and broadcasts that turned out to change nothing"},
     {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
@@ -316,7 +319,7 @@ constexpr std::string_view kOnlyOnGpu[] = {
     "take-out-useless-padding", "round-conv-gradients", "keep-padded-classes",
     "absorb-biases-on-gpu",     "keep-reserve",         "fuse-norms",
     "fuse-line-norms",          "fuse-epilogues",       "group-heads",
-    "multiply-patches",         "program-large"};
+    "multiply-patches",         "gather-taps",          "program-large"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;

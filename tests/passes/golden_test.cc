@@ -88,6 +88,7 @@ const GoldenRow kRows[] = {
     {"round-conv-gradients", Sides::kRounding, kEpsBf16},
     // Sums of 32 products and a bias, in another order.
     {"multiply-patches", Sides::kRounding, kEpsBf16},
+    {"gather-taps", Sides::kRounding, kEpsBf16},
     {"take-branches", Sides::kExact},
     {"absorb-transposes", Sides::kExact},
     // The source side runs in the interpreter, which walks the bodies itself.

@@ -31,6 +31,10 @@ std::vector<Expr> tile_gradient(GradientContext& rule);
 /// takes for an empty one.
 std::vector<ValueType> infer_range(const Graph& graph, NodeId node);
 
+// patches.cc
+std::vector<ValueType> infer_patches(const Graph& graph, NodeId node);
+std::vector<Expr> patches_body(BodyContext& body);
+
 // crop.cc
 std::vector<Expr> lower_center_crop_pad(LowerContext& rule);
 

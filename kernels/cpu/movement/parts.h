@@ -14,6 +14,7 @@ namespace halfnote::cpu {
 std::vector<KernelRow> reshape_rows();  // reshape.cc: same bytes under another shape
 std::vector<KernelRow> copy_rows();     // copy.cc: strided copies
 std::vector<KernelRow> pad_rows();      // pad.cc
+std::vector<KernelRow> patches_rows();  // patches.cc
 std::vector<KernelRow> gather_rows();   // gather.cc: Gather*, ReverseSequence
 std::vector<KernelRow> scatter_rows();  // scatter.cc: Scatter*
 std::vector<KernelRow>

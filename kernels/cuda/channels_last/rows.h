@@ -35,6 +35,7 @@ std::vector<BlockedRow> channels_last_conv_rows();   // contraction/conv_library
 std::vector<BlockedRow> channels_last_elements();    // elements.cu: elementwise ops, their chains
 std::vector<BlockedRow> channels_last_batch_norm();  // batch_norm.cu
 std::vector<BlockedRow> channels_last_moves();       // move.cu: Concat, Pad, Slice, Transpose, …
+std::vector<BlockedRow> channels_last_patches();     // movement/patches.cu
 std::vector<BlockedRow> channels_last_pools();       // pool.cu: pools and their gradients
 std::vector<BlockedRow> channels_last_resizes();     // reduction/resize.cu
 std::vector<BlockedRow> channels_last_sums();        // reduce.cu: reductions, global pools

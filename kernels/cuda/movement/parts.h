@@ -11,6 +11,7 @@ namespace halfnote::HN_CUDA {
 std::vector<KernelRow> gather_rows();    // gather.cu: Gather*, ReverseSequence
 std::vector<KernelRow> generate_rows();  // generate.cu: made from shapes, attributes or scalars
 std::vector<KernelRow> pad_rows();       // pad.cu: Pad, Trilu
+std::vector<KernelRow> patches_rows();   // patches.cu
 std::vector<KernelRow> scatter_rows();   // scatter.cu: ScatterND, ScatterElements
 
 /// A kernel of which output 0 is input 0, byte by byte: a view, where both may share a buffer.

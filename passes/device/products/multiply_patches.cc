@@ -21,7 +21,7 @@
 #include "compiler/ir/builder.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
-#include "passes/padding/remove_padding.h"
+#include "passes/device/products/channel_padding.h"
 #include "passes/pass_through.h"
 
 namespace halfnote {
@@ -67,18 +67,6 @@ bool all_are(const std::vector<int64_t>& numbers, int64_t number) {
   return std::ranges::all_of(numbers, [=](int64_t n) { return n == number; });
 }
 
-/// The value before its channels were padded, or itself.
-ValueId without_padding(const Graph& graph, ValueId value) {
-  const NodeId pad = producer(graph, value);
-  if (!pad.valid() || graph.node(pad).op != "Pad" || !is_padding(graph.node(pad))) return value;
-  const ValueId source = graph.input(pad, 0);
-  const auto own = known_shape(graph, source);
-  auto padded = known_shape(graph, value);
-  if (!own || !padded || own->size() != padded->size() || own->size() < 3) return value;
-  (*padded)[1] = (*own)[1];
-  return own == padded ? source : value;
-}
-
 /// Do the windows of a convolution of `shape` tile it, and is the product one for tensor cores?
 bool are_patches(const Attributes& attributes, const Patches& p) {
   const size_t rank = p.shape.size();
@@ -108,7 +96,8 @@ class Multiplier {
   bool rewrite_forward(NodeId id) {
     ValueId x = graph_.input(id, 0), w = graph_.input(id, 1);
     const ValueId bias = graph_.input(id, 2);
-    const ValueId plain_x = without_padding(graph_, x), plain_w = without_padding(graph_, w);
+    const ValueId plain_x = without_channel_padding(graph_, x),
+                  plain_w = without_channel_padding(graph_, w);
     auto x_shape = known_shape(graph_, plain_x), w_shape = known_shape(graph_, plain_w);
     if (x_shape && w_shape && w_shape->size() > 2 && (*x_shape)[1] == (*w_shape)[1]) {
       x = plain_x;
@@ -143,14 +132,12 @@ class Multiplier {
     Patches p{padded_x, *padded_shape, attributes.get_ints("kernel_shape"), (*dy_shape)[1]};
     // The padding of dw is cut off by the only node that reads it.
     NodeId replaced = id;
-    const ValueId x = without_padding(graph_, padded_x);
-    const NodeId cut = only_reader(graph_, graph_.output(id));
-    if (x != padded_x && cut.valid() && graph_.node(cut).op == "Slice" &&
-        is_padding(graph_.node(cut))) {
+    const ValueId x = without_channel_padding(graph_, padded_x);
+    if (x != padded_x) {
       Patches plain = p;
       plain.image = x;
       plain.shape = *known_shape(graph_, x);
-      if (known_shape(graph_, graph_.output(cut)) == plain.weight()) {
+      if (const NodeId cut = padding_cut(graph_, graph_.output(id), plain.weight()); cut.valid()) {
         p = plain;
         replaced = cut;
       }

@@ -541,5 +541,43 @@ TEST(ChannelsLast, ChannelsAreFilledUp) {
   }
 }
 
+/// Either side in either layout; channels that fill 16 bytes and others, and none of the image.
+TEST(ChannelsLast, Patches) {
+  struct Windows {
+    Shape image, result;
+    std::vector<int64_t> kernel, strides, pads;
+  };
+  const Windows all[] = {
+      {{2, 3, 6, 8}, {2, 16, 3, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
+      {{2, 3, 5, 7}, {2, 32, 5, 7}, {3, 3}, {1, 1}, {1, 1, 1, 1}},
+      {{1, 2, 9, 7}, {1, 13, 3, 4}, {2, 3}, {3, 2}, {0, 2, 1, 0}},
+      {{3, 2, 33}, {3, 8, 15}, {4}, {2}, {0, 0}},
+      {{1, 2, 4, 3, 5}, {1, 24, 2, 2, 3}, {2, 2, 3}, {2, 1, 1}, {0, 0, 0, 0, 0, 0}},
+      {{5, 3, 224, 64}, {5, 16, 112, 32}, {2, 2}, {2, 2}, {0, 0, 0, 0}}};
+  for (const Windows& w : all) {
+    Attributes attributes;
+    attributes.set("kernel_shape", w.kernel);
+    attributes.set("strides", w.strides);
+    attributes.set("pads", w.pads);
+    attributes.set("channels", w.result[1]);
+    for (const DType from : kStored) {
+      for (const DType to : kStored) {
+        if (to != from) attributes.set("out_dtype", static_cast<int64_t>(to));
+        const Call call{kOwn, "Patches", {random(from, w.image)}, attributes, {{to, w.result}}};
+        check(call);
+        for (const auto& [from_last, to_last] : {std::pair(1u, 0u), {0u, 1u}, {1u, 1u}})
+          check_last(call, from_last, to_last);
+      }
+    }
+  }
+  Attributes attributes;
+  attributes.set("kernel_shape", std::vector<int64_t>{2, 2});
+  attributes.set("channels", int64_t{16});
+  for (const Shape& image : {Shape{0, 3, 4, 4}, Shape{2, 3, 1, 4}}) {
+    const Shape result{image[0], 16, image[2] - 1, image[3] - 1};
+    check({kOwn, "Patches", {random(DType::kF32, image)}, attributes, {{DType::kF32, result}}});
+  }
+}
+
 }  // namespace
 }  // namespace halfnote::cuda_emulated
