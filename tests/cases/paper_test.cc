@@ -139,7 +139,9 @@ struct AskedConvolution {
 ConvProblem convolution(const AskedConvolution& c, DType operands) {
   ConvProblem problem;
   cpu::ConvPlan& p = problem.plan;
-  const int64_t pad = c.kernel / 2, out = (c.size + 2 * pad - c.kernel) / c.stride + 1;
+  // As many results as elements, in strides of 1: even kernels are padded less at the end.
+  const int64_t before = c.kernel / 2, behind = (c.kernel - 1) / 2;
+  const int64_t out = (c.size + before + behind - c.kernel) / c.stride + 1;
   p.batch = c.batch;
   p.channels = c.channels;
   p.filters = c.filters;
@@ -149,7 +151,8 @@ ConvProblem convolution(const AskedConvolution& c, DType operands) {
   p.out = {1, out, out};
   p.kernel = {1, c.kernel, c.kernel};
   p.stride = {1, c.stride, c.stride};
-  p.pad_begin = p.pad_end = {0, pad, pad};
+  p.pad_begin = {0, before, before};
+  p.pad_end = {0, behind, behind};
   problem.operands = problem.result = operands;
   return problem;
 }
@@ -160,6 +163,8 @@ TEST_F(Paper, ConvolutionsHavePlans) {
       {"the CIFAR CNN's first", 128, 8, 32, 32, 3, 1},
       {"its second", 128, 32, 16, 64, 3, 1},
       {"ResNet-50's first", 256, 8, 224, 64, 7, 2},
+      {"the same of blocks of 2 by 2", 256, 16, 112, 64, 4, 1},
+      {"the CIFAR CNN's first of all taps", 128, 32, 32, 32, 1, 1},
       {"1x1", 256, 64, 56, 256, 1, 1},
       {"3x3", 256, 64, 56, 64, 3, 1},
       {"3x3 with stride 2", 256, 128, 56, 128, 3, 2},
