@@ -126,7 +126,8 @@ TEST(CudaMovement, Copies) {
   }
 }
 
-/// Tiles that are read and written by 16 bytes, and those that are not; more than one tile a side.
+/// Tiles that are read and written by 16 bytes, and those that are not; more than one tile a side;
+/// and strips of a matrix with a short side.
 TEST(CudaMovement, TransposesByPacks) {
   Attributes swapped;
   swapped.set("perm", std::vector<int64_t>{0, 2, 1});
@@ -137,7 +138,13 @@ TEST(CudaMovement, TransposesByPacks) {
                                {1, 130, 64},
                                {2, 8, 8},
                                {1, 9, 200},
-                               {0, 16, 16}}) {
+                               {0, 16, 16},
+                               // With one short side: strips.
+                               {3, 300, 9},
+                               {2, 9, 128},
+                               {70, 8, 40},
+                               {1, 129, 31},
+                               {2, 32, 1025}}) {
       const Tensor x = random(DType::kF32, shape, -100, 100).cast_to(dtype);
       check({"", "Transpose", {x}, swapped, {{dtype, {shape[0], shape[2], shape[1]}}}});
     }

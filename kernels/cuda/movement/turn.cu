@@ -47,13 +47,67 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Lines of the long side that a block takes of a matrix with a short one, of up to kMostShort.
+constexpr int kLongLines = 128, kMostShort = 32;
+
+/// A block takes all of the short side and many lines of the long one: on one side of the copy that
+/// is one piece of memory, on the other there are pieces of kLongLines elements. A tile would be
+/// mostly empty. The odd pitch is for the banks.
+template <class T, bool kShortRows>
+__global__ void __launch_bounds__(kThreads)
+    turn_narrow(const T* from, T* to, int64_t length, Divisor narrow, Divisor strips,
+                int64_t blocks) {
+  HN_SHARED(T[kLongLines * (kMostShort + 1)], tile);
+  const int side = static_cast<int>(narrow.value()), pitch = side | 1;
+  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+    const int64_t matrix = strips.quotient(block);
+    const int64_t first = (block - matrix * strips.value()) * kLongLines;
+    const int lines = static_cast<int>(length - first < kLongLines ? length - first : kLongLines);
+    const int64_t begin = matrix * length * side;
+    const int64_t piece = begin + first * side, pieces = begin + first;
+    __syncthreads();  // the strip before is still read
+    for (int i = static_cast<int>(threadIdx.x); i < kLongLines * side; i += kThreads) {
+      if (kShortRows) {
+        const int line = i % kLongLines, at = i / kLongLines;
+        if (line < lines) tile[line * pitch + at] = from[pieces + at * length + line];
+      } else if (i < lines * side) {
+        const int line = static_cast<int>(narrow.small_quotient(static_cast<uint32_t>(i)));
+        tile[line * pitch + (i - line * side)] = from[piece + i];
+      }
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < kLongLines * side; i += kThreads) {
+      if (!kShortRows) {
+        const int line = i % kLongLines, at = i / kLongLines;
+        if (line < lines) to[pieces + at * length + line] = tile[line * pitch + at];
+      } else if (i < lines * side) {
+        const int line = static_cast<int>(narrow.small_quotient(static_cast<uint32_t>(i)));
+        to[piece + i] = tile[line * pitch + (i - line * side)];
+      }
+    }
+  }
+}
+
+template <class T>
+void turn_strips(Stream& stream, const TurnedMatrices& m, const T* from, T* to) {
+  const bool short_rows = m.rows < m.columns;
+  const int64_t length = std::max(m.rows, m.columns);
+  const int64_t strips = (length + kLongLines - 1) / kLongLines, blocks = m.matrices * strips;
+  launch(stream, short_rows ? turn_narrow<T, true> : turn_narrow<T, false>,
+         static_cast<unsigned>(std::min(blocks, kMaxBlocks)), kThreads, 0, from, to, length,
+         Divisor(std::min(m.rows, m.columns)), Divisor(strips), blocks);
+}
+
 template <class T>
 void turn(Stream& stream, const TurnedMatrices& m, const T* from, T* to) {
   constexpr int kMost = kPack<T>;
-  const dim3 grid(blocks_for(m.columns, kSide<T>), blocks_for(m.rows, kSide<T>),
-                  static_cast<unsigned>(m.matrices));
+  const int64_t short_side = std::min(m.rows, m.columns), long_side = std::max(m.rows, m.columns);
   const bool whole = m.rows % kMost == 0 && m.columns % kMost == 0;
   const bool packs = whole && are_aligned(std::array<const void*, 2>{from, to});
+  const int64_t most = packs ? kMostShort / 2 - 1 : kMostShort;  // a tile half empty pays by packs
+  if (short_side <= most && long_side > kMostShort) return turn_strips(stream, m, from, to);
+  const dim3 grid(blocks_for(m.columns, kSide<T>), blocks_for(m.rows, kSide<T>),
+                  static_cast<unsigned>(m.matrices));
   launch(stream, packs ? turn_tiles<T, kMost> : turn_tiles<T, 1>, grid, dim3(kThreads), 0, from, to,
          m.rows, m.columns);
 }
