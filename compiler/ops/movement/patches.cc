@@ -68,7 +68,7 @@ std::vector<ValueType> infer_patches(const Graph& graph, NodeId node) {
 
 std::vector<Expr> patches_body(BodyContext& body) {
   Builder& b = body.b;
-  Expr x = body.inputs[0];
+  Expr x = b.to_math(body.inputs[0]);  // few runtimes pad 16 bits
   require_static(x.shape(), 1, "Patches");
   const auto spatial = static_cast<size_t>(x.rank()) - 2;
   const Windows w = windows_of(body.attributes, spatial);
