@@ -376,6 +376,8 @@ TEST(CudaLoss, LossAndGradientAtOnce) {
   check_loss_and_gradient(DType::kBF16, DType::kBF16, {4, 50257}, "mean", false);
   check_loss_and_gradient(DType::kF32, DType::kF32, {3, 50257}, "mean", false);
   check_loss_and_gradient(DType::kF32, DType::kF16, {2, 65544}, "mean", true);
+  // More labels than one block weighs.
+  check_loss_and_gradient(DType::kF16, DType::kF16, {4099, 3}, "mean", true);
 }
 
 /// What stands behind the classes, were it NaN, is not read, and its gradient is 0.

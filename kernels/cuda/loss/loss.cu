@@ -39,6 +39,21 @@ __global__ void __launch_bounds__(kBlock) find_divisor(DeviceLoss loss) {
   if (threadIdx.x == 0) *loss.divisor = sum;
 }
 
+/// So many labels a block reads in the time that another launch takes.
+constexpr int64_t kFewPositions = 4096;
+
+/// The weights and their sum, in the order of find_divisor.
+__global__ void __launch_bounds__(kBlock) weigh_few(WeighPosition weigh) {
+  const DeviceLoss& loss = weigh.loss;
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < loss.lines.count; i += kBlock) {
+    weigh(i);
+    sum += loss.weights[i];
+  }
+  sum = merge_block<AddNumbers, kBlock>(sum);
+  if (threadIdx.x == 0) *loss.divisor = loss.mean ? sum : 1;
+}
+
 __global__ void __launch_bounds__(kBlock)
     sum_losses(DeviceLoss loss, const double* losses, RealOutput y) {
   const double sum = ordered_sum(losses, loss.lines.count);
@@ -155,6 +170,8 @@ DeviceLoss PlannedLoss::on_device(const KernelBuffers& buffers) const {
 }
 
 void PlannedLoss::weigh(const KernelBuffers& buffers, const DeviceLoss& loss) const {
+  if (plan.lines.count <= kFewPositions)
+    return launch(stream_of(buffers), weigh_few, 1, kBlock, 0, WeighPosition{loss});
   for_each(stream_of(buffers), plan.lines.count, WeighPosition{loss});
   launch(stream_of(buffers), find_divisor, 1, kBlock, 0, loss);
 }
