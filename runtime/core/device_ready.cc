@@ -255,6 +255,8 @@ constexpr PassRow kRows[] = {
      "views and broadcasts that turned out to change nothing"},
     {"absorb-transposes", absorb_transposes, nullptr, kAll, kAny, kAny, false,
      "a matrix product reads its operands either way round at the same speed"},
+    {"merge-expanded", eliminate_common, nullptr, kAll, kAny, kAny, false,
+     "what bodies and padding have made twice"},
     {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
     {"round-conv-gradients", round_conv_gradients, nullptr, kAll, kAny, kAny, false,
      "GPUs: tensor cores have no gradient of a convolution's 16-bit weight in f32"},
