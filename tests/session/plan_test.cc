@@ -233,7 +233,7 @@ TEST(DeviceReady, RunsItsPassesUnderTheManager) {
   const Graph ready = make_device_ready(model.training.front().graph, {{"N", 4}},
                                         {{"take-out-padding", "sweep-sizes"}, folder.string()});
   EXPECT_TRUE(std::filesystem::exists(folder / "01-take-out-padding.onnxtxt"));
-  const std::string last = read_text(folder / "10-sweep-sizes.onnxtxt", 1 << 20);
+  const std::string last = read_text(folder / "11-sweep-sizes.onnxtxt", 1 << 20);
   EXPECT_THAT(last, HasSubstr("[4,"));  // the batch is bound
   EXPECT_FALSE(std::filesystem::exists(folder / "02-infer-sizes.onnxtxt"));
   EXPECT_GT(ready.node_count(), 0u);
