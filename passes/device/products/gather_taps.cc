@@ -30,7 +30,7 @@
 #include "compiler/ir/builder.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
-#include "passes/device/products/channel_padding.h"
+#include "passes/device/products/few_channels.h"
 #include "passes/pass_through.h"
 
 namespace halfnote {
@@ -284,17 +284,10 @@ class Gatherer {
 
 bool gather_taps(Graph& graph, PassContext& context) {
   Gatherer gatherer(graph, context);
-  bool changed = false;
-  for (const NodeId id : graph.nodes()) {
-    const Node& node = graph.node(id);
-    const bool forward = node.domain.empty() && node.op == "Conv";
-    if (!forward && !(node.domain == kHalfnoteDomain && node.op == "ConvGradWeight")) continue;
-    const std::string label = graph.label(id);
-    if (!(forward ? gatherer.rewrite_forward(id) : gatherer.rewrite_gradient(id))) continue;
-    context.note(label, "taps of few channels become channels");
-    changed = true;
-  }
-  return changed;
+  return rewrite_convolutions(
+      graph, context, "taps of few channels become channels",
+      [&](NodeId id) { return gatherer.rewrite_forward(id); },
+      [&](NodeId id) { return gatherer.rewrite_gradient(id); });
 }
 
 }  // namespace halfnote

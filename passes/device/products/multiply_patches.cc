@@ -21,7 +21,7 @@
 #include "compiler/ir/builder.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
-#include "passes/device/products/channel_padding.h"
+#include "passes/device/products/few_channels.h"
 #include "passes/pass_through.h"
 
 namespace halfnote {
@@ -192,17 +192,10 @@ class Multiplier {
 
 bool multiply_patches(Graph& graph, PassContext& context) {
   Multiplier multiplier(graph, context);
-  bool changed = false;
-  for (const NodeId id : graph.nodes()) {
-    const Node& node = graph.node(id);
-    const bool forward = node.domain.empty() && node.op == "Conv";
-    if (!forward && !(node.domain == kHalfnoteDomain && node.op == "ConvGradWeight")) continue;
-    const std::string label = graph.label(id);
-    if (!(forward ? multiplier.rewrite_forward(id) : multiplier.rewrite_gradient(id))) continue;
-    context.note(label, "a convolution of patches is a matrix product");
-    changed = true;
-  }
-  return changed;
+  return rewrite_convolutions(
+      graph, context, "a convolution of patches is a matrix product",
+      [&](NodeId id) { return multiplier.rewrite_forward(id); },
+      [&](NodeId id) { return multiplier.rewrite_gradient(id); });
 }
 
 }  // namespace halfnote

@@ -198,43 +198,26 @@ TEST(Chain, IllegalLaunchesAreNamed) {
 }
 
 /// The means along `rows` rows of x + y, all operands `offset` bytes behind an aligned address.
-std::vector<float> means_at(size_t offset, int64_t rows, int64_t columns) {
+Tensor means_at(size_t offset, int64_t rows, int64_t columns) {
   Attributes attributes;
   attributes.set("program", "t0:f32 = Add(x0, x1); t1:f32 = ReduceMean[-1, 1](t0); out t1");
-  KernelCall call;
-  call.domain = kOwn;
-  call.op = "Pointwise";
-  call.attributes = &attributes;
-  call.inputs = {{DType::kF32, {rows, columns}, {}, nullptr},
-                 {DType::kF32, {columns}, {}, nullptr}};
-  call.outputs = {{DType::kF32, {rows}, {}, nullptr}};
+  const Call call{
+      kOwn,
+      "Pointwise",
+      {random(DType::kF32, {rows, columns}, -3, 3, 1), random(DType::kF32, {columns}, -3, 3, 2)},
+      attributes,
+      {{DType::kF32, {rows}}}};
+  const KernelCall asked = kernel_call(call);
   EmulatedDevice device;
-  const KernelChoice choice = device.kernels().choose(call);
-  const auto stream = device.make_stream();
-  const size_t room = (static_cast<size_t>(rows * columns) * sizeof(float) + 64) / 16 * 16;
-  const auto memory = device.allocate(3 * room + choice.kernel->workspace_bytes());
-  const Tensor x = random(DType::kF32, {rows, columns}, -3, 3, 1),
-               y = random(DType::kF32, {columns}, -3, 3, 2);
-  const std::byte* from[] = {memory.get() + offset, memory.get() + room + offset};
-  std::memcpy(memory.get() + offset, x.data<float>().data(), x.data<float>().size_bytes());
-  std::memcpy(memory.get() + room + offset, y.data<float>().data(), y.data<float>().size_bytes());
-  std::byte* to[] = {memory.get() + 2 * room};
-  DeviceBuffers buffers;
-  buffers.inputs = from;
-  buffers.outputs = to;
-  buffers.workspace = memory.get() + 3 * room;
-  buffers.stream = stream.get();
-  choice.kernel->run(buffers);
-  stream->synchronise();
-  std::vector<float> means(static_cast<size_t>(rows));
-  std::memcpy(means.data(), to[0], means.size() * sizeof(float));
-  return means;
+  const KernelChoice choice = device.kernels().choose(asked);
+  return test::run_kernel(device, *choice.kernel, asked.outputs, call.inputs,
+                          {.offset = offset})[0];
 }
 
 TEST(Chain, SumsAlongRowsHaveTheSameBitsAtOddAddresses) {
   const Compiled compiled;
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{3, 2100}, {2, 9001}, {65, 8}})
-    EXPECT_EQ(means_at(4, rows, columns), means_at(0, rows, columns)) << columns;
+    EXPECT_TRUE(identical(means_at(4, rows, columns), means_at(0, rows, columns))) << columns;
 }
 
 /// How rows are shared out: {threads of a row, pieces of it}.

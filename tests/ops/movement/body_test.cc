@@ -2,6 +2,9 @@
 // elements out, that see nothing.
 #include <gtest/gtest.h>
 
+#include <string_view>
+
+#include "base/error.h"
 #include "tests/ops/body_harness.h"
 #include "tests/ops/coverage.h"
 
@@ -51,6 +54,35 @@ TEST(MovementBody, Patches) {
       }
     }
   }
+}
+
+/// Is the call refused, with these words?
+bool is_refused(const Shape& x, const Attributes& attributes, std::string_view words) {
+  try {
+    graph_of({"refused", "Patches", attributes, {random_tensor(DType::kF32, x, 1)}});
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::kModel &&
+           std::string_view(error.what()).find(words) != std::string_view::npos;
+  }
+  return false;
+}
+
+TEST(MovementBody, PatchesThatDoNotFitAreRefused) {
+  const Shape x{1, 3, 4, 4};
+  const Attributes square = {{"kernel_shape", Ints{2, 2}}};
+  const auto with = [&](const char* name, Attribute value, int64_t channels = 16) {
+    Attributes attributes = square;
+    attributes.set("channels", channels);
+    attributes.set(name, std::move(value));
+    return attributes;
+  };
+  EXPECT_TRUE(is_refused(x, square, "too few channels"));
+  EXPECT_TRUE(is_refused(x, with("channels", int64_t{11}), "too few channels"));
+  EXPECT_FALSE(is_refused(x, with("channels", int64_t{12}), ""));
+  EXPECT_TRUE(is_refused(x, with("kernel_shape", Ints{2}), "windows"));
+  EXPECT_TRUE(is_refused(x, with("strides", Ints{1, 0}), "windows"));
+  EXPECT_TRUE(is_refused(x, with("pads", Ints{0, 0, 0, -1}), "windows"));
+  EXPECT_TRUE(is_refused({3, 4}, with("kernel_shape", Ints{}), "windows"));
 }
 
 TEST(MovementBody, EveryBodyIsTested) {

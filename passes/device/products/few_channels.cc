@@ -1,4 +1,4 @@
-#include "passes/device/products/channel_padding.h"
+#include "passes/device/products/few_channels.h"
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
@@ -21,6 +21,22 @@ NodeId padding_cut(const Graph& graph, ValueId gradient, const Shape& shape) {
   const NodeId cut = only_reader(graph, gradient);
   if (!cut.valid() || graph.node(cut).op != "Slice" || !is_padding(graph.node(cut))) return {};
   return known_shape(graph, graph.output(cut)) == shape ? cut : NodeId{};
+}
+
+bool rewrite_convolutions(Graph& graph, PassContext& context, std::string_view words,
+                          const std::function<bool(NodeId)>& forward,
+                          const std::function<bool(NodeId)>& gradient) {
+  bool changed = false;
+  for (const NodeId id : graph.nodes()) {
+    const Node& node = graph.node(id);
+    const bool is_forward = node.domain.empty() && node.op == "Conv";
+    if (!is_forward && !(node.domain == kHalfnoteDomain && node.op == "ConvGradWeight")) continue;
+    const std::string label = graph.label(id);
+    if (!(is_forward ? forward(id) : gradient(id))) continue;
+    context.note(label, std::string(words));
+    changed = true;
+  }
+  return changed;
 }
 
 }  // namespace halfnote
