@@ -23,7 +23,7 @@ legs=(
   "cases    yes models of today's exporters in fp32, bf16, fp16 against PyTorch's numbers"
   "conformance yes ONNX's own tests; docs/conformance.md is up to date"
   "malformed yes broken and odd models: the documented error and exit code, in 2 s and 1 GiB"
-  "random   yes random training graphs: f64, exactness, plan, 16 bit and cuda-emulated within bounds"
+  "random   yes random training graphs: f64, exactness, plan, 16 bit, cuda-emulated, within bounds"
   "faults   yes kill -9 while saving, full disks, spoiled data: a clear error, whole files, resume"
   "judges   yes function bodies and training steps of all fixtures in onnxruntime"
   "examples yes the commands of README and docs, --help, short runs of demo and CIFAR sample"
