@@ -33,17 +33,17 @@ __device__ __forceinline__ Math<T> load_number(T value) {
 }
 
 #if defined(__CUDA_ARCH__)
-/// The lower half of a conversion of two numbers: that of one alone takes the unit of the
+/// Two numbers as neighbours in memory. A conversion of one alone takes the unit of the
 /// transcendental functions, a quarter as fast or less.
 template <class T>
-__device__ __forceinline__ uint16_t bits_of_two(float value) {
+__device__ __forceinline__ uint32_t bits_of_two(float first, float second) {
   uint32_t both;
   if constexpr (std::is_same_v<T, Half>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(value));
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(value));
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   }
-  return static_cast<uint16_t>(both);
+  return both;
 }
 #endif
 
@@ -51,7 +51,7 @@ template <class T>
 __device__ __forceinline__ T store_number(Math<T> value) {
 #if defined(__CUDA_ARCH__)
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
-    return T{bits_of_two<T>(value)};
+    return T{static_cast<uint16_t>(bits_of_two<T>(value, 0.0f))};
   } else {
     return value;
   }
@@ -60,6 +60,38 @@ __device__ __forceinline__ T store_number(Math<T> value) {
 #else
   return cpu::store<T>(value);
 #endif
+}
+
+/// Neighbours, 16-bit ones by pairs: two are converted at the cost of one.
+template <class T, int V>
+__device__ __forceinline__ void store_numbers(const Math<T> (&from)[V], T (&to)[V]) {
+  int v = 0;
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 2) {
+    HN_UNROLL
+    for (; v + 2 <= V; v += 2) {
+      const uint32_t both = bits_of_two<T>(from[v], from[v + 1]);
+      memcpy(&to[v], &both, sizeof(both));
+    }
+  }
+#endif
+  HN_UNROLL
+  for (; v < V; ++v) to[v] = store_number<T>(from[v]);
+}
+
+/// Is the element that a number is stored as above zero? What is half of the smallest one or less
+/// becomes zero, and NaN is not above it.
+template <class T, class M>
+__device__ __forceinline__ bool is_stored_positive(M value) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return value > M(0x1p-25);
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return value > M(0x1p-134);
+  } else if constexpr (std::is_same_v<T, float> && std::is_same_v<M, double>) {
+    return value > 0x1p-150;
+  } else {
+    return value > 0;
+  }
 }
 
 /// An f64 rounded straight to 16 bits (rounding through f32 would round twice).

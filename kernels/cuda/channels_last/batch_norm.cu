@@ -25,7 +25,11 @@ struct MomentSums {
   using Channel = Number;
   static constexpr int kOperands = 1;
   const T* operands[kOperands];
-  __device__ Channel channel(int64_t c) const { return load_number(operands[0][c]); }
+  template <int V>
+  __device__ void know(int64_t c, Channel (&pivots)[V]) const {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) pivots[v] = load_number(operands[0][c + v]);
+  }
   template <int V>
   __device__ void add(const Channel (&pivots)[V], const RowOf<T, V, 1>& row, int64_t,
                       PairOf<Number> (&sums)[V]) const {
@@ -60,18 +64,22 @@ struct Normalize {
   T* y;
   const ChannelLine<T>* lines;
   bool relu;
-  __device__ Channel channel(int64_t c) const { return lines[c]; }
+  template <int V>
+  __device__ void know(int64_t c, Channel (&of)[V]) const {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) of[v] = lines[c + v];
+  }
   template <int V>
   __device__ void apply(const Channel (&of)[V], const RowOf<T, V, kOperands>& row,
                         int64_t at) const {
-    Together<T, V> result;
+    Math<T> result[V];
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
       auto value = of[v].at(row[0].of[v]);
       if constexpr (kAdds) value += static_cast<RegionMath<T>>(load_number(row[1].of[v]));
-      result.of[v] = Channel::finished(value, relu);
+      result[v] = Channel::finished(value, relu);
     }
-    store_together<V>(y, at, result);
+    store_row(y, at, result);
   }
 };
 
@@ -120,15 +128,24 @@ struct Incoming {
   __device__ static T x(const Row<V>& row, int v) {
     return row[1].of[v];
   }
-  /// dY of element v.
+  /// dY of all elements.
   template <int V>
-  __device__ static T dy(const Row<V>& row, int v, const ChannelLine<T>& line) {
-    T g = row[0].of[v];
-    if constexpr (kAdds) g = sum_of_parts(g, row[kAddend].of[v]);
-    if constexpr (kMask == NormMask::kY) g = masked_by(g, row[kY].of[v]);
-    if constexpr (kMask == NormMask::kLine)
-      g = masked_by(g, ChannelLine<T>::rounded(line.at(x<V>(row, v))));
-    return g;
+  __device__ static void dy(const Row<V>& row, const ChannelLine<T> (&of)[V], Math<T> (&g)[V]) {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) g[v] = load_number(row[0].of[v]);
+    if constexpr (kAdds) {
+      T rounded[V];  // as by an Add
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) g[v] += load_number(row[kAddend].of[v]);
+      store_numbers(g, rounded);
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) g[v] = load_number(rounded[v]);
+    }
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      if constexpr (kMask == NormMask::kY) g[v] = load_number(row[kY].of[v]) > 0 ? g[v] : 0;
+      if constexpr (kMask == NormMask::kLine) g[v] = of[v].lets_through(x<V>(row, v)) ? g[v] : 0;
+    }
   }
 };
 
@@ -142,23 +159,27 @@ struct GradientSums : Incoming<T, kMask, kAdds> {
   GradientOperands o;
   GradientSums(const In& in, T* sum, const GradientOperands& of_channels)
       : In(in), kept(sum), o(of_channels) {}
-  __device__ Channel channel(int64_t c) const {
-    if constexpr (kMask == NormMask::kLine) return o.line<T>(c);
-    return {static_cast<Number>(o.mean[c]), 0, 0};
+  template <int V>
+  __device__ void know(int64_t c, Channel (&of)[V]) const {
+    if constexpr (kMask == NormMask::kLine) {
+      o.lines(c, of);
+    } else {
+      o.means(c, of);
+    }
   }
   template <int V>
   __device__ void add(const Channel (&of)[V], const typename In::template Row<V>& row, int64_t at,
                       PairOf<Number> (&sums)[V]) const {
-    Together<T, V> counts;
+    Math<T> counts[V];
+    In::template dy<V>(row, of, counts);
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
-      counts.of[v] = In::template dy<V>(row, v, of[v]);
-      const auto g = static_cast<Number>(load_number(counts.of[v]));
+      const auto g = static_cast<Number>(counts[v]);
       const auto x = static_cast<Number>(load_number(In::template x<V>(row, v)));
       sums[v].first += g;
       sums[v].second += g * (x - of[v].mean);
     }
-    if (kept != nullptr) store_together<V>(kept, at, counts);
+    if (kept != nullptr) store_row(kept, at, counts);
   }
 };
 
@@ -180,17 +201,22 @@ struct InputGradient : Incoming<T, kMask, false> {
   const GradientLine<T>* lines;
   InputGradient(const In& in, T* result, const GradientLine<T>* of)
       : In(in), dx(result), lines(of) {}
-  __device__ Channel channel(int64_t c) const { return lines[c]; }
+  template <int V>
+  __device__ void know(int64_t c, Channel (&of)[V]) const {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) of[v] = lines[c + v];
+  }
   template <int V>
   __device__ void apply(const Channel (&of)[V], const typename In::template Row<V>& row,
                         int64_t at) const {
-    Together<T, V> result;
+    ChannelLine<T> of_y[V];
+    Math<T> g[V], result[V];
     HN_UNROLL
-    for (int v = 0; v < V; ++v) {
-      result.of[v] =
-          of[v].gradient(In::template dy<V>(row, v, of[v].y), In::template x<V>(row, v));
-    }
-    store_together<V>(dx, at, result);
+    for (int v = 0; v < V; ++v) of_y[v] = of[v].y;
+    In::template dy<V>(row, of_y, g);
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) result[v] = of[v].gradient(g[v], In::template x<V>(row, v));
+    store_row(dx, at, result);
   }
 };
 

@@ -96,6 +96,7 @@ template <int V, class Body>
 class Rows {
   using T = typename Body::Element;
   static constexpr int kOperands = Body::kOperands, kRoom = kRowsWithRoom<kOperands>;
+  using Room = Together<T, V>[kRoom][kOperands][kBlock];
   static constexpr bool kAhead = sizeof(Together<T, V>) == 16;
 
  public:
@@ -128,9 +129,15 @@ class Rows {
     }
   }
 
- private:
-  using Room = Together<T, V>[kRoom][kOperands][kBlock];
+  /// For as many M of each thread, when all of the block have used their rows.
+  template <class M>
+  __device__ static M* room_for() {
+    static_assert(sizeof(Room) >= kBlock * V * sizeof(M));
+    __syncthreads();
+    return reinterpret_cast<M*>(&room());
+  }
 
+ private:
   __device__ static Room& room() {
     HN_SHARED(Room, all);
     return all;
@@ -195,29 +202,40 @@ __device__ inline SumPair add_rows(SumPair mine, unsigned lanes) {
   return all[threadIdx.x];
 }
 
-/// The pairs of each channel over a block's slice. `body.channel(c)` gives what is known of a
-/// channel, `body.add<V>(channels, row, at, pairs)` adds what is in a row to a thread's sums, which
-/// are of Body::Number.
+/// The pairs of each channel over a block's slice. `body.know(c, channels)` gives what is known of
+/// the channels from c on, `body.add<V>(channels, row, at, pairs)` adds what is in a row to a
+/// thread's sums, which are of Body::Number.
 template <int V, class Body>
 __global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
     sum_slices(const __grid_constant__ Body body, ChannelWalk walk, SumPair* parts) {
   const int64_t c = walk.channel<V>();
-  const bool has_channels = c < walk.channels;
   PairOf<typename Body::Number> sums[V] = {};
-  if (has_channels) {
+  if (c < walk.channels) {
     Rows<V, Body> rows(walk, body, c);
     typename Body::Channel channels[V];
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) channels[v] = body.channel(c + v);
+    body.template know<V>(c, channels);
     rows.for_each(
         [&](const auto& row, int64_t at) { body.template add<V>(channels, row, at, sums); });
   }
+  // A thread adds up V rows of one channel.
+  auto* all = Rows<V, Body>::template room_for<PairOf<typename Body::Number>>();
   HN_UNROLL
-  for (int v = 0; v < V; ++v) {
-    const SumPair sum = add_rows({sums[v].first, sums[v].second}, walk.lanes);
-    if (has_channels && threadIdx.x < walk.lanes)
-      parts[int64_t{blockIdx.y} * walk.channels + c + v] = sum;
+  for (int v = 0; v < V; ++v) all[v * kBlock + threadIdx.x] = sums[v];
+  __syncthreads();
+  const unsigned width = walk.lanes * V, place = threadIdx.x % width;
+  const unsigned lane = place % walk.lanes, v = place / walk.lanes;
+  const unsigned first = threadIdx.x / width * V;
+  SumPair mine = {};
+  HN_UNROLL
+  for (unsigned row = first; row < first + V; ++row) {
+    const auto& sum = all[v * kBlock + row * walk.lanes + lane];
+    mine.first += sum.first;
+    mine.second += sum.second;
   }
+  mine = add_rows(mine, width);
+  const int64_t of = int64_t{blockIdx.x} * width + lane * V + v;
+  if (threadIdx.x < width && of < walk.channels)
+    parts[int64_t{blockIdx.y} * walk.channels + of] = mine;
 }
 
 /// Channels of a block that merges: few, so that many threads share the slices of one.
@@ -248,7 +266,7 @@ void finish_channels(Stream& stream, const Finish& finish, const SumPair* parts,
          parts, channels, slices);
 }
 
-/// `body.channel(c)` as above; `body.apply<V>(channels, row, at)` for what is in a row.
+/// `body.know(c, channels)` as above; `body.apply<V>(channels, row, at)` for what is in a row.
 template <int V, class Body>
 __global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
     apply_channels(const __grid_constant__ Body body, ChannelWalk walk) {
@@ -256,8 +274,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
   if (c >= walk.channels) return;
   Rows<V, Body> rows(walk, body, c);
   typename Body::Channel channels[V];
-  HN_UNROLL
-  for (int v = 0; v < V; ++v) channels[v] = body.channel(c + v);
+  body.template know<V>(c, channels);
   rows.for_each([&](const auto& row, int64_t at) { body.template apply<V>(channels, row, at); });
 }
 
@@ -276,8 +293,11 @@ void run_elements(Stream& stream, const Body& body, const ChannelWalk& walk) {
   launch(stream, kernel, walk.grid(), kBlock, 0, body, walk);
 }
 
-template <int V, class T>
-__device__ void store_together(T* to, int64_t at, const Together<T, V>& elements) {
+/// Stores what has been computed for the V elements at a place.
+template <class T, int V>
+__device__ void store_row(T* to, int64_t at, const Math<T> (&numbers)[V]) {
+  Together<T, V> elements;
+  store_numbers(numbers, elements.of);
   *reinterpret_cast<Together<T, V>*>(to + at) = elements;
 }
 

@@ -114,7 +114,7 @@ struct NormElement {
   __device__ void operator()(int64_t i) const {
     M value = lines[shape.channel(i)].at(x[i]);
     if (residual != nullptr) value += static_cast<M>(load_number(residual[i]));
-    y[i] = ChannelLine<T>::finished(value, relu);
+    y[i] = store_number<T>(ChannelLine<T>::finished(value, relu));
   }
 };
 
@@ -153,9 +153,9 @@ struct Incoming {
   bool by_line;
 
   __device__ T at(int64_t i, const ChannelLine<T>& line) const {
-    const T g = addend == nullptr ? dy[i] : sum_of_parts(dy[i], addend[i]);
-    if (y != nullptr) return masked_by(g, y[i]);
-    return by_line ? masked_by(g, ChannelLine<T>::rounded(line.at(x[i]))) : g;
+    if (y != nullptr ? !(load_number(y[i]) > 0) : by_line && !line.lets_through(x[i])) return T{};
+    if (addend == nullptr) return dy[i];
+    return store_number<T>(load_number(dy[i]) + load_number(addend[i]));  // rounded as by an Add
   }
 };
 
@@ -195,7 +195,7 @@ struct GradientElement {
   const GradientLine<T>* lines;
   __device__ void operator()(int64_t i) const {
     const GradientLine<T> line = lines[shape.channel(i)];
-    dx[i] = line.gradient(in.at(i, line.y), in.x[i]);
+    dx[i] = store_number<T>(line.gradient(load_number(in.at(i, line.y)), in.x[i]));
   }
 };
 

@@ -17,10 +17,12 @@ struct ChannelLine {
   M mean, factor, shift;
 
   __device__ M at(T x) const { return (static_cast<M>(load_number(x)) - mean) * factor + shift; }
-  __device__ static T rounded(M value) { return store_number<T>(static_cast<Math<T>>(value)); }
-  __device__ static T finished(M value, bool relu) {
-    return rounded(relu && value < 0 ? M(0) : value);
+  /// What becomes y when it is stored.
+  __device__ static Math<T> finished(M value, bool relu) {
+    return static_cast<Math<T>>(relu && value < 0 ? M(0) : value);
   }
+  /// Does a Relu behind y let the gradient of x's element through?
+  __device__ bool lets_through(T x) const { return is_stored_positive<T>(at(x)); }
 };
 
 /// The line of channels whose statistics are read again as they were saved.
@@ -32,6 +34,17 @@ __device__ ChannelLine<T> line_of(double mean, double inv_std, double scale, dou
 template <class T>
 __device__ double as_saved(double value) {
   return std::is_same_v<T, double> ? value : static_cast<double>(static_cast<float>(value));
+}
+
+/// Operands of f32, or that are not there. Where all are of them, as they mostly are, no load waits
+/// for another one.
+template <class... Pointers>
+__device__ bool are_f32(const Pointers&... operands) {
+  return ((operands.data == nullptr || operands.dtype == DType::kF32) && ...);
+}
+/// Element `at` of one; 0 of one that is not there.
+__device__ inline float f32_at(const RealPointer& operand, int64_t at) {
+  return operand.data == nullptr ? 0 : static_cast<const float*>(operand.data)[at];
 }
 
 /// Reads inputs and writes outputs by the types that the call gave them.
@@ -81,7 +94,14 @@ struct NormOperands {
   template <class T>
   __device__ ChannelLine<T> finish(const cpu::BatchNormPlan& plan, int64_t c, double pivot,
                                    double sum, double squares, double count) const {
-    double line_mean = mean[c], line_variance = variance[c];
+    double line_mean, line_variance, line_scale, line_bias;
+    if (are_f32(mean, variance, scale, bias)) {
+      line_mean = f32_at(mean, c), line_variance = f32_at(variance, c);
+      line_scale = f32_at(scale, c), line_bias = f32_at(bias, c);
+    } else {
+      line_mean = mean[c], line_variance = variance[c];
+      line_scale = scale[c], line_bias = bias[c];
+    }
     if (plan.of_batch) {
       const double shifted = sum / count;
       const double of_batch = squares / count - shifted * shifted;
@@ -102,7 +122,7 @@ struct NormOperands {
       line_mean = as_saved<T>(line_mean);
       inv_std = as_saved<T>(inv_std);
     }
-    return line_of<T>(line_mean, inv_std, scale[c], bias[c]);
+    return line_of<T>(line_mean, inv_std, line_scale, line_bias);
   }
 };
 
@@ -113,23 +133,12 @@ struct GradientLine {
   ChannelLine<T> y;
   M slope, offset;
 
-  __device__ T gradient(T dy, T x) const {
+  /// What becomes dx when it is stored.
+  __device__ Math<T> gradient(Math<T> dy, T x) const {
     const M distance = static_cast<M>(load_number(x)) - y.mean;
-    const M value = y.factor * (static_cast<M>(load_number(dy)) - offset - distance * slope);
-    return store_number<T>(static_cast<Math<T>>(value));
+    return static_cast<Math<T>>(y.factor * (static_cast<M>(dy) - offset - distance * slope));
   }
 };
-
-/// The sum of two parts of dY, rounded as an Add of theirs would be.
-template <class T>
-__device__ T sum_of_parts(T dy, T addend) {
-  return store_number<T>(load_number(dy) + load_number(addend));
-}
-/// dY of an element behind a Relu.
-template <class T>
-__device__ T masked_by(T dy, T y) {
-  return load_number(y) > 0 ? dy : store_number<T>(Math<T>(0));
-}
 
 /// The operands of its gradient that are one number a channel.
 struct GradientOperands {
@@ -144,10 +153,37 @@ struct GradientOperands {
         d_scale(types.out(buffers, 1)),
         d_bias(types.out(buffers, 2)) {}
 
-  /// How Y of channel c was computed.
+  /// How Y of the channels from c on was computed.
+  template <class T, int V>
+  __device__ void lines(int64_t c, ChannelLine<T> (&to)[V]) const {
+    using M = NormMath<T>;
+    if (are_f32(mean, inv_std, scale, bias)) {
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) {
+        to[v] = {f32_at(mean, c + v), M(f32_at(scale, c + v)) * M(f32_at(inv_std, c + v)),
+                 f32_at(bias, c + v)};
+      }
+      return;
+    }
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      const double shift = bias.data == nullptr ? 0 : bias[c + v];
+      to[v] = line_of<T>(mean[c + v], inv_std[c + v], scale[c + v], shift);
+    }
+  }
   template <class T>
   __device__ ChannelLine<T> line(int64_t c) const {
-    return line_of<T>(mean[c], inv_std[c], scale[c], bias.data == nullptr ? 0 : bias[c]);
+    ChannelLine<T> line[1];
+    lines(c, line);
+    return line[0];
+  }
+  /// Of each line only the mean.
+  template <class T, int V>
+  __device__ void means(int64_t c, ChannelLine<T> (&to)[V]) const {
+    const bool is_f32 = are_f32(mean);
+    HN_UNROLL
+    for (int v = 0; v < V; ++v)
+      to[v] = {static_cast<NormMath<T>>(is_f32 ? f32_at(mean, c + v) : mean[c + v]), 0, 0};
   }
   /// `sum` is that of dy, `product` that of dy times the normalized x, over `count` elements.
   template <class T>
