@@ -79,6 +79,17 @@ __device__ __forceinline__ void store_numbers(const Math<T> (&from)[V], T (&to)[
   for (; v < V; ++v) to[v] = store_number<T>(from[v]);
 }
 
+/// 2^x by the GPU's own instruction, 2 ulp of f32 off; what f32 has no normal number for is zero.
+__device__ __forceinline__ float fast_exp2(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return std::exp2(x);
+#endif
+}
+
 /// Is the element that a number is stored as above zero? What is half of the smallest one or less
 /// becomes zero, and NaN is not above it.
 template <class T, class M>

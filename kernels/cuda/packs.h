@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/numbers.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -23,6 +24,13 @@ __device__ __forceinline__ Packed<T, V> load_packed(const T* from) {
 template <int V, class T>
 __device__ __forceinline__ void store_packed(T* to, const Packed<T, V>& pack) {
   *reinterpret_cast<Packed<T, V>*>(to) = pack;
+}
+
+template <class T, int V>
+__device__ __forceinline__ Packed<T, V> pack_of(const Math<T> (&numbers)[V]) {
+  Packed<T, V> pack;
+  store_numbers(numbers, pack.of);
+  return pack;
 }
 
 /// Lets the compiler compute again what it has made of a pack, in place of keeping that in more

@@ -22,6 +22,10 @@ struct conditional<false, A, B> {
 };
 template <bool kFirst, class A, class B>
 using conditional_t = typename conditional<kFirst, A, B>::type;
+template <class A, class B>
+inline constexpr bool is_same_v = false;
+template <class A>
+inline constexpr bool is_same_v<A, A> = true;
 // Of the types that programs compute with: float, double and bool.
 template <class T>
 inline constexpr bool is_integral_v = false;

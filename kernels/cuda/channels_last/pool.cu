@@ -227,10 +227,7 @@ struct LastPoolGradient {
         }
       }
     }
-    Packed<T, V> to;
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) to.of[v] = store_number<T>(sums[v]);
-    store_packed(dx + i * V, to);
+    store_packed(dx + i * V, pack_of<T>(sums));
   }
 
   /// What the outputs at `place`, of a window at `window`, give to its element `tap`.

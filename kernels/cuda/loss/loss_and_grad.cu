@@ -18,14 +18,15 @@ constexpr int64_t kLongLine = 4096;
 /// Of a block's shared memory that holds no part of a line.
 constexpr int64_t kOwnShared = 512;
 
-/// For 16-bit scores exp() is the hardware's own, wrong by 2 + 1.2·|x| ulp of f32: probabilities
-/// that 16 bits tell from 0 beside the largest are within 2^-18.
+/// exp(x + more). For 16-bit scores it is the hardware's own, wrong by 2 + 1.2·|x| ulp of f32:
+/// probabilities that 16 bits tell from 0 beside the largest are within 2^-18. `more` is small.
 template <class T>
-__device__ __forceinline__ Math<T> exp_for(Math<T> x) {
+__device__ __forceinline__ Math<T> exp_for(Math<T> x, Math<T> more = 0) {
   if constexpr (sizeof(T) == 2) {
-    return __expf(x);
+    constexpr float kLog2OfE = 1.4426950408889634f;
+    return fast_exp2(fmaf(x, kLog2OfE, more * kLog2OfE));
   } else {
-    return math::exp(x);
+    return math::exp(x + more);
   }
 }
 
@@ -43,10 +44,10 @@ struct TypedGradient {
   U* to;
   template <int V, class M>
   __device__ void write(int64_t at, const M (&values)[V]) const {
-    Packed<U, V> pack;
+    Math<U> numbers[V];
     HN_UNROLL
-    for (int k = 0; k < V; ++k) pack.of[k] = store_number<U>(static_cast<Math<U>>(values[k]));
-    store_packed(to + at, pack);
+    for (int k = 0; k < V; ++k) numbers[k] = static_cast<Math<U>>(values[k]);
+    store_packed(to + at, pack_of<U>(numbers));
   }
 };
 
@@ -107,7 +108,7 @@ struct RunningSum {
     HN_UNROLL
     for (int k = 0; k < V; ++k) {
       values[k] = load_number(pack.of[k]);
-      largest = values[k] > largest ? values[k] : largest;  // a NaN is in the sum
+      largest = fmax(largest, values[k]);  // a NaN is in the sum
     }
     if (largest > most) {
       sum *= static_cast<double>(exp_for<T>(most - largest));
@@ -136,25 +137,16 @@ struct Slopes {
   using M = Math<T>;
   M high, low;  // the logarithm of the sum, its rest in f32
   M factor;
-  int64_t label;
 
-  __device__ Slopes(double log_sum, double of_all, int64_t label_of_line)
+  __device__ Slopes(double log_sum, double of_all)
       : high(static_cast<M>(log_sum)),
         low(static_cast<M>(log_sum - static_cast<double>(high))),
-        factor(static_cast<M>(of_all)),
-        label(label_of_line) {}
+        factor(static_cast<M>(of_all)) {}
 
-  template <int V>
-  __device__ __forceinline__ void find(int64_t i, const Packed<T, V>& pack, M (&slopes)[V]) const {
-    HN_UNROLL
-    for (int k = 0; k < V; ++k) slopes[k] = exp_for<T>((load_number(pack.of[k]) - high) - low);
-    const int64_t own = label - i;
-    if (own >= 0 && own < V) {
-      HN_UNROLL
-      for (int k = 0; k < V; ++k) slopes[k] -= k == own ? M(1) : M(0);
-    }
-    HN_UNROLL
-    for (int k = 0; k < V; ++k) slopes[k] *= factor;
+  /// Of another element than the label.
+  __device__ __forceinline__ M of(M score) const { return exp_for<T>(score - high, -low) * factor; }
+  __device__ __forceinline__ M of_label(M score) const {
+    return (exp_for<T>(score - high, -low) - M(1)) * factor;
   }
 };
 
@@ -170,7 +162,7 @@ struct OneLine {
     if (threadIdx.x == 0) {
       losses[position] = loss.inside(label) ? loss.weights[position] * (log_sum - score) : 0;
     }
-    return {log_sum, upstream.at(loss, position), label};
+    return {log_sum, upstream.at(loss, position)};
   }
 };
 
@@ -180,7 +172,7 @@ __device__ void both_of_line(const DeviceLoss& loss, const DeviceUpstream& upstr
                              const OneLine& own, const To& to, T* shared) {
   const InPacks<V> line(own.start, loss.lines.length);
   // Before the gradient, which may lie over the scores, is written.
-  const double score = loss.inside(own.label) ? load_number(x[own.label]) : 0;
+  const Math<T> score = loss.inside(own.label) ? load_number(x[own.label]) : 0;
   T* const kept = shared == nullptr ? nullptr : shared + own.start % V;  // aligned as the line is
   RunningSum<T> running;
   __syncthreads();  // the line before may still be read, from places that are other threads' now
@@ -190,12 +182,20 @@ __device__ void both_of_line(const DeviceLoss& loss, const DeviceUpstream& upstr
   });
   const double log_sum = running.template log_of_block<kThreads>();
   const Slopes<T> slopes = own.template finish<T>(loss, upstream, score, log_sum);
+  bool has_label = false;
   const auto write = [&](int64_t i, const auto& pack) {
-    Math<T> values[sizeof(pack) / sizeof(T)];
-    slopes.find(i, pack, values);
+    constexpr int kCount = sizeof(pack) / sizeof(T);
+    Math<T> values[kCount];
+    HN_UNROLL
+    for (int k = 0; k < kCount; ++k) values[k] = slopes.of(load_number(pack.of[k]));
     to.write(own.start + i, values);
+    has_label = has_label || (own.label >= i && own.label < i + kCount);
   };
   walk_line<V, kThreads>(kept == nullptr ? x : static_cast<const T*>(kept), line, write);
+  if (has_label) {
+    const Math<T> value[1] = {slopes.of_label(score)};
+    to.write(own.start + own.label, value);
+  }
 }
 
 /// Classes that lie apart.
@@ -203,7 +203,7 @@ template <unsigned kThreads, class T, class To>
 __device__ void both_apart(const DeviceLoss& loss, const DeviceUpstream& upstream, const T* x,
                            const OneLine& own, const To& to, T* shared) {
   const Lines& lines = loss.lines;
-  const double score = loss.inside(own.label) ? load_number(x[own.label * lines.stride]) : 0;
+  const Math<T> score = loss.inside(own.label) ? load_number(x[own.label * lines.stride]) : 0;
   RunningSum<T> running;
   HN_UNROLL_BY_4
   for (int64_t i = threadIdx.x; i < lines.length; i += kThreads) {
@@ -215,9 +215,8 @@ __device__ void both_apart(const DeviceLoss& loss, const DeviceUpstream& upstrea
   const Slopes<T> slopes = own.template finish<T>(loss, upstream, score, log_sum);
   HN_UNROLL_BY_4
   for (int64_t i = threadIdx.x; i < lines.length; i += kThreads) {
-    Math<T> value[1];
-    const Packed<T, 1> element = {shared != nullptr ? shared[i] : x[i * lines.stride]};
-    slopes.find(i, element, value);
+    const Math<T> own_score = load_number(shared != nullptr ? shared[i] : x[i * lines.stride]);
+    const Math<T> value[1] = {i == own.label ? slopes.of_label(own_score) : slopes.of(own_score)};
     to.write(own.start + i * lines.stride, value);
   }
 }

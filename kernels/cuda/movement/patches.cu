@@ -90,10 +90,10 @@ struct PatchPack {
   __device__ void operator()(int64_t i) const {
     const int64_t pixel = packs.quotient(i), first = (i - pixel * packs.value()) * V;
     const PatchWalk::Window window = walk.window(pixel);
-    Packed<T, V> pack;
+    Math<T> values[V];
     HN_UNROLL
-    for (int v = 0; v < V; ++v) pack.of[v] = store_number<T>(walk.value(window, first + v));
-    store_packed(to + i * V, pack);
+    for (int v = 0; v < V; ++v) values[v] = walk.value(window, first + v);
+    store_packed(to + i * V, pack_of<T>(values));
   }
 };
 

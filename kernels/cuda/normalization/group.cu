@@ -96,11 +96,10 @@ __global__ void __launch_bounds__(kHeldBlock)
     for_packs<V, kPacks, kLanes>(g.size(), [&](int k, int i) {
       const int64_t channel = g.channel(group, i);
       const M factor = scale.load<M>(channel) * of.inv_std, shift = bias.load<M>(channel);
-      Packed<T, V> to;
+      M to[V];
       HN_UNROLL
-      for (int v = 0; v < V; ++v)
-        to.of[v] = store_number<T>((load_number(own[k].of[v]) - of.mean) * factor + shift);
-      store_packed(y + first + i, to);
+      for (int v = 0; v < V; ++v) to[v] = (load_number(own[k].of[v]) - of.mean) * factor + shift;
+      store_packed(y + first + i, pack_of<T>(to));
     });
   }
 }

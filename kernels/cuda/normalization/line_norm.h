@@ -107,9 +107,10 @@ __device__ __forceinline__ Moments<M> moments_of_line(const Pack (&own)[kPacks],
 template <class T, int V>
 __device__ __forceinline__ void add_pack(Packed<T, V>& to, const T* more) {
   const Packed<T, V> other = load_packed<V>(more);
+  Math<T> sums[V];
   HN_UNROLL
-  for (int v = 0; v < V; ++v)
-    to.of[v] = store_number<T>(load_number(to.of[v]) + load_number(other.of[v]));
+  for (int v = 0; v < V; ++v) sums[v] = load_number(to.of[v]) + load_number(other.of[v]);
+  to = pack_of<T>(sums);
 }
 
 template <LineNorm kNorm, class T, class P, class Y, int V, unsigned kLanes>
@@ -135,14 +136,13 @@ __global__ void __launch_bounds__(kHeldBlock)
       const Packed<P, V> factors = load_packed<V>(scale + i);
       Packed<P, V> shifts = {};
       if (bias != nullptr) shifts = load_packed<V>(bias + i);
-      Packed<Y, V> to;
+      M values[V];
       HN_UNROLL
       for (int v = 0; v < V; ++v) {
-        M value = (load_number(own[k].of[v]) - of.mean) * of.inv_std * load_number(factors.of[v]);
-        if (bias != nullptr) value += load_number(shifts.of[v]);
-        to.of[v] = store_number<Y>(value);
+        values[v] = (load_number(own[k].of[v]) - of.mean) * of.inv_std * load_number(factors.of[v]);
+        if (bias != nullptr) values[v] += load_number(shifts.of[v]);
       }
-      store_packed(y + first + i, to);
+      store_packed(y + first + i, pack_of<Y>(values));
     });
   }
 }

@@ -134,17 +134,17 @@ __global__ void __launch_bounds__(kHeldBlock, sizeof(T) == 2 && V > 1 ? 2 : 1)
         forget_computed(own_x[k]);
       }
       const Packed<P, V> factors = load_packed<V>(scale + i);
-      Packed<T, V> dx = {};
-      if (to.more != nullptr) dx = load_packed<V>(to.more + first + i);
+      Packed<T, V> more = {};
+      if (to.more != nullptr) more = load_packed<V>(to.more + first + i);
+      M values[V];
       HN_UNROLL
       for (int v = 0; v < V; ++v) {
         const M scaled = load_number(own_dy[k].of[v]) * load_number(factors.of[v]);
         const M hat = (load_number(own_x[k].of[v]) - of.mean) * of.inv_std;
-        M value = of.inv_std * (scaled - sum - hat * product);
-        if (to.more != nullptr) value += load_number(dx.of[v]);
-        dx.of[v] = store_number<T>(value);
+        values[v] = of.inv_std * (scaled - sum - hat * product);
+        if (to.more != nullptr) values[v] += load_number(more.of[v]);
       }
-      store_packed(to.dx + first + i, dx);
+      store_packed(to.dx + first + i, pack_of<T>(values));
     });
   }
   M* const slice = parts + int64_t{blockIdx.x} * kColumnSums<kNorm> * lines.length;

@@ -46,13 +46,13 @@ __global__ void __launch_bounds__(kHeldBlock) softmax_held(const T* x, T* y, Lin
     sum = sum_of_line<kLanes>(sum);
     const M log_sum = math::log(sum);
     for_packs<V, kPacks, kLanes>(lines.length, [&](int k, int i) {
-      Packed<T, V> to;
+      M to[V];
       HN_UNROLL
       for (int v = 0; v < V; ++v) {
         const M value = load_number(own[k].of[v]) - largest;
-        to.of[v] = store_number<T>(kLog ? value - log_sum : math::exp(value) / sum);
+        to[v] = kLog ? value - log_sum : math::exp(value) / sum;
       }
-      store_packed(y + first + i, to);
+      store_packed(y + first + i, pack_of<T>(to));
     });
   }
 }
@@ -79,13 +79,13 @@ __global__ void __launch_bounds__(kHeldBlock)
     });
     total = sum_of_line<kLanes>(total);
     for_packs<V, kPacks, kLanes>(lines.length, [&](int k, int i) {
-      Packed<T, V> to;
+      M to[V];
       HN_UNROLL
       for (int v = 0; v < V; ++v) {
         const M g = load_number(own_dy[k].of[v]), of_y = load_number(own_y[k].of[v]);
-        to.of[v] = store_number<T>(kLog ? g - math::exp(of_y) * total : of_y * (g - total));
+        to[v] = kLog ? g - math::exp(of_y) * total : of_y * (g - total);
       }
-      store_packed(dx + first + i, to);
+      store_packed(dx + first + i, pack_of<T>(to));
     });
   }
 }

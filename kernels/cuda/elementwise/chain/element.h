@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/elementwise/chain/arguments.h"
+#include "kernels/cuda/elementwise/chain/brief.h"
 #include "kernels/math/binary.h"
 #include "kernels/math/elementwise.h"
 #include "kernels/math/random.h"
@@ -37,69 +38,210 @@ struct truth {
   uint8_t bits;
 };
 
+/// A word that a dropout draws.
+struct word {
+  uint32_t bits;
+};
+
 __device__ __forceinline__ float number(f32 x) { return x; }
 __device__ __forceinline__ int64_t number(i64 x) { return x; }
 __device__ __forceinline__ bool number(truth x) { return x.bits != 0; }
+__device__ __forceinline__ uint32_t number(word x) { return x.bits; }
+
+__device__ __forceinline__ float from_bits(uint32_t bits) { return __uint_as_float(bits); }
 
 #ifdef __CUDACC_RTC__
 
-__device__ __forceinline__ float from_bits(uint32_t bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ float number(f16 x) {
   float y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
   return y;
 }
 __device__ __forceinline__ float number(bf16 x) { return from_bits(uint32_t{x.bits} << 16); }
-// Conversions of two numbers at once: those of one alone take the unit of the transcendental
-// functions, a quarter as fast or less.
-__device__ __forceinline__ void assign(f16& to, float x) {
+/// Two numbers as neighbours in memory. A conversion of one alone takes the unit of the
+/// transcendental functions, a quarter as fast or less.
+template <class T>
+__device__ __forceinline__ uint32_t bits_of_two(float first, float second) {
   uint32_t both;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(0.0f), "f"(x));
-  to.bits = static_cast<uint16_t>(both);
-}
-__device__ __forceinline__ uint32_t upper_bf16(float x) {
-  uint32_t both;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(x), "f"(0.0f));
+  if constexpr (std::is_same_v<T, f16>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+  }
   return both;
 }
-__device__ __forceinline__ void assign(bf16& to, float x) {
-  to.bits = static_cast<uint16_t>(upper_bf16(x) >> 16);
+__device__ __forceinline__ void assign(f16& to, float x) {
+  to.bits = static_cast<uint16_t>(bits_of_two<f16>(x, 0.0f));
 }
-/// x / y to 2 units in the last place of f32: for quotients that are rounded to 16 bits.
-__device__ __forceinline__ float short_quotient(float x, float y) {
-  float quotient;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(x), "f"(y));
-  return quotient;
+__device__ __forceinline__ void assign(bf16& to, float x) {
+  to.bits = static_cast<uint16_t>(bits_of_two<bf16>(x, 0.0f));
 }
 
 #else
 
-inline float from_bits(uint32_t bits) { return __uint_as_float(bits); }
 inline float number(f16 x) { return to_f32(x); }
 inline float number(bf16 x) { return to_f32(x); }
 inline void assign(f16& to, float x) { to = to_f16(x); }
 inline void assign(bf16& to, float x) { to = to_bf16(x); }
-inline float short_quotient(float x, float y) { return x / y; }
 
 #endif
 
 __device__ __forceinline__ void assign(f32& to, float x) { to = x; }
 __device__ __forceinline__ void assign(truth& to, bool x) { to.bits = x ? 1 : 0; }
 
-/// What a step gives that keeps its result in T: rounded as memory would.
+/// One or two neighbours that go through all steps together, as memory would hold them.
+template <class T, int N>
+struct Some {
+  T at[N];
+  template <int kIndex>
+  __device__ __forceinline__ auto get() const {
+    return number(at[kIndex]);
+  }
+};
+
+#ifdef __CUDACC_RTC__
+/// Two of 16 bits in a register: rounded by one instruction, and some arithmetic does both at once.
+template <>
+struct Some<f16, 2> {
+  uint32_t both;
+  template <int kIndex>
+  __device__ __forceinline__ float get() const {
+    return number(f16{static_cast<uint16_t>(both >> (16 * kIndex))});
+  }
+};
+template <>
+struct Some<bf16, 2> {
+  uint32_t both;
+  template <int kIndex>
+  __device__ __forceinline__ float get() const {
+    return from_bits(kIndex == 0 ? both << 16 : both & 0xffff0000u);
+  }
+};
+#endif
+
+/// What a step gives, rounded as memory would.
 template <class T, class M>
-__device__ __forceinline__ M rounded(M x) {
-  T kept;
-  assign(kept, x);
-  return number(kept);
+__device__ __forceinline__ Some<T, 1> kept(M x) {
+  Some<T, 1> some;
+  assign(some.at[0], x);
+  return some;
+}
+template <class T, class M>
+__device__ __forceinline__ Some<T, 2> kept(M first, M second) {
+#ifdef __CUDACC_RTC__
+  if constexpr (sizeof(T) == 2) {
+    return {bits_of_two<T>(first, second)};
+  } else
+#endif
+  {
+    Some<T, 2> some;
+    assign(some.at[0], first);
+    assign(some.at[1], second);
+    return some;
+  }
+}
+
+/// The step `formula` for each.
+template <class T, class Formula, class... X>
+__device__ __forceinline__ Some<T, 1> each(const Formula& formula, const Some<X, 1>&... x) {
+  return kept<T>(formula(x.template get<0>()...));
+}
+template <class T, class Formula, class... X>
+__device__ __forceinline__ Some<T, 2> each(const Formula& formula, const Some<X, 2>&... x) {
+  return kept<T>(formula(x.template get<0>()...), formula(x.template get<1>()...));
+}
+
+/// Sum, difference and product of two of one type. In f32 and rounded then, or rounded once, is the
+/// same for 16 bits: f32 has more than twice as many.
+template <class T, int N>
+__device__ __forceinline__ Some<T, N> sum(const Some<T, N>& a, const Some<T, N>& b) {
+  return each<T>([](float x, float y) { return x + y; }, a, b);
+}
+template <class T, int N>
+__device__ __forceinline__ Some<T, N> difference(const Some<T, N>& a, const Some<T, N>& b) {
+  return each<T>([](float x, float y) { return x - y; }, a, b);
+}
+template <class T, int N>
+__device__ __forceinline__ Some<T, N> product(const Some<T, N>& a, const Some<T, N>& b) {
+  return each<T>([](float x, float y) { return x * y; }, a, b);
 }
 
 #ifdef __CUDACC_RTC__
-template <>
-__device__ __forceinline__ float rounded<bf16, float>(float x) {
-  return from_bits(upper_bf16(x));
+__device__ __forceinline__ Some<f16, 2> sum(const Some<f16, 2>& a, const Some<f16, 2>& b) {
+  Some<f16, 2> c;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c.both) : "r"(a.both), "r"(b.both));
+  return c;
+}
+__device__ __forceinline__ Some<f16, 2> difference(const Some<f16, 2>& a, const Some<f16, 2>& b) {
+  Some<f16, 2> c;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(c.both) : "r"(a.both), "r"(b.both));
+  return c;
+}
+__device__ __forceinline__ Some<f16, 2> product(const Some<f16, 2>& a, const Some<f16, 2>& b) {
+  Some<f16, 2> c;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c.both) : "r"(a.both), "r"(b.both));
+  return c;
+}
+/// a·b + c, which sm_80 has for bf16, where it has neither + nor ·.
+__device__ __forceinline__ Some<bf16, 2> fused(uint32_t a, uint32_t b, uint32_t c) {
+  Some<bf16, 2> d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d.both) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+__device__ __forceinline__ Some<bf16, 2> sum(const Some<bf16, 2>& a, const Some<bf16, 2>& b) {
+  return fused(a.both, 0x3f803f80u, b.both);  // 1
+}
+__device__ __forceinline__ Some<bf16, 2> difference(const Some<bf16, 2>& a,
+                                                    const Some<bf16, 2>& b) {
+  return fused(b.both, 0xbf80bf80u, a.both);  // -1
+}
+__device__ __forceinline__ Some<bf16, 2> product(const Some<bf16, 2>& a, const Some<bf16, 2>& b) {
+  return fused(a.both, b.both, 0x80008000u);  // -0, which leaves every zero its sign
 }
 #endif
+
+/// N neighbours in memory, or in a pack.
+template <int N, class T>
+__device__ __forceinline__ Some<T, N> some(const T* from) {
+#ifdef __CUDACC_RTC__
+  if constexpr (N == 2 && sizeof(T) == 2) {
+    return {*reinterpret_cast<const uint32_t*>(from)};
+  } else
+#endif
+  {
+    Some<T, N> some;
+#pragma unroll
+    for (int i = 0; i < N; ++i) some.at[i] = from[i];
+    return some;
+  }
+}
+template <class T, int N>
+__device__ __forceinline__ void put(T* to, const Some<T, N>& some) {
+#ifdef __CUDACC_RTC__
+  if constexpr (N == 2 && sizeof(T) == 2) {
+    *reinterpret_cast<uint32_t*>(to) = some.both;
+  } else
+#endif
+  {
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = some.at[i];
+  }
+}
+/// Two that do not lie side by side.
+template <class T>
+__device__ __forceinline__ Some<T, 2> two(T first, T second) {
+  alignas(2 * sizeof(T)) const T both[] = {first, second};
+  return some<2>(both);
+}
+template <class T>
+__device__ __forceinline__ Some<T, 1> one(const T& value) {
+  return {value};
+}
+/// Two of one value.
+template <class T>
+__device__ __forceinline__ Some<T, 2> same(T value) {
+  return two(value, value);
+}
 
 /// A dropout of one step, as ai.halfnote.Dropout draws it.
 struct Drawing {

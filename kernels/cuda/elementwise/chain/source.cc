@@ -1,14 +1,15 @@
 // Writes kernels of this form (two inputs, one of them broadcast along rows; bf16):
 //
-//   void step_all(float x0, float x1, bf16& y0) {
-//     const float t0 = rounded<bf16>(math::Add::value(x0, x1));
-//     const float t1 = rounded<bf16>(math::Gelu::value(t0, P(0x3f800000u, 0x00000000u)));
-//     assign(y0, t1);
+//   template <int N>
+//   void step_all(Some<bf16, N> x0, Some<bf16, N> x1, bf16* y0) {
+//     const auto t0 = sum(x0, x1);
+//     const auto t1 = each<bf16>([](Brief a) { return math::Gelu::value(a, …).value; }, t0);
+//     put(y0, t1);
 //   }
 //
 //   void chain_…(const Arguments a) {
-//     for each group of 8 elements: load 8 of x0, 8 of x1; step_all() 8 times; store 8 of y0
-//     for each element that is left: the same, one by one
+//     for each group of 8 elements: load 8 of x0, 8 of x1; step_all<2>() 4 times; store 8 of y0
+//     for each element that is left: step_all<1>()
 //   }
 //
 // Where a step is a Dropout, four elements that follow each other share a counter of Philox: a
@@ -74,6 +75,30 @@ std::string parameters_of(const PointwiseNumbers& numbers) {
                      std::bit_cast<uint32_t>(numbers[0]), std::bit_cast<uint32_t>(numbers[1]));
 }
 
+/// Is an op with a result of 16 bits computed as kernels/cuda/elementwise/chain/brief.h has it?
+bool is_brief(Op op) {
+  switch (op) {
+    case Op::kDiv:
+    case Op::kErf:
+    case Op::kErfGrad:
+    case Op::kExp:
+    case Op::kGelu:
+    case Op::kGeluGrad:
+    case Op::kMish:
+    case Op::kMishGrad:
+    case Op::kReciprocal:
+    case Op::kSigmoid:
+    case Op::kSoftplusGrad:
+    case Op::kSoftsign:
+    case Op::kSwish:
+    case Op::kSwishGrad:
+    case Op::kTanh:
+      return true;
+    default:
+      return false;
+  }
+}
+
 class Writer {
  public:
   explicit Writer(const Chain& chain)
@@ -129,40 +154,38 @@ class Writer {
   }
 
   bool is_sum(size_t output) const { return sum_ && sum_->output == output; }
+  DType summed_type() const {
+    const auto step = static_cast<size_t>(chain_.program.outputs[sum_->output]);
+    return type_of(chain_.program.steps[step].operands[0]);
+  }
 
   static std::string name_of(int operand) {
     return operand >= 0 ? fmt::format("x{}", operand) : fmt::format("t{}", ~operand);
   }
 
   /// bool to float and back, of a value in registers.
-  static std::string converted(const std::string& value, DType from, DType to) {
-    if (from == to || (from != DType::kBool && to != DType::kBool)) return value;
-    return to == DType::kBool ? value + " != 0.0f" : value + " ? 1.0f : 0.0f";
+  static std::string converted(DType from, DType to) {
+    if (from == to || (from != DType::kBool && to != DType::kBool)) return "a";
+    return to == DType::kBool ? "a != 0.0f" : "a ? 1.0f : 0.0f";
   }
 
-  std::string expression_of(size_t number) const {
+  /// What a step computes from the numbers `a`, `b` and `c` of its operands.
+  std::string formula_of_step(size_t number) const {
     const PointwiseStep& step = chain_.program.steps[number];
     const PointwiseRow& row = pointwise_row(step.op);
-    const auto operand = [&](size_t i) { return name_of(step.operands[i]); };
     switch (step.op) {
       case Op::kCast:
-        return converted(operand(0), type_of(step.operands[0]), step.dtype);
+        return converted(type_of(step.operands[0]), step.dtype);
       case Op::kIdentity:
-        return operand(0);
+        return "a";
       case Op::kNot:
-        return "!" + operand(0);
+        return "!a";
       case Op::kWhere:
-        return fmt::format("{} ? {} : {}", operand(0), operand(1), operand(2));
-      case Op::kDiv:
-        if (is_16bit_float(step.dtype)) {
-          return fmt::format("short_quotient({}, {})", operand(0), operand(1));
-        }
-        break;
+        return "a ? b : c";
       case Op::kDropout:
-        return fmt::format("math::DropoutRule{{{:#x}ull, from_bits({:#010x}u)}}.value({}, w{})",
+        return fmt::format("math::DropoutRule{{{:#x}ull, from_bits({:#010x}u)}}.value(a, b)",
                            cpu::keep_threshold(step.parameters[0]),
-                           std::bit_cast<uint32_t>(cpu::keep_factor(step.parameters[0])),
-                           operand(0), number);
+                           std::bit_cast<uint32_t>(cpu::keep_factor(step.parameters[0])));
       default:
         break;
     }
@@ -171,37 +194,90 @@ class Writer {
     constexpr std::string_view kGradient = "Grad";
     if (formula.ends_with(kGradient)) {
       formula.remove_suffix(kGradient.size());
-      return fmt::format("math::{}::gradient({}, {}, {})", formula, operand(0), operand(1),
-                         parameters);
+      return fmt::format("math::{}::gradient(a, b, {})", formula, parameters);
     }
-    if (row.arity == 1)
-      return fmt::format("math::{}::value({}, {})", formula, operand(0), parameters);
-    return fmt::format("math::{}::value({}, {})", formula, operand(0), operand(1));
+    if (row.arity == 1) return fmt::format("math::{}::value(a, {})", formula, parameters);
+    return fmt::format("math::{}::value(a, b)", formula);
   }
 
-  /// One element through all steps.
+  /// The function of a step whose operands and result are of one type and that does two elements of
+  /// 16 bits at once; none for others.
+  std::string_view arithmetic_of(const PointwiseStep& step) const {
+    for (size_t i = 0; i < 2; ++i) {
+      if (type_of(step.operands[i]) != step.dtype) return "";
+    }
+    switch (step.op) {
+      case Op::kAdd:
+        return "sum";
+      case Op::kSub:
+        return "difference";
+      case Op::kMul:
+        return "product";
+      default:
+        return "";
+    }
+  }
+
+  bool is_single(int operand) const {
+    return operand >= 0 && chain_.inputs[static_cast<size_t>(operand)].access == Access::kSingle;
+  }
+
+  std::string expression_of(size_t number) const {
+    const PointwiseStep& step = chain_.program.steps[number];
+    const auto operand = [&](size_t i) { return name_of(step.operands[i]); };
+    const size_t arity = step.op == Op::kDropout ? 2 : pointwise_row(step.op).arity;
+    if (arity == 2) {
+      if (const std::string_view name = arithmetic_of(step); !name.empty())
+        return fmt::format("{}({}, {})", name, operand(0), operand(1));
+    }
+    const std::string_view type = memory_type(step.dtype);
+    const bool brief = is_16bit_float(step.dtype) && is_brief(step.op);
+    if (brief && step.op == Op::kDiv && is_single(step.operands[1])) {
+      return fmt::format(
+          "each<{}>([by = SameDivisor({}.template get<0>())](Brief a) {{ return "
+          "by.quotient(a).value; }}, {})",
+          type, operand(1), operand(0));
+    }
+    std::string arguments, names;
+    for (size_t i = 0; i < arity; ++i) {
+      const char name = "abc"[i];
+      const bool word = step.op == Op::kDropout && i == 1;
+      arguments += fmt::format("{}{} {}", i == 0 ? "" : ", ",
+                               word    ? "uint32_t"
+                               : brief ? "Brief"
+                                       : number_type(type_of(step.operands[i])),
+                               name);
+      names += ", " + (word ? fmt::format("w{}", number) : operand(i));
+    }
+    const std::string formula = formula_of_step(number);
+    return fmt::format("each<{}>([]({}) {{ return {}; }}{})", type, arguments,
+                       brief ? "(" + formula + ").value" : formula, names);
+  }
+
+  /// Some elements through all steps.
   void write_steps() {
     const std::string inputs = list(chain_.inputs.size(), [&](size_t i) {
-      return fmt::format("[[maybe_unused]] {} x{}", number_type(chain_.inputs[i].dtype), i);
+      return fmt::format("[[maybe_unused]] Some<{}, N> x{}", memory_type(chain_.inputs[i].dtype),
+                         i);
     });
     const std::string outputs = list(chain_.outputs.size(), [&](size_t k) {
-      return fmt::format("{}& y{}", is_sum(k) ? "double" : memory_type(chain_.outputs[k]), k);
+      return is_sum(k) ? fmt::format("Some<{}, N>& y{}", memory_type(summed_type()), k)
+                       : fmt::format("{}* y{}", memory_type(chain_.outputs[k]), k);
     });
-    const std::string words = for_draws([](size_t s) { return fmt::format("uint32_t w{}", s); });
+    const std::string words =
+        for_draws([](size_t s) { return fmt::format("Some<word, N> w{}", s); });
+    line("template <int N>");
     line("__device__ __forceinline__ void step_all({}, {}{}) {{", inputs, words, outputs);
     for (size_t i = 0; i < chain_.program.steps.size(); ++i) {
-      const PointwiseStep& step = chain_.program.steps[i];
-      if (halfnote::is_sum(step.op)) continue;
-      line("  [[maybe_unused]] const {} t{} = rounded<{}>({});", number_type(step.dtype), i,
-           memory_type(step.dtype), expression_of(i));
+      if (halfnote::is_sum(chain_.program.steps[i].op)) continue;
+      line("  [[maybe_unused]] const auto t{} = {};", i, expression_of(i));
     }
     for (size_t k = 0; k < chain_.program.outputs.size(); ++k) {
       const auto from = static_cast<size_t>(chain_.program.outputs[k]);
       if (is_sum(k)) {
-        line("  y{} += static_cast<double>({});", k,
-             name_of(chain_.program.steps[from].operands[0]));
+        line("  y{} = {};", k, name_of(chain_.program.steps[from].operands[0]));
       } else {
-        line("  assign(y{}, t{});", k, from);
+        line("  put(y{}, t{});", k, from);
       }
     }
     text_ += "}\n\n";
@@ -218,12 +294,12 @@ class Writer {
       const Input& input = chain_.inputs[i];
       line("  const auto* const in{} = static_cast<const {}*>(a.in[{}]);", i,
            memory_type(input.dtype), i);
-      if (input.access == Access::kSingle) line("  const auto x{} = number(*in{});", i, i);
+      if (input.access == Access::kSingle) line("  const auto x{} = same(*in{});", i, i);
     }
     for (size_t s = 0; s < chain_.program.steps.size(); ++s) {
       const PointwiseStep& step = chain_.program.steps[s];
       if (draws(s))
-        line("  const Drawing draw{}{{x{}, x{}, {}u}};", s, step.operands[1], step.operands[2],
+        line("  const Drawing draw{}{{*in{}, *in{}, {}u}};", s, step.operands[1], step.operands[2],
              static_cast<uint32_t>(step.parameters[1]));
     }
     for (size_t k = 0; k < chain_.outputs.size(); ++k) {
@@ -312,40 +388,52 @@ class Writer {
     line("}}\n");
   }
 
-  /// What an element is added to.
-  std::string total(std::string_view index) const {
-    return sum_->along_rows ? "sum" : fmt::format("sums[{}]", index);
+  /// What elements are added to, `index` being that of the first.
+  void write_additions(std::string_view indent, std::string_view index, int count) {
+    if (!sum_) return;
+    for (int i = 0; i < count; ++i) {
+      const std::string to = sum_->along_rows ? "sum" : fmt::format("sums[{} + {}]", index, i);
+      line("{}{} += static_cast<double>(summed.template get<{}>());", indent, to, i);
+    }
   }
 
   void write_element() {
-    write_offsets("      ", "at");
-    line("      step_all({}, {}{});",
+    write_offsets("      ", "at", "offset");
+    write_summed("      ", 1);
+    line("      step_all<1>({}, {}{});",
          list(chain_.inputs.size(), [&](size_t i) { return element(i); }),
-         for_draws([](size_t s) { return fmt::format("draw{}.word(at)", s); }),
-         list(chain_.outputs.size(),
-              [&](size_t k) { return is_sum(k) ? total("0") : fmt::format("out{}[at]", k); }));
+         for_draws([](size_t s) { return fmt::format("one(word{{draw{}.word(at)}})", s); }),
+         list(chain_.outputs.size(), [&](size_t k) {
+           return is_sum(k) ? std::string("summed") : fmt::format("out{} + at", k);
+         }));
+    write_additions("      ", "0", 1);
   }
 
-  void write_offsets(std::string_view indent, std::string_view at) {
+  /// Elements that are summed.
+  void write_summed(std::string_view indent, int count) {
+    if (sum_) line("{}Some<{}, {}> summed;", indent, memory_type(summed_type()), count);
+  }
+
+  void write_offsets(std::string_view indent, std::string_view at, std::string_view name) {
     if (all_walks() == 0) return;
-    line("{}int64_t offset[{}];", indent, all_walks());
-    line("{}a.walk.offsets({}, offset);", indent, at);
+    line("{}int64_t {}[{}];", indent, name, all_walks());
+    line("{}a.walk.offsets({}, {});", indent, at, name);
   }
 
   /// Input i at the element `at`, or where its walk stands.
   std::string element(size_t i) const {
     switch (chain_.inputs[i].access) {
       case Access::kWhole:
-        return fmt::format("number(in{}[at])", i);
+        return fmt::format("one(in{}[at])", i);
       case Access::kSingle:
-        return fmt::format("x{}", i);
+        return fmt::format("one(*in{})", i);
       default:
-        return fmt::format("number(in{}[offset[{}]])", i, walk_of(i));
+        return fmt::format("one(in{}[offset[{}]])", i, walk_of(i));
     }
   }
 
   void write_group() {
-    if (chain_.even) write_offsets("      ", "at");
+    if (chain_.even) write_offsets("      ", "at", "offset");
     for (size_t i = 0; i < chain_.inputs.size(); ++i) {
       const Access access = chain_.inputs[i].access;
       if (access == Access::kWhole)
@@ -354,7 +442,7 @@ class Writer {
       if (access == Access::kAlong)
         line("      const auto p{} = load<{}>(in{} + offset[{}]);", i, width_, i, walk_of(i));
       if (access == Access::kStay)
-        line("      const auto x{} = number(in{}[offset[{}]]);", i, i, walk_of(i));
+        line("      const auto x{} = same(in{}[offset[{}]]);", i, i, walk_of(i));
     }
     for (size_t k = 0; k < chain_.outputs.size(); ++k) {
       if (!is_sum(k)) line("      Pack<{}, {}> q{};", memory_type(chain_.outputs[k]), width_, k);
@@ -366,34 +454,35 @@ class Writer {
                 [&](size_t k) { return fmt::format("draw{}.group(at / 4 + {})", s, k); }));
     }
     line("#pragma unroll");
-    line("      for (int k = 0; k < {}; ++k) {{", width_);
-    if (!chain_.even) write_offsets("        ", "at + k");
-    line("        step_all({}, {}{});",
-         list(chain_.inputs.size(), [&](size_t i) { return group_element(i); }),
-         for_draws([](size_t s) { return fmt::format("d{}[k / 4].word[k % 4]", s); }),
-         list(chain_.outputs.size(),
-              [&](size_t k) { return is_sum(k) ? total("k") : fmt::format("q{}.at[k]", k); }));
+    line("      for (int k = 0; k < {}; k += 2) {{", width_);
+    if (!chain_.even) {
+      write_offsets("        ", "at + k", "offset");
+      write_offsets("        ", "at + k + 1", "next_offset");
+    }
+    write_summed("        ", 2);
+    line("        step_all<2>({}, {}{});",
+         list(chain_.inputs.size(), [&](size_t i) { return two_of_group(i); }),
+         for_draws([](size_t s) {
+           return fmt::format(
+               "two(word{{d{0}[k / 4].word[k % 4]}}, word{{d{0}[k / 4].word[k % 4 + 1]}})", s);
+         }),
+         list(chain_.outputs.size(), [&](size_t k) {
+           return is_sum(k) ? std::string("summed") : fmt::format("q{}.at + k", k);
+         }));
+    write_additions("        ", "k", 2);
     line("      }}");
     for (size_t k = 0; k < chain_.outputs.size(); ++k) {
       if (!is_sum(k)) line("      store(out{} + at, q{});", k, k);
     }
   }
 
-  /// Input i at element i of a group.
-  std::string group_element(size_t i) const {
-    switch (chain_.inputs[i].access) {
-      case Access::kWhole:
-        return fmt::format("number(p{}.at[k])", i);
-      case Access::kSingle:
-        return fmt::format("x{}", i);
-      case Access::kAlong:
-        if (chain_.even) return fmt::format("number(p{}.at[k])", i);
-        break;
-      case Access::kStay:
-        if (chain_.even) return fmt::format("x{}", i);
-        break;
-    }
-    return element(i);
+  /// Input i at elements k and k + 1 of a group.
+  std::string two_of_group(size_t i) const {
+    const Access access = chain_.inputs[i].access;
+    if (access == Access::kSingle || (access == Access::kStay && chain_.even))
+      return fmt::format("x{}", i);
+    if (access == Access::kWhole || chain_.even) return fmt::format("some<2>(p{}.at + k)", i);
+    return fmt::format("two(in{0}[offset[{1}]], in{0}[next_offset[{1}]])", i, walk_of(i));
   }
 
   const Chain& chain_;
