@@ -113,6 +113,41 @@ __device__ Maxima<T, V> maxima_of(const Images& images, const PoolGeometry::Dims
   return maxima;
 }
 
+#if defined(__CUDA_ARCH__)
+/// The larger one of either half, NaN where one is.
+template <class T>
+__device__ __forceinline__ uint32_t larger_of_two(uint32_t a, uint32_t b) {
+  uint32_t c;
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  } else {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  }
+  return c;
+}
+#endif
+
+/// Keeps of each element the larger one, and NaN.
+template <class T, int V>
+__device__ __forceinline__ void keep_larger(Packed<T, V>& most, const Packed<T, V>& others) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+    uint32_t a[V / 2], b[V / 2];
+    memcpy(a, &most, sizeof(a));
+    memcpy(b, &others, sizeof(b));
+    HN_UNROLL
+    for (int w = 0; w < V / 2; ++w) a[w] = larger_of_two<T>(a[w], b[w]);
+    memcpy(&most, a, sizeof(a));
+    return;
+  }
+#endif
+  HN_UNROLL
+  for (int v = 0; v < V; ++v) {
+    if (cpu::is_new_maximum(load_number(others.of[v]), load_number(most.of[v])))
+      most.of[v] = others.of[v];
+  }
+}
+
 template <class T, int V>
 struct LastMaxPool {
   Images images;
@@ -121,22 +156,13 @@ struct LastMaxPool {
   __device__ void operator()(int64_t i) const {
     const Images::Place at = images.place<V>(i, images.out, images.out_dims);
     const T* from = x + images.first(at, images.in);
-    Math<T> most[V];
-    bool any = false;
-    images.for_taps(at.at, from, [&](int64_t, const T* elements) {
-      const Packed<T, V> pack = load_packed<V>(elements);
-      HN_UNROLL
-      for (int v = 0; v < V; ++v) {
-        const Math<T> value = load_number(pack.of[v]);
-        if (!any || cpu::is_new_maximum(value, most[v])) most[v] = value;
-      }
-      any = true;
-    });
-    Packed<T, V> to;
+    Packed<T, V> most;
     HN_UNROLL
-    for (int v = 0; v < V; ++v)
-      to.of[v] = store_number<T>(any ? most[v] : -static_cast<Math<T>>(INFINITY));
-    store_packed(y + i * V, to);
+    for (int v = 0; v < V; ++v) most.of[v] = store_number<T>(-static_cast<Math<T>>(INFINITY));
+    images.for_taps(at.at, from, [&](int64_t, const T* elements) {
+      keep_larger(most, load_packed<V>(elements));
+    });
+    store_packed(y + i * V, most);
   }
 };
 

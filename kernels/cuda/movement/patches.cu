@@ -53,6 +53,54 @@ struct PatchWalk {
     at.image = pixel;
     return at;
   }
+  /// What a channel of the result takes of each window.
+  struct Taken {
+    int64_t offset = 0;  // of the element behind that of the first tap and channel 0
+    uint32_t tap = 0;    // its place in the window, 10 bits a dim
+    bool zero = true;
+  };
+  static constexpr int64_t kMostTaps = 1 << 10;         // along a dim
+  static constexpr int64_t kMostTaken = INT32_MAX / 2;  // channels
+  __device__ Taken taken(int64_t channel) const {
+    Taken taken;
+    if (channel >= filled) return taken;
+    uint32_t tap = channels.small_quotient(static_cast<uint32_t>(channel));
+    const int64_t own = channel - tap * channels.value();
+    int64_t index = 0, step = 1;
+    HN_UNROLL
+    for (int d = 2; d >= 0; --d) {
+      const uint32_t rest = kernel[d].small_quotient(tap);
+      const uint32_t place = tap - rest * static_cast<uint32_t>(kernel[d].value());
+      index += place * step;
+      taken.tap |= place << (10 * d);
+      step *= sizes[d];
+      tap = rest;
+    }
+    taken.zero = false;
+    taken.offset = own * channel_step + index * pixel_step;
+    return taken;
+  }
+  __device__ bool is_inside(const Window& at, uint32_t tap) const {
+    bool inside = true;
+    HN_UNROLL
+    for (int d = 0; d < 3; ++d) {
+      const int64_t place = at.begin[d] + (tap >> (10 * d) & (kMostTaps - 1));
+      inside = inside && place >= 0 && place < sizes[d];
+    }
+    return inside;
+  }
+  /// The first tap's element of channel 0, which may lie outside.
+  __device__ int64_t place(const Window& at) const {
+    return at.image * image_size +
+           ((at.begin[0] * sizes[1] + at.begin[1]) * sizes[2] + at.begin[2]) * pixel_step;
+  }
+  __device__ bool has_all(const Window& at) const {
+    bool all = true;
+    HN_UNROLL
+    for (int d = 0; d < 3; ++d)
+      all = all && at.begin[d] >= 0 && at.begin[d] + kernel[d].value() <= sizes[d];
+    return all;
+  }
   __device__ float value(const Window& at, int64_t channel) const {
     if (channel >= filled) return 0;
     int64_t tap = channels.quotient(channel), index = 0, step = 1;
@@ -81,32 +129,79 @@ struct PatchElement {
   }
 };
 
-/// V channels that follow each other.
-template <class T, int V>
-struct PatchPack {
+/// 16 bytes of channels that follow each other, of some pixels one after the other: where their
+/// elements lie in a window is found once.
+template <class T, class From>
+struct PatchPacks {
+  static constexpr int V = 16 / sizeof(T);
+  static constexpr int64_t kPixels = 8;
   PatchWalk walk;
+  const From* image;
   T* to;
   Divisor packs;  // of a pixel
+  int64_t pixels, apart;
+
+  PatchPacks(const PatchWalk& from, T* result, int64_t count)
+      : walk(from),
+        image(static_cast<const From*>(from.image.data)),
+        to(result),
+        packs(from.made.value() / V),
+        pixels(count / from.made.value()),
+        apart((pixels + kPixels - 1) / kPixels) {}
+
   __device__ void operator()(int64_t i) const {
-    const int64_t pixel = packs.quotient(i), first = (i - pixel * packs.value()) * V;
-    const PatchWalk::Window window = walk.window(pixel);
-    Math<T> values[V];
+    int64_t pixel = packs.quotient(i);
+    const int64_t first = (i - pixel * packs.value()) * V;
+    PatchWalk::Taken taken[V];
     HN_UNROLL
-    for (int v = 0; v < V; ++v) values[v] = walk.value(window, first + v);
-    store_packed(to + i * V, pack_of<T>(values));
+    for (int v = 0; v < V; ++v) taken[v] = walk.taken(first + v);
+    for (; pixel < pixels; pixel += apart) {
+      const PatchWalk::Window window = walk.window(pixel);
+      const int64_t place = walk.place(window);
+      Math<T> values[V] = {};
+      if (walk.has_all(window)) {
+        HN_UNROLL
+        for (int v = 0; v < V; ++v)
+          if (!taken[v].zero) values[v] = load_number(image[place + taken[v].offset]);
+      } else {
+        HN_UNROLL
+        for (int v = 0; v < V; ++v)
+          if (!taken[v].zero && walk.is_inside(window, taken[v].tap))
+            values[v] = load_number(image[place + taken[v].offset]);
+      }
+      store_packed(to + pixel * walk.made.value() + first, pack_of<T>(values));
+    }
+  }
+};
+
+template <class T, class From>
+void run_packs(const KernelBuffers& buffers, const PatchWalk& walk, int64_t count) {
+  const PatchPacks<T, From> packs(walk, buffers.out<T>(0), count);
+  for_each(stream_of(buffers), packs.apart * packs.packs.value(), packs);
+}
+
+/// An element that lies channels last.
+template <class T>
+struct LastPatchElement {
+  PatchWalk walk;
+  T* to;
+  __device__ void operator()(int64_t i) const {
+    const int64_t pixel = walk.made.quotient(i);
+    to[i] = store_number<T>(walk.value(walk.window(pixel), i - pixel * walk.made.value()));
   }
 };
 
 template <class T>
 void run_last(const KernelBuffers& buffers, const PatchWalk& walk, int64_t count) {
-  constexpr int V = 16 / sizeof(T);
   T* to = buffers.out<T>(0);
-  const int64_t made = walk.made.value();
-  if (made % V == 0 && are_aligned(std::array<const void*, 1>{to})) {
-    for_each(stream_of(buffers), count / V, PatchPack<T, V>{walk, to, Divisor(made / V)});
-  } else {
-    for_each(stream_of(buffers), count, PatchPack<T, 1>{walk, to, walk.made});
-  }
+  bool in_packs =
+      walk.made.value() % (16 / sizeof(T)) == 0 && are_aligned(std::array<const void*, 1>{to});
+  in_packs = in_packs && walk.made.value() <= walk.kMostTaken;
+  for (const Divisor& taps : walk.kernel) in_packs = in_packs && taps.value() <= walk.kMostTaps;
+  const DType from = walk.image.dtype;
+  if (in_packs && from == DType::kF32) return run_packs<T, float>(buffers, walk, count);
+  if (in_packs && from == dtype_of<T>()) return run_packs<T, T>(buffers, walk, count);
+  for_each(stream_of(buffers), count, LastPatchElement<T>{walk, to});
 }
 
 Prepared prepare_patches(const KernelCall& call) {
