@@ -350,29 +350,17 @@ bool count_correct(Graph& graph, const Classification& kind) {
   b.set_role(Role::kLoss);
   const Expr lines =
       b.reshape(b.value(scores), b.ints({layout->outer, layout->classes, layout->inner}));
-  const Expr highest = b.op("ArgMax", {lines}, {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}});
-  const Expr wanted =
-      b.cast(b.reshape(b.value(labels), b.ints({layout->outer, layout->inner})), DType::kI64);
-  // NaN is never right, and equals nothing.
-  const Expr score = b.op("ReduceMax", {lines, b.ints({1})}, {{"keepdims", int64_t{0}}});
-  Expr correct = b.op("And", {b.op("Equal", {highest, wanted}), b.op("Equal", {score, score})});
-  const auto sum = [&](Expr which) {
-    return b.reduce_sum(b.cast(which, DType::kI64), {0, 1}, false);
-  };
-  Expr counted = b.constant(Tensor::scalar<int64_t>(layout->outer * layout->inner));
-  if (kind.ignore_index) {
-    const Expr counts = b.op(
-        "Not", {b.op("Equal", {wanted, b.constant(Tensor::scalar<int64_t>(*kind.ignore_index))})});
-    correct = b.op("And", {correct, counts});
-    counted = sum(counts);
+  Expr wanted = b.reshape(b.value(labels), b.ints({layout->outer, layout->inner}));
+  if (wanted.dtype() != DType::kI32) wanted = b.cast(wanted, DType::kI64);
+  Attributes attributes;
+  if (kind.ignore_index) attributes.set("ignore_index", *kind.ignore_index);
+  const std::vector<Expr> counts =
+      b.ops("CountCorrect", {lines, wanted}, 2, attributes, kHalfnoteDomain);
+  const std::string_view names[] = {kCorrectLabels, kCountedLabels};
+  for (size_t i = 0; i < counts.size(); ++i) {
+    graph.rename(counts[i].id, std::string(names[i]));
+    graph.add_output(graph.main(), counts[i].id);
   }
-  const auto give = [&](Expr count, std::string_view name) {
-    const Expr output = b.op("Identity", {count});
-    graph.rename(output.id, std::string(name));
-    graph.add_output(graph.main(), output.id);
-  };
-  give(sum(correct), kCorrectLabels);
-  give(counted, kCountedLabels);
   return true;
 }
 

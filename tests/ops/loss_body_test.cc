@@ -1,6 +1,9 @@
 // Bodies of the loss gradients against their kernels.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "tests/ops/body_harness.h"
 #include "tests/ops/coverage.h"
 
@@ -127,8 +130,32 @@ TEST(LossBody, AllLabelsIgnoredGiveZero) {
   }
 }
 
+/// Equal scores, labels outside the classes, infinities and NaN.
+TEST(LossBody, CountCorrect) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  const Tensor odd = Tensor::of<float>(
+      {6, 3}, {1, 1, 0, 1, 1, 0, -inf, -inf, -inf, nan, 0, 1, 0, inf, inf, 2, 3, nan});
+  for (DType dtype : kLossTypes) {
+    for (DType index : {DType::kI64, DType::kI32}) {
+      for (bool ignores : {false, true}) {
+        Attributes attributes;
+        if (ignores) attributes.set("ignore_index", int64_t{2});
+        for (const Scores& s : kScores) {
+          const Tensor labels = random_ints(index, s.labels, 2, -1, s.scores[1] + 1);
+          const Tensor few = random_ints(DType::kI64, s.scores, 3, -2, 2).cast_to(dtype);
+          for (const Tensor& scores : {few, random_tensor(dtype, s.scores, 4, -5, 5)})
+            expect_body_agrees({s.name, "CountCorrect", attributes, {scores, labels}, 2}, 0);
+        }
+        const Tensor labels = Tensor::of<int64_t>({6}, {0, 1, 0, 2, 1, 1}).cast_to(index);
+        expect_body_agrees(
+            {"odd scores", "CountCorrect", attributes, {odd.cast_to(dtype), labels}, 2}, 0);
+      }
+    }
+  }
+}
+
 TEST(LossBody, EveryBodyIsTested) {
-  const std::set<std::string> kTested = {"NegativeLogLikelihoodLossGrad",
+  const std::set<std::string> kTested = {"NegativeLogLikelihoodLossGrad", "CountCorrect",
                                          "SoftmaxCrossEntropyLossWithGradient",
                                          "SoftmaxCrossEntropyLossGrad"};
   EXPECT_EQ(with_body(loss_rows()), kTested);

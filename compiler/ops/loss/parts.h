@@ -15,5 +15,7 @@ std::vector<Expr> nll_gradient(GradientContext& rule);
 std::vector<Expr> softmax_cross_entropy_grad_body(BodyContext& body);
 std::vector<Expr> loss_and_grad_body(BodyContext& body);
 std::vector<Expr> nll_grad_body(BodyContext& body);
+std::vector<ValueType> infer_count_correct(const Graph& graph, NodeId node);
+std::vector<Expr> count_correct_body(BodyContext& body);
 
 }  // namespace halfnote::loss

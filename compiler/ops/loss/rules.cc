@@ -191,4 +191,33 @@ std::vector<Expr> nll_grad_body(BodyContext& body) {
   return {finish(body, t, hit)};
 }
 
+std::vector<ValueType> infer_count_correct(const Graph&, NodeId) {
+  return {ValueType::tensor(DType::kI64, {}), ValueType::tensor(DType::kI64, {})};
+}
+
+std::vector<Expr> count_correct_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr scores = b.to_math(body.inputs[0]);
+  const Expr labels = b.cast(body.inputs[1], DType::kI64);
+  const auto along_classes = [&](std::string_view op, std::vector<Expr> operands) {
+    Attributes attributes = {{"keepdims", int64_t{0}}};
+    if (operands.size() == 1) attributes.set("axis", int64_t{1});
+    return b.ops(op, operands, 1, attributes)[0];
+  };
+  const Expr best = along_classes("ArgMax", {scores});
+  const Expr highest = along_classes("ReduceMax", {scores, b.ints({1})});
+  // NaN is never right, and equals nothing.
+  Expr right = b.op("And", {b.op("Equal", {best, labels}), b.op("Equal", {highest, highest})});
+  const auto sum = [&](Expr which) {
+    return b.op("ReduceSum", {b.cast(which, DType::kI64)}, {{"keepdims", int64_t{0}}});
+  };
+  Expr counts = b.op("Equal", {labels, labels});
+  if (body.attributes.has("ignore_index")) {
+    const int64_t ignored = body.attributes.get_int("ignore_index", 0);
+    counts = b.op("Not", {b.op("Equal", {labels, b.constant(Tensor::scalar<int64_t>(ignored))})});
+    right = b.op("And", {right, counts});
+  }
+  return {sum(right), sum(counts)};
+}
+
 }  // namespace halfnote::loss

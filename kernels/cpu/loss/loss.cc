@@ -102,7 +102,7 @@ Shape loss_shape(const LossPlan& plan, const Shape& labels) {
 
 std::vector<KernelRow> loss_kernels() {
   std::vector<KernelRow> all;
-  for (auto part : {cross_entropy_rows, loss_grad_rows, loss_and_grad_rows}) {
+  for (auto part : {cross_entropy_rows, loss_grad_rows, loss_and_grad_rows, count_rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -12,6 +12,7 @@ namespace halfnote::cpu {
 std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the two losses
 std::vector<KernelRow> loss_grad_rows();      // loss_grad.cc: their gradients
 std::vector<KernelRow> loss_and_grad_rows();  // loss_and_grad.cc: loss and gradient at once
+std::vector<KernelRow> count_rows();          // count.cc: labels with the highest score
 
 struct LossPlan {
   enum class Reduction { kNone, kSum, kMean };
@@ -93,5 +94,15 @@ struct LossAndGradPlan {
 LossAndGradPlan plan_loss_and_grad(const KernelCall& call, WorkspacePlan& workspace);
 /// The reason why its types are not supported; else empty.
 std::string loss_and_grad_refusal(const KernelCall& call, const LossPlan& plan);
+
+/// The operands of CountCorrect, planned.
+struct CountPlan {
+  LossPlan loss;
+  bool gives_correct = false, gives_counted = false;
+};
+
+/// The reason why the operands have no kernel, or an empty string; Error(kModel) for shapes that do
+/// not fit.
+std::string plan_count(const KernelCall& call, CountPlan& plan);
 
 }  // namespace halfnote::cpu

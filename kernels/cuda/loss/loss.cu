@@ -306,6 +306,7 @@ std::vector<KernelRow> loss_rows() {
 std::vector<KernelRow> loss_kernels() {
   std::vector<KernelRow> all = loss_rows();
   for (const KernelRow& row : loss_and_grad_rows()) all.push_back(row);
+  for (const KernelRow& row : count_rows()) all.push_back(row);
   return all;
 }
 

@@ -47,6 +47,13 @@ HN_HD inline Brief inverse(Brief x) {
   return y;
 }
 HN_HD inline Brief fused(Brief a, Brief b, Brief c) { return fmaf(a.value, b.value, c.value); }
+/// Not outside of -end and end; NaN stays.
+HN_HD inline Brief clamped(Brief x, float end) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x.value), "f"(end));
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(y), "f"(-end));
+  return y;
+}
 HN_HD inline Brief fabs(Brief x) { return fabsf(x.value); }
 #else
 inline Brief operator/(Brief a, Brief b) { return a.value / b.value; }
@@ -54,6 +61,7 @@ inline Brief exp2(Brief x) { return std::exp2(x.value); }
 inline Brief inverse(Brief x) { return 1 / x.value; }
 inline Brief fused(Brief a, Brief b, Brief c) { return std::fma(a.value, b.value, c.value); }
 inline Brief fabs(Brief x) { return std::fabs(x.value); }
+inline Brief clamped(Brief x, float end) { return x > end ? end : x < -end ? -end : x.value; }
 #endif
 
 /// The last coefficient is that of the highest power.
@@ -71,7 +79,7 @@ HN_HD inline Brief exp(Brief x) { return exp2(x * 1.4426950408889634); }
 /// 2^-21 of its value off.
 HN_HD inline Brief erf(Brief x) {
   constexpr float kEnd = 2.75f;
-  const Brief end = x < 0 ? -kEnd : kEnd, at = fabs(x) > kEnd ? end : x;  // NaN stays
+  const Brief at = clamped(x, kEnd);
   return at * polynomial(fused(at * at, 2 / (kEnd * kEnd), -1),
                          {0.5111947655677795f, -0.24273815751075745f, 0.15773802995681763f,
                           -0.10078205913305283f, 0.05923755466938019f, -0.031524453312158585f,
@@ -100,7 +108,7 @@ HN_HD inline Brief tanh(Brief x) {
   return size < 0.25f ? near : x < 0 ? -far : far;
 }
 
-/// Divides by one number again and again. `scale` is there for numbers whose inverse is out of range.
+/// Divides by one number again and again. `scale` is there for those whose inverse is out of range.
 struct SameDivisor {
   Brief scale, inverse;
   HN_HD explicit SameDivisor(Brief y)
