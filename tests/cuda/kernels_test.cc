@@ -441,33 +441,6 @@ TEST(CudaLoss, InfinitiesAndNanBecomeWhatTheCpuMakesOfThem) {
          {{DType::kF32, {4}}, {DType::kF32, {4, 700}}}});
 }
 
-/// Lines of a thread and of a warp, of one block and of many, behind each other and interleaved.
-TEST(CudaLoss, LabelsWithTheHighestScore) {
-  for (const DType dtype : kFloats) {
-    for (const Shape& shape : std::vector<Shape>{
-             {0, 5}, {1, 1}, {300, 10}, {7, 64}, {9, 65}, {40, 1000}, {3, 70, 33}, {70000, 3}}) {
-      Shape labelled = shape;
-      labelled.erase(labelled.begin() + 1);
-      const int64_t lines = element_count(labelled);
-      Tensor labels(DType::kI64, labelled);
-      for (int64_t i = 0; i < lines; ++i)
-        labels.mutable_data<int64_t>()[static_cast<size_t>(i)] = i % 7 == 0 ? -100 : i % shape[1];
-      // Few values: many lines have their highest score more than once.
-      const Tensor scores = random(DType::kF32, shape, 0, 4).cast_to(DType::kI64).cast_to(dtype);
-      Attributes attributes;
-      attributes.set("ignore_index", int64_t{-100});
-      const Call call{kOwn,
-                      "CountCorrect",
-                      {scores, labels},
-                      attributes,
-                      {{DType::kI64, {}}, {DType::kI64, {}}}};
-      check(call);
-      const Tensor counted = on_device(call)[1];
-      EXPECT_EQ(counted.at_as_int(0), lines - (lines + 6) / 7);
-    }
-  }
-}
-
 TEST(CudaContraction, Products) {
   for (const DType dtype : kFloats) {
     for (const bool transposed : {false, true}) {

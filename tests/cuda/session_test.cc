@@ -398,6 +398,17 @@ TEST(DeviceSession, BadDataIsThatOfItsOwnStep) {
   EXPECT_NO_THROW(session.finish());
 }
 
+TEST(DeviceSession, StepsGoOnBehindBadData) {
+  Session session = session_on(test::tested_device(), DType::kF32);
+  session.start(batch(session, 1000));
+  session.start(batch(session));  // on its way before anybody knows
+  EXPECT_THROW(session.finish(), Error);
+  EXPECT_NO_THROW(session.finish());
+  for (int step = 0; step < 6; ++step) EXPECT_NO_THROW(session.step(batch(session))) << step;
+  EXPECT_THROW(session.step(batch(session, 1000)), Error);
+  for (int step = 0; step < 6; ++step) EXPECT_NO_THROW(session.step(batch(session))) << step;
+}
+
 TEST(DeviceSession, OutOfMemoryIsToldBeforeTheFirstStep) {
   CompileOptions options;
   options.train.loss = "mse";

@@ -38,10 +38,18 @@ int ordinal_of(std::string_view name) {
   return whole && ordinal >= 0 && ordinal < kMaxOrdinal ? ordinal : -1;
 }
 
+/// The device that a name was meant to be, or an empty string.
+std::string_view meant_by(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kNames = {"cpu", "cuda", "cuda-emulated"};
+  std::string lower(name);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (lower.starts_with("gpu") || lower.starts_with("nvidia")) return "cuda";
+  return closest(lower, kNames);
+}
+
 }  // namespace
 
 std::unique_ptr<Device> open_device(std::string_view name) {
-  constexpr std::array<std::string_view, 3> kNames = {"cpu", "cuda", "cuda-emulated"};
   if (name == "cpu") return nullptr;
   if (name == "cuda-emulated") {
     emulation::emulation_seed();  // one that is none is told now
@@ -49,7 +57,7 @@ std::unique_ptr<Device> open_device(std::string_view name) {
   }
   if (name == "cuda") return open_gpu(0);
   if (const int ordinal = ordinal_of(name); ordinal >= 0) return open_gpu(ordinal);
-  const std::string_view near = closest(name, kNames);
+  const std::string_view near = meant_by(name);
   throw Error(ErrorCode::kUsage, "unknown device")
       .expected("cpu, cuda, cuda:N or cuda-emulated", "\"" + std::string(name) + "\"")
       .hint(near.empty() ? std::string() : "did you mean " + std::string(near) + "?");

@@ -146,7 +146,7 @@ TEST_P(RareOperators, TrainAsOnTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, RareOperators, ::testing::ValuesIn(kRareCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& c) { return std::string(c.param.name); });
 
 }  // namespace
 }  // namespace halfnote
