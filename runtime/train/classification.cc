@@ -25,13 +25,6 @@ bool contains(const List& list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-/// The elements of the result are those of operand 0, in the same order.
-bool keeps_order(const Node& node) {
-  return node.domain.empty() && (contains(kKeepOrder, node.op) || contains(kDropOnes, node.op));
-}
-
-bool is_loss(const Node& node) { return node.domain.empty() && contains(kLosses, node.op); }
-
 /// The one loss node of the graph; invalid if there is none, or more.
 NodeId find_loss(const Graph& graph) {
   NodeId found;
@@ -236,6 +229,12 @@ double negative_log_softmax(const float* scores, int64_t label, int64_t classes,
 }
 
 }  // namespace
+
+bool keeps_order(const Node& node) {
+  return node.domain.empty() && (contains(kKeepOrder, node.op) || contains(kDropOnes, node.op));
+}
+
+bool is_loss(const Node& node) { return node.domain.empty() && contains(kLosses, node.op); }
 
 std::optional<Classification> find_classification(const Graph& graph) {
   const NodeId loss = graph.outputs().empty() ? NodeId{} : find_loss(graph);

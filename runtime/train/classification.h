@@ -24,6 +24,11 @@ struct Classification {
   bool plain_mean = false;
 };
 
+/// The elements of the result are those of operand 0, in the same order.
+bool keeps_order(const Node& node);
+/// SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss?
+bool is_loss(const Node& node);
+
 /// Looks for the one SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss of a graph (whose loss is
 /// output 0) and follows its operands, through ops that only move numbers, to an output and an
 /// input. Nothing if any of that is missing.

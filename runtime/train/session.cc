@@ -178,6 +178,7 @@ Session::Session(Model model, const SessionOptions& options)
     options_.passes.for_cpu = false;
     options_.passes.kernels = &device_->device->kernels();
     counted_ = find_classification(model_.training.front().graph);
+    checked_ = find_checked_inputs(model_.training.front().graph);
   }
   if (device_ == nullptr && !options_.plan_only) cpu::start_threads(options_.threads);
   options_.passes.copies = find_weight_copies(model_);

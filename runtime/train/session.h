@@ -20,6 +20,7 @@
 #include "runtime/core/device_ready.h"
 #include "runtime/core/executor.h"
 #include "runtime/core/nonfinite.h"
+#include "runtime/train/checked_inputs.h"
 #include "runtime/train/classification.h"
 
 namespace halfnote {
@@ -213,6 +214,8 @@ class Session {
     int64_t pending = 0;
   };
 
+  /// Throws for a label or an index out of range, where a device would tell too late.
+  void check_batch(std::span<const Tensor> inputs);
   /// Plans or runs a step; an error names the file of the model.
   template <class Work>
   auto in_file(Work work) const {
@@ -262,6 +265,8 @@ class Session {
   int64_t pending_ = 0;
   bool in_update_ = false;
   std::optional<Classification> counted_;  // what a device counts
+  std::vector<CheckedInput> checked_;      // what a step on a device wants in range
+  bool refused_ = false;                   // the last batch, before its step began
   std::array<Flight, DeviceRun::kMostRuns> flights_;
   int in_flight_ = 0;
   size_t next_flight_ = 0;

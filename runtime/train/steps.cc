@@ -14,6 +14,7 @@ void Session::start(std::span<const Tensor> inputs) {
     throw Error(ErrorCode::kUsage, "as many steps are on their way as can be")
         .expected("finish() of the oldest", std::to_string(in_flight_) + " started");
   }
+  check_batch(inputs);
   Flight flight;
   flight.main = &executor_for(model_.training.front().name, inputs);
   in_file([&] { flight.main->run(inputs); });
@@ -33,6 +34,16 @@ void Session::start(std::span<const Tensor> inputs) {
   flights_[next_flight_] = flight;
   next_flight_ = (next_flight_ + 1) % flights_.size();
   ++in_flight_;
+}
+
+void Session::check_batch(std::span<const Tensor> inputs) {
+  refused_ = true;
+  in_file([&] {
+    for (const CheckedInput& checked : checked_) {
+      if (checked.input < inputs.size()) check_input(checked, inputs[checked.input]);
+    }
+  });
+  refused_ = false;
 }
 
 StepResult Session::finish() {
@@ -96,7 +107,7 @@ void Session::read_states(const Executor& executor, uint64_t run, StepResult& re
 
 bool Session::left_states() const {
   const auto main = last_.find(model_.training.front().name);
-  return !in_update_ && (main == last_.end() || main->second->left_states());
+  return refused_ || (!in_update_ && (main == last_.end() || main->second->left_states()));
 }
 
 void Session::require_evaluation() const {

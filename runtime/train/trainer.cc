@@ -330,7 +330,9 @@ void Trainer::start(Batcher& batcher, Progress& progress) {
   try {
     session_.start(running.batch.inputs);
   } catch (const Error& error) {
-    if (session_.left_states()) in_step_ = false;
+    const bool left = session_.left_states();
+    while (left && session_.in_flight() > 0) finish(progress);  // what is on its way is whole
+    if (left) in_step_ = false;
     if (error.code() == ErrorCode::kData) name_sample(error, running.batch);
     throw;
   }
