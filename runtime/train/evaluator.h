@@ -7,8 +7,8 @@
 #include <functional>
 #include <optional>
 
-#include "runtime/train/classification.h"
 #include "runtime/train/data/batcher.h"
+#include "runtime/train/labels/classification.h"
 #include "runtime/train/session.h"
 
 namespace halfnote {

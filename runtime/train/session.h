@@ -20,8 +20,8 @@
 #include "runtime/core/device_ready.h"
 #include "runtime/core/executor.h"
 #include "runtime/core/nonfinite.h"
-#include "runtime/train/checked_inputs.h"
-#include "runtime/train/classification.h"
+#include "runtime/train/labels/checked_inputs.h"
+#include "runtime/train/labels/classification.h"
 
 namespace halfnote {
 

@@ -68,7 +68,9 @@ inline Brief clamped(Brief x, float end) { return x > end ? end : x < -end ? -en
 template <int N>
 HN_HD inline Brief polynomial(Brief x, const float (&coefficients)[N]) {
   Brief y = coefficients[N - 1];
-  HN_UNROLL
+#ifdef __CUDACC__
+#pragma unroll
+#endif
   for (int i = N - 2; i >= 0; --i) y = fused(y, x, coefficients[i]);
   return y;
 }

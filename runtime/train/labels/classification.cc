@@ -1,4 +1,4 @@
-#include "runtime/train/classification.h"
+#include "runtime/train/labels/classification.h"
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,9 @@
-#include "runtime/train/checked_inputs.h"
+#include "runtime/train/labels/checked_inputs.h"
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "runtime/train/classification.h"
+#include "runtime/train/labels/classification.h"
 
 namespace halfnote {
 namespace {
