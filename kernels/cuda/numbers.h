@@ -5,6 +5,7 @@
 #include "base/float16.h"
 #include "kernels/cpu/support.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/instructions.h"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
@@ -32,26 +33,11 @@ __device__ __forceinline__ Math<T> load_number(T value) {
 #endif
 }
 
-#if defined(__CUDA_ARCH__)
-/// Two numbers as neighbours in memory. A conversion of one alone takes the unit of the
-/// transcendental functions, a quarter as fast or less.
-template <class T>
-__device__ __forceinline__ uint32_t bits_of_two(float first, float second) {
-  uint32_t both;
-  if constexpr (std::is_same_v<T, Half>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-  }
-  return both;
-}
-#endif
-
 template <class T>
 __device__ __forceinline__ T store_number(Math<T> value) {
 #if defined(__CUDA_ARCH__)
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
-    return T{static_cast<uint16_t>(bits_of_two<T>(value, 0.0f))};
+    return T{static_cast<uint16_t>(bits_of_two<std::is_same_v<T, Half>>(value, 0.0f))};
   } else {
     return value;
   }
@@ -70,24 +56,13 @@ __device__ __forceinline__ void store_numbers(const Math<T> (&from)[V], T (&to)[
   if constexpr (sizeof(T) == 2) {
     HN_UNROLL
     for (; v + 2 <= V; v += 2) {
-      const uint32_t both = bits_of_two<T>(from[v], from[v + 1]);
+      const uint32_t both = bits_of_two<std::is_same_v<T, Half>>(from[v], from[v + 1]);
       memcpy(&to[v], &both, sizeof(both));
     }
   }
 #endif
   HN_UNROLL
   for (; v < V; ++v) to[v] = store_number<T>(from[v]);
-}
-
-/// 2^x by the GPU's own instruction, 2 ulp of f32 off; what f32 has no normal number for is zero.
-__device__ __forceinline__ float fast_exp2(float x) {
-#if defined(__CUDA_ARCH__)
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return std::exp2(x);
-#endif
 }
 
 /// Is the element that a number is stored as above zero? What is half of the smallest one or less

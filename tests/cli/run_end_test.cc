@@ -87,18 +87,23 @@ TEST(RunEnd, ABadIndexKeepsWhatWasTrained) {
   ids[9 * 8] = 7;
   place.write("bad.npy", npy("<i8", "(12,)", ids));
   place.write("floats.npy", npy("<f4", "(12, 2)", std::string(12 * 2 * 4, '\0')));
-  const std::string more = "--epochs 2 --no-shuffle --save-every 0";
-  const Outcome bad = place.run(words(line("ids=bad.npy,x=floats.npy", more)));
-  EXPECT_EQ(bad.code, 5);
-  EXPECT_THAT(bad.err, HasSubstr("sample 9 of \"ids\": 7 is out of range for the Gather"));
-  EXPECT_THAT(bad.err, HasSubstr("what was trained up to step 2 is saved in"));
-  // The run that goes on is the one that was never stopped.
-  const std::string good = "ids=good.npy,x=floats.npy";
-  ASSERT_EQ(place.run(words(line(good, more + " --resume"))).code, 0);
-  const std::string resumed = place.read("r/checkpoints/step-00000006/state.safetensors");
-  fs::remove_all(place / "r");
-  ASSERT_EQ(place.run(words(line(good, more))).code, 0);
-  EXPECT_EQ(place.read("r/checkpoints/step-00000006/state.safetensors"), resumed);
+  for (const char* device : {"cpu", "cuda-emulated"}) {
+    SCOPED_TRACE(device);
+    fs::remove_all(place / "r");
+    const std::string more =
+        std::string("--epochs 2 --no-shuffle --save-every 0 --device ") + device;
+    const Outcome bad = place.run(words(line("ids=bad.npy,x=floats.npy", more)));
+    EXPECT_EQ(bad.code, 5);
+    EXPECT_THAT(bad.err, HasSubstr("sample 9 of \"ids\": 7 is out of range for the Gather"));
+    EXPECT_THAT(bad.err, HasSubstr("what was trained up to step 2 is saved in"));
+    // The run that goes on is the one that was never stopped.
+    const std::string good = "ids=good.npy,x=floats.npy";
+    ASSERT_EQ(place.run(words(line(good, more + " --resume"))).code, 0);
+    const std::string resumed = place.read("r/checkpoints/step-00000006/state.safetensors");
+    fs::remove_all(place / "r");
+    ASSERT_EQ(place.run(words(line(good, more))).code, 0);
+    EXPECT_EQ(place.read("r/checkpoints/step-00000006/state.safetensors"), resumed);
+  }
 }
 
 TEST(RunEnd, ADamagedConfigurationIsTold) {

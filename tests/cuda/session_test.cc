@@ -422,6 +422,25 @@ TEST(DeviceSession, BadLabelsAreRefusedBeforeTheStep) {
   EXPECT_EQ(session.applied_steps(), 2);
 }
 
+/// 257 is 1 in 8 bits: what the graph makes of an index counts.
+TEST(DeviceSession, IndicesThatACastChangesAreNotJudgedBeforeIt) {
+  CompileOptions options;
+  options.train.loss_outputs = {"l"};
+  const std::string_view text =
+      "<ir_version: 10, opset_import: [\"\" : 17]> short (int64[4] ids) => (float l)"
+      " <float[3,2] w = {1, 2, 3, 4, 5, 6}>"
+      " { b = Cast <to = 3> (ids) i = Cast <to = 7> (b) r = Gather (w, i)"
+      " l = ReduceMean <keepdims = 0> (r) }";
+  double losses[2] = {};
+  for (const int k : {0, 1}) {
+    SessionOptions on;
+    on.device = k == 0 ? "cpu" : test::tested_device();
+    Session session(compile_model(parse_model(text, "short"), options).model, on);
+    losses[k] = session.step(batch(session, 257)).loss;
+  }
+  EXPECT_FLOAT_EQ(static_cast<float>(losses[1]), static_cast<float>(losses[0]));
+}
+
 TEST(DeviceSession, BadDataIsThatOfItsOwnStep) {
   Session session = session_of_computed_labels(), good = session_of_computed_labels();
   session.start(batch(session));

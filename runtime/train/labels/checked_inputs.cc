@@ -8,6 +8,15 @@
 namespace halfnote {
 namespace {
 
+/// Does a node leave each number what it is? A Cast to fewer bits need not.
+bool keeps_numbers(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (node.op != "Cast") return keeps_order(node);
+  const DType from = graph.value(graph.input(id, 0)).type.dtype;
+  const DType to = graph.value(graph.output(id)).type.dtype;
+  return keeps_order(node) && (to == from || size_of(to) > size_of(from));
+}
+
 /// The graph's input that a value has its elements from, all of them; none if they are computed.
 std::optional<size_t> input_behind(const Graph& graph, ValueId value) {
   while (value.valid()) {
@@ -16,7 +25,7 @@ std::optional<size_t> input_behind(const Graph& graph, ValueId value) {
     const auto found = std::ranges::find(inputs, value);
     if (found != inputs.end()) return static_cast<size_t>(found - inputs.begin());
     const NodeId from = graph.value(value).producer;
-    if (!from.valid() || !keeps_order(graph.node(from))) return std::nullopt;
+    if (!from.valid() || !keeps_numbers(graph, from)) return std::nullopt;
     value = graph.input(from, 0);
   }
   return std::nullopt;

@@ -3,7 +3,7 @@
 // place of f32 off: a chain of such elements waits for memory then, not for arithmetic.
 #pragma once
 
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/instructions.h"
 #include "kernels/math/host_device.h"
 
 namespace halfnote::HN_CUDA::generated {
@@ -12,52 +12,45 @@ struct Brief {
   float value;
 
   Brief() = default;
-  HN_HD Brief(float x) : value(x) {}
-  HN_HD Brief(double x) : value(static_cast<float>(x)) {}
-  HN_HD Brief(int x) : value(static_cast<float>(x)) {}
+  __device__ Brief(float x) : value(x) {}
+  __device__ Brief(double x) : value(static_cast<float>(x)) {}
+  __device__ Brief(int x) : value(static_cast<float>(x)) {}
 
-  HN_HD friend Brief operator+(Brief a, Brief b) { return a.value + b.value; }
-  HN_HD friend Brief operator-(Brief a, Brief b) { return a.value - b.value; }
-  HN_HD friend Brief operator*(Brief a, Brief b) { return a.value * b.value; }
-  HN_HD friend Brief operator-(Brief a) { return -a.value; }
-  HN_HD friend bool operator<(Brief a, Brief b) { return a.value < b.value; }
-  HN_HD friend bool operator>(Brief a, Brief b) { return a.value > b.value; }
-  HN_HD friend bool operator<=(Brief a, Brief b) { return a.value <= b.value; }
-  HN_HD friend bool operator>=(Brief a, Brief b) { return a.value >= b.value; }
-  HN_HD friend bool operator!=(Brief a, Brief b) { return a.value != b.value; }
+  __device__ friend Brief operator+(Brief a, Brief b) { return a.value + b.value; }
+  __device__ friend Brief operator-(Brief a, Brief b) { return a.value - b.value; }
+  __device__ friend Brief operator*(Brief a, Brief b) { return a.value * b.value; }
+  __device__ friend Brief operator-(Brief a) { return -a.value; }
+  __device__ friend bool operator<(Brief a, Brief b) { return a.value < b.value; }
+  __device__ friend bool operator>(Brief a, Brief b) { return a.value > b.value; }
+  __device__ friend bool operator<=(Brief a, Brief b) { return a.value <= b.value; }
+  __device__ friend bool operator>=(Brief a, Brief b) { return a.value >= b.value; }
+  __device__ friend bool operator!=(Brief a, Brief b) { return a.value != b.value; }
 };
 
 // What a GPU has an instruction for, within 2 units in the last place.
 #ifdef __CUDACC_RTC__
-HN_HD inline Brief operator/(Brief a, Brief b) {
+__device__ inline Brief operator/(Brief a, Brief b) {
   float quotient;
   asm("div.full.f32 %0, %1, %2;" : "=f"(quotient) : "f"(a.value), "f"(b.value));
   return quotient;
 }
-/// 2^x. What f32 has no normal number for becomes zero.
-HN_HD inline Brief exp2(Brief x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x.value));
-  return y;
-}
 /// 1 / x, for x from 2^-126 to 2^126.
-HN_HD inline Brief inverse(Brief x) {
+__device__ inline Brief inverse(Brief x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x.value));
   return y;
 }
-HN_HD inline Brief fused(Brief a, Brief b, Brief c) { return fmaf(a.value, b.value, c.value); }
+__device__ inline Brief fused(Brief a, Brief b, Brief c) { return fmaf(a.value, b.value, c.value); }
 /// Not outside of -end and end; NaN stays.
-HN_HD inline Brief clamped(Brief x, float end) {
+__device__ inline Brief clamped(Brief x, float end) {
   float y;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x.value), "f"(end));
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(y), "f"(-end));
   return y;
 }
-HN_HD inline Brief fabs(Brief x) { return fabsf(x.value); }
+__device__ inline Brief fabs(Brief x) { return fabsf(x.value); }
 #else
 inline Brief operator/(Brief a, Brief b) { return a.value / b.value; }
-inline Brief exp2(Brief x) { return std::exp2(x.value); }
 inline Brief inverse(Brief x) { return 1 / x.value; }
 inline Brief fused(Brief a, Brief b, Brief c) { return std::fma(a.value, b.value, c.value); }
 inline Brief fabs(Brief x) { return std::fabs(x.value); }
@@ -66,7 +59,7 @@ inline Brief clamped(Brief x, float end) { return x > end ? end : x < -end ? -en
 
 /// The last coefficient is that of the highest power.
 template <int N>
-HN_HD inline Brief polynomial(Brief x, const float (&coefficients)[N]) {
+__device__ inline Brief polynomial(Brief x, const float (&coefficients)[N]) {
   Brief y = coefficients[N - 1];
 #ifdef __CUDACC__
 #pragma unroll
@@ -75,11 +68,12 @@ HN_HD inline Brief polynomial(Brief x, const float (&coefficients)[N]) {
   return y;
 }
 
-HN_HD inline Brief exp(Brief x) { return exp2(x * 1.4426950408889634); }
+__device__ inline Brief exp2(Brief x) { return fast_exp2(x.value); }
+__device__ inline Brief exp(Brief x) { return exp2(x * 1.4426950408889634); }
 
 /// x times a polynomial in x², on [0, 2.75²] taken to [-1, 1]; behind that it is 1 in 16 bits.
 /// 2^-21 of its value off.
-HN_HD inline Brief erf(Brief x) {
+__device__ inline Brief erf(Brief x) {
   constexpr float kEnd = 2.75f;
   const Brief at = clamped(x, kEnd);
   return at * polynomial(fused(at * at, 2 / (kEnd * kEnd), -1),
@@ -91,7 +85,7 @@ HN_HD inline Brief erf(Brief x) {
 
 /// exp(-x²) times a polynomial in t = 1 / (1 + 0.4·|x|), 2^-20 of its value off, and what f32
 /// leaves of x² in the exponent.
-HN_HD inline Brief erfc(Brief x) {
+__device__ inline Brief erfc(Brief x) {
   const Brief size = fabs(x), t = inverse(fused(size, 0.4f, 1));
   const Brief tail =
       exp(-size * size) * t *
@@ -102,7 +96,7 @@ HN_HD inline Brief erfc(Brief x) {
 }
 
 /// By exp(-2|x|); near zero, where that would cancel, its series. 2^-21 of its value off.
-HN_HD inline Brief tanh(Brief x) {
+__device__ inline Brief tanh(Brief x) {
   const Brief size = fabs(x), e = exp2(size * -2.8853900817779268);
   const Brief far = (1 - e) * inverse(1 + e), square = x * x;
   const Brief near = x * polynomial(square, {1.0f, -0.3333333333333333f, 0.13333333333333333f,
@@ -113,12 +107,12 @@ HN_HD inline Brief tanh(Brief x) {
 /// Divides by one number again and again. `scale` is there for those whose inverse is out of range.
 struct SameDivisor {
   Brief scale, inverse;
-  HN_HD explicit SameDivisor(Brief y)
+  __device__ explicit SameDivisor(Brief y)
       : scale(fabs(y) > 0x1p100f    ? 0x1p-24f
               : fabs(y) < 0x1p-100f ? 0x1p24f
                                     : 1.0f),
         inverse(generated::inverse(y * scale)) {}
-  HN_HD Brief quotient(Brief x) const { return x * scale * inverse; }
+  __device__ Brief quotient(Brief x) const { return x * scale * inverse; }
 };
 
 }  // namespace halfnote::HN_CUDA::generated

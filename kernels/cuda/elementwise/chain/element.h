@@ -58,23 +58,11 @@ __device__ __forceinline__ float number(f16 x) {
   return y;
 }
 __device__ __forceinline__ float number(bf16 x) { return from_bits(uint32_t{x.bits} << 16); }
-/// Two numbers as neighbours in memory. A conversion of one alone takes the unit of the
-/// transcendental functions, a quarter as fast or less.
-template <class T>
-__device__ __forceinline__ uint32_t bits_of_two(float first, float second) {
-  uint32_t both;
-  if constexpr (std::is_same_v<T, f16>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
-  }
-  return both;
-}
 __device__ __forceinline__ void assign(f16& to, float x) {
-  to.bits = static_cast<uint16_t>(bits_of_two<f16>(x, 0.0f));
+  to.bits = static_cast<uint16_t>(bits_of_two<true>(x, 0.0f));
 }
 __device__ __forceinline__ void assign(bf16& to, float x) {
-  to.bits = static_cast<uint16_t>(bits_of_two<bf16>(x, 0.0f));
+  to.bits = static_cast<uint16_t>(bits_of_two<false>(x, 0.0f));
 }
 
 #else
@@ -130,7 +118,7 @@ template <class T, class M>
 __device__ __forceinline__ Some<T, 2> kept(M first, M second) {
 #ifdef __CUDACC_RTC__
   if constexpr (sizeof(T) == 2) {
-    return {bits_of_two<T>(first, second)};
+    return {bits_of_two<std::is_same_v<T, f16>>(first, second)};
   } else
 #endif
   {
