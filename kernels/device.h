@@ -35,6 +35,13 @@ struct DeviceFault {
   int32_t kind = kNone;
   int64_t value = 0;  // the index, label or length; else nothing
   int64_t limit = 0;  // how many there are; the longest
+  int32_t step = -1;  // Stream::begin_step() of the kernel that noted it; -1: none
+};
+
+/// Where kernels note a fault, and the step that they belong to.
+struct FaultPlace {
+  DeviceFault* at = nullptr;
+  int32_t step = -1;
 };
 
 /// A captured run of kernels and copies, ready to be launched again and again.
@@ -105,7 +112,10 @@ class Stream {
   virtual void launch(const DeviceGraph& graph) = 0;
   /// Where kernels of this stream note what is wrong with their data: where its host looks, or
   /// where note_faults_in() said last.
-  DeviceFault* fault() { return noted_in_ != nullptr ? noted_in_ : own_fault(); }
+  FaultPlace fault() { return {noted_in_ != nullptr ? noted_in_ : own_fault(), step_}; }
+  /// Kernels put into the stream from now on belong to this step of a program: what they note says
+  /// so. -1: to none.
+  void begin_step(int32_t step) { step_ = step; }
   /// Kernels put into the stream from now on note it there, in memory of the device; null: where
   /// the host looks. Returns where they did so far.
   DeviceFault* note_faults_in(DeviceFault* place) { return std::exchange(noted_in_, place); }
@@ -115,6 +125,7 @@ class Stream {
 
  private:
   DeviceFault* noted_in_ = nullptr;
+  int32_t step_ = -1;
 };
 
 /// The buffers of a run on a device: its kernels are given these, and work on the stream.

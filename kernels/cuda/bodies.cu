@@ -68,7 +68,7 @@ struct CopyIf {
 struct NoteFaultIf {
   Condition condition;
   const DeviceFault* noted;
-  DeviceFault* to;
+  FaultPlace to;
   __device__ void operator()(int64_t) const {
     if (noted->kind == DeviceFault::kNone || !condition.holds()) return;
     note_fault(to, noted->kind, noted->value, noted->limit);

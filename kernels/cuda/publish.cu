@@ -56,7 +56,7 @@ void publish(Stream& stream, std::span<const SmallValue> values, uint64_t* mailb
       part.bytes[i] = value.bytes;
     }
     part.last = done + part.count == values.size();
-    part.fault = stream.fault();
+    part.fault = stream.fault().at;
     launch(stream, fill_mailbox, 1, kMost, 0, part, mailbox + 1 + done, mailbox);
     done += part.count;
   } while (done < values.size());

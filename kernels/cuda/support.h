@@ -65,10 +65,11 @@ inline std::string too_many_dims() {
 }
 
 /// Notes what is wrong with the data, unless something is noted already.
-__device__ inline void note_fault(DeviceFault* fault, int32_t kind, int64_t value, int64_t limit) {
-  if (atomicCAS(&fault->kind, static_cast<int32_t>(DeviceFault::kNone), kind) != 0) return;
-  fault->value = value;
-  fault->limit = limit;
+__device__ inline void note_fault(FaultPlace fault, int32_t kind, int64_t value, int64_t limit) {
+  if (atomicCAS(&fault.at->kind, static_cast<int32_t>(DeviceFault::kNone), kind) != 0) return;
+  fault.at->value = value;
+  fault.at->limit = limit;
+  fault.at->step = fault.step;
 }
 
 /// An operand of i32 or i64 indices into a dim of `size`; negative ones count from its end. What is
@@ -80,7 +81,7 @@ struct IndexPointer {
   __device__ int64_t raw(int64_t at) const {
     return wide ? static_cast<const int64_t*>(data)[at] : static_cast<const int32_t*>(data)[at];
   }
-  __device__ int64_t read(int64_t at, int64_t size, DeviceFault* fault) const {
+  __device__ int64_t read(int64_t at, int64_t size, FaultPlace fault) const {
     const int64_t index = raw(at);
     if (index >= -size && index < size) return index < 0 ? index + size : index;
     note_fault(fault, DeviceFault::kIndex, index, size);

@@ -65,10 +65,11 @@ void DeviceRun::find_small_values() {
     return small_values_.size();  // word 0 is the count
   };
   // As the run leaves it: what the next one finds wrong is not this one's.
-  const DeviceFault& fault = *context_.stream->fault();
+  const DeviceFault& fault = *context_.stream->fault().at;
   fault_word_ = add(&fault.kind, sizeof(fault.kind));
   add(&fault.value, sizeof(fault.value));
   add(&fault.limit, sizeof(fault.limit));
+  add(&fault.step, sizeof(fault.step));
   for (size_t i = 0; i < program_.outputs.size(); ++i) {
     const ProgramOperand& output = program_.outputs[i];
     const bool fixed = output.buffer.space != Space::kInput && output.buffer.space != Space::kNone;
@@ -140,22 +141,35 @@ void DeviceRun::with_buffers(size_t index, const Body& body) {
 
 /// Before the step is captured: what the graph copied would be read from the host in every run.
 void DeviceRun::put_tables(Slot& slot) {
-  std::vector<std::byte> tables(table_offsets_.back());
-  if (tables.empty()) return;
+  const size_t bytes = table_offsets_.back();
+  if (bytes == 0) return;
+  const auto tables = std::make_unique<std::byte[]>(bytes);
   for (size_t i = 0; i < program_.steps.size(); ++i) {
     if (table_offsets_[i] == table_offsets_[i + 1]) continue;
     with_buffers(i, [&](const Kernel& kernel, const DeviceBuffers& buffers) {
-      kernel.write_table(buffers, tables.data() + table_offsets_[i]);
+      kernel.write_table(buffers, tables.get() + table_offsets_[i]);
     });
   }
-  context_.stream->copy(slot.tables.get(), tables.data(), tables.size());
+  context_.stream->copy(slot.tables.get(), tables.get(), bytes);
   context_.stream->synchronise();
 }
 
+namespace {
+
+/// Kernels behind its end belong to no step, also where one of them throws.
+struct StepsOfStream {
+  Stream& stream;
+  ~StepsOfStream() { stream.begin_step(-1); }
+};
+
+}  // namespace
+
 void DeviceRun::record(StepTimer* timer) {
   Stream& stream = *context_.stream;
+  const StepsOfStream steps{stream};
   if (timer != nullptr) timer->begin();
   for (size_t i = 0; i < program_.steps.size(); ++i) {
+    stream.begin_step(static_cast<int32_t>(i));
     with_buffers(i,
                  [](const Kernel& kernel, const DeviceBuffers& buffers) { kernel.run(buffers); });
     if (timer != nullptr) timer->end_step();
@@ -272,14 +286,20 @@ void DeviceRun::wait(uint64_t run) {
   }
   uint64_t* found = words(slot) + fault_word_;
   DeviceFault fault{static_cast<int32_t>(found[0]), static_cast<int64_t>(found[1]),
-                    static_cast<int64_t>(found[2])};
+                    static_cast<int64_t>(found[2]), static_cast<int32_t>(found[3])};
   if (fault.kind == DeviceFault::kNone) {
     if (slot.timer) slot.timer->collect();
     return;
   }
   if (slot.timer) slot.timer->drop();
-  found[0] = DeviceFault::kNone;  // it is told once
-  throw_fault(fault);
+  found[0] = DeviceFault::kNone;                       // it is told once
+  const auto index = static_cast<size_t>(fault.step);  // of none: behind all
+  try {
+    throw_fault(fault);
+  } catch (Error& error) {
+    if (index >= program_.steps.size()) throw;
+    throw error.within({{}, program_.steps[index].node, program_.steps[index].op});
+  }
 }
 
 const std::byte* DeviceRun::small_output(size_t index, uint64_t run) const {
@@ -295,6 +315,7 @@ const std::byte* DeviceRun::small_state(const StateEntry& entry, uint64_t run) c
 const std::byte* DeviceRun::output(size_t index) {
   std::byte* to = results_.get() + result_offsets_[index];
   if (fetched_[index]) return to;
+  wait(runs_);  // what the data had wrong is told first
   const ProgramOperand& formal = program_.outputs[index];
   const std::byte* from = moved_[index] ? kept_[index].get() : address(formal.buffer);
   if (formal.bytes > 0) context_.stream->copy(to, from, formal.bytes);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "passes/train/step.h"
+#include "runtime/train/labels/named_sample.h"
 #include "runtime/train/progress.h"
 
 namespace halfnote {
@@ -130,10 +131,19 @@ size_t Evaluator::batch_bytes() const {
   return map_.batch_bytes(batch_) * static_cast<size_t>(held);
 }
 
+std::vector<Tensor> Evaluator::evaluate(std::span<const Tensor> inputs, const Batch& batch) {
+  try {
+    return session_.evaluate(inputs, TensorsAs::kViews);
+  } catch (const Error& error) {
+    name_sample(error, map_, batch);
+    throw;
+  }
+}
+
 void Evaluator::add_batch(const Batch& batch, Sums& sums) {
   std::vector<Tensor> inputs;
   for (const size_t input : order_) inputs.push_back(batch.inputs[input]);
-  const std::vector<Tensor> outputs = session_.evaluate(inputs, TensorsAs::kViews);
+  const std::vector<Tensor> outputs = evaluate(inputs, batch);
   const bool padded = batch.count < batch.rows;
   std::optional<ScoreCounts> counts;
   if (kind_) {

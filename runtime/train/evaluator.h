@@ -58,6 +58,7 @@ class Evaluator {
   struct Sums;
   std::vector<Shape> shapes(int64_t rows) const;
   BatcherOptions batcher_options() const { return {batch_, 0, false, tail_, 1}; }
+  std::vector<Tensor> evaluate(std::span<const Tensor> inputs, const Batch& batch);
   void add_batch(const Batch& batch, Sums& sums);
 
   Session& session_;

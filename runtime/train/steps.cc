@@ -123,7 +123,10 @@ void Session::prepare_evaluation(std::span<const Shape> shapes) {
 std::vector<Tensor> Session::evaluate(std::span<const Tensor> inputs, TensorsAs as) {
   require_evaluation();
   Executor& program = executor_for(kEvaluateName, inputs);
-  in_file([&] { program.run(inputs); });
+  in_file([&] {
+    program.run(inputs);
+    program.wait(program.last_run());
+  });
   std::vector<Tensor> outputs;
   for (size_t i = 0; i < program.program().outputs.size(); ++i)
     outputs.push_back(output_of(program, i, as));

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -13,7 +12,7 @@
 #include "base/error.h"
 #include "passes/train/step.h"
 #include "runtime/train/checkpoint/run_folder.h"
-#include "runtime/train/data/shuffle.h"
+#include "runtime/train/labels/named_sample.h"
 
 namespace halfnote {
 namespace {
@@ -263,45 +262,9 @@ void Trainer::count_accuracy(const StepResult& result, const Batch& batch) {
   position_.labels += counts->labels;
 }
 
-/// Throws the error of a kernel about a label or an index with the file, field and sample instead
-/// of the place in the batch; returns if no field, or more than one, can have held it.
 void Trainer::name_sample(const Error& error, const Batch& batch) const {
-  int64_t label = 0;
-  const std::string& text = error.value();
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), label);
-  if (code != std::errc() || end != text.data() + text.size()) return;
-  std::optional<size_t> field;
-  int64_t at = 0;
-  for (size_t i = 0; i < data_.size(); ++i) {
-    const Tensor& tensor = batch.inputs[i];
-    if (!is_integer(tensor.dtype())) continue;
-    for (int64_t k = 0; k < tensor.size(); ++k) {
-      if (tensor.at_as_int(k) != label) continue;
-      if (field) return;
-      field = i;
-      at = k;
-      break;
-    }
-  }
-  if (!field) return;
-  std::string where = fmt::format("element {}", at);
-  if (!data_.is_whole(*field)) {
-    const int64_t place = batch.start.sample + data_.row_of(*field, at, batch.rows);
-    where = fmt::format("sample {}", options_.shuffle ? Shuffle(data_.data().size(), options_.seed,
-                                                                batch.start.epoch)[place]
-                                                      : place);
-  }
-  const std::string& op = error.place().op;
-  const bool is_label = op.find("Loss") != std::string::npos;
-  const std::string what = is_label ? fmt::format("label {} is no class", label)
-                                    : fmt::format("{} is out of range for the {} that reads it",
-                                                  label, op.empty() ? "node" : op);
-  throw Error(ErrorCode::kData,
-              fmt::format("{} of \"{}\": {}", where, data_.field(*field).name, what))
-      .at({data_.data().origin(), {}, {}})
-      .expected(error.expectation(), text)
-      .hint(is_label ? error.hint_text()
-                     : "do data and model belong together (the size of a vocabulary)?");
+  halfnote::name_sample(error, data_, batch,
+                        options_.shuffle ? std::optional(options_.seed) : std::nullopt);
 }
 
 /// Is there room for another step, and nothing to be done first: a checkpoint or an evaluation
@@ -333,7 +296,7 @@ void Trainer::start(Batcher& batcher, Progress& progress) {
     const bool left = session_.left_states();
     while (left && session_.in_flight() > 0) finish(progress);  // what is on its way is whole
     if (left) in_step_ = false;
-    if (error.code() == ErrorCode::kData) name_sample(error, running.batch);
+    name_sample(error, running.batch);
     throw;
   }
   ++started_;
@@ -346,7 +309,7 @@ void Trainer::finish(Progress& progress) {
   try {
     last_ = session_.finish();
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kData) name_sample(error, running.batch);
+    name_sample(error, running.batch);
     throw;
   }
   judge(last_, running);

@@ -77,7 +77,7 @@ missing() {
 # and the rows are in NAME.rows: what a part has seen stays where it is killed.
 run_part() {
   local name=$1 out=$2 begin=$SECONDS status reason
-  rows=() last_detail="" part_failed=0 part_passed=0
+  rows=() last_detail="" part_failed=0 part_passed=0 part_unfinished=0
   local cut=no
   part_rows=$out/$name.rows
   deadline=$((SECONDS + part_seconds)) log=$out/$name.log
@@ -98,6 +98,8 @@ run_part() {
     esac
     if [ "$part_failed" = 1 ]; then
       status=fail
+    elif [ "$part_unfinished" = 1 ]; then
+      status=unfinished
     elif [ "$part_passed" = 1 ]; then
       status=pass
     else
@@ -121,16 +123,30 @@ failed_tests() {
   done < <(sed -n 's/^\[  FAILED  \] \([^ ,]*\).* (.* ms)$/\1/p' "$1")
 }
 
+# summary_row NAME PASSED FAILED LATE DETAIL: of all that a part ran under this name. What passed
+# nothing, and failed nothing in time, has failed.
+summary_row() {
+  local status=pass
+  if [ "$3" != 0 ]; then
+    status=fail
+  elif [ "$4" != 0 ]; then
+    status=unfinished
+  elif [ "$2" = 0 ]; then
+    status=fail
+  fi
+  row "$1" "$status" "$5"
+}
+
 # run_tests NAME PROGRAM FILTER: each suite in a process of its own. A row for each test that
 # failed, one for each suite that did not get to its end, and one for all.
 run_tests() {
   local name=$1 program=$2 filter=$3 folder=$work/$1.tests list=$work/$1.list
-  local passed=0 failed=0 code own suite wanted seen
+  local passed=0 failed=0 late=0 code own suite wanted seen
   export HALFNOTE_TEST_DEVICE=$device
   rm -f "$list"
   limited_ours "$list" "$bin/$program" --gtest_list_tests --gtest_filter="$filter" || {
     code=$?
-    row "$name" fail "the list of tests: exit code $code: $(tail -n 1 "$list" 2>/dev/null)"
+    ended_row "$name" "$code" "the list of tests: $(tail -n 1 "$list" 2>/dev/null)"
     return
   }
   awk '/^[^ ]+\./ { if (line) print line; suite = $1; line = "" }
@@ -151,21 +167,17 @@ run_tests() {
       row "$suite" fail "$seen of $wanted tests came to their end"
       continue
     fi
-    failed=$((failed + 1))
     [ ! -e "$own.log" ] || failed_tests "$own.log"
-    [ "$code" = 1 ] || row "$suite" fail \
-      "exit code $code (124: out of time): $(tail -n 1 "$own.log" 2>/dev/null)"
+    [ "$code" = 1 ] || ended_row "$suite" "$code" "$(tail -n 1 "$own.log" 2>/dev/null)"
+    if [ "$code" = 124 ]; then late=$((late + 1)); else failed=$((failed + 1)); fi
   done
   unset HALFNOTE_TEST_DEVICE
   while read -r suite; do
     failed=$((failed + 1))
     row "${suite%%.*}" fail "it left no result"
   done < <(missing "$folder")
-  if [ "$failed" = 0 ] && [ "$passed" -gt 0 ]; then
-    row "$name" pass "$passed tests"
-  else
-    row "$name" fail "$failed suites with failures, $passed tests in the others passed"
-  fi
+  summary_row "$name" "$passed" "$failed" "$late" \
+    "$passed tests passed; of suites $failed failed, $late ran out of time"
 }
 
 device_suites='TestedDevice.*:DeviceSession.*:DeviceArena.*:DeviceFaults.*:DeviceStream.*:'
@@ -202,7 +214,7 @@ part_cases() {
 # that failed, and one for all. What has no kernel for CUDA is told as such, with the ops.
 run_cases() {
   local set=$1 precision=$2 name="$1 $2${3:+, $3}" folder="$work/cases.$1.$2${3:+.$3}" list
-  local own case code line passed=0 failed=0 lacking=0
+  local own case code line passed=0 failed=0 late=0 lacking=0
   shift $(($# < 3 ? $# : 3))
   list=$(ls -d "$fixtures/$set"/*/ 2>/dev/null | sed 's,/$,,')
   [ $# = 0 ] || list=$(grep -E "/($(IFS='|'; echo "$*"))\$" <<<"$list")
@@ -218,16 +230,16 @@ run_cases() {
       lacking=$((lacking + 1))
       row "$name $case" "not run" "$line"
     else
-      failed=$((failed + 1))
-      row "$name $case" fail "exit code $code (124: out of time): $line"
+      ended_row "$name $case" "$code" "$line"
+      if [ "$code" = 124 ]; then late=$((late + 1)); else failed=$((failed + 1)); fi
     fi
   done
   while read -r case; do
     failed=$((failed + 1))
     row "$name $(basename "$case")" fail "it left no result"
   done < <(missing "$folder")
-  line="$passed passed, $failed failed, $lacking without a kernel"
-  [ "$failed" = 0 ] && [ "$passed" -gt 0 ] && row "$name" pass "$line" || row "$name" fail "$line"
+  summary_row "$name" "$passed" "$failed" "$late" \
+    "$passed passed, $failed failed, $late out of time, $lacking without a kernel"
 }
 
 # Every kind of kernel, those with most in shared memory first; one line is a process. A tool takes
@@ -278,10 +290,8 @@ sanitizer_row() {
     row "$1" "not run" "$(grep -i -m 1 'device not supported' "$3")"
   elif [ "$2" = 0 ]; then
     row "$1" pass "$seen"
-  elif [ "$2" = 124 ]; then
-    row "$1" "not run" "out of time"
   else
-    row "$1" fail "exit code $2: $seen"
+    ended_row "$1" "$2" "$seen"
   fi
 }
 
@@ -317,8 +327,8 @@ part_determinism() {
       if [ -n "$(missing "$folder")" ]; then
         row "$name" fail "$(missing "$folder" | wc -l) of $runs runs left no result"
       elif grep -qsvx 0 "$folder"/*.code; then
-        row "$name" fail "exit code $(cat "$folder"/*.code | grep -vx 0 | head -n 1): \
-$(tail -q -n 1 "$folder"/*.log 2>/dev/null | tail -n 1)"
+        ended_row "$name" "$(cat "$folder"/*.code | grep -vx 0 | sort -n | head -n 1)" \
+          "$(tail -q -n 1 "$folder"/*.log 2>/dev/null | tail -n 1)"
       elif [ "$written" != "$runs" ]; then
         row "$name" fail "$written of $runs runs wrote their states"
       elif [ "$sums" = 1 ]; then
@@ -347,6 +357,5 @@ part_bench() {
     name=$(printf '%s' "$line" | sed -n 's/.*"name": "\([^"]*\)".*/\1/p')
     row "$name" "$(printf '%s' "$line" | sed -n 's/.*"status": "\([^"]*\)".*/\1/p')" "$line"
   done < <(cat "$lines" 2>/dev/null)
-  [ "$status" = 0 ] ||
-    row "$model" fail "exit code $status (124: out of time): $(tail -n 1 "$log")"
+  [ "$status" = 0 ] || ended_row "$model" "$status" "$(tail -n 1 "$log")"
 }

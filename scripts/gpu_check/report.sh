@@ -10,16 +10,27 @@ quote() {
       END { }' | sed 's/^/"/; s/$/"/' | { read -r line || true; printf '%s' "${line:-\"\"}"; }
 }
 
-# row NAME STATUS DETAIL: one line of the running part. STATUS: pass, fail, not run.
+# row NAME STATUS DETAIL: one line of the running part. STATUS: pass, fail, not run, or unfinished,
+# which is out of time.
 row() {
   rows+=("{\"name\": $(quote "$1"), \"status\": \"$2\", \"detail\": $(quote "$3")}")
-  printf '  %-34s %-8s %s\n' "$1" "$2" "$(printf '%s' "$3" | head -n 1 | cut -c 1-150)"
+  printf '  %-34s %-10s %s\n' "$1" "$2" "$(printf '%s' "$3" | head -n 1 | cut -c 1-150)"
   last_detail=$3
   case "$2" in
     fail) part_failed=1 ;;
     pass) part_passed=1 ;;
+    unfinished) part_unfinished=1 ;;
   esac
   [ -z "${part_rows:-}" ] || printf '%s\n' "${rows[-1]}" >>"$part_rows"
+}
+
+# ended_row NAME CODE DETAIL: of a process that ended with this exit code, which is not 0.
+ended_row() {
+  if [ "$2" = 124 ]; then
+    row "$1" unfinished "out of time${3:+: $3}"
+  else
+    row "$1" fail "exit code $2${3:+: $3}"
+  fi
 }
 
 # write_json FILE PART STATUS REASON SECONDS

@@ -70,10 +70,8 @@ TEST(RunEnd, ABadSampleOfTheTrainingKeepsWhatWasTrained) {
   EXPECT_EQ(place.read("r/LATEST"), "checkpoints/step-00000010\n");
 }
 
-/// An embedding reads an index that only the data show to be none: the step breaks off behind the
-/// count of steps, which is taken back.
-TEST(RunEnd, ABadIndexKeepsWhatWasTrained) {
-  const Workplace place;
+/// a.onnx looks up rows by `ids`; good.npy has 12 of them, of which the tenth is none in bad.npy.
+void compile_lookup(const Workplace& place) {
   place.write(
       "rows.onnxtxt",
       "<ir_version: 8, opset_import: [\"\" : 17]>\nrows (int64[N] ids, float[N,2] x) => (float[] "
@@ -87,6 +85,13 @@ TEST(RunEnd, ABadIndexKeepsWhatWasTrained) {
   ids[9 * 8] = 7;
   place.write("bad.npy", npy("<i8", "(12,)", ids));
   place.write("floats.npy", npy("<f4", "(12, 2)", std::string(12 * 2 * 4, '\0')));
+}
+
+/// An embedding reads an index that only the data show to be none: the step breaks off behind the
+/// count of steps, which is taken back.
+TEST(RunEnd, ABadIndexKeepsWhatWasTrained) {
+  const Workplace place;
+  compile_lookup(place);
   for (const char* device : {"cpu", "cuda-emulated"}) {
     SCOPED_TRACE(device);
     fs::remove_all(place / "r");
@@ -103,6 +108,22 @@ TEST(RunEnd, ABadIndexKeepsWhatWasTrained) {
     fs::remove_all(place / "r");
     ASSERT_EQ(place.run(words(line(good, more))).code, 0);
     EXPECT_EQ(place.read("r/checkpoints/step-00000006/state.safetensors"), resumed);
+  }
+}
+
+TEST(RunEnd, ABadIndexOfAnEvaluationNamesItsFile) {
+  const Workplace place;
+  compile_lookup(place);
+  for (const char* device : {"cpu", "cuda-emulated"}) {
+    SCOPED_TRACE(device);
+    fs::remove_all(place / "r");
+    const Outcome bad = place.run(words(
+        line("ids=good.npy,x=floats.npy",
+             std::string("--epochs 2 --eval-data ids=bad.npy,x=floats.npy --device ") + device)));
+    EXPECT_EQ(bad.code, 5);
+    EXPECT_THAT(bad.err, HasSubstr("bad.npy"));
+    EXPECT_THAT(bad.err, HasSubstr("sample 9 of \"ids\": 7 is out of range for the Gather"));
+    EXPECT_THAT(bad.err, HasSubstr("what was trained up to step 3 is saved in"));
   }
 }
 
@@ -226,6 +247,9 @@ TEST(RunEnd, AResumeWithOtherDataIsToldAndKept) {
   EXPECT_EQ(place.run(words(line(other, "--steps 5 --resume"))).err, "");
   const auto config = nlohmann::json::parse(place.read("r/config.json"));
   EXPECT_EQ(config["earlier_data"], nlohmann::json::array({kGood}));
+  EXPECT_EQ(config["tf32"], false);
+  EXPECT_EQ(config["tune"], false);
+  EXPECT_EQ(config["plan"], "");
 }
 
 TEST(RunEnd, ARunWithoutACheckpointBeginsAgain) {

@@ -302,6 +302,7 @@ TEST(Run, TuneOnADeviceLeavesAPlanOfTheLibrarysAlgorithms) {
   const Outcome gone =
       place.run(words(train("tiny.hn.onnx", device + "--plan gone.json --run-dir c")));
   EXPECT_EQ(gone.code, 2);
+  EXPECT_THAT(gone.err, testing::StartsWith("halfnote: error (usage): gone.json: "));
   EXPECT_THAT(gone.err, HasSubstr("an algorithm that the emulated library does not take"));
   EXPECT_FALSE(place.exists("c"));
 }

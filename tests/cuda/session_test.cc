@@ -393,6 +393,8 @@ void expect_bad_label(const std::string& label, const Body& body) {
     EXPECT_EQ(error.code(), ErrorCode::kData);
     EXPECT_NE(std::string(error.what()).find("label " + label), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("is no class"), std::string::npos) << error.what();
+    EXPECT_NE(error.place().op.find("Loss"), std::string::npos) << error.what();
+    EXPECT_FALSE(error.place().node.empty()) << error.what();
   }
 }
 
@@ -439,6 +441,40 @@ TEST(DeviceSession, IndicesThatACastChangesAreNotJudgedBeforeIt) {
     losses[k] = session.step(batch(session, 257)).loss;
   }
   EXPECT_FLOAT_EQ(static_cast<float>(losses[1]), static_cast<float>(losses[0]));
+}
+
+/// Two Gathers, of which the second is in a branch of an If, and counts where that is asked for.
+TEST(DeviceSession, AFaultNamesTheNodeThatFoundIt) {
+  CompileOptions options;
+  options.train.loss_outputs = {"l"};
+  const std::string_view text =
+      "<ir_version: 10, opset_import: [\"\" : 17]> two (int64[4] ids, bool b) => (float l)"
+      " <float[3,2] w = {1, 2, 3, 4, 5, 6}, int64 two = {2}>"
+      " { i = Mul (ids, ids) j = Add (i, two) r = Gather (w, i)"
+      " [picked] q = If (b) <then_branch = g () => (float[4,2] t) { [inner] t = Gather (w, j) },"
+      " else_branch = h () => (float[4,2] e) { e = Identity (r) }>"
+      " s = Add (q, r) l = ReduceMean <keepdims = 0> (s) }";
+  SessionOptions on;
+  on.device = test::tested_device();
+  Session session(compile_model(parse_model(text, "two"), options).model, on);
+  const auto inputs = [&](int64_t id, bool then) {
+    return std::vector<Tensor>{Tensor::full(DType::kI64, {4}, static_cast<double>(id)),
+                               Tensor::full(DType::kBool, {}, then ? 1 : 0)};
+  };
+  const auto place_of = [&](int64_t id, bool then) {
+    try {
+      session.step(inputs(id, then));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kData);
+      return error.place().op;
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(place_of(0, true), "none");
+  EXPECT_EQ(place_of(1, true), "If");
+  EXPECT_EQ(place_of(1, false), "none");
+  EXPECT_EQ(place_of(9, false), "Gather");
+  EXPECT_EQ(place_of(0, true), "none");
 }
 
 TEST(DeviceSession, BadDataIsThatOfItsOwnStep) {

@@ -133,6 +133,23 @@ printf '#!/bin/sh\nprintf "CudaA.\\n  One\\n"\nkill -11 $$\n' >"$place/cases/hal
 seen=$(with_parts run_tests kernels halfnote_cuda_test 'Cuda*' | awk '{print $1, $2}' | tr '\n' ',')
 [ "$seen" = "kernels fail," ] || fail "list: $seen"
 
+# What the time is too short for is unfinished, and hides no failure.
+cat >"$place/cases/halfnote_cuda_test" <<'END'
+#!/bin/sh
+case "$*" in
+  *list_tests*) printf 'CudaA.\n  One\nCudaB.\n  One\n' ;;
+  *=CudaA.One) echo '[       OK ] CudaA.One (1 ms)' ;;
+  *=CudaB.One) sleep 60 ;;
+esac
+END
+late_tests() { deadline=$((SECONDS + 2)); run_tests kernels halfnote_cuda_test 'Cuda*'; }
+export -f late_tests
+seen=$(with_parts late_tests | awk '{print $1, $2}' | tr '\n' ',')
+[ "$seen" = "CudaB unfinished,kernels unfinished," ] || fail "out of time: $seen"
+sed -i 's/^  \*=CudaA.One).*/  *=CudaA.One) exit 3 ;;/' "$place/cases/halfnote_cuda_test"
+seen=$(with_parts late_tests | awk '{print $1, $2}' | tr '\n' ',')
+[ "$seen" = "CudaA fail,CudaB unfinished,kernels fail," ] || fail "out of time: $seen"
+
 # Every suite that the parts name or leave out is there: the lists follow the tests.
 for list in "host_suites halfnote_cuda_test" "device_suites halfnote_cuda_test" \
   "cpu_suites halfnote_kernels_test" "sanitized halfnote_cuda_test"; do

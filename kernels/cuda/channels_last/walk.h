@@ -96,7 +96,9 @@ template <int V, class Body>
 class Rows {
   using T = typename Body::Element;
   static constexpr int kOperands = Body::kOperands, kRoom = kRowsWithRoom<kOperands>;
-  using Room = Together<T, V>[kRoom][kOperands][kBlock];
+  struct alignas(16) Room {  // also for the sums of all threads
+    Together<T, V> of[kRoom][kOperands][kBlock];
+  };
   static constexpr bool kAhead = sizeof(Together<T, V>) == 16;
 
  public:
@@ -147,7 +149,7 @@ class Rows {
       HN_UNROLL
       for (int i = 0; i < kOperands; ++i) {
         if constexpr (kAhead) {
-          copy_ahead(&room()[r][i][threadIdx.x], body_.operands[i] + next_);
+          copy_ahead(&room().of[r][i][threadIdx.x], body_.operands[i] + next_);
         } else {
           kept_[r][i] = *reinterpret_cast<const Together<T, V>*>(body_.operands[i] + next_);
         }
@@ -161,7 +163,7 @@ class Rows {
       wait_for_copies<kRoom - 2>();
       Row row;
       HN_UNROLL
-      for (int i = 0; i < kOperands; ++i) row[i] = room()[r][i][threadIdx.x];
+      for (int i = 0; i < kOperands; ++i) row[i] = room().of[r][i][threadIdx.x];
       return row;
     } else {
       return kept_[r];

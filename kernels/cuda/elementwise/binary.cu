@@ -46,7 +46,7 @@ struct Broadcast {
   NumberPointer<C> a, b;
   NumberOutput<R> y;
   Strided<2> walk;
-  DeviceFault* fault;
+  FaultPlace fault;
   __device__ void operator()(int64_t i) const {
     int64_t offset[2];
     walk.offsets(i, offset);

@@ -24,7 +24,9 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxFile = size_t{64} << 20;
 
 std::string key_of(const Nvrtc& nvrtc, const chain::Source& source, const std::string& target) {
-  std::string all = nvrtc.version() + "\n" + target + "\n" + source.text;
+  std::string all = nvrtc.version() + "\n" + target + "\n";
+  for (const char* option : kNvrtcOptions) all += std::string(option) + "\n";
+  all += source.text;
   for (int i = 0; i < chain::kHeaderCount; ++i) all += chain::kHeaders[i].text;
   return content_hash(all);
 }

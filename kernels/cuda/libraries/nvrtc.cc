@@ -145,10 +145,10 @@ std::string Nvrtc::compile(const chain::Source& source, const std::string& targe
                                chain::kHeaderCount, texts.data(), names.data()),
           "nvrtcCreateProgram");
   const std::string architecture = "--gpu-architecture=" + target;
-  // No contraction, as on the CPU and by nvcc.
-  const char* options[] = {architecture.c_str(), "--std=c++20", "--fmad=false",
-                           "--device-as-default-execution-space"};
-  if (f.nvrtcCompileProgram(program.handle, static_cast<int>(std::size(options)), options) != 0) {
+  std::vector<const char*> options = {architecture.c_str()};
+  options.insert(options.end(), std::begin(kNvrtcOptions), std::end(kNvrtcOptions));
+  if (f.nvrtcCompileProgram(program.handle, static_cast<int>(options.size()), options.data()) !=
+      0) {
     const std::string log = f.fetch(program.handle, f.nvrtcGetProgramLogSize, f.nvrtcGetProgramLog,
                                     "nvrtcGetProgramLog");
     throw Error(ErrorCode::kInternal, "NVRTC refuses " + source.name + ": " + log.substr(0, 2000));

@@ -10,6 +10,10 @@
 
 namespace halfnote::libraries {
 
+/// What every kernel is compiled with, beside the GPU: no contraction, as on the CPU and by nvcc.
+inline constexpr const char* kNvrtcOptions[] = {"--std=c++20", "--fmad=false",
+                                                "--device-as-default-execution-space"};
+
 class Nvrtc {
  public:
   /// Opens the library. Throws Error(kDevice) if it is not installed.

@@ -24,7 +24,7 @@ struct DeviceLoss {
   RealPointer class_weights;  // null: all 1
   double* weights;            // of the positions
   double* divisor;
-  DeviceFault* fault;
+  FaultPlace fault;
 
   __device__ bool counts(int64_t label) const { return !has_ignored || label != ignored; }
   /// Is it a class? Others that count were noted when they were weighed.

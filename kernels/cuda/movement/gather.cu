@@ -14,7 +14,7 @@ struct GatherElement {
   const T* from;
   T* to;
   IndexPointer indices;
-  DeviceFault* fault;
+  FaultPlace fault;
   Divisor picks, inner;
   int64_t dim;
   __device__ void operator()(int64_t i) const {
@@ -57,7 +57,7 @@ struct GatherElementsElement {
   const T* from;
   T* to;
   IndexPointer indices;
-  DeviceFault* fault;
+  FaultPlace fault;
   Strided<1> walk;
   int64_t dim, along;
   __device__ void operator()(int64_t i) const {
@@ -94,7 +94,7 @@ struct GatherNdElement {
   const T* from;
   T* to;
   IndexPointer indices;
-  DeviceFault* fault;
+  FaultPlace fault;
   Divisor tuples, inner;
   int64_t batch;
   int width;
@@ -141,7 +141,7 @@ struct ReverseElement {
   const T* from;
   T* to;
   IndexPointer lengths;
-  DeviceFault* fault;
+  FaultPlace fault;
   cpu::ReversePlan plan;
   __device__ void operator()(int64_t i) const {
     const int64_t time = i / plan.time_stride % plan.steps;

@@ -25,10 +25,10 @@ constexpr int64_t kFewChunks = 8;  // behind the first, that a thread joins alon
 /// Writes the place of every tuple of ScatterND, in rows of `inner` elements.
 struct TupleKeys {
   IndexPointer indices;
-  DeviceFault* fault;
-  int width;
-  int64_t dims[kMaxWidth];
-  uint32_t* keys;
+  FaultPlace fault;
+  int width = 0;
+  int64_t dims[kMaxWidth] = {};
+  uint32_t* keys = nullptr;
   __device__ void operator()(int64_t i) const {
     int64_t at = 0;
     for (int d = 0; d < width; ++d) {
@@ -41,7 +41,7 @@ struct TupleKeys {
 /// … and of every element of ScatterElements.
 struct ElementKeys {
   IndexPointer indices;
-  DeviceFault* fault;
+  FaultPlace fault;
   Strided<1> walk;  // the element at index 0 of the axis
   int64_t dim, along;
   uint32_t* keys;
@@ -286,7 +286,8 @@ Prepared prepare_scatter_nd(const KernelCall& call) {
   cpu::ScatterNdPlan plan;
   if (std::string why = cpu::plan_scatter_nd(call, plan); !why.empty()) return Prepared::no(why);
   if (plan.dims.size() > kMaxWidth) return Prepared::no("an index of too many dims");
-  TupleKeys keys{{}, nullptr, static_cast<int>(plan.dims.size()), {}, nullptr};
+  TupleKeys keys;
+  keys.width = static_cast<int>(plan.dims.size());
   std::copy(plan.dims.begin(), plan.dims.end(), keys.dims);
   // Without places the updates are errors of the data, which the keys note.
   const ScatterSize size{plan.tuples, plan.inner, element_count(plan.dims)};

@@ -20,7 +20,7 @@ struct Regions {
   RealPointer corners;
   IndexPointer image_of;
   int64_t count, images;
-  DeviceFault* fault;
+  FaultPlace fault;
 
   __device__ RoiRegion operator[](int64_t n) const {
     const double own[4] = {corners[n * 4], corners[n * 4 + 1], corners[n * 4 + 2],

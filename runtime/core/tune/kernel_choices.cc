@@ -178,6 +178,7 @@ KernelChoices KernelChoices::parse(std::string_view text, const std::string& pat
   check_machine(json, path, machine);
   if (!json.contains("kernels") || !json["kernels"].is_array()) damaged_plan(path, "no kernels");
   KernelChoices choices(machine);
+  choices.path_ = path;
   for (const Json& entry : json["kernels"]) {
     const CallKey key = parse_key(entry, path);
     const std::string kernel = plan_text(entry, "kernel", path);

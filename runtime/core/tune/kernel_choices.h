@@ -78,6 +78,8 @@ class KernelChoices {
   /// for one that is damaged, Error(kUsage) for one of another version or machine than `machine`.
   static KernelChoices parse(std::string_view text, const std::string& path,
                              const TunedMachine& machine, const KernelTable& table = cpu_kernels());
+  /// The file that parse() read; empty: none.
+  const std::string& path() const { return path_; }
   std::string to_json() const;
   /// A hash of the choices, without times: equal choices are equal arithmetic.
   std::string digest() const;
@@ -106,6 +108,7 @@ class KernelChoices {
 
  private:
   TunedMachine machine_;
+  std::string path_;
   std::map<CallKey, std::vector<MeasuredKernel>> kernels_;
   std::map<CallKey, MeasuredFusion> fusions_;
   std::map<CallKey, std::string> unmeasured_;

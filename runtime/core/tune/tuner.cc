@@ -143,6 +143,26 @@ std::vector<MeasuredKernel> measure_kernels(const KernelCall& call, Device* devi
   return measured;
 }
 
+namespace {
+
+/// The kernel of a plan file for a call; what is wrong with it is wrong with the file, whose path
+/// is empty where the choice was measured just now.
+Prepared prepare_chosen(const KernelRow& row, const KernelCall& call, std::string_view name,
+                        const Place& place) {
+  try {
+    Prepared prepared = row.prepare(call);
+    if (prepared) return prepared;
+    throw Error(ErrorCode::kUsage, "the kernel of the plan file does not take the call")
+        .expected("what " + std::string(name) + " takes", prepared.refusal)
+        .hint("measure again with --tune");
+  } catch (Error& error) {
+    if (error.code() == ErrorCode::kUsage) error.within(place);
+    throw;
+  }
+}
+
+}  // namespace
+
 KernelChoice choose_kernel(const KernelCall& call, const KernelSource& source) {
   const KernelTable& table = table_of(source);
   if (source.choices == nullptr) return table.choose(call, source.names);
@@ -158,15 +178,8 @@ KernelChoice choose_kernel(const KernelCall& call, const KernelSource& source) {
     }
     KernelCall asked = call;
     asked.algorithm = MeasuredKernel::algorithm(name);
-    Prepared prepared = row->prepare(asked);
-    if (!prepared) {
-      throw Error(ErrorCode::kUsage, "the kernel of the plan file does not take the call")
-          .at({{}, {}, key.op})
-          .expected("what " + std::string(name) + " takes", prepared.refusal)
-          .hint("measure again with --tune");
-    }
     choice.row = row;
-    choice.kernel = std::move(prepared.kernel);
+    choice.kernel = prepare_chosen(*row, asked, name, {source.choices->path(), {}, key.op}).kernel;
     choice.algorithm = asked.algorithm;
     return choice;
   }

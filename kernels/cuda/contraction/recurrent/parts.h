@@ -160,7 +160,7 @@ struct StoreRows {
 struct CheckLength {
   const int32_t* lengths;
   int64_t steps;
-  DeviceFault* fault;
+  FaultPlace fault;
   __device__ void operator()(int64_t row) const {
     if (lengths[row] < 0 || lengths[row] > steps) {
       note_fault(fault, DeviceFault::kLength, lengths[row], steps);
