@@ -196,6 +196,47 @@ TEST(CudaAttention, TheLibraryTakes16BitHeads) {
   }
 }
 
+/// Several tiles of rows and of columns, edges, and what is not plain: each of these the library
+/// has no gradient for.
+TEST(CudaAttention, GradientsOnTensorCores) {
+  const Tensor seed = integers({42}, {}), step = integers({7}, {});
+  const auto with = [](std::initializer_list<std::pair<const char*, int64_t>> more) {
+    Attributes all = {{"ratio", 0.3f}, {"node", int64_t{5}}};
+    for (const auto& [name, value] : more) all.set(name, value);
+    return all;
+  };
+  Tensor mask(DType::kBool, {2, 1, 101});
+  for (int64_t i = 0; i < mask.size(); ++i) mask.mutable_data<bool>()[i] = i % 3 != 0;
+  Attributes hides = with({});
+  hides.set("hidden", std::vector<float>{-1e4f});
+  const Tensor bias = random(DType::kF32, {2, 100, 101});
+  struct Form {
+    HeadSizes sizes;
+    std::vector<Tensor> terms;
+    Attributes more;
+    bool term = false;
+  };
+  const std::vector<Form> forms = {
+      {{{2}, 128, 96, 64, 64}, {seed, step}, with({})},
+      {{{2}, 100, 101, 40, 72}, {seed, step}, with({})},
+      {{{2}, 100, 101, 33, 7}, {seed, step}, with({{"is_causal", 1}})},
+      {{{1}, 101, 100, 128, 128}, {seed, step}, with({{"is_causal", 1}})},
+      {{{4}, 70, 101, 16, 24, 2}, {seed, step}, with({{"is_causal", 1}})},
+      {{{2}, 100, 101, 24, 16, 2, true}, {seed, step}, with({})},
+      {{{2}, 100, 101, 16, 8}, {mask, seed, step}, hides},
+      {{{2}, 100, 101, 16, 8}, {bias, seed, step}, with({}), true},
+  };
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const Form& form : forms) {
+      SCOPED_TRACE(short_name(dtype));
+      const Call call = attention(form.sizes, dtype, form.terms, form.more);
+      const Call back = gradient(call, on_device(call), form.term);
+      EXPECT_EQ(row_of(back), "own.attention");
+      check(back);
+    }
+  }
+}
+
 /// Of a term, with a row that another one hides whole; not behind a dropout.
 TEST(CudaAttention, TheLibraryGivesTheGradientOfATerm) {
   const Tensor of_heads = random(DType::kF32, {2, 21, 20}), of_all = random(DType::kF32, {21, 20});

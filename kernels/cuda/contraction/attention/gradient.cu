@@ -2,6 +2,7 @@
 // gradient of a term by tiles of scores, each of which computes the scores again. Math in f32 (f64
 // for f64).
 #include "kernels/cpu/reals.h"
+#include "kernels/cuda/contraction/attention/gradient.h"
 #include "kernels/cuda/contraction/attention/tile.h"
 
 namespace halfnote::HN_CUDA {
@@ -9,14 +10,6 @@ namespace halfnote::HN_CUDA {
 namespace {
 
 using cpu::attention::Term;
-
-/// What AttentionGrad reads.
-template <class M>
-struct GradientOperands {
-  Elements dy, q, k, v, y;
-  const M *most, *sum;
-  M* delta;  // (batches, M), of the workspace
-};
 
 template <class M>
 __device__ QueryNumbers<M> numbers_of(const GradientOperands<M>& in, const DeviceAttention& p,
@@ -53,7 +46,7 @@ struct TileOfScores {
         const int i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
         M& number = shared.scores[row * Shape::kScoreLd + column];
         const bool outside = of.is_outside(query + i, key + j);
-        const bool kept = !outside && shared.kept.keeps(of.p, of.batch, query, key, i, j);
+        const bool kept = !outside && shared.kept.keeps(of.p, i, j);
         const bool fixed = outside || of.is_hidden(first, query + i, key + j);
         const QueryNumbers<M>& own = shared.query[i];
         const M score = of.score(number, query + i, key + j);
@@ -270,6 +263,7 @@ __global__ void __launch_bounds__(TileShape<M, kSize>::kThreads, 1)
 struct GradientResults {
   size_t of_q = 0, of_k = 1, of_v = 2, of_term = 0;
   DType types[3] = {};
+  bool on_tensor_cores = false;
   bool has_term = false;
   TermGradient term;
 
@@ -279,20 +273,15 @@ struct GradientResults {
   }
 };
 
+/// Math in M.
 template <class M, int kSize>
-void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
-                   const GradientResults& results, const KernelBuffers& buffers) {
+void run_operand_gradients(Stream& stream, const DeviceAttention& p, const GradientOperands<M>& in,
+                           const RealOutput& dq, const RealOutput& dk, const RealOutput& dv) {
   using Shape = TileShape<M, kSize>;
   constexpr size_t kShared = sizeof(AttentionShared<M, kSize, 4>);
   constexpr int64_t kTile = Shape::kTile;
-  Stream& stream = stream_of(buffers);
   const auto blocks = [](int64_t count) { return static_cast<unsigned>(count); };
   const int64_t of_queries = (p.m + kTile - 1) / kTile, of_keys = (p.n + kTile - 1) / kTile;
-  const RealOutput dq = results.output(buffers, results.of_q),
-                   dk = results.output(buffers, results.of_k),
-                   dv = results.output(buffers, results.of_v);
-  const int64_t dots = (p.batches * p.m + kBlock / 32 - 1) / (kBlock / 32);
-  launch(stream, dots_of_rows<M>, blocks(std::min(dots, kMaxBlocks)), kBlock, 0, p, in);
   if (dq.data != nullptr) {
     launch(stream, gradient_of_queries<M, kSize>, blocks(p.batches * of_queries), Shape::kThreads,
            kShared, p, in, dq);
@@ -309,10 +298,32 @@ void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
     if (dk.data != nullptr) launch_keys(gradient_of_keys<M, kSize, KeyResults::kKeys>);
     if (dv.data != nullptr) launch_keys(gradient_of_keys<M, kSize, KeyResults::kValues>);
   }
+}
+
+template <class M, int kSize>
+void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
+                   const GradientResults& results, const KernelBuffers& buffers) {
+  using Shape = TileShape<M, kSize>;
+  constexpr int64_t kTile = Shape::kTile;
+  Stream& stream = stream_of(buffers);
+  const RealOutput dq = results.output(buffers, results.of_q),
+                   dk = results.output(buffers, results.of_k),
+                   dv = results.output(buffers, results.of_v);
+  const int64_t dots = (p.batches * p.m + kBlock / 32 - 1) / (kBlock / 32);
+  launch(stream, dots_of_rows<M>, static_cast<unsigned>(std::min(dots, kMaxBlocks)), kBlock, 0, p,
+         in);
+  bool on_tensor_cores = false;
+  if constexpr (std::is_same_v<M, float>) {
+    on_tensor_cores = results.on_tensor_cores;
+    if (on_tensor_cores) tensor_gradients(stream, p, in, dq, dk, dv);
+  }
+  if (!on_tensor_cores) run_operand_gradients<M, kSize>(stream, p, in, dq, dk, dv);
   if (!results.has_term) return;
+  const auto tiles = [](int64_t rows) { return static_cast<unsigned>((rows + kTile - 1) / kTile); };
   launch(stream, gradient_of_term<M, kSize>,
-         dim3(blocks(results.term.groups.count * of_queries), blocks(of_keys)), Shape::kThreads,
-         kShared, p, in, results.term, buffers.out<M>(results.of_term));
+         dim3(static_cast<unsigned>(results.term.groups.count) * tiles(p.m), tiles(p.n)),
+         Shape::kThreads, sizeof(AttentionShared<M, kSize, 4>), p, in, results.term,
+         buffers.out<M>(results.of_term));
 }
 
 template <class M, int kSize>
@@ -358,6 +369,7 @@ Prepared prepare_attention_gradient(const KernelCall& call) {
   results.of_v = plan.gradient_of(2);
   for (size_t i = 0; i < 3 && i < call.outputs.size(); ++i)
     results.types[i] = call.outputs[i].dtype;
+  results.on_tensor_cores = fits_tensor_cores(plan);
   if (const Term* wanted = plan.differentiated()) {
     constexpr int64_t kMostRows = 65535;  // of a grid
     if (plan.n > kMostRows * 16) return Prepared::no("too many keys for the gradient of a term");

@@ -140,38 +140,50 @@ struct ScoresOfBatch {
   }
 };
 
-/// Which elements of a tile of P a dropout keeps: four bits for each group of random words that a
-/// row of the tile meets. Element e is bit e % 4 of group e / 4.
-template <int kTile>
+/// Which elements of a tile of P a dropout keeps, a bit for each.
+template <int kQueries, int kKeys>
 struct KeptTile {
-  static constexpr int kGroups = kTile / 4 + 1;
-  uint8_t bits[kTile * kGroups];
+  static constexpr int kWords = (kKeys + 31) / 32;  // of a query
+  alignas(4) uint8_t bytes[kQueries * kWords * 4];
 
   /// All threads of a block of `kThreads`; a barrier has to follow.
   template <int kThreads>
   __device__ void draw(const DeviceAttention& p, int64_t batch, int64_t query, int64_t key) {
-    for (int at = static_cast<int>(threadIdx.x); at < kTile * kGroups; at += kThreads) {
-      const uint64_t group = element(p, batch, query + at / kGroups, key) / 4 + at % kGroups;
-      const auto words =
-          math::dropout_words(static_cast<uint64_t>(*p.dropout.seed),
-                              static_cast<uint64_t>(*p.dropout.step), p.dropout.node, group);
-      const auto keeps_word = [&](int k) { return words.word[k] >= p.dropout.threshold ? 1u : 0u; };
-      bits[at] = static_cast<uint8_t>(keeps_word(0) | keeps_word(1) << 1 | keeps_word(2) << 2 |
-                                      keeps_word(3) << 3);
+    constexpr int kBytes = (kKeys + 7) / 8;  // of a query
+    HN_IN_TURN
+    for (int at = static_cast<int>(threadIdx.x); at < kQueries * kBytes; at += kThreads) {
+      const int row = at / kBytes, byte = at % kBytes;
+      const uint64_t first = element(p, batch, query + row, key) + static_cast<uint64_t>(byte) * 8;
+      const int before = static_cast<int>(first % 4);  // four elements have one draw
+      uint32_t bits = 0;
+      HN_IN_TURN
+      for (int drawn = 0; drawn < before + 8; drawn += 4)
+        bits |= kept_of_four(p, first / 4 + static_cast<uint64_t>(drawn / 4)) << drawn;
+      bytes[row * kWords * 4 + byte] = static_cast<uint8_t>(bits >> before);
     }
   }
+  /// 32 keys of a query, from the key 32·word on.
+  __device__ uint32_t word(int row, int word) const {
+    return *reinterpret_cast<const uint32_t*>(bytes + (row * kWords + word) * 4);
+  }
   /// Is the element of row `row` and column `column` of the tile kept?
-  __device__ bool keeps(const DeviceAttention& p, int64_t batch, int64_t query, int64_t key,
-                        int row, int column) const {
-    if (!p.drops()) return true;
-    const int at = static_cast<int>(element(p, batch, query + row, key) % 4) + column;
-    return (bits[row * kGroups + at / 4] >> at % 4 & 1) != 0;
+  __device__ bool keeps(const DeviceAttention& p, int row, int column) const {
+    return !p.drops() || (bytes[row * kWords * 4 + column / 8] >> column % 8 & 1) != 0;
   }
 
  private:
   __device__ static uint64_t element(const DeviceAttention& p, int64_t batch, int64_t query,
                                      int64_t key) {
     return static_cast<uint64_t>((batch * p.m + query) * p.n + key);
+  }
+  __device__ static uint32_t kept_of_four(const DeviceAttention& p, uint64_t group) {
+    const auto words =
+        math::dropout_words(static_cast<uint64_t>(*p.dropout.seed),
+                            static_cast<uint64_t>(*p.dropout.step), p.dropout.node, group);
+    uint32_t bits = 0;
+    HN_UNROLL
+    for (int k = 0; k < 4; ++k) bits |= words.word[k] >= p.dropout.threshold ? 1u << k : 0u;
+    return bits;
   }
 };
 
