@@ -240,17 +240,19 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   if (arguments.device != "cpu") profiler.set_device(arguments.device);
   // Kept to the end of the process: to take graphs and plans of 100,000 nodes apart takes long.
   static Session* kept = nullptr;
-  kept = new Session(std::move(model), {arguments.threads,
-                                        arguments.kernels,
-                                        bound.dims,
-                                        arguments.plan_memory,
-                                        {arguments.dump, arguments.dump_folder},
-                                        arguments.profile.empty() ? nullptr : &profiler,
-                                        memory,
-                                        choices.get(),
-                                        arguments.tune,
-                                        arguments.device,
-                                        arguments.tf32});
+  SessionOptions settings{arguments.threads,
+                          arguments.kernels,
+                          bound.dims,
+                          arguments.plan_memory,
+                          {arguments.dump, arguments.dump_folder},
+                          arguments.profile.empty() ? nullptr : &profiler,
+                          memory,
+                          choices.get(),
+                          arguments.tune,
+                          arguments.device,
+                          arguments.tf32};
+  settings.only_trains = true;
+  kept = new Session(std::move(model), std::move(settings));
   Session& session = *kept;
   if (arguments.seed_given) set_random_seed(session, arguments.seed);
   std::optional<SignalScope> signals;

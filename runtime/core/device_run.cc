@@ -48,7 +48,6 @@ DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore&
   result_offsets_ = offsets_of(program.outputs, bytes);
   table_offsets_ =
       offsets_of(program.steps, [](const ProgramStep& step) { return step.kernel->table_bytes(); });
-  results_ = device.allocate(result_offsets_.back(), MemoryKind::kPinned);
   fetched_.resize(program.outputs.size());
   moved_.resize(program.outputs.size());
   kept_.resize(program.outputs.size());
@@ -313,6 +312,7 @@ const std::byte* DeviceRun::small_state(const StateEntry& entry, uint64_t run) c
 }
 
 const std::byte* DeviceRun::output(size_t index) {
+  if (!results_) results_ = context_.device->allocate(result_offsets_.back(), MemoryKind::kPinned);
   std::byte* to = results_.get() + result_offsets_[index];
   if (fetched_[index]) return to;
   wait(runs_);  // what the data had wrong is told first

@@ -177,9 +177,9 @@ Session::Session(Model model, const SessionOptions& options)
     device_->keeps_inputs = options_.keep_inputs;
     options_.passes.for_cpu = false;
     options_.passes.kernels = &device_->device->kernels();
-    counted_ = find_classification(model_.training.front().graph);
     checked_ = find_checked_inputs(model_.training.front().graph);
   }
+  if (device_ || options_.only_trains) scored_ = find_classification(model_.training.front().graph);
   if (device_ == nullptr && !options_.plan_only) cpu::start_threads(options_.threads);
   options_.passes.copies = find_weight_copies(model_);
   state_ = std::make_unique<StateStore>(model_, options_.passes.copies);
@@ -265,6 +265,9 @@ void allocate(Executor& executor, const Graph& step) {
 Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
                            int64_t activation_bytes, const BytesBeside& beside) {
   Graph graph = find_training_step(step)->graph;
+  const bool trains = step == model_.training.front().name;
+  if (trains && options_.only_trains)
+    drop_other_outputs(graph, model_.graph, scored_ ? &*scored_ : nullptr);
   keep_states_variable(graph, *state_);
   std::map<std::string, int64_t> dims = dims_from_shapes(graph, shapes);
   dims.insert(options_.dims.begin(), options_.dims.end());
@@ -276,7 +279,8 @@ Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
                             device_ ? device_->device.get() : nullptr};
   if (device_) passes.pays = epilogues_pay(source, options_.tf32);
   graph = make_device_ready(graph, dims, passes, &remarks_);
-  if (counted_ && step == model_.training.front().name) count_correct(graph, *counted_);
+  if (device_ && scored_ && trains)
+    count_correct(graph, *scored_, options_.only_trains ? Scores::kGo : Scores::kStay);
   return graph;
 }
 

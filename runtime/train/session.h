@@ -21,7 +21,7 @@
 #include "runtime/core/executor.h"
 #include "runtime/core/nonfinite.h"
 #include "runtime/train/labels/checked_inputs.h"
-#include "runtime/train/labels/classification.h"
+#include "runtime/train/labels/count_correct.h"
 
 namespace halfnote {
 
@@ -68,6 +68,9 @@ struct SessionOptions {
   /// before were have the same bytes, and are not brought again.
   bool keep_inputs = false;
   bool keep_types = false;  // programs remember the types of operands, as they do for a profiler
+  /// Only what a Trainer reads of the results of a training step is kept, and given by output():
+  /// the loss and, on the CPU, the scores that it finds correct labels in.
+  bool only_trains = false;
 };
 
 /// What one call of Session::step did.
@@ -264,9 +267,9 @@ class Session {
   OnFloor on_floor_ = OnFloor::kHold;
   int64_t pending_ = 0;
   bool in_update_ = false;
-  std::optional<Classification> counted_;  // what a device counts
-  std::vector<CheckedInput> checked_;      // what a step on a device wants in range
-  bool refused_ = false;                   // the last batch, before its step began
+  std::optional<Classification> scored_;  // scores and labels of the training step
+  std::vector<CheckedInput> checked_;     // what a step on a device wants in range
+  bool refused_ = false;                  // the last batch, before its step began
   std::array<Flight, DeviceRun::kMostRuns> flights_;
   int in_flight_ = 0;
   size_t next_flight_ = 0;

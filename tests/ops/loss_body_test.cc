@@ -145,6 +145,9 @@ TEST(LossBody, CountCorrect) {
           const Tensor few = random_ints(DType::kI64, s.scores, 3, -2, 2).cast_to(dtype);
           for (const Tensor& scores : {few, random_tensor(dtype, s.scores, 4, -5, 5)})
             expect_body_agrees({s.name, "CountCorrect", attributes, {scores, labels}, 2}, 0);
+          Attributes padded = attributes;
+          padded.set("classes", (s.scores[1] + 1) / 2);
+          expect_body_agrees({s.name, "CountCorrect", padded, {few, labels}, 2}, 0);
         }
         const Tensor labels = Tensor::of<int64_t>({6}, {0, 1, 0, 2, 1, 1}).cast_to(index);
         expect_body_agrees(

@@ -197,7 +197,10 @@ std::vector<ValueType> infer_count_correct(const Graph&, NodeId) {
 
 std::vector<Expr> count_correct_body(BodyContext& body) {
   Builder& b = body.b;
-  const Expr scores = b.to_math(body.inputs[0]);
+  const Expr whole = body.inputs[0];
+  const Expr scores = b.to_math(body.attributes.has("classes")
+                                    ? first_classes(b, whole, body.attributes.get_int("classes", 0))
+                                    : whole);
   const Expr labels = b.cast(body.inputs[1], DType::kI64);
   const auto along_classes = [&](std::string_view op, std::vector<Expr> operands) {
     Attributes attributes = {{"keepdims", int64_t{0}}};

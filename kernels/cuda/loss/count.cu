@@ -32,7 +32,8 @@ struct CountedLines {
   IndexPointer labels;
 
   __device__ int64_t start(int64_t line) const {
-    return line / lines.stride * lines.length * lines.stride + line % lines.stride;
+    const int64_t width = lines.length + lines.padding;
+    return line / lines.stride * width * lines.stride + line % lines.stride;
   }
 };
 

@@ -330,37 +330,4 @@ std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor
   return counts;
 }
 
-bool count_correct(Graph& graph, const Classification& kind) {
-  ValueId scores, labels;
-  for (const ValueId output : graph.outputs()) {
-    if (graph.value(output).name == kind.scores) scores = output;
-  }
-  for (const ValueId input : graph.inputs()) {
-    if (graph.value(input).name == kind.labels) labels = input;
-  }
-  if (!scores.valid() || !labels.valid()) return false;
-  const ValueType& scored = graph.value(scores).type;
-  const ValueType& labelled = graph.value(labels).type;
-  if (!scored.has_concrete_shape() || !labelled.has_concrete_shape()) return false;
-  const auto layout = score_layout(kind, concrete(*scored.shape), concrete(*labelled.shape));
-  if (!layout || layout->outer * layout->inner * layout->classes == 0) return false;
-
-  Builder b(graph, graph.end(), infer_node);
-  b.set_role(Role::kLoss);
-  const Expr lines =
-      b.reshape(b.value(scores), b.ints({layout->outer, layout->classes, layout->inner}));
-  Expr wanted = b.reshape(b.value(labels), b.ints({layout->outer, layout->inner}));
-  if (wanted.dtype() != DType::kI32) wanted = b.cast(wanted, DType::kI64);
-  Attributes attributes;
-  if (kind.ignore_index) attributes.set("ignore_index", *kind.ignore_index);
-  const std::vector<Expr> counts =
-      b.ops("CountCorrect", {lines, wanted}, 2, attributes, kHalfnoteDomain);
-  const std::string_view names[] = {kCorrectLabels, kCountedLabels};
-  for (size_t i = 0; i < counts.size(); ++i) {
-    graph.rename(counts[i].id, std::string(names[i]));
-    graph.add_output(graph.main(), counts[i].id);
-  }
-  return true;
-}
-
 }  // namespace halfnote

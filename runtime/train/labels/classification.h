@@ -64,19 +64,6 @@ struct ScoreCounts {
   ScoreCounts& operator+=(const ScoreCounts& other);
 };
 
-/// Of the labels of a training step that count: to how many the highest score belongs.
-struct Correct {
-  int64_t top1 = 0, labels = 0;
-};
-
-/// Outputs that count_correct() adds.
-inline constexpr std::string_view kCorrectLabels = "halfnote.correct";
-inline constexpr std::string_view kCountedLabels = "halfnote.counted";
-
-/// Lets a training graph whose dims are numbers count them by itself, for devices whose scores are
-/// better left where they are. Says whether it does: not where the shapes do not belong together.
-bool count_correct(Graph& graph, const Classification& kind);
-
 enum class ScoreLoss { kSkip, kCompute };
 
 /// Counts the first `rows` rows. A label is in the top k if fewer than k classes score higher

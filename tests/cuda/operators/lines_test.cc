@@ -92,6 +92,9 @@ TEST(CudaLoss, LabelsWithTheHighestScore) {
                       attributes,
                       {{DType::kI64, {}}, {DType::kI64, {}}}};
       check_as_on_cpu(call);
+      Call padded = call;
+      padded.attributes.set("classes", (shape[1] + 1) / 2);
+      check_as_on_cpu(padded);
       const Tensor counted = on_device(call)[1];
       EXPECT_EQ(counted.at_as_int(0), lines - (lines + 6) / 7);
     }

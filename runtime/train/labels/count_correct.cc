@@ -1,0 +1,129 @@
+#include "runtime/train/labels/count_correct.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "compiler/ir/builder.h"
+#include "compiler/ir/query.h"
+#include "compiler/ir/walk.h"
+#include "passes/canonical/infer_shapes.h"
+#include "passes/device/margins.h"
+
+namespace halfnote {
+namespace {
+
+bool is_standard(const Node& node, std::string_view op) {
+  return node.domain.empty() && node.op == op;
+}
+
+/// Does it give each f16 or bf16 as the f32 that it is?
+bool widens(const Graph& graph, NodeId id) {
+  return is_cast(graph.node(id)) && is_16bit_float(graph.value(graph.input(id, 0)).type.dtype) &&
+         graph.value(graph.output(id)).type.dtype == DType::kF32;
+}
+
+bool keeps_last_dim(const Graph& graph, NodeId id) {
+  if (!is_standard(graph.node(id), "Reshape")) return false;
+  const auto x = known_shape(graph, graph.input(id, 0)), y = known_shape(graph, graph.output(id));
+  return x && y && !x->empty() && !y->empty() && x->back() == y->back();
+}
+
+bool cuts_padding(const Graph& graph, NodeId id) {
+  if (!is_standard(graph.node(id), "Slice")) return false;
+  const auto margins = margins_of_slice(graph, id);
+  return margins && margins->only_behind_last();
+}
+
+/// Scores, and what was left out between them and those that an output shows.
+struct FirstScores {
+  ValueId value;
+  int64_t width = 0;  // of a line: the classes, and padding behind them
+  std::set<NodeId> passed;
+};
+
+FirstScores find_first(const Graph& graph, ValueId scores, const ScoreLayout& layout) {
+  FirstScores found{scores, layout.classes, {}};
+  while (true) {
+    const NodeId id = graph.value(found.value).producer;
+    if (!id.valid()) return found;
+    // Where classes are not the last dim, only casts are looked through.
+    const bool last = layout.inner == 1 && known_shape(graph, found.value)->back() == found.width;
+    const bool cuts = last && found.width == layout.classes && cuts_padding(graph, id);
+    if (!widens(graph, id) && !cuts && !(last && keeps_last_dim(graph, id))) return found;
+    found.passed.insert(id);
+    found.value = graph.input(id, 0);
+    if (cuts) found.width = known_shape(graph, found.value)->back();
+  }
+}
+
+template <class List>
+ValueId named(const Graph& graph, const List& values, std::string_view name) {
+  for (const ValueId value : values) {
+    if (graph.value(value).name == name) return value;
+  }
+  return {};
+}
+
+InsertPoint behind(const Graph& graph, ValueId value) {
+  const NodeId producer = graph.value(value).producer;
+  if (producer.valid()) return graph.after(producer);
+  const NodeId first = graph.first(graph.main());
+  return first.valid() ? graph.before(first) : graph.end();
+}
+
+void drop_output(Graph& graph, ValueId value) {
+  const auto all = graph.outputs();
+  std::vector<ValueId> kept;
+  std::ranges::copy_if(all, std::back_inserter(kept), [&](ValueId id) { return id != value; });
+  graph.set_outputs(graph.main(), std::move(kept));
+}
+
+}  // namespace
+
+bool count_correct(Graph& graph, const Classification& kind, Scores scores) {
+  const ValueId shown = named(graph, graph.outputs(), kind.scores);
+  const ValueId labels = named(graph, graph.inputs(), kind.labels);
+  if (!shown.valid() || !labels.valid()) return false;
+  const auto of_scores = known_shape(graph, shown), of_labels = known_shape(graph, labels);
+  if (!of_scores || !of_labels) return false;
+  const auto layout = score_layout(kind, *of_scores, *of_labels);
+  if (!layout || layout->outer * layout->inner * layout->classes == 0) return false;
+
+  const FirstScores first = find_first(graph, shown, *layout);
+  Builder b(graph, behind(graph, first.value), infer_node);
+  b.set_role(Role::kLoss);
+  const Expr lines =
+      b.reshape(b.value(first.value), b.ints({layout->outer, first.width, layout->inner}));
+  Expr wanted = b.reshape(b.value(labels), b.ints({layout->outer, layout->inner}));
+  if (wanted.dtype() != DType::kI32) wanted = b.cast(wanted, DType::kI64);
+  Attributes attributes;
+  if (kind.ignore_index) attributes.set("ignore_index", *kind.ignore_index);
+  if (first.width != layout->classes) attributes.set("classes", layout->classes);
+  const std::vector<Expr> counts =
+      b.ops("CountCorrect", {lines, wanted}, 2, attributes, kHalfnoteDomain);
+  const std::string_view names[] = {kCorrectLabels, kCountedLabels};
+  for (size_t i = 0; i < counts.size(); ++i) {
+    graph.rename(counts[i].id, std::string(names[i]));
+    graph.add_output(graph.main(), counts[i].id);
+  }
+  if (scores == Scores::kStay) return true;
+  drop_output(graph, shown);
+  erase_dead(graph, [&](const Graph&, NodeId id) { return first.passed.contains(id); });
+  return true;
+}
+
+void drop_other_outputs(Graph& graph, const Graph& model, const Classification* kind) {
+  const auto all = graph.outputs();
+  std::vector<ValueId> kept;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string& name = graph.value(all[i]).name;
+    const bool is_scores = kind != nullptr && name == kind->scores;
+    if (i == 0 || is_scores || !named(model, model.outputs(), name).valid()) kept.push_back(all[i]);
+  }
+  graph.set_outputs(graph.main(), std::move(kept));
+}
+
+}  // namespace halfnote
