@@ -260,8 +260,10 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   Trainer trainer(session, data.train, data.evaluation, options);
   trainer.plan();
   for (const Remark& remark : session.device_remarks()) {
-    if (!arguments.quiet)
-      std::cerr << "note: " << printable(remark.where) << ": " << printable(remark.text) << "\n";
+    const bool warns = remark.level == Remark::Level::kWarning;
+    if (!warns && arguments.quiet) continue;
+    std::cerr << (warns ? "warning: " : "note: ") << printable(remark.where) << ": "
+              << printable(remark.text) << "\n";
   }
   warn_of_missed_limit(session);
   if (choices != nullptr) warn_of_strange_plan(*choices, arguments);

@@ -25,6 +25,7 @@
 #include "runtime/core/evaluate.h"
 #include "runtime/core/memory/bytes_beside.h"
 #include "runtime/core/nonfinite.h"
+#include "runtime/core/profile/slow_steps.h"
 #include "runtime/core/tune/epilogues.h"
 #include "runtime/train/artifact/checks.h"
 #include "runtime/train/plain_model.h"
@@ -367,6 +368,10 @@ Executor& Session::executor(std::string_view step, std::span<const Shape> shapes
         in_file([&] { return limited ? plan_limited(step, shapes) : plan_step(step, shapes); }),
         *state_, device_.get(), arena_);
     check_outputs(model_, step, made->program());
+    // Who names kernels has asked for what they are.
+    const auto slow =
+        device_ && options_.kernels.empty() ? tell_slow_steps(made->program()) : std::nullopt;
+    if (slow) remarks_.push_back(*slow);
     if (profiler) made->set_profile(&profiler->add(step, made->program()));
     if (!options_.plan_only) allocate(*made, find_training_step(step)->graph);
     found = made.get();
