@@ -1,8 +1,9 @@
 // AttentionGrad in blocks, without atomics: dQ by tiles of queries, dK and dV by tiles of keys, the
 // gradient of a term by tiles of scores, each of which computes the scores again. Math in f32 (f64
 // for f64).
-#include "kernels/cpu/reals.h"
 #include "kernels/cuda/contraction/attention/gradient.h"
+
+#include "kernels/cpu/reals.h"
 #include "kernels/cuda/contraction/attention/tile.h"
 
 namespace halfnote::HN_CUDA {
