@@ -1,6 +1,6 @@
-// The gradient of a maximum over windows of two dims that may meet, channels last: the usual pool
-// of a convolutional net, whose places are found with 32 bits. What is computed, and in which
-// order, is as in pool.cu.
+// The gradient of a maximum over windows of two dims that may meet: the usual pool of a
+// convolutional net, whose places are found with 32 bits. What is computed, and in which order, is
+// as in pool_grad.cu.
 #pragma once
 
 #include <algorithm>
@@ -12,29 +12,30 @@
 namespace halfnote::HN_CUDA {
 
 /// The maximum of a window without elements.
-inline constexpr uint8_t kNoTap = 255;
+template <class Tap>
+inline constexpr Tap kNoTap = static_cast<Tap>(-1);
 
 /// The maxima of some channels' windows so far, and which taps they are: the first of equals, the
 /// first NaN.
-template <class T, int V>
+template <class T, int V, class Tap = uint8_t>
 struct Maxima {
   Math<T> most[V];
-  Packed<uint8_t, V> taps;
+  Packed<Tap, V> taps;
 
   __device__ Maxima() {
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
       most[v] = -static_cast<Math<T>>(INFINITY);
-      taps.of[v] = kNoTap;
+      taps.of[v] = kNoTap<Tap>;
     }
   }
   __device__ void take(const Packed<T, V>& pack, int64_t tap) {
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
       const Math<T> value = load_number(pack.of[v]);
-      if (taps.of[v] != kNoTap && !cpu::is_new_maximum(value, most[v])) continue;
+      if (taps.of[v] != kNoTap<Tap> && !cpu::is_new_maximum(value, most[v])) continue;
       most[v] = value;
-      taps.of[v] = static_cast<uint8_t>(tap);
+      taps.of[v] = static_cast<Tap>(tap);
     }
   }
 };
@@ -152,10 +153,7 @@ struct FlatMaxGradient {
         }
       }
     }
-    Packed<T, V> to;
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) to.of[v] = store_number<T>(sums[v]);
-    store_packed(dx + i * V, to);
+    store_packed(dx + i * V, pack_of<T>(sums));
   }
 };
 

@@ -1,0 +1,266 @@
+// The gradients of MaxPool and AveragePool: a thread an element of dX, or some channels side by
+// side, neighbouring threads having neighbouring elements. It adds what comes to it from the
+// windows over it, in the order of the outputs, as the CPU does. Which tap of each window is its
+// maximum is found once, by a first pass. Where no two windows meet one pass does both: a thread
+// finds the maximum of a window and writes the elements up to the next one.
+#include "kernels/cuda/reduction/pool_grad.h"
+
+#include <array>
+
+#include "kernels/cuda/channels_last/rows.h"
+#include "kernels/cuda/reduction/flat_maxima.h"
+#include "kernels/cuda/reduction/window.h"
+
+namespace halfnote::HN_CUDA {
+
+namespace {
+
+using cpu::PoolGeometry;
+
+/// The maxima of the window of output `at`.
+template <class T, int V, class Tap>
+__device__ Maxima<T, V, Tap> maxima_of(const PoolImages& images, const PoolGeometry::Dims& at,
+                                       const T* from) {
+  Maxima<T, V, Tap> maxima;
+  images.for_taps(at, from, [&](int64_t tap, const T* elements) {
+    maxima.take(load_packed<V>(elements), tap);
+  });
+  return maxima;
+}
+
+/// Which tap of each window is its maximum.
+template <class T, int V, class Tap>
+struct FindMaxima {
+  PoolImages images;
+  const T* x;
+  Tap* taps;
+  __device__ void operator()(int64_t i) const {
+    const PoolImages::Place at = images.place<V>(i, images.out, images.out_dims);
+    const T* from = x + images.first(at, images.in);
+    store_packed(taps + i * V, maxima_of<T, V, Tap>(images, at.at, from).taps);
+  }
+};
+
+/// What a maximum gives to the element `tap` of its window: all, if it is that.
+template <class T, int V, class Tap>
+struct OfMaximum {
+  const T* dy;
+  const Tap* taps;
+  __device__ void add(Math<T> (&sums)[V], int64_t place, int64_t tap, const PoolImages&,
+                      const PoolGeometry::Dims&) const {
+    const Packed<T, V> gradients = load_packed<V>(dy + place);
+    const Packed<Tap, V> of_window = load_packed<V>(taps + place);
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      if (of_window.of[v] == tap) sums[v] += load_number(gradients.of[v]);
+    }
+  }
+};
+
+/// What a mean gives to each element of its window.
+template <class T, int V>
+struct OfMean {
+  const T* dy;
+  bool include_pad;
+  __device__ void add(Math<T> (&sums)[V], int64_t place, int64_t, const PoolImages& images,
+                      const PoolGeometry::Dims& window) const {
+    const Packed<T, V> gradients = load_packed<V>(dy + place);
+    const auto count = static_cast<Math<T>>(images.taps_that_count(window, include_pad));
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) sums[v] += load_number(gradients.of[v]) / count;
+  }
+};
+
+template <class T, int V, class Part>
+struct PoolGradient {
+  PoolImages images;
+  Part part;
+  T* dx;
+
+  __device__ void operator()(int64_t i) const {
+    const PoolImages::Place at = images.place<V>(i, images.in, images.in_dims);
+    const PoolGeometry& g = images.g;
+    const PoolImages::Range ds = images.outputs_over(0, at.at[0]),
+                            hs = images.outputs_over(1, at.at[1]),
+                            ws = images.outputs_over(2, at.at[2]);
+    const int64_t first = images.first(at, images.out);
+    Math<T> sums[V] = {};
+    for (int64_t d = ds.begin; d < ds.end; ++d) {
+      const int64_t kd = images.tap(0, d, at.at[0]);
+      for (int64_t h = hs.begin; h < hs.end; ++h) {
+        const int64_t kh = images.tap(1, h, at.at[1]);
+        if (kd < 0 || kh < 0) continue;
+        HN_UNROLL_BY_4
+        for (int64_t w = ws.begin; w < ws.end; ++w) {
+          const int64_t kw = images.tap(2, w, at.at[2]);
+          if (kw < 0) continue;
+          const int64_t place = first + ((d * g.out[1] + h) * g.out[2] + w) * images.channels;
+          part.add(sums, place, (kd * g.kernel[1] + kh) * g.kernel[2] + kw, images, {d, h, w});
+        }
+      }
+    }
+    store_packed(dx + i * V, pack_of<T>(sums));
+  }
+};
+
+/// The gradient of a maximum where windows are apart: a thread writes the cell of its window, which
+/// goes on to the next one; the first cell begins where X does, the last one ends there.
+template <class T, int V>
+struct MaxCells {
+  PoolImages images;
+  const T *dy, *x;
+  T* dx;
+
+  __device__ PoolImages::Range cell(size_t d, int64_t o) const {
+    const int64_t size = images.g.in[d], from = images.start(d, o), to = images.start(d, o + 1);
+    const int64_t begin = o == 0 || from < 0 ? 0 : from;
+    const int64_t end = o + 1 == images.g.out[d] || to > size ? size : to;
+    return {begin, end};
+  }
+  /// As sums of one: of -0 that is 0.
+  __device__ Packed<T, V> sums_at(int64_t place) const {
+    const Packed<T, V> gradients = load_packed<V>(dy + place);
+    Math<T> sums[V] = {};
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) sums[v] += load_number(gradients.of[v]);
+    return pack_of<T>(sums);
+  }
+  __device__ void operator()(int64_t i) const {
+    const PoolImages::Place at = images.place<V>(i, images.out, images.out_dims);
+    const PoolGeometry& g = images.g;
+    const int64_t first = images.first(at, images.in);
+    const Maxima<T, V> maxima = maxima_of<T, V, uint8_t>(images, at.at, x + first);
+    const Packed<T, V> sums = sums_at(i * V);
+    const PoolImages::Range ds = cell(0, at.at[0]), hs = cell(1, at.at[1]), ws = cell(2, at.at[2]);
+    for (int64_t d = ds.begin; d < ds.end; ++d) {
+      const int64_t kd = d - images.start(0, at.at[0]);
+      for (int64_t h = hs.begin; h < hs.end; ++h) {
+        const int64_t kh = h - images.start(1, at.at[1]);
+        const bool in_window = kd < g.kernel[0] && kh < g.kernel[1];
+        for (int64_t w = ws.begin; w < ws.end; ++w) {
+          const int64_t kw = w - images.start(2, at.at[2]);
+          const int64_t tap =
+              in_window && kw < g.kernel[2] ? (kd * g.kernel[1] + kh) * g.kernel[2] + kw : -1;
+          Packed<T, V> to;
+          HN_UNROLL
+          for (int v = 0; v < V; ++v)
+            to.of[v] = maxima.taps.of[v] == tap ? sums.of[v] : store_number<T>(0);
+          store_packed(dx + first + ((d * g.in[1] + h) * g.in[2] + w) * images.channels, to);
+        }
+      }
+    }
+  }
+};
+
+/// Do no two windows meet, so that X falls apart into one cell for each?
+bool are_apart(const PoolGeometry& g) {
+  for (size_t d = 0; d < 3; ++d) {
+    if (g.stride[d] < g.kernel[d] || g.dilation[d] != 1 || g.out[d] == 0) return false;
+  }
+  return true;
+}
+
+/// Is the cell of a window so small that neighbours, each writing its own, write whole lines
+/// between them? Those of many channels side by side do in any case.
+bool is_small_cell(const PoolGeometry& g) {
+  constexpr int64_t kMost = 16;
+  int64_t size = 1;
+  for (size_t d = 0; d < 3; ++d) {
+    const int64_t along_dim = g.out[d] == 1 ? g.in[d] : g.stride[d];
+    if (along_dim > kMost) return false;
+    size *= along_dim;
+  }
+  return size <= kMost;
+}
+
+/// What a gradient is of, and how many elements there are.
+struct GradientPlan {
+  PoolGeometry g;
+  int64_t channels, inputs, outputs;
+  bool include_pad, apart, few_taps, flat;
+
+  /// Bytes of a tap, of which memory has one for each output; 0 if it has none.
+  size_t tap_bytes(PoolKind kind) const {
+    if (kind == PoolKind::kMean || apart) return 0;
+    return few_taps ? sizeof(uint8_t) : sizeof(int64_t);
+  }
+};
+
+GradientPlan plan_gradient(const KernelCall& call, const PoolGeometry& g, int64_t channels) {
+  GradientPlan plan;
+  plan.g = without_idle_steps(g);
+  plan.channels = channels;
+  plan.inputs = call.outputs[0].size();
+  plan.outputs = call.inputs[0].size();
+  plan.include_pad = attributes_of(call).get_int("count_include_pad", 0) != 0;
+  plan.few_taps = has_few_taps(g);
+  plan.apart = plan.few_taps && are_apart(g) && (channels > 1 || is_small_cell(g));
+  plan.flat = plan.few_taps && FlatImages::takes(plan.g, plan.inputs, plan.outputs);
+  return plan;
+}
+
+template <class T, int V, class Tap>
+void run_max_passes(const GradientPlan& plan, const KernelBuffers& buffers) {
+  const PoolImages images(plan.g, plan.channels, V);
+  auto* taps = reinterpret_cast<Tap*>(buffers.workspace);
+  using Part = OfMaximum<T, V, Tap>;
+  for_each(stream_of(buffers), plan.outputs / V,
+           FindMaxima<T, V, Tap>{images, buffers.in<T>(1), taps});
+  for_each(stream_of(buffers), plan.inputs / V,
+           PoolGradient<T, V, Part>{images, Part{buffers.in<T>(0), taps}, buffers.out<T>(0)});
+}
+
+template <class T, int V>
+void run_max_grad(const GradientPlan& plan, const KernelBuffers& buffers) {
+  Stream& stream = stream_of(buffers);
+  const T *dy = buffers.in<T>(0), *x = buffers.in<T>(1);
+  T* dx = buffers.out<T>(0);
+  if (plan.apart) {
+    const PoolImages images(plan.g, plan.channels, V);
+    return for_each(stream, plan.outputs / V, MaxCells<T, V>{images, dy, x, dx});
+  }
+  if (plan.flat) {
+    auto* taps = reinterpret_cast<uint8_t*>(buffers.workspace);
+    const FlatImages flat(plan.g, plan.channels, V);
+    for_each(stream, plan.outputs / V, FlatFindMaxima<T, V>{flat, x, taps});
+    return for_each(stream, plan.inputs / V, FlatMaxGradient<T, V>{flat, dy, taps, dx});
+  }
+  if (plan.few_taps) return run_max_passes<T, V, uint8_t>(plan, buffers);
+  if constexpr (V == 1) run_max_passes<T, V, int64_t>(plan, buffers);
+}
+
+template <class T, int V>
+void run_mean_grad(const GradientPlan& plan, const KernelBuffers& buffers) {
+  const PoolImages images(plan.g, plan.channels, V);
+  using Part = OfMean<T, V>;
+  for_each(stream_of(buffers), plan.inputs / V,
+           PoolGradient<T, V, Part>{images, Part{buffers.in<T>(0), plan.include_pad},
+                                    buffers.out<T>(0)});
+}
+
+template <class T>
+void run_grad(const GradientPlan& plan, PoolKind kind, const KernelBuffers& buffers) {
+  const bool is_max = kind == PoolKind::kMax;
+  if (is_max && !plan.few_taps) return run_max_grad<T, 1>(plan, buffers);
+  const void* x = is_max ? buffers.inputs[1] : nullptr;
+  for_channels<T, 3>(plan.channels, {buffers.inputs[0], x, buffers.outputs[0]}, [&]<int V>() {
+    is_max ? run_max_grad<T, V>(plan, buffers) : run_mean_grad<T, V>(plan, buffers);
+  });
+}
+
+}  // namespace
+
+Prepared prepare_pool_grad(const KernelCall& call, const PoolGeometry& g, int64_t channels,
+                           PoolKind kind) {
+  const GradientPlan plan = plan_gradient(call, g, channels);
+  const size_t workspace = static_cast<size_t>(plan.outputs) * plan.tap_bytes(kind);
+  const auto kernel = [&]<class T>() {
+    return make_kernel(
+        [plan, kind](const KernelBuffers& buffers) { run_grad<T>(plan, kind, buffers); },
+        workspace);
+  };
+  const DType type = call.outputs[0].dtype;
+  return channels == 1 ? for_float_type(type, kernel) : for_region_type(type, kernel);
+}
+
+}  // namespace halfnote::HN_CUDA

@@ -1,0 +1,128 @@
+// The gradients of pools of plain tensors have the bits of the CPU's reference: windows that meet
+// and windows that do not, with padding, dilations, ties and NaN, and more of them than a grid has
+// threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/cuda/call.h"
+
+namespace halfnote::cuda_emulated {
+namespace {
+
+struct Pool {
+  Shape x, y;
+  std::vector<int64_t> kernel, strides, pads, dilations = {};
+
+  Attributes attributes() const {
+    Attributes all{{"kernel_shape", kernel}, {"strides", strides}, {"pads", pads}};
+    if (!dilations.empty()) all.set("dilations", dilations);
+    return all;
+  }
+};
+
+constexpr int64_t kFar = int64_t{1} << 61;
+
+const Pool kPools[] = {
+    // No two windows meet: without and with a rest, and with padding.
+    {{2, 3, 6, 8}, {2, 3, 3, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
+    {{2, 3, 7, 9}, {2, 3, 2, 3}, {2, 1}, {4, 4}, {0, 0, 0, 0}},
+    {{1, 4, 7, 9}, {1, 4, 4, 5}, {2, 2}, {2, 2}, {1, 1, 0, 0}},
+    {{1, 2, 40, 40}, {1, 2, 2, 2}, {20, 20}, {20, 20}, {0, 0, 0, 0}},
+    {{3, 5, 7, 7}, {3, 5, 1, 1}, {7, 7}, {1, 1}, {0, 0, 0, 0}},
+    // They meet.
+    {{2, 3, 9, 7}, {2, 3, 5, 4}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
+    {{1, 3, 5, 4}, {1, 3, 5, 4}, {3, 3}, {1, 1}, {1, 1, 1, 1}},
+    {{2, 2, 23}, {2, 2, 12}, {5}, {2}, {2, 2}},
+    {{1, 2, 5, 6, 7}, {1, 2, 3, 5, 4}, {3, 2, 3}, {2, 1, 2}, {1, 0, 1, 1, 0, 1}},
+    // The last windows hang over the end (ceil_mode), or lie in the padding.
+    {{1, 2, 5, 5}, {1, 2, 3, 3}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
+    {{1, 2, 4, 4}, {1, 2, 4, 4}, {2, 2}, {2, 2}, {2, 2, 2, 2}},
+    {{1, 1, 6}, {1, 1, 4}, {3}, {3}, {4, 3}},
+    // Elements between those of a window.
+    {{2, 2, 9, 10}, {2, 2, 5, 4}, {3, 2}, {1, 2}, {0, 0, 0, 0}, {2, 3}},
+    {{1, 2, 9, 8}, {1, 2, 4, 4}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {3, 2}},
+    // More elements in a window than a byte counts.
+    {{1, 2, 20, 21}, {1, 2, 5, 3}, {17, 19}, {1, 1}, {0, 0, 0, 0}},
+    {{2, 1, 300}, {2, 1, 3}, {260}, {20}, {0, 0}},
+    // Steps that lead nowhere are of any size.
+    {{1, 2, 5, 6}, {1, 2, 5, 1}, {1, 3}, {1, kFar}, {0, 0, 0, 0}, {kFar, 1}},
+    // Nothing.
+    {{0, 3, 4, 4}, {0, 3, 2, 2}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
+    {{1, 2, 3, 3}, {1, 2, 0, 2}, {4, 2}, {1, 1}, {0, 0, 0, 0}},
+};
+
+/// Few different values, so that windows have ties; some NaN, infinities and zeros of both signs.
+Tensor values_with_ties(DType dtype, const Shape& shape) {
+  constexpr double kOdd[] = {NAN, INFINITY, -INFINITY, -0.0, 0.0};
+  Tensor x = random(DType::kF64, shape, -3, 3);
+  const auto values = x.mutable_data<double>();
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = i % 11 == 4 ? kOdd[i / 11 % 5] : std::round(values[i]);
+  return x.cast_to(dtype);
+}
+
+/// Gradients of which some are -0, which a sum of one makes 0.
+Tensor gradients_with_zeros(DType dtype, const Shape& shape) {
+  Tensor dy = random(DType::kF64, shape, -1, 1, 2);
+  const auto values = dy.mutable_data<double>();
+  for (size_t i = 0; i < values.size(); i += 5) values[i] = -0.0;
+  return dy.cast_to(dtype);
+}
+
+void check_bits(const Call& call) {
+  check(call);
+  if (test::tested_device() == "none") return;
+  EXPECT_TRUE(identical(on_device(call)[0], on_cpu(call)[0]))
+      << call.op << " of " << short_name(call.inputs[0].dtype())
+      << to_string(call.inputs[0].shape()) << " to " << to_string(call.outputs[0].shape);
+}
+
+void check_gradients(const Pool& pool, DType dtype) {
+  const Tensor x = values_with_ties(dtype, pool.x), dy = gradients_with_zeros(dtype, pool.y);
+  Attributes attributes = pool.attributes();
+  check_bits({kOwn, "MaxPoolGrad", {dy, x}, attributes, {{dtype, pool.x}}});
+  const Tensor shape = integers(pool.x, {static_cast<int64_t>(pool.x.size())});
+  for (const int64_t include_pad : {0, 1}) {
+    attributes.set("count_include_pad", include_pad);
+    check_bits({kOwn, "AveragePoolGrad", {dy, shape}, attributes, {{dtype, pool.x}}, {1}});
+  }
+}
+
+TEST(CudaPoolGrad, HasTheBitsOfTheReference) {
+  for (const Pool& pool : kPools) {
+    for (const DType dtype : kFloats) check_gradients(pool, dtype);
+  }
+}
+
+TEST(CudaPoolGrad, GoesOverMoreElementsThanAGridHasThreads) {
+  // Of all three ways: cells, 32-bit places, places of any size.
+  check_gradients({{2, 3, 130, 131}, {2, 3, 65, 65}, {2, 2}, {2, 2}, {0, 0, 0, 0}}, DType::kF32);
+  check_gradients({{2, 7, 200, 201}, {2, 7, 100, 101}, {3, 3}, {2, 2}, {1, 1, 1, 1}}, DType::kF32);
+  check_gradients({{2, 3, 11, 43, 53}, {2, 3, 5, 21, 26}, {3, 3, 3}, {2, 2, 2}, {0, 0, 0, 0, 0, 0}},
+                  DType::kBF16);
+}
+
+TEST(CudaPool, HasTheBitsOfTheReference) {
+  for (const Pool& pool : kPools) {
+    for (const DType dtype : kFloats) {
+      const Tensor x = values_with_ties(dtype, pool.x);
+      const Result y{dtype, pool.y}, indices{DType::kI64, pool.y};
+      Attributes attributes = pool.attributes();
+      for (const int64_t order : {0, 1}) {
+        attributes.set("storage_order", order);
+        check_bits({"", "MaxPool", {x}, attributes, {y, indices}});
+      }
+      attributes = pool.attributes();
+      for (const int64_t include_pad : {0, 1}) {
+        attributes.set("count_include_pad", include_pad);
+        // Of finite numbers: what is no number has a sign that nothing decides.
+        check_bits({"", "AveragePool", {random(dtype, pool.x)}, attributes, {y}});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halfnote::cuda_emulated
