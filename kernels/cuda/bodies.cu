@@ -3,16 +3,12 @@
 #include "kernels/cuda/bodies.h"
 
 #include "kernels/cuda/divisor.h"
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
 
 namespace {
-
-/// What is copied at a time where all addresses and sizes allow it.
-struct alignas(16) Sixteen {
-  uint64_t words[2];
-};
 
 template <class Word>
 struct CopyBlocks {
@@ -57,10 +53,10 @@ struct CopyIf {
   __device__ void operator()(int64_t i) const {
     if (!condition.holds()) return;
     if (i < whole) {
-      reinterpret_cast<Sixteen*>(to)[i] = reinterpret_cast<const Sixteen*>(from)[i];
+      reinterpret_cast<SixteenBytes*>(to)[i] = reinterpret_cast<const SixteenBytes*>(from)[i];
       return;
     }
-    const int64_t at = whole * static_cast<int64_t>(sizeof(Sixteen)) + i - whole;
+    const int64_t at = whole * static_cast<int64_t>(sizeof(SixteenBytes)) + i - whole;
     to[at] = from[at];
   }
 };
@@ -81,7 +77,7 @@ void copy_blocks(Stream& stream, const BlockCopy& copy) {
   if (copy.bytes == 0 || copy.blocks == 0) return;
   const uintptr_t all =
       address_of(copy.to) | address_of(copy.from) | copy.bytes | copy.to_apart | copy.from_apart;
-  if (all % sizeof(Sixteen) == 0) return copy_words<Sixteen>(stream, copy);
+  if (all % sizeof(SixteenBytes) == 0) return copy_words<SixteenBytes>(stream, copy);
   if (all % sizeof(uint32_t) == 0) return copy_words<uint32_t>(stream, copy);
   if (all % sizeof(uint16_t) == 0) return copy_words<uint16_t>(stream, copy);
   copy_words<uint8_t>(stream, copy);
@@ -89,9 +85,9 @@ void copy_blocks(Stream& stream, const BlockCopy& copy) {
 
 void copy_if(Stream& stream, const DeviceCondition& condition, void* to, const void* from,
              size_t bytes) {
-  const bool by_words = (address_of(to) | address_of(from)) % sizeof(Sixteen) == 0;
-  const size_t whole = by_words ? bytes / sizeof(Sixteen) : 0;
-  const size_t count = whole + bytes - whole * sizeof(Sixteen);
+  const bool by_words = (address_of(to) | address_of(from)) % sizeof(SixteenBytes) == 0;
+  const size_t whole = by_words ? bytes / sizeof(SixteenBytes) : 0;
+  const size_t count = whole + bytes - whole * sizeof(SixteenBytes);
   for_each(stream, static_cast<int64_t>(count),
            CopyIf{condition_of(condition), static_cast<std::byte*>(to),
                   static_cast<const std::byte*>(from), static_cast<int64_t>(whole)});

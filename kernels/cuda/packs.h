@@ -16,6 +16,9 @@ struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) Packed {
   T of[V];
 };
 
+/// What is copied at once, whatever it is.
+using SixteenBytes = Packed<uint64_t, 2>;
+
 template <int V, class T>
 __device__ __forceinline__ Packed<T, V> load_packed(const T* from) {
   return *reinterpret_cast<const Packed<T, V>*>(from);

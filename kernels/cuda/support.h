@@ -29,8 +29,11 @@ using cpu::make_kernel;
 using cpu::Runs;
 
 inline constexpr unsigned kBlock = 256;
+/// Multiprocessors that grids are made for, those of an H100. It does not follow the GPU at hand:
+/// how elements are shared out to blocks is the order of their sums, which is the same on all GPUs.
+inline constexpr int64_t kMultiprocessors = 132;
 /// Blocks of a grid that walks on: enough to fill any GPU of today several times over.
-inline constexpr int64_t kMaxBlocks = 132 * 16;
+inline constexpr int64_t kMaxBlocks = kMultiprocessors * 16;
 
 template <class Body>
 __global__ void __launch_bounds__(kBlock)

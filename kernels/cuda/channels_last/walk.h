@@ -23,12 +23,6 @@ inline constexpr int kRowsWithRoom = kOperands == 1   ? 6
                                      : kOperands == 3 ? 3
                                                       : 2;
 
-/// V elements that are loaded and stored at once.
-template <class T, int V>
-struct alignas(sizeof(T) * V) Together {
-  T of[V];
-};
-
 struct ChannelWalk {
   int64_t rows = 0, channels = 0;
   int64_t slice = 1, slices = 1;  // rows of a block, and such slices
@@ -61,8 +55,8 @@ struct ChannelWalk {
   }
 };
 
-/// Blocks of a pass over elements: whole waves where 132 multiprocessors have 2, 3, 4 or 6 each.
-inline constexpr int64_t kWaves = 1584;
+/// Blocks of a pass over elements: whole waves where multiprocessors have 2, 3, 4 or 6 each.
+inline constexpr int64_t kWaves = kMultiprocessors * 12;
 /// Rows of which a thread sums 16-bit elements in f32.
 inline constexpr int64_t kMostRows = 256;
 
@@ -89,7 +83,7 @@ ChannelWalk walk_for_elements(int64_t rows, int64_t channels) {
 
 /// The V elements that a thread has of each operand in a row.
 template <class T, int V, int kOperands>
-using RowOf = std::array<Together<T, V>, kOperands>;
+using RowOf = std::array<Packed<T, V>, kOperands>;
 
 /// The rows of a thread. `body.operands` are the tensors, Body::kOperands of Body::Element.
 template <int V, class Body>
@@ -97,9 +91,9 @@ class Rows {
   using T = typename Body::Element;
   static constexpr int kOperands = Body::kOperands, kRoom = kRowsWithRoom<kOperands>;
   struct alignas(16) Room {  // also for the sums of all threads
-    Together<T, V> of[kRoom][kOperands][kBlock];
+    Packed<T, V> of[kRoom][kOperands][kBlock];
   };
-  static constexpr bool kAhead = sizeof(Together<T, V>) == 16;
+  static constexpr bool kAhead = sizeof(Packed<T, V>) == 16;
 
  public:
   using Row = RowOf<T, V, kOperands>;
@@ -151,7 +145,7 @@ class Rows {
         if constexpr (kAhead) {
           copy_ahead(&room().of[r][i][threadIdx.x], body_.operands[i] + next_);
         } else {
-          kept_[r][i] = *reinterpret_cast<const Together<T, V>*>(body_.operands[i] + next_);
+          kept_[r][i] = load_packed<V>(body_.operands[i] + next_);
         }
       }
     }
@@ -298,9 +292,7 @@ void run_elements(Stream& stream, const Body& body, const ChannelWalk& walk) {
 /// Stores what has been computed for the V elements at a place.
 template <class T, int V>
 __device__ void store_row(T* to, int64_t at, const Math<T> (&numbers)[V]) {
-  Together<T, V> elements;
-  store_numbers(numbers, elements.of);
-  *reinterpret_cast<Together<T, V>*>(to + at) = elements;
+  store_packed(to + at, pack_of<T>(numbers));
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -4,6 +4,7 @@
 #include "kernels/cuda/families.h"
 #include "kernels/cuda/movement/parts.h"
 #include "kernels/cuda/movement/turn.h"
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
@@ -61,9 +62,6 @@ bool in_pairs(Strided<2>& walk, const T* from, T* to) {
   return true;
 }
 
-struct alignas(16) SixteenBytes {
-  uint64_t of[2];
-};
 template <class T>
 using Pair = std::conditional_t<
     sizeof(T) == 1, uint16_t,

@@ -64,8 +64,8 @@ struct HeldLines {
       held.blocks = std::min<int64_t>(held.blocks, int64_t{1} << 30);
       return held;
     }
-    // A GPU of 132 multiprocessors has room for so many blocks at once.
-    const int64_t at_once = held.of_warps ? 264 : 528;
+    // What multiprocessors have room for at once.
+    const int64_t at_once = kMultiprocessors * (held.of_warps ? 2 : 4);
     const int64_t least = (held.blocks + most_rounds - 1) / most_rounds;
     held.blocks = std::min(held.blocks, std::max(at_once, least));
     return held;

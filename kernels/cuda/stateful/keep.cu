@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kBlock)
   const uint8_t* from = *condition ? s.yes : s.no;
   if (from == s.to) return;
   walk_chunk<16>(chunk.index, s.bytes, s.aligned, [&](const auto& place) {
-    const Pack<uint8_t, 16> pack = place.load(from);
+    const Packed<uint8_t, 16> pack = place.load(from);
     place.store(s.to, pack);
   });
 }

@@ -9,19 +9,19 @@ constexpr int kPack = 4;  // elements of a thread at a time
 
 /// Gradients of T that are stored as G.
 template <class G, class T, class Place>
-__device__ Pack<T, kPack> widened(const void* from, const Place& place) {
-  const Pack<G, kPack> stored = place.load(static_cast<const G*>(from));
-  Pack<T, kPack> pack;
+__device__ Packed<T, kPack> widened(const void* from, const Place& place) {
+  const Packed<G, kPack> stored = place.load(static_cast<const G*>(from));
+  Packed<T, kPack> pack;
   HN_UNROLL
-  for (int k = 0; k < kPack; ++k) pack.at[k] = static_cast<T>(load_number(stored.at[k]));
+  for (int k = 0; k < kPack; ++k) pack.of[k] = static_cast<T>(load_number(stored.of[k]));
   return pack;
 }
 
 /// The same gradients as Gradient::operator[] gives, with the factors at hand.
 template <class T, class Place>
-__device__ Pack<T, kPack> load_gradients(const Gradient<T>& from, const T (&factors)[cpu::kFactors],
-                                         const Place& place) {
-  Pack<T, kPack> pack;
+__device__ Packed<T, kPack> load_gradients(const Gradient<T>& from,
+                                           const T (&factors)[cpu::kFactors], const Place& place) {
+  Packed<T, kPack> pack;
   if (from.dtype == DType::kF16) {
     pack = widened<Half, T>(from.data, place);
   } else if (from.dtype == DType::kBF16) {
@@ -35,30 +35,30 @@ __device__ Pack<T, kPack> load_gradients(const Gradient<T>& from, const T (&fact
   for (int f = 0; f < static_cast<int>(cpu::kFactors); ++f) {
     if (f >= from.count) continue;
     HN_UNROLL
-    for (int k = 0; k < kPack; ++k) pack.at[k] = pack.at[k] * factors[f];
+    for (int k = 0; k < kPack; ++k) pack.of[k] = pack.of[k] * factors[f];
   }
   return pack;
 }
 
 template <class To, class T, class Place>
-__device__ void store_rounded(void* to, const Pack<T, kPack>& values, const Place& place) {
-  Pack<To, kPack> pack;
+__device__ void store_rounded(void* to, const Packed<T, kPack>& values, const Place& place) {
+  Packed<To, kPack> pack;
   HN_UNROLL
-  for (int k = 0; k < kPack; ++k) pack.at[k] = CopyPointer::rounded<To>(values.at[k]);
+  for (int k = 0; k < kPack; ++k) pack.of[k] = CopyPointer::rounded<To>(values.of[k]);
   place.store(static_cast<To*>(to), pack);
 }
 
 /// The rule at element k of a pack.
 template <int N, class Rule, class T>
-__device__ void update_element(const Rule& rule, T& param, T grad, Pack<T, kPack>* slots, int k) {
+__device__ void update_element(const Rule& rule, T& param, T grad, Packed<T, kPack>* slots, int k) {
   if constexpr (N == 0) {
     rule.update(param, grad);
   } else if constexpr (N == 1) {
-    rule.update(param, grad, slots[0].at[k]);
+    rule.update(param, grad, slots[0].of[k]);
   } else if constexpr (N == 2) {
-    rule.update(param, grad, slots[0].at[k], slots[1].at[k]);
+    rule.update(param, grad, slots[0].of[k], slots[1].of[k]);
   } else {
-    rule.update(param, grad, slots[0].at[k], slots[1].at[k], slots[2].at[k]);
+    rule.update(param, grad, slots[0].of[k], slots[1].of[k], slots[2].of[k]);
   }
 }
 
@@ -76,16 +76,16 @@ __global__ void __launch_bounds__(kBlock)
     if (f < s.u.grad.count) factors[f] = *s.u.grad.factors[f];
   }
   walk_chunk<kPack>(chunk.index, s.count, s.aligned, [&](const auto& place) {
-    Pack<T, kPack> param = place.load(s.u.param), slots[N == 0 ? 1 : N] = {};
+    Packed<T, kPack> param = place.load(s.u.param), slots[N == 0 ? 1 : N] = {};
     HN_UNROLL
     for (int n = 0; n < N; ++n) {
       if (s.slots[n].old != nullptr) slots[n] = place.load(s.slots[n].old);
     }
     if (moves) {
-      const Pack<T, kPack> grad = load_gradients(s.u.grad, factors, place);
+      const Packed<T, kPack> grad = load_gradients(s.u.grad, factors, place);
       HN_UNROLL
       for (int k = 0; k < kPack; ++k) {
-        if (place.has(k)) update_element<N>(rule, param.at[k], grad.at[k], slots, k);
+        if (place.has(k)) update_element<N>(rule, param.of[k], grad.of[k], slots, k);
       }
     }
     place.store(s.u.to, param);

@@ -32,11 +32,11 @@ __device__ void judge(const Judged& x, int64_t chunk, const std::byte* factor, d
   constexpr int kPack = 16 / sizeof(T);
   const Math<T> scale = factor == nullptr ? 1 : *reinterpret_cast<const Math<T>*>(factor);
   walk_chunk<kPack, 4>(chunk, x.count, x.aligned, [&](const auto& place) {
-    const Pack<T, kPack> pack = place.load(reinterpret_cast<const T*>(x.data));
+    const Packed<T, kPack> pack = place.load(reinterpret_cast<const T*>(x.data));
     HN_UNROLL
     for (int k = 0; k < kPack; ++k) {
       if (!place.has(k)) continue;
-      const Math<T> math = load_number(pack.at[k]);
+      const Math<T> math = load_number(pack.of[k]);
       special = special || !(math - math == 0);
       const auto value = static_cast<double>(math * scale);
       sum += value * value;
@@ -51,7 +51,7 @@ __device__ inline bool is_refuted(const Judged& answers, int64_t chunk) {
   walk_chunk<kPack, 4>(chunk, answers.count, answers.aligned, [&](const auto& place) {
     const auto pack = place.load(reinterpret_cast<const uint8_t*>(answers.data));
     HN_UNROLL
-    for (int k = 0; k < kPack; ++k) refuted = refuted || (place.has(k) && pack.at[k] == 0);
+    for (int k = 0; k < kPack; ++k) refuted = refuted || (place.has(k) && pack.of[k] == 0);
   });
   return refuted;
 }

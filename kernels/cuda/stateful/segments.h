@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
 #include "kernels/cuda/table_kernel.h"
 
@@ -65,12 +66,6 @@ class TableForm {
   std::vector<size_t> offsets_;  // of the chunks of each launch; the last one is the end
 };
 
-/// V neighbours, moved with accesses of 16 bytes, or of all where these are fewer.
-template <class T, int V>
-struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) Pack {
-  T at[V];
-};
-
 /// Elements i to i + V − 1 of an array that is aligned.
 template <int V>
 struct WholePack {
@@ -78,12 +73,12 @@ struct WholePack {
 
   __device__ bool has(int) const { return true; }
   template <class T>
-  __device__ Pack<T, V> load(const T* from) const {
-    return *reinterpret_cast<const Pack<T, V>*>(from + i);
+  __device__ Packed<T, V> load(const T* from) const {
+    return load_packed<V>(from + i);
   }
   template <class T>
-  __device__ void store(T* to, const Pack<T, V>& pack) const {
-    *reinterpret_cast<Pack<T, V>*>(to + i) = pack;
+  __device__ void store(T* to, const Packed<T, V>& pack) const {
+    store_packed(to + i, pack);
   }
 };
 
@@ -95,19 +90,19 @@ struct PartOfPack {
 
   __device__ bool has(int k) const { return k < count; }
   template <class T>
-  __device__ Pack<T, V> load(const T* from) const {
-    Pack<T, V> pack = {};
+  __device__ Packed<T, V> load(const T* from) const {
+    Packed<T, V> pack = {};
     HN_UNROLL
     for (int k = 0; k < V; ++k) {
-      if (has(k)) pack.at[k] = from[i + k];
+      if (has(k)) pack.of[k] = from[i + k];
     }
     return pack;
   }
   template <class T>
-  __device__ void store(T* to, const Pack<T, V>& pack) const {
+  __device__ void store(T* to, const Packed<T, V>& pack) const {
     HN_UNROLL
     for (int k = 0; k < V; ++k) {
-      if (has(k)) to[i + k] = pack.at[k];
+      if (has(k)) to[i + k] = pack.of[k];
     }
   }
 };
