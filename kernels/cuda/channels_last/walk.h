@@ -44,10 +44,17 @@ struct ChannelWalk {
   }
   /// Rows that a block reads at once.
   __host__ __device__ int64_t step() const { return kBlock / lanes; }
+  /// Slices go on in z where they are more than y may be: a thread of a few channels sums no more
+  /// rows than another one, however many there are.
   dim3 grid() const {
+    constexpr int64_t kMostInY = 65535;
     const int64_t width = std::max<int64_t>(1, int64_t{lanes} * together);
-    return {static_cast<unsigned>((channels + width - 1) / width), static_cast<unsigned>(slices)};
+    const int64_t layers = std::max<int64_t>(1, (slices + kMostInY - 1) / kMostInY);
+    return {static_cast<unsigned>((channels + width - 1) / width),
+            static_cast<unsigned>((slices + layers - 1) / layers), static_cast<unsigned>(layers)};
   }
+  /// The slices in the order of their blocks; the last blocks may have none.
+  __device__ int64_t turn() const { return int64_t{blockIdx.z} * gridDim.y + blockIdx.y; }
   /// The first channel of a thread; it has none if that is behind the last.
   template <int V>
   __device__ int64_t channel() const {
@@ -101,7 +108,7 @@ class Rows {
   /// Sets off for the first ones.
   __device__ Rows(const ChannelWalk& walk, const Body& body, int64_t channel) : body_(body) {
     const int64_t begin =
-        (walk.from_end ? walk.slices - 1 - int64_t{blockIdx.y} : int64_t{blockIdx.y}) * walk.slice;
+        (walk.from_end ? walk.slices - 1 - walk.turn() : walk.turn()) * walk.slice;
     const int64_t end = begin + walk.slice < walk.rows ? begin + walk.slice : walk.rows;
     at_ = next_ = (begin + threadIdx.x / walk.lanes) * walk.channels + channel;
     end_ = end * walk.channels;
@@ -204,6 +211,7 @@ __device__ inline SumPair add_rows(SumPair mine, unsigned lanes) {
 template <int V, class Body>
 __global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
     sum_slices(const __grid_constant__ Body body, ChannelWalk walk, SumPair* parts) {
+  if (walk.turn() >= walk.slices) return;  // all threads of the block
   const int64_t c = walk.channel<V>();
   PairOf<typename Body::Number> sums[V] = {};
   if (c < walk.channels) {
@@ -230,8 +238,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
   }
   mine = add_rows(mine, width);
   const int64_t of = int64_t{blockIdx.x} * width + lane * V + v;
-  if (threadIdx.x < width && of < walk.channels)
-    parts[int64_t{blockIdx.y} * walk.channels + of] = mine;
+  if (threadIdx.x < width && of < walk.channels) parts[walk.turn() * walk.channels + of] = mine;
 }
 
 /// Channels of a block that merges: few, so that many threads share the slices of one.
@@ -267,7 +274,7 @@ template <int V, class Body>
 __global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
     apply_channels(const __grid_constant__ Body body, ChannelWalk walk) {
   const int64_t c = walk.channel<V>();
-  if (c >= walk.channels) return;
+  if (c >= walk.channels || walk.turn() >= walk.slices) return;
   Rows<V, Body> rows(walk, body, c);
   typename Body::Channel channels[V];
   body.template know<V>(c, channels);
