@@ -1,13 +1,13 @@
 // Resize and ResizeGrad: one axis after the other, a result a thread, each a weighted sum in f64 of
 // a few elements. Where each result reads and with which weights is planned on the host (base/ops/
-// resample.h) and written to the workspace by the kernels' own arguments.
+// resample.h) and stands in the table of the step.
 #include "kernels/cpu/reduction/resize.h"
 
 #include "kernels/cpu/reals.h"
 #include "kernels/cuda/channels_last/rows.h"
-#include "kernels/cuda/constants.h"
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
+#include "kernels/cuda/table_kernel.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -22,7 +22,7 @@ struct Tap {
   int64_t source;
 };
 
-/// The taps of an axis, in the workspace.
+/// The taps of an axis, in the table.
 struct DevicePass {
   Divisor outputs, inner;
   int64_t inputs;
@@ -50,7 +50,7 @@ struct ResizeElement {
   }
 };
 
-/// Tables of a pass on the host, and where they go in the workspace.
+/// What a pass needs, and where that goes in the table.
 struct PassTables {
   std::vector<Tap> taps;
   std::vector<int64_t> starts;
@@ -59,43 +59,37 @@ struct PassTables {
   Divisor outputs, inner;
   int64_t inputs = 0, results = 0;
   double extrapolation = 0;
-};
 
-PassTables tables_of(const ResizePlan& plan, const ResizePass& pass,
-                     cpu::WorkspacePlan& workspace) {
-  PassTables tables;
-  for (size_t k = 0; k < pass.taps.sources.size(); ++k) {
-    tables.taps.push_back({pass.taps.weights[k], pass.taps.sources[k]});
+  PassTables(const ResizePlan& plan, const ResizePass& pass, cpu::WorkspacePlan& table)
+      : starts(pass.taps.starts),
+        outside(pass.taps.outside),
+        outputs(pass.taps.outputs()),
+        inner(pass.inner),
+        inputs(pass.taps.inputs),
+        results(pass.results()),
+        extrapolation(plan.extrapolation) {
+    for (size_t k = 0; k < pass.taps.sources.size(); ++k)
+      taps.push_back({pass.taps.weights[k], pass.taps.sources[k]});
+    taps_offset = table.add(taps.size() * sizeof(Tap));
+    starts_offset = table.add(starts.size() * sizeof(int64_t));
+    outside_offset = table.add(outside.size());
   }
-  tables.starts = pass.taps.starts;
-  tables.outside = pass.taps.outside;
-  tables.taps_offset = workspace.add(tables.taps.size() * sizeof(Tap));
-  tables.starts_offset = workspace.add(tables.starts.size() * sizeof(int64_t));
-  tables.outside_offset = workspace.add(tables.outside.size());
-  tables.outputs = Divisor(pass.taps.outputs());
-  tables.inner = Divisor(pass.inner);
-  tables.inputs = pass.taps.inputs;
-  tables.results = pass.results();
-  tables.extrapolation = plan.extrapolation;
-  return tables;
-}
-
-DevicePass write_tables(const KernelBuffers& buffers, const PassTables& tables) {
-  auto* taps = cpu::part<Tap>(buffers, tables.taps_offset);
-  auto* starts = cpu::part<int64_t>(buffers, tables.starts_offset);
-  auto* outside = cpu::part<uint8_t>(buffers, tables.outside_offset);
-  Stream& stream = stream_of(buffers);
-  write_table(stream, taps, tables.taps);
-  write_table(stream, starts, tables.starts);
-  write_table(stream, outside, tables.outside);
-  return {tables.outputs,
-          tables.inner,
-          tables.inputs,
-          taps,
-          starts,
-          tables.outside.empty() ? nullptr : outside,
-          tables.extrapolation};
-}
+  void write(std::byte* to) const {
+    std::ranges::copy(taps, reinterpret_cast<Tap*>(to + taps_offset));
+    std::ranges::copy(starts, reinterpret_cast<int64_t*>(to + starts_offset));
+    std::ranges::copy(outside, reinterpret_cast<uint8_t*>(to + outside_offset));
+  }
+  DevicePass at(const std::byte* table) const {
+    const auto* marks = reinterpret_cast<const uint8_t*>(table + outside_offset);
+    return {outputs,
+            inner,
+            inputs,
+            reinterpret_cast<const Tap*>(table + taps_offset),
+            reinterpret_cast<const int64_t*>(table + starts_offset),
+            outside.empty() ? nullptr : marks,
+            extrapolation};
+  }
+};
 
 /// All that one resize needs, whatever the element type.
 struct DeviceResize {
@@ -115,7 +109,7 @@ void run_resize(const DeviceResize& resize, const KernelBuffers& buffers) {
   const auto between = [&](size_t i) { return cpu::part<M>(buffers, resize.between[i % 2]); };
   for (size_t i = 0; i < count; ++i) {
     const PassTables& tables = resize.passes[i];
-    const DevicePass pass = write_tables(buffers, tables);
+    const DevicePass pass = tables.at(buffers.table);
     const bool first = i == 0, last = i + 1 == count;
     if (first && last) {
       for_each(stream, tables.results, ResizeElement<T, T>{from, to, pass});
@@ -140,18 +134,18 @@ Prepared prepare(const KernelCall& call) {
     }
   }
   return for_float_type(call.inputs[0].dtype, [&]<class T>() {
-    cpu::WorkspacePlan workspace;
-    DeviceResize resize;
-    for (const size_t i : {0, 1}) {
-      resize.between[i] = workspace.add_elements<Math<T>>(plan.between(i));
-    }
-    for (const ResizePass& pass : plan.passes) {
-      resize.passes.push_back(tables_of(plan, pass, workspace));
-    }
-    resize.size = plan.size;
-    return make_kernel([resize = std::move(resize)](
-                           const KernelBuffers& buffers) { run_resize<T>(resize, buffers); },
-                       workspace.size());
+    cpu::WorkspacePlan workspace, table;
+    const auto resize = std::make_shared<DeviceResize>();
+    for (const size_t i : {0, 1})
+      resize->between[i] = workspace.add_elements<Math<T>>(plan.between(i));
+    for (const ResizePass& pass : plan.passes) resize->passes.emplace_back(plan, pass, table);
+    resize->size = plan.size;
+    return make_table_kernel(
+        table.size(), workspace.size(),
+        [resize](const KernelBuffers& buffers) { run_resize<T>(*resize, buffers); },
+        [resize](const KernelBuffers&, std::byte* to) {
+          for (const PassTables& pass : resize->passes) pass.write(to);
+        });
   });
 }
 
