@@ -98,6 +98,21 @@ TEST(EmulatedDevice, OutOfMemorySaysHowMuchIsFree) {
   EXPECT_NE(device.allocate(1 << 19), nullptr) << "what was refused was not taken";
 }
 
+/// It is the host's, so nothing is said of the GPU's.
+TEST(EmulatedDevice, OutOfPinnedMemorySaysWhatWasAskedFor) {
+  EmulatedDevice device;
+  try {
+    device.allocate(SIZE_MAX, MemoryKind::kPinned);
+    FAIL() << "allocated more than there is";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kMemory);
+    EXPECT_EQ(error.problem(), "out of pinned (page-locked) memory of the host");
+    EXPECT_EQ(error.expectation(), std::to_string(SIZE_MAX) + " bytes");
+    EXPECT_NE(error.hint_text().find("container"), std::string::npos);
+    EXPECT_EQ(std::string(error.what()).find("GPU"), std::string::npos);
+  }
+}
+
 TEST(OpenDevice, KnowsItsNames) {
   EXPECT_EQ(open_device("cpu"), nullptr);
   EXPECT_EQ(open_device("cuda-emulated")->name(), "cuda-emulated");

@@ -1,7 +1,6 @@
 #include "kernels/cuda/device/cuda_cudnn.h"
 
 #include <array>
-#include <cstdlib>
 
 #include "base/error.h"
 #include "kernels/cuda/device/cuda_device.h"
@@ -17,9 +16,6 @@ constexpr libraries::LibraryName kCudnn = {
     "name its folder in HALFNOTE_CUDA_LIBRARIES"};
 
 CudnnFunctions load_cudnn() {
-  // cuDNN's recurrent layers multiply by cuBLAS in several streams, which repeats its bits only
-  // with a workspace for each; what the user set stays.
-  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   void* library = libraries::open_library(kCudnn);
   CudnnFunctions functions;
 #define HN_LOAD_FUNCTION(name) \

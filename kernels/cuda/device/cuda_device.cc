@@ -3,6 +3,7 @@
 #include "kernels/cuda/device/cuda_device.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -10,6 +11,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/bodies.h"
+#include "kernels/cuda/device/memory_error.h"
 #include "kernels/cuda/libraries/library.h"
 #include "kernels/cuda/publish.h"
 #include "kernels/cuda/table.h"
@@ -78,6 +80,13 @@ void check(cudaError_t result, const char* call) {
 
 namespace {
 
+/// The same for calls that take pinned memory.
+void check_pinned(cudaError_t result, size_t bytes, const char* call) {
+  if (result != cudaErrorMemoryAllocation) return check(result, call);
+  cudaGetLastError();  // or it would be reported again
+  throw out_of_pinned_memory(bytes);
+}
+
 class CudaEvent final : public DeviceEvent {
  public:
   explicit CudaEvent(EventKind kind) {
@@ -116,7 +125,8 @@ class CudaStream final : public Stream {
       : counters_(counters), shared_bytes_(shared_bytes) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     void* fault = nullptr;
-    check(cudaHostAlloc(&fault, sizeof(DeviceFault), cudaHostAllocMapped), "cudaHostAlloc");
+    check_pinned(cudaHostAlloc(&fault, sizeof(DeviceFault), cudaHostAllocMapped),
+                 sizeof(DeviceFault), "cudaHostAlloc");
     fault_ = new (fault) DeviceFault;
   }
   ~CudaStream() override {
@@ -254,11 +264,13 @@ class CudaDevice final : public Device {
     ++counters_.allocations;
     void* memory = nullptr;
     const size_t wanted = std::max<size_t>(bytes, 1);
-    const bool pinned = kind == MemoryKind::kPinned;
-    const cudaError_t result =
-        pinned ? cudaMallocHost(&memory, wanted) : cudaMalloc(&memory, wanted);
-    if (result == cudaErrorMemoryAllocation && !pinned) throw_out_of_memory(bytes);
-    check(result, pinned ? "cudaMallocHost" : "cudaMalloc");
+    if (kind == MemoryKind::kPinned) {
+      check_pinned(cudaMallocHost(&memory, wanted), bytes, "cudaMallocHost");
+      return static_cast<std::byte*>(memory);
+    }
+    const cudaError_t result = cudaMalloc(&memory, wanted);
+    if (result == cudaErrorMemoryAllocation) throw_out_of_memory(bytes);
+    check(result, "cudaMalloc");
     return static_cast<std::byte*>(memory);
   }
   void release(std::byte* memory, MemoryKind kind) override {
@@ -324,6 +336,10 @@ void launch_kernel(Stream& stream, const void* kernel, dim3 grid, dim3 block, si
 int64_t most_shared(Stream& stream) { return static_cast<CudaStream&>(stream).shared_bytes(); }
 
 std::unique_ptr<Device> open_cuda_device(int ordinal) {
+  // cuDNN's recurrent layers multiply by cuBLAS in several streams, which repeats its bits only
+  // with a workspace for each; what the user set stays. Here, since other threads may read the
+  // environment once the device is at work.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   return std::make_unique<CudaDevice>(ordinal);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/bodies.h"
+#include "kernels/cuda/device/memory_error.h"
 #include "kernels/cuda/emulation/emulator.h"
 #include "kernels/cuda/emulation/guarded.h"
 #include "kernels/cuda/publish.h"
@@ -204,6 +205,7 @@ std::byte* EmulatedDevice::acquire(size_t bytes, MemoryKind kind) {
   }
   emulation::Guarded memory = emulation::allocate_guarded(bytes, kDeviceAlignment);
   if (memory == nullptr) {
+    if (kind == MemoryKind::kPinned) throw out_of_pinned_memory(bytes);
     throw Error(ErrorCode::kMemory, "no memory for the emulated device")
         .expected(std::to_string(bytes) + " bytes", "an allocation failure");
   }

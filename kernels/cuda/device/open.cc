@@ -9,6 +9,7 @@
 #include "kernels/cpu/elementwise/broadcast.h"
 #include "kernels/cpu/reduction/roi_align.h"
 #include "kernels/cuda/device/emulated_device.h"
+#include "kernels/cuda/device/memory_error.h"
 #include "kernels/cuda/table.h"
 #include "kernels/device.h"
 
@@ -69,6 +70,14 @@ Capture::~Capture() {
     stream_.end_capture();
   } catch (const Error&) {  // the error on its way says more
   }
+}
+
+Error out_of_pinned_memory(size_t bytes) {
+  return Error(ErrorCode::kMemory, "out of pinned (page-locked) memory of the host")
+      .expected(std::to_string(bytes) + " bytes", "an allocation failure")
+      .hint(
+          "free memory of the machine, or raise the limit of its container; a smaller batch "
+          "needs less");
 }
 
 void throw_fault(DeviceFault& fault) {
