@@ -9,6 +9,7 @@
 //   y = Transpose(Transpose(x))       ──▶  x, or one Transpose
 //   y = Reshape(Reshape(x, _), s)     ──▶  Reshape(x, s)      where s has no zeros
 //   y = Mul(x, 1), Div(x, 1), Sub(x, 0)  ──▶  x      where the shape of x stays
+//   y = Slice(x, all of it), Pad(x, with nothing), Expand(x, its shape)  ──▶  x
 //   a body that gives what it does not make  ──▶  … = Identity(x) in the body
 //   y = Mul(x, Div(Cast(Less(RandomUniformLike, p)), p))  ──▶  Dropout(x, 1 - p, true)
 //
@@ -55,7 +56,8 @@ class Canonicalizer {
         {"Dropout", &Canonicalizer::dropout},     {"Cast", &Canonicalizer::cast},
         {"Transpose", &Canonicalizer::transpose}, {"Reshape", &Canonicalizer::reshape},
         {"Mul", &Canonicalizer::product},         {"Div", &Canonicalizer::times_one},
-        {"Sub", &Canonicalizer::minus_zero},
+        {"Sub", &Canonicalizer::minus_zero},      {"Slice", &Canonicalizer::whole_slice},
+        {"Pad", &Canonicalizer::empty_pad},       {"Expand", &Canonicalizer::same_shape},
     };
     bool named = false;
     if (graph_.node(id).name.empty() && !graph_.outputs(id).empty()) {
@@ -214,6 +216,37 @@ class Canonicalizer {
     const ValueType& other = graph_.value(graph_.input(id, 1 - index)).type;
     return other.rank() >= static_cast<int>(tensor->shape().size());
   }
+
+  /// Does the first result have the shape of the first operand, whatever its symbols stand for?
+  bool has_same_shape(NodeId id) const {
+    const auto& x = graph_.value(graph_.input(id, 0)).type.shape;
+    const auto& y = graph_.value(graph_.output(id)).type.shape;
+    return x && y && *x == *y && std::ranges::all_of(*x, [](const Dim& dim) {
+             return dim.known() || !dim.symbol.empty();
+           });
+  }
+  /// Is an operand absent, or a constant of this number throughout?
+  bool is_all(NodeId id, size_t operand, int64_t number) const {
+    if (!graph_.input(id, operand).valid()) return true;
+    const Tensor* constant = graph_.constant(graph_.input(id, operand));
+    if (constant == nullptr || !is_integer(constant->dtype())) return false;
+    for (int64_t i = 0; i < constant->size(); ++i) {
+      if (constant->at_as_int(i) != number) return false;
+    }
+    return true;
+  }
+
+  /// As many elements as there are, from the first to the last.
+  bool whole_slice(NodeId id) {
+    constexpr size_t kSteps = 4;
+    return has_same_shape(id) && is_all(id, kSteps, 1) && replace(id, graph_.input(id, 0));
+  }
+  bool empty_pad(NodeId id) {
+    constexpr size_t kPads = 1;
+    return graph_.input(id, kPads).valid() && is_all(id, kPads, 0) &&
+           replace(id, graph_.input(id, 0));
+  }
+  bool same_shape(NodeId id) { return has_same_shape(id) && replace(id, graph_.input(id, 0)); }
 
   bool times_one(NodeId id) {
     if (is_neutral(id, 1, 1.0)) return replace(id, graph_.input(id, 0));
