@@ -16,8 +16,10 @@
 //          that part is three times what PyTorch misses
 //   cos    cosine between all gradients and those wanted
 //   cpu    in fp32 on a device, beside the same run on the CPU: the worst of the loss, relative; of
-//          each tensor's |e| / max(|g|, 0.01 |G|); and of each optimizer's losses, relative. The
-//          bar is 1e-5 of each, or three times what PyTorch in f32 itself misses where that is more
+//          each tensor's |e| / max(|g|, 0.01 |G|), for a gradient that should be 0 is rounding
+//          alone; and of each optimizer's losses, relative. The bar is 1e-5 of each, or three times
+//          what PyTorch in f32 itself misses where that is more: a model so sensitive to rounding
+//          is so to the order of sums, which differs between devices
 #pragma once
 
 #include <filesystem>

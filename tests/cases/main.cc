@@ -74,12 +74,13 @@ int main(int argc, char** argv) {
   app.add_option("--kernels", kernels, "only kernels whose name starts with this (reference)");
   app.add_option("DIR", arguments, "case folders, or folders of case folders")->required();
   app.footer(
-      "A line says: loss, its relative error; grad, the worst tensor's |error| / (|gradient| + "
-      "0.01 "
-      "|all gradients|),\nL2 norms, bar in fp32 1e-4; cos, the cosine over all gradients; each "
-      "optimizer's worst relative error of the loss\nover its steps; cpu, in fp32 on a device, the "
-      "worst relative difference to the same run on the CPU\n(bar 1e-5); 16-bit, the share of the "
-      "contractions' FLOPs on 16-bit inputs.");
+      "A line says: loss, its relative error; grad, the worst tensor's |error| / (|gradient| +\n"
+      "0.01 |all gradients|), L2 norms, bar in fp32 1e-4; cos, the cosine over all gradients;\n"
+      "each optimizer's worst relative error of the loss over its steps; cpu, in fp32 on a\n"
+      "device, the worst relative difference to the same run on the CPU, of a gradient in shares\n"
+      "of its norm, or of 0.01 |all gradients| where that is more (bar 1e-5, or three times what\n"
+      "PyTorch in f32 misses where that is more); 16-bit, the share of the contractions' FLOPs\n"
+      "on 16-bit inputs.");
   CLI11_PARSE(app, argc, argv);
   try {
     return run_all(expand(arguments), parse_precision(precision), kernels, device);
