@@ -5,10 +5,10 @@
 # Usage: scripts/setup.sh --cuda (which calls this)
 #
 # A toolkit that is installed already is used as it is: nvcc of CUDACXX, of PATH or in
-# /usr/local/cuda, if it is version 13 and the headers of all libraries are there. Otherwise the
-# compiler and the libraries come from pinned wheels: 0.98 GB to download, 1.6 GB in
-# .cache/cuda-13.0, with .cache/cuda as their short name. HALFNOTE_CUDA_TOOLKIT=wheels takes the
-# wheels in any case, HALFNOTE_CUDA_TOOLKIT=FOLDER this toolkit or none.
+# /usr/local/cuda, if it is version 13 and the headers of all libraries are there, those of cuDNN in
+# version 9. Otherwise the compiler and the libraries come from pinned wheels: 0.98 GB to download,
+# 1.6 GB in .cache/cuda-13.0, with .cache/cuda as their short name. HALFNOTE_CUDA_TOOLKIT=wheels
+# takes the wheels in any case, HALFNOTE_CUDA_TOOLKIT=FOLDER this toolkit or none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,10 +36,19 @@ lacks() {
   [ -x "$folder/bin/nvcc" ] || { echo "bin/nvcc"; return; }
   found=$("$folder/bin/nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
   [ "$found" = 13 ] || { echo "nvcc 13 (it has ${found:-none that answers})"; return; }
-  for header in cuda_runtime_api.h cublasLt.h nvrtc.h cudnn.h nv/target; do
-    [ -f "$folder/include/$header" ] || [ -f "$folder/include/cccl/$header" ] ||
-      [ -f "/usr/include/$header" ] || [ -f "/usr/include/$(uname -m)-linux-gnu/$header" ] ||
-      { echo "$header"; return; }
+  for header in cuda_runtime_api.h cublasLt.h nvrtc.h cudnn_version.h nv/target; do
+    [ -n "$(header_in "$folder" "$header")" ] || { echo "$header"; return; }
+  done
+  header=$(header_in "$folder" cudnn_version.h)
+  found=$(sed -n 's/^#define CUDNN_MAJOR *\([0-9]*\).*/\1/p' "$header")
+  [ "$found" = 9 ] || echo "cuDNN 9 ($header is of ${found:-none that says its version})"
+}
+
+# header_in FOLDER HEADER: where it lies, for the toolkit in this folder.
+header_in() {
+  local folder
+  for folder in "$1/include" "$1/include/cccl" /usr/include "/usr/include/$(uname -m)-linux-gnu"; do
+    [ ! -f "$folder/$2" ] || { echo "$folder/$2"; return; }
   done
 }
 
