@@ -173,7 +173,8 @@ bool library_takes(const AttentionSize& size) {
          (!in_memory || size.batches <= kSdpaMostWorkspace / 2 / scores);
 }
 
-/// Not measured yet. 16-bit attention is cuDNN's, which multiplies by tensor cores: there is less
+/// Measured within BERT and GPT-2 only (bench/results/2026-11-26-h200.md), not beside the products
+/// and the softmax. 16-bit attention is cuDNN's, which multiplies by tensor cores: there is less
 /// to launch, and the matrix of scores lies in memory for one layer at a time at most. By the
 /// number of FMAs and bytes, our own kernel, which multiplies in f32, takes about the time of the
 /// products of f32 and the softmax between them, and half of the memory; it would lose to 16-bit
