@@ -17,7 +17,7 @@
 #        processes of their own, --jobs at a time (default: a processor each, 12 at most). Writes
 #        PART.json and PART.log (default: the folder results-DATE), and all of them into
 #        FOLDER.tar.gz, after each part anew; prints a table. A part that is killed leaves what it
-#        has seen, as "unfinished". The parts bench and compiled want a Python with torch and
+#        has seen, as "unfinished". The parts bench, tuned and compiled want a Python with torch and
 #        transformers (--python; default: python3).
 #        --total N ends after N seconds; parts that no time is left for are "not run". With --more
 #        parts that passed or failed in --out stay as they are, and their models in FOLDER.work: the

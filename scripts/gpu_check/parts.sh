@@ -12,6 +12,8 @@ parts=(
   "bench-cifar_cnn    the same: the CIFAR CNN, batch 128"
   "bench-resnet50     the same: ResNet-50, batch 256"
   "bench-vit          the same: ViT-B/16, batch 128"
+  "tuned-resnet50     ours with --tune beside PyTorch (eager): ResNet-50"
+  "tuned-cifar_cnn    the same: the CIFAR CNN"
   "cases              halfnote-cases on all fixtures in fp32, bf16, fp16"
   "compiled-bert      beside torch.compile: BERT-base"
   "compiled-gpt2      the same: GPT-2 124M"
@@ -93,6 +95,7 @@ run_part() {
   else
     case "$name" in
       bench-*) part_bench "$name" "${name#bench-}" "$out" eager,own-tf32,own-fp32 ;;
+      tuned-*) part_bench "$name" "${name#tuned-}" "$out" eager --tune ;;
       compiled-*) part_bench "$name" "${name#compiled-}" "$out" compiled ;;
       *) "part_$name" ;;
     esac
@@ -208,6 +211,12 @@ part_cases() {
   done
   # Recurrent layers in f32 are cuDNN's; here our own compute the same models.
   HALFNOTE_RECURRENT=own run_cases models fp32 own_recurrent lstm_lm gru_classifier
+  # These models are too small for an attention of one node to pay, in f32; and without a plan file
+  # no product has an epilogue.
+  for precision in fp32 bf16 fp16; do
+    HALFNOTE_ATTENTION=always run_cases models "$precision" attention bert gpt2 llama vit
+    HALFNOTE_EPILOGUES=always run_cases models "$precision" epilogues mlp bert dlrm gpt2 vit
+  done
 }
 
 # run_cases SET PRECISION [FORM CASE…]: each case, or these, in a process of its own; a row for each
@@ -303,47 +312,55 @@ compile_case() {
     --optimizer adamw --lr 0.001
 }
 
-# The runs of a model stand beside each other: three processes, one artifact.
 part_determinism() {
-  local model precision artifact name folder run sums written=0 runs=10
+  local model precision
   for model in mlp cifar_cnn bert gpt2 lstm_lm gru_classifier; do
-    for precision in fp32 bf16 fp16; do
-      name="$model $precision" artifact=$work/determinism.onnx folder=$work/runs
-      if ! compile_case "$model" "$precision" "$artifact" >>"$log" 2>&1; then
-        row "$name" fail "does not compile: $(tail -n 1 "$log")"
-        continue
-      fi
-      seq "$runs" | device=$device each "$folder" bash -c \
-        '"$0" "$1" "$2" 5 "$3/states$4" "$device"' "$bin/halfnote-step" "$artifact" \
-        "$fixtures/models/$model/inputs.npz" "$folder" ""
-      cat "$folder"/*.log >>"$log" 2>/dev/null
-      sums=$(for run in $(seq "$runs"); do
-        cat "$folder/states$run"/step-*.bin 2>/dev/null | sha256sum
-      done | sort -u | wc -l)
-      # A run that wrote nothing is not like another one.
-      written=$(for run in $(seq "$runs"); do
-        cat "$folder/states$run"/step-*.bin 2>/dev/null | head -c 1 | wc -c
-      done | grep -cx 1 || true)
-      if [ -n "$(missing "$folder")" ]; then
-        row "$name" fail "$(missing "$folder" | wc -l) of $runs runs left no result"
-      elif grep -qsvx 0 "$folder"/*.code; then
-        ended_row "$name" "$(cat "$folder"/*.code | grep -vx 0 | sort -n | head -n 1)" \
-          "$(tail -q -n 1 "$folder"/*.log 2>/dev/null | tail -n 1)"
-      elif [ "$written" != "$runs" ]; then
-        row "$name" fail "$written of $runs runs wrote their states"
-      elif [ "$sums" = 1 ]; then
-        row "$name" pass "$runs runs, the same bytes"
-      else
-        row "$name" fail "$sums different results in $runs runs"
-      fi
-    done
+    for precision in fp32 bf16 fp16; do run_again "$model" "$precision"; done
   done
+  # For their other kernels: BatchNormalization and pools channels last, depthwise convolutions,
+  # embeddings and scattered sums.
+  for model in resnet50_narrow unet mobilenet_v3 dlrm gcn; do run_again "$model" bf16; done
 }
 
-# part_bench PART MODEL OUT KINDS: the numbers are of bench/pytorch/gpu.py, a line of JSON a
-# comparison. The exported model stays for the next part that wants it.
+# run_again MODEL PRECISION: the runs of a model stand beside each other: a process each, one
+# artifact.
+run_again() {
+  local name="$1 $2" inputs=$fixtures/models/$1/inputs.npz artifact=$work/determinism.onnx
+  local folder=$work/runs run sums written=0 runs=10
+  if ! compile_case "$1" "$2" "$artifact" >>"$log" 2>&1; then
+    row "$name" fail "does not compile: $(tail -n 1 "$log")"
+    return
+  fi
+  seq "$runs" | device=$device each "$folder" bash -c \
+    '"$0" "$1" "$2" 5 "$3/states$4" "$device"' "$bin/halfnote-step" "$artifact" "$inputs" \
+    "$folder" ""
+  cat "$folder"/*.log >>"$log" 2>/dev/null
+  sums=$(for run in $(seq "$runs"); do
+    cat "$folder/states$run"/step-*.bin 2>/dev/null | sha256sum
+  done | sort -u | wc -l)
+  # A run that wrote nothing is not like another one.
+  written=$(for run in $(seq "$runs"); do
+    cat "$folder/states$run"/step-*.bin 2>/dev/null | head -c 1 | wc -c
+  done | grep -cx 1 || true)
+  if [ -n "$(missing "$folder")" ]; then
+    row "$name" fail "$(missing "$folder" | wc -l) of $runs runs left no result"
+  elif grep -qsvx 0 "$folder"/*.code; then
+    ended_row "$name" "$(cat "$folder"/*.code | grep -vx 0 | sort -n | head -n 1)" \
+      "$(tail -q -n 1 "$folder"/*.log 2>/dev/null | tail -n 1)"
+  elif [ "$written" != "$runs" ]; then
+    row "$name" fail "$written of $runs runs wrote their states"
+  elif [ "$sums" = 1 ]; then
+    row "$name" pass "$runs runs, the same bytes"
+  else
+    row "$name" fail "$sums different results in $runs runs"
+  fi
+}
+
+# part_bench PART MODEL OUT KINDS [OPTION…]: the numbers are of bench/pytorch/gpu.py, which has the
+# options, a line of JSON a comparison. The exported model stays for the next part that wants it.
 part_bench() {
-  local model=$2 lines=$3/$1.jsonl status=0 line name
+  local model=$2 lines=$3/$1.jsonl kinds=$4 status=0 line name
+  shift 4
   if ! limited "$log" "$python" -c 'import torch, transformers, torchvision, onnx'; then
     row "$model" "not run" "$python lacks torch, torchvision, transformers or onnx \
 (bench/pytorch/requirements.txt); --python names another one"
@@ -351,8 +368,8 @@ part_bench() {
   fi
   rm -f "$lines"
   limited "$log" "$python" "$here/bench/pytorch/gpu.py" --model "$model" --bin "$bin" \
-    --device "$device" --work "$work" --out "$lines" --libraries "$own_libraries" --against "$4" \
-    --keep || status=$?
+    --device "$device" --work "$work" --out "$lines" --libraries "$own_libraries" \
+    --against "$kinds" --keep "$@" || status=$?
   while read -r line; do
     name=$(printf '%s' "$line" | sed -n 's/.*"name": "\([^"]*\)".*/\1/p')
     row "$name" "$(printf '%s' "$line" | sed -n 's/.*"status": "\([^"]*\)".*/\1/p')" "$line"

@@ -102,6 +102,33 @@ with_parts() {
 seen=$(with_parts run_cases models fp32 | awk '{print $3, $4}' | tr '\n' ',')
 [ "$seen" = "a not,b not,c fail,d fail,fail 2," ] || fail "cases: $seen"
 
+# Some models once more, in the forms that the environment asks for.
+cat >"$place/cases/halfnote-cases" <<'END'
+#!/bin/sh
+echo "$2 $(basename "$5")${HALFNOTE_RECURRENT:+ own}${HALFNOTE_ATTENTION:+ attention}\
+${HALFNOTE_EPILOGUES:+ epilogues}" >>"${0%/*}/asked"
+END
+mkdir "$place"/fixtures/models/{bert,lstm_lm,unet}
+with_parts part_cases >/dev/null
+seen=$(grep -c ' [^ ]* ' "$place/cases/asked")
+for asked in "fp32 unet" "bf16 bert" "fp32 lstm_lm own" \
+  {fp32,bf16,fp16}" bert "{attention,epilogues}; do
+  grep -qxF "$asked" "$place/cases/asked" || fail "forms of cases: nobody asked for $asked"
+done
+[ "$seen" = 7 ] || fail "forms of cases: $seen"
+
+# Runs that differ are told by their model.
+cat >"$place/cases/halfnote-step" <<'END'
+#!/bin/sh
+mkdir "$4"
+case "$2" in */gcn/*) echo $$ ;; *) echo "$2" ;; esac >"$4/step-1.bin"
+END
+printf '#!/bin/sh\nexit 0\n' >"$place/cases/halfnote"
+chmod +x "$place/cases/halfnote" "$place/cases/halfnote-step"
+with_parts part_determinism >"$place/said" 2>&1
+[ "$(grep -c ' pass  *10 runs' "$place/said")" = 22 ] || fail "determinism: $(cat "$place/said")"
+grep -q 'gcn bf16 *fail *10 different' "$place/said" || fail "gcn: $(cat "$place/said")"
+
 # Suites run in processes of their own: one that dies hides no other, a parameter's test has a row.
 cat >"$place/cases/halfnote_cuda_test" <<'END'
 #!/bin/sh
@@ -161,9 +188,7 @@ for list in "host_suites halfnote_cuda_test" "device_suites halfnote_cuda_test" 
 done
 
 # A driver that hangs is told as such.
-printf '#!/bin/sh\nexit 0\n' >"$place/cases/halfnote"
 printf '#!/bin/sh\nsleep 60\n' >"$place/cases/halfnote-step"
-chmod +x "$place/cases/halfnote" "$place/cases/halfnote-step"
 mkdir -p "$place/fixtures/models/mlp"
 echo ' "loss_output": "loss",' >"$place/fixtures/models/mlp/case.json"
 said=$(probe_seconds=1 with_parts bash -c '. scripts/gpu_check/libraries.sh
@@ -188,6 +213,15 @@ done
 expect 10 "lacks torch" "$check" run --device cuda-emulated --python false \
   --out "$place/none" bench-bert
 [ "$(field "$place/none/bench-bert.json" 'd["status"]')" = "not run" ] || fail "bench without torch"
+
+# With and without the measurements of our own side.
+printf '#!/bin/sh\n[ "$1" = -c ] || echo "$@"\n' >"$place/torch"
+chmod +x "$place/torch"
+expect 10 "tuned-cifar_cnn" "$check" run --device cuda-emulated --python "$place/torch" \
+  --out "$place/tuned" tuned-cifar_cnn bench-cifar_cnn
+seen=$(sed 's/.* --against/--against/' "$place"/tuned/{tuned,bench}-cifar_cnn.log | tr '\n' ',')
+[ "$seen" = "--against eager --keep --tune,--against eager,own-tf32,own-fp32 --keep," ] ||
+  fail "tuned: $seen"
 
 # What was seen is not done again; what the time was too short for is no pass, and no failure.
 expect 10 "no time is left of --total" "$check" run --device cuda-emulated --out "$place/emulated" \
