@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <cstring>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/numbers.h"
@@ -59,12 +58,14 @@ __device__ __forceinline__ void copy_ahead(void* shared, const void* global) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 #elif !defined(__CUDACC__)
-  std::memcpy(shared, global, 16);
+  emulation::copy_ahead(shared, global);
 #endif
 }
 __device__ __forceinline__ void end_copy_group() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;" ::: "memory");
+#elif !defined(__CUDACC__)
+  emulation::end_copy_group();
 #endif
 }
 /// Waits until at most `kGroups` of the thread's groups are under way, its last ones.
@@ -72,6 +73,8 @@ template <int kGroups>
 __device__ __forceinline__ void wait_for_copies() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#elif !defined(__CUDACC__)
+  emulation::wait_for_copies(kGroups);
 #endif
 }
 

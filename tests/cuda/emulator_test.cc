@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/packs.h"
 
 namespace halfnote::cuda_emulated {
 namespace {
@@ -261,6 +262,93 @@ TEST_F(EmulatorTest, SharedArrays) {
   std::vector<float> out(5);
   run(static_shared, 5, 64, 0, out.data());
   EXPECT_EQ(out, std::vector<float>(5, 2016.0f));
+}
+
+/// A row of each thread ahead in the first and the third of four groups, another one in the group
+/// that has not ended; then what is there when all but the last `kGroups` have been waited for.
+template <int kGroups>
+__global__ void bring_ahead(const float* in, float* out) {
+  HN_SHARED(float4[3][32], rows);
+  const unsigned t = threadIdx.x;
+  for (int r = 0; r < 3; ++r) rows[r][t] = {0, 0, 0, 0};
+  copy_ahead(&rows[0][t], in + 4 * t);
+  end_copy_group();
+  end_copy_group();
+  copy_ahead(&rows[1][t], in + 4 * t);
+  end_copy_group();
+  end_copy_group();
+  copy_ahead(&rows[2][t], in + 4 * t);
+  wait_for_copies<kGroups>();
+  for (int r = 0; r < 3; ++r) out[3 * t + r] = rows[r][t].w;
+  end_copy_group();
+  wait_for_copies<0>();
+  if (rows[2][t].w != in[4 * t + 3]) out[3 * t + 2] = 0;
+}
+
+TEST_F(EmulatorTest, CopiesArriveWhenTheyAreWaitedFor) {
+  std::vector<float> in(4 * 32);
+  std::iota(in.begin(), in.end(), 1.0f);
+  // Which of the three rows are there: groups that nothing was set off in count too.
+  const auto arrived = [&](auto kernel) {
+    std::vector<float> out(3 * 32);
+    run(kernel, 1, 32, 0, in.data(), out.data());
+    std::set<std::string> seen;
+    for (size_t t = 0; t < 32; ++t) {
+      std::string rows;
+      for (size_t r = 0; r < 3; ++r) {
+        const float x = out[3 * t + r];
+        rows += std::isnan(x) ? 'n' : x == in[4 * t + 3] ? 'y' : '?';
+      }
+      seen.insert(rows);
+    }
+    return seen;
+  };
+  EXPECT_EQ(arrived(bring_ahead<4>), std::set<std::string>{"nnn"});
+  EXPECT_EQ(arrived(bring_ahead<3>), std::set<std::string>{"ynn"});
+  EXPECT_EQ(arrived(bring_ahead<2>), std::set<std::string>{"ynn"});
+  EXPECT_EQ(arrived(bring_ahead<1>), std::set<std::string>{"yyn"});
+  EXPECT_EQ(arrived(bring_ahead<0>), std::set<std::string>{"yyn"});
+}
+
+/// Odd blocks end before their copies have arrived; even ones have the same memory.
+__global__ void leave_copies(const float* in, float* out) {
+  HN_DYNAMIC_SHARED(float4, row);
+  row[threadIdx.x] = {1, 1, 1, 1};
+  if (blockIdx.x % 2 == 1) copy_ahead(&row[threadIdx.x], in);
+  end_copy_group();
+  if (blockIdx.x % 2 == 1) return;
+  __syncthreads();
+  wait_for_copies<0>();
+  atomicAdd(out, row[threadIdx.x].x);
+}
+
+TEST_F(EmulatorTest, CopiesOfAnEndedThreadNeverArrive) {
+  alignas(16) const float in[4] = {7, 7, 7, 7};
+  float out = 0;
+  run(leave_copies, 64, 32, 32 * sizeof(float4), &in[0], &out);
+  EXPECT_EQ(out, 32.0f * 32);
+}
+
+__global__ void spoil_source(float* in, float* out) {
+  HN_SHARED(float4, row);
+  copy_ahead(&row, in);
+  end_copy_group();
+  in[2] = 5;
+  wait_for_copies<0>();
+  *out = row.z;
+}
+__global__ void bring_not_aligned(const float* in) {
+  HN_SHARED(float4, row);
+  copy_ahead(&row, in + 1);
+}
+
+TEST_F(EmulatorTest, CopiesAheadHaveRules) {
+  alignas(16) float in[8] = {};
+  float out = 0;
+  EXPECT_NE(error_of(spoil_source, 1, 1, &in[0], &out).find("written before the copy arrives"),
+            std::string::npos);
+  EXPECT_NE(error_of(bring_not_aligned, 1, 1, &in[0]).find("a copy ahead that is not aligned"),
+            std::string::npos);
 }
 
 template <size_t kBytes>

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/system/environment.h"
+#include "kernels/cuda/emulation/copies.h"
 #include "kernels/cuda/emulation/fiber.h"
 #include "kernels/cuda/emulation/guarded.h"
 
@@ -109,6 +110,7 @@ class Grid {
   int lane() const { return static_cast<int>(current_ % kWarpSize); }
   int threads() const { return static_cast<int>(threads_.size()); }
   void note_shared(const SharedVariable& variable, const std::source_location& place);
+  CopiesAhead& copies();
 
  private:
   static void work(void* fiber);
@@ -132,7 +134,8 @@ class Grid {
   std::vector<uint3> indices_;
   std::vector<uint32_t> ready_;
   std::vector<Fiber*> free_;
-  Guarded shared_;  // dynamic
+  std::vector<CopiesAhead> copies_;  // of each thread; none while no thread has set one off
+  Guarded shared_;                   // dynamic
   std::vector<SharedVariable> variables_;
   Fiber host_;
   std::exception_ptr error_;
@@ -197,6 +200,7 @@ bool Grid::begin_block() {
     thread.fiber = nullptr;
     thread.wait = Wait::kNone;
   }
+  for (CopiesAhead& copies : copies_) copies.drop();
   done_ = at_barrier_ = 0;
   count_ = 0;
   return true;
@@ -362,6 +366,11 @@ void Grid::note_shared(const SharedVariable& variable, const std::source_locatio
   broken_kernel(what.c_str(), place);
 }
 
+CopiesAhead& Grid::copies() {
+  if (copies_.empty()) copies_.resize(threads_.size());
+  return copies_[current_];
+}
+
 void Grid::stalled() const {
   for (const Thread& thread : threads_) {
     if (thread.wait == Wait::kLanes) {
@@ -430,6 +439,16 @@ int lane_index() { return running->lane(); }
 
 void note_shared(std::byte* variable, size_t bytes, const std::source_location& place) {
   running->note_shared({variable, bytes}, place);
+}
+
+void copy_ahead(void* shared, const void* global, const std::source_location& place) {
+  running->copies().set_off(shared, global, place);
+}
+
+void end_copy_group() { running->copies().end_group(); }
+
+void wait_for_copies(uint64_t groups, const std::source_location& place) {
+  running->copies().wait(groups, place);
 }
 
 void broken_kernel(const char* what, const std::source_location& place) {

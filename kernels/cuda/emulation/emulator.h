@@ -72,6 +72,15 @@ int lane_index();
 /// spoiled before each of its blocks, and counted.
 void note_shared(std::byte* variable, size_t bytes, const std::source_location& place);
 
+/// Sets off a copy of 16 bytes to shared memory, which is rubbish until the thread has waited for
+/// the copy; ends the thread's group of such copies; waits for all but the last of its ended groups
+/// (emulation/copies.h). What a thread has not waited for never arrives.
+void copy_ahead(void* shared, const void* global,
+                const std::source_location& place = std::source_location::current());
+void end_copy_group();
+void wait_for_copies(uint64_t groups,
+                     const std::source_location& place = std::source_location::current());
+
 /// Throws the Error of a kernel that breaks a rule, naming block and thread.
 [[noreturn]] void broken_kernel(const char* what, const std::source_location& place);
 
