@@ -70,7 +70,7 @@ tests=(kernels cuda ops session runtime passes base ir onnx cli)
 not_sanitized=$(printf '%s:' 'NvrtcTest*' 'SamplingGradient.*' 'LoweringGradient.*' \
   'RecurrentGradient.*' '*CentralDifferences*' Attention.RowsBeforeHeadsHaveTheSameBits \
   EpilogueTraining.TrainsAsWithoutThem CudaLayerNorm.ManyLines CudaLayerNorm.F32IsNearTheSumsInF64 \
-  Recompute.ALimitChangesNoBitOfAConvolutionalNet)
+  'ChannelsLastLarge.*' Recompute.ALimitChangesNoBitOfAConvolutionalNet)
 
 # unit_part BUILD test NAME PART PARTS: a share of the tests of halfnote_NAME_test in one process: a
 # process for each test would take twice the time.

@@ -85,6 +85,16 @@ TEST(CudaAttention, NoQueriesKeysOrBatches) {
   }
 }
 
+/// More scores of a head than 2^16, more rows and keys than a tile has.
+TEST(CudaAttention, ManyScores) {
+  const Tensor seed = integers({42}, {}), step = integers({7}, {});
+  const Attributes drops = {{"ratio", 0.3f}, {"node", int64_t{5}}, {"is_causal", int64_t{1}}};
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    check_both(attention({{1}, 260, 260, 16, 8}, dtype, {random(DType::kF32, {260, 260})}), true);
+    check_both(attention({{1}, 260, 260, 16, 8}, dtype, {seed, step}, drops));
+  }
+}
+
 TEST(CudaAttention, HeadsThatAGroupReads) {
   for (const DType dtype : kFloats) {
     check_both(attention({{2, 6}, 70, 67, 12, 8, 3}, dtype));

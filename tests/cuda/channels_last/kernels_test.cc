@@ -9,7 +9,7 @@
 #include "kernels/cuda/libraries/dnn_request.h"
 #include "kernels/cuda/table.h"
 #include "kernels/layout.h"
-#include "tests/cuda/call.h"
+#include "tests/cuda/channels_last/last.h"
 
 namespace halfnote::cuda_emulated {
 namespace {
@@ -17,82 +17,6 @@ namespace {
 /// Shapes that no tile and no vector divides.
 const Shape kUglyImages[] = {{1, 2, 1, 2},  {2, 3, 5, 7},   {1, 8, 3, 1},    {3, 20, 4, 4},
                              {2, 33, 6, 5}, {1, 64, 9, 17}, {5, 130, 2, 33}, {2, 5, 3, 2, 4}};
-
-/// The bytes of a plain tensor as they lie channels last, or the other way.
-Tensor turned(const Tensor& from, bool to_last) {
-  const Shape& shape = from.shape();
-  Tensor to(from.dtype(), shape);
-  const int64_t channels = shape[1], pixels = from.size() / (shape[0] * channels);
-  const size_t size = size_of(from.dtype());
-  for (int64_t n = 0; n < shape[0]; ++n) {
-    for (int64_t c = 0; c < channels; ++c) {
-      for (int64_t p = 0; p < pixels; ++p) {
-        const auto plain = static_cast<size_t>((n * channels + c) * pixels + p) * size;
-        const auto last = static_cast<size_t>((n * pixels + p) * channels + c) * size;
-        std::memcpy(to.mutable_bytes() + (to_last ? last : plain),
-                    from.bytes() + (to_last ? plain : last), size);
-      }
-    }
-  }
-  return to;
-}
-
-/// The call with the operands that the masks and its blocked form name channels last; what comes
-/// out is plain again. Nothing where no operand may be.
-std::vector<Tensor> run_last(const Call& c, uint32_t input_mask, uint32_t output_mask,
-                             bool in_place) {
-  const auto device = test::open_tested_device();
-  KernelCall call = kernel_call(c);
-  const KernelChoice plain = device->kernels().choose(call);
-  if (plain.row == nullptr) throw Error(ErrorCode::kUnsupported, "no plain kernel");
-  const auto rows = blocked_rows_of(device->regions(), *plain.row);
-  if (rows.empty()) return {};
-  const BlockedOperands operands = rows.back()->operands(call);
-  if (!operands.any()) return {};
-  std::vector<Tensor> inputs = c.inputs;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (((operands.inputs & input_mask) >> i & 1) == 0) continue;
-    inputs[i] = turned(inputs[i], true);
-    call.inputs[i].layout = channels_last();
-  }
-  for (size_t i = 0; i < call.outputs.size(); ++i) {
-    if (((operands.outputs & output_mask) >> i & 1) != 0) call.outputs[i].layout = channels_last();
-  }
-  Prepared prepared;
-  for (size_t i = 0; i < rows.size() && !prepared; ++i) prepared = rows[i]->row.prepare(call);
-  EXPECT_TRUE(prepared) << c.op << ": " << prepared.refusal;
-  if (!prepared) return {};
-  prepared.kernel->make_ready();
-  std::vector<Tensor> results =
-      test::run_kernel(*device, *prepared.kernel, call.outputs, inputs, {.in_place = in_place});
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (is_channels_last(call.outputs[i])) results[i] = turned(results[i], false);
-  }
-  return results;
-}
-
-/// Expects that the call has a form channels last, and of it what the CPU's reference gives, in
-/// three orders of the threads.
-void check_last(const Call& call, uint32_t inputs = ~0u, uint32_t outputs = ~0u) {
-  if (test::tested_device() == "none") return;
-  const std::string name = std::string(call.op) + " of " +
-                           std::string(short_name(call.inputs[0].dtype())) +
-                           to_string(call.inputs[0].shape());
-  const std::vector<Tensor> wanted = on_cpu(call);
-  std::vector<Tensor> first;
-  for (const uint64_t seed : {1, 2, 3}) {
-    emulation::set_emulation_seed(seed);
-    const std::vector<Tensor> got = run_last(call, inputs, outputs, seed == 3);
-    ASSERT_EQ(got.size(), wanted.size()) << name;
-    if (seed == 1) first = got;
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      if (!wanted[i].defined()) continue;
-      test::expect_near(got[i], wanted[i], name + ", output " + std::to_string(i));
-      EXPECT_TRUE(identical(got[i], first[i])) << name << ", run " << seed;
-    }
-  }
-  emulation::set_emulation_seed(1);
-}
 
 /// Expects that the call is for plain operands only.
 void check_plain(const Call& call) {
