@@ -1,5 +1,6 @@
-// halfnote-collect-chains [--source FILE] [--architectures 90,80] DIR…: the generated kernels of
-// the steps of case folders (mixed as fp32, bf16 and fp16, with AdamW), each text once.
+// halfnote-collect-chains [--source FILE] [--architectures 90,80] [--precisions bf16] DIR…: the
+// generated kernels of the steps of case folders (mixed as fp32, bf16 and fp16, or as named; with
+// AdamW), each text once.
 //
 // --source writes them as one source file for the emulation, with what halfnote_cuda_test needs to
 // call them; --architectures compiles them by NVRTC.
@@ -17,6 +18,7 @@
 #include "case_run.h"
 #include "kernels/cuda/libraries/chains.h"
 #include "kernels/cuda/libraries/nvrtc.h"
+#include "passes/policy_file.h"
 
 namespace {
 
@@ -134,9 +136,12 @@ int main(int argc, char** argv) {
   CLI::App app{"collects the generated kernels of case folders", "halfnote-collect-chains"};
   std::string source;
   std::vector<int> architectures;
-  std::vector<std::string> arguments;
+  std::vector<std::string> arguments, precisions = {"fp32", "bf16", "fp16"};
   app.add_option("--source", source, "writes them for the emulation, into this file");
   app.add_option("--architectures", architectures, "compiles them by NVRTC: 80,90,100,120")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app.add_option("--precisions", precisions, "of the steps (default: fp32,bf16,fp16)")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("DIR", arguments, "case folders, or folders of case folders")->required();
@@ -145,8 +150,8 @@ int main(int argc, char** argv) {
     Chains chains;
     const std::vector<fs::path> folders = case_folders(arguments);
     for (const fs::path& folder : folders) {
-      for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16})
-        collect(folder, precision, chains);
+      for (const std::string& precision : precisions)
+        collect(folder, parse_precision(precision), chains);
     }
     fmt::print("{} generated kernels of {} cases\n", chains.size(), folders.size());
     if (chains.empty()) throw Error(ErrorCode::kUsage, "no case there has a generated kernel");

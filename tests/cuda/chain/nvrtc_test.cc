@@ -1,5 +1,5 @@
-// NVRTC compiles every generated kernel for the GPUs of four generations, and what it gave is kept
-// in a folder that nobody can spoil. Needs the library, and neither driver nor GPU.
+// NVRTC compiles every kernel of the table for the GPUs of four generations, and what it gave is
+// kept in a folder that nobody can spoil. Needs the library, and neither driver nor GPU.
 #include "kernels/cuda/libraries/nvrtc.h"
 
 #include <gmock/gmock.h>
@@ -46,13 +46,9 @@ class NvrtcTest : public testing::Test {
   const std::vector<test::ChainCase> cases_ = test::chain_cases();
 };
 
-/// The texts of the cases, of the large ones only those of f32: each of their formulas is compiled
-/// once a GPU.
 std::vector<chain::Source> texts_of(const std::vector<test::ChainCase>& cases) {
   std::vector<chain::Source> sources;
-  for (const auto& [first, source] : test::chain_texts(cases)) {
-    if (!first->all_ops || first->inputs[0].first == DType::kF32) sources.push_back(source);
-  }
+  for (const auto& [first, source] : test::chain_texts(cases)) sources.push_back(source);
   return sources;
 }
 
