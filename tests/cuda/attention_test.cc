@@ -219,6 +219,21 @@ TEST(CudaAttention, GradientsOnTensorCores) {
   for (int64_t i = 0; i < mask.size(); ++i) mask.mutable_data<bool>()[i] = i % 3 != 0;
   Attributes hides = with({});
   hides.set("hidden", std::vector<float>{-1e4f});
+  // Rows and batches of which every key is hidden have equal probabilities.
+  Tensor rows(DType::kBool, {100, 101}), batch(DType::kBool, {2, 1, 101});
+  Tensor low(DType::kF32, {2, 1, 101});
+  for (int64_t i = 0; i < rows.size(); ++i)
+    rows.mutable_data<bool>()[i] = i / 101 != 5 && i % 7 != 2;
+  for (int64_t i = 0; i < batch.size(); ++i) {
+    batch.mutable_data<bool>()[i] = i < 101;
+    low.mutable_data<float>()[i] = i < 101 ? 0.1f * static_cast<float>(i % 9) : -1e9f;
+  }
+  const auto hidden_as = [&](float hidden) {
+    Attributes all = with({});
+    all.set("hidden", std::vector<float>{hidden});
+    return all;
+  };
+  const float lowest = std::numeric_limits<float>::lowest();
   const Tensor bias = random(DType::kF32, {2, 100, 101});
   struct Form {
     HeadSizes sizes;
@@ -235,6 +250,11 @@ TEST(CudaAttention, GradientsOnTensorCores) {
       {{{2}, 100, 101, 24, 16, 2, true}, {seed, step}, with({})},
       {{{2}, 100, 101, 16, 8}, {mask, seed, step}, hides},
       {{{2}, 100, 101, 16, 8}, {bias, seed, step}, with({}), true},
+      {{{2}, 100, 101, 16, 8}, {rows, seed, step}, hidden_as(-1e9f)},
+      {{{2}, 100, 101, 16, 8}, {rows, seed, step}, hidden_as(lowest)},
+      {{{2}, 100, 101, 16, 8}, {batch, seed, step}, hidden_as(-1e9f)},
+      {{{2}, 100, 101, 16, 8}, {batch, seed, step}, hidden_as(lowest)},
+      {{{2}, 100, 101, 16, 8}, {low, seed, step}, with({{"is_causal", 1}})},
   };
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     for (const Form& form : forms) {

@@ -113,7 +113,7 @@ __device__ M exponentials(const ScoresOfBatch<M>& of, int64_t query, int64_t key
   for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
     M& number = shared.scores[row * Shape::kScoreLd + column];
     const bool outside = of.is_outside(query + row, key + column);
-    const bool kept = !outside && shared.kept.keeps(of.p, row, column);
+    const bool kept = !outside && shared.kept.keeps(of.p, of.batch, query, key, row, column);
     const M exponential = outside ? M(0) : math::exp(number - base);
     own.sum += exponential;
     own.kept |= kept ? 1 : 0;

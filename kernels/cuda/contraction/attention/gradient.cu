@@ -47,7 +47,7 @@ struct TileOfScores {
         const int i = kRowsAreKeys ? column : row, j = kRowsAreKeys ? row : column;
         M& number = shared.scores[row * Shape::kScoreLd + column];
         const bool outside = of.is_outside(query + i, key + j);
-        const bool kept = !outside && shared.kept.keeps(of.p, i, j);
+        const bool kept = !outside && shared.kept.keeps(of.p, of.batch, query, key, i, j);
         const bool fixed = outside || of.is_hidden(first, query + i, key + j);
         const QueryNumbers<M>& own = shared.query[i];
         const M score = of.score(number, query + i, key + j);
@@ -97,7 +97,13 @@ __global__ void __launch_bounds__(kBlock)
     for (int distance = 16; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(0xffffffffu, sum, distance);
     }
-    if (lane.index == 0) in.delta[r] = sum;
+    if (lane.index != 0) continue;
+    in.delta[r] = sum;
+    if constexpr (std::is_same_v<M, float>) {
+      if (in.lines == nullptr) continue;
+      const float most = in.most[r];
+      in.lines[r] = {most * kLog2E, 1.0f / in.sum[r], sum, most};
+    }
   }
 }
 
@@ -329,17 +335,30 @@ void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
 
 template <class M, int kSize>
 Prepared gradient_kernel(const PlannedAttention& planned, const GradientResults& results) {
+  const AttentionPlan& plan = planned.plan;
+  const auto rows = plan.batches * plan.m;
+  cpu::WorkspacePlan workspace;
+  const size_t delta = workspace.add_elements<M>(rows);
+  const bool lies = results.on_tensor_cores, drops = lies && plan.dropout.has_value();
+  const size_t lines = workspace.add_elements<QueryLine>(lies ? rows : 0);
+  const size_t kept = workspace.add_elements<uint2>(
+      drops ? plan.batches * kept_blocks(plan.n) * kept_rows(plan.m) : 0);
   const auto body = [=](const KernelBuffers& buffers) {
     using namespace cpu::attention;
     const auto element = [&](size_t i) { return Elements{buffers.inputs[i], planned.plan.dtype}; };
-    const GradientOperands<M> in = {
-        element(kGradY),         element(kGradQ),
-        element(kGradK),         element(kGradV),
-        element(kGradResult),    buffers.in<M>(kGradMost),
-        buffers.in<M>(kGradSum), reinterpret_cast<M*>(buffers.workspace)};
+    const GradientOperands<M> in = {element(kGradY),
+                                    element(kGradQ),
+                                    element(kGradK),
+                                    element(kGradV),
+                                    element(kGradResult),
+                                    buffers.in<M>(kGradMost),
+                                    buffers.in<M>(kGradSum),
+                                    cpu::part<M>(buffers, delta),
+                                    lies ? cpu::part<QueryLine>(buffers, lines) : nullptr,
+                                    drops ? cpu::part<uint2>(buffers, kept) : nullptr};
     run_gradients<M, kSize>(planned.on_device(buffers), in, results, buffers);
   };
-  return make_kernel(body, static_cast<size_t>(planned.plan.batches * planned.plan.m) * sizeof(M));
+  return make_kernel(body, workspace.size());
 }
 
 }  // namespace

@@ -6,13 +6,31 @@
 
 namespace halfnote::HN_CUDA {
 
-/// What AttentionGrad reads.
+inline constexpr float kLog2E = 1.44269504088896340736f;
+
+/// Of a query, for tensor cores: P = 2^(score·log2(e) − scaled) · inverse, and Σ dY·Y.
+struct alignas(16) QueryLine {
+  float scaled = 0, inverse = 0, delta = 0;
+  float most = 0;  // as it is: scaled, a score of -1e9 would be rounded otherwise than `scaled` was
+};
+
+/// What AttentionGrad reads, and what it keeps in the workspace.
 template <class M>
 struct GradientOperands {
   Elements dy, q, k, v, y;
   const M *most, *sum;
-  M* delta;  // (batches, M), of the workspace
+  M* delta;                    // (batches, M)
+  QueryLine* lines = nullptr;  // the same shape; null: not on tensor cores
+  uint2* kept = nullptr;       // kept_blocks(), behind a dropout on tensor cores
 };
+
+/// What a dropout keeps lies by blocks of 64 keys: of each batch and block a word of 64 bits for
+/// each query, an even number of them.
+inline constexpr int kKeptKeys = 64;
+__host__ __device__ inline int64_t kept_rows(int64_t queries) { return (queries + 1) / 2 * 2; }
+__host__ __device__ inline int64_t kept_blocks(int64_t keys) {
+  return (keys + kKeptKeys - 1) / kKeptKeys;
+}
 
 /// Heads of 16 bits that tensor cores take: the sums of larger ones are too many for registers.
 inline bool fits_tensor_cores(const AttentionPlan& plan) {

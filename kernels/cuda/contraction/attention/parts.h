@@ -140,50 +140,45 @@ struct ScoresOfBatch {
   }
 };
 
-/// Which elements of a tile of P a dropout keeps, a bit for each.
-template <int kQueries, int kKeys>
+/// The first of the elements of P that a query has, and a bit for each of four elements that a
+/// dropout keeps.
+__device__ inline uint64_t element_of(const DeviceAttention& p, int64_t batch, int64_t query,
+                                      int64_t key) {
+  return static_cast<uint64_t>((batch * p.m + query) * p.n + key);
+}
+__device__ inline uint32_t kept_of_four(const DeviceDropout& dropout, uint64_t seed, uint64_t step,
+                                        uint64_t group) {
+  const auto words = math::dropout_words(seed, step, dropout.node, group);
+  uint32_t bits = 0;
+  HN_UNROLL
+  for (int k = 0; k < 4; ++k) bits |= words.word[k] >= dropout.threshold ? 1u << k : 0u;
+  return bits;
+}
+
+/// Which elements of a tile of P a dropout keeps: four bits for each group of random words that a
+/// row of the tile meets. Element e is bit e % 4 of group e / 4.
+template <int kTile>
 struct KeptTile {
-  static constexpr int kWords = (kKeys + 31) / 32;  // of a query
-  alignas(4) uint8_t bytes[kQueries * kWords * 4];
+  static constexpr int kGroups = kTile / 4 + 1;
+  uint8_t bits[kTile * kGroups];
 
   /// All threads of a block of `kThreads`; a barrier has to follow.
   template <int kThreads>
   __device__ void draw(const DeviceAttention& p, int64_t batch, int64_t query, int64_t key) {
-    constexpr int kBytes = (kKeys + 7) / 8;  // of a query
-    HN_IN_TURN
-    for (int at = static_cast<int>(threadIdx.x); at < kQueries * kBytes; at += kThreads) {
-      const int row = at / kBytes, byte = at % kBytes;
-      const uint64_t first = element(p, batch, query + row, key) + static_cast<uint64_t>(byte) * 8;
-      const int before = static_cast<int>(first % 4);  // four elements have one draw
-      uint32_t bits = 0;
-      HN_IN_TURN
-      for (int drawn = 0; drawn < before + 8; drawn += 4)
-        bits |= kept_of_four(p, first / 4 + static_cast<uint64_t>(drawn / 4)) << drawn;
-      bytes[row * kWords * 4 + byte] = static_cast<uint8_t>(bits >> before);
+    const auto seed = static_cast<uint64_t>(*p.dropout.seed);
+    const auto step = static_cast<uint64_t>(*p.dropout.step);
+    for (int at = static_cast<int>(threadIdx.x); at < kTile * kGroups; at += kThreads) {
+      const uint64_t first = element_of(p, batch, query + at / kGroups, key);
+      bits[at] = static_cast<uint8_t>(
+          kept_of_four(p.dropout, seed, step, first / 4 + static_cast<uint64_t>(at % kGroups)));
     }
   }
-  /// 32 keys of a query, from the key 32·word on.
-  __device__ uint32_t word(int row, int word) const {
-    return *reinterpret_cast<const uint32_t*>(bytes + (row * kWords + word) * 4);
-  }
   /// Is the element of row `row` and column `column` of the tile kept?
-  __device__ bool keeps(const DeviceAttention& p, int row, int column) const {
-    return !p.drops() || (bytes[row * kWords * 4 + column / 8] >> column % 8 & 1) != 0;
-  }
-
- private:
-  __device__ static uint64_t element(const DeviceAttention& p, int64_t batch, int64_t query,
-                                     int64_t key) {
-    return static_cast<uint64_t>((batch * p.m + query) * p.n + key);
-  }
-  __device__ static uint32_t kept_of_four(const DeviceAttention& p, uint64_t group) {
-    const auto words =
-        math::dropout_words(static_cast<uint64_t>(*p.dropout.seed),
-                            static_cast<uint64_t>(*p.dropout.step), p.dropout.node, group);
-    uint32_t bits = 0;
-    HN_UNROLL
-    for (int k = 0; k < 4; ++k) bits |= words.word[k] >= p.dropout.threshold ? 1u << k : 0u;
-    return bits;
+  __device__ bool keeps(const DeviceAttention& p, int64_t batch, int64_t query, int64_t key,
+                        int row, int column) const {
+    if (!p.drops()) return true;
+    const int at = static_cast<int>(element_of(p, batch, query + row, key) % 4) + column;
+    return (bits[row * kGroups + at / 4] >> at % 4 & 1) != 0;
   }
 };
 

@@ -8,29 +8,29 @@ namespace halfnote::HN_CUDA {
 
 namespace {
 
-constexpr float kLog2E = 1.44269504088896340736f;
-
-/// Of a query: P = 2^(score·log2(e) − most) · inverse, and Σ dY·Y. Behind the last one P is 0.
-struct alignas(16) QueryLine {
-  float most = 0, inverse = 0, delta = 0;
+/// What the terms make of the scores of a key where they are the same for all queries:
+/// score·factor + addend. Factor 0: one of them hides the key.
+struct KeyLine {
+  float factor = 1, addend = 0;
 };
 
 template <class T>
 struct TensorOperands {
   TensorOperand<T> q, k, v, dy;
+  bool key_terms = false;  // there are terms, all of which are the same for all queries
 };
 
 template <class Shape, class T, bool kRowsAreKeys>
 struct TensorShared {
   static constexpr int kQueries = kRowsAreKeys ? Shape::kColumns : Shape::kRows;
   static constexpr int kKeys = kRowsAreKeys ? Shape::kRows : Shape::kColumns;
-  using Kept = KeptTile<kQueries, kKeys>;
 
   alignas(16) T rows[2][Shape::kRows * Shape::kLd];
-  alignas(16) T columns[2][2][Shape::kColumns * Shape::kLd];  // by turns
+  alignas(16) T columns[2][2][Shape::kColumns * Shape::kLd];  // by turns, as all below
   alignas(16) float scores[Shape::kRows * Shape::kScoreLd];
   QueryLine lines[2][kQueries];
-  Kept kept[2];
+  alignas(16) uint2 kept[2][kQueries];
+  KeyLine keys[2][kKeys];
 
   /// Results in f32 take the place of the rows.
   __device__ float* results() {
@@ -39,84 +39,137 @@ struct TensorShared {
   }
 };
 
-/// All threads of a block; a barrier has to follow.
-template <int kCount, int kThreads>
-__device__ void bring_lines(const DeviceAttention& p, const GradientOperands<float>& in,
-                            int64_t batch, int64_t query, QueryLine* to) {
-  for (int at = static_cast<int>(threadIdx.x); at < kCount; at += kThreads) {
-    QueryLine line;
-    if (query + at < p.m) {
-      const int64_t row = batch * p.m + query + at;
-      line.most = in.most[row] * kLog2E;
-      line.inverse = 1.0f / in.sum[row];
-      line.delta = in.delta[row];
+/// The bits of 32 keys of a query, of a block of keys.
+struct DrawKeptBits {
+  DeviceAttention p;
+  uint2* to;
+  Divisor rows, blocks;  // kept_rows() and kept_blocks()
+
+  __device__ void operator()(int64_t at) const {
+    const int64_t line = at / 2, own = rows.quotient(line), query = line - own * rows.value();
+    const int64_t batch = blocks.quotient(own), block = own - batch * blocks.value();
+    uint64_t bits = 0;
+    if (query < p.m) {
+      const auto seed = static_cast<uint64_t>(*p.dropout.seed);
+      const auto step = static_cast<uint64_t>(*p.dropout.step);
+      const uint64_t first = element_of(p, batch, query, block * kKeptKeys + at % 2 * 32);
+      const int before = static_cast<int>(first % 4);  // four elements have one draw
+      for (int drawn = 0; drawn < before + 32; drawn += 4) {
+        const uint64_t group = first / 4 + static_cast<uint64_t>(drawn / 4);
+        bits |= uint64_t{kept_of_four(p.dropout, seed, step, group)} << drawn;
+      }
+      bits >>= before;
     }
-    to[at] = line;
+    reinterpret_cast<uint32_t*>(to)[at] = static_cast<uint32_t>(bits);
   }
-}
+};
 
 /// The scores of 64 rows and 32 columns of a batch, and the slopes of Y's weights, become the
-/// weights and the slopes of the scores (without the scale).
+/// weights and the slopes of the scores, without the dropout's factor and the scale of their own.
 template <class Shape, class T, bool kRowsAreKeys>
 struct TensorScores {
   using Shared = TensorShared<Shape, T, kRowsAreKeys>;
   using Numbers = float[Shape::kColumnBlocks][4];
   const DeviceAttention& p;
+  const TensorOperands<T>& operands;
   Shared& shared;
   int64_t batch, row, column;
   int turn;
 
   __device__ int64_t query() const { return kRowsAreKeys ? column : row; }
   __device__ int64_t key() const { return kRowsAreKeys ? row : column; }
-  __device__ const QueryLine& line(int row_in_tile, int column_in_tile) const {
-    return kRowsAreKeys ? shared.lines[turn][column_in_tile] : shared.lines[0][row_in_tile];
-  }
-  /// No score is outside, or more than a product.
-  __device__ bool is_plain() const {
-    const bool above = p.causal && key() + Shared::kKeys - 1 > query();
-    return p.terms == 0 && key() + Shared::kKeys <= p.n && !above;
+  __device__ const QueryLine& line(int r, int c) const {
+    return kRowsAreKeys ? shared.lines[turn][c] : shared.lines[0][r];
   }
   __device__ float factor() const { return p.drops() ? p.dropout.factor : 1.0f; }
   /// P, which may be NaN, as the weight of a value.
   __device__ float weight(float probability, bool kept) const {
-    const float weight = kept ? probability * factor() : 0.0f;
+    const float weight = kept ? probability : 0.0f;
     return p.nan_is_zero && weight != weight ? 0.0f : weight;
   }
-  /// The kept bits of a lane's numbers in a row of the tile, from its column of the first block on.
-  __device__ uint32_t kept_of_row(const Lane& lane, int half) const {
+  /// A bit for each key of a query in the tile, from the one that `first` says on.
+  __device__ uint32_t kept_from(int query_in_tile, int first) const {
     if (!p.drops()) return ~0u;
-    return shared.kept[turn].word(lane.warp * 16 + lane.row + half * 8, 0) >> lane.column;
-  }
-  /// … in a column of the tile, from its row in the upper half of the warp's on.
-  __device__ uint32_t kept_of_column(const Lane& lane, int column_in_tile) const {
-    if (!p.drops()) return ~0u;
-    const int first = lane.warp * 16 + lane.row;
-    return shared.kept[turn].word(column_in_tile, lane.warp / 2) >> first % 32;
+    const uint2 both = shared.kept[turn][query_in_tile];
+    const bool second = kRowsAreKeys ? first >= 32 : (column & 32) != 0;
+    return (second ? both.y : both.x) >> first % 32;
   }
 
-  __device__ void finish_plain(Numbers& scores, Numbers& slopes) const {
+  __device__ void finish(Numbers& scores, Numbers& slopes) const {
+    const bool above = p.causal && key() + Shared::kKeys - 1 > query();
+    const bool whole = key() + Shared::kKeys <= p.n && query() + Shared::kQueries <= p.m;
+    if (p.terms == 0 && whole && !above) {
+      finish_by_lines<false>(scores, slopes);
+    } else if (p.terms == 0 || operands.key_terms) {
+      finish_by_lines<true>(scores, slopes);
+    } else {
+      finish_one_by_one(scores, slopes);
+    }
+  }
+
+  /// Where the tile ends, and where the causal mask cuts it.
+  struct Edges {
+    int queries, keys;  // of the tile that there are
+    int above;          // key j of query i is hidden if j − i is larger
+  };
+  __device__ Edges edges() const {
+    constexpr int64_t kFar = 64;
+    const auto near = [](int64_t n) {
+      return static_cast<int>(n < -kFar ? -kFar : n < kFar ? n : kFar);
+    };
+    return {near(p.m - query()), near(p.n - key()),
+            p.causal ? near(query() - key()) : static_cast<int>(kFar)};
+  }
+
+  template <bool kEdges>
+  __device__ float probability(float product, const QueryLine& own, const Edges& end, int i,
+                               int j) const {
+    if constexpr (!kEdges) {
+      return fast_exp2(multiply_add(product, p.scale * kLog2E, -own.scaled)) * own.inverse;
+    }
+    const KeyLine of_key = operands.key_terms ? shared.keys[turn][j] : KeyLine{};
+    float score = multiply_add(product * p.scale, of_key.factor, of_key.addend);
+    if (of_key.factor == 0) score = of_key.addend;  // whatever the product is
+    if (j - i > end.above) score = -INFINITY;
+    const bool outside = i >= end.queries || j >= end.keys;
+    return outside ? 0.0f : fast_exp2((score - own.most) * kLog2E) * own.inverse;
+  }
+
+  /// All numbers in registers. Outside of kEdges no score is outside, or more than a product.
+  template <bool kEdges>
+  __device__ void finish_by_lines(Numbers& scores, Numbers& slopes) const {
     const Lane lane;
-    const float scale = p.scale * kLog2E, up = factor();
-    const uint32_t of_rows[2] = {kRowsAreKeys ? 0 : kept_of_row(lane, 0),
-                                 kRowsAreKeys ? 0 : kept_of_row(lane, 1)};
+    const Edges end = edges();
+    const float up = factor();
+    const int first = lane.warp * 16 + lane.row;
+    const uint32_t of_rows[2] = {kRowsAreKeys ? 0 : kept_from(first, lane.column),
+                                 kRowsAreKeys ? 0 : kept_from(first + 8, lane.column)};
     HN_UNROLL
     for (int block = 0; block < Shape::kColumnBlocks; ++block) {
       HN_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        const int c = column_of(lane, block, k);
-        const QueryLine& own = line(row_of(lane, k), c);
-        const bool kept = kRowsAreKeys ? (kept_of_column(lane, c) >> k / 2 * 8 & 1) != 0
-                                       : (of_rows[k / 2] >> (block * 8 + k % 2) & 1) != 0;
-        const float probability =
-            fast_exp2(multiply_add(scores[block][k], scale, -own.most)) * own.inverse;
-        slopes[block][k] = probability * ((kept ? slopes[block][k] * up : 0.0f) - own.delta);
-        scores[block][k] = weight(probability, kept);
+      for (int second = 0; second < 2; ++second) {
+        const int c = column_of(lane, block, second);
+        const uint32_t of_column = kRowsAreKeys ? kept_from(c, first) : 0;
+        HN_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const int k = half * 2 + second, r = first + half * 8;
+          const QueryLine& own = line(r, c);
+          const bool kept = kRowsAreKeys ? (of_column >> half * 8 & 1) != 0
+                                         : (of_rows[half] >> (block * 8 + second) & 1) != 0;
+          const int i = kRowsAreKeys ? c : r, j = kRowsAreKeys ? r : c;
+          const float likely = probability<kEdges>(scores[block][k], own, end, i, j);
+          float slope =
+              likely * (kept ? multiply_add(slopes[block][k], up, -own.delta) : -own.delta);
+          if (kEdges && operands.key_terms && shared.keys[turn][j].factor == 0) slope = 0;
+          slopes[block][k] = slope;
+          scores[block][k] = weight(likely, kept);
+        }
       }
     }
   }
 
-  /// With terms, a causal mask and edges: a loop, by way of shared memory, as it is long.
-  __device__ void finish(Numbers& scores, Numbers& slopes) const {
+  /// Where terms differ from query to query: a loop, by way of shared memory, as it is long.
+  __device__ void finish_one_by_one(Numbers& scores, Numbers& slopes) const {
     const ScoresOfBatch<float> of(p, batch);
     put_numbers<Shape::kScoreLd>(scores, shared.scores);  // and each lane goes on with its own
     uint32_t kept_bits = 0, fixed_bits = 0;
@@ -125,23 +178,23 @@ struct TensorScores {
       for_half<Shape::kColumnBlocks>(half, [&](int at, int r, int c) {
         float& number = shared.scores[r * Shape::kScoreLd + c];
         const int i = kRowsAreKeys ? c : r, j = kRowsAreKeys ? r : c;
-        const bool outside =
-            of.is_outside(query() + i, key() + j) || (p.causal && key() + j > query() + i);
+        const bool outside = of.is_outside(query() + i, key() + j);
         const bool fixed = outside || of.is_hidden(0, query() + i, key() + j);
         const QueryLine& own = line(r, c);
         const float score = of.score(number, query() + i, key() + j);
-        number = outside ? 0.0f : fast_exp2(multiply_add(score, kLog2E, -own.most)) * own.inverse;
-        kept_bits |= !outside && shared.kept[turn].keeps(p, i, j) ? 1u << at : 0u;
+        number = outside ? 0.0f : fast_exp2((score - own.most) * kLog2E) * own.inverse;
+        kept_bits |= !outside && (kept_from(i, j) & 1) != 0 ? 1u << at : 0u;
         fixed_bits |= fixed ? 1u << at : 0u;
       });
     }
     const float up = factor();
     for_numbers(scores, [&](float& score, int at, int r, int c) {
-      const float probability = shared.scores[r * Shape::kScoreLd + c];
+      const float likely = shared.scores[r * Shape::kScoreLd + c];
       const bool kept = (kept_bits >> at & 1) != 0, fixed = (fixed_bits >> at & 1) != 0;
+      const float delta = line(r, c).delta;
       float& slope = slopes[at / 4][at % 4];
-      slope = fixed ? 0.0f : probability * ((kept ? slope * up : 0.0f) - line(r, c).delta);
-      score = weight(probability, kept);
+      slope = fixed ? 0.0f : likely * (kept ? multiply_add(slope, up, -delta) : -delta);
+      score = weight(likely, kept);
     });
   }
 };
@@ -177,9 +230,8 @@ struct TensorTurns {
       bring_rows<Shape, Shape::kRows>(of_rows(i), of_rows(i).layout.at(batch, 0), row,
                                       shared.rows[i]);
     }
+    if (!kRowsAreKeys) bring_lines(batch, row, shared.lines[0]);
     end_copy_group();
-    if (!kRowsAreKeys)
-      bring_lines<Shared::kQueries, Shape::kThreads>(p, in, batch, row, shared.lines[0]);
   }
   __device__ void begin(Columns& columns) const {
     for (int i = 0; i < 2; ++i) columns.begin[i] = of_columns(i).layout.at(columns.batch, 0);
@@ -191,20 +243,51 @@ struct TensorTurns {
     ++columns.batch;
     begin(columns);
   }
+  /// Of queries behind the last one P is 0.
+  __device__ void bring_lines(int64_t batch, int64_t query, QueryLine* to) const {
+    const int at = static_cast<int>(threadIdx.x);
+    if (at >= Shared::kQueries) return;
+    if (query + at < p.m) {
+      copy_ahead(to + at, in.lines + batch * p.m + query + at);
+    } else {
+      to[at] = {};
+    }
+  }
+  __device__ void bring_kept(int64_t batch, int64_t query, int64_t key, uint2* to) const {
+    const int64_t queries = kept_rows(p.m);
+    const int at = static_cast<int>(threadIdx.x) * 2;  // 16 bytes
+    if (at >= Shared::kQueries || query + at >= queries) return;
+    const int64_t block = batch * kept_blocks(p.n) + key / kKeptKeys;
+    copy_ahead(to + at, in.kept + block * queries + query + at);
+  }
+  __device__ void bring_keys(int64_t batch, int64_t key, KeyLine* to) const {
+    const int at = static_cast<int>(threadIdx.x);
+    if (at >= Shared::kKeys) return;
+    KeyLine line;
+    const ScoresOfBatch<float> of(p, batch);
+    HN_IN_TURN
+    for (int t = 0; t < p.terms && key + at < p.n; ++t) {
+      const DeviceTerm& term = p.term[t];
+      const int64_t place = of.start_of(t) + (key + at) * term.column;
+      if (term.mask == nullptr) {
+        line.addend += term.values.template load<float>(place);
+      } else if (!term.mask[place]) {
+        line = {0, term.hidden};
+      }
+    }
+    to[at] = line;
+  }
   /// A barrier has to come before it is read.
   __device__ void bring(const Columns& columns, int turn) const {
     for (int i = 0; i < 2; ++i) {
       bring_rows<Shape, Shape::kColumns>(of_columns(i), columns.begin[i], columns.at,
                                          shared.columns[turn][i]);
     }
+    const int64_t query = kRowsAreKeys ? columns.at : row, key = kRowsAreKeys ? row : columns.at;
+    if (kRowsAreKeys) bring_lines(columns.batch, query, shared.lines[turn]);
+    if (p.drops()) bring_kept(columns.batch, query, key, shared.kept[turn]);
     end_copy_group();
-    if (kRowsAreKeys) {
-      bring_lines<Shared::kQueries, Shape::kThreads>(p, in, columns.batch, columns.at,
-                                                     shared.lines[turn]);
-    }
-    if (!p.drops()) return;
-    shared.kept[turn].template draw<Shape::kThreads>(
-        p, columns.batch, kRowsAreKeys ? columns.at : row, kRowsAreKeys ? row : columns.at);
+    if (operands.key_terms) bring_keys(columns.batch, key, shared.keys[turn]);
   }
 
   /// `use(weights, slopes, turn)` with the numbers of each turn.
@@ -222,16 +305,14 @@ struct TensorTurns {
         advance(columns);
         bring(columns, 1 - turn);
       }
+      __syncwarp();
       float scores[Shape::kColumnBlocks][4] = {}, slopes[Shape::kColumnBlocks][4] = {};
       const int first = warp * 16 * Shape::kLd;
       add_scores<Shape>(shared.rows[0] + first, shared.columns[turn][0], p.d, scores);
       add_scores<Shape>(shared.rows[1] + first, shared.columns[turn][1], p.e, slopes);
-      const TensorScores<Shape, T, kRowsAreKeys> tile{p, shared, batch, row, at, turn};
-      if (tile.is_plain()) {
-        tile.finish_plain(scores, slopes);
-      } else {
-        tile.finish(scores, slopes);
-      }
+      const TensorScores<Shape, T, kRowsAreKeys> tile{p, operands, shared, batch, row, at, turn};
+      tile.finish(scores, slopes);
+      __syncwarp();
       use(scores, slopes, turn);
     }
     wait_for_copies<0>();
@@ -283,14 +364,14 @@ __global__ void __launch_bounds__(TensorShape<kSize>::kThreads, TensorShape<kSiz
   turns.bring_first(first);
   const int64_t from = p.causal ? key : 0;
   const int64_t of_batch = from < p.m ? (p.m - from + Shape::kColumns - 1) / Shape::kColumns : 0;
-  turns.for_each({first, from, from, p.m, {}},
-                 of_batch * p.k.group,  // all heads that read these keys
+  turns.for_each({first, from, from, p.m, {}}, of_batch * p.k.group,  // of all that read these keys
                  [&](const auto& weights, const auto& slopes, int turn) {
                    add_rows_by<Shape>(weights, shared->columns[turn][1], p.e, of_v);
                    add_rows_by<Shape>(slopes, shared->columns[turn][0], p.d, of_k);
                  });
   float* results = shared->results();
   if (dv.data != nullptr) {
+    scale_sums(of_v, p.drops() ? p.dropout.factor : 1.0f);
     store_rows<StoredRows<Shape>>(of_v, results, p.v, first, key, dv);
     __syncwarp();
   }
@@ -315,9 +396,10 @@ void run_tensor_gradients(Stream& stream, const DeviceAttention& p,
                           const GradientOperands<float>& in, const RealOutput& dq,
                           const RealOutput& dk, const RealOutput& dv) {
   using Shape = TensorShape<kSize>;
-  const TensorOperands<T> operands = {
+  TensorOperands<T> operands = {
       operand_of<T>(in.q, p.q, false), operand_of<T>(in.k, p.k, p.trans_k),
-      operand_of<T>(in.v, p.v, false), operand_of<T>(in.dy, p.y, false)};
+      operand_of<T>(in.v, p.v, false), operand_of<T>(in.dy, p.y, false), p.terms > 0};
+  for (int t = 0; t < p.terms; ++t) operands.key_terms = operands.key_terms && p.term[t].row == 0;
   const auto blocks = [](int64_t batches, int64_t rows) {
     return static_cast<unsigned>(batches * ((rows + Shape::kRows - 1) / Shape::kRows));
   };
@@ -334,6 +416,11 @@ void run_tensor_gradients(Stream& stream, const DeviceAttention& p,
 
 void tensor_gradients(Stream& stream, const DeviceAttention& p, const GradientOperands<float>& in,
                       const RealOutput& dq, const RealOutput& dk, const RealOutput& dv) {
+  if (p.drops()) {
+    const int64_t rows = kept_rows(p.m), blocks = kept_blocks(p.n);
+    for_each(stream, p.batches * blocks * rows * 2,
+             DrawKeptBits{p, in.kept, Divisor(rows), Divisor(blocks)});
+  }
   const auto run = [&]<class T>() {
     std::max(p.d, p.e) <= 64 ? run_tensor_gradients<T, 64>(stream, p, in, dq, dk, dv)
                              : run_tensor_gradients<T, 128>(stream, p, in, dq, dk, dv);

@@ -53,7 +53,7 @@ struct AttentionShared {
   alignas(16) M scores[Shape::kTile * Shape::kScoreLd];
   alignas(16) M tiles[kTiles][Shape::kTile * Shape::kLd];
   QueryNumbers<M> query[Shape::kTile];
-  KeptTile<Shape::kTile, Shape::kTile> kept;
+  KeptTile<Shape::kTile> kept;
 };
 
 template <int kCount, class M>
