@@ -75,8 +75,10 @@ def gpu_models(batch):
     return {
         "cifar_cnn": replace(MODELS["cifar_cnn"], batch=lambda: images(n["cifar_cnn"], 32, 10)),
         "resnet50": replace(MODELS["resnet50"], batch=lambda: images(n["resnet50"], 224, 1000)),
-        "bert": replace(MODELS["bert"], batch=lambda: tokens(n["bert"], 512, 30522)),
-        "gpt2": replace(MODELS["gpt2"], batch=lambda: tokens(n["gpt2"], 1024, 50257)),
+        **{name: replace(MODELS[name], batch=lambda: tokens(n["bert"], 512, 30522))
+           for name in ("bert", "bert_dropout")},
+        **{name: replace(MODELS[name], batch=lambda: tokens(n["gpt2"], 1024, 50257))
+           for name in ("gpt2", "gpt2_dropout")},
         "vit": Model(vit, lambda: images(n["vit"], 224, 1000), "adamw", 1e-4),
     }
 
@@ -444,7 +446,8 @@ def main():
         description=__doc__.split("\n", 1)[0],
         epilog="gpu.py --table LINES.jsonl…: the rows of such files as a table")
     parser.add_argument("--model", required=True,
-                        choices=["cifar_cnn", "resnet50", "bert", "gpt2", "vit"])
+                        choices=["cifar_cnn", "resnet50", "bert", "gpt2", "vit", "bert_dropout",
+                                 "gpt2_dropout"])
     parser.add_argument("--bin", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("."))

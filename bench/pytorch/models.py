@@ -1,7 +1,7 @@
 """The models of the comparison: what PyTorch trains, and what is exported for halfnote.
 
 Each is a module that takes the batch and gives the loss, its weights drawn from a fixed seed, so
-that both sides start from the same ones; dropout is off.
+that both sides start from the same ones; dropout is off, but for models that are named after it.
 """
 from dataclasses import dataclass
 from typing import Callable
@@ -95,17 +95,17 @@ def resnet50(attention):
     return WithLoss(torchvision.models.resnet50(), call)
 
 
-def bert(attention):
+def bert(attention, dropout=0.0):
     from transformers import BertConfig, BertForMaskedLM
-    config = BertConfig(attn_implementation=attention, hidden_dropout_prob=0.0,
-                        attention_probs_dropout_prob=0.0)
+    config = BertConfig(attn_implementation=attention, hidden_dropout_prob=dropout,
+                        attention_probs_dropout_prob=dropout)
     return WithLoss(BertForMaskedLM(config), lambda model, ids: model(input_ids=ids).logits)
 
 
-def gpt2(attention):
+def gpt2(attention, dropout=0.0):
     from transformers import GPT2Config, GPT2LMHeadModel
-    config = GPT2Config(attn_implementation=attention, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
-                        use_cache=False)
+    config = GPT2Config(attn_implementation=attention, resid_pdrop=dropout, embd_pdrop=dropout,
+                        attn_pdrop=dropout, use_cache=False)
     return WithLoss(GPT2LMHeadModel(config), gpt2_logits)
 
 
@@ -150,6 +150,11 @@ MODELS = {
                       2e-2),
     "bert": Model(bert, lambda: tokens(8, 128, 30522), "adamw", 1e-4),
     "gpt2": Model(gpt2, lambda: tokens(2, 256, 50257), "adamw", 1e-4),
+    # As they are trained from their papers on: 0.1 of residuals, embeddings and probabilities.
+    "bert_dropout": Model(lambda attention: bert(attention, 0.1), lambda: tokens(8, 128, 30522),
+                          "adamw", 1e-4),
+    "gpt2_dropout": Model(lambda attention: gpt2(attention, 0.1), lambda: tokens(2, 256, 50257),
+                          "adamw", 1e-4),
     # What a step costs beside its arithmetic.
     "mlp": Model(mlp, lambda: rows(64, 784, 10), "adamw", 1e-3),
     "lenet": Model(lenet, lambda: images(64, 28, 10, 1), "adamw", 1e-3, True),

@@ -12,6 +12,8 @@ parts=(
   "bench-cifar_cnn    the same: the CIFAR CNN, batch 128"
   "bench-resnet50     the same: ResNet-50, batch 256"
   "bench-vit          the same: ViT-B/16, batch 128"
+  "bench-bert_dropout as BERT is trained, with a dropout of 0.1: beside PyTorch (eager) alone"
+  "bench-gpt2_dropout the same: GPT-2"
   "tuned-resnet50     ours with --tune beside PyTorch (eager): ResNet-50"
   "tuned-cifar_cnn    the same: the CIFAR CNN"
   "cases              halfnote-cases on all fixtures in fp32, bf16, fp16"
@@ -94,6 +96,7 @@ run_part() {
     status="not run" reason="no time is left of --total"
   else
     case "$name" in
+      bench-*_dropout) part_bench "$name" "${name#bench-}" "$out" eager ;;
       bench-*) part_bench "$name" "${name#bench-}" "$out" eager,own-tf32,own-fp32 ;;
       tuned-*) part_bench "$name" "${name#tuned-}" "$out" eager --tune ;;
       compiled-*) part_bench "$name" "${name#compiled-}" "$out" compiled ;;
