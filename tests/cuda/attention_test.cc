@@ -337,6 +337,28 @@ TEST(CudaAttention, TheLibraryIsAskedForHeadsWhereTheyLie) {
   EXPECT_TRUE(asked.back().gradient);
 }
 
+/// Q, K and V in one tensor beside a term whose gradient is wanted, as in Swin's windows.
+TEST(CudaAttention, TheLibraryGivesTheGradientOfATermBesidePackedOnes) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    Call packed{kOwn, "Attention", {}, {{"packed", int64_t{1}}}, {}};
+    packed.attributes.set("rows_first", std::vector<int64_t>{1, 1, 1, 1});
+    packed.inputs.assign(3, random(dtype, {2, 10, 3, 3, 8}, -2, 2, 9));
+    packed.inputs.push_back(random(DType::kF32, {1, 3, 10, 10}));
+    packed.outputs = {{dtype, {2, 10, 3, 8}}, {DType::kF32, {2, 3, 10}}, {DType::kF32, {2, 3, 10}}};
+    Call back{kOwn,
+              "AttentionGrad",
+              {random(dtype, {2, 10, 3, 8}, -1, 1, 3)},
+              packed.attributes,
+              {{dtype, {2, 10, 3, 3, 8}}, {}, {}, {DType::kF32, {1, 3, 10, 10}}}};
+    const std::vector<Tensor> results = on_device(packed);
+    back.inputs.insert(back.inputs.end(), packed.inputs.begin(), packed.inputs.begin() + 3);
+    back.inputs.insert(back.inputs.end(), results.begin(), results.end());
+    back.inputs.push_back(packed.inputs[3]);
+    EXPECT_EQ(row_of(back), "dnn.attention");
+    check(back);
+  }
+}
+
 TEST(CudaAttention, GradientsOfOtherTypesAndOfNobody) {
   const Call forward = attention({{2, 3}, 21, 20, 16, 8}, DType::kBF16);
   const std::vector<Tensor> results = on_device(forward);

@@ -381,6 +381,8 @@ std::string problem_of(const KernelCall& call, bool gradient, LibraryAttention& 
     if (std::string why = plan_term_gradient(plan, *made.term); !why.empty()) return why;
   }
   for (size_t i = 0; i < call.outputs.size(); ++i) {
+    const bool of_term = made.term && i == plan.differentiated()->gradient;
+    if (of_term) continue;  // f32, by a kernel of ours
     const DType type = call.outputs[i].dtype;
     const bool widened = gradient && type == DType::kF32 && !plan.attributes.packed;
     if (call.has_output(i) && (gradient || i == 0) && type != plan.dtype && !widened)
