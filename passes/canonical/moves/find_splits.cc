@@ -72,11 +72,12 @@ class SplitFinder {
       const ValueId value = graph_.output(node);
       if (const auto taken = find_taken(value)) {
         changed |= rewrite(node, *taken);
-      } else if (const auto sliced = find_sliced(value)) {
-        rewrite_slices(node, *sliced);
-        changed = true;
+      } else {
+        changed |= split_slices(value);
       }
     }
+    // Weights by gate, which an exporter puts into another order.
+    for (const ValueId value : graph_.initializers()) changed |= split_slices(value);
     return changed;
   }
 
@@ -308,14 +309,22 @@ class SplitFinder {
     return true;
   }
 
-  void rewrite_slices(NodeId maker, const Sliced& sliced) {
-    Builder b(graph_, graph_.before(first_of(sliced.slices)), infer_);
-    b.set_role(graph_.node(maker).role);
-    b.set_origin(graph_.label(maker));
-    b.set_prefix(graph_.label(maker) + "/");
+  bool split_slices(ValueId value) {
+    const auto sliced = find_sliced(value);
+    if (sliced) rewrite_slices(value, *sliced);
+    return sliced.has_value();
+  }
+
+  void rewrite_slices(ValueId whole, const Sliced& sliced) {
+    const NodeId first = first_of(sliced.slices), maker = graph_.value(whole).producer;
+    Builder b(graph_, graph_.before(first), infer_);
+    b.set_role(graph_.node(maker.valid() ? maker : first).role);
+    const std::string label = maker.valid() ? graph_.label(maker) : graph_.value(whole).name;
+    b.set_origin(maker.valid() ? label : graph_.label(first));
+    b.set_prefix(label + "/");
     const auto count = static_cast<int>(sliced.slices.size());
     const bool alike = std::ranges::count(sliced.sizes, sliced.sizes[0]) == count;
-    std::vector<Expr> inputs = {b.value(graph_.output(maker))};
+    std::vector<Expr> inputs = {b.value(whole)};
     Attributes attributes = {{"axis", static_cast<int64_t>(sliced.axis)}};
     if (alike) {
       attributes.set("num_outputs", int64_t{count});
