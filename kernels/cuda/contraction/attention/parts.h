@@ -140,12 +140,12 @@ struct ScoresOfBatch {
   }
 };
 
-/// The first of the elements of P that a query has, and a bit for each of four elements that a
-/// dropout keeps.
+/// Which element of P that of a query and a key is.
 __device__ inline uint64_t element_of(const DeviceAttention& p, int64_t batch, int64_t query,
                                       int64_t key) {
   return static_cast<uint64_t>((batch * p.m + query) * p.n + key);
 }
+/// A bit for each of four elements that a dropout keeps.
 __device__ inline uint32_t kept_of_four(const DeviceDropout& dropout, uint64_t seed, uint64_t step,
                                         uint64_t group) {
   const auto words = math::dropout_words(seed, step, dropout.node, group);
