@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/system/mapped_files.h"
+#include "compiler/ir/walk.h"
 #include "compiler/onnx/import.h"
 #include "kernels/cpu/cpu_info.h"
 #include "kernels/cpu/threads.h"
@@ -178,13 +179,22 @@ Session::Session(Model model, const SessionOptions& options)
     device_->keeps_inputs = options_.keep_inputs;
     options_.passes.for_cpu = false;
     options_.passes.kernels = &device_->device->kernels();
-    checked_ = find_checked_inputs(model_.training.front().graph);
   }
   if (device_ || options_.only_trains) scored_ = find_classification(model_.training.front().graph);
+  if (device_) checked_ = find_checked_inputs(what_is_trained());
   if (device_ == nullptr && !options_.plan_only) cpu::start_threads(options_.threads);
   options_.passes.copies = find_weight_copies(model_);
   state_ = std::make_unique<StateStore>(model_, options_.passes.copies);
   check_states(model_, *state_);
+}
+
+/// The training step, without what nobody reads where the session only trains.
+Graph Session::what_is_trained() const {
+  Graph graph = model_.training.front().graph;
+  if (!options_.only_trains) return graph;
+  drop_other_outputs(graph, model_.graph, scored_ ? &*scored_ : nullptr);
+  erase_dead(graph, [](const Graph&, NodeId) { return true; });
+  return graph;
 }
 
 const TrainingStep* Session::find_training_step(std::string_view name) const {

@@ -243,6 +243,7 @@ class Session {
   Executor& executor(std::string_view step, std::span<const Shape> shapes);
   Executor& executor_for(std::string_view step, std::span<const Tensor> inputs);
   void set_last(std::string_view step, Executor& executor);
+  Graph what_is_trained() const;
   const TrainingStep* find_training_step(std::string_view name) const;
   Graph ready_graph(std::string_view step, std::span<const Shape> shapes,
                     int64_t activation_bytes = 0, const BytesBeside& beside = {});

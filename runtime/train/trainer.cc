@@ -38,6 +38,12 @@ void check(const Session& session, const TrainerOptions& options) {
     throw Error(ErrorCode::kUsage, "the length of the run is not clear")
         .expected("either --epochs or --steps, above 0", options.epochs > 0 ? "both" : "neither");
   }
+  if (options.batch < 1) {
+    throw Error(ErrorCode::kModel, "a batch without samples")
+        .at({session.model().source, {}, {}})
+        .expected("inputs whose first dim is 1 or more, or a symbol", std::to_string(options.batch))
+        .hint("export the model with a symbolic first dim");
+  }
   if (options.log_every < 1) {
     throw Error(ErrorCode::kUsage, "bad --log-every")
         .expected("1 or more", std::to_string(options.log_every));

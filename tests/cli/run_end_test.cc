@@ -127,6 +127,21 @@ TEST(RunEnd, ABadIndexOfAnEvaluationNamesItsFile) {
   }
 }
 
+TEST(RunEnd, AModelWithoutSamplesIsRefused) {
+  const Workplace place;
+  place.write("none.onnxtxt",
+              "<ir_version: 8, opset_import: [\"\" : 17]>\nnone (float[0,2] x) => (float[] loss)\n"
+              "<float[2] w = {1, 2}>\n{ y = Mul (x, w) loss = ReduceSum <keepdims = 0> (y) }\n");
+  ASSERT_EQ(
+      place.run(words("compile none.onnxtxt -o a.onnx --loss-output loss --optimizer adamw")).code,
+      0);
+  place.write("floats.npy", npy("<f4", "(12, 2)", std::string(12 * 2 * 4, '\0')));
+  const Outcome run = place.run(words("run a.onnx --data x=floats.npy --steps 2 --run-dir r"));
+  EXPECT_EQ(run.code, 3);
+  EXPECT_THAT(run.err, HasSubstr("a batch without samples"));
+  EXPECT_FALSE(place.exists("r"));
+}
+
 TEST(RunEnd, ADamagedConfigurationIsTold) {
   const Workplace place;
   place.compile("a.onnx");

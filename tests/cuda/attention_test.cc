@@ -255,6 +255,7 @@ TEST(CudaAttention, GradientsOnTensorCores) {
       {{{2}, 100, 101, 16, 8}, {batch, seed, step}, hidden_as(-1e9f)},
       {{{2}, 100, 101, 16, 8}, {batch, seed, step}, hidden_as(lowest)},
       {{{2}, 100, 101, 16, 8}, {low, seed, step}, with({{"is_causal", 1}})},
+      {{{2}, 100, 101, 16, 8}, {low.cast_to(DType::kBF16), seed, step}, with({})},
   };
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
     for (const Form& form : forms) {
@@ -294,6 +295,12 @@ TEST(CudaAttention, TheLibraryGivesTheGradientOfATerm) {
     Call back = gradient(hidden, on_device(hidden), true);
     back.outputs[0] = back.outputs[1] = {};
     EXPECT_EQ(row_of(back), "dnn.attention");
+    check(back);
+    // bf16 has a little less than 1e9.
+    const Call less =
+        attention({{3, 2}, 21, 20, 16, 8}, dtype, {low.cast_to(DType::kBF16).cast_to(DType::kF32)});
+    back = gradient(less, on_device(less));
+    back.outputs[0] = back.outputs[1] = {};
     check(back);
     const Call dropped = attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, seed, step}, drops);
     EXPECT_EQ(row_of(gradient(dropped, on_device(dropped), true)), "own.attention");

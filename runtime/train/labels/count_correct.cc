@@ -93,6 +93,8 @@ bool count_correct(Graph& graph, const Classification& kind, Scores scores) {
   if (!layout || layout->outer * layout->inner * layout->classes == 0) return false;
 
   const FirstScores first = find_first(graph, shown, *layout);
+  const DType dtype = graph.value(first.value).type.dtype;
+  if (!is_16bit_float(dtype) && dtype != DType::kF32 && dtype != DType::kF64) return false;
   Builder b(graph, behind(graph, first.value), infer_node);
   b.set_role(Role::kLoss);
   const Expr lines =

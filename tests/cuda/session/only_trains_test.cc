@@ -65,5 +65,24 @@ TEST(DeviceSession, WhatOnlyTrainsKeepsNoScores) {
   EXPECT_EQ(steps_of(trains, "Slice"), 1) << "of the gradient of w alone";
 }
 
+/// Scores of integers are counted on the host; indices of what is not made are not looked at.
+TEST(DeviceSession, WhatOnlyTrainsAsksNothingOfWhatItLeavesOut) {
+  const std::string_view text =
+      "<ir_version: 10, opset_import: [\"\" : 17]> odd (float[4,2] x, int64[4] ids, int64[4] t) =>"
+      " (float l, int32[4,3] whole, float[4,2] rows) <float[2,3] w = {1, 2, 3, 3, 2, 1},"
+      " float[5,2] e = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0}> { s = MatMul (x, w)"
+      " whole = Cast <to = 6> (s) l = SoftmaxCrossEntropyLoss (s, t) rows = Gather (e, ids) }";
+  CompileOptions options;
+  options.train.loss_outputs = {"l"};
+  SessionOptions on;
+  on.device = test::tested_device();
+  on.only_trains = true;
+  Session session(compile_model(parse_model(text, "odd"), options).model, on);
+  const std::vector<Tensor> inputs = {cuda_emulated::random(DType::kF32, {4, 2}),
+                                      Tensor::full(DType::kI64, {4}, 99),
+                                      Tensor::full(DType::kI64, {4}, 1)};
+  EXPECT_GT(session.step(inputs).loss, 0);
+}
+
 }  // namespace
 }  // namespace halfnote

@@ -152,10 +152,11 @@ ScoreDims joined(const AttentionPlan& plan, const ScoreDims& scores, bool gradie
 int64_t size_of_dims(const ScoreDims& dims) { return dims[0] * dims[1] * dims[2] * dims[3]; }
 
 /// From which number down a term hides a key. A bool term puts it in the place of the score: exp()
-/// of it has to be 0. A float term is added: nothing may be left of the product beside it.
+/// of it has to be 0. A float term is added: as good as nothing may be left of the product beside
+/// it. -1e8 as 16 bits have it: log Σ exp of a row of such scores is lost in f32, and with it P.
 float hidden_from(const AttentionPlan& plan) {
   const auto hides = [](const cpu::attention::Term& term) { return term.hides(); };
-  return std::ranges::all_of(plan.terms, hides) ? -1e4f : -1e9f;
+  return std::ranges::all_of(plan.terms, hides) ? -1e4f : -9.9e7f;
 }
 
 std::string unfit_for_library(const AttentionPlan& plan) {
