@@ -416,7 +416,7 @@ void run_tensor_gradients(Stream& stream, const DeviceAttention& p,
 
 void tensor_gradients(Stream& stream, const DeviceAttention& p, const GradientOperands<float>& in,
                       const RealOutput& dq, const RealOutput& dk, const RealOutput& dv) {
-  if (p.drops()) {
+  if (in.kept != nullptr) {
     const int64_t rows = kept_rows(p.m), blocks = kept_blocks(p.n);
     for_each(stream, p.batches * blocks * rows * 2,
              DrawKeptBits{p, in.kept, Divisor(rows), Divisor(blocks)});
