@@ -128,6 +128,10 @@ NodeId find_node(const Graph& graph, std::string_view name) {
 
 bool is_cast(const Node& node) { return node.op == "Cast" && node.domain.empty(); }
 
+bool is_float_value(const Graph& graph, ValueId value) {
+  return value.valid() && is_float(graph.value(value).type.dtype);
+}
+
 NodeId producer(const Graph& graph, ValueId value) {
   if (!value.valid() || graph.value(value).kind != ValueKind::kResult) return NodeId{};
   return graph.value(value).producer;

@@ -14,7 +14,8 @@
 //   5. what op-set 23 does not allow in that type, or what reads a constant that does not fit it
 //   (constants.h), however far it has been moved, goes back to f32, with a note in the report;
 //   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h), but
-//   for what feeds an op that makes small errors large (Log).
+//   for what feeds an op that makes small errors large (Log), and for masks that are inputs on
+//   their way into an fp32 node (masks.h).
 // What computes on positions (positions.h), or leads to coordinates (OperatorRow::place_inputs), is
 // f32, and so is what moves them on the way there.
 // A slot that is f32 whatever its node computes in (the biases of an LSTM) connects nothing.
@@ -30,11 +31,13 @@
 #include "base/error.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
-#include "passes/precision/constants.h"
 #include "passes/precision/cost.h"
+#include "passes/precision/keep_f32.h"
 #include "passes/precision/like.h"
-#include "passes/precision/positions.h"
 #include "passes/precision/rules.h"
+#include "passes/precision/values/constants.h"
+#include "passes/precision/values/masks.h"
+#include "passes/precision/values/positions.h"
 #include "passes/train/step.h"
 
 namespace halfnote {
@@ -47,39 +50,11 @@ bool is_f32(const Graph& graph, ValueId value) {
          graph.value(value).type.dtype == DType::kF32;
 }
 
-/// Why a node has the type it has when nothing is to be decided: by the floats it reads and writes.
-std::string why_untouched(const Graph& graph, NodeId id) {
-  bool low = false, f32 = false, f64 = false;
-  const auto look = [&](ValueId value) {
-    const DType dtype = value.valid() ? graph.value(value).type.dtype : DType::kUndefined;
-    low |= is_16bit_float(dtype);
-    f32 |= dtype == DType::kF32;
-    f64 |= dtype == DType::kF64;
-  };
-  for (ValueId input : graph.inputs(id)) look(input);
-  for (ValueId output : graph.outputs(id)) look(output);
-  if (low) return "the model's own: a 16-bit value at its border, or a rounding it asks for";
-  if (f64) return "the model's own: f64 is left alone";
-  return f32 ? "precision fp32: all is f32" : "computes no float";
-}
-
-/// With --precision fp32 all is f32 anyway; rules must name something all the same.
-bool keep_f32(Graph& graph, PrecisionRules& rules) {
-  bool changed = false;
-  for (NodeId id : graph.all_nodes()) {
-    Node& node = graph.node(id);
-    const auto forced = rules.find(node);
-    if (!node.precision.reason.empty()) continue;
-    node.precision.reason = forced && !forced->low ? forced->rule : why_untouched(graph, id);
-    changed = true;
-  }
-  return changed;
-}
-
 class Colouring {
  public:
   Colouring(Graph& graph, RegionId region, PassContext& context, PrecisionRules& rules,
-            const UnfitValues& unfit, const FixedSlots& fixed, const ComputedPositions& positions)
+            const UnfitValues& unfit, const FixedSlots& fixed, const ComputedPositions& positions,
+            const FedValues& fed)
       : graph_(graph),
         region_(region),
         context_(context),
@@ -90,6 +65,7 @@ class Colouring {
         unfit_(unfit),
         fixed_(fixed),
         positions_(positions),
+        fed_(fed),
         nodes_(graph.nodes(region)),
         colours_(graph.node_capacity()) {}
 
@@ -437,8 +413,39 @@ class Colouring {
       return state(id).colour == Colour::kF32 && state(id).kind == Kind::kClear &&
              graph_.node(id).role == Role::kBackward;
     });
-    for (size_t i = 0; i < exact.size(); ++i) exact[i] = exact[i] || moved[i];
+    const std::vector<bool> masked = masked_on_the_way();
+    for (size_t i = 0; i < exact.size(); ++i) exact[i] = exact[i] || moved[i] || masked[i];
     return exact;
+  }
+
+  /// F32 nodes that add a mask which is an input, from where it is fed to the fp32 node behind them
+  /// (scores + mask, a Softmax).
+  std::vector<bool> masked_on_the_way() {
+    const auto follows = [&](NodeId id) {
+      const State& s = state(id);
+      return s.colour == Colour::kF32 && (s.kind == Kind::kInfer || s.kind == Kind::kClear);
+    };
+    std::vector<NodeId> adding;
+    for (NodeId id : nodes_) {
+      if (follows(id) && fed_.adds(graph_, id)) adding.push_back(id);
+    }
+    const std::vector<bool> ahead = reach(of_class_fp32(), above(), follows);
+    std::erase_if(adding, [&](NodeId id) { return !ahead[id.index]; });
+    std::vector<bool> masked = reach(adding, below(), [&](NodeId id) { return ahead[id.index]; });
+    const std::vector<bool> fed = reach(
+        adding, above(), [&](NodeId id) { return follows(id) && fed_.has(graph_.output(id)); });
+    for (NodeId id : adding) masked[id.index] = true;
+    for (size_t i = 0; i < masked.size(); ++i) masked[i] = masked[i] || fed[i];
+    return masked;
+  }
+
+  /// Nodes of the model that run in f32 by their class, not as normalizations with f32 inside.
+  std::vector<NodeId> of_class_fp32() {
+    std::vector<NodeId> found = of_colour(Colour::kF32);
+    std::erase_if(found, [&](NodeId id) {
+      return state(id).kind != Kind::kFp32 || graph_.node(id).role != Role::kForward;
+    });
+    return found;
   }
 
   void refine_by_cost() {
@@ -500,6 +507,7 @@ class Colouring {
   const UnfitValues& unfit_;
   const FixedSlots& fixed_;
   const ComputedPositions& positions_;
+  const FedValues& fed_;
   const std::vector<NodeId> nodes_;
   std::vector<State> colours_;
   std::map<std::string, std::string> wholes_;  // by node name
@@ -528,14 +536,14 @@ bool colour(Graph& graph, PassContext& context, PrecisionRules& rules,
   const UnfitValues unfit(graph, context.options.policy.dtype);
   const FixedSlots fixed(graph);
   const ComputedPositions positions(graph);
-  const bool refine = context.options.policy.cost_refinement;
-  bool changed =
-      Colouring(graph, graph.main(), context, rules, unfit, fixed, positions).run(decided, refine);
+  const FedValues fed(graph);
+  const auto run = [&](RegionId region, bool refine) {
+    return Colouring(graph, region, context, rules, unfit, fixed, positions, fed)
+        .run(decided, refine);
+  };
+  bool changed = run(graph.main(), context.options.policy.cost_refinement);
   for (NodeId id : graph.all_nodes()) {
-    for (RegionId body : graph.subgraphs(id)) {
-      changed |=
-          Colouring(graph, body, context, rules, unfit, fixed, positions).run(decided, false);
-    }
+    for (RegionId body : graph.subgraphs(id)) changed |= run(body, false);
   }
   return changed;
 }

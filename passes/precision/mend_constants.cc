@@ -13,7 +13,7 @@
 
 #include "compiler/ir/replace.h"
 #include "passes/passes.h"
-#include "passes/precision/constants.h"
+#include "passes/precision/values/constants.h"
 
 namespace halfnote {
 namespace {

@@ -3,7 +3,7 @@
 #include "passes/precision/like.h"
 
 #include "passes/policy_file.h"
-#include "passes/precision/constants.h"
+#include "passes/precision/values/constants.h"
 #include "passes/precision/presets.h"
 #include "passes/report.h"
 #include "support.h"

@@ -119,6 +119,49 @@ TEST_P(InBothTypes, GradientsOfAProductFollowTheProduct) {
   EXPECT_GE(contractions, 3);
 }
 
+// --- masks that are inputs -----------------------------------------------------------------------
+
+/// Attention whose mask a caller gives, as frameworks export it: moved, added, then a softmax.
+constexpr const char* kMaskedScores = R"(
+main (float[2,8,64,16] q, float[2,8,64,16] k, float[2,8,64,16] v, float[2,64] mask)
+    => (float[2,8,64,16] y) <
+   int64[2] axes = {1, 2}, float one = {1}, float low = {-60000}
+> {
+   kt = Transpose <perm = [0, 1, 3, 2]> (k)
+   s = MatMul (q, kt)
+   hidden = Sub (one, mask)
+   bias = Mul (hidden, low)
+   bias4 = Unsqueeze (bias, axes)
+   t = Add (s, bias4)
+   p = Softmax (t)
+   y = MatMul (p, v)
+}
+)";
+
+TEST_P(InBothTypes, AMaskThatIsAnInputIsAddedInF32) {
+  const Graph graph = compiled(kMaskedScores, inference_for(GetParam()));
+  EXPECT_THAT(graph, RunsIn("MatMul", GetParam()));
+  for (const char* op : {"Sub", "Mul", "Unsqueeze", "Add", "Softmax"}) {
+    EXPECT_THAT(graph, RunsIn(op, DType::kF32));
+  }
+  EXPECT_THAT(graph, CastTimes("mask", GetParam(), 0));
+}
+
+TEST_P(InBothTypes, FeaturesThatAreAddedAreNoMask) {
+  const Graph graph = compiled(R"(
+main (float[32,64] x, float[32,64] y) => (float[32,64] z) <
+   float[64,64] w = {)" + numbers(64 * 64) +
+                                   R"(}
+> {
+   a = MatMul (x, w)
+   b = Add (a, y)
+   z = MatMul (b, w)
+}
+)",
+                               inference_for(GetParam()));
+  EXPECT_THAT(graph, RunsIn("Add", GetParam()));
+}
+
 INSTANTIATE_TEST_SUITE_P(Precision, InBothTypes, testing::Values(DType::kF16, DType::kBF16),
                          [](const auto& test) { return std::string(short_name(test.param)); });
 

@@ -8,18 +8,15 @@
 // What is computed of positions and tables stays a position (distances, angles, their Sin and Cos)
 // until it meets data: there it is rounded as all else is. A matrix ends it too: integers that a
 // layer multiplies are features.
-#include "passes/precision/positions.h"
+#include "passes/precision/values/positions.h"
 
 #include <algorithm>
 
+#include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 
 namespace halfnote {
 namespace {
-
-bool is_float_value(const Graph& graph, ValueId value) {
-  return value.valid() && is_float(graph.value(value).type.dtype);
-}
 
 /// Is it at most a line of numbers?
 bool is_line(const Shape& shape) {

@@ -1,4 +1,4 @@
-#include "passes/precision/constants.h"
+#include "passes/precision/values/constants.h"
 
 #include <fmt/format.h>
 
