@@ -2,6 +2,8 @@
 #include "passes/train/step_form.h"
 
 #include "base/error.h"
+#include "compiler/ir/builder.h"
+#include "compiler/ir/replace.h"
 #include "compiler/onnx/metadata.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
@@ -9,6 +11,17 @@
 #include "passes/unsupported.h"
 
 namespace halfnote {
+namespace {
+
+/// A running statistic that is read as result `i` of its BatchNormalization stays what it is.
+void keep_statistic(Graph& graph, NodeId node, size_t i) {
+  const ValueId kept = graph.input(node, i + 2);
+  Builder b(graph, graph.before(node),
+            [&](Graph& g, NodeId same) { g.value(g.output(same)).type = g.value(kept).type; });
+  take_place(graph, graph.output(node, i), b.op("Identity", {b.value(kept)}).id);
+}
+
+}  // namespace
 
 void check_scalar(const Graph& graph, ValueId loss, ErrorCode code) {
   const ValueType& type = graph.value(loss).type;
@@ -45,9 +58,9 @@ size_t to_inference_form(Graph& graph) {
     } else if (op == "BatchNormalization") {
       graph.node(node).attributes.erase("training_mode");
       for (size_t i = graph.outputs(node).size(); i-- > 1;) {
-        if (graph.output(node, i).valid() && !graph.has_uses(graph.output(node, i))) {
-          graph.drop_output(node, i);
-        }
+        if (!graph.output(node, i).valid()) continue;
+        if (graph.has_uses(graph.output(node, i))) keep_statistic(graph, node, i);
+        graph.drop_output(node, i);
       }
     }
   }
