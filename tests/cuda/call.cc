@@ -33,6 +33,23 @@ Tensor integers(std::vector<int64_t> values, Shape shape) {
   return tensor;
 }
 
+Tensor bits_for(const Shape& x) {
+  Shape shape{x[0]};
+  shape.insert(shape.end(), x.begin() + 2, x.end());
+  shape.push_back(x[1] / 8);
+  std::mt19937 engine(11);
+  Tensor bits(DType::kU8, shape);
+  for (uint8_t& byte : bits.mutable_data<uint8_t>()) byte = static_cast<uint8_t>(engine() >> 7);
+  return bits;
+}
+
+Tensor far_from_zero(DType dtype, const Shape& shape) {
+  std::mt19937 engine(12);
+  Tensor tensor(DType::kF64, shape);
+  for (double& x : tensor.mutable_data<double>()) x = engine() >> 7 & 1 ? 8 : -8;
+  return tensor.cast_to(dtype);
+}
+
 KernelCall kernel_call(const Call& call) {
   KernelCall made;
   made.domain = call.domain;

@@ -32,6 +32,11 @@ inline const Shape kUglyShapes[] = {{0}, {1}, {7}, {3, 5, 129}, {65537}};
 /// Pseudo-random elements in [low, high), the same ones for the same seed.
 Tensor random(DType dtype, Shape shape, double low = -2, double high = 2, uint32_t seed = 1);
 Tensor integers(std::vector<int64_t> values, Shape shape);
+/// A bit for each element of X: bytes (N, spatial…, C / 8).
+Tensor bits_for(const Shape& x);
+/// Elements of -8 and 8: what is added to normalized ones leaves none near 0, whose sign another
+/// rounding changes.
+Tensor far_from_zero(DType dtype, const Shape& shape);
 
 /// The same call as kernels are asked. It refers to the call's attributes.
 KernelCall kernel_call(const Call& call);

@@ -61,6 +61,43 @@ TEST(NormalizationBody, FusedBatchNormalization) {
   }
 }
 
+/// The signs of Y as bits, written and read.
+TEST(NormalizationBody, SignsOfBatchNormalization) {
+  const Attributes relu = {{"activation", "Relu"}};
+  const Tensor none;
+  for (DType dtype : kNormalizationTypes) {
+    for (const Shape& shape : {Shape{3, 8, 2}, Shape{2, 16, 3, 5}, Shape{0, 8, 4}}) {
+      const Shape channel = {shape[1]};
+      const DType w = wide(dtype);
+      Tensor far(DType::kF64, shape);  // leaves no result near 0
+      for (size_t i = 0; i < far.mutable_data<double>().size(); ++i)
+        far.mutable_data<double>()[i] = i * 7 % 5 < 2 ? 8 : -8;
+      const Tensor x = random_tensor(dtype, shape, 1), scale = random_tensor(w, channel, 2),
+                   bias = random_tensor(w, channel, 3), mean = random_tensor(w, channel, 4),
+                   inv_std = random_tensor(w, channel, 5, 1, 2);
+      expect_body_agrees({to_string(shape),
+                          "BatchNormalization",
+                          relu,
+                          {x, scale, bias, mean, inv_std, far.cast_to(dtype)},
+                          6},
+                         kNormalizationSums);
+      Shape bytes = {shape[0]};
+      bytes.insert(bytes.end(), shape.begin() + 2, shape.end());
+      bytes.push_back(shape[1] / 8);
+      Tensor signs(DType::kU8, bytes);
+      for (size_t i = 0; i < signs.mutable_data<uint8_t>().size(); ++i)
+        signs.mutable_data<uint8_t>()[i] = static_cast<uint8_t>(i * 151 + 37);
+      const Tensor dy = random_tensor(dtype, shape, 6), more = random_tensor(dtype, shape, 7);
+      expect_body_agrees({to_string(shape),
+                          "BatchNormalizationGrad",
+                          {},
+                          {dy, x, scale, mean, inv_std, more, none, none, signs},
+                          4},
+                         kNormalizationSums);
+    }
+  }
+}
+
 TEST(NormalizationBody, BatchNormalizationGrad) {
   for (DType dtype : kNormalizationTypes) {
     for (const Shape& shape : kNormalizationShapes) {

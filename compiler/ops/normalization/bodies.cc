@@ -1,5 +1,8 @@
 // Bodies of the normalizations of ai.halfnote in standard ops: f32 math (f64 for f64), rounded
 // once.
+#include <algorithm>
+#include <numeric>
+
 #include "base/error.h"
 #include "compiler/ops/normalization/parts.h"
 #include "compiler/ops/rule_support.h"
@@ -31,6 +34,44 @@ Expr summed_grad(BodyContext& body, size_t index) {
   const Expr grad = b.to_math(body.inputs[0]);
   if (!has_norm_part(body, index)) return grad;
   return b.to_math(b.cast(with_part(body, grad, index), body.inputs[0].dtype()));
+}
+
+/// 1, 2, 4, … of the eight channels that share a byte.
+Expr powers_of_two(Builder& b) {
+  return b.constant(Tensor::of<float>({8}, {1, 2, 4, 8, 16, 32, 64, 128}));
+}
+
+/// (N, C, spatial…) as (N, spatial…, C), or back.
+Expr turn_channels(Expr x, bool last) {
+  std::vector<int64_t> order(static_cast<size_t>(x.rank()));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  if (last) {
+    std::rotate(order.begin() + 1, order.begin() + 2, order.end());
+  } else {
+    std::rotate(order.begin() + 1, order.end() - 1, order.end());
+  }
+  return x.builder->op("Transpose", {x}, {{"perm", order}});
+}
+
+/// The signs of y as bits: bytes (N, spatial…, C / 8).
+Expr pack_signs(Builder& b, Expr y) {
+  const Expr above = b.cast(b.op("Greater", {y, b.scalar(y.dtype(), 0)}), DType::kF32);
+  std::vector<int64_t> grouped(static_cast<size_t>(y.rank()) - 1, 0);  // 0 copies the dim
+  grouped.insert(grouped.end(), {y.shape()[1].value / 8, 8});
+  const Expr bits = b.reshape(turn_channels(above, true), b.ints(grouped)) * powers_of_two(b);
+  return b.cast(b.reduce_sum(bits, {y.rank()}, false), DType::kU8);
+}
+
+/// Where such bytes have a 1, as bools (N, C, spatial…).
+Expr unpack_signs(Builder& b, Expr signs) {
+  const int rank = signs.rank();
+  const Expr bytes = b.op("Unsqueeze", {b.cast(signs, DType::kF32), b.ints({rank})});
+  const Expr shifted = b.op("Floor", {bytes / powers_of_two(b)});
+  const Expr bits = shifted - b.op("Floor", {shifted * 0.5}) * 2.0;
+  std::vector<int64_t> flat(static_cast<size_t>(rank) - 1, 0);
+  flat.push_back(signs.shape().back().value * 8);
+  const Expr last = b.reshape(bits, b.ints(flat));
+  return b.op("Greater", {turn_channels(last, false), b.scalar(DType::kF32, 0)});
 }
 
 /// (N, C, spatial…) as (N, groups, rest); 0 groups: C of them. With -1 where nothing is empty, and
@@ -67,8 +108,12 @@ std::vector<Expr> batch_normalization_body(BodyContext& body) {
   const auto running = [&](Expr old, Expr batch) {
     return old * momentum + batch * (1.0 - momentum);
   };
-  return {round_to(y, body.output_types[0]), running(body.inputs[3], batch_mean),
-          running(body.inputs[4], batch_variance), batch_mean, squeeze(inv_std, axes)};
+  const Expr rounded = round_to(y, body.output_types[0]);
+  std::vector<Expr> results = {rounded, running(body.inputs[3], batch_mean),
+                               running(body.inputs[4], batch_variance), batch_mean,
+                               squeeze(inv_std, axes)};
+  if (body.output_types.size() > results.size()) results.push_back(pack_signs(b, rounded));
+  return results;
 }
 
 std::vector<Expr> batch_normalization_grad_body(BodyContext& body) {
@@ -88,6 +133,7 @@ std::vector<Expr> batch_normalization_grad_body(BodyContext& body) {
     y = b.to_math(b.cast(line, dtype));
   }
   if (y.valid()) grad = mask_zero(b.op("Greater", {y, b.scalar(y.dtype(), 0)}), grad);
+  if (has_norm_part(body, 8)) grad = mask_zero(unpack_signs(b, body.inputs[8]), grad);
 
   const Expr normalized = centred_x * inv_std;
   const Expr product = grad * normalized;

@@ -38,6 +38,19 @@ bool may_be_alike(const SymbolicShape& a, const SymbolicShape& b) {
   });
 }
 
+/// A bit for each element: those of all channels of a pixel side by side, eight a byte.
+ValueType signs_type(const Graph& graph, NodeId node, size_t x_index) {
+  const SymbolicShape& x = operand_shape(graph, node, x_index);
+  if (!x[1].known() || x[1].value % 8 != 0) {
+    throw Error(ErrorCode::kModel, "signs of Y are bytes for 8 channels")
+        .expected("a multiple of 8 channels", to_string(x));
+  }
+  SymbolicShape signs = {x[0]};
+  signs.insert(signs.end(), x.begin() + 2, x.end());
+  signs.emplace_back(x[1].value / 8);
+  return ValueType::tensor(DType::kU8, signs);
+}
+
 /// An optional operand must have the type and the shape of operand `like`.
 void require_alike(const Graph& graph, NodeId node, size_t index, size_t like) {
   if (!has_norm_operand(graph, node, index)) return;
@@ -68,7 +81,9 @@ std::vector<ValueType> infer_batch_normalization(const Graph& graph, NodeId node
         .expected("Relu, or none", "\"" + activation + "\"");
   }
   require_alike(graph, node, 5, 0);
-  return {operand_type(graph, node, 0), channel, channel, channel, channel};
+  std::vector<ValueType> types = {operand_type(graph, node, 0), channel, channel, channel, channel};
+  if (graph.outputs(node).size() > types.size()) types.push_back(signs_type(graph, node, 0));
+  return types;
 }
 
 std::vector<ValueType> infer_batch_normalization_grad(const Graph& graph, NodeId node) {
@@ -80,6 +95,14 @@ std::vector<ValueType> infer_batch_normalization_grad(const Graph& graph, NodeId
        !may_be_alike(operand_shape(graph, node, 7), *channel.shape))) {
     throw Error(ErrorCode::kModel, "B of BatchNormalizationGrad is no number a channel")
         .expected(to_string(channel), to_string(operand_type(graph, node, 7)));
+  }
+  if (has_norm_operand(graph, node, 8)) {
+    const ValueType wanted = signs_type(graph, node, 1);
+    if (operand_type(graph, node, 8).dtype != wanted.dtype ||
+        !may_be_alike(operand_shape(graph, node, 8), *wanted.shape)) {
+      throw Error(ErrorCode::kModel, "the signs of BatchNormalizationGrad do not fit")
+          .expected(to_string(wanted), to_string(operand_type(graph, node, 8)));
+    }
   }
   return {operand_type(graph, node, 1), channel, channel, operand_type(graph, node, 1)};
 }

@@ -9,7 +9,7 @@ namespace halfnote::cpu {
 
 namespace {
 
-/// Calls `body(i, index)` for every element of channel c, in order.
+/// Calls `body(pixel, index)` for every element of channel c, in order.
 template <class Body>
 void for_channel(const Channels& plan, int64_t c, Body&& body) {
   int64_t i = 0;
@@ -102,6 +102,23 @@ ChannelLine<T> normalize_channel(const KernelBuffers& buffers, const BatchNormPl
                     parameters.read(buffers, 2, c));
 }
 
+/// Y has all channels by now: a byte needs eight.
+template <class T>
+void write_signs(const Channels& plan, const T* y, uint8_t* signs, int threads) {
+  const int64_t groups = plan.channels / 8;
+  parallel_blocks(plan.per_channel(), 1, threads, [&](int64_t pixel, int64_t) {
+    const int64_t image = pixel / plan.plane, place = pixel % plan.plane;
+    for (int64_t group = 0; group < groups; ++group) {
+      unsigned bits = 0;
+      for (int64_t v = 0; v < 8; ++v) {
+        const int64_t c = group * 8 + v;
+        if (load(y[(image * plan.channels + c) * plan.plane + place]) > 0) bits |= 1u << v;
+      }
+      signs[pixel * groups + group] = static_cast<uint8_t>(bits);
+    }
+  });
+}
+
 template <class T>
 Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& norm) {
   const auto body = [=, plan = norm.channels, parameters = plan_parameters(call),
@@ -118,6 +135,8 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& norm) {
         y[i] = store<T>(static_cast<Math<T>>(value));
       });
     });
+    if (norm.keeps_signs)
+      write_signs(plan, buffers.out<T>(0), buffers.out<uint8_t>(kNormSigns), threads);
   };
   return make_kernel(body, 0, batch_norm_in_place);
 }
@@ -133,15 +152,30 @@ Prepared prepare_forward(const KernelCall& call) {
 template <class T>
 struct Incoming {
   const T *dy, *addend, *y, *x;
+  const uint8_t* signs;
+  int64_t channels, c;
   NormMask mask;
   ChannelLine<T> line;
 
-  T at(int64_t i) const {
+  /// Of element i, which belongs to such a pixel.
+  T at(int64_t pixel, int64_t i) const {
     T g = dy[i];
     if (addend != nullptr) g = store<T>(load(dy[i]) + load(addend[i]));
-    if (mask == NormMask::kNone) return g;
-    const T result = mask == NormMask::kY ? y[i] : store<T>(static_cast<Math<T>>(line.at(x[i])));
-    return load(result) > 0 ? g : store<T>(0);
+    return lets_through(pixel, i) ? g : store<T>(0);
+  }
+
+ private:
+  bool lets_through(int64_t pixel, int64_t i) const {
+    switch (mask) {
+      case NormMask::kNone:
+        return true;
+      case NormMask::kY:
+        return load(y[i]) > 0;
+      case NormMask::kBits:
+        return (signs[(pixel * channels + c) / 8] >> c % 8 & 1) != 0;
+      default:
+        return load(store<T>(static_cast<Math<T>>(line.at(x[i])))) > 0;
+    }
   }
 };
 
@@ -157,14 +191,17 @@ Prepared gradient_kernel(const KernelCall& call, const BatchNormGradPlan& norm) 
                            norm.adds ? buffers.in<T>(kGradAddend) : nullptr,
                            norm.mask == NormMask::kY ? buffers.in<T>(kGradY) : nullptr,
                            x,
+                           norm.mask == NormMask::kBits ? buffers.in<uint8_t>(kGradSigns) : nullptr,
+                           plan.channels,
+                           c,
                            norm.mask,
                            {}};
       if (norm.mask == NormMask::kLine)
         gradient.line = line_of<T>(mean, inv_std, scale, parameters.read(buffers, kGradBias, c));
       T* kept = norm.keeps_sum ? buffers.out<T>(kGradSum) : nullptr;
       double sum = 0, product = 0;
-      for_channel(plan, c, [&](int64_t, int64_t i) {
-        const T g = gradient.at(i);
+      for_channel(plan, c, [&](int64_t pixel, int64_t i) {
+        const T g = gradient.at(pixel, i);
         if (kept != nullptr) kept[i] = g;
         sum += load(g);
         product += load(g) * ((load(x[i]) - mean) * inv_std);
@@ -176,8 +213,8 @@ Prepared gradient_kernel(const KernelCall& call, const BatchNormGradPlan& norm) 
       const double factor = scale * inv_std;
       const double slope = product / count * inv_std, offset = sum / count;
       T* dx = buffers.out<T>(0);
-      for_channel(plan, c, [&](int64_t, int64_t i) {
-        const T g = kept != nullptr ? kept[i] : gradient.at(i);
+      for_channel(plan, c, [&](int64_t pixel, int64_t i) {
+        const T g = kept != nullptr ? kept[i] : gradient.at(pixel, i);
         const double value = factor * (load(g) - offset - (load(x[i]) - mean) * slope);
         dx[i] = store<T>(static_cast<Math<T>>(value));
       });
@@ -191,6 +228,13 @@ Prepared prepare_gradient(const KernelCall& call) {
   if (std::string why = plan_batch_norm_grad(call, plan); !why.empty()) return Prepared::no(why);
   return for_float_type(call.inputs[0].dtype,
                         [&]<class T>() { return gradient_kernel<T>(call, plan); });
+}
+
+/// The reason why an operand does not hold the signs of Y, or an empty string.
+std::string signs_refusal(const Channels& plan, const Operand& signs) {
+  if (plan.channels % 8 != 0) return "signs of channels that are no multiple of 8";
+  const bool fits = signs.dtype == DType::kU8 && signs.size() == plan.sign_bytes();
+  return fits ? "" : "signs that are not a byte for 8 channels";
 }
 
 }  // namespace
@@ -219,12 +263,17 @@ std::string plan_batch_norm(const KernelCall& call, BatchNormPlan& plan) {
   plan.momentum = attributes_of(call).get_float("momentum", 0.9f);
   plan.channels = plan_channels(call, 0);
   for (size_t i = 1; i <= 4; ++i) require_size(call, i, plan.channels.channels);
-  if (std::string why = float_refusal(call); !why.empty()) return why;
+  if (std::string why = float_refusal(call, SIZE_MAX, kNormSigns); !why.empty()) return why;
   if (!call.has_output(0)) throw model_error(call, "Y is missing");
   plan.adds = own && call.has_input(kNormResidual);
   plan.relu = own && attributes_of(call).get_string("activation", "") == "Relu";
   if (plan.adds) {
     if (std::string why = check_alike(call, kNormResidual, 0); !why.empty()) return why;
+  }
+  plan.keeps_signs = own && call.has_output(kNormSigns);
+  if (plan.keeps_signs) {
+    const Operand& signs = call.outputs[kNormSigns];
+    if (std::string why = signs_refusal(plan.channels, signs); !why.empty()) return why;
   }
   return call.outputs[0].dtype == call.inputs[0].dtype ? "" : "X and Y of different types";
 }
@@ -233,14 +282,22 @@ std::string plan_batch_norm_grad(const KernelCall& call, BatchNormGradPlan& plan
   plan.channels = plan_channels(call, 1);
   require_size(call, 0, call.inputs[1].size());
   for (size_t i = 2; i <= 4; ++i) require_size(call, i, plan.channels.channels);
-  if (std::string why = float_refusal(call); !why.empty()) return why;
+  if (std::string why = float_refusal(call, kGradSigns); !why.empty()) return why;
   plan.adds = call.has_input(kGradAddend);
   plan.keeps_sum = call.has_output(kGradSum);
+  const int masks = static_cast<int>(call.has_input(kGradY)) +
+                    static_cast<int>(call.has_input(kGradBias)) +
+                    static_cast<int>(call.has_input(kGradSigns));
+  if (masks > 1) return "more than one of Y, B and the signs of Y";
   if (call.has_input(kGradY)) plan.mask = NormMask::kY;
   if (call.has_input(kGradBias)) {
-    if (plan.mask != NormMask::kNone) return "Y and B at once";
     plan.mask = NormMask::kLine;
     require_size(call, kGradBias, plan.channels.channels);
+  }
+  if (call.has_input(kGradSigns)) {
+    plan.mask = NormMask::kBits;
+    const Operand& signs = call.inputs[kGradSigns];
+    if (std::string why = signs_refusal(plan.channels, signs); !why.empty()) return why;
   }
   for (const size_t i : {kGradAddend, kGradY}) {
     if (!call.has_input(i)) continue;

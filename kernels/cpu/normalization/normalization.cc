@@ -65,17 +65,18 @@ std::string more_refusal(const KernelCall& call, size_t more) {
   return why;
 }
 
-std::string float_refusal(const KernelCall& call) {
-  const auto check = [](const std::vector<Operand>& operands, const char* what) -> std::string {
+std::string float_refusal(const KernelCall& call, size_t other_input, size_t other_output) {
+  const auto check = [](const std::vector<Operand>& operands, size_t other,
+                        const char* what) -> std::string {
     for (size_t i = 0; i < operands.size(); ++i) {
-      if (!operands[i].present() || is_real(operands[i].dtype)) continue;
+      if (i == other || !operands[i].present() || is_real(operands[i].dtype)) continue;
       return what + std::to_string(i) + " is " + std::string(short_name(operands[i].dtype)) +
              ", no float type";
     }
     return {};
   };
-  std::string why = check(call.inputs, "input ");
-  return why.empty() ? check(call.outputs, "output ") : why;
+  std::string why = check(call.inputs, other_input, "input ");
+  return why.empty() ? check(call.outputs, other_output, "output ") : why;
 }
 
 std::vector<KernelRow> normalization_kernels() {

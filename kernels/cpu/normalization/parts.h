@@ -40,6 +40,9 @@ Lines lines_from(const Shape& shape, int64_t axis);
 struct Channels {
   int64_t images = 0, channels = 1, plane = 1;
   int64_t per_channel() const { return images * plane; }
+  /// Bytes of the signs of Y: those of all channels of a pixel side by side, eight a byte, the
+  /// first in the lowest bit; 1 where Y is above 0.
+  int64_t sign_bytes() const { return per_channel() * channels / 8; }
 };
 /// Throws Error(kModel) if the input is missing or a scalar.
 Channels plan_channels(const KernelCall& call, size_t input);
@@ -51,18 +54,21 @@ struct BatchNormPlan {
   // Y = relu(norm + residual), computed from the statistics as they are saved: the gradient finds
   // the sign of Y again.
   bool adds = false, relu = false;
+  bool keeps_signs = false;  // those of Y are a result
   double epsilon = 0, momentum = 0;
 };
 
-/// The operands that a BatchNormalization and its gradient may have, by their places.
-inline constexpr size_t kNormResidual = 5;
-inline constexpr size_t kGradAddend = 5, kGradY = 6, kGradBias = 7, kGradSum = 3;
+/// The operands that a BatchNormalization and its gradient may have, and their results, by their
+/// places.
+inline constexpr size_t kNormResidual = 5, kNormSigns = 5;
+inline constexpr size_t kGradAddend = 5, kGradY = 6, kGradBias = 7, kGradSigns = 8, kGradSum = 3;
 
 /// Where a Relu stood between the BatchNormalization and dY.
 enum class NormMask {
   kNone,
   kY,     // where Y is not above 0, dY counts as 0
   kLine,  // the same, Y being computed again from X
+  kBits,  // the same, by the signs of Y
 };
 
 struct BatchNormGradPlan {
@@ -118,8 +124,10 @@ std::string more_refusal(const KernelCall& call, size_t more);
 std::string check_alike(const KernelCall& call, size_t index, size_t like);
 /// Throws Error(kModel) unless input `index` is present and has `size` elements.
 void require_size(const KernelCall& call, size_t index, int64_t size);
-/// The reason why a present operand is no float; else empty.
-std::string float_refusal(const KernelCall& call);
+/// The reason why a present operand is no float; else empty. One input and one output may be other
+/// than that.
+std::string float_refusal(const KernelCall& call, size_t other_input = SIZE_MAX,
+                          size_t other_output = SIZE_MAX);
 
 /// dY, or the sum of its two parts rounded to T.
 template <class T>

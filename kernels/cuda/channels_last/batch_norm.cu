@@ -62,6 +62,7 @@ struct Normalize {
   static constexpr int kOperands = kAdds ? 2 : 1;
   const T* operands[kOperands];
   T* y;
+  uint8_t* signs_of_y;  // a byte for 8 channels, or null
   const ChannelLine<T>* lines;
   bool relu;
   template <int V>
@@ -80,6 +81,13 @@ struct Normalize {
       result[v] = Channel::finished(value, relu);
     }
     store_row(y, at, result);
+    if constexpr (V == 8) {
+      if (signs_of_y == nullptr) return;
+      unsigned bits = 0;
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) bits |= is_stored_positive<T>(result[v]) ? 1u << v : 0;
+      signs_of_y[at / 8] = static_cast<uint8_t>(bits);
+    }
   }
 };
 
@@ -99,31 +107,49 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
         stream, FinishMoments<T>{x, {types, plan, buffers}, plan, static_cast<double>(rows), lines},
         parts, channels, plan.of_batch ? sums.slices : 0);
     const ChannelWalk walk = walk_for_elements<T>(rows, channels);
+    uint8_t* signs = plan.keeps_signs ? buffers.out<uint8_t>(cpu::kNormSigns) : nullptr;
     if (!plan.adds)
-      return run_elements<T>(stream, Normalize<T, false>{{x}, y, lines, plan.relu}, walk);
+      return run_elements<T>(stream, Normalize<T, false>{{x}, y, signs, lines, plan.relu}, walk);
     const T* residual = buffers.in<T>(cpu::kNormResidual);
-    run_elements<T>(stream, Normalize<T, true>{{x, residual}, y, lines, plan.relu}, walk);
+    run_elements<T>(stream, Normalize<T, true>{{x, residual}, y, signs, lines, plan.relu}, walk);
   };
   const size_t workspace = lines_at + static_cast<size_t>(channels) * sizeof(ChannelLine<T>);
   return make_kernel(body, workspace, cpu::batch_norm_in_place);
 }
 
-/// dY as it counts, and X; with them the other part of dY, and Y, where they are read.
+/// The signs of Y, where a gradient reads them.
+template <NormMask kMask>
+struct SignsOfY {};
+template <>
+struct SignsOfY<NormMask::kBits> {
+  const uint8_t* signs = nullptr;
+};
+
+/// What a gradient reads of each element; null pointers are operands that are not there.
+template <class T>
+struct GradientInputs {
+  const T *dy, *x, *addend, *y;
+  const uint8_t* signs;
+};
+
+/// dY as it counts, and X; with them the other part of dY, and Y or its signs, where they are read.
 template <class T, NormMask kMask, bool kAdds>
-struct Incoming {
+struct Incoming : SignsOfY<kMask> {
   using Element = T;
   static constexpr int kAddend = 2, kY = kAdds ? 3 : 2;
   static constexpr int kOperands = kY + (kMask == NormMask::kY ? 1 : 0);
   const T* operands[kOperands];
 
-  Incoming(const T* dy, const T* x, const T* addend, const T* y) {
-    operands[0] = dy;
-    operands[1] = x;
-    if constexpr (kAdds) operands[kAddend] = addend;
-    if constexpr (kMask == NormMask::kY) operands[kY] = y;
+  explicit Incoming(const GradientInputs<T>& in) {
+    operands[0] = in.dy;
+    operands[1] = in.x;
+    if constexpr (kAdds) operands[kAddend] = in.addend;
+    if constexpr (kMask == NormMask::kY) operands[kY] = in.y;
+    if constexpr (kMask == NormMask::kBits) this->signs = in.signs;
   }
   template <int V>
-  using Row = RowOf<T, V, kOperands>;
+  using Row = std::conditional_t<kMask == NormMask::kBits && V == 8, SignedRowOf<T, V, kOperands>,
+                                 RowOf<T, V, kOperands>>;
   template <int V>
   __device__ static T x(const Row<V>& row, int v) {
     return row[1].of[v];
@@ -145,6 +171,7 @@ struct Incoming {
     for (int v = 0; v < V; ++v) {
       if constexpr (kMask == NormMask::kY) g[v] = load_number(row[kY].of[v]) > 0 ? g[v] : 0;
       if constexpr (kMask == NormMask::kLine) g[v] = of[v].lets_through(x<V>(row, v)) ? g[v] : 0;
+      if constexpr (kMask == NormMask::kBits && V == 8) g[v] = row.signs >> v & 1 ? g[v] : 0;
     }
   }
 };
@@ -228,22 +255,25 @@ Prepared gradient_kernel_of(const KernelCall& call, const BatchNormGradPlan& pla
   const size_t lines_at = room_for_sums(sums);
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
-    const T *dy = buffers.in<T>(0), *x = buffers.in<T>(1), *y = buffers.in<T>(cpu::kGradY);
+    GradientInputs<T> of{buffers.in<T>(0), buffers.in<T>(1), buffers.in<T>(cpu::kGradAddend),
+                         buffers.in<T>(cpu::kGradY), buffers.in<uint8_t>(cpu::kGradSigns)};
     T *dx = buffers.out<T>(0), *kept = plan.keeps_sum ? buffers.out<T>(cpu::kGradSum) : nullptr;
     auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
     auto* lines = reinterpret_cast<GradientLine<T>*>(buffers.workspace + lines_at);
     const GradientOperands o(types, buffers);
-    const Incoming<T, kMask, kAdds> in(dy, x, buffers.in<T>(cpu::kGradAddend), y);
+    const Incoming<T, kMask, kAdds> in(of);
     run_sums<T>(stream, GradientSums<T, kMask, kAdds>(in, kept, o), sums, parts);
     finish_channels(stream, FinishGradient<T>{o, static_cast<double>(rows), lines}, parts, channels,
                     sums.slices);
     if (dx == nullptr) return;
     const ChannelWalk walk = walk_for_elements<T>(rows, channels);
     if (kept != nullptr) {
-      const InputGradient<T, NormMask::kNone> all({kept, x, nullptr, nullptr}, dx, lines);
-      run_elements<T>(stream, all, walk);
+      of.dy = kept;
+      const Incoming<T, NormMask::kNone, false> all(of);
+      run_elements<T>(stream, InputGradient<T, NormMask::kNone>(all, dx, lines), walk);
     } else {
-      run_elements<T>(stream, InputGradient<T, kMask>({dy, x, nullptr, y}, dx, lines), walk);
+      const Incoming<T, kMask, false> one(of);
+      run_elements<T>(stream, InputGradient<T, kMask>(one, dx, lines), walk);
     }
   };
   const size_t workspace = lines_at + static_cast<size_t>(channels) * sizeof(GradientLine<T>);
@@ -263,6 +293,8 @@ Prepared gradient_kernel(const KernelCall& call, const BatchNormGradPlan& plan) 
       return masked_gradient_kernel<T, NormMask::kY>(call, plan);
     case NormMask::kLine:
       return masked_gradient_kernel<T, NormMask::kLine>(call, plan);
+    case NormMask::kBits:
+      return masked_gradient_kernel<T, NormMask::kBits>(call, plan);
     default:
       return masked_gradient_kernel<T, NormMask::kNone>(call, plan);
   }
@@ -287,8 +319,12 @@ uint32_t with_input(const KernelCall& call, uint32_t inputs, size_t index) {
   return call.has_input(index) ? inputs | 1u << index : inputs;
 }
 
+/// A thread has the 8 channels of a byte where its 16 bytes are elements of 16 bits.
+bool takes_signs(const KernelCall& call) { return is_16bit_float(call.inputs[0].dtype); }
+
 BlockedOperands x_and_y(const KernelCall& call) {
   if (!is_region_type(call.inputs[0].dtype)) return {};
+  if (call.has_output(cpu::kNormSigns) && !takes_signs(call)) return {};
   return all_channels_last(call, with_input(call, 0b1, cpu::kNormResidual), 0b1);
 }
 BlockedOperands dy_x_and_dx(const KernelCall& call) {
@@ -297,6 +333,7 @@ BlockedOperands dy_x_and_dx(const KernelCall& call) {
       (call.has_output(0) ? 0b1 : 0) | (call.has_output(cpu::kGradSum) ? 1u << cpu::kGradSum : 0);
   // Two parts are added up once.
   if (call.has_input(cpu::kGradAddend) && !call.has_output(cpu::kGradSum)) return {};
+  if (call.has_input(cpu::kGradSigns) && !takes_signs(call)) return {};
   const uint32_t inputs = with_input(call, 0b11, cpu::kGradAddend);
   return all_channels_last(call, with_input(call, inputs, cpu::kGradY), outputs);
 }

@@ -91,6 +91,15 @@ ChannelWalk walk_for_elements(int64_t rows, int64_t channels) {
 /// The V elements that a thread has of each operand in a row.
 template <class T, int V, int kOperands>
 using RowOf = std::array<Packed<T, V>, kOperands>;
+/// With a bit for each of them: those of `body.signs`, a byte for 8 channels.
+template <class T, int V, int kOperands>
+struct SignedRowOf : RowOf<T, V, kOperands> {
+  unsigned signs;
+};
+template <class Body>
+inline constexpr bool kHasSigns = requires(const Body& body) {
+  body.signs;
+};
 
 /// The rows of a thread. `body.operands` are the tensors, Body::kOperands of Body::Element.
 template <int V, class Body>
@@ -101,9 +110,10 @@ class Rows {
     Packed<T, V> of[kRoom][kOperands][kBlock];
   };
   static constexpr bool kAhead = sizeof(Packed<T, V>) == 16;
+  static constexpr bool kSigned = kHasSigns<Body> && V == 8;
 
  public:
-  using Row = RowOf<T, V, kOperands>;
+  using Row = std::conditional_t<kSigned, SignedRowOf<T, V, kOperands>, RowOf<T, V, kOperands>>;
 
   /// Sets off for the first ones.
   __device__ Rows(const ChannelWalk& walk, const Body& body, int64_t channel) : body_(body) {
@@ -155,6 +165,7 @@ class Rows {
           kept_[r][i] = load_packed<V>(body_.operands[i] + next_);
         }
       }
+      if constexpr (kSigned) signs_[r] = body_.signs[next_ / 8];
     }
     if constexpr (kAhead) end_copy_group();
     next_ += step_;
@@ -165,6 +176,7 @@ class Rows {
       Row row;
       HN_UNROLL
       for (int i = 0; i < kOperands; ++i) row[i] = room().of[r][i][threadIdx.x];
+      if constexpr (kSigned) row.signs = signs_[r];
       return row;
     } else {
       return kept_[r];
@@ -174,6 +186,7 @@ class Rows {
   const Body& body_;
   int64_t at_, next_, end_, step_;
   std::array<Row, kAhead ? 1 : kRoom> kept_;  // too small for copies ahead: in registers
+  std::array<unsigned, kSigned ? kRoom : 1> signs_;
 };
 
 /// Without initializers, which shared memory does not have.

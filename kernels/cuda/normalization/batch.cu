@@ -39,6 +39,13 @@ struct DeviceChannels {
   __device__ int64_t channel(int64_t index) const {
     return by_channel.remainder(plane.quotient(index));
   }
+  /// Is the bit of an element 1? (cpu::Channels::sign_bytes)
+  __device__ bool has_sign(const uint8_t* signs, int64_t index) const {
+    const int64_t of_plane = plane.quotient(index), image = by_channel.quotient(of_plane);
+    const int64_t c = of_plane - image * channels;
+    const int64_t pixel = image * plane.value() + (index - of_plane * plane.value());
+    return (signs[(pixel * channels + c) / 8] >> c % 8 & 1) != 0;
+  }
   dim3 grid() const { return {static_cast<unsigned>(channels), static_cast<unsigned>(slices)}; }
 };
 
@@ -118,6 +125,26 @@ struct NormElement {
   }
 };
 
+/// The byte of eight channels of a pixel.
+template <class T>
+struct WriteSigns {
+  const T* y;
+  uint8_t* signs;
+  DeviceChannels shape;
+  Divisor by_group;  // of 8 channels
+  __device__ void operator()(int64_t at) const {
+    const int64_t pixel = by_group.quotient(at), c = (at - pixel * by_group.value()) * 8;
+    const int64_t image = shape.plane.quotient(pixel);
+    const int64_t place = pixel - image * shape.plane.value();
+    unsigned bits = 0;
+    for (int64_t v = 0; v < 8; ++v) {
+      const int64_t from = (image * shape.channels + c + v) * shape.plane.value() + place;
+      if (load_number(y[from]) > 0) bits |= 1u << v;
+    }
+    signs[at] = static_cast<uint8_t>(bits);
+  }
+};
+
 template <class T>
 Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
   const DeviceChannels shape(plan.channels);
@@ -133,6 +160,10 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
     for_each(stream_of(buffers), shape.channels, FinishMoments<T>{x, shape, sums, o, plan, lines});
     for_each(stream_of(buffers), shape.count(),
              NormElement<T>{x, residual, buffers.out<T>(0), shape, lines, plan.relu});
+    if (!plan.keeps_signs) return;
+    auto* signs = buffers.out<uint8_t>(cpu::kNormSigns);
+    const WriteSigns<T> write{buffers.out<T>(0), signs, shape, Divisor(shape.channels / 8)};
+    for_each(stream_of(buffers), plan.channels.sign_bytes(), write);
   };
   const size_t workspace = lines_at + static_cast<size_t>(shape.channels) * sizeof(ChannelLine<T>);
   return make_kernel(body, workspace, cpu::batch_norm_in_place);
@@ -149,13 +180,22 @@ Prepared prepare_forward(const KernelCall& call) {
 template <class T>
 struct Incoming {
   const T *dy, *addend, *y, *x;
+  const uint8_t* signs;
   T* kept;
   bool by_line;
 
-  __device__ T at(int64_t i, const ChannelLine<T>& line) const {
-    if (y != nullptr ? !(load_number(y[i]) > 0) : by_line && !line.lets_through(x[i])) return T{};
+  __device__ T at(const DeviceChannels& shape, int64_t i, const ChannelLine<T>& line) const {
+    if (!lets_through(shape, i, line)) return T{};
     if (addend == nullptr) return dy[i];
     return store_number<T>(load_number(dy[i]) + load_number(addend[i]));  // rounded as by an Add
+  }
+
+ private:
+  __device__ bool lets_through(const DeviceChannels& shape, int64_t i,
+                               const ChannelLine<T>& line) const {
+    if (signs != nullptr) return shape.has_sign(signs, i);
+    if (y != nullptr) return load_number(y[i]) > 0;
+    return !by_line || line.lets_through(x[i]);
   }
 };
 
@@ -166,7 +206,7 @@ __global__ void __launch_bounds__(kBlock)
   const double mean = o.mean[blockIdx.x], inv_std = o.inv_std[blockIdx.x];
   const ChannelLine<T> line = o.line<T>(blockIdx.x);
   sum_slice(shape, sums, [&](int64_t i, double& sum, double& product) {
-    const T stored = in.at(i, line);
+    const T stored = in.at(shape, i, line);
     const double distance = load_number(in.x[i]) - mean, g = load_number(stored);
     if (in.kept != nullptr) in.kept[i] = stored;
     sum += g;
@@ -195,7 +235,7 @@ struct GradientElement {
   const GradientLine<T>* lines;
   __device__ void operator()(int64_t i) const {
     const GradientLine<T> line = lines[shape.channel(i)];
-    dx[i] = store_number<T>(line.gradient(load_number(in.at(i, line.y)), in.x[i]));
+    dx[i] = store_number<T>(line.gradient(load_number(in.at(shape, i, line.y)), in.x[i]));
   }
 };
 
@@ -208,6 +248,7 @@ Prepared gradient_kernel(const KernelCall& call, const cpu::BatchNormGradPlan& p
                    plan.adds ? buffers.in<T>(cpu::kGradAddend) : nullptr,
                    plan.mask == NormMask::kY ? buffers.in<T>(cpu::kGradY) : nullptr,
                    buffers.in<T>(1),
+                   plan.mask == NormMask::kBits ? buffers.in<uint8_t>(cpu::kGradSigns) : nullptr,
                    plan.keeps_sum ? buffers.out<T>(cpu::kGradSum) : nullptr,
                    plan.mask == NormMask::kLine};
     const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
@@ -216,7 +257,7 @@ Prepared gradient_kernel(const KernelCall& call, const cpu::BatchNormGradPlan& p
     launch(stream_of(buffers), gradient_slices<T>, shape.grid(), kBlock, 0, in, shape, o, sums);
     for_each(stream_of(buffers), shape.channels, FinishGradient<T>{shape, sums, o, lines});
     if (buffers.out<T>(0) == nullptr) return;
-    if (in.kept != nullptr) in = {in.kept, nullptr, nullptr, in.x, nullptr, false};
+    if (in.kept != nullptr) in = {in.kept, nullptr, nullptr, in.x, nullptr, nullptr, false};
     for_each(stream_of(buffers), shape.count(),
              GradientElement<T>{in, buffers.out<T>(0), shape, lines});
   };

@@ -11,7 +11,9 @@
 //
 // d is a result where others read it, and where it is a sum: the first of the gradient's two passes
 // writes it, the second one reads it. Where y is of a norm without a sum, the gradient finds its
-// sign again from x, which it reads in any case, and takes b instead of y.
+// sign again from x, which it reads in any case, and takes b instead of y. Of a norm with a sum it
+// takes the signs of y, a bit an element, where y is 16-bit, has pixels and a multiple of 8
+// channels.
 // Rounding: the normalized value is not rounded before the sum, and a Relu sees the statistics as
 // they are saved, in f32.
 // Leaves alone: results that others read before the Relu, sums that broadcast, sums of gradients
@@ -29,6 +31,7 @@ namespace {
 
 constexpr size_t kPlainOperands = 5;  // of either node, without those of this pass
 constexpr size_t kSumResult = 3;
+constexpr size_t kSigns = 5;  // of the norm's results
 
 bool is_plain_norm(const Graph& graph, NodeId id, std::string_view op) {
   return is_op(graph, id, kHalfnoteDomain, op) && graph.inputs(id).size() == kPlainOperands &&
@@ -107,6 +110,7 @@ struct GradHead {
   NodeId mask, add;       // either may be missing
   ValueId first, second;  // the parts of dY; the second may be missing
   ValueId y, bias;        // one of them, if there is a mask
+  NodeId signed_by;       // the norm that can give the signs of y
   NodeId place;           // where the node goes
   bool keeps_sum = false;
 };
@@ -136,6 +140,26 @@ ValueId bias_of_line(const Graph& graph, NodeId grad, ValueId y) {
   return same && graph.node(norm).attributes.has("activation") ? operands[2] : ValueId{};
 }
 
+/// The norm whose result the mask reads, if it can keep the signs of that.
+NodeId signs_maker(const Graph& graph, ValueId y) {
+  const NodeId norm = producer(graph, y);
+  if (!is_op(graph, norm, kHalfnoteDomain, "BatchNormalization")) return {};
+  const ValueType& type = graph.value(y).type;
+  const bool whole_bytes = type.shape->size() >= 3 && (*type.shape)[1].known() &&
+                           (*type.shape)[1].value % 8 == 0 && is_16bit_float(type.dtype);
+  const bool fits = whole_bytes && graph.output(norm) == y;
+  return fits && graph.node(norm).attributes.has("activation") ? norm : NodeId{};
+}
+
+/// The signs of y, a result of the norm from now on.
+ValueId keep_signs(Graph& graph, NodeId norm, ValueId y, PassContext& context) {
+  if (!graph.output(norm, kSigns).valid()) {
+    graph.add_node_output(norm, kSigns, graph.unique_name(graph.value(y).name + ".signs"));
+    context.infer(graph, norm);
+  }
+  return graph.output(norm, kSigns);
+}
+
 /// A sum that others read is made where it was: are the other operands there by then?
 bool find_place(const Graph& graph, NodeId grad, GradHead& head) {
   head.place = grad;
@@ -156,7 +180,10 @@ bool find_head(const Graph& graph, NodeId grad, GradHead& head) {
     if (!alike(graph, y, dy) || !alike(graph, graph.input(maker, 0), dy)) return false;
     head.mask = maker;
     head.bias = bias_of_line(graph, grad, y);
-    if (!head.bias.valid()) head.y = y;
+    if (!head.bias.valid()) {
+      head.y = y;
+      head.signed_by = signs_maker(graph, y);
+    }
   }
   find_parts(graph, grad, head.mask.valid() ? graph.input(head.mask, 0) : dy, head);
   if (!head.mask.valid() && !head.add.valid()) return false;
@@ -164,13 +191,15 @@ bool find_head(const Graph& graph, NodeId grad, GradHead& head) {
   return find_place(graph, grad, head);
 }
 
-bool fuse_gradient(Graph& graph, NodeId grad) {
+bool fuse_gradient(Graph& graph, NodeId grad, PassContext& context) {
   GradHead head;
   if (!find_head(graph, grad, head)) return false;
   const ValueId dy = graph.input(grad, 0);
   if (head.place != grad) graph.move_before(grad, graph.before(head.place));
   graph.set_input(grad, 0, head.first);
-  for (const ValueId operand : {head.second, head.y, head.bias})
+  ValueId signs;
+  if (head.signed_by.valid()) signs = keep_signs(graph, head.signed_by, head.y, context);
+  for (const ValueId operand : {head.second, signs.valid() ? ValueId{} : head.y, head.bias, signs})
     graph.add_node_input(grad, operand);
   graph.resize_inputs(grad,
                       graph.inputs(grad).size());  // without those that are missing at the end
@@ -187,14 +216,14 @@ bool fuse_gradient(Graph& graph, NodeId grad) {
 
 }  // namespace
 
-bool fuse_norms(Graph& graph, PassContext&) {
+bool fuse_norms(Graph& graph, PassContext& context) {
   bool changed = false;
   const auto nodes = graph.nodes();
   for (const NodeId node : nodes) {
     if (graph.node(node).alive) changed |= fuse_forward(graph, node);
   }
   for (const NodeId node : nodes) {
-    if (graph.node(node).alive) changed |= fuse_gradient(graph, node);
+    if (graph.node(node).alive) changed |= fuse_gradient(graph, node, context);
   }
   return changed;
 }

@@ -15,8 +15,9 @@ namespace halfnote::cuda_emulated {
 namespace {
 
 /// Shapes that no tile and no vector divides.
-const Shape kUglyImages[] = {{1, 2, 1, 2},  {2, 3, 5, 7},   {1, 8, 3, 1},    {3, 20, 4, 4},
-                             {2, 33, 6, 5}, {1, 64, 9, 17}, {5, 130, 2, 33}, {2, 5, 3, 2, 4}};
+const Shape kUglyImages[] = {{1, 2, 1, 2},    {2, 3, 5, 7},    {1, 8, 3, 1},
+                             {3, 20, 4, 4},   {2, 33, 6, 5},   {1, 64, 9, 17},
+                             {5, 130, 2, 33}, {2, 5, 3, 2, 4}, {2, 16, 3, 2, 4}};
 
 /// Expects that the call is for plain operands only.
 void check_plain(const Call& call) {
@@ -175,8 +176,29 @@ TEST(ChannelsLast, FusedBatchNormalization) {
                   {x, scale, bias, mean, variance},
                   relu,
                   {full, f32, f32, f32, f32}});
-      const std::vector<Tensor> tails[] = {
+      std::vector<std::vector<Tensor>> tails = {
           {more}, {none, y}, {more, y}, {none, none, bias}, {more, none, bias}};
+      if (shape[1] % 8 == 0) {
+        const Tensor signs = bits_for(shape);
+        const Call keeping{kOwn,
+                           "BatchNormalization",
+                           {x, scale, bias, mean, variance, far_from_zero(dtype, shape)},
+                           relu,
+                           {full, f32, f32, f32, f32, {DType::kU8, signs.shape()}}};
+        const Call reading{kOwn,
+                           "BatchNormalizationGrad",
+                           {dy, x, scale, mean, variance, more, none, none, signs},
+                           {},
+                           {full, f32, f32, full}};
+        if (dtype == DType::kF32) {
+          check_plain(keeping);
+          check_plain(reading);
+        } else {
+          check_last(keeping);
+          tails.push_back({none, none, none, signs});
+          tails.push_back({more, none, none, signs});
+        }
+      }
       for (const std::vector<Tensor>& tail : tails) {
         std::vector<Tensor> operands{dy, x, scale, mean, variance};
         operands.insert(operands.end(), tail.begin(), tail.end());

@@ -48,6 +48,13 @@ TEST(ChannelsLastLarge, BatchNormalization) {
     gradient({}, {full, f32, f32});
     gradient({more, x}, {full, f32, f32, full});
     gradient({none, none, bias}, {{}, f32, f32, full});
+    const Tensor signs = bits_for(shape);
+    std::vector<Result> with_signs = results;
+    with_signs.push_back({DType::kU8, signs.shape()});
+    const Tensor far = far_from_zero(dtype, shape);
+    check_large(
+        {kOwn, "BatchNormalization", {x, scale, bias, mean, variance, far}, relu, with_signs});
+    gradient({more, none, none, signs}, {full, f32, f32, full});
   }
 }
 

@@ -101,8 +101,14 @@ TEST(CudaNormalization, BatchNorm) {
   const Tensor none;
   for (const DType dtype : kFloats) {
     const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
-    for (const Shape& shape :
-         {Shape{1, 1}, {5, 3}, {2, 7, 129}, {3, 2, 65, 67}, {0, 3, 5}, {2, 3, 0}}) {
+    for (const Shape& shape : {Shape{1, 1},
+                               {5, 3},
+                               {2, 7, 129},
+                               {3, 2, 65, 67},
+                               {0, 3, 5},
+                               {2, 3, 0},
+                               {3, 16, 5, 7},
+                               {0, 8, 3}}) {
       const Shape c{shape[1]};
       const Result full{dtype, shape}, sums{wide, c};
       const Tensor x = random(dtype, shape, 4, 7), dy = random(dtype, shape, -1, 1, 2),
@@ -118,8 +124,17 @@ TEST(CudaNormalization, BatchNorm) {
                activation,
                results});
       }
-      const std::vector<Tensor> tails[] = {
+      std::vector<std::vector<Tensor>> tails = {
           {}, {more}, {none, y}, {more, y}, {none, none, bias}, {more, none, bias}};
+      if (shape[1] % 8 == 0) {
+        const Tensor signs = bits_for(shape);
+        std::vector<Result> with_signs = results;
+        with_signs.push_back({DType::kU8, signs.shape()});
+        const Tensor far = far_from_zero(dtype, shape);
+        check({kOwn, "BatchNormalization", {x, scale, bias, mean, inv_std, far}, relu, with_signs});
+        tails.push_back({none, none, none, signs});
+        tails.push_back({more, none, none, signs});
+      }
       for (const std::vector<Tensor>& tail : tails) {
         std::vector<Tensor> operands{dy, x, scale, mean, inv_std};
         operands.insert(operands.end(), tail.begin(), tail.end());
@@ -131,7 +146,7 @@ TEST(CudaNormalization, BatchNorm) {
   }
 }
 
-/// The gradient finds the sign of Y again, bit for bit.
+/// The gradient finds the sign of Y again, bit for bit, and takes it as bits.
 TEST(CudaNormalization, BatchNormGradientNeedsNoY) {
   Attributes relu;
   relu.set("activation", "Relu");
@@ -146,16 +161,20 @@ TEST(CudaNormalization, BatchNormGradientNeedsNoY) {
                           "BatchNormalization",
                           {x, scale, bias, old, old},
                           relu,
-                          {full, sums, sums, sums, sums}});
-      const auto gradient = [&](const Tensor& result, const Tensor& line) {
+                          {full, sums, sums, sums, sums, {DType::kU8, {4, 9, 5, 1}}}});
+      const auto gradient = [&](const Tensor& result, const Tensor& line, const Tensor& signs) {
         return how({kOwn,
                     "BatchNormalizationGrad",
-                    {dy, x, scale, y[3], y[4], {}, result, line},
+                    {dy, x, scale, y[3], y[4], {}, result, line, signs},
                     {},
                     {full, sums, sums, full}});
       };
-      const auto by_y = gradient(y[0], {}), by_line = gradient({}, bias);
-      for (size_t i = 0; i < by_y.size(); ++i) EXPECT_TRUE(identical(by_y[i], by_line[i])) << i;
+      const auto by_y = gradient(y[0], {}, {}), by_line = gradient({}, bias, {}),
+                 by_bits = gradient({}, {}, y[5]);
+      for (size_t i = 0; i < by_y.size(); ++i) {
+        EXPECT_TRUE(identical(by_y[i], by_line[i])) << i;
+        EXPECT_TRUE(identical(by_y[i], by_bits[i])) << i;
+      }
     };
     run([](const Call& call) { return on_cpu(call); });
     run([](const Call& call) { return on_device(call); });
