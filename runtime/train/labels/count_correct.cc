@@ -15,24 +15,14 @@
 namespace halfnote {
 namespace {
 
-bool is_standard(const Node& node, std::string_view op) {
-  return node.domain.empty() && node.op == op;
-}
-
 /// Does it give each f16 or bf16 as the f32 that it is?
 bool widens(const Graph& graph, NodeId id) {
   return is_cast(graph.node(id)) && is_16bit_float(graph.value(graph.input(id, 0)).type.dtype) &&
          graph.value(graph.output(id)).type.dtype == DType::kF32;
 }
 
-bool keeps_last_dim(const Graph& graph, NodeId id) {
-  if (!is_standard(graph.node(id), "Reshape")) return false;
-  const auto x = known_shape(graph, graph.input(id, 0)), y = known_shape(graph, graph.output(id));
-  return x && y && !x->empty() && !y->empty() && x->back() == y->back();
-}
-
 bool cuts_padding(const Graph& graph, NodeId id) {
-  if (!is_standard(graph.node(id), "Slice")) return false;
+  if (!is_standard(graph, id, "Slice")) return false;
   const auto margins = margins_of_slice(graph, id);
   return margins && margins->only_behind_last();
 }
