@@ -27,17 +27,6 @@
 namespace halfnote {
 namespace {
 
-bool is_standard(const Graph& graph, NodeId id, std::string_view op) {
-  return id.valid() && graph.node(id).op == op && graph.node(id).domain.empty();
-}
-
-/// Is it a view that leaves the last dim as it is?
-bool keeps_last_dim(const Graph& graph, NodeId id) {
-  if (!is_standard(graph, id, "Reshape")) return false;
-  const auto x = known_shape(graph, graph.input(id, 0)), y = known_shape(graph, graph.output(id));
-  return x && y && !x->empty() && !y->empty() && x->back() == y->back() && element_count(*x) > 0;
-}
-
 /// One loss, and what lies between it and the products before and behind it.
 class ClassKeeper {
  public:

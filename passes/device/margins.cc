@@ -13,6 +13,16 @@ bool is_zero(const Graph& graph, ValueId value) {
 
 }  // namespace
 
+bool is_standard(const Graph& graph, NodeId id, std::string_view op) {
+  return id.valid() && graph.node(id).op == op && graph.node(id).domain.empty();
+}
+
+bool keeps_last_dim(const Graph& graph, NodeId id) {
+  if (!is_standard(graph, id, "Reshape")) return false;
+  const auto x = known_shape(graph, graph.input(id, 0)), y = known_shape(graph, graph.output(id));
+  return x && y && !x->empty() && !y->empty() && x->back() == y->back() && element_count(*x) > 0;
+}
+
 std::optional<std::vector<int64_t>> known_numbers(const Graph& graph, NodeId id, size_t input) {
   const ValueId value = graph.input(id, input);
   if (!value.valid()) return std::vector<int64_t>{};

@@ -1,8 +1,9 @@
-// What a Slice leaves out of each dim, and what a Pad adds.
+// What a Slice leaves out of each dim, what a Pad adds, and which views do neither to the last one.
 #pragma once
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "compiler/ir/graph.h"
@@ -20,6 +21,10 @@ struct Margins {
   bool none_at_last() const { return before.back() == 0 && behind.back() == 0; }
 };
 
+/// Is it this op of ONNX's own? False for an invalid node.
+bool is_standard(const Graph& graph, NodeId id, std::string_view op);
+/// Is it a view, of elements that there are, which leaves the last dim as it is?
+bool keeps_last_dim(const Graph& graph, NodeId id);
 /// The numbers of an i64 operand; nothing if it is computed, empty where it is absent.
 std::optional<std::vector<int64_t>> known_numbers(const Graph& graph, NodeId id, size_t input);
 /// The dims that operand `axes` of a node names, all `rank` if it is absent; nothing if they are

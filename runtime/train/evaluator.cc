@@ -62,14 +62,14 @@ bool counts_nothing(const std::vector<CountedLabels>& labels, const Batch& batch
   });
 }
 
-void check_classes(const Classification& kind, const Program& program, const InputMap& map,
-                   size_t labels) {
-  const auto scores = std::find_if(program.outputs.begin(), program.outputs.end(),
-                                   [&](const ProgramOperand& o) { return o.name == kind.scores; });
-  const auto input = std::find_if(program.inputs.begin(), program.inputs.end(),
-                                  [&](const ProgramOperand& i) { return i.name == kind.labels; });
-  if (scores == program.outputs.end() || input == program.inputs.end()) return;
-  const auto layout = score_layout(kind, scores->shape, input->shape);
+void check_classes(const Classification& kind, const Session& session, std::string_view step,
+                   const InputMap& map, size_t labels) {
+  const auto scores = session.scores_shape(step, kind.scores);
+  const Program* program = session.program(step);
+  if (!scores || program == nullptr) return;
+  const auto input = std::ranges::find(program->inputs, kind.labels, &ProgramOperand::name);
+  if (input == program->inputs.end()) return;
+  const auto layout = score_layout(kind, *scores, input->shape);
   const DType stored = map.field(labels).dtype();
   if (!layout || !is_integer(stored)) return;
   check_labels(map.data(), map.field(labels), layout->classes, kind.ignore_index);
@@ -113,16 +113,20 @@ std::vector<Shape> Evaluator::shapes(int64_t rows) const {
   return shapes;
 }
 
+Evaluates Evaluator::what() const {
+  const bool fills_up = tail_ == Tail::kPad && map_.data().size() % batch_ != 0;
+  return fills_up ? Evaluates::kCountsAndScores : Evaluates::kCounts;
+}
+
 void Evaluator::prepare() {
   BatcherOptions alone = batcher_options();
   alone.prefetch = 0;
   Batcher(map_, alone);  // refuses data without samples
   const int64_t samples = map_.data().size();
   const int64_t rest = samples % batch_;
-  if (tail_ == Tail::kShort && rest > 0) session_.prepare_evaluation(shapes(rest));
-  if (tail_ == Tail::kPad || samples >= batch_) session_.prepare_evaluation(shapes(batch_));
-  const Program* program = session_.program(kEvaluateName);
-  if (kind_ && program != nullptr) check_classes(*kind_, *program, map_, labels_);
+  if (tail_ == Tail::kShort && rest > 0) session_.prepare_evaluation(shapes(rest), what());
+  if (tail_ == Tail::kPad || samples >= batch_) session_.prepare_evaluation(shapes(batch_), what());
+  if (kind_) check_classes(*kind_, session_, kEvaluateName, map_, labels_);
 }
 
 size_t Evaluator::batch_bytes() const {
@@ -131,31 +135,36 @@ size_t Evaluator::batch_bytes() const {
   return map_.batch_bytes(batch_) * static_cast<size_t>(held);
 }
 
-std::vector<Tensor> Evaluator::evaluate(std::span<const Tensor> inputs, const Batch& batch) {
+EvaluatedBatch Evaluator::evaluate(const Batch& batch) {
+  std::vector<Tensor> inputs;
+  for (const size_t input : order_) inputs.push_back(batch.inputs[input]);
   try {
-    return session_.evaluate(inputs, TensorsAs::kViews);
+    return session_.evaluate_batch(inputs, what());
   } catch (const Error& error) {
     name_sample(error, map_, batch);
     throw;
   }
 }
 
-void Evaluator::add_batch(const Batch& batch, Sums& sums) {
-  std::vector<Tensor> inputs;
-  for (const size_t input : order_) inputs.push_back(batch.inputs[input]);
-  const std::vector<Tensor> outputs = evaluate(inputs, batch);
+std::optional<ScoreCounts> Evaluator::count(const EvaluatedBatch& found, const Batch& batch) const {
+  if (!kind_) return std::nullopt;
   const bool padded = batch.count < batch.rows;
-  std::optional<ScoreCounts> counts;
-  if (kind_) {
-    counts = count_scores(*kind_, outputs[kind_->output], batch.inputs[labels_],
-                          map_.rows_of(labels_, batch.count),
-                          padded && kind_->plain_mean ? ScoreLoss::kCompute : ScoreLoss::kSkip);
-  }
+  if (!padded && found.counts) return found.counts;
+  return count_scores(*kind_, session_.evaluated_scores(), batch.inputs[labels_],
+                      map_.rows_of(labels_, batch.count),
+                      padded && kind_->plain_mean ? ScoreLoss::kCompute : ScoreLoss::kSkip,
+                      session_.threads());
+}
+
+void Evaluator::add_batch(const Batch& batch, Sums& sums) {
+  const EvaluatedBatch found = evaluate(batch);
+  const std::optional<ScoreCounts> counts = count(found, batch);
+  const bool padded = batch.count < batch.rows;
   sums.scored &= counts.has_value();
   if (counts) sums.counts += *counts;
   if (!padded) {
     const int64_t labels = counts && kind_->plain_mean ? counts->labels : batch.count;
-    const double loss = outputs[0].at_as_double(0);
+    const double loss = found.loss;
     const int64_t weight = std::isnan(loss) && counts_nothing(counted_, batch) ? 0 : labels;
     if (weight > 0) sums.loss += loss * static_cast<double>(weight);
     sums.loss_weight += weight;

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "runtime/train/data/batcher.h"
-#include "runtime/train/labels/classification.h"
+#include "runtime/train/labels/count_scores.h"
 #include "runtime/train/session.h"
 
 namespace halfnote {
@@ -58,7 +58,10 @@ class Evaluator {
   struct Sums;
   std::vector<Shape> shapes(int64_t rows) const;
   BatcherOptions batcher_options() const { return {batch_, 0, false, tail_, 1}; }
-  std::vector<Tensor> evaluate(std::span<const Tensor> inputs, const Batch& batch);
+  /// What programs give: scores only where a batch is filled up, which the host counts.
+  Evaluates what() const;
+  EvaluatedBatch evaluate(const Batch& batch);
+  std::optional<ScoreCounts> count(const EvaluatedBatch& found, const Batch& batch) const;
   void add_batch(const Batch& batch, Sums& sums);
 
   Session& session_;
@@ -71,10 +74,10 @@ class Evaluator {
   std::vector<CountedLabels> counted_;
 };
 
-/// Throws Error(kData) naming the sample if a label is outside the classes of the scores. Checks
-/// nothing where the two do not belong together.
-void check_classes(const Classification& kind, const Program& program, const InputMap& map,
-                   size_t labels);
+/// Throws Error(kData) naming the sample if a label is outside the classes of the scores in the
+/// program of a step. Checks nothing where the two do not belong together.
+void check_classes(const Classification& kind, const Session& session, std::string_view step,
+                   const InputMap& map, size_t labels);
 
 /// Index of the map's input of this name; nothing if there is none.
 std::optional<size_t> find_input(const InputMap& map, std::string_view name);

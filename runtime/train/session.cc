@@ -181,6 +181,8 @@ Session::Session(Model model, const SessionOptions& options)
     options_.passes.kernels = &device_->device->kernels();
   }
   if (device_ || options_.only_trains) scored_ = find_classification(model_.training.front().graph);
+  if (const TrainingStep* evaluation = find_training_step(kEvaluateName))
+    evaluated_ = find_classification(evaluation->graph);
   if (device_) checked_ = find_checked_inputs(what_is_trained());
   if (device_ == nullptr && !options_.plan_only) cpu::start_threads(options_.threads);
   options_.passes.copies = find_weight_copies(model_);
@@ -218,9 +220,10 @@ int64_t Session::counter(std::string_view name) const {
 }
 
 template <class Inputs>
-Executor* Session::find_executor(std::string_view step, const Inputs& inputs) {
+Executor* Session::find_executor(const StepForm& form, const Inputs& inputs) {
   for (const Prepared& prepared : executors_) {
-    bool fits = prepared.step == step && prepared.shapes.size() == inputs.size();
+    bool fits = prepared.step == form.step && prepared.what == form.what &&
+                prepared.shapes.size() == inputs.size();
     for (size_t i = 0; fits && i < inputs.size(); ++i)
       fits = prepared.shapes[i] == shape_of(inputs[i]);
     if (fits) return prepared.executor.get();
@@ -273,32 +276,52 @@ void allocate(Executor& executor, const Graph& step) {
 
 }  // namespace
 
-Graph Session::ready_graph(std::string_view step, std::span<const Shape> shapes,
+Graph Session::ready_graph(const StepForm& form, std::span<const Shape> shapes,
                            int64_t activation_bytes, const BytesBeside& beside) {
-  Graph graph = find_training_step(step)->graph;
-  const bool trains = step == model_.training.front().name;
+  Graph graph = find_training_step(form.step)->graph;
+  const bool trains = form.step == model_.training.front().name;
   if (trains && options_.only_trains)
     drop_other_outputs(graph, model_.graph, scored_ ? &*scored_ : nullptr);
+  if (form.what != Evaluates::kOutputs)
+    keep_loss_and_scores(graph, evaluated_ ? &*evaluated_ : nullptr);
   keep_states_variable(graph, *state_);
   std::map<std::string, int64_t> dims = dims_from_shapes(graph, shapes);
   dims.insert(options_.dims.begin(), options_.dims.end());
   DeviceReadyOptions passes = options_.passes;
-  passes.dump_folder = (std::filesystem::path(passes.dump_folder) / file_name(step)).string();
+  passes.dump_folder = (std::filesystem::path(passes.dump_folder) / file_name(form.step)).string();
   passes.activation_bytes = activation_bytes;
   passes.beside = beside;
   const KernelSource source{options_.kernels, options_.choices, options_.tune,
                             device_ ? device_->device.get() : nullptr};
   if (device_) passes.pays = epilogues_pay(source, options_.tf32);
   graph = make_device_ready(graph, dims, passes, &remarks_);
-  if (device_ && scored_ && trains)
-    count_correct(graph, *scored_, options_.only_trains ? Scores::kGo : Scores::kStay);
+  count_labels(graph, form);
   return graph;
 }
 
-Program Session::plan_step(std::string_view step, std::span<const Shape> shapes,
+/// `--kernels` may leave none.
+bool Session::has_kernel_that_counts() const {
+  const KernelTable& table = device_ ? device_->device->kernels() : cpu_kernels();
+  const auto rows = table.rows_of(kHalfnoteDomain, "CountCorrect");
+  return std::ranges::any_of(
+      rows, [&](const KernelRow* row) { return row->name.starts_with(options_.kernels); });
+}
+
+void Session::count_labels(Graph& graph, const StepForm& form) {
+  const bool trains = form.step == model_.training.front().name;
+  const bool evaluates = form.what != Evaluates::kOutputs;
+  const auto& kind = evaluates ? evaluated_ : scored_;
+  if (!kind || !(evaluates || (trains && device_)) || !has_kernel_that_counts()) return;
+  const bool keeps = evaluates ? form.what == Evaluates::kCountsAndScores : !options_.only_trains;
+  const auto shape = count_correct(graph, *kind, keeps ? Scores::kStay : Scores::kGo,
+                                   evaluates ? Places::kFive : Places::kFirst);
+  if (shape) counted_.insert_or_assign(std::string(form.step), *shape);
+}
+
+Program Session::plan_step(const StepForm& form, std::span<const Shape> shapes,
                            int64_t activation_bytes, BytesBeside* beside) {
   const Graph graph =
-      ready_graph(step, shapes, activation_bytes, beside == nullptr ? BytesBeside() : *beside);
+      ready_graph(form, shapes, activation_bytes, beside == nullptr ? BytesBeside() : *beside);
   Program program =
       plan(graph, *state_,
            {options_.kernels, options_.threads, options_.keep_types || options_.profiler != nullptr,
@@ -312,7 +335,7 @@ Program Session::plan_step(std::string_view step, std::span<const Shape> shapes,
 
 Program Session::plan_limited(std::string_view step, std::span<const Shape> shapes) {
   BytesBeside beside;
-  Program best = plan_step(step, shapes, 0, &beside);
+  Program best = plan_step({step}, shapes, 0, &beside);
   const auto before = static_cast<int64_t>(best.arena_bytes);
   const auto& memory = options_.memory;
   const int64_t limit =
@@ -329,7 +352,7 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
   bool counts_all = true;
   const auto try_aim = [&](int64_t bytes, BytesBeside& known) {
     const size_t said = remarks_.size();
-    Program found = plan_step(step, shapes, bytes, &known);
+    Program found = plan_step({step}, shapes, bytes, &known);
     const auto arena = static_cast<int64_t>(found.arena_bytes);
     const auto kept = static_cast<int64_t>(best.arena_bytes);
     const bool fits = arena <= limit;
@@ -369,13 +392,14 @@ Program Session::plan_limited(std::string_view step, std::span<const Shape> shap
   return best;
 }
 
-Executor& Session::executor(std::string_view step, std::span<const Shape> shapes) {
-  Executor* found = find_executor(step, shapes);
+Executor& Session::executor(const StepForm& form, std::span<const Shape> shapes) {
+  const std::string_view step = form.step;
+  Executor* found = find_executor(form, shapes);
   if (found == nullptr) {
     Profiler* profiler = options_.profiler;
     const bool limited = options_.memory.limited() && step == model_.training.front().name;
     auto made = std::make_unique<Executor>(
-        in_file([&] { return limited ? plan_limited(step, shapes) : plan_step(step, shapes); }),
+        in_file([&] { return limited ? plan_limited(step, shapes) : plan_step(form, shapes); }),
         *state_, device_.get(), arena_);
     check_outputs(model_, step, made->program());
     // Who names kernels has asked for what they are.
@@ -385,23 +409,23 @@ Executor& Session::executor(std::string_view step, std::span<const Shape> shapes
     if (profiler) made->set_profile(&profiler->add(step, made->program()));
     if (!options_.plan_only) allocate(*made, find_training_step(step)->graph);
     found = made.get();
-    executors_.push_back(
-        {std::string(step), std::vector<Shape>(shapes.begin(), shapes.end()), std::move(made)});
+    executors_.push_back({std::string(step), form.what,
+                          std::vector<Shape>(shapes.begin(), shapes.end()), std::move(made)});
   }
   set_last(step, *found);
   return *found;
 }
 
-Executor& Session::executor_for(std::string_view step, std::span<const Tensor> inputs) {
-  Executor* found = find_executor(step, inputs);
-  if (found == nullptr) return executor(step, shapes_of(inputs));
-  set_last(step, *found);
+Executor& Session::executor_for(const StepForm& form, std::span<const Tensor> inputs) {
+  Executor* found = find_executor(form, inputs);
+  if (found == nullptr) return executor(form, shapes_of(inputs));
+  set_last(form.step, *found);
   return *found;
 }
 
 void Session::prepare(std::span<const Shape> shapes) {
-  executor(model_.training.front().name, shapes);
-  if (find_training_step(kApplyName) != nullptr) executor(kApplyName, {});
+  executor({model_.training.front().name}, shapes);
+  if (find_training_step(kApplyName) != nullptr) executor({kApplyName}, {});
 }
 
 Tensor Session::output(std::string_view name, TensorsAs as) const {
@@ -420,10 +444,10 @@ Tensor Session::output(std::string_view name, TensorsAs as) const {
 std::optional<NonFinite> Session::diagnose(std::span<const Tensor> inputs) {
   const std::string& step = model_.training.front().name;
   const std::vector<Shape> shapes = shapes_of(inputs);
-  Executor& executor = executor_for(step, inputs);
+  Executor& executor = executor_for({step}, inputs);
   state_->refresh_copies();
   const std::vector<std::byte> saved(state_->base(), state_->base() + state_->bytes());
-  const auto found = find_nonfinite(executor, *state_, ready_graph(step, shapes), inputs);
+  const auto found = find_nonfinite(executor, *state_, ready_graph({step}, shapes), inputs);
   std::copy(saved.begin(), saved.end(), state_->base());
   return found;
 }
@@ -440,6 +464,15 @@ void Session::release_arena() {
 const Program* Session::program(std::string_view step) const {
   const auto found = last_.find(step);
   return found == last_.end() ? nullptr : &found->second->program();
+}
+
+std::optional<Shape> Session::scores_shape(std::string_view step, std::string_view scores) const {
+  const auto last = last_.find(step);
+  if (last == last_.end()) return std::nullopt;
+  if (const auto index = last->second->find_output(scores))
+    return last->second->program().outputs[*index].shape;
+  const auto counted = counted_.find(step);
+  return counted == counted_.end() ? std::nullopt : std::optional(counted->second);
 }
 
 MemoryUse Session::memory() const {

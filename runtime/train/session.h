@@ -94,6 +94,21 @@ enum class TensorsAs : uint8_t {
   kViews,  // the session's: they change with the next step or evaluation, and end with it
 };
 
+/// What an evaluation gives.
+enum class Evaluates : uint8_t {
+  kOutputs,          // all outputs of the evaluation step
+  kCounts,           // the loss and the counts of a classification; scores that nothing else counts
+  kCountsAndScores,  // the loss, the counts and the scores
+};
+
+/// What one call of Session::evaluate_batch found.
+struct EvaluatedBatch {
+  double loss = 0;
+  /// Of all labels. Nothing if the model is no classification, or its scores are no floats: the
+  /// host may count those.
+  std::optional<ScoreCounts> counts;
+};
+
 /// Output `index` of the last run.
 Tensor output_of(const Executor& executor, size_t index, TensorsAs as);
 
@@ -152,7 +167,7 @@ class Session {
   void prepare(std::span<const Shape> shapes);
   /// The same for the evaluation step, for one signature of several (a last batch that is not
   /// full).
-  void prepare_evaluation(std::span<const Shape> shapes);
+  void prepare_evaluation(std::span<const Shape> shapes, Evaluates what = Evaluates::kOutputs);
   /// One micro-batch; applies the update when the accumulation window is full. Allocates nothing
   /// once the shapes are prepared.
   StepResult step(std::span<const Tensor> inputs);
@@ -172,6 +187,11 @@ class Session {
   std::vector<Tensor> evaluate(std::initializer_list<Tensor> inputs) {
     return evaluate(std::span(inputs.begin(), inputs.size()));
   }
+  /// The loss of an evaluation and its counts, made where its scores are: these stay there, and
+  /// what nobody asked for is not computed.
+  EvaluatedBatch evaluate_batch(std::span<const Tensor> inputs, Evaluates what);
+  /// A view of the scores of the last evaluation; throws Error(kUsage) where it gives none.
+  Tensor evaluated_scores() const;
   /// A named output of the last training step (`grad/w`, `logits`); throws Error(kUsage) for a name
   /// that it lacks, and before the first step.
   Tensor output(std::string_view name, TensorsAs as = TensorsAs::kCopies) const;
@@ -186,7 +206,12 @@ class Session {
   std::optional<NonFinite> diagnose(std::span<const Tensor> inputs);
   /// The program of a step as it was last used; null before.
   const Program* program(std::string_view step) const;
+  /// The shape that the scores of this name have there, also where the program counts them and does
+  /// not give them; nothing if it has none.
+  std::optional<Shape> scores_shape(std::string_view step, std::string_view scores) const;
   MemoryUse memory() const;
+  /// Threads of loops of the host: one beside a device.
+  int threads() const { return device_ ? 1 : options_.threads; }
   /// Does it run on a device? There no single node can be watched: diagnose() is for the CPU.
   bool on_device() const { return device_ != nullptr; }
   /// What the host did on the device so far; nothing on the CPU.
@@ -232,23 +257,32 @@ class Session {
 
   int64_t counter(std::string_view name) const;
   void require_evaluation() const;
+  /// A program: which step it is, and of an evaluation what it gives.
+  struct StepForm {
+    std::string_view step;
+    Evaluates what = Evaluates::kOutputs;
+  };
   struct Prepared {
     std::string step;
+    Evaluates what;
     std::vector<Shape> shapes;
     std::unique_ptr<Executor> executor;
   };
   /// The executor of a step for inputs of these shapes: the one there is, or null.
   template <class Inputs>
-  Executor* find_executor(std::string_view step, const Inputs& inputs);
-  Executor& executor(std::string_view step, std::span<const Shape> shapes);
-  Executor& executor_for(std::string_view step, std::span<const Tensor> inputs);
+  Executor* find_executor(const StepForm& form, const Inputs& inputs);
+  Executor& executor(const StepForm& form, std::span<const Shape> shapes);
+  Executor& executor_for(const StepForm& form, std::span<const Tensor> inputs);
   void set_last(std::string_view step, Executor& executor);
   Graph what_is_trained() const;
   const TrainingStep* find_training_step(std::string_view name) const;
-  Graph ready_graph(std::string_view step, std::span<const Shape> shapes,
+  Graph ready_graph(const StepForm& form, std::span<const Shape> shapes,
                     int64_t activation_bytes = 0, const BytesBeside& beside = {});
+  /// Lets a graph that is ready count correct labels, where its form asks for it.
+  void count_labels(Graph& graph, const StepForm& form);
+  bool has_kernel_that_counts() const;
   /// `beside`, if given: of an earlier plan; then of this one.
-  Program plan_step(std::string_view step, std::span<const Shape> shapes,
+  Program plan_step(const StepForm& form, std::span<const Shape> shapes,
                     int64_t activation_bytes = 0, BytesBeside* beside = nullptr);
   /// The plan that computes the least again within the limit, or the smallest there is.
   Program plan_limited(std::string_view step, std::span<const Shape> shapes);
@@ -268,9 +302,11 @@ class Session {
   OnFloor on_floor_ = OnFloor::kHold;
   int64_t pending_ = 0;
   bool in_update_ = false;
-  std::optional<Classification> scored_;  // scores and labels of the training step
-  std::vector<CheckedInput> checked_;     // what a step on a device wants in range
-  bool refused_ = false;                  // the last batch, before its step began
+  std::optional<Classification> scored_;               // scores and labels of the training step
+  std::optional<Classification> evaluated_;            // and of the evaluation step
+  std::map<std::string, Shape, std::less<>> counted_;  // shapes of scores that programs count
+  std::vector<CheckedInput> checked_;                  // what a step on a device wants in range
+  bool refused_ = false;                               // the last batch, before its step began
   std::array<Flight, DeviceRun::kMostRuns> flights_;
   int in_flight_ = 0;
   size_t next_flight_ = 0;

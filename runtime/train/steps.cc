@@ -16,14 +16,14 @@ void Session::start(std::span<const Tensor> inputs) {
   }
   check_batch(inputs);
   Flight flight;
-  flight.main = &executor_for(model_.training.front().name, inputs);
+  flight.main = &executor_for({model_.training.front().name}, inputs);
   in_file([&] { flight.main->run(inputs); });
   flight.main_run = flight.main->last_run();
   if (find_training_step(kApplyName) != nullptr) {
     flight.updates = ++pending_ >= accumulation_;
     if (flight.updates) {
       pending_ = 0;
-      flight.apply = &executor_for(kApplyName, {});
+      flight.apply = &executor_for({kApplyName}, {});
       in_update_ = true;  // the micro-batch before it has changed the sums already
       in_file([&] { flight.apply->run({}); });
       in_update_ = false;
@@ -115,14 +115,14 @@ void Session::require_evaluation() const {
   throw Error(ErrorCode::kModel, "the artifact has no evaluation step").at({model_.source, {}, {}});
 }
 
-void Session::prepare_evaluation(std::span<const Shape> shapes) {
+void Session::prepare_evaluation(std::span<const Shape> shapes, Evaluates what) {
   require_evaluation();
-  executor(kEvaluateName, shapes);
+  executor({kEvaluateName, what}, shapes);
 }
 
 std::vector<Tensor> Session::evaluate(std::span<const Tensor> inputs, TensorsAs as) {
   require_evaluation();
-  Executor& program = executor_for(kEvaluateName, inputs);
+  Executor& program = executor_for({kEvaluateName}, inputs);
   in_file([&] {
     program.run(inputs);
     program.wait(program.last_run());
@@ -131,6 +131,36 @@ std::vector<Tensor> Session::evaluate(std::span<const Tensor> inputs, TensorsAs 
   for (size_t i = 0; i < program.program().outputs.size(); ++i)
     outputs.push_back(output_of(program, i, as));
   return outputs;
+}
+
+EvaluatedBatch Session::evaluate_batch(std::span<const Tensor> inputs, Evaluates what) {
+  require_evaluation();
+  Executor& program = executor_for({kEvaluateName, what}, inputs);
+  in_file([&] {
+    program.run(inputs);
+    program.wait(program.last_run());
+  });
+  const auto read = [&](size_t output) {
+    return program.scalar_output(output, program.last_run());
+  };
+  EvaluatedBatch batch;
+  batch.loss = read(0);
+  const auto first = program.find_output(kCorrectLabels);
+  const auto five = program.find_output(kLabelsAmongFive);
+  const auto labels = program.find_output(kCountedLabels);
+  if (!first || !five || !labels) return batch;
+  const auto count = [&](size_t output) { return static_cast<int64_t>(read(output)); };
+  batch.counts = ScoreCounts{count(*labels), count(*first), count(*five)};
+  return batch;
+}
+
+Tensor Session::evaluated_scores() const {
+  const auto last = last_.find(kEvaluateName);
+  const bool has_run = last != last_.end() && last->second->has_outputs();
+  const auto index =
+      has_run && evaluated_ ? last->second->find_output(evaluated_->scores) : std::nullopt;
+  if (index) return last->second->output_view(*index);
+  throw Error(ErrorCode::kUsage, "there are no scores of an evaluation");
 }
 
 }  // namespace halfnote

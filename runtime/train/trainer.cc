@@ -105,8 +105,8 @@ void Trainer::plan() {
     shapes.push_back(data_.batch_shape(i, options_.batch));
   }
   session_.prepare(shapes);
-  const Program* program = session_.program(session_.model().training.front().name);
-  if (kind_ && program != nullptr) check_classes(*kind_, *program, data_, labels_);
+  if (kind_)
+    check_classes(*kind_, session_, session_.model().training.front().name, data_, labels_);
   if (evaluator_ != nullptr) evaluator_->prepare();
   data_.data().release_pages();
 }
@@ -262,7 +262,7 @@ void Trainer::count_accuracy(const StepResult& result, const Batch& batch) {
   }
   const auto counts =
       count_scores(*kind_, session_.output(kind_->scores, TensorsAs::kViews), batch.inputs[labels_],
-                   data_.rows_of(labels_, batch.count), ScoreLoss::kSkip);
+                   data_.rows_of(labels_, batch.count), ScoreLoss::kSkip, session_.threads());
   if (!counts) return;
   position_.correct += counts->top1;
   position_.labels += counts->labels;

@@ -130,28 +130,37 @@ TEST(LossBody, AllLabelsIgnoredGiveZero) {
   }
 }
 
-/// Equal scores, labels outside the classes, infinities and NaN.
+/// Equal scores, labels outside the classes, infinities and NaN; with the five highest and without.
 TEST(LossBody, CountCorrect) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
   const Tensor odd = Tensor::of<float>(
       {6, 3}, {1, 1, 0, 1, 1, 0, -inf, -inf, -inf, nan, 0, 1, 0, inf, inf, 2, 3, nan});
+  const Tensor wide = Tensor::of<float>({3, 7}, {1, 2,   3, 4, 5, 6, 7,  //
+                                                 5, 5,   5, 5, 5, 5, 5,  //
+                                                 1, nan, 1, 9, 9, 9, 1});
   for (DType dtype : kLossTypes) {
     for (DType index : {DType::kI64, DType::kI32}) {
       for (bool ignores : {false, true}) {
         Attributes attributes;
         if (ignores) attributes.set("ignore_index", int64_t{2});
+        const auto agrees = [&](const char* name, const Attributes& with, const Tensor& scores,
+                                const Tensor& labels) {
+          for (const int outputs : {2, 3})
+            expect_body_agrees({name, "CountCorrect", with, {scores, labels}, outputs}, 0);
+        };
         for (const Scores& s : kScores) {
           const Tensor labels = random_ints(index, s.labels, 2, -1, s.scores[1] + 1);
           const Tensor few = random_ints(DType::kI64, s.scores, 3, -2, 2).cast_to(dtype);
           for (const Tensor& scores : {few, random_tensor(dtype, s.scores, 4, -5, 5)})
-            expect_body_agrees({s.name, "CountCorrect", attributes, {scores, labels}, 2}, 0);
+            agrees(s.name, attributes, scores, labels);
           Attributes padded = attributes;
           padded.set("classes", (s.scores[1] + 1) / 2);
-          expect_body_agrees({s.name, "CountCorrect", padded, {few, labels}, 2}, 0);
+          agrees(s.name, padded, few, labels);
         }
         const Tensor labels = Tensor::of<int64_t>({6}, {0, 1, 0, 2, 1, 1}).cast_to(index);
-        expect_body_agrees(
-            {"odd scores", "CountCorrect", attributes, {odd.cast_to(dtype), labels}, 2}, 0);
+        agrees("odd scores", attributes, odd.cast_to(dtype), labels);
+        for (int64_t label = 0; label < 7; ++label)
+          agrees("seven", attributes, wide.cast_to(dtype), Tensor::full(index, {3}, label));
       }
     }
   }

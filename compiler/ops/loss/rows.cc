@@ -48,7 +48,7 @@ std::vector<OperatorRow> loss_rows() {
        .no_gradient = "it counts",
        .infer = infer_count_correct,
        .body = count_correct_body,
-       .note = "labels with the highest score; made for a device"},
+       .note = "labels with the highest scores; made where a run counts them"},
       {.domain = kHalfnoteDomain,
        .name = "SoftmaxCrossEntropyLossGrad",
        .precision = kFp32,

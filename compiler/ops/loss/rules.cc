@@ -4,6 +4,8 @@
 //   NegativeLogLikelihoodLoss:  dX = −onehot(label)·w·dL/d
 // Scores are (N, C, d…), labels (N, d…), weights (C); dL is a scalar, or (N, d…) for reduction
 // none.
+#include <limits>
+
 #include "base/error.h"
 #include "compiler/ir/model.h"
 #include "compiler/ops/loss/parts.h"
@@ -192,7 +194,7 @@ std::vector<Expr> nll_grad_body(BodyContext& body) {
 }
 
 std::vector<ValueType> infer_count_correct(const Graph&, NodeId) {
-  return {ValueType::tensor(DType::kI64, {}), ValueType::tensor(DType::kI64, {})};
+  return std::vector<ValueType>(3, ValueType::tensor(DType::kI64, {}));
 }
 
 std::vector<Expr> count_correct_body(BodyContext& body) {
@@ -201,26 +203,39 @@ std::vector<Expr> count_correct_body(BodyContext& body) {
   const Expr scores = b.to_math(body.attributes.has("classes")
                                     ? first_classes(b, whole, body.attributes.get_int("classes", 0))
                                     : whole);
-  const Expr labels = b.cast(body.inputs[1], DType::kI64);
-  const auto along_classes = [&](std::string_view op, std::vector<Expr> operands) {
-    Attributes attributes = {{"keepdims", int64_t{0}}};
-    if (operands.size() == 1) attributes.set("axis", int64_t{1});
-    return b.ops(op, operands, 1, attributes)[0];
+  const Expr label = unsqueeze(b.cast(body.inputs[1], DType::kI64), {1});
+  const SymbolicShape shape = scores.shape();
+  const Expr numbers = class_numbers(b, shape, shape[1].known() ? b.none() : b.shape_of(scores));
+  const Expr is_label = b.op("Equal", {label, numbers});
+  // NaN beats every score, and none.
+  const Expr lowest = b.scalar(scores.dtype(), -std::numeric_limits<double>::infinity());
+  const Expr nan = b.op("IsNaN", {scores});
+  const Expr clean = b.op("Where", {nan, lowest, scores});
+  const Expr own = b.op("ReduceMax", {b.op("Where", {is_label, clean, lowest}), b.ints({1})});
+  const Expr ties = b.op("And", {b.op("Equal", {clean, own}), b.op("Less", {numbers, label})});
+  const Expr above = b.op("Or", {b.op("Or", {nan, ties}), b.op("Greater", {clean, own})});
+  const auto along_classes = [&](Expr which) {
+    return b.op("ReduceSum", {b.cast(which, DType::kI64), b.ints({1})});
   };
-  const Expr best = along_classes("ArgMax", {scores});
-  const Expr highest = along_classes("ReduceMax", {scores, b.ints({1})});
-  // NaN is never right, and equals nothing.
-  Expr right = b.op("And", {b.op("Equal", {best, labels}), b.op("Equal", {highest, highest})});
+  const Expr rank = along_classes(above);
+  Expr counts = b.op("Equal", {label, label});
+  if (body.attributes.has("ignore_index")) {
+    const int64_t ignored = body.attributes.get_int("ignore_index", 0);
+    counts = b.op("Not", {b.op("Equal", {label, b.constant(Tensor::scalar<int64_t>(ignored))})});
+  }
+  const Expr zero = b.scalar(DType::kI64, 0);
+  const Expr scored =
+      b.op("Greater", {along_classes(b.op("And", {is_label, b.op("Not", {nan})})), zero});
   const auto sum = [&](Expr which) {
     return b.op("ReduceSum", {b.cast(which, DType::kI64)}, {{"keepdims", int64_t{0}}});
   };
-  Expr counts = b.op("Equal", {labels, labels});
-  if (body.attributes.has("ignore_index")) {
-    const int64_t ignored = body.attributes.get_int("ignore_index", 0);
-    counts = b.op("Not", {b.op("Equal", {labels, b.constant(Tensor::scalar<int64_t>(ignored))})});
-    right = b.op("And", {right, counts});
-  }
-  return {sum(right), sum(counts)};
+  const auto among_first = [&](int64_t places) {
+    const Expr near = b.op("Less", {rank, b.scalar(DType::kI64, places)});
+    return sum(b.op("And", {counts, b.op("And", {scored, near})}));
+  };
+  std::vector<Expr> results = {among_first(1), sum(counts)};
+  if (body.output_types.size() > 2) results.push_back(among_first(5));
+  return results;
 }
 
 }  // namespace halfnote::loss

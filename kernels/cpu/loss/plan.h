@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "kernels/cpu/loss/rank.h"
 #include "kernels/cpu/normalization/parts.h"
 #include "kernels/cpu/reals.h"
 
@@ -12,7 +13,7 @@ namespace halfnote::cpu {
 std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the two losses
 std::vector<KernelRow> loss_grad_rows();      // loss_grad.cc: their gradients
 std::vector<KernelRow> loss_and_grad_rows();  // loss_and_grad.cc: loss and gradient at once
-std::vector<KernelRow> count_rows();          // count.cc: labels with the highest score
+std::vector<KernelRow> count_rows();          // count.cc: labels with the highest scores
 
 struct LossPlan {
   enum class Reduction { kNone, kSum, kMean };
@@ -98,7 +99,10 @@ std::string loss_and_grad_refusal(const KernelCall& call, const LossPlan& plan);
 /// The operands of CountCorrect, planned.
 struct CountPlan {
   LossPlan loss;
-  bool gives_correct = false, gives_counted = false;
+  bool gives_correct = false, gives_counted = false, gives_among = false;
+
+  /// From so many scores above that of the label on it does not matter how many there are.
+  int64_t most() const { return gives_among ? kTopFive : 1; }
 };
 
 /// The reason why the operands have no kernel, or an empty string; Error(kModel) for shapes that do

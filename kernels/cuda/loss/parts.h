@@ -13,7 +13,7 @@ using cpu::LossPlan;
 
 std::vector<KernelRow> loss_rows();           // loss.cu: the losses, and the gradients alone
 std::vector<KernelRow> loss_and_grad_rows();  // loss_and_grad.cu: both at once
-std::vector<KernelRow> count_rows();          // count.cu: labels with the highest score
+std::vector<KernelRow> count_rows();          // count.cu: labels with the highest scores
 
 /// A LossPlan as a kernel's argument.
 struct DeviceLoss {

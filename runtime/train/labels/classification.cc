@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -174,60 +172,6 @@ std::optional<Graph> part_of(const Graph& graph, ValueId input, std::vector<Node
   return part;
 }
 
-Shape without(const Shape& shape, size_t axis) {
-  Shape rest = shape;
-  rest.erase(rest.begin() + static_cast<Shape::difference_type>(axis));
-  return rest;
-}
-
-ScoreLayout layout_at(const Shape& scores, size_t axis) {
-  const auto at = scores.begin() + static_cast<Shape::difference_type>(axis);
-  return {element_count({scores.begin(), at}), *at, element_count({at + 1, scores.end()})};
-}
-
-/// Scores as floats, a line (all classes of one or some labels) at a time.
-class Lines {
- public:
-  Lines(const Tensor& scores, int64_t length) : scores_(scores), length_(length) {}
-
-  const float* line(int64_t index) {
-    if (scores_.dtype() == DType::kF32) return scores_.data<float>().data() + index * length_;
-    if (index != index_) {
-      const size_t bytes = static_cast<size_t>(length_) * size_of(scores_.dtype());
-      const std::shared_ptr<const std::byte> borrowed(
-          std::shared_ptr<const std::byte>(), scores_.bytes() + static_cast<size_t>(index) * bytes);
-      line_ = Tensor(scores_.dtype(), {length_}, borrowed, bytes).cast_to(DType::kF32);
-      index_ = index;
-    }
-    return line_.data<float>().data();
-  }
-
- private:
-  const Tensor& scores_;
-  int64_t length_ = 0, index_ = -1;
-  Tensor line_;
-};
-
-/// How many classes score higher than the label's; all of them if its score is NaN.
-int64_t rank_of(const float* scores, int64_t label, int64_t classes, int64_t stride) {
-  const float own = scores[label * stride];
-  if (std::isnan(own)) return classes;
-  int64_t rank = 0;
-  for (int64_t c = 0; c < classes; ++c) {
-    const float other = scores[c * stride];
-    rank += other > own || (other == own && c < label) || std::isnan(other) ? 1 : 0;
-  }
-  return rank;
-}
-
-double negative_log_softmax(const float* scores, int64_t label, int64_t classes, int64_t stride) {
-  double highest = -std::numeric_limits<double>::infinity();
-  for (int64_t c = 0; c < classes; ++c) highest = std::max<double>(highest, scores[c * stride]);
-  double sum = 0;
-  for (int64_t c = 0; c < classes; ++c) sum += std::exp(scores[c * stride] - highest);
-  return std::log(sum) + highest - scores[label * stride];
-}
-
 }  // namespace
 
 bool keeps_order(const Node& node) {
@@ -273,61 +217,6 @@ bool all_ignored(const CountedLabels& labels, const Tensor& fed) {
     if (read.at_as_int(i) != labels.ignore_index) return false;
   }
   return true;
-}
-
-std::optional<ScoreLayout> score_layout(const Classification& kind, const Shape& scores,
-                                        const Shape& labels) {
-  if (scores.size() < 2 || labels.empty()) return std::nullopt;
-  const size_t last = scores.size() - 1;
-  const bool fits_first = without(scores, 1) == labels;
-  const bool fits_last = without(scores, last) == labels;
-  if (fits_first && !(kind.class_last && fits_last)) return layout_at(scores, 1);
-  if (fits_last) return layout_at(scores, last);
-  // (N, T, C) scores against (N·T) labels, or labels (N, 1).
-  const ScoreLayout flat = layout_at(scores, last);
-  if (flat.outer == element_count(labels)) return flat;
-  return std::nullopt;
-}
-
-ScoreCounts& ScoreCounts::operator+=(const ScoreCounts& other) {
-  labels += other.labels;
-  top1 += other.top1;
-  top5 += other.top5;
-  loss += other.loss;
-  return *this;
-}
-
-std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor& scores,
-                                        const Tensor& labels, int64_t rows, ScoreLoss loss) {
-  const auto layout = score_layout(kind, scores.shape(), labels.shape());
-  if (!layout) return std::nullopt;
-  Lines lines(scores, layout->classes * layout->inner);
-  // Either may have flattened samples and positions into its first dim.
-  const Shape& shape = labels.shape();
-  const bool first = kind.batch_axis == 0;
-  const int64_t batch = std::max<int64_t>(
-      first ? std::min(scores.shape()[0], shape[0]) : shape[static_cast<size_t>(kind.batch_axis)],
-      1);
-  const int64_t each = first ? labels.size() / batch
-                             : element_count({shape.begin() + kind.batch_axis + 1, shape.end()});
-  ScoreCounts counts;
-  for (int64_t i = 0; i < labels.size(); ++i) {
-    if (i / std::max<int64_t>(each, 1) % batch >= rows) continue;
-    const int64_t label = labels.at_as_int(i);
-    if (kind.ignore_index && label == *kind.ignore_index) continue;
-    if (label < 0 || label >= layout->classes) return std::nullopt;
-    const float* at = lines.line(i / layout->inner) + i % layout->inner;
-    const int64_t rank = rank_of(at, label, layout->classes, layout->inner);
-    ++counts.labels;
-    counts.top1 += rank < 1 ? 1 : 0;
-    counts.top5 += rank < 5 && rank < layout->classes ? 1 : 0;
-    if (loss == ScoreLoss::kCompute) {
-      counts.loss += kind.probabilities
-                         ? -std::log(static_cast<double>(at[label * layout->inner]))
-                         : negative_log_softmax(at, label, layout->classes, layout->inner);
-    }
-  }
-  return counts;
 }
 
 }  // namespace halfnote

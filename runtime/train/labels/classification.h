@@ -48,28 +48,4 @@ std::vector<CountedLabels> find_counted_labels(const Graph& graph);
 /// Is there no label that counts in what feeds the input?
 bool all_ignored(const CountedLabels& labels, const Tensor& fed);
 
-/// Where C is in the scores: (outer, classes, inner), label i belonging to outer i / inner and
-/// inner i % inner. Nothing if the shapes do not belong together.
-struct ScoreLayout {
-  int64_t outer = 0, classes = 0, inner = 0;
-};
-std::optional<ScoreLayout> score_layout(const Classification& kind, const Shape& scores,
-                                        const Shape& labels);
-
-/// Sums over labels; ignored ones are not counted.
-struct ScoreCounts {
-  int64_t labels = 0, top1 = 0, top5 = 0;
-  double loss = 0;  // -log softmax(scores)[label], if asked for
-
-  ScoreCounts& operator+=(const ScoreCounts& other);
-};
-
-enum class ScoreLoss { kSkip, kCompute };
-
-/// Counts the first `rows` rows. A label is in the top k if fewer than k classes score higher
-/// (equal scores count for the lower class; NaN is never right). Nothing if the shapes do not
-/// belong together.
-std::optional<ScoreCounts> count_scores(const Classification& kind, const Tensor& scores,
-                                        const Tensor& labels, int64_t rows, ScoreLoss loss);
-
 }  // namespace halfnote

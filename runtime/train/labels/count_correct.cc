@@ -15,24 +15,14 @@
 namespace halfnote {
 namespace {
 
-bool is_standard(const Node& node, std::string_view op) {
-  return node.domain.empty() && node.op == op;
-}
-
 /// Does it give each f16 or bf16 as the f32 that it is?
 bool widens(const Graph& graph, NodeId id) {
   return is_cast(graph.node(id)) && is_16bit_float(graph.value(graph.input(id, 0)).type.dtype) &&
          graph.value(graph.output(id)).type.dtype == DType::kF32;
 }
 
-bool keeps_last_dim(const Graph& graph, NodeId id) {
-  if (!is_standard(graph.node(id), "Reshape")) return false;
-  const auto x = known_shape(graph, graph.input(id, 0)), y = known_shape(graph, graph.output(id));
-  return x && y && !x->empty() && !y->empty() && x->back() == y->back();
-}
-
 bool cuts_padding(const Graph& graph, NodeId id) {
-  if (!is_standard(graph.node(id), "Slice")) return false;
+  if (!is_standard(graph, id, "Slice")) return false;
   const auto margins = margins_of_slice(graph, id);
   return margins && margins->only_behind_last();
 }
@@ -74,27 +64,33 @@ InsertPoint behind(const Graph& graph, ValueId value) {
   return first.valid() ? graph.before(first) : graph.end();
 }
 
-void drop_output(Graph& graph, ValueId value) {
-  const auto all = graph.outputs();
+template <class Keep>
+void keep_outputs(Graph& graph, const Keep& keep) {
   std::vector<ValueId> kept;
-  std::ranges::copy_if(all, std::back_inserter(kept), [&](ValueId id) { return id != value; });
+  std::ranges::copy_if(graph.outputs(), std::back_inserter(kept), keep);
   graph.set_outputs(graph.main(), std::move(kept));
+}
+
+bool is_loss_or_scores(const Graph& graph, ValueId output, const Classification* kind) {
+  if (output == graph.outputs().front()) return true;
+  return kind != nullptr && graph.value(output).name == kind->scores;
 }
 
 }  // namespace
 
-bool count_correct(Graph& graph, const Classification& kind, Scores scores) {
+std::optional<Shape> count_correct(Graph& graph, const Classification& kind, Scores scores,
+                                   Places places) {
   const ValueId shown = named(graph, graph.outputs(), kind.scores);
   const ValueId labels = named(graph, graph.inputs(), kind.labels);
-  if (!shown.valid() || !labels.valid()) return false;
+  if (!shown.valid() || !labels.valid()) return std::nullopt;
   const auto of_scores = known_shape(graph, shown), of_labels = known_shape(graph, labels);
-  if (!of_scores || !of_labels) return false;
+  if (!of_scores || !of_labels) return std::nullopt;
   const auto layout = score_layout(kind, *of_scores, *of_labels);
-  if (!layout || layout->outer * layout->inner * layout->classes == 0) return false;
+  if (!layout || layout->outer * layout->inner * layout->classes == 0) return std::nullopt;
 
   const FirstScores first = find_first(graph, shown, *layout);
   const DType dtype = graph.value(first.value).type.dtype;
-  if (!is_16bit_float(dtype) && dtype != DType::kF32 && dtype != DType::kF64) return false;
+  if (!is_16bit_float(dtype) && dtype != DType::kF32 && dtype != DType::kF64) return std::nullopt;
   Builder b(graph, behind(graph, first.value), infer_node);
   b.set_role(Role::kLoss);
   const Expr lines =
@@ -105,27 +101,29 @@ bool count_correct(Graph& graph, const Classification& kind, Scores scores) {
   if (kind.ignore_index) attributes.set("ignore_index", *kind.ignore_index);
   if (first.width != layout->classes) attributes.set("classes", layout->classes);
   const std::vector<Expr> counts =
-      b.ops("CountCorrect", {lines, wanted}, 2, attributes, kHalfnoteDomain);
-  const std::string_view names[] = {kCorrectLabels, kCountedLabels};
+      b.ops("CountCorrect", {lines, wanted}, places == Places::kFive ? 3 : 2, attributes,
+            kHalfnoteDomain);
+  const std::string_view names[] = {kCorrectLabels, kCountedLabels, kLabelsAmongFive};
   for (size_t i = 0; i < counts.size(); ++i) {
     graph.rename(counts[i].id, std::string(names[i]));
     graph.add_output(graph.main(), counts[i].id);
   }
-  if (scores == Scores::kStay) return true;
-  drop_output(graph, shown);
-  erase_dead(graph, [&](const Graph&, NodeId id) { return first.passed.contains(id); });
-  return true;
+  if (scores == Scores::kGo) {
+    keep_outputs(graph, [&](ValueId id) { return id != shown; });
+    erase_dead(graph, [&](const Graph&, NodeId id) { return first.passed.contains(id); });
+  }
+  return of_scores;
 }
 
 void drop_other_outputs(Graph& graph, const Graph& model, const Classification* kind) {
-  const auto all = graph.outputs();
-  std::vector<ValueId> kept;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const std::string& name = graph.value(all[i]).name;
-    const bool is_scores = kind != nullptr && name == kind->scores;
-    if (i == 0 || is_scores || !named(model, model.outputs(), name).valid()) kept.push_back(all[i]);
-  }
-  graph.set_outputs(graph.main(), std::move(kept));
+  keep_outputs(graph, [&](ValueId id) {
+    const bool of_model = named(model, model.outputs(), graph.value(id).name).valid();
+    return !of_model || is_loss_or_scores(graph, id, kind);
+  });
+}
+
+void keep_loss_and_scores(Graph& graph, const Classification* kind) {
+  keep_outputs(graph, [&](ValueId id) { return is_loss_or_scores(graph, id, kind); });
 }
 
 }  // namespace halfnote

@@ -71,32 +71,72 @@ TEST(CudaLines, AScalePerLineOfUglySizes) {
   }
 }
 
-/// Lines of a thread and of a warp, of one block and of many, behind each other and interleaved.
-TEST(CudaLoss, LabelsWithTheHighestScore) {
+/// Lines of a thread and of a warp, of one block and of many, behind each other and interleaved; in
+/// packs that begin at every place of a line.
+TEST(CudaLoss, LabelsWithTheHighestScores) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const Shape& shape : std::vector<Shape>{
-             {0, 5}, {1, 1}, {300, 10}, {7, 64}, {9, 65}, {40, 1000}, {3, 70, 33}, {70000, 3}}) {
+    for (const Shape& shape : std::vector<Shape>{{0, 5},
+                                                 {1, 1},
+                                                 {300, 10},
+                                                 {7, 64},
+                                                 {9, 65},
+                                                 {40, 1000},
+                                                 {3, 70, 33},
+                                                 {2, 70, 5},
+                                                 {70000, 3},
+                                                 {17, 2501}}) {
       Shape labelled = shape;
       labelled.erase(labelled.begin() + 1);
       const int64_t lines = element_count(labelled);
       Tensor labels(DType::kI64, labelled);
-      for (int64_t i = 0; i < lines; ++i)
-        labels.mutable_data<int64_t>()[static_cast<size_t>(i)] = i % 7 == 0 ? -100 : i % shape[1];
-      // Few values: many lines have their highest score more than once.
-      const Tensor scores = random(DType::kF32, shape, 0, 4).cast_to(DType::kI64).cast_to(dtype);
+      for (int64_t i = 0; i < lines; ++i) {
+        labels.mutable_data<int64_t>()[static_cast<size_t>(i)] =
+            i % 7 == 0 ? -100 : i * 37 % shape[1];
+      }
       Attributes attributes;
       attributes.set("ignore_index", int64_t{-100});
-      const Call call{kOwn,
-                      "CountCorrect",
-                      {scores, labels},
-                      attributes,
-                      {{DType::kI64, {}}, {DType::kI64, {}}}};
+      // Few values: many lines have their highest score more than once.
+      const Tensor few = random(DType::kF32, shape, 0, 4).cast_to(DType::kI64);
+      Call call{kOwn,
+                "CountCorrect",
+                {few.cast_to(dtype), labels},
+                attributes,
+                {{DType::kI64, {}}, {DType::kI64, {}}}};
+      check_as_on_cpu(call);
+      EXPECT_EQ(on_device(call)[1].at_as_int(0), lines - (lines + 6) / 7);
+      call.outputs.push_back({DType::kI64, {}});  // the five highest
       check_as_on_cpu(call);
       Call padded = call;
       padded.attributes.set("classes", (shape[1] + 1) / 2);
       check_as_on_cpu(padded);
-      const Tensor counted = on_device(call)[1];
-      EXPECT_EQ(counted.at_as_int(0), lines - (lines + 6) / 7);
+      if (shape[1] < 10) continue;
+      call.inputs[0] = random(DType::kF32, shape, 0, 4e4).cast_to(DType::kI64).cast_to(dtype);
+      check_as_on_cpu(call);
+    }
+  }
+}
+
+/// NaN, infinities and ties at every place of a line, and labels outside the classes.
+TEST(CudaLoss, OddScoresHaveTheRanksOfTheCpu) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  for (const DType dtype : kFloats) {
+    for (const int64_t classes : {3, 5, 6, 77, 300}) {
+      const int64_t lines = 41;
+      Tensor scores = random(DType::kF32, {lines, classes}, 0, 3);
+      Tensor labels(DType::kI32, {lines});
+      for (int64_t line = 0; line < lines; ++line) {
+        const int64_t label = line * 11 % (classes + 2) - 1;
+        labels.mutable_data<int32_t>()[static_cast<size_t>(line)] = static_cast<int32_t>(label);
+        float* at = scores.mutable_data<float>().data() + line * classes;
+        const float odd[] = {1, nan, inf, -inf, 3};
+        at[line % classes] = odd[line % 5];
+        if (line % 3 == 0 && label >= 0 && label < classes) at[label] = odd[line / 3 % 5];
+      }
+      check_as_on_cpu({kOwn,
+                       "CountCorrect",
+                       {scores.cast_to(dtype), labels},
+                       {},
+                       std::vector<Result>(3, {DType::kI64, {}})});
     }
   }
 }

@@ -82,6 +82,10 @@ TEST(DeviceSession, WhatOnlyTrainsAsksNothingOfWhatItLeavesOut) {
                                       Tensor::full(DType::kI64, {4}, 99),
                                       Tensor::full(DType::kI64, {4}, 1)};
   EXPECT_GT(session.step(inputs).loss, 0);
+  const EvaluatedBatch evaluated = session.evaluate_batch(inputs, Evaluates::kCounts);
+  EXPECT_GT(evaluated.loss, 0);
+  EXPECT_FALSE(evaluated.counts);
+  EXPECT_EQ(session.evaluated_scores().dtype(), DType::kI32);
 }
 
 }  // namespace
