@@ -31,6 +31,7 @@
 #include "passes/device/pointwise/expand_clips.h"
 #include "passes/device/pointwise/expand_powers.h"
 #include "passes/device/pointwise/fuse_pointwise.h"
+#include "passes/device/pointwise/pool_before_relu.h"
 #include "passes/device/pointwise/recompute_pointwise.h"
 #include "passes/device/products/absorb_biases.h"
 #include "passes/device/products/absorb_transposes.h"
@@ -281,6 +282,8 @@ constexpr PassRow kRows[] = {
      "GPUs: a normalization writes what a sum and a Relu make of it, and its gradient reads so"},
     {"fuse-line-norms", fuse_line_norms, nullptr, kAll, kAny, kAny, false,
      "GPUs: a normalization adds the residual before it, its gradient those on either side"},
+    {"pool-before-relu", pool_before_relu, nullptr, kAll, kAny, kAny, false,
+     "a Relu behind a MaxPool has fewer elements, and only those are kept"},
     {"expand-clips", expand_clips, nullptr, kAll, kAny, kAny, true,
      "a clip belongs to the chain of elementwise ops around it"},
     {"expand-powers", expand_powers, nullptr, kAll, kAny, kAny, true,

@@ -113,6 +113,7 @@ const GoldenRow kRows[] = {
     {"absorb-scatters", Sides::kRounding, 3.0 / (1 << 23)},
     {"absorb-casts", Sides::kExact},
     {"cast-before-views", Sides::kExact},
+    {"pool-before-relu", Sides::kExact},
     {"recompute-pointwise", Sides::kExact},
     {"fuse-pointwise", Sides::kExact},
     {"program-large", Sides::kExact},
