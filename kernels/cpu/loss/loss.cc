@@ -73,7 +73,11 @@ LossPlan plan_loss(const KernelCall& call, const Shape& scores, size_t label_inp
         .expected(to_string(expected), to_string(call.inputs[label_input].shape));
   }
   if (call.has_input(weight_input)) {
-    require_size(call, weight_input, plan.lines.length);
+    const Operand& weights = call.inputs[weight_input];
+    if (weights.size() != plan.lines.length) {
+      throw model_error(call, "class weights of the wrong shape")
+          .expected(to_string(Shape{plan.lines.length}), to_string(weights.shape));
+    }
     plan.weight = call.inputs[weight_input].dtype;
   }
   if (attributes_of(call).has("ignore_index")) {
