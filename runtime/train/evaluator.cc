@@ -135,7 +135,7 @@ std::vector<Tensor> Evaluator::evaluate(std::span<const Tensor> inputs, const Ba
   try {
     return session_.evaluate(inputs, TensorsAs::kViews);
   } catch (const Error& error) {
-    name_sample(error, map_, batch);
+    name_sample(error, {evaluation_graph(session_), order_}, map_, batch);
     throw;
   }
 }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -269,7 +270,9 @@ void Trainer::count_accuracy(const StepResult& result, const Batch& batch) {
 }
 
 void Trainer::name_sample(const Error& error, const Batch& batch) const {
-  halfnote::name_sample(error, data_, batch,
+  std::vector<size_t> inputs(data_.size());
+  std::iota(inputs.begin(), inputs.end(), size_t{0});
+  halfnote::name_sample(error, {session_.model().training.front().graph, inputs}, data_, batch,
                         options_.shuffle ? std::optional(options_.seed) : std::nullopt);
 }
 
