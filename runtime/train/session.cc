@@ -181,7 +181,7 @@ Session::Session(Model model, const SessionOptions& options)
     options_.passes.kernels = &device_->device->kernels();
   }
   if (device_ || options_.only_trains) scored_ = find_classification(model_.training.front().graph);
-  if (device_) checked_ = find_checked_inputs(what_is_trained());
+  checked_ = find_checked_inputs(what_is_trained());
   if (device_ == nullptr && !options_.plan_only) cpu::start_threads(options_.threads);
   options_.passes.copies = find_weight_copies(model_);
   state_ = std::make_unique<StateStore>(model_, options_.passes.copies);

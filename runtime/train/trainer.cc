@@ -106,10 +106,23 @@ void Trainer::plan() {
     shapes.push_back(data_.batch_shape(i, options_.batch));
   }
   session_.prepare(shapes);
-  const Program* program = session_.program(session_.model().training.front().name);
-  if (kind_ && program != nullptr) check_classes(*kind_, *program, data_, labels_);
+  check_all_labels();
   if (evaluator_ != nullptr) evaluator_->prepare();
   data_.data().release_pages();
+}
+
+/// Of all samples, before the first step: those that the graph reads as they are, and where the
+/// number of classes follows from sizes of the data only, those that are counted.
+void Trainer::check_all_labels() const {
+  bool counted = false;
+  for (const CheckedInput& checked : session_.checked_inputs()) {
+    const auto input = checked.labels_input();
+    if (!input || !is_integer(data_.field(*input).dtype())) continue;
+    check_labels(data_.data(), data_.field(*input), checked.size(), checked.ignore_index());
+    counted |= kind_ && *input == labels_;
+  }
+  const Program* program = session_.program(session_.model().training.front().name);
+  if (kind_ && !counted && program != nullptr) check_classes(*kind_, *program, data_, labels_);
 }
 
 size_t Trainer::batch_bytes() const {

@@ -203,6 +203,29 @@ TEST(BadIndex, ATripOfALoopIsNamed) {
   EXPECT_THAT(told("both"), AllOf(HasSubstr("node \"h/1/inner\" (Gather)"), HasSubstr("got 14")));
 }
 
+/// All labels are looked at before the first step, also where a device counts the correct ones by
+/// itself and nobody reads the scores.
+TEST(BadIndex, ALabelOfTheLastSampleEndsARunBeforeItsFirstStep) {
+  const Workplace place;
+  place.write("context.npy", zeros_but(1, {}));
+  place.write("ids.npy", zeros_but(1, {{11, 3}}));
+  const std::string told = message_of(place, "int64[N] context, int64[N] ids",
+                                      "e = Gather (small, context) h = MatMul (e, w)\n"
+                                      "  loss = SoftmaxCrossEntropyLoss (h, ids)",
+                                      "context=context.npy,ids=ids.npy");
+  EXPECT_THAT(told, HasSubstr("label out of range in \"ids\", sample 11: expected 0 to 2, got 3"));
+  place.compile("tiny.onnx");
+  for (const char* device : kDevices) {
+    const Outcome outcome =
+        place.run(words("run tiny.onnx --steps 1 --batch 4 --run-dir r --threads 1 --data "
+                        "x=x.npy,labels=wrong.npy --no-shuffle --device " +
+                        std::string(device)));
+    EXPECT_EQ(outcome.code, 5) << device;
+    EXPECT_THAT(outcome.err, HasSubstr("label out of range in \"labels\", sample 5"));
+    EXPECT_FALSE(place.exists("r")) << device;
+  }
+}
+
 /// A device looks at what a Slice takes before its step, so that what was trained can be saved.
 TEST(BadIndex, ADeviceKeepsWhatWasTrainedBeforeASlicedIndex) {
   const Workplace place;
