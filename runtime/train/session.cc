@@ -401,6 +401,9 @@ Executor& Session::executor_for(std::string_view step, std::span<const Tensor> i
 
 void Session::prepare(std::span<const Shape> shapes) {
   executor(model_.training.front().name, shapes);
+  for (CheckedInput& checked : checked_) {
+    if (device_) checked.prepare(shapes);
+  }
   if (find_training_step(kApplyName) != nullptr) executor(kApplyName, {});
 }
 

@@ -12,10 +12,24 @@ CheckedInput::CheckedInput(const Graph& graph, const IndexReader& reader, IndexS
     : reader_(reader),
       source_(std::move(source)),
       node_(graph.label(reader.node)),
-      op_(graph.node(reader.node).op) {}
+      op_(graph.node(reader.node).op) {
+  for (const size_t input : source_.inputs())
+    types_.push_back(graph.value(graph.inputs()[input]).type.dtype);
+}
 
 std::optional<size_t> CheckedInput::labels_input() const {
   return reader_.labels && source_.in_order() ? std::optional(source_.inputs()[0]) : std::nullopt;
+}
+
+void CheckedInput::prepare(std::span<const Shape> shapes) {
+  if (source_.in_order()) return;
+  std::vector<Tensor> fed(shapes.size());
+  for (size_t k = 0; k < types_.size(); ++k) {
+    const size_t input = source_.inputs()[k];
+    if (input >= shapes.size()) return;
+    fed[input] = Tensor(types_[k], shapes[input]);
+  }
+  find_elements(fed);
 }
 
 void CheckedInput::check(std::span<const Tensor> fed) {

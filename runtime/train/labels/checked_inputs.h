@@ -28,8 +28,10 @@ class CheckedInput {
   int64_t size() const { return *reader_.size; }
   std::optional<int64_t> ignore_index() const { return reader_.ignore_index; }
 
+  /// Finds out which elements are read of inputs of these shapes, those of the whole graph.
+  void prepare(std::span<const Shape> shapes);
   /// Throws Error(kData), as the kernels of the CPU do, for the first number out of range. `fed`
-  /// are all inputs of the graph. Allocates nothing for the shapes of the call before.
+  /// are all inputs of the graph. Allocates nothing for the shapes that it was prepared for last.
   void check(std::span<const Tensor> fed);
 
  private:
@@ -40,6 +42,7 @@ class CheckedInput {
   IndexReader reader_;
   IndexSource source_;
   std::string node_, op_;
+  std::vector<DType> types_;   // of the inputs on the way
   std::vector<Shape> shapes_;  // of the inputs on the way that elements_ is for
   ReadElements elements_;      // where they are not in order; without numbers
 };
