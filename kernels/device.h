@@ -31,11 +31,13 @@ struct DeviceCounters {
 /// memory that the host reads too, and the next synchronise() throws Error(kData). It stays until
 /// it is thrown.
 struct DeviceFault {
-  enum Kind : int32_t { kNone, kIndex, kLabel, kLength, kDivision, kRegion };
+  enum Kind : int32_t { kNone, kIndex, kLabel, kLabelNotIgnored, kLength, kDivision, kRegion };
   int32_t kind = kNone;
-  int64_t value = 0;  // the index, label or length; else nothing
-  int64_t limit = 0;  // how many there are; the longest
-  int32_t step = -1;  // Stream::begin_step() of the kernel that noted it; -1: none
+  int32_t step = -1;     // Stream::begin_step() of the kernel that noted it; -1: none
+  int64_t value = 0;     // the index, label or length; else nothing
+  int64_t limit = 0;     // how many there are; the longest
+  int64_t position = 0;  // of a label
+  int64_t ignored = 0;   // of kLabelNotIgnored: the one that would not count
 };
 
 /// Where kernels note a fault, and the step that they belong to.
@@ -94,7 +96,8 @@ class Stream {
   /// Copies if the condition holds when the stream gets there.
   virtual void copy_if(const DeviceCondition& condition, void* to, const void* from,
                        size_t bytes) = 0;
-  /// Notes in fault() what was noted elsewhere, if the condition holds.
+  /// Notes in fault() what was noted elsewhere, with the step of who noted it there, if the
+  /// condition holds.
   virtual void note_fault_if(const DeviceCondition& condition, const DeviceFault* noted) = 0;
   virtual void record(DeviceEvent& event) = 0;
   virtual void wait(const DeviceEvent& event) = 0;
@@ -113,9 +116,10 @@ class Stream {
   /// Where kernels of this stream note what is wrong with their data: where its host looks, or
   /// where note_faults_in() said last.
   FaultPlace fault() { return {noted_in_ != nullptr ? noted_in_ : own_fault(), step_}; }
-  /// Kernels put into the stream from now on belong to this step of a program: what they note says
-  /// so. -1: to none.
+  /// Kernels put into the stream from now on belong to the step of a program, or to the node in a
+  /// body of one, that has this number: what they note says so. -1: to none.
   void begin_step(int32_t step) { step_ = step; }
+  int32_t step() const { return step_; }
   /// Kernels put into the stream from now on note it there, in memory of the device; null: where
   /// the host looks. Returns where they did so far.
   DeviceFault* note_faults_in(DeviceFault* place) { return std::exchange(noted_in_, place); }

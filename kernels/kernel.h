@@ -15,6 +15,7 @@
 
 #include "base/attribute.h"
 #include "base/dtype.h"
+#include "base/error.h"
 #include "base/shape.h"
 #include "base/tensor.h"
 
@@ -100,6 +101,9 @@ class Kernel {
   /// Writes the table for these operands, 64-byte aligned, into memory of the host. Whoever runs
   /// the kernel brings it to the device once; it holds as long as the operands stay where they are.
   virtual void write_table(const KernelBuffers& /*buffers*/, std::byte* /*to*/) const {}
+  /// How many nodes run within it, in bodies, and what the one of this number is called.
+  virtual int32_t inner_nodes() const { return 0; }
+  virtual Place inner_node(int32_t /*number*/) const { return {}; }
   /// May output `output` be written over input `input` (same bytes)? The plan decides whether it
   /// is.
   virtual bool can_share(size_t /*input*/, size_t /*output*/) const { return false; }

@@ -64,10 +64,10 @@ struct CopyIf {
 struct NoteFaultIf {
   Condition condition;
   const DeviceFault* noted;
-  FaultPlace to;
+  DeviceFault* to;
   __device__ void operator()(int64_t) const {
     if (noted->kind == DeviceFault::kNone || !condition.holds()) return;
-    note_fault(to, noted->kind, noted->value, noted->limit);
+    note_fault(to, *noted);
   }
 };
 
@@ -94,7 +94,7 @@ void copy_if(Stream& stream, const DeviceCondition& condition, void* to, const v
 }
 
 void note_fault_if(Stream& stream, const DeviceCondition& condition, const DeviceFault* noted) {
-  for_each(stream, 1, NoteFaultIf{condition_of(condition), noted, stream.fault()});
+  for_each(stream, 1, NoteFaultIf{condition_of(condition), noted, stream.fault().at});
 }
 
 }  // namespace halfnote::HN_CUDA

@@ -68,11 +68,17 @@ inline std::string too_many_dims() {
 }
 
 /// Notes what is wrong with the data, unless something is noted already.
+__device__ inline void note_fault(DeviceFault* at, const DeviceFault& found) {
+  if (atomicCAS(&at->kind, static_cast<int32_t>(DeviceFault::kNone), found.kind) != 0) return;
+  at->step = found.step;
+  at->value = found.value;
+  at->limit = found.limit;
+  at->position = found.position;
+  at->ignored = found.ignored;
+}
+
 __device__ inline void note_fault(FaultPlace fault, int32_t kind, int64_t value, int64_t limit) {
-  if (atomicCAS(&fault.at->kind, static_cast<int32_t>(DeviceFault::kNone), kind) != 0) return;
-  fault.at->value = value;
-  fault.at->limit = limit;
-  fault.at->step = fault.step;
+  note_fault(fault.at, {kind, fault.step, value, limit});
 }
 
 /// An operand of i32 or i64 indices into a dim of `size`; negative ones count from its end. What is

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "compiler/ir/verify.h"
 #include "compiler/onnx/schema.h"
+#include "compiler/ops/contract/contract.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/control/conditions.h"
 #include "passes/canonical/control/flatten_control.h"
@@ -24,6 +25,18 @@ void set_types(Graph& graph, NodeId node, const std::vector<ValueType>& types) {
   const auto outputs = graph.outputs(node);
   for (size_t i = 0; i < outputs.size() && i < types.size(); ++i) {
     if (outputs[i].valid()) graph.value(outputs[i]).type = types[i];
+  }
+}
+
+/// Throws what the contract says of a loss that its schema refuses: it names the operand that does
+/// not fit, and what helps.
+void tell_by_contract(const Graph& graph, NodeId id) {
+  const Node& node = graph.node(id);
+  if (!node.domain.empty() || node.op != "NegativeLogLikelihoodLoss") return;
+  try {
+    check_contract(graph, id);
+  } catch (Error& error) {
+    throw error.within(place_of(graph, id));
   }
 }
 
@@ -107,6 +120,7 @@ void infer_node(Graph& graph, NodeId node) {
     }
     if (ruled) set_types(graph, node, row->infer(graph, node));
   } catch (Error& error) {
+    tell_by_contract(graph, node);
     throw error.within(place_of(graph, node));
   }
 }

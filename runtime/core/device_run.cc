@@ -36,7 +36,7 @@ std::vector<size_t> offsets_of(const Items& items, Bytes bytes) {
 }  // namespace
 
 DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore& store)
-    : context_(context), program_(program), store_(store) {
+    : context_(context), program_(program), store_(store), numbers_(program) {
   Device& device = *context.device;
   for (const ProgramStep& step : program.steps) step.kernel->make_ready();
   const auto bytes = [](const ProgramOperand& operand) { return operand.bytes; };
@@ -64,11 +64,10 @@ void DeviceRun::find_small_values() {
     return small_values_.size();  // word 0 is the count
   };
   // As the run leaves it: what the next one finds wrong is not this one's.
-  const DeviceFault& fault = *context_.stream->fault().at;
-  fault_word_ = add(&fault.kind, sizeof(fault.kind));
-  add(&fault.value, sizeof(fault.value));
-  add(&fault.limit, sizeof(fault.limit));
-  add(&fault.step, sizeof(fault.step));
+  static_assert(sizeof(DeviceFault) % kWord == 0);
+  const auto* fault = reinterpret_cast<const std::byte*>(context_.stream->fault().at);
+  fault_word_ = add(fault, kWord);
+  for (size_t at = kWord; at < sizeof(DeviceFault); at += kWord) add(fault + at, kWord);
   for (size_t i = 0; i < program_.outputs.size(); ++i) {
     const ProgramOperand& output = program_.outputs[i];
     const bool fixed = output.buffer.space != Space::kInput && output.buffer.space != Space::kNone;
@@ -168,7 +167,7 @@ void DeviceRun::record(StepTimer* timer) {
   const StepsOfStream steps{stream};
   if (timer != nullptr) timer->begin();
   for (size_t i = 0; i < program_.steps.size(); ++i) {
-    stream.begin_step(static_cast<int32_t>(i));
+    stream.begin_step(numbers_.of(i));
     with_buffers(i,
                  [](const Kernel& kernel, const DeviceBuffers& buffers) { kernel.run(buffers); });
     if (timer != nullptr) timer->end_step();
@@ -284,20 +283,19 @@ void DeviceRun::wait(uint64_t run) {
     if (looks >= kLooks) std::this_thread::sleep_for(kNap);
   }
   uint64_t* found = words(slot) + fault_word_;
-  DeviceFault fault{static_cast<int32_t>(found[0]), static_cast<int64_t>(found[1]),
-                    static_cast<int64_t>(found[2]), static_cast<int32_t>(found[3])};
+  DeviceFault fault;
+  std::memcpy(static_cast<void*>(&fault), found, sizeof(fault));
   if (fault.kind == DeviceFault::kNone) {
     if (slot.timer) slot.timer->collect();
     return;
   }
   if (slot.timer) slot.timer->drop();
-  found[0] = DeviceFault::kNone;                       // it is told once
-  const auto index = static_cast<size_t>(fault.step);  // of none: behind all
+  found[0] = DeviceFault::kNone;  // it is told once
+  const Place place = numbers_.place(program_, fault.step);
   try {
     throw_fault(fault);
   } catch (Error& error) {
-    if (index >= program_.steps.size()) throw;
-    throw error.within({{}, program_.steps[index].node, program_.steps[index].op});
+    throw error.within(place);
   }
 }
 

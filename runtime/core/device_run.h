@@ -20,6 +20,7 @@
 #include "runtime/core/plan.h"
 #include "runtime/core/state_store.h"
 #include "runtime/core/step_timer.h"
+#include "runtime/core/steps/step_numbers.h"
 
 namespace halfnote {
 
@@ -104,7 +105,8 @@ class DeviceRun final : private DeviceArena::User {
   uint64_t runs_ = 0;
   // What the mailboxes hold, in order, and for each output and state where; 0: not there.
   std::vector<SmallValue> small_values_;
-  size_t fault_word_ = 0;  // and the next two
+  size_t fault_word_ = 0;  // and those behind it: a DeviceFault
+  StepNumbers numbers_;
   std::vector<size_t> output_words_;
   std::map<size_t, size_t> state_words_;  // by offset in the store
 };

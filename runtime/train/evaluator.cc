@@ -141,7 +141,7 @@ EvaluatedBatch Evaluator::evaluate(const Batch& batch) {
   try {
     return session_.evaluate_batch(inputs, what());
   } catch (const Error& error) {
-    name_sample(error, map_, batch);
+    name_sample(error, {evaluation_graph(session_), order_}, map_, batch);
     throw;
   }
 }

@@ -183,7 +183,7 @@ Session::Session(Model model, const SessionOptions& options)
   if (device_ || options_.only_trains) scored_ = find_classification(model_.training.front().graph);
   if (const TrainingStep* evaluation = find_training_step(kEvaluateName))
     evaluated_ = find_classification(evaluation->graph);
-  if (device_) checked_ = find_checked_inputs(what_is_trained());
+  checked_ = find_checked_inputs(what_is_trained());
   if (device_ == nullptr && !options_.plan_only) cpu::start_threads(options_.threads);
   options_.passes.copies = find_weight_copies(model_);
   state_ = std::make_unique<StateStore>(model_, options_.passes.copies);
@@ -425,6 +425,9 @@ Executor& Session::executor_for(const StepForm& form, std::span<const Tensor> in
 
 void Session::prepare(std::span<const Shape> shapes) {
   executor({model_.training.front().name}, shapes);
+  for (CheckedInput& checked : checked_) {
+    if (device_) checked.prepare(shapes);
+  }
   if (find_training_step(kApplyName) != nullptr) executor({kApplyName}, {});
 }
 

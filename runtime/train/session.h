@@ -149,6 +149,8 @@ class Session {
   const StateStore& state() const { return *state_; }
   /// Names and types of the inputs of the training step (symbolic dims stay).
   std::vector<std::pair<std::string, ValueType>> inputs() const;
+  /// Labels and indices of the training step that are fed as they are.
+  std::span<const CheckedInput> checked_inputs() const { return checked_; }
   /// Micro-batches per update.
   int64_t accumulation() const { return accumulation_; }
   /// What a run does at an overflow when the loss scale is at its minimum.
@@ -305,7 +307,7 @@ class Session {
   std::optional<Classification> scored_;               // scores and labels of the training step
   std::optional<Classification> evaluated_;            // and of the evaluation step
   std::map<std::string, Shape, std::less<>> counted_;  // shapes of scores that programs count
-  std::vector<CheckedInput> checked_;                  // what a step on a device wants in range
+  std::vector<CheckedInput> checked_;                  // what a step wants in range
   bool refused_ = false;                               // the last batch, before its step began
   std::array<Flight, DeviceRun::kMostRuns> flights_;
   int in_flight_ = 0;

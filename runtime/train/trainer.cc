@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -105,10 +106,23 @@ void Trainer::plan() {
     shapes.push_back(data_.batch_shape(i, options_.batch));
   }
   session_.prepare(shapes);
-  if (kind_)
-    check_classes(*kind_, session_, session_.model().training.front().name, data_, labels_);
+  check_all_labels();
   if (evaluator_ != nullptr) evaluator_->prepare();
   data_.data().release_pages();
+}
+
+/// Of all samples, before the first step: those that the graph reads as they are, and where the
+/// number of classes follows from sizes of the data only, those that are counted.
+void Trainer::check_all_labels() const {
+  bool counted = false;
+  for (const CheckedInput& checked : session_.checked_inputs()) {
+    const auto input = checked.labels_input();
+    if (!input || !is_integer(data_.field(*input).dtype())) continue;
+    check_labels(data_.data(), data_.field(*input), checked.size(), checked.ignore_index());
+    counted |= kind_ && *input == labels_;
+  }
+  if (kind_ && !counted)
+    check_classes(*kind_, session_, session_.model().training.front().name, data_, labels_);
 }
 
 size_t Trainer::batch_bytes() const {
@@ -269,7 +283,9 @@ void Trainer::count_accuracy(const StepResult& result, const Batch& batch) {
 }
 
 void Trainer::name_sample(const Error& error, const Batch& batch) const {
-  halfnote::name_sample(error, data_, batch,
+  std::vector<size_t> inputs(data_.size());
+  std::iota(inputs.begin(), inputs.end(), size_t{0});
+  halfnote::name_sample(error, {session_.model().training.front().graph, inputs}, data_, batch,
                         options_.shuffle ? std::optional(options_.seed) : std::nullopt);
 }
 

@@ -103,6 +103,7 @@ class Trainer {
     std::chrono::steady_clock::time_point start;
   };
 
+  void check_all_labels() const;
   void train(Progress& progress);
   bool may_start() const;
   Running& running_of(int64_t step) {

@@ -39,6 +39,26 @@ TEST(Messages, ALabelIsNamedByItsSample) {
                                  HasSubstr("expected 0 to 2, got 3")));
 }
 
+TEST(Messages, ClassWeightsThatALossRefusesAreNamed) {
+  const Workplace place;
+  const auto compile = [&](const std::string& weights, const std::string& nodes) {
+    place.write("m.onnxtxt",
+                kHeader + std::string("g (float[N,6] x, int64[N] labels) => (float loss) < ") +
+                    kWeights + ", " + weights + " >\n{ h = MatMul (x, w)\n" + nodes + " }\n");
+    return place.run(words("compile m.onnxtxt -q --loss-output loss -o m.onnx")).err;
+  };
+  for (const char* loss :
+       {"loss = SoftmaxCrossEntropyLoss (h, labels, balance)",
+        "p = LogSoftmax (h) loss = NegativeLogLikelihoodLoss (p, labels, balance)"}) {
+    EXPECT_THAT(compile("float[4] balance = {1, 2, 1, 1}", loss),
+                AllOf(HasSubstr("the class weights \"balance\" do not fit the scores"),
+                      HasSubstr("expected shape [3], got [4]"), HasSubstr("one weight for each")));
+    EXPECT_THAT(compile("float[3] balance = {1, 2, 1}", loss),
+                AllOf(HasSubstr("the class weights \"balance\" of a loss cannot be trained"),
+                      HasSubstr("--freeze 'balance'")));
+  }
+}
+
 TEST(Messages, AnIndexThatIsNoLabelIsNotCalledOne) {
   const Workplace place;
   const std::string model =

@@ -391,8 +391,8 @@ void expect_bad_label(const std::string& label, const Body& body) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kData);
-    EXPECT_NE(std::string(error.what()).find("label " + label), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("is no class"), std::string::npos) << error.what();
+    EXPECT_EQ(error.problem().find("label " + label + " at position "), 0u) << error.what();
+    EXPECT_NE(error.problem().find(" is no class"), std::string::npos) << error.what();
     EXPECT_NE(error.place().op.find("Loss"), std::string::npos) << error.what();
     EXPECT_FALSE(error.place().node.empty()) << error.what();
   }
@@ -450,7 +450,8 @@ TEST(DeviceSession, AFaultNamesTheNodeThatFoundIt) {
   const std::string_view text =
       "<ir_version: 10, opset_import: [\"\" : 17]> two (int64[4] ids, bool b) => (float l)"
       " <float[3,2] w = {1, 2, 3, 4, 5, 6}, int64 two = {2}>"
-      " { i = Mul (ids, ids) j = Add (i, two) r = Gather (w, i)"
+      " { i = Mul (ids, ids) j = Add (i, two)"
+      " [outer] r = Gather (w, i)"
       " [picked] q = If (b) <then_branch = g () => (float[4,2] t) { [inner] t = Gather (w, j) },"
       " else_branch = h () => (float[4,2] e) { e = Identity (r) }>"
       " s = Add (q, r) l = ReduceMean <keepdims = 0> (s) }";
@@ -466,14 +467,15 @@ TEST(DeviceSession, AFaultNamesTheNodeThatFoundIt) {
       session.step(inputs(id, then));
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kData);
-      return error.place().op;
+      EXPECT_EQ(error.place().op, "Gather");
+      return error.place().node;
     }
     return std::string("none");
   };
   EXPECT_EQ(place_of(0, true), "none");
-  EXPECT_EQ(place_of(1, true), "If");
+  EXPECT_EQ(place_of(1, true), "inner");
   EXPECT_EQ(place_of(1, false), "none");
-  EXPECT_EQ(place_of(9, false), "Gather");
+  EXPECT_EQ(place_of(9, false), "outer");
   EXPECT_EQ(place_of(0, true), "none");
 }
 

@@ -1,4 +1,5 @@
 // Gradient rules of the losses against central differences.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -73,7 +74,14 @@ TEST(LossGradient, TrainedClassWeightsAreRefused) {
       {},
       {f64({2, 3}, 1, -2, 2), Tensor::of<int64_t>({2}, {0, 2}), f64({3}, 2, 0.5, 1)},
       {0, 2}};
-  EXPECT_THROW(gradient_graph(test, {Tensor::scalar<double>(1)}, Dims::kFixed), Error);
+  try {
+    gradient_graph(test, {Tensor::scalar<double>(1)}, Dims::kFixed);
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("the class weights \"in2\" of a loss cannot be trained"));
+  }
 }
 
 TEST(LossGradient, ProbabilitiesAsLabelsAreRefused) {

@@ -2,10 +2,13 @@
 // it (activations computed again) a session trains to the same bits.
 #include <gmock/gmock.h>
 
+#include "compiler/ir/text.h"
 #include "compiler/onnx/import.h"
 #include "count_new.h"
+#include "passes/canonical/infer_shapes.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/core/pages.h"
+#include "runtime/train/labels/checked_inputs.h"
 #include "support.h"
 
 namespace halfnote::test {
@@ -42,6 +45,29 @@ TEST_P(Allocation, AStepAllocatesNothing) {
     EXPECT_EQ(count, 0u);
     EXPECT_GT(loss, 0);
   }
+}
+
+/// What a device's step wants in range is looked at in every step.
+TEST(Allocation, ALookAtIndicesAllocatesNothing) {
+  Model model = parse_model(
+      "<ir_version: 10, opset_import: [\"\" : 23]> g (int64[N,8] ids) => (float[N,2,2] y) "
+      "<float[3,2]"
+      " w = {1, 2, 3, 4, 5, 6}, int64[1] one = {1}, int64[1] three = {3}>"
+      " { s = Slice (ids, one, three, one) y = Gather (w, s) }",
+      "g");
+  infer_graph(model.graph);
+  std::vector<CheckedInput> checked = find_checked_inputs(model.graph);
+  ASSERT_EQ(checked.size(), 1u);
+  checked[0].prepare(std::vector<Shape>{{5, 8}});
+  const std::vector<Tensor> good = {Tensor::full(DType::kI64, {5, 8}, 2)};
+  size_t count = 0;
+  {
+    const Probe probe;
+    checked[0].check(good);
+    count = probe.count();
+  }
+  EXPECT_EQ(count, 0u);
+  EXPECT_THROW(checked[0].check(std::vector<Tensor>{Tensor::full(DType::kI64, {5, 8}, 3)}), Error);
 }
 
 TEST_P(Allocation, OnlyOneDnnItselfAllocates) {

@@ -164,6 +164,23 @@ void check_roi_align(const Operands& o) {
   check_range(o, 2, "an index", 0, (*x)[0].value - 1, ", the batch of " + to_string(*x));
 }
 
+/// Class weights are a vector, one number a class.
+void check_class_weights(const Operands& o, const Dim& classes) {
+  const SymbolicShape* shape = o.shape(2);
+  if (shape == nullptr || (shape->size() == 1 && fits(shape->front(), classes))) return;
+  const std::string wanted = to_string(SymbolicShape{classes});
+  std::string hint = "the scores \"" + o.name(0) + "\" are " + to_string(*o.shape(0)) +
+                     ", their axis 1 counts the classes: give one weight for each";
+  if (may_be_one_element(*shape)) {
+    hint += ", or none where all weigh the same";
+  } else if (std::ranges::find(*shape, classes) != shape->end()) {
+    hint = "store it as a vector, or put a Reshape to " + wanted + " between it and the loss";
+  }
+  throw Error(ErrorCode::kModel, "the class weights \"" + o.name(2) + "\" do not fit the scores")
+      .expected("shape " + wanted, to_string(*shape))
+      .hint(std::move(hint));
+}
+
 void check_labels(const Operands& o) {
   const SymbolicShape* x = o.shape(0);
   if (x == nullptr || x->size() < 2) return;
@@ -171,7 +188,7 @@ void check_labels(const Operands& o) {
   labels.erase(labels.begin() + 1);
   const Dim& classes = (*x)[1];
   check_shape(o, 1, "labels", labels);
-  check_shape(o, 2, "weight", {classes});
+  check_class_weights(o, classes);
   const Tensor* constant = o.constant(1);
   if (constant == nullptr || !classes.known()) return;
   const bool ignores = o.node.attributes.has("ignore_index");

@@ -28,9 +28,14 @@ Expr input_or_none(const GradientContext& rule, size_t index) {
 
 void refuse_weight_gradient(const GradientContext& rule) {
   if (rule.needed.size() <= 2 || !rule.needed[2]) return;
-  throw Error(ErrorCode::kUnsupported, "the class weights of a loss cannot be trained")
-      .expected("constant weights", "weights that depend on a trainable initializer")
-      .hint("freeze them with --freeze REGEX");
+  const Value& weights = rule.b.graph().value(rule.inputs[2].id);
+  const bool stored = weights.kind == ValueKind::kInitializer;
+  throw Error(ErrorCode::kUnsupported,
+              "the class weights \"" + weights.name + "\" of a loss cannot be trained")
+      .expected("constant weights", stored ? "a trainable initializer"
+                                           : "weights that depend on a trainable initializer")
+      .hint(stored ? "freeze them with --freeze '" + weights.name + "'"
+                   : "freeze what \"" + weights.name + "\" is computed from with --freeze REGEX");
 }
 
 /// The classes that labels are compared with: 0 … C − 1 as (C, 1…) against labels (N, 1, d…).

@@ -25,17 +25,16 @@ void leave_out_padding(const KernelCall& call, Lines& lines) {
   lines.length = classes;
 }
 
-[[noreturn]] void bad_label(const LossPlan& plan, int64_t label, int64_t position) {
-  Error error(ErrorCode::kData, "label " + std::to_string(label) + " at position " +
-                                    std::to_string(position) + " is no class");
-  error.at({.op = plan.op});
-  const std::string but = plan.ignored ? " or ignore_index " + std::to_string(*plan.ignored) : "";
-  throw std::move(error)
-      .expected("0 to " + std::to_string(plan.lines.length - 1) + but, std::to_string(label))
+}  // namespace
+
+Error bad_label(const BadLabel& bad) {
+  const std::string label = std::to_string(bad.label);
+  const std::string but = bad.ignored ? " or ignore_index " + std::to_string(*bad.ignored) : "";
+  return Error(ErrorCode::kData,
+               "label " + label + " at position " + std::to_string(bad.position) + " is no class")
+      .expected("0 to " + std::to_string(bad.classes - 1) + but, label)
       .hint("does the model have as many outputs as the data has classes?");
 }
-
-}  // namespace
 
 double LossPlan::prepare_weights(const KernelBuffers& buffers) const {
   auto* weights = part<double>(buffers, weights_offset);
@@ -44,7 +43,9 @@ double LossPlan::prepare_weights(const KernelBuffers& buffers) const {
     const int64_t value = label_at(buffers, position);
     weights[position] = 0;
     if (is_ignored(value)) continue;
-    if (value < 0 || value >= lines.length) bad_label(*this, value, position);
+    if (value < 0 || value >= lines.length) {
+      throw bad_label({value, position, lines.length, ignored});
+    }
     weights[position] =
         weight == DType::kUndefined ? 1 : read_real(buffers.inputs[weight_input], weight, value);
     total += weights[position];
@@ -59,7 +60,6 @@ LossPlan plan_loss(const KernelCall& call, const Shape& scores, size_t label_inp
     throw model_error(call, "scores without classes").expected("(N, C, d…)", to_string(scores));
   }
   LossPlan plan;
-  plan.op = call.op;
   plan.lines = lines_along(scores, 1);
   leave_out_padding(call, plan.lines);
   plan.reduction = read_reduction(call);
@@ -73,7 +73,11 @@ LossPlan plan_loss(const KernelCall& call, const Shape& scores, size_t label_inp
         .expected(to_string(expected), to_string(call.inputs[label_input].shape));
   }
   if (call.has_input(weight_input)) {
-    require_size(call, weight_input, plan.lines.length);
+    const Operand& weights = call.inputs[weight_input];
+    if (weights.size() != plan.lines.length) {
+      throw model_error(call, "class weights of the wrong shape")
+          .expected(to_string(Shape{plan.lines.length}), to_string(weights.shape));
+    }
     plan.weight = call.inputs[weight_input].dtype;
   }
   if (attributes_of(call).has("ignore_index")) {

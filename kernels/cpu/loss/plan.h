@@ -25,7 +25,6 @@ struct LossPlan {
   DType label = DType::kUndefined, weight = DType::kUndefined;  // weight undefined: all 1
   size_t weights_offset =
       0;  // workspace: the weight of each position, 0 where the label is ignored
-  std::string op;
 
   int64_t label_at(const KernelBuffers& buffers, int64_t position) const {
     return label == DType::kI32 ? buffers.in<int32_t>(label_input)[position]
@@ -37,6 +36,15 @@ struct LossPlan {
   /// mean). Throws Error(kData) for a label outside the classes.
   double prepare_weights(const KernelBuffers& buffers) const;
 };
+
+/// A label that is none of the classes.
+struct BadLabel {
+  int64_t label = 0, position = 0;  // among all labels
+  int64_t classes = 0;
+  std::optional<int64_t> ignored;  // the label that would not count
+};
+/// Error(kData) about it.
+Error bad_label(const BadLabel& bad);
 
 /// `scores` is (N, C, d…); labels have its shape without C. Throws Error(kModel) if shapes or
 /// attributes do not fit.

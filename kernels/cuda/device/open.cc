@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "kernels/cpu/contraction/recurrent/plan.h"
 #include "kernels/cpu/elementwise/broadcast.h"
+#include "kernels/cpu/loss/plan.h"
 #include "kernels/cpu/reduction/roi_align.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/device/memory_error.h"
@@ -91,9 +92,9 @@ void throw_fault(DeviceFault& fault) {
   if (found.kind == DeviceFault::kLength) throw cpu::bad_length(found.value, found.limit);
   if (found.kind == DeviceFault::kDivision) throw cpu::division_by_zero();
   if (found.kind == DeviceFault::kRegion) throw cpu::too_many_samples();
-  throw Error(ErrorCode::kData, "label " + value + " is no class")
-      .expected("0 to " + std::to_string(found.limit - 1), value)
-      .hint("does the model have as many outputs as the data has classes?");
+  throw cpu::bad_label(
+      {found.value, found.position, found.limit,
+       found.kind == DeviceFault::kLabelNotIgnored ? std::optional(found.ignored) : std::nullopt});
 }
 
 }  // namespace halfnote

@@ -18,7 +18,7 @@ struct WeighPosition {
     double weight = 0;
     if (loss.counts(label)) {
       if (label < 0 || label >= loss.lines.length) {
-        note_fault(loss.fault, DeviceFault::kLabel, label, loss.lines.length);
+        loss.note_bad(label, position);
       } else {
         weight = loss.class_weights.data == nullptr ? 1 : loss.class_weights[label];
       }

@@ -29,6 +29,10 @@ struct DeviceLoss {
   __device__ bool counts(int64_t label) const { return !has_ignored || label != ignored; }
   /// Is it a class? Others that count were noted when they were weighed.
   __device__ bool inside(int64_t label) const { return label >= 0 && label < lines.length; }
+  __device__ void note_bad(int64_t label, int64_t position) const {
+    const int32_t kind = has_ignored ? DeviceFault::kLabelNotIgnored : DeviceFault::kLabel;
+    note_fault(fault.at, {kind, fault.step, label, lines.length, position, ignored});
+  }
   __device__ int64_t start(int64_t position) const {
     const int64_t whole = lines.length + lines.padding;
     return position / lines.stride * whole * lines.stride + position % lines.stride;

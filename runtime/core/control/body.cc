@@ -43,7 +43,8 @@ Graph body_graph(const Graph& graph, NodeId owner, RegionId region,
 Body::Body(const Graph& graph, NodeId owner, RegionId region, const std::vector<ValueType>& types,
            const std::vector<ValueId>& captures, const PlanOptions& options)
     : program_(
-          plan(body_graph(graph, owner, region, types, captures, options), StateStore{}, options)) {
+          plan(body_graph(graph, owner, region, types, captures, options), StateStore{}, options)),
+      numbers_(program_) {
   size_t most = 0, writes = 0;
   for (const ProgramStep& step : program_.steps) {
     most = std::max(most, step.inputs.size());
@@ -113,9 +114,31 @@ void Body::write_table(const BodyFrame& frame, std::byte* to) {
   }
 }
 
+namespace {
+
+/// Kernels behind its end belong to the step that they did before.
+class NumbersOfStream {
+ public:
+  explicit NumbersOfStream(Stream* stream)
+      : stream_(stream), before_(stream == nullptr ? -1 : stream->step()) {}
+  ~NumbersOfStream() {
+    if (stream_ != nullptr) stream_->begin_step(before_);
+  }
+  NumbersOfStream(const NumbersOfStream&) = delete;
+  NumbersOfStream& operator=(const NumbersOfStream&) = delete;
+
+ private:
+  Stream* stream_;
+  int32_t before_;
+};
+
+}  // namespace
+
 void Body::run(const BodyFrame& frame) {
+  const NumbersOfStream numbers(frame.stream);
   for (size_t i = 0; i < program_.steps.size(); ++i) {
     const ProgramStep& step = program_.steps[i];
+    if (frame.number >= 0) frame.stream->begin_step(frame.number + numbers_.of(i));
     try {
       step.kernel->run(buffers_of(i, frame));
     } catch (Error& error) {
@@ -129,6 +152,10 @@ void Body::run(const BodyFrame& frame) {
 
 const std::byte* Body::output(size_t index, const BodyFrame& frame) const {
   return address(program_.outputs[index].buffer, frame);
+}
+
+int32_t number_in(const Stream& stream, int32_t skipped) {
+  return stream.step() < 0 ? -1 : stream.step() + 1 + skipped;
 }
 
 void copy_bytes(Stream* stream, std::byte* to, const std::byte* from, size_t bytes) {

@@ -64,6 +64,11 @@ class IfOnDeviceKernel final : public Kernel {
     then_->make_ready();
     else_->make_ready();
   }
+  int32_t inner_nodes() const override { return then_->inner_nodes() + else_->inner_nodes(); }
+  Place inner_node(int32_t number) const override {
+    const int32_t first = then_->inner_nodes();
+    return number < first ? then_->inner_node(number) : else_->inner_node(number - first);
+  }
 
   void run(const KernelBuffers& buffers) const override {
     for (const bool side : {true, false}) run_branch(buffers, side);
@@ -74,7 +79,8 @@ class IfOnDeviceKernel final : public Kernel {
 
   BodyFrame frame_of(const KernelBuffers& buffers, bool side) const {
     return {buffers.workspace, buffers.inputs.subspan(1),
-            buffers.table + (side ? 0 : then_->table_bytes()), &stream_of(buffers)};
+            buffers.table + (side ? 0 : then_->table_bytes()), &stream_of(buffers),
+            number_in(stream_of(buffers), side ? 0 : then_->inner_nodes())};
   }
 
   void run_branch(const KernelBuffers& buffers, bool side) const {

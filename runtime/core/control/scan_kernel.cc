@@ -44,6 +44,8 @@ class ScanKernel final : public Kernel {
     body_->write_table(frame_of(buffers), to);
   }
   void make_ready() const override { body_->make_ready(); }
+  int32_t inner_nodes() const override { return body_->inner_nodes(); }
+  Place inner_node(int32_t number) const override { return body_->inner_node(number); }
 
   void run(const KernelBuffers& buffers) const override {
     const BodyFrame frame = frame_of(buffers);
@@ -79,8 +81,9 @@ class ScanKernel final : public Kernel {
   BodyFrame frame_of(const KernelBuffers& buffers) const {
     std::copy(buffers.inputs.begin(), buffers.inputs.end(), pointers_.begin());
     for (size_t i = 0; i < places_.size(); ++i) pointers_[i] = buffers.workspace + places_[i];
-    return {buffers.workspace, pointers_, buffers.table,
-            on_device_ ? &stream_of(buffers) : nullptr};
+    Stream* stream = on_device_ ? &stream_of(buffers) : nullptr;
+    return {buffers.workspace, pointers_, buffers.table, stream,
+            stream == nullptr ? -1 : number_in(*stream)};
   }
 
   std::unique_ptr<Body> body_;

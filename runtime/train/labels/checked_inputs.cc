@@ -1,94 +1,94 @@
 #include "runtime/train/labels/checked_inputs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
-#include "runtime/train/labels/classification.h"
+#include "kernels/cpu/loss/plan.h"
 
 namespace halfnote {
-namespace {
 
-/// Does a node leave each number what it is? A Cast to fewer bits need not.
-bool keeps_numbers(const Graph& graph, NodeId id) {
-  const Node& node = graph.node(id);
-  if (node.op != "Cast") return keeps_order(node);
-  const DType from = graph.value(graph.input(id, 0)).type.dtype;
-  const DType to = graph.value(graph.output(id)).type.dtype;
-  return keeps_order(node) && (to == from || size_of(to) > size_of(from));
+CheckedInput::CheckedInput(const Graph& graph, const IndexReader& reader, IndexSource source)
+    : reader_(reader),
+      source_(std::move(source)),
+      node_(graph.label(reader.node)),
+      op_(graph.node(reader.node).op) {
+  for (const size_t input : source_.inputs())
+    types_.push_back(graph.value(graph.inputs()[input]).type.dtype);
 }
 
-/// The graph's input that a value has its elements from, all of them; none if they are computed.
-std::optional<size_t> input_behind(const Graph& graph, ValueId value) {
-  while (value.valid()) {
-    if (!is_integer(graph.value(value).type.dtype)) return std::nullopt;
-    const auto inputs = graph.inputs();
-    const auto found = std::ranges::find(inputs, value);
-    if (found != inputs.end()) return static_cast<size_t>(found - inputs.begin());
-    const NodeId from = graph.value(value).producer;
-    if (!from.valid() || !keeps_numbers(graph, from)) return std::nullopt;
-    value = graph.input(from, 0);
+std::optional<size_t> CheckedInput::labels_input() const {
+  return reader_.labels && source_.in_order() ? std::optional(source_.inputs()[0]) : std::nullopt;
+}
+
+void CheckedInput::prepare(std::span<const Shape> shapes) {
+  if (source_.in_order()) return;
+  std::vector<Tensor> fed(shapes.size());
+  for (size_t k = 0; k < types_.size(); ++k) {
+    const size_t input = source_.inputs()[k];
+    if (input >= shapes.size()) return;
+    fed[input] = Tensor(types_[k], shapes[input]);
   }
-  return std::nullopt;
+  find_elements(fed);
 }
 
-/// The dim of a value; none where it is not known.
-std::optional<int64_t> dim_of(const Graph& graph, ValueId value, int64_t axis) {
-  if (!value.valid() || !graph.value(value).type.shape) return std::nullopt;
-  const SymbolicShape& shape = *graph.value(value).type.shape;
-  const auto rank = static_cast<int64_t>(shape.size());
-  if (axis < 0) axis += rank;
-  if (axis < 0 || axis >= rank || !shape[static_cast<size_t>(axis)].known()) return std::nullopt;
-  return shape[static_cast<size_t>(axis)].value;
+void CheckedInput::check(std::span<const Tensor> fed) {
+  for (const size_t input : source_.inputs()) {
+    const bool fits = input < fed.size() && fed[input].defined() && is_integer(fed[input].dtype());
+    if (!fits) return;  // refused for its type
+  }
+  if (source_.in_order()) return check_in_order(fed[source_.inputs()[0]]);
+  find_elements(fed);
+  for (int64_t i = 0; i < elements_.places.size(); ++i) {
+    const auto from = elements_.from(i);
+    if (!from) continue;
+    const int64_t value = fed[from->input].at_as_int(from->at);
+    if (!reader_.takes(value)) refuse(value, i);
+  }
 }
 
-bool is_gather(const Node& node) {
-  return node.domain.empty() && (node.op == "Gather" || node.op == "GatherElements");
+void CheckedInput::check_in_order(const Tensor& fed) const {
+  for (int64_t i = 0; i < fed.size(); ++i) {
+    const int64_t value = fed.at_as_int(i);
+    if (!reader_.takes(value)) refuse(value, i);
+  }
 }
 
-}  // namespace
+void CheckedInput::find_elements(std::span<const Tensor> fed) {
+  const std::span<const size_t> inputs = source_.inputs();
+  const auto same = [&](const Shape& shape, size_t input) { return shape == fed[input].shape(); };
+  if (std::ranges::equal(shapes_, inputs, same)) return;
+  try {
+    elements_ = source_.read(fed);
+  } catch (const Error&) {  // the step itself says what does not fit
+    elements_ = {};
+  }
+  elements_.numbers = {};
+  shapes_.clear();
+  for (const size_t input : inputs) shapes_.push_back(fed[input].shape());
+}
+
+void CheckedInput::refuse(int64_t value, int64_t position) const {
+  const std::string got = std::to_string(value), size = std::to_string(*reader_.size);
+  if (!reader_.labels) {
+    throw Error(ErrorCode::kData, "index out of range")
+        .at({{}, node_, op_})
+        .expected("an index in [-" + size + ", " + size + ")", got);
+  }
+  throw cpu::bad_label({value, position, *reader_.size, reader_.ignore_index}).at({{}, node_, op_});
+}
 
 std::vector<CheckedInput> find_checked_inputs(const Graph& graph) {
   std::vector<CheckedInput> all;
-  for (const NodeId id : graph.nodes()) {
-    const Node& node = graph.node(id);
-    CheckedInput checked;
-    checked.labels = is_loss(node);
-    if (!checked.labels && !is_gather(node)) continue;
-    const int64_t axis = checked.labels ? 1 : node.attributes.get_int("axis", 0);
-    const auto size = dim_of(graph, graph.input(id, 0), axis);
-    const auto input = input_behind(graph, graph.input(id, 1));
-    if (!size || !input) continue;
-    checked.input = *input;
-    checked.size = *size;
-    checked.node = node.name;
-    checked.op = node.op;
-    if (checked.labels && node.attributes.has("ignore_index"))
-      checked.ignore_index = node.attributes.get_int("ignore_index", 0);
-    all.push_back(std::move(checked));
+  for (const IndexReader& reader : find_index_readers(graph)) {
+    const Node& node = graph.node(reader.node);
+    const bool kept = reader.labels || node.op == "Gather" || node.op == "GatherElements";
+    if (!kept || !reader.size || node.region != graph.main()) continue;
+    IndexSource source(graph, reader.indices);
+    const bool fed = source.as_fed() && !source.inputs().empty();
+    if (fed) all.emplace_back(graph, reader, std::move(source));
   }
   return all;
-}
-
-void check_input(const CheckedInput& checked, const Tensor& fed) {
-  if (!fed.defined() || !is_integer(fed.dtype())) return;  // refused for its type
-  const int64_t least = checked.labels ? 0 : -checked.size;
-  for (int64_t i = 0; i < fed.size(); ++i) {
-    const int64_t value = fed.at_as_int(i);
-    if ((value >= least && value < checked.size) || checked.ignore_index == value) continue;
-    const std::string got = std::to_string(value), size = std::to_string(checked.size);
-    Error error(ErrorCode::kData, checked.labels ? "label " + got + " at position " +
-                                                       std::to_string(i) + " is no class"
-                                                 : "index out of range");
-    error.at({{}, checked.node, checked.op});
-    if (!checked.labels) {
-      throw std::move(error).expected("an index in [-" + size + ", " + size + ")", got);
-    }
-    const std::string but =
-        checked.ignore_index ? " or ignore_index " + std::to_string(*checked.ignore_index) : "";
-    throw std::move(error)
-        .expected("0 to " + std::to_string(checked.size - 1) + but, got)
-        .hint("does the model have as many outputs as the data has classes?");
-  }
 }
 
 }  // namespace halfnote

@@ -214,6 +214,68 @@ TEST(DeviceFaults, OfTheBranchThatWasAskedForAreErrors) {
   }
 }
 
+/// What a step on ids of this value ends with, on this device; a bool `then` is fed too.
+std::string fault_of(const std::string& text, const std::string& device, int64_t id) {
+  CompileOptions options;
+  options.train.loss_outputs = {"l"};
+  SessionOptions on;
+  on.device = device;
+  Session session(compile_model(parse_model(text, "faults"), options).model, on);
+  std::vector<Tensor> inputs;
+  for (const auto& [name, type] : session.inputs()) {
+    const double value = type.dtype == DType::kBool ? 1 : static_cast<double>(id);
+    inputs.push_back(Tensor::full(type.dtype, concrete(*type.shape), value));
+  }
+  try {
+    session.step(inputs);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kData);
+    return error.what();
+  }
+  return "none";
+}
+
+constexpr const char* kFaultHeader = "<ir_version: 10, opset_import: [\"\" : 17]> faults ";
+
+TEST(DeviceFaults, NameTheNodeInABranchOfABranch) {
+  const std::string text =
+      std::string(kFaultHeader) +
+      "(int64[4] ids, bool b) => (float l) <float[3,2] w = {1, 2, 3, 4, 5, 6}, float[9,2] v = {1, "
+      "2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}> { i = Mul (ids, ids)"
+      " r = If (b) <then_branch = g () => (float[4,2] t) { [wide] f = Gather (v, i)"
+      " [again] t = If (b) <then_branch = gg () => (float[4,2] tt) { [deep] n = Gather (w, i)"
+      " tt = Add (n, f) }, else_branch = gh () => (float[4,2] te) { te = Identity (f) }> },"
+      " else_branch = h () => (float[4,2] e) { [other] e = Gather (w, i) }>"
+      " l = ReduceMean <keepdims = 0> (r) }";
+  EXPECT_EQ(fault_of(text, test::tested_device(), 1), "none");
+  for (const int64_t id : {2, 5}) {
+    const std::string told = fault_of(text, test::tested_device(), id);
+    EXPECT_EQ(told, fault_of(text, "cpu", id));
+    EXPECT_NE(told.find(id == 2 ? "node \"deep\" (Gather)" : "node \"wide\" (Gather)"),
+              std::string::npos)
+        << told;
+  }
+}
+
+/// A body of so many nodes that its trips are not written out.
+TEST(DeviceFaults, NameTheNodeInAScan) {
+  std::string chain = "n0 = Neg (c)";
+  for (int k = 1; k < 64; ++k)
+    chain += " n" + std::to_string(k) + " = Neg (n" + std::to_string(k - 1) + ")";
+  const std::string text =
+      std::string(kFaultHeader) +
+      "(int64[70] ids) => (float l) <float[3] w = {1, 2, 3}, float start = {1}>"
+      " { i = Mul (ids, ids) z, e = Scan <num_scan_inputs = 1, body = b (float c, int64 k) => "
+      "(float "
+      "d, float r) { [inner] g = Gather (w, k) " +
+      chain +
+      " d = Identity (n63) r = Mul (g, d) }> (start, i) l = ReduceMean <keepdims = 0> (e) }";
+  EXPECT_EQ(fault_of(text, test::tested_device(), 1), "none");
+  const std::string told = fault_of(text, test::tested_device(), 2);
+  EXPECT_EQ(told, fault_of(text, "cpu", 2));
+  EXPECT_NE(told.find("node \"inner\" (Gather)"), std::string::npos) << told;
+}
+
 TEST(DeviceRefusals, NameTheNodeInTheBody) {
   // Four spatial dims are more than any kernel has.
   const std::string core = HN_IS_POSITIVE R"(
