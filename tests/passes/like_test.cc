@@ -3,8 +3,8 @@
 #include "passes/precision/like.h"
 
 #include "passes/policy_file.h"
-#include "passes/precision/values/constants.h"
 #include "passes/precision/presets.h"
+#include "passes/precision/values/constants.h"
 #include "passes/report.h"
 #include "support.h"
 

@@ -112,7 +112,8 @@ std::vector<Expr> batch_normalization_body(BodyContext& body) {
   std::vector<Expr> results = {rounded, running(body.inputs[3], batch_mean),
                                running(body.inputs[4], batch_variance), batch_mean,
                                squeeze(inv_std, axes)};
-  if (body.output_types.size() > results.size()) results.push_back(pack_signs(b, rounded));
+  if (body.output_types.size() > results.size())
+    results.push_back(pack_signs(b, b.to_math(rounded)));
   return results;
 }
 
