@@ -15,7 +15,7 @@
 //   (constants.h), however far it has been moved, goes back to f32, with a note in the report;
 //   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h), but
 //   for what feeds an op that makes small errors large (Log), and for masks that are inputs on
-//   their way into an fp32 node (masks.h).
+//   their way into a softmax (masks.h).
 // What computes on positions (positions.h), or leads to coordinates (OperatorRow::place_inputs), is
 // f32, and so is what moves them on the way there.
 // A slot that is f32 whatever its node computes in (the biases of an LSTM) connects nothing.
@@ -418,8 +418,7 @@ class Colouring {
     return exact;
   }
 
-  /// F32 nodes that add a mask which is an input, from where it is fed to the fp32 node behind them
-  /// (scores + mask, a Softmax).
+  /// F32 nodes that add a mask which is an input, from where it is fed to the softmax behind them.
   std::vector<bool> masked_on_the_way() {
     const auto follows = [&](NodeId id) {
       const State& s = state(id);
@@ -429,7 +428,7 @@ class Colouring {
     for (NodeId id : nodes_) {
       if (follows(id) && fed_.adds(graph_, id)) adding.push_back(id);
     }
-    const std::vector<bool> ahead = reach(of_class_fp32(), above(), follows);
+    const std::vector<bool> ahead = reach(softmaxes_in_f32(), above(), follows);
     std::erase_if(adding, [&](NodeId id) { return !ahead[id.index]; });
     std::vector<bool> masked = reach(adding, below(), [&](NodeId id) { return ahead[id.index]; });
     const std::vector<bool> fed = reach(
@@ -439,11 +438,11 @@ class Colouring {
     return masked;
   }
 
-  /// Nodes of the model that run in f32 by their class, not as normalizations with f32 inside.
-  std::vector<NodeId> of_class_fp32() {
+  /// Those of the model in f32: what they read as -1e9 becomes a probability of 0.
+  std::vector<NodeId> softmaxes_in_f32() {
     std::vector<NodeId> found = of_colour(Colour::kF32);
     std::erase_if(found, [&](NodeId id) {
-      return state(id).kind != Kind::kFp32 || graph_.node(id).role != Role::kForward;
+      return !is_softmax(graph_.node(id)) || graph_.node(id).role != Role::kForward;
     });
     return found;
   }

@@ -283,7 +283,7 @@ constexpr PassRow kRows[] = {
     {"fuse-line-norms", fuse_line_norms, nullptr, kAll, kAny, kAny, false,
      "GPUs: a normalization adds the residual before it, its gradient those on either side"},
     {"pool-before-relu", pool_before_relu, nullptr, kAll, kAny, kAny, false,
-     "a Relu behind a MaxPool has fewer elements, and only those are kept"},
+     "a Relu behind a MaxPool has fewer elements"},
     {"expand-clips", expand_clips, nullptr, kAll, kAny, kAny, true,
      "a clip belongs to the chain of elementwise ops around it"},
     {"expand-powers", expand_powers, nullptr, kAll, kAny, kAny, true,

@@ -60,6 +60,23 @@ std::string message_of(const Workplace& place, const std::string& inputs, const 
   return told[0];
 }
 
+/// Exporters take the shape of a view from other inputs, or from what the model computes.
+TEST(BadIndex, TheShapeOfAViewMayComeFromAnywhere) {
+  const Workplace place;
+  place.write("ids.npy", zeros_but(1, {{7, 5}}));
+  place.write("x.npy", npy("<f4", "(12, 2)", std::string(12 * 2 * sizeof(float), '\0')));
+  for (const std::string of : {"x", "h"}) {
+    const std::string told =
+        message_of(place, "int64[N] ids, float[N,2] x",
+                   "h = MatMul (x, w) k = Shape (" + of +
+                       ") n = Slice (k, zero, one) v = Reshape (ids, n)\n"
+                       "  [first] e = Gather (small, v) q = MatMul (e, w) s = Add (q, h)\n"
+                       "  loss = ReduceMean <keepdims: int = 0> (s)",
+                   "ids=ids.npy,x=x.npy");
+    EXPECT_THAT(told, HasSubstr("sample 7 of \"ids\": 5 is out of range for the Gather"));
+  }
+}
+
 /// The second column may hold a 7, the first one may not: the sample of the second is innocent.
 TEST(BadIndex, TheColumnThatTheNodeReadsIsLookedAt) {
   const Workplace place;

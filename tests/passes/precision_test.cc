@@ -147,6 +147,18 @@ TEST_P(InBothTypes, AMaskThatIsAnInputIsAddedInF32) {
   EXPECT_THAT(graph, CastTimes("mask", GetParam(), 0));
 }
 
+TEST_P(InBothTypes, AMaskOfIntegersIsAddedInF32) {
+  std::string net = kMaskedScores;
+  const std::string input = "float[2,64] mask";
+  net.replace(net.find(input), input.size(), "int64[2,64] ids");
+  const std::string hidden = "   hidden = Sub";
+  net.insert(net.find(hidden), "   mask = Cast <to: int = 1> (ids)\n");
+  const Graph graph = compiled(net, inference_for(GetParam()));
+  for (const char* op : {"Sub", "Mul", "Unsqueeze", "Add", "Softmax"}) {
+    EXPECT_THAT(graph, RunsIn(op, DType::kF32));
+  }
+}
+
 TEST_P(InBothTypes, FeaturesThatAreAddedAreNoMask) {
   const Graph graph = compiled(R"(
 main (float[32,64] x, float[32,64] y) => (float[32,64] z) <

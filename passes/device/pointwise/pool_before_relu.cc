@@ -7,8 +7,11 @@
 //
 // Exact: the largest of a window is the same element where it is above 0, and where it is not, no
 // gradient passes. Leaves alone: a Relu that others read, or that is one with the elementwise node
-// or the normalization before it in any case; a MaxPool whose Indices are wanted; bodies.
+// or the normalization before it in any case; a MaxPool whose Indices are wanted, or of whose
+// windows one may lie in the padding alone (its -Inf would become 0); bodies.
 #include "passes/device/pointwise/pool_before_relu.h"
+
+#include <algorithm>
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
@@ -23,13 +26,27 @@ struct Swap {
   NodeId pool_grad, relu_grad;  // both, or neither
 };
 
+/// Has each window an element of the operand? Kernels are longer than the padding beside them then.
+bool has_no_empty_window(const Graph& graph, NodeId pool) {
+  const Attributes& attributes = graph.node(pool).attributes;
+  const std::vector<int64_t> kernel = attributes.get_ints("kernel_shape", {}),
+                             pads = attributes.get_ints("pads", {}),
+                             dilations = attributes.get_ints("dilations", {});
+  if (attributes.get_int("ceil_mode", 0) != 0) return false;
+  if (std::ranges::any_of(dilations, [](int64_t n) { return n != 1; })) return false;
+  for (size_t i = 0; i < pads.size(); ++i) {
+    if (kernel.empty() || pads[i] >= kernel[i % kernel.size()]) return false;
+  }
+  return true;
+}
+
 /// Takes a reader of the Relu's result; says whether it may be one.
 bool take_reader(const Graph& graph, const Use& use, Swap& swap) {
   if (!use.by_node()) return false;
   const NodeId node = use.node();
   if (is_op(graph, node, "", "MaxPool") && !swap.pool.valid()) {
     swap.pool = node;
-    return graph.outputs(node).size() == 1;
+    return graph.outputs(node).size() == 1 && has_no_empty_window(graph, node);
   }
   if (is_op(graph, node, kHalfnoteDomain, "MaxPoolGrad") && !swap.pool_grad.valid()) {
     swap.pool_grad = node;

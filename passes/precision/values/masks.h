@@ -7,19 +7,20 @@
 
 namespace halfnote {
 
-/// Which values come from float inputs of the graph and from constants alone, as masks do
+/// Which floats come from inputs of the graph and from constants alone, as masks do
 /// ((1 - mask) * -1e9). What they hold is known by no pass.
 class FedValues {
  public:
   explicit FedValues(const Graph& graph);
   bool has(ValueId value) const { return value.index < fed_.size() && fed_[value.index]; }
-  /// Does the node add a fed value to another that is neither fed nor a constant (Add, Sub,
-  /// Where)?
+  /// Does the node add a fed value to another that is neither fed nor a constant (Add, Sub)?
   bool adds(const Graph& graph, NodeId node) const;
 
  private:
   std::vector<bool> fed_;       // by value
   std::vector<bool> constant_;  // by value
 };
+
+bool is_softmax(const Node& node);
 
 }  // namespace halfnote

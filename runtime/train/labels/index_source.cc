@@ -166,6 +166,8 @@ class WayFinder {
       return places_of(graph_.input(id, 0));
     }
     if (calculates(node)) return places_of_sum(id);
+    // In order all the way to the reader, elements are those of operand 0, whatever their shape.
+    if (source_.in_order_ && moves(node)) return places_of(graph_.input(id, 0));
     const bool joins = node.domain.empty() && node.op == "Concat";
     const bool chooses = node.domain.empty() && node.op == "Where";
     const bool looks_up = !joins && !chooses && graph_.constant(graph_.input(id, 0)) != nullptr;
