@@ -15,6 +15,7 @@
 #include "cli/arguments.h"
 #include "compiler/onnx/metadata.h"
 #include "passes/canonical/bind_dims.h"
+#include "runtime/train/data/masks.h"
 
 namespace halfnote::cli {
 namespace {
@@ -319,11 +320,14 @@ int64_t choose_batch(const BatchSource& source, int64_t given, int64_t otherwise
 
 namespace {
 
-/// What the loss that was attached compares with, and which numbers it takes: a log-likelihood of
-/// others has no lower bound.
-void mark_target(const Model& model, std::vector<ModelInput>& inputs) {
+/// What the loss that was attached compares with, and which numbers inputs take: a log-likelihood
+/// of others has no lower bound, and masks hide scores by -Inf.
+void mark_inputs(const Model& model, std::vector<ModelInput>& inputs) {
   const Target target = target_of(model);
   for (ModelInput& input : inputs) {
+    const Graph& graph = model.training.front().graph;
+    const ValueId value = graph.find(input.name);
+    input.hides = is_float(input.dtype) && value.valid() && is_mask_of_scores(graph, value);
     if (target.input.empty() || input.name != target.input || !is_float(input.dtype)) continue;
     input.target = true;
     if (target.loss == "bce_with_logits") input.range = Range{0, 1};
@@ -390,7 +394,7 @@ BoundInputs bind_inputs(const Model& model, const RunArguments& arguments) {
     bound.inputs.push_back({value.name, value.type.dtype, std::move(shape),
                             whole.contains(value.name), static_cast<int64_t>(axis)});
   }
-  mark_target(model, bound.inputs);
+  mark_inputs(model, bound.inputs);
   return bound;
 }
 

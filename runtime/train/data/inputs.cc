@@ -315,7 +315,16 @@ void InputMap::check_range(const Route& route, int64_t sample, const std::byte* 
 }
 
 void InputMap::check_finite(const Route& route, int64_t sample, const std::byte* row) const {
-  const int64_t bad = first_special(route.input.dtype, row, route.elements());
+  int64_t bad = first_special(route.input.dtype, row, route.elements());
+  if (route.input.hides) {
+    const auto hidden = [&](int64_t i) {
+      return number_at(route.input.dtype, row, i) == -HUGE_VAL;
+    };
+    const auto special = [&](int64_t i) {
+      return !std::isfinite(number_at(route.input.dtype, row, i));
+    };
+    while (bad < route.elements() && (hidden(bad) || !special(bad))) ++bad;
+  }
   if (bad == route.elements()) return;
   const DataField& field = data_.fields()[route.field];
   const std::string what =
@@ -326,7 +335,8 @@ void InputMap::check_finite(const Route& route, int64_t sample, const std::byte*
                                                   : fmt::format("sample {} of \"{}\" is not finite",
                                                                 sample, field.name))
       .at({data_.origin(), {}, {}})
-      .expected("finite numbers", fmt::format("{} in element {}", what, bad))
+      .expected(route.input.hides ? "finite numbers, or -Inf" : "finite numbers",
+                fmt::format("{} in element {}", what, bad))
       .hint("clean the data: one such sample costs every update that it is in");
 }
 

@@ -58,8 +58,8 @@ class InputMap {
   /// Room for `rows` samples of an input that is not whole.
   Tensor make_batch(size_t index, int64_t rows) const;
   /// Converts sample `sample` of the data into row `row` of such a tensor; see convert_sample.
-  /// Throws Error(kData) for a float that is not finite, in the data or in the input's type, and
-  /// for one that is out of the input's range.
+  /// Throws Error(kData) for a float that is not finite, in the data or in the input's type (a mask
+  /// of scores may have -Inf), and for one that is out of the input's range.
   void fill(size_t index, int64_t sample, int64_t row, Tensor& batch, ConvertRoom& room) const;
 
  private:
