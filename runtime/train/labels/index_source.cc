@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -139,6 +140,7 @@ class WayFinder {
     }
     const NodeId id = graph_.value(value).producer;
     if (!id.valid() || ++nodes_ > kMostNodes) return stop_at(value);
+    if (in_order_views_.contains(value)) return numbers_of(graph_.input(id, 0));
     const Node& node = graph_.node(id);
     const bool joins = node.domain.empty() && (node.op == "Concat" || node.op == "Where");
     if (!joins && !moves(node) && !converts(node) && !calculates(node) && !tells(node))
@@ -167,7 +169,10 @@ class WayFinder {
     }
     if (calculates(node)) return places_of_sum(id);
     // In order all the way to the reader, elements are those of operand 0, whatever their shape.
-    if (source_.in_order_ && moves(node)) return places_of(graph_.input(id, 0));
+    if (source_.in_order_ && moves(node)) {
+      in_order_views_.insert(value);
+      return places_of(graph_.input(id, 0));
+    }
     const bool joins = node.domain.empty() && node.op == "Concat";
     const bool chooses = node.domain.empty() && node.op == "Where";
     const bool looks_up = !joins && !chooses && graph_.constant(graph_.input(id, 0)) != nullptr;
@@ -217,7 +222,8 @@ class WayFinder {
   IndexSource& source_;
   std::map<ValueId, std::pair<ValueId, ValueId>> fed_;
   std::map<ValueId, Numbers> numbers_;
-  bool reads_data_ = false;  // the numbers at hand follow from more than shapes
+  std::set<ValueId> in_order_views_;  // whose elements the reader has in the order of operand 0
+  bool reads_data_ = false;           // the numbers at hand follow from more than shapes
   int nodes_ = 0;
 };
 
