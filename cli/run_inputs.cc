@@ -15,7 +15,7 @@
 #include "cli/arguments.h"
 #include "compiler/onnx/metadata.h"
 #include "passes/canonical/bind_dims.h"
-#include "runtime/train/data/masks.h"
+#include "passes/precision/values/masks.h"
 
 namespace halfnote::cli {
 namespace {

@@ -410,6 +410,11 @@ void limit_activations(Model& model, int64_t bytes, const BytesBeside& beside) {
       nlohmann::json(beside).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+int64_t activation_limit(const Model& model) {
+  const auto stated = model.metadata.find(std::string(kLimit));
+  return stated == model.metadata.end() ? 0 : std::stoll(stated->second);
+}
+
 NodeId original_of(const Graph& graph, NodeId node) {
   for (const auto& [key, result] : graph.node(node).metadata) {
     if (key != kAgain) continue;
@@ -423,9 +428,7 @@ NodeId original_of(const Graph& graph, NodeId node) {
 }
 
 bool rematerialize(Model& model, PassContext& context) {
-  const auto stated = model.metadata.find(std::string(kLimit));
-  if (stated == model.metadata.end()) return false;
-  const int64_t limit = std::stoll(stated->second);
+  const int64_t limit = activation_limit(model);
   if (limit <= 0) return false;
   BytesBeside beside;
   if (const auto known = model.metadata.find(std::string(kBeside)); known != model.metadata.end())

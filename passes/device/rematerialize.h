@@ -10,6 +10,9 @@ namespace halfnote {
 /// is what a plan was seen to take beside them. Takes away what marks copies.
 void limit_activations(Model& model, int64_t bytes, const BytesBeside& beside = {});
 
+/// What is stated so; 0 where nothing is.
+int64_t activation_limit(const Model& model);
+
 /// Computes activations again where the backward pass reads them, until the limit is kept;
 /// rematerialize.cc says how. Without a limit it does nothing.
 bool rematerialize(Model& model, PassContext& context);

@@ -14,8 +14,9 @@
 //   5. what op-set 23 does not allow in that type, or what reads a constant that does not fit it
 //   (constants.h), however far it has been moved, goes back to f32, with a note in the report;
 //   6. the cost refinement flips single infer and clear nodes while that saves bytes (cost.h), but
-//   for what feeds an op that makes small errors large (Log), and for masks that are inputs on
-//   their way into a softmax (masks.h).
+//   for what feeds an op that makes small errors large (Log).
+// A mask that is an input is f32 on its way into a softmax, and so are the scores from where it is
+// added to them (values/masks.h).
 // What computes on positions (positions.h), or leads to coordinates (OperatorRow::place_inputs), is
 // f32, and so is what moves them on the way there.
 // A slot that is f32 whatever its node computes in (the biases of an LSTM) connects nothing.
@@ -74,6 +75,7 @@ class Colouring {
   bool run(const std::map<std::string, Precision>& decided, bool refine) {
     seed(decided);
     hold_places();
+    hold_masks();
     flood_f32();
     bridge();
     spread();
@@ -292,6 +294,29 @@ class Colouring {
     }
   }
 
+  /// What adds a mask that is an input to scores, from where it is fed to the softmax behind it.
+  void hold_masks() {
+    const auto open = [&](NodeId id) { return state(id).colour == Colour::kOpen; };
+    std::vector<NodeId> softmaxes, adding;
+    for (NodeId id : nodes_) {
+      const bool forward = graph_.node(id).role == Role::kForward;
+      if (forward && is_softmax(graph_.node(id)) && state(id).colour == Colour::kF32)
+        softmaxes.push_back(id);
+    }
+    const std::vector<bool> ahead = reach(softmaxes, above(), open);
+    for (NodeId id : nodes_) {
+      if (ahead[id.index] && fed_.adds(graph_, id)) adding.push_back(id);
+    }
+    const std::vector<bool> behind =
+        reach(adding, below(), [&](NodeId id) { return ahead[id.index]; });
+    const std::vector<bool> fed =
+        reach(adding, above(), [&](NodeId id) { return open(id) && fed_.has(graph_.output(id)); });
+    for (NodeId id : adding) pin(id, Colour::kF32, kMasks);
+    for (NodeId id : nodes_) {
+      if (open(id) && (behind[id.index] || fed[id.index])) pin(id, Colour::kF32, kMasks);
+    }
+  }
+
   void flood_f32() {
     std::vector<NodeId> roots;  // fp32 nodes and open infer nodes
     for (NodeId id : nodes_) {
@@ -413,38 +438,8 @@ class Colouring {
       return state(id).colour == Colour::kF32 && state(id).kind == Kind::kClear &&
              graph_.node(id).role == Role::kBackward;
     });
-    const std::vector<bool> masked = masked_on_the_way();
-    for (size_t i = 0; i < exact.size(); ++i) exact[i] = exact[i] || moved[i] || masked[i];
+    for (size_t i = 0; i < exact.size(); ++i) exact[i] = exact[i] || moved[i];
     return exact;
-  }
-
-  /// F32 nodes that add a mask which is an input, from where it is fed to the softmax behind them.
-  std::vector<bool> masked_on_the_way() {
-    const auto follows = [&](NodeId id) {
-      const State& s = state(id);
-      return s.colour == Colour::kF32 && (s.kind == Kind::kInfer || s.kind == Kind::kClear);
-    };
-    std::vector<NodeId> adding;
-    for (NodeId id : nodes_) {
-      if (follows(id) && fed_.adds(graph_, id)) adding.push_back(id);
-    }
-    const std::vector<bool> ahead = reach(softmaxes_in_f32(), above(), follows);
-    std::erase_if(adding, [&](NodeId id) { return !ahead[id.index]; });
-    std::vector<bool> masked = reach(adding, below(), [&](NodeId id) { return ahead[id.index]; });
-    const std::vector<bool> fed = reach(
-        adding, above(), [&](NodeId id) { return follows(id) && fed_.has(graph_.output(id)); });
-    for (NodeId id : adding) masked[id.index] = true;
-    for (size_t i = 0; i < masked.size(); ++i) masked[i] = masked[i] || fed[i];
-    return masked;
-  }
-
-  /// Those of the model in f32: what they read as -1e9 becomes a probability of 0.
-  std::vector<NodeId> softmaxes_in_f32() {
-    std::vector<NodeId> found = of_colour(Colour::kF32);
-    std::erase_if(found, [&](NodeId id) {
-      return !is_softmax(graph_.node(id)) || graph_.node(id).role != Role::kForward;
-    });
-    return found;
   }
 
   void refine_by_cost() {
@@ -495,6 +490,7 @@ class Colouring {
   }
 
   static constexpr const char* kPositions = "computes on positions, which rounding would merge";
+  static constexpr const char* kMasks = "a mask that is an input, added on the way into a softmax";
   static constexpr const char* kPlaces = "leads to coordinates, which rounding would move";
 
   Graph& graph_;

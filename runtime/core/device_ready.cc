@@ -282,7 +282,7 @@ constexpr PassRow kRows[] = {
      "GPUs: a normalization writes what a sum and a Relu make of it, and its gradient reads so"},
     {"fuse-line-norms", fuse_line_norms, nullptr, kAll, kAny, kAny, false,
      "GPUs: a normalization adds the residual before it, its gradient those on either side"},
-    {"pool-before-relu", pool_before_relu, nullptr, kAll, kAny, kAny, false,
+    {"pool-before-relu", nullptr, pool_before_relu, kAll, kAny, kAny, false,
      "a Relu behind a MaxPool has fewer elements"},
     {"expand-clips", expand_clips, nullptr, kAll, kAny, kAny, true,
      "a clip belongs to the chain of elementwise ops around it"},

@@ -1,6 +1,7 @@
 // Attention and its gradient on the device against the CPU's reference: heads of every size of
 // tile, no queries or keys, what the device refuses; and whole models with fused attention. More
 // forms are in tests/kernels/attention_test.cc, which runs them on the device too.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -264,6 +265,35 @@ TEST(CudaAttention, GradientsOnTensorCores) {
       const Call back = gradient(call, on_device(call), form.term);
       EXPECT_EQ(row_of(back), "own.attention");
       check(back);
+    }
+  }
+}
+
+/// A row of scores is the same softmax however low all its terms are.
+TEST(CudaAttention, ALowTermOfAWholeRowChangesNothing) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const bool causal : {false, true}) {
+      const auto run = [&](float low) {
+        Tensor term(DType::kF32, {3, 1, 1, 20});
+        for (int64_t i = 0; i < term.size(); ++i)
+          term.mutable_data<float>()[i] = 20 <= i && i < 40 ? low : 0;
+        const Call call = attention({{3, 2}, 20, 20, 16, 8}, dtype, {term},
+                                    {{"is_causal", static_cast<int64_t>(causal)}});
+        EXPECT_EQ(row_of(call), "dnn.attention");
+        std::vector<Tensor> results = on_device(call);
+        const Call back = gradient(call, results);
+        EXPECT_EQ(row_of(back), "dnn.attention");
+        const std::vector<Tensor> gradients = on_device(back);
+        results.resize(1);
+        results.insert(results.end(), gradients.begin(), gradients.end());
+        return results;
+      };
+      const std::vector<Tensor> plain = run(0);
+      for (const float low : {-1e4f, -1e6f, -1e7f, -5e7f}) {
+        const std::vector<Tensor> shifted = run(low);
+        for (size_t i = 0; i < plain.size(); ++i)
+          test::expect_near(shifted[i], plain[i], fmt::format("{} of {}", i, low));
+      }
     }
   }
 }

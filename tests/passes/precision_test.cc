@@ -159,6 +159,38 @@ TEST_P(InBothTypes, AMaskOfIntegersIsAddedInF32) {
   }
 }
 
+TEST_P(InBothTypes, AMaskThatTakesThePlaceOfScoresIsF32) {
+  const Graph graph = compiled(R"(
+main (float[2,8,64,16] q, float[2,8,16,64] k, bool[2,1,1,64] seen, float hidden)
+    => (float[2,8,64,64] p) {
+   s = MatMul (q, k)
+   t = Where (seen, s, hidden)
+   p = Softmax (t)
+}
+)",
+                               inference_for(GetParam()));
+  EXPECT_THAT(graph, RunsIn("MatMul", GetParam()));
+  EXPECT_THAT(graph, RunsIn("Where", DType::kF32));
+  EXPECT_THAT(graph, CastTimes("hidden", GetParam(), 0));
+}
+
+/// Also where an op of class fp32 stands behind them.
+TEST_P(InBothTypes, FeaturesBeforeAMeanAreNoMask) {
+  const Graph graph = compiled(R"(
+main (float[4,64,32] x) => (float[4,64] z) <
+   float[32,32] w = {)" + numbers(32 * 32) +
+                                   R"(}, int64[1] axes = {2}
+> {
+   a = MatMul (x, w)
+   b = Add (a, x)
+   r = Relu (b)
+   z = ReduceMean <keepdims = 0> (r, axes)
+}
+)",
+                               inference_for(GetParam()));
+  EXPECT_THAT(graph, RunsIn("Add", GetParam()));
+}
+
 TEST_P(InBothTypes, FeaturesThatAreAddedAreNoMask) {
   const Graph graph = compiled(R"(
 main (float[32,64] x, float[32,64] y) => (float[32,64] z) <

@@ -8,7 +8,9 @@
 // Exact: the largest of a window is the same element where it is above 0, and where it is not, no
 // gradient passes. Leaves alone: a Relu that others read, or that is one with the elementwise node
 // or the normalization before it in any case; a MaxPool whose Indices are wanted, or of whose
-// windows one may lie in the padding alone (its -Inf would become 0); bodies.
+// windows one may lie in the padding alone (its -Inf would become 0); bodies; all of a step whose
+// activations are limited: a Relu is computed again where its gradient reads it, for less memory
+// than the operand of the MaxPool takes.
 #include "passes/device/pointwise/pool_before_relu.h"
 
 #include <algorithm>
@@ -17,6 +19,7 @@
 #include "compiler/ir/query.h"
 #include "compiler/ir/replace.h"
 #include "passes/device/norms/parts.h"
+#include "passes/device/rematerialize.h"
 
 namespace halfnote {
 namespace {
@@ -100,7 +103,9 @@ void apply(Graph& graph, const Swap& swap) {
 
 }  // namespace
 
-bool pool_before_relu(Graph& graph, PassContext&) {
+bool pool_before_relu(Model& model, PassContext&) {
+  if (activation_limit(model) > 0) return false;
+  Graph& graph = model.graph;
   bool changed = false;
   for (const NodeId node : graph.nodes()) {
     Swap swap;

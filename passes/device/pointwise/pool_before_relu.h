@@ -7,6 +7,6 @@ namespace halfnote {
 
 /// Moves a Relu behind the MaxPool that alone reads it, and their gradients likewise;
 /// pool_before_relu.cc says which.
-bool pool_before_relu(Graph& graph, PassContext& context);
+bool pool_before_relu(Model& model, PassContext& context);
 
 }  // namespace halfnote

@@ -13,7 +13,8 @@ class FedValues {
  public:
   explicit FedValues(const Graph& graph);
   bool has(ValueId value) const { return value.index < fed_.size() && fed_[value.index]; }
-  /// Does the node add a fed value to another that is neither fed nor a constant (Add, Sub)?
+  /// Does the node add a fed value to another that is neither fed nor a constant (Add,
+  /// Where, Concat)?
   bool adds(const Graph& graph, NodeId node) const;
 
  private:
@@ -22,5 +23,9 @@ class FedValues {
 };
 
 bool is_softmax(const Node& node);
+
+/// Is the input read by nothing but sums on their way into a softmax, as a mask of scores is? There
+/// -Inf is a probability of 0; anywhere else it spoils the step.
+bool is_mask_of_scores(const Graph& graph, ValueId input);
 
 }  // namespace halfnote

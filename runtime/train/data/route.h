@@ -32,7 +32,7 @@ struct ModelInput {
   /// What the loss compares with: numbers as they are, unless options name the input.
   bool target = false;
   std::optional<Range> range;  // of its numbers
-  bool hides = false;          // a mask of scores: -Inf is a number of it (masks.h)
+  bool hides = false;          // a mask of scores: -Inf is a number of it (values/masks.h)
 };
 
 /// One planned conversion. Images are (channels, height, width); everything else is one plane of

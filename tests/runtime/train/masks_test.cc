@@ -1,5 +1,5 @@
 // Inputs that only hide scores, by their readers.
-#include "runtime/train/data/masks.h"
+#include "passes/precision/values/masks.h"
 
 #include <gtest/gtest.h>
 

@@ -126,9 +126,9 @@ TEST(Recompute, ALimitOutOfReachIsComeNear) {
       EXPECT_TRUE(made.after <= above || made.after <= made.limit);
       above = std::min(above, made.after);
     }
-    // f32 gets so far by a convolution that is computed again; bf16's peak is the workspace of a
-    // convolution.
-    const double reached = precision == DType::kF32 ? 0.7 : 0.95;
+    // f32 gets there by a convolution that is computed again twice; bf16's peak is the workspace of
+    // a convolution.
+    const double reached = precision == DType::kF32 ? 0.6 : 0.95;
     Session session = session_within(model, precision, 0.6);
     session.prepare(std::vector<Shape>{{128, 1, 28, 28}, {128}});
     EXPECT_LE(static_cast<double>(session.recomputation()->after),

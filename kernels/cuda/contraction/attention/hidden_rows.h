@@ -25,6 +25,7 @@ struct HiddenRows {
   int64_t rows = 0, keys = 0;  // of a head
   bool causal = false, nan_is_zero = false;
   float from = 0;                         // from here down a term hides a key
+  const float* taken = nullptr;           // away from each row of the bias
   float *most = nullptr, *sum = nullptr;  // of a row's terms; the sum is 0 where it is not hidden
   int32_t *begin = nullptr, *end = nullptr;  // of a head: between which rows they are
 
@@ -45,6 +46,8 @@ struct HiddenRows {
     most[row] = largest;  // of −∞ the sum is NaN
     sum[row] = all;
   }
+  /// What was taken away from the terms of a row of the scores.
+  __device__ float taken_from(int64_t row) const { return taken[(bias(row) - bias.data) / keys]; }
   __device__ bool is_hidden(int64_t row) const { return sum[row] != 0; }
   __device__ float probability(int64_t row, int64_t j) const {
     if (sum[row] != sum[row]) return nan_is_zero ? 0.0f : sum[row];

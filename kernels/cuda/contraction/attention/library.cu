@@ -1,7 +1,9 @@
 // Attention by the library, for 16-bit operands. It knows one term, in f32, and a mask of what a
-// dropout keeps: both are laid out in the workspace. Rows of which every key is hidden are ours: a
-// score as low as that leaves nothing of the product beside it, nor of the logarithm of a sum, and
-// of −∞ the library says nothing. Gradients are rounded to 16 bits, whatever type is asked for:
+// dropout keeps: both are laid out in the workspace. Of a row of terms that are all low the largest
+// is taken away: the probabilities stay the same, and the one f32 that the library keeps of a row,
+// log Σ exp, has room for the logarithm. Rows of which every key is hidden are ours: a score as low
+// as that leaves nothing of the product beside it, and of −∞ the library says nothing. Gradients
+// are rounded to 16 bits, whatever type is asked for:
 // for those in f32 the library has the graph of its non-deterministic gradient.
 #include <algorithm>
 #include <array>
@@ -25,15 +27,21 @@ using libraries::SdpaTensor;
 /// Batches, heads, queries and keys of the scores.
 using ScoreDims = std::array<int64_t, 4>;
 
-/// The terms as one, of which a dim is 1 where no term goes along it.
+/// From here down the terms of a row leave too little of a logarithm beside them in f32.
+constexpr float kLowTerms = -1e4f;
+
+/// The terms as one, of which a dim is 1 where no term goes along it; what is taken away from each
+/// of its rows.
 struct JoinTerms {
   DeviceAttention p;
-  Divisor heads_of_call, heads, rows, keys;
+  Divisor heads_of_call, heads, rows;
+  int64_t lines, keys;
   bool of_batch;
-  float* to;
+  float hidden_from;
+  float *to, *taken;
 
-  __device__ void operator()(int64_t at) const {
-    const int64_t line = keys.quotient(at), j = at - line * keys.value();
+  /// Key j of a row.
+  __device__ float term(int64_t line, int64_t j) const {
     const int64_t head = rows.quotient(line), i = line - head * rows.value();
     const int64_t batch = heads.quotient(head), h = head - batch * heads.value();
     const ScoresOfBatch<float> of(p, (of_batch ? batch : 0) * heads_of_call.value() + h);
@@ -48,9 +56,39 @@ struct JoinTerms {
         sum = term.hidden;
       }
     }
-    to[at] = sum;
+    return sum;
   }
 };
+
+struct LargerOf {
+  template <class M>
+  __device__ static M merge(M a, M b) {
+    return a > b ? a : b;
+  }
+};
+
+/// A block a row. A row of hidden keys alone stays as it is.
+__global__ void __launch_bounds__(kBlock) join_terms(const __grid_constant__ JoinTerms join) {
+  HN_SHARED(float, away);
+  for (int64_t line = blockIdx.x; line < join.lines; line += gridDim.x) {
+    float* const to = join.to + line * join.keys;
+    float largest = -INFINITY;
+    for (int64_t j = threadIdx.x; j < join.keys; j += kBlock) {
+      to[j] = join.term(line, j);
+      largest = LargerOf::merge(to[j], largest);
+    }
+    largest = merge_block<LargerOf, kBlock>(largest);
+    if (threadIdx.x == 0) {
+      away = largest <= kLowTerms && largest > join.hidden_from ? largest : 0;
+      join.taken[line] = away;
+    }
+    __syncthreads();
+    if (away != 0) {
+      for (int64_t j = threadIdx.x; j < join.keys; j += kBlock) to[j] -= away;
+    }
+    __syncthreads();  // before the next row
+  }
+}
 
 /// Elements 4·at to 4·at + 3 of what the dropout keeps.
 template <class T>
@@ -67,10 +105,6 @@ struct DrawKept {
       to[4 * at + k] = store_number<T>(words.word[k] >= dropout.threshold ? 1.0f : 0.0f);
     }
   }
-};
-
-struct LargerOf {
-  __device__ static int32_t merge(int32_t a, int32_t b) { return a > b ? a : b; }
 };
 
 /// A block a head.
@@ -93,26 +127,36 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-/// What Attention promises of a row, MAX and SUM: the library has given the logarithm of all.
+/// What Attention promises of a row, MAX and SUM: the library has given the logarithm of all. Of a
+/// row whose terms are low, SUM has it.
 struct SettleRows {
   HiddenRows hidden;  // without sums: there is no term
   float *most, *sum;
   __device__ void operator()(int64_t row) const {
     sum[row] = 1;
-    if (hidden.sum == nullptr || !hidden.is_hidden(row)) return;
-    most[row] = hidden.most[row];
-    sum[row] = hidden.sum[row];
+    if (hidden.sum == nullptr) return;
+    if (hidden.is_hidden(row)) {
+      most[row] = hidden.most[row];
+      sum[row] = hidden.sum[row];
+    } else if (const float taken = hidden.taken_from(row); taken != 0) {
+      const float all = most[row];
+      const float part = all > 80 ? 80.0f : all < -80 ? -80.0f : all;  // exp() of it is a number
+      most[row] = taken + (all - part);
+      sum[row] = math::exp(part);
+    }
   }
 };
 
-/// The logarithm of Σ exp of a row's scores; so much of a hidden one that nothing is left of it.
+/// The logarithm of Σ exp of a row's scores, as the library has these; so much of a hidden one that
+/// nothing is left of it.
 struct JoinStatistics {
   HiddenRows hidden;
   const float *most, *sum;
   float* to;
   __device__ void operator()(int64_t row) const {
     const bool ours = hidden.sum != nullptr && hidden.is_hidden(row);
-    to[row] = ours ? INFINITY : most[row] + math::log(sum[row]);
+    const float taken = hidden.sum == nullptr ? 0 : hidden.taken_from(row);
+    to[row] = ours ? INFINITY : most[row] - taken + math::log(sum[row]);
   }
 };
 
@@ -176,6 +220,7 @@ struct LibraryAttention {
   RowLayout k;                                                      // as the library sees it
   std::optional<TermGradient> term;                                 // whose gradient is asked for
   size_t bias = 0, hidden = 0, kept = 0, statistics = 0, room = 0;  // in the workspace
+  size_t taken = 0;             // from each row of the bias
   size_t keys = 0, slopes = 0;  // a K that is turned, gradients of all scores
   /// Gradients that the library cannot write where they belong: of another type, or nobody's.
   struct Copy {
@@ -197,9 +242,18 @@ struct LibraryAttention {
     if (problem.has_bias()) {
       auto* to = cpu::part<float>(buffers, bias);
       const ScoreDims& dims = problem.bias;
-      for_each(stream, size_of_dims(dims),
-               JoinTerms{p, Divisor(scores[1]), Divisor(dims[1]), Divisor(dims[2]),
-                         Divisor(dims[3]), dims[0] > 1, to});
+      const int64_t lines = dims[0] * dims[1] * dims[2];
+      const JoinTerms join{p,
+                           Divisor(scores[1]),
+                           Divisor(dims[1]),
+                           Divisor(dims[2]),
+                           lines,
+                           dims[3],
+                           dims[0] > 1,
+                           hidden_from(planned.plan),
+                           to,
+                           cpu::part<float>(buffers, taken)};
+      launch(stream, join_terms, blocks(lines), kBlock, 0, join);
       operands.bias = to;
     }
     if (!problem.drops()) return;
@@ -225,6 +279,7 @@ struct LibraryAttention {
     found.causal = problem.causal;
     found.nan_is_zero = planned.plan.attributes.nan_is_zero;
     found.from = hidden_from(planned.plan);
+    found.taken = cpu::part<float>(buffers, taken);
     found.most = cpu::part<float>(buffers, hidden);
     found.sum = found.most + rows();
     found.begin = reinterpret_cast<int32_t*>(found.sum + rows());
@@ -417,6 +472,8 @@ Prepared prepare_on_library(const KernelCall& call, bool gradient) {
   if (made.problem.has_bias()) {
     made.bias = workspace.add_elements<float>(size_of_dims(made.problem.bias));
     made.hidden = workspace.add_elements<float>(2 * (made.rows() + made.heads()));
+    const ScoreDims& dims = made.problem.bias;
+    made.taken = workspace.add_elements<float>(dims[0] * dims[1] * dims[2]);
   }
   const RowLayout& k = made.k;
   if (made.is_turned())
