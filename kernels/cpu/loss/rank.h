@@ -5,17 +5,18 @@
 #include <cstdint>
 
 #include "kernels/cpu/support.h"
+#include "kernels/math/rank.h"
 
 namespace halfnote::cpu {
 
-/// A label is among the top five where fewer scores beat its own.
-inline constexpr int64_t kTopFive = 5;
+using math::kTopFive;
 
 /// Scores between two looks at whether enough of them beat that of the label.
 inline constexpr int64_t kRankPart = 256;
 
 /// How many of `count` scores side by side, at most kRankPart, are not below `wanted`, or with
-/// `or_equal` neither below it nor equal; NaN is neither.
+/// `or_equal` neither below it nor equal; NaN is neither. So math::beats is, on either side of the
+/// label.
 template <bool or_equal, class T>
 int64_t count_not_below(const T* scores, int64_t count, Math<T> wanted) {
   Math<T> buffer[kRankPart];
@@ -38,8 +39,7 @@ int64_t rank_of(const T* line, int64_t classes, int64_t stride, int64_t label, i
   if (wanted != wanted) return most;
   int64_t rank = 0;
   for (int64_t c = 0; stride != 1 && c < classes && rank < most; ++c) {
-    const Math<T> score = load(line[c * stride]);
-    rank += score < wanted || (score == wanted && c >= label) ? 0 : 1;
+    rank += math::beats<Math<T>>(load(line[c * stride]), c, wanted, label) ? 1 : 0;
   }
   for (int64_t c = 0; stride == 1 && c < classes && rank < most;) {
     const int64_t count = std::min(kRankPart, (c < label ? label : classes) - c);

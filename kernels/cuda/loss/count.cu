@@ -4,13 +4,14 @@
 // counts, which a second kernel adds up where there are several.
 #include "kernels/cuda/loss/parts.h"
 #include "kernels/cuda/packs.h"
+#include "kernels/math/rank.h"
 
 namespace halfnote::HN_CUDA {
 
 namespace {
 
 using cpu::CountPlan;
-using cpu::kTopFive;
+using math::kTopFive;
 
 /// Up to so many classes a thread has a line of its own, and where so many lines lie side by side.
 constexpr int64_t kThreadLine = 64, kThreadStride = 32;
@@ -49,9 +50,9 @@ struct Wanted {
   M score;
   int64_t label;
 
-  /// 1 for a higher score, an equal one of a class before the label, and NaN.
+  /// 1 where another score beats it.
   __device__ __forceinline__ int beaten(M other, int64_t c) const {
-    return other < score || (other == score && c >= label) ? 0 : 1;
+    return math::beats(other, c, score, label) ? 1 : 0;
   }
 };
 
