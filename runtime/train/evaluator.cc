@@ -71,7 +71,7 @@ void check_classes(const Classification& kind, const Session& session, std::stri
   if (input == program->inputs.end()) return;
   const auto layout = score_layout(kind, *scores, input->shape);
   const DType stored = map.field(labels).dtype();
-  if (!layout || !is_integer(stored)) return;
+  if (!layout || stored == DType::kBool) return;
   check_labels(map.data(), map.field(labels), layout->classes, kind.ignore_index);
 }
 

@@ -117,7 +117,7 @@ void Trainer::check_all_labels() const {
   bool counted = false;
   for (const CheckedInput& checked : session_.checked_inputs()) {
     const auto input = checked.labels_input();
-    if (!input || !is_integer(data_.field(*input).dtype())) continue;
+    if (!input || data_.field(*input).dtype() == DType::kBool) continue;
     check_labels(data_.data(), data_.field(*input), checked.size(), checked.ignore_index());
     counted |= kind_ && *input == labels_;
   }

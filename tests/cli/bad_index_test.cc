@@ -60,6 +60,23 @@ std::string message_of(const Workplace& place, const std::string& inputs, const 
   return told[0];
 }
 
+/// Whole floats may feed labels: they are looked at before the first step as integers are.
+TEST(BadIndex, LabelsOfFloatsAreLookedAtBeforeTheFirstStep) {
+  const Workplace place;
+  for (const float label : {3.0F, -1.0F, 1.5F}) {
+    std::vector<float> labels(12, 1.0F);
+    labels[11] = label;
+    std::string bytes(labels.size() * sizeof(float), '\0');
+    std::memcpy(bytes.data(), labels.data(), bytes.size());
+    place.write("t.npy", npy("<f4", "(12,)", bytes));
+    place.write("x.npy", npy("<f4", "(12, 2)", std::string(12 * 2 * sizeof(float), '\0')));
+    const std::string told =
+        message_of(place, "float[N,2] x, int64[N] t",
+                   "s = MatMul (x, w) loss = SoftmaxCrossEntropyLoss (s, t)", "x=x.npy,t=t.npy");
+    EXPECT_THAT(told, HasSubstr("label out of range in \"t\", sample 11"));
+  }
+}
+
 /// Exporters take the shape of a view from other inputs, or from what the model computes.
 TEST(BadIndex, TheShapeOfAViewMayComeFromAnywhere) {
   const Workplace place;

@@ -1,6 +1,7 @@
 #include "runtime/train/data/dataset.h"
 
 #include <fmt/format.h>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/system/mapped_files.h"
@@ -19,7 +20,19 @@ int64_t first_outside(std::span<const T> labels, int64_t classes, std::optional<
   return -1;
 }
 
+/// Of floats, which feed an integer input where they are whole.
+int64_t first_outside_floats(const Tensor& labels, int64_t classes, std::optional<int64_t> ignore) {
+  for (int64_t i = 0; i < labels.size(); ++i) {
+    const double label = labels.at_as_double(i);
+    const bool inside = label >= 0 && label < static_cast<double>(classes);
+    const bool ignored = ignore && label == static_cast<double>(*ignore);
+    if (!(inside || ignored) || label != std::trunc(label)) return i;
+  }
+  return -1;
+}
+
 int64_t first_outside(const Tensor& labels, int64_t classes, std::optional<int64_t> ignore) {
+  if (is_float(labels.dtype())) return first_outside_floats(labels, classes, ignore);
   switch (labels.dtype()) {
     case DType::kU8:
       return first_outside(labels.data<uint8_t>(), classes, ignore);
@@ -41,7 +54,7 @@ int64_t first_outside(const Tensor& labels, int64_t classes, std::optional<int64
       break;
   }
   throw Error(ErrorCode::kData, "labels of this type name no class")
-      .expected("an integer type", std::string(short_name(labels.dtype())));
+      .expected("integers, or whole floats", std::string(short_name(labels.dtype())));
 }
 
 /// As text, because a u64 label may not fit an int64_t.
@@ -49,6 +62,7 @@ std::string element_text(const Tensor& tensor, int64_t index) {
   if (tensor.dtype() == DType::kU64) {
     return std::to_string(tensor.data<uint64_t>()[static_cast<size_t>(index)]);
   }
+  if (is_float(tensor.dtype())) return fmt::format("{}", tensor.at_as_double(index));
   return std::to_string(tensor.at_as_int(index));
 }
 
@@ -149,7 +163,7 @@ void check_labels(const Dataset& data, const DataField& field, int64_t classes,
       .expected(fmt::format("0 to {}{}", classes - 1,
                             ignore_index ? fmt::format(" or {}", *ignore_index) : std::string()),
                 element_text(field.data, index))
-      .hint(field.data.dtype() != DType::kU64 && field.data.at_as_int(index) < 0
+      .hint(field.data.at_as_double(index) < 0
                 ? "if these labels are to be left out, compile with --ignore-index " +
                       element_text(field.data, index)
                 : "the model has fewer classes than the data, or the labels are wrong");

@@ -1,3 +1,4 @@
+#include <cmath>
 // The data set, label checks, and what `--data` names.
 #include <gmock/gmock.h>
 
@@ -91,10 +92,17 @@ TEST(Labels, MayNotBeNegativeUnlessIgnored) {
                [&] { check_labels(data, data.fields()[0], 2, 255); });
 }
 
-TEST(Labels, MustBeIntegers) {
-  const Dataset data("x", {{"y", Tensor::of<float>({2}, {1, 0})}});
-  expect_error(ErrorCode::kData, {"expected an integer type, got f32"},
-               [&] { check_labels(data, data.fields()[0], 2); });
+TEST(Labels, MustBeWholeNumbers) {
+  const Dataset bools("x", {{"y", Tensor(DType::kBool, {2})}});
+  expect_error(ErrorCode::kData, {"expected integers, or whole floats, got bool"},
+               [&] { check_labels(bools, bools.fields()[0], 2); });
+  const auto check = [](std::vector<float> labels) {
+    const Dataset data("x", {{"y", Tensor::of<float>({3}, labels)}});
+    check_labels(data, data.fields()[0], 2, -100);
+  };
+  check({1, 0, -100});
+  for (const float label : {2.0f, -1.0f, 0.5f, NAN, INFINITY})
+    expect_error(ErrorCode::kData, {"sample 2", "0 to 1 or -100"}, [&] { check({1, 0, label}); });
 }
 
 TEST(DataSpec, ReadsEveryForm) {
