@@ -56,8 +56,8 @@ class Dataset {
   int64_t size_ = 0;
 };
 
-/// Checks that every element of a field of integers or whole floats is a class in [0, classes) or `ignore_index`.
-/// Throws Error(kData) with the index of the first sample that is not.
+/// Checks that every element of a field of integers or whole floats is a class in [0, classes) or
+/// `ignore_index`. Throws Error(kData) with the index of the first sample that is not.
 void check_labels(const Dataset& data, const DataField& field, int64_t classes,
                   std::optional<int64_t> ignore_index = std::nullopt);
 

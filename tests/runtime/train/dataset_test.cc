@@ -1,6 +1,7 @@
-#include <cmath>
 // The data set, label checks, and what `--data` names.
 #include <gmock/gmock.h>
+
+#include <cmath>
 
 #include "runtime/train/data.h"
 #include "support.h"
