@@ -21,7 +21,8 @@
 // f32, and so is what moves them on the way there.
 // A slot that is f32 whatever its node computes in (the biases of an LSTM) connects nothing.
 // A node that lowering made of an fp32 op, and its gradients, are f32 as that op is.
-// A normalization that does f32 math on 16-bit tensors counts as infer. Nodes of the optimizer and
+// A normalization that does f32 math on 16-bit tensors counts as infer, InstanceNormalization among
+// them (group_form.h) but for a framework's lists, which have it in f32. Nodes of the optimizer and
 // the scaler are f32. The decisions of the training step hold for the same nodes of the other
 // graphs. Bodies of control flow are coloured each by itself: what crosses their border is f32.
 // Leaves alone: nodes without f32 operands and results, everything under --precision fp32.
@@ -33,6 +34,7 @@
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
 #include "passes/precision/cost.h"
+#include "passes/precision/group_form.h"
 #include "passes/precision/keep_f32.h"
 #include "passes/precision/like.h"
 #include "passes/precision/rules.h"
@@ -180,7 +182,10 @@ class Colouring {
   /// The class of a node, the framework's before our own; whose list that is, for the reason.
   std::string choose_kind(NodeId id, const OperatorRow& row) {
     state(id).kind = row.fp32_math_inside ? Kind::kInfer : row.precision;
-    if (like_ == nullptr) return "";
+    if (like_ == nullptr) {
+      if (has_group_form(graph_, id)) state(id).kind = Kind::kInfer;
+      return "";
+    }
     const auto kind = like_class(*like_, row.name, state(id).kind);
     if (!kind || *kind == state(id).kind) return "";
     state(id).kind = *kind;

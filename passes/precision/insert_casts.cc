@@ -10,7 +10,8 @@
 // when all its readers want f32. A comparison in a gradient takes the rounded operands of its
 // forward node (Equal of x and Max(x, y)). Graph outputs, states, and what goes in and out of
 // bodies keep their type; the cast of a capture stands outside of the body. Leaves alone: nodes
-// without a decision (they get back the type they had).
+// without a decision (they get back the type they had). An InstanceNormalization in 16 bits becomes
+// the GroupNormalization that is the same (group_form.h).
 #include <algorithm>
 #include <map>
 #include <string>
@@ -20,6 +21,7 @@
 #include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 #include "passes/passes.h"
+#include "passes/precision/group_form.h"
 #include "passes/precision/keep_dims.h"
 
 namespace halfnote {
@@ -118,6 +120,8 @@ class Inserter {
   void rewrite(NodeId id) {
     compare_rounded(id);
     if (takes_low(id) || is_inserted(id)) return;
+    if (graph_.node(id).precision.dtype == low_ && has_group_form(graph_, id))
+      take_group_form(graph_, id);
     const std::vector<ValueId> inputs(graph_.inputs(id).begin(), graph_.inputs(id).end());
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (!inputs[i].valid() || inputs[i].index >= original_.size()) continue;

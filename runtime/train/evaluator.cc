@@ -202,6 +202,8 @@ std::optional<EvaluationResult> Evaluator::run(const std::function<bool()>& stop
 std::string evaluation_sentence(int64_t step, const EvaluationResult& evaluation) {
   std::string text = fmt::format("evaluation after step {}:", step);
   if (evaluation.loss) text += " loss " + loss_text(*evaluation.loss);
+  const bool told = evaluation.samples_without_loss < evaluation.samples;
+  if (!evaluation.loss && told) text += " no loss, since every label is ignored";
   if (evaluation.top1) {
     text += fmt::format(" top-1 {:.2f} % top-5 {:.2f} %", 100 * *evaluation.top1,
                         100 * *evaluation.top5);

@@ -20,7 +20,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kMostStuck = 50;    // updates skipped in a row before training is given up
+constexpr int64_t kMostStuck = 50;  // updates skipped in a row before training is given up
+// Where the losses themselves are not finite under a loss scale.
+constexpr const char* kForwardHint =
+    "the forward pass itself gives it: compile again, with --precision bf16, the nodes that "
+    "overflow in FP32 (--fp32-node), or a smaller learning rate (--lr)";
 constexpr size_t kTimedSteps = 4096;  // of the median
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -223,7 +227,9 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
             "compile again, with a smaller learning rate (--lr), a warm-up (--warmup) or clipping "
             "(--grad-clip)"));
   }
+  if (!std::isfinite(result.loss) && !empty) lost_in_update_ = true;
   if (!result.updated) return;
+  lost_updates_ = std::exchange(lost_in_update_, false) ? lost_updates_ + 1 : 0;
   if (result.finite) {
     position_.stuck = 0;
     return;
@@ -234,6 +240,13 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
   position_.stuck = helped ? 0 : position_.stuck + 1;
   if (position_.stuck < kMostStuck) return;
   const bool scaled = is_scaled();
+  if (scaled && lost_updates_ >= position_.stuck) {
+    throw diverged(result, fmt::format("the losses of the last {} updates up to step {} were not "
+                                       "finite",
+                                       position_.stuck, position_.step))
+        .expected("a finite loss, which no loss scale changes", loss_text(result.loss))
+        .hint(reason_from_the_start().value_or(kForwardHint));
+  }
   throw diverged(result, fmt::format("the gradients of the last {} updates up to step {} were not "
                                      "finite",
                                      position_.stuck, position_.step))
@@ -251,9 +264,17 @@ void Trainer::check_numerics(const StepResult& result, double scale_before, int6
 
 void Trainer::check_floor(const StepResult& result, const Batch& batch) {
   if (session_.on_floor() == OnFloor::kHold) return;
+  // Of the loss of the batch, which is the same at any scale.
+  const bool forward = lost_updates_ > 0 && !std::isfinite(result.loss);
   std::string what =
-      fmt::format("the gradients of step {} overflow at the smallest loss scale", position_.step);
-  std::string help = "compile again, with a smaller learning rate (--lr) or --precision bf16";
+      forward
+          ? fmt::format("the loss of step {} is {}, at the smallest loss scale as at larger ones",
+                        position_.step, loss_text(result.loss))
+          : fmt::format("the gradients of step {} overflow at the smallest loss scale",
+                        position_.step);
+  std::string help = forward ? std::string(kForwardHint)
+                             : "compile again, with a smaller learning rate (--lr) or --precision "
+                               "bf16";
   const bool diagnoses = session_.on_floor() == OnFloor::kDiagnose;
   if (diagnoses && session_.on_device()) help += ", or run on --device cpu to see the node";
   if (const auto found =

@@ -149,9 +149,11 @@ class Trainer {
   std::vector<CountedLabels> counted_;
   bool guarded_ = false;  // the artifact checks its gradients and skips updates that are not finite
   std::string broken_;    // a weight that was not finite before the first step
-  bool lost_at_first_ = false;  // the loss of the first step was not finite
-  int64_t lost_ = 0;            // steps of this session with a loss of NaN
-  bool in_step_ = false;        // a step began and has not ended
+  bool lost_at_first_ = false;   // the loss of the first step was not finite
+  int64_t lost_ = 0;             // steps of this session with a loss of NaN
+  bool lost_in_update_ = false;  // a loss since the last update was not finite
+  int64_t lost_updates_ = 0;     // the latest updates in a row with such a loss
+  bool in_step_ = false;         // a step began and has not ended
   std::unique_ptr<RunLock> lock_;
   std::optional<MetricsWriter> metrics_;
 

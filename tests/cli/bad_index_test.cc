@@ -107,6 +107,16 @@ TEST(BadIndex, TheColumnThatTheNodeReadsIsLookedAt) {
   EXPECT_THAT(told, HasSubstr("sample 9 of \"ids\": 7 is out of range for the Gather"));
 }
 
+/// As a double it would be another number.
+TEST(BadIndex, ALargeNumberIsToldInAllItsDigits) {
+  const Workplace place;
+  place.write("ids.npy", zeros_but(1, {{7, 9007199254740993}}));
+  const std::string told = message_of(
+      place, "int64[N] ids", "e = Gather (small, ids) loss = ReduceMean <keepdims: int = 0> (e)",
+      "ids=ids.npy");
+  EXPECT_THAT(told, HasSubstr("\"ids\": 9007199254740993 is out of range for the Gather"));
+}
+
 TEST(BadIndex, TheFieldThatTheNodeReadsIsNamed) {
   const Workplace place;
   place.write("ids.npy", zeros_but(1, {{9, 7}}));

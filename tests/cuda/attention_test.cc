@@ -302,6 +302,8 @@ TEST(CudaAttention, ALowTermOfAWholeRowChangesNothing) {
 TEST(CudaAttention, TheLibraryGivesTheGradientOfATerm) {
   const Tensor of_heads = random(DType::kF32, {2, 21, 20}), of_all = random(DType::kF32, {21, 20});
   const Tensor of_samples = random(DType::kF32, {3, 1, 21, 20});
+  const Tensor few_keys = random(DType::kF32, {2, 5, 6});
+  const Tensor of_windows = random(DType::kF32, {35, 1, 5, 6});
   Tensor rows(DType::kBool, {1, 1, 21, 1}), low(DType::kF32, {3, 1, 21, 1});
   for (int64_t i = 0; i < 21; ++i) rows.mutable_data<bool>()[i] = i != 4;
   for (int64_t i = 0; i < low.size(); ++i) low.mutable_data<float>()[i] = i % 5 == 0 ? -1e9f : 0;
@@ -320,6 +322,8 @@ TEST(CudaAttention, TheLibraryGivesTheGradientOfATerm) {
     check_term(attention({{3, 2}, 21, 20, 16, 8, 2, true}, dtype, {of_heads}));
     check_term(attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_all}, {{"is_causal", int64_t{1}}}));
     check_term(attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, rows}, hides));
+    // More batches than a thread sums, and a mask by window, as Swin has it.
+    check_term(attention({{2, 35, 2}, 5, 6, 8, 8}, dtype, {few_keys, of_windows}));
     // Of rows that a float term hides, nothing of the product is left: dQ and dK are without.
     const Call hidden = attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, low});
     Call back = gradient(hidden, on_device(hidden), true);

@@ -412,7 +412,8 @@ TEST(Attention, RowsBeforeHeadsHaveTheSameBits) {
         const auto want = forward(c, operands, kernel);
         const std::string_view of_slopes = c.group > 1 ? "reference" : kernel;
         const auto slopes = backward(c, operands, want, dy, of_slopes);
-        for (int bits = 1; bits < 16; ++bits) {
+        // Each flag alone, in two pairs, all.
+        for (const int bits : {1, 2, 4, 8, 5, 10, 15}) {
           const std::vector<int64_t> first = {bits & 1, (bits >> 1) & 1, (bits >> 2) & 1,
                                               bits >> 3};
           if (c.trans_k && first[1] != 0) continue;

@@ -206,6 +206,24 @@ main (float[32,64] x, float[32,64] y) => (float[32,64] z) <
   EXPECT_THAT(graph, RunsIn("Add", GetParam()));
 }
 
+/// ONNX has no InstanceNormalization with f32 statistics, but the GroupNormalization that is one.
+TEST_P(InBothTypes, AnInstanceNormalizationBetweenProductsIsAGroupNormalization) {
+  const std::string text =
+      "main (float[1,2,4,4] x, float[2,2,1,1] w, float[2] s, float[2] b) => (float[1,2,4,4] y) {\n"
+      "   a = Conv (x, w)\n   n = InstanceNormalization (a, s, b)\n   y = Conv (n, w)\n}\n";
+  CompileOptions options = inference_for(GetParam());
+  const Graph graph = compiled(text, options);
+  EXPECT_THAT(graph, RunsIn("GroupNormalization", DType::kF32));
+  const NodeId norm = find_node(graph, "n");
+  EXPECT_EQ(graph.value(graph.output(norm)).type.dtype, GetParam());
+  EXPECT_EQ(graph.node(norm).attributes.get_int("num_groups", 0), 2);
+  options.policy.fp32_ops = {"InstanceNormalization"};
+  EXPECT_THAT(compiled(text, options), RunsIn("InstanceNormalization", DType::kF32));
+  options.policy.fp32_ops.clear();
+  options.policy.like = "pytorch";
+  EXPECT_THAT(compiled(text, options), RunsIn("InstanceNormalization", DType::kF32));
+}
+
 INSTANTIATE_TEST_SUITE_P(Precision, InBothTypes, testing::Values(DType::kF16, DType::kBF16),
                          [](const auto& test) { return std::string(short_name(test.param)); });
 

@@ -1,6 +1,7 @@
 // Evaluation counts every sample once, whatever the batch; accuracy and loss from scores.
 #include "runtime/train/evaluator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,6 +13,8 @@
 
 namespace halfnote {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -203,6 +206,19 @@ TEST(Evaluator, AFixedBatchIsFilledUpAndOnlyRealRowsCount) {
   ASSERT_TRUE(padded.loss);
   EXPECT_NEAR(*padded.loss, *all.loss, 8 * 1.2e-7 * *all.loss);
   EXPECT_EQ(padded.samples_without_loss, 0);
+}
+
+TEST(Evaluator, SaysWhereEveryLabelIsIgnored) {
+  Session session(test::tiny_artifact({}), {1, {}, {}});
+  const Dataset data("ignored", {test::tiny_data(6).fields()[0],
+                                 {"labels", Tensor::full(DType::kI64, {6}, -100)}});
+  Evaluator evaluator(session, InputMap(data, test::inputs_of(session)), 4);
+  evaluator.prepare();
+  const auto result = evaluator.run();
+  ASSERT_TRUE(result);
+  EXPECT_FALSE(result->loss);
+  EXPECT_THAT(evaluation_sentence(3, *result),
+              HasSubstr("evaluation after step 3: no loss, since every label is ignored"));
 }
 
 TEST(Evaluator, StopsBetweenBatches) {

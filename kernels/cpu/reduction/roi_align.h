@@ -65,19 +65,21 @@ struct RoiPlan {
     }
     return region;
   }
-  HN_HD double first_y(const RoiRegion& region, int64_t bin) const {
-    return region.top + static_cast<double>(bin / out_width) * region.bin_h;
+  /// Where a row or a column of bins begins.
+  HN_HD static double first_y(const RoiRegion& region, int64_t row) {
+    return region.top + static_cast<double>(row) * region.bin_h;
   }
-  HN_HD double first_x(const RoiRegion& region, int64_t bin) const {
-    return region.left + static_cast<double>(bin % out_width) * region.bin_w;
+  HN_HD static double first_x(const RoiRegion& region, int64_t column) {
+    return region.left + static_cast<double>(column) * region.bin_w;
   }
   /// Sample `i` of a bin, row by row.
   HN_HD RoiSample sample(const RoiRegion& region, int64_t bin, int64_t i) const {
     const int64_t row = i / region.columns, column = i % region.columns;
-    return between(first_y(region, bin) + (static_cast<double>(row) + 0.5) * region.bin_h /
-                                              static_cast<double>(region.rows),
-                   first_x(region, bin) + (static_cast<double>(column) + 0.5) * region.bin_w /
-                                              static_cast<double>(region.columns));
+    return between(
+        first_y(region, bin / out_width) +
+            (static_cast<double>(row) + 0.5) * region.bin_h / static_cast<double>(region.rows),
+        first_x(region, bin % out_width) + (static_cast<double>(column) + 0.5) * region.bin_w /
+                                               static_cast<double>(region.columns));
   }
 
  private:

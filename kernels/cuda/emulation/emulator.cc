@@ -55,6 +55,24 @@ struct Thread {
   std::source_location place;
 };
 
+/// The lanes of a warp that wait in a warp operation.
+struct WaitingLanes {
+  unsigned lanes = 0;
+  unsigned mask = 0;      // of the operation in which they all wait …
+  const char* name = "";  // … if they do
+  bool alike = true;
+
+  bool is_same(const LaneCall& call) const {
+    return alike && mask == call.mask && is_named(call.name);
+  }
+  bool is_named(const char* other) const { return name == other || std::strcmp(name, other) == 0; }
+  void add(const LaneCall& call, int lane) {
+    if (lanes == 0) *this = {0, call.mask, call.name};
+    alike = is_same(call);
+    lanes |= 1u << lane;
+  }
+};
+
 struct SharedVariable {
   std::byte* memory;
   size_t bytes;
@@ -123,7 +141,8 @@ class Grid {
   Fiber& free_fiber();
   void release_barrier();
   void release_lanes(uint32_t warp, unsigned mask);
-  void refuse_other_lanes(const LaneCall& call, const std::source_location& place);
+  void refuse_other_lanes(const WaitingLanes& waiting, const LaneCall& call,
+                          const std::source_location& place) const;
   [[noreturn]] void stalled() const;
 
   const GridShape shape_;
@@ -131,6 +150,7 @@ class Grid {
   const void* const arguments_;
   Random random_;
   std::vector<Thread> threads_;
+  std::vector<WaitingLanes> warps_;
   std::vector<uint3> indices_;
   std::vector<uint32_t> ready_;
   std::vector<Fiber*> free_;
@@ -171,6 +191,7 @@ Grid::Grid(const GridShape& shape, uint64_t seed, void (*body)(const void*), con
   refuse_shape(shape);
   const dim3 b = shape.block;
   threads_.resize(size_t{b.x} * b.y * b.z);
+  warps_.resize((threads_.size() + kWarpSize - 1) / kWarpSize);
   for (unsigned z = 0; z < b.z; ++z) {
     for (unsigned y = 0; y < b.y; ++y) {
       for (unsigned x = 0; x < b.x; ++x) indices_.push_back({x, y, z});
@@ -200,6 +221,7 @@ bool Grid::begin_block() {
     thread.fiber = nullptr;
     thread.wait = Wait::kNone;
   }
+  std::ranges::fill(warps_, WaitingLanes{});
   for (CopiesAhead& copies : copies_) copies.drop();
   done_ = at_barrier_ = 0;
   count_ = 0;
@@ -304,41 +326,42 @@ void Grid::release_barrier() {
   }
 }
 
-void Grid::refuse_other_lanes(const LaneCall& call, const std::source_location& place) {
+void Grid::refuse_other_lanes(const WaitingLanes& waiting, const LaneCall& call,
+                              const std::source_location& place) const {
   const uint32_t warp = current_ / kWarpSize * kWarpSize;
   if ((call.mask >> lane() & 1) == 0) {
     broken_kernel("a warp operation whose mask lacks the calling lane", place);
   }
-  for (int i = 0; i < kWarpSize; ++i) {
-    if ((call.mask >> i & 1) == 0) continue;
-    if (warp + static_cast<uint32_t>(i) >= threads_.size()) {
-      broken_kernel("a warp operation on lanes that the block does not have", place);
-    }
-    const Thread& other = threads_[warp + static_cast<uint32_t>(i)];
-    if (other.wait != Wait::kLanes) continue;
-    const bool same = other.call.mask == call.mask && std::strcmp(other.call.name, call.name) == 0;
+  const size_t present = threads_.size() - warp;
+  if (present < kWarpSize && call.mask >> present != 0) {
+    broken_kernel("a warp operation on lanes that the block does not have", place);
+  }
+  if (waiting.lanes == 0 || waiting.is_same(call)) return;
+  for (uint32_t i = 0; i < kWarpSize; ++i) {
+    if ((call.mask & waiting.lanes) >> i == 0) break;
+    if (((call.mask & waiting.lanes) >> i & 1) == 0) continue;
+    const LaneCall& other = threads_[warp + i].call;
+    const bool same = other.mask == call.mask && std::strcmp(other.name, call.name) == 0;
     if (!same) broken_kernel("lanes of one warp wait in different operations or masks", place);
   }
 }
 
 uint64_t Grid::lanes(const LaneCall& call, const std::source_location& place) {
-  refuse_other_lanes(call, place);
-  const uint32_t warp = current_ / kWarpSize * kWarpSize;
+  WaitingLanes& waiting = warps_[current_ / kWarpSize];
+  refuse_other_lanes(waiting, call, place);
+  waiting.add(call, lane());
   Thread& thread = threads_[current_];
   thread.wait = Wait::kLanes;
   thread.place = place;
   thread.call = call;
-  bool all = true;
-  for (int i = 0; all && i < kWarpSize; ++i) {
-    const bool wanted = (call.mask >> i & 1) != 0;
-    if (wanted) all = threads_[warp + static_cast<uint32_t>(i)].wait == Wait::kLanes;
-  }
-  if (all) release_lanes(warp, call.mask);
+  if ((waiting.lanes & call.mask) == call.mask)
+    release_lanes(current_ / kWarpSize * kWarpSize, call.mask);
   go_on(*thread.fiber);
   return thread.result;
 }
 
 void Grid::release_lanes(uint32_t warp, unsigned mask) {
+  warps_[warp / kWarpSize].lanes &= ~mask;
   LaneCall calls[kWarpSize];
   for (uint32_t i = 0; i < kWarpSize; ++i) {
     if ((mask >> i & 1) != 0) calls[i] = threads_[warp + i].call;

@@ -78,8 +78,8 @@ struct GradElement {
   RealPointer dy;
   RealOutput dx;
 
-  /// Lies the bin so far from a row of pixels that no sample touches it? Samples outside of the
-  /// image, and those that are nowhere, have pixel 0.
+  /// Lie bins, or a region, so far from a row of pixels that no sample touches it? Samples outside
+  /// of the image, and those that are nowhere, have pixel 0.
   __device__ static bool is_far(double first, double length, int64_t at) {
     const double end = first + length, place = static_cast<double>(at);
     const double low = first < end ? first : end, high = first < end ? end : first;
@@ -101,16 +101,25 @@ struct GradElement {
     const int64_t image = i / plan.area() / plan.channels;
     const int64_t row = pixel / plan.width, column = pixel % plan.width;
     double sum = 0;
+    const auto misses = [pixel](double first, double length, int64_t at) {
+      return pixel != 0 && is_far(first, length, at);
+    };
+    const auto bin_rows = static_cast<double>(plan.out_height);
+    const auto bin_columns = static_cast<double>(plan.out_width);
     for (int64_t n = 0; n < regions.count; ++n) {
       if (regions.image(n) != image) continue;
       const RoiRegion region = regions[n];
-      for (int64_t bin = 0; bin < plan.bins(); ++bin) {
-        const bool far = is_far(plan.first_y(region, bin), region.bin_h, row) ||
-                         is_far(plan.first_x(region, bin), region.bin_w, column);
-        if (far && pixel != 0) continue;
-        const double share =
-            dy[(n * plan.channels + c) * plan.bins() + bin] / static_cast<double>(region.samples());
-        sum = of_bin(region, bin, pixel, share, sum);
+      if (misses(region.top, bin_rows * region.bin_h, row)) continue;
+      if (misses(region.left, bin_columns * region.bin_w, column)) continue;
+      for (int64_t y = 0; y < plan.out_height; ++y) {
+        if (misses(RoiPlan::first_y(region, y), region.bin_h, row)) continue;
+        for (int64_t x = 0; x < plan.out_width; ++x) {
+          if (misses(RoiPlan::first_x(region, x), region.bin_w, column)) continue;
+          const int64_t bin = y * plan.out_width + x;
+          const double share = dy[(n * plan.channels + c) * plan.bins() + bin] /
+                               static_cast<double>(region.samples());
+          sum = of_bin(region, bin, pixel, share, sum);
+        }
       }
     }
     dx.write(i, sum);

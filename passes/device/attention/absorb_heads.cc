@@ -221,17 +221,12 @@ class HeadAbsorber {
     return axis == rank - 1 || axis == -1 ? split : NodeId{};
   }
 
-  /// Is `heads` (…, heads, size) where `row` is (…, heads·size)?
+  /// Is `heads` (…, heads, size) a view of the rows (…, heads·size) of `row`?
   bool is_row_of_heads(ValueId row, ValueId heads) const {
-    if (!graph_.value(row).type.has_concrete_shape() ||
-        !graph_.value(heads).type.has_concrete_shape())
-      return false;
-    Shape shape = concrete(*graph_.value(heads).type.shape);
-    if (shape.size() < kLeastRank) return false;
-    const int64_t size = shape.back();
-    shape.pop_back();
-    shape.back() *= size;
-    return shape == concrete(*graph_.value(row).type.shape);
+    const auto rows = known_shape(graph_, row), split = known_shape(graph_, heads);
+    return rows && split && split->size() >= kLeastRank && !rows->empty() &&
+           element_count(*rows) == element_count(*split) &&
+           rows->back() == split->back() * (*split)[split->size() - 2];
   }
 
   /// The Concat that makes one of the three gradients, each seen as (…, rows, heads·size).

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
@@ -33,6 +34,59 @@ bool broadcasts_to(const Graph& graph, ValueId value, const Shape& shape) {
     if (dim != 1 && dim != shape[shape.size() - 1 - i]) return false;
   }
   return true;
+}
+
+/// How many dims of `a` from `i` and of `b` from `j` on have the same product, the fewest that do;
+/// nothing where there are none.
+std::optional<std::pair<size_t, size_t>> same_product(const Shape& a, size_t i, const Shape& b,
+                                                      size_t j) {
+  const size_t first_a = i, first_b = j;
+  int64_t of_a = i < a.size() ? a[i++] : 1, of_b = j < b.size() ? b[j++] : 1;
+  while (of_a != of_b) {
+    const bool more_of_a = of_a < of_b;
+    if (more_of_a ? i == a.size() : j == b.size()) return std::nullopt;
+    if (more_of_a) {
+      of_a *= a[i++];
+    } else {
+      of_b *= b[j++];
+    }
+  }
+  return std::pair(i - first_a, j - first_b);
+}
+
+/// The shape in which a term `own`, which was broadcast to scores of the shape `met`, is broadcast
+/// to them as `scores`; empty if it is as it is. Dims that are joined or split on the way it has
+/// all or none of.
+std::optional<Shape> view_of_term(Shape own, const Shape& met, const Shape& scores) {
+  if (met == scores) return Shape();
+  const Shape as_is = own, from = batch_of(met), to = batch_of(scores);
+  own.insert(own.begin(), met.size() - own.size(), 1);
+  Shape view;
+  for (size_t i = 0, j = 0; i < from.size() || j < to.size();) {
+    const auto group = same_product(from, i, to, j);
+    if (!group) return std::nullopt;
+    const auto [dims, others] = *group;
+    const std::span<const int64_t> mine = std::span(own).subspan(i, dims);
+    const std::span<const int64_t> whole = std::span(from).subspan(i, dims);
+    const std::span<const int64_t> wanted = std::span(to).subspan(j, others);
+    if (std::ranges::equal(whole, wanted)) {
+      view.insert(view.end(), mine.begin(), mine.end());
+    } else if (std::ranges::all_of(mine, [](int64_t dim) { return dim == 1; })) {
+      view.insert(view.end(), others, 1);
+    } else if (std::ranges::equal(mine, whole)) {
+      view.insert(view.end(), wanted.begin(), wanted.end());
+    } else {
+      return std::nullopt;
+    }
+    i += dims;
+    j += others;
+  }
+  view.insert(view.end(), own.end() - 2, own.end());
+  const auto without_ones = [](const Shape& shape) {
+    return Shape(std::ranges::find_if(shape, [](int64_t dim) { return dim != 1; }), shape.end());
+  };
+  const bool same = as_is.size() <= scores.size() && without_ones(as_is) == without_ones(view);
+  return same ? Shape() : view;
 }
 
 /// One step from Softmax towards the product, and the operand that goes on.
@@ -195,33 +249,39 @@ class ForwardMatcher {
     if (seen) found_.keys_read.push_back({found_.key, false});
   }
 
-  /// Steps in the order of computation: scales, then terms on the shape that Softmax reads.
+  /// Steps in the order of computation: scales, then terms. The scores get the first shape among
+  /// those that they have on the way, that of Softmax before all, in which all terms fit.
   bool read_terms() {
+    std::vector<Shape> met;  // what the scores were where they met each term
     for (size_t i = steps_.size(); i-- > 0;) {
       Step& step = steps_[i];
       if (step.factor != 1 && !found_.terms.empty()) return no("a scale behind a mask or a bias");
       found_.score_scale *= step.factor;
       if (!step.term) continue;
       const auto full = known_shape(graph_, step.next);
-      if (!full || !fit_term(*step.term, *full)) return no("a term that is larger than the scores");
+      if (!full || !broadcasts_to(graph_, step.term->value, *full))
+        return no("a term that is larger than the scores");
       found_.terms.push_back(*step.term);
+      met.push_back(*full);
     }
     found_.scale *= found_.score_scale;
     const auto scale = static_cast<float>(found_.scale);
-    return (scale > 0 && std::isfinite(scale)) || no("a scale that is not positive and finite");
+    if (!(scale > 0 && std::isfinite(scale))) return no("a scale that is not positive and finite");
+    if (fit_terms(met, found_.score_shape)) return true;
+    return std::ranges::any_of(met, [&](const Shape& shape) { return fit_terms(met, shape); }) ||
+           no("terms that do not go along the same batch dims");
   }
 
-  /// Can the term be broadcast to the scores, which had the shape `full` where it met them? Where
-  /// Softmax sees other batch dims, so must a term of all batches.
-  bool fit_term(ScoreTerm& term, const Shape& full) const {
-    if (!broadcasts_to(graph_, term.value, full)) return false;
-    if (full == found_.score_shape) return true;
-    const Shape own = *known_shape(graph_, term.value);
-    const bool one = own.size() <= 2 || element_count(batch_of(own)) == 1;
-    if (one && own.size() <= found_.score_shape.size()) return true;
-    if (term.inverted || own.size() != full.size() || batch_of(own) != batch_of(full)) return false;
-    term.view = batch_of(found_.score_shape);
-    term.view.insert(term.view.end(), own.end() - 2, own.end());
+  /// Can every term be broadcast to scores of this shape? Then they get it.
+  bool fit_terms(const std::vector<Shape>& met, const Shape& scores) {
+    std::vector<Shape> views;
+    for (size_t i = 0; i < met.size(); ++i) {
+      auto view = view_of_term(*known_shape(graph_, found_.terms[i].value), met[i], scores);
+      if (!view) return false;
+      views.push_back(std::move(*view));
+    }
+    for (size_t i = 0; i < met.size(); ++i) found_.terms[i].view = std::move(views[i]);
+    found_.score_shape = scores;
     return true;
   }
 

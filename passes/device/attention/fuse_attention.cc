@@ -14,10 +14,11 @@
 // of dQ and dK.
 //
 // Rounding: scores and probabilities were rounded to 16 bits between the nodes and are no more, nor
-// are Q and K times their numbers; sums are in another order. The matchers (attention_match.h) say
-// which spellings are known. A mask that hides just the later keys becomes is_causal, one that
-// hides where it is true is inverted. Leaves alone: probabilities or scores that somebody else
-// reads, K or V that is broadcast or grouped, and what the device says does not pay.
+// are Q and K times their numbers; sums are in another order. The matchers (match.h) say which
+// spellings are known. A mask that hides just the later keys becomes is_causal, one that hides
+// where it is true is inverted. Where terms met scores of different batch dims (Swin's masks by
+// window), the node has those along which all terms go. Leaves alone: probabilities or scores that
+// somebody else reads, K or V that is broadcast or grouped, and what the device says does not pay.
 #include "passes/device/attention/fuse_attention.h"
 
 #include <algorithm>
@@ -47,7 +48,9 @@ class AttentionFuser {
       changed |= fuse(id);
     }
     if (!changed) return false;
-    erase_dead(graph_, [this](const Graph&, NodeId id) { return replaced_.count(id) != 0; });
+    erase_dead(graph_, [this](const Graph&, NodeId id) {
+      return replaced_.count(id) != 0 || bypassed_.count(id) != 0;
+    });
     for (const auto& [made, name] : names_) {
       if (!graph_.find(name).valid()) graph_.rename(made, name);
     }
@@ -112,27 +115,93 @@ class AttentionFuser {
     return b;
   }
 
-  /// `value` with the batch dims of the scores, where the products have others.
+  /// `value` with the batch dims of the scores, where the products have others. A Transpose that
+  /// moves heads goes behind the view: absorb_heads looks for it there.
   Expr with_batch_of_scores(Builder& b, ValueId value, const AttentionForward& forward) {
-    const Expr x = b.value(value);
-    if (forward.product_shape == forward.score_shape) return x;
+    if (forward.product_shape == forward.score_shape) return b.value(value);
     const Shape own = *known_shape(graph_, value);
-    Shape shape(forward.score_shape.begin(), forward.score_shape.end() - 2);
-    shape.insert(shape.end(), own.end() - 2, own.end());
-    return b.reshape(x, b.ints({shape.begin(), shape.end()}));
+    const Shape batch(forward.score_shape.begin(), forward.score_shape.end() - 2);
+    const NodeId id = producer(graph_, value);
+    const auto perm = perm_of_heads(id, own, forward.score_shape);
+    if (!perm) return viewed(b, value, joined(batch, own, 2));
+    bypassed_.insert(id);
+    const ValueId from = graph_.input(id, 0);
+    const Shape lead(batch.begin(), batch.end() - 1);
+    return b.transpose(viewed(b, from, joined(lead, *known_shape(graph_, from), 3)), *perm);
   }
 
-  /// The result of a fused node in place of `old`.
+  static Shape joined(Shape lead, const Shape& tail, std::ptrdiff_t count) {
+    lead.insert(lead.end(), tail.end() - count, tail.end());
+    return lead;
+  }
+
+  /// A view of what `value` is a view of.
+  Expr viewed(Builder& b, ValueId value, const Shape& shape) {
+    const NodeId id = producer(graph_, value);
+    if (id.valid() && graph_.node(id).op == "Reshape" && graph_.node(id).domain.empty()) {
+      bypassed_.insert(id);
+      value = graph_.input(id, 0);
+    }
+    return b.reshape(b.value(value), b.ints({shape.begin(), shape.end()}));
+  }
+
+  /// If the node transposes just the last three dims, its permutation for tensors with the batch
+  /// dims of `to` in place of those of `from`, the last of which are the same heads.
+  std::optional<std::vector<int64_t>> perm_of_heads(NodeId id, const Shape& from,
+                                                    const Shape& to) const {
+    if (!id.valid() || graph_.node(id).op != "Transpose" || !graph_.node(id).domain.empty())
+      return std::nullopt;
+    std::vector<int64_t> perm = graph_.node(id).attributes.get_ints("perm");
+    if (perm.size() != from.size() || perm.size() < 3 || to.size() < 3) return std::nullopt;
+    const size_t lead = perm.size() - 3, others = to.size() - 3;
+    for (size_t i = 0; i < lead; ++i) {
+      if (perm[i] != static_cast<int64_t>(i)) return std::nullopt;
+    }
+    if (from[lead] != to[others]) return std::nullopt;
+    std::vector<int64_t> made(others);
+    std::iota(made.begin(), made.end(), 0);
+    for (size_t i = lead; i < perm.size(); ++i)
+      made.push_back(perm[i] - static_cast<int64_t>(lead) + static_cast<int64_t>(others));
+    return made;
+  }
+
+  /// The result of a fused node in place of `old`, which may have other batch dims.
   void replace(Builder& b, ValueId old, Expr made) {
     if (!old.valid()) return;
-    const Shape wanted = *known_shape(graph_, old);
-    if (*known_shape(graph_, made.id) != wanted) {
-      graph_.value(made.id).scale_power = graph_.value(old).scale_power;
-      made = b.reshape(made, b.ints({wanted.begin(), wanted.end()}));
-    }
     graph_.value(made.id).scale_power = graph_.value(old).scale_power;
+    if (*known_shape(graph_, made.id) != *known_shape(graph_, old)) {
+      if (!replace_views(b, old, made)) return;
+      const Shape wanted = *known_shape(graph_, old);
+      made = b.reshape(made, b.ints({wanted.begin(), wanted.end()}));
+      graph_.value(made.id).scale_power = graph_.value(old).scale_power;
+    }
     graph_.replace_uses(old, made.id);
     names_.emplace_back(made.id, graph_.value(old).name);
+  }
+
+  /// Views and transposes of heads read `made` itself; is there anybody else?
+  bool replace_views(Builder& b, ValueId old, Expr made) {
+    const Shape from = *known_shape(graph_, old), to = *known_shape(graph_, made.id);
+    bool others = false;
+    const auto uses = graph_.uses(old);
+    for (const Use& use : std::vector<Use>(uses.begin(), uses.end())) {
+      const NodeId user = use.by_node() ? use.node() : NodeId{};
+      if (replaced_.count(user) != 0) continue;
+      const auto perm = perm_of_heads(user, from, to);
+      const bool view = user.valid() && graph_.node(user).op == "Reshape" &&
+                        graph_.node(user).domain.empty() && use.slot == 0;
+      if (!perm && !view) {
+        others = true;
+        continue;
+      }
+      const ValueId result = graph_.output(user);
+      const Shape wanted = *known_shape(graph_, result);
+      replaced_.insert(user);
+      replace(b, result,
+              perm ? b.transpose(made, *perm)
+                   : b.reshape(made, b.ints({wanted.begin(), wanted.end()})));
+    }
+    return others;
   }
 
   static Expr swap_last_two(Builder& b, Expr x) {
@@ -145,15 +214,15 @@ class AttentionFuser {
   std::vector<Expr> terms_of(Builder& b, const AttentionForward& forward) {
     std::vector<Expr> terms;
     for (const ScoreTerm& term : forward.terms) {
-      if (!term.inverted) {
-        const Expr x = b.value(term.value);
-        const bool view = !term.view.empty();
-        terms.push_back(view ? b.reshape(x, b.ints({term.view.begin(), term.view.end()})) : x);
-        continue;
+      ValueId value = term.value;
+      if (term.inverted) {
+        ValueId& mask = inverted_[term.value];
+        if (!mask.valid()) mask = b.op("Not", {b.value(term.value)}).id;
+        value = mask;
       }
-      ValueId& mask = inverted_[term.value];
-      if (!mask.valid()) mask = b.op("Not", {b.value(term.value)}).id;
-      terms.push_back(b.value(mask));
+      terms.push_back(term.view.empty() ? b.value(value)
+                                        : b.reshape(b.value(value),
+                                                    b.ints({term.view.begin(), term.view.end()})));
     }
     return terms;
   }
@@ -249,6 +318,7 @@ class AttentionFuser {
   PassContext& context_;
   bool (*pays_)(const AttentionSize&);
   std::set<NodeId> replaced_;
+  std::set<NodeId> bypassed_;            // before operands: gone where nobody else reads them
   std::map<ValueId, ValueId> inverted_;  // masks, by those they invert
   std::vector<std::pair<ValueId, std::string>> names_;
 };

@@ -18,7 +18,7 @@ struct ScoreTerm {
   bool mask = false;  // bool: `hidden` where it is false, or where it is true if `inverted`
   bool inverted = false;
   float hidden = 0;
-  Shape view = {};  // that it has to be seen in, where the scores change their batch dims behind it
+  Shape view = {};  // that it has to be seen in, where `score_shape` is not what it was added to
 };
 
 /// A value that is K, times its factor.
@@ -43,7 +43,8 @@ struct AttentionForward {
   bool causal = false;           // in place of the only term
   ValueId causal_mask;           // … which was this, if it was a mask
   bool nan_is_zero = false;
-  Shape product_shape, score_shape;    // of the product, and of what Softmax reads
+  Shape product_shape;                 // of the scores as the product gives them
+  Shape score_shape;                   // … and as all terms can be broadcast to them
   std::vector<ValueId> probabilities;  // all values that are P, cast or looked at otherwise
   std::vector<ValueId> dropped;        // those of them behind the dropout
   std::vector<NodeId> nodes;           // all that the fused node stands for

@@ -97,7 +97,10 @@ void name_sample(const Error& error, const FedGraph& fed, const InputMap& data, 
   const FedElement& from = finding.element->from;
   const size_t field = fed.inputs[from.input];
   const std::string where = place_of(from, field, data, batch, shuffled_by);
-  const std::string stored = fmt::format("{}", batch.inputs[field].at_as_double(from.at));
+  const Tensor& input = batch.inputs[field];
+  const std::string stored = is_float(input.dtype())
+                                 ? fmt::format("{}", input.at_as_double(from.at))
+                                 : std::to_string(input.at_as_int(from.at));
   std::string read = std::to_string(finding.element->read);
   const std::string& op = error.place().op;
   const bool is_label = op.find("Loss") != std::string::npos;

@@ -113,8 +113,15 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-/// The gradient of a term, an element a thread: over all batches that read it, in order, the sum of
-/// the gradients of their scores. Those of hidden rows are ours.
+/// The batches that read a term, in slices of `each` of them, so that there are enough threads.
+struct TermSlices {
+  int64_t count = 1, each = 0;
+  Divisor elements;        // of the gradient
+  float* parts = nullptr;  // a sum for each slice and element; none where there is one slice
+};
+
+/// The gradient of a term, an element of a slice a thread: over all batches of the slice, in order,
+/// the sum of the gradients of their scores. Those of hidden rows are ours.
 template <class T>
 struct SumTermGradient {
   DeviceAttention p;
@@ -124,26 +131,49 @@ struct SumTermGradient {
   Kept<T> kept;
   const T *v, *y, *dy;
   Divisor scores, keys;  // of a batch; of a row
+  TermSlices slices;
   float* to;
 
   __device__ void operator()(int64_t at) const {
-    const int64_t group_index = scores.quotient(at), place = at - group_index * scores.value();
+    const int64_t slice = slices.elements.quotient(at);
+    const int64_t element = at - slice * slices.elements.value();
+    const int64_t group_index = scores.quotient(element);
+    const int64_t place = element - group_index * scores.value();
     const int64_t i = keys.quotient(place), j = place - i * keys.value();
     int64_t group[1], member[1];
     wanted.groups.offsets(group_index, group);
+    const int64_t first = slice * slices.each, end = first + slices.each;
     float sum = 0;
-    for (int64_t index = 0; index < wanted.members.count; ++index) {
+    for (int64_t index = first; index < end && index < wanted.members.count; ++index) {
       wanted.members.offsets(index, member);
       const int64_t batch = group[0] + member[0], row = batch * p.m + i;
       sum += hidden.is_hidden(row) ? slope_of_hidden(batch, i, j)
                                    : load_number(slopes[batch * scores.value() + place]);
     }
-    const DeviceTerm& term = p.term[wanted.term];
-    const ScoresOfBatch<float> of(p, group[0]);
-    to[of.start_of(wanted.term) + i * term.row + j * term.column] = sum;
+    if (slices.parts != nullptr) {
+      slices.parts[at] = sum;
+    } else {
+      write(group[0], i, j, sum);
+    }
+  }
+  /// The sum over the slices.
+  __device__ void fold(int64_t element) const {
+    const int64_t group_index = scores.quotient(element);
+    const int64_t place = element - group_index * scores.value(), i = keys.quotient(place);
+    int64_t group[1];
+    wanted.groups.offsets(group_index, group);
+    float sum = 0;
+    for (int64_t k = 0; k < slices.count; ++k)
+      sum += slices.parts[k * slices.elements.value() + element];
+    write(group[0], i, place - i * keys.value(), sum);
   }
 
  private:
+  __device__ void write(int64_t batch, int64_t i, int64_t j, float sum) const {
+    const DeviceTerm& term = p.term[wanted.term];
+    const ScoresOfBatch<float> of(p, batch);
+    to[of.start_of(wanted.term) + i * term.row + j * term.column] = sum;
+  }
   /// P∘(dP − Σ dY·Y), where no mask behind the term hides the score.
   __device__ float slope_of_hidden(int64_t batch, int64_t i, int64_t j) const {
     const ScoresOfBatch<float> of(p, batch);
@@ -157,6 +187,12 @@ struct SumTermGradient {
     }
     return hidden.probability(row, j) * (weight * kept.of(row, hidden.keys, j) - mean);
   }
+};
+
+template <class T>
+struct FoldTermGradient {
+  SumTermGradient<T> slices;
+  __device__ void operator()(int64_t element) const { slices.fold(element); }
 };
 
 }  // namespace halfnote::HN_CUDA

@@ -14,6 +14,7 @@
 #include "kernels/cuda/channels_last/transpose.h"
 #include "kernels/cuda/contraction/attention/hidden_rows.h"
 #include "kernels/cuda/libraries/dnn.h"
+#include "kernels/cuda/normalization/held.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -67,28 +68,29 @@ struct LargerOf {
   }
 };
 
-/// A block a row. A row of hidden keys alone stays as it is.
+/// A row for kLanes threads. A row of hidden keys alone stays as it is.
+template <unsigned kLanes>
 __global__ void __launch_bounds__(kBlock) join_terms(const __grid_constant__ JoinTerms join) {
-  HN_SHARED(float, away);
-  for (int64_t line = blockIdx.x; line < join.lines; line += gridDim.x) {
+  constexpr unsigned kRows = kBlock / kLanes;
+  const unsigned lane = threadIdx.x % kLanes;
+  for (int64_t line = int64_t{blockIdx.x} * kRows + threadIdx.x / kLanes; line < join.lines;
+       line += int64_t{gridDim.x} * kRows) {
     float* const to = join.to + line * join.keys;
     float largest = -INFINITY;
-    for (int64_t j = threadIdx.x; j < join.keys; j += kBlock) {
+    for (int64_t j = lane; j < join.keys; j += kLanes) {
       to[j] = join.term(line, j);
       largest = LargerOf::merge(to[j], largest);
     }
-    largest = merge_block<LargerOf, kBlock>(largest);
-    if (threadIdx.x == 0) {
-      away = largest <= kLowTerms && largest > join.hidden_from ? largest : 0;
-      join.taken[line] = away;
-    }
-    __syncthreads();
-    if (away != 0) {
-      for (int64_t j = threadIdx.x; j < join.keys; j += kBlock) to[j] -= away;
-    }
-    __syncthreads();  // before the next row
+    largest = merge_line<LargerOf, kLanes>(largest);
+    const float away = largest <= kLowTerms && largest > join.hidden_from ? largest : 0;
+    if (lane == 0) join.taken[line] = away;
+    if (away == 0) continue;
+    for (int64_t j = lane; j < join.keys; j += kLanes) to[j] -= away;
   }
 }
+
+/// Up to this number of keys a warp has a row.
+constexpr int64_t kKeysOfWarp = 512;
 
 /// Elements 4·at to 4·at + 3 of what the dropout keeps.
 template <class T>
@@ -217,11 +219,13 @@ struct LibraryAttention {
   SdpaProblem problem;
   std::shared_ptr<const Sdpa> sdpa;
   ScoreDims scores{};
-  RowLayout k;                                                      // as the library sees it
-  std::optional<TermGradient> term;                                 // whose gradient is asked for
+  RowLayout k;                       // as the library sees it
+  std::optional<TermGradient> term;  // whose gradient is asked for
+  TermSlices slices;
   size_t bias = 0, hidden = 0, kept = 0, statistics = 0, room = 0;  // in the workspace
-  size_t taken = 0;             // from each row of the bias
+  size_t taken = 0;                                                 // from each row of the bias
   size_t keys = 0, slopes = 0;  // a K that is turned, gradients of all scores
+  size_t parts = 0;             // of the gradient of the term
   /// Gradients that the library cannot write where they belong: of another type, or nobody's.
   struct Copy {
     bool made = false, wanted = false;
@@ -253,7 +257,12 @@ struct LibraryAttention {
                            hidden_from(planned.plan),
                            to,
                            cpu::part<float>(buffers, taken)};
-      launch(stream, join_terms, blocks(lines), kBlock, 0, join);
+      if (dims[3] <= kKeysOfWarp) {
+        constexpr unsigned kLines = kBlock / 32;
+        launch(stream, join_terms<32>, blocks((lines + kLines - 1) / kLines), kBlock, 0, join);
+      } else {
+        launch(stream, join_terms<kBlock>, blocks(lines), kBlock, 0, join);
+      }
       operands.bias = to;
     }
     if (!problem.drops()) return;
@@ -354,13 +363,33 @@ struct LibraryAttention {
   void sum_term_gradient(const KernelBuffers& buffers, const SdpaOperands& operands,
                          const HiddenRows& found) const {
     using namespace cpu::attention;
-    const int64_t of_batch = scores[2] * scores[3];
-    for_each(stream_of(buffers), term->groups.count * of_batch,
-             SumTermGradient<T>{planned.on_device(buffers), *term,
-                                static_cast<const T*>(operands.dbias), found, kept_of<T>(operands),
-                                buffers.in<T>(kGradV), buffers.in<T>(kGradResult),
-                                buffers.in<T>(kGradY), Divisor(of_batch), Divisor(scores[3]),
-                                buffers.out<float>(planned.plan.differentiated()->gradient)});
+    const int64_t of_batch = scores[2] * scores[3], elements = term_elements();
+    TermSlices in = slices;
+    if (in.count > 1) in.parts = cpu::part<float>(buffers, parts);
+    const SumTermGradient<T> sum{planned.on_device(buffers),
+                                 *term,
+                                 static_cast<const T*>(operands.dbias),
+                                 found,
+                                 kept_of<T>(operands),
+                                 buffers.in<T>(kGradV),
+                                 buffers.in<T>(kGradResult),
+                                 buffers.in<T>(kGradY),
+                                 Divisor(of_batch),
+                                 Divisor(scores[3]),
+                                 in,
+                                 buffers.out<float>(planned.plan.differentiated()->gradient)};
+    for_each(stream_of(buffers), in.count * elements, sum);
+    if (in.count > 1) for_each(stream_of(buffers), elements, FoldTermGradient<T>{sum});
+  }
+  int64_t term_elements() const { return term->groups.count * scores[2] * scores[3]; }
+  void slice_term() {
+    constexpr int64_t kThreads = kMultiprocessors * 2048, kLeast = 32;
+    const int64_t members = std::max<int64_t>(term->members.count, 1);
+    const int64_t wanted = kThreads / std::max<int64_t>(term_elements(), 1);
+    const int64_t count = std::clamp<int64_t>(wanted, 1, (members + kLeast - 1) / kLeast);
+    slices.each = (members + count - 1) / count;
+    slices.count = (members + slices.each - 1) / slices.each;
+    slices.elements = Divisor(std::max<int64_t>(term_elements(), 1));
   }
   /// K or its gradient from rows of keys to those of elements, or back.
   void turn_keys(Stream& stream, RealPointer from, RealOutput to, const RowLayout& lies) const {
@@ -478,7 +507,12 @@ Prepared prepare_on_library(const KernelCall& call, bool gradient) {
   const RowLayout& k = made.k;
   if (made.is_turned())
     made.keys = workspace.add_elements<Half>(made.planned.plan.batches / k.group * k.rows * k.size);
-  if (made.term) made.slopes = workspace.add_elements<Half>(size_of_dims(made.scores));
+  if (made.term) {
+    made.slopes = workspace.add_elements<Half>(size_of_dims(made.scores));
+    made.slice_term();
+    if (made.slices.count > 1)
+      made.parts = workspace.add_elements<float>(made.slices.count * made.term_elements());
+  }
   if (made.problem.drops()) made.kept = workspace.add_elements<Half>(size_of_dims(made.scores));
   if (gradient) {
     made.statistics = workspace.add_elements<float>(made.rows());
