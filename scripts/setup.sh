@@ -92,9 +92,10 @@ build_onnx() {
   tar -xzf "$cache"/download/onnx/onnx-*.tar.gz --strip-components=1 -C "$cache/source/onnx"
   say "ONNX $version: building (about 2 minutes on 2 cores)"
   "$cache/venv/bin/cmake" -S "$cache/source/onnx" -B "$cache/source/onnx/build" -G Ninja \
-    -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" \
-    -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
-    -DONNX_BUILD_PYTHON=OFF -DONNX_BUILD_TESTS=OFF -DONNX_ML=ON \
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" \
+    -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
+    -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DONNX_BUILD_PYTHON=OFF \
+    -DONNX_BUILD_TESTS=OFF -DONNX_ML=ON \
     -DONNX_USE_PROTOBUF_SHARED_LIBS=ON -DPython3_EXECUTABLE=/usr/bin/python3 \
     >"$cache/onnx-build.log" 2>&1 &&
     "$cache/venv/bin/cmake" --build "$cache/source/onnx/build" >>"$cache/onnx-build.log" 2>&1 &&

@@ -2,7 +2,9 @@
 // the GPU that HALFNOTE_TEST_DEVICE names (cuda, cuda:N).
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,8 +43,13 @@ std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tens
 /// float the same bits.
 void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what, double lost = 0);
 
+/// The orders of threads that a call is run in, as seeds of the emulation: three, the last one in
+/// place. Where no sanitizer looks on, the emulation has the first and the last: the leg asan has
+/// the same kernels in all three.
+std::span<const uint64_t> thread_orders();
+
 /// If the device has a kernel for the call: expects `wanted` from it, up to rounding, and the same
-/// bytes in three runs; of the emulation each has another order of the threads.
+/// bytes in all orders of threads.
 void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
                      const std::vector<Tensor>& wanted);
 
