@@ -22,10 +22,10 @@
 // A slot that is f32 whatever its node computes in (the biases of an LSTM) connects nothing.
 // A node that lowering made of an fp32 op, and its gradients, are f32 as that op is.
 // A normalization that does f32 math on 16-bit tensors counts as infer, InstanceNormalization among
-// them (group_form.h) but for a framework's lists, which have it in f32. Nodes of the optimizer and
-// the scaler are f32. The decisions of the training step hold for the same nodes of the other
-// graphs. Bodies of control flow are coloured each by itself: what crosses their border is f32.
-// Leaves alone: nodes without f32 operands and results, everything under --precision fp32.
+// them (group_form.h) but under `like`. Nodes of the optimizer and the scaler are f32. The
+// decisions of the training step hold for the same nodes of the other graphs. Bodies of control
+// flow are coloured each by itself: what crosses their border is f32. Leaves alone: nodes without
+// f32 operands and results, everything under --precision fp32.
 #include <map>
 #include <set>
 #include <unordered_map>

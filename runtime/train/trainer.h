@@ -118,7 +118,8 @@ class Trainer {
   void check_numerics(const StepResult& result, double scale_before, int64_t hits_before,
                       const Batch& batch);
   /// Ends the run at an overflow at the minimum of the loss scale, if the policy says so.
-  void check_floor(const StepResult& result, const Batch& batch);
+  /// `lost`: a loss of the update was not finite.
+  void check_floor(const StepResult& result, const Batch& batch, bool lost);
   /// Of the whole run; a step that others wrote has no counter, and skips nothing.
   int64_t applied_updates() const;
   [[noreturn]] void refuse_skipped_run();
@@ -152,7 +153,7 @@ class Trainer {
   bool lost_at_first_ = false;   // the loss of the first step was not finite
   int64_t lost_ = 0;             // steps of this session with a loss of NaN
   bool lost_in_update_ = false;  // a loss since the last update was not finite
-  int64_t lost_updates_ = 0;     // the latest updates in a row with such a loss
+  bool all_lost_ = true;         // so it was in all skipped updates that no smaller scale helped
   bool in_step_ = false;         // a step began and has not ended
   std::unique_ptr<RunLock> lock_;
   std::optional<MetricsWriter> metrics_;

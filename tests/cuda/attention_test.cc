@@ -272,13 +272,15 @@ TEST(CudaAttention, GradientsOnTensorCores) {
 /// A row of scores is the same softmax however low all its terms are.
 TEST(CudaAttention, ALowTermOfAWholeRowChangesNothing) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const bool causal : {false, true}) {
+    // A warp has a row of few keys, a block one of many.
+    for (const auto& [keys, causal] : {std::pair(20, false), {20, true}, {520, false}}) {
+      const int64_t n = keys, is_causal = causal ? 1 : 0;
       const auto run = [&](float low) {
-        Tensor term(DType::kF32, {3, 1, 1, 20});
+        Tensor term(DType::kF32, {3, 1, 1, n});
         for (int64_t i = 0; i < term.size(); ++i)
-          term.mutable_data<float>()[i] = 20 <= i && i < 40 ? low : 0;
-        const Call call = attention({{3, 2}, 20, 20, 16, 8}, dtype, {term},
-                                    {{"is_causal", static_cast<int64_t>(causal)}});
+          term.mutable_data<float>()[i] = n <= i && i < 2 * n ? low : 0;
+        const Call call =
+            attention({{3, 2}, 20, n, 16, 8}, dtype, {term}, {{"is_causal", is_causal}});
         EXPECT_EQ(row_of(call), "dnn.attention");
         std::vector<Tensor> results = on_device(call);
         const Call back = gradient(call, results);

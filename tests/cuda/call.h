@@ -47,8 +47,8 @@ std::vector<Tensor> on_cpu(const Call& call);
 std::vector<Tensor> on_device(const Call& call);
 /// The row of the kernel that it takes; `none`.
 std::string_view row_of(const Call& call);
-/// Expects that the device has a kernel, and of it what the CPU's reference gives, in three orders
-/// of the threads.
+/// Expects that the device has a kernel, and of it what the CPU's reference gives, in all orders of
+/// threads.
 void check(const Call& call);
 
 }  // namespace halfnote::cuda_emulated

@@ -44,8 +44,8 @@ std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tens
 void expect_near(const Tensor& got, const Tensor& wanted, const std::string& what, double lost = 0);
 
 /// The orders of threads that a call is run in, as seeds of the emulation: three, the last one in
-/// place. Where no sanitizer looks on, the emulation has the first and the last: the leg asan has
-/// the same kernels in all three.
+/// place. Where no sanitizer looks on, the emulation has the first and the last: the second one is
+/// for the leg asan, which runs nearly all of these tests again.
 std::span<const uint64_t> thread_orders();
 
 /// If the device has a kernel for the call: expects `wanted` from it, up to rounding, and the same

@@ -42,7 +42,7 @@ struct RunOptions {
   /// Runs again with 2 and 3 threads and, where the kernel allows it, in place, and expects the
   /// same bytes.
   bool check_repeats = true;
-  /// Holds the CUDA kernel against the reference too, if there is one: three more runs.
+  /// Holds the CUDA kernel against the reference too, if there is one: more runs.
   bool check_device = true;
 };
 

@@ -79,7 +79,7 @@ struct GradElement {
   RealOutput dx;
 
   /// Lie bins, or a region, so far from a row of pixels that no sample touches it? Samples outside
-  /// of the image, and those that are nowhere, have pixel 0.
+  /// of the image, and those that are nowhere, have pixel 0. (Exact up to coordinates of 1e15.)
   __device__ static bool is_far(double first, double length, int64_t at) {
     const double end = first + length, place = static_cast<double>(at);
     const double low = first < end ? first : end, high = first < end ? end : first;

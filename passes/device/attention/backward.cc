@@ -272,6 +272,7 @@ class BackwardMatcher {
     for (size_t i = 0; shape && i < forward_.terms.size(); ++i) {
       const ScoreTerm& term = forward_.terms[i];
       if (term.mask || !term.view.empty() || !is_term_shape(*shape, i)) continue;
+      if (known_shape(graph_, slope.value) != term.met) continue;  // summed over other dims
       if (!passed_masks(slope, i)) continue;
       found_.term_grad = graph_.output(id);
       found_.term = i;

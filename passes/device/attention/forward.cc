@@ -252,7 +252,6 @@ class ForwardMatcher {
   /// Steps in the order of computation: scales, then terms. The scores get the first shape among
   /// those that they have on the way, that of Softmax before all, in which all terms fit.
   bool read_terms() {
-    std::vector<Shape> met;  // what the scores were where they met each term
     for (size_t i = steps_.size(); i-- > 0;) {
       Step& step = steps_[i];
       if (step.factor != 1 && !found_.terms.empty()) return no("a scale behind a mask or a bias");
@@ -262,25 +261,25 @@ class ForwardMatcher {
       if (!full || !broadcasts_to(graph_, step.term->value, *full))
         return no("a term that is larger than the scores");
       found_.terms.push_back(*step.term);
-      met.push_back(*full);
+      found_.terms.back().met = *full;
     }
     found_.scale *= found_.score_scale;
     const auto scale = static_cast<float>(found_.scale);
     if (!(scale > 0 && std::isfinite(scale))) return no("a scale that is not positive and finite");
-    if (fit_terms(met, found_.score_shape)) return true;
-    return std::ranges::any_of(met, [&](const Shape& shape) { return fit_terms(met, shape); }) ||
+    if (fit_terms(found_.score_shape)) return true;
+    return std::ranges::any_of(found_.terms, [&](ScoreTerm term) { return fit_terms(term.met); }) ||
            no("terms that do not go along the same batch dims");
   }
 
   /// Can every term be broadcast to scores of this shape? Then they get it.
-  bool fit_terms(const std::vector<Shape>& met, const Shape& scores) {
+  bool fit_terms(const Shape& scores) {
     std::vector<Shape> views;
-    for (size_t i = 0; i < met.size(); ++i) {
-      auto view = view_of_term(*known_shape(graph_, found_.terms[i].value), met[i], scores);
+    for (const ScoreTerm& term : found_.terms) {
+      auto view = view_of_term(*known_shape(graph_, term.value), term.met, scores);
       if (!view) return false;
       views.push_back(std::move(*view));
     }
-    for (size_t i = 0; i < met.size(); ++i) found_.terms[i].view = std::move(views[i]);
+    for (size_t i = 0; i < views.size(); ++i) found_.terms[i].view = std::move(views[i]);
     found_.score_shape = scores;
     return true;
   }

@@ -153,6 +153,7 @@ class AttentionFuser {
       return std::nullopt;
     std::vector<int64_t> perm = graph_.node(id).attributes.get_ints("perm");
     if (perm.size() != from.size() || perm.size() < 3 || to.size() < 3) return std::nullopt;
+    if (!known_shape(graph_, graph_.input(id, 0))) return std::nullopt;
     const size_t lead = perm.size() - 3, others = to.size() - 3;
     for (size_t i = 0; i < lead; ++i) {
       if (perm[i] != static_cast<int64_t>(i)) return std::nullopt;
@@ -179,27 +180,33 @@ class AttentionFuser {
     names_.emplace_back(made.id, graph_.value(old).name);
   }
 
-  /// Views and transposes of heads read `made` itself; is there anybody else?
+  /// The known shape in which a Reshape sees the value.
+  std::optional<Shape> viewed_shape(const Use& use) const {
+    const Node& node = graph_.node(use.node());
+    if (node.op != "Reshape" || !node.domain.empty() || use.slot != 0) return std::nullopt;
+    return known_shape(graph_, graph_.output(use.node()));
+  }
+
+  /// Views and transposes of heads beside the node read `made` itself; is there anybody else?
   bool replace_views(Builder& b, ValueId old, Expr made) {
     const Shape from = *known_shape(graph_, old), to = *known_shape(graph_, made.id);
+    const RegionId region = graph_.node(producer(graph_, made.id)).region;
     bool others = false;
     const auto uses = graph_.uses(old);
     for (const Use& use : std::vector<Use>(uses.begin(), uses.end())) {
       const NodeId user = use.by_node() ? use.node() : NodeId{};
       if (replaced_.count(user) != 0) continue;
-      const auto perm = perm_of_heads(user, from, to);
-      const bool view = user.valid() && graph_.node(user).op == "Reshape" &&
-                        graph_.node(user).domain.empty() && use.slot == 0;
+      const bool beside = user.valid() && graph_.node(user).region == region;
+      const auto perm = beside ? perm_of_heads(user, from, to) : std::nullopt;
+      const auto view = beside ? viewed_shape(use) : std::nullopt;
       if (!perm && !view) {
         others = true;
         continue;
       }
-      const ValueId result = graph_.output(user);
-      const Shape wanted = *known_shape(graph_, result);
       replaced_.insert(user);
-      replace(b, result,
-              perm ? b.transpose(made, *perm)
-                   : b.reshape(made, b.ints({wanted.begin(), wanted.end()})));
+      replace(
+          b, graph_.output(user),
+          perm ? b.transpose(made, *perm) : b.reshape(made, b.ints({view->begin(), view->end()})));
     }
     return others;
   }

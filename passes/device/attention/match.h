@@ -18,6 +18,7 @@ struct ScoreTerm {
   bool mask = false;  // bool: `hidden` where it is false, or where it is true if `inverted`
   bool inverted = false;
   float hidden = 0;
+  Shape met = {};   // the scores where it met them
   Shape view = {};  // that it has to be seen in, where `score_shape` is not what it was added to
 };
 
