@@ -286,8 +286,14 @@ leg_cuda() {
   # gets: it takes half the time of code, and the same texts are refused.
   OMP_WAIT_POLICY=passive build/cuda/bin/halfnote-collect-chains tests/fixtures/exporters \
     --precisions bf16 --architectures 999 || return 1
-  build/cuda/bin/halfnote_paper_test --gtest_brief=1
-  tests/gpu_check/run.sh build/cuda
+  # One thread each.
+  local paper status=0
+  build/cuda/bin/halfnote_paper_test --gtest_brief=1 >"$logs/paper.log" 2>&1 &
+  paper=$!
+  tests/gpu_check/run.sh build/cuda || status=1
+  wait "$paper" || status=1
+  cat "$logs/paper.log"
+  return "$status"
 }
 
 # The other targets need the importer and more built with clang: scripts/fuzz.sh runs all. 64 s of
