@@ -222,6 +222,8 @@ TEST_P(InBothTypes, AnInstanceNormalizationBetweenProductsIsAGroupNormalization)
   options.policy.fp32_ops.clear();
   options.policy.like = "pytorch";
   EXPECT_THAT(compiled(text, options), RunsIn("InstanceNormalization", DType::kF32));
+  options.policy.like = "keras";  // has the whole model in 16 bits
+  EXPECT_THAT(compiled(text, options), RunsIn("GroupNormalization", DType::kF32));
 }
 
 INSTANTIATE_TEST_SUITE_P(Precision, InBothTypes, testing::Values(DType::kF16, DType::kBF16),
