@@ -1,5 +1,5 @@
-# halfnote_options(TARGET): the flags of all our own code.
-function(halfnote_options target)
+# halfnote_common_options(TARGET): the flags of all our own code.
+function(halfnote_common_options target)
   target_compile_options(${target} PRIVATE
     -Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
@@ -7,17 +7,26 @@ function(halfnote_options target)
   # instruction set.
   target_compile_options(${target} PRIVATE -ffp-contract=off)
   if(HALFNOTE_SANITIZE)
-    # Null pointers, and what lies behind an object, are the address sanitizer's; without these four
-    # a build takes a quarter less.
-    target_compile_options(${target} PRIVATE
-      -fsanitize=${HALFNOTE_SANITIZE} -fno-sanitize=null,object-size,vptr,pointer-overflow
-      -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    target_link_options(${target} PRIVATE -fsanitize=${HALFNOTE_SANITIZE})
+  endif()
+endfunction()
+
+# Null pointers, and what lies behind an object, are the address sanitizer's; without these four a
+# build takes a quarter less.
+set(halfnote_sanitizers
+  -fsanitize=${HALFNOTE_SANITIZE} -fno-sanitize=null,object-size,vptr,pointer-overflow
+  -fno-sanitize-recover=all -fno-omit-frame-pointer ${HALFNOTE_SANITIZED_FLAGS})
+
+# halfnote_options(TARGET): the flags of all that users run.
+function(halfnote_options target)
+  halfnote_common_options(${target})
+  if(HALFNOTE_SANITIZE)
+    target_compile_options(${target} PRIVATE ${halfnote_sanitizers})
     # Kernels load packs of elements, and readers of files what lies at any address (the fuzz
     # targets): there an address must fit its type. Elsewhere these checks are half of the code.
     if(NOT HALFNOTE_FUZZ AND NOT target MATCHES "^halfnote_(base|kernels|cuda)$")
       target_compile_options(${target} PRIVATE -fno-sanitize=alignment)
     endif()
-    target_link_options(${target} PRIVATE -fsanitize=${HALFNOTE_SANITIZE})
   endif()
 endfunction()
 
@@ -34,7 +43,7 @@ endfunction()
 
 # halfnote_unity(TARGET): neighbouring files are compiled together, so that headers are parsed and
 # templates instantiated once for several files. Anonymous names must differ within a folder. The
-# sanitizer build compiles each file alone: a file that leans on its neighbour fails there.
+# preset debug compiles each file alone: a file that leans on its neighbour fails there.
 function(halfnote_unity target)
   if(HALFNOTE_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)

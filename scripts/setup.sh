@@ -163,8 +163,13 @@ unpack_onnx_tests() {
 mkdir -p "$cache"
 install_packages
 make_venv
+# What is only downloaded comes while ONNX is built.
+download() {
+  install_onednn
+  [ "$judges" = 0 ] || unpack_onnx_tests
+  [ "$cuda" = 0 ] || scripts/setup_cuda.sh
+}
+download &
 build_onnx
-install_onednn
-[ "$judges" = 0 ] || unpack_onnx_tests
-[ "$cuda" = 0 ] || scripts/setup_cuda.sh
+wait $!
 say "done: everything is in $cache"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/cli/support.h"
+#include "tests/sanitizer.h"
 
 namespace halfnote::cli_test {
 namespace {
@@ -33,9 +34,8 @@ void expect_done_or_seven(const Outcome& outcome) {
 }
 
 TEST(NoMemory, EndsWithSevenAndOneLineUnderAnyLimit) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "a sanitizer takes more address space than any limit";
-#endif
+  if (under_address_sanitizer())
+    GTEST_SKIP() << "a sanitizer takes more address space than any limit";
   const Workplace place;
   place.compile("a.onnx");
   const uint64_t least = least_space(place);
@@ -56,9 +56,8 @@ TEST(NoMemory, EndsWithSevenAndOneLineUnderAnyLimit) {
 }
 
 TEST(NoMemory, ThreadsThatCannotStartAreSaidBeforeTheFirstStep) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "a sanitizer takes more address space than any limit";
-#endif
+  if (under_address_sanitizer())
+    GTEST_SKIP() << "a sanitizer takes more address space than any limit";
   const Workplace place;
   place.compile("a.onnx");
   // 1023 stacks of some MB.

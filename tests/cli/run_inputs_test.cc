@@ -211,7 +211,8 @@ TEST(RunInputs, WhatIsPrintedGoesIntoNoFileOfTheRun) {
   place.compile("a.onnx");
   const std::string run =
       "run a.onnx --data x=x.npy,labels=labels.npy --batch 4 --steps 2 --run-dir r --progress none";
-  const std::string line = "cd " + (place / ".").string() + " && " + HALFNOTE_BINARY + " " + run;
+  const std::string line =
+      "cd " + (place / ".").string() + " && " + program_under_test() + " " + run;
   EXPECT_NE(std::system((line + " >&- 2>&-").c_str()), 0);
   EXPECT_EQ(place.exists("r/lock") ? place.read("r/lock").find("artifact") : std::string::npos,
             std::string::npos);

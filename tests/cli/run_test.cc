@@ -9,6 +9,7 @@
 
 #include "runtime/core/pages.h"
 #include "tests/cli/support.h"
+#include "tests/sanitizer.h"
 
 namespace halfnote::cli_test {
 namespace {
@@ -101,11 +102,10 @@ TEST(Run, ThePeakIsWhatWasPredicted) {
     sum += memory[part].get<size_t>();
   EXPECT_EQ(memory["predicted_peak"], std::max(sum, memory["before"].get<size_t>()));
   EXPECT_GT(memory["program"], size_t{1} << 20);
-#ifndef __SANITIZE_ADDRESS__  // which keeps what is freed
+  if (under_address_sanitizer()) return;  // which keeps what is freed
   // The model is tiny: what differs is code that comes into memory when it first runs.
   const auto measured = memory["measured_peak"].get<double>();
   EXPECT_NEAR(measured / memory["predicted_peak"].get<double>(), 1, 0.1);
-#endif
 }
 
 // Reading thousands of small weights takes more than the steps with them do.
@@ -128,11 +128,10 @@ TEST(Run, WhatReadingTheModelTookIsPredicted) {
       place.run(words(train("many.hn.onnx", "--steps 1 --run-dir r --save-every 0")));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto memory = nlohmann::json::parse(place.read("r/memory.json"));
-#ifndef __SANITIZE_ADDRESS__
+  if (under_address_sanitizer()) return;
   EXPECT_GT(memory["before"].get<size_t>(), size_t{64} << 20);
   EXPECT_NEAR(memory["measured_peak"].get<double>() / memory["predicted_peak"].get<double>(), 1,
               0.02);
-#endif
 }
 
 // Accuracy is counted in the scores as they lie, and an evaluation needs no copies of them.
@@ -155,13 +154,12 @@ m (float[N,6] x) => (float[N,900000] y) <float[6] w = {1, 2, 3, 4, 5, 6}, int64[
       const Outcome outcome =
           place.run(words(train("wide.hn.onnx", "--steps 4 --run-dir " + folder + more)));
       ASSERT_EQ(outcome.code, 0) << outcome.err;
-#ifndef __SANITIZE_ADDRESS__
+      if (under_address_sanitizer()) continue;
       // Code that comes into memory on its way is up to 2 MB, a copy of the scores 7.
       const auto memory = nlohmann::json::parse(place.read(folder + "/memory.json"));
       EXPECT_NEAR(memory["measured_peak"].get<double>() / memory["predicted_peak"].get<double>(), 1,
                   0.04)
           << folder << memory;
-#endif
     }
   }
 }
@@ -173,12 +171,11 @@ TEST(Run, AProfileIsInNoPeak) {
       place.run(words(train("tiny.hn.onnx", "--steps 3 --profile --run-dir r")));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   if (!reset_resident_peak()) GTEST_SKIP() << "the system does not forget a peak";
-#ifndef __SANITIZE_ADDRESS__
+  if (under_address_sanitizer()) return;
   const auto memory = nlohmann::json::parse(place.read("r/memory.json"));
   const auto measured = memory["measured_peak"].get<double>();
   EXPECT_NEAR(measured / memory["predicted_peak"].get<double>(), 1, 0.1)
       << "measuring the machine's speed takes 100 MB and more";
-#endif
 }
 
 TEST(Run, LessMemoryTrainsTheSame) {

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/sanitizer.h"
+
 namespace halfnote::cli_test {
 namespace {
 
@@ -59,7 +61,7 @@ std::string slurp(const fs::path& path) {
 [[noreturn]] void become_program(const fs::path& folder, const fs::path& out, const fs::path& err,
                                  const std::vector<std::string>& arguments, const Launch& launch) {
   std::vector<char*> argv;
-  std::string program = HALFNOTE_BINARY;
+  std::string program = program_under_test();
   argv.push_back(program.data());
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
@@ -73,19 +75,22 @@ std::string slurp(const fs::path& path) {
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
   if (launch.memory_limit) {
-#ifdef __SANITIZE_ADDRESS__
-    // The sanitizer's own tables take more than any limit; it refuses what is over a terabyte.
-    ::setenv("ASAN_OPTIONS", "allocator_may_return_null=1", 1);
-#else
     const rlimit limit = {*launch.memory_limit, *launch.memory_limit};
-    ::setrlimit(RLIMIT_AS, &limit);
-#endif
+    // The sanitizer's own tables take more than any limit; it refuses what is over a terabyte.
+    if (under_address_sanitizer())
+      ::setenv("ASAN_OPTIONS", "allocator_may_return_null=1", 1);
+    else
+      ::setrlimit(RLIMIT_AS, &limit);
   }
   if (ready) ::execv(program.c_str(), argv.data());
   ::_exit(127);
 }
 
 }  // namespace
+
+std::string program_under_test() {
+  return fs::read_symlink("/proc/self/exe").replace_filename("halfnote").string();
+}
 
 std::string npy(std::string_view type, std::string_view shape, std::string_view bytes) {
   std::string header = "{'descr': '" + std::string(type) +

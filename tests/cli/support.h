@@ -54,6 +54,9 @@ class Workplace {
   std::filesystem::path path_;
 };
 
+/// The path of halfnote, which lies beside the tests.
+std::string program_under_test();
+
 /// The bytes of an .npy file, version 1.
 std::string npy(std::string_view type, std::string_view shape, std::string_view bytes);
 

@@ -14,6 +14,7 @@
 #include "base/low_bit.h"
 #include "kernels/cuda/emulation/emulator.h"
 #include "kernels/cuda/emulation/guarded.h"
+#include "tests/sanitizer.h"
 
 namespace halfnote::test {
 
@@ -222,11 +223,8 @@ std::vector<Tensor> run_kernel(Device& device, const Kernel& kernel,
 std::span<const uint64_t> thread_orders() {
   static constexpr uint64_t kAll[] = {1, 2, 3};
   static constexpr uint64_t kFirstAndLast[] = {1, 3};
-#if defined(__SANITIZE_ADDRESS__)
-  return kAll;
-#else
-  return tested_device() == "cuda-emulated" ? std::span<const uint64_t>(kFirstAndLast) : kAll;
-#endif
+  if (under_address_sanitizer() || tested_device() != "cuda-emulated") return kAll;
+  return kFirstAndLast;
 }
 
 void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,

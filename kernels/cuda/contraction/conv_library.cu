@@ -303,16 +303,16 @@ Prepared prepare_library(const KernelCall& call, ConvPlan (*plan)(const KernelCa
   return Prepared::no(why);
 }
 
-Prepared prepare_conv(const KernelCall& call) {
+Prepared prepare_library_conv(const KernelCall& call) {
   return prepare_library<ConvResult::kY>(call, cpu::plan_conv);
 }
-Prepared prepare_transpose(const KernelCall& call) {
+Prepared prepare_library_transpose(const KernelCall& call) {
   return prepare_library<ConvResult::kX>(call, cpu::plan_conv_transpose);
 }
-Prepared prepare_grad_input(const KernelCall& call) {
+Prepared prepare_library_grad_input(const KernelCall& call) {
   return prepare_library<ConvResult::kX>(call, cpu::plan_conv_grad_input);
 }
-Prepared prepare_grad_weight(const KernelCall& call) {
+Prepared prepare_library_grad_weight(const KernelCall& call) {
   return prepare_library<ConvResult::kW>(call, cpu::plan_conv_grad_weight);
 }
 
@@ -358,10 +358,12 @@ BlockedOperands operands_of_grad_weight(const KernelCall& call) {
 std::vector<BlockedRow> channels_last_conv_rows() {
   constexpr std::string_view kPlain = "dnn.conv", kName = "channels_last.conv";
   return {
-      {{"", "Conv", kName, prepare_conv}, kPlain, operands_of_conv},
-      {{"", "ConvTranspose", kName, prepare_transpose}, kPlain, operands_of_transpose},
-      {{"ai.halfnote", "ConvGradInput", kName, prepare_grad_input}, kPlain, operands_of_grad_input},
-      {{"ai.halfnote", "ConvGradWeight", kName, prepare_grad_weight},
+      {{"", "Conv", kName, prepare_library_conv}, kPlain, operands_of_conv},
+      {{"", "ConvTranspose", kName, prepare_library_transpose}, kPlain, operands_of_transpose},
+      {{"ai.halfnote", "ConvGradInput", kName, prepare_library_grad_input},
+       kPlain,
+       operands_of_grad_input},
+      {{"ai.halfnote", "ConvGradWeight", kName, prepare_library_grad_weight},
        kPlain,
        operands_of_grad_weight},
   };
@@ -369,10 +371,10 @@ std::vector<BlockedRow> channels_last_conv_rows() {
 
 std::vector<KernelRow> conv_library_rows() {
   std::vector<KernelRow> rows = {
-      {"", "Conv", "dnn.conv", prepare_conv},
-      {"", "ConvTranspose", "dnn.conv", prepare_transpose},
-      {"ai.halfnote", "ConvGradInput", "dnn.conv", prepare_grad_input},
-      {"ai.halfnote", "ConvGradWeight", "dnn.conv", prepare_grad_weight},
+      {"", "Conv", "dnn.conv", prepare_library_conv},
+      {"", "ConvTranspose", "dnn.conv", prepare_library_transpose},
+      {"ai.halfnote", "ConvGradInput", "dnn.conv", prepare_library_grad_input},
+      {"ai.halfnote", "ConvGradWeight", "dnn.conv", prepare_library_grad_weight},
   };
   rows[0].algorithms = conv_algorithms<ConvResult::kY, cpu::plan_conv>;
   rows[1].algorithms = conv_algorithms<ConvResult::kX, cpu::plan_conv_transpose>;

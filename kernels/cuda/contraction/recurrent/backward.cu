@@ -480,7 +480,7 @@ class BackwardRun {
   Stream& stream_;
 };
 
-Prepared prepare(const KernelCall& call) {
+Prepared prepare_gradient(const KernelCall& call) {
   BackwardCall b;
   b.p = cpu::plan_recurrent_grad(call);
   if (std::string why = cpu::recurrent_type_refusal(call, b.p, true); !why.empty()) {
@@ -504,7 +504,7 @@ std::vector<KernelRow> recurrent_gradient_rows() {
   std::vector<KernelRow> rows;
   for (std::string_view op : {"GRUGrad", "LSTMGrad", "RNNGrad"}) {
     rows.push_back({"ai.halfnote", op, "dnn.recurrent", prepare_library_recurrent_gradient});
-    rows.push_back({"ai.halfnote", op, "own.recurrent", prepare});
+    rows.push_back({"ai.halfnote", op, "own.recurrent", prepare_gradient});
   }
   return rows;
 }
