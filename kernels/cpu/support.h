@@ -72,11 +72,13 @@ Prepared for_float_type(DType dtype, Body&& body) {
   }
 }
 
-/// A kernel that calls a lambda `void(const KernelBuffers&)`.
-template <class Body>
+/// A kernel that calls a lambda `void(const KernelBuffers&)`. One class for all lambdas: thousands
+/// of classes take longer to compile than their code.
 class LambdaKernel final : public Kernel {
  public:
-  LambdaKernel(Body body, size_t workspace, std::function<bool(size_t, size_t)> share)
+  using Body = std::function<void(const KernelBuffers&)>;
+  using Share = std::function<bool(size_t, size_t)>;
+  LambdaKernel(Body body, size_t workspace, Share share)
       : body_(std::move(body)), workspace_(workspace), share_(std::move(share)) {}
   void run(const KernelBuffers& buffers) const override { body_(buffers); }
   size_t workspace_bytes() const override { return workspace_; }
@@ -87,14 +89,13 @@ class LambdaKernel final : public Kernel {
  private:
   Body body_;
   size_t workspace_;
-  std::function<bool(size_t, size_t)> share_;
+  Share share_;
 };
 
-template <class Body>
-Prepared make_kernel(Body body, size_t workspace = 0,
-                     std::function<bool(size_t, size_t)> share = {}) {
+inline Prepared make_kernel(LambdaKernel::Body body, size_t workspace = 0,
+                            LambdaKernel::Share share = {}) {
   return Prepared::yes(
-      std::make_unique<LambdaKernel<Body>>(std::move(body), workspace, std::move(share)));
+      std::make_unique<LambdaKernel>(std::move(body), workspace, std::move(share)));
 }
 
 /// The attributes of a call; an empty set if it has none.

@@ -3,7 +3,6 @@
 //   launch(stream_of(buffers), scale_rows<float>, blocks, 256, 0, x, y, rows);
 #pragma once
 
-#include <tuple>
 #include <type_traits>
 
 #include "kernels/cuda/cuda.h"
@@ -44,12 +43,8 @@ void launch(Stream& stream, void (*kernel)(Formal...), dim3 grid, dim3 block, si
             Actual... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   static_assert((std::is_trivially_copyable_v<Formal> && ...), "as nvcc asks");
-  using Arguments = std::tuple<void (*)(Formal...), Formal...>;
-  const Arguments call(kernel, static_cast<Formal>(arguments)...);
-  const auto body = [](const void* erased) {
-    std::apply([](auto own, const auto&... values) { own(values...); },
-               *static_cast<const Arguments*>(erased));
-  };
+  const auto call = [kernel, ... values = static_cast<Formal>(arguments)] { kernel(values...); };
+  const auto body = [](const void* erased) { (*static_cast<decltype(&call)>(erased))(); };
   static_cast<EmulatedStream&>(stream).enqueue_grid({grid, block, shared}, body, &call,
                                                     sizeof(call));
 }

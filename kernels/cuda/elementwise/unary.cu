@@ -33,38 +33,50 @@ struct Gradient {
   }
 };
 
+/// Launches over `count` elements; of buffers of the call's type.
+using Launch = void (*)(const KernelBuffers& buffers, DType dtype, int64_t count,
+                        const Parameters& parameters);
+
+template <class Formula, class M>
+void launch_value(const KernelBuffers& buffers, DType dtype, int64_t count,
+                  const Parameters& parameters) {
+  for_each(stream_of(buffers), count,
+           Value<Formula, M>{{buffers.inputs[0], dtype}, {buffers.outputs[0], dtype}, parameters});
+}
+
+template <class Formula, class M>
+void launch_gradient(const KernelBuffers& buffers, DType dtype, int64_t count,
+                     const Parameters& parameters) {
+  for_each(stream_of(buffers), count,
+           Gradient<Formula, M>{{buffers.inputs[0], dtype},
+                                {buffers.inputs[1], dtype},
+                                {buffers.outputs[0], dtype},
+                                parameters});
+}
+
 bool shares(size_t, size_t) { return true; }
+
+/// One for all formulas: a class of kernels for each takes longer to compile than their code.
+Prepared prepare_unary(const KernelCall& call, size_t inputs, Launch in_f32, Launch in_f64) {
+  if (std::string why = cpu::uneven_unary(call, inputs); !why.empty()) return Prepared::no(why);
+  const DType dtype = call.inputs[0].dtype;
+  if (!cpu::is_real(dtype)) return Prepared::no("no float type: " + std::string(short_name(dtype)));
+  const auto body = [launch = dtype == DType::kF64 ? in_f64 : in_f32, dtype,
+                     count = call.inputs[0].size(),
+                     parameters = cpu::unary_parameters(call)](const KernelBuffers& buffers) {
+    launch(buffers, dtype, count, parameters);
+  };
+  return make_kernel(body, 0, shares);
+}
 
 template <class Formula>
 Prepared prepare_value(const KernelCall& call) {
-  if (std::string why = cpu::uneven_unary(call, 1); !why.empty()) return Prepared::no(why);
-  const Parameters parameters = cpu::unary_parameters(call);
-  const DType dtype = call.inputs[0].dtype;
-  return cpu::for_math_type(dtype, [&]<class M>() {
-    const auto body = [=, count = call.inputs[0].size()](const KernelBuffers& buffers) {
-      for_each(
-          stream_of(buffers), count,
-          Value<Formula, M>{{buffers.inputs[0], dtype}, {buffers.outputs[0], dtype}, parameters});
-    };
-    return make_kernel(body, 0, shares);
-  });
+  return prepare_unary(call, 1, launch_value<Formula, float>, launch_value<Formula, double>);
 }
 
 template <class Formula>
 Prepared prepare_gradient(const KernelCall& call) {
-  if (std::string why = cpu::uneven_unary(call, 2); !why.empty()) return Prepared::no(why);
-  const Parameters parameters = cpu::unary_parameters(call);
-  const DType dtype = call.inputs[0].dtype;
-  return cpu::for_math_type(dtype, [&]<class M>() {
-    const auto body = [=, count = call.inputs[0].size()](const KernelBuffers& buffers) {
-      for_each(stream_of(buffers), count,
-               Gradient<Formula, M>{{buffers.inputs[0], dtype},
-                                    {buffers.inputs[1], dtype},
-                                    {buffers.outputs[0], dtype},
-                                    parameters});
-    };
-    return make_kernel(body, 0, shares);
-  });
+  return prepare_unary(call, 2, launch_gradient<Formula, float>, launch_gradient<Formula, double>);
 }
 
 template <class Formula>
