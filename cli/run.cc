@@ -327,7 +327,7 @@ void add_run_flags(CLI::App* verb, RunArguments& a) {
   verb->add_flag("--tf32", a.tf32,
                  "on a GPU: f32 products and convolutions on tensor cores, their operands rounded "
                  "to TF32");
-  verb->add_option("--threads", a.threads, "CPU threads, at most 1024 (default: all cores)")
+  verb->add_option("--threads", a.threads, "CPU threads, at most 1024 (default, and 0: all cores)")
       ->check(whole_number(0, kMaxThreads));
   verb->add_option("--kernels", a.kernels, "only kernels whose name starts so, as in reference");
   verb->add_option("--run-dir", a.run_dir, "run folder (default: runs/NAME-N)");

@@ -229,6 +229,8 @@ void add_kernels(std::string& text, const Graph& graph, NodeId id, const Place& 
   }
   if (choice.row == nullptr) return;
   add_line(text, "kernel", fmt::format("{} runs it on {}", choice.row->name, on.name));
+  add_line(text, "",
+           "as it stands here: run may fuse it with its neighbours, which --profile shows");
   for (const BlockedRow* blocked : blocked_rows_of(on.regions, *choice.row)) {
     if (!blocked->operands(*call).any()) continue;
     add_line(text, "kernel",

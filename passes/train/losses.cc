@@ -167,6 +167,29 @@ std::vector<NodeId> path_to_activation(const Graph& graph, ValueId from, std::st
   return {};
 }
 
+constexpr std::array<std::string_view, 3> kContractions = {"MatMul", "Gemm", "Conv"};
+
+/// The contraction whose result the value is, behind nodes that move numbers and a bias: scores of
+/// any size, no log-probabilities. Invalid if there is none.
+NodeId scores_maker(const Graph& graph, ValueId from) {
+  bool biased = false;
+  while (graph.value(from).producer.valid()) {
+    const NodeId id = graph.value(from).producer;
+    const Node& node = graph.node(id);
+    if (!node.domain.empty()) return {};
+    if (is_one_of(node, kContractions)) return id;
+    size_t operand = 0;
+    if (node.op == "Add" && !biased) {
+      biased = true;
+      operand = graph.value(graph.input(id, 0)).producer.valid() ? 0 : 1;
+    } else if (!is_one_of(node, kMoves)) {
+      return {};
+    }
+    from = graph.input(id, operand);
+  }
+  return {};
+}
+
 /// The axes of a Squeeze or Unsqueeze as numbers below `rank`; nothing where they are not known.
 std::optional<std::vector<int64_t>> axes_of(const Graph& graph, NodeId id, int64_t rank) {
   const Tensor* axes = graph.constant(graph.input(id, 1));
@@ -248,21 +271,28 @@ string why_not_held(const Graph& graph, const LossRow& row, const std::vector<No
          (last ? ", which --class-axis -1 is" : "");
 }
 
+void warn_of_no_logs(const Graph& graph, const LossRow& row, ValueId value, NodeId maker,
+                     PassContext& context) {
+  context.warn(graph.value(value).name,
+               string(row.name) + " reads it as log-probabilities, but it is the result of a " +
+                   graph.node(maker).op + " (" + graph.label(maker) + "); " +
+                   (row.rather != nullptr ? "take --loss " + string(row.rather) + ", or " : "") +
+                   "let the model end in a LogSoftmax");
+}
+
 /// What the loss reads: of a graph that ends in an activation which the loss holds itself, the
 /// value before it.
 Expr scores_of(Builder& b, const LossRow& row, ValueId from, PassContext& context) {
   const Graph& graph = b.graph();
   const auto path =
       row.absorbs == nullptr ? std::vector<NodeId>() : path_to_activation(graph, from, row.absorbs);
-  if (path.empty()) return b.value(from);
+  const bool wants_logs = row.rather != nullptr || row.instead != nullptr;
+  const NodeId other = !path.empty() && row.rather != nullptr ? path.back()
+                       : path.empty() && wants_logs           ? scores_maker(graph, from)
+                                                              : NodeId{};
+  if (other.valid()) warn_of_no_logs(graph, row, from, other, context);
+  if (path.empty() || other.valid()) return b.value(from);
   const NodeId activation = path.back();
-  if (row.rather != nullptr) {
-    context.warn(graph.value(from).name,
-                 string(row.name) + " reads it as log-probabilities, but it is the result of a " +
-                     row.absorbs + " (" + graph.label(activation) + "); take --loss " + row.rather +
-                     ", or let the model end in a LogSoftmax");
-    return b.value(from);
-  }
   const Expr before = b.value(graph.input(activation, 0));
   const string what(row.name);
   if (const string why = why_not_held(graph, row, path, context.options); !why.empty()) {

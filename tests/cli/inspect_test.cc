@@ -191,6 +191,7 @@ TEST_F(Inspect, TellsTheKernelsOfADevice) {
     return place_.run(words("inspect g.onnxtxt --why y" + more));
   };
   EXPECT_THAT(why("").out, HasSubstr(" runs it on the cpu"));
+  EXPECT_THAT(why("").out, HasSubstr("run may fuse it with its neighbours"));
   EXPECT_THAT(why(" --device cuda-emulated").out,
               HasSubstr("own.softmax runs it on cuda-emulated"));
   EXPECT_EQ(why(" --device gpu").code, 2);

@@ -246,10 +246,10 @@ TEST(LossValues, SixteenBitModelsHaveTheirLossInF32) {
   EXPECT_EQ(results.at("step/" + loss.name).at_as_double(0), 90000);
 }
 
-/// What is warned of where nll is attached to `y`.
-std::string nll_warnings(const std::string& nodes) {
+/// What is warned of where a loss of log-probabilities is attached to `y`.
+std::string log_warnings(const std::string& nodes, const std::string& loss = "nll") {
   CompileOptions options;
-  options.train.loss = "nll";
+  options.train.loss = loss;
   options.train.optimizer.kind = "none";
   Model model = model_of(
       "main (float[4,3] x) => (float[4,3] y) <\n   float[3] w = {1, 2, 3}  "
@@ -266,11 +266,28 @@ TEST(LossInputs, ProbabilitiesAreNoLogProbabilities) {
   const std::string warning =
       "y: nll reads it as log-probabilities, but it is the result of a Softmax (head); take --loss "
       "cross_entropy, or let the model end in a LogSoftmax\n";
-  EXPECT_EQ(nll_warnings("   [head] y = Softmax <axis: int = 1> (a)\n"), warning);
-  EXPECT_EQ(nll_warnings("   [head] p = Softmax <axis: int = 1> (a)\n   y = Identity (p)\n"),
+  EXPECT_EQ(log_warnings("   [head] y = Softmax <axis: int = 1> (a)\n"), warning);
+  EXPECT_EQ(log_warnings("   [head] p = Softmax <axis: int = 1> (a)\n   y = Identity (p)\n"),
             warning);
-  EXPECT_EQ(nll_warnings("   y = LogSoftmax <axis: int = 1> (a)\n"), "");
-  EXPECT_EQ(nll_warnings("   p = Softmax <axis: int = 1> (a)\n   y = Log (p)\n"), "");
+  EXPECT_EQ(log_warnings("   y = LogSoftmax <axis: int = 1> (a)\n"), "");
+  EXPECT_EQ(log_warnings("   p = Softmax <axis: int = 1> (a)\n   y = Log (p)\n"), "");
+}
+
+TEST(LossInputs, ScoresAreNoLogProbabilities) {
+  const std::string warning =
+      "y: nll reads it as log-probabilities, but it is the result of a MatMul (head); take --loss "
+      "cross_entropy, or let the model end in a LogSoftmax\n";
+  const std::string m = "   m = Constant <value = float[3,3] {1, 0, 0, 0, 1, 0, 0, 0, 1}> ()\n";
+  EXPECT_EQ(log_warnings(m + "   [head] y = MatMul (a, m)\n"), warning);
+  EXPECT_EQ(log_warnings(m + "   [head] s = MatMul (a, m)\n   y = Add (s, w)\n"), warning);
+  EXPECT_EQ(
+      log_warnings(m + "   [head] s = MatMul (a, m)\n   r = Add (w, s)\n   y = Identity (r)\n"),
+      warning);
+  EXPECT_EQ(log_warnings(m + "   s = MatMul (a, m)\n   y = Sub (s, w)\n"), "")
+      << "may be logarithms";
+  EXPECT_EQ(log_warnings(m + "   s = MatMul (a, m)\n   y = LogSoftmax <axis: int = 1> (s)\n"), "");
+  EXPECT_THAT(log_warnings(m + "   [head] y = MatMul (a, m)\n", "kl"),
+              testing::EndsWith("of a MatMul (head); let the model end in a LogSoftmax\n"));
 }
 
 TEST(LossSums, WeighEachLoss) {

@@ -156,17 +156,19 @@ void check_labels(const Dataset& data, const DataField& field, int64_t classes,
   const int64_t index = first_outside(field.data, classes, ignore_index);
   if (index < 0) return;
   const int64_t elements = field.data.size() / field.data.shape()[0];
+  const double label = field.data.at_as_double(index);
+  const bool whole = label == std::floor(label);
   const std::string place =
       field.whole ? fmt::format("element {}", index) : fmt::format("sample {}", index / elements);
   throw Error(ErrorCode::kData, fmt::format("label out of range in \"{}\", {}", field.name, place))
       .at({data.origin(), {}, {}})
-      .expected(fmt::format("0 to {}{}", classes - 1,
+      .expected(fmt::format("{}0 to {}{}", whole ? "" : "a whole number from ", classes - 1,
                             ignore_index ? fmt::format(" or {}", *ignore_index) : std::string()),
                 element_text(field.data, index))
-      .hint(field.data.at_as_double(index) < 0
-                ? "if these labels are to be left out, compile with --ignore-index " +
-                      element_text(field.data, index)
-                : "the model has fewer classes than the data, or the labels are wrong");
+      .hint(!whole      ? "labels are numbers of classes; --loss mse, huber and l1 take any number"
+            : label < 0 ? "if these labels are to be left out, compile with --ignore-index " +
+                              element_text(field.data, index)
+                        : "the model has fewer classes than the data, or the labels are wrong");
 }
 
 }  // namespace halfnote

@@ -221,6 +221,13 @@ TEST(LoadDataset, ReadsArraysByName) {
   expect_error(ErrorCode::kUsage, {"no test split"}, [&] { load_dataset(spec, Split::kTest); });
 }
 
+TEST(Labels, AFractionIsNoClass) {
+  const Dataset data("x", {{"y", Tensor::of<float>({3}, {0, 1.5f, 2})}});
+  expect_error(ErrorCode::kData,
+               {"in \"y\", sample 1", "expected a whole number from 0 to 2, got 1.5", "--loss mse"},
+               [&] { check_labels(data, data.fields()[0], 3); });
+}
+
 TEST(LoadDataset, ReadsFashionMnist) {
   const DataSpec spec = parse_data_spec("mnist:/usr/share/datasets/fashion-mnist");
   const Dataset data = load_dataset(spec, Split::kTest);
