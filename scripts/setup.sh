@@ -170,6 +170,9 @@ download() {
   [ "$cuda" = 0 ] || scripts/setup_cuda.sh
 }
 download &
+downloads=$!
+trap 'kill "$downloads" 2>/dev/null || :' EXIT
 build_onnx
-wait $!
+wait "$downloads" || { say "a download failed, see above" >&2; exit 1; }
+trap - EXIT
 say "done: everything is in $cache"

@@ -35,11 +35,11 @@ legs=(
 
 # With the compilers of the legs fuzz and cuda, where those are to run.
 leg_setup() {
-  local more=() leg
-  for leg in fuzz cuda; do
-    if printf '%s\n' "${wanted[@]}" | grep -qx "$leg"; then more+=("--$leg"); fi
-  done
-  scripts/setup.sh "${more[@]}"
+  local fuzz=() cuda=()
+  if printf '%s\n' "${wanted[@]}" | grep -qx fuzz; then fuzz=(--fuzz); fi
+  if printf '%s\n' "${wanted[@]}" | grep -qx cuda; then cuda=(--cuda); fi
+  # Where CUDA cannot be had the leg cuda alone fails: it tries once more, and says why.
+  scripts/setup.sh "${fuzz[@]}" "${cuda[@]}" || scripts/setup.sh "${fuzz[@]}"
 }
 
 # Files under version control and new ones that git does not ignore, without those just deleted.

@@ -29,7 +29,7 @@ pack_command() {
   done
   for program in "${packed_programs[@]}"; do
     [ -x "$bin/$program" ] ||
-      wrong "$bin/$program is not there: build with -DHALFNOTE_CUDA=ON (scripts/test.sh cuda)"
+      wrong "$bin/$program is not there: build with -DHALFNOTE_CUDA=ON (preset cuda)"
   done
   grep -qF libcuda.so.1 "$bin/halfnote" || wrong "$bin/halfnote has no CUDA in it"
   [ ! -e "$out" ] || [ -f "$out/programs.tar.xz" ] || wrong "$out is no folder that pack made"
