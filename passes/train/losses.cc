@@ -180,8 +180,11 @@ NodeId scores_maker(const Graph& graph, ValueId from) {
     if (is_one_of(node, kContractions)) return id;
     size_t operand = 0;
     if (node.op == "Add" && !biased) {
+      // What is computed beside it may make log-probabilities of scores.
+      const bool first = graph.value(graph.input(id, 0)).producer.valid();
+      if (first && graph.value(graph.input(id, 1)).producer.valid()) return {};
       biased = true;
-      operand = graph.value(graph.input(id, 0)).producer.valid() ? 0 : 1;
+      operand = first ? 0 : 1;
     } else if (!is_one_of(node, kMoves)) {
       return {};
     }

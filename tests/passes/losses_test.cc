@@ -285,6 +285,10 @@ TEST(LossInputs, ScoresAreNoLogProbabilities) {
       warning);
   EXPECT_EQ(log_warnings(m + "   s = MatMul (a, m)\n   y = Sub (s, w)\n"), "")
       << "may be logarithms";
+  EXPECT_EQ(log_warnings(m + "   s = MatMul (a, m)\n   r = ReduceLogSumExp (s)\n"
+                             "   n = Neg (r)\n   y = Add (s, n)\n"),
+            "")
+      << "are logarithms";
   EXPECT_EQ(log_warnings(m + "   s = MatMul (a, m)\n   y = LogSoftmax <axis: int = 1> (s)\n"), "");
   EXPECT_THAT(log_warnings(m + "   [head] y = MatMul (a, m)\n", "kl"),
               testing::EndsWith("of a MatMul (head); let the model end in a LogSoftmax\n"));

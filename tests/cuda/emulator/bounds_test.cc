@@ -1,4 +1,9 @@
-// What the address sanitizer sees of a kernel. Tests are compiled without it but for this one.
+// What the address sanitizer sees of a kernel: this file is compiled with it, where the libraries
+// are, as few other tests are (halfnote_sanitized_test() of tests/CMakeLists.txt).
+#include <gtest/gtest.h>
+
+#include "tests/sanitizer.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 
 #include "kernels/cuda/packs.h"
@@ -55,5 +60,11 @@ TEST_F(EmulatorTest, AccessesOutOfBoundsAreCaught) {
 
 }  // namespace
 }  // namespace halfnote::cuda_emulated
+
+#else
+
+TEST(EmulatorBounds, AreCompiledWithTheSanitizerOfTheLibraries) {
+  EXPECT_FALSE(halfnote::under_address_sanitizer());
+}
 
 #endif
