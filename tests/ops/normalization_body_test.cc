@@ -50,6 +50,14 @@ TEST(NormalizationBody, FusedBatchNormalization) {
                             5},
                            kNormalizationSums);
       }
+      for (const Attributes& activation : {Attributes{}, Attributes{{"activation", "Relu"}}}) {
+        expect_body_agrees({to_string(shape) + " what is added normalized",
+                            "BatchNormalization",
+                            activation,
+                            {x, scale, bias, mean, inv_std, more, bias, scale, mean, inv_std},
+                            5},
+                           kNormalizationSums);
+      }
       const std::vector<Tensor> tails[] = {{more}, {none, y}, {more, y}, {more, none, bias}};
       for (const std::vector<Tensor>& tail : tails) {
         std::vector<Tensor> operands = {random_tensor(dtype, shape, 8), x, scale, mean, inv_std};
@@ -94,6 +102,16 @@ TEST(NormalizationBody, SignsOfBatchNormalization) {
                           {dy, x, scale, mean, inv_std, more, none, none, signs},
                           4},
                          kNormalizationSums);
+      const Tensor other = random_tensor(dtype, shape, 8);
+      for (const Tensor& addend : {none, more}) {
+        expect_body_agrees(
+            {to_string(shape) + " of two normalizations",
+             "BatchNormalizationGrad",
+             {},
+             {dy, x, scale, mean, inv_std, addend, none, none, signs, other, bias, bias, inv_std},
+             7},
+            kNormalizationSums);
+      }
     }
   }
 }

@@ -85,6 +85,31 @@ std::vector<int64_t> groups_of(const SymbolicShape& shape, int64_t groups) {
   return {shape[0].value, rows, rest};
 }
 
+/// The residual of a BatchNormalization, normalized where it has a line.
+Expr residual_on_its_line(BodyContext& body) {
+  const Expr residual = body.b.to_math(body.inputs[5]);
+  if (!has_norm_part(body, 6)) return residual;
+  const auto channel = [&](size_t i) { return per_channel(body.inputs[i], residual.rank()); };
+  return (residual - channel(8)) * (channel(6) * channel(9)) + channel(7);
+}
+
+/// The operands of one normalization in a gradient.
+struct OneNorm {
+  Expr x, scale, mean, inv_std;
+};
+
+/// dX, dScale and dB for a dY as it counts.
+std::vector<Expr> gradient_of(Builder& b, Expr grad, const OneNorm& of, const ValueType& type) {
+  const int rank = of.x.rank();
+  const std::vector<int64_t> axes = axes_but_channel(rank);
+  const Expr scale = per_channel(of.scale, rank), inv_std = per_channel(of.inv_std, rank);
+  const Expr normalized = (b.to_math(of.x) - per_channel(of.mean, rank)) * inv_std;
+  const Expr product = grad * normalized;
+  const Expr centred = grad - mean_keep(grad, axes) - normalized * mean_keep(product, axes);
+  const Expr dx = scale * inv_std * centred;
+  return {round_to(dx, type), b.reduce_sum(product, axes, false), b.reduce_sum(grad, axes, false)};
+}
+
 }  // namespace
 
 std::vector<Expr> batch_normalization_body(BodyContext& body) {
@@ -101,7 +126,7 @@ std::vector<Expr> batch_normalization_body(BodyContext& body) {
   const Expr variance = mean_keep(centred * centred, axes);
   const Expr inv_std = b.op("Reciprocal", {b.op("Sqrt", {variance + epsilon})});
   Expr y = centred * inv_std * per_channel(scale, rank) + per_channel(bias, rank);
-  if (has_norm_part(body, 5)) y = y + b.to_math(body.inputs[5]);
+  if (has_norm_part(body, 5)) y = y + residual_on_its_line(body);
   if (body.attributes.get_string("activation", "") == "Relu") y = b.op("Relu", {y});
 
   const Expr batch_mean = squeeze(mean, axes), batch_variance = squeeze(variance, axes);
@@ -119,30 +144,27 @@ std::vector<Expr> batch_normalization_body(BodyContext& body) {
 
 std::vector<Expr> batch_normalization_grad_body(BodyContext& body) {
   Builder& b = body.b;
-  const DType dtype = body.inputs[1].dtype();
-  const Expr x = b.to_math(body.inputs[1]);
-  const int rank = x.rank();
-  const std::vector<int64_t> axes = axes_but_channel(rank);
-  const Expr scale = per_channel(body.inputs[2], rank);
-  const Expr inv_std = per_channel(body.inputs[4], rank);
-  const Expr centred_x = x - per_channel(body.inputs[3], rank);
+  const OneNorm of{body.inputs[1], body.inputs[2], body.inputs[3], body.inputs[4]};
+  const DType dtype = of.x.dtype();
+  const int rank = of.x.rank();
 
   Expr grad = summed_grad(body, 5);
   Expr y = has_norm_part(body, 6) ? b.to_math(body.inputs[6]) : b.none();
   if (has_norm_part(body, 7)) {
-    const Expr line = centred_x * (scale * inv_std) + per_channel(body.inputs[7], rank);
-    y = b.to_math(b.cast(line, dtype));
+    const Expr factor = per_channel(of.scale, rank) * per_channel(of.inv_std, rank);
+    const Expr centred_x = b.to_math(of.x) - per_channel(of.mean, rank);
+    y = b.to_math(b.cast(centred_x * factor + per_channel(body.inputs[7], rank), dtype));
   }
   if (y.valid()) grad = mask_zero(b.op("Greater", {y, b.scalar(y.dtype(), 0)}), grad);
   if (has_norm_part(body, 8)) grad = mask_zero(unpack_signs(b, body.inputs[8]), grad);
 
-  const Expr normalized = centred_x * inv_std;
-  const Expr product = grad * normalized;
-  const Expr centred = grad - mean_keep(grad, axes) - normalized * mean_keep(product, axes);
-  const Expr dx = scale * inv_std * centred;
-  std::vector<Expr> results = {round_to(dx, body.output_types[0]),
-                               b.reduce_sum(product, axes, false), b.reduce_sum(grad, axes, false)};
+  std::vector<Expr> results = gradient_of(b, grad, of, body.output_types[0]);
   if (body.output_types.size() > 3) results.push_back(b.cast(grad, dtype));
+  if (body.output_types.size() > 4) {
+    const OneNorm other{body.inputs[9], body.inputs[10], body.inputs[11], body.inputs[12]};
+    for (const Expr& result : gradient_of(b, grad, other, body.output_types[4]))
+      results.push_back(result);
+  }
   return results;
 }
 

@@ -63,6 +63,18 @@ void require_alike(const Graph& graph, NodeId node, size_t index, size_t like) {
       .expected(to_string(wanted), to_string(type));
 }
 
+/// An optional operand must be one number a channel.
+void require_channel(const Graph& graph, NodeId node, size_t index, const ValueType& channel,
+                     const std::string& what) {
+  if (!has_norm_operand(graph, node, index)) return;
+  const ValueType& type = operand_type(graph, node, index);
+  if (type.dtype == channel.dtype &&
+      may_be_alike(operand_shape(graph, node, index), *channel.shape))
+    return;
+  throw Error(ErrorCode::kModel, what + " is no number a channel")
+      .expected(to_string(channel), to_string(type));
+}
+
 /// Without one the normalization is that of ONNX.
 void require_residual(const Graph& graph, NodeId node, size_t index) {
   if (!has_norm_operand(graph, node, index))
@@ -81,6 +93,9 @@ std::vector<ValueType> infer_batch_normalization(const Graph& graph, NodeId node
         .expected("Relu, or none", "\"" + activation + "\"");
   }
   require_alike(graph, node, 5, 0);
+  for (size_t i = 6; i < 10; ++i)
+    require_channel(graph, node, i, channel,
+                    "a part of the line of a BatchNormalization's residual");
   std::vector<ValueType> types = {operand_type(graph, node, 0), channel, channel, channel, channel};
   if (graph.outputs(node).size() > types.size()) types.push_back(signs_type(graph, node, 0));
   return types;
@@ -90,12 +105,7 @@ std::vector<ValueType> infer_batch_normalization_grad(const Graph& graph, NodeId
   const ValueType channel = channel_type(graph, node, 1, 2);
   require_alike(graph, node, 5, 1);
   require_alike(graph, node, 6, 1);
-  if (has_norm_operand(graph, node, 7) &&
-      (operand_type(graph, node, 7).dtype != channel.dtype ||
-       !may_be_alike(operand_shape(graph, node, 7), *channel.shape))) {
-    throw Error(ErrorCode::kModel, "B of BatchNormalizationGrad is no number a channel")
-        .expected(to_string(channel), to_string(operand_type(graph, node, 7)));
-  }
+  require_channel(graph, node, 7, channel, "B of BatchNormalizationGrad");
   if (has_norm_operand(graph, node, 8)) {
     const ValueType wanted = signs_type(graph, node, 1);
     if (operand_type(graph, node, 8).dtype != wanted.dtype ||
@@ -104,7 +114,11 @@ std::vector<ValueType> infer_batch_normalization_grad(const Graph& graph, NodeId
           .expected(to_string(wanted), to_string(operand_type(graph, node, 8)));
     }
   }
-  return {operand_type(graph, node, 1), channel, channel, operand_type(graph, node, 1)};
+  require_alike(graph, node, 9, 1);
+  for (size_t i = 10; i < 13; ++i)
+    require_channel(graph, node, i, channel, "a parameter of BatchNormalizationGrad's second norm");
+  const ValueType& x = operand_type(graph, node, 1);
+  return {x, channel, channel, x, x, channel, channel};
 }
 
 std::vector<ValueType> infer_layer_normalization(const Graph& graph, NodeId node) {

@@ -75,6 +75,14 @@ double as_saved(double value) {
   return std::is_same_v<T, double> ? value : static_cast<double>(static_cast<float>(value));
 }
 
+/// The line by which channel c of the residual is normalized.
+template <class T>
+ChannelLine<T> line_of_residual(const KernelBuffers& buffers, const Parameters& parameters,
+                                int64_t c) {
+  const auto read = [&](size_t part) { return parameters.read(buffers, kNormLine + part, c); };
+  return line_of<T>(read(2), read(3), read(0), read(1));
+}
+
 /// The line of channel c, whose statistics are written.
 template <class T>
 ChannelLine<T> normalize_channel(const KernelBuffers& buffers, const BatchNormPlan& norm,
@@ -127,10 +135,13 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& norm) {
       const ChannelLine<T> line = normalize_channel<T>(buffers, norm, parameters, c);
       const T* x = buffers.in<T>(0);
       const T* residual = norm.adds ? buffers.in<T>(kNormResidual) : nullptr;
+      ChannelLine<T> of_residual{0, 1, 0};
+      if (norm.adds_line) of_residual = line_of_residual<T>(buffers, parameters, c);
       T* y = buffers.out<T>(0);
+      if (y == nullptr) return;
       for_channel(plan, c, [&](int64_t, int64_t i) {
         Wide<T> value = line.at(x[i]);
-        if (residual != nullptr) value += static_cast<Wide<T>>(load(residual[i]));
+        if (residual != nullptr) value += of_residual.at(residual[i]);
         if (norm.relu && value < 0) value = 0;
         y[i] = store<T>(static_cast<Math<T>>(value));
       });
@@ -179,48 +190,59 @@ struct Incoming {
   }
 };
 
+/// The gradient of channel c of one normalization.
+template <class T>
+void channel_gradient(const KernelBuffers& buffers, const BatchNormGradPlan& norm,
+                      const Parameters& parameters, const NormGradPlaces& at, int64_t c) {
+  const Channels& plan = norm.channels;
+  const T* x = buffers.in<T>(at.x);
+  const double mean = parameters.read(buffers, at.mean, c),
+               inv_std = parameters.read(buffers, at.inv_std, c),
+               scale = parameters.read(buffers, at.scale, c);
+  Incoming<T> gradient{buffers.in<T>(0),
+                       norm.adds ? buffers.in<T>(kGradAddend) : nullptr,
+                       norm.mask == NormMask::kY ? buffers.in<T>(kGradY) : nullptr,
+                       x,
+                       norm.mask == NormMask::kBits ? buffers.in<uint8_t>(kGradSigns) : nullptr,
+                       plan.channels,
+                       c,
+                       norm.mask,
+                       {}};
+  if (norm.mask == NormMask::kLine)
+    gradient.line = line_of<T>(mean, inv_std, scale, parameters.read(buffers, kGradBias, c));
+  T* kept = norm.keeps_sum ? buffers.out<T>(kGradSum) : nullptr;
+  double sum = 0, product = 0;
+  for_channel(plan, c, [&](int64_t pixel, int64_t i) {
+    const T g = gradient.at(pixel, i);
+    if (kept != nullptr) kept[i] = g;
+    sum += load(g);
+    product += load(g) * ((load(x[i]) - mean) * inv_std);
+  });
+  parameters.write(buffers, at.d_scale, c, product);
+  parameters.write(buffers, at.d_bias, c, sum);
+  T* dx = buffers.out<T>(at.dx);
+  if (dx == nullptr) return;
+  const auto count = static_cast<double>(plan.per_channel());
+  const double factor = scale * inv_std;
+  const double slope = product / count * inv_std, offset = sum / count;
+  for_channel(plan, c, [&](int64_t pixel, int64_t i) {
+    const T g = kept != nullptr ? kept[i] : gradient.at(pixel, i);
+    const double value = factor * (load(g) - offset - (load(x[i]) - mean) * slope);
+    dx[i] = store<T>(static_cast<Math<T>>(value));
+  });
+}
+
 template <class T>
 Prepared gradient_kernel(const KernelCall& call, const BatchNormGradPlan& norm) {
-  const auto body = [=, plan = norm.channels, parameters = plan_parameters(call),
+  const auto body = [=, parameters = plan_parameters(call),
                      threads = call.threads](const KernelBuffers& buffers) {
-    parallel_blocks(plan.channels, 1, threads, [&](int64_t c, int64_t) {
-      const T* x = buffers.in<T>(1);
-      const double mean = parameters.read(buffers, 3, c), inv_std = parameters.read(buffers, 4, c),
-                   scale = parameters.read(buffers, 2, c);
-      Incoming<T> gradient{buffers.in<T>(0),
-                           norm.adds ? buffers.in<T>(kGradAddend) : nullptr,
-                           norm.mask == NormMask::kY ? buffers.in<T>(kGradY) : nullptr,
-                           x,
-                           norm.mask == NormMask::kBits ? buffers.in<uint8_t>(kGradSigns) : nullptr,
-                           plan.channels,
-                           c,
-                           norm.mask,
-                           {}};
-      if (norm.mask == NormMask::kLine)
-        gradient.line = line_of<T>(mean, inv_std, scale, parameters.read(buffers, kGradBias, c));
-      T* kept = norm.keeps_sum ? buffers.out<T>(kGradSum) : nullptr;
-      double sum = 0, product = 0;
-      for_channel(plan, c, [&](int64_t pixel, int64_t i) {
-        const T g = gradient.at(pixel, i);
-        if (kept != nullptr) kept[i] = g;
-        sum += load(g);
-        product += load(g) * ((load(x[i]) - mean) * inv_std);
-      });
-      parameters.write(buffers, 1, c, product);
-      parameters.write(buffers, 2, c, sum);
-      if (!buffers.outputs[0]) return;
-      const auto count = static_cast<double>(plan.per_channel());
-      const double factor = scale * inv_std;
-      const double slope = product / count * inv_std, offset = sum / count;
-      T* dx = buffers.out<T>(0);
-      for_channel(plan, c, [&](int64_t pixel, int64_t i) {
-        const T g = kept != nullptr ? kept[i] : gradient.at(pixel, i);
-        const double value = factor * (load(g) - offset - (load(x[i]) - mean) * slope);
-        dx[i] = store<T>(static_cast<Math<T>>(value));
-      });
+    parallel_blocks(norm.channels.channels, 1, threads, [&](int64_t c, int64_t) {
+      channel_gradient<T>(buffers, norm, parameters, kOneGrad, c);
+      if (norm.has_other) channel_gradient<T>(buffers, norm, parameters, kOtherGrad, c);
     });
   };
-  return make_kernel(body, 0, batch_norm_grad_in_place);
+  // The second gradient reads what the first one would be written over.
+  return norm.has_other ? make_kernel(body) : make_kernel(body, 0, batch_norm_grad_in_place);
 }
 
 Prepared prepare_gradient(const KernelCall& call) {
@@ -264,19 +286,47 @@ std::string plan_batch_norm(const KernelCall& call, BatchNormPlan& plan) {
   plan.channels = plan_channels(call, 0);
   for (size_t i = 1; i <= 4; ++i) require_size(call, i, plan.channels.channels);
   if (std::string why = float_refusal(call, SIZE_MAX, kNormSigns); !why.empty()) return why;
-  if (!call.has_output(0)) throw model_error(call, "Y is missing");
   plan.adds = own && call.has_input(kNormResidual);
   plan.relu = own && attributes_of(call).get_string("activation", "") == "Relu";
+  plan.keeps_signs = own && call.has_output(kNormSigns);
+  // The statistics alone, for one that normalizes what it adds.
+  const bool needs_y = !own || plan.adds || plan.relu || plan.keeps_signs;
+  if (needs_y && !call.has_output(0)) throw model_error(call, "Y is missing");
   if (plan.adds) {
     if (std::string why = check_alike(call, kNormResidual, 0); !why.empty()) return why;
   }
-  plan.keeps_signs = own && call.has_output(kNormSigns);
+  for (size_t i = kNormLine; own && i < call.inputs.size(); ++i)
+    plan.adds_line = plan.adds_line || call.has_input(i);
+  if (plan.adds_line) {
+    if (!plan.adds) throw model_error(call, "a line for a residual that is missing");
+    for (size_t i = kNormLine; i < kNormLine + 4; ++i)
+      require_size(call, i, plan.channels.channels);
+  }
   if (plan.keeps_signs) {
     const Operand& signs = call.outputs[kNormSigns];
     if (std::string why = signs_refusal(plan.channels, signs); !why.empty()) return why;
   }
-  return call.outputs[0].dtype == call.inputs[0].dtype ? "" : "X and Y of different types";
+  const bool same = !call.has_output(0) || call.outputs[0].dtype == call.inputs[0].dtype;
+  return same ? "" : "X and Y of different types";
 }
+
+namespace {
+
+/// The reason why there is no kernel for a second normalization, or an empty string.
+std::string other_refusal(const KernelCall& call, BatchNormGradPlan& plan) {
+  for (const size_t i : {kOtherGrad.x, kOtherGrad.scale, kOtherGrad.mean, kOtherGrad.inv_std})
+    plan.has_other = plan.has_other || call.has_input(i);
+  for (const size_t i : {kOtherGrad.dx, kOtherGrad.d_scale, kOtherGrad.d_bias})
+    plan.has_other = plan.has_other || call.has_output(i);
+  if (!plan.has_other) return "";
+  for (const size_t i : {kOtherGrad.scale, kOtherGrad.mean, kOtherGrad.inv_std})
+    require_size(call, i, plan.channels.channels);
+  if (plan.mask == NormMask::kLine) return "a second normalization with B";
+  require_size(call, kOtherGrad.x, call.inputs[1].size());
+  return check_alike(call, kOtherGrad.x, 1);
+}
+
+}  // namespace
 
 std::string plan_batch_norm_grad(const KernelCall& call, BatchNormGradPlan& plan) {
   plan.channels = plan_channels(call, 1);
@@ -303,8 +353,9 @@ std::string plan_batch_norm_grad(const KernelCall& call, BatchNormGradPlan& plan
     if (!call.has_input(i)) continue;
     if (std::string why = check_alike(call, i, 1); !why.empty()) return why;
   }
+  if (std::string why = other_refusal(call, plan); !why.empty()) return why;
   bool same = call.inputs[0].dtype == call.inputs[1].dtype;
-  for (const size_t i : {size_t{0}, kGradSum})
+  for (const size_t i : {size_t{0}, kGradSum, kOtherGrad.dx})
     same = same && (!call.has_output(i) || call.outputs[i].dtype == call.inputs[0].dtype);
   return same ? "" : "dY, X and dX of different types";
 }
@@ -325,6 +376,11 @@ bool batch_norm_in_place(size_t input, size_t output) {
 bool batch_norm_grad_in_place(size_t input, size_t output) {
   const bool as_dy = input == 0 || input == kGradAddend || input == kGradY;
   return (output == 0 && (as_dy || input == 1)) || (output == kGradSum && as_dy);
+}
+
+bool batch_norm_grads_in_place(size_t input, size_t output) {
+  const bool full = input <= 1 || input == kGradAddend || input == kOtherGrad.x;
+  return full && (output == kOneGrad.dx || output == kOtherGrad.dx);
 }
 
 std::vector<KernelRow> batch_norm_rows() {

@@ -54,6 +54,7 @@ struct BatchNormPlan {
   // Y = relu(norm + residual), computed from the statistics as they are saved: the gradient finds
   // the sign of Y again.
   bool adds = false, relu = false;
+  bool adds_line = false;    // what is added is normalized too, by statistics that were saved
   bool keeps_signs = false;  // those of Y are a result
   double epsilon = 0, momentum = 0;
 };
@@ -61,7 +62,16 @@ struct BatchNormPlan {
 /// The operands that a BatchNormalization and its gradient may have, and their results, by their
 /// places.
 inline constexpr size_t kNormResidual = 5, kNormSigns = 5;
+/// Scale, bias, saved mean and 1/σ that normalize the residual.
+inline constexpr size_t kNormLine = 6;
 inline constexpr size_t kGradAddend = 5, kGradY = 6, kGradBias = 7, kGradSigns = 8, kGradSum = 3;
+/// A gradient's operands and results that are of one normalization.
+struct NormGradPlaces {
+  size_t x, scale, mean, inv_std, dx, d_scale, d_bias;
+};
+inline constexpr NormGradPlaces kOneGrad{1, 2, 3, 4, 0, 1, 2};
+/// Those of a second one, whose result was added to that of the first: dY is the same.
+inline constexpr NormGradPlaces kOtherGrad{9, 10, 11, 12, 4, 5, 6};
 
 /// Where a Relu stood between the BatchNormalization and dY.
 enum class NormMask {
@@ -76,11 +86,14 @@ struct BatchNormGradPlan {
   bool adds = false;  // dY comes in two parts
   NormMask mask = NormMask::kNone;
   bool keeps_sum = false;  // dY as it counts is a result
+  bool has_other = false;  // there is a second normalization
 };
 /// May the result be written over the operand? The sum is written before X is read for the last
 /// time.
 bool batch_norm_in_place(size_t input, size_t output);
 bool batch_norm_grad_in_place(size_t input, size_t output);
+/// Where both gradients of an element are written together.
+bool batch_norm_grads_in_place(size_t input, size_t output);
 /// Does a BatchNormalization take the statistics that are given?
 bool in_inference(const KernelCall& call);
 /// The reason why the call has no kernel, or an empty string; Error(kModel) for shapes that do not

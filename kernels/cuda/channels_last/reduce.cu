@@ -43,22 +43,23 @@ struct ChannelSums {
   struct Channel {};
   using Element = T;
   using Number = std::conditional_t<sizeof(T) == 2, float, double>;
-  static constexpr int kOperands = 1;
+  static constexpr int kOperands = 1, kSums = 1;
   const T* operands[kOperands];
   template <int V>
   __device__ void know(int64_t, Channel (&)[V]) const {}
   template <int V>
   __device__ void add(const Channel (&)[V], const RowOf<T, V, 1>& row, int64_t,
-                      PairOf<Number> (&sums)[V]) const {
+                      SumsOf<Number, kSums> (&sums)[V]) const {
     HN_UNROLL
-    for (int v = 0; v < V; ++v) sums[v].first += load_number(row[0].of[v]);
+    for (int v = 0; v < V; ++v) sums[v].of[0] += load_number(row[0].of[v]);
   }
 };
 
 struct WriteSum {
+  static constexpr int kSums = 1;
   RealOutput y;
-  __device__ void operator()(int64_t c, const SumPair& sum) const {
-    y.write(c, static_cast<float>(sum.first));  // as the plain row does
+  __device__ void operator()(int64_t c, const SumsOf<double, kSums>& sum) const {
+    y.write(c, static_cast<float>(sum.of[0]));  // as the plain row does
   }
 };
 
@@ -71,12 +72,12 @@ Prepared prepare_channel_sums(const KernelCall& call) {
   const auto typed = [&]<class T>() {
     const ChannelWalk walk = walk_for_sums<T>(call.inputs[0].size() / channels, channels);
     const auto body = [walk, to](const KernelBuffers& buffers) {
-      auto* parts = reinterpret_cast<SumPair*>(buffers.workspace);
+      std::byte* parts = buffers.workspace;
       run_sums<T>(stream_of(buffers), ChannelSums<T>{{buffers.in<T>(0)}}, walk, parts);
       finish_channels(stream_of(buffers), WriteSum{{buffers.outputs[0], to}}, parts, walk.channels,
                       walk.slices);
     };
-    return make_kernel(body, room_for_sums(walk));
+    return make_kernel(body, room_for_sums(walk, 1));
   };
   if (from == DType::kF32) return typed.template operator()<float>();
   if (from == DType::kF16) return typed.template operator()<Half>();

@@ -3,6 +3,7 @@
 // of (N, H, W, C).
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -20,6 +21,22 @@ bool fit_channels_last(const KernelCall& call, uint32_t inputs, uint32_t outputs
 /// them fit.
 BlockedOperands all_channels_last(const KernelCall& call, uint32_t inputs, uint32_t outputs);
 
+/// Those of the named operands that are there, a bit each.
+inline uint32_t inputs_there(const KernelCall& call, std::initializer_list<size_t> named) {
+  uint32_t bits = 0;
+  for (const size_t index : named) bits |= call.has_input(index) ? 1u << index : 0;
+  return bits;
+}
+inline uint32_t outputs_there(const KernelCall& call, std::initializer_list<size_t> named) {
+  uint32_t bits = 0;
+  for (const size_t index : named) bits |= call.has_output(index) ? 1u << index : 0;
+  return bits;
+}
+/// Has a thread that reads 16 bytes of X the 8 channels of a byte of signs?
+inline bool has_bytes_of_signs(const KernelCall& call) {
+  return is_16bit_float(call.inputs[0].dtype);
+}
+
 /// (N, C, spatial…) as (N, spatial…, C).
 Shape lying_channels_last(const Shape& shape);
 /// Where a dim of (N, C, spatial…) is in (N, spatial…, C).
@@ -34,11 +51,12 @@ const KernelRow& channels_last_reorder();            // reorder.cu
 std::vector<BlockedRow> channels_last_conv_rows();   // contraction/conv_library.cu
 std::vector<BlockedRow> channels_last_elements();    // elements.cu: elementwise ops, their chains
 std::vector<BlockedRow> channels_last_batch_norm();  // batch_norm.cu
-std::vector<BlockedRow> channels_last_moves();       // move.cu: Concat, Pad, Slice, Transpose, …
-std::vector<BlockedRow> channels_last_patches();     // movement/patches.cu
-std::vector<BlockedRow> channels_last_pools();       // pool.cu: pools and their gradients
-std::vector<BlockedRow> channels_last_resizes();     // reduction/resize.cu
-std::vector<BlockedRow> channels_last_sums();        // reduce.cu: reductions, global pools
+std::vector<BlockedRow> channels_last_batch_norm_grad();  // batch_norm_grad.cu
+std::vector<BlockedRow> channels_last_moves();    // move.cu: Concat, Pad, Slice, Transpose, …
+std::vector<BlockedRow> channels_last_patches();  // movement/patches.cu
+std::vector<BlockedRow> channels_last_pools();    // pool.cu: pools and their gradients
+std::vector<BlockedRow> channels_last_resizes();  // reduction/resize.cu
+std::vector<BlockedRow> channels_last_sums();     // reduce.cu: reductions, global pools
 
 /// Calls `body` for the types of tensors that lie channels last.
 template <class Body>

@@ -14,14 +14,26 @@ namespace halfnote::HN_CUDA {
 /// Channels side by side that a thread takes where their number allows it: 16 bytes of them.
 template <class T>
 inline constexpr int kChannelsTogether = 16 / sizeof(T);
-/// Blocks that a multiprocessor is to have at once.
+/// Blocks that a multiprocessor is to have at once: fewer where a body says that its threads know
+/// more than the registers of so many have room for.
 inline constexpr int kBlocksAtOnce = 3;
-/// Rows whose operands have room in a block's shared memory: some 32 KiB of it.
+template <class Body>
+constexpr int blocks_of() {
+  if constexpr (requires { Body::kBlocksAtOnce; }) return Body::kBlocksAtOnce;
+  return kBlocksAtOnce;
+}
+template <class Body>
+inline constexpr int kBlocksOf = blocks_of<Body>();
+/// Rows whose operands have room in a block's shared memory: some 32 KiB of it, 48 where blocks are
+/// fewer.
 template <int kOperands>
 inline constexpr int kRowsWithRoom = kOperands == 1   ? 6
                                      : kOperands == 2 ? 4
                                      : kOperands == 3 ? 3
                                                       : 2;
+template <class Body>
+inline constexpr int kRowsOf = kRowsWithRoom<Body::kOperands> +
+                               (kBlocksOf<Body> < kBlocksAtOnce ? 1 : 0);
 
 struct ChannelWalk {
   int64_t rows = 0, channels = 0;
@@ -105,7 +117,7 @@ inline constexpr bool kHasSigns = requires(const Body& body) {
 template <int V, class Body>
 class Rows {
   using T = typename Body::Element;
-  static constexpr int kOperands = Body::kOperands, kRoom = kRowsWithRoom<kOperands>;
+  static constexpr int kOperands = Body::kOperands, kRoom = kRowsOf<Body>;
   struct alignas(16) Room {  // also for the sums of all threads
     Packed<T, V> of[kRoom][kOperands][kBlock];
   };
@@ -189,44 +201,52 @@ class Rows {
   std::array<unsigned, kSigned ? kRoom : 1> signs_;
 };
 
-/// Without initializers, which shared memory does not have.
-template <class M>
-struct PairOf {
-  M first, second;
-};
-using SumPair = PairOf<double>;
+/// The sums of a channel, without initializers, which shared memory does not have.
+template <class M, int N>
+struct SumsOf {
+  M of[N];
 
-/// Bytes of the partial sums of a walk.
-inline size_t room_for_sums(const ChannelWalk& walk) {
-  return static_cast<size_t>(walk.slices * walk.channels) * sizeof(SumPair);
+  template <class Other>
+  __device__ void add(const SumsOf<Other, N>& others) {
+    HN_UNROLL
+    for (int n = 0; n < N; ++n) of[n] += others.of[n];
+  }
+};
+/// What a body's slices leave a channel.
+template <class Body>
+using SlicesOf = SumsOf<double, Body::kSums>;
+
+/// Bytes of the partial sums of a walk, `sums` a channel.
+inline size_t room_for_sums(const ChannelWalk& walk, int sums) {
+  return static_cast<size_t>(walk.slices * walk.channels * sums) * sizeof(double);
 }
 
-/// Adds up the pairs of all threads of a block whose place is the same below `lanes`; the first
-/// `lanes` threads get the sums.
-__device__ inline SumPair add_rows(SumPair mine, unsigned lanes) {
-  HN_SHARED(SumPair[kBlock], all);
+/// Adds up the sums of all threads of a block whose place is the same below `lanes`; the first
+/// `lanes` threads get them.
+template <int N>
+__device__ SumsOf<double, N> add_rows(const SumsOf<double, N>& mine, unsigned lanes) {
+  using All = SumsOf<double, N>[kBlock];
+  HN_SHARED(All, all);
   __syncthreads();  // it may still be read for the last sums
   all[threadIdx.x] = mine;
   __syncthreads();
   for (unsigned half = kBlock / 2; half >= lanes; half /= 2) {
-    if (threadIdx.x < half) {
-      all[threadIdx.x].first += all[threadIdx.x + half].first;
-      all[threadIdx.x].second += all[threadIdx.x + half].second;
-    }
+    if (threadIdx.x < half) all[threadIdx.x].add(all[threadIdx.x + half]);
     __syncthreads();
   }
   return all[threadIdx.x];
 }
 
-/// The pairs of each channel over a block's slice. `body.know(c, channels)` gives what is known of
-/// the channels from c on, `body.add<V>(channels, row, at, pairs)` adds what is in a row to a
-/// thread's sums, which are of Body::Number.
+/// The Body::kSums sums of each channel over a block's slice. `body.know(c, channels)` gives what
+/// is known of the channels from c on, `body.add<V>(channels, row, at, sums)` adds what is in a row
+/// to a thread's sums, which are of Body::Number.
 template <int V, class Body>
-__global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
-    sum_slices(const __grid_constant__ Body body, ChannelWalk walk, SumPair* parts) {
+__global__ void __launch_bounds__(kBlock, kBlocksOf<Body>)
+    sum_slices(const __grid_constant__ Body body, ChannelWalk walk, SlicesOf<Body>* parts) {
+  using Sums = SumsOf<typename Body::Number, Body::kSums>;
   if (walk.turn() >= walk.slices) return;  // all threads of the block
   const int64_t c = walk.channel<V>();
-  PairOf<typename Body::Number> sums[V] = {};
+  Sums sums[V] = {};
   if (c < walk.channels) {
     Rows<V, Body> rows(walk, body, c);
     typename Body::Channel channels[V];
@@ -235,20 +255,17 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
         [&](const auto& row, int64_t at) { body.template add<V>(channels, row, at, sums); });
   }
   // A thread adds up V rows of one channel.
-  auto* all = Rows<V, Body>::template room_for<PairOf<typename Body::Number>>();
+  auto* all = Rows<V, Body>::template room_for<Sums>();
   HN_UNROLL
   for (int v = 0; v < V; ++v) all[v * kBlock + threadIdx.x] = sums[v];
   __syncthreads();
   const unsigned width = walk.lanes * V, place = threadIdx.x % width;
   const unsigned lane = place % walk.lanes, v = place / walk.lanes;
   const unsigned first = threadIdx.x / width * V;
-  SumPair mine = {};
+  SlicesOf<Body> mine = {};
   HN_UNROLL
-  for (unsigned row = first; row < first + V; ++row) {
-    const auto& sum = all[v * kBlock + row * walk.lanes + lane];
-    mine.first += sum.first;
-    mine.second += sum.second;
-  }
+  for (unsigned row = first; row < first + V; ++row)
+    mine.add(all[v * kBlock + row * walk.lanes + lane]);
   mine = add_rows(mine, width);
   const int64_t of = int64_t{blockIdx.x} * width + lane * V + v;
   if (threadIdx.x < width && of < walk.channels) parts[walk.turn() * walk.channels + of] = mine;
@@ -257,34 +274,32 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
 /// Channels of a block that merges: few, so that many threads share the slices of one.
 inline constexpr unsigned kMergedChannels = 4;
 
-/// Merges the slices of some channels a block, and calls `finish(c, sums)` for each channel.
+/// Merges the slices of some channels a block, and calls `finish(c, sums)` for each channel, which
+/// has Finish::kSums of them.
 template <class Finish>
 __global__ void __launch_bounds__(kBlock)
-    merge_channels(const __grid_constant__ Finish finish, const SumPair* parts, int64_t channels,
-                   int64_t slices) {
+    merge_channels(const __grid_constant__ Finish finish, const SlicesOf<Finish>* parts,
+                   int64_t channels, int64_t slices) {
   constexpr unsigned kLanes = kMergedChannels;
   const int64_t c = int64_t{blockIdx.x} * kLanes + threadIdx.x % kLanes;
-  SumPair mine = {};
+  SlicesOf<Finish> mine = {};
   HN_UNROLL_BY_4
-  for (int64_t s = threadIdx.x / kLanes; c < channels && s < slices; s += kBlock / kLanes) {
-    const SumPair part = parts[s * channels + c];
-    mine.first += part.first;
-    mine.second += part.second;
-  }
-  const SumPair sum = add_rows(mine, kLanes);
-  if (threadIdx.x < kLanes && c < channels) finish(c, sum);
+  for (int64_t s = threadIdx.x / kLanes; c < channels && s < slices; s += kBlock / kLanes)
+    mine.add(parts[s * channels + c]);
+  const SlicesOf<Finish> sums = add_rows(mine, kLanes);
+  if (threadIdx.x < kLanes && c < channels) finish(c, sums);
 }
 
 template <class Finish>
-void finish_channels(Stream& stream, const Finish& finish, const SumPair* parts, int64_t channels,
+void finish_channels(Stream& stream, const Finish& finish, const std::byte* parts, int64_t channels,
                      int64_t slices) {
   launch(stream, merge_channels<Finish>, blocks_for(channels, kMergedChannels), kBlock, 0, finish,
-         parts, channels, slices);
+         reinterpret_cast<const SlicesOf<Finish>*>(parts), channels, slices);
 }
 
 /// `body.know(c, channels)` as above; `body.apply<V>(channels, row, at)` for what is in a row.
 template <int V, class Body>
-__global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
+__global__ void __launch_bounds__(kBlock, kBlocksOf<Body>)
     apply_channels(const __grid_constant__ Body body, ChannelWalk walk) {
   const int64_t c = walk.channel<V>();
   if (c >= walk.channels || walk.turn() >= walk.slices) return;
@@ -296,10 +311,11 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce)
 
 /// T is what the walk was made for.
 template <class T, class Body>
-void run_sums(Stream& stream, const Body& body, const ChannelWalk& walk, SumPair* parts) {
+void run_sums(Stream& stream, const Body& body, const ChannelWalk& walk, std::byte* parts) {
   const auto kernel =
       walk.together == 1 ? sum_slices<1, Body> : sum_slices<kChannelsTogether<T>, Body>;
-  launch(stream, kernel, walk.grid(), kBlock, 0, body, walk, parts);
+  launch(stream, kernel, walk.grid(), kBlock, 0, body, walk,
+         reinterpret_cast<SlicesOf<Body>*>(parts));
 }
 
 template <class T, class Body>

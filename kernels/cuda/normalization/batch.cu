@@ -65,6 +65,10 @@ struct PairSums {
   }
 };
 
+size_t sum_bytes(const DeviceChannels& shape) {
+  return static_cast<size_t>(2 * shape.slices * shape.channels) * sizeof(double);
+}
+
 /// Adds up `body(element, first, second)` over a block's slice of its channel.
 template <class Body>
 __device__ void sum_slice(const DeviceChannels& x, const PairSums& sums, const Body& body) {
@@ -107,6 +111,7 @@ struct FinishMoments {
       if (shape.per_channel > 0) pivot = load_number(x[shape.index(c, 0)]);
     }
     lines[c] = o.finish<T>(plan, c, pivot, sum, squares, static_cast<double>(shape.per_channel));
+    if (plan.adds_line) lines[shape.channels + c] = o.of_residual<T>(c);
   }
 };
 
@@ -117,10 +122,16 @@ struct NormElement {
   T* y;
   DeviceChannels shape;
   const ChannelLine<T>* lines;
+  const ChannelLine<T>* of_residual;  // or null
   bool relu;
   __device__ void operator()(int64_t i) const {
-    M value = lines[shape.channel(i)].at(x[i]);
-    if (residual != nullptr) value += static_cast<M>(load_number(residual[i]));
+    const int64_t c = shape.channel(i);
+    M value = lines[c].at(x[i]);
+    if (of_residual != nullptr) {
+      value += of_residual[c].at(residual[i]);
+    } else if (residual != nullptr) {
+      value += static_cast<M>(load_number(residual[i]));
+    }
     y[i] = store_number<T>(ChannelLine<T>::finished(value, relu));
   }
 };
@@ -148,7 +159,7 @@ struct WriteSigns {
 template <class T>
 Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
   const DeviceChannels shape(plan.channels);
-  const auto lines_at = static_cast<size_t>(2 * shape.slices * shape.channels) * sizeof(double);
+  const size_t lines_at = sum_bytes(shape);
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
     const T* x = buffers.in<T>(0);
     const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
@@ -158,14 +169,17 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
     if (plan.of_batch)
       launch(stream_of(buffers), moment_slices<T>, shape.grid(), kBlock, 0, x, shape, sums);
     for_each(stream_of(buffers), shape.channels, FinishMoments<T>{x, shape, sums, o, plan, lines});
+    if (buffers.out<T>(0) == nullptr) return;
+    const auto* of_residual = plan.adds_line ? lines + shape.channels : nullptr;
     for_each(stream_of(buffers), shape.count(),
-             NormElement<T>{x, residual, buffers.out<T>(0), shape, lines, plan.relu});
+             NormElement<T>{x, residual, buffers.out<T>(0), shape, lines, of_residual, plan.relu});
     if (!plan.keeps_signs) return;
     auto* signs = buffers.out<uint8_t>(cpu::kNormSigns);
     const WriteSigns<T> write{buffers.out<T>(0), signs, shape, Divisor(shape.channels / 8)};
     for_each(stream_of(buffers), plan.channels.sign_bytes(), write);
   };
-  const size_t workspace = lines_at + static_cast<size_t>(shape.channels) * sizeof(ChannelLine<T>);
+  const int64_t line_count = (plan.adds_line ? 2 : 1) * shape.channels;
+  const size_t workspace = lines_at + static_cast<size_t>(line_count) * sizeof(ChannelLine<T>);
   return make_kernel(body, workspace, cpu::batch_norm_in_place);
 }
 
@@ -239,30 +253,41 @@ struct GradientElement {
   }
 };
 
+/// The passes for one normalization.
+template <class T>
+void run_gradient(const KernelBuffers& buffers, const cpu::BatchNormGradPlan& plan,
+                  const OperandTypes& types, const cpu::NormGradPlaces& at) {
+  const DeviceChannels shape(plan.channels);
+  Incoming<T> in{buffers.in<T>(0),
+                 plan.adds ? buffers.in<T>(cpu::kGradAddend) : nullptr,
+                 plan.mask == NormMask::kY ? buffers.in<T>(cpu::kGradY) : nullptr,
+                 buffers.in<T>(at.x),
+                 plan.mask == NormMask::kBits ? buffers.in<uint8_t>(cpu::kGradSigns) : nullptr,
+                 plan.keeps_sum ? buffers.out<T>(cpu::kGradSum) : nullptr,
+                 plan.mask == NormMask::kLine};
+  const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
+  auto* lines = reinterpret_cast<GradientLine<T>*>(buffers.workspace + sum_bytes(shape));
+  const GradientOperands o(types, buffers, at);
+  launch(stream_of(buffers), gradient_slices<T>, shape.grid(), kBlock, 0, in, shape, o, sums);
+  for_each(stream_of(buffers), shape.channels, FinishGradient<T>{shape, sums, o, lines});
+  T* dx = buffers.out<T>(at.dx);
+  if (dx == nullptr) return;
+  if (in.kept != nullptr) in = {in.kept, nullptr, nullptr, in.x, nullptr, nullptr, false};
+  for_each(stream_of(buffers), shape.count(), GradientElement<T>{in, dx, shape, lines});
+}
+
 template <class T>
 Prepared gradient_kernel(const KernelCall& call, const cpu::BatchNormGradPlan& plan) {
-  const DeviceChannels shape(plan.channels);
-  const auto lines_at = static_cast<size_t>(2 * shape.slices * shape.channels) * sizeof(double);
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
-    Incoming<T> in{buffers.in<T>(0),
-                   plan.adds ? buffers.in<T>(cpu::kGradAddend) : nullptr,
-                   plan.mask == NormMask::kY ? buffers.in<T>(cpu::kGradY) : nullptr,
-                   buffers.in<T>(1),
-                   plan.mask == NormMask::kBits ? buffers.in<uint8_t>(cpu::kGradSigns) : nullptr,
-                   plan.keeps_sum ? buffers.out<T>(cpu::kGradSum) : nullptr,
-                   plan.mask == NormMask::kLine};
-    const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
-    auto* lines = reinterpret_cast<GradientLine<T>*>(buffers.workspace + lines_at);
-    const GradientOperands o(types, buffers);
-    launch(stream_of(buffers), gradient_slices<T>, shape.grid(), kBlock, 0, in, shape, o, sums);
-    for_each(stream_of(buffers), shape.channels, FinishGradient<T>{shape, sums, o, lines});
-    if (buffers.out<T>(0) == nullptr) return;
-    if (in.kept != nullptr) in = {in.kept, nullptr, nullptr, in.x, nullptr, nullptr, false};
-    for_each(stream_of(buffers), shape.count(),
-             GradientElement<T>{in, buffers.out<T>(0), shape, lines});
+    run_gradient<T>(buffers, plan, types, cpu::kOneGrad);
+    if (plan.has_other) run_gradient<T>(buffers, plan, types, cpu::kOtherGrad);
   };
-  const size_t workspace = lines_at + static_cast<size_t>(shape.channels) * sizeof(GradientLine<T>);
-  return make_kernel(body, workspace, cpu::batch_norm_grad_in_place);
+  const DeviceChannels shape(plan.channels);
+  const size_t workspace =
+      sum_bytes(shape) + static_cast<size_t>(shape.channels) * sizeof(GradientLine<T>);
+  // The second gradient reads what the first one would be written over.
+  return plan.has_other ? make_kernel(body, workspace)
+                        : make_kernel(body, workspace, cpu::batch_norm_grad_in_place);
 }
 
 Prepared prepare_gradient(const KernelCall& call) {

@@ -52,8 +52,9 @@ struct OperandTypes {
   std::vector<DType> inputs, outputs;
 
   explicit OperandTypes(const KernelCall& call) {
-    for (size_t i = 0; i <= cpu::kGradBias; ++i) inputs.push_back(type_of(call.inputs, i));
-    for (size_t i = 0; i < 5; ++i) outputs.push_back(type_of(call.outputs, i));
+    for (size_t i = 0; i <= cpu::kOtherGrad.inv_std; ++i) inputs.push_back(type_of(call.inputs, i));
+    for (size_t i = 0; i <= cpu::kOtherGrad.d_bias; ++i)
+      outputs.push_back(type_of(call.outputs, i));
   }
   RealPointer in(const KernelBuffers& buffers, size_t i) const {
     return {buffers.in<std::byte>(i), inputs[i]};
@@ -71,6 +72,7 @@ struct OperandTypes {
 /// The operands of a BatchNormalization that are one number a channel.
 struct NormOperands {
   RealPointer scale, bias, mean, variance;
+  RealPointer residual_scale, residual_bias, residual_mean, residual_inv_std;
   RealOutput running_mean, running_variance, saved_mean, saved_inv_std;
 
   NormOperands(const OperandTypes& types, const cpu::BatchNormPlan& plan,
@@ -78,7 +80,11 @@ struct NormOperands {
       : scale(types.in(buffers, 1)),
         bias(types.in(buffers, 2)),
         mean(types.in(buffers, 3)),
-        variance(types.in(buffers, 4)) {
+        variance(types.in(buffers, 4)),
+        residual_scale(types.in(buffers, cpu::kNormLine)),
+        residual_bias(types.in(buffers, cpu::kNormLine + 1)),
+        residual_mean(types.in(buffers, cpu::kNormLine + 2)),
+        residual_inv_std(types.in(buffers, cpu::kNormLine + 3)) {
     if (plan.of_batch) {
       running_mean = types.out(buffers, 1);
       running_variance = types.out(buffers, 2);
@@ -89,6 +95,11 @@ struct NormOperands {
     }
   }
 
+  /// The line by which channel c of the residual is normalized.
+  template <class T>
+  __device__ ChannelLine<T> of_residual(int64_t c) const {
+    return line_of<T>(residual_mean[c], residual_inv_std[c], residual_scale[c], residual_bias[c]);
+  }
   /// The line of channel c, and its results. `sum` and `squares` are those of the distances from
   /// `pivot`, of `count` elements.
   template <class T>
@@ -145,13 +156,14 @@ struct GradientOperands {
   RealPointer scale, mean, inv_std, bias;
   RealOutput d_scale, d_bias;
 
-  GradientOperands(const OperandTypes& types, const KernelBuffers& buffers)
-      : scale(types.in(buffers, 2)),
-        mean(types.in(buffers, 3)),
-        inv_std(types.in(buffers, 4)),
+  GradientOperands(const OperandTypes& types, const KernelBuffers& buffers,
+                   const cpu::NormGradPlaces& at)
+      : scale(types.in(buffers, at.scale)),
+        mean(types.in(buffers, at.mean)),
+        inv_std(types.in(buffers, at.inv_std)),
         bias(types.in(buffers, cpu::kGradBias)),
-        d_scale(types.out(buffers, 1)),
-        d_bias(types.out(buffers, 2)) {}
+        d_scale(types.out(buffers, at.d_scale)),
+        d_bias(types.out(buffers, at.d_bias)) {}
 
   /// How Y of the channels from c on was computed.
   template <class T, int V>

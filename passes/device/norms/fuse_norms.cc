@@ -14,16 +14,32 @@
 // sign again from x, which it reads in any case, and takes b instead of y. Of a norm with a sum it
 // takes the signs of y, a bit an element, where y is 16-bit, has pixels and a multiple of 8
 // channels.
+// Where two norms are added up (a block's last one and that of its projection), the later one
+// normalizes the X of the other one on its way, by the line that this has saved, and both gradients
+// are one node, which reads dY and the signs once a pass:
+//
+//   k, …, m1, i1 = ai.halfnote.BatchNormalization (u, t, c, …)
+//   y, … = ai.halfnote.BatchNormalization <…> (x, s, b, m, v, k)
+//     ──▶   …, m1, i1 = ai.halfnote.BatchNormalization (u, t, c, …)
+//           y, … = ai.halfnote.BatchNormalization <…> (x, s, b, m, v, u, t, c, m1, i1)
+//
+//   dx, ds, db, d = ai.halfnote.BatchNormalizationGrad (g1, x, …, g2, , , signs)
+//   du, dt, dc = ai.halfnote.BatchNormalizationGrad (d, u, t, m1, i1)
+//     ──▶   dx, ds, db, , du, dt, dc =
+//               ai.halfnote.BatchNormalizationGrad (g1, x, …, g2, , , signs, u, t, m1, i1)
+//
 // Rounding: the normalized value is not rounded before the sum, and a Relu sees the statistics as
 // they are saved, in f32.
 // Leaves alone: results that others read before the Relu, sums that broadcast, sums of gradients
-// that a chain of elementwise nodes makes on its way, bodies.
+// that a chain of elementwise nodes makes on its way, bodies; two norms whose statistics are not
+// kept, two gradients without signs.
 #include "passes/device/norms/fuse_norms.h"
 
 #include <algorithm>
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
+#include "compiler/ir/replace.h"
 #include "passes/device/norms/parts.h"
 
 namespace halfnote {
@@ -32,6 +48,8 @@ namespace {
 constexpr size_t kPlainOperands = 5;  // of either node, without those of this pass
 constexpr size_t kSumResult = 3;
 constexpr size_t kSigns = 5;  // of the norm's results
+constexpr size_t kResidual = 5, kSavedMean = 3, kSavedInvStd = 4;
+constexpr size_t kGradSigns = 8, kGradsOfOther = 4;  // of the gradient's operands and results
 
 bool is_plain_norm(const Graph& graph, NodeId id, std::string_view op) {
   return is_op(graph, id, kHalfnoteDomain, op) && graph.inputs(id).size() == kPlainOperands &&
@@ -101,6 +119,25 @@ bool fuse_forward(Graph& graph, NodeId norm) {
     graph.remove(tail.add);
   }
   take_over(graph, graph.output(tail.last()), y);
+  return true;
+}
+
+/// A residual that only this norm reads is normalized by it.
+bool fuse_residual_norm(Graph& graph, NodeId norm) {
+  if (!is_op(graph, norm, kHalfnoteDomain, "BatchNormalization")) return false;
+  if (graph.inputs(norm).size() != kResidual + 1) return false;
+  const ValueId residual = graph.input(norm, kResidual);
+  const NodeId other = producer(graph, residual);
+  if (!is_plain_norm(graph, other, "BatchNormalization") || graph.output(other) != residual ||
+      only_user(graph, residual) != norm)
+    return false;
+  const ValueId mean = graph.output(other, kSavedMean), inv_std = graph.output(other, kSavedInvStd);
+  if (!mean.valid() || !inv_std.valid() || !alike(graph, graph.input(other, 0), residual))
+    return false;
+  graph.set_input(norm, kResidual, graph.input(other, 0));
+  for (const ValueId part : {graph.input(other, 1), graph.input(other, 2), mean, inv_std})
+    graph.add_node_input(norm, part);
+  graph.drop_output(other, 0);
   return true;
 }
 
@@ -214,6 +251,40 @@ bool fuse_gradient(Graph& graph, NodeId grad, PassContext& context) {
   return true;
 }
 
+/// The gradient that reads the sum of this one, and nobody else does.
+NodeId other_gradient(const Graph& graph, NodeId grad) {
+  if (!is_op(graph, grad, kHalfnoteDomain, "BatchNormalizationGrad")) return {};
+  const ValueId sum = graph.output(grad, kSumResult);
+  if (graph.inputs(grad).size() != kGradSigns + 1 || !sum.valid()) return {};
+  const NodeId other = only_user(graph, sum);
+  if (!is_plain_norm(graph, other, "BatchNormalizationGrad") || graph.input(other, 0) != sum)
+    return {};
+  const auto operands = graph.inputs(other);
+  const bool there = std::all_of(operands.begin() + 1, operands.end(), [&](ValueId operand) {
+    return is_made_before(graph, operand, grad);
+  });
+  return there && alike(graph, operands[1], graph.input(grad, 1)) ? other : NodeId{};
+}
+
+bool fuse_gradients(Graph& graph, NodeId grad) {
+  const NodeId other = other_gradient(graph, grad);
+  if (!other.valid()) return false;
+  for (size_t i = 1; i < kPlainOperands; ++i) graph.add_node_input(grad, graph.input(other, i));
+  const size_t results = graph.outputs(other).size();
+  for (size_t i = 0; i < results; ++i) {
+    const ValueId from = graph.output(other, i);
+    if (!from.valid()) continue;
+    const ValueId to =
+        graph.add_node_output(grad, kGradsOfOther + i, graph.unique_name(graph.value(from).name));
+    graph.value(to).type = graph.value(from).type;
+    graph.value(to).scale_power = graph.value(from).scale_power;
+    take_place(graph, from, to);
+  }
+  graph.remove(other);
+  graph.drop_output(grad, kSumResult);
+  return true;
+}
+
 }  // namespace
 
 bool fuse_norms(Graph& graph, PassContext& context) {
@@ -223,7 +294,13 @@ bool fuse_norms(Graph& graph, PassContext& context) {
     if (graph.node(node).alive) changed |= fuse_forward(graph, node);
   }
   for (const NodeId node : nodes) {
+    if (graph.node(node).alive) changed |= fuse_residual_norm(graph, node);
+  }
+  for (const NodeId node : nodes) {
     if (graph.node(node).alive) changed |= fuse_gradient(graph, node, context);
+  }
+  for (const NodeId node : nodes) {
+    if (graph.node(node).alive) changed |= fuse_gradients(graph, node);
   }
   return changed;
 }

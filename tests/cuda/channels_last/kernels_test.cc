@@ -211,6 +211,40 @@ TEST(ChannelsLast, FusedBatchNormalization) {
   }
 }
 
+/// Two that are added up: the statistics of one, which the other normalizes it by, and both
+/// gradients at once.
+TEST(ChannelsLast, TwoBatchNormalizations) {
+  Attributes relu;
+  relu.set("activation", "Relu");
+  const Tensor none;
+  for (const Shape& shape : kUglyImages) {
+    for (const DType dtype : kStored) {
+      const Shape c{shape[1]};
+      const Result full{dtype, shape}, f32{DType::kF32, c};
+      const std::vector<Result> results{full, f32, f32, f32, f32};
+      const Tensor x = random(dtype, shape, 4, 7), other = random(dtype, shape, -1, 1, 2),
+                   dy = random(dtype, shape, -1, 1, 3), more = random(dtype, shape, -1, 1, 8),
+                   a = random(DType::kF32, c, 0.5, 2, 4), b = random(DType::kF32, c, -1, 1, 5),
+                   mean = random(DType::kF32, c, 4, 7, 6), inv = random(DType::kF32, c, 0.5, 2, 7);
+      check_last({kOwn, "BatchNormalization", {x, a, b, mean, inv}, {}, {{}, f32, f32, f32, f32}});
+      for (const Attributes& activation : {Attributes(), relu}) {
+        const std::vector<Tensor> operands{x, a, b, mean, inv, other, inv, a, b, a};
+        check_last({kOwn, "BatchNormalization", operands, activation, results});
+      }
+      if (shape[1] % 8 != 0) continue;
+      for (const Tensor& addend : {none, more}) {
+        for (const Result& dx : {full, Result{}}) {
+          const std::vector<Tensor> operands{
+              dy, x, a, mean, inv, addend, none, none, bits_for(shape), other, inv, b, a};
+          const Call call{
+              kOwn, "BatchNormalizationGrad", operands, {}, {dx, f32, f32, {}, full, f32, f32}};
+          dtype == DType::kF32 ? check_plain(call) : check_last(call);
+        }
+      }
+    }
+  }
+}
+
 struct PoolShapes {
   Shape x, y;
   std::vector<int64_t> kernel, strides, pads;

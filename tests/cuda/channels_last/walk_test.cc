@@ -40,16 +40,16 @@ struct SumAndCount {
   using Element = float;
   using Number = double;
   using Channel = int;
-  static constexpr int kOperands = 1;
+  static constexpr int kOperands = 1, kSums = 2;
   const float* operands[kOperands];
   template <int V>
   __device__ void know(int64_t, Channel (&)[V]) const {}
   template <int V>
   __device__ void add(const Channel (&)[V], const RowOf<float, V, 1>& row, int64_t,
-                      PairOf<double> (&sums)[V]) const {
+                      SumsOf<double, kSums> (&sums)[V]) const {
     for (int v = 0; v < V; ++v) {
-      sums[v].first += row[0].of[v];
-      sums[v].second += 1;
+      sums[v].of[0] += row[0].of[v];
+      sums[v].of[1] += 1;
     }
   }
 };
@@ -62,7 +62,7 @@ TEST(ChannelWalk, SlicesGoOnInZ) {
   ChannelWalk walk(3 * 8, 17, 4, 1, 3, 3);
   ASSERT_EQ(walk.slices, 3);
   const Tensor x = random(DType::kF32, {walk.rows, walk.channels});
-  std::vector<SumPair> parts(static_cast<size_t>(walk.slices * walk.channels), SumPair{});
+  std::vector<SlicesOf<SumAndCount>> parts(static_cast<size_t>(walk.slices * walk.channels));
   launch(*stream, sum_slices<1, SumAndCount>, dim3(1, 2, 2), kBlock, 0,
          SumAndCount{{x.data<float>().data()}}, walk, parts.data());
   stream->synchronise();
@@ -71,9 +71,9 @@ TEST(ChannelWalk, SlicesGoOnInZ) {
       double sum = 0;
       for (int64_t r = s * walk.slice; r < (s + 1) * walk.slice; ++r)
         sum += x.at_as_double(r * walk.channels + c);
-      const SumPair& part = parts[static_cast<size_t>(s * walk.channels + c)];
-      EXPECT_NEAR(part.first, sum, 1e-12) << s << ", " << c;
-      EXPECT_EQ(part.second, walk.slice);
+      const auto& part = parts[static_cast<size_t>(s * walk.channels + c)];
+      EXPECT_NEAR(part.of[0], sum, 1e-12) << s << ", " << c;
+      EXPECT_EQ(part.of[1], walk.slice);
     }
   }
 }

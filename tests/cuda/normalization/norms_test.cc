@@ -94,6 +94,9 @@ TEST(CudaNormalization, GroupNormFarFromZero) {
   }
 }
 
+const std::vector<Shape> kUglyBatches = {{1, 1},    {5, 3},    {2, 7, 129},   {3, 2, 65, 67},
+                                         {0, 3, 5}, {2, 3, 0}, {3, 16, 5, 7}, {0, 8, 3}};
+
 /// A normalization with and without the sum and the Relu behind it, and its gradient.
 TEST(CudaNormalization, BatchNorm) {
   Attributes relu;
@@ -101,14 +104,7 @@ TEST(CudaNormalization, BatchNorm) {
   const Tensor none;
   for (const DType dtype : kFloats) {
     const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
-    for (const Shape& shape : {Shape{1, 1},
-                               {5, 3},
-                               {2, 7, 129},
-                               {3, 2, 65, 67},
-                               {0, 3, 5},
-                               {2, 3, 0},
-                               {3, 16, 5, 7},
-                               {0, 8, 3}}) {
+    for (const Shape& shape : kUglyBatches) {
       const Shape c{shape[1]};
       const Result full{dtype, shape}, sums{wide, c};
       const Tensor x = random(dtype, shape, 4, 7), dy = random(dtype, shape, -1, 1, 2),
@@ -141,6 +137,48 @@ TEST(CudaNormalization, BatchNorm) {
         check({kOwn, "BatchNormalizationGrad", operands, {}, {full, sums, sums, full}});
         check({kOwn, "BatchNormalizationGrad", operands, {}, {full, sums, sums}});
         check({kOwn, "BatchNormalizationGrad", operands, {}, {{}, sums, sums, full}});
+      }
+    }
+  }
+}
+
+/// Two that are added up: the statistics of one, which the other normalizes it by, and both
+/// gradients at once.
+TEST(CudaNormalization, TwoBatchNorms) {
+  const Tensor none;
+  for (const DType dtype : kFloats) {
+    const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
+    for (const Shape& shape : kUglyBatches) {
+      const Shape c{shape[1]};
+      const Result full{dtype, shape}, sums{wide, c};
+      const Tensor x = random(dtype, shape, 4, 7), other = random(dtype, shape, -1, 1, 2),
+                   dy = random(dtype, shape, -1, 1, 3), y = random(dtype, shape, -1, 1, 4),
+                   a = random(wide, c, 0.5, 2, 5), b = random(wide, c, -1, 1, 6),
+                   mean = random(wide, c, 4, 7, 7), inv = random(wide, c, 0.5, 2, 8);
+      check({kOwn, "BatchNormalization", {x, a, b, mean, inv}, {}, {{}, sums, sums, sums, sums}});
+      check({kOwn,
+             "BatchNormalization",
+             {x, a, b, mean, inv, other, inv, a, b, a},
+             {},
+             {full, sums, sums, sums, sums}});
+      std::vector<std::vector<Tensor>> masks{{none, none, none}, {y, none, none}};
+      if (shape[1] % 8 == 0) masks.push_back({none, none, bits_for(shape)});
+      for (const std::vector<Tensor>& mask : masks) {
+        std::vector<Tensor> operands{dy, x, a, mean, inv, y};
+        operands.insert(operands.end(), mask.begin(), mask.end());
+        operands.insert(operands.end(), {other, inv, b, a});
+        for (const Result& dx : {full, Result{}}) {
+          check({kOwn,
+                 "BatchNormalizationGrad",
+                 operands,
+                 {},
+                 {dx, sums, sums, {}, full, sums, sums}});
+        }
+        check({kOwn,
+               "BatchNormalizationGrad",
+               operands,
+               {},
+               {full, sums, sums, full, full, sums, sums}});
       }
     }
   }

@@ -60,8 +60,16 @@ void batch(Growth& g) {
   const std::vector<Expr> operands = {x, scale(g, {channels}), g.weight({channels}), mean,
                                       variance};
   const bool training = g.chance(60);
-  g.keep(g.ops("BatchNormalization", operands, training ? 3 : 1,
-               {{"training_mode", int64_t{training}}, {"epsilon", 0.0625f}})[0]);
+  const auto normalized = [&](const Expr& of) {
+    std::vector<Expr> of_it = operands;
+    of_it[0] = of;
+    return g.ops("BatchNormalization", of_it, training ? 3 : 1,
+                 {{"training_mode", int64_t{training}}, {"epsilon", 0.0625f}})[0];
+  };
+  if (g.chance(60)) return g.keep(normalized(x));
+  // As a residual block with a projection ends.
+  const Expr sum = g.op("Add", {normalized(x), normalized(g.op("Tanh", {x}))});
+  g.keep(g.chance(50) ? g.op("Relu", {sum}) : sum);
 }
 
 void other(Growth& g) {
