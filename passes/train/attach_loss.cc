@@ -146,6 +146,21 @@ std::vector<LossTerm> terms_of(const Graph& graph, PassContext& context) {
   return terms;
 }
 
+/// What no run has data for is told before one is begun.
+void warn_of_unfed_inputs(const Graph& graph, PassContext& context) {
+  for (const ValueId input : graph.inputs()) {
+    const Value& value = graph.value(input);
+    const auto is_empty = [](const Dim& dim) { return dim.known() && dim.value == 0; };
+    if (value.type.dtype == DType::kString) {
+      context.warn(value.name, "is an input of strings: no data of a run becomes that");
+    } else if (value.type.shape && std::ranges::any_of(*value.type.shape, is_empty)) {
+      context.warn(value.name, "is an input without elements, " + to_string(*value.type.shape) +
+                                   ": no run trains on that; export the model with symbols for "
+                                   "what a batch decides");
+    }
+  }
+}
+
 ValueId loss_input(const Graph& graph, const PassContext& context) {
   const std::string& name = context.options.train.loss_input;
   if (name.empty()) return graph.outputs().front();
@@ -184,6 +199,7 @@ bool attach_loss(Model& model, PassContext& context) {
                          : attach_named_loss(step.graph, loss_input(step.graph, context), context);
   put_loss_first(step.graph, loss);
   free_reserved_names(step.graph, context);
+  warn_of_unfed_inputs(step.graph, context);
   if (!train.loss.empty()) {
     const ValueId target = step.graph.inputs().back();  // the one that was added
     model.metadata[std::string(kTargetKey)] =

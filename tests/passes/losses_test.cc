@@ -246,20 +246,38 @@ TEST(LossValues, SixteenBitModelsHaveTheirLossInF32) {
   EXPECT_EQ(results.at("step/" + loss.name).at_as_double(0), 90000);
 }
 
-/// What is warned of where a loss of log-probabilities is attached to `y`.
-std::string log_warnings(const std::string& nodes, const std::string& loss = "nll") {
+/// What is warned of where the loss is attached.
+std::string warnings_of(Model model, const std::string& loss) {
   CompileOptions options;
   options.train.loss = loss;
   options.train.optimizer.kind = "none";
-  Model model = model_of(
-      "main (float[4,3] x) => (float[4,3] y) <\n   float[3] w = {1, 2, 3}  "
-      "# trainable\n> {\n   a = Mul (x, w)\n" +
-      nodes + "}\n");
   std::string text;
   for (const Remark& remark : run_until(model, options, "attach-loss").remarks) {
     if (remark.level == Remark::Level::kWarning) text += remark.where + ": " + remark.text + "\n";
   }
   return text;
+}
+
+/// What is warned of where a loss of log-probabilities is attached to `y`.
+std::string log_warnings(const std::string& nodes, const std::string& loss = "nll") {
+  return warnings_of(model_of("main (float[4,3] x) => (float[4,3] y) <\n   float[3] w = {1, 2, 3}  "
+                              "# trainable\n> {\n   a = Mul (x, w)\n" +
+                              nodes + "}\n"),
+                     loss);
+}
+
+TEST(LossInputs, NoRunHasStringsOrBatchesWithoutElements) {
+  const auto warned = [](const std::string& input) {
+    return warnings_of(model_of("main (" + input +
+                                ", float[2,3] x) => (float[2,3] y) <\n   float[3] w = {1, 2, 3}  "
+                                "# trainable\n> {\n   y = Mul (x, w)\n   z = Identity (i)\n}\n"),
+                       "mse");
+  };
+  EXPECT_EQ(warned("float[N,2] i"), "");
+  EXPECT_EQ(warned("string[N] i"), "i: is an input of strings: no data of a run becomes that\n");
+  EXPECT_EQ(warned("float[0,2] i"),
+            "i: is an input without elements, [0,2]: no run trains on that; export the model with "
+            "symbols for what a batch decides\n");
 }
 
 TEST(LossInputs, ProbabilitiesAreNoLogProbabilities) {

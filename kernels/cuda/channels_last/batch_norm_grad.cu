@@ -28,12 +28,15 @@ struct GradientInputs {
   const uint8_t* signs;
 };
 
+/// The operand behind dY and X, where there is one.
+constexpr int kAddendAt = 2;
+
 /// dY as it counts, and X; with them the other part of dY, Y or its signs, and the X of another
 /// normalization, where they are read.
 template <class T, NormMask kMask, bool kAdds, bool kHasOther = false>
 struct Incoming : SignsOfY<kMask> {
   using Element = T;
-  static constexpr int kAddend = 2, kY = kAdds ? 3 : 2;
+  static constexpr int kY = kAddendAt + (kAdds ? 1 : 0);
   static constexpr int kOtherX = kY + (kMask == NormMask::kY ? 1 : 0);
   static constexpr int kOperands = kOtherX + (kHasOther ? 1 : 0);
   const T* operands[kOperands];
@@ -41,7 +44,7 @@ struct Incoming : SignsOfY<kMask> {
   explicit Incoming(const GradientInputs<T>& in) {
     operands[0] = in.dy;
     operands[1] = in.x;
-    if constexpr (kAdds) operands[kAddend] = in.addend;
+    if constexpr (kAdds) operands[kAddendAt] = in.addend;
     if constexpr (kMask == NormMask::kY) operands[kY] = in.y;
     if constexpr (kHasOther) operands[kOtherX] = in.other_x;
     if constexpr (kMask == NormMask::kBits) this->signs = in.signs;
@@ -61,7 +64,7 @@ struct Incoming : SignsOfY<kMask> {
     if constexpr (kAdds) {
       T rounded[V];  // as by an Add
       HN_UNROLL
-      for (int v = 0; v < V; ++v) g[v] += load_number(row[kAddend].of[v]);
+      for (int v = 0; v < V; ++v) g[v] += load_number(row[kAddendAt].of[v]);
       store_numbers(g, rounded);
       HN_UNROLL
       for (int v = 0; v < V; ++v) g[v] = load_number(rounded[v]);

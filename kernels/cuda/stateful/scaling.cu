@@ -29,12 +29,12 @@ struct Judgements {
 template <class T>
 __device__ void judge(const Judged& x, int64_t chunk, const std::byte* factor, double& sum,
                       bool& special) {
-  constexpr int kPack = 16 / sizeof(T);
+  constexpr int kTogether = 16 / sizeof(T);
   const Math<T> scale = factor == nullptr ? 1 : *reinterpret_cast<const Math<T>*>(factor);
-  walk_chunk<kPack, 4>(chunk, x.count, x.aligned, [&](const auto& place) {
-    const Packed<T, kPack> pack = place.load(reinterpret_cast<const T*>(x.data));
+  walk_chunk<kTogether, 4>(chunk, x.count, x.aligned, [&](const auto& place) {
+    const Packed<T, kTogether> pack = place.load(reinterpret_cast<const T*>(x.data));
     HN_UNROLL
-    for (int k = 0; k < kPack; ++k) {
+    for (int k = 0; k < kTogether; ++k) {
       if (!place.has(k)) continue;
       const Math<T> math = load_number(pack.of[k]);
       special = special || !(math - math == 0);
@@ -46,12 +46,12 @@ __device__ void judge(const Judged& x, int64_t chunk, const std::byte* factor, d
 
 /// Is an earlier answer among those of a chunk false?
 __device__ inline bool is_refuted(const Judged& answers, int64_t chunk) {
-  constexpr int kPack = 16;
+  constexpr int kTogether = 16;
   bool refuted = false;
-  walk_chunk<kPack, 4>(chunk, answers.count, answers.aligned, [&](const auto& place) {
+  walk_chunk<kTogether, 4>(chunk, answers.count, answers.aligned, [&](const auto& place) {
     const auto pack = place.load(reinterpret_cast<const uint8_t*>(answers.data));
     HN_UNROLL
-    for (int k = 0; k < kPack; ++k) refuted = refuted || (place.has(k) && pack.of[k] == 0);
+    for (int k = 0; k < kTogether; ++k) refuted = refuted || (place.has(k) && pack.of[k] == 0);
   });
   return refuted;
 }

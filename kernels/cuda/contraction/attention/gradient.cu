@@ -286,9 +286,9 @@ void run_operand_gradients(Stream& stream, const DeviceAttention& p, const Gradi
                            const RealOutput& dq, const RealOutput& dk, const RealOutput& dv) {
   using Shape = TileShape<M, kSize>;
   constexpr size_t kShared = sizeof(AttentionShared<M, kSize, 4>);
-  constexpr int64_t kTile = Shape::kTile;
+  constexpr int64_t kRowsOfTile = Shape::kTile;
   const auto blocks = [](int64_t count) { return static_cast<unsigned>(count); };
-  const int64_t of_queries = (p.m + kTile - 1) / kTile, of_keys = (p.n + kTile - 1) / kTile;
+  const int64_t of_queries = (p.m + kRowsOfTile - 1) / kRowsOfTile, of_keys = (p.n + kRowsOfTile - 1) / kRowsOfTile;
   if (dq.data != nullptr) {
     launch(stream, gradient_of_queries<M, kSize>, blocks(p.batches * of_queries), Shape::kThreads,
            kShared, p, in, dq);
@@ -311,7 +311,7 @@ template <class M, int kSize>
 void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
                    const GradientResults& results, const KernelBuffers& buffers) {
   using Shape = TileShape<M, kSize>;
-  constexpr int64_t kTile = Shape::kTile;
+  constexpr int64_t kRowsOfTile = Shape::kTile;
   Stream& stream = stream_of(buffers);
   const RealOutput dq = results.output(buffers, results.of_q),
                    dk = results.output(buffers, results.of_k),
@@ -326,7 +326,7 @@ void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
   }
   if (!on_tensor_cores) run_operand_gradients<M, kSize>(stream, p, in, dq, dk, dv);
   if (!results.has_term) return;
-  const auto tiles = [](int64_t rows) { return static_cast<unsigned>((rows + kTile - 1) / kTile); };
+  const auto tiles = [](int64_t rows) { return static_cast<unsigned>((rows + kRowsOfTile - 1) / kRowsOfTile); };
   launch(stream, gradient_of_term<M, kSize>,
          dim3(static_cast<unsigned>(results.term.groups.count) * tiles(p.m), tiles(p.n)),
          Shape::kThreads, sizeof(AttentionShared<M, kSize, 4>), p, in, results.term,
@@ -391,8 +391,8 @@ Prepared prepare_attention_gradient(const KernelCall& call) {
     results.types[i] = call.outputs[i].dtype;
   results.on_tensor_cores = fits_tensor_cores(plan);
   if (const Term* wanted = plan.differentiated()) {
-    constexpr int64_t kMostRows = 65535;  // of a grid
-    if (plan.n > kMostRows * 16) return Prepared::no("too many keys for the gradient of a term");
+    constexpr int64_t kMostOfGrid = 65535;
+    if (plan.n > kMostOfGrid * 16) return Prepared::no("too many keys for the gradient of a term");
     results.has_term = true;
     results.of_term = wanted->gradient;
     if (std::string why = plan_term_gradient(plan, results.term); !why.empty())
