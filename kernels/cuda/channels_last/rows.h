@@ -52,6 +52,7 @@ std::vector<BlockedRow> channels_last_conv_rows();   // contraction/conv_library
 std::vector<BlockedRow> channels_last_elements();    // elements.cu: elementwise ops, their chains
 std::vector<BlockedRow> channels_last_batch_norm();  // batch_norm.cu
 std::vector<BlockedRow> channels_last_batch_norm_grad();  // batch_norm_grad.cu
+std::vector<BlockedRow> channels_last_group_norm();       // group_norm.cu: Group-, InstanceNorm.
 std::vector<BlockedRow> channels_last_moves();    // move.cu: Concat, Pad, Slice, Transpose, …
 std::vector<BlockedRow> channels_last_patches();  // movement/patches.cu
 std::vector<BlockedRow> channels_last_pools();    // pool.cu: pools and their gradients

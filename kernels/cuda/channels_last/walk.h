@@ -37,36 +37,50 @@ inline constexpr int kRowsOf = kRowsWithRoom<Body::kOperands> +
 
 struct ChannelWalk {
   int64_t rows = 0, channels = 0;
-  int64_t slice = 1, slices = 1;  // rows of a block, and such slices
+  int64_t images = 1;             // of so many rows each; no slice is of two
+  int64_t slice = 1, slices = 1;  // rows of a block, and such slices of an image
   unsigned lanes = 1;             // threads side by side, a power of two up to 32
   int together = 1;               // channels of a thread
   bool from_end = false;          // the first blocks take the last slices
 
   /// Slices are at least `least` rows a thread long, at most `most` in number, and make no more
   /// than about `blocks` blocks. `wide` channels go together if their number allows it.
-  ChannelWalk(int64_t rows_of_all, int64_t channels_of_all, int wide, int64_t least, int64_t most,
-              int64_t blocks)
-      : rows(rows_of_all), channels(channels_of_all) {
+  ChannelWalk(int64_t rows_of_image, int64_t channels_of_all, int wide, int64_t least, int64_t most,
+              int64_t blocks, int64_t image_count = 1)
+      : rows(rows_of_image), channels(channels_of_all), images(image_count) {
     if (channels % wide == 0) together = wide;
     while (lanes < 32 && int64_t{lanes} * together < channels) lanes *= 2;
-    most = std::clamp<int64_t>(blocks / std::max(1u, grid().x), 1, most);
+    const int64_t side_by_side = std::max(1u, grid().x) * std::max<int64_t>(1, images);
+    most = std::clamp<int64_t>(blocks / side_by_side, 1, most);
     slice = std::max(least * step(), (rows + most - 1) / most);
     slice = (slice + step() - 1) / step() * step();
     slices = (rows + slice - 1) / slice;
   }
   /// Rows that a block reads at once.
   __host__ __device__ int64_t step() const { return kBlock / lanes; }
+  /// Slices of all images.
+  __host__ __device__ int64_t turns() const { return slices * images; }
   /// Slices go on in z where they are more than y may be: a thread of a few channels sums no more
   /// rows than another one, however many there are.
   dim3 grid() const {
     constexpr int64_t kMostInY = 65535;
     const int64_t width = std::max<int64_t>(1, int64_t{lanes} * together);
-    const int64_t layers = std::max<int64_t>(1, (slices + kMostInY - 1) / kMostInY);
+    const int64_t layers = std::max<int64_t>(1, (turns() + kMostInY - 1) / kMostInY);
     return {static_cast<unsigned>((channels + width - 1) / width),
-            static_cast<unsigned>((slices + layers - 1) / layers), static_cast<unsigned>(layers)};
+            static_cast<unsigned>((turns() + layers - 1) / layers), static_cast<unsigned>(layers)};
   }
   /// The slices in the order of their blocks; the last blocks may have none.
   __device__ int64_t turn() const { return int64_t{blockIdx.z} * gridDim.y + blockIdx.y; }
+  /// The image of a block, and its rows among those of all images.
+  struct Part {
+    int64_t image, begin, end;
+  };
+  __device__ Part part() const {
+    const int64_t at = from_end ? turns() - 1 - turn() : turn();
+    const int64_t image = images == 1 ? 0 : at / slices, first = (at - image * slices) * slice;
+    const int64_t end = first + slice < rows ? first + slice : rows;
+    return {image, image * rows + first, image * rows + end};
+  }
   /// The first channel of a thread; it has none if that is behind the last.
   template <int V>
   __device__ int64_t channel() const {
@@ -79,9 +93,9 @@ inline constexpr int64_t kWaves = kMultiprocessors * 12;
 /// Rows of which a thread sums 16-bit elements in f32.
 inline constexpr int64_t kMostRows = 256;
 
-/// A walk for sums: few slices to merge, and few rows a thread.
+/// A walk for sums of each image: few slices to merge, and few rows a thread.
 template <class T>
-ChannelWalk walk_for_sums(int64_t rows, int64_t channels) {
+ChannelWalk walk_for_sums(int64_t rows, int64_t channels, int64_t images = 1) {
   const ChannelWalk one(rows, channels, kChannelsTogether<T>, 1, 1, 1);
   const int64_t least = rows / (kMostRows * one.step()) + 1;
   return {rows,
@@ -89,13 +103,14 @@ ChannelWalk walk_for_sums(int64_t rows, int64_t channels) {
           kChannelsTogether<T>,
           8,
           std::max(kWaves / 2, least),
-          std::max(kWaves / 2, least * one.grid().x)};
+          std::max(kWaves / 2, least * one.grid().x * images),
+          images};
 }
 /// A walk for what each element becomes alone, from the end: the cache still has what sums read
 /// last.
 template <class T>
-ChannelWalk walk_for_elements(int64_t rows, int64_t channels) {
-  ChannelWalk walk(rows, channels, kChannelsTogether<T>, 8, 65535, kWaves);
+ChannelWalk walk_for_elements(int64_t rows, int64_t channels, int64_t images = 1) {
+  ChannelWalk walk(rows, channels, kChannelsTogether<T>, 8, 65535, kWaves, images);
   walk.from_end = true;
   return walk;
 }
@@ -129,11 +144,9 @@ class Rows {
 
   /// Sets off for the first ones.
   __device__ Rows(const ChannelWalk& walk, const Body& body, int64_t channel) : body_(body) {
-    const int64_t begin =
-        (walk.from_end ? walk.slices - 1 - walk.turn() : walk.turn()) * walk.slice;
-    const int64_t end = begin + walk.slice < walk.rows ? begin + walk.slice : walk.rows;
-    at_ = next_ = (begin + threadIdx.x / walk.lanes) * walk.channels + channel;
-    end_ = end * walk.channels;
+    const ChannelWalk::Part part = walk.part();
+    at_ = next_ = (part.begin + threadIdx.x / walk.lanes) * walk.channels + channel;
+    end_ = part.end * walk.channels;
     step_ = walk.step() * walk.channels;
     HN_UNROLL
     for (int r = 0; r + 1 < kRoom; ++r) set_off(r);
@@ -218,7 +231,7 @@ using SlicesOf = SumsOf<double, Body::kSums>;
 
 /// Bytes of the partial sums of a walk, `sums` a channel.
 inline size_t room_for_sums(const ChannelWalk& walk, int sums) {
-  return static_cast<size_t>(walk.slices * walk.channels * sums) * sizeof(double);
+  return static_cast<size_t>(walk.turns() * walk.channels * sums) * sizeof(double);
 }
 
 /// Adds up the sums of all threads of a block whose place is the same below `lanes`; the first
@@ -238,19 +251,20 @@ __device__ SumsOf<double, N> add_rows(const SumsOf<double, N>& mine, unsigned la
 }
 
 /// The Body::kSums sums of each channel over a block's slice. `body.know(c, channels)` gives what
-/// is known of the channels from c on, `body.add<V>(channels, row, at, sums)` adds what is in a row
+/// is known of the channels from c on, those of an image being counted behind those of the one
+/// before it; `body.add<V>(channels, row, at, sums)` adds what is in a row
 /// to a thread's sums, which are of Body::Number.
 template <int V, class Body>
 __global__ void __launch_bounds__(kBlock, kBlocksOf<Body>)
     sum_slices(const __grid_constant__ Body body, ChannelWalk walk, SlicesOf<Body>* parts) {
   using Sums = SumsOf<typename Body::Number, Body::kSums>;
-  if (walk.turn() >= walk.slices) return;  // all threads of the block
+  if (walk.turn() >= walk.turns()) return;  // all threads of the block
   const int64_t c = walk.channel<V>();
   Sums sums[V] = {};
   if (c < walk.channels) {
     Rows<V, Body> rows(walk, body, c);
     typename Body::Channel channels[V];
-    body.template know<V>(c, channels);
+    body.template know<V>(walk.part().image * walk.channels + c, channels);
     rows.for_each(
         [&](const auto& row, int64_t at) { body.template add<V>(channels, row, at, sums); });
   }
@@ -302,10 +316,10 @@ template <int V, class Body>
 __global__ void __launch_bounds__(kBlock, kBlocksOf<Body>)
     apply_channels(const __grid_constant__ Body body, ChannelWalk walk) {
   const int64_t c = walk.channel<V>();
-  if (c >= walk.channels || walk.turn() >= walk.slices) return;
+  if (c >= walk.channels || walk.turn() >= walk.turns()) return;
   Rows<V, Body> rows(walk, body, c);
   typename Body::Channel channels[V];
-  body.template know<V>(c, channels);
+  body.template know<V>(walk.part().image * walk.channels + c, channels);
   rows.for_each([&](const auto& row, int64_t at) { body.template apply<V>(channels, row, at); });
 }
 

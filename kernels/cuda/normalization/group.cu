@@ -3,6 +3,7 @@
 // elements in registers, as LayerNormalization its lines; larger ones are read twice, and X and dY
 // by the gradient, with sums in f64 of the distances from the first element (f64 itself takes a
 // pass more for its mean).
+#include "kernels/cuda/normalization/group.h"
 #include "kernels/cuda/normalization/line_norm.h"
 #include "kernels/cuda/normalization/parts.h"
 
@@ -37,13 +38,6 @@ struct DeviceGroups {
  private:
   int64_t positions_ = 0;
 };
-
-/// The moments of `count` elements by the sum of their distances from `origin` and its squares.
-__device__ Moments<double> moments_of_sums(double origin, double sum, double squares, double count,
-                                           double epsilon) {
-  const double mean = sum / count, variance = squares / count - mean * mean;
-  return {origin + mean, 1 / math::sqrt((variance > 0 ? variance : 0) + epsilon)};
-}
 
 /// The first element of a group, from which distances are small where all are alike.
 template <class T>
@@ -206,22 +200,6 @@ __global__ void __launch_bounds__(kGroupBlock)
     }
   }
 }
-
-/// Over the images, in order.
-struct SumOverBatch {
-  const double *d_scales, *d_biases;
-  int64_t batch, channels;
-  RealOutput d_scale, d_bias;
-  __device__ void operator()(int64_t channel) const {
-    double scale = 0, bias = 0;
-    for (int64_t n = 0; n < batch; ++n) {
-      scale += d_scales[n * channels + channel];
-      bias += d_biases[n * channels + channel];
-    }
-    if (d_scale.data != nullptr) d_scale.write(channel, scale);
-    if (d_bias.data != nullptr) d_bias.write(channel, bias);
-  }
-};
 
 Prepared prepare_group_grad(const KernelCall& call) {
   cpu::Groups plan;
