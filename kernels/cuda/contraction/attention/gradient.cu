@@ -286,9 +286,9 @@ void run_operand_gradients(Stream& stream, const DeviceAttention& p, const Gradi
                            const RealOutput& dq, const RealOutput& dk, const RealOutput& dv) {
   using Shape = TileShape<M, kSize>;
   constexpr size_t kShared = sizeof(AttentionShared<M, kSize, 4>);
-  constexpr int64_t kRowsOfTile = Shape::kTile;
   const auto blocks = [](int64_t count) { return static_cast<unsigned>(count); };
-  const int64_t of_queries = (p.m + kRowsOfTile - 1) / kRowsOfTile, of_keys = (p.n + kRowsOfTile - 1) / kRowsOfTile;
+  const auto tiles = [](int64_t rows) { return (rows + Shape::kTile - 1) / Shape::kTile; };
+  const int64_t of_queries = tiles(p.m), of_keys = tiles(p.n);
   if (dq.data != nullptr) {
     launch(stream, gradient_of_queries<M, kSize>, blocks(p.batches * of_queries), Shape::kThreads,
            kShared, p, in, dq);
@@ -311,7 +311,6 @@ template <class M, int kSize>
 void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
                    const GradientResults& results, const KernelBuffers& buffers) {
   using Shape = TileShape<M, kSize>;
-  constexpr int64_t kRowsOfTile = Shape::kTile;
   Stream& stream = stream_of(buffers);
   const RealOutput dq = results.output(buffers, results.of_q),
                    dk = results.output(buffers, results.of_k),
@@ -326,7 +325,9 @@ void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
   }
   if (!on_tensor_cores) run_operand_gradients<M, kSize>(stream, p, in, dq, dk, dv);
   if (!results.has_term) return;
-  const auto tiles = [](int64_t rows) { return static_cast<unsigned>((rows + kRowsOfTile - 1) / kRowsOfTile); };
+  const auto tiles = [](int64_t rows) {
+    return static_cast<unsigned>((rows + Shape::kTile - 1) / Shape::kTile);
+  };
   launch(stream, gradient_of_term<M, kSize>,
          dim3(static_cast<unsigned>(results.term.groups.count) * tiles(p.m), tiles(p.n)),
          Shape::kThreads, sizeof(AttentionShared<M, kSize, 4>), p, in, results.term,
