@@ -1,6 +1,7 @@
 // BatchNormalization channels last: the formulas of the plain form (normalization/batch.h) on
 // another walk. x is read twice. Elements of 16 bits are computed with in f32, and a thread's sums
 // of them are f32.
+#include "kernels/cuda/channels_last/lines.h"
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/channels_last/walk.h"
 #include "kernels/cuda/normalization/batch.h"
@@ -10,6 +11,9 @@ namespace halfnote::HN_CUDA {
 namespace {
 
 using cpu::BatchNormPlan;
+
+template <class T>
+using NormLines = LineTable<ChannelLine<T>, NormMath<T>>;
 
 /// Sums of the distances from a channel's first element, and of their squares.
 template <class T>
@@ -44,10 +48,10 @@ struct FinishMoments {
   BatchNormPlan plan;
   int64_t channels;
   double count;
-  ChannelLine<T>* lines;  // behind them those of the residual
+  NormLines<T> lines;  // behind them those of the residual
   __device__ void operator()(int64_t c, const SumsOf<double, kSums>& sums) const {
-    lines[c] = o.finish<T>(plan, c, load_number(x[c]), sums.of[0], sums.of[1], count);
-    if (plan.adds_line) lines[channels + c] = o.of_residual<T>(c);
+    lines.write(c, o.finish<T>(plan, c, load_number(x[c]), sums.of[0], sums.of[1], count));
+    if (plan.adds_line) lines.write(channels + c, o.of_residual<T>(c));
   }
 };
 
@@ -69,15 +73,19 @@ struct Normalize {
   const T* operands[kOperands];
   T* y;
   uint8_t* signs_of_y;  // a byte for 8 channels, or null
-  const ChannelLine<T>* lines;
+  NormLines<T> lines;
   int64_t channels;
   bool relu;
   template <int V>
   __device__ void know(int64_t c, Channel (&of)[V]) const {
+    ChannelLine<T> some[V];
+    lines.read(c, some);
     HN_UNROLL
-    for (int v = 0; v < V; ++v) {
-      of[v].x = lines[c + v];
-      if constexpr (kTwoLines) of[v].residual = lines[channels + c + v];
+    for (int v = 0; v < V; ++v) of[v].x = some[v];
+    if constexpr (kTwoLines) {
+      lines.read(channels + c, some);
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) of[v].residual = some[v];
     }
   }
   template <int V>
@@ -105,7 +113,7 @@ struct Normalize {
 
 template <class T, Added kAdded>
 void run_normalize(const KernelBuffers& buffers, const BatchNormPlan& plan,
-                   const ChannelLine<T>* lines) {
+                   const NormLines<T>& lines) {
   Normalize<T, kAdded> body;
   body.operands[0] = buffers.in<T>(0);
   if constexpr (kAdded != Added::kNothing) body.operands[1] = buffers.in<T>(cpu::kNormResidual);
@@ -122,24 +130,23 @@ template <class T>
 Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
   const int64_t rows = plan.channels.per_channel(), channels = plan.channels.channels;
   const ChannelWalk sums = walk_for_sums<T>(rows, channels);
+  const int64_t line_count = (plan.adds_line ? 2 : 1) * channels;
   const size_t lines_at = plan.of_batch ? room_for_sums(sums, MomentSums<T>::kSums) : 0;
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
     const T* x = buffers.in<T>(0);
-    auto* lines = reinterpret_cast<ChannelLine<T>*>(buffers.workspace + lines_at);
+    const NormLines<T> lines(buffers.workspace + lines_at, line_count);
     if (plan.of_batch) run_sums<T>(stream, MomentSums<T>{{x}}, sums, buffers.workspace);
     const NormOperands o(types, plan, buffers);
     finish_channels(stream,
                     FinishMoments<T>{x, o, plan, channels, static_cast<double>(rows), lines},
-                    buffers.workspace, channels, plan.of_batch ? sums.slices : 0);
+                    sums, buffers.workspace, plan.of_batch);
     if (buffers.out<T>(0) == nullptr) return;
     if (plan.adds_line) return run_normalize<T, Added::kNormalized>(buffers, plan, lines);
     if (plan.adds) return run_normalize<T, Added::kResidual>(buffers, plan, lines);
     run_normalize<T, Added::kNothing>(buffers, plan, lines);
   };
-  const int64_t line_count = (plan.adds_line ? 2 : 1) * channels;
-  const size_t workspace = lines_at + static_cast<size_t>(line_count) * sizeof(ChannelLine<T>);
-  return make_kernel(body, workspace, cpu::batch_norm_in_place);
+  return make_kernel(body, lines_at + NormLines<T>::bytes(line_count), cpu::batch_norm_in_place);
 }
 
 Prepared prepare_forward(const KernelCall& call) {
@@ -155,6 +162,7 @@ BlockedOperands x_and_y(const KernelCall& call) {
   return all_channels_last(call, inputs_there(call, {0, cpu::kNormResidual}),
                            outputs_there(call, {0}));
 }
+
 }  // namespace
 
 std::vector<BlockedRow> channels_last_batch_norm() {

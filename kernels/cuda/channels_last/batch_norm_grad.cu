@@ -2,6 +2,7 @@
 // (normalization/batch.h) on another walk. dY and x are read twice. What a Relu leaves of dY is
 // found anew in either pass; where it is a result, the first pass writes it and the second one
 // reads that. Of two normalizations that were added up both gradients are made in the same passes.
+#include "kernels/cuda/channels_last/lines.h"
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/channels_last/walk.h"
 #include "kernels/cuda/normalization/batch.h"
@@ -12,6 +13,9 @@ namespace {
 
 using cpu::BatchNormGradPlan;
 using cpu::NormMask;
+
+template <class T>
+using GradientLines = LineTable<GradientLine<T>, NormMath<T>>;
 
 /// The signs of Y, where a gradient reads them.
 template <NormMask kMask>
@@ -118,9 +122,9 @@ struct FinishGradient {
   static constexpr int kSums = 2;
   GradientOperands o;
   double count;
-  GradientLine<T>* lines;
+  GradientLines<T> lines;
   __device__ void operator()(int64_t c, const SumsOf<double, kSums>& sums) const {
-    lines[c] = o.finish<T>(c, sums.of[0], sums.of[1] * o.inv_std[c], count);
+    lines.write(c, o.finish<T>(c, sums.of[0], sums.of[1] * o.inv_std[c], count));
   }
 };
 
@@ -129,13 +133,12 @@ struct InputGradient : Incoming<T, kMask, false> {
   using In = Incoming<T, kMask, false>;
   using Channel = GradientLine<T>;
   T* dx;
-  const GradientLine<T>* lines;
-  InputGradient(const In& in, T* result, const GradientLine<T>* of)
+  GradientLines<T> lines;
+  InputGradient(const In& in, T* result, const GradientLines<T>& of)
       : In(in), dx(result), lines(of) {}
   template <int V>
   __device__ void know(int64_t c, Channel (&of)[V]) const {
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) of[v] = lines[c + v];
+    lines.read(c, of);
   }
   template <int V>
   __device__ void apply(const Channel (&of)[V], const typename In::template Row<V>& row,
@@ -193,10 +196,11 @@ struct FinishGradients {
   GradientOperands o, other;
   int64_t channels;
   double count;
-  GradientLine<T>* lines;  // of one, and behind them those of the other
+  GradientLines<T> lines;  // of one, and behind them those of the other
   __device__ void operator()(int64_t c, const SumsOf<double, kSums>& sums) const {
-    lines[c] = o.finish<T>(c, sums.of[0], sums.of[1] * o.inv_std[c], count);
-    lines[channels + c] = other.finish<T>(c, sums.of[0], sums.of[2] * other.inv_std[c], count);
+    lines.write(c, o.finish<T>(c, sums.of[0], sums.of[1] * o.inv_std[c], count));
+    lines.write(channels + c,
+                other.finish<T>(c, sums.of[0], sums.of[2] * other.inv_std[c], count));
   }
 };
 
@@ -209,13 +213,16 @@ struct InputGradients : Incoming<T, NormMask::kBits, kAdds, true> {
   };
   static constexpr int kBlocksAtOnce = 2;
   T *dx, *other_dx;
-  const GradientLine<T>* lines;
+  GradientLines<T> lines;
   int64_t channels;
   explicit InputGradients(const In& in) : In(in) {}
   template <int V>
   __device__ void know(int64_t c, Channel (&of)[V]) const {
+    GradientLine<T> one[V], other[V];
+    lines.read(c, one);
+    lines.read(channels + c, other);
     HN_UNROLL
-    for (int v = 0; v < V; ++v) of[v] = {lines[c + v], lines[channels + c + v]};
+    for (int v = 0; v < V; ++v) of[v] = {one[v], other[v]};
   }
   template <int V>
   __device__ void apply(const Channel (&of)[V], const typename In::template Row<V>& row,
@@ -250,13 +257,13 @@ Prepared gradients_kernel(const KernelCall& call, const BatchNormGradPlan& plan)
   const size_t lines_at = room_for_sums(sums, FinishGradients<T>::kSums);
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
-    auto* lines = reinterpret_cast<GradientLine<T>*>(buffers.workspace + lines_at);
+    const GradientLines<T> lines(buffers.workspace + lines_at, 2 * channels);
     const GradientOperands o(types, buffers, cpu::kOneGrad), other(types, buffers, cpu::kOtherGrad);
     const Incoming<T, NormMask::kBits, kAdds, true> in(inputs_of<T>(buffers));
     run_sums<T>(stream, GradientsSums<T, kAdds>(in, o, other), sums, buffers.workspace);
     finish_channels(stream,
-                    FinishGradients<T>{o, other, channels, static_cast<double>(rows), lines},
-                    buffers.workspace, channels, sums.slices);
+                    FinishGradients<T>{o, other, channels, static_cast<double>(rows), lines}, sums,
+                    buffers.workspace);
     InputGradients<T, kAdds> elements(in);
     elements.dx = buffers.out<T>(cpu::kOneGrad.dx);
     elements.other_dx = buffers.out<T>(cpu::kOtherGrad.dx);
@@ -265,7 +272,7 @@ Prepared gradients_kernel(const KernelCall& call, const BatchNormGradPlan& plan)
     if (elements.dx == nullptr && elements.other_dx == nullptr) return;
     run_elements<T>(stream, elements, walk_for_elements<T>(rows, channels));
   };
-  const size_t workspace = lines_at + static_cast<size_t>(2 * channels) * sizeof(GradientLine<T>);
+  const size_t workspace = lines_at + GradientLines<T>::bytes(2 * channels);
   return make_kernel(body, workspace, cpu::batch_norm_grads_in_place);
 }
 
@@ -279,12 +286,12 @@ Prepared gradient_kernel_of(const KernelCall& call, const BatchNormGradPlan& pla
     Stream& stream = stream_of(buffers);
     GradientInputs<T> of = inputs_of<T>(buffers);
     T *dx = buffers.out<T>(0), *kept = plan.keeps_sum ? buffers.out<T>(cpu::kGradSum) : nullptr;
-    auto* lines = reinterpret_cast<GradientLine<T>*>(buffers.workspace + lines_at);
+    const GradientLines<T> lines(buffers.workspace + lines_at, channels);
     const GradientOperands o(types, buffers, cpu::kOneGrad);
     const Incoming<T, kMask, kAdds> in(of);
     run_sums<T>(stream, GradientSums<T, kMask, kAdds>(in, kept, o), sums, buffers.workspace);
-    finish_channels(stream, FinishGradient<T>{o, static_cast<double>(rows), lines},
-                    buffers.workspace, channels, sums.slices);
+    finish_channels(stream, FinishGradient<T>{o, static_cast<double>(rows), lines}, sums,
+                    buffers.workspace);
     if (dx == nullptr) return;
     const ChannelWalk walk = walk_for_elements<T>(rows, channels);
     if (kept != nullptr) {
@@ -296,7 +303,7 @@ Prepared gradient_kernel_of(const KernelCall& call, const BatchNormGradPlan& pla
       run_elements<T>(stream, InputGradient<T, kMask>(one, dx, lines), walk);
     }
   };
-  const size_t workspace = lines_at + static_cast<size_t>(channels) * sizeof(GradientLine<T>);
+  const size_t workspace = lines_at + GradientLines<T>::bytes(channels);
   return make_kernel(body, workspace, cpu::batch_norm_grad_in_place);
 }
 

@@ -3,6 +3,7 @@
 // element by the line of its channel. X and dY are read twice. Elements of 16 bits are computed
 // with in f32, and a thread's sums of them are f32; all sums are of distances from the first
 // element of the channel.
+#include "kernels/cuda/channels_last/lines.h"
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/channels_last/walk.h"
 #include "kernels/cuda/normalization/batch.h"
@@ -12,39 +13,43 @@ namespace halfnote::HN_CUDA {
 
 namespace {
 
-/// Groups that a block merges at most.
+/// Groups that a block merges at most, and the channels of one from which it merges it alone.
 constexpr unsigned kMergedGroups = 8;
+constexpr int64_t kManyChannels = 512;
 
 /// X as (images, rows, channels). A line is a channel of an image.
 template <class T>
 struct GroupLines {
-  const T* x;
+  const T* x = nullptr;
   int64_t images, rows, channels, groups, per_group;
-  int64_t slice, slices;  // of the walk for sums
   double epsilon;
+  Divisor by_channels;
 
-  GroupLines(const cpu::Groups& plan, const ChannelWalk& walk)
-      : x(nullptr),
-        images(plan.batch),
+  explicit GroupLines(const cpu::Groups& plan)
+      : images(plan.batch),
         rows(plan.plane),
         channels(plan.channels),
         groups(plan.groups),
         per_group(plan.per_group()),
-        slice(walk.slice),
-        slices(walk.slices),
-        epsilon(plan.epsilon) {}
+        epsilon(plan.epsilon),
+        by_channels(plan.channels) {}
   __host__ __device__ int64_t count() const { return images * groups; }
   __device__ double elements() const { return static_cast<double>(per_group * rows); }
   /// The first element of a line.
   __device__ double pivot(int64_t line) const {
-    return load_number(x[line + line / channels * (rows - 1) * channels]);
+    return load_number(x[line + by_channels.quotient(line) * (rows - 1) * channels]);
   }
-  __device__ double rows_of(int64_t of_slice) const {
-    const int64_t rest = rows - of_slice * slice;
-    return static_cast<double>(rest < slice ? rest : slice);
+  unsigned groups_of_block() const { return per_group > kManyChannels ? 1 : kMergedGroups; }
+};
+
+/// The sums of a line, merged from the slices of a walk.
+template <int N>
+struct KeepSums {
+  static constexpr int kSums = N;
+  SumsOf<double, N>* lines;
+  __device__ void operator()(int64_t line, const SumsOf<double, N>& sums) const {
+    lines[line] = sums;
   }
-  /// How many groups a block takes: one where there is much of it.
-  unsigned groups_of_block() const { return per_group * slices > 1024 ? 1 : kMergedGroups; }
 };
 
 /// A channel in its group.
@@ -52,37 +57,50 @@ struct Member {
   int64_t line, channel, first;  // and the first line of the group
 };
 
-/// Merges the slices of the lines of a group: `body.add(member, slice, part, sums)` adds a part to
-/// the group's sums, `body.finish(member, sums)` takes these for each line.
+/// Merges the lines of each group: `body.add(member, line's sums, sums)` adds those of a line to
+/// the group's, `body.finish(member, line's sums, sums)` takes these for each line.
 template <class T, class Body>
 __global__ void __launch_bounds__(kBlock)
     merge_groups(const __grid_constant__ Body body, const __grid_constant__ GroupLines<T> g,
-                 const SlicesOf<Body>* parts, unsigned groups) {
+                 const SlicesOf<Body>* lines, unsigned groups) {
+  using All = SlicesOf<Body>[kBlock];
+  using Few = SlicesOf<Body>[kMergedGroups];
+  HN_SHARED(All, all);
+  HN_SHARED(Few, merged);
   const unsigned lane = threadIdx.x % groups, own = threadIdx.x / groups, step = kBlock / groups;
   const int64_t group = int64_t{blockIdx.x} * groups + lane;
   const int64_t members = group < g.count() ? g.per_group : 0;
-  const int64_t image = group / g.groups, channel = (group - image * g.groups) * g.per_group;
-  const int64_t first = image * g.channels + channel;
+  // Groups of an image lie side by side, and so do images.
+  const int64_t first = group * g.per_group,
+                channel = first - g.by_channels.quotient(first) * g.channels;
   SlicesOf<Body> mine = {};
-  for (int64_t i = own; i < members * g.slices; i += step) {
-    const int64_t s = i / g.per_group, c = i - s * g.per_group;
-    const SlicesOf<Body>& part = parts[(image * g.slices + s) * g.channels + channel + c];
-    body.add(Member{first + c, channel + c, first}, s, part, mine);
-  }
-  using Few = SlicesOf<Body>[kMergedGroups];
-  HN_SHARED(Few, merged);
-  mine = add_rows(mine, groups);
+  for (int64_t c = own; c < members; c += step)
+    body.add(Member{first + c, channel + c, first}, lines[first + c], mine);
+  mine = add_rows(mine, groups, all);
   if (threadIdx.x < groups) merged[threadIdx.x] = mine;
   __syncthreads();
   for (int64_t c = own; c < members; c += step)
-    body.finish(Member{first + c, channel + c, first}, merged[lane]);
+    body.finish(Member{first + c, channel + c, first}, lines[first + c], merged[lane]);
 }
 
+/// The sums of each line, then those of each group.
 template <class T, class Body>
-void run_merge(Stream& stream, const Body& body, const GroupLines<T>& g, const std::byte* parts) {
+void run_merge(Stream& stream, const Body& body, const GroupLines<T>& g, const ChannelWalk& walk,
+               std::byte* parts) {
+  using Sums = SlicesOf<Body>;
+  auto* lines = reinterpret_cast<Sums*>(parts);
+  if (walk.slices > 1) {  // else each part is a line
+    lines += walk.turns() * walk.channels;
+    finish_channels(stream, KeepSums<Body::kSums>{lines}, walk, parts);
+  }
   const unsigned groups = g.groups_of_block();
-  launch(stream, merge_groups<T, Body>, blocks_for(g.count(), groups), kBlock, 0, body, g,
-         reinterpret_cast<const SlicesOf<Body>*>(parts), groups);
+  launch(stream, merge_groups<T, Body>, blocks_for(g.count(), groups), kBlock, 0, body, g, lines,
+         groups);
+}
+/// Bytes of the parts and what is merged of them.
+inline size_t room_for_lines(const ChannelWalk& walk, int sums) {
+  const auto lines = static_cast<size_t>(walk.images * walk.channels * sums);
+  return room_for_sums(walk, sums) + lines * sizeof(double);
 }
 
 // --- forward -------------------------------------------------------------------------------------
@@ -125,16 +143,18 @@ struct FinishGroup {
   static constexpr int kSums = 2;
   GroupLines<T> g;
   RealPointer scale, bias;
-  ChannelLine<T>* lines;
-  __device__ void add(const Member& of, int64_t slice, const SumsOf<double, kSums>& part,
+  LineTable<ChannelLine<T>, NormMath<T>> lines;
+  __device__ void add(const Member& of, const SumsOf<double, kSums>& line,
                       SumsOf<double, kSums>& sums) const {
-    add_moved(g.pivot(of.line) - g.pivot(of.first), g.rows_of(slice), part.of[0], part.of[1],
-              sums.of[0], sums.of[1]);
+    add_moved(g.pivot(of.line) - g.pivot(of.first), static_cast<double>(g.rows), line.of[0],
+              line.of[1], sums.of[0], sums.of[1]);
   }
-  __device__ void finish(const Member& of, const SumsOf<double, kSums>& sums) const {
+  __device__ void finish(const Member& of, const SumsOf<double, kSums>&,
+                         const SumsOf<double, kSums>& sums) const {
     const Moments<double> moments =
         moments_of_sums(g.pivot(of.first), sums.of[0], sums.of[1], g.elements(), g.epsilon);
-    lines[of.line] = line_of<T>(moments.mean, moments.inv_std, scale[of.channel], bias[of.channel]);
+    lines.write(of.line,
+                line_of<T>(moments.mean, moments.inv_std, scale[of.channel], bias[of.channel]));
   }
 };
 
@@ -145,11 +165,10 @@ struct NormalizeGroup {
   static constexpr int kOperands = 1;
   const T* operands[kOperands];
   T* y;
-  const ChannelLine<T>* lines;
+  LineTable<ChannelLine<T>, NormMath<T>> lines;
   template <int V>
   __device__ void know(int64_t line, Channel (&of)[V]) const {
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) of[v] = lines[line + v];
+    lines.read(line, of);
   }
   template <int V>
   __device__ void apply(const Channel (&of)[V], const RowOf<T, V, 1>& row, int64_t at) const {
@@ -162,23 +181,24 @@ struct NormalizeGroup {
 
 template <class T>
 Prepared groups_kernel(const KernelCall& call, const cpu::Groups& plan) {
+  using Table = LineTable<ChannelLine<T>, NormMath<T>>;
   const ChannelWalk sums = walk_for_sums<T>(plan.plane, plan.channels, plan.batch);
   const ChannelWalk elements = walk_for_elements<T>(plan.plane, plan.channels, plan.batch);
-  const size_t lines_at = room_for_sums(sums, FinishGroup<T>::kSums);
-  const auto body = [=, shape = GroupLines<T>(plan, sums), scale = call.inputs[1].dtype,
+  const size_t lines_at = room_for_lines(sums, FinishGroup<T>::kSums);
+  const int64_t count = plan.batch * plan.channels;
+  const auto body = [=, shape = GroupLines<T>(plan), scale = call.inputs[1].dtype,
                      bias = call.inputs[2].dtype](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
     GroupLines<T> g = shape;
     g.x = buffers.in<T>(0);
-    auto* lines = reinterpret_cast<ChannelLine<T>*>(buffers.workspace + lines_at);
+    const Table lines(buffers.workspace + lines_at, count);
     run_sums<T>(stream, GroupMomentSums<T>{{g.x}, g}, sums, buffers.workspace);
     run_merge(stream,
               FinishGroup<T>{g, {buffers.inputs[1], scale}, {buffers.inputs[2], bias}, lines}, g,
-              buffers.workspace);
+              sums, buffers.workspace);
     run_elements<T>(stream, NormalizeGroup<T>{{g.x}, buffers.out<T>(0), lines}, elements);
   };
-  const auto count = static_cast<size_t>(plan.batch * plan.channels);
-  return make_kernel(body, lines_at + count * sizeof(ChannelLine<T>),
+  return make_kernel(body, lines_at + Table::bytes(count),
                      [](size_t input, size_t output) { return input == 0 && output == 0; });
 }
 
@@ -225,35 +245,27 @@ struct FinishGroupGradient {
   static constexpr int kSums = 4;
   GroupLines<T> g;
   RealPointer scale;
-  const Sums* parts;
-  GroupGradientLine<T>* lines;
+  LineTable<GroupGradientLine<T>, NormMath<T>> lines;
   double *d_scales, *d_biases;  // of each line
   /// Σ dy and Σ dy·(x − the first line's pivot) times the scale, and the moments from there.
-  __device__ void add(const Member& of, int64_t slice, const Sums& part, Sums& sums) const {
+  __device__ void add(const Member& of, const Sums& line, Sums& sums) const {
     const double shift = g.pivot(of.line) - g.pivot(of.first), factor = scale[of.channel];
-    sums.of[0] += factor * part.of[0];
-    sums.of[1] += factor * (part.of[1] + shift * part.of[0]);
-    add_moved(shift, g.rows_of(slice), part.of[2], part.of[3], sums.of[2], sums.of[3]);
+    sums.of[0] += factor * line.of[0];
+    sums.of[1] += factor * (line.of[1] + shift * line.of[0]);
+    add_moved(shift, static_cast<double>(g.rows), line.of[2], line.of[3], sums.of[2], sums.of[3]);
   }
-  __device__ void finish(const Member& of, const Sums& sums) const {
+  __device__ void finish(const Member& of, const Sums& line, const Sums& sums) const {
     using M = NormMath<T>;
     const double origin = g.pivot(of.first), count = g.elements();
     const Moments<double> moments =
         moments_of_sums(origin, sums.of[2], sums.of[3], count, g.epsilon);
     const double inv_std = moments.inv_std;
     const double product = (sums.of[1] - (moments.mean - origin) * sums.of[0]) * inv_std;
-    lines[of.line] = {static_cast<M>(moments.mean), static_cast<M>(scale[of.channel] * inv_std),
-                      static_cast<M>(inv_std * sums.of[0] / count),
-                      static_cast<M>(inv_std * inv_std * product / count)};
-    double d_bias = 0, d_scale = 0;
-    const int64_t image = of.line / g.channels;
-    for (int64_t s = 0; s < g.slices; ++s) {
-      const Sums& part = parts[(image * g.slices + s) * g.channels + of.channel];
-      d_bias += part.of[0];
-      d_scale += part.of[1];
-    }
-    d_biases[of.line] = d_bias;
-    d_scales[of.line] = (d_scale - (moments.mean - g.pivot(of.line)) * d_bias) * inv_std;
+    lines.write(of.line, {static_cast<M>(moments.mean), static_cast<M>(scale[of.channel] * inv_std),
+                          static_cast<M>(inv_std * sums.of[0] / count),
+                          static_cast<M>(inv_std * inv_std * product / count)});
+    d_biases[of.line] = line.of[0];
+    d_scales[of.line] = (line.of[1] - (moments.mean - g.pivot(of.line)) * line.of[0]) * inv_std;
   }
 };
 
@@ -264,11 +276,10 @@ struct GroupInputGradient {
   static constexpr int kOperands = 2;
   const T* operands[kOperands];
   T* dx;
-  const GroupGradientLine<T>* lines;
+  LineTable<GroupGradientLine<T>, NormMath<T>> lines;
   template <int V>
   __device__ void know(int64_t line, Channel (&of)[V]) const {
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) of[v] = lines[line + v];
+    lines.read(line, of);
   }
   template <int V>
   __device__ void apply(const Channel (&of)[V], const RowOf<T, V, 2>& row, int64_t at) const {
@@ -286,12 +297,13 @@ struct GroupInputGradient {
 
 template <class T>
 Prepared groups_gradient_kernel(const KernelCall& call, const cpu::Groups& plan) {
+  using Table = LineTable<GroupGradientLine<T>, NormMath<T>>;
   const ChannelWalk sums = walk_for_sums<T>(plan.plane, plan.channels, plan.batch);
   const ChannelWalk elements = walk_for_elements<T>(plan.plane, plan.channels, plan.batch);
   const int64_t count = plan.batch * plan.channels;
-  const size_t of_lines_at = room_for_sums(sums, FinishGroupGradient<T>::kSums);
+  const size_t of_lines_at = room_for_lines(sums, FinishGroupGradient<T>::kSums);
   const size_t lines_at = of_lines_at + static_cast<size_t>(2 * count) * sizeof(double);
-  const auto body = [=, shape = GroupLines<T>(plan, sums), scale = call.inputs[2].dtype,
+  const auto body = [=, shape = GroupLines<T>(plan), scale = call.inputs[2].dtype,
                      d_scale = type_of(call, 1),
                      d_bias = type_of(call, 2)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
@@ -300,16 +312,11 @@ Prepared groups_gradient_kernel(const KernelCall& call, const cpu::Groups& plan)
     GroupLines<T> g = shape;
     g.x = x;
     auto* d_scales = reinterpret_cast<double*>(buffers.workspace + of_lines_at);
-    auto* lines = reinterpret_cast<GroupGradientLine<T>*>(buffers.workspace + lines_at);
+    const Table lines(buffers.workspace + lines_at, count);
     run_sums<T>(stream, GroupGradientSums<T>{{dy, x}, g}, sums, buffers.workspace);
     const FinishGroupGradient<T> finish{
-        g,
-        {buffers.inputs[2], scale},
-        reinterpret_cast<const SumsOf<double, 4>*>(buffers.workspace),
-        lines,
-        d_scales,
-        d_scales + count};
-    run_merge(stream, finish, g, buffers.workspace);
+        g, {buffers.inputs[2], scale}, lines, d_scales, d_scales + count};
+    run_merge(stream, finish, g, sums, buffers.workspace);
     for_each(stream, g.channels,
              SumOverBatch{d_scales,
                           d_scales + count,
@@ -319,8 +326,7 @@ Prepared groups_gradient_kernel(const KernelCall& call, const cpu::Groups& plan)
                           {buffers.out<std::byte>(2), d_bias}});
     if (dx != nullptr) run_elements<T>(stream, GroupInputGradient<T>{{dy, x}, dx, lines}, elements);
   };
-  const size_t workspace = lines_at + static_cast<size_t>(count) * sizeof(GroupGradientLine<T>);
-  return make_kernel(body, workspace,
+  return make_kernel(body, lines_at + Table::bytes(count),
                      [](size_t input, size_t output) { return input <= 1 && output == 0; });
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/cuda/channels_last/rows.h"
+#include "kernels/cuda/reduction/flat_maxima.h"
 #include "kernels/cuda/reduction/pool_grad.h"
 #include "kernels/cuda/reduction/window.h"
 
@@ -65,6 +66,21 @@ struct LastMaxPool {
   }
 };
 
+/// The same with places of 32 bits.
+template <class T, int V>
+struct FlatMaxPool {
+  FlatImages images;
+  const T* x;
+  T* y;
+  __device__ void operator()(int64_t i) const {
+    Packed<T, V> most;
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) most.of[v] = store_number<T>(-static_cast<Math<T>>(INFINITY));
+    images.for_window<V>(i, x, [&](int32_t, const Packed<T, V>& pack) { keep_larger(most, pack); });
+    store_packed(y + i * V, most);
+  }
+};
+
 template <bool kMax>
 Prepared prepare_pool(const KernelCall& call) {
   PoolGeometry g;
@@ -72,11 +88,17 @@ Prepared prepare_pool(const KernelCall& call) {
   if (std::string why = cpu::plan_pool(call, in, out, g); !why.empty()) return Prepared::no(why);
   const bool include_pad = attributes_of(call).get_int("count_include_pad", 0) != 0;
   return for_region_type(call.inputs[0].dtype, [&]<class T>() {
-    const auto body = [g, in, include_pad,
+    const bool flat =
+        FlatImages::takes(without_idle_steps(g), call.inputs[0].size(), call.outputs[0].size());
+    const auto body = [g, in, include_pad, flat,
                        count = call.outputs[0].size()](const KernelBuffers& buffers) {
       const T* x = buffers.in<T>(0);
       T* y = buffers.out<T>(0);
       for_channels<T, 2>(in[1], {x, y}, [&]<int V>() {
+        if (kMax && flat) {
+          const FlatImages images(without_idle_steps(g), in[1], V);
+          return for_each(stream_of(buffers), count / V, FlatMaxPool<T, V>{images, x, y});
+        }
         const PoolImages images(g, in[1], V);
         if constexpr (kMax) {
           for_each(stream_of(buffers), count / V, LastMaxPool<T, V>{images, x, y});

@@ -74,8 +74,7 @@ Prepared prepare_channel_sums(const KernelCall& call) {
     const auto body = [walk, to](const KernelBuffers& buffers) {
       std::byte* parts = buffers.workspace;
       run_sums<T>(stream_of(buffers), ChannelSums<T>{{buffers.in<T>(0)}}, walk, parts);
-      finish_channels(stream_of(buffers), WriteSum{{buffers.outputs[0], to}}, parts, walk.channels,
-                      walk.slices);
+      finish_channels(stream_of(buffers), WriteSum{{buffers.outputs[0], to}}, walk, parts);
     };
     return make_kernel(body, room_for_sums(walk, 1));
   };

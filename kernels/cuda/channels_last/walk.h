@@ -24,16 +24,12 @@ constexpr int blocks_of() {
 }
 template <class Body>
 inline constexpr int kBlocksOf = blocks_of<Body>();
-/// Rows whose operands have room in a block's shared memory: some 32 KiB of it, 48 where blocks are
-/// fewer.
+/// Rows whose operands have room in a block's shared memory, of which there are 48 KiB.
 template <int kOperands>
 inline constexpr int kRowsWithRoom = kOperands == 1   ? 6
-                                     : kOperands == 2 ? 4
-                                     : kOperands == 3 ? 3
-                                                      : 2;
-template <class Body>
-inline constexpr int kRowsOf = kRowsWithRoom<Body::kOperands> +
-                               (kBlocksOf<Body> < kBlocksAtOnce ? 1 : 0);
+                                     : kOperands == 2 ? 5
+                                     : kOperands == 3 ? 4
+                                                      : 3;
 
 struct ChannelWalk {
   int64_t rows = 0, channels = 0;
@@ -132,7 +128,7 @@ inline constexpr bool kHasSigns = requires(const Body& body) {
 template <int V, class Body>
 class Rows {
   using T = typename Body::Element;
-  static constexpr int kOperands = Body::kOperands, kRoom = kRowsOf<Body>;
+  static constexpr int kOperands = Body::kOperands, kRoom = kRowsWithRoom<kOperands>;
   struct alignas(16) Room {  // also for the sums of all threads
     Packed<T, V> of[kRoom][kOperands][kBlock];
   };
@@ -150,12 +146,15 @@ class Rows {
     step_ = walk.step() * walk.channels;
     HN_UNROLL
     for (int r = 0; r + 1 < kRoom; ++r) set_off(r);
+    ask_for_signs(at_);
   }
 
   /// Calls `use(row, at)` for each of them; `at` is the place of its elements.
   template <class Use>
   __device__ void for_each(const Use& use) {
     while (at_ < end_) {
+      signs_ = asked_;
+      ask_for_signs(at_ + kRoom * step_);
       HN_UNROLL
       for (int r = 0; r < kRoom; ++r) {
         if (at_ >= end_) break;
@@ -167,12 +166,14 @@ class Rows {
     }
   }
 
-  /// For as many M of each thread, when all of the block have used their rows.
-  template <class M>
+  /// For `kEach` M of each thread, when all of the block have used what is there.
+  template <class M, int kEach>
   __device__ static M* room_for() {
-    static_assert(sizeof(Room) >= kBlock * V * sizeof(M));
     __syncthreads();
-    return reinterpret_cast<M*>(&room());
+    if constexpr (sizeof(Room) >= kBlock * kEach * sizeof(M)) return reinterpret_cast<M*>(&room());
+    using All = M[kBlock * kEach];
+    HN_SHARED(All, all);
+    return all;
   }
 
  private:
@@ -190,10 +191,20 @@ class Rows {
           kept_[r][i] = load_packed<V>(body_.operands[i] + next_);
         }
       }
-      if constexpr (kSigned) signs_[r] = body_.signs[next_ / 8];
     }
     if constexpr (kAhead) end_copy_group();
     next_ += step_;
+  }
+  /// Those of the next round are asked for together, a round ahead: whoever waits for one load to a
+  /// register waits for all of them.
+  __device__ void ask_for_signs([[maybe_unused]] int64_t from) {
+    if constexpr (kSigned) {
+      HN_UNROLL
+      for (int r = 0; r < kRoom; ++r) {
+        if (from < end_) asked_[r] = body_.signs[from / 8];
+        from += step_;
+      }
+    }
   }
   __device__ Row arrived(int r) {
     if constexpr (kAhead) {
@@ -211,7 +222,7 @@ class Rows {
   const Body& body_;
   int64_t at_, next_, end_, step_;
   std::array<Row, kAhead ? 1 : kRoom> kept_;  // too small for copies ahead: in registers
-  std::array<unsigned, kSigned ? kRoom : 1> signs_;
+  std::array<unsigned, kSigned ? kRoom : 1> signs_, asked_;
 };
 
 /// The sums of a channel, without initializers, which shared memory does not have.
@@ -235,12 +246,10 @@ inline size_t room_for_sums(const ChannelWalk& walk, int sums) {
 }
 
 /// Adds up the sums of all threads of a block whose place is the same below `lanes`; the first
-/// `lanes` threads get them.
+/// `lanes` threads get them. `all` is shared memory that nobody uses, for a sum of each thread.
 template <int N>
-__device__ SumsOf<double, N> add_rows(const SumsOf<double, N>& mine, unsigned lanes) {
-  using All = SumsOf<double, N>[kBlock];
-  HN_SHARED(All, all);
-  __syncthreads();  // it may still be read for the last sums
+__device__ SumsOf<double, N> add_rows(const SumsOf<double, N>& mine, unsigned lanes,
+                                      SumsOf<double, N>* all) {
   all[threadIdx.x] = mine;
   __syncthreads();
   for (unsigned half = kBlock / 2; half >= lanes; half /= 2) {
@@ -269,7 +278,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOf<Body>)
         [&](const auto& row, int64_t at) { body.template add<V>(channels, row, at, sums); });
   }
   // A thread adds up V rows of one channel.
-  auto* all = Rows<V, Body>::template room_for<Sums>();
+  auto* all = Rows<V, Body>::template room_for<Sums, V>();
   HN_UNROLL
   for (int v = 0; v < V; ++v) all[v * kBlock + threadIdx.x] = sums[v];
   __syncthreads();
@@ -280,7 +289,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOf<Body>)
   HN_UNROLL
   for (unsigned row = first; row < first + V; ++row)
     mine.add(all[v * kBlock + row * walk.lanes + lane]);
-  mine = add_rows(mine, width);
+  mine = add_rows(mine, width, Rows<V, Body>::template room_for<SlicesOf<Body>, 1>());
   const int64_t of = int64_t{blockIdx.x} * width + lane * V + v;
   if (threadIdx.x < width && of < walk.channels) parts[walk.turn() * walk.channels + of] = mine;
 }
@@ -288,27 +297,36 @@ __global__ void __launch_bounds__(kBlock, kBlocksOf<Body>)
 /// Channels of a block that merges: few, so that many threads share the slices of one.
 inline constexpr unsigned kMergedChannels = 4;
 
-/// Merges the slices of some channels a block, and calls `finish(c, sums)` for each channel, which
-/// has Finish::kSums of them.
+/// Merges the slices of some lines a block, a line being a channel of an image, and calls
+/// `finish(line, sums)` for each, which has Finish::kSums of them.
 template <class Finish>
 __global__ void __launch_bounds__(kBlock)
     merge_channels(const __grid_constant__ Finish finish, const SlicesOf<Finish>* parts,
-                   int64_t channels, int64_t slices) {
+                   int64_t channels, int64_t images, int64_t slices) {
   constexpr unsigned kLanes = kMergedChannels;
-  const int64_t c = int64_t{blockIdx.x} * kLanes + threadIdx.x % kLanes;
+  using All = SlicesOf<Finish>[kBlock];
+  HN_SHARED(All, all);
+  const int64_t line = int64_t{blockIdx.x} * kLanes + threadIdx.x % kLanes;
+  const int64_t image = images == 1 ? 0 : line / channels;
+  const bool has_line = line < channels * images;
+  const SlicesOf<Finish>* from = parts + image * (slices - 1) * channels + line;
+  const int64_t end = has_line ? slices : 0;
   SlicesOf<Finish> mine = {};
   HN_UNROLL_BY_4
-  for (int64_t s = threadIdx.x / kLanes; c < channels && s < slices; s += kBlock / kLanes)
-    mine.add(parts[s * channels + c]);
-  const SlicesOf<Finish> sums = add_rows(mine, kLanes);
-  if (threadIdx.x < kLanes && c < channels) finish(c, sums);
+  for (int64_t s = threadIdx.x / kLanes; s < end; s += kBlock / kLanes)
+    mine.add(from[s * channels]);
+  const SlicesOf<Finish> sums = add_rows(mine, kLanes, all);
+  if (threadIdx.x < kLanes && has_line) finish(line, sums);
 }
 
+/// Those of a walk for sums; without slices of it `finish` gets sums of nothing.
 template <class Finish>
-void finish_channels(Stream& stream, const Finish& finish, const std::byte* parts, int64_t channels,
-                     int64_t slices) {
-  launch(stream, merge_channels<Finish>, blocks_for(channels, kMergedChannels), kBlock, 0, finish,
-         reinterpret_cast<const SlicesOf<Finish>*>(parts), channels, slices);
+void finish_channels(Stream& stream, const Finish& finish, const ChannelWalk& walk,
+                     const std::byte* parts, bool has_sums = true) {
+  launch(stream, merge_channels<Finish>,
+         blocks_for(walk.channels * walk.images, kMergedChannels), kBlock, 0, finish,
+         reinterpret_cast<const SlicesOf<Finish>*>(parts), walk.channels, walk.images,
+         has_sums ? walk.slices : int64_t{0});
 }
 
 /// `body.know(c, channels)` as above; `body.apply<V>(channels, row, at)` for what is in a row.

@@ -192,10 +192,13 @@ struct GradientOperands {
   /// Of each line only the mean.
   template <class T, int V>
   __device__ void means(int64_t c, ChannelLine<T> (&to)[V]) const {
-    const bool is_f32 = are_f32(mean);
+    if (are_f32(mean)) {
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) to[v] = {f32_at(mean, c + v), 0, 0};
+      return;
+    }
     HN_UNROLL
-    for (int v = 0; v < V; ++v)
-      to[v] = {static_cast<NormMath<T>>(is_f32 ? f32_at(mean, c + v) : mean[c + v]), 0, 0};
+    for (int v = 0; v < V; ++v) to[v] = {static_cast<NormMath<T>>(mean[c + v]), 0, 0};
   }
   /// `sum` is that of dy, `product` that of dy times the normalized x, over `count` elements.
   template <class T>

@@ -22,6 +22,7 @@ struct SumOverBatch {
   RealOutput d_scale, d_bias;
   __device__ void operator()(int64_t channel) const {
     double scale = 0, bias = 0;
+    HN_UNROLL_BY_4
     for (int64_t n = 0; n < batch; ++n) {
       scale += d_scales[n * channels + channel];
       bias += d_biases[n * channels + channel];

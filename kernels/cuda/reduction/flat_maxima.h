@@ -1,4 +1,4 @@
-// The gradient of a maximum over windows of two dims that may meet: the usual pool of a
+// A maximum over windows of two dims, and its gradient where they may meet: the usual pool of a
 // convolutional net, whose places are found with 32 bits. What is computed, and in which order, is
 // as in pool_grad.cu.
 #pragma once
@@ -103,6 +103,45 @@ struct FlatImages {
     return {static_cast<int32_t>(image), of(row, image, height), of(line, row, width),
             of(at, line, groups) * V};
   }
+
+  /// Calls `body(tap, elements)` for each tap of the window of output i within X, in order. Those
+  /// of the usual windows are all on their way before the first of them is used.
+  template <int V, class T, class Body>
+  __device__ void for_window(int64_t i, const T* x, const Body& body) const {
+    constexpr int32_t kFew = 3;
+    const Place at = place<V>(i, w.by_out, h.by_out);
+    const int32_t top = at.y * h.stride - h.pad, left = at.x * w.stride - w.pad;
+    const auto is_inside = [&](int32_t kh, int32_t kw) {
+      return kh < h.kernel && kw < w.kernel && top + kh >= 0 && top + kh < h.in && left + kw >= 0 &&
+             left + kw < w.in;
+    };
+    const auto elements = [&](int32_t kh, int32_t kw) {
+      const int64_t row = (int64_t{at.image} * h.in + top + kh) * w.in;
+      return load_packed<V>(x + (row + left + kw) * channels + at.channel);
+    };
+    if (h.kernel <= kFew && w.kernel <= kFew) {
+      Packed<T, V> few[kFew][kFew];
+      HN_UNROLL
+      for (int32_t kh = 0; kh < kFew; ++kh) {
+        HN_UNROLL
+        for (int32_t kw = 0; kw < kFew; ++kw) {
+          if (is_inside(kh, kw)) few[kh][kw] = elements(kh, kw);
+        }
+      }
+      HN_UNROLL
+      for (int32_t kh = 0; kh < kFew; ++kh) {
+        HN_UNROLL
+        for (int32_t kw = 0; kw < kFew; ++kw) {
+          if (is_inside(kh, kw)) body(kh * w.kernel + kw, few[kh][kw]);
+        }
+      }
+      return;
+    }
+    for (int32_t kh = top < 0 ? -top : 0; kh < h.kernel && top + kh < h.in; ++kh) {
+      for (int32_t kw = left < 0 ? -left : 0; kw < w.kernel && left + kw < w.in; ++kw)
+        body(kh * w.kernel + kw, elements(kh, kw));
+    }
+  }
 };
 
 /// Which tap of each window is its maximum.
@@ -112,16 +151,9 @@ struct FlatFindMaxima {
   const T* x;
   uint8_t* taps;
   __device__ void operator()(int64_t i) const {
-    const auto &h = images.h, &w = images.w;
-    const FlatImages::Place at = images.place<V>(i, w.by_out, h.by_out);
-    const int32_t top = at.y * h.stride - h.pad, left = at.x * w.stride - w.pad;
     Maxima<T, V> maxima;
-    for (int32_t kh = top < 0 ? -top : 0; kh < h.kernel && top + kh < h.in; ++kh) {
-      const T* row =
-          x + (int64_t{at.image} * h.in + top + kh) * w.in * images.channels + at.channel;
-      for (int32_t kw = left < 0 ? -left : 0; kw < w.kernel && left + kw < w.in; ++kw)
-        maxima.take(load_packed<V>(row + int64_t{left + kw} * images.channels), kh * w.kernel + kw);
-    }
+    images.for_window<V>(i, x,
+                         [&](int32_t tap, const Packed<T, V>& pack) { maxima.take(pack, tap); });
     store_packed(taps + i * V, maxima.taps);
   }
 };

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/reals.h"
 #include "kernels/cuda/contraction/attention/tile.h"
+#include "kernels/cuda/packs.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -81,7 +82,48 @@ __device__ void load_numbers_of_queries(const GradientOperands<M>& in, const Dev
   if (at < Shape::kTile) to[at] = numbers_of(in, p, batch, query + at);
 }
 
-/// delta = Σ dY·Y, a warp a query.
+/// delta = Σ dY·Y of a query, and its line.
+template <class M>
+__device__ void write_dot(const GradientOperands<M>& in, int64_t row, M sum) {
+  in.delta[row] = sum;
+  if constexpr (std::is_same_v<M, float>) {
+    if (in.lines == nullptr) return;
+    const float most = in.most[row];
+    in.lines[row] = {most * kLog2E, 1.0f / in.sum[row], sum, most};
+  }
+}
+
+/// Eight threads a query, which read 16 bytes at a time.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    dots_of_packs(const __grid_constant__ DeviceAttention p,
+                  const __grid_constant__ GradientOperands<float> in, Divisor queries) {
+  constexpr unsigned kLanes = 8, kRows = kBlock / kLanes;
+  constexpr int kPack = 8;
+  const unsigned lane = threadIdx.x % kLanes;
+  const int64_t rows = p.batches * p.m;
+  for (int64_t first = int64_t{blockIdx.x} * kRows; first < rows;
+       first += int64_t{gridDim.x} * kRows) {
+    const int64_t r = first + threadIdx.x / kLanes;
+    float sum = 0;
+    if (r < rows) {
+      const int64_t batch = queries.quotient(r), at = p.y.at(batch, r - batch * queries.value());
+      const T *dy = static_cast<const T*>(in.dy.data) + at,
+              *y = static_cast<const T*>(in.y.data) + at;
+      for (int e = static_cast<int>(lane) * kPack; e < p.e; e += kLanes * kPack) {
+        const auto slopes = load_packed<kPack>(dy + e), results = load_packed<kPack>(y + e);
+        HN_UNROLL
+        for (int k = 0; k < kPack; ++k)
+          sum = multiply_add(load_number(slopes.of[k]), load_number(results.of[k]), sum);
+      }
+    }
+    for (unsigned distance = kLanes / 2; distance > 0; distance /= 2)
+      sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    if (lane == 0 && r < rows) write_dot(in, r, sum);
+  }
+}
+
+/// A warp a query.
 template <class M>
 __global__ void __launch_bounds__(kBlock)
     dots_of_rows(const __grid_constant__ DeviceAttention p, GradientOperands<M> in) {
@@ -97,14 +139,25 @@ __global__ void __launch_bounds__(kBlock)
     for (int distance = 16; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(0xffffffffu, sum, distance);
     }
-    if (lane.index != 0) continue;
-    in.delta[r] = sum;
-    if constexpr (std::is_same_v<M, float>) {
-      if (in.lines == nullptr) continue;
-      const float most = in.most[r];
-      in.lines[r] = {most * kLog2E, 1.0f / in.sum[r], sum, most};
+    if (lane.index == 0) write_dot(in, r, sum);
+  }
+}
+
+template <class M>
+void run_dots(Stream& stream, const DeviceAttention& p, const GradientOperands<M>& in) {
+  const int64_t rows = p.batches * p.m;
+  const auto blocks = [&](int64_t of_block) {
+    return static_cast<unsigned>(std::min((rows + of_block - 1) / of_block, kMaxBlocks));
+  };
+  if constexpr (std::is_same_v<M, float>) {
+    const bool in_packs =
+        is_16bit_float(in.y.dtype) && p.y.size % 8 == 0 && are_aligned<2>({in.dy.data, in.y.data});
+    if (in_packs) {
+      const auto kernel = in.y.dtype == DType::kF16 ? dots_of_packs<Half> : dots_of_packs<BFloat16>;
+      return launch(stream, kernel, blocks(kBlock / 8), kBlock, 0, p, in, Divisor(p.m));
     }
   }
+  launch(stream, dots_of_rows<M>, blocks(kBlock / 32), kBlock, 0, p, in);
 }
 
 template <class M, int kSize>
@@ -315,9 +368,7 @@ void run_gradients(const DeviceAttention& p, const GradientOperands<M>& in,
   const RealOutput dq = results.output(buffers, results.of_q),
                    dk = results.output(buffers, results.of_k),
                    dv = results.output(buffers, results.of_v);
-  const int64_t dots = (p.batches * p.m + kBlock / 32 - 1) / (kBlock / 32);
-  launch(stream, dots_of_rows<M>, static_cast<unsigned>(std::min(dots, kMaxBlocks)), kBlock, 0, p,
-         in);
+  run_dots(stream, p, in);
   bool on_tensor_cores = false;
   if constexpr (std::is_same_v<M, float>) {
     on_tensor_cores = results.on_tensor_cores;
@@ -344,6 +395,11 @@ Prepared gradient_kernel(const PlannedAttention& planned, const GradientResults&
   const size_t lines = workspace.add_elements<QueryLine>(lies ? rows : 0);
   const size_t kept = workspace.add_elements<uint2>(
       drops ? plan.batches * kept_blocks(plan.n) * kept_rows(plan.m) : 0);
+  const bool by_key =
+      lies && !plan.terms.empty() &&
+      std::ranges::all_of(plan.terms, [](const Term& term) { return term.row == 0; });
+  const size_t keys =
+      workspace.add_elements<KeyLine>(by_key ? plan.batches * key_lines(plan.n) : 0);
   const auto body = [=](const KernelBuffers& buffers) {
     using namespace cpu::attention;
     const auto element = [&](size_t i) { return Elements{buffers.inputs[i], planned.plan.dtype}; };
@@ -356,7 +412,8 @@ Prepared gradient_kernel(const PlannedAttention& planned, const GradientResults&
                                     buffers.in<M>(kGradSum),
                                     cpu::part<M>(buffers, delta),
                                     lies ? cpu::part<QueryLine>(buffers, lines) : nullptr,
-                                    drops ? cpu::part<uint2>(buffers, kept) : nullptr};
+                                    drops ? cpu::part<uint2>(buffers, kept) : nullptr,
+                                    by_key ? cpu::part<KeyLine>(buffers, keys) : nullptr};
     run_gradients<M, kSize>(planned.on_device(buffers), in, results, buffers);
   };
   return make_kernel(body, workspace.size());

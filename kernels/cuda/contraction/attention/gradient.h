@@ -14,6 +14,14 @@ struct alignas(16) QueryLine {
   float most = 0;  // as it is: scaled, a score of -1e9 would be rounded otherwise than `scaled` was
 };
 
+/// What the terms make of the scores of a key where they are the same for all queries:
+/// score·factor + addend. Factor 0: one of them hides the key.
+struct KeyLine {
+  float factor = 1, addend = 0;
+};
+/// Lines of a batch: those of whole blocks of keys.
+__host__ __device__ inline int64_t key_lines(int64_t keys) { return (keys + 63) / 64 * 64; }
+
 /// What AttentionGrad reads, and what it keeps in the workspace.
 template <class M>
 struct GradientOperands {
@@ -22,6 +30,7 @@ struct GradientOperands {
   M* delta;                    // (batches, M)
   QueryLine* lines = nullptr;  // the same shape; null: not on tensor cores
   uint2* kept = nullptr;       // kept_blocks(), behind a dropout on tensor cores
+  KeyLine* keys = nullptr;  // (batches, key_lines()), where all terms are the same for all queries
 };
 
 /// What a dropout keeps lies by blocks of 64 keys: of each batch and block a word of 64 bits for

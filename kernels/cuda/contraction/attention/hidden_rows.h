@@ -66,50 +66,64 @@ struct Kept {
   }
 };
 
-/// Y of hidden rows, a block a row.
+/// Blocks that share the hidden rows of a head; mostly there are none.
+inline constexpr unsigned kBlocksOfHead = 8;
+
+/// Y of hidden rows, each for a block of its head.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    write_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t all_rows, Kept<T> kept,
+    write_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads, Kept<T> kept,
                       RowLayout of_v, const T* v, RowLayout of_y, T* y) {
-  for (int64_t row = blockIdx.x; row < all_rows; row += gridDim.x) {
-    if (!hidden.is_hidden(row)) continue;
-    const int64_t head = row / hidden.rows, i = row % hidden.rows;
-    for (int64_t e = threadIdx.x; e < of_y.size; e += kBlock) {
-      float value = 0;
-      for (int64_t j = 0; j < hidden.seen(i); ++j) {
-        const float factor = kept.of(row, hidden.keys, j);
-        if (factor == 0) continue;  // a dropped NaN is 0
-        value += hidden.probability(row, j) * factor * load_number(v[of_v.at(head, j) + e]);
+  for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
+    const int64_t end = hidden.end[head];
+    for (int64_t i = hidden.begin[head] + blockIdx.y; i < end; i += gridDim.y) {
+      const int64_t row = head * hidden.rows + i;
+      if (!hidden.is_hidden(row)) continue;
+      for (int64_t e = threadIdx.x; e < of_y.size; e += kBlock) {
+        float value = 0;
+        for (int64_t j = 0; j < hidden.seen(i); ++j) {
+          const float factor = kept.of(row, hidden.keys, j);
+          if (factor == 0) continue;  // a dropped NaN is 0
+          value += hidden.probability(row, j) * factor * load_number(v[of_v.at(head, j) + e]);
+        }
+        y[of_y.at(head, i) + e] = store_number<T>(value);
       }
-      y[of_y.at(head, i) + e] = store_number<T>(value);
     }
   }
 }
 
-/// What hidden rows add to dV, a thread an element of it; `heads` of V, each read by `group` heads
-/// of the scores. In dQ and dK they have no part: what is hidden does not follow from products.
+/// What hidden rows add to dV, an element of a head for a thread of its blocks; `heads` of V, each
+/// read by `group` heads of the scores. In dQ and dK they have no part: what is hidden does not
+/// follow from products.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     add_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads, int64_t group,
                     Kept<T> kept, RowLayout of_y, const T* dy, RowLayout of_v, T* dv) {
-  const int64_t of_head = hidden.keys * of_v.size, step = int64_t{gridDim.x} * kBlock;
-  for (int64_t at = int64_t{blockIdx.x} * kBlock + threadIdx.x; at < heads * of_head; at += step) {
-    const int64_t first = at / of_head * group, j = at % of_head / of_v.size, e = at % of_v.size;
-    float value = 0;
+  const int64_t of_head = hidden.keys * of_v.size, step = int64_t{gridDim.y} * kBlock;
+  for (int64_t own = blockIdx.x; own < heads; own += gridDim.x) {
+    const int64_t first = own * group;
     bool any = false;
-    for (int64_t head = first; head < first + group; ++head) {
-      for (int64_t i = hidden.begin[head]; i < hidden.end[head]; ++i) {
-        const int64_t row = head * hidden.rows + i;
-        if (!hidden.is_hidden(row) || j >= hidden.seen(i)) continue;
-        const float factor = kept.of(row, hidden.keys, j);
-        if (factor == 0) continue;
-        value += hidden.probability(row, j) * factor * load_number(dy[of_y.at(head, i) + e]);
-        any = true;
-      }
-    }
+    for (int64_t head = first; head < first + group; ++head)
+      any = any || hidden.begin[head] < hidden.end[head];
     if (!any) continue;
-    T& to = dv[of_v.at(first, j) + e];
-    to = store_number<T>(load_number(to) + value);
+    for (int64_t at = int64_t{blockIdx.y} * kBlock + threadIdx.x; at < of_head; at += step) {
+      const int64_t j = at / of_v.size, e = at % of_v.size;
+      float value = 0;
+      bool added = false;
+      for (int64_t head = first; head < first + group; ++head) {
+        for (int64_t i = hidden.begin[head]; i < hidden.end[head]; ++i) {
+          const int64_t row = head * hidden.rows + i;
+          if (!hidden.is_hidden(row) || j >= hidden.seen(i)) continue;
+          const float factor = kept.of(row, hidden.keys, j);
+          if (factor == 0) continue;
+          value += hidden.probability(row, j) * factor * load_number(dy[of_y.at(head, i) + e]);
+          added = true;
+        }
+      }
+      if (!added) continue;
+      T& to = dv[of_v.at(first, j) + e];
+      to = store_number<T>(load_number(to) + value);
+    }
   }
 }
 

@@ -41,11 +41,13 @@ struct JoinTerms {
   float hidden_from;
   float *to, *taken;
 
-  /// Key j of a row.
-  __device__ float term(int64_t line, int64_t j) const {
-    const int64_t head = rows.quotient(line), i = line - head * rows.value();
+  /// The batch of the call that a head of the terms is.
+  __device__ int64_t batch_of(int64_t head) const {
     const int64_t batch = heads.quotient(head), h = head - batch * heads.value();
-    const ScoresOfBatch<float> of(p, (of_batch ? batch : 0) * heads_of_call.value() + h);
+    return (of_batch ? batch : 0) * heads_of_call.value() + h;
+  }
+  /// Key j of row i.
+  __device__ float term(const ScoresOfBatch<float>& of, int64_t i, int64_t j) const {
     float sum = 0;
     HN_UNROLL
     for (int t = 0; t < kMostTerms; ++t) {
@@ -76,9 +78,11 @@ __global__ void __launch_bounds__(kBlock) join_terms(const __grid_constant__ Joi
   for (int64_t line = int64_t{blockIdx.x} * kRows + threadIdx.x / kLanes; line < join.lines;
        line += int64_t{gridDim.x} * kRows) {
     float* const to = join.to + line * join.keys;
+    const int64_t head = join.rows.quotient(line), i = line - head * join.rows.value();
+    const ScoresOfBatch<float> of(join.p, join.batch_of(head));
     float largest = -INFINITY;
     for (int64_t j = lane; j < join.keys; j += kLanes) {
-      to[j] = join.term(line, j);
+      to[j] = join.term(of, i, j);
       largest = LargerOf::merge(to[j], largest);
     }
     largest = merge_line<LargerOf, kLanes>(largest);
@@ -103,8 +107,14 @@ struct DrawKept {
     const auto words = math::dropout_words(static_cast<uint64_t>(*dropout.seed),
                                            static_cast<uint64_t>(*dropout.step), dropout.node,
                                            static_cast<uint64_t>(at));
-    for (int k = 0; k < 4 && 4 * at + k < count; ++k) {
-      to[4 * at + k] = store_number<T>(words.word[k] >= dropout.threshold ? 1.0f : 0.0f);
+    Packed<T, 4> kept;
+    HN_UNROLL
+    for (int k = 0; k < 4; ++k)
+      kept.of[k] = store_number<T>(words.word[k] >= dropout.threshold ? 1.0f : 0.0f);
+    if (4 * at + 4 <= count) return store_packed(to + 4 * at, kept);
+    HN_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      if (4 * at + k < count) to[4 * at + k] = kept.of[k];
     }
   }
 };
@@ -316,8 +326,9 @@ struct LibraryAttention {
     sdpa->run(stream_of(buffers), operands);
     const AttentionPlan& plan = planned.plan;
     if (problem.has_bias()) {
-      launch(stream_of(buffers), write_hidden_rows<T>, blocks(rows()), kBlock, 0, found, rows(),
-             kept_of<T>(operands), plan.v, buffers.in<T>(2), plan.y, buffers.out<T>(0));
+      launch(stream_of(buffers), write_hidden_rows<T>, dim3(blocks(heads()), kBlocksOfHead), kBlock,
+             0, found, heads(), kept_of<T>(operands), plan.v, buffers.in<T>(2), plan.y,
+             buffers.out<T>(0));
     }
     if (problem.statistics) {
       for_each(stream_of(buffers), rows(),
@@ -350,10 +361,10 @@ struct LibraryAttention {
     if (term) operands.dbias = cpu::part<T>(buffers, slopes);
     sdpa->run(stream_of(buffers), operands);
     if (problem.has_bias()) {
-      const int64_t of_v = heads() / plan.v.group, elements = of_v * scores[3] * plan.v.size;
-      launch(stream_of(buffers), add_hidden_rows<T>, blocks((elements + kBlock - 1) / kBlock),
-             kBlock, 0, found, of_v, plan.v.group, kept_of<T>(operands), plan.y,
-             buffers.in<T>(kGradY), plan.v, first[2]);
+      const int64_t of_v = heads() / plan.v.group;
+      launch(stream_of(buffers), add_hidden_rows<T>, dim3(blocks(of_v), kBlocksOfHead), kBlock, 0,
+             found, of_v, plan.v.group, kept_of<T>(operands), plan.y, buffers.in<T>(kGradY), plan.v,
+             first[2]);
     }
     if (term) sum_term_gradient<T>(buffers, operands, found);
     widen<T>(buffers);

@@ -8,16 +8,9 @@ namespace halfnote::HN_CUDA {
 
 namespace {
 
-/// What the terms make of the scores of a key where they are the same for all queries:
-/// score·factor + addend. Factor 0: one of them hides the key.
-struct KeyLine {
-  float factor = 1, addend = 0;
-};
-
 template <class T>
 struct TensorOperands {
   TensorOperand<T> q, k, v, dy;
-  bool key_terms = false;  // there are terms, all of which are the same for all queries
 };
 
 template <class Shape, class T, bool kRowsAreKeys>
@@ -30,7 +23,7 @@ struct TensorShared {
   alignas(16) float scores[Shape::kRows * Shape::kScoreLd];
   QueryLine lines[2][kQueries];
   alignas(16) uint2 kept[2][kQueries];
-  KeyLine keys[2][kKeys];
+  alignas(16) KeyLine keys[2][kKeys];
 
   /// Results in f32 take the place of the rows.
   __device__ float* results() {
@@ -64,6 +57,31 @@ struct DrawKeptBits {
   }
 };
 
+/// The line of each key, behind the last one too.
+struct FindKeyLines {
+  DeviceAttention p;
+  KeyLine* to;
+  Divisor keys;  // key_lines()
+
+  __device__ void operator()(int64_t at) const {
+    const int64_t batch = keys.quotient(at), key = at - batch * keys.value();
+    const ScoresOfBatch<float> of(p, batch);
+    KeyLine line;
+    HN_UNROLL
+    for (int t = 0; t < kMostTerms; ++t) {
+      if (t >= p.terms || key >= p.n) break;
+      const DeviceTerm& term = p.term[t];
+      const int64_t place = of.place(t, 0, key);
+      if (term.mask == nullptr) {
+        line.addend += term.values.template load<float>(place);
+      } else if (!term.mask[place]) {
+        line = {0, term.hidden};
+      }
+    }
+    to[at] = line;
+  }
+};
+
 /// The scores of 64 rows and 32 columns of a batch, and the slopes of Y's weights, become the
 /// weights and the slopes of the scores, without the dropout's factor and the scale of their own.
 template <class Shape, class T, bool kRowsAreKeys>
@@ -71,7 +89,7 @@ struct TensorScores {
   using Shared = TensorShared<Shape, T, kRowsAreKeys>;
   using Numbers = float[Shape::kColumnBlocks][4];
   const DeviceAttention& p;
-  const TensorOperands<T>& operands;
+  bool has_key_lines;
   Shared& shared;
   int64_t batch, row, column;
   int turn;
@@ -100,7 +118,7 @@ struct TensorScores {
     const bool whole = key() + Shared::kKeys <= p.n && query() + Shared::kQueries <= p.m;
     if (p.terms == 0 && whole && !above) {
       finish_by_lines<false>(scores, slopes);
-    } else if (p.terms == 0 || operands.key_terms) {
+    } else if (p.terms == 0 || has_key_lines) {
       finish_by_lines<true>(scores, slopes);
     } else {
       finish_one_by_one(scores, slopes);
@@ -122,17 +140,17 @@ struct TensorScores {
   }
 
   template <bool kEdges>
-  __device__ float probability(float product, const QueryLine& own, const Edges& end, int i,
-                               int j) const {
+  __device__ float probability(float product, const QueryLine& own, const Edges& end, int i, int j,
+                               const KeyLine& of_key) const {
     if constexpr (!kEdges) {
       return fast_exp2(multiply_add(product, p.scale * kLog2E, -own.scaled)) * own.inverse;
     }
-    const KeyLine of_key = operands.key_terms ? shared.keys[turn][j] : KeyLine{};
     float score = multiply_add(product * p.scale, of_key.factor, of_key.addend);
     if (of_key.factor == 0) score = of_key.addend;  // whatever the product is
     if (j - i > end.above) score = -INFINITY;
     const bool outside = i >= end.queries || j >= end.keys;
-    return outside ? 0.0f : fast_exp2((score - own.most) * kLog2E) * own.inverse;
+    const float likely = fast_exp2((score - own.most) * kLog2E) * own.inverse;
+    return outside ? 0.0f : likely;
   }
 
   /// All numbers in registers. Outside of kEdges no score is outside, or more than a product.
@@ -157,10 +175,11 @@ struct TensorScores {
           const bool kept = kRowsAreKeys ? (of_column >> half * 8 & 1) != 0
                                          : (of_rows[half] >> (block * 8 + second) & 1) != 0;
           const int i = kRowsAreKeys ? c : r, j = kRowsAreKeys ? r : c;
-          const float likely = probability<kEdges>(scores[block][k], own, end, i, j);
+          const KeyLine of_key = kEdges && has_key_lines ? shared.keys[turn][j] : KeyLine{};
+          const float likely = probability<kEdges>(scores[block][k], own, end, i, j, of_key);
           float slope =
               likely * (kept ? multiply_add(slopes[block][k], up, -own.delta) : -own.delta);
-          if (kEdges && operands.key_terms && shared.keys[turn][j].factor == 0) slope = 0;
+          if (of_key.factor == 0) slope = 0;
           slopes[block][k] = slope;
           scores[block][k] = weight(likely, kept);
         }
@@ -261,21 +280,8 @@ struct TensorTurns {
     copy_ahead(to + at, in.kept + block * queries + query + at);
   }
   __device__ void bring_keys(int64_t batch, int64_t key, KeyLine* to) const {
-    const int at = static_cast<int>(threadIdx.x);
-    if (at >= Shared::kKeys) return;
-    KeyLine line;
-    const ScoresOfBatch<float> of(p, batch);
-    HN_IN_TURN
-    for (int t = 0; t < p.terms && key + at < p.n; ++t) {
-      const DeviceTerm& term = p.term[t];
-      const int64_t place = of.start_of(t) + (key + at) * term.column;
-      if (term.mask == nullptr) {
-        line.addend += term.values.template load<float>(place);
-      } else if (!term.mask[place]) {
-        line = {0, term.hidden};
-      }
-    }
-    to[at] = line;
+    const int at = static_cast<int>(threadIdx.x) * 2;  // 16 bytes
+    if (at < Shared::kKeys) copy_ahead(to + at, in.keys + batch * key_lines(p.n) + key + at);
   }
   /// A barrier has to come before it is read.
   __device__ void bring(const Columns& columns, int turn) const {
@@ -286,8 +292,8 @@ struct TensorTurns {
     const int64_t query = kRowsAreKeys ? columns.at : row, key = kRowsAreKeys ? row : columns.at;
     if (kRowsAreKeys) bring_lines(columns.batch, query, shared.lines[turn]);
     if (p.drops()) bring_kept(columns.batch, query, key, shared.kept[turn]);
+    if (in.keys != nullptr) bring_keys(columns.batch, key, shared.keys[turn]);
     end_copy_group();
-    if (operands.key_terms) bring_keys(columns.batch, key, shared.keys[turn]);
   }
 
   /// `use(weights, slopes, turn)` with the numbers of each turn.
@@ -310,7 +316,8 @@ struct TensorTurns {
       const int first = warp * 16 * Shape::kLd;
       add_scores<Shape>(shared.rows[0] + first, shared.columns[turn][0], p.d, scores);
       add_scores<Shape>(shared.rows[1] + first, shared.columns[turn][1], p.e, slopes);
-      const TensorScores<Shape, T, kRowsAreKeys> tile{p, operands, shared, batch, row, at, turn};
+      const TensorScores<Shape, T, kRowsAreKeys> tile{
+          p, in.keys != nullptr, shared, batch, row, at, turn};
       tile.finish(scores, slopes);
       __syncwarp();
       use(scores, slopes, turn);
@@ -396,10 +403,9 @@ void run_tensor_gradients(Stream& stream, const DeviceAttention& p,
                           const GradientOperands<float>& in, const RealOutput& dq,
                           const RealOutput& dk, const RealOutput& dv) {
   using Shape = TensorShape<kSize>;
-  TensorOperands<T> operands = {
+  const TensorOperands<T> operands = {
       operand_of<T>(in.q, p.q, false), operand_of<T>(in.k, p.k, p.trans_k),
-      operand_of<T>(in.v, p.v, false), operand_of<T>(in.dy, p.y, false), p.terms > 0};
-  for (int t = 0; t < p.terms; ++t) operands.key_terms = operands.key_terms && p.term[t].row == 0;
+      operand_of<T>(in.v, p.v, false), operand_of<T>(in.dy, p.y, false)};
   const auto blocks = [](int64_t batches, int64_t rows) {
     return static_cast<unsigned>(batches * ((rows + Shape::kRows - 1) / Shape::kRows));
   };
@@ -420,6 +426,10 @@ void tensor_gradients(Stream& stream, const DeviceAttention& p, const GradientOp
     const int64_t rows = kept_rows(p.m), blocks = kept_blocks(p.n);
     for_each(stream, p.batches * blocks * rows * 2,
              DrawKeptBits{p, in.kept, Divisor(rows), Divisor(blocks)});
+  }
+  if (in.keys != nullptr) {
+    const int64_t keys = key_lines(p.n);
+    for_each(stream, p.batches * keys, FindKeyLines{p, in.keys, Divisor(keys)});
   }
   const auto run = [&]<class T>() {
     std::max(p.d, p.e) <= 64 ? run_tensor_gradients<T, 64>(stream, p, in, dq, dk, dv)
