@@ -25,8 +25,9 @@ struct MomentSums {
   const T* operands[kOperands];
   template <int V>
   __device__ void know(int64_t c, Channel (&pivots)[V]) const {
+    const auto first = load_packed<V>(operands[0] + c);
     HN_UNROLL
-    for (int v = 0; v < V; ++v) pivots[v] = load_number(operands[0][c + v]);
+    for (int v = 0; v < V; ++v) pivots[v] = load_number(first.of[v]);
   }
   template <int V>
   __device__ void add(const Channel (&pivots)[V], const RowOf<T, V, 1>& row, int64_t,
@@ -139,8 +140,8 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
     if (plan.of_batch) run_sums<T>(stream, MomentSums<T>{{x}}, sums, buffers.workspace);
     const NormOperands o(types, plan, buffers);
     finish_channels(stream,
-                    FinishMoments<T>{x, o, plan, channels, static_cast<double>(rows), lines},
-                    sums, buffers.workspace, plan.of_batch);
+                    FinishMoments<T>{x, o, plan, channels, static_cast<double>(rows), lines}, sums,
+                    buffers.workspace, plan.of_batch);
     if (buffers.out<T>(0) == nullptr) return;
     if (plan.adds_line) return run_normalize<T, Added::kNormalized>(buffers, plan, lines);
     if (plan.adds) return run_normalize<T, Added::kResidual>(buffers, plan, lines);

@@ -37,7 +37,7 @@ struct ChannelWalk {
   int64_t slice = 1, slices = 1;  // rows of a block, and such slices of an image
   unsigned lanes = 1;             // threads side by side, a power of two up to 32
   int together = 1;               // channels of a thread
-  bool from_end = false;          // the first blocks take the last slices
+  bool backwards = false;         // the last slices first, and each from its end
 
   /// Slices are at least `least` rows a thread long, at most `most` in number, and make no more
   /// than about `blocks` blocks. `wide` channels go together if their number allows it.
@@ -72,7 +72,7 @@ struct ChannelWalk {
     int64_t image, begin, end;
   };
   __device__ Part part() const {
-    const int64_t at = from_end ? turns() - 1 - turn() : turn();
+    const int64_t at = backwards ? turns() - 1 - turn() : turn();
     const int64_t image = images == 1 ? 0 : at / slices, first = (at - image * slices) * slice;
     const int64_t end = first + slice < rows ? first + slice : rows;
     return {image, image * rows + first, image * rows + end};
@@ -84,8 +84,8 @@ struct ChannelWalk {
   }
 };
 
-/// Blocks of a pass over elements: whole waves where multiprocessors have 2, 3, 4 or 6 each.
-inline constexpr int64_t kWaves = kMultiprocessors * 12;
+/// Blocks of a pass: whole waves where multiprocessors have 2, 3 or 6 each.
+inline constexpr int64_t kWaves = kMultiprocessors * 6;
 /// Rows of which a thread sums 16-bit elements in f32.
 inline constexpr int64_t kMostRows = 256;
 
@@ -98,16 +98,16 @@ ChannelWalk walk_for_sums(int64_t rows, int64_t channels, int64_t images = 1) {
           channels,
           kChannelsTogether<T>,
           8,
-          std::max(kWaves / 2, least),
-          std::max(kWaves / 2, least * one.grid().x * images),
+          std::max(kWaves, least),
+          std::max(kWaves, least * one.grid().x * images),
           images};
 }
-/// A walk for what each element becomes alone, from the end: the cache still has what sums read
-/// last.
+/// A walk for what each element becomes alone: that for sums the other way round. The cache still
+/// has what was read last, the ends of the last slices.
 template <class T>
 ChannelWalk walk_for_elements(int64_t rows, int64_t channels, int64_t images = 1) {
-  ChannelWalk walk(rows, channels, kChannelsTogether<T>, 8, 65535, kWaves, images);
-  walk.from_end = true;
+  ChannelWalk walk = walk_for_sums<T>(rows, channels, images);
+  walk.backwards = true;
   return walk;
 }
 
@@ -141,27 +141,32 @@ class Rows {
   /// Sets off for the first ones.
   __device__ Rows(const ChannelWalk& walk, const Body& body, int64_t channel) : body_(body) {
     const ChannelWalk::Part part = walk.part();
-    at_ = next_ = (part.begin + threadIdx.x / walk.lanes) * walk.channels + channel;
-    end_ = part.end * walk.channels;
+    const int64_t first = part.begin + threadIdx.x / walk.lanes;
+    const int64_t count = first < part.end ? (part.end - first - 1) / walk.step() + 1 : 0;
+    const int64_t row = walk.backwards ? first + (count - 1) * walk.step() : first;
+    left_ = next_left_ = static_cast<int32_t>(count);
+    at_ = next_ = row * walk.channels + channel;
     step_ = walk.step() * walk.channels;
+    if (walk.backwards) step_ = -step_;
     HN_UNROLL
     for (int r = 0; r + 1 < kRoom; ++r) set_off(r);
-    ask_for_signs(at_);
+    ask_for_signs(at_, left_);
   }
 
   /// Calls `use(row, at)` for each of them; `at` is the place of its elements.
   template <class Use>
   __device__ void for_each(const Use& use) {
-    while (at_ < end_) {
+    while (left_ > 0) {
       signs_ = asked_;
-      ask_for_signs(at_ + kRoom * step_);
+      ask_for_signs(at_ + kRoom * step_, left_ - kRoom);
       HN_UNROLL
       for (int r = 0; r < kRoom; ++r) {
-        if (at_ >= end_) break;
+        if (left_ == 0) break;
         const Row row = arrived(r);
         set_off((r + kRoom - 1) % kRoom);  // where the row before this one was
         use(row, at_);
         at_ += step_;
+        --left_;
       }
     }
   }
@@ -182,7 +187,7 @@ class Rows {
     return all;
   }
   __device__ void set_off(int r) {
-    if (next_ < end_) {
+    if (next_left_ > 0) {
       HN_UNROLL
       for (int i = 0; i < kOperands; ++i) {
         if constexpr (kAhead) {
@@ -194,14 +199,15 @@ class Rows {
     }
     if constexpr (kAhead) end_copy_group();
     next_ += step_;
+    --next_left_;
   }
   /// Those of the next round are asked for together, a round ahead: whoever waits for one load to a
   /// register waits for all of them.
-  __device__ void ask_for_signs([[maybe_unused]] int64_t from) {
+  __device__ void ask_for_signs([[maybe_unused]] int64_t from, [[maybe_unused]] int32_t rows) {
     if constexpr (kSigned) {
       HN_UNROLL
       for (int r = 0; r < kRoom; ++r) {
-        if (from < end_) asked_[r] = body_.signs[from / 8];
+        if (r < rows) asked_[r] = body_.signs[from / 8];
         from += step_;
       }
     }
@@ -220,7 +226,8 @@ class Rows {
   }
 
   const Body& body_;
-  int64_t at_, next_, end_, step_;
+  int64_t at_, next_, step_;
+  int32_t left_, next_left_;                  // rows of the thread
   std::array<Row, kAhead ? 1 : kRoom> kept_;  // too small for copies ahead: in registers
   std::array<unsigned, kSigned ? kRoom : 1> signs_, asked_;
 };
@@ -323,10 +330,9 @@ __global__ void __launch_bounds__(kBlock)
 template <class Finish>
 void finish_channels(Stream& stream, const Finish& finish, const ChannelWalk& walk,
                      const std::byte* parts, bool has_sums = true) {
-  launch(stream, merge_channels<Finish>,
-         blocks_for(walk.channels * walk.images, kMergedChannels), kBlock, 0, finish,
-         reinterpret_cast<const SlicesOf<Finish>*>(parts), walk.channels, walk.images,
-         has_sums ? walk.slices : int64_t{0});
+  launch(stream, merge_channels<Finish>, blocks_for(walk.channels * walk.images, kMergedChannels),
+         kBlock, 0, finish, reinterpret_cast<const SlicesOf<Finish>*>(parts), walk.channels,
+         walk.images, has_sums ? walk.slices : int64_t{0});
 }
 
 /// `body.know(c, channels)` as above; `body.apply<V>(channels, row, at)` for what is in a row.
