@@ -12,6 +12,11 @@
 //   q, k, v = Split <axis = 2> (x)  …  y = ai.halfnote.Attention <rows_first = …> (q, k, v)   ──▶
 //   y = ai.halfnote.Attention <packed = 1, rows_first = …> (x, x, x)
 //
+// The same where they were turned before they were split, as `permute(2, 0, 3, 1, 4)` does:
+//
+//   t = Transpose <perm = [2, 0, 3, 1, 4]> (x)   (rows, 3, heads, size) → (3, heads, rows, size)
+//   q, k, v = Split <axis = 0> (t)  …  y = ai.halfnote.Attention (q, k, v)   ──▶   the same
+//
 // Exact. Leaves alone: other permutations, a Y that somebody reads with its heads first, parts in
 // another order.
 #include "passes/device/attention/absorb_heads.h"
@@ -24,6 +29,7 @@
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 #include "compiler/ir/walk.h"
+#include "passes/device/attention/match.h"
 
 namespace halfnote {
 namespace {
@@ -65,6 +71,17 @@ size_t rank_in(const Graph& graph, ValueId value) {
   return type.shape ? type.shape->size() : 0;
 }
 
+/// How Q, K and V of one tensor (…, rows, 3, heads, size) become (3, …, heads, rows, size), and how
+/// their gradients go back; of a tensor of so many dims.
+Turn turn_of_stack(size_t rank) {
+  Perm there(rank), back(rank);
+  std::iota(there.begin(), there.end(), 0);
+  std::rotate(there.begin(), there.end() - 3, there.end() - 2);  // the 3 in front
+  std::swap(there[rank - 3], there[rank - 2]);
+  for (size_t i = 0; i < rank; ++i) back[static_cast<size_t>(there[i])] = static_cast<int64_t>(i);
+  return {there, back};
+}
+
 bool permutes(const Graph& graph, NodeId id, const Perm& perm) {
   if (!id.valid()) return false;
   const Node& node = graph.node(id);
@@ -79,6 +96,7 @@ class HeadAbsorber {
     for (const NodeId id : graph_.nodes()) {
       const bool gradient = is_gradient(graph_.node(id));
       if (!gradient && !is_attention(graph_.node(id))) continue;
+      absorb_stack(id, gradient);
       for (const size_t operand : {kQ, kK, kV}) absorb_operand(id, operand, gradient);
       if (!gradient) absorb_result(id);
     }
@@ -196,6 +214,95 @@ class HeadAbsorber {
     }
     pass_back(y, turn.back);
   }
+
+  // --- Q, K and V that were turned together ----------------------------------------------------
+
+  /// Is `part` one of three, a 1 in front of the dims of `seen`, which is it without that?
+  bool is_part_seen_as(ValueId part, ValueId seen) const {
+    auto with_one = known_shape(graph_, seen);
+    if (!with_one) return false;
+    with_one->insert(with_one->begin(), 1);
+    return known_shape(graph_, part) == with_one;
+  }
+  bool is_view(NodeId id) const {
+    return is_plain_op(graph_, id, "Reshape") || is_plain_op(graph_, id, "Squeeze") ||
+           is_plain_op(graph_, id, "Unsqueeze");
+  }
+
+  /// The Split along the first dim whose three results are the operands from `slot` on.
+  NodeId split_of_stack(NodeId id, size_t slot) const {
+    NodeId split;
+    for (const size_t operand : {kQ, kK, kV}) {
+      const NodeId view = producer(graph_, graph_.input(id, slot + operand));
+      if (!view.valid() || !is_view(view)) return {};
+      const ValueId part = graph_.input(view, 0);
+      const NodeId from = producer(graph_, part);
+      if (!is_plain_op(graph_, from, "Split") || graph_.outputs(from).size() != 3) return {};
+      split = operand == kQ ? from : split;
+      const bool fits = from == split && graph_.output(split, operand) == part &&
+                        is_part_seen_as(part, graph_.input(id, slot + operand));
+      if (!fits) return {};
+    }
+    return graph_.node(split).attributes.get_int("axis", 0) == 0 ? split : NodeId{};
+  }
+  /// The Concat along the first dim that alone reads the three gradients.
+  NodeId concat_of_stack(NodeId id) const {
+    NodeId concat;
+    for (const size_t result : {kQ, kK, kV}) {
+      const NodeId view = only_reader(graph_, graph_.output(id, result));
+      if (!view.valid() || !is_view(view)) return {};
+      const ValueId part = graph_.output(view);
+      const NodeId reader = only_reader(graph_, part);
+      if (!is_plain_op(graph_, reader, "Concat") || graph_.inputs(reader).size() != 3) return {};
+      concat = result == kQ ? reader : concat;
+      const bool fits = reader == concat && graph_.input(concat, result) == part &&
+                        is_part_seen_as(part, graph_.output(id, result));
+      if (!fits) return {};
+    }
+    return graph_.node(concat).attributes.get_int("axis", 0) == 0 ? concat : NodeId{};
+  }
+
+  void absorb_stack(NodeId id, bool gradient) {
+    const Attributes& attributes = graph_.node(id).attributes;
+    const std::vector<int64_t> first = attributes.get_ints("rows_first");
+    const bool is_seen_so = first.size() == 4 && first[kQ] + first[kK] + first[kV] != 0;
+    if (is_seen_so || attributes.get_int("transK", 0) != 0) return;
+    const size_t slot = gradient ? 1 : 0, rank = rank_in(graph_, graph_.input(id, slot)) + 1;
+    const NodeId split = rank > kLeastRank + 1 ? split_of_stack(id, slot) : NodeId{};
+    if (!split.valid()) return;
+    const Turn turn = turn_of_stack(rank);
+    const NodeId turned = producer(graph_, graph_.input(split, 0));
+    if (!permutes(graph_, turned, turn.there)) return;
+    NodeId back;
+    if (gradient) {
+      const NodeId concat = concat_of_stack(id);
+      back = concat.valid() ? only_reader(graph_, graph_.output(concat)) : NodeId{};
+      if (!permutes(graph_, back, turn.back) || is_result(graph_.output(back))) return;
+    }
+    passed_.insert({split, turned});
+    for (const size_t operand : {kQ, kK, kV}) {
+      passed_.insert(producer(graph_, graph_.input(id, slot + operand)));
+      set_flag(id, operand);
+    }
+    for (const size_t operand : {kQ, kK, kV})
+      graph_.set_input(id, slot + operand, graph_.input(turned, 0));
+    graph_.node(id).attributes.set("packed", int64_t{1});
+    if (gradient) give_stack(id, back);
+  }
+  /// The first result becomes what `back` makes of all three.
+  void give_stack(NodeId id, NodeId back) {
+    const ValueId first = graph_.output(id), joined = graph_.output(back);
+    std::vector<NodeId> gone = {back, producer(graph_, graph_.input(back, 0))};
+    for (const size_t result : {kQ, kK, kV})
+      gone.push_back(only_reader(graph_, graph_.output(id, result)));
+    graph_.value(first).type.shape = graph_.value(joined).type.shape;
+    graph_.value(first).scale_power = graph_.value(joined).scale_power;
+    graph_.replace_uses(joined, first);
+    for (const NodeId node : gone) graph_.remove(node);
+    for (const size_t result : {kV, kK}) graph_.drop_output(id, result);
+  }
+
+  // --- Q, K and V that were split, then turned --------------------------------------------------
 
   /// The Split, with the shape (…, rows, 3·heads·size) of what it reads, whose three results are
   /// the operands of this node from `slot` on, each seen as (…, rows, heads, size).

@@ -19,15 +19,12 @@
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 #include "compiler/ir/walk.h"
+#include "passes/device/attention/match.h"
 
 namespace halfnote {
 namespace {
 
 constexpr size_t kGroupedRank = 3;
-
-bool is_plain_op(const Graph& graph, NodeId id, std::string_view op) {
-  return id.valid() && graph.node(id).domain.empty() && graph.node(id).op == op;
-}
 
 /// (…, heads, rows, size) that were repeated: what was, the nodes that did, and how often.
 struct Repeated {
