@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What a first hour on a real GPU shows: packs the programs here, checks them there.
 #
-# Usage: scripts/gpu_check.sh pack [--bin FOLDER] [--out FOLDER]
-#        [--fixtures models,exporters,kernels,torch] [--most MB]
+# Usage: scripts/gpu_check.sh pack [--bin FOLDER] [--out FOLDER] [--stale]
+#        [--fixtures models,exporters,kernels,torch] [--most MB] [--pieces MB]
 #        gpu_check/gpu_check.sh run [--device cuda:N] [--out FOLDER] [--python PYTHON]
 #        [--seconds N] [--total N] [--more] [--jobs N] [PART…]
 #        gpu_check/gpu_check.sh list
@@ -10,18 +10,26 @@
 # pack   collects the programs of a build with CUDA (default: build/cuda/bin), the shared libraries
 #        that they need but CUDA's own, and the fixtures (or some of them) into one folder under 60
 #        MB, or --most (default: build/gpu_check). Copy it to the machine with the GPU.
+#        --pieces MB cuts programs.tar.xz into programs.tar.xz.00, .01 … of so many MB at most, for
+#        machines to which a call brings little: the first call carries the first piece, the second
+#        one all else; `run` there joins them.
+#        COMMIT says what was packed: HASH, -dirty behind it where tracked files are changed, -check
+#        where the kernels are compiled with -O1 (preset cuda-check): bench, tuned and compiled are
+#        then "not run". Programs older than their sources are packed with --stale alone, as -stale.
 # run    needs that folder, a driver for CUDA 13 and CUDA 13's libraries: of a toolkit, or of the
 #        nvidia packages in a Python environment; HALFNOTE_CUDA_LIBRARIES names their folder where
 #        they are found nowhere. Each part takes --seconds at most (default: 480); all run if none
 #        is named, in the order of `list`: what tells most comes first. Tests and cases run in
 #        processes of their own, --jobs at a time (default: a processor each, 12 at most). Writes
 #        PART.json and PART.log (default: the folder results-DATE), and all of them into
-#        FOLDER.tar.gz, after each part anew; prints a table. A part that is killed leaves what it
-#        has seen, as "unfinished". The parts bench, tuned and compiled want a Python with torch and
-#        transformers (--python; default: python3).
+#        FOLDER.tar.gz, after each part anew; prints a table. Where a machine gives few files back,
+#        keep --out outside of what it collects, and copy FOLDER.tar.gz there. A part that is killed
+#        leaves what it has seen, as "unfinished". The parts bench, tuned and compiled want a Python
+#        with torch and transformers (--python; default: python3).
 #        --total N ends after N seconds; parts that no time is left for are "not run". With --more
-#        parts that passed or failed in --out stay as they are, and their models in FOLDER.work: the
-#        same command again goes on where the last one ended.
+#        the same command goes on where the last one ended: parts of the same COMMIT and device that
+#        are "complete" in --out stay as they are; of others the tests, cases and comparisons run
+#        that the time was too short for. What that needs lies in FOLDER.work.
 #        --device cuda-emulated checks this script where there is no GPU, and nothing else.
 # list   names the parts, in their order.
 #
@@ -82,7 +90,7 @@ run_command() {
   [[ "$total_seconds" =~ ^[0-9]+$ ]] || wrong "--total wants a number, got '$total_seconds'"
   [ "$more" = no ] || [ -n "$out" ] || wrong "--more wants --out: the results to go on with"
   [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || wrong "--jobs wants a number, got '$jobs'"
-  [ -f "$here/programs.tar.xz" ] || wrong "no programs here: run it in the folder that pack made"
+  are_programs_in "$here" || wrong "no programs here: run it in the folder that pack made"
   [ ${#names[@]} -gt 0 ] || mapfile -t names < <(part_names)
   out=${out:-$PWD/results-$(date -u +%Y%m%d-%H%M%S)}
   mkdir -p "$out" || exit 2
@@ -93,7 +101,10 @@ run_command() {
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
   fi
+  # Of other programs, or another device, nothing is gone on with.
+  [ "$(cat "$work/of" 2>/dev/null)" = "$device $(packed_commit)" ] || rm -rf "$work"
   mkdir -p "$work"
+  echo "$device $(packed_commit)" >"$work/of"
   unpack_programs
   find_machine
   for name in "${names[@]}"; do
@@ -104,16 +115,10 @@ run_command() {
   print_table "$out" "${names[@]}"
 }
 
-# is_done JSON: of a part that came to its end on this device, whatever it saw.
-is_done() {
-  grep -qE '^ "status": "(pass|fail)",$' "$1" 2>/dev/null &&
-    grep -qF "\"device\": \"$device\"," "$1"
-}
-
 case "${1:-}" in
   pack) shift; pack_command "$@" ;;
   run) shift; run_command "$@" ;;
   list) list_parts ;;
-  -h | --help) sed -n '2,33s/^# \{0,1\}//p' "$0" ;;
+  -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" ;;
   *) wrong "unknown command '${1:-}'" ;;
 esac

@@ -15,7 +15,8 @@ import models
 def export(name, folder):
     module, batch = models.make(name, attention="eager")
     names = ["x", "labels"]
-    with warnings.catch_warnings():
+    # The trace runs the model: with gradients it would keep every activation of the batch.
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(module, batch, str(folder / f"{name}.onnx"), input_names=names,
                           output_names=["loss"], opset_version=17, dynamo=False,

@@ -3,12 +3,13 @@
 
     bench/pytorch/gpu.py --model gpt2 --bin FOLDER --out LINES.jsonl [--work FOLDER]
         [--device cuda] [--precisions bf16,fp16] [--against eager,own-tf32,own-fp32,compiled]
-        [--blocks 5] [--batch N] [--libraries FOLDERS] [--wide-conv] [--keep] [--tune]
+        [--blocks 5] [--steps N] [--batch N] [--libraries FOLDERS] [--wide-conv] [--keep] [--tune]
 
     bench/pytorch/gpu.py --table LINES.jsonl…
 
 A comparison is a line of JSON in LINES.jsonl, written as soon as it is known: name, status (pass,
-fail, not run), the milliseconds of both sides (median of the blocks), their ratio, the peak memory
+fail, not run), the milliseconds of both sides (median of the blocks, and the least and the most of
+them), their ratio, the steps of a block, the losses after the last one, the peak memory
 of PyTorch and the memory that we planned; and of our step the floor (the least time on a machine of
 these rates, kernel by kernel: bench/rates.h), the share of it that is reached, TFLOP/s and GB/s.
 The rates of the GPU are those of its data sheet (PEAKS) and the driver's memory clock times bus
@@ -22,7 +23,12 @@ PyTorch, with cudnn.benchmark and max-autotune, in any case); the names of such 
 "eager" is autocast (with a GradScaler in fp16), "compiled" is torch.compile with max-autotune and
 CUDA graphs; TF32 is allowed in what stays fp32, optimizers are fused. "own-fp32" and "own-tf32" are
 our own steps in fp32, the latter with its products in TF32. The first losses of both must agree.
-The batch of both lies on the device, and both are timed by the block: its time over its steps.
+The batch of both lies on the device, and both are timed by the block: its time over its steps. A
+block has as many steps as make it 0.3 s long on the faster side, 10 at least, on both sides the
+same number; or --steps of them.
+
+What stands in LINES.jsonl already is not compared again, unless it is "unfinished": the same call
+goes on where the last one was cut off.
 
 What goes wrong in a comparison is its line ("fail", "why"), and the next one follows. A model whose
 ops have no kernel for CUDA is "not run", with the list. Where cuDNN has no exact plan for a
@@ -48,8 +54,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 CHECKED_STEPS = 3
+LEAST_STEPS = 10  # of a block
+BLOCK_SECONDS = 0.3  # of a block at least: below that it measures how a step begins and ends
 TOLERANCE = 3e-2  # of the first losses: 16-bit roundings at other places
 NO_KERNEL = "no kernel on this device"
+TERMINATED = "exit code -15"  # of our side, where the time of both is over
 # Dense 16-bit FLOPs a second of the tensor cores, by what the name of a GPU holds, and bytes a
 # second of its memory where the driver does not tell: data sheets.
 PEAKS = {"H200": (989e12, 4.8e12), "H100 PCIe": (756e12, 2.0e12), "H100 NVL": (835e12, 3.9e12),
@@ -258,15 +267,40 @@ def compile_model(name, model, precision, args):
     return artifact
 
 
+def steps_of_a_block(ours, theirs, args):
+    """As many as both sides need for BLOCK_SECONDS; the blocks that tell warm both up."""
+    if args.steps:
+        return args.steps
+    count = CHECKED_STEPS
+    for _ in range(4):
+        shortest = count * min(ours.steps(count)[0], theirs.steps(count)[0])
+        if shortest >= BLOCK_SECONDS:
+            break
+        count = math.ceil(1.1 * count * BLOCK_SECONDS / max(shortest, 1e-6))
+    return max(count, LEAST_STEPS)
+
+
 def by_turns(ours, theirs, args):
-    """How the first losses agree, seconds of a step in blocks of both sides, the losses."""
+    """How the first losses agree, with the last ones of both sides; seconds of a step in blocks of
+    both sides; the first losses of both."""
     _, our_losses = ours.steps(CHECKED_STEPS)
     _, their_losses = theirs.steps(CHECKED_STEPS)
+    count = steps_of_a_block(ours, theirs, args)
     mine, other = [], []
     for _ in range(args.blocks):
-        mine.append(ours.steps(args.steps)[0])
-        other.append(theirs.steps(args.steps)[0])
-    return agreement(our_losses, their_losses), mine, other, our_losses, their_losses
+        seconds, our_last = ours.steps(count)
+        mine.append(seconds)
+        seconds, their_last = theirs.steps(count)
+        other.append(seconds)
+    about = {**agreement(our_losses, their_losses), "steps": count,
+             "last_losses": listed([our_last[-1], their_last[-1]])}
+    return about, mine, other, our_losses, their_losses
+
+
+def milliseconds(name, blocks):
+    """The median of the blocks, and their spread."""
+    return {name: 1e3 * statistics.median(blocks), f"{name}_min": 1e3 * min(blocks),
+            f"{name}_max": 1e3 * max(blocks)}
 
 
 def agreement(ours, theirs):
@@ -290,7 +324,7 @@ def listed(losses):
 def about_ours(ours, mine, rates):
     """Of our own step: what it reaches, beside what the machine could."""
     seconds, floor = statistics.median(mine), ours.floor(rates)
-    return {"ms": 1e3 * seconds, "floor_ms": 1e3 * floor, "floor_share": floor / seconds,
+    return {**milliseconds("ms", mine), "floor_ms": 1e3 * floor, "floor_share": floor / seconds,
             "tflops": ours.about["flops"] / seconds / 1e12,
             "gbps": ours.about["bytes"] / seconds / 1e9, "planned_bytes": ours.about["memory"],
             "rates": rates}
@@ -300,7 +334,7 @@ def compare_own(ours, wide, args, rates):
     """Mixed precision beside our own fp32."""
     agree, mine, other, our_losses, their_losses = by_turns(ours, wide, args)
     return {**agree, **about_ours(ours, mine, rates),
-            "own_ms": 1e3 * statistics.median(other),
+            **milliseconds("own_ms", other),
             "ratio": statistics.median(b / a for a, b in zip(mine, other)),
             "own_planned_bytes": wide.about["memory"],
             "losses": listed(our_losses), "own_losses": listed(their_losses)}
@@ -310,7 +344,7 @@ def compare(ours, theirs, args, rates):
     """Beside PyTorch: what both sides took."""
     agree, mine, other, our_losses, their_losses = by_turns(ours, theirs, args)
     return {**agree, **about_ours(ours, mine, rates),
-            "torch_ms": 1e3 * statistics.median(other),
+            **milliseconds("torch_ms", other),
             "ratio": statistics.median(b / a for a, b in zip(mine, other)),
             "torch_peak_bytes": theirs.peak(), "losses": listed(our_losses),
             "torch_losses": listed(their_losses), "torch": theirs.torch.__version__}
@@ -350,7 +384,10 @@ def failure(error):
     said = str(error).strip() or type(error).__name__
     where = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(where.filename).name}:{where.lineno}"
-    return {"status": "not run" if NO_KERNEL in said else "fail",
+    status = "not run" if NO_KERNEL in said else "fail"
+    if TERMINATED in said:
+        status = "unfinished"
+    return {"status": status,
             "why": f"{type(error).__name__}: {said[-2000:]} ({where})"}
 
 
@@ -359,6 +396,28 @@ def write_row(args, name, row):
     with open(args.out, "a", encoding="utf-8") as lines:
         print(line, file=lines, flush=True)
     print(line, flush=True)
+
+
+def rows_of_before(args):
+    """The names of the rows that stand in --out, which loses what is to be done again: comparisons
+    that were cut off, what no comparison came after, half a line."""
+    if not args.out.exists():
+        return set()
+    lines, names = [], set()
+    before = args.out.read_text(encoding="utf-8", errors="replace")
+    for line in before.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if row["status"] != "unfinished" and row["name"] != args.model:
+            lines.append(line + "\n")
+            names.add(row["name"])
+    if "".join(lines) != before:
+        shorter = args.out.with_name(args.out.name + ".new")
+        shorter.write_text("".join(lines), encoding="utf-8")
+        shorter.replace(args.out)
+    return names
 
 
 class OurSides:
@@ -391,6 +450,13 @@ class OurSides:
 def run(args):
     """All comparisons of a kind in all precisions, then those of the next kind: what is compared
     with first is known for all before what comes last."""
+    known = rows_of_before(args)
+    tuned = " tuned" if args.tune else ""
+    wanted = [(f"{args.model} {precision} {how}{tuned}", how, precision)
+              for how in args.against.split(",") for precision in args.precisions.split(",")]
+    wanted = [row for row in wanted if row[0] not in known]
+    if not wanted:
+        return
     model = gpu_models(args.batch)[args.model]
     try:
         if not args.keep or not (args.work / f"{args.model}.npz").exists():
@@ -401,17 +467,15 @@ def run(args):
         return
     free_torch()
     sides = OurSides(args, model)
-    for how in args.against.split(","):
-        for precision in args.precisions.split(","):
-            try:
-                batch = args.work / f"{args.model}.npz"
-                row = compare_one(how, precision, sides.get(precision), batch, args, rates)
-            except Exception as error:
-                row = failure(error)
-                sides.close(precision)
-            tuned = " tuned" if args.tune else ""
-            write_row(args, f"{args.model} {precision} {how}{tuned}", row)
-            free_torch()
+    batch = args.work / f"{args.model}.npz"
+    for name, how, precision in wanted:
+        try:
+            row = compare_one(how, precision, sides.get(precision), batch, args, rates)
+        except Exception as error:
+            row = failure(error)
+            sides.close(precision)
+        write_row(args, name, row)
+        free_torch()
     for precision in args.precisions.split(","):
         sides.close(precision)
 
@@ -455,7 +519,8 @@ def main():
     parser.add_argument("--precisions", default="bf16,fp16")
     parser.add_argument("--against", default="eager,own-tf32,own-fp32,compiled")
     parser.add_argument("--blocks", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=0,
+                        help="of a block (default: as many as last 0.3 s, 10 at least)")
     parser.add_argument("--batch", type=int, default=0, help="another batch than the bar's")
     parser.add_argument("--libraries", default="",
                         help="folders that only our own programs look for libraries in")

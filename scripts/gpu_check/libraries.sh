@@ -81,6 +81,25 @@ versions_found() {
   done | sed 's/, $//'
 }
 
+# ask_gpu FIELDS: what nvidia-smi says of this GPU.
+ask_gpu() {
+  local index=${device#cuda}
+  index=${index#:}
+  nvidia-smi --query-gpu="$1" --format=csv,noheader --id="${index:-0}" 2>/dev/null
+}
+
+# gpu_state: clocks, power, heat and what slows the GPU down, a bit a reason; nothing where nobody
+# tells. The reasons have another name since driver 535.
+gpu_state() {
+  local reasons said asked=clocks.sm,clocks.mem,power.draw,temperature.gpu
+  [ "$device" != cuda-emulated ] && command -v nvidia-smi >/dev/null 2>&1 || return 0
+  for reasons in clocks_event_reasons.active clocks_throttle_reasons.active; do
+    said=$(ask_gpu "$asked,$reasons") || continue
+    echo "$asked,$reasons: $said"
+    return
+  done
+}
+
 # Sets gpu_name, driver_version, cuda_folders, cublas_version, and `nothing`: why nothing can be
 # checked, or an empty string.
 find_machine() {
@@ -92,10 +111,8 @@ find_machine() {
     return
   fi
   if command -v nvidia-smi >/dev/null 2>&1; then
-    local index=${device#cuda} line
-    index=${index#:}
-    line=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader \
-      --id="${index:-0}" 2>/dev/null | head -n 1)
+    local line
+    line=$(ask_gpu name,driver_version | head -n 1)
     [[ "$line" != *", "* ]] || { gpu_name=${line%, *}; driver_version=${line##*, }; }
   fi
   cuda_folders=""

@@ -50,12 +50,18 @@ limited_ours() {
 # each FOLDER COMMAND…: one of our programs with each line of the input as its last word, a process
 # a line and several at a time, until the part's time is over. One of them may spoil its device, or
 # die: the others do not see it. The output goes to FOLDER/NUMBER.log, the line to NUMBER.name and
-# the exit code to NUMBER.code; 124: out of time. missing() says what left none.
+# the exit code to NUMBER.code; 124: out of time. missing() says what left none. With --more what
+# an earlier call was given in the same lines, and brought to its end, stays as it is.
 each() {
   local folder=$1
   shift
-  rm -rf "$folder" && mkdir -p "$folder"
-  tee "$folder/given" | awk '{ printf "%05d\t%s%c", NR, $0, 0 }' |
+  mkdir -p "$folder"
+  cat >"$folder.given"
+  if [ "${more:-no}" = no ] || ! cmp -s "$folder.given" "$folder/given"; then
+    rm -rf "$folder" && mkdir -p "$folder"
+  fi
+  mv "$folder.given" "$folder/given"
+  still_to_run "$folder" |
     until=$(($(date +%s) + deadline - SECONDS)) folder=$folder \
       xargs -0 -r -P "$jobs" -I{} bash -c 'number=${1%%	*} name=${1#*	} code=0
       shift
@@ -64,28 +70,63 @@ each() {
       if [ "$left" -gt 0 ]; then
         timeout --kill-after=5 "$left" bash -c "ours exec \"\$@\"" ours "$@$name" >"$at.log" 2>&1 ||
           code=$?
+        [ "$code" != 137 ] || [ "$(date +%s)" -lt "$until" ] || code=124
       else
         code=124
       fi
       echo "$code" >"$at.code"' each {} "$@" 2>/dev/null
 }
 
+# numbered FOLDER: the lines that each() was given in this folder, with their numbers.
+numbered() { awk '{ printf "%05d\t%s\n", NR, $0 }' "$1/given"; }
+
+# still_to_run FOLDER: of these, a zero behind each, what has no exit code but "out of time". Those
+# that were never begun come first: one that hangs keeps no other waiting twice.
+still_to_run() {
+  local number line begun=()
+  while IFS=$'\t' read -r number line; do
+    case "$(cat "$1/$number.code" 2>/dev/null)" in
+      '' | 124) rm -f "$1/$number.code" ;;
+      *) continue ;;
+    esac
+    if [ -e "$1/$number.log" ]; then
+      begun+=("$number"$'\t'"$line")
+    else
+      printf '%s\t%s\0' "$number" "$line"
+    fi
+  done < <(numbered "$1")
+  [ ${#begun[@]} = 0 ] || printf '%s\0' "${begun[@]}"
+}
+
 # missing FOLDER: the lines that each() was given in this folder and that left no exit code.
 missing() {
-  awk '{ printf "%05d\t%s\n", NR, $0 }' "$1/given" | while IFS=$'\t' read -r number line; do
+  numbered "$1" | while IFS=$'\t' read -r number line; do
     [ -s "$1/$number.code" ] || echo "$line"
   done
+}
+
+# lost_row NAME: of such a line. Counts it in failed or late of the caller.
+lost_row() {
+  if [ "$SECONDS" -ge "$deadline" ]; then
+    row "$1" unfinished "it left no result in time"
+    late=$((late + 1))
+  else
+    row "$1" fail "it left no result"
+    failed=$((failed + 1))
+  fi
 }
 
 # run_part NAME OUT: its rows, its log and its JSON. Until it has ended the JSON says "unfinished",
 # and the rows are in NAME.rows: what a part has seen stays where it is killed.
 run_part() {
-  local name=$1 out=$2 begin=$SECONDS status reason
-  rows=() last_detail="" part_failed=0 part_passed=0 part_unfinished=0
-  local cut=no
+  local name=$1 out=$2 begin=$SECONDS status reason cut=no
+  rows=() last_detail="" part_failed=0 part_passed=0 part_unfinished=0 part_complete=false
+  gpu_before="" gpu_after=""
   part_rows=$out/$name.rows
   deadline=$((SECONDS + part_seconds)) log=$out/$name.log
   [ "$deadline" -le "$last_second" ] || { cut=yes deadline=$last_second; }
+  # Only figures of this device and these programs are gone on with.
+  [ "${more:-no}" = yes ] && is_of_this "$out/$name.json" || rm -f "$out/$name.jsonl"
   : >"$log"
   : >"$part_rows"
   echo "$name"
@@ -96,12 +137,10 @@ run_part() {
     status="not run" reason="no time is left of --total"
   else
     case "$name" in
-      bench-*_dropout) part_bench "$name" "${name#bench-}" "$out" eager ;;
-      bench-*) part_bench "$name" "${name#bench-}" "$out" eager,own-tf32,own-fp32 ;;
-      tuned-*) part_bench "$name" "${name#tuned-}" "$out" eager --tune ;;
-      compiled-*) part_bench "$name" "${name#compiled-}" "$out" compiled ;;
+      bench-* | tuned-* | compiled-*) figures "$name" "$out" ;;
       *) "part_$name" ;;
     esac
+    [ "$part_unfinished" = 1 ] || part_complete=true
     if [ "$part_failed" = 1 ]; then
       status=fail
     elif [ "$part_unfinished" = 1 ]; then
@@ -112,10 +151,11 @@ run_part() {
       status="not run"
     fi
     reason="$(printf '%s\n' "${rows[@]}" | grep -c '"status": "pass"') of ${#rows[@]} passed"
+    [ "$part_complete" = true ] || reason+=", the rest of it is still to run"
     [ "$status" != "not run" ] || reason=$last_detail
     # What fails for want of time is no find.
     [ "$cut" = no ] || [ "$SECONDS" -lt "$deadline" ] ||
-      { status=unfinished reason="cut off by --total: $reason"; }
+      { status=unfinished part_complete=false reason="cut off by --total: $reason"; }
   fi
   write_json "$out/$name.json" "$name" "$status" "$reason" $((SECONDS - begin))
   rm -f "$part_rows"
@@ -179,8 +219,7 @@ run_tests() {
   done
   unset HALFNOTE_TEST_DEVICE
   while read -r suite; do
-    failed=$((failed + 1))
-    row "${suite%%.*}" fail "it left no result"
+    lost_row "${suite%%.*}"
   done < <(missing "$folder")
   summary_row "$name" "$passed" "$failed" "$late" \
     "$passed tests passed; of suites $failed failed, $late ran out of time"
@@ -247,23 +286,27 @@ run_cases() {
     fi
   done
   while read -r case; do
-    failed=$((failed + 1))
-    row "$name $(basename "$case")" fail "it left no result"
+    lost_row "$name $(basename "$case")"
   done < <(missing "$folder")
   summary_row "$name" "$passed" "$failed" "$late" \
     "$passed passed, $failed failed, $late out of time, $lacking without a kernel"
 }
 
-# Every kind of kernel, those with most in shared memory first; one line is a process. A tool takes
-# 10 to 100 times as long as the test.
-sanitized=(CudaAttention.\* CudaLayerNorm.\* CudaNormalization.\* CudaReduction.\* CudaLoss.\*
-  UpdateGroup.\*:GradientJudgement.\* CudaContraction.\* CudaStateful.\* CudaMovement.\*
-  CudaElementwise.\* ChannelsLast.\* CudaAlong.\* CudaProducts.\*:Epilogues.\* CudaResize.\*
-  CudaRandom.\* CudaSignal.\*:CudaDeterminant.\* CudaQuantized.\*
-  CudaRecurrent.TrainingOnTheLibrary DeviceSession.TrainsAsOnTheCpu)
+# Every kind of kernel, those with most in shared memory and those that are generated first; one
+# line is a process. A tool takes 10 to 100 times as long as the test. What is left out stands in
+# tests/gpu_check/run.sh, with the reasons.
+sanitized=(CudaAttention.\* Chain.\* CudaLayerNorm.\* CudaNormalization.\* CudaReduction.\*
+  CudaLoss.\* UpdateGroup.\*:GradientJudgement.\*:KeptStates.\* CudaContraction.\* CudaStateful.\*
+  CudaMovement.\* CudaScatter.\* CudaElementwise.\* ChannelsLast.\* ChannelsLastGroups.\*
+  CudaPool.\*:CudaPoolGrad.\* CudaAlong.\* CudaProducts.\*:Epilogues.\*
+  CudaPlainProduct.\*:CudaQuantizedProduct.\* CudaArithmetic.\* CudaIntegerReduction.\*
+  CudaLines.\*:CudaRows.\* CudaGenerate.\*:CudaCast.\* CudaRegions.\* CudaResize.\* CudaRandom.\*
+  CudaSignal.\*:CudaDeterminant.\* CudaQuantized.\* CudaRecurrent.TrainingOnTheLibrary
+  DeviceStream.\* DeviceSession.TrainsAsOnTheCpu ChannelsLastLarge.\* CudaLarge.\*
+  ChannelsLastProgram.\*)
 
 part_sanitizer() {
-  local tool own sanitizer candidate
+  local tool own sanitizer candidate failed=0 late=0
   sanitizer=$(command -v compute-sanitizer)
   for candidate in "${cuda_folders%%:*}"/../bin /usr/local/cuda*/bin; do
     [ -n "$sanitizer" ] || [ ! -x "$candidate/compute-sanitizer" ] ||
@@ -287,7 +330,7 @@ part_sanitizer() {
       sanitizer_row "$tool $(sed 's/\..*//' "$own.name")" "$(cat "$own.code")" "$own.log"
     done
     while read -r suite; do
-      row "$tool ${suite%%.*}" fail "it left no result"
+      lost_row "$tool ${suite%%.*}"
     done < <(missing "$work/$tool")
   done
   unset HALFNOTE_TEST_DEVICE
@@ -326,53 +369,76 @@ part_determinism() {
 }
 
 # run_again MODEL PRECISION: the runs of a model stand beside each other: a process each, one
-# artifact.
+# artifact. Of the states of a run only their sum stays, in sumNUMBER.
 run_again() {
   local name="$1 $2" inputs=$fixtures/models/$1/inputs.npz artifact=$work/determinism.onnx
-  local folder=$work/runs run sums written=0 runs=10
+  local folder=$work/runs.$1.$2 sums written runs=10 code
   if ! compile_case "$1" "$2" "$artifact" >>"$log" 2>&1; then
     row "$name" fail "does not compile: $(tail -n 1 "$log")"
     return
   fi
-  seq "$runs" | device=$device each "$folder" bash -c \
-    '"$0" "$1" "$2" 5 "$3/states$4" "$device"' "$bin/halfnote-step" "$artifact" "$inputs" \
-    "$folder" ""
+  seq "$runs" | device=$device each "$folder" bash -c 'states=$3/states$4
+    rm -rf "$states" "$3/sum$4"
+    "$0" "$1" "$2" 5 "$states" "$device" || exit
+    # A run that wrote nothing is not like another one.
+    [ "$(cat "$states"/step-*.bin | head -c 1 | wc -c)" = 0 ] ||
+      cat "$states"/step-*.bin | sha256sum >"$3/sum$4"
+    rm -rf "$states"' "$bin/halfnote-step" "$artifact" "$inputs" "$folder" ""
   cat "$folder"/*.log >>"$log" 2>/dev/null
-  sums=$(for run in $(seq "$runs"); do
-    cat "$folder/states$run"/step-*.bin 2>/dev/null | sha256sum
-  done | sort -u | wc -l)
-  # A run that wrote nothing is not like another one.
-  written=$(for run in $(seq "$runs"); do
-    cat "$folder/states$run"/step-*.bin 2>/dev/null | head -c 1 | wc -c
-  done | grep -cx 1 || true)
+  sums=$(cat "$folder"/sum* 2>/dev/null | sort -u | wc -l)
+  written=$(cat "$folder"/sum* 2>/dev/null | wc -l)
+  code=$(cat "$folder"/*.code | grep -vx 0 | sort -n | head -n 1)
+  # What ran out of time is still to run, whatever others did.
+  ! grep -qsx 124 "$folder"/*.code || part_unfinished=1
   if [ -n "$(missing "$folder")" ]; then
+    [ "$SECONDS" -lt "$deadline" ] || part_unfinished=1
     row "$name" fail "$(missing "$folder" | wc -l) of $runs runs left no result"
-  elif grep -qsvx 0 "$folder"/*.code; then
-    ended_row "$name" "$(cat "$folder"/*.code | grep -vx 0 | sort -n | head -n 1)" \
-      "$(tail -q -n 1 "$folder"/*.log 2>/dev/null | tail -n 1)"
+  elif [ "$sums" -gt 1 ]; then
+    row "$name" fail "$sums different results in $runs runs"
+  elif [ -n "$code" ]; then
+    ended_row "$name" "$code" "$(tail -q -n 1 "$folder"/*.log 2>/dev/null | tail -n 1)"
   elif [ "$written" != "$runs" ]; then
     row "$name" fail "$written of $runs runs wrote their states"
-  elif [ "$sums" = 1 ]; then
-    row "$name" pass "$runs runs, the same bytes"
   else
-    row "$name" fail "$sums different results in $runs runs"
+    row "$name" pass "$runs runs, the same bytes"
   fi
 }
 
-# part_bench PART MODEL OUT KINDS [OPTION…]: the numbers are of bench/pytorch/gpu.py, which has the
-# options, a line of JSON a comparison. The exported model stays for the next part that wants it.
+# figures PART OUT: what a part asks of part_bench.
+figures() {
+  local name=$1 out=$2 commit
+  commit=$(cat "$here/COMMIT" 2>/dev/null)
+  if [[ "$commit" == *-check && "$device" != cuda-emulated ]]; then
+    row "$name" "not run" "$commit: its kernels are compiled with -O1, their times say nothing"
+    return
+  fi
+  gpu_before=$(gpu_state)
+  case "$name" in
+    bench-*_dropout) part_bench "$name" "${name#bench-}" "$out" eager bf16,fp16 ;;
+    bench-*) part_bench "$name" "${name#bench-}" "$out" eager,own-tf32,own-fp32 bf16,fp16 ;;
+    # Measuring is what takes long: fp16 takes the time that bf16 left.
+    tuned-*) part_bench "$name" "${name#tuned-}" "$out" eager "bf16 fp16" --tune ;;
+    compiled-*) part_bench "$name" "${name#compiled-}" "$out" compiled bf16,fp16 ;;
+  esac
+  gpu_after=$(gpu_state)
+}
+
+# part_bench PART MODEL OUT KINDS PRECISIONS [OPTION…]: the numbers are of bench/pytorch/gpu.py,
+# which has the options, a line of JSON a comparison; it is called for each word of PRECISIONS. The
+# exported model stays for the next part that wants it, and what has a line is not measured again.
 part_bench() {
-  local model=$2 lines=$3/$1.jsonl kinds=$4 status=0 line name
-  shift 4
+  local model=$2 lines=$3/$1.jsonl kinds=$4 precisions=$5 some status=0 line name
+  shift 5
   if ! limited "$log" "$python" -c 'import torch, transformers, torchvision, onnx'; then
     row "$model" "not run" "$python lacks torch, torchvision, transformers or onnx \
 (bench/pytorch/requirements.txt); --python names another one"
     return
   fi
-  rm -f "$lines"
-  limited "$log" "$python" "$here/bench/pytorch/gpu.py" --model "$model" --bin "$bin" \
-    --device "$device" --work "$work" --out "$lines" --libraries "$own_libraries" \
-    --against "$kinds" --keep "$@" || status=$?
+  for some in $precisions; do
+    limited "$log" "$python" "$here/bench/pytorch/gpu.py" --model "$model" --bin "$bin" \
+      --device "$device" --work "$work" --out "$lines" --libraries "$own_libraries" \
+      --against "$kinds" --precisions "$some" --keep "$@" || { status=$?; break; }
+  done
   while read -r line; do
     name=$(printf '%s' "$line" | sed -n 's/.*"name": "\([^"]*\)".*/\1/p')
     row "$name" "$(printf '%s' "$line" | sed -n 's/.*"status": "\([^"]*\)".*/\1/p')" "$line"

@@ -33,15 +33,31 @@ ended_row() {
   fi
 }
 
+packed_commit() { cat "$here/COMMIT" 2>/dev/null || echo unknown; }
+
+# is_of_this JSON: of this device and these programs.
+is_of_this() {
+  grep -qF " \"device\": $(quote "$device")," "$1" 2>/dev/null &&
+    grep -qF " \"commit\": $(quote "$(packed_commit)")," "$1"
+}
+
+# is_done JSON: of such a part that came to its end, whatever it saw, and left nothing to run.
+is_done() {
+  grep -qE '^ "status": "(pass|fail)",$' "$1" 2>/dev/null &&
+    grep -qF ' "complete": true,' "$1" && is_of_this "$1"
+}
+
 # write_json FILE PART STATUS REASON SECONDS
 write_json() {
   {
-    printf '{\n "part": %s,\n "status": "%s",\n "reason": %s,\n' "$(quote "$2")" "$3" \
-      "$(quote "$4")"
+    printf '{\n "part": %s,\n "status": "%s",\n "complete": %s,\n "reason": %s,\n' \
+      "$(quote "$2")" "$3" "$part_complete" "$(quote "$4")"
     printf ' "date": "%s",\n "seconds": %s,\n "commit": %s,\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
-      "$5" "$(quote "$(cat "$here/COMMIT" 2>/dev/null || echo unknown)")"
+      "$5" "$(quote "$(packed_commit)")"
     printf ' "device": %s,\n "gpu": %s,\n "driver": %s,\n' "$(quote "$device")" \
       "$(quote "$gpu_name")" "$(quote "$driver_version")"
+    [ -z "$gpu_before$gpu_after" ] || printf ' "gpu_before": %s,\n "gpu_after": %s,\n' \
+      "$(quote "$gpu_before")" "$(quote "$gpu_after")"
     printf ' "cuda_libraries": %s,\n "cublas": %s,\n "versions": %s,\n "host": %s,\n "rows": [' \
       "$(quote "$cuda_folders")" "$(quote "$cublas_version")" "$(quote "$library_versions")" \
       "$(quote "$(uname -srm)")"

@@ -40,8 +40,12 @@ mkdir "$place/bin"
 for program in "$build"/bin/halfnote*; do ln -s /bin/true "$place/bin/$(basename "$program")"; done
 expect 2 "has no CUDA in it" scripts/gpu_check.sh pack --bin "$place/bin" --out "$packed"
 expect 2 "is no folder that pack made" scripts/gpu_check.sh pack --bin "$build/bin" --out "$place"
-expect 0 " MB, of commit " scripts/gpu_check.sh pack --bin "$build/bin" --out "$packed"
+# Sources may be newer than these programs, which nothing measures.
+expect 0 "of commit " scripts/gpu_check.sh pack --stale --bin "$build/bin" --out "$packed"
 cat "$place/said"
+! grep -q '^CMAKE_CUDA_FLAGS:.*-O1' "$build/CMakeCache.txt" ||
+  grep -qE -- '^[0-9a-f]{40}(-stale)?(-dirty)?-check$' "$packed/COMMIT" ||
+  fail "less optimised kernels: $(cat "$packed/COMMIT")"
 [ "$(du -sm --apparent-size "$packed" | cut -f1)" -lt 60 ] || fail "60 MB or more"
 tar -tJf "$packed/programs.tar.xz" | grep -E 'lib(cu|nv|c\.so)' && fail "what must not be packed"
 expect 2 "unknown part 'opps'" "$check" run opps
@@ -50,6 +54,44 @@ expect 2 "--out wants a value" "$check" run --out
 expect 2 "--seconds wants a number, got 'soon'" "$check" run --seconds soon
 expect 2 "no fixtures are named 'all'" scripts/gpu_check.sh pack --bin "$build/bin" --fixtures all
 expect 0 "determinism" "$check" list
+
+# What is packed is of its sources, or says that it is not; large archives come in pieces.
+small=$place/small
+mkdir -p "$place/build/bin"
+for program in "$build"/bin/halfnote*; do
+  cp /bin/true "$place/build/bin/$(basename "$program")"
+done
+cp "$(python3 -c 'import sys; print(sys.executable)')" "$place/build/bin/halfnote" # more than 1 MB
+echo libcuda.so.1 >>"$place/build/bin/halfnote"
+pack_small() {
+  scripts/gpu_check.sh pack --bin "$place/build/bin" --fixtures kernels --out "$small" "$@"
+}
+hash=$(git -c safe.directory='*' rev-parse HEAD)
+expect 0 "of commit $hash" pack_small
+grep -q stale "$small/COMMIT" && fail "not stale: $(cat "$small/COMMIT")"
+tar -tJf "$small/programs.tar.xz" | sort >"$place/whole"
+touch -d 2001-01-01 "$place/build/bin/halfnote-steps"
+expect 2 "bin/halfnote-steps is older than " pack_small
+expect 2 "--pieces wants a number, got 'two'" pack_small --pieces two
+echo 'CMAKE_CUDA_FLAGS:STRING=-Xptxas -O1' >"$place/build/CMakeCache.txt"
+expect 0 "their times say nothing" pack_small --stale --pieces 1
+grep -qE -- "^$hash-stale(-dirty)?-check$" "$small/COMMIT" || fail "stale: $(cat "$small/COMMIT")"
+[ ! -e "$small/programs.tar.xz" ] && [ -f "$small/programs.tar.xz.01" ] &&
+  [ "$(cat "$small/PIECES")" = "$(find "$small" -name 'programs.tar.xz.*' | wc -l)" ] &&
+  [ -z "$(find "$small" -size +1024k)" ] || fail "pieces: $(ls -l "$small")"
+expect 2 "unknown part 'opps'" "$small/gpu_check.sh" run opps
+mkdir "$place/joined"
+unpack_small() {
+  here=$small work=$place/joined python=python3 bash -c '. scripts/gpu_check/pack.sh
+    wrong() { echo "$*" >&2; exit 2; }
+    unpack_programs'
+}
+unpack_small || fail "pieces are not joined"
+(cd "$place/joined" && find bin lib tests -type d -printf '%p/\n' -o -printf '%p\n') | sort |
+  cmp -s - "$place/whole" || fail "what the pieces hold"
+mv "$small/programs.tar.xz.01" "$place/"
+expect 2 "programs.tar.xz.01 is not there" unpack_small
+rm -r "$place/joined" "$small"
 
 # Without a usable driver nothing is checked, and nothing passes.
 expect 10 "the NVIDIA driver is too old: expected one for CUDA 13, got one for CUDA 12.4" \
@@ -177,15 +219,54 @@ sed -i 's/^  \*=CudaA.One).*/  *=CudaA.One) exit 3 ;;/' "$place/cases/halfnote_c
 seen=$(with_parts late_tests | awk '{print $1, $2}' | tr '\n' ',')
 [ "$seen" = "CudaA fail,CudaB unfinished,kernels fail," ] || fail "out of time: $seen"
 
+# With --more what came to its end stays, and the rest runs: first what has never begun.
+cat >"$place/cases/halfnote_cuda_test" <<'END'
+#!/bin/sh
+case "$*" in
+  *list_tests*) printf 'CudaA.\n  One\nCudaB.\n  One\nCudaC.\n  One\n' ;;
+  *filter=*) name=${*##*=}; echo "$name" >>"${0%/*}/began"
+    [ "$name" != CudaB.One ] || [ -e "${0%/*}/awake" ] || sleep 60
+    [ "$name" != CudaA.One ] || exit 3
+    echo "[       OK ] $name (1 ms)" ;;
+esac
+END
+go_on() { with_parts env more=yes jobs=1 bash -c '. scripts/gpu_check/report.sh
+  . scripts/gpu_check/parts.sh; late_tests' | awk '{print $1, $2}' | tr '\n' ','; }
+seen=$(go_on)
+[ "$seen" = "CudaA fail,CudaB unfinished,CudaC unfinished,kernels fail," ] || fail "--more: $seen"
+touch "$place/cases/awake"
+seen=$(go_on)
+[ "$seen" = "CudaA fail,kernels fail," ] || fail "--more, again: $seen"
+seen=$(tr '\n' ' ' <"$place/cases/began")
+[ "$seen" = "CudaA.One CudaB.One CudaC.One CudaB.One " ] || fail "--more ran $seen"
+
+# What the sanitizer does not see. Nothing of these runs on a device:
+not_sanitized='Blas.*:Brief.*:CudaDivisor.*:CudaNumbers.*:CudaTable.*:Cudnn.*:DevicePasses.*:'
+not_sanitized+='DeviceRefusals.*:Dnn.*:KernelFolder.*:Library.*:NvrtcTest.*:OpenDevice.*:'
+not_sanitized+='PlanFloor.*:RnnRules.*:'
+# or on the emulation alone:
+not_sanitized+='ChannelWalk.*:EmulatedDevice.*:EmulatorBounds.*:EmulatorTest.*:Products.*:'
+# Streams, and whole sessions, whose kernels have suites of their own: too long under such a tool.
+not_sanitized+='All/DeviceControl.*:Cases/RareOperators.*:CudaTune.*:DeviceArena.*:'
+not_sanitized+='DeviceEvaluation.*:DeviceFaults.*:DeviceProfile.*:EpilogueTraining.*:'
+not_sanitized+='ModelChains.*:SlowSteps.*:SteadyStep.*:TestedDevice.*'
+export not_sanitized
+
 # Every suite that the parts name or leave out is there: the lists follow the tests.
 for list in "host_suites halfnote_cuda_test" "device_suites halfnote_cuda_test" \
-  "cpu_suites halfnote_kernels_test" "sanitized halfnote_cuda_test"; do
+  "cpu_suites halfnote_kernels_test" "sanitized halfnote_cuda_test" \
+  "not_sanitized halfnote_cuda_test"; do
   while read -r pattern; do
     "$build/bin/${list#* }" --gtest_list_tests --gtest_filter="$pattern" | grep -q '^  ' ||
       fail "${list% *}: no test is called $pattern"
   done < <(bash -c ". scripts/gpu_check/parts.sh
     printf '%s\n' \"\${${list% *}[@]}\"" | tr ':' '\n')
 done
+# suites [OPTION]: of halfnote_cuda_test.
+suites() { "$build/bin/halfnote_cuda_test" --gtest_list_tests "$@" | grep -oE '^[^ ]+\.' | sort; }
+seen=$(bash -c '. scripts/gpu_check/parts.sh; IFS=:; echo "${sanitized[*]}"')
+seen=$(comm -23 <(suites) <(suites --gtest_filter="$seen:$not_sanitized") | tr '\n' ' ')
+[ -z "$seen" ] || fail "neither sanitized nor left out: $seen"
 
 # A driver that hangs is told as such.
 printf '#!/bin/sh\nsleep 60\n' >"$place/cases/halfnote-step"
@@ -219,8 +300,9 @@ printf '#!/bin/sh\n[ "$1" = -c ] || echo "$@"\n' >"$place/torch"
 chmod +x "$place/torch"
 expect 10 "tuned-cifar_cnn" "$check" run --device cuda-emulated --python "$place/torch" \
   --out "$place/tuned" tuned-cifar_cnn bench-cifar_cnn
-seen=$(sed 's/.* --against/--against/' "$place"/tuned/{tuned,bench}-cifar_cnn.log | tr '\n' ',')
-[ "$seen" = "--against eager --keep --tune,--against eager,own-tf32,own-fp32 --keep," ] ||
+seen=$(sed 's/.* --against/--against/' "$place"/tuned/{tuned,bench}-cifar_cnn.log | tr '\n' ' ')
+[ "$seen" = "--against eager --precisions bf16 --keep --tune --against eager --precisions fp16 \
+--keep --tune --against eager,own-tf32,own-fp32 --precisions bf16,fp16 --keep " ] ||
   fail "tuned: $seen"
 
 # What was seen is not done again; what the time was too short for is no pass, and no failure.
@@ -230,16 +312,50 @@ expect 10 "no time is left of --total" "$check" run --device cuda-emulated --out
   fail "--more: $(cat "$place/said")"
 expect 2 "--more wants --out" "$check" run --more device
 
+# parts_of HASH COMMAND: in a shell that runs parts on a GPU, of programs of this commit.
+parts_of() {
+  mkdir -p "$place/of"
+  echo "$1" >"$place/of/COMMIT"
+  here=$place/of bash -c '. scripts/gpu_check/report.sh; . scripts/gpu_check/parts.sh
+    . scripts/gpu_check/libraries.sh
+    device=cuda gpu_name=a driver_version=b cuda_folders=c cublas_version=d library_versions=e
+    nothing="" part_seconds=60 last_second=60 more=yes bin=bin work=work own_libraries=lib python=$3
+    '"$2" parts_of "$place/killed" "$packed" "$place/torch" >/dev/null 2>&1
+}
+
 # A killed part leaves its rows, and JSON that says so.
 mkdir "$place/killed"
-bash -c '. scripts/gpu_check/report.sh; . scripts/gpu_check/parts.sh
-  here=$2 device=cuda gpu_name=a driver_version=b cuda_folders=c cublas_version=d library_versions=e
-  nothing="" part_seconds=60 last_second=60
-  part_memory() { row one pass seen; kill -9 $$; }
-  run_part memory "$1"' killed "$place/killed" "$packed" >/dev/null 2>&1
+parts_of one 'part_memory() { row one pass seen; kill -9 $$; }; run_part memory "$1"'
 [ "$(field "$place/killed/memory.json" 'd["status"]') $(cat "$place/killed/memory.rows")" = \
   'unfinished {"name": "one", "status": "pass", "detail": "seen"}' ] ||
   fail "killed: $(cat "$place/killed"/*)"
+parts_of one 'is_done "$1/memory.json"' && fail "a killed part is done"
+
+# Done is what has nothing left to run, whatever failed, of these programs.
+for late in unfinished fail; do
+  parts_of one "part_memory() { row one fail seen; row two $late seen; }; run_part memory \"\$1\""
+  [ "$(field "$place/killed/memory.json" 'd["status"], d["complete"]')" = \
+    "('fail', $([ "$late" = fail ] && echo True || echo False))" ] ||
+    fail "complete: $(cat "$place/killed/memory.json")"
+  parts_of one 'is_done "$1/memory.json"' && done=fail || done=unfinished
+  [ "$done" = "$late" ] || fail "done, with a row that is $late: $done"
+done
+parts_of two 'is_done "$1/memory.json"' && fail "a part of other programs is done"
+
+# Figures go on from those of the same programs, are none of kernels that are less optimised, and
+# stand beside the clocks.
+printf '#!/bin/sh\ncase "$1" in *event*) exit 2 ;; esac\necho "1980 MHz, 0x1"\n' \
+  >"$place/smi/nvidia-smi"
+seen=""
+for commit in one one two one-check; do
+  echo '{"name": "bert bf16 eager", "status": "pass"}' >"$place/killed/bench-bert.jsonl"
+  PATH=$place/smi:$PATH parts_of "$commit" 'run_part bench-bert "$1"'
+  seen+=$(field "$place/killed/bench-bert.json" \
+    'd["status"], len(d["rows"]), str(d.get("gpu_after"))[-13:], d["reason"][:15]')
+done
+[ "$seen" = "('not run', 0, '1980 MHz, 0x1', '')('pass', 1, '1980 MHz, 0x1', '1 of 1 passed')\
+('not run', 0, '1980 MHz, 0x1', '')('not run', 1, 'None', 'one-check: its ')" ] ||
+  fail "figures: $seen"
 
 # The order of comparisons, what is no number, and a side that cannot be started again.
 python3 tests/gpu_check/gpu_test.py || fail "bench/pytorch/gpu.py"
