@@ -2,6 +2,7 @@
 // for a GRU that resets first), then one product each for dX, dW and dR. Planned as on the CPU; a
 // thread owns an element of the state. Column sums go over slices of rows, merged in order.
 #include "kernels/cpu/contraction/recurrent/backward_plan.h"
+#include "kernels/cuda/columns.h"
 #include "kernels/cuda/contraction/recurrent/library.h"
 #include "kernels/cuda/contraction/recurrent/parts.h"
 
@@ -255,10 +256,10 @@ struct AddTo {
   __device__ void operator()(int64_t i) const { to[i] = first ? from[i] : to[i] + from[i]; }
 };
 
-/// The sum of a column over all rows, in order of the rows, times a cell where `c` is given: dP of
-/// i and f meet the old cell, that of o the new one.
+/// The sum of a column over all rows (columns.h), times a cell where `c` is given: dP of i and f
+/// meet the old cell, that of o the new one.
 template <class M>
-struct SumColumn {
+struct SumColumn : AddedParts {
   const M* from;
   int64_t rows, width;
   const M *stash, *c0;  // cells after each step, and before the first
@@ -266,15 +267,12 @@ struct SumColumn {
   bool reverse;
   RealOutput to;
   int64_t at;
-  __device__ void operator()(int64_t column) const {
-    M sum = 0;
-    for (int64_t row = 0; row < rows; ++row) {
-      M value = from[row * width + column];
-      if (stash != nullptr) value *= cell(row, column);
-      sum += value;
-    }
-    to.write(at + column, static_cast<double>(sum));
+  __device__ double part(int64_t row, int64_t column) const {
+    M value = from[row * width + column];
+    if (stash != nullptr) value *= cell(row, column);
+    return static_cast<double>(value);
   }
+  __device__ void finish(int64_t column, double sum) const { to.write(at + column, sum); }
   __device__ M cell(int64_t row, int64_t column) const {
     const int64_t gate = column / hidden, j = column - gate * hidden;
     if (gate == 1) return stash[row * hidden + j];
@@ -458,8 +456,9 @@ class BackwardRun {
   void sum_parameters(int64_t d) const {
     const int64_t width = p_.width(), rows = p_.rows();
     const auto sum = [&](const M* from, int64_t columns, int64_t at) {
-      for_each(stream_, columns,
-               SumColumn<M>{from, rows, columns, nullptr, nullptr, 1, 1, false, out(3), at});
+      merge_columns(
+          stream_, SumColumn<M>{{}, from, rows, columns, nullptr, nullptr, 1, 1, false, out(3), at},
+          columns, rows);
     };
     if (buffers_.out<std::byte>(3) != nullptr) {
       sum(room<M>(call_.da), width, 2 * d * width);
@@ -469,9 +468,19 @@ class BackwardRun {
     }
     const size_t dp = call_.slots.dp;
     if (buffers_.out<std::byte>(dp) == nullptr) return;
-    for_each(stream_, 3 * p_.hidden,
-             SumColumn<M>{room<M>(call_.da), rows, width, stash(d), room<M>(call_.c0), p_.hidden,
-                          p_.batch, reverse(d), out(dp), 3 * d * p_.hidden});
+    merge_columns(stream_,
+                  SumColumn<M>{{},
+                               room<M>(call_.da),
+                               rows,
+                               width,
+                               stash(d),
+                               room<M>(call_.c0),
+                               p_.hidden,
+                               p_.batch,
+                               reverse(d),
+                               out(dp),
+                               3 * d * p_.hidden},
+                  3 * p_.hidden, rows);
   }
 
   const BackwardCall& call_;
