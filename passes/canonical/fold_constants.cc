@@ -3,13 +3,13 @@
 //   s = Shape(x)   n = Gather(s, 0)   t = Concat(n, -1)   y = Reshape(x, t)
 //     ──▶   y = Reshape(x, {32, -1})
 //
-// Exact: the reference kernels run the node. Shape and Size fold as soon as the dims they read are
-// numbers, and what is only moved out of a Shape (Gather, Slice, Concat, Cast, …) as soon as the
-// dims in the result are: other dims may stay open. EyeLike as soon as all are, NonZero and its
-// like (their values decide the size) up to 64 MiB. Leaves alone: random nodes, nodes with
-// subgraphs, results above 16 MiB unless smaller than the operands, what goes over the bytes of a
-// whole pass (fold_constants.h; folding must not blow up the artifact), ops without a reference
-// kernel.
+// Exact: the reference kernels run the node; who reads a constant through an Identity reads that.
+// Shape and Size fold as soon as the dims they read are numbers, and what is only moved out of a
+// Shape (Gather, Slice, Concat, Cast, …) as soon as the dims in the result are: other dims may stay
+// open. EyeLike as soon as all are, NonZero and its like (their values decide the size) up to 64
+// MiB. Leaves alone: random nodes, nodes with subgraphs, results above 16 MiB unless smaller than
+// the operands, what goes over the bytes of a whole pass (fold_constants.h; folding must not blow
+// up the artifact), ops without a reference kernel.
 #include "passes/canonical/fold_constants.h"
 
 #include <algorithm>
@@ -201,6 +201,7 @@ bool Folder::fold(NodeId id) {
   if (row == nullptr || row->purity != Purity::kPure || !context_.evaluate) return false;
   if (!graph_.subgraphs(id).empty() || graph_.outputs(id).empty()) return false;
   if (gives_a_body(id) || gives_a_state(id)) return false;
+  if (pass_through(id)) return true;
   std::vector<Tensor> inputs;
   for (ValueId input : graph_.inputs(id)) {
     const Tensor* tensor = graph_.constant(input);
@@ -217,6 +218,19 @@ bool Folder::fold(NodeId id) {
     if (error.code() == ErrorCode::kUnsupported) return false;  // no reference kernel: it stays
     throw of_the_model(error, id);
   }
+  return true;
+}
+
+/// Another name of a constant is no other constant: a running statistic that both calls of a module
+/// read is one.
+bool Folder::pass_through(NodeId id) {
+  if (!is_onnx(graph_.node(id), "Identity")) return false;
+  const ValueId from = graph_.input(id, 0), to = graph_.output(id);
+  const bool is_result =
+      std::ranges::any_of(graph_.uses(to), [](const Use& use) { return !use.by_node(); });
+  if (graph_.constant(from) == nullptr || is_result) return false;
+  graph_.replace_uses(to, from);
+  graph_.remove(id);
   return true;
 }
 

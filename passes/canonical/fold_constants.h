@@ -43,6 +43,7 @@ class Folder {
   bool fold_movement(NodeId id);
   bool keep_known(NodeId id, std::vector<Tensor> one, std::vector<Tensor> other);
   bool fold(NodeId id);
+  bool pass_through(NodeId id);
   bool stays_small(NodeId id, size_t operand_bytes) const;
   Error of_the_model(const Error& error, NodeId id) const;
   bool gives_a_body(NodeId id) const;

@@ -150,13 +150,13 @@ std::vector<LossTerm> terms_of(const Graph& graph, PassContext& context) {
 void warn_of_unfed_inputs(const Graph& graph, PassContext& context) {
   for (const ValueId input : graph.inputs()) {
     const Value& value = graph.value(input);
-    const auto is_empty = [](const Dim& dim) { return dim.known() && dim.value == 0; };
     if (value.type.dtype == DType::kString) {
       context.warn(value.name, "is an input of strings: no data of a run becomes that");
-    } else if (value.type.shape && std::ranges::any_of(*value.type.shape, is_empty)) {
-      context.warn(value.name, "is an input without elements, " + to_string(*value.type.shape) +
-                                   ": no run trains on that; export the model with symbols for "
-                                   "what a batch decides");
+    } else if (value.type.rank() > 0 && (*value.type.shape)[0].known() &&
+               (*value.type.shape)[0].value == 0) {
+      context.warn(value.name, "is an input without samples, " + to_string(*value.type.shape) +
+                                   ": no run trains on that; export the model with a symbolic "
+                                   "first dim");
     }
   }
 }

@@ -2,7 +2,7 @@
 // form.
 //
 //   Y, m1, v1 = BatchNormalization <training_mode = 1> (X, s, b, m, v)
-//     ──▶   state m -> m1, v -> v1
+//     ──▶   state m -> m1, v -> v1; a second one with the same m and v goes on with m1 and v1
 //   Y = Dropout (X, ratio, true)
 //     ──▶   Y = ai.halfnote.Dropout <ratio, node> (X, random_seed, attempted_step)
 //   Y = RandomNormalLike (X)
@@ -77,11 +77,27 @@ class TrainingForm {
     for (size_t i = 1; i <= 2; ++i) {
       const ValueId current = graph_.input(node, i + 2);
       if (!current.valid() || graph_.value(current).kind != ValueKind::kInitializer) continue;
-      if (graph_.state_of(current)) continue;
-      graph_.add_state(current, graph_.output(node, i), StateKind::kStatistic);
-      changed = true;
+      const ValueId next = graph_.output(node, i);
+      if (const auto known = graph_.state_of(current)) {
+        changed |= go_on(*known, node, i + 2, next);
+      } else {
+        graph_.add_state(current, next, StateKind::kStatistic);
+        changed = true;
+      }
     }
     return changed;
+  }
+
+  /// A statistic that an earlier node of the step has moved already: this one moves on what that
+  /// left, as two calls of one module do.
+  bool go_on(uint32_t state, NodeId node, size_t input, ValueId next) {
+    const ValueId current = graph_.states()[state].current, so_far = graph_.states()[state].next;
+    const NodeId earlier = graph_.value(so_far).producer;
+    if (!earlier.valid() || earlier == node || !graph_.is_before(earlier, node)) return false;
+    graph_.remove_state(state);
+    graph_.set_input(node, input, so_far);
+    graph_.add_state(current, next, StateKind::kStatistic);
+    return true;
   }
 
   /// Mean or variance are computed in the graph (track_running_stats=False): they are those of the

@@ -266,7 +266,7 @@ std::string log_warnings(const std::string& nodes, const std::string& loss = "nl
                      loss);
 }
 
-TEST(LossInputs, NoRunHasStringsOrBatchesWithoutElements) {
+TEST(LossInputs, NoRunHasStringsOrBatchesWithoutSamples) {
   const auto warned = [](const std::string& input) {
     return warnings_of(model_of("main (" + input +
                                 ", float[2,3] x) => (float[2,3] y) <\n   float[3] w = {1, 2, 3}  "
@@ -276,8 +276,9 @@ TEST(LossInputs, NoRunHasStringsOrBatchesWithoutElements) {
   EXPECT_EQ(warned("float[N,2] i"), "");
   EXPECT_EQ(warned("string[N] i"), "i: is an input of strings: no data of a run becomes that\n");
   EXPECT_EQ(warned("float[0,2] i"),
-            "i: is an input without elements, [0,2]: no run trains on that; export the model with "
-            "symbols for what a batch decides\n");
+            "i: is an input without samples, [0,2]: no run trains on that; export the model with a "
+            "symbolic first dim\n");
+  EXPECT_EQ(warned("float[N,0] i"), "");
 }
 
 TEST(LossInputs, ProbabilitiesAreNoLogProbabilities) {

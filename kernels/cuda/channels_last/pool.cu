@@ -14,37 +14,40 @@ namespace {
 using cpu::PoolGeometry;
 
 #if defined(__CUDA_ARCH__)
-/// The larger one of either half, NaN where one is.
-template <class T>
-__device__ __forceinline__ uint32_t larger_of_two(uint32_t a, uint32_t b) {
-  uint32_t c;
-  if constexpr (std::is_same_v<T, Half>) {
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  } else {
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-  }
-  return c;
-}
+inline constexpr bool kOnGpu = true;
+#else
+inline constexpr bool kOnGpu = false;
 #endif
+
+/// On a GPU the larger one of either half, NaN where one is.
+template <class T>
+__device__ __forceinline__ uint32_t larger_of_two(uint32_t a, [[maybe_unused]] uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (std::is_same_v<T, Half>) {
+    asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+  } else {
+    asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+  }
+#endif
+  return a;
+}
 
 /// Keeps of each element the larger one, and NaN.
 template <class T, int V>
 __device__ __forceinline__ void keep_larger(Packed<T, V>& most, const Packed<T, V>& others) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+  if constexpr (kOnGpu && sizeof(T) == 2 && V % 2 == 0) {
     uint32_t a[V / 2], b[V / 2];
     memcpy(a, &most, sizeof(a));
     memcpy(b, &others, sizeof(b));
     HN_UNROLL
     for (int w = 0; w < V / 2; ++w) a[w] = larger_of_two<T>(a[w], b[w]);
     memcpy(&most, a, sizeof(a));
-    return;
-  }
-#endif
-  HN_UNROLL
-  for (int v = 0; v < V; ++v) {
-    if (cpu::is_new_maximum(load_number(others.of[v]), load_number(most.of[v])))
-      most.of[v] = others.of[v];
+  } else {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) {
+      if (cpu::is_new_maximum(load_number(others.of[v]), load_number(most.of[v])))
+        most.of[v] = others.of[v];
+    }
   }
 }
 
@@ -95,15 +98,15 @@ Prepared prepare_pool(const KernelCall& call) {
       const T* x = buffers.in<T>(0);
       T* y = buffers.out<T>(0);
       for_channels<T, 2>(in[1], {x, y}, [&]<int V>() {
-        if (kMax && flat) {
-          const FlatImages images(without_idle_steps(g), in[1], V);
-          return for_each(stream_of(buffers), count / V, FlatMaxPool<T, V>{images, x, y});
-        }
+        Stream& stream = stream_of(buffers);
         const PoolImages images(g, in[1], V);
-        if constexpr (kMax) {
-          for_each(stream_of(buffers), count / V, LastMaxPool<T, V>{images, x, y});
+        if constexpr (!kMax) {
+          for_each(stream, count / V, AveragePool<T, V>{images, x, y, include_pad});
+        } else if (flat) {
+          const FlatImages of(without_idle_steps(g), in[1], V);
+          for_each(stream, count / V, FlatMaxPool<T, V>{of, x, y});
         } else {
-          for_each(stream_of(buffers), count / V, AveragePool<T, V>{images, x, y, include_pad});
+          for_each(stream, count / V, LastMaxPool<T, V>{images, x, y});
         }
       });
     };
