@@ -90,7 +90,7 @@ void add_graph(Report& report, const Graph& graph, const std::string& name) {
     const OperatorRow* row = find_operator(node);
     report.nodes.push_back(
         {name, node.name, op_name(node), std::string(role_name(node.role)),
-         row == nullptr ? "unknown" : std::string(class_name(applied_class(*row, node.precision))),
+         row == nullptr ? "unknown" : std::string(class_name(applied_class(*row, node))),
          compute_type(graph, id), node.precision.reason, node.origin});
     if (node.op == "Cast" && node.domain.empty() && graph.input(id, 0).valid()) {
       const ValueType& from = graph.value(graph.input(id, 0)).type;

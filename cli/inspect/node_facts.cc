@@ -81,10 +81,10 @@ void add_operator(std::string& text, const Node& node) {
     add_line(text, "class", "unknown: halfnote has no such operator");
     return;
   }
-  const PrecisionClass applied = applied_class(*row, node.precision);
+  const PrecisionClass applied = applied_class(*row, node);
   add_line(
       text, "class",
-      applied == row->precision
+      applied == class_of(*row, node)
           ? std::string(class_name(applied))
           : fmt::format("{} (an {} operator {})", class_name(applied), class_name(row->precision),
                         row->fp32_math_inside ? "whose math is f32 whatever it reads"

@@ -141,6 +141,8 @@ struct OperatorRow {
   std::string_view domain;
   std::string_view name;
   PrecisionClass precision = PrecisionClass::kFp32;
+  /// That of a node, where its attributes decide.
+  PrecisionClass (*precision_here)(const Node& node) = nullptr;
   Legality legality;
   /// Operand slots that keep f32 (or their own type) whatever the node runs in; bit i =
   /// input/output i.
@@ -217,9 +219,11 @@ inline const OperatorRow* find_operator(const Node& node) {
   return find_operator(node.domain, node.op);
 }
 
+/// The class of a node: its row's, or what its attributes make of that.
+PrecisionClass class_of(const OperatorRow& row, const Node& node);
 /// The class by which a node was decided: a normalization of class fp32 with its math inside counts
 /// as infer where it runs in 16 bit, and so does what a framework's lists let follow its operands.
-PrecisionClass applied_class(const OperatorRow& row, const Precision& decided);
+PrecisionClass applied_class(const OperatorRow& row, const Node& node);
 
 /// Why a node has no gradient.
 std::string why_no_gradient(const Graph& graph, NodeId node);

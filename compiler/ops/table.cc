@@ -85,12 +85,17 @@ const OperatorRow* find_operator(std::string_view domain, std::string_view name)
   return index.find(domain, name);
 }
 
-PrecisionClass applied_class(const OperatorRow& row, const Precision& decided) {
-  if (!is_16bit_float(decided.dtype)) return row.precision;
+PrecisionClass class_of(const OperatorRow& row, const Node& node) {
+  return row.precision_here == nullptr ? row.precision : row.precision_here(node);
+}
+
+PrecisionClass applied_class(const OperatorRow& row, const Node& node) {
+  const PrecisionClass own = class_of(row, node);
+  if (!is_16bit_float(node.precision.dtype)) return own;
   if (row.fp32_math_inside) return PrecisionClass::kInfer;
-  if (row.precision != PrecisionClass::kFp32) return row.precision;
+  if (own != PrecisionClass::kFp32) return own;
   // A list put it there.
-  const bool allowed = decided.reason.find("allow") != std::string::npos;
+  const bool allowed = node.precision.reason.find("allow") != std::string::npos;
   return allowed ? PrecisionClass::kAllow : PrecisionClass::kInfer;
 }
 

@@ -53,18 +53,6 @@ bool is_f32(const Graph& graph, ValueId value) {
          graph.value(value).type.dtype == DType::kF32;
 }
 
-/// A Resize to the nearest element moves bits; its gradient adds a few of them up in full
-/// precision, as that of a MaxPool.
-bool takes_nearest(const Node& node) {
-  const bool resizes = (node.op == "Resize" && node.domain.empty()) ||
-                       (node.op == "ResizeGrad" && node.domain == kHalfnoteDomain);
-  // What is outside is a number of its own there.
-  const std::string places =
-      node.attributes.get_string("coordinate_transformation_mode", "half_pixel");
-  return resizes && places != "tf_crop_and_resize" &&
-         node.attributes.get_string("mode", "nearest") == "nearest";
-}
-
 class Colouring {
  public:
   Colouring(Graph& graph, RegionId region, PassContext& context, PrecisionRules& rules,
@@ -195,8 +183,8 @@ class Colouring {
   std::string choose_kind(NodeId id, const OperatorRow& row) {
     state(id).kind = row.fp32_math_inside ? Kind::kInfer : row.precision;
     if (like_ == nullptr) {
+      if (!row.fp32_math_inside) state(id).kind = class_of(row, graph_.node(id));
       if (has_group_form(graph_, id)) state(id).kind = Kind::kInfer;
-      if (takes_nearest(graph_.node(id))) state(id).kind = Kind::kClear;
       return "";
     }
     const auto kind = like_class(*like_, row.name, state(id).kind);

@@ -211,5 +211,24 @@ TEST(OperatorTable, FlopsCountTwoPerMultiplyAdd) {
             2.0 * 7 * 2 * (16 * 5 + 16 * 4));
 }
 
+/// Where attributes decide the class of a node.
+TEST(OperatorTable, AResizeToTheNearestElementIsClear) {
+  const auto class_with = [](std::string_view name, Attributes attributes) {
+    Node node;
+    node.op = std::string(name);
+    node.domain = name == "ResizeGrad" ? std::string(kHalfnoteDomain) : std::string();
+    node.attributes = std::move(attributes);
+    return class_of(*find_operator(node), node);
+  };
+  for (const char* op : {"Resize", "ResizeGrad"}) {
+    EXPECT_EQ(class_with(op, {}), PrecisionClass::kClear) << "nearest is the default";
+    EXPECT_EQ(class_with(op, {{"mode", "nearest"}}), PrecisionClass::kClear);
+    EXPECT_EQ(class_with(op, {{"mode", "linear"}}), PrecisionClass::kFp32);
+    EXPECT_EQ(class_with(op, {{"coordinate_transformation_mode", "tf_crop_and_resize"}}),
+              PrecisionClass::kFp32);
+  }
+  EXPECT_EQ(class_with("Exp", {}), PrecisionClass::kFp32);
+}
+
 }  // namespace
 }  // namespace halfnote::test

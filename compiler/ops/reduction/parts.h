@@ -41,6 +41,9 @@ std::vector<Expr> max_pool_grad_body(BodyContext& body);
 std::vector<Expr> average_pool_grad_body(BodyContext& body);
 
 // resize.cc
+/// To the nearest element it moves bits; its gradient adds a few of them up in full precision, as
+/// that of a MaxPool.
+PrecisionClass resize_class(const Node& node);
 std::vector<Expr> resize_gradient(GradientContext& rule);
 /// Dims that are not resized are those of X, symbols too.
 std::vector<ValueType> infer_resize(const Graph& graph, NodeId node);

@@ -67,6 +67,14 @@ std::pair<Shape, Shape> numbers_of(const SymbolicShape& x, const SymbolicShape& 
 
 }  // namespace
 
+PrecisionClass resize_class(const Node& node) {
+  // What is outside is a number of its own there.
+  const bool crops = node.attributes.get_string("coordinate_transformation_mode", "half_pixel") ==
+                     "tf_crop_and_resize";
+  const bool moves = !crops && node.attributes.get_string("mode", "nearest") == "nearest";
+  return moves ? PrecisionClass::kClear : PrecisionClass::kFp32;
+}
+
 std::vector<Expr> resize_gradient(GradientContext& rule) {
   Builder& b = rule.b;
   Attributes attributes = rule.attributes();

@@ -1,10 +1,8 @@
 // BatchNormalization channels last: the formulas of the plain form (normalization/batch.h) on
 // another walk. x is read twice. Elements of 16 bits are computed with in f32, and a thread's sums
 // of them are f32.
-#include "kernels/cuda/channels_last/lines.h"
+#include "kernels/cuda/channels_last/norms.h"
 #include "kernels/cuda/channels_last/rows.h"
-#include "kernels/cuda/channels_last/walk.h"
-#include "kernels/cuda/normalization/batch.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -12,34 +10,19 @@ namespace {
 
 using cpu::BatchNormPlan;
 
+/// The first row of all.
 template <class T>
-using NormLines = LineTable<ChannelLine<T>, NormMath<T>>;
-
-/// Sums of the distances from a channel's first element, and of their squares.
-template <class T>
-struct MomentSums {
-  using Element = T;
-  using Number = NormMath<T>;
-  using Channel = Number;
-  static constexpr int kOperands = 1, kSums = 2;
-  const T* operands[kOperands];
+struct FirstRow {
+  const T* x;
   template <int V>
-  __device__ void know(int64_t c, Channel (&pivots)[V]) const {
-    const auto first = load_packed<V>(operands[0] + c);
+  __device__ void read(int64_t c, NormMath<T> (&pivots)[V]) const {
+    const auto first = load_packed<V>(x + c);
     HN_UNROLL
     for (int v = 0; v < V; ++v) pivots[v] = load_number(first.of[v]);
   }
-  template <int V>
-  __device__ void add(const Channel (&pivots)[V], const RowOf<T, V, 1>& row, int64_t,
-                      SumsOf<Number, kSums> (&sums)[V]) const {
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) {
-      const Number distance = static_cast<Number>(load_number(row[0].of[v])) - pivots[v];
-      sums[v].of[0] += distance;
-      sums[v].of[1] += distance * distance;
-    }
-  }
 };
+template <class T>
+using BatchMoments = MomentSums<T, FirstRow<T>>;
 
 template <class T>
 struct FinishMoments {
@@ -53,62 +36,6 @@ struct FinishMoments {
   __device__ void operator()(int64_t c, const SumsOf<double, kSums>& sums) const {
     lines.write(c, o.finish<T>(plan, c, load_number(x[c]), sums.of[0], sums.of[1], count));
     if (plan.adds_line) lines.write(channels + c, o.of_residual<T>(c));
-  }
-};
-
-/// What is added to the normalized x.
-enum class Added { kNothing, kResidual, kNormalized };
-
-template <class T, Added kAdded>
-struct Normalize {
-  struct Line {
-    ChannelLine<T> x;
-  };
-  struct TwoLines : Line {
-    ChannelLine<T> residual;
-  };
-  static constexpr bool kTwoLines = kAdded == Added::kNormalized;
-  using Element = T;
-  using Channel = std::conditional_t<kTwoLines, TwoLines, Line>;
-  static constexpr int kOperands = kAdded == Added::kNothing ? 1 : 2;
-  const T* operands[kOperands];
-  T* y;
-  uint8_t* signs_of_y;  // a byte for 8 channels, or null
-  NormLines<T> lines;
-  int64_t channels;
-  bool relu;
-  template <int V>
-  __device__ void know(int64_t c, Channel (&of)[V]) const {
-    ChannelLine<T> some[V];
-    lines.read(c, some);
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) of[v].x = some[v];
-    if constexpr (kTwoLines) {
-      lines.read(channels + c, some);
-      HN_UNROLL
-      for (int v = 0; v < V; ++v) of[v].residual = some[v];
-    }
-  }
-  template <int V>
-  __device__ void apply(const Channel (&of)[V], const RowOf<T, V, kOperands>& row,
-                        int64_t at) const {
-    Math<T> result[V];
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) {
-      auto value = of[v].x.at(row[0].of[v]);
-      if constexpr (kAdded == Added::kResidual)
-        value += static_cast<NormMath<T>>(load_number(row[1].of[v]));
-      if constexpr (kTwoLines) value += of[v].residual.at(row[1].of[v]);
-      result[v] = ChannelLine<T>::finished(value, relu);
-    }
-    store_row(y, at, result);
-    if constexpr (V == 8) {
-      if (signs_of_y == nullptr) return;
-      unsigned bits = 0;
-      HN_UNROLL
-      for (int v = 0; v < V; ++v) bits |= is_stored_positive<T>(result[v]) ? 1u << v : 0;
-      signs_of_y[at / 8] = static_cast<uint8_t>(bits);
-    }
   }
 };
 
@@ -132,12 +59,12 @@ Prepared forward_kernel(const KernelCall& call, const BatchNormPlan& plan) {
   const int64_t rows = plan.channels.per_channel(), channels = plan.channels.channels;
   const ChannelWalk sums = walk_for_sums<T>(rows, channels);
   const int64_t line_count = (plan.adds_line ? 2 : 1) * channels;
-  const size_t lines_at = plan.of_batch ? room_for_sums(sums, MomentSums<T>::kSums) : 0;
+  const size_t lines_at = plan.of_batch ? room_for_sums(sums, BatchMoments<T>::kSums) : 0;
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
     const T* x = buffers.in<T>(0);
     const NormLines<T> lines(buffers.workspace + lines_at, line_count);
-    if (plan.of_batch) run_sums<T>(stream, MomentSums<T>{{x}}, sums, buffers.workspace);
+    if (plan.of_batch) run_sums<T>(stream, BatchMoments<T>{{x}, {x}}, sums, buffers.workspace);
     const NormOperands o(types, plan, buffers);
     finish_channels(stream,
                     FinishMoments<T>{x, o, plan, channels, static_cast<double>(rows), lines}, sums,

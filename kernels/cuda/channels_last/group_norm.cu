@@ -3,10 +3,8 @@
 // element by the line of its channel. X and dY are read twice. Elements of 16 bits are computed
 // with in f32, and a thread's sums of them are f32; all sums are of distances from the first
 // element of the channel.
-#include "kernels/cuda/channels_last/lines.h"
+#include "kernels/cuda/channels_last/norms.h"
 #include "kernels/cuda/channels_last/rows.h"
-#include "kernels/cuda/channels_last/walk.h"
-#include "kernels/cuda/normalization/batch.h"
 #include "kernels/cuda/normalization/group.h"
 
 namespace halfnote::HN_CUDA {
@@ -38,6 +36,12 @@ struct GroupLines {
   /// The first element of a line.
   __device__ double pivot(int64_t line) const {
     return load_number(x[line + by_channels.quotient(line) * (rows - 1) * channels]);
+  }
+  /// Those of the lines from there on, as pivots.
+  template <int V>
+  __device__ void read(int64_t line, NormMath<T> (&pivots)[V]) const {
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) pivots[v] = static_cast<NormMath<T>>(pivot(line + v));
   }
   unsigned groups_of_block() const { return per_group > kManyChannels ? 1 : kMergedGroups; }
 };
@@ -105,31 +109,8 @@ inline size_t room_for_lines(const ChannelWalk& walk, int sums) {
 
 // --- forward -------------------------------------------------------------------------------------
 
-/// Σ(x − pivot) and Σ(x − pivot)².
 template <class T>
-struct GroupMomentSums {
-  using Element = T;
-  using Number = NormMath<T>;
-  using Channel = Number;
-  static constexpr int kOperands = 1, kSums = 2;
-  const T* operands[kOperands];
-  GroupLines<T> g;
-  template <int V>
-  __device__ void know(int64_t line, Channel (&pivots)[V]) const {
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) pivots[v] = static_cast<Number>(g.pivot(line + v));
-  }
-  template <int V>
-  __device__ void add(const Channel (&pivots)[V], const RowOf<T, V, 1>& row, int64_t,
-                      SumsOf<Number, kSums> (&sums)[V]) const {
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) {
-      const Number distance = static_cast<Number>(load_number(row[0].of[v])) - pivots[v];
-      sums[v].of[0] += distance;
-      sums[v].of[1] += distance * distance;
-    }
-  }
-};
+using GroupMoments = MomentSums<T, GroupLines<T>>;
 
 /// Adds the sums of distances from a line's pivot as those from `shift` before it.
 __device__ inline void add_moved(double shift, double count, double sum, double squares,
@@ -143,7 +124,7 @@ struct FinishGroup {
   static constexpr int kSums = 2;
   GroupLines<T> g;
   RealPointer scale, bias;
-  LineTable<ChannelLine<T>, NormMath<T>> lines;
+  NormLines<T> lines;
   __device__ void add(const Member& of, const SumsOf<double, kSums>& line,
                       SumsOf<double, kSums>& sums) const {
     add_moved(g.pivot(of.line) - g.pivot(of.first), static_cast<double>(g.rows), line.of[0],
@@ -159,29 +140,7 @@ struct FinishGroup {
 };
 
 template <class T>
-struct NormalizeGroup {
-  using Element = T;
-  using Channel = ChannelLine<T>;
-  static constexpr int kOperands = 1;
-  const T* operands[kOperands];
-  T* y;
-  LineTable<ChannelLine<T>, NormMath<T>> lines;
-  template <int V>
-  __device__ void know(int64_t line, Channel (&of)[V]) const {
-    lines.read(line, of);
-  }
-  template <int V>
-  __device__ void apply(const Channel (&of)[V], const RowOf<T, V, 1>& row, int64_t at) const {
-    Math<T> result[V];
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) result[v] = Channel::finished(of[v].at(row[0].of[v]), false);
-    store_row(y, at, result);
-  }
-};
-
-template <class T>
 Prepared groups_kernel(const KernelCall& call, const cpu::Groups& plan) {
-  using Table = LineTable<ChannelLine<T>, NormMath<T>>;
   const ChannelWalk sums = walk_for_sums<T>(plan.plane, plan.channels, plan.batch);
   const ChannelWalk elements = walk_for_elements<T>(plan.plane, plan.channels, plan.batch);
   const size_t lines_at = room_for_lines(sums, FinishGroup<T>::kSums);
@@ -191,14 +150,17 @@ Prepared groups_kernel(const KernelCall& call, const cpu::Groups& plan) {
     Stream& stream = stream_of(buffers);
     GroupLines<T> g = shape;
     g.x = buffers.in<T>(0);
-    const Table lines(buffers.workspace + lines_at, count);
-    run_sums<T>(stream, GroupMomentSums<T>{{g.x}, g}, sums, buffers.workspace);
+    const NormLines<T> lines(buffers.workspace + lines_at, count);
+    run_sums<T>(stream, GroupMoments<T>{{g.x}, g}, sums, buffers.workspace);
     run_merge(stream,
               FinishGroup<T>{g, {buffers.inputs[1], scale}, {buffers.inputs[2], bias}, lines}, g,
               sums, buffers.workspace);
-    run_elements<T>(stream, NormalizeGroup<T>{{g.x}, buffers.out<T>(0), lines}, elements);
+    run_elements<T>(
+        stream,
+        Normalize<T, Added::kNothing>{{g.x}, buffers.out<T>(0), nullptr, lines, g.channels, false},
+        elements);
   };
-  return make_kernel(body, lines_at + Table::bytes(count),
+  return make_kernel(body, lines_at + NormLines<T>::bytes(count),
                      [](size_t input, size_t output) { return input == 0 && output == 0; });
 }
 
@@ -215,8 +177,7 @@ struct GroupGradientSums {
   GroupLines<T> g;
   template <int V>
   __device__ void know(int64_t line, Channel (&pivots)[V]) const {
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) pivots[v] = static_cast<Number>(g.pivot(line + v));
+    g.read(line, pivots);
   }
   template <int V>
   __device__ void add(const Channel (&pivots)[V], const RowOf<T, V, 2>& row, int64_t,

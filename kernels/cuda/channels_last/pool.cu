@@ -32,6 +32,14 @@ __device__ __forceinline__ uint32_t larger_of_two(uint32_t a, [[maybe_unused]] u
   return a;
 }
 
+template <class T, int V>
+__device__ Packed<T, V> lowest() {
+  Packed<T, V> pack;
+  HN_UNROLL
+  for (int v = 0; v < V; ++v) pack.of[v] = store_number<T>(-static_cast<Math<T>>(INFINITY));
+  return pack;
+}
+
 /// Keeps of each element the larger one, and NaN.
 template <class T, int V>
 __device__ __forceinline__ void keep_larger(Packed<T, V>& most, const Packed<T, V>& others) {
@@ -59,9 +67,7 @@ struct LastMaxPool {
   __device__ void operator()(int64_t i) const {
     const PoolImages::Place at = images.place<V>(i, images.out, images.out_dims);
     const T* from = x + images.first(at, images.in);
-    Packed<T, V> most;
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) most.of[v] = store_number<T>(-static_cast<Math<T>>(INFINITY));
+    Packed<T, V> most = lowest<T, V>();
     images.for_taps(at.at, from, [&](int64_t, const T* elements) {
       keep_larger(most, load_packed<V>(elements));
     });
@@ -76,9 +82,7 @@ struct FlatMaxPool {
   const T* x;
   T* y;
   __device__ void operator()(int64_t i) const {
-    Packed<T, V> most;
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) most.of[v] = store_number<T>(-static_cast<Math<T>>(INFINITY));
+    Packed<T, V> most = lowest<T, V>();
     images.for_window<V>(i, x, [&](int32_t, const Packed<T, V>& pack) { keep_larger(most, pack); });
     store_packed(y + i * V, most);
   }
