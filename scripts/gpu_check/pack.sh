@@ -22,7 +22,9 @@ sources_of() {
     halfnote-step) echo "$libraries tests/cases/step_states.cc" ;;
     halfnote-steps) echo "$libraries bench/steps.cc bench/rates.h" ;;
     halfnote_cuda_test) echo "$libraries tests/cuda" ;;
-    halfnote_kernels_test) echo "base kernels tests/kernels" tests/cuda/device_check.{cc,h} ;;
+    halfnote_kernels_test)
+      echo "base kernels tests/kernels" tests/cuda/harness/{device_check,reserve}.{cc,h}
+      ;;
   esac
 }
 

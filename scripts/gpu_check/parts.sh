@@ -317,7 +317,8 @@ part_sanitizer() {
     return
   fi
   local all_of_it=$deadline begin=$SECONDS tools=(memcheck racecheck initcheck synccheck) i suite
-  export HALFNOTE_TEST_DEVICE=$device
+  # Memory of its own for each buffer: memcheck finds who goes beyond it.
+  export HALFNOTE_TEST_DEVICE=$device HALFNOTE_TEST_MEMORY=own
   for i in "${!tools[@]}"; do
     tool=${tools[$i]}
     deadline=$((begin + (i + 1) * (all_of_it - begin) / ${#tools[@]}))
@@ -333,7 +334,7 @@ part_sanitizer() {
       lost_row "$tool ${suite%%.*}"
     done < <(missing "$work/$tool")
   done
-  unset HALFNOTE_TEST_DEVICE
+  unset HALFNOTE_TEST_DEVICE HALFNOTE_TEST_MEMORY
   deadline=$all_of_it
 }
 

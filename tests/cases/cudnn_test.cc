@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/libraries/dnn_request.h"
-#include "tests/cuda/asked.h"
+#include "tests/cuda/harness/asked.h"
 
 namespace halfnote::libraries {
 namespace {
@@ -35,9 +35,12 @@ TEST(Cudnn, TakesWhatOurRulesLetThrough) {
               p.in[0] = p.kernel[0] = p.dilation[0] = 3;
               p.pad_begin[0] = 4;
             }
-            const DnnRequest request = dnn_request(made);
-            EXPECT_EQ(illegal_request(request), "");
-            EXPECT_EQ(cuda::refusal_of_descriptors(request), "");
+            for (const bool has_bias : {false, wanted != ConvResult::kW && result == operands}) {
+              if (has_bias) made.bias = result;
+              const DnnRequest request = dnn_request(made);
+              EXPECT_EQ(illegal_request(request), "");
+              EXPECT_EQ(cuda::refusal_of_descriptors(request), "");
+            }
           }
         }
       }

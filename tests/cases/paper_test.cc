@@ -184,7 +184,17 @@ TEST_F(Paper, ConvolutionsHavePlans) {
           const DnnRequest request = dnn_request(problem);
           EXPECT_EQ(illegal_request(request), "");
           EXPECT_EQ(cuda::plan_on_paper(request, gpu.json).refusal, "");
-          // Sums in f32 are there forward only: our rules say so.
+          // Our rules say: weights have no bias, and sums in f32 are there forward only.
+          problem.bias = dtype;
+          const DnnRequest biased = dnn_request(problem);
+          EXPECT_EQ(illegal_request(biased).empty(), wanted != ConvResult::kW);
+          // Gradients beside a bias are compiled, which takes time: one of them, in one type.
+          const bool transposed =
+              wanted == ConvResult::kX && c.kernel == 3 && c.stride == 2 && dtype == DType::kBF16;
+          if (wanted == ConvResult::kY || transposed) {
+            EXPECT_EQ(cuda::plan_on_paper(biased, gpu.json).refusal, "");
+          }
+          problem.bias = DType::kUndefined;
           problem.result = DType::kF32;
           const DnnRequest wide = dnn_request(problem);
           EXPECT_EQ(illegal_request(wide).empty(), wanted == ConvResult::kY);

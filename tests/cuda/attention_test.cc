@@ -9,9 +9,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "call.h"
 #include "kernels/cuda/libraries/sdpa.h"
 #include "kernels/cuda/table.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

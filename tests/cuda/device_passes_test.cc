@@ -10,10 +10,10 @@
 
 #include "compiler/ir/query.h"
 #include "compiler/ir/text.h"
-#include "device_check.h"
 #include "kernels/cuda/table.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/train/session.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote {
 namespace {

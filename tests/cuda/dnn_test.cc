@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "asked.h"
 #include "base/error.h"
-#include "device_check.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/libraries/dnn_request.h"
+#include "tests/cuda/harness/asked.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote::libraries {
 namespace {
@@ -25,6 +25,15 @@ TEST(Dnn, RequestIsChannelsLast) {
   EXPECT_EQ(r.y, (DnnTensor{'y', DType::kBF16, {4, 16, 5, 4}, {320, 1, 64, 16}}));
   EXPECT_EQ(r.stride, (Shape{2, 2}));
   EXPECT_EQ(r.pad_end, (Shape{1, 1}));
+}
+
+TEST(Dnn, ABiasIsALineOfChannels) {
+  ConvProblem problem = legal_convolution();
+  problem.bias = DType::kBF16;
+  const DnnRequest r = dnn_request(problem);
+  EXPECT_EQ(illegal_request(r), "");
+  EXPECT_EQ(r.bias, (DnnTensor{'b', DType::kBF16, {1, 16, 1, 1}, {16, 1, 16, 16}}));
+  EXPECT_FALSE(dnn_request(legal_convolution()).has_bias());
 }
 
 TEST(Dnn, OneSpatialDimBecomesTwo) {
@@ -101,6 +110,28 @@ TEST(Dnn, RulesOfTheLibrary) {
   }
 }
 
+TEST(Dnn, RulesOfABias) {
+  struct Case {
+    const char* reason;
+    void (*spoil)(DnnRequest& r);
+  };
+  const Case cases[] = {
+      {"a bias of weights", [](DnnRequest& r) { r.wanted = ConvResult::kW; }},
+      {"a bias of another type", [](DnnRequest& r) { r.bias.dtype = DType::kF32; }},
+      {"a bias of another type", [](DnnRequest& r) { r.bias.dtype = r.y.dtype = DType::kF32; }},
+      {"not one number of a bias for each channel", [](DnnRequest& r) { r.bias.dims[1] = 8; }},
+      {"not one number of a bias for each channel", [](DnnRequest& r) { r.bias.dims.pop_back(); }},
+      {"two tensors of one id", [](DnnRequest& r) { r.bias.id = 'y'; }},
+  };
+  for (const Case& c : cases) {
+    ConvProblem problem = legal_convolution();
+    problem.bias = DType::kBF16;
+    DnnRequest request = dnn_request(problem);
+    c.spoil(request);
+    EXPECT_EQ(illegal_request(request), c.reason);
+  }
+}
+
 TEST(Dnn, RulesOfAddresses) {
   alignas(256) static std::byte memory[32768];
   const auto at = [](size_t offset) { return static_cast<void*>(memory + offset); };
@@ -118,6 +149,16 @@ TEST(Dnn, RulesOfAddresses) {
   EXPECT_EQ(why({at(0), at(8192), at(16384), nullptr}, 0), "");
   EXPECT_EQ(why({at(0), at(8192), at(16384), nullptr}, 256), "no workspace");
   EXPECT_EQ(why({at(0), at(8192), at(16384), at(32640)}, 256), "a workspace that is not aligned");
+  ConvProblem with_bias = legal_convolution();
+  with_bias.bias = DType::kBF16;
+  const auto why_bias = [&](void* bias) {
+    return illegal_operands(dnn_request(with_bias), {at(0), at(8192), at(16384), at(32512), bias},
+                            256);
+  };
+  EXPECT_EQ(why_bias(at(32000)), "");
+  EXPECT_EQ(why_bias(nullptr), "no address of the bias");
+  EXPECT_EQ(why_bias(at(32002)), "an address not aligned as promised of the bias");
+  EXPECT_EQ(why_bias(at(16400)), "a result over an operand");
 }
 
 /// The convolutions of a training step, recorded as it is captured; it does not run.
@@ -143,6 +184,9 @@ TEST(Dnn, ModelsAskForTheirConvolutions) {
       EXPECT_EQ(r.tensor_cores, precision != DType::kF32);
       EXPECT_EQ(r.x.strides[1] == 1, precision != DType::kF32) << "channels last";
       EXPECT_EQ(r.wanted == ConvResult::kX ? r.w.dtype : r.x.dtype, precision);
+      // In f32 a bias is added by ourselves.
+      EXPECT_EQ(r.has_bias(), precision != DType::kF32 && r.wanted == ConvResult::kY);
+      EXPECT_EQ(r.y.dtype, precision);
       ++counts[static_cast<size_t>(r.wanted)];
     }
     EXPECT_GT(counts[0], 0);

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "call.h"
 #include "kernels/cuda/divisor.h"
 #include "kernels/cuda/libraries/dnn_request.h"
 #include "kernels/cuda/libraries/lt_request.h"
 #include "kernels/cuda/table.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

@@ -6,10 +6,10 @@
 #include <random>
 
 #include "base/error.h"
-#include "device_check.h"
 #include "passes/passes.h"
 #include "runtime/core/profile/output.h"
 #include "runtime/train/session.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote {
 namespace {

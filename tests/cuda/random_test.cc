@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

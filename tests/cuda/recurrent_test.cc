@@ -8,11 +8,11 @@
 #include <set>
 #include <string>
 
-#include "asked.h"
 #include "base/error.h"
-#include "call.h"
 #include "kernels/cuda/libraries/rnn.h"
 #include "kernels/cuda/table.h"
+#include "tests/cuda/harness/asked.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

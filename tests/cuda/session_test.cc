@@ -11,10 +11,10 @@
 
 #include "base/error.h"
 #include "compiler/ir/text.h"
-#include "device_check.h"
 #include "kernels/cuda/emulation/emulator.h"
 #include "kernels/cuda/libraries/lt_request.h"
 #include "passes/train/step.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote {
 namespace {

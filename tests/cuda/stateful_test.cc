@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "device_check.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote::test {
 namespace {

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "call.h"
 #include "compiler/ir/text.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/libraries/dnn_request.h"
@@ -18,6 +17,7 @@
 #include "runtime/core/device_ready.h"
 #include "runtime/core/device_run.h"
 #include "runtime/train/session.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {
@@ -46,6 +46,30 @@ Call small_conv() {
           {random(DType::kBF16, {2, 8, 5, 4}), random(DType::kBF16, {16, 8, 3, 3}, -1, 1, 2)},
           attributes,
           {{DType::kBF16, {2, 16, 5, 4}}}};
+}
+
+/// A convolution of single elements, with a bias that the library adds, and its gradients.
+Call pointwise_conv() {
+  return {"",
+          "Conv",
+          {random(DType::kBF16, {2, 8, 5, 4}), random(DType::kBF16, {16, 8, 1, 1}, -1, 1, 2),
+           random(DType::kBF16, {16}, -1, 1, 3)},
+          {},
+          {{DType::kBF16, {2, 16, 5, 4}}}};
+}
+Call pointwise_input() {
+  return {"ai.halfnote",
+          "ConvGradInput",
+          {random(DType::kF16, {2, 16, 5, 4}), random(DType::kF16, {16, 8, 1, 1}, -1, 1, 2)},
+          {},
+          {{DType::kF16, {2, 8, 5, 4}}}};
+}
+Call pointwise_weight() {
+  return {"ai.halfnote",
+          "ConvGradWeight",
+          {random(DType::kBF16, {2, 16, 5, 4}), random(DType::kBF16, {2, 8, 5, 4}, -1, 1, 2)},
+          {},
+          {{DType::kBF16, {16, 8, 1, 1}}}};
 }
 
 std::vector<std::string> names_of(const std::vector<MeasuredKernel>& measured) {
@@ -122,6 +146,12 @@ TEST(CudaTune, EveryAlgorithmIsACandidateAndNoFallback) {
   if (!is_emulated()) return;
   EXPECT_EQ(of_product.size(), 6u) << "three, with the bias in the product and before it";
   EXPECT_THAT(of_conv, UnorderedElementsAre("dnn.conv 0/eng1_k2=0", "dnn.conv 0/eng1_k2=1"));
+  const Call pointwise = pointwise_conv();
+  EXPECT_THAT(names_of(measure_kernels(kernel_call(pointwise), device.get())),
+              UnorderedElementsAre("dnn.conv 0/eng1_k2=0", "dnn.conv 0/eng1_k2=1",
+                                   StartsWith("dnn.conv 0/lt:1:tile15"),
+                                   StartsWith("dnn.conv 0/lt:1:tile20")))
+      << "a convolution of single elements may be a product";
   Call f32 = small_conv();
   for (Tensor& input : f32.inputs) input = input.cast_to(DType::kF32);
   f32.outputs[0].dtype = DType::kF32;
@@ -142,7 +172,8 @@ TEST(CudaTune, EveryAlgorithmIsACandidateAndNoFallback) {
 
 /// With each of its algorithms a call gives what it gives without, and the library is asked for it.
 TEST(CudaTune, TheChosenAlgorithmRuns) {
-  for (const Call& call : {biased_product(), biased_product(DType::kF32), small_conv()}) {
+  for (const Call& call : {biased_product(), biased_product(DType::kF32), small_conv(),
+                           pointwise_conv(), pointwise_input(), pointwise_weight()}) {
     const auto device = test::open_tested_device();
     KernelChoices choices(machine_of(*device));
     const KernelCall asked = kernel_call(call);
@@ -169,7 +200,8 @@ TEST(CudaTune, TheChosenAlgorithmRuns) {
       EXPECT_TRUE(one.kernel.ends_with(engines[0])) << engines[0];
       const bool spread = one.kernel.find("spread/") != std::string::npos;
       if (products.empty()) continue;
-      EXPECT_NE(products[0].request.has_bias, spread);
+      const bool has_bias = call.inputs.size() == 3 && !spread;
+      EXPECT_EQ(products[0].request.has_bias, has_bias);
     }
   }
 }
@@ -190,7 +222,8 @@ TEST(CudaTune, RefusesAnAlgorithmThatTheLibraryDoesNotTake) {
        {Case{biased_product(), "blas.matmul " + lt}, Case{biased_product(), "blas.matmul nonsense"},
         Case{biased_product(), "blas.matmul spread/" + lt}, Case{stack, "blas.matmul " + lt},
         Case{small_conv(), "dnn.conv 0/eng99_k1=1"}, Case{small_conv(), "dnn.conv 7/eng1_k2=0"},
-        Case{small_conv(), "dnn.conv eng1_k2=0"}}) {
+        Case{small_conv(), "dnn.conv eng1_k2=0"}, Case{small_conv(), "dnn.conv 0/" + lt},
+        Case{pointwise_conv(), "dnn.conv 0/" + lt}}) {
     KernelChoices choices(machine_of(*device));
     const KernelCall call = kernel_call(c.call);
     choices.set(key_of(call), {{c.algorithm, 1}});

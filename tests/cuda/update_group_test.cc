@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "call.h"
 #include "kernels/cuda/emulation/emulator.h"
 #include "kernels/cuda/table.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

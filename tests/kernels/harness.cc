@@ -9,7 +9,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "tests/cuda/device_check.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote::test {
 

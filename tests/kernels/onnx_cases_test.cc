@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "case_json.h"
 #include "harness.h"
-#include "tests/cuda/device_check.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote::test {
 namespace {

@@ -1,13 +1,14 @@
 // Convolutions by the library. Tensor cores take channels last: what lies so is read and written
 // where it is, what does not is laid out so in the workspace, or brought back from there. What has
-// no whole vectors of channels goes by way of the workspace too, and a bias is added on the way
-// back. In f32 all stay where they are.
+// no whole vectors of channels goes by way of the workspace too. A bias is added by the library
+// where it is of the result's type, else on the way back. In f32 all stay where they are.
 #include <array>
 #include <memory>
 
 #include "kernels/cpu/contraction/conv_rows.h"
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/channels_last/transpose.h"
+#include "kernels/cuda/contraction/conv_product.h"
 #include "kernels/cuda/contraction/parts.h"
 #include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/libraries/dnn.h"
@@ -156,8 +157,8 @@ struct LibraryCall {
   std::vector<Placed> inputs;  // in the order of the call
   std::vector<Placed> output;
   std::array<ConvResult, 2> roles;
-  DType bias = DType::kUndefined;
-  size_t workspace = 0;  // of the library
+  DType bias = DType::kUndefined;  // that the library leaves to us
+  size_t workspace = 0;            // of the library
 
   void run(const KernelBuffers& buffers) const {
     Stream& stream = stream_of(buffers);
@@ -168,6 +169,7 @@ struct LibraryCall {
     to = result.copied ? buffers.workspace + result.room : buffers.outputs[0];
     const auto room = reinterpret_cast<uintptr_t>(buffers.workspace) + workspace;
     constexpr uintptr_t kAlign = libraries::kDnnWorkspaceAlignment;
+    if (problem.has_bias()) operands.bias = buffers.inputs[2];
     operands.workspace = reinterpret_cast<void*>((room + kAlign - 1) / kAlign * kAlign);
     convolution->run(stream, operands);
     finish(buffers, to);
@@ -201,6 +203,17 @@ struct LibraryCall {
   }
 };
 
+/// Is the library to add the bias of a call? In 16 bits it has kernels that do; one that is as long
+/// as the result's channels are for the library. Depthwise those know nothing of single channels.
+bool library_adds_bias(const KernelCall& call, const ConvPlan& plan, const ConvProblem& form) {
+  const DType dtype = form.result;
+  const bool as_long =
+      extents_of(form.wanted, plan).channels == extents_of(form.wanted, form.plan).channels;
+  const bool depthwise = plan.groups > 1 && plan.group_channels() == 1;
+  return is_16bit_float(dtype) && form.operands == dtype && call.inputs[2].dtype == dtype &&
+         as_long && !depthwise;
+}
+
 /// The forms in which the library may compute a call, best first. In f32, where tensor cores would
 /// round the operands, either layout will do. 16-bit operands whose sums are wanted in f32 may be
 /// f32 for the library, where it has no other way: TF32 holds them exactly.
@@ -208,9 +221,13 @@ std::vector<ConvProblem> forms_of(const KernelCall& call, const ConvPlan& plan, 
   const bool has_bias = call.domain.empty() && call.has_input(2);
   ConvProblem own{is_16bit_float(call.inputs[0].dtype) ? with_whole_vectors(plan) : plan, wanted,
                   ConvLayout::kChannelsLast, call.inputs[0].dtype, call.outputs[0].dtype};
-  // A bias is added to sums that are not rounded yet.
-  if (has_bias || own.result != own.operands) own.result = DType::kF32;
   std::vector<ConvProblem> forms;
+  // A bias is added to sums that are not rounded yet.
+  if (has_bias && library_adds_bias(call, plan, own)) {
+    forms.push_back(own);
+    forms.back().bias = own.result;
+  }
+  if (has_bias || own.result != own.operands) own.result = DType::kF32;
   if (is_16bit_float(own.operands)) {
     forms.push_back(own);
     own.operands = own.result = DType::kF32;
@@ -237,7 +254,8 @@ Prepared library_kernel(const KernelCall& call, const ConvPlan& plan, const Conv
   LibraryCall planned;
   planned.problem = problem;
   planned.roles = roles_of(problem.wanted);
-  if (call.domain.empty() && call.has_input(2)) planned.bias = call.inputs[2].dtype;
+  if (call.domain.empty() && call.has_input(2) && !problem.has_bias())
+    planned.bias = call.inputs[2].dtype;
   const bool adds_bias = planned.bias != DType::kUndefined;
   for (size_t i = 0; i < 2; ++i) {
     planned.inputs.emplace_back(problem, plan, planned.roles[i], i, call.inputs[i], false,
@@ -252,7 +270,7 @@ Prepared library_kernel(const KernelCall& call, const ConvPlan& plan, const Conv
   return make_kernel([planned](const KernelBuffers& buffers) { planned.run(buffers); }, bytes);
 }
 
-/// An algorithm is an engine of one of the forms: `0/eng38_k2=5`.
+/// An algorithm is an engine of one of the forms, or a product in its place: `0/eng38_k2=5`.
 std::string algorithm_name(size_t form, const std::string& engine) {
   return std::to_string(form) + "/" + engine;
 }
@@ -265,6 +283,9 @@ std::vector<std::string> algorithms_of(const KernelCall& call, const ConvPlan& p
   for (size_t i = 0; i < forms.size(); ++i) {
     for (const std::string& engine : dnn().engines(forms[i]))
       names.push_back(algorithm_name(i, engine));
+    if (names.empty()) continue;
+    for (const std::string& product : conv_product_algorithms(forms[i]))
+      names.push_back(algorithm_name(i, product));
     if (!names.empty() && is_16bit_float(call.inputs[0].dtype)) break;
   }
   return names;
@@ -275,7 +296,9 @@ Prepared prepare_algorithm(const KernelCall& call, const ConvPlan& plan, ConvRes
   const size_t slash = call.algorithm.find('/');
   for (size_t i = 0; i < forms.size() && slash != std::string_view::npos; ++i) {
     if (call.algorithm.substr(0, slash) != std::to_string(i)) continue;
-    auto convolution = dnn().plan_by(forms[i], call.algorithm.substr(slash + 1));
+    const std::string_view name = call.algorithm.substr(slash + 1);
+    auto convolution = names_conv_product(name) ? plan_conv_product(forms[i], name)
+                                                : dnn().plan_by(forms[i], name);
     return library_kernel(call, plan, forms[i], std::move(convolution));
   }
   libraries::refuse_algorithm("cuDNN", call.algorithm, "no engine's name");

@@ -1,6 +1,6 @@
 // cuDNN's graph API, opened when the first convolution or attention is planned. One operation a
-// graph; of the engines that the heuristics name, the first that is deterministic, exact and
-// supported is taken.
+// graph, and the addition of a bias; of the engines that the heuristics name, the first that is
+// deterministic, exact and supported is taken.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -76,7 +76,8 @@ cudnnDataType_t data_type(DType dtype) {
   return dtype == DType::kBF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
 }
 
-Descriptor make_tensor(const DnnTensor& t) {
+/// A virtual one is in no memory: one operation of a graph hands it to another.
+Descriptor make_tensor(const DnnTensor& t, bool is_virtual = false) {
   Descriptor made(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   const cudnnDataType_t type = data_type(t.dtype);
   made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
@@ -84,6 +85,7 @@ Descriptor make_tensor(const DnnTensor& t) {
   made.set(CUDNN_ATTR_TENSOR_STRIDES, t.strides);
   made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, t.id);
   made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, libraries::kDnnAlignment);
+  made.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
   made.finalize();
   return made;
 }
@@ -138,15 +140,38 @@ OperationNames names_of(ConvResult wanted) {
   }
 }
 
+/// The operation that adds a bias to the sums of a convolution, and what it is made of.
+struct BiasOperation {
+  Descriptor sums, bias, addition, operation;
+
+  BiasOperation(const DnnRequest& r, const Descriptor& result)
+      : sums(make_tensor({'s', r.compute, r.result().dims, r.result().strides}, true)),
+        bias(make_tensor(r.bias)),
+        addition(CUDNN_BACKEND_POINTWISE_DESCRIPTOR),
+        operation(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) {
+    const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
+    const cudnnDataType_t compute = data_type(r.compute);
+    addition.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    addition.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    addition.finalize();
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, addition);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, sums);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, bias);
+    operation.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, result);
+    operation.finalize();
+  }
+};
+
 /// What is planned for: the GPU behind a handle, or one that is only described.
 struct Target {
   cudnnHandle_t handle = nullptr;
   const Descriptor* properties = nullptr;
 };
 
-/// A graph of one operation, with all that it is made of, which lives as long as its plan.
+/// A graph of one operation or two, with all that it is made of, which lives as long as its plan.
 struct ConvGraph {
   Descriptor x, w, y, convolution, operation, graph;
+  std::optional<BiasOperation> bias;
 
   /// Without a handle, as far as the library goes where there is no GPU.
   ConvGraph(cudnnHandle_t handle, const DnnRequest& r)
@@ -158,14 +183,19 @@ struct ConvGraph {
         graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) {
     const OperationNames names = names_of(r.wanted);
     const float one = 1, zero = 0;
-    operation.set(names.x, x);
+    const bool gives_x = r.wanted == ConvResult::kX;
+    if (r.has_bias()) bias.emplace(r, gives_x ? x : y);
+    operation.set(names.x, bias && gives_x ? bias->sums : x);
     operation.set(names.w, w);
-    operation.set(names.y, y);
+    operation.set(names.y, bias && !gives_x ? bias->sums : y);
     operation.set(names.convolution, convolution);
     operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1, &one);
     operation.set(names.beta, CUDNN_TYPE_FLOAT, 1, &zero);
     operation.finalize();
-    graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+    std::vector<cudnnBackendDescriptor_t> operations = {operation.handle()};
+    if (bias) operations.push_back(bias->operation.handle());
+    graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+              static_cast<int64_t>(operations.size()), operations.data());
     if (handle != nullptr) {
       graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     }
@@ -297,16 +327,23 @@ std::optional<MadePlan> make_plan(const Target& target, const DnnRequest& reques
   return made;
 }
 
-/// Those of which there are plans.
-std::vector<std::string> engines_of(const Target& target, const DnnRequest& request) {
-  std::vector<std::string> names;
+/// An engine with its settings that has a plan.
+struct PlannedEngine {
+  std::string name;
+  MadePlan plan;
+};
+
+/// Best first.
+std::vector<PlannedEngine> engines_of(const Target& target, const DnnRequest& request) {
+  std::vector<PlannedEngine> found;
   for_exact(target, request, [&](const Proposal& proposal) {
     const std::string name = name_of(*proposal.engine);
-    const bool known = std::find(names.begin(), names.end(), name) != names.end();
-    if (!known && try_plan(target, proposal)) names.push_back(name);
-    return names.size() == libraries::kMostEngines;
+    if (std::ranges::find(found, name, &PlannedEngine::name) != found.end()) return false;
+    if (std::optional<MadePlan> made = try_plan(target, proposal))
+      found.push_back({name, std::move(*made)});
+    return found.size() == libraries::kMostEngines;
   });
-  return names;
+  return found;
 }
 
 class PlannedConvolution final : public Convolution {
@@ -319,11 +356,13 @@ class PlannedConvolution final : public Convolution {
     if (std::string why = libraries::illegal_operands(request_, operands, workspace_bytes());
         !why.empty())
       throw Error(ErrorCode::kInternal, "an illegal convolution: " + why);
-    const std::array<int64_t, 3> ids = {request_.x.id, request_.w.id, request_.y.id};
-    const std::array<void*, 3> places = {operands.x, operands.w, operands.y};
+    const std::array<int64_t, 4> ids = {request_.x.id, request_.w.id, request_.y.id,
+                                        request_.bias.id};
+    const std::array<const void*, 4> places = {operands.x, operands.w, operands.y, operands.bias};
+    const int64_t count = request_.has_bias() ? 4 : 3;
     Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3, ids.data());
-    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, places.data());
+    pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids.data());
+    pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, places.data());
     pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &operands.workspace);
     pack.finalize();
     check_dnn(cudnn().cudnnSetStream(handle_, native(stream)), "cudnnSetStream");
@@ -359,15 +398,19 @@ class Cudnn final : public libraries::Dnn {
   std::vector<std::string> engines(const ConvProblem& problem) override {
     const DnnRequest request = libraries::dnn_request(problem);
     if (!libraries::illegal_request(request).empty()) return {};
-    return engines_of({handle_, nullptr}, request);
+    std::vector<std::string> names;
+    for (PlannedEngine& engine : engines_of({handle_, nullptr}, request)) {
+      names.push_back(engine.name);
+      if (by_name(request, engine.name) == nullptr)
+        keep(request, std::move(engine.name), std::move(engine.plan));
+    }
+    return names;
   }
 
   std::shared_ptr<const Convolution> plan_by(const ConvProblem& problem,
                                              std::string_view engine) override {
     const DnnRequest request = libraries::dnn_request(problem);
-    for (const ByEngine& known : by_engine_) {
-      if (known.engine == engine && known.request == request) return known.planned;
-    }
+    if (auto known = by_name(request, engine)) return known;
     std::string why = libraries::illegal_request(request);
     std::optional<MadePlan> made;
     if (why.empty()) made = make_plan({handle_, nullptr}, request, engine);
@@ -375,10 +418,7 @@ class Cudnn final : public libraries::Dnn {
       libraries::refuse_algorithm("cuDNN", engine,
                                   why.empty() ? "it has no plan of that engine and settings" : why);
     }
-    by_engine_.push_back(
-        {request, std::string(engine),
-         std::make_shared<PlannedConvolution>(handle_, request, std::move(*made))});
-    return by_engine_.back().planned;
+    return keep(request, std::string(engine), std::move(*made));
   }
 
   std::shared_ptr<const libraries::Sdpa> plan(const libraries::SdpaProblem& problem,
@@ -397,6 +437,19 @@ class Cudnn final : public libraries::Dnn {
     std::shared_ptr<const Convolution> planned;
   };
   std::vector<ByEngine> by_engine_;
+  std::shared_ptr<const Convolution> by_name(const DnnRequest& request,
+                                             std::string_view engine) const {
+    for (const ByEngine& known : by_engine_) {
+      if (known.engine == engine && known.request == request) return known.planned;
+    }
+    return nullptr;
+  }
+  std::shared_ptr<const Convolution> keep(const DnnRequest& request, std::string engine,
+                                          MadePlan made) {
+    by_engine_.push_back({request, std::move(engine),
+                          std::make_shared<PlannedConvolution>(handle_, request, std::move(made))});
+    return by_engine_.back().planned;
+  }
   template <class Problem, class Planned>
   struct Known {
     Problem problem;
@@ -465,7 +518,10 @@ PaperPlan plan_on_paper(const DnnRequest& request, const std::string& device) {
 
 std::vector<std::string> engines_on_paper(const DnnRequest& request, const std::string& device) {
   const Descriptor properties = described_gpu(device);
-  return engines_of({nullptr, &properties}, request);
+  std::vector<std::string> names;
+  for (PlannedEngine& engine : engines_of({nullptr, &properties}, request))
+    names.push_back(std::move(engine.name));
+  return names;
 }
 
 PaperPlan plan_on_paper(const DnnRequest& request, const std::string& device,

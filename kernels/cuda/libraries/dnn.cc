@@ -89,6 +89,16 @@ struct Numbers {
   }
 };
 
+/// Each sum begins with the bias of its channel.
+void start_with_bias(const void* bias, DType dtype, int64_t channels, const Walk& walk,
+                     std::vector<double>& sums) {
+  const auto count = static_cast<int64_t>(sums.size());
+  std::vector<double> added(static_cast<size_t>(channels));
+  cpu::load_reals(static_cast<const std::byte*>(bias), dtype, 0, channels, added.data());
+  for (int64_t i = 0; i < count; ++i)
+    sums[static_cast<size_t>(i)] = added[static_cast<size_t>(i / walk.channel % channels)];
+}
+
 void convolve(const ConvProblem& problem, const ConvOperands& operands) {
   const ConvPlan& p = problem.plan;
   const ConvResult wanted = problem.wanted;
@@ -100,6 +110,10 @@ void convolve(const ConvProblem& problem, const ConvOperands& operands) {
   Numbers y = numbers(ConvResult::kY, operands.y, p.y_size());
   const int64_t channels = p.group_channels();
   const Walks walks(p, problem.layout);
+  if (problem.has_bias() && wanted == ConvResult::kY)
+    start_with_bias(operands.bias, problem.bias, p.filters, walks.y, y.values);
+  if (problem.has_bias() && wanted == ConvResult::kX)
+    start_with_bias(operands.bias, problem.bias, p.channels, walks.x, x.values);
   const int64_t dx = walks.x.channel, dw = walks.w.channel;
   for_pairs(p, walks, [&](int64_t at_x, int64_t at_w, int64_t at_y) {
     double* of_x = x.values.data() + at_x;

@@ -32,16 +32,22 @@ struct ConvProblem {
   /// Operands in f32 that tensor cores may read in TF32: they hold 16-bit floats, which are what
   /// they are there too, or are to be rounded.
   bool tf32 = false;
+  /// Of a bias for each channel of the result, which is added to the sums before they are rounded;
+  /// undefined: none.
+  DType bias = DType::kUndefined;
 
+  bool has_bias() const { return bias != DType::kUndefined; }
   DType type_of(ConvResult tensor) const { return tensor == wanted ? result : operands; }
 };
 
-/// Where x, w and y are, and the library's scratch memory. Two are read, the third is written.
+/// Where x, w, y and the bias are, and the library's scratch memory. Two of the first three are
+/// read, the third is written.
 struct ConvOperands {
   void* x = nullptr;
   void* w = nullptr;
   void* y = nullptr;
   void* workspace = nullptr;
+  const void* bias = nullptr;
 };
 
 /// A convolution that the library has planned.

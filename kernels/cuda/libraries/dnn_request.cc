@@ -49,6 +49,18 @@ std::string illegal_tensor(const DnnTensor& t, const std::string& name) {
   return {};
 }
 
+std::string illegal_bias(const DnnRequest& r) {
+  if (!r.has_bias()) return {};
+  if (r.wanted == ConvResult::kW) return "a bias of weights";
+  if (r.bias.dtype != r.result().dtype || r.w.dtype != r.result().dtype)
+    return "a bias of another type";
+  Shape line(r.result().dims.size(), 1);
+  line[1] = r.result().dims[1];
+  if (r.bias.dims != line) return "not one number of a bias for each channel";
+  const bool known = r.bias.id == r.x.id || r.bias.id == r.w.id || r.bias.id == r.y.id;
+  return known ? "two tensors of one id" : "";
+}
+
 bool is_packed(const DnnRequest& r, ConvLayout layout) {
   for (const DnnTensor* t : {&r.x, &r.w, &r.y}) {
     if (t->strides != packed_strides(t->dims, layout)) return false;
@@ -106,6 +118,11 @@ DnnRequest dnn_request(const ConvProblem& problem) {
   r.pad_begin = spatial(p, p.pad_begin);
   r.pad_end = spatial(p, p.pad_end);
   r.tensor_cores = is_16bit_float(problem.operands) || problem.tf32;
+  if (problem.has_bias()) {
+    Shape line(r.result().dims.size(), 1);
+    line[1] = r.result().dims[1];
+    r.bias = {'b', problem.bias, line, packed_strides(line, problem.layout)};
+  }
   return r;
 }
 
@@ -132,19 +149,21 @@ std::string illegal_request(const DnnRequest& r) {
   for (size_t d = 0; d < count; ++d) {
     if (!extents_fit(r, d)) return "extents that do not fit";
   }
-  return {};
+  return illegal_bias(r);
 }
 
 std::string illegal_operands(const DnnRequest& r, const ConvOperands& operands,
                              size_t workspace_bytes) {
-  const Address all[] = {{operands.x, r.x, "x"}, {operands.w, r.w, "w"}, {operands.y, r.y, "y"}};
+  std::vector<Address> all = {
+      {operands.x, r.x, "x"}, {operands.w, r.w, "w"}, {operands.y, r.y, "y"}};
+  if (r.has_bias()) all.push_back({operands.bias, r.bias, "the bias"});
   for (const Address& address : all) {
     if (address.at == nullptr) return "no address of " + std::string(address.name);
     if (address.first() % kDnnAlignment != 0)
       return "an address not aligned as promised of " + std::string(address.name);
   }
   const size_t result = r.wanted == ConvResult::kX ? 0 : r.wanted == ConvResult::kW ? 1 : 2;
-  for (size_t i = 0; i < 3; ++i) {
+  for (size_t i = 0; i < all.size(); ++i) {
     if (i != result && all[i].overlaps(all[result])) return "a result over an operand";
   }
   if (workspace_bytes == 0) return {};

@@ -28,14 +28,20 @@ struct DnnTensor {
   friend bool operator==(const DnnTensor&, const DnnTensor&) = default;
 };
 
-/// One operation, a graph of its own; alpha is 1 and beta 0.
+/// One operation, a graph of its own; alpha is 1 and beta 0. With a bias a second one, which adds
+/// it to the first one's sums.
 struct DnnRequest {
   ConvResult wanted = ConvResult::kY;
   DType compute = DType::kUndefined;
   DnnTensor x, w, y;
+  DnnTensor bias;  // a number for each channel of the result; without dims: there is none
   Shape stride, dilation, pad_begin, pad_end;  // of the spatial dims
   bool tensor_cores = false;                   // may engines use them?
 
+  bool has_bias() const { return !bias.dims.empty(); }
+  const DnnTensor& result() const {
+    return wanted == ConvResult::kX ? x : wanted == ConvResult::kW ? w : y;
+  }
   friend bool operator==(const DnnRequest&, const DnnRequest&) = default;
 };
 
@@ -43,7 +49,8 @@ DnnRequest dnn_request(const ConvProblem& problem);
 
 /// The rule of cuDNN's documentation that the request breaks; empty if it keeps all: types that go
 /// together, two or three spatial dims, extents of x, w and y that belong together, elements that
-/// 32 bits can count, strides of one packed layout, different ids.
+/// 32 bits can count, strides of one packed layout, different ids; a bias of the
+/// result's type, and none of weights.
 std::string illegal_request(const DnnRequest& request);
 /// The same of the addresses: all there, aligned as promised, the result over no operand, and of a
 /// workspace of `bytes` too.

@@ -20,6 +20,9 @@ constexpr double kGraphSeconds = 2e-3;  // of one launch of a captured way
 constexpr int kMostRepeats = 200;       // in it
 /// Ways so many times slower than the fastest cannot win: their first times stand.
 constexpr double kHopeless = 4;
+/// What is so much slower than the fastest after so many rounds wins in no later one.
+constexpr double kBehind = 1.25;
+constexpr int kSureRounds = 2;
 /// A launch and a wait for its end take so long by themselves.
 constexpr double kLaunchSeconds = 30e-6;
 /// What all sets of operands take together: more than the cache of any GPU.
@@ -186,7 +189,9 @@ std::vector<double> time_on_device(Device& device, const std::vector<Operand>& v
     captured.push_back(std::move(made));
   }
   for (int round = 0; round <= kRounds; ++round) {
+    const double best = *std::min_element(times.begin(), times.end());
     for (const Captured& each : captured) {
+      if (round > kSureRounds && times[each.way] > kBehind * best) continue;
       const double seconds = seconds_of(stream, [&] { stream.launch(*each.graph); }) / each.repeats;
       if (round > 0) times[each.way] = std::min(times[each.way], seconds);  // 0: its upload
     }

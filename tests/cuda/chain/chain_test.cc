@@ -11,9 +11,9 @@
 #include "base/error.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/libraries/chains.h"
-#include "tests/cuda/call.h"
 #include "tests/cuda/chain/compiled.h"
 #include "tests/cuda/chain/table.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

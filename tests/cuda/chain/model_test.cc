@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "kernels/cuda/elementwise/chain/plan.h"
-#include "tests/cuda/call.h"
 #include "tests/cuda/chain/compiled.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

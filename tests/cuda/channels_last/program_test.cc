@@ -15,7 +15,7 @@
 #include "runtime/core/device_run.h"
 #include "runtime/core/layout.h"
 #include "runtime/train/session.h"
-#include "tests/cuda/call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::test {
 namespace {

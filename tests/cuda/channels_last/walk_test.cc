@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/cuda/call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

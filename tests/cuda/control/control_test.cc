@@ -11,7 +11,7 @@
 #include "compiler/ir/text.h"
 #include "kernels/cuda/emulation/emulator.h"
 #include "runtime/train/session.h"
-#include "tests/cuda/device_check.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote {
 namespace {

@@ -19,7 +19,7 @@
 #include "bench/rates.h"
 #include "passes/compile.h"
 #include "runtime/train/session.h"
-#include "tests/cuda/device_check.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote {
 namespace {

@@ -2,7 +2,7 @@
 // are hard on it.
 #pragma once
 
-#include "tests/cuda/call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 

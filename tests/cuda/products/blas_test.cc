@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "kernels/cuda/device/emulated_device.h"
 #include "kernels/cuda/libraries/lt_request.h"
-#include "tests/cuda/asked.h"
-#include "tests/cuda/device_check.h"
+#include "tests/cuda/harness/asked.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote::libraries {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/ops/epilogue.h"
 #include "kernels/cuda/libraries/lt_request.h"
-#include "tests/cuda/call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated::epilogues {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/libraries/lt_request.h"
-#include "tests/cuda/call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

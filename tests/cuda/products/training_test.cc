@@ -13,7 +13,7 @@
 #include "kernels/cuda/libraries/lt_request.h"
 #include "runtime/core/device_ready.h"
 #include "runtime/train/session.h"
-#include "tests/cuda/device_check.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote::epilogue_training {
 namespace {

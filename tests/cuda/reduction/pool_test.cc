@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/cuda/call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

@@ -1,7 +1,7 @@
 // A step has the kernels of a Resize and nothing else: what they read was brought before it.
 #include <gtest/gtest.h>
 
-#include "tests/cuda/call.h"
+#include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
 namespace {

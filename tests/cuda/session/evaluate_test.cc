@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "compiler/ir/text.h"
 #include "runtime/train/evaluator.h"
-#include "tests/cuda/call.h"
-#include "tests/cuda/device_check.h"
+#include "tests/cuda/harness/call.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote {
 namespace {

@@ -13,7 +13,7 @@
 #include "compiler/ir/text.h"
 #include "runtime/train/session.h"
 #include "runtime/train/trainer.h"
-#include "tests/cuda/device_check.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote {
 namespace {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/cuda/device_check.h"
+#include "tests/cuda/harness/device_check.h"
 #include "tests/kernels/harness.h"
 
 namespace halfnote::test {

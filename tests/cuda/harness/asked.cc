@@ -1,4 +1,4 @@
-#include "asked.h"
+#include "tests/cuda/harness/asked.h"
 
 #include <fstream>
 #include <nlohmann/json.hpp>

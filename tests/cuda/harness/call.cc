@@ -1,5 +1,5 @@
 // Runs calls on the CPU and on the device under test.
-#include "call.h"
+#include "tests/cuda/harness/call.h"
 
 #include <gtest/gtest.h>
 

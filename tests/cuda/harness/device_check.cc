@@ -1,5 +1,5 @@
 // One call on the device under test, and where its data is.
-#include "device_check.h"
+#include "tests/cuda/harness/device_check.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,7 @@
 #include "base/low_bit.h"
 #include "kernels/cuda/emulation/emulator.h"
 #include "kernels/cuda/emulation/guarded.h"
+#include "tests/cuda/harness/reserve.h"
 #include "tests/sanitizer.h"
 
 namespace halfnote::test {
@@ -77,15 +79,23 @@ std::vector<Tensor> comparable(const KernelCall& call, std::vector<Tensor> resul
   return {results[0], joined, Tensor()};
 }
 
+/// Is the memory of a call its own? Always under the emulation, which finds who goes beyond it; on
+/// a GPU where compute-sanitizer is to.
+bool has_own_memory() {
+  const char* wish = std::getenv("HALFNOTE_TEST_MEMORY");
+  return tested_device() == "cuda-emulated" || (wish != nullptr && std::string(wish) == "own");
+}
+
 /// What lies on the device during one call; each operand `offset` bytes, or an element that is
-/// longer, behind an aligned address.
+/// longer, behind an aligned address. From a reserve, unless there is none.
 class Operands {
  public:
-  Operands(Device& device, Stream& stream, size_t offset = 0)
-      : device_(device), stream_(stream), offset_(offset) {}
+  Operands(Device& device, Stream& stream, Reserve* reserve, size_t offset = 0)
+      : device_(device), stream_(stream), reserve_(reserve), offset_(offset) {}
 
   std::byte* room(size_t bytes, DType dtype = DType::kU8) {
     const size_t offset = offset_ == 0 ? 0 : std::max(offset_, size_of(dtype));
+    if (reserve_ != nullptr) return reserve_->take(bytes, offset);
     memory_.push_back(device_.allocate(bytes + offset));
     if (tested_device() == "cuda-emulated") emulation::forbid_access(memory_.back().get(), offset);
     return memory_.back().get() + offset;
@@ -100,8 +110,39 @@ class Operands {
  private:
   Device& device_;
   Stream& stream_;
+  Reserve* reserve_;
   size_t offset_;
   std::vector<Device::Memory> memory_;
+};
+
+/// A stream, and a reserve on it, for all calls on a GPU: making them takes it its time.
+struct Lasting {
+  std::unique_ptr<Stream> stream;
+  Reserve reserve;
+  explicit Lasting(Device& device) : stream(device.make_stream()), reserve(device, *stream) {}
+};
+
+Lasting& lasting(Device& device) {
+  static auto& all = *new std::map<Device*, Lasting>;  // it ends with the process
+  return all.try_emplace(&device, device).first->second;
+}
+
+/// Where one call runs.
+struct Bench {
+  std::unique_ptr<Stream> own;
+  Stream* stream = nullptr;
+  Reserve* reserve = nullptr;
+
+  explicit Bench(Device& device) {
+    if (has_own_memory()) {
+      own = device.make_stream();
+      stream = own.get();
+    } else {
+      stream = lasting(device).stream.get();
+      reserve = &lasting(device).reserve;
+      reserve->free_all();  // of a call that ended in an error too
+    }
+  }
 };
 
 /// The first input, of those not yet `taken`, over which an output of these bytes may be written.
@@ -138,9 +179,8 @@ std::string tested_device() {
 /// After an illegal address or the like all that a process asks of a GPU fails: tests that have not
 /// run yet would say nothing.
 static void stop_if_lost(Device& device) {
-  static const std::unique_ptr<Stream> stream = device.make_stream();  // each takes a GPU its time
   try {
-    stream->synchronise();
+    lasting(device).stream->synchronise();
   } catch (const Error& error) {
     std::fprintf(stderr, "the device is lost since the last test: %s\n", error.what());
     std::_Exit(static_cast<int>(error.code()));
@@ -190,8 +230,10 @@ std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tens
 std::vector<Tensor> run_kernel(Device& device, const Kernel& kernel,
                                const std::vector<Operand>& outputs,
                                const std::vector<Tensor>& inputs, const Placing& placing) {
-  const auto stream = device.make_stream();
-  Operands operands(device, *stream, placing.offset), room(device, *stream);
+  const Bench bench(device);
+  Stream* const stream = bench.stream;
+  Operands operands(device, *stream, bench.reserve, placing.offset),
+      room(device, *stream, bench.reserve);
   std::vector<const std::byte*> from;
   std::vector<std::byte*> to;
   for (const Tensor& input : inputs) from.push_back(operands.copy_of(input));
@@ -211,13 +253,16 @@ std::vector<Tensor> run_kernel(Device& device, const Kernel& kernel,
   DeviceBuffers buffers;
   buffers.inputs = from;
   buffers.outputs = to;
-  buffers.stream = stream.get();
+  buffers.stream = stream;
   run_with_table(kernel, room, buffers);
   for (size_t i = 0; i < results.size(); ++i) {
     if (!results[i].defined()) continue;
     stream->copy(results[i].mutable_bytes(), to[i], results[i].byte_size());
   }
   stream->synchronise();
+  if (bench.reserve != nullptr) {
+    EXPECT_EQ(bench.reserve->free_all(), 0u) << "buffers that were written over their end";
+  }
   return results;
 }
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "device_check.h"
+#include "tests/cuda/harness/device_check.h"
 
 namespace halfnote::cuda_emulated {
 
