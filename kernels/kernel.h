@@ -107,9 +107,12 @@ class Kernel {
   /// May output `output` be written over input `input` (same bytes)? The plan decides whether it
   /// is.
   virtual bool can_share(size_t /*input*/, size_t /*output*/) const { return false; }
-  /// Is output 0 just input 0 under another shape? Then the plan lets both share one buffer and
-  /// skips the run.
+  /// Is output 0 just input 0, or its first bytes, under another shape? Then the plan lets both
+  /// share one buffer and skips the run.
   virtual bool is_view() const { return false; }
+  /// Is output 0 the bytes of input 0, and zeros behind them? Then the plan skips the run where
+  /// zeros are there anyway: behind a state that has room for them.
+  virtual bool appends_zeros() const { return false; }
 };
 
 /// A prepared kernel, or the reason for having none.

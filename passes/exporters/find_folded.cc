@@ -23,6 +23,7 @@
 
 #include "compiler/ir/model.h"
 #include "passes/exporters/folded_norms.h"
+#include "passes/exporters/lost_settings.h"
 #include "passes/exporters/module_names.h"
 #include "passes/exporters/parameters.h"
 #include "passes/passes.h"
@@ -31,7 +32,6 @@ namespace halfnote {
 
 namespace {
 
-constexpr size_t kMostNames = 4;
 constexpr const char* kExporterWayOut =
     "export with optimize=False (PyTorch, dynamo=True), or with do_constant_folding=False and "
     "training=TrainingMode.TRAINING (dynamo=False)";
@@ -46,14 +46,6 @@ struct Found {
   FoldedNorms norms;
   std::vector<std::string> normalized, copies, expressions, scalars, recurrent, merged, left_out;
 };
-
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
-  return names.size() > kMostNames ? text + ", …" : text;
-}
 
 bool is_recurrent(const std::string& op) { return op == "LSTM" || op == "GRU" || op == "RNN"; }
 
@@ -262,10 +254,6 @@ class Finder {
   Found found_;
 };
 
-std::string counted(const std::vector<std::string>& names) {
-  return listed(names) + " (" + std::to_string(names.size()) + " in all)";
-}
-
 /// Does a step depend on more of a parameter than each element's own numbers: its norm, its rank?
 bool sees_whole_tensors(const Optimizer& optimizer) {
   const bool by_norms = optimizer.kind.ends_with("lamb") || optimizer.kind == "adafactor";
@@ -333,6 +321,7 @@ bool find_folded(Model& model, PassContext& context) {
        "scalars that the exporter computed; a parameter that one was computed from (the scale of "
        "scale.exp()) is gone",
        "not trained: ");
+  warn_of_lost_settings(model, context);
   return false;
 }
 

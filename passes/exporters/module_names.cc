@@ -69,13 +69,6 @@ std::string module_of_path(std::string_view name) {
   return module;
 }
 
-std::string_view metadata_of(const Node& node, std::string_view key) {
-  for (const auto& [name, value] : node.metadata) {
-    if (name == key) return value;
-  }
-  return {};
-}
-
 /// What a parameter is to the node that reads it.
 std::string_view role_of(const Node& node, uint32_t slot) {
   const std::string_view op = node.op;
@@ -170,6 +163,13 @@ bool is_counted_name(std::string_view name) {
       "(val|const_fold_opt_|_param_constant|_tensor_constant|_v)_?\\d+|_to_copy(_\\d+)?|\\d+|"
       "onnx::\\w+_\\d+");
   return RE2::FullMatch(re2::StringPiece(name.data(), name.size()), kCounted);
+}
+
+std::string_view metadata_of(const Node& node, std::string_view key) {
+  for (const auto& [name, value] : node.metadata) {
+    if (name == key) return value;
+  }
+  return {};
 }
 
 std::string module_of(const Node& node) {

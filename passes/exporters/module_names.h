@@ -20,6 +20,8 @@ inline constexpr std::string_view kSourceNameKey = "halfnote.source_name";
 /// Of the model: initializer, the name to show for it, …
 inline constexpr std::string_view kParameterNamesKey = "halfnote.parameter_names";
 
+/// What a node's metadata say under a key; empty if nothing.
+std::string_view metadata_of(const Node& node, std::string_view key);
 /// Is the name one that an exporter counts up, which tells nobody what stands there?
 bool is_counted_name(std::string_view name);
 /// The module that a node of an export belongs to, as PyTorch names it (`encoder.layer.0.dense`);

@@ -87,6 +87,15 @@ bool names_mask(const std::string& name) {
 
 }  // namespace
 
+std::string counted(const std::vector<std::string>& names) {
+  constexpr size_t kMostNames = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMostNames); ++i)
+    text += (i == 0 ? "" : ", ") + names[i];
+  const char* more = names.size() > kMostNames ? ", …" : "";
+  return text + more + " (" + std::to_string(names.size()) + " in all)";
+}
+
 bool is_newer_export(const Graph& graph) {
   for (NodeId id : graph.nodes()) {
     for (const auto& [key, value] : graph.node(id).metadata) {

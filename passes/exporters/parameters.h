@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "compiler/ir/model.h"
 
@@ -46,6 +47,9 @@ class Declarations {
   bool by_paths_ = false;    // weights have paths with dots
   bool stores_weights_ = false;
 };
+
+/// `a, b, c (7 in all)`.
+std::string counted(const std::vector<std::string>& names);
 
 /// Was the model written by PyTorch's newer exporter? Its nodes name their modules in metadata.
 bool is_newer_export(const Graph& graph);

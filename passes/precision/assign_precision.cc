@@ -17,15 +17,15 @@
 //   for what feeds an op that makes small errors large (Log).
 // A mask that is an input is f32 on its way into a softmax, and so are the scores from where it is
 // added to them (values/masks.h).
-// What computes on positions (positions.h), or leads to coordinates (OperatorRow::place_inputs), is
-// f32, and so is what moves them on the way there.
-// A slot that is f32 whatever its node computes in (the biases of an LSTM) connects nothing.
-// A node that lowering made of an fp32 op, and its gradients, are f32 as that op is.
-// A normalization that does f32 math on 16-bit tensors counts as infer, InstanceNormalization among
-// them (group_form.h) but under `like`. Nodes of the optimizer and the scaler are f32. The
-// decisions of the training step hold for the same nodes of the other graphs. Bodies of control
-// flow are coloured each by itself: what crosses their border is f32. Leaves alone: nodes without
-// f32 operands and results, everything under --precision fp32.
+// What computes on positions (positions.h), or leads to coordinates (places.h), is f32, and so is
+// what moves them on the way there, and what computes of several coordinates alone. A slot that is
+// f32 whatever its node computes in (the biases of an LSTM) connects nothing. A node that lowering
+// made of an fp32 op, and its gradients, are f32 as that op is. A normalization that does f32 math
+// on 16-bit tensors counts as infer, InstanceNormalization among them (group_form.h) but under
+// `like`. Nodes of the optimizer and the scaler are f32. The decisions of the training step hold
+// for the same nodes of the other graphs. Bodies of control flow are coloured each by itself: what
+// crosses their border is f32. Leaves alone: nodes without f32 operands and results, everything
+// under --precision fp32.
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -40,6 +40,7 @@
 #include "passes/precision/rules.h"
 #include "passes/precision/values/constants.h"
 #include "passes/precision/values/masks.h"
+#include "passes/precision/values/places.h"
 #include "passes/precision/values/positions.h"
 #include "passes/train/step.h"
 
@@ -263,20 +264,6 @@ class Colouring {
     return [this](NodeId id, auto&& visit) { each_below(id, visit); };
   }
 
-  /// The operands of a node that hold places or counts (OperatorRow::place_inputs).
-  std::vector<ValueId> places_of(NodeId id) const {
-    std::vector<ValueId> places;
-    const OperatorRow* row = find_operator(graph_.node(id));
-    const auto inputs = graph_.inputs(id);
-    for (size_t i = 0; row != nullptr && i < inputs.size() && i < 32; ++i) {
-      if ((row->place_inputs >> i & 1u) != 0) places.push_back(inputs[i]);
-    }
-    for (const auto& [key, slot] : graph_.node(id).metadata) {
-      if (key == kReadsPlacesKey) places.push_back(graph_.input(id, std::stoul(slot)));
-    }
-    return places;
-  }
-
   /// What leads to places stays f32, back to the node that decided its own type; so does what moves
   /// positions to where they are computed with.
   void hold_places() {
@@ -285,18 +272,42 @@ class Colouring {
     for (NodeId id : nodes_) {
       const bool in_f32 = state(id).colour == Colour::kF32;
       if (in_f32 && positions_.computes(id)) computing.push_back(id);
-      for (ValueId place : places_of(id)) {
+      for (ValueId place : places_of(graph_, id)) {
         if (!is_f32(graph_, place)) continue;
         const NodeId from = graph_.value(place).producer;
         if (from.valid() && graph_.node(from).region == region_ && open(from)) last.push_back(from);
       }
     }
-    const std::vector<bool> before = reach(last, above(), open);
+    std::vector<bool> before = reach(last, above(), open);
+    for (NodeId id : last) before[id.index] = true;
+    hold_distances(before);
     const std::vector<bool> moved = reach(computing, above(), open);
-    for (NodeId id : last) pin(id, Colour::kF32, kPlaces);
     for (NodeId id : nodes_) {
       if (before[id.index]) pin(id, Colour::kF32, kPlaces);
       if (moved[id.index] && open(id)) pin(id, Colour::kF32, kPositions);
+    }
+  }
+
+  /// What computes of several places alone: how far one is from its floor. `before`: the nodes that
+  /// lead to places.
+  void hold_distances(const std::vector<bool>& before) {
+    std::set<ValueId> places;
+    for (NodeId id : nodes_) {
+      if (!before[id.index]) continue;
+      for (ValueId input : graph_.inputs(id)) {
+        if (is_f32(graph_, input) && graph_.constant(input) == nullptr) places.insert(input);
+      }
+      for (ValueId output : graph_.outputs(id)) places.insert(output);
+    }
+    for (NodeId id : nodes_) {
+      size_t count = 0;
+      bool all = true;
+      for (ValueId input : graph_.inputs(id)) {
+        if (!is_f32(graph_, input) || graph_.constant(input) != nullptr) continue;
+        ++count;
+        all &= places.contains(input);
+      }
+      if (all && count > 1 && state(id).colour == Colour::kOpen) pin(id, Colour::kF32, kDistances);
     }
   }
 
@@ -497,6 +508,8 @@ class Colouring {
 
   static constexpr const char* kPositions = "computes on positions, which rounding would merge";
   static constexpr const char* kMasks = "a mask that is an input, added on the way into a softmax";
+  static constexpr const char* kDistances =
+      "computes of coordinates alone, which rounding would move";
   static constexpr const char* kPlaces = "leads to coordinates, which rounding would move";
 
   Graph& graph_;

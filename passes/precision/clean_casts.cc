@@ -1,11 +1,13 @@
 // clean_casts: removes the casts that change nothing.
 //
 //   b = Cast <f32> (a: bf16)   c = Cast <bf16> (b)      ──▶      c = a
-//   b = Cast <bf16> (constant f32)                      ──▶      constant in bf16, rounded here
+//   b = Cast <bf16> (scalar f32)                        ──▶      scalar in bf16, rounded here
 //
 // Exact: a wider type holds every value of the narrower one, and a constant is rounded as the node
 // would round it. Leaves alone: f32 -> 16 bit -> f32, which rounds, whoever wrote it; casts of
-// weights and states, which change from step to step. In bodies of control flow too: a value that a
+// weights and states, which change from step to step; casts of tables that came with the model
+// (frozen weights, buffers), which the trained model is to have as they were: a run rounds them
+// once, before its first step. In bodies of control flow too: a value that a
 // body captures is the same inside.
 #include "compiler/ops/operator.h"
 #include "passes/pass_through.h"
@@ -41,10 +43,10 @@ bool skip_round_trip(Graph& graph, NodeId node) {
 }
 
 bool fold_constant(Graph& graph, NodeId node) {
-  const ValueId result = graph.output(node);
-  const Tensor* tensor = graph.constant(graph.input(node, 0));
-  if (tensor == nullptr || !is_float(tensor->dtype()) || is_region_output(graph, result))
-    return false;
+  const ValueId result = graph.output(node), constant = graph.input(node, 0);
+  const Tensor* tensor = graph.constant(constant);
+  if (tensor == nullptr || (!tensor->shape().empty() && !graph.value(constant).made)) return false;
+  if (!is_float(tensor->dtype()) || is_region_output(graph, result)) return false;
   const DType to = graph.value(result).type.dtype;
   if (!is_16bit_float(to) && to != DType::kF32 && to != DType::kF64) return false;
   const std::string name = graph.value(result).name;

@@ -180,4 +180,12 @@ LayoutCounts count_layouts(const Program& program) {
   return counts;
 }
 
+BlockedChoice choose_blocked_kernel(const BlockedForm& form, const KernelCall& call) {
+  for (const BlockedRow* candidate : form.rows) {
+    Prepared prepared = candidate->row.prepare(call);
+    if (prepared) return {&candidate->row, std::move(prepared.kernel)};
+  }
+  return {};
+}
+
 }  // namespace halfnote

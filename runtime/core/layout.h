@@ -54,6 +54,20 @@ std::vector<bool> blocked_operands(std::span<const ValueId> values, uint32_t mas
 void set_layouts(std::vector<Operand>& operands, const std::vector<bool>& blocked,
                  const Layout& layout);
 
+/// The blocked forms of a step's kernel, and the operands that they take.
+struct BlockedForm {
+  std::span<const BlockedRow* const> rows;
+  BlockedOperands operands;
+};
+
+/// A blocked kernel, and the row that it comes from; no kernel if all of them refuse.
+struct BlockedChoice {
+  const KernelRow* row = nullptr;
+  std::unique_ptr<Kernel> kernel;
+};
+/// The first form that takes a call whose operands lie as they are to.
+BlockedChoice choose_blocked_kernel(const BlockedForm& form, const KernelCall& call);
+
 /// What became of it in a program. Reorders are steps without a node.
 struct LayoutCounts {
   size_t blocked_steps = 0, reorders = 0;

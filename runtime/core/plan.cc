@@ -36,26 +36,6 @@ struct LayoutCopy {
   Layout layout;
 };
 
-/// The blocked forms of a step's kernel, and the operands that they take.
-struct BlockedForm {
-  std::span<const BlockedRow* const> rows;
-  BlockedOperands operands;
-};
-
-/// A blocked kernel, and the row that it comes from; no kernel if all of them refuse.
-struct BlockedChoice {
-  const KernelRow* row = nullptr;
-  std::unique_ptr<Kernel> kernel;
-};
-
-BlockedChoice choose_blocked_kernel(const BlockedForm& form, const KernelCall& call) {
-  for (const BlockedRow* candidate : form.rows) {
-    Prepared prepared = candidate->row.prepare(call);
-    if (prepared) return {&candidate->row, std::move(prepared.kernel)};
-  }
-  return {};
-}
-
 class Planner {
  public:
   Planner(const Graph& graph, const StateStore& store, const PlanOptions& options)
@@ -388,12 +368,25 @@ class Planner {
     }
   }
 
+  /// Does a step show what lies in the buffer of its first operand?
+  bool looks_on(size_t step) const {
+    const std::vector<ValueId>&inputs = reads_[step], &outputs = writes_[step];
+    if (inputs.empty() || !inputs[0].valid() || !outputs[0].valid()) return false;
+    const Kernel& kernel = *program_.steps[step].kernel;
+    if (!kernel.appends_zeros() || inputs[0].index >= graph_.value_count()) return kernel.is_view();
+    const BufferRef& ref = buffers_[static_cast<size_t>(buffer_of_[inputs[0].index])].ref;
+    const StateEntry* entry = store_.find(graph_.value(inputs[0]).name);
+    return entry != nullptr && ref.space == Space::kState && ref.offset == entry->offset &&
+           entry->room >= bytes_of(outputs[0]);
+  }
+
   /// Groups views with what they look at, then finds the last step that reads each buffer.
   void find_lifetimes() {
     for (size_t i = 0; i < program_.steps.size(); ++i) {
       const std::vector<ValueId>& inputs = reads_[i];
       const std::vector<ValueId>& outputs = writes_[i];
-      if (program_.steps[i].kernel->is_view() && inputs[0].valid() && outputs[0].valid()) {
+      is_view_.push_back(looks_on(i));
+      if (is_view_[i]) {
         buffer_of_[outputs[0].index] = buffer_of_[inputs[0].index];
       }
       for (ValueId output : outputs) {
@@ -429,7 +422,9 @@ class Planner {
       const auto writer = written.find(state.next);
       if (entry == nullptr || entry->copy_of.empty() || writer == written.end()) continue;
       const int last_read = buffer(state.current).last_use;
-      stretches.push_back({entry->offset, entry->bytes, last_read, writer->second});
+      // The zeros behind a copy stay, to the byte.
+      const size_t free = entry->room == 0 ? entry->bytes : align_down(entry->bytes);
+      stretches.push_back({entry->offset, free, last_read, writer->second});
     }
     borrowed_ = BorrowedSpace(std::move(stretches));
   }
@@ -478,7 +473,9 @@ class Planner {
       Buffer& from = buffer(input);
       if ((from.ref.space != Space::kArena && !from.borrowed) || from.last_use != step) continue;
       if (from.borrowed && !borrowed_.lasts(from.ref.offset, buffer(output).last_use)) continue;
-      if (from.bytes != buffer(output).bytes || !fits_over(step, input, output_index)) continue;
+      // A view may be less than its buffer.
+      if (from.bytes != buffer(output).bytes || from.bytes != bytes_of(input)) continue;
+      if (!fits_over(step, input, output_index)) continue;
       buffer(output).ref = from.ref;
       buffer(output).planned = true;
       buffer(output).borrowed = from.borrowed;
@@ -500,7 +497,6 @@ class Planner {
   void place_step(int index) {
     ProgramStep& step = program_.steps[static_cast<size_t>(index)];
     const std::vector<ValueId>& outputs = writes_[static_cast<size_t>(index)];
-    const bool view = step.kernel->is_view() && reads_[static_cast<size_t>(index)][0].valid();
     sort_operands(reads_[static_cast<size_t>(index)]);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].valid() || buffer(outputs[i]).planned) continue;
@@ -518,7 +514,7 @@ class Planner {
     for (ValueId output : outputs)
       step.outputs.push_back(output.valid() ? buffer(output).ref : BufferRef{});
     if (step.workspace.space == Space::kArena) arena_.release(step.workspace.offset);
-    if (view) ++program_.views;
+    if (is_view_[static_cast<size_t>(index)]) ++program_.views;
     release_dead(index);
   }
 
@@ -535,9 +531,8 @@ class Planner {
   }
 
   void finish() {
-    std::erase_if(program_.steps, [&](const ProgramStep& step) {
-      return step.kernel->is_view() && step.inputs[0].space != Space::kNone;
-    });
+    size_t step = 0;
+    std::erase_if(program_.steps, [&](const ProgramStep&) { return is_view_[step++]; });
     for (const State& state : graph_.states()) {
       const BufferRef from = buffer(state.next).ref;
       const BufferRef to = buffer(state.current).ref;
@@ -584,6 +579,7 @@ class Planner {
   bool any_preferred_ = false;
   std::vector<bool> blocked_;       // is it written in the regions' layout? Empty: none is
   std::vector<LayoutCopy> copies_;  // values behind those of the graph
+  std::vector<bool> is_view_;       // by step
   std::vector<int> buffer_of_;
   std::vector<Buffer> buffers_;
   std::map<size_t, bool> taken_;  // states already written over

@@ -58,12 +58,13 @@ void round_to(const StateEntry& copy, const CopySource& from, std::byte* to) {
 
 }  // namespace
 
-void StateStore::add_entry(const std::string& name, StateKind kind, DType dtype, Shape shape) {
+void StateStore::add_entry(const std::string& name, StateKind kind, DType dtype, Shape shape,
+                           size_t room) {
   const auto bytes =
       static_cast<size_t>(checked_mul(element_count(shape), static_cast<int64_t>(size_of(dtype))));
   index_[name] = entries_.size();
-  entries_.push_back({name, kind, dtype, std::move(shape), bytes_, bytes});
-  bytes_ += align_up(bytes);
+  entries_.push_back({name, kind, dtype, std::move(shape), bytes_, bytes, {}, room});
+  bytes_ += align_up(std::max(bytes, room));
 }
 
 void StateStore::add_copies(std::span<const WeightCopy> copies) {
@@ -75,7 +76,7 @@ void StateStore::add_copies(std::span<const WeightCopy> copies) {
     }
     copy_of_[copy.weight] = entries_.size();
     stale_.insert(entries_.size());
-    add_entry(copy.name, StateKind::kWeight, copy.dtype, Shape(weight->shape));
+    add_entry(copy.name, StateKind::kWeight, copy.dtype, Shape(weight->shape), copy.room);
     entries_.back().copy_of = copy.weight;
   }
 }

@@ -33,6 +33,8 @@ struct StateEntry {
   size_t offset = 0;  // in the store
   size_t bytes = 0;
   std::string copy_of = {};  // of a 16-bit copy: its weight
+  size_t room =
+      0;  // with zeros behind `bytes`, kept for those who read them too; 0: there are none
 };
 
 /// An open device, the stream that all programs of a session run in, the one that brings their
@@ -95,7 +97,8 @@ class StateStore {
   void fetch(const StateEntry& entry) const;
   void fetch_all();
 
-  void add_entry(const std::string& name, StateKind kind, DType dtype, Shape shape);
+  void add_entry(const std::string& name, StateKind kind, DType dtype, Shape shape,
+                 size_t room = 0);
   void add_copies(std::span<const WeightCopy> copies);
 
   std::vector<StateEntry> entries_;  // states, then copies

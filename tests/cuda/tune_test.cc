@@ -223,7 +223,7 @@ TEST(CudaTune, RefusesAnAlgorithmThatTheLibraryDoesNotTake) {
         Case{biased_product(), "blas.matmul spread/" + lt}, Case{stack, "blas.matmul " + lt},
         Case{small_conv(), "dnn.conv 0/eng99_k1=1"}, Case{small_conv(), "dnn.conv 7/eng1_k2=0"},
         Case{small_conv(), "dnn.conv eng1_k2=0"}, Case{small_conv(), "dnn.conv 0/" + lt},
-        Case{pointwise_conv(), "dnn.conv 0/" + lt}}) {
+        Case{small_conv(), "dnn.conv"}, Case{pointwise_conv(), "dnn.conv 0/" + lt}}) {
     KernelChoices choices(machine_of(*device));
     const KernelCall call = kernel_call(c.call);
     choices.set(key_of(call), {{c.algorithm, 1}});

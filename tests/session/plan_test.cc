@@ -2,6 +2,7 @@
 // refusals, and the order of saves and commits.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
@@ -139,6 +140,86 @@ TEST(Plan, AViewOfAStateKeepsItAlive) {
   executor.run(std::vector<Tensor>{Tensor::full(DType::kF32, {4}, 1)});
   EXPECT_TRUE(identical(executor.output(0), Tensor::of<float>({2, 2}, {1, 2, 3, 4})));
   EXPECT_TRUE(identical(executor.output(1), Tensor::of<float>({4}, {2, 3, 4, 5})));
+}
+
+/// The first rows lie where all lie; nobody writes over the others because of them.
+TEST(Plan, ASliceOfTheFirstRowsIsAView) {
+  Small small(
+      R"(g (float[3,2] x) => (float[3,2] y, float[1,2] first) <float[2,2] w = {1.0, 2.0, 3.0, 4.0},
+    int64[1] none = {0}, int64[1] one = {1}, int64[1] two = {2}> {
+  s = Sinh (x)
+  rows = Slice (s, none, two)
+  n = Add (rows, w)
+  row = Slice (s, none, one)
+  y = Add (row, s)
+  first = Neg (row)
+  state weight w -> n
+})");
+  StateStore store(small.model);
+  Program program = plan(small.graph(), store, {});
+  EXPECT_EQ(program.views, 2u);
+  EXPECT_EQ(program.steps.size() + program.views, 6u);
+  EXPECT_TRUE(check_plan(small.graph(), program, store));
+  Executor executor(std::move(program), store);
+  executor.run(std::vector<Tensor>{Tensor::full(DType::kF32, {3, 2}, 0)});
+  EXPECT_TRUE(identical(store.get(*store.find("w")), Tensor::of<float>({2, 2}, {1, 2, 3, 4})));
+  EXPECT_TRUE(identical(executor.output(0), Tensor::full(DType::kF32, {3, 2}, 0)));
+  executor.run(std::vector<Tensor>{Tensor::of<float>({3, 2}, {1, 2, 3, 4, 5, 6})});
+  const auto expect = [](const Tensor& got, std::vector<double> wanted) {
+    ASSERT_EQ(got.size(), static_cast<int64_t>(wanted.size()));
+    for (int64_t i = 0; i < got.size(); ++i)
+      EXPECT_NEAR(got.at_as_double(i), wanted[static_cast<size_t>(i)], 1e-4) << i;
+  };
+  const double s1 = std::sinh(1), s2 = std::sinh(2), s3 = std::sinh(3), s4 = std::sinh(4);
+  expect(store.get(*store.find("w")), {1 + s1, 2 + s2, 3 + s3, 4 + s4});
+  expect(executor.output(0),
+         {s1 + s1, s2 + s2, s1 + s3, s2 + s4, s1 + std::sinh(5), s2 + std::sinh(6)});
+  expect(executor.output(1), {-s1, -s2});
+}
+
+/// A copy of a weight has room for the rows of zeros that products want; where it has none, a Pad
+/// runs.
+TEST(Plan, APadOfACopyWithRoomIsAView) {
+  const Small weights(R"(g (float[3,2] d) => () <float[3,2] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> {
+  w1 = Add (w, d)
+  state weight w -> w1
+})");
+  Small small(
+      R"(g (float[3,2] d) => (float16[4,2] y) <float[3,2] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0},
+    float16[3,2] c = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, int64[4] pads = {0, 0, 1, 0}> {
+  p = Pad (c, pads)
+  y = Neg (p)
+  w1 = Add (w, d)
+  c1 = Cast <to = 10> (w1)
+  state weight w -> w1
+  state weight c -> c1
+})");
+  for (const size_t room : {size_t{16}, size_t{0}}) {
+    StateStore store(weights.model, std::vector<WeightCopy>{{"w", "c", DType::kF16, room}});
+    Program program = plan(small.graph(), store, {});
+    EXPECT_EQ(program.views, room == 0 ? 0u : 1u);
+    EXPECT_TRUE(check_plan(small.graph(), program, store));
+    Executor executor(std::move(program), store);
+    const std::vector<Tensor> step = {Tensor::full(DType::kF32, {3, 2}, 1)};
+    for (int i = 0; i < 3; ++i) {
+      executor.run(step);
+      const Tensor y = executor.output(0);
+      for (int64_t k = 0; k < 8; ++k)
+        EXPECT_EQ(y.at_as_double(k), k < 6 ? -static_cast<double>(k + 1 + i) : 0) << i << " " << k;
+    }
+  }
+}
+
+TEST(Plan, ATransposeOfADimOf1IsAView) {
+  Small small(R"(g (float[2,1,3] x) => (float[1,2,3] y) {
+  s = Sinh (x)
+  t = Transpose <perm = [1, 0, 2]> (s)
+  y = Cosh (t)
+})");
+  const StateStore store(small.model);
+  const Program program = plan(small.graph(), store, {});
+  EXPECT_EQ(program.views, 1u);
+  EXPECT_TRUE(check_plan(small.graph(), program, store));
 }
 
 TEST(Plan, ElementwiseChainsRunInPlace) {

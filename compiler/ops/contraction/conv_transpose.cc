@@ -54,13 +54,21 @@ Transposed transposed_window(const GradientContext& rule, const Attributes& give
   return t;
 }
 
-/// dY without the rows beyond the last window, where they would make a window of their own.
-Expr without_surplus(Expr grad, const Transposed& t) {
+/// dY without the rows beyond the last window, where they would make a window of their own. Rows
+/// that a pad at the end would have cut off are there then, and have their gradients: the window
+/// has less of that pad.
+Expr without_surplus(Expr grad, Transposed& t) {
   std::vector<int64_t> axes, ends;
   for (size_t axis = 0; axis < t.window.rank(); ++axis) {
     if (t.surplus[axis] < t.window.strides[axis]) continue;
+    int64_t& pad = t.window.pads[t.window.rank() + axis];
+    const int64_t in_place_of_pad =
+        std::clamp<int64_t>(t.surplus[axis], 0, std::max<int64_t>(pad, 0));
+    pad -= in_place_of_pad;
+    const int64_t beyond = t.surplus[axis] - in_place_of_pad;
+    if (beyond == 0) continue;
     axes.push_back(static_cast<int64_t>(axis) + 2);
-    ends.push_back(-t.surplus[axis]);
+    ends.push_back(-beyond);
   }
   if (axes.empty()) return grad;
   Builder& b = *grad.builder;
@@ -79,9 +87,7 @@ std::vector<Expr> conv_transpose_gradient(GradientContext& rule) {
   Builder& b = rule.b;
   const Expr x = rule.inputs[0], w = rule.inputs[1];
   const Attributes given = rule.attributes();
-  const Transposed t = transposed_window(rule, given);
-  Attributes attributes = t.window.attributes();
-  attributes.set("group", given.get_int("group", 1));
+  Transposed t = transposed_window(rule, given);
 
   std::vector<Expr> results(rule.inputs.size(), b.none());
   if (has_no_places(x)) {
@@ -90,6 +96,8 @@ std::vector<Expr> conv_transpose_gradient(GradientContext& rule) {
     if (rule.needed[1]) results[1] = zero_gradient(w);
   } else if (rule.needed[0] || rule.needed[1]) {
     const Expr grad = without_surplus(rule.grads[0], t);
+    Attributes attributes = t.window.attributes();
+    attributes.set("group", given.get_int("group", 1));
     if (rule.needed[0]) results[0] = b.op("Conv", {grad, w}, attributes);
     if (rule.needed[1]) results[1] = b.op("ConvGradWeight", {x, grad}, attributes, kHalfnoteDomain);
   }

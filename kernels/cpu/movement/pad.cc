@@ -81,6 +81,32 @@ Prepared constant_pad(const KernelCall& call, const PadPlan& pads) {
   });
 }
 
+/// Does the output begin with the input, and go on with zeros?
+bool appends_zeros(const KernelCall& call, const PadPlan& plan) {
+  if (plan.mode != math::PadMode::kConstant) return false;
+  if (call.has_input(2)) {
+    const Tensor* value = call.inputs[2].constant;
+    if (value == nullptr || !all_zero(*value)) return false;
+  }
+  bool is_first = true;  // of the dims that are not 1
+  for (size_t d = 0; d < plan.after.size(); ++d) {
+    if (plan.before[d] != 0 || plan.after[d] < 0 || (plan.after[d] > 0 && !is_first)) return false;
+    is_first = is_first && call.outputs[0].shape[d] == 1;
+  }
+  return true;
+}
+
+class AppendingKernel final : public Kernel {
+ public:
+  explicit AppendingKernel(std::unique_ptr<Kernel> pad) : pad_(std::move(pad)) {}
+  void run(const KernelBuffers& buffers) const override { pad_->run(buffers); }
+  size_t workspace_bytes() const override { return pad_->workspace_bytes(); }
+  bool appends_zeros() const override { return true; }
+
+ private:
+  std::unique_ptr<Kernel> pad_;
+};
+
 Prepared mapped_pad(const KernelCall& call, const PadPlan& pads) {
   const Shape &in = call.inputs[0].shape, &out = call.outputs[0].shape;
   const Shape strides = strides_of(in);
@@ -136,7 +162,8 @@ bool read_mode(const std::string& word, math::PadMode& mode) {
 Prepared prepare_pad(const KernelCall& call) {
   PadPlan plan;
   if (std::string reason = plan_pad(call, plan); !reason.empty()) return Prepared::no(reason);
-  return plan.mode == math::PadMode::kConstant ? constant_pad(call, plan) : mapped_pad(call, plan);
+  if (plan.mode != math::PadMode::kConstant) return mapped_pad(call, plan);
+  return as_appending(call, plan, constant_pad(call, plan));
 }
 
 }  // namespace
@@ -160,6 +187,11 @@ std::string plan_pad(const KernelCall& call, PadPlan& plan) {
     throw shape_error(call, "cannot pad an empty dim with its own elements", in, out);
   }
   return {};
+}
+
+Prepared as_appending(const KernelCall& call, const PadPlan& plan, Prepared prepared) {
+  if (!prepared || !appends_zeros(call, plan)) return prepared;
+  return Prepared::yes(std::make_unique<AppendingKernel>(std::move(prepared.kernel)));
 }
 
 std::vector<KernelRow> pad_rows() { return {{"", "Pad", "reference", prepare_pad}}; }

@@ -19,4 +19,7 @@ struct PadPlan {
 /// not fit.
 std::string plan_pad(const KernelCall& call, PadPlan& plan);
 
+/// The kernel of a call, which says so if it only puts zeros behind the input.
+Prepared as_appending(const KernelCall& call, const PadPlan& plan, Prepared prepared);
+
 }  // namespace halfnote::cpu

@@ -11,6 +11,9 @@
 
 namespace halfnote::cpu {
 
+/// A kernel of which output 0 is the first bytes of input 0: a view, where both may share a buffer.
+Prepared same_bytes(const KernelCall& call);  // reshape.cc
+
 std::vector<KernelRow> reshape_rows();  // reshape.cc: same bytes under another shape
 std::vector<KernelRow> copy_rows();     // copy.cc: strided copies
 std::vector<KernelRow> pad_rows();      // pad.cc

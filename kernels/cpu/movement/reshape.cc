@@ -10,17 +10,18 @@ namespace {
 
 class SameBytes final : public Kernel {
  public:
-  explicit SameBytes(size_t bytes) : bytes_(bytes) {}
+  SameBytes(size_t bytes, bool is_all) : bytes_(bytes), is_all_(is_all) {}
   void run(const KernelBuffers& buffers) const override {
     if (bytes_ != 0 && buffers.inputs[0] != buffers.outputs[0]) {
       std::memmove(buffers.outputs[0], buffers.inputs[0], bytes_);
     }
   }
-  bool can_share(size_t input, size_t /*output*/) const override { return input == 0; }
+  bool can_share(size_t input, size_t /*output*/) const override { return is_all_ && input == 0; }
   bool is_view() const override { return true; }
 
  private:
   size_t bytes_;
+  bool is_all_;  // of input 0
 };
 
 Prepared prepare_same_bytes(const KernelCall& call) {
@@ -33,11 +34,16 @@ Prepared prepare_same_bytes(const KernelCall& call) {
   if (from.size() != to.size()) {
     throw shape_error(call, "reshape to another size", from.shape, to.shape);
   }
-  const size_t bytes = static_cast<size_t>(from.size()) * size_of(from.dtype);
-  return Prepared::yes(std::make_unique<SameBytes>(bytes));
+  return same_bytes(call);
 }
 
 }  // namespace
+
+Prepared same_bytes(const KernelCall& call) {
+  const Operand &from = call.inputs[0], &to = call.outputs[0];
+  const size_t bytes = static_cast<size_t>(to.size()) * size_of(to.dtype);
+  return Prepared::yes(std::make_unique<SameBytes>(bytes, from.size() == to.size()));
+}
 
 std::vector<KernelRow> reshape_rows() {
   return {

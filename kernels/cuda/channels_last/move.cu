@@ -145,7 +145,7 @@ BlockedOperands turned(const KernelCall& call) {
 Prepared prepare_turned(const KernelCall& call) {
   if (is_channels_last(call.inputs[0]) == is_channels_last(call.outputs[0]))
     return Prepared::no("both sides in one layout");
-  return same_bytes(static_cast<size_t>(call.inputs[0].size()) * size_of(call.inputs[0].dtype));
+  return same_bytes(call);
 }
 
 }  // namespace

@@ -107,6 +107,7 @@ bool as_device_jobs(const std::vector<CopyJob>& jobs, std::vector<DeviceJob>& al
 }
 
 Prepared make_device_copies(const KernelCall& call, std::vector<CopyJob> jobs) {
+  if (cpu::keeps_first_bytes(call, jobs)) return same_bytes(call);
   std::vector<DeviceJob> all;
   if (!as_device_jobs(jobs, all)) return Prepared::no(too_many_dims());
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
@@ -126,16 +127,17 @@ Prepared prepare_copy(const KernelCall& call) {
 /// Same bytes under another shape: the plan skips it where both may share a buffer.
 class SameBytes final : public Kernel {
  public:
-  explicit SameBytes(size_t bytes) : bytes_(bytes) {}
+  SameBytes(size_t bytes, bool is_all) : bytes_(bytes), is_all_(is_all) {}
   void run(const KernelBuffers& buffers) const override {
     if (buffers.inputs[0] == buffers.outputs[0]) return;
     stream_of(buffers).copy(buffers.outputs[0], buffers.inputs[0], bytes_);
   }
-  bool can_share(size_t input, size_t /*output*/) const override { return input == 0; }
+  bool can_share(size_t input, size_t /*output*/) const override { return is_all_ && input == 0; }
   bool is_view() const override { return true; }
 
  private:
   size_t bytes_;
+  bool is_all_;  // of input 0
 };
 
 Prepared prepare_view(const KernelCall& call) {
@@ -146,12 +148,16 @@ Prepared prepare_view(const KernelCall& call) {
   if (from.size() != to.size()) {
     throw cpu::shape_error(call, "reshape to another size", from.shape, to.shape);
   }
-  return same_bytes(static_cast<size_t>(from.size()) * size_of(from.dtype));
+  return same_bytes(call);
 }
 
 }  // namespace
 
-Prepared same_bytes(size_t bytes) { return Prepared::yes(std::make_unique<SameBytes>(bytes)); }
+Prepared same_bytes(const KernelCall& call) {
+  const Operand &from = call.inputs[0], &to = call.outputs[0];
+  const size_t bytes = static_cast<size_t>(to.size()) * size_of(to.dtype);
+  return Prepared::yes(std::make_unique<SameBytes>(bytes, from.size() == to.size()));
+}
 
 std::vector<KernelRow> movement_kernels() {
   std::vector<KernelRow> rows = cpu::copy_rows("own.copy", prepare_copy);

@@ -140,11 +140,12 @@ Prepared prepare_pad(const KernelCall& call) {
   if (!as_walk(plan, call.inputs[0].shape, call.outputs[0].shape, walk)) {
     return Prepared::no(too_many_dims());
   }
-  return for_element_size(call.outputs[0].dtype, [&]<class T>() {
+  Prepared made = for_element_size(call.outputs[0].dtype, [&]<class T>() {
     return make_kernel([walk, count = call.outputs[0].size()](const KernelBuffers& buffers) {
       run_pad<T>(buffers, walk, count);
     });
   });
+  return cpu::as_appending(call, plan, std::move(made));
 }
 
 template <class T>

@@ -14,7 +14,7 @@ std::vector<KernelRow> pad_rows();       // pad.cu: Pad, Trilu
 std::vector<KernelRow> patches_rows();   // patches.cu
 std::vector<KernelRow> scatter_rows();   // scatter.cu: ScatterND, ScatterElements
 
-/// A kernel of which output 0 is input 0, byte by byte: a view, where both may share a buffer.
-Prepared same_bytes(size_t bytes);
+/// A kernel of which output 0 is the first bytes of input 0: a view, where both may share a buffer.
+Prepared same_bytes(const KernelCall& call);
 
 }  // namespace halfnote::HN_CUDA

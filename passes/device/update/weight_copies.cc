@@ -74,6 +74,34 @@ std::string free_name(const Model& model, const std::set<std::string>& taken, st
   return name;
 }
 
+/// Bytes of what a Pad makes of a value by rows of zeros behind it; 0 if it does something else.
+size_t bytes_with_rows(const Graph& graph, NodeId node) {
+  const auto ints_of = [&](size_t input) {
+    const Tensor* values = graph.constant(graph.input(node, input));
+    return values == nullptr ? std::vector<int64_t>() : values->to_ints();
+  };
+  const ValueType& result = graph.value(graph.output(node)).type;
+  const std::vector<int64_t> pads = ints_of(1), axes = ints_of(3);
+  const size_t count = pads.size() / 2;
+  if (count == 0 || !result.has_concrete_shape()) return 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t axis = axes.empty() ? static_cast<int64_t>(i) : axes[i];
+    if (pads[i] != 0 || (axis != 0 && pads[count + i] != 0)) return 0;
+  }
+  return static_cast<size_t>(element_count(concrete(*result.shape))) * size_of(result.dtype);
+}
+
+/// Bytes of the largest result of a Pad that puts rows behind a value.
+size_t room_for(const Graph& graph, ValueId value) {
+  size_t most = 0;
+  for (const Use& use : graph.uses(value)) {
+    const bool pads = use.by_node() && use.slot == 0 && graph.node(use.node()).domain.empty() &&
+                      graph.node(use.node()).op == "Pad";
+    if (pads) most = std::max(most, bytes_with_rows(graph, use.node()));
+  }
+  return most;
+}
+
 class CopyKeeper {
  public:
   explicit CopyKeeper(Graph& graph) : graph_(graph) {}
@@ -128,11 +156,15 @@ std::vector<WeightCopy> find_weight_copies(const Model& model) {
       const ValueId weight = weight_under(step.graph, node);
       if (!weight.valid()) continue;
       const std::string& name = step.graph.value(weight).name;
-      if (!seen.insert(name).second || !only_updated(model, name)) continue;
       const DType dtype = step.graph.value(step.graph.output(node)).type.dtype;
+      const size_t room = room_for(step.graph, step.graph.output(node));
+      for (WeightCopy& known : copies) {
+        if (known.weight == name && known.dtype == dtype) known.room = std::max(known.room, room);
+      }
+      if (!seen.insert(name).second || !only_updated(model, name)) continue;
       std::string own = free_name(model, taken, name + "@" + std::string(short_name(dtype)));
       taken.insert(own);
-      copies.push_back({name, std::move(own), dtype});
+      copies.push_back({name, std::move(own), dtype, room});
     }
   }
   return copies;

@@ -16,6 +16,7 @@ struct WeightCopy {
   std::string weight;
   std::string name;  // that no value of the model has
   DType dtype = DType::kUndefined;
+  size_t room = 0;  // bytes of the largest Pad that puts rows of zeros behind it; 0: none does
 };
 
 /// The weights that the steps of a model cast to 16 bits, in the order in which they are first

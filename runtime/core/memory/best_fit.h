@@ -14,6 +14,8 @@ inline size_t align_up(size_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
+inline size_t align_down(size_t bytes) { return bytes / kBufferAlignment * kBufferAlignment; }
+
 /// Best fit in time order: allocate and release as the steps go by; the arena is as large as it
 /// ever had to be. O(log n) a call. A released block merges with its free neighbours.
 class BestFit {

@@ -100,8 +100,9 @@ void transposed_conv(Growth& g) {
     kernel.push_back(g.between(1, 3));
     strides.push_back(g.between(1, 3));
     gaps.push_back(g.chance(25) ? 2 : 1);
-    behind.push_back(g.pick(static_cast<int>(strides.back())));
+    behind.push_back(g.pick(static_cast<int>(std::max(strides.back(), gaps.back()))));
     pads[d - 2] = g.pick(static_cast<int>(kernel.back()));
+    pads[s.size() - 2 + d - 2] = g.pick(static_cast<int>(kernel.back()));
   }
   Attributes attributes = {
       {"kernel_shape", kernel}, {"strides", strides}, {"group", groups}, {"dilations", gaps}};

@@ -1,0 +1,116 @@
+#include "passes/exporters/lost_settings.h"
+
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "compiler/ir/query.h"
+#include "passes/exporters/module_names.h"
+#include "passes/exporters/parameters.h"
+
+namespace halfnote {
+namespace {
+
+/// `%y : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%x, 1), kwargs =
+/// {})`
+constexpr std::string_view kCallKey = "pkg.torch.onnx.fx_node";
+
+struct TorchCall {
+  std::string op;                      // `aten.add.Tensor`
+  std::vector<std::string> arguments;  // by position
+};
+
+/// Splits at commas that stand in no brackets.
+std::vector<std::string> split_arguments(std::string_view text) {
+  std::vector<std::string> all;
+  std::string one;
+  int depth = 0;
+  for (const char c : text) {
+    if (c == '(' || c == '[') ++depth;
+    if (c == ')' || c == ']') --depth;
+    if (depth < 0) break;  // the end of them all
+    if (c == ',' && depth == 0) {
+      all.push_back(std::move(one));
+      one.clear();
+    } else if (c != ' ') {
+      one += c;
+    }
+  }
+  if (!one.empty()) all.push_back(std::move(one));
+  return all;
+}
+
+TorchCall call_of(const Node& node) {
+  static constexpr std::string_view kTarget = "target=torch.ops.", kArguments = "](args = (";
+  const std::string_view text = metadata_of(node, kCallKey);
+  const size_t target = text.find(kTarget), arguments = text.find(kArguments);
+  if (target == std::string_view::npos || arguments == std::string_view::npos) return {};
+  const size_t op = target + kTarget.size();
+  if (op > arguments) return {};
+  return {std::string(text.substr(op, arguments - op)),
+          split_arguments(text.substr(arguments + kArguments.size()))};
+}
+
+/// Is the argument there, and another than those that change nothing?
+bool says(const TorchCall& call, size_t argument, std::initializer_list<std::string_view> nothing) {
+  return call.arguments.size() > argument &&
+         std::ranges::find(nothing, call.arguments[argument]) == nothing.end();
+}
+
+/// Does the code cut the gradient off: at the node, or before what it reads?
+bool is_detached(const TorchCall& call) {
+  static const RE2 kDetached("%detach(_\\d+)?");
+  return call.op == "aten.detach.default" ||
+         std::ranges::any_of(call.arguments, [](const std::string& argument) {
+           return RE2::FullMatch(argument, kDetached);
+         });
+}
+
+constexpr std::string_view kDetach =
+    "the code cuts gradients off (detach), and the file does not: they flow on at ";
+constexpr std::string_view kDetachWayOut =
+    "--freeze REGEX leaves weights alone that are not to be trained; what else is cut off cannot "
+    "be said in ONNX";
+
+}  // namespace
+
+void warn_of_lost_settings(const Model& model, PassContext& context) {
+  std::map<std::string, std::vector<std::string>> found;  // what, then where
+  const Graph& graph = model.graph;
+  for (const NodeId id : graph.all_nodes()) {
+    const Node& node = graph.node(id);
+    const TorchCall call = call_of(node);
+    if (call.op.empty()) continue;
+    const std::string label = graph.label(id);
+    if (is_detached(call)) found["detach"].push_back(label);
+    // A call may have become several nodes: the one that ONNX has for it stands for all.
+    if (call.op == "aten.cross_entropy_loss.default" && node.op == "SoftmaxCrossEntropyLoss" &&
+        says(call, 5, {"0", "0.0"})) {
+      context.warn(label, "the code smooths labels by " + call.arguments[5] +
+                              ", and the file does not; export the scores, and compile with --loss "
+                              "cross_entropy --label-smoothing " +
+                              call.arguments[5]);
+    }
+    if (call.op == "aten.embedding.default" && node.op == "Gather" && says(call, 2, {"-1"})) {
+      context.warn(label, "row " + call.arguments[2] +
+                              " of the table is trained as all are: padding_idx, by which the "
+                              "code leaves it alone, is not in the file");
+    }
+    if (call.op == "aten.avg_pool2d.default" && node.op == "AveragePool" &&
+        says(call, 6, {"None"})) {
+      context.warn(label, "the code divides by " + call.arguments[6] +
+                              " (divisor_override), and the file by the size of the window; "
+                              "multiply the result in the model");
+    }
+  }
+  const std::vector<std::string>& detached = found["detach"];
+  if (detached.empty()) return;
+  context.warn(model.source,
+               std::string(kDetach) + counted(detached) + "; " + std::string(kDetachWayOut));
+}
+
+}  // namespace halfnote
