@@ -2,13 +2,14 @@
 //
 //   Log(Softmax(x))       ──▶  LogSoftmax(x)
 //   Log(Sigmoid(x))       ──▶  Neg(Softplus(Neg(x)))
-//   Log(Sub(1, Sigmoid(x)))    ──▶  Neg(Softplus(x))
+//   Log(Sub(1, Sigmoid(x))), Log(Add(Neg(Sigmoid(x)), 1))     ──▶  Neg(Softplus(x))
 //
 // A probability of 0 or 1 in f32 has a logarithm of −∞, and its gradient is NaN: PyTorch's older
-// exporter writes binary_cross_entropy_with_logits so, and a step ends in NaN as soon as a score is
-// beyond ±17. Rounding: a few units of f32; where f32 has lost the probability, the logarithm that
-// exact arithmetic has. The probability itself stays where others read it. Leaves alone: what is
-// clipped or has an ε added on the way, and 1 of more elements than one.
+// exporter writes binary_cross_entropy_with_logits so, the newer one binary_cross_entropy (log1p),
+// and a step ends in NaN as soon as a score is beyond ±17. Rounding: a few units of f32; where f32
+// has lost the probability, the logarithm that exact arithmetic has. The probability itself stays
+// where others read it. Leaves alone: what is clipped or has an ε added on the way, and 1 of more
+// elements than one.
 #include <string>
 #include <vector>
 
@@ -45,22 +46,41 @@ class LogFinder {
     return tensor != nullptr && tensor->size() == 1 && tensor->at_as_double(0) == 1;
   }
 
-  /// The Sigmoid whose result is taken from 1, where that has the shape of the result.
-  NodeId complement(NodeId sub) const {
-    if (!sub.valid() || !is_one(graph_.input(sub, 0))) return {};
-    const ValueType& one = graph_.value(graph_.input(sub, 0)).type;
-    const ValueType& taken = graph_.value(graph_.input(sub, 1)).type;
-    const bool keeps = one.shape && (one.shape->empty() ||
-                                     (taken.shape && one.shape->size() <= taken.shape->size()));
-    return keeps ? made_by(graph_.input(sub, 1), "Sigmoid") : NodeId{};
+  /// A Sigmoid whose result is taken from 1, and the nodes that do so, the last one first.
+  struct Complement {
+    NodeId sigmoid;
+    std::vector<NodeId> nodes;
+  };
+
+  /// Has the result of 1 and a value the shape of the value?
+  bool keeps_shape(ValueId one, ValueId value) const {
+    const ValueType &of_one = graph_.value(one).type, &of_value = graph_.value(value).type;
+    return of_one.shape && (of_one.shape->empty() ||
+                            (of_value.shape && of_one.shape->size() <= of_value.shape->size()));
+  }
+
+  Complement complement(ValueId value) const {
+    if (const NodeId sub = made_by(value, "Sub"); sub.valid()) {
+      const ValueId one = graph_.input(sub, 0), taken = graph_.input(sub, 1);
+      if (!is_one(one) || !keeps_shape(one, taken)) return {};
+      return {made_by(taken, "Sigmoid"), {sub}};
+    }
+    const NodeId add = made_by(value, "Add");
+    for (size_t i = 0; add.valid() && i < 2; ++i) {
+      const ValueId one = graph_.input(add, i), other = graph_.input(add, 1 - i);
+      const NodeId neg = made_by(other, "Neg");
+      if (is_one(one) && keeps_shape(one, other) && neg.valid())
+        return {made_by(graph_.input(neg, 0), "Sigmoid"), {add, neg}};
+    }
+    return {};
   }
 
   bool rewrite(NodeId log) {
     const ValueId probability = graph_.input(log, 0);
     const NodeId softmax = made_by(probability, "Softmax");
     const NodeId sigmoid = made_by(probability, "Sigmoid");
-    const NodeId sub = made_by(probability, "Sub"), other = complement(sub);
-    const NodeId source = softmax.valid() ? softmax : sigmoid.valid() ? sigmoid : other;
+    Complement other = complement(probability);
+    const NodeId source = softmax.valid() ? softmax : sigmoid.valid() ? sigmoid : other.sigmoid;
     if (!source.valid()) return false;
     Builder b(graph_, graph_.before(log), infer_);
     b.set_role(graph_.node(log).role);
@@ -73,8 +93,9 @@ class LogFinder {
       y = b.op("Neg", {b.op("Softplus", {sigmoid.valid() ? b.op("Neg", {x}) : x})});
     }
     replace(log, b.last(), y.id);
-    for (const NodeId node : {sub, source}) {
-      if (node.valid() && !graph_.has_uses(graph_.output(node))) graph_.remove(node);
+    other.nodes.push_back(source);
+    for (const NodeId node : other.nodes) {
+      if (!graph_.has_uses(graph_.output(node))) graph_.remove(node);
     }
     return true;
   }
