@@ -9,7 +9,7 @@
 // open. EyeLike as soon as all are, NonZero and its like (their values decide the size) up to 64
 // MiB. Leaves alone: random nodes, nodes with subgraphs, results above 16 MiB unless smaller than
 // the operands, what goes over the bytes of a whole pass (fold_constants.h; folding must not blow
-// up the artifact), ops without a reference kernel.
+// up the artifact, which casts to fewer bits do not), ops without a reference kernel.
 #include "passes/canonical/fold_constants.h"
 
 #include <algorithm>
@@ -243,7 +243,8 @@ bool Folder::stays_small(NodeId id, size_t operand_bytes) const {
     if (!type.has_concrete_shape()) return false;
     const auto count = static_cast<size_t>(element_count(concrete(*type.shape)));
     const size_t bytes = count * std::max<size_t>(size_of(type.dtype), 1);
-    if (bytes <= kSmallFolded) continue;
+    const bool shrinks = bytes < operand_bytes && is_onnx(graph_.node(id), "Cast");
+    if (bytes <= kSmallFolded || shrinks) continue;
     if (bytes > limit || bytes > left) return false;
     left -= bytes;
   }

@@ -61,13 +61,28 @@ bool says(const TorchCall& call, size_t argument, std::initializer_list<std::str
          std::ranges::find(nothing, call.arguments[argument]) == nothing.end();
 }
 
-/// Does the code cut the gradient off: at the node, or before what it reads?
+/// Does the code cut the gradient off: at the node, or before what it reads, in a list too?
 bool is_detached(const TorchCall& call) {
-  static const RE2 kDetached("%detach(_\\d+)?");
+  static const RE2 kDetached("(^|[\\[,(])%detach(_\\d+)?($|[\\],)])");
   return call.op == "aten.detach.default" ||
          std::ranges::any_of(call.arguments, [](const std::string& argument) {
-           return RE2::FullMatch(argument, kDetached);
+           return RE2::PartialMatch(argument, kDetached);
          });
+}
+
+/// For each value of a graph: does it depend on what is trained? Of other values there is no
+/// gradient to be cut off.
+std::vector<bool> trained_values(const Graph& graph) {
+  std::vector<bool> trained(graph.value_count(), false);
+  for (const ValueId id : graph.initializers()) trained[id.index] = graph.value(id).trainable;
+  for (const NodeId node : graph.all_nodes()) {
+    const bool any = std::ranges::any_of(
+        graph.inputs(node), [&](ValueId id) { return id.valid() && trained[id.index]; });
+    for (const ValueId output : graph.outputs(node)) {
+      if (output.valid() && any) trained[output.index] = true;
+    }
+  }
+  return trained;
 }
 
 constexpr std::string_view kDetach =
@@ -81,12 +96,15 @@ constexpr std::string_view kDetachWayOut =
 void warn_of_lost_settings(const Model& model, PassContext& context) {
   std::map<std::string, std::vector<std::string>> found;  // what, then where
   const Graph& graph = model.graph;
+  const std::vector<bool> trained = trained_values(graph);
   for (const NodeId id : graph.all_nodes()) {
     const Node& node = graph.node(id);
     const TorchCall call = call_of(node);
     if (call.op.empty()) continue;
     const std::string label = graph.label(id);
-    if (is_detached(call)) found["detach"].push_back(label);
+    const ValueId result = graph.output(id);
+    if (result.valid() && trained[result.index] && is_detached(call))
+      found["detach"].push_back(label);
     // A call may have become several nodes: the one that ONNX has for it stands for all.
     if (call.op == "aten.cross_entropy_loss.default" && node.op == "SoftmaxCrossEntropyLoss" &&
         says(call, 5, {"0", "0.0"})) {

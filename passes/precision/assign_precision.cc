@@ -268,18 +268,25 @@ class Colouring {
   /// positions to where they are computed with.
   void hold_places() {
     const auto open = [&](NodeId id) { return state(id).colour == Colour::kOpen; };
-    std::vector<NodeId> last, computing;
+    const auto by_element = [&](NodeId id) { return open(id) && is_read_by_element(graph_, id); };
+    std::vector<NodeId> last, indices, computing;
+    const auto add_producer = [&](ValueId place, const auto& holds, std::vector<NodeId>& to) {
+      if (!is_f32(graph_, place)) return;
+      const NodeId from = graph_.value(place).producer;
+      if (from.valid() && graph_.node(from).region == region_ && holds(from)) to.push_back(from);
+    };
     for (NodeId id : nodes_) {
       const bool in_f32 = state(id).colour == Colour::kF32;
       if (in_f32 && positions_.computes(id)) computing.push_back(id);
-      for (ValueId place : places_of(graph_, id)) {
-        if (!is_f32(graph_, place)) continue;
-        const NodeId from = graph_.value(place).producer;
-        if (from.valid() && graph_.node(from).region == region_ && open(from)) last.push_back(from);
-      }
+      for (ValueId place : places_of(graph_, id)) add_producer(place, open, last);
+      if (makes_indices(graph_, id)) add_producer(graph_.input(id, 0), by_element, indices);
     }
     std::vector<bool> before = reach(last, above(), open);
-    for (NodeId id : last) before[id.index] = true;
+    const std::vector<bool> of_indices = reach(indices, above(), by_element);
+    for (size_t i = 0; i < before.size(); ++i) before[i] = before[i] || of_indices[i];
+    for (const auto* ends : {&last, &indices}) {
+      for (NodeId id : *ends) before[id.index] = true;
+    }
     hold_distances(before);
     const std::vector<bool> moved = reach(computing, above(), open);
     for (NodeId id : nodes_) {
@@ -295,19 +302,18 @@ class Colouring {
     for (NodeId id : nodes_) {
       if (!before[id.index]) continue;
       for (ValueId input : graph_.inputs(id)) {
-        if (is_f32(graph_, input) && graph_.constant(input) == nullptr) places.insert(input);
+        if (is_f32(graph_, input) && graph_.value(input).producer.valid()) places.insert(input);
       }
       for (ValueId output : graph_.outputs(id)) places.insert(output);
     }
     for (NodeId id : nodes_) {
-      size_t count = 0;
-      bool all = true;
+      std::set<ValueId> read;
       for (ValueId input : graph_.inputs(id)) {
-        if (!is_f32(graph_, input) || graph_.constant(input) != nullptr) continue;
-        ++count;
-        all &= places.contains(input);
+        if (is_f32(graph_, input) && graph_.constant(input) == nullptr) read.insert(input);
       }
-      if (all && count > 1 && state(id).colour == Colour::kOpen) pin(id, Colour::kF32, kDistances);
+      const bool all = std::ranges::all_of(read, [&](ValueId v) { return places.contains(v); });
+      if (all && read.size() > 1 && state(id).colour == Colour::kOpen)
+        pin(id, Colour::kF32, kDistances);
     }
   }
 

@@ -33,8 +33,7 @@ struct StateEntry {
   size_t offset = 0;  // in the store
   size_t bytes = 0;
   std::string copy_of = {};  // of a 16-bit copy: its weight
-  size_t room =
-      0;  // with zeros behind `bytes`, kept for those who read them too; 0: there are none
+  size_t room = 0;  // with the zeros behind `bytes` that others read, too; 0: there are none
 };
 
 /// An open device, the stream that all programs of a session run in, the one that brings their

@@ -148,9 +148,9 @@ TEST(CudaTune, EveryAlgorithmIsACandidateAndNoFallback) {
   EXPECT_THAT(of_conv, UnorderedElementsAre("dnn.conv 0/eng1_k2=0", "dnn.conv 0/eng1_k2=1"));
   const Call pointwise = pointwise_conv();
   EXPECT_THAT(names_of(measure_kernels(kernel_call(pointwise), device.get())),
-              UnorderedElementsAre("dnn.conv 0/eng1_k2=0", "dnn.conv 0/eng1_k2=1",
-                                   StartsWith("dnn.conv 0/lt:1:tile15"),
-                                   StartsWith("dnn.conv 0/lt:1:tile20")))
+              UnorderedElementsAre("dnn.conv bias/eng1_k2=0", "dnn.conv bias/eng1_k2=1",
+                                   StartsWith("dnn.conv bias/lt:1:tile15"),
+                                   StartsWith("dnn.conv bias/lt:1:tile20")))
       << "a convolution of single elements may be a product";
   Call f32 = small_conv();
   for (Tensor& input : f32.inputs) input = input.cast_to(DType::kF32);
@@ -223,7 +223,7 @@ TEST(CudaTune, RefusesAnAlgorithmThatTheLibraryDoesNotTake) {
         Case{biased_product(), "blas.matmul spread/" + lt}, Case{stack, "blas.matmul " + lt},
         Case{small_conv(), "dnn.conv 0/eng99_k1=1"}, Case{small_conv(), "dnn.conv 7/eng1_k2=0"},
         Case{small_conv(), "dnn.conv eng1_k2=0"}, Case{small_conv(), "dnn.conv 0/" + lt},
-        Case{small_conv(), "dnn.conv"}, Case{pointwise_conv(), "dnn.conv 0/" + lt}}) {
+        Case{small_conv(), "dnn.conv"}, Case{pointwise_conv(), "dnn.conv bias/" + lt}}) {
     KernelChoices choices(machine_of(*device));
     const KernelCall call = kernel_call(c.call);
     choices.set(key_of(call), {{c.algorithm, 1}});
@@ -462,7 +462,10 @@ TEST(CudaTune, APlanIsCapturedAsItWasMeasured) {
     // Each of the two slots is captured.
     ASSERT_EQ(step->engines.size(), 4u);
     ASSERT_EQ(step->products.size(), 2u);
-    for (size_t i = 0; i < 4; ++i) EXPECT_EQ("0/" + step->engines[i], chosen[i % 2]);
+    for (size_t i = 0; i < 4; ++i) {
+      const std::string& name = chosen[i % 2];
+      EXPECT_EQ(step->engines[i], name.substr(name.find('/') + 1));
+    }
     for (const MatmulCall& product : step->products) EXPECT_EQ(product.algorithm, chosen[2]);
   }
   for (const std::string& engine : plain.engines) EXPECT_EQ(engine, "");

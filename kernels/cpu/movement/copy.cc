@@ -47,6 +47,12 @@ CopyJob plan_copy(const Shape& dims, const Shape& from_strides, const Shape& to_
 bool keeps_first_bytes(const KernelCall& call, const std::vector<CopyJob>& jobs) {
   if (jobs.size() != 1 || call.outputs.size() != 1 || size_of(call.outputs[0].dtype) == 0)
     return false;
+  constexpr size_t kLittle = size_t{64} << 10;
+  const auto elements_left = static_cast<size_t>(call.inputs[0].size() - call.outputs[0].size());
+  const size_t whole = static_cast<size_t>(call.inputs[0].size()) * size_of(call.inputs[0].dtype);
+  const size_t left = elements_left * size_of(call.inputs[0].dtype);
+  if (call.inputs[0].size() < call.outputs[0].size() || left > std::max(kLittle, whole / 4))
+    return false;
   const CopyJob& job = jobs.front();
   const bool adjacent = job.runs.count == 1 || (job.runs.dims.size() == 1 &&
                                                 job.runs.step(0) == 1 && job.runs.step(1) == 1);

@@ -26,8 +26,8 @@ struct CopyJob {
 /// Plans a copy of `dims` elements with the given strides.
 CopyJob plan_copy(const Shape& dims, const Shape& from_strides, const Shape& to_strides);
 
-/// Is the one output just the first elements of input 0? A slice of the first rows, a transpose
-/// that moves dims of 1.
+/// Is the one output just the first elements of input 0, and most of them? A slice of the first
+/// rows, a transpose that moves dims of 1. A view of little would keep all of input 0 in memory.
 bool keeps_first_bytes(const KernelCall& call, const std::vector<CopyJob>& jobs);
 
 /// A kernel that does all jobs in turn; the elements have the type of output 0.

@@ -270,9 +270,11 @@ Prepared library_kernel(const KernelCall& call, const ConvPlan& plan, const Conv
   return make_kernel([planned](const KernelBuffers& buffers) { planned.run(buffers); }, bytes);
 }
 
-/// An algorithm is an engine of one of the forms, or a product in its place: `0/eng38_k2=5`.
-std::string algorithm_name(size_t form, const std::string& engine) {
-  return std::to_string(form) + "/" + engine;
+/// An algorithm is an engine of one of the forms, or a product in its place: `0/eng38_k2=5`, with a
+/// bias that the library adds `bias/eng41_k2=5`.
+std::string form_name(const std::vector<ConvProblem>& forms, size_t form) {
+  if (forms[form].has_bias()) return "bias";
+  return std::to_string(form - (forms.front().has_bias() ? 1 : 0));
 }
 
 /// Those of the first form that has any, and in f32, where both layouts will do, of all.
@@ -281,11 +283,11 @@ std::vector<std::string> algorithms_of(const KernelCall& call, const ConvPlan& p
   std::vector<std::string> names;
   const std::vector<ConvProblem> forms = forms_of(call, plan, wanted);
   for (size_t i = 0; i < forms.size(); ++i) {
-    for (const std::string& engine : dnn().engines(forms[i]))
-      names.push_back(algorithm_name(i, engine));
+    const std::string form = form_name(forms, i) + "/";
+    for (const std::string& engine : dnn().engines(forms[i])) names.push_back(form + engine);
     if (names.empty()) continue;
     for (const std::string& product : conv_product_algorithms(forms[i]))
-      names.push_back(algorithm_name(i, product));
+      names.push_back(form + product);
     if (!names.empty() && is_16bit_float(call.inputs[0].dtype)) break;
   }
   return names;
@@ -295,7 +297,7 @@ Prepared prepare_algorithm(const KernelCall& call, const ConvPlan& plan, ConvRes
   const std::vector<ConvProblem> forms = forms_of(call, plan, wanted);
   const size_t slash = call.algorithm.find('/');
   for (size_t i = 0; i < forms.size() && slash != std::string_view::npos; ++i) {
-    if (call.algorithm.substr(0, slash) != std::to_string(i)) continue;
+    if (call.algorithm.substr(0, slash) != form_name(forms, i)) continue;
     const std::string_view name = call.algorithm.substr(slash + 1);
     auto convolution = names_conv_product(name) ? plan_conv_product(forms[i], name)
                                                 : dnn().plan_by(forms[i], name);

@@ -83,7 +83,9 @@ size_t bytes_with_rows(const Graph& graph, NodeId node) {
   const ValueType& result = graph.value(graph.output(node)).type;
   const std::vector<int64_t> pads = ints_of(1), axes = ints_of(3);
   const size_t count = pads.size() / 2;
-  if (count == 0 || !result.has_concrete_shape()) return 0;
+  const std::string mode = graph.node(node).attributes.get_string("mode", "constant");
+  if (count == 0 || !result.has_concrete_shape() || mode != "constant") return 0;
+  if (!axes.empty() && axes.size() != count) return 0;
   for (size_t i = 0; i < count; ++i) {
     const int64_t axis = axes.empty() ? static_cast<int64_t>(i) : axes[i];
     if (pads[i] != 0 || (axis != 0 && pads[count + i] != 0)) return 0;

@@ -178,6 +178,8 @@ KernelChoice choose_kernel(const KernelCall& call, const KernelSource& source) {
     }
     KernelCall asked = call;
     asked.algorithm = MeasuredKernel::algorithm(name);
+    choice.row = row;
+    choice.kernel = prepare_chosen(*row, asked, name, {source.choices->path(), {}, key.op}).kernel;
     const bool lacks_one = asked.algorithm.empty() && row->algorithms != nullptr;
     if (lacks_one && !row->algorithms(call).empty()) {
       throw Error(ErrorCode::kUsage, "a kernel without the algorithm that was measured")
@@ -185,8 +187,6 @@ KernelChoice choose_kernel(const KernelCall& call, const KernelSource& source) {
           .expected(std::string(row->name) + " ALGORITHM, as --tune wrote it", std::string(name))
           .hint("measure again with --tune");
     }
-    choice.row = row;
-    choice.kernel = prepare_chosen(*row, asked, name, {source.choices->path(), {}, key.op}).kernel;
     choice.algorithm = asked.algorithm;
     return choice;
   }
