@@ -10,16 +10,6 @@
 
 namespace halfnote::cuda_emulated {
 
-namespace {
-
-std::string refusals_of(const KernelChoice& choice) {
-  std::string text;
-  for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
-  return text.empty() ? "no row" : text;
-}
-
-}  // namespace
-
 Tensor random(DType dtype, Shape shape, double low, double high, uint32_t seed) {
   std::mt19937 engine(seed);
   Tensor tensor(DType::kF64, std::move(shape));
@@ -67,7 +57,7 @@ KernelCall kernel_call(const Call& call) {
 
 std::vector<Tensor> on_cpu(const Call& call) {
   const KernelChoice choice = cpu_kernels().choose(kernel_call(call), "reference");
-  if (!choice.kernel) throw Error(ErrorCode::kUnsupported, refusals_of(choice));
+  if (!choice.kernel) throw Error(ErrorCode::kUnsupported, test::refusals_of(choice));
   std::vector<Tensor> results;
   std::vector<const std::byte*> from;
   std::vector<std::byte*> to;
@@ -94,7 +84,7 @@ std::string_view row_of(const Call& call) {
 
 void check(const Call& call) {
   const KernelChoice choice = kernel_table().choose(kernel_call(call));
-  ASSERT_TRUE(choice.kernel) << call.op << " has no kernel: " << refusals_of(choice);
+  ASSERT_TRUE(choice.kernel) << call.op << " has no kernel: " << test::refusals_of(choice);
   test::check_on_device(kernel_call(call), call.inputs, on_cpu(call));
 }
 

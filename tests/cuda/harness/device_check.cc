@@ -22,12 +22,6 @@ namespace halfnote::test {
 
 namespace {
 
-std::string why_not(const KernelChoice& choice) {
-  std::string text;
-  for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
-  return text.empty() ? "no row" : text;
-}
-
 /// The CPU sums products of floats in f32, the emulated library in f64: what 2^10 roundings of an
 /// f32 (or f64) may make of the largest element, and two of a 16-bit result.
 double tolerance(DType dtype, double wanted, double largest) {
@@ -171,6 +165,12 @@ void run_with_table(const Kernel& kernel, Operands& operands, DeviceBuffers& buf
 
 }  // namespace
 
+std::string refusals_of(const KernelChoice& choice) {
+  std::string text;
+  for (const Refusal& r : choice.refusals) text += std::string(r.kernel) + ": " + r.reason + "; ";
+  return text.empty() ? "no row" : text;
+}
+
 std::string tested_device() {
   const char* name = std::getenv("HALFNOTE_TEST_DEVICE");
   return name == nullptr ? "cuda-emulated" : name;
@@ -223,7 +223,7 @@ std::vector<Tensor> run_on_device(const KernelCall& call, const std::vector<Tens
                                   bool in_place) {
   const std::shared_ptr<Device> device = open_tested_device();
   const KernelChoice choice = device->kernels().choose(call);
-  if (!choice.kernel) throw Error(ErrorCode::kUnsupported, why_not(choice));
+  if (!choice.kernel) throw Error(ErrorCode::kUnsupported, refusals_of(choice));
   return run_kernel(*device, *choice.kernel, call.outputs, inputs, {.in_place = in_place});
 }
 
@@ -281,7 +281,7 @@ void check_on_device(const KernelCall& call, const std::vector<Tensor>& inputs,
                            std::string(short_name(first_operand.dtype)) +
                            to_string(first_operand.shape) + " on " + tested_device();
   if (const KernelChoice choice = open_tested_device()->kernels().choose(call); !choice.kernel) {
-    ADD_FAILURE() << name << " has no kernel: " << why_not(choice);
+    ADD_FAILURE() << name << " has no kernel: " << refusals_of(choice);
     return;
   }
   std::vector<Tensor> first;

@@ -22,6 +22,9 @@ std::shared_ptr<Device> open_tested_device();
 /// Where tests/fixtures is: the tree that was built, or what HALFNOTE_TEST_SOURCES names.
 std::string source_folder();
 
+/// Why no kernel takes a call, row by row.
+std::string refusals_of(const KernelChoice& choice);
+
 /// Where the operands of a call are.
 struct Placing {
   bool in_place = false;  // outputs lie over inputs where the kernel allows it
