@@ -76,6 +76,12 @@ SymbolicShape spelled_shape(const Graph& graph, NodeId node, size_t index) {
   return SymbolicShape(static_cast<size_t>(own[0].value));
 }
 
+bool may_be_alike(const SymbolicShape& a, const SymbolicShape& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Dim& x, const Dim& y) {
+    return !x.known() || !y.known() || x.value == y.value;
+  });
+}
+
 Dim broadcast_dim(const Dim& a, const Dim& b) {
   if (a.same_as(b) || b.is(1)) return a;
   if (a.is(1)) return b;
@@ -209,6 +215,18 @@ Expr mean_keep(Expr x, const std::vector<int64_t>& axes) {
 
 Expr mask_zero(Expr mask, Expr x) {
   return x.builder->op("Where", {mask, x, x.builder->scalar(x.dtype(), 0)});
+}
+
+Expr channels_last(Expr x) {
+  std::vector<int64_t> order = axes_between(0, x.rank());
+  std::rotate(order.begin() + 1, order.begin() + 2, order.end());
+  return x.builder->transpose(x, std::move(order));
+}
+
+Expr channels_second(Expr x) {
+  std::vector<int64_t> order = axes_between(0, x.rank());
+  std::rotate(order.begin() + 1, order.end() - 1, order.end());
+  return x.builder->transpose(x, std::move(order));
 }
 
 Expr per_channel(Expr vector, int rank) {

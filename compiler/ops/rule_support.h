@@ -25,6 +25,8 @@ template <size_t... Index>
 std::vector<ValueType> infer_like(const Graph& graph, NodeId node) {
   return {operand_type(graph, node, Index)...};
 }
+/// Can both be one shape, as far as their dims are known?
+bool may_be_alike(const SymbolicShape& a, const SymbolicShape& b);
 /// A dim of a broadcast result; unknown where two different symbols meet. Throws Error(kModel) for
 /// numbers that do not fit.
 Dim broadcast_dim(const Dim& a, const Dim& b);
@@ -73,6 +75,10 @@ Expr count_along(Expr x, const std::vector<int64_t>& axes, DType dtype);
 Expr mean_keep(Expr x, const std::vector<int64_t>& axes);
 /// `where(mask, x, 0)`.
 Expr mask_zero(Expr mask, Expr x);
+/// (N, C, spatial…) as (N, spatial…, C).
+Expr channels_last(Expr x);
+/// And back.
+Expr channels_second(Expr x);
 /// A per-channel vector (C) as (C, 1, …), to be broadcast against (N, C, …) of `rank` dims.
 Expr per_channel(Expr vector, int rank);
 

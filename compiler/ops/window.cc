@@ -38,6 +38,16 @@ void pad_same(Window& window, const SymbolicShape& x, bool upper) {
 
 }  // namespace
 
+Dim Window::results(size_t axis, const Dim& in, bool ceil) const {
+  if (!in.known()) return {};
+  const int64_t rest = in.value + begin(axis) + end(axis) - extent(axis);
+  if (rest < 0) return Dim(0);
+  const int64_t stride = strides[axis];
+  int64_t count = rest / stride + 1;
+  if (ceil && rest % stride != 0 && count * stride < in.value + begin(axis)) ++count;
+  return Dim(count);
+}
+
 Attributes Window::attributes() const {
   return {{"kernel_shape", kernel}, {"strides", strides}, {"dilations", dilations}, {"pads", pads}};
 }

@@ -17,6 +17,9 @@ struct Window {
   int64_t extent(size_t axis) const { return dilations[axis] * (kernel[axis] - 1) + 1; }
   int64_t begin(size_t axis) const { return pads[axis]; }
   int64_t end(size_t axis) const { return pads[rank() + axis]; }
+  /// Windows along an axis of `in` elements; unknown if that is. With `ceil` (attribute ceil_mode)
+  /// the last one may hang over the end, but not begin behind the operand.
+  Dim results(size_t axis, const Dim& in, bool ceil) const;
   /// The attributes kernel_shape, strides, dilations and pads.
   Attributes attributes() const;
 };

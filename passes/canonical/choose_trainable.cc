@@ -307,9 +307,16 @@ class Chooser {
     return declared == Declared::kParameter || !declared_.is_mask(id);
   }
 
+  /// Has an operand that stays in f32 a gradient? It is a weight only if the file says so: an
+  /// exponent is mostly a plain 2, a mask hides what is not there.
+  static bool is_learned(const Node& node, int slot) {
+    return (node.op == "Pow" && slot == 1) || (node.op == "Attention" && slot == 3);
+  }
+
   /// Does a node read it as an operand that may be trained, and none as a statistic? What stays in
   /// f32 (scales of Resize, the type of CastLike) is no such operand.
   bool is_operand(ValueId id) const {
+    const bool is_parameter = declared_.of(graph_.value(id).name) == Declared::kParameter;
     bool read = false;
     for (const Use& use : graph_.uses(id)) {
       if (!use.by_node()) continue;
@@ -318,7 +325,8 @@ class Chooser {
       const bool statistic = node.op == "BatchNormalization" && use.slot >= 3;
       const bool fixed = row != nullptr && use.slot < 32 &&
                          (row->fp32_inputs >> use.slot & 1u) != 0 &&
-                         node.op != "BatchNormalization";
+                         node.op != "BatchNormalization" &&
+                         !(is_parameter && is_learned(node, static_cast<int>(use.slot)));
       if (statistic) return false;
       read |= !fixed;
     }

@@ -31,8 +31,9 @@
 #include "passes/device/pointwise/expand_clips.h"
 #include "passes/device/pointwise/expand_powers.h"
 #include "passes/device/pointwise/fuse_pointwise.h"
-#include "passes/device/pointwise/pool_before_relu.h"
 #include "passes/device/pointwise/recompute_pointwise.h"
+#include "passes/device/pools/keep_taps.h"
+#include "passes/device/pools/pool_before_relu.h"
 #include "passes/device/products/absorb_biases.h"
 #include "passes/device/products/absorb_transposes.h"
 #include "passes/device/products/fuse_epilogues.h"
@@ -284,6 +285,8 @@ constexpr PassRow kRows[] = {
      "GPUs: a normalization adds the residual before it, its gradient those on either side"},
     {"pool-before-relu", nullptr, pool_before_relu, kAll, kAny, kAny, false,
      "a Relu behind a MaxPool has fewer elements"},
+    {"keep-taps", keep_taps, nullptr, kAll, kAny, kAny, false,
+     "GPUs: a MaxPool notes for its gradient where the maxima are, and is one with its Relu"},
     {"expand-clips", expand_clips, nullptr, kAll, kAny, kAny, true,
      "a clip belongs to the chain of elementwise ops around it"},
     {"expand-powers", expand_powers, nullptr, kAll, kAny, kAny, true,
@@ -321,11 +324,19 @@ constexpr PassRow kRows[] = {
 /// What suits a CPU and not a GPU: this has tensor cores, and fuses in other ways.
 constexpr std::string_view kOnlyOnCpu[] = {"take-out-padding", "absorb-biases", "check-early"};
 /// What a CPU has no need of.
-constexpr std::string_view kOnlyOnGpu[] = {
-    "take-out-useless-padding", "round-conv-gradients", "keep-padded-classes",
-    "absorb-biases-on-gpu",     "keep-reserve",         "fuse-norms",
-    "fuse-line-norms",          "fuse-epilogues",       "group-heads",
-    "multiply-patches",         "gather-taps",          "program-large"};
+constexpr std::string_view kOnlyOnGpu[] = {"take-out-useless-padding",
+                                           "round-conv-gradients",
+                                           "keep-padded-classes",
+                                           "absorb-biases-on-gpu",
+                                           "keep-reserve",
+                                           "fuse-norms",
+                                           "fuse-line-norms",
+                                           "fuse-epilogues",
+                                           "group-heads",
+                                           "multiply-patches",
+                                           "gather-taps",
+                                           "program-large",
+                                           "keep-taps"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;

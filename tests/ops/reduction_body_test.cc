@@ -64,6 +64,28 @@ TEST(ReductionBody, MaxPoolGrad) {
   }
 }
 
+TEST(ReductionBody, MaxPoolThatKeepsItsTaps) {
+  for (DType dtype : kReductionTypes) {
+    for (const PoolBody& pool : kPoolBodies) {
+      for (const char* activation : {"", "Relu"}) {
+        Attributes attributes = pool.attributes;
+        if (*activation != 0) attributes.set("activation", std::string(activation));
+        const BodyCase forward{
+            pool.name, "MaxPool", attributes, {random_ints(dtype, pool.x, 3, -2, 3)}, 2};
+        expect_body_identical(forward);
+        const Tensor taps = run_kernel(forward)[1];
+        expect_body_agrees({pool.name,
+                            "MaxPoolTapsGrad",
+                            pool.attributes,
+                            {random_tensor(dtype, pool.y, 1), taps, ints(pool.x)},
+                            1,
+                            {2}},
+                           kReductionSums);
+      }
+    }
+  }
+}
+
 TEST(ReductionBody, AveragePoolGrad) {
   for (DType dtype : kReductionTypes) {
     for (const PoolBody& pool : kPoolBodies) {
@@ -98,8 +120,9 @@ TEST(ReductionBody, ReduceSum) {
 
 TEST(ReductionBody, EveryBodyIsTested) {
   // ResizeGrad in resize_test.cc, RoiAlignGrad in lowering/sampling_test.cc.
-  const std::set<std::string> kTested = {"AveragePoolGrad", "MaxPoolGrad", "ReduceSum",
-                                         "ResizeGrad", "RoiAlignGrad"};
+  const std::set<std::string> kTested = {"AveragePoolGrad", "MaxPool",   "MaxPoolGrad",
+                                         "MaxPoolTapsGrad", "ReduceSum", "ResizeGrad",
+                                         "RoiAlignGrad"};
   EXPECT_EQ(with_body(reduction_rows()), kTested);
 }
 

@@ -114,6 +114,7 @@ const GoldenRow kRows[] = {
     {"absorb-casts", Sides::kExact},
     {"cast-before-views", Sides::kExact},
     {"pool-before-relu", Sides::kExact},
+    {"keep-taps", Sides::kExact},
     {"recompute-pointwise", Sides::kExact},
     {"fuse-pointwise", Sides::kExact},
     {"program-large", Sides::kExact},

@@ -41,24 +41,12 @@ Expr powers_of_two(Builder& b) {
   return b.constant(Tensor::of<float>({8}, {1, 2, 4, 8, 16, 32, 64, 128}));
 }
 
-/// (N, C, spatial…) as (N, spatial…, C), or back.
-Expr turn_channels(Expr x, bool last) {
-  std::vector<int64_t> order(static_cast<size_t>(x.rank()));
-  std::iota(order.begin(), order.end(), int64_t{0});
-  if (last) {
-    std::rotate(order.begin() + 1, order.begin() + 2, order.end());
-  } else {
-    std::rotate(order.begin() + 1, order.end() - 1, order.end());
-  }
-  return x.builder->op("Transpose", {x}, {{"perm", order}});
-}
-
 /// The signs of y as bits: bytes (N, spatial…, C / 8).
 Expr pack_signs(Builder& b, Expr y) {
   const Expr above = b.cast(b.op("Greater", {y, b.scalar(y.dtype(), 0)}), DType::kF32);
   std::vector<int64_t> grouped(static_cast<size_t>(y.rank()) - 1, 0);  // 0 copies the dim
   grouped.insert(grouped.end(), {y.shape()[1].value / 8, 8});
-  const Expr bits = b.reshape(turn_channels(above, true), b.ints(grouped)) * powers_of_two(b);
+  const Expr bits = b.reshape(channels_last(above), b.ints(grouped)) * powers_of_two(b);
   return b.cast(b.reduce_sum(bits, {y.rank()}, false), DType::kU8);
 }
 
@@ -71,7 +59,7 @@ Expr unpack_signs(Builder& b, Expr signs) {
   std::vector<int64_t> flat(static_cast<size_t>(rank) - 1, 0);
   flat.push_back(signs.shape().back().value * 8);
   const Expr last = b.reshape(bits, b.ints(flat));
-  return b.op("Greater", {turn_channels(last, false), b.scalar(DType::kF32, 0)});
+  return b.op("Greater", {channels_second(last), b.scalar(DType::kF32, 0)});
 }
 
 /// (N, C, spatial…) as (N, groups, rest); 0 groups: C of them. With -1 where nothing is empty, and

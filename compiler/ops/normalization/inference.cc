@@ -31,13 +31,6 @@ bool has_norm_operand(const Graph& graph, NodeId node, size_t index) {
   return index < graph.inputs(node).size() && graph.input(node, index).valid();
 }
 
-/// Can both be one shape, as far as their dims are known?
-bool may_be_alike(const SymbolicShape& a, const SymbolicShape& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Dim& x, const Dim& y) {
-    return !x.known() || !y.known() || x.value == y.value;
-  });
-}
-
 /// A bit for each element: those of all channels of a pixel side by side, eight a byte.
 ValueType signs_type(const Graph& graph, NodeId node, size_t x_index) {
   const SymbolicShape& x = operand_shape(graph, node, x_index);

@@ -33,12 +33,20 @@ std::vector<Expr> global_max_pool_gradient(GradientContext& rule);
 /// these spatial sizes.
 Tensor window_weights(const Window& window, const std::vector<int64_t>& input,
                       const std::vector<int64_t>& output, bool include_pad);
+/// The shape of X that operand `index` of a pool's gradient spells, N and C being those of dY.
+SymbolicShape pooled_operand(const Graph& graph, NodeId node, size_t index);
 std::vector<ValueType> infer_max_pool_grad(const Graph& graph, NodeId node);
 std::vector<ValueType> infer_average_pool_grad(const Graph& graph, NodeId node);
 std::vector<Expr> max_pool_gradient(GradientContext& rule);
 std::vector<Expr> average_pool_gradient(GradientContext& rule);
 std::vector<Expr> max_pool_grad_body(BodyContext& body);
 std::vector<Expr> average_pool_grad_body(BodyContext& body);
+
+// kept_pool.cc
+std::vector<ValueType> infer_kept_max_pool(const Graph& graph, NodeId node);
+std::vector<ValueType> infer_max_pool_taps_grad(const Graph& graph, NodeId node);
+std::vector<Expr> kept_max_pool_body(BodyContext& body);
+std::vector<Expr> max_pool_taps_grad_body(BodyContext& body);
 
 // resize.cc
 /// To the nearest element it moves bits; its gradient adds a few of them up in full precision, as

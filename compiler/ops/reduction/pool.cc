@@ -96,9 +96,8 @@ std::vector<ValueType> infer_max_pool_grad(const Graph& graph, NodeId node) {
   return {operand_type(graph, node, 1)};
 }
 
-std::vector<ValueType> infer_average_pool_grad(const Graph& graph, NodeId node) {
-  const ValueType& grad = operand_type(graph, node, 0);
-  SymbolicShape x = spelled_shape(graph, node, 1);
+SymbolicShape pooled_operand(const Graph& graph, NodeId node, size_t index) {
+  SymbolicShape x = spelled_shape(graph, node, index);
   const SymbolicShape& y = operand_shape(graph, node, 0);
   if (y.size() != x.size() || x.size() < 3) {
     throw Error(ErrorCode::kModel, "the shape of X has another rank than dY")
@@ -107,7 +106,12 @@ std::vector<ValueType> infer_average_pool_grad(const Graph& graph, NodeId node) 
   for (size_t i = 0; i < 2; ++i) {  // N and C are those of dY
     if (!x[i].known() && x[i].symbol.empty()) x[i] = y[i];
   }
-  return {ValueType::tensor(grad.dtype, std::move(x))};
+  return x;
+}
+
+std::vector<ValueType> infer_average_pool_grad(const Graph& graph, NodeId node) {
+  const ValueType& grad = operand_type(graph, node, 0);
+  return {ValueType::tensor(grad.dtype, pooled_operand(graph, node, 1))};
 }
 
 std::vector<Expr> max_pool_gradient(GradientContext& rule) {

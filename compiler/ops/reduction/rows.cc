@@ -15,6 +15,8 @@ constexpr std::string_view kIndexResults = "the results are indices: no gradient
 constexpr std::string_view kRegions =
     "not in this release: gradients of region-of-interest pooling";
 
+constexpr std::string_view kBehind = "made behind differentiation";
+
 constexpr Legality kFrom13 = {1, 13};
 constexpr uint32_t kAxes = 0b10;
 
@@ -125,7 +127,7 @@ constexpr OperatorRow kReduceRows[] = {
      .precision = kOpaque,
      .legality = {1, 1},
      .scale = ScaleRule::kSame,
-     .no_gradient = "made behind differentiation",
+     .no_gradient = kBehind,
      .infer = infer_own_sum,
      .body = own_sum_body,
      .note = "ReduceSum that may write f32 from 16 bits; made for a device"},
@@ -246,6 +248,24 @@ constexpr OperatorRow kPoolRows[] = {
      .infer = infer_max_pool_grad,
      .body = max_pool_grad_body,
      .note = "gradient of MaxPool; overlapping windows add in f32"},
+    {.domain = kHalfnoteDomain,
+     .name = "MaxPool",
+     .precision = kOpaque,
+     .legality = {1, 1},
+     .scale = ScaleRule::kNone,
+     .no_gradient = kBehind,
+     .infer = infer_kept_max_pool,
+     .body = kept_max_pool_body,
+     .note = "MaxPool that keeps for its gradient where the maxima are; made for a device"},
+    {.domain = kHalfnoteDomain,
+     .name = "MaxPoolTapsGrad",
+     .precision = kOpaque,
+     .legality = {1, 1},
+     .scale = ScaleRule::kFirst,
+     .no_gradient = kBehind,
+     .infer = infer_max_pool_taps_grad,
+     .body = max_pool_taps_grad_body,
+     .note = "gradient of MaxPool at kept places; made for a device"},
     {.domain = kHalfnoteDomain,
      .name = "ResizeGrad",
      .precision = kFp32,

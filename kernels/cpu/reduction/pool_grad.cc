@@ -1,6 +1,7 @@
 // The gradients of the pools. Overlapping windows add up in f32 (f64 for f64), in the order of the
 // outputs, and are rounded once.
 #include "base/error.h"
+#include "kernels/cpu/reduction/kept_maxima.h"
 #include "kernels/cpu/reduction/parts.h"
 #include "kernels/cpu/reduction/window.h"
 #include "kernels/cpu/support.h"
@@ -68,6 +69,25 @@ Prepared prepare_max_pool_grad(const KernelCall& call) {
   });
 }
 
+/// Each dY goes to the tap that its MaxPool has noted.
+Prepared prepare_max_pool_taps_grad(const KernelCall& call) {
+  KeptMaxPool pool;
+  if (std::string reason = plan_kept_max_pool_grad(call, pool); !reason.empty())
+    return Prepared::no(reason);
+  return for_float_type(call.outputs[0].dtype, [&]<class T>() {
+    const auto spread = [pool](const KernelBuffers& buffers, int64_t plane, const auto& at,
+                               int64_t position, Math<T>* acc) {
+      const int64_t size = pool.g.out_size();
+      const uint8_t kept =
+          buffers.in<uint8_t>(1)[place_of_tap(plane, position, pool.channels, size)];
+      for_taps(pool.g, at, [&](int64_t tap, int64_t index) {
+        if (tap == kept) acc[index] += load(buffers.in<T>(0)[plane * size + position]);
+      });
+    };
+    return spread_kernel<T>(call, pool.g, spread);
+  });
+}
+
 /// Each dY is shared equally by the elements that its mean counted.
 Prepared prepare_average_pool_grad(const KernelCall& call) {
   PoolGeometry g;
@@ -95,6 +115,7 @@ std::vector<KernelRow> pool_grad_rows() {
   return {
       {"ai.halfnote", "AveragePoolGrad", "reference", prepare_average_pool_grad},
       {"ai.halfnote", "MaxPoolGrad", "reference", prepare_max_pool_grad},
+      {"ai.halfnote", "MaxPoolTapsGrad", "reference", prepare_max_pool_taps_grad},
   };
 }
 

@@ -6,8 +6,8 @@ namespace halfnote::cpu {
 
 std::vector<KernelRow> reduction_kernels() {
   std::vector<KernelRow> all;
-  for (auto part :
-       {reduce_rows, along_rows, pool_rows, pool_grad_rows, roi_align_rows, resize_rows}) {
+  for (auto part : {reduce_rows, along_rows, pool_rows, pool_grad_rows, kept_max_pool_rows,
+                    roi_align_rows, resize_rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

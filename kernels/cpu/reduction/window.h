@@ -40,10 +40,11 @@ void for_outputs(const PoolGeometry& g, Body&& body) {
   }
 }
 
-/// Calls `body(index)` with the index in the plane of each element of the window of output `at`;
-/// elements in the padding are left out. (constexpr: nvcc takes such functions for the device too.)
+/// Calls `body(tap, index)` for each element of the window of output `at`: the how manieth of the
+/// window it is, row-major, and its index in the plane; elements in the padding are left out.
+/// (constexpr: nvcc takes such functions for the device too.)
 template <class Body>
-constexpr void for_window(const PoolGeometry& g, const PoolGeometry::Dims& at, Body&& body) {
+constexpr void for_taps(const PoolGeometry& g, const PoolGeometry::Dims& at, Body&& body) {
   const auto place = [&](size_t d, int64_t k) {
     return at[d] * g.stride[d] - g.pad_begin[d] + k * g.dilation[d];
   };
@@ -56,10 +57,16 @@ constexpr void for_window(const PoolGeometry& g, const PoolGeometry::Dims& at, B
       for (int64_t kw = 0; kw < g.kernel[2]; ++kw) {
         const int64_t w = place(2, kw);
         if (w < 0 || w >= g.in[2]) continue;
-        body((d * g.in[1] + h) * g.in[2] + w);
+        body((kd * g.kernel[1] + kh) * g.kernel[2] + kw, (d * g.in[1] + h) * g.in[2] + w);
       }
     }
   }
+}
+
+/// The same without the tap.
+template <class Body>
+constexpr void for_window(const PoolGeometry& g, const PoolGeometry::Dims& at, Body&& body) {
+  for_taps(g, at, [&](int64_t, int64_t index) { body(index); });
 }
 
 /// Does `candidate` replace the maximum so far? The first of equals stays; the first NaN wins over

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/reduction/flat_maxima.h"
+#include "kernels/cuda/reduction/kept_maxima.h"
 #include "kernels/cuda/reduction/pool_grad.h"
 #include "kernels/cuda/reduction/window.h"
 
@@ -126,6 +127,19 @@ Prepared prepare_gradient(const KernelCall& call) {
   return prepare_pool_grad(call, g, in[1], kKind);
 }
 
+Prepared prepare_kept(const KernelCall& call) {
+  cpu::KeptMaxPool pool;
+  if (std::string why = cpu::plan_kept_max_pool(call, pool); !why.empty()) return Prepared::no(why);
+  return prepare_kept_max_pool(call, pool, pool.channels);
+}
+
+Prepared prepare_kept_gradient(const KernelCall& call) {
+  cpu::KeptMaxPool pool;
+  if (std::string why = cpu::plan_kept_max_pool_grad(call, pool); !why.empty())
+    return Prepared::no(why);
+  return prepare_pool_grad(call, pool.g, pool.channels, PoolKind::kKeptMax);
+}
+
 /// The large tensors, and the pooled one if it has more than one pixel.
 BlockedOperands pooled(const KernelCall& call, bool is_gradient) {
   const Operand& large = is_gradient ? call.outputs[0] : call.inputs[0];
@@ -133,8 +147,9 @@ BlockedOperands pooled(const KernelCall& call, bool is_gradient) {
   if (large.dtype != DType::kF32 && !is_16bit_float(large.dtype)) return {};
   if (!fits_channels_last(large) || pooled.shape.size() != large.shape.size()) return {};
   const uint32_t small = fits_channels_last(pooled) ? 1 : 0;
-  if (!is_gradient)
-    return call.has_output(1) ? BlockedOperands{} : all_channels_last(call, 1, small);
+  // Taps lie one way in any case; ONNX's Indices count plain elements.
+  const bool has_indices = call.domain.empty() && call.has_output(1);
+  if (!is_gradient) return has_indices ? BlockedOperands{} : all_channels_last(call, 1, small);
   const uint32_t x = call.op == "MaxPoolGrad" ? 0b10 : 0;
   PoolGeometry g;
   if (!cpu::plan_pool(call, large.shape, pooled.shape, g).empty()) return {};
@@ -154,9 +169,11 @@ std::vector<BlockedRow> channels_last_pools() {
       {{"ai.halfnote", "AveragePoolGrad", kName, prepare_gradient<PoolKind::kMean>},
        kPlain,
        gradient_operands},
+      {{"ai.halfnote", "MaxPool", kName, prepare_kept}, kPlain, forward_operands},
       {{"ai.halfnote", "MaxPoolGrad", kName, prepare_gradient<PoolKind::kMax>},
        kPlain,
        gradient_operands},
+      {{"ai.halfnote", "MaxPoolTapsGrad", kName, prepare_kept_gradient}, kPlain, gradient_operands},
   };
 }
 

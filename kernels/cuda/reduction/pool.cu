@@ -1,6 +1,7 @@
 // MaxPool, AveragePool and LpPool, an output a thread; and the rows of their gradients.
 #include <limits>
 
+#include "kernels/cuda/reduction/kept_maxima.h"
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/reduction/pool_grad.h"
 #include "kernels/cuda/reduction/window.h"
@@ -130,6 +131,19 @@ Prepared prepare_gradient(const KernelCall& call) {
   return prepare_pool_grad(call, g, 1, kKind);
 }
 
+Prepared prepare_kept(const KernelCall& call) {
+  cpu::KeptMaxPool pool;
+  if (std::string why = cpu::plan_kept_max_pool(call, pool); !why.empty()) return Prepared::no(why);
+  return prepare_kept_max_pool(call, pool, 1);
+}
+
+Prepared prepare_kept_gradient(const KernelCall& call) {
+  cpu::KeptMaxPool pool;
+  if (std::string why = cpu::plan_kept_max_pool_grad(call, pool); !why.empty())
+    return Prepared::no(why);
+  return prepare_pool_grad(call, pool.g, 1, PoolKind::kKeptMax);
+}
+
 }  // namespace
 
 std::vector<KernelRow> pool_rows() {
@@ -138,7 +152,9 @@ std::vector<KernelRow> pool_rows() {
       {"", "LpPool", "own.pool", prepare_lp_pool},
       {"", "MaxPool", "own.pool", prepare_max_pool},
       {"ai.halfnote", "AveragePoolGrad", "own.pool", prepare_gradient<PoolKind::kMean>},
+      {"ai.halfnote", "MaxPool", "own.pool", prepare_kept},
       {"ai.halfnote", "MaxPoolGrad", "own.pool", prepare_gradient<PoolKind::kMax>},
+      {"ai.halfnote", "MaxPoolTapsGrad", "own.pool", prepare_kept_gradient},
   };
 }
 

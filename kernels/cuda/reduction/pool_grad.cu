@@ -1,14 +1,16 @@
 // The gradients of MaxPool and AveragePool: a thread an element of dX, or some channels side by
 // side, neighbouring threads having neighbouring elements. It adds what comes to it from the
 // windows over it, in the order of the outputs, as the CPU does. Which tap of each window is its
-// maximum is found once, by a first pass. Where no two windows meet one pass does both: a thread
-// finds the maximum of a window and writes the elements up to the next one.
+// maximum is found once, by a first pass, unless the MaxPool has kept it. Where no two windows meet
+// one pass does both: a thread finds the maximum of a window and writes the elements up to the next
+// one.
 #include "kernels/cuda/reduction/pool_grad.h"
 
 #include <array>
 
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/reduction/flat_maxima.h"
+#include "kernels/cuda/reduction/kept_maxima.h"
 #include "kernels/cuda/reduction/window.h"
 
 namespace halfnote::HN_CUDA {
@@ -46,10 +48,11 @@ template <class T, int V, class Tap>
 struct OfMaximum {
   const T* dy;
   const Tap* taps;
+  TapPlaces places;
   __device__ void add(Math<T> (&sums)[V], int64_t place, int64_t tap, const PoolImages&,
                       const PoolGeometry::Dims&) const {
     const Packed<T, V> gradients = load_packed<V>(dy + place);
-    const Packed<Tap, V> of_window = load_packed<V>(taps + place);
+    const Packed<Tap, V> of_window = load_packed<V>(taps + places.of(place));
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
       if (of_window.of[v] == tap) sums[v] += load_number(gradients.of[v]);
@@ -103,12 +106,33 @@ struct PoolGradient {
   }
 };
 
+/// The taps of a window, found again.
+template <class T, int V>
+struct FoundTaps {
+  const T* x;
+  __device__ Packed<uint8_t, V> of(const PoolImages& images, const PoolImages::Place& at,
+                                   int64_t) const {
+    return maxima_of<T, V, uint8_t>(images, at.at, x + images.first(at, images.in)).taps;
+  }
+};
+/// The same where they are known.
+template <class T, int V>
+struct KeptTaps {
+  const uint8_t* taps;
+  TapPlaces places;
+  __device__ Packed<uint8_t, V> of(const PoolImages&, const PoolImages::Place&,
+                                   int64_t place) const {
+    return load_packed<V>(taps + places.of(place));
+  }
+};
+
 /// The gradient of a maximum where windows are apart: a thread writes the cell of its window, which
 /// goes on to the next one; the first cell begins where X does, the last one ends there.
-template <class T, int V>
+template <class T, int V, class Taps>
 struct MaxCells {
   PoolImages images;
-  const T *dy, *x;
+  Taps taps;
+  const T* dy;
   T* dx;
 
   __device__ PoolImages::Range cell(size_t d, int64_t o) const {
@@ -129,7 +153,7 @@ struct MaxCells {
     const PoolImages::Place at = images.place<V>(i, images.out, images.out_dims);
     const PoolGeometry& g = images.g;
     const int64_t first = images.first(at, images.in);
-    const Maxima<T, V> maxima = maxima_of<T, V, uint8_t>(images, at.at, x + first);
+    const Packed<uint8_t, V> maxima = taps.of(images, at, i * V);
     const Packed<T, V> sums = sums_at(i * V);
     const PoolImages::Range ds = cell(0, at.at[0]), hs = cell(1, at.at[1]), ws = cell(2, at.at[2]);
     for (int64_t d = ds.begin; d < ds.end; ++d) {
@@ -144,7 +168,7 @@ struct MaxCells {
           Packed<T, V> to;
           HN_UNROLL
           for (int v = 0; v < V; ++v)
-            to.of[v] = maxima.taps.of[v] == tap ? sums.of[v] : store_number<T>(0);
+            to.of[v] = maxima.of[v] == tap ? sums.of[v] : store_number<T>(0);
           store_packed(dx + first + ((d * g.in[1] + h) * g.in[2] + w) * images.channels, to);
         }
       }
@@ -178,10 +202,11 @@ struct GradientPlan {
   PoolGeometry g;
   int64_t channels, inputs, outputs;
   bool include_pad, apart, few_taps, flat;
+  TapPlaces kept;  // where a MaxPool has left its taps
 
-  /// Bytes of a tap, of which memory has one for each output; 0 if it has none.
+  /// Bytes of a tap, of which the workspace has one for each output; 0 if it has none.
   size_t tap_bytes(PoolKind kind) const {
-    if (kind == PoolKind::kMean || apart) return 0;
+    if (kind != PoolKind::kMax || apart) return 0;
     return few_taps ? sizeof(uint8_t) : sizeof(int64_t);
   }
 };
@@ -196,6 +221,8 @@ GradientPlan plan_gradient(const KernelCall& call, const PoolGeometry& g, int64_
   plan.few_taps = has_few_taps(g);
   plan.apart = plan.few_taps && are_apart(g) && (channels > 1 || is_small_cell(g));
   plan.flat = plan.few_taps && FlatImages::takes(plan.g, plan.inputs, plan.outputs);
+  const int64_t all_channels = call.outputs[0].shape[1];
+  plan.kept = {Divisor(plan.g.out_size()), Divisor(channels == all_channels ? 1 : all_channels)};
   return plan;
 }
 
@@ -207,7 +234,29 @@ void run_max_passes(const GradientPlan& plan, const KernelBuffers& buffers) {
   for_each(stream_of(buffers), plan.outputs / V,
            FindMaxima<T, V, Tap>{images, buffers.in<T>(1), taps});
   for_each(stream_of(buffers), plan.inputs / V,
-           PoolGradient<T, V, Part>{images, Part{buffers.in<T>(0), taps}, buffers.out<T>(0)});
+           PoolGradient<T, V, Part>{images, Part{buffers.in<T>(0), taps, {}}, buffers.out<T>(0)});
+}
+
+/// Of windows of few taps, whose maxima are known.
+template <class T, int V>
+void run_kept_max_grad(const GradientPlan& plan, const KernelBuffers& buffers) {
+  Stream& stream = stream_of(buffers);
+  const T* dy = buffers.in<T>(0);
+  const auto* taps = buffers.in<uint8_t>(1);
+  T* dx = buffers.out<T>(0);
+  const PoolImages images(plan.g, plan.channels, V);
+  if (plan.apart) {
+    using Taps = KeptTaps<T, V>;
+    return for_each(stream, plan.outputs / V,
+                    MaxCells<T, V, Taps>{images, Taps{taps, plan.kept}, dy, dx});
+  }
+  if (plan.flat && plan.kept.channels.value() == 1) {
+    const FlatImages flat(plan.g, plan.channels, V);
+    return for_each(stream, plan.inputs / V, FlatMaxGradient<T, V>{flat, dy, taps, dx});
+  }
+  using Part = OfMaximum<T, V, uint8_t>;
+  for_each(stream, plan.inputs / V,
+           PoolGradient<T, V, Part>{images, Part{dy, taps, plan.kept}, dx});
 }
 
 template <class T, int V>
@@ -217,7 +266,8 @@ void run_max_grad(const GradientPlan& plan, const KernelBuffers& buffers) {
   T* dx = buffers.out<T>(0);
   if (plan.apart) {
     const PoolImages images(plan.g, plan.channels, V);
-    return for_each(stream, plan.outputs / V, MaxCells<T, V>{images, dy, x, dx});
+    using Taps = FoundTaps<T, V>;
+    return for_each(stream, plan.outputs / V, MaxCells<T, V, Taps>{images, Taps{x}, dy, dx});
   }
   if (plan.flat) {
     auto* taps = reinterpret_cast<uint8_t*>(buffers.workspace);
@@ -240,11 +290,12 @@ void run_mean_grad(const GradientPlan& plan, const KernelBuffers& buffers) {
 
 template <class T>
 void run_grad(const GradientPlan& plan, PoolKind kind, const KernelBuffers& buffers) {
-  const bool is_max = kind == PoolKind::kMax;
-  if (is_max && !plan.few_taps) return run_max_grad<T, 1>(plan, buffers);
-  const void* x = is_max ? buffers.inputs[1] : nullptr;
-  for_channels<T, 3>(plan.channels, {buffers.inputs[0], x, buffers.outputs[0]}, [&]<int V>() {
-    is_max ? run_max_grad<T, V>(plan, buffers) : run_mean_grad<T, V>(plan, buffers);
+  if (kind == PoolKind::kMax && !plan.few_taps) return run_max_grad<T, 1>(plan, buffers);
+  const void* maxima = kind == PoolKind::kMean ? nullptr : buffers.inputs[1];  // X, or the taps
+  for_channels<T, 3>(plan.channels, {buffers.inputs[0], maxima, buffers.outputs[0]}, [&]<int V>() {
+    if (kind == PoolKind::kMax) return run_max_grad<T, V>(plan, buffers);
+    if (kind == PoolKind::kKeptMax) return run_kept_max_grad<T, V>(plan, buffers);
+    run_mean_grad<T, V>(plan, buffers);
   });
 }
 

@@ -7,7 +7,8 @@
 
 namespace halfnote::HN_CUDA {
 
-enum class PoolKind { kMax, kMean };
+/// Of a maximum that is found again in X, of one that kept its taps, of a mean.
+enum class PoolKind { kMax, kKeptMax, kMean };
 
 /// `channels` lie side by side: 1 where the tensors are plain, whose planes are images then. The
 /// sums have the bits of the CPU's reference.

@@ -94,6 +94,12 @@ bool FedValues::adds(const Graph& graph, NodeId node) const {
   return fed && other;
 }
 
+bool FedValues::are_read_by(const Graph& graph, NodeId node) const {
+  return std::ranges::any_of(graph.inputs(node), [&](ValueId input) {
+    return input.valid() && has(input) && graph.value(input).type.dtype == DType::kF32;
+  });
+}
+
 bool is_softmax(const Node& node) {
   return node.domain.empty() && (node.op == "Softmax" || node.op == "LogSoftmax");
 }

@@ -1,4 +1,5 @@
-// Masks that a caller feeds in: what is added to scores and may hold what 16 bits do not.
+// What a caller feeds in: masks that are added to scores, data far from 0; both may hold what 16
+// bits do not.
 #pragma once
 
 #include <vector>
@@ -16,6 +17,9 @@ class FedValues {
   /// Does the node add a fed value to another that is neither fed nor a constant (Add,
   /// Where, Concat)?
   bool adds(const Graph& graph, NodeId node) const;
+  /// Does it read an f32 that is fed? Rounded for it, an x near 1000 would have no digits left
+  /// behind (x - 1000) / 5.
+  bool are_read_by(const Graph& graph, NodeId node) const;
 
  private:
   std::vector<bool> fed_;       // by value

@@ -273,6 +273,17 @@ TEST(ChannelsLast, Pools) {
       Attributes attributes{{"kernel_shape", p.kernel}, {"strides", p.strides}, {"pads", p.pads}};
       check_last({"", "MaxPool", {x}, attributes, {{dtype, p.y}}});
       check_last({kOwn, "MaxPoolGrad", {dy, x}, attributes, {{dtype, p.x}}});
+      Attributes with_relu = attributes;
+      with_relu.set("activation", std::string("Relu"));
+      Shape lying = p.y;
+      std::rotate(lying.begin() + 1, lying.begin() + 2, lying.end());
+      const Result taps{DType::kU8, lying};
+      check_last({kOwn, "MaxPool", {x}, attributes, {{dtype, p.y}, taps}});
+      const Call kept{kOwn, "MaxPool", {x}, with_relu, {{dtype, p.y}, taps}};
+      check_last(kept);
+      const Tensor size = integers(p.x, {static_cast<int64_t>(p.x.size())});
+      check_last(
+          {kOwn, "MaxPoolTapsGrad", {dy, on_cpu(kept)[1], size}, attributes, {{dtype, p.x}}, {2}});
       for (const int64_t include_pad : {0, 1}) {
         attributes.set("count_include_pad", include_pad);
         check_last({"", "AveragePool", {x}, attributes, {{dtype, p.y}}});
@@ -280,8 +291,10 @@ TEST(ChannelsLast, Pools) {
       }
     }
   }
-  for (const Shape& shape :
-       {Shape{2, 8, 9, 10}, {1, 3, 9, 10}}) {  // dilated windows, also with gaps
+}
+
+TEST(ChannelsLast, PoolsOfDilatedWindows) {
+  for (const Shape& shape : {Shape{2, 8, 9, 10}, {1, 3, 9, 10}}) {  // also with gaps
     const Shape result = {shape[0], shape[1], 5, 4};
     const Tensor x = random(DType::kBF16, shape), dy = random(DType::kBF16, result, -1, 1, 2);
     const Attributes dilated{{"kernel_shape", std::vector<int64_t>{3, 2}},

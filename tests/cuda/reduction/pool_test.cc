@@ -90,6 +90,53 @@ void check_gradients(const Pool& pool, DType dtype) {
   }
 }
 
+/// (N, spatial…, C) of (N, C, spatial…).
+Shape of_taps(const Shape& windows) {
+  Shape taps = windows;
+  std::rotate(taps.begin() + 1, taps.begin() + 2, taps.end());
+  return taps;
+}
+
+bool has_taps_of_a_byte(const Pool& pool) {
+  int64_t count = 1;
+  for (const int64_t along_dim : pool.kernel) count *= along_dim;
+  return count < 255;
+}
+
+/// A maximum that keeps its taps, with a Relu and without, and the gradient of what it kept.
+void check_kept(const Pool& pool, DType dtype) {
+  const Tensor x = values_with_ties(dtype, pool.x), dy = gradients_with_zeros(dtype, pool.y);
+  const Result y{dtype, pool.y}, taps{DType::kU8, of_taps(pool.y)};
+  for (const bool relu : {false, true}) {
+    Attributes attributes = pool.attributes();
+    if (relu) attributes.set("activation", std::string("Relu"));
+    check_bits({kOwn, "MaxPool", {x}, attributes, {y}});
+    const Call both{kOwn, "MaxPool", {x}, attributes, {y, taps}};
+    check_bits(both);
+    const Tensor kept = on_cpu(both)[1];
+    if (test::tested_device() != "none") EXPECT_TRUE(identical(on_device(both)[1], kept));
+    const Tensor shape = integers(pool.x, {static_cast<int64_t>(pool.x.size())});
+    const Call backward{
+        kOwn, "MaxPoolTapsGrad", {dy, kept, shape}, pool.attributes(), {{dtype, pool.x}}, {2}};
+    check_bits(backward);
+    if (relu) continue;  // without it, this is the gradient that finds the maxima again
+    const Call found{kOwn, "MaxPoolGrad", {dy, x}, pool.attributes(), {{dtype, pool.x}}};
+    EXPECT_TRUE(identical(on_cpu(backward)[0], on_cpu(found)[0])) << to_string(pool.x);
+  }
+}
+
+TEST(CudaKeptMaxPool, HasTheBitsOfTheReference) {
+  for (const Pool& pool : kPools) {
+    if (!has_taps_of_a_byte(pool)) continue;
+    for (const DType dtype : kFloats) check_kept(pool, dtype);
+  }
+}
+
+TEST(CudaKeptMaxPool, GoesOverMoreElementsThanAGridHasThreads) {
+  check_kept({{2, 3, 130, 131}, {2, 3, 65, 65}, {2, 2}, {2, 2}, {0, 0, 0, 0}}, DType::kF32);
+  check_kept({{2, 7, 200, 201}, {2, 7, 100, 101}, {3, 3}, {2, 2}, {1, 1, 1, 1}}, DType::kBF16);
+}
+
 TEST(CudaPoolGrad, HasTheBitsOfTheReference) {
   for (const Pool& pool : kPools) {
     for (const DType dtype : kFloats) check_gradients(pool, dtype);

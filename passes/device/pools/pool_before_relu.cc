@@ -11,7 +11,7 @@
 // windows one may lie in the padding alone (its -Inf would become 0); bodies; all of a step whose
 // activations are limited: a Relu is computed again where its gradient reads it, for less memory
 // than the operand of the MaxPool takes.
-#include "passes/device/pointwise/pool_before_relu.h"
+#include "passes/device/pools/pool_before_relu.h"
 
 #include <algorithm>
 
