@@ -9,11 +9,12 @@
 //
 // Exact: what is noted is what the gradient would find again, and a maximum that is not above 0
 // gets no gradient either way. Leaves alone: windows of more taps than a byte tells apart, Indices,
-// integers, sizes that are not known, a Relu whose operand others read too; bodies; a MaxPool
-// without Relu or gradient.
+// integers, sizes that are not known, a Relu whose operand others read too, a gradient that went
+// through no ReluGrad where the pool has a Relu; bodies; a MaxPool without Relu or gradient.
 #include "passes/device/pools/keep_taps.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
@@ -45,6 +46,14 @@ struct Windows {
     for (const int64_t size : window.kernel) taps *= std::min(size, kMostTaps + 1);
     return taps <= kMostTaps;
   }
+  /// Are the numbers such that sums of them are numbers too? Kernels refuse others.
+  bool are_near() const {
+    constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 1024;
+    const auto all = [](const std::vector<int64_t>& numbers) {
+      return std::ranges::all_of(numbers, [](int64_t n) { return n < kFar; });
+    };
+    return all(window.dilations) && all(window.strides) && all(window.pads);
+  }
   /// Are they as many along each axis as the results have elements?
   bool make(const Shape& x, const Shape& y) const {
     for (size_t axis = 0; axis < window.rank(); ++axis) {
@@ -59,6 +68,15 @@ struct Pool {
   std::vector<NodeId> gradients;
 };
 
+/// Is it what the Relu lets through? Where that lets nothing through no tap is noted, so another
+/// gradient would lose its part; without a Relu any is.
+bool is_masked_by(const Graph& graph, ValueId dy, NodeId relu) {
+  if (!relu.valid()) return true;
+  const NodeId mask = producer(graph, dy);
+  return is_op(graph, mask, kHalfnoteDomain, "ReluGrad") &&
+         graph.input(mask, 1) == graph.output(relu);
+}
+
 bool find_pool(const Graph& graph, NodeId node, Pool& pool) {
   if (!is_op(graph, node, "", "MaxPool") || graph.outputs(node).size() != 1) return false;
   const ValueId x = graph.input(node, 0), y = graph.output(node);
@@ -67,7 +85,8 @@ bool find_pool(const Graph& graph, NodeId node, Pool& pool) {
     return false;
   if (!is_float(graph.value(x).type.dtype)) return false;
   const Windows windows = Windows::of(graph, node, x);
-  if (!windows.have_few_taps() || !windows.make(*x_shape, *y_shape)) return false;
+  if (!windows.have_few_taps() || !windows.are_near() || !windows.make(*x_shape, *y_shape))
+    return false;
   pool.node = node;
   if (const NodeId user = only_user(graph, y); is_op(graph, user, "", "Relu")) pool.relu = user;
   for (const Use& use : graph.uses(x)) {
@@ -76,6 +95,7 @@ bool find_pool(const Graph& graph, NodeId node, Pool& pool) {
     if (!is_op(graph, user, kHalfnoteDomain, "MaxPoolGrad") || !graph.is_before(node, user))
       continue;
     const ValueId dy = graph.input(user, 0);
+    if (!is_masked_by(graph, dy, pool.relu)) continue;
     if (alike(graph, dy, y) && windows.are(Windows::of(graph, user, x)))
       pool.gradients.push_back(user);
   }
