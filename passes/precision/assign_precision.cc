@@ -471,7 +471,7 @@ class Colouring {
     for (NodeId id : nodes_) {
       low[id.index] = state(id).colour == Colour::kLow;
       const bool coloured = state(id).colour == Colour::kLow || state(id).colour == Colour::kF32;
-      const bool held = exact[id.index] || (!low[id.index] && fed_.are_read_by(graph_, id));
+      const bool held = exact[id.index] || (!low[id.index] && fed_.are_read_by(graph_, id, low));
       free[id.index] = coloured && !state(id).pinned && !held && why_illegal(id).empty();
     }
     for (const CostFlip& flip : refine_cost(graph_, fixed_, low, free)) {

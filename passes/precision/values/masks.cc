@@ -94,10 +94,15 @@ bool FedValues::adds(const Graph& graph, NodeId node) const {
   return fed && other;
 }
 
-bool FedValues::are_read_by(const Graph& graph, NodeId node) const {
-  return std::ranges::any_of(graph.inputs(node), [&](ValueId input) {
-    return input.valid() && has(input) && graph.value(input).type.dtype == DType::kF32;
-  });
+bool FedValues::are_read_by(const Graph& graph, NodeId node, const std::vector<bool>& low) const {
+  bool reads = false;
+  for (const ValueId input : graph.inputs(node)) {
+    if (!input.valid()) continue;
+    const Value& value = graph.value(input);
+    if (value.producer.valid() && low[value.producer.index]) return false;
+    reads |= has(input) && value.type.dtype == DType::kF32;
+  }
+  return reads;
 }
 
 bool is_softmax(const Node& node) {

@@ -17,9 +17,9 @@ class FedValues {
   /// Does the node add a fed value to another that is neither fed nor a constant (Add,
   /// Where, Concat)?
   bool adds(const Graph& graph, NodeId node) const;
-  /// Does it read an f32 that is fed? Rounded for it, an x near 1000 would have no digits left
-  /// behind (x - 1000) / 5.
-  bool are_read_by(const Graph& graph, NodeId node) const;
+  /// Does it read an f32 that is fed, and no result of a node that is `low`? Rounded for it, an x
+  /// near 1000 would have no digits left behind (x - 1000) / 5.
+  bool are_read_by(const Graph& graph, NodeId node, const std::vector<bool>& low) const;
 
  private:
   std::vector<bool> fed_;       // by value
