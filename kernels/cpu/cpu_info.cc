@@ -43,17 +43,24 @@ std::string model_name() {
   return {};
 }
 
-dnnl::cpu_isa onednn_form(VectorIsa isa) {
-  if (isa == VectorIsa::kBaseline) return dnnl::cpu_isa::sse41;
-  return isa == VectorIsa::kAvx2 ? dnnl::cpu_isa::avx2 : dnnl::cpu_isa::isa_default;
+/// `f32`, `dots` or nothing.
+std::string_view bf16_wish() { return word_of_environment("HALFNOTE_BF16", {"f32", "dots"}); }
+
+/// What oneDNN may use at most.
+dnnl::cpu_isa onednn_limit() {
+  if (is_vector_isa_named() && vector_isa() == VectorIsa::kBaseline) return dnnl::cpu_isa::sse41;
+  if (is_vector_isa_named() && vector_isa() == VectorIsa::kAvx2) return dnnl::cpu_isa::avx2;
+  return bf16_wish().empty() ? dnnl::cpu_isa::isa_default
+                             : dnnl::cpu_isa::avx512_core_fp16;  // the last without AMX
 }
 
 void set_onednn_isa() {
-  const VectorIsa isa = vector_isa();
-  if (!is_vector_isa_named() || isa == VectorIsa::kAvx512) return;
-  if (dnnl::set_max_cpu_isa(onednn_form(isa)) == dnnl::status::success) return;
-  throw Error(ErrorCode::kDevice, "oneDNN does not keep to what HALFNOTE_ISA names")
-      .hint("unset HALFNOTE_ISA, or link a oneDNN that was built with DNNL_ENABLE_MAX_CPU_ISA");
+  const dnnl::cpu_isa limit = onednn_limit();
+  if (limit == dnnl::cpu_isa::isa_default) return;
+  if (dnnl::set_max_cpu_isa(limit) == dnnl::status::success) return;
+  throw Error(ErrorCode::kDevice,
+              "oneDNN does not keep to what HALFNOTE_ISA or HALFNOTE_BF16 names")
+      .hint("unset them, or link a oneDNN that was built with DNNL_ENABLE_MAX_CPU_ISA");
 }
 
 dnnl::cpu_isa onednn_isa() {
@@ -70,7 +77,7 @@ bool is_intel() {
 }
 
 Bf16Dots detect_bf16_dots() {
-  const std::string_view wish = word_of_environment("HALFNOTE_BF16", {"f32", "dots"});
+  const std::string_view wish = bf16_wish();
   const bool slow = wish == "f32" || (wish != "dots" && is_intel());
   switch (onednn_isa()) {
     case dnnl::cpu_isa::avx512_core_bf16:
@@ -78,8 +85,7 @@ Bf16Dots detect_bf16_dots() {
       return slow ? Bf16Dots::kSlow : Bf16Dots::kFast;
     case dnnl::cpu_isa::avx512_core_amx:
     case dnnl::cpu_isa::avx512_core_amx_fp16:
-      if (wish.empty()) return Bf16Dots::kTiles;
-      return slow ? Bf16Dots::kSlow : Bf16Dots::kFast;
+      return Bf16Dots::kTiles;
     default:
       return Bf16Dots::kNone;
   }

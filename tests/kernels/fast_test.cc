@@ -373,6 +373,13 @@ TEST(CpuInfo, DescribesTheCpu) {
             cpu::cpu_description().find("(native bf16)") != std::string::npos);
 }
 
+// What HALFNOTE_BF16 asks for is what CPUs without AMX have, in oneDNN too.
+TEST(CpuInfo, ANamedKindOfProductsLeavesAmxAlone) {
+  if (std::getenv("HALFNOTE_BF16") == nullptr) GTEST_SKIP() << "HALFNOTE_BF16 is not set";
+  EXPECT_EQ(cpu::onednn_isa_name().find("amx"), std::string::npos) << cpu::onednn_isa_name();
+  EXPECT_NE(cpu::bf16_dots(), cpu::Bf16Dots::kTiles);
+}
+
 // A CPU whose dot products are slow computes bf16 in f32, and says so.
 TEST(CpuInfo, Bf16IsNativeOnlyWhereItPays) {
   const cpu::Bf16Dots dots = cpu::bf16_dots();
