@@ -132,6 +132,11 @@ bool is_float_value(const Graph& graph, ValueId value) {
   return value.valid() && is_float(graph.value(value).type.dtype);
 }
 
+bool is_f32_tensor(const Graph& graph, ValueId value) {
+  return value.valid() && graph.value(value).type.is_tensor() &&
+         graph.value(value).type.dtype == DType::kF32;
+}
+
 NodeId producer(const Graph& graph, ValueId value) {
   if (!value.valid() || graph.value(value).kind != ValueKind::kResult) return NodeId{};
   return graph.value(value).producer;

@@ -38,6 +38,8 @@ NodeId find_node(const Graph& graph, std::string_view name);
 bool is_cast(const Node& node);
 /// Is it a value (not an operand left out) of floats?
 bool is_float_value(const Graph& graph, ValueId value);
+/// Is it a tensor of f32?
+bool is_f32_tensor(const Graph& graph, ValueId value);
 /// The node that makes the value; invalid for inputs and initializers.
 NodeId producer(const Graph& graph, ValueId value);
 /// The value before all casts that lead to it.

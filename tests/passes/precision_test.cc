@@ -174,23 +174,6 @@ main (float[2,8,64,16] q, float[2,8,16,64] k, bool[2,1,1,64] seen, float hidden)
   EXPECT_THAT(graph, CastTimes("hidden", GetParam(), 0));
 }
 
-/// Also where an op of class fp32 stands behind them.
-TEST_P(InBothTypes, FeaturesBeforeAMeanAreNoMask) {
-  const Graph graph = compiled(R"(
-main (float[4,64,32] x) => (float[4,64] z) <
-   float[32,32] w = {)" + numbers(32 * 32) +
-                                   R"(}, int64[1] axes = {2}
-> {
-   a = MatMul (x, w)
-   b = Add (a, x)
-   r = Relu (b)
-   z = ReduceMean <keepdims = 0> (r, axes)
-}
-)",
-                               inference_for(GetParam()));
-  EXPECT_THAT(graph, RunsIn("Add", GetParam()));
-}
-
 TEST_P(InBothTypes, FeaturesThatAreAddedAreNoMask) {
   const Graph graph = compiled(R"(
 main (float[32,64] x, float[32,64] y) => (float[32,64] z) <
@@ -204,6 +187,107 @@ main (float[32,64] x, float[32,64] y) => (float[32,64] z) <
 )",
                                inference_for(GetParam()));
   EXPECT_THAT(graph, RunsIn("Add", GetParam()));
+}
+
+/// x near 1000: what is added to it is of the size of what 16 bits take away.
+std::string forecast(const std::string& change) {
+  return "main (float[4,8] x, float[4,8] y) => (float loss) <\n   float[8,8] w = {" + numbers(64) +
+         R"(}, int64[1] starts = {7}, int64[1] ends = {8}, int64[1] axes = {1}
+> {
+   last = Slice (x, starts, ends, axes)
+   d = Sub (x, last)
+   h = MatMul (d, w)
+)" + change +
+         R"(
+   e = Sub (p, y)
+   s = Mul (e, e)
+   loss = ReduceMean <keepdims = 0> (s)
+}
+)";
+}
+
+TEST_P(InBothTypes, SumsOfWhatIsFedAndRead) {
+  CompileOptions options = training_for(GetParam());
+  options.train.loss = "";
+  options.train.loss_outputs = {"loss"};
+  for (const bool refine : {true, false}) {
+    options.policy.cost_refinement = refine;
+    const Graph step = compiled_step(forecast("   p = Add (h, last)"), options);
+    EXPECT_THAT(step, RunsIn("MatMul", GetParam()));
+    for (const char* sum : {"p", "e"})
+      EXPECT_THAT(step, HasReason(sum, HasSubstr("as they are fed")));
+    for (const char* value : {"x", "y", "last"}) EXPECT_THAT(step, CastTimes(value, GetParam(), 0));
+    EXPECT_THAT(step, CastTimes("d", GetParam(), 1));
+  }
+}
+
+/// A product with it keeps what digits 16 bits have; so does one with a mask of 0 and 1.
+TEST_P(InBothTypes, ProductsWithWhatIsFedAreRounded) {
+  const Graph graph = compiled(
+      "main (float[4,64] x, float[4,1] mask) => (float[4,64] z) <\n"
+      "   float[64,64] w = {" +
+          numbers(64 * 64) + R"(}
+> {
+   a = MatMul (x, w)
+   b = Mul (a, mask)
+   z = MatMul (b, w)
+}
+)",
+      inference_for(GetParam()));
+  EXPECT_THAT(graph, RunsIn("Mul", GetParam()));
+}
+
+/// Also where the sum is what the graph returns, or only moved before an f32 node reads it.
+TEST_P(InBothTypes, SumsOfWhatIsFedAndReturned) {
+  for (const char* behind : {"   z = Add (a, x)", "   b = Add (a, x)\n   z = Neg (b)",
+                             "   b = Add (a, x)\n   t = Transpose (b)\n   z = Exp (t)",
+                             "   b = Add (a, x)\n   c = Sub (b, y)\n   z = Relu (c)"}) {
+    SCOPED_TRACE(behind);
+    const Graph graph = compiled(
+        "main (float[64,64] x, float[64,64] y) => (float[64,64] z) <\n   float[64,64] w = {" +
+            numbers(64 * 64) + "}\n> {\n   a = MatMul (x, w)\n" + behind + "\n}\n",
+        inference_for(GetParam()));
+    EXPECT_THAT(graph, RunsIn("Add", DType::kF32));
+    EXPECT_THAT(graph, RunsIn("MatMul", GetParam()));
+  }
+}
+
+/// The part that a product reads is 16-bit; what else reads it has it as it is fed.
+TEST_P(InBothTypes, PartsOfWhatIsFedAreAsTheyAreForF32) {
+  const Graph graph =
+      compiled(R"(
+main (float[64,80] x, float[1,64] mean) => (float[64,32] z, float[64,64] d) <
+   float[64,32] w = {)" +
+                   numbers(64 * 32) +
+                   R"(}, int64[1] starts = {0}, int64[1] ends = {64}, int64[1] axes = {1}
+> {
+   part = Slice (x, starts, ends, axes)
+   z = MatMul (part, w)
+   c = Sub (part, mean)
+   d = Mul (c, c)
+}
+)",
+               inference_for(GetParam()));
+  EXPECT_THAT(graph, RunsIn("Slice", DType::kF32));
+  EXPECT_THAT(graph, RunsIn("Sub", DType::kF32));
+  EXPECT_THAT(graph, CastTimes("part", GetParam(), 1));
+}
+
+/// Its gradient takes the mean from x again, beside a 16-bit gradient.
+TEST_P(InBothTypes, NormalizationsOfWhatIsFed) {
+  const Graph step = compiled_step(R"(
+main (float[64,64] x) => (float[64,64] z) <
+   float[64,64] w = {)" + numbers(64 * 64) +
+                                       "}, float[64] scale = {" + numbers(64) + R"(}
+> {
+   n = LayerNormalization (x, scale)
+   z = MatMul (n, w)
+}
+)",
+                                   training_for(GetParam()));
+  EXPECT_THAT(step, RunsIn("LayerNormalization", DType::kF32));
+  EXPECT_THAT(step, RunsIn("ai.halfnote.LayerNormalizationGrad", DType::kF32));
+  EXPECT_THAT(step, CastTimes("x", GetParam(), 0));
 }
 
 /// ONNX has no InstanceNormalization with f32 statistics, but the GroupNormalization that is one.

@@ -1,0 +1,141 @@
+// What stays f32 for the sake of the values that it computes on: coordinates, positions, masks of
+// scores, data as they are fed.
+#include <algorithm>
+
+#include "passes/precision/colouring/colouring.h"
+#include "passes/precision/colouring/reasons.h"
+#include "passes/precision/values/places.h"
+
+namespace halfnote {
+namespace {
+
+bool is_sum(const Node& node) {
+  return node.domain.empty() && (node.op == "Add" || node.op == "Sub" || node.op == "Sum");
+}
+
+}  // namespace
+
+void Colouring::hold_places() {
+  const auto open = [&](NodeId id) { return state(id).colour == Colour::kOpen; };
+  const auto by_element = [&](NodeId id) { return open(id) && is_read_by_element(graph_, id); };
+  std::vector<NodeId> last, indices, computing;
+  const auto add_producer = [&](ValueId place, const auto& holds, std::vector<NodeId>& to) {
+    if (!is_f32_tensor(graph_, place)) return;
+    const NodeId from = graph_.value(place).producer;
+    if (from.valid() && graph_.node(from).region == region_ && holds(from)) to.push_back(from);
+  };
+  for (NodeId id : nodes_) {
+    const bool in_f32 = state(id).colour == Colour::kF32;
+    if (in_f32 && facts_.positions.computes(id)) computing.push_back(id);
+    for (ValueId place : places_of(graph_, id)) add_producer(place, open, last);
+    if (makes_indices(graph_, id)) add_producer(graph_.input(id, 0), by_element, indices);
+  }
+  std::vector<bool> before = reach(last, above(), open);
+  const std::vector<bool> of_indices = reach(indices, above(), by_element);
+  for (size_t i = 0; i < before.size(); ++i) before[i] = before[i] || of_indices[i];
+  for (const auto* ends : {&last, &indices}) {
+    for (NodeId id : *ends) before[id.index] = true;
+  }
+  hold_distances(before);
+  const std::vector<bool> moved = reach(computing, above(), open);
+  for (NodeId id : nodes_) {
+    if (before[id.index]) pin(id, Colour::kF32, kPlaces);
+    if (moved[id.index] && open(id)) pin(id, Colour::kF32, kPositions);
+  }
+}
+
+void Colouring::hold_distances(const std::vector<bool>& before) {
+  std::set<ValueId> places;
+  for (NodeId id : nodes_) {
+    if (!before[id.index]) continue;
+    for (ValueId input : graph_.inputs(id)) {
+      if (is_f32_tensor(graph_, input) && graph_.value(input).producer.valid())
+        places.insert(input);
+    }
+    for (ValueId output : graph_.outputs(id)) places.insert(output);
+  }
+  for (NodeId id : nodes_) {
+    std::set<ValueId> read;
+    for (ValueId input : graph_.inputs(id)) {
+      if (is_f32_tensor(graph_, input) && graph_.constant(input) == nullptr) read.insert(input);
+    }
+    const bool all = std::ranges::all_of(read, [&](ValueId v) { return places.contains(v); });
+    if (all && read.size() > 1 && state(id).colour == Colour::kOpen)
+      pin(id, Colour::kF32, kDistances);
+  }
+}
+
+void Colouring::hold_masks() {
+  const auto open = [&](NodeId id) { return state(id).colour == Colour::kOpen; };
+  std::vector<NodeId> softmaxes, adding;
+  for (NodeId id : nodes_) {
+    const bool forward = graph_.node(id).role == Role::kForward;
+    if (forward && is_softmax(graph_.node(id)) && state(id).colour == Colour::kF32)
+      softmaxes.push_back(id);
+  }
+  const std::vector<bool> ahead = reach(softmaxes, above(), open);
+  for (NodeId id : nodes_) {
+    if (ahead[id.index] && facts_.fed.adds(graph_, id)) adding.push_back(id);
+  }
+  const std::vector<bool> behind =
+      reach(adding, below(), [&](NodeId id) { return ahead[id.index]; });
+  const std::vector<bool> fed = reach(
+      adding, above(), [&](NodeId id) { return open(id) && facts_.fed.has(graph_.output(id)); });
+  for (NodeId id : adding) pin(id, Colour::kF32, kMasks);
+  for (NodeId id : nodes_) {
+    if (open(id) && (behind[id.index] || fed[id.index])) pin(id, Colour::kF32, kMasks);
+  }
+}
+
+bool Colouring::is_forward(NodeId id) const {
+  const Role role = graph_.node(id).role;
+  return role == Role::kForward || role == Role::kLoss;
+}
+
+bool Colouring::moves(NodeId id) {
+  return state(id).colour == Colour::kOpen && state(id).kind == Kind::kClear;
+}
+
+void Colouring::hold_sums() {
+  const auto sums = [&](NodeId id) {
+    return state(id).colour == Colour::kOpen && is_forward(id) && is_sum(graph_.node(id)) &&
+           facts_.fed.adds(graph_, id);
+  };
+  const auto is_returned = [&](ValueId value) {
+    return is_f32_tensor(graph_, value) &&
+           std::ranges::any_of(graph_.uses(value), [](const Use& use) { return !use.by_node(); });
+  };
+  std::vector<NodeId> readers;  // that are f32, or may become it
+  for (NodeId id : nodes_) {
+    if (!is_forward(id) || state(id).colour == Colour::kLow) continue;
+    const bool passes_on = moves(id) || sums(id);
+    if (!passes_on || std::ranges::any_of(graph_.outputs(id), is_returned)) readers.push_back(id);
+  }
+  std::vector<bool> exact =
+      reach(readers, above(), [&](NodeId id) { return moves(id) || sums(id); });
+  for (NodeId id : readers) exact[id.index] = true;
+  std::vector<NodeId> held;
+  for (NodeId id : nodes_) {
+    if (exact[id.index] && sums(id)) held.push_back(id);
+  }
+  for (NodeId id : held) pin(id, Colour::kF32, kSums);
+}
+
+void Colouring::hold_moves() {
+  const auto reads_fed = [&](NodeId id) {
+    return std::ranges::any_of(graph_.inputs(id),
+                               [&](ValueId v) { return v.valid() && facts_.fed.has(v); });
+  };
+  std::vector<NodeId> readers;
+  for (NodeId id : nodes_) {
+    const bool low = state(id).colour == Colour::kLow;
+    if (is_forward(id) && !low && !moves(id)) readers.push_back(id);
+  }
+  const std::vector<bool> exact =
+      reach(readers, above(), [&](NodeId id) { return moves(id) && reads_fed(id); });
+  for (NodeId id : nodes_) {
+    if (exact[id.index]) set(id, Colour::kF32, kMoves);
+  }
+}
+
+}  // namespace halfnote
