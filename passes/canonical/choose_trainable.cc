@@ -10,9 +10,10 @@
 // weights (passes/exporters/parameters.h). A parameter may also be a RandomNormal or RandomUniform
 // node without operands, in a model that stores no weights: it becomes an initializer of that name,
 // drawn now (the node's seed, or one made from --seed and the name). Elsewhere such a node is
-// noise, unless --trainable names it. Weights that stand in the bodies of If, Loop and Scan are
-// moved to the graph and captured: there they can be trained. --freeze takes names away again.
-// Leaves alone: models that are compiled for inference, training models.
+// noise, unless --trainable names it. A Constant node is a constant, unless --trainable names it,
+// or all matrices of the model stand in such nodes. Weights that stand in the bodies of If, Loop
+// and Scan are moved to the graph and captured: there they can be trained. --freeze takes names
+// away again. Leaves alone: models that are compiled for inference, training models.
 #include <re2/re2.h>
 
 #include <algorithm>
@@ -73,6 +74,7 @@ class Chooser {
   bool run() {
     bool changed = hoist_weights();
     changed |= draw_parameters();
+    changed |= lift_constants();
     const TrainOptions& train = context_.options.train;
     std::set<ValueId> chosen;
     for (ValueId id : graph_.initializers()) {
@@ -239,6 +241,66 @@ class Chooser {
       changed = true;
     }
     return changed;
+  }
+
+  /// A Constant node that holds floats which an optimizer works on.
+  bool is_float_constant(NodeId id) const {
+    const Node& node = graph_.node(id);
+    if (node.op != "Constant" || !node.domain.empty()) return false;
+    const Tensor* tensor = graph_.constant(graph_.output(id));
+    return tensor != nullptr && is_float(tensor->dtype()) && !is_low_bit(tensor->dtype());
+  }
+
+  /// Is the result of the node a matrix that a product reads?
+  bool is_factor(NodeId id) const {
+    const ValueId result = graph_.output(id);
+    if (graph_.constant(result)->shape().size() < 2) return false;
+    const auto uses = graph_.uses(result);
+    return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
+      const OperatorRow* row = use.by_node() ? find_operator(graph_.node(use.node())) : nullptr;
+      return row != nullptr && row->precision == PrecisionClass::kAllow;
+    });
+  }
+
+  /// Constant nodes that hold a weight become initializers: those that --trainable names, and where
+  /// the model has no weights but matrices in such nodes, all that have dims.
+  bool lift_constants() {
+    std::vector<NodeId> constants = graph_.nodes();
+    std::erase_if(constants, [&](NodeId id) { return !is_float_constant(id); });
+    const bool factors =
+        std::any_of(constants.begin(), constants.end(), [&](NodeId id) { return is_factor(id); });
+    const bool all = factors && !stores_weights();
+    size_t lifted = 0;
+    for (NodeId id : constants) {
+      const ValueId result = graph_.output(id);
+      const std::string name = graph_.value(result).name;
+      Tensor weight = *graph_.constant(result);
+      if (!is_asked_for(name) && (!all || weight.shape().empty())) {
+        warn_of_factor(id);
+        continue;
+      }
+      graph_.rename(result, graph_.unique_name(name + ".node"));
+      graph_.replace_uses(result, graph_.add_initializer(name, std::move(weight)));
+      graph_.remove(id);
+      ++lifted;
+    }
+    if (all && lifted > 0) {
+      context_.warn("Constant nodes", "hold the weights (" + std::to_string(lifted) +
+                                          "), as the model has no others: they are read as "
+                                          "initializers; --trainable and --freeze name them");
+    }
+    return lifted > 0;
+  }
+
+  /// Where neither the file nor the user has said what is a parameter.
+  void warn_of_factor(NodeId id) {
+    const bool decided =
+        declared_.any() || declared_.stores_weights() || !context_.options.train.trainable.empty();
+    if (decided || !is_factor(id)) return;
+    context_.warn(
+        names_.shown(graph_.value(graph_.output(id)).name),
+        "is a Constant node that a product reads, and is not trained; --trainable decides "
+        "otherwise, or store it as an initializer");
   }
 
   Tensor draw(NodeId id) {

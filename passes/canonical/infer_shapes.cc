@@ -94,6 +94,60 @@ void infer_or_choose(Graph& graph, NodeId node, PassContext& context) {
   }
 }
 
+/// Takes away the shapes that inner results of the node are declared to have, of which there must
+/// be one; what the graph returns is what its user was told.
+bool forget_shapes(Graph& graph, NodeId node) {
+  bool any = false;
+  for (ValueId output : graph.outputs(node)) {
+    if (!output.valid() || !graph.value(output).type.shape) continue;
+    const bool inner =
+        std::ranges::all_of(graph.uses(output), [](const Use& use) { return use.by_node(); });
+    if (!inner) continue;
+    graph.value(output).type.shape.reset();
+    any = true;
+  }
+  return any;
+}
+
+/// Do both have a shape, of other ranks or known sizes?
+bool contradict(const ValueType& a, const ValueType& b) {
+  if (!a.shape || !b.shape) return false;
+  return !std::ranges::equal(*a.shape, *b.shape, [](const Dim& x, const Dim& y) {
+    return !x.known() || !y.known() || x.value == y.value;
+  });
+}
+
+/// infer_or_choose(), but where all that does not fit is the shape that the file declares for an
+/// inner result, it is what the operands say: some exporters declare what PyTorch has there, not
+/// what the ONNX op gives (the final states of an LSTM).
+void infer_or_redeclare(Graph& graph, NodeId node, PassContext& context) {
+  std::vector<ValueType> declared;
+  for (ValueId output : graph.outputs(node)) {
+    declared.push_back(output.valid() ? graph.value(output).type : ValueType());
+  }
+  try {
+    return infer_or_choose(graph, node, context);
+  } catch (const Error&) {
+    const bool retry = graph.subgraphs(node).empty() && forget_shapes(graph, node);
+    if (!retry) throw;
+    try {
+      infer_node(graph, node);
+    } catch (const Error&) {
+      set_types(graph, node, declared);
+      infer_node(graph, node);  // to say what it says of what is declared
+    }
+  }
+  const auto outputs = graph.outputs(node);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].valid()) continue;
+    const Value& value = graph.value(outputs[i]);
+    if (!contradict(declared[i], value.type)) continue;
+    context.warn(graph.label(node), "result \"" + value.name + "\" is declared " +
+                                        to_string(declared[i]) + ", but is " +
+                                        to_string(value.type) + ": the declaration is ignored");
+  }
+}
+
 /// The op-set whose schema says what the op gives: an op younger than ours stands in models that
 /// are not lifted yet, and where a device has a kernel for it.
 int64_t opset_of(const OperatorRow* row) {
@@ -143,14 +197,15 @@ bool infer_graph(Graph& graph) {
   return changed;
 }
 
-/// The pass: types for every value. Exact. Leaves alone: what is declared and as precise already;
-/// of control flow all but Ifs that have a branch which cannot run and does not type.
+/// The pass: types for every value. Exact. A shape that is declared for an inner value and is not
+/// what its node gives is replaced, with a warning. Leaves alone: what is declared and as precise
+/// already; of control flow all but Ifs that have a branch which cannot run and does not type.
 bool infer_shapes(Graph& graph, PassContext& context) {
   bool changed = false;
   for (NodeId node : graph.all_nodes()) {
     if (!graph.node(node).alive) continue;  // stood in an If that is gone
     const std::vector<ValueType> before = types_within(graph, node);
-    infer_or_choose(graph, node, context);
+    infer_or_redeclare(graph, node, context);
     changed |= !graph.node(node).alive || types_within(graph, node) != before;
   }
   check_state_types(graph);

@@ -162,11 +162,12 @@ Session::Session(Model model, const SessionOptions& options)
         .hint("run halfnote compile first");
   }
   check_artifact(model_);
-  if (options_.threads > kMaxThreads) {
-    throw Error(ErrorCode::kUsage, "too many threads")
-        .expected("at most " + std::to_string(kMaxThreads), std::to_string(options_.threads));
+  if (options_.threads < 0 || options_.threads > kMaxThreads) {
+    throw Error(ErrorCode::kUsage, "no such number of threads")
+        .expected("0 (all cores) to " + std::to_string(kMaxThreads),
+                  std::to_string(options_.threads));
   }
-  if (options_.threads <= 0) options_.threads = omp_get_num_procs();
+  if (options_.threads == 0) options_.threads = omp_get_num_procs();
   if (options_.tf32 && options_.device == "cpu") {
     throw Error(ErrorCode::kUsage, "TF32 is for GPUs")
         .expected("--device cuda beside --tf32", "--device cpu");

@@ -76,8 +76,10 @@ struct SessionOptions {
 /// What one call of Session::step did.
 struct StepResult {
   double loss = 0;
-  bool applied = false;   // the weights moved
-  bool finite = true;     // of the update just tried; a step that is not finite is skipped
+  bool applied = false;  // the weights moved
+  /// Of the update just tried; one that is not finite is skipped. Also true where the artifact does
+  /// not check (fp32, if it was not asked to): look at the loss there.
+  bool finite = true;
   bool updated = true;    // an update was tried (false inside an accumulation window)
   double loss_scale = 1;  // after the step
   std::optional<double> learning_rate, grad_norm;

@@ -46,10 +46,10 @@ def declared():
     yield relu("output-dim-minus-one", [-1, 3], "output")
     yield relu("output-of-other-size", [2, 4], "output")
     yield relu("output-of-other-rank", [6], "output")
-    yield body("value-info-contradicts", "t = Relu (x) y = Abs (t)",
+    yield body("ok-value-info-contradicts", "t = Relu (x) y = Abs (t)",
                edit=lambda m: m.graph.value_info.append(
                    helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT, [2, 4])))
-    yield body("value-info-of-other-rank", "t = Relu (x) y = Abs (t)",
+    yield body("ok-value-info-of-other-rank", "t = Relu (x) y = Abs (t)",
                edit=lambda m: m.graph.value_info.append(
                    helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT, [2, 3, 1])))
     yield relu("dim-name-over-the-limit", ["N" * 70_000, 3])

@@ -260,8 +260,10 @@ std::string warnings_of(Model model, const std::string& loss) {
 
 /// What is warned of where a loss of log-probabilities is attached to `y`.
 std::string log_warnings(const std::string& nodes, const std::string& loss = "nll") {
-  return warnings_of(model_of("main (float[4,3] x) => (float[4,3] y) <\n   float[3] w = {1, 2, 3}  "
-                              "# trainable\n> {\n   a = Mul (x, w)\n" +
+  return warnings_of(model_of("main (float[4,3] x) => (float[4,3] y) <\n"
+                              "   float[3,3] m = {1, 0, 0, 0, 1, 0, 0, 0, 1},\n"
+                              "   float[3] w = {1, 2, 3}  # trainable\n"
+                              "> {\n   a = Mul (x, w)\n" +
                               nodes + "}\n"),
                      loss);
 }
@@ -296,20 +298,17 @@ TEST(LossInputs, ScoresAreNoLogProbabilities) {
   const std::string warning =
       "y: nll reads it as log-probabilities, but it is the result of a MatMul (head); take --loss "
       "cross_entropy, or let the model end in a LogSoftmax\n";
-  const std::string m = "   m = Constant <value = float[3,3] {1, 0, 0, 0, 1, 0, 0, 0, 1}> ()\n";
-  EXPECT_EQ(log_warnings(m + "   [head] y = MatMul (a, m)\n"), warning);
-  EXPECT_EQ(log_warnings(m + "   [head] s = MatMul (a, m)\n   y = Add (s, w)\n"), warning);
-  EXPECT_EQ(
-      log_warnings(m + "   [head] s = MatMul (a, m)\n   r = Add (w, s)\n   y = Identity (r)\n"),
-      warning);
-  EXPECT_EQ(log_warnings(m + "   s = MatMul (a, m)\n   y = Sub (s, w)\n"), "")
-      << "may be logarithms";
-  EXPECT_EQ(log_warnings(m + "   s = MatMul (a, m)\n   r = ReduceLogSumExp (s)\n"
-                             "   n = Neg (r)\n   y = Add (s, n)\n"),
+  EXPECT_EQ(log_warnings("   [head] y = MatMul (a, m)\n"), warning);
+  EXPECT_EQ(log_warnings("   [head] s = MatMul (a, m)\n   y = Add (s, w)\n"), warning);
+  EXPECT_EQ(log_warnings("   [head] s = MatMul (a, m)\n   r = Add (w, s)\n   y = Identity (r)\n"),
+            warning);
+  EXPECT_EQ(log_warnings("   s = MatMul (a, m)\n   y = Sub (s, w)\n"), "") << "may be logarithms";
+  EXPECT_EQ(log_warnings("   s = MatMul (a, m)\n   r = ReduceLogSumExp (s)\n"
+                         "   n = Neg (r)\n   y = Add (s, n)\n"),
             "")
       << "are logarithms";
-  EXPECT_EQ(log_warnings(m + "   s = MatMul (a, m)\n   y = LogSoftmax <axis: int = 1> (s)\n"), "");
-  EXPECT_THAT(log_warnings(m + "   [head] y = MatMul (a, m)\n", "kl"),
+  EXPECT_EQ(log_warnings("   s = MatMul (a, m)\n   y = LogSoftmax <axis: int = 1> (s)\n"), "");
+  EXPECT_THAT(log_warnings("   [head] y = MatMul (a, m)\n", "kl"),
               testing::EndsWith("of a MatMul (head); let the model end in a LogSoftmax\n"));
 }
 

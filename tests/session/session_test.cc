@@ -136,6 +136,19 @@ TEST(Session, SameBytesOnEveryRunAndNumberOfThreads) {
   }
 }
 
+TEST(Session, NumbersOfThreadsThatAreNone) {
+  for (const int threads : {-3, -1, kMaxThreads + 1}) {
+    try {
+      reference_session(cnn_model(), options_for("sgd"), threads);
+      ADD_FAILURE() << threads << " threads are taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+      EXPECT_THAT(error.what(), testing::HasSubstr("expected 0 (all cores) to 1024, got " +
+                                                   std::to_string(threads)));
+    }
+  }
+}
+
 TEST(Session, ParameterGroupsSetDecayAndRate) {
   CompileOptions options = options_for("sgd");
   options.train.optimizer.weight_decay = 0.5f;

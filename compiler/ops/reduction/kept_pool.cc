@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/ops/taps.h"
 #include "compiler/ir/model.h"
 #include "compiler/ops/reduction/parts.h"
 #include "compiler/ops/rule_support.h"
@@ -15,8 +16,6 @@
 
 namespace halfnote::reduction {
 namespace {
-
-constexpr int64_t kNoTap = 255;
 
 /// The type of the taps of windows of this shape.
 ValueType taps_type(const SymbolicShape& windows) {
@@ -108,7 +107,7 @@ std::vector<Expr> kept_max_pool_body(BodyContext& body) {
   const Expr y = relu ? b.op("Relu", {maxima[0]}) : maxima[0];
   const Expr has_tap = relu ? b.op("Greater", {y, b.scalar(y.dtype(), 0)})
                             : b.op("GreaterOrEqual", {maxima[1], b.scalar(DType::kI64, 0)});
-  const Expr kept = where(has_tap, tap, b.scalar(DType::kI64, kNoTap));
+  const Expr kept = where(has_tap, tap, b.scalar(DType::kI64, int64_t{kNoTap}));
   return {b.cast(y, body.output_types[0].dtype), channels_last(b.cast(kept, DType::kU8))};
 }
 
@@ -131,7 +130,7 @@ std::vector<Expr> max_pool_taps_grad_body(BodyContext& body) {
     const Expr part = with_number("Mul", at, steps[axis]);
     place = place.valid() ? place + part : part;
   }
-  const Expr has_tap = b.op("Less", {tap, b.scalar(DType::kI64, kNoTap)});
+  const Expr has_tap = b.op("Less", {tap, b.scalar(DType::kI64, int64_t{kNoTap})});
   const Expr none = b.scalar(DType::kI64, 0);
   const Expr planes = dims_of(grad, 0, 2), flat = b.ints({product(output)});
   const Expr rows = b.op("Concat", {planes, flat}, {{"axis", int64_t{0}}});

@@ -13,7 +13,8 @@ namespace {
 /// Does a byte tell the taps of a window apart?
 bool has_taps_of_a_byte(const PoolGeometry& g) {
   int64_t count = 1;
-  for (const int64_t along_dim : g.kernel) count *= std::min<int64_t>(along_dim, kNoTap + 1);
+  for (const int64_t along_dim : g.kernel)
+    count *= std::min<int64_t>(along_dim, int64_t{kNoTap} + 1);
   return count <= kNoTap;
 }
 

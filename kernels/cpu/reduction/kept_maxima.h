@@ -6,12 +6,10 @@
 #include <cstdint>
 #include <string>
 
+#include "base/ops/taps.h"
 #include "kernels/cpu/reduction/window.h"
 
 namespace halfnote::cpu {
-
-/// The tap of a window that has no maximum, or whose Relu lets no gradient through.
-inline constexpr uint8_t kNoTap = 255;
 
 struct KeptMaxPool {
   PoolGeometry g;

@@ -11,7 +11,7 @@
 
 namespace halfnote::HN_CUDA {
 
-/// The maximum of a window without elements; of a byte it is cpu::kNoTap.
+/// The maximum of a window without elements; of a byte it is that of base/ops/taps.h.
 template <class Tap>
 inline constexpr Tap kNoTap = static_cast<Tap>(-1);
 

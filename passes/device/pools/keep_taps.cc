@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/ops/taps.h"
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 #include "compiler/ops/window.h"
@@ -23,8 +24,6 @@
 
 namespace halfnote {
 namespace {
-
-constexpr int64_t kMostTaps = 254;  // and a number for none
 
 /// The windows of a pool or of its gradient.
 struct Windows {
@@ -43,8 +42,8 @@ struct Windows {
   }
   bool have_few_taps() const {
     int64_t taps = 1;
-    for (const int64_t size : window.kernel) taps *= std::min(size, kMostTaps + 1);
-    return taps <= kMostTaps;
+    for (const int64_t size : window.kernel) taps *= std::min(size, int64_t{kNoTap} + 1);
+    return taps <= kNoTap;
   }
   /// Are the numbers such that sums of them are numbers too? Kernels refuse others.
   bool are_near() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/contraction/attention/parts.h"
+#include "kernels/cuda/contraction/attention/tile.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -93,8 +94,7 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 /// What hidden rows add to dV, an element of a head for a thread of its blocks; `heads` of V, each
-/// read by `group` heads of the scores. In dQ and dK they have no part: what is hidden does not
-/// follow from products.
+/// read by `group` heads of the scores.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     add_hidden_rows(const __grid_constant__ HiddenRows hidden, int64_t heads, int64_t group,
@@ -127,6 +127,104 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
+/// The gradients of the scores of hidden rows.
+template <class T>
+struct HiddenSlopes {
+  DeviceAttention p;
+  HiddenRows hidden;
+  Kept<T> kept;
+  const T *v, *y, *dy;
+
+  /// P∘(dP − Σ dY·Y), where none of the terms from `first` on stands in the place of the score.
+  __device__ float of(int first, int64_t batch, int64_t i, int64_t j) const {
+    if (j >= hidden.seen(i) || ScoresOfBatch<float>(p, batch).is_hidden(first, i, j)) return 0;
+    const int64_t row = batch * p.m + i, of_y = p.y.at(batch, i), of_v = p.v.at(batch, j);
+    float weight = 0, mean = 0;
+    for (int e = 0; e < p.e; ++e) {
+      const float slope = load_number(dy[of_y + e]);
+      weight += slope * load_number(v[of_v + e]);
+      mean += slope * load_number(y[of_y + e]);
+    }
+    return hidden.probability(row, j) * (weight * kept.of(row, hidden.keys, j) - mean);
+  }
+  __device__ bool is_hidden(int64_t batch, int64_t i) const {
+    return i < hidden.end[batch] && hidden.is_hidden(batch * p.m + i);
+  }
+};
+
+/// What hidden rows add to dQ, each for a block of its head, an element a thread.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    add_hidden_to_queries(const __grid_constant__ HiddenSlopes<T> slopes, int64_t heads,
+                          RowLayout of_k, const T* k, RowLayout of_q, T* dq) {
+  static_assert(kMostHead<float> <= kBlock);
+  HN_SHARED(float[kBlock], of_keys);
+  const int64_t e = threadIdx.x;
+  for (int64_t head = blockIdx.x; head < heads; head += gridDim.x) {
+    const int64_t end = slopes.hidden.end[head];
+    for (int64_t i = slopes.hidden.begin[head] + blockIdx.y; i < end; i += gridDim.y) {
+      if (!slopes.is_hidden(head, i)) continue;
+      const int64_t seen = slopes.hidden.seen(i);
+      float sum = 0;
+      for (int64_t from = 0; from < seen; from += kBlock) {
+        const int64_t count = seen - from < kBlock ? seen - from : kBlock;
+        __syncthreads();
+        if (e < count) of_keys[e] = slopes.of(0, head, i, from + e);
+        __syncthreads();
+        if (e >= of_q.size) continue;
+        for (int64_t j = 0; j < count; ++j)
+          sum += of_keys[j] * load_number(k[of_k.at(head, from + j) + e]);
+      }
+      if (e >= of_q.size) continue;
+      T& to = dq[of_q.at(head, i) + e];
+      to = store_number<T>(load_number(to) + sum * slopes.p.scale);
+    }
+  }
+}
+
+/// What hidden rows add to dK, a key a warp; `heads` of K, each read by `group` heads of the
+/// scores.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    add_hidden_to_keys(const __grid_constant__ HiddenSlopes<T> slopes, int64_t heads, int64_t group,
+                       RowLayout of_q, const T* q, RowLayout of_k, T* dk) {
+  constexpr int64_t kWarps = kBlock / 32, kEach = kMostHead<float> / 32;  // elements of a lane
+  const int64_t lane = threadIdx.x % 32, step = gridDim.y * kWarps;
+  for (int64_t own = blockIdx.x; own < heads; own += gridDim.x) {
+    const int64_t first = own * group;
+    for (int64_t j = blockIdx.y * kWarps + threadIdx.x / 32; j < slopes.hidden.keys; j += step) {
+      float sums[kEach] = {};
+      bool added = false;
+      for (int64_t head = first; head < first + group; ++head) {
+        const int64_t end = slopes.hidden.end[head];
+        for (int64_t from = slopes.hidden.begin[head]; from < end; from += 32) {
+          const bool hidden = slopes.is_hidden(head, from + lane);
+          const float of_lane = hidden ? slopes.of(0, head, from + lane, j) : 0.0f;
+          for (int row = 0; row < 32 && from + row < end; ++row) {
+            const float slope = __shfl_sync(0xffffffffu, of_lane, row);
+            if (slope == 0) continue;
+            added = true;
+            const T* of_row = q + of_q.at(head, from + row);
+            HN_UNROLL
+            for (int64_t c = 0; c < kEach; ++c) {
+              const int64_t e = lane + 32 * c;
+              if (e < of_k.size) sums[c] += slope * load_number(of_row[e]);
+            }
+          }
+        }
+      }
+      if (!added) continue;
+      HN_UNROLL
+      for (int64_t c = 0; c < kEach; ++c) {
+        const int64_t e = lane + 32 * c;
+        if (e >= of_k.size) continue;
+        T& to = dk[of_k.at(first, j) + e];
+        to = store_number<T>(load_number(to) + sums[c] * slopes.p.scale);
+      }
+    }
+  }
+}
+
 /// The batches that read a term, in slices of `each` of them, so that there are enough threads.
 struct TermSlices {
   int64_t count = 1, each = 0;
@@ -138,12 +236,9 @@ struct TermSlices {
 /// the sum of the gradients of their scores. Those of hidden rows are ours.
 template <class T>
 struct SumTermGradient {
-  DeviceAttention p;
+  HiddenSlopes<T> ours;
   TermGradient wanted;
-  const T* slopes;  // of all scores
-  HiddenRows hidden;
-  Kept<T> kept;
-  const T *v, *y, *dy;
+  const T* slopes;       // of all scores
   Divisor scores, keys;  // of a batch; of a row
   TermSlices slices;
   float* to;
@@ -160,9 +255,10 @@ struct SumTermGradient {
     float sum = 0;
     for (int64_t index = first; index < end && index < wanted.members.count; ++index) {
       wanted.members.offsets(index, member);
-      const int64_t batch = group[0] + member[0], row = batch * p.m + i;
-      sum += hidden.is_hidden(row) ? slope_of_hidden(batch, i, j)
-                                   : load_number(slopes[batch * scores.value() + place]);
+      const int64_t batch = group[0] + member[0];
+      sum += ours.hidden.is_hidden(batch * ours.p.m + i)
+                 ? ours.of(wanted.term, batch, i, j)
+                 : load_number(slopes[batch * scores.value() + place]);
     }
     if (slices.parts != nullptr) {
       slices.parts[at] = sum;
@@ -184,22 +280,9 @@ struct SumTermGradient {
 
  private:
   __device__ void write(int64_t batch, int64_t i, int64_t j, float sum) const {
-    const DeviceTerm& term = p.term[wanted.term];
-    const ScoresOfBatch<float> of(p, batch);
+    const DeviceTerm& term = ours.p.term[wanted.term];
+    const ScoresOfBatch<float> of(ours.p, batch);
     to[of.start_of(wanted.term) + i * term.row + j * term.column] = sum;
-  }
-  /// P∘(dP − Σ dY·Y), where no mask behind the term hides the score.
-  __device__ float slope_of_hidden(int64_t batch, int64_t i, int64_t j) const {
-    const ScoresOfBatch<float> of(p, batch);
-    if (j >= hidden.seen(i) || of.is_hidden(wanted.term, i, j)) return 0;
-    const int64_t row = batch * p.m + i, of_y = p.y.at(batch, i), of_v = p.v.at(batch, j);
-    float weight = 0, mean = 0;
-    for (int e = 0; e < p.e; ++e) {
-      const float slope = load_number(dy[of_y + e]);
-      weight += slope * load_number(v[of_v + e]);
-      mean += slope * load_number(y[of_y + e]);
-    }
-    return hidden.probability(row, j) * (weight * kept.of(row, hidden.keys, j) - mean);
   }
 };
 

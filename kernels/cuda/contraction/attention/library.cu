@@ -365,9 +365,31 @@ struct LibraryAttention {
       launch(stream_of(buffers), add_hidden_rows<T>, dim3(blocks(of_v), kBlocksOfHead), kBlock, 0,
              found, of_v, plan.v.group, kept_of<T>(operands), plan.y, buffers.in<T>(kGradY), plan.v,
              first[2]);
+      add_hidden_products<T>(buffers, slopes_of<T>(buffers, operands, found), first);
     }
     if (term) sum_term_gradient<T>(buffers, operands, found);
     widen<T>(buffers);
+  }
+  template <class T>
+  HiddenSlopes<T> slopes_of(const KernelBuffers& buffers, const SdpaOperands& operands,
+                            const HiddenRows& found) const {
+    using namespace cpu::attention;
+    return {planned.on_device(buffers), found,
+            kept_of<T>(operands),       buffers.in<T>(kGradV),
+            buffers.in<T>(kGradResult), buffers.in<T>(kGradY)};
+  }
+  /// To dQ and dK, which begin at `gradients`.
+  template <class T>
+  void add_hidden_products(const KernelBuffers& buffers, const HiddenSlopes<T>& from,
+                           T* const* gradients) const {
+    using namespace cpu::attention;
+    const AttentionPlan& plan = planned.plan;
+    const T* of_k = is_turned() ? cpu::part<T>(buffers, keys) : buffers.in<T>(kGradK);
+    launch(stream_of(buffers), add_hidden_to_queries<T>, dim3(blocks(heads()), kBlocksOfHead),
+           kBlock, 0, from, heads(), k, of_k, plan.q, gradients[0]);
+    const int64_t own = heads() / k.group;
+    launch(stream_of(buffers), add_hidden_to_keys<T>, dim3(blocks(own), kBlocksOfHead), kBlock, 0,
+           from, own, k.group, plan.q, buffers.in<T>(kGradQ), k, gradients[1]);
   }
   /// Of the gradients of all scores.
   template <class T>
@@ -377,14 +399,9 @@ struct LibraryAttention {
     const int64_t of_batch = scores[2] * scores[3], elements = term_elements();
     TermSlices in = slices;
     if (in.count > 1) in.parts = cpu::part<float>(buffers, parts);
-    const SumTermGradient<T> sum{planned.on_device(buffers),
+    const SumTermGradient<T> sum{slopes_of<T>(buffers, operands, found),
                                  *term,
                                  static_cast<const T*>(operands.dbias),
-                                 found,
-                                 kept_of<T>(operands),
-                                 buffers.in<T>(kGradV),
-                                 buffers.in<T>(kGradResult),
-                                 buffers.in<T>(kGradY),
                                  Divisor(of_batch),
                                  Divisor(scores[3]),
                                  in,
