@@ -1,13 +1,15 @@
 // Convolutions by the library. Tensor cores take channels last: what lies so is read and written
 // where it is, what does not is laid out so in the workspace, or brought back from there. What has
 // no whole vectors of channels goes by way of the workspace too. A bias is added by the library
-// where it is of the result's type, else on the way back. In f32 all stay where they are.
+// where it is of the result's type, else on the way back. In f32 all stay where they are. Depthwise
+// ones may be ours (conv_depthwise.h): with a bias they are, else where --tune finds them faster.
 #include <array>
 #include <memory>
 
 #include "kernels/cpu/contraction/conv_rows.h"
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/channels_last/transpose.h"
+#include "kernels/cuda/contraction/conv_depthwise.h"
 #include "kernels/cuda/contraction/conv_product.h"
 #include "kernels/cuda/contraction/parts.h"
 #include "kernels/cuda/libraries/blas.h"
@@ -203,15 +205,16 @@ struct LibraryCall {
   }
 };
 
-/// Is the library to add the bias of a call? In 16 bits it has kernels that do; one that is as long
-/// as the result's channels are for the library. Depthwise those know nothing of single channels.
-bool library_adds_bias(const KernelCall& call, const ConvPlan& plan, const ConvProblem& form) {
+/// Is the bias of a call added by what computes the sums? In 16 bits the library has kernels that
+/// do; one that is as long as the result's channels are for the library. Depthwise those know
+/// nothing of single channels, and kernels of ours do.
+bool is_bias_added_to_sums(const KernelCall& call, const ConvPlan& plan, const ConvProblem& form) {
   const DType dtype = form.result;
   const bool as_long =
       extents_of(form.wanted, plan).channels == extents_of(form.wanted, form.plan).channels;
   const bool depthwise = plan.groups > 1 && plan.group_channels() == 1;
   return is_16bit_float(dtype) && form.operands == dtype && call.inputs[2].dtype == dtype &&
-         as_long && !depthwise;
+         as_long && (!depthwise || is_depthwise(form));
 }
 
 /// The forms in which the library may compute a call, best first. In f32, where tensor cores would
@@ -223,7 +226,7 @@ std::vector<ConvProblem> forms_of(const KernelCall& call, const ConvPlan& plan, 
                   ConvLayout::kChannelsLast, call.inputs[0].dtype, call.outputs[0].dtype};
   std::vector<ConvProblem> forms;
   // A bias is added to sums that are not rounded yet.
-  if (has_bias && library_adds_bias(call, plan, own)) {
+  if (has_bias && is_bias_added_to_sums(call, plan, own)) {
     forms.push_back(own);
     forms.back().bias = own.result;
   }
@@ -270,12 +273,15 @@ Prepared library_kernel(const KernelCall& call, const ConvPlan& plan, const Conv
   return make_kernel([planned](const KernelBuffers& buffers) { planned.run(buffers); }, bytes);
 }
 
-/// An algorithm is an engine of one of the forms, or a product in its place: `0/eng38_k2=5`, with a
-/// bias that the library adds `bias/eng41_k2=5`.
+/// An algorithm is an engine of one of the forms, or a product or kernels of ours in its place:
+/// `0/eng38_k2=5`, `0/own:depthwise`, with a bias that is added to the sums `bias/eng41_k2=5`.
 std::string form_name(const std::vector<ConvProblem>& forms, size_t form) {
   if (forms[form].has_bias()) return "bias";
   return std::to_string(form - (forms.front().has_bias() ? 1 : 0));
 }
+
+/// Do kernels of ours compute it, without a choice?
+bool is_ours(const ConvProblem& form) { return form.has_bias() && is_depthwise(form); }
 
 /// Those of the first form that has any, and in f32, where both layouts will do, of all.
 std::vector<std::string> algorithms_of(const KernelCall& call, const ConvPlan& plan,
@@ -284,6 +290,8 @@ std::vector<std::string> algorithms_of(const KernelCall& call, const ConvPlan& p
   const std::vector<ConvProblem> forms = forms_of(call, plan, wanted);
   for (size_t i = 0; i < forms.size(); ++i) {
     const std::string form = form_name(forms, i) + "/";
+    if (is_depthwise(forms[i])) names.push_back(form + std::string(kDepthwise));
+    if (is_ours(forms[i])) break;
     for (const std::string& engine : dnn().engines(forms[i])) names.push_back(form + engine);
     if (names.empty()) continue;
     for (const std::string& product : conv_product_algorithms(forms[i]))
@@ -299,8 +307,9 @@ Prepared prepare_algorithm(const KernelCall& call, const ConvPlan& plan, ConvRes
   for (size_t i = 0; i < forms.size() && slash != std::string_view::npos; ++i) {
     if (call.algorithm.substr(0, slash) != form_name(forms, i)) continue;
     const std::string_view name = call.algorithm.substr(slash + 1);
-    auto convolution = names_conv_product(name) ? plan_conv_product(forms[i], name)
-                                                : dnn().plan_by(forms[i], name);
+    auto convolution = name == kDepthwise         ? plan_depthwise(forms[i])
+                       : names_conv_product(name) ? plan_conv_product(forms[i], name)
+                                                  : dnn().plan_by(forms[i], name);
     return library_kernel(call, plan, forms[i], std::move(convolution));
   }
   libraries::refuse_algorithm("cuDNN", call.algorithm, "no engine's name");
@@ -321,7 +330,8 @@ Prepared prepare_library(const KernelCall& call, ConvPlan (*plan)(const KernelCa
   std::string why;
   for (const ConvProblem& problem : forms_of(call, planned, kWanted)) {
     std::string refusal;
-    if (auto convolution = dnn().plan(problem, refusal))
+    if (auto convolution =
+            is_ours(problem) ? plan_depthwise(problem) : dnn().plan(problem, refusal))
       return library_kernel(call, planned, problem, std::move(convolution));
     if (why.empty()) why = refusal;
   }

@@ -86,8 +86,6 @@ Prepared prepare_gather_elements(const KernelCall& call) {
   });
 }
 
-constexpr int kMaxWidth = 8;  // dims that a tuple of indices goes into
-
 /// One element of the result a thread: a tuple of indices names `inner` elements.
 template <class T>
 struct GatherNdElement {
@@ -98,7 +96,7 @@ struct GatherNdElement {
   Divisor tuples, inner;
   int64_t batch;
   int width;
-  int64_t dims[kMaxWidth];
+  int64_t dims[kMostIndices];
   __device__ void operator()(int64_t i) const {
     const int64_t tuple = inner.quotient(i);
     int64_t at = 0;
@@ -114,8 +112,8 @@ Prepared prepare_gather_nd(const KernelCall& call) {
   cpu::GatherNdPlan plan;
   if (std::string why = cpu::plan_gather_nd(call, plan); !why.empty()) return Prepared::no(why);
   const int64_t count = call.outputs[0].size();
-  if (plan.dims.size() > kMaxWidth) {
-    return Prepared::no("tuples of more than " + std::to_string(kMaxWidth) + " indices");
+  if (plan.dims.size() > kMostIndices) {
+    return Prepared::no("tuples of more than " + std::to_string(kMostIndices) + " indices");
   }
   if (plan.batch == 0 && count > 0) return Prepared::no("indices into an empty dim");
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {

@@ -8,6 +8,9 @@
 
 namespace halfnote::HN_CUDA {
 
+/// Dims that a tuple of indices names at most.
+inline constexpr int kMostIndices = 8;
+
 std::vector<KernelRow> gather_rows();    // gather.cu: Gather*, ReverseSequence
 std::vector<KernelRow> generate_rows();  // generate.cu: made from shapes, attributes or scalars
 std::vector<KernelRow> pad_rows();       // pad.cu: Pad, Trilu

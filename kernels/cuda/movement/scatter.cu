@@ -18,7 +18,6 @@ namespace {
 
 using cpu::ScatterReduction;
 
-constexpr int kMaxWidth = 8;       // dims that an index names
 constexpr int64_t kChunk = 32;     // updates of a thread
 constexpr int64_t kFewChunks = 8;  // behind the first, that a thread joins alone
 
@@ -27,7 +26,7 @@ struct TupleKeys {
   IndexPointer indices;
   FaultPlace fault;
   int width = 0;
-  int64_t dims[kMaxWidth] = {};
+  int64_t dims[kMostIndices] = {};
   uint32_t* keys = nullptr;
   __device__ void operator()(int64_t i) const {
     int64_t at = 0;
@@ -285,7 +284,7 @@ std::string too_large(const ScatterSize& size) {
 Prepared prepare_scatter_nd(const KernelCall& call) {
   cpu::ScatterNdPlan plan;
   if (std::string why = cpu::plan_scatter_nd(call, plan); !why.empty()) return Prepared::no(why);
-  if (plan.dims.size() > kMaxWidth) return Prepared::no("an index of too many dims");
+  if (plan.dims.size() > kMostIndices) return Prepared::no("an index of too many dims");
   TupleKeys keys;
   keys.width = static_cast<int>(plan.dims.size());
   std::copy(plan.dims.begin(), plan.dims.end(), keys.dims);
