@@ -132,6 +132,12 @@ bool is_float_value(const Graph& graph, ValueId value) {
   return value.valid() && is_float(graph.value(value).type.dtype);
 }
 
+bool reads_shape_only(const Graph& graph, const Use& use) {
+  if (!use.by_node()) return false;
+  const Node& node = graph.node(use.node());
+  return node.domain.empty() && (node.op == "Shape" || node.op == "Size");
+}
+
 bool is_f32_tensor(const Graph& graph, ValueId value) {
   return value.valid() && graph.value(value).type.is_tensor() &&
          graph.value(value).type.dtype == DType::kF32;

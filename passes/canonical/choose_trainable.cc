@@ -26,6 +26,7 @@
 #include "base/error.h"
 #include "base/low_bit.h"
 #include "compiler/ir/hash.h"
+#include "compiler/ir/query.h"
 #include "compiler/onnx/metadata.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/looks.h"
@@ -251,56 +252,115 @@ class Chooser {
     return tensor != nullptr && is_float(tensor->dtype()) && !is_low_bit(tensor->dtype());
   }
 
-  /// Is the result of the node a matrix that a product reads?
+  /// Is the result of the node a matrix that a product reads, as it is or moved?
   bool is_factor(NodeId id) const {
     const ValueId result = graph_.output(id);
-    if (graph_.constant(result)->shape().size() < 2) return false;
-    const auto uses = graph_.uses(result);
+    return graph_.constant(result)->shape().size() >= 2 && is_multiplied(result);
+  }
+  bool is_multiplied(ValueId value) const {
+    const auto uses = graph_.uses(value);
     return std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
-      const OperatorRow* row = use.by_node() ? find_operator(graph_.node(use.node())) : nullptr;
-      return row != nullptr && row->precision == PrecisionClass::kAllow;
+      if (!use.by_node()) return false;
+      const Node& node = graph_.node(use.node());
+      const OperatorRow* row = find_operator(node);
+      if (row != nullptr && row->precision == PrecisionClass::kAllow) return true;
+      const bool moved = node.domain.empty() && use.slot == 0 &&
+                         (node.op == "Transpose" || node.op == "Identity" || node.op == "Cast");
+      return moved && is_multiplied(graph_.output(use.node()));
     });
   }
 
-  /// Constant nodes that hold a weight become initializers: those that --trainable names, and where
-  /// the model has no weights but matrices in such nodes, all that have dims.
-  bool lift_constants() {
-    std::vector<NodeId> constants = graph_.nodes();
-    std::erase_if(constants, [&](NodeId id) { return !is_float_constant(id); });
-    const bool factors =
-        std::any_of(constants.begin(), constants.end(), [&](NodeId id) { return is_factor(id); });
-    const bool all = factors && !stores_weights();
-    size_t lifted = 0;
-    for (NodeId id : constants) {
-      const ValueId result = graph_.output(id);
-      const std::string name = graph_.value(result).name;
-      Tensor weight = *graph_.constant(result);
-      if (!is_asked_for(name) && (!all || weight.shape().empty())) {
-        warn_of_factor(id);
-        continue;
-      }
-      graph_.rename(result, graph_.unique_name(name + ".node"));
-      graph_.replace_uses(result, graph_.add_initializer(name, std::move(weight)));
-      graph_.remove(id);
-      ++lifted;
-    }
-    if (all && lifted > 0) {
-      context_.warn("Constant nodes", "hold the weights (" + std::to_string(lifted) +
-                                          "), as the model has no others: they are read as "
-                                          "initializers; --trainable and --freeze name them");
-    }
-    return lifted > 0;
+  /// Does an initializer of two dims and more look like a weight, or the exporter store all so?
+  bool stores_matrices() const {
+    const std::vector<ValueId> all = graph_.initializers();
+    return declared_.stores_weights() || declared_.any() ||
+           std::any_of(all.begin(), all.end(), [&](ValueId id) {
+             return graph_.value(id).tensor.shape().size() >= 2 && trains(id) &&
+                    looks_trainable(id);
+           });
   }
 
-  /// Where neither the file nor the user has said what is a parameter.
-  void warn_of_factor(NodeId id) {
+  /// Does --trainable name the Constant node: a matrix that a product reads by a pattern, any other
+  /// by its whole name? A pattern that is meant for initializers takes no exponent and no size.
+  bool is_asked_for(NodeId id) const {
+    const std::string& name = graph_.value(graph_.output(id)).name;
+    const std::vector<std::string>& patterns = context_.options.train.trainable;
+    const bool named = std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
+      return p == name || p == names_.shown(name);
+    });
+    return named || (is_asked_for(name) && is_factor(id));
+  }
+
+  /// Constant nodes that hold a weight become initializers: those that --trainable names, and where
+  /// all matrices of the model stand in such nodes, these and what has dims behind them.
+  bool lift_constants() {
+    std::vector<NodeId> constants = graph_.all_nodes();
+    std::erase_if(constants, [&](NodeId id) { return !is_float_constant(id); });
+    const auto factor = [&](NodeId id) { return is_factor(id); };
+    const bool all = std::any_of(constants.begin(), constants.end(), factor) && !stores_matrices();
+    const std::vector<bool> behind = all ? behind_products() : std::vector<bool>();
+    std::vector<std::string> lifted, left;
+    for (NodeId id : constants) {
+      const bool in_main = graph_.node(id).region == graph_.main();
+      const bool asked = in_main && is_asked_for(id);
+      if (asked || (in_main && all && (factor(id) || is_read_behind(id, behind)))) {
+        lifted.push_back(lift(id));
+      } else if (factor(id)) {
+        left.push_back(names_.shown(graph_.value(graph_.output(id)).name));
+      }
+    }
+    warn_of_constants(all, lifted, left);
+    return !lifted.empty();
+  }
+
+  /// The name of the initializer that the Constant node has become.
+  std::string lift(NodeId id) {
+    const ValueId result = graph_.output(id);
+    const std::string name = graph_.value(result).name;
+    Tensor weight = *graph_.constant(result);
+    graph_.rename(result, graph_.unique_name(name + ".node"));
+    graph_.replace_uses(result, graph_.add_initializer(name, std::move(weight)));
+    graph_.remove(id);
+    return name;
+  }
+
+  /// By node: does it compute of what a product gives?
+  std::vector<bool> behind_products() const {
+    std::vector<bool> behind(graph_.node_capacity(), false);
+    for (NodeId id : graph_.nodes()) {
+      const OperatorRow* row = find_operator(graph_.node(id));
+      behind[id.index] = row != nullptr && row->precision == PrecisionClass::kAllow;
+      for (ValueId input : graph_.inputs(id)) {
+        const NodeId from = producer(graph_, input);
+        if (from.valid() && behind[from.index]) behind[id.index] = true;
+      }
+    }
+    return behind;
+  }
+  bool is_read_behind(NodeId id, const std::vector<bool>& behind) const {
+    const ValueId result = graph_.output(id);
+    if (graph_.constant(result)->shape().empty()) return false;
+    const auto uses = graph_.uses(result);
+    return std::any_of(uses.begin(), uses.end(),
+                       [&](const Use& use) { return use.by_node() && behind[use.owner]; });
+  }
+
+  /// Of matrices that stay constants where neither the file nor the user has said what is a
+  /// parameter.
+  void warn_of_constants(bool all, const std::vector<std::string>& lifted,
+                         const std::vector<std::string>& left) {
     const bool decided =
         declared_.any() || declared_.stores_weights() || !context_.options.train.trainable.empty();
-    if (decided || !is_factor(id)) return;
-    context_.warn(
-        names_.shown(graph_.value(graph_.output(id)).name),
-        "is a Constant node that a product reads, and is not trained; --trainable decides "
-        "otherwise, or store it as an initializer");
+    if (all && !lifted.empty()) {
+      context_.warn("Constant nodes",
+                    "hold the weights, as no initializer is a matrix: " + counted(lifted) +
+                        " are read as initializers; --trainable and --freeze "
+                        "name them");
+    }
+    if (left.empty() || decided) return;
+    context_.warn("Constant nodes", "that products read are not trained: " + counted(left) +
+                                        "; --trainable decides otherwise, or store them as "
+                                        "initializers");
   }
 
   Tensor draw(NodeId id) {

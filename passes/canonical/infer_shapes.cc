@@ -119,14 +119,16 @@ bool contradict(const ValueType& a, const ValueType& b) {
 
 /// infer_or_choose(), but where all that does not fit is the shape that the file declares for an
 /// inner result, it is what the operands say: some exporters declare what PyTorch has there, not
-/// what the ONNX op gives (the final states of an LSTM).
-void infer_or_redeclare(Graph& graph, NodeId node, PassContext& context) {
+/// what the ONNX op gives (the final states of an LSTM). Says whether that was so: what the file
+/// declares of values that follow is as doubtful.
+bool infer_or_redeclare(Graph& graph, NodeId node, PassContext& context) {
   std::vector<ValueType> declared;
   for (ValueId output : graph.outputs(node)) {
     declared.push_back(output.valid() ? graph.value(output).type : ValueType());
   }
   try {
-    return infer_or_choose(graph, node, context);
+    infer_or_choose(graph, node, context);
+    return false;
   } catch (const Error&) {
     const bool retry = graph.subgraphs(node).empty() && forget_shapes(graph, node);
     if (!retry) throw;
@@ -146,6 +148,7 @@ void infer_or_redeclare(Graph& graph, NodeId node, PassContext& context) {
                                         to_string(declared[i]) + ", but is " +
                                         to_string(value.type) + ": the declaration is ignored");
   }
+  return true;
 }
 
 /// The op-set whose schema says what the op gives: an op younger than ours stands in models that
@@ -197,15 +200,25 @@ bool infer_graph(Graph& graph) {
   return changed;
 }
 
-/// The pass: types for every value. Exact. A shape that is declared for an inner value and is not
-/// what its node gives is replaced, with a warning. Leaves alone: what is declared and as precise
-/// already; of control flow all but Ifs that have a branch which cannot run and does not type.
+/// The pass: types for every value. Exact. A shape that is declared for an inner value of the main
+/// graph, and is not what its node gives, is replaced, with a warning. Leaves alone: what is
+/// declared and as precise already; of control flow all but Ifs that have a branch which cannot run
+/// and does not type.
 bool infer_shapes(Graph& graph, PassContext& context) {
   bool changed = false;
+  std::vector<bool> doubtful(graph.value_count(), false);  // what follows of a wrong declaration
   for (NodeId node : graph.all_nodes()) {
     if (!graph.node(node).alive) continue;  // stood in an If that is gone
     const std::vector<ValueType> before = types_within(graph, node);
-    infer_or_redeclare(graph, node, context);
+    const bool follows = std::ranges::any_of(graph.inputs(node), [&](ValueId v) {
+      return v.valid() && v.index < doubtful.size() && doubtful[v.index];
+    });
+    if (follows && graph.subgraphs(node).empty()) forget_shapes(graph, node);
+    if (infer_or_redeclare(graph, node, context) || follows) {
+      for (ValueId output : graph.outputs(node)) {
+        if (output.valid() && output.index < doubtful.size()) doubtful[output.index] = true;
+      }
+    }
     changed |= !graph.node(node).alive || types_within(graph, node) != before;
   }
   check_state_types(graph);

@@ -22,7 +22,6 @@ constexpr std::string_view kCallKey = "pkg.torch.onnx.fx_node";
 struct TorchCall {
   std::string op;                      // `aten.add.Tensor`
   std::vector<std::string> arguments;  // by position
-  std::string_view named;              // `{include_self: False}`
 };
 
 /// Splits at commas that stand in no brackets.
@@ -46,17 +45,14 @@ std::vector<std::string> split_arguments(std::string_view text) {
 }
 
 TorchCall call_of(const Node& node) {
-  static constexpr std::string_view kTarget = "target=torch.ops.", kArguments = "](args = (",
-                                    kNamed = "kwargs = ";
+  static constexpr std::string_view kTarget = "target=torch.ops.", kArguments = "](args = (";
   const std::string_view text = metadata_of(node, kCallKey);
   const size_t target = text.find(kTarget), arguments = text.find(kArguments);
   if (target == std::string_view::npos || arguments == std::string_view::npos) return {};
   const size_t op = target + kTarget.size();
   if (op > arguments) return {};
-  const size_t named = text.find(kNamed, arguments);
   return {std::string(text.substr(op, arguments - op)),
-          split_arguments(text.substr(arguments + kArguments.size())),
-          named == std::string_view::npos ? "" : text.substr(named + kNamed.size())};
+          split_arguments(text.substr(arguments + kArguments.size()))};
 }
 
 /// Is the argument there, and another than those that change nothing?
@@ -65,19 +61,17 @@ bool says(const TorchCall& call, size_t argument, std::initializer_list<std::str
          std::ranges::find(nothing, call.arguments[argument]) == nothing.end();
 }
 
-/// What the file lacks of a reduction that scatters.
-void warn_of_scatter(const Graph& graph, NodeId id, const TorchCall& call, PassContext& context) {
-  if (call.op != "aten.scatter_reduce.two" || graph.node(id).op != "ScatterElements") return;
-  const std::string label = graph.label(id);
-  if (call.arguments.size() > 4 && call.arguments[4] == "mean") {
-    context.warn(label,
-                 "the code takes means (scatter_reduce), and the file keeps the last of the "
-                 "values: ONNX has no such reduction; divide a sum by a count in the model");
-  } else if (call.named.find("include_self: False") != std::string_view::npos) {
-    context.warn(label,
-                 "the code leaves out what was there before (include_self=False), and the "
-                 "file reduces it too; scatter into what changes nothing: 0 for a sum");
-  }
+/// Is it a mean by index, of which the file has the last value? One call may be two nodes, of which
+/// the first one prepares what the second one writes into.
+bool is_lost_mean(const Graph& graph, NodeId id, const TorchCall& call) {
+  const Node& node = graph.node(id);
+  if (call.op != "aten.scatter_reduce.two" || node.op != "ScatterElements") return false;
+  if (call.arguments.size() < 5 || call.arguments[4] != "mean") return false;
+  if (node.attributes.get_string("reduction", "none") != "none") return false;
+  return std::ranges::none_of(graph.uses(graph.output(id)), [&](const Use& use) {
+    return use.by_node() &&
+           metadata_of(graph.node(use.node()), kCallKey) == metadata_of(node, kCallKey);
+  });
 }
 
 /// Does the code cut the gradient off: at the node, or before what it reads, in a list too?
@@ -124,7 +118,11 @@ void warn_of_lost_settings(const Model& model, PassContext& context) {
     const ValueId result = graph.output(id);
     if (result.valid() && trained[result.index] && is_detached(call))
       found["detach"].push_back(label);
-    warn_of_scatter(graph, id, call, context);
+    if (is_lost_mean(graph, id, call)) {
+      context.warn(label,
+                   "the code takes means (scatter_reduce), and the file keeps the last of the "
+                   "values: ONNX has no such reduction; divide a sum by a count in the model");
+    }
     // A call may have become several nodes: the one that ONNX has for it stands for all.
     if (call.op == "aten.cross_entropy_loss.default" && node.op == "SoftmaxCrossEntropyLoss" &&
         says(call, 5, {"0", "0.0"})) {

@@ -298,7 +298,8 @@ run_cases() {
 sanitized=(CudaAttention.\* Chain.\* CudaLayerNorm.\* CudaNormalization.\* CudaReduction.\*
   CudaLoss.\* UpdateGroup.\*:GradientJudgement.\*:KeptStates.\* CudaContraction.\* CudaStateful.\*
   CudaMovement.\* CudaScatter.\* CudaElementwise.\* ChannelsLast.\* ChannelsLastGroups.\*
-  CudaPool.\*:CudaPoolGrad.\*:CudaKeptMaxPool.\*:CudaDepthwise.\* CudaAlong.\* CudaProducts.\*:Epilogues.\*
+  CudaPool.\*:CudaPoolGrad.\*:CudaKeptMaxPool.\*:CudaDepthwise.\* CudaAlong.\*
+  CudaProducts.\*:Epilogues.\*
   CudaPlainProduct.\*:CudaQuantizedProduct.\* CudaArithmetic.\* CudaIntegerReduction.\*
   CudaLines.\*:CudaRows.\* CudaGenerate.\*:CudaCast.\* CudaRegions.\* CudaResize.\* CudaRandom.\*
   CudaSignal.\*:CudaDeterminant.\* CudaQuantized.\* CudaRecurrent.TrainingOnTheLibrary

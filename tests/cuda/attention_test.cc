@@ -334,8 +334,30 @@ TEST(CudaAttention, TheLibraryGivesTheGradientOfATerm) {
                                    {{3, 2}, 21, 20, 16, 8, 2, true},
                                    {{3, 2}, 21, 300, 200, 8},
                                    {{3, 4}, 21, 20, 40, 72, 2}}) {
-      check(gradient(attention(sizes, dtype, {less}), on_device(attention(sizes, dtype, {less}))));
+      for (const Attributes& more :
+           {Attributes{}, Attributes{{"is_causal", int64_t{1}}},
+            Attributes{{"rows_first", std::vector<int64_t>{0, 0, 0, 1}}}}) {
+        const bool rows_first = more.has("rows_first");
+        if (rows_first && sizes.group > 1) continue;
+        Call forward = attention(sizes, dtype, {less}, more);
+        if (rows_first) std::swap(forward.outputs[0].shape[1], forward.outputs[0].shape[2]);
+        Call back = gradient(forward, on_device(forward));
+        EXPECT_EQ(row_of(back), "dnn.attention");
+        check(back);
+        // The library has them in 16 bits first.
+        for (Result& result : back.outputs) result.dtype = DType::kF32;
+        back.attributes.set("out_dtypes", std::vector<int64_t>{1, 1, 1});
+        const std::vector<Tensor> wide = on_device(back), wanted = on_cpu(back);
+        for (size_t i = 0; i < 3; ++i) test::expect_near(wide[i], wanted[i], "f32", 0x1p-7);
+      }
     }
+    // All keys at −∞: NaN, or zeros if that is what the model makes of it.
+    Tensor none = low;
+    for (int64_t i = 0; i < none.size(); ++i)
+      none.mutable_data<float>()[i] = i % 5 == 0 ? -std::numeric_limits<float>::infinity() : 0;
+    const Call zeros =
+        attention({{3, 2}, 21, 20, 16, 8}, dtype, {none}, {{"nan_is_zero", int64_t{1}}});
+    check(gradient(zeros, on_device(zeros)));
     const Call dropped = attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, seed, step}, drops);
     EXPECT_EQ(row_of(gradient(dropped, on_device(dropped), true)), "own.attention");
     check_both(dropped, true);

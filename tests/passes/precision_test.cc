@@ -221,6 +221,86 @@ TEST_P(InBothTypes, SumsOfWhatIsFedAndRead) {
   }
 }
 
+/// What is rounded on its way into a product is not held before.
+TEST_P(InBothTypes, SumsOfWhatIsFedOnTheirWayIntoProducts) {
+  for (const bool refine : {true, false}) {
+    CompileOptions options = inference_for(GetParam());
+    options.policy.cost_refinement = refine;
+    const Graph graph = compiled(
+        "main (float[64,64] x, float[64,64] y) => (float[64,64] z) <\n"
+        "   float[64,64] w = {" +
+            numbers(64 * 64) + R"(}
+> {
+   a = MatMul (x, w)
+   b = Add (a, y)
+   s = Sigmoid (b)
+   g = Mul (b, s)
+   shape = Shape (b)
+   r = Reshape (g, shape)
+   z = MatMul (r, w)
+}
+)",
+        options);
+    for (const char* op : {"Add", "Mul"}) EXPECT_THAT(graph, RunsIn(op, GetParam()));
+  }
+}
+
+/// The residual of the data, block by block: what is taken from it, and from what is left.
+TEST_P(InBothTypes, SumsOfSumsOfWhatIsFed) {
+  const Graph graph = compiled(
+      "main (float[64,64] x) => (float[64,64] r) <\n"
+      "   float[64,64] w = {" +
+          numbers(64 * 64) + R"(}
+> {
+   a = MatMul (x, w)
+   p = Sub (x, a)
+   b = MatMul (p, w)
+   q = Sub (p, b)
+   c = MatMul (q, w)
+   r = Sub (q, c)
+}
+)",
+      inference_for(GetParam()));
+  EXPECT_THAT(graph, RunsIn("Sub", DType::kF32));
+  EXPECT_THAT(graph, RunsIn("MatMul", GetParam()));
+}
+
+/// A normalization takes most of such a sum away, and its gradient looks at it again; so does a
+/// gradient that looks for the largest.
+TEST_P(InBothTypes, WhatReadsSumsOfWhatIsFed) {
+  CompileOptions options = training_for(GetParam());
+  const std::string net = "main (float[4,64] x) => (float[4,64] z) <\n   float[64,64] w = {" +
+                          numbers(64 * 64) + "}, float[64] scale = {" + numbers(64) + R"(}
+> {
+   a = MatMul (x, w)
+   b = Add (a, x)
+   n = LayerNormalization (b, scale)
+   z = MatMul (n, w)
+}
+)";
+  const Graph step = compiled_step(net, options);
+  for (const char* op : {"LayerNormalization", "ai.halfnote.LayerNormalizationGrad"})
+    EXPECT_THAT(step, RunsIn(op, DType::kF32));
+  EXPECT_THAT(step, RunsIn("MatMul", GetParam()));
+  EXPECT_THAT(step, CastTimes("b", GetParam(), 0));
+  const std::string pool =
+      "main (float[4,2,32] x) => (float[4,2,16] z) <\n"
+      "   float[32,32] w = {" +
+      numbers(32 * 32) + "}, float[16,16] v = {" + numbers(256) + R"(}
+> {
+   a = MatMul (x, w)
+   b = Add (a, x)
+   p = MaxPool <kernel_shape = [2], strides = [2]> (b)
+   m = ReduceMean <keepdims = 1> (p)
+   d = Sub (p, m)
+   z = MatMul (d, v)
+}
+)";
+  const Graph pooled = compiled_step(pool, options);
+  EXPECT_THAT(pooled, RunsIn("MaxPool", DType::kF32));
+  EXPECT_THAT(pooled, RunsIn("ai.halfnote.MaxPoolGrad", DType::kF32));
+}
+
 /// A product with it keeps what digits 16 bits have; so does one with a mask of 0 and 1.
 TEST_P(InBothTypes, ProductsWithWhatIsFedAreRounded) {
   const Graph graph = compiled(
@@ -253,6 +333,21 @@ TEST_P(InBothTypes, SumsOfWhatIsFedAndReturned) {
 }
 
 /// The part that a product reads is 16-bit; what else reads it has it as it is fed.
+TEST_P(InBothTypes, AShapeReadsNoNumbers) {
+  const Graph graph = compiled(R"(
+main (float[64,64] x) => (float[64,64] z, int64[2] s) <
+   float[64,64] w = {)" + numbers(64 * 64) +
+                                   R"(}
+> {
+   t = Transpose (x)
+   z = MatMul (t, w)
+   s = Shape (t)
+}
+)",
+                               inference_for(GetParam()));
+  EXPECT_THAT(graph, RunsIn("Transpose", GetParam()));
+}
+
 TEST_P(InBothTypes, PartsOfWhatIsFedAreAsTheyAreForF32) {
   const Graph graph =
       compiled(R"(

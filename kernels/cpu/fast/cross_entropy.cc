@@ -31,10 +31,21 @@ void for_pieces(const T* line, int64_t length, Body&& body) {
   }
 }
 
+/// The logarithm of Σ exp(x): the largest x, and the logarithm of what is left. Where a mask has
+/// taken a whole line to -FLT_MAX their sum would have lost the second, in f64 too.
+struct LogSumExp {
+  float most;
+  double rest;
+
+  double sum() const { return static_cast<double>(most) + rest; }
+  bool is_far() const { return std::abs(most) > 1e7f; }
+  double of(float x) const { return (static_cast<double>(x) - static_cast<double>(most)) - rest; }
+};
+
 /// The logarithm of Σ exp(x) over one line, which is read once: each piece is summed against its
 /// own maximum, and the sums are brought to the largest so far.
 template <class T>
-double log_sum_exp(const Loops& loops, const T* line, int64_t length) {
+LogSumExp log_sum_exp(const Loops& loops, const T* line, int64_t length) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();
   float most = kNone;
   double sum = 0;
@@ -50,15 +61,23 @@ double log_sum_exp(const Loops& loops, const T* line, int64_t length) {
           added * std::exp(static_cast<double>(own) - larger);
     most = larger;
   });
-  return static_cast<double>(most) + std::log(sum);
+  return {most, std::log(sum)};
+}
+
+/// y = x − the logarithm.
+void subtract(const Loops& loops, const float* x, int64_t count, const LogSumExp& from, float* y) {
+  if (!from.is_far()) return loops.subtract(x, count, from.sum(), y);
+  loops.subtract(x, count, static_cast<double>(from.most), y);
+  loops.subtract(y, count, from.rest, y);
 }
 
 template <class T>
-void write_log_prob(const Loops& loops, const T* line, int64_t length, double log_sum, T* to) {
+void write_log_prob(const Loops& loops, const T* line, int64_t length, const LogSumExp& log_sum,
+                    T* to) {
   Room room;
   for_pieces(line, length, [&](const float* x, int64_t at, int64_t count) {
     float* result = result_block(to + at, room.data());
-    loops.subtract(x, count, log_sum, result);
+    subtract(loops, x, count, log_sum, result);
     store_block(result, count, to + at);
   });
 }
@@ -84,12 +103,10 @@ Prepared forward_kernel(const KernelCall& call, const LossPlan& plan, size_t los
       for (int64_t position = begin; position < end; ++position) {
         const int64_t start = plan.lines.start(position), length = plan.lines.length;
         const T* x = buffers.in<T>(0) + start;
-        const double log_sum = log_sum_exp(loops, x, length);
+        const LogSumExp log_sum = log_sum_exp(loops, x, length);
         const int64_t label = plan.label_at(buffers, position);
         losses[position] =
-            plan.is_ignored(label)
-                ? 0
-                : weights[position] * (log_sum - static_cast<double>(load(x[label])));
+            plan.is_ignored(label) ? 0 : weights[position] * -log_sum.of(load(x[label]));
         if (with_log_prob) write_log_prob(loops, x, length, log_sum, buffers.out<T>(1) + start);
       }
     });
@@ -164,13 +181,19 @@ Prepared prepare_gradient(const KernelCall& call) {
 /// From the scores of one line: what forward and gradient do behind each other, bit for bit, a
 /// piece at a time, so that no log-probability goes to memory.
 template <class T, class U>
-void both_line(const Loops& loops, const T* x, int64_t length, int64_t label, double log_sum,
-               double factor, U* dx) {
-  const auto own = static_cast<float>(static_cast<double>(load(x[label])) - log_sum);
+void both_line(const Loops& loops, const T* x, int64_t length, int64_t label,
+               const LogSumExp& log_sum, double factor, U* dx) {
+  const auto own = static_cast<float>(log_sum.of(load(x[label])));
   Room room;
   for_pieces(x, length, [&](const float* piece, int64_t at, int64_t count) {
     float* result = result_block(dx + at, room.data());
-    loops.shifted_exponentials(piece, count, log_sum, static_cast<float>(factor), result);
+    const auto scale = static_cast<float>(factor);
+    if (log_sum.is_far()) {
+      subtract(loops, piece, count, log_sum, result);
+      loops.scaled_exponentials(result, count, scale, result);
+    } else {
+      loops.shifted_exponentials(piece, count, log_sum.sum(), scale, result);
+    }
     store_block(result, count, dx + at);
   });
   dx[label] = store<U>(static_cast<float>((static_cast<double>(std::exp(own)) - 1) * factor));
@@ -196,8 +219,8 @@ Prepared both_kernel(const KernelCall& call, const LossAndGradPlan& plan, size_t
         std::fill_n(dx + length, loss.lines.padding, store<U>(0));
         if (ignored) continue;
         const T* x = buffers.in<T>(0) + start;
-        const double log_sum = log_sum_exp(loops, x, length);
-        losses[position] = weights[position] * (log_sum - static_cast<double>(load(x[label])));
+        const LogSumExp log_sum = log_sum_exp(loops, x, length);
+        losses[position] = weights[position] * -log_sum.of(load(x[label]));
         both_line(loops, x, length, label, log_sum,
                   plan.upstream.at(loss, buffers, divisor, position), dx);
       }
@@ -239,7 +262,7 @@ Prepared prepare_log_softmax(const KernelCall& call) {
       parallel_blocks(lines.count, lines.grain(), threads, [&](int64_t begin, int64_t end) {
         for (int64_t line = begin; line < end; ++line) {
           const T* from = buffers.in<T>(0) + lines.start(line);
-          const double log_sum = log_sum_exp(loops, from, lines.length);
+          const LogSumExp log_sum = log_sum_exp(loops, from, lines.length);
           write_log_prob(loops, from, lines.length, log_sum, buffers.out<T>(0) + lines.start(line));
         }
       });

@@ -82,19 +82,20 @@ __global__ void __launch_bounds__(kLossBlock)
       const auto distance = static_cast<Math<T>>(load_number(x[i * lines.stride]) - largest);
       sum += math::exp(distance);
     }
-    const double log_sum = largest + math::log(merge_block<AddNumbers, kLossBlock>(sum));
+    // Apart: beside a largest of -FLT_MAX f64 would lose the logarithm.
+    const double rest = math::log(merge_block<AddNumbers, kLossBlock>(sum));
     if (threadIdx.x == 0) {
       const int64_t label = loss.labels.raw(position);
       losses[position] = 0;
       if (loss.counts(label) && loss.inside(label)) {
         losses[position] =
-            loss.weights[position] * (log_sum - load_number(x[label * lines.stride]));
+            loss.weights[position] * ((largest - load_number(x[label * lines.stride])) + rest);
       }
     }
     if (log_prob == nullptr) continue;
     T* to = log_prob + loss.start(position);
     for (int64_t i = threadIdx.x; i < lines.length; i += kLossBlock) {
-      const double value = load_number(x[i * lines.stride]) - log_sum;
+      const double value = (load_number(x[i * lines.stride]) - largest) - rest;
       to[i * lines.stride] = store_number<T>(static_cast<Math<T>>(value));
     }
   }

@@ -5,15 +5,17 @@
 
 #include <algorithm>
 
+#include "base/ops/taps.h"
 #include "kernels/cpu/reduction/window.h"
 #include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
 
-/// The maximum of a window without elements; of a byte it is that of base/ops/taps.h.
+/// The maximum of a window without elements.
 template <class Tap>
-inline constexpr Tap kNoTap = static_cast<Tap>(-1);
+inline constexpr Tap kNoTapOf = static_cast<Tap>(-1);
+static_assert(kNoTapOf<uint8_t> == kNoTap);
 
 /// The maxima of some channels' windows so far, and which taps they are: the first of equals, the
 /// first NaN.
@@ -26,14 +28,14 @@ struct Maxima {
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
       most[v] = -static_cast<Math<T>>(INFINITY);
-      taps.of[v] = kNoTap<Tap>;
+      taps.of[v] = kNoTapOf<Tap>;
     }
   }
   __device__ void take(const Packed<T, V>& pack, int64_t tap) {
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
       const Math<T> value = load_number(pack.of[v]);
-      if (taps.of[v] != kNoTap<Tap> && !cpu::is_new_maximum(value, most[v])) continue;
+      if (taps.of[v] != kNoTapOf<Tap> && !cpu::is_new_maximum(value, most[v])) continue;
       most[v] = value;
       taps.of[v] = static_cast<Tap>(tap);
     }

@@ -24,7 +24,7 @@ struct MaximaOutputs {
     if (relu) {
       HN_UNROLL
       for (int v = 0; v < V; ++v) {
-        if (!(maxima.most[v] > 0)) maxima.taps.of[v] = kNoTap<uint8_t>;
+        if (!(maxima.most[v] > 0)) maxima.taps.of[v] = kNoTap;
         if (maxima.most[v] < 0) maxima.most[v] = 0;
       }
     }

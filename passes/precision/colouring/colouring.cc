@@ -21,8 +21,8 @@ bool Colouring::run(const std::map<std::string, Precision>& decided, bool refine
   seed(decided);
   hold_places();
   hold_masks();
-  hold_sums();
   flood_f32();
+  hold_sums();
   bridge();
   hold_moves();
   spread();
@@ -55,8 +55,8 @@ void Colouring::flood_f32() {
     // The optimizer's f32 says nothing about what reads the loss scale or a weight, positions'
     // nothing about the data that they meet, nor do sums of data about what follows.
     const std::string& why = state(id).reason;
-    const bool only_itself =
-        graph_.node(id).role == Role::kOptimizer || why == kPositions || why == kSums;
+    const bool only_itself = graph_.node(id).role == Role::kOptimizer || why == kPositions ||
+                             why == kSums || why == kReadsSums || why == kMoves;
     if (!only_itself) sources.push_back(id);
   }
   const std::vector<bool> flooded = reach(sources, below(), [&](NodeId id) {
@@ -70,10 +70,17 @@ void Colouring::flood_f32() {
 void Colouring::bridge() {
   const std::vector<NodeId> low = of_colour(Colour::kLow);
   const auto open = [&](NodeId id) { return state(id).colour == Colour::kOpen; };
-  const std::vector<bool> after = reach(low, below(), open);
-  const std::vector<bool> ahead = reach(low, above(), open);
+  // What is held for sums stands between nodes as it would if it were not.
+  const auto open_or_sum = [&](NodeId id) {
+    return open(id) || state(id).reason == kSums || state(id).reason == kReadsSums;
+  };
+  const std::vector<bool> after = reach(low, below(), open_or_sum), into = into_products();
+  const std::vector<bool> right_after = reach(low, below(), open),
+                          ahead = reach(low, above(), open);
   for (NodeId id : nodes_) {
-    if (after[id.index] && ahead[id.index]) set(id, Colour::kLow, "lies between 16-bit nodes");
+    const bool between = (right_after[id.index] && ahead[id.index]) ||
+                         (after[id.index] && into[id.index] && open(id));
+    if (between) set(id, Colour::kLow, "lies between 16-bit nodes");
   }
 }
 

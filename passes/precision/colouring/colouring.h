@@ -86,6 +86,18 @@ class Colouring {
   /// What moves data as they are fed to f32 nodes. After bridge().
   void hold_moves();
   bool is_forward(NodeId id) const;
+  /// Is it a forward node that reads more of an operand than its shape?
+  bool reads_numbers(NodeId id) const;
+  /// Open forward nodes from which a 16-bit one is reached over such nodes and sums that are held.
+  std::vector<bool> into_products();
+  /// Sums of what is fed and what is computed, and sums of these: by node. `cancels`: sums of sums
+  /// and normalizations of them, which may take away most of what they read.
+  std::vector<bool> sums_of_fed(std::vector<bool>& cancels);
+  /// Does it compute in f32 on 16-bit tensors, as normalizations do?
+  bool normalizes(NodeId id) const;
+  /// What reads sums that are held, as they are: normalizations, and what moves them (`exact`),
+  /// both with their gradients, which look at the numbers again.
+  void hold_readers(const std::vector<bool>& exact);
   /// Does it only move what it reads, and is nothing decided of it?
   bool moves(NodeId id);
 
@@ -171,6 +183,7 @@ class Colouring {
   const ValueFacts& facts_;
   const std::vector<NodeId> nodes_;
   std::vector<State> colours_;
+  std::vector<bool> held_;  // by value: sums that are held, also where they are moved
   std::map<std::string, std::string> wholes_;  // by node name
   std::set<std::string> on_positions_;         // names of nodes; gradients are made of these
   std::set<std::pair<std::string, std::string>> told_;  // remarks: where and text

@@ -96,29 +96,80 @@ bool Colouring::moves(NodeId id) {
   return state(id).colour == Colour::kOpen && state(id).kind == Kind::kClear;
 }
 
+bool Colouring::reads_numbers(NodeId id) const {
+  const Node& node = graph_.node(id);
+  return is_forward(id) && !(node.domain.empty() && (node.op == "Shape" || node.op == "Size"));
+}
+
+std::vector<bool> Colouring::into_products() {
+  std::vector<NodeId> low = of_colour(Colour::kLow);
+  std::erase_if(low, [&](NodeId id) { return !is_forward(id); });
+  return reach(low, above(), [&](NodeId id) {
+    const std::string& why = state(id).reason;
+    const bool open = state(id).colour == Colour::kOpen || why == kSums || why == kReadsSums;
+    return is_forward(id) && open;
+  });
+}
+
+std::vector<bool> Colouring::sums_of_fed(std::vector<bool>& cancels) {
+  std::vector<bool> sums(colours_.size(), false), carried(graph_.value_count(), false);
+  cancels.assign(colours_.size(), false);
+  for (NodeId id : nodes_) {
+    if (!is_forward(id) || state(id).pinned || state(id).colour == Colour::kNone) continue;
+    const bool carries = std::ranges::any_of(
+        graph_.inputs(id), [&](ValueId v) { return v.valid() && carried[v.index]; });
+    sums[id.index] = is_sum(graph_.node(id)) && (carries || facts_.fed.adds_data(graph_, id));
+    cancels[id.index] = carries && (sums[id.index] || normalizes(id));
+    if (!sums[id.index] && !(carries && state(id).kind == Kind::kClear)) continue;
+    for (ValueId output : graph_.outputs(id)) {
+      if (output.valid()) carried[output.index] = true;
+    }
+  }
+  return sums;
+}
+
+bool Colouring::normalizes(NodeId id) const {
+  const OperatorRow* row = find_operator(graph_.node(id));
+  return row != nullptr && row->fp32_math_inside;
+}
+
 void Colouring::hold_sums() {
-  const auto sums = [&](NodeId id) {
-    return state(id).colour == Colour::kOpen && is_forward(id) && is_sum(graph_.node(id)) &&
-           facts_.fed.adds(graph_, id);
-  };
+  std::vector<bool> cancels;
+  const std::vector<bool> sums = sums_of_fed(cancels), rounded = into_products();
   const auto is_returned = [&](ValueId value) {
     return is_f32_tensor(graph_, value) &&
            std::ranges::any_of(graph_.uses(value), [](const Use& use) { return !use.by_node(); });
   };
-  std::vector<NodeId> readers;  // that are f32, or may become it
+  std::vector<NodeId> readers;  // that are f32, or become it, or take away most of what they read
   for (NodeId id : nodes_) {
-    if (!is_forward(id) || state(id).colour == Colour::kLow) continue;
-    const bool passes_on = moves(id) || sums(id);
-    if (!passes_on || std::ranges::any_of(graph_.outputs(id), is_returned)) readers.push_back(id);
+    if (!reads_numbers(id) || state(id).colour == Colour::kLow) continue;
+    const bool passes_on = moves(id) || sums[id.index] || rounded[id.index];
+    const bool reads = !passes_on || cancels[id.index] ||
+                       (!rounded[id.index] && std::ranges::any_of(graph_.outputs(id), is_returned));
+    if (reads) readers.push_back(id);
   }
   std::vector<bool> exact =
-      reach(readers, above(), [&](NodeId id) { return moves(id) || sums(id); });
+      reach(readers, above(), [&](NodeId id) { return moves(id) || sums[id.index]; });
   for (NodeId id : readers) exact[id.index] = true;
-  std::vector<NodeId> held;
   for (NodeId id : nodes_) {
-    if (exact[id.index] && sums(id)) held.push_back(id);
+    if (exact[id.index] && sums[id.index]) pin(id, Colour::kF32, kSums);
   }
-  for (NodeId id : held) pin(id, Colour::kF32, kSums);
+  hold_readers(exact);
+}
+
+void Colouring::hold_readers(const std::vector<bool>& exact) {
+  held_.assign(graph_.value_count(), false);
+  for (NodeId id : nodes_) {
+    const bool reads_held = std::ranges::any_of(
+        graph_.inputs(id), [&](ValueId v) { return v.valid() && held_[v.index]; });
+    const bool sum = state(id).reason == kSums, open = state(id).colour == Colour::kOpen;
+    const bool moved = reads_held && moves(id) && (exact[id.index] || !is_forward(id));
+    if (moved || (reads_held && open && normalizes(id))) pin(id, Colour::kF32, kReadsSums);
+    if (!sum && !(moved && is_forward(id))) continue;
+    for (ValueId output : graph_.outputs(id)) {
+      if (output.valid()) held_[output.index] = true;
+    }
+  }
 }
 
 void Colouring::hold_moves() {
@@ -129,7 +180,7 @@ void Colouring::hold_moves() {
   std::vector<NodeId> readers;
   for (NodeId id : nodes_) {
     const bool low = state(id).colour == Colour::kLow;
-    if (is_forward(id) && !low && !moves(id)) readers.push_back(id);
+    if (reads_numbers(id) && !low && !moves(id)) readers.push_back(id);
   }
   const std::vector<bool> exact =
       reach(readers, above(), [&](NodeId id) { return moves(id) && reads_fed(id); });

@@ -76,9 +76,7 @@ void Colouring::refine_by_cost() {
     low[id.index] = state(id).colour == Colour::kLow;
     const bool coloured = state(id).colour == Colour::kLow || state(id).colour == Colour::kF32;
     // A normalization takes their mean from the data, whatever else it reads.
-    const OperatorRow* row = find_operator(graph_.node(id));
-    const bool normalizes = row != nullptr && row->fp32_math_inside;
-    const bool reads_fed = facts_.fed.are_read_by(graph_, id, normalizes ? none : low);
+    const bool reads_fed = facts_.fed.are_read_by(graph_, id, normalizes(id) ? none : low);
     const bool held = exact[id.index] || (!low[id.index] && reads_fed);
     free[id.index] = coloured && !state(id).pinned && !held && why_illegal(id).empty();
   }

@@ -49,8 +49,11 @@ class Ways {
 }  // namespace
 
 FedValues::FedValues(const Graph& graph)
-    : fed_(graph.value_count(), false), constant_(graph.value_count(), false) {
+    : fed_(graph.value_count(), false),
+      data_(graph.value_count(), false),
+      constant_(graph.value_count(), false) {
   for (ValueId input : graph.inputs()) fed_[input.index] = is_float_value(graph, input);
+  data_ = fed_;
   for (uint32_t i = 0; i < graph.region_count(); ++i) {
     for (ValueId value : graph.initializers(RegionId{i})) {
       constant_[value.index] = graph.constant(value) != nullptr;
@@ -60,11 +63,12 @@ FedValues::FedValues(const Graph& graph)
     const OperatorRow* row = find_operator(graph.node(node));
     if (row == nullptr || row->precision == PrecisionClass::kAllow) continue;
     if (row->purity != Purity::kPure || !graph.subgraphs(node).empty()) continue;
-    bool fed = false, constant = true, other = false, floats = false;
+    bool fed = false, data = false, constant = true, other = false, floats = false;
     for (ValueId input : graph.inputs(node)) {
       if (!is_float_value(graph, input)) continue;
       floats = true;
       fed |= has(input);
+      data |= data_[input.index];
       constant &= constant_[input.index];
       other |= !has(input) && !constant_[input.index];
     }
@@ -72,23 +76,25 @@ FedValues::FedValues(const Graph& graph)
     const ValueId first = graph.input(node, 0);
     if (!floats && first.valid() && graph.constant(first) == nullptr) {
       fed = true;
+      data = graph.value(first).type.dtype != DType::kBool;
       constant = false;
     }
     for (ValueId output : graph.outputs(node)) {
       if (!is_float_value(graph, output)) continue;
       fed_[output.index] = fed && !other;
+      data_[output.index] = data && !other;
       constant_[output.index] = constant;
     }
   }
 }
 
-bool FedValues::adds(const Graph& graph, NodeId node) const {
+bool FedValues::adds(const Graph& graph, NodeId node, const std::vector<bool>& which) const {
   const OperatorRow* row = find_operator(graph.node(node));
   if (row == nullptr || row->scale != ScaleRule::kSame) return false;
   bool fed = false, other = false;
   for (ValueId input : graph.inputs(node)) {
     if (!is_float_value(graph, input)) continue;
-    fed |= has(input);
+    fed |= input.index < which.size() && which[input.index];
     other |= !has(input) && !constant_[input.index];
   }
   return fed && other;

@@ -16,13 +16,18 @@ class FedValues {
   bool has(ValueId value) const { return value.index < fed_.size() && fed_[value.index]; }
   /// Does the node add a fed value to another that is neither fed nor a constant (Add,
   /// Where, Concat)?
-  bool adds(const Graph& graph, NodeId node) const;
+  bool adds(const Graph& graph, NodeId node) const { return adds(graph, node, fed_); }
+  /// The same of data: what comes from bools alone, 16 bits hold.
+  bool adds_data(const Graph& graph, NodeId node) const { return adds(graph, node, data_); }
   /// Does it read an f32 that is fed, and no result of a node that is `low`? Rounded for it, an x
   /// near 1000 would have no digits left behind (x - 1000) / 5.
   bool are_read_by(const Graph& graph, NodeId node, const std::vector<bool>& low) const;
 
  private:
+  bool adds(const Graph& graph, NodeId node, const std::vector<bool>& which) const;
+
   std::vector<bool> fed_;       // by value
+  std::vector<bool> data_;      // those that are not made of bools alone
   std::vector<bool> constant_;  // by value
 };
 

@@ -176,6 +176,21 @@ TEST(FastPlanes, SoftmaxTakesInfinitiesAndNanAsTheReference) {
   }
 }
 
+/// A mask may take all scores of a position to where f64 holds no logarithm beside the largest.
+TEST(FastPlanes, SoftmaxOfPositionsThatAreFar) {
+  NEEDS_PLANES();
+  Tensor x = random_tensor(DType::kF32, {2, 5, 19}, -3, 3, 1);
+  for (int64_t c = 0; c < 5; ++c) {
+    x.mutable_data<float>()[static_cast<size_t>(c * 19 + 3)] = std::numeric_limits<float>::lowest();
+    x.mutable_data<float>()[static_cast<size_t>(c * 19 + 8)] -= 1e9f;
+  }
+  const Attributes attributes{{"axis", int64_t{1}}};
+  for (const std::string_view op : {"Softmax", "LogSoftmax"}) {
+    expect_close(run_one("", op, {x}, attributes, {}, kSoftmaxPlanes),
+                 run_one("", op, {x}, attributes), 0, 8 * 0x1p-24);
+  }
+}
+
 TEST(FastPlanes, LeavesAloneWhatIsNotItsOwn) {
   NEEDS_PLANES();
   const auto why = [](const Shape& shape, int64_t axis, DType type) {

@@ -215,6 +215,29 @@ TEST(FastLogSoftmax, TakesInfinitiesAndNanAsTheReference) {
                4 * 0x1p-24, 0);
 }
 
+/// Whole lines that a mask has taken to where f64 holds no logarithm beside the largest.
+TEST(FastLogSoftmax, OfLinesThatAreFar) {
+  const float lowest = std::numeric_limits<float>::lowest();
+  Tensor x = random_tensor(DType::kF32, {4, 24}, -3, 3, 1);
+  const std::span<float> numbers = x.mutable_data<float>();
+  for (size_t i = 0; i < 24; ++i) {
+    numbers[24 + i] = lowest;
+    numbers[48 + i] = i < 20 ? lowest : -1e9f;
+    numbers[72 + i] += 1e8f;
+  }
+  expect_close(run_one("", "LogSoftmax", {x}, {}, {}, kFast), run_one("", "LogSoftmax", {x}), 0,
+               8 * 0x1p-24);
+  const Tensor y = run_one("", "LogSoftmax", {x}, {}, {}, kFast);
+  EXPECT_NEAR(y.at_as_double(24), -std::log(24.0), 1e-6);
+  const Tensor labels = Tensor::of<int64_t>({4}, {0, 1, 22, 3});
+  const Attributes none{{"reduction", std::string("none")}};
+  const std::vector<OutputSpec> outputs = {{DType::kF32, {4}}, {DType::kF32, {4, 24}}};
+  const auto got = run_kernel("", "SoftmaxCrossEntropyLoss", {x, labels}, none, outputs, kFast);
+  for (int64_t i = 0; i < 4; ++i)
+    EXPECT_NEAR(got[0].at_as_double(i),
+                -y.at_as_double(i * 24 + labels.at_as_int(static_cast<size_t>(i))), 1e-5);
+}
+
 TEST(FastCrossEntropy, SaysWhatItDoesNotTake) {
   const Tensor x(DType::kF32, {2, 3, 4}), labels(DType::kI64, {2, 4});
   EXPECT_NE(refusals("", "SoftmaxCrossEntropyLoss", {x, labels}, {}, {{DType::kF32, {}}}, kFast)

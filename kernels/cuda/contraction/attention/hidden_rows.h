@@ -134,21 +134,35 @@ struct HiddenSlopes {
   HiddenRows hidden;
   Kept<T> kept;
   const T *v, *y, *dy;
+  float* means;  // Σ dY·Y of each hidden row
 
+  __device__ bool is_hidden(int64_t batch, int64_t i) const {
+    return i < hidden.end[batch] && hidden.is_hidden(batch * p.m + i);
+  }
+  __device__ float mean(int64_t batch, int64_t i) const {
+    const int64_t of_y = p.y.at(batch, i);
+    float sum = 0;
+    for (int e = 0; e < p.e; ++e) sum += load_number(dy[of_y + e]) * load_number(y[of_y + e]);
+    return sum;
+  }
   /// P∘(dP − Σ dY·Y), where none of the terms from `first` on stands in the place of the score.
   __device__ float of(int first, int64_t batch, int64_t i, int64_t j) const {
     if (j >= hidden.seen(i) || ScoresOfBatch<float>(p, batch).is_hidden(first, i, j)) return 0;
     const int64_t row = batch * p.m + i, of_y = p.y.at(batch, i), of_v = p.v.at(batch, j);
-    float weight = 0, mean = 0;
-    for (int e = 0; e < p.e; ++e) {
-      const float slope = load_number(dy[of_y + e]);
-      weight += slope * load_number(v[of_v + e]);
-      mean += slope * load_number(y[of_y + e]);
-    }
-    return hidden.probability(row, j) * (weight * kept.of(row, hidden.keys, j) - mean);
+    float weight = 0;
+    for (int e = 0; e < p.e; ++e) weight += load_number(dy[of_y + e]) * load_number(v[of_v + e]);
+    return hidden.probability(row, j) * (weight * kept.of(row, hidden.keys, j) - means[row]);
   }
-  __device__ bool is_hidden(int64_t batch, int64_t i) const {
-    return i < hidden.end[batch] && hidden.is_hidden(batch * p.m + i);
+};
+
+/// Finds the means of hidden rows, a row a thread.
+template <class T>
+struct FindMeans {
+  HiddenSlopes<T> slopes;
+  __device__ void operator()(int64_t row) const {
+    const int64_t batch = row / slopes.p.m, i = row - batch * slopes.p.m;
+    if (i < slopes.hidden.begin[batch] || !slopes.is_hidden(batch, i)) return;
+    slopes.means[row] = slopes.mean(batch, i);
   }
 };
 
@@ -192,6 +206,10 @@ __global__ void __launch_bounds__(kBlock)
   const int64_t lane = threadIdx.x % 32, step = gridDim.y * kWarps;
   for (int64_t own = blockIdx.x; own < heads; own += gridDim.x) {
     const int64_t first = own * group;
+    bool any = false;
+    for (int64_t head = first; head < first + group; ++head)
+      any = any || slopes.hidden.begin[head] < slopes.hidden.end[head];
+    if (!any) continue;
     for (int64_t j = blockIdx.y * kWarps + threadIdx.x / 32; j < slopes.hidden.keys; j += step) {
       float sums[kEach] = {};
       bool added = false;

@@ -234,6 +234,7 @@ struct LibraryAttention {
   TermSlices slices;
   size_t bias = 0, hidden = 0, kept = 0, statistics = 0, room = 0;  // in the workspace
   size_t taken = 0;                                                 // from each row of the bias
+  size_t means = 0;                                                 // of hidden rows, see there
   size_t keys = 0, slopes = 0;  // a K that is turned, gradients of all scores
   size_t parts = 0;             // of the gradient of the term
   /// Gradients that the library cannot write where they belong: of another type, or nobody's.
@@ -374,9 +375,13 @@ struct LibraryAttention {
   HiddenSlopes<T> slopes_of(const KernelBuffers& buffers, const SdpaOperands& operands,
                             const HiddenRows& found) const {
     using namespace cpu::attention;
-    return {planned.on_device(buffers), found,
-            kept_of<T>(operands),       buffers.in<T>(kGradV),
-            buffers.in<T>(kGradResult), buffers.in<T>(kGradY)};
+    return {planned.on_device(buffers),
+            found,
+            kept_of<T>(operands),
+            buffers.in<T>(kGradV),
+            buffers.in<T>(kGradResult),
+            buffers.in<T>(kGradY),
+            cpu::part<float>(buffers, means)};
   }
   /// To dQ and dK, which begin at `gradients`.
   template <class T>
@@ -384,6 +389,7 @@ struct LibraryAttention {
                            T* const* gradients) const {
     using namespace cpu::attention;
     const AttentionPlan& plan = planned.plan;
+    for_each(stream_of(buffers), rows(), FindMeans<T>{from});
     const T* of_k = is_turned() ? cpu::part<T>(buffers, keys) : buffers.in<T>(kGradK);
     launch(stream_of(buffers), add_hidden_to_queries<T>, dim3(blocks(heads()), kBlocksOfHead),
            kBlock, 0, from, heads(), k, of_k, plan.q, gradients[0]);
@@ -531,6 +537,7 @@ Prepared prepare_on_library(const KernelCall& call, bool gradient) {
     made.hidden = workspace.add_elements<float>(2 * (made.rows() + made.heads()));
     const ScoreDims& dims = made.problem.bias;
     made.taken = workspace.add_elements<float>(dims[0] * dims[1] * dims[2]);
+    if (gradient) made.means = workspace.add_elements<float>(made.rows());
   }
   const RowLayout& k = made.k;
   if (made.is_turned())
