@@ -132,9 +132,7 @@ bool is_float_value(const Graph& graph, ValueId value) {
   return value.valid() && is_float(graph.value(value).type.dtype);
 }
 
-bool reads_shape_only(const Graph& graph, const Use& use) {
-  if (!use.by_node()) return false;
-  const Node& node = graph.node(use.node());
+bool reads_shape_only(const Node& node) {
   return node.domain.empty() && (node.op == "Shape" || node.op == "Size");
 }
 

@@ -38,8 +38,8 @@ NodeId find_node(const Graph& graph, std::string_view name);
 bool is_cast(const Node& node);
 /// Is it a value (not an operand left out) of floats?
 bool is_float_value(const Graph& graph, ValueId value);
-/// Does a node (Shape, Size) read no number of the value, but how many there are?
-bool reads_shape_only(const Graph& graph, const Use& use);
+/// Does the node (Shape, Size) read no number of its operand, but how many there are?
+bool reads_shape_only(const Node& node);
 /// Is it a tensor of f32?
 bool is_f32_tensor(const Graph& graph, ValueId value);
 /// The node that makes the value; invalid for inputs and initializers.

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/shape.h"
+#include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 
 namespace halfnote {
@@ -22,7 +23,7 @@ class Cost {
       : graph_(graph), fixed_(fixed), low_(std::move(low)), readers_(graph.value_count()) {
     for (uint32_t i = 0; i < graph.value_count(); ++i) {
       for (const Use& use : graph.uses(ValueId{i})) {
-        if (reads_shape_only(graph, use)) continue;
+        if (use.by_node() && reads_shape_only(graph.node(use.node()))) continue;
         ++(reads_low(use) ? readers_[i].low : readers_[i].f32);
       }
     }

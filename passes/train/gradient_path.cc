@@ -95,7 +95,7 @@ std::vector<ValueId> trainable_initializers(const Graph& graph) {
 }
 
 bool reads_shapes_only(const Node& node) {
-  if (node.domain.empty() && (node.op == "Shape" || node.op == "Size")) return true;
+  if (reads_shape_only(node)) return true;
   const OperatorRow* row = find_operator(node);
   return row != nullptr && row->gradient == no_values;
 }

@@ -328,6 +328,22 @@ TEST(CudaAttention, TheLibraryGivesTheGradientOfATerm) {
     check_term(attention({{2, 35, 2}, 5, 6, 8, 8}, dtype, {few_keys, of_windows}));
     // Rows that a float term hides have equal probabilities, which are passed back through.
     check_term(attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, low}));
+    const Call dropped = attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, seed, step}, drops);
+    EXPECT_EQ(row_of(gradient(dropped, on_device(dropped), true)), "own.attention");
+    check_both(dropped, true);
+  }
+}
+
+/// Rows that a float term hides: their probabilities are those of the term, and are passed back
+/// through to dQ and dK as those of other rows are.
+TEST(CudaAttention, TheLibrarysHiddenRowsArePassedBackThrough) {
+  Tensor low(DType::kF32, {3, 1, 21, 1}), none(DType::kF32, {3, 1, 21, 1});
+  for (int64_t i = 0; i < low.size(); ++i) {
+    low.mutable_data<float>()[i] = i % 5 == 0 ? -1e9f : 0;
+    none.mutable_data<float>()[i] = i % 5 == 0 ? -std::numeric_limits<float>::infinity() : 0;
+  }
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(short_name(dtype));
     // bf16 has a little less than 1e9.
     const Tensor less = low.cast_to(DType::kBF16).cast_to(DType::kF32);
     for (const HeadSizes& sizes : {HeadSizes{{3, 2}, 21, 20, 16, 8},
@@ -351,16 +367,16 @@ TEST(CudaAttention, TheLibraryGivesTheGradientOfATerm) {
         for (size_t i = 0; i < 3; ++i) test::expect_near(wide[i], wanted[i], "f32", 0x1p-7);
       }
     }
-    // All keys at −∞: NaN, or zeros if that is what the model makes of it.
-    Tensor none = low;
-    for (int64_t i = 0; i < none.size(); ++i)
-      none.mutable_data<float>()[i] = i % 5 == 0 ? -std::numeric_limits<float>::infinity() : 0;
+    // All keys at −∞ whose NaN the model makes 0: nothing is passed back, where the reference has
+    // NaN in dQ and dK.
     const Call zeros =
         attention({{3, 2}, 21, 20, 16, 8}, dtype, {none}, {{"nan_is_zero", int64_t{1}}});
-    check(gradient(zeros, on_device(zeros)));
-    const Call dropped = attention({{3, 2}, 21, 20, 16, 8}, dtype, {of_heads, seed, step}, drops);
-    EXPECT_EQ(row_of(gradient(dropped, on_device(dropped), true)), "own.attention");
-    check_both(dropped, true);
+    Call back = gradient(zeros, on_device(zeros));
+    const std::vector<Tensor> slopes = on_device(back);
+    for (size_t i = 0; i < 2; ++i)
+      EXPECT_EQ(slopes[i].at_as_double(0), slopes[i].at_as_double(0)) << "NaN in " << i;
+    back.outputs[0] = back.outputs[1] = {};
+    check(back);
   }
 }
 

@@ -13,6 +13,7 @@
 // Leaves alone: trip counts that depend on data, collected results of a Loop that stops early
 // (their length is open), carried containers, carried values that change their shape.
 #include "base/error.h"
+#include "compiler/ir/query.h"
 #include "compiler/ops/control/trips.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/control/flatten_control.h"
@@ -30,7 +31,7 @@ bool follows_from_shapes(const Graph& graph, ValueId id, int depth = 0) {
   const Value& value = graph.value(id);
   if (value.kind != ValueKind::kResult || depth > kMaxDepth) return false;
   const Node& node = graph.node(value.producer);
-  if (node.domain.empty() && (node.op == "Shape" || node.op == "Size")) return true;
+  if (reads_shape_only(node)) return true;
   const OperatorRow* row = find_operator(node);
   if (row == nullptr || row->purity != Purity::kPure) return false;
   if (!graph.subgraphs(value.producer).empty()) return false;

@@ -97,8 +97,7 @@ bool Colouring::moves(NodeId id) {
 }
 
 bool Colouring::reads_numbers(NodeId id) const {
-  const Node& node = graph_.node(id);
-  return is_forward(id) && !(node.domain.empty() && (node.op == "Shape" || node.op == "Size"));
+  return is_forward(id) && !reads_shape_only(graph_.node(id));
 }
 
 std::vector<bool> Colouring::into_products() {

@@ -27,7 +27,7 @@ class Ways {
     if (!use.by_node() || graph_.node(use.node()).region != graph_.main()) return false;
     const Node& node = graph_.node(use.node());
     const bool standard = node.domain.empty();
-    if (standard && (node.op == "Shape" || node.op == "Size")) return true;
+    if (reads_shape_only(node)) return true;
     if (is_softmax(node)) return found_ = true;
     if (standard && node.op == "Attention" && use.slot == 3) return found_ = true;
     if (standard && node.op == "Sub" && use.slot != 0) return false;
