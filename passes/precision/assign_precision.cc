@@ -17,7 +17,8 @@
 //   for what feeds an op that makes small errors large (Log), and what computes of fed data alone.
 // A mask that is an input is f32 on its way into a softmax, and so are the scores from where it is
 // added to them (values/masks.h). Sums of data as they are fed and of what is computed are f32
-// where an f32 node reads them, and so is what moves such data to one. What computes on positions
+// where an f32 node reads them, or a sum or a normalization takes most of them away, and so is what
+// moves such data to one, and gradients that look at them again. What computes on positions
 // (positions.h), or leads to coordinates (places.h), is f32, and so is what moves them on the way
 // there, and what computes of several coordinates alone. A slot that is f32 whatever its node
 // computes in (the biases of an LSTM) connects nothing. A node that lowering made of an fp32 op,

@@ -332,7 +332,6 @@ TEST_P(InBothTypes, SumsOfWhatIsFedAndReturned) {
   }
 }
 
-/// The part that a product reads is 16-bit; what else reads it has it as it is fed.
 TEST_P(InBothTypes, AShapeReadsNoNumbers) {
   const Graph graph = compiled(R"(
 main (float[64,64] x) => (float[64,64] z, int64[2] s) <
@@ -348,6 +347,7 @@ main (float[64,64] x) => (float[64,64] z, int64[2] s) <
   EXPECT_THAT(graph, RunsIn("Transpose", GetParam()));
 }
 
+/// The part that a product reads is 16-bit; what else reads it has it as it is fed.
 TEST_P(InBothTypes, PartsOfWhatIsFedAreAsTheyAreForF32) {
   const Graph graph =
       compiled(R"(

@@ -41,6 +41,11 @@ struct DepthwiseImages {
   HN_HD int64_t taps() const { return kernel[0] * kernel[1]; }
   HN_HD int64_t strips() const { return batch * down.value() * across.value(); }
   HN_HD int64_t channels() const { return vectors * kVector; }
+  HN_HD int width() const { return lanes * kVector; }  // channels of a block
+  /// Where a row of an image of so many rows and columns begins.
+  HN_HD int64_t line(const int64_t (&dims)[2], int64_t n, int64_t row) const {
+    return (n * dims[0] + row) * dims[1] * channels();
+  }
 };
 
 /// What a thread of a block is there for.
@@ -59,10 +64,11 @@ struct DepthwiseThread {
   __device__ int64_t channel() const { return vector * kVector; }
 };
 
-/// The filters of a block's channels to shared memory, tap by tap.
+/// The filters of a block's channels to shared memory, tap by tap; gives those of the thread's.
 template <class T>
-__device__ void load_filters(const DepthwiseImages& p, const T* w, float* filters) {
-  const int width = p.lanes * kVector, taps = static_cast<int>(p.taps());
+__device__ const float* load_filters(const DepthwiseImages& p, const T* w, float* filters,
+                                     const DepthwiseThread& thread) {
+  const int width = p.width(), taps = static_cast<int>(p.taps());
   const int64_t first = int64_t{blockIdx.y} * width;
   for (int i = static_cast<int>(threadIdx.x); i < taps * width; i += kDepthwiseThreads) {
     const int tap = i / width, c = i - tap * width;
@@ -71,6 +77,7 @@ __device__ void load_filters(const DepthwiseImages& p, const T* w, float* filter
     filters[i] = channel < p.channels() ? load_number(w[channel * taps + read]) : 0.0f;
   }
   __syncthreads();
+  return filters + thread.lane * kVector;
 }
 
 template <class T>
@@ -100,10 +107,11 @@ struct DepthwiseSums {
       for (int v = 0; v < kVector; ++v) of[a][v] = first[v];
     }
   }
-  __device__ void write(T* row, int64_t channels, int64_t first, int64_t width) const {
+  __device__ void write(const DepthwiseImages& p, T* line, int64_t first) const {
     HN_UNROLL
     for (int a = 0; a < kAcross; ++a) {
-      if (first + a < width) store_packed(row + a * channels, pack_of<T>(of[a]));
+      const int64_t at = first + a;
+      if (at < p.to[1]) store_packed(line + at * p.channels(), pack_of<T>(of[a]));
     }
   }
 };
@@ -128,10 +136,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
     depthwise_windows(const __grid_constant__ DepthwiseImages p, const T* x, const T* w,
                       const T* bias, T* y) {
   HN_DYNAMIC_SHARED(float, filters);
-  load_filters(p, w, filters);
   const DepthwiseThread thread(p.lanes, p.vectors);
-  const float* own = filters + thread.lane * kVector;
-  const int width = p.lanes * kVector;
+  const float* own = load_filters(p, w, filters, thread);
   each_row(p, thread, [&](int64_t n, int64_t row, int64_t column) {
     constexpr int kRead = (kAcross - 1) * kStride + kWidth;
     DepthwiseSums<T> sums(bias, thread.channel());
@@ -139,7 +145,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
     for (int64_t k = 0; k < p.kernel[0]; ++k) {
       const int64_t from = row * p.stride[0] + k * p.dilation[0] - p.pad[0];
       if (from < 0 || from >= p.from[0]) continue;
-      const T* line = x + (n * p.from[0] + from) * p.from[1] * p.channels() + thread.channel();
+      const T* line = x + p.line(p.from, n, from) + thread.channel();
       float window[kRead][kVector];
       HN_UNROLL
       for (int i = 0; i < kRead; ++i) {
@@ -155,14 +161,13 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
       for (int tap = 0; tap < kWidth; ++tap) {
         float filter[kVector];
         HN_UNROLL
-        for (int v = 0; v < kVector; ++v) filter[v] = own[(k * kWidth + tap) * width + v];
+        for (int v = 0; v < kVector; ++v) filter[v] = own[(k * kWidth + tap) * p.width() + v];
         HN_UNROLL
         for (int a = 0; a < kAcross; ++a)
           add_products(filter, window[a * kStride + tap], sums.of[a]);
       }
     }
-    T* to = y + ((n * p.to[0] + row) * p.to[1] + column) * p.channels() + thread.channel();
-    sums.write(to, p.channels(), column, p.to[1]);
+    sums.write(p, y + p.line(p.to, n, row) + thread.channel(), column);
   });
 }
 
@@ -186,18 +191,16 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
     depthwise_taps(const __grid_constant__ DepthwiseImages p, const T* x, const T* w, const T* bias,
                    T* y) {
   HN_DYNAMIC_SHARED(float, filters);
-  load_filters(p, w, filters);
   const DepthwiseThread thread(p.lanes, p.vectors);
-  const float* own = filters + thread.lane * kVector;
-  const int width = p.lanes * kVector;
+  const float* own = load_filters(p, w, filters, thread);
   each_row(p, thread, [&](int64_t n, int64_t row, int64_t column) {
     DepthwiseSums<T> sums(bias, thread.channel());
     for (int64_t k = 0; k < p.kernel[0]; ++k) {
       const int64_t from = position_read<kSpread>(p, 0, row, k);
       if (from < 0) continue;
-      const T* line = x + (n * p.from[0] + from) * p.from[1] * p.channels() + thread.channel();
+      const T* line = x + p.line(p.from, n, from) + thread.channel();
       for (int64_t tap = 0; tap < p.kernel[1]; ++tap) {
-        const float* filter = own + (k * p.kernel[1] + tap) * width;
+        const float* filter = own + (k * p.kernel[1] + tap) * p.width();
         HN_UNROLL
         for (int a = 0; a < kAcross; ++a) {
           const int64_t at = position_read<kSpread>(p, 1, column + a, tap);
@@ -208,8 +211,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
         }
       }
     }
-    T* to = y + ((n * p.to[0] + row) * p.to[1] + column) * p.channels() + thread.channel();
-    sums.write(to, p.channels(), column, p.to[1]);
+    sums.write(p, y + p.line(p.to, n, row) + thread.channel(), column);
   });
 }
 
