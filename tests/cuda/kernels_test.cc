@@ -441,6 +441,35 @@ TEST(CudaLoss, InfinitiesAndNanBecomeWhatTheCpuMakesOfThem) {
          {{DType::kF32, {4}}, {DType::kF32, {4, 700}}}});
 }
 
+/// Whole lines that a mask has taken to where f64 holds no logarithm beside the largest.
+TEST(CudaLoss, LinesThatAreFar) {
+  for (const Shape& shape : {Shape{3, 24}, Shape{3, 24, 5}, Shape{3, 5000}}) {
+    Tensor x = random(DType::kF32, shape, -3, 3);
+    const std::span<float> numbers = x.mutable_data<float>();
+    const size_t line = numbers.size() / 3;
+    for (size_t i = 0; i < line; ++i) {
+      numbers[line + i] = std::numeric_limits<float>::lowest();
+      numbers[2 * line + i] -= 1e9f;
+    }
+    const Tensor labels = labels_for(shape);
+    Attributes attributes{{"reduction", std::string("none")}};
+    attributes.set("ignore_index", int64_t{-100});
+    const Call call{kOwn,
+                    "SoftmaxCrossEntropyLossWithGradient",
+                    {x, labels, random(DType::kF32, labels.shape(), 0.5, 2, 3)},
+                    attributes,
+                    {{DType::kF32, labels.shape()}, {DType::kF32, shape}}};
+    check(call);
+    const Tensor losses = on_device(call)[0];
+    const int64_t lines = labels.size() / 3;
+    for (int64_t i = lines; i < 2 * lines; ++i) {
+      const bool counts = labels.at_as_int(static_cast<size_t>(i)) >= 0;
+      const double wanted = counts ? std::log(static_cast<double>(shape[1])) : 0;
+      EXPECT_NEAR(losses.at_as_double(i), wanted, 1e-5) << i;
+    }
+  }
+}
+
 TEST(CudaContraction, Products) {
   for (const DType dtype : kFloats) {
     for (const bool transposed : {false, true}) {

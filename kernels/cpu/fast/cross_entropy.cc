@@ -31,16 +31,8 @@ void for_pieces(const T* line, int64_t length, Body&& body) {
   }
 }
 
-/// The logarithm of Σ exp(x): the largest x, and the logarithm of what is left. Where a mask has
-/// taken a whole line to -FLT_MAX their sum would have lost the second, in f64 too.
-struct LogSumExp {
-  float most;
-  double rest;
-
-  double sum() const { return static_cast<double>(most) + rest; }
-  bool is_far() const { return std::abs(most) > 1e7f; }
-  double of(float x) const { return (static_cast<double>(x) - static_cast<double>(most)) - rest; }
-};
+/// Is a line so far away that f64 would lose the logarithm beside the largest?
+bool is_far(const LogSumExp& sum) { return std::abs(sum.most) > 1e7; }
 
 /// The logarithm of Σ exp(x) over one line, which is read once: each piece is summed against its
 /// own maximum, and the sums are brought to the largest so far.
@@ -61,13 +53,13 @@ LogSumExp log_sum_exp(const Loops& loops, const T* line, int64_t length) {
           added * std::exp(static_cast<double>(own) - larger);
     most = larger;
   });
-  return {most, std::log(sum)};
+  return {static_cast<double>(most), std::log(sum)};
 }
 
 /// y = x − the logarithm.
 void subtract(const Loops& loops, const float* x, int64_t count, const LogSumExp& from, float* y) {
-  if (!from.is_far()) return loops.subtract(x, count, from.sum(), y);
-  loops.subtract(x, count, static_cast<double>(from.most), y);
+  if (!is_far(from)) return loops.subtract(x, count, from.sum(), y);
+  loops.subtract(x, count, from.most, y);
   loops.subtract(y, count, from.rest, y);
 }
 
@@ -188,7 +180,7 @@ void both_line(const Loops& loops, const T* x, int64_t length, int64_t label,
   for_pieces(x, length, [&](const float* piece, int64_t at, int64_t count) {
     float* result = result_block(dx + at, room.data());
     const auto scale = static_cast<float>(factor);
-    if (log_sum.is_far()) {
+    if (is_far(log_sum)) {
       subtract(loops, piece, count, log_sum, result);
       loops.scaled_exponentials(result, count, scale, result);
     } else {

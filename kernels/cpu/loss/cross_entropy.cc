@@ -52,20 +52,6 @@ void for_positions(const LossPlan& plan, int threads, Body&& body) {
   });
 }
 
-/// The logarithm of Σ exp(x) over one line.
-template <class T>
-double log_sum_exp(const T* x, const Lines& lines) {
-  double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
-  for (int64_t i = 0; i < lines.length; ++i) {
-    maximum = std::max(maximum, static_cast<double>(load(x[i * lines.stride])));
-  }
-  for (int64_t i = 0; i < lines.length; ++i) {
-    const auto distance = static_cast<Math<T>>(load(x[i * lines.stride]) - maximum);
-    sum += std::exp(distance);
-  }
-  return maximum + std::log(sum);
-}
-
 template <class T>
 Prepared cross_entropy_kernel(const KernelCall& call, const LossPlan& plan, size_t losses_offset,
                               size_t workspace) {
@@ -78,14 +64,14 @@ Prepared cross_entropy_kernel(const KernelCall& call, const LossPlan& plan, size
     for_positions(plan, threads, [&](int64_t position) {
       const int64_t start = plan.lines.start(position), stride = plan.lines.stride;
       const T* x = buffers.in<T>(0) + start;
-      const double log_sum = log_sum_exp(x, plan.lines);
+      const LogSumExp log_sum = log_sum_exp(x, plan.lines);
       const int64_t label = plan.label_at(buffers, position);
       losses[position] =
-          plan.is_ignored(label) ? 0 : weights[position] * (log_sum - load(x[label * stride]));
+          plan.is_ignored(label) ? 0 : weights[position] * -log_sum.of(load(x[label * stride]));
       if (!with_log_prob) return;
       T* log_prob = buffers.out<T>(1) + start;
       for (int64_t i = 0; i < plan.lines.length; ++i) {
-        log_prob[i * stride] = store<T>(static_cast<Math<T>>(load(x[i * stride]) - log_sum));
+        log_prob[i * stride] = store<T>(static_cast<Math<T>>(log_sum.of(load(x[i * stride]))));
       }
     });
     write_loss(plan, buffers, type, losses, divisor);

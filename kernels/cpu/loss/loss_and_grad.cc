@@ -30,23 +30,18 @@ std::string loss_and_grad_refusal(const KernelCall& call, const LossPlan& plan) 
 
 namespace {
 
-/// Writes the gradient of one line and returns Σ exp(x)'s logarithm.
+/// Writes the gradient of one line and returns the log-probability of its label.
 template <class T>
 double gradient_line(const T* x, const Lines& lines, int64_t label, double factor, DType dtype,
                      std::byte* dx, int64_t start) {
-  double maximum = -std::numeric_limits<double>::infinity(), sum = 0;
-  const auto score = [&](int64_t i) { return static_cast<double>(load(x[i * lines.stride])); };
-  for (int64_t i = 0; i < lines.length; ++i) maximum = std::max(maximum, score(i));
-  for (int64_t i = 0; i < lines.length; ++i)
-    sum += std::exp(static_cast<Math<T>>(score(i) - maximum));
-  const double log_sum = maximum + std::log(sum);
+  const LogSumExp log_sum = log_sum_exp(x, lines);
   for (int64_t i = 0; i < lines.length; ++i) {
-    const auto log_prob = static_cast<Math<T>>(score(i) - log_sum);
+    const auto log_prob = static_cast<Math<T>>(log_sum.of(load(x[i * lines.stride])));
     const double probability = std::exp(log_prob);
     const auto value = static_cast<Math<T>>((i == label ? probability - 1 : probability) * factor);
     write_real(static_cast<double>(value), dx, dtype, start + i * lines.stride);
   }
-  return log_sum;
+  return log_sum.of(load(x[label * lines.stride]));
 }
 
 template <class T>
@@ -67,11 +62,10 @@ Prepared reference_kernel(const KernelCall& call, const LossAndGradPlan& plan, s
           write_real(0.0, buffers.outputs[1], gradient, start + i * lines.stride);
         if (ignored) continue;
         const T* x = buffers.in<T>(0) + start;
-        const double log_sum =
+        const double log_prob =
             gradient_line(x, lines, label, plan.upstream.at(loss, buffers, divisor, position),
                           gradient, buffers.outputs[1], start);
-        losses[position] =
-            weights[position] * (log_sum - static_cast<double>(load(x[label * lines.stride])));
+        losses[position] = weights[position] * -log_prob;
       }
     });
     write_loss(loss, buffers, type, losses, divisor);

@@ -2,6 +2,8 @@
 // reduction.
 #pragma once
 
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include "kernels/cpu/loss/rank.h"
@@ -14,6 +16,26 @@ std::vector<KernelRow> cross_entropy_rows();  // cross_entropy.cc: the two losse
 std::vector<KernelRow> loss_grad_rows();      // loss_grad.cc: their gradients
 std::vector<KernelRow> loss_and_grad_rows();  // loss_and_grad.cc: loss and gradient at once
 std::vector<KernelRow> count_rows();          // count.cc: labels with the highest scores
+
+/// The logarithm of Σ exp(x) over one line: the largest x, and the logarithm of Σ exp(x − it).
+/// Where a mask has taken a whole line to -FLT_MAX, their sum would have lost the second, in f64
+/// too.
+struct LogSumExp {
+  double most, rest;
+
+  constexpr double sum() const { return most + rest; }
+  /// The log-probability of a score.
+  constexpr double of(double score) const { return (score - most) - rest; }
+};
+
+template <class T>
+LogSumExp log_sum_exp(const T* x, const Lines& lines) {
+  double most = -std::numeric_limits<double>::infinity(), sum = 0;
+  const auto score = [&](int64_t i) { return static_cast<double>(load(x[i * lines.stride])); };
+  for (int64_t i = 0; i < lines.length; ++i) most = std::max(most, score(i));
+  for (int64_t i = 0; i < lines.length; ++i) sum += std::exp(static_cast<Math<T>>(score(i) - most));
+  return {most, std::log(sum)};
+}
 
 struct LossPlan {
   enum class Reduction { kNone, kSum, kMean };

@@ -63,24 +63,15 @@ struct Factors {
   }
 };
 
-/// The logarithm of Σ exp(x) of each position.
-template <class T>
-void log_sums(const T* x, const Block& block, int64_t classes, Room<double>& sums) {
-  Room<float> most;
-  sum_exponentials(x, block, classes, most, sums);
-  for (size_t i = 0; i < static_cast<size_t>(block.count); ++i)
-    sums[i] = static_cast<double>(most[i]) + std::log(sums[i]);
-}
-
 template <class T>
 void write_losses(const LossPlan& plan, const KernelBuffers& buffers, const Block& block,
-                  const T* x, const Room<double>& sums, const double* weights, double* losses) {
+                  const T* x, const LogSums& sums, const double* weights, double* losses) {
   for (int64_t i = 0; i < block.count; ++i) {
     const int64_t position = block.line + i, label = plan.label_at(buffers, position);
     losses[position] = 0;
     if (plan.is_ignored(label)) continue;
-    const auto score = static_cast<double>(load(x[block.first + label * block.stride + i]));
-    losses[position] = weights[position] * (sums[static_cast<size_t>(i)] - score);
+    const float score = load(x[block.first + label * block.stride + i]);
+    losses[position] = weights[position] * -sums.of(score, static_cast<size_t>(i));
   }
 }
 
@@ -95,13 +86,11 @@ Prepared forward_kernel(const KernelCall& call, const LossPlan& plan, size_t los
     auto* losses = part<double>(buffers, losses_offset);
     const T* x = buffers.in<T>(0);
     for_blocks(plan.lines, threads, [&](const Block& block) {
-      Room<double> sums;
-      log_sums(x, block, plan.lines.length, sums);
+      const LogSums sums(x, block, plan.lines.length);
       write_losses(plan, buffers, block, x, sums, weights, losses);
       if (!with_log_prob) return;
       for_rows(x, block, plan.lines.length, [&](int64_t c, const float* row) {
-        write_row(buffers.out<T>(1), block, c,
-                  [&](float* y) { loops()->subtract(row, block.count, sums.data(), y); });
+        write_row(buffers.out<T>(1), block, c, [&](float* y) { sums.of_row(row, block.count, y); });
       });
     });
     write_loss(plan, buffers, type, losses, divisor);
@@ -169,18 +158,22 @@ Prepared both_kernel(const KernelCall& call, const LossAndGradPlan& plan, size_t
     const T* x = buffers.in<T>(0);
     U* dx = buffers.out<U>(1);
     for_blocks(loss.lines, threads, [&](const Block& block) {
-      Room<double> sums;
-      log_sums(x, block, loss.lines.length, sums);
+      const LogSums sums(x, block, loss.lines.length);
       write_losses(loss, buffers, block, x, sums, part<double>(buffers, loss.weights_offset),
                    losses);
       const Factors f(loss, plan.upstream, buffers, divisor, block, [&](int64_t i, int64_t label) {
-        const auto score = static_cast<double>(load(x[block.first + label * block.stride + i]));
-        return static_cast<float>(score - sums[static_cast<size_t>(i)]);
+        const float score = load(x[block.first + label * block.stride + i]);
+        return static_cast<float>(sums.of(score, static_cast<size_t>(i)));
       });
       for_rows(x, block, loss.lines.length, [&](int64_t c, const float* row) {
         write_row(dx, block, c, [&](float* y) {
-          loops()->shifted_exponentials(row, block.count, sums.data(), f.factor.data(),
-                                        f.keep.data(), y);
+          if (sums.far) {
+            sums.of_row(row, block.count, y);
+            loops()->scaled_exponentials(y, block.count, f.factor.data(), f.keep.data(), y);
+          } else {
+            loops()->shifted_exponentials(row, block.count, sums.first.data(), f.factor.data(),
+                                          f.keep.data(), y);
+          }
         });
       });
       f.write_own(loss, buffers, block, dx);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <cmath>
+#include <limits>
 
 #include "kernels/cpu/fast/parts.h"
 #include "kernels/cpu/normalization/parts.h"
@@ -69,5 +71,36 @@ void sum_exponentials(const T* x, const Block& block, int64_t classes, Room<floa
     loops()->add_exponentials(row, block.count, most.data(), sums.data());
   });
 }
+
+/// The logarithm of Σ exp(x) of each position: what is taken from x at once, and what is taken from
+/// what is left. The second is 0 but where a mask has taken a whole position so far away, to
+/// -FLT_MAX, that f64 would lose the logarithm beside the largest x.
+struct LogSums {
+  Room<double> first, rest;
+  bool far = false;
+
+  template <class T>
+  LogSums(const T* x, const Block& block, int64_t classes) {
+    Room<float> most;
+    sum_exponentials(x, block, classes, most, rest);
+    for (size_t i = 0; i < static_cast<size_t>(block.count); ++i) {
+      const bool apart = std::abs(most[i]) > 1e7f;
+      const double logarithm = std::log(rest[i]);
+      first[i] = static_cast<double>(most[i]) + (apart ? 0 : logarithm);
+      rest[i] = apart ? logarithm : 0;
+      far = far || apart;
+    }
+  }
+
+  /// The logarithm of the probability of a score of position i.
+  double of(float score, size_t i) const {
+    return (static_cast<double>(score) - first[i]) - rest[i];
+  }
+  /// The same of a row.
+  void of_row(const float* x, int64_t count, float* y) const {
+    loops()->subtract(x, count, first.data(), y);
+    if (far) loops()->subtract(y, count, rest.data(), y);
+  }
+};
 
 }  // namespace halfnote::cpu::planes

@@ -23,24 +23,9 @@ void softmax(const T* x, const Block& block, int64_t classes, T* y) {
 
 template <class T>
 void log_softmax(const T* x, const Block& block, int64_t classes, T* y) {
-  Room<float> most;
-  Room<double> sums;
-  sum_exponentials(x, block, classes, most, sums);
-  // The largest is taken away first where f64 would lose the logarithm beside it.
-  Room<double> first;
-  bool far = false;
-  for (size_t i = 0; i < static_cast<size_t>(block.count); ++i) {
-    const bool apart = std::abs(most[i]) > 1e7f;
-    const double rest = std::log(sums[i]);
-    first[i] = static_cast<double>(most[i]) + (apart ? 0 : rest);
-    sums[i] = apart ? rest : 0;
-    far = far || apart;
-  }
+  const LogSums sums(x, block, classes);
   for_rows(x, block, classes, [&](int64_t c, const float* row) {
-    write_row(y, block, c, [&](float* to) {
-      loops()->subtract(row, block.count, first.data(), to);
-      if (far) loops()->subtract(to, block.count, sums.data(), to);
-    });
+    write_row(y, block, c, [&](float* to) { sums.of_row(row, block.count, to); });
   });
 }
 

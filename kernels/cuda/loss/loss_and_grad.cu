@@ -10,6 +10,7 @@ namespace halfnote::HN_CUDA {
 
 namespace {
 
+using cpu::LogSumExp;
 using cpu::part;
 
 /// Threads of a block, for short lines and for long ones.
@@ -123,11 +124,11 @@ struct RunningSum {
   }
   /// The logarithm of the sum over the block.
   template <unsigned kThreads>
-  __device__ double log_of_block() const {
+  __device__ LogSumExp log_of_block() const {
     const M largest = merge_block<KeepLargerScore, kThreads>(most);
     // An infinity makes NaN of the sum here, as it does where each element is subtracted from it.
     const double own = sum * static_cast<double>(math::exp(most - largest));
-    return static_cast<double>(largest) + math::log(merge_block<AddNumbers, kThreads>(own));
+    return {static_cast<double>(largest), math::log(merge_block<AddNumbers, kThreads>(own))};
   }
 };
 
@@ -138,9 +139,9 @@ struct Slopes {
   M high, low;  // the logarithm of the sum, its rest in f32
   M factor;
 
-  __device__ Slopes(double log_sum, double of_all)
-      : high(static_cast<M>(log_sum)),
-        low(static_cast<M>(log_sum - static_cast<double>(high))),
+  __device__ Slopes(const LogSumExp& log_sum, double of_all)
+      : high(static_cast<M>(log_sum.most + log_sum.rest)),
+        low(static_cast<M>((log_sum.most - static_cast<double>(high)) + log_sum.rest)),
         factor(static_cast<M>(of_all)) {}
 
   /// Of another element than the label.
@@ -158,9 +159,10 @@ struct OneLine {
   /// The loss, and what the gradient is made of.
   template <class T>
   __device__ Slopes<T> finish(const DeviceLoss& loss, const DeviceUpstream& upstream, double score,
-                              double log_sum) const {
+                              const LogSumExp& log_sum) const {
     if (threadIdx.x == 0) {
-      losses[position] = loss.inside(label) ? loss.weights[position] * (log_sum - score) : 0;
+      losses[position] =
+          loss.inside(label) ? loss.weights[position] * ((log_sum.most - score) + log_sum.rest) : 0;
     }
     return {log_sum, upstream.at(loss, position)};
   }
@@ -180,7 +182,7 @@ __device__ void both_of_line(const DeviceLoss& loss, const DeviceUpstream& upstr
     running.add(pack);
     if (kept != nullptr) store_packed(kept + i, pack);
   });
-  const double log_sum = running.template log_of_block<kThreads>();
+  const LogSumExp log_sum = running.template log_of_block<kThreads>();
   const Slopes<T> slopes = own.template finish<T>(loss, upstream, score, log_sum);
   bool has_label = false;
   const auto write = [&](int64_t i, const auto& pack) {
@@ -211,7 +213,7 @@ __device__ void both_apart(const DeviceLoss& loss, const DeviceUpstream& upstrea
     running.add(element);
     if (shared != nullptr) store_packed(shared + i, element);
   }
-  const double log_sum = running.template log_of_block<kThreads>();
+  const LogSumExp log_sum = running.template log_of_block<kThreads>();
   const Slopes<T> slopes = own.template finish<T>(loss, upstream, score, log_sum);
   HN_UNROLL_BY_4
   for (int64_t i = threadIdx.x; i < lines.length; i += kThreads) {

@@ -189,6 +189,14 @@ TEST(FastPlanes, SoftmaxOfPositionsThatAreFar) {
     expect_close(run_one("", op, {x}, attributes, {}, kSoftmaxPlanes),
                  run_one("", op, {x}, attributes), 0, 8 * 0x1p-24);
   }
+  const Tensor labels(DType::kI64, {2, 19}), dl = random_tensor(DType::kF32, {2, 19}, 0.5, 2, 2);
+  const Attributes none{{"reduction", std::string("none")}};
+  const std::vector<OutputSpec> outputs{{DType::kF32, {2, 19}}, {DType::kF32, {2, 5, 19}}};
+  const std::string_view both = "SoftmaxCrossEntropyLossWithGradient";
+  const auto got = run_kernel(kOwn, both, {x, labels, dl}, none, outputs, kPlanes);
+  const auto wanted = run_kernel(kOwn, both, {x, labels, dl}, none, outputs);
+  for (size_t i = 0; i < 2; ++i) expect_close(got[i], wanted[i], 8 * 0x1p-24, 8 * 0x1p-24);
+  EXPECT_NEAR(got[0].at_as_double(3), std::log(5.0), 1e-6);
 }
 
 TEST(FastPlanes, LeavesAloneWhatIsNotItsOwn) {
