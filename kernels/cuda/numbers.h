@@ -122,6 +122,17 @@ struct RealPointer {
   __device__ double operator[](int64_t at) const { return load<double>(at); }
 };
 
+/// Operands of f32, or that are not there. Where all are of them, as they mostly are, no load waits
+/// for another one.
+template <class... Pointers>
+__device__ bool are_f32(const Pointers&... operands) {
+  return ((operands.data == nullptr || operands.dtype == DType::kF32) && ...);
+}
+/// Element `at` of one; 0 of one that is not there.
+__device__ inline float f32_at(const RealPointer& operand, int64_t at) {
+  return operand.data == nullptr ? 0 : static_cast<const float*>(operand.data)[at];
+}
+
 struct RealOutput {
   void* data = nullptr;
   DType dtype = DType::kUndefined;

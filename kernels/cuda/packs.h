@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/numbers.h"
@@ -26,6 +27,24 @@ __device__ __forceinline__ Packed<T, V> load_packed(const T* from) {
 template <int V, class T>
 __device__ __forceinline__ void store_packed(T* to, const Packed<T, V>& pack) {
   *reinterpret_cast<Packed<T, V>*>(to) = pack;
+}
+
+/// The same to global memory, where the machine code has stores of elements or of pairs otherwise:
+/// between many branches the compiler does not join them.
+template <int V, class T>
+__device__ __forceinline__ void store_joined(T* to, const Packed<T, V>& pack) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(pack) == 16) {
+    uint4 words;
+    memcpy(&words, &pack, sizeof(words));
+    return __stwb(reinterpret_cast<uint4*>(to), words);
+  } else if constexpr (sizeof(pack) == 8) {
+    uint2 words;
+    memcpy(&words, &pack, sizeof(words));
+    return __stwb(reinterpret_cast<uint2*>(to), words);
+  }
+#endif
+  store_packed(to, pack);
 }
 
 template <class T, int V>

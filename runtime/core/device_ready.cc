@@ -33,6 +33,7 @@
 #include "passes/device/pointwise/fuse_pointwise.h"
 #include "passes/device/pointwise/recompute_pointwise.h"
 #include "passes/device/pools/keep_taps.h"
+#include "passes/device/pools/pool_before_norm.h"
 #include "passes/device/pools/pool_before_relu.h"
 #include "passes/device/products/absorb_biases.h"
 #include "passes/device/products/absorb_transposes.h"
@@ -287,6 +288,8 @@ constexpr PassRow kRows[] = {
      "a Relu behind a MaxPool has fewer elements"},
     {"keep-taps", keep_taps, nullptr, kAll, kAny, kAny, false,
      "GPUs: a MaxPool notes for its gradient where the maxima are, and is one with its Relu"},
+    {"pool-before-norm", pool_before_norm, nullptr, kAll, kAny, kAny, false,
+     "GPUs: a normalization behind a MaxPool has fewer elements"},
     {"expand-clips", expand_clips, nullptr, kAll, kAny, kAny, true,
      "a clip belongs to the chain of elementwise ops around it"},
     {"expand-powers", expand_powers, nullptr, kAll, kAny, kAny, true,
@@ -336,7 +339,8 @@ constexpr std::string_view kOnlyOnGpu[] = {"take-out-useless-padding",
                                            "multiply-patches",
                                            "gather-taps",
                                            "program-large",
-                                           "keep-taps"};
+                                           "keep-taps",
+                                           "pool-before-norm"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;

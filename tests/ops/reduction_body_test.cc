@@ -86,6 +86,33 @@ TEST(ReductionBody, MaxPoolThatKeepsItsTaps) {
   }
 }
 
+/// With the signs of a scale, and the gradient through the normalization before it.
+TEST(ReductionBody, MaxPoolBesideANormalization) {
+  for (DType dtype : kReductionTypes) {
+    const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+    for (const PoolBody& pool : kPoolBodies) {
+      const Shape channel = {pool.x[1]};
+      Tensor signs(DType::kF64, channel);
+      for (size_t c = 0; c < signs.mutable_data<double>().size(); ++c)
+        signs.mutable_data<double>()[c] = c == 0 ? -2 : c == 1 ? 0.5 : 0;
+      const Tensor scale = signs.cast_to(wide);
+      const Tensor x = random_ints(dtype, pool.x, 3, -2, 3);
+      const BodyCase forward{pool.name, "MaxPool", pool.attributes, {x, scale}, 2};
+      expect_body_identical(forward);
+      const Tensor taps = run_kernel(forward)[1];
+      const auto numbers = [&](int seed, double least, double most) {
+        return random_tensor(wide, channel, seed, least, most);
+      };
+      expect_body_agrees({pool.name,
+                          "NormalizedMaxPoolGrad",
+                          pool.attributes,
+                          {random_tensor(dtype, pool.y, 1), taps, x, scale, numbers(4, -0.1, 0.1),
+                           numbers(5, 1, 2), numbers(6, -3, 3), numbers(7, -3, 3)}},
+                         kReductionSums);
+    }
+  }
+}
+
 TEST(ReductionBody, AveragePoolGrad) {
   for (DType dtype : kReductionTypes) {
     for (const PoolBody& pool : kPoolBodies) {
@@ -120,9 +147,9 @@ TEST(ReductionBody, ReduceSum) {
 
 TEST(ReductionBody, EveryBodyIsTested) {
   // ResizeGrad in resize_test.cc, RoiAlignGrad in lowering/sampling_test.cc.
-  const std::set<std::string> kTested = {"AveragePoolGrad", "MaxPool",   "MaxPoolGrad",
-                                         "MaxPoolTapsGrad", "ReduceSum", "ResizeGrad",
-                                         "RoiAlignGrad"};
+  const std::set<std::string> kTested = {
+      "AveragePoolGrad",       "MaxPool",   "MaxPoolGrad", "MaxPoolTapsGrad",
+      "NormalizedMaxPoolGrad", "ReduceSum", "ResizeGrad",  "RoiAlignGrad"};
   EXPECT_EQ(with_body(reduction_rows()), kTested);
 }
 

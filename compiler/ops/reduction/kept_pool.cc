@@ -1,11 +1,15 @@
 // MaxPool and MaxPoolTapsGrad of ai.halfnote: a maximum that notes which tap of each window it is,
-// with the Relu behind it. The pass keep-taps makes both for a device, behind everything that asks
-// for gradients or precision.
+// with the Relu behind it; NormalizedMaxPoolGrad, where a BatchNormalization stood before it. The
+// passes keep-taps and pool-before-norm make them for a device, behind everything that asks for
+// gradients or precision.
 //
-//   taps: the place within its window of the index that ONNX's MaxPool gives
-//   dX:   dY added at the places that the taps name, in each plane
+//   taps: the place within its window of the index that ONNX's MaxPool gives for X, or for X times
+//         the signs of `scale`; Y is X there
+//   dX:   dY added at the places that the taps name, in each plane; the gradient of the
+//         normalization, of which that is dY
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "base/error.h"
 #include "base/ops/taps.h"
@@ -56,66 +60,48 @@ int64_t product(const std::vector<int64_t>& sizes) {
   return all;
 }
 
-}  // namespace
-
-std::vector<ValueType> infer_kept_max_pool(const Graph& graph, NodeId node) {
-  const Attributes& attributes = graph.node(node).attributes;
-  const ValueType& x = operand_type(graph, node, 0);
-  const SymbolicShape& shape = operand_shape(graph, node, 0);
-  const Window window = window_of(attributes, shape);
-  const bool ceil = attributes.get_int("ceil_mode", 0) != 0;
-  SymbolicShape y = {shape[0], shape[1]};
-  for (size_t axis = 0; axis < window.rank(); ++axis)
-    y.push_back(window.results(axis, shape[axis + 2], ceil));
-  const ValueType taps = taps_type(y);
-  return {ValueType::tensor(x.dtype, std::move(y)), taps};
+/// X times the signs of the channels' numbers (operand 1); all alike where that is 0 or NaN.
+Expr turned_by_signs(BodyContext& body, Expr x) {
+  Builder& b = body.b;
+  const Expr scale = per_channel(body.inputs[1], x.rank()), zero = b.scalar(scale.dtype(), 0);
+  const Expr rises = b.op("Greater", {scale, zero}), falls = b.op("Less", {scale, zero});
+  return mask_zero(b.op("Or", {rises, falls}), where(falls, -x, x));
 }
 
-std::vector<ValueType> infer_max_pool_taps_grad(const Graph& graph, NodeId node) {
-  const ValueType& grad = operand_type(graph, node, 0);
+/// Where ONNX's MaxPool found its maxima, X itself; -Inf where a window has no element.
+Expr elements_at(Expr x, Expr indices) {
+  Builder& b = *x.builder;
+  const Expr none = b.scalar(DType::kI64, 0), flat = b.reshape(x, b.ints({-1}));
+  const Expr found = b.op("Gather", {flat, b.op("Max", {indices, none})});
+  const double lowest = -std::numeric_limits<double>::infinity();
+  return where(b.op("GreaterOrEqual", {indices, none}), found, b.scalar(x.dtype(), lowest));
+}
+
+/// Operand `index` must be one number a channel, in full precision.
+void require_channel(const Graph& graph, NodeId node, size_t index, size_t of) {
+  const ValueType& type = operand_type(graph, node, index);
+  const ValueType wanted = ValueType::tensor(math_dtype(operand_type(graph, node, of).dtype),
+                                             {operand_shape(graph, node, of)[1]});
+  if (type.dtype == wanted.dtype && may_be_alike(operand_shape(graph, node, index), *wanted.shape))
+    return;
+  throw Error(ErrorCode::kModel, "operand " + std::to_string(index) + " is no number a channel")
+      .expected(to_string(wanted), to_string(type));
+}
+
+void require_taps(const Graph& graph, NodeId node) {
   const ValueType &taps = operand_type(graph, node, 1),
                   wanted = taps_type(operand_shape(graph, node, 0));
-  if (taps.dtype != wanted.dtype || !may_be_alike(operand_shape(graph, node, 1), *wanted.shape)) {
-    throw Error(ErrorCode::kModel, "the taps of MaxPoolTapsGrad do not fit dY")
-        .expected(to_string(wanted), to_string(taps));
-  }
-  SymbolicShape x = pooled_operand(graph, node, 2);
-  window_of(graph.node(node).attributes, x);
-  return {ValueType::tensor(grad.dtype, std::move(x))};
+  if (taps.dtype == wanted.dtype && may_be_alike(operand_shape(graph, node, 1), *wanted.shape))
+    return;
+  throw Error(ErrorCode::kModel, "the taps do not fit dY")
+      .expected(to_string(wanted), to_string(taps));
 }
 
-std::vector<Expr> kept_max_pool_body(BodyContext& body) {
+/// dY (operand 0) at the places that the taps (operand 1) name, of X with these sizes.
+Expr spread_to_taps(BodyContext& body, const SymbolicShape& x, Expr sizes) {
   Builder& b = body.b;
-  const Expr x = b.to_math(body.inputs[0]);
-  const std::vector<int64_t> input = require_static(x.shape(), 2, "the body of MaxPool");
-  const Window window = window_of(body.attributes, x.shape());
-  Attributes attributes = window.attributes();
-  if (const int64_t ceil = body.attributes.get_int("ceil_mode", 0); ceil != 0)
-    attributes.set("ceil_mode", ceil);
-  const std::vector<Expr> maxima = b.ops("MaxPool", {x}, 2, std::move(attributes));
-  const std::vector<int64_t> steps = steps_of(input), tap_steps = steps_of(window.kernel);
-  const Expr place = with_number("Mod", maxima[1], product(input));  // in its plane
-  Expr tap;
-  for (size_t axis = 0; axis < window.rank(); ++axis) {
-    const Expr at = with_number("Mod", with_number("Div", place, steps[axis]), input[axis]);
-    const Expr begin = starts(b, window, axis, maxima[0].shape()[axis + 2].value);
-    const Expr of_axis = with_number("Div", at - begin, window.dilations[axis]);
-    const Expr part = with_number("Mul", of_axis, tap_steps[axis]);
-    tap = tap.valid() ? tap + part : part;
-  }
-  const bool relu = body.attributes.get_string("activation", "") == "Relu";
-  const Expr y = relu ? b.op("Relu", {maxima[0]}) : maxima[0];
-  const Expr has_tap = relu ? b.op("Greater", {y, b.scalar(y.dtype(), 0)})
-                            : b.op("GreaterOrEqual", {maxima[1], b.scalar(DType::kI64, 0)});
-  const Expr kept = where(has_tap, tap, b.scalar(DType::kI64, int64_t{kNoTap}));
-  return {b.cast(y, body.output_types[0].dtype), channels_last(b.cast(kept, DType::kU8))};
-}
-
-std::vector<Expr> max_pool_taps_grad_body(BodyContext& body) {
-  Builder& b = body.b;
-  constexpr const char* kWhat = "the body of MaxPoolTapsGrad";
+  constexpr const char* kWhat = "the body of a MaxPool's gradient";
   const Expr grad = b.to_math(body.inputs[0]);
-  const SymbolicShape x = body.output_types[0].shape.value_or(SymbolicShape{});
   const std::vector<int64_t> input = require_static(x, 2, kWhat),
                              output = require_static(grad.shape(), 2, kWhat);
   const Window window = window_of(body.attributes, x);
@@ -140,7 +126,97 @@ std::vector<Expr> max_pool_taps_grad_body(BodyContext& body) {
                           reshape_exactly(where(has_tap, place, none), rows),
                           reshape_exactly(mask_zero(has_tap, grad), rows)},
                          {{"axis", int64_t{2}}, {"reduction", std::string("add")}});
-  return {b.cast(reshape_exactly(sums, body.inputs[2]), body.output_types[0].dtype)};
+  return reshape_exactly(sums, sizes);
+}
+
+}  // namespace
+
+std::vector<ValueType> infer_kept_max_pool(const Graph& graph, NodeId node) {
+  const Attributes& attributes = graph.node(node).attributes;
+  const ValueType& x = operand_type(graph, node, 0);
+  const SymbolicShape& shape = operand_shape(graph, node, 0);
+  const Window window = window_of(attributes, shape);
+  const bool ceil = attributes.get_int("ceil_mode", 0) != 0;
+  SymbolicShape y = {shape[0], shape[1]};
+  for (size_t axis = 0; axis < window.rank(); ++axis)
+    y.push_back(window.results(axis, shape[axis + 2], ceil));
+  const ValueType taps = taps_type(y);
+  const auto inputs = graph.inputs(node);
+  if (inputs.size() > 1 && inputs[1].valid()) require_channel(graph, node, 1, 0);
+  return {ValueType::tensor(x.dtype, std::move(y)), taps};
+}
+
+std::vector<ValueType> infer_max_pool_taps_grad(const Graph& graph, NodeId node) {
+  const ValueType& grad = operand_type(graph, node, 0);
+  require_taps(graph, node);
+  SymbolicShape x = pooled_operand(graph, node, 2);
+  window_of(graph.node(node).attributes, x);
+  return {ValueType::tensor(grad.dtype, std::move(x))};
+}
+
+std::vector<ValueType> infer_normalized_max_pool_grad(const Graph& graph, NodeId node) {
+  constexpr size_t kX = 2, kChannels = 8;  // operands from X up to these are numbers a channel
+  require_taps(graph, node);
+  const SymbolicShape &x = operand_shape(graph, node, kX), &dy = operand_shape(graph, node, 0);
+  if (operand_type(graph, node, kX).dtype != operand_type(graph, node, 0).dtype ||
+      x.size() != dy.size()) {
+    throw Error(ErrorCode::kModel, "X of NormalizedMaxPoolGrad does not fit dY")
+        .expected(to_string(operand_type(graph, node, 0)),
+                  to_string(operand_type(graph, node, kX)));
+  }
+  for (size_t i = kX + 1; i < kChannels; ++i) require_channel(graph, node, i, kX);
+  window_of(graph.node(node).attributes, x);
+  return {operand_type(graph, node, kX)};
+}
+
+std::vector<Expr> kept_max_pool_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr x = b.to_math(body.inputs[0]);
+  const std::vector<int64_t> input = require_static(x.shape(), 2, "the body of MaxPool");
+  const Window window = window_of(body.attributes, x.shape());
+  Attributes attributes = window.attributes();
+  if (const int64_t ceil = body.attributes.get_int("ceil_mode", 0); ceil != 0)
+    attributes.set("ceil_mode", ceil);
+  const bool has_scale = body.inputs.size() > 1 && body.inputs[1].valid();
+  const Expr counted = has_scale ? turned_by_signs(body, x) : x;
+  const std::vector<Expr> maxima = b.ops("MaxPool", {counted}, 2, std::move(attributes));
+  const std::vector<int64_t> steps = steps_of(input), tap_steps = steps_of(window.kernel);
+  const Expr place = with_number("Mod", maxima[1], product(input));  // in its plane
+  Expr tap;
+  for (size_t axis = 0; axis < window.rank(); ++axis) {
+    const Expr at = with_number("Mod", with_number("Div", place, steps[axis]), input[axis]);
+    const Expr begin = starts(b, window, axis, maxima[0].shape()[axis + 2].value);
+    const Expr of_axis = with_number("Div", at - begin, window.dilations[axis]);
+    const Expr part = with_number("Mul", of_axis, tap_steps[axis]);
+    tap = tap.valid() ? tap + part : part;
+  }
+  const bool relu = body.attributes.get_string("activation", "") == "Relu";
+  const Expr most = has_scale ? elements_at(x, maxima[1]) : maxima[0];
+  const Expr y = relu ? b.op("Relu", {most}) : most;
+  const Expr has_tap = relu ? b.op("Greater", {y, b.scalar(y.dtype(), 0)})
+                            : b.op("GreaterOrEqual", {maxima[1], b.scalar(DType::kI64, 0)});
+  const Expr kept = where(has_tap, tap, b.scalar(DType::kI64, int64_t{kNoTap}));
+  return {b.cast(y, body.output_types[0].dtype), channels_last(b.cast(kept, DType::kU8))};
+}
+
+std::vector<Expr> max_pool_taps_grad_body(BodyContext& body) {
+  const SymbolicShape x = body.output_types[0].shape.value_or(SymbolicShape{});
+  return {body.b.cast(spread_to_taps(body, x, body.inputs[2]), body.output_types[0].dtype)};
+}
+
+std::vector<Expr> normalized_max_pool_grad_body(BodyContext& body) {
+  Builder& b = body.b;
+  const Expr x = b.to_math(body.inputs[2]);
+  const int rank = x.rank();
+  const auto channel = [&](size_t i) { return per_channel(body.inputs[i], rank); };
+  const Expr scale = channel(3), mean = channel(4), inv_std = channel(5);
+  std::vector<int64_t> axes = {0};
+  for (int64_t axis = 2; axis < rank; ++axis) axes.push_back(axis);
+  const Expr count = count_along(x, axes, x.dtype());
+  const Expr normalized = (x - mean) * inv_std;
+  const Expr dy = spread_to_taps(body, x.shape(), b.shape_of(body.inputs[2]));
+  const Expr centred = dy - channel(7) / count - normalized * (channel(6) / count);
+  return {b.cast(scale * inv_std * centred, body.output_types[0].dtype)};
 }
 
 }  // namespace halfnote::reduction

@@ -47,6 +47,8 @@ std::vector<ValueType> infer_kept_max_pool(const Graph& graph, NodeId node);
 std::vector<ValueType> infer_max_pool_taps_grad(const Graph& graph, NodeId node);
 std::vector<Expr> kept_max_pool_body(BodyContext& body);
 std::vector<Expr> max_pool_taps_grad_body(BodyContext& body);
+std::vector<ValueType> infer_normalized_max_pool_grad(const Graph& graph, NodeId node);
+std::vector<Expr> normalized_max_pool_grad_body(BodyContext& body);
 
 // resize.cc
 /// To the nearest element it moves bits; its gradient adds a few of them up in full precision, as

@@ -1,6 +1,7 @@
 // The gradients of the pools. Overlapping windows add up in f32 (f64 for f64), in the order of the
 // outputs, and are rounded once.
 #include "base/error.h"
+#include "kernels/cpu/reals.h"
 #include "kernels/cpu/reduction/kept_maxima.h"
 #include "kernels/cpu/reduction/parts.h"
 #include "kernels/cpu/reduction/window.h"
@@ -10,10 +11,19 @@ namespace halfnote::cpu {
 
 namespace {
 
+/// The sums of a plane are its gradient.
+struct StoreSums {
+  template <class T>
+  void operator()(const KernelBuffers&, int64_t, const Math<T>* acc, int64_t size, T* dx) const {
+    store_block(acc, size, dx);
+  }
+};
+
 /// `spread(plane, at, position, acc)` adds the gradient of one output to `acc`, the sums of its
-/// plane.
-template <class T, class Spread>
-Prepared spread_kernel(const KernelCall& call, const PoolGeometry& g, Spread spread) {
+/// plane; `finish(buffers, plane, acc, size, dx)` makes the gradient of them, where they may lie.
+template <class T, class Spread, class Finish = StoreSums>
+Prepared spread_kernel(const KernelCall& call, const PoolGeometry& g, Spread spread,
+                       Finish finish = {}) {
   using M = Math<T>;
   constexpr bool kWide = !std::is_same_v<T, M>;
   const int64_t size = g.in_size();
@@ -30,7 +40,7 @@ Prepared spread_kernel(const KernelCall& call, const PoolGeometry& g, Spread spr
       std::fill_n(acc, size, M(0));
       for_outputs(
           g, [&](int64_t position, const auto& at) { spread(buffers, plane, at, position, acc); });
-      store_block(acc, size, dx);
+      finish.template operator()<T>(buffers, plane, acc, size, dx);
     });
   };
   return make_kernel(body, workspace);
@@ -70,21 +80,63 @@ Prepared prepare_max_pool_grad(const KernelCall& call) {
 }
 
 /// Each dY goes to the tap that its MaxPool has noted.
+template <class T>
+auto spread_to_taps(const KeptMaxPool& pool) {
+  return [pool](const KernelBuffers& buffers, int64_t plane, const auto& at, int64_t position,
+                Math<T>* acc) {
+    const int64_t size = pool.g.out_size();
+    const uint8_t kept = buffers.in<uint8_t>(1)[place_of_tap(plane, position, pool.channels, size)];
+    for_taps(pool.g, at, [&](int64_t tap, int64_t index) {
+      if (tap == kept) acc[index] += load(buffers.in<T>(0)[plane * size + position]);
+    });
+  };
+}
+
 Prepared prepare_max_pool_taps_grad(const KernelCall& call) {
   KeptMaxPool pool;
   if (std::string reason = plan_kept_max_pool_grad(call, pool); !reason.empty())
     return Prepared::no(reason);
   return for_float_type(call.outputs[0].dtype, [&]<class T>() {
-    const auto spread = [pool](const KernelBuffers& buffers, int64_t plane, const auto& at,
-                               int64_t position, Math<T>* acc) {
-      const int64_t size = pool.g.out_size();
-      const uint8_t kept =
-          buffers.in<uint8_t>(1)[place_of_tap(plane, position, pool.channels, size)];
-      for_taps(pool.g, at, [&](int64_t tap, int64_t index) {
-        if (tap == kept) acc[index] += load(buffers.in<T>(0)[plane * size + position]);
-      });
+    return spread_kernel<T>(call, pool.g, spread_to_taps<T>(pool));
+  });
+}
+
+/// dX of a BatchNormalization whose dY the sums are.
+struct FinishNormalized {
+  std::vector<DType> types;  // of the operands
+  int64_t channels;
+  double count;  // elements of a channel
+
+  template <class T>
+  void operator()(const KernelBuffers& buffers, int64_t plane, const Math<T>* acc, int64_t size,
+                  T* dx) const {
+    using Places = NormalizedMaxPoolPlaces;
+    const auto read = [&](size_t i) {
+      return read_real(buffers.inputs[i], types[i], plane % channels);
     };
-    return spread_kernel<T>(call, pool.g, spread);
+    const double mean = read(Places::kMean), inv_std = read(Places::kInvStd);
+    const double factor = read(Places::kScale) * inv_std;
+    const double slope = read(Places::kDScale) / count * inv_std,
+                 offset = read(Places::kDBias) / count;
+    const T* x = buffers.in<T>(Places::kX) + plane * size;
+    for (int64_t i = 0; i < size; ++i) {
+      const double distance = static_cast<double>(load(x[i])) - mean;
+      const double value = factor * (static_cast<double>(acc[i]) - offset - distance * slope);
+      dx[i] = store<T>(static_cast<Math<T>>(value));
+    }
+  }
+};
+
+Prepared prepare_normalized_max_pool_grad(const KernelCall& call) {
+  KeptMaxPool pool;
+  if (std::string reason = plan_normalized_max_pool_grad(call, pool); !reason.empty())
+    return Prepared::no(reason);
+  FinishNormalized finish{{}, pool.channels, 0};
+  for (const Operand& operand : call.inputs) finish.types.push_back(operand.dtype);
+  const int64_t images = pool.channels == 0 ? 0 : pool.g.planes / pool.channels;
+  finish.count = static_cast<double>(images * pool.g.in_size());
+  return for_float_type(call.outputs[0].dtype, [&]<class T>() {
+    return spread_kernel<T>(call, pool.g, spread_to_taps<T>(pool), finish);
   });
 }
 
@@ -116,6 +168,7 @@ std::vector<KernelRow> pool_grad_rows() {
       {"ai.halfnote", "AveragePoolGrad", "reference", prepare_average_pool_grad},
       {"ai.halfnote", "MaxPoolGrad", "reference", prepare_max_pool_grad},
       {"ai.halfnote", "MaxPoolTapsGrad", "reference", prepare_max_pool_taps_grad},
+      {"ai.halfnote", "NormalizedMaxPoolGrad", "reference", prepare_normalized_max_pool_grad},
   };
 }
 

@@ -73,7 +73,7 @@ constexpr void for_window(const PoolGeometry& g, const PoolGeometry::Dims& at, B
 /// all.
 template <class M>
 constexpr bool is_new_maximum(M candidate, M best) {
-  return candidate > best || (candidate != candidate && best == best);
+  return !(candidate <= best) && best == best;
 }
 
 /// The maximum of no elements.

@@ -5,6 +5,7 @@
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/reduction/flat_maxima.h"
 #include "kernels/cuda/reduction/kept_maxima.h"
+#include "kernels/cuda/reduction/normalized_pool.h"
 #include "kernels/cuda/reduction/pool_grad.h"
 #include "kernels/cuda/reduction/window.h"
 
@@ -140,6 +141,13 @@ Prepared prepare_kept_gradient(const KernelCall& call) {
   return prepare_pool_grad(call, pool.g, pool.channels, PoolKind::kKeptMax);
 }
 
+Prepared prepare_normalized(const KernelCall& call) {
+  cpu::KeptMaxPool pool;
+  if (std::string why = cpu::plan_normalized_max_pool_grad(call, pool); !why.empty())
+    return Prepared::no(why);
+  return prepare_normalized_pool_grad(call, pool, pool.channels);
+}
+
 /// The large tensors, and the pooled one if it has more than one pixel.
 BlockedOperands pooled(const KernelCall& call, bool is_gradient) {
   const Operand& large = is_gradient ? call.outputs[0] : call.inputs[0];
@@ -150,10 +158,12 @@ BlockedOperands pooled(const KernelCall& call, bool is_gradient) {
   // Taps lie one way in any case; ONNX's Indices count plain elements.
   const bool has_indices = call.domain.empty() && call.has_output(1);
   if (!is_gradient) return has_indices ? BlockedOperands{} : all_channels_last(call, 1, small);
-  const uint32_t x = call.op == "MaxPoolGrad" ? 0b10 : 0;
+  const bool finds_maxima = call.op == "MaxPoolGrad",
+             normalized = call.op == "NormalizedMaxPoolGrad";
+  const uint32_t x = finds_maxima ? 0b10 : normalized ? 0b100 : 0;
   PoolGeometry g;
   if (!cpu::plan_pool(call, large.shape, pooled.shape, g).empty()) return {};
-  if (x != 0 && !has_few_taps(g)) return {};
+  if (finds_maxima && !has_few_taps(g)) return {};
   return all_channels_last(call, small | x, 1);
 }
 BlockedOperands forward_operands(const KernelCall& call) { return pooled(call, false); }
@@ -174,6 +184,9 @@ std::vector<BlockedRow> channels_last_pools() {
        kPlain,
        gradient_operands},
       {{"ai.halfnote", "MaxPoolTapsGrad", kName, prepare_kept_gradient}, kPlain, gradient_operands},
+      {{"ai.halfnote", "NormalizedMaxPoolGrad", kName, prepare_normalized},
+       kPlain,
+       gradient_operands},
   };
 }
 

@@ -124,6 +124,12 @@ inline constexpr bool kHasSigns = requires(const Body& body) {
   body.signs;
 };
 
+/// A body that is too long to stand there once for each row on its way; not with signs.
+template <class Body>
+inline constexpr bool kIsLong = requires {
+  Body::kLong;
+};
+
 /// The rows of a thread. `body.operands` are the tensors, Body::kOperands of Body::Element.
 template <int V, class Body>
 class Rows {
@@ -159,14 +165,16 @@ class Rows {
     while (left_ > 0) {
       signs_ = asked_;
       ask_for_signs(at_ + kRoom * step_, left_ - kRoom);
-      HN_UNROLL
-      for (int r = 0; r < kRoom; ++r) {
-        if (left_ == 0) break;
-        const Row row = arrived(r);
-        set_off((r + kRoom - 1) % kRoom);  // where the row before this one was
-        use(row, at_);
-        at_ += step_;
-        --left_;
+      if constexpr (kAhead && kIsLong<Body>) {
+        HN_IN_TURN
+        for (int r = 0; r < kRoom; ++r) {
+          if (!take(r, use)) break;
+        }
+      } else {
+        HN_UNROLL
+        for (int r = 0; r < kRoom; ++r) {
+          if (!take(r, use)) break;
+        }
       }
     }
   }
@@ -185,6 +193,17 @@ class Rows {
   __device__ static Room& room() {
     HN_SHARED(Room, all);
     return all;
+  }
+  /// False if there is none left.
+  template <class Use>
+  __device__ bool take(int r, const Use& use) {
+    if (left_ == 0) return false;
+    const Row row = arrived(r);
+    set_off((r + kRoom - 1) % kRoom);  // where the row before this one was
+    use(row, at_);
+    at_ += step_;
+    --left_;
+    return true;
   }
   __device__ void set_off(int r) {
     if (next_left_ > 0) {

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
     if (row >= rows || column >= columns) continue;
     Packed<T, V> pack;
     for (int j = 0; j < V; ++j) pack.of[j] = tile[r + j][c];
-    store_packed(to + matrix + column * rows + row, pack);
+    store_joined(to + matrix + column * rows + row, pack);
   }
 }
 

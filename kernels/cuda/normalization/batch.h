@@ -36,17 +36,6 @@ __device__ double as_saved(double value) {
   return std::is_same_v<T, double> ? value : static_cast<double>(static_cast<float>(value));
 }
 
-/// Operands of f32, or that are not there. Where all are of them, as they mostly are, no load waits
-/// for another one.
-template <class... Pointers>
-__device__ bool are_f32(const Pointers&... operands) {
-  return ((operands.data == nullptr || operands.dtype == DType::kF32) && ...);
-}
-/// Element `at` of one; 0 of one that is not there.
-__device__ inline float f32_at(const RealPointer& operand, int64_t at) {
-  return operand.data == nullptr ? 0 : static_cast<const float*>(operand.data)[at];
-}
-
 /// Reads inputs and writes outputs by the types that the call gave them.
 struct OperandTypes {
   std::vector<DType> inputs, outputs;

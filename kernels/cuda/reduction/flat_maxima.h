@@ -21,24 +21,42 @@ static_assert(kNoTapOf<uint8_t> == kNoTap);
 /// first NaN.
 template <class T, int V, class Tap = uint8_t>
 struct Maxima {
+  using Number = std::conditional_t<sizeof(Tap) == 8, int64_t, int32_t>;
   Math<T> most[V];
-  Packed<Tap, V> taps;
+  Number taps[V];
+  bool has_any = false;  // of all channels alike
 
   __device__ Maxima() {
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
       most[v] = -static_cast<Math<T>>(INFINITY);
-      taps.of[v] = kNoTapOf<Tap>;
+      taps[v] = kNoTapOf<Tap>;
     }
   }
   __device__ void take(const Packed<T, V>& pack, int64_t tap) {
+    const bool is_first = !has_any;
+    has_any = true;
+    if (is_first) {
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) {
+        most[v] = load_number(pack.of[v]);
+        taps[v] = static_cast<Number>(tap);
+      }
+      return;
+    }
     HN_UNROLL
     for (int v = 0; v < V; ++v) {
       const Math<T> value = load_number(pack.of[v]);
-      if (taps.of[v] != kNoTapOf<Tap> && !cpu::is_new_maximum(value, most[v])) continue;
+      if (!cpu::is_new_maximum(value, most[v])) continue;
       most[v] = value;
-      taps.of[v] = static_cast<Tap>(tap);
+      taps[v] = static_cast<Number>(tap);
     }
+  }
+  __device__ Packed<Tap, V> packed_taps() const {
+    Packed<Tap, V> packed;
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) packed.of[v] = static_cast<Tap>(taps[v]);
+    return packed;
   }
 };
 
@@ -58,6 +76,8 @@ struct FlatImages {
           by_stride(g.stride[d]),
           by_in(g.in[d]),
           by_out(g.out[d]) {}
+    /// Are they two at most?
+    __device__ bool has_few_over() const { return kernel <= 2 * stride; }
     /// The outputs whose windows reach over an input, from `first` up to before `end`.
     __device__ void outputs_over(int32_t at, int32_t& first, int32_t& end) const {
       const int32_t reach = at + pad, least = reach - kernel + 1;
@@ -104,6 +124,15 @@ struct FlatImages {
     };
     return {static_cast<int32_t>(image), of(row, image, height), of(line, row, width),
             of(at, line, groups) * V};
+  }
+
+  /// The element of X that a tap of the window of output i is, of its group's first channel.
+  template <int V>
+  __device__ int64_t at_tap(int64_t i, int32_t tap) const {
+    const Place at = place<V>(i, w.by_out, h.by_out);
+    const int32_t kh = tap / w.kernel, kw = tap - kh * w.kernel;
+    const int64_t row = int64_t{at.image} * h.in + at.y * h.stride - h.pad + kh;
+    return (row * w.in + at.x * w.stride - w.pad + kw) * channels + at.channel;
   }
 
   /// Calls `body(tap, elements)` for each tap of the window of output i within X, in order. Those
@@ -156,38 +185,71 @@ struct FlatFindMaxima {
     Maxima<T, V> maxima;
     images.for_window<V>(i, x,
                          [&](int32_t tap, const Packed<T, V>& pack) { maxima.take(pack, tap); });
-    store_packed(taps + i * V, maxima.taps);
+    store_packed(taps + i * V, maxima.packed_taps());
   }
 };
 
-template <class T, int V>
-struct FlatMaxGradient {
+/// Adds up what comes to group i of X's channels from the windows over it, in the order of the
+/// outputs. Those of the usual windows, two along a dim at most, are all on their way before the
+/// first of them is used.
+template <class T>
+struct FlatMaxGather {
   FlatImages images;
   const T* dy;
   const uint8_t* taps;
-  T* dx;
-  __device__ void operator()(int64_t i) const {
+
+  template <int V>
+  struct Window {
+    Packed<T, V> gradients;
+    Packed<uint8_t, V> taps;
+
+    /// What it has for its element `tap`.
+    __device__ void add(Math<T> (&sums)[V], int32_t tap) const {
+      HN_UNROLL
+      for (int v = 0; v < V; ++v) {
+        if (taps.of[v] == tap) sums[v] += load_number(gradients.of[v]);
+      }
+    }
+  };
+  template <int V>
+  __device__ Window<V> window(const FlatImages::Place& at, int32_t oh, int32_t ow) const {
+    const int64_t row = (int64_t{at.image} * images.h.out + oh) * images.w.out;
+    const int64_t from = (row + ow) * images.channels + at.channel;
+    return {load_packed<V>(dy + from), load_packed<V>(taps + from)};
+  }
+  __device__ int32_t tap(const FlatImages::Place& at, int32_t oh, int32_t ow) const {
+    const auto &h = images.h, &w = images.w;
+    return (at.y + h.pad - oh * h.stride) * w.kernel + at.x + w.pad - ow * w.stride;
+  }
+
+  template <int V>
+  __device__ void add(int64_t i, Math<T> (&sums)[V]) const {
     const auto &h = images.h, &w = images.w;
     const FlatImages::Place at = images.place<V>(i, w.by_in, h.by_in);
     int32_t top, bottom, left, right;
     h.outputs_over(at.y, top, bottom);
     w.outputs_over(at.x, left, right);
-    Math<T> sums[V] = {};
-    for (int32_t oh = top; oh < bottom; ++oh) {
-      const int32_t kh = at.y + h.pad - oh * h.stride;
-      const int64_t row = (int64_t{at.image} * h.out + oh) * w.out;
-      for (int32_t ow = left; ow < right; ++ow) {
-        const int32_t tap = kh * w.kernel + at.x + w.pad - ow * w.stride;
-        const int64_t from = (row + ow) * images.channels + at.channel;
-        const Packed<T, V> gradients = load_packed<V>(dy + from);
-        const Packed<uint8_t, V> of_window = load_packed<V>(taps + from);
+    if (h.has_few_over() && w.has_few_over()) {
+      Window<V> few[2][2];
+      HN_UNROLL
+      for (int32_t a = 0; a < 2; ++a) {
         HN_UNROLL
-        for (int v = 0; v < V; ++v) {
-          if (of_window.of[v] == tap) sums[v] += load_number(gradients.of[v]);
+        for (int32_t b = 0; b < 2; ++b) {
+          if (top + a < bottom && left + b < right) few[a][b] = window<V>(at, top + a, left + b);
         }
       }
+      HN_UNROLL
+      for (int32_t a = 0; a < 2; ++a) {
+        HN_UNROLL
+        for (int32_t b = 0; b < 2; ++b) {
+          if (top + a < bottom && left + b < right) few[a][b].add(sums, tap(at, top + a, left + b));
+        }
+      }
+      return;
     }
-    store_packed(dx + i * V, pack_of<T>(sums));
+    for (int32_t oh = top; oh < bottom; ++oh) {
+      for (int32_t ow = left; ow < right; ++ow) window<V>(at, oh, ow).add(sums, tap(at, oh, ow));
+    }
   }
 };
 

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "kernels/cuda/reduction/kept_maxima.h"
+#include "kernels/cuda/reduction/normalized_pool.h"
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/reduction/pool_grad.h"
 #include "kernels/cuda/reduction/window.h"
@@ -144,6 +145,13 @@ Prepared prepare_kept_gradient(const KernelCall& call) {
   return prepare_pool_grad(call, pool.g, 1, PoolKind::kKeptMax);
 }
 
+Prepared prepare_normalized(const KernelCall& call) {
+  cpu::KeptMaxPool pool;
+  if (std::string why = cpu::plan_normalized_max_pool_grad(call, pool); !why.empty())
+    return Prepared::no(why);
+  return prepare_normalized_pool_grad(call, pool, 1);
+}
+
 }  // namespace
 
 std::vector<KernelRow> pool_rows() {
@@ -155,6 +163,7 @@ std::vector<KernelRow> pool_rows() {
       {"ai.halfnote", "MaxPool", "own.pool", prepare_kept},
       {"ai.halfnote", "MaxPoolGrad", "own.pool", prepare_gradient<PoolKind::kMax>},
       {"ai.halfnote", "MaxPoolTapsGrad", "own.pool", prepare_kept_gradient},
+      {"ai.halfnote", "NormalizedMaxPoolGrad", "own.pool", prepare_normalized},
   };
 }
 

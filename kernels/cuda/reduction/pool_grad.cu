@@ -10,7 +10,9 @@
 
 #include "kernels/cuda/channels_last/rows.h"
 #include "kernels/cuda/reduction/flat_maxima.h"
+#include "kernels/cuda/reduction/gather_windows.h"
 #include "kernels/cuda/reduction/kept_maxima.h"
+#include "kernels/cuda/reduction/max_cells.h"
 #include "kernels/cuda/reduction/window.h"
 
 namespace halfnote::HN_CUDA {
@@ -39,69 +41,18 @@ struct FindMaxima {
   __device__ void operator()(int64_t i) const {
     const PoolImages::Place at = images.place<V>(i, images.out, images.out_dims);
     const T* from = x + images.first(at, images.in);
-    store_packed(taps + i * V, maxima_of<T, V, Tap>(images, at.at, from).taps);
+    store_packed(taps + i * V, maxima_of<T, V, Tap>(images, at.at, from).packed_taps());
   }
 };
 
-/// What a maximum gives to the element `tap` of its window: all, if it is that.
-template <class T, int V, class Tap>
-struct OfMaximum {
-  const T* dy;
-  const Tap* taps;
-  TapPlaces places;
-  __device__ void add(Math<T> (&sums)[V], int64_t place, int64_t tap, const PoolImages&,
-                      const PoolGeometry::Dims&) const {
-    const Packed<T, V> gradients = load_packed<V>(dy + place);
-    const Packed<Tap, V> of_window = load_packed<V>(taps + places.of(place));
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) {
-      if (of_window.of[v] == tap) sums[v] += load_number(gradients.of[v]);
-    }
-  }
-};
-
-/// What a mean gives to each element of its window.
-template <class T, int V>
-struct OfMean {
-  const T* dy;
-  bool include_pad;
-  __device__ void add(Math<T> (&sums)[V], int64_t place, int64_t, const PoolImages& images,
-                      const PoolGeometry::Dims& window) const {
-    const Packed<T, V> gradients = load_packed<V>(dy + place);
-    const auto count = static_cast<Math<T>>(images.taps_that_count(window, include_pad));
-    HN_UNROLL
-    for (int v = 0; v < V; ++v) sums[v] += load_number(gradients.of[v]) / count;
-  }
-};
-
-template <class T, int V, class Part>
+/// The gradient is what comes to it.
+template <class T, int V, class Gather>
 struct PoolGradient {
-  PoolImages images;
-  Part part;
+  Gather gather;
   T* dx;
-
   __device__ void operator()(int64_t i) const {
-    const PoolImages::Place at = images.place<V>(i, images.in, images.in_dims);
-    const PoolGeometry& g = images.g;
-    const PoolImages::Range ds = images.outputs_over(0, at.at[0]),
-                            hs = images.outputs_over(1, at.at[1]),
-                            ws = images.outputs_over(2, at.at[2]);
-    const int64_t first = images.first(at, images.out);
     Math<T> sums[V] = {};
-    for (int64_t d = ds.begin; d < ds.end; ++d) {
-      const int64_t kd = images.tap(0, d, at.at[0]);
-      for (int64_t h = hs.begin; h < hs.end; ++h) {
-        const int64_t kh = images.tap(1, h, at.at[1]);
-        if (kd < 0 || kh < 0) continue;
-        HN_UNROLL_BY_4
-        for (int64_t w = ws.begin; w < ws.end; ++w) {
-          const int64_t kw = images.tap(2, w, at.at[2]);
-          if (kw < 0) continue;
-          const int64_t place = first + ((d * g.out[1] + h) * g.out[2] + w) * images.channels;
-          part.add(sums, place, (kd * g.kernel[1] + kh) * g.kernel[2] + kw, images, {d, h, w});
-        }
-      }
-    }
+    gather.add(i, sums);
     store_packed(dx + i * V, pack_of<T>(sums));
   }
 };
@@ -112,7 +63,7 @@ struct FoundTaps {
   const T* x;
   __device__ Packed<uint8_t, V> of(const PoolImages& images, const PoolImages::Place& at,
                                    int64_t) const {
-    return maxima_of<T, V, uint8_t>(images, at.at, x + images.first(at, images.in)).taps;
+    return maxima_of<T, V, uint8_t>(images, at.at, x + images.first(at, images.in)).packed_taps();
   }
 };
 /// The same where they are known.
@@ -169,7 +120,7 @@ struct MaxCells {
           HN_UNROLL
           for (int v = 0; v < V; ++v)
             to.of[v] = maxima.of[v] == tap ? sums.of[v] : store_number<T>(0);
-          store_packed(dx + first + ((d * g.in[1] + h) * g.in[2] + w) * images.channels, to);
+          store_joined(dx + first + ((d * g.in[1] + h) * g.in[2] + w) * images.channels, to);
         }
       }
     }
@@ -226,15 +177,36 @@ GradientPlan plan_gradient(const KernelCall& call, const PoolGeometry& g, int64_
   return plan;
 }
 
+/// Runs it for the channels of X, V at a time.
+template <class T, int V, class Gather>
+void run_gradient(const GradientPlan& plan, const KernelBuffers& buffers, const Gather& gather) {
+  for_each(stream_of(buffers), plan.inputs / V,
+           PoolGradient<T, V, Gather>{gather, buffers.out<T>(0)});
+}
+
+/// Of windows whose maxima are known, in places of 32 bits.
+template <class T, int V>
+void run_flat(const GradientPlan& plan, const KernelBuffers& buffers, const uint8_t* taps) {
+  const T* dy = buffers.in<T>(0);
+  if constexpr (V == kChannelsTogether<T>) {
+    if (MaxCells2::takes(plan.g, plan.inputs, plan.outputs)) {
+      const int64_t images = plan.inputs / (plan.g.in_size() * plan.channels);
+      return run_max_cells<V>(stream_of(buffers), SumsAlone<T>{}, plan.g, plan.channels, images, dy,
+                              taps, buffers.out<T>(0));
+    }
+  }
+  const FlatImages flat(plan.g, plan.channels, V);
+  run_gradient<T, V>(plan, buffers, FlatMaxGather<T>{flat, dy, taps});
+}
+
 template <class T, int V, class Tap>
 void run_max_passes(const GradientPlan& plan, const KernelBuffers& buffers) {
   const PoolImages images(plan.g, plan.channels, V);
   auto* taps = reinterpret_cast<Tap*>(buffers.workspace);
-  using Part = OfMaximum<T, V, Tap>;
   for_each(stream_of(buffers), plan.outputs / V,
            FindMaxima<T, V, Tap>{images, buffers.in<T>(1), taps});
-  for_each(stream_of(buffers), plan.inputs / V,
-           PoolGradient<T, V, Part>{images, Part{buffers.in<T>(0), taps, {}}, buffers.out<T>(0)});
+  run_gradient<T, V>(plan, buffers,
+                     WindowGather{images, OfMaximum<T, Tap>{buffers.in<T>(0), taps}});
 }
 
 /// Of windows of few taps, whose maxima are known.
@@ -250,13 +222,9 @@ void run_kept_max_grad(const GradientPlan& plan, const KernelBuffers& buffers) {
     return for_each(stream, plan.outputs / V,
                     MaxCells<T, V, Taps>{images, Taps{taps, plan.kept}, dy, dx});
   }
-  if (plan.flat && plan.kept.channels.value() == 1) {
-    const FlatImages flat(plan.g, plan.channels, V);
-    return for_each(stream, plan.inputs / V, FlatMaxGradient<T, V>{flat, dy, taps, dx});
-  }
-  using Part = OfMaximum<T, V, uint8_t>;
-  for_each(stream, plan.inputs / V,
-           PoolGradient<T, V, Part>{images, Part{dy, taps, plan.kept}, dx});
+  if (plan.flat && plan.kept.channels.value() == 1) return run_flat<T, V>(plan, buffers, taps);
+  run_gradient<T, V>(plan, buffers,
+                     WindowGather{images, OfMaximum<T, uint8_t>{dy, taps, plan.kept}});
 }
 
 template <class T, int V>
@@ -273,7 +241,7 @@ void run_max_grad(const GradientPlan& plan, const KernelBuffers& buffers) {
     auto* taps = reinterpret_cast<uint8_t*>(buffers.workspace);
     const FlatImages flat(plan.g, plan.channels, V);
     for_each(stream, plan.outputs / V, FlatFindMaxima<T, V>{flat, x, taps});
-    return for_each(stream, plan.inputs / V, FlatMaxGradient<T, V>{flat, dy, taps, dx});
+    return run_flat<T, V>(plan, buffers, taps);
   }
   if (plan.few_taps) return run_max_passes<T, V, uint8_t>(plan, buffers);
   if constexpr (V == 1) run_max_passes<T, V, int64_t>(plan, buffers);
@@ -282,10 +250,8 @@ void run_max_grad(const GradientPlan& plan, const KernelBuffers& buffers) {
 template <class T, int V>
 void run_mean_grad(const GradientPlan& plan, const KernelBuffers& buffers) {
   const PoolImages images(plan.g, plan.channels, V);
-  using Part = OfMean<T, V>;
-  for_each(stream_of(buffers), plan.inputs / V,
-           PoolGradient<T, V, Part>{images, Part{buffers.in<T>(0), plan.include_pad},
-                                    buffers.out<T>(0)});
+  run_gradient<T, V>(plan, buffers,
+                     WindowGather{images, OfMean<T>{buffers.in<T>(0), plan.include_pad}});
 }
 
 template <class T>

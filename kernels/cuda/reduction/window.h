@@ -103,6 +103,15 @@ struct PoolImages {
       }
     }
   }
+  /// The element of X that a tap of the window `at` is, of its group's first channel.
+  __device__ int64_t at_tap(const Place& window, int64_t tap) const {
+    const int64_t kw = tap % g.kernel[2], rest = tap / g.kernel[2];
+    const int64_t kh = rest % g.kernel[1], kd = rest / g.kernel[1];
+    const int64_t d = start(0, window.at[0]) + kd * g.dilation[0],
+                  h = start(1, window.at[1]) + kh * g.dilation[1],
+                  w = start(2, window.at[2]) + kw * g.dilation[2];
+    return first(window, in) + ((d * g.in[1] + h) * g.in[2] + w) * channels;
+  }
   /// Elements of a window, with `padded` those in its padding too.
   __device__ int64_t taps_that_count(const cpu::PoolGeometry::Dims& at, bool padded) const {
     int64_t count = 1;

@@ -13,12 +13,11 @@
 // than the operand of the MaxPool takes.
 #include "passes/device/pools/pool_before_relu.h"
 
-#include <algorithm>
-
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 #include "compiler/ir/replace.h"
 #include "passes/device/norms/parts.h"
+#include "passes/device/pools/windows.h"
 #include "passes/device/rematerialize.h"
 
 namespace halfnote {
@@ -28,20 +27,6 @@ struct Swap {
   NodeId relu, pool;
   NodeId pool_grad, relu_grad;  // both, or neither
 };
-
-/// Has each window an element of the operand? Kernels are longer than the padding beside them then.
-bool has_no_empty_window(const Graph& graph, NodeId pool) {
-  const Attributes& attributes = graph.node(pool).attributes;
-  const std::vector<int64_t> kernel = attributes.get_ints("kernel_shape", {}),
-                             pads = attributes.get_ints("pads", {}),
-                             dilations = attributes.get_ints("dilations", {});
-  if (attributes.get_int("ceil_mode", 0) != 0) return false;
-  if (std::ranges::any_of(dilations, [](int64_t n) { return n != 1; })) return false;
-  for (size_t i = 0; i < pads.size(); ++i) {
-    if (kernel.empty() || pads[i] >= kernel[i % kernel.size()]) return false;
-  }
-  return true;
-}
 
 /// Takes a reader of the Relu's result; says whether it may be one.
 bool take_reader(const Graph& graph, const Use& use, Swap& swap) {

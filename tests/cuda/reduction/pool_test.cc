@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/cuda/channels_last/last.h"
 #include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
@@ -124,6 +125,59 @@ void check_kept(const Pool& pool, DType dtype) {
     if (relu) continue;  // without it, this is the gradient that finds the maxima again
     const Call found{kOwn, "MaxPoolGrad", {dy, x}, pool.attributes(), {{dtype, pool.x}}};
     EXPECT_TRUE(identical(on_cpu(backward)[0], on_cpu(found)[0])) << to_string(pool.x);
+  }
+}
+
+/// Numbers of a channel, of which the second is below 0 and the third is 0.
+Tensor numbers_of_channels(DType dtype, int64_t channels) {
+  Tensor numbers = random(DType::kF64, {channels}, 0.5, 2, 4);
+  const auto values = numbers.mutable_data<double>();
+  for (size_t c = 1; c < values.size(); c += 3) values[c] = -values[c];
+  for (size_t c = 2; c < values.size(); c += 3) values[c] = 0;
+  return numbers.cast_to(dtype);
+}
+
+/// A maximum by the signs of a scale, and the gradient through the normalization before it.
+void check_normalized(const Pool& pool, DType dtype) {
+  const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  const int64_t channels = pool.x[1];
+  const Tensor x = values_with_ties(dtype, pool.x), scale = numbers_of_channels(wide, channels);
+  const Result y{dtype, pool.y}, taps{DType::kU8, of_taps(pool.y)};
+  const Call forward{kOwn, "MaxPool", {x, scale}, pool.attributes(), {y, taps}};
+  check_bits(forward);
+  const Tensor kept = on_cpu(forward)[1];
+  if (test::tested_device() != "none") {
+    EXPECT_TRUE(identical(on_device(forward)[1], kept));
+  }
+  const auto numbers = [&](double least, double most, uint64_t seed) {
+    return random(wide, {channels}, least, most, seed);
+  };
+  const Call backward{kOwn,
+                      "NormalizedMaxPoolGrad",
+                      {random(dtype, pool.y, -1, 1, 2), kept, random(dtype, pool.x, -3, 3), scale,
+                       numbers(-1, 1, 5), numbers(0.5, 2, 6), numbers(-4, 4, 7), numbers(-4, 4, 8)},
+                      pool.attributes(),
+                      {{dtype, pool.x}}};
+  check(backward);
+  const bool lies_last = channels > 1 && element_count(pool.x) > pool.x[0] * channels;
+  if (dtype == DType::kF64 || !lies_last) return;
+  check_last(forward);
+  check_last(backward);
+}
+
+TEST(CudaKeptMaxPool, OfWhatIsNormalizedBehindIt) {
+  for (const Pool& pool : kPools) {
+    if (!has_taps_of_a_byte(pool)) continue;
+    for (const DType dtype : kFloats) check_normalized(pool, dtype);
+  }
+  // Some channels at a time, in slices, with 32-bit places and others.
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    check_normalized({{3, 16, 11, 13}, {3, 16, 6, 7}, {3, 3}, {2, 2}, {1, 1, 1, 1}}, dtype);
+    check_normalized({{2, 16, 9, 10}, {2, 16, 4, 5}, {4, 4}, {2, 2}, {1, 1, 1, 1}}, dtype);
+    check_normalized({{1, 8, 10, 7}, {1, 8, 5, 4}, {3, 2}, {2, 2}, {0, 1, 1, 0}}, dtype);
+    check_normalized({{2, 24, 33, 40}, {2, 24, 16, 20}, {2, 2}, {2, 2}, {0, 0, 0, 0}}, dtype);
+    check_normalized({{1, 8, 4, 5, 6}, {1, 8, 2, 3, 3}, {3, 2, 2}, {2, 2, 2}, {1, 0, 0, 0, 1, 0}},
+                     dtype);
   }
 }
 
