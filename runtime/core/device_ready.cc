@@ -37,6 +37,7 @@
 #include "passes/device/pools/pool_before_relu.h"
 #include "passes/device/products/absorb_biases.h"
 #include "passes/device/products/absorb_transposes.h"
+#include "passes/device/products/add_strided.h"
 #include "passes/device/products/fuse_epilogues.h"
 #include "passes/device/products/gather_taps.h"
 #include "passes/device/products/multiply_patches.h"
@@ -264,6 +265,8 @@ constexpr PassRow kRows[] = {
     {"sweep-sizes", eliminate_dead, nullptr, kAll, kAny, kAny, true, "what the above replaced"},
     {"round-conv-gradients", round_conv_gradients, nullptr, kAll, kAny, kAny, false,
      "GPUs: tensor cores have no gradient of a convolution's 16-bit weight in f32"},
+    {"add-strided", add_strided, nullptr, kAll, kAny, kAny, false,
+     "GPUs: the gradient of a projection with a stride is 0 but at every few pixels"},
     {"keep-copies", nullptr, keep_copies, kAll, kAny, kAny, false,
      "weights are rounded to 16 bits where they are updated, not in every step"},
     {"fold-factors", fold_factors, nullptr, kAll, kAny, kAny, false,
@@ -340,7 +343,8 @@ constexpr std::string_view kOnlyOnGpu[] = {"take-out-useless-padding",
                                            "gather-taps",
                                            "program-large",
                                            "keep-taps",
-                                           "pool-before-norm"};
+                                           "pool-before-norm",
+                                           "add-strided"};
 
 std::vector<PassRow> rows_without(std::span<const std::string_view> names) {
   std::vector<PassRow> rows;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "tests/cuda/channels_last/last.h"
 #include "tests/cuda/harness/call.h"
 
 namespace halfnote::cuda_emulated {
@@ -45,6 +46,32 @@ TEST(CudaMovement, PadsInAllModes) {
            {},
            {{DType::kF32, out}},
            {1}});
+  }
+}
+
+TEST(CudaMovement, AddsAtStrides) {
+  struct Case {
+    Shape x, part;
+    std::vector<int64_t> strides;
+  };
+  const Case cases[] = {{{2, 3, 5, 6}, {2, 3, 3, 3}, {2, 2}},
+                        {{1, 2, 7}, {1, 2, 3}, {3}},
+                        {{2, 8, 3, 4}, {2, 8, 1, 4}, {9, 1}},
+                        {{2, 8, 3, 4}, {2, 8, 1, 1}, {3, 4}},
+                        {{1, 16, 3, 4, 5}, {1, 16, 2, 4, 2}, {2, 1, 3}},
+                        {{3, 24, 33, 47}, {3, 24, 17, 24}, {2, 2}},
+                        {{0, 3, 4, 4}, {0, 3, 2, 2}, {2, 2}}};
+  for (const Case& c : cases) {
+    for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+      const Attributes attributes{{"strides", c.strides}};
+      const Call call{kOwn,
+                      "AddStrided",
+                      {random(dtype, c.x), random(dtype, c.part, -1, 1, 2)},
+                      attributes,
+                      {{dtype, c.x}}};
+      check(call);
+      if (dtype != DType::kF64 && c.x[0] > 0) check_last(call);
+    }
   }
 }
 

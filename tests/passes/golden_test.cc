@@ -115,6 +115,7 @@ const GoldenRow kRows[] = {
     {"cast-before-views", Sides::kExact},
     {"pool-before-relu", Sides::kExact},
     {"keep-taps", Sides::kExact},
+    {"add-strided", Sides::kExact},
     // dY is rounded once less where windows meet.
     {"pool-before-norm", Sides::kRounding, kEpsBf16},
     {"recompute-pointwise", Sides::kExact},

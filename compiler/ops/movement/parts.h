@@ -35,6 +35,10 @@ std::vector<ValueType> infer_range(const Graph& graph, NodeId node);
 std::vector<ValueType> infer_patches(const Graph& graph, NodeId node);
 std::vector<Expr> patches_body(BodyContext& body);
 
+// strided_sum.cc
+std::vector<ValueType> infer_add_strided(const Graph& graph, NodeId node);
+std::vector<Expr> add_strided_body(BodyContext& body);
+
 // crop.cc
 std::vector<Expr> lower_center_crop_pad(LowerContext& rule);
 

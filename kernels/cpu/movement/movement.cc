@@ -7,7 +7,7 @@ namespace halfnote::cpu {
 std::vector<KernelRow> movement_kernels() {
   std::vector<KernelRow> all;
   for (auto part : {reshape_rows, copy_rows, pad_rows, patches_rows, gather_rows, scatter_rows,
-                    generate_rows}) {
+                    generate_rows, strided_sum_rows}) {
     const std::vector<KernelRow> rows = part();
     all.insert(all.end(), rows.begin(), rows.end());
   }

@@ -14,12 +14,13 @@ namespace halfnote::cpu {
 /// A kernel of which output 0 is the first bytes of input 0: a view, where both may share a buffer.
 Prepared same_bytes(const KernelCall& call);  // reshape.cc
 
-std::vector<KernelRow> reshape_rows();  // reshape.cc: same bytes under another shape
-std::vector<KernelRow> copy_rows();     // copy.cc: strided copies
-std::vector<KernelRow> pad_rows();      // pad.cc
-std::vector<KernelRow> patches_rows();  // patches.cc
-std::vector<KernelRow> gather_rows();   // gather.cc: Gather*, ReverseSequence
-std::vector<KernelRow> scatter_rows();  // scatter.cc: Scatter*
+std::vector<KernelRow> reshape_rows();      // reshape.cc: same bytes under another shape
+std::vector<KernelRow> copy_rows();         // copy.cc: strided copies
+std::vector<KernelRow> pad_rows();          // pad.cc
+std::vector<KernelRow> patches_rows();      // patches.cc
+std::vector<KernelRow> strided_sum_rows();  // strided_sum.cc
+std::vector<KernelRow> gather_rows();       // gather.cc: Gather*, ReverseSequence
+std::vector<KernelRow> scatter_rows();      // scatter.cc: Scatter*
 std::vector<KernelRow>
 generate_rows();  // generate.cc: elements made from shapes, attributes or scalars
 

@@ -57,7 +57,8 @@ std::vector<BlockedRow> channels_last_moves();    // move.cu: Concat, Pad, Slice
 std::vector<BlockedRow> channels_last_patches();  // movement/patches.cu
 std::vector<BlockedRow> channels_last_pools();    // pool.cu: pools and their gradients
 std::vector<BlockedRow> channels_last_resizes();  // reduction/resize.cu
-std::vector<BlockedRow> channels_last_sums();     // reduce.cu: reductions, global pools
+std::vector<BlockedRow> channels_last_strided_sums();  // movement/strided_sum.cu
+std::vector<BlockedRow> channels_last_sums();          // reduce.cu: reductions, global pools
 
 /// Calls `body` for the types of tensors that lie channels last.
 template <class Body>

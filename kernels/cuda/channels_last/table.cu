@@ -61,7 +61,8 @@ const RegionLayout& channels_last_regions() {
     for (const auto part :
          {channels_last_conv_rows, channels_last_batch_norm, channels_last_batch_norm_grad,
           channels_last_group_norm, channels_last_pools, channels_last_sums, channels_last_resizes,
-          channels_last_moves, channels_last_patches, channels_last_elements}) {
+          channels_last_moves, channels_last_patches, channels_last_strided_sums,
+          channels_last_elements}) {
       const std::vector<BlockedRow> more = part();
       all.insert(all.end(), more.begin(), more.end());
     }

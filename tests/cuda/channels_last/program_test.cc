@@ -322,6 +322,32 @@ TEST(ChannelsLastProgram, ForwardTheBitsAreThoseOfThePlainLayout) {
   EXPECT_TRUE(identical(laid.run(inputs)[0], plain.run(inputs)[0]));
 }
 
+constexpr const char* kProjection = R"(g (bfloat16[2,16,8,7] x, bfloat16[16,16,1,1] w,
+    bfloat16[2,24,4,4] dy, bfloat16[24,16,1,1] v) => (bfloat16[2,16,8,7] y)
+    <int64[4] size = {2, 16, 8, 7}> {
+  e = Conv <kernel_shape = [1, 1]> (x, w)
+  h = ai.halfnote.ConvGradInput <strides = [2, 2]> (dy, v, size)
+  d = Add (h, e)
+  y = Conv <kernel_shape = [1, 1]> (d, w)
+})";
+
+/// The pixels without a part are not copied.
+TEST(ChannelsLastProgram, AProjectionsGradientIsAddedInPlace) {
+  if (tested_device() == "none") GTEST_SKIP();
+  Laid laid(step_of(kProjection), false), plain(step_of(kProjection), true);
+  for (const Laid* one : {&laid, &plain}) {
+    size_t sums = 0;
+    for (const ProgramStep& step : one->program().steps) {
+      if (step.op.find("AddStrided") == std::string::npos) continue;
+      ++sums;
+      EXPECT_EQ(step.inputs[0].offset, step.outputs[0].offset);
+    }
+    EXPECT_EQ(sums, 1u);
+  }
+  const std::vector<Tensor> inputs = laid.inputs();
+  EXPECT_TRUE(identical(laid.run(inputs)[0], plain.run(inputs)[0]));
+}
+
 /// Where only some kernels are allowed, all stays plain.
 TEST(ChannelsLastProgram, ChosenKernelsMeanPlain) {
   if (tested_device() == "none") GTEST_SKIP();

@@ -85,8 +85,31 @@ TEST(MovementBody, PatchesThatDoNotFitAreRefused) {
   EXPECT_TRUE(is_refused({3, 4}, with("kernel_shape", Ints{}), "windows"));
 }
 
+TEST(MovementBody, AddStrided) {
+  struct Case {
+    const char* name;
+    Shape x, part;
+    Ints strides;
+  };
+  const Case cases[] = {{"square", {2, 3, 5, 6}, {2, 3, 3, 3}, {2, 2}},
+                        {"one dim", {1, 2, 7}, {1, 2, 3}, {3}},
+                        {"longer than the image", {2, 1, 3, 4}, {2, 1, 1, 4}, {9, 1}},
+                        {"3-D", {1, 2, 3, 4, 5}, {1, 2, 2, 4, 2}, {2, 1, 3}},
+                        {"no step", {1, 2, 3}, {1, 2, 3}, {1}}};
+  for (const Case& c : cases) {
+    for (const DType type : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
+      const Tensor x = random_tensor(type, c.x, 1), part = random_tensor(type, c.part, 2);
+      expect_body_agrees({c.name, "AddStrided", {{"strides", c.strides}}, {x, part}}, 0);
+    }
+  }
+  const Tensor x = random_tensor(DType::kF32, {1, 2, 5}, 1),
+               part = random_tensor(DType::kF32, {1, 2, 2}, 2);
+  EXPECT_THROW(graph_of({"too small", "AddStrided", {{"strides", Ints{2}}}, {x, part}}), Error);
+  EXPECT_THROW(graph_of({"too many", "AddStrided", {{"strides", Ints{3, 1}}}, {x, part}}), Error);
+}
+
 TEST(MovementBody, EveryBodyIsTested) {
-  EXPECT_EQ(with_body(movement_rows()), std::set<std::string>{"Patches"});
+  EXPECT_EQ(with_body(movement_rows()), (std::set<std::string>{"AddStrided", "Patches"}));
 }
 
 }  // namespace
