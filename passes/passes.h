@@ -36,6 +36,7 @@ bool regroup_dims(Graph& graph, PassContext& context);
 bool swap_batches(Graph& graph, PassContext& context);
 bool find_norms(Graph& graph, PassContext& context);
 bool find_logs(Graph& graph, PassContext& context);
+bool find_gelus(Graph& graph, PassContext& context);
 bool eliminate_common(Graph& graph, PassContext& context);
 bool eliminate_dead(Graph& graph, PassContext& context);
 

@@ -72,6 +72,8 @@ constexpr PassRow kRows[] = {
      "a spelled-out normalization is one node, with a kernel, a gradient and a 16-bit form"},
     {"find-logs", find_logs, nullptr, kAll, kImp, kImp, true,
      "the logarithm of a probability that f32 has rounded to 0 would be infinite"},
+    {"find-gelus", find_gelus, nullptr, kAll, kImp, kImp, true,
+     "a spelled-out Gelu in 16 bits would lose what is left of 1 + erf below 0"},
     {"eliminate-dead", eliminate_dead, nullptr, kAll, kImp, kCan, true,
      "what nobody reads need not be differentiated"},
     {"mend-constants", mend_constants, nullptr, kAll, kCan, kCan, false,

@@ -58,6 +58,7 @@ class Cloner {
     const Value original = from_.value(id);
     const ValueId copy = to_.add_initializer(region, named(original.name), original.tensor);
     to_.value(copy).trainable = original.trainable;
+    to_.value(copy).frozen = original.frozen;
     to_.value(copy).made = original.made;
     to_.value(copy).scale_power = original.scale_power;
     values_[id] = copy;

@@ -134,7 +134,7 @@ class GraphHasher {
     hasher_.add(value.type);
     hasher_.add(static_cast<int64_t>(value.scale_power));
     if (value.kind != ValueKind::kInitializer) return;
-    hasher_.add(uint64_t{value.trainable});
+    hasher_.add(uint64_t{value.trainable} << 1 | uint64_t{value.frozen});
     hasher_.add(value.tensor);
     const bool sampled = value.tensor.byte_size() > kWholeBytes;
     if (sampled) hasher_.add(reinterpret_cast<uint64_t>(value.tensor.bytes()));
@@ -244,7 +244,8 @@ class HistoryHasher {
     hasher.add(uint64_t{id.index} << 32 | value.region.index);
     hasher.add(value.name);
     hasher.add(value.type);
-    hasher.add(uint64_t{value.trainable} << 8 | static_cast<uint8_t>(value.scale_power));
+    const uint64_t parameter = uint64_t{value.trainable} << 1 | uint64_t{value.frozen};
+    hasher.add(parameter << 8 | static_cast<uint8_t>(value.scale_power));
     if (value.kind == ValueKind::kInitializer) add_tensor(hasher, value.tensor);
     return hasher.result();
   }

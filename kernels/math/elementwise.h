@@ -135,7 +135,7 @@ struct Cosh {
   }
 };
 
-struct Elu {  // alpha, from_input. S = Y, or X if from_input is set (needed for alpha < 0)
+struct Elu {  // alpha, from_input. S = Y, or X if from_input is set
   template <class M>
   HN_HD static M value(M x, const Parameters& p) {
     return x > 0 ? x : M(p.alpha) * expm1(x);
@@ -331,15 +331,15 @@ struct Round {  // ties to even
   }
 };
 
-struct Selu {  // alpha, gamma. S = Y
+struct Selu {  // alpha, gamma
   template <class M>
   HN_HD static M value(M x, const Parameters& p) {
     return M(p.beta) * (x > 0 ? x : M(p.alpha) * expm1(x));
   }
   template <class M>
-  HN_HD static M gradient(M dy, M y, const Parameters& p) {
+  HN_HD static M gradient(M dy, M x, const Parameters& p) {
     const M gamma = M(p.beta);
-    return dy * (y > 0 ? gamma : y + gamma * M(p.alpha));
+    return dy * (x > 0 ? gamma : gamma * M(p.alpha) * exp(x));
   }
 };
 

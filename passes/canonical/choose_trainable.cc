@@ -102,10 +102,12 @@ class Chooser {
   }
 
  private:
-  /// What only the settings leave alone is a parameter of the trained model all the same.
+  /// What only the settings leave alone is a parameter of the trained model all the same: nothing
+  /// is computed of it beforehand, and no other one takes its place.
   void list_frozen(const std::set<ValueId>& usual, const std::set<ValueId>& chosen) {
     std::vector<std::string> frozen;
     for (ValueId id : usual) {
+      graph_.value(id).frozen = !chosen.contains(id);
       if (!chosen.contains(id)) frozen.push_back(graph_.value(id).name);
     }
     if (!frozen.empty()) model_.metadata[std::string(kFrozenKey)] = join_names(frozen);

@@ -4,8 +4,8 @@
 //   a = Exp(x)  b = Exp(x)  c = Add(a, b)      ──▶      a = Exp(x)  c = Add(a, a)
 //
 // Exact. Two nodes are the same when op, attributes, operands, result count and role are. Leaves
-// alone: random nodes, nodes with subgraphs, trainable initializers and states, running statistics,
-// results that are graph outputs under names of their own.
+// alone: random nodes, nodes with subgraphs, parameters that are trained or frozen, states, running
+// statistics, results that are graph outputs under names of their own.
 #include <unordered_map>
 
 #include "compiler/ir/hash.h"
@@ -34,6 +34,7 @@ class Merger {
     for (ValueId id : graph_.initializers()) {
       const Tensor* tensor = graph_.constant(id);
       if (tensor == nullptr || tensor->size() > kMaxMergedConstant) continue;
+      if (graph_.value(id).frozen) continue;
       if (may_become_state(id)) continue;
       auto& group = seen[content_hash(*tensor)];
       const ValueId same = find_same(group, *tensor);

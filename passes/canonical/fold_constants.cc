@@ -7,9 +7,10 @@
 // Shape and Size fold as soon as the dims they read are numbers, and what is only moved out of a
 // Shape (Gather, Slice, Concat, Cast, …) as soon as the dims in the result are: other dims may stay
 // open. EyeLike as soon as all are, NonZero and its like (their values decide the size) up to 64
-// MiB. Leaves alone: random nodes, nodes with subgraphs, results above 16 MiB unless smaller than
-// the operands, what goes over the bytes of a whole pass (fold_constants.h; folding must not blow
-// up the artifact, which casts to fewer bits do not), ops without a reference kernel.
+// MiB. Leaves alone: parameters that the settings freeze, random nodes, nodes with subgraphs,
+// results above 16 MiB unless smaller than the operands, what goes over the bytes of a whole pass
+// (fold_constants.h; folding must not blow up the artifact, which casts to fewer bits do not), ops
+// without a reference kernel.
 #include "passes/canonical/fold_constants.h"
 
 #include <algorithm>
@@ -205,7 +206,7 @@ bool Folder::fold(NodeId id) {
   std::vector<Tensor> inputs;
   for (ValueId input : graph_.inputs(id)) {
     const Tensor* tensor = graph_.constant(input);
-    if (input.valid() && tensor == nullptr) return false;
+    if (input.valid() && (tensor == nullptr || graph_.value(input).frozen)) return false;
     inputs.push_back(tensor == nullptr ? Tensor{} : *tensor);
   }
   // What the values size is known once they are: nothing can be planned before.

@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"g () => () { a = B () # meta={}\n}", "expected a string in quotes"},
         Bad{"g (x # trainable\n) => () {}", "only an initializer is trainable"},
         Bad{"g () => () <float w = {1} # trainable weights\n> {}",
-            "expected one of trainable, scale"}));
+            "expected one of trainable, frozen, scale"}));
 
 TEST(TextLimits, NestingOfGraphs) {
   const auto nested = [](int depth) {

@@ -46,7 +46,7 @@ const GradCase kGradCases[] = {
     {"Mish", Reads::kInput, -5, 5},
     {"Reciprocal", Reads::kOutput, 0.2, 4},
     {"Relu", Reads::kOutput, -3, 3, {}, {0}},
-    {"Selu", Reads::kOutput, -3, 3, {}, {0}},
+    {"Selu", Reads::kInput, -3, 3, {}, {0}},
     {"Shrink", Reads::kInput, -2, 2, {{"lambd", 0.7f}, {"bias", 0.2f}}, {-0.7, 0.7}},
     {"Sigmoid", Reads::kOutput},
     {"Sin"},

@@ -303,7 +303,7 @@ Emitted emitted_for(const char* op, Attributes attributes) {
 TEST(ElementwiseGradient, ReadsTheOutputWhereItCan) {
   EXPECT_FALSE(emitted_for("Relu", {}).reads_x);
   EXPECT_FALSE(emitted_for("Tanh", {}).reads_x);
-  EXPECT_FALSE(emitted_for("Elu", {{"alpha", 0.5f}}).reads_x);
+  EXPECT_TRUE(emitted_for("Elu", {{"alpha", 0.5f}}).reads_x);
   EXPECT_TRUE(emitted_for("Softplus", {}).reads_x);
 
   const Emitted swish = emitted_for("Swish", {{"alpha", 1.5f}});

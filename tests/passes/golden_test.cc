@@ -64,6 +64,7 @@ const GoldenRow kRows[] = {
     // Sums of at most 16 elements, a root and three more roundings on either side.
     {"find-norms", Sides::kRounding, 32 * kEpsF32},
     {"find-logs", Sides::kRounding, 8 * kEpsF32},
+    {"find-gelus", Sides::kRounding, 8 * kEpsF32},
     {"eliminate-dead", Sides::kExact},
     {"mend-constants", Sides::kExact},
     {"attach-loss", Sides::kExact},

@@ -217,6 +217,33 @@ g (float[N,2] x) => (float[N,2] y) <
   EXPECT_NE(thawed.state().find("cold"), nullptr);
 }
 
+/// Equal parameters that are frozen are not one, and of a frozen matrix nothing is computed:
+/// trained on, the model has all it had.
+TEST(TrainedModel, HasWhatWasFrozenAsItIs) {
+  const Model model = parse_model(R"(<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,2] x) => (float[N,2] y) <
+   float[2,2] first = {0.5, -0.25, 0.25, 0.5}, float[2] s1 = {1, 1}, float[2] s2 = {1, 1},
+   float[2,2] last = {0.5, 0.25, -0.5, 1}
+> {
+   f = Transpose <perm = [1, 0]> (first)
+   a = MatMul (x, f)
+   b = Mul (a, s1)
+   t = Tanh (b)
+   c = Mul (t, s2)
+   y = MatMul (c, last)
+})",
+                                  "old.onnxtxt");
+  CompileOptions options = options_for("sgd");
+  options.train.frozen = {"first", "s1", "s2"};
+  Session session = reference_session(model, options);
+  session.step({uniform({4, 2}, 1), Tensor::of<int64_t>({4}, {0, 1, 0, 1})});
+  const Model trained = import_model_bytes(export_model_bytes(session.trained_model()), "trained");
+  options.train.frozen.clear();
+  const Session thawed = reference_session(trained, options);
+  for (const char* name : {"first", "s1", "s2", "last"})
+    EXPECT_NE(thawed.state().find(name), nullptr) << name;
+}
+
 /// The warnings of a compilation that speak of dropout.
 std::vector<std::string> words_on_dropout(const Model& model, const CompileOptions& options) {
   std::vector<std::string> found;

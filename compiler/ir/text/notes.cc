@@ -7,11 +7,14 @@
 namespace halfnote::text {
 namespace {
 
-constexpr std::string_view kTrainable = "trainable";
+constexpr std::string_view kTrainable = "trainable", kFrozen = "frozen";
 constexpr std::string_view kNodeWords[] = {"role",   "precision", "reason",
                                            "origin", "scale",     "meta"};
-constexpr std::string_view kValueWords[] = {kTrainable, "scale"};
+constexpr std::string_view kValueWords[] = {kTrainable, kFrozen, "scale"};
 constexpr std::string_view kGraphWords[] = {"name", "doc"};
+
+/// Words that say all by themselves.
+bool is_flag(std::string_view word) { return word == kTrainable || word == kFrozen; }
 
 /// Collects `key=value` words.
 class Note {
@@ -61,7 +64,7 @@ bool is_note(const Lexer& lexer, const Words& words) {
   const std::string_view word = comment.substr(start, end - start);
   const bool assigns = end < comment.size() && comment[end] == '=';
   for (std::string_view known : words) {
-    if (word == known && (assigns || word == kTrainable)) return true;
+    if (word == known && (assigns || is_flag(word))) return true;
   }
   if (!assigns) return false;
   const std::string_view near = closest(word, words);
@@ -92,7 +95,7 @@ void parse_note(const Lexer& outer, const Words& words, Read&& read) {
     }
     seen.push_back(key.text);
     lexer.take();
-    if (key.text != kTrainable) lexer.expect("=");
+    if (!is_flag(key.text)) lexer.expect("=");
     read(key.text, lexer);
   }
 }
@@ -168,6 +171,7 @@ std::string node_note(const Graph& graph, NodeId id) {
 std::string value_note(const Value& value) {
   Note note;
   if (value.trainable) note.add_flag(kTrainable);
+  if (value.frozen) note.add_flag(kFrozen);
   if (value.scale_power != 0) note.add("scale", std::to_string(value.scale_power));
   return std::move(note).text();
 }
@@ -196,9 +200,9 @@ void parse_value_note(const Lexer& lexer, Value& value) {
     if (key == "scale") {
       value.scale_power = parse_power(inside);
     } else if (value.kind == ValueKind::kInitializer) {
-      value.trainable = true;
+      (key == kFrozen ? value.frozen : value.trainable) = true;
     } else {
-      inside.fail("only an initializer is trainable", inside.last().offset);
+      inside.fail("only an initializer is " + std::string(key), inside.last().offset);
     }
   });
 }

@@ -88,10 +88,10 @@ inline Expr mish(Expr dy, Expr x, const Attributes&) {
 }
 inline Expr reciprocal(Expr dy, Expr y, const Attributes&) { return -dy * y * y; }
 inline Expr relu(Expr dy, Expr y, const Attributes&) { return where(greater(y, 0), dy, zero(dy)); }
-inline Expr selu(Expr dy, Expr y, const Attributes& attributes) {
+inline Expr selu(Expr dy, Expr x, const Attributes& attributes) {
   const double alpha = attributes.get_float("alpha", 1.67326319217681884765625f);
   const double gamma = attributes.get_float("gamma", 1.05070102214813232421875f);
-  return dy * where(greater(y, 0), number(y, gamma), y + number(y, gamma) * alpha);
+  return dy * where(greater(x, 0), number(x, gamma), number(x, gamma) * alpha * call("Exp", x));
 }
 inline Expr shrink(Expr dy, Expr x, const Attributes& attributes) {
   const double lambda = attributes.get_float("lambd", 0.5f);

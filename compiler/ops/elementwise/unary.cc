@@ -99,7 +99,7 @@ const UnaryOp kOps[] = {
      "overflows below 1.53e-5 in f16",
      ScaleRule::kInverse},
     {"Relu", kClear, {1, 13}, "ReluGrad", kClear, kY, wide<derivative::relu>},
-    {"Selu", kInfer, {1, 22}, "SeluGrad", kInfer, kY, wide<derivative::selu>},
+    {"Selu", kInfer, {1, 22}, "SeluGrad", kInfer, kX, wide<derivative::selu>},
     {"Shrink",
      kClear,
      {9, 0},
@@ -150,10 +150,11 @@ const UnaryOp kOps[] = {
 /// A sigmoid rounded to 1 gives Log(1 - p) = -inf.
 constexpr std::string_view kMagnifying[] = {"Acos", "Acosh", "Asin", "Atanh", "Log"};
 
-/// With a negative slope the sign of Y says nothing of X: the gradient op must read X.
+/// With a negative slope the sign of Y says nothing of X: the gradient op must read X. So must that
+/// of Elu: Y + alpha is the small difference of two numbers, of which 16 bits keep nothing at -6.
 bool needs_input(const UnaryOp& op, const Attributes& attributes) {
-  const bool has_slope = op.name == "LeakyRelu" || op.name == "Elu";
-  return has_slope && attributes.get_float("alpha", 1.0f) < 0;
+  if (op.name == "Elu") return true;
+  return op.name == "LeakyRelu" && attributes.get_float("alpha", 1.0f) < 0;
 }
 
 std::vector<Expr> unary_gradient(GradientContext& rule) {

@@ -112,6 +112,29 @@ std::vector<OperatorRow> selections() {
   };
 }
 
+std::vector<OperatorRow> made_for_devices() {
+  return {
+      {.domain = kHalfnoteDomain,
+       .name = "AddStrided",
+       .precision = kOpaque,
+       .legality = {1, 1},
+       .scale = ScaleRule::kSame,
+       .no_gradient = "made behind differentiation",
+       .infer = infer_add_strided,
+       .body = add_strided_body,
+       .note = "a sum that the second operand has every few pixels a part of; made for a device"},
+      {.domain = kHalfnoteDomain,
+       .name = "Patches",
+       .precision = kOpaque,
+       .legality = {1, 1},
+       .scale = ScaleRule::kFirst,
+       .no_gradient = "made behind differentiation",
+       .infer = infer_patches,
+       .body = patches_body,
+       .note = "windows become channels; made for a device"},
+  };
+}
+
 std::vector<OperatorRow> others() {
   return {
       {.name = "CenterCropPad",
@@ -137,24 +160,6 @@ std::vector<OperatorRow> others() {
        .gradient = one_hot_gradient,
        .size_inputs = kShape,
        .note = "the gradient goes to the two values"},
-      {.domain = kHalfnoteDomain,
-       .name = "AddStrided",
-       .precision = kOpaque,
-       .legality = {1, 1},
-       .scale = ScaleRule::kSame,
-       .no_gradient = "made behind differentiation",
-       .infer = infer_add_strided,
-       .body = add_strided_body,
-       .note = "a sum that the second operand has every few pixels a part of; made for a device"},
-      {.domain = kHalfnoteDomain,
-       .name = "Patches",
-       .precision = kOpaque,
-       .legality = {1, 1},
-       .scale = ScaleRule::kFirst,
-       .no_gradient = "made behind differentiation",
-       .infer = infer_patches,
-       .body = patches_body,
-       .note = "windows become channels; made for a device"},
       {.name = "Range",
        .precision = kFp32,
        .legality = {27, 27},
@@ -182,7 +187,7 @@ std::vector<OperatorRow> others() {
 
 std::vector<OperatorRow> movement_rows() {
   std::vector<OperatorRow> rows = movers();
-  for (const auto part : {selections, others}) {
+  for (const auto part : {selections, made_for_devices, others}) {
     const std::vector<OperatorRow> more = part();
     rows.insert(rows.end(), more.begin(), more.end());
   }

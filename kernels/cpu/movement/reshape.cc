@@ -32,7 +32,13 @@ Prepared prepare_same_bytes(const KernelCall& call) {
   }
   if (from.dtype != to.dtype) return Prepared::no("operands of different types");
   if (from.size() != to.size()) {
-    throw shape_error(call, "reshape to another size", from.shape, to.shape);
+    throw Error(ErrorCode::kModel, "the shape that is asked for has another number of elements")
+        .at({.op = std::string(call.op)})
+        .expected(std::to_string(from.size()) + " elements, as " + to_string(from.shape),
+                  to_string(to.shape))
+        .hint(
+            "exporters write the sizes of the example's input into shapes: run with such inputs, "
+            "or export with dynamic axes");
   }
   return same_bytes(call);
 }

@@ -164,7 +164,8 @@ std::vector<KernelRow> movement_kernels() {
   for (const std::string_view op : {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}) {
     rows.push_back({"", op, "own.view", prepare_view});
   }
-  for (const auto part : {gather_rows, generate_rows, pad_rows, patches_rows, scatter_rows, strided_sum_rows}) {
+  for (const auto part : {gather_rows, generate_rows, pad_rows, patches_rows, scatter_rows,
+                          strided_sum_rows}) {
     const std::vector<KernelRow> more = part();
     rows.insert(rows.end(), more.begin(), more.end());
   }

@@ -191,15 +191,34 @@ class Recomputer {
     return to;
   }
 
+  /// Does a node of the forward pass read it that elementwise nodes cannot be one with?
+  bool is_stored(ValueId result) const {
+    return std::ranges::any_of(graph_.uses(result), [&](const Use& use) {
+      if (!use.by_node()) return true;
+      const NodeId user = use.node();
+      if (!is_forward(user)) return false;
+      return pointwise_row_of(graph_, user) == nullptr ||
+             shape_of(graph_.output(user)) != shape_of(result);
+    });
+  }
+
   bool pays(const Chain& chain) const {
-    int64_t saved = 0, cost = 0;
-    for (const ValueId result : chain.results) saved += bytes_of(result);
-    for (const ValueId source : chain.sources) cost += is_kept(source) ? 0 : bytes_of(source);
+    int64_t saved = 0, cost = 0, read = 0, stored = 0;
+    for (const ValueId result : chain.results) {
+      saved += bytes_of(result);
+      stored += is_stored(result) ? 1 : 0;
+    }
+    for (const ValueId source : chain.sources) {
+      cost += is_kept(source) ? 0 : bytes_of(source);
+      read += bytes_of(source);
+    }
     for (const NodeId node : chain.nodes) {
       if (is_heavy(pointwise_row_of(graph_, node)->code))
         cost += kHeavyBytes * element_count(shape_of(graph_.output(node)));
     }
-    return saved > cost;
+    // As much is kept as before, and what is read in place of it is written in any case.
+    const bool spares_writing = saved == cost && stored == 0 && read < 2 * saved;
+    return saved > cost || spares_writing;
   }
 
   bool recompute(Chain& chain) {

@@ -42,6 +42,7 @@ bool is_arithmetic(PointwiseOp op) {
     case PointwiseOp::kEluGrad:
     case PointwiseOp::kErfGrad:
     case PointwiseOp::kMishGrad:
+    case PointwiseOp::kSeluGrad:
     case PointwiseOp::kGeluGrad:
     case PointwiseOp::kSinGrad:
     case PointwiseOp::kSoftplusGrad:
