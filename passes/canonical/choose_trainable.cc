@@ -87,7 +87,7 @@ class Chooser {
          train.frozen.empty() ? std::set<ValueId>{} : select(train.frozen, "train.freeze")) {
       chosen.erase(id);
     }
-    list_frozen(usual, chosen);
+    changed |= list_frozen(usual, chosen);
     leave_out_broken(chosen);
     if (train.trainable.empty()) {
       note_choice(chosen);
@@ -104,13 +104,17 @@ class Chooser {
  private:
   /// What only the settings leave alone is a parameter of the trained model all the same: nothing
   /// is computed of it beforehand, and no other one takes its place.
-  void list_frozen(const std::set<ValueId>& usual, const std::set<ValueId>& chosen) {
+  bool list_frozen(const std::set<ValueId>& usual, const std::set<ValueId>& chosen) {
     std::vector<std::string> frozen;
+    bool changed = false;
     for (ValueId id : usual) {
-      graph_.value(id).frozen = !chosen.contains(id);
-      if (!chosen.contains(id)) frozen.push_back(graph_.value(id).name);
+      const bool stays = !chosen.contains(id);
+      changed |= graph_.value(id).frozen != stays;
+      graph_.value(id).frozen = stays;
+      if (stays) frozen.push_back(graph_.value(id).name);
     }
     if (!frozen.empty()) model_.metadata[std::string(kFrozenKey)] = join_names(frozen);
+    return changed;
   }
 
   /// Without a declaration nothing tells a parameter from a buffer, a table or a mask: what is

@@ -252,6 +252,7 @@ class Tying {
               "name both with {train.freeze}, or neither"});
     }
     a.trainable |= b.trainable;
+    a.frozen = !a.trainable && (a.frozen || b.frozen);
   }
 
   /// Gives the uses of `other` to `kept`, or to its transpose, which takes the name.

@@ -58,7 +58,7 @@ std::vector<CountedLabels> find_counted_labels(const Graph& graph, const InputMa
 
 bool counts_nothing(const std::vector<CountedLabels>& labels, const Batch& batch) {
   return std::any_of(labels.begin(), labels.end(), [&](const CountedLabels& each) {
-    return all_ignored(each, batch.inputs[each.input]);
+    return count_labels(each, batch.inputs[each.input]) == 0;
   });
 }
 
@@ -156,6 +156,12 @@ std::optional<ScoreCounts> Evaluator::count(const EvaluatedBatch& found, const B
                       session_.threads());
 }
 
+int64_t Evaluator::weight_of(const Batch& batch, const std::optional<ScoreCounts>& counts) const {
+  if (counts && kind_->plain_mean) return counts->labels;
+  if (counted_.size() != 1) return batch.count;
+  return count_labels(counted_[0], batch.inputs[counted_[0].input]);
+}
+
 void Evaluator::add_batch(const Batch& batch, Sums& sums) {
   const EvaluatedBatch found = evaluate(batch);
   const std::optional<ScoreCounts> counts = count(found, batch);
@@ -163,9 +169,9 @@ void Evaluator::add_batch(const Batch& batch, Sums& sums) {
   sums.scored &= counts.has_value();
   if (counts) sums.counts += *counts;
   if (!padded) {
-    const int64_t labels = counts && kind_->plain_mean ? counts->labels : batch.count;
     const double loss = found.loss;
-    const int64_t weight = std::isnan(loss) && counts_nothing(counted_, batch) ? 0 : labels;
+    const int64_t weight =
+        std::isnan(loss) && counts_nothing(counted_, batch) ? 0 : weight_of(batch, counts);
     if (weight > 0) sums.loss += loss * static_cast<double>(weight);
     sums.loss_weight += weight;
   } else if (counts && kind_->plain_mean) {

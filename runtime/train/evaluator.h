@@ -14,8 +14,8 @@
 namespace halfnote {
 
 struct EvaluationResult {
-  /// Mean over labels (over samples where the loss is no classification's); nothing if no batch
-  /// could tell it.
+  /// Mean over the labels that count (over samples where the loss has no mean over labels, or
+  /// several); nothing if no batch could tell it.
   std::optional<double> loss;
   int64_t samples = 0;
   std::optional<double> top1, top5;  // shares; nothing where scores or labels are not to be found
@@ -62,6 +62,9 @@ class Evaluator {
   Evaluates what() const;
   EvaluatedBatch evaluate(const Batch& batch);
   std::optional<ScoreCounts> count(const EvaluatedBatch& found, const Batch& batch) const;
+  /// What the loss of a batch is the mean of: the labels that count where it has one mean over
+  /// labels, else samples.
+  int64_t weight_of(const Batch& batch, const std::optional<ScoreCounts>& counts) const;
   void add_batch(const Batch& batch, Sums& sums);
 
   Session& session_;

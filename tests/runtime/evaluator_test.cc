@@ -208,6 +208,24 @@ TEST(Evaluator, AFixedBatchIsFilledUpAndOnlyRealRowsCount) {
   EXPECT_EQ(padded.samples_without_loss, 0);
 }
 
+/// Batches count as many times as they have labels that do, also where the loss is more than a
+/// cross-entropy.
+TEST(Evaluator, IgnoredLabelsCountInNoBatch) {
+  Tensor labels(DType::kI64, {22});
+  for (size_t i = 0; i < 22; ++i)
+    labels.mutable_data<int64_t>()[i] = i % 3 == 1 || i > 15 ? -100 : static_cast<int64_t>(i % 2);
+  const Dataset data("some ignored", {test::tiny_data(22).fields()[0], {"labels", labels}});
+  const Model artifact = test::tiny_artifact({.label_smoothing = 0.2f});
+  const auto loss = [&](int64_t batch) {
+    Session session(artifact, {1, {}, {}});
+    Evaluator evaluator(session, InputMap(data, test::inputs_of(session)), batch);
+    evaluator.prepare();
+    return *evaluator.run()->loss;
+  };
+  const double all = loss(22);
+  for (const int64_t batch : {1, 4, 7}) EXPECT_NEAR(loss(batch), all, 1e-6 * all) << batch;
+}
+
 TEST(Evaluator, SaysWhereEveryLabelIsIgnored) {
   Session session(test::tiny_artifact({}), {1, {}, {}});
   const Dataset data("ignored", {test::tiny_data(6).fields()[0],

@@ -73,6 +73,7 @@ Model tiny_artifact(const TinyOptions& options) {
   compile.policy.scaler.min = options.least_scale;
   compile.policy.scaler.on_floor = options.on_floor;
   compile.train.loss = options.loss;
+  compile.train.label_smoothing = options.label_smoothing;
   compile.train.optimizer.lr = options.lr;
   compile.train.optimizer.weight_decay = 0.01f;
   compile.train.optimizer.clip_norm = options.clip_norm;

@@ -23,6 +23,7 @@ struct TinyOptions {
   std::string on_floor = "diagnose";
   float clip_norm = 0.0f;
   std::string loss = "cross_entropy";
+  float label_smoothing = 0;
   BatchDim batch = BatchDim::kSymbolic;
 };
 

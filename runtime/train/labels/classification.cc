@@ -211,12 +211,12 @@ std::vector<CountedLabels> find_counted_labels(const Graph& graph) {
   return found;
 }
 
-bool all_ignored(const CountedLabels& labels, const Tensor& fed) {
+int64_t count_labels(const CountedLabels& labels, const Tensor& fed) {
   const Tensor read = evaluate(labels.part, {fed})[0];
-  for (int64_t i = 0; i < read.size(); ++i) {
-    if (read.at_as_int(i) != labels.ignore_index) return false;
-  }
-  return true;
+  int64_t count = 0;
+  for (int64_t i = 0; i < read.size(); ++i)
+    count += read.at_as_int(i) != labels.ignore_index ? 1 : 0;
+  return count;
 }
 
 }  // namespace halfnote

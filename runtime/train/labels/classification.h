@@ -45,7 +45,7 @@ struct CountedLabels {
 /// Of every such loss in the graph whose labels are an input or a part of one; `input` is left 0.
 std::vector<CountedLabels> find_counted_labels(const Graph& graph);
 
-/// Is there no label that counts in what feeds the input?
-bool all_ignored(const CountedLabels& labels, const Tensor& fed);
+/// How many labels count in what feeds the input?
+int64_t count_labels(const CountedLabels& labels, const Tensor& fed);
 
 }  // namespace halfnote
