@@ -67,7 +67,7 @@ struct Value {
   bool alive = true;
   bool trainable = false;
   bool frozen = false;  // a parameter that is not trained here: a trained model has it as it is
-  bool made = false;  // an initializer of a Builder: in no file, and so no parameter
+  bool made = false;    // an initializer of a Builder: in no file, and so no parameter
   /// The power of the loss scale that this value carries: 1 for a scaled gradient, -1 for 1/S, 0
   /// for all others.
   int8_t scale_power = 0;

@@ -7,7 +7,7 @@
 // what it computes: below 0, 1 + erf is the small difference of two numbers near 1, and bf16 leaves
 // nothing of it at −4. Rounding: a few units of f32. What the parts give stays where others read
 // it. Leaves alone: other numbers than these by more than f32 rounds, numbers of more elements
-// than one.
+// than one, parameters that are frozen.
 #include <array>
 #include <cmath>
 #include <optional>
@@ -82,6 +82,7 @@ class GeluFinder {
   std::optional<double> number(ValueId value) const {
     const Tensor* tensor = graph_.constant(value);
     if (tensor == nullptr || tensor->size() != 1 || !is_float(tensor->dtype())) return {};
+    if (graph_.value(value).frozen) return {};
     return tensor->at_as_double(0);
   }
 
