@@ -125,11 +125,11 @@ std::optional<Forced> PrecisionRules::find(const Node& node) {
 constexpr const char* kNodes = "`halfnote inspect MODEL --nodes` lists nodes and their ops";
 constexpr const char* kNodesAndTaken =
     "`halfnote inspect MODEL --nodes` lists nodes and their ops; some that the model spells out "
-    "are "
-    "one by now: norms (the pass find-norms), logarithms of probabilities (find-logs)";
-/// What find-norms and find-logs make of several nodes.
-constexpr std::string_view kTakeIn[] = {"GroupNormalization", "LayerNormalization", "LogSoftmax",
-                                        "RMSNormalization", "Softplus"};
+    "are one by now: norms (the pass find-norms), logarithms of probabilities (find-logs), Gelus "
+    "(find-gelus)";
+/// What find-norms, find-logs and find-gelus make of several nodes.
+constexpr std::string_view kTakeIn[] = {"Gelu",       "GroupNormalization", "LayerNormalization",
+                                        "LogSoftmax", "RMSNormalization",   "Softplus"};
 
 void PrecisionRules::check_all_matched(const Model& model) const {
   std::vector<std::string> nodes;

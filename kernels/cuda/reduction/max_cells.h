@@ -16,9 +16,16 @@ struct MaxCells2 {
   int32_t first_y, first_x;  // the first q of either dim
   Divisor height, width;     // cells of an image
 
+  /// Taps along a dim that kernels are compiled for.
+  static int64_t most_taps(const cpu::PoolGeometry& g) {
+    return g.kernel[1] <= 3 && g.kernel[2] <= 3 ? 3 : 4;
+  }
+  /// A row of taps has as many as kernels are compiled for, or two, those of one window alone: else
+  /// the tap behind its end would be that of the next row.
   static bool takes(const cpu::PoolGeometry& g, int64_t inputs, int64_t outputs) {
     const auto fits = [&](size_t d) { return g.stride[d] == 2 && g.kernel[d] <= 4; };
-    return FlatImages::takes(g, inputs, outputs) && fits(1) && fits(2);
+    const bool whole_rows = g.kernel[2] == 2 || g.kernel[2] == most_taps(g);
+    return FlatImages::takes(g, inputs, outputs) && fits(1) && fits(2) && whole_rows;
   }
   MaxCells2(const cpu::PoolGeometry& g, int64_t channels, int together)
       : images(g, channels, together),
@@ -162,7 +169,7 @@ void run_max_cells(Stream& stream, const Finish& finish, const cpu::PoolGeometry
                    int64_t channels, int64_t images, const T* dy, const uint8_t* taps, T* dx) {
   const MaxCells2 cells(g, channels, V);
   const ChannelWalk walk = walk_for_sums<T>(cells.per_image() * images, channels);
-  const bool is_small = g.kernel[1] <= 3 && g.kernel[2] <= 3;
+  const bool is_small = MaxCells2::most_taps(g) == 3;
   launch(stream, is_small ? max_cells<V, 3, T, Finish> : max_cells<V, 4, T, Finish>, walk.grid(),
          kBlock, 0, finish, cells, walk, dy, taps, dx);
 }

@@ -175,6 +175,13 @@ TEST(CudaKeptMaxPool, OfWhatIsNormalizedBehindIt) {
     check_normalized({{3, 16, 11, 13}, {3, 16, 6, 7}, {3, 3}, {2, 2}, {1, 1, 1, 1}}, dtype);
     check_normalized({{2, 16, 9, 10}, {2, 16, 4, 5}, {4, 4}, {2, 2}, {1, 1, 1, 1}}, dtype);
     check_normalized({{1, 8, 10, 7}, {1, 8, 5, 4}, {3, 2}, {2, 2}, {0, 1, 1, 0}}, dtype);
+    // Of all windows up to 4 x 4 that are two apart.
+    for (const int64_t high : {1, 2, 3, 4}) {
+      for (const int64_t wide : {1, 2, 3, 4}) {
+        const Shape y = {2, 8, (11 - high) / 2 + 1, (12 - wide) / 2 + 1};
+        check_normalized({{2, 8, 11, 12}, y, {high, wide}, {2, 2}, {0, 0, 0, 0}}, dtype);
+      }
+    }
     check_normalized({{2, 24, 33, 40}, {2, 24, 16, 20}, {2, 2}, {2, 2}, {0, 0, 0, 0}}, dtype);
     check_normalized({{1, 8, 4, 5, 6}, {1, 8, 2, 3, 3}, {3, 2, 2}, {2, 2, 2}, {1, 0, 0, 0, 1, 0}},
                      dtype);
