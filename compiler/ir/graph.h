@@ -66,7 +66,7 @@ struct Value {
   ValueKind kind = ValueKind::kResult;
   bool alive = true;
   bool trainable = false;
-  bool frozen = false;  // a parameter that is not trained here: a trained model has it as it is
+  bool frozen = false;  // a parameter that is not trained here: not folded, nor merged with others
   bool made = false;    // an initializer of a Builder: in no file, and so no parameter
   /// The power of the loss scale that this value carries: 1 for a scaled gradient, -1 for 1/S, 0
   /// for all others.

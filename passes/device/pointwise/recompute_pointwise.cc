@@ -7,7 +7,8 @@
 //
 // Exact: the same ops on the same operands. Done where it saves memory traffic by a fixed count:
 // bytes of the results that need not be stored, against bytes of operands that must now be, and
-// what functions cost that take longer than memory.
+// what functions cost that take longer than memory. Where both are as much, it is done if the
+// results need not be written at all and no more is read.
 // Leaves alone: what anything else in the backward pass reads, chains of more than kMaxChain nodes,
 // and gradients that stand too far apart to become one node.
 #include "passes/device/pointwise/recompute_pointwise.h"
@@ -216,7 +217,7 @@ class Recomputer {
       if (is_heavy(pointwise_row_of(graph_, node)->code))
         cost += kHeavyBytes * element_count(shape_of(graph_.output(node)));
     }
-    // As much is kept as before, and what is read in place of it is written in any case.
+    // What is read in place of the results is written in any case.
     const bool spares_writing = saved == cost && stored == 0 && read < 2 * saved;
     return saved > cost || spares_writing;
   }
