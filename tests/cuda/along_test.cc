@@ -75,6 +75,19 @@ TEST(CudaAlong, CumSum) {
   }
 }
 
+/// Lines that are few and long are cut into pieces.
+TEST(CudaAlong, CumSumOfPieces) {
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kI64, DType::kI8}) {
+    for (const AlongCase& c : {AlongCase{{2, 5000}, 1}, {{1025}, 0}, {{3, 1500, 2}, 1}}) {
+      for (const int64_t variant : {0, 1, 2, 3}) {
+        const Attributes how = {{"exclusive", variant % 2}, {"reverse", variant / 2}};
+        const Tensor x = random(dtype, c.shape, is_float(dtype) ? -1 : -9, is_float(dtype) ? 1 : 9);
+        check({"", "CumSum", {x, integers({c.axis}, {})}, how, {{dtype, c.shape}}, {1}});
+      }
+    }
+  }
+}
+
 TEST(CudaAlong, TopK) {
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kI64}) {
     for (const AlongCase& c : kAlongCases) {
@@ -83,6 +96,8 @@ TEST(CudaAlong, TopK) {
         const Shape picked = without_axis(c, dim);
         if (picked.size() != c.shape.size() || c.shape == Shape{1}) continue;
         if (element_count(c.shape) == 0 && c.shape[0] != 0) continue;
+        // That many are sorted, digit by digit: one type shows it.
+        if (element_count(c.shape) > 50000 && (largest == 0 || dtype != DType::kBF16)) continue;
         check({"",
                "TopK",
                {crowded(dtype, c.shape), integers({dim}, {1})},
@@ -101,6 +116,41 @@ TEST(CudaAlong, TopKOfAllSorts) {
            {crowded(DType::kF32, shape), integers({131}, {1})},
            {{"largest", largest}},
            {{DType::kF32, shape}, {}}});
+  }
+}
+
+/// Numbers of all sizes and both signs, the ends of the type among them.
+Tensor scattered(DType dtype, const Shape& shape) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  Tensor x = random(DType::kF64, shape, -9, 9);
+  auto data = x.mutable_data<double>();
+  for (double& value : data) value = std::copysign(std::exp2(4 * std::abs(value) - 24), value);
+  const double ends[] = {infinity, -infinity, std::numeric_limits<double>::quiet_NaN(), 0, -0.0};
+  std::copy(std::begin(ends), std::end(ends), data.begin() + 7);
+  return x.cast_to(dtype);
+}
+
+/// Many of each line: the lines are sorted.
+TEST(CudaAlong, TopKOfMany) {
+  struct Case {
+    Shape shape;
+    int64_t axis, count;
+  };
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const Case& c :
+         {Case{{2, 700}, 1, 300}, {{300, 4}, 0, 299}, {{5, 129, 3}, 1, 129}, {{2500}, 0, 2500}}) {
+      if (c.shape.size() == 1 && dtype != DType::kF16) continue;
+      const Shape picked = without_axis({c.shape, c.axis}, c.count);
+      for (const int64_t largest : {0, 1}) {
+        for (const Tensor& x : {crowded(dtype, c.shape), scattered(dtype, c.shape)}) {
+          check({"",
+                 "TopK",
+                 {x, integers({c.count}, {1})},
+                 {{"axis", c.axis}, {"largest", largest}},
+                 {{dtype, picked}, {DType::kI64, picked}}});
+        }
+      }
+    }
   }
 }
 

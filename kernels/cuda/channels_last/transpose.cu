@@ -72,7 +72,7 @@ bool is_plain(const Transposition& p) {
 
 void transpose(Stream& stream, const Transposition& p) {
   const TurnedMatrices plain{p.batches, p.rows, p.columns};
-  if (is_plain(p) && p.columns >= kNarrow && p.rows >= kNarrow && turns_in_tiles(plain)) {
+  if (is_plain(p) && turns_in_tiles(plain)) {
     turn_matrices(stream, size_of(p.from.dtype), plain, p.from.data, p.to.data);
     return;
   }

@@ -218,7 +218,7 @@ struct ScatterSize {
 /// `write_keys(buffers, fault, keys)` queues the kernel that writes the keys.
 template <class X, class Reduction, class WriteKeys>
 Prepared scatter_kernel(const KernelCall& call, const ScatterSize& size, WriteKeys write_keys) {
-  const PositionSort sort(size.updates, size.places);
+  const PositionSort sort(size.updates, {PositionSort::bits_below(size.places)});
   const int64_t chunks = (size.updates + kChunk - 1) / kChunk, parts = chunks * size.inner;
   const size_t sort_bytes = sort.workspace_bytes();
   const DType dtype = call.outputs[0].dtype;
@@ -232,10 +232,12 @@ Prepared scatter_kernel(const KernelCall& call, const ScatterSize& size, WriteKe
     std::byte* to = buffers.outputs[0];
     if (to != data) stream.copy(to, data, bytes);
     if (parts == 0) return;
-    write_keys(buffers, sort.keys(buffers.workspace));
+    const SortedPositions order = sort.sort(
+        stream, buffers.workspace,
+        [&](size_t, const uint32_t*, uint32_t* to_keys) { write_keys(buffers, to_keys); });
     auto* heads = reinterpret_cast<M*>(buffers.workspace + sort_bytes);
     constexpr Use kUse = kOrder ? Use::kOrder : Use::kSum;
-    const SortedUpdates<X, Reduction> all{sort.sort(stream, buffers.workspace),
+    const SortedUpdates<X, Reduction> all{order,
                                           size.updates,
                                           Divisor(size.inner),
                                           X::of(to, dtype, kUse),

@@ -1,12 +1,12 @@
-// Ops along one axis: ArgMax, ArgMin, CumSum, TopK. Lines whose elements are adjacent get a block
-// each; lines that lie side by side, and short ones, a thread each. Running sums of a block are
-// taken tile by tile, in an order that depends on the shape alone.
+// ArgMax, ArgMin and TopK. Lines whose elements are adjacent get a block each; lines that lie side
+// by side, and short ones, a thread each. Both look through a line once for each element that they
+// pick: where these are many, all lines are sorted together.
 #include "kernels/cpu/reduction/along.h"
 
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/movement/sort.h"
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
-#include "kernels/math/binary.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -129,6 +129,133 @@ Prepared prepare_arg(const KernelCall& call) {
   });
 }
 
+/// Elements as whole numbers in their order: keys of a sort.
+struct OrderedKeys {
+  int bits = 32, drop = 0;  // of a key; bits of an f32 that its 16-bit type leaves 0
+  int64_t least = 0;        // of an integer type
+  Order order;
+
+  OrderedKeys(DType dtype, const Order& of_elements) : order(of_elements) {
+    constexpr int kOfF32 = 32, kMantissa = 23;
+    if (!is_float(dtype)) {
+      bits = dtype == DType::kBool ? 1 : 8 * static_cast<int>(size_of(dtype));
+      const bool wide = bits == 64;  // of u64 with its sign bit flipped
+      if (wide || !(is_unsigned(dtype) || dtype == DType::kBool))
+        least = std::numeric_limits<int64_t>::min() >> (64 - bits);
+      return;
+    }
+    if (dtype == DType::kF16) drop = kMantissa - 10;
+    if (dtype == DType::kBF16) drop = kMantissa - 7;
+    bits = dtype == DType::kF64 ? 64 : kOfF32 - drop;
+  }
+  __device__ uint64_t all_bits() const {
+    return bits == 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;
+  }
+  __device__ uint64_t of(float value) const { return of_float<uint32_t>(value); }
+  __device__ uint64_t of(double value) const { return of_float<uint64_t>(value); }
+  __device__ uint64_t of(int64_t value) const {
+    return turned(static_cast<uint64_t>(value) - static_cast<uint64_t>(least));
+  }
+
+ private:
+  __device__ uint64_t turned(uint64_t key) const { return order.largest ? all_bits() - key : key; }
+  template <class U, class M>
+  __device__ uint64_t of_float(M value) const {
+    if (value != value) return order.nan_first ? 0 : all_bits();
+    if (value == 0) value = 0;  // of either sign
+    constexpr U kSign = U{1} << (8 * sizeof(U) - 1);
+    U pattern;
+    memcpy(&pattern, &value, sizeof(value));
+    pattern = (pattern & kSign) != 0 ? ~pattern : pattern | kSign;
+    return turned(pattern >> drop);
+  }
+};
+
+/// A word of the key of the elements at `positions`, counted line by line. Behind the words of the
+/// element's own comes its line, which counts most.
+template <class X>
+struct WriteWord {
+  X x;
+  Along along;
+  OrderedKeys keys;
+  Divisor dim;
+  bool is_line;
+  int shift;
+  const uint32_t* positions;  // null: i
+  uint32_t* to;
+  __device__ void operator()(int64_t i) const {
+    const int64_t position = positions == nullptr ? i : positions[i];
+    const int64_t line = dim.quotient(position);
+    if (is_line) {
+      to[i] = static_cast<uint32_t>(line);
+      return;
+    }
+    const int64_t at = along.start(line) + (position - line * dim.value()) * along.inner;
+    to[i] = static_cast<uint32_t>(keys.of(x[at]) >> shift);
+  }
+};
+
+template <class X>
+struct TakeSorted {
+  Picks<X> picks;
+  const uint32_t* positions;
+  Divisor count;  // of a line's
+  __device__ void operator()(int64_t i) const {
+    const int64_t line = count.quotient(i), rank = i - line * count.value();
+    const int64_t begin = line * picks.along.dim;
+    picks.write(line, rank, positions[begin + rank] - begin);
+  }
+};
+
+PositionSort sort_of(const Along& along, const OrderedKeys& keys) {
+  std::vector<int> bits = {std::min(keys.bits, 32)};
+  if (keys.bits > 32) bits.push_back(keys.bits - 32);
+  if (along.lines() > 1) bits.push_back(PositionSort::bits_below(along.lines()));
+  return {along.lines() * along.dim, std::move(bits)};
+}
+
+/// Is it sooner done to sort all lines? By what a GPU as an H100 is thought to take, in µs: nothing
+/// of it was measured.
+bool sorts(const cpu::TopKPlan& plan, const PositionSort& sort) {
+  constexpr double kLaunch = 2.5, kBytes = 2e6, kMoved = 24;  // bytes: an element in a launch
+  constexpr double kLook = 0.05, kBlockLook = 0.2, kBlockPick = 1;
+  const int64_t lines = plan.along.lines(), count = lines * plan.along.dim;
+  if (count == 0 || plan.picked.dim == 0 || count >= int64_t{1} << 32) return false;
+  const auto waves = [&](int64_t at_once) {
+    return static_cast<double>((lines + at_once - 1) / at_once);
+  };
+  const auto dim = static_cast<double>(plan.along.dim);
+  const double by_blocks =
+      waves(kMultiprocessors * 8) * (kBlockPick + dim / kLineBlock * kBlockLook);
+  const double by_threads = waves(kMultiprocessors * 2048) * dim * kLook;
+  const double pick = wants_blocks(plan.along) ? by_blocks : by_threads;
+  const double sorting = static_cast<double>(sort.launches()) *
+                         (kLaunch + static_cast<double>(count) * kMoved / 3 / kBytes);
+  return pick * static_cast<double>(plan.picked.dim) > sorting;
+}
+
+template <class X>
+Prepared sorting_kernel(const cpu::TopKPlan& plan, DType dtype, const PositionSort& sort) {
+  const OrderedKeys keys(dtype, plan.order);
+  const auto body = [=](const KernelBuffers& buffers) {
+    Stream& stream = stream_of(buffers);
+    const Along& along = plan.along;
+    const X x = X::of(buffers.inputs[0], dtype, Use::kOrder);
+    const size_t of_element = keys.bits > 32 ? 2 : 1;
+    const auto write = [&](size_t word, const uint32_t* positions, uint32_t* to) {
+      for_each(stream, along.lines() * along.dim,
+               WriteWord<X>{x, along, keys, Divisor(along.dim), word == of_element,
+                            32 * static_cast<int>(word), positions, to});
+    };
+    const SortedPositions sorted = sort.sort(stream, buffers.workspace, write);
+    const Picks<X> picks{
+        x, along, plan.picked, plan.order, buffers.out<std::byte>(0), buffers.out<int64_t>(1)};
+    for_each(stream, along.lines() * plan.picked.dim,
+             TakeSorted<X>{picks, sorted.positions, Divisor(plan.picked.dim)});
+  };
+  return make_kernel(body, sort.workspace_bytes());
+}
+
 Prepared prepare_top_k(const KernelCall& call) {
   cpu::TopKPlan plan;
   if (std::string why = cpu::plan_top_k(call, plan); !why.empty()) return Prepared::no(why);
@@ -137,100 +264,13 @@ Prepared prepare_top_k(const KernelCall& call) {
   }
   const DType dtype = call.inputs[0].dtype;
   return for_elements(dtype, [&]<class X>() {
+    const PositionSort sort = sort_of(plan.along, OrderedKeys(dtype, plan.order));
+    if (sorts(plan, sort)) return sorting_kernel<X>(plan, dtype, sort);
     return make_kernel([plan, dtype](const KernelBuffers& buffers) {
       run_picks(stream_of(buffers),
                 Picks<X>{X::of(buffers.inputs[0], dtype, Use::kOrder), plan.along, plan.picked,
                          plan.order, buffers.out<std::byte>(0), buffers.out<int64_t>(1)});
     });
-  });
-}
-
-/// Sums in f64; those of integers wrap around.
-template <class X>
-struct RunningSums {
-  using A = typename X::Sum;
-  X x;
-  void* y;  // may be where x is
-  Along along;
-  bool exclusive, reverse;
-
-  __device__ int64_t place(int64_t line, int64_t i) const {
-    return along.start(line) + (reverse ? along.dim - 1 - i : i) * along.inner;
-  }
-  __device__ A read(int64_t at) const { return static_cast<A>(x[at]); }
-  __device__ void write(int64_t at, A sum) const {
-    x.write(y, at, static_cast<typename X::M>(sum));
-  }
-  /// A line by one thread.
-  __device__ void operator()(int64_t line) const {
-    A sum = 0;
-    for (int64_t i = 0; i < along.dim; ++i) {
-      const int64_t at = place(line, i);
-      const A next = math::Add::value(sum, read(at));
-      write(at, exclusive ? sum : next);
-      sum = next;
-    }
-  }
-};
-
-/// The sum of the values of all threads before this one; `total` becomes that of all threads.
-template <class A>
-__device__ A sum_before(A value, A& total) {
-  HN_SHARED(A[kLineWarps], of_warps);
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  A inclusive = value;
-  for (unsigned distance = 1; distance < 32; distance *= 2) {
-    const A other = __shfl_up_sync(0xffffffffu, inclusive, distance);
-    if (lane >= distance) inclusive = math::Add::value(other, inclusive);
-  }
-  A before = __shfl_up_sync(0xffffffffu, inclusive, 1);
-  if (lane == 0) before = 0;
-  __syncthreads();  // of_warps may still be read for the last tile
-  if (lane == 31) of_warps[warp] = inclusive;
-  __syncthreads();
-  A of_earlier = 0;
-  total = 0;
-  for (unsigned w = 0; w < kLineWarps; ++w) {
-    if (w == warp) of_earlier = total;
-    total = math::Add::value(total, of_warps[w]);
-  }
-  return math::Add::value(of_earlier, before);
-}
-
-template <class X>
-__global__ void __launch_bounds__(kLineBlock) sum_by_blocks(RunningSums<X> sums) {
-  using A = typename X::Sum;
-  for (int64_t line = blockIdx.x; line < sums.along.lines(); line += gridDim.x) {
-    A of_tiles = 0;
-    for (int64_t tile = 0; tile < sums.along.dim; tile += kLineBlock) {
-      const int64_t i = tile + threadIdx.x;
-      const bool inside = i < sums.along.dim;
-      const int64_t at = inside ? sums.place(line, i) : 0;
-      const A value = inside ? sums.read(at) : A(0);
-      A of_tile;
-      const A before = math::Add::value(of_tiles, sum_before(value, of_tile));
-      if (inside) sums.write(at, sums.exclusive ? before : math::Add::value(before, value));
-      of_tiles = math::Add::value(of_tiles, of_tile);
-    }
-  }
-}
-
-Prepared prepare_cum_sum(const KernelCall& call) {
-  cpu::CumSumPlan plan;
-  if (std::string why = cpu::plan_cum_sum(call, plan); !why.empty()) return Prepared::no(why);
-  const DType dtype = call.inputs[0].dtype;
-  if (dtype == DType::kBool) return Prepared::no("not for bool");
-  return for_elements(dtype, [&]<class X>() {
-    const auto body = [plan, dtype](const KernelBuffers& buffers) {
-      const RunningSums<X> sums{X::of(buffers.inputs[0], dtype, Use::kSum), buffers.outputs[0],
-                                plan.along, plan.exclusive, plan.reverse};
-      if (wants_blocks(plan.along)) {
-        launch(stream_of(buffers), sum_by_blocks<X>, line_blocks(plan.along), kLineBlock, 0, sums);
-      } else {
-        for_each(stream_of(buffers), plan.along.lines(), sums);
-      }
-    };
-    return make_kernel(body, 0, [](size_t input, size_t) { return input == 0; });
   });
 }
 
@@ -240,7 +280,6 @@ std::vector<KernelRow> along_rows() {
   return {
       {"", "ArgMax", "own.along", prepare_arg<true>},
       {"", "ArgMin", "own.along", prepare_arg<false>},
-      {"", "CumSum", "own.along", prepare_cum_sum},
       {"", "TopK", "own.along", prepare_top_k},
   };
 }

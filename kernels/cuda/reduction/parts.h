@@ -8,9 +8,10 @@
 
 namespace halfnote::HN_CUDA {
 
-std::vector<KernelRow> pool_rows();       // pool.cu: MaxPool, AveragePool, their gradients, LpPool
-std::vector<KernelRow> along_rows();      // along.cu: ArgMax, ArgMin, CumSum, TopK
-std::vector<KernelRow> resize_rows();     // resize.cu: Resize, ResizeGrad
-std::vector<KernelRow> roi_align_rows();  // roi_align.cu: RoiAlign and the gradient of its mean
+std::vector<KernelRow> pool_rows();   // pool.cu: MaxPool, AveragePool, their gradients, LpPool
+std::vector<KernelRow> along_rows();  // along.cu: ArgMax, ArgMin, TopK
+std::vector<KernelRow> running_sum_rows();  // running_sum.cu: CumSum
+std::vector<KernelRow> resize_rows();       // resize.cu: Resize, ResizeGrad
+std::vector<KernelRow> roi_align_rows();    // roi_align.cu: RoiAlign and the gradient of its mean
 
 }  // namespace halfnote::HN_CUDA

@@ -308,7 +308,7 @@ Prepared prepare_own_sum(const KernelCall& call) {
 
 std::vector<KernelRow> reduction_kernels() {
   std::vector<KernelRow> rows;
-  for (const auto part : {pool_rows, along_rows, resize_rows, roi_align_rows}) {
+  for (const auto part : {pool_rows, along_rows, running_sum_rows, resize_rows, roi_align_rows}) {
     const std::vector<KernelRow> more = part();
     rows.insert(rows.end(), more.begin(), more.end());
   }

@@ -61,12 +61,14 @@ TEST(CudaIntegerReduction, TopK) {
   for (const DType dtype : kAllTypes) {
     for (const int64_t largest : {0, 1}) {
       for (const Shape& shape : {Shape{3, 3}, {2, 131}, {1, 1000}}) {
-        const Shape picked = {shape[0], 3};
-        check_as_on_cpu({"",
-                         "TopK",
-                         {ugly(dtype, shape), integers({3}, {1})},
-                         {{"largest", largest}},
-                         {{dtype, picked}, {DType::kI64, picked}}});
+        for (const int64_t count : {int64_t{3}, shape[1]}) {
+          const Shape picked = {shape[0], count};
+          check_as_on_cpu({"",
+                           "TopK",
+                           {ugly(dtype, shape), integers({count}, {1})},
+                           {{"largest", largest}},
+                           {{dtype, picked}, {DType::kI64, picked}}});
+        }
       }
     }
   }

@@ -99,17 +99,36 @@ struct KeepLarger {
 template <class Shape, class M, class Shared>
 __device__ M exponentials(const ScoresOfBatch<M>& of, int64_t query, int64_t key, int half,
                           RunningRow<M>& own, Shared& shared) {
+  const bool plain = of.are_plain(query, key, Shape::kTile);
   M most = own.most;
-  for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
-    M& number = shared.scores[row * Shape::kScoreLd + column];
-    number = of.score(number, query + row, key + column);
-    most = number > most ? number : most;
-  });
+  if (plain) {
+    const auto scale = static_cast<M>(of.p.scale);
+    for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
+      M& number = shared.scores[row * Shape::kScoreLd + column];
+      number *= scale;
+      most = number > most ? number : most;
+    });
+  } else {
+    for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
+      M& number = shared.scores[row * Shape::kScoreLd + column];
+      number = of.score(number, query + row, key + column);
+      most = number > most ? number : most;
+    });
+  }
   const M before = own.most;
   own.most = merge_row<KeepLarger>(most);
   const M base = own.base(), shrink = math::exp(before - base);
-  const M factor = of.p.drops() ? static_cast<M>(of.p.dropout.factor) : M(1);
   own.sum *= shrink;
+  if (plain) {
+    own.kept = 1;
+    for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
+      M& number = shared.scores[row * Shape::kScoreLd + column];
+      number = math::exp(number - base);
+      own.sum += number;
+    });
+    return shrink;
+  }
+  const M factor = of.p.drops() ? static_cast<M>(of.p.dropout.factor) : M(1);
   for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
     M& number = shared.scores[row * Shape::kScoreLd + column];
     const bool outside = of.is_outside(query + row, key + column);

@@ -41,6 +41,7 @@ struct TileOfScores {
 
   /// The products in shared memory become probabilities, each lane's by itself.
   __device__ ScoreBits probabilities() const {
+    if (of.are_plain(query, key, Shape::kTile)) return plain_probabilities();
     ScoreBits bits;
     HN_IN_TURN
     for (int half = 0; half < 2; ++half) {
@@ -58,6 +59,19 @@ struct TileOfScores {
       });
     }
     return bits;
+  }
+  /// The same where the scores are the products times the scale, and all of them count.
+  __device__ ScoreBits plain_probabilities() const {
+    const auto scale = static_cast<M>(of.p.scale);
+    HN_IN_TURN
+    for (int half = 0; half < 2; ++half) {
+      for_half<Shape::kKeyBlocks>(half, [&](int, int row, int column) {
+        M& number = shared.scores[row * Shape::kScoreLd + column];
+        const QueryNumbers<M>& own = shared.query[kRowsAreKeys ? column : row];
+        number = math::exp(number * scale - own.most) / own.sum;
+      });
+    }
+    return {~0u, 0};
   }
   /// What a key's weight in Y is after the dropout.
   __device__ M weight(M probability, bool kept) const {

@@ -30,6 +30,14 @@ struct Elements {
     if (dtype == DType::kBF16) return load_number(static_cast<const BFloat16*>(data)[at]);
     return static_cast<const M*>(data)[at];
   }
+  /// Is element `at` the first of kPack that are read at once? Of floats of up to 32 bits.
+  template <int kPack>
+  __device__ bool lies_in_packs(int64_t at) const {
+    const int bytes = dtype == DType::kF32 ? 4 : 2;
+    return (reinterpret_cast<uintptr_t>(data) + static_cast<uint64_t>(at) * bytes) %
+               (kPack * bytes) ==
+           0;
+  }
 };
 
 /// a·b + c, fused on a GPU: without it a product takes two instructions there.
@@ -127,6 +135,12 @@ struct ScoresOfBatch {
       }
     }
     return s;
+  }
+  /// Are the scores of a tile from this query and key on the products times the scale, and all of
+  /// them there and kept?
+  __device__ bool are_plain(int64_t query, int64_t key, int tile) const {
+    return p.terms == 0 && !p.drops() && query + tile <= p.m && key + tile <= p.n &&
+           (!p.causal || key + tile <= query + 1);
   }
   /// Does one of the terms from `first` on hide the score?
   __device__ bool is_hidden(int first, int64_t i, int64_t j) const {

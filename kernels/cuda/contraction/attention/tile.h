@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/cuda/contraction/attention/parts.h"
+#include "kernels/cuda/packs.h"
 
 namespace halfnote::HN_CUDA {
 
@@ -16,6 +17,7 @@ template <class M, int kSize>
 struct TileShape {
   static constexpr int kTile = kSize * sizeof(M) <= 256 ? 64 : kSize * sizeof(M) <= 512 ? 32 : 16;
   static constexpr int kThreads = kTile * 2;  // a warp for 16 rows
+  static constexpr int kHead = kSize;
   /// Elements of a row: rows 8 apart by lane, read four elements at a time, meet all banks.
   static constexpr int kLd = kSize + 4, kScoreLd = kTile + 4;
   static constexpr int kKeyBlocks = kTile / 8, kSizeBlocks = kSize / 8;  // of 8 columns
@@ -75,6 +77,34 @@ struct Lane {
   int row = index / 4, column = index % 4 * 2;  // in its 16 rows; in each 8 columns
 };
 
+/// Four neighbours at a time, and many of these on their way at once: a block has few warps, which
+/// would wait for each row.
+template <class Shape, class T>
+__device__ void load_packs_of_rows(const T* from, int64_t left, int64_t step, int size, float* to) {
+  constexpr int kPack = 4, kLanes = Shape::kHead / kPack;
+  constexpr int kTurns = Shape::kTile * kLanes / Shape::kThreads, kAtOnce = 8;
+  static_assert(kTurns % kAtOnce == 0);
+  HN_IN_TURN
+  for (int turn = 0; turn < kTurns; turn += kAtOnce) {
+    Packed<T, kPack> packs[kAtOnce];
+    const int first = turn * Shape::kThreads + static_cast<int>(threadIdx.x);
+    HN_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int at = first + k * Shape::kThreads, r = at / kLanes, c = at % kLanes * kPack;
+      packs[k] = {};
+      if (r < left && c < size) packs[k] = load_packed<kPack>(from + r * step + c);
+    }
+    HN_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int at = first + k * Shape::kThreads, r = at / kLanes, c = at % kLanes * kPack;
+      Numbers<kPack, float> numbers;
+      HN_UNROLL
+      for (int x = 0; x < kPack; ++x) numbers.values[x] = load_number(packs[k].of[x]);
+      if (c < size) *reinterpret_cast<Numbers<kPack, float>*>(to + r * Shape::kLd + c) = numbers;
+    }
+  }
+}
+
 /// Rows [row, row + kTile) of an operand, as far as there are such; zero behind its rows and, up to
 /// a multiple of four elements, behind its columns.
 template <class Shape, class M>
@@ -84,6 +114,15 @@ __device__ void load_rows(const Elements& from, const RowLayout& layout, int64_t
   const int64_t at = layout.at(batch, row);
   const int64_t left = layout.rows - row, step = layout.step();
   const int size = static_cast<int>(layout.size), width = (size + 3) / 4 * 4;
+  if constexpr (std::is_same_v<M, float>) {
+    const bool in_packs = size == width && step % 4 == 0 && from.lies_in_packs<4>(at);
+    const auto packs = [&]<class T>(const T* first) {
+      load_packs_of_rows<Shape>(first + at, left, step, size, to);
+    };
+    if (in_packs && from.dtype == DType::kF32) return packs(static_cast<const float*>(from.data));
+    if (in_packs && from.dtype == DType::kF16) return packs(static_cast<const Half*>(from.data));
+    if (in_packs) return packs(static_cast<const BFloat16*>(from.data));
+  }
   for (int r = lane.warp; r < Shape::kTile; r += Shape::kThreads / 32) {
     for (int c = lane.index; c < width; c += 32) {
       to[r * Shape::kLd + c] = r < left && c < size ? from.load<M>(at + r * step + c) : M(0);
