@@ -65,6 +65,16 @@ __device__ __forceinline__ void store_numbers(const Math<T> (&from)[V], T (&to)[
   for (; v < V; ++v) to[v] = store_number<T>(from[v]);
 }
 
+/// a·b + c, fused on a GPU: without it a product takes two instructions there.
+template <class M>
+__device__ __forceinline__ M multiply_add(M a, M b, M c) {
+#if defined(__CUDA_ARCH__)
+  return fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 /// Is the element that a number is stored as above zero? What is half of the smallest one or less
 /// becomes zero, and NaN is not above it.
 template <class T, class M>

@@ -90,8 +90,8 @@ struct GradientSums : Incoming<T, kMask, kAdds> {
   using Channel = ChannelLine<T>;
   static constexpr int kSums = 2;
   T* kept;
-  GradientOperands o;
-  GradientSums(const In& in, T* sum, const GradientOperands& of_channels)
+  NormGradientOperands o;
+  GradientSums(const In& in, T* sum, const NormGradientOperands& of_channels)
       : In(in), kept(sum), o(of_channels) {}
   template <int V>
   __device__ void know(int64_t c, Channel (&of)[V]) const {
@@ -120,7 +120,7 @@ struct GradientSums : Incoming<T, kMask, kAdds> {
 template <class T>
 struct FinishGradient {
   static constexpr int kSums = 2;
-  GradientOperands o;
+  NormGradientOperands o;
   double count;
   GradientLines<T> lines;
   __device__ void operator()(int64_t c, const SumsOf<double, kSums>& sums) const {
@@ -163,8 +163,9 @@ struct GradientsSums : Incoming<T, NormMask::kBits, kAdds, true> {
     Number mean, other_mean;
   };
   static constexpr int kSums = 3;
-  GradientOperands o, other;
-  GradientsSums(const In& in, const GradientOperands& one_norm, const GradientOperands& other_norm)
+  NormGradientOperands o, other;
+  GradientsSums(const In& in, const NormGradientOperands& one_norm,
+                const NormGradientOperands& other_norm)
       : In(in), o(one_norm), other(other_norm) {}
   template <int V>
   __device__ void know(int64_t c, Channel (&of)[V]) const {
@@ -193,14 +194,13 @@ struct GradientsSums : Incoming<T, NormMask::kBits, kAdds, true> {
 template <class T>
 struct FinishGradients {
   static constexpr int kSums = 3;
-  GradientOperands o, other;
+  NormGradientOperands o, other;
   int64_t channels;
   double count;
   GradientLines<T> lines;  // of one, and behind them those of the other
   __device__ void operator()(int64_t c, const SumsOf<double, kSums>& sums) const {
     lines.write(c, o.finish<T>(c, sums.of[0], sums.of[1] * o.inv_std[c], count));
-    lines.write(channels + c,
-                other.finish<T>(c, sums.of[0], sums.of[2] * other.inv_std[c], count));
+    lines.write(channels + c, other.finish<T>(c, sums.of[0], sums.of[2] * other.inv_std[c], count));
   }
 };
 
@@ -258,7 +258,8 @@ Prepared gradients_kernel(const KernelCall& call, const BatchNormGradPlan& plan)
   const auto body = [=, types = OperandTypes(call)](const KernelBuffers& buffers) {
     Stream& stream = stream_of(buffers);
     const GradientLines<T> lines(buffers.workspace + lines_at, 2 * channels);
-    const GradientOperands o(types, buffers, cpu::kOneGrad), other(types, buffers, cpu::kOtherGrad);
+    const NormGradientOperands o(types, buffers, cpu::kOneGrad),
+        other(types, buffers, cpu::kOtherGrad);
     const Incoming<T, NormMask::kBits, kAdds, true> in(inputs_of<T>(buffers));
     run_sums<T>(stream, GradientsSums<T, kAdds>(in, o, other), sums, buffers.workspace);
     finish_channels(stream,
@@ -287,7 +288,7 @@ Prepared gradient_kernel_of(const KernelCall& call, const BatchNormGradPlan& pla
     GradientInputs<T> of = inputs_of<T>(buffers);
     T *dx = buffers.out<T>(0), *kept = plan.keeps_sum ? buffers.out<T>(cpu::kGradSum) : nullptr;
     const GradientLines<T> lines(buffers.workspace + lines_at, channels);
-    const GradientOperands o(types, buffers, cpu::kOneGrad);
+    const NormGradientOperands o(types, buffers, cpu::kOneGrad);
     const Incoming<T, kMask, kAdds> in(of);
     run_sums<T>(stream, GradientSums<T, kMask, kAdds>(in, kept, o), sums, buffers.workspace);
     finish_channels(stream, FinishGradient<T>{o, static_cast<double>(rows), lines}, sums,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/packs.h"
@@ -90,7 +91,7 @@ __device__ __forceinline__ void load_vector(const T* from, float (&to)[kVector])
 __device__ __forceinline__ void add_products(const float* filter, const float (&x)[kVector],
                                              float (&sum)[kVector]) {
   HN_UNROLL
-  for (int v = 0; v < kVector; ++v) sum[v] += filter[v] * x[v];
+  for (int v = 0; v < kVector; ++v) sum[v] = multiply_add(filter[v], x[v], sum[v]);
 }
 
 /// Neighbours of one row, as sums and when they are written.
@@ -179,8 +180,11 @@ __device__ __forceinline__ int64_t position_read(const DepthwiseImages& p, int d
   int64_t at = to * p.stride[d] + tap * p.dilation[d] - p.pad[d];
   if constexpr (kSpread) {
     at = to + p.pad[d] - tap * p.dilation[d];
-    if (at < 0 || at % p.stride[d] != 0) return -1;
-    at /= p.stride[d];
+    if (at < 0) return -1;
+    // In 32 bits, which take a fifth of the instructions.
+    const auto place = static_cast<uint32_t>(at), stride = static_cast<uint32_t>(p.stride[d]);
+    at = place / stride;
+    if (static_cast<uint32_t>(at) * stride != place) return -1;
   }
   return at >= 0 && at < p.from[d] ? at : -1;
 }
@@ -342,7 +346,8 @@ DepthwiseImages images_of(const ConvProblem& problem) {
     p.from[d] = back ? plan.out[d + 1] : plan.in[d + 1];
     p.to[d] = back ? plan.in[d + 1] : plan.out[d + 1];
     p.kernel[d] = plan.kernel[d + 1];
-    p.stride[d] = plan.stride[d + 1];
+    // Greater ones leave one position, as this one does.
+    p.stride[d] = std::min<int64_t>(plan.stride[d + 1], std::numeric_limits<int32_t>::max());
     p.dilation[d] = plan.dilation[d + 1];
     p.pad[d] = plan.pad_begin[d + 1];
   }

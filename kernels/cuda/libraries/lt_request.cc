@@ -8,9 +8,12 @@ namespace halfnote::libraries {
 
 namespace {
 
-constexpr uint32_t kMostAlignment = 256;
+/// What every buffer of a plan has. Some have more, by where they happen to lie: asked with that,
+/// the library might take another algorithm, and give other bits, in a plan that lays them out
+/// otherwise.
+constexpr uint32_t kMostAlignment = 64;
 
-/// The largest power of two up to 256 that divides all addresses.
+/// The largest power of two up to that which divides all addresses.
 uint32_t common_alignment(const LtOperands& operands) {
   const uintptr_t all =
       reinterpret_cast<uintptr_t>(operands.a) | reinterpret_cast<uintptr_t>(operands.b) |

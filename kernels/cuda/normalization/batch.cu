@@ -216,7 +216,7 @@ struct Incoming {
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     gradient_slices(const __grid_constant__ Incoming<T> in, DeviceChannels shape,
-                    const __grid_constant__ GradientOperands o, PairSums sums) {
+                    const __grid_constant__ NormGradientOperands o, PairSums sums) {
   const double mean = o.mean[blockIdx.x], inv_std = o.inv_std[blockIdx.x];
   const ChannelLine<T> line = o.line<T>(blockIdx.x);
   sum_slice(shape, sums, [&](int64_t i, double& sum, double& product) {
@@ -232,7 +232,7 @@ template <class T>
 struct FinishGradient {
   DeviceChannels shape;
   PairSums sums;
-  GradientOperands o;
+  NormGradientOperands o;
   GradientLine<T>* lines;
   __device__ void operator()(int64_t c) const {
     double sum = 0, product = 0;
@@ -267,7 +267,7 @@ void run_gradient(const KernelBuffers& buffers, const cpu::BatchNormGradPlan& pl
                  plan.mask == NormMask::kLine};
   const PairSums sums{reinterpret_cast<double*>(buffers.workspace)};
   auto* lines = reinterpret_cast<GradientLine<T>*>(buffers.workspace + sum_bytes(shape));
-  const GradientOperands o(types, buffers, at);
+  const NormGradientOperands o(types, buffers, at);
   launch(stream_of(buffers), gradient_slices<T>, shape.grid(), kBlock, 0, in, shape, o, sums);
   for_each(stream_of(buffers), shape.channels, FinishGradient<T>{shape, sums, o, lines});
   T* dx = buffers.out<T>(at.dx);

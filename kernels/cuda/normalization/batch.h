@@ -141,12 +141,12 @@ struct GradientLine {
 };
 
 /// The operands of its gradient that are one number a channel.
-struct GradientOperands {
+struct NormGradientOperands {
   RealPointer scale, mean, inv_std, bias;
   RealOutput d_scale, d_bias;
 
-  GradientOperands(const OperandTypes& types, const KernelBuffers& buffers,
-                   const cpu::NormGradPlaces& at)
+  NormGradientOperands(const OperandTypes& types, const KernelBuffers& buffers,
+                       const cpu::NormGradPlaces& at)
       : scale(types.in(buffers, at.scale)),
         mean(types.in(buffers, at.mean)),
         inv_std(types.in(buffers, at.inv_std)),

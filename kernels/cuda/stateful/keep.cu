@@ -9,7 +9,7 @@ namespace halfnote::HN_CUDA {
 namespace {
 
 /// What one Where chooses between, as bytes.
-struct Kept {
+struct KeptState {
   const uint8_t *yes, *no;
   uint8_t* to;
   int64_t bytes;
@@ -17,9 +17,9 @@ struct Kept {
 };
 
 __global__ void __launch_bounds__(kBlock)
-    keep_chunks(const Kept* states, const Chunk* chunks, const bool* condition) {
+    keep_chunks(const KeptState* states, const Chunk* chunks, const bool* condition) {
   const Chunk chunk = chunks[blockIdx.x];
-  const Kept s = states[chunk.segment];
+  const KeptState s = states[chunk.segment];
   const uint8_t* from = *condition ? s.yes : s.no;
   if (from == s.to) return;
   walk_chunk<16>(chunk.index, s.bytes, s.aligned, [&](const auto& place) {
@@ -44,25 +44,24 @@ Prepared prepare_keep(std::span<const KernelCall> calls) {
   std::vector<int64_t> bytes, chunks;
   for (const KernelCall& call : calls) {
     if (std::string why = unfit(call); !why.empty()) return Prepared::no(why);
-    bytes.push_back(call.outputs[0].size() *
-                    static_cast<int64_t>(size_of(call.outputs[0].dtype)));
+    bytes.push_back(call.outputs[0].size() * static_cast<int64_t>(size_of(call.outputs[0].dtype)));
     chunks.push_back(chunks_of(bytes.back()));
   }
-  const TableForm table(sizeof(Kept), {chunks});
+  const TableForm table(sizeof(KeptState), {chunks});
   // The operands of all calls, one behind the other.
   const auto write = [bytes, table](const KernelBuffers& buffers, std::byte* to) {
-    std::vector<Kept> all;
+    std::vector<KeptState> all;
     for (size_t k = 0; k < bytes.size(); ++k) {
       const auto* yes = buffers.in<uint8_t>(3 * k + 1);
       const auto* no = buffers.in<uint8_t>(3 * k + 2);
       auto* result = buffers.out<uint8_t>(k);
       all.push_back({yes, no, result, bytes[k], aligned_for_packs({yes, no, result})});
     }
-    table.write<Kept>(all, to);
+    table.write<KeptState>(all, to);
   };
   const auto run = [table](const KernelBuffers& buffers) {
     launch(stream_of(buffers), keep_chunks, table.blocks(0), kBlock, 0,
-           table.segments<Kept>(buffers), table.chunks(buffers), buffers.in<bool>(0));
+           table.segments<KeptState>(buffers), table.chunks(buffers), buffers.in<bool>(0));
   };
   return make_table_kernel(table.bytes(), 0, run, write, [](size_t input, size_t output) {
     return input == 3 * output + 1 || input == 3 * output + 2;
@@ -73,7 +72,10 @@ Prepared prepare_keep(std::span<const KernelCall> calls) {
 
 std::vector<KernelRow> keeping_rows() {
   const auto alone = [](const KernelCall& call) { return prepare_keep({&call, 1}); };
-  return {{"", "Where", "own.keep", alone,
+  return {{"",
+           "Where",
+           "own.keep",
+           alone,
            {.own_inputs = 2, .prepare = prepare_keep, .shared_before = 1}}};
 }
 

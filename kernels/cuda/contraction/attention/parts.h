@@ -40,16 +40,6 @@ struct Elements {
   }
 };
 
-/// a·b + c, fused on a GPU: without it a product takes two instructions there.
-template <class M>
-__device__ __forceinline__ M multiply_add(M a, M b, M c) {
-#if defined(__CUDA_ARCH__)
-  return fma(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
-
 struct DeviceTerm {
   RealPointer values;  // of a float term
   const bool* mask = nullptr;
