@@ -1,6 +1,6 @@
 // The second stage of sums over rows: partial results, a row of them for each slice, are merged
-// column by column. Few slices are merged by a thread a column, many by 32 threads a column, each
-// of which takes every 32nd slice. The order depends on the shape alone.
+// column by column. Few slices are merged by a thread a column, many by 32 or 64 threads a column,
+// each of which takes every 32nd or 64th slice. The order depends on the shape alone.
 //
 //   struct Body {
 //     using Sum = double;
@@ -29,12 +29,13 @@ struct MergeColumn {
   }
 };
 
-/// Eight columns a block: what neighbours read are whole sectors, and there are blocks for a GPU.
-template <class Body>
+/// kWidth columns a block, of 4 or more: what neighbours read are whole sectors, and there are
+/// blocks for a GPU.
+template <unsigned kWidth, class Body>
 __global__ void __launch_bounds__(kBlock)
     merge_columns_kernel(const __grid_constant__ Body body, int64_t columns, int64_t slices) {
   using Sum = typename Body::Sum;
-  constexpr unsigned kWidth = 8, kDepth = kBlock / kWidth;
+  constexpr unsigned kDepth = kBlock / kWidth;
   HN_SHARED(Sum[kBlock], all);
   const unsigned row = threadIdx.x / kWidth;
   for (int64_t first = int64_t{blockIdx.x} * kWidth; first < columns;
@@ -61,9 +62,17 @@ __global__ void __launch_bounds__(kBlock)
 template <class Body>
 void merge_columns(Stream& stream, const Body& body, int64_t columns, int64_t slices) {
   if (slices <= kFewSlices) return for_each(stream, columns, MergeColumn<Body>{body, slices});
-  const int64_t blocks = std::min<int64_t>(blocks_for(columns, 8), kMaxBlocks);
-  launch(stream, merge_columns_kernel<Body>, static_cast<unsigned>(blocks), kBlock, 0, body,
-         columns, slices);
+  const auto merge = [&]<unsigned kWidth>() {
+    const int64_t blocks = std::min<int64_t>(blocks_for(columns, kWidth), kMaxBlocks);
+    launch(stream, merge_columns_kernel<kWidth, Body>, static_cast<unsigned>(blocks), kBlock, 0,
+           body, columns, slices);
+  };
+  // Few slices a thread, all on their way at once.
+  if (slices > int64_t{4} * kBlock / 8) {
+    merge.template operator()<4>();
+  } else {
+    merge.template operator()<8>();
+  }
 }
 
 /// Sums of one kind, in f64.

@@ -74,13 +74,15 @@ bool is_lost_mean(const Graph& graph, NodeId id, const TorchCall& call) {
   });
 }
 
-/// Does the code cut the gradient off: at the node, or before what it reads, in a list too?
-bool is_detached(const TorchCall& call) {
-  static const RE2 kDetached("(^|[\\[,(])%detach(_\\d+)?($|[\\],)])");
-  return call.op == "aten.detach.default" ||
-         std::ranges::any_of(call.arguments, [](const std::string& argument) {
-           return RE2::PartialMatch(argument, kDetached);
-         });
+/// The values among the arguments of a call, in lists too.
+std::vector<std::string> values_of(const TorchCall& call) {
+  static const RE2 kValue("(%[\\w.]+)");
+  std::vector<std::string> values;
+  for (const std::string& argument : call.arguments) {
+    re2::StringPiece rest = argument;
+    for (std::string value; RE2::FindAndConsume(&rest, kValue, &value);) values.push_back(value);
+  }
+  return values;
 }
 
 /// For each value of a graph: does it depend on what is trained? Of other values there is no
@@ -96,6 +98,24 @@ std::vector<bool> trained_values(const Graph& graph) {
     }
   }
   return trained;
+}
+
+/// Does the code cut a gradient off: at the node, or before what it reads? Where each of its
+/// operands is one of the call's, that operand has to have a gradient.
+bool is_detached(const Graph& graph, NodeId id, const TorchCall& call,
+                 const std::vector<bool>& trained) {
+  static const RE2 kDetached("%detach(_\\d+)?");
+  const ValueId result = graph.output(id);
+  if (!result.valid() || !trained[result.index]) return false;
+  if (call.op == "aten.detach.default") return true;
+  const std::vector<std::string> values = values_of(call);
+  const auto inputs = graph.inputs(id);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!RE2::FullMatch(values[i], kDetached)) continue;
+    const bool known = values.size() == inputs.size() && inputs[i].valid();
+    if (!known || trained[inputs[i].index]) return true;
+  }
+  return false;
 }
 
 constexpr std::string_view kDetach =
@@ -115,9 +135,7 @@ void warn_of_lost_settings(const Model& model, PassContext& context) {
     const TorchCall call = call_of(node);
     if (call.op.empty()) continue;
     const std::string label = graph.label(id);
-    const ValueId result = graph.output(id);
-    if (result.valid() && trained[result.index] && is_detached(call))
-      found["detach"].push_back(label);
+    if (is_detached(graph, id, call, trained)) found["detach"].push_back(label);
     if (is_lost_mean(graph, id, call)) {
       context.warn(label,
                    "the code takes means (scatter_reduce), and the file keeps the last of the "

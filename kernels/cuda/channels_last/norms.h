@@ -19,6 +19,7 @@ struct MomentSums {
   using Number = NormMath<T>;
   using Channel = Number;
   static constexpr int kOperands = 1, kSums = 2;
+  static constexpr int kBlocksAtOnce = 6;  // kWaves in one: of five a sixth would be left over
   const T* operands[kOperands];
   Pivots pivots;
   template <int V>

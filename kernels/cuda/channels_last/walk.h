@@ -320,16 +320,12 @@ __global__ void __launch_bounds__(kBlock, kBlocksOf<Body>)
   if (threadIdx.x < width && of < walk.channels) parts[walk.turn() * walk.channels + of] = mine;
 }
 
-/// Channels of a block that merges: few, so that many threads share the slices of one.
-inline constexpr unsigned kMergedChannels = 4;
-
-/// Merges the slices of some lines a block, a line being a channel of an image, and calls
+/// Merges the slices of kLanes lines a block, a line being a channel of an image, and calls
 /// `finish(line, sums)` for each, which has Finish::kSums of them.
-template <class Finish>
+template <unsigned kLanes, class Finish>
 __global__ void __launch_bounds__(kBlock)
     merge_channels(const __grid_constant__ Finish finish, const SlicesOf<Finish>* parts,
                    int64_t channels, int64_t images, int64_t slices) {
-  constexpr unsigned kLanes = kMergedChannels;
   using All = SlicesOf<Finish>[kBlock];
   HN_SHARED(All, all);
   const int64_t line = int64_t{blockIdx.x} * kLanes + threadIdx.x % kLanes;
@@ -349,9 +345,18 @@ __global__ void __launch_bounds__(kBlock)
 template <class Finish>
 void finish_channels(Stream& stream, const Finish& finish, const ChannelWalk& walk,
                      const std::byte* parts, bool has_sums = true) {
-  launch(stream, merge_channels<Finish>, blocks_for(walk.channels * walk.images, kMergedChannels),
-         kBlock, 0, finish, reinterpret_cast<const SlicesOf<Finish>*>(parts), walk.channels,
-         walk.images, has_sums ? walk.slices : int64_t{0});
+  const int64_t slices = has_sums ? walk.slices : 0;
+  const auto merge = [&]<unsigned kLanes>() {
+    launch(stream, merge_channels<kLanes, Finish>, blocks_for(walk.channels * walk.images, kLanes),
+           kBlock, 0, finish, reinterpret_cast<const SlicesOf<Finish>*>(parts), walk.channels,
+           walk.images, slices);
+  };
+  // Four slices a thread at most, all on their way at once.
+  if (slices > kBlock) {
+    merge.template operator()<1>();
+  } else {
+    merge.template operator()<4>();
+  }
 }
 
 /// `body.know(c, channels)` as above; `body.apply<V>(channels, row, at)` for what is in a row.
