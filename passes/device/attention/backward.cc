@@ -2,9 +2,10 @@
 //
 //   dV = Pᵀ·dY    dP = dY·Vᵀ → SoftmaxGrad(dP, P) = dS → scales, masks → dQ = dS·K, dK = dSᵀ·Q
 //
-// with casts, views of the batch dims and Where(IsNaN(P), 0, dP) in between, and a ReduceSum of dS
-// where a term has a gradient. Where the forward has a dropout, dV reads what is behind it, and dP
-// passes the same one.
+// with casts, views of the batch dims and Where(IsNaN(P), 0, dP) in between. Where a term has a
+// gradient, that is a ReduceSum of dS, or dS itself if the term is as large as the scores: a bias
+// that meets a mask before the scores (T5), or that layers share (MPNet). Where the forward has a
+// dropout, dV reads what is behind it, and dP passes the same one.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -259,27 +260,43 @@ class BackwardMatcher {
     found_.dk_transposed = forward_.trans_k;
   }
 
-  /// A sum of dS over batch dims to the shape of a float term.
+  /// A sum of dS over batch dims to the shape of a float term, or whoever reads dS as the gradient
+  /// of a term that is as large.
   bool read_term_gradient(const Slope& slope, NodeId id) {
     const Node& node = graph_.node(id);
     const bool sums = node.op == "ReduceSum" && node.domain.empty() &&
                       graph_.input(id, 0) == slope.value &&
                       node.attributes.get_int("keepdims", 1) != 0;
-    if (!sums) return no("dS has other readers: " + op_name(node));
-    if (found_.term_grad.valid()) return no("gradients of two terms");
-    if (slope.factor != 1) return no("the gradient of a term has a scale");
     const auto shape = known_shape(graph_, graph_.output(id));
-    for (size_t i = 0; shape && i < forward_.terms.size(); ++i) {
-      const ScoreTerm& term = forward_.terms[i];
-      if (term.mask || !term.view.empty() || !is_term_shape(*shape, i)) continue;
-      if (known_shape(graph_, slope.value) != term.met) continue;  // summed over other dims
-      if (!passed_masks(slope, i)) continue;
-      found_.term_grad = graph_.output(id);
-      found_.term = i;
+    if (sums && shape && term_of(slope, *shape)) {
       take(id);
-      return graph_.value(found_.term_grad).type.dtype == wide() || no("dS is summed in 16 bits");
+      return read_gradient_of(slope, *term_of(slope, *shape), graph_.output(id));
     }
-    return no("a sum of dS that is no gradient of a term");
+    const auto whole = known_shape(graph_, slope.value);
+    if (whole && term_of(slope, *whole))
+      return read_gradient_of(slope, *term_of(slope, *whole), slope.value);
+    return no(sums ? "a sum of dS that is no gradient of a term"
+                   : "dS has other readers: " + op_name(node));
+  }
+
+  /// The first float term that dS, summed to this shape, is the gradient of.
+  std::optional<size_t> term_of(const Slope& slope, const Shape& shape) const {
+    for (size_t i = 0; i < forward_.terms.size(); ++i) {
+      const ScoreTerm& term = forward_.terms[i];
+      if (term.mask || !term.view.empty() || !is_term_shape(shape, i)) continue;
+      if (known_shape(graph_, slope.value) != term.met) continue;  // summed over other dims
+      if (passed_masks(slope, i)) return i;
+    }
+    return std::nullopt;
+  }
+
+  bool read_gradient_of(const Slope& slope, size_t term, ValueId gradient) {
+    if (found_.term_grad.valid() && found_.term_grad != gradient)
+      return no("gradients of two terms");
+    if (slope.factor != 1) return no("the gradient of a term has a scale");
+    found_.term_grad = gradient;
+    found_.term = term;
+    return graph_.value(gradient).type.dtype == wide() || no("dS is summed in 16 bits");
   }
 
   DType wide() const {

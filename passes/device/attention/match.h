@@ -58,7 +58,7 @@ struct AttentionBackward {
   ValueId grad;  // dY
   ValueId dq, dk, dv;
   bool dk_transposed = false;  // dK is (…, D, N)
-  ValueId term_grad;           // the sum of dS to the shape of term `term`
+  ValueId term_grad;           // the sum of dS to the shape of term `term`, or dS itself
   size_t term = 0;
   std::vector<NodeId> nodes;
 };
