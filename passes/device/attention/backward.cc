@@ -148,6 +148,21 @@ class BackwardMatcher {
     if (!fits) return no("the gradient of V is not Pᵀ·dY");
     found_.dv = graph_.output(value_product_);
     take(value_product_);
+    return sum_heads(found_.dv);
+  }
+
+  /// The gradient of K or V summed to its one head, where it has one.
+  bool sum_heads(ValueId& gradient) {
+    if (!forward_.one_head) return true;
+    auto summed = known_shape(graph_, gradient);
+    NodeId id = only_reader(graph_, gradient);
+    for (; id.valid() && is_float_cast(graph_, id); id = only_reader(graph_, graph_.output(id)))
+      take(id);
+    if (summed) (*summed)[summed->size() - 3] = 1;
+    if (!is_plain_op(graph_, id, "ReduceSum") || known_shape(graph_, graph_.output(id)) != summed)
+      return no("the gradient of one head is no sum over all");
+    take(id);
+    gradient = graph_.output(id);
     return true;
   }
 
@@ -208,7 +223,7 @@ class BackwardMatcher {
 
   bool read_leaf(const Slope& slope, const Use& use) {
     const NodeId id = use.node();
-    if (std::abs(slope.factor / forward_.score_scale - 1) > 1e-6) return no("dS has another scale");
+    if (!is_factor(slope.factor, forward_.score_scale)) return no("dS has another scale");
     if (!passed_masks(slope, 0)) return no("dS passed other masks");
     const ProductFlags flags = *product_flags(graph_, id);
     const ValueId other = graph_.input(id, 1 - use.slot);
@@ -227,7 +242,7 @@ class BackwardMatcher {
     found_.dk = graph_.output(id);
     found_.dk_transposed = use.slot == 1;
     take(id);
-    return read_key_gradient();
+    return sum_heads(found_.dk) && read_key_gradient();
   }
 
   /// dK may be turned, as K is, on either side of its factor.
@@ -239,11 +254,19 @@ class BackwardMatcher {
     return true;
   }
 
+  /// Are two numbers the same, or one of them the other rounded to the type of Q, where a node on
+  /// one side multiplies in f32?
+  bool is_factor(double factor, double expected) const {
+    const DType type = graph_.value(forward_.query).type.dtype;
+    const double rounded = type == DType::kF16 ? 0x1p-11 : type == DType::kBF16 ? 0x1p-8 : 1e-6;
+    return std::abs(factor / expected - 1) <= rounded;
+  }
+
   /// The gradient behind the factor that Q or K has.
   bool pass_factor(ValueId& gradient, double expected) {
     const NodeId id = only_reader(graph_, gradient);
     const auto factor = id.valid() ? scale_factor(graph_, id, gradient) : std::nullopt;
-    if (!factor || std::abs(*factor / expected - 1) > 1e-6)
+    if (!factor || !is_factor(*factor, expected))
       return no("the gradient of Q or K has another factor");
     take(id);
     gradient = graph_.output(id);

@@ -200,8 +200,9 @@ class ForwardMatcher {
                k = known_shape(graph_, graph_.input(id, 1));
     if (!shape || !q || !k) return no("the shape is not known");
     if (flags.a) return no("Q is transposed");
-    if (batch_of(*q) != batch_of(*shape) || batch_of(*k) != batch_of(*shape))
-      return no("Q or K is broadcast");
+    if (batch_of(*q) != batch_of(*shape)) return no("Q is broadcast");
+    found_.one_head = has_one_head(*k, *shape);
+    if (!found_.one_head && batch_of(*k) != batch_of(*shape)) return no("K is broadcast");
     const Shape &s = found_.score_shape, &p = *shape;
     if (s[s.size() - 2] != p[p.size() - 2] || s.back() != p.back() ||
         element_count(s) != element_count(p))
@@ -220,6 +221,14 @@ class ForwardMatcher {
     }
     found_.nodes.push_back(id);
     return true;
+  }
+
+  /// Has K or V one head, of the scores or Y that have more?
+  static bool has_one_head(const Shape& own, const Shape& whole) {
+    Shape batch = batch_of(whole);
+    if (batch.empty() || batch.back() == 1) return false;
+    batch.back() = 1;
+    return batch_of(own) == batch;
   }
 
   /// Q or K before it is multiplied by a positive number, as exporters write scaled dot products.
@@ -266,6 +275,8 @@ class ForwardMatcher {
     found_.scale *= found_.score_scale;
     const auto scale = static_cast<float>(found_.scale);
     if (!(scale > 0 && std::isfinite(scale))) return no("a scale that is not positive and finite");
+    if (found_.one_head && found_.product_shape != found_.score_shape)
+      return no("one head of K, and scores of other batch dims");
     if (fit_terms(found_.score_shape)) return true;
     return std::ranges::any_of(found_.terms, [&](ScoreTerm term) { return fit_terms(term.met); }) ||
            no("terms that do not go along the same batch dims");
@@ -350,7 +361,8 @@ class ForwardMatcher {
     const auto v = known_shape(graph_, found_.value), y = known_shape(graph_, graph_.output(id)),
                q = known_shape(graph_, found_.query);
     if (!v || !y || !q) return no("the shape is not known");
-    if (batch_of(*v) != batch_of(*y) || batch_of(*y) != batch_of(*q)) return no("V is broadcast");
+    const bool fits = found_.one_head ? has_one_head(*v, *y) : batch_of(*v) == batch_of(*y);
+    if (!fits || batch_of(*y) != batch_of(*q)) return no("V is broadcast otherwise than K");
     const DType type = graph_.value(found_.query).type.dtype;
     for (const ValueId value : {found_.key, found_.value, graph_.output(id)}) {
       if (graph_.value(value).type.dtype != type) return no("Q, K, V and Y differ in type");

@@ -18,7 +18,8 @@
 // spellings are known. A mask that hides just the later keys becomes is_causal, one that hides
 // where it is true is inverted. Where terms met scores of different batch dims (Swin's masks by
 // window), the node has those along which all terms go. Leaves alone: probabilities or scores that
-// somebody else reads, K or V that is broadcast or grouped, and what the device says does not pay.
+// somebody else reads, K or V that is broadcast or grouped but for one head that all of Q read, and
+// what the device says does not pay.
 #include "passes/device/attention/fuse_attention.h"
 
 #include <algorithm>

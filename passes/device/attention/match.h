@@ -34,7 +34,8 @@ struct AttentionForward {
   NodeId product, softmax, result;
   NodeId dropout;  // of P (ours), before the product with V: invalid where there is none
   ValueId query, key, value;
-  bool trans_k = false;  // K is stored as (…, D, N)
+  bool trans_k = false;   // K is stored as (…, D, N)
+  bool one_head = false;  // K and V have one head, which all of Q read
   /// What the products read: Q and K, or these times a number, K either way round.
   ValueId query_read;
   std::vector<SeenKey> keys_read;
