@@ -175,9 +175,21 @@ class BackwardMatcher {
     return true;
   }
 
+  /// A number that dS is multiplied by may be that of the scores, or belong to a term: what can be
+  /// read either way is read as the way to Q and K first.
   bool read_reader(const Slope& slope, const Use& use) {
     const NodeId id = use.node();
     if (graph_.node(id).region != graph_.node(softmax_grad_).region) return no("a body reads dS");
+    const AttentionBackward before = found_;
+    if (read_slope_reader(slope, use)) return true;
+    found_ = before;
+    std::string why = why_;
+    if (read_term_gradient(slope, id)) return true;
+    return why.empty() ? false : no(std::move(why));
+  }
+
+  bool read_slope_reader(const Slope& slope, const Use& use) {
+    const NodeId id = use.node();
     Slope next = slope;
     next.value = graph_.output(id);
     if (is_float_cast(graph_, id) || is_batch_view(graph_, id)) return pass(id, next);
@@ -190,7 +202,7 @@ class BackwardMatcher {
       return pass(id, next);
     }
     if (product_flags(graph_, id)) return read_leaf(slope, use);
-    return read_term_gradient(slope, id);
+    return no({});
   }
 
   bool pass(NodeId id, const Slope& next) {
@@ -291,13 +303,14 @@ class BackwardMatcher {
                       graph_.input(id, 0) == slope.value &&
                       node.attributes.get_int("keepdims", 1) != 0;
     const auto shape = known_shape(graph_, graph_.output(id));
-    if (sums && shape && term_of(slope, *shape)) {
+    const auto summed = sums && shape ? term_of(slope, *shape) : std::nullopt;
+    if (summed) {
       take(id);
-      return read_gradient_of(slope, *term_of(slope, *shape), graph_.output(id));
+      return read_gradient_of(slope, *summed, graph_.output(id));
     }
     const auto whole = known_shape(graph_, slope.value);
-    if (whole && term_of(slope, *whole))
-      return read_gradient_of(slope, *term_of(slope, *whole), slope.value);
+    const auto term = whole ? term_of(slope, *whole) : std::nullopt;
+    if (term) return read_gradient_of(slope, *term, slope.value);
     return no(sums ? "a sum of dS that is no gradient of a term"
                    : "dS has other readers: " + op_name(node));
   }
@@ -306,8 +319,9 @@ class BackwardMatcher {
   std::optional<size_t> term_of(const Slope& slope, const Shape& shape) const {
     for (size_t i = 0; i < forward_.terms.size(); ++i) {
       const ScoreTerm& term = forward_.terms[i];
-      if (term.mask || !term.view.empty() || !is_term_shape(shape, i)) continue;
+      if (term.mask || !is_term_shape(shape, i)) continue;
       if (known_shape(graph_, slope.value) != term.met) continue;  // summed over other dims
+      if (!term.view.empty() && shape != term.met) continue;       // seen otherwise, and summed
       if (passed_masks(slope, i)) return i;
     }
     return std::nullopt;
