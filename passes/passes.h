@@ -34,6 +34,7 @@ bool canonicalize(Graph& graph, PassContext& context);
 bool find_splits(Graph& graph, PassContext& context);
 bool regroup_dims(Graph& graph, PassContext& context);
 bool swap_batches(Graph& graph, PassContext& context);
+bool scale_queries(Graph& graph, PassContext& context);
 bool find_norms(Graph& graph, PassContext& context);
 bool find_logs(Graph& graph, PassContext& context);
 bool find_gelus(Graph& graph, PassContext& context);

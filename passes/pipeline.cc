@@ -68,6 +68,8 @@ constexpr PassRow kRows[] = {
      "a layer that wants the sequence first computes the same with the batch first"},
     {"simplify-moves", canonicalize, nullptr, kAll, kImp, kImp, true,
      "transposes and views that the above left behind"},
+    {"scale-queries", scale_queries, nullptr, kAll, kImp, kImp, true,
+     "a learned number for each head would stand between the scores and their softmax"},
     {"find-norms", find_norms, nullptr, kAll, kImp, kImp, true,
      "a spelled-out normalization is one node, with a kernel, a gradient and a 16-bit form"},
     {"find-logs", find_logs, nullptr, kAll, kImp, kImp, true,

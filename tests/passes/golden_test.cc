@@ -61,6 +61,8 @@ const GoldenRow kRows[] = {
     {"find-splits", Sides::kExact},
     {"regroup-dims", Sides::kExact},
     {"swap-batches", Sides::kExact},
+    // Sums of at most 16 products, in another order of factors.
+    {"scale-queries", Sides::kRounding, 32 * kEpsF32},
     // Sums of at most 16 elements, a root and three more roundings on either side.
     {"find-norms", Sides::kRounding, 32 * kEpsF32},
     {"find-logs", Sides::kRounding, 8 * kEpsF32},
