@@ -15,7 +15,8 @@ void keep_dims(Value& value, const ValueType& before) {
     const Dim& old = (*before.shape)[d];
     if (dim.known()) continue;
     const bool made_up = dim.symbol == value.name + "_d" + std::to_string(d);
-    if (dim.symbol.empty() || (made_up && !old.known() && !old.symbol.empty())) dim = old;
+    const bool said = old.known() || !old.symbol.empty();
+    if (dim.symbol.empty() || (made_up && said)) dim = old;
   }
 }
 

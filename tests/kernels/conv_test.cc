@@ -156,6 +156,27 @@ TEST(Conv, OneDnnAgrees) {
   }
 }
 
+/// Each tap lies on one side of the only element: oneDNN's plan for AMX ended with a signal.
+TEST(Conv, WindowsThatMeetNothingButPaddingGiveZeros) {
+  const Shape x{1, 32, 1, 2, 2}, w{32, 32, 2, 1, 1};
+  Attributes attributes{{"dilations", std::vector<int64_t>{2, 1, 1}},
+                        {"pads", std::vector<int64_t>{1, 0, 0, 1, 0, 0}},
+                        {"kernel_shape", std::vector<int64_t>{2, 1, 1}}};
+  const Tensor x_shape = Tensor::of<int64_t>({5}, x);
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const Tensor images = random_tensor(type, x, -1, 1, 1),
+                 weights = random_tensor(type, w, -1, 1, 2);
+    for (const Tensor& zeros :
+         {run_kernel("", "Conv", {images, weights}, attributes, {{type, x}})[0],
+          run_kernel("ai.halfnote", "ConvGradInput", {images, weights, x_shape}, attributes,
+                     {{type, x}})[0],
+          run_kernel("ai.halfnote", "ConvGradWeight", {images, images}, attributes,
+                     {{type, w}})[0]}) {
+      for (int64_t i = 0; i < zeros.size(); ++i) ASSERT_EQ(zeros.at_as_double(i), 0) << i;
+    }
+  }
+}
+
 TEST(Conv, SumsInF64RoundOnce) {
   for (const ConvCase& c : kConvCases) {
     SCOPED_TRACE(c.name);

@@ -306,23 +306,49 @@ Memory merged_output(ProgramBuilder& program, const KernelCall& call, const Conv
   return whole;
 }
 
+/// Where windows reach far out of the depth of volumes, oneDNN 3.2 computes wrong weights, and
+/// writes beside its memory: in bf16 where they are deeper than the volumes, in f32 with strides of
+/// 2 where more than half of them may lie outside. Zeros in the volumes are its way out.
+bool reaches_far_out(const ConvPlan& plan) {
+  const int64_t reach = (plan.kernel[0] - 1) * plan.dilation[0] + 1;
+  const int64_t outside = std::max(plan.pad_begin[0], plan.pad_end[0]);
+  return plan.spatial == 3 && outside > 0 && (reach > plan.in[0] || 2 * outside >= reach);
+}
+
+/// The same convolution of volumes that have the padding of their depth.
+ConvPlan with_whole_depth(ConvPlan plan) {
+  plan.in[0] += plan.pad_begin[0] + plan.pad_end[0];
+  plan.pad_begin[0] = plan.pad_end[0] = 0;
+  return plan;
+}
+
+/// X, as the library sees it.
+Memory grad_weight_images(ProgramBuilder& program, const ConvPlan& plan, const ConvDescs& descs,
+                          const ConvTypes& types, const ConvLayouts& layouts) {
+  if (!reaches_far_out(plan)) return program.input(1, descs.x);
+  const Memory::desc own = describe(plan, types, Direction::kGradWeight, layouts).x;
+  return program.padded(program.input(1, own), descs.x, {0, 0, plan.pad_begin[0], 0, 0});
+}
+
 /// Input 0 is dY, input 1 is X, output 0 is dW.
 Prepared build_grad_weight(const KernelCall& call, const ConvPlan& plan, Path path) {
   const DType compute = compute_type(path, call.inputs[0].dtype);
   const DType result = plan.groups > 1 ? DType::kF32 : result_type(compute, call.outputs[0].dtype);
   const ConvLayouts layouts{is_blocked(call.inputs[1]), is_blocked(call.inputs[0])};
   const ConvTypes types{compute, result, compute};
-  const WeightProblem problem = weight_problem(plan, types, layouts);
+  const ConvPlan seen = reaches_far_out(plan) ? with_whole_depth(plan) : plan;
+  const WeightProblem problem = weight_problem(seen, types, layouts);
   const ConvDescs& d = problem.descs;
   const WeightDescriptor& descriptor = problem.descriptor;
   if (is_plain_loop(descriptor)) return Prepared::no(kOnlyPlainLoop);
   if ((layouts.x_blocked || layouts.y_blocked) &&
-      problem.merged > weight_problem(plan, types, {}).merged) {
+      problem.merged > weight_problem(seen, types, {}).merged) {
     return Prepared::no("in this layout more groups are taken together");
   }
   ProgramBuilder program(call);
   const Memory dy = program.in_layout(program.input(0, d.y), descriptor.diff_dst_desc());
-  const Memory x = program.in_layout(program.input(1, d.x), descriptor.src_desc());
+  const Memory x = program.in_layout(grad_weight_images(program, plan, d, types, layouts),
+                                     descriptor.src_desc());
   const Memory plain_dw =
       problem.merged > 1 ? merged_output(program, call, plan, problem) : program.output(0, d.w);
   const Memory dw = program.out_layout(plain_dw, descriptor.diff_weights_desc());
@@ -343,6 +369,27 @@ std::string refusal(const KernelCall& call, Path path) {
   return operand_refusal(call);
 }
 
+/// Is there a window all of whose taps lie in the padding along dim d?
+bool has_empty_window(const ConvPlan& plan, size_t d) {
+  const int64_t reach = (plan.kernel[d] - 1) * plan.dilation[d] + 1;
+  const bool may = plan.pad_begin[d] >= reach || plan.pad_end[d] >= reach ||
+                   plan.dilation[d] > plan.in[d];  // then taps may lie on either side
+  for (int64_t o = 0; may && o < plan.out[d]; ++o) {
+    bool meets = false;
+    for (int64_t k = 0; k < plan.kernel[d] && !meets; ++k) {
+      const int64_t at = o * plan.stride[d] + plan.offset(d, k);
+      meets = at >= 0 && at < plan.in[d];
+    }
+    if (!meets) return true;
+  }
+  return false;
+}
+
+/// oneDNN 3.2 ends with a signal where it plans such windows for AMX.
+bool has_empty_windows(const ConvPlan& plan) {
+  return has_empty_window(plan, 0) || has_empty_window(plan, 1) || has_empty_window(plan, 2);
+}
+
 using Plan = ConvPlan (*)(const KernelCall&);
 using Build = Prepared (*)(const KernelCall&, const ConvPlan&, Path);
 
@@ -350,6 +397,7 @@ template <Plan plan_call, Build build, Path path>
 Prepared prepare(const KernelCall& call) {
   if (std::string why = refusal(call, path); !why.empty()) return Prepared::no(why);
   const ConvPlan plan = plan_call(call);
+  if (has_empty_windows(plan)) return Prepared::no("a window that meets nothing but padding");
   return guarded(call, [&] { return build(call, plan, path); });
 }
 

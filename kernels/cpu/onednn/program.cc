@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <cstring>
 #include <new>
 #include <string_view>
 
@@ -223,6 +224,21 @@ Memory ProgramBuilder::in_layout(const Memory& memory, const Memory::desc& wante
   const Memory copy = temporary(wanted);
   steps_.push_back(reorder_step(memory, copy));
   return copy;
+}
+
+Memory ProgramBuilder::padded(const Memory& memory, const Memory::desc& larger,
+                              const Memory::dims& offsets) {
+  const size_t bytes = larger.get_size(), offset = workspace_.add(bytes);
+  host([=, threads = call_.threads](const KernelBuffers& buffers) {
+    auto* to = part<std::byte>(buffers, offset);
+    parallel_blocks(static_cast<int64_t>(bytes), kElementGrain, threads,
+                    [&](int64_t begin, int64_t end) {
+                      std::memset(to + begin, 0, static_cast<size_t>(end - begin));
+                    });
+  });
+  const Memory::desc inner = larger.submemory_desc(memory.get_desc().get_dims(), offsets);
+  steps_.push_back(reorder_step(memory, bind(inner, Where::kWorkspace, offset)));
+  return bind(larger, Where::kWorkspace, offset);
 }
 
 Memory ProgramBuilder::out_layout(const Memory& memory, const Memory::desc& made) {

@@ -85,6 +85,8 @@ class ProgramBuilder {
   Memory temporary(const Memory::desc& desc);
   /// `memory` in another layout: itself, or a reordered copy.
   Memory in_layout(const Memory& memory, const Memory::desc& wanted);
+  /// A copy of `memory` that begins at `offsets` of a larger tensor, all else of which is 0.
+  Memory padded(const Memory& memory, const Memory::desc& larger, const Memory::dims& offsets);
   /// Memory in layout `made` whose contents end up in `memory`.
   Memory out_layout(const Memory& memory, const Memory::desc& made);
   /// A step: `primitive` made from `descriptor`.

@@ -401,5 +401,46 @@ TEST(ChannelBlocks, GradientsForTheWeightsOfGroupsAgreeWithTheReference) {
   }
 }
 
+/// oneDNN 3.2 computed them wrong and wrote beside its memory: in bf16 where windows are deeper
+/// than the volumes, in f32 with strides of 2 where more than half of a window lies outside.
+TEST(ChannelBlocks, GradientsOfWindowsThatReachFarOutAgreeWithTheReference) {
+  NEEDS_BLOCKS();
+  struct Case {
+    int64_t depth, kernel, pad, stride, other;  // `other`: the kernel along height and width
+  };
+  for (const Case& c : {Case{2, 3, 1, 1, 3},
+                        {1, 3, 2, 1, 1},
+                        {4, 5, 2, 1, 1},
+                        {3, 7, 4, 1, 1},
+                        {5, 5, 3, 2, 1},
+                        {4, 7, 4, 2, 3}}) {
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      constexpr int64_t kSize = 4;
+      const int64_t out = (c.depth + 2 * c.pad - c.kernel) / c.stride + 1;
+      const int64_t pad = c.other / 2, size = (kSize + 2 * pad - c.other) / c.stride + 1;
+      const Shape x{2, 32, c.depth, kSize, kSize}, y{2, 64, out, size, size},
+          w{64, 32, c.kernel, c.other, c.other};
+      SCOPED_TRACE(std::string(short_name(type)) + " " + to_string(x) + " by " + to_string(w));
+      BlockedCall call{kOwn,
+                       "ConvGradWeight",
+                       "onednn.conv",
+                       {random_tensor(type, y, -1, 1, 1), random_tensor(type, x, -1, 1, 2)},
+                       {{"strides", std::vector<int64_t>(3, c.stride)},
+                        {"pads", std::vector<int64_t>{c.pad, pad, pad, c.pad, pad, pad}},
+                        {"kernel_shape", std::vector<int64_t>(w.begin() + 2, w.end())},
+                        {"out_dtype", int64_t{1}}},
+                       {{DType::kF32, w}}};
+      if (!cpu_kernels().choose(kernel_call_of(call, 1), call.plain).row) continue;
+      const Tensor plain = run_plain(call)[0];
+      const std::vector<Tensor> blocked = run_blocked(call, 3, 0);
+      call.plain = "reference";
+      const Tensor wanted = run_plain(call)[0];
+      // Sums of at most 256 products of numbers below 1.
+      expect_close(plain, wanted, 0, 256 * 0x1p-24);
+      if (!blocked.empty()) expect_close(blocked[0], wanted, 0, 256 * 0x1p-24);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace halfnote::test
