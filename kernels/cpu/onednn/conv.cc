@@ -397,7 +397,8 @@ template <Plan plan_call, Build build, Path path>
 Prepared prepare(const KernelCall& call) {
   if (std::string why = refusal(call, path); !why.empty()) return Prepared::no(why);
   const ConvPlan plan = plan_call(call);
-  if (has_empty_windows(plan)) return Prepared::no("a window that meets nothing but padding");
+  if (call.op != "ConvTranspose" && has_empty_windows(plan))
+    return Prepared::no("a window that meets nothing but padding");
   return guarded(call, [&] { return build(call, plan, path); });
 }
 
