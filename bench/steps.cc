@@ -1,5 +1,6 @@
-// halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE [tf32] [tune]]: training steps on one batch,
-// timed, on request. With tune, kernels and algorithms are measured first, as by `run --tune`.
+// halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE [tf32] [tune[=PLAN.json]]]: training steps on
+// one batch, timed, on request. With tune, kernels and algorithms are measured first, as by `run
+// --tune`; what stands in the plan file is not measured again, and what is measured goes there.
 //
 // For programs that compare it with something else by turns (bench/pytorch). It prints a line of
 // JSON when it is ready (memory that is planned, FLOPs and bytes of the operands of a step, on the
@@ -15,10 +16,12 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "bench/rates.h"
 #include "compiler/onnx/import.h"
 #include "runtime/core/profile/peak.h"
@@ -140,17 +143,32 @@ Json answer(Session& session, const std::vector<Tensor>& inputs, const std::vect
   return timed_steps(session, inputs, parse_count(line, "number of steps"));
 }
 
-KernelChoices no_choices(const std::string& device, int threads) {
+/// What the file has, if there is one, and it gets whatever is measured: to be ended loses nothing.
+KernelChoices choices_of(const std::string& device, int threads, const std::string& plan) {
+  constexpr size_t kMostBytes = size_t{64} << 20;
   const std::unique_ptr<Device> opened = open_device(device);
-  return KernelChoices(opened ? machine_of(*opened) : this_machine(threads));
+  const TunedMachine machine = opened ? machine_of(*opened) : this_machine(threads);
+  if (plan.empty()) return KernelChoices(machine);
+  const KernelTable& table = opened ? opened->kernels() : cpu_kernels();
+  KernelChoices choices =
+      std::filesystem::exists(plan)
+          ? KernelChoices::parse(read_text(plan, kMostBytes), plan, machine, table)
+          : KernelChoices(machine);
+  choices.on_measured([plan](const KernelChoices& all) { write_file_atomic(plan, all.to_json()); });
+  return choices;
 }
 
+struct Tuning {
+  bool on = false;
+  std::string plan;  // empty: no file
+};
+
 void serve(const std::string& artifact, const std::string& data, int threads,
-           const std::string& device, bool tf32, bool tune) {
+           const std::string& device, bool tf32, const Tuning& tuning) {
   SessionOptions options;
-  KernelChoices choices = no_choices(device, threads);
-  if (tune) options.choices = &choices;
-  options.tune = tune;
+  KernelChoices choices = choices_of(device, threads, tuning.plan);
+  if (tuning.on) options.choices = &choices;
+  options.tune = tuning.on;
   options.keep_inputs = device != "cpu";
   options.keep_types = true;
   options.device = device;
@@ -171,20 +189,25 @@ void serve(const std::string& artifact, const std::string& data, int threads,
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool tf32 = false, tune = false, known = argc >= 4;
+  constexpr std::string_view kTune = "tune", kPlan = "tune=";
+  bool tf32 = false, known = argc >= 4;
+  Tuning tuning;
   for (int i = 5; i < argc; ++i) {
     const std::string_view word = argv[i];
+    const bool names_plan = word.starts_with(kPlan) && word.size() > kPlan.size();
     tf32 |= word == "tf32";
-    tune |= word == "tune";
-    known = known && (word == "tf32" || word == "tune");
+    tuning.on |= word == kTune || names_plan;
+    if (names_plan) tuning.plan = word.substr(kPlan.size());
+    known = known && (word == "tf32" || word == kTune || names_plan);
   }
   if (!known) {
-    std::cerr << "usage: halfnote-steps ARTIFACT INPUTS.npz THREADS [DEVICE [tf32] [tune]]\n";
+    std::cerr << "usage: halfnote-steps ARTIFACT INPUTS.npz THREADS "
+                 "[DEVICE [tf32] [tune[=PLAN.json]]]\n";
     return static_cast<int>(ErrorCode::kUsage);
   }
   try {
     serve(argv[1], argv[2], parse_count(argv[3], "number of threads"), argc > 4 ? argv[4] : "cpu",
-          tf32, tune);
+          tf32, tuning);
   } catch (const Error& error) {
     std::cerr << "halfnote-steps: " << error.what() << "\n";
     return static_cast<int>(error.code());

@@ -92,7 +92,7 @@ void add_graph(Report& report, const Graph& graph, const std::string& name) {
         {name, node.name, op_name(node), std::string(role_name(node.role)),
          row == nullptr ? "unknown" : std::string(class_name(applied_class(*row, node))),
          compute_type(graph, id), node.precision.reason, node.origin});
-    if (node.op == "Cast" && node.domain.empty() && graph.input(id, 0).valid()) {
+    if (is_cast(node) && graph.input(id, 0).valid()) {
       const ValueType& from = graph.value(graph.input(id, 0)).type;
       const ValueType& to = graph.value(graph.output(id)).type;
       const int64_t count = elements(from);

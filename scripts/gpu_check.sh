@@ -2,14 +2,15 @@
 # What a first hour on a real GPU shows: packs the programs here, checks them there.
 #
 # Usage: scripts/gpu_check.sh pack [--bin FOLDER] [--out FOLDER] [--stale]
-#        [--fixtures models,exporters,kernels,torch] [--most MB] [--pieces MB]
+#        [--fixtures none|models,exporters,kernels,torch] [--most MB] [--pieces MB]
 #        gpu_check/gpu_check.sh run [--device cuda:N] [--out FOLDER] [--python PYTHON]
-#        [--seconds N] [--total N] [--more] [--jobs N] [PART…]
+#        [--seconds N] [--total N] [--more] [--jobs N] [--sources FOLDER] [PART…]
 #        gpu_check/gpu_check.sh list
 #
 # pack   collects the programs of a build with CUDA (default: build/cuda/bin), the shared libraries
 #        that they need but CUDA's own, and the fixtures (or some of them) into one folder under 60
-#        MB, or --most (default: build/gpu_check). Copy it to the machine with the GPU.
+#        MB, or --most (default: build/gpu_check). Copy it to the machine with the GPU. With
+#        --fixtures none it is half as large: `run --sources FOLDER` there takes those of a checkout.
 #        --pieces MB cuts programs.tar.xz into programs.tar.xz.00, .01 … of so many MB at most, for
 #        machines to which a call brings little: the first call carries the first piece, the second
 #        one all else; `run` there joins them.
@@ -34,7 +35,7 @@
 # list   names the parts, in their order.
 #
 # The first half hour on a GPU, by commands of ten minutes: three times
-#        gpu_check/gpu_check.sh run --out first --seconds 200 --total 570 --more
+#        gpu_check/gpu_check.sh run --out build/first --seconds 200 --total 570 --more
 #
 # Ends with 0 when all parts passed, 1 when one failed or was cut off by the time, 2 when it was
 # called wrongly, 10 when a part was "not run" for want of a GPU, driver, library or time: that is
@@ -65,7 +66,7 @@ run_command() {
   local names=() out="" name
   device=cuda
   python=${PYTHON:-python3}
-  part_seconds=480 total_seconds=0 more=no probe_seconds=60
+  part_seconds=480 total_seconds=0 more=no probe_seconds=60 sources=
   jobs=$(nproc)
   [ "$jobs" -le 12 ] || jobs=12
   while [ $# -gt 0 ]; do
@@ -77,6 +78,7 @@ run_command() {
       --total) total_seconds=$(value "$@") || exit 2; shift ;;
       --more) more=yes ;;
       --jobs) jobs=$(value "$@") || exit 2; shift ;;
+      --sources) sources=$(value "$@") || exit 2; shift ;;
       -*) wrong "unknown option '$1'" ;;
       *)
         part_names | grep -qxF -- "$1" || wrong "unknown part '$1'"
@@ -92,6 +94,8 @@ run_command() {
   [[ "$jobs" =~ ^[1-9][0-9]*$ ]] || wrong "--jobs wants a number, got '$jobs'"
   are_programs_in "$here" || wrong "no programs here: run it in the folder that pack made"
   [ ${#names[@]} -gt 0 ] || mapfile -t names < <(part_names)
+  [ -z "$sources" ] || sources=$(cd "$sources" 2>/dev/null && pwd) ||
+    wrong "--sources: there is no such folder"
   out=${out:-$PWD/results-$(date -u +%Y%m%d-%H%M%S)}
   mkdir -p "$out" || exit 2
   out=$(cd "$out" && pwd)

@@ -17,7 +17,8 @@ width, or measured where either is unknown: `rates` says which.
 
 The kinds of --against follow each other, each in all precisions: what takes long to begin with
 (compiled) comes last. --keep takes the exported model that an earlier call left in --work. With
---tune our side measures its kernels and algorithms first, as `halfnote run --tune` does (and
+--tune our side measures its kernels and algorithms first, as `halfnote run --tune` does, and keeps
+what it measured in --work, which a command that follows one that was ended goes on with (and
 PyTorch, with cudnn.benchmark and max-autotune, in any case); the names of such rows end in "tuned".
 
 "eager" is autocast (with a GradScaler in fp16), "compiled" is torch.compile with max-autotune and
@@ -106,10 +107,12 @@ class Ours:
 
     def __init__(self, args, artifact, batch, tf32=False):
         self.said = args.work / f"{artifact.name}.stderr"
+        plan = artifact.with_suffix(".tf32.plan.json" if tf32 else ".plan.json")
         with open(self.said, "w", encoding="utf-8") as said:
             self.process = subprocess.Popen(
                 [args.bin / "halfnote-steps", artifact, batch, str(threads()), args.device,
-                 *(["tf32"] if tf32 else []), *(["tune"] if args.tune else [])],
+                 *(["tf32"] if tf32 else []),
+                 *([f"tune={plan}"] if args.tune else [])],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True,
                 env=own_environment(args))
         self.about = self.answer()

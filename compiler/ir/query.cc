@@ -102,8 +102,8 @@ std::vector<NodeId> find_nodes(const Graph& graph, const NodeQuery& query) {
   for (NodeId id : graph.all_nodes()) {
     const Node& node = graph.node(id);
     if (query.domain && node.domain != *query.domain) continue;
-    const bool is_op = op_name(node) == query.op || (query.domain && node.op == query.op);
-    if (!query.op.empty() && !is_op) continue;
+    const bool fits = op_name(node) == query.op || (query.domain && node.op == query.op);
+    if (!query.op.empty() && !fits) continue;
     if (!query.name.empty() && !RE2::FullMatch(node.name, pattern)) continue;
     if (node.precision.reason.find(query.reason) == std::string::npos) continue;
     if (query.role && node.role != *query.role) continue;
@@ -126,15 +126,19 @@ NodeId find_node(const Graph& graph, std::string_view name) {
   return NodeId{};
 }
 
-bool is_cast(const Node& node) { return node.op == "Cast" && node.domain.empty(); }
+bool is_op(const Node& node, std::string_view op) { return node.domain.empty() && node.op == op; }
+
+bool is_op(const Graph& graph, NodeId node, std::string_view op) {
+  return node.valid() && is_op(graph.node(node), op);
+}
+
+bool is_cast(const Node& node) { return is_op(node, "Cast"); }
 
 bool is_float_value(const Graph& graph, ValueId value) {
   return value.valid() && is_float(graph.value(value).type.dtype);
 }
 
-bool reads_shape_only(const Node& node) {
-  return node.domain.empty() && (node.op == "Shape" || node.op == "Size");
-}
+bool reads_shape_only(const Node& node) { return is_op(node, "Shape") || is_op(node, "Size"); }
 
 bool is_f32_tensor(const Graph& graph, ValueId value) {
   return value.valid() && graph.value(value).type.is_tensor() &&

@@ -35,6 +35,9 @@ NodeId find_node(const Graph& graph, std::string_view name);
 
 // --- following edges -----------------------------------------------------------------------------
 
+/// Is it this op of ONNX's, as against one of another domain? False for an invalid id.
+bool is_op(const Node& node, std::string_view op);
+bool is_op(const Graph& graph, NodeId node, std::string_view op);
 bool is_cast(const Node& node);
 /// Is it a value (not an operand left out) of floats?
 bool is_float_value(const Graph& graph, ValueId value);

@@ -49,15 +49,10 @@ class ScaleWalk {
 
   Scale scale_of(ValueId id) const { return id.valid() ? scales_[id.index] : Scale{}; }
 
-  bool is_op(NodeId id, std::string_view op) const {
-    const Node& node = graph_.node(id);
-    return node.domain.empty() && node.op == op;
-  }
-
   /// Moves its operand without changing what it says of S.
   bool is_transparent(NodeId id) const {
     for (std::string_view op : {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Expand"}) {
-      if (is_op(id, op)) return true;
+      if (is_op(graph_, id, op)) return true;
     }
     return false;
   }
@@ -78,12 +73,12 @@ class ScaleWalk {
     const Scale x = scale_of(a), y = scale_of(b);
     const auto source = [&](ValueId id) { return producer(graph_, id); };
     if (is_transparent(node)) return {x.power, x.pure, source(a)};
-    if (is_op(node, "Reciprocal") && x.pure) return {-x.power, true, source(a)};
-    if (is_op(node, "Mul") && (x.pure || y.pure)) {
+    if (is_op(graph_, node, "Reciprocal") && x.pure) return {-x.power, true, source(a)};
+    if (is_op(graph_, node, "Mul") && (x.pure || y.pure)) {
       const bool still_pure = (x.pure || graph_.constant(a)) && (y.pure || graph_.constant(b));
       return {x.power + y.power, still_pure, source(x.pure ? b : a)};
     }
-    if (is_op(node, "Div") && (x.pure || y.pure)) {
+    if (is_op(graph_, node, "Div") && (x.pure || y.pure)) {
       const bool still_pure = (x.pure || graph_.constant(a)) && (y.pure || graph_.constant(b));
       return {x.power - y.power, still_pure, source(y.pure ? a : b)};
     }

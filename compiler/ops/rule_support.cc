@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/low_bit.h"
+#include "compiler/ir/query.h"
 
 namespace halfnote {
 
@@ -63,7 +64,7 @@ SymbolicShape spelled_shape(const Graph& graph, NodeId node, size_t index) {
   if (producer.valid()) {
     const Node& source = graph.node(producer);
     const bool whole = !source.attributes.has("start") && !source.attributes.has("end");
-    if (source.domain.empty() && source.op == "Shape" && whole) {
+    if (is_op(source, "Shape") && whole) {
       const ValueType& type = operand_type(graph, producer, 0);
       if (type.shape) return *type.shape;
     }

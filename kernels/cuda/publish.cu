@@ -29,20 +29,20 @@ __device__ uint64_t word_of(const unsigned char* from, uint32_t bytes) {
   return word;
 }
 
-/// What stands in the words must have come to the host before the count does. A fault that was
-/// published is over: what the next run finds wrong is its own.
+/// What stands in the words must have come to the host before the count does: the fence of one
+/// thread behind the barrier is one for what all have written. A fault that was published is over:
+/// what the next run finds wrong is its own. The count is read with the words, as a fault may be.
 __global__ void __launch_bounds__(kMost)
     fill_mailbox(Values values, volatile uint64_t* words, volatile uint64_t* count) {
   const unsigned i = threadIdx.x;
-  if (i < values.count) {
-    words[i] = word_of(values.from[i], values.bytes[i]);
-  }
-  __threadfence_system();
+  const bool counts = i == 0 && values.last;
+  const uint64_t runs = counts ? *count + 1 : 0;
+  if (i < values.count) words[i] = word_of(values.from[i], values.bytes[i]);
   __syncthreads();
-  if (i == 0 && values.last) {
+  if (counts) {
     *values.fault = {};
     __threadfence_system();
-    *count = *count + 1;
+    *count = runs;
   }
 }
 

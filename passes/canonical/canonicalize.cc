@@ -263,8 +263,7 @@ class Canonicalizer {
   NodeId sole(ValueId value, std::string_view op) const {
     if (!value.valid() || graph_.value(value).kind != ValueKind::kResult) return {};
     const NodeId node = graph_.value(value).producer;
-    const bool is_op = graph_.node(node).domain.empty() && graph_.node(node).op == op;
-    return is_op && graph_.uses(value).size() == 1 ? node : NodeId{};
+    return is_op(graph_, node, op) && graph_.uses(value).size() == 1 ? node : NodeId{};
   }
 
   std::optional<double> number(ValueId value) const {

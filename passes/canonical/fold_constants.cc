@@ -18,6 +18,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 #include "passes/canonical/infer_shapes.h"
 #include "passes/passes.h"
@@ -47,13 +48,11 @@ bool may_be_listed(std::span<const Tensor> operands) {
   return indices <= Folder::kMostFolded / sizeof(int64_t);
 }
 
-bool is_onnx(const Node& node, std::string_view op) { return node.domain.empty() && node.op == op; }
-
 /// The dims that a Shape or Size reads; nothing for other nodes, and where the rank is unknown.
 std::optional<SymbolicShape> dims_read(const Graph& graph, NodeId id) {
   const Node& node = graph.node(id);
-  const bool is_size = is_onnx(node, "Size");
-  if (!is_size && !is_onnx(node, "Shape")) return std::nullopt;
+  const bool is_size = is_op(node, "Size");
+  if (!is_size && !is_op(node, "Shape")) return std::nullopt;
   const ValueType& type = graph.value(graph.input(id, 0)).type;
   if (!type.shape) return std::nullopt;
   const auto rank = static_cast<int64_t>(type.shape->size());
@@ -91,7 +90,7 @@ std::optional<Tensor> dims_of_type(const Graph& graph, NodeId id) {
   const std::optional<SymbolicShape> dims = dims_read(graph, id);
   if (!dims || !is_concrete(*dims)) return std::nullopt;
   const Shape numbers = concrete(*dims);
-  if (is_onnx(graph.node(id), "Size")) return Tensor::scalar<int64_t>(element_count(numbers));
+  if (is_op(graph.node(id), "Size")) return Tensor::scalar<int64_t>(element_count(numbers));
   return list_of(numbers);
 }
 
@@ -120,7 +119,7 @@ bool Folder::fold_shape(NodeId id) {
 
 /// Notes what a Shape gives in which dims are open.
 bool Folder::list_open_dims(NodeId id) {
-  if (!is_onnx(graph_.node(id), "Shape")) return false;
+  if (!is_op(graph_.node(id), "Shape")) return false;
   const std::optional<SymbolicShape> dims = dims_read(graph_, id);
   if (!dims) return false;
   std::vector<int64_t> one, other;
@@ -225,7 +224,7 @@ bool Folder::fold(NodeId id) {
 /// Another name of a constant is no other constant: a running statistic that both calls of a module
 /// read is one.
 bool Folder::pass_through(NodeId id) {
-  if (!is_onnx(graph_.node(id), "Identity")) return false;
+  if (!is_op(graph_.node(id), "Identity")) return false;
   const ValueId from = graph_.input(id, 0), to = graph_.output(id);
   const bool is_result =
       std::ranges::any_of(graph_.uses(to), [](const Use& use) { return !use.by_node(); });
@@ -244,7 +243,7 @@ bool Folder::stays_small(NodeId id, size_t operand_bytes) const {
     if (!type.has_concrete_shape()) return false;
     const auto count = static_cast<size_t>(element_count(concrete(*type.shape)));
     const size_t bytes = count * std::max<size_t>(size_of(type.dtype), 1);
-    const bool shrinks = bytes < operand_bytes && is_onnx(graph_.node(id), "Cast");
+    const bool shrinks = bytes < operand_bytes && is_op(graph_.node(id), "Cast");
     if (bytes <= kSmallFolded || shrinks) continue;
     if (bytes > limit || bytes > left) return false;
     left -= bytes;

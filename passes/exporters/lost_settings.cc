@@ -100,8 +100,17 @@ std::vector<bool> trained_values(const Graph& graph) {
   return trained;
 }
 
-/// Does the code cut a gradient off: at the node, or before what it reads? Where each of its
-/// operands is one of the call's, that operand has to have a gradient.
+/// Calls whose values are the operands of their node, in their order. Of others (rsub, addmm,
+/// masked_fill) the order is another, or part of a call is a node of its own.
+bool keeps_order(std::string_view call) {
+  constexpr std::string_view kKeep[] = {
+      "aten.add.Tensor", "aten.sub.Tensor",  "aten.mul.Tensor",  "aten.div.Tensor",
+      "aten.mm.default", "aten.bmm.default", "aten.cat.default", "aten.matmul.default"};
+  return std::ranges::find(kKeep, call) != std::end(kKeep);
+}
+
+/// Does the code cut a gradient off: at the node, or before what it reads? Where the operand is
+/// known, that has to have a gradient.
 bool is_detached(const Graph& graph, NodeId id, const TorchCall& call,
                  const std::vector<bool>& trained) {
   static const RE2 kDetached("%detach(_\\d+)?");
@@ -112,7 +121,7 @@ bool is_detached(const Graph& graph, NodeId id, const TorchCall& call,
   const auto inputs = graph.inputs(id);
   for (size_t i = 0; i < values.size(); ++i) {
     if (!RE2::FullMatch(values[i], kDetached)) continue;
-    const bool known = values.size() == inputs.size() && inputs[i].valid();
+    const bool known = keeps_order(call.op) && values.size() == inputs.size() && inputs[i].valid();
     if (!known || trained[inputs[i].index]) return true;
   }
   return false;

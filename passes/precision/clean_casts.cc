@@ -9,6 +9,7 @@
 // (frozen weights, buffers), which the trained model is to have as they were: a run rounds them
 // once, before its first step. In bodies of control flow too: a value that a
 // body captures is the same inside.
+#include "compiler/ir/query.h"
 #include "compiler/ops/operator.h"
 #include "passes/pass_through.h"
 #include "passes/passes.h"
@@ -23,15 +24,11 @@ bool holds(DType wide, DType narrow) {
   return narrow == DType::kF32 && wide == DType::kF64;
 }
 
-bool is_cast(const Graph& graph, NodeId node) {
-  return node.valid() && graph.node(node).op == "Cast" && graph.node(node).domain.empty();
-}
-
 bool skip_round_trip(Graph& graph, NodeId node) {
   const ValueId result = graph.output(node);
   const ValueId middle = graph.input(node, 0);
   const NodeId above = graph.value(middle).producer;
-  if (!is_cast(graph, above) || is_region_output(graph, result)) return false;
+  if (!is_op(graph, above, "Cast") || is_region_output(graph, result)) return false;
   const ValueId source = graph.input(above, 0);
   const DType from = graph.value(source).type.dtype;
   if (from == DType::kUndefined || graph.value(result).type.dtype != from ||
@@ -62,7 +59,7 @@ bool fold_constant(Graph& graph, NodeId node) {
 bool clean_casts(Graph& graph, PassContext&) {
   bool changed = false;
   for (NodeId node : graph.all_nodes()) {
-    if (!is_cast(graph, node)) continue;
+    if (!is_op(graph, node, "Cast")) continue;
     changed |= skip_round_trip(graph, node) || fold_constant(graph, node);
   }
   return changed;

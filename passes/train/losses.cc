@@ -397,7 +397,7 @@ std::optional<SymbolicShape> before_flattening(const Graph& graph, const Expr& s
     if (!id.valid()) return std::nullopt;
     const Node& node = graph.node(id);
     const ValueType& source = graph.value(graph.input(id, 0)).type;
-    if (node.domain.empty() && (node.op == "Reshape" || node.op == "Flatten")) {
+    if (is_op(node, "Reshape") || is_op(node, "Flatten")) {
       if (source.rank() < 3 || !source.shape->back().same_as(rows[1])) return std::nullopt;
       SymbolicShape dims(source.shape->begin(), source.shape->end() - 1);
       return is_first_dim_of_input(graph, dims[0]) ? std::optional(dims) : std::nullopt;

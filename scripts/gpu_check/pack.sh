@@ -70,6 +70,7 @@ pack_command() {
     shift
   done
   [[ "$pieces" =~ ^(0|[1-9][0-9]*)$ ]] || wrong "--pieces wants a number, got '$pieces'"
+  [ "$fixtures" != none ] || fixtures=
   for data in ${fixtures//,/ }; do
     [[ ",$packed_fixtures," == *",$data,"* ]] || wrong "no fixtures are named '$data'"
   done
@@ -150,7 +151,9 @@ unpack_programs() {
 shutil.copyfileobj(lzma.open(sys.stdin.buffer), sys.stdout.buffer)')
   tr '\n' '\0' <<<"$files" | xargs -0 cat | "${unpack[@]}" | tar -C "$work" -xf - ||
     { echo "gpu_check: unpacking wants xz, or Python, and all of what pack made" >&2; exit 1; }
-  bin=$work/bin fixtures=$work/tests/fixtures
+  bin=$work/bin fixtures=${sources:=$work}/tests/fixtures
+  [ -n "$(ls -A "$fixtures" 2>/dev/null)" ] ||
+    wrong "no fixtures in $sources: pack left them out, --sources names a checkout that has them"
   export own_libraries=$work/lib
-  export HALFNOTE_TEST_SOURCES=$work OMP_WAIT_POLICY=passive
+  export HALFNOTE_TEST_SOURCES=$sources OMP_WAIT_POLICY=passive
 }

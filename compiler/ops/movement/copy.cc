@@ -25,12 +25,12 @@ Expr join(Builder& b, const std::vector<Expr>& parts, int64_t axis) {
   return b.ops("Concat", parts, 1, {{"axis", axis}})[0];
 }
 
-/// The forward op on the positions of X, and dY added up there. Operand `unread` has the type of X
-/// and is not read.
-Expr through_positions(GradientContext& rule, size_t unread = 0) {
+/// The forward op on the positions of X, and dY added up there. Operand `unread`, if there is one,
+/// has the type of X and is not read.
+Expr through_positions(GradientContext& rule, std::optional<size_t> unread = {}) {
   const std::string op = rule.graph().node(rule.node).op;
   std::vector<Expr> operands = rule.inputs;
-  if (unread < operands.size()) operands[unread] = rule.b.none();
+  if (unread && *unread < operands.size()) operands[*unread] = rule.b.none();
   operands[0] = positions_of(rule.inputs[0]);
   Attributes attributes = rule.attributes();
   const Expr positions = rule.b.ops(op, operands, 1, std::move(attributes))[0];

@@ -4,6 +4,7 @@
 // with the reorders counted. 1×1 convolutions without padding are matrix products on plain data
 // too, and stay as they are where that was measured to be faster (stays_plain). Operands that the
 // plan keeps in channel blocks are taken as they lie.
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/cpu/blocked/rows.h"
@@ -200,6 +201,38 @@ Prepared build_grad_input(const KernelCall& call, const ConvPlan& plan, Path pat
   return program.finish();
 }
 
+/// Is there a window all of whose taps lie in the padding along dim d?
+bool has_empty_window(const ConvPlan& plan, size_t d) {
+  const int64_t reach = (plan.kernel[d] - 1) * plan.dilation[d] + 1;
+  const bool may = plan.pad_begin[d] >= reach || plan.pad_end[d] >= reach ||
+                   plan.dilation[d] > plan.in[d];  // then taps may lie on either side
+  for (int64_t o = 0; may && o < plan.out[d]; ++o) {
+    bool meets = false;
+    for (int64_t k = 0; k < plan.kernel[d] && !meets; ++k) {
+      const int64_t at = o * plan.stride[d] + plan.offset(d, k);
+      meets = at >= 0 && at < plan.in[d];
+    }
+    if (!meets) return true;
+  }
+  return false;
+}
+
+/// oneDNN 3.2 ends with a signal where it plans such windows for AMX.
+bool has_empty_windows(const ConvPlan& plan) {
+  return has_empty_window(plan, 0) || has_empty_window(plan, 1) || has_empty_window(plan, 2);
+}
+
+/// The convolution with stride 1 that a ConvTranspose with stride 1 is: its x is the y of the plan.
+ConvPlan mirrored(ConvPlan plan) {
+  std::swap(plan.in, plan.out);
+  for (size_t i = 0; i < 3; ++i) {
+    const int64_t reach = (plan.kernel[i] - 1) * plan.dilation[i] + 1;
+    plan.pad_begin[i] = reach - 1 - plan.pad_begin[i];
+    plan.pad_end[i] = plan.out[i] - 1 + reach - plan.in[i] - plan.pad_begin[i];
+  }
+  return plan;
+}
+
 /// ConvTranspose on the library's deconvolution. Its x is the y of the plan, and its weights have
 /// the two channel dims swapped, which is a matter of strides.
 Prepared build_transpose(const KernelCall& call, const ConvPlan& plan, Path path) {
@@ -218,6 +251,9 @@ Prepared build_transpose(const KernelCall& call, const ConvPlan& plan, Path path
     pad_end.push_back((plan.out[i] - 1) * plan.stride[i] + reach - plan.in[i] - plan.pad_begin[i]);
     if (-pad_end.back() >= plan.stride[i]) return Prepared::no("an output that no input reaches");
   }
+  if (std::ranges::all_of(plan.stride, [](int64_t stride) { return stride == 1; }) &&
+      has_empty_windows(mirrored(plan)))
+    return Prepared::no("an output that no input reaches");
   const dnnl::deconvolution_forward::primitive_desc descriptor(
       engine(), dnnl::prop_kind::forward_training, dnnl::algorithm::deconvolution_direct,
       d.y_wanted, w_wanted, bias, d.x_wanted, d.strides, d.dilations, d.pad_begin, pad_end,
@@ -367,27 +403,6 @@ std::string refusal(const KernelCall& call, Path path) {
     return "a bias of another type";
   }
   return operand_refusal(call);
-}
-
-/// Is there a window all of whose taps lie in the padding along dim d?
-bool has_empty_window(const ConvPlan& plan, size_t d) {
-  const int64_t reach = (plan.kernel[d] - 1) * plan.dilation[d] + 1;
-  const bool may = plan.pad_begin[d] >= reach || plan.pad_end[d] >= reach ||
-                   plan.dilation[d] > plan.in[d];  // then taps may lie on either side
-  for (int64_t o = 0; may && o < plan.out[d]; ++o) {
-    bool meets = false;
-    for (int64_t k = 0; k < plan.kernel[d] && !meets; ++k) {
-      const int64_t at = o * plan.stride[d] + plan.offset(d, k);
-      meets = at >= 0 && at < plan.in[d];
-    }
-    if (!meets) return true;
-  }
-  return false;
-}
-
-/// oneDNN 3.2 ends with a signal where it plans such windows for AMX.
-bool has_empty_windows(const ConvPlan& plan) {
-  return has_empty_window(plan, 0) || has_empty_window(plan, 1) || has_empty_window(plan, 2);
 }
 
 using Plan = ConvPlan (*)(const KernelCall&);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
 #include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/packs.h"
@@ -346,8 +345,7 @@ DepthwiseImages images_of(const ConvProblem& problem) {
     p.from[d] = back ? plan.out[d + 1] : plan.in[d + 1];
     p.to[d] = back ? plan.in[d + 1] : plan.out[d + 1];
     p.kernel[d] = plan.kernel[d + 1];
-    // Greater ones leave one position, as this one does.
-    p.stride[d] = std::min<int64_t>(plan.stride[d + 1], std::numeric_limits<int32_t>::max());
+    p.stride[d] = plan.stride[d + 1];
     p.dilation[d] = plan.dilation[d + 1];
     p.pad[d] = plan.pad_begin[d + 1];
   }
@@ -435,6 +433,15 @@ class DepthwiseConvolution final : public Convolution {
   DepthwiseFilters filters_;
 };
 
+/// The kernels divide places in 32 bits.
+bool has_small_places(const ConvPlan& p) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  for (size_t d = 1; d < 3; ++d) {
+    if (std::max({p.in[d], p.pad_begin[d], p.stride[d]}) > kMost) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool is_depthwise(const ConvProblem& problem) {
@@ -445,7 +452,7 @@ bool is_depthwise(const ConvProblem& problem) {
   if (problem.layout != ConvLayout::kChannelsLast || !is_16bit_float(problem.operands) ||
       !one_dim_less || !each_its_own || p.channels % kVector != 0 || p.channels == 0 ||
       p.x_size() == 0 || p.y_size() == 0 || p.kernel_size() > kMostTapsOfFilter ||
-      p.channels / kVector > int64_t{65535} * kMostLanes) {
+      !has_small_places(p) || p.channels / kVector > int64_t{65535} * kMostLanes) {
     return false;
   }
   if (problem.wanted != ConvResult::kW) return problem.result == problem.operands;

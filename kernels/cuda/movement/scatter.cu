@@ -215,7 +215,7 @@ struct ScatterSize {
   int64_t updates = 0, inner = 1, places = 0;
 };
 
-/// `write_keys(buffers, fault, keys)` queues the kernel that writes the keys.
+/// `write_keys(buffers, keys)` queues the kernel that writes the keys.
 template <class X, class Reduction, class WriteKeys>
 Prepared scatter_kernel(const KernelCall& call, const ScatterSize& size, WriteKeys write_keys) {
   const PositionSort sort(size.updates, {PositionSort::bits_below(size.places)});

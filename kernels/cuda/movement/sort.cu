@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
@@ -16,28 +17,6 @@ namespace {
 constexpr int kDigitBits = 4, kDigits = 1 << kDigitBits;
 constexpr int kItems = 8;  // of a thread, neighbours
 constexpr int64_t kBlockItems = int64_t{kBlock} * kItems;
-
-/// The sum of `value` over all threads before this one; `total` is that of all threads.
-template <class N>
-__device__ N sum_before(N value, N& total) {
-  HN_SHARED(N[kBlock / 32], of_warps);
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  N sum = value;
-  for (unsigned distance = 1; distance < 32; distance *= 2) {
-    const N below = __shfl_up_sync(0xffffffffu, sum, distance);
-    if (lane >= distance) sum += below;
-  }
-  __syncthreads();  // of_warps may still be read for the last sum
-  if (lane == 31) of_warps[warp] = sum;
-  __syncthreads();
-  N before = 0;
-  total = 0;
-  for (unsigned w = 0; w < kBlock / 32; ++w) {
-    if (w < warp) before += of_warps[w];
-    total += of_warps[w];
-  }
-  return before + sum - value;
-}
 
 struct Pass {
   const uint32_t *keys, *positions;  // no positions: each pair is at its own
@@ -74,7 +53,7 @@ __global__ void __launch_bounds__(kBlock) count_digits(Pass pass) {
   count_items(pass, counts);
   for (int w = 0; w < kDigitWords; ++w) {
     uint64_t total = 0;
-    sum_before(counts[w][threadIdx.x], total);
+    sum_of_earlier<kBlock>(counts[w][threadIdx.x], total);
     if (threadIdx.x >= kInWord) continue;
     const int d = w * kInWord + static_cast<int>(threadIdx.x);
     pass.starts[d * pass.blocks + blockIdx.x] = count_in(total, d);
@@ -92,7 +71,7 @@ __global__ void __launch_bounds__(kBlock) add_up(uint32_t* starts, int64_t count
       values[k] = first + k < count ? starts[first + k] : 0;
       mine += values[k];
     }
-    uint32_t next = carried + sum_before(mine, total);
+    uint32_t next = carried + sum_of_earlier<kBlock>(mine, total);
     HN_UNROLL
     for (int k = 0; k < kItems; ++k) {
       if (first + k < count) starts[first + k] = next;
@@ -109,7 +88,7 @@ __global__ void __launch_bounds__(kBlock) place_pairs(Pass pass) {
   HN_SHARED(uint32_t[kDigits][kBlock], next);
   for (int w = 0; w < kDigitWords; ++w) {
     uint64_t total = 0;
-    const uint64_t before = sum_before(counts[w][threadIdx.x], total);
+    const uint64_t before = sum_of_earlier<kBlock>(counts[w][threadIdx.x], total);
     for (int d = w * kInWord; d < (w + 1) * kInWord; ++d)
       next[d][threadIdx.x] = pass.starts[d * pass.blocks + blockIdx.x] + count_in(before, d);
   }

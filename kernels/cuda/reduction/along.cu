@@ -15,12 +15,7 @@ namespace {
 using cpu::Along;
 using math::Order;
 
-constexpr unsigned kLineBlock = 128;
 constexpr unsigned kLineWarps = kLineBlock / 32;
-constexpr int64_t kShortLine = 64;
-
-/// Is a line worth a block?
-bool wants_blocks(const Along& along) { return along.inner == 1 && along.dim > kShortLine; }
 
 unsigned line_blocks(const Along& along) {
   return static_cast<unsigned>(std::min<int64_t>(along.lines(), kMaxBlocks));
@@ -219,6 +214,9 @@ PositionSort sort_of(const Along& along, const OrderedKeys& keys) {
 bool sorts(const cpu::TopKPlan& plan, const PositionSort& sort) {
   constexpr double kLaunch = 2.5, kBytes = 2e6, kMoved = 24;  // bytes: an element in a launch
   constexpr double kLook = 0.05, kBlockLook = 0.2, kBlockPick = 1;
+  // More room than this has to be worth it: picking takes none.
+  constexpr int64_t kRoom = int64_t{2} << 30;
+  constexpr double kWorth = 100;
   const int64_t lines = plan.along.lines(), count = lines * plan.along.dim;
   if (count == 0 || plan.picked.dim == 0 || count >= int64_t{1} << 32) return false;
   const auto waves = [&](int64_t at_once) {
@@ -231,7 +229,8 @@ bool sorts(const cpu::TopKPlan& plan, const PositionSort& sort) {
   const double pick = wants_blocks(plan.along) ? by_blocks : by_threads;
   const double sorting = static_cast<double>(sort.launches()) *
                          (kLaunch + static_cast<double>(count) * kMoved / 3 / kBytes);
-  return pick * static_cast<double>(plan.picked.dim) > sorting;
+  const double worth = static_cast<int64_t>(sort.workspace_bytes()) > kRoom ? kWorth : 1;
+  return pick * static_cast<double>(plan.picked.dim) > worth * sorting;
 }
 
 template <class X>

@@ -3,6 +3,7 @@
 // sums of the pieces are taken first, then their running sums, with which the pieces begin. The
 // order depends on the shape alone.
 #include "kernels/cpu/reduction/along.h"
+#include "kernels/cuda/block_sum.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/reduction/parts.h"
 #include "kernels/cuda/support.h"
@@ -14,9 +15,7 @@ namespace {
 
 using cpu::Along;
 
-constexpr unsigned kTile = 128;  // threads of a block, an element each
-constexpr unsigned kWarps = kTile / 32;
-constexpr int64_t kShort = 64;
+constexpr unsigned kTile = kLineBlock;  // an element for each thread of a block
 
 /// How the lines are walked over, and cut.
 struct Pieces {
@@ -25,7 +24,7 @@ struct Pieces {
   int64_t length = 0, count = 1;  // of a line's pieces
 
   explicit Pieces(const Along& along)
-      : lines(along.lines()), dim(along.dim), by_blocks(along.inner == 1 && along.dim > kShort) {
+      : lines(along.lines()), dim(along.dim), by_blocks(wants_blocks(along)) {
     // Enough at once for a GPU, each with so many tiles or elements that the cut pays.
     const int64_t least = by_blocks ? int64_t{8} * kTile : 32;
     const int64_t at_once = by_blocks ? kMultiprocessors * 8 : kMultiprocessors * 512;
@@ -93,30 +92,6 @@ struct SumPiece {
   }
 };
 
-/// The sum of the values of all threads before this one; `total` becomes that of all threads.
-template <class A>
-__device__ A sum_of_earlier(A value, A& total) {
-  HN_SHARED(A[kWarps], of_warps);
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  A inclusive = value;
-  for (unsigned distance = 1; distance < 32; distance *= 2) {
-    const A other = __shfl_up_sync(0xffffffffu, inclusive, distance);
-    if (lane >= distance) inclusive = math::Add::value(other, inclusive);
-  }
-  A before = __shfl_up_sync(0xffffffffu, inclusive, 1);
-  if (lane == 0) before = 0;
-  __syncthreads();  // of_warps may still be read for the last tile
-  if (lane == 31) of_warps[warp] = inclusive;
-  __syncthreads();
-  A of_earlier = 0;
-  total = 0;
-  for (unsigned w = 0; w < kWarps; ++w) {
-    if (w == warp) of_earlier = total;
-    total = math::Add::value(total, of_warps[w]);
-  }
-  return math::Add::value(of_earlier, before);
-}
-
 /// The same by blocks.
 template <class X>
 __global__ void __launch_bounds__(kTile)
@@ -128,7 +103,7 @@ __global__ void __launch_bounds__(kTile)
     HN_UNROLL_BY_4
     for (int64_t i = p.begin + threadIdx.x; i < p.end; i += kTile)
       mine = math::Add::value(mine, sums.read(p.line, i));
-    sum_of_earlier(mine, total);
+    sum_of_earlier<kTile>(mine, total);
     if (threadIdx.x == 0) sums.before[p.line * sums.count + p.index] = total;
   }
 }
@@ -146,7 +121,7 @@ __global__ void __launch_bounds__(kTile)
       const bool inside = i < p.end;
       const A value = inside ? sums.read(p.line, i) : A(0);
       A of_tile;
-      const A before = math::Add::value(of_tiles, sum_of_earlier(value, of_tile));
+      const A before = math::Add::value(of_tiles, sum_of_earlier<kTile>(value, of_tile));
       if (inside) sums.write(p.line, i, sums.exclusive ? before : math::Add::value(before, value));
       of_tiles = math::Add::value(of_tiles, of_tile);
     }

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compiler/ir/query.h"
 #include "compiler/ir/replace.h"
 #include "compiler/ops/control/trips.h"
 #include "passes/canonical/control/conditions.h"
@@ -146,7 +147,7 @@ class Flattening {
     bool any = false;
     for (NodeId node : graph_.all_nodes()) {
       const Node& data = graph_.node(node);
-      if (data.alive && data.domain.empty() && data.op == "If") any |= inline_branch(node);
+      if (data.alive && is_op(data, "If")) any |= inline_branch(node);
     }
     return any;
   }
@@ -529,7 +530,7 @@ Builder builder_at(Graph& graph, NodeId node, PassContext& context) {
 
 bool take_branch(Graph& graph, NodeId node, PassContext& context) {
   const Node& data = graph.node(node);
-  return data.domain.empty() && data.op == "If" && Flattening(graph, context).inline_branch(node);
+  return is_op(data, "If") && Flattening(graph, context).inline_branch(node);
 }
 
 bool take_branches(Graph& graph, PassContext& context) {

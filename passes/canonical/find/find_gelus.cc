@@ -65,19 +65,18 @@ class GeluFinder {
   bool run() {
     bool changed = false;
     for (const NodeId node : graph_.all_nodes()) {
-      if (is_op(node, "Mul") || is_op(node, "Div")) changed |= rewrite(node);
+      if (is_live_op(node, "Mul") || is_live_op(node, "Div")) changed |= rewrite(node);
     }
     return changed;
   }
 
  private:
-  bool is_op(NodeId node, std::string_view op) const {
-    return node.valid() && graph_.node(node).alive && graph_.node(node).domain.empty() &&
-           graph_.node(node).op == op;
+  bool is_live_op(NodeId node, std::string_view op) const {
+    return is_op(graph_, node, op) && graph_.node(node).alive;
   }
   NodeId made_by(ValueId value, std::string_view op) const {
     const NodeId node = producer(graph_, value);
-    return is_op(node, op) ? node : NodeId{};
+    return is_live_op(node, op) ? node : NodeId{};
   }
   std::optional<double> number(ValueId value) const {
     const Tensor* tensor = graph_.constant(value);
@@ -198,8 +197,9 @@ class GeluFinder {
     graph_.remove(node);
     for (const ValueId operand : operands) {
       const NodeId before = producer(graph_, operand);
-      const bool part = is_op(before, "Mul") || is_op(before, "Div") || is_op(before, "Add") ||
-                        is_op(before, "Erf") || is_op(before, "Tanh") || is_op(before, "Pow");
+      const bool part = is_live_op(before, "Mul") || is_live_op(before, "Div") ||
+                        is_live_op(before, "Add") || is_live_op(before, "Erf") ||
+                        is_live_op(before, "Tanh") || is_live_op(before, "Pow");
       if (part) remove_unread(before);
     }
   }

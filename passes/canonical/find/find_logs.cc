@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/ir/query.h"
 #include "compiler/ir/replace.h"
 #include "passes/passes.h"
 
@@ -26,19 +27,15 @@ class LogFinder {
   bool run() {
     bool changed = false;
     for (const NodeId node : graph_.all_nodes()) {
-      if (is_op(node, "Log")) changed |= rewrite(node);
+      if (is_op(graph_, node, "Log")) changed |= rewrite(node);
     }
     return changed;
   }
 
  private:
-  bool is_op(NodeId node, std::string_view op) const {
-    return node.valid() && graph_.node(node).domain.empty() && graph_.node(node).op == op;
-  }
-
   NodeId made_by(ValueId value, std::string_view op) const {
     const NodeId node = producer(graph_, value);
-    return is_op(node, op) ? node : NodeId{};
+    return is_op(graph_, node, op) ? node : NodeId{};
   }
 
   bool is_one(ValueId value) const {

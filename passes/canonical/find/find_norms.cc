@@ -57,14 +57,10 @@ class NormFinder {
  private:
   // --- what the matchers ask ---
 
-  bool is_op(NodeId node, std::string_view op) const {
-    return node.valid() && graph_.node(node).domain.empty() && graph_.node(node).op == op;
-  }
-
   /// The node of ONNX's that gives this value, if it is such an op.
   NodeId made_by(ValueId value, std::string_view op) const {
     const NodeId node = value.valid() ? producer(graph_, value) : NodeId{};
-    return is_op(node, op) ? node : NodeId{};
+    return is_op(graph_, node, op) ? node : NodeId{};
   }
 
   /// … and nobody else reads it.
@@ -151,7 +147,8 @@ class NormFinder {
     if (!root.square.valid()) return {};
     root.base = graph_.input(root.square, 0);
     const ValueId second = graph_.input(root.square, 1);
-    const bool is_square = is_op(root.square, "Pow") ? is_number(second, 2) : second == root.base;
+    const bool is_square =
+        is_op(graph_, root.square, "Pow") ? is_number(second, 2) : second == root.base;
     if (!is_square || shape_of(root.base) == nullptr) return {};
     // A constant of one element, but of more dims than base, would give the sum more dims.
     return graph_.value(operand).type.rank() == graph_.value(root.base).type.rank()
@@ -162,19 +159,22 @@ class NormFinder {
   /// The quotient of base and the root that `node` takes; it and what leads to it go to `nodes`.
   NodeId match_quotient(NodeId node, ValueId base, std::vector<NodeId>& nodes) const {
     NodeId at = node;
-    bool is_inverse = is_op(node, "Pow");
+    bool is_inverse = is_op(graph_, node, "Pow");
     nodes = {node};
     if (!is_inverse) {
       at = only_user(node);
       if (!at.valid()) return {};
       nodes.insert(nodes.begin(), at);
       const ValueId root = graph_.output(node);
-      if (is_op(at, "Div") && graph_.input(at, 1) == root && graph_.input(at, 0) == base) return at;
-      is_inverse = is_op(at, "Reciprocal") || (is_op(at, "Div") && graph_.input(at, 1) == root &&
-                                               is_number(graph_.input(at, 0), 1));
+      if (is_op(graph_, at, "Div") && graph_.input(at, 1) == root && graph_.input(at, 0) == base)
+        return at;
+      is_inverse = is_op(graph_, at, "Reciprocal") ||
+                   (is_op(graph_, at, "Div") && graph_.input(at, 1) == root &&
+                    is_number(graph_.input(at, 0), 1));
     }
     const NodeId product = is_inverse ? only_user(at) : NodeId{};
-    if (!is_op(product, "Mul") || other_operand(product, graph_.output(at)) != base) return {};
+    if (!is_op(graph_, product, "Mul") || other_operand(product, graph_.output(at)) != base)
+      return {};
     nodes.insert(nodes.begin(), product);
     return product;
   }
@@ -206,8 +206,8 @@ class NormFinder {
   }
 
   std::optional<Norm> find_line_norm(NodeId node) const {
-    const bool is_power = is_op(node, "Pow") && is_number(graph_.input(node, 1), -0.5);
-    if (!is_power && !is_op(node, "Sqrt")) return {};
+    const bool is_power = is_op(graph_, node, "Pow") && is_number(graph_.input(node, 1), -0.5);
+    if (!is_power && !is_op(graph_, node, "Sqrt")) return {};
     const std::optional<Root> root = match_root(graph_.input(node, 0));
     if (!root) return {};
     Norm norm;
@@ -239,7 +239,7 @@ class NormFinder {
   template <class Fits>
   void take_operand(Norm& norm, std::string_view op, ValueId& operand, Fits&& fits) const {
     const NodeId user = only_user(norm.end);
-    if (!is_op(user, op)) return;
+    if (!is_op(graph_, user, op)) return;
     const ValueId value = other_operand(user, graph_.output(norm.end));
     if (!value.valid()) return;
     const ValueId own = fits(value);
@@ -280,7 +280,7 @@ class NormFinder {
   }
 
   std::optional<Norm> find_group_norm(NodeId node) const {
-    if (!is_op(node, "InstanceNormalization")) return {};
+    if (!is_op(graph_, node, "InstanceNormalization")) return {};
     const NodeId view = only_made_by(graph_.input(node, 0), "Reshape");
     if (!view.valid() || !is_filled_with(graph_.input(node, 1), 1) ||
         !is_filled_with(graph_.input(node, 2), 0)) {
@@ -291,7 +291,8 @@ class NormFinder {
     norm.x = graph_.input(view, 0);
     const std::optional<int64_t> groups = groups_of(norm.x, graph_.output(view));
     norm.end = groups ? only_user(node) : NodeId{};
-    if (!is_op(norm.end, "Reshape") || graph_.input(norm.end, 0) != graph_.output(node)) return {};
+    if (!is_op(graph_, norm.end, "Reshape") || graph_.input(norm.end, 0) != graph_.output(node))
+      return {};
     const SymbolicShape &x = *shape_of(norm.x), *back = shape_of(graph_.output(norm.end));
     if (back == nullptr || !same_shape(x, *back)) return {};
     norm.own = {x[1].value};

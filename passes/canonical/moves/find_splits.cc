@@ -28,10 +28,6 @@ namespace {
 
 constexpr int64_t kMostTakenParts = 64;
 
-bool is_op(const Graph& graph, NodeId node, std::string_view op) {
-  return node.valid() && graph.node(node).domain.empty() && graph.node(node).op == op;
-}
-
 std::optional<int64_t> wrapped(int64_t axis, size_t rank) {
   const auto size = static_cast<int64_t>(rank);
   if (axis < 0) axis += size;

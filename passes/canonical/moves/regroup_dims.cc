@@ -67,21 +67,20 @@ class Regrouper {
   bool run() {
     bool changed = false;
     for (const NodeId node : graph_.nodes()) {
-      if (is_op(node, "Reshape")) changed |= rewrite(node);
+      if (is_main_op(node, "Reshape")) changed |= rewrite(node);
     }
     return changed;
   }
 
  private:
-  bool is_op(NodeId node, std::string_view op) const {
-    return node.valid() && graph_.node(node).domain.empty() && graph_.node(node).op == op &&
-           graph_.node(node).region == graph_.main();
+  bool is_main_op(NodeId node, std::string_view op) const {
+    return is_op(graph_, node, op) && graph_.node(node).region == graph_.main();
   }
 
   /// The node that makes the value for its only reader.
   NodeId only_for(ValueId value, std::string_view op) const {
     const NodeId node = producer(graph_, value);
-    return is_op(node, op) && only_reader(graph_, value).valid() ? node : NodeId{};
+    return is_main_op(node, op) && only_reader(graph_, value).valid() ? node : NodeId{};
   }
 
   bool rewrite(NodeId last) {

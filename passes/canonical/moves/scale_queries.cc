@@ -8,11 +8,12 @@
 // being one attention with them (fuse-attention), and its gradient would sum over all scores. The
 // queries are the smaller tensor, and scores in 16 bits are rounded once, not twice. Rounding: a
 // product each is rounded elsewhere. Leaves alone: constants of one element, which fuse-attention
-// knows, numbers that differ between queries or keys, scores that somebody else reads, and queries
-// that are longer than their row of scores.
+// knows, numbers that differ between queries or keys, scores that somebody else reads or that are no
+// floats, and queries that are longer than their row of scores.
 #include <algorithm>
 #include <optional>
 
+#include "compiler/ir/query.h"
 #include "compiler/ir/replace.h"
 #include "passes/passes.h"
 
@@ -28,29 +29,31 @@ class QueryScaler {
   bool run() {
     bool changed = false;
     for (const NodeId node : graph_.all_nodes()) {
-      if (is_op(node, "Mul") || is_op(node, "Div")) changed |= rewrite(node);
+      if (is_op(graph_, node, "Mul") || is_op(graph_, node, "Div")) changed |= rewrite(node);
     }
     return changed;
   }
 
  private:
-  bool is_op(NodeId node, std::string_view op) const {
-    return node.valid() && graph_.node(node).domain.empty() && graph_.node(node).op == op;
-  }
-
   const std::optional<SymbolicShape>& shape_of(ValueId value) const {
     return graph_.value(value).type.shape;
+  }
+
+  bool is_along_last_dim(NodeId softmax) const {
+    const auto& shape = shape_of(graph_.input(softmax, 0));
+    const int64_t axis = graph_.node(softmax).attributes.get_int("axis", -1);
+    return axis == -1 || (shape && axis == static_cast<int64_t>(shape->size()) - 1);
   }
 
   /// Does the value lead to a Softmax along its last dim, by sums, masks, casts and views alone?
   bool leads_to_softmax(ValueId value) const {
     for (int step = 0; step < kMostSteps; ++step) {
       const NodeId node = only_reader(graph_, value);
-      if (is_op(node, "Softmax")) return true;
-      const bool goes_on = is_op(node, "Add") || is_op(node, "Sub") || is_op(node, "Cast") ||
-                           is_op(node, "Reshape") || is_op(node, "Unsqueeze") ||
-                           is_op(node, "Squeeze") ||
-                           (is_op(node, "Where") && graph_.input(node, 0) != value);
+      if (is_op(graph_, node, "Softmax")) return is_along_last_dim(node);
+      const bool goes_on = is_op(graph_, node, "Add") || is_op(graph_, node, "Sub") ||
+                           is_op(graph_, node, "Cast") || is_op(graph_, node, "Reshape") ||
+                           is_op(graph_, node, "Unsqueeze") || is_op(graph_, node, "Squeeze") ||
+                           (is_op(graph_, node, "Where") && graph_.input(node, 0) != value);
       if (!goes_on) return false;
       value = graph_.output(node);
     }
@@ -67,7 +70,7 @@ class QueryScaler {
     for (size_t i = 0; i < own->size(); ++i) {
       const Dim& dim = (*own)[own->size() - 1 - i];
       const bool one = dim.known() && dim.value == 1;
-      if (!one && (i < 2 || !(dim == query[query.size() - 1 - i]))) return false;
+      if (!one && (i < 2 || !dim.same_as(query[query.size() - 1 - i]))) return false;
     }
     return true;
   }
@@ -77,16 +80,18 @@ class QueryScaler {
     if (query.size() != scores.size() || query.size() < 2) return false;
     const Dim &width = query.back(), &keys = scores.back();
     if (width.known() && keys.known() && width.value > keys.value) return false;
-    return std::equal(query.begin(), query.end() - 2, scores.begin());
+    return std::equal(query.begin(), query.end() - 2, scores.begin(),
+                      [](const Dim& a, const Dim& b) { return a.same_as(b); });
   }
 
   bool rewrite(NodeId node) {
-    const bool divides = is_op(node, "Div");
+    const bool divides = is_op(graph_, node, "Div");
     for (const size_t slot : {0, 1}) {
       if (divides && slot == 1) break;
       const ValueId scores = graph_.input(node, slot), number = graph_.input(node, 1 - slot);
       const NodeId product = producer(graph_, scores);
-      if (!is_op(product, "MatMul") || only_reader(graph_, scores) != node) continue;
+      if (!is_op(graph_, product, "MatMul") || only_reader(graph_, scores) != node) continue;
+      if (!is_float_value(graph_, scores)) continue;  // whole numbers are cut off by a Div
       const auto &query = shape_of(graph_.input(product, 0)), &of_scores = shape_of(scores);
       if (!query || !of_scores || !suits(*query, *of_scores)) continue;
       if (graph_.node(product).region != graph_.node(node).region) continue;

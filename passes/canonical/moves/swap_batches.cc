@@ -82,10 +82,6 @@ class Region {
   const std::vector<NodeId>& exits() const { return exits_; }
 
  private:
-  bool is_op(NodeId node, std::string_view op) const {
-    return graph_.node(node).domain.empty() && graph_.node(node).op == op;
-  }
-
   bool add(ValueId value, Rows rows) {
     const auto [found, added] = rows_.emplace(value, rows);
     if (added) open_.push_back(value);
@@ -93,7 +89,7 @@ class Region {
   }
 
   bool is_transpose(NodeId node, size_t rank) const {
-    return is_op(node, "Transpose") &&
+    return is_op(graph_, node, "Transpose") &&
            graph_.node(node).attributes.get_ints("perm").size() == rank && rank >= 2;
   }
 
@@ -181,7 +177,7 @@ class Region {
     const SymbolicShape& a = *graph_.value(graph_.input(node, 0)).type.shape;
     const ValueType& b = graph_.value(graph_.input(node, 1)).type;
     if (a.size() <= dims_of(rows) || b.rank() != 2) return false;
-    if (is_op(node, "MatMul")) return true;
+    if (is_op(graph_, node, "MatMul")) return true;
     const ValueId c = graph_.input(node, 2);
     return rows == Rows::kOne && graph_.node(node).attributes.get_int("transA", 0) == 0 &&
            (!c.valid() || same_for_all(c, graph_.output(node), rows));

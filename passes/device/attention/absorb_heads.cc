@@ -85,7 +85,7 @@ Turn turn_of_stack(size_t rank) {
 bool permutes(const Graph& graph, NodeId id, const Perm& perm) {
   if (!id.valid()) return false;
   const Node& node = graph.node(id);
-  return node.op == "Transpose" && node.domain.empty() && node.attributes.get_ints("perm") == perm;
+  return is_op(node, "Transpose") && node.attributes.get_ints("perm") == perm;
 }
 
 class HeadAbsorber {
@@ -225,8 +225,8 @@ class HeadAbsorber {
     return known_shape(graph_, part) == with_one;
   }
   bool is_view(NodeId id) const {
-    return is_plain_op(graph_, id, "Reshape") || is_plain_op(graph_, id, "Squeeze") ||
-           is_plain_op(graph_, id, "Unsqueeze");
+    return is_op(graph_, id, "Reshape") || is_op(graph_, id, "Squeeze") ||
+           is_op(graph_, id, "Unsqueeze");
   }
 
   /// The Split along the first dim whose three results are the operands from `slot` on.
@@ -237,7 +237,7 @@ class HeadAbsorber {
       if (!view.valid() || !is_view(view)) return {};
       const ValueId part = graph_.input(view, 0);
       const NodeId from = producer(graph_, part);
-      if (!is_plain_op(graph_, from, "Split") || graph_.outputs(from).size() != 3) return {};
+      if (!is_op(graph_, from, "Split") || graph_.outputs(from).size() != 3) return {};
       split = operand == kQ ? from : split;
       const bool fits = from == split && graph_.output(split, operand) == part &&
                         is_part_seen_as(part, graph_.input(id, slot + operand));
@@ -253,7 +253,7 @@ class HeadAbsorber {
       if (!view.valid() || !is_view(view)) return {};
       const ValueId part = graph_.output(view);
       const NodeId reader = only_reader(graph_, part);
-      if (!is_plain_op(graph_, reader, "Concat") || graph_.inputs(reader).size() != 3) return {};
+      if (!is_op(graph_, reader, "Concat") || graph_.inputs(reader).size() != 3) return {};
       concat = result == kQ ? reader : concat;
       const bool fits = reader == concat && graph_.input(concat, result) == part &&
                         is_part_seen_as(part, graph_.output(id, result));

@@ -90,8 +90,7 @@ class BackwardMatcher {
         if (is_forward(id)) continue;
         const Node& node = graph_.node(id);
         const bool look = is_float_cast(graph_, id) || is_batch_view(graph_, id) ||
-                          (node.op == "IsNaN" && node.domain.empty()) ||
-                          is_nan_guard(graph_, id, forward_.probabilities);
+                          is_op(node, "IsNaN") || is_nan_guard(graph_, id, forward_.probabilities);
         if (look) {
           take(id);
         } else if (node.op == "SoftmaxGrad" && node.domain == kHalfnoteDomain && use.slot == 1) {
@@ -159,7 +158,7 @@ class BackwardMatcher {
     for (; id.valid() && is_float_cast(graph_, id); id = only_reader(graph_, graph_.output(id)))
       take(id);
     if (summed) (*summed)[summed->size() - 3] = 1;
-    if (!is_plain_op(graph_, id, "ReduceSum") || known_shape(graph_, graph_.output(id)) != summed)
+    if (!is_op(graph_, id, "ReduceSum") || known_shape(graph_, graph_.output(id)) != summed)
       return no("the gradient of one head is no sum over all");
     take(id);
     gradient = graph_.output(id);
@@ -299,9 +298,8 @@ class BackwardMatcher {
   /// of a term that is as large.
   bool read_term_gradient(const Slope& slope, NodeId id) {
     const Node& node = graph_.node(id);
-    const bool sums = node.op == "ReduceSum" && node.domain.empty() &&
-                      graph_.input(id, 0) == slope.value &&
-                      node.attributes.get_int("keepdims", 1) != 0;
+    const bool sums = is_op(node, "ReduceSum") && graph_.input(id, 0) == slope.value &&
+                      (node.attributes.get_int("keepdims", 1) != 0 || sums_leading_dims(id));
     const auto shape = known_shape(graph_, graph_.output(id));
     const auto summed = sums && shape ? term_of(slope, *shape) : std::nullopt;
     if (summed) {
@@ -313,6 +311,17 @@ class BackwardMatcher {
     if (term) return read_gradient_of(slope, *term, slope.value);
     return no(sums ? "a sum of dS that is no gradient of a term"
                    : "dS has other readers: " + op_name(node));
+  }
+
+  /// Are the first dims summed, and no others?
+  bool sums_leading_dims(NodeId sum) const {
+    const ValueId operand = graph_.input(sum, 1);
+    const Tensor* axes = operand.valid() ? graph_.constant(operand) : nullptr;
+    if (axes == nullptr) return false;
+    for (int64_t i = 0; i < axes->size(); ++i) {
+      if (axes->at_as_int(i) != i) return false;
+    }
+    return axes->size() > 0;
   }
 
   /// The first float term that dS, summed to this shape, is the gradient of.
@@ -333,7 +342,8 @@ class BackwardMatcher {
     if (slope.factor != 1) return no("the gradient of a term has a scale");
     found_.term_grad = gradient;
     found_.term = term;
-    return graph_.value(gradient).type.dtype == wide() || no("dS is summed in 16 bits");
+    const bool whole = gradient == slope.value;  // in 16 bits it is dS rounded, no sum
+    return whole || graph_.value(gradient).type.dtype == wide() || no("dS is summed in 16 bits");
   }
 
   DType wide() const {

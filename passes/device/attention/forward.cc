@@ -18,10 +18,7 @@ namespace {
 /// What a row of scores can be hidden by and no score be less than: exp is 0 behind it.
 constexpr double kFarBelow = -3e4;
 constexpr int kMaxScoreSteps = 12;  // between the product and Softmax
-
-bool is_op(const Graph& graph, NodeId id, std::string_view op) {
-  return id.valid() && graph.node(id).domain.empty() && graph.node(id).op == op;
-}
+constexpr std::string_view kNoProduct = "no product of matrices before Softmax";
 
 Shape batch_of(const Shape& shape) { return {shape.begin(), shape.end() - 2}; }
 
@@ -177,11 +174,13 @@ class ForwardMatcher {
   /// From `value` to the product; the steps on the way in `steps_`, the nearest to Softmax first.
   bool climb(ValueId value, int depth) {
     const NodeId id = producer(graph_, value);
-    if (!id.valid() || depth > kMaxScoreSteps) return no("no product of matrices before Softmax");
-    if (graph_.uses(value).size() != 1) return no("the scores have other readers");
+    if (!id.valid() || depth > kMaxScoreSteps) return stop_at(value, kNoProduct);
+    if (graph_.uses(value).size() != 1) return stop_at(value, "the scores have other readers");
     if (const auto flags = product_flags(graph_, id)) return read_product(id, *flags);
+    bool known = false;
     for (const ReadStep read : kSteps) {
       for (Step& step : read(graph_, id)) {
+        known = true;
         const size_t nodes = found_.nodes.size(), steps = steps_.size();
         steps_.push_back(std::move(step));
         found_.nodes.push_back(id);
@@ -190,7 +189,15 @@ class ForwardMatcher {
         found_.nodes.resize(nodes);
       }
     }
-    if (why_.empty()) no("no step of attention: " + op_name(graph_.node(id)));
+    return !known && stop_at(value, "no step of attention: " + op_name(graph_.node(id)));
+  }
+
+  /// A reason from the way that scores go, not from that of a term, and the first but for
+  /// kNoProduct.
+  bool stop_at(ValueId value, std::string_view why) {
+    const auto shape = known_shape(graph_, value);
+    const bool whole = shape && element_count(*shape) == element_count(found_.score_shape);
+    if (why_.empty() || (whole && why_ == kNoProduct)) no(std::string(why));
     return false;
   }
 
@@ -275,9 +282,9 @@ class ForwardMatcher {
     found_.scale *= found_.score_scale;
     const auto scale = static_cast<float>(found_.scale);
     if (!(scale > 0 && std::isfinite(scale))) return no("a scale that is not positive and finite");
-    if (found_.one_head && found_.product_shape != found_.score_shape)
-      return no("one head of K, and scores of other batch dims");
-    if (fit_terms(found_.score_shape)) return true;
+    const bool as_product = found_.product_shape == found_.score_shape;
+    if ((as_product || !found_.one_head) && fit_terms(found_.score_shape)) return true;
+    if (found_.one_head) return no("one head of K, and scores of other batch dims");
     return std::ranges::any_of(found_.terms, [&](ScoreTerm term) { return fit_terms(term.met); }) ||
            no("terms that do not go along the same batch dims");
   }

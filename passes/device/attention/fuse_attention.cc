@@ -31,6 +31,7 @@
 #include "compiler/ir/model.h"
 #include "compiler/ir/query.h"
 #include "compiler/ir/walk.h"
+#include "passes/device/attention/likeness.h"
 #include "passes/device/attention/match.h"
 #include "passes/pass_through.h"
 
@@ -48,6 +49,7 @@ class AttentionFuser {
       if (graph_.node(id).op != "Softmax" || !graph_.node(id).domain.empty()) continue;
       changed |= fuse(id);
     }
+    left_.tell(context_);
     if (!changed) return false;
     erase_dead(graph_, [this](const Graph&, NodeId id) {
       return replaced_.count(id) != 0 || bypassed_.count(id) != 0;
@@ -62,16 +64,21 @@ class AttentionFuser {
   bool fuse(NodeId softmax) {
     std::string why;
     const auto forward = match_attention(graph_, softmax, &why);
-    if (!forward) return false;
+    if (!forward) return leave(softmax, why);
     const auto backward = match_attention_gradient(graph_, *forward, &why);
-    const std::string& where = graph_.label(softmax);
-    if (!backward) {
-      context_.note(where, "attention is left as it is: " + why);
-      return false;
-    }
-    if (!is_closed(*forward, *backward) || !pays_(size_of(*forward, *backward))) return false;
+    if (!backward) return leave(softmax, why);
+    if (!pays_(size_of(*forward, *backward))) return false;
+    if (!is_closed(*forward, *backward))
+      return leave(softmax, "what it computes has other readers");
     place(*forward, *backward);
     return true;
+  }
+
+  /// To be told where one node would have paid.
+  bool leave(NodeId softmax, const std::string& why) {
+    const auto likely = size_of_likely_attention(graph_, softmax);
+    if (likely && pays_(*likely)) left_.add(graph_, softmax, why);
+    return false;
   }
 
   /// Does nobody else read what the nodes make, but for the results that are replaced?
@@ -139,7 +146,7 @@ class AttentionFuser {
   /// A view of what `value` is a view of.
   Expr viewed(Builder& b, ValueId value, const Shape& shape) {
     const NodeId id = producer(graph_, value);
-    if (id.valid() && graph_.node(id).op == "Reshape" && graph_.node(id).domain.empty()) {
+    if (is_op(graph_, id, "Reshape")) {
       bypassed_.insert(id);
       value = graph_.input(id, 0);
     }
@@ -316,7 +323,11 @@ class AttentionFuser {
       made[1] = swap_last_two(b, made[1]);
     name(node, first);
     for (size_t i = 0; i < 3; ++i) replace(b, old[i], made[i]);
-    if (of_term) replace(b, backward.term_grad, made.back());
+    if (of_term) {
+      const DType type = graph_.value(backward.term_grad).type.dtype;
+      const bool narrow = is_16bit_float(type);  // it was rounded before it was read
+      replace(b, backward.term_grad, narrow ? b.cast(made.back(), type) : made.back());
+    }
     for (size_t i = made.size(); i-- > 0;) {
       if (!graph_.has_uses(graph_.output(node, i))) graph_.drop_output(node, i);
     }
@@ -325,6 +336,7 @@ class AttentionFuser {
   Graph& graph_;
   PassContext& context_;
   bool (*pays_)(const AttentionSize&);
+  LeftAttention left_;
   std::set<NodeId> replaced_;
   std::set<NodeId> bypassed_;            // before operands: gone where nobody else reads them
   std::map<ValueId, ValueId> inverted_;  // masks, by those they invert

@@ -92,9 +92,9 @@ class HeadGrouper {
 
   std::optional<Repeated> repeated(ValueId value) const {
     const NodeId merge = producer(graph_, value);
-    if (!is_plain_op(graph_, merge, "Reshape")) return std::nullopt;
+    if (!is_op(graph_, merge, "Reshape")) return std::nullopt;
     const NodeId expand = producer(graph_, graph_.input(merge, 0));
-    if (!is_plain_op(graph_, expand, "Expand")) return std::nullopt;
+    if (!is_op(graph_, expand, "Expand")) return std::nullopt;
     const ValueId once = graph_.input(expand, 0);
     const auto whole = known_shape(graph_, value),
                all = known_shape(graph_, graph_.input(merge, 0)), one = known_shape(graph_, once);
@@ -112,8 +112,7 @@ class HeadGrouper {
     found.source = once;
     found.nodes = {merge, expand};
     const NodeId view = producer(graph_, once);
-    const bool is_view =
-        is_plain_op(graph_, view, "Unsqueeze") || is_plain_op(graph_, view, "Reshape");
+    const bool is_view = is_op(graph_, view, "Unsqueeze") || is_op(graph_, view, "Reshape");
     if (is_view && known_shape(graph_, graph_.input(view, 0)) == found.shape) {
       found.source = graph_.input(view, 0);
       found.nodes.insert(view);
@@ -131,14 +130,14 @@ class HeadGrouper {
     if (!gradient.valid() || !graph_.has_uses(gradient)) return NodeId{};
     ValueId value = gradient;
     for (NodeId id = only_reader(graph_, value); id.valid(); id = only_reader(graph_, value)) {
-      if (is_plain_op(graph_, id, "ReduceSum")) {
+      if (is_op(graph_, id, "ReduceSum")) {
         const bool sums = graph_.input(id, 0) == value &&
                           known_shape(graph_, value) == with_group(operand.shape, operand.group) &&
                           sums_group(id) && is_sum_shape(graph_.output(id), operand) &&
                           !is_result(graph_.output(id));
         return sums ? std::optional(id) : std::nullopt;
       }
-      const bool passes = is_plain_op(graph_, id, "Reshape") || casts_floats(id);
+      const bool passes = is_op(graph_, id, "Reshape") || casts_floats(id);
       if (!passes || graph_.input(id, 0) != value) return std::nullopt;
       value = graph_.output(id);
     }
@@ -198,8 +197,7 @@ class HeadGrouper {
   void replace(ValueId old, ValueId result, Builder& b) {
     const auto shape = known_shape(graph_, result);
     for (const NodeId user : graph_.users(old)) {
-      const bool view =
-          is_plain_op(graph_, user, "Squeeze") || is_plain_op(graph_, user, "Reshape");
+      const bool view = is_op(graph_, user, "Squeeze") || is_op(graph_, user, "Reshape");
       if (!view || known_shape(graph_, graph_.output(user)) != shape) continue;
       if (is_result(graph_.output(user))) continue;
       graph_.replace_uses(graph_.output(user), result);

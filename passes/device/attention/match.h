@@ -84,10 +84,6 @@ struct ProductFlags {
   bool a = false, b = false;
 };
 std::optional<ProductFlags> product_flags(const Graph& graph, NodeId node);
-/// Is it this op of ONNX?
-inline bool is_plain_op(const Graph& graph, NodeId node, std::string_view op) {
-  return node.valid() && graph.node(node).domain.empty() && graph.node(node).op == op;
-}
 /// Does it swap the last two dims and leave the others?
 bool is_matrix_transpose(const Graph& graph, NodeId node);
 /// A dropout as a training step has it.

@@ -52,7 +52,7 @@ bool is_of_chain(const Graph& graph, ValueId value) {
 
 /// Is it an Add of two tensors like its result, none of which a chain makes on its way?
 bool find_sum(const Graph& graph, NodeId add, Sum& sum) {
-  if (!is_op(graph, add, "", "Add")) return false;
+  if (!is_main_op(graph, add, "", "Add")) return false;
   sum = {add, graph.input(add, 0), graph.input(add, 1)};
   const ValueId result = graph.output(add);
   const auto fits = [&](ValueId value) {
@@ -80,7 +80,7 @@ bool fits_at_sum(const Graph& graph, NodeId norm, NodeId add) {
 }
 
 bool fuse_forward(Graph& graph, NodeId norm, const LineOp& op) {
-  if (!is_op(graph, norm, "", op.name)) return false;
+  if (!is_main_op(graph, norm, "", op.name)) return false;
   const ValueId total = graph.input(norm, 0);
   Sum sum;
   if (!find_sum(graph, producer(graph, total), sum) || !fits_at_sum(graph, norm, sum.add))
@@ -135,7 +135,7 @@ bool fuse_behind(Graph& graph, NodeId grad, const LineOp& op) {
 }
 
 bool fuse_gradient(Graph& graph, NodeId grad, const LineOp& op) {
-  if (!is_op(graph, grad, kHalfnoteDomain, op.gradient)) return false;
+  if (!is_main_op(graph, grad, kHalfnoteDomain, op.gradient)) return false;
   const bool before = fuse_before(graph, grad, op);
   return fuse_behind(graph, grad, op) || before;
 }

@@ -52,7 +52,7 @@ constexpr size_t kResidual = 5, kSavedMean = 3, kSavedInvStd = 4;
 constexpr size_t kGradSigns = 8, kGradsOfOther = 4;  // of the gradient's operands and results
 
 bool is_plain_norm(const Graph& graph, NodeId id, std::string_view op) {
-  return is_op(graph, id, kHalfnoteDomain, op) && graph.inputs(id).size() == kPlainOperands &&
+  return is_main_op(graph, id, kHalfnoteDomain, op) && graph.inputs(id).size() == kPlainOperands &&
          !graph.node(id).attributes.has("activation");
 }
 
@@ -89,14 +89,14 @@ bool find_tail(const Graph& graph, NodeId norm, NormTail& tail) {
   const ValueId y = graph.output(norm);
   if (!y.valid()) return false;
   NodeId user = only_user(graph, y);
-  if (is_op(graph, user, "", "Add")) {
+  if (is_main_op(graph, user, "", "Add")) {
     const ValueId other = graph.input(user, graph.input(user, 0) == y ? 1 : 0);
     if (other == y || !alike(graph, other, y) || is_later_norm(graph, other, norm)) return false;
     tail.add = user;
     tail.residual = other;
     user = only_user(graph, graph.output(user));
   }
-  if (is_op(graph, user, "", "Relu")) tail.relu = user;
+  if (is_main_op(graph, user, "", "Relu")) tail.relu = user;
   if (!tail.last().valid()) return false;
   const bool stays = !tail.residual.valid() || is_made_before(graph, tail.residual, norm);
   return stays || are_read_behind(graph, norm, 1, tail.last());
@@ -124,7 +124,7 @@ bool fuse_forward(Graph& graph, NodeId norm) {
 
 /// A residual that only this norm reads is normalized by it.
 bool fuse_residual_norm(Graph& graph, NodeId norm) {
-  if (!is_op(graph, norm, kHalfnoteDomain, "BatchNormalization")) return false;
+  if (!is_main_op(graph, norm, kHalfnoteDomain, "BatchNormalization")) return false;
   if (graph.inputs(norm).size() != kResidual + 1) return false;
   const ValueId residual = graph.input(norm, kResidual);
   const NodeId other = producer(graph, residual);
@@ -155,7 +155,7 @@ struct GradHead {
 void find_parts(const Graph& graph, NodeId grad, ValueId sum, GradHead& head) {
   head.first = sum;
   const NodeId add = producer(graph, sum);
-  if (!is_op(graph, add, "", "Add")) return;
+  if (!is_main_op(graph, add, "", "Add")) return;
   // Behind a mask nobody else may read the sum: it is not what is kept.
   if (head.mask.valid() && !only_user(graph, sum).valid()) return;
   const ValueId a = graph.input(add, 0), b = graph.input(add, 1), x = graph.input(grad, 1);
@@ -169,7 +169,7 @@ void find_parts(const Graph& graph, NodeId grad, ValueId sum, GradHead& head) {
 /// The bias of the norm whose result the mask reads, if the gradient can compute that result again.
 ValueId bias_of_line(const Graph& graph, NodeId grad, ValueId y) {
   const NodeId norm = producer(graph, y);
-  if (!is_op(graph, norm, kHalfnoteDomain, "BatchNormalization")) return {};
+  if (!is_main_op(graph, norm, kHalfnoteDomain, "BatchNormalization")) return {};
   const auto operands = graph.inputs(norm), results = graph.outputs(norm);
   if (operands.size() != kPlainOperands || results.size() != 5 || results[0] != y) return {};
   const bool same = operands[0] == graph.input(grad, 1) && operands[1] == graph.input(grad, 2) &&
@@ -180,7 +180,7 @@ ValueId bias_of_line(const Graph& graph, NodeId grad, ValueId y) {
 /// The norm whose result the mask reads, if it can keep the signs of that.
 NodeId signs_maker(const Graph& graph, ValueId y) {
   const NodeId norm = producer(graph, y);
-  if (!is_op(graph, norm, kHalfnoteDomain, "BatchNormalization")) return {};
+  if (!is_main_op(graph, norm, kHalfnoteDomain, "BatchNormalization")) return {};
   const ValueType& type = graph.value(y).type;
   const bool whole_bytes = type.shape->size() >= 3 && (*type.shape)[1].known() &&
                            (*type.shape)[1].value % 8 == 0 && is_16bit_float(type.dtype);
@@ -212,7 +212,7 @@ bool find_head(const Graph& graph, NodeId grad, GradHead& head) {
   const ValueId dy = graph.input(grad, 0);
   if (!alike(graph, dy, graph.input(grad, 1))) return false;
   const NodeId maker = producer(graph, dy);
-  if (is_op(graph, maker, kHalfnoteDomain, "ReluGrad")) {
+  if (is_main_op(graph, maker, kHalfnoteDomain, "ReluGrad")) {
     const ValueId y = graph.input(maker, 1);
     if (!alike(graph, y, dy) || !alike(graph, graph.input(maker, 0), dy)) return false;
     head.mask = maker;
@@ -253,7 +253,7 @@ bool fuse_gradient(Graph& graph, NodeId grad, PassContext& context) {
 
 /// The gradient that reads the sum of this one, and nobody else does.
 NodeId other_gradient(const Graph& graph, NodeId grad) {
-  if (!is_op(graph, grad, kHalfnoteDomain, "BatchNormalizationGrad")) return {};
+  if (!is_main_op(graph, grad, kHalfnoteDomain, "BatchNormalizationGrad")) return {};
   const ValueId sum = graph.output(grad, kSumResult);
   if (graph.inputs(grad).size() != kGradSigns + 1 || !sum.valid()) return {};
   const NodeId other = only_user(graph, sum);

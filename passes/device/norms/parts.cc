@@ -16,7 +16,7 @@ bool is_elementwise(const Graph& graph, NodeId id) {
 
 }  // namespace
 
-bool is_op(const Graph& graph, NodeId id, std::string_view domain, std::string_view op) {
+bool is_main_op(const Graph& graph, NodeId id, std::string_view domain, std::string_view op) {
   if (!id.valid()) return false;
   const Node& node = graph.node(id);
   return node.op == op && node.domain == domain && node.region == graph.main();

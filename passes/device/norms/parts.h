@@ -8,7 +8,7 @@
 namespace halfnote {
 
 /// Is it such a node of the main region?
-bool is_op(const Graph& graph, NodeId id, std::string_view domain, std::string_view op);
+bool is_main_op(const Graph& graph, NodeId id, std::string_view domain, std::string_view op);
 /// The one node that reads the value; invalid if there are others, or it is a result.
 NodeId only_user(const Graph& graph, ValueId value);
 /// Have both one type and one known shape?

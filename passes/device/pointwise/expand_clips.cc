@@ -10,6 +10,7 @@
 #include "passes/device/pointwise/expand_clips.h"
 
 #include "compiler/ir/model.h"
+#include "compiler/ir/query.h"
 #include "passes/pass_through.h"
 
 namespace halfnote {
@@ -37,7 +38,7 @@ class ClipExpander {
 
   bool expand(NodeId id) {
     const Node& node = graph_.node(id);
-    const bool clips = node.domain.empty() && node.op == "Clip";
+    const bool clips = is_op(node, "Clip");
     if (!clips && (node.domain != kHalfnoteDomain || node.op != "ClipGrad")) return false;
     const size_t first = clips ? kClipBounds : kGradBounds;
     const ValueId x = graph_.input(id, first - 1);

@@ -72,12 +72,12 @@ struct Pool {
 bool is_masked_by(const Graph& graph, ValueId dy, NodeId relu) {
   if (!relu.valid()) return true;
   const NodeId mask = producer(graph, dy);
-  return is_op(graph, mask, kHalfnoteDomain, "ReluGrad") &&
+  return is_main_op(graph, mask, kHalfnoteDomain, "ReluGrad") &&
          graph.input(mask, 1) == graph.output(relu);
 }
 
 bool find_pool(const Graph& graph, NodeId node, Pool& pool) {
-  if (!is_op(graph, node, "", "MaxPool") || graph.outputs(node).size() != 1) return false;
+  if (!is_main_op(graph, node, "", "MaxPool") || graph.outputs(node).size() != 1) return false;
   const ValueId x = graph.input(node, 0), y = graph.output(node);
   const auto x_shape = known_shape(graph, x), y_shape = known_shape(graph, y);
   if (!x_shape || !y_shape || x_shape->size() < 3 || x_shape->size() != y_shape->size())
@@ -87,11 +87,12 @@ bool find_pool(const Graph& graph, NodeId node, Pool& pool) {
   if (!windows.have_few_taps() || !windows.are_near() || !windows.make(*x_shape, *y_shape))
     return false;
   pool.node = node;
-  if (const NodeId user = only_user(graph, y); is_op(graph, user, "", "Relu")) pool.relu = user;
+  if (const NodeId user = only_user(graph, y); is_main_op(graph, user, "", "Relu"))
+    pool.relu = user;
   for (const Use& use : graph.uses(x)) {
     if (!use.by_node() || use.slot != 1) continue;
     const NodeId user = use.node();
-    if (!is_op(graph, user, kHalfnoteDomain, "MaxPoolGrad") || !graph.is_before(node, user))
+    if (!is_main_op(graph, user, kHalfnoteDomain, "MaxPoolGrad") || !graph.is_before(node, user))
       continue;
     const ValueId dy = graph.input(user, 0);
     if (!is_masked_by(graph, dy, pool.relu)) continue;
@@ -105,7 +106,7 @@ bool find_pool(const Graph& graph, NodeId node, Pool& pool) {
 void pass_by_mask(Graph& graph, NodeId gradient, ValueId y) {
   const ValueId dy = graph.input(gradient, 0);
   const NodeId mask = producer(graph, dy);
-  if (!is_op(graph, mask, kHalfnoteDomain, "ReluGrad") || graph.input(mask, 1) != y) return;
+  if (!is_main_op(graph, mask, kHalfnoteDomain, "ReluGrad") || graph.input(mask, 1) != y) return;
   const ValueId whole = graph.input(mask, 0);
   if (!alike(graph, whole, dy)) return;
   graph.set_input(gradient, 0, whole);

@@ -57,7 +57,7 @@ bool is_worthwhile(const Graph& graph, ValueId x, ValueId y) {
 bool find_gradient(const Graph& graph, NormedPool& found) {
   const ValueId dy = graph.output(found.pool_grad);
   found.norm_grad = only_user(graph, dy);
-  if (!is_op(graph, found.norm_grad, kHalfnoteDomain, "BatchNormalizationGrad")) return false;
+  if (!is_main_op(graph, found.norm_grad, kHalfnoteDomain, "BatchNormalizationGrad")) return false;
   const auto operands = graph.inputs(found.norm_grad);
   const auto results = graph.outputs(found.norm_grad);
   if (operands[0] != dy || operands.size() > kGradBias + 1 || results.size() > kGradSum)
@@ -75,19 +75,19 @@ bool find_gradient(const Graph& graph, NormedPool& found) {
 }
 
 bool find(const Graph& graph, NodeId pool, NormedPool& found) {
-  if (!is_op(graph, pool, kHalfnoteDomain, "MaxPool") || graph.inputs(pool).size() != 1)
+  if (!is_main_op(graph, pool, kHalfnoteDomain, "MaxPool") || graph.inputs(pool).size() != 1)
     return false;
   const ValueId n = graph.input(pool, 0), y = graph.output(pool), taps = graph.output(pool, kTaps);
   found.pool = pool;
   found.norm = producer(graph, n);
-  if (!is_op(graph, found.norm, kHalfnoteDomain, "BatchNormalization")) return false;
+  if (!is_main_op(graph, found.norm, kHalfnoteDomain, "BatchNormalization")) return false;
   if (graph.inputs(found.norm).size() != kNormOperands ||
       graph.outputs(found.norm).size() != kNormResults || graph.output(found.norm) != n)
     return false;
   if (only_user(graph, n) != pool || !taps.valid()) return false;
   if (!has_no_empty_window(graph, pool) || !is_worthwhile(graph, n, y)) return false;
   found.pool_grad = only_user(graph, taps);
-  if (!is_op(graph, found.pool_grad, kHalfnoteDomain, "MaxPoolTapsGrad")) return false;
+  if (!is_main_op(graph, found.pool_grad, kHalfnoteDomain, "MaxPoolTapsGrad")) return false;
   if (!alike(graph, graph.input(found.pool_grad, 0), y) || !find_gradient(graph, found))
     return false;
   found.relu = has_relu(graph, found.norm) || has_relu(graph, pool);

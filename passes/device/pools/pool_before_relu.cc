@@ -32,15 +32,15 @@ struct Swap {
 bool take_reader(const Graph& graph, const Use& use, Swap& swap) {
   if (!use.by_node()) return false;
   const NodeId node = use.node();
-  if (is_op(graph, node, "", "MaxPool") && !swap.pool.valid()) {
+  if (is_main_op(graph, node, "", "MaxPool") && !swap.pool.valid()) {
     swap.pool = node;
     return graph.outputs(node).size() == 1 && has_no_empty_window(graph, node);
   }
-  if (is_op(graph, node, kHalfnoteDomain, "MaxPoolGrad") && !swap.pool_grad.valid()) {
+  if (is_main_op(graph, node, kHalfnoteDomain, "MaxPoolGrad") && !swap.pool_grad.valid()) {
     swap.pool_grad = node;
     return use.slot == 1;
   }
-  if (is_op(graph, node, kHalfnoteDomain, "ReluGrad") && !swap.relu_grad.valid()) {
+  if (is_main_op(graph, node, kHalfnoteDomain, "ReluGrad") && !swap.relu_grad.valid()) {
     swap.relu_grad = node;
     return use.slot == 1;
   }
@@ -48,7 +48,7 @@ bool take_reader(const Graph& graph, const Use& use, Swap& swap) {
 }
 
 bool find_swap(const Graph& graph, NodeId relu, Swap& swap) {
-  if (!is_op(graph, relu, "", "Relu")) return false;
+  if (!is_main_op(graph, relu, "", "Relu")) return false;
   if (is_made_on_the_way(graph, graph.input(relu, 0))) return false;
   swap.relu = relu;
   for (const Use& use : graph.uses(graph.output(relu))) {

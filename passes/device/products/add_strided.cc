@@ -25,7 +25,7 @@ bool are_all(const std::vector<int64_t>& numbers, int64_t wanted) {
 
 /// Is it such a gradient, that the Add alone reads?
 bool is_strided(const Graph& graph, NodeId node, NodeId add) {
-  if (!is_op(graph, node, kHalfnoteDomain, "ConvGradInput")) return false;
+  if (!is_main_op(graph, node, kHalfnoteDomain, "ConvGradInput")) return false;
   const ValueId g = graph.output(node);
   const auto large = known_shape(graph, g), small = known_shape(graph, graph.input(node, 0)),
              weight = known_shape(graph, graph.input(node, 1));
@@ -79,7 +79,7 @@ void rewrite(Graph& graph, NodeId add, size_t index, PassContext& context) {
 bool add_strided(Graph& graph, PassContext& context) {
   bool changed = false;
   for (const NodeId node : graph.nodes()) {
-    if (!is_op(graph, node, "", "Add")) continue;
+    if (!is_main_op(graph, node, "", "Add")) continue;
     const size_t index = strided_operand(graph, node);
     if (index >= 2) continue;
     rewrite(graph, node, index, context);

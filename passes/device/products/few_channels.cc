@@ -29,7 +29,7 @@ bool rewrite_convolutions(Graph& graph, PassContext& context, std::string_view w
   bool changed = false;
   for (const NodeId id : graph.nodes()) {
     const Node& node = graph.node(id);
-    const bool is_forward = node.domain.empty() && node.op == "Conv";
+    const bool is_forward = is_op(node, "Conv");
     if (!is_forward && !(node.domain == kHalfnoteDomain && node.op == "ConvGradWeight")) continue;
     const std::string label = graph.label(id);
     if (!(is_forward ? forward(id) : gradient(id))) continue;

@@ -191,7 +191,7 @@ class Gatherer {
     fold.windows = windows_of(graph_.node(id).attributes, fold.shape, kernel);
     if (!fold_windows(fold)) return std::nullopt;
     const NodeId cast = producer(graph_, fold.image);
-    if (cast.valid() && graph_.node(cast).domain.empty() && graph_.node(cast).op == "Cast") {
+    if (is_op(graph_, cast, "Cast")) {
       const ValueId wide = graph_.input(cast, 0);
       if (graph_.value(wide).type.dtype == DType::kF32) fold.image = wide;
     }

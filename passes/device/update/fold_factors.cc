@@ -67,9 +67,7 @@ class FactorFolder {
     return type.has_concrete_shape() && type.shape->empty();
   }
 
-  bool is_mul(NodeId node) const {
-    return graph_.node(node).domain.empty() && graph_.node(node).op == "Mul";
-  }
+  bool is_mul(NodeId node) const { return is_op(graph_, node, "Mul"); }
 
   /// Do only nodes that can scale it themselves read the gradient?
   bool is_only_judged(ValueId value) const {

@@ -2,6 +2,7 @@
 // scores, data as they are fed.
 #include <algorithm>
 
+#include "compiler/ir/query.h"
 #include "passes/precision/colouring/colouring.h"
 #include "passes/precision/colouring/reasons.h"
 #include "passes/precision/values/places.h"
@@ -10,7 +11,7 @@ namespace halfnote {
 namespace {
 
 bool is_sum(const Node& node) {
-  return node.domain.empty() && (node.op == "Add" || node.op == "Sub" || node.op == "Sum");
+  return is_op(node, "Add") || is_op(node, "Sub") || is_op(node, "Sum");
 }
 
 }  // namespace

@@ -111,9 +111,7 @@ bool FedValues::are_read_by(const Graph& graph, NodeId node, const std::vector<b
   return reads;
 }
 
-bool is_softmax(const Node& node) {
-  return node.domain.empty() && (node.op == "Softmax" || node.op == "LogSoftmax");
-}
+bool is_softmax(const Node& node) { return is_op(node, "Softmax") || is_op(node, "LogSoftmax"); }
 
 bool is_mask_of_scores(const Graph& graph, ValueId input) {
   Ways ways(graph);

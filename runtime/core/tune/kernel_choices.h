@@ -22,6 +22,7 @@
 // `kernels`.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -91,6 +92,7 @@ class KernelChoices {
   /// `measured`: the fastest first. One without entries says that there is nothing to choose.
   void set(const CallKey& key, std::vector<MeasuredKernel> measured) {
     kernels_[key] = std::move(measured);
+    if (told_ && !kernels_[key].empty()) told_(*this);
   }
   /// The call cannot be measured, for this reason: the table decides.
   void set_unmeasured(const CallKey& key, std::string why) {
@@ -101,7 +103,12 @@ class KernelChoices {
   const std::map<CallKey, std::string>& unmeasured() const { return unmeasured_; }
   /// What was measured of fused calls; null: nothing.
   const MeasuredFusion* find_fusion(const CallKey& key) const;
-  void set_fusion(const CallKey& key, const MeasuredFusion& fusion) { fusions_[key] = fusion; }
+  void set_fusion(const CallKey& key, const MeasuredFusion& fusion) {
+    fusions_[key] = fusion;
+    if (told_) told_(*this);
+  }
+  /// `told` is called after each measurement: for who keeps them though the process may be ended.
+  void on_measured(std::function<void(const KernelChoices&)> told) { told_ = std::move(told); }
   /// Calls with a choice; those of them that find() was asked for.
   size_t size() const;
   size_t used() const { return used_.size(); }
@@ -113,6 +120,7 @@ class KernelChoices {
   std::map<CallKey, MeasuredFusion> fusions_;
   std::map<CallKey, std::string> unmeasured_;
   std::set<CallKey> used_;
+  std::function<void(const KernelChoices&)> told_;
 };
 
 }  // namespace halfnote

@@ -7,6 +7,30 @@
 #include "kernels/cpu/loss/plan.h"
 
 namespace halfnote {
+namespace {
+
+/// Without a branch in the loop: this is done before every step.
+template <class T>
+bool reader_takes(const IndexReader& reader, std::span<const T> values) {
+  const int64_t least = reader.labels ? 0 : -*reader.size;
+  const auto count = static_cast<uint64_t>(*reader.size - least);
+  const int64_t other = reader.ignore_index.value_or(least);
+  uint64_t refused = 0;
+  for (const T value : values) {
+    const auto wide = static_cast<int64_t>(value);
+    const auto above = static_cast<uint64_t>(wide) - static_cast<uint64_t>(least);
+    refused |= static_cast<uint64_t>(above >= count) & static_cast<uint64_t>(wide != other);
+  }
+  return refused == 0;
+}
+
+/// Only of types that labels mostly have; false: look at each number.
+bool reader_takes_all(const IndexReader& reader, const Tensor& fed) {
+  if (fed.dtype() == DType::kI64) return reader_takes(reader, fed.data<int64_t>());
+  return fed.dtype() == DType::kI32 && reader_takes(reader, fed.data<int32_t>());
+}
+
+}  // namespace
 
 CheckedInput::CheckedInput(const Graph& graph, const IndexReader& reader, IndexSource source)
     : reader_(reader),
@@ -37,6 +61,8 @@ void CheckedInput::check(std::span<const Tensor> fed) {
     const bool fits = input < fed.size() && fed[input].defined() && is_integer(fed[input].dtype());
     if (!fits) return;  // refused for its type
   }
+  const auto takes_all = [&](size_t input) { return reader_takes_all(reader_, fed[input]); };
+  if (std::ranges::all_of(source_.inputs(), takes_all)) return;
   if (source_.in_order()) return check_in_order(fed[source_.inputs()[0]]);
   find_elements(fed);
   for (int64_t i = 0; i < elements_.places.size(); ++i) {

@@ -144,6 +144,18 @@ TEST(Tune, APlanFileIsReadAsItWasWritten) {
   EXPECT_NE(other.digest(), choices.digest());
 }
 
+TEST(Tune, WhatIsMeasuredCanBeKeptAtOnce) {
+  KernelChoices choices(kMachine);
+  std::string kept;
+  choices.on_measured([&](const KernelChoices& all) { kept = all.to_json(); });
+  choices.set(key_of(product(3)), {});
+  EXPECT_EQ(kept, "") << "there was nothing to choose";
+  choose_kernel(product(4), {{}, &choices, true, nullptr});
+  EXPECT_EQ(KernelChoices::parse(kept, "p.json", kMachine).size(), 1u);
+  choices.set_fusion(key_of(product(5)), {true, 1, 2});
+  EXPECT_EQ(kept, choices.to_json());
+}
+
 TEST(Tune, RefusesFilesOfOtherMachinesAndDamagedOnes) {
   const std::string good = KernelChoices(kMachine).to_json();
   const auto with = [&](const char* name, const nlohmann::ordered_json& value) {
