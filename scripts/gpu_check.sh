@@ -10,7 +10,7 @@
 # pack   collects the programs of a build with CUDA (default: build/cuda/bin), the shared libraries
 #        that they need but CUDA's own, and the fixtures (or some of them) into one folder under 60
 #        MB, or --most (default: build/gpu_check). Copy it to the machine with the GPU. With
-#        --fixtures none it is half as large: `run --sources FOLDER` there takes those of a checkout.
+#        --fixtures none it is half as large: `run --sources CHECKOUT` there takes those of that.
 #        --pieces MB cuts programs.tar.xz into programs.tar.xz.00, .01 … of so many MB at most, for
 #        machines to which a call brings little: the first call carries the first piece, the second
 #        one all else; `run` there joins them.

@@ -31,16 +31,18 @@ __device__ uint64_t word_of(const unsigned char* from, uint32_t bytes) {
 
 /// What stands in the words must have come to the host before the count does: the fence of one
 /// thread behind the barrier is one for what all have written. A fault that was published is over:
-/// what the next run finds wrong is its own. The count is read with the words, as a fault may be.
+/// what the next run finds wrong is its own. What lies in the host's memory is read at the
+/// beginning, all at once.
 __global__ void __launch_bounds__(kMost)
     fill_mailbox(Values values, volatile uint64_t* words, volatile uint64_t* count) {
   const unsigned i = threadIdx.x;
   const bool counts = i == 0 && values.last;
   const uint64_t runs = counts ? *count + 1 : 0;
+  const bool has_fault = counts && values.fault->kind != DeviceFault::kNone;
   if (i < values.count) words[i] = word_of(values.from[i], values.bytes[i]);
   __syncthreads();
   if (counts) {
-    *values.fault = {};
+    if (has_fault) *values.fault = {};
     __threadfence_system();
     *count = runs;
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/cuda/columns.h"
 #include "kernels/cuda/libraries/blas.h"
 #include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
@@ -23,6 +24,7 @@ using libraries::ConvResult;
 /// Of a block: few, as each has a window of numbers in registers.
 constexpr unsigned kDepthwiseThreads = 128;
 constexpr int kVector = 8;                  // channels of a thread
+constexpr int kHalf = kVector / 2;          // floats that are read at once
 constexpr int kMostLanes = 8;               // threads that stand for the channels of a position
 constexpr int kAcross = 4;                  // positions of a thread along the width
 constexpr int64_t kDown = 4;                // and rows, whose windows share most of what they read
@@ -37,6 +39,7 @@ struct DepthwiseImages {
   int lanes = 1;         // vectors of a block
   bool turned = false;   // the last tap meets the first position
   Divisor across, down;  // strips of a row, of a column
+  Divisor apart[2];      // by the strides
 
   HN_HD int64_t taps() const { return kernel[0] * kernel[1]; }
   HN_HD int64_t strips() const { return batch * down.value() * across.value(); }
@@ -64,7 +67,8 @@ struct DepthwiseThread {
   __device__ int64_t channel() const { return vector * kVector; }
 };
 
-/// The filters of a block's channels to shared memory, tap by tap; gives those of the thread's.
+/// The filters of a block's channels to shared memory, tap by tap; gives those of the thread's. Of
+/// a tap the first halves of all vectors come first: neighbours then read neighbouring banks.
 template <class T>
 __device__ const float* load_filters(const DepthwiseImages& p, const T* w, float* filters,
                                      const DepthwiseThread& thread) {
@@ -74,10 +78,20 @@ __device__ const float* load_filters(const DepthwiseImages& p, const T* w, float
     const int tap = i / width, c = i - tap * width;
     const int64_t channel = first + c;
     const int read = p.turned ? taps - 1 - tap : tap;
-    filters[i] = channel < p.channels() ? load_number(w[channel * taps + read]) : 0.0f;
+    const int vector = c / kVector, half = c % kVector / kHalf;
+    const int to = tap * width + half * width / 2 + vector * kHalf + c % kHalf;
+    filters[to] = channel < p.channels() ? load_number(w[channel * taps + read]) : 0.0f;
   }
   __syncthreads();
-  return filters + thread.lane * kVector;
+  return filters + thread.lane * kHalf;
+}
+
+/// Those of a tap, from where load_filters() gave.
+__device__ __forceinline__ void load_tap(const DepthwiseImages& p, const float* own, int64_t tap,
+                                         float (&to)[kVector]) {
+  const float* at = own + tap * p.width();
+  HN_UNROLL
+  for (int v = 0; v < kVector; ++v) to[v] = at[v / kHalf * (p.width() / 2) + v % kHalf];
 }
 
 template <class T>
@@ -87,8 +101,8 @@ __device__ __forceinline__ void load_vector(const T* from, float (&to)[kVector])
   for (int v = 0; v < kVector; ++v) to[v] = load_number(pack.of[v]);
 }
 
-__device__ __forceinline__ void add_products(const float* filter, const float (&x)[kVector],
-                                             float (&sum)[kVector]) {
+__device__ __forceinline__ void add_products(const float (&filter)[kVector],
+                                             const float (&x)[kVector], float (&sum)[kVector]) {
   HN_UNROLL
   for (int v = 0; v < kVector; ++v) sum[v] = multiply_add(filter[v], x[v], sum[v]);
 }
@@ -160,8 +174,7 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
       HN_UNROLL
       for (int tap = 0; tap < kWidth; ++tap) {
         float filter[kVector];
-        HN_UNROLL
-        for (int v = 0; v < kVector; ++v) filter[v] = own[(k * kWidth + tap) * p.width() + v];
+        load_tap(p, own, k * kWidth + tap, filter);
         HN_UNROLL
         for (int a = 0; a < kAcross; ++a)
           add_products(filter, window[a * kStride + tap], sums.of[a]);
@@ -180,10 +193,9 @@ __device__ __forceinline__ int64_t position_read(const DepthwiseImages& p, int d
   if constexpr (kSpread) {
     at = to + p.pad[d] - tap * p.dilation[d];
     if (at < 0) return -1;
-    // In 32 bits, which take a fifth of the instructions.
-    const auto place = static_cast<uint32_t>(at), stride = static_cast<uint32_t>(p.stride[d]);
-    at = place / stride;
-    if (static_cast<uint32_t>(at) * stride != place) return -1;
+    const auto place = static_cast<uint32_t>(at);
+    at = p.apart[d].small_quotient(place);
+    if (static_cast<uint32_t>(at * p.stride[d]) != place) return -1;
   }
   return at >= 0 && at < p.from[d] ? at : -1;
 }
@@ -203,7 +215,8 @@ __global__ void __launch_bounds__(kDepthwiseThreads)
       if (from < 0) continue;
       const T* line = x + p.line(p.from, n, from) + thread.channel();
       for (int64_t tap = 0; tap < p.kernel[1]; ++tap) {
-        const float* filter = own + (k * p.kernel[1] + tap) * p.width();
+        float filter[kVector];
+        load_tap(p, own, k * p.kernel[1] + tap, filter);
         HN_UNROLL
         for (int a = 0; a < kAcross; ++a) {
           const int64_t at = position_read<kSpread>(p, 1, column + a, tap);
@@ -294,17 +307,17 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-/// The parts of all blocks, one after the other.
-struct SumFilters {
+/// The parts of all blocks.
+struct SumFilters : AddedParts {
   const float* parts;
-  int64_t blocks, elements;
+  int64_t elements;
   RealOutput dw;
-  __device__ void operator()(int64_t i) const {
-    float sum = 0;
-    HN_UNROLL_BY_4
-    for (int64_t b = 0; b < blocks; ++b) sum += parts[b * elements + i];
-    dw.write(i, sum);
+  SumFilters(const float* of_blocks, int64_t count, const RealOutput& to)
+      : parts(of_blocks), elements(count), dw(to) {}
+  __device__ double part(int64_t block, int64_t element) const {
+    return parts[block * elements + element];
   }
+  __device__ void finish(int64_t element, double sum) const { dw.write(element, sum); }
 };
 
 /// For f16 or bf16.
@@ -346,6 +359,7 @@ DepthwiseImages images_of(const ConvProblem& problem) {
     p.to[d] = back ? plan.in[d + 1] : plan.out[d + 1];
     p.kernel[d] = plan.kernel[d + 1];
     p.stride[d] = plan.stride[d + 1];
+    p.apart[d] = Divisor(p.stride[d]);
     p.dilation[d] = plan.dilation[d + 1];
     p.pad[d] = plan.pad_begin[d + 1];
   }
@@ -424,8 +438,8 @@ class DepthwiseConvolution final : public Convolution {
       launch(stream, depthwise_filters<T, kWidth, kStride>, grid, threads, 0, filters_, x, dy,
              parts);
     });
-    for_each(stream, elements(),
-             SumFilters{parts, filters_.blocks, elements(), {operands.w, problem_.result}});
+    merge_columns(stream, SumFilters(parts, elements(), {operands.w, problem_.result}), elements(),
+                  filters_.blocks);
   }
 
   ConvProblem problem_;

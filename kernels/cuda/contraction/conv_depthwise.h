@@ -19,8 +19,9 @@ inline constexpr std::string_view kDepthwise = "own:depthwise";
 /// and 7 high at most, without dilation along the width, with a stride of 1 or 2 there.
 bool is_depthwise(const libraries::ConvProblem& problem);
 
-/// The convolution by these kernels. Sums are in f32, in an order that depends on the problem
-/// alone; a bias is added before they are rounded. Throws Error(kUsage) if it is none of theirs.
+/// The convolution by these kernels. Sums are in f32, those of the parts of a filter's gradient in
+/// f64, in an order that depends on the problem alone; a bias is added before they are rounded.
+/// Throws Error(kUsage) if it is none of theirs.
 std::shared_ptr<const libraries::Convolution> plan_depthwise(const libraries::ConvProblem& problem);
 
 }  // namespace halfnote::HN_CUDA

@@ -5,6 +5,7 @@
 #include "kernels/cpu/reals.h"
 #include "kernels/cuda/any_number.h"
 #include "kernels/cuda/elementwise/parts.h"
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
 #include "kernels/math/binary.h"
 
@@ -139,6 +140,32 @@ struct FloatCast {
   __device__ void operator()(int64_t i) const { y[i] = store_number<To>(load_number(x[i])); }
 };
 
+/// Eight at once.
+template <class From, class To>
+struct FloatCastPack {
+  static constexpr int V = 8;
+  const From* x;
+  To* y;
+  __device__ void operator()(int64_t pack) const {
+    const Packed<From, V> from = load_packed<V>(x + pack * V);
+    Math<To> numbers[V];
+    HN_UNROLL
+    for (int v = 0; v < V; ++v) numbers[v] = load_number(from.of[v]);
+    store_packed(y + pack * V, pack_of<To>(numbers));
+  }
+};
+
+template <class From, class To>
+void run_cast(const KernelBuffers& buffers, int64_t count) {
+  constexpr int V = FloatCastPack<From, To>::V;
+  const From* x = buffers.in<From>(0);
+  To* y = buffers.out<To>(0);
+  const int64_t packed = are_aligned<2>({x, y}) ? count / V * V : 0;
+  if (packed > 0) for_each(stream_of(buffers), packed / V, FloatCastPack<From, To>{x, y});
+  if (packed < count)
+    for_each(stream_of(buffers), count - packed, FloatCast<From, To>{x + packed, y + packed});
+}
+
 /// Between f32, f16 and bf16; no kernel for other types, and where nothing changes.
 Prepared cast_of_step(const KernelCall& call) {
   return for_float_type(call.inputs[0].dtype, [&]<class From>() {
@@ -148,8 +175,7 @@ Prepared cast_of_step(const KernelCall& call) {
         return {};
       } else {
         return make_kernel([count = call.inputs[0].size()](const KernelBuffers& buffers) {
-          for_each(stream_of(buffers), count,
-                   FloatCast<From, To>{buffers.in<From>(0), buffers.out<To>(0)});
+          run_cast<From, To>(buffers, count);
         });
       }
     });

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/movement/parts.h"
 #include "kernels/cuda/movement/parts.h"
+#include "kernels/cuda/packs.h"
 #include "kernels/cuda/support.h"
 
 namespace halfnote::HN_CUDA {
@@ -24,6 +25,19 @@ struct GatherElement {
   }
 };
 
+/// How a Gather walks: by lines of `inner` elements.
+struct GatherSizes {
+  int64_t count, picks, inner, dim;
+};
+
+template <class T>
+void run_gather(const KernelBuffers& buffers, const GatherSizes& s, const IndexPointer& indices) {
+  Stream& stream = stream_of(buffers);
+  for_each(stream, s.count,
+           GatherElement<T>{buffers.in<T>(0), buffers.out<T>(0), indices, stream.fault(),
+                            Divisor(s.picks), Divisor(s.inner), s.dim});
+}
+
 Prepared prepare_gather(const KernelCall& call) {
   if (std::string reason = cpu::unfit_indices(call, 1); !reason.empty()) {
     return Prepared::no(reason);
@@ -42,13 +56,17 @@ Prepared prepare_gather(const KernelCall& call) {
   }
   if (dim == 0 && count > 0) return Prepared::no("indices into an empty dim");
   return for_element_size(call.outputs[0].dtype, [&]<class T>() {
-    return make_kernel([=,
-                        wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
-      const IndexPointer indices{buffers.inputs[1], wide};
-      for_each(stream_of(buffers), count,
-               GatherElement<T>{buffers.in<T>(0), buffers.out<T>(0), indices,
-                                stream_of(buffers).fault(), Divisor(picks), Divisor(inner), dim});
-    });
+    return make_kernel(
+        [=, wide = call.inputs[1].dtype == DType::kI64](const KernelBuffers& buffers) {
+          constexpr int64_t kPack = sizeof(SixteenBytes) / sizeof(T);
+          const IndexPointer indices{buffers.inputs[1], wide};
+          const bool in_packs =
+              inner % kPack == 0 && are_aligned<2>({buffers.inputs[0], buffers.outputs[0]});
+          if (in_packs)
+            return run_gather<SixteenBytes>(buffers, {count / kPack, picks, inner / kPack, dim},
+                                            indices);
+          run_gather<T>(buffers, {count, picks, inner, dim}, indices);
+        });
   });
 }
 

@@ -129,12 +129,12 @@ struct PatchElement {
   }
 };
 
-/// 16 bytes of channels that follow each other, of some pixels one after the other: where their
-/// elements lie in a window is found once.
+/// 16 bytes of channels that follow each other, of some pixels one after the other where there are
+/// many: where their elements lie in a window is found once.
 template <class T, class From>
 struct PatchPacks {
   static constexpr int V = 16 / sizeof(T);
-  static constexpr int64_t kPixels = 8;
+  static constexpr int64_t kMostPixels = 8, kThreads = kMultiprocessors * 2048;
   PatchWalk walk;
   const From* image;
   T* to;
@@ -147,7 +147,11 @@ struct PatchPacks {
         to(result),
         packs(from.made.value() / V),
         pixels(count / from.made.value()),
-        apart((pixels + kPixels - 1) / kPixels) {}
+        apart(pixels) {
+    const int64_t of_thread =
+        std::clamp<int64_t>(pixels * packs.value() / kThreads, 1, kMostPixels);
+    apart = (pixels + of_thread - 1) / of_thread;
+  }
 
   __device__ void operator()(int64_t i) const {
     int64_t pixel = packs.quotient(i);

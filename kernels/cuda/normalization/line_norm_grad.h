@@ -87,6 +87,34 @@ __device__ __forceinline__ Moments<M> saved_moments(const SavedStatistics& saved
   }
 }
 
+/// What is added to the line of dX that a thread writes: on its way to shared memory, a pack for
+/// each of the thread's, while the sums of the line are taken. Loads to registers behind them would
+/// each wait for the store before: it may lie where dX does.
+template <class T, int V, int kPacks, unsigned kLanes>
+struct AddedPacks {
+  static constexpr bool kAhead = V * sizeof(T) == 16;
+
+  __device__ static Packed<T, V>* room(int k) {
+    using Room = Packed<T, V>[kPacks][kHeldBlock];
+    HN_SHARED(Room, all);
+    return &all[k][threadIdx.x];
+  }
+  __device__ static void set_off(const T* line, int64_t length) {
+    if constexpr (kAhead) {
+      for_packs<V, kPacks, kLanes>(length, [&](int k, int i) { copy_ahead(room(k), line + i); });
+      end_copy_group();
+    }
+  }
+  __device__ static void wait() {
+    if constexpr (kAhead) wait_for_copies<0>();
+  }
+  /// Pack k, which begins at element i of the line.
+  __device__ static Packed<T, V> get(const T* line, int k, int i) {
+    if constexpr (kAhead) return *room(k);
+    return load_packed<V>(line + i);
+  }
+};
+
 /// One pass over dY and X: dX, and the sums of the columns over the lines of a block, in `parts`
 /// as AddSlices wants them.
 template <LineNorm kNorm, class T, class P, int V, unsigned kLanes>
@@ -100,9 +128,11 @@ __global__ void __launch_bounds__(kHeldBlock, sizeof(T) == 2 && V > 1 ? 2 : 1)
   const M count = static_cast<M>(lines.length);
   M d_scale[kHeld<M>] = {};
   [[maybe_unused]] M d_bias[kLayer ? kHeld<M> : 1] = {};
+  using Added = AddedPacks<T, V, kPacks, kLanes>;
   for (int64_t line = blockIdx.x * kGroups + threadIdx.x / kLanes; line < lines.count;
        line += gridDim.x * kGroups) {
     const int64_t first = line * lines.length;
+    if (to.more != nullptr) Added::set_off(to.more + first, lines.length);
     Packed<T, V> own_dy[kPacks], own_x[kPacks];
     for_packs<V, kPacks, kLanes>(lines.length, [&](int k, int i) {
       own_dy[k] = load_packed<V>(dy.dy + first + i);
@@ -128,6 +158,7 @@ __global__ void __launch_bounds__(kHeldBlock, sizeof(T) == 2 && V > 1 ? 2 : 1)
     if (to.dx == nullptr) continue;  // all threads of the grid
     if constexpr (kLayer) sum = sum_of_line<kLanes>(sum) / count;
     product = sum_of_line<kLanes>(product) / count;
+    Added::wait();
     for_packs<V, kPacks, kLanes>(lines.length, [&](int k, int i) {
       if constexpr (sizeof(T) == 2) {
         forget_computed(own_dy[k]);
@@ -135,7 +166,7 @@ __global__ void __launch_bounds__(kHeldBlock, sizeof(T) == 2 && V > 1 ? 2 : 1)
       }
       const Packed<P, V> factors = load_packed<V>(scale + i);
       Packed<T, V> more = {};
-      if (to.more != nullptr) more = load_packed<V>(to.more + first + i);
+      if (to.more != nullptr) more = Added::get(to.more + first, k, i);
       M values[V];
       HN_UNROLL
       for (int v = 0; v < V; ++v) {

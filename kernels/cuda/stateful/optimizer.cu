@@ -65,7 +65,8 @@ __device__ void update_element(const Rule& rule, T& param, T grad, Packed<T, kPa
 /// Moves all parameters and their N slots by the rule of the step, a chunk a block.
 template <class T, int N, class Rule>
 __global__ void __launch_bounds__(kBlock)
-    update_chunks(const Segment<T>* segments, const Chunk* chunks, const Rule* of_step) {
+    update_chunks(const Segment<T>* segments, const Chunk* chunks, const Rule* of_step,
+                  int64_t length) {
   const Chunk chunk = chunks[blockIdx.x];
   const Segment<T> s = segments[chunk.segment];
   const Rule rule = *of_step;
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int f = 0; f < static_cast<int>(cpu::kFactors); ++f) {
     if (f < s.u.grad.count) factors[f] = *s.u.grad.factors[f];
   }
-  walk_chunk<kPack>(chunk.index, s.count, s.aligned, [&](const auto& place) {
+  const auto update = [&](const auto& place) {
     Packed<T, kPack> param = place.load(s.u.param), slots[N == 0 ? 1 : N] = {};
     HN_UNROLL
     for (int n = 0; n < N; ++n) {
@@ -99,23 +100,25 @@ __global__ void __launch_bounds__(kBlock)
     } else {
       store_rounded<BFloat16>(s.u.copy.data, param, place);
     }
-  });
+  };
+  walk_chunk<kPack>(chunk.index, s.count, s.aligned, update, length);
 }
 
 /// A kernel that applies the rule of a step to every element of a group: two launches.
 template <class T, int N, class Rule, class Settings>
 Prepared rule_kernel(const UpdateGroup& group, const Settings& settings) {
-  const TableForm table(sizeof(Segment<T>), {group.chunks()});
+  const int64_t length = chunk_length(group.elements());
+  const TableForm table(sizeof(Segment<T>), {group.chunks(length)});
   const auto write = [group, table](const KernelBuffers& buffers, std::byte* to) {
     std::vector<Segment<T>> segments;
     for (const auto& member : group.members()) segments.emplace_back(member, buffers);
     table.write<Segment<T>>(segments, to);
   };
-  const auto run = [table, settings,
+  const auto run = [table, settings, length,
                     signature = group.members()[0].signature](const KernelBuffers& buffers) {
     const Rule* rule = make_rule<T, Rule>(buffers, signature, settings);
     launch(stream_of(buffers), update_chunks<T, N, Rule>, table.blocks(0), kBlock, 0,
-           table.segments<Segment<T>>(buffers), table.chunks(buffers), rule);
+           table.segments<Segment<T>>(buffers), table.chunks(buffers), rule, length);
   };
   return make_table_kernel(table.bytes(), sizeof(Rule), run, write, group.sharing());
 }

@@ -171,10 +171,15 @@ class UpdateGroup {
     return {group.inputs.subspan(member.input, member.inputs),
             group.outputs.subspan(member.output, member.outputs), group.workspace};
   }
+  int64_t elements() const {
+    int64_t all = 0;
+    for (const Member& member : members_) all += member.count;
+    return all;
+  }
   /// The chunks of all, element by element.
-  std::vector<int64_t> chunks() const {
+  std::vector<int64_t> chunks(int64_t length = kChunk) const {
     std::vector<int64_t> counts;
-    for (const Member& member : members_) counts.push_back(chunks_of(member.count));
+    for (const Member& member : members_) counts.push_back(chunks_of(member.count, length));
     return counts;
   }
   /// May an output lie over an input? Over the one whose new value it is.

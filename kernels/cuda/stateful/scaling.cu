@@ -24,14 +24,19 @@ struct Judgements {
   uint32_t* special;  // is there an infinity or a NaN?
 };
 
+/// Part `index` of a tensor, where all parts have `length` elements.
+struct Part {
+  int64_t index, length;
+};
+
 /// The sum of squares of a chunk, each element times the factor, and whether one of them is an
 /// infinity or NaN before that.
 template <class T>
-__device__ void judge(const Judged& x, int64_t chunk, const std::byte* factor, double& sum,
+__device__ void judge(const Judged& x, Part part, const std::byte* factor, double& sum,
                       bool& special) {
   constexpr int kTogether = 16 / sizeof(T);
   const Math<T> scale = factor == nullptr ? 1 : *reinterpret_cast<const Math<T>*>(factor);
-  walk_chunk<kTogether, 4>(chunk, x.count, x.aligned, [&](const auto& place) {
+  const auto look = [&](const auto& place) {
     const Packed<T, kTogether> pack = place.load(reinterpret_cast<const T*>(x.data));
     HN_UNROLL
     for (int k = 0; k < kTogether; ++k) {
@@ -41,37 +46,41 @@ __device__ void judge(const Judged& x, int64_t chunk, const std::byte* factor, d
       const auto value = static_cast<double>(math * scale);
       sum += value * value;
     }
-  });
+  };
+  walk_chunk<kTogether, 4>(part.index, x.count, x.aligned, look, part.length);
 }
 
 /// Is an earlier answer among those of a chunk false?
-__device__ inline bool is_refuted(const Judged& answers, int64_t chunk) {
+__device__ inline bool is_refuted(const Judged& answers, Part part) {
   constexpr int kTogether = 16;
   bool refuted = false;
-  walk_chunk<kTogether, 4>(chunk, answers.count, answers.aligned, [&](const auto& place) {
+  const auto look = [&](const auto& place) {
     const auto pack = place.load(reinterpret_cast<const uint8_t*>(answers.data));
     HN_UNROLL
     for (int k = 0; k < kTogether; ++k) refuted = refuted || (place.has(k) && pack.of[k] == 0);
-  });
+  };
+  walk_chunk<kTogether, 4>(part.index, answers.count, answers.aligned, look, part.length);
   return refuted;
 }
 
-__global__ void __launch_bounds__(kBlock) judge_chunks(const Judged* gradients, const Chunk* chunks,
-                                                       const std::byte* factor, Judgements to) {
+__global__ void __launch_bounds__(kBlock)
+    judge_chunks(const Judged* gradients, const Chunk* chunks, int64_t length,
+                 const std::byte* factor, Judgements to) {
   const Chunk chunk = chunks[blockIdx.x];
+  const Part part{chunk.index, length};
   const Judged x = gradients[chunk.segment];
   double sum = 0;
   bool special = false;
   if (x.dtype == DType::kF16) {
-    judge<Half>(x, chunk.index, factor, sum, special);
+    judge<Half>(x, part, factor, sum, special);
   } else if (x.dtype == DType::kBF16) {
-    judge<BFloat16>(x, chunk.index, factor, sum, special);
+    judge<BFloat16>(x, part, factor, sum, special);
   } else if (x.dtype == DType::kF32) {
-    judge<float>(x, chunk.index, factor, sum, special);
+    judge<float>(x, part, factor, sum, special);
   } else if (x.dtype == DType::kBool) {
-    special = is_refuted(x, chunk.index);
+    special = is_refuted(x, part);
   } else {
-    judge<double>(x, chunk.index, factor, sum, special);
+    judge<double>(x, part, factor, sum, special);
   }
   const bool any = __syncthreads_or(special) != 0;
   if (to.sums != nullptr) sum = merge_block<AddNumbers, kBlock>(sum);
@@ -109,8 +118,11 @@ using Gradients = std::vector<cpu::NormOperands::Gradient>;
 
 /// Two launches, however many gradients there are.
 Prepared judging_kernel(const Gradients& gradients, const JudgingForm& form) {
+  int64_t elements = 0;
+  for (const auto& gradient : gradients) elements += gradient.count;
+  const int64_t length = chunk_length(elements);
   std::vector<int64_t> counts;
-  for (const auto& gradient : gradients) counts.push_back(chunks_of(gradient.count));
+  for (const auto& gradient : gradients) counts.push_back(chunks_of(gradient.count, length));
   const TableForm table(sizeof(Judged), {counts});
   const size_t sums = form.norm ? table.blocks(0) * sizeof(double) : 0;
   const auto write = [gradients, table](const KernelBuffers& buffers, std::byte* to) {
@@ -126,7 +138,7 @@ Prepared judging_kernel(const Gradients& gradients, const JudgingForm& form) {
                            reinterpret_cast<uint32_t*>(buffers.workspace + sums)};
     Stream& stream = stream_of(buffers);
     launch(stream, judge_chunks, table.blocks(0), kBlock, 0, table.segments<Judged>(buffers),
-           table.chunks(buffers), form.scaled ? buffers.inputs[count] : nullptr, parts);
+           table.chunks(buffers), length, form.scaled ? buffers.inputs[count] : nullptr, parts);
     RealOutput norm;
     if (form.norm) norm = {buffers.outputs[0], form.norm_type};
     bool* finite = form.finite ? buffers.out<bool>(form.finite_output()) : nullptr;

@@ -14,7 +14,14 @@ namespace halfnote::HN_CUDA {
 
 /// Elements of a block where a tensor is walked over element by element.
 inline constexpr int64_t kChunk = 16384;
-inline int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
+inline int64_t chunks_of(int64_t count, int64_t length = kChunk) {
+  return (count + length - 1) / length;
+}
+/// The same for so many elements in all: few are cut shorter, so that all of a GPU has a part. A
+/// block goes over its own in turns, each of which waits for memory.
+inline int64_t chunk_length(int64_t elements) {
+  return elements < kChunk * kMultiprocessors * 4 ? kChunk / 4 : kChunk;
+}
 
 /// What a block does: part `index` of segment `segment`.
 struct Chunk {
@@ -109,12 +116,12 @@ struct PartOfPack {
 
 /// Calls `body(place)` for all packs of V elements of a chunk, each on some thread of the block,
 /// which is the same one whether the arrays are aligned or not. `place`: WholePack or PartOfPack.
-/// `kAhead`: rounds that read before the first of them has computed.
+/// `kAhead`: rounds that read before the first of them has computed. `length`: of all chunks.
 template <int V, int kAhead = 1, class Body>
 __device__ __forceinline__ void walk_chunk(int64_t chunk, int64_t count, bool aligned,
-                                           const Body& body) {
-  const int64_t begin = chunk * kChunk;
-  const int64_t size = begin + kChunk < count ? kChunk : count - begin;
+                                           const Body& body, int64_t length = kChunk) {
+  const int64_t begin = chunk * length;
+  const int64_t size = begin + length < count ? length : count - begin;
   const int64_t packs = aligned ? size / V : 0;
   int64_t p = threadIdx.x;
   if constexpr (kAhead == 4) {

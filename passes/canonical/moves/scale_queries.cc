@@ -8,8 +8,8 @@
 // being one attention with them (fuse-attention), and its gradient would sum over all scores. The
 // queries are the smaller tensor, and scores in 16 bits are rounded once, not twice. Rounding: a
 // product each is rounded elsewhere. Leaves alone: constants of one element, which fuse-attention
-// knows, numbers that differ between queries or keys, scores that somebody else reads or that are no
-// floats, and queries that are longer than their row of scores.
+// knows, numbers that differ between queries or keys, scores that somebody else reads, scores that
+// are no floats, and queries that are longer than their row of scores.
 #include <algorithm>
 #include <optional>
 

@@ -15,7 +15,8 @@
 // program-large does it for GPUs with each large node that is left alone, behind the passes that
 // look for single ones: generated kernels move 16 bytes at once, those of operators an element.
 // Leaves alone: Casts, which may turn the layout on the way, and operands that are broadcast, but
-// scalars.
+// scalars and, where nothing lies channels last, those with the last dims of the result (biases,
+// tables of positions), which are read in packs as well.
 #include "passes/device/pointwise/fuse_pointwise.h"
 
 #include <algorithm>
@@ -86,12 +87,20 @@ class Fuser {
   }
 
  private:
-  /// Is there an operand that is neither of the result's shape nor a scalar?
+  /// Is there an operand that a generated kernel reads element by element?
   bool broadcasts(NodeId id) const {
     return std::ranges::any_of(graph_.inputs(id), [&](ValueId input) {
-      const Shape shape = concrete(*graph_.value(input).type.shape);
-      return element_count(shape) != 1 && shape != shape_of(id);
+      const Shape shape = concrete(*graph_.value(input).type.shape), whole = shape_of(id);
+      return element_count(shape) != 1 && shape != whole && !has_last_dims(shape, whole);
     });
+  }
+
+  /// Has it the last dims of `whole`, and ones before? Of a shape that never lies channels last.
+  static bool has_last_dims(Shape shape, const Shape& whole) {
+    constexpr size_t kMostRank = 3;
+    shape.erase(shape.begin(), std::ranges::find_if(shape, [](int64_t dim) { return dim != 1; }));
+    return whole.size() <= kMostRank && shape.size() <= whole.size() &&
+           std::equal(shape.rbegin(), shape.rend(), whole.rbegin());
   }
 
   std::shared_ptr<Group> group_of_node(NodeId id, int64_t position) {
