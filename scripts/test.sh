@@ -79,6 +79,10 @@ not_sanitized=$(printf '%s:' "$not_here" 'SamplingGradient.*' 'LoweringGradient.
   StatefulBody.DropoutIsIdentical Reduce.FastSumsAreThoseOfTheReference \
   Run.WhatReadingTheModelTookIsPredicted Run.AProfileIsInNoPeak Profile.MeasuresThePeak \
   Run.ProfileIsATableAndTwoFiles Blas.ModelsAskForWhatIsLegalAndFast \
+  RunFolder.OutputsNeverTakeThePlaceOfItsOwnFiles \
+  RunFolder.TheModelMayGoIntoTheNewFolderUnderAnyName ExitCode.TwoForUsage \
+  SettingNames.APolicyFileIsToldItsLineAndItsKey Pointwise.FunctionsAreWithinTwoUlps \
+  Recompute.ALimitOutOfReachIsComeNear Gemm.ReferenceFollowsTheFormula LossBody.CountCorrect \
   Dnn.ModelsAskForTheirAttention SettingNames.WholeNumbersOfFlagsAreReadWholeOrRefused)
 
 # unit_part BUILD test NAME PART PARTS: a share of the tests of halfnote_NAME_test in one process: a
@@ -279,27 +283,32 @@ leg_cuda() {
   OMP_WAIT_POLICY=passive "$build/bin/halfnote_cli_test" --gtest_brief=1 \
     --gtest_filter='CudaDriver*'
   # Of the toolkit that is used, if it is not where all look: then nothing is left out.
-  local libraries=$PWD/.cache/cuda/lib
+  local libraries=$PWD/.cache/cuda/lib first status=0
   [ ! -d "$libraries" ] || export HALFNOTE_CUDA_LIBRARIES=$libraries
-  OMP_WAIT_POLICY=passive "$build/bin/halfnote_cuda_test" \
+  # One thread each.
+  cuda_libraries "$build" >"$logs/cuda-libraries.log" 2>&1 &
+  first=$!
+  "$build/bin/halfnote_paper_test" --gtest_brief=1 || status=1
+  tests/gpu_check/run.sh "$build" || status=1
+  wait "$first" || status=1
+  cat "$logs/cuda-libraries.log"
+  return "$status"
+}
+
+# cuda_libraries BUILD: what NVRTC and the libraries say to what they are asked.
+cuda_libraries() {
+  local bin=$1/bin
+  OMP_WAIT_POLICY=passive "$bin/halfnote_cuda_test" \
     --gtest_filter='Library*:TestedDevice*:Cudnn*:Dnn*:NvrtcTest*' | tee "$logs/cuda.log" |
     grep -v '\[ RUN \|\[       OK '
-  if grep 'SKIPPED' "$logs/cuda.log"; then return 1; fi
+  if [ "${PIPESTATUS[0]}" != 0 ] || grep 'SKIPPED' "$logs/cuda.log"; then return 1; fi
   # Every generated kernel of the models.
-  OMP_WAIT_POLICY=passive "$build/bin/halfnote-collect-chains" tests/fixtures/models \
+  OMP_WAIT_POLICY=passive "$bin/halfnote-collect-chains" tests/fixtures/models \
     --architectures 80,90,100,120 || return 1
   # Those of the exporters' cases in one precision, as the PTX that a GPU newer than the library
   # gets: it takes half the time of code, and the same texts are refused.
-  OMP_WAIT_POLICY=passive "$build/bin/halfnote-collect-chains" tests/fixtures/exporters \
-    --precisions bf16 --architectures 999 || return 1
-  # One thread each.
-  local paper status=0
-  "$build/bin/halfnote_paper_test" --gtest_brief=1 >"$logs/paper.log" 2>&1 &
-  paper=$!
-  tests/gpu_check/run.sh "$build" || status=1
-  wait "$paper" || status=1
-  cat "$logs/paper.log"
-  return "$status"
+  OMP_WAIT_POLICY=passive "$bin/halfnote-collect-chains" tests/fixtures/exporters \
+    --precisions bf16 --architectures 999
 }
 
 # The other targets need the importer and more built with clang: scripts/fuzz.sh runs all. 64 s of

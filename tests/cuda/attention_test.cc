@@ -12,6 +12,7 @@
 #include "kernels/cuda/libraries/sdpa.h"
 #include "kernels/cuda/table.h"
 #include "tests/cuda/harness/call.h"
+#include "tests/sanitizer.h"
 
 namespace halfnote::cuda_emulated {
 namespace {
@@ -343,6 +344,7 @@ TEST(CudaAttention, TheLibrarysHiddenRowsArePassedBackThrough) {
     none.mutable_data<float>()[i] = i % 5 == 0 ? -std::numeric_limits<float>::infinity() : 0;
   }
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    if (under_address_sanitizer() && dtype == DType::kF16) continue;  // the same code
     SCOPED_TRACE(short_name(dtype));
     // bf16 has a little less than 1e9.
     const Tensor less = low.cast_to(DType::kBF16).cast_to(DType::kF32);

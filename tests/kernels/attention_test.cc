@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "harness.h"
+#include "tests/sanitizer.h"
 
 namespace halfnote::test {
 namespace {
@@ -219,6 +220,8 @@ TEST(Attention, BlockwiseKernelsAgreeWithTheReference) {
                                                  : std::ldexp(1, -7);
     const double tolerance = (type == DType::kF32 ? 64 : 4) * spacing;
     for (const AttentionCase& c : kCases) {
+      // The sanitizer sees the same loops in bf16.
+      if (under_address_sanitizer() && type == DType::kF16 && c.m * c.n > 800) continue;
       SCOPED_TRACE(std::string(c.name) + " " + std::string(short_name(type)));
       const auto operands = operands_of(c, type);
       const Tensor dy = random_tensor(type, joined(c.batch, {c.m, c.e}), -1, 1, 8);

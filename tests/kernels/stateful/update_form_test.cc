@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tests/kernels/harness.h"
+#include "tests/sanitizer.h"
 
 namespace halfnote::test {
 namespace {
@@ -110,7 +111,11 @@ TEST_P(UpdateForms, HaveTheBitsOfTheNodesThatTheyReplace) {
       for (const Form& form : kForms) {
         SCOPED_TRACE(std::string(test.op) + " " + std::string(short_name(dtype)) + ", gradient " +
                      std::string(short_name(form.gradient)));
-        for (const int64_t size : kSizes) check(test, dtype, form, size, true);
+        for (const int64_t size : kSizes) {
+          // Many threads with one of the forms are enough for the sanitizer.
+          if (under_address_sanitizer() && size > 2053 && &form != std::begin(kForms)) continue;
+          check(test, dtype, form, size, true);
+        }
         check(test, dtype, form, 2053, false);
       }
     }
