@@ -7,6 +7,7 @@
 #include <csignal>
 #include <iostream>
 #include <memory>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -259,9 +260,10 @@ int run(const CLI::App& verb, const RunArguments& arguments) {
   options.stop = [&signals] { return signals && signals->requested() != 0; };
   Trainer trainer(session, data.train, data.evaluation, options);
   trainer.plan();
+  std::set<std::pair<std::string, std::string>> told;  // training and evaluation say the same
   for (const Remark& remark : session.device_remarks()) {
     const bool warns = remark.level == Remark::Level::kWarning;
-    if (!warns && arguments.quiet) continue;
+    if ((!warns && arguments.quiet) || !told.emplace(remark.where, remark.text).second) continue;
     std::cerr << (warns ? "warning: " : "note: ") << printable(remark.where) << ": "
               << printable(remark.text) << "\n";
   }

@@ -108,6 +108,8 @@ class Ours:
     def __init__(self, args, artifact, batch, tf32=False):
         self.said = args.work / f"{artifact.name}.stderr"
         plan = artifact.with_suffix(".tf32.plan.json" if tf32 else ".plan.json")
+        if not args.keep:  # of another build, maybe
+            plan.unlink(missing_ok=True)
         with open(self.said, "w", encoding="utf-8") as said:
             self.process = subprocess.Popen(
                 [args.bin / "halfnote-steps", artifact, batch, str(threads()), args.device,

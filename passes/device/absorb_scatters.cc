@@ -21,15 +21,11 @@ namespace {
 
 constexpr int64_t kLeastElements = int64_t{1} << 16;  // below it no memory is walked through
 
-bool is_onnx(const Graph& graph, NodeId node, std::string_view op) {
-  return node.valid() && graph.node(node).op == op && graph.node(node).domain.empty();
-}
-
 bool is_zeros(const Graph& graph, ValueId value) {
   if (const Tensor* constant = graph.constant(value))
     return !graph.state_of(value) && all_zero(*constant);
   const NodeId node = producer(graph, value);
-  if (!is_onnx(graph, node, "ConstantOfShape")) return false;
+  if (!is_op(graph, node, "ConstantOfShape")) return false;
   const Attribute* fill = graph.node(node).attributes.find("value");
   const Tensor* filler = fill == nullptr ? nullptr : std::get_if<Tensor>(fill);
   return fill == nullptr || (filler != nullptr && all_zero(*filler));
@@ -39,8 +35,7 @@ bool is_zeros(const Graph& graph, ValueId value) {
 NodeId scatter_of(const Graph& graph, NodeId add, size_t operand) {
   const ValueId sum = graph.input(add, operand), other = graph.input(add, 1 - operand);
   const NodeId scatter = producer(graph, sum);
-  if (!is_onnx(graph, scatter, "ScatterND") && !is_onnx(graph, scatter, "ScatterElements"))
-    return {};
+  if (!is_op(graph, scatter, "ScatterND") && !is_op(graph, scatter, "ScatterElements")) return {};
   if (graph.node(scatter).attributes.get_string("reduction", "none") != "add") return {};
   if (graph.node(scatter).region != graph.node(add).region) return {};
   const ValueType &type = graph.value(sum).type, &into = graph.value(other).type;
@@ -70,7 +65,7 @@ void absorb_scatter(Graph& graph, NodeId add, NodeId scatter, ValueId into) {
 bool absorb_scatters(Graph& graph, PassContext&) {
   bool changed = false;
   for (const NodeId node : graph.nodes()) {
-    if (!is_onnx(graph, node, "Add")) continue;
+    if (!is_op(graph, node, "Add")) continue;
     for (size_t operand = 0; operand < 2; ++operand) {
       const NodeId scatter = scatter_of(graph, node, operand);
       if (!scatter.valid()) continue;

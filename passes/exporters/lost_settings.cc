@@ -100,13 +100,19 @@ std::vector<bool> trained_values(const Graph& graph) {
   return trained;
 }
 
-/// Calls whose values are the operands of their node, in their order. Of others (rsub, addmm,
-/// masked_fill) the order is another, or part of a call is a node of its own.
-bool keeps_order(std::string_view call) {
-  constexpr std::string_view kKeep[] = {
-      "aten.add.Tensor", "aten.sub.Tensor",  "aten.mul.Tensor",  "aten.div.Tensor",
-      "aten.mm.default", "aten.bmm.default", "aten.cat.default", "aten.matmul.default"};
-  return std::ranges::find(kKeep, call) != std::end(kKeep);
+/// The op of the node whose operands are the values of the call, in their order; empty where the
+/// order is another (rsub, addmm, masked_fill), or that is not known. Other nodes of such a call
+/// are factors (alpha) and views.
+std::string_view node_of_call(std::string_view call) {
+  constexpr std::pair<std::string_view, std::string_view> kNodes[] = {
+      {"aten.add.Tensor", "Add"},     {"aten.sub.Tensor", "Sub"},
+      {"aten.mul.Tensor", "Mul"},     {"aten.div.Tensor", "Div"},
+      {"aten.mm.default", "MatMul"},  {"aten.bmm.default", "MatMul"},
+      {"aten.cat.default", "Concat"}, {"aten.matmul.default", "MatMul"}};
+  for (const auto& [name, op] : kNodes) {
+    if (name == call) return op;
+  }
+  return {};
 }
 
 /// Does the code cut a gradient off: at the node, or before what it reads? Where the operand is
@@ -117,11 +123,13 @@ bool is_detached(const Graph& graph, NodeId id, const TorchCall& call,
   const ValueId result = graph.output(id);
   if (!result.valid() || !trained[result.index]) return false;
   if (call.op == "aten.detach.default") return true;
+  const std::string_view op = node_of_call(call.op);
+  if (!op.empty() && graph.node(id).op != op) return false;
   const std::vector<std::string> values = values_of(call);
   const auto inputs = graph.inputs(id);
   for (size_t i = 0; i < values.size(); ++i) {
     if (!RE2::FullMatch(values[i], kDetached)) continue;
-    const bool known = keeps_order(call.op) && values.size() == inputs.size() && inputs[i].valid();
+    const bool known = !op.empty() && values.size() == inputs.size() && inputs[i].valid();
     if (!known || trained[inputs[i].index]) return true;
   }
   return false;

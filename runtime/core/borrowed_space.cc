@@ -13,6 +13,27 @@ constexpr size_t kLeast = size_t{1} << 16;
 
 }  // namespace
 
+std::vector<FreeStretch> find_free_stretches(const Graph& graph, const StateStore& store,
+                                             const std::vector<std::vector<ValueId>>& writes,
+                                             const std::function<int(ValueId)>& last_use) {
+  std::map<ValueId, int> written;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    for (const ValueId output : writes[i]) {
+      if (output.valid()) written[output] = static_cast<int>(i);
+    }
+  }
+  std::vector<FreeStretch> stretches;
+  for (const State& state : graph.states()) {
+    const StateEntry* entry = store.find(graph.value(state.current).name);
+    const auto writer = written.find(state.next);
+    if (entry == nullptr || entry->copy_of.empty() || writer == written.end()) continue;
+    // The zeros behind a copy stay, to the byte.
+    const size_t free = entry->room == 0 ? entry->bytes : align_down(entry->bytes);
+    stretches.push_back({entry->offset, free, last_use(state.current), writer->second});
+  }
+  return stretches;
+}
+
 BorrowedSpace::BorrowedSpace(std::vector<FreeStretch> stretches)
     : stretches_(std::move(stretches)) {
   std::ranges::sort(stretches_, {}, &FreeStretch::offset);

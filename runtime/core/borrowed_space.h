@@ -5,9 +5,13 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
+
+#include "compiler/ir/graph.h"
+#include "runtime/core/state_store.h"
 
 namespace halfnote {
 
@@ -16,6 +20,12 @@ struct FreeStretch {
   size_t offset = 0, bytes = 0;
   int last_read = 0, next_write = 0;
 };
+
+/// The copies of weights that a program writes: `writes[i]` are the results of step i, and
+/// `last_use(value)` is the last step that reads the value.
+std::vector<FreeStretch> find_free_stretches(const Graph& graph, const StateStore& store,
+                                             const std::vector<std::vector<ValueId>>& writes,
+                                             const std::function<int(ValueId)>& last_use);
 
 class BorrowedSpace {
  public:

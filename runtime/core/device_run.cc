@@ -38,7 +38,15 @@ std::vector<size_t> offsets_of(const Items& items, Bytes bytes) {
 DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore& store)
     : context_(context), program_(program), store_(store), numbers_(program) {
   Device& device = *context.device;
-  for (const ProgramStep& step : program.steps) step.kernel->make_ready();
+  bool branches = false;
+  for (const ProgramStep& step : program.steps) {
+    step.kernel->make_ready();
+    branches |= step.joins_before > 0;
+  }
+  if (branches) {
+    forked_ = device.make_event();
+    if (context.beside == nullptr) context.beside = device.make_stream();
+  }
   const auto bytes = [](const ProgramOperand& operand) { return operand.bytes; };
   store.attach(context);
   context.arena.reserve(device, *context.stream, program.arena_bytes);
@@ -118,7 +126,7 @@ std::byte* DeviceRun::address(const BufferRef& ref) {
 }
 
 template <class Body>
-void DeviceRun::with_buffers(size_t index, const Body& body) {
+void DeviceRun::with_buffers(size_t index, Stream& stream, const Body& body) {
   const ProgramStep& step = program_.steps[index];
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
@@ -129,7 +137,7 @@ void DeviceRun::with_buffers(size_t index, const Body& body) {
   buffers.outputs = outputs;
   buffers.workspace = address(step.workspace);
   buffers.table = recorded_->tables.get() + table_offsets_[index];
-  buffers.stream = context_.stream.get();
+  buffers.stream = &stream;
   try {
     body(*step.kernel, buffers);
   } catch (Error& error) {
@@ -144,7 +152,7 @@ void DeviceRun::put_tables(Slot& slot) {
   const auto tables = std::make_unique<std::byte[]>(bytes);
   for (size_t i = 0; i < program_.steps.size(); ++i) {
     if (table_offsets_[i] == table_offsets_[i + 1]) continue;
-    with_buffers(i, [&](const Kernel& kernel, const DeviceBuffers& buffers) {
+    with_buffers(i, *context_.stream, [&](const Kernel& kernel, const DeviceBuffers& buffers) {
       kernel.write_table(buffers, tables.get() + table_offsets_[i]);
     });
   }
@@ -160,18 +168,64 @@ struct StepsOfStream {
   ~StepsOfStream() { stream.begin_step(-1); }
 };
 
+/// The line of a captured graph beside the main one (steps/branches.h).
+class Beside {
+ public:
+  /// `event`: null where all is on the main line.
+  Beside(DeviceContext& context, DeviceEvent* event) : main_(*context.stream), event_(event) {
+    if (event_ == nullptr) return;
+    beside_ = context.beside.get();
+    beside_->note_faults_in(main_.fault().at);
+  }
+  ~Beside() {
+    if (beside_ == nullptr) return;
+    beside_->begin_step(-1);
+    beside_->note_faults_in(nullptr);
+  }
+  Beside(const Beside&) = delete;
+  Beside& operator=(const Beside&) = delete;
+
+  /// Where step `index` goes, behind all that it has to wait for.
+  Stream& stream_of(const ProgramStep& step, size_t index) {
+    if (join_before_ <= index) join();
+    if (beside_ == nullptr || step.joins_before == 0) return main_;
+    main_.record(*event_);
+    beside_->wait(*event_);
+    join_before_ = std::min(join_before_, step.joins_before);
+    return *beside_;
+  }
+  /// Has the main line wait for what is beside it.
+  void join() {
+    if (join_before_ == kNothing) return;
+    beside_->record(*event_);
+    main_.wait(*event_);
+    join_before_ = kNothing;
+  }
+
+ private:
+  static constexpr size_t kNothing = SIZE_MAX;
+  Stream& main_;
+  Stream* beside_ = nullptr;
+  DeviceEvent* event_;
+  size_t join_before_ = kNothing;  // the first step that waits for what is on its way beside
+};
+
 }  // namespace
 
 void DeviceRun::record(StepTimer* timer) {
   Stream& stream = *context_.stream;
   const StepsOfStream steps{stream};
   if (timer != nullptr) timer->begin();
+  // Times are those of steps alone.
+  Beside beside(context_, timer == nullptr ? forked_.get() : nullptr);
   for (size_t i = 0; i < program_.steps.size(); ++i) {
-    stream.begin_step(numbers_.of(i));
-    with_buffers(i,
+    Stream& own = beside.stream_of(program_.steps[i], i);
+    own.begin_step(numbers_.of(i));
+    with_buffers(i, own,
                  [](const Kernel& kernel, const DeviceBuffers& buffers) { kernel.run(buffers); });
     if (timer != nullptr) timer->end_step();
   }
+  beside.join();
   for (const SavedCopy& save : program_.saves) {
     stream.copy(base_ + save.to, address(save.from), save.bytes);
   }

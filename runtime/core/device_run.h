@@ -70,9 +70,10 @@ class DeviceRun final : private DeviceArena::User {
     uint64_t runs = 0;                   // so far: the count that the mailbox gets to
   };
 
-  /// Calls `body(buffers)` with where the operands of step `index` are for the recorded slot.
+  /// Calls `body(kernel, buffers)` with where the operands of step `index` are for the recorded
+  /// slot.
   template <class Body>
-  void with_buffers(size_t index, const Body& body);
+  void with_buffers(size_t index, Stream& stream, const Body& body);
   void put_constants();
   void put_tables(Slot& slot);
   void find_small_values();
@@ -92,7 +93,8 @@ class DeviceRun final : private DeviceArena::User {
   DeviceContext& context_;
   const Program& program_;
   StateStore& store_;
-  std::byte* base_ = nullptr;  // of the arena when the step was captured
+  std::byte* base_ = nullptr;            // of the arena when the step was captured
+  std::unique_ptr<DeviceEvent> forked_;  // where lines part and meet; null: there is one
   Device::Memory constants_, results_;
   std::vector<Device::Memory> kept_;  // outputs that another program would overwrite
   std::vector<bool> moved_;           // there

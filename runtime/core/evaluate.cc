@@ -90,6 +90,15 @@ Error no_kernel(const KernelCall& call, const std::vector<Refusal>& refusals) {
       .hint("`halfnote ops --device DEVICE` lists the kernels of every operator");
 }
 
+Error no_kernels(const std::vector<Error>& failures) {
+  if (failures.size() == 1) return failures.front();
+  std::string list;
+  for (const Error& failure : failures)
+    list += std::string(list.empty() ? "" : "\n  ") + failure.what();
+  return Error(ErrorCode::kUnsupported, std::to_string(failures.size()) +
+                                            " nodes have no kernel on this device:\n  " + list);
+}
+
 std::vector<Tensor> evaluate_node(const Graph& graph, NodeId node,
                                   const std::vector<Tensor>& inputs,
                                   const EvaluateOptions& options) {

@@ -28,5 +28,7 @@ std::vector<Tensor> evaluate(const Graph& graph, const std::vector<Tensor>& inpu
 
 /// The error for a call that no kernel takes: every candidate with its reason.
 Error no_kernel(const KernelCall& call, const std::vector<Refusal>& refusals);
+/// The same of several nodes: one error that has them all. Not for none.
+Error no_kernels(const std::vector<Error>& failures);
 
 }  // namespace halfnote

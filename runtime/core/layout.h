@@ -25,6 +25,12 @@ struct LayoutStep {
   int original = -1;  // the step that this one repeats: it lies and runs as that one does
 };
 
+/// A copy of a value in another layout.
+struct LayoutCopy {
+  ValueId of;
+  Layout layout;
+};
+
 /// What is known of a value.
 struct LayoutValue {
   size_t bytes = 0;

@@ -2,16 +2,18 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
-#include "compiler/ops/operator.h"
 #include "runtime/core/borrowed_space.h"
 #include "runtime/core/control/control_step.h"
 #include "runtime/core/evaluate.h"
 #include "runtime/core/layout.h"
 #include "runtime/core/memory/arena_plan.h"
+#include "runtime/core/steps/branches.h"
 #include "runtime/core/steps/group_steps.h"
+#include "runtime/core/steps/step_flops.h"
 #include "runtime/core/tune/tuner.h"
 
 namespace halfnote {
@@ -29,12 +31,6 @@ struct Buffer {
 };
 
 constexpr int kForEver = 1 << 30;
-
-/// A copy of a value in another layout.
-struct LayoutCopy {
-  ValueId of;
-  Layout layout;
-};
 
 class Planner {
  public:
@@ -60,7 +56,9 @@ class Planner {
     while (assign_layouts()) {
     }
     find_lifetimes();
-    find_borrowed_space();
+    if (options_.device != nullptr) branch_off();
+    borrowed_ = BorrowedSpace(find_free_stretches(
+        graph_, store_, writes_, [this](ValueId value) { return buffer(value).last_use; }));
     for (size_t i = 0; i < program_.steps.size(); ++i) place_step(static_cast<int>(i));
     finish();
     return std::move(program_);
@@ -121,15 +119,6 @@ class Planner {
       program_.constants.push_back(value.tensor);
       program_.constant_bytes += value.tensor.byte_size();
     }
-  }
-
-  static double flops_of(const Node& node, const KernelCall& call) {
-    const OperatorRow* row = find_operator(node);
-    if (row == nullptr || row->flops == nullptr) return 0;
-    std::vector<Shape> inputs, outputs;
-    for (const Operand& input : call.inputs) inputs.push_back(input.shape);
-    for (const Operand& output : call.outputs) outputs.push_back(output.shape);
-    return row->flops(node.attributes, inputs, outputs);
   }
 
   KernelCall call_of(size_t step) const {
@@ -197,13 +186,7 @@ class Planner {
       note_blocked_form(i, *choice.row, call);
       program_.steps.push_back(std::move(step));
     }
-    if (failures.empty()) return;
-    if (failures.size() == 1) throw failures.front();
-    std::string list;
-    for (const Error& failure : failures)
-      list += std::string(list.empty() ? "" : "\n  ") + failure.what();
-    throw Error(ErrorCode::kUnsupported, std::to_string(failures.size()) +
-                                             " nodes have no kernel on this device:\n  " + list);
+    if (!failures.empty()) throw no_kernels(failures);
   }
 
   /// From here on a step may be that of many nodes, and is known by the last of them.
@@ -408,25 +391,18 @@ class Planner {
     }
   }
 
-  /// The copies of weights that this program writes are free until then, once they are read.
-  void find_borrowed_space() {
-    std::map<ValueId, int> written;
-    for (size_t i = 0; i < writes_.size(); ++i) {
-      for (ValueId output : writes_[i]) {
-        if (output.valid()) written[output] = static_cast<int>(i);
+  /// Sends steps off the main line where that pays; what they touch stays until they join it.
+  void branch_off() {
+    std::vector<BranchBuffer> buffers;
+    for (const Buffer& b : buffers_) buffers.push_back({b.bytes, b.last_use == kForEver});
+    branches_ = Branches(
+        branch_steps(graph_, {program_.steps, reads_, writes_}, is_view_, buffer_of_), buffers);
+    for (int i = 0; i <= static_cast<int>(is_view_.size()); ++i) {
+      for (const int b : branches_.held(i)) {
+        int& last = buffers_[static_cast<size_t>(b)].last_use;
+        last = std::max(last, i);
       }
     }
-    std::vector<FreeStretch> stretches;
-    for (const State& state : graph_.states()) {
-      const StateEntry* entry = store_.find(graph_.value(state.current).name);
-      const auto writer = written.find(state.next);
-      if (entry == nullptr || entry->copy_of.empty() || writer == written.end()) continue;
-      const int last_read = buffer(state.current).last_use;
-      // The zeros behind a copy stay, to the byte.
-      const size_t free = entry->room == 0 ? entry->bytes : align_down(entry->bytes);
-      stretches.push_back({entry->offset, free, last_read, writer->second});
-    }
-    borrowed_ = BorrowedSpace(std::move(stretches));
   }
 
   /// Writes a new state value straight over the old one where nobody reads the old one any more.
@@ -505,7 +481,7 @@ class Planner {
       place_free(index, buffer(outputs[i]));
     }
     if (step.kernel->workspace_bytes() > 0) {
-      step.workspace = {Space::kArena, arena_.allocate(step.kernel->workspace_bytes())};
+      step.workspace = {Space::kArena, workspace_of(index)};
     }
     step.moment = arena_.last_event();
     for (ValueId input : reads_[static_cast<size_t>(index)]) {
@@ -513,24 +489,38 @@ class Planner {
     }
     for (ValueId output : outputs)
       step.outputs.push_back(output.valid() ? buffer(output).ref : BufferRef{});
-    if (step.workspace.space == Space::kArena) arena_.release(step.workspace.offset);
+    if (step.workspace.space == Space::kArena && branches_.join(index) == 0)
+      arena_.release(step.workspace.offset);
     if (is_view_[static_cast<size_t>(index)]) ++program_.views;
     release_dead(index);
   }
 
   void release_dead(int index) {
-    const auto release = [&](ValueId value) {
-      if (!value.valid()) return;
-      Buffer& b = buffer(value);
+    const auto release = [&](int number) {
+      Buffer& b = buffers_[static_cast<size_t>(number)];
       if ((b.ref.space != Space::kArena && !b.borrowed) || b.last_use != index) return;
       b.borrowed ? borrowed_.release(b.ref.offset) : arena_.release(b.ref.offset);
       b.last_use = -1;
     };
-    for (ValueId input : reads_[static_cast<size_t>(index)]) release(input);
-    for (ValueId output : writes_[static_cast<size_t>(index)]) release(output);
+    const auto at = static_cast<size_t>(index);
+    for (const std::vector<ValueId>* values : {&reads_[at], &writes_[at]}) {
+      for (const ValueId value : *values)
+        if (value.valid()) release(buffer_of_[value.index]);
+    }
+    for (const int number : branches_.held(index)) release(number);
+    if (beside_workspace_ && branches_.last_join() == index) arena_.release(*beside_workspace_);
+  }
+
+  /// Steps beside the main line come one after the other: one room will do.
+  size_t workspace_of(int index) {
+    if (branches_.join(index) == 0)
+      return arena_.allocate(program_.steps[static_cast<size_t>(index)].kernel->workspace_bytes());
+    if (!beside_workspace_) beside_workspace_ = arena_.allocate(branches_.most_workspace(program_));
+    return *beside_workspace_;
   }
 
   void finish() {
+    branches_.tell(program_, is_view_);
     size_t step = 0;
     std::erase_if(program_.steps, [&](const ProgramStep&) { return is_view_[step++]; });
     for (const State& state : graph_.states()) {
@@ -580,6 +570,8 @@ class Planner {
   std::vector<bool> blocked_;       // is it written in the regions' layout? Empty: none is
   std::vector<LayoutCopy> copies_;  // values behind those of the graph
   std::vector<bool> is_view_;       // by step
+  Branches branches_;
+  std::optional<size_t> beside_workspace_;
   std::vector<int> buffer_of_;
   std::vector<Buffer> buffers_;
   std::map<size_t, bool> taken_;  // states already written over

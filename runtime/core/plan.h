@@ -41,7 +41,10 @@ struct ProgramStep {
   std::string algorithm;          // of a library, as a plan file names it; empty: its own choice
   std::vector<BufferRef> inputs, outputs;
   BufferRef workspace;
-  int moment = 0;            // of the arena's events: all that the step needs is there
+  int moment = 0;  // of the arena's events: all that the step needs is there
+  /// 0, or the step before which this one has to be done, which a device may do beside those before
+  /// that (steps/branches.h); the number of steps: before the end.
+  size_t joins_before = 0;
   double flops = 0;          // of contractions, by the usual count of 2·M·N·K
   size_t nodes = 1;          // that a device runs for it, those of bodies in all trips included
   bool reads_16bit = false;  // a contraction whose operands are 16-bit

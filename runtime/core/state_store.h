@@ -37,11 +37,12 @@ struct StateEntry {
 };
 
 /// An open device, the stream that all programs of a session run in, the one that brings their
-/// inputs meanwhile, and the memory that they share. For measurements a run may be told that
-/// tensors it had before have not changed.
+/// inputs meanwhile, one for steps beside others, and the memory that they share. For measurements
+/// a run may be told that tensors it had before have not changed.
 struct DeviceContext {
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream, feeding;
+  std::unique_ptr<Stream> beside;  // made for the first program that wants it
   DeviceArena arena;
   bool keeps_inputs = false;  // tensors at the addresses of an earlier run's hold its bytes
 };

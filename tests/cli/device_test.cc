@@ -32,6 +32,7 @@ TEST(Device, UnknownWordsOfTheEnvironmentAreErrors) {
        {std::pair("HALFNOTE_EPILOGUES", "expected always or never, got alwys"),
         {"HALFNOTE_RECURRENT", "expected own, got alwys"},
         {"HALFNOTE_ATTENTION", "expected always or never, got alwys"},
+        {"HALFNOTE_BRANCHES", "expected always or never, got alwys"},
         {"HALFNOTE_EMULATION_SEED", "expected a number from 0 to 2^64 - 1, got alwys"}}) {
     ::setenv(name, "alwys", 1);
     const Outcome outcome = place.run(

@@ -183,6 +183,7 @@ TEST(CudaMovement, GatherAndScatter) {
     const Tensor table = random(dtype, {11, 65});
     const Tensor picks = integers({3, -1, 0, 3, 10, 3}, {2, 3});
     check({"", "Gather", {table, picks}, {}, {{dtype, {2, 3, 65}}}});
+    check({"", "Gather", {random(dtype, {11, 48}), picks}, {}, {{dtype, {2, 3, 48}}}});
     Attributes axis;
     axis.set("axis", int64_t{1});
     check({"", "Gather", {table, picks}, axis, {{dtype, {11, 2, 3}}}});

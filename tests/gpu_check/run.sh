@@ -93,9 +93,9 @@ mv "$small/programs.tar.xz.01" "$place/"
 expect 2 "programs.tar.xz.01 is not there" unpack_small
 rm -r "$place/joined" "$small"
 expect 0 "of commit $hash" pack_small --stale --fixtures none
-tar -tJf "$small/programs.tar.xz" | grep -q 'fixtures/.' && fail "fixtures are packed"
+tar -tJf "$small/programs.tar.xz" | grep 'fixtures/.' && fail "fixtures are packed"
 expect 2 "no fixtures in " "$small/gpu_check.sh" run --out "$place/none" memory
-expect 2 "there is no such folder" "$small/gpu_check.sh" run --sources "$place/none" memory
+expect 2 "there is no such folder" "$small/gpu_check.sh" run --sources "$place/nowhere" memory
 expect 10 "memory" "$small/gpu_check.sh" run --sources . --out "$place/none" memory
 rm -r "$small" "$place/none"
 

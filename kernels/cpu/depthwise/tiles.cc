@@ -43,7 +43,8 @@ std::string refusal(const KernelCall& call, const ConvPlan& plan, Direction dire
                     Wanted wanted) {
   if (loops() == nullptr) return "the CPU has neither AVX-512 nor AVX2 with FMA";
   if (plan.groups == 1 || plan.groups != plan.channels) return "not a depthwise convolution";
-  if (plan.in[0] != 1 || plan.out[0] != 1 || plan.kernel[0] != 1) return "three spatial dims";
+  if (plan.in[0] != 1 || plan.out[0] != 1 || plan.kernel[0] != 1 || plan.pad_begin[0] != 0)
+    return "three spatial dims";
   if (plan.x_size() == 0 || plan.y_size() == 0 || plan.w_size() == 0) {
     return "an operand without elements";
   }

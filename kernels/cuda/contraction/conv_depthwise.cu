@@ -449,7 +449,7 @@ class DepthwiseConvolution final : public Convolution {
 
 /// The kernels divide places in 32 bits.
 bool has_small_places(const ConvPlan& p) {
-  constexpr int64_t kMost = int64_t{1} << 30;
+  constexpr int64_t kMost = int64_t{1} << 29;
   for (size_t d = 1; d < 3; ++d) {
     if (std::max({p.in[d], p.pad_begin[d], p.stride[d]}) > kMost) return false;
   }

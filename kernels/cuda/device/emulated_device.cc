@@ -40,19 +40,53 @@ class EmulatedEvent final : public DeviceEvent {
     return std::chrono::duration<double>(at - first.at).count();
   }
 
-  uint64_t recorded = 0;  // how often a stream was told to record it
-  uint64_t happened = 0;  // and how often it did
+  std::weak_ptr<EmulatedCapture> capture;  // in which it was recorded last, if that goes on: there
+  size_t line = 0, items = 0;              // behind so many items of this line
+  uint64_t recorded = 0;                   // how often a stream was told to record it
+  uint64_t happened = 0;                   // and how often it did
   bool timed;
   Clock::time_point at;  // of the last time
+};
+
+/// Streams that are captured together: the first one, and those that waited for one of them. Each
+/// is a line of work in its order, which waits for others here and there.
+class EmulatedCapture {
+ public:
+  struct Item {
+    std::function<void()> work;  // or, without it, a wait:
+    size_t line = 0, items = 0;  // until so many items of that line are done
+  };
+  std::vector<std::vector<Item>> lines;
+  std::vector<EmulatedStream*> streams;
 };
 
 namespace {
 
 class EmulatedGraph final : public DeviceGraph {
  public:
-  explicit EmulatedGraph(std::vector<std::function<void()>> captured)
-      : items(std::move(captured)) {}
-  std::vector<std::function<void()>> items;
+  using Item = EmulatedCapture::Item;
+  explicit EmulatedGraph(std::vector<std::vector<Item>> captured) : lines(std::move(captured)) {}
+
+  /// Calls `put(work)` for all work, in an order that the lines allow: `draw(n)` chooses one of n.
+  template <class Draw, class Put>
+  void each(const Draw& draw, const Put& put) const {
+    std::vector<size_t> done(lines.size(), 0);
+    for (bool any = true; any;) {
+      any = false;
+      const size_t first = draw(lines.size());
+      for (size_t k = 0; !any && k < lines.size(); ++k) {
+        const size_t line = (first + k) % lines.size();
+        if (done[line] == lines[line].size()) continue;
+        const Item& item = lines[line][done[line]];
+        if (!item.work && done[item.line] < item.items) continue;
+        if (item.work) put(item.work);
+        ++done[line];
+        any = true;
+      }
+    }
+  }
+
+  std::vector<std::vector<Item>> lines;
 };
 
 }  // namespace
@@ -64,8 +98,8 @@ EmulatedStream::EmulatedStream(EmulatedDevice& device) : device_(device) {
 EmulatedStream::~EmulatedStream() { std::erase(device_.streams_, this); }
 
 void EmulatedStream::put(Item item) {
-  if (capturing_) {
-    captured_.push_back(std::move(item));
+  if (capture_) {
+    capture_->lines[line_].push_back({std::move(item.work)});
   } else {
     queue_.push_back(std::move(item));
   }
@@ -104,8 +138,13 @@ void EmulatedStream::note_fault_if(const DeviceCondition& condition, const Devic
 }
 
 void EmulatedStream::record(DeviceEvent& event) {
-  if (capturing_) throw misuse("an event is recorded while a graph is captured");
   auto& own = static_cast<EmulatedEvent&>(event);
+  own.capture = capture_;
+  if (capture_) {
+    own.line = line_;
+    own.items = capture_->lines[line_].size();
+    return;
+  }
   const uint64_t occurrence = ++own.recorded;
   enqueue([&own, occurrence] {
     own.happened = std::max(own.happened, occurrence);
@@ -114,9 +153,20 @@ void EmulatedStream::record(DeviceEvent& event) {
 }
 
 void EmulatedStream::wait(const DeviceEvent& event) {
-  if (capturing_) throw misuse("an event is awaited while a graph is captured");
   const auto& own = static_cast<const EmulatedEvent&>(event);
-  put({{}, &own, own.recorded});
+  const std::shared_ptr<EmulatedCapture> other = own.capture.lock();
+  if (capture_ != other) {
+    if (capture_) throw misuse("an event is awaited that the capture does not know");
+    capture_ = other;
+    line_ = other->lines.size();
+    other->lines.emplace_back();
+    other->streams.push_back(this);
+  }
+  if (capture_) {
+    capture_->lines[line_].push_back({{}, own.line, own.items});
+  } else {
+    put({{}, &own, own.recorded});
+  }
 }
 
 void EmulatedStream::publish(std::span<const SmallValue> values, uint64_t* mailbox) {
@@ -124,34 +174,45 @@ void EmulatedStream::publish(std::span<const SmallValue> values, uint64_t* mailb
 }
 
 void EmulatedStream::poll() {
-  if (capturing_) throw misuse("the host waits for a stream that is being captured");
+  if (capture_) throw misuse("the host waits for a stream that is being captured");
   device_.run_one();
 }
 
 void EmulatedStream::synchronise() {
-  if (capturing_) throw misuse("the host waits for a stream that is being captured");
+  if (capture_) throw misuse("the host waits for a stream that is being captured");
   ++device_.counters_.synchronisations;
   device_.run_until_done(*this);
   throw_fault(fault_);
 }
 
 void EmulatedStream::begin_capture() {
-  if (capturing_) throw misuse("a graph is captured within another");
-  capturing_ = true;
+  if (capture_) throw misuse("a graph is captured within another");
+  capture_ = std::make_shared<EmulatedCapture>();
+  capture_->lines.emplace_back();
+  capture_->streams.push_back(this);
+  line_ = 0;
 }
 
 std::unique_ptr<DeviceGraph> EmulatedStream::end_capture() {
-  if (!capturing_) throw misuse("no graph is being captured");
-  capturing_ = false;
-  std::vector<std::function<void()>> items;
-  for (Item& item : captured_) items.push_back(std::move(item.work));
-  captured_.clear();
-  return std::make_unique<EmulatedGraph>(std::move(items));
+  if (!capture_ || line_ != 0) throw misuse("no graph is being captured");
+  const std::shared_ptr<EmulatedCapture> ended = std::move(capture_);
+  capture_ = nullptr;
+  for (EmulatedStream* stream : ended->streams) stream->capture_ = nullptr;
+  for (size_t line = 1; line < ended->lines.size(); ++line) {
+    const auto joins = [&](const EmulatedCapture::Item& item) {
+      return !item.work && item.line == line && item.items == ended->lines[line].size();
+    };
+    if (std::ranges::none_of(ended->lines[0], joins))
+      throw misuse("a stream is captured that the first one does not wait for");
+  }
+  return std::make_unique<EmulatedGraph>(std::move(ended->lines));
 }
 
 void EmulatedStream::launch(const DeviceGraph& graph) {
   ++device_.counters_.graph_launches;
-  for (const auto& item : static_cast<const EmulatedGraph&>(graph).items) enqueue(item);
+  static_cast<const EmulatedGraph&>(graph).each(
+      [this](size_t end) { return device_.draw(end); },
+      [this](const std::function<void()>& work) { enqueue(work); });
 }
 
 const KernelTable& EmulatedDevice::kernels() const { return kernel_table(); }
@@ -185,9 +246,13 @@ void EmulatedDevice::run_until_done(EmulatedStream& stream) {
   while (!stream.queue_.empty()) run_one();
 }
 
-void EmulatedDevice::run_one() {
+size_t EmulatedDevice::draw(size_t end) {
   random_ = random_ * 6364136223846793005u + emulation::emulation_seed() * 2 + 1;
-  const size_t first = (random_ >> 33) % streams_.size();
+  return (random_ >> 33) % end;
+}
+
+void EmulatedDevice::run_one() {
+  const size_t first = draw(streams_.size());
   bool moved = false;
   for (size_t i = 0; !moved && i < streams_.size(); ++i) {
     moved = advance(*streams_[(first + i) % streams_.size()]);

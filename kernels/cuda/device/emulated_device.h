@@ -1,6 +1,7 @@
 // A device without hardware: its memory is the host's, its kernels run under the emulation. Streams
 // are queues that stand still until somebody synchronises, and then take turns at random: who reads
-// a result, or changes an operand, without waiting for the device gets wrong numbers here too.
+// a result, or changes an operand, without waiting for the device gets wrong numbers here too. So
+// do the lines of a captured graph, anew in each launch.
 #pragma once
 
 #include <deque>
@@ -56,8 +57,8 @@ class EmulatedStream final : public Stream {
 
   EmulatedDevice& device_;
   std::deque<Item> queue_;
-  std::vector<Item> captured_;
-  bool capturing_ = false;
+  std::shared_ptr<class EmulatedCapture> capture_;  // that the stream is part of
+  size_t line_ = 0;                                 // of it
   DeviceFault fault_;
 };
 
@@ -87,6 +88,8 @@ class EmulatedDevice final : public Device {
  private:
   friend class EmulatedStream;
   bool advance(EmulatedStream& stream);
+  /// A number below `end`, another one each time.
+  size_t draw(size_t end);
 
   DeviceCounters counters_;
   std::vector<EmulatedStream*> streams_;

@@ -134,7 +134,7 @@ struct PatchElement {
 template <class T, class From>
 struct PatchPacks {
   static constexpr int V = 16 / sizeof(T);
-  static constexpr int64_t kMostPixels = 8, kThreads = kMultiprocessors * 2048;
+  static constexpr int64_t kMostPixels = 8, kThreads = kMultiprocessors * 1024;
   PatchWalk walk;
   const From* image;
   T* to;

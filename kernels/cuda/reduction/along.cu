@@ -15,7 +15,7 @@ namespace {
 using cpu::Along;
 using math::Order;
 
-constexpr unsigned kLineWarps = kLineBlock / 32;
+constexpr unsigned kLineWarps = kAlongBlock / 32;
 
 unsigned line_blocks(const Along& along) {
   return static_cast<unsigned>(std::min<int64_t>(along.lines(), kMaxBlocks));
@@ -43,7 +43,7 @@ struct OrderedLine {
   /// The same over all elements, by all threads of a block; each gets the result.
   __device__ int64_t first_of_block(int64_t previous) const {
     HN_SHARED(int64_t[kLineWarps], of_warps);
-    int64_t best = first(threadIdx.x, kLineBlock, previous);
+    int64_t best = first(threadIdx.x, kAlongBlock, previous);
     for (int distance = 16; distance > 0; distance /= 2) {
       const int64_t other = __shfl_xor_sync(0xffffffffu, best, distance);
       if (before(other, best)) best = other;
@@ -88,7 +88,7 @@ struct Picks {
 };
 
 template <class X>
-__global__ void __launch_bounds__(kLineBlock) pick_by_blocks(Picks<X> picks) {
+__global__ void __launch_bounds__(kAlongBlock) pick_by_blocks(Picks<X> picks) {
   for (int64_t at = blockIdx.x; at < picks.along.lines(); at += gridDim.x) {
     int64_t index = -1;
     for (int64_t rank = 0; rank < picks.picked.dim; ++rank) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kLineBlock) pick_by_blocks(Picks<X> picks) {
 template <class X>
 void run_picks(Stream& stream, const Picks<X>& picks) {
   if (wants_blocks(picks.along)) {
-    launch(stream, pick_by_blocks<X>, line_blocks(picks.along), kLineBlock, 0, picks);
+    launch(stream, pick_by_blocks<X>, line_blocks(picks.along), kAlongBlock, 0, picks);
   } else {
     for_each(stream, picks.along.lines(), picks);
   }
@@ -224,7 +224,7 @@ bool sorts(const cpu::TopKPlan& plan, const PositionSort& sort) {
   };
   const auto dim = static_cast<double>(plan.along.dim);
   const double by_blocks =
-      waves(kMultiprocessors * 8) * (kBlockPick + dim / kLineBlock * kBlockLook);
+      waves(kMultiprocessors * 8) * (kBlockPick + dim / kAlongBlock * kBlockLook);
   const double by_threads = waves(kMultiprocessors * 2048) * dim * kLook;
   const double pick = wants_blocks(plan.along) ? by_blocks : by_threads;
   const double sorting = static_cast<double>(sort.launches()) *

@@ -15,7 +15,8 @@ std::vector<KernelRow> running_sum_rows();  // running_sum.cu: CumSum
 std::vector<KernelRow> resize_rows();       // resize.cu: Resize, ResizeGrad
 std::vector<KernelRow> roi_align_rows();    // roi_align.cu: RoiAlign and the gradient of its mean
 
-constexpr unsigned kLineBlock = 128;  // threads, for a line along which something is done in order
+inline constexpr unsigned kAlongBlock =
+    128;  // threads, for a line along which something is done in order
 
 /// Is a line worth a block?
 inline bool wants_blocks(const cpu::Along& along) { return along.inner == 1 && along.dim > 64; }

@@ -15,7 +15,7 @@ namespace {
 
 using cpu::Along;
 
-constexpr unsigned kTile = kLineBlock;  // an element for each thread of a block
+constexpr unsigned kTile = kAlongBlock;  // an element for each thread of a block
 
 /// How the lines are walked over, and cut.
 struct Pieces {

@@ -356,7 +356,10 @@ class BackwardMatcher {
     Shape own = *known_shape(graph_, forward_.terms[term].value);
     while (own.size() < shape.size()) own.insert(own.begin(), 1);
     const Shape& scores = forward_.score_shape;
-    return own == shape && std::equal(own.end() - 2, own.end(), scores.end() - 2);
+    // Along a dim of one the kernels would take it for broadcast.
+    const bool one = scores.back() == 1 || scores[scores.size() - 2] == 1;
+    return own == shape && own.size() >= 2 && !one &&
+           std::equal(own.end() - 2, own.end(), scores.end() - 2);
   }
 
   const Graph& graph_;

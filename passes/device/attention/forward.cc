@@ -175,12 +175,15 @@ class ForwardMatcher {
   bool climb(ValueId value, int depth) {
     const NodeId id = producer(graph_, value);
     if (!id.valid() || depth > kMaxScoreSteps) return stop_at(value, kNoProduct);
+    const auto flags = product_flags(graph_, id);
+    const bool known = flags || std::ranges::any_of(kSteps, [&](ReadStep read) {
+                         return !read(graph_, id).empty();
+                       });
+    if (!known) return stop_at(value, "no step of attention: " + op_name(graph_.node(id)));
     if (graph_.uses(value).size() != 1) return stop_at(value, "the scores have other readers");
-    if (const auto flags = product_flags(graph_, id)) return read_product(id, *flags);
-    bool known = false;
+    if (flags) return read_product(id, *flags);
     for (const ReadStep read : kSteps) {
       for (Step& step : read(graph_, id)) {
-        known = true;
         const size_t nodes = found_.nodes.size(), steps = steps_.size();
         steps_.push_back(std::move(step));
         found_.nodes.push_back(id);
@@ -189,16 +192,17 @@ class ForwardMatcher {
         found_.nodes.resize(nodes);
       }
     }
-    return !known && stop_at(value, "no step of attention: " + op_name(graph_.node(id)));
+    return false;
   }
 
-  /// A reason from the way that scores go, not from that of a term, and the first but for
-  /// kNoProduct.
+  /// The first reason from the way that scores go, as against that of a term.
   bool stop_at(ValueId value, std::string_view why) {
     const auto shape = known_shape(graph_, value);
     const bool whole = shape && element_count(*shape) == element_count(found_.score_shape);
-    if (why_.empty() || (whole && why_ == kNoProduct)) no(std::string(why));
-    return false;
+    const bool better = whole && (!why_is_of_scores_ || why_ == kNoProduct);
+    if (!why_.empty() && !better) return false;
+    why_is_of_scores_ = whole;
+    return no(std::string(why));
   }
 
   bool read_product(NodeId id, ProductFlags flags) {
@@ -434,6 +438,7 @@ class ForwardMatcher {
   AttentionForward found_;
   std::vector<Step> steps_;
   std::string why_;
+  bool why_is_of_scores_ = false;
 };
 
 }  // namespace

@@ -97,11 +97,14 @@ void LeftAttention::add(const Graph& graph, NodeId softmax, const std::string& w
   if (!added) ++found->second.more;
 }
 
+namespace {
+std::string times(int count) { return count == 1 ? "once" : std::to_string(count) + " times"; }
+}  // namespace
+
 void LeftAttention::tell(PassContext& context) const {
   for (const auto& [why, place] : places_) {
-    const std::string also = place.more == 0
-                                 ? std::string()
-                                 : ", here and " + std::to_string(place.more) + " times more";
+    const std::string also =
+        place.more == 0 ? std::string() : ", here and " + times(place.more) + " more";
     context.note(place.first, "attention is left as it is" + also + ": " + why);
   }
 }

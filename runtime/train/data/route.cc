@@ -142,9 +142,9 @@ void fit_planes(const Dataset& data, Route& route, const InputOptions& options) 
         .hint(last ? "the data has its channels last: transpose it to (N, C, H, W)"
                    : "grey is replicated to 3 channels, nothing else is converted");
   }
-  if (route.height > kMaxSide || route.width > kMaxSide)
-    throw misfit(data, route, "the image is too large");
   route.resized = route.height != route.from_height || route.width != route.from_width;
+  if (route.resized && (route.height > kMaxSide || route.width > kMaxSide))
+    throw misfit(data, route, "the image is too large");
   if (route.resized &&
       (options.resize == Resize::kNone || route.from_height == 0 || route.from_width == 0)) {
     if (lacks_a_dim(from, to)) throw misfit(data, route, "a dim is missing");

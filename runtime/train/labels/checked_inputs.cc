@@ -14,6 +14,7 @@ template <class T>
 bool reader_takes(const IndexReader& reader, std::span<const T> values) {
   const int64_t least = reader.labels ? 0 : -*reader.size;
   const auto count = static_cast<uint64_t>(*reader.size - least);
+  if (count == 0 && !reader.ignore_index) return values.empty();
   const int64_t other = reader.ignore_index.value_or(least);
   uint64_t refused = 0;
   for (const T value : values) {

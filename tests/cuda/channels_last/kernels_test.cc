@@ -568,6 +568,13 @@ TEST(ChannelsLast, Patches) {
       }
     }
   }
+  // So many pixels that a thread has two of them.
+  Attributes one;
+  one.set("kernel_shape", std::vector<int64_t>{1, 1});
+  one.set("channels", int64_t{16});
+  const DType half = DType::kBF16;
+  check_last({kOwn, "Patches", {random(half, {67, 1, 32, 64})}, one, {{half, {67, 16, 32, 64}}}}, 1,
+             1);
   Attributes attributes;
   attributes.set("kernel_shape", std::vector<int64_t>{2, 2});
   attributes.set("channels", int64_t{16});

@@ -80,7 +80,7 @@ TEST(DeviceArena, TrainsOnAfterItMoved) {
     EXPECT_EQ(session.step(inputs).loss, plain.step(inputs).loss) << "step " << step;
     if (step != 1) continue;
     const size_t before = session.memory().arena;
-    session.evaluate(batch_of(session, 4000, 9));
+    session.evaluate(batch_of(session, 200000, 9));
     EXPECT_GT(session.memory().arena, before);
   }
   const DeviceCounters before = session.device_counters();
