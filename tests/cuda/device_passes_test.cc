@@ -14,6 +14,7 @@
 #include "runtime/core/device_ready.h"
 #include "runtime/train/session.h"
 #include "tests/cuda/harness/device_check.h"
+#include "tests/environment.h"
 
 namespace halfnote {
 namespace {
@@ -97,7 +98,7 @@ TEST(DevicePasses, NormalizationsTakeTheReluAndTheResidual) {
 TEST(DevicePasses, AttentionIsOneNodeWhereItPays) {
   const std::pair<const char*, const char*> models[] = {{"bert", "307"}, {"gpt2", "422"}};
   EXPECT_EQ(nodes_on_gpu("gpt2", "422", DType::kF32).count("Attention"), 0u) << "8 by 8 scores";
-  ::setenv("HALFNOTE_ATTENTION", "always", 1);
+  const Variable wish("HALFNOTE_ATTENTION", "always");
   for (const auto& [model, loss] : models) {
     for (const DType precision : {DType::kF32, DType::kBF16}) {
       auto nodes = nodes_on_gpu(model, loss, precision);
@@ -106,7 +107,6 @@ TEST(DevicePasses, AttentionIsOneNodeWhereItPays) {
       EXPECT_EQ(nodes["Softmax"], 0) << model;
     }
   }
-  ::unsetenv("HALFNOTE_ATTENTION");
 }
 
 /// The device's own table says what it has kernels for, not the CPU's.

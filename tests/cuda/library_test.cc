@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "tests/environment.h"
 
 namespace halfnote::libraries {
 namespace {
@@ -18,15 +19,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr LibraryName kMissing = {"cuTest", "libhalfnote_no_such.so.13", "install cuTest"};
-
-/// The environment variable for the time of a test.
-class Folders {
- public:
-  explicit Folders(const std::string& value) { ::setenv(kLibraryFolders, value.c_str(), 1); }
-  ~Folders() { ::unsetenv(kLibraryFolders); }
-  Folders(const Folders&) = delete;
-  Folders& operator=(const Folders&) = delete;
-};
 
 std::string message(const LibraryName& name) {
   try {
@@ -41,7 +33,7 @@ std::string message(const LibraryName& name) {
 }
 
 TEST(Library, NamedFoldersComeFirst) {
-  const Folders folders("/one::/two/");
+  const Variable folders(kLibraryFolders, "/one::/two/");
   EXPECT_THAT(
       library_candidates(kMissing),
       ElementsAre("/one/libhalfnote_no_such.so.13", "/two//libhalfnote_no_such.so.13",
@@ -52,7 +44,7 @@ TEST(Library, NamedFoldersComeFirst) {
 }
 
 TEST(Library, MissingTellsEveryPlace) {
-  const Folders folders("/one");
+  const Variable folders(kLibraryFolders, "/one");
   const std::string text = message(kMissing);
   EXPECT_THAT(text, HasSubstr("no cuTest: expected libhalfnote_no_such.so.13, got "));
   for (const std::string& candidate : library_candidates(kMissing)) {
@@ -65,7 +57,7 @@ TEST(Library, DamagedIsNoMissingOne) {
   const fs::path folder = fs::path(testing::TempDir()) / "halfnote_library_test";
   fs::create_directories(folder);
   std::ofstream(folder / kMissing.file) << "no library";
-  const Folders folders(folder.string());
+  const Variable folders(kLibraryFolders, folder.c_str());
   EXPECT_THAT(message(kMissing), HasSubstr((folder / kMissing.file).string() + ": file too short"));
   fs::remove_all(folder);
 }

@@ -10,6 +10,7 @@
 #include "runtime/core/profile/output.h"
 #include "runtime/train/session.h"
 #include "tests/cuda/harness/device_check.h"
+#include "tests/cuda/random_batch.h"
 
 namespace halfnote {
 namespace {
@@ -31,17 +32,7 @@ Session session_with(Profiler* profiler, int64_t accumulate = 1) {
 }
 
 std::vector<Tensor> batch_for(const Session& session, uint32_t seed, int64_t label = 3) {
-  std::vector<Tensor> inputs;
-  std::mt19937 engine(seed);
-  for (const auto& [name, type] : session.inputs()) {
-    Shape shape;
-    for (const Dim& dim : *type.shape) shape.push_back(dim.known() ? dim.value : 4);
-    Tensor tensor(DType::kF64, shape);
-    for (double& x : tensor.mutable_data<double>())
-      x = is_float(type.dtype) ? engine() * 0x1p-32 : static_cast<double>(label);
-    inputs.push_back(tensor.cast_to(type.dtype));
-  }
-  return inputs;
+  return test::random_batch(session, 4, seed, [=](std::mt19937&) { return label; });
 }
 
 TEST(DeviceProfile, HasEveryNodeAndItsBytes) {

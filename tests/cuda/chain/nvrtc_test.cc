@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/system/folder.h"
 #include "tests/cuda/chain/table.h"
+#include "tests/environment.h"
 
 namespace halfnote::libraries {
 namespace {
@@ -145,28 +146,6 @@ TEST_F(NvrtcTest, AFolderThatCannotBeWrittenCostsTheCompilation) {
     EXPECT_EQ(compile_kernels(*nvrtc_, {&source, 1}, 90, folder_).compiled, 1u);
   }
 }
-
-/// A variable of the environment for the time of a test.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    ::setenv(name, value, 1);
-  }
-  ~Variable() {
-    if (old_) {
-      ::setenv(name_, old_->c_str(), 1);
-    } else {
-      ::unsetenv(name_);
-    }
-  }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 TEST(KernelFolder, FollowsTheEnvironment) {
   const Variable home("HOME", "/home/me");

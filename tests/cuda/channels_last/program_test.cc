@@ -16,6 +16,7 @@
 #include "runtime/core/layout.h"
 #include "runtime/train/session.h"
 #include "tests/cuda/harness/call.h"
+#include "tests/environment.h"
 
 namespace halfnote::test {
 namespace {
@@ -218,6 +219,8 @@ std::vector<std::string> reordered(const Program& program) {
 
 TEST(ChannelsLastProgram, TheCifarCnnIsTurnedAtItsBordersOnly) {
   if (tested_device() == "none") GTEST_SKIP();
+  // What steps beside others hold says nothing of layouts.
+  const Variable wish("HALFNOTE_BRANCHES", "never");
   for (const DType precision : {DType::kBF16, DType::kF16}) {
     Laid laid(fixture("cifar_cnn", precision), false), plain(fixture("cifar_cnn", precision), true);
     // Before Flatten, and behind its gradient; images and weights are turned as they are cast.
@@ -225,8 +228,7 @@ TEST(ChannelsLastProgram, TheCifarCnnIsTurnedAtItsBordersOnly) {
     EXPECT_TRUE(laid.counts().channels_last);
     EXPECT_EQ(plain.counts().blocked_steps, 0u);
     EXPECT_LT(laid.launches(), plain.launches());
-    // What steps beside others hold does not lie as well in both.
-    EXPECT_LE(laid.program().arena_bytes, plain.program().arena_bytes + (size_t{1} << 16));
+    EXPECT_LE(laid.program().arena_bytes, plain.program().arena_bytes);
     expect_operands_stay(laid);
   }
 }

@@ -14,6 +14,8 @@
 #include "runtime/core/device_ready.h"
 #include "runtime/train/session.h"
 #include "tests/cuda/harness/device_check.h"
+#include "tests/cuda/random_batch.h"
+#include "tests/environment.h"
 
 namespace halfnote::epilogue_training {
 namespace {
@@ -115,31 +117,6 @@ TEST(EpilogueTraining, AsksAboutGraphsOfTheSameInputsAndResults) {
   EXPECT_EQ(sums_in_place, 8) << "the accumulators of four linear layers each";
 }
 
-/// As long as it is there, sessions take every epilogue that the library has.
-class AlwaysEpilogues {
- public:
-  explicit AlwaysEpilogues(bool wanted) {
-    if (wanted) ::setenv("HALFNOTE_EPILOGUES", "always", 1);
-  }
-  ~AlwaysEpilogues() { ::unsetenv("HALFNOTE_EPILOGUES"); }
-  AlwaysEpilogues(const AlwaysEpilogues&) = delete;
-  AlwaysEpilogues& operator=(const AlwaysEpilogues&) = delete;
-};
-
-std::vector<Tensor> batch_of(const Session& session, uint32_t seed) {
-  std::vector<Tensor> inputs;
-  std::mt19937 engine(seed);
-  for (const auto& [name, type] : session.inputs()) {
-    Shape shape;
-    for (const Dim& dim : *type.shape) shape.push_back(dim.known() ? dim.value : 4);
-    Tensor tensor(DType::kF64, shape);
-    for (double& x : tensor.mutable_data<double>())
-      x = is_float(type.dtype) ? engine() * 0x1p-32 : static_cast<double>(engine() % 7);
-    inputs.push_back(tensor.cast_to(type.dtype));
-  }
-  return inputs;
-}
-
 struct Trained {
   std::vector<double> losses;
   uint64_t launches = 0;  // of the graphs, as they are captured
@@ -148,7 +125,7 @@ struct Trained {
 
 Trained train(const Fixture& fixture, DType precision, int64_t accumulate, bool epilogues,
               KernelChoices* choices = nullptr, bool tune = false) {
-  const AlwaysEpilogues wish(epilogues);
+  const Variable wish("HALFNOTE_EPILOGUES", epilogues ? "always" : nullptr);
   SessionOptions options;
   options.device = test::tested_device();
   options.threads = 1;
@@ -157,7 +134,7 @@ Trained train(const Fixture& fixture, DType precision, int64_t accumulate, bool 
   Session session(compiled(fixture, precision, accumulate).model, options);
   Trained run;
   for (uint32_t step = 0; step < 4 * accumulate; ++step)
-    run.losses.push_back(session.step(batch_of(session, step % 3)).loss);
+    run.losses.push_back(session.step(test::random_batch(session, 4, step % 3)).loss);
   run.launches = session.device_counters().launches;
   for (const StateEntry& entry : session.state().entries()) {
     if (entry.kind == StateKind::kWeight) run.weights.push_back(session.state().get(entry));

@@ -8,6 +8,7 @@
 #include "compiler/ir/text.h"
 #include "runtime/train/session.h"
 #include "tests/cuda/harness/device_check.h"
+#include "tests/cuda/random_batch.h"
 
 namespace halfnote::device_arena {
 namespace {
@@ -31,19 +32,6 @@ Session open_session(int64_t accumulate) {
   return Session(compile_model(parse_model(text, "arena.onnxtxt"), compile).model, options);
 }
 
-std::vector<Tensor> batch_of(const Session& session, int64_t samples, uint32_t seed) {
-  std::vector<Tensor> inputs;
-  std::mt19937 engine(seed);
-  for (const auto& [name, type] : session.inputs()) {
-    Shape shape;
-    for (const Dim& dim : *type.shape) shape.push_back(dim.known() ? dim.value : samples);
-    Tensor tensor(DType::kF64, shape);
-    for (double& x : tensor.mutable_data<double>()) x = engine() * 0x1p-32;
-    inputs.push_back(tensor.cast_to(type.dtype));
-  }
-  return inputs;
-}
-
 /// Every output of the training step.
 std::vector<Tensor> outputs_of(const Session& session) {
   std::vector<Tensor> all;
@@ -62,12 +50,12 @@ bool same_bytes(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
 
 TEST(DeviceArena, IsAsLargeAsTheLargestProgram) {
   Session session = open_session(2);
-  session.step(batch_of(session, 4, 1));
-  session.step(batch_of(session, 4, 2));
+  session.step(test::random_batch(session, 4, 1));
+  session.step(test::random_batch(session, 4, 2));
   const size_t trained = session.memory().arena;
   const size_t accumulate = session.program(session.model().training.front().name)->arena_bytes;
   EXPECT_EQ(trained, accumulate) << "the update takes less";
-  session.evaluate(batch_of(session, 2, 3));
+  session.evaluate(test::random_batch(session, 2, 3));
   EXPECT_EQ(session.memory().arena, trained) << "so does an evaluation of fewer samples";
 }
 
@@ -76,15 +64,15 @@ TEST(DeviceArena, IsAsLargeAsTheLargestProgram) {
 TEST(DeviceArena, TrainsOnAfterItMoved) {
   Session plain = open_session(2), session = open_session(2);
   for (uint32_t step = 0; step < 6; ++step) {
-    const std::vector<Tensor> inputs = batch_of(session, 4, step);
+    const std::vector<Tensor> inputs = test::random_batch(session, 4, step);
     EXPECT_EQ(session.step(inputs).loss, plain.step(inputs).loss) << "step " << step;
     if (step != 1) continue;
     const size_t before = session.memory().arena;
-    session.evaluate(batch_of(session, 200000, 9));
+    session.evaluate(test::random_batch(session, 200000, 9));
     EXPECT_GT(session.memory().arena, before);
   }
   const DeviceCounters before = session.device_counters();
-  for (uint32_t step = 0; step < 2; ++step) session.step(batch_of(session, 4, step));
+  for (uint32_t step = 0; step < 2; ++step) session.step(test::random_batch(session, 4, step));
   const DeviceCounters after = session.device_counters();
   EXPECT_EQ(after.launches, before.launches) << "it is captured again once";
   EXPECT_EQ(after.graph_launches, before.graph_launches + 3) << "two micro-batches, an update";
@@ -95,17 +83,18 @@ TEST(DeviceArena, TrainsOnAfterItMoved) {
 TEST(DeviceArena, WhatIsStillToBeReadIsKeptFromOtherPrograms) {
   Session plain = open_session(1), session = open_session(1);
   for (const int64_t samples : {2, 4000}) {
-    const std::vector<Tensor> inputs = batch_of(session, 4, 1);
+    const std::vector<Tensor> inputs = test::random_batch(session, 4, 1);
     plain.step(inputs);
     session.step(inputs);
-    session.evaluate(batch_of(session, samples, 2));  // lies where the outputs did, and moves them
+    session.evaluate(
+        test::random_batch(session, samples, 2));  // lies where the outputs did, and moves them
     EXPECT_TRUE(same_bytes(outputs_of(session), outputs_of(plain))) << samples;
   }
   // What was dropped is not.
   const size_t kept = session.memory().outputs;
-  session.step(batch_of(session, 8, 1));
+  session.step(test::random_batch(session, 8, 1));
   session.drop_outputs();
-  session.evaluate(batch_of(session, 4000, 2));
+  session.evaluate(test::random_batch(session, 4000, 2));
   EXPECT_EQ(session.memory().outputs, kept);
 }
 

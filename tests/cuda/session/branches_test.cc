@@ -12,6 +12,8 @@
 #include "compiler/onnx/import.h"
 #include "runtime/train/session.h"
 #include "tests/cuda/harness/device_check.h"
+#include "tests/cuda/random_batch.h"
+#include "tests/environment.h"
 
 namespace halfnote::branches {
 namespace {
@@ -81,17 +83,8 @@ TEST(Branches, WhatFollowsBesideJoinsWithIt) {
   EXPECT_EQ(joins_of(steps, buffers), (std::vector<int>{0, 5, 5, 0, 0}));
 }
 
-/// HALFNOTE_BRANCHES as long as this is there.
-class Wish {
- public:
-  explicit Wish(const char* word) { ::setenv("HALFNOTE_BRANCHES", word, 1); }
-  ~Wish() { ::unsetenv("HALFNOTE_BRANCHES"); }
-  Wish(const Wish&) = delete;
-  Wish& operator=(const Wish&) = delete;
-};
-
 TEST(Branches, ThereAreTwoWishes) {
-  const Wish wish("perhaps");
+  const Variable wish("HALFNOTE_BRANCHES", "perhaps");
   EXPECT_THROW(Branches(backward(), small(7)), Error);
 }
 
@@ -142,17 +135,7 @@ struct Trained {
 Trained train(const Model& model, const std::string& loss, DType precision) {
   Session session = open_session(model, loss, precision);
   for (uint32_t i = 0; i < 4; ++i) {
-    std::vector<Tensor> inputs;
-    std::mt19937 engine(i);
-    for (const auto& [name, type] : session.inputs()) {
-      Shape shape;
-      for (const Dim& dim : *type.shape) shape.push_back(dim.known() ? dim.value : 5);
-      Tensor tensor(DType::kF64, shape);
-      const double most = is_float(type.dtype) ? 1 : 10;
-      for (double& x : tensor.mutable_data<double>()) x = engine() * 0x1p-32 * most;
-      inputs.push_back(tensor.cast_to(type.dtype));
-    }
-    session.step(inputs);
+    session.step(test::random_batch(session, 5, i));
   }
   Trained trained;
   for (const StateEntry& entry : session.state().entries())
@@ -172,7 +155,7 @@ TEST(Branches, ChangeNoBit) {
                                       std::pair(images, std::string("cross_entropy"))}) {
       SCOPED_TRACE(std::string(short_name(precision)) + " " + loss);
       const Trained alone = [&] {
-        const Wish wish("never");
+        const Variable wish("HALFNOTE_BRANCHES", "never");
         return train(model, loss, precision);
       }();
       const Trained beside = train(model, loss, precision);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "support.h"
+#include "tests/environment.h"
 
 namespace halfnote {
 namespace {
@@ -200,23 +201,9 @@ TEST(ProgressModes, HaveNames) {
                      [] { progress_mode_from_name("plian"); });
 }
 
-/// Sets an environment variable for one test; null removes it.
-class Environment {
- public:
-  Environment(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) before_ = old;
-    value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
-  }
-  ~Environment() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
-
 TEST(TerminalDetection, TakesAFileForWhatItIs) {
   FILE* file = std::tmpfile();
-  const Environment columns("COLUMNS", nullptr);
+  const Variable columns("COLUMNS", nullptr);
   const Terminal terminal = Terminal::detect(::fileno(file));
   std::fclose(file);
   EXPECT_FALSE(terminal.interactive);
@@ -231,12 +218,12 @@ TEST(TerminalDetection, RespectsTheEnvironment) {
   };
   for (const Case& row : {Case{"120", 120}, Case{"5", 20}, Case{"99999", 500}, Case{"wide", 80},
                           Case{"-3", 80}, Case{"", 80}}) {
-    const Environment columns("COLUMNS", row.columns);
+    const Variable columns("COLUMNS", row.columns);
     EXPECT_EQ(Terminal::detect(-1).columns, row.expected) << row.columns;
   }
-  const Environment all("LC_ALL", nullptr), type("LC_CTYPE", "C"), lang("LANG", "de_DE.UTF-8");
+  const Variable all("LC_ALL", nullptr), type("LC_CTYPE", "C"), lang("LANG", "de_DE.UTF-8");
   EXPECT_FALSE(Terminal::detect(-1).utf8);
-  const Environment stronger("LC_ALL", "en_US.utf8");
+  const Variable stronger("LC_ALL", "en_US.utf8");
   EXPECT_TRUE(Terminal::detect(-1).utf8);
 }
 
@@ -267,22 +254,6 @@ TEST(StartTable, IsABoxOnATerminal) {
   std::istringstream lines(narrow.str());
   for (std::string line; std::getline(lines, line);) EXPECT_EQ(line.size(), 20u) << line;
 }
-
-/// Sets or (nullptr) clears a variable of the environment until the end of the test.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    set(value);
-  }
-  ~Variable() { set(old_ ? old_->c_str() : nullptr); }
-
- private:
-  void set(const char* value) { value ? setenv(name_, value, 1) : unsetenv(name_); }
-
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 TEST(Color, IsForTerminalsThatWantIt) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);

@@ -6,20 +6,11 @@
 #include <cstdlib>
 
 #include "compiler/ir/text.h"
+#include "tests/environment.h"
 #include "tests/session/support.h"
 
 namespace halfnote::test {
 namespace {
-
-/// HALFNOTE_ATTENTION for as long as this lives.
-class AttentionChoice {
- public:
-  explicit AttentionChoice(const char* value) { ::setenv(kName, value, 1); }
-  ~AttentionChoice() { ::unsetenv(kName); }
-
- private:
-  static constexpr const char* kName = "HALFNOTE_ATTENTION";
-};
 
 /// (N, 67, 8) → two heads of 4 → 3 classes. 67 divides by no block.
 Model attention_model(const std::string& ratio) {
@@ -84,7 +75,7 @@ TEST(AttentionDropout, TrainsAsTheUnfusedNodesDo) {
     SCOPED_TRACE(short_name(precision));
     std::vector<double> got, want, without;
     {
-      const AttentionChoice choice("always");
+      const Variable choice("HALFNOTE_ATTENTION", "always");
       Session fused = session_of("0.5", precision);
       got = losses(fused, 1);
       EXPECT_EQ(count(fused, "ai.halfnote.Attention"), 1u);
@@ -93,7 +84,7 @@ TEST(AttentionDropout, TrainsAsTheUnfusedNodesDo) {
       Session plain = session_of("0.0", precision);
       without = losses(plain, 1);
     }
-    const AttentionChoice choice("never");
+    const Variable choice("HALFNOTE_ATTENTION", "never");
     Session apart = session_of("0.5", precision);
     want = losses(apart, 1);
     EXPECT_EQ(count(apart, "ai.halfnote.Attention"), 0u);
@@ -112,7 +103,7 @@ TEST(AttentionDropout, TrainsAsTheUnfusedNodesDo) {
 }
 
 TEST(AttentionDropout, HasTheSameBitsOnAnyNumberOfThreads) {
-  const AttentionChoice choice("always");
+  const Variable choice("HALFNOTE_ATTENTION", "always");
   Session one = session_of("0.1"), three = session_of("0.1", DType::kF32, 3);
   losses(one, 1);
   losses(three, 1);
@@ -121,7 +112,7 @@ TEST(AttentionDropout, HasTheSameBitsOnAnyNumberOfThreads) {
 }
 
 TEST(AttentionDropout, GoesOnAfterAResume) {
-  const AttentionChoice choice("always");
+  const Variable choice("HALFNOTE_ATTENTION", "always");
   Session whole = session_of("0.1"), first = session_of("0.1"), resumed = session_of("0.1");
   losses(whole, 1, 5);
   losses(first, 1, 2);
@@ -132,7 +123,7 @@ TEST(AttentionDropout, GoesOnAfterAResume) {
 }
 
 TEST(AttentionDropout, IsNotThereInTheEvaluation) {
-  const AttentionChoice choice("always");
+  const Variable choice("HALFNOTE_ATTENTION", "always");
   Session dropping = session_of("0.5"), plain = session_of("0.0");
   const std::vector<Tensor> batch = attention_batch(9);
   const std::vector<Tensor> results = dropping.evaluate(batch);
