@@ -145,7 +145,8 @@ list_unit_parts() {
 # The kernels of products once more the other way: with the CPU's bf16 dot products, and in f32.
 # The device's, which know neither, are not compared again.
 leg_unit() {
-  local how first
+  local first
+  tests/gpu_check/suites.sh build/release || return 1
   { list_unit_parts Avx2Attention BaselineAttention Avx2 Baseline; echo "ctest Random.Finds"; } |
     unit_parts release
   products_in dots >"$logs/products-dots.log" 2>&1 &

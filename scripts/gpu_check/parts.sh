@@ -226,7 +226,7 @@ run_tests() {
 }
 
 device_suites='TestedDevice.*:DeviceSession.*:DeviceArena.*:DeviceFaults.*:DeviceStream.*:'
-device_suites+='All/DeviceControl.*:DeviceProfile.*'
+device_suites+='Branches.*:All/DeviceControl.*:DeviceProfile.*'
 part_device() { run_tests device halfnote_cuda_test "$device_suites"; }
 part_memory() { run_tests memory halfnote_cuda_test '*OutOfMemory*'; }
 
@@ -294,7 +294,7 @@ run_cases() {
 
 # Every kind of kernel, those with most in shared memory and those that are generated first; one
 # line is a process. A tool takes 10 to 100 times as long as the test. What is left out stands in
-# tests/gpu_check/run.sh, with the reasons.
+# tests/gpu_check/suites.sh, with the reasons.
 sanitized=(CudaAttention.\* Chain.\* CudaLayerNorm.\* CudaNormalization.\* CudaReduction.\*
   CudaLoss.\* UpdateGroup.\*:GradientJudgement.\*:KeptStates.\* CudaContraction.\* CudaStateful.\*
   CudaMovement.\* CudaScatter.\* CudaElementwise.\* ChannelsLast.\* ChannelsLastGroups.\*
@@ -303,7 +303,7 @@ sanitized=(CudaAttention.\* Chain.\* CudaLayerNorm.\* CudaNormalization.\* CudaR
   CudaPlainProduct.\*:CudaQuantizedProduct.\* CudaArithmetic.\* CudaIntegerReduction.\*
   CudaLines.\*:CudaRows.\* CudaGenerate.\*:CudaCast.\* CudaRegions.\* CudaResize.\* CudaRandom.\*
   CudaSignal.\*:CudaDeterminant.\* CudaQuantized.\* CudaRecurrent.TrainingOnTheLibrary
-  DeviceStream.\* DeviceSession.TrainsAsOnTheCpu ChannelsLastLarge.\* CudaLarge.\*
+  DeviceStream.\* DeviceSession.TrainsAsOnTheCpu Branches.ChangeNoBit ChannelsLastLarge.\* CudaLarge.\*
   ChannelsLastProgram.\*)
 
 part_sanitizer() {
