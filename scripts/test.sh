@@ -83,7 +83,10 @@ not_sanitized=$(printf '%s:' "$not_here" 'SamplingGradient.*' 'LoweringGradient.
   RunFolder.TheModelMayGoIntoTheNewFolderUnderAnyName ExitCode.TwoForUsage \
   SettingNames.APolicyFileIsToldItsLineAndItsKey Pointwise.FunctionsAreWithinTwoUlps \
   Recompute.ALimitOutOfReachIsComeNear Gemm.ReferenceFollowsTheFormula LossBody.CountCorrect \
-  Dnn.ModelsAskForTheirAttention SettingNames.WholeNumbersOfFlagsAreReadWholeOrRefused)
+  Dnn.ModelsAskForTheirAttention 'RandomGraphs.*' 'LongWays.*' 'PointwiseSums.OfRows*' \
+  'Rows/UpdateForms.*/reference' CudaAttention.TheLibrarysHiddenRowsArePassedBackThrough \
+  CudaLoss.LabelsWithTheHighestScores MatMul.ReferenceIsTheSumOfProducts \
+  OptimizerBody.AgreesWithTheKernel SettingNames.WholeNumbersOfFlagsAreReadWholeOrRefused)
 
 # unit_part BUILD test NAME PART PARTS: a share of the tests of halfnote_NAME_test in one process: a
 # process for each test would take twice the time.
