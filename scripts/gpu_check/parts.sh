@@ -303,8 +303,8 @@ sanitized=(CudaAttention.\* Chain.\* CudaLayerNorm.\* CudaNormalization.\* CudaR
   CudaPlainProduct.\*:CudaQuantizedProduct.\* CudaArithmetic.\* CudaIntegerReduction.\*
   CudaLines.\*:CudaRows.\* CudaGenerate.\*:CudaCast.\* CudaRegions.\* CudaResize.\* CudaRandom.\*
   CudaSignal.\*:CudaDeterminant.\* CudaQuantized.\* CudaRecurrent.TrainingOnTheLibrary
-  DeviceStream.\* DeviceSession.TrainsAsOnTheCpu Branches.ChangeNoBit ChannelsLastLarge.\* CudaLarge.\*
-  ChannelsLastProgram.\*)
+  DeviceStream.\* DeviceSession.TrainsAsOnTheCpu Branches.ChangeNoBit ChannelsLastLarge.\*
+  CudaLarge.\* ChannelsLastProgram.\*)
 
 part_sanitizer() {
   local tool own sanitizer candidate failed=0 late=0
