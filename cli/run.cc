@@ -209,7 +209,8 @@ int train(const RunArguments& arguments, Session& session, const BoundInputs& bo
   // The model first: what was trained does not go with a profile for which there is no room.
   const std::string model =
       result.stopped ? std::string() : write_model(session, arguments, options);
-  const size_t measured = std::max(machine.memory, resident_memory().peak);
+  const MeasuredMemory measured = {std::max(machine.memory, resident_memory().peak),
+                                   session.device_memory().most};
   write_file_atomic(options.run_folder / kRunMemory, memory_json(predicted, measured));
   if (!arguments.profile.empty())
     write_profile(arguments, profiler, machine.peak, options.run_folder);

@@ -81,9 +81,22 @@ std::string mebibytes(size_t bytes) {
 std::string peak_text(const PredictedMemory& predicted) {
   const std::string before =
       predicted.before > predicted.training() ? "as reading the model took, training: " : "";
+  const size_t planned = predicted.training() - predicted.batches - predicted.program;
   return fmt::format("{} predicted: {}{} as planned, batches {}, program, libraries and data {}",
-                     mebibytes(predicted.total()), before, mebibytes(predicted.plan.total()),
+                     mebibytes(predicted.total()), before, mebibytes(planned),
                      mebibytes(predicted.batches), mebibytes(predicted.program));
+}
+
+/// Beside a device with memory of its own.
+std::string peak_title(const PredictedMemory& predicted) {
+  return predicted.own ? "peak memory of the host" : "peak memory";
+}
+
+std::string difference_text(size_t predicted, size_t measured) {
+  const double more =
+      static_cast<double>(measured) / static_cast<double>(std::max<size_t>(predicted, 1)) - 1;
+  return fmt::format("{} predicted, {} measured ({:+.1f} %)", mebibytes(predicted),
+                     mebibytes(measured), 100 * more);
 }
 
 /// What --memory made of the step, if it was given.
@@ -209,7 +222,9 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
   if (data.evaluation) add_data_row(rows, "evaluation", *data.evaluation);
   add_input_rows(rows, data);
   rows.push_back({"memory", memory_text(session)});
-  rows.push_back({"peak memory", peak_text(predicted)});
+  if (predicted.device > 0)
+    rows.push_back({"device memory", mebibytes(predicted.device) + " predicted"});
+  rows.push_back({peak_title(predicted), peak_text(predicted)});
   if (const std::string layouts = layout_text(session); !layouts.empty()) {
     rows.push_back({"layouts", layouts});
   }
@@ -224,9 +239,16 @@ PredictedMemory predict_memory(const Session& session, const Trainer& trainer, s
   const size_t now = resident.all + kLateBytes;
   // Constants that were computed are in the heap already; those of the file are read later.
   const MemoryUse plan = session.memory();
-  const size_t counted = session.state().touched_bytes() + plan.constants - plan.mapped;
-  return {plan, trainer.batch_bytes(), now > counted ? now - counted : 0,
-          std::max(forgotten, resident.peak)};
+  const bool own = session.device_has_own_memory();
+  const size_t device = session.device_memory().now;
+  const size_t counted =
+      session.state().touched_bytes() + plan.constants - plan.mapped + (own ? 0 : device);
+  return {plan,
+          trainer.batch_bytes(),
+          now > counted ? now - counted : 0,
+          std::max(forgotten, resident.peak),
+          device,
+          own};
 }
 
 std::vector<TableRow> memory_rows(const Session& session, const PredictedMemory& predicted) {
@@ -252,12 +274,13 @@ std::vector<TableRow> memory_rows(const Session& session, const PredictedMemory&
   rows.push_back({"batches", bytes_text(predicted.batches)});
   rows.push_back({"program, libraries and data", bytes_text(predicted.program)});
   rows.push_back({"the most so far", bytes_text(predicted.before)});
-  rows.push_back({"peak", bytes_text(predicted.total())});
+  if (predicted.device > 0) rows.push_back({"device memory", bytes_text(predicted.device)});
+  rows.push_back({predicted.own ? "peak of the host" : "peak", bytes_text(predicted.total())});
   return rows;
 }
 
 std::vector<TableRow> result_rows(const TrainResult& result, const PredictedMemory& predicted,
-                                  size_t measured, const std::string& model_file) {
+                                  const MeasuredMemory& measured, const std::string& model_file) {
   std::vector<TableRow> rows;
   rows.push_back({"steps", fmt::format("{}, {} updates applied, {} skipped", result.steps,
                                        result.applied, result.skipped)});
@@ -278,12 +301,9 @@ std::vector<TableRow> result_rows(const TrainResult& result, const PredictedMemo
     rows.push_back({"time per step", fmt::format("{:.3f} ms (median)", 1e3 * result.step_seconds)});
   }
   rows.push_back({"memory", bytes_text(predicted.plan.total()) + " planned"});
-  const double more =
-      static_cast<double>(measured) / static_cast<double>(std::max<size_t>(predicted.total(), 1)) -
-      1;
-  rows.push_back(
-      {"peak memory", fmt::format("{} predicted, {} measured ({:+.1f} %)",
-                                  mebibytes(predicted.total()), mebibytes(measured), 100 * more)});
+  if (predicted.device > 0)
+    rows.push_back({"device memory", difference_text(predicted.device, measured.device)});
+  rows.push_back({peak_title(predicted), difference_text(predicted.total(), measured.process)});
   if (!result.checkpoint.empty()) rows.push_back({"checkpoint", result.checkpoint.string()});
   if (!model_file.empty()) rows.push_back({"model", model_file});
   return rows;
@@ -344,16 +364,20 @@ std::string config_json(const RunArguments& arguments, const Session& session,
   return json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string memory_json(const PredictedMemory& predicted, size_t measured) {
+std::string memory_json(const PredictedMemory& predicted, const MeasuredMemory& measured) {
   const MemoryUse& plan = predicted.plan;
-  const nlohmann::ordered_json json = {{"state", plan.state},
-                                       {"arena", plan.arena},
-                                       {"constants", plan.constants},
-                                       {"batches", predicted.batches},
-                                       {"program", predicted.program},
-                                       {"before", predicted.before},
-                                       {"predicted_peak", predicted.total()},
-                                       {"measured_peak", measured}};
+  nlohmann::ordered_json json = {{"state", plan.state},
+                                 {"arena", plan.arena},
+                                 {"constants", plan.constants},
+                                 {"batches", predicted.batches},
+                                 {"program", predicted.program},
+                                 {"before", predicted.before},
+                                 {"predicted_peak", predicted.total()},
+                                 {"measured_peak", measured.process}};
+  if (predicted.device > 0) {
+    json["predicted_device"] = predicted.device;
+    json["measured_device"] = measured.device;
+  }
   return json.dump(1) + "\n";
 }
 

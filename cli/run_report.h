@@ -19,8 +19,19 @@ struct PredictedMemory {
   size_t batches = 0;
   size_t program = 0;  // program, libraries, data that is loaded, the plan itself
   size_t before = 0;   // the most until now: reading a model of many small weights
-  size_t training() const { return plan.total() + batches + program; }
+  size_t device = 0;   // of a device's memory: state, arena, constants, batches; 0 on the CPU
+  bool own = false;    // is that memory none of the process's?
+  /// Of the process. Beside a device the host has the state and the constants once more, no arena.
+  size_t training() const {
+    if (device == 0) return plan.total() + batches + program;
+    return plan.state + plan.constants + batches + program + (own ? 0 : device);
+  }
   size_t total() const { return std::max(before, training()); }
+};
+
+/// The most that the process and the device ever had.
+struct MeasuredMemory {
+  size_t process = 0, device = 0;
 };
 /// Looks at the process once everything is planned, and nothing has run. `forgotten`: the most that
 /// it had before the system's count was set back.
@@ -35,12 +46,11 @@ std::vector<TableRow> start_rows(const RunArguments& arguments, const Session& s
 /// Peak memory by category.
 std::vector<TableRow> memory_rows(const Session& session, const PredictedMemory& predicted);
 
-/// `measured`: the most memory that the process ever had.
 std::vector<TableRow> result_rows(const TrainResult& result, const PredictedMemory& predicted,
-                                  size_t measured, const std::string& model_file);
+                                  const MeasuredMemory& measured, const std::string& model_file);
 
 /// The text of memory.json.
-std::string memory_json(const PredictedMemory& predicted, size_t measured);
+std::string memory_json(const PredictedMemory& predicted, const MeasuredMemory& measured);
 
 /// The --data of the sessions of a run so far, from its config.json, the last one at the end;
 /// nothing without one that can be read.

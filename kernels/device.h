@@ -2,6 +2,7 @@
 // the kernels speak to it through these narrow classes; CUDA and its emulation implement them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -164,13 +165,22 @@ void throw_fault(DeviceFault& fault);
 
 enum class MemoryKind : uint8_t { kDevice, kPinned };
 
+/// Bytes of a device's own memory that were asked for: now, and the most at any time.
+struct DeviceMemory {
+  size_t now = 0, most = 0;
+};
+
 class Device {
  public:
   /// Gives memory back to the device it came from, which must still be there.
   struct Free {
     Device* device = nullptr;
     MemoryKind kind = MemoryKind::kDevice;
-    void operator()(std::byte* memory) const { device->release(memory, kind); }
+    size_t bytes = 0;
+    void operator()(std::byte* memory) const {
+      device->release(memory, kind);
+      if (kind == MemoryKind::kDevice) device->memory_.now -= bytes;
+    }
   };
   using Memory = std::unique_ptr<std::byte, Free>;
 
@@ -191,12 +201,24 @@ class Device {
 
   /// At least 256-byte aligned. Throws Error(kMemory) saying how much is free.
   Memory allocate(size_t bytes, MemoryKind kind = MemoryKind::kDevice) {
-    return Memory(acquire(bytes, kind), Free{this, kind});
+    Memory memory(acquire(bytes, kind), Free{this, kind, bytes});
+    if (kind == MemoryKind::kDevice) {
+      memory_.now += bytes;
+      memory_.most = std::max(memory_.most, memory_.now);
+    }
+    return memory;
   }
+  /// Without what the libraries and the driver take for themselves.
+  const DeviceMemory& memory() const { return memory_; }
+  /// Is its memory none of the process's?
+  virtual bool has_own_memory() const { return true; }
 
  protected:
   virtual std::byte* acquire(size_t bytes, MemoryKind kind) = 0;
   virtual void release(std::byte* memory, MemoryKind kind) = 0;
+
+ private:
+  DeviceMemory memory_;
 };
 
 /// Opens `cuda`, `cuda:N` or `cuda-emulated`; null for `cpu`, which is the host itself. Throws

@@ -499,6 +499,12 @@ DeviceCounters Session::device_counters() const {
   return device_ ? device_->device->counters() : DeviceCounters{};
 }
 
+DeviceMemory Session::device_memory() const {
+  return device_ ? device_->device->memory() : DeviceMemory{};
+}
+
+bool Session::device_has_own_memory() const { return device_ && device_->device->has_own_memory(); }
+
 std::string Session::device_description() const {
   return device_ ? device_->device->description() : std::string();
 }

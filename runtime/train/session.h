@@ -220,6 +220,10 @@ class Session {
   bool on_device() const { return device_ != nullptr; }
   /// What the host did on the device so far; nothing on the CPU.
   DeviceCounters device_counters() const;
+  /// What it asked for of the device's memory; nothing on the CPU.
+  DeviceMemory device_memory() const;
+  /// Is that memory beside the process's? The emulated device's is not.
+  bool device_has_own_memory() const;
   /// The device in words; empty on the CPU.
   std::string device_description() const;
   /// What the bytes of a run depend on besides model and data: `2 threads, avx512_core_bf16`. Runs

@@ -468,7 +468,7 @@ void Trainer::refuse_idle_run() {
   throw diverged(
       last_, fmt::format("the loss of all {} steps was NaN: nothing was trained", position_.step))
       .expected("labels that count in the loss", "in every batch only labels that it ignores")
-      .hint("look at the labels, and at the --ignore-index of the compilation");
+      .hint("look at the labels, and at the index that the loss ignores (--ignore-index)");
 }
 
 TrainResult Trainer::run(Progress& progress) {

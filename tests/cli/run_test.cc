@@ -7,6 +7,7 @@
 #include <sstream>
 #include <thread>
 
+#include "cli/run_report.h"
 #include "runtime/core/pages.h"
 #include "tests/cli/support.h"
 #include "tests/sanitizer.h"
@@ -106,6 +107,41 @@ TEST(Run, ThePeakIsWhatWasPredicted) {
   // The model is tiny: what differs is code that comes into memory when it first runs.
   const auto measured = memory["measured_peak"].get<double>();
   EXPECT_NEAR(measured / memory["predicted_peak"].get<double>(), 1, 0.1);
+}
+
+// The emulated device's memory is the process's, and in its peak once.
+TEST(Run, ADeviceHasAPeakOfItsOwn) {
+  const Workplace place;
+  place.compile("tiny.hn.onnx");
+  const Outcome outcome = place.run(
+      words(train("tiny.hn.onnx", "--steps 5 --run-dir r --device cuda-emulated --save-every 0")));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("device_memory=\""));
+  const auto memory = nlohmann::json::parse(place.read("r/memory.json"));
+  const auto device = memory["predicted_device"].get<size_t>();
+  EXPECT_EQ(memory["measured_device"], device);
+  EXPECT_GE(device, memory["arena"].get<size_t>() + memory["state"].get<size_t>());
+  EXPECT_GE(memory["predicted_peak"], device);
+  if (under_address_sanitizer()) return;
+  EXPECT_NEAR(memory["measured_peak"].get<double>() / memory["predicted_peak"].get<double>(), 1,
+              0.2);
+}
+
+// Beside a device's own memory the process holds no arena.
+TEST(Run, AnArenaOfADeviceIsNotTheHosts) {
+  cli::PredictedMemory predicted;
+  predicted.plan.state = 1000;
+  predicted.plan.arena = 500;
+  predicted.plan.constants = 30;
+  predicted.batches = 7;
+  predicted.program = 2;
+  EXPECT_EQ(predicted.total(), 1539u);
+  predicted.device = 1600;
+  EXPECT_EQ(predicted.total(), 2639u);
+  predicted.own = true;
+  EXPECT_EQ(predicted.total(), 1039u);
+  predicted.before = 1040;
+  EXPECT_EQ(predicted.total(), 1040u);
 }
 
 // Reading thousands of small weights takes more than the steps with them do.

@@ -69,6 +69,7 @@ class EmulatedDevice final : public Device {
   std::string description() const override { return "emulated CUDA device on the host"; }
   std::string hardware() const override { return "emulated CUDA device"; }
   std::string libraries() const override { return "plain loops"; }
+  bool has_own_memory() const override { return false; }
   const KernelTable& kernels() const override;
   const RegionLayout& regions() const override;
   std::unique_ptr<Stream> make_stream() override;

@@ -27,7 +27,9 @@ void check(const InputMap& map, const BatcherOptions& options, DataPosition star
     throw Error(ErrorCode::kData, "too few samples for one batch")
         .at({map.data().origin(), {}, {}})
         .expected(fmt::format("at least {}", needed), std::to_string(samples))
-        .hint(samples == 0 ? "the data holds no sample" : "choose a smaller batch size");
+        .hint(samples == 0 ? "the data holds no sample"
+                           : "choose a smaller batch size (where the model fixes it, export it "
+                             "with a smaller one)");
   }
   if (start.epoch < 0 || start.sample < 0 || start.sample > samples) {
     throw Error(ErrorCode::kCheckpoint, "the data position does not fit the data")

@@ -158,12 +158,13 @@ void check_labels(const Dataset& data, const DataField& field, int64_t classes,
   const int64_t elements = field.data.size() / field.data.shape()[0];
   const double label = field.data.at_as_double(index);
   const bool whole = label == std::floor(label);
+  const bool beside = ignore_index && (*ignore_index < 0 || *ignore_index >= classes);
   const std::string place =
       field.whole ? fmt::format("element {}", index) : fmt::format("sample {}", index / elements);
   throw Error(ErrorCode::kData, fmt::format("label out of range in \"{}\", {}", field.name, place))
       .at({data.origin(), {}, {}})
       .expected(fmt::format("{}0 to {}{}", whole ? "" : "a whole number from ", classes - 1,
-                            ignore_index ? fmt::format(" or {}", *ignore_index) : std::string()),
+                            beside ? fmt::format(" or {}", *ignore_index) : std::string()),
                 element_text(field.data, index))
       .hint(!whole      ? "labels are numbers of classes; --loss mse, huber and l1 take any number"
             : label < 0 ? "if these labels are to be left out, compile with --ignore-index " +

@@ -79,6 +79,8 @@ TEST(Labels, AreCheckedInEveryIntegerType) {
     expect_error(ErrorCode::kData,
                  {"x: label out of range in \"y\", sample 2", "expected 0 to 9, got 10"},
                  [&] { check_labels(data, data.fields()[0], 10); });
+    expect_error(ErrorCode::kData, {"sample 1", "expected 0 to 8, got 9"},
+                 [&] { check_labels(data, data.fields()[0], 9, 0); });
     expect_error(ErrorCode::kData, {"sample 1", "expected 0 to 8 or 10, got 9"},
                  [&] { check_labels(data, data.fields()[0], 9, 10); });
   }
