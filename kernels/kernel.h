@@ -157,6 +157,7 @@ struct KernelRow {
   /// library. `prepare` throws Error(kUsage) for a KernelCall::algorithm that the library does not
   /// take. Null: there is nothing to choose.
   std::vector<std::string> (*algorithms)(const KernelCall& call) = nullptr;
+  bool alone = false;  // it uses memory of its library's handle: one at a time
 };
 
 /// One reason why a candidate row was passed over.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/core/memory/best_fit.h"
@@ -188,9 +189,14 @@ class Beside {
   /// Where step `index` goes, behind all that it has to wait for.
   Stream& stream_of(const ProgramStep& step, size_t index) {
     if (join_before_ <= index) join();
-    if (beside_ == nullptr || step.joins_before == 0) return main_;
-    main_.record(*event_);
-    beside_->wait(*event_);
+    if (beside_ == nullptr || step.joins_before == 0) {
+      has_moved_ = true;
+      return main_;
+    }
+    if (std::exchange(has_moved_, false)) {
+      main_.record(*event_);
+      beside_->wait(*event_);
+    }
     join_before_ = std::min(join_before_, step.joins_before);
     return *beside_;
   }
@@ -207,6 +213,7 @@ class Beside {
   Stream& main_;
   Stream* beside_ = nullptr;
   DeviceEvent* event_;
+  bool has_moved_ = true;          // is there anything on the main line that none beside waits for?
   size_t join_before_ = kNothing;  // the first step that waits for what is on its way beside
 };
 

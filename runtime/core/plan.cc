@@ -56,7 +56,7 @@ class Planner {
     while (assign_layouts()) {
     }
     find_lifetimes();
-    if (options_.device != nullptr) branch_off();
+    if (options_.device != nullptr && options_.branches) branch_off();
     borrowed_ = BorrowedSpace(find_free_stretches(
         graph_, store_, writes_, [this](ValueId value) { return buffer(value).last_use; }));
     for (size_t i = 0; i < program_.steps.size(); ++i) place_step(static_cast<int>(i));

@@ -98,6 +98,8 @@ struct PlanOptions {
   /// What forward and backward pass read in another layout is reordered in both, not held between.
   bool reorder_again = false;
   bool tf32 = false;  // a GPU may round the f32 operands of products to TF32
+  /// Steps of a device may leave the main line (steps/branches.h); that takes memory.
+  bool branches = true;
 };
 
 /// Plans a graph. Initializers that `store` holds are read from it, and the graph's

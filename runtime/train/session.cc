@@ -327,11 +327,16 @@ Program Session::plan_step(const StepForm& form, std::span<const Shape> shapes,
       plan(graph, *state_,
            {options_.kernels, options_.threads, options_.keep_types || options_.profiler != nullptr,
             options_.choices, options_.tune, device_ ? device_->device.get() : nullptr,
-            activation_bytes > 0, options_.tf32});
+            activation_bytes > 0, options_.tf32, !keeps_memory(form.step)});
   if (beside != nullptr) {
     for (auto& [node, bytes] : bytes_beside(graph, program)) (*beside)[node] = bytes;
   }
   return program;
+}
+
+/// Is the memory of this step limited?
+bool Session::keeps_memory(std::string_view step) const {
+  return options_.memory.limited() && step == model_.training.front().name;
 }
 
 Program Session::plan_limited(std::string_view step, std::span<const Shape> shapes) {
@@ -398,7 +403,7 @@ Executor& Session::executor(const StepForm& form, std::span<const Shape> shapes)
   Executor* found = find_executor(form, shapes);
   if (found == nullptr) {
     Profiler* profiler = options_.profiler;
-    const bool limited = options_.memory.limited() && step == model_.training.front().name;
+    const bool limited = keeps_memory(step);
     auto made = std::make_unique<Executor>(
         in_file([&] { return limited ? plan_limited(step, shapes) : plan_step(form, shapes); }),
         *state_, device_.get(), arena_);

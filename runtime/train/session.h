@@ -294,6 +294,7 @@ class Session {
                     int64_t activation_bytes = 0, BytesBeside* beside = nullptr);
   /// The plan that computes the least again within the limit, or the smallest there is.
   Program plan_limited(std::string_view step, std::span<const Shape> shapes);
+  bool keeps_memory(std::string_view step) const;
   void read_update(const Executor& executor, uint64_t run, StepResult& result) const;
   void read_states(const Executor& executor, uint64_t run, StepResult& result) const;
 

@@ -238,7 +238,8 @@ cpu_suites+='KeepBits*:KernelTable*:OneDnnRefusals*:OptimizerKernels*:Philox*:Po
 cpu_suites+='TiledProduct*:UpdateLoops*:VectorMath*'
 
 # Suites of halfnote_cuda_test that look at the host and the emulation alone.
-host_suites='Dnn.*:EmulatedDevice.*:EmulatorTest.*:KernelFolder.*:Library.*:PlanFloor.*:RnnRules.*'
+host_suites='BranchRaces.*:Dnn.*:EmulatedDevice.*:EmulatorTest.*:KernelFolder.*:Library.*:'
+host_suites+='PlanFloor.*:RnnRules.*'
 
 part_ops() {
   run_tests kernels halfnote_cuda_test "*-$host_suites:$device_suites:*OutOfMemory*"

@@ -67,7 +67,9 @@ TEST(LargeWeights, AreNotReadForWarnings) {
   const Outcome outcome =
       place.run(words("compile large.onnx -o a.onnx --loss mse --optimizer adamw"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  if (!under_address_sanitizer()) EXPECT_LE(outcome.peak, kMostResident);
+  if (!under_address_sanitizer()) {
+    EXPECT_LE(outcome.peak, kMostResident);
+  }
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("w1: holds a NaN or Inf"),
                                  HasSubstr("w2: has the values of w3, as far as samples show"),
                                  Not(HasSubstr("w0: "))));

@@ -142,6 +142,7 @@ TEST(CudaStateful, NormScalesAndJudges) {
                c = random(DType::kF32, {0});
   check({kOwn, "GlobalNorm", {a, b, c, factor}, scaled, {norm, finite}});
   check({kOwn, "GlobalNorm", {a, b, c}, {}, {norm, finite}});
+  check({kOwn, "GlobalNorm", {Tensor(DType::kF32, {0, 3})}, {}, {norm, finite}});
   for (const float special : {INFINITY, -INFINITY, NAN}) {
     Tensor bad = random(DType::kF64, {70000});
     bad.mutable_data<double>()[69999] = special;

@@ -14,7 +14,7 @@ fail() {
 # What the sanitizer does not see. Nothing of these runs on a device:
 not_sanitized='Blas.*:Brief.*:CudaDivisor.*:CudaNumbers.*:CudaTable.*:Cudnn.*:DevicePasses.*:'
 not_sanitized+='DeviceRefusals.*:Dnn.*:KernelFolder.*:Library.*:NvrtcTest.*:OpenDevice.*:'
-not_sanitized+='PlanFloor.*:RnnRules.*:'
+not_sanitized+='BranchRaces.*:PlanFloor.*:RnnRules.*:'
 # or on the emulation alone:
 not_sanitized+='ChannelWalk.*:EmulatedDevice.*:EmulatorBounds.*:EmulatorTest.*:Products.*:'
 # Streams, and whole sessions, whose kernels have suites of their own: too long under such a tool.

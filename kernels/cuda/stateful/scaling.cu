@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kBlock)
   const bool any = __syncthreads_or(special) != 0;
   sum = merge_block<AddNumbers, kBlock>(sum);
   if (threadIdx.x != 0) return;
-  if (from.sums != nullptr) norm.write(0, math::sqrt(sum));
+  if (norm.data != nullptr) norm.write(0, math::sqrt(sum));
   if (finite != nullptr) *finite = !any;
 }
 

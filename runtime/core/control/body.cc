@@ -38,12 +38,18 @@ Graph body_graph(const Graph& graph, NodeId owner, RegionId region,
   return make_device_ready(body, {}, ready);
 }
 
+/// A body's kernels are put into the one stream that its owner is in.
+PlanOptions on_one_line(PlanOptions options) {
+  options.branches = false;
+  return options;
+}
+
 }  // namespace
 
 Body::Body(const Graph& graph, NodeId owner, RegionId region, const std::vector<ValueType>& types,
            const std::vector<ValueId>& captures, const PlanOptions& options)
-    : program_(
-          plan(body_graph(graph, owner, region, types, captures, options), StateStore{}, options)),
+    : program_(plan(body_graph(graph, owner, region, types, captures, options), StateStore{},
+                    on_one_line(options))),
       numbers_(program_) {
   size_t most = 0, writes = 0;
   for (const ProgramStep& step : program_.steps) {

@@ -15,17 +15,30 @@ std::vector<BranchStep> branch_steps(const Graph& graph, const PlannedSteps& pla
     return std::ranges::any_of(graph.uses(value),
                                [](const Use& use) { return use.kind == UseKind::kStateNext; });
   };
-  const auto is_index = [&](ValueId value) {
-    if (!value.valid() || value.index >= graph.value_count()) return false;
-    const ValueType& type = graph.value(value).type;
-    return graph.constant(value) == nullptr && is_integer(type.dtype) &&
-           element_count(concrete(*type.shape)) > 1;
+  // What follows from states alone: counters of steps and of random draws are no indices.
+  std::vector<bool> counts(graph.value_count(), false);
+  for (const State& state : graph.states()) counts[state.current.index] = true;
+  const auto is_fed = [&](ValueId value) {
+    return value.valid() && value.index < graph.value_count() && !counts[value.index] &&
+           graph.constant(value) == nullptr;
   };
+  const auto is_index = [&](ValueId value) {
+    return is_fed(value) && is_integer(graph.value(value).type.dtype);
+  };
+  // Beside the main line one workspace is for all of them.
+  constexpr size_t kLargeWorkspace = size_t{64} << 20;
   std::vector<BranchStep> steps(planned.steps.size());
   for (size_t i = 0; i < steps.size(); ++i) {
     BranchStep& step = steps[i];
     step.runs = !is_view[i];
-    step.stays = planned.steps[i].row == nullptr || std::ranges::any_of(planned.reads[i], is_index);
+    const ProgramStep& planned_step = planned.steps[i];
+    step.stays = planned_step.row == nullptr || planned_step.row->alone ||
+                 std::ranges::any_of(planned.reads[i], is_index) ||
+                 (step.runs && planned_step.kernel->workspace_bytes() > kLargeWorkspace);
+    if (std::ranges::none_of(planned.reads[i], is_fed)) {
+      for (const ValueId value : planned.writes[i])
+        if (value.valid() && value.index < graph.value_count()) counts[value.index] = true;
+    }
     step.changes_states = std::ranges::any_of(planned.writes[i], is_next_state);
     for (const ValueId value : planned.reads[i])
       if (value.valid()) step.reads.push_back(buffer_of[value.index]);
@@ -52,30 +65,61 @@ bool wants_branches(const std::vector<BranchStep>& steps,
   return bytes < kFewBytes;
 }
 
-/// For each step the one that it joins, or 0, by going from the last one to the first.
+/// How many steps wait for one another behind a step, the longest way, and of the main line those
+/// with more behind them than all that come before them, the nearest last.
+class Ways {
+ public:
+  explicit Ways(size_t buffers) : behind_(buffers, 0) {}
+  int behind(const BranchStep& step) const {
+    int most = 0;
+    for (const int b : step.writes) most = std::max(most, behind_[static_cast<size_t>(b)]);
+    return most;
+  }
+  /// Is there a step of the main line, before `join`, behind which the way is as long?
+  bool has_as_long(int behind, int join) const {
+    const auto as_long = [behind](const Longest& main) { return main.behind >= behind; };
+    const auto found = std::ranges::partition_point(longest_, as_long);
+    return found != longest_.begin() && std::prev(found)->step < join;
+  }
+  void add(int step, const BranchStep& what, bool on_main) {
+    const int way = behind(what);
+    for (const int b : what.reads) {
+      int& most = behind_[static_cast<size_t>(b)];
+      most = std::max(most, way + 1);
+    }
+    if (!on_main) return;
+    while (!longest_.empty() && longest_.back().behind <= way) longest_.pop_back();
+    longest_.push_back({step, way});
+  }
+
+ private:
+  struct Longest {
+    int step = 0, behind = 0;
+  };
+  std::vector<int> behind_;  // of who writes the buffer
+  std::vector<Longest> longest_;
+};
+
+/// For each step the one that it joins, or 0, by going from the last one to the first. What others
+/// wait for longest stays: it is what the main line is for.
 std::vector<int> find_joins(const std::vector<BranchStep>& steps,
                             const std::vector<BranchBuffer>& buffers) {
   const int end = static_cast<int>(steps.size());
   std::vector<int> joins(steps.size(), 0);
   std::vector<int> needed;  // of each buffer: before which step; behind the end: nobody reads it
   for (const BranchBuffer& buffer : buffers) needed.push_back(buffer.kept ? end : end + 1);
-  int changed = end;                              // the first step behind that changes a state
-  std::vector<int> on_main(steps.size() + 1, 0);  // steps of the main line from there on
+  int changed = end;  // the first step behind that changes a state
+  Ways ways(buffers.size());
   for (int i = end; i-- > 0;) {
     const auto at = static_cast<size_t>(i);
     const BranchStep& step = steps[at];
-    on_main[at] = on_main[at + 1];
     if (!step.runs) continue;
     int join = changed;
     for (const int b : step.writes) join = std::min(join, needed[static_cast<size_t>(b)]);
-    // Is there something to be done meanwhile?
     const bool leaves = !step.stays && !step.changes_states && join > i &&
-                        on_main[at + 1] > on_main[static_cast<size_t>(join)];
-    if (leaves) {
-      joins[at] = join;
-    } else {
-      ++on_main[at];
-    }
+                        ways.has_as_long(ways.behind(step), join);
+    if (leaves) joins[at] = join;
+    ways.add(i, step, !leaves);
     for (const int b : step.reads) {
       int& first = needed[static_cast<size_t>(b)];
       first = std::min(first, leaves ? join : i);

@@ -19,7 +19,8 @@ struct BranchStep {
 };
 
 /// The steps of a plan, by the buffers of their values. What may find something wrong with its data
-/// (it reads indices or labels) stays: of two the first one is told.
+/// (it reads indices or labels) stays: of two the first one is told. So does what may not run
+/// beside others (KernelRow::alone), and what takes a large workspace.
 std::vector<BranchStep> branch_steps(const Graph& graph, const PlannedSteps& planned,
                                      const std::vector<bool>& is_view,
                                      const std::vector<int>& buffer_of);
@@ -29,7 +30,8 @@ struct BranchBuffer {
   bool kept = false;  // read behind the last step
 };
 
-/// Which steps leave the main line. Such a step is done behind all that come before it, beside
+/// Which steps leave the main line: those for which others wait less long than for what is left on
+/// it meanwhile. Such a step is done behind all that come before it, beside
 /// those on the main line up to the one that it joins, and behind earlier ones like it. What it
 /// touches has to be left alone until then.
 class Branches {

@@ -68,6 +68,18 @@ TEST(Branches, StatesChangeWhenAllBeforeHaveJoined) {
   EXPECT_EQ(joins_of(steps, small(7)), std::vector<int>(6, 0));
 }
 
+// Beside the reciprocal of the loss scale the judgement may be, but nothing that it waits for.
+TEST(Branches, WhatOthersWaitForLongestStays) {
+  const std::vector<BranchStep> steps = {{{0}, {1}},                               // 0 dY
+                                         {{1}, {2}},                               // 1 dW
+                                         {{1}, {3}},                               // 2 dX
+                                         {{3}, {4}},                               // 3 dW before
+                                         {{2, 4}, {5}},                            // 4 finite?
+                                         {{6}, {7}},                               // 5 1 / scale
+                                         {{2, 4, 5, 7}, {8}, true, false, true}};  // 6 update
+  EXPECT_EQ(joins_of(steps, small(9)), (std::vector<int>{0, 6, 0, 0, 6, 0, 0}));
+}
+
 TEST(Branches, ViewsAreNoSteps) {
   std::vector<BranchStep> steps = backward();
   steps[2].runs = steps[3].runs = false;

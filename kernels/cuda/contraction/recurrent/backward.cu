@@ -513,6 +513,7 @@ std::vector<KernelRow> recurrent_gradient_rows() {
   std::vector<KernelRow> rows;
   for (std::string_view op : {"GRUGrad", "LSTMGrad", "RNNGrad"}) {
     rows.push_back({"ai.halfnote", op, "dnn.recurrent", prepare_library_recurrent_gradient});
+    rows.back().alone = true;
     rows.push_back({"ai.halfnote", op, "own.recurrent", prepare_gradient});
   }
   return rows;

@@ -277,6 +277,7 @@ std::vector<KernelRow> recurrent_forward_rows() {
   for (std::string_view domain : {"", "ai.halfnote"}) {
     for (std::string_view op : {"GRU", "LSTM", "RNN"}) {
       rows.push_back({domain, op, "dnn.recurrent", prepare_library_recurrent});
+      rows.back().alone = true;
       rows.push_back({domain, op, "own.recurrent", prepare});
     }
   }
