@@ -39,13 +39,13 @@ std::vector<size_t> offsets_of(const Items& items, Bytes bytes) {
 DeviceRun::DeviceRun(DeviceContext& context, const Program& program, StateStore& store)
     : context_(context), program_(program), store_(store), numbers_(program) {
   Device& device = *context.device;
-  bool branches = false;
   for (const ProgramStep& step : program.steps) {
     step.kernel->make_ready();
-    branches |= step.joins_before > 0;
+    if (step.joins_before > 0) meetings_[step.joins_before] = nullptr;
   }
-  if (branches) {
-    forked_ = device.make_event();
+  if (!meetings_.empty()) {
+    meetings_[0] = nullptr;
+    for (auto& [step, event] : meetings_) event = device.make_event();
     if (context.beside == nullptr) context.beside = device.make_stream();
   }
   const auto bytes = [](const ProgramOperand& operand) { return operand.bytes; };
@@ -172,9 +172,10 @@ struct StepsOfStream {
 /// The line of a captured graph beside the main one (steps/branches.h).
 class Beside {
  public:
-  /// `event`: null where all is on the main line.
-  Beside(DeviceContext& context, DeviceEvent* event) : main_(*context.stream), event_(event) {
-    if (event_ == nullptr) return;
+  /// Without `meetings` all is on the main line.
+  Beside(DeviceContext& context, const Meetings& meetings)
+      : main_(*context.stream), meetings_(meetings) {
+    if (meetings_.empty()) return;
     beside_ = context.beside.get();
     beside_->note_faults_in(main_.fault().at);
   }
@@ -188,33 +189,40 @@ class Beside {
 
   /// Where step `index` goes, behind all that it has to wait for.
   Stream& stream_of(const ProgramStep& step, size_t index) {
-    if (join_before_ <= index) join();
+    join(index);
     if (beside_ == nullptr || step.joins_before == 0) {
       has_moved_ = true;
       return main_;
     }
     if (std::exchange(has_moved_, false)) {
-      main_.record(*event_);
-      beside_->wait(*event_);
+      DeviceEvent& parted = *meetings_.at(0);
+      main_.record(parted);
+      beside_->wait(parted);
     }
-    join_before_ = std::min(join_before_, step.joins_before);
+    last_ = step.joins_before;
     return *beside_;
   }
-  /// Has the main line wait for what is beside it.
-  void join() {
-    if (join_before_ == kNothing) return;
-    beside_->record(*event_);
-    main_.wait(*event_);
-    join_before_ = kNothing;
+  /// Has the main line wait for what joins it before this step, and for no more.
+  void join(size_t index) {
+    if (last_ > 0) {
+      beside_->record(*meetings_.at(last_));
+      std::erase(open_, last_);
+      open_.push_back(std::exchange(last_, 0));
+    }
+    const auto due = std::find_if(open_.rbegin(), open_.rend(),
+                                  [index](size_t joins_before) { return joins_before <= index; });
+    if (due == open_.rend()) return;
+    main_.wait(*meetings_.at(*due));
+    open_.erase(open_.begin(), due.base());  // what was recorded before has been done, too
   }
 
  private:
-  static constexpr size_t kNothing = SIZE_MAX;
   Stream& main_;
   Stream* beside_ = nullptr;
-  DeviceEvent* event_;
-  bool has_moved_ = true;          // is there anything on the main line that none beside waits for?
-  size_t join_before_ = kNothing;  // the first step that waits for what is on its way beside
+  const Meetings& meetings_;
+  bool has_moved_ = true;     // is there anything on the main line that none beside waits for?
+  size_t last_ = 0;           // before which step the last one beside joins; 0: that is recorded
+  std::vector<size_t> open_;  // recorded, and not waited for; what was recorded last is the last
 };
 
 }  // namespace
@@ -224,7 +232,8 @@ void DeviceRun::record(StepTimer* timer) {
   const StepsOfStream steps{stream};
   if (timer != nullptr) timer->begin();
   // Times are those of steps alone.
-  Beside beside(context_, timer == nullptr ? forked_.get() : nullptr);
+  static const Meetings nowhere;
+  Beside beside(context_, timer == nullptr ? meetings_ : nowhere);
   for (size_t i = 0; i < program_.steps.size(); ++i) {
     Stream& own = beside.stream_of(program_.steps[i], i);
     own.begin_step(numbers_.of(i));
@@ -232,7 +241,7 @@ void DeviceRun::record(StepTimer* timer) {
                  [](const Kernel& kernel, const DeviceBuffers& buffers) { kernel.run(buffers); });
     if (timer != nullptr) timer->end_step();
   }
-  beside.join();
+  beside.join(program_.steps.size());
   for (const SavedCopy& save : program_.saves) {
     stream.copy(base_ + save.to, address(save.from), save.bytes);
   }

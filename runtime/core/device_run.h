@@ -24,6 +24,10 @@
 
 namespace halfnote {
 
+/// Where the lines of a graph meet, by the step before which they do, and at 0 where they part.
+/// Empty: there is one line.
+using Meetings = std::map<size_t, std::unique_ptr<DeviceEvent>>;
+
 class DeviceRun final : private DeviceArena::User {
  public:
   /// Takes all the memory that the program needs, and captures it. Program, store and device must
@@ -93,8 +97,8 @@ class DeviceRun final : private DeviceArena::User {
   DeviceContext& context_;
   const Program& program_;
   StateStore& store_;
-  std::byte* base_ = nullptr;            // of the arena when the step was captured
-  std::unique_ptr<DeviceEvent> forked_;  // where lines part and meet; null: there is one
+  std::byte* base_ = nullptr;  // of the arena when the step was captured
+  Meetings meetings_;
   Device::Memory constants_, results_;
   std::vector<Device::Memory> kept_;  // outputs that another program would overwrite
   std::vector<bool> moved_;           // there
