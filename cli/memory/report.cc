@@ -66,7 +66,7 @@ bool is_short_of_memory() {
 }
 
 /// Generated code that got no memory stands at address 0; any other address is a bug of ours.
-void end_of_access(int signal, siginfo_t* info, void* /*context*/) {
+[[maybe_unused]] void end_of_access(int signal, siginfo_t* info, void* /*context*/) {
   if (armed && info->si_addr == nullptr && is_short_of_memory()) end_without_memory();
   std::signal(signal, SIG_DFL);
   ::raise(signal);  // taken when this handler returns: the system's own end

@@ -162,7 +162,7 @@ TEST(Branches, ChangeNoBit) {
   if (test::tested_device() == "none") GTEST_SKIP() << "no device";
   const Model images =
       import_model(std::string(HALFNOTE_SOURCE_DIR) + "/samples/fashion_mnist/model.onnxtxt");
-  for (const DType precision : {DType::kF32, DType::kBF16}) {
+  for (const DType precision : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const auto& [model, loss] : {std::pair(residual_model(), std::string("mse")),
                                       std::pair(images, std::string("cross_entropy"))}) {
       SCOPED_TRACE(std::string(short_name(precision)) + " " + loss);
