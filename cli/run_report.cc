@@ -240,9 +240,10 @@ PredictedMemory predict_memory(const Session& session, const Trainer& trainer, s
   // Constants that were computed are in the heap already; those of the file are read later.
   const MemoryUse plan = session.memory();
   const bool own = session.device_has_own_memory();
-  const size_t device = session.device_memory().now;
+  const size_t held = session.device_memory().now;  // nothing where all is planned only
+  const size_t device = session.on_device() ? std::max(held, plan.total() + plan.brought) : 0;
   const size_t counted =
-      session.state().touched_bytes() + plan.constants - plan.mapped + (own ? 0 : device);
+      session.state().touched_bytes() + plan.constants - plan.mapped + (own ? 0 : held);
   return {plan,
           trainer.batch_bytes(),
           now > counted ? now - counted : 0,

@@ -496,6 +496,9 @@ MemoryUse Session::memory() const {
       if (!bytes.empty() && is_mapped(bytes)) use.mapped += bytes.size();
     }
     use.outputs += prepared.executor->kept_bytes();
+    if (!device_) continue;
+    for (const ProgramOperand& input : program.inputs)
+      use.brought += input.bytes * DeviceRun::kMostRuns;
   }
   return use;
 }

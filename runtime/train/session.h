@@ -123,10 +123,11 @@ enum class TrainedForm : uint8_t {
 /// Memory that everything prepared so far takes, in bytes.
 struct MemoryUse {
   size_t state = 0, constants = 0;
-  size_t arena = 0;  // on the CPU one for all programs; on a device one for each
+  size_t arena = 0;  // one for all programs
   /// Of several programs in one arena: outputs that were copied as another one ran.
   size_t outputs = 0;
-  size_t mapped = 0;  // of the constants: what lies in the artifact's map, to be read from there
+  size_t brought = 0;  // batches that lie on a device, beside the total
+  size_t mapped = 0;   // of the constants: what lies in the artifact's map, to be read from there
   size_t total() const { return state + arena + constants + outputs; }
 };
 

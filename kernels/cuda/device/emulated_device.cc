@@ -213,9 +213,10 @@ void EmulatedStream::launch(const DeviceGraph& graph) {
   ++device_.counters_.graph_launches;
   const size_t way = device_.draw(3);
   static_cast<const EmulatedGraph&>(graph).each(
-      [this, way](size_t end) { return way == 0   ? 0
-                                       : way == 1 ? end - 1
-                                                  : device_.draw(end); },
+      [this, way](size_t end) {
+        if (way == 0) return size_t{0};
+        return way == 1 ? end - 1 : device_.draw(end);
+      },
       [this](const std::function<void()>& work) { enqueue(work); });
 }
 

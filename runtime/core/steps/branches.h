@@ -31,9 +31,9 @@ struct BranchBuffer {
 };
 
 /// Which steps leave the main line: those for which others wait less long than for what is left on
-/// it meanwhile. Such a step is done behind all that come before it, beside
-/// those on the main line up to the one that it joins, and behind earlier ones like it. What it
-/// touches has to be left alone until then.
+/// it meanwhile. Such a step is done behind all that come before it, beside those on the main line
+/// up to the one that it joins, and behind earlier ones like it. What it touches has to be left
+/// alone until then.
 class Branches {
  public:
   /// Nobody leaves.
